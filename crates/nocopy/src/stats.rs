@@ -63,6 +63,11 @@ impl Stats {
         self
     }
 
+    /// The counters of those names.
+    pub(crate) fn only(&self, names: &[&str]) -> impl Iterator<Item = Counter> {
+        self.counters.iter().filter(|counter| names.contains(&&*counter.name)).cloned()
+    }
+
     /// All counters of this half.
     pub fn counters(&self) -> &[Counter] {
         &self.counters

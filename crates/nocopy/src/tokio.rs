@@ -18,6 +18,8 @@ use std::io;
 use std::ops::{Deref, DerefMut};
 
 use crate::engine::half::{ReceiverHalf, SenderHalf};
+use crate::engine::wait::STARVED_INTERVAL;
+use crate::sys::lookout::Lookout;
 use crate::sys::watch::Watched;
 
 /// A half that receives, in a tokio program. It has all methods of that half; those that wait would block the runtime's thread.
@@ -54,6 +56,8 @@ impl<R: ReceiverHalf> AsyncReceiver<R> {
 #[derive(Debug)]
 pub struct AsyncSender<S> {
     watched: Watched,
+    /// Ends waits for buffers that other tasks have: no event reports that they come home.
+    lookout: Lookout,
     half: S,
 }
 
@@ -65,7 +69,9 @@ impl<S: SenderHalf> AsyncSender<S> {
     pub fn new(half: S) -> io::Result<Self> {
         let watched = Watched::none()?;
         watched.add(&half)?;
-        Ok(Self { watched, half })
+        let lookout = Lookout::default();
+        watched.add(lookout.descriptor(None))?;
+        Ok(Self { watched, lookout, half })
     }
 
     /// Resolves when an empty buffer is there. What is queued is handed over meanwhile, since that brings buffers back.
@@ -82,6 +88,8 @@ impl<S: SenderHalf> AsyncSender<S> {
             if let Some(buffer) = self.half.buffer() {
                 return Ok(buffer);
             }
+            let are_with_others = self.half.in_flight() == 0;
+            self.lookout.look_again(are_with_others.then_some(STARVED_INTERVAL))?;
             self.event().await?;
         }
     }
@@ -109,9 +117,9 @@ impl<S: SenderHalf> AsyncSender<S> {
         Ok(())
     }
 
-    /// Waits for completions or room, and takes the completions.
+    /// Waits for an event, perhaps of completions or room, and takes the completions.
     async fn event(&mut self) -> io::Result<()> {
-        while !self.half.arm()? {
+        if !self.half.arm()? {
             self.watched.event().await?;
         }
         self.half.reap();

@@ -401,7 +401,7 @@ impl Receiver {
     }
 
     /// No frame is with the kernel, and none can be lent to it.
-    pub(super) fn lacks_frames(&self) -> bool {
+    pub(crate) fn lacks_frames(&self) -> bool {
         self.pool.lent_count() == 0 && self.pool.free_count() == 0
     }
 

@@ -356,11 +356,11 @@ impl Sender {
         self.book();
         if self.tx.staged() > 0 {
             self.tx.publish();
+            self.counts.flushes += 1;
         }
         // A full completion ring would stop the kernel.
         self.reap();
         let mut queued = self.tx.in_flight();
-        self.counts.flushes += u64::from(queued > 0);
         let mut silent_kicks = self.inner.silent_kicks(queued);
         while queued > 0 && (self.tx.needs_wakeup() || !self.inner.has_kernel_rings) {
             let kick = self.inner.kick_tx()?;

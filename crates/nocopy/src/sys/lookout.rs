@@ -29,8 +29,8 @@ impl Lookout {
     ///
     /// # Errors
     /// No descriptor is left.
-    pub(crate) fn on(socket: BorrowedFd<'_>) -> io::Result<Self> {
-        Ok(Self { made: OnceLock::from(Made::new(Some(socket))?), is_set: false })
+    pub(crate) fn on<'a>(sockets: impl IntoIterator<Item = BorrowedFd<'a>>) -> io::Result<Self> {
+        Ok(Self { made: OnceLock::from(Made::new(sockets)?), is_set: false })
     }
 
     /// The descriptor, for [`AsFd`].
@@ -64,13 +64,14 @@ impl Lookout {
 }
 
 impl Made {
-    fn new(socket: Option<BorrowedFd<'_>>) -> io::Result<Self> {
+    fn new<'a>(sockets: impl IntoIterator<Item = BorrowedFd<'a>>) -> io::Result<Self> {
         let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
         let timer = timerfd_create(TimerfdClockId::Monotonic, flags)?;
         let epoll = epoll::create(CreateFlags::CLOEXEC)?;
-        for watched in socket.into_iter().chain([timer.as_fd()]) {
-            epoll::add(&epoll, watched, EventData::new_u64(0), EventFlags::IN)?;
+        for socket in sockets {
+            epoll::add(&epoll, socket, EventData::new_u64(0), EventFlags::IN)?;
         }
+        epoll::add(&epoll, &timer, EventData::new_u64(0), EventFlags::IN)?;
         Ok(Self { epoll, timer })
     }
 }

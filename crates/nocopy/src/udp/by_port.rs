@@ -27,7 +27,7 @@ impl Sender {
                 Err(_) => return Err(io::ErrorKind::Unsupported.into()),
             }
         }
-        self.port.as_mut().map_or(Ok(()), |port| port.flush())
+        self.port.as_mut().map_or(Ok(()), |port| port.flush().map(drop))
     }
 
     fn send_next_over_port(&mut self, to: SocketAddr) -> Result<(), Reason> {
@@ -80,9 +80,15 @@ impl Sender {
     }
 
     /// Whether nothing is on its way by the port any more.
-    pub(super) fn port_is_drained(&mut self, left: Duration) -> bool {
-        // An interface that is down keeps its frames; the time that is left ends the wait.
-        self.port.as_mut().is_none_or(|port| port.drain(left).unwrap_or(false))
+    ///
+    /// # Errors
+    /// The interface is gone, with its frames. One that is down may come up again, within the time that is left.
+    pub(super) fn port_is_drained(&mut self, left: Duration) -> io::Result<bool> {
+        match self.port.as_mut().map(|port| port.drain(left)) {
+            None => Ok(true),
+            Some(Err(error)) if error.kind() == io::ErrorKind::NetworkDown => Ok(false),
+            Some(drained) => drained,
+        }
     }
 
     /// All frames are on their way, or the ring is full, or the kernel has no room for a datagram that does not go by the port.

@@ -103,6 +103,12 @@ impl IntoIterator for Message {
     }
 }
 
+impl From<Vec<u8>> for Message {
+    fn from(bytes: Vec<u8>) -> Self {
+        Buffer::from(bytes).into()
+    }
+}
+
 impl From<Buffer> for Message {
     #[inline(always)]
     fn from(buffer: Buffer) -> Self {

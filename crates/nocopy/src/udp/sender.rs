@@ -301,7 +301,7 @@ impl Sender {
         let destination = self.whom(to).ok_or(Reason::NotConnected)?;
         let is_alone =
             self.queued() == 0 && !self.outbox.sending.returns_buffers() && self.late_refusals.is_none();
-        if is_alone && self.chooser.is_plain(destination, buffer.len()) {
+        if is_alone && self.queue_max > 0 && self.chooser.is_plain(destination, buffer.len()) {
             let address = self.destinations.get(destination).address.as_ref();
             if udp_send::send(self.outbox.sending.socket(), &buffer, address, 0).is_ok() {
                 self.count_sent(1, buffer.len() as u64);
@@ -373,7 +373,7 @@ impl Sender {
         let flags = if timeout.is_some() { libc::MSG_DONTWAIT } else { 0 };
         loop {
             let (is_all, is_taken) = self.hand_over_to_all(flags)?;
-            if is_all && (is_taken || timeout.is_none()) {
+            if is_all && is_taken {
                 return Ok(true);
             }
             self.awaits_completions |= !is_taken;
@@ -406,8 +406,7 @@ impl Sender {
         if !port.has_queued() {
             return Ok(true);
         }
-        port.flush()?;
-        Ok(!port.has_queued())
+        port.flush()
     }
 
     /// Hands over as much as there is room for at once. `false`: not everything.
@@ -686,11 +685,14 @@ impl Sender {
     pub fn drain(&mut self, timeout: Duration) -> io::Result<bool> {
         let start = Instant::now();
         // What was refused is told at the end: what is on its way is waited for all the same.
-        let refused = self.flush().err();
+        self.counters.flushes += 1;
+        let refused = self.flush_all(Some(timeout)).err();
         let look = |sender: &mut Self| {
             let left = timeout.saturating_sub(start.elapsed());
             Ok::<_, io::Error>(match sender.reap() {
-                _ if sender.outbox.sending.in_flight() == 0 && sender.port_is_drained(left) => Look::Done(()),
+                _ if sender.outbox.sending.in_flight() == 0 && sender.port_is_drained(left)? => {
+                    Look::Done(())
+                }
                 0 => Look::Nothing,
                 _ => Look::Moved,
             })
@@ -720,7 +722,8 @@ impl Sender {
             return Ok(true);
         }
         if let Some(port) = &mut self.port {
-            let is_away = port.in_flight() > 0;
+            // Without a look at what is done: that is what arming the port is to find.
+            let is_away = !port.is_idle();
             self.outbox.sending.descriptor(); // made before what it is to watch
             self.outbox.sending.watch_also(port.port().as_fd(), is_away);
             if is_away && port.arm()? {
@@ -782,7 +785,11 @@ impl Sender {
         }
         Ok(match &self.port {
             None => stats,
-            Some(port) => stats.with(port.sent().counters()).with([port.sent().all_through_kernel()]),
+            Some(port) => {
+                let all = stats.with(port.sent().counters()).with([port.sent().all_through_kernel()]);
+                let below = port.port().stats()?;
+                all.with_dropped(below.only(&["tx_dropped"])).with_faults(below.only(&["tx_invalid_descs"]))
+            }
         })
     }
 

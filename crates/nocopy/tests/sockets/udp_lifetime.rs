@@ -465,3 +465,31 @@ fn through_veth_nobody_can_say() {
     );
     assert_eq!(tally.bytes_of(Evidence::ZeroCopy), 0, "{tally}");
 }
+
+/// Closing gives everything up; what is called afterwards finds nothing, and is refused.
+#[test]
+fn closed_senders_are_empty_and_refuse() {
+    let any: SocketAddr = "127.0.0.1:0".parse().unwrap();
+    let peer = UdpSocket::bind(any).unwrap();
+    let mut socket = Socket::bind(any).unwrap();
+    let sender = socket.sender();
+    for _ in 0..3 {
+        sender.send(vec![1; 100], peer.local_addr().unwrap()).unwrap();
+    }
+    assert!(sender.close(PATIENCE).unwrap());
+    let listener = nocopy::tcp::Listener::bind(any).unwrap();
+    let mut stream = nocopy::tcp::Stream::connect(listener.local_address().unwrap()).unwrap();
+    let streaming = stream.sender();
+    streaming.send(vec![1; 100]).unwrap();
+    assert!(streaming.close(PATIENCE).unwrap());
+    assert_eq!((sender.queued(), sender.in_flight()), (0, 0));
+    assert_eq!((streaming.queued(), streaming.in_flight()), (0, 0));
+    sender.flush().unwrap();
+    assert!(sender.drain(PATIENCE).unwrap() && sender.close(PATIENCE).unwrap());
+    assert!(streaming.close(PATIENCE).unwrap());
+    let refused = sender.send(vec![1], peer.local_addr().unwrap()).unwrap_err();
+    assert!(matches!(refused.reason, Reason::Finished), "{refused}");
+    let refused = streaming.send(vec![1]).unwrap_err();
+    assert!(matches!(refused.reason, Reason::Finished), "{refused}");
+    assert_eq!((sender.stats().unwrap().moved, streaming.stats().unwrap().moved), (3, 1));
+}

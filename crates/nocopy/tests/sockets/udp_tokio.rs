@@ -201,3 +201,43 @@ async fn what_a_half_is_waited_for_by_can_be_watched() {
         assert!(tokio::time::timeout(Duration::ZERO, watched.readable()).await.is_err(), "all was received");
     }
 }
+
+#[tokio::test]
+async fn a_buffer_that_another_task_gives_back_ends_the_wait_for_one() {
+    let pool = nocopy::Pool::new(1, 2048).unwrap();
+    let (mut sender, _receiver, _) = pair(Socket::builder().send_pool(&pool));
+    let held = within(sender.buffer()).await.unwrap();
+    let other = tokio::spawn(async move {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        drop(held);
+    });
+    drop(within(sender.buffer()).await.unwrap());
+    other.await.unwrap();
+}
+
+#[tokio::test]
+async fn a_frame_that_comes_home_ends_the_wait_of_a_socket_over_a_port() {
+    let lab = lab!();
+    let (local, remote) = (lab.left().ipv4(), lab.right().ipv4());
+    let port = Port::builder(lab.left().interface()).mode(Mode::XdpCopyNative);
+    let port = port.frame_count(8, 8).ring_sizes(8, 8);
+    let bind = || Socket::builder().port(port).bind((local, 7301).into()).unwrap();
+    let mut receiver = AsyncReceiver::new(lab.left().namespace().run(bind).split().0).unwrap();
+    let peer = lab.right().namespace().run(|| std::net::UdpSocket::bind((remote, 7302)).unwrap());
+    let mut held = Vec::new();
+    while held.len() < 8 {
+        peer.send_to(b"held", (local, 7301)).unwrap();
+        held.extend(within(receiver.receive()).await.unwrap().map(nocopy::udp::Datagram::take));
+    }
+    let home = tokio::spawn(async move {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        drop(held);
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        peer.send_to(b"one more", (local, 7301)).unwrap();
+    });
+    let mut came = 0;
+    while came == 0 {
+        came = within(receiver.receive()).await.unwrap().count();
+    }
+    home.await.unwrap();
+}

@@ -192,9 +192,10 @@ impl<M, T, C> Kept<M, T, C> {
         Self { socket, messages, calls, numbering, doubt: None, ring: None, _sharer: sharer, generation }
     }
 
-    /// All of it, to be kept by another.
+    /// All of it, to be kept by another. What is queued from then on has the tickets that follow.
     pub(crate) fn take(&mut self) -> Self {
-        let none = Self::new(Arc::clone(&self.socket), None);
+        let mut none = Self::new(Arc::clone(&self.socket), None);
+        none.messages = Messages::beginning_at(self.messages.end());
         std::mem::replace(self, none)
     }
 

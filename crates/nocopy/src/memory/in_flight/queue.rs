@@ -42,6 +42,11 @@ impl<M, T> Default for Messages<M, T> {
 }
 
 impl<M, T> Messages<M, T> {
+    /// None yet; the first one gets that ticket.
+    pub(super) fn beginning_at(first: u64) -> Self {
+        Self { first, ..Self::default() }
+    }
+
     #[inline(always)]
     pub(super) fn push(&mut self, message: M, to: T) -> Ticket {
         let ticket = Ticket(self.end());

@@ -4,13 +4,12 @@ use std::collections::VecDeque;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::ops::Deref;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use nocopy_proto::UdpPacket;
 use nocopy_proto::wire::UdpFlow;
-use rustix::event::epoll;
 
 use super::super::OpenError;
 use super::super::receiver::sk_drops;
@@ -19,7 +18,7 @@ use super::super::settings::Settings;
 use super::kernel::Kernel;
 use super::way::ETHERNET_BYTES;
 use crate::counter::{Counter, counters};
-use crate::engine::wait::{self, Coalescer, Waiting};
+use crate::engine::wait::{self, Coalescer, STARVED_INTERVAL, Waiting};
 use crate::facts::evidence::{Cause, Evidence, Ledger};
 use crate::memory::area::{Chain, Frame, Packet};
 use crate::port::drivers::{self, Effect};
@@ -27,6 +26,7 @@ use crate::port::{self, ToHost, ToHostError, Wait};
 use crate::stats::Stats;
 use crate::sys::alarm::Alarm;
 use crate::sys::interface::Interface;
+use crate::sys::lookout::Lookout;
 use crate::sys::poll::Wakeup;
 use crate::sys::udp_receive::{LocalAddress, Message, Messages};
 
@@ -88,7 +88,7 @@ pub(crate) struct Receiver {
     /// The call that reads one of them.
     call: Messages,
     /// Readable when the port or an ordinary socket is.
-    poll: OwnedFd,
+    lookout: Lookout,
     /// Ends waits.
     alarm: Alarm,
     wait: Wait,
@@ -140,7 +140,9 @@ impl Receiver {
         interface: &Interface,
         settings: &Settings,
     ) -> Result<Self, OpenError> {
-        let poll = watch(&port, &kernel).map_err(OpenError::Descriptor)?;
+        // The port's socket itself: its own descriptor would be one more epoll instance in another, of which there may be few.
+        let sockets = std::iter::once(port.socket()).chain(kernel.descriptors());
+        let lookout = Lookout::on(sockets).map_err(OpenError::Descriptor)?;
         let alarm = Alarm::new().map_err(OpenError::Descriptor)?;
         let sorting = Sorting {
             mine: kernel.addresses().collect(),
@@ -168,7 +170,7 @@ impl Receiver {
             counted: Instant::now(),
             buffer: vec![0; DATAGRAM_BYTES_MAX].into(),
             call: Messages::new(1),
-            poll,
+            lookout,
             alarm,
         })
     }
@@ -258,7 +260,10 @@ impl Receiver {
     pub(crate) fn arm(&mut self) -> io::Result<bool> {
         // Nobody tells again of what came to the ordinary sockets before.
         self.look()?;
-        Ok(!self.strays.is_empty() || self.port.arm()?)
+        let is_ready = !self.strays.is_empty() || self.port.arm()?;
+        let lacks_frames = !is_ready && self.port.lacks_frames();
+        self.lookout.look_again(lacks_frames.then_some(STARVED_INTERVAL))?;
+        Ok(is_ready)
     }
 
     /// Takes a frame back for receiving into; see [`nocopy::Receiver::recycle`].
@@ -278,12 +283,16 @@ impl Receiver {
     /// What was received, what became of the rest, and what the kernel dropped at the ordinary sockets.
     pub(in crate::udp) fn stats(&self) -> io::Result<Stats> {
         let all = self.sorting.received;
-        let is_dropped = |counter: &Counter| {
-            ["bad_checksums", "several_in_one", "of_others", "lost"].contains(&&*counter.name)
-        };
+        let is_dropped =
+            |counter: &Counter| ["bad_checksums", "several_in_one", "lost"].contains(&&*counter.name);
         let (dropped, others): (Vec<Counter>, Vec<Counter>) = all.counters().partition(is_dropped);
         let stats = Stats::moved(all.over_port + all.strays, all.over_port_bytes + all.stray_bytes);
-        let stats = stats.with_dropped(dropped).with(others);
+        let below = self.port.stats()?;
+        let stats = stats
+            .with_dropped(dropped)
+            .with(others)
+            .with_dropped(below.only(&["rx_dropped", "rx_ring_full", "tp_drops", "filter_lost"]))
+            .with_faults(below.only(&["rx_invalid_descs", "rx_fault_bad_index", "rx_fault_not_lent"]));
         let sk_drops = [sk_drops(self.kernel.dropped()?)];
         // The sockets are made deaf to what a packet ring brings as well: those are no losses.
         Ok(match self.sorting.host {
@@ -308,15 +317,6 @@ impl Receiver {
     pub(crate) fn port(&self) -> &crate::port::Receiver {
         &self.port
     }
-}
-
-/// An epoll descriptor on the port and the ordinary sockets.
-fn watch(port: &crate::port::Receiver, kernel: &Kernel) -> io::Result<OwnedFd> {
-    let poll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-    for descriptor in std::iter::once(port.socket()).chain(kernel.descriptors()) {
-        epoll::add(&poll, descriptor, epoll::EventData::new_u64(0), epoll::EventFlags::IN)?;
-    }
-    Ok(poll)
 }
 
 impl Waiting for Receiver {
@@ -368,7 +368,7 @@ impl Waiting for Receiver {
 impl AsFd for Receiver {
     /// Readable when datagrams may be there; call [`Receiver::arm`] before waiting for it.
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.poll.as_fd()
+        self.lookout.descriptor(None)
     }
 }
 

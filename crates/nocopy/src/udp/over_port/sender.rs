@@ -356,9 +356,9 @@ impl Sender {
     ///
     /// # Errors
     /// The interface is down or gone; what was queued stays queued.
-    pub(crate) fn flush(&mut self) -> io::Result<()> {
+    pub(crate) fn flush(&mut self) -> io::Result<bool> {
         self.at_rest = true;
-        self.port.try_flush().map(drop)
+        self.port.try_flush()
     }
 
     /// Whether the kernel has not taken everything yet that was given to the port.
@@ -435,6 +435,11 @@ impl Sender {
         self.kernel.local()
     }
 
+    /// Whether the kernel has no frames that were not taken back.
+    pub(in crate::udp) fn is_idle(&self) -> bool {
+        self.port.is_idle()
+    }
+
     /// Frames that the kernel has.
     pub(in crate::udp) fn in_flight(&mut self) -> usize {
         self.port.in_flight()
@@ -461,7 +466,7 @@ impl Sender {
 
     /// Sends what was queued before something that goes another way.
     fn settle(&mut self) -> io::Result<()> {
-        if self.at_rest { Ok(()) } else { self.flush() }
+        if self.at_rest { Ok(()) } else { self.flush().map(drop) }
     }
 }
 
