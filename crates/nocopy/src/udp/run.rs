@@ -62,7 +62,7 @@ impl Run {
 
     /// Whether it is one datagram.
     #[inline]
-    pub(super) fn is_alone(&self) -> bool {
+    pub(crate) fn is_alone(&self) -> bool {
         self.bytes().len() <= self.segment_bytes
     }
 

@@ -115,18 +115,24 @@ impl Intake {
     }
 
     fn copy(&mut self, run: &Run, deliver: &mut Deliver<'_>) {
-        for datagram in run.datagrams() {
-            let Some(mut buffer) = self.here.pop().or_else(|| self.small.take()) else {
-                self.no_memory += 1;
-                continue;
-            };
-            // What does not fit is longer than anything that was agreed on.
-            let bytes = &datagram[..datagram.len().min(buffer.capacity())];
-            buffer.fill(bytes).expect("it fits");
-            self.copied.0 += 1;
-            self.copied.1 += bytes.len() as u64;
-            deliver(run.from(), run.is_congested(), Came::Alone(Received::Buffer(buffer)));
+        if run.is_alone() {
+            return self.copy_one(run, run.bytes(), deliver);
         }
+        run.bytes().chunks(run.segment_bytes()).for_each(|bytes| self.copy_one(run, bytes, deliver));
+    }
+
+    #[inline]
+    fn copy_one(&mut self, run: &Run, bytes: &[u8], deliver: &mut Deliver<'_>) {
+        let Some(mut buffer) = self.here.pop().or_else(|| self.small.take()) else {
+            self.no_memory += 1;
+            return;
+        };
+        // What does not fit is longer than anything that was agreed on.
+        let bytes = &bytes[..bytes.len().min(buffer.capacity())];
+        buffer.fill(bytes).expect("it fits");
+        self.copied.0 += 1;
+        self.copied.1 += bytes.len() as u64;
+        deliver(run.from(), run.is_congested(), Came::Alone(Received::Buffer(buffer)));
     }
 
     /// Takes a small buffer back.
