@@ -147,7 +147,7 @@ impl FilterControl {
     /// Has only packets that match come to the ports from now on, or all with `None`; what does not match goes to the host. No packet
     /// is lost or comes twice meanwhile. Packets that lie in the rings already are of the filter before.
     ///
-    /// A filter that runs in user space is none of its business. Nor does what [`Port::explain`] says change, and a port that this
+    /// A filter that runs in user space is none of its business. Nor does what [`Port::explain`](super::Port::explain) says change, and a port that this
     /// process opens later on the interface is still compared with the filter that the first was opened with.
     ///
     /// # Errors

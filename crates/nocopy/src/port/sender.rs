@@ -327,10 +327,7 @@ impl Sender {
     /// # Errors
     /// The interface is down or gone; the frames stay queued.
     pub fn flush(&mut self) -> io::Result<()> {
-        while !self.try_flush()? {
-            std::thread::sleep(LOOK_AGAIN);
-        }
-        Ok(())
+        self.flush_timeout(Duration::MAX).map(drop)
     }
 
     /// Like [`Sender::flush`], but waits for `timeout` at most. `false`: something is still queued.
@@ -338,14 +335,17 @@ impl Sender {
     /// # Errors
     /// As [`Sender::flush`].
     pub fn flush_timeout(&mut self, timeout: Duration) -> io::Result<bool> {
-        let started = Instant::now();
-        while !self.try_flush()? {
-            if started.elapsed() >= timeout {
-                return Ok(false);
-            }
-            std::thread::sleep(LOOK_AGAIN);
+        if self.try_flush()? {
+            return Ok(true);
         }
-        Ok(true)
+        let started = Instant::now();
+        while started.elapsed() < timeout {
+            std::thread::sleep(LOOK_AGAIN);
+            if self.hand_over()? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     /// Like [`Sender::flush`], without waiting. `false`: something is still queued, because the kernel has no room for it now.
@@ -353,10 +353,15 @@ impl Sender {
     /// # Errors
     /// As [`Sender::flush`].
     pub fn try_flush(&mut self) -> io::Result<bool> {
+        self.counts.flushes += u64::from(self.tx.in_flight() > 0);
+        self.hand_over()
+    }
+
+    /// What a flush does, and a wait that goes on with it.
+    fn hand_over(&mut self) -> io::Result<bool> {
         self.book();
         if self.tx.staged() > 0 {
             self.tx.publish();
-            self.counts.flushes += 1;
         }
         // A full completion ring would stop the kernel.
         self.reap();
@@ -434,7 +439,7 @@ impl Sender {
     pub fn drain(&mut self, timeout: Duration) -> io::Result<bool> {
         let started = Instant::now();
         loop {
-            self.try_flush()?;
+            self.hand_over()?;
             if self.pool.lent_count() == 0 {
                 return Ok(true);
             }
@@ -453,7 +458,7 @@ impl Sender {
     /// # Errors
     /// As [`Sender::flush`].
     pub fn arm(&mut self) -> io::Result<bool> {
-        self.try_flush()?;
+        self.hand_over()?;
         let queued = self.tx.in_flight();
         let moved = self.counts.reaped + self.frames.get() - u64::from(queued);
         if std::mem::replace(&mut self.moved_before, moved) != moved {
