@@ -341,7 +341,7 @@ impl Sender {
         let started = Instant::now();
         while started.elapsed() < timeout {
             std::thread::sleep(LOOK_AGAIN);
-            if self.hand_over()? {
+            if self.hand_over(false)? {
                 return Ok(true);
             }
         }
@@ -353,12 +353,11 @@ impl Sender {
     /// # Errors
     /// As [`Sender::flush`].
     pub fn try_flush(&mut self) -> io::Result<bool> {
-        self.counts.flushes += u64::from(self.tx.in_flight() > 0);
-        self.hand_over()
+        self.hand_over(true)
     }
 
-    /// What a flush does, and a wait that goes on with it.
-    fn hand_over(&mut self) -> io::Result<bool> {
+    /// What a flush does, and a wait that goes on with it, which does not count as one.
+    fn hand_over(&mut self, counts: bool) -> io::Result<bool> {
         self.book();
         if self.tx.staged() > 0 {
             self.tx.publish();
@@ -366,6 +365,7 @@ impl Sender {
         // A full completion ring would stop the kernel.
         self.reap();
         let mut queued = self.tx.in_flight();
+        self.counts.flushes += u64::from(counts && queued > 0);
         let mut silent_kicks = self.inner.silent_kicks(queued);
         while queued > 0 && (self.tx.needs_wakeup() || !self.inner.has_kernel_rings) {
             let kick = self.inner.kick_tx()?;
@@ -439,7 +439,7 @@ impl Sender {
     pub fn drain(&mut self, timeout: Duration) -> io::Result<bool> {
         let started = Instant::now();
         loop {
-            self.hand_over()?;
+            self.hand_over(false)?;
             if self.pool.lent_count() == 0 {
                 return Ok(true);
             }
@@ -458,7 +458,7 @@ impl Sender {
     /// # Errors
     /// As [`Sender::flush`].
     pub fn arm(&mut self) -> io::Result<bool> {
-        self.hand_over()?;
+        self.hand_over(false)?;
         let queued = self.tx.in_flight();
         let moved = self.counts.reaped + self.frames.get() - u64::from(queued);
         if std::mem::replace(&mut self.moved_before, moved) != moved {
