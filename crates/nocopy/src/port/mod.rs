@@ -71,7 +71,7 @@ pub use crate::engine::wait::Wait;
 use crate::facts::evidence::{Cause, Evidence};
 use crate::facts::metadata::Offers;
 pub use crate::facts::mode::Mode;
-use crate::memory::area::{Area, Balance, Lent, Pool, none_in};
+use crate::memory::area::{Area, Balance, Faults, Lent, Pool, none_in};
 pub use crate::sys::interface::InterfaceError;
 use crate::sys::packet::Announcer;
 use crate::sys::packet::Fanout;
@@ -387,6 +387,24 @@ impl fmt::Debug for Inner {
 /// A counter that a half keeps itself.
 const fn counter(name: &'static str, meaning: &'static str, value: u64) -> Counter {
     Counter { name: Cow::Borrowed(name), meaning, value }
+}
+
+/// Names of the faults that each half counts.
+pub(crate) const RX_FAULTS: [&str; 4] =
+    ["rx_fault_out_of_range", "rx_fault_misaligned", "rx_fault_not_lent", "rx_fault_bad_index"];
+pub(crate) const TX_FAULTS: [&str; 4] =
+    ["tx_fault_out_of_range", "tx_fault_misaligned", "tx_fault_not_lent", "tx_fault_bad_index"];
+
+/// Words of the kernel's that a half has refused.
+fn fault_counters(names: [&'static str; 4], faults: Faults, bad_index: u64) -> [Counter; 4] {
+    let [out_of_range_name, misaligned_name, not_lent_name, bad_index_name] = names;
+    let Faults { out_of_range, misaligned, not_lent, .. } = faults;
+    [
+        counter(out_of_range_name, "Addresses outside the area", out_of_range),
+        counter(misaligned_name, "Frames and packets that do not lie where one can", misaligned),
+        counter(not_lent_name, "Frames that the kernel did not have: duplicates above all", not_lent),
+        counter(bad_index_name, "Ring indices that claim the impossible", bad_index),
+    ]
 }
 
 /// Builds the two halves of a port around what they share.

@@ -6,7 +6,7 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use super::user_filter::{Rest, TurnedAway, UserFilter};
-use super::{Inner, Mode, PortBuilder, ToHost, ToHostError, Wait, counter};
+use super::{Inner, Mode, PortBuilder, RX_FAULTS, ToHost, ToHostError, Wait, counter, fault_counters};
 use crate::engine::half::receiver_half;
 use crate::engine::wait::{self, Coalescer, Waiting};
 use crate::facts::evidence::{Evidence, Ledger};
@@ -357,7 +357,6 @@ impl Receiver {
     /// The kernel does not report what it has counted.
     pub fn stats(&self) -> io::Result<Stats> {
         let kernel = self.inner.statistics()?;
-        let Faults { out_of_range, misaligned, not_lent, .. } = self.counts.faults;
         let bad_index = self.rx.bad_indices() + self.fill.bad_indices();
         let TurnedAway { to_host, lost } = self.turned_away();
         Ok(Stats::moved(self.counts.packets, self.counts.bytes)
@@ -367,16 +366,7 @@ impl Receiver {
                 "Packets that no filter matched, and the host could not be given",
                 lost,
             )])
-            .with_faults([
-                counter("rx_fault_out_of_range", "Addresses outside the area", out_of_range),
-                counter("rx_fault_misaligned", "Packets that do not lie inside one frame", misaligned),
-                counter(
-                    "rx_fault_not_lent",
-                    "Frames that the kernel did not have: duplicates above all",
-                    not_lent,
-                ),
-                counter("rx_fault_bad_index", "Ring indices that claim the impossible", bad_index),
-            ])
+            .with_faults(fault_counters(RX_FAULTS, self.counts.faults, bad_index))
             .with_faults(kernel.of(&["rx_invalid_descs"]))
             .with(kernel.of(&["rx_fill_ring_empty_descs", "tp_freeze_q_cnt"]))
             .with([

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::drivers::DRAIN_TIMEOUT;
-use super::{Explanation, Inner, Mode, PortBuilder, counter};
+use super::{Explanation, Inner, Mode, PortBuilder, TX_FAULTS, counter, fault_counters};
 use crate::engine::half::sender_half;
 use crate::facts::evidence::{Cause, Evidence, Ledger};
 use crate::facts::rejected::{Reason, Rejected};
@@ -438,16 +438,15 @@ impl Sender {
     /// The interface is down or gone.
     pub fn drain(&mut self, timeout: Duration) -> io::Result<bool> {
         let started = Instant::now();
-        loop {
-            self.hand_over(false)?;
-            if self.pool.lent_count() == 0 {
-                return Ok(true);
-            }
+        self.try_flush()?;
+        while self.pool.lent_count() > 0 {
             if started.elapsed() >= timeout {
                 return Ok(false);
             }
             std::thread::sleep(LOOK_AGAIN);
+            self.hand_over(false)?;
         }
+        Ok(true)
     }
 
     /// Prepares for a wait on the descriptor ([`AsFd`]), and returns whether there is nothing to wait for: frames are there to be taken
@@ -521,7 +520,6 @@ impl Sender {
             packets -= u64::from(queued.options & PACKET_CONTINUES == 0);
             bytes -= u64::from(queued.len);
         }
-        let Faults { out_of_range, misaligned, not_lent, .. } = self.faults;
         let bad_index = self.tx.bad_indices() + self.completion.bad_indices();
         let mut stats = Stats::moved(packets, bytes)
             .with_dropped([counter(
@@ -530,16 +528,7 @@ impl Sender {
                 self.counts.dropped,
             )])
             .with_dropped(kernel.of(&["tx_invalid_descs"]))
-            .with_faults([
-                counter("tx_fault_out_of_range", "Addresses outside the area", out_of_range),
-                counter("tx_fault_misaligned", "Frames that do not begin where one can", misaligned),
-                counter(
-                    "tx_fault_not_lent",
-                    "Frames that the kernel did not have: duplicates above all",
-                    not_lent,
-                ),
-                counter("tx_fault_bad_index", "Ring indices that claim the impossible", bad_index),
-            ])
+            .with_faults(fault_counters(TX_FAULTS, self.faults, bad_index))
             .with(kernel.of(&["tx_ring_empty_descs"]));
         stats.flushes = self.counts.flushes;
         Ok(stats)

@@ -788,7 +788,8 @@ impl Sender {
             Some(port) => {
                 let all = stats.with(port.sent().counters()).with([port.sent().all_through_kernel()]);
                 let below = port.port().stats()?;
-                all.with_dropped(below.only(&["tx_dropped"])).with_faults(below.only(&["tx_invalid_descs"]))
+                all.with_dropped(below.only(&["tx_dropped", "tx_invalid_descs"]))
+                    .with_faults(below.only(&crate::port::TX_FAULTS))
             }
         })
     }

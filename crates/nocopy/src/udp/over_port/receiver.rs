@@ -292,7 +292,8 @@ impl Receiver {
             .with_dropped(dropped)
             .with(others)
             .with_dropped(below.only(&["rx_dropped", "rx_ring_full", "tp_drops", "filter_lost"]))
-            .with_faults(below.only(&["rx_invalid_descs", "rx_fault_bad_index", "rx_fault_not_lent"]));
+            .with_faults(below.only(&["rx_invalid_descs"]))
+            .with_faults(below.only(&port::RX_FAULTS));
         let sk_drops = [sk_drops(self.kernel.dropped()?)];
         // The sockets are made deaf to what a packet ring brings as well: those are no losses.
         Ok(match self.sorting.host {
@@ -302,7 +303,7 @@ impl Receiver {
     }
 
     /// What became of the bytes of all payloads up to here: the port's evidence, or the reason they were copied for. (Taking one
-    /// from a packet ring copies once more: [`nocopy::Receiver::copied`](crate::Receiver::copied).)
+    /// from a packet ring copies once more: `rx_copied_out` of the port's stats.)
     pub(crate) fn ledger(&self) -> Ledger {
         let Received { over_port, over_port_bytes, gathered, gathered_bytes, strays, stray_bytes, .. } =
             self.sorting.received;
