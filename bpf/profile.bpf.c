@@ -1,5 +1,5 @@
 // Where the time and the copies of a target's network calls go: counts at tracepoints, samples of the processor clock. Everything is
-// added up here; user space reads sums (crates/nocopy-cli/src/profile/instrument). What a program costs is paid at every call of every
+// added up here; user space reads sums (crates/nocopy-profile/src/instrument). What a program costs is paid at every call of every
 // process or every packet, so each asks first whether it is concerned.
 //
 // Built into profile.bpf.o by `cargo xtask bpf`. No headers: of the kernel's, only the fields below are needed, and where they lie is
@@ -118,7 +118,7 @@ struct bpf_perf_event_data {
 #define MSG_TRUNC 0x20
 #define SOCK_RCVBUF_LOCK 2
 
-// System calls, by what they do; crates/nocopy-cli/src/profile/instrument/calls.rs has their numbers.
+// System calls, by what they do; crates/nocopy-profile/src/instrument/calls.rs has their numbers.
 enum kind {
 	OUTSIDE,
 	RECEIVE,

@@ -1,10 +1,6 @@
 //! The command line; manual page and completions are made from the same definitions.
 
-mod ping;
-mod profile;
-mod recv;
 mod run;
-mod send;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -17,22 +13,19 @@ use clap::{
     ArgMatches, Args, Command as Definition, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum,
 };
 use clap_complete::Shell;
-use nocopy::Mode;
 use nocopy::filter::{self, Program};
 
-use crate::Failure;
-use crate::bench::{METHODS, WINDOW_MIN};
-use crate::endpoint::{Scheme, Target};
-use crate::quantity;
-use crate::record::Field;
-pub(crate) use ping::{CallArguments, PingArguments, ServeArguments};
-pub(crate) use profile::{ProfileArguments, ProfileCommand, SweepArguments};
-pub(crate) use recv::RecvArguments;
-pub(crate) use run::RunArguments;
-pub(crate) use send::{
-    ChecksumName, FrameArguments, GeneratorName, HostArguments, MethodName, PayloadArgument, Rounds,
-    SendArguments, TimingName,
+use nocopy_bench::BenchArguments;
+use nocopy_profile::ProfileArguments;
+use nocopy_transfer::arguments::{
+    CallArguments, ModeName, PingArguments, RecvArguments, SendArguments, ServeArguments,
 };
+use nocopy_transfer::endpoint::{Scheme, Target};
+
+use crate::Failure;
+use crate::record::Field;
+use nocopy_report::quantity;
+pub(crate) use run::RunArguments;
 
 /// Measure and move packets without the copies you did not ask for.
 #[derive(Debug, Parser)]
@@ -121,9 +114,6 @@ fn check_place(place: Place, given: &ArgMatches, definition: &mut Definition) ->
     let message = format!("'--{option}' cannot be used here: {why}");
     Err(definition.error(ErrorKind::ArgumentConflict, message))
 }
-
-/// The interface that every namespace has: what is sent on it comes in on it, and would be seen twice.
-pub(crate) const LOOPBACK: &str = "lo";
 
 const EXIT_CODES: &str = "Exit codes: 0 done, 1 a negative result, 2 an error.";
 
@@ -226,46 +216,6 @@ pub(crate) enum Command {
     },
 }
 
-fn window(text: &str) -> Result<Duration, String> {
-    let window = quantity::duration(text)?;
-    let is_enough = window >= WINDOW_MIN;
-    is_enough.then_some(window).ok_or_else(|| format!("less than {WINDOW_MIN:?}: write more"))
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct BenchArguments {
-    /// What to measure; everything unless said.
-    #[arg(value_enum, value_name = "WORKLOAD")]
-    pub(crate) workloads: Vec<WorkloadName>,
-    /// Half the time.
-    #[arg(long)]
-    pub(crate) quick: bool,
-    /// How often every method runs; fewer if the time runs out.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
-    pub(crate) rounds: Option<u32>,
-    /// How long every method runs in a round, whatever the time allows; 50 ms at least. For tests.
-    #[arg(long, value_name = "TIME", value_parser = window, hide = true)]
-    pub(crate) window: Option<Duration>,
-    /// Write the results to FILE too, as JSON.
-    #[arg(long, value_name = "FILE")]
-    pub(crate) json: Option<PathBuf>,
-    /// Write the results to FILE too, as a page with charts, for any browser.
-    #[arg(long, value_name = "FILE")]
-    pub(crate) html: Option<PathBuf>,
-    /// Overwrite files that exist.
-    #[arg(long)]
-    pub(crate) force: bool,
-    /// Send from this interface instead of a private lab; an XDP program is attached to it meanwhile.
-    #[arg(long, value_name = "A", requires = "peer")]
-    pub(crate) interface: Option<String>,
-    /// Receive on this interface, which must be connected to A.
-    #[arg(long, value_name = "B", requires = "interface")]
-    pub(crate) peer: Option<String>,
-    /// Only this method, and its baseline if that is named too; may be repeated.
-    #[arg(long = "method", value_name = "METHOD", value_parser = PossibleValuesParser::new(METHODS))]
-    pub(crate) methods: Vec<String>,
-}
-
 #[derive(Debug, Args)]
 pub(crate) struct ReportArguments {
     /// Results of 'nocopy bench --json' or 'nocopy profile sweep --json'.
@@ -341,7 +291,7 @@ impl FilterArguments {
     pub(crate) fn program(&self) -> Result<Option<Program>, Failure> {
         if let Some(path) = &self.bytecode {
             let text = std::fs::read_to_string(path)
-                .map_err(|source| Failure::Input { path: path.clone(), source })?;
+                .map_err(|source| nocopy_report::Failure::Input { path: path.clone(), source })?;
             let parsed = Program::parse(&text);
             return parsed.map(Some).map_err(|source| Failure::Bytecode { path: path.clone(), source });
         }
@@ -497,30 +447,6 @@ fn buffer_size(text: &str) -> Result<u64, String> {
     })
 }
 
-/// The modes of ports on interfaces.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum ModeName {
-    /// AF_XDP: the device reads and writes the frames itself.
-    XdpZeroCopy,
-    /// AF_XDP, copied by the kernel, XDP in the driver.
-    XdpCopyNative,
-    /// AF_XDP, copied by the kernel, on every interface.
-    XdpCopyGeneric,
-    /// Packet sockets.
-    PacketRing,
-}
-
-impl From<ModeName> for Mode {
-    fn from(name: ModeName) -> Self {
-        match name {
-            ModeName::XdpZeroCopy => Self::XdpZeroCopy,
-            ModeName::XdpCopyNative => Self::XdpCopyNative,
-            ModeName::XdpCopyGeneric => Self::XdpCopyGeneric,
-            ModeName::PacketRing => Self::PacketRing,
-        }
-    }
-}
-
 /// Of those, the ones in which the host does not have what a port has.
 fn taking_mode() -> impl TypedValueParser<Value = ModeName> {
     let taking = ModeName::value_variants().iter().filter(|mode| **mode != ModeName::PacketRing);
@@ -531,32 +457,6 @@ fn taking_mode() -> impl TypedValueParser<Value = ModeName> {
 fn interval(text: &str) -> Result<Duration, String> {
     let seconds = text.parse().ok().filter(|seconds| (0.01..=86_400.0).contains(seconds));
     seconds.map(Duration::from_secs_f64).ok_or_else(|| "not a number of seconds from 0.01 to 86400".into())
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum WorkloadName {
-    /// Frames sent from user space to a sink that drops them.
-    PacketSend,
-    /// Frames made by the kernel, received in user space.
-    Capture,
-    /// Frames made by the kernel, recorded into files.
-    Record,
-    /// Datagrams sent in every way there is, to sinks that drop or read them.
-    UdpSend,
-    /// A TCP stream sent in every way there is.
-    TcpSend,
-    /// A TCP stream received in every way there is, and read.
-    TcpReceive,
-    /// A TCP stream passed on.
-    TcpProxy,
-    /// Programs of libpcap's: tcpdump receives, and frames are injected, with the system's library and with nocopy's.
-    Libpcap,
-    /// 64 bytes there and back.
-    Latency,
-    /// Messages of several lengths there and back.
-    MessageLatency,
-    /// Messages of several lengths one way.
-    MessageStream,
 }
 
 #[cfg(test)]

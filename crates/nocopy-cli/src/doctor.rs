@@ -4,8 +4,9 @@ use comfy_table::{ContentArrangement, Table, presets};
 use nocopy::integration::probe::{self, Gate, State};
 use serde::Serialize;
 
+use crate::Failure;
 use crate::arguments::DoctorArguments;
-use crate::{Failure, Outcome, capability, print};
+use nocopy_report::{Outcome, capability, print};
 
 /// Changes when a field changes its meaning or goes.
 const SCHEMA: &str = "nocopy.doctor/1";

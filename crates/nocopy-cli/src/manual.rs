@@ -5,8 +5,9 @@ use std::io::{self, Write};
 use clap::{Command, CommandFactory};
 use clap_complete::Shell;
 
+use crate::Failure;
 use crate::arguments::Arguments;
-use crate::{Failure, Outcome};
+use nocopy_report::Outcome;
 
 pub(crate) fn print_page(command: Option<&str>) -> Result<Outcome, Failure> {
     let mut all = Arguments::command();
@@ -19,7 +20,7 @@ pub(crate) fn print_page(command: Option<&str>) -> Result<Outcome, Failure> {
         },
     };
     let mut text = Vec::new();
-    clap_mangen::Man::new(page).render(&mut text).map_err(Failure::Print)?;
+    clap_mangen::Man::new(page).render(&mut text).map_err(nocopy_report::Failure::Print)?;
     print(&text)
 }
 
@@ -40,6 +41,6 @@ pub(crate) fn print_completions(shell: Shell) -> Result<Outcome, Failure> {
 
 fn print(text: &[u8]) -> Result<Outcome, Failure> {
     let mut output = io::stdout().lock();
-    output.write_all(text).and_then(|()| output.flush()).map_err(Failure::Print)?;
+    output.write_all(text).and_then(|()| output.flush()).map_err(nocopy_report::Failure::Print)?;
     Ok(Outcome::Positive)
 }

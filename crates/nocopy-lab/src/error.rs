@@ -57,4 +57,13 @@ impl Error {
             _ => None,
         }
     }
+
+    /// Whether an interface was looked up that is not there, or whose name is longer than any can be (`ERANGE`).
+    pub fn is_no_interface(&self) -> bool {
+        let errno = match self {
+            Error::Netlink { source, .. } => source.raw_os_error(),
+            _ => None,
+        };
+        matches!(errno, Some(nix::libc::ENODEV | nix::libc::ERANGE))
+    }
 }

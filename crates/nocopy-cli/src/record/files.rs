@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use crate::Failure;
 use crate::arguments::RecordArguments;
-use crate::output_file::PrivateFile;
+use nocopy_report::output_file::PrivateFile;
 
 /// The most files that are remembered by name, so that a recording which rotates for ever does not grow for ever; more only if all of
 /// them are to be deleted later.
@@ -94,8 +94,10 @@ impl Files {
     /// Opens the first.
     pub(super) fn first(&mut self, now_ns: u64) -> Result<Writer, Failure> {
         let path = self.name(now_ns);
-        let writer =
-            self.open(&path).and_then(Writer::new).map_err(|source| Failure::output(&path, source))?;
+        let writer = self
+            .open(&path)
+            .and_then(Writer::new)
+            .map_err(|source| nocopy_report::Failure::output(&path, source))?;
         self.begin(path, now_ns);
         Ok(writer)
     }

@@ -11,7 +11,7 @@ use nocopy_proto::wire::{EtherType, IpProtocol, ethernet, ipv4, ipv6, udp, vlan}
 use super::sequence::{Gaps, Sequence};
 use super::sink::{Amount, Piece, Sink};
 use crate::arguments::{RecordArguments, RecordFormat};
-use crate::wall_clock::now_ns;
+use nocopy_report::wall_clock::now_ns;
 
 /// Bytes of a buffer.
 pub(super) const BUFFER_BYTES: usize = 1 << 20;

@@ -10,7 +10,8 @@ use std::os::unix::fs::FileExt;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStdin, Command, Stdio};
 
-use crate::{Failure, Outcome};
+use crate::Failure;
+use nocopy_report::Outcome;
 
 /// The name of the command that is the other process.
 const COMMAND: &str = "record-guard";
@@ -57,9 +58,9 @@ pub(crate) fn run() -> Result<Outcome, Failure> {
     while input.read_exact(&mut word).is_ok() {
         whole = Some(u64::from_le_bytes(word));
     }
-    let file = File::from(io::stdout().as_fd().try_clone_to_owned().map_err(Failure::Print)?);
+    let file = File::from(io::stdout().as_fd().try_clone_to_owned().map_err(nocopy_report::Failure::Print)?);
     if let Some(whole) = whole {
-        cut(&file, whole).map_err(Failure::Print)?;
+        cut(&file, whole).map_err(nocopy_report::Failure::Print)?;
     }
     Ok(Outcome::Positive)
 }

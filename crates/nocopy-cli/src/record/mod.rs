@@ -20,11 +20,12 @@ use nocopy::Capture;
 use nocopy::port::Queues;
 use nocopy_proto::pcapng::{self, Interface};
 
+use crate::Failure;
 use crate::arguments::{RecordArguments, RecordFormat};
-use crate::interrupt::Interrupt;
-use crate::{Failure, Outcome, capability, print};
 use files::Files;
 use gather::Gather;
+use nocopy_report::Interrupt;
+use nocopy_report::{Outcome, capability, print};
 use passive::Passive;
 use progress::Progress;
 pub(crate) use sequence::Field;
@@ -37,7 +38,7 @@ pub(crate) fn run(arguments: &RecordArguments) -> Result<Outcome, Failure> {
     check(arguments)?;
     // A file that is too large is an error of the write, and not the end of the process.
     signal_hook::flag::register(signal_hook::consts::SIGXFSZ, Arc::new(AtomicBool::new(false)))
-        .map_err(Failure::Signals)?;
+        .map_err(nocopy_report::Failure::Signals)?;
     let interrupt = Interrupt::listen()?;
     let source = Source::open(arguments)?;
     capability::drop_all_but(capability::NONE)?;

@@ -16,8 +16,9 @@ use super::sink::{Amount, Piece, Sink};
 use super::summary::Loss;
 use super::{Description, Recording};
 use crate::Failure;
-use crate::arguments::{LOOPBACK, RecordArguments, RecordFormat};
-use crate::wall_clock::now_ns;
+use crate::arguments::{RecordArguments, RecordFormat};
+use nocopy_report::wall_clock::now_ns;
+use nocopy_transfer::arguments::LOOPBACK;
 
 /// How long a packet may wait in a block that is not full.
 const BLOCK_TIMEOUT: Duration = Duration::from_millis(100);

@@ -4,9 +4,9 @@ use std::time::{Duration, Instant};
 
 use super::sink::{Amount, Sink};
 use crate::arguments::RecordArguments;
-use crate::interrupt::Interrupt;
-use crate::live::LiveLine;
-use crate::quantity::short;
+use nocopy_report::Interrupt;
+use nocopy_report::live::LiveLine;
+use nocopy_report::quantity::short;
 
 #[derive(Debug)]
 pub(super) struct Progress {
@@ -21,7 +21,7 @@ impl Progress {
     pub(super) fn new(arguments: &RecordArguments, interrupt: Interrupt) -> Self {
         let start = Instant::now();
         let end = arguments.duration.and_then(|duration| start.checked_add(duration));
-        Self { interrupt, start, end, line: LiveLine::new(), shown: Amount::default() }
+        Self { interrupt, start, end, line: LiveLine::default(), shown: Amount::default() }
     }
 
     /// Whether the user has asked for the end, or the time is over.

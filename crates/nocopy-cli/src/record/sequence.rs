@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use crate::arrivals::{Arrival, Arrivals};
+use nocopy_transfer::arrivals::{Arrival, Arrivals};
 
 /// Where a counter is in a payload, and how it is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -10,7 +10,7 @@ use nocopy_proto::pcapng::{self, Counts};
 use super::files::Files;
 use super::guard::Guard;
 use crate::Failure;
-use crate::wall_clock::now_ns;
+use nocopy_report::wall_clock::now_ns;
 
 /// Bytes of a write past the page cache, if so many wait.
 const WRITE_BYTES_MAX: usize = 8 << 20;

@@ -8,7 +8,7 @@ use serde::Serialize;
 use super::files::{Files, Tally};
 use super::sequence::Gaps;
 use super::sink::Amount;
-use crate::quantity::short;
+use nocopy_report::quantity::short;
 
 /// Changes when a field changes its meaning or goes.
 const SCHEMA: &str = "nocopy.record/2";

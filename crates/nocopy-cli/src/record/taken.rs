@@ -15,8 +15,8 @@ use super::sink::Sink;
 use super::summary::Loss;
 use super::{Description, Recording};
 use crate::arguments::RecordArguments;
-use crate::wall_clock::now_ns;
 use crate::{Failure, taking};
+use nocopy_report::wall_clock::now_ns;
 
 /// Frames, and ring entries, of each queue.
 const FRAMES: u32 = 16_384;

@@ -4,7 +4,7 @@ use std::io;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use crate::Failure;
+use nocopy_report::Failure;
 
 /// Of `nocopy run` itself, as of env(1) and nohup(1).
 const OWN_FAILURE: u8 = 125;

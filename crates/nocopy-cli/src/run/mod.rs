@@ -23,10 +23,10 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use rustix::thread::CapabilitySet;
 
 use crate::arguments::RunArguments;
-use crate::result_file::ResultFile;
-use crate::{capability, print};
 pub(crate) use error::Error;
 use listener::Listener;
+use nocopy_report::ResultFile;
+use nocopy_report::{capability, print};
 use program::Program;
 use report::Report;
 use signals::{Early, Signals};

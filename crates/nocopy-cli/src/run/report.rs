@@ -8,9 +8,9 @@ use nocopy_proto::run::{CaptureMode, Counts, FilterPlace, Library};
 use serde::Serialize;
 
 use super::heard::{Handle, Heard, State};
-use crate::Failure;
-use crate::table::Table;
-use crate::{print, result_file};
+use nocopy_report::Failure;
+use nocopy_report::print;
+use nocopy_report::table::Table;
 
 const SCHEMA: &str = "nocopy.run/1";
 
@@ -82,7 +82,7 @@ impl Report {
     }
 
     pub(super) fn json(&self) -> Result<String, Failure> {
-        result_file::json(self)
+        nocopy_report::json(self)
     }
 
     pub(super) fn text(&self) -> String {

@@ -10,7 +10,7 @@ use rustix::process::{Pid, getpgid, getpgrp, kill_process};
 use signal_hook::flag;
 
 use super::Error;
-use crate::interrupt::is_ignored;
+use nocopy_report::interrupt::is_ignored;
 
 /// Those by which people talk to programs.
 const PASSED_ON: [Signal; 6] =

@@ -8,11 +8,12 @@ mod summary;
 use std::io::{self, BufWriter, Write};
 use std::time::{Duration, Instant};
 
+use crate::Failure;
 use crate::arguments::SniffArguments;
-use crate::interrupt::Interrupt;
-use crate::live::LiveLine;
-use crate::{Failure, Outcome, capability, print, quantity};
 use export::Exporter;
+use nocopy_report::Interrupt;
+use nocopy_report::live::LiveLine;
+use nocopy_report::{Outcome, capability, print, quantity};
 use source::{Seen, Source};
 use summary::{Ending, Summary};
 
@@ -61,14 +62,14 @@ impl<'a> Sniffing<'a> {
             let Some(left) = self.time_left() else { break };
             // What was printed is shown before anything is waited for, and not before.
             if self.round(Duration::ZERO, output)? == Seen::Nothing {
-                output.flush().map_err(Failure::Print)?;
+                output.flush().map_err(nocopy_report::Failure::Print)?;
                 self.round(left.min(PATIENCE), output)?;
             }
             if let Some(live) = &mut live {
                 live.update(&mut self.source, &self.summary);
             }
         }
-        output.flush().map_err(Failure::Print)
+        Ok(output.flush().map_err(nocopy_report::Failure::Print)?)
     }
 
     /// Whether as many packets were seen as were asked for.
@@ -92,7 +93,7 @@ impl<'a> Sniffing<'a> {
                 return Ok(());
             }
             summary.count(&sighting);
-            exporter.print(&sighting, output).map_err(Failure::Print)
+            Ok(exporter.print(&sighting, output).map_err(nocopy_report::Failure::Print)?)
         })
     }
 
@@ -103,7 +104,10 @@ impl<'a> Sniffing<'a> {
             Ending { interface: &arguments.interface, elapsed: began.elapsed(), drops: source.drops() };
         if arguments.json {
             let line = summary.json(&ending, source);
-            return writeln!(output, "{line}").and_then(|()| output.flush()).map_err(Failure::Print);
+            writeln!(output, "{line}")
+                .and_then(|()| output.flush())
+                .map_err(nocopy_report::Failure::Print)?;
+            return Ok(());
         }
         print::say(summary.text(&ending, source).trim_end());
         Ok(())
@@ -120,7 +124,7 @@ struct Live {
 
 impl Live {
     fn new(source: &mut Source) -> Self {
-        Self { line: LiveLine::new(), packets: 0, bytes: 0, dropped: source.drops().lost() }
+        Self { line: LiveLine::default(), packets: 0, bytes: 0, dropped: source.drops().lost() }
     }
 
     fn update(&mut self, source: &mut Source, summary: &Summary) {

@@ -9,9 +9,10 @@ use nocopy::metadata::Clock;
 use nocopy::port::{PortBuilder, Purpose, Queues};
 use nocopy::{Chain, Evidence, Mode, Packet, Port, Stats};
 
-use crate::arguments::{LOOPBACK, SniffArguments};
-use crate::wall_clock::now_ns;
+use crate::arguments::SniffArguments;
 use crate::{Failure, taking};
+use nocopy_report::wall_clock::now_ns;
+use nocopy_transfer::arguments::LOOPBACK;
 
 /// Bytes that are joined for a description where a packet lies in pieces: more than all headers together.
 const DESCRIBED_BYTES: usize = 2048;

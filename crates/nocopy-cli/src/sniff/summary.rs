@@ -7,7 +7,7 @@ use serde::{Serialize, Serializer};
 
 use super::export::SCHEMA;
 use super::source::{Drops, Origin, Sighting, Source};
-use crate::quantity;
+use nocopy_report::quantity;
 
 /// What is counted while packets come.
 #[derive(Debug, Default)]

@@ -8,9 +8,10 @@ use std::thread::sleep;
 use console::Term;
 use nocopy::integration::statistics::Snapshot;
 
+use crate::Failure;
 use crate::arguments::StatsArguments;
-use crate::{Failure, Outcome, capability, print};
 use export::{json, openmetrics, table};
+use nocopy_report::{Outcome, capability, print};
 use report::{Owners, Report};
 
 pub(crate) fn run(arguments: &StatsArguments) -> Result<Outcome, Failure> {
@@ -36,7 +37,7 @@ pub(crate) fn run(arguments: &StatsArguments) -> Result<Outcome, Failure> {
     Ok(Outcome::Positive)
 }
 
-fn show(arguments: &StatsArguments, report: &Report) -> Result<(), Failure> {
+fn show(arguments: &StatsArguments, report: &Report) -> Result<(), nocopy_report::Failure> {
     let text = if arguments.json {
         json::line(report)
     } else if arguments.openmetrics {
@@ -50,7 +51,7 @@ fn show(arguments: &StatsArguments, report: &Report) -> Result<(), Failure> {
 }
 
 /// Draws the table over the last one, cut to what the terminal holds.
-fn redraw(report: &Report, all: bool, first: bool) -> Result<(), Failure> {
+fn redraw(report: &Report, all: bool, first: bool) -> Result<(), nocopy_report::Failure> {
     let terminal = Term::stdout();
     let (rows, columns) = terminal.size();
     let text = print::printable(&table::table(report, all));
@@ -59,5 +60,5 @@ fn redraw(report: &Report, all: bool, first: bool) -> Result<(), Failure> {
         .and_then(|()| terminal.clear_to_end_of_screen())
         .and_then(|()| terminal.write_str(&table::cut(&text, rows.into(), columns.into())))
         .and_then(|()| terminal.flush())
-        .map_err(Failure::Print)
+        .map_err(nocopy_report::Failure::Print)
 }

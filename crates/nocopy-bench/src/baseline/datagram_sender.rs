@@ -1,0 +1,84 @@
+//! A connected UDP socket, and the three ways to send by it that copy.
+#![allow(unsafe_code)]
+
+use std::io;
+use std::net::UdpSocket;
+
+use rustix::net::SendFlags;
+
+use super::packet_socket::{Batch, set_option_of};
+use crate::datagram::Datagrams;
+use crate::stage::Stage;
+use crate::window::Gauge;
+
+/// Where all datagrams go.
+pub(crate) const PORT: u16 = 7072;
+
+/// Datagrams a `sendmmsg` call, and of those sent one by one from one look at the gauge to the next.
+const BATCH: usize = 64;
+
+pub(crate) fn open(stage: &Stage) -> io::Result<UdpSocket> {
+    let socket = stage.sender.run(|| UdpSocket::bind((stage.sender.ipv4, 0)))?;
+    socket.connect((stage.receiver.ipv4, PORT))?;
+    Ok(socket)
+}
+
+/// One that sends bursts as one message, which the kernel cuts, or the card.
+pub(crate) fn open_segmenting(stage: &Stage, datagrams: Datagrams) -> io::Result<UdpSocket> {
+    let socket = open(stage)?;
+    set_option_of(&socket, libc::SOL_UDP, libc::UDP_SEGMENT, &(datagrams.bytes as i32))?;
+    Ok(socket)
+}
+
+/// One a call.
+pub(crate) fn send_singly(socket: &UdpSocket, datagrams: Datagrams, gauge: &mut Gauge<'_>) -> io::Result<()> {
+    send_runs(datagrams, BATCH, gauge, |source, run| {
+        let bytes = &source.memory()[run.start * datagrams.bytes..run.end * datagrams.bytes];
+        bytes.chunks_exact(datagrams.bytes).try_for_each(|datagram| socket.send(datagram).map(drop))
+    })
+}
+
+/// Many a call, by `sendmmsg`.
+pub(crate) fn send_batches(
+    socket: &UdpSocket,
+    datagrams: Datagrams,
+    gauge: &mut Gauge<'_>,
+) -> io::Result<()> {
+    send_runs(datagrams, BATCH, gauge, |source, run| source.send(socket, run))
+}
+
+/// Bursts, by a socket of [`open_segmenting`].
+pub(crate) fn send_segmented(
+    socket: &UdpSocket,
+    datagrams: Datagrams,
+    gauge: &mut Gauge<'_>,
+) -> io::Result<()> {
+    send_runs(datagrams, datagrams.a_burst, gauge, |source, run| {
+        let burst = &source.memory()[run.start * datagrams.bytes..run.end * datagrams.bytes];
+        rustix::net::send(socket, burst, SendFlags::empty())?;
+        Ok(())
+    })
+}
+
+/// Numbers and sends runs of so many datagrams, round and round the source.
+fn send_runs(
+    datagrams: Datagrams,
+    a_run: usize,
+    gauge: &mut Gauge<'_>,
+    mut send: impl FnMut(&mut Batch, std::ops::Range<usize>) -> io::Result<()>,
+) -> io::Result<()> {
+    let count = datagrams.in_source();
+    let mut source = Batch::new(count, datagrams.bytes);
+    source.memory().chunks_exact_mut(datagrams.burst_bytes()).for_each(Datagrams::fill);
+    let (mut start, mut sequence) = (0, 0);
+    while gauge.sending() {
+        let end = count.min(start + a_run);
+        datagrams.number(&mut source.memory()[start * datagrams.bytes..end * datagrams.bytes], sequence);
+        send(&mut source, start..end)?;
+        let sent = (end - start) as u64;
+        gauge.count(sent);
+        sequence += sent;
+        start = end % count;
+    }
+    Ok(())
+}

@@ -1,0 +1,121 @@
+//! `fi_pingpong` of libfabric, with its tcp provider: what message passing over ordinary networks commonly stands on.
+
+use std::fs;
+use std::io;
+use std::process::{Child, Command, Output, Stdio};
+use std::thread::{self, sleep};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::series::Latency;
+use crate::stage::{Site, Stage};
+
+/// The program, and the method.
+pub(crate) const NAME: &str = "fi_pingpong";
+
+pub(crate) const CAUSE: &str = "socket calls of libfabric's tcp provider: the kernel copies both ways";
+
+/// Round trips a run, behind those that it does not count.
+const ITERATIONS: u32 = 1000;
+
+/// Where the server waits for its client unless told.
+const CONTROL_PORT: u16 = 47592;
+
+/// How long a run may take, in the words of timeout(1), which ends both sides even if the bench is killed.
+const SECONDS_MAX: &str = "10";
+
+const START_MAX: Duration = Duration::from_secs(5);
+
+/// `LISTEN`, as /proc/net/tcp has it.
+const LISTENING: &str = "0A";
+
+/// Whether it can be started here.
+pub(crate) fn is_installed() -> bool {
+    let asked = Command::new(NAME).arg("-h").stdout(Stdio::null()).stderr(Stdio::null()).status();
+    // Asked for help, it ends with another code than 0; one whose libraries are missing ends with 127.
+    asked.is_ok_and(|status| status.code().is_some_and(|code| code < 126))
+}
+
+/// Messages of a length there and back; of their times it tells the mean only.
+pub(crate) fn run(stage: &Stage, bytes: usize) -> io::Result<Latency> {
+    let server = Side(start(&stage.receiver, bytes, None)?);
+    server.wait_until_listening()?;
+    let client = start(&stage.sender, bytes, Some(stage.receiver.ipv4.to_string()))?;
+    let output = client.wait_with_output()?;
+    let mean_us = round_trip_us(&String::from_utf8_lossy(&output.stdout)).ok_or_else(|| silent(&output))?;
+    let answered = ITERATIONS.into();
+    Ok(Latency { mean_us, p50_us: None, p99_us: None, p99_9_us: None, answered, lost: 0 })
+}
+
+fn silent(output: &Output) -> io::Error {
+    let said = String::from_utf8_lossy(&output.stderr);
+    io::Error::other(format!("it told no time: {}", said.lines().next().unwrap_or("and nothing else")))
+}
+
+/// One side of it, on the processor of its site.
+fn start(site: &Site, bytes: usize, server: Option<String>) -> io::Result<Child> {
+    let mut command = Command::new("timeout");
+    command.args([SECONDS_MAX, NAME, "-p", "tcp", "-e", "msg", "-I"]);
+    command.args([ITERATIONS.to_string(), "-S".into(), bytes.to_string()]).args(server);
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    thread::scope(|scope| {
+        let started = scope.spawn(|| {
+            site.enter(0)?;
+            command.spawn()
+        });
+        started.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
+}
+
+/// Twice the time of one transfer, which is what the last line has in that column.
+fn round_trip_us(said: &str) -> Option<f64> {
+    let mut lines = said.lines();
+    let column = lines.find_map(|line| line.split_whitespace().position(|word| word == "usec/xfer"))?;
+    let one_way: f64 = lines.next_back()?.split_whitespace().nth(column)?.parse().ok()?;
+    Some(2.0 * one_way).filter(|time| *time > 0.0)
+}
+
+/// Asked to end when dropped: timeout(1) passes it on.
+struct Side(Child);
+
+impl Side {
+    fn wait_until_listening(&self) -> io::Result<()> {
+        let port = format!(":{CONTROL_PORT:04X}");
+        let path = format!("/proc/{}/net/tcp", self.0.id());
+        let start = Instant::now();
+        while start.elapsed() < START_MAX {
+            let is_listening = |line: &str| {
+                let mut words = line.split_whitespace().skip(1);
+                words.next().is_some_and(|local| local.ends_with(&port)) && words.nth(1) == Some(LISTENING)
+            };
+            if fs::read_to_string(&path)?.lines().any(is_listening) {
+                return Ok(());
+            }
+            sleep(Duration::from_millis(2));
+        }
+        Err(io::Error::new(io::ErrorKind::TimedOut, "its server does not listen"))
+    }
+}
+
+impl Drop for Side {
+    fn drop(&mut self) {
+        // It may have ended; it is not waited for yet, so the number is still its own.
+        let _ = kill_process(Pid::from_child(&self.0), Signal::TERM);
+        let _ = self.0.wait();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_time_of_a_transfer_is_doubled() {
+        let said = "bytes   #sent   #ack     total       time     MB/sec    usec/xfer   Mxfers/sec\n\
+                    64      1k      =1k      125k        0.02s     12.51       5.12       0.20\n";
+        assert_eq!(round_trip_us(said), Some(10.24));
+        assert_eq!(round_trip_us("fi_getinfo: -61\n"), None);
+        assert_eq!(round_trip_us("bytes usec/xfer\n"), None);
+    }
+}

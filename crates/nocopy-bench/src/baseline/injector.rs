@@ -1,0 +1,191 @@
+//! A program that injects frames by libpcap's functions: what anybody would write in C, in a process of its own.
+//!
+//! It asks the loader for libpcap by its name, as programs do that were linked with it, so whatever library was preloaded under that name
+//! is the one it gets.
+#![allow(unsafe_code)]
+
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::process::{Child, Command, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use crate::Failure;
+use crate::cpu;
+use crate::frame::HEADER_BYTES;
+use nocopy_report::Outcome;
+
+/// The name of the command that is the process.
+const COMMAND: &str = "bench-inject";
+
+const LIBRARY: &CStr = c"libpcap.so.0.8";
+
+/// `PCAP_ERRBUF_SIZE`
+const ERROR_BYTES: usize = 256;
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// What the process says when its first frames have left.
+const UNDER_WAY: &str = "under way";
+
+/// Frames from one look at the errors to the next.
+const BURST: u64 = 256;
+
+/// The process, as the bench sees it; killed when dropped.
+#[derive(Debug)]
+pub(crate) struct Injector {
+    child: Child,
+}
+
+impl Injector {
+    /// Starts it from a thread that is where it is to run; returns when frames have left.
+    pub(crate) fn start(
+        interface: &str,
+        frame: &[u8],
+        prepare: impl FnOnce(&mut Command),
+    ) -> io::Result<Self> {
+        let digits: String = frame.iter().map(|byte| format!("{byte:02x}")).collect();
+        let mut command = Command::new(std::env::current_exe()?);
+        command.args([COMMAND, interface, &digits]).stdin(Stdio::piped()).stdout(Stdio::piped());
+        prepare(&mut command);
+        let mut injector = Self { child: command.spawn()? };
+        let Some(output) = injector.child.stdout.take() else { unreachable!("piped, as said above") };
+        let mut word = String::new();
+        BufReader::new(output).read_line(&mut word)?;
+        match word.trim_end() {
+            UNDER_WAY => Ok(injector),
+            said => Err(io::Error::other(format!("the program that injects: {said}"))),
+        }
+    }
+
+    /// Processor time of all of its threads so far.
+    pub(crate) fn cpu(&self) -> io::Result<Duration> {
+        cpu::time_of_process(self.child.id())
+    }
+
+    /// Asks it to end, and waits until it has.
+    pub(crate) fn stop(mut self) -> io::Result<()> {
+        drop(self.child.stdin.take());
+        let give_up = Instant::now() + PATIENCE;
+        loop {
+            match self.child.try_wait()? {
+                Some(status) if status.success() => return Ok(()),
+                Some(status) => return Err(io::Error::other(format!("the program that injects: {status}"))),
+                None if Instant::now() > give_up => {
+                    return Err(io::Error::other("the program that injects does not end"));
+                }
+                None => sleep(Duration::from_millis(2)),
+            }
+        }
+    }
+}
+
+impl Drop for Injector {
+    fn drop(&mut self) {
+        // Fails if it has ended.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+type Pcap = *mut c_void;
+
+/// libpcap's functions, as `pcap/pcap.h` declares them.
+struct Functions {
+    create: unsafe extern "C" fn(*const c_char, *mut c_char) -> Pcap,
+    activate: unsafe extern "C" fn(Pcap) -> c_int,
+    inject: unsafe extern "C" fn(Pcap, *const c_void, usize) -> c_int,
+    text: unsafe extern "C" fn(Pcap) -> *const c_char,
+    close: unsafe extern "C" fn(Pcap),
+}
+
+impl Functions {
+    fn find() -> Result<Self, String> {
+        // SAFETY: a string that ends with a zero; the library stays loaded.
+        let library = unsafe { libc::dlopen(LIBRARY.as_ptr(), libc::RTLD_NOW) };
+        if library.is_null() {
+            return Err(format!("{}: not found", LIBRARY.to_string_lossy()));
+        }
+        let function = |name: &CStr| {
+            // SAFETY: an open library, and a string that ends with a zero.
+            let found = unsafe { libc::dlsym(library, name.as_ptr()) };
+            if found.is_null() { Err(format!("no {}", name.to_string_lossy())) } else { Ok(found) }
+        };
+        // SAFETY: the functions of those names have these types, in every version of the library.
+        unsafe {
+            Ok(Self {
+                create: std::mem::transmute::<
+                    *mut c_void,
+                    unsafe extern "C" fn(*const c_char, *mut c_char) -> Pcap,
+                >(function(c"pcap_create")?),
+                activate: std::mem::transmute::<*mut c_void, unsafe extern "C" fn(Pcap) -> c_int>(function(
+                    c"pcap_activate",
+                )?),
+                inject: std::mem::transmute::<
+                    *mut c_void,
+                    unsafe extern "C" fn(Pcap, *const c_void, usize) -> c_int,
+                >(function(c"pcap_inject")?),
+                text: std::mem::transmute::<*mut c_void, unsafe extern "C" fn(Pcap) -> *const c_char>(
+                    function(c"pcap_geterr")?,
+                ),
+                close: std::mem::transmute::<*mut c_void, unsafe extern "C" fn(Pcap)>(function(
+                    c"pcap_close",
+                )?),
+            })
+        }
+    }
+}
+
+/// Is the process: injects until its standard input ends.
+pub fn run(interface: &str, frame: &str) -> Result<Outcome, Failure> {
+    if let Err(words) = inject(interface, frame) {
+        writeln!(io::stdout(), "{words}").map_err(nocopy_report::Failure::Print)?;
+        return Ok(Outcome::Negative);
+    }
+    Ok(Outcome::Positive)
+}
+
+fn inject(interface: &str, frame: &str) -> Result<(), String> {
+    let digits = |at: usize| frame.get(at..at + 2).and_then(|digits| u8::from_str_radix(digits, 16).ok());
+    let frame: Option<Vec<u8>> = (0..frame.len()).step_by(2).map(digits).collect();
+    let mut frame = frame.filter(|frame| frame.len() >= HEADER_BYTES + 8).ok_or("not a frame")?;
+    let functions = Functions::find()?;
+    let handle = activated(&functions, interface)?;
+    // SAFETY: an open handle; the text ends with a zero.
+    let said = || unsafe { CStr::from_ptr((functions.text)(handle)).to_string_lossy().into_owned() };
+    let over = std::thread::spawn(|| drop(io::stdin().read_to_end(&mut Vec::new())));
+    let mut sequence = 0_u64;
+    while !over.is_finished() {
+        for _ in 0..BURST {
+            frame[HEADER_BYTES..HEADER_BYTES + 8].copy_from_slice(&sequence.to_be_bytes());
+            // SAFETY: an open handle; the pointer and length are the frame's.
+            if unsafe { (functions.inject)(handle, frame.as_ptr().cast(), frame.len()) } < 0 {
+                return Err(said());
+            }
+            sequence += 1;
+        }
+        if sequence == BURST {
+            writeln!(io::stdout(), "{UNDER_WAY}").map_err(|error| error.to_string())?;
+        }
+    }
+    // SAFETY: an open handle, closed once.
+    unsafe { (functions.close)(handle) };
+    Ok(())
+}
+
+fn activated(functions: &Functions, interface: &str) -> Result<Pcap, String> {
+    let device = CString::new(interface).map_err(|error| error.to_string())?;
+    let mut text = [0; ERROR_BYTES];
+    // SAFETY: a string that ends with a zero, and a buffer as long as libpcap wants it.
+    let handle = unsafe { (functions.create)(device.as_ptr(), text.as_mut_ptr()) };
+    if handle.is_null() {
+        // SAFETY: libpcap ends its text with a zero.
+        return Err(unsafe { CStr::from_ptr(text.as_ptr()) }.to_string_lossy().into_owned());
+    }
+    // SAFETY: an open handle.
+    if unsafe { (functions.activate)(handle) } < 0 {
+        // SAFETY: an open handle; the text ends with a zero.
+        return Err(unsafe { CStr::from_ptr((functions.text)(handle)) }.to_string_lossy().into_owned());
+    }
+    Ok(handle)
+}

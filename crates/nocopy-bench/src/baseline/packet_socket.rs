@@ -1,0 +1,216 @@
+//! AF_PACKET sockets without a ring: one packet a call (what `pcap_inject` does), or many.
+#![allow(unsafe_code)]
+
+use std::io;
+use std::mem::{size_of, zeroed};
+use std::ops::Range;
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::time::Duration;
+
+use rustix::net::sockopt::{Timeout, set_socket_recv_buffer_size_force, set_socket_timeout};
+
+use crate::frame::{self, Template};
+use crate::window::Gauge;
+
+/// Packets a `recvmmsg` call, and from one look at the gauge to the next.
+const BATCH: usize = 64;
+
+/// Longer bursts than the default 208 KiB holds are normal at a million packets a second.
+const RECEIVE_BUFFER_BYTES: usize = 4 << 20;
+
+/// How long a receiver sleeps before it looks whether the trial is over.
+pub(crate) const PATIENCE: Duration = Duration::from_millis(10);
+
+/// Every protocol, as the kernel wants it: in network byte order.
+pub(crate) const EVERYTHING: u16 = (libc::ETH_P_ALL as u16).to_be();
+/// Sockets that only send must not be handed packets.
+pub(crate) const NOTHING: u16 = 0;
+
+/// A socket bound to an interface of the calling thread's namespace, to send whole frames.
+pub(crate) fn sender(interface_index: u32) -> io::Result<OwnedFd> {
+    let socket = open()?;
+    bind(&socket, interface_index, NOTHING)?;
+    Ok(socket)
+}
+
+/// A socket that is handed every frame of an interface of the calling thread's namespace.
+pub(crate) fn receiver(interface_index: u32) -> io::Result<OwnedFd> {
+    let socket = open()?;
+    set_socket_recv_buffer_size_force(&socket, RECEIVE_BUFFER_BYTES)?;
+    set_socket_timeout(&socket, Timeout::Recv, Some(PATIENCE))?;
+    bind(&socket, interface_index, EVERYTHING)?;
+    receive_everything(&socket, interface_index)?;
+    Ok(socket)
+}
+
+/// Writes a frame and sends it, one a call.
+pub(crate) fn send_singly(socket: &OwnedFd, template: &Template, gauge: &mut Gauge<'_>) -> io::Result<()> {
+    let mut buffer = template.bytes().to_vec();
+    let mut sequence = 0;
+    while gauge.sending() {
+        for _ in 0..BATCH {
+            template.write(&mut buffer, sequence);
+            rustix::net::send(socket, &buffer, rustix::net::SendFlags::empty())?;
+            sequence += 1;
+        }
+        gauge.count(BATCH as u64);
+    }
+    Ok(())
+}
+
+/// Writes a batch of frames and sends it by `sendmmsg`.
+pub(crate) fn send_batches(socket: &OwnedFd, template: &Template, gauge: &mut Gauge<'_>) -> io::Result<()> {
+    let count = template.batch();
+    let mut batch = Batch::new(count, template.bytes().len());
+    let mut sequence = 0;
+    while gauge.sending() {
+        for buffer in batch.buffers() {
+            template.write(buffer, sequence);
+            sequence += 1;
+        }
+        batch.send(socket, 0..count)?;
+        gauge.count(count as u64);
+    }
+    Ok(())
+}
+
+/// Receives batches by `recvmmsg` and reads every byte of packets of at most `packet_bytes`.
+pub(crate) fn receive_batches(
+    socket: &impl AsFd,
+    packet_bytes: usize,
+    gauge: &mut Gauge<'_>,
+) -> io::Result<()> {
+    let socket = socket.as_fd();
+    let mut batch = Batch::new(BATCH, packet_bytes.next_multiple_of(64));
+    while gauge.receiving() {
+        let messages = batch.messages.as_mut_ptr();
+        // SAFETY: as in Batch::send; the kernel writes at most each buffer's length into it. A null
+        // timeout is allowed: SO_RCVTIMEO bounds the wait for the first packet.
+        let count = unsafe {
+            let no_timeout = std::ptr::null_mut();
+            libc::recvmmsg(socket.as_raw_fd(), messages, BATCH as u32, libc::MSG_WAITFORONE, no_timeout)
+        };
+        let Ok(count) = usize::try_from(count) else {
+            match io::Error::last_os_error() {
+                error if error.kind() == io::ErrorKind::WouldBlock => gauge.count(0),
+                error => return Err(error),
+            }
+            continue;
+        };
+        for index in 0..count {
+            frame::read(batch.received(index));
+        }
+        gauge.count(count as u64);
+    }
+    Ok(())
+}
+
+/// Buffers and the kernel's description of them, made once. Not `Send`: made by the thread that uses it.
+pub(crate) struct Batch {
+    memory: Vec<u8>,
+    buffer_bytes: usize,
+    /// Pointed to by `messages`.
+    _parts: Vec<libc::iovec>,
+    messages: Vec<libc::mmsghdr>,
+}
+
+impl Batch {
+    pub(crate) fn new(count: usize, buffer_bytes: usize) -> Self {
+        let mut memory = vec![0_u8; buffer_bytes * count];
+        let part =
+            |buffer: &mut [u8]| libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
+        let mut parts: Vec<_> = memory.chunks_exact_mut(buffer_bytes).map(part).collect();
+        let message = |part: &mut libc::iovec| {
+            // SAFETY: mmsghdr is plain data for which all zeros means no name, no parts and no control.
+            let mut message: libc::mmsghdr = unsafe { zeroed() };
+            message.msg_hdr.msg_iov = part;
+            message.msg_hdr.msg_iovlen = 1;
+            message
+        };
+        let messages = parts.iter_mut().map(message).collect();
+        Self { memory, buffer_bytes, _parts: parts, messages }
+    }
+
+    fn buffers(&mut self) -> impl Iterator<Item = &mut [u8]> {
+        self.memory.chunks_exact_mut(self.buffer_bytes)
+    }
+
+    /// All buffers, back to back.
+    pub(crate) fn memory(&mut self) -> &mut [u8] {
+        &mut self.memory
+    }
+
+    /// Sends a run of buffers by `sendmmsg`.
+    pub(crate) fn send(&mut self, socket: &impl AsFd, run: Range<usize>) -> io::Result<()> {
+        let socket = socket.as_fd().as_raw_fd();
+        let mut left = &mut self.messages[run];
+        while !left.is_empty() {
+            // SAFETY: `left` is a live array of that length, and every message in it points to one part, and that to a
+            // buffer, all owned by `self` (Batch::new).
+            let sent = unsafe { libc::sendmmsg(socket, left.as_mut_ptr(), left.len() as u32, 0) };
+            left = &mut left[usize::try_from(sent).map_err(|_| io::Error::last_os_error())?..];
+        }
+        Ok(())
+    }
+
+    fn received(&self, index: usize) -> &[u8] {
+        let start = index * self.buffer_bytes;
+        let length = (self.messages[index].msg_len as usize).min(self.buffer_bytes);
+        &self.memory[start..start + length]
+    }
+}
+
+pub(crate) fn open() -> io::Result<OwnedFd> {
+    // SAFETY: no pointers.
+    let number = unsafe { libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) };
+    if number < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: just opened, and nobody else has it.
+    Ok(unsafe { OwnedFd::from_raw_fd(number) })
+}
+
+pub(crate) fn bind(socket: &OwnedFd, interface_index: u32, protocol: u16) -> io::Result<()> {
+    // SAFETY: sockaddr_ll is plain data for which all zeros is a value.
+    let mut address: libc::sockaddr_ll = unsafe { zeroed() };
+    address.sll_family = libc::AF_PACKET as u16;
+    address.sll_protocol = protocol;
+    address.sll_ifindex = interface_index.cast_signed();
+    let length = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
+    // SAFETY: the address is live and `length` is its size.
+    check(unsafe { libc::bind(socket.as_raw_fd(), (&raw const address).cast(), length) })
+}
+
+/// Promiscuous mode for as long as the socket is open: on a real card frames to other hosts do not arrive without.
+pub(crate) fn receive_everything(socket: &OwnedFd, interface_index: u32) -> io::Result<()> {
+    let membership = libc::packet_mreq {
+        mr_ifindex: interface_index.cast_signed(),
+        mr_type: libc::PACKET_MR_PROMISC as u16,
+        mr_alen: 0,
+        mr_address: [0; 8],
+    };
+    set_option(socket, libc::PACKET_ADD_MEMBERSHIP, &membership)
+}
+
+/// Sets an option of level SOL_PACKET. `T` is the kernel's structure for it: plain data.
+pub(crate) fn set_option<T: Copy>(socket: &OwnedFd, option: i32, value: &T) -> io::Result<()> {
+    set_option_of(socket, libc::SOL_PACKET, option, value)
+}
+
+/// The same of any level.
+pub(crate) fn set_option_of<T: Copy>(
+    socket: &impl AsFd,
+    level: i32,
+    option: i32,
+    value: &T,
+) -> io::Result<()> {
+    let socket = socket.as_fd().as_raw_fd();
+    let length = size_of::<T>() as libc::socklen_t;
+    let value = std::ptr::from_ref(value).cast();
+    // SAFETY: `value` is live and `length` is its size.
+    check(unsafe { libc::setsockopt(socket, level, option, value, length) })
+}
+
+fn check(result: i32) -> io::Result<()> {
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}

@@ -1,0 +1,110 @@
+//! A sending ring of a packet socket: frames are written into memory shared with the kernel, and a socket buffer refers to
+//! it. A minimal loop.
+#![allow(unsafe_code)]
+
+use std::io;
+use std::mem::{offset_of, size_of};
+use std::os::fd::OwnedFd;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use super::packet_ring::map;
+use super::packet_socket::{NOTHING, bind, open, set_option};
+use crate::frame::Template;
+use crate::window::Gauge;
+
+/// Slots: enough for two batches.
+const SLOTS: usize = 128;
+
+/// Where a packet lies in its slot, if nothing else is asked for: behind the header (`TPACKET2_HDRLEN`, without the address).
+const PACKET_OFFSET: usize = size_of::<libc::tpacket2_hdr>().next_multiple_of(libc::TPACKET_ALIGNMENT);
+
+/// A sending ring on an interface.
+#[derive(Debug)]
+pub(crate) struct PacketTxRing {
+    socket: OwnedFd,
+    /// `SLOTS * slot_bytes` long, mapped until drop.
+    memory: NonNull<u8>,
+    slot_bytes: usize,
+    next_slot: usize,
+}
+
+// SAFETY: the mapping belongs to this value alone, and memory is not bound to a thread.
+unsafe impl Send for PacketTxRing {}
+
+impl PacketTxRing {
+    /// On an interface of the calling thread's namespace, for frames of so many bytes, past the queueing discipline.
+    pub(crate) fn open(interface_index: u32, frame_bytes: usize) -> io::Result<Self> {
+        let socket = open()?;
+        set_option(&socket, libc::PACKET_VERSION, &libc::tpacket_versions::TPACKET_V2)?;
+        set_option(&socket, libc::PACKET_QDISC_BYPASS, &1_i32)?;
+        let slot_bytes = (PACKET_OFFSET + frame_bytes).next_power_of_two();
+        // A block is whole pages, and holds whole slots: all of them.
+        let request = libc::tpacket_req {
+            tp_block_size: (SLOTS * slot_bytes) as u32,
+            tp_block_nr: 1,
+            tp_frame_size: slot_bytes as u32,
+            tp_frame_nr: SLOTS as u32,
+        };
+        set_option(&socket, libc::PACKET_TX_RING, &request)?;
+        let memory = map(&socket, SLOTS * slot_bytes)?;
+        let ring = Self { socket, memory, slot_bytes, next_slot: 0 };
+        bind(&ring.socket, interface_index, NOTHING)?;
+        Ok(ring)
+    }
+
+    /// Writes frames in place and sends them in batches.
+    pub(crate) fn send(&mut self, template: &Template, gauge: &mut Gauge<'_>) -> io::Result<()> {
+        let (mut sequence, batch) = (0, template.batch() as u64);
+        while gauge.sending() {
+            let first = sequence;
+            while sequence - first < batch && self.is_free() {
+                self.write(template, sequence);
+                sequence += 1;
+            }
+            rustix::net::send(&self.socket, &[], rustix::net::SendFlags::empty())?;
+            gauge.count(sequence - first);
+        }
+        Ok(())
+    }
+
+    /// Whether the kernel is done with the next slot.
+    fn is_free(&self) -> bool {
+        // Pairs with the kernel's write of the status when nothing refers to the packet any more.
+        self.status().load(Ordering::Acquire) == libc::TP_STATUS_AVAILABLE
+    }
+
+    fn write(&mut self, template: &Template, sequence: u64) {
+        let length = template.bytes().len();
+        let slot = self.slot();
+        // SAFETY: the slot lies in the mapping and is ours while its status says so (`send`); header and packet fit it (`open`),
+        // and nobody else refers to them.
+        let packet = unsafe {
+            slot.add(offset_of!(libc::tpacket2_hdr, tp_len)).cast::<u32>().write(length as u32);
+            std::slice::from_raw_parts_mut(slot.add(PACKET_OFFSET).as_ptr(), length)
+        };
+        template.write(packet, sequence);
+        // Pairs with the kernel's read of the status before it reads the packet.
+        self.status().store(libc::TP_STATUS_SEND_REQUEST, Ordering::Release);
+        self.next_slot = (self.next_slot + 1) % SLOTS;
+    }
+
+    fn slot(&self) -> NonNull<u8> {
+        // SAFETY: inside the mapping, which is that long.
+        unsafe { self.memory.add(self.next_slot * self.slot_bytes) }
+    }
+
+    /// The word by which the next slot changes hands.
+    fn status(&self) -> &AtomicU32 {
+        // SAFETY: the status is the first word of the slot's header, inside the mapping and aligned, for as long as `self` lives;
+        // the kernel and we access it atomically only.
+        unsafe { AtomicU32::from_ptr(self.slot().cast().as_ptr()) }
+    }
+}
+
+impl Drop for PacketTxRing {
+    fn drop(&mut self) {
+        // SAFETY: mapped by `map` with this length, and no reference into it is left.
+        unsafe { libc::munmap(self.memory.as_ptr().cast(), SLOTS * self.slot_bytes) };
+    }
+}

@@ -1,0 +1,238 @@
+//! Programs that record packets into a file, run as anybody would run them.
+
+use std::fs;
+use std::io::{self, Read};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::retry_on_intr;
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::cpu;
+
+/// The buffer of each: little against what is sent, so that it is the writing that has to keep up.
+const BUFFER_MIB: u32 = 64;
+
+/// How long a program may take to start, and to end when asked to.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A program that records.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Recorder {
+    Nocopy,
+    Tcpdump,
+    Dumpcap,
+}
+
+impl Recorder {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Recorder::Nocopy => "record",
+            Recorder::Tcpdump => "tcpdump",
+            Recorder::Dumpcap => "dumpcap",
+        }
+    }
+
+    /// Whether it can be started here.
+    pub(crate) fn is_installed(self) -> bool {
+        let asked = match self {
+            Recorder::Nocopy => return true,
+            other => Command::new(other.name())
+                .arg("--version")
+                .stdout(Stdio::null())
+                .stderr(Stdio::null())
+                .status(),
+        };
+        asked.is_ok_and(|status| status.success())
+    }
+
+    fn command(self, interface: &str, file: &Path) -> io::Result<Command> {
+        let mut command = match self {
+            Recorder::Nocopy => Command::new(std::env::current_exe()?),
+            other => Command::new(other.name()),
+        };
+        let mib = BUFFER_MIB.to_string();
+        match self {
+            Recorder::Nocopy => command
+                .args(["record", interface, "--force", "--json", "--buffer", &format!("{mib}MiB"), "-o"])
+                .arg(file),
+            // Its buffer is in KiB; it stays root, or it could not write the file.
+            Recorder::Tcpdump => {
+                let kib = (BUFFER_MIB << 10).to_string();
+                command.args(["-n", "-i", interface, "-B", &kib, "-s", "0", "-Z", "root", "-w"]).arg(file)
+            }
+            Recorder::Dumpcap => command.args(["-q", "-P", "-i", interface, "-B", &mib, "-w"]).arg(file),
+        };
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        Ok(command)
+    }
+
+    fn recorded(self, said: &str) -> Option<Recorded> {
+        let before = |words: &str| {
+            let line = said.lines().find(|line| line.contains(words))?;
+            line.split_whitespace().next()?.parse().ok()
+        };
+        match self {
+            Recorder::Nocopy => {
+                let summary: serde_json::Value =
+                    serde_json::from_str(said.lines().find(|line| line.starts_with('{'))?).ok()?;
+                let lost = ["tp_drops", "unreadable", "left_out", "not_written", "missing"];
+                let lost: Option<u64> = lost.iter().map(|name| summary[*name].as_u64()).sum();
+                Some(Recorded { packets: summary["written"].as_u64()?, dropped: lost? })
+            }
+            Recorder::Tcpdump => {
+                Some(Recorded { packets: before("captured")?, dropped: before("dropped by kernel")? })
+            }
+            Recorder::Dumpcap => {
+                // Packets received/dropped on interface 'nc1': 300000/0 (pcap:0/dumpcap:0/flushed:0/ps_ifdrop:0) (100.0%)
+                let line = said.lines().find(|line| line.starts_with("Packets received/dropped"))?;
+                let counts = line.rsplit("': ").next()?.split_whitespace().next()?;
+                let (packets, dropped) = counts.split_once('/')?;
+                Some(Recorded { packets: packets.parse().ok()?, dropped: dropped.parse().ok()? })
+            }
+        }
+    }
+
+    /// How long packets may wait in the kernel before the program sees them; those it has not seen when it is asked to end are
+    /// not in its file.
+    pub(crate) const fn delay(self) -> Duration {
+        Duration::from_millis(match self {
+            Recorder::Tcpdump => 1100,
+            Recorder::Nocopy | Recorder::Dumpcap => 300,
+        })
+    }
+
+    /// Starts it from a thread that is where it is to run; returns when it captures.
+    pub(crate) fn start(self, interface: &str, file: &Path) -> io::Result<Running> {
+        let before = capturing()?;
+        let child = self.command(interface, file)?.spawn()?;
+        let mut running = Running { recorder: self, child };
+        let give_up = Instant::now() + PATIENCE;
+        while capturing()? <= before {
+            if running.child.try_wait()?.is_some() || Instant::now() > give_up {
+                return Err(running.failure("did not begin to capture"));
+            }
+            sleep(Duration::from_millis(5));
+        }
+        Ok(running)
+    }
+}
+
+/// What a program says at its end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Recorded {
+    pub packets: u64,
+    pub dropped: u64,
+}
+
+/// Packet sockets of this thread's network namespace that are running, each with a ring.
+fn capturing() -> io::Result<usize> {
+    let sockets = fs::read_to_string("/proc/thread-self/net/packet")?;
+    let is_running = |line: &str| line.split_whitespace().nth(5) == Some("1");
+    Ok(sockets.lines().skip(1).filter(|line| is_running(line)).count())
+}
+
+/// A program that records; killed when dropped.
+#[derive(Debug)]
+pub(crate) struct Running {
+    recorder: Recorder,
+    child: Child,
+}
+
+impl Running {
+    /// Starts tcpdump by a command of one's own; returns when it says that it listens.
+    pub(crate) fn listening(mut tcpdump: Command) -> io::Result<Self> {
+        tcpdump.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut running = Self { recorder: Recorder::Tcpdump, child: tcpdump.spawn()? };
+        let (mut said, give_up) = (String::new(), Instant::now() + PATIENCE);
+        while !said.contains("listening on ") || !said.ends_with('\n') {
+            let Some(output) = &mut running.child.stderr else { unreachable!("piped, as said above") };
+            let mut byte = [0];
+            let left = give_up.saturating_duration_since(Instant::now());
+            let left = Timespec::try_from(left).map_err(io::Error::other)?;
+            let ready = retry_on_intr(|| poll(&mut [PollFd::new(output, PollFlags::IN)], Some(&left)))?;
+            if ready == 0 || output.read(&mut byte)? == 0 {
+                let _ = running.child.kill();
+                let last = said.lines().last().unwrap_or("it says nothing");
+                return Err(io::Error::other(format!("tcpdump did not begin to capture: {last}")));
+            }
+            said.push(byte[0].into());
+        }
+        Ok(running)
+    }
+
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// [`Recorder::delay`]
+    pub(crate) fn delay(&self) -> Duration {
+        self.recorder.delay()
+    }
+
+    /// Processor time of all of its threads so far, those that the kernel started for it included.
+    pub(crate) fn cpu(&self) -> io::Result<Duration> {
+        cpu::time_of_process(self.child.id())
+    }
+
+    /// Asks it to end, waits until it has, and returns how many packets it says it has recorded.
+    pub(crate) fn stop(mut self) -> io::Result<Recorded> {
+        let pid = Pid::from_child(&self.child);
+        kill_process(pid, Signal::INT)?;
+        let give_up = Instant::now() + PATIENCE;
+        loop {
+            if let Some(status) = self.child.try_wait()? {
+                // 1: some packets were dropped.
+                if !matches!(status.code(), Some(0 | 1)) {
+                    return Err(self.failure("ended with an error"));
+                }
+                let mut said = String::new();
+                self.child.stdout.take().map_or(Ok(0), |mut output| output.read_to_string(&mut said))?;
+                self.child.stderr.take().map_or(Ok(0), |mut output| output.read_to_string(&mut said))?;
+                let recorded = self.recorder.recorded(&said);
+                return recorded
+                    .ok_or_else(|| io::Error::other(format!("{}: no summary", self.recorder.name())));
+            }
+            if Instant::now() > give_up {
+                return Err(self.failure("did not end"));
+            }
+            sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// What went wrong, in its own last words.
+    fn failure(&mut self, fact: &str) -> io::Error {
+        let _ = self.child.kill();
+        let mut said = String::new();
+        if let Some(output) = &mut self.child.stderr {
+            let _ = output.read_to_string(&mut said);
+        }
+        let last = said.lines().rfind(|line| !line.trim().is_empty()).unwrap_or("it says nothing").to_owned();
+        io::Error::other(format!("{} {fact}: {last}", self.recorder.name()))
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // Fails if it has ended.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_are_found_in_what_programs_say() {
+        let tcpdump = "tcpdump: listening on nc1\n300007 packets captured\n300010 packets received by filter\n3 packets dropped by kernel\n";
+        assert_eq!(Recorder::Tcpdump.recorded(tcpdump), Some(Recorded { packets: 300_007, dropped: 3 }));
+        let dumpcap = "Capturing on 'nc1'\nFile: x\nPackets captured: 12\nPackets received/dropped on interface 'nc1': 12/4 (pcap:4/dumpcap:0/flushed:0/ps_ifdrop:0) (75.0%)\n";
+        assert_eq!(Recorder::Dumpcap.recorded(dumpcap), Some(Recorded { packets: 12, dropped: 4 }));
+        assert_eq!(Recorder::Dumpcap.recorded("Capturing on 'nc1'"), None);
+    }
+}

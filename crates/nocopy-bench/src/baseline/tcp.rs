@@ -1,0 +1,35 @@
+//! A TCP connection that sends messages at once.
+
+use std::io;
+use std::net::{TcpListener, TcpStream};
+
+use rustix::net::sockopt::{set_tcp_congestion, tcp_congestion};
+
+use crate::stage::Stage;
+use nocopy_transfer::exchange::Waiting;
+use nocopy_transfer::exchange::tcp::Tcp;
+
+const PORT: u16 = 7072;
+
+/// Named, not left to the machine: bbr, a common default, paces, and is another competitor altogether.
+pub(crate) const CONGESTION_CONTROL: &str = "cubic";
+
+/// The asking or sending, and the answering or receiving side.
+pub(crate) fn pair(stage: &Stage, waiting: Waiting) -> io::Result<(Tcp, Tcp)> {
+    let listener = stage.receiver.run(|| TcpListener::bind((stage.receiver.ipv4, PORT)))?;
+    let asking = stage.sender.run(|| TcpStream::connect((stage.receiver.ipv4, PORT)))?;
+    let (answering, _) = listener.accept()?;
+    [&asking, &answering].into_iter().try_for_each(set_congestion_control)?;
+    Ok((Tcp::new(asking, waiting)?, Tcp::new(answering, waiting)?))
+}
+
+/// The results name it, so it is asked for and not assumed.
+pub(crate) fn set_congestion_control(stream: &TcpStream) -> io::Result<()> {
+    set_tcp_congestion(stream, CONGESTION_CONTROL)?;
+    match tcp_congestion(stream)? {
+        found if found == CONGESTION_CONTROL => Ok(()),
+        found => {
+            Err(io::Error::other(format!("the congestion control is {found}, not {CONGESTION_CONTROL}")))
+        }
+    }
+}

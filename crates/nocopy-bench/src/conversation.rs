@@ -1,0 +1,191 @@
+//! A message there and back, one at a time: both sides of it, and what its times amount to.
+
+use crate::evidence;
+use std::io;
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+use hdrhistogram::Histogram;
+
+use super::frame;
+use super::series::{Latency, Sample};
+use super::stage::Stage;
+use super::traffic::{Traffic, Work, conduct};
+use super::window::{Gauge, Phase};
+use crate::Failure;
+use nocopy_report::result::Evidence;
+use nocopy_transfer::exchange::{Exchange, Waiting};
+
+/// A message without an answer for so long is lost, and another one is sent.
+const LOST_AFTER: Duration = Duration::from_millis(50);
+
+/// Looking at the clock costs about as much as looking for an answer: spinning, only every so many looks.
+const LOOKS_A_CLOCK: u32 = 256;
+
+/// Of the message's number, at its beginning.
+pub(crate) const NUMBER_BYTES: usize = 8;
+
+/// What the asking side saw.
+struct Found {
+    times: Histogram<u64>,
+    /// In all phases together; the last one, which the end of the trial breaks off, is in neither.
+    answered: u64,
+    lost: u64,
+}
+
+/// Messages of `bytes` from the stage's sender to its receiver and back, each when the one before is answered. The evidence is what is
+/// known beforehand; who keeps books knows better afterwards.
+pub(crate) fn converse<E: Exchange>(
+    stage: &Stage,
+    method: &'static str,
+    (mut asking, mut answering): (E, E),
+    bytes: usize,
+    waiting: Waiting,
+    duration: Duration,
+    evidence: Evidence,
+) -> Result<Sample, Failure> {
+    let found = Mutex::new(Found { times: empty_histogram(), answered: 0, lost: 0 });
+    // Borrowed, so that both stay open until both threads are done: a closed UDP socket refuses the last
+    // answer, and the refusal is an error at the other end.
+    let ask_all: Work<'_> = Box::new(|gauge| {
+        ask(&mut asking, bytes, waiting, gauge, &mut found.lock().expect("nobody panicked with it"))
+    });
+    let answer_all: Work<'_> = Box::new(|gauge| answer(&mut answering, gauge));
+    conduct(stage, duration, None, vec![ask_all], vec![answer_all]).map_err(Failure::step(
+        method,
+        "exchange messages",
+        "check that both interfaces are still up",
+    ))?;
+    let Found { times, answered, lost } = found.into_inner().expect("nobody panicked with it");
+    let evidence = asking.ledger().map_or(evidence, |ledger| evidence::of(&ledger));
+    let latency = percentiles(&times).map(|latency| Latency { answered, lost, ..latency });
+    Ok(Sample { traffic: Traffic::default(), latency, evidence, wanted_share: 1.0 })
+}
+
+/// 1 ns to 1 s, three digits.
+fn empty_histogram() -> Histogram<u64> {
+    Histogram::new_with_bounds(1, 1_000_000_000, 3).expect("the bounds are constant and valid")
+}
+
+fn percentiles(times: &Histogram<u64>) -> Option<Latency> {
+    let us = |quantile| Some(times.value_at_quantile(quantile) as f64 / 1e3);
+    (!times.is_empty()).then(|| Latency {
+        mean_us: times.mean() / 1e3,
+        p50_us: us(0.5),
+        p99_us: us(0.99),
+        p99_9_us: us(0.999),
+        answered: 0,
+        lost: 0,
+    })
+}
+
+fn ask(
+    exchange: &mut impl Exchange,
+    bytes: usize,
+    waiting: Waiting,
+    gauge: &mut Gauge<'_>,
+    found: &mut Found,
+) -> io::Result<()> {
+    let looks_a_clock = if waiting == Waiting::Spinning { LOOKS_A_CLOCK } else { 1 };
+    let mut message: Vec<u8> = (0..bytes).map(|place| place as u8).collect();
+    for number in 0_u64.. {
+        message[..NUMBER_BYTES].copy_from_slice(&number.to_be_bytes());
+        let start = Instant::now();
+        exchange.send(&message)?;
+        let awaited = Awaited { number, bytes, start, looks_a_clock };
+        let answered = await_answer(exchange, gauge, &awaited)?;
+        let elapsed = start.elapsed();
+        if !gauge.sending() {
+            break;
+        }
+        match answered {
+            true => found.answered += 1,
+            false => found.lost += 1,
+        }
+        if answered && gauge.phase() == Phase::Measure {
+            found.times.saturating_record(elapsed.as_nanos() as u64);
+        }
+        gauge.count(answered.into());
+    }
+    Ok(())
+}
+
+/// The message that is under way.
+struct Awaited {
+    number: u64,
+    bytes: usize,
+    start: Instant,
+    looks_a_clock: u32,
+}
+
+/// False when the answer is lost or the trial over.
+fn await_answer(exchange: &mut impl Exchange, gauge: &Gauge<'_>, awaited: &Awaited) -> io::Result<bool> {
+    let mut answer = Arriving::default();
+    for look in 1_u32.. {
+        if exchange.receive(|piece| answer.take(piece))? {
+            // An answer that was given up already is not this one's.
+            if answer.number() == Some(awaited.number) && answer.bytes == awaited.bytes {
+                return Ok(true);
+            }
+            answer = Arriving::default();
+        }
+        let lost = look.is_multiple_of(awaited.looks_a_clock) && awaited.start.elapsed() > LOST_AFTER;
+        if lost || !gauge.sending() {
+            return Ok(false);
+        }
+    }
+    Ok(false)
+}
+
+fn answer(exchange: &mut impl Exchange, gauge: &mut Gauge<'_>) -> io::Result<()> {
+    let mut message = Vec::new();
+    while gauge.receiving() {
+        // Every way copies here: what is sent back is this side's own, as if it had made it.
+        let asked = exchange.receive(|piece| message.extend_from_slice(piece))?;
+        if asked {
+            exchange.send(&message)?;
+            message.clear();
+        }
+        gauge.count(asked.into());
+    }
+    Ok(())
+}
+
+/// A message that comes in pieces, each of whose bytes is read.
+#[derive(Debug, Default)]
+pub(crate) struct Arriving {
+    head: [u8; NUMBER_BYTES],
+    pub bytes: usize,
+}
+
+impl Arriving {
+    #[inline]
+    pub(crate) fn take(&mut self, piece: &[u8]) {
+        frame::read(piece);
+        if self.bytes < NUMBER_BYTES {
+            let missing = piece.len().min(NUMBER_BYTES - self.bytes);
+            self.head[self.bytes..self.bytes + missing].copy_from_slice(&piece[..missing]);
+        }
+        self.bytes += piece.len();
+    }
+
+    /// The number it begins with.
+    pub(crate) fn number(&self) -> Option<u64> {
+        (self.bytes >= NUMBER_BYTES).then(|| u64::from_be_bytes(self.head))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_number_may_come_in_pieces() {
+        let mut arriving = Arriving::default();
+        assert_eq!(arriving.number(), None);
+        for piece in [&[0, 0, 0][..], &[], &[0, 0, 0, 1], &[2, 9, 9], &[7]] {
+            arriving.take(piece);
+        }
+        assert_eq!((arriving.number(), arriving.bytes), (Some(258), 11));
+    }
+}

@@ -1,0 +1,79 @@
+//! The datagrams that are sent: bursts of them, back to back, in a source that goes round.
+//!
+//! Their bytes are there before anything is measured, so that a method is not charged for what another one would have to do with them
+//! too; only a number is written into each as it is sent. All methods have a source of the same length.
+
+/// Bursts in a source. With bursts of nearly 64 KiB it is 4 MiB: more than a processor's own cache, so whoever copies reads
+/// memory, and less than may be locked by anybody (8 MiB).
+pub(crate) const BURSTS: usize = 64;
+
+/// Most bytes of a burst, and most datagrams: what the kernel takes as one message to be cut (`UDP_SEGMENT`).
+const BURST_BYTES_MAX: usize = 65_507;
+const BURST_DATAGRAMS_MAX: usize = 64;
+
+const NUMBER_BYTES: usize = 8;
+
+/// What datagrams are like, and how many are at hand at a time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Datagrams {
+    pub bytes: usize,
+    pub a_burst: usize,
+}
+
+impl Datagrams {
+    pub(crate) fn in_bursts(bytes: usize) -> Self {
+        Self { bytes, a_burst: (BURST_BYTES_MAX / bytes).clamp(1, BURST_DATAGRAMS_MAX) }
+    }
+
+    /// One at a time: there is no burst to be made of them.
+    pub(crate) fn singly(bytes: usize) -> Self {
+        Self { bytes, a_burst: 1 }
+    }
+
+    pub(crate) fn burst_bytes(self) -> usize {
+        self.bytes * self.a_burst
+    }
+
+    /// Datagrams in the whole source.
+    pub(crate) fn in_source(self) -> usize {
+        self.a_burst * BURSTS
+    }
+
+    /// What is there before anything is sent.
+    pub(crate) fn fill(bytes: &mut [u8]) {
+        bytes.iter_mut().enumerate().for_each(|(index, byte)| *byte = index as u8);
+    }
+
+    /// Numbers datagrams that lie back to back.
+    #[inline]
+    pub(crate) fn number(self, datagrams: &mut [u8], first: u64) {
+        for (datagram, number) in datagrams.chunks_exact_mut(self.bytes).zip(first..) {
+            Self::number_one(datagram, number);
+        }
+    }
+
+    /// Numbers the datagram that begins here.
+    #[inline]
+    pub(crate) fn number_one(start: &mut [u8], number: u64) {
+        start[..NUMBER_BYTES].copy_from_slice(&number.to_be_bytes());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bursts_are_what_the_kernel_takes() {
+        let bursts = [64, 1400, 8192].map(|bytes| Datagrams::in_bursts(bytes).a_burst);
+        assert_eq!(bursts, [64, 46, 7]);
+    }
+
+    #[test]
+    fn each_datagram_has_its_number() {
+        let datagrams = Datagrams { bytes: 10, a_burst: 2 };
+        let mut burst = [7; 20];
+        datagrams.number(&mut burst, 258);
+        assert_eq!(burst, [0, 0, 0, 0, 0, 0, 1, 2, 7, 7, 0, 0, 0, 0, 0, 0, 1, 3, 7, 7]);
+    }
+}

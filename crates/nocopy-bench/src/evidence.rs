@@ -1,0 +1,35 @@
+//! What the library says of copies, as a row of results has it.
+
+use nocopy::Ledger;
+use nocopy_report::result::{Copies, Evidence};
+
+const UNKNOWN_CAUSE: &str =
+    "not copied by the socket; behind a virtual interface nobody says what becomes of the bytes";
+
+/// What the library says of one thing it moved.
+pub(crate) fn told(evidence: nocopy::Evidence) -> Evidence {
+    match evidence {
+        nocopy::Evidence::Copied(cause) => Evidence::copied(cause.to_string()),
+        nocopy::Evidence::ZeroCopy => Evidence { copies: Copies::ZeroCopy, cause: None },
+        _ => Evidence::unknown(UNKNOWN_CAUSE),
+    }
+}
+
+/// What a socket of the library says of all it moved; of several things that of the most bytes, but `zero-copy` only if it is all of
+/// them.
+pub(crate) fn of(ledger: &Ledger) -> Evidence {
+    let entries: Vec<_> = ledger.entries().collect();
+    let weight = |entry: &(nocopy::Evidence, u64)| (entry.0 != nocopy::Evidence::ZeroCopy, entry.1);
+    let Some((evidence, _)) = entries.iter().copied().max_by_key(weight) else {
+        return Evidence::unknown("nothing was moved");
+    };
+    let told = told(evidence);
+    if entries.len() == 1 {
+        return told;
+    }
+    let share = |(evidence, bytes): &(nocopy::Evidence, u64)| {
+        format!("{evidence} {:.0} %", *bytes as f64 / ledger.bytes() as f64 * 100.0)
+    };
+    let cause = entries.iter().map(share).collect::<Vec<_>>().join(", ");
+    Evidence { cause: Some(cause), ..told }
+}

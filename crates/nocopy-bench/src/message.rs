@@ -1,0 +1,56 @@
+//! nocopy's own side: endpoints of the message protocol, used as a program would use them.
+
+use nocopy::message::Endpoint;
+
+use super::stage::{Site, Stage};
+use crate::Failure;
+use nocopy_transfer::exchange::Waiting;
+use nocopy_transfer::exchange::message::{Message, Setting};
+use nocopy_transfer::ping;
+
+/// Headers of IPv4 and UDP.
+const HEADER_BYTES: u32 = 20 + 8;
+
+/// The longest message of the workloads.
+const MESSAGE_BYTES_MAX: usize = 1 << 20;
+
+/// What carries the datagrams.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Carrier {
+    Sockets,
+    Port,
+}
+
+impl Carrier {
+    pub(crate) const ALL: [Self; 2] = [Self::Port, Self::Sockets];
+
+    /// The method's name.
+    pub(crate) fn method(self) -> &'static str {
+        match self {
+            Self::Sockets => "message-udp",
+            Self::Port => "message-xdp",
+        }
+    }
+}
+
+/// The asking or sending, and the answering or receiving side, connected.
+pub(crate) fn pair(stage: &Stage, carrier: Carrier, waiting: Waiting) -> Result<(Message, Message), Failure> {
+    // The longest that fit the MTU, as TCP has its segments.
+    let datagram_bytes = u16::try_from(stage.mtu_bytes().saturating_sub(HEADER_BYTES)).unwrap_or(u16::MAX);
+    let open = |site: &Site| -> Result<Endpoint, Failure> {
+        let setting = Setting {
+            at: (site.ipv4, 0).into(),
+            interface: (carrier == Carrier::Port).then_some(&site.interface),
+            waiting,
+            message_bytes_max: MESSAGE_BYTES_MAX,
+            datagram_bytes: Some(datagram_bytes),
+            accept: true,
+        };
+        Ok(site.run(|| setting.open())?)
+    };
+    let (from, to) = (open(&stage.sender)?, open(&stage.receiver)?);
+    Ok(stage
+        .sender
+        .run(|| Message::pair(from, to))
+        .map_err(|error| nocopy_transfer::Failure::from(ping::Error::Message(error)))?)
+}

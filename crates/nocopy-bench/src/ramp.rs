@@ -1,0 +1,150 @@
+//! Packets at a steady rate to a program that counts them, and the highest rate at which none is lost.
+
+use std::fs;
+use std::io;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use nocopy::integration::xdp::Generator;
+
+use super::baseline::recorder::Running;
+use super::cpu;
+use super::series::Sample;
+use super::stage::Stage;
+use super::traffic::Traffic;
+use super::window::Reading;
+use crate::Failure;
+use nocopy_report::result::Evidence;
+
+/// How closely the highest rate is looked for.
+const STEP_RATIO: f64 = 1.08;
+
+/// What a program may have to do after opening its socket.
+const SETTLE: Duration = Duration::from_millis(100);
+
+/// From one burst to the next.
+const INTERVAL: Duration = Duration::from_millis(1);
+
+/// Rates to look among.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Rates {
+    pub kpps_min: f64,
+    pub kpps_max: f64,
+}
+
+/// One of them: how long, and of what.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Rate<'a> {
+    pub kpps: f64,
+    pub step: Duration,
+    pub frame: &'a [u8],
+}
+
+/// What came of one rate.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Taken {
+    /// Packets that came to the interface.
+    offered: u64,
+    reading: Reading,
+    machine_busy: Duration,
+}
+
+impl Taken {
+    fn is_lossless(&self) -> bool {
+        self.reading.packets >= self.offered
+    }
+
+    /// Believes the program no more packets than that.
+    pub(crate) fn limit(&mut self, packets: u64) {
+        self.reading.packets = self.reading.packets.min(packets);
+        self.reading.packets_total = self.reading.packets;
+    }
+
+    pub(crate) fn sample(self, cause: &str) -> Sample {
+        let Self { offered, reading, machine_busy } = self;
+        let sender = Reading { packets_total: offered, ..Reading::default() };
+        let traffic =
+            Traffic { senders: vec![sender], receivers: vec![reading], machine_busy, ..Traffic::default() };
+        Sample { traffic, latency: None, evidence: Evidence::copied(cause), wanted_share: 1.0 }
+    }
+}
+
+impl Rates {
+    /// Halves the range of rates, by ratio, until it is narrow.
+    ///
+    /// Where even the lowest is too much, what was lost of that shows.
+    pub(crate) fn highest(self, at: impl Fn(f64) -> Result<Taken, Failure>) -> Result<Taken, Failure> {
+        let (mut low, mut high, mut best) = (self.kpps_min, self.kpps_max, None);
+        while high / low > STEP_RATIO {
+            let kpps = (low * high).sqrt();
+            let taken = at(kpps)?;
+            let achieved = taken.reading.packets as f64 / taken.reading.elapsed.as_secs_f64() / 1e3;
+            if !taken.is_lossless() {
+                high = kpps;
+            } else {
+                (low, best) = (kpps, Some(taken));
+                // The source makes no more than this.
+                if achieved < kpps / STEP_RATIO {
+                    break;
+                }
+            }
+        }
+        best.map_or_else(|| at(self.kpps_min), Ok)
+    }
+}
+
+/// Has a program count what comes at a rate, until it is asked to end. Called by a thread that entered the receiver's site.
+pub(crate) fn take(
+    stage: &Stage,
+    generator: &Generator,
+    rate: Rate<'_>,
+    running: Running,
+) -> io::Result<Taken> {
+    let interface = &stage.receiver.interface;
+    sleep(SETTLE);
+    let (cpu, idle, before) = (running.cpu()?, cpu::machine_idle_time()?.0, arrived(interface)?);
+    let sent = std::thread::scope(|scope| scope.spawn(|| send(stage, generator, rate)).join());
+    let elapsed = sent.unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+    let delay = running.delay();
+    sleep(delay);
+    let offered = arrived(interface)? - before;
+    let (cpu, (idle_then, processors)) = (running.cpu()?.saturating_sub(cpu), cpu::machine_idle_time()?);
+    let packets = running.stop()?.packets;
+    let machine_busy = ((elapsed + delay) * processors).saturating_sub(idle_then.saturating_sub(idle));
+    let reading = Reading { packets, elapsed, cpu, packets_total: packets };
+    Ok(Taken { offered, reading, machine_busy })
+}
+
+/// Sends for a while, evenly, from the sender's processor.
+fn send(stage: &Stage, generator: &Generator, rate: Rate<'_>) -> io::Result<Duration> {
+    stage.sender.enter(0)?;
+    let Rate { kpps, step, frame } = rate;
+    let (start, mut sent) = (Instant::now(), 0_u64);
+    loop {
+        let elapsed = start.elapsed();
+        if elapsed >= step {
+            return Ok(elapsed);
+        }
+        let due = (elapsed.as_secs_f64() * kpps * 1e3) as u64;
+        let burst = u32::try_from(due - sent.min(due)).unwrap_or(u32::MAX).min(4 * kpps as u32);
+        if burst > 0 {
+            match generator.send(frame, burst) {
+                Ok(()) => sent += u64::from(burst),
+                // By a signal, with a part of them sent: what came is counted at the receiver.
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        sleep(INTERVAL.saturating_sub(start.elapsed().saturating_sub(elapsed)));
+    }
+}
+
+/// Packets that came to an interface of this thread's network namespace so far, whoever took them: what the source lost on the
+/// way there is nobody's loss.
+fn arrived(interface: &str) -> io::Result<u64> {
+    let counts = fs::read_to_string("/proc/thread-self/net/dev")?;
+    let of_interface =
+        counts.lines().find_map(|line| line.trim_start().strip_prefix(interface)?.strip_prefix(':'));
+    let packets = of_interface.and_then(|counts| counts.split_whitespace().nth(1)?.parse().ok());
+    packets.ok_or_else(|| io::ErrorKind::NotFound.into())
+}

@@ -1,0 +1,375 @@
+//! Methods that are compared with each other, and what their rounds amount to.
+
+use std::time::Duration;
+
+use super::traffic::Traffic;
+use super::window::Reading;
+use crate::Failure;
+use nocopy_report::figure::Figure;
+use nocopy_report::result::{Evidence, Link, Row};
+use nocopy_report::statistics::{self, interval, median};
+
+/// As a baseline: of the trials of [`MODES`], the one whose median is best.
+pub(crate) const BEST_MODE: &str = "best mode";
+
+/// As a baseline: of the other trials of the series, the one whose median is best. Variants do another work and are left out.
+pub(crate) const BEST_METHOD: &str = "best method";
+
+/// As a baseline: of the trials of [`OWNED`], the one whose median is best.
+pub(crate) const BEST_FOR_OWNED: &str = "best method for owned buffers";
+
+/// As a baseline: of the trials of a method with several variants, the one whose median is best.
+pub(crate) const BEST_RECV: &str = "best recv";
+pub(crate) const BEST_READ_WRITE: &str = "best read-write";
+
+/// The methods that are a port in a mode that was chosen for it.
+const MODES: [&str; 2] = ["xdp", "ring"];
+
+/// The methods that send a buffer which its sender wrote, and gets back.
+const OWNED: [&str; 3] = ["plain", "zerocopy", "uring-zerocopy"];
+
+/// One way to do it, ready to run for a while.
+pub(crate) struct Trial<'a> {
+    pub method: &'static str,
+    pub variant: Option<String>,
+    /// Methods of the same series it is compared with, the first trial of that name; or one of the best there is, as
+    /// [`BEST_MODE`]. A row of results each.
+    pub baselines: &'static [&'static str],
+    pub run: Box<dyn Fn(Duration) -> Result<Sample, Failure> + 'a>,
+}
+
+/// Trials with the same source, sink and load: the only ones that are ever compared.
+pub(crate) struct Series<'a> {
+    pub workload: &'static str,
+    pub title: String,
+    pub sink: Option<&'static str>,
+    pub payload_bytes: usize,
+    /// Of streams only.
+    pub link: Option<Link>,
+    pub figure: Figure,
+    pub trials: Vec<Trial<'a>>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Latency {
+    pub mean_us: f64,
+    /// Absent where only the mean is told.
+    pub p50_us: Option<f64>,
+    pub p99_us: Option<f64>,
+    pub p99_9_us: Option<f64>,
+    /// Messages in all phases, with and without an answer.
+    pub answered: u64,
+    pub lost: u64,
+}
+
+/// What one run of a trial gave.
+#[derive(Debug, Clone)]
+pub(crate) struct Sample {
+    pub traffic: Traffic,
+    pub latency: Option<Latency>,
+    pub evidence: Evidence,
+    /// Of the packets sent, those that the receiver asks for.
+    pub wanted_share: f64,
+}
+
+impl Sample {
+    /// Packets, or bytes of a stream, and the time they took: of each receiver, or of the sink, never of a sender.
+    fn arrivals(&self) -> impl Iterator<Item = (u64, Duration)> {
+        let receivers = self.traffic.receivers.iter().map(|reading| (reading.packets, reading.elapsed));
+        let sink = self.traffic.sink.filter(|_| self.traffic.receivers.is_empty());
+        receivers.chain(sink).filter(|(_, elapsed)| !elapsed.is_zero())
+    }
+
+    fn arrived(&self) -> u64 {
+        self.arrivals().map(|(packets, _)| packets).sum()
+    }
+
+    fn per_s(&self) -> Option<f64> {
+        let rates = self.arrivals().map(|(packets, elapsed)| packets as f64 / elapsed.as_secs_f64());
+        rates.reduce(|sum, rate| sum + rate)
+    }
+
+    fn figure(&self, figure: Figure) -> Option<f64> {
+        match figure {
+            Figure::PacketsPerSecond | Figure::MessagesPerSecond | Figure::BytesPerSecond => self.per_s(),
+            Figure::ReceiverCpuPerPacket => self.receiver_cpu_ns(),
+            Figure::MachineCpuPerPacket => per_packet(self.traffic.machine_busy, self.arrived()),
+            Figure::ReceiverCpu => self.receiver_cpu_percent(),
+            Figure::MedianLatency => self.latency.and_then(|latency| latency.p50_us),
+        }
+    }
+
+    /// The figure as something of which more is better.
+    fn merit(&self, figure: Figure) -> f64 {
+        let value = self.figure(figure);
+        value.map_or(0.0, |value| if figure.more_is_better() { value } else { value.recip() })
+    }
+
+    fn sender_cpu_ns(&self) -> Option<f64> {
+        cpu_ns(&self.traffic.senders)
+    }
+
+    fn receiver_cpu_ns(&self) -> Option<f64> {
+        cpu_ns(&self.traffic.receivers)
+    }
+
+    /// For each byte that arrived, within about the same window.
+    fn proxy_cpu_ns(&self) -> Option<f64> {
+        self.traffic.stream.proxy.and_then(|reading| per_packet(reading.cpu, self.arrived()))
+    }
+
+    /// Of a processor, by the receiver that needs most of it.
+    fn receiver_cpu_percent(&self) -> Option<f64> {
+        let awake = self.traffic.receivers.iter().filter(|reading| !reading.elapsed.is_zero());
+        awake
+            .map(|reading| reading.cpu.as_secs_f64() / reading.elapsed.as_secs_f64() * 100.0)
+            .reduce(f64::max)
+    }
+
+    fn dropped_percent(&self) -> Option<f64> {
+        let total = |readings: &[Reading]| readings.iter().map(|reading| reading.packets_total).sum::<u64>();
+        let (sent, received) = (total(&self.traffic.senders), total(&self.traffic.receivers));
+        let measurable = sent > 0 && !self.traffic.receivers.is_empty();
+        let wanted = sent as f64 * self.wanted_share;
+        measurable.then(|| (wanted - received as f64).max(0.0) / wanted * 100.0)
+    }
+}
+
+fn cpu_ns(readings: &[Reading]) -> Option<f64> {
+    let packets = readings.iter().map(|reading| reading.packets).sum();
+    per_packet(readings.iter().map(|reading| reading.cpu).sum(), packets)
+}
+
+fn per_packet(time: Duration, packets: u64) -> Option<f64> {
+    (packets > 0).then(|| time.as_nanos() as f64 / packets as f64)
+}
+
+/// The samples of one trial, a round each.
+type Rounds = Vec<Sample>;
+
+/// The rows of a series; `rounds` is one list of samples for each trial, in the trials' order.
+pub(crate) fn rows(series: &Series<'_>, rounds: &[Rounds]) -> Vec<Row> {
+    let mut rows = Vec::new();
+    for (trial, samples) in series.trials.iter().zip(rounds) {
+        let Some(plain) = plain_row(series, trial, samples) else { continue };
+        let mut others: Vec<(usize, &str)> = Vec::new();
+        for &baseline in trial.baselines {
+            let index = match baseline {
+                BEST_MODE => best(series, rounds, |other| MODES.contains(&other.method)),
+                BEST_FOR_OWNED => best(series, rounds, |other| OWNED.contains(&other.method)),
+                BEST_RECV => best(series, rounds, |other| other.method == "recv"),
+                BEST_READ_WRITE => best(series, rounds, |other| other.method == "read-write"),
+                BEST_METHOD => {
+                    best(series, rounds, |other| other.method != trial.method && other.variant.is_none())
+                }
+                method => series.trials.iter().position(|other| other.method == method),
+            };
+            // The best may be one that is named as well.
+            let is_new = |index: &usize| others.iter().all(|(known, _)| known != index);
+            others.extend(index.filter(is_new).map(|index| (index, baseline)));
+        }
+        let compared = others.into_iter().map(|(index, baseline)| {
+            let row = compare(plain.clone(), series.figure, samples, &rounds[index]);
+            let other = &series.trials[index];
+            let namesakes = series.trials.iter().filter(|trial| trial.method == other.method).count();
+            let baseline_variant = other.variant.clone().filter(|_| baseline == BEST_MODE || namesakes > 1);
+            Row { baseline: Some(other.method.into()), baseline_variant, ..row }
+        });
+        let before = rows.len();
+        rows.extend(compared);
+        if rows.len() == before {
+            rows.push(plain);
+        }
+    }
+    rows
+}
+
+/// Choosing by the same rounds that are compared favours the chosen one a little: the claim that another one is as good
+/// is the harder for it.
+fn best(series: &Series<'_>, rounds: &[Rounds], is_one: impl Fn(&Trial<'_>) -> bool) -> Option<usize> {
+    let merits = |samples: &Rounds| median_of(samples, |sample| Some(sample.merit(series.figure)));
+    let all = series.trials.iter().enumerate().filter(|(_, trial)| is_one(trial));
+    let best = all.filter_map(|(index, _)| Some((index, merits(&rounds[index])?)));
+    best.max_by(|(_, one), (_, other)| one.total_cmp(other)).map(|(index, _)| index)
+}
+
+fn plain_row(series: &Series<'_>, trial: &Trial<'_>, samples: &[Sample]) -> Option<Row> {
+    let last = samples.last()?;
+    let figures: Vec<f64> = samples.iter().filter_map(|sample| sample.figure(series.figure)).collect();
+    let interval = interval(&figures);
+    let row = Row {
+        workload: series.workload.into(),
+        series: series.title.clone(),
+        method: trial.method.into(),
+        variant: trial.variant.clone(),
+        sink: series.sink.map(str::to_owned),
+        payload_bytes: series.payload_bytes,
+        link: series.link.clone(),
+        figure: series.figure,
+        figure_low: interval.map(|interval| interval.low),
+        figure_high: interval.map(|interval| interval.high),
+        evidence: Some(last.evidence.copies),
+        cause: last.evidence.cause.clone(),
+        runs: samples.len(),
+        ..Row::default()
+    };
+    Some(match series.figure {
+        Figure::BytesPerSecond => row_of_stream(row, samples, last),
+        Figure::MedianLatency => row_of_latency(row, samples),
+        Figure::MessagesPerSecond => row_of_messages(row, samples),
+        _ => row_of_packets(row, samples, last),
+    })
+}
+
+fn row_of_packets(row: Row, samples: &[Sample], last: &Sample) -> Row {
+    let rate = median_of(samples, Sample::per_s);
+    Row {
+        packets_per_s: rate,
+        gbit_per_s: rate.map(|rate| rate * row.payload_bytes as f64 * 8.0 / 1e9),
+        ns_per_packet: rate.filter(|rate| *rate > 0.0).map(|rate| 1e9 / rate),
+        dropped_percent: median_of(samples, Sample::dropped_percent),
+        sender_cpu_ns_per_packet: median_of(samples, Sample::sender_cpu_ns),
+        receiver_cpu_ns_per_packet: median_of(samples, Sample::receiver_cpu_ns),
+        receiver_cpu_percent: median_of(samples, Sample::receiver_cpu_percent),
+        receivers: Some(last.traffic.receivers.len()).filter(|count| *count > 1),
+        machine_cpu_ns_per_packet: machine_cpu_ns(samples),
+        ..row
+    }
+}
+
+fn row_of_latency(row: Row, samples: &[Sample]) -> Row {
+    let latency = |figure: fn(&Latency) -> Option<f64>| {
+        median_of(samples, |sample| sample.latency.as_ref().and_then(figure))
+    };
+    let total = |count: fn(&Latency) -> u64| {
+        samples.iter().filter_map(|sample| sample.latency.as_ref().map(count)).sum()
+    };
+    Row {
+        mean_us: latency(|latency| Some(latency.mean_us)),
+        answered: Some(total(|latency| latency.answered)),
+        lost: Some(total(|latency| latency.lost)),
+        p50_us: latency(|latency| latency.p50_us),
+        p99_us: latency(|latency| latency.p99_us),
+        p99_9_us: latency(|latency| latency.p99_9_us),
+        ..row
+    }
+}
+
+fn row_of_messages(row: Row, samples: &[Sample]) -> Row {
+    let rate = median_of(samples, Sample::per_s);
+    Row {
+        messages_per_s: rate,
+        gbit_per_s: rate.map(|rate| rate * row.payload_bytes as f64 * 8.0 / 1e9),
+        ns_per_message: rate.filter(|rate| *rate > 0.0).map(|rate| 1e9 / rate),
+        dropped_percent: median_of(samples, Sample::dropped_percent),
+        sender_cpu_ns_per_message: median_of(samples, Sample::sender_cpu_ns),
+        receiver_cpu_ns_per_message: median_of(samples, Sample::receiver_cpu_ns),
+        machine_cpu_ns_per_message: machine_cpu_ns(samples),
+        ..row
+    }
+}
+
+fn row_of_stream(row: Row, samples: &[Sample], last: &Sample) -> Row {
+    let rate = median_of(samples, Sample::per_s);
+    // A nanosecond a byte is a millisecond a megabyte.
+    let us_per_mb = |ns_per_byte: Option<f64>| ns_per_byte.map(|ns| ns * 1e3);
+    Row {
+        buffer_bytes: last.traffic.stream.buffer_bytes,
+        bytes_per_s: rate,
+        gbit_per_s: rate.map(|rate| rate * 8.0 / 1e9),
+        sender_cpu_us_per_mb: us_per_mb(median_of(samples, Sample::sender_cpu_ns)),
+        proxy_cpu_us_per_mb: us_per_mb(median_of(samples, Sample::proxy_cpu_ns)),
+        receiver_cpu_us_per_mb: us_per_mb(median_of(samples, Sample::receiver_cpu_ns)),
+        machine_cpu_us_per_mb: us_per_mb(machine_cpu_ns(samples)),
+        mapped_fraction: median_of(samples, |sample| sample.traffic.stream.mapped_fraction),
+        ..row
+    }
+}
+
+fn compare(row: Row, figure: Figure, samples: &[Sample], others: &[Sample]) -> Row {
+    let merits = |samples: &[Sample]| samples.iter().map(|sample| sample.merit(figure)).collect::<Vec<_>>();
+    let ratio = interval(&statistics::ratios(&merits(samples), &merits(others)));
+    Row {
+        ratio: ratio.map(|ratio| ratio.median),
+        ratio_low: ratio.map(|ratio| ratio.low),
+        ratio_high: ratio.map(|ratio| ratio.high),
+        ..row
+    }
+}
+
+fn median_of(samples: &[Sample], figure: impl Fn(&Sample) -> Option<f64>) -> Option<f64> {
+    median(&samples.iter().filter_map(figure).collect::<Vec<_>>())
+}
+
+/// All rounds together, not a median of them: the kernel counts this in steps of 10 ms.
+fn machine_cpu_ns(samples: &[Sample]) -> Option<f64> {
+    let arrived = samples.iter().map(Sample::arrived).sum();
+    per_packet(samples.iter().map(|sample| sample.traffic.machine_busy).sum(), arrived)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn trial<'a>(
+        method: &'static str,
+        variant: Option<&str>,
+        baselines: &'static [&'static str],
+    ) -> Trial<'a> {
+        let run = Box::new(|_| unreachable!("its samples are given"));
+        Trial { method, variant: variant.map(str::to_owned), baselines, run }
+    }
+
+    /// A second of a stream.
+    fn sample(bytes: u64) -> Sample {
+        let elapsed = Duration::from_secs(1);
+        let reading = Reading { packets: bytes, elapsed, cpu: elapsed / 2, packets_total: bytes };
+        let traffic = Traffic { senders: vec![reading], receivers: vec![reading], ..Traffic::default() };
+        Sample { traffic, latency: None, evidence: Evidence::unknown("made up"), wanted_share: 1.0 }
+    }
+
+    fn rows_of(trials: Vec<Trial<'_>>, bytes: &[u64]) -> Vec<Row> {
+        let series = Series {
+            workload: "made-up",
+            title: String::new(),
+            sink: None,
+            payload_bytes: 1,
+            link: None,
+            figure: Figure::BytesPerSecond,
+            trials,
+        };
+        rows(&series, &bytes.iter().map(|&bytes| vec![sample(bytes)]).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn the_best_variant_is_the_baseline_and_is_named() {
+        let trials = vec![
+            trial("recv", Some("1-KiB"), &[]),
+            trial("recv", Some("64-KiB"), &[]),
+            trial("recv", Some("4-MiB"), &[]),
+            trial("auto", None, &[BEST_RECV]),
+        ];
+        let rows = rows_of(trials, &[1_000_000, 4_000_000, 2_000_000, 2_000_000]);
+        let auto = &rows[3];
+        assert_eq!(
+            (auto.baseline.as_deref(), auto.baseline_variant.as_deref()),
+            (Some("recv"), Some("64-KiB"))
+        );
+        assert_eq!((auto.ratio, auto.bytes_per_s, auto.packets_per_s), (Some(0.5), Some(2e6), None));
+        assert_eq!((auto.sender_cpu_us_per_mb, auto.gbit_per_s), (Some(250_000.0), Some(0.016)));
+    }
+
+    #[test]
+    fn methods_that_send_other_things_are_no_baseline_for_owned_buffers() {
+        let trials = vec![
+            trial("plain", None, &[]),
+            trial("zerocopy", None, &["plain"]),
+            trial("sendfile", None, &["plain"]),
+            trial("auto", None, &["plain", BEST_FOR_OWNED]),
+        ];
+        let rows = rows_of(trials, &[2_000_000, 3_000_000, 9_000_000, 3_000_000]);
+        let of_auto: Vec<_> = rows.iter().filter(|row| row.method == "auto").collect();
+        let baselines: Vec<_> = of_auto.iter().map(|row| (row.baseline.as_deref(), row.ratio)).collect();
+        assert_eq!(baselines, [(Some("plain"), Some(1.5)), (Some("zerocopy"), Some(1.0))]);
+    }
+}

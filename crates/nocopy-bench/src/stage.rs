@@ -1,0 +1,180 @@
+//! Where a workload plays: two sites, an interface each, joined by a wire.
+
+use std::io;
+use std::net::Ipv4Addr;
+
+use nocopy_lab::{Builder, End, Interface, Lab, Namespace};
+
+use super::cpu;
+use crate::Failure;
+use nocopy_transfer::arguments::LOOPBACK;
+
+/// The largest frame that fits the usual MTU.
+pub const FRAME_BYTES_MAX: usize = 1514;
+
+/// What Ethernet has had for ever.
+pub const USUAL_MTU_BYTES: u32 = 1500;
+
+/// The MTU of stages for long frames.
+pub const LONG_MTU_BYTES: u32 = 9000;
+
+/// One side: an interface, the namespace it is in, and the processors its threads run on.
+#[derive(Debug)]
+pub struct Site {
+    /// `None`: the namespace the command was started in.
+    namespace: Option<Namespace>,
+    pub interface: String,
+    pub index: u32,
+    pub mac: [u8; 6],
+    pub ipv4: Ipv4Addr,
+    mtu_bytes: u32,
+    processors: [usize; 2],
+}
+
+impl Site {
+    /// Runs `work` where the interface is visible. What it opens stays there.
+    pub fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
+        match &self.namespace {
+            Some(namespace) => namespace.run(work),
+            None => work(),
+        }
+    }
+
+    /// Moves the calling thread, the side's first or second, to this side for good.
+    pub fn enter(&self, place: usize) -> io::Result<()> {
+        if let Some(namespace) = &self.namespace {
+            namespace.enter()?;
+        }
+        cpu::pin(self.processor(place))
+    }
+
+    /// Where the side's first or second thread runs.
+    pub fn processor(&self, place: usize) -> usize {
+        self.processors[place % 2]
+    }
+}
+
+#[derive(Debug)]
+pub struct Stage {
+    /// Held for as long as the sites are in use.
+    lab: Option<Lab>,
+    pub sender: Site,
+    pub receiver: Site,
+}
+
+impl Stage {
+    /// A private lab.
+    pub fn private(lab: Builder) -> Result<Self, Failure> {
+        let lab = lab.build()?;
+        let [first, second] = processors()?;
+        let sender = lab_site(lab.left(), [first, second])?;
+        let receiver = lab_site(lab.right(), [second, first])?;
+        Ok(Self { lab: Some(lab), sender, receiver })
+    }
+
+    /// The same, with TCP segments on the wire one by one: the kernel cuts what a socket hands over before the sender's interface,
+    /// which would otherwise pass it on whole, so that GRO had nothing to join.
+    pub fn of_single_segments(lab: Builder) -> Result<Self, Failure> {
+        let stage = Self::private(lab)?;
+        if let Some(lab) = &stage.lab {
+            lab.left().set_tcp_segmentation(false)?;
+        }
+        Ok(stage)
+    }
+
+    /// The loopback interface of a private namespace: both sides are on it.
+    pub fn loopback() -> Result<Self, Failure> {
+        let lab = Lab::builder().build()?;
+        let [first, second] = processors()?;
+        let sender = loopback_site(lab.left(), [first, second])?;
+        let receiver = loopback_site(lab.left(), [second, first])?;
+        Ok(Self { lab: Some(lab), sender, receiver })
+    }
+
+    /// A private lab of two queues, and two threads on each side; each queue's receiver is on the processor that its packets
+    /// come in on: on veth, the sender's.
+    pub fn of_two_queues(lab: Builder) -> Result<Self, Failure> {
+        let stage = Self::private(lab.queues(2))?;
+        let receiver = Site { processors: stage.sender.processors, ..stage.receiver };
+        Ok(Self { receiver, ..stage })
+    }
+
+    /// Two interfaces of the namespace the command was started in.
+    pub fn given(interface: &str, peer: &str) -> Result<Self, Failure> {
+        if interface == peer {
+            return Err(Failure::SameInterface { interface: interface.into() });
+        }
+        let [first, second] = processors()?;
+        Ok(Self {
+            lab: None,
+            sender: given_site(interface, [first, second], 1)?,
+            receiver: given_site(peer, [second, first], 2)?,
+        })
+    }
+
+    /// Whether frames of [`LONG_MTU_BYTES`] fit.
+    pub fn is_long(&self) -> bool {
+        self.mtu_bytes() >= LONG_MTU_BYTES
+    }
+
+    pub fn mtu_bytes(&self) -> u32 {
+        self.sender.mtu_bytes.min(self.receiver.mtu_bytes)
+    }
+
+    pub fn is_private(&self) -> bool {
+        self.lab.is_some()
+    }
+}
+
+fn processors() -> Result<[usize; 2], Failure> {
+    cpu::pair().map_err(Failure::step("bench", "ask which processors it may use", "mount /proc"))
+}
+
+fn lab_site(end: &End, processors: [usize; 2]) -> Result<Site, Failure> {
+    let found = end.namespace().run(|| Interface::find(end.interface()))?;
+    Ok(Site {
+        namespace: Some(end.namespace().clone()),
+        interface: end.interface().into(),
+        index: end.index(),
+        mac: end.mac(),
+        ipv4: end.ipv4(),
+        mtu_bytes: found.mtu_bytes,
+        processors,
+    })
+}
+
+fn loopback_site(end: &End, processors: [usize; 2]) -> Result<Site, Failure> {
+    let found = end.namespace().run(|| Interface::find(LOOPBACK))?;
+    Ok(Site {
+        namespace: Some(end.namespace().clone()),
+        interface: found.name,
+        index: found.index,
+        mac: found.mac,
+        ipv4: Ipv4Addr::LOCALHOST,
+        mtu_bytes: found.mtu_bytes,
+        processors,
+    })
+}
+
+fn given_site(name: &str, processors: [usize; 2], host: u8) -> Result<Site, Failure> {
+    let found = Interface::find(name).map_err(nocopy_transfer::Failure::lookup(name))?;
+    if !found.carrier {
+        return Err(Failure::NoCarrier { interface: name.into() });
+    }
+    if (found.mtu_bytes as usize) < FRAME_BYTES_MAX - 14 {
+        let (interface, mtu_bytes) = (name.into(), found.mtu_bytes);
+        return Err(Failure::SmallMtu { interface, mtu_bytes, frame_bytes: FRAME_BYTES_MAX });
+    }
+    // Addresses from the range reserved for benchmarks (RFC 2544), put into frames only: the interfaces'
+    // own are nobody's business here, and may be missing.
+    let ipv4 = Ipv4Addr::new(198, 18, 0, host);
+    Ok(Site {
+        namespace: None,
+        interface: found.name,
+        index: found.index,
+        mac: found.mac,
+        ipv4,
+        mtu_bytes: found.mtu_bytes,
+        processors,
+    })
+}

@@ -1,0 +1,148 @@
+//! One trial: its processes, one connection each way, and the window they all keep.
+
+use std::io;
+use std::thread::sleep;
+use std::time::Duration;
+
+use super::peer::Peer;
+use super::task::{Role, Task};
+use super::words::Report;
+use super::{ProxyWay, ReceiveWay, SendWay};
+use crate::stage::{Site, Stage};
+use crate::traffic::{Probe, StreamFacts, Traffic};
+use crate::window::Phase;
+use nocopy_report::result::Evidence;
+
+/// Long enough for TCP to find its buffers' sizes, and for whoever measures methods first.
+const WARM_UP: Duration = Duration::from_millis(150);
+
+/// Who does what.
+#[derive(Debug, Clone, Copy)]
+pub struct Cast {
+    pub send: SendWay,
+    /// What the sender sends, again and again.
+    pub source_bytes: usize,
+    pub proxy: Option<ProxyWay>,
+    pub receive: ReceiveWay,
+}
+
+/// Whose word about copies counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Side {
+    Sender,
+    Proxy,
+    Receiver,
+}
+
+/// The processes, sender last.
+struct Company {
+    receiver: Peer,
+    proxy: Option<Peer>,
+    sender: Peer,
+}
+
+/// What each process says it did.
+struct Reports {
+    receiver: Report,
+    proxy: Option<Report>,
+    sender: Report,
+}
+
+impl Cast {
+    pub fn play(self, stage: &Stage, side: Side, duration: Duration) -> io::Result<(Traffic, Evidence)> {
+        let mut company = self.start(stage)?;
+        company.all().try_for_each(Peer::wait_until_under_way)?;
+        let probes = company.observe(duration);
+        // Also where a process is gone: it has said why, and its peers end with it.
+        let reports = company.reports()?;
+        let (before, after) = probes?;
+        reports.check()?;
+        let told = match side {
+            Side::Sender => Some(&reports.sender),
+            Side::Proxy => reports.proxy.as_ref(),
+            Side::Receiver => Some(&reports.receiver),
+        };
+        let evidence = told.and_then(|report| report.evidence.clone());
+        let stream = StreamFacts {
+            proxy: reports.proxy.map(|report| report.reading),
+            mapped_fraction: reports.receiver.mapped_fraction,
+            buffer_bytes: self.receive.buffer_bytes(),
+        };
+        let traffic = Traffic {
+            senders: vec![reports.sender.reading],
+            receivers: vec![reports.receiver.reading],
+            machine_busy: after.machine_busy_since(&before),
+            stream,
+            ..Traffic::default()
+        };
+        Ok((traffic, evidence.unwrap_or_else(|| Evidence::unknown("nobody said"))))
+    }
+
+    fn start(self, stage: &Stage) -> io::Result<Company> {
+        let start =
+            |site: &Site, place, role| Peer::start(site, &Task { role, processor: site.processor(place) });
+        // With a proxy the other two share a processor: it is the proxy that has to be the slowest.
+        let ends = if self.proxy.is_some() { 1 } else { 0 };
+        let (from, to) = (&stage.sender, &stage.receiver);
+        let mut receiver = start(to, ends, Role::Receive { at: to.ipv4, way: self.receive })?;
+        let mut address = receiver.address()?;
+        let proxy = match self.proxy {
+            None => None,
+            Some(way) => {
+                let mut proxy = start(to, 0, Role::Proxy { at: to.ipv4, to: address, way })?;
+                address = proxy.address()?;
+                Some(proxy)
+            }
+        };
+        let sender =
+            start(from, 0, Role::Send { to: address, way: self.send, source_bytes: self.source_bytes })?;
+        Ok(Company { receiver, proxy, sender })
+    }
+}
+
+impl Company {
+    /// From the sender on: who fails first is heard first.
+    fn all(&mut self) -> impl Iterator<Item = &mut Peer> {
+        std::iter::once(&mut self.sender).chain(&mut self.proxy).chain(std::iter::once(&mut self.receiver))
+    }
+
+    /// Opens the window for `duration`.
+    fn observe(&mut self, duration: Duration) -> io::Result<(Probe, Probe)> {
+        sleep(WARM_UP);
+        self.tell(Phase::Measure)?;
+        // On a busy machine the time could be over before one of them has seen it begin.
+        self.all().try_for_each(Peer::wait_until_measuring)?;
+        let before = Probe::take(None)?;
+        sleep(duration);
+        let after = Probe::take(None)?;
+        self.tell(Phase::Drain)?;
+        Ok((before, after))
+    }
+
+    fn tell(&mut self, phase: Phase) -> io::Result<()> {
+        // The receiver first: it marks its window while bytes still come.
+        let peers = std::iter::once(&mut self.receiver)
+            .chain(&mut self.proxy)
+            .chain(std::iter::once(&mut self.sender));
+        peers.into_iter().try_for_each(|peer| peer.tell(phase))
+    }
+
+    fn reports(&mut self) -> io::Result<Reports> {
+        let sender = self.sender.report();
+        let proxy = self.proxy.as_mut().map(Peer::report).transpose();
+        // A receiver that fails is why the others do: its reason comes first.
+        Ok(Reports { receiver: self.receiver.report()?, proxy: proxy?, sender: sender? })
+    }
+}
+
+impl Reports {
+    /// A stream that ends in order has arrived whole.
+    fn check(&self) -> io::Result<()> {
+        let (sent, received) = (self.sender.reading.packets_total, self.receiver.reading.packets_total);
+        if sent != received {
+            let said = format!("{sent} bytes were sent, and {received} received");
+            return Err(io::Error::new(io::ErrorKind::InvalidData, said));
+        }
+        Ok(())
+    }
+}

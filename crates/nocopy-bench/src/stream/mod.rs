@@ -1,0 +1,30 @@
+//! Streams between processes, as programs that talk over TCP are: sender, receiver, and a proxy between them.
+//!
+//! ```text
+//!   bench ── task (argument), phases (stdin) ──▶ nocopy bench-peer ── words (stdout) ──▶ bench
+//! ```
+//! Each process opens its own socket: it is started inside the namespace where its side is. It ends when its work is done, or when
+//! standard input does, as it does with the bench, however that ends.
+//!
+//! Threads of one process would not do: a receiver that maps pages and unmaps them has to tell every processor that runs its memory,
+//! and would pay for the sender, too.
+
+mod amount;
+mod cast;
+mod ours;
+mod peer;
+mod proxy;
+mod receive;
+mod send;
+mod task;
+mod words;
+
+pub use amount::{Amount, Transfer};
+pub use cast::{Cast, Side};
+pub use proxy::ProxyWay;
+pub use receive::ReceiveWay;
+pub use send::{CHUNK_BYTES, SOURCE_BYTES, SOURCE_BYTES_WARM, SendWay};
+pub use task::run;
+
+/// Named, not left to the machine: bbr, a common default, paces, and is another competitor altogether.
+pub const CONGESTION_CONTROL: &str = super::baseline::tcp::CONGESTION_CONTROL;

@@ -1,0 +1,129 @@
+//! nocopy's own streams, used as a program would use them.
+
+use crate::evidence;
+use std::collections::VecDeque;
+use std::io;
+use std::net::TcpStream;
+use std::sync::Arc;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use nocopy::tcp::{Method, Published, ReceiveMethod, Receiver, Sender, Stream};
+use nocopy::{Buffer, Pool};
+
+use super::send::{CHUNK_BYTES, fill};
+use super::task::Meter;
+use super::words::Report;
+use crate::frame;
+use nocopy_report::result::Evidence;
+
+/// Bytes of a buffer of a socket's own pool, as it comes.
+const BUFFER_BYTES: usize = 64 << 10;
+
+/// How long the last bytes may take to be acknowledged.
+const PATIENCE: Duration = Duration::from_secs(10);
+const NAP: Duration = Duration::from_millis(10);
+
+/// Sends owned buffers by this method; by what is found best if none is given.
+pub(super) fn send(
+    stream: TcpStream,
+    method: Option<Method>,
+    source_bytes: usize,
+    meter: &mut Meter<'_>,
+) -> io::Result<Evidence> {
+    let pool = Pool::new((source_bytes / BUFFER_BYTES) as u32, BUFFER_BYTES)?;
+    // What may be locked is shared with the ring of the trial before, which the kernel takes apart when its process is gone already.
+    let give_up = Instant::now() + PATIENCE;
+    let mut socket = loop {
+        let builder = Stream::builder().send_pool(&pool);
+        let builder = match method {
+            Some(method) => builder.method(method),
+            None => builder,
+        };
+        // SAFETY: the stream's other descriptor sends nothing, and is closed below.
+        #[allow(unsafe_code)]
+        let opened = unsafe { builder.wrap_unshared(stream.try_clone()?) };
+        match opened {
+            Err(error) if is_short_of_memory(&error) && Instant::now() < give_up => sleep(NAP),
+            opened => break opened.map_err(io::Error::other)?,
+        }
+    };
+    drop(stream);
+    let sender = socket.sender();
+    send_round(sender, meter)?;
+    sender.finish()?;
+    if !sender.drain(PATIENCE)? {
+        return Err(io::Error::new(io::ErrorKind::TimedOut, "the last bytes were never acknowledged"));
+    }
+    Ok(evidence::of(&sender.ledger()))
+}
+
+fn is_short_of_memory(error: &(dyn std::error::Error + 'static)) -> bool {
+    let short = |error: &io::Error| error.raw_os_error() == Some(libc::ENOMEM);
+    std::iter::successors(Some(error), |error| error.source())
+        .any(|error| error.downcast_ref().is_some_and(short))
+}
+
+/// Sends published data by what is found best for them.
+pub(super) fn publish(stream: TcpStream, source_bytes: usize, meter: &mut Meter<'_>) -> io::Result<Evidence> {
+    let data = Published::written(source_bytes, fill).map_err(io::Error::other)?;
+    let mut socket = Stream::builder().wrap(stream).map_err(io::Error::other)?;
+    let sender = socket.sender();
+    let mut offset = 0;
+    while meter.sending() {
+        let range = offset..offset + CHUNK_BYTES as u64;
+        sender.send_published(&data, range)?;
+        sender.flush()?;
+        meter.count(CHUNK_BYTES)?;
+        offset = (offset + CHUNK_BYTES as u64) % source_bytes as u64;
+    }
+    sender.finish()?;
+    Ok(evidence::of(&sender.ledger()))
+}
+
+/// Buffers go round, whatever the socket makes of them: whoever takes them last in first out sends from a cache.
+fn send_round(sender: &mut Sender, meter: &mut Meter<'_>) -> io::Result<()> {
+    let mut home: VecDeque<Buffer> = std::iter::from_fn(|| sender.buffer()).collect();
+    for buffer in &mut home {
+        buffer.resize(BUFFER_BYTES);
+        buffer.as_mut().into_iter().for_each(fill);
+    }
+    while meter.sending() {
+        for _ in 0..CHUNK_BYTES / BUFFER_BYTES {
+            let mut buffer = match home.pop_front() {
+                Some(buffer) => buffer,
+                None => sender.wait_buffer(Duration::MAX)?.expect("no limit"),
+            };
+            buffer.resize(BUFFER_BYTES);
+            sender.send(buffer).map_err(|rejected| rejected.reason)?;
+        }
+        sender.flush()?;
+        home.extend(std::iter::from_fn(|| sender.buffer()));
+        meter.count(CHUNK_BYTES)?;
+    }
+    home.into_iter().for_each(|buffer| sender.recycle(buffer));
+    Ok(())
+}
+
+/// Receives chunks, and reads every byte.
+pub(super) fn receive(
+    stream: TcpStream,
+    method: Option<ReceiveMethod>,
+    mut meter: Meter<'_>,
+) -> io::Result<Report> {
+    let mut receiver = Receiver::new(Arc::new(stream.into()), method, None).map_err(io::Error::other)?;
+    while let Some(chunk) = receiver.receive()? {
+        chunk.for_each_part(frame::read);
+        let bytes = chunk.len();
+        receiver.recycle(chunk);
+        meter.count(bytes)?;
+    }
+    let ledger = receiver.ledger();
+    Ok(Report {
+        reading: meter.finish(),
+        evidence: Some(evidence::of(&ledger)),
+        mapped_fraction: Some(
+            ledger.bytes_of(nocopy::Evidence::ZeroCopy) as f64 / ledger.bytes().max(1) as f64,
+        ),
+    })
+}

@@ -1,0 +1,130 @@
+//! A process of a stream, as the bench sees it.
+
+use std::io::{self, Read, Write};
+use std::net::SocketAddr;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use super::task::{COMMAND, Task};
+use super::words::{Report, Word};
+use crate::stage::Site;
+use crate::window::Phase;
+
+/// How long a process may take to its next word: to begin, or to end when it is told to.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Dropped, the process is killed if it has not ended.
+#[derive(Debug)]
+pub(super) struct Peer {
+    child: Child,
+    phases: ChildStdin,
+    words: ChildStdout,
+    /// What was read and is not a whole line yet.
+    heard: Vec<u8>,
+}
+
+impl Peer {
+    /// Starts it inside the namespace of its side.
+    pub(super) fn start(site: &Site, task: &Task) -> io::Result<Self> {
+        let mut command = Command::new("/proc/self/exe");
+        command.arg(COMMAND).arg(serde_json::to_string(task)?);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = site.run(|| command.spawn())?;
+        let (Some(phases), Some(words)) = (child.stdin.take(), child.stdout.take()) else {
+            unreachable!("both are pipes, as said above");
+        };
+        Ok(Self { child, phases, words, heard: Vec::new() })
+    }
+
+    /// Where it listens.
+    pub(super) fn address(&mut self) -> io::Result<SocketAddr> {
+        match self.next()? {
+            Word::Listening(address) => Ok(address),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Waits until bytes have gone through it.
+    pub(super) fn wait_until_under_way(&mut self) -> io::Result<()> {
+        match self.next()? {
+            Word::UnderWay => Ok(()),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    pub(super) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Waits until it has received everything.
+    pub(super) fn wait_until_received(&mut self) -> io::Result<()> {
+        match self.next()? {
+            Word::Received => Ok(()),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Waits until its window has begun.
+    pub(super) fn wait_until_measuring(&mut self) -> io::Result<()> {
+        match self.next()? {
+            Word::Measuring => Ok(()),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    pub(super) fn tell(&mut self, phase: Phase) -> io::Result<()> {
+        self.phases.write_all(&[phase as u8])
+    }
+
+    /// What it did, once it is done.
+    pub(super) fn report(&mut self) -> io::Result<Report> {
+        match self.next()? {
+            Word::Done(report) => Ok(report),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    fn next(&mut self) -> io::Result<Word> {
+        let line = self.line()?;
+        match serde_json::from_slice(&line)? {
+            Word::Failed(why) => Err(io::Error::other(why)),
+            word => Ok(word),
+        }
+    }
+
+    fn line(&mut self) -> io::Result<Vec<u8>> {
+        let start = Instant::now();
+        loop {
+            if let Some(end) = self.heard.iter().position(|&byte| byte == b'\n') {
+                let rest = self.heard.split_off(end + 1);
+                return Ok(std::mem::replace(&mut self.heard, rest));
+            }
+            let left = PATIENCE.saturating_sub(start.elapsed());
+            let timeout = Timespec::try_from(left).map_err(io::Error::other)?;
+            if poll(&mut [PollFd::new(&self.words, PollFlags::IN)], Some(&timeout))? == 0 {
+                let seconds = PATIENCE.as_secs();
+                let said = format!("its process has said nothing for {seconds} s");
+                return Err(io::Error::new(io::ErrorKind::TimedOut, said));
+            }
+            let mut piece = [0; 1024];
+            match self.words.read(&mut piece)? {
+                0 => return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "its process ended early")),
+                count => self.heard.extend_from_slice(&piece[..count]),
+            }
+        }
+    }
+}
+
+fn unexpected(word: &Word) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, format!("its process said {word:?} out of turn"))
+}
+
+impl Drop for Peer {
+    fn drop(&mut self) {
+        // It may have ended; then this is for nobody: the number is not given away before the wait.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

@@ -1,0 +1,47 @@
+//! The ways to move a stream from one connection to another.
+
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, TcpStream};
+
+use nocopy::tcp;
+use serde::{Deserialize, Serialize};
+
+use nocopy_report::result::Evidence;
+
+const READ_WRITE_CAUSE: &str = "socket calls: the kernel copies what is received, and again what is sent on";
+const SPLICE_CAUSE: &str =
+    "moved by splice(2), never into the program: nobody says what becomes of the pages on the way";
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ProxyWay {
+    /// `read()` and `write()`, through a buffer.
+    ReadWrite { buffer_bytes: usize },
+    /// The library's, by `splice()`.
+    Splice,
+}
+
+/// Moves bytes until the stream ends, and ends the other one.
+pub(super) fn run(incoming: &TcpStream, onwards: &TcpStream, way: ProxyWay) -> io::Result<Evidence> {
+    let evidence = match way {
+        ProxyWay::ReadWrite { buffer_bytes } => {
+            read_write(incoming, onwards, buffer_bytes)?;
+            Evidence::copied(READ_WRITE_CAUSE)
+        }
+        ProxyWay::Splice => {
+            tcp::proxy(incoming, onwards).map_err(io::Error::other)?;
+            Evidence::unknown(SPLICE_CAUSE)
+        }
+    };
+    Ok(evidence)
+}
+
+fn read_write(mut incoming: &TcpStream, mut onwards: &TcpStream, buffer_bytes: usize) -> io::Result<()> {
+    let mut buffer = vec![0; buffer_bytes];
+    loop {
+        let received = incoming.read(&mut buffer)?;
+        if received == 0 {
+            return onwards.shutdown(Shutdown::Write);
+        }
+        onwards.write_all(&buffer[..received])?;
+    }
+}

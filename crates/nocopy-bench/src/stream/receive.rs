@@ -1,0 +1,88 @@
+//! The ways to receive a stream.
+
+use std::io::{self, Read};
+use std::net::TcpStream;
+
+use nocopy::tcp::ReceiveMethod;
+use rustix::net::{RecvFlags, recv};
+use serde::{Deserialize, Serialize};
+
+use super::ours;
+use super::task::Meter;
+use super::words::Report;
+use crate::frame;
+use nocopy_report::result::Evidence;
+
+const SOCKET_CAUSE: &str = "socket call: the kernel copies what is received";
+
+/// Bytes discarded a call.
+const DISCARD_BYTES: usize = 1 << 20;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ReceiveWay {
+    /// `recv()` into a buffer that is used again and again, and nobody looks at.
+    Unread {
+        buffer_bytes: usize,
+    },
+    /// The same, and every byte is read.
+    Recv {
+        buffer_bytes: usize,
+    },
+    /// `recv()` that copies nothing: the kernel drops the bytes.
+    Discard,
+    /// The library's chunks: as it finds best, or by mapping pages; every byte is read.
+    Auto,
+    Mapped,
+}
+
+impl ReceiveWay {
+    /// Of the buffer, where its length is fixed.
+    pub fn buffer_bytes(self) -> Option<usize> {
+        match self {
+            Self::Unread { buffer_bytes } | Self::Recv { buffer_bytes } => Some(buffer_bytes),
+            Self::Discard | Self::Auto | Self::Mapped => None,
+        }
+    }
+}
+
+/// Receives until the stream ends.
+pub(super) fn run(mut stream: TcpStream, way: ReceiveWay, mut meter: Meter<'_>) -> io::Result<Report> {
+    match way {
+        ReceiveWay::Unread { buffer_bytes } => by_hand(&mut stream, buffer_bytes, &mut meter, |_| ())?,
+        ReceiveWay::Recv { buffer_bytes } => by_hand(&mut stream, buffer_bytes, &mut meter, frame::read)?,
+        ReceiveWay::Discard => discard(&stream, &mut meter)?,
+        ReceiveWay::Auto => return ours::receive(stream, None, meter),
+        ReceiveWay::Mapped => return ours::receive(stream, Some(ReceiveMethod::Mapped), meter),
+    }
+    let evidence = Some(Evidence::copied(SOCKET_CAUSE));
+    Ok(Report { reading: meter.finish(), evidence, ..Report::default() })
+}
+
+fn by_hand(
+    stream: &mut TcpStream,
+    buffer_bytes: usize,
+    meter: &mut Meter<'_>,
+    look: impl Fn(&[u8]),
+) -> io::Result<()> {
+    let mut buffer = vec![0; buffer_bytes];
+    loop {
+        let received = stream.read(&mut buffer)?;
+        if received == 0 {
+            return Ok(());
+        }
+        look(&buffer[..received]);
+        meter.count(received)?;
+    }
+}
+
+fn discard(stream: &TcpStream, meter: &mut Meter<'_>) -> io::Result<()> {
+    // Never written to: on TCP MSG_TRUNC only takes the length.
+    let mut buffer = vec![0; DISCARD_BYTES];
+    loop {
+        let (_, received) = recv(stream, &mut buffer[..], RecvFlags::TRUNC)?;
+        if received == 0 {
+            return Ok(());
+        }
+        meter.count(received)?;
+    }
+}

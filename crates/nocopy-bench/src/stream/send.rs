@@ -1,0 +1,172 @@
+//! The ways to send a stream.
+//!
+//! Every sender of a series has the same source, in chunks that go round, filled beforehand. 4 MiB are more than a processor's own
+//! cache, so whoever copies reads memory, as a program does that sends what it made a while ago; and less than may be locked by anybody
+//! (8 MiB). 1 MiB stays in the cache, as what is sent to one peer after the other does. Nothing is written into it meanwhile, so what the
+//! kernel still refers to may be sent again.
+
+use std::fs::File;
+use std::io::{self, IoSlice, Write};
+use std::net::{Shutdown, TcpStream};
+
+use nix::fcntl::{SpliceFFlags, vmsplice};
+use nocopy::tcp::Method;
+use rustix::fs::{MemfdFlags, memfd_create, sendfile};
+use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_setpipe_size, pipe_with, splice};
+use serde::{Deserialize, Serialize};
+
+use super::ours;
+use super::task::Meter;
+use super::words::Report;
+use crate::baseline::stream_sender;
+use nocopy_report::result::Evidence;
+
+/// Bytes a call, or a queued piece, of every method.
+pub const CHUNK_BYTES: usize = 128 << 10;
+pub const SOURCE_BYTES: usize = 32 * CHUNK_BYTES;
+pub const SOURCE_BYTES_WARM: usize = 8 * CHUNK_BYTES;
+
+const PAGE_BYTES: usize = 4096;
+
+/// What a pipe may hold without privileges.
+const PIPE_BYTES: usize = 1 << 20;
+
+const REFERENCE_CAUSE: &str =
+    "sent by reference to its pages: no completion ever tells whether they are copied on the way";
+const SOCKET_CAUSE: &str = "socket call: the kernel copies what is sent";
+const UNREAD_CAUSE: &str = "MSG_ZEROCOPY, whose completions nobody reads here";
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum SendWay {
+    /// `send()`.
+    Plain,
+    /// `sendfile()` from a file that is in memory.
+    Sendfile,
+    /// `vmsplice()` into a pipe, and `splice()` from there.
+    Vmsplice,
+    /// `MSG_ZEROCOPY` by hand, of whole pages.
+    WholePages,
+    /// Owned buffers by the library, with this method pinned.
+    ZeroCopy,
+    UringZeroCopy,
+    /// The same by what it finds best.
+    Auto,
+    /// Published data, by the library, by what it finds best for them.
+    Published,
+}
+
+/// Sends until the window closes, then ends the stream.
+pub(super) fn run(
+    stream: TcpStream,
+    way: SendWay,
+    source_bytes: usize,
+    mut meter: Meter<'_>,
+) -> io::Result<Report> {
+    let source = || Source::new(source_bytes);
+    let evidence = match way {
+        SendWay::Plain => by_hand(&stream, &mut meter, source(), send_plainly)?,
+        SendWay::Sendfile => by_hand(&stream, &mut meter, source(), send_file)?,
+        SendWay::Vmsplice => by_hand(&stream, &mut meter, source(), send_by_pipe)?,
+        SendWay::WholePages => by_hand(&stream, &mut meter, source(), send_pages)?,
+        SendWay::ZeroCopy => ours::send(stream, Some(Method::ZeroCopy), source_bytes, &mut meter)?,
+        SendWay::UringZeroCopy => ours::send(stream, Some(Method::UringZeroCopy), source_bytes, &mut meter)?,
+        SendWay::Auto => ours::send(stream, None, source_bytes, &mut meter)?,
+        SendWay::Published => ours::publish(stream, source_bytes, &mut meter)?,
+    };
+    Ok(Report { reading: meter.finish(), evidence: Some(evidence), ..Report::default() })
+}
+
+fn by_hand(
+    stream: &TcpStream,
+    meter: &mut Meter<'_>,
+    source: Source,
+    send: impl Fn(&TcpStream, Source, &mut Meter<'_>) -> io::Result<Evidence>,
+) -> io::Result<Evidence> {
+    let evidence = send(stream, source, meter)?;
+    stream.shutdown(Shutdown::Write)?;
+    Ok(evidence)
+}
+
+/// Memory to send from, beginning with a page.
+pub(super) struct Source {
+    memory: Vec<u8>,
+    start: usize,
+    bytes: usize,
+}
+
+impl Source {
+    pub(super) fn new(bytes: usize) -> Self {
+        let mut memory = vec![0; bytes + PAGE_BYTES];
+        fill(&mut memory);
+        let start = memory.as_ptr().align_offset(PAGE_BYTES);
+        Self { memory, start, bytes }
+    }
+
+    pub(super) fn chunks(&self) -> impl Iterator<Item = &[u8]> + Clone {
+        self.memory[self.start..][..self.bytes].chunks_exact(CHUNK_BYTES)
+    }
+}
+
+pub(super) fn fill(bytes: &mut [u8]) {
+    bytes.iter_mut().enumerate().for_each(|(index, byte)| *byte = index as u8);
+}
+
+fn round(
+    source: &Source,
+    meter: &mut Meter<'_>,
+    mut send: impl FnMut(&[u8]) -> io::Result<()>,
+) -> io::Result<()> {
+    let mut chunks = source.chunks().cycle();
+    while let Some(chunk) = chunks.next().filter(|_| meter.sending()) {
+        send(chunk)?;
+        meter.count(chunk.len())?;
+    }
+    Ok(())
+}
+
+fn send_plainly(mut stream: &TcpStream, source: Source, meter: &mut Meter<'_>) -> io::Result<Evidence> {
+    round(&source, meter, |chunk| stream.write_all(chunk))?;
+    Ok(Evidence::copied(SOCKET_CAUSE))
+}
+
+fn send_pages(stream: &TcpStream, source: Source, meter: &mut Meter<'_>) -> io::Result<Evidence> {
+    stream_sender::allow_zero_copy(stream)?;
+    round(&source, meter, |chunk| stream_sender::send_by_reference(stream, chunk))?;
+    Ok(Evidence::unknown(UNREAD_CAUSE))
+}
+
+fn send_file(stream: &TcpStream, source: Source, meter: &mut Meter<'_>) -> io::Result<Evidence> {
+    let mut file = File::from(memfd_create("nocopy-bench", MemfdFlags::CLOEXEC)?);
+    source.chunks().try_for_each(|chunk| file.write_all(chunk))?;
+    let source_bytes = source.bytes as u64;
+    drop(source);
+    let mut offset = 0;
+    while meter.sending() {
+        let end = offset + CHUNK_BYTES as u64;
+        while offset < end {
+            let rest = (end - offset) as usize;
+            sendfile(stream, &file, Some(&mut offset), rest)?;
+        }
+        meter.count(CHUNK_BYTES)?;
+        offset %= source_bytes;
+    }
+    Ok(Evidence::unknown(REFERENCE_CAUSE))
+}
+
+fn send_by_pipe(stream: &TcpStream, source: Source, meter: &mut Meter<'_>) -> io::Result<Evidence> {
+    let (from, to) = pipe_with(PipeFlags::CLOEXEC)?;
+    fcntl_setpipe_size(&to, PIPE_BYTES)?;
+    round(&source, meter, |chunk| {
+        let mut rest = chunk;
+        while !rest.is_empty() {
+            let lent = vmsplice(&to, &[IoSlice::new(rest)], SpliceFFlags::empty())?;
+            rest = &rest[lent..];
+            let mut left = lent;
+            while left > 0 {
+                left -= splice(&from, None, stream, None, left, SpliceFlags::empty())?;
+            }
+        }
+        Ok(())
+    })?;
+    Ok(Evidence::unknown(REFERENCE_CAUSE))
+}

@@ -1,0 +1,144 @@
+//! Conducts one trial: starts its threads, opens and closes the window, reads the counters around it.
+
+use std::ffi::CStr;
+use std::io;
+use std::thread::{self, ScopedJoinHandle, sleep};
+use std::time::{Duration, Instant};
+
+use super::cpu;
+use super::stage::{Site, Stage};
+use super::window::{Gauge, Phase, Reading, Window};
+use nocopy_report::capability;
+
+/// Long enough for the caches, the branch predictor and a sleeping receiver.
+const WARM_UP: Duration = Duration::from_millis(25);
+/// How long threads may take to begin, and how often to look.
+const START_MAX: Duration = Duration::from_secs(5);
+const START_POLL: Duration = Duration::from_millis(1);
+/// Longer than any receiver sleeps.
+const DRAIN: Duration = Duration::from_millis(25);
+
+/// A thread's whole work: goes on until its gauge says otherwise.
+pub(crate) type Work<'a> = Box<dyn FnOnce(&mut Gauge<'_>) -> io::Result<()> + Send + 'a>;
+
+/// A count kept by the kernel, such as the packets an XDP program dropped.
+pub(crate) type Sink<'a> = &'a dyn Fn() -> io::Result<u64>;
+
+#[derive(Debug, Clone, Default)]
+pub struct Traffic {
+    pub senders: Vec<Reading>,
+    /// None when there is only a sink.
+    pub receivers: Vec<Reading>,
+    /// Packets the sink counted in the window, and how long that was.
+    pub sink: Option<(u64, Duration)>,
+    pub machine_busy: Duration,
+    /// Of streams only.
+    pub stream: StreamFacts,
+}
+
+/// What there is to know of a stream besides.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct StreamFacts {
+    /// The times of the proxy's process.
+    pub proxy: Option<Reading>,
+    /// Of the bytes received, those that were mapped and not copied.
+    pub mapped_fraction: Option<f64>,
+    /// The receiver's buffer, where it has one of a fixed length.
+    pub buffer_bytes: Option<usize>,
+}
+
+/// The counters around the window, read as close together as can be.
+pub(crate) struct Probe {
+    at: Instant,
+    idle: Duration,
+    processors: u32,
+    packets: u64,
+}
+
+impl Probe {
+    pub(crate) fn take(sink: Option<Sink<'_>>) -> io::Result<Self> {
+        let (idle, processors) = cpu::machine_idle_time()?;
+        let packets = sink.map_or(Ok(0), |count| count())?;
+        Ok(Self { at: Instant::now(), idle, processors, packets })
+    }
+
+    pub(crate) fn machine_busy_since(&self, before: &Probe) -> Duration {
+        let whole = (self.at - before.at) * self.processors;
+        whole.saturating_sub(self.idle.saturating_sub(before.idle))
+    }
+}
+
+/// The threads of each side start on its processors, one after the other.
+pub(crate) fn conduct(
+    stage: &Stage,
+    duration: Duration,
+    sink: Option<Sink<'_>>,
+    send: Vec<Work<'_>>,
+    receive: Vec<Work<'_>>,
+) -> io::Result<Traffic> {
+    let window = Window::new();
+    thread::scope(|scope| {
+        let window = &window;
+        let start = |role, site, (place, work)| scope.spawn(move || follow(role, site, place, work, window));
+        let receive = receive.into_iter().enumerate();
+        let receivers: Vec<_> = receive.map(|work| start(c"receiver", &stage.receiver, work)).collect();
+        let send = send.into_iter().enumerate();
+        let senders: Vec<_> = send.map(|work| start(c"sender", &stage.sender, work)).collect();
+        let all: Vec<_> = receivers.iter().chain(&senders).collect();
+        wait_until_under_way(window, &all);
+        let probes = observe(window, duration, sink);
+        // From here on nothing may return before the phase says stop: the threads would wait for it, and
+        // the scope for the threads.
+        let senders: Vec<_> = senders.into_iter().map(join).collect();
+        if !receivers.is_empty() {
+            sleep(DRAIN);
+        }
+        window.advance(Phase::Stop);
+        // First their errors: where a receiver has ended, a sender is refused.
+        let receivers = receivers.into_iter().map(join).collect::<Result<_, _>>()?;
+        let (before, after) = probes?;
+        Ok(Traffic {
+            senders: senders.into_iter().collect::<Result<_, _>>()?,
+            receivers,
+            sink: sink.map(|_| (after.packets.saturating_sub(before.packets), after.at - before.at)),
+            machine_busy: after.machine_busy_since(&before),
+            stream: StreamFacts::default(),
+        })
+    })
+}
+
+/// Until every thread has done something: on a busy machine the window would otherwise be over before one begins.
+fn wait_until_under_way<T>(window: &Window, threads: &[&ScopedJoinHandle<'_, T>]) {
+    let start = Instant::now();
+    while window.under_way() < threads.len()
+        && !threads.iter().any(|thread| thread.is_finished())
+        && start.elapsed() < START_MAX
+    {
+        sleep(START_POLL);
+    }
+}
+
+fn follow(role: &CStr, site: &Site, place: usize, work: Work<'_>, window: &Window) -> io::Result<Reading> {
+    site.enter(place)?;
+    // Everything is open: whoever looks at packets needs no privileges any more.
+    capability::narrow(capability::NONE)?;
+    rustix::thread::set_name(role)?; // as top(1) and the tests show it
+    let mut gauge = window.gauge();
+    work(&mut gauge)?;
+    Ok(gauge.finish())
+}
+
+/// Opens the window for `duration`; leaves it in [`Phase::Drain`] whatever happens.
+fn observe(window: &Window, duration: Duration, sink: Option<Sink<'_>>) -> io::Result<(Probe, Probe)> {
+    sleep(WARM_UP);
+    window.advance(Phase::Measure);
+    let before = Probe::take(sink);
+    sleep(duration);
+    let after = Probe::take(sink);
+    window.advance(Phase::Drain);
+    Ok((before?, after?))
+}
+
+fn join(thread: ScopedJoinHandle<'_, io::Result<Reading>>) -> io::Result<Reading> {
+    thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+}

@@ -1,0 +1,168 @@
+//! nocopy's own side: UDP sockets that own their buffers, used as a program would use them.
+
+use crate::evidence;
+use std::collections::VecDeque;
+use std::io;
+use std::sync::Mutex;
+use std::time::Duration;
+
+use nocopy::udp::{Message, Method, OpenError, Receiver, Sender, Socket};
+use nocopy::{Buffer, Ledger, Pool};
+
+use super::baseline::datagram_receiver::RECEIVE_BUFFER_BYTES;
+use super::baseline::datagram_sender::PORT;
+use super::datagram::{BURSTS, Datagrams};
+use super::frame;
+use super::stage::{Site, Stage};
+use super::window::Gauge;
+use nocopy_report::result::Evidence;
+
+/// Bytes of a buffer: a burst fits.
+const BUFFER_BYTES: usize = 64 << 10;
+
+/// Bursts queued before they are flushed: enough for 64 datagrams a call where those of a burst are fewer.
+const BURSTS_A_FLUSH: usize = 4;
+
+/// Datagrams from one look at the gauge to the next.
+const DATAGRAMS_A_LOOK: usize = 64;
+
+/// How long to wait for buffers, and for the last of them.
+const PATIENCE: Duration = Duration::from_millis(100);
+
+/// How long a receiver waits before it looks whether the trial is over.
+const RECEIVE_PATIENCE: Duration = Duration::from_millis(10);
+
+/// What became of the bytes, once they are sent.
+#[derive(Debug, Default)]
+pub(crate) struct SharedLedger(Mutex<Ledger>);
+
+impl SharedLedger {
+    /// What the sender says itself.
+    pub(crate) fn evidence(&self) -> Evidence {
+        evidence::of(&self.0.lock().expect("nobody panicked with it"))
+    }
+}
+
+/// A socket that sends by this method; by what it finds best if none is given.
+pub(crate) fn open(stage: &Stage, method: Option<Method>) -> Result<Sender, OpenError> {
+    let pool = Pool::new(BURSTS as u32, BUFFER_BYTES).map_err(OpenError::Memory)?;
+    let builder = Socket::builder().send_pool(&pool);
+    let builder = match method {
+        Some(method) => builder.method(method),
+        None => builder,
+    };
+    let mut socket = stage.sender.run(|| builder.bind((stage.sender.ipv4, 0).into()))?;
+    let to = (stage.receiver.ipv4, PORT).into();
+    socket.connect(to).map_err(|source| OpenError::Setting { setting: "the peer", source })?;
+    let (_, sender) = socket.split();
+    Ok(sender)
+}
+
+/// Sends bursts in buffers that go round, whatever the socket makes of them.
+pub(crate) fn send(
+    mut sender: Sender,
+    datagrams: Datagrams,
+    ledger: &SharedLedger,
+    gauge: &mut Gauge<'_>,
+) -> io::Result<()> {
+    let flushes_a_look = (DATAGRAMS_A_LOOK / (BURSTS_A_FLUSH * datagrams.a_burst)).max(1);
+    let mut home = fill(&mut sender, datagrams);
+    let mut sequence = 0;
+    while gauge.sending() {
+        let first = sequence;
+        for _ in 0..flushes_a_look {
+            let bursts = BURSTS_A_FLUSH.min(home.len());
+            for buffer in home.drain(..bursts) {
+                queue(&mut sender, datagrams, buffer, sequence)?;
+                sequence += datagrams.a_burst as u64;
+            }
+            sender.flush()?;
+            // Behind those that are here: whoever takes them last in first out sends from a cache.
+            while let Some(buffer) = sender.buffer() {
+                home.push_back(buffer);
+            }
+        }
+        if home.is_empty() {
+            sender.drain(PATIENCE)?;
+        }
+        gauge.count(sequence - first);
+    }
+    drop(home);
+    close(sender, ledger)
+}
+
+/// Sends datagrams one by one, from buffers that go round.
+pub(crate) fn send_singly(
+    mut sender: Sender,
+    datagrams: Datagrams,
+    ledger: &SharedLedger,
+    gauge: &mut Gauge<'_>,
+) -> io::Result<()> {
+    let mut home = fill(&mut sender, datagrams);
+    let mut sequence = 0;
+    while gauge.sending() {
+        for _ in 0..DATAGRAMS_A_LOOK {
+            let mut buffer = home.pop_front().ok_or(io::ErrorKind::OutOfMemory)?;
+            buffer.resize(datagrams.bytes);
+            buffer.as_mut().into_iter().for_each(|bytes| Datagrams::number_one(bytes, sequence));
+            sender.send_now(buffer, None)?;
+            home.extend(sender.buffer());
+            sequence += 1;
+        }
+        if home.len() < BURSTS / 2 {
+            sender.drain(PATIENCE)?;
+            home.extend(std::iter::from_fn(|| sender.buffer()));
+        }
+        gauge.count(DATAGRAMS_A_LOOK as u64);
+    }
+    drop(home);
+    close(sender, ledger)
+}
+
+fn close(mut sender: Sender, ledger: &SharedLedger) -> io::Result<()> {
+    let closed = sender.close(PATIENCE);
+    *ledger.0.lock().expect("nobody panicked with it") = sender.ledger();
+    closed.map(drop)
+}
+
+/// A socket to receive by, as it comes but for the kernel's buffer.
+pub(crate) fn open_receiver(site: &Site) -> Result<Receiver, OpenError> {
+    let builder = Socket::builder().receive_buffer(RECEIVE_BUFFER_BYTES);
+    let (receiver, _) = site.run(|| builder.bind((site.ipv4, PORT).into()))?.split();
+    Ok(receiver)
+}
+
+/// Receives datagrams where they lie and reads every byte.
+pub(crate) fn receive(mut receiver: Receiver, gauge: &mut Gauge<'_>) -> io::Result<()> {
+    while gauge.receiving() {
+        let batch = receiver.receive_timeout(RECEIVE_PATIENCE)?;
+        let mut datagrams = 0;
+        batch.for_each(|datagram| {
+            frame::read(&datagram);
+            datagrams += 1;
+        });
+        gauge.count(datagrams);
+    }
+    Ok(())
+}
+
+/// Every buffer there is, filled.
+fn fill(sender: &mut Sender, datagrams: Datagrams) -> VecDeque<Buffer> {
+    let mut home: VecDeque<_> = std::iter::from_fn(|| sender.buffer()).collect();
+    for buffer in &mut home {
+        buffer.resize(datagrams.burst_bytes());
+        buffer.as_mut().into_iter().for_each(Datagrams::fill);
+    }
+    home
+}
+
+#[inline]
+fn queue(sender: &mut Sender, datagrams: Datagrams, mut buffer: Buffer, first: u64) -> io::Result<()> {
+    buffer.resize(datagrams.burst_bytes());
+    if let Some(bytes) = buffer.as_mut() {
+        datagrams.number(bytes, first);
+    }
+    let message = Message::segments(buffer, datagrams.bytes);
+    sender.send(message, None).map_err(|rejected| rejected.reason)?;
+    Ok(())
+}

@@ -1,0 +1,107 @@
+//! A message of 64 bytes there and back, one at a time.
+
+use std::io;
+
+use crate::Failure;
+use crate::baseline::{tcp, udp};
+use crate::conversation::converse;
+use crate::message::{self, Carrier};
+use crate::series::{Series, Trial};
+use crate::stage::Stage;
+use crate::xdp;
+use nocopy_report::figure::Figure;
+use nocopy_report::result::Evidence;
+use nocopy_transfer::exchange::{Exchange, Waiting};
+
+pub(crate) const NAME: &str = "latency";
+const PAYLOAD_BYTES: usize = 64;
+
+const SOCKET_CAUSE: &str = "socket call: the kernel copies what is sent, and what is received";
+
+pub(crate) fn series(stage: &Stage) -> Vec<Series<'_>> {
+    use Waiting::{Blocking, Spinning};
+    let asked = |method, baselines, waiting| Asked {
+        method,
+        variant: None,
+        baselines,
+        waiting,
+        bytes: PAYLOAD_BYTES,
+    };
+    let mut trials = Vec::new();
+    if stage.is_private() {
+        trials.extend([
+            asked("udp-blocking", &[], Blocking).udp(stage),
+            asked("udp-spinning", &[], Spinning).udp(stage),
+            asked("tcp-blocking", &["udp-blocking"], Blocking).tcp(stage),
+            asked("tcp-spinning", &["udp-spinning"], Spinning).tcp(stage),
+        ]);
+    }
+    trials.push(asked("xdp-poll", &["udp-blocking"], Blocking).xdp(stage));
+    trials.push(asked("xdp-spinning", &["udp-spinning", "tcp-spinning"], Spinning).xdp(stage));
+    vec![Series {
+        workload: NAME,
+        title: format!("{NAME}, {PAYLOAD_BYTES}-byte payload, there and back"),
+        sink: None,
+        payload_bytes: PAYLOAD_BYTES,
+        link: None,
+        figure: Figure::MedianLatency,
+        trials,
+    }]
+}
+
+/// Messages of a length, by a method.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Asked {
+    pub method: &'static str,
+    pub variant: Option<&'static str>,
+    pub baselines: &'static [&'static str],
+    pub waiting: Waiting,
+    pub bytes: usize,
+}
+
+impl Asked {
+    /// Between two ends that are opened for each run.
+    pub(crate) fn trial<'a, E: Exchange + 'a>(
+        self,
+        stage: &'a Stage,
+        open: impl Fn(&Stage, Waiting) -> Result<((E, E), Evidence), Failure> + 'a,
+    ) -> Trial<'a> {
+        let Self { method, variant, baselines, waiting, bytes } = self;
+        let run = move |duration| {
+            let (pair, evidence) = open(stage, waiting)?;
+            converse(stage, method, pair, bytes, waiting, duration, evidence)
+        };
+        Trial { method, variant: variant.map(str::to_owned), baselines, run: Box::new(run) }
+    }
+
+    fn socket_trial<'a, E: Exchange + 'a>(
+        self,
+        stage: &'a Stage,
+        open: fn(&Stage, Waiting) -> io::Result<(E, E)>,
+        action: &'static str,
+    ) -> Trial<'a> {
+        self.trial(stage, move |stage, waiting| {
+            let pair =
+                open(stage, waiting).map_err(Failure::step(self.method, "open its sockets", action))?;
+            Ok((pair, Evidence::copied(SOCKET_CAUSE)))
+        })
+    }
+
+    pub(crate) fn udp(self, stage: &Stage) -> Trial<'_> {
+        self.socket_trial(stage, udp::pair, "see the errno")
+    }
+
+    pub(crate) fn tcp(self, stage: &Stage) -> Trial<'_> {
+        self.socket_trial(stage, tcp::pair, "check that the kernel has the cubic congestion control")
+    }
+
+    pub(crate) fn message(self, stage: &Stage, carrier: Carrier) -> Trial<'_> {
+        self.trial(stage, move |stage, waiting| {
+            Ok((message::pair(stage, carrier, waiting)?, Evidence::unknown("nothing was sent")))
+        })
+    }
+
+    pub(crate) fn xdp(self, stage: &Stage) -> Trial<'_> {
+        self.trial(stage, move |stage, waiting| xdp::pair(stage, waiting, self.bytes))
+    }
+}

@@ -1,0 +1,136 @@
+//! tcpdump on frames for another host: the highest rate without loss, and what it costs at a steady pace.
+
+use std::fs;
+use std::io;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use nocopy::integration::xdp::Generator;
+
+use super::{FRAME_BYTES, NAME, Variant};
+use crate::Failure;
+use crate::baseline::recorder::{Recorder, Running};
+use crate::frame::Template;
+use crate::generator;
+use crate::ramp::{self, Rate, Rates, Taken};
+use crate::series::{Series, Trial};
+use crate::stage::Stage;
+use nocopy_report::figure::Figure;
+
+const SINK: &str = "tcpdump -w /dev/null";
+
+/// The pace at which processor time is compared.
+const PACE_KPPS: u32 = 300;
+
+const RATES: Rates = Rates { kpps_min: 300.0, kpps_max: 6000.0 };
+
+/// How long packets come at each rate, at least: buffers must not matter.
+const STEP_MIN: Duration = Duration::from_millis(400);
+
+/// At the pace: the machine's time is told in steps of 10 ms.
+const PACED_MIN: Duration = Duration::from_secs(1);
+
+const COPIED_CAUSE: &str = "the kernel copies each socket buffer into the ring of a packet socket";
+const TAKEN_CAUSE: &str = "AF_XDP in copy mode: the kernel copies each packet into a frame";
+
+pub(crate) fn series<'a>(stage: &'a Stage, library: &'a Path) -> Vec<Series<'a>> {
+    if !Recorder::Tcpdump.is_installed() {
+        return Vec::new(); // a note says so
+    }
+    let figures = [Figure::PacketsPerSecond, Figure::ReceiverCpuPerPacket, Figure::MachineCpuPerPacket];
+    figures.map(|figure| one_figure(stage, library, figure)).into()
+}
+
+fn one_figure<'a>(stage: &'a Stage, library: &'a Path, figure: Figure) -> Series<'a> {
+    let case = match figure {
+        Figure::PacketsPerSecond => "highest-rate-without-loss".to_owned(),
+        Figure::MachineCpuPerPacket => format!("{PACE_KPPS}-kpps, the machine"),
+        _ => format!("{PACE_KPPS}-kpps"),
+    };
+    let trial = |variant: Variant<'a>| {
+        let take = Take { stage, variant, template: Template::to_other_host(stage, FRAME_BYTES) };
+        let run = move |window: Duration| {
+            let taken = match figure {
+                Figure::PacketsPerSecond => RATES.highest(|kpps| take.at(kpps, window.max(STEP_MIN))),
+                _ => take.at(PACE_KPPS.into(), window.max(PACED_MIN)),
+            };
+            Ok(taken?.sample(if variant.takes { TAKEN_CAUSE } else { COPIED_CAUSE }))
+        };
+        Trial {
+            method: variant.method,
+            variant: Some(case.clone()),
+            baselines: variant.baselines(),
+            run: Box::new(run),
+        }
+    };
+    Series {
+        workload: NAME,
+        title: format!("{NAME}, tcpdump, {FRAME_BYTES}-byte frames, {case}"),
+        sink: Some(SINK),
+        payload_bytes: FRAME_BYTES,
+        link: None,
+        figure,
+        trials: Variant::all(library).map(trial).into(),
+    }
+}
+
+/// tcpdump, with one of the libraries.
+struct Take<'a> {
+    stage: &'a Stage,
+    variant: Variant<'a>,
+    template: Template,
+}
+
+impl Take<'_> {
+    /// Captures for a while what comes at a rate. The program runs on the receiver's processor.
+    fn at(&self, kpps: f64, step: Duration) -> Result<Taken, Failure> {
+        let rate = Rate { kpps, step, frame: self.template.bytes() };
+        let generator = generator::open(&self.stage.sender)?;
+        let taken = std::thread::scope(|scope| scope.spawn(|| self.take(&generator, rate)).join());
+        let taken = taken.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        taken.map_err(|error| {
+            Failure::step(self.variant.method, "capture", "try 'nocopy run --report -- tcpdump' by itself")(
+                error,
+            )
+        })
+    }
+
+    fn take(&self, generator: &Generator, rate: Rate<'_>) -> io::Result<Taken> {
+        self.stage.receiver.enter(0)?;
+        let before = hearing()?;
+        let running = Running::listening(self.tcpdump())?;
+        self.check(&running, hearing()? > before)?;
+        ramp::take(self.stage, generator, rate, running)
+    }
+
+    /// As anybody would run it; it stays root, or it would give the device file to somebody else.
+    fn tcpdump(&self) -> Command {
+        let mut command = Command::new(Recorder::Tcpdump.name());
+        command.args(["-n", "-i", &self.stage.receiver.interface, "-Z", "root", "-w", "/dev/null"]);
+        self.variant.apply(&mut command);
+        command
+    }
+
+    /// Whether it has the library that is to be measured: the loader only warns, and a capture that cannot take packets looks on.
+    fn check(&self, running: &Running, by_packet_socket: bool) -> io::Result<()> {
+        if let Some(library) = self.variant.library {
+            let maps = fs::read_to_string(format!("/proc/{}/maps", running.id()))?;
+            if !maps.contains(&*library.to_string_lossy()) {
+                return Err(io::Error::other(format!("{} was not loaded", library.display())));
+            }
+        }
+        match (self.variant.takes, by_packet_socket) {
+            (true, true) => Err(io::Error::other("it takes nothing: it captures by a packet socket")),
+            (false, false) => Err(io::Error::other("it has no packet socket that captures")),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Packet sockets of this thread's network namespace that hear every protocol (`ETH_P_ALL`); a handle of ours that takes packets has one that
+/// hears none.
+fn hearing() -> io::Result<usize> {
+    let sockets = fs::read_to_string("/proc/thread-self/net/packet")?;
+    Ok(sockets.lines().filter(|line| line.split_whitespace().nth(3) == Some("0003")).count())
+}

@@ -1,0 +1,144 @@
+//! A program that injects frames as fast as it can, to sinks that drop them. On veth the sender's processor does the sink's work, too: so
+//! one is as the peer comes, where frames end as soon as they are its own, and one has an XDP program, for which the kernel copies
+//! each frame once more.
+
+use std::io;
+use std::path::Path;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use nocopy::integration::tc::CountingDrop;
+use nocopy_lab::Lab;
+
+use super::{FRAME_BYTES, NAME, TAKE, Variant};
+use crate::Failure;
+use crate::baseline::injector::Injector;
+use crate::cpu;
+use crate::frame::Template;
+use crate::series::{Sample, Series, Trial};
+use crate::stage::Stage;
+use crate::traffic::Traffic;
+use crate::window::Reading;
+use crate::workload::{packet_send, udp_send};
+use nocopy_report::figure::Figure;
+use nocopy_report::result::Evidence;
+
+const SKIP: &str =
+    "SKIP: libpcap, pcap_inject into tc: it needs Linux 6.6, whose tc programs go with their process.";
+const CAUSE: &str = "the kernel copies each frame into a socket buffer";
+
+/// Long enough for what begins with the first frames.
+const WARM_UP: Duration = Duration::from_millis(100);
+
+/// A sink with its own pair of interfaces: what is attached to one would change what the other sees.
+#[derive(Debug)]
+pub(crate) struct Place {
+    stage: Stage,
+    sink: Sink,
+}
+
+#[derive(Debug)]
+enum Sink {
+    Tc(CountingDrop),
+    Xdp(packet_send::Sink),
+}
+
+impl Sink {
+    /// Its words, and what the series on it is called.
+    fn names(&self) -> [&'static str; 2] {
+        match self {
+            Self::Tc(_) => ["tc drops on the peer", "pcap_inject"],
+            Self::Xdp(_) => ["XDP_DROP on the peer", "pcap_inject to-xdp"],
+        }
+    }
+
+    /// Frames dropped so far.
+    fn packets(&self) -> io::Result<u64> {
+        match self {
+            Self::Tc(drop) => drop.packets(),
+            Self::Xdp(sink) => sink.packets(),
+        }
+    }
+}
+
+/// Why a sink is left out, if one is.
+pub(crate) fn skip() -> Option<String> {
+    (!udp_send::has_offload()).then(|| SKIP.to_owned())
+}
+
+pub(crate) fn places() -> Result<Vec<Place>, Failure> {
+    let mut places = Vec::new();
+    if udp_send::has_offload() {
+        let stage = Stage::private(Lab::builder())?;
+        let sink = stage.receiver.run(|| CountingDrop::attach(&stage.receiver.interface))?;
+        places.push(Place { sink: Sink::Tc(sink), stage });
+    }
+    let stage = Stage::private(Lab::builder())?;
+    places.push(Place { sink: Sink::Xdp(packet_send::Sink::open(&stage)?), stage });
+    Ok(places)
+}
+
+pub(crate) fn series<'a>(places: &'a [Place], library: &'a Path) -> Vec<Series<'a>> {
+    places.iter().map(|place| one_sink(place, library)).collect()
+}
+
+fn one_sink<'a>(place: &'a Place, library: &'a Path) -> Series<'a> {
+    // What is sent does not depend on how it captures.
+    let variants = Variant::all(library).into_iter().filter(|variant| variant.method != TAKE);
+    let template = Template::to_peer(&place.stage, FRAME_BYTES);
+    let [sink, name] = place.sink.names();
+    let trial = |variant: Variant<'a>| {
+        let template = template.clone();
+        let run = move |duration| {
+            inject(place, &template, variant, duration).map_err(Failure::step(
+                variant.method,
+                "inject",
+                "check that libpcap is installed",
+            ))
+        };
+        let (method, baselines) = (variant.method, variant.baselines());
+        Trial { method, variant: Some(name.into()), baselines, run: Box::new(run) }
+    };
+    Series {
+        workload: NAME,
+        title: format!("{NAME}, {name}, {FRAME_BYTES}-byte frames"),
+        sink: Some(sink),
+        payload_bytes: FRAME_BYTES,
+        link: None,
+        figure: Figure::PacketsPerSecond,
+        trials: variants.map(trial).collect(),
+    }
+}
+
+fn inject(
+    place: &Place,
+    template: &Template,
+    variant: Variant<'_>,
+    duration: Duration,
+) -> io::Result<Sample> {
+    let Place { stage: Stage { sender, .. }, sink } = place;
+    let injector = std::thread::scope(|scope| {
+        let start = scope.spawn(|| {
+            sender.enter(0)?;
+            Injector::start(&sender.interface, template.bytes(), |command| variant.apply(command))
+        });
+        start.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })?;
+    sleep(WARM_UP);
+    let look =
+        || io::Result::Ok((sink.packets()?, injector.cpu()?, cpu::machine_idle_time()?, Instant::now()));
+    let before = look()?;
+    sleep(duration);
+    let after = look()?;
+    injector.stop()?;
+    let (packets, elapsed) = (after.0.saturating_sub(before.0), after.3 - before.3);
+    let cpu = after.1.saturating_sub(before.1);
+    let (idle, processors) = (after.2.0.saturating_sub(before.2.0), after.2.1);
+    let traffic = Traffic {
+        senders: vec![Reading { packets, elapsed, cpu, packets_total: packets }],
+        sink: Some((packets, elapsed)),
+        machine_busy: (elapsed * processors).saturating_sub(idle),
+        ..Traffic::default()
+    };
+    Ok(Sample { traffic, latency: None, evidence: Evidence::copied(CAUSE), wanted_share: 1.0 })
+}

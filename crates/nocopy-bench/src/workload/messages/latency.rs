@@ -1,0 +1,83 @@
+//! Messages there and back, one at a time; each way of waiting against its like.
+
+use super::{fits_a_frame, link};
+use crate::Failure;
+use crate::baseline::fi_pingpong;
+use crate::message::Carrier;
+use crate::series::{Sample, Series, Trial};
+use crate::stage::Stage;
+use crate::traffic::Traffic;
+use crate::workload::latency::Asked;
+use nocopy_report::figure::Figure;
+use nocopy_report::quantity::length;
+use nocopy_report::result::Evidence;
+use nocopy_transfer::exchange::Waiting;
+use nocopy_transfer::exchange::udp::DATAGRAM_BYTES_MAX;
+
+pub(crate) const NAME: &str = "message-latency";
+
+const PAYLOADS_BYTES: [usize; 4] = [64, 1 << 10, 8 << 10, 64 << 10];
+
+pub(crate) fn series(stage: &Stage) -> Vec<Series<'_>> {
+    let has_pingpong = fi_pingpong::is_installed();
+    let of_length = |bytes| Series {
+        workload: NAME,
+        title: format!("{NAME}, {} there and back, MTU {}", length(bytes), stage.mtu_bytes()),
+        sink: None,
+        payload_bytes: bytes,
+        link: Some(link(stage, None)),
+        figure: Figure::MedianLatency,
+        trials: trials(stage, bytes, has_pingpong),
+    };
+    PAYLOADS_BYTES.into_iter().map(of_length).collect()
+}
+
+fn trials(stage: &Stage, bytes: usize, has_pingpong: bool) -> Vec<Trial<'_>> {
+    use Waiting::{Blocking, Spinning};
+    let asked = |method, baselines, waiting| Asked { method, variant: None, baselines, waiting, bytes };
+    let mut trials = vec![
+        asked("tcp-blocking", &[], Blocking).tcp(stage),
+        asked("tcp-spinning", &[], Spinning).tcp(stage),
+    ];
+    if bytes <= DATAGRAM_BYTES_MAX {
+        trials.push(asked("udp-spinning", &["tcp-spinning"], Spinning).udp(stage));
+    }
+    if fits_a_frame(stage, bytes) {
+        trials.push(asked("xdp-spinning", &["tcp-spinning", "udp-spinning"], Spinning).xdp(stage));
+    }
+    for carrier in Carrier::ALL {
+        trials.extend(Waiting::ALL.map(|waiting| {
+            let asked = asked(carrier.method(), baselines(carrier, waiting), waiting);
+            Asked { variant: Some(waiting.name()), ..asked }.message(stage, carrier)
+        }));
+    }
+    if has_pingpong {
+        trials.push(pingpong(stage, bytes));
+    }
+    trials
+}
+
+/// Spinning against spinning, blocking against blocking; adaptive against both.
+fn baselines(carrier: Carrier, waiting: Waiting) -> &'static [&'static str] {
+    match (waiting, carrier) {
+        (Waiting::Spinning, Carrier::Port) => &["tcp-spinning", "xdp-spinning", "udp-spinning"],
+        (Waiting::Spinning, Carrier::Sockets) => &["tcp-spinning", "udp-spinning"],
+        (Waiting::Blocking, _) => &["tcp-blocking"],
+        (Waiting::Adaptive, _) => &["tcp-blocking", "tcp-spinning"],
+    }
+}
+
+/// Tells a mean only, so there is no ratio.
+fn pingpong(stage: &Stage, bytes: usize) -> Trial<'_> {
+    let run = move |_| {
+        let latency = fi_pingpong::run(stage, bytes);
+        let latency = latency.map_err(Failure::step(
+            fi_pingpong::NAME,
+            "exchange messages",
+            "see what 'fi_pingpong -p tcp -e msg' says by hand",
+        ))?;
+        let evidence = Evidence::copied(fi_pingpong::CAUSE);
+        Ok(Sample { traffic: Traffic::default(), latency: Some(latency), evidence, wanted_share: 1.0 })
+    };
+    Trial { method: fi_pingpong::NAME, variant: None, baselines: &[], run: Box::new(run) }
+}

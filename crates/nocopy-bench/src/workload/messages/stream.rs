@@ -1,0 +1,297 @@
+//! Messages one way, as fast as they go, counted where they arrive.
+
+use crate::evidence;
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::{fits_a_frame, link};
+use crate::Failure;
+use crate::baseline::{tcp, udp};
+use crate::conversation::{Arriving, NUMBER_BYTES};
+use crate::frame::{HEADER_BYTES, Template};
+use crate::message::{self, Carrier};
+use crate::series::{Sample, Series, Trial};
+use crate::stage::Stage;
+use crate::traffic::{Work, conduct};
+use crate::window::Gauge;
+use crate::xdp::{self, Wanted};
+use nocopy_report::figure::Figure;
+use nocopy_report::quantity::length;
+use nocopy_report::result::Evidence;
+use nocopy_transfer::exchange::tcp::Tcp;
+use nocopy_transfer::exchange::udp::DATAGRAM_BYTES_MAX;
+use nocopy_transfer::exchange::{Exchange, Waiting};
+
+pub(crate) const NAME: &str = "message-stream";
+
+pub(crate) const PAYLOADS_BYTES: [usize; 4] = [64, 1 << 10, 64 << 10, 1 << 20];
+
+/// At an MTU of 9000.
+pub(crate) const PAYLOADS_BYTES_LONG: [usize; 1] = [1 << 20];
+
+/// What is sent, again and again: it stays in a cache, as what a program has just made.
+const SOURCE_BYTES: usize = 1 << 20;
+
+/// Messages a sender has at a time, and how many bytes of them at most.
+const BATCH_MAX: usize = 64;
+const BATCH_BYTES: usize = 64 << 10;
+
+/// How long the last messages may take to arrive, where what is lost is sent again.
+const LAST_MAX: Duration = Duration::from_secs(5);
+
+const SOCKET_CAUSE: &str = "socket call: the kernel copies what is sent, and what is received";
+const ACTION: &str = "check that both interfaces are still up";
+
+pub(crate) fn series<'a>(stage: &'a Stage, payloads_bytes: &[usize]) -> Vec<Series<'a>> {
+    let of_length = |&bytes: &usize| Series {
+        workload: NAME,
+        title: format!("{NAME}, {}, MTU {}", length(bytes), stage.mtu_bytes()),
+        sink: None,
+        payload_bytes: bytes,
+        link: Some(link(stage, Some(SOURCE_BYTES))),
+        figure: Figure::MessagesPerSecond,
+        trials: trials(stage, bytes),
+    };
+    payloads_bytes.iter().map(of_length).collect()
+}
+
+fn trials(stage: &Stage, bytes: usize) -> Vec<Trial<'_>> {
+    use Waiting::{Blocking, Spinning};
+    let streamed = |method, baselines, waiting| Streamed {
+        method,
+        variant: None,
+        baselines,
+        waiting,
+        bytes,
+        is_reliable: true,
+    };
+    let mut trials = vec![streamed("tcp-blocking", &[], Blocking).tcp(stage, false)];
+    if batch(bytes) > 1 {
+        trials.push(streamed("tcp-batched", &["tcp-blocking"], Blocking).tcp(stage, true));
+    }
+    trials.push(streamed("tcp-spinning", &["tcp-blocking"], Spinning).tcp(stage, false));
+    for carrier in Carrier::ALL {
+        trials.extend([Blocking, Spinning].map(|waiting| {
+            let streamed = streamed(carrier.method(), baselines(carrier), waiting);
+            Streamed { variant: Some(waiting.name()), ..streamed }.message(stage, carrier)
+        }));
+    }
+    let unreliable =
+        |method| Streamed { is_reliable: false, ..streamed(method, &["tcp-blocking"], Spinning) };
+    if bytes <= DATAGRAM_BYTES_MAX {
+        trials.push(unreliable("udp-spinning").udp(stage));
+    }
+    if fits_a_frame(stage, bytes) {
+        trials.push(unreliable("xdp-spinning").xdp(stage));
+    }
+    trials
+}
+
+/// As many as there are at that length.
+fn baselines(carrier: Carrier) -> &'static [&'static str] {
+    match carrier {
+        Carrier::Port => &["tcp-blocking", "tcp-batched", "xdp-spinning"],
+        Carrier::Sockets => &["tcp-blocking", "tcp-batched", "udp-spinning"],
+    }
+}
+
+/// Messages that a sender has at a time.
+fn batch(bytes: usize) -> usize {
+    (BATCH_BYTES / bytes).clamp(1, BATCH_MAX)
+}
+
+/// Messages of a length, by a method.
+#[derive(Debug, Clone, Copy)]
+struct Streamed {
+    method: &'static str,
+    variant: Option<&'static str>,
+    baselines: &'static [&'static str],
+    waiting: Waiting,
+    bytes: usize,
+    /// Whether all messages arrive, in order.
+    is_reliable: bool,
+}
+
+impl Streamed {
+    fn tcp(self, stage: &Stage, batched: bool) -> Trial<'_> {
+        self.trial(stage, move |stage, waiting| {
+            let action = "check that the kernel has the cubic congestion control";
+            let pair = tcp::pair(stage, waiting);
+            let (from, to) = pair.map_err(Failure::step(self.method, "open its sockets", action))?;
+            let from = if batched { Tcp::batched(from) } else { from };
+            Ok(((from, to), Evidence::copied(SOCKET_CAUSE)))
+        })
+    }
+
+    fn udp(self, stage: &Stage) -> Trial<'_> {
+        self.trial(stage, move |stage, waiting| {
+            let pair = udp::pair(stage, waiting);
+            let pair = pair.map_err(Failure::step(self.method, "open its sockets", "see the errno"))?;
+            Ok((pair, Evidence::copied(SOCKET_CAUSE)))
+        })
+    }
+
+    fn message(self, stage: &Stage, carrier: Carrier) -> Trial<'_> {
+        self.trial(stage, move |stage, waiting| {
+            Ok((message::pair(stage, carrier, waiting)?, Evidence::unknown("nothing was sent")))
+        })
+    }
+
+    /// Frames with the headers of UDP, by nobody's protocol: what the port alone could do.
+    fn xdp(self, stage: &Stage) -> Trial<'_> {
+        self.run(move |duration| {
+            let wanted = Wanted::xdp(xdp::Waiting::Spinning);
+            let (from, to) = (wanted.open(&stage.sender)?, wanted.open(&stage.receiver)?);
+            let evidence = xdp::evidence(&from);
+            let template = Template::to_peer(stage, HEADER_BYTES + self.bytes);
+            let send: Work<'_> = Box::new(|gauge| xdp::send(from, &template, gauge));
+            let receive: Work<'_> = Box::new(|gauge| xdp::receive(to, gauge));
+            let moved = conduct(stage, duration, None, vec![send], vec![receive]);
+            let traffic = moved.map_err(Failure::step(self.method, "send messages", ACTION))?;
+            Ok(Sample { traffic, latency: None, evidence, wanted_share: 1.0 })
+        })
+    }
+
+    /// Between two ends that are opened for each run.
+    fn trial<'a, E: Exchange + 'a>(
+        self,
+        stage: &'a Stage,
+        open: impl Fn(&Stage, Waiting) -> Result<((E, E), Evidence), Failure> + 'a,
+    ) -> Trial<'a> {
+        self.run(move |duration| {
+            let ((mut from, mut to), evidence) = open(stage, self.waiting)?;
+            let send: Work<'_> = Box::new(|gauge| send_all(&mut from, self.bytes, gauge));
+            let receive: Work<'_> =
+                Box::new(|gauge| receive_all(&mut to, Order::new(self.bytes, self.is_reliable), gauge));
+            let moved = conduct(stage, duration, None, vec![send], vec![receive]);
+            let traffic = moved.map_err(Failure::step(self.method, "send messages", ACTION))?;
+            let evidence = from.ledger().map_or(evidence, |ledger| evidence::of(&ledger));
+            Ok(Sample { traffic, latency: None, evidence, wanted_share: 1.0 })
+        })
+    }
+
+    fn run<'a>(self, run: impl Fn(Duration) -> Result<Sample, Failure> + 'a) -> Trial<'a> {
+        let Self { method, variant, baselines, .. } = self;
+        Trial { method, variant: variant.map(str::to_owned), baselines, run: Box::new(run) }
+    }
+}
+
+fn send_all(exchange: &mut impl Exchange, bytes: usize, gauge: &mut Gauge<'_>) -> io::Result<()> {
+    let batch = batch(bytes);
+    if batch == 1 {
+        return send_ready(exchange, bytes, gauge);
+    }
+    let mut source: Vec<u8> = (0..SOURCE_BYTES.max(bytes)).map(|place| place as u8).collect();
+    let (mut number, mut place) = (0_u64, 0);
+    while gauge.sending() {
+        let messages = &mut source[place..place + batch * bytes];
+        for message in messages.chunks_exact_mut(bytes) {
+            message[..NUMBER_BYTES].copy_from_slice(&number.to_be_bytes());
+            number += 1;
+        }
+        exchange.send_all(messages.chunks_exact(bytes))?;
+        gauge.count(batch as u64);
+        // Both are powers of two, so a batch never runs over the end.
+        place = (place + batch * bytes) % source.len();
+    }
+    exchange.finish(LAST_MAX)
+}
+
+/// What is not new of a message lies ready: no way pays for making it.
+fn send_ready(exchange: &mut impl Exchange, bytes: usize, gauge: &mut Gauge<'_>) -> io::Result<()> {
+    let ready: Arc<[u8]> = (NUMBER_BYTES..bytes).map(|place| place as u8).collect();
+    let mut number = 0_u64;
+    while gauge.sending() {
+        exchange.send_ready(&number.to_be_bytes(), &ready)?;
+        number += 1;
+        gauge.count(1);
+    }
+    exchange.finish(LAST_MAX)
+}
+
+fn receive_all(exchange: &mut impl Exchange, mut order: Order, gauge: &mut Gauge<'_>) -> io::Result<()> {
+    let mut stopped: Option<Instant> = None;
+    // What is lost and sent again may come late.
+    while gauge.receiving()
+        || (order.is_reliable && stopped.get_or_insert_with(Instant::now).elapsed() < LAST_MAX)
+    {
+        let mut count = 0;
+        // Of long ones each is counted: a window may have few of them.
+        while count < batch(order.bytes) as u64 {
+            match exchange.receive(|piece| order.arriving.take(piece)) {
+                Ok(true) => count += u64::from(order.complete()?),
+                Ok(false) => break,
+                Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
+                    gauge.count(count);
+                    return Ok(());
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        gauge.count(count);
+    }
+    Ok(())
+}
+
+/// What a receiver knows of the messages to come.
+struct Order {
+    arriving: Arriving,
+    bytes: usize,
+    is_reliable: bool,
+    next: u64,
+}
+
+impl Order {
+    fn new(bytes: usize, is_reliable: bool) -> Self {
+        Self { arriving: Arriving::default(), bytes, is_reliable, next: 0 }
+    }
+
+    /// Ends a message; whether it counts.
+    #[inline]
+    fn complete(&mut self) -> io::Result<bool> {
+        let Arriving { bytes, .. } = self.arriving;
+        let number = std::mem::take(&mut self.arriving).number();
+        match number {
+            Some(number) if bytes == self.bytes && (number == self.next || !self.is_reliable) => {
+                self.next = number + 1;
+                Ok(true)
+            }
+            _ if !self.is_reliable => Ok(false),
+            _ => {
+                let said =
+                    format!("{bytes} bytes came, of number {number:?}, where message {} was due", self.next);
+                Err(io::Error::new(io::ErrorKind::InvalidData, said))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_reliable_is_whole_and_in_order() {
+        let message = |number: u64| [&number.to_be_bytes()[..], &[0; 8]].concat();
+        let mut order = Order::new(16, true);
+        for number in 0..3 {
+            order.arriving.take(&message(number));
+            assert!(order.complete().unwrap());
+        }
+        order.arriving.take(&message(4));
+        assert!(order.complete().unwrap_err().to_string().contains("message 3"));
+        let mut order = Order::new(16, false);
+        for (bytes, counts) in [(&message(7)[..], true), (&message(3)[..], true), (&[0; 15], false)] {
+            order.arriving.take(bytes);
+            assert_eq!(order.complete().unwrap(), counts);
+        }
+    }
+
+    #[test]
+    fn batches_fit_the_source() {
+        for bytes in PAYLOADS_BYTES {
+            assert_eq!(SOURCE_BYTES.max(bytes) % (batch(bytes) * bytes), 0);
+        }
+    }
+}

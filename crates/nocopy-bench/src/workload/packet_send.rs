@@ -1,0 +1,162 @@
+//! Frames from user space to a sink: an XDP program on the other side that counts and drops them, so that
+//! what is measured is sending and not receiving.
+
+use std::io;
+use std::time::Duration;
+
+use nocopy::integration::xdp::{Attach, Attachment, Counter, Program};
+use nocopy::port::Purpose;
+
+use super::FRAME_BYTES;
+use crate::Failure;
+use crate::baseline::packet_socket;
+use crate::baseline::packet_tx_ring::PacketTxRing;
+use crate::frame::Template;
+use crate::generator::{self, Load};
+use crate::series::{BEST_MODE, Sample, Series, Trial};
+use crate::stage::Stage;
+use crate::traffic::{Work, conduct};
+use crate::xdp::{self, Waiting, Wanted};
+use nocopy_report::figure::Figure;
+use nocopy_report::result::Evidence;
+
+pub(crate) const NAME: &str = "packet-send";
+const SINK: &str = "XDP_DROP on the peer";
+/// What `pcap_inject` does.
+const BASELINE: &str = "packet-send";
+
+/// Long frames, at an MTU of 9000.
+const LONG_FRAME_BYTES: usize = 8192;
+
+const TX_RING_CAUSE: &str =
+    "packet tx ring: the socket buffer refers to the ring, and who copies later does not say so";
+const SOCKET_CAUSE: &str = "socket call: the kernel copies each frame into a socket buffer";
+
+/// The sink, for as long as the workload runs.
+#[derive(Debug)]
+pub(crate) struct Sink {
+    _attachment: Attachment,
+    counter: Counter,
+}
+
+impl Sink {
+    /// Packets dropped so far.
+    pub(crate) fn packets(&self) -> io::Result<u64> {
+        self.counter.packets()
+    }
+
+    pub(crate) fn open(stage: &Stage) -> Result<Self, Failure> {
+        let interface = &stage.receiver.interface;
+        let (program, counter) = Program::counting_drop()?;
+        let attachment = stage.receiver.run(|| program.attach(interface, Attach::Native))?;
+        Ok(Self { _attachment: attachment, counter })
+    }
+}
+
+pub(crate) fn series<'a>(stage: &'a Stage, sink: &'a Sink) -> Vec<Series<'a>> {
+    FRAME_BYTES.iter().map(|&bytes| one_length(stage, sink, bytes)).collect()
+}
+
+pub(crate) fn series_of_long_frames<'a>(stage: &'a Stage, sink: &'a Sink) -> Vec<Series<'a>> {
+    vec![one_length(stage, sink, LONG_FRAME_BYTES)]
+}
+
+fn one_length<'a>(stage: &'a Stage, sink: &'a Sink, frame_bytes: usize) -> Series<'a> {
+    let template = Template::to_peer(stage, frame_bytes);
+    let long = frame_bytes == LONG_FRAME_BYTES;
+    let trial = |method, baselines, wanted: Option<Wanted>, run: Run| {
+        let wanted = wanted.map(|wanted| wanted.long(long));
+        let context = Context { stage, sink, template: template.clone(), method, wanted };
+        let run = Box::new(move |duration| run(&context, duration));
+        Trial { method, variant: None, baselines, run }
+    };
+    let port = |method, baselines, wanted| trial(method, baselines, Some(wanted), send_by_port);
+    let mut trials = vec![
+        trial(BASELINE, &[], None, send_singly as Run),
+        trial("sendmmsg", &[BASELINE], None, send_batches),
+        trial("packet-tx-ring", &[BASELINE], None, send_tx_ring),
+        port("ring", &[BASELINE], Wanted::ring(Load::Full)),
+        port("xdp", &[BASELINE], Wanted::xdp(Waiting::Poll)),
+    ];
+    if long {
+        trials.push(port("default", &[BASELINE, BEST_MODE], Wanted::default_for(Purpose::Send)));
+    } else {
+        // No ratio: nobody writes these frames, of which a page is the longest.
+        trials.push(trial("kernel-generator", &[], None, generate));
+    }
+    Series {
+        workload: NAME,
+        title: format!("{NAME}, {frame_bytes}-byte frames"),
+        sink: Some(SINK),
+        payload_bytes: frame_bytes,
+        link: None,
+        figure: Figure::PacketsPerSecond,
+        trials,
+    }
+}
+
+type Run = fn(&Context<'_>, Duration) -> Result<Sample, Failure>;
+
+struct Context<'a> {
+    stage: &'a Stage,
+    sink: &'a Sink,
+    template: Template,
+    method: &'static str,
+    wanted: Option<Wanted>,
+}
+
+impl Context<'_> {
+    fn conduct(&self, duration: Duration, send: Work<'_>, evidence: Evidence) -> Result<Sample, Failure> {
+        let count = || self.sink.packets();
+        let traffic = conduct(self.stage, duration, Some(&count), vec![send], Vec::new())
+            .map_err(Failure::step(self.method, "send", "check that the interface is still up"))?;
+        Ok(Sample { traffic, latency: None, evidence, wanted_share: 1.0 })
+    }
+
+    fn socket(&self) -> Result<std::os::fd::OwnedFd, Failure> {
+        let sender = &self.stage.sender;
+        sender.run(|| packet_socket::sender(sender.index)).map_err(Failure::step(
+            self.method,
+            "open a packet socket",
+            "run it as root or grant CAP_NET_RAW",
+        ))
+    }
+}
+
+fn send_singly(context: &Context<'_>, duration: Duration) -> Result<Sample, Failure> {
+    let socket = context.socket()?;
+    let work: Work<'_> = Box::new(|gauge| packet_socket::send_singly(&socket, &context.template, gauge));
+    context.conduct(duration, work, Evidence::copied(SOCKET_CAUSE))
+}
+
+fn send_batches(context: &Context<'_>, duration: Duration) -> Result<Sample, Failure> {
+    let socket = context.socket()?;
+    let work: Work<'_> = Box::new(|gauge| packet_socket::send_batches(&socket, &context.template, gauge));
+    context.conduct(duration, work, Evidence::copied(SOCKET_CAUSE))
+}
+
+fn send_tx_ring(context: &Context<'_>, duration: Duration) -> Result<Sample, Failure> {
+    let (sender, bytes) = (&context.stage.sender, context.template.bytes().len());
+    let mut ring = sender.run(|| PacketTxRing::open(sender.index, bytes)).map_err(Failure::step(
+        context.method,
+        "open a packet ring to send",
+        "run it as root or grant CAP_NET_RAW",
+    ))?;
+    let work: Work<'_> = Box::new(move |gauge| ring.send(&context.template, gauge));
+    context.conduct(duration, work, Evidence::unknown(TX_RING_CAUSE))
+}
+
+fn send_by_port(context: &Context<'_>, duration: Duration) -> Result<Sample, Failure> {
+    let wanted = context.wanted.expect("trials of ports want one");
+    let port = wanted.open(&context.stage.sender)?;
+    let evidence = xdp::evidence(&port);
+    let work: Work<'_> = Box::new(move |gauge| xdp::send(port, &context.template, gauge));
+    context.conduct(duration, work, evidence)
+}
+
+fn generate(context: &Context<'_>, duration: Duration) -> Result<Sample, Failure> {
+    let generator = generator::open(&context.stage.sender)?;
+    let frame = context.template.bytes();
+    let work: Work<'_> = Box::new(|gauge| generator::generate(&generator, (frame, None), Load::Full, gauge));
+    context.conduct(duration, work, Evidence::unknown(generator::CAUSE))
+}

@@ -1,0 +1,177 @@
+//! Packets into a file: how many a second without losing one, and what they cost at a steady pace.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use nocopy::integration::xdp::Generator;
+use rustix::fs::statfs;
+
+use crate::Failure;
+use crate::baseline::recorder::Recorder;
+use crate::frame::Template;
+use crate::generator;
+use crate::ramp::{self, Rate, Rates, Taken};
+use crate::series::{Sample, Series, Trial};
+use crate::stage::Stage;
+use nocopy_report::figure::Figure;
+
+const NAME: &str = "record";
+const FRAME_BYTES: usize = 1400;
+
+/// The pace at which processor time is compared.
+const PACE_KPPS: u32 = 300;
+
+/// Rates among which the highest without loss is looked for.
+const RATES: Rates = Rates { kpps_min: 200.0, kpps_max: 1600.0 };
+
+/// How long packets come at each rate, at least: buffers must not matter.
+const STEP_MIN: Duration = Duration::from_millis(400);
+
+/// The same on a disk, where the page cache is a buffer too: the kernel begins to write it back when it holds some gigabytes
+/// (`vm.dirty_background_ratio`, a tenth of the memory).
+const STEP_MIN_DISK: Duration = Duration::from_secs(4);
+
+/// No rate is held for longer than it takes to send so much.
+const STEP_BYTES_MAX: f64 = 4e9;
+const CAUSE: &str =
+    "the kernel copies each socket buffer into the ring of a packet socket; further copies are the program's";
+
+/// A magic number of statfs(2).
+const TMPFS: u64 = 0x0102_1994;
+
+/// What must be free there.
+const ROOM_BYTES: u64 = 6 << 30;
+
+/// The name of the place that is not memory, and of the other.
+const DISK: &str = "disk";
+const TMPFS_NAME: &str = "tmpfs";
+
+/// Where files go.
+#[derive(Debug, Clone)]
+struct Place {
+    name: &'static str,
+    directory: PathBuf,
+}
+
+/// The first directory on a tmpfs, and the first that is on none, with room enough.
+fn places() -> Vec<Place> {
+    let find = |name, on_tmpfs, directories: [&str; 3]| {
+        let is_right = |directory: &&str| {
+            statfs(*directory).is_ok_and(|found| {
+                let room = found.f_bavail * found.f_bsize.unsigned_abs() >= ROOM_BYTES;
+                room && (found.f_type.unsigned_abs() == TMPFS) == on_tmpfs
+            })
+        };
+        let directory = directories.into_iter().find(is_right)?;
+        Some(Place { name, directory: directory.into() })
+    };
+    let tmpfs = find(TMPFS_NAME, true, ["/dev/shm", "/tmp", "/run"]);
+    let disk = find(DISK, false, ["/var/tmp", "/tmp", "."]);
+    tmpfs.into_iter().chain(disk).collect()
+}
+
+/// What cannot be measured here, and why.
+pub(crate) fn skips() -> Vec<String> {
+    let programs =
+        [Recorder::Tcpdump, Recorder::Dumpcap].into_iter().filter(|program| !program.is_installed());
+    let programs = programs.map(|program| {
+        format!("SKIP: {0}: not installed: 'apt install {0}' or what your system calls it.", program.name())
+    });
+    let found = places();
+    let missing =
+        [TMPFS_NAME, DISK].into_iter().filter(move |name| found.iter().all(|place| place.name != *name));
+    let missing =
+        missing.map(|name| format!("SKIP: record to {name}: no directory on one with 6 GiB free was found."));
+    programs.chain(missing).collect()
+}
+
+pub(crate) fn series(stage: &Stage) -> Vec<Series<'_>> {
+    let recorders = [Recorder::Tcpdump, Recorder::Dumpcap, Recorder::Nocopy];
+    let recorders: Vec<_> = recorders.into_iter().filter(|recorder| recorder.is_installed()).collect();
+    places()
+        .into_iter()
+        .flat_map(|place| {
+            [Figure::PacketsPerSecond, Figure::ReceiverCpuPerPacket].map(|figure| (place.clone(), figure))
+        })
+        .map(|(place, figure)| one_place(stage, &recorders, &place, figure))
+        .collect()
+}
+
+fn one_place<'a>(stage: &'a Stage, recorders: &[Recorder], place: &Place, figure: Figure) -> Series<'a> {
+    let case = match figure {
+        Figure::PacketsPerSecond => "highest-rate-without-loss".to_owned(),
+        _ => format!("{PACE_KPPS}-kpps"),
+    };
+    let template = Template::to_other_host(stage, FRAME_BYTES);
+    let variant = format!("{} {case}", place.name);
+    let on_disk = place.name == DISK;
+    let trial = |&recorder: &Recorder| {
+        let take = Take { stage, recorder, template: template.clone(), directory: own(&place.directory) };
+        let baselines: &'static [&'static str] =
+            if recorder == Recorder::Nocopy { &["tcpdump", "dumpcap"] } else { &[] };
+        let step_min = if on_disk { STEP_MIN_DISK } else { STEP_MIN };
+        let run = move |window: Duration| match figure {
+            Figure::PacketsPerSecond => take.highest_rate(window.max(step_min)),
+            _ => take.at_pace(window.max(STEP_MIN)),
+        };
+        Trial { method: recorder.name(), variant: Some(variant.clone()), baselines, run: Box::new(run) }
+    };
+    Series {
+        workload: NAME,
+        title: format!("{NAME} to {}, {FRAME_BYTES}-byte frames, {case}", place.name),
+        sink: Some(place.name),
+        payload_bytes: FRAME_BYTES,
+        link: None,
+        figure,
+        trials: recorders.iter().map(trial).collect(),
+    }
+}
+
+/// The directory of this process in one where anybody may make files, and links: nobody else is let into it.
+fn own(directory: &Path) -> PathBuf {
+    directory.join(format!("nocopy-bench-{}", std::process::id()))
+}
+
+/// One program, and the directory that it records into.
+struct Take<'a> {
+    stage: &'a Stage,
+    recorder: Recorder,
+    template: Template,
+    directory: PathBuf,
+}
+
+impl Take<'_> {
+    fn highest_rate(&self, step: Duration) -> Result<Sample, Failure> {
+        RATES.highest(|kpps| self.at(kpps, step)).map(|taken| taken.sample(CAUSE))
+    }
+
+    fn at_pace(&self, step: Duration) -> Result<Sample, Failure> {
+        self.at(f64::from(PACE_KPPS), step).map(|taken| taken.sample(CAUSE))
+    }
+
+    /// Records for a while what comes at a rate. The program runs on the receiver's processor.
+    fn at(&self, kpps: f64, step: Duration) -> Result<Taken, Failure> {
+        let step = step.min(Duration::from_secs_f64(STEP_BYTES_MAX / (kpps * 1e3 * FRAME_BYTES as f64)));
+        let failed = |error| Failure::step(self.recorder.name(), "record", "try it by itself")(error);
+        let generator = generator::open(&self.stage.sender)?;
+        fs::DirBuilder::new().mode(0o700).create(&self.directory).map_err(failed)?;
+        let taken = std::thread::scope(|scope| scope.spawn(|| self.take(&generator, kpps, step)).join());
+        let taken = taken.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        let _ = fs::remove_dir_all(&self.directory); // what is left over is in nobody's way
+        taken.map_err(failed)
+    }
+
+    fn take(&self, generator: &Generator, kpps: f64, step: Duration) -> io::Result<Taken> {
+        let rate = Rate { kpps, step, frame: self.template.bytes() };
+        let file = self.directory.join("packets.pcap");
+        self.stage.receiver.enter(0)?;
+        let running = self.recorder.start(&self.stage.receiver.interface, &file)?;
+        let mut taken = ramp::take(self.stage, generator, rate, running)?;
+        // Its own word, as far as the file is long enough for it. A packet of somebody else's may be among them.
+        taken.limit(fs::metadata(&file)?.len() / FRAME_BYTES as u64);
+        Ok(taken)
+    }
+}

@@ -1,0 +1,100 @@
+//! Streams over TCP, each side a process.
+
+pub(crate) mod proxy;
+pub(crate) mod receive;
+pub(crate) mod send;
+
+use nocopy_lab::Lab;
+
+use crate::Failure;
+use crate::series::{Sample, Series, Trial};
+use crate::stage::{Stage, USUAL_MTU_BYTES};
+use crate::stream::{CHUNK_BYTES, CONGESTION_CONTROL, Cast, SOURCE_BYTES, Side};
+use nocopy_report::figure::Figure;
+use nocopy_report::result::Link;
+
+const LOOPBACK: &str = "lo";
+const PAIR: &str = "veth";
+
+const BUFFER_BYTES: usize = 64 << 10;
+
+/// What a reader of the tables needs to know.
+pub(crate) const NOTE: &str = "tcp-*: one connection, cubic, each side a process; sender, proxy, receiver, machine: CPU us per megabyte.";
+
+/// The same connection all the time: what it goes over.
+#[derive(Debug)]
+pub(crate) struct Place {
+    stage: Stage,
+    link: Link,
+}
+
+impl Place {
+    fn of(stage: Stage, link: &'static str) -> Self {
+        let mtu_bytes = stage.mtu_bytes();
+        let link = Link {
+            link: link.into(),
+            mtu_bytes,
+            congestion_control: CONGESTION_CONTROL.into(),
+            source_bytes: Some(SOURCE_BYTES),
+        };
+        Self { stage, link }
+    }
+
+    pub(crate) fn loopback() -> Result<Self, Failure> {
+        Ok(Self::of(Stage::loopback()?, LOOPBACK))
+    }
+
+    pub(crate) fn pair(mtu_bytes: u32) -> Result<Self, Failure> {
+        Ok(Self::of(Stage::private(Lab::builder().mtu(mtu_bytes))?, PAIR))
+    }
+
+    /// The loopback interface, and a pair as it comes.
+    pub(crate) fn both() -> Result<[Self; 2], Failure> {
+        Ok([Self::loopback()?, Self::pair(USUAL_MTU_BYTES)?])
+    }
+
+    fn trial(
+        &self,
+        method: &'static str,
+        variant: Option<String>,
+        baselines: &'static [&'static str],
+        cast: Cast,
+        side: Side,
+    ) -> Trial<'_> {
+        let run = move |duration| {
+            let played = cast.play(&self.stage, side, duration);
+            let (traffic, evidence) =
+                played.map_err(Failure::step(method, "move a stream", "see what its process says"))?;
+            Ok(Sample { traffic, latency: None, evidence, wanted_share: 1.0 })
+        };
+        Trial { method, variant, baselines, run: Box::new(run) }
+    }
+
+    fn series<'a>(&self, workload: &'static str, about: &str, trials: Vec<Trial<'a>>) -> Series<'a> {
+        let Link { link, mtu_bytes, congestion_control, .. } = &self.link;
+        Series {
+            workload,
+            title: format!("{workload} over {link}, MTU {mtu_bytes}, {congestion_control}{about}"),
+            sink: None,
+            payload_bytes: CHUNK_BYTES,
+            link: Some(self.link.clone()),
+            figure: Figure::BytesPerSecond,
+            trials,
+        }
+    }
+}
+
+/// As variants are called.
+fn length_name(bytes: usize) -> String {
+    if bytes >= 1 << 20 { format!("{}-MiB", bytes >> 20) } else { format!("{}-KiB", bytes >> 10) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lengths_are_in_binary_units() {
+        assert_eq!([1 << 10, 64 << 10, 4 << 20].map(length_name), ["1-KiB", "64-KiB", "4-MiB"]);
+    }
+}

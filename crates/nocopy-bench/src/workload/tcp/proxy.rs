@@ -1,0 +1,42 @@
+//! A stream that somebody passes on.
+//!
+//! Sender and receiver stand for other machines, so they cost as little as they can and share a processor: pages of a file are sent
+//! by reference, and what arrives is dropped by the kernel. The proxy has the other processor, and is what the rate depends on.
+
+use super::{BUFFER_BYTES, Place, length_name};
+use crate::series::{BEST_READ_WRITE, Series, Trial};
+use crate::stream::{Cast, ProxyWay, ReceiveWay, SOURCE_BYTES, SendWay, Side};
+
+pub(crate) const NAME: &str = "tcp-proxy";
+
+/// The better of them is what `splice` is compared with.
+const BUFFERS_BYTES: [usize; 2] = [BUFFER_BYTES, 256 << 10];
+
+pub(crate) fn series(place: &Place) -> Vec<Series<'_>> {
+    vec![place.series(NAME, "", trials(place))]
+}
+
+fn trials(place: &Place) -> Vec<Trial<'_>> {
+    let by_hand = BUFFERS_BYTES.map(|buffer_bytes| {
+        let way = ProxyWay::ReadWrite { buffer_bytes };
+        trial(place, "read-write", Some(length_name(buffer_bytes)), way, &[])
+    });
+    let spliced = trial(place, "splice", None, ProxyWay::Splice, &[BEST_READ_WRITE]);
+    by_hand.into_iter().chain([spliced]).collect()
+}
+
+fn trial<'a>(
+    place: &'a Place,
+    method: &'static str,
+    variant: Option<String>,
+    way: ProxyWay,
+    baselines: &'static [&'static str],
+) -> Trial<'a> {
+    let cast = Cast {
+        send: SendWay::Sendfile,
+        source_bytes: SOURCE_BYTES,
+        proxy: Some(way),
+        receive: ReceiveWay::Discard,
+    };
+    place.trial(method, variant, baselines, cast, Side::Proxy)
+}

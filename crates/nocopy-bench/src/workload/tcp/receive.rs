@@ -1,0 +1,57 @@
+//! A stream received in every way there is, by a receiver that reads every byte.
+
+use super::{BUFFER_BYTES, Place, length_name};
+use crate::Failure;
+use crate::series::{BEST_RECV, Series, Trial};
+use crate::stream::{Cast, ReceiveWay, SOURCE_BYTES, SendWay, Side};
+
+pub(crate) const NAME: &str = "tcp-receive";
+
+const BASELINE: &str = "recv";
+
+/// From what reads lines to what reads files.
+const BUFFERS_BYTES: [usize; 7] = [1 << 10, 4 << 10, 16 << 10, BUFFER_BYTES, 256 << 10, 1 << 20, 4 << 20];
+
+/// With 4148 and 8244 a segment has one whole page, or two, beside 52 bytes of headers; with the others it has not.
+const MTUS_BYTES: [u32; 4] = [1500, 4148, 8244, 9000];
+
+/// One for each MTU.
+pub(crate) fn page_places() -> Result<Vec<Place>, Failure> {
+    MTUS_BYTES.into_iter().map(Place::pair).collect()
+}
+
+/// From a sender as everybody's, into buffers of every length.
+pub(crate) fn series(places: &[Place]) -> Vec<Series<'_>> {
+    places.iter().map(|place| place.series(NAME, "", trials(place))).collect()
+}
+
+/// From a sender of whole pages, which could be mapped.
+pub(crate) fn series_of_pages(places: &[Place]) -> Vec<Series<'_>> {
+    let about = ", from whole pages by MSG_ZEROCOPY";
+    places.iter().map(|place| place.series(NAME, about, trials_of_pages(place))).collect()
+}
+
+fn trials(place: &Place) -> Vec<Trial<'_>> {
+    let by_hand = BUFFERS_BYTES.map(|buffer_bytes| {
+        let cast = cast(SendWay::Plain, ReceiveWay::Recv { buffer_bytes });
+        place.trial(BASELINE, Some(length_name(buffer_bytes)), &[], cast, Side::Receiver)
+    });
+    by_hand.into_iter().chain([ours(place, "auto", SendWay::Plain, ReceiveWay::Auto)]).collect()
+}
+
+fn trials_of_pages(place: &Place) -> Vec<Trial<'_>> {
+    let by_hand = cast(SendWay::WholePages, ReceiveWay::Recv { buffer_bytes: BUFFER_BYTES });
+    vec![
+        place.trial(BASELINE, Some(length_name(BUFFER_BYTES)), &[], by_hand, Side::Receiver),
+        ours(place, "mapped", SendWay::WholePages, ReceiveWay::Mapped),
+        ours(place, "auto", SendWay::WholePages, ReceiveWay::Auto),
+    ]
+}
+
+fn ours<'a>(place: &'a Place, method: &'static str, send: SendWay, receive: ReceiveWay) -> Trial<'a> {
+    place.trial(method, None, &[BEST_RECV], cast(send, receive), Side::Receiver)
+}
+
+fn cast(send: SendWay, receive: ReceiveWay) -> Cast {
+    Cast { send, source_bytes: SOURCE_BYTES, proxy: None, receive }
+}

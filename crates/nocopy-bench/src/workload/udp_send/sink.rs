@@ -1,0 +1,126 @@
+//! Where datagrams end. What sending costs depends on it more than on anything else, so nothing is compared across sinks.
+
+use std::io;
+
+use nocopy::integration::tc::{self, CountingDrop};
+use nocopy::integration::xdp::KernelVersion;
+use nocopy_lab::Lab;
+
+use crate::Failure;
+use crate::baseline::{datagram_receiver, packet_socket};
+use crate::stage::{Site, Stage};
+use crate::traffic::Work;
+use crate::udp;
+use crate::workload::packet_send;
+
+/// What the names mean, for the reader of a table.
+const NOTE: &str = "udp-send into: offload: tc drops on the peer, bursts arrive whole, as with a card that cuts them; segmented: XDP drops on the \
+     peer,\nevery datagram is made; delivered: a recvmmsg receiver; pair: our receiver, which takes datagrams joined (GRO), except \
+     where\nit says to-recvmmsg.";
+
+const SKIP: &str =
+    "SKIP: udp-send into offload: it needs Linux 6.6, whose tc programs go with their process.";
+
+/// What a reader of the tables needs to know.
+pub(crate) fn notes() -> Vec<String> {
+    let skip = (!has_offload()).then_some(SKIP);
+    skip.into_iter().chain([NOTE]).map(str::to_owned).collect()
+}
+
+/// Whether this kernel has tc programs that go with their process.
+pub(crate) fn has_offload() -> bool {
+    KernelVersion::running() >= Some(tc::KERNEL_MIN)
+}
+
+/// What counts the datagrams; `offload` and `segmented` for as long as they are attached.
+#[derive(Debug)]
+pub(crate) enum Sink {
+    Offload(CountingDrop),
+    Segmented(packet_send::Sink),
+    Delivered,
+    Pair,
+}
+
+/// Who takes datagrams that are delivered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Taker {
+    Recvmmsg,
+    /// The library's own socket.
+    Ours,
+}
+
+/// A sink with its own pair of interfaces: what is attached to one would change what the others see.
+#[derive(Debug)]
+pub(crate) struct Place {
+    pub stage: Stage,
+    pub sink: Sink,
+}
+
+/// How a sink is put where it belongs.
+type Open = fn(&Stage) -> Result<Sink, Failure>;
+
+/// All four, as far as the kernel has them, in labs of this MTU.
+pub(crate) fn places(mtu_bytes: u32) -> Result<Vec<Place>, Failure> {
+    let offload: Open = |stage| {
+        let receiver = &stage.receiver;
+        Ok(Sink::Offload(receiver.run(|| CountingDrop::attach(&receiver.interface))?))
+    };
+    let others: [Open; 3] = [
+        |stage| Ok(Sink::Segmented(packet_send::Sink::open(stage)?)),
+        |_| Ok(Sink::Delivered),
+        |_| Ok(Sink::Pair),
+    ];
+    let place = |open: Open| {
+        let stage = Stage::private(Lab::builder().mtu(mtu_bytes))?;
+        Ok(Place { sink: open(&stage)?, stage })
+    };
+    has_offload().then_some(offload).into_iter().chain(others).map(place).collect()
+}
+
+impl Sink {
+    pub(crate) fn name(&self) -> &'static str {
+        match self {
+            Self::Offload(_) => "offload",
+            Self::Segmented(_) => "segmented",
+            Self::Delivered => "delivered",
+            Self::Pair => "pair",
+        }
+    }
+
+    /// Datagrams dropped so far; of sinks that deliver none.
+    pub(crate) fn dropped(&self) -> io::Result<u64> {
+        match self {
+            Self::Offload(drop) => drop.datagrams(),
+            Self::Segmented(sink) => sink.packets(),
+            Self::Delivered | Self::Pair => Ok(0),
+        }
+    }
+
+    /// Who takes what is delivered; none where it is dropped.
+    pub(crate) fn taker(&self) -> Option<Taker> {
+        match self {
+            Self::Offload(_) | Self::Segmented(_) => None,
+            Self::Delivered => Some(Taker::Recvmmsg),
+            Self::Pair => Some(Taker::Ours),
+        }
+    }
+}
+
+impl Taker {
+    pub(crate) fn open(self, site: &Site, datagram_bytes: usize) -> Result<Work<'static>, Failure> {
+        Ok(match self {
+            Self::Recvmmsg => {
+                let socket = datagram_receiver::open(site).map_err(Failure::step(
+                    "recvmmsg",
+                    "open a receiver",
+                    "run it as root or grant CAP_NET_ADMIN",
+                ))?;
+                Box::new(move |gauge| packet_socket::receive_batches(&socket, datagram_bytes, gauge))
+            }
+            Self::Ours => {
+                let receiver = udp::open_receiver(site)?;
+                Box::new(move |gauge| udp::receive(receiver, gauge))
+            }
+        })
+    }
+}

@@ -1,0 +1,324 @@
+//! nocopy's own side: ports, used as a program would use them.
+
+use std::io;
+use std::time::Duration;
+
+use nocopy::filter::Program;
+use nocopy::integration::{Fanout, PortTuning};
+use nocopy::port::{Port, PortBuilder, Purpose, Receiver, Sender, Wait};
+use nocopy::{Mode, Reason};
+
+use super::frame::{self, HEADER_BYTES, Template};
+use super::generator::Load;
+use super::stage::{Site, Stage};
+use super::window::Gauge;
+use crate::Failure;
+use nocopy_report::result::{Copies, Evidence};
+use nocopy_transfer::exchange::{self, Exchange};
+
+/// Entries of the tx ring, with a frame for each.
+const TX_RING: u32 = 2048;
+
+/// The same in packet ring mode: as much memory as the baseline has.
+const RING_RX: u32 = 4096;
+
+/// Packets a batch: below a ring's worth, so that frames go back to the kernel while others are being read.
+const RX_BATCH: u32 = 256;
+
+/// The fanout group of ports; those of the baseline are in another.
+const FANOUT_GROUP: u16 = 2;
+
+/// How long a receiver waits before it looks whether the trial is over.
+const PATIENCE: Duration = Duration::from_millis(10);
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Waiting {
+    Poll,
+    Spinning,
+    /// Spinning for a while, then asleep.
+    Adaptive,
+    /// Sleeping on purpose; how long depends on what is to come.
+    Coalesced(Load),
+}
+
+impl Waiting {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Waiting::Poll => "poll",
+            Waiting::Spinning => "spinning",
+            Waiting::Adaptive => "adaptive",
+            Waiting::Coalesced(_) => "coalesced",
+        }
+    }
+
+    /// Entries of the rx ring, with a frame for each: few, so that frames are still in a cache when they are used again,
+    /// unless the receiver is to sleep long.
+    fn rx_ring(self) -> u32 {
+        match self {
+            Waiting::Coalesced(Load::Paced { .. }) => 8192,
+            _ => 2048,
+        }
+    }
+
+    fn wait(self) -> Wait {
+        match self {
+            Waiting::Poll => Wait::Interrupt,
+            Waiting::Spinning => Wait::Spin,
+            Waiting::Adaptive => Wait::Adaptive { spin: exchange::SPIN },
+            // Half a ring of packets would do; at millions a second it fills in a fraction of a millisecond.
+            Waiting::Coalesced(Load::Full) => {
+                Wait::Coalesced { packets: 1024, delay: Duration::from_micros(200) }
+            }
+            Waiting::Coalesced(Load::Paced { .. }) => {
+                // As long as the packet ring's blocks wait.
+                Wait::Coalesced { packets: 4096, delay: Duration::from_millis(10) }
+            }
+        }
+    }
+}
+
+/// How long to sleep where one packet in a hundred is wanted.
+const SPARSE_DELAY: Duration = Duration::from_millis(10);
+
+fn filter() -> Program {
+    Program::parse(frame::FILTER).expect("what tcpdump compiled")
+}
+
+/// A port to be opened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Wanted {
+    choice: Choice,
+    /// Whether packets may be longer than a frame.
+    long: bool,
+    /// Whether only packets that [`frame::FILTER`] lets through are wanted.
+    filtered: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Choice {
+    Xdp(Waiting),
+    Ring(Waiting),
+    Default(Purpose),
+}
+
+impl Wanted {
+    const fn of(choice: Choice) -> Self {
+        Self { choice, long: false, filtered: false }
+    }
+
+    pub(crate) const fn xdp(waiting: Waiting) -> Self {
+        Self::of(Choice::Xdp(waiting))
+    }
+
+    /// In packet ring mode. At full rate blocks fill before anybody has to wait; at a steady pace they wait as long as the
+    /// baseline's.
+    pub(crate) const fn ring(load: Load) -> Self {
+        let waiting = match load {
+            Load::Full => Waiting::Poll,
+            Load::Paced { .. } => Waiting::Coalesced(load),
+        };
+        Self::of(Choice::Ring(waiting))
+    }
+
+    /// As it comes when nothing is said but what it is for.
+    pub(crate) const fn default_for(purpose: Purpose) -> Self {
+        Self::of(Choice::Default(purpose))
+    }
+
+    pub(crate) const fn long(self, long: bool) -> Self {
+        Self { long, ..self }
+    }
+
+    pub(crate) const fn filtered(self) -> Self {
+        Self { filtered: true, ..self }
+    }
+
+    pub(crate) const fn is_filtered(self) -> bool {
+        self.filtered
+    }
+
+    pub(crate) const fn is_ring(self) -> bool {
+        matches!(self.choice, Choice::Ring(_))
+    }
+
+    /// How it waits, where that was chosen.
+    pub(crate) fn waiting(self) -> Option<Waiting> {
+        match self.choice {
+            Choice::Xdp(waiting) | Choice::Ring(waiting) => Some(waiting),
+            Choice::Default(_) => None,
+        }
+    }
+
+    fn builder(self, site: &Site) -> PortBuilder {
+        // Promiscuous, as the packet sockets are: a card would drop frames to other hosts.
+        let builder = Port::builder(&site.interface).multi_buffer(self.long).promiscuous(true);
+        let (builder, waiting, rx_ring) = match self.choice {
+            Choice::Default(purpose) => return builder.purpose(purpose),
+            Choice::Xdp(waiting) => (builder, waiting, waiting.rx_ring()),
+            Choice::Ring(waiting) => (builder.mode(Mode::PacketRing), waiting, RING_RX),
+        };
+        let (builder, wait) = match self.filtered {
+            // Few come: the ring has room for those of a longer sleep.
+            true => (builder.filter(&filter()), Wait::Coalesced { packets: 1024, delay: SPARSE_DELAY }),
+            false => (builder, waiting.wait()),
+        };
+        builder.wait(wait).ring_sizes(rx_ring, TX_RING).frame_count(rx_ring, TX_RING).batch(RX_BATCH)
+    }
+
+    pub(crate) fn open(self, site: &Site) -> Result<Port, Failure> {
+        Ok(site.run(|| self.builder(site).open())?)
+    }
+
+    /// One for each queue; in packet ring mode each has what came in on a processor.
+    pub(crate) fn open_queues(self, site: &Site) -> Result<Vec<Port>, Failure> {
+        let builder = self
+            .builder(site)
+            .tuning(PortTuning { fanout: Some((FANOUT_GROUP, Fanout::Cpu)), ..PortTuning::default() });
+        Ok(site.run(|| builder.open_queues(..))?.into_ports())
+    }
+}
+
+/// What the port itself says.
+pub(crate) fn evidence(port: &Port) -> Evidence {
+    match port.explain().evidence {
+        nocopy::Evidence::ZeroCopy => Evidence { copies: Copies::ZeroCopy, cause: None },
+        nocopy::Evidence::Copied(cause) => Evidence::copied(format!("{cause} ({})", port.mode())),
+        _ => Evidence::unknown(format!("the kernel does not say ({})", port.mode())),
+    }
+}
+
+/// Writes frames in place and sends them in batches.
+pub(crate) fn send(port: Port, template: &Template, gauge: &mut Gauge<'_>) -> io::Result<()> {
+    let (_receiver, mut sender) = port.split();
+    let length = template.bytes().len();
+    let mut sequence = 0;
+    if sender.drafts(1, length).is_err() {
+        return send_chains(&mut sender, template, gauge);
+    }
+    while gauge.sending() {
+        let mut drafts = sender.drafts(template.batch(), length)?;
+        let first = sequence;
+        while let Some(mut draft) = drafts.next_draft() {
+            template.write(&mut draft, sequence);
+            draft.queue();
+            sequence += 1;
+        }
+        drop(drafts);
+        sender.try_flush()?;
+        gauge.count(sequence - first);
+    }
+    Ok(())
+}
+
+/// The same with packets longer than a frame.
+fn send_chains(sender: &mut Sender, template: &Template, gauge: &mut Gauge<'_>) -> io::Result<()> {
+    let mut sequence: u64 = 0;
+    let mut packet = template.bytes().to_vec();
+    while gauge.sending() {
+        let first = sequence;
+        for _ in 0..template.batch() {
+            packet[HEADER_BYTES..][..8].copy_from_slice(&sequence.to_be_bytes());
+            match sender.send_copy(&packet) {
+                Ok(()) => sequence += 1,
+                Err(Reason::Full) => break,
+                Err(reason) => return Err(reason.into()),
+            }
+        }
+        sender.try_flush()?;
+        gauge.count(sequence - first);
+    }
+    Ok(())
+}
+
+fn too_small() -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidInput, "the port's frames are too small for the packet")
+}
+
+/// Receives batches and reads every byte.
+pub(crate) fn receive(port: Port, gauge: &mut Gauge<'_>) -> io::Result<()> {
+    let (mut receiver, _sender) = port.split();
+    while gauge.receiving() {
+        let mut count = 0;
+        for packet in receiver.receive_timeout(PATIENCE)? {
+            frame::read(&packet);
+            count += 1;
+        }
+        gauge.count(count);
+    }
+    Ok(())
+}
+
+/// The same where packets may lie in several frames.
+pub(crate) fn receive_chains(port: Port, gauge: &mut Gauge<'_>) -> io::Result<()> {
+    let (mut receiver, _sender) = port.split();
+    while gauge.receiving() {
+        let mut count = 0;
+        let mut batch = receiver.receive_timeout(PATIENCE)?;
+        while let Some(packet) = batch.next_chain() {
+            packet.buffers().iter().for_each(|piece| frame::read(piece));
+            count += 1;
+        }
+        drop(batch);
+        gauge.count(count);
+    }
+    Ok(())
+}
+
+/// One end of a conversation in UDP frames.
+#[derive(Debug)]
+pub(crate) struct Talker {
+    receiver: Receiver,
+    sender: Sender,
+    template: Template,
+    waiting: exchange::Waiting,
+}
+
+/// The asking and the answering side, with messages of that length.
+pub(crate) fn pair(
+    stage: &Stage,
+    waiting: exchange::Waiting,
+    payload_bytes: usize,
+) -> Result<((Talker, Talker), Evidence), Failure> {
+    let wanted = Wanted::xdp(match waiting {
+        exchange::Waiting::Blocking => Waiting::Poll,
+        exchange::Waiting::Spinning => Waiting::Spinning,
+        exchange::Waiting::Adaptive => Waiting::Adaptive,
+    });
+    let (asking, answering) = (wanted.open(&stage.sender)?, wanted.open(&stage.receiver)?);
+    let evidence = evidence(&asking);
+    let frame_bytes = HEADER_BYTES + payload_bytes;
+    let talker = |port: Port, template| {
+        let (receiver, sender) = port.split();
+        Talker { receiver, sender, template, waiting }
+    };
+    let asking = talker(asking, Template::to_peer(stage, frame_bytes));
+    let answering = talker(answering, Template::from_peer(stage, frame_bytes));
+    Ok(((asking, answering), evidence))
+}
+
+impl Exchange for Talker {
+    fn send(&mut self, message: &[u8]) -> io::Result<()> {
+        let mut frame = self.sender.buffer().ok_or_else(none_left)?;
+        let headers = &self.template.bytes()[..HEADER_BYTES];
+        frame.append(headers.len()).ok_or_else(too_small)?.copy_from_slice(headers);
+        frame.append(message.len()).ok_or_else(too_small)?.copy_from_slice(message);
+        self.sender.send(frame).map_err(|rejected| rejected.reason)?;
+        self.sender.flush()
+    }
+
+    fn receive(&mut self, mut take: impl FnMut(&[u8])) -> io::Result<bool> {
+        let batch = match self.waiting {
+            exchange::Waiting::Spinning => self.receiver.try_receive()?,
+            _ => self.receiver.receive_timeout(exchange::PATIENCE)?,
+        };
+        // One is under way at a time; what else comes is the hosts' own, or was given up.
+        let own = batch.filter(|packet| packet.len() == self.template.bytes().len());
+        let last = own.last();
+        last.iter().for_each(|packet| take(&packet[HEADER_BYTES..]));
+        Ok(last.is_some())
+    }
+}
+
+fn none_left() -> io::Error {
+    io::Error::new(io::ErrorKind::OutOfMemory, "every frame is with the kernel")
+}

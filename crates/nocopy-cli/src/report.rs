@@ -1,0 +1,103 @@
+//! `nocopy report`: results that were written as JSON, shown again, compared, and made pages of.
+//!
+//! ```text
+//!   JSON ─▶ results ─┬──────────────▶ table, page
+//!   JSON ─▶ results ─┴▶ comparison ─▶ table, page, JSON
+//! ```
+
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::{fs, iter};
+
+use serde::Deserialize;
+
+use crate::Failure;
+use crate::arguments::ReportArguments;
+use nocopy_profile::sweep::{self, Sweep};
+use nocopy_report::comparison::Comparison;
+use nocopy_report::result::{Report, SCHEMA};
+use nocopy_report::{Outcome, capability, print};
+use nocopy_report::{ResultFile, comparison_text, page, result_table};
+
+/// What a file has.
+enum Results {
+    Bench(Report),
+    Sweep(Sweep),
+}
+
+impl Results {
+    fn page(&self) -> String {
+        match self {
+            Self::Bench(report) => page::of_bench(report),
+            Self::Sweep(sweep) => sweep::page_of(sweep),
+        }
+    }
+
+    fn print(&self) -> Result<(), Failure> {
+        match self {
+            Self::Bench(report) => Ok(result_table::print(report)?),
+            Self::Sweep(sweep) => Ok(print::text(&sweep::text(sweep))?),
+        }
+    }
+
+    /// As what can be compared: of a sweep that is the throughput.
+    fn into_report(self) -> Report {
+        match self {
+            Self::Bench(report) => report,
+            Self::Sweep(sweep) => sweep::throughput_of(&sweep),
+        }
+    }
+}
+
+pub(crate) fn run(arguments: &ReportArguments) -> Result<Outcome, Failure> {
+    let results = read(&arguments.results)?;
+    let others = arguments.others.as_deref().map(read).transpose()?;
+    capability::drop_all_but(capability::NONE)?;
+    let html = arguments.html.as_deref().map(|path| page_file(path, arguments)).transpose()?;
+    let Some((path, others)) = arguments.others.as_deref().zip(others) else {
+        if let Some(html) = html {
+            html.write(&results.page())?;
+        }
+        results.print()?;
+        return Ok(Outcome::Positive);
+    };
+    let (results, others) = (results.into_report(), others.into_report());
+    let comparison = Comparison::new((&arguments.results, &results), (path, &others));
+    if let Some(html) = html {
+        html.write(&page::of_comparison(&comparison))?;
+    }
+    match arguments.json {
+        true => print::text(&nocopy_report::json(&comparison)?)?,
+        false => print::text(&comparison_text::text(&comparison))?,
+    }
+    Ok(if comparison.rows.is_empty() { Outcome::Negative } else { Outcome::Positive })
+}
+
+/// The file of the page, which is none of those that were read, by whatever name.
+fn page_file(path: &Path, arguments: &ReportArguments) -> Result<ResultFile, Failure> {
+    let identity = |path: &Path| fs::metadata(path).map(|metadata| (metadata.dev(), metadata.ino())).ok();
+    let page = identity(path);
+    let mut read = iter::once(&arguments.results).chain(&arguments.others);
+    match read.find(|results| page.is_some() && identity(results) == page) {
+        Some(results) => Err(Failure::PageOverResults { path: results.into() }),
+        None => Ok(ResultFile::open(path, arguments.force)?),
+    }
+}
+
+/// The part of results that says what the rest is.
+#[derive(Deserialize)]
+struct Kind {
+    schema: String,
+}
+
+fn read(path: &Path) -> Result<Results, Failure> {
+    let text =
+        fs::read(path).map_err(|source| nocopy_report::Failure::Input { path: path.into(), source })?;
+    let malformed = |source| Failure::Results { path: path.into(), source };
+    let Kind { schema } = serde_json::from_slice(&text).map_err(malformed)?;
+    match schema.as_str() {
+        SCHEMA => serde_json::from_slice(&text).map(Results::Bench).map_err(malformed),
+        sweep::SCHEMA => serde_json::from_slice(&text).map(Results::Sweep).map_err(malformed),
+        _ => Err(Failure::Schema { path: path.into(), schema }),
+    }
+}

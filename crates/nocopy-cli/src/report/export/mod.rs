@@ -1,3 +1,0 @@
-//! Comparisons for others, an exporter a file.
-
-pub(crate) mod text;

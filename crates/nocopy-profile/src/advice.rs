@@ -1,0 +1,380 @@
+//! What could be better, from the figures alone; none without its evidence.
+//!
+//! Thresholds are what was measured on a 2-core virtual machine with Linux 6.18 over veth, or read in the kernel's source; each says
+//! which. They are where something begins to matter, not where it pays by itself: so advice names what to try, and why.
+
+use serde::{Deserialize, Serialize};
+
+use super::figures::{CallKind, Calls, Figures};
+use super::measured::{Measured, Owner};
+use super::place::{Place, Spot};
+use nocopy_report::quantity::short;
+
+/// `recv` into 1 KiB took 15 Gbit/s, 4 KiB 31, 16 KiB 49, 64 KiB 55, and more than that hardly more; what was read as well was slower
+/// with 4 MiB than with 256 KiB, which a processor's own cache (2 MiB) holds.
+const READ_BYTES_ENOUGH: f64 = 65_536.0;
+const READ_BYTES_MAX: f64 = 262_144.0;
+
+/// Calls, packets and samples under which a ratio of them says nothing.
+const CALLS_MIN: u64 = 100;
+const PACKETS_MIN: u64 = 100;
+const SAMPLES_MIN: u64 = 100;
+
+/// What a wake-up costs beside a read: 2.4 us on one core, 40 across cores; a read of 4 KiB takes about 1.
+const WAKE_SHARE_MIN: f64 = 0.1;
+const WAITED_BYTES_MAX: f64 = 16_384.0;
+
+/// Segments of this size are full, up to those of jumbo frames: a sender had more to send. GRO joins up to 45 of 1,448 bytes; without it the backlog joined up to
+/// 2.5.
+const FULL_SEGMENT_BYTES: std::ops::Range<f64> = 1_000.0..9_000.0;
+const JOINED_MIN: f64 = 3.0;
+
+/// Of a fixed receive buffer: the kernel advertises at most about half of it (the rest is for packets' overhead).
+const BUFFER_USED_MIN: f64 = 0.4;
+const WINDOW_SHARE_MAX: f64 = 0.125;
+
+/// A share of processor time worth a change of program.
+const COPY_SHARE_MIN: f64 = 0.2;
+
+/// A page, as TCP_ZEROCOPY_RECEIVE maps them: only segments whose payload is whole pages map (MTU 4148, 8244).
+const PAGE_BYTES: f64 = 4_096.0;
+
+/// MSG_ZEROCOPY pays above about 10 KB a call on real cards.
+const ZERO_COPY_BYTES_MIN: f64 = 10_000.0;
+
+/// Of one processor, by one thread.
+const BUSY_MIN: f64 = 0.8;
+const SOFTIRQ_SHARE_MIN: f64 = 0.3;
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Advice {
+    pub name: String,
+    /// What to do, or that something would not pay.
+    pub text: String,
+    pub evidence: String,
+}
+
+/// All that there is evidence for.
+pub(crate) fn all(measured: &Measured, figures: &Figures) -> Vec<Advice> {
+    let pieces = [
+        read_buffer(figures),
+        low_water_mark(figures),
+        joined_segments(figures),
+        one_core(measured, figures),
+        receive_buffer(figures),
+        dropped_for_room(figures),
+        mapped_receive(figures),
+        zero_copy_send(figures),
+    ];
+    pieces.into_iter().flatten().collect()
+}
+
+fn advice(name: &str, text: String, evidence: String) -> Option<Advice> {
+    Some(Advice { name: name.into(), text, evidence })
+}
+
+/// Receiving calls, if they are enough to speak of.
+fn receives(figures: &Figures) -> Option<&Calls> {
+    figures.calls(CallKind::Receive).filter(|calls| calls.count >= CALLS_MIN)
+}
+
+fn read_buffer(figures: &Figures) -> Option<Advice> {
+    let (calls, queue) = (receives(figures)?, figures.queue.as_ref()?);
+    let is_left_behind = queue.depth_mean_bytes >= 2.0 * calls.bytes_per_call;
+    if calls.bytes_per_call >= READ_BYTES_ENOUGH / 2.0 || !is_left_behind {
+        return None;
+    }
+    let wanted = queue.depth_mean_bytes.clamp(READ_BYTES_ENOUGH, READ_BYTES_MAX) as u64;
+    let kib = wanted.next_power_of_two() >> 10;
+    advice(
+        "read-buffer",
+        format!("read with a buffer of {kib} KiB"),
+        format!(
+            "{} bytes a call, while {} lay ready on average; system-call entry {:.0} % of the time",
+            short(calls.bytes_per_call),
+            short(queue.depth_mean_bytes),
+            100.0 * figures.share(Place::SystemCall)
+        ),
+    )
+}
+
+fn low_water_mark(figures: &Figures) -> Option<Advice> {
+    let (calls, queue) = (receives(figures)?, figures.queue.as_ref()?);
+    let woken = figures.share(Place::Scheduler);
+    let waits = queue.queued_share < 0.5 && calls.bytes_per_call < WAITED_BYTES_MAX;
+    if !waits || woken < WAKE_SHARE_MIN || figures.time.samples < SAMPLES_MIN {
+        return None;
+    }
+    advice(
+        "low-water-mark",
+        "set SO_RCVLOWAT to what the program can use at once, up to 64 KiB, so that it is woken less often"
+            .into(),
+        format!(
+            "{:.0} % of the bytes were waited for, {} bytes a call; scheduler and wake-ups {:.0} % of the time",
+            100.0 * (1.0 - queue.queued_share),
+            short(calls.bytes_per_call),
+            100.0 * woken
+        ),
+    )
+}
+
+fn joined_segments(figures: &Figures) -> Option<Advice> {
+    let tcp = figures.tcp.as_ref().filter(|tcp| tcp.packets_in >= PACKETS_MIN)?;
+    let joined = tcp.segments_per_packet?;
+    let segment_bytes = figures.received_bytes as f64 / tcp.segments_in as f64;
+    if joined >= JOINED_MIN || !FULL_SEGMENT_BYTES.contains(&segment_bytes) {
+        return None;
+    }
+    advice(
+        "gro",
+        "switch GRO on at the interface that receives: 'ethtool -K INTERFACE gro on'".into(),
+        format!(
+            "{joined:.2} segments a packet, of {} bytes each; driver and softirq receive {:.0} % of the time",
+            short(segment_bytes),
+            100.0 * (figures.share(Place::Driver) + figures.share(Place::SoftirqReceive))
+        ),
+    )
+}
+
+/// Softirqs that came on top of the threads that read.
+fn one_core(measured: &Measured, figures: &Figures) -> Option<Advice> {
+    let machine = |owners: &[Owner]| -> u64 {
+        let stacks = measured.stacks.iter().filter(|stack| owners.contains(&stack.owner));
+        let machine = stacks
+            .filter(|stack| Spot::of(stack.owner, &stack.functions).is_some_and(|spot| spot.is_machine));
+        machine.map(|stack| stack.samples).sum()
+    };
+    let on_top = machine(&[Owner::Receiving, Owner::Elsewhere]);
+    let all = on_top + machine(&[Owner::Sending, Owner::Stranger]);
+    let time = &figures.time;
+    let busy = time.booked_seconds / figures.seconds / f64::from(figures.threads.max(1));
+    let taken = on_top as f64 * time.period_us / 1e6 / time.booked_seconds.max(f64::MIN_POSITIVE);
+    let is_shared = 2 * on_top > all && taken >= SOFTIRQ_SHARE_MIN && busy >= BUSY_MIN;
+    if !is_shared || figures.received_bytes <= figures.sent_bytes || time.samples < SAMPLES_MIN {
+        return None;
+    }
+    advice(
+        "one-core",
+        "run the reader on another core than its softirq: taskset(1), or the interrupt's smp_affinity, or RPS".into(),
+        format!(
+            "its threads are {:.0} % busy, and {:.0} % of that is softirqs, of which {:.0} % run on the reader's core",
+            100.0 * busy,
+            100.0 * taken,
+            100.0 * on_top as f64 / all as f64
+        ),
+    )
+}
+
+fn receive_buffer(figures: &Figures) -> Option<Advice> {
+    let tcp = figures.tcp.as_ref().filter(|tcp| tcp.receive_buffer_fixed && tcp.packets_in >= PACKETS_MIN)?;
+    let room = tcp.receive_buffer_bytes as f64;
+    let deepest = figures.queue.as_ref().map_or(0.0, |queue| queue.depth_max_bytes as f64);
+    let window = tcp.window_mean_bytes?;
+    if deepest < BUFFER_USED_MIN * room && window > WINDOW_SHARE_MAX * room {
+        return None;
+    }
+    advice(
+        "receive-buffer",
+        "leave SO_RCVBUF alone, so that the kernel raises the buffer as needed (net.ipv4.tcp_rmem), or set it higher".into(),
+        format!(
+            "the buffer is fixed at {} bytes, up to {} lay in it, and the window was {} on average",
+            short(room),
+            short(deepest),
+            short(window)
+        ),
+    )
+}
+
+fn dropped_for_room(figures: &Figures) -> Option<Advice> {
+    let is_room =
+        |reason: &str| ["RCVBUFF", "PROTO_MEM", "SOCKET_BACKLOG"].iter().any(|why| reason.contains(why));
+    let lost = figures.drops.iter().find(|drops| drops.of_target && is_room(&drops.reason))?;
+    advice(
+        "dropped",
+        "raise SO_RCVBUF (and net.core.rmem_max), or read more often".into(),
+        format!("{} packets were thrown away at its sockets: {}", lost.packets, lost.reason),
+    )
+}
+
+fn mapped_receive(figures: &Figures) -> Option<Advice> {
+    let (calls, tcp) =
+        (receives(figures)?, figures.tcp.as_ref().filter(|tcp| tcp.packets_in >= PACKETS_MIN)?);
+    let copied = figures.copies.received.as_ref().filter(|copies| copies.tcp_bytes > 0)?;
+    tcp.segments_per_packet?; // otherwise not all segments are known
+    let share = figures.share(Place::CopyToUser);
+    if figures.time.samples < SAMPLES_MIN || copied.mapped_bytes > copied.tcp_bytes {
+        return None;
+    }
+    let segment_bytes = figures.received_bytes as f64 / tcp.segments_in.max(1) as f64;
+    let evidence = format!(
+        "copy to user {:.0} % of the time; {} bytes a segment, {} a call",
+        100.0 * share,
+        short(segment_bytes),
+        short(calls.bytes_per_call)
+    );
+    let text = if share < COPY_SHARE_MIN {
+        "mapping pages (TCP_ZEROCOPY_RECEIVE) would not pay: the copy is the smaller part"
+    } else if segment_bytes < PAGE_BYTES {
+        "mapping pages (TCP_ZEROCOPY_RECEIVE) would not work as it is: segments carry less than a page; with an MTU of 4148 or \
+         8244 and a card that splits headers it may pay"
+    } else if calls.bytes_per_call < READ_BYTES_ENOUGH {
+        "mapping pages (TCP_ZEROCOPY_RECEIVE) would not pay for reads under 64 KiB: unmapping costs a flush of address caches"
+    } else {
+        "mapping pages (TCP_ZEROCOPY_RECEIVE) may pay: try 'nocopy bench tcp-receive' between these hosts"
+    };
+    advice("mapped-receive", text.into(), evidence)
+}
+
+fn zero_copy_send(figures: &Figures) -> Option<Advice> {
+    let calls = figures.calls(CallKind::Send).filter(|calls| calls.count >= CALLS_MIN)?;
+    if figures.time.samples < SAMPLES_MIN {
+        return None;
+    }
+    let late = figures.copies.others.iter().find(|copy| copy.function == "skb_copy_ubufs");
+    if let (Some(late), Some(0.0)) = (late, figures.copies.sent.as_ref().and_then(|sent| sent.per_byte)) {
+        return advice(
+            "zero-copy-send",
+            "send by plain calls: what goes without a copy here is copied late, which is slower".into(),
+            format!("{} samples in skb_copy_ubufs, none in the copy from the program", late.samples),
+        );
+    }
+    let copied = figures.copies.sent.as_ref().filter(|sent| sent.copying_samples > 0)?;
+    let share = figures.share(Place::CopyFromUser);
+    let evidence = format!(
+        "{} bytes a call; copy from user {:.0} % of the time ({} samples)",
+        short(calls.bytes_per_call),
+        100.0 * share,
+        copied.copying_samples
+    );
+    let text = match (calls.bytes_per_call >= ZERO_COPY_BYTES_MIN, share >= COPY_SHARE_MIN) {
+        (true, true) => {
+            "MSG_ZEROCOPY may pay, over a real card, with many calls in flight; not to a receiver on this host"
+        }
+        (false, true) => "MSG_ZEROCOPY would not pay for calls so short: send 10 KB or more at a time first",
+        (_, false) => "MSG_ZEROCOPY would not pay: the copy is the smaller part",
+    };
+    advice("zero-copy-send", text.into(), evidence)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::measured::Drops;
+    use crate::specimen::{bulk_receive, stack};
+
+    fn pieces(measured: &Measured) -> Vec<Advice> {
+        all(measured, &Figures::of(measured))
+    }
+
+    fn piece(measured: &Measured, name: &str) -> Option<Advice> {
+        pieces(measured).into_iter().find(|piece| piece.name == name)
+    }
+
+    #[test]
+    fn nothing_is_advised_of_nothing() {
+        assert_eq!(pieces(&Measured::default()), []);
+    }
+
+    #[test]
+    fn every_piece_has_its_evidence() {
+        let mut measured = bulk_receive();
+        measured.tcp.receive_buffer_fixed = true;
+        measured.sends = measured.receives.clone();
+        for piece in pieces(&measured) {
+            assert!(piece.evidence.contains(|c: char| c.is_ascii_digit()), "{piece:?}");
+        }
+    }
+
+    #[test]
+    fn a_larger_buffer_is_for_who_leaves_bytes_behind() {
+        let mut measured = bulk_receive();
+        assert_eq!(piece(&measured, "read-buffer"), None, "64 KiB a call are enough");
+        measured.receives.count *= 64;
+        measured.receives.depth_count *= 64;
+        measured.receives.depth_sum_bytes = measured.receives.depth_count * 100_000;
+        let said = piece(&measured, "read-buffer").unwrap();
+        assert!(said.text.ends_with("128 KiB"), "{said:?}");
+        measured.receives.depth_sum_bytes = measured.receives.depth_count * 500;
+        assert_eq!(piece(&measured, "read-buffer"), None, "there was no more to read");
+    }
+
+    #[test]
+    fn who_is_woken_for_little_may_wait_for_more() {
+        let mut measured = bulk_receive();
+        measured.receives.count = measured.receives.bytes / 2_000;
+        measured.receives.waited_bytes = measured.receives.bytes;
+        measured.receives.queued_bytes = 0;
+        assert_eq!(piece(&measured, "low-water-mark"), None, "wake-ups cost little");
+        measured.stacks.push(stack(Owner::Receiving, "__schedule schedule tcp_recvmsg", 400));
+        assert!(piece(&measured, "low-water-mark").unwrap().evidence.starts_with("100 %"));
+    }
+
+    #[test]
+    fn gro_is_missed_by_its_segments() {
+        let mut measured = bulk_receive();
+        assert_eq!(piece(&measured, "gro"), None);
+        measured.tcp.packets_in = measured.tcp.segments_in;
+        assert!(piece(&measured, "gro").unwrap().evidence.starts_with("1.00 segments"));
+        measured.tcp.segments_in *= 20;
+        measured.tcp.packets_in *= 20;
+        assert_eq!(piece(&measured, "gro"), None, "small messages are not to be joined");
+    }
+
+    #[test]
+    fn a_full_fixed_buffer_is_too_small() {
+        let mut measured = bulk_receive();
+        measured.tcp.window_sum_bytes = measured.tcp.window_count * 1_000;
+        assert_eq!(piece(&measured, "receive-buffer"), None, "the kernel may still raise it");
+        measured.tcp.receive_buffer_fixed = true;
+        assert!(piece(&measured, "receive-buffer").is_some());
+        let dropped = |of_target| Drops { reason: "SOCKET_RCVBUFF".into(), packets: 7, of_target };
+        measured.drops = vec![dropped(false)];
+        assert_eq!(piece(&measured, "dropped"), None, "somebody else's");
+        measured.drops.push(dropped(true));
+        assert!(piece(&measured, "dropped").unwrap().evidence.starts_with("7 packets"));
+    }
+
+    #[test]
+    fn a_reader_under_its_own_softirqs_moves() {
+        let mut measured = bulk_receive();
+        assert_eq!(piece(&measured, "one-core"), None, "they run elsewhere");
+        let on_top = "tcp_v4_rcv ip_rcv net_rx_action handle_softirqs _copy_to_iter tcp_recvmsg";
+        measured.stacks.push(stack(Owner::Receiving, on_top, 1_200));
+        assert!(piece(&measured, "one-core").is_some());
+        measured.tasks.system /= 4;
+        measured.tasks.user /= 4;
+        assert_eq!(piece(&measured, "one-core"), None, "the core has time for both");
+    }
+
+    #[test]
+    fn mapping_pages_needs_pages() {
+        let mut measured = bulk_receive();
+        let said = |measured: &Measured| piece(measured, "mapped-receive").unwrap().text;
+        assert!(said(&measured).contains("segments carry less than a page"));
+        measured.tcp.segments_in = measured.receives.bytes / 8_192;
+        assert!(said(&measured).contains("may pay"));
+        measured.receives.count *= 8;
+        assert!(said(&measured).contains("under 64 KiB"));
+        measured.stacks.push(stack(Owner::Elsewhere, "", 100_000));
+        assert!(said(&measured).contains("smaller part"));
+    }
+
+    #[test]
+    fn sending_without_a_copy_is_for_long_calls() {
+        let mut measured = bulk_receive();
+        measured.sends = measured.receives.clone();
+        measured.stacks.push(stack(Owner::Sending, "_copy_from_iter tcp_sendmsg", 1_000));
+        let said = |measured: &Measured| piece(measured, "zero-copy-send").unwrap().text;
+        assert!(said(&measured).contains("may pay"));
+        measured.sends.count *= 100;
+        assert!(said(&measured).contains("calls so short"));
+        measured.stacks.pop();
+        measured.stacks.push(stack(Owner::Sending, "tcp_sendmsg_locked tcp_sendmsg", 100));
+        measured.stacks.push(stack(
+            Owner::Sending,
+            "skb_copy_ubufs __netif_receive_skb_core handle_softirqs",
+            100,
+        ));
+        assert!(said(&measured).contains("plain calls"));
+    }
+}

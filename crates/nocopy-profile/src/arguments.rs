@@ -1,0 +1,99 @@
+//! `nocopy profile`: whose calls, and how long.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Subcommand};
+
+use crate::SAMPLES_PER_SECOND;
+use nocopy_report::quantity;
+
+#[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
+#[command(group = clap::ArgGroup::new("target").args(["pid", "port", "comm", "command"]).required(true).multiple(true))]
+pub struct ProfileArguments {
+    /// A process, with the children it gets; may be given again.
+    #[arg(long, value_name = "PID", value_parser = clap::value_parser!(u32).range(1..))]
+    pub pid: Vec<u32>,
+    /// Only sockets with this port, here or at the peer; may be given again. Without processes: those of all processes.
+    #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
+    pub port: Vec<u16>,
+    /// Processes that are called so now, with the children they get; may be given again.
+    #[arg(long, value_name = "NAME", conflicts_with = "pid")]
+    pub comm: Vec<String>,
+    /// End after this time: 10s, 5m (default 5s; with COMMAND when it ends).
+    #[arg(long, value_name = "TIME", value_parser = quantity::duration)]
+    pub duration: Option<Duration>,
+    /// Sample each processor so often a second: more is finer, and slows down what is measured.
+    #[arg(long, value_name = "HZ", default_value_t = SAMPLES_PER_SECOND, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub frequency: u32,
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
+    /// Run this, and profile it from its start to its end.
+    #[arg(last = true, value_name = "COMMAND", conflicts_with_all = ["pid", "comm"])]
+    pub command: Vec<OsString>,
+    #[command(subcommand)]
+    pub other: Option<ProfileCommand>,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum ProfileCommand {
+    /// Profile a TCP receiver with buffers of every length, by itself.
+    ///
+    /// In a private lab: 256 MiB by TCP from one process to another, received by recv with MSG_WAITALL into buffers from 1 KiB to
+    /// 4 MiB; with the socket's buffer fixed at 64 KiB and autotuned, with GRO on and off; each with and without profiling, in turns.
+    Sweep(SweepArguments),
+}
+
+#[derive(Debug, Args)]
+pub struct SweepArguments {
+    /// The amount that each transfer moves.
+    #[arg(long, value_name = "BYTES", value_parser = amount, default_value = "256MiB")]
+    pub bytes: u64,
+    /// Only user buffers of this length, such as 64KiB; may be given again (default: 1KiB, 2KiB, … 4MiB).
+    #[arg(long, value_name = "BYTES", value_parser = buffer, value_delimiter = ',')]
+    pub buffer: Vec<usize>,
+    /// Rounds, each with and without profiling.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub rounds: Option<u32>,
+    /// Fewer buffers and rounds.
+    #[arg(long)]
+    pub quick: bool,
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
+    /// Write the results to FILE too, as a page with charts, for any browser.
+    #[arg(long, value_name = "FILE")]
+    pub html: Option<PathBuf>,
+    /// Overwrite FILE if it exists.
+    #[arg(long, requires = "html")]
+    pub force: bool,
+}
+
+impl SweepArguments {
+    /// The command line for the same again.
+    pub fn words(&self) -> String {
+        let rounds = self.rounds.map(|rounds| format!(" --rounds {rounds}")).unwrap_or_default();
+        let quick = if self.quick { " --quick" } else { "" };
+        let buffers: String = self.buffer.iter().map(|bytes| format!(" --buffer {bytes}")).collect();
+        format!("nocopy profile sweep --bytes {}{buffers}{rounds}{quick}", self.bytes)
+    }
+}
+
+/// Up to the longest that is worth a comparison; one byte a call takes hours.
+fn buffer(text: &str) -> Result<usize, String> {
+    match quantity::bytes(text).map(usize::try_from)? {
+        Ok(bytes @ 64..=67_108_864) => Ok(bytes),
+        _ => Err("not from 64B to 64MiB".into()),
+    }
+}
+
+/// More than one transfer takes to begin, and less than it would take for hours.
+fn amount(text: &str) -> Result<u64, String> {
+    quantity::bytes(text).and_then(|bytes| match bytes {
+        1_048_576..=68_719_476_736 => Ok(bytes),
+        _ => Err("not from 1MiB to 64GiB".into()),
+    })
+}

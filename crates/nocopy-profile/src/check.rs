@@ -1,0 +1,174 @@
+//! Cross-checks: what two witnesses must agree on. One that fails is said loudly; what was measured is shown all the same.
+
+use serde::{Deserialize, Serialize};
+
+use super::figures::Figures;
+use super::measured::{Calls, Measured, RECEIVED_BY_SOCKET, SENT_BY_SOCKET};
+
+/// How many times the printed error, which one of 20 windows exceeds by chance: this many times it, one of 10,000 does.
+const ERRORS: f64 = 2.0;
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Check {
+    pub name: String,
+    pub passed: bool,
+    /// What was compared: of `unit`, by the first witness and by the second, and how far they may be apart.
+    pub first: f64,
+    pub second: f64,
+    pub allowed: f64,
+    pub unit: String,
+    /// For a reader: what the two are.
+    pub about: String,
+}
+
+/// Those that apply.
+pub(crate) fn all(measured: &Measured, figures: &Figures) -> Vec<Check> {
+    // A witness that is not there contradicts nobody.
+    let has = |what: &str| measured.absent.iter().all(|absent| absent.what != what);
+    let checks = [
+        copied_bytes(measured),
+        socket_bytes("received-bytes", "received", &measured.receives).filter(|_| has(RECEIVED_BY_SOCKET)),
+        socket_bytes("sent-bytes", "sent", &measured.sends).filter(|_| has(SENT_BY_SOCKET)),
+        time(figures),
+    ];
+    checks.into_iter().flatten().collect()
+}
+
+impl Check {
+    pub fn bytes(name: &str, first: u64, second: u64, about: String) -> Self {
+        Self {
+            name: name.into(),
+            passed: first == second,
+            first: first as f64,
+            second: second as f64,
+            allowed: 0.0,
+            unit: "bytes".into(),
+            about,
+        }
+    }
+
+    /// A line for a reader.
+    pub fn words(&self) -> String {
+        let Self { first, second, allowed, unit, about, .. } = self;
+        let number = |value: &f64| match unit.as_str() {
+            "bytes" => format!("{value:.0}"),
+            _ => format!("{value:.3}"),
+        };
+        let [first, second] = [number(first), number(second)];
+        let within = if *allowed > 0.0 { format!(" (± {})", number(allowed)) } else { String::new() };
+        let verdict = if self.passed { "agree" } else { "DO NOT AGREE" };
+        format!("{about}: {first} and {second} {unit}{within}: {verdict}")
+    }
+}
+
+/// Counted where they are copied or mapped, and by TCP's receives.
+fn copied_bytes(measured: &Measured) -> Option<Check> {
+    let copied = &measured.copied;
+    let copied_once = copied.to_user_bytes.saturating_sub(copied.peeked_bytes);
+    let at_the_copy = copied_once + copied.mapped_bytes + copied.discarded_bytes;
+    let by_tcp = measured.receives.bytes.saturating_sub(copied.udp_bytes);
+    let about = "bytes counted at the copy and mapped, and received by TCP".into();
+    (at_the_copy + by_tcp > 0).then(|| Check::bytes("copied-bytes", at_the_copy, by_tcp, about))
+}
+
+/// As the calls returned, and as the socket layer says.
+fn socket_bytes(name: &str, what: &str, calls: &Calls) -> Option<Check> {
+    let about = format!("bytes {what} by the calls, and as the socket layer says");
+    (calls.bytes + calls.socket_bytes > 0).then(|| Check::bytes(name, calls.bytes, calls.socket_bytes, about))
+}
+
+/// The parts, and the whole.
+fn time(figures: &Figures) -> Option<Check> {
+    let time = &figures.time;
+    let allowed = ERRORS * time.error_seconds + time.late_seconds + time.still_seconds;
+    (time.sampled_seconds + time.booked_seconds > 0.0).then(|| Check {
+        name: "processor-time".into(),
+        passed: (time.booked_seconds - time.sampled_seconds).abs() <= allowed,
+        first: time.sampled_seconds,
+        second: time.booked_seconds,
+        allowed,
+        unit: "seconds".into(),
+        about: "processor time of its threads by samples, and as the kernel booked it".into(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::measured::Absent;
+    use crate::specimen::bulk_receive;
+
+    fn failed(measured: &Measured) -> Vec<String> {
+        let checks = all(measured, &Figures::of(measured));
+        checks.into_iter().filter(|check| !check.passed).map(|check| check.name).collect()
+    }
+
+    #[test]
+    fn witnesses_that_agree_are_believed() {
+        assert_eq!(failed(&bulk_receive()), [""; 0]);
+        assert_eq!(
+            all(&Measured::default(), &Figures::of(&Measured::default())),
+            [],
+            "there is nothing to compare"
+        );
+    }
+
+    #[test]
+    fn one_byte_is_a_contradiction() {
+        let mut measured = bulk_receive();
+        measured.copied.to_user_bytes -= 1;
+        assert_eq!(failed(&measured), ["copied-bytes"]);
+        measured.copied.mapped_bytes += 1;
+        assert_eq!(failed(&measured), [""; 0]);
+        measured.copied.to_user_bytes += 500;
+        measured.copied.peeked_bytes += 500;
+        assert_eq!(failed(&measured), [""; 0], "what was looked at is not received");
+        measured.receives.socket_bytes += 1;
+        assert_eq!(failed(&measured), ["received-bytes"]);
+        let checks = all(&measured, &Figures::of(&measured));
+        assert!(checks.iter().any(|check| check.words().ends_with("DO NOT AGREE")), "{checks:?}");
+    }
+
+    #[test]
+    fn a_witness_that_the_kernel_has_not_contradicts_nobody() {
+        let mut measured = bulk_receive();
+        measured.receives.socket_bytes = 0;
+        assert_eq!(failed(&measured), ["received-bytes"]);
+        measured.absent.push(Absent { what: RECEIVED_BY_SOCKET, why: "no such tracepoint".into() });
+        assert_eq!(failed(&measured), [""; 0]);
+    }
+
+    #[test]
+    fn datagrams_are_counted_by_the_socket_layer_alone() {
+        let mut measured = bulk_receive();
+        measured.copied.udp_bytes = 5_000;
+        measured.receives.bytes += 5_000;
+        measured.receives.socket_bytes += 5_000;
+        assert_eq!(failed(&measured), [""; 0]);
+    }
+
+    #[test]
+    fn a_clock_that_stood_still_is_no_contradiction() {
+        let mut measured = bulk_receive();
+        measured.tasks.system *= 2;
+        assert_eq!(failed(&measured), ["processor-time"]);
+        measured.sampling.ticks /= 2;
+        assert_eq!(failed(&measured), [""; 0]);
+    }
+
+    #[test]
+    fn time_may_differ_by_the_error_of_sampling_only() {
+        let mut measured = bulk_receive();
+        let error = ERRORS * Figures::of(&measured).time.error_seconds;
+        assert!((0.001..0.1).contains(&error), "{error}");
+        measured.tasks.switches = 0;
+        measured.tasks.user += Duration::from_secs_f64(0.9 * error);
+        assert_eq!(failed(&measured), [""; 0]);
+        measured.tasks.user += Duration::from_secs_f64(0.2 * error);
+        assert_eq!(failed(&measured), ["processor-time"]);
+        measured.tasks.switches = 1_000;
+        assert_eq!(failed(&measured), [""; 0], "in short turns samples come too late");
+    }
+}

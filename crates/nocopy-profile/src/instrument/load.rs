@@ -1,0 +1,169 @@
+//! Loads the programs of bpf/profile.bpf.c and attaches them.
+
+use std::io::ErrorKind;
+
+use aya::programs::perf_event::{PerfEventConfig, PerfEventScope, SamplePolicy, SoftwareEvent};
+use aya::programs::{BtfTracePoint, PerfEvent, ProgramError, RawTracePoint};
+use aya::{Btf, Ebpf, EbpfLoader};
+
+use super::calls;
+use crate::Error;
+use crate::measured::{Absent, RECEIVED_BY_SOCKET, SENT_BY_SOCKET};
+use crate::target::Targets;
+
+static PROGRAMS: &[u8] = aya::include_bytes_aligned!("../../../../bpf/profile.bpf.o");
+
+/// As many ports as the programs have room for.
+const PORTS_MAX: usize = 16;
+
+/// Without which nothing is known.
+const NEEDED: [&str; 2] = ["sys_enter", "sys_exit"];
+
+/// Programs by the name of their tracepoint, and what is not known without them.
+const REFINEMENTS: [(&str, &str); 10] = [
+    ("sock_recv_length", RECEIVED_BY_SOCKET),
+    ("sock_send_length", SENT_BY_SOCKET),
+    ("skb_copy_datagram_iovec", "bytes copied to user space"),
+    ("sched_switch", "time asleep"),
+    ("sched_process_fork", "children of the target"),
+    ("sched_process_free", "children of the target after the 4,096th"),
+    ("sched_process_exit", "processor time of threads that ended"),
+    ("tcp_probe", "packets that came up to TCP, and the window"),
+    ("inet_sock_set_state", ENDS),
+    ("kfree_skb", "drops"),
+];
+
+/// In its stead before Linux 6.11.
+const OLD_DROPS: &str = "kfree_skb_of_sender";
+
+/// What is not known without some of them.
+const ENDS: &str = "TCP's counters of connections";
+pub(super) const OPEN_COUNTERS: &str = "TCP's counters of connections that go on";
+
+/// Reads the counters of a socket.
+pub(super) const READER: &str = "read_socket";
+
+/// Loads them for those targets, with nothing attached.
+pub(super) fn load(targets: &Targets, kernel: &Btf) -> Result<Ebpf, Error> {
+    let kinds = calls::kinds().ok_or(Error::Architecture { architecture: std::env::consts::ARCH })?;
+    let count = targets.ports.len();
+    if count > PORTS_MAX {
+        return Err(Error::TooManyPorts { max: PORTS_MAX });
+    }
+    let mut ports = [0_u16; PORTS_MAX];
+    ports[..count].copy_from_slice(&targets.ports);
+    let port_count = u32::try_from(count).expect("at most 16");
+    let any_process = u32::from(targets.processes.is_empty());
+    let mut loader = EbpfLoader::new();
+    loader.btf(Some(kernel)).override_global("call_kinds", &kinds[..], true);
+    loader.override_global("ports", &ports[..], true).override_global("port_count", &port_count, true);
+    loader.override_global("any_process", &any_process, true);
+    loader.load(PROGRAMS).map_err(Error::Load)
+}
+
+/// Attaches all that this kernel takes; what it does not is returned.
+pub(super) fn attach(
+    programs: &mut Ebpf,
+    kernel: &Btf,
+    samples_per_second: u32,
+) -> Result<Vec<Absent>, Error> {
+    for tracepoint in NEEDED {
+        attach_one(programs, tracepoint, tracepoint, kernel)
+            .map_err(|source| Error::Attach { tracepoint, source })?;
+    }
+    let mut absent = Vec::new();
+    for (tracepoint, what) in REFINEMENTS {
+        let mut attached = attach_one(programs, tracepoint, tracepoint, kernel);
+        if attached.is_err() && tracepoint == "kfree_skb" {
+            attached = attach_one(programs, OLD_DROPS, tracepoint, kernel);
+        }
+        if let Err(error) = attached {
+            absent.push(Absent { what, why: cause(&error) });
+        }
+    }
+    // Which sockets are there still is known by their ends.
+    if !absent.iter().any(|absent| absent.what == ENDS)
+        && let Err(error) = load_reader(programs)
+    {
+        absent.push(Absent { what: OPEN_COUNTERS, why: cause(&error) });
+    }
+    if let Err(error) = attach_clock(programs, samples_per_second) {
+        absent.push(Absent { what: "time by place", why: cause(&error) });
+    }
+    Ok(absent)
+}
+
+fn attach_one(
+    programs: &mut Ebpf,
+    program: &str,
+    tracepoint: &str,
+    kernel: &Btf,
+) -> Result<(), ProgramError> {
+    let program: &mut BtfTracePoint = programs.program_mut(program).expect("it is there").try_into()?;
+    verified(|| program.load(tracepoint, kernel))?;
+    program.attach().map(drop)
+}
+
+/// How often a program is given to the verifier, as in the library (`sys/bpf.rs`).
+const LOAD_ATTEMPTS: u32 = 100;
+
+/// Loads a program. The verifier stops with `EAGAIN` when a signal arrives (`bpf_check`), which says nothing of the program.
+fn verified(mut load: impl FnMut() -> Result<(), ProgramError>) -> Result<(), ProgramError> {
+    (1..LOAD_ATTEMPTS).map(|_| load()).find(|loaded| !is_interrupted(loaded)).unwrap_or_else(load)
+}
+
+fn is_interrupted(loaded: &Result<(), ProgramError>) -> bool {
+    match loaded {
+        Err(ProgramError::LoadError { io_error, .. }) => io_error.kind() == ErrorKind::WouldBlock,
+        _ => false,
+    }
+}
+
+/// What user space runs itself, at no tracepoint.
+fn load_reader(programs: &mut Ebpf) -> Result<(), ProgramError> {
+    let program: &mut RawTracePoint = programs.program_mut(READER).expect("it is there").try_into()?;
+    verified(|| program.load())
+}
+
+/// Samples on every processor.
+fn attach_clock(programs: &mut Ebpf, samples_per_second: u32) -> Result<(), ProgramError> {
+    let program: &mut PerfEvent = programs.program_mut("sample").expect("it is there").try_into()?;
+    verified(|| program.load())?;
+    let clock = PerfEventConfig::Software(SoftwareEvent::CpuClock);
+    for cpu in aya::util::online_cpus().map_err(|(_, source)| ProgramError::IOError(source))? {
+        let scope = PerfEventScope::AllProcessesOneCpu { cpu };
+        program.attach(clock, scope, SamplePolicy::Frequency(samples_per_second.into()), false)?;
+    }
+    Ok(())
+}
+
+/// The innermost reason: the others say what was tried.
+fn cause(error: &dyn std::error::Error) -> String {
+    match error.source() {
+        Some(source) => cause(source),
+        None => error.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use object::read::elf::ElfFile64;
+    use object::{Endianness, Object, ObjectSection};
+
+    /// Proves that the kernel takes the programs in C for programs under the GPL, and that they are under a licence of this project too.
+    #[test]
+    fn programs_in_c_have_the_dual_licence() {
+        let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../bpf");
+        let files = std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path());
+        let objects: Vec<_> = files.filter(|path| path.extension().is_some_and(|end| end == "o")).collect();
+        assert!(!objects.is_empty());
+        for path in objects {
+            let bytes = std::fs::read(&path).unwrap();
+            let elf = ElfFile64::<Endianness>::parse(&*bytes).unwrap();
+            let licence = elf.section_by_name("license").unwrap().data().unwrap();
+            assert_eq!(licence, b"Dual MIT/GPL\0", "{}", path.display());
+        }
+    }
+}

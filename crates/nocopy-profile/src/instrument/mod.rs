@@ -1,0 +1,247 @@
+//! The kernel's side of a profile: programs at tracepoints and on the processor clock, which add up in the kernel.
+
+mod calls;
+mod drop_reason;
+mod load;
+mod own_cost;
+mod sums;
+
+use std::fs;
+use std::time::Duration;
+
+use aya::maps::MapError;
+use aya::programs::ProgramFd;
+use aya::{Btf, Ebpf};
+use rustix::thread::{CapabilitySet, capabilities};
+use rustix::time::{ClockId, clock_gettime};
+
+use super::Error;
+use super::measured::{Absent, Calls, Measured};
+use super::symbols::Symbols;
+use super::target::Targets;
+use super::tasks::{self, Threads};
+use drop_reason::Names;
+use own_cost::Watch;
+use sums::{Inside, Sums};
+
+/// Of each processor, unless said. The interrupt for it stops a virtual processor for some 20 us, and a stream between two busy ones loses far
+/// more than that time: 997 a second cost 5 to 18 % of the throughput, 97 cost 1 to 4. Not a round number: what happens every so many
+/// milliseconds is not met in step.
+pub const SAMPLES_PER_SECOND: u32 = 97;
+
+/// What loads the programs: tracing, and the time they take (`BPF_ENABLE_STATS`); the functions' addresses, and the calls that others are in.
+pub(crate) const CAPABILITIES: CapabilitySet = CapabilitySet::BPF
+    .union(CapabilitySet::PERFMON)
+    .union(CapabilitySet::SYS_ADMIN)
+    .union(CapabilitySet::SYSLOG)
+    .union(CapabilitySet::SYS_PTRACE);
+
+/// The running kernel's own description of itself. Takes a while to read: once is enough for many windows.
+pub(crate) struct Kernel {
+    types: Btf,
+    drop_reasons: Names,
+}
+
+impl Kernel {
+    /// # Errors
+    /// Without type information, or without the capabilities that profiling needs.
+    pub(crate) fn read() -> Result<Self, Error> {
+        require_capabilities()?;
+        Symbols::read()?;
+        Ok(Self { types: Btf::from_sys_fs().map_err(Error::Types)?, drop_reasons: Names::read() })
+    }
+}
+
+/// Asked before anything is tried: the kernel's EPERM does not say which one it wanted.
+fn require_capabilities() -> Result<(), Error> {
+    let Ok(held) = capabilities(None) else { return Ok(()) };
+    if held.effective.contains(CapabilitySet::SYS_ADMIN) {
+        return Ok(()); // which stands for the two
+    }
+    let needed = [(CapabilitySet::BPF, "CAP_BPF"), (CapabilitySet::PERFMON, "CAP_PERFMON")];
+    match needed.into_iter().find(|(capability, _)| !held.effective.contains(*capability)) {
+        Some((_, name)) => Err(Error::Capability { name }),
+        None => Ok(()),
+    }
+}
+
+/// A window of profiling: open from its making until it is read.
+pub(crate) struct Instrument<'a> {
+    kernel: &'a Kernel,
+    programs: Ebpf,
+    absent: Vec<Absent>,
+    before: Before,
+    cost: Watch,
+    /// Between two samples.
+    period: Duration,
+}
+
+/// How things were when the window was opened.
+struct Before {
+    at_ns: u64,
+    threads: Threads,
+    machine_packets: u32,
+    has_ports: bool,
+}
+
+impl<'a> Instrument<'a> {
+    /// Opens a window on those targets.
+    ///
+    /// # Errors
+    /// What the kernel refuses, if nothing works without it; the rest is told by what is measured.
+    pub(crate) fn attach(
+        kernel: &'a Kernel,
+        targets: &Targets,
+        samples_per_second: u32,
+    ) -> Result<Self, Error> {
+        targets.check()?;
+        let mut programs = load::load(targets, &kernel.types)?;
+        let absent = load::attach(&mut programs, &kernel.types, samples_per_second)?;
+        let fds = programs.programs().filter_map(|(_, program)| program.fd().ok()?.try_clone().ok());
+        let fds: Vec<ProgramFd> = fds.collect();
+        let waiting = waiting(&targets.processes);
+        let before = Before {
+            at_ns: now_ns(),
+            threads: tasks::read(targets.processes.iter().copied()),
+            machine_packets: machine_packets(),
+            has_ports: !targets.ports.is_empty(),
+        };
+        open(&mut programs, targets, &waiting, before.at_ns).map_err(Error::Read)?;
+        Ok(Self {
+            kernel,
+            programs,
+            absent,
+            before,
+            cost: Watch::start(fds),
+            period: Duration::from_secs(1) / samples_per_second,
+        })
+    }
+
+    /// Closes the window, and says what was found in it.
+    ///
+    /// # Errors
+    /// What the kernel does not let be read.
+    pub(crate) fn read(mut self) -> Result<Measured, Error> {
+        if let Some(error) = Sums(&self.programs).read_sockets().map_err(Error::Read)? {
+            self.absent.push(Absent { what: load::OPEN_COUNTERS, why: error.to_string() });
+        }
+        sums::set_open(&mut self.programs, false).map_err(Error::Read)?;
+        let now_ns = now_ns();
+        // First of all: the threads run on.
+        let threads = read_threads(&Sums(&self.programs)).map_err(Error::Read)?;
+        let elapsed = Duration::from_nanos(now_ns - self.before.at_ns);
+        let (own_cost, is_timed) = self.cost.end(elapsed);
+        if !is_timed {
+            let why = "the kernel does not time BPF programs for this process: grant CAP_SYS_ADMIN";
+            self.absent.push(Absent { what: "own cost", why: why.into() });
+        }
+        let machine_packets = machine_packets().wrapping_sub(self.before.machine_packets).into();
+        let mut measured =
+            Measured { elapsed, machine_packets, own_cost, absent: self.absent, ..Measured::default() };
+        let sums = Sums(&self.programs);
+        add_calls(&mut measured, &sums, now_ns).map_err(Error::Read)?;
+        add_tasks(&mut measured, &self.before, &threads);
+        let sampled = sums.samples(&Symbols::read()?, self.period).map_err(Error::Read)?;
+        (measured.sampling, measured.stacks) = sampled;
+        let processors = aya::util::online_cpus().map_or(0, |all| all.len());
+        measured.sampling.ticks_due = elapsed.div_duration_f64(self.period) as u64 * processors as u64;
+        add_rest(&mut measured, &sums, &self.kernel.drop_reasons).map_err(Error::Read)?;
+        Ok(measured)
+    }
+}
+
+fn open(programs: &mut Ebpf, targets: &Targets, waiting: &[Inside], now_ns: u64) -> Result<(), MapError> {
+    sums::add_waiting(programs, waiting, now_ns)?;
+    sums::set_open(programs, true)?;
+    sums::add_targets(programs, &targets.processes)
+}
+
+/// Threads that are asleep inside a call which counts.
+fn waiting(processes: &[u32]) -> Vec<Inside> {
+    let threads = processes.iter().flat_map(|process| {
+        let tasks = fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten();
+        tasks.filter_map(|task| {
+            let task = task.ok()?;
+            // "running", or the number of the call and its arguments.
+            let call = fs::read_to_string(task.path().join("syscall")).ok()?;
+            let number = call.split_ascii_whitespace().next()?.parse().ok()?;
+            let id = task.file_name().to_str()?.parse().ok()?;
+            Some(Inside { id, kind: calls::kind(number)?, run_delay: tasks::run_delay(id) })
+        })
+    });
+    threads.collect()
+}
+
+fn add_calls(measured: &mut Measured, sums: &Sums, now_ns: u64) -> Result<(), MapError> {
+    let kinds = [
+        (calls::RECEIVE, &mut measured.receives),
+        (calls::SEND, &mut measured.sends),
+        (calls::POLL, &mut measured.polls),
+    ];
+    let threads = sums.threads()?;
+    measured.tasks.threads = u32::try_from(threads.len()).unwrap_or(u32::MAX);
+    let inside = threads.iter().filter(|(_, thread)| sums::is_inside(thread));
+    let unfinished: Vec<_> =
+        inside.filter_map(|(id, thread)| sums::unfinished(thread, now_ns, tasks::run_delay(*id))).collect();
+    for (kind, calls) in kinds {
+        let of_kind = sums.calls(kind)?;
+        *calls = of_kind.calls;
+        measured.delivered_packets += of_kind.udp_packets;
+        if kind == calls::RECEIVE {
+            measured.copied = of_kind.copied;
+        }
+        for &(_, [inside, asleep, ready]) in unfinished.iter().filter(|(of, _)| *of == kind) {
+            calls.inside += inside;
+            calls.asleep += asleep;
+            calls.ready += ready;
+        }
+    }
+    Ok(())
+}
+
+/// What the threads of the target have used that are there or were.
+fn read_threads(sums: &Sums) -> Result<Threads, MapError> {
+    let mut threads = tasks::read(sums.processes()?);
+    threads.extend(sums.ended()?);
+    Ok(threads)
+}
+
+/// Of all the threads of the processes; of a port's, what they did inside the calls on it, and nothing else.
+fn add_tasks(measured: &mut Measured, before: &Before, after: &Threads) {
+    let Measured { tasks, receives, sends, .. } = measured;
+    tasks.switches = tasks::runs_between(&before.threads, after);
+    if before.has_ports {
+        let on_processor = |calls: &Calls| calls.inside.saturating_sub(calls.asleep + calls.ready);
+        tasks.system = on_processor(receives) + on_processor(sends);
+    } else {
+        tasks.threads = u32::try_from(after.len()).unwrap_or(u32::MAX);
+        [tasks.user, tasks.system] = tasks::between(&before.threads, after);
+    }
+}
+
+fn add_rest(measured: &mut Measured, sums: &Sums, names: &Names) -> Result<(), MapError> {
+    let outside_bytes = sums.calls(calls::OUTSIDE)?.calls.socket_bytes;
+    if outside_bytes > 0 {
+        let why = format!("{outside_bytes} bytes went by io_uring, or by calls that had begun before");
+        measured.absent.push(Absent { what: "all that was moved", why });
+    }
+    measured.tcp = sums.tcp()?;
+    measured.delivered_packets += measured.tcp.packets_in;
+    measured.drops = sums.drops(names)?;
+    measured.own_cost.lost_events += sums.lost_events()?;
+    Ok(())
+}
+
+/// On the clock of the programs (`bpf_ktime_get_ns`).
+fn now_ns() -> u64 {
+    let now = clock_gettime(ClockId::Monotonic);
+    now.tv_sec.unsigned_abs() * 1_000_000_000 + now.tv_nsec.unsigned_abs()
+}
+
+/// What the receive softirqs of all processors handled since the machine started, in as many bits as the kernel counts it (kernel:
+/// net/core/net-procfs.c).
+fn machine_packets() -> u32 {
+    let text = fs::read_to_string("/proc/net/softnet_stat").unwrap_or_default();
+    let processed = |line: &str| u32::from_str_radix(line.split_ascii_whitespace().next()?, 16).ok();
+    text.lines().filter_map(processed).fold(0, u32::wrapping_add)
+}

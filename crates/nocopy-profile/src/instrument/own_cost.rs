@@ -1,0 +1,123 @@
+//! What the programs themselves take. The kernel times them on request (`BPF_ENABLE_STATS`); that alone about doubles their cost, so it is
+//! asked for in a 25th of the window only, and scaled.
+
+use std::fs;
+use std::os::fd::{AsFd, AsRawFd};
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::thread::{JoinHandle, spawn};
+use std::time::{Duration, Instant};
+
+use aya::programs::ProgramFd;
+use aya::sys::{Stats, enable_stats};
+
+use crate::measured::OwnCost;
+
+const TIMED: Duration = Duration::from_millis(10);
+const UNTIMED: Duration = Duration::from_millis(240);
+
+/// Times the programs while it lives.
+#[derive(Debug)]
+pub(super) struct Watch {
+    programs: Vec<ProgramFd>,
+    before: Account,
+    stop: Sender<()>,
+    /// How long they were timed altogether; nothing if the kernel refused.
+    timing: JoinHandle<Option<Duration>>,
+}
+
+/// Of all programs together, since they were loaded.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Account {
+    runtime_ns: u64,
+    runs: u64,
+    /// Events met while the program was running already on that processor.
+    missed: u64,
+}
+
+impl Watch {
+    pub(super) fn start(programs: Vec<ProgramFd>) -> Self {
+        let before = Account::of(&programs);
+        let (stop, stopped) = channel();
+        let timing = spawn(move || {
+            let mut timed = Duration::ZERO;
+            loop {
+                let start = Instant::now();
+                let statistics = enable_stats(Stats::RunTime).ok()?;
+                let end = stopped.recv_timeout(TIMED);
+                drop(statistics);
+                timed += start.elapsed();
+                if end != Err(RecvTimeoutError::Timeout)
+                    || stopped.recv_timeout(UNTIMED) != Err(RecvTimeoutError::Timeout)
+                {
+                    return Some(timed);
+                }
+            }
+        });
+        Self { programs, before, stop, timing }
+    }
+
+    /// Ends it after that time; nothing of the time if the kernel does not tell.
+    pub(super) fn end(self, elapsed: Duration) -> (OwnCost, bool) {
+        let _ = self.stop.send(());
+        let timed = self.timing.join().expect("it does not panic");
+        let account = Account::of(&self.programs).since(self.before);
+        // Where the machine times all programs all the time anyway, the account is of all of it.
+        let timed = if is_always_timed() { Some(elapsed) } else { timed };
+        let scale = timed.map_or(0.0, |timed| elapsed.as_secs_f64() / timed.as_secs_f64().max(1e-9)).max(1.0);
+        let cost = OwnCost {
+            programs: Duration::from_nanos((account.runtime_ns as f64 * scale) as u64),
+            program_runs: (account.runs as f64 * scale) as u64,
+            lost_events: account.missed,
+        };
+        (cost, timed.is_some())
+    }
+}
+
+fn is_always_timed() -> bool {
+    fs::read_to_string("/proc/sys/kernel/bpf_stats_enabled").is_ok_and(|text| text.trim() == "1")
+}
+
+impl Account {
+    fn of(programs: &[ProgramFd]) -> Self {
+        let information = |program: &ProgramFd| {
+            fs::read_to_string(format!("/proc/self/fdinfo/{}", program.as_fd().as_raw_fd()))
+        };
+        let accounts = programs.iter().filter_map(|program| Some(Self::parse(&information(program).ok()?)));
+        accounts.fold(Self::default(), |sum, account| Self {
+            runtime_ns: sum.runtime_ns + account.runtime_ns,
+            runs: sum.runs + account.runs,
+            missed: sum.missed + account.missed,
+        })
+    }
+
+    fn parse(information: &str) -> Self {
+        let field = |name: &str| {
+            let line = information.lines().find_map(|line| line.strip_prefix(name));
+            line.and_then(|text| text.trim().parse().ok()).unwrap_or(0)
+        };
+        Self {
+            runtime_ns: field("run_time_ns:"),
+            runs: field("run_cnt:"),
+            missed: field("recursion_misses:"),
+        }
+    }
+
+    fn since(self, before: Self) -> Self {
+        Self {
+            runtime_ns: self.runtime_ns - before.runtime_ns,
+            runs: self.runs - before.runs,
+            missed: self.missed - before.missed,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_s_account_is_read() {
+        let text = "pos:\t0\nprog_type:\t17\nrun_time_ns:\t5400\nrun_cnt:\t25\nrecursion_misses:\t2\n";
+        assert_eq!(Account::parse(text), Account { runtime_ns: 5400, runs: 25, missed: 2 });
+    }
+}

@@ -1,0 +1,345 @@
+//! What the programs added up, by the layout of bpf/profile.bpf.c: every field is a word of 64 bits.
+
+use std::collections::HashSet;
+use std::time::Duration;
+
+use aya::maps::{Array, HashMap, Map, MapData, MapError, PerCpuArray, PerCpuHashMap};
+use aya::programs::{ProgramError, RawTracePoint, RawTracePointRunOptions, TestRun as _};
+use aya::{Ebpf, Pod};
+
+use super::calls;
+use super::drop_reason::Names;
+use super::load::READER;
+use crate::measured::{Calls, Copied, Drops, Owner, Sampling, Stack, Tcp};
+use crate::symbols::Symbols;
+use crate::tasks::{Threads, Used};
+
+/// `struct calls`.
+type CallSums = [u64; 17];
+/// `struct account`.
+type Account = [u64; ACCOUNT_WORDS];
+const ACCOUNT_WORDS: usize = 17;
+/// `struct closed`: an account, and how many it is the sum of.
+type Closed = [u64; ACCOUNT_WORDS + 1];
+/// `struct thread`.
+pub(super) type Thread = [u64; 16];
+/// `struct used`.
+type UsedWords = [u64; 4];
+
+/// `ARRIVALS_BITS`.
+const ARRIVALS_PLACES: u32 = 1 << 6;
+/// Of the map.
+const ACCOUNTS_MAX: usize = 16_384;
+
+const IPPROTO_TCP: u64 = 6;
+
+/// `struct stack`: owner and whether it is lost, and the addresses.
+type StackWords = [u64; 63];
+
+/// The counters of the programs, to be read.
+pub(super) struct Sums<'a>(pub &'a Ebpf);
+
+/// Of one kind of calls.
+pub(super) struct KindSums {
+    pub calls: Calls,
+    pub copied: Copied,
+    pub udp_packets: u64,
+}
+
+impl Sums<'_> {
+    fn map(&self, name: &str) -> &Map {
+        self.0.map(name).expect("the programs have it")
+    }
+
+    /// A value of all processors, summed word by word.
+    fn sum<const N: usize>(&self, name: &str, index: u32) -> Result<[u64; N], MapError>
+    where
+        [u64; N]: Pod,
+    {
+        let map = PerCpuArray::<&MapData, [u64; N]>::try_from(self.map(name))?;
+        let values = map.get(&index, 0)?;
+        // An address among the words is nobody's sum, and two of them have more than 64 bits.
+        let sum = |word: usize| values.iter().fold(0_u64, |sum, value| sum.wrapping_add(value[word]));
+        Ok(std::array::from_fn(sum))
+    }
+
+    /// The same, but for the largest.
+    fn largest<const N: usize>(&self, name: &str, index: u32, word: usize) -> Result<u64, MapError>
+    where
+        [u64; N]: Pod,
+    {
+        let map = PerCpuArray::<&MapData, [u64; N]>::try_from(self.map(name))?;
+        Ok(map.get(&index, 0)?.iter().map(|value| value[word]).max().unwrap_or(0))
+    }
+
+    pub(super) fn calls(&self, kind: u8) -> Result<KindSums, MapError> {
+        const TOTALS: &str = "totals";
+        let words: CallSums = self.sum(TOTALS, kind.into())?;
+        let depth_max_bytes = self.largest::<{ size_of::<CallSums>() / 8 }>(TOTALS, kind.into(), 7)?;
+        let [count, bytes, socket_bytes, inside, asleep, ready, depth_sum_bytes, _, depth_count, ..] = words;
+        let [
+            ..,
+            queued_bytes,
+            waited_bytes,
+            to_user_bytes,
+            udp_bytes,
+            mapped_bytes,
+            peeked_bytes,
+            discarded_bytes,
+            udp_packets,
+        ] = words;
+        let calls = Calls {
+            count,
+            bytes,
+            socket_bytes,
+            inside: Duration::from_nanos(inside),
+            asleep: Duration::from_nanos(asleep),
+            ready: Duration::from_nanos(ready),
+            depth_sum_bytes,
+            depth_max_bytes,
+            depth_count,
+            queued_bytes,
+            waited_bytes,
+        };
+        let copied = Copied { to_user_bytes, udp_bytes, mapped_bytes, peeked_bytes, discarded_bytes };
+        Ok(KindSums { calls, copied, udp_packets })
+    }
+
+    /// By their numbers.
+    pub(super) fn threads(&self) -> Result<Vec<(u32, Thread)>, MapError> {
+        let map = HashMap::<&MapData, u32, Thread>::try_from(self.map("threads"))?;
+        map.iter().collect()
+    }
+
+    pub(super) fn processes(&self) -> Result<Vec<u32>, MapError> {
+        let map = HashMap::<&MapData, u32, u64>::try_from(self.map("targets"))?;
+        map.keys().collect()
+    }
+
+    /// What threads used that ended meanwhile.
+    pub(super) fn ended(&self) -> Result<Threads, MapError> {
+        let map = HashMap::<&MapData, u32, UsedWords>::try_from(self.map("ended"))?;
+        let used = |[runtime, user_ticks, system_ticks, runs]: UsedWords| Used {
+            runtime: Duration::from_nanos(runtime),
+            user_ticks,
+            system_ticks,
+            runs,
+        };
+        map.iter().map(|entry| entry.map(|(id, words)| (id, used(words)))).collect()
+    }
+
+    pub(super) fn tcp(&self) -> Result<Tcp, MapError> {
+        let map = HashMap::<&MapData, u64, Account>::try_from(self.map("accounts"))?;
+        let mut tcp = Tcp::default();
+        for account in map.iter() {
+            add_open(&mut tcp, &account?.1);
+        }
+        let open = u64::from(tcp.sockets);
+        let closed: Closed = self.sum("closed_accounts", 0)?;
+        let sum: &Account = closed.first_chunk().expect("it begins with one");
+        let receive_buffer = self.largest::<{ ACCOUNT_WORDS + 1 }>("closed_accounts", 0, 13)?;
+        add(&mut tcp, sum, closed[ACCOUNT_WORDS], receive_buffer);
+        for place in 0..ARRIVALS_PLACES {
+            let [_, _, packets, in_backlog, window_sum_bytes] = self.sum("arrivals", place)?;
+            tcp.packets_in += packets;
+            tcp.packets_in_backlog += in_backlog;
+            tcp.window_sum_bytes += window_sum_bytes;
+            tcp.window_count += packets;
+        }
+        let [adopted] = self.sum("adopted", 0)?;
+        tcp.lost_sockets = adopted.saturating_sub(open + closed[ACCOUNT_WORDS]);
+        Ok(tcp)
+    }
+
+    /// Has the counters of all sockets read as they are now; or says why they cannot be.
+    pub(super) fn read_sockets(&self) -> Result<Option<ProgramError>, MapError> {
+        let map = HashMap::<&MapData, u64, Account>::try_from(self.map("accounts"))?;
+        let reader = self.0.program(READER).expect("it is there");
+        let reader: &RawTracePoint = reader.try_into().expect("it is of that kind");
+        // Sockets come and go meanwhile, and where one went the kernel begins again.
+        let addresses: Result<HashSet<u64>, _> = map.keys().take(2 * ACCOUNTS_MAX).collect();
+        for address in addresses? {
+            let mut options = RawTracePointRunOptions::new();
+            options.args[0] = address;
+            match reader.test_run(options) {
+                Ok(_) => {}
+                Err(ProgramError::NotLoaded) => return Ok(None), // which was told
+                Err(error) => return Ok(Some(error)),
+            }
+        }
+        Ok(None)
+    }
+
+    pub(super) fn lost_events(&self) -> Result<u64, MapError> {
+        self.sum::<1>("lost", 0).map(|[count]| count)
+    }
+
+    pub(super) fn drops(&self, names: &Names) -> Result<Vec<Drops>, MapError> {
+        let map = PerCpuHashMap::<&MapData, u64, u64>::try_from(self.map("drops"))?;
+        let drops = map.iter().map(|entry| {
+            let (key, counts) = entry?;
+            let [reason, of_target] = halves(key);
+            let packets = counts.iter().sum();
+            Ok(Drops { reason: names.name(reason), packets, of_target: of_target != 0 })
+        });
+        let mut drops: Vec<Drops> = drops.collect::<Result<_, MapError>>()?;
+        drops.sort_by_key(|drops| (!drops.of_target, std::cmp::Reverse(drops.packets)));
+        Ok(drops)
+    }
+
+    pub(super) fn samples(
+        &self,
+        symbols: &Symbols,
+        period: Duration,
+    ) -> Result<(Sampling, Vec<Stack>), MapError> {
+        let map = PerCpuHashMap::<&MapData, StackWords, u64>::try_from(self.map("samples"))?;
+        let [ticks] = self.sum("ticks", 0)?;
+        let mut sampling = Sampling { period, ticks, ..Sampling::default() };
+        let mut stacks = Vec::new();
+        for entry in map.iter() {
+            let ([key, addresses @ ..], counts) = entry?;
+            let samples = counts.iter().sum();
+            let [owner, is_lost] = halves(key);
+            sampling.taken += samples;
+            if is_lost != 0 {
+                sampling.without_stack += samples;
+                continue;
+            }
+            let functions = symbols.names(addresses.into_iter().take_while(|address| *address != 0));
+            stacks.push(Stack { owner: owner_of(owner), functions, samples });
+        }
+        stacks.sort_by_key(|stack| std::cmp::Reverse(stack.samples));
+        Ok((sampling, stacks))
+    }
+}
+
+/// Adds a socket that is there still; what a closed one counted is in the sum of those.
+fn add_open(tcp: &mut Tcp, account: &Account) {
+    let [protocol, first @ .., _, _, _, _, _, _, is_closed, is_ours] = account;
+    if *is_ours == 0 || *is_closed != 0 || *protocol != IPPROTO_TCP {
+        return;
+    }
+    let mut since = *account;
+    for (word, first) in first[..4].iter().enumerate() {
+        // Of 32 bits in the kernel, and may have come round.
+        since[5 + word] = u64::from((since[5 + word] as u32).wrapping_sub(*first as u32));
+    }
+    add(tcp, &since, 1, since[13]);
+}
+
+/// Adds an account with differences in place of the last counters.
+fn add(tcp: &mut Tcp, account: &Account, sockets: u64, receive_buffer: u64) {
+    let [_, _, _, _, _, segments_in, segments_out, data_segments_out, retransmits, ..] = *account;
+    let [.., packets_in, in_backlog, window_sum, window_count, _, fixed, _, _] = *account;
+    tcp.sockets += u32::try_from(sockets).unwrap_or(u32::MAX);
+    tcp.segments_in += segments_in;
+    tcp.packets_in += packets_in;
+    tcp.packets_in_backlog += in_backlog;
+    tcp.segments_out += segments_out;
+    tcp.data_segments_out += data_segments_out;
+    tcp.retransmits += retransmits;
+    tcp.window_sum_bytes += window_sum;
+    tcp.window_count += window_count;
+    tcp.receive_buffer_bytes = tcp.receive_buffer_bytes.max(receive_buffer);
+    tcp.receive_buffer_fixed |= fixed != 0;
+}
+
+/// The lower and the upper one.
+fn halves(key: u64) -> [u32; 2] {
+    [key as u32, (key >> 32) as u32]
+}
+
+/// `enum owner`.
+fn owner_of(number: u32) -> Owner {
+    [Owner::Receiving, Owner::Sending, Owner::Elsewhere]
+        .get(number as usize)
+        .copied()
+        .unwrap_or(Owner::Stranger)
+}
+
+/// Starts or ends counting, in all programs at once.
+pub(super) fn set_open(programs: &mut Ebpf, is_open: bool) -> Result<(), MapError> {
+    let map = programs.map_mut(".bss").expect("the programs have it");
+    let mut window = [0; 9];
+    window[0] = u64::from(is_open);
+    Array::<_, [u64; 9]>::try_from(map)?.set(0, window, 0)
+}
+
+/// Names processes whose calls count.
+pub(super) fn add_targets(programs: &mut Ebpf, processes: &[u32]) -> Result<(), MapError> {
+    let map = programs.map_mut("targets").expect("the programs have it");
+    let mut map = HashMap::<_, u32, u64>::try_from(map)?;
+    processes.iter().try_for_each(|process| map.insert(process, 1, 0))
+}
+
+/// A thread that is inside a call when the window opens.
+pub(super) struct Inside {
+    pub id: u32,
+    /// Of the call.
+    pub kind: u8,
+    /// How long it has been ready, of all its life.
+    pub run_delay: Duration,
+}
+
+/// Notes threads that are inside a call already: theirs is asleep since `now_ns`, on a socket that is not known yet.
+pub(super) fn add_waiting(programs: &mut Ebpf, threads: &[Inside], now_ns: u64) -> Result<(), MapError> {
+    let map = programs.map_mut("threads").expect("the programs have it");
+    let mut map = HashMap::<_, u32, Thread>::try_from(map)?;
+    threads.iter().try_for_each(|Inside { id, kind, run_delay }| {
+        let run_delay_ns = u64::try_from(run_delay.as_nanos()).unwrap_or(u64::MAX);
+        let thread = [u64::from(*kind), now_ns, 0, 0, 0, 0, run_delay_ns, now_ns, 0, 0, 0, 0, 1, 0, 0, 0];
+        map.insert(id, thread, 0)
+    })
+}
+
+/// Whether it is in a call.
+pub(super) fn is_inside(thread: &Thread) -> bool {
+    thread[0] != 0
+}
+
+/// What of a call that is not over yet lies before `now_ns`, where the thread has been ready for so long, of all its life: its kind, the time
+/// inside, asleep and ready; nothing if it is over, or of a socket that is not known to be the target's.
+pub(super) fn unfinished(thread: &Thread, now_ns: u64, run_delay: Duration) -> Option<(u8, [Duration; 3])> {
+    let [kind, start_ns, socket, _, _, off_sum_ns, run_delay_ns, off_ns, ..] = *thread;
+    let kind = u8::try_from(kind & calls::KIND).expect("four bits");
+    if kind == 0 || (socket == 0 && kind != calls::POLL) {
+        return None;
+    }
+    let since = |then_ns: u64| Duration::from_nanos(now_ns.saturating_sub(then_ns));
+    let off = Duration::from_nanos(off_sum_ns) + if off_ns == 0 { Duration::ZERO } else { since(off_ns) };
+    let ready = run_delay.saturating_sub(Duration::from_nanos(run_delay_ns)).min(off);
+    Some((kind, [since(start_ns), off - ready, ready]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_call_that_goes_on_counts_up_to_now() {
+        let thread = |off_ns| [1, 100, 7, 0, 0, 11, 50, off_ns, 0, 0, 0, 0, 0, 0, 0, 0];
+        let at = |off_ns, ready_ns| {
+            let found = unfinished(&thread(off_ns), 1000, Duration::from_nanos(ready_ns));
+            found.unwrap().1.map(|time| time.as_nanos())
+        };
+        assert_eq!(at(0, 56), [900, 5, 6], "on a processor");
+        assert_eq!(at(400, 56), [900, 605, 6], "off it");
+        assert_eq!(at(0, 90), [900, 0, 11], "no longer than it was off");
+        assert_eq!(at(0, 0), [900, 11, 0], "a kernel that does not tell");
+        assert_eq!(unfinished(&[0; 16], 1000, Duration::ZERO), None);
+        let pipe = [1, 100, 0, 0, 0, 0, 0, 100, 0, 0, 0, 0, 1, 0, 0, 0];
+        assert_eq!(unfinished(&pipe, 1000, Duration::ZERO), None, "perhaps a pipe");
+    }
+
+    #[test]
+    fn counters_of_a_connection_are_since_its_first_call() {
+        let mut tcp = Tcp::default();
+        add_open(&mut tcp, &[6, 10, 20, 30, 1, 15, 28, 39, 3, 50, 9, 600, 3, 4096, 1, 0, 1]);
+        add_open(&mut tcp, &[17, 0, 0, 0, 0, 0, 0, 0, 0, 8, 0, 0, 0, 4096, 0, 0, 1]);
+        add_open(&mut tcp, &[6, 0, 0, 0, 0, 9, 9, 9, 9, 9, 9, 9, 9, 9999, 0, 0, 0]); // not the target's
+        let segments = [tcp.segments_in, tcp.segments_out, tcp.data_segments_out, tcp.retransmits];
+        assert_eq!((tcp.sockets, segments), (1, [5, 8, 9, 2]));
+        assert_eq!((tcp.packets_in, tcp.packets_in_backlog, tcp.window_sum_bytes), (50, 9, 600));
+        assert!(tcp.receive_buffer_fixed && tcp.receive_buffer_bytes == 4096);
+    }
+}

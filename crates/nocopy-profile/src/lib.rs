@@ -1,0 +1,125 @@
+//! `nocopy profile`: where the time and the copies of network calls go.
+
+// Read by the crates of this workspace alone: what a name does not say, a comment does.
+#![allow(missing_docs)]
+
+mod advice;
+mod arguments;
+mod check;
+mod command;
+mod error;
+mod figures;
+mod instrument;
+mod measured;
+mod place;
+mod report;
+#[cfg(test)]
+mod specimen;
+mod sum;
+pub mod sweep;
+mod symbols;
+mod target;
+mod tasks;
+
+use std::ffi::OsString;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+pub use arguments::{ProfileArguments, ProfileCommand, SweepArguments};
+use command::Command;
+pub use error::Error as Failure;
+use error::Error;
+pub use instrument::SAMPLES_PER_SECOND;
+use instrument::{CAPABILITIES, Instrument, Kernel};
+use nocopy_report::Interrupt;
+use nocopy_report::{Outcome, capability, print};
+use report::Report;
+use target::Targets;
+
+/// Where neither a time nor a command is given.
+const DURATION: Duration = Duration::from_secs(5);
+
+/// How often to look whether the window is to end.
+const LOOK: Duration = Duration::from_millis(20);
+
+pub fn run(arguments: &ProfileArguments) -> Result<Outcome, Failure> {
+    match &arguments.other {
+        Some(ProfileCommand::Sweep(sweep)) => sweep::run(sweep),
+        None => watch(arguments),
+    }
+}
+
+fn watch(arguments: &ProfileArguments) -> Result<Outcome, Failure> {
+    let interrupt = Interrupt::listen()?;
+    // Before capabilities are given up: the command keeps those it would have had.
+    let mut command = match &*arguments.command {
+        [] => None,
+        words => Some(Command::start(words, arguments.json)?),
+    };
+    capability::drop_all_but(CAPABILITIES)?;
+    let targets = targets(arguments, command.as_ref())?;
+    let kernel = Kernel::read()?;
+    let instrument = Instrument::attach(&kernel, &targets, arguments.frequency)?;
+    print::say(format_args!("nocopy: profiling {}", words(arguments)));
+    if let Some(command) = &mut command {
+        command.release()?;
+    }
+    let duration = arguments.duration.or(command.is_none().then_some(DURATION));
+    wait(duration, command.as_ref(), &interrupt);
+    let measured = instrument.read()?;
+    let report = Report::of(words(arguments), &measured);
+    let text = if arguments.json { report.json() } else { report.text() };
+    // Before the end of the command, for which nobody may want to wait.
+    let outcome = print::summary::<Error>(&text, false, None, report.outcome())?;
+    if let Some(command) = command {
+        print::say(format_args!("nocopy: the command ended with {}", command.end()?));
+    }
+    Ok(outcome)
+}
+
+/// Whose traffic it is.
+fn words(arguments: &ProfileArguments) -> String {
+    let ProfileArguments { pid, port, comm, command, .. } = arguments;
+    let command: Vec<_> = command.iter().map(|word| word.to_string_lossy()).collect();
+    let words = [
+        (!pid.is_empty()).then(|| format!("process {}", list(pid))),
+        (!comm.is_empty()).then(|| comm.join(", ")),
+        (!command.is_empty()).then(|| command.join(" ")),
+        (!port.is_empty()).then(|| format!("port {}", list(port))),
+    ];
+    words.into_iter().flatten().collect::<Vec<_>>().join(", ")
+}
+
+fn list(numbers: &[impl ToString]) -> String {
+    numbers.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+}
+
+/// Part of `profile`: the process that becomes the command.
+pub fn start(words: &[OsString]) -> Result<Outcome, Failure> {
+    command::become_command(words)
+}
+
+fn targets(arguments: &ProfileArguments, command: Option<&Command>) -> Result<Targets, Error> {
+    let mut processes = arguments.pid.clone();
+    for name in &arguments.comm {
+        processes.extend(target::processes_called(name)?);
+    }
+    processes.extend(command.map(Command::id));
+    Ok(Targets { processes, ports: arguments.port.clone() })
+}
+
+/// Until the time is over, the command has ended, or the user has asked for the end.
+fn wait(duration: Option<Duration>, command: Option<&Command>, interrupt: &Interrupt) {
+    let start = Instant::now();
+    while !interrupt.came() {
+        let left = duration.map_or(LOOK, |duration| duration.saturating_sub(start.elapsed()));
+        if left.is_zero() {
+            return;
+        }
+        match command {
+            Some(command) if command.has_ended_within(left.min(LOOK)) => return,
+            Some(_) => {}
+            None => sleep(left.min(LOOK)),
+        }
+    }
+}

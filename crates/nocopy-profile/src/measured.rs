@@ -1,0 +1,167 @@
+//! What one window of profiling found: counts by tracepoints, time by samples and by the scheduler. Nothing is judged here.
+
+use std::time::Duration;
+
+/// Everything found of a target in one window.
+#[derive(Debug, Clone, Default)]
+pub struct Measured {
+    pub elapsed: Duration,
+    pub tasks: Tasks,
+    pub sampling: Sampling,
+    pub stacks: Vec<Stack>,
+    pub receives: Calls,
+    pub sends: Calls,
+    /// `poll`, `select`, `epoll_wait`: calls that wait for a socket without moving bytes. Their `bytes` are 0.
+    pub polls: Calls,
+    pub copied: Copied,
+    /// Of the target's TCP sockets, all together.
+    pub tcp: Tcp,
+    /// Packets that came up to the target's TCP sockets, after GRO, and datagrams that it took.
+    pub delivered_packets: u64,
+    /// Packets that the machine's receive softirq handled meanwhile, after GRO, whosever they were (`/proc/net/softnet_stat`).
+    pub machine_packets: u64,
+    pub drops: Vec<Drops>,
+    pub own_cost: OwnCost,
+    /// What this machine does not tell: its figures above are 0 and mean nothing.
+    pub absent: Vec<Absent>,
+}
+
+/// Something that could not be found out here.
+#[derive(Debug, Clone)]
+pub struct Absent {
+    pub what: &'static str,
+    /// In the kernel's words, or why it has none.
+    pub why: String,
+}
+
+/// What is absent before Linux 6.3, which has no tracepoint for it.
+pub(crate) const RECEIVED_BY_SOCKET: &str =
+    "bytes received as the socket layer counts them, and what was only peeked at; of UDP all";
+pub(crate) const SENT_BY_SOCKET: &str = "bytes sent as the socket layer counts them; by sendmmsg all";
+
+/// The target's threads.
+#[derive(Debug, Clone, Default)]
+pub struct Tasks {
+    pub threads: u32,
+    /// Processor time as the kernel books it, of all threads together.
+    pub user: Duration,
+    pub system: Duration,
+    /// How often they left a processor, whether they waited or were put off.
+    pub switches: u64,
+}
+
+/// How time was sampled.
+#[derive(Debug, Clone, Default)]
+pub struct Sampling {
+    pub period: Duration,
+    /// Samples that belong to the target or to the kernel's receive softirq.
+    pub taken: u64,
+    /// How often the clocks of all processors came, and how often they should have: that of a virtual machine stands still while the machine
+    /// does.
+    pub ticks: u64,
+    pub ticks_due: u64,
+    /// Of the samples, the ones whose stack could not be kept.
+    pub without_stack: u64,
+}
+
+/// Whose time a sample is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Owner {
+    /// A thread of the target, inside a receiving call.
+    Receiving,
+    /// A thread of the target, inside a sending call.
+    Sending,
+    /// A thread of the target, anywhere else.
+    Elsewhere,
+    /// Another task, or none: counts only where the stack is in an interrupt or a softirq.
+    Stranger,
+}
+
+/// Equal samples.
+#[derive(Debug, Clone)]
+pub struct Stack {
+    pub owner: Owner,
+    /// Names of the kernel's functions, innermost first; empty in user space.
+    pub functions: Vec<String>,
+    pub samples: u64,
+}
+
+/// System calls of one kind on the target's sockets.
+#[derive(Debug, Clone, Default)]
+pub struct Calls {
+    pub count: u64,
+    pub bytes: u64,
+    /// Bytes moved as the socket layer says (`sock:sock_recv_length`, `sock:sock_send_length`): the other witness of `bytes`.
+    pub socket_bytes: u64,
+    /// From entry to return.
+    pub inside: Duration,
+    /// Of that, off the processor because the call waited.
+    pub asleep: Duration,
+    /// Of that, off the processor though ready, because another task ran.
+    pub ready: Duration,
+    /// Of TCP receives: what lay in the receive queue at entry, in bytes, summed over `depth_count` calls, and the largest.
+    pub depth_sum_bytes: u64,
+    pub depth_max_bytes: u64,
+    pub depth_count: u64,
+    /// Of TCP receives: bytes that already lay there at entry, and bytes the call waited for.
+    pub queued_bytes: u64,
+    pub waited_bytes: u64,
+}
+
+/// Bytes counted at the copy itself, not at the call.
+#[derive(Debug, Clone, Default)]
+pub struct Copied {
+    /// `skb:skb_copy_datagram_iovec` by the target's threads. UDP does not fire it.
+    pub to_user_bytes: u64,
+    /// Received by UDP (`sock:sock_recv_length`): each of them copied once, which no tracepoint shows.
+    pub udp_bytes: u64,
+    /// Given by reference instead of copied: mapped (`TCP_ZEROCOPY_RECEIVE`) or spliced into a pipe.
+    pub mapped_bytes: u64,
+    /// Of `to_user_bytes`: by calls that left them in the queue (`MSG_PEEK`), which are no bytes received.
+    pub peeked_bytes: u64,
+    /// Received by TCP and neither copied nor mapped, because the call said so (`MSG_TRUNC`).
+    pub discarded_bytes: u64,
+}
+
+/// TCP's own counters over the window, summed over the target's sockets.
+#[derive(Debug, Clone, Default)]
+pub struct Tcp {
+    pub sockets: u32,
+    /// Segments as they were on the wire, with payload or without (`segs_in`).
+    pub segments_in: u64,
+    /// Packets that came up to TCP: several segments each after GRO (`tcp:tcp_probe`).
+    pub packets_in: u64,
+    /// Of those, the ones handled by a process that let go of the socket (backlog), not in softirq.
+    pub packets_in_backlog: u64,
+    pub segments_out: u64,
+    pub data_segments_out: u64,
+    pub retransmits: u64,
+    /// Summed over `window_count` packets.
+    pub window_sum_bytes: u64,
+    pub window_count: u64,
+    /// The largest `SO_RCVBUF` of the sockets, and whether the kernel may still raise it.
+    pub receive_buffer_bytes: u64,
+    pub receive_buffer_fixed: bool,
+    /// Their segments are not in this, nor all of their packets: there were more at a time than there is room for accounts.
+    pub lost_sockets: u64,
+}
+
+/// Packets thrown away for one reason (`skb:kfree_skb`).
+#[derive(Debug, Clone)]
+pub struct Drops {
+    /// As the kernel names it.
+    pub reason: String,
+    pub packets: u64,
+    /// Of a socket of the target; else of anybody on this machine.
+    pub of_target: bool,
+}
+
+/// What measuring itself took.
+#[derive(Debug, Clone, Default)]
+pub struct OwnCost {
+    /// In the BPF programs, on all processors, over the window.
+    pub programs: Duration,
+    pub program_runs: u64,
+    /// What could not be counted because a map was full.
+    pub lost_events: u64,
+}

@@ -1,0 +1,299 @@
+//! Where a sample was taken, by the names of the functions on its kernel stack.
+
+mod functions;
+
+use serde::{Deserialize, Serialize};
+
+use super::measured::Owner;
+use functions::Role;
+
+/// A part of the way of a packet, or of the call that waits for it. In the order in which they are printed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Place {
+    Interrupt,
+    Driver,
+    SoftirqReceive,
+    SoftirqSend,
+    CallReceive,
+    CallSend,
+    CopyToUser,
+    CopyFromUser,
+    SystemCall,
+    Scheduler,
+    PageFault,
+    Program,
+    Measuring,
+    Other,
+}
+
+impl Place {
+    pub const ALL: [Self; 14] = [
+        Self::Interrupt,
+        Self::Driver,
+        Self::SoftirqReceive,
+        Self::SoftirqSend,
+        Self::CallReceive,
+        Self::CallSend,
+        Self::CopyToUser,
+        Self::CopyFromUser,
+        Self::SystemCall,
+        Self::Scheduler,
+        Self::PageFault,
+        Self::Program,
+        Self::Measuring,
+        Self::Other,
+    ];
+
+    /// As the head of a column.
+    pub fn short_words(self) -> &'static str {
+        match self {
+            Self::Interrupt => "interrupt",
+            Self::Driver => "driver",
+            Self::SoftirqReceive => "softirq rx",
+            Self::SoftirqSend => "softirq tx",
+            Self::CallReceive => "call rx",
+            Self::CallSend => "call tx",
+            Self::CopyToUser => "to user",
+            Self::CopyFromUser => "from user",
+            Self::SystemCall => "entry",
+            Self::Scheduler => "scheduler",
+            Self::PageFault => "fault",
+            Self::Program => "program",
+            Self::Measuring => "measuring",
+            Self::Other => "rest",
+        }
+    }
+
+    /// As people read it.
+    pub fn words(self) -> &'static str {
+        match self {
+            Self::Interrupt => "interrupt",
+            Self::Driver => "driver, NAPI, GRO",
+            Self::SoftirqReceive => "softirq: receive",
+            Self::SoftirqSend => "softirq: send (ACKs)",
+            Self::CallReceive => "in the call: receive",
+            Self::CallSend => "in the call: send (ACKs)",
+            Self::CopyToUser => "copy to user",
+            Self::CopyFromUser => "copy from user",
+            Self::SystemCall => "system-call entry",
+            Self::Scheduler => "scheduler, wake-ups",
+            Self::PageFault => "page faults",
+            Self::Program => "the program itself",
+            Self::Measuring => "this measurement",
+            Self::Other => "the rest",
+        }
+    }
+}
+
+/// A sample's place, and whether a softirq or a device's interrupt did it: work for the machine, whoever's stack it lies on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Spot {
+    pub place: Place,
+    pub is_machine: bool,
+}
+
+impl Spot {
+    /// Of a stack, innermost function first. `None`: a stranger's own work, or what has nothing to do with a network.
+    pub(crate) fn of(owner: Owner, functions: &[impl AsRef<str>]) -> Option<Self> {
+        let roles: Vec<_> = functions.iter().map(|name| Role::of(name.as_ref())).collect();
+        // The innermost context decides first: on veth the sender's stack holds the receiver's softirq.
+        let context = roles.iter().position(|role| role.is_some_and(Role::is_context));
+        let (inside, outside) = roles.split_at(context.unwrap_or(roles.len()));
+        // A BPF program whose caller is not seen is one at a tracepoint: elsewhere they are called by what has a name.
+        let is_program = functions.first().is_some_and(|name| name.as_ref().starts_with("bpf_prog_"));
+        let found = inside.iter().flatten().next().copied().or(is_program.then_some(Role::Measuring));
+        let (place, is_machine) = match outside.first().copied().flatten() {
+            // At most a lock that it lets go of.
+            Some(Role::Softirq) if inside.len() <= 1 && found.is_none() => {
+                (Place::Interrupt, !outside.contains(&Some(Role::OtherInterrupt)))
+            }
+            Some(Role::PollThread) if inside.is_empty() => (Place::Driver, true),
+            Some(Role::Softirq | Role::PollThread) => {
+                (in_softirq(found), inside.iter().flatten().any(|role| role.is_of_packets()))
+            }
+            Some(Role::DeviceInterrupt) => (in_interruption(found, Place::Interrupt), true),
+            Some(Role::OtherInterrupt) => (in_interruption(found, Place::Interrupt), false),
+            Some(_) => (in_interruption(found, Place::PageFault), false),
+            None if functions.is_empty() => (Place::Program, false),
+            None => (in_process(owner, found, roles[0]), false),
+        };
+        (is_machine || owner != Owner::Stranger).then_some(Self { place, is_machine })
+    }
+}
+
+fn in_softirq(found: Option<Role>) -> Place {
+    match found {
+        Some(Role::Driver) => Place::Driver,
+        Some(Role::Receive) => Place::SoftirqReceive,
+        Some(Role::Send) => Place::SoftirqSend,
+        Some(Role::Scheduler) => Place::Scheduler,
+        Some(Role::Measuring) => Place::Measuring,
+        _ => Place::Other,
+    }
+}
+
+fn in_interruption(found: Option<Role>, usual: Place) -> Place {
+    match found {
+        Some(Role::Scheduler) => Place::Scheduler,
+        Some(Role::Measuring) => Place::Measuring,
+        _ => usual,
+    }
+}
+
+fn in_process(owner: Owner, found: Option<Role>, innermost: Option<Role>) -> Place {
+    match found {
+        Some(Role::Driver) => Place::Driver,
+        Some(Role::Receive) => Place::CallReceive,
+        Some(Role::Send) => Place::CallSend,
+        Some(Role::CopyToUser) => Place::CopyToUser,
+        Some(Role::CopyFromUser) => Place::CopyFromUser,
+        Some(Role::Scheduler) => Place::Scheduler,
+        Some(Role::Measuring) => Place::Measuring,
+        Some(Role::Poll) => Place::SystemCall,
+        // What other calls do deeper in the kernel is not what it takes to enter it.
+        Some(Role::Call | Role::Entry) if owner != Owner::Elsewhere || found == innermost => {
+            Place::SystemCall
+        }
+        _ => Place::Other,
+    }
+}
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Stacks of Linux 6.18 under `perf record -e cpu-clock -a -g` while `nocopy bench` ran its TCP and UDP workloads; a line each:
+    /// owner, place, `machine` where it is the machine's work, and the functions, innermost first. Each was judged by eye.
+    const REAL: &str = include_str!("stacks.txt");
+
+    fn owner(word: &str) -> Owner {
+        match word {
+            "receiving" => Owner::Receiving,
+            "sending" => Owner::Sending,
+            "elsewhere" => Owner::Elsewhere,
+            "stranger" => Owner::Stranger,
+            _ => panic!("{word}"),
+        }
+    }
+
+    fn real() -> impl Iterator<Item = (Owner, String, Vec<&'static str>)> {
+        REAL.lines().map(|line| {
+            let (said, stack) = line.split_once(':').unwrap();
+            let (who, place) = said.split_once(' ').unwrap();
+            let functions = stack.trim().split(';').filter(|name| !name.is_empty()).collect();
+            (owner(who), place.to_owned(), functions)
+        })
+    }
+
+    fn words(spot: Option<Spot>) -> String {
+        let Some(Spot { place, is_machine }) = spot else { return "-".into() };
+        let name = serde_json::to_value(place).unwrap().as_str().unwrap().to_owned();
+        if is_machine { name + " machine" } else { name }
+    }
+
+    fn place(owner: Owner, stack: &str) -> String {
+        words(Spot::of(owner, &stack.split(' ').collect::<Vec<_>>()))
+    }
+
+    #[test]
+    fn stacks_of_this_kernel_are_where_they_belong() {
+        let mut count = 0;
+        for (owner, expected, functions) in real() {
+            assert_eq!(words(Spot::of(owner, &functions)), expected, "{owner:?} {functions:?}");
+            count += 1;
+        }
+        assert!(count > 70, "{count}");
+    }
+
+    #[test]
+    fn other_kernels_have_other_names() {
+        for (owner, stack, expected) in [
+            // 6.1
+            (
+                Owner::Stranger,
+                "tcp_ack tcp_rcv_established tcp_v4_do_rcv __do_softirq do_softirq.part.0",
+                "softirq-receive machine",
+            ),
+            (Owner::Receiving, "copyout _copy_to_iter __skb_datagram_iter tcp_recvmsg", "copy-to-user"),
+            (
+                Owner::Stranger,
+                "igb_clean_rx_irq igb_poll __napi_poll net_rx_action __do_softirq",
+                "driver machine",
+            ),
+            (Owner::Receiving, "__tcp_cleanup_rbuf.constprop.0 tcp_recvmsg_locked.isra.0", "call-receive"),
+            (Owner::Receiving, "__fget_light sockfd_lookup_light.cold __sys_recvfrom", "system-call"),
+            // 7.x
+            (
+                Owner::Stranger,
+                "skb_gro_receive gro_receive_skb virtnet_poll __napi_poll handle_softirqs",
+                "driver machine",
+            ),
+            (
+                Owner::Stranger,
+                "virtnet_poll __napi_poll napi_threaded_poll_loop napi_threaded_poll kthread",
+                "driver machine",
+            ),
+            // Whose time it is decides what a tick, a timer and a call of another kind are.
+            (Owner::Stranger, "try_to_wake_up process_timeout run_timer_softirq handle_softirqs", "-"),
+            (Owner::Stranger, "rcu_do_batch rcu_core handle_softirqs", "-"),
+            (Owner::Elsewhere, "rcu_do_batch rcu_core handle_softirqs", "other"),
+            (Owner::Elsewhere, "ext4_file_write_iter vfs_write ksys_write do_syscall_64", "other"),
+            (Owner::Elsewhere, "do_syscall_64 entry_SYSCALL_64_after_hwframe", "system-call"),
+            (Owner::Elsewhere, "_raw_read_lock ep_poll do_epoll_wait do_syscall_64", "system-call"),
+            (
+                Owner::Receiving,
+                "bpf_prog_1234_enter bpf_trace_run2 __bpf_trace_sys_enter do_syscall_64",
+                "measuring",
+            ),
+            (Owner::Sending, "bpf_prog_ea3287d6e2c25ace_tcp_probe", "measuring"),
+            (
+                Owner::Stranger,
+                "bpf_prog_1_xdp veth_xdp_rcv veth_poll __napi_poll handle_softirqs",
+                "driver machine",
+            ),
+        ] {
+            assert_eq!(place(owner, stack), expected, "{stack}");
+        }
+    }
+
+    #[test]
+    fn every_place_has_one_name() {
+        let names: std::collections::HashSet<_> = Place::ALL.iter().map(|place| place.words()).collect();
+        assert_eq!(names.len(), Place::ALL.len());
+        assert!(Place::ALL.is_sorted());
+    }
+
+    proptest! {
+        /// Who called the softirq, or was interrupted, says nothing about what it does.
+        #[test]
+        fn the_innermost_context_decides(index in 0_usize..1000, outer in 0_usize..1000) {
+            let all: Vec<_> = real().filter(|(.., functions)| !functions.is_empty()).collect();
+            let (owner, _, functions) = &all[index % all.len()];
+            prop_assume!(functions.iter().any(|name| Role::of(name).is_some_and(Role::is_context)));
+            let below = &all[outer % all.len()].2;
+            let is_timed = |names: &[&str]| names.iter().any(|name| Role::of(name) == Some(Role::OtherInterrupt));
+            prop_assume!(is_timed(functions) || !is_timed(below));
+            let both: Vec<_> = functions.iter().chain(below).collect();
+            prop_assert_eq!(Spot::of(*owner, &both), Spot::of(*owner, functions));
+        }
+
+        /// A variant that the compiler made is the function itself.
+        #[test]
+        fn suffixes_do_not_matter(index in 0_usize..1000, suffix in "\\.(isra|constprop|part|cold)(\\.[0-9])?") {
+            let all: Vec<_> = real().collect();
+            let (owner, _, functions) = &all[index % all.len()];
+            let named: Vec<_> = functions.iter().map(|name| format!("{name}{suffix}")).collect();
+            prop_assert_eq!(Spot::of(*owner, &named), Spot::of(*owner, functions));
+        }
+
+        /// No name makes it stumble, and the target's own samples always have a place.
+        #[test]
+        fn every_sample_of_the_target_has_a_place(functions in prop::collection::vec("[a-z_.]{0,12}", 0..9)) {
+            for owner in [Owner::Receiving, Owner::Sending, Owner::Elsewhere] {
+                prop_assert!(Spot::of(owner, &functions).is_some());
+            }
+        }
+    }
+}

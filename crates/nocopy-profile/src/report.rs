@@ -1,0 +1,343 @@
+//! What is told of one window: the JSON schema `nocopy.profile/1` (docs/profile.md), and tables for a reader.
+
+use std::fmt::Write as _;
+
+use serde::{Deserialize, Serialize};
+
+use super::advice::{self, Advice};
+use super::check::{self, Check};
+use super::figures::{CallKind, Figures, LATE_SECONDS, PlaceTime, Time};
+use super::measured::Measured;
+use super::place::Place;
+use nocopy_report::Outcome;
+use nocopy_report::machine;
+use nocopy_report::quantity::short;
+use nocopy_report::result::Machine;
+use nocopy_report::table::Table;
+
+/// Changes when a field changes its meaning or goes.
+const SCHEMA: &str = "nocopy.profile/1";
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Report {
+    pub schema: String,
+    pub machine: Machine,
+    /// Whose traffic it is, in words.
+    pub target: String,
+    #[serde(flatten)]
+    pub figures: Figures,
+    pub checks: Vec<Check>,
+    pub advice: Vec<Advice>,
+    /// What could not be measured here, and why.
+    pub notes: Vec<String>,
+}
+
+impl Report {
+    pub(crate) fn of(target: String, measured: &Measured) -> Self {
+        let figures = Figures::of(measured);
+        let absent =
+            measured.absent.iter().map(|absent| format!("{}: not told: {}", absent.what, absent.why));
+        Self {
+            schema: SCHEMA.into(),
+            machine: machine::describe("as it is".into()),
+            target,
+            checks: check::all(measured, &figures),
+            advice: advice::all(measured, &figures),
+            figures,
+            notes: absent.collect(),
+        }
+    }
+
+    /// Negative if nothing was moved, or witnesses do not agree.
+    pub(crate) fn outcome(&self) -> Outcome {
+        let is_silent = self.figures.received_bytes + self.figures.sent_bytes == 0;
+        match is_silent || self.checks.iter().any(|check| !check.passed) {
+            true => Outcome::Negative,
+            false => Outcome::Positive,
+        }
+    }
+
+    pub(crate) fn json(&self) -> String {
+        serde_json::to_string_pretty(self).expect("numbers and strings are JSON") + "\n"
+    }
+
+    pub(crate) fn text(&self) -> String {
+        let mut text = self.headline();
+        for part in [
+            time_table(&self.figures.time),
+            calls_table(&self.figures),
+            self.facts(),
+            list("check", self.checks.iter().map(Check::words)),
+            list("advice", self.advice.iter().map(|piece| format!("{} ({})", piece.text, piece.evidence))),
+            list("note", self.notes.iter().cloned()),
+            list("machine", [self.machine.line()]),
+        ] {
+            if !part.is_empty() {
+                let _ = write!(text, "\n{part}");
+            }
+        }
+        text
+    }
+
+    fn headline(&self) -> String {
+        let Figures { seconds, threads, received_bytes, sent_bytes, .. } = &self.figures;
+        let bytes = |word: &str, bytes: u64| {
+            let gbit_per_s = bytes as f64 * 8e-9 / seconds.max(f64::MIN_POSITIVE);
+            format!(" · {word} {}B ({gbit_per_s:.2} Gbit/s)", spaced(short(bytes as f64)))
+        };
+        let both = bytes("received", *received_bytes) + &bytes("sent", *sent_bytes);
+        format!("{} · {seconds:.3} s · {threads} threads{both}\n", self.target)
+    }
+
+    fn facts(&self) -> String {
+        let figures = &self.figures;
+        let mut facts = Vec::new();
+        let mut add = |name: &str, said: Option<String>| {
+            if let Some(said) = said {
+                facts.push(vec![name.to_owned(), said]);
+            }
+        };
+        add("processor time", Some(processor_time(&figures.time)));
+        add("softirqs", Some(softirqs(&figures.time)));
+        add("copies", copies(figures));
+        for copy in &figures.copies.others {
+            add("", Some(format!("{}: {} ({} samples)", copy.function, copy.what, copy.samples)));
+        }
+        add("receive queue", queue(figures));
+        add("tcp", tcp(figures));
+        for drops in &figures.drops {
+            let whose = if drops.of_target { "of its sockets" } else { "of anybody on this machine" };
+            add("dropped", Some(format!("{} packets, {}, {whose}", drops.packets, drops.reason)));
+        }
+        add("own cost", Some(own_cost(figures)));
+        Table::new(&[], 0..0, facts).text()
+    }
+}
+
+fn time_table(time: &Time) -> String {
+    let mut rows = Vec::new();
+    for place in &time.places {
+        let PlaceTime { seconds, error_seconds, share, us_per_mb, .. } = place;
+        rows.push(vec![
+            place.place.words().to_owned(),
+            format!("{seconds:.3}"),
+            format!("{error_seconds:.3}"),
+            format!("{:.1} %", 100.0 * share),
+            optional(*us_per_mb, 2),
+            functions(place),
+        ]);
+    }
+    let sum: f64 = time.places.iter().map(|place| place.seconds).sum();
+    let sum_per_mb = time.places.iter().filter_map(|place| place.us_per_mb).reduce(|sum, more| sum + more);
+    rows.push(vec![
+        "together".into(),
+        format!("{sum:.3}"),
+        String::new(),
+        String::new(),
+        optional(sum_per_mb, 2),
+    ]);
+    let missed = (time.booked_seconds - time.sampled_seconds).max(0.0);
+    rows.push(vec!["missed by samples".into(), format!("{missed:.3}")]);
+    for (name, off) in [("asleep in calls", time.asleep), ("ready, not running", time.ready)] {
+        let seconds = format!("{:.3}", off.seconds);
+        rows.push(vec![name.into(), seconds, String::new(), String::new(), optional(off.us_per_mb, 2)]);
+    }
+    Table::new(&["place", "seconds", "±", "share", "us/MB", "functions"], 1..5, rows).text()
+}
+
+/// Where most of it is; of the rest all that are known, so that nothing hides in it.
+fn functions(place: &PlaceTime) -> String {
+    let count = if place.place == Place::Other { usize::MAX } else { 2 };
+    let percent = |samples: u64| 100.0 * samples as f64 / place.samples.max(1) as f64;
+    let named = place.functions.iter().take(count);
+    let words = named.map(|function| format!("{} {:.0} %", function.name, percent(function.samples)));
+    words.collect::<Vec<_>>().join(", ")
+}
+
+fn calls_table(figures: &Figures) -> String {
+    if figures.calls.is_empty() {
+        return String::new();
+    }
+    let mut rows = Vec::new();
+    for calls in &figures.calls {
+        let name = match calls.kind {
+            CallKind::Receive => "receive",
+            CallKind::Send => "send",
+            CallKind::Poll => "poll",
+        };
+        rows.push(vec![
+            name.to_owned(),
+            calls.count.to_string(),
+            short(calls.bytes_per_call.round()),
+            format!("{:.2}", calls.us_per_call),
+            optional(calls.calls_per_mb, 1),
+            format!("{:.3}", calls.inside_seconds),
+            format!("{:.3}", calls.asleep_seconds),
+        ]);
+    }
+    Table::new(&["calls", "count", "bytes each", "us each", "per MB", "s inside", "s asleep"], 1..7, rows)
+        .text()
+}
+
+fn processor_time(time: &Time) -> String {
+    let Time { sampled_seconds, booked_seconds, error_seconds, switches, period_us, samples, .. } = time;
+    let may_miss = time.late_seconds + time.still_seconds;
+    let without = match time.samples_without_stack {
+        0 => String::new(),
+        count => format!(", {count} without a stack"),
+    };
+    format!(
+        "{sampled_seconds:.3} s of its threads by samples ± {error_seconds:.3}, {booked_seconds:.3} as booked; samples may \
+         miss {may_miss:.3}, up to {:.0} us of each of {switches} turns on a processor ({samples} samples, one each \
+         {period_us:.0} us{without})",
+        1e6 * LATE_SECONDS
+    )
+}
+
+fn softirqs(time: &Time) -> String {
+    format!(
+        "{:.3} s with device interrupts on all processors; booked here: {:.1} %, its share of the machine's packets",
+        time.machine_seconds,
+        100.0 * time.machine_share
+    )
+}
+
+fn copies(figures: &Figures) -> Option<String> {
+    let received = figures.copies.received.as_ref().map(|received| {
+        let bytes = [
+            ("by TCP's receives", received.tcp_bytes),
+            ("by UDP's", received.udp_bytes),
+            ("mapped, not copied", received.mapped_bytes),
+            ("only peeked at", received.peeked_bytes),
+            ("discarded", received.discarded_bytes),
+        ];
+        let bytes = bytes.into_iter().filter(|(_, bytes)| *bytes > 0);
+        let words: Vec<_> =
+            bytes.map(|(what, bytes)| format!("{}B {what}", spaced(short(bytes as f64)))).collect();
+        format!("{:.2} a byte received ({})", received.per_byte, words.join(", "))
+    });
+    let sent = figures.copies.sent.as_ref().map(|sent| {
+        let seen =
+            format!("{} of {} samples inside the calls are in the copy", sent.copying_samples, sent.samples);
+        match sent.per_byte {
+            Some(per_byte) => format!("{per_byte:.2} a byte sent (inferred: {seen})"),
+            None => format!("unknown of bytes sent ({seen})"),
+        }
+    });
+    let words: Vec<_> = [received, sent].into_iter().flatten().collect();
+    (!words.is_empty()).then(|| words.join("; "))
+}
+
+fn queue(figures: &Figures) -> Option<String> {
+    let queue = figures.queue.as_ref()?;
+    Some(format!(
+        "{}B when a receive begins, {}B at most; {:.1} % of the bytes lay ready, the others were waited for",
+        spaced(short(queue.depth_mean_bytes.round())),
+        spaced(short(queue.depth_max_bytes as f64)),
+        100.0 * queue.queued_share
+    ))
+}
+
+fn tcp(figures: &Figures) -> Option<String> {
+    let tcp = figures.tcp.as_ref()?;
+    let mut said = format!("{} sockets, {} segments in", tcp.sockets, short(tcp.segments_in as f64));
+    let mut add = |what: Option<String>| {
+        if let Some(what) = what {
+            let _ = write!(said, ", {what}");
+        }
+    };
+    add(tcp.segments_per_packet.map(|joined| format!("{joined:.1} a packet")));
+    add(tcp.backlog_share.map(|share| format!("{:.1} % of packets by the backlog", 100.0 * share)));
+    add(tcp.acks_per_segment.map(|acks| format!("{acks:.3} ACKs a segment")));
+    add(tcp.window_mean_bytes.map(|bytes| format!("window {}B on average", spaced(short(bytes.round())))));
+    let fixed = if tcp.receive_buffer_fixed { "fixed" } else { "the kernel's choice" };
+    add(Some(format!("receive buffer {}B, {fixed}", spaced(short(tcp.receive_buffer_bytes as f64)))));
+    add((tcp.retransmits > 0).then(|| format!("{} retransmits", tcp.retransmits)));
+    add((tcp.lost_sockets > 0).then(|| {
+        format!(
+            "{} sockets lost, not or not wholly in these figures: there is room for 16,384 at a time",
+            tcp.lost_sockets
+        )
+    }));
+    Some(said)
+}
+
+fn own_cost(figures: &Figures) -> String {
+    let own = &figures.own_cost;
+    let share = own.share.map(|share| format!(", {:.1} % of its processor time", 100.0 * share));
+    let lost = match own.lost_events {
+        0 => String::new(),
+        count => format!(", {count} events lost: the counts are too low"),
+    };
+    format!(
+        "{:.3} s in this measurement's programs{}, {} runs{lost}",
+        own.seconds,
+        share.unwrap_or_default(),
+        short(own.program_runs as f64)
+    )
+}
+
+fn list(name: &str, lines: impl IntoIterator<Item = String>) -> String {
+    lines.into_iter().fold(String::new(), |text, line| format!("{text}{name}: {line}\n"))
+}
+
+pub(crate) fn optional(value: Option<f64>, digits: usize) -> String {
+    value.map_or_else(|| "–".into(), |value| format!("{value:.digits$}"))
+}
+
+/// A number with a space before its unit, if its prefix has brought none.
+fn spaced(number: String) -> String {
+    if number.contains(' ') { number } else { number + " " }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::measured::{Absent, Owner};
+    use crate::specimen::{bulk_receive, stack};
+
+    fn report(measured: &Measured) -> Report {
+        Report::of("process 7 (reader)".into(), measured)
+    }
+
+    #[test]
+    fn json_says_all_and_is_read_back() {
+        let report = report(&bulk_receive());
+        let read: Report = serde_json::from_str(&report.json()).unwrap();
+        assert_eq!(read.checks, report.checks);
+        assert_eq!((read.schema.as_str(), &read.target), (SCHEMA, &report.target));
+        assert_eq!(read.figures.time.places.len(), report.figures.time.places.len());
+        assert!(!report.json().contains("null"));
+    }
+
+    #[test]
+    fn a_reader_sees_every_place_and_what_the_rest_is() {
+        let mut measured = bulk_receive();
+        measured.absent.push(Absent { what: "drops", why: "no tracepoint".into() });
+        measured.stacks.push(stack(Owner::Elsewhere, "ext4_write vfs_write", 100));
+        measured.stacks.push(stack(Owner::Elsewhere, "btrfs_write vfs_write", 50));
+        let text = report(&measured).text();
+        for place in &report(&measured).figures.time.places {
+            assert!(text.contains(place.place.words()), "{text}");
+        }
+        for said in [
+            "ext4_write 67 %, btrfs_write 33 %",
+            "1.00 a byte received",
+            "note: drops: not told: no tracepoint",
+            "advice: ",
+        ] {
+            assert!(text.contains(said), "{said}: {text}");
+        }
+        assert!(text.lines().all(|line| line == line.trim_end()), "{text}");
+    }
+
+    #[test]
+    fn a_contradiction_is_loud() {
+        let mut measured = bulk_receive();
+        assert_eq!(report(&measured).outcome(), Outcome::Positive);
+        measured.copied.to_user_bytes = 5;
+        assert_eq!(report(&measured).outcome(), Outcome::Negative);
+        assert!(report(&measured).text().contains("DO NOT AGREE"));
+        assert_eq!(report(&Measured::default()).outcome(), Outcome::Negative, "nothing was moved");
+    }
+}

@@ -1,0 +1,69 @@
+//! A window as it could have been measured, for tests.
+
+use std::time::Duration;
+
+use super::measured::{Calls, Copied, Measured, OwnCost, Owner, Sampling, Stack, Tasks, Tcp};
+
+pub(crate) fn stack(owner: Owner, functions: &str, samples: u64) -> Stack {
+    let functions = functions.split(' ').filter(|name| !name.is_empty()).map(str::to_owned).collect();
+    Stack { owner, functions, samples }
+}
+
+/// One busy thread that reads 1 GiB in calls of 64 KiB within a second, sampled each 0.5 ms: 1,800 samples of its own.
+pub(crate) fn bulk_receive() -> Measured {
+    let bytes = 1 << 30;
+    let receives = Calls {
+        count: bytes >> 16,
+        bytes,
+        socket_bytes: bytes,
+        inside: Duration::from_millis(850),
+        asleep: Duration::from_millis(50),
+        ready: Duration::from_millis(20),
+        depth_sum_bytes: (bytes >> 16) * 40_000,
+        depth_max_bytes: 90_000,
+        depth_count: bytes >> 16,
+        queued_bytes: bytes / 2,
+        waited_bytes: bytes / 2,
+    };
+    let softirq = "tcp_v4_rcv ip_rcv net_rx_action handle_softirqs __dev_queue_xmit";
+    Measured {
+        elapsed: Duration::from_secs(1),
+        tasks: Tasks {
+            threads: 1,
+            user: Duration::from_millis(100),
+            system: Duration::from_millis(800),
+            switches: 500,
+        },
+        sampling: Sampling {
+            period: Duration::from_micros(500),
+            taken: 2_800,
+            ticks: 4_000,
+            ticks_due: 4_000,
+            without_stack: 0,
+        },
+        stacks: vec![
+            stack(Owner::Receiving, "_copy_to_iter skb_copy_datagram_iter tcp_recvmsg_locked", 1_000),
+            stack(Owner::Receiving, "tcp_recvmsg_locked tcp_recvmsg", 400),
+            stack(Owner::Receiving, "do_syscall_64", 200),
+            stack(Owner::Elsewhere, "", 200),
+            stack(Owner::Stranger, softirq, 1_000),
+        ],
+        copied: Copied { to_user_bytes: receives.bytes, ..Copied::default() },
+        receives,
+        tcp: Tcp {
+            sockets: 1,
+            segments_in: bytes / 1_448,
+            packets_in: bytes / 65_160,
+            packets_in_backlog: bytes / 651_600,
+            segments_out: 8_000,
+            window_sum_bytes: 3_000_000 * 16_000,
+            window_count: 16_000,
+            receive_buffer_bytes: 131_072,
+            ..Tcp::default()
+        },
+        delivered_packets: 500,
+        machine_packets: 1_000,
+        own_cost: OwnCost { programs: Duration::from_millis(9), program_runs: 30_000, lost_events: 0 },
+        ..Measured::default()
+    }
+}

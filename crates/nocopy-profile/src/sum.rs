@@ -1,0 +1,159 @@
+//! Several windows as one.
+
+use std::collections::BTreeMap;
+use std::ops::AddAssign;
+
+use super::measured::{Calls, Copied, Drops, Measured, OwnCost, Owner, Sampling, Stack, Tasks, Tcp};
+
+impl AddAssign for Measured {
+    /// Counts and times are added; what is a largest value stays one; the sampling period must be the same.
+    fn add_assign(&mut self, other: Self) {
+        self.elapsed += other.elapsed;
+        self.tasks += other.tasks;
+        self.sampling += other.sampling;
+        add_stacks(&mut self.stacks, other.stacks);
+        self.receives += other.receives;
+        self.sends += other.sends;
+        self.polls += other.polls;
+        self.copied += other.copied;
+        self.tcp += other.tcp;
+        self.delivered_packets += other.delivered_packets;
+        self.machine_packets += other.machine_packets;
+        add_drops(&mut self.drops, other.drops);
+        self.own_cost += other.own_cost;
+        for absent in other.absent {
+            if !self.absent.iter().any(|known| known.what == absent.what) {
+                self.absent.push(absent);
+            }
+        }
+    }
+}
+
+fn add_stacks(sum: &mut Vec<Stack>, more: Vec<Stack>) {
+    let mut counts: BTreeMap<(Owner, Vec<String>), u64> = BTreeMap::new();
+    for Stack { owner, functions, samples } in sum.drain(..).chain(more) {
+        *counts.entry((owner, functions)).or_default() += samples;
+    }
+    sum.extend(counts.into_iter().map(|((owner, functions), samples)| Stack { owner, functions, samples }));
+}
+
+fn add_drops(sum: &mut Vec<Drops>, more: Vec<Drops>) {
+    for drops in more {
+        let is_same = |known: &&mut Drops| known.reason == drops.reason && known.of_target == drops.of_target;
+        match sum.iter_mut().find(is_same) {
+            Some(known) => known.packets += drops.packets,
+            None => sum.push(drops),
+        }
+    }
+}
+
+impl AddAssign for Tasks {
+    fn add_assign(&mut self, other: Self) {
+        let Self { threads, user, system, switches } = other;
+        self.threads = self.threads.max(threads);
+        self.user += user;
+        self.system += system;
+        self.switches += switches;
+    }
+}
+
+impl AddAssign for Sampling {
+    fn add_assign(&mut self, other: Self) {
+        let Self { period, taken, ticks, ticks_due, without_stack } = other;
+        self.period = period;
+        self.taken += taken;
+        self.ticks += ticks;
+        self.ticks_due += ticks_due;
+        self.without_stack += without_stack;
+    }
+}
+
+impl AddAssign for Calls {
+    fn add_assign(&mut self, other: Self) {
+        self.count += other.count;
+        self.bytes += other.bytes;
+        self.socket_bytes += other.socket_bytes;
+        self.inside += other.inside;
+        self.asleep += other.asleep;
+        self.ready += other.ready;
+        self.depth_sum_bytes += other.depth_sum_bytes;
+        self.depth_max_bytes = self.depth_max_bytes.max(other.depth_max_bytes);
+        self.depth_count += other.depth_count;
+        self.queued_bytes += other.queued_bytes;
+        self.waited_bytes += other.waited_bytes;
+    }
+}
+
+impl AddAssign for Copied {
+    fn add_assign(&mut self, other: Self) {
+        let Self { to_user_bytes, udp_bytes, mapped_bytes, peeked_bytes, discarded_bytes } = other;
+        self.to_user_bytes += to_user_bytes;
+        self.udp_bytes += udp_bytes;
+        self.mapped_bytes += mapped_bytes;
+        self.peeked_bytes += peeked_bytes;
+        self.discarded_bytes += discarded_bytes;
+    }
+}
+
+impl AddAssign for Tcp {
+    fn add_assign(&mut self, other: Self) {
+        self.sockets += other.sockets;
+        self.segments_in += other.segments_in;
+        self.packets_in += other.packets_in;
+        self.packets_in_backlog += other.packets_in_backlog;
+        self.segments_out += other.segments_out;
+        self.data_segments_out += other.data_segments_out;
+        self.retransmits += other.retransmits;
+        self.window_sum_bytes += other.window_sum_bytes;
+        self.window_count += other.window_count;
+        self.receive_buffer_bytes = self.receive_buffer_bytes.max(other.receive_buffer_bytes);
+        self.receive_buffer_fixed |= other.receive_buffer_fixed;
+        self.lost_sockets += other.lost_sockets;
+    }
+}
+
+impl AddAssign for OwnCost {
+    fn add_assign(&mut self, other: Self) {
+        let Self { programs, program_runs, lost_events } = other;
+        self.programs += programs;
+        self.program_runs += program_runs;
+        self.lost_events += lost_events;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::figures::Figures;
+    use crate::specimen::bulk_receive;
+
+    /// Twice the same is the same: shares, means, ratios, and costs per byte.
+    #[test]
+    fn a_sum_of_equal_windows_has_their_figures() {
+        let one = Figures::of(&bulk_receive());
+        let mut sum = Measured::default();
+        sum += bulk_receive();
+        sum += bulk_receive();
+        let both = Figures::of(&sum);
+        assert_eq!(both.received_bytes, 2 * one.received_bytes);
+        assert_eq!(both.threads, one.threads);
+        assert_eq!(both.queue.as_ref().map(|queue| queue.depth_mean_bytes), Some(40_000.0));
+        assert_eq!(
+            both.tcp.as_ref().unwrap().segments_per_packet,
+            one.tcp.as_ref().unwrap().segments_per_packet
+        );
+        assert_eq!(sum.stacks.len(), bulk_receive().stacks.len());
+        for (both, one) in both.time.places.iter().zip(&one.time.places) {
+            assert_eq!((both.place, both.samples), (one.place, 2 * one.samples));
+            assert!((both.us_per_mb.unwrap() - one.us_per_mb.unwrap()).abs() < 1e-9);
+        }
+    }
+
+    #[test]
+    fn drops_are_kept_apart_by_reason_and_owner() {
+        let drops = |reason: &str, of_target| Drops { reason: reason.into(), packets: 2, of_target };
+        let mut sum = vec![drops("A", true)];
+        add_drops(&mut sum, vec![drops("A", true), drops("A", false), drops("B", true)]);
+        assert_eq!(sum.iter().map(|drops| drops.packets).collect::<Vec<_>>(), [4, 2, 2]);
+    }
+}

@@ -1,0 +1,186 @@
+//! The page of a profile sweep: for each setting the throughput, and where the time went, by the length of the program's buffer.
+
+use maud::html;
+
+use super::{CellFigures, Range, Sweep, title};
+use crate::place::Place;
+use nocopy_report::chart::{self, Bar, Line, Lines, Stacks, Value};
+use nocopy_report::page::{contents, document, facts, machine, notes, place};
+use nocopy_report::quantity::length;
+use nocopy_report::table::Table;
+
+pub fn of(sweep: &Sweep) -> String {
+    let groups: Vec<_> = sweep.groups().collect();
+    let titles: Vec<_> = groups.iter().map(|cells| title(&cells[0])).collect();
+    let failed: Vec<_> = sweep.failed_checks().map(|(cell, check)| words(cell, &check.words())).collect();
+    // The same in all groups, so that a part looks the same everywhere.
+    let is_there = |place: &Place| sweep.cells.iter().any(|cell| us_per_mb(cell, *place) > 0.0);
+    let places: Vec<_> = Place::ALL.into_iter().filter(is_there).collect();
+    let body = html! {
+        (facts(&machine(&sweep.machine, &sweep.measured_at)))
+        (facts(&[
+            ("Amount", format!("{} by TCP ({}) in each transfer", amount(sweep.bytes), sweep.congestion_control)),
+            ("Rounds", sweep.rounds.to_string()),
+        ]))
+        p { "To repeat it:" }
+        pre { code { (sweep.command) } }
+        @if !failed.is_empty() {
+            h2 { "Checks that failed" }
+            ul { @for words in &failed { li { (words) } } }
+        }
+        (contents(&titles))
+        @for (index, cells) in groups.iter().enumerate() {
+            section id=(place(index)) {
+                h2 { (titles[index]) }
+                div class="figures" {
+                    (chart::figure(&format!("{}-throughput", place(index)), &throughput(cells), &throughput_table(cells)))
+                    (chart::figure(&format!("{}-time", place(index)), &time(cells, &places), &time_table(cells, &places)))
+                }
+            }
+        }
+        h2 { "How to read it" }
+        (notes(HOW))
+    };
+    document("nocopy profile sweep", &body)
+}
+
+const HOW: [&str; 3] = [
+    "Throughput: medians of the rounds, with their 95 % interval (of fewer than 6 rounds: all values), without profiling and with it, \
+     in turns. Overhead: what profiling took of the throughput in the same round.",
+    "Time: of the receiver's threads, and its share of the machine's softirqs and interrupts, for 10^6 bytes received. Asleep is no \
+     processor time, so it is in the table only.",
+    "The receiver calls recv with MSG_WAITALL; 'fixed' and 'autotuned' are about the socket's own buffer.",
+];
+
+fn amount(bytes: u64) -> String {
+    usize::try_from(bytes).map_or_else(|_| format!("{bytes} B"), length)
+}
+
+fn words(cell: &CellFigures, check: &str) -> String {
+    format!("{}, buffer {}: {check}", title(cell), length(cell.buffer_bytes))
+}
+
+fn us_per_mb(cell: &CellFigures, place: Place) -> f64 {
+    let of_place = cell.figures.time.places.iter().filter(|time| time.place == place);
+    of_place.filter_map(|time| time.us_per_mb).sum()
+}
+
+fn throughput(cells: &[CellFigures]) -> Lines {
+    let line = |name: &str, range: fn(&CellFigures) -> Range| Line {
+        name: name.into(),
+        values: cells
+            .iter()
+            .map(|cell| (cell.buffer_bytes as u64, range(cell)))
+            .map(|(length_bytes, Range { median, low, high })| Value {
+                length_bytes,
+                value: median,
+                interval: Some((low, high)),
+            })
+            .collect(),
+    };
+    Lines {
+        title: "Gbit/s, over the length of the program's buffer, more is better".into(),
+        lines: vec![
+            line("without profiling", |cell| cell.without_gbit_per_s),
+            line("with profiling", |cell| cell.with_gbit_per_s),
+        ],
+    }
+}
+
+fn throughput_table(cells: &[CellFigures]) -> Table {
+    let text = |Range { median, low, high }: Range| format!("{median:.2} [{low:.2}–{high:.2}]");
+    let row = |cell: &CellFigures| {
+        let ranges = [cell.without_gbit_per_s, cell.with_gbit_per_s, cell.overhead_percent].map(text);
+        std::iter::once(length(cell.buffer_bytes)).chain(ranges).collect()
+    };
+    let header = ["buffer", "Gbit/s without", "Gbit/s with", "overhead %"];
+    Table::new(&header, 1..4, cells.iter().map(row).collect())
+}
+
+fn time(cells: &[CellFigures], places: &[Place]) -> Stacks {
+    let bar = |cell: &CellFigures| Bar {
+        name: length(cell.buffer_bytes),
+        amounts: places.iter().map(|&place| us_per_mb(cell, place)).collect(),
+    };
+    Stacks {
+        title: "Processor time by place, us per MB, less is better".into(),
+        parts: places.iter().map(|place| place.words().into()).collect(),
+        bars: cells.iter().map(bar).collect(),
+    }
+}
+
+fn time_table(cells: &[CellFigures], places: &[Place]) -> Table {
+    let row = |cell: &CellFigures| {
+        let times: Vec<f64> = places.iter().map(|&place| us_per_mb(cell, place)).collect();
+        let last = [times.iter().sum(), cell.figures.time.asleep.us_per_mb.unwrap_or(0.0)];
+        let numbers = times.iter().copied().chain(last).map(|time| format!("{time:.1}"));
+        std::iter::once(length(cell.buffer_bytes)).chain(numbers).collect()
+    };
+    let names = places.iter().map(|place| place.words());
+    let header: Vec<_> = ["buffer"].into_iter().chain(names).chain(["sum", "asleep"]).collect();
+    Table::new(&header, 1..header.len(), cells.iter().map(row).collect())
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::super::SCHEMA;
+    use super::*;
+    use crate::figures::Figures;
+    use crate::specimen::bulk_receive;
+    use nocopy_report::machine;
+
+    use super::super::reading::{cells, charts, check};
+
+    pub(crate) fn made_up() -> Sweep {
+        let range = |median: f64| Range { median, low: median * 0.9, high: median * 1.1 };
+        let cell = |power: u32, receive_buffer_bytes, gro| CellFigures {
+            buffer_bytes: 1 << power,
+            receive_buffer_bytes,
+            gro,
+            without_gbit_per_s: range(f64::from(power)),
+            with_gbit_per_s: range(f64::from(power) * 0.96),
+            overhead_percent: range(4.0),
+            figures: Figures::of(&bulk_receive()),
+            checks: Vec::new(),
+        };
+        let settings = [(None, true), (None, false), (Some(64 << 10), true), (Some(64 << 10), false)];
+        let cells =
+            settings.into_iter().flat_map(|(fixed, gro)| (10..=22).map(move |power| cell(power, fixed, gro)));
+        Sweep {
+            schema: SCHEMA.into(),
+            command: "nocopy profile sweep --bytes 268435456".into(),
+            measured_at: "2026-01-31T12:00:00Z".into(),
+            machine: machine::describe("private veth pair".into()),
+            bytes: 256 << 20,
+            rounds: 6,
+            congestion_control: "cubic".into(),
+            cells: cells.collect(),
+        }
+    }
+
+    #[test]
+    fn a_sweep_has_throughput_and_time_of_each_setting() {
+        let page = of(&made_up());
+        check(&page);
+        assert_eq!(charts(&page), 8);
+        let cells = cells(&page);
+        for said in [
+            "64 KiB",
+            "10.00 [9.00–11.00]",
+            "15.36 [13.82–16.90]",
+            "4.00 [3.60–4.40]",
+            "copy to user",
+            "asleep",
+        ] {
+            assert!(cells.contains(said), "{said}: {cells:?}");
+        }
+        for said in ["receive buffer fixed at 64 KiB, GRO off", "receive buffer autotuned, GRO on", "256 MiB"]
+        {
+            assert!(page.contains(said), "{said}");
+        }
+        assert!(!page.contains("Checks that failed"));
+        check(&of(&Sweep { cells: Vec::new(), ..made_up() }));
+        let read: Sweep = serde_json::from_str(&made_up().json()).unwrap();
+        assert_eq!(of(&read), page);
+    }
+}

@@ -1,0 +1,92 @@
+//! The JSON schema `nocopy.profile-sweep/1` (docs/profile.md). A field that does not apply is absent.
+
+use serde::{Deserialize, Serialize};
+
+use crate::check::Check;
+use crate::figures::Figures;
+use nocopy_report::Outcome;
+use nocopy_report::result::Machine;
+use nocopy_report::statistics;
+
+/// Changes when a field changes its meaning or goes.
+pub const SCHEMA: &str = "nocopy.profile-sweep/1";
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Sweep {
+    pub schema: String,
+    /// What to run for the same again.
+    pub command: String,
+    /// UTC, to the second.
+    pub measured_at: String,
+    pub machine: Machine,
+    /// The amount that each transfer moved.
+    pub bytes: u64,
+    pub rounds: u32,
+    pub congestion_control: String,
+    pub cells: Vec<CellFigures>,
+}
+
+/// Of one combination of settings.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct CellFigures {
+    /// That of the program.
+    pub buffer_bytes: usize,
+    /// `SO_RCVBUF` as it was set; absent where the kernel chooses.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub receive_buffer_bytes: Option<usize>,
+    /// At the receiving interface.
+    pub gro: bool,
+    /// Without profiling, and with it.
+    pub without_gbit_per_s: Range,
+    pub with_gbit_per_s: Range,
+    /// What profiling took of the throughput, round by round.
+    pub overhead_percent: Range,
+    /// Of all rounds together, of the receiver.
+    pub figures: Figures,
+    pub checks: Vec<Check>,
+}
+
+/// A median of the rounds with its interval, as the bench has them.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct Range {
+    pub median: f64,
+    pub low: f64,
+    pub high: f64,
+}
+
+impl Range {
+    /// Zeros of nothing.
+    pub fn of(values: &[f64]) -> Self {
+        let interval = statistics::interval(values);
+        interval.map_or_else(Self::default, |found| Self {
+            median: found.median,
+            low: found.low,
+            high: found.high,
+        })
+    }
+}
+
+impl Sweep {
+    /// Cells that differ in nothing but the program's buffer.
+    pub fn groups(&self) -> impl Iterator<Item = &[CellFigures]> {
+        let settings = |cell: &CellFigures| (cell.receive_buffer_bytes, cell.gro);
+        self.cells.chunk_by(move |one, other| settings(one) == settings(other))
+    }
+
+    /// Negative if witnesses do not agree.
+    pub fn outcome(&self) -> Outcome {
+        match self.failed_checks().next() {
+            Some(_) => Outcome::Negative,
+            None => Outcome::Positive,
+        }
+    }
+
+    pub fn failed_checks(&self) -> impl Iterator<Item = (&CellFigures, &Check)> {
+        let all = self.cells.iter().flat_map(|cell| cell.checks.iter().map(move |check| (cell, check)));
+        all.filter(|(_, check)| !check.passed)
+    }
+
+    pub fn json(&self) -> String {
+        serde_json::to_string_pretty(self).expect("numbers and strings are JSON") + "\n"
+    }
+}

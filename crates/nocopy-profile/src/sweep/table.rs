@@ -1,0 +1,138 @@
+//! The sweep for a reader: a table for each receive buffer, with and without GRO.
+
+use std::fmt::Write as _;
+
+use super::result::{CellFigures, Sweep};
+use crate::place::Place;
+use nocopy_report::quantity::length;
+use nocopy_report::table::Table;
+
+/// Of the time in every cell of a table: a place that has less has no column of its own, but is among the rest.
+const COLUMN_SHARE_MIN: f64 = 0.01;
+
+pub fn text(sweep: &Sweep) -> String {
+    let mut text = String::new();
+    for cells in sweep.groups() {
+        let _ = writeln!(text, "{}\n{}", title(&cells[0]), table(cells));
+    }
+    let Sweep { bytes, rounds, congestion_control, machine, .. } = sweep;
+    let _ = writeln!(
+        text,
+        "{} by TCP ({congestion_control}) from one process to another over a private veth pair, by recv with MSG_WAITALL; the sender's\n\
+         segments are single (its interface does not take several at a time). Medians of {rounds} rounds, without profiling and with\n\
+         it, in turns; overhead: what profiling took of the throughput in the same round, with its interval. The other columns: us\n\
+         of the receiver for 10^6 bytes, its share of softirqs included.",
+        length(usize::try_from(*bytes).unwrap_or(usize::MAX)),
+    );
+    for (cell, check) in sweep.failed_checks() {
+        let _ =
+            writeln!(text, "check: {}, buffer {}: {}", title(cell), length(cell.buffer_bytes), check.words());
+    }
+    let _ = writeln!(text, "{}", machine.line());
+    text
+}
+
+/// What the cells of a table have in common.
+pub fn title(cell: &CellFigures) -> String {
+    let receive_buffer = match cell.receive_buffer_bytes {
+        Some(bytes) => format!("fixed at {}", length(bytes)),
+        None => "autotuned".into(),
+    };
+    format!("receive buffer {receive_buffer}, GRO {}", if cell.gro { "on" } else { "off" })
+}
+
+fn table(cells: &[CellFigures]) -> String {
+    let has_column = |place: &Place| {
+        *place != Place::Other && cells.iter().any(|cell| cell.figures.share(*place) >= COLUMN_SHARE_MIN)
+    };
+    let columns: Vec<Place> = Place::ALL.into_iter().filter(has_column).collect();
+    let places = columns.iter().map(|place| place.short_words());
+    let first = ["buffer", "Gbit/s", "profiled", "overhead %"];
+    let header: Vec<_> = first.into_iter().chain(places).chain(["rest", "sum", "asleep"]).collect();
+    let rows = cells.iter().map(|cell| row(cell, &columns)).collect();
+    Table::new(&header, 0..header.len(), rows).text()
+}
+
+fn row(cell: &CellFigures, columns: &[Place]) -> Vec<String> {
+    let time = &cell.figures.time;
+    let us_per_mb = |wanted: &dyn Fn(Place) -> bool| -> f64 {
+        let wanted = time.places.iter().filter(|time| wanted(time.place));
+        // A sum of nothing is -0.0.
+        wanted.filter_map(|time| time.us_per_mb).fold(0.0, |sum, more| sum + more)
+    };
+    let overhead = cell.overhead_percent;
+    let first = [
+        length(cell.buffer_bytes),
+        format!("{:.2}", cell.without_gbit_per_s.median),
+        format!("{:.2}", cell.with_gbit_per_s.median),
+        format!("{:.1} [{:.1}–{:.1}]", overhead.median, overhead.low, overhead.high),
+    ];
+    let places = columns.iter().map(|column| us_per_mb(&|place| place == *column));
+    let last = [
+        us_per_mb(&|place| !columns.contains(&place)),
+        us_per_mb(&|_| true),
+        time.asleep.us_per_mb.unwrap_or(0.0),
+    ];
+    let numbers = places.chain(last).map(|number| format!("{number:.1}"));
+    first.into_iter().chain(numbers).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::figures::Figures;
+    use crate::measured::Owner;
+    use crate::specimen::{bulk_receive, stack};
+    use crate::sweep::result::{Range, SCHEMA};
+    use nocopy_report::machine;
+
+    fn cell(buffer_bytes: usize, gro: bool) -> CellFigures {
+        let mut measured = bulk_receive();
+        measured.stacks.push(stack(Owner::Receiving, "exc_page_fault", 3));
+        let range = |median| Range { median, low: median - 1.0, high: median + 1.0 };
+        CellFigures {
+            buffer_bytes,
+            receive_buffer_bytes: None,
+            gro,
+            without_gbit_per_s: range(40.0),
+            with_gbit_per_s: range(38.0),
+            overhead_percent: range(5.0),
+            figures: Figures::of(&measured),
+            checks: Vec::new(),
+        }
+    }
+
+    fn sweep() -> Sweep {
+        Sweep {
+            schema: SCHEMA.into(),
+            command: "nocopy profile sweep".into(),
+            measured_at: String::new(),
+            machine: machine::describe("here".into()),
+            bytes: 256 << 20,
+            rounds: 6,
+            congestion_control: "cubic".into(),
+            cells: vec![cell(1 << 10, true), cell(64 << 10, true), cell(64 << 10, false)],
+        }
+    }
+
+    #[test]
+    fn each_group_has_a_table_and_nothing_hides() {
+        let text = text(&sweep());
+        assert_eq!(text.matches("receive buffer autotuned").count(), 2, "{text}");
+        assert!(!text.contains("fault"), "under one percent: {text}");
+        let row = text.lines().find(|line| line.trim_start().starts_with("64 KiB")).unwrap();
+        let numbers: Vec<f64> =
+            row.split_whitespace().rev().take(8).map(|number| number.parse().unwrap()).collect();
+        let [_asleep, sum, rest, parts @ ..] = &numbers[..] else { panic!("{row}") };
+        assert!(*rest > 0.0 && (sum - rest - parts.iter().sum::<f64>()).abs() < 0.5, "{row}");
+    }
+
+    #[test]
+    fn json_is_read_back() {
+        let sweep = sweep();
+        let read: Sweep = serde_json::from_str(&sweep.json()).unwrap();
+        assert_eq!(read.groups().count(), 2);
+        assert_eq!(read.cells[1].overhead_percent, sweep.cells[1].overhead_percent);
+        assert!(!sweep.json().contains("null"));
+    }
+}

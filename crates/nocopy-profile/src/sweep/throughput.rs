@@ -1,0 +1,60 @@
+//! The throughput of a profile sweep, as rows that can be compared like those of a bench.
+
+use super::{CellFigures, Range, Sweep, title};
+use nocopy_report::figure::Figure;
+use nocopy_report::quantity::length;
+use nocopy_report::result::{Report, Row, SCHEMA};
+
+pub fn of(sweep: &Sweep) -> Report {
+    let of_cell = |cell: &CellFigures| {
+        let both = [("", cell.without_gbit_per_s), (" profiled", cell.with_gbit_per_s)];
+        both.map(|(how, range)| row(sweep, cell, how, range))
+    };
+    Report {
+        schema: SCHEMA.into(),
+        command: sweep.command.clone(),
+        measured_at: sweep.measured_at.clone(),
+        machine: sweep.machine.clone(),
+        notes: Vec::new(),
+        results: sweep.cells.iter().flat_map(of_cell).collect(),
+    }
+}
+
+fn row(sweep: &Sweep, cell: &CellFigures, how: &str, range: Range) -> Row {
+    let bytes_per_s = |gbit_per_s: f64| Some(gbit_per_s * 1e9 / 8.0);
+    Row {
+        workload: "profile-sweep".into(),
+        series: title(cell),
+        method: "recv".into(),
+        variant: Some(length(cell.buffer_bytes).replace(' ', "-") + how),
+        payload_bytes: cell.buffer_bytes,
+        figure: Figure::BytesPerSecond,
+        bytes_per_s: bytes_per_s(range.median),
+        figure_low: bytes_per_s(range.low),
+        figure_high: bytes_per_s(range.high),
+        runs: sweep.rounds as usize,
+        ..Row::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::super::page::tests::made_up;
+    use super::*;
+    use nocopy_report::comparison::{Comparison, Verdict};
+
+    #[test]
+    fn sweeps_are_compared_by_their_throughput() {
+        let a = made_up();
+        let mut b = made_up();
+        b.cells[0].without_gbit_per_s = Range { median: 20.0, low: 19.0, high: 21.0 };
+        let (a, b) = (of(&a), of(&b));
+        let compared = Comparison::new((Path::new("a.json"), &a), (Path::new("b.json"), &b));
+        assert_eq!(compared.rows.len(), 2 * 4 * 13);
+        let better: Vec<_> = compared.rows.iter().filter(|row| row.verdict == Verdict::Better).collect();
+        assert_eq!(better.iter().map(|row| row.name.as_str()).collect::<Vec<_>>(), ["recv 1-KiB"]);
+        assert_eq!(better[0].b_over_a, Some(2.0));
+    }
+}

@@ -1,0 +1,47 @@
+//! Whose calls are profiled.
+
+use std::fs;
+
+use super::Error;
+
+/// Processes, ports, or both: then only what those processes do on those ports.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Targets {
+    /// With the children they get. Empty: all of the machine, as far as their sockets have the ports.
+    pub processes: Vec<u32>,
+    /// Of sockets, local or remote. Empty: all sockets of the processes.
+    pub ports: Vec<u16>,
+}
+
+impl Targets {
+    /// Checks that the processes are there, and can be told by their numbers.
+    pub(crate) fn check(&self) -> Result<(), Error> {
+        if !self.processes.is_empty() && !is_in_first_namespace() {
+            return Err(Error::PidNamespace);
+        }
+        let gone = self.processes.iter().find(|id| fs::metadata(format!("/proc/{id}")).is_err());
+        gone.map_or(Ok(()), |id| Err(Error::NoProcess { id: *id }))
+    }
+}
+
+/// Processes that are called so now.
+pub(crate) fn processes_called(name: &str) -> Result<Vec<u32>, Error> {
+    const PATH: &str = "/proc";
+    let all = fs::read_dir(PATH).map_err(|source| Error::Proc { path: PATH.into(), source })?;
+    let process = |entry: fs::DirEntry| {
+        let id = entry.file_name().to_str()?.parse().ok()?;
+        let comm = fs::read_to_string(entry.path().join("comm")).ok()?;
+        (comm.trim_end_matches('\n') == name).then_some(id)
+    };
+    let processes: Vec<u32> = all.filter_map(|entry| process(entry.ok()?)).collect();
+    match processes.is_empty() {
+        true => Err(Error::NoName { name: name.into() }),
+        false => Ok(processes),
+    }
+}
+
+/// Whether this process has the number that the kernel's programs see (kernel: include/linux/proc_ns.h, `PROC_PID_INIT_INO`).
+fn is_in_first_namespace() -> bool {
+    const FIRST: &str = "pid:[4026531836]";
+    fs::read_link("/proc/self/ns/pid").is_ok_and(|link| link.as_os_str() == FIRST)
+}

@@ -1,0 +1,119 @@
+//! What the target's threads used of the processors, as the kernel books it (`/proc/PID/task`).
+
+use std::collections::HashMap;
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+/// Processor time of a thread.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Used {
+    /// Exact, in nanoseconds.
+    pub runtime: Duration,
+    /// How it was spent, in ticks: only their proportion counts.
+    pub user_ticks: u64,
+    pub system_ticks: u64,
+    /// How often it came onto a processor; 0 where the kernel does not tell.
+    pub runs: u64,
+}
+
+/// By the number of the thread.
+pub(crate) type Threads = HashMap<u32, Used>;
+
+/// Of all threads of the processes that are there still.
+pub(crate) fn read(processes: impl IntoIterator<Item = u32>) -> Threads {
+    processes.into_iter().flat_map(threads).collect()
+}
+
+fn threads(process: u32) -> Vec<(u32, Used)> {
+    let Ok(tasks) = fs::read_dir(format!("/proc/{process}/task")) else { return Vec::new() };
+    let thread = |path: &Path| {
+        let id = path.file_name()?.to_str()?.parse().ok()?;
+        Some((id, used(path)?))
+    };
+    tasks.filter_map(|task| thread(&task.ok()?.path())).collect()
+}
+
+fn used(thread: &Path) -> Option<Used> {
+    let [user_ticks, system_ticks] = ticks(&fs::read_to_string(thread.join("stat")).ok()?)?;
+    let exact = fs::read_to_string(thread.join("schedstat")).ok();
+    let [exact, _waited, runs] = exact.and_then(|text| numbers(&text)).unwrap_or_default();
+    let runtime = Some(Duration::from_nanos(exact)).filter(|runtime| !runtime.is_zero());
+    // A kernel without SCHED_INFO has but the ticks.
+    let runtime =
+        runtime.unwrap_or_else(|| TICK * u32::try_from(user_ticks + system_ticks).unwrap_or(u32::MAX));
+    Some(Used { runtime, user_ticks, system_ticks, runs })
+}
+
+/// How long a thread has been ready while another one ran, of all its life; nothing where the kernel does not tell, and of one that is no more.
+pub(crate) fn run_delay(id: u32) -> Duration {
+    let told = fs::read_to_string(format!("/proc/{id}/task/{id}/schedstat")).ok();
+    let [_, waited_ns, _] = told.and_then(|text| numbers(&text)).unwrap_or_default();
+    Duration::from_nanos(waited_ns)
+}
+
+/// A line of `/proc/PID/schedstat`: time on a processor, ready for one, and how often.
+fn numbers(schedstat: &str) -> Option<[u64; 3]> {
+    let mut fields = schedstat.split_ascii_whitespace();
+    Some([fields.next()?.parse().ok()?, fields.next()?.parse().ok()?, fields.next()?.parse().ok()?])
+}
+
+/// Of /proc, whatever the kernel's own are (`USER_HZ`).
+const TICK: Duration = Duration::from_millis(10);
+
+/// User and system time of a line of `/proc/PID/stat`: behind the name, which may have any letters.
+fn ticks(stat: &str) -> Option<[u64; 2]> {
+    let mut fields = stat[stat.rfind(')')? + 1..].split_ascii_whitespace().skip(11);
+    Some([fields.next()?.parse().ok()?, fields.next()?.parse().ok()?])
+}
+
+/// User and system time between the two, summed.
+pub(crate) fn between(before: &Threads, after: &Threads) -> [Duration; 2] {
+    let mut sum = [Duration::ZERO; 2];
+    for (id, after) in after {
+        let before = before.get(id).copied().unwrap_or_default();
+        let runtime = after.runtime.saturating_sub(before.runtime);
+        let [user, system] = [
+            after.user_ticks.saturating_sub(before.user_ticks),
+            after.system_ticks.saturating_sub(before.system_ticks),
+        ];
+        // Less than a tick: as over its life.
+        let [user, system] =
+            if user + system > 0 { [user, system] } else { [after.user_ticks, after.system_ticks] };
+        let share = user as f64 / ((user + system) as f64).max(1.0);
+        let user = runtime.mul_f64(share);
+        sum = [sum[0] + user, sum[1] + (runtime - user)];
+    }
+    sum
+}
+
+/// How often they came onto a processor between the two.
+pub(crate) fn runs_between(before: &Threads, after: &Threads) -> u64 {
+    let before = |id| before.get(id).map_or(0, |before| before.runs);
+    after.iter().map(|(id, after)| after.runs.saturating_sub(before(id))).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn used(runtime_ms: u64, user_ticks: u64, system_ticks: u64) -> Used {
+        Used { runtime: Duration::from_millis(runtime_ms), user_ticks, system_ticks, runs: 0 }
+    }
+
+    #[test]
+    fn ticks_are_found_behind_any_name() {
+        let stat = "7 (a) b (c) S 1 2 3 4 5 6 7 8 9 10 21 42 0 0 20 0 1 0";
+        assert_eq!(ticks(stat), Some([21, 42]));
+        assert_eq!(ticks("7 (a"), None);
+    }
+
+    #[test]
+    fn time_is_split_as_the_ticks_are() {
+        let before = Threads::from([(1, used(100, 10, 0)), (2, used(5, 0, 0)), (4, used(9, 9, 9))]);
+        let after = Threads::from([(1, used(140, 11, 3)), (2, used(6, 0, 0)), (3, used(10, 0, 1))]);
+        let ms = |time: Duration| time.as_secs_f64() * 1e3;
+        let [user, system] = between(&before, &after).map(ms);
+        assert!((user - 10.0).abs() < 1e-6 && (system - 41.0).abs() < 1e-6, "{user} {system}");
+    }
+}

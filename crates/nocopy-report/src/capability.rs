@@ -1,0 +1,43 @@
+//! Capabilities, given up as soon as they are not needed.
+
+use std::io;
+
+use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities, set_no_new_privs};
+
+use crate::Failure;
+
+/// What opens ports and packet sockets, and enters and furnishes a lab (`CAP_SYS_ADMIN`). The doctor looks for the same.
+pub const NETWORK: CapabilitySet = CapabilitySet::NET_RAW
+    .union(CapabilitySet::NET_ADMIN)
+    .union(CapabilitySet::BPF)
+    .union(CapabilitySet::SYS_ADMIN)
+    .union(CapabilitySet::IPC_LOCK);
+
+/// What sees which process has which socket: `/proc/PID/fd` of others.
+pub const OTHERS: CapabilitySet = CapabilitySet::SYS_PTRACE.union(CapabilitySet::DAC_READ_SEARCH);
+
+/// What other programs that record want besides when they run as root: to become somebody, be it root again, and to write files.
+pub const RECORDERS: CapabilitySet =
+    CapabilitySet::SETUID.union(CapabilitySet::SETGID).union(CapabilitySet::DAC_OVERRIDE);
+
+/// Of whoever only computes, prints, or uses what is open.
+pub const NONE: CapabilitySet = CapabilitySet::empty();
+
+/// Gives up every capability of the calling thread but these, for good: no program it starts gets any back either.
+///
+/// The kernel keeps capabilities by thread, and a new thread has those of the one that starts it: so a command calls this
+/// while it has one thread, and threads call it once more for themselves.
+pub fn drop_all_but(kept: CapabilitySet) -> Result<(), Failure> {
+    narrow(kept).map_err(Failure::Capabilities)
+}
+
+/// [`drop_all_but`], for threads whose errors are the kernel's own.
+pub fn narrow(kept: CapabilitySet) -> io::Result<()> {
+    set_no_new_privs(true)?;
+    let held = capabilities(None)?;
+    let effective = held.effective & kept;
+    Ok(set_capabilities(
+        None,
+        CapabilitySets { effective, permitted: held.permitted & kept, inheritable: NONE },
+    )?)
+}

@@ -1,0 +1,140 @@
+//! Values over lengths in powers of two, a line each.
+
+use maud::{Markup, html};
+
+use super::{Chart, Drawing, Mark, Scale, along, anchor, percent};
+use crate::quantity;
+
+#[derive(Debug, Clone)]
+pub struct Lines {
+    /// What is told over what, in which unit, and which way is better.
+    pub title: String,
+    pub lines: Vec<Line>,
+}
+
+#[derive(Debug, Clone)]
+pub struct Line {
+    pub name: String,
+    pub values: Vec<Value>,
+}
+
+/// At a length, with its interval if there is one.
+#[derive(Debug, Clone, Copy)]
+pub struct Value {
+    pub length_bytes: u64,
+    pub value: f64,
+    pub interval: Option<(f64, f64)>,
+}
+
+/// Heights.
+const TOP_PX: f64 = 10.0;
+const PLOT_PX: f64 = 240.0;
+const AXIS_PX: f64 = 24.0;
+
+/// Left of it are the names of the upright axis, in percent.
+const LEFT: f64 = 15.0;
+
+/// How a line is broken, besides its colour and marks.
+const DASHES: [&str; 4] = ["none", "7 4", "2 4", "10 3 2 3"];
+
+impl Chart for Lines {
+    fn title(&self) -> &str {
+        &self.title
+    }
+
+    fn description(&self) -> String {
+        let range = |line: &Line| {
+            let values = || line.values.iter().map(|value| value.value);
+            let (low, high) = (values().fold(f64::MAX, f64::min), values().fold(0.0, f64::max));
+            match line.values.is_empty() {
+                true => format!("{}: nothing", line.name),
+                false => format!("{}: {} to {}", line.name, quantity::short(low), quantity::short(high)),
+            }
+        };
+        format!("{}.", self.lines.iter().map(range).collect::<Vec<_>>().join("; "))
+    }
+
+    fn draw(&self, _id: &str) -> Drawing {
+        let all = || self.lines.iter().flat_map(|line| &line.values);
+        let across = Scale::doublings(all().map(|value| value.length_bytes as f64));
+        let tops = all().map(|value| value.interval.map_or(value.value, |(_, high)| high.max(value.value)));
+        let plot = Plot { across, upward: Scale::even(tops) };
+        let body = html! {
+            (plot.axes())
+            @for (index, line) in self.lines.iter().enumerate() { (plot.line(index, line)) }
+        };
+        Drawing { height: (TOP_PX + PLOT_PX + AXIS_PX) as u32, body }
+    }
+
+    fn legend(&self, _id: &str) -> Option<Markup> {
+        Some(html! {
+            ul class="legend" {
+                @for (index, line) in self.lines.iter().enumerate() {
+                    li {
+                        svg class="sample" width="42" height="18" viewBox="-21 -9 42 18" aria-hidden="true" {
+                            line class={ "line tone-" (Mark::of_series(index).tone) } x1="-21" x2="21" y1="0" y2="0" stroke-dasharray=(dash(index)) {}
+                            (Mark::of_series(index).path())
+                        }
+                        (line.name)
+                    }
+                }
+            }
+        })
+    }
+}
+
+fn dash(index: usize) -> &'static str {
+    DASHES[index % DASHES.len()]
+}
+
+#[derive(Debug)]
+struct Plot {
+    across: Scale,
+    upward: Scale,
+}
+
+impl Plot {
+    fn x(&self, length_bytes: f64) -> f64 {
+        along(LEFT, self.across.place(length_bytes))
+    }
+
+    fn y(&self, value: f64) -> String {
+        format!("{:.1}", TOP_PX + PLOT_PX * (1.0 - self.upward.place(value)))
+    }
+
+    fn axes(&self) -> Markup {
+        html! {
+            @for tick in self.upward.ticks(6) {
+                @let y = self.y(tick.value);
+                line class="grid" x1=(percent(LEFT - 1.0)) x2="100%" y1=(y) y2=(y) {}
+                text class="tick" x=(percent(LEFT - 3.5)) y=(y) dy="5" text-anchor="end" { (tick.text) }
+            }
+            @for tick in self.across.ticks(5) {
+                @let (x, bottom) = (self.x(tick.value), TOP_PX + PLOT_PX);
+                line class="grid" x1=(percent(x)) x2=(percent(x)) y1=(TOP_PX) y2=(bottom + 4.0) {}
+                text class="tick" x=(percent(x)) y=(bottom + AXIS_PX - 4.0) text-anchor=(anchor(x)) { (tick.text) }
+            }
+        }
+    }
+
+    fn line(&self, index: usize, line: &Line) -> Markup {
+        let mark = Mark::of_series(index);
+        let place = |value: &Value| (percent(self.x(value.length_bytes as f64)), self.y(value.value));
+        html! {
+            g class={ "interval tone-" (mark.tone) } {
+                title { (line.name) }
+                @for pair in line.values.windows(2) {
+                    @let ((x1, y1), (x2, y2)) = (place(&pair[0]), place(&pair[1]));
+                    line class="line" x1=(x1) y1=(y1) x2=(x2) y2=(y2) stroke-dasharray=(dash(index)) {}
+                }
+                @for value in &line.values {
+                    @let (x, y) = place(value);
+                    @if let Some((low, high)) = value.interval {
+                        line x1=(x) x2=(x) y1=(self.y(low)) y2=(self.y(high)) {}
+                    }
+                    svg x=(x) y=(y) width="1" height="1" overflow="visible" { (mark.path()) }
+                }
+            }
+        }
+    }
+}

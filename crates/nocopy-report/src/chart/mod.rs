@@ -1,0 +1,164 @@
+//! Charts as SVG that fits any width: places along it are percentages, so text keeps its size and nothing needs a script.
+
+mod interval;
+mod line;
+mod mark;
+mod scale;
+mod stack;
+
+use maud::{Markup, html};
+
+use crate::table::Table;
+pub use interval::{Entry, Intervals, Point};
+pub use line::{Line, Lines, Value};
+pub use mark::{Mark, Shape};
+pub use scale::Scale;
+pub use stack::{Bar, Stacks};
+
+/// What can be drawn.
+pub trait Chart {
+    fn title(&self) -> &str;
+
+    /// For who does not see it.
+    fn description(&self) -> String;
+
+    /// Names in it begin with `id`.
+    fn draw(&self, id: &str) -> Drawing;
+
+    /// What the shapes and colours stand for, unless the page says it.
+    fn legend(&self, _id: &str) -> Option<Markup> {
+        None
+    }
+}
+
+/// The inside of an SVG.
+#[derive(Debug)]
+pub struct Drawing {
+    height: u32,
+    body: Markup,
+}
+
+/// A chart with its table; `id` is the only one on the page.
+pub fn figure(id: &str, chart: &dyn Chart, table: &Table) -> Markup {
+    let Drawing { height, body } = chart.draw(id);
+    html! {
+        figure id=(id) {
+            figcaption { (chart.title()) }
+            @if let Some(legend) = chart.legend(id) { (legend) }
+            svg class="chart" role="img" width="100%" height=(height) aria-labelledby={ (id) "-title " (id) "-desc" } {
+                title id={ (id) "-title" } { (chart.title()) }
+                desc id={ (id) "-desc" } { (chart.description()) }
+                (body)
+            }
+            details {
+                summary { "Table" }
+                (markup(table, chart.title()))
+            }
+        }
+    }
+}
+
+/// A table in a box of its own, so that the page does not scroll sideways.
+pub fn markup(table: &Table, label: &str) -> Markup {
+    let class = |index: &usize| table.figures.contains(index).then_some("figure");
+    html! {
+        div class="scroll" role="region" tabindex="0" aria-label=(label) {
+            table {
+                thead { tr {
+                    @for (index, name) in table.header.iter().enumerate() {
+                        th scope="col" class=[class(&index)] { (name) }
+                    }
+                } }
+                tbody {
+                    @for row in &table.rows {
+                        tr {
+                            @for (index, cell) in row.iter().enumerate() {
+                                @if index == 0 { th scope="row" { (cell) } } @else { td class=[class(&index)] { (cell) } }
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Where a chart's values lie, in percent of its width: the rest is for what stands over its ends.
+const LEFT: f64 = 3.0;
+const RIGHT: f64 = 97.0;
+
+/// Along the width, from `left` percent on, of a place from 0 to 1.
+fn along(left: f64, place: f64) -> f64 {
+    left + place * (RIGHT - left)
+}
+
+fn percent(value: f64) -> String {
+    format!("{value:.2}%")
+}
+
+/// A text over a place, which does not run over the edges.
+fn anchor(along: f64) -> &'static str {
+    match along {
+        ..1.0 => "start",
+        99.0.. => "end",
+        _ => "middle",
+    }
+}
+
+/// What of a text fits on a phone, and the rest, and so on; broken at blanks where there are some.
+fn lines(text: &str) -> Vec<String> {
+    let mut lines = vec![String::new()];
+    for word in text.split_inclusive(' ') {
+        let last = lines.last().map_or(0, |line| line.chars().count());
+        if last > 0 && last + word.trim_end().chars().count() > LINE_CHARACTERS {
+            lines.push(String::new());
+        }
+        for character in word.chars() {
+            if lines.last().is_none_or(|line| line.chars().count() >= LINE_CHARACTERS) {
+                lines.push(String::new());
+            }
+            lines.last_mut().expect("there is one").push(character);
+        }
+    }
+    lines.into_iter().map(|line| line.trim_end().to_owned()).filter(|line| !line.is_empty()).collect()
+}
+
+/// At 14 px, in 290 px.
+const LINE_CHARACTERS: usize = 34;
+
+/// The same, where there are figures: their characters are narrower.
+const BESIDE_CHARACTERS: usize = 40;
+
+/// Of a line of text.
+const LINE_PX: u32 = 19;
+
+/// What stands over a bar or an interval: a name at the left, a figure at the right, beside each other where they fit.
+fn heading(y: u32, name: &str, said: &str) -> (Markup, u32) {
+    let names = lines(name);
+    let last = names.last().map_or(0, |line| line.chars().count());
+    let beside = last + 2 + said.chars().count() <= BESIDE_CHARACTERS;
+    let said_line = if beside { names.len().saturating_sub(1) } else { names.len() };
+    let baseline = |line: usize| y + LINE_PX * line as u32 + 14;
+    let height = LINE_PX * (said_line as u32 + 1);
+    let markup = html! {
+        @for (index, line) in names.iter().enumerate() {
+            text class="name" x="0" y=(baseline(index)) { (line) }
+        }
+        text class="said" x="100%" y=(baseline(said_line)) text-anchor="end" { (said) }
+    };
+    (markup, height)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_names_are_broken_where_they_can_be() {
+        assert_eq!(lines("short"), ["short"]);
+        let long = "a name of several words that is longer than a telephone is wide";
+        assert_eq!(lines(long), ["a name of several words that is", "longer than a telephone is wide"]);
+        assert_eq!(lines(&"x".repeat(90)).iter().map(String::len).collect::<Vec<_>>(), [34, 34, 22]);
+        assert_eq!(lines("").len(), 0);
+    }
+}

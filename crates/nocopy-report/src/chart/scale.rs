@@ -1,0 +1,247 @@
+//! Where values lie on an axis, and which of them are named there.
+
+use crate::quantity;
+
+/// From the lowest to the highest place of an axis. What lies outside of it is drawn at its end.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Scale {
+    steps: Steps,
+    low: f64,
+    high: f64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Steps {
+    Even,
+    /// Equal ratios are equal distances; named in powers of 10 and what lies between.
+    Decades,
+    /// The same, named in powers of 2.
+    Doublings,
+}
+
+/// A place of an axis that has a name.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Tick {
+    pub value: f64,
+    pub text: String,
+}
+
+/// What is further apart than this would lie on top of each other at the beginning of an even axis.
+const FAR_APART: f64 = 200.0;
+
+/// Beyond these no measured figure lies, and arithmetic begins to lose it.
+const SMALLEST: f64 = 1e-100;
+const LARGEST: f64 = 1e100;
+
+impl Scale {
+    /// From 0: lengths tell how values compare.
+    pub fn even(values: impl IntoIterator<Item = f64>) -> Self {
+        let high =
+            values.into_iter().filter(|value| (SMALLEST..=LARGEST).contains(value)).fold(0.0, f64::max);
+        Self { steps: Steps::Even, low: 0.0, high: if high > 0.0 { high } else { 1.0 } }
+    }
+
+    /// Even, unless the values are too far apart for that and none of them is 0.
+    pub fn spread(values: impl IntoIterator<Item = f64> + Clone) -> Self {
+        let has_zero = values.clone().into_iter().any(|value| value < SMALLEST);
+        let decades = Self::by_ratio(Steps::Decades, values.clone());
+        let is_far = decades.high / decades.low > FAR_APART;
+        if is_far && !has_zero { decades } else { Self::even(values) }
+    }
+
+    /// For ratios: around 1, twice as good as far from it as half as good.
+    pub fn around_one(values: impl IntoIterator<Item = f64>) -> Self {
+        Self::by_ratio(Steps::Decades, values.into_iter().chain([0.97, 1.03]))
+    }
+
+    /// For lengths in powers of 2.
+    pub fn doublings(values: impl IntoIterator<Item = f64>) -> Self {
+        Self::by_ratio(Steps::Doublings, values)
+    }
+
+    fn by_ratio(steps: Steps, values: impl IntoIterator<Item = f64>) -> Self {
+        let values = values.into_iter().filter(|value| (SMALLEST..=LARGEST).contains(value));
+        let (low, high) =
+            values.fold((f64::MAX, 0.0_f64), |(low, high), value| (low.min(value), high.max(value)));
+        match () {
+            () if low > high => Self { steps, low: 1.0, high: 10.0 },
+            () if low == high => Self { steps, low: low / 2.0, high: high * 2.0 },
+            () => Self { steps, low, high },
+        }
+    }
+
+    /// From 0 at the low end to 1 at the high end.
+    pub fn place(&self, value: f64) -> f64 {
+        let place = match self.steps {
+            Steps::Even => (value - self.low) / (self.high - self.low),
+            _ => (value / self.low).ln() / (self.high / self.low).ln(),
+        };
+        // A value of 0 has no logarithm: it lies below everything.
+        if place.is_nan() { 0.0 } else { place.clamp(0.0, 1.0) }
+    }
+
+    pub fn is_logarithmic(&self) -> bool {
+        self.steps != Steps::Even
+    }
+
+    /// Within the scale, from low to high; at most one more than `most`.
+    pub fn ticks(&self, most: usize) -> Vec<Tick> {
+        let most = most.max(2);
+        match self.steps {
+            Steps::Even => self.even_ticks(most),
+            Steps::Decades => self.decade_ticks(most),
+            Steps::Doublings => self.doubling_ticks(most),
+        }
+    }
+
+    fn even_ticks(&self, most: usize) -> Vec<Tick> {
+        let step = round_step((self.high - self.low) / most as f64);
+        let first = (self.low / step).ceil() as i64;
+        let values = (first..).map(|count| count as f64 * step).take_while(|value| *value <= self.high);
+        values.map(|value| Tick { value, text: text(value, step) }).collect()
+    }
+
+    fn decade_ticks(&self, most: usize) -> Vec<Tick> {
+        let powers = self.low.log10().floor() as i32..=self.high.log10().floor() as i32;
+        let within = |digits: &[f64]| -> Vec<f64> {
+            let all =
+                powers.clone().flat_map(|power| digits.iter().map(move |digit| digit * 10_f64.powi(power)));
+            all.filter(|value| (self.low..=self.high).contains(value)).collect()
+        };
+        let all = within(&[1.0, 2.0, 5.0]);
+        if all.len() < 3 {
+            // Within a decade there may be nothing round.
+            return self.even_ticks(most);
+        }
+        let fewer = [all, within(&[1.0, 3.0])].into_iter().find(|values| values.len() <= most);
+        let values = fewer.unwrap_or_else(|| thin(within(&[1.0]), most));
+        values.into_iter().map(|value| Tick { value, text: text(value, value) }).collect()
+    }
+
+    fn doubling_ticks(&self, most: usize) -> Vec<Tick> {
+        let powers = self.low.log2().ceil() as i32..=self.high.log2().floor() as i32;
+        let values = thin(powers.map(|power| 2_f64.powi(power)).collect(), most);
+        values.into_iter().map(|value| Tick { value, text: quantity::length(value as usize) }).collect()
+    }
+}
+
+/// Every second, third … of them, so that `most` are left.
+fn thin(values: Vec<f64>, most: usize) -> Vec<f64> {
+    let step = values.len().div_ceil(most).max(1);
+    values.into_iter().step_by(step).collect()
+}
+
+/// 1, 2 or 5 times a power of 10, and not less.
+fn round_step(step: f64) -> f64 {
+    let power = 10_f64.powi(step.log10().floor() as i32);
+    let digits = [1.0, 2.0, 5.0, 10.0];
+    let digit = digits.into_iter().find(|digit| digit * power >= step * (1.0 - 1e-9));
+    digit.unwrap_or(10.0) * power
+}
+
+/// With as many decimals as tell it from its neighbours, which are `step` away, and no more.
+fn text(value: f64, step: f64) -> String {
+    let prefixes = [(1e12, " T"), (1e9, " G"), (1e6, " M"), (1e3, " k")];
+    let chosen = prefixes.into_iter().find(|(unit, _)| value >= *unit && value >= 1e4);
+    let (unit, prefix) = chosen.unwrap_or((1.0, ""));
+    let decimals = (-(step / unit).log10() + 1e-9).ceil().clamp(0.0, 12.0) as usize;
+    let number = format!("{:.decimals$}", value / unit);
+    let number = match number.contains('.') {
+        true => number.trim_end_matches('0').trim_end_matches('.'),
+        false => &number,
+    };
+    format!("{number}{prefix}")
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn texts(scale: Scale) -> Vec<String> {
+        scale.ticks(5).into_iter().map(|tick| tick.text).collect()
+    }
+
+    #[test]
+    fn ticks_are_round() {
+        assert_eq!(texts(Scale::even([4.41e6])), ["0", "1 M", "2 M", "3 M", "4 M"]);
+        assert_eq!(texts(Scale::even([0.9])), ["0", "0.2", "0.4", "0.6", "0.8"]);
+        assert_eq!(texts(Scale::even([1.6e6])), ["0", "500 k", "1 M", "1.5 M"]);
+        assert_eq!(texts(Scale::even([])), ["0", "0.2", "0.4", "0.6", "0.8", "1"]);
+        assert_eq!(texts(Scale::spread([2.0, 5e3])), ["10", "100", "1000"]);
+        assert_eq!(texts(Scale::around_one([])), ["0.98", "1", "1.02"]);
+        assert_eq!(texts(Scale::around_one([0.4, 5.2])), ["0.5", "1", "2", "5"]);
+        assert_eq!(texts(Scale::around_one([0.05, 7.0])), ["0.1", "0.3", "1", "3"]);
+        assert_eq!(
+            texts(Scale::doublings([1024.0, 4194304.0])),
+            ["1 KiB", "8 KiB", "64 KiB", "512 KiB", "4 MiB"]
+        );
+    }
+
+    #[test]
+    fn what_is_far_apart_is_told_by_its_ratio_unless_it_is_nothing() {
+        assert!(Scale::spread([1.0, 1e6]).is_logarithmic());
+        assert!(!Scale::spread([0.0, 1.0, 1e6]).is_logarithmic());
+        assert!(!Scale::spread([1.0, 100.0]).is_logarithmic());
+    }
+
+    #[test]
+    fn halves_and_doubles_are_as_far_from_one() {
+        let scale = Scale::around_one([0.25, 4.0]);
+        let [half, one, double] = [0.5, 1.0, 2.0].map(|value| scale.place(value));
+        assert!((one - half - (double - one)).abs() < 1e-12 && (one - 0.5).abs() < 1e-12);
+    }
+
+    fn scales(values: &[f64]) -> [Scale; 4] {
+        let values = || values.iter().copied();
+        [
+            Scale::even(values()),
+            Scale::spread(values()),
+            Scale::around_one(values()),
+            Scale::doublings(values()),
+        ]
+    }
+
+    fn figure() -> impl Strategy<Value = f64> {
+        prop_oneof![
+            Just(0.0),
+            1e-6..1e6_f64,
+            (-99.0..99.0_f64).prop_map(|power| 10_f64.powf(power)),
+            any::<f64>(),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn ticks_lie_within_the_scale_and_rise(
+            values in prop::collection::vec(figure(), 0..20),
+            most in 2_usize..9,
+        ) {
+            for scale in scales(&values) {
+                let ticks = scale.ticks(most);
+                prop_assert!(ticks.len() <= most + 1, "{scale:?} {ticks:?}");
+                prop_assert!(ticks.windows(2).all(|pair| pair[0].value < pair[1].value), "{ticks:?}");
+                prop_assert!(ticks.iter().all(|tick| (scale.low..=scale.high).contains(&tick.value)), "{scale:?} {ticks:?}");
+            }
+        }
+
+        #[test]
+        fn places_keep_the_order(values in prop::collection::vec(figure(), 0..20), one in figure(), other in figure()) {
+            prop_assume!(!one.is_nan() && !other.is_nan());
+            for scale in scales(&values) {
+                let (low, high) = (scale.place(one.min(other)), scale.place(one.max(other)));
+                prop_assert!((0.0..=1.0).contains(&low) && low <= high && high <= 1.0, "{scale:?} {one} {other}");
+            }
+        }
+
+        /// Proves that no two neighbours have the same name, where there is room to tell them apart.
+        #[test]
+        fn ticks_have_names_of_their_own(low in 0.001..1e9_f64, factor in 1.001..1e4_f64) {
+            for scale in scales(&[low, low * factor]) {
+                let names: Vec<String> = scale.ticks(5).into_iter().map(|tick| tick.text).collect();
+                prop_assert!(scale.steps == Steps::Doublings || names.windows(2).all(|pair| pair[0] != pair[1]), "{names:?}");
+            }
+        }
+    }
+}

@@ -1,0 +1,362 @@
+//! Two runs against each other, row by row. The JSON schema `nocopy.report/1`.
+
+use std::collections::HashMap;
+use std::path::Path;
+
+use serde::Serialize;
+
+use crate::figure::Figure;
+use crate::result::{Copies, Machine, Report, Row};
+use crate::result_table;
+use crate::statistics::ENOUGH;
+
+const SCHEMA: &str = "nocopy.report/1";
+
+#[derive(Debug, Serialize)]
+pub struct Comparison<'a> {
+    schema: &'static str,
+    pub a: Side<'a>,
+    pub b: Side<'a>,
+    /// In what the machines, or the commands, are not the same.
+    pub differences: Vec<Difference>,
+    pub rows: Vec<Compared<'a>>,
+    pub only_a: Vec<Identity<'a>>,
+    pub only_b: Vec<Identity<'a>>,
+}
+
+/// One of the two runs.
+#[derive(Debug, Serialize)]
+pub struct Side<'a> {
+    pub file: String,
+    pub measured_at: &'a str,
+    pub command: &'a str,
+    pub machine: &'a Machine,
+}
+
+#[derive(Debug, PartialEq, Eq, Serialize)]
+pub struct Difference {
+    pub what: &'static str,
+    pub a: String,
+    pub b: String,
+}
+
+/// What makes a row the same in two runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+pub struct Identity<'a> {
+    pub workload: &'a str,
+    pub series: &'a str,
+    pub method: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub variant: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sink: Option<&'a str>,
+    pub payload_bytes: usize,
+}
+
+impl<'a> Identity<'a> {
+    fn of(row: &'a Row) -> Self {
+        Self {
+            workload: &row.workload,
+            series: &row.series,
+            method: &row.method,
+            variant: row.variant.as_deref(),
+            sink: row.sink.as_deref(),
+            payload_bytes: row.payload_bytes,
+        }
+    }
+}
+
+/// What of a row is compared.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum What {
+    Figure,
+    /// To the baseline: what both had to suffer in one run divides out.
+    Ratio,
+}
+
+#[derive(Debug, Clone, Serialize)]
+pub struct Compared<'a> {
+    #[serde(flatten)]
+    pub row: Identity<'a>,
+    /// Of its series, for people.
+    #[serde(skip)]
+    pub name: String,
+    pub figure: Figure,
+    pub what: What,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub baseline: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub baseline_variant: Option<&'a str>,
+    pub more_is_better: bool,
+    pub a: Estimate,
+    pub b: Estimate,
+    /// Of the medians; absent where there is none, or A's is 0.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub b_over_a: Option<f64>,
+    pub verdict: Verdict,
+}
+
+/// What one run says of a value.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Estimate {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub median: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub low: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub high: Option<f64>,
+    pub runs: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub evidence: Option<Copies>,
+}
+
+/// Of B, against A.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Verdict {
+    Better,
+    Worse,
+    /// The intervals overlap.
+    NotToldApart,
+    /// The intervals are not those of 95 % confidence.
+    TooFewRounds,
+    /// One of the two does not have it.
+    NoFigure,
+}
+
+impl Verdict {
+    pub const ALL: [Self; 5] =
+        [Self::Better, Self::Worse, Self::NotToldApart, Self::TooFewRounds, Self::NoFigure];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Better => "better",
+            Self::Worse => "worse",
+            Self::NotToldApart => "not told apart",
+            Self::TooFewRounds => "too few rounds",
+            Self::NoFigure => "no figure",
+        }
+    }
+
+    fn of(a: &Estimate, b: &Estimate, more_is_better: bool) -> Self {
+        let (Some(a_low), Some(a_high), Some(b_low), Some(b_high)) = (a.low, a.high, b.low, b.high) else {
+            return Self::NoFigure;
+        };
+        match () {
+            () if a.runs.min(b.runs) < ENOUGH => Self::TooFewRounds,
+            () if b_low <= a_high && a_low <= b_high => Self::NotToldApart,
+            () if (b_low > a_high) == more_is_better => Self::Better,
+            () => Self::Worse,
+        }
+    }
+}
+
+impl Estimate {
+    fn of_figure(row: &Row) -> Self {
+        Self {
+            median: row.figure.of(row),
+            low: row.figure_low,
+            high: row.figure_high,
+            runs: row.runs,
+            evidence: row.evidence,
+        }
+    }
+
+    fn of_ratio(row: &Row) -> Self {
+        Self { median: row.ratio, low: row.ratio_low, high: row.ratio_high, ..Self::of_figure(row) }
+    }
+}
+
+/// A row, and the row that it is compared with in its own run.
+type Pair<'a> = (Identity<'a>, Option<(&'a str, Option<&'a str>)>);
+
+fn pair(row: &Row) -> Pair<'_> {
+    let baseline = row.baseline.as_deref().map(|method| (method, row.baseline_variant.as_deref()));
+    (Identity::of(row), baseline)
+}
+
+impl<'a> Comparison<'a> {
+    pub fn new((a_path, a): (&Path, &'a Report), (b_path, b): (&Path, &'a Report)) -> Self {
+        let side = |path: &Path, report: &'a Report| Side {
+            file: path.display().to_string(),
+            measured_at: &report.measured_at,
+            command: &report.command,
+            machine: &report.machine,
+        };
+        let all = |report: &'a Report| -> HashMap<Identity<'a>, &'a Row> {
+            report.results.iter().rev().map(|row| (Identity::of(row), row)).collect()
+        };
+        Self {
+            schema: SCHEMA,
+            a: side(a_path, a),
+            b: side(b_path, b),
+            differences: differences(a, b),
+            rows: compare(a, b, &all(b)),
+            only_a: missing(a, &all(b)),
+            only_b: missing(b, &all(a)),
+        }
+    }
+
+    /// The rows by their series.
+    pub fn sections(&self) -> impl Iterator<Item = &[Compared<'a>]> {
+        let key = |row: &Compared<'a>| (row.row.workload, row.row.series, row.row.sink);
+        self.rows.chunk_by(move |one, other| key(one) == key(other))
+    }
+
+    /// How many rows there are of each verdict.
+    pub fn counts(&self) -> Vec<(Verdict, usize)> {
+        let count = |verdict| self.rows.iter().filter(|row| row.verdict == verdict).count();
+        let counts = Verdict::ALL.map(|verdict| (verdict, count(verdict)));
+        counts.into_iter().filter(|(_, count)| *count > 0).collect()
+    }
+}
+
+/// Of a section: the figures, and the ratios.
+pub fn parts<'a, 'b>(section: &'b [Compared<'a>]) -> impl Iterator<Item = &'b [Compared<'a>]> {
+    section.chunk_by(|one, other| (one.figure, one.what) == (other.figure, other.what))
+}
+
+/// The figures of a section, then its ratios.
+fn compare<'a>(a: &'a Report, b: &'a Report, in_b: &HashMap<Identity<'a>, &'a Row>) -> Vec<Compared<'a>> {
+    let ratios_of_b: HashMap<Pair<'a>, &'a Row> = b.results.iter().map(|row| (pair(row), row)).collect();
+    let mut rows = Vec::new();
+    for section in a.sections() {
+        // A row stands once for each of its baselines.
+        let firsts = section.rows.chunk_by(|one, other| Identity::of(one) == Identity::of(other));
+        let figures = firsts.filter_map(|same| Some((&same[0], *in_b.get(&Identity::of(&same[0]))?)));
+        let same_figure = figures.filter(|(one, other)| one.figure == other.figure);
+        rows.extend(same_figure.map(|(one, other)| compared(one, other, What::Figure)));
+        let with_ratio = section.rows.iter().filter(|row| row.baseline.is_some());
+        let ratios = with_ratio.filter_map(|row| Some((row, *ratios_of_b.get(&pair(row))?)));
+        rows.extend(ratios.map(|(one, other)| compared(one, other, What::Ratio)));
+    }
+    rows
+}
+
+fn compared<'a>(one: &'a Row, other: &'a Row, what: What) -> Compared<'a> {
+    let of_ratio = what == What::Ratio;
+    let estimate = if of_ratio { Estimate::of_ratio } else { Estimate::of_figure };
+    let (a, b) = (estimate(one), estimate(other));
+    let more_is_better = of_ratio || one.figure.more_is_better();
+    let baseline = result_table::baseline(one, &one.series).filter(|_| of_ratio);
+    let against = baseline.map(|baseline| format!(" × {baseline}")).unwrap_or_default();
+    Compared {
+        row: Identity::of(one),
+        name: result_table::name(one, &one.series) + &against,
+        figure: one.figure,
+        what,
+        baseline: one.baseline.as_deref().filter(|_| of_ratio),
+        baseline_variant: one.baseline_variant.as_deref().filter(|_| of_ratio),
+        more_is_better,
+        a,
+        b,
+        b_over_a: a.median.zip(b.median).filter(|(a, _)| *a > 0.0).map(|(a, b)| b / a),
+        verdict: Verdict::of(&a, &b, more_is_better),
+    }
+}
+
+fn missing<'a>(from: &'a Report, other: &HashMap<Identity<'a>, &'a Row>) -> Vec<Identity<'a>> {
+    let mut rows: Vec<_> = from.results.iter().map(Identity::of).collect();
+    rows.dedup();
+    rows.retain(|row| !other.contains_key(row));
+    rows
+}
+
+fn differences(a: &Report, b: &Report) -> Vec<Difference> {
+    let facts = |report: &Report| {
+        let Machine { nocopy_version, kernel, architecture, processor, .. } = report.machine.clone();
+        [
+            ("kernel", kernel),
+            ("processor", processor.unwrap_or_else(|| "unknown".into())),
+            ("processors", report.machine.processors.to_string()),
+            ("virtual machine", if report.machine.virtual_machine { "yes" } else { "no" }.into()),
+            ("architecture", architecture),
+            ("network", report.machine.network.clone()),
+            ("nocopy", nocopy_version),
+            ("command", report.command.clone()),
+        ]
+    };
+    let pairs = facts(a).into_iter().zip(facts(b)).filter(|((_, a), (_, b))| a != b);
+    pairs.map(|((what, a), (_, b))| Difference { what, a, b }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::made_up;
+
+    fn comparison<'a>(a: &'a Report, b: &'a Report) -> Comparison<'a> {
+        Comparison::new((Path::new("a.json"), a), (Path::new("b.json"), b))
+    }
+
+    fn verdict(a: Row, b: Row) -> Verdict {
+        let (a, b) = (made_up::report(vec![a]), made_up::report(vec![b]));
+        comparison(&a, &b).rows[0].verdict
+    }
+
+    fn packets(rate: f64) -> Row {
+        made_up::row("capture", "xdp", rate)
+    }
+
+    #[test]
+    fn only_what_does_not_overlap_is_told_apart() {
+        assert_eq!(verdict(packets(1e6), packets(1.3e6)), Verdict::Better);
+        assert_eq!(verdict(packets(1.3e6), packets(1e6)), Verdict::Worse);
+        assert_eq!(verdict(packets(1e6), packets(1.1e6)), Verdict::NotToldApart);
+        assert_eq!(verdict(packets(1e6), packets(1e6)), Verdict::NotToldApart);
+    }
+
+    #[test]
+    fn a_shorter_time_is_better() {
+        let time = |us: f64| Row {
+            figure: Figure::MedianLatency,
+            p50_us: Some(us),
+            figure_low: Some(us),
+            figure_high: Some(us),
+            ..packets(0.0)
+        };
+        assert_eq!(verdict(time(9.0), time(3.0)), Verdict::Better);
+        assert_eq!(verdict(time(3.0), time(9.0)), Verdict::Worse);
+    }
+
+    #[test]
+    fn nothing_is_told_without_intervals() {
+        let few = |rate| Row { runs: 5, ..packets(rate) };
+        assert_eq!(verdict(few(1e6), packets(9e6)), Verdict::TooFewRounds);
+        let none = Row { packets_per_s: None, figure_low: None, figure_high: None, ..packets(0.0) };
+        assert_eq!(verdict(packets(1e6), none), Verdict::NoFigure);
+    }
+
+    #[test]
+    fn a_row_with_two_baselines_is_compared_once_and_each_ratio_with_its_like() {
+        let rows = |best: &str| {
+            let auto = || made_up::row("send", "auto", 2e6);
+            let plain = made_up::row("send", "plain", 1e6);
+            vec![plain, made_up::against("plain", 2.0, auto()), made_up::against(best, 1.0, auto())]
+        };
+        let (a, b) = (made_up::report(rows("gso")), made_up::report(rows("zerocopy")));
+        let compared = comparison(&a, &b);
+        let names: Vec<_> = compared.rows.iter().map(|row| (row.name.as_str(), row.what)).collect();
+        assert_eq!(names, [("plain", What::Figure), ("auto", What::Figure), ("auto × plain", What::Ratio)]);
+        assert_eq!((compared.only_a.len(), compared.only_b.len()), (0, 0));
+    }
+
+    #[test]
+    fn what_one_has_alone_and_how_the_machines_differ_is_said() {
+        let mut a = made_up::report(vec![packets(1e6), made_up::row("capture", "ring", 1e6)]);
+        let b = made_up::report(vec![made_up::row("other", "xdp", 1e6), packets(1e6)]);
+        a.machine.kernel = "6.1".into();
+        let compared = comparison(&a, &b);
+        let difference = Difference { what: "kernel", a: "6.1".into(), b: "6.18.5".into() };
+        assert_eq!(compared.differences, [difference]);
+        assert_eq!(compared.only_a.iter().map(|row| row.method).collect::<Vec<_>>(), ["ring"]);
+        assert_eq!(compared.only_b.iter().map(|row| row.series).collect::<Vec<_>>(), ["other"]);
+    }
+
+    #[test]
+    fn nothing_is_divided_by_nothing() {
+        let (a, b) = (made_up::report(vec![packets(0.0)]), made_up::report(vec![packets(1e6)]));
+        assert_eq!(comparison(&a, &b).rows[0].b_over_a, None);
+    }
+}

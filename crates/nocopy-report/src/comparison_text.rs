@@ -1,0 +1,135 @@
+//! A comparison for a terminal; its tables are those of the page too.
+
+use std::fmt::Write as _;
+
+use crate::comparison::{self, Compared, Comparison, Estimate, Identity, Side, What};
+use crate::figure::Figure;
+use crate::quantity;
+use crate::table::Table;
+
+pub fn text(comparison: &Comparison<'_>) -> String {
+    let mut text = String::new();
+    for (name, side) in [("A", &comparison.a), ("B", &comparison.b)] {
+        let _ = writeln!(text, "{name}: {}", line(side));
+    }
+    if !comparison.differences.is_empty() {
+        let _ = write!(text, "\nNot the same:\n{}", differences(comparison).text());
+    }
+    for section in comparison.sections() {
+        let _ = writeln!(text, "\n{}", heading(&section[0].row));
+        for part in comparison::parts(section) {
+            let _ = write!(text, "· {}\n{}", axis(&part[0]), table(part).text());
+        }
+    }
+    for (name, only) in [("A", &comparison.only_a), ("B", &comparison.only_b)] {
+        if !only.is_empty() {
+            let _ = writeln!(text, "\nOnly in {name}:");
+        }
+        for row in only {
+            let _ = writeln!(text, "  {}", full_name(row));
+        }
+    }
+    let _ = writeln!(text, "\n{}\n{HOW}", counts(comparison));
+    text
+}
+
+/// How to read a comparison.
+pub const HOW: &str = "Medians [95 % interval]. better, worse: the intervals do not overlap; not told apart: they do, and \
+    either may be the better\none; too few rounds: fewer than 6, so there are no such intervals. The times of different hours differ \
+    by themselves on a\nshared machine; ratios (×) to a baseline of the same round do so less.";
+
+fn line(side: &Side<'_>) -> String {
+    format!(
+        "{} · {} · nocopy {} · {}",
+        side.file,
+        side.measured_at,
+        side.machine.nocopy_version,
+        side.machine.line()
+    )
+}
+
+/// In what the runs are not the same.
+pub fn differences(comparison: &Comparison<'_>) -> Table {
+    let rows = comparison.differences.iter();
+    let rows =
+        rows.map(|difference| vec![difference.what.into(), difference.a.clone(), difference.b.clone()]);
+    Table::new(&["", "A", "B"], 0..0, rows.collect())
+}
+
+/// Of a series.
+pub fn heading(row: &Identity<'_>) -> String {
+    let sink = row.sink.map(|sink| format!(" · into: {sink}")).unwrap_or_default();
+    format!("{}{sink}", row.series)
+}
+
+/// What is compared, and which way is better.
+pub fn axis(first: &Compared<'_>) -> String {
+    let direction = if first.more_is_better { "more is better" } else { "less is better" };
+    match first.what {
+        What::Figure => format!("{}, {direction}", first.figure.unit()),
+        What::Ratio => format!("ratio to the baseline by {}, {direction}", first.figure.name()),
+    }
+}
+
+pub fn table(rows: &[Compared<'_>]) -> Table {
+    let cells = |row: &Compared<'_>| {
+        vec![
+            row.name.clone(),
+            estimate(row, &row.a),
+            estimate(row, &row.b),
+            ratio(row),
+            row.verdict.name().into(),
+            evidence(row),
+        ]
+    };
+    let header = ["method", "A", "B", "B/A", "B is", "copies"];
+    Table::new(&header, 1..4, rows.iter().map(cells).collect())
+}
+
+/// As it is shown, of a row's figure or ratio.
+pub fn shown(row: &Compared<'_>, value: f64) -> f64 {
+    if row.what == What::Figure { row.figure.shown(value) } else { value }
+}
+
+pub fn estimate(row: &Compared<'_>, estimate: &Estimate) -> String {
+    match (row.what, estimate.median, estimate.low.zip(estimate.high)) {
+        (_, None, _) => "–".into(),
+        (What::Figure, Some(median), interval) => figure(row.figure, median, interval),
+        (What::Ratio, Some(median), Some((low, high))) => format!("{median:.2} [{low:.2}–{high:.2}]"),
+        (What::Ratio, Some(median), None) => format!("{median:.2}"),
+    }
+}
+
+/// A median with its interval, for people.
+pub fn figure(figure: Figure, median: f64, interval: Option<(f64, f64)>) -> String {
+    let short = |value| quantity::short(figure.shown(value));
+    match interval {
+        Some((low, high)) => format!("{} [{}–{}]", short(median), short(low), short(high)),
+        None => short(median),
+    }
+}
+
+pub fn ratio(row: &Compared<'_>) -> String {
+    row.b_over_a.map_or_else(|| "–".into(), |ratio| format!("{ratio:.2}"))
+}
+
+fn evidence(row: &Compared<'_>) -> String {
+    let [a, b] = [&row.a, &row.b].map(|side| side.evidence.map_or("–", |copies| copies.name()));
+    if a == b { a.into() } else { format!("A {a}, B {b}") }
+}
+
+/// Of a row that stands alone.
+pub fn full_name(row: &Identity<'_>) -> String {
+    let variant = row.variant.map(|variant| format!(" {variant}")).unwrap_or_default();
+    format!("{} · {}{variant}", heading(row), row.method)
+}
+
+pub fn counts(comparison: &Comparison<'_>) -> String {
+    let counts = comparison.counts();
+    if counts.is_empty() {
+        return "The two have no row in common.".into();
+    }
+    let counts: Vec<_> =
+        counts.into_iter().map(|(verdict, count)| format!("{count} {}", verdict.name())).collect();
+    format!("B against A: {}.", counts.join(", "))
+}

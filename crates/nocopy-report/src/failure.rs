@@ -1,0 +1,67 @@
+//! What ends a command with exit code 2 wherever it reads, prints and writes. One line each: fact, cause, action.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+#[derive(Debug, thiserror::Error)]
+pub enum Failure {
+    #[error("cannot write {path}: {source}: {}", output_advice(source), path = path.display())]
+    Output { path: PathBuf, source: io::Error },
+    #[error("cannot read {path}: {source}: name a file that exists and is readable", path = path.display())]
+    Input { path: PathBuf, source: io::Error },
+    #[error("{path}: the file exists: give --force to overwrite it, or another name", path = path.display())]
+    Exists { path: PathBuf },
+    #[error("cannot print: {0}: check where the output goes")]
+    Print(#[source] io::Error),
+    #[error("cannot give up capabilities: {0}: start it where capset(2) and prctl(2) are allowed")]
+    Capabilities(#[source] io::Error),
+    #[error("cannot catch signals: {0}: start it where sigaction(2) is allowed")]
+    Signals(#[source] io::Error),
+}
+
+impl Failure {
+    /// Whether the reader of the output closed it: nothing is wrong.
+    pub fn is_broken_pipe(&self) -> bool {
+        matches!(self, Failure::Print(error) if error.kind() == io::ErrorKind::BrokenPipe)
+    }
+
+    /// What it means that a file could not be opened for writing.
+    pub fn output(path: &Path, source: io::Error) -> Failure {
+        match source.kind() {
+            io::ErrorKind::AlreadyExists => Failure::Exists { path: path.into() },
+            _ => Failure::Output { path: path.into(), source },
+        }
+    }
+}
+
+/// What to do when a file cannot be written, or not to its end.
+fn output_advice(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => "free space, or name a file elsewhere",
+        io::ErrorKind::FileTooLarge => "raise 'ulimit -f', or name a file on another file system",
+        _ if error.raw_os_error() == Some(libc::ELOOP) => "name the file itself, and no symbolic link to it",
+        _ if error.raw_os_error() == Some(libc::EPERM) => {
+            "the file is protected, or its file system has no permissions: name another file"
+        }
+        _ => "name a file in a directory that exists and is writable",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_disk_is_no_reason_to_look_for_a_directory() {
+        let said = |errno: i32| {
+            let source = io::Error::from_raw_os_error(errno);
+            Failure::Output { path: "/mnt/file".into(), source }.to_string()
+        };
+        assert!(
+            said(libc::ENOSPC).ends_with("free space, or name a file elsewhere"),
+            "{}",
+            said(libc::ENOSPC)
+        );
+        assert!(said(libc::EACCES).contains("directory that exists and is writable"));
+    }
+}

@@ -1,0 +1,77 @@
+//! What the rows of a series are compared by.
+
+use serde::{Deserialize, Serialize};
+
+use super::result::Row;
+
+/// By the name that it has as a field of a row.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Figure {
+    #[default]
+    #[serde(rename = "packets_per_s")]
+    PacketsPerSecond,
+    #[serde(rename = "messages_per_s")]
+    MessagesPerSecond,
+    #[serde(rename = "bytes_per_s")]
+    BytesPerSecond,
+    #[serde(rename = "receiver_cpu_ns_per_packet")]
+    ReceiverCpuPerPacket,
+    /// Of all processors: what the kernel does for the packets wherever it does it, and the source's.
+    #[serde(rename = "machine_cpu_ns_per_packet")]
+    MachineCpuPerPacket,
+    /// Of a processor's time, whatever the packets it gets.
+    #[serde(rename = "receiver_cpu_percent")]
+    ReceiverCpu,
+    #[serde(rename = "p50_us")]
+    MedianLatency,
+}
+
+impl Figure {
+    pub fn name(self) -> &'static str {
+        match self {
+            Figure::PacketsPerSecond => "packets/s",
+            Figure::MessagesPerSecond => "messages/s",
+            Figure::BytesPerSecond => "bytes/s",
+            Figure::ReceiverCpuPerPacket => "receiver CPU per packet",
+            Figure::MachineCpuPerPacket => "machine CPU per packet",
+            Figure::ReceiverCpu => "receiver CPU",
+            Figure::MedianLatency => "p50",
+        }
+    }
+
+    /// What [`Figure::shown`] is in.
+    pub fn unit(self) -> &'static str {
+        match self {
+            Figure::PacketsPerSecond => "packets/s",
+            Figure::MessagesPerSecond => "messages/s",
+            Figure::BytesPerSecond => "Gbit/s",
+            Figure::ReceiverCpuPerPacket => "receiver CPU, ns per packet",
+            Figure::MachineCpuPerPacket => "CPU of the machine, ns per packet",
+            Figure::ReceiverCpu => "receiver CPU, % of a processor",
+            Figure::MedianLatency => "p50 of the round trip, us",
+        }
+    }
+
+    /// As it is shown to people: streams are told in bits.
+    pub fn shown(self, value: f64) -> f64 {
+        if self == Figure::BytesPerSecond { value * 8.0 / 1e9 } else { value }
+    }
+
+    /// Rates: more is better; costs and latencies: less.
+    pub fn more_is_better(self) -> bool {
+        matches!(self, Figure::PacketsPerSecond | Figure::MessagesPerSecond | Figure::BytesPerSecond)
+    }
+
+    /// The median of a row.
+    pub fn of(self, row: &Row) -> Option<f64> {
+        match self {
+            Figure::PacketsPerSecond => row.packets_per_s,
+            Figure::MessagesPerSecond => row.messages_per_s,
+            Figure::BytesPerSecond => row.bytes_per_s,
+            Figure::ReceiverCpuPerPacket => row.receiver_cpu_ns_per_packet,
+            Figure::MachineCpuPerPacket => row.machine_cpu_ns_per_packet,
+            Figure::ReceiverCpu => row.receiver_cpu_percent,
+            Figure::MedianLatency => row.p50_us,
+        }
+    }
+}

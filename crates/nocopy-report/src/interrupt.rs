@@ -1,0 +1,51 @@
+//! Signals that ask for the end: Ctrl-C, the end of a service, a terminal that goes.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use signal_hook::consts::{SIGHUP, TERM_SIGNALS};
+use signal_hook::flag;
+
+use crate::Failure;
+
+/// Whether the user, or whoever stops services, has asked for the end. Waits of ports end early when a signal comes.
+#[derive(Debug, Clone)]
+pub struct Interrupt {
+    came: Arc<AtomicBool>,
+}
+
+impl Interrupt {
+    /// Catches the signals that ask for the end; one that comes again ends the process at once.
+    ///
+    /// A terminal that goes (SIGHUP) asks for the end too, unless the command was started to outlive it (nohup(1)). It does so
+    /// as often as it likes: the shell sends the signal and the kernel sends it once more, so a second one says nothing new.
+    pub fn listen() -> Result<Self, Failure> {
+        let came = Arc::new(AtomicBool::new(false));
+        for &signal in TERM_SIGNALS {
+            flag::register_conditional_default(signal, Arc::clone(&came)).map_err(Failure::Signals)?;
+            flag::register(signal, Arc::clone(&came)).map_err(Failure::Signals)?;
+        }
+        if !is_ignored(SIGHUP) {
+            flag::register(SIGHUP, Arc::clone(&came)).map_err(Failure::Signals)?;
+        }
+        Ok(Self { came })
+    }
+
+    /// Asks for the end as a signal does.
+    pub fn ask(&self) {
+        self.came.store(true, Ordering::Relaxed);
+    }
+
+    /// Relaxed: it says nothing about other memory.
+    pub fn came(&self) -> bool {
+        self.came.load(Ordering::Relaxed)
+    }
+}
+
+/// Whether this process ignores a signal, as it does from the start under nohup(1); no if `/proc` is not there to ask.
+pub fn is_ignored(signal: i32) -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    mask.is_some_and(|mask| mask & 1 << (signal - 1) != 0)
+}

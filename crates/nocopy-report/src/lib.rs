@@ -1,0 +1,45 @@
+//! What every part of the command shares: how results are printed, drawn and written, and how a command starts and ends.
+//!
+//! ```text
+//!   result, figure, statistics ─▶ result_table ─▶ terminal
+//!                              ├▶ chart ─▶ page ─▶ HTML
+//!                              └▶ comparison ─▶ comparison_text, page, JSON
+//! ```
+// Read by the crates of this workspace alone: what a name does not say, a comment does.
+#![allow(missing_docs)]
+
+pub mod capability;
+pub mod chart;
+pub mod comparison;
+pub mod comparison_text;
+mod failure;
+pub mod figure;
+pub mod interrupt;
+pub mod live;
+pub mod machine;
+#[cfg(test)]
+mod made_up;
+pub mod output_file;
+pub mod page;
+pub mod print;
+pub mod progress;
+pub mod quantity;
+pub mod result;
+mod result_file;
+pub mod result_table;
+pub mod statistics;
+pub mod table;
+pub mod wall_clock;
+
+pub use failure::Failure;
+pub use interrupt::Interrupt;
+pub use result_file::{ResultFile, json};
+
+/// What a command found, when it found out at all.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    /// Exit code 0.
+    Positive,
+    /// Exit code 1: something measured was not there.
+    Negative,
+}

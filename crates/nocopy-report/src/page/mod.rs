@@ -1,0 +1,105 @@
+//! Results as one HTML file that needs nothing else: no network, no script, no font.
+
+mod bench;
+mod comparison;
+mod cost;
+mod length;
+
+use maud::{DOCTYPE, Markup, PreEscaped, html};
+
+use crate::chart::{Mark, Scale, Shape};
+use crate::print;
+use crate::result::{Copies, Machine};
+pub use bench::of_bench;
+pub use comparison::of_comparison;
+
+const STYLE: &str = include_str!("../style.css");
+
+pub fn document(title: &str, body: &Markup) -> String {
+    let page = html! {
+        (DOCTYPE)
+        html lang="en" {
+            head {
+                meta charset="utf-8";
+                meta name="viewport" content="width=device-width, initial-scale=1";
+                meta name="color-scheme" content="light dark";
+                title { (title) }
+                style { (PreEscaped(STYLE)) }
+            }
+            body {
+                main {
+                    h1 { (title) }
+                    (body)
+                }
+            }
+        }
+    };
+    print::printable(&page.into_string())
+}
+
+/// Names and what they stand for.
+pub fn facts(facts: &[(&str, String)]) -> Markup {
+    html! {
+        dl {
+            @for (name, fact) in facts {
+                div { dt { (name) } dd { (fact) } }
+            }
+        }
+    }
+}
+
+/// Of the machine that measured, and what it measured with.
+pub fn machine(machine: &Machine, measured_at: &str) -> [(&'static str, String); 5] {
+    let processor = machine.processor.as_deref().unwrap_or("unknown");
+    let shared =
+        if machine.virtual_machine { ", of a virtual machine: others share the real one" } else { "" };
+    [
+        ("Measured", measured_at.into()),
+        ("Kernel", format!("Linux {} ({})", machine.kernel, machine.architecture)),
+        ("Processor", format!("{} × {processor}{shared}", machine.processors)),
+        ("Network", machine.network.clone()),
+        ("nocopy", machine.nocopy_version.clone()),
+    ]
+}
+
+/// Lines of text as they are printed.
+pub fn notes<'a>(lines: impl IntoIterator<Item = &'a str>) -> Markup {
+    html! { @for line in lines { p class="note" { (line) } } }
+}
+
+/// The contents: the names of sections, whose places are `id` and their number.
+pub fn contents(titles: &[String]) -> Markup {
+    html! {
+        @if titles.len() > 1 {
+            details {
+                summary { "Contents: " (titles.len()) " sections" }
+                ul class="contents" { @for (index, title) in titles.iter().enumerate() { li { a href={ "#" (place(index)) } { (title) } } } }
+            }
+        }
+    }
+}
+
+/// What a title says of its scale.
+fn logarithmic(scale: &Scale) -> &'static str {
+    if scale.is_logarithmic() { ", logarithmic" } else { "" }
+}
+
+/// Of a section.
+pub fn place(index: usize) -> String {
+    format!("s{}", index + 1)
+}
+
+/// What is known of copies, by shape.
+fn mark(evidence: Option<Copies>) -> Mark {
+    match evidence {
+        Some(Copies::ZeroCopy) => Mark { shape: Shape::Disc, tone: 0 },
+        Some(Copies::Copied) => Mark { shape: Shape::Square, tone: 1 },
+        Some(Copies::Unknown) => Mark { shape: Shape::Diamond, tone: 5 },
+        None => Mark { shape: Shape::Cross, tone: 5 },
+    }
+}
+
+#[cfg(test)]
+mod reading;
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,69 @@
+//! Pages as a browser reads them, for tests: well-formed, whole, and nothing from elsewhere.
+
+use std::collections::HashSet;
+
+use roxmltree::{Document, Node};
+
+/// What is in the head is not XML, and always the same.
+pub(crate) fn body(page: &str) -> &str {
+    let start = page.find("<body>").expect("a body");
+    page[start..].trim_end().strip_suffix("</html>").expect("an end")
+}
+
+pub(crate) fn named<'a, 'b>(document: &'a Document<'b>, name: &'a str) -> impl Iterator<Item = Node<'a, 'b>> {
+    document.descendants().filter(move |node| node.tag_name().name() == name)
+}
+
+pub(crate) fn words(node: Node<'_, '_>) -> String {
+    node.descendants().filter_map(|node| node.text().filter(|_| node.is_text())).collect()
+}
+
+/// What holds for every page.
+pub(crate) fn check(page: &str) {
+    assert!(page.starts_with("<!DOCTYPE html>"));
+    assert!(
+        !page.contains("http")
+            && !page.contains("<script")
+            && !page.contains("NaN")
+            && !page.contains("inf%")
+    );
+    let document = Document::parse(body(page)).unwrap_or_else(|error| panic!("{error}: {page}"));
+    let ids: Vec<_> = document.descendants().filter_map(|node| node.attribute("id")).collect();
+    let known: HashSet<_> = ids.iter().copied().collect();
+    assert_eq!(ids.len(), known.len(), "ids are there once: {ids:?}");
+    for node in document.descendants() {
+        assert!(
+            !node
+                .attributes()
+                .any(|attribute| attribute.name().starts_with("on") || attribute.name() == "src")
+        );
+        let references = node.attribute("aria-labelledby").unwrap_or_default().split_whitespace();
+        assert!(references.into_iter().all(|id| known.contains(id)), "{node:?}");
+        if let Some(link) = node.attribute("href") {
+            assert!(known.contains(link.strip_prefix('#').expect("within the page")), "{link}");
+        }
+        if let Some(fill) = node.attribute("fill").and_then(|fill| fill.strip_prefix("url(#")) {
+            assert!(known.contains(fill.trim_end_matches(')')), "{fill}");
+        }
+    }
+    for figure in named(&document, "figure") {
+        let count = |name| figure.descendants().filter(|node| node.tag_name().name() == name).count();
+        let charts = figure.descendants().filter(|node| node.attribute("role") == Some("img"));
+        assert_eq!((charts.count(), count("table"), count("figcaption"), count("desc")), (1, 1, 1, 1));
+    }
+    for line in named(&document, "line").flat_map(|line| line.attributes()) {
+        let percent = line.value().strip_suffix('%').map(|number| number.parse::<f64>().unwrap());
+        assert!(percent.is_none_or(|place| (0.0..=100.0).contains(&place)), "{line:?}");
+    }
+}
+
+/// The cells of all tables.
+pub(crate) fn cells(page: &str) -> HashSet<String> {
+    let document = Document::parse(body(page)).unwrap();
+    let cells = document.descendants().filter(|node| ["td", "th"].contains(&node.tag_name().name()));
+    cells.map(words).collect()
+}
+
+pub(crate) fn charts(page: &str) -> usize {
+    body(page).matches("role=\"img\"").count()
+}

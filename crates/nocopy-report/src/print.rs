@@ -1,0 +1,45 @@
+//! What a command prints: results, when it is done, and what it says meanwhile. Words of others steer no terminal.
+
+use std::fmt;
+use std::io::{self, Write};
+
+use crate::{Failure, Outcome};
+
+/// Prints lines that may have words from a file, a peer or another process.
+pub fn text(text: &str) -> Result<(), Failure> {
+    write(io::stdout().lock(), text).map_err(Failure::Print)
+}
+
+/// Says a line on standard error. Where that fails (a closed pipe, a full disk) nothing ends for it, as it would with `eprintln!`, which
+/// panics.
+pub fn say(line: impl fmt::Display) {
+    let _ = write(io::stderr().lock(), &format!("{line}\n"));
+}
+
+/// Prints a summary, beside what goes to standard output, and says how it went.
+pub fn summary<F: From<Failure>>(
+    text: &str,
+    to_stderr: bool,
+    failure: Option<F>,
+    outcome: Outcome,
+) -> Result<Outcome, F> {
+    let printed = match to_stderr {
+        true => write(io::stderr().lock(), text),
+        false => write(io::stdout().lock(), text),
+    };
+    match (failure, printed.map_err(Failure::Print)) {
+        (Some(failure), _) => Err(failure),
+        (None, Err(failure)) if !failure.is_broken_pipe() => Err(failure.into()),
+        // Whether or not anybody reads it, it went as it went.
+        (None, _) => Ok(outcome),
+    }
+}
+
+/// Without control characters but tabs and ends of lines: those would not be printed but steer the terminal.
+pub fn printable(text: &str) -> String {
+    text.replace(|c: char| c.is_control() && !matches!(c, '\n' | '\t'), "\u{fffd}")
+}
+
+fn write(mut output: impl Write, text: &str) -> io::Result<()> {
+    output.write_all(printable(text).as_bytes()).and_then(|()| output.flush())
+}

@@ -1,0 +1,153 @@
+//! Amounts as people write them on a command line, and as they read them.
+
+use std::time::Duration;
+
+/// A packet or bit rate.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Rate {
+    /// Packets a second.
+    Packets(f64),
+    /// Bits of frames a second.
+    Bits(f64),
+}
+
+/// A number with the prefix of a unit behind it: powers of 1000 (`k`, `M`, `G`, `T`), or of 1024 (`Ki`, `Mi`, …).
+fn number(text: &str) -> Option<(f64, &str)> {
+    let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let value: f64 = text[..end].parse().ok()?;
+    let (base, rest) = match text[end..].split_at_checked(2) {
+        Some((prefix, rest)) if prefix.ends_with('i') => (prefix.chars().next()?, rest),
+        _ => ('\0', &text[end..]),
+    };
+    let power = |letter: char| "kmgt".find(letter.to_ascii_lowercase()).map(|place| place as i32 + 1);
+    if base != '\0' {
+        return Some((value * 1024_f64.powi(power(base)?), rest));
+    }
+    match rest.chars().next().and_then(power) {
+        Some(power) => Some((value * 1000_f64.powi(power), &rest[1..])),
+        None => Some((value, rest)),
+    }
+}
+
+/// A count of things: `1000`, `10k`, `1.5M`.
+pub fn count(text: &str) -> Result<u64, String> {
+    let value = number(text).filter(|(value, unit)| unit.is_empty() && *value >= 1.0 && *value < 1e19);
+    value.map(|(value, _)| value as u64).ok_or_else(|| "not a count from 1: write 1000, 10k, 1.5M".into())
+}
+
+/// An amount of memory or of a file: `4096`, `64MiB`, `1G`.
+pub fn bytes(text: &str) -> Result<u64, String> {
+    let value =
+        number(text).filter(|(value, unit)| matches!(*unit, "" | "B") && *value >= 1.0 && *value < 1e19);
+    value.map(|(value, _)| value as u64).ok_or_else(|| "not a number of bytes: write 4096, 64MiB, 1G".into())
+}
+
+/// Permissions of a file, as chmod(1) writes them: `640`.
+pub fn permissions(text: &str) -> Result<u32, String> {
+    let permissions = u32::from_str_radix(text, 8).ok().filter(|permissions| *permissions <= 0o777);
+    permissions.ok_or_else(|| "not permissions from 0 to 777: write 640, 644".into())
+}
+
+/// A time: `10`, `1.5s`, `200ms`, `5m`, `1h`.
+pub fn duration(text: &str) -> Result<Duration, String> {
+    let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let unit = match &text[end..] {
+        "us" => 1e-6,
+        "ms" => 1e-3,
+        "" | "s" => 1.0,
+        "m" | "min" => 60.0,
+        "h" => 3600.0,
+        "d" => 86_400.0,
+        _ => f64::NAN,
+    };
+    let seconds = text[..end].parse::<f64>().unwrap_or(f64::NAN) * unit;
+    let valid = (1e-6..=1e9).contains(&seconds).then(|| Duration::from_secs_f64(seconds));
+    valid.ok_or_else(|| "not a time: write 10s, 200ms, 5m, 1h".into())
+}
+
+/// A rate: `300kpps`, `1.5Mpps`, `10Gbit`, `900Mbit/s`.
+pub fn rate(text: &str) -> Result<Rate, String> {
+    let parsed = number(text).filter(|(value, _)| *value > 0.0 && *value < 1e15);
+    let rate = parsed.and_then(|(value, unit)| match unit {
+        "pps" | "p/s" => Some(Rate::Packets(value)),
+        "bit" | "bit/s" | "bps" | "b/s" => Some(Rate::Bits(value)),
+        _ => None,
+    });
+    rate.ok_or_else(|| "not a rate: write 300kpps, 1.5Mpps, 10Gbit/s".into())
+}
+
+/// A number for people: `0.50`, `842`, `1.23 M`, `45.6 k`.
+pub fn short(value: f64) -> String {
+    let (value, prefix) = match value {
+        _ if value < 9.995 && value.fract() != 0.0 => (value, ""),
+        _ if value >= 999.5e9 => (value / 1e12, " T"),
+        _ if value >= 999.5e6 => (value / 1e9, " G"),
+        _ if value >= 999.5e3 => (value / 1e6, " M"),
+        _ if value >= 1e4 => (value / 1e3, " k"),
+        _ => return format!("{value:.0}"),
+    };
+    let decimals = if value >= 100.0 {
+        0
+    } else if value >= 10.0 {
+        1
+    } else {
+        2
+    };
+    format!("{value:.decimals$}{prefix}")
+}
+
+/// A length in the units that it is a round number of: `64 B`, `64 KiB`, `4 MiB`.
+pub fn length(bytes: usize) -> String {
+    match bytes {
+        bytes if bytes >= 1 << 20 => format!("{} MiB", bytes >> 20),
+        bytes if bytes >= 1 << 10 => format!("{} KiB", bytes >> 10),
+        bytes => format!("{bytes} B"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn amounts_are_read_as_written() {
+        assert_eq!(count("10k"), Ok(10_000));
+        assert_eq!(count("1.5M"), Ok(1_500_000));
+        assert_eq!(bytes("64MiB"), Ok(64 << 20));
+        assert_eq!(bytes("1G"), Ok(1_000_000_000));
+        assert_eq!(bytes("2KB"), Ok(2000));
+        assert_eq!(duration("200ms"), Ok(Duration::from_millis(200)));
+        assert_eq!(duration("10"), Ok(Duration::from_secs(10)));
+        assert_eq!(duration("2m"), Ok(Duration::from_secs(120)));
+        assert_eq!(rate("300kpps"), Ok(Rate::Packets(300_000.0)));
+        assert_eq!(rate("10Gbit/s"), Ok(Rate::Bits(1e10)));
+        assert_eq!(rate("5pps"), Ok(Rate::Packets(5.0)));
+    }
+
+    #[test]
+    fn nonsense_is_refused() {
+        for text in ["", "0", "k", "-1", "1x", "1e5", "NaN", "inf", "1.2.3", "99999999999999999999"] {
+            assert!(count(text).is_err() && rate(text).is_err(), "{text}");
+            assert!(text == "99999999999999999999" || bytes(text).is_err(), "{text}");
+        }
+        for text in ["", "0", "s", "-1s", "5x", "99999999999h", "NaN"] {
+            assert!(duration(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn lengths_are_in_binary_units() {
+        assert_eq!([64, 64 << 10, 4 << 20].map(length), ["64 B", "64 KiB", "4 MiB"]);
+    }
+
+    #[test]
+    fn numbers_are_short_for_people() {
+        let said =
+            [0.0, 0.5, 9.0, 9.99, 9.999, 842.0, 12_345.0, 999_499.0, 999_999.0, 1_234_567.0, 99.4e6, 456e9]
+                .map(short);
+        assert_eq!(
+            said,
+            ["0", "0.50", "9", "9.99", "10", "842", "12.3 k", "999 k", "1.00 M", "1.23 M", "99.4 M", "456 G"]
+        );
+    }
+}

@@ -1,0 +1,302 @@
+//! The JSON schema `nocopy.bench/1`. A field that does not apply is absent, never null or zero.
+
+use serde::{Deserialize, Serialize};
+
+use super::figure::Figure;
+
+pub const SCHEMA: &str = "nocopy.bench/1";
+
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Report {
+    pub schema: String,
+    /// What to run for the same again.
+    pub command: String,
+    /// UTC, to the second.
+    pub measured_at: String,
+    pub machine: Machine,
+    /// What a reader of the results needs to know, and what could not be measured.
+    pub notes: Vec<String>,
+    pub results: Vec<Row>,
+}
+
+impl Report {
+    /// The rows by what they are compared within.
+    pub fn sections(&self) -> impl Iterator<Item = Section<'_>> {
+        let same = |one: &Row, other: &Row| Section::key(one) == Section::key(other);
+        self.results.chunk_by(same).map(|rows| Section { first: &rows[0], rows })
+    }
+
+    /// Whether anything that was measured was not there.
+    pub fn is_silent(&self) -> bool {
+        let figure = |row: &Row| {
+            let rate = row.packets_per_s.or(row.messages_per_s).or(row.bytes_per_s);
+            rate.or(row.p50_us).or(row.mean_us).unwrap_or(0.0)
+        };
+        self.results.iter().any(|row| figure(row) <= 0.0)
+    }
+}
+
+/// The rows of one series with what they have in common; never empty.
+#[derive(Debug, Clone, Copy)]
+pub struct Section<'a> {
+    first: &'a Row,
+    pub rows: &'a [Row],
+}
+
+impl<'a> Section<'a> {
+    fn key(row: &Row) -> (&str, &str, Option<&str>, Figure) {
+        (&row.workload, &row.series, row.sink.as_deref(), row.figure)
+    }
+
+    pub fn title(self) -> &'a str {
+        &self.first.series
+    }
+
+    pub fn sink(self) -> Option<&'a str> {
+        self.first.sink.as_deref()
+    }
+
+    pub fn figure(self) -> Figure {
+        self.first.figure
+    }
+}
+
+/// What a reader needs to know before comparing figures of two machines: usually, that it is another one.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Machine {
+    pub nocopy_version: String,
+    pub kernel: String,
+    pub architecture: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub processor: Option<String>,
+    pub processors: usize,
+    /// True when the processor says it is a virtual one, so that others share the real one.
+    pub virtual_machine: bool,
+    /// `private veth pair`, or the interfaces given.
+    pub network: String,
+}
+
+impl Machine {
+    pub fn line(&self) -> String {
+        let Self { network, kernel, processors, .. } = self;
+        let processor = self.processor.as_deref().unwrap_or("unknown processor");
+        let shared = if self.virtual_machine { " (a virtual machine)" } else { "" };
+        format!("{network} · Linux {kernel} · {processors} × {processor}{shared}")
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Copies {
+    ZeroCopy,
+    Copied,
+    Unknown,
+}
+
+impl Copies {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::ZeroCopy => "zero-copy",
+            Self::Copied => "copied",
+            Self::Unknown => "unknown",
+        }
+    }
+}
+
+/// What is known of copies, and why.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Evidence {
+    pub copies: Copies,
+    pub cause: Option<String>,
+}
+
+impl Evidence {
+    pub fn copied(cause: impl Into<String>) -> Self {
+        Self { copies: Copies::Copied, cause: Some(cause.into()) }
+    }
+
+    pub fn unknown(cause: impl Into<String>) -> Self {
+        Self { copies: Copies::Unknown, cause: Some(cause.into()) }
+    }
+}
+
+/// What a stream, or messages, go over, and how much memory they come from.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Link {
+    pub link: String,
+    pub mtu_bytes: u32,
+    /// Of TCP.
+    pub congestion_control: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub source_bytes: Option<usize>,
+}
+
+/// One method in one situation against one baseline. Costs and rates are medians of the rounds.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct Row {
+    pub workload: String,
+    /// What is compared with each other, as a title.
+    pub series: String,
+    pub method: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub variant: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sink: Option<String>,
+    pub payload_bytes: usize,
+    /// Of streams: the interface, its MTU and how the ends control congestion.
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    pub link: Option<Link>,
+    /// The receiver's, where its length is fixed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub buffer_bytes: Option<usize>,
+    /// Which of the following is compared, and its interval.
+    pub figure: Figure,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub figure_low: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub figure_high: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub packets_per_s: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub messages_per_s: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bytes_per_s: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub gbit_per_s: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ns_per_packet: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ns_per_message: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub dropped_percent: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sender_cpu_ns_per_packet: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub receiver_cpu_ns_per_packet: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub receiver_cpu_percent: Option<f64>,
+    /// Receiving threads, where there are several.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub receivers: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub machine_cpu_ns_per_packet: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sender_cpu_ns_per_message: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub receiver_cpu_ns_per_message: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub machine_cpu_ns_per_message: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sender_cpu_us_per_mb: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub proxy_cpu_us_per_mb: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub receiver_cpu_us_per_mb: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub machine_cpu_us_per_mb: Option<f64>,
+    /// Of the bytes received, those that were mapped and not copied.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mapped_fraction: Option<f64>,
+    /// Messages with an answer, of all rounds together, and those without.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub answered: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lost: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mean_us: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub p50_us: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub p99_us: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub p99_9_us: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub evidence: Option<Copies>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cause: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub baseline: Option<String>,
+    /// Which of several rows of the baseline, where it is not the only one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub baseline_variant: Option<String>,
+    /// How many times better than the baseline: its cost over this one's, or this rate over its.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ratio: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ratio_low: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ratio_high: Option<f64>,
+    pub runs: usize,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::made_up;
+
+    #[test]
+    fn what_does_not_apply_is_absent() {
+        let row = Row {
+            workload: "latency".into(),
+            series: "latency, 64 B".into(),
+            method: "xdp-spinning".into(),
+            payload_bytes: 64,
+            figure: Figure::MedianLatency,
+            p50_us: Some(2.5),
+            evidence: Some(Copies::ZeroCopy),
+            runs: 3,
+            ..Row::default()
+        };
+        let text = serde_json::to_string(&row).unwrap();
+        assert_eq!(
+            text,
+            r#"{"workload":"latency","series":"latency, 64 B","method":"xdp-spinning","payload_bytes":64,"figure":"p50_us","p50_us":2.5,"evidence":"zero-copy","runs":3}"#
+        );
+        let read: Row = serde_json::from_str(&text).unwrap();
+        assert_eq!((read.p50_us, read.link, read.sink), (Some(2.5), None, None));
+    }
+
+    #[test]
+    fn a_link_is_read_as_it_was_written() {
+        let link = Link {
+            link: "lo".into(),
+            mtu_bytes: 1500,
+            congestion_control: "cubic".into(),
+            source_bytes: None,
+        };
+        let text = serde_json::to_string(&Row { link: Some(link.clone()), ..Row::default() }).unwrap();
+        assert_eq!(serde_json::from_str::<Row>(&text).unwrap().link, Some(link));
+    }
+
+    /// Proves that the name of a figure is that of the field it stands for.
+    #[test]
+    fn figures_are_fields() {
+        let figures = [
+            Figure::PacketsPerSecond,
+            Figure::MessagesPerSecond,
+            Figure::BytesPerSecond,
+            Figure::ReceiverCpuPerPacket,
+            Figure::MachineCpuPerPacket,
+            Figure::ReceiverCpu,
+            Figure::MedianLatency,
+        ];
+        for figure in figures {
+            let mut row = serde_json::to_value(Row::default()).unwrap();
+            let name = serde_json::to_value(figure).unwrap().as_str().unwrap().to_owned();
+            row[name] = 7.0.into();
+            assert_eq!(figure.of(&serde_json::from_value(row).unwrap()), Some(7.0), "{figure:?}");
+        }
+    }
+
+    #[test]
+    fn rows_that_are_compared_are_a_section() {
+        let row = |series, figure| Row { figure, ..made_up::row(series, "xdp", 1.0) };
+        let (rate, cpu) = (Figure::PacketsPerSecond, Figure::ReceiverCpu);
+        let report = made_up::report(vec![row("a", rate), row("a", rate), row("a", cpu), row("b", cpu)]);
+        let sections: Vec<_> = report
+            .sections()
+            .map(|section| (section.title(), section.figure(), section.rows.len()))
+            .collect();
+        assert_eq!(sections, [("a", rate, 2), ("a", cpu, 1), ("b", cpu, 1)]);
+    }
+}

@@ -1,0 +1,283 @@
+//! The results for a reader: a table a series, and under all of them what it takes to read them rightly.
+
+use std::fmt::Write as _;
+
+use crate::figure::Figure;
+use crate::result::{Report, Row, Section};
+use crate::statistics::{CONFIDENCE, ENOUGH};
+use crate::table::Table;
+use crate::{Failure, print};
+
+pub fn print(report: &Report) -> Result<(), Failure> {
+    let mut text = String::new();
+    let mut causes = Causes::default();
+    for section in report.sections() {
+        let _ = writeln!(text, "\n{} · ratio: {}", heading(section), section.figure().name());
+        text.push_str(&table(section, &mut causes).text());
+    }
+    write_notes(&mut text, report, &causes);
+    print::text(&text)
+}
+
+/// What the rows of a section have in common.
+pub fn heading(section: Section<'_>) -> String {
+    let sink = section.sink().map(|sink| format!(" · into: {sink}")).unwrap_or_default();
+    format!("{}{sink}", section.title())
+}
+
+/// Causes are sentences; the table has room for their numbers only.
+#[derive(Debug, Default)]
+pub struct Causes(Vec<String>);
+
+impl Causes {
+    /// Each with its number in front.
+    pub fn lines(&self) -> impl Iterator<Item = String> {
+        self.0.iter().enumerate().map(|(index, cause)| format!("({}) {cause}", index + 1))
+    }
+
+    fn number(&mut self, cause: &str) -> usize {
+        let known = self.0.iter().position(|other| other == cause);
+        known.unwrap_or_else(|| {
+            self.0.push(cause.into());
+            self.0.len() - 1
+        }) + 1
+    }
+}
+
+pub fn table(section: Section<'_>, causes: &mut Causes) -> Table {
+    let (rows, title) = (section.rows, section.title());
+    let columns = StreamColumns::of(rows);
+    let header = match section.figure() {
+        Figure::MedianLatency => LATENCY_HEADER.to_vec(),
+        Figure::BytesPerSecond => columns.header(),
+        Figure::MessagesPerSecond => MESSAGE_HEADER.to_vec(),
+        _ => PACKET_HEADER.to_vec(),
+    };
+    let cells = |row: &Row, causes: &mut Causes| {
+        let name = name(row, title);
+        let cells = match section.figure() {
+            Figure::MedianLatency => latency_cells(name, row),
+            Figure::BytesPerSecond => columns.cells(name, row),
+            Figure::MessagesPerSecond => message_cells(name, row),
+            _ => packet_cells(name, row),
+        };
+        cells.into_iter().chain([ratio(row, title), evidence(row, causes)]).collect()
+    };
+    Table::new(&header, 1..header.len() - 2, rows.iter().map(|row| cells(row, causes)).collect())
+}
+
+const PACKET_HEADER: [&str; 9] = [
+    "method",
+    "packets/s",
+    "Gbit/s",
+    "ns/packet",
+    "sender",
+    "receiver",
+    "machine",
+    "ratio [low–high]",
+    "copies",
+];
+const MESSAGE_HEADER: [&str; 9] = [
+    "method",
+    "messages/s",
+    "Gbit/s",
+    "ns/message",
+    "sender",
+    "receiver",
+    "machine",
+    "ratio [low–high]",
+    "copies",
+];
+const LATENCY_HEADER: [&str; 8] =
+    ["method", "p50 us", "p99 us", "p99.9 us", "mean us", "lost", "ratio [low–high]", "copies"];
+
+fn packet_cells(name: String, row: &Row) -> Vec<String> {
+    vec![
+        name,
+        row.packets_per_s.map_or_else(dash, |rate| rate_text(rate, row.dropped_percent)),
+        number(row.gbit_per_s, 2),
+        number(row.ns_per_packet, 0),
+        number(row.sender_cpu_ns_per_packet, 0),
+        receiver_text(row),
+        number(row.machine_cpu_ns_per_packet, 0),
+    ]
+}
+
+fn message_cells(name: String, row: &Row) -> Vec<String> {
+    vec![
+        name,
+        row.messages_per_s.map_or_else(dash, |rate| rate_text(rate, row.dropped_percent)),
+        number(row.gbit_per_s, 2),
+        number(row.ns_per_message, 0),
+        number(row.sender_cpu_ns_per_message, 0),
+        number(row.receiver_cpu_ns_per_message, 0),
+        number(row.machine_cpu_ns_per_message, 0),
+    ]
+}
+
+fn latency_cells(name: String, row: &Row) -> Vec<String> {
+    let lost = row.lost.map_or_else(dash, |lost| lost.to_string());
+    let times = [row.p50_us, row.p99_us, row.p99_9_us, row.mean_us].map(|time| number(time, 1));
+    std::iter::once(name).chain(times).chain([lost]).collect()
+}
+
+/// Which columns a table of streams has besides those that all have.
+#[derive(Debug, Clone, Copy)]
+struct StreamColumns {
+    proxy: bool,
+    mapped: bool,
+}
+
+impl StreamColumns {
+    fn of(rows: &[Row]) -> Self {
+        let proxy = rows.iter().any(|row| row.proxy_cpu_us_per_mb.is_some());
+        Self { proxy, mapped: rows.iter().any(|row| row.mapped_fraction.is_some()) }
+    }
+
+    fn header(self) -> Vec<&'static str> {
+        let proxy = self.proxy.then_some("proxy");
+        let mapped = self.mapped.then_some("mapped");
+        let first = ["method", "Gbit/s", "sender"].into_iter().chain(proxy);
+        first.chain(["receiver", "machine"]).chain(mapped).chain(["ratio [low–high]", "copies"]).collect()
+    }
+
+    fn cells(self, name: String, row: &Row) -> Vec<String> {
+        let mut cells = vec![name, number(row.gbit_per_s, 2), number(row.sender_cpu_us_per_mb, 0)];
+        if self.proxy {
+            cells.push(number(row.proxy_cpu_us_per_mb, 0));
+        }
+        cells.push(number(row.receiver_cpu_us_per_mb, 0));
+        cells.push(number(row.machine_cpu_us_per_mb, 0));
+        if self.mapped {
+            cells
+                .push(row.mapped_fraction.map_or_else(dash, |fraction| format!("{:.1} %", fraction * 100.0)));
+        }
+        cells
+    }
+}
+
+/// Of a row in its section.
+pub fn name(row: &Row, title: &str) -> String {
+    name_of(&row.method, row.variant.as_deref(), title)
+}
+
+/// Method and variant, without the words of the variant that the whole section has in its title.
+fn name_of(method: &str, variant: Option<&str>, title: &str) -> String {
+    let words =
+        variant.unwrap_or_default().split(' ').filter(|word| !word.is_empty() && !title.contains(word));
+    std::iter::once(method).chain(words).collect::<Vec<_>>().join(" ")
+}
+
+/// What a packet costs the receiving threads and, of several, how busy the busiest was.
+fn receiver_text(row: &Row) -> String {
+    let cost = number(row.receiver_cpu_ns_per_packet, 0);
+    match (row.receivers, row.receiver_cpu_percent) {
+        (Some(_), Some(percent)) => format!("{cost} ({percent:.0} % each)"),
+        _ => cost,
+    }
+}
+
+fn rate_text(rate: f64, dropped_percent: Option<f64>) -> String {
+    let rate = match rate {
+        1e6.. => format!("{:.2} M", rate / 1e6),
+        1e4.. => format!("{:.0} k", rate / 1e3),
+        _ => format!("{rate:.0}"),
+    };
+    match dropped_percent {
+        Some(percent) if percent >= 0.05 => format!("{rate} ({percent:.1} % lost)"),
+        _ => rate,
+    }
+}
+
+/// What a row is compared with, named as the row that it is.
+pub fn baseline(row: &Row, title: &str) -> Option<String> {
+    row.baseline.as_deref().map(|baseline| name_of(baseline, row.baseline_variant.as_deref(), title))
+}
+
+fn ratio(row: &Row, title: &str) -> String {
+    match (row.ratio, row.ratio_low, row.ratio_high, baseline(row, title)) {
+        (Some(ratio), Some(low), Some(high), Some(baseline)) => {
+            format!("{ratio:.2} [{low:.2}–{high:.2}] × {baseline}")
+        }
+        _ => dash(),
+    }
+}
+
+pub fn evidence(row: &Row, causes: &mut Causes) -> String {
+    let Some(copies) = row.evidence else { return dash() };
+    let word = copies.name();
+    match &row.cause {
+        Some(cause) => format!("{word} ({})", causes.number(cause)),
+        None => word.into(),
+    }
+}
+
+fn number(value: Option<f64>, digits: usize) -> String {
+    value.map_or_else(dash, |value| format!("{value:.digits$}"))
+}
+
+fn dash() -> String {
+    "–".into()
+}
+
+fn write_notes(text: &mut String, report: &Report, causes: &Causes) {
+    text.push('\n');
+    for line in causes.lines() {
+        let _ = writeln!(text, "{line}");
+    }
+    for line in notes(report) {
+        let _ = writeln!(text, "{line}");
+    }
+}
+
+/// What it takes to read the tables rightly.
+pub fn notes(report: &Report) -> Vec<String> {
+    let runs = report.results.iter().map(|row| row.runs);
+    let (fewest, most) = (runs.clone().min().unwrap_or(0), runs.max().unwrap_or(0));
+    let rounds = if fewest == most { format!("{most}") } else { format!("{fewest} to {most}") };
+    let how = format!(
+        "Medians of {rounds} rounds; rates are counted where packets arrive. sender, receiver: CPU ns per packet (or \
+         message) of that thread\n(of several: and how much of a processor the busiest uses); machine: of all processors, softirqs \
+         included.\nratio: times better than the baseline in the same round, with its {:.0} % confidence interval (all \
+         values, when\nthere are fewer than {ENOUGH} rounds).",
+        CONFIDENCE * 100.0
+    );
+    let shared = if report.machine.virtual_machine { "others share the real machine; " } else { "" };
+    let machine =
+        format!("{} · {shared}compare ratios, not times of different hours.", report.machine.line());
+    std::iter::once(how).chain(report.notes.iter().cloned()).chain([machine]).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::made_up;
+
+    #[test]
+    fn rates_and_losses_are_readable() {
+        assert_eq!(rate_text(4_412_345.0, Some(0.01)), "4.41 M");
+        assert_eq!(rate_text(913_000.0, Some(31.4)), "913 k (31.4 % lost)");
+        assert_eq!(rate_text(842.4, None), "842");
+    }
+
+    #[test]
+    fn the_same_cause_has_one_number() {
+        let mut causes = Causes::default();
+        assert_eq!((causes.number("a"), causes.number("b"), causes.number("a")), (1, 2, 1));
+    }
+
+    #[test]
+    fn a_section_is_aligned() {
+        let because = |row| Row { cause: Some("because".into()), ..row };
+        let baseline = because(made_up::row("capture", "packet-ring", 1.9e6));
+        let xdp = because(made_up::row("capture", "xdp", 4.4e6));
+        let report = made_up::report(vec![baseline, made_up::against("packet-ring", 2.3, xdp)]);
+        let section = report.sections().next().unwrap();
+        let text = table(section, &mut Causes::default()).text();
+        let lines: Vec<&str> = text.lines().skip(1).collect();
+        assert!(lines[1].contains("2.30 [2.07–2.53] × packet-ring"), "{text}");
+        let places = lines.iter().map(|line| line.chars().position(|c| c == '–'));
+        assert!(places.clone().all(|place| place == places.clone().next().unwrap()), "{text}");
+        assert!(lines.iter().all(|line| line.contains("copied (1)")), "{text}");
+    }
+}

@@ -1,0 +1,129 @@
+//! `nocopy ping`, `nocopy serve`, `nocopy call`: messages there and back.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+
+use crate::endpoint::Endpoint;
+use crate::exchange::Waiting;
+use nocopy_report::quantity;
+
+#[derive(Debug, Args)]
+pub struct PingArguments {
+    /// Whom to ask, and how: message://HOST:PORT, udp://HOST:PORT, tcp://HOST:PORT, or xdp://HOST:PORT, which is UDP over AF_XDP at this
+    /// end. 'nocopy serve' answers there.
+    #[arg(value_name = "SCHEME://HOST:PORT", value_parser = Endpoint::parse_round)]
+    pub target: Endpoint,
+    /// End after N messages.
+    #[arg(short, long, value_name = "N", value_parser = quantity::count)]
+    pub count: Option<u64>,
+    /// End after this time: 10s, 5m (unless --count or this is given: 10000 messages).
+    #[arg(long, value_name = "TIME", value_parser = quantity::duration)]
+    pub duration: Option<Duration>,
+    /// Bytes of a message, at least 8.
+    #[arg(short, long, value_name = "BYTES", default_value = "64", value_parser = size)]
+    pub size: usize,
+    /// From one message to the next, which is sent late if the one before was answered late; without it each is sent when the one
+    /// before is answered.
+    #[arg(short, long, value_name = "TIME", value_parser = quantity::duration)]
+    pub interval: Option<Duration>,
+    /// How long to wait for an answer before it counts as lost.
+    #[arg(short = 'W', long, value_name = "TIME", default_value = "1s", value_parser = quantity::duration)]
+    pub timeout: Duration,
+    /// How to wait for an answer.
+    #[arg(long, value_enum, value_name = "HOW", default_value = "adaptive")]
+    pub wait: Waiting,
+    /// For message:// and xdp://: over a port of this interface (AF_XDP), not through the kernel's sockets.
+    #[arg(long, value_name = "INTERFACE")]
+    pub interface: Option<String>,
+    /// Print the summary as JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct ServeArguments {
+    /// Where to answer: message://, udp://, tcp:// or xdp://[ADDRESS]:PORT; without a scheme messages and TCP at PORT, and UDP at PORT + 1.
+    /// May be repeated. Port 0 is any that is free.
+    #[arg(value_name = "[SCHEME://][ADDRESS]:PORT", required = true, value_parser = Services::parse)]
+    services: Vec<Services>,
+    /// For message:// or xdp://: over a port of this interface (AF_XDP), not through the kernel's sockets.
+    #[arg(long, value_name = "INTERFACE")]
+    pub interface: Option<String>,
+    /// How to wait for messages.
+    #[arg(long, value_enum, value_name = "HOW", default_value = "block")]
+    pub wait: Waiting,
+    /// Answer requests with what this program prints; it reads the request from standard input. Words are parted at blanks; no shell
+    /// runs it. Whoever reaches the port can have it run.
+    #[arg(long, value_name = "PROGRAM ARGS")]
+    pub exec: Option<String>,
+    /// How long that program may take.
+    #[arg(long, value_name = "TIME", default_value = "10s", requires = "exec", value_parser = quantity::duration)]
+    pub exec_timeout: Duration,
+    /// Close a TCP connection that was idle for so long.
+    #[arg(long, value_name = "TIME", default_value = "5m", value_parser = quantity::duration)]
+    pub idle: Duration,
+    /// End after this time: 10s, 5m.
+    #[arg(long, value_name = "TIME", value_parser = quantity::duration)]
+    pub duration: Option<Duration>,
+    /// Print the summary as JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+impl ServeArguments {
+    /// Where to answer, each once.
+    pub fn services(&self) -> impl Iterator<Item = &Endpoint> {
+        self.services.iter().flat_map(|services| &services.0)
+    }
+}
+
+/// What one word of the command line asks for.
+#[derive(Debug, Clone)]
+struct Services(Vec<Endpoint>);
+
+impl Services {
+    fn parse(text: &str) -> Result<Self, String> {
+        Endpoint::parse_services(text).map(Self)
+    }
+}
+
+#[derive(Debug, Args)]
+pub struct CallArguments {
+    /// Whom to ask: message://HOST:PORT.
+    #[arg(value_name = "message://HOST:PORT", value_parser = Endpoint::parse_call)]
+    pub target: Endpoint,
+    /// The request.
+    #[arg(value_name = "TEXT")]
+    text: Vec<String>,
+    /// The request is what this file has ('-': standard input).
+    #[arg(long, value_name = "FILE", conflicts_with = "text")]
+    pub file: Option<PathBuf>,
+    /// How long to wait for the response, and for the connection before.
+    #[arg(short = 'W', long, value_name = "TIME", default_value = "10s", value_parser = quantity::duration)]
+    pub timeout: Duration,
+    /// How to wait for it.
+    #[arg(long, value_enum, value_name = "HOW", default_value = "block")]
+    pub wait: Waiting,
+    /// Over a port of this interface (AF_XDP), not through the kernel's sockets.
+    #[arg(long, value_name = "INTERFACE")]
+    pub interface: Option<String>,
+}
+
+impl CallArguments {
+    /// The request on the command line.
+    pub fn text(&self) -> String {
+        self.text.join(" ")
+    }
+}
+
+/// The longest message of the protocol, and of all others here.
+const MESSAGE_BYTES_MAX: u64 = 16 << 20;
+
+fn size(text: &str) -> Result<usize, String> {
+    match quantity::bytes(text)? {
+        bytes @ 8..=MESSAGE_BYTES_MAX => Ok(bytes as usize),
+        _ => Err("not from 8 bytes to 16MiB".into()),
+    }
+}

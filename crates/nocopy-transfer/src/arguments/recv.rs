@@ -1,0 +1,122 @@
+//! `nocopy recv`: datagrams or a stream from a host.
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+use nocopy::tcp::ReceiveMethod;
+
+use crate::endpoint::Endpoint;
+use nocopy_report::output_file::PrivateFile;
+use nocopy_report::quantity;
+
+#[derive(Debug, Args)]
+pub struct RecvArguments {
+    /// Where to receive: udp://ADDRESS:PORT or tcp://ADDRESS:PORT, or without ADDRESS at all addresses of this host; port 0 is any that
+    /// is free. For UDP with --raw also a multicast address, which is joined.
+    #[arg(value_name = "udp|tcp://[ADDRESS]:PORT", value_parser = Endpoint::parse_own)]
+    pub address: Endpoint,
+    /// End after this time: 10s, 5m.
+    #[arg(long, value_name = "TIME", value_parser = quantity::duration)]
+    pub duration: Option<Duration>,
+    /// End when the sender, once there, was not heard for so long (default 10s; with --raw not at all).
+    #[arg(long, value_name = "TIME", value_parser = quantity::duration)]
+    pub idle: Option<Duration>,
+    /// Write what was sent to FILE ('-': standard output).
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+    /// Overwrite a file that exists.
+    #[arg(long, requires = "output")]
+    pub force: bool,
+    /// Permissions of FILE, octal; unless given, nobody else may read it.
+    #[arg(long, value_name = "OCTAL", requires = "output", value_parser = quantity::permissions)]
+    pub permissions: Option<u32>,
+    /// Only from this sender; may be given again (default: from whoever sends first).
+    #[arg(long, value_name = "ADDRESS")]
+    pub from: Vec<IpAddr>,
+    /// Ask the sender for checksums, so that it is known that every byte arrived as it was sent.
+    #[arg(long)]
+    pub verify: bool,
+    /// From any program, without nocopy's header: what is lost is not known.
+    #[arg(long, conflicts_with = "verify")]
+    pub raw: bool,
+    /// The kernel's buffer for what was not received yet (SO_RCVBUF; beyond net.core.rmem_max it takes CAP_NET_ADMIN; for UDP 8MiB
+    /// unless given, for TCP what the kernel makes of it).
+    #[arg(long, value_name = "BYTES", value_parser = buffer)]
+    pub buffer: Option<u64>,
+    /// Print the summary as JSON; on standard error if what was sent goes to standard output.
+    #[arg(long)]
+    pub json: bool,
+    #[command(flatten)]
+    pub datagrams: DatagramReception,
+    #[command(flatten)]
+    pub stream: StreamReception,
+}
+
+impl RecvArguments {
+    /// Whether a sender may be there.
+    pub fn may_send(&self, from: IpAddr) -> bool {
+        // A socket of both families has the addresses of IPv4 in IPv6 ones.
+        let is_from = |allowed: &IpAddr| allowed.to_canonical() == from.to_canonical();
+        self.from.is_empty() || self.from.iter().any(is_from)
+    }
+
+    /// How FILE is made.
+    pub fn making(&self) -> PrivateFile {
+        PrivateFile { force: self.force, permissions: self.permissions }
+    }
+}
+
+/// What only receivers of datagrams know.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "At udp://[ADDRESS]:PORT")]
+pub struct DatagramReception {
+    /// End after N datagrams.
+    #[arg(short, long, value_name = "N", value_parser = quantity::count)]
+    pub count: Option<u64>,
+    /// Join the multicast group on this interface, and not where the routing table says.
+    #[arg(long, value_name = "INTERFACE")]
+    pub interface: Option<String>,
+}
+
+/// What only receivers of streams know.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "At tcp://[ADDRESS]:PORT")]
+pub struct StreamReception {
+    /// How bytes are taken: auto (as it measures best), recv (64KiB at a time), recv:BYTES, or mapped (whole pages by reference, the rest by
+    /// copy). Nothing is encrypted (no TLS).
+    #[arg(long, value_name = "WAY", default_value = "auto", value_parser = receiving)]
+    pub receive: Receiving,
+}
+
+/// What a read takes unless told, and at most.
+const READ_BYTES: u32 = 64 << 10;
+const READ_BYTES_MAX: u64 = 64 << 20;
+
+/// A way to receive.
+#[derive(Debug, Clone, Copy)]
+pub struct Receiving(
+    /// `None`: as it measures best.
+    pub Option<ReceiveMethod>,
+);
+
+fn receiving(text: &str) -> Result<Receiving, String> {
+    match text.split_once(':') {
+        None if text == "auto" => Ok(Receiving(None)),
+        None if text == "mapped" => Ok(Receiving(Some(ReceiveMethod::Mapped))),
+        None if text == "recv" => Ok(Receiving(Some(ReceiveMethod::Recv { bytes: READ_BYTES }))),
+        Some(("recv", bytes)) => match quantity::bytes(bytes)? {
+            bytes @ ..=READ_BYTES_MAX => Ok(Receiving(Some(ReceiveMethod::Recv { bytes: bytes as u32 }))),
+            _ => Err("more than 64MiB at a time".into()),
+        },
+        _ => Err("write auto, recv, recv:BYTES or mapped".into()),
+    }
+}
+
+fn buffer(text: &str) -> Result<u64, String> {
+    quantity::bytes(text).and_then(|bytes| match bytes {
+        ..=1_073_741_824 => Ok(bytes),
+        _ => Err("more than 1GiB".into()),
+    })
+}

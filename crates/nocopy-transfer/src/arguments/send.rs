@@ -1,0 +1,292 @@
+//! `nocopy send`: packets on an interface, or datagrams or a stream to a host.
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+use nocopy_proto::MacAddress;
+use nocopy_proto::wire::vlan::TagControl;
+
+use super::ModeName;
+use crate::endpoint::{Family, Target};
+use nocopy_report::quantity::{self, Rate};
+
+#[derive(Debug, Args)]
+pub struct SendArguments {
+    /// An interface of this network namespace, udp://HOST:PORT, or tcp://HOST:PORT.
+    #[arg(value_name = "TARGET", value_parser = Target::parse)]
+    pub target: Target,
+    /// End after N packets; to tcp://HOST:PORT after N pieces of --size.
+    #[arg(short, long, value_name = "N", value_parser = quantity::count)]
+    pub count: Option<u64>,
+    /// End after this time: 10s, 5m.
+    #[arg(long, value_name = "TIME", value_parser = quantity::duration)]
+    pub duration: Option<Duration>,
+    /// So many packets or bits a second (300kpps, 1Gbit/s; bits are those that --size counts); flat out unless said.
+    #[arg(long, value_name = "RATE", value_parser = quantity::rate)]
+    pub rate: Option<Rate>,
+    /// Bytes of a packet: of a frame without FCS (default 64, or as many as its headers and payload need), or of what a UDP
+    /// datagram carries, nocopy's header of 40 bytes included (default 1400), or of what is handed to TCP at a time (default 64KiB).
+    #[arg(long, value_name = "BYTES", value_parser = quantity::bytes)]
+    pub size: Option<u64>,
+    /// IPv4: generated packets (the default), or an IPv4 address of HOST.
+    #[arg(short = '4', long, conflicts_with = "ipv6")]
+    pub ipv4: bool,
+    /// IPv6.
+    #[arg(short = '6', long)]
+    pub ipv6: bool,
+    /// Print the summary as JSON.
+    #[arg(long)]
+    pub json: bool,
+    #[command(flatten)]
+    pub host: HostArguments,
+    #[command(flatten)]
+    pub datagrams: DatagramArguments,
+    #[command(flatten)]
+    pub stream: StreamArguments,
+    #[command(flatten)]
+    pub frames: FrameArguments,
+}
+
+impl SendArguments {
+    pub fn family(&self) -> Family {
+        match (self.ipv4, self.ipv6) {
+            (true, _) => Family::Ipv4,
+            (_, true) => Family::Ipv6,
+            _ => Family::Any,
+        }
+    }
+}
+
+/// What datagrams and streams to a host know, and packets on an interface do not.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "To a host, udp://HOST:PORT or tcp://HOST:PORT")]
+pub struct HostArguments {
+    /// Send the content of FILE ('-': standard input) instead of a pattern.
+    #[arg(long, value_name = "FILE", conflicts_with = "stdin")]
+    pub file: Option<PathBuf>,
+    /// Send standard input, what is there of it at once.
+    #[arg(long)]
+    pub stdin: bool,
+    /// How the bytes are handed to the kernel.
+    #[arg(long, value_enum, default_value = "auto")]
+    pub method: MethodName,
+    /// Give all that is sent a checksum (CRC32C), so that the receiver can tell that every byte arrived as it was sent.
+    #[arg(long)]
+    pub verify: bool,
+    /// Without nocopy's header, for any program that receives UDP or TCP: what arrives is known to nobody here.
+    #[arg(long, conflicts_with = "verify")]
+    pub raw: bool,
+    /// Wait so long for the receiver to be there (default 5s).
+    #[arg(long, value_name = "TIME", value_parser = quantity::duration)]
+    pub connect_timeout: Option<Duration>,
+}
+
+impl HostArguments {
+    pub fn patience(&self) -> Duration {
+        self.connect_timeout.unwrap_or(Duration::from_secs(5))
+    }
+}
+
+/// What only datagrams to a host know.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "To udp://HOST:PORT")]
+pub struct DatagramArguments {
+    /// The interface for --method xdp-udp and xdp-copy; or, to a multicast address, the one to send by.
+    #[arg(long, value_name = "INTERFACE")]
+    pub interface: Option<String>,
+}
+
+/// What only streams to a host know.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "To tcp://HOST:PORT")]
+pub struct StreamArguments {
+    /// So many connections at once: a file or a count is cut into ranges, one for each. Nothing is encrypted (no TLS).
+    #[arg(long, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub streams: u32,
+    /// The congestion control of the connections: cubic, bbr, ... (default: that of the host).
+    #[arg(long, value_name = "NAME")]
+    pub congestion: Option<String>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum MethodName {
+    /// What measures best here.
+    Auto,
+    /// TCP: a system call that copies into the kernel.
+    Plain,
+    /// UDP: a system call for each.
+    Socket,
+    /// UDP: a system call for many.
+    Sendmmsg,
+    /// UDP: many as one, which the kernel or the card splits (UDP_SEGMENT).
+    Gso,
+    /// Without a copy into the kernel, which says when it is done (MSG_ZEROCOPY).
+    Zerocopy,
+    /// UDP: both.
+    ZerocopyGso,
+    /// Without a copy, from registered buffers, by io_uring (SEND_ZC).
+    UringZerocopy,
+    /// UDP: by io_uring, many as one (Linux 6.15).
+    UringZerocopyGso,
+    /// TCP: the pattern's pages by reference: they can never change (vmsplice or sendfile).
+    Published,
+    /// TCP: a file's pages by reference (sendfile).
+    Sendfile,
+    /// UDP: past the kernel's network stack: written in frames of a port on --interface.
+    XdpUdp,
+    /// UDP: the same, copied into frames.
+    XdpCopy,
+}
+
+impl MethodName {
+    /// As it is written on the command line.
+    pub fn name(self) -> String {
+        self.to_possible_value().map_or_else(String::new, |value| value.get_name().into())
+    }
+}
+
+/// What only packets on an interface know.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "On an interface")]
+pub struct FrameArguments {
+    /// So many flows in turn: source ports from the first up, then the next source address.
+    #[arg(long, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u32).range(1..=1 << 24))]
+    pub flows: u32,
+    /// An 802.1Q tag: the VLAN, and a priority of 0 to 7.
+    #[arg(long, value_name = "ID[:PCP]", value_parser = vlan)]
+    pub vlan: Option<TagControl>,
+    /// The address the packets come from (default: one reserved for benchmarks, 198.18.0.1 or 2001:2::1).
+    #[arg(long, value_name = "IP")]
+    pub source: Option<IpAddr>,
+    /// The address the packets are for (default 198.18.0.2 or 2001:2::2).
+    #[arg(long, value_name = "IP")]
+    pub destination: Option<IpAddr>,
+    /// The UDP port the packets come from, of the first flow.
+    #[arg(long, value_name = "PORT", default_value = "49152")]
+    pub source_port: u16,
+    /// The UDP port the packets are for (9: whoever listens there discards them).
+    #[arg(long, value_name = "PORT", default_value = "9")]
+    pub destination_port: u16,
+    /// The station the frames come from (default: the interface).
+    #[arg(long, value_name = "MAC")]
+    pub source_mac: Option<MacAddress>,
+    /// The station the frames are for (default: 02:6e:63:0f:ff:ff, which nobody has).
+    #[arg(long, value_name = "MAC")]
+    pub destination_mac: Option<MacAddress>,
+    /// What the packets carry: zeros, sequence (a 64-bit big-endian number from 0, then zeros), text:WORDS, hex:DIGITS or
+    /// file:PATH (default: sequence where it fits).
+    #[arg(long, value_name = "PAYLOAD", value_parser = payload)]
+    pub payload: Option<PayloadArgument>,
+    /// Who computes the UDP checksum.
+    #[arg(long, value_enum, default_value = "computed")]
+    pub checksum: ChecksumName,
+    /// The queue to send by, counted from 0.
+    #[arg(long, value_name = "N", default_value = "0")]
+    pub queue: u32,
+    /// This mode or none; unless said, the first that works of those that are fast for sending.
+    #[arg(long, value_enum)]
+    pub mode: Option<ModeName>,
+    /// Who makes the packets.
+    #[arg(long, value_enum, default_value = "program", conflicts_with = "replay")]
+    pub generator: GeneratorName,
+    /// Send the packets of a pcap or pcapng file instead.
+    #[arg(long, value_name = "FILE", conflicts_with_all = [
+        "size", "flows", "vlan", "ipv4", "ipv6", "source", "destination", "source_port", "destination_port", "source_mac",
+        "destination_mac", "payload", "checksum",
+    ])]
+    pub replay: Option<PathBuf>,
+    /// When the packets of the file are sent.
+    #[arg(long, value_enum, requires = "replay", conflicts_with = "rate")]
+    pub timing: Option<TimingName>,
+    /// So much faster than recorded: 2x, 0.5x.
+    #[arg(long, value_name = "FACTOR", requires = "replay", conflicts_with = "rate", value_parser = speed)]
+    pub speed: Option<f64>,
+    /// Send the file so many times, or 'forever'.
+    #[arg(long = "loop", value_name = "N", requires = "replay", value_parser = rounds)]
+    pub rounds: Option<Rounds>,
+}
+
+/// What generated packets carry.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum PayloadArgument {
+    Zeros,
+    Sequence,
+    Bytes(Vec<u8>),
+    File(PathBuf),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum ChecksumName {
+    /// The program.
+    Computed,
+    /// Nobody: it is left out, which only IPv4 permits.
+    None,
+    /// The card, or the kernel while it copies.
+    Device,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum GeneratorName {
+    /// This program writes each one.
+    Program,
+    /// The kernel resends one frame (Linux 5.18, a driver that takes redirected frames): no flows, no sequence, no mode.
+    Kernel,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum TimingName {
+    /// As far apart as they were recorded.
+    Recorded,
+    /// As fast as they go.
+    FlatOut,
+}
+
+/// How often a file is sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Rounds {
+    Times(u64),
+    Forever,
+}
+
+fn vlan(text: &str) -> Result<TagControl, String> {
+    let (vlan, priority) = text.split_once(':').unwrap_or((text, "0"));
+    let (Ok(vlan), Ok(priority)) = (vlan.parse(), priority.parse()) else {
+        return Err("not a VLAN with a priority: write 5 or 5:3".into());
+    };
+    TagControl::new(vlan, priority, false).map_err(|error| error.to_string())
+}
+
+fn payload(text: &str) -> Result<PayloadArgument, String> {
+    match text.split_once(':') {
+        None if text == "zeros" => Ok(PayloadArgument::Zeros),
+        None if text == "sequence" => Ok(PayloadArgument::Sequence),
+        Some(("text", words)) => Ok(PayloadArgument::Bytes(words.into())),
+        Some(("hex", digits)) => {
+            hex(digits).map(PayloadArgument::Bytes).ok_or_else(|| "not pairs of hex digits".into())
+        }
+        Some(("file", path)) => Ok(PayloadArgument::File(path.into())),
+        _ => Err("not a payload: write zeros, sequence, text:WORDS, hex:DIGITS or file:PATH".into()),
+    }
+}
+
+fn hex(digits: &str) -> Option<Vec<u8>> {
+    let digits: Option<Vec<u8>> =
+        digits.chars().map(|digit| digit.to_digit(16).map(|value| value as u8)).collect();
+    let (pairs, rest) = digits.as_ref()?.as_chunks::<2>();
+    rest.is_empty().then(|| pairs.iter().map(|[high, low]| high << 4 | low).collect())
+}
+
+fn speed(text: &str) -> Result<f64, String> {
+    let factor = text.strip_suffix('x').unwrap_or(text).parse().ok();
+    let factor = factor.filter(|factor| (1e-6..=1e6).contains(factor));
+    factor.ok_or_else(|| "not a factor: write 2x, 0.5x".into())
+}
+
+fn rounds(text: &str) -> Result<Rounds, String> {
+    if text == "forever" {
+        return Ok(Rounds::Forever);
+    }
+    quantity::count(text).map(Rounds::Times).map_err(|_| "not a number of times: write 3, 1k, forever".into())
+}

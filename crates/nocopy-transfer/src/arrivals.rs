@@ -1,0 +1,109 @@
+//! Which values of a counter came: next, late, again, or too late to say.
+
+/// What the coming of a value says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Arrival {
+    /// The next one, or a later one: then so many before it have not come yet.
+    Ahead { left_out: u64, went_round: bool },
+    /// After later ones.
+    Late,
+    /// Not for the first time.
+    Again,
+    /// So far back that nobody remembers whether it came.
+    Stale,
+}
+
+/// Follows a counter that goes up by one, over a window of its last values.
+#[derive(Debug)]
+pub struct Arrivals {
+    /// The largest value.
+    mask: u64,
+    /// The value that comes next.
+    next: u64,
+    /// Which of the last values came, by value modulo the window.
+    seen: Box<[bool]>,
+}
+
+impl Arrivals {
+    /// Of a counter of so many bits, from 1 to 64, that begins at `next`; its last `window` values are remembered, or half of all it
+    /// has.
+    ///
+    /// Values before the first are taken for seen: nobody knows that they were to come.
+    pub fn new(bits: u32, window: u64, next: u64) -> Self {
+        let window = window.min(1 << (bits - 1).min(62));
+        Self { mask: u64::MAX >> (64 - bits), next, seen: vec![true; window as usize].into() }
+    }
+
+    /// Begins anew at `next`.
+    pub fn restart(&mut self, next: u64) {
+        self.seen.fill(true);
+        self.next = next & self.mask;
+    }
+
+    /// The value that comes next: one past the largest that came.
+    pub fn next(&self) -> u64 {
+        self.next
+    }
+
+    pub fn note(&mut self, value: u64) -> Arrival {
+        let ahead = value.wrapping_sub(self.next) & self.mask;
+        let behind = self.next.wrapping_sub(value) & self.mask;
+        if ahead <= self.mask / 2 {
+            return self.advance(value, ahead);
+        }
+        if behind > self.seen.len() as u64 {
+            return Arrival::Stale;
+        }
+        let seen = &mut self.seen[(value % self.seen.len() as u64) as usize];
+        if std::mem::replace(seen, true) { Arrival::Again } else { Arrival::Late }
+    }
+
+    #[inline]
+    fn advance(&mut self, value: u64, left_out: u64) -> Arrival {
+        let window = self.seen.len() as u64;
+        for back in 1..=left_out.min(window) {
+            self.seen[(value.wrapping_sub(back) % window) as usize] = false;
+        }
+        self.seen[(value % window) as usize] = true;
+        let next = value.wrapping_add(1) & self.mask;
+        // The one after it is 0, or the values left out went past it.
+        let went_round = value < self.next || next == 0;
+        self.next = next;
+        Arrival::Ahead { left_out, went_round }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        /// Proves that whatever comes, within the window, each value is new exactly once, and what is left out adds up.
+        #[test]
+        fn values_are_new_once_and_the_balance_holds(steps in proptest::collection::vec(0..60_u64, 1..300)) {
+            let mut arrivals = Arrivals::new(64, 64, 0);
+            let (mut came, mut missing) = (HashSet::new(), 0_i64);
+            for step in steps {
+                let value = (arrivals.next() + step).saturating_sub(50);
+                let is_new = came.insert(value);
+                match arrivals.note(value) {
+                    Arrival::Ahead { left_out, .. } => {
+                        prop_assert!(is_new);
+                        missing += left_out as i64;
+                    }
+                    Arrival::Late => {
+                        prop_assert!(is_new);
+                        missing -= 1;
+                    }
+                    Arrival::Again => prop_assert!(!is_new),
+                    Arrival::Stale => prop_assert!(false, "nothing is so far back"),
+                }
+                prop_assert_eq!(missing, arrivals.next() as i64 - came.len() as i64);
+            }
+        }
+    }
+}

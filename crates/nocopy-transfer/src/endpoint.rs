@@ -1,0 +1,278 @@
+//! Where datagrams, streams and messages go and come from: `udp://HOST:PORT`, `tcp://HOST:PORT`, `message://HOST:PORT`, `xdp://HOST:PORT`.
+
+use std::fmt;
+use std::io;
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+
+/// What is spoken there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Scheme {
+    Udp,
+    Tcp,
+    /// The message protocol, within UDP.
+    Message,
+    /// UDP, over a port at this end.
+    Xdp,
+}
+
+/// What `send` and `recv` know.
+const TRANSFERS: &[Scheme] = &[Scheme::Udp, Scheme::Tcp];
+
+/// What `ping` and `serve` know.
+const ROUNDS: &[Scheme] = &[Scheme::Message, Scheme::Udp, Scheme::Tcp, Scheme::Xdp];
+
+impl Scheme {
+    fn prefix(self) -> &'static str {
+        match self {
+            Self::Udp => "udp://",
+            Self::Tcp => "tcp://",
+            Self::Message => "message://",
+            Self::Xdp => "xdp://",
+        }
+    }
+
+    /// Without what is behind it in an address.
+    pub fn name(self) -> &'static str {
+        self.prefix().trim_end_matches("://")
+    }
+}
+
+/// A host, by name or address, and a port.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Endpoint {
+    scheme: Scheme,
+    /// Without the brackets of an IPv6 address; empty where none was given.
+    host: String,
+    port: u16,
+}
+
+impl Endpoint {
+    /// From `SCHEME://HOST:PORT`; nothing if the text does not begin with one of those.
+    fn read(text: &str, known: &[Scheme]) -> Option<Result<Self, String>> {
+        let (scheme, place) =
+            known.iter().find_map(|scheme| Some((*scheme, text.strip_prefix(scheme.prefix())?)))?;
+        Some(Self::place(scheme, place, scheme.prefix()))
+    }
+
+    /// From `HOST:PORT`.
+    fn place(scheme: Scheme, place: &str, prefix: &str) -> Result<Self, String> {
+        let parsed = place.rsplit_once(':').and_then(|(host, port)| {
+            let inside = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
+            let is_host = match inside {
+                Some(inside) => inside.contains(':'),
+                None => !host.contains([':', '[', ']', '/', '@', '?', '#']),
+            };
+            let port = port.bytes().all(|digit| digit.is_ascii_digit()).then(|| port.parse().ok())??;
+            is_host.then(|| Self { scheme, host: inside.unwrap_or(host).into(), port })
+        });
+        parsed.ok_or_else(|| format!("write {prefix}HOST:PORT, an IPv6 address as in {prefix}[::1]:9000"))
+    }
+
+    /// For receiving: the host, which is this one, may be left out, and port 0 is any that is free.
+    pub fn parse_own(text: &str) -> Result<Self, String> {
+        Self::read(text, TRANSFERS)
+            .unwrap_or_else(|| Err("write udp://ADDRESS:PORT, tcp://ADDRESS:PORT, or udp://:PORT".into()))
+    }
+
+    /// Of whom to ask: a host and a port by one of these.
+    fn parse_peer(text: &str, known: &[Scheme], said: &str) -> Result<Self, String> {
+        let parsed = Self::read(text, known).unwrap_or_else(|| Err(format!("write {said}")));
+        parsed.and_then(|endpoint| match endpoint.host.is_empty() || endpoint.port == 0 {
+            true => Err("a host and a port from 1 on are needed".into()),
+            false => Ok(endpoint),
+        })
+    }
+
+    /// Of whom to ask for answers, in whatever way.
+    pub fn parse_round(text: &str) -> Result<Self, String> {
+        let said = "message://HOST:PORT, udp://HOST:PORT, tcp://HOST:PORT or xdp://HOST:PORT";
+        Self::parse_peer(text, ROUNDS, said)
+    }
+
+    /// Of whom to ask for a response.
+    pub fn parse_call(text: &str) -> Result<Self, String> {
+        Self::parse_peer(text, &[Scheme::Message], "message://HOST:PORT")
+    }
+
+    /// Where to answer; without a scheme messages and TCP there, and UDP at the next port number: messages are UDP as well.
+    pub fn parse_services(text: &str) -> Result<Vec<Self>, String> {
+        if let Some(one) = Self::read(text, ROUNDS) {
+            return one.map(|one| vec![one]);
+        }
+        if text.contains("://") {
+            return Err("only message://, udp://, tcp:// and xdp:// are known".into());
+        }
+        let message = Self::place(Scheme::Message, text, "")?;
+        let next = message.port.checked_add(1).filter(|_| message.port > 0);
+        let next = next.ok_or(
+            "UDP is at the next port number: write a port from 1 to 65534, or message://ADDRESS:PORT",
+        )?;
+        let tcp = Self { scheme: Scheme::Tcp, ..message.clone() };
+        let udp = Self { scheme: Scheme::Udp, port: next, ..message.clone() };
+        Ok(vec![message, tcp, udp])
+    }
+
+    pub fn scheme(&self) -> Scheme {
+        self.scheme
+    }
+
+    /// The host as it was given, if it was.
+    pub fn host(&self) -> Option<&str> {
+        (!self.host.is_empty()).then_some(&*self.host)
+    }
+
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// The first address that fits.
+    pub fn resolve(&self, family: Family) -> io::Result<SocketAddr> {
+        let all = (&*self.host, self.port).to_socket_addrs()?;
+        all.into_iter().find(|address| family.has(address.ip())).ok_or_else(|| {
+            io::Error::new(io::ErrorKind::AddrNotAvailable, format!("it has no {family} address"))
+        })
+    }
+}
+
+impl fmt::Display for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        let prefix = self.scheme.prefix();
+        match self.host.contains(':') {
+            true => write!(f, "{prefix}[{}]:{}", self.host, self.port),
+            false => write!(f, "{prefix}{}:{}", self.host, self.port),
+        }
+    }
+}
+
+/// What packets are sent to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Target {
+    Interface(String),
+    Udp(Endpoint),
+    Tcp(Endpoint),
+}
+
+impl Target {
+    pub fn parse(text: &str) -> Result<Self, String> {
+        match Endpoint::read(text, TRANSFERS) {
+            None if text.contains("://") => Err("only udp:// and tcp:// are known".into()),
+            None => Ok(Self::Interface(text.into())),
+            Some(Ok(endpoint)) if endpoint.host.is_empty() || endpoint.port == 0 => {
+                Err("a host and a port from 1 on are needed: write udp://HOST:PORT or tcp://HOST:PORT".into())
+            }
+            Some(parsed) => parsed.map(|endpoint| match endpoint.scheme {
+                Scheme::Tcp => Self::Tcp(endpoint),
+                _ => Self::Udp(endpoint),
+            }),
+        }
+    }
+}
+
+/// Which addresses a name may stand for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Family {
+    Any,
+    Ipv4,
+    Ipv6,
+}
+
+impl Family {
+    fn has(self, address: IpAddr) -> bool {
+        match self {
+            Self::Any => true,
+            Self::Ipv4 => address.is_ipv4(),
+            Self::Ipv6 => address.is_ipv6(),
+        }
+    }
+}
+
+impl fmt::Display for Family {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        f.write_str(match self {
+            Self::Any => "IP",
+            Self::Ipv4 => "IPv4",
+            Self::Ipv6 => "IPv6",
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn targets_are_interfaces_or_hosts_with_a_port() {
+        let udp = |text| match Target::parse(text) {
+            Ok(Target::Udp(Endpoint { host, port, .. })) => (host, port),
+            other => panic!("{text}: {other:?}"),
+        };
+        assert_eq!(Target::parse("eth0"), Ok(Target::Interface("eth0".into())));
+        assert_eq!(udp("udp://example.org:9000"), ("example.org".into(), 9000));
+        assert!(matches!(Target::parse("tcp://a:9"), Ok(Target::Tcp(_))));
+        assert_eq!(udp("udp://[fe80::1%eth0]:1"), ("fe80::1%eth0".into(), 1));
+        for wrong in [
+            "udp://",
+            "udp://a",
+            "udp://:9",
+            "udp://a:0",
+            "udp://a:65536",
+            "udp://a:+9",
+            "udp://::1:9",
+            "udp://[a]:9",
+            "udp://a:9/x",
+            "sctp://a:9",
+            "tcp://a",
+            "tcp://:9",
+            "udp://a:",
+            "udp://a@b:9",
+        ] {
+            assert!(Target::parse(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_receiver_need_not_name_itself() {
+        let own = |text| Endpoint::parse_own(text).map(|own| (own.host().map(str::to_owned), own.port()));
+        assert_eq!(own("udp://:0"), Ok((None, 0)));
+        assert_eq!(own("udp://[::1]:7"), Ok((Some("::1".into()), 7)));
+        assert!(own("eth0").is_err() && own("9000").is_err());
+    }
+
+    #[test]
+    fn who_answers_is_asked_by_its_scheme() {
+        let ask = |text| Endpoint::parse_round(text).map(|peer| (peer.scheme(), peer.port()));
+        assert_eq!(ask("message://a:7"), Ok((Scheme::Message, 7)));
+        assert_eq!(ask("xdp://[::1]:9"), Ok((Scheme::Xdp, 9)));
+        for wrong in ["a:7", "message://:7", "udp://a:0", "sctp://a:1", "eth0"] {
+            assert!(ask(wrong).is_err(), "{wrong}");
+        }
+        assert!(Endpoint::parse_call("message://a:7").is_ok() && Endpoint::parse_call("udp://a:7").is_err());
+        assert!(Target::parse("message://a:7").is_err() && Endpoint::parse_own("xdp://:7").is_err());
+    }
+
+    #[test]
+    fn a_bare_address_serves_all_there_is() {
+        let services = |text| {
+            let all = Endpoint::parse_services(text);
+            all.map(|all| all.iter().map(ToString::to_string).collect::<Vec<_>>())
+        };
+        assert_eq!(services(":7").unwrap(), ["message://:7", "tcp://:7", "udp://:8"]);
+        assert_eq!(services("[::1]:7").unwrap(), ["message://[::1]:7", "tcp://[::1]:7", "udp://[::1]:8"]);
+        assert_eq!(services("xdp://10.0.0.1:7").unwrap(), ["xdp://10.0.0.1:7"]);
+        for wrong in ["a", ":65535", ":0", "sctp://a:1", "7"] {
+            assert!(services(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_host_is_resolved_in_the_family_asked_for() {
+        let local = Endpoint { scheme: Scheme::Udp, host: "127.0.0.1".into(), port: 7 };
+        assert_eq!(local.resolve(Family::Ipv4).unwrap(), "127.0.0.1:7".parse().unwrap());
+        assert!(local.resolve(Family::Ipv6).unwrap_err().to_string().contains("no IPv6 address"));
+        assert_eq!(local.to_string(), "udp://127.0.0.1:7");
+        assert_eq!(
+            Endpoint { scheme: Scheme::Tcp, host: "::1".into(), port: 7 }.to_string(),
+            "tcp://[::1]:7"
+        );
+    }
+}

@@ -1,0 +1,253 @@
+//! Messages by the message protocol, through an endpoint of the library.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use nocopy::message::{Endpoint, Error, Event, OpenError, Payload, Peer};
+use nocopy::{Buffer, Ledger, Port, Reason};
+
+use super::{Exchange, PATIENCE, SEND_MAX, Waiting};
+
+/// How long a connection may take to come.
+pub const CONNECT_MAX: Duration = Duration::from_secs(5);
+
+/// What an endpoint is opened with.
+#[derive(Debug, Clone, Copy)]
+pub struct Setting<'a> {
+    pub at: SocketAddr,
+    /// Over a port of it; through the kernel's sockets without.
+    pub interface: Option<&'a str>,
+    pub waiting: Waiting,
+    /// The longest message to be received.
+    pub message_bytes_max: usize,
+    /// The longest datagram; what fits the usual MTU unless given.
+    pub datagram_bytes: Option<u16>,
+    /// Whether others may connect.
+    pub accept: bool,
+}
+
+impl Setting<'_> {
+    pub fn open(self) -> Result<Endpoint, OpenError> {
+        let builder = Endpoint::builder()
+            .accept(self.accept)
+            .max_message_bytes(self.message_bytes_max)
+            .wait(self.waiting.of_port());
+        let builder = match self.datagram_bytes {
+            Some(bytes) => builder.datagram_bytes(bytes),
+            None => builder,
+        };
+        let builder = match self.interface {
+            Some(interface) => builder.port(Port::builder(interface)),
+            None => builder,
+        };
+        builder.bind(self.at)
+    }
+}
+
+/// An endpoint that talks to one peer.
+#[derive(Debug)]
+pub struct Message {
+    endpoint: Endpoint,
+    /// `None` until one has connected.
+    peer: Option<Peer>,
+    /// The peer has said that there is no more.
+    is_ended: bool,
+}
+
+impl Message {
+    /// Talks to the endpoint at that address.
+    pub fn connect(mut endpoint: Endpoint, to: SocketAddr) -> Result<Self, Error> {
+        let peer = endpoint.connect(to, CONNECT_MAX)?;
+        Ok(Self { endpoint, peer: Some(peer), is_ended: false })
+    }
+
+    /// Two that talk to each other: the first connects to the second.
+    pub fn pair(mut one: Endpoint, mut other: Endpoint) -> Result<(Self, Self), Error> {
+        let address = other.local_address();
+        let peer = one.start_connect(address)?;
+        let start = Instant::now();
+        loop {
+            other.wait(Duration::ZERO)?;
+            one.wait(Duration::ZERO)?;
+            while let Some(event) = one.poll_event() {
+                match event {
+                    Event::Connected(..) => {
+                        let end = |endpoint, peer| Self { endpoint, peer, is_ended: false };
+                        return Ok((end(one, Some(peer)), end(other, None)));
+                    }
+                    Event::Lost(_, reason) => return Err(Error::NotConnected { address, reason }),
+                    _ => {}
+                }
+            }
+            if start.elapsed() > CONNECT_MAX {
+                return Err(Error::ConnectTimedOut { address, timeout: CONNECT_MAX });
+            }
+        }
+    }
+
+    fn peer(&self) -> io::Result<Peer> {
+        self.peer.ok_or_else(|| io::ErrorKind::NotConnected.into())
+    }
+
+    /// Looks what happened to the connection.
+    fn note_events(&mut self) -> io::Result<()> {
+        while let Some(event) = self.endpoint.poll_event() {
+            match event {
+                Event::Accepted(peer, _) => self.peer = Some(peer),
+                Event::Finished(_) | Event::Closed(_) => self.is_ended = true,
+                Event::Lost(_, reason) => return Err(io::Error::other(reason)),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Tries until there is room, and sees to the connection meanwhile.
+    fn with_room(&mut self, mut attempt: impl FnMut(&mut Endpoint) -> Result<(), Reason>) -> io::Result<()> {
+        let mut stalled: Option<Instant> = None;
+        loop {
+            match attempt(&mut self.endpoint) {
+                Ok(()) => return Ok(()),
+                Err(Reason::Full) => {}
+                Err(reason) => return Err(reason.into()),
+            }
+            if stalled.get_or_insert_with(Instant::now).elapsed() > SEND_MAX {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+            self.endpoint.wait(PATIENCE)?;
+            self.note_events()?;
+        }
+    }
+}
+
+impl Exchange for Message {
+    fn send(&mut self, message: &[u8]) -> io::Result<()> {
+        self.send_all(std::iter::once(message))
+    }
+
+    fn send_all<'m>(&mut self, messages: impl Iterator<Item = &'m [u8]>) -> io::Result<()> {
+        let peer = self.peer()?;
+        for message in messages {
+            // The way that there is nearly always room is short.
+            match self.endpoint.send_copy(message, peer) {
+                Err(Reason::Full) => self.with_room(|endpoint| endpoint.send_copy(message, peer))?,
+                sent => sent?,
+            }
+        }
+        self.endpoint.flush()
+    }
+
+    /// By reference: the endpoint keeps its hold on what lies ready until the other end has it.
+    fn send_ready(&mut self, new: &[u8], ready: &Arc<[u8]>) -> io::Result<()> {
+        let peer = self.peer()?;
+        let parts = [Buffer::from(new.to_vec()), Buffer::from_owner(Arc::clone(ready))];
+        let mut message = Some(Payload::from(parts));
+        self.with_room(|endpoint| {
+            let rejected =
+                endpoint.send(message.take().expect("returned by each attempt but the last"), peer);
+            rejected.map_err(|rejected| {
+                message = Some(rejected.item);
+                rejected.reason
+            })
+        })?;
+        self.endpoint.flush()
+    }
+
+    fn receive(&mut self, take: impl FnMut(&[u8])) -> io::Result<bool> {
+        let from = self.endpoint.receive_timeout(PATIENCE)?.map(|message| {
+            message.pieces().for_each(take);
+            message.from()
+        });
+        if from.is_some() {
+            self.peer = from;
+            return Ok(true);
+        }
+        self.note_events()?;
+        match self.is_ended {
+            true => Err(io::ErrorKind::UnexpectedEof.into()),
+            false => Ok(false),
+        }
+    }
+
+    fn ledger(&self) -> Option<Ledger> {
+        Some(self.endpoint.ledger())
+    }
+
+    fn idle(&mut self) -> io::Result<()> {
+        self.endpoint.wait(Duration::ZERO)?;
+        self.note_events()
+    }
+
+    fn finish(&mut self, patience: Duration) -> io::Result<()> {
+        let Some(peer) = self.peer else { return Ok(()) };
+        self.with_room(|endpoint| endpoint.finish(peer))?;
+        let start = Instant::now();
+        // A peer that is gone has ended, too, and has everything.
+        while let Some(stats) = self.endpoint.peer_stats(peer) {
+            if stats.in_flight + stats.queued == 0 || start.elapsed() > patience {
+                break;
+            }
+            self.endpoint.wait(PATIENCE)?;
+            self.note_events()?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_go_there_and_back_and_the_end_is_known() {
+        for waiting in Waiting::ALL {
+            let setting = Setting {
+                at: "127.0.0.1:0".parse().unwrap(),
+                interface: None,
+                waiting,
+                message_bytes_max: 1 << 20,
+                datagram_bytes: None,
+                accept: true,
+            };
+            let ends = (setting.open().unwrap(), setting.open().unwrap());
+            let (mut one, mut other) = Message::pair(ends.0, ends.1).unwrap();
+            let ready: Arc<[u8]> = vec![7; 99_000].into();
+            for bytes in [1, 1000] {
+                one.send_ready(&vec![7; bytes], &ready).unwrap();
+                let mut message = Vec::new();
+                while !other.receive(|piece| message.extend_from_slice(piece)).unwrap() {
+                    one.idle().unwrap();
+                }
+                assert!(message == vec![7; bytes + ready.len()]);
+            }
+            for bytes in [0, 1, 64, 1400, 100_000] {
+                one.send(&vec![7; bytes]).unwrap();
+                let mut message = Vec::new();
+                while !other.receive(|piece| message.extend_from_slice(piece)).unwrap() {
+                    one.idle().unwrap();
+                }
+                assert!(message == vec![7; bytes]);
+                other.send(&message).unwrap();
+                message.clear();
+                while !one.receive(|piece| message.extend_from_slice(piece)).unwrap() {
+                    other.idle().unwrap();
+                }
+                assert!(message == vec![7; bytes]);
+            }
+            let finished = std::thread::spawn(move || one.finish(CONNECT_MAX).map(|()| one));
+            let end = loop {
+                match other.receive(|_| unreachable!()) {
+                    Ok(_) => {}
+                    Err(error) => break error.kind(),
+                }
+            };
+            assert_eq!(end, io::ErrorKind::UnexpectedEof);
+            while !finished.is_finished() {
+                other.idle().unwrap();
+            }
+            finished.join().unwrap().unwrap();
+        }
+    }
+}

@@ -1,0 +1,83 @@
+//! Messages as UDP datagrams over a port: AF_XDP at this end, without the kernel's network stack.
+
+use std::collections::VecDeque;
+use std::io;
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+
+use nix::sys::socket::{setsockopt, sockopt};
+use nocopy::udp::{Method, OpenError, Receiver, Sender, Socket};
+use nocopy::{Port, Reason};
+
+use super::{Exchange, PATIENCE, Waiting};
+
+#[derive(Debug)]
+pub struct OverPort {
+    receiver: Receiver,
+    sender: Sender,
+    to: SocketAddr,
+    waiting: Waiting,
+    /// Came with one that was given, in order.
+    others: VecDeque<Vec<u8>>,
+}
+
+impl OverPort {
+    /// At an address of the interface, talking to one other.
+    pub fn open(
+        interface: &str,
+        at: SocketAddr,
+        to: SocketAddr,
+        waiting: Waiting,
+    ) -> Result<Self, OpenError> {
+        let socket = open(interface, at, waiting)?;
+        let (receiver, sender) = socket.split();
+        Ok(Self { receiver, sender, to, waiting, others: VecDeque::new() })
+    }
+}
+
+/// A socket over a port of that interface, which sends by it.
+pub fn open(interface: &str, at: SocketAddr, waiting: Waiting) -> Result<Socket, OpenError> {
+    let port = Port::builder(interface).wait(waiting.of_port());
+    Socket::builder().port(port).method(Method::Xdp).bind(at)
+}
+
+impl Exchange for OverPort {
+    fn send(&mut self, message: &[u8]) -> io::Result<()> {
+        match self.sender.send_copy(message, self.to) {
+            // No room now: as if it were lost on the way, which its sender has to expect anyway.
+            Ok(()) | Err(Reason::Full) => self.sender.flush(),
+            Err(reason) => Err(reason.into()),
+        }
+    }
+
+    fn receive(&mut self, mut take: impl FnMut(&[u8])) -> io::Result<bool> {
+        if let Some(datagram) = self.others.pop_front() {
+            take(&datagram);
+            return Ok(true);
+        }
+        let batch = match self.waiting {
+            Waiting::Spinning => self.receiver.try_receive()?,
+            Waiting::Blocking | Waiting::Adaptive => self.receiver.receive_timeout(PATIENCE)?,
+        };
+        let to = (self.to.ip(), self.to.port());
+        let mut of_peer = batch.filter(|datagram| (datagram.from().ip(), datagram.from().port()) == to);
+        let Some(first) = of_peer.next() else { return Ok(false) };
+        take(&first);
+        // One is under way at a time, so others are late, or the answer is behind a late one: seldom.
+        self.others.extend(of_peer.map(|datagram| datagram.to_vec()));
+        Ok(true)
+    }
+}
+
+/// The address that the host would send from to there, by that interface; with a port number that it chooses.
+pub fn source_address(to: SocketAddr, interface: &str) -> io::Result<SocketAddr> {
+    let any: IpAddr = match to {
+        SocketAddr::V4(_) => [0; 4].into(),
+        SocketAddr::V6(_) => [0_u16; 8].into(),
+    };
+    let socket = UdpSocket::bind((any, 0))?;
+    setsockopt(&socket, sockopt::BindToDevice, &interface.into())?;
+    socket.connect(to)?;
+    let mut local = socket.local_addr()?;
+    local.set_port(0);
+    Ok(local)
+}

@@ -1,0 +1,241 @@
+//! Messages over a TCP connection: each with its length in front, four bytes, big-endian.
+
+use std::io::{self, IoSlice, Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use nocopy::integration::poll;
+use rustix::event::{PollFd, PollFlags};
+
+use super::{Exchange, PATIENCE, SEND_MAX, Waiting, attend};
+
+/// Bytes of the length.
+const PREFIX_BYTES: usize = 4;
+
+/// What is read by one call, at most.
+const BUFFER_BYTES: usize = 256 << 10;
+
+/// Up to here length and message are put into one piece: cheaper than to tell the kernel of two.
+const JOINED_BYTES_MAX: usize = 4096;
+
+/// The most pieces a call takes (`IOV_MAX`).
+const PIECES_MAX: usize = 1024;
+
+#[derive(Debug)]
+pub struct Tcp {
+    stream: TcpStream,
+    waiting: Waiting,
+    /// Whether several messages go by one call.
+    batched: bool,
+    reader: Reader,
+    joined: Vec<u8>,
+}
+
+impl Tcp {
+    /// Over a connection; small messages leave at once.
+    pub fn new(stream: TcpStream, waiting: Waiting) -> io::Result<Self> {
+        stream.set_nodelay(true)?;
+        stream.set_nonblocking(!waiting.sleeps_in_calls())?;
+        if waiting.sleeps_in_calls() {
+            stream.set_read_timeout(Some(PATIENCE))?;
+            stream.set_write_timeout(Some(PATIENCE))?;
+        }
+        Ok(Self { stream, waiting, batched: false, reader: Reader::new(), joined: Vec::new() })
+    }
+
+    /// Several messages by one `writev`.
+    pub fn batched(self) -> Self {
+        Self { batched: true, ..self }
+    }
+}
+
+impl Exchange for Tcp {
+    fn send(&mut self, message: &[u8]) -> io::Result<()> {
+        let prefix = prefix(message.len())?;
+        if message.len() > JOINED_BYTES_MAX {
+            let pieces = &mut [IoSlice::new(&prefix), IoSlice::new(message)];
+            return write_all(&self.stream, self.waiting, pieces);
+        }
+        self.joined.clear();
+        self.joined.extend_from_slice(&prefix);
+        self.joined.extend_from_slice(message);
+        write_all(&self.stream, self.waiting, &mut [IoSlice::new(&self.joined)])
+    }
+
+    fn send_ready(&mut self, new: &[u8], ready: &Arc<[u8]>) -> io::Result<()> {
+        self.joined.clear();
+        self.joined.extend_from_slice(&prefix(new.len() + ready.len())?);
+        self.joined.extend_from_slice(new);
+        let pieces = &mut [IoSlice::new(&self.joined), IoSlice::new(ready)];
+        write_all(&self.stream, self.waiting, pieces)
+    }
+
+    fn send_all<'m>(&mut self, mut messages: impl Iterator<Item = &'m [u8]>) -> io::Result<()> {
+        if !self.batched {
+            return messages.try_for_each(|message| self.send(message));
+        }
+        let messages: Vec<&[u8]> = messages.collect();
+        for messages in messages.chunks(PIECES_MAX / 2) {
+            let prefixes =
+                messages.iter().map(|message| prefix(message.len())).collect::<io::Result<Vec<_>>>()?;
+            let pairs = prefixes.iter().zip(messages);
+            let mut pieces: Vec<_> =
+                pairs.flat_map(|(prefix, message)| [IoSlice::new(prefix), IoSlice::new(message)]).collect();
+            write_all(&self.stream, self.waiting, &mut pieces)?;
+        }
+        Ok(())
+    }
+
+    fn receive(&mut self, mut take: impl FnMut(&[u8])) -> io::Result<bool> {
+        loop {
+            if self.reader.take_message(&mut take) {
+                return Ok(true);
+            }
+            let Self { stream, waiting, reader, .. } = self;
+            match attend(*waiting, &*stream, || reader.fill(stream))? {
+                None => return Ok(false),
+                Some(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Some(_) => {}
+            }
+        }
+    }
+
+    fn finish(&mut self, _patience: Duration) -> io::Result<()> {
+        self.stream.shutdown(Shutdown::Write)
+    }
+}
+
+fn prefix(message_bytes: usize) -> io::Result<[u8; PREFIX_BYTES]> {
+    let bytes = u32::try_from(message_bytes).map_err(|_| io::ErrorKind::InvalidInput)?;
+    Ok(bytes.to_be_bytes())
+}
+
+/// One call, and more only where the kernel did not take all of it.
+fn write_all(mut stream: &TcpStream, waiting: Waiting, mut pieces: &mut [IoSlice<'_>]) -> io::Result<()> {
+    let mut stalled: Option<Instant> = None;
+    while !pieces.is_empty() {
+        match stream.write_vectored(pieces) {
+            Ok(written) => {
+                IoSlice::advance_slices(&mut pieces, written);
+                stalled = None;
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                if stalled.get_or_insert_with(Instant::now).elapsed() > SEND_MAX {
+                    return Err(io::ErrorKind::TimedOut.into());
+                }
+                if waiting == Waiting::Adaptive {
+                    poll(&mut [PollFd::new(&stream, PollFlags::OUT)], Some(PATIENCE))?;
+                }
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// Cuts a stream into messages, which are given where they lie.
+#[derive(Debug)]
+struct Reader {
+    buffer: Box<[u8]>,
+    /// What was read and not given yet is from here to `end`.
+    start: usize,
+    end: usize,
+    /// Bytes that the current message still lacks; `None` before its length is known.
+    missing: Option<usize>,
+}
+
+impl Reader {
+    fn new() -> Self {
+        Self { buffer: vec![0; BUFFER_BYTES].into(), start: 0, end: 0, missing: None }
+    }
+
+    fn fill(&mut self, mut stream: &TcpStream) -> io::Result<usize> {
+        // What is left here is a part of a length at most.
+        self.buffer.copy_within(self.start..self.end, 0);
+        (self.start, self.end) = (0, self.end - self.start);
+        let read = stream.read(&mut self.buffer[self.end..])?;
+        self.end += read;
+        Ok(read)
+    }
+
+    /// Gives what is here of the current message; true if that is its end.
+    fn take_message(&mut self, take: &mut impl FnMut(&[u8])) -> bool {
+        let missing = match self.missing {
+            Some(missing) => missing,
+            None => match self.buffer[self.start..self.end].first_chunk() {
+                Some(prefix) => {
+                    self.start += PREFIX_BYTES;
+                    u32::from_be_bytes(*prefix) as usize
+                }
+                None => return false,
+            },
+        };
+        let here = missing.min(self.end - self.start);
+        if here > 0 {
+            take(&self.buffer[self.start..self.start + here]);
+        }
+        self.start += here;
+        self.missing = Some(missing - here).filter(|left| *left > 0);
+        self.missing.is_none()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use super::*;
+
+    fn pair(waiting: Waiting) -> (Tcp, Tcp) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let one = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (other, _) = listener.accept().unwrap();
+        (Tcp::new(one, waiting).unwrap(), Tcp::new(other, waiting).unwrap())
+    }
+
+    /// The next message, and how many pieces it came in.
+    fn next(tcp: &mut Tcp) -> Vec<u8> {
+        let mut message = Vec::new();
+        while !tcp.receive(|piece| message.extend_from_slice(piece)).unwrap() {}
+        message
+    }
+
+    #[test]
+    fn messages_of_every_length_arrive_whole_and_in_order() {
+        for waiting in Waiting::ALL {
+            for batched in [false, true] {
+                let (mut from, mut to) = pair(waiting);
+                from.batched = batched;
+                let lengths = [0, 1, 3, 64, 4096, 4097, BUFFER_BYTES - 4, BUFFER_BYTES, 1_000_003, 5];
+                let messages: Vec<Vec<u8>> =
+                    lengths.iter().enumerate().map(|(number, &bytes)| vec![number as u8; bytes]).collect();
+                let sent = messages.clone();
+                let sender = std::thread::spawn(move || {
+                    from.send_all(sent.iter().map(|message| &message[..])).unwrap();
+                    from.finish(PATIENCE).unwrap();
+                });
+                for message in &messages {
+                    assert!(next(&mut to) == *message, "{waiting:?} {batched} {}", message.len());
+                }
+                sender.join().unwrap();
+                let end = loop {
+                    match to.receive(|_| ()) {
+                        Ok(came) => assert!(!came),
+                        Err(error) => break error.kind(),
+                    }
+                };
+                assert_eq!(end, io::ErrorKind::UnexpectedEof);
+            }
+        }
+    }
+
+    #[test]
+    fn silence_is_no_message() {
+        for waiting in Waiting::ALL {
+            let (mut one, _other) = pair(waiting);
+            assert!(!one.receive(|_| unreachable!()).unwrap());
+        }
+    }
+}

@@ -1,0 +1,91 @@
+//! How a receiver waits at one of the kernel's own sockets.
+
+use std::io;
+use std::os::fd::AsFd;
+use std::time::Instant;
+
+use clap::ValueEnum;
+use nocopy::integration::{Wakeup, poll};
+use nocopy::port::Wait;
+use rustix::event::{PollFd, PollFlags};
+use serde::Serialize;
+
+use super::{PATIENCE, SPIN};
+
+/// Looks between two looks at the clock.
+const LOOKS_A_CLOCK: u32 = 16;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Waiting {
+    /// Looking again and again: a processor is busy with it.
+    #[value(name = "spin")]
+    #[serde(rename = "spin")]
+    Spinning,
+    /// Asleep until the kernel wakes it.
+    #[value(name = "block")]
+    #[serde(rename = "block")]
+    Blocking,
+    /// Looking for a while, then asleep.
+    Adaptive,
+}
+
+impl Waiting {
+    pub const ALL: [Self; 3] = [Self::Spinning, Self::Blocking, Self::Adaptive];
+
+    /// As variants of methods are called.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Spinning => "spinning",
+            Self::Blocking => "blocking",
+            Self::Adaptive => "adaptive",
+        }
+    }
+
+    /// The same of a port.
+    pub fn of_port(self) -> Wait {
+        match self {
+            Self::Spinning => Wait::Spin,
+            Self::Blocking => Wait::Interrupt,
+            Self::Adaptive => Wait::Adaptive { spin: SPIN },
+        }
+    }
+
+    /// Whether the socket's calls may sleep; all others return at once.
+    pub fn sleeps_in_calls(self) -> bool {
+        self == Self::Blocking
+    }
+}
+
+/// Attempts a call until it gives something, for as long as this way of waiting takes; `None`: nothing came, or a signal.
+pub fn attend<T>(
+    waiting: Waiting,
+    socket: impl AsFd,
+    mut attempt: impl FnMut() -> io::Result<T>,
+) -> io::Result<Option<T>> {
+    if waiting != Waiting::Adaptive {
+        return unless_empty(attempt());
+    }
+    let start = Instant::now();
+    while start.elapsed() < SPIN {
+        for _ in 0..LOOKS_A_CLOCK {
+            if let Some(given) = unless_empty(attempt())? {
+                return Ok(Some(given));
+            }
+        }
+    }
+    match poll(&mut [PollFd::new(&socket, PollFlags::IN)], Some(PATIENCE))? {
+        Wakeup::Ready => unless_empty(attempt()),
+        Wakeup::TimedOut | Wakeup::Interrupted => Ok(None),
+    }
+}
+
+fn unless_empty<T>(attempted: io::Result<T>) -> io::Result<Option<T>> {
+    match attempted {
+        Ok(given) => Ok(Some(given)),
+        Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {
+            Ok(None)
+        }
+        Err(error) => Err(error),
+    }
+}

@@ -1,0 +1,49 @@
+//! What ends a transfer with exit code 2. One line each: fact, cause, action.
+
+#[derive(Debug, thiserror::Error)]
+pub enum Failure {
+    #[error(transparent)]
+    Report(#[from] nocopy_report::Failure),
+    #[error(transparent)]
+    Lab(#[from] nocopy_lab::Error),
+    #[error(transparent)]
+    Xdp(#[from] nocopy::integration::xdp::Error),
+    #[error(transparent)]
+    Open(#[from] nocopy::port::OpenError),
+    #[error(transparent)]
+    Socket(#[from] nocopy::udp::OpenError),
+    #[error(transparent)]
+    Statistics(#[from] nocopy::integration::statistics::SnapshotError),
+    #[error(transparent)]
+    MessageEndpoint(#[from] nocopy::message::OpenError),
+    #[error(transparent)]
+    Send(#[from] crate::send::Error),
+    #[error(transparent)]
+    SendUdp(#[from] crate::send::UdpError),
+    #[error(transparent)]
+    SendTcp(#[from] crate::send::TcpError),
+    #[error(transparent)]
+    RecvUdp(#[from] crate::recv::UdpError),
+    #[error(transparent)]
+    RecvTcp(#[from] crate::recv::TcpError),
+    #[error(transparent)]
+    Ping(#[from] crate::ping::Error),
+    #[error(transparent)]
+    Serve(#[from] crate::serve::Error),
+    #[error(transparent)]
+    Call(#[from] crate::call::Error),
+    #[error("{interface}: no such interface in this network namespace: 'ip link' lists them")]
+    NoInterface { interface: String },
+    #[error("{option} goes with {needed} only: {action}")]
+    Needs { option: &'static str, needed: &'static str, action: &'static str },
+}
+
+impl Failure {
+    /// For `map_err`: what a lookup of an interface failed for.
+    pub fn lookup(interface: &str) -> impl FnOnce(nocopy_lab::Error) -> Failure {
+        move |error| match error.is_no_interface() {
+            true => Failure::NoInterface { interface: interface.into() },
+            false => error.into(),
+        }
+    }
+}

@@ -1,0 +1,158 @@
+//! `nocopy ping`: how long messages take there and back.
+
+mod rounds;
+mod summary;
+
+use std::io;
+use std::net::{IpAddr, SocketAddr, TcpStream, UdpSocket};
+
+use nocopy::message::{self, Endpoint as MessageEndpoint};
+
+use crate::Failure;
+use crate::arguments::{LOOPBACK, PingArguments};
+use crate::endpoint::{Endpoint, Family, Scheme};
+use crate::exchange::message::{CONNECT_MAX, Message, Setting};
+use crate::exchange::over_port::{OverPort, source_address};
+use crate::exchange::tcp::Tcp;
+use crate::exchange::udp::{DATAGRAM_BYTES_MAX, Udp};
+use crate::exchange::{Exchange, Waiting};
+use nocopy_report::Interrupt;
+use nocopy_report::{Outcome, capability, print};
+use rounds::Rounds;
+use summary::Summary;
+
+/// Messages unless told, and unless a time is.
+const COUNT: u64 = 10_000;
+
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("{target}: no such host: {source}: name one that resolves, or its address")]
+    Resolve { target: Endpoint, source: io::Error },
+    #[error(transparent)]
+    Message(message::Error),
+    #[error("{target}: cannot connect: {source}: {}", advice(source))]
+    Connect { target: Endpoint, source: io::Error },
+    #[error("{to}: cannot be reached by {interface}: {source}: 'ip route get {ip}' shows the way there", ip = to.ip())]
+    NoWay { to: SocketAddr, interface: String, source: io::Error },
+    #[error("{interface}: nothing goes over a port of it to this host: leave out --interface")]
+    OwnInterface { interface: String },
+    #[error(
+        "{bytes} bytes do not fit one datagram: UDP has up to {DATAGRAM_BYTES_MAX}: give less with --size, or use message://"
+    )]
+    TooLong { bytes: usize },
+    #[error("{target}: cannot exchange messages any more: {source}: {}", advice(source))]
+    Exchange { target: Endpoint, source: io::Error },
+}
+
+/// What to do when the other end does not answer as it should.
+fn advice(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::ConnectionRefused => "nobody listens: start 'nocopy serve' there",
+        io::ErrorKind::TimedOut => "see whether 'nocopy serve' runs there, and whether a firewall is between",
+        io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset => {
+            "the other end has closed the connection: see what it says"
+        }
+        _ => "see the errno, and 'ip route get' to that address",
+    }
+}
+
+pub fn run(arguments: &PingArguments) -> Result<Outcome, Failure> {
+    check(arguments)?;
+    let interrupt = Interrupt::listen()?;
+    let to = resolve(&arguments.target)?;
+    match arguments.target.scheme() {
+        Scheme::Udp => play(arguments, interrupt, to, udp(arguments, to)?),
+        Scheme::Tcp => play(arguments, interrupt, to, tcp(arguments, to)?),
+        Scheme::Xdp => play(arguments, interrupt, to, xdp(arguments, to)?),
+        Scheme::Message => {
+            let endpoint = open(to, arguments.interface.as_deref(), arguments.wait, arguments.size)?;
+            capability::drop_all_but(capability::NONE)?;
+            let exchange = Message::connect(endpoint, to).map_err(Error::Message)?;
+            play(arguments, interrupt, to, exchange)
+        }
+    }
+}
+
+fn check(arguments: &PingArguments) -> Result<(), Failure> {
+    let needs = |option, needed, action| Err(Failure::Needs { option, needed, action });
+    let scheme = arguments.target.scheme();
+    match (scheme, &arguments.interface) {
+        (Scheme::Udp | Scheme::Tcp, Some(_)) => {
+            return needs("--interface", "message:// or xdp://", "leave it out, or ask by xdp://");
+        }
+        (Scheme::Xdp, None) => {
+            return needs("xdp://", "--interface", "name the interface that leads there");
+        }
+        _ => {}
+    }
+    if matches!(scheme, Scheme::Udp | Scheme::Xdp) && arguments.size > DATAGRAM_BYTES_MAX {
+        return Err(Error::TooLong { bytes: arguments.size }.into());
+    }
+    Ok(())
+}
+
+pub fn resolve(target: &Endpoint) -> Result<SocketAddr, Error> {
+    target.resolve(Family::Any).map_err(|source| Error::Resolve { target: target.clone(), source })
+}
+
+fn udp(arguments: &PingArguments, to: SocketAddr) -> Result<Udp, Error> {
+    let any: IpAddr = if to.is_ipv4() { [0; 4].into() } else { [0_u16; 8].into() };
+    let open = || {
+        let socket = UdpSocket::bind((any, 0))?;
+        socket.connect(to)?;
+        Udp::new(socket, arguments.wait)
+    };
+    open().map_err(|source| Error::Connect { target: arguments.target.clone(), source })
+}
+
+fn tcp(arguments: &PingArguments, to: SocketAddr) -> Result<Tcp, Error> {
+    let stream = TcpStream::connect_timeout(&to, CONNECT_MAX);
+    stream
+        .and_then(|stream| Tcp::new(stream, arguments.wait))
+        .map_err(|source| Error::Connect { target: arguments.target.clone(), source })
+}
+
+fn xdp(arguments: &PingArguments, to: SocketAddr) -> Result<OverPort, Failure> {
+    let interface = arguments.interface.as_deref().unwrap_or_default();
+    let at = address_on(interface, to)?;
+    Ok(OverPort::open(interface, at, to, arguments.wait)?)
+}
+
+/// An endpoint to talk to somebody, with messages of up to so many bytes.
+pub fn open(
+    to: SocketAddr,
+    interface: Option<&str>,
+    waiting: Waiting,
+    message_bytes_max: usize,
+) -> Result<MessageEndpoint, Failure> {
+    let any: IpAddr = if to.is_ipv4() { [0; 4].into() } else { [0_u16; 8].into() };
+    let at = match interface {
+        Some(interface) => address_on(interface, to)?,
+        None => (any, 0).into(),
+    };
+    let setting = Setting { at, interface, waiting, message_bytes_max, datagram_bytes: None, accept: false };
+    Ok(setting.open()?)
+}
+
+/// The address to send from over a port of that interface.
+pub fn address_on(interface: &str, to: SocketAddr) -> Result<SocketAddr, Error> {
+    if interface == LOOPBACK {
+        return Err(Error::OwnInterface { interface: interface.into() });
+    }
+    source_address(to, interface).map_err(|source| Error::NoWay { to, interface: interface.into(), source })
+}
+
+fn play(
+    arguments: &PingArguments,
+    interrupt: Interrupt,
+    to: SocketAddr,
+    exchange: impl Exchange,
+) -> Result<Outcome, Failure> {
+    capability::drop_all_but(capability::NONE)?;
+    let mut rounds = Rounds::new(arguments, interrupt);
+    let failure = rounds.run(exchange).err();
+    let failure = failure.map(|source| Error::Exchange { target: arguments.target.clone(), source }.into());
+    let summary = Summary::of(arguments, to, &rounds, failure.is_some());
+    let text = if arguments.json { summary.json() } else { summary.table() };
+    print::summary(&text, false, failure, summary.outcome())
+}

@@ -1,0 +1,321 @@
+//! One message after the other, and what became of each.
+
+use std::io;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use hdrhistogram::Histogram;
+
+use crate::arguments::PingArguments;
+use crate::endpoint::Scheme;
+use crate::exchange::{Exchange, MARK, PATIENCE, Waiting};
+use crate::processor;
+use nocopy_report::Interrupt;
+use nocopy_report::live::LiveLine;
+use nocopy_report::quantity::short;
+
+/// Bytes of a message's number, at its beginning; its highest bit is for who answers.
+const NUMBER_BYTES: usize = 8;
+
+/// How exactly a sleep ends: what is left of a pause is spent looking at the clock.
+const SLEEP_SLACK: Duration = Duration::from_micros(150);
+
+/// Spinning, looks between two looks at the clock.
+const LOOKS_A_CLOCK: u32 = 64;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Ended {
+    Count,
+    Duration,
+    Interrupted,
+}
+
+/// What was asked for, and what came of it.
+pub(super) struct Rounds<'a> {
+    arguments: &'a PingArguments,
+    interrupt: Interrupt,
+    /// Whether who answers marks its answers.
+    is_marked: bool,
+    message: Vec<u8>,
+    start: Instant,
+    pub elapsed: Duration,
+    processor: processor::Start,
+    pub used: Option<processor::Use>,
+    /// From sending to the answer, and from when it was due, in ns.
+    pub round_trips: Histogram<u64>,
+    pub since_due: Histogram<u64>,
+    pub sent: u64,
+    pub answered: u64,
+    /// Without an answer in time.
+    pub lost: u64,
+    /// Answers that came after that, or twice.
+    pub late: u64,
+    /// Of other bytes than were sent.
+    pub changed: u64,
+    pub ended: Option<Ended>,
+}
+
+/// 1 ns to 1 h, three digits.
+fn histogram() -> Histogram<u64> {
+    Histogram::new_with_bounds(1, 3_600_000_000_000, 3).expect("the bounds are constant and valid")
+}
+
+impl<'a> Rounds<'a> {
+    pub(super) fn new(arguments: &'a PingArguments, interrupt: Interrupt) -> Self {
+        Self {
+            arguments,
+            interrupt,
+            is_marked: matches!(arguments.target.scheme(), Scheme::Udp | Scheme::Xdp),
+            message: (0..arguments.size).map(|place| place as u8).collect(),
+            start: Instant::now(),
+            elapsed: Duration::ZERO,
+            processor: processor::Start::now(),
+            used: None,
+            round_trips: histogram(),
+            since_due: histogram(),
+            sent: 0,
+            answered: 0,
+            lost: 0,
+            late: 0,
+            changed: 0,
+            ended: None,
+        }
+    }
+
+    /// Goes on until all is done or the user asks for the end.
+    pub(super) fn run(&mut self, mut exchange: impl Exchange) -> io::Result<()> {
+        let mut line = LiveLine::default();
+        self.start = Instant::now();
+        let played = self.play(&mut exchange, &mut line);
+        self.elapsed = self.start.elapsed();
+        self.used = Some(self.processor.used(self.answered));
+        // Who has answered it all need not wait for the end of it.
+        let _ = exchange.finish(PATIENCE);
+        played
+    }
+
+    fn play(&mut self, exchange: &mut impl Exchange, line: &mut LiveLine) -> io::Result<()> {
+        let count = match (self.arguments.count, self.arguments.duration) {
+            (None, None) => super::COUNT,
+            (count, _) => count.unwrap_or(u64::MAX),
+        };
+        let mut due = Instant::now();
+        for number in 0..count {
+            if self.is_over() || !self.pause(exchange, due)? {
+                return Ok(());
+            }
+            self.ask(exchange, number, due)?;
+            let now = Instant::now();
+            due = match self.arguments.interval {
+                Some(interval) => due + interval,
+                None => now,
+            };
+            line.update(now, |_| {
+                let p50 = self.round_trips.value_at_quantile(0.5) as f64 / 1e3;
+                format!("{} answers, {} lost, p50 {p50:.1} us", short(self.answered as f64), self.lost)
+            });
+        }
+        self.ended = Some(Ended::Count);
+        Ok(())
+    }
+
+    fn is_over(&mut self) -> bool {
+        if self.interrupt.came() {
+            self.ended = Some(Ended::Interrupted);
+        } else if self.arguments.duration.is_some_and(|duration| self.start.elapsed() >= duration) {
+            self.ended = Some(Ended::Duration);
+        }
+        self.ended.is_some()
+    }
+
+    /// Waits until a message is due; false if the end is before that.
+    fn pause(&mut self, exchange: &mut impl Exchange, due: Instant) -> io::Result<bool> {
+        loop {
+            let left = due.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Ok(true);
+            }
+            if self.is_over() {
+                return Ok(false);
+            }
+            exchange.idle()?;
+            if left > SLEEP_SLACK && self.arguments.wait != Waiting::Spinning {
+                sleep(left.min(PATIENCE) - SLEEP_SLACK);
+            }
+        }
+    }
+
+    fn ask(&mut self, exchange: &mut impl Exchange, number: u64, due: Instant) -> io::Result<()> {
+        self.message[..NUMBER_BYTES].copy_from_slice(&number.to_be_bytes());
+        let start = Instant::now();
+        self.sent += 1;
+        exchange.send(&self.message)?;
+        match self.await_answer(exchange, start)? {
+            Awaited::Came(at) => {
+                self.answered += 1;
+                self.round_trips.saturating_record((at - start).as_nanos() as u64);
+                self.since_due.saturating_record((at - due).as_nanos() as u64);
+            }
+            Awaited::Lost => self.lost += 1,
+            // Nobody waited for it to the end.
+            Awaited::Interrupted => self.sent -= 1,
+        }
+        Ok(())
+    }
+
+    fn await_answer(&mut self, exchange: &mut impl Exchange, start: Instant) -> io::Result<Awaited> {
+        let is_spinning = self.arguments.wait == Waiting::Spinning;
+        let mut answer = Answer::default();
+        for look in 1_u32.. {
+            let Self { message, is_marked, .. } = &*self;
+            if exchange.receive(|piece| answer.take(piece, message, *is_marked))? {
+                let at = Instant::now();
+                match std::mem::take(&mut answer).judge(message) {
+                    Judgement::Answer => return Ok(Awaited::Came(at)),
+                    Judgement::Late => self.late += 1,
+                    Judgement::Changed => self.changed += 1,
+                }
+            }
+            if !is_spinning || look.is_multiple_of(LOOKS_A_CLOCK) {
+                if start.elapsed() > self.arguments.timeout {
+                    return Ok(Awaited::Lost);
+                }
+                if self.interrupt.came() {
+                    return Ok(Awaited::Interrupted);
+                }
+            }
+        }
+        Ok(Awaited::Lost)
+    }
+}
+
+/// What became of a message.
+enum Awaited {
+    Came(Instant),
+    /// Not in time.
+    Lost,
+    Interrupted,
+}
+
+/// An answer that comes piece by piece.
+#[derive(Debug, Default)]
+struct Answer {
+    head: [u8; NUMBER_BYTES],
+    bytes: usize,
+    /// Behind the number, other bytes came than were sent.
+    is_changed: bool,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Judgement {
+    /// To the message that was sent last.
+    Answer,
+    /// To one before it.
+    Late,
+    Changed,
+}
+
+impl Answer {
+    fn take(&mut self, piece: &[u8], message: &[u8], is_marked: bool) {
+        let mut piece = piece;
+        if self.bytes < NUMBER_BYTES {
+            let (head, rest) = piece.split_at(piece.len().min(NUMBER_BYTES - self.bytes));
+            self.head[self.bytes..self.bytes + head.len()].copy_from_slice(head);
+            if is_marked && self.bytes == 0 && !head.is_empty() {
+                // An answer has the mark; a message that comes back without it is nobody's answer.
+                self.head[0] ^= MARK;
+            }
+            self.bytes += head.len();
+            piece = rest;
+        }
+        let sent = message.get(self.bytes..self.bytes + piece.len());
+        self.is_changed |= sent != Some(piece);
+        self.bytes += piece.len();
+    }
+
+    fn judge(self, message: &[u8]) -> Judgement {
+        let is_whole = self.bytes == message.len() && !self.is_changed;
+        match message.first_chunk() {
+            Some(head) if is_whole && self.head == *head => Judgement::Answer,
+            Some(head) if is_whole && u64::from_be_bytes(self.head) < u64::from_be_bytes(*head) => {
+                Judgement::Late
+            }
+            _ => Judgement::Changed,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    /// The options of `ping` alone.
+    #[derive(Parser)]
+    struct Options {
+        #[command(flatten)]
+        ping: PingArguments,
+    }
+
+    /// Gives back what was sent last.
+    #[derive(Default)]
+    struct Mirror {
+        message: Vec<u8>,
+        idled: u32,
+    }
+
+    impl Exchange for Mirror {
+        fn send(&mut self, message: &[u8]) -> io::Result<()> {
+            self.message = message.to_vec();
+            Ok(())
+        }
+
+        fn receive(&mut self, mut take: impl FnMut(&[u8])) -> io::Result<bool> {
+            take(&self.message);
+            Ok(true)
+        }
+
+        fn idle(&mut self) -> io::Result<()> {
+            self.idled += 1;
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_pause_is_idled_through_however_it_is_waited() {
+        for wait in ["spin", "block", "adaptive"] {
+            let words = ["ping", "message://127.0.0.1:9", "--interval", "20ms", "--count", "2"];
+            let words = words.into_iter().chain(["--wait", wait]);
+            let arguments = Options::parse_from(words).ping;
+            let mut exchange = Mirror::default();
+            let mut rounds = Rounds::new(&arguments, Interrupt::listen().unwrap());
+            rounds.play(&mut exchange, &mut LiveLine::default()).unwrap();
+            assert_eq!((rounds.answered, exchange.idled > 0), (2, true), "{wait}");
+        }
+    }
+
+    fn judged(pieces: &[&[u8]], is_marked: bool) -> Judgement {
+        let message = [&7_u64.to_be_bytes()[..], b"behind"].concat();
+        let mut answer = Answer::default();
+        pieces.iter().for_each(|piece| answer.take(piece, &message, is_marked));
+        answer.judge(&message)
+    }
+
+    #[test]
+    fn an_answer_is_what_was_sent() {
+        assert_eq!(judged(&[&[0, 0], &[0, 0, 0, 0, 0, 7, b'b'], b"ehind"], false), Judgement::Answer);
+        assert_eq!(judged(&[&[0, 0, 0, 0, 0, 0, 0, 6], b"behind"], false), Judgement::Late);
+        assert_eq!(judged(&[&[0, 0, 0, 0, 0, 0, 0, 8], b"behind"], false), Judgement::Changed);
+        assert_eq!(judged(&[&[0, 0, 0, 0, 0, 0, 0, 7], b"behinx"], false), Judgement::Changed);
+        assert_eq!(judged(&[&[0, 0, 0, 0, 0, 0, 0, 7], b"behind and more"], false), Judgement::Changed);
+        assert_eq!(judged(&[&[0, 0, 0, 0]], false), Judgement::Changed);
+    }
+
+    #[test]
+    fn where_answers_are_marked_others_are_none() {
+        assert_eq!(judged(&[&[0x80, 0, 0, 0, 0, 0, 0, 7], b"behind"], true), Judgement::Answer);
+        assert_eq!(judged(&[&[0, 0, 0, 0, 0, 0, 0, 7], b"behind"], true), Judgement::Changed);
+        assert_eq!(judged(&[&[0x80, 0, 0, 0, 0, 0, 0, 7], b"behind"], false), Judgement::Changed);
+    }
+}

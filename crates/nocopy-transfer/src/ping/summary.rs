@@ -1,0 +1,261 @@
+//! What the round trips amount to: the JSON schema `nocopy.ping/1` (docs/ping.md). A field that does not apply is absent.
+
+use std::fmt::Write as _;
+use std::net::SocketAddr;
+
+use comfy_table::{Table, presets};
+use hdrhistogram::Histogram;
+use serde::Serialize;
+
+use super::rounds::{Ended, Rounds};
+use crate::arguments::PingArguments;
+use crate::exchange::Waiting;
+use crate::processor::Use;
+use nocopy_report::Outcome;
+use nocopy_report::quantity::short;
+
+/// Changes when a field changes its meaning or goes.
+const SCHEMA: &str = "nocopy.ping/1";
+
+/// The most rows of a histogram, and the ratios of their bounds to choose from.
+const ROWS_MAX: usize = 20;
+const RATIOS: [f64; 7] = [1.05, 1.1, 1.2, 1.5, 2.0, 4.0, 10.0];
+
+/// The longest bar.
+const BAR_CHARACTERS: u64 = 40;
+
+#[derive(Debug, Serialize)]
+pub(super) struct Summary {
+    schema: &'static str,
+    target: String,
+    scheme: &'static str,
+    address: SocketAddr,
+    /// Whose port carries the messages, if it is not the kernel's sockets.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    interface: Option<String>,
+    wait: Waiting,
+    size_bytes: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    interval_us: Option<f64>,
+    ended: &'static str,
+    sent: u64,
+    answered: u64,
+    lost: u64,
+    late: u64,
+    changed: u64,
+    seconds: f64,
+    answers_per_second: f64,
+    /// From sending a message to its answer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    round_trip: Option<Times>,
+    /// From when it was to be sent: with an interval only.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    since_due: Option<Times>,
+    /// Of the round trips.
+    histogram: Vec<Bar>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    processor: Option<Use>,
+}
+
+#[derive(Debug, Clone, Copy, Serialize)]
+struct Times {
+    min_us: f64,
+    mean_us: f64,
+    p50_us: f64,
+    p90_us: f64,
+    p99_us: f64,
+    p99_9_us: f64,
+    max_us: f64,
+}
+
+/// How many took from `from_us` on, and less than `to_us`.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+struct Bar {
+    from_us: f64,
+    to_us: f64,
+    count: u64,
+}
+
+impl Times {
+    fn of(times: &Histogram<u64>) -> Option<Self> {
+        let us = |ns: u64| ns as f64 / 1e3;
+        let at = |quantile| us(times.value_at_quantile(quantile));
+        (!times.is_empty()).then(|| Self {
+            min_us: us(times.min()),
+            mean_us: times.mean() / 1e3,
+            p50_us: at(0.5),
+            p90_us: at(0.9),
+            p99_us: at(0.99),
+            p99_9_us: at(0.999),
+            max_us: us(times.max()),
+        })
+    }
+
+    fn words(self) -> String {
+        let Self { min_us, mean_us, p50_us, p90_us, p99_us, p99_9_us, max_us } = self;
+        format!(
+            "p50 {p50_us:.1} us, p90 {p90_us:.1}, p99 {p99_us:.1}, p99.9 {p99_9_us:.1}; min {min_us:.1}, mean {mean_us:.1}, max {max_us:.1}"
+        )
+    }
+}
+
+/// Rows whose bounds are in a fixed ratio, the finest that has them all in a screenful.
+fn bars(times: &Histogram<u64>) -> Vec<Bar> {
+    if times.is_empty() {
+        return Vec::new();
+    }
+    let (low, high) = (times.min().max(1) as f64, times.max().max(1) as f64);
+    let rows = |ratio: f64| ((high / low).ln() / ratio.ln()).floor() as usize + 1;
+    let ratio = RATIOS.into_iter().find(|ratio| rows(*ratio) <= ROWS_MAX).unwrap_or(RATIOS[RATIOS.len() - 1]);
+    let us = |ns: u64| ns as f64 / 1e3;
+    let mut bars: Vec<Bar> = Vec::new();
+    let mut to = 0;
+    for step in times.iter_recorded() {
+        // Values that are not told apart are all told as the highest of them.
+        let value = step.value_iterated_to().min(times.max());
+        while bars.is_empty() || value >= to {
+            let from = if bars.is_empty() { times.min() } else { to };
+            to = ((from as f64 * ratio).ceil() as u64).max(from + 1);
+            bars.push(Bar { from_us: us(from), to_us: us(to), count: 0 });
+        }
+        if let Some(bar) = bars.last_mut() {
+            bar.count += step.count_at_value();
+        }
+    }
+    bars
+}
+
+impl Summary {
+    pub(super) fn of(
+        arguments: &PingArguments,
+        address: SocketAddr,
+        rounds: &Rounds<'_>,
+        failed: bool,
+    ) -> Self {
+        let ended = match rounds.ended {
+            _ if failed => "failed",
+            Some(Ended::Interrupted) | None => "interrupted",
+            Some(Ended::Duration) => "duration",
+            Some(Ended::Count) => "count",
+        };
+        let seconds = rounds.elapsed.as_secs_f64();
+        Self {
+            schema: SCHEMA,
+            target: arguments.target.to_string(),
+            scheme: arguments.target.scheme().name(),
+            address,
+            interface: arguments.interface.clone(),
+            wait: arguments.wait,
+            size_bytes: arguments.size,
+            interval_us: arguments.interval.map(|interval| interval.as_secs_f64() * 1e6),
+            ended,
+            sent: rounds.sent,
+            answered: rounds.answered,
+            lost: rounds.lost,
+            late: rounds.late,
+            changed: rounds.changed,
+            seconds,
+            answers_per_second: rounds.answered as f64 / seconds.max(f64::MIN_POSITIVE),
+            round_trip: Times::of(&rounds.round_trips),
+            since_due: arguments.interval.and_then(|_| Times::of(&rounds.since_due)),
+            histogram: bars(&rounds.round_trips),
+            processor: rounds.used,
+        }
+    }
+
+    /// Negative if an answer is missing, or none came.
+    pub(super) fn outcome(&self) -> Outcome {
+        match self.lost > 0 || self.changed > 0 || self.answered == 0 {
+            true => Outcome::Negative,
+            false => Outcome::Positive,
+        }
+    }
+
+    pub(super) fn json(&self) -> String {
+        serde_json::to_string_pretty(self).expect("numbers and strings are JSON") + "\n"
+    }
+
+    pub(super) fn table(&self) -> String {
+        let mut table = Table::new();
+        table.load_style(presets::NOTHING);
+        let over = self.interface.as_ref().map(|name| format!(" over a port of {name}")).unwrap_or_default();
+        let end = match self.ended {
+            "count" => "",
+            "duration" => ", time is up",
+            "interrupted" => ", interrupted",
+            _ => ", then it failed",
+        };
+        let seconds = self.seconds;
+        table.add_row([self.target.clone(), format!("{} bytes{over}, {seconds:.3} s{end}", self.size_bytes)]);
+        let rate = short(self.answers_per_second);
+        let (sent, answered, lost) = (self.sent, self.answered, self.lost);
+        let mut said = format!("{sent} sent, {answered} answered ({rate}/s), {lost} lost");
+        for (count, what) in [(self.late, "late"), (self.changed, "changed")] {
+            if count > 0 {
+                let _ = write!(said, ", {count} {what}");
+            }
+        }
+        table.add_row(["messages".to_owned(), said]);
+        if let Some(times) = self.round_trip {
+            table.add_row(["round trip".to_owned(), times.words()]);
+        }
+        if let Some(times) = self.since_due {
+            table.add_row(["since due".to_owned(), times.words()]);
+        }
+        if let Some(used) = &self.processor {
+            table.add_row(["processor".to_owned(), used.words()]);
+        }
+        format!("{}\n{}", table.trim_fmt(), picture(&self.histogram))
+    }
+}
+
+/// A line for each bar.
+fn picture(bars: &[Bar]) -> String {
+    let most = bars.iter().map(|bar| bar.count).max().unwrap_or(0).max(1);
+    let mut text = String::new();
+    for Bar { from_us, to_us, count } in bars {
+        // What is there is seen, be it little.
+        let length = (count * BAR_CHARACTERS).div_ceil(most) as usize;
+        let line = format!("{from_us:>12.1} to {to_us:>10.1} us {count:>9} {}", "█".repeat(length));
+        let _ = writeln!(text, "{}", line.trim_end());
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn times(values: impl IntoIterator<Item = u64>) -> Histogram<u64> {
+        let mut times = Histogram::new_with_bounds(1, 3_600_000_000_000, 3).unwrap();
+        values.into_iter().for_each(|value| times.record(value).unwrap());
+        times
+    }
+
+    #[test]
+    fn every_round_trip_is_in_one_bar() {
+        for values in [vec![1], vec![0, 1, 2], (1000..3000).collect(), vec![5, 4_000_000_000, 7_000, 7_001]] {
+            let times = times(values);
+            let bars = bars(&times);
+            assert!(!bars.is_empty() && bars.len() <= ROWS_MAX + 1, "{bars:?}");
+            assert_eq!(bars.iter().map(|bar| bar.count).sum::<u64>(), times.len(), "{bars:?}");
+            assert!(bars.windows(2).all(|pair| pair[0].to_us == pair[1].from_us), "{bars:?}");
+        }
+        assert_eq!(bars(&times([])), []);
+    }
+
+    #[test]
+    fn what_is_there_is_seen() {
+        let bar = |from_us, to_us, count| Bar { from_us, to_us, count };
+        let drawn = picture(&[bar(1.0, 2.0, 10_000), bar(2.0, 4.0, 0), bar(4.0, 8.0, 1)]);
+        let lengths: Vec<_> = drawn.lines().map(|line| line.matches('█').count()).collect();
+        assert_eq!(lengths, [40, 0, 1], "{drawn}");
+    }
+
+    #[test]
+    fn percentiles_are_in_microseconds() {
+        let times = Times::of(&times((1..=1000).map(|us| us * 1000))).unwrap();
+        assert!((times.p50_us - 500.0).abs() < 1.0 && (times.p99_us - 990.0).abs() < 1.0, "{times:?}");
+        assert!(times.min_us <= 1.0 && times.max_us >= 1000.0, "{times:?}");
+    }
+}

@@ -1,0 +1,81 @@
+//! What of the processor this process used.
+
+use std::time::{Duration, Instant};
+
+use nix::sys::resource::{UsageWho, getrusage};
+use nix::sys::time::TimeValLike;
+use serde::Serialize;
+
+/// From when on.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Start {
+    at: Instant,
+    user: Duration,
+    system: Duration,
+}
+
+/// Processor time of all threads, softirqs that ran in their context included.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub(crate) struct Use {
+    pub user_seconds: f64,
+    pub system_seconds: f64,
+    /// Of one processor.
+    pub percent: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ns_per_datagram: Option<f64>,
+}
+
+impl Start {
+    pub(crate) fn now() -> Self {
+        let (user, system) = times();
+        Self { at: Instant::now(), user, system }
+    }
+
+    /// What was used since, for so many datagrams.
+    pub(crate) fn used(self, datagrams: u64) -> Use {
+        let (user, system) = times();
+        let [user, system] = [user.saturating_sub(self.user), system.saturating_sub(self.system)];
+        let both = (user + system).as_secs_f64();
+        Use {
+            user_seconds: user.as_secs_f64(),
+            system_seconds: system.as_secs_f64(),
+            percent: 100.0 * both / self.at.elapsed().as_secs_f64().max(f64::MIN_POSITIVE),
+            ns_per_datagram: (datagrams > 0).then(|| 1e9 * both / datagrams as f64),
+        }
+    }
+}
+
+impl Use {
+    pub(crate) fn words(&self) -> String {
+        let Self { user_seconds, system_seconds, percent, ns_per_datagram } = self;
+        let each = ns_per_datagram.map(|ns| format!(", {ns:.0} ns a datagram")).unwrap_or_default();
+        format!("{user_seconds:.3} s user, {system_seconds:.3} s system, {percent:.0} % of a processor{each}")
+    }
+}
+
+/// In user space and in the kernel. Only a kernel's refusal to tell a process its own times would make them 0.
+fn times() -> (Duration, Duration) {
+    let Ok(usage) = getrusage(UsageWho::RUSAGE_SELF) else { return Default::default() };
+    let duration = |microseconds: i64| Duration::from_micros(microseconds.unsigned_abs());
+    (duration(usage.user_time().num_microseconds()), duration(usage.system_time().num_microseconds()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_used_is_seen() {
+        let start = Start::now();
+        let give_up = Instant::now() + Duration::from_secs(60);
+        let before = times();
+        while times() == before {
+            assert!(Instant::now() < give_up, "it is not seen");
+        }
+        let used = start.used(10);
+        let seconds = used.user_seconds + used.system_seconds;
+        assert!(seconds > 0.0 && used.percent > 0.0, "{used:?}");
+        assert!((used.ns_per_datagram.unwrap() - seconds * 1e8).abs() < 1.0, "{used:?}");
+        assert!(start.used(0).ns_per_datagram.is_none());
+    }
+}

@@ -1,0 +1,148 @@
+//! One stream: from a connection to its place.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use nocopy::tcp::{Chunk, MappedBytes};
+
+use super::intake::Intake;
+use super::sink::Sink;
+use crate::Failure;
+use crate::transfer::stream::Count;
+
+/// What is copied at a time, where it is to be.
+const COPY_BYTES: usize = 64 << 10;
+
+#[derive(Debug)]
+pub(super) struct Lane<'a> {
+    pub number: u32,
+    pub intake: Intake,
+    pub offset: u64,
+    /// How much is to come, where that is known.
+    pub length: Option<u64>,
+    pub count: Count,
+    pub sink: Option<&'a Sink>,
+}
+
+/// What those see who wait for streams; of all of them.
+#[derive(Debug, Default)]
+pub(super) struct Progress {
+    pub stop: AtomicBool,
+    pub bytes: AtomicU64,
+    /// How many are just writing: that may take its time, and is nobody's silence.
+    pub writing: AtomicU64,
+}
+
+/// How a stream went.
+#[derive(Debug)]
+pub(super) struct LaneEnd {
+    pub number: u32,
+    pub offset: u64,
+    pub count: Count,
+    /// When the first and the last of it came, since the start.
+    pub times: Option<(Duration, Duration)>,
+    pub why: Why,
+    pub ledger: nocopy::Ledger,
+    pub report: Vec<String>,
+    /// The connection, which stays open until the sender knows why it is not read any more.
+    _intake: Option<Intake>,
+}
+
+impl LaneEnd {
+    /// Of a stream that could not be read at all.
+    pub(super) fn of_nothing(number: u32, offset: u64, count: Count, failure: Failure) -> Self {
+        let (ledger, report) = (nocopy::Ledger::default(), Vec::new());
+        Self { number, offset, count, times: None, why: Why::Failed(failure), ledger, report, _intake: None }
+    }
+}
+
+/// Why a stream ended.
+#[derive(Debug)]
+pub(super) enum Why {
+    /// The sender said that it was all.
+    End,
+    Stopped,
+    Broken(io::Error),
+    /// More came than was to come.
+    TooMuch,
+    /// It could not be read, or written, here.
+    Failed(Failure),
+}
+
+impl Lane<'_> {
+    pub(super) fn run(mut self, start: Instant, progress: &Arc<Progress>) -> LaneEnd {
+        let mut times = None;
+        let why = self.take_all(start, progress, &mut times);
+        let Self { number, intake, offset, count, .. } = self;
+        let (ledger, report) = (intake.ledger(), intake.report());
+        LaneEnd { number, offset, count, times, why, ledger, report, _intake: Some(intake) }
+    }
+
+    fn take_all(
+        &mut self,
+        start: Instant,
+        progress: &Progress,
+        times: &mut Option<(Duration, Duration)>,
+    ) -> Why {
+        // Relaxed, here and below: it says nothing about other memory.
+        while !progress.stop.load(Ordering::Relaxed) {
+            let chunk = match self.intake.take() {
+                Ok(Some(chunk)) => chunk,
+                Ok(None) if self.intake.is_finished() => return Why::End,
+                Ok(None) => continue,
+                Err(error) => return Why::Broken(error),
+            };
+            let now = start.elapsed();
+            *times = Some((times.map_or(now, |(first, _)| first), now));
+            if self.length.is_some_and(|length| chunk.len() as u64 > length - self.count.bytes) {
+                return Why::TooMuch;
+            }
+            if let Err(failure) = self.keep(&chunk, progress) {
+                return Why::Failed(failure);
+            }
+            progress.bytes.fetch_add(chunk.len() as u64, Ordering::Relaxed);
+            self.intake.recycle(chunk);
+        }
+        Why::Stopped
+    }
+
+    /// Writes what came, and counts what was written: all, unless it is to stop.
+    fn keep(&mut self, chunk: &Chunk, progress: &Progress) -> Result<(), Failure> {
+        let mut mapped = chunk.mapped();
+        if self.count.crc32c.is_some() && mapped.len() > 0 {
+            // A sender on this host may change the pages. Made of a copy, the checksum is that of what is written.
+            let mut copy = [0; COPY_BYTES];
+            while mapped.len() > 0 {
+                let copied = mapped.copy_to(&mut copy);
+                mapped = mapped.slice(copied..mapped.len());
+                if !self.keep_own(&copy[..copied], progress)? {
+                    return Ok(());
+                }
+            }
+        }
+        let written = self.write(mapped, progress)?;
+        self.count.bytes += written as u64;
+        if written == mapped.len() {
+            self.keep_own(chunk.copied(), progress)?;
+        }
+        Ok(())
+    }
+
+    /// The same of bytes that nobody else can change; whether that was all of them.
+    fn keep_own(&mut self, bytes: &[u8], progress: &Progress) -> Result<bool, Failure> {
+        let written = self.write(bytes.into(), progress)?;
+        self.count.add(&bytes[..written]);
+        Ok(written == bytes.len())
+    }
+
+    /// Returns how much was written: less only if it is to stop.
+    fn write(&self, bytes: MappedBytes<'_>, progress: &Progress) -> Result<usize, Failure> {
+        let Some(sink) = self.sink else { return Ok(bytes.len()) };
+        progress.writing.fetch_add(1, Ordering::Relaxed);
+        let written = sink.write(self.offset + self.count.bytes, bytes, &progress.stop);
+        progress.writing.fetch_sub(1, Ordering::Relaxed);
+        written
+    }
+}

@@ -1,0 +1,125 @@
+//! `nocopy recv tcp://…`: a stream from a host, by one connection or several, and what is known of what did not come.
+
+mod door;
+mod intake;
+mod lane;
+mod reception;
+mod sink;
+mod summary;
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
+
+use rustix::net::sockopt;
+
+use crate::Failure;
+use crate::arguments::RecvArguments;
+use crate::endpoint::{Endpoint, Family};
+use nocopy_report::Interrupt;
+use nocopy_report::{Outcome, capability, print};
+use reception::Reception;
+use sink::Sink;
+
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("{address}: no address to receive at: {source}: name an address of this host, or leave it out")]
+    Resolve { address: Endpoint, source: io::Error },
+    #[error("tcp://{address}: cannot receive: {source}: {}", advice(source))]
+    Listen { address: SocketAddr, source: io::Error },
+    #[error(
+        "{from}: cannot prepare a connection: {source}: ask for less at a time with --receive, or see what else this machine is short of"
+    )]
+    Prepare { from: SocketAddr, source: io::Error },
+    #[error("cannot wait for connections: {0}: see what else this machine is short of")]
+    Wait(#[source] io::Error),
+    #[error("cannot tell the socket's address: {0}: start it where getsockname(2) is allowed")]
+    Address(#[source] io::Error),
+}
+
+/// What to do when nobody can connect.
+fn advice(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::AddrInUse => {
+            "another program has it: name another port, or port 0 for any that is free"
+        }
+        io::ErrorKind::AddrNotAvailable => "it is no address of this host: 'ip address' lists them",
+        io::ErrorKind::PermissionDenied => "ports below 1024 take CAP_NET_BIND_SERVICE: name another",
+        _ => "name another address or port",
+    }
+}
+
+pub(super) fn run(arguments: &RecvArguments, interrupt: Interrupt) -> Result<Outcome, Failure> {
+    let address = address(arguments)?;
+    // Looked at before a file is overwritten, and taken into use after: nobody is to connect to who cannot write.
+    let socket = Bound::new(address, arguments)?;
+    // With nothing but the user's own rights.
+    capability::drop_all_but(capability::NONE)?;
+    let sink = arguments.output.as_deref().map(|path| Sink::open(path, arguments.making())).transpose()?;
+    let listener = socket.listen()?;
+    let to_stdout = arguments.output.as_deref().is_some_and(|path| path.as_os_str() == "-");
+    let address = listener.local_addr().map_err(Error::Address)?;
+    super::announce(arguments, address);
+    let (summary, failure) = Reception::new(arguments, listener, sink.as_ref(), interrupt).run(address)?;
+    let text = if arguments.json { summary.json() } else { summary.table() };
+    print::summary(&text, to_stdout, failure, summary.outcome())
+}
+
+/// Where to receive; without a host at all addresses of both families.
+fn address(arguments: &RecvArguments) -> Result<SocketAddr, Error> {
+    let own = &arguments.address;
+    match own.host() {
+        Some(_) => own.resolve(Family::Any).map_err(|source| Error::Resolve { address: own.clone(), source }),
+        None => Ok((IpAddr::V6(Ipv6Addr::UNSPECIFIED), own.port()).into()),
+    }
+}
+
+/// A socket that has its address, and to which nobody can connect yet.
+#[derive(Debug)]
+struct Bound {
+    socket: std::os::fd::OwnedFd,
+    address: SocketAddr,
+}
+
+/// Connections that wait to be accepted: all streams of a run, and strangers.
+const BACKLOG: i32 = 256;
+
+impl Bound {
+    fn new(address: SocketAddr, arguments: &RecvArguments) -> Result<Self, Error> {
+        match Self::at(address, arguments.buffer) {
+            // All addresses of the one family there is.
+            Err(source)
+                if source.raw_os_error() == Some(libc::EAFNOSUPPORT)
+                    && arguments.address.host().is_none() =>
+            {
+                let address = (Ipv4Addr::UNSPECIFIED, address.port()).into();
+                Self::at(address, arguments.buffer).map_err(|source| Error::Listen { address, source })
+            }
+            bound => bound.map_err(|source| Error::Listen { address, source }),
+        }
+    }
+
+    fn at(address: SocketAddr, buffer: Option<u64>) -> io::Result<Self> {
+        use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, socket_with};
+        let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let socket = socket_with(family, SocketType::STREAM, flags, None)?;
+        // A port whose last connections still linger is free.
+        sockopt::set_socket_reuseaddr(&socket, true)?;
+        if address.ip() == IpAddr::V6(Ipv6Addr::UNSPECIFIED) {
+            sockopt::set_ipv6_v6only(&socket, false)?;
+        }
+        if let Some(bytes) = buffer {
+            // Before connections come: they have theirs from here, and the window's scale with it.
+            sockopt::set_socket_recv_buffer_size(&socket, bytes as usize)?;
+        }
+        bind(&socket, &address)?;
+        Ok(Self { socket, address })
+    }
+
+    fn listen(self) -> Result<TcpListener, Error> {
+        let Self { socket, address } = self;
+        rustix::net::listen(&socket, BACKLOG)
+            .map_err(|errno| Error::Listen { address, source: errno.into() })?;
+        Ok(TcpListener::from(socket))
+    }
+}

@@ -1,0 +1,439 @@
+//! One run: from the first connection to the last word.
+
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread::{self, Scope, ScopedJoinHandle};
+use std::time::{Duration, Instant};
+
+use nocopy::integration::{Wakeup, poll};
+use rustix::event::{PollFd, PollFlags};
+
+use super::Error;
+use super::door::{Door, Visitor};
+use super::intake::Intake;
+use super::lane::{Lane, LaneEnd, Progress, Why};
+use super::sink::Sink;
+use super::summary::{Ended, Summary};
+use crate::arguments::RecvArguments;
+use crate::control::{Control, Heard};
+use crate::recv::IDLE;
+use crate::transfer::stream::{Answering, Count, Head, Message, Places, Refusal, refuse};
+use crate::{Failure, processor};
+use nocopy_report::Interrupt;
+use nocopy_report::live::LiveLine;
+use nocopy_report::quantity::short;
+
+/// The longest wait for the sender's word: after it the user may want to see a rate, or the end.
+const WAIT: Duration = Duration::from_millis(10);
+
+/// The most that is heard at a time: who never stops talking is not to be all that is heard.
+const MESSAGES_MAX: u32 = 64;
+
+pub(super) struct Reception<'a> {
+    arguments: &'a RecvArguments,
+    door: Door,
+    sink: Option<&'a Sink>,
+    interrupt: Interrupt,
+    start: Instant,
+    progress: Arc<Progress>,
+    /// When the last bytes were seen to come, and how many there were then.
+    moved: (Instant, u64),
+}
+
+/// What has come of it so far.
+struct Run<'scope> {
+    from: SocketAddr,
+    /// None where nobody talks.
+    line: Option<Line>,
+    /// Streams that are not read yet: where they are written one behind the other, only the next one is.
+    waiting: Vec<(TcpStream, Head)>,
+    running: Vec<Reading<'scope>>,
+    ends: Vec<LaneEnd>,
+    started: processor::Start,
+}
+
+/// A stream that is being read.
+struct Reading<'scope> {
+    socket: Arc<OwnedFd>,
+    lane: ScopedJoinHandle<'scope, LaneEnd>,
+}
+
+struct Line {
+    control: Control,
+    answering: Answering,
+    places: Places,
+}
+
+impl<'a> Reception<'a> {
+    pub(super) fn new(
+        arguments: &'a RecvArguments,
+        listener: TcpListener,
+        sink: Option<&'a Sink>,
+        interrupt: Interrupt,
+    ) -> Self {
+        let door = Door::new(listener, arguments.idle.unwrap_or(IDLE));
+        let start = Instant::now();
+        Self { arguments, door, sink, interrupt, start, progress: Arc::default(), moved: (start, 0) }
+    }
+
+    /// Receives, and says what came; and what failed, if so.
+    pub(super) fn run(mut self, address: SocketAddr) -> Result<(Summary, Option<Failure>), Failure> {
+        thread::scope(|scope| {
+            let mut run = None;
+            let received = self.receive(scope, &mut run);
+            self.progress.stop.store(true, Ordering::Relaxed); // also for who fails
+            let ended = received?;
+            let foreign = self.door.foreign();
+            let output = self.sink.map(Sink::words);
+            let Some(mut run) = run else {
+                return Ok((Summary::of_nobody(address, ended, foreign, output), None));
+            };
+            run.ends.sort_by_key(|end| end.number);
+            let failure =
+                run.ends.iter_mut().find_map(|end| match std::mem::replace(&mut end.why, Why::Stopped) {
+                    Why::Failed(failure) => Some(failure),
+                    why => {
+                        end.why = why;
+                        None
+                    }
+                });
+            let findings = run.line.as_ref().map(|line| line.answering.findings());
+            let summary = Summary::of_run(address, run.from, ended, &run.ends, (foreign, output))
+                .with_findings(findings, run.has_checksums())
+                .with_use(run.started);
+            Ok((summary, failure))
+        })
+    }
+
+    fn receive<'scope>(
+        &mut self,
+        scope: &'scope Scope<'scope, '_>,
+        run: &mut Option<Run<'scope>>,
+    ) -> Result<Ended, Error>
+    where
+        'a: 'scope,
+    {
+        let mut live = Live::new();
+        let mut ended = None;
+        loop {
+            self.wait(run.as_ref())?;
+            let was_alone = run.is_none();
+            self.welcome(run);
+            if was_alone && run.is_some() {
+                // Silence counts from the first connection.
+                self.moved = (Instant::now(), 0);
+            }
+            let now_ns = self.start.elapsed().as_nanos() as u64; // ns of 584 years
+            let Some(run) = run else {
+                if let Some(ended) = self.asked_to_end() {
+                    return Ok(ended);
+                }
+                continue;
+            };
+            run.listen(now_ns);
+            if ended.is_none() {
+                self.read_on(scope, run);
+                ended = self.reason_to_end(run, now_ns);
+            }
+            run.collect();
+            if let Some(ended) = ended {
+                // Who reads no more is not waited for, whatever its streams are doing.
+                self.progress.stop.store(true, Ordering::Relaxed);
+                if run.running.is_empty() {
+                    run.close(matches!(ended, Ended::Done | Ended::Silent), now_ns);
+                    run.speak(0);
+                    if run.is_over(now_ns) {
+                        return Ok(ended);
+                    }
+                    continue;
+                }
+            }
+            let bytes = self.progress.bytes.load(Ordering::Relaxed);
+            run.speak(bytes);
+            live.update(bytes);
+        }
+    }
+
+    fn wait(&self, run: Option<&Run>) -> Result<(), Error> {
+        let line = run.and_then(|run| run.line.as_ref()).filter(|line| !line.answering.is_over(0));
+        let control = line.map(|line| line.control.as_fd());
+        let mut descriptors: Vec<_> = self
+            .door
+            .descriptors()
+            .chain(control)
+            .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN))
+            .collect();
+        poll(&mut descriptors, Some(WAIT)).map(drop).map_err(Error::Wait)
+    }
+
+    /// Sees who is there.
+    fn welcome(&mut self, run: &mut Option<Run>) {
+        let may_send = |from| self.arguments.may_send(from);
+        if self.arguments.raw {
+            for (stream, from) in self.door.accept(may_send) {
+                match run {
+                    None => *run = Some(Run::raw(stream, from)),
+                    Some(_) => self.door.turn_away(),
+                }
+            }
+            return;
+        }
+        self.door.let_in(may_send);
+        for visitor in self.door.visitors() {
+            let is_ours = match visitor.message {
+                Message::Ask(_) => self.begin(run, visitor),
+                Message::Head(head) => {
+                    run.as_mut().is_some_and(|run| run.take_stream(&head, visitor.control))
+                }
+                Message::Answer(_) => false,
+            };
+            if !is_ours {
+                self.door.turn_away();
+            }
+        }
+    }
+
+    /// The first sender that asks is the one; others are told.
+    fn begin(&self, run: &mut Option<Run>, visitor: Visitor) -> bool {
+        let Visitor { mut control, from, message } = visitor;
+        let Message::Ask(ask) = message else { return false };
+        let has_no_places = self.sink.is_some() && ask.streams > 1 && ask.total.is_none();
+        let why = match run {
+            Some(_) => Refusal::Busy,
+            None if has_no_places => Refusal::NoPlaces,
+            None => {
+                let now_ns = self.start.elapsed().as_nanos() as u64;
+                let idle = self.arguments.idle.unwrap_or(IDLE);
+                let answering = Answering::new(&ask, self.arguments.verify, idle, now_ns);
+                let places = Places::new(ask.run, ask.streams, ask.total);
+                *run = Some(Run::new(from, Line { control, answering, places }));
+                return true;
+            }
+        };
+        control.say(&refuse(&ask, why));
+        false
+    }
+
+    /// Reads the streams that are there: all, or where they have no places, the next one.
+    fn read_on<'scope>(&self, scope: &'scope Scope<'scope, '_>, run: &mut Run<'scope>)
+    where
+        'a: 'scope,
+    {
+        let in_order = self.sink.is_some_and(|sink| !sink.has_places());
+        let next = (run.running.len() + run.ends.len()) as u32;
+        let is_ready = |head: &Head| !in_order || head.number == next && run.running.is_empty();
+        let (ready, waiting): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut run.waiting).into_iter().partition(|(_, head)| is_ready(head));
+        run.waiting = waiting;
+        for (stream, head) in ready {
+            let Head { number, offset, length, .. } = head;
+            let count = Count::nothing(run.has_checksums());
+            let socket = Arc::new(OwnedFd::from(stream));
+            let begun =
+                Intake::new(Arc::clone(&socket), self.arguments.stream.receive.0).and_then(|intake| {
+                    let lane = Lane { number, intake, offset, length, count, sink: self.sink };
+                    let (start, progress) = (self.start, Arc::clone(&self.progress));
+                    let lane =
+                        thread::Builder::new().spawn_scoped(scope, move || lane.run(start, &progress))?;
+                    Ok(Reading { socket, lane })
+                });
+            match begun {
+                Ok(running) => run.running.push(running),
+                Err(source) => {
+                    let failure = Error::Prepare { from: run.from, source }.into();
+                    run.ends.push(LaneEnd::of_nothing(number, offset, count, failure));
+                }
+            }
+        }
+    }
+
+    fn asked_to_end(&self) -> Option<Ended> {
+        if self.interrupt.came() {
+            return Some(Ended::Interrupted);
+        }
+        let is_late = self.arguments.duration.is_some_and(|duration| self.start.elapsed() >= duration);
+        is_late.then_some(Ended::Duration)
+    }
+
+    fn reason_to_end(&mut self, run: &Run, now_ns: u64) -> Option<Ended> {
+        if run.ends.iter().any(|end| matches!(end.why, Why::Failed(_))) {
+            return Some(Ended::Failed);
+        }
+        if let Some(asked) = self.asked_to_end() {
+            return Some(asked);
+        }
+        let bytes = self.progress.bytes.load(Ordering::Relaxed);
+        if bytes != self.moved.1 || self.progress.writing.load(Ordering::Relaxed) > 0 {
+            self.moved = (Instant::now(), bytes);
+        }
+        // What has arrived and was not read yet is no silence: this process itself may have been stopped.
+        let is_silent_for = |time| self.moved.0.elapsed() > time && !run.has_unread();
+        // After the streams, or what is left of them, have ended.
+        let is_read = run.running.is_empty() && run.waiting.is_empty();
+        let Some(line) = &run.line else {
+            return match run.ends.first().map(|end| &end.why) {
+                Some(Why::End) => Some(Ended::Done),
+                Some(_) => Some(Ended::BrokenOff),
+                None => self.arguments.idle.is_some_and(is_silent_for).then_some(Ended::Silent),
+            };
+        };
+        let stands_still = is_silent_for(self.arguments.idle.unwrap_or(IDLE));
+        let Line { answering, places, .. } = line;
+        if run.ends.iter().any(|end| matches!(end.why, Why::TooMuch)) {
+            Some(Ended::BrokenOff)
+        } else if is_read && answering.is_all_sent() && places.are_all_taken() {
+            Some(Ended::Done)
+        } else if answering.is_broken_off() {
+            (is_read || stands_still).then_some(Ended::BrokenOff)
+        } else {
+            (answering.is_silent(now_ns) || answering.is_all_sent() && stands_still).then_some(Ended::Silent)
+        }
+    }
+}
+
+impl<'scope> Run<'scope> {
+    fn new(from: SocketAddr, line: impl Into<Option<Line>>) -> Self {
+        let line = line.into();
+        let started = processor::Start::now();
+        Self { from, line, waiting: Vec::new(), running: Vec::new(), ends: Vec::new(), started }
+    }
+
+    fn raw(stream: TcpStream, from: SocketAddr) -> Self {
+        let mut run = Self::new(from, None);
+        let head = Head { run: 0, number: 0, streams: 1, offset: 0, length: None };
+        run.waiting.push((stream, head));
+        run
+    }
+
+    fn has_checksums(&self) -> bool {
+        self.line.as_ref().is_some_and(|line| line.answering.has_checksums())
+    }
+
+    /// Whether a connection is one of this run's streams.
+    fn take_stream(&mut self, head: &Head, control: Control) -> bool {
+        let taken = self.line.as_mut().is_some_and(|line| line.places.take(head));
+        self.waiting.extend(taken.then(|| (control.into_stream(), *head)));
+        taken
+    }
+
+    fn listen(&mut self, now_ns: u64) {
+        let Some(Line { control, answering, .. }) = &mut self.line else { return };
+        for _ in 0..MESSAGES_MAX {
+            match control.hear() {
+                _ if answering.is_over(now_ns) => return,
+                Heard::Message(message) => answering.handle(message, now_ns),
+                Heard::Nothing => return,
+                Heard::End => answering.end(),
+            }
+        }
+    }
+
+    fn speak(&mut self, received_bytes: u64) {
+        let Some(Line { control, answering, .. }) = &mut self.line else { return };
+        if control.is_clear()
+            && let Some(message) = answering.answer(received_bytes)
+        {
+            control.say(&message);
+        }
+    }
+
+    /// Whether bytes, or the end, of a stream that is being read lie in its socket.
+    fn has_unread(&self) -> bool {
+        let streams = self.running.iter().map(|reading| PollFd::new(&reading.socket, PollFlags::IN));
+        let polled = poll(&mut streams.collect::<Vec<_>>(), Some(Duration::ZERO));
+        polled.is_ok_and(|wakeup| wakeup == Wakeup::Ready)
+    }
+
+    /// Takes what streams have to say that have ended.
+    fn collect(&mut self) {
+        let (ended, running): (Vec<_>, Vec<_>) = std::mem::take(&mut self.running)
+            .into_iter()
+            .partition(|reading: &Reading| reading.lane.is_finished());
+        self.running = running;
+        for Reading { lane, .. } in ended {
+            match lane.join() {
+                Ok(end) => self.ends.push(end),
+                Err(panic) => std::panic::resume_unwind(panic),
+            }
+        }
+    }
+
+    /// Says the last word, once.
+    fn close(&mut self, is_whole: bool, now_ns: u64) {
+        self.ends.sort_by_key(|end| end.number);
+        let count = self.ends.iter().map(|end| end.count).reduce(Count::then);
+        let nothing = Count::nothing(self.has_checksums());
+        if let Some(line) = &mut self.line {
+            // A sender that broke off has not said what is missing; nobody had enough.
+            let is_whole = is_whole || line.answering.is_broken_off() || line.answering.is_silent(now_ns);
+            line.answering.close(count.unwrap_or(nothing), is_whole, now_ns);
+        }
+    }
+
+    fn is_over(&mut self, now_ns: u64) -> bool {
+        self.line.as_ref().is_none_or(|line| line.answering.is_over(now_ns))
+    }
+}
+
+/// What the user sees meanwhile.
+struct Live {
+    line: LiveLine,
+    bytes: u64,
+}
+
+impl Live {
+    fn new() -> Self {
+        Self { line: LiveLine::default(), bytes: 0 }
+    }
+
+    fn update(&mut self, received_bytes: u64) {
+        let Self { line, bytes } = self;
+        line.update(Instant::now(), |since: Duration| {
+            let rate = short(8.0 * (received_bytes - *bytes) as f64 / since.as_secs_f64());
+            *bytes = received_bytes;
+            format!("{}B, {rate}bit/s", short(received_bytes as f64))
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{self, Write};
+    use std::net::Shutdown;
+    use std::sync::mpsc;
+
+    use super::*;
+
+    /// Proves that bytes of a stream that were not read yet, and its end, are seen while its thread does not run.
+    #[test]
+    fn what_lies_in_a_socket_is_unread() {
+        for is_end in [false, true] {
+            let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+            let mut sender = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+            let (stream, from) = listener.accept().unwrap();
+            thread::scope(|scope| {
+                let (go_on, held) = mpsc::channel::<()>();
+                let lane = scope.spawn(move || {
+                    let _ = held.recv();
+                    let failure = nocopy_report::Failure::Print(io::ErrorKind::Other.into()).into();
+                    LaneEnd::of_nothing(0, 0, Count::nothing(false), failure)
+                });
+                let mut run = Run::new(from, None);
+                run.running.push(Reading { socket: Arc::new(OwnedFd::from(stream)), lane });
+                assert!(!run.has_unread());
+                match is_end {
+                    true => sender.shutdown(Shutdown::Write).unwrap(),
+                    false => sender.write_all(b"a").unwrap(),
+                }
+                let start = Instant::now();
+                while !run.has_unread() {
+                    assert!(start.elapsed() < Duration::from_secs(60));
+                    thread::yield_now();
+                }
+                drop(go_on);
+            });
+        }
+    }
+}

@@ -1,0 +1,245 @@
+//! What came, and what the sender says: the JSON schema `nocopy.recv-tcp/1` (docs/recv.md). A field that does not apply is absent.
+
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use comfy_table::{Table, presets};
+use serde::Serialize;
+
+use super::lane::{LaneEnd, Why};
+use crate::ledger::LedgerResult;
+use crate::processor::{Start, Use};
+use crate::transfer::stream::{Count, Findings};
+use nocopy_report::Outcome;
+use nocopy_report::quantity::short;
+
+/// Changes when a field changes its meaning or goes.
+const SCHEMA: &str = "nocopy.recv-tcp/1";
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum Ended {
+    /// The sender was.
+    Done,
+    Duration,
+    Interrupted,
+    /// The sender closed its connections without saying that it is done.
+    BrokenOff,
+    /// The sender was not heard any more.
+    Silent,
+    Failed,
+}
+
+#[derive(Debug, Serialize)]
+struct StreamRow {
+    number: u32,
+    offset: u64,
+    bytes: u64,
+    /// From the first byte to the last.
+    seconds: f64,
+}
+
+#[derive(Debug, Serialize)]
+pub(super) struct Summary {
+    schema: &'static str,
+    address: SocketAddr,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    sender: Option<SocketAddr>,
+    ended: Ended,
+    /// What is wrong with a stream.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    why: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    total: Option<u64>,
+    bytes: u64,
+    seconds: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    bits_per_second: Option<f64>,
+    streams: Vec<StreamRow>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    sent: Option<Count>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    received: Option<Count>,
+    #[serde(rename = "final", skip_serializing_if = "Option::is_none")]
+    is_final: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    missing: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    verified: Option<bool>,
+    /// Connections of others.
+    foreign: u64,
+    evidence: LedgerResult,
+    /// Which ways were taken, and why, in lines.
+    report: Vec<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    output: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    processor: Option<Use>,
+    #[serde(skip)]
+    has_checksums: bool,
+    #[serde(skip)]
+    findings: Option<Findings>,
+}
+
+impl Summary {
+    /// Nobody came who was to.
+    pub(super) fn of_nobody(address: SocketAddr, ended: Ended, foreign: u64, output: Option<String>) -> Self {
+        Self {
+            schema: SCHEMA,
+            address,
+            sender: None,
+            ended,
+            why: None,
+            total: None,
+            bytes: 0,
+            seconds: 0.0,
+            bits_per_second: None,
+            streams: Vec::new(),
+            sent: None,
+            received: None,
+            is_final: None,
+            missing: None,
+            verified: None,
+            foreign,
+            evidence: LedgerResult::default(),
+            report: Vec::new(),
+            output,
+            processor: None,
+            has_checksums: false,
+            findings: None,
+        }
+    }
+
+    pub(super) fn of_run(
+        address: SocketAddr,
+        from: SocketAddr,
+        ended: Ended,
+        ends: &[LaneEnd],
+        (foreign, output): (u64, Option<String>),
+    ) -> Self {
+        let bytes = ends.iter().map(|end| end.count.bytes).sum();
+        let first = ends.iter().filter_map(|end| end.times).map(|(first, _)| first).min();
+        let last = ends.iter().filter_map(|end| end.times).map(|(_, last)| last).max();
+        let duration = first.zip(last).map_or(Duration::ZERO, |(first, last)| last - first);
+        let seconds = duration.as_secs_f64();
+        let report = ends.iter().flat_map(|end| {
+            let header = (ends.len() > 1).then(|| format!("stream {}:", end.number));
+            header.into_iter().chain(end.report.iter().cloned())
+        });
+        Self {
+            report: report.collect(),
+            sender: Some(plain(from)),
+            why: ends.iter().find_map(why),
+            bytes,
+            seconds,
+            bits_per_second: (seconds > 0.0).then(|| 8.0 * bytes as f64 / seconds),
+            streams: ends.iter().map(StreamRow::from).collect(),
+            evidence: LedgerResult::together(ends.iter().map(|end| end.ledger)),
+            ..Self::of_nobody(address, ended, foreign, output)
+        }
+    }
+
+    /// With what both ends have told each other.
+    pub(super) fn with_findings(self, findings: Option<Findings>, has_checksums: bool) -> Self {
+        Self {
+            total: findings.and_then(|findings| findings.total),
+            sent: findings.and_then(|findings| findings.sent),
+            received: findings.and_then(|findings| findings.received),
+            is_final: findings.map(|findings| findings.is_final),
+            missing: findings.and_then(|findings| findings.missing()),
+            verified: findings.and_then(|findings| findings.verified()),
+            findings,
+            has_checksums,
+            ..self
+        }
+    }
+
+    pub(super) fn with_use(self, start: Start) -> Self {
+        Self { processor: Some(start.used(0)), ..self }
+    }
+
+    /// Negative if less arrived than was sent, or not as it was sent, or the sender broke off; or if nobody came.
+    pub(super) fn outcome(&self) -> Outcome {
+        let broken = matches!(self.ended, Ended::BrokenOff | Ended::Silent);
+        let bad = self.findings.is_some_and(|findings| !findings.are_good());
+        if broken || bad || self.sender.is_none() { Outcome::Negative } else { Outcome::Positive }
+    }
+
+    pub(super) fn json(&self) -> String {
+        serde_json::to_string_pretty(self).expect("numbers and strings are JSON") + "\n"
+    }
+
+    pub(super) fn table(&self) -> String {
+        let end = match self.ended {
+            Ended::Done => "",
+            Ended::Duration => ", time is up",
+            Ended::Interrupted => ", interrupted",
+            Ended::BrokenOff => ", then the sender broke off without saying that it is done",
+            Ended::Silent if self.sent.is_some() => ", then nothing more came of what it says it has sent",
+            Ended::Silent => ", then the sender fell silent without saying that it is done",
+            Ended::Failed => ", then it failed",
+        };
+        let from = self.sender.map_or_else(|| "nobody".to_owned(), |sender| format!("tcp://{sender}"));
+        let mut rows = vec![
+            (format!("tcp://{}", self.address), format!("from {from}{end}")),
+            ("bytes".to_owned(), format!("{} in {:.6} s", self.bytes, self.seconds)),
+        ];
+        rows.extend(self.why.iter().map(|why| ("broken off".to_owned(), why.clone())));
+        rows.extend(self.stream_rows());
+        match &self.findings {
+            Some(findings) => rows.extend(findings.rows(self.has_checksums)),
+            None if self.sender.is_some() => {
+                rows.push(("missing".into(), "not known: without nocopy's header nobody tells".into()));
+            }
+            None => {}
+        }
+        rows.extend(self.bits_per_second.map(|bits| ("rate".to_owned(), format!("{}bit/s", short(bits)))));
+        if self.foreign > 0 {
+            let said = "connections of other programs, senders or runs, closed (a program without nocopy's header: --raw)";
+            rows.push(("foreign".into(), format!("{}: {said}", self.foreign)));
+        }
+        rows.extend(self.output.iter().map(|output| ("output".to_owned(), output.clone())));
+        rows.push(("evidence".into(), self.evidence.words.clone()));
+        rows.extend(self.processor.iter().map(|used| ("processor".to_owned(), used.words())));
+        let mut table = Table::new();
+        table.load_style(presets::NOTHING);
+        for (name, said) in rows {
+            table.add_row([name, said]);
+        }
+        let report: String = self.report.iter().map(|line| format!("   {line}\n")).collect();
+        format!("{}\n{report}", table.trim_fmt())
+    }
+
+    fn stream_rows(&self) -> impl Iterator<Item = (String, String)> {
+        let rows = if self.streams.len() > 1 { &self.streams[..] } else { &[] };
+        rows.iter().map(|row| {
+            let rate = short(8.0 * row.bytes as f64 / row.seconds.max(1e-9));
+            let said =
+                format!("{} bytes from {} in {:.6} s, {rate}bit/s", row.bytes, row.offset, row.seconds);
+            (format!("stream {}", row.number), said)
+        })
+    }
+}
+
+impl From<&LaneEnd> for StreamRow {
+    fn from(end: &LaneEnd) -> Self {
+        let seconds = end.times.map_or(0.0, |(first, last)| (last - first).as_secs_f64());
+        Self { number: end.number, offset: end.offset, bytes: end.count.bytes, seconds }
+    }
+}
+
+fn why(end: &LaneEnd) -> Option<String> {
+    match &end.why {
+        Why::Broken(error) => Some(format!("stream {}: {error}", end.number)),
+        Why::TooMuch => Some(format!("stream {}: more came than the sender had announced", end.number)),
+        Why::End | Why::Stopped | Why::Failed(_) => None,
+    }
+}
+
+/// The address as it is known elsewhere: a socket of both families has those of IPv4 in IPv6 ones.
+fn plain(address: SocketAddr) -> SocketAddr {
+    match address.ip().to_canonical() {
+        ip @ IpAddr::V4(_) => SocketAddr::new(ip, address.port()),
+        IpAddr::V6(_) => address, // with its scope
+    }
+}

@@ -1,0 +1,284 @@
+//! `nocopy recv udp://…`: datagrams from a host, and what is known of those that did not come.
+
+mod order;
+mod output;
+mod summary;
+mod tally;
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
+use std::time::{Duration, Instant};
+
+use nocopy::udp::{Builder, OpenError, Receiver, Sender, Socket};
+
+use nocopy::integration::Run;
+use nocopy_lab::Interface;
+
+use crate::Failure;
+use crate::arguments::RecvArguments;
+use crate::endpoint::{Endpoint, Family};
+use nocopy_report::Interrupt;
+use nocopy_report::live::LiveLine;
+use nocopy_report::quantity::short;
+use nocopy_report::{Outcome, capability, print};
+use output::Output;
+use summary::{Ended, Summary};
+use tally::{Kind, Tally};
+
+/// The longest wait for datagrams: after it the user may want to see a rate, or the end.
+const WAIT: Duration = Duration::from_millis(20);
+
+/// How often the kernel is asked what it dropped, while datagrams come.
+const DROPS_INTERVAL: Duration = Duration::from_millis(10);
+
+/// Of the kernel, for datagrams that were not received yet.
+const BUFFER_BYTES: u64 = 8 << 20;
+
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("{address}: no address to receive at: {source}: name an address of this host, or leave it out")]
+    Resolve { address: Endpoint, source: io::Error },
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    #[error("{to} is a multicast address: senders to a group do not say what they sent: use --raw")]
+    Group { to: SocketAddr },
+    #[error("cannot tell the socket's address: {0}: start it where getsockname(2) is allowed")]
+    Address(#[source] io::Error),
+    #[error("cannot receive: {0}")]
+    Receive(#[source] io::Error),
+}
+
+pub(super) fn run(arguments: &RecvArguments, interrupt: Interrupt) -> Result<Outcome, Failure> {
+    let socket = bind(arguments)?;
+    capability::drop_all_but(capability::NONE)?;
+    // With nothing but the user's own rights; and a file that is to be overwritten is kept if nothing can be received.
+    let output =
+        arguments.output.as_deref().map(|path| Output::open(path, arguments.making())).transpose()?;
+    let to_stdout = arguments.output.as_deref().is_some_and(|path| path.as_os_str() == "-");
+    let address = socket.local_address().map_err(Error::Address)?;
+    super::announce(arguments, address);
+    let mut reception = Reception::new(arguments, socket, output, interrupt);
+    let failure = reception.run().err();
+    let summary = reception.summary(address, failure.is_some());
+    let text = if arguments.json { summary.json() } else { summary.table() };
+    print::summary(&text, to_stdout, failure, summary.outcome())
+}
+
+fn bind(arguments: &RecvArguments) -> Result<Socket, Failure> {
+    let builder = || Socket::builder().receive_buffer(arguments.buffer.unwrap_or(BUFFER_BYTES) as usize);
+    let bind = |address: SocketAddr| builder().bind(address).map_err(Error::Open);
+    let own = &arguments.address;
+    if own.host().is_some() {
+        let address = own.resolve(Family::Any);
+        let address = address.map_err(|source| Error::Resolve { address: own.clone(), source })?;
+        if address.ip().is_multicast() {
+            return join(builder().reuse_address(true), address, arguments);
+        }
+        return if arguments.datagrams.interface.is_some() {
+            Err(NEEDLESS_INTERFACE)
+        } else {
+            Ok(bind(address)?)
+        };
+    }
+    if arguments.datagrams.interface.is_some() {
+        return Err(NEEDLESS_INTERFACE);
+    }
+    // All addresses of both families; or of the one there is.
+    let any = |ip: IpAddr| bind((ip, own.port()).into());
+    match any(Ipv6Addr::UNSPECIFIED.into()) {
+        Err(Error::Open(OpenError::Socket(_))) => Ok(any(Ipv4Addr::UNSPECIFIED.into())?),
+        bound => Ok(bound?),
+    }
+}
+
+const NEEDLESS_INTERFACE: Failure = Failure::Needs {
+    option: "--interface",
+    needed: "a multicast address",
+    action: "leave it out, and name an address of that interface",
+};
+
+/// Receives what is sent to a group, perhaps beside others on this host.
+fn join(builder: Builder, group: SocketAddr, arguments: &RecvArguments) -> Result<Socket, Failure> {
+    if !arguments.raw {
+        return Err(Error::Group { to: group }.into());
+    }
+    let interface = arguments.datagrams.interface.as_deref();
+    let index = match interface {
+        Some(name) => Interface::find(name).map_err(Failure::lookup(name))?.index,
+        None => 0,
+    };
+    let own = match group {
+        // Groups of one link are known by its interface (RFC 4007).
+        SocketAddr::V6(group) if index > 0 => {
+            SocketAddrV6::new(*group.ip(), group.port(), group.flowinfo(), index).into()
+        }
+        group => group,
+    };
+    let builder = builder.group(group.ip()).multicast_interface(index);
+    Ok(builder.bind(own).map_err(Error::Open)?)
+}
+
+struct Reception<'a> {
+    arguments: &'a RecvArguments,
+    sender: Sender,
+    receiver: Receiver,
+    output: Option<Output>,
+    interrupt: Interrupt,
+    tally: Tally,
+    start: Instant,
+    drops_asked: Instant,
+    ended: Option<Ended>,
+}
+
+impl<'a> Reception<'a> {
+    fn new(
+        arguments: &'a RecvArguments,
+        socket: Socket,
+        output: Option<Output>,
+        interrupt: Interrupt,
+    ) -> Self {
+        let (receiver, sender) = socket.split();
+        let tally = match arguments.raw {
+            true => Tally::raw(arguments.datagrams.count, arguments.idle),
+            false => Tally::of_runs(
+                arguments.datagrams.count,
+                arguments.idle.unwrap_or(super::IDLE),
+                arguments.verify,
+            ),
+        };
+        let start = Instant::now();
+        Self { arguments, sender, receiver, output, interrupt, tally, start, drops_asked: start, ended: None }
+    }
+
+    fn run(&mut self) -> Result<(), Failure> {
+        let mut live = Live::new();
+        let received = self.receive_all(&mut live);
+        if received.is_err() {
+            // The sender is told in order, though nothing is written any more.
+            self.ended = Some(Ended::Failed);
+            self.close();
+            let output = self.output.take();
+            let _ = self.receive_all(&mut live); // the first failure is the one to tell
+            self.output = output;
+        }
+        drop(live);
+        let written = self.output.as_mut().map_or(Ok(()), Output::give_up);
+        received.and(written.map_err(Failure::from))
+    }
+
+    fn receive_all(&mut self, live: &mut Live) -> Result<(), Failure> {
+        loop {
+            let elapsed = self.start.elapsed();
+            if self.ended.is_none()
+                && let Some(ended) = self.reason_to_end(elapsed)
+            {
+                self.ended = Some(ended);
+                self.close();
+            }
+            self.receive()?;
+            // What had come by then was taken: a receiver that stood still itself does not think that the sender was silent.
+            if let Some(ended) = self.tally.is_over(elapsed.as_nanos() as u64, self.ended.is_some()) {
+                self.ended.get_or_insert(ended);
+                return Ok(());
+            }
+            live.update(&self.tally);
+        }
+    }
+
+    fn reason_to_end(&self, elapsed: Duration) -> Option<Ended> {
+        if self.interrupt.came() {
+            Some(Ended::Interrupted)
+        } else if self.tally.is_enough() {
+            Some(Ended::Count)
+        } else {
+            self.arguments.duration.is_some_and(|duration| elapsed >= duration).then_some(Ended::Duration)
+        }
+    }
+
+    fn receive(&mut self) -> Result<(), Failure> {
+        let Self { arguments, receiver, sender, tally, output, start, drops_asked, .. } = self;
+        if drops_asked.elapsed() >= DROPS_INTERVAL {
+            *drops_asked = Instant::now();
+            note_drops(tally, receiver);
+        }
+        let runs = receiver.receive_timeout(WAIT).map_err(Error::Receive)?.into_runs();
+        let now_ns = start.elapsed().as_nanos() as u64; // ns of 584 years
+        let datagrams: usize = runs.iter().map(Run::len).sum();
+        let mut pieces = Vec::with_capacity(if output.is_some() { datagrams } else { 0 });
+        let each = runs.iter().flat_map(|run| run.datagrams().map(|bytes| (run.from(), bytes)));
+        for (from, bytes) in each {
+            if !arguments.may_send(from.ip()) {
+                tally.turn_away();
+                continue;
+            }
+            match tally.take(from, bytes, now_ns) {
+                Kind::Piece(offset, bytes) if output.is_some() => pieces.push((offset, bytes)),
+                Kind::Answer(answer) => say(sender, from, &answer),
+                _ => {}
+            }
+        }
+        match output {
+            Some(output) if datagrams == 0 => Ok(output.give_up()?),
+            Some(output) => Ok(output.write(pieces)?),
+            None => Ok(()),
+        }
+    }
+
+    /// Counts nothing more, and tells the sender.
+    fn close(&mut self) {
+        note_drops(&mut self.tally, &mut self.receiver);
+        let now_ns = self.start.elapsed().as_nanos() as u64;
+        if let Some((to, answer)) = self.tally.close(now_ns) {
+            say(&mut self.sender, to, &answer);
+        }
+    }
+
+    fn summary(&mut self, address: SocketAddr, failed: bool) -> Summary {
+        let ended = if failed { Ended::Failed } else { self.ended.unwrap_or(Ended::Done) };
+        let evidence = self.receiver.ledger().into();
+        let left_out = self.output.as_ref().is_some_and(Output::has_left_out);
+        let summary = self.tally.summary(address, ended, evidence, self.output.as_ref().map(Output::words));
+        Summary { left_out, ..summary }
+    }
+}
+
+/// An answer that does not go out is asked for again.
+fn say(sender: &mut Sender, to: SocketAddr, answer: &[u8]) {
+    let _ = sender.send_copy(answer, to);
+}
+
+/// Where the kernel does not tell, nothing is known of drops, and what is lost is known all the same.
+fn note_drops(tally: &mut Tally, receiver: &mut Receiver) {
+    if let Ok(stats) = receiver.stats() {
+        tally.note_kernel_drops(stats["sk_drops"]);
+    }
+}
+
+/// What the user sees meanwhile.
+struct Live {
+    line: LiveLine,
+    packets: u64,
+    bytes: u64,
+}
+
+impl Live {
+    fn new() -> Self {
+        Self { line: LiveLine::default(), packets: 0, bytes: 0 }
+    }
+
+    fn update(&mut self, tally: &Tally) {
+        let Self { line, packets, bytes } = self;
+        line.update(Instant::now(), |since| {
+            let a_second = |count: u64| short(count as f64 / since.as_secs_f64());
+            let said = format!(
+                "{} datagrams, {} datagrams/s, {}bit/s{}",
+                tally.packets(),
+                a_second(tally.packets() - *packets),
+                a_second(8 * (tally.bytes() - *bytes)),
+                tally.lost().map(|lost| format!(", lost {lost}")).unwrap_or_default(),
+            );
+            (*packets, *bytes) = (tally.packets(), tally.bytes());
+            said
+        });
+    }
+}

@@ -1,0 +1,212 @@
+//! Where the stream goes: to its places in a file, or in order down a pipe.
+
+use std::fs::File;
+use std::io::{self, BufWriter, IoSlice};
+use std::path::{Path, PathBuf};
+
+use super::order::Order;
+use crate::recv::output::{Opened, write_all_at};
+use nocopy_report::Failure;
+use nocopy_report::output_file::PrivateFile;
+
+/// The most pieces a call takes (`IOV_MAX`).
+const PIECES_MAX: usize = 1024;
+
+/// How much of the disk may be used: so many times what was received, and so much more. A sender of bytes that are blocks apart does not
+/// get further; pieces of 512 bytes never take as much, wherever they belong.
+const DISK_RATIO: u64 = 16;
+const DISK_BYTES: u64 = 64 << 20;
+
+/// What file systems allocate at least.
+const BLOCK_BYTES: u64 = 4096;
+
+#[derive(Debug)]
+pub(super) struct Output {
+    path: PathBuf,
+    way: Way,
+    written_bytes: u64,
+    /// Of pieces that would take too much of the disk, or lie beyond the longest file.
+    left_out_bytes: u64,
+    /// At most what the file has of the disk.
+    disk_bytes: u64,
+    /// Where the last piece ended.
+    last_block: u64,
+}
+
+#[derive(Debug)]
+enum Way {
+    /// Pieces are written where they belong, in whatever order they come; what does not come is a hole.
+    Placed(File),
+    InOrder(Order<BufWriter<File>>),
+}
+
+impl Output {
+    /// Opens a file, or standard output for `-`.
+    pub(super) fn open(path: &Path, making: PrivateFile) -> Result<Self, Failure> {
+        let Opened { path, file, has_places } = Opened::open(path, making)?;
+        let way = match has_places {
+            true => Way::Placed(file),
+            false => Way::InOrder(Order::new(BufWriter::with_capacity(256 << 10, file))),
+        };
+        Ok(Self { path, way, written_bytes: 0, left_out_bytes: 0, disk_bytes: 0, last_block: 0 })
+    }
+
+    /// Writes pieces of the stream, by their places.
+    pub(super) fn write(&mut self, mut pieces: Vec<(u64, &[u8])>) -> Result<(), Failure> {
+        if let Way::Placed(_) = self.way {
+            pieces.retain(|(offset, bytes)| self.may_use_disk(*offset, bytes.len() as u64));
+        }
+        let received: u64 = pieces.iter().map(|(_, bytes)| bytes.len() as u64).sum();
+        let done = match &mut self.way {
+            Way::Placed(file) => write_places(file, &pieces),
+            Way::InOrder(order) => {
+                let taken = pieces.iter().try_for_each(|(offset, bytes)| order.take(*offset, bytes));
+                taken.map(|()| 0)
+            }
+        };
+        let left_out = done.map_err(|source| self.failure(source))?;
+        self.written_bytes += received - left_out;
+        self.left_out_bytes += left_out;
+        Ok(())
+    }
+
+    /// Whether a piece may be written; counts what it takes of the disk, or that it is left out.
+    fn may_use_disk(&mut self, offset: u64, bytes: u64) -> bool {
+        if bytes == 0 {
+            return true;
+        }
+        // Offsets are below 2^62.
+        let (first, last) = (offset / BLOCK_BYTES, (offset + bytes - 1) / BLOCK_BYTES);
+        let blocks = last - first + u64::from(first != self.last_block || self.disk_bytes == 0);
+        let disk_bytes = self.disk_bytes + blocks * BLOCK_BYTES;
+        let received = self.written_bytes + self.left_out_bytes + bytes;
+        if disk_bytes > DISK_RATIO * received + DISK_BYTES {
+            self.left_out_bytes += bytes;
+            return false;
+        }
+        (self.disk_bytes, self.last_block) = (disk_bytes, last);
+        true
+    }
+
+    /// Writes what waited for something before it: that will not come.
+    pub(super) fn give_up(&mut self) -> Result<(), Failure> {
+        match &mut self.way {
+            Way::Placed(_) => Ok(()),
+            Way::InOrder(order) => order.give_up().map_err(|source| self.failure(source)),
+        }
+    }
+
+    /// Whether pieces came that were not written.
+    pub(super) fn has_left_out(&self) -> bool {
+        self.left_out_bytes > 0
+    }
+
+    fn failure(&self, source: io::Error) -> Failure {
+        crate::recv::output::failure(&self.path, source)
+    }
+
+    pub(super) fn words(&self) -> String {
+        let (path, bytes) = (self.path.display(), self.written_bytes);
+        match &self.way {
+            Way::Placed(_) => {
+                let left_out = match self.left_out_bytes {
+                    0 => String::new(),
+                    bytes => format!(
+                        "; {bytes} bytes left out: too many blocks for too few bytes, or too far for a file"
+                    ),
+                };
+                format!("{path}: {bytes} bytes, each where it belongs; what did not come is a hole{left_out}")
+            }
+            Way::InOrder(order) => {
+                let (left_out, too_late) = order.gaps();
+                format!(
+                    "{path}: {} bytes in order, {left_out} left out, {too_late} came too late",
+                    bytes - too_late
+                )
+            }
+        }
+    }
+}
+
+/// One call for pieces that follow each other. Returns the bytes that lie beyond the longest file that the file system has.
+fn write_places(file: &File, mut pieces: &[(u64, &[u8])]) -> io::Result<u64> {
+    let mut too_far = 0;
+    while let Some((start, _)) = pieces.first() {
+        let mut end = *start;
+        let mut slices: Vec<IoSlice> = Vec::with_capacity(pieces.len().min(PIECES_MAX));
+        for (offset, bytes) in pieces.iter().take(PIECES_MAX) {
+            if *offset != end {
+                break;
+            }
+            slices.push(IoSlice::new(bytes));
+            end += bytes.len() as u64;
+        }
+        pieces = &pieces[slices.len()..];
+        match write_all_at(file, &mut slices, *start) {
+            Err(error) if error.kind() == io::ErrorKind::FileTooLarge => too_far += end - start,
+            done => done?,
+        }
+    }
+    Ok(too_far)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::MetadataExt;
+
+    use super::*;
+
+    fn open(path: &Path) -> Result<Output, Failure> {
+        Output::open(path, PrivateFile { force: false, permissions: None })
+    }
+
+    #[test]
+    fn bytes_that_are_blocks_apart_do_not_fill_the_disk() {
+        let path = std::env::temp_dir().join(format!("nocopy-output-apart-{}", std::process::id()));
+        let mut output = open(&path).unwrap();
+        let pieces = 100_000;
+        for block in 0..pieces / 1000 {
+            output
+                .write((0..1000).map(|place| (4096 * (1000 * block + place), &b"x"[..])).collect())
+                .unwrap();
+        }
+        output.write(vec![(1 << 61, b"far")]).unwrap();
+        let metadata = std::fs::metadata(&path).unwrap();
+        assert_eq!(output.written_bytes + output.left_out_bytes, pieces + 3);
+        let disk_max = DISK_BYTES + DISK_RATIO * (pieces + 3);
+        assert!(512 * metadata.blocks() <= disk_max + BLOCK_BYTES, "{metadata:?}");
+        assert!(output.has_left_out() && output.words().contains("left out"), "{}", output.words());
+        // Whole pieces are written again, however far the stream has come.
+        let left_out = output.left_out_bytes;
+        (0..1000).for_each(|place| output.write(vec![((1 << 40) + 1400 * place, &[b'x'; 1400])]).unwrap());
+        std::fs::remove_file(&path).unwrap();
+        assert_eq!(output.left_out_bytes, left_out);
+    }
+
+    #[test]
+    fn a_gap_of_any_length_leaves_nothing_out() {
+        let path = std::env::temp_dir().join(format!("nocopy-output-gap-{}", std::process::id()));
+        let mut output = open(&path).unwrap();
+        for start in [0, 1 << 32, 1 << 40] {
+            output.write((0..1000).map(|place| (start + 1400 * place, &[b'x'; 1400][..])).collect()).unwrap();
+        }
+        std::fs::remove_file(&path).unwrap();
+        assert_eq!((output.written_bytes, output.left_out_bytes), (3 * 1_400_000, 0));
+    }
+
+    #[test]
+    fn pieces_are_written_where_they_belong() {
+        let path = std::env::temp_dir().join(format!("nocopy-output-{}", std::process::id()));
+        let mut output = open(&path).unwrap();
+        assert!(matches!(open(&path), Err(Failure::Exists { .. })));
+        let many: Vec<(u64, &[u8])> = (0..3000).map(|place| (20 + place, &b"x"[..])).collect();
+        output.write(vec![(4, b"ef"), (6, b"gh"), (0, b"ab"), (10, b"")]).unwrap();
+        output.write(many).unwrap();
+        output.give_up().unwrap();
+        let written = std::fs::read(&path).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        assert_eq!(written[..20], *b"ab\0\0efgh\0\0\0\0\0\0\0\0\0\0\0\0");
+        assert!(written.len() == 3020 && written[20..].iter().all(|byte| *byte == b'x'));
+        assert!(output.words().contains("3006 bytes"), "{}", output.words());
+    }
+}

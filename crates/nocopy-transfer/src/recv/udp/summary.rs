@@ -1,0 +1,139 @@
+//! What came, and what the sender says: the JSON schema `nocopy.recv/1` (docs/recv.md). A field that does not apply is absent.
+
+use std::net::SocketAddr;
+
+use comfy_table::{Table, presets};
+use serde::Serialize;
+
+use crate::ledger::LedgerResult;
+use crate::processor::Use;
+use crate::transfer::{Findings, Received, Sent};
+use nocopy_report::Outcome;
+use nocopy_report::quantity::short;
+
+/// Changes when a field changes its meaning or goes.
+const SCHEMA: &str = "nocopy.recv/1";
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum Ended {
+    /// The sender was.
+    Done,
+    Count,
+    Duration,
+    Interrupted,
+    /// The sender was not heard any more.
+    Silent,
+    Failed,
+}
+
+#[derive(Debug, Serialize)]
+pub(super) struct Summary {
+    pub schema: &'static str,
+    pub address: SocketAddr,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sender: Option<SocketAddr>,
+    pub ended: Ended,
+    /// Of all datagrams that came, with headers.
+    pub packets: u64,
+    pub bytes: u64,
+    /// From the first to the last.
+    pub seconds: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub packets_per_second: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bits_per_second: Option<f64>,
+    /// What the sender counted, once it has said that it is done.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sent: Option<Sent>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub received: Option<Received>,
+    #[serde(rename = "final", skip_serializing_if = "Option::is_none")]
+    pub is_final: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lost: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub verified: Option<bool>,
+    /// Of other programs, senders or runs.
+    pub foreign: u64,
+    pub kernel_dropped: u64,
+    pub evidence: LedgerResult,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub output: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub processor: Option<Use>,
+    #[serde(skip)]
+    pub findings: Option<Findings>,
+    #[serde(skip)]
+    pub has_checksums: bool,
+    /// Whether something was received and not written.
+    #[serde(skip)]
+    pub left_out: bool,
+}
+
+impl Summary {
+    pub(super) const SCHEMA: &'static str = SCHEMA;
+
+    /// Negative if something was lost, damaged or left out, or the sender broke off.
+    pub(super) fn outcome(&self) -> Outcome {
+        let is_run = self.received.is_some();
+        let lost = self.lost.is_some_and(|lost| lost > 0) || self.verified == Some(false);
+        let broken_off = is_run && self.ended == Ended::Silent;
+        let nothing = !is_run && self.packets == 0;
+        if lost || broken_off || nothing || self.left_out { Outcome::Negative } else { Outcome::Positive }
+    }
+
+    pub(super) fn json(&self) -> String {
+        serde_json::to_string_pretty(self).expect("numbers and strings are JSON") + "\n"
+    }
+
+    pub(super) fn table(&self) -> String {
+        let end = match self.ended {
+            Ended::Done => "",
+            Ended::Count => ", enough",
+            Ended::Duration => ", time is up",
+            Ended::Interrupted => ", interrupted",
+            Ended::Silent if self.received.is_none() => ", then nothing came any more",
+            Ended::Silent => ", then the sender fell silent without saying that it is done",
+            Ended::Failed => ", then it failed",
+        };
+        let from = self.sender.map_or_else(|| "nobody".to_owned(), |sender| format!("udp://{sender}"));
+        let mut rows = vec![
+            (format!("udp://{}", self.address), format!("from {from}{end}")),
+            (
+                "datagrams".to_owned(),
+                format!("{}, {} bytes in {:.6} s", self.packets, self.bytes, self.seconds),
+            ),
+        ];
+        match &self.findings {
+            Some(findings) => rows.extend(findings.rows(self.has_checksums)),
+            None if self.sender.is_some() => {
+                rows.push(("lost".into(), "not known: without nocopy's header nobody tells".into()));
+            }
+            None => {}
+        }
+        if let (Some(packets), Some(bits)) = (self.packets_per_second, self.bits_per_second) {
+            rows.push(("rate".into(), format!("{} datagrams/s, {}bit/s", short(packets), short(bits))));
+        }
+        if self.foreign > 0 {
+            let said =
+                "of other programs, senders or runs, not counted (a program without nocopy's header: --raw)";
+            rows.push(("foreign".into(), format!("{}: {said}", self.foreign)));
+        }
+        if self.received.is_none() && self.kernel_dropped > 0 {
+            rows.push((
+                "kernel dropped".into(),
+                format!("{}: its buffer was full (--buffer)", self.kernel_dropped),
+            ));
+        }
+        rows.extend(self.output.iter().map(|output| ("output".to_owned(), output.clone())));
+        rows.push(("evidence".into(), self.evidence.words.clone()));
+        rows.extend(self.processor.iter().map(|used| ("processor".to_owned(), used.words())));
+        let mut table = Table::new();
+        table.load_style(presets::NOTHING);
+        for (name, said) in rows {
+            table.add_row([name, said]);
+        }
+        format!("{}\n", table.trim_fmt())
+    }
+}

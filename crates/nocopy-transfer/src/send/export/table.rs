@@ -1,0 +1,115 @@
+//! The summary for people.
+
+use comfy_table::{Table, presets};
+
+use crate::send::summary::{Counts, Ended, Rates, Summary};
+use nocopy_report::quantity::short;
+
+pub(in crate::send) fn text(summary: &Summary) -> String {
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING);
+    for (name, said) in rows(summary) {
+        table.add_row([name, said]);
+    }
+    let report: String = summary.report.iter().skip(1).map(|line| format!("   {line}\n")).collect();
+    format!("{}\n{report}", table.trim_fmt())
+}
+
+fn rows(summary: &Summary) -> Vec<(String, String)> {
+    let Summary { packets, bytes, .. } = summary;
+    let mut rows = vec![
+        (place(summary), mode(summary)),
+        (
+            "handed over".into(),
+            format!("{packets} packets, {bytes} bytes in {:.6} s{}", summary.seconds, end(summary)),
+        ),
+        ("completed".into(), completed(summary)),
+        ("rate".into(), rate(&summary.rates)),
+    ];
+    if let Some(asked) = asked(&summary.rates, "frames") {
+        rows.push(("asked for".into(), asked));
+    }
+    if let Some(replay) = &summary.replay {
+        let cut = match replay.cut {
+            0 => String::new(),
+            cut => format!(", {cut} packets cut when recorded and sent as they are"),
+        };
+        let said = format!("{} ({}), {} round(s) done{cut}", replay.file, replay.format, replay.rounds);
+        rows.push(("replayed".into(), said));
+    }
+    rows.extend(behind(&summary.rates));
+    rows.push(("not sent".into(), list(&summary.not_sent)));
+    rows.push(("dropped".into(), list(&summary.dropped)));
+    rows.push(("interface counted".into(), format!("{} (whoever sent)", list(&summary.interface_counters))));
+    if let Some(balance) = &summary.balance {
+        rows.push(("balance".into(), balance.words.clone()));
+    }
+    rows
+}
+
+fn place(summary: &Summary) -> String {
+    let queue = summary.queue.map(|queue| format!(" queue {queue}")).unwrap_or_default();
+    format!("{}{queue}", summary.interface)
+}
+
+fn mode(summary: &Summary) -> String {
+    let cause = summary.evidence.cause.as_ref().map(|cause| format!(" ({cause})")).unwrap_or_default();
+    format!("{}, {}{cause}", summary.mode, summary.evidence.copies)
+}
+
+fn end(summary: &Summary) -> &'static str {
+    match summary.ended {
+        Ended::Done | Ended::ByReceiver => "",
+        Ended::Interrupted => ", interrupted",
+        Ended::Failed => ", then it failed",
+    }
+}
+
+fn completed(summary: &Summary) -> String {
+    let known = match (summary.completed, &summary.balance) {
+        (Some(completed), _) => format!("{completed} packets"),
+        (None, Some(_)) => "not all packets".into(),
+        (None, None) => return "not told by the kernel's generator".into(),
+    };
+    format!("{known}: the kernel is done with them; whether they arrived only the receiver knows")
+}
+
+pub(in crate::send) fn rate(rates: &Rates) -> String {
+    let (Some(packets), Some(bits)) = (rates.packets_per_second, rates.bits_per_second) else {
+        return "none: too few packets".into();
+    };
+    format!("{} packets/s, {}bit/s", short(packets), short(bits))
+}
+
+pub(in crate::send) fn behind(rates: &Rates) -> Option<(String, String)> {
+    let said = "of the schedule given up: the way of sending, this machine, or what is sent was too slow";
+    (rates.behind_seconds > 0.0).then(|| ("behind".into(), format!("{:.3} s {said}", rates.behind_seconds)))
+}
+
+/// What was asked for, and whether it was reached; bits are those of `what`.
+pub(in crate::send) fn asked(rates: &Rates, what: &str) -> Option<String> {
+    let asked = &rates.asked;
+    let reached = match rates.rate_reached {
+        Some(true) => ", reached",
+        Some(false) => ", NOT reached",
+        None => "",
+    };
+    let all = [
+        asked.packets.map(|packets| format!("{packets} packets")),
+        asked.seconds.map(|seconds| format!("{seconds} s")),
+        asked.packets_per_second.map(|rate| format!("{} packets/s{reached}", short(rate))),
+        asked.bits_per_second.map(|rate| format!("{}bit/s of {what}{reached}", short(rate))),
+    ];
+    let all: Vec<_> = all.into_iter().flatten().collect();
+    (!all.is_empty()).then(|| all.join(", "))
+}
+
+/// What was counted at all.
+fn list(counts: &Counts) -> String {
+    let some: Vec<_> = counts
+        .iter()
+        .filter(|(_, count)| **count > 0)
+        .map(|(name, count)| format!("{name} {count}"))
+        .collect();
+    if some.is_empty() { "nothing".into() } else { some.join(", ") }
+}

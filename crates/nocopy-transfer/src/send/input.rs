@@ -1,0 +1,98 @@
+//! What a recording is read from: a file, or a pipe, which may have nothing yet.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, IoSliceMut, Read, Seek, SeekFrom};
+use std::os::fd::AsFd;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use std::time::Duration;
+
+use nocopy::integration::{Wakeup, poll};
+use rustix::event::{PollFd, PollFlags};
+
+use nocopy_report::Interrupt;
+
+/// How long a pipe is waited for before looking whether the user has had enough; a signal wakes whoever waits.
+const LOOK_INTERVAL: Duration = Duration::from_millis(50);
+
+#[derive(Debug)]
+pub(in crate::send) struct Input {
+    file: File,
+    /// Whether it may have nothing now, and something later.
+    may_pause: bool,
+    /// Who ends the wait for it; none once it does not wait any more.
+    patience: Option<Interrupt>,
+}
+
+impl Input {
+    /// Opens it, and does not look into it yet.
+    pub(in crate::send) fn open(path: &Path, interrupt: &Interrupt) -> io::Result<Self> {
+        let input = Self::open_at_once(path)?;
+        Ok(Self { patience: Some(interrupt.clone()), ..input })
+    }
+
+    /// Opens it, to be read as [`Self::wait_no_more`] says.
+    pub(in crate::send) fn open_at_once(path: &Path) -> io::Result<Self> {
+        // A named pipe is open at once, and not only when somebody writes.
+        let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
+        Self::of_file(file)
+    }
+
+    /// Standard input, to be read in the same way. It is shared with others and stays as it is: so it is only read when it has something.
+    pub(in crate::send) fn of_standard_input() -> io::Result<Self> {
+        Self::of_file(File::from(io::stdin().as_fd().try_clone_to_owned()?))
+    }
+
+    fn of_file(file: File) -> io::Result<Self> {
+        let metadata = file.metadata()?;
+        if metadata.is_dir() {
+            return Err(io::ErrorKind::IsADirectory.into());
+        }
+        Ok(Self { may_pause: !metadata.is_file(), file, patience: None })
+    }
+
+    /// The file that it is, or itself, a pipe.
+    pub(in crate::send) fn into_file(self) -> Result<File, Self> {
+        if self.may_pause { Err(self) } else { Ok(self.file) }
+    }
+
+    /// From here on it is [`io::ErrorKind::WouldBlock`] at once where there is nothing yet: whoever sends has other things to do.
+    pub(in crate::send) fn wait_no_more(&mut self) {
+        self.patience = None;
+    }
+
+    /// Whether there is something to read, or the end, perhaps after waiting.
+    fn is_ready(&self) -> io::Result<bool> {
+        loop {
+            let timeout = if self.patience.is_some() { LOOK_INTERVAL } else { Duration::ZERO };
+            if poll(&mut [PollFd::new(&self.file, PollFlags::IN)], Some(timeout))? == Wakeup::Ready {
+                return Ok(true);
+            }
+            if self.patience.as_ref().is_none_or(Interrupt::came) {
+                return Ok(false);
+            }
+        }
+    }
+}
+
+impl Read for Input {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        if self.may_pause && !self.is_ready()? {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        self.file.read(buffer)
+    }
+
+    fn read_vectored(&mut self, buffers: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
+        if self.may_pause && !self.is_ready()? {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        self.file.read_vectored(buffers)
+    }
+}
+
+impl Seek for Input {
+    fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
+        self.file.seek(to)
+    }
+}

@@ -1,0 +1,276 @@
+//! `nocopy send`: packets out of an interface, generated or replayed from a file; or datagrams to a host (`udp`).
+
+mod conveyor;
+mod error;
+mod export;
+mod flow;
+mod input;
+mod kernel;
+mod pacer;
+mod pattern;
+mod pause;
+mod queue;
+mod replay;
+mod run;
+mod source;
+mod summary;
+mod tcp;
+mod template;
+mod udp;
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::panic::resume_unwind;
+use std::path::Path;
+use std::thread::{self, sleep};
+use std::time::{Duration, Instant};
+
+use nocopy::Port;
+use nocopy::integration::statistics::Snapshot;
+use nocopy::integration::xdp::Generator;
+use nocopy::port::Purpose;
+use nocopy_lab::Interface;
+use nocopy_proto::wire::udp::HEADER_BYTES as UDP_HEADER_BYTES;
+use rustix::rand::{GetRandomFlags, getrandom};
+use rustix::thread::CapabilitySet;
+
+use crate::Failure;
+use crate::arguments::{FrameArguments, GeneratorName, PayloadArgument, Rounds, SendArguments, TimingName};
+use crate::endpoint::Target;
+use conveyor::Conveyor;
+pub use error::Error;
+use export::{json, table};
+use kernel::KernelBelt;
+use nocopy_report::Interrupt;
+use nocopy_report::{Outcome, capability, print};
+use pacer::Pace;
+use queue::{Goal, Queue, Schedule, longest_frame};
+use replay::Replay;
+use run::Run;
+use source::Source;
+use summary::Summary;
+pub use tcp::Error as TcpError;
+use template::{Payload, Template};
+pub use udp::Error as UdpError;
+
+/// Frames of a port, and entries of its tx ring.
+const FRAMES: u32 = 2048;
+
+/// What a frame of a page holds: with a longer MTU packets may lie in several.
+const ONE_FRAME_MTU_BYTES: u32 = 3818;
+
+/// What a datagram carries at most, in IPv6; its length has 16 bits.
+const PAYLOAD_BYTES_MAX: usize = u16::MAX as usize - UDP_HEADER_BYTES;
+
+/// How long the kernel may take to finish with what was handed over.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+pub fn run(arguments: &SendArguments) -> Result<Outcome, Failure> {
+    let interrupt = Interrupt::listen()?;
+    match &arguments.target {
+        Target::Interface(name) => run_on(name, arguments, interrupt),
+        Target::Udp(endpoint) => udp::run(endpoint, arguments, interrupt),
+        Target::Tcp(endpoint) => tcp::run(endpoint, arguments, interrupt),
+    }
+}
+
+/// Drawn for each run, so that no stranger's is taken for it. Never short: so few bytes come at once (getrandom(2)).
+fn run_number() -> io::Result<u64> {
+    let mut bytes = [0; 8];
+    getrandom(&mut bytes, GetRandomFlags::empty())?;
+    Ok(u64::from_ne_bytes(bytes))
+}
+
+fn run_on(interface: &str, arguments: &SendArguments, interrupt: Interrupt) -> Result<Outcome, Failure> {
+    let pace = pace(arguments)?;
+    // Files are opened with all that whoever started this may read.
+    match (&arguments.frames.replay, arguments.frames.generator) {
+        (Some(path), _) => {
+            let input = replay::open(path, &interrupt)?;
+            let sending = Sending::prepare(interface, arguments, pace, interrupt)?;
+            sending.replay(Replay::new(path, input, arguments.frames.rounds.unwrap_or(Rounds::Times(1)))?)
+        }
+        (None, generator) => {
+            let payload = load(arguments.frames.payload.as_ref())?;
+            let sending = Sending::prepare(interface, arguments, pace, interrupt)?;
+            match generator {
+                GeneratorName::Program => sending.generate(payload),
+                GeneratorName::Kernel => sending.resend(payload),
+            }
+        }
+    }
+}
+
+fn pace(arguments: &SendArguments) -> Result<Pace, Error> {
+    let speed = arguments.frames.speed;
+    match (arguments.rate, arguments.frames.replay.is_some(), arguments.frames.timing) {
+        (Some(rate), ..) => Ok(Pace::Rate(rate)),
+        (None, true, None | Some(TimingName::Recorded)) => Ok(Pace::Recorded { speed: speed.unwrap_or(1.0) }),
+        (None, true, Some(TimingName::FlatOut)) if speed.is_some() => Err(Error::SpeedOfFlatOut),
+        (None, ..) => Ok(Pace::FlatOut),
+    }
+}
+
+fn load(payload: Option<&PayloadArgument>) -> Result<Option<Payload>, Error> {
+    Ok(match payload {
+        None => None,
+        Some(PayloadArgument::Sequence) => Some(Payload::Sequence),
+        Some(PayloadArgument::Zeros) => Some(Payload::Bytes(Vec::new())),
+        Some(PayloadArgument::Bytes(bytes)) => Some(Payload::Bytes(bytes.clone())),
+        Some(PayloadArgument::File(path)) => {
+            let bytes = read(path).map_err(|source| Error::PayloadFile { path: path.clone(), source })?;
+            if bytes.len() > PAYLOAD_BYTES_MAX {
+                return Err(Error::LongPayload { path: path.clone(), bytes_max: PAYLOAD_BYTES_MAX });
+            }
+            Some(Payload::Bytes(bytes))
+        }
+    })
+}
+
+/// As much of a file as says whether it is too long.
+fn read(path: &Path) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    File::open(path)?.take(PAYLOAD_BYTES_MAX as u64 + 1).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// What every way of sending needs.
+struct Sending<'a> {
+    arguments: &'a SendArguments,
+    interface: Interface,
+    pace: Pace,
+    interrupt: Interrupt,
+}
+
+impl<'a> Sending<'a> {
+    fn prepare(
+        interface: &str,
+        arguments: &'a SendArguments,
+        pace: Pace,
+        interrupt: Interrupt,
+    ) -> Result<Self, Failure> {
+        capability::drop_all_but(capability::NETWORK)?;
+        let interface = Interface::find(interface).map_err(Failure::lookup(interface))?;
+        Ok(Self { arguments, interface, pace, interrupt })
+    }
+
+    fn replay(&self, replay: Replay) -> Result<Outcome, Failure> {
+        let port = self.open(false)?;
+        let belt = Conveyor::new(port, self.queue(replay), usize::MAX, None);
+        self.send(belt, |summary, replay| summary.add_replay(replay))
+    }
+
+    fn generate(&self, payload: Option<Payload>) -> Result<Outcome, Failure> {
+        let template = self.template(payload)?;
+        let (frame_bytes, checksum) = (template.frame_bytes(), template.left_checksum());
+        let port = self.open(checksum.is_some())?;
+        if checksum.is_some()
+            && let Err(source) = port.explain().checksum
+        {
+            return Err(Error::DeviceChecksum { interface: self.interface.name.clone(), source }.into());
+        }
+        self.send(Conveyor::new(port, self.queue(template), frame_bytes, checksum), |_, _| {})
+    }
+
+    fn resend(&self, payload: Option<Payload>) -> Result<Outcome, Failure> {
+        kernel::check(self.arguments)?;
+        let template = self.template(Some(payload.unwrap_or(kernel::PAYLOAD)))?;
+        let name = &self.interface.name;
+        let generator = Generator::new(name)?;
+        // With its descriptor a program may be run; before Linux 5.19 that took CAP_BPF where bpf(2) is not for everybody.
+        capability::drop_all_but(CapabilitySet::BPF)?;
+        let mut belt = KernelBelt::new(name, generator, self.queue(template));
+        let before = Snapshot::of(name)?;
+        let run = undisturbed(|| run::run(&mut belt, &self.interrupt));
+        let mut summary = Summary::of_kernel(name, &belt, self.pace, &run);
+        summary.add_missing(counted_since(name, &before, summary.packets));
+        self.finish(summary, &before, run)
+    }
+
+    fn template(&self, payload: Option<Payload>) -> Result<Template, Error> {
+        let Interface { name, mac, mtu_bytes, .. } = &self.interface;
+        let headers = flow::of(self.arguments, *mac)?;
+        let bytes_max = longest_frame(*mtu_bytes as usize, headers.vlan.is_some());
+        let too_long = |frame_bytes| Error::FrameTooLong {
+            interface: name.clone(),
+            mtu_bytes: *mtu_bytes,
+            frame_bytes,
+            bytes_max,
+        };
+        if let Some(frame_bytes) = self.arguments.size.filter(|&bytes| bytes > bytes_max as u64) {
+            return Err(too_long(frame_bytes));
+        }
+        let template = Template::new(&headers, payload, self.arguments.size, self.arguments.frames.flows)?;
+        match template.frame_bytes() {
+            frame_bytes if frame_bytes > bytes_max => Err(too_long(frame_bytes as u64)),
+            _ => Ok(template),
+        }
+    }
+
+    fn queue<S>(&self, source: S) -> Queue<S> {
+        Queue {
+            source,
+            schedule: Schedule::new(self.pace, Goal::of(self.arguments)),
+            mtu_bytes: self.interface.mtu_bytes as usize,
+        }
+    }
+
+    /// A port that only sends: what arrives stays with the host.
+    fn open(&self, leaves_checksum: bool) -> Result<Port, Failure> {
+        let FrameArguments { queue, mode, .. } = &self.arguments.frames;
+        let builder = Port::builder(&self.interface.name)
+            .queue(*queue)
+            .purpose(Purpose::Send)
+            .frame_count(0, FRAMES)
+            .ring_sizes(FRAMES, FRAMES)
+            .multi_buffer(self.interface.mtu_bytes > ONE_FRAME_MTU_BYTES)
+            .send_metadata(leaves_checksum);
+        let port = match mode {
+            Some(mode) => builder.mode((*mode).into()).open()?,
+            None => builder.open()?,
+        };
+        capability::drop_all_but(capability::NONE)?;
+        Ok(port)
+    }
+
+    fn send<S: Source>(
+        &self,
+        mut belt: Conveyor<S>,
+        add: impl FnOnce(&mut Summary, &mut S),
+    ) -> Result<Outcome, Failure> {
+        let name = &self.interface.name;
+        let before = Snapshot::of(name)?;
+        let mut run = run::run(&mut belt, &self.interrupt);
+        run.finish(&mut belt, self.pace == Pace::FlatOut, PATIENCE);
+        let mut summary = Summary::of_port(name, &mut belt, self.pace, &run);
+        add(&mut summary, belt.source());
+        self.finish(summary, &before, run)
+    }
+
+    fn finish(&self, mut summary: Summary, before: &Snapshot, run: Run) -> Result<Outcome, Failure> {
+        // Without an interface there is nothing to tell.
+        if let Ok(after) = Snapshot::of(&self.interface.name) {
+            summary.add_interface(&after.since(before).link);
+        }
+        let text = if self.arguments.json { json::text(&summary) } else { table::text(&summary) };
+        print::summary(&text, false, run.failure, summary.outcome())
+    }
+}
+
+/// Runs on a thread of its own: the kernel gives signals to the main thread. It would break off a call of its generator for one, and
+/// not tell how many frames it had made.
+fn undisturbed<T: Send>(act: impl FnOnce() -> T + Send) -> T {
+    thread::scope(|scope| scope.spawn(act).join()).unwrap_or_else(|panic| resume_unwind(panic))
+}
+
+/// Packets the interface has counted as sent since `before`, once they are that many or it was given the time.
+fn counted_since(interface: &str, before: &Snapshot, packets: u64) -> u64 {
+    let start = Instant::now();
+    loop {
+        let counted = Snapshot::of(interface).map_or(0, |now| now.since(before).link.tx_packets);
+        if counted >= packets || start.elapsed() >= PATIENCE {
+            return counted;
+        }
+        sleep(Duration::from_millis(20));
+    }
+}

@@ -1,0 +1,211 @@
+//! What is to be sent next, and when: decided by count, time and length, without a port.
+
+use std::time::Duration;
+
+use nocopy_proto::wire::{ethernet, vlan};
+
+use super::pacer::{CATCH_UP_NS_MAX, Pace, Pacer};
+use super::source::{Ahead, Source};
+use crate::Failure;
+use crate::arguments::SendArguments;
+
+/// When to end, whatever comes first; the source may end before.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Goal {
+    pub packets: Option<u64>,
+    pub duration: Option<Duration>,
+}
+
+impl Goal {
+    pub(super) fn of(arguments: &SendArguments) -> Self {
+        Self { packets: arguments.count, duration: arguments.duration }
+    }
+}
+
+/// What was handed over, and what could not be.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Tally {
+    pub packets: u64,
+    pub bytes: u64,
+    /// Frames these packets lay in.
+    pub frames: u64,
+    /// Length of the last one.
+    pub last_bytes: u64,
+    /// Packets longer than the port sends.
+    pub too_long: u64,
+    /// Packets that are no frames.
+    pub too_short: u64,
+}
+
+/// How a step ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Step {
+    /// There may be more to do at once.
+    Sent,
+    /// The next packet is due then.
+    Early { due_ns: u64 },
+    /// The next packets are due soon, and are to go together.
+    Bunch,
+    /// The source has nothing yet.
+    Silence,
+    /// Every frame is on its way.
+    NoRoom,
+    /// Everything was handed over.
+    Done,
+}
+
+/// What is to become of the next packet.
+pub(super) enum Next {
+    Send(usize),
+    Skip,
+    Stop(Step),
+}
+
+/// When packets go, as far as that does not depend on what they are.
+#[derive(Debug, Clone)]
+pub(super) struct Schedule {
+    pub pacer: Pacer,
+    pub goal: Goal,
+    pub tally: Tally,
+}
+
+impl Schedule {
+    pub(super) fn new(pace: Pace, goal: Goal) -> Self {
+        Self { pacer: Pacer::new(pace), goal, tally: Tally::default() }
+    }
+
+    /// Why the next packet, recorded so long after the first, is not to go now; `None` if it is.
+    #[inline]
+    pub(super) fn reason_to_stop(&mut self, recorded_ns: u64, now_ns: u64) -> Option<Step> {
+        if self.is_enough() {
+            return Some(Step::Done);
+        }
+        let due_ns = self.pacer.due_ns(recorded_ns, now_ns);
+        if self.is_late(due_ns) {
+            return Some(Step::Done);
+        }
+        (due_ns > now_ns).then(|| match self.pacer.bunches(now_ns) {
+            true => Step::Bunch,
+            false => Step::Early { due_ns },
+        })
+    }
+
+    /// Whether no room is needed any more: the count is reached, or the time is up also for who is behind.
+    pub(super) fn is_over(&self, now_ns: u64) -> bool {
+        self.is_enough() || self.is_late(now_ns.saturating_sub(CATCH_UP_NS_MAX))
+    }
+
+    #[inline]
+    fn is_enough(&self) -> bool {
+        self.goal.packets.is_some_and(|packets| self.tally.packets >= packets)
+    }
+
+    #[inline]
+    pub(super) fn is_late(&self, time_ns: u64) -> bool {
+        self.goal.duration.is_some_and(|duration| u128::from(time_ns) >= duration.as_nanos())
+    }
+
+    /// Counts a packet as handed over.
+    #[inline]
+    pub(super) fn sent(&mut self, bytes: usize, frames: usize) {
+        self.pacer.sent(bytes);
+        self.tally.packets += 1;
+        self.tally.bytes += bytes as u64;
+        self.tally.frames += frames as u64;
+        self.tally.last_bytes = bytes as u64;
+    }
+}
+
+/// What decides over packets.
+#[derive(Debug)]
+pub(super) struct Queue<S> {
+    pub source: S,
+    pub schedule: Schedule,
+    pub mtu_bytes: usize,
+}
+
+impl<S: Source> Queue<S> {
+    #[inline]
+    pub(super) fn next(&mut self, now_ns: u64) -> Result<Next, Failure> {
+        let Self { source, schedule, mtu_bytes } = self;
+        if schedule.is_enough() {
+            return Ok(Next::Stop(Step::Done));
+        }
+        let upcoming = match source.ahead()? {
+            Ahead::Packet(upcoming) => upcoming,
+            Ahead::Silence if !schedule.is_late(now_ns) => return Ok(Next::Stop(Step::Silence)),
+            Ahead::Silence | Ahead::End => return Ok(Next::Stop(Step::Done)),
+        };
+        if let Some(step) = schedule.reason_to_stop(upcoming.recorded_ns, now_ns) {
+            return Ok(Next::Stop(step));
+        }
+        let bytes_max = longest_frame(*mtu_bytes, upcoming.tagged);
+        if (ethernet::HEADER_BYTES..=bytes_max).contains(&upcoming.bytes) {
+            return Ok(Next::Send(upcoming.bytes));
+        }
+        match upcoming.bytes < ethernet::HEADER_BYTES {
+            true => schedule.tally.too_short += 1,
+            false => schedule.tally.too_long += 1,
+        }
+        source.advance();
+        Ok(Next::Skip)
+    }
+
+    /// Counts the packet as handed over, and goes on.
+    #[inline]
+    pub(super) fn sent(&mut self, bytes: usize, frames: usize) {
+        self.schedule.sent(bytes, frames);
+        self.source.advance();
+    }
+}
+
+/// The longest frame, without FCS, that an MTU allows.
+pub(super) fn longest_frame(mtu_bytes: usize, tagged: bool) -> usize {
+    let tag_bytes = if tagged { vlan::TAG_BYTES } else { 0 };
+    ethernet::HEADER_BYTES + tag_bytes + mtu_bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::send::source::Upcoming;
+
+    /// Packets of 60 bytes, as many as there are, and then silence.
+    struct Pipe(u64);
+
+    impl Source for Pipe {
+        fn ahead(&mut self) -> Result<Ahead, Failure> {
+            let upcoming = Upcoming { bytes: 60, tagged: false, recorded_ns: 0 };
+            Ok(if self.0 > 0 { Ahead::Packet(upcoming) } else { Ahead::Silence })
+        }
+
+        fn write(&mut self, _: &mut [u8]) {}
+
+        fn advance(&mut self) {
+            self.0 -= 1;
+        }
+    }
+
+    fn queue(packets: u64, goal: Goal) -> Queue<Pipe> {
+        Queue { source: Pipe(packets), schedule: Schedule::new(Pace::FlatOut, goal), mtu_bytes: 1500 }
+    }
+
+    #[test]
+    fn who_has_sent_the_count_waits_for_no_room() {
+        let mut queue = queue(9, Goal { packets: Some(2), duration: None });
+        for sent in 0..2 {
+            assert!(!queue.schedule.is_over(u64::MAX), "{sent} of 2");
+            assert!(matches!(queue.next(0), Ok(Next::Send(60))));
+            queue.sent(60, 1);
+        }
+        assert!(queue.schedule.is_over(0) && matches!(queue.next(0), Ok(Next::Stop(Step::Done))));
+    }
+
+    #[test]
+    fn a_source_that_is_silent_ends_when_the_time_is_up() {
+        let mut queue = queue(0, Goal { packets: None, duration: Some(Duration::from_nanos(10)) });
+        assert!(matches!(queue.next(9), Ok(Next::Stop(Step::Silence))));
+        assert!(matches!(queue.next(10), Ok(Next::Stop(Step::Done))));
+        assert!(!queue.schedule.is_over(CATCH_UP_NS_MAX + 9) && queue.schedule.is_over(CATCH_UP_NS_MAX + 10));
+    }
+}

@@ -1,0 +1,60 @@
+//! What is wrong with a capture file, and where.
+
+use std::io;
+
+#[derive(Debug, thiserror::Error)]
+pub enum Damage {
+    #[error("{0}: name a file that exists and may be read")]
+    Read(#[source] io::Error),
+    #[error(
+        "nothing came of it before the interrupt: it is a pipe that nobody writes a packet to: nothing was sent"
+    )]
+    Silence,
+    #[error("it cannot be read twice: {0}: leave out --loop, or name a file")]
+    Rewind(#[source] io::Error),
+    #[error("it is empty: whatever wrote it wrote nothing: record it again")]
+    Empty,
+    #[error("it holds no packets: there is nothing to send: record it again")]
+    NoPackets,
+    #[error("it is no capture file: it begins with {}: give a pcap or pcapng file, unpacked", hex(.0))]
+    NotACapture(Vec<u8>),
+    #[error("version {major} of pcap is unknown: this reads version 2: convert it with 'editcap -F pcap'")]
+    Version { major: u16 },
+    #[error(
+        "packet {packet} (byte {byte}) is of link type {link_type}, not Ethernet (1): an Ethernet interface cannot send it: record \
+         on an Ethernet interface"
+    )]
+    LinkType { packet: u64, byte: u64, link_type: i64 },
+    #[error(
+        "it ends inside packet {packet} (byte {byte}), {bytes_missing} bytes short: whatever wrote it was cut off: the packets before are \
+         whole ('editcap' can save them)"
+    )]
+    Truncated { packet: u64, byte: u64, bytes_missing: u64 },
+    #[error(
+        "packet {packet} (byte {byte}) claims {bytes_claimed} bytes, more than {bytes_max}: the file is damaged there: the packets before \
+         are whole ('editcap' can save them)"
+    )]
+    Claim { packet: u64, byte: u64, bytes_claimed: u64, bytes_max: u64 },
+    #[error(
+        "packet {packet} (byte {byte}): {what}: the file is damaged there: the packets before are whole ('editcap' can save them)"
+    )]
+    Corrupt { packet: u64, byte: u64, what: &'static str },
+    #[error(
+        "packet {packet} (byte {byte}) is in a block of the obsolete type 2: convert the file with 'editcap'"
+    )]
+    Obsolete { packet: u64, byte: u64 },
+}
+
+impl From<io::Error> for Damage {
+    fn from(error: io::Error) -> Self {
+        match error.kind() {
+            io::ErrorKind::WouldBlock => Damage::Silence,
+            _ => Damage::Read(error),
+        }
+    }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    let pairs: Vec<_> = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    pairs.join(" ")
+}

@@ -1,0 +1,178 @@
+//! Packets of a capture file.
+//!
+//! The file is read while it is sent. What can be known before the first packet (that there is one, and what it is) is an error
+//! before anything is sent; damage further on ends the run there, after the packets before it.
+
+mod capture;
+mod damage;
+#[cfg(test)]
+mod tests;
+mod window;
+
+use std::io::{Read, Seek};
+use std::path::{Path, PathBuf};
+
+use capture::{Capture, Recorded};
+pub(super) use damage::Damage;
+use nocopy_proto::wire::ethernet::Frame;
+
+use super::error::Error;
+use super::input::Input;
+use super::source::{Ahead, Source, Upcoming};
+use crate::Failure;
+use crate::arguments::Rounds;
+use nocopy_report::Interrupt;
+
+/// Opens a file, and does not look into it yet.
+pub(super) fn open(path: &Path, interrupt: &Interrupt) -> Result<Input, Error> {
+    Input::open(path, interrupt)
+        .map_err(|source| Error::Replay { path: path.into(), source: Damage::Read(source) })
+}
+
+/// The source of recorded packets.
+#[derive(Debug)]
+pub(super) struct Replay {
+    path: PathBuf,
+    reel: Reel<Input>,
+}
+
+impl Replay {
+    /// Reads the first packet of an open file.
+    pub(super) fn new(path: &Path, input: Input, rounds: Rounds) -> Result<Self, Error> {
+        let mut reel =
+            Reel::new(input, rounds).map_err(|source| Error::Replay { path: path.into(), source })?;
+        reel.capture.input().wait_no_more();
+        Ok(Self { path: path.into(), reel })
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub(super) fn format(&self) -> &'static str {
+        self.reel.capture.format()
+    }
+
+    /// Packets so far that were cut when they were recorded.
+    pub(super) fn cut(&self) -> u64 {
+        self.reel.cut
+    }
+
+    pub(super) fn is_forever(&self) -> bool {
+        self.reel.rounds == Rounds::Forever
+    }
+
+    /// How often the file was sent as a whole. Looks whether the last packet that was sent ends it; what is wrong with it there does
+    /// not matter any more.
+    pub(super) fn rounds_done(&mut self) -> u64 {
+        let _ = self.reel.ahead();
+        self.reel.rounds_done
+    }
+}
+
+impl Source for Replay {
+    fn ahead(&mut self) -> Result<Ahead, Failure> {
+        match self.reel.ahead() {
+            Ok(ahead) => Ok(ahead),
+            Err(source) => Err(Error::Replay { path: self.path.clone(), source }.into()),
+        }
+    }
+
+    fn write(&mut self, buffer: &mut [u8]) {
+        buffer.copy_from_slice(self.reel.capture.packet());
+    }
+
+    fn advance(&mut self) {
+        self.reel.advance();
+    }
+}
+
+/// The packets of a file, once or several times over, on one time scale.
+#[derive(Debug)]
+struct Reel<R> {
+    capture: Capture<R>,
+    rounds: Rounds,
+    rounds_done: u64,
+    cut: u64,
+    /// The packet the capture stands at.
+    current: Option<Recorded>,
+    ended: bool,
+    /// When the first packet of the file was recorded, once one has a time.
+    first_ns: Option<i128>,
+    /// Where the round began on the time scale, and where the current packet is.
+    round_ns: u64,
+    current_ns: u64,
+}
+
+impl<R: Read + Seek> Reel<R> {
+    fn new(mut input: R, rounds: Rounds) -> Result<Self, Damage> {
+        if rounds != Rounds::Times(1) {
+            input.rewind().map_err(Damage::Rewind)?;
+        }
+        let mut reel = Self {
+            capture: Capture::open(input)?,
+            rounds,
+            rounds_done: 0,
+            cut: 0,
+            current: None,
+            ended: false,
+            first_ns: None,
+            round_ns: 0,
+            current_ns: 0,
+        };
+        match reel.ahead()? {
+            Ahead::Packet(_) => Ok(reel),
+            Ahead::Silence => Err(Damage::Silence),
+            Ahead::End => Err(Damage::NoPackets),
+        }
+    }
+
+    fn ahead(&mut self) -> Result<Ahead, Damage> {
+        while self.current.is_none() {
+            if self.ended {
+                return Ok(Ahead::End);
+            }
+            match self.capture.next() {
+                Ok(Some(recorded)) => self.place_in_time(recorded),
+                Ok(None) => self.begin_round()?,
+                Err(Damage::Silence) => return Ok(Ahead::Silence),
+                Err(damage) => return Err(damage),
+            }
+        }
+        let packet = self.capture.packet();
+        let tagged = Frame::parse(packet).is_ok_and(|frame| frame.ether_type().is_vlan());
+        Ok(Ahead::Packet(Upcoming { bytes: packet.len(), tagged, recorded_ns: self.current_ns }))
+    }
+
+    fn advance(&mut self) {
+        if let Some(recorded) = self.current.take() {
+            self.cut += u64::from(recorded.cut);
+        }
+    }
+
+    /// A packet recorded before the one in front of it is sent with that one; so is one without a time.
+    fn place_in_time(&mut self, recorded: Recorded) {
+        if let Some(time_ns) = recorded.time_ns {
+            let first_ns = *self.first_ns.get_or_insert(time_ns);
+            let since_ns = u64::try_from((time_ns - first_ns).max(0)).unwrap_or(u64::MAX);
+            self.current_ns = self.current_ns.max(self.round_ns.saturating_add(since_ns));
+        }
+        self.current = Some(recorded);
+    }
+
+    /// The next round begins when the last packet of the one before was sent.
+    fn begin_round(&mut self) -> Result<(), Damage> {
+        self.rounds_done += 1;
+        let more = match self.rounds {
+            Rounds::Times(times) => self.rounds_done < times,
+            Rounds::Forever => true,
+        };
+        // A round without a packet would be followed by others, for ever.
+        self.ended = !more || self.capture.packets() == 0;
+        if !self.ended {
+            self.capture.rewind()?;
+            (self.round_ns, self.first_ns) = (self.current_ns, None);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,320 @@
+//! Files of every kind, whole and damaged, read packet by packet.
+
+#[path = "../../../../nocopy-cli/tests/command/recording/mod.rs"]
+mod recording;
+
+use std::io::Cursor;
+
+use proptest::prelude::*;
+use recording::{ETHERNET, Interface, Order, Packet, block, enhanced, interface, pcap, pcapng, section};
+
+use super::capture::{Capture, Recorded};
+use super::*;
+
+const SECOND_NS: u64 = 1_000_000_000;
+
+fn packets(count: u64) -> Vec<Packet> {
+    let bytes = |number: u64| (0..60 + number * 97 % 1400).map(|place| (number + place) as u8).collect();
+    (0..count)
+        .map(|number| Packet::new(1_700_000_000 * SECOND_NS + number * 1_234_567, bytes(number)))
+        .collect()
+}
+
+/// All packets of a file, and the damage after them.
+fn read(file: &[u8]) -> (Vec<(Recorded, Vec<u8>)>, Option<Damage>) {
+    let mut all = Vec::new();
+    let mut capture = match Capture::open(file) {
+        Ok(capture) => capture,
+        Err(damage) => return (all, Some(damage)),
+    };
+    loop {
+        match capture.next() {
+            Ok(Some(recorded)) => all.push((recorded, capture.packet().to_vec())),
+            Ok(None) => return (all, None),
+            Err(damage) => return (all, Some(damage)),
+        }
+    }
+}
+
+fn assert_reads(file: &[u8], expected: &[Packet], ns_of_time: u64) {
+    let (found, damage) = read(file);
+    assert!(damage.is_none(), "{damage:?}");
+    let expected: Vec<_> = expected
+        .iter()
+        .map(|packet| {
+            let time_ns = Some(i128::from(packet.time_ns / ns_of_time * ns_of_time));
+            (Recorded { time_ns, cut: packet.cut_bytes > 0 }, packet.bytes.clone())
+        })
+        .collect();
+    assert_eq!(found, expected);
+}
+
+#[test]
+fn every_kind_of_file_is_read() {
+    let mut packets = packets(300);
+    packets[7].cut_bytes = 100;
+    for big_endian in [false, true] {
+        assert_reads(&pcap(big_endian, false, 1, &packets), &packets, 1000);
+        assert_reads(&pcap(big_endian, true, 1, &packets), &packets, 1);
+        packets.iter_mut().zip(0..).for_each(|(packet, number)| packet.interface = number % 2);
+        assert_reads(&pcapng(big_endian, &[ETHERNET, ETHERNET], &packets), &packets, 1);
+    }
+}
+
+#[test]
+fn sections_have_a_byte_order_and_interfaces_of_their_own() {
+    let packets = packets(2);
+    let file = [pcapng(true, &[ETHERNET], &packets[..1]), pcapng(false, &[ETHERNET], &packets[1..])].concat();
+    assert_reads(&file, &packets, 1);
+    let strange = Packet { interface: 1, ..packets[1].clone() };
+    let file = [pcapng(true, &[ETHERNET; 2], &packets[..1]), pcapng(false, &[ETHERNET], &[strange])].concat();
+    assert!(matches!(read(&file).1, Some(Damage::Corrupt { packet: 2, .. })));
+}
+
+#[test]
+fn times_are_in_the_units_of_the_interface() {
+    let packet = packets(1).remove(0);
+    for big_endian in [false, true] {
+        let order = Order { big_endian };
+        for (resolution, offset_s, ticks, time_ns) in [
+            (None, None, 1_500_000, 1_500_000_000),
+            (Some(0), None, 3, 3_000_000_000),
+            (Some(12), None, 7_999, 7),
+            (Some(0x80 | 10), None, 1536, 1_500_000_000),
+            (Some(0x80 | 32), None, 5 << 31, 2_500_000_000),
+            (Some(9), Some(1_000), 5, 1_000_000_000_005),
+            (Some(9), Some(-2), 5_000_000_000, 3_000_000_000),
+            (Some(127), None, u64::MAX, 0),
+            (Some(255), None, u64::MAX, 0),
+        ] {
+            let one = Interface { resolution, offset_s, ..ETHERNET };
+            let file = [section(order), interface(order, one), enhanced(order, 0, ticks, &packet)].concat();
+            assert_eq!(read(&file).0[0].0.time_ns, Some(time_ns), "{resolution:?} {offset_s:?}");
+        }
+    }
+}
+
+#[test]
+fn simple_packets_have_no_time_and_no_interface_of_their_own() {
+    let order = Order { big_endian: true };
+    let simple = |bytes: u32, content: &[u8]| block(order, 3, &[&order.u32(bytes)[..], content].concat());
+    let head = [section(order), interface(order, ETHERNET)].concat();
+    let file = [&head[..], &simple(61, &[7; 61])].concat();
+    assert_eq!(read(&file).0, [(Recorded { time_ns: None, cut: false }, vec![7; 61])]);
+    let longer = [&head[..], &simple(65, &[7; 61])].concat();
+    assert!(matches!(read(&longer).1, Some(Damage::Corrupt { packet: 1, .. })));
+    let of_none = [section(order), simple(61, &[7; 61])].concat();
+    assert!(matches!(read(&of_none).1, Some(Damage::Corrupt { packet: 1, .. })));
+}
+
+/// Proves that a frame check sequence is left out wherever a file says that there is one, also if some or all of it was cut off.
+#[test]
+fn frame_check_sequences_are_left_out() {
+    for big_endian in [false, true] {
+        let order = Order { big_endian };
+        let packet = |bytes, cut_bytes| Packet { cut_bytes, ..Packet::new(0, vec![7; bytes]) };
+        let packets = [packet(64, 0), packet(64, 2), packet(64, 4), packet(64, 5), packet(3, 0)];
+        let one = |fcs| Interface { fcs, ..ETHERNET };
+        let of_packet = |flags: u32| {
+            let option = [&order.u16(2)[..], &order.u16(4), &order.u32(flags), &[0; 4]].concat();
+            let words = [0, 0, 0, 64, 64].map(|word| order.u32(word));
+            let content = [words.as_flattened(), &[7; 64], &option].concat();
+            [section(order), interface(order, one(Some(16))), block(order, 6, &content)].concat()
+        };
+        let simple = block(order, 3, &[&order.u32(64)[..], &[7; 64]].concat());
+        let kept = |file: Vec<u8>| -> Vec<_> {
+            let (found, damage) = read(&file);
+            assert!(damage.is_none(), "{damage:?}");
+            found.iter().map(|(recorded, bytes)| (bytes.len(), recorded.cut)).collect()
+        };
+        let whole = [(64, false), (64, true), (64, true), (64, true), (3, false)];
+        let without = [(60, false), (62, false), (64, false), (64, true), (0, false)];
+        assert_eq!(kept(pcap(big_endian, false, 0x2400_0001, &packets)), without);
+        assert_eq!(kept(pcap(big_endian, false, 0x2000_0001, &packets)), whole, "it is not said to be known");
+        for (fcs, expected) in [(Some(32), without), (Some(4), without), (Some(0), whole), (None, whole)] {
+            assert_eq!(kept(pcapng(big_endian, &[one(fcs)], &packets)), expected, "{fcs:?}");
+        }
+        assert_eq!(kept(of_packet(4 << 5 | 1)), [(60, false)], "the packet's own");
+        assert_eq!(kept(of_packet(1)), [(62, false)], "the interface's");
+        assert_eq!(kept([section(order), interface(order, one(Some(32))), simple].concat()), [(60, false)]);
+    }
+}
+
+#[test]
+fn what_is_no_recording_of_ethernet_is_refused() {
+    let packets = packets(1);
+    assert!(matches!(read(b"").1, Some(Damage::Empty)));
+    assert!(matches!(read(b"\x7fELF and so on, and on, and on").1, Some(Damage::NotACapture(_))));
+    assert!(matches!(read(b"abc").1, Some(Damage::NotACapture(_))));
+    for file in [
+        pcap(true, false, 113, &packets),
+        pcapng(true, &[Interface { link_type: 113, ..ETHERNET }], &packets),
+    ] {
+        let damage = read(&file).1.unwrap();
+        assert!(matches!(damage, Damage::LinkType { packet: 1, link_type: 113, .. }), "{damage}");
+    }
+    let mut version = pcap(false, false, 1, &packets);
+    version[4] = 3;
+    assert!(matches!(read(&version).1, Some(Damage::Version { major: 3 })));
+    let order = Order { big_endian: false };
+    let old = [section(order), interface(order, ETHERNET), block(order, 2, &[0; 40])].concat();
+    assert!(matches!(read(&old).1, Some(Damage::Obsolete { packet: 1, .. })));
+    for (file, byte) in [(pcap(false, false, 1, &[]), 24), (pcapng(false, &[ETHERNET], &[]), 0)] {
+        let damage = Reel::new(Cursor::new(&file), Rounds::Forever).unwrap_err();
+        assert!(matches!(damage, Damage::NoPackets), "{byte} {damage}");
+    }
+}
+
+/// Proves that wherever a file ends, the packets before are read, and the damage names the place.
+#[test]
+fn a_file_may_end_anywhere() {
+    let packets = packets(3);
+    for (file, head) in [(pcap(true, true, 1, &packets), 24), (pcapng(false, &[ETHERNET], &packets), 28)] {
+        let whole = read(&file).0;
+        for bytes in 1..file.len() {
+            let (found, damage) = read(&file[..bytes]);
+            assert_eq!(found, whole[..found.len()], "{bytes}");
+            match damage {
+                None => assert!(bytes >= head && found.len() < 3),
+                Some(Damage::Truncated { packet, byte, bytes_missing }) => {
+                    assert!(byte < bytes as u64 && bytes_missing > 0);
+                    assert_eq!(packet, found.len() as u64 + 1, "{bytes}");
+                }
+                Some(Damage::NotACapture(_)) => assert!(bytes < 4),
+                Some(other) => panic!("{bytes}: {other}"),
+            }
+        }
+    }
+}
+
+#[test]
+fn claims_beyond_reason_are_refused_before_they_cost_memory() {
+    let packets = packets(2);
+    let mut file = pcap(false, false, 1, &packets);
+    let second = 24 + 16 + packets[0].bytes.len();
+    file[second + 8..second + 12].copy_from_slice(&u32::MAX.to_le_bytes());
+    let (found, damage) = read(&file);
+    let place = second as u64;
+    assert!(
+        matches!(damage, Some(Damage::Claim { packet: 2, byte, bytes_claimed: 0xffff_ffff, .. }) if byte == place),
+        "{damage:?}"
+    );
+    assert_eq!(found.len(), 1);
+    let mut file = pcapng(true, &[ETHERNET], &packets);
+    let block = 28 + 32;
+    file[block + 4..block + 8].copy_from_slice(&0xffff_fffc_u32.to_be_bytes());
+    assert!(matches!(read(&file).1, Some(Damage::Claim { packet: 1, .. })));
+}
+
+#[test]
+fn descriptions_of_interfaces_without_end_are_refused() {
+    let (order, packets) = (Order { big_endian: false }, packets(1));
+    let described = |count: usize| [section(order), interface(order, ETHERNET).repeat(count)].concat();
+    let packet = || enhanced(order, 65_535, 0, &packets[0]);
+    let (found, damage) = read(&[described(65_536), packet()].concat());
+    assert_eq!((found.len(), damage.is_none()), (1, true), "{damage:?}");
+    let damage = read(&[described(65_537), packet()].concat()).1.unwrap();
+    assert!(damage.to_string().contains("more than 65536 interfaces"), "{damage}");
+    // As many in each section.
+    let damage = read(&[described(65_536), described(65_536), packet()].concat()).1;
+    assert!(damage.is_none(), "{damage:?}");
+}
+
+#[test]
+fn long_blocks_are_skipped_and_not_parsed() {
+    let (order, packets) = (Order { big_endian: false }, packets(1));
+    let head = || [section(order), interface(order, ETHERNET)].concat();
+    let packet = enhanced(order, 0, 0, &packets[0]);
+    let empty = vec![0; 2 << 20];
+    let (found, damage) = read(&[head(), block(order, 0xbad, &empty), packet.clone()].concat());
+    assert_eq!((found.len(), damage.is_none()), (1, true), "{damage:?}");
+    for kind in [0x0a0d_0d0a, 1, 3, 6] {
+        let damage = read(&[head(), block(order, kind, &empty), packet.clone()].concat()).1;
+        assert!(matches!(damage, Some(Damage::Claim { bytes_max: 1_048_576, .. })), "{kind} {damage:?}");
+    }
+}
+
+#[test]
+fn blocks_that_contradict_themselves_are_refused() {
+    let packets = packets(1);
+    let file = pcapng(false, &[ETHERNET], &packets);
+    let custom = 28 + 32;
+    for (place, value, words) in [
+        (custom + 4, 8_u32, "shorter than its own header"),
+        (custom + 4, 29, "no multiple of 4"),
+        (custom + 24, 32, "two lengths of a block differ"),
+        (custom + 28 + 20, 70_000, "makes no sense"),
+        (custom + 28 + 8, 1, "not described"),
+    ] {
+        let mut damaged = file.clone();
+        damaged[place..place + 4].copy_from_slice(&value.to_le_bytes());
+        let (found, damage) = read(&damaged);
+        let damage = damage.expect("damaged").to_string();
+        assert!(found.is_empty() && damage.contains(words) && damage.contains("packet 1 (byte "), "{damage}");
+    }
+}
+
+/// Packets of a reel, as their lengths and times.
+fn unreel(mut reel: Reel<Cursor<Vec<u8>>>, count: usize) -> Vec<(usize, u64)> {
+    let mut all = Vec::new();
+    while let Ahead::Packet(upcoming) = reel.ahead().unwrap() {
+        if all.len() == count {
+            break;
+        }
+        all.push((upcoming.bytes, upcoming.recorded_ns));
+        reel.advance();
+    }
+    all
+}
+
+#[test]
+fn rounds_follow_each_other_on_one_time_scale() {
+    let at = |time_ns, bytes| Packet::new(SECOND_NS + time_ns, vec![0; bytes]);
+    let file = pcap(false, true, 1, &[at(0, 60), at(500, 61), at(300, 62), at(900, 63)]);
+    let reel = |rounds| Reel::new(Cursor::new(file.clone()), rounds).unwrap();
+    let once = [(60, 0), (61, 500), (62, 500), (63, 900)];
+    assert_eq!(unreel(reel(Rounds::Times(1)), 99), once, "what was recorded out of order is not sent late");
+    let again = once.map(|(bytes, time_ns)| (bytes, time_ns + 900));
+    assert_eq!(unreel(reel(Rounds::Times(2)), 99), [once, again].concat());
+    assert_eq!(unreel(reel(Rounds::Forever), 10_000).len(), 10_000);
+    let mut reel = reel(Rounds::Times(3));
+    while reel.ahead().unwrap() != Ahead::End {
+        reel.advance();
+    }
+    assert_eq!(reel.rounds_done, 3);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2000))]
+
+    /// Any bytes behind any header are read to an end or to damage, and never more packets than there is room for.
+    #[test]
+    fn nothing_panics(
+        kind in 0..6_usize, count in 0..4_u64, tail in proptest::collection::vec(any::<u8>(), 0..200),
+        edits in proptest::collection::vec((any::<proptest::sample::Index>(), any::<u8>()), 0..6),
+    ) {
+        let (packets, big_endian) = (packets(count), kind % 2 == 0);
+        let mut file = match kind / 2 {
+            0 => pcap(big_endian, false, 1, &packets),
+            1 => pcapng(big_endian, &[ETHERNET], &packets),
+            _ => Vec::new(),
+        };
+        file.extend(tail);
+        for (place, value) in edits {
+            if !file.is_empty() {
+                let place = place.index(file.len());
+                file[place] = value;
+            }
+        }
+        let (found, _) = read(&file);
+        prop_assert!(found.iter().map(|(_, bytes)| bytes.len() + 16).sum::<usize>() <= file.len());
+        if let Ok(mut reel) = Reel::new(Cursor::new(file), Rounds::Times(2)) {
+            let mut before_ns = 0;
+            while let Ok(Ahead::Packet(upcoming)) = reel.ahead() {
+                prop_assert!(upcoming.recorded_ns >= before_ns);
+                before_ns = upcoming.recorded_ns;
+                reel.advance();
+            }
+        }
+    }
+}

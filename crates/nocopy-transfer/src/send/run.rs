@@ -1,0 +1,119 @@
+//! The run: step by step, until everything is handed over, the user has had enough, or something breaks.
+
+use std::time::{Duration, Instant};
+
+use super::conveyor::{Belt, Conveyor};
+use super::error::Error;
+use super::pause;
+use super::queue::Step;
+use super::source::Source;
+use crate::Failure;
+use nocopy_report::Interrupt;
+use nocopy_report::live::LiveLine;
+use nocopy_report::quantity::short;
+
+/// How often the live line is thought of.
+const LOOK_INTERVAL: Duration = Duration::from_millis(100);
+
+/// How a run went.
+#[derive(Debug)]
+pub(super) struct Run {
+    /// Until the last packet was handed over.
+    pub duration: Duration,
+    pub interrupted: bool,
+    pub failure: Option<Failure>,
+}
+
+impl Run {
+    /// One that the user ended before it began.
+    pub(super) fn interrupted() -> Self {
+        Self { duration: Duration::ZERO, interrupted: true, failure: None }
+    }
+
+    /// Waits, not for ever, until the kernel is done with everything; flat out, that time is part of it.
+    pub(super) fn finish<S: Source>(
+        &mut self,
+        belt: &mut Conveyor<S>,
+        is_flat_out: bool,
+        patience: Duration,
+    ) {
+        let start = Instant::now();
+        let drained = belt.port().sender().drain(patience);
+        if is_flat_out && belt.tally().packets > 0 {
+            self.duration += start.elapsed();
+        }
+        if let (Err(error), None) = (drained, &self.failure) {
+            self.failure = Some(Error::Port(error).into());
+        }
+    }
+}
+
+/// Sends until the belt is done or the user asks for the end.
+pub(super) fn run(belt: &mut impl Belt, interrupt: &Interrupt) -> Run {
+    let start = Instant::now();
+    let mut live = Live::new(start);
+    let mut run = Run { duration: Duration::ZERO, interrupted: false, failure: None };
+    let mut now = Duration::ZERO;
+    loop {
+        if interrupt.came() {
+            run.interrupted = true;
+            return run;
+        }
+        let before = belt.tally().packets;
+        let step = belt.step(now.as_nanos() as u64); // ns of 584 years
+        now = start.elapsed();
+        if belt.tally().packets > before {
+            run.duration = now;
+        }
+        match step {
+            Ok(Step::Sent) => {}
+            Ok(Step::Early { due_ns }) => pause::toward(start + Duration::from_nanos(due_ns)),
+            Ok(Step::Bunch) => pause::for_a_bunch(),
+            Ok(Step::Silence) => pause::for_input(),
+            Ok(Step::NoRoom) => pause::for_room(),
+            Ok(Step::Done) => return run,
+            Err(failure) => {
+                run.failure = Some(failure);
+                return run;
+            }
+        }
+        if !matches!(step, Ok(Step::Sent)) {
+            now = start.elapsed();
+        }
+        live.update(start + now, belt);
+    }
+}
+
+/// What the user sees meanwhile.
+struct Live {
+    line: LiveLine,
+    next: Instant,
+    packets: u64,
+    bytes: u64,
+}
+
+impl Live {
+    fn new(start: Instant) -> Self {
+        Self { line: LiveLine::default(), next: start + LOOK_INTERVAL, packets: 0, bytes: 0 }
+    }
+
+    fn update(&mut self, now: Instant, belt: &impl Belt) {
+        if now < self.next {
+            return;
+        }
+        self.next = now + LOOK_INTERVAL;
+        let tally = belt.tally();
+        let Self { line, packets, bytes, .. } = self;
+        line.update(now, |since| {
+            let a_second = |count: u64| short(count as f64 / since.as_secs_f64());
+            let said = format!(
+                "{} packets handed over, {} packets/s, {}bit/s",
+                tally.packets,
+                a_second(tally.packets - *packets),
+                a_second(8 * (tally.bytes - *bytes)),
+            );
+            (*packets, *bytes) = (tally.packets, tally.bytes);
+            said
+        });
+    }
+}

@@ -1,0 +1,34 @@
+//! Where packets come from: generated, or replayed from a file.
+
+use crate::Failure;
+
+/// A packet that is to be sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Upcoming {
+    pub bytes: usize,
+    /// Whether it has a VLAN tag, which the MTU does not count.
+    pub tagged: bool,
+    /// How long after the first packet it was recorded; never less than the one before.
+    pub recorded_ns: u64,
+}
+
+/// What a source has next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Ahead {
+    Packet(Upcoming),
+    /// Nothing yet.
+    Silence,
+    /// Nothing any more.
+    End,
+}
+
+pub(super) trait Source {
+    /// What is next, a packet the same until [`Source::advance`].
+    fn ahead(&mut self) -> Result<Ahead, Failure>;
+
+    /// Writes the next packet into a buffer of its length.
+    fn write(&mut self, buffer: &mut [u8]);
+
+    /// Goes on to the packet after.
+    fn advance(&mut self);
+}

@@ -1,0 +1,302 @@
+//! What came of it: the JSON schema `nocopy.send/1` (docs/send.md). A field that does not apply is absent.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use nocopy::Counter;
+use nocopy::area::Balance;
+use nocopy::integration::statistics::LinkCounters;
+use nocopy::{Evidence, Port};
+use serde::Serialize;
+
+use super::conveyor::Conveyor;
+use super::kernel::{self, KernelBelt};
+use super::pacer::Pace;
+use super::queue::{Goal, Schedule, Tally};
+use super::replay::Replay;
+use super::run::Run;
+use super::source::Source;
+use nocopy_report::Outcome;
+use nocopy_report::quantity::Rate;
+
+/// Changes when a field changes its meaning or goes.
+const SCHEMA: &str = "nocopy.send/1";
+
+/// A rate counts as reached down to this part of what was asked for.
+const REACHED: f64 = 0.99;
+
+pub(super) type Counts = BTreeMap<String, u64>;
+
+#[derive(Debug, Serialize)]
+pub(super) struct Summary {
+    schema: &'static str,
+    pub interface: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub queue: Option<u32>,
+    /// A port's mode, or `kernel generator`.
+    pub mode: String,
+    /// What the port says of itself, in lines.
+    pub report: Vec<String>,
+    pub evidence: EvidenceRow,
+    pub ended: Ended,
+    pub packets: u64,
+    pub bytes: u64,
+    /// Packets the kernel is done with, delivered or not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub completed: Option<u64>,
+    /// Until the last packet was handed over; flat out, until the kernel was done with it.
+    pub seconds: f64,
+    #[serde(flatten)]
+    pub rates: Rates,
+    /// Packets that were not handed over, by cause.
+    pub not_sent: Counts,
+    /// Packets that were, and are known to be lost, by the names of who counted.
+    pub dropped: Counts,
+    /// What the kernel counted on the interface meanwhile, whoever sent.
+    pub interface_counters: Counts,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub replay: Option<ReplayRow>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub balance: Option<BalanceRow>,
+}
+
+/// What was achieved, and what was asked for.
+#[derive(Debug, Serialize)]
+pub(super) struct Rates {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub packets_per_second: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bits_per_second: Option<f64>,
+    pub asked: Asked,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rate_reached: Option<bool>,
+    /// By how much the schedule was put off.
+    pub behind_seconds: f64,
+}
+
+impl Rates {
+    pub(super) fn new(schedule: &Schedule, pace: Pace, duration: Duration) -> Self {
+        let [packets_per_second, bits_per_second] = achieved(schedule.tally, pace, duration);
+        let asked = Asked::new(schedule.goal, pace);
+        let reached = |asked: Option<f64>, achieved: Option<f64>| Some(achieved? >= REACHED * asked?);
+        let rate_reached = reached(asked.packets_per_second, packets_per_second)
+            .or_else(|| reached(asked.bits_per_second, bits_per_second));
+        let behind_seconds = schedule.pacer.given_up_ns() as f64 / 1e9;
+        Self { packets_per_second, bits_per_second, asked, rate_reached, behind_seconds }
+    }
+
+    /// Whether less than that was handed over, or more slowly.
+    pub(super) fn are_missed(&self, packets: u64) -> bool {
+        let too_few = self.asked.packets.is_some_and(|asked| packets < asked);
+        too_few || self.asked.seconds.is_some() && self.rate_reached == Some(false)
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum Ended {
+    Done,
+    Interrupted,
+    /// By a receiver that had enough.
+    ByReceiver,
+    Failed,
+}
+
+impl From<&Run> for Ended {
+    fn from(run: &Run) -> Self {
+        match run {
+            Run { failure: Some(_), .. } => Self::Failed,
+            Run { interrupted: true, .. } => Self::Interrupted,
+            _ => Self::Done,
+        }
+    }
+}
+
+#[derive(Debug, Serialize)]
+pub(super) struct EvidenceRow {
+    pub copies: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cause: Option<String>,
+}
+
+#[derive(Debug, Serialize)]
+pub(super) struct Asked {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub packets: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub seconds: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub packets_per_second: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bits_per_second: Option<f64>,
+}
+
+#[derive(Debug, Serialize)]
+pub(super) struct ReplayRow {
+    pub file: String,
+    pub format: &'static str,
+    /// How often it was sent as a whole.
+    pub rounds: u64,
+    #[serde(skip)]
+    forever: bool,
+    /// Packets cut by the recording's snap length, which are sent as they are in the file.
+    pub cut: u64,
+}
+
+#[derive(Debug, Serialize)]
+pub(super) struct BalanceRow {
+    total: u32,
+    free: u64,
+    yours: i64,
+    lent_rx: u64,
+    lent_tx: u64,
+    retired: u32,
+    whole: bool,
+    #[serde(skip)]
+    pub words: String,
+}
+
+impl From<Balance> for BalanceRow {
+    fn from(balance: Balance) -> Self {
+        let Balance { total, free, yours, lent_rx, lent_tx, retired, .. } = balance;
+        let (whole, words) = (balance.is_whole(), balance.to_string());
+        Self { total, free, yours, lent_rx, lent_tx, retired, whole, words }
+    }
+}
+
+impl EvidenceRow {
+    fn unknown(cause: &str) -> Self {
+        Self { copies: "unknown", cause: Some(cause.into()) }
+    }
+
+    fn of(evidence: Evidence) -> Self {
+        match evidence {
+            Evidence::ZeroCopy => Self { copies: "zero-copy", cause: None },
+            Evidence::Copied(cause) => Self { copies: "copied", cause: Some(cause.to_string()) },
+            _ => Self { copies: "unknown", cause: None },
+        }
+    }
+}
+
+impl Asked {
+    fn new(goal: Goal, pace: Pace) -> Self {
+        let (packets_per_second, bits_per_second) = match pace {
+            Pace::Rate(Rate::Packets(rate)) => (Some(rate), None),
+            Pace::Rate(Rate::Bits(rate)) => (None, Some(rate)),
+            Pace::FlatOut | Pace::Recorded { .. } => (None, None),
+        };
+        let seconds = goal.duration.as_ref().map(Duration::as_secs_f64);
+        Self { packets: goal.packets, seconds, packets_per_second, bits_per_second }
+    }
+}
+
+impl Summary {
+    /// Of packets sent through a port, which was drained.
+    pub(super) fn of_port<S: Source>(interface: &str, belt: &mut Conveyor<S>, pace: Pace, run: &Run) -> Self {
+        let queue = belt.queue();
+        let mut summary = Self::new(interface, &queue.schedule, pace, run);
+        let port = belt.port();
+        summary.queue = Some(port.queue());
+        summary.mode = port.mode().to_string();
+        summary.report = port.explain().to_string().lines().map(|line| line.trim().to_owned()).collect();
+        summary.evidence = EvidenceRow::of(port.explain().evidence);
+        summary.dropped = dropped(port);
+        summary.balance = Some(port.balance().into());
+        let unfinished = port.sender().in_flight();
+        // Which packets the frames are of is known only where each packet is one.
+        summary.completed = match unfinished {
+            0 => Some(summary.packets),
+            frames => (belt.queue().schedule.tally.frames == summary.packets)
+                .then(|| summary.packets.saturating_sub(frames as u64)),
+        };
+        summary
+    }
+
+    /// Of packets made by the kernel, which tells nothing more of them.
+    pub(super) fn of_kernel(interface: &str, belt: &KernelBelt, pace: Pace, run: &Run) -> Self {
+        let queue = belt.queue();
+        Self::new(interface, &queue.schedule, pace, run)
+    }
+
+    fn new(interface: &str, schedule: &Schedule, pace: Pace, run: &Run) -> Self {
+        let tally = schedule.tally;
+        let not_sent = [("too_long", tally.too_long), ("too_short", tally.too_short)];
+        Self {
+            schema: SCHEMA,
+            interface: interface.into(),
+            queue: None,
+            mode: "kernel generator".into(),
+            report: Vec::new(),
+            evidence: EvidenceRow::unknown(kernel::CAUSE),
+            ended: run.into(),
+            packets: tally.packets,
+            bytes: tally.bytes,
+            completed: None,
+            seconds: run.duration.as_secs_f64(),
+            rates: Rates::new(schedule, pace, run.duration),
+            not_sent: not_sent.map(|(cause, count)| (cause.to_owned(), count)).into(),
+            dropped: Counts::new(),
+            interface_counters: Counts::new(),
+            replay: None,
+            balance: None,
+        }
+    }
+
+    pub(super) fn add_replay(&mut self, replay: &mut Replay) {
+        self.replay = Some(ReplayRow {
+            file: replay.path().display().to_string(),
+            format: replay.format(),
+            rounds: replay.rounds_done(),
+            forever: replay.is_forever(),
+            cut: replay.cut(),
+        });
+    }
+
+    /// For packets of which nobody tells what became of them: those that the interface does not count as sent are lost, and
+    /// there may be more if others sent, too.
+    pub(super) fn add_missing(&mut self, counted: u64) {
+        self.dropped.insert("not_taken".into(), self.packets.saturating_sub(counted));
+    }
+
+    /// What the interface counted meanwhile, on its way out.
+    pub(super) fn add_interface(&mut self, counted: &LinkCounters) {
+        self.interface_counters =
+            counts(counted.counters().filter(|counter| counter.name.starts_with("tx_")));
+    }
+
+    /// Negative if fewer packets were sent than asked for.
+    pub(super) fn outcome(&self) -> Outcome {
+        let asked = &self.rates.asked;
+        let finite = asked.packets.is_some()
+            || asked.seconds.is_some()
+            || self.replay.as_ref().is_some_and(|replay| !replay.forever);
+        let cut_short = self.ended == Ended::Interrupted && finite;
+        let missed = self.rates.are_missed(self.packets);
+        let unfinished = self.balance.is_some() && self.completed != Some(self.packets);
+        let lost = self.not_sent.values().chain(self.dropped.values()).any(|&count| count > 0);
+        if cut_short || missed || unfinished || lost { Outcome::Negative } else { Outcome::Positive }
+    }
+}
+
+/// Packets and bits a second. On a schedule, the time from the first packet to the last is that of all gaps, one fewer than packets.
+fn achieved(tally: Tally, pace: Pace, duration: Duration) -> [Option<f64>; 2] {
+    let (packets, bytes) = match pace {
+        Pace::Rate(_) | Pace::Recorded { .. } => {
+            (tally.packets.saturating_sub(1), tally.bytes - tally.last_bytes)
+        }
+        Pace::FlatOut => (tally.packets, tally.bytes),
+    };
+    let seconds = duration.as_secs_f64();
+    let a_second = |count: u64| (packets > 0 && seconds > 0.0).then(|| count as f64 / seconds);
+    [a_second(packets), a_second(8 * bytes)]
+}
+
+/// What is counted as lost after it was handed over.
+fn dropped(port: &mut Port) -> Counts {
+    let stats = port.sender().stats().unwrap_or_default();
+    counts(stats.counters().iter().filter(|counter| counter.name != "tx_ring_empty_descs").cloned())
+}
+
+fn counts(counters: impl Iterator<Item = Counter>) -> Counts {
+    counters.map(|counter| (counter.name.into_owned(), counter.value)).collect()
+}

@@ -1,0 +1,130 @@
+//! One connection, and how bytes get into it.
+
+use std::fs::File;
+use std::io;
+use std::net::TcpStream;
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use nocopy::Ledger;
+use nocopy::pool::{Buffer, Pool};
+use nocopy::tcp::{Method, OpenError, Published, Sender, Stream};
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, recv};
+
+use crate::send::pause;
+
+/// The longest wait for the other end to take something: after it the user may want the end.
+const WAIT: Duration = Duration::from_millis(50);
+
+/// So much is handed over at a time, unless there is a reason to do it before.
+const BATCH_BYTES: u64 = 256 << 10;
+
+/// Memory of a connection for what is on its way, and the least and most buffers it is.
+const POOL_BYTES: usize = 4 << 20;
+const BUFFERS_MIN: usize = 4;
+const BUFFERS_MAX: usize = 64;
+
+#[derive(Debug)]
+pub(super) struct Carrier {
+    socket: Stream,
+}
+
+/// What a carrier did.
+#[derive(Debug)]
+pub(super) struct Account {
+    /// Which ways were taken, and why, in lines.
+    pub report: Vec<String>,
+    pub ledger: Ledger,
+}
+
+impl Carrier {
+    /// Takes over a connection that nobody else has, for pieces up to that length; by the method given, or as it measures best.
+    pub(super) fn new(
+        stream: TcpStream,
+        method: Option<Method>,
+        piece_bytes: usize,
+    ) -> Result<Self, OpenError> {
+        let buffers = (POOL_BYTES / piece_bytes.max(1)).clamp(BUFFERS_MIN, BUFFERS_MAX);
+        let pool = Pool::new(buffers as u32, piece_bytes).map_err(OpenError::Memory)?;
+        let mut builder = Stream::builder().send_pool(&pool);
+        if let Some(method) = method {
+            builder = builder.method(method);
+        }
+        // SAFETY: made by `connect`, for the lane that has this; nobody else has a descriptor.
+        #[allow(unsafe_code)]
+        let socket = unsafe { builder.wrap_unshared(stream)? };
+        Ok(Self { socket })
+    }
+
+    /// A buffer to be written and [sent](Self::send); none while all are on their way.
+    pub(super) fn buffer(&mut self) -> io::Result<Option<Buffer>> {
+        self.socket.sender().wait_buffer(WAIT)
+    }
+
+    pub(super) fn recycle(&mut self, buffer: Buffer) {
+        self.socket.sender().recycle(buffer);
+    }
+
+    pub(super) fn send(&mut self, buffer: Buffer) -> io::Result<()> {
+        let sender = self.socket.sender();
+        sender.send(buffer).map_err(|rejected| rejected.reason)?;
+        if sender.queued_bytes() >= BATCH_BYTES {
+            sender.try_flush()?;
+        }
+        Ok(())
+    }
+
+    /// Sends published bytes by reference.
+    pub(super) fn refer_published(&mut self, bytes: &Published, range: Range<u64>) -> io::Result<()> {
+        self.socket.sender().send_published(bytes, range)?;
+        Ok(())
+    }
+
+    /// Sends a range of a file so.
+    pub(super) fn refer_file(&mut self, file: &Arc<File>, range: Range<u64>) -> io::Result<()> {
+        let queued = self.socket.sender().send_file(Arc::clone(file), range);
+        queued.map_err(|error| io::Error::new(io::ErrorKind::UnexpectedEof, error))?;
+        Ok(())
+    }
+
+    /// Hands over what is queued, perhaps after waiting for the other end to take some. `false`: it has not taken all yet.
+    /// [`io::ErrorKind::UnexpectedEof`]: the file became shorter.
+    pub(super) fn advance(&mut self) -> io::Result<bool> {
+        self.socket.sender().flush_timeout(WAIT)
+    }
+
+    /// Bytes that were given to it, and that the kernel did not take.
+    pub(super) fn queued_bytes(&mut self) -> u64 {
+        self.socket.sender().queued_bytes()
+    }
+
+    /// Tells the other end that nothing more comes.
+    pub(super) fn finish(&mut self) -> io::Result<()> {
+        self.socket.sender().finish()
+    }
+
+    /// Waits until the other end has closed too, or has had time to: who closes a connection on which something has come, which nobody
+    /// reads, breaks it.
+    pub(super) fn hear_out(&self, patience: Duration) {
+        let start = Instant::now();
+        let mut buffer = [0; 4096];
+        while start.elapsed() < patience {
+            match recv(&self.socket, &mut buffer, RecvFlags::DONTWAIT) {
+                Ok((_, 1..)) | Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => pause::for_input(),
+                Ok((_, 0)) | Err(_) => return,
+            }
+        }
+    }
+
+    /// What it did, once the other end has acknowledged it or was given the time to.
+    pub(super) fn account(&mut self, patience: Duration) -> Account {
+        let sender: &mut Sender = self.socket.sender();
+        // What is wrong with the connection was told before.
+        let _ = sender.drain(patience);
+        let lines = |said: String| said.lines().map(|line| line.trim().to_owned()).collect::<Vec<_>>();
+        Account { report: lines(sender.explain().to_string()), ledger: sender.ledger() }
+    }
+}

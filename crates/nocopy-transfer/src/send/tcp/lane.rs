@@ -1,0 +1,306 @@
+//! One stream: pieces of what is to be sent, each when it is due, into one connection.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use nocopy::tcp::Published;
+
+use super::Error;
+use super::carrier::{Account, Carrier};
+use crate::Failure;
+use crate::send::input::Input;
+use crate::send::pattern::Pattern;
+use crate::send::queue::{Schedule, Step};
+use crate::send::{PATIENCE, pause};
+use crate::transfer::stream::Count;
+
+/// What a stream carries.
+#[derive(Debug)]
+pub(super) enum Content {
+    /// Pieces by their number.
+    Pattern(Arc<Pattern>),
+    /// The same, by reference to the pages it was published in.
+    Published(Arc<Pattern>, Published),
+    File(Arc<File>, FileWay),
+    Input(Input),
+}
+
+/// How a file gets into the connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum FileWay {
+    /// Read into a buffer.
+    Read,
+    /// By reference to its pages.
+    Refer,
+}
+
+/// Of one stream.
+#[derive(Debug)]
+pub(super) struct Lane {
+    pub number: u32,
+    pub content: Content,
+    /// For messages about it.
+    pub path: PathBuf,
+    /// Where its bytes are in the whole, if it has an end.
+    pub range: Option<Range<u64>>,
+    pub piece_bytes: usize,
+    /// Number of the next piece, and how far it is to the one after that.
+    pub piece: u64,
+    pub pieces_apart: u64,
+    pub schedule: Schedule,
+    pub count: Count,
+    pub carrier: Carrier,
+    /// What was read of a file only to be summed up.
+    pub read: Vec<u8>,
+}
+
+/// What became of a piece that was to be taken.
+enum Taken {
+    Piece(usize),
+    /// All memory is on its way.
+    NoRoom,
+    /// There is nothing to be sent yet.
+    Nothing,
+    /// There is nothing any more.
+    End,
+}
+
+/// What those see who wait for it.
+#[derive(Debug, Default)]
+pub(super) struct Progress {
+    pub stop: AtomicBool,
+    /// The other end reads no more: what is left is not worth a wait.
+    pub is_in_vain: AtomicBool,
+    pub bytes: AtomicU64,
+}
+
+/// How a stream went.
+#[derive(Debug)]
+pub(super) struct LaneEnd {
+    pub number: u32,
+    pub offset: Option<u64>,
+    pub count: Count,
+    pub schedule: Schedule,
+    /// Until the last piece was handed over.
+    pub duration: Duration,
+    /// Once [it is closed](Self::close).
+    pub account: Option<Account>,
+    pub break_off: Option<io::Error>,
+    pub failure: Option<Failure>,
+    /// The connection, which stays open until all is over.
+    pub carrier: Carrier,
+}
+
+impl LaneEnd {
+    /// Lets go of the connection, when nothing is to be said about it any more.
+    pub(super) fn close(&mut self, patience: Duration) {
+        self.account = Some(self.carrier.account(patience));
+    }
+}
+
+/// Why a stream does not go on.
+enum Stop {
+    /// The other end does not take it.
+    Connection(io::Error),
+    Failure(Failure),
+}
+
+impl Lane {
+    /// Sends until all was sent, or it is to stop.
+    pub(super) fn run(mut self, start: Instant, progress: &Progress) -> LaneEnd {
+        let mut duration = Duration::ZERO;
+        let sent = self.send_all(start, progress, &mut duration);
+        let (break_off, failure) = match sent.and_then(|()| self.finish(start, progress, &mut duration)) {
+            Ok(()) => (None, None),
+            Err(Stop::Connection(error)) => (Some(error), None),
+            Err(Stop::Failure(failure)) => {
+                // The receiver need not wait for what nobody can read.
+                let _ = self.finish(start, progress, &mut duration);
+                (None, Some(failure))
+            }
+        };
+        self.take_back();
+        LaneEnd {
+            number: self.number,
+            offset: self.range.as_ref().map(|range| range.start),
+            count: self.count,
+            schedule: self.schedule,
+            duration,
+            account: None,
+            break_off,
+            failure,
+            carrier: self.carrier,
+        }
+    }
+
+    /// Counts only what the kernel took, where it did not take all.
+    fn take_back(&mut self) {
+        let unsent = self.carrier.queued_bytes().min(self.count.bytes);
+        if unsent > 0 {
+            // The sum is that of more than was sent.
+            self.count = Count { bytes: self.count.bytes - unsent, crc32c: None };
+            self.schedule.tally.bytes = self.count.bytes;
+        }
+    }
+
+    fn send_all(&mut self, start: Instant, progress: &Progress, duration: &mut Duration) -> Result<(), Stop> {
+        let mut now = start.elapsed();
+        // Relaxed: it says nothing about other memory.
+        while !progress.stop.load(Ordering::Relaxed) {
+            let before = self.count.bytes;
+            let step = self.step(now.as_nanos() as u64)?; // ns of 584 years
+            now = start.elapsed();
+            if self.count.bytes > before {
+                *duration = now;
+                progress.bytes.fetch_add(self.count.bytes - before, Ordering::Relaxed);
+            }
+            if step == Step::Sent {
+                continue;
+            }
+            // Nothing is kept back while others are waited for.
+            if !self.carrier.advance().map_err(|error| self.stop(error))? {
+                now = start.elapsed();
+                continue;
+            }
+            match step {
+                // Room is waited for by the carrier.
+                Step::Sent | Step::NoRoom => {}
+                Step::Early { due_ns } => pause::toward(start + Duration::from_nanos(due_ns)),
+                Step::Bunch => pause::for_a_bunch(),
+                Step::Silence => pause::for_input(),
+                Step::Done => return Ok(()),
+            }
+            now = start.elapsed();
+        }
+        Ok(())
+    }
+
+    /// Hands over what is left, unless the other end does not take it, and then says that it was all.
+    fn finish(&mut self, start: Instant, progress: &Progress, duration: &mut Duration) -> Result<(), Stop> {
+        let asked = Instant::now();
+        while !self.carrier.advance().map_err(Stop::Connection)? {
+            // Relaxed: as above.
+            if asked.elapsed() > PATIENCE || progress.is_in_vain.load(Ordering::Relaxed) {
+                return Err(Stop::Connection(io::ErrorKind::TimedOut.into()));
+            }
+            *duration = start.elapsed();
+        }
+        self.carrier.finish().map_err(Stop::Connection)
+    }
+
+    fn step(&mut self, now_ns: u64) -> Result<Step, Stop> {
+        let bytes = match &self.range {
+            Some(range) => (range.end - range.start - self.count.bytes).min(self.piece_bytes as u64) as usize,
+            None => self.piece_bytes,
+        };
+        if bytes == 0 {
+            return Ok(Step::Done);
+        }
+        if let Some(step) = self.schedule.reason_to_stop(0, now_ns) {
+            return Ok(step);
+        }
+        let taken = self.take(bytes)?;
+        match taken {
+            Taken::Piece(bytes) => self.schedule.sent(bytes, 1),
+            Taken::End => return Ok(Step::Done),
+            Taken::NoRoom | Taken::Nothing if self.schedule.is_late(now_ns) => return Ok(Step::Done),
+            Taken::NoRoom => return Ok(Step::NoRoom),
+            Taken::Nothing => return Ok(Step::Silence),
+        }
+        self.piece += self.pieces_apart;
+        Ok(Step::Sent)
+    }
+
+    /// Takes the next piece, of so many bytes at most, counts it, and queues it.
+    fn take(&mut self, bytes: usize) -> Result<Taken, Stop> {
+        let offset = self.range.as_ref().map_or(0, |range| range.start) + self.count.bytes;
+        match &self.content {
+            Content::File(file, FileWay::Refer) => {
+                let file = Arc::clone(file);
+                return self.refer_file(&file, offset, bytes);
+            }
+            Content::Published(pattern, published) => {
+                let (range, published) = (pattern.range(bytes, self.piece), published.clone());
+                return self.refer_published(&published, range);
+            }
+            _ => {}
+        }
+        let Some(mut buffer) = self.carrier.buffer().map_err(|error| self.stop(error))? else {
+            return Ok(Taken::NoRoom);
+        };
+        buffer.resize(bytes);
+        let room = buffer.as_mut().unwrap_or_default();
+        let read = match &mut self.content {
+            Content::Pattern(pattern) | Content::Published(pattern, _) => {
+                pattern.write(room, self.piece);
+                Ok(bytes)
+            }
+            Content::File(file, _) => file.read_at(room, offset),
+            Content::Input(input) => input.read(room),
+        };
+        match read {
+            Ok(bytes @ 1..) => {
+                self.count.add(&room[..bytes]);
+                buffer.resize(bytes);
+                self.carrier.send(buffer).map_err(|error| self.stop(error))?;
+                return Ok(Taken::Piece(bytes));
+            }
+            Ok(0) => self.carrier.recycle(buffer),
+            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {
+                self.carrier.recycle(buffer);
+                return Ok(Taken::Nothing);
+            }
+            Err(error) => return Err(self.unreadable(error)),
+        }
+        Ok(Taken::End)
+    }
+
+    /// Gives a range of a file, and sums it up where that is wanted: by reading it, which the connection does not.
+    fn refer_file(&mut self, file: &Arc<File>, offset: u64, bytes: usize) -> Result<Taken, Stop> {
+        if !self.carrier.advance().map_err(|error| self.stop(error))? {
+            return Ok(Taken::NoRoom);
+        }
+        if self.count.crc32c.is_some() {
+            self.read.resize(bytes, 0);
+            file.read_exact_at(&mut self.read, offset).map_err(|error| self.unreadable(error))?;
+        }
+        let referred = self.carrier.refer_file(file, offset..offset + bytes as u64);
+        referred.map_err(|error| self.stop(error))?;
+        match self.count.crc32c {
+            Some(_) => self.count.add(&self.read),
+            None => self.count.bytes += bytes as u64,
+        }
+        self.carrier.advance().map_err(|error| self.stop(error))?;
+        Ok(Taken::Piece(bytes))
+    }
+
+    fn refer_published(&mut self, published: &Published, range: Range<usize>) -> Result<Taken, Stop> {
+        if !self.carrier.advance().map_err(|error| self.stop(error))? {
+            return Ok(Taken::NoRoom);
+        }
+        let referred = self.carrier.refer_published(published, range.start as u64..range.end as u64);
+        referred.map_err(|error| self.stop(error))?;
+        self.count.add(&published[range.clone()]);
+        self.carrier.advance().map_err(|error| self.stop(error))?;
+        Ok(Taken::Piece(range.len()))
+    }
+
+    /// What it means that the kernel did not take a piece.
+    fn stop(&self, error: io::Error) -> Stop {
+        match error.kind() {
+            // Not the connection, but the file that lies behind it.
+            io::ErrorKind::UnexpectedEof => self.unreadable(error),
+            _ => Stop::Connection(error),
+        }
+    }
+
+    fn unreadable(&self, source: io::Error) -> Stop {
+        Stop::Failure(Error::Input { path: self.path.clone(), source }.into())
+    }
+}

@@ -1,0 +1,250 @@
+//! `nocopy send tcp://HOST:PORT`: a stream to a host, by one connection or several, and what its receiver says of it.
+
+mod carrier;
+mod connect;
+mod error;
+mod lane;
+mod line;
+mod plan;
+mod summary;
+
+use std::io::{self, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::atomic::Ordering;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::PATIENCE;
+use crate::arguments::SendArguments;
+use crate::endpoint::Endpoint;
+use crate::transfer::stream::{Asking, Count, Head, Standing};
+use crate::{Failure, processor};
+use carrier::Carrier;
+pub use error::Error;
+use lane::{Lane, LaneEnd, Progress};
+use line::Line;
+use nocopy_report::Interrupt;
+use nocopy_report::live::LiveLine;
+use nocopy_report::quantity::short;
+use nocopy_report::{Outcome, capability, print};
+use plan::Plan;
+use summary::{Ended, Summary};
+
+/// How long to wait for streams before looking around.
+const LOOK_INTERVAL: Duration = Duration::from_millis(10);
+
+pub(super) fn run(
+    target: &Endpoint,
+    arguments: &SendArguments,
+    interrupt: Interrupt,
+) -> Result<Outcome, Failure> {
+    // Files are opened with all that whoever started this may read.
+    let plan = Plan::new(arguments)?;
+    capability::drop_all_but(plan.needs())?;
+    let to = target
+        .resolve(arguments.family())
+        .map_err(|source| Error::Resolve { target: target.clone(), source })?;
+    let mut transmission = Transmission { arguments, to, plan, interrupt, line: None };
+    let lanes = transmission.open()?;
+    capability::drop_all_but(capability::NONE)?;
+    let start = processor::Start::now();
+    let (mut ends, ended) = match lanes {
+        Some(lanes) => transmission.send(lanes),
+        None => (Vec::new(), Ended::Interrupted),
+    };
+    let failure = ends.iter_mut().find_map(|end| end.failure.take());
+    let summary = transmission.summary(target, &ends, ended, start);
+    report(&summary, arguments.json, failure)
+}
+
+struct Transmission<'a> {
+    arguments: &'a SendArguments,
+    to: SocketAddr,
+    plan: Plan,
+    interrupt: Interrupt,
+    /// None where nobody answers.
+    line: Option<Line>,
+}
+
+impl Transmission<'_> {
+    /// Gets all connections ready. `None`: the user has had enough of that.
+    fn open(&mut self) -> Result<Option<Vec<Lane>>, Error> {
+        if let Some(name) = &self.arguments.stream.congestion {
+            connect::check_congestion(name, self.to)?;
+        }
+        let run = super::run_number().map_err(Error::Random)?;
+        if !self.arguments.host.raw {
+            let Some(stream) = self.connect()? else { return Ok(None) };
+            let patience = self.arguments.host.patience();
+            let asking =
+                Asking::new(run, self.plan.streams(), self.plan.total, self.arguments.host.verify, patience);
+            let line = Line::new(stream, self.to, asking).map_err(self.unprepared())?;
+            if !self.line.insert(line).begin(&self.interrupt)? {
+                return Ok(None);
+            }
+        }
+        (0..self.plan.streams()).map(|number| self.open_lane(run, number)).collect()
+    }
+
+    fn connect(&self) -> Result<Option<TcpStream>, Error> {
+        let congestion = self.arguments.stream.congestion.as_deref();
+        connect::connect(self.to, self.arguments.host.patience(), congestion, &self.interrupt)
+    }
+
+    fn unprepared(&self) -> impl Fn(io::Error) -> Error + use<> {
+        let to = self.to;
+        move |source| Error::Prepare { to, source }
+    }
+
+    fn open_lane(&mut self, run: u64, number: u32) -> Result<Option<Lane>, Error> {
+        let Some(mut stream) = self.connect()? else { return Ok(None) };
+        let range = self.plan.ranges[number as usize].clone();
+        if self.line.is_some() {
+            let (offset, length) = match &range {
+                Some(range) => (range.start, Some(range.end - range.start)),
+                None => (0, None),
+            };
+            let head = Head { run, number, streams: self.plan.streams(), offset, length };
+            // So few bytes always have room in the kernel.
+            stream.write_all(&head.emit()).map_err(|source| Error::Broken { to: self.to, source })?;
+        }
+        let piece_bytes = self.plan.piece_bytes as usize;
+        let (piece, pieces_apart) = self.plan.pieces(number);
+        Ok(Some(Lane {
+            number,
+            content: self.plan.content(),
+            path: self.plan.path(),
+            range,
+            piece_bytes,
+            piece,
+            pieces_apart,
+            schedule: self.plan.schedule(),
+            count: Count::nothing(self.has_checksums()),
+            carrier: Carrier::new(stream, self.plan.method, piece_bytes)
+                .map_err(|source| Error::Open { to: self.to, source })?,
+            read: Vec::new(),
+        }))
+    }
+
+    fn has_checksums(&self) -> bool {
+        self.line.as_ref().is_some_and(Line::has_checksums)
+    }
+
+    /// Sends by all streams at once, and waits until it is known what arrived.
+    fn send(&mut self, lanes: Vec<Lane>) -> (Vec<LaneEnd>, Ended) {
+        let progress = Progress::default();
+        let start = Instant::now();
+        let (mut ends, reason) = thread::scope(|scope| {
+            let progress = &progress;
+            let spawn = |lane: Lane| scope.spawn(move || lane.run(start, progress));
+            let running: Vec<_> = lanes.into_iter().map(spawn).collect();
+            let reason = self.watch(progress, || running.iter().all(thread::ScopedJoinHandle::is_finished));
+            let ends = running.into_iter().map(|lane| match lane.join() {
+                Ok(end) => end,
+                Err(panic) => std::panic::resume_unwind(panic),
+            });
+            (ends.collect::<Vec<_>>(), reason)
+        });
+        let ended = match reason {
+            _ if ends.iter().any(|end| end.failure.is_some()) => Ended::Failed,
+            Some(ended) => ended,
+            None => Ended::Done,
+        };
+        let ended = self.settle(ended, &mut ends);
+        (ends, ended)
+    }
+
+    /// Waits for all streams, and tells them to stop if there is a reason to, which it returns.
+    fn watch(&mut self, progress: &Progress, are_done: impl Fn() -> bool) -> Option<Ended> {
+        let mut live = Live::new();
+        let mut reason = None;
+        while !are_done() {
+            let bytes = progress.bytes.load(Ordering::Relaxed);
+            match &mut self.line {
+                Some(line) => line.talk(bytes),
+                None => thread::sleep(LOOK_INTERVAL),
+            }
+            live.update(bytes);
+            let standing = self.line.as_ref().map_or(Standing::Running, Line::standing);
+            let now = match standing {
+                Standing::EndedEarly => Some(Ended::ByReceiver),
+                Standing::Running if self.interrupt.came() => Some(Ended::Interrupted),
+                Standing::Running => None,
+                _ => Some(Ended::BrokenOff),
+            };
+            if now.is_some() {
+                let is_in_vain = now != Some(Ended::Interrupted);
+                progress.is_in_vain.store(is_in_vain, Ordering::Relaxed);
+                progress.stop.store(true, Ordering::Relaxed);
+                reason = reason.or(now);
+            }
+        }
+        reason
+    }
+
+    /// What is still to be said when no stream goes on.
+    fn settle(&mut self, mut ended: Ended, ends: &mut [LaneEnd]) -> Ended {
+        let is_broken = ends.iter().any(|end| end.break_off.is_some());
+        match &mut self.line {
+            Some(line) => {
+                if is_broken {
+                    line.hear_out();
+                }
+                let sent = ends.iter().map(|end| end.count);
+                let sent = sent.reduce(Count::then).unwrap_or_default();
+                match line.standing() {
+                    Standing::EndedEarly => {
+                        ended = if ended == Ended::Done { Ended::ByReceiver } else { ended };
+                        line.finish(sent, &self.interrupt);
+                    }
+                    // A stream that could not go on, with a receiver that is there and goes on.
+                    Standing::Running if is_broken => ended = ended.but(Ended::BrokenOff),
+                    Standing::Running => line.finish(sent, &self.interrupt),
+                    _ => ended = ended.but(Ended::BrokenOff),
+                }
+                if !matches!(line.standing(), Standing::Agreed) {
+                    ended = ended.but(Ended::BrokenOff);
+                }
+            }
+            None if is_broken => ended = ended.but(Ended::BrokenOff),
+            None => ends.iter().for_each(|end| end.carrier.hear_out(PATIENCE)),
+        }
+        let start = Instant::now();
+        ends.iter_mut().for_each(|end| end.close(PATIENCE.saturating_sub(start.elapsed()))); // together
+        ended
+    }
+
+    fn summary(&self, target: &Endpoint, ends: &[LaneEnd], ended: Ended, start: processor::Start) -> Summary {
+        let standing = self.line.as_ref().map(Line::standing);
+        let findings = self.line.as_ref().map(Line::findings);
+        Summary::new(self.arguments, (target, self.to), &self.plan, ends, ended, standing)
+            .with_findings(findings, self.has_checksums())
+            .with_use(start)
+    }
+}
+
+/// What the user sees meanwhile.
+struct Live {
+    line: LiveLine,
+    bytes: u64,
+}
+
+impl Live {
+    fn new() -> Self {
+        Self { line: LiveLine::default(), bytes: 0 }
+    }
+
+    fn update(&mut self, sent_bytes: u64) {
+        let Self { line, bytes } = self;
+        line.update(Instant::now(), |since| {
+            let rate = short(8.0 * (sent_bytes - *bytes) as f64 / since.as_secs_f64());
+            *bytes = sent_bytes;
+            format!("{}B handed over, {rate}bit/s", short(sent_bytes as f64))
+        });
+    }
+}
+
+fn report(summary: &Summary, json: bool, failure: Option<Failure>) -> Result<Outcome, Failure> {
+    let text = if json { summary.json() } else { summary.table() };
+    print::summary(&text, false, failure, summary.outcome())
+}

@@ -1,0 +1,254 @@
+//! What is to be sent, and by which streams: decided and opened before anybody is disturbed.
+
+use std::fs::File;
+use std::io;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use nocopy::tcp::{Method, Published};
+use rustix::thread::CapabilitySet;
+
+use super::Error;
+use super::lane::{Content, FileWay};
+use crate::Failure;
+use crate::arguments::{HostArguments, MethodName, SendArguments};
+use crate::send::input::Input;
+use crate::send::pacer::Pace;
+use crate::send::pattern::Pattern;
+use crate::send::queue::{Goal, Schedule};
+use crate::transfer::stream::cut;
+use nocopy_report::capability;
+use nocopy_report::quantity::Rate;
+
+/// Pieces unless told: small enough to stay in the processor's cache until they are used again. And at most.
+const PIECE_BYTES: u64 = 64 << 10;
+
+/// Pieces of a file that goes by reference.
+const REFERRED_BYTES: u64 = 1 << 20;
+
+const PIECE_BYTES_MAX: u64 = 64 << 20;
+
+/// With a rate, pieces are so small that so many go in a second, but not smaller than a packet carries.
+const PIECES_A_SECOND: f64 = 100.0;
+const PIECE_BYTES_MIN: u64 = 1400;
+
+#[derive(Debug)]
+pub(super) struct Plan {
+    source: Source,
+    /// For messages about it.
+    path: PathBuf,
+    pub piece_bytes: u64,
+    /// One for each stream, as far as it is known where they end.
+    pub ranges: Vec<Option<Range<u64>>>,
+    /// Of these together.
+    pub total: Option<u64>,
+    pub pace: Pace,
+    pub goal: Goal,
+    /// Whether there is an end besides that of a count: a time, or that of a stream.
+    pub has_end: bool,
+    /// For what lies in buffers; none: as it measures best.
+    pub method: Option<Method>,
+}
+
+#[derive(Debug)]
+enum Source {
+    Pattern(Arc<Pattern>),
+    Published(Arc<Pattern>, Published),
+    File(Arc<File>, FileWay),
+    /// Until it has gone to its stream.
+    Input(Option<Input>),
+}
+
+impl Plan {
+    pub(super) fn new(arguments: &SendArguments) -> Result<Self, Failure> {
+        let pace = arguments.rate.map_or(Pace::FlatOut, Pace::Rate);
+        let method = method(arguments.host.method)?;
+        let piece_bytes = piece_bytes(arguments)?;
+        let (source, path) = open(&arguments.host, piece_bytes)?;
+        let streams = arguments.stream.streams;
+        if streams > 1 && (arguments.host.raw || matches!(source, Source::Input(_))) {
+            return Err(ONE_STREAM);
+        }
+        let counted = arguments.count.map(|count| count.saturating_mul(piece_bytes).min(BYTES_MAX));
+        let total = match &source {
+            Source::Pattern(_) | Source::Published(..) => counted,
+            Source::File(file, _) => {
+                let length =
+                    file.metadata().map_err(|source| Error::Input { path: path.clone(), source })?.len();
+                Some(counted.map_or(length, |counted| counted.min(length)))
+            }
+            Source::Input(_) => None,
+        };
+        let ranges = match total {
+            Some(total) => cut(total, piece_bytes, streams).into_iter().map(Some).collect(),
+            None => vec![None; streams as usize],
+        };
+        let has_end =
+            arguments.duration.is_some() || !matches!(source, Source::Pattern(_) | Source::Published(..));
+        Ok(Self {
+            source,
+            path,
+            piece_bytes,
+            ranges,
+            total,
+            pace,
+            goal: Goal::of(arguments),
+            has_end,
+            method,
+        })
+    }
+
+    /// What opening takes: memory that a ring registers is beyond the limit for all with `CAP_IPC_LOCK` only.
+    pub(super) fn needs(&self) -> CapabilitySet {
+        if self.method.is_some() { CapabilitySet::IPC_LOCK } else { capability::NONE }
+    }
+
+    pub(super) fn streams(&self) -> u32 {
+        self.ranges.len() as u32 // from 1 to 64
+    }
+
+    pub(super) fn path(&self) -> PathBuf {
+        self.path.clone()
+    }
+
+    /// What one of the streams carries.
+    pub(super) fn content(&mut self) -> Content {
+        match &mut self.source {
+            Source::Pattern(pattern) => Content::Pattern(Arc::clone(pattern)),
+            Source::Published(pattern, published) => {
+                Content::Published(Arc::clone(pattern), published.clone())
+            }
+            Source::File(file, way) => Content::File(Arc::clone(file), *way),
+            Source::Input(input) => match input.take() {
+                Some(input) => Content::Input(input),
+                None => unreachable!("an input has one stream"),
+            },
+        }
+    }
+
+    /// The number of a stream's first piece, and how far it is from one to the next.
+    pub(super) fn pieces(&self, number: u32) -> (u64, u64) {
+        match &self.ranges[number as usize] {
+            Some(range) => (range.start / self.piece_bytes, 1),
+            None => (u64::from(number), u64::from(self.streams())),
+        }
+    }
+
+    /// A stream's part of rate and count.
+    pub(super) fn schedule(&self) -> Schedule {
+        let part = |rate: f64| rate / f64::from(self.streams());
+        let pace = match self.pace {
+            Pace::Rate(Rate::Packets(rate)) => Pace::Rate(Rate::Packets(part(rate))),
+            Pace::Rate(Rate::Bits(rate)) => Pace::Rate(Rate::Bits(part(rate))),
+            other => other,
+        };
+        // Where the bytes are known, they are what is counted.
+        let packets = if self.total.is_some() { None } else { self.goal.packets };
+        Schedule::new(pace, Goal { packets, ..self.goal })
+    }
+}
+
+/// The protocol takes no more (nor does any file).
+const BYTES_MAX: u64 = (1 << 62) - 1;
+
+const ONE_STREAM: Failure = Failure::Needs {
+    option: "--streams",
+    needed: "a file or a pattern, and without --raw",
+    action: "leave it out: a pipe, and another program, have one stream",
+};
+
+const NO_FILE: Failure = Failure::Needs {
+    option: "--method sendfile",
+    needed: "--file FILE, of a file that is no pipe",
+    action: "leave it out",
+};
+
+const ONLY_PATTERN: Failure = Failure::Needs {
+    option: "--method published",
+    needed: "a pattern",
+    action: "leave it out: a file goes by its own pages (sendfile), and what a pipe has is nowhere else",
+};
+
+const ONLY_UDP: Failure = Failure::Needs {
+    option: "this --method",
+    needed: "udp://HOST:PORT",
+    action: "for a stream give --method plain, zerocopy, uring-zerocopy, published or sendfile, or leave it out",
+};
+
+fn method(name: MethodName) -> Result<Option<Method>, Failure> {
+    Ok(match name {
+        MethodName::Auto | MethodName::Sendfile | MethodName::Published => None,
+        MethodName::Plain => Some(Method::Plain),
+        MethodName::Zerocopy => Some(Method::ZeroCopy),
+        MethodName::UringZerocopy => Some(Method::UringZeroCopy),
+        _ => return Err(ONLY_UDP),
+    })
+}
+
+fn piece_bytes(arguments: &SendArguments) -> Result<u64, Error> {
+    let bytes = match (arguments.size, arguments.rate) {
+        (Some(bytes), _) => bytes,
+        (None, Some(Rate::Bits(bits))) => {
+            ((bits / 8.0 / PIECES_A_SECOND) as u64).clamp(PIECE_BYTES_MIN, PIECE_BYTES)
+        }
+        (None, _) if is_referred(&arguments.host) => REFERRED_BYTES,
+        (None, _) => PIECE_BYTES,
+    };
+    match bytes {
+        ..=PIECE_BYTES_MAX => Ok(bytes),
+        _ => Err(Error::Size { bytes, bytes_max: PIECE_BYTES_MAX }),
+    }
+}
+
+/// Whether it is a file that goes by reference, if it is one at all.
+fn is_referred(arguments: &HostArguments) -> bool {
+    arguments.file.is_some() && matches!(arguments.method, MethodName::Auto | MethodName::Sendfile)
+}
+
+fn open(arguments: &HostArguments, piece_bytes: u64) -> Result<(Source, PathBuf), Failure> {
+    let (source, path) = match &arguments.file {
+        Some(path) if path != Path::new("-") => {
+            let failed = |source| Error::Input { path: path.clone(), source };
+            (open_file(path, arguments.method).map_err(failed)?, path.clone())
+        }
+        None if !arguments.stdin => {
+            let pattern = Arc::new(Pattern::new(piece_bytes as usize));
+            let source = match arguments.method {
+                MethodName::Published => {
+                    let published = Published::copy_of(pattern.bytes()).map_err(Error::Publish)?;
+                    Source::Published(pattern, published)
+                }
+                _ => Source::Pattern(pattern),
+            };
+            (source, PathBuf::new())
+        }
+        _ => {
+            let path = PathBuf::from("standard input");
+            let input = Input::of_standard_input();
+            let input = input.map_err(|source| Error::Input { path: path.clone(), source })?;
+            (Source::Input(Some(input)), path)
+        }
+    };
+    match (arguments.method, &source) {
+        (MethodName::Sendfile, Source::File(..)) | (MethodName::Published, Source::Published(..)) => {}
+        (MethodName::Sendfile, _) => return Err(NO_FILE),
+        (MethodName::Published, _) => return Err(ONLY_PATTERN),
+        _ => {}
+    }
+    Ok((source, path))
+}
+
+fn open_file(path: &Path, method: MethodName) -> io::Result<Source> {
+    let input = Input::open_at_once(path)?;
+    Ok(match input.into_file() {
+        Ok(file) => {
+            let way = match method {
+                MethodName::Auto | MethodName::Sendfile => FileWay::Refer,
+                _ => FileWay::Read,
+            };
+            Source::File(Arc::new(file), way)
+        }
+        Err(pipe) => Source::Input(Some(pipe)),
+    })
+}

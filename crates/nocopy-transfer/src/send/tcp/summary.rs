@@ -1,0 +1,264 @@
+//! What came of it, at both ends: the JSON schema `nocopy.send-tcp/1` (docs/send.md). A field that does not apply is absent.
+
+use std::net::SocketAddr;
+
+use comfy_table::{Table, presets};
+use serde::Serialize;
+
+use super::lane::LaneEnd;
+use super::plan::Plan;
+use crate::arguments::SendArguments;
+use crate::endpoint::Endpoint;
+use crate::ledger::LedgerResult;
+use crate::processor::{Start, Use};
+use crate::send::export::table::behind;
+use crate::send::queue::Schedule;
+use crate::send::summary::Rates;
+use crate::transfer::stream::{Count, Findings, Standing};
+use nocopy_report::Outcome;
+use nocopy_report::quantity::short;
+
+/// Changes when a field changes its meaning or goes.
+const SCHEMA: &str = "nocopy.send-tcp/1";
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum Ended {
+    Done,
+    Interrupted,
+    /// By a receiver that had enough.
+    ByReceiver,
+    /// The other end did not go on.
+    BrokenOff,
+    Failed,
+}
+
+impl Ended {
+    /// That, unless this end failed.
+    pub(super) fn but(self, other: Self) -> Self {
+        if self == Self::Failed { self } else { other }
+    }
+}
+
+#[derive(Debug, Serialize)]
+struct StreamRow {
+    number: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    offset: Option<u64>,
+    bytes: u64,
+    /// Until its last piece was handed over.
+    seconds: f64,
+}
+
+#[derive(Debug, Serialize)]
+pub(super) struct Summary {
+    schema: &'static str,
+    target: String,
+    address: SocketAddr,
+    method: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    congestion: Option<String>,
+    /// Which ways were taken, and why, in lines.
+    report: Vec<String>,
+    ended: Ended,
+    /// Why it did not go on.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    why: Option<String>,
+    /// What was to be sent, where that was known from the beginning.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    total: Option<u64>,
+    /// Handed to the kernel.
+    bytes: u64,
+    seconds: f64,
+    #[serde(flatten)]
+    rates: Rates,
+    streams: Vec<StreamRow>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    sent: Option<Count>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    received: Option<Count>,
+    #[serde(rename = "final", skip_serializing_if = "Option::is_none")]
+    is_final: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    missing: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    verified: Option<bool>,
+    evidence: LedgerResult,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    processor: Option<Use>,
+    #[serde(skip)]
+    pieces: u64,
+    #[serde(skip)]
+    has_end: bool,
+    #[serde(skip)]
+    has_checksums: bool,
+    #[serde(skip)]
+    findings: Option<Findings>,
+}
+
+impl Summary {
+    pub(super) fn new(
+        arguments: &SendArguments,
+        (target, address): (&Endpoint, SocketAddr),
+        plan: &Plan,
+        ends: &[LaneEnd],
+        ended: Ended,
+        standing: Option<Standing>,
+    ) -> Self {
+        let duration = ends.iter().map(|end| end.duration).max().unwrap_or_default();
+        let schedule = together(plan, ends);
+        let mut rates = Rates::new(&schedule, plan.pace, duration);
+        if rates.asked.packets_per_second.is_none() {
+            rates.packets_per_second = None; // pieces are nothing that anybody sees
+        }
+        let accounts = || ends.iter().filter_map(|end| Some((end.number, end.account.as_ref()?)));
+        let report = accounts().flat_map(|(number, account)| {
+            let header = (ends.len() > 1).then(|| format!("stream {number}:"));
+            header.into_iter().chain(account.report.iter().cloned())
+        });
+        Self {
+            schema: SCHEMA,
+            target: target.to_string(),
+            address,
+            method: arguments.host.method.name(),
+            congestion: arguments.stream.congestion.clone(),
+            report: report.collect(),
+            ended,
+            why: (ended == Ended::BrokenOff).then(|| why(standing, ends)),
+            total: plan.total,
+            bytes: schedule.tally.bytes,
+            seconds: duration.as_secs_f64(),
+            rates,
+            streams: ends.iter().map(StreamRow::from).collect(),
+            sent: None,
+            received: None,
+            is_final: None,
+            missing: None,
+            verified: None,
+            evidence: LedgerResult::together(accounts().map(|(_, account)| account.ledger)),
+            processor: None,
+            pieces: schedule.tally.packets,
+            has_end: plan.has_end,
+            has_checksums: false,
+            findings: None,
+        }
+    }
+
+    /// With what the receiver has last told.
+    pub(super) fn with_findings(self, findings: Option<Findings>, has_checksums: bool) -> Self {
+        Self {
+            sent: findings.and_then(|findings| findings.sent),
+            received: findings.and_then(|findings| findings.received),
+            is_final: findings.map(|findings| findings.is_final),
+            missing: findings.and_then(|findings| findings.missing()),
+            verified: findings.and_then(|findings| findings.verified()),
+            findings,
+            has_checksums,
+            ..self
+        }
+    }
+
+    pub(super) fn with_use(self, start: Start) -> Self {
+        Self { processor: Some(start.used(0)), ..self }
+    }
+
+    /// Negative if less was sent than asked for, or arrived than was sent, or not as it was sent.
+    pub(super) fn outcome(&self) -> Outcome {
+        let cut_short = self.ended != Ended::Done && self.has_end && self.rates.asked.packets.is_none();
+        let less = self.total.is_some_and(|total| self.bytes < total);
+        // A file may end before the count.
+        let missed = self.total.is_none() && self.rates.are_missed(self.pieces)
+            || self.rates.asked.seconds.is_some() && self.rates.rate_reached == Some(false);
+        let bad = self.findings.is_some_and(|findings| !findings.are_good());
+        match cut_short || less || missed || bad || self.ended == Ended::BrokenOff {
+            true => Outcome::Negative,
+            false => Outcome::Positive,
+        }
+    }
+
+    pub(super) fn json(&self) -> String {
+        serde_json::to_string_pretty(self).expect("numbers and strings are JSON") + "\n"
+    }
+
+    pub(super) fn table(&self) -> String {
+        let end = match self.ended {
+            Ended::Done => "",
+            Ended::Interrupted => ", interrupted",
+            Ended::ByReceiver => ", then the receiver ended",
+            Ended::BrokenOff => ", then it broke off",
+            Ended::Failed => ", then it failed",
+        };
+        let of = match self.total {
+            Some(total) if self.bytes < total => format!(" of {total}"),
+            _ => String::new(),
+        };
+        let congestion = self.congestion.as_ref().map(|name| format!(", {name}")).unwrap_or_default();
+        let mut rows = vec![
+            (self.target.clone(), format!("at {}, method {}{congestion}", self.address, self.method)),
+            ("sent".to_owned(), format!("{} bytes{of} in {:.6} s{end}", self.bytes, self.seconds)),
+        ];
+        rows.extend(self.why.iter().map(|why| ("broken off".to_owned(), why.clone())));
+        rows.extend(self.stream_rows());
+        match &self.findings {
+            None => rows.push(("received".into(), "not known: without nocopy's header nobody tells".into())),
+            Some(findings) => rows.extend(findings.rows(self.has_checksums)),
+        }
+        let rate = self.rates.bits_per_second.map(|bits| format!("{}bit/s", short(bits)));
+        rows.push(("rate".into(), rate.unwrap_or_else(|| "none: too few bytes".into())));
+        rows.extend(behind(&self.rates));
+        rows.push(("evidence".into(), self.evidence.words.clone()));
+        rows.extend(self.processor.iter().map(|used| ("processor".to_owned(), used.words())));
+        let mut table = Table::new();
+        table.load_style(presets::NOTHING);
+        for (name, said) in rows {
+            table.add_row([name, said]);
+        }
+        let report: String = self.report.iter().map(|line| format!("   {line}\n")).collect();
+        format!("{}\n{report}", table.trim_fmt())
+    }
+
+    fn stream_rows(&self) -> impl Iterator<Item = (String, String)> {
+        let rows = if self.streams.len() > 1 { &self.streams[..] } else { &[] };
+        rows.iter().map(|row| {
+            let rate = short(8.0 * row.bytes as f64 / row.seconds.max(1e-9));
+            let from = row.offset.map(|offset| format!(" from {offset}")).unwrap_or_default();
+            let said = format!("{} bytes{from} in {:.6} s, {rate}bit/s", row.bytes, row.seconds);
+            (format!("stream {}", row.number), said)
+        })
+    }
+}
+
+impl From<&LaneEnd> for StreamRow {
+    fn from(end: &LaneEnd) -> Self {
+        let LaneEnd { number, offset, count, duration, .. } = end;
+        Self { number: *number, offset: *offset, bytes: count.bytes, seconds: duration.as_secs_f64() }
+    }
+}
+
+/// One schedule that was kept by all streams as theirs were.
+fn together(plan: &Plan, ends: &[LaneEnd]) -> Schedule {
+    let latest = ends.iter().map(|end| &end.schedule).max_by_key(|schedule| schedule.pacer.given_up_ns());
+    let mut whole = latest.cloned().unwrap_or_else(|| plan.schedule());
+    whole.goal = plan.goal;
+    whole.tally = Default::default();
+    for tally in ends.iter().map(|end| end.schedule.tally) {
+        whole.tally.packets += tally.packets;
+        whole.tally.bytes += tally.bytes;
+        whole.tally.last_bytes += tally.last_bytes;
+    }
+    whole
+}
+
+/// Why it did not go on.
+fn why(standing: Option<Standing>, ends: &[LaneEnd]) -> String {
+    let broken = ends.iter().find_map(|end| end.break_off.as_ref());
+    match (standing, broken) {
+        (Some(Standing::Silent), _) => "the receiver has not answered for 10 s: see that it runs".into(),
+        (Some(Standing::Nonsense), _) => "the receiver said what 'nocopy recv' never says".into(),
+        (Some(Standing::Gone), _) => {
+            "the receiver closed the connection without a word: see what it says".into()
+        }
+        (_, Some(error)) => format!("the other end took no more: {error}: see what it says"),
+        _ => "the receiver did not tell what arrived".into(),
+    }
+}

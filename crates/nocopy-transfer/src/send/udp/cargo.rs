@@ -1,0 +1,36 @@
+//! What is sent next: datagrams to be written into places that somebody else has, and sealed there.
+
+use std::path::Path;
+
+use super::Error;
+use super::payload::{Filled, Payload, Shape};
+use crate::send::queue::Schedule;
+use crate::transfer::Sending;
+
+/// Datagrams that are due.
+#[derive(Debug)]
+pub(super) struct Cargo<'a> {
+    pub payload: &'a mut Payload,
+    /// For messages about it.
+    pub path: &'a Path,
+    pub shape: Shape,
+    /// Who writes headers, if they have any.
+    pub sending: Option<&'a mut Sending>,
+    pub schedule: &'a mut Schedule,
+}
+
+impl Cargo<'_> {
+    /// Writes what the next datagrams carry into places as long as a datagram each.
+    pub(super) fn fill<'p>(&mut self, places: impl Iterator<Item = &'p mut [u8]>) -> Result<Filled, Error> {
+        let filled = self.payload.fill(places, self.shape, self.schedule.tally.packets);
+        filled.map_err(|source| Error::Input { path: self.path.to_owned(), source })
+    }
+
+    /// Completes the next datagram, which is about to be handed over, and counts it.
+    pub(super) fn seal(&mut self, datagram: &mut [u8]) {
+        if let Some(sending) = &mut self.sending {
+            sending.seal(datagram);
+        }
+        self.schedule.sent(datagram.len(), 1);
+    }
+}

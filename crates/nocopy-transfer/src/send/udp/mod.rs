@@ -1,0 +1,210 @@
+//! `nocopy send udp://HOST:PORT`: datagrams to a host, and what its receiver says of them.
+
+mod belt;
+mod by_port;
+mod by_socket;
+mod cargo;
+mod carrier;
+mod error;
+mod line;
+mod payload;
+mod summary;
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+use nocopy::udp::{DATAGRAM_BYTES_MAX, Method};
+use nocopy_lab::Interface;
+use rustix::thread::CapabilitySet;
+
+use super::input::Input;
+use super::pacer::Pace;
+use super::pattern::Pattern;
+use super::queue::{Goal, Schedule};
+use super::run::{self, Run};
+use super::{PATIENCE, summary::Ended};
+use crate::arguments::{HostArguments, MethodName, SendArguments};
+use crate::endpoint::Endpoint;
+use crate::transfer::{DATA_HEADER_BYTES, Sending};
+use crate::{Failure, processor};
+use belt::DatagramBelt;
+use by_port::ByPort;
+use by_socket::BySocket;
+use carrier::Carrier;
+pub use error::Error;
+use line::Line;
+use nocopy_report::Interrupt;
+use nocopy_report::{Outcome, capability, print};
+use payload::{Payload, Shape};
+use summary::Summary;
+
+/// Fits an MTU of 1,500 with all headers, over tunnels too.
+const DATAGRAM_BYTES: u64 = 1400;
+
+/// The most that is written before it is handed over: a buffer of the socket's pool.
+const BATCH_BYTES: usize = 64 << 10;
+
+pub(super) fn run(
+    target: &Endpoint,
+    arguments: &SendArguments,
+    interrupt: Interrupt,
+) -> Result<Outcome, Failure> {
+    let shape = shape(arguments)?;
+    // Files are opened with all that whoever started this may read.
+    let (path, payload) = open(&arguments.host, shape)?;
+    let how = How::of(arguments.host.method)?;
+    capability::drop_all_but(how.needs())?;
+    let to = target
+        .resolve(arguments.family())
+        .map_err(|source| Error::Resolve { target: target.clone(), source })?;
+    let line = open_line(to, how, arguments, shape)?;
+    capability::drop_all_but(capability::NONE)?;
+    let pace = arguments.rate.map_or(Pace::FlatOut, Pace::Rate);
+    let schedule = Schedule::new(pace, Goal::of(arguments));
+    let batch = BATCH_BYTES / shape.datagram_bytes;
+    let mut belt = DatagramBelt { line, schedule, payload, path, shape, batch, look_ns: 0 };
+    let is_there = belt.line.connect(&interrupt)?;
+    let start = processor::Start::now();
+    let mut run = match is_there {
+        true => run::run(&mut belt, &interrupt),
+        false => Run::interrupted(),
+    };
+    let ended = if belt.line.is_ended_by_receiver() { Ended::ByReceiver } else { Ended::from(&run) };
+    if is_there && run.failure.is_none() {
+        run.failure = finish(&mut belt).err().map(Failure::from);
+    }
+    let used = start.used(belt.schedule.tally.packets);
+    let whom = (target.to_string(), to);
+    let summary = Summary::new(arguments, whom, &mut belt, (pace, &run, ended), used);
+    report(&summary, arguments.json, run)
+}
+
+fn shape(arguments: &SendArguments) -> Result<Shape, Error> {
+    let header_bytes = if arguments.host.raw { 0 } else { DATA_HEADER_BYTES };
+    let (bytes, bytes_min) = (arguments.size.unwrap_or(DATAGRAM_BYTES), header_bytes + 1);
+    let why = match bytes {
+        _ if bytes < bytes_min as u64 => "there is nothing behind nocopy's header, which --raw leaves out",
+        _ if bytes > DATAGRAM_BYTES_MAX as u64 => "UDP takes no more",
+        _ => return Ok(Shape { header_bytes, datagram_bytes: bytes as usize }),
+    };
+    Err(Error::Size { bytes, why, bytes_min, bytes_max: DATAGRAM_BYTES_MAX })
+}
+
+fn open(arguments: &HostArguments, shape: Shape) -> Result<(PathBuf, Payload), Error> {
+    let path = match &arguments.file {
+        Some(path) if path != Path::new("-") => path.clone(),
+        None if !arguments.stdin => {
+            let pattern = Pattern::new(shape.datagram_bytes - shape.header_bytes);
+            return Ok((PathBuf::new(), Payload::Pattern(pattern)));
+        }
+        _ => PathBuf::from("standard input"),
+    };
+    let opened = match &arguments.file {
+        Some(file) if *file == path => Input::open_at_once(file),
+        _ => Input::of_standard_input(),
+    };
+    let input = opened.map_err(|source| Error::Input { path: path.clone(), source })?;
+    Ok((path, Payload::Stream(input)))
+}
+
+fn open_line(to: SocketAddr, how: How, arguments: &SendArguments, shape: Shape) -> Result<Line, Failure> {
+    let HostArguments { raw, verify, .. } = arguments.host;
+    if raw && arguments.host.connect_timeout.is_some() {
+        return Err(NEEDLESS_TIMEOUT);
+    }
+    if to.ip().is_multicast() && !raw {
+        return Err(Error::Multicast { to }.into());
+    }
+    let interface = arguments.datagrams.interface.as_deref();
+    let interface = interface.map(|name| Interface::find(name).map_err(Failure::lookup(name))).transpose()?;
+    let carrier: Box<dyn Carrier> = match (how, interface) {
+        (How::OverPort { copied }, Some(interface)) => {
+            Box::new(ByPort::open(&interface, to, copied, shape.datagram_bytes)?)
+        }
+        (How::OverPort { .. }, None) => return Err(NO_INTERFACE),
+        (_, Some(_)) if !to.ip().is_multicast() => return Err(NEEDLESS_INTERFACE),
+        (How::Measured, interface) => Box::new(BySocket::open(to, None, interface.map(|found| found.index))?),
+        (How::By(method), interface) => {
+            Box::new(BySocket::open(to, Some(method), interface.map(|found| found.index))?)
+        }
+    };
+    let sending = match raw {
+        true => None,
+        false => {
+            Some(Sending::new(super::run_number().map_err(Error::Random)?, verify, arguments.host.patience()))
+        }
+    };
+    Ok(Line::new(carrier, to, sending))
+}
+
+const NO_INTERFACE: Failure = Failure::Needs {
+    option: "--method xdp-udp or xdp-copy",
+    needed: "--interface",
+    action: "name the interface to send by",
+};
+
+const NEEDLESS_INTERFACE: Failure = Failure::Needs {
+    option: "--interface",
+    needed: "--method xdp-udp, xdp-copy or a multicast address",
+    action: "leave it out: the host's routes say where to send by",
+};
+
+const NEEDLESS_TIMEOUT: Failure = Failure::Needs {
+    option: "--connect-timeout",
+    needed: "datagrams with nocopy's header",
+    action: "leave it out, or --raw: without a header nobody is asked whether they are there",
+};
+
+const ONLY_TCP: Failure = Failure::Needs {
+    option: "--method plain, published or sendfile",
+    needed: "tcp://HOST:PORT",
+    action: "for datagrams name another, or leave it out",
+};
+
+/// Who hands datagrams to the kernel, and how.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum How {
+    /// A socket, as it measures best.
+    Measured,
+    By(Method),
+    OverPort {
+        copied: bool,
+    },
+}
+
+impl How {
+    fn of(name: MethodName) -> Result<Self, Failure> {
+        Ok(Self::By(match name {
+            MethodName::Auto => return Ok(Self::Measured),
+            MethodName::XdpUdp => return Ok(Self::OverPort { copied: false }),
+            MethodName::XdpCopy => return Ok(Self::OverPort { copied: true }),
+            MethodName::Socket => Method::Socket,
+            MethodName::Sendmmsg => Method::SendMmsg,
+            MethodName::Gso => Method::Gso,
+            MethodName::Zerocopy => Method::ZeroCopy,
+            MethodName::ZerocopyGso => Method::ZeroCopyGso,
+            MethodName::UringZerocopy => Method::UringZeroCopy,
+            MethodName::UringZerocopyGso => Method::UringZeroCopyGso,
+            MethodName::Plain | MethodName::Published | MethodName::Sendfile => return Err(ONLY_TCP),
+        }))
+    }
+
+    /// What opening takes: memory that a ring registers is beyond the limit for all with `CAP_IPC_LOCK` only.
+    fn needs(self) -> CapabilitySet {
+        match self {
+            Self::Measured => capability::NONE,
+            Self::By(_) => CapabilitySet::IPC_LOCK,
+            Self::OverPort { .. } => capability::NETWORK,
+        }
+    }
+}
+
+fn finish(belt: &mut DatagramBelt) -> Result<(), Error> {
+    belt.line.carrier.drain(PATIENCE)?;
+    belt.line.finish()
+}
+
+fn report(summary: &Summary, json: bool, run: Run) -> Result<Outcome, Failure> {
+    let text = if json { summary.json() } else { summary.table() };
+    print::summary(&text, false, run.failure, summary.outcome())
+}

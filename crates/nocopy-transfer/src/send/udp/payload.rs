@@ -1,0 +1,133 @@
+//! What datagrams carry: a pattern, or a stream, written where it is sent from.
+
+use std::io::{self, IoSliceMut, Read};
+
+use crate::send::input::Input;
+use crate::send::pattern::Pattern;
+
+/// How datagrams lie in their places: of one length but for the last, with room for a header in front of each.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Shape {
+    pub header_bytes: usize,
+    pub datagram_bytes: usize,
+}
+
+/// What was written.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Filled {
+    /// Datagrams, of so many bytes with the room for headers; the last may be shorter than the others.
+    Bytes(usize),
+    /// There is nothing yet.
+    Nothing,
+    /// There is nothing any more.
+    End,
+}
+
+#[derive(Debug)]
+pub(super) enum Payload {
+    Pattern(Pattern),
+    Stream(Input),
+}
+
+impl Payload {
+    /// Writes what the next datagrams carry, the first of which has that number, into places as long as a datagram each.
+    pub(super) fn fill<'p>(
+        &mut self,
+        places: impl Iterator<Item = &'p mut [u8]>,
+        shape: Shape,
+        number: u64,
+    ) -> io::Result<Filled> {
+        match self {
+            Self::Pattern(pattern) => {
+                let mut bytes = 0;
+                for (number, datagram) in (number..).zip(places) {
+                    bytes += datagram.len();
+                    pattern.write(&mut datagram[shape.header_bytes..], number);
+                }
+                Ok(Filled::Bytes(bytes))
+            }
+            Self::Stream(input) => match read(input, places, shape) {
+                Ok(0) => Ok(Filled::End),
+                Ok(bytes) => Ok(Filled::Bytes(shape.length_around(bytes))),
+                Err(error)
+                    if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) =>
+                {
+                    Ok(Filled::Nothing)
+                }
+                Err(error) => Err(error),
+            },
+        }
+    }
+}
+
+/// One call reads into all datagrams, between their headers.
+fn read<'p>(
+    input: &mut impl Read,
+    places: impl Iterator<Item = &'p mut [u8]>,
+    shape: Shape,
+) -> io::Result<usize> {
+    let mut places: Vec<_> =
+        places.map(|datagram| IoSliceMut::new(&mut datagram[shape.header_bytes..])).collect();
+    input.read_vectored(&mut places)
+}
+
+impl Shape {
+    /// Of datagrams that carry so many bytes.
+    fn length_around(self, bytes: usize) -> usize {
+        let carried = self.datagram_bytes - self.header_bytes;
+        let rest = match bytes % carried {
+            0 => 0,
+            rest => self.header_bytes + rest,
+        };
+        bytes / carried * self.datagram_bytes + rest
+    }
+
+    /// Of each datagram, where all have so many bytes.
+    pub(super) fn lengths(self, bytes: usize) -> impl Iterator<Item = usize> {
+        (0..bytes).step_by(self.datagram_bytes).map(move |at| self.datagram_bytes.min(bytes - at))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SHAPE: Shape = Shape { header_bytes: 2, datagram_bytes: 5 };
+
+    #[test]
+    fn a_stream_lies_between_headers() {
+        for (stream, expected) in [
+            (&b"abcdefg"[..], &b"--abc--def--g"[..]),
+            (b"abcdef", b"--abc--def"),
+            (b"a", b"--a"),
+            (b"abcdefghijkl", b"--abc--def--ghi"),
+        ] {
+            let mut buffer = *b"---------------";
+            let bytes = read(&mut &stream[..], buffer.chunks_mut(5), SHAPE).unwrap();
+            let bytes = SHAPE.length_around(bytes);
+            assert_eq!(&buffer[..bytes], expected);
+            let lengths: Vec<_> = expected.chunks(5).map(<[u8]>::len).collect();
+            assert_eq!(SHAPE.lengths(bytes).collect::<Vec<_>>(), lengths);
+        }
+        assert_eq!(Shape { header_bytes: 0, datagram_bytes: 5 }.length_around(11), 11);
+    }
+
+    #[test]
+    fn a_pattern_is_the_same_for_the_same_number_only() {
+        let mut payload = Payload::Pattern(Pattern::new(3));
+        let mut fill = |number| {
+            let mut buffer = [0; 10];
+            assert_eq!(payload.fill(buffer.chunks_mut(5), SHAPE, number).unwrap(), Filled::Bytes(10));
+            buffer
+        };
+        let (first, second) = (fill(7), fill(8));
+        assert_eq!(first[5..], second[..5]);
+        assert_ne!(first[2..5], first[7..]);
+        assert_eq!(fill(7), first);
+        assert_eq!(
+            (first[..2].to_vec(), first[5..7].to_vec()),
+            (vec![0; 2], vec![0; 2]),
+            "headers are left alone"
+        );
+    }
+}

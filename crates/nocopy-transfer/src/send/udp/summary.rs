@@ -1,0 +1,168 @@
+//! What came of it, at both ends: the JSON schema `nocopy.send-udp/1` (docs/send.md). A field that does not apply is absent.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+
+use comfy_table::{Table, presets};
+use serde::Serialize;
+
+use super::belt::DatagramBelt;
+use super::carrier::Account;
+use super::payload::Payload;
+use crate::arguments::SendArguments;
+use crate::ledger::LedgerResult;
+use crate::processor::Use;
+use crate::send::export::table::{asked, behind, rate};
+use crate::send::pacer::Pace;
+use crate::send::run::Run;
+use crate::send::summary::{Ended, Rates};
+use crate::transfer::{Findings, Received, Sent};
+use nocopy_report::Outcome;
+
+/// Changes when a field changes its meaning or goes.
+const SCHEMA: &str = "nocopy.send-udp/1";
+
+#[derive(Debug, Serialize)]
+pub(super) struct Summary {
+    schema: &'static str,
+    target: String,
+    address: SocketAddr,
+    method: String,
+    /// Which ways were taken, and why, in lines.
+    report: Vec<String>,
+    ended: Ended,
+    /// Datagrams, and what they carry with headers.
+    packets: u64,
+    bytes: u64,
+    seconds: f64,
+    #[serde(flatten)]
+    rates: Rates,
+    /// Datagrams that the kernel did not take.
+    refused: u64,
+    /// Without `--raw`: what the sender counted, and what the receiver has last told.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    sent: Option<Sent>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    received: Option<Received>,
+    #[serde(rename = "final", skip_serializing_if = "Option::is_none")]
+    is_final: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    lost: Option<u64>,
+    /// Whether every byte arrived as it was sent; absent without checksums.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    verified: Option<bool>,
+    evidence: LedgerResult,
+    /// What the network said, and how often.
+    errors: BTreeMap<String, u64>,
+    processor: Use,
+    #[serde(skip)]
+    has_checksums: bool,
+    #[serde(skip)]
+    findings: Option<Findings>,
+    /// Whether there was an end besides that of a count: a time, or that of a stream.
+    #[serde(skip)]
+    has_end: bool,
+}
+
+impl Summary {
+    pub(super) fn new(
+        arguments: &SendArguments,
+        (target, address): (String, SocketAddr),
+        belt: &mut DatagramBelt,
+        (pace, run, ended): (Pace, &Run, Ended),
+        processor: Use,
+    ) -> Self {
+        let tally = belt.schedule.tally;
+        let Account { report, refused, ledger } = belt.line.carrier.account();
+        let sending = belt.line.sending.as_ref();
+        let findings = sending.and_then(|sending| sending.findings());
+        let has_checksums = sending.is_some_and(|sending| sending.has_checksums());
+        Self {
+            schema: SCHEMA,
+            target,
+            address,
+            method: arguments.host.method.name(),
+            report,
+            ended: if run.failure.is_some() { Ended::Failed } else { ended },
+            packets: tally.packets,
+            bytes: tally.bytes,
+            seconds: run.duration.as_secs_f64(),
+            rates: Rates::new(&belt.schedule, pace, run.duration),
+            refused,
+            sent: sending.map(|sending| sending.sent()),
+            received: findings.map(|findings| findings.received),
+            is_final: findings.map(|findings| findings.is_final),
+            lost: findings.map(|findings| findings.lost()),
+            verified: findings.filter(|_| has_checksums).and_then(|findings| findings.verified()),
+            evidence: ledger.into(),
+            errors: belt.line.errors.clone(),
+            processor,
+            has_checksums,
+            findings,
+            has_end: matches!(belt.payload, Payload::Stream(_)) || arguments.duration.is_some(),
+        }
+    }
+
+    /// Negative if fewer datagrams were sent than asked for, or arrived than were sent.
+    pub(super) fn outcome(&self) -> Outcome {
+        // Of a count it is known below whether it was reached.
+        let cut_short = self.ended != Ended::Done && self.has_end && self.rates.asked.packets.is_none();
+        let unknown = self.sent.is_some() && self.is_final != Some(true);
+        // With a header, what was refused is among what was lost, unless it was a question.
+        let refused = self.sent.is_none() && self.refused > 0;
+        let lost = refused || self.lost.is_some_and(|lost| lost > 0) || self.verified == Some(false);
+        if cut_short || self.rates.are_missed(self.packets) || unknown || lost {
+            Outcome::Negative
+        } else {
+            Outcome::Positive
+        }
+    }
+
+    pub(super) fn json(&self) -> String {
+        serde_json::to_string_pretty(self).expect("numbers and strings are JSON") + "\n"
+    }
+
+    pub(super) fn table(&self) -> String {
+        let end = match self.ended {
+            Ended::Done => "",
+            Ended::Interrupted => ", interrupted",
+            Ended::ByReceiver => ", then the receiver ended",
+            Ended::Failed => ", then it failed",
+        };
+        let sent = format!("{} datagrams, {} bytes in {:.6} s{end}", self.packets, self.bytes, self.seconds);
+        let mut rows = vec![
+            (self.target.clone(), format!("at {}, method {}", self.address, self.method)),
+            ("sent".to_owned(), sent),
+        ];
+        match (&self.sent, &self.findings) {
+            (None, _) => {
+                rows.push(("received".into(), "not known: without nocopy's header nobody tells".into()))
+            }
+            (Some(_), None) => {
+                rows.push(("received".into(), "not known: the receiver never answered".into()))
+            }
+            (Some(_), Some(findings)) => rows.extend(findings.rows(self.has_checksums)),
+        }
+        rows.push(("rate".into(), rate(&self.rates)));
+        rows.extend(asked(&self.rates, "datagrams").map(|asked| ("asked for".to_owned(), asked)));
+        rows.extend(behind(&self.rates));
+        if self.refused > 0 {
+            rows.push((
+                "refused".into(),
+                format!("{} datagrams, by the kernel: its queue was full", self.refused),
+            ));
+        }
+        rows.extend(
+            self.errors.iter().map(|(error, count)| ("network".into(), format!("{count} times: {error}"))),
+        );
+        rows.push(("evidence".into(), self.evidence.words.clone()));
+        rows.push(("processor".into(), self.processor.words()));
+        let mut table = Table::new();
+        table.load_style(presets::NOTHING);
+        for (name, said) in rows {
+            table.add_row([name, said]);
+        }
+        let report: String = self.report.iter().map(|line| format!("   {line}\n")).collect();
+        format!("{}\n{report}", table.trim_fmt())
+    }
+}

@@ -1,0 +1,587 @@
+//! The message protocol: plain messages go back as they came, requests get their response.
+
+mod jobs;
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::hash::Hash;
+use std::io;
+use std::net::IpAddr;
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+use nocopy::message::{Endpoint, Event, Kind, Peer};
+use nocopy::{Buffer, Reason, Rejected};
+use nocopy_proto::message::network_of;
+
+use super::program::Program;
+use super::summary::Served;
+use crate::exchange::{PATIENCE, Waiting};
+use jobs::{Done, Job, Jobs, RUNS_MAX, Runs};
+use nocopy_report::Interrupt;
+use nocopy_report::print;
+
+/// Bytes of answers that are kept at most for one peer that does not take them, and for all. Beyond that the connection of the peer ends
+/// for which the most are kept.
+const KEPT_BYTES_MAX: usize = 32 << 20;
+const KEPT_BYTES_MAX_ALL: usize = 256 << 20;
+
+/// What a kept answer costs beside its bytes, at most: its place in a queue that doubles, its owner, and what the allocator adds.
+const ANSWER_BYTES: usize = 192;
+
+/// How long to wait for messages while programs run: their responses end no wait.
+const RUN_LOOK: Duration = Duration::from_millis(1);
+
+/// How long peers are given to take their last answers.
+const CLOSE_MAX: Duration = Duration::from_millis(500);
+
+/// Answers until the end is asked for.
+pub(super) fn serve(
+    endpoint: Endpoint,
+    waiting: Waiting,
+    program: Option<&Program>,
+    interrupt: &Interrupt,
+    served: &mut Served,
+) -> io::Result<()> {
+    served.failed_runs = program.map(|_| 0);
+    let Some(program) = program else {
+        return Server::new(endpoint, waiting, None, served).run(interrupt);
+    };
+    let (jobs, (done, responses)) = (Jobs::default(), mpsc::channel());
+    thread::scope(|scope| {
+        for _ in 0..RUNS_MAX {
+            let (jobs, done) = (&jobs, done.clone());
+            scope.spawn(move || jobs.work(program, &done, interrupt));
+        }
+        // Its end of the jobs is gone when it returns, and the threads end by that.
+        Server::new(endpoint, waiting, Some(Runs::new(&jobs, responses)), served).run(interrupt)
+    })
+}
+
+/// The peer that uses the most of the network that uses the most: many connections of one network get no more than one connection.
+fn greediest(uses: impl Iterator<Item = (IpAddr, Peer, usize)> + Clone) -> Option<Peer> {
+    let network = most(uses.clone().map(|(network, _, count)| (network, count)))?;
+    most(uses.filter(|(of, ..)| *of == network).map(|(_, peer, count)| (peer, count)))
+}
+
+/// The one with the highest sum.
+fn most<K: Copy + Eq + Hash + Ord>(counts: impl Iterator<Item = (K, usize)>) -> Option<K> {
+    let mut sums = HashMap::<K, usize>::new();
+    counts.for_each(|(key, count)| *sums.entry(key).or_default() += count);
+    sums.into_iter().max_by_key(|(key, sum)| (*sum, *key)).map(|(key, _)| key)
+}
+
+/// An answer that its peer had no room for.
+struct Answer {
+    kind: Kind,
+    buffer: Buffer,
+}
+
+impl Answer {
+    fn new(kind: Kind, bytes: Vec<u8>) -> Self {
+        Self { kind, buffer: bytes.into() }
+    }
+
+    /// Bytes of memory.
+    fn cost(&self) -> usize {
+        ANSWER_BYTES + self.buffer.len()
+    }
+}
+
+struct Kept {
+    network: IpAddr,
+    answers: VecDeque<Answer>,
+    /// What all of them cost.
+    bytes: usize,
+}
+
+struct Server<'a> {
+    endpoint: Endpoint,
+    waiting: Waiting,
+    runs: Option<Runs<'a>>,
+    kept: HashMap<Peer, Kept>,
+    kept_bytes: usize,
+    /// Peers that send no more, and to which we do not have said the same yet.
+    finished: HashSet<Peer>,
+    served: &'a mut Served,
+    /// The message that is being answered.
+    scratch: Vec<u8>,
+}
+
+impl<'a> Server<'a> {
+    fn new(endpoint: Endpoint, waiting: Waiting, runs: Option<Runs<'a>>, served: &'a mut Served) -> Self {
+        Self {
+            endpoint,
+            waiting,
+            runs,
+            kept: HashMap::new(),
+            kept_bytes: 0,
+            finished: HashSet::new(),
+            served,
+            scratch: Vec::new(),
+        }
+    }
+
+    fn run(mut self, interrupt: &Interrupt) -> io::Result<()> {
+        while !interrupt.came() {
+            let patience = match &self.runs {
+                Some(runs) if !runs.is_idle() => RUN_LOOK,
+                _ => PATIENCE,
+            };
+            let received = match self.waiting {
+                Waiting::Spinning => self.endpoint.try_receive()?,
+                Waiting::Blocking | Waiting::Adaptive => self.endpoint.receive_timeout(patience)?,
+            };
+            let scratch = &mut self.scratch;
+            let about = received.map(|message| {
+                scratch.clear();
+                message.pieces().for_each(|piece| scratch.extend_from_slice(piece));
+                (message.from(), message.kind())
+            });
+            if let Some((peer, kind)) = about {
+                self.take(peer, kind);
+            }
+            // Also while messages come, or a peer that never pauses would hold up what the others wait for.
+            self.note_events();
+            self.take_responses();
+        }
+        self.endpoint.close(CLOSE_MAX).map(drop)
+    }
+
+    /// Answers the message in the scratch memory, or has the program answer it.
+    fn take(&mut self, peer: Peer, kind: Kind) {
+        let kind = match (kind, &mut self.runs) {
+            (Kind::Request(call), Some(_)) => return self.start(peer, call),
+            (Kind::Request(call), None) => Kind::Response(call),
+            (Kind::Plain, _) => Kind::Plain,
+            // Nothing was asked here.
+            (Kind::Response(_), _) => return self.served.refused += 1,
+        };
+        // Behind those that wait, or they would change places.
+        if kind == Kind::Plain && !self.kept.contains_key(&peer) {
+            match self.endpoint.send_copy(&self.scratch, peer) {
+                Err(Reason::Full) => {}
+                sent => return self.note_sent(peer, sent, self.scratch.len()),
+            }
+        }
+        self.answer(peer, Answer::new(kind, self.scratch.clone()));
+    }
+
+    /// The network of a peer, or `None` if its connection has ended.
+    fn network(&self, peer: Peer) -> Option<IpAddr> {
+        self.endpoint.peer_address(peer).map(|address| network_of(address.ip()))
+    }
+
+    /// Has the program answer the request in the scratch memory.
+    fn start(&mut self, peer: Peer, call: u32) {
+        let Some(network) = self.network(peer) else { return self.served.refused += 1 };
+        let Some(runs) = &mut self.runs else { return };
+        runs.start(Job { peer, network, call, request: self.scratch.clone() });
+        while let Some(peer) = self.runs.as_ref().and_then(Runs::surplus) {
+            self.let_go(peer);
+        }
+    }
+
+    fn answer(&mut self, peer: Peer, answer: Answer) {
+        if self.kept.contains_key(&peer) {
+            return self.keep(peer, answer);
+        }
+        if let Some(refused) = self.send(peer, answer) {
+            self.keep(peer, refused);
+        }
+    }
+
+    /// Sends an answer, or returns it while there is no room.
+    fn send(&mut self, peer: Peer, Answer { kind, buffer }: Answer) -> Option<Answer> {
+        let bytes = buffer.len();
+        let sent = match kind {
+            Kind::Response(call) => self.endpoint.respond(buffer, peer, call),
+            _ => self.endpoint.send(buffer, peer),
+        };
+        if let Err(Rejected { item, reason: Reason::Full }) = sent {
+            return item.into_iter().next().map(|buffer| Answer { kind, buffer });
+        }
+        self.note_sent(peer, sent.map_err(|rejected| rejected.reason), bytes);
+        None
+    }
+
+    fn note_sent(&mut self, peer: Peer, sent: Result<(), Reason>, bytes: usize) {
+        match sent {
+            Ok(()) => self.served.answer(bytes),
+            Err(Reason::TooLong { .. }) => self.let_go(peer),
+            Err(_) => self.served.refused += 1,
+        }
+    }
+
+    /// Until there is room.
+    fn keep(&mut self, peer: Peer, answer: Answer) {
+        let Some(network) = self.network(peer) else { return self.served.refused += 1 };
+        let kept =
+            self.kept.entry(peer).or_insert_with(|| Kept { network, answers: VecDeque::new(), bytes: 0 });
+        kept.bytes += answer.cost();
+        self.kept_bytes += answer.cost();
+        kept.answers.push_back(answer);
+        if kept.bytes > KEPT_BYTES_MAX {
+            self.let_go(peer);
+        }
+        while self.kept_bytes > KEPT_BYTES_MAX_ALL {
+            let uses = self.kept.iter().map(|(peer, kept)| (kept.network, *peer, kept.bytes));
+            let Some(peer) = greediest(uses) else { return };
+            self.let_go(peer);
+        }
+    }
+
+    fn send_kept(&mut self, peer: Peer) {
+        while let Some(kept) = self.kept.get_mut(&peer)
+            && let Some(answer) = kept.answers.pop_front()
+        {
+            let bytes = answer.cost();
+            kept.bytes -= bytes;
+            self.kept_bytes -= bytes;
+            let Some(refused) = self.send(peer, answer) else { continue };
+            self.kept_bytes += bytes;
+            if let Some(kept) = self.kept.get_mut(&peer) {
+                kept.bytes += bytes;
+                kept.answers.push_front(refused);
+            }
+            return;
+        }
+        self.drop_kept(peer);
+    }
+
+    /// Says that nothing follows, when that is so: behind the last answer to who asks for no more.
+    fn finish_if_answered(&mut self, peer: Peer) {
+        let has_runs = self.runs.as_ref().is_some_and(|runs| runs.is_waited_for_by(peer));
+        if has_runs || self.kept.contains_key(&peer) || !self.finished.contains(&peer) {
+            return;
+        }
+        // Without room it is tried again when there is some.
+        if !matches!(self.endpoint.finish(peer), Err(Reason::Full)) {
+            self.finished.remove(&peer);
+        }
+    }
+
+    fn forget(&mut self, peer: Peer) {
+        self.finished.remove(&peer);
+        self.drop_kept(peer);
+        let forgotten = self.runs.as_mut().map_or(0, |runs| runs.forget(peer));
+        self.served.refused += forgotten as u64;
+    }
+
+    fn drop_kept(&mut self, peer: Peer) {
+        if let Some(kept) = self.kept.remove(&peer) {
+            self.kept_bytes -= kept.bytes;
+            self.served.refused += kept.answers.len() as u64;
+        }
+    }
+
+    /// Ends the connection of a peer that cannot be answered, which tells the peer so.
+    fn let_go(&mut self, peer: Peer) {
+        self.forget(peer);
+        self.served.refused += 1;
+        self.endpoint.abort(peer);
+    }
+
+    fn note_events(&mut self) {
+        while let Some(event) = self.endpoint.poll_event() {
+            match event {
+                Event::Accepted(..) => *self.served.connections.get_or_insert(0) += 1,
+                Event::Writable(peer) => {
+                    self.send_kept(peer);
+                    self.finish_if_answered(peer);
+                }
+                Event::Finished(peer) => {
+                    self.finished.insert(peer);
+                    self.finish_if_answered(peer);
+                }
+                Event::Lost(peer, _) | Event::Closed(peer) => self.forget(peer),
+                _ => {}
+            }
+        }
+    }
+
+    fn take_responses(&mut self) {
+        while let Some(runs) = &mut self.runs
+            && let Some(Done { peer, call, response, .. }) = runs.take_done()
+        {
+            match response {
+                Ok(response) => {
+                    self.answer(peer, Answer::new(Kind::Response(call), response));
+                    self.finish_if_answered(peer);
+                }
+                Err(error) => {
+                    print::say(format_args!("nocopy: {error}"));
+                    *self.served.failed_runs.get_or_insert(0) += 1;
+                    self.let_go(peer);
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::OwnedFd;
+    use std::path::PathBuf;
+    use std::process::Command;
+    use std::time::Instant;
+
+    use nocopy::message::Error;
+    use rustix::fs::{CWD, FileType, Mode, OFlags, mknodat, open};
+    use rustix::io::Errno;
+
+    use super::*;
+    use crate::endpoint::Scheme;
+
+    const LONG: Duration = Duration::from_secs(60);
+
+    fn endpoint_at(address: &str) -> Endpoint {
+        Endpoint::builder().bind(address.parse().unwrap()).unwrap()
+    }
+
+    fn endpoint() -> Endpoint {
+        endpoint_at("127.0.0.1:0")
+    }
+
+    /// Who answers nobody by itself, a client of it, and what each calls the other.
+    fn connected(served: &mut Served) -> (Server<'_>, Peer, Endpoint, Peer) {
+        let mut server = Server::new(endpoint(), Waiting::Blocking, None, served);
+        let (to_client, client, to_server) = connect(&mut server, "127.0.0.1:0");
+        (server, to_client, client, to_server)
+    }
+
+    /// What the server calls a new client, the client, and what that calls the server.
+    fn connect(server: &mut Server<'_>, from: &str) -> (Peer, Endpoint, Peer) {
+        let mut client = endpoint_at(from);
+        let to_server = client.start_connect(server.endpoint.local_address()).unwrap();
+        let start = Instant::now();
+        loop {
+            assert!(start.elapsed() < LONG);
+            client.wait(Duration::ZERO).unwrap();
+            server.endpoint.wait(Duration::ZERO).unwrap();
+            if let Some(Event::Accepted(to_client, _)) = server.endpoint.poll_event() {
+                return (to_client, client, to_server);
+            }
+        }
+    }
+
+    /// Proves that answers without bytes are not kept without end.
+    #[test]
+    fn a_peer_that_takes_no_answers_is_let_go_however_short_they_are() {
+        let mut served = Served::new(Scheme::Message, ([127, 0, 0, 1], 0).into());
+        let (mut server, peer, ..) = connected(&mut served);
+        let most = KEPT_BYTES_MAX / ANSWER_BYTES;
+        for _ in 0..most {
+            server.keep(peer, Answer::new(Kind::Plain, Vec::new()));
+        }
+        assert_eq!((server.kept[&peer].answers.len(), server.served.refused), (most, 0));
+        server.keep(peer, Answer::new(Kind::Plain, Vec::new()));
+        assert!(server.kept.is_empty() && server.kept_bytes == 0);
+        assert!(server.endpoint.peer_address(peer).is_none(), "its connection has ended");
+        assert_eq!(server.served.refused, most as u64 + 2, "the answers and the connection");
+    }
+
+    /// Serves while somebody asks.
+    fn while_served(program: Option<&Program>, ask: impl FnOnce(Endpoint, Peer)) -> Served {
+        let mut served = Served::new(Scheme::Message, ([127, 0, 0, 1], 0).into());
+        let (interrupt, server) = (Interrupt::listen().unwrap(), endpoint());
+        let address = server.local_address();
+        thread::scope(|scope| {
+            let ended = Ended(&interrupt);
+            scope.spawn(|| serve(server, Waiting::Blocking, program, &interrupt, &mut served).unwrap());
+            let mut client = endpoint();
+            let peer = client.connect(address, LONG).unwrap();
+            ask(client, peer);
+            drop(ended);
+        });
+        served
+    }
+
+    /// Ends the server also when the test fails.
+    struct Ended<'a>(&'a Interrupt);
+
+    impl Drop for Ended<'_> {
+        fn drop(&mut self) {
+            self.0.ask();
+        }
+    }
+
+    /// What comes until the other end says that there is no more.
+    fn all_answers(client: &mut Endpoint) -> Vec<(Kind, usize)> {
+        let mut answers = Vec::new();
+        let start = Instant::now();
+        loop {
+            assert!(start.elapsed() < LONG, "{} answers, and no end", answers.len());
+            let answer = client.receive_timeout(PATIENCE).unwrap();
+            answers.extend(answer.map(|message| (message.kind(), message.len())));
+            while let Some(event) = client.poll_event() {
+                match event {
+                    Event::Finished(_) | Event::Closed(_) => return answers,
+                    Event::Lost(_, reason) => panic!("{reason}"),
+                    _ => {}
+                }
+            }
+        }
+    }
+
+    /// Proves that who ends its own direction gets every answer and then the end, also when they have to wait for room.
+    #[test]
+    fn a_peer_that_ends_its_direction_has_all_answers_first() {
+        const MESSAGES: usize = 4000;
+        let served = while_served(None, |mut client, peer| {
+            let message = [7; 1000];
+            let start = Instant::now();
+            let mut sent = 0;
+            // Nothing is read until all has been said.
+            while sent <= MESSAGES {
+                assert!(start.elapsed() < LONG, "{sent} messages");
+                let done =
+                    if sent < MESSAGES { client.send_copy(&message, peer) } else { client.finish(peer) };
+                match done {
+                    Ok(()) => sent += 1,
+                    Err(Reason::Full) => drop(client.wait(PATIENCE).unwrap()),
+                    Err(error) => panic!("{error}"),
+                }
+            }
+            let answers = all_answers(&mut client);
+            assert_eq!(answers, vec![(Kind::Plain, message.len()); MESSAGES]);
+        });
+        assert_eq!((served.answered, served.refused), (Some(MESSAGES as u64), 0));
+    }
+
+    /// Proves that who asks for more than it takes is told, and does not wait for it.
+    #[test]
+    fn a_peer_that_takes_no_answer_so_long_is_let_go() {
+        let program = Program::parse("head -c 3000000 /dev/zero", LONG).unwrap();
+        let served = while_served(Some(&program), |mut client, peer| {
+            // Told, and not waited for until the time is over.
+            assert!(matches!(client.call([], peer, LONG), Err(Error::Lost)));
+        });
+        assert_eq!((served.answered, served.refused, served.failed_runs), (Some(0), 1, Some(0)));
+    }
+
+    /// Proves that a network that fills the queue of requests, by however many connections, loses its places to other networks.
+    #[test]
+    fn a_peer_with_few_requests_is_answered_beside_a_flood() {
+        // Programs wait until the other end is opened; by then most requests have been thrown away.
+        let fifo = Fifo::new("greedy");
+        let program = Program::parse(&format!("cat {}", fifo.0.display()), LONG).unwrap();
+        let served = while_served(Some(&program), |mut honest, peer| {
+            let (mut greedy, address) = (endpoint_at("127.0.0.2:0"), honest.peer_address(peer).unwrap());
+            let to_server = greedy.connect(address, LONG).unwrap();
+            let start = Instant::now();
+            while greedy.peer_address(to_server).is_some() {
+                assert!(start.elapsed() < LONG, "its connection does not end");
+                let _ = greedy.request([], to_server);
+                greedy.wait(Duration::ZERO).unwrap();
+            }
+            let call = honest.request([], peer).unwrap();
+            // Whichever programs read the pipe now end.
+            while honest.receive_timeout(Duration::from_millis(1)).unwrap().map(|answer| answer.kind())
+                != Some(Kind::Response(call))
+            {
+                assert!(start.elapsed() < LONG, "no answer");
+                drop(fifo.open_to_write());
+            }
+        });
+        assert_eq!(served.failed_runs, Some(0));
+    }
+
+    /// Makes a server keep more answers than it may: for eight peers of one network, and for one peer of another network, which has the
+    /// last answer, and more than any other peer. Proves that this one stays, and that the connection of one of the others ends.
+    fn keep_too_many(at: &str, honest_from: &str, others_from: impl Fn(usize) -> String) {
+        const BYTES: usize = 15 << 20;
+        let mut served = Served::new(Scheme::Message, at.parse().unwrap());
+        let mut server = Server::new(endpoint_at(at), Waiting::Blocking, None, &mut served);
+        let (honest, _client, _) = connect(&mut server, honest_from);
+        let clients: Vec<_> = (0..9).map(|number| connect(&mut server, &others_from(number))).collect();
+        let zeros = |bytes| Answer::new(Kind::Plain, vec![0; bytes]);
+        for (peer, ..) in &clients[..8] {
+            server.keep(*peer, zeros(BYTES));
+            server.keep(*peer, zeros(BYTES));
+        }
+        server.keep(honest, zeros(BYTES));
+        server.keep(honest, zeros(BYTES + 1000));
+        let is_there = |server: &Server<'_>, peer| server.endpoint.peer_address(peer).is_some();
+        assert!(is_there(&server, honest), "its network has less");
+        assert_eq!(clients.iter().filter(|(peer, ..)| !is_there(&server, *peer)).count(), 1);
+        assert!(server.kept_bytes <= KEPT_BYTES_MAX_ALL);
+    }
+
+    #[test]
+    fn an_address_with_many_connections_makes_room_first() {
+        keep_too_many("127.0.0.1:0", "127.0.0.1:0", |_| "127.0.0.2:0".into());
+    }
+
+    #[test]
+    fn an_ipv6_subnet_with_many_addresses_makes_room_first() {
+        let Some(lab) = nocopy_lab::lab_or_skip() else { return };
+        lab.left().namespace().run(|| {
+            for (setting, value) in [("conf/lo/disable_ipv6", "0"), ("ip_nonlocal_bind", "1")] {
+                std::fs::write(format!("/proc/sys/net/ipv6/{setting}"), value).unwrap();
+            }
+            for arguments in ["link set lo up", "-6 route add local 2001:db8::/32 dev lo"] {
+                let done = Command::new("ip").args(arguments.split(' ')).output().unwrap();
+                assert!(done.status.success(), "ip {arguments}: {}", String::from_utf8_lossy(&done.stderr));
+            }
+            keep_too_many("[2001:db8:1::1]:0", "[2001:db8:2::1]:0", |number| {
+                format!("[2001:db8:3::{number}]:0")
+            });
+        });
+    }
+
+    /// A named pipe that is removed with the test.
+    struct Fifo(PathBuf);
+
+    impl Fifo {
+        fn new(name: &str) -> Self {
+            let path = std::env::temp_dir().join(format!("nocopy-serve-{name}-{}.fifo", std::process::id()));
+            mknodat(CWD, &path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+            Self(path)
+        }
+
+        /// Its writing end, if a program has opened the other.
+        fn open_to_write(&self) -> rustix::io::Result<OwnedFd> {
+            open(&self.0, OFlags::WRONLY | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty())
+        }
+
+        /// Its writing end, once a program opens the other.
+        fn writer(&self) -> OwnedFd {
+            let start = Instant::now();
+            loop {
+                match self.open_to_write() {
+                    Err(Errno::NXIO) => assert!(start.elapsed() < LONG, "no program reads it"),
+                    opened => return opened.unwrap(),
+                }
+                thread::sleep(Duration::from_millis(1));
+            }
+        }
+    }
+
+    impl Drop for Fifo {
+        fn drop(&mut self) {
+            let _ = std::fs::remove_file(&self.0);
+        }
+    }
+
+    /// Proves that a response that is still being made comes to who has ended its own direction.
+    #[test]
+    fn a_run_answers_a_peer_that_ended_its_direction() {
+        // Its program waits for somebody to open the other end.
+        let fifo = Fifo::new("finished");
+        let program = Program::parse(&format!("cat {}", fifo.0.display()), LONG).unwrap();
+        let served = while_served(Some(&program), |mut client, peer| {
+            let call = client.request([], peer).unwrap();
+            client.finish(peer).unwrap();
+            let start = Instant::now();
+            // Until the server has acknowledged both.
+            while client.peer_stats(peer).is_none_or(|path| path.in_flight + path.queued > 0) {
+                assert!(start.elapsed() < LONG, "{:?}", client.peer_stats(peer));
+                client.wait(PATIENCE).unwrap();
+            }
+            drop(fifo.writer());
+            assert_eq!(all_answers(&mut client), [(Kind::Response(call), 0)]);
+        });
+        assert_eq!((served.answered, served.refused, served.failed_runs), (Some(1), 0, Some(0)));
+    }
+}

@@ -1,0 +1,285 @@
+//! Requests for the program: which wait, which run, and whose turn is next.
+
+use std::collections::hash_map::Entry;
+use std::collections::{HashMap, VecDeque};
+use std::net::IpAddr;
+use std::sync::mpsc::{Receiver, Sender};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+
+use nocopy::message::Peer;
+
+use super::greediest;
+use crate::serve::program::{Program, RunError};
+use nocopy_report::Interrupt;
+
+/// Programs that run at a time.
+pub(super) const RUNS_MAX: usize = 8;
+
+/// Of those, for requests of one network: one is left to others.
+const RUNS_MAX_OF_NETWORK: usize = RUNS_MAX - 1;
+
+/// Bytes of requests that wait, all together.
+const WAITING_BYTES_MAX: usize = 256 << 20;
+
+/// Requests that wait, all together: a short one counts as its share of the bytes.
+const WAITING_MAX: usize = 256;
+
+/// A request for the program.
+pub(super) struct Job {
+    pub peer: Peer,
+    /// The network of its peer, whose peers share what one may have.
+    pub network: IpAddr,
+    pub call: u32,
+    pub request: Vec<u8>,
+}
+
+impl Job {
+    /// Its share of the bytes that may wait.
+    fn cost(&self) -> usize {
+        self.request.len().max(WAITING_BYTES_MAX / WAITING_MAX)
+    }
+}
+
+/// What came of it.
+pub(super) struct Done {
+    pub peer: Peer,
+    pub call: u32,
+    pub response: Result<Vec<u8>, RunError>,
+}
+
+/// What the server and the threads that run programs share.
+#[derive(Default)]
+pub(super) struct Jobs {
+    queue: Mutex<Queue>,
+    /// The queue has changed.
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct Queue {
+    waiting: VecDeque<Job>,
+    /// What they cost.
+    cost: usize,
+    /// How many run for each network that has some.
+    running: HashMap<IpAddr, usize>,
+    is_closed: bool,
+}
+
+impl Queue {
+    /// Takes the oldest request of the network for which the fewest run, unless even that one has as many as it may.
+    fn next(&mut self) -> Option<Job> {
+        let running = |job: &Job| self.running.get(&job.network).copied().unwrap_or(0);
+        let (place, runs) =
+            self.waiting.iter().map(running).enumerate().min_by_key(|(place, runs)| (*runs, *place))?;
+        if runs >= RUNS_MAX_OF_NETWORK {
+            return None;
+        }
+        let job = self.waiting.remove(place)?;
+        self.cost -= job.cost();
+        *self.running.entry(job.network).or_default() += 1;
+        Some(job)
+    }
+}
+
+impl Jobs {
+    fn queue(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits for a request; `None` when there are no more.
+    fn wait(&self) -> Option<Job> {
+        let mut queue = self.queue();
+        loop {
+            if queue.is_closed {
+                return None;
+            }
+            if let Some(job) = queue.next() {
+                return Some(job);
+            }
+            queue = self.changed.wait(queue).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// A program for a request of this network has ended.
+    fn ended(&self, network: IpAddr) {
+        let mut queue = self.queue();
+        subtract(&mut queue.running, network, 1);
+        drop(queue);
+        self.changed.notify_all();
+    }
+
+    /// Runs the program for one request after the other, until there are no more.
+    pub(super) fn work(&self, program: &Program, done: &Sender<Done>, interrupt: &Interrupt) {
+        while let Some(Job { peer, network, call, request }) = self.wait() {
+            if interrupt.came() {
+                return;
+            }
+            let response = program.run(&request, interrupt);
+            self.ended(network);
+            if done.send(Done { peer, call, response }).is_err() {
+                return;
+            }
+        }
+    }
+}
+
+/// The server's end of it. Dropped, no more programs are started.
+pub(super) struct Runs<'a> {
+    jobs: &'a Jobs,
+    responses: Receiver<Done>,
+    /// How many wait or run for each peer that has some.
+    of_peers: HashMap<Peer, usize>,
+}
+
+impl<'a> Runs<'a> {
+    pub(super) fn new(jobs: &'a Jobs, responses: Receiver<Done>) -> Self {
+        Self { jobs, responses, of_peers: HashMap::new() }
+    }
+
+    /// Has the program answer.
+    pub(super) fn start(&mut self, job: Job) {
+        *self.of_peers.entry(job.peer).or_default() += 1;
+        let mut queue = self.jobs.queue();
+        queue.cost += job.cost();
+        queue.waiting.push_back(job);
+        drop(queue);
+        self.jobs.changed.notify_one();
+    }
+
+    /// If more requests wait than may, the peer that has the most of them.
+    pub(super) fn surplus(&self) -> Option<Peer> {
+        let queue = self.jobs.queue();
+        let uses = queue.waiting.iter().map(|job| (job.network, job.peer, job.cost()));
+        if queue.cost > WAITING_BYTES_MAX { greediest(uses) } else { None }
+    }
+
+    /// Discards the waiting requests of a peer; returns how many those were.
+    pub(super) fn forget(&mut self, peer: Peer) -> usize {
+        if !self.is_waited_for_by(peer) {
+            return 0;
+        }
+        let mut queue = self.jobs.queue();
+        let before = queue.waiting.len();
+        queue.waiting.retain(|job| job.peer != peer);
+        queue.cost = queue.waiting.iter().map(Job::cost).sum();
+        let count = before - queue.waiting.len();
+        drop(queue);
+        subtract(&mut self.of_peers, peer, count);
+        count
+    }
+
+    pub(super) fn take_done(&mut self) -> Option<Done> {
+        let done = self.responses.try_recv().ok()?;
+        subtract(&mut self.of_peers, done.peer, 1);
+        Some(done)
+    }
+
+    /// Whether a peer has requests that wait or run.
+    pub(super) fn is_waited_for_by(&self, peer: Peer) -> bool {
+        self.of_peers.contains_key(&peer)
+    }
+
+    /// Whether none wait or run.
+    pub(super) fn is_idle(&self) -> bool {
+        self.of_peers.is_empty()
+    }
+}
+
+impl Drop for Runs<'_> {
+    fn drop(&mut self) {
+        self.jobs.queue().is_closed = true;
+        self.jobs.changed.notify_all();
+    }
+}
+
+/// So many fewer; whoever has none is taken out.
+fn subtract<K: std::hash::Hash + Eq>(counts: &mut HashMap<K, usize>, key: K, fewer: usize) {
+    if let Entry::Occupied(mut count) = counts.entry(key) {
+        *count.get_mut() -= fewer;
+        if *count.get() == 0 {
+            count.remove();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use nocopy::message::Endpoint;
+
+    use super::*;
+
+    const ONE: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 1));
+    const OTHER: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 2));
+
+    /// Handles of peers that do not exist.
+    fn peers<const COUNT: usize>() -> [Peer; COUNT] {
+        let mut endpoint = Endpoint::builder().bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        std::array::from_fn(|_| endpoint.start_connect("127.0.0.1:9".parse().unwrap()).unwrap())
+    }
+
+    fn job(peer: Peer, network: IpAddr, bytes: usize) -> Job {
+        Job { peer, network, call: 0, request: vec![0; bytes] }
+    }
+
+    /// Whose requests would be begun, in their order.
+    fn begun(jobs: &Jobs) -> Vec<Peer> {
+        std::iter::from_fn(|| jobs.queue().next()).map(|job| job.peer).collect()
+    }
+
+    #[test]
+    fn networks_take_turns_and_one_leaves_a_place() {
+        let [one, same, other] = peers();
+        let (jobs, (_done, responses)) = (Jobs::default(), mpsc::channel());
+        let mut runs = Runs::new(&jobs, responses);
+        for peer in [one, one, one, same] {
+            runs.start(job(peer, ONE, 0));
+        }
+        runs.start(job(other, OTHER, 0));
+        assert_eq!(begun(&jobs), [one, other, one, one, same]);
+        for _ in 0..RUNS_MAX {
+            runs.start(job(one, ONE, 0));
+        }
+        assert_eq!(begun(&jobs), [one; 3], "it has seven of eight places");
+        runs.start(job(other, OTHER, 0));
+        assert_eq!(begun(&jobs), [other]);
+        jobs.ended(ONE);
+        assert_eq!(begun(&jobs), [one]);
+    }
+
+    /// Proves that waiting requests take no more memory than they may, and that the peer with the most of them loses them.
+    #[test]
+    fn the_peer_with_most_requests_loses_them_first() {
+        for bytes in [0, 16 << 20] {
+            let [few, greedy, other] = peers();
+            let (jobs, (_done, responses)) = (Jobs::default(), mpsc::channel());
+            let mut runs = Runs::new(&jobs, responses);
+            let most = WAITING_MAX.min(WAITING_BYTES_MAX / bytes.max(1));
+            runs.start(job(other, OTHER, bytes));
+            for _ in 1..most {
+                runs.start(job(greedy, ONE, bytes));
+            }
+            assert_eq!(runs.surplus(), None);
+            runs.start(job(few, ONE, bytes));
+            assert_eq!(runs.surplus(), Some(greedy), "and not the last one");
+            assert_eq!((runs.forget(greedy), runs.forget(greedy)), (most - 1, 0));
+            assert_eq!(runs.surplus(), None);
+            assert!(!runs.is_waited_for_by(greedy) && runs.is_waited_for_by(few));
+            assert_eq!(begun(&jobs), [other, few]);
+        }
+    }
+
+    #[test]
+    fn requests_are_counted_over_all_connections_of_a_network() {
+        let [honest, rest @ ..] = peers::<9>();
+        let (jobs, (_done, responses)) = (Jobs::default(), mpsc::channel());
+        let mut runs = Runs::new(&jobs, responses);
+        for _ in 0..WAITING_MAX / 8 {
+            runs.start(job(honest, OTHER, 0));
+            rest[1..].iter().for_each(|peer| runs.start(job(*peer, ONE, 0)));
+        }
+        runs.start(job(rest[0], OTHER, 0));
+        assert!(runs.surplus().is_some_and(|surplus| rest[1..].contains(&surplus)));
+    }
+}

@@ -1,0 +1,220 @@
+//! `nocopy serve`: who answers 'nocopy ping' and 'nocopy call'.
+
+mod datagrams;
+mod messages;
+mod program;
+mod stream;
+mod summary;
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, UdpSocket};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use nocopy::message::{Endpoint as MessageEndpoint, MESSAGE_BYTES_MAX};
+use nocopy::udp;
+
+use crate::arguments::ServeArguments;
+use crate::endpoint::{Endpoint, Family, Scheme};
+use crate::exchange::Waiting;
+use crate::exchange::message::Setting;
+use crate::{Failure, exchange};
+use nocopy_report::Interrupt;
+use nocopy_report::{Outcome, capability, print};
+use program::Program;
+use summary::{Served, Summary};
+
+/// How often to look whether all is over.
+const LOOK: Duration = Duration::from_millis(20);
+
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("{address}: no address to answer at: {source}: name an address of this host, or leave it out")]
+    Resolve { address: Endpoint, source: io::Error },
+    #[error("{}://{address}: cannot answer there: {source}: {}", scheme.name(), advice(source))]
+    Listen { scheme: Scheme, address: SocketAddr, source: io::Error },
+    #[error("{}://{address}: cannot answer any more: {source}: see the errno", scheme.name())]
+    Answer { scheme: Scheme, address: SocketAddr, source: io::Error },
+    #[error(
+        "{service}: a port of {interface} has one address: write it, as 'ip address show {interface}' lists it"
+    )]
+    NoAddress { service: Endpoint, interface: String },
+    #[error(
+        "{interface}: one port takes its queues: serve message:// or xdp:// over it, the other without --interface or by another process"
+    )]
+    TwoPorts { interface: String },
+    #[error("--exec: no program: write its name, and its arguments behind it")]
+    NoProgram,
+}
+
+/// What to do when nobody can be answered.
+fn advice(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::AddrInUse => "another program has it: name another port",
+        io::ErrorKind::AddrNotAvailable => "it is no address of this host: 'ip address' lists them",
+        io::ErrorKind::PermissionDenied => "ports below 1024 take CAP_NET_BIND_SERVICE: name another",
+        _ => "name another address or port",
+    }
+}
+
+/// What is open, and where.
+struct Service {
+    scheme: Scheme,
+    address: SocketAddr,
+    way: Way,
+}
+
+enum Way {
+    Messages(Box<MessageEndpoint>),
+    Datagrams(UdpSocket),
+    OverPort(Box<udp::Socket>),
+    Stream(TcpListener),
+}
+
+pub fn run(arguments: &ServeArguments) -> Result<Outcome, Failure> {
+    let program = arguments.exec.as_deref().map(|words| Program::parse(words, arguments.exec_timeout));
+    let program = program.transpose()?;
+    check(arguments)?;
+    let interrupt = Interrupt::listen()?;
+    let services = arguments.services().map(|service| open(service, arguments));
+    let services = services.collect::<Result<Vec<_>, _>>()?;
+    capability::drop_all_but(capability::NONE)?;
+    for Service { scheme, address, .. } in &services {
+        print::say(format_args!("nocopy: serving at {}://{address}", scheme.name()));
+    }
+    let start = Instant::now();
+    let (served, failure) = serve(arguments, services, program.as_ref(), &interrupt);
+    let summary = Summary::of(start.elapsed(), served);
+    let text = if arguments.json { summary.json() } else { summary.table() };
+    print::summary(&text, false, failure, Outcome::Positive)
+}
+
+fn check(arguments: &ServeArguments) -> Result<(), Failure> {
+    let needs = |option, needed, action| Err(Failure::Needs { option, needed, action });
+    let over_port = |service: &&Endpoint| matches!(service.scheme(), Scheme::Message | Scheme::Xdp);
+    let over_port: Vec<_> = arguments.services().filter(over_port).collect();
+    match (&arguments.interface, over_port.len()) {
+        (Some(_), 0) => needs("--interface", "message:// or xdp://", "leave it out, or serve one of them"),
+        (None, _) if over_port.iter().any(|service| service.scheme() == Scheme::Xdp) => {
+            needs("xdp://", "--interface", "name the interface")
+        }
+        (Some(interface), 2..) => Err(Error::TwoPorts { interface: interface.clone() }.into()),
+        (Some(interface), _) => match over_port.iter().find(|service| service.host().is_none()) {
+            Some(service) => {
+                Err(Error::NoAddress { service: (*service).clone(), interface: interface.clone() }.into())
+            }
+            None => Ok(()),
+        },
+        (None, _) => Ok(()),
+    }
+}
+
+fn open(service: &Endpoint, arguments: &ServeArguments) -> Result<Service, Failure> {
+    let scheme = service.scheme();
+    let opened = match service.host() {
+        Some(_) => {
+            let address = service.resolve(Family::Any);
+            let address = address.map_err(|source| Error::Resolve { address: service.clone(), source })?;
+            open_at(scheme, address, arguments)?
+        }
+        // All addresses of both families; or of the one there is.
+        None => match open_at(scheme, (Ipv6Addr::UNSPECIFIED, service.port()).into(), arguments) {
+            Ok(opened) => opened,
+            Err(_) if !has_ipv6() => {
+                open_at(scheme, (Ipv4Addr::UNSPECIFIED, service.port()).into(), arguments)?
+            }
+            Err(failure) => return Err(failure),
+        },
+    };
+    Ok(opened)
+}
+
+fn has_ipv6() -> bool {
+    UdpSocket::bind((IpAddr::V6(Ipv6Addr::UNSPECIFIED), 0)).is_ok()
+}
+
+fn open_at(scheme: Scheme, address: SocketAddr, arguments: &ServeArguments) -> Result<Service, Failure> {
+    let refused = |source| Error::Listen { scheme, address, source };
+    let waiting = arguments.wait;
+    let (way, address) = match scheme {
+        Scheme::Udp => {
+            let socket = UdpSocket::bind(address).map_err(refused)?;
+            let address = socket.local_addr().map_err(refused)?;
+            (Way::Datagrams(socket), address)
+        }
+        Scheme::Tcp => {
+            let listener = TcpListener::bind(address).map_err(refused)?;
+            let address = listener.local_addr().map_err(refused)?;
+            (Way::Stream(listener), address)
+        }
+        Scheme::Xdp => {
+            let interface = arguments.interface.as_deref().unwrap_or_default();
+            let socket = exchange::over_port::open(interface, address, waiting)?;
+            let address = socket.local_address().map_err(refused)?;
+            (Way::OverPort(Box::new(socket)), address)
+        }
+        Scheme::Message => {
+            let endpoint = message_endpoint(address, arguments.interface.as_deref(), waiting)?;
+            let address = endpoint.local_address();
+            (Way::Messages(Box::new(endpoint)), address)
+        }
+    };
+    Ok(Service { scheme, address, way })
+}
+
+fn message_endpoint(
+    at: SocketAddr,
+    interface: Option<&str>,
+    waiting: Waiting,
+) -> Result<MessageEndpoint, Failure> {
+    let message_bytes_max = MESSAGE_BYTES_MAX as usize;
+    let setting = Setting { at, interface, waiting, message_bytes_max, datagram_bytes: None, accept: true };
+    Ok(setting.open()?)
+}
+
+/// A thread for each service, until the end is asked for, the time is up, or one of them fails.
+fn serve(
+    arguments: &ServeArguments,
+    services: Vec<Service>,
+    program: Option<&Program>,
+    interrupt: &Interrupt,
+) -> (Vec<Served>, Option<Failure>) {
+    let start = Instant::now();
+    thread::scope(|scope| {
+        let threads: Vec<_> = services
+            .into_iter()
+            .map(|service| scope.spawn(move || service.serve(arguments, program, interrupt)))
+            .collect();
+        let is_over = || arguments.duration.is_some_and(|duration| start.elapsed() >= duration);
+        while !interrupt.came() && !is_over() && !threads.iter().any(|thread| thread.is_finished()) {
+            thread::sleep(LOOK);
+        }
+        interrupt.ask();
+        let ended = threads
+            .into_iter()
+            .map(|thread| thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
+        let (served, failures): (Vec<_>, Vec<_>) = ended.unzip();
+        (served, failures.into_iter().flatten().next().map(Failure::from))
+    })
+}
+
+impl Service {
+    /// Answers until the end is asked for; what it did, and why it could not go on.
+    fn serve(
+        self,
+        arguments: &ServeArguments,
+        program: Option<&Program>,
+        interrupt: &Interrupt,
+    ) -> (Served, Option<Error>) {
+        let Self { scheme, address, way } = self;
+        let (waiting, idle) = (arguments.wait, arguments.idle);
+        let mut served = Served::new(scheme, address);
+        let done = match way {
+            Way::Messages(endpoint) => messages::serve(*endpoint, waiting, program, interrupt, &mut served),
+            Way::Datagrams(socket) => datagrams::serve(&socket, waiting, interrupt, &mut served),
+            Way::OverPort(socket) => datagrams::serve_over_port(*socket, waiting, interrupt, &mut served),
+            Way::Stream(listener) => stream::serve(&listener, waiting, idle, interrupt, &mut served),
+        };
+        (served, done.err().map(|source| Error::Answer { scheme, address, source }))
+    }
+}

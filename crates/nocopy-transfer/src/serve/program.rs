@@ -1,0 +1,237 @@
+//! Requests answered by a program: the request is its input, what it prints the response.
+
+use std::io::{self, Read, Write};
+use std::os::fd::AsFd;
+use std::os::unix::process::CommandExt;
+use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use nocopy::integration::poll;
+use nocopy::message::MESSAGE_BYTES_MAX;
+use rustix::event::{PollFd, PollFlags};
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
+
+use super::Error;
+use crate::exchange::PATIENCE;
+use nocopy_report::Interrupt;
+
+/// How often to look whether it has ended, once it prints no more.
+const LOOK: Duration = Duration::from_millis(1);
+
+const BUFFER_BYTES: usize = 64 << 10;
+
+/// Why there is no response.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum RunError {
+    #[error("{program}: cannot be run: {source}: name a program that is there, with its path")]
+    Start { program: String, source: io::Error },
+    #[error("{program}: its input and output failed: {source}: see the errno")]
+    Talk { program: String, source: io::Error },
+    #[error("{program}: it has ended with {status}: see what it says itself")]
+    Failed { program: String, status: ExitStatus },
+    #[error("{program}: it took longer than {timeout:?}, and was killed: allow it more with --exec-timeout")]
+    TooLong { program: String, timeout: Duration },
+    #[error("{program}: it printed more than {} MiB, and was killed: have it print less", MESSAGE_BYTES_MAX >> 20)]
+    TooMuch { program: String },
+    #[error("{program}: killed: the server ends")]
+    Interrupted { program: String },
+}
+
+/// What to run for each request.
+#[derive(Debug)]
+pub(super) struct Program {
+    name: String,
+    arguments: Vec<String>,
+    timeout: Duration,
+}
+
+impl Program {
+    /// From words parted at blanks.
+    pub(super) fn parse(words: &str, timeout: Duration) -> Result<Self, Error> {
+        let mut words = words.split_whitespace().map(str::to_owned);
+        let name = words.next().ok_or(Error::NoProgram)?;
+        Ok(Self { name, arguments: words.collect(), timeout })
+    }
+
+    /// Runs it once. What it has started ends with it, unless that has left its process group.
+    pub(super) fn run(&self, request: &[u8], interrupt: &Interrupt) -> Result<Vec<u8>, RunError> {
+        let mut command = Command::new(&self.name);
+        // A group of its own: what it starts ends with it, and Ctrl-C is not for it.
+        command.args(&self.arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).process_group(0);
+        let child = command.spawn();
+        let child = child.map_err(|source| RunError::Start { program: self.name.clone(), source })?;
+        let mut running = Running { child };
+        let answered = self.talk(&mut running, request, interrupt);
+        let status = running.end();
+        let response = answered?;
+        let program = || self.name.clone();
+        match status.map_err(|source| RunError::Talk { program: program(), source })? {
+            status if status.success() => Ok(response),
+            status => Err(RunError::Failed { program: program(), status }),
+        }
+    }
+
+    /// What it prints until it has ended; then, or with an error, it is still to be waited for.
+    fn talk(
+        &self,
+        running: &mut Running,
+        request: &[u8],
+        interrupt: &Interrupt,
+    ) -> Result<Vec<u8>, RunError> {
+        let program = || self.name.clone();
+        let start = Instant::now();
+        let is_over = || {
+            if start.elapsed() > self.timeout {
+                Err(RunError::TooLong { program: program(), timeout: self.timeout })
+            } else if interrupt.came() {
+                Err(RunError::Interrupted { program: program() })
+            } else {
+                Ok(())
+            }
+        };
+        let talked = |source| RunError::Talk { program: program(), source };
+        let mut pipes = Pipes::of(&mut running.child, request).map_err(talked)?;
+        while !pipes.step().map_err(talked)? {
+            is_over()?;
+            if pipes.response.len() > MESSAGE_BYTES_MAX as usize {
+                return Err(RunError::TooMuch { program: program() });
+            }
+        }
+        while !running.has_ended().map_err(talked)? {
+            is_over()?;
+            sleep(LOOK);
+        }
+        Ok(pipes.response)
+    }
+}
+
+/// A program, and the group of processes that has its number.
+struct Running {
+    child: Child,
+}
+
+impl Running {
+    /// Without waiting for it: until that is done, its number is nobody else's.
+    fn has_ended(&self) -> io::Result<bool> {
+        let peek = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+        Ok(waitid(WaitId::Pid(Pid::from_child(&self.child)), peek)?.is_some())
+    }
+
+    /// Kills what is left of the group. The status is the program's own if it had ended.
+    fn end(mut self) -> io::Result<ExitStatus> {
+        let _ = kill_process_group(Pid::from_child(&self.child), Signal::KILL);
+        self.child.wait()
+    }
+}
+
+/// Both ways at once: a program may print before it has read all.
+struct Pipes<'a> {
+    input: Option<ChildStdin>,
+    output: ChildStdout,
+    request: &'a [u8],
+    response: Vec<u8>,
+    buffer: Vec<u8>,
+}
+
+impl<'a> Pipes<'a> {
+    fn of(child: &mut Child, request: &'a [u8]) -> io::Result<Self> {
+        let (Some(input), Some(output)) = (child.stdin.take(), child.stdout.take()) else {
+            unreachable!("both are pipes");
+        };
+        for pipe in [input.as_fd(), output.as_fd()] {
+            fcntl_setfl(pipe, fcntl_getfl(pipe)? | OFlags::NONBLOCK)?;
+        }
+        let input = Some(input).filter(|_| !request.is_empty());
+        Ok(Self { input, output, request, response: Vec::new(), buffer: vec![0; BUFFER_BYTES] })
+    }
+
+    /// Moves what can be moved; true when the program prints no more.
+    fn step(&mut self) -> io::Result<bool> {
+        self.wait()?;
+        if let Some(input) = &mut self.input {
+            match input.write(self.request) {
+                Ok(written) => self.request = &self.request[written..],
+                // It does not want the rest.
+                Err(error) if error.kind() == io::ErrorKind::BrokenPipe => self.request = &[],
+                Err(error) => pass(error)?,
+            }
+            if self.request.is_empty() {
+                self.input = None;
+            }
+        }
+        match self.output.read(&mut self.buffer) {
+            Ok(0) => return Ok(true),
+            Ok(read) => self.response.extend_from_slice(&self.buffer[..read]),
+            Err(error) => pass(error)?,
+        }
+        Ok(false)
+    }
+
+    fn wait(&self) -> io::Result<()> {
+        let output = PollFd::new(&self.output, PollFlags::IN);
+        let input = self.input.as_ref().map(|input| PollFd::new(input, PollFlags::OUT));
+        let mut both: Vec<_> = std::iter::once(output).chain(input).collect();
+        poll(&mut both, Some(PATIENCE)).map(drop)
+    }
+}
+
+/// There is nothing to move now.
+fn pass(error: io::Error) -> io::Result<()> {
+    match error.kind() {
+        io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => Ok(()),
+        _ => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(words: &str, request: &[u8], timeout: Duration) -> Result<Vec<u8>, RunError> {
+        Program::parse(words, timeout).unwrap().run(request, &Interrupt::listen().unwrap())
+    }
+
+    const LONG: Duration = Duration::from_secs(60);
+
+    #[test]
+    fn a_program_answers_what_it_prints() {
+        let request: Vec<u8> = (0..3_000_000).map(|place| place as u8).collect();
+        assert!(run("cat", &request, LONG).unwrap() == request);
+        assert_eq!(run("wc -c", b"four", LONG).unwrap(), b"4\n");
+        // It reads nothing, or has ended before all was written.
+        assert_eq!(run("echo all done", &request, LONG).unwrap(), b"all done\n");
+        assert_eq!(run("true", b"", LONG).unwrap(), b"");
+        // No shell: the words are arguments.
+        assert_eq!(run("echo $HOME ; false", b"", LONG).unwrap(), b"$HOME ; false\n");
+    }
+
+    /// Proves that what a program leaves behind is killed, also when the program itself has done well.
+    #[test]
+    fn what_a_program_has_started_ends_with_it() {
+        let script = std::env::temp_dir().join(format!("nocopy-serve-{}.sh", std::process::id()));
+        std::fs::write(&script, "sleep 600 <&- >&- 2>&- &\necho $!\n").unwrap();
+        let left_behind = run(&format!("sh {}", script.display()), b"", LONG);
+        std::fs::remove_file(&script).unwrap();
+        let left_behind = String::from_utf8(left_behind.unwrap()).unwrap();
+        let stat = format!("/proc/{}/stat", left_behind.trim());
+        let start = Instant::now();
+        // Gone, or waiting for whoever inherited it to notice.
+        while std::fs::read_to_string(&stat).is_ok_and(|stat| !stat.contains(") Z ")) {
+            assert!(start.elapsed() < LONG, "{stat}");
+            sleep(LOOK);
+        }
+    }
+
+    #[test]
+    fn what_goes_wrong_is_told_and_takes_no_longer_than_it_may() {
+        assert!(matches!(run("false", b"x", LONG), Err(RunError::Failed { .. })));
+        assert!(matches!(run("/nonexistent/program", b"", LONG), Err(RunError::Start { .. })));
+        let start = Instant::now();
+        assert!(matches!(run("sleep 60", b"", Duration::from_millis(50)), Err(RunError::TooLong { .. })));
+        assert!(matches!(run("yes", b"", LONG), Err(RunError::TooMuch { .. })));
+        assert!(start.elapsed() < LONG);
+        assert!(Program::parse("  ", LONG).is_err());
+    }
+}

@@ -1,0 +1,380 @@
+//! TCP connections: what comes goes back, byte for byte. One thread has all of them, and so knows which of them use how much.
+
+use std::cmp::Reverse;
+use std::collections::{HashMap, VecDeque};
+use std::io::{self, Read, Write};
+use std::net::{IpAddr, TcpListener, TcpStream};
+use std::time::{Duration, Instant};
+
+use nocopy::integration::{Wakeup, poll};
+use nocopy_proto::message::network_of;
+use rustix::event::{PollFd, PollFlags};
+
+use super::summary::Served;
+use crate::exchange::{PATIENCE, SPIN, Waiting};
+use nocopy_report::Interrupt;
+
+/// Connections at a time. When one more comes, one of those that are there ends.
+const CONNECTIONS_MAX: usize = 256;
+
+/// Connections that are accepted before the others have their turn.
+const ACCEPTED_MAX: usize = 16;
+
+/// What a peer that does not read has sent is kept in pieces of this length, each read by one call.
+const PIECE_BYTES: usize = 64 << 10;
+
+/// What is kept at most for one peer, which is not read any more then: more than the longest message, so that a peer that sends one
+/// before it reads has it back.
+const KEPT_BYTES_MAX: usize = (16 << 20) + 2 * PIECE_BYTES;
+
+/// What is kept for all peers: 256 MiB with the piece that each may get before it is looked at again. Beyond it a connection ends.
+const KEPT_BYTES_MAX_ALL: usize = (256 << 20) - (CONNECTIONS_MAX + 1) * PIECE_BYTES;
+
+pub(super) fn serve(
+    listener: &TcpListener,
+    waiting: Waiting,
+    idle: Duration,
+    interrupt: &Interrupt,
+    served: &mut Served,
+) -> io::Result<()> {
+    listener.set_nonblocking(true)?;
+    let buffer = vec![0; PIECE_BYTES].into();
+    let pause = None;
+    Server { listener, waiting, idle, connections: Vec::new(), buffer, pause, served }.run(interrupt)
+}
+
+struct Server<'a> {
+    listener: &'a TcpListener,
+    waiting: Waiting,
+    /// How long a connection may stand still.
+    idle: Duration,
+    connections: Vec<Connection>,
+    buffer: Box<[u8]>,
+    /// Until when nothing is accepted: the machine was out of memory or descriptors.
+    pause: Option<Instant>,
+    served: &'a mut Served,
+}
+
+impl Server<'_> {
+    fn run(&mut self, interrupt: &Interrupt) -> io::Result<()> {
+        let mut moved = Instant::now();
+        while !interrupt.came() {
+            let sleeps = match self.waiting {
+                Waiting::Spinning => false,
+                Waiting::Adaptive => moved.elapsed() >= SPIN,
+                Waiting::Blocking => true,
+            };
+            let may_accept = self.look(sleeps)?;
+            let now = Instant::now();
+            if may_accept {
+                self.accept(now);
+            }
+            if self.turn(now) {
+                moved = now;
+            }
+            self.end_idle(now);
+        }
+        Ok(())
+    }
+
+    /// Notes which connections may have something to do; after waiting for that, or all. Returns whether there may be a new one.
+    fn look(&mut self, sleeps: bool) -> io::Result<bool> {
+        self.pause = self.pause.filter(|end| Instant::now() < *end);
+        if !sleeps {
+            self.connections.iter_mut().for_each(|connection| connection.is_ready = true);
+            return Ok(self.pause.is_none());
+        }
+        let streams = self.connections.iter().map(|one| PollFd::new(&one.stream, one.wanted()));
+        let listener = self.pause.is_none().then(|| PollFd::new(self.listener, PollFlags::IN));
+        let mut descriptors: Vec<_> = streams.chain(listener).collect();
+        if poll(&mut descriptors, Some(PATIENCE))? == Wakeup::Interrupted {
+            return Ok(false);
+        }
+        let ready: Vec<bool> =
+            descriptors.iter().map(|descriptor| !descriptor.revents().is_empty()).collect();
+        for (connection, is_ready) in self.connections.iter_mut().zip(&ready) {
+            connection.is_ready = *is_ready;
+        }
+        Ok(self.pause.is_none() && ready[self.connections.len()])
+    }
+
+    fn accept(&mut self, now: Instant) {
+        for _ in 0..ACCEPTED_MAX {
+            match self.listener.accept() {
+                Ok((stream, from)) => {
+                    *self.served.connections.get_or_insert(0) += 1;
+                    self.connections.extend(Connection::new(stream, from.ip(), now).ok());
+                    if self.connections.len() > CONNECTIONS_MAX {
+                        self.make_place();
+                    }
+                }
+                // Whatever is wrong with one connection, the next may be sound.
+                Err(error) => match error.raw_os_error() {
+                    Some(libc::EAGAIN) => return,
+                    Some(libc::EINTR | libc::ECONNABORTED) => {}
+                    Some(libc::EMFILE) if !self.connections.is_empty() => self.make_place(),
+                    // The machine is short of something. The connection stays in the queue, and poll would return at once again.
+                    _ => return self.pause = Some(now + PATIENCE),
+                },
+            }
+        }
+    }
+
+    /// Ends a connection: of the network that has most of them the one that has stood still longest.
+    fn make_place(&mut self) {
+        let first = greediest(&self.connections, |_| 1, |connection| Reverse(connection.moved));
+        self.end(first);
+    }
+
+    /// Moves what can be moved. Returns whether that was anything.
+    fn turn(&mut self, now: Instant) -> bool {
+        let Self { connections, buffer, served, .. } = self;
+        let mut has_moved = false;
+        connections.retain_mut(|connection| {
+            if !std::mem::take(&mut connection.is_ready) {
+                return true;
+            }
+            // An error of one connection ends only that one.
+            let Ok(Moved { read, written }) = connection.turn(buffer) else { return false };
+            served.bytes += written as u64;
+            if read + written > 0 {
+                (has_moved, connection.moved) = (true, now);
+            }
+            !connection.is_over()
+        });
+        while self.connections.iter().map(Connection::kept_bytes).sum::<usize>() > KEPT_BYTES_MAX_ALL {
+            let first = greediest(&self.connections, Connection::kept_bytes, Connection::kept_bytes);
+            self.end(first);
+        }
+        has_moved
+    }
+
+    fn end_idle(&mut self, now: Instant) {
+        let before = self.connections.len();
+        self.connections.retain(|connection| now.duration_since(connection.moved) < self.idle);
+        self.served.refused += (before - self.connections.len()) as u64;
+    }
+
+    fn end(&mut self, connection: Option<usize>) {
+        if let Some(index) = connection {
+            self.connections.swap_remove(index);
+            self.served.refused += 1;
+        }
+    }
+}
+
+/// Which connection goes first: of the network with the largest share, the one with the largest part in it.
+fn greediest<P: Ord>(
+    connections: &[Connection],
+    share: impl Fn(&Connection) -> usize,
+    part: impl Fn(&Connection) -> P,
+) -> Option<usize> {
+    let mut shares = HashMap::<IpAddr, usize>::new();
+    for connection in connections {
+        *shares.entry(connection.network).or_default() += share(connection);
+    }
+    let key = |index: &usize| (shares[&connections[*index].network], part(&connections[*index]));
+    (0..connections.len()).max_by_key(key)
+}
+
+struct Connection {
+    stream: TcpStream,
+    network: IpAddr,
+    kept: Kept,
+    /// The peer sends no more.
+    is_ended: bool,
+    /// There may be something to do.
+    is_ready: bool,
+    /// When bytes went one way or the other.
+    moved: Instant,
+}
+
+/// Bytes that went by a connection.
+struct Moved {
+    read: usize,
+    written: usize,
+}
+
+impl Connection {
+    fn new(stream: TcpStream, from: IpAddr, now: Instant) -> io::Result<Self> {
+        stream.set_nonblocking(true)?;
+        stream.set_nodelay(true)?;
+        let kept = Kept::default();
+        Ok(Self { stream, network: network_of(from), kept, is_ended: false, is_ready: true, moved: now })
+    }
+
+    fn kept_bytes(&self) -> usize {
+        self.kept.memory_bytes()
+    }
+
+    fn is_over(&self) -> bool {
+        self.is_ended && self.kept.is_empty()
+    }
+
+    fn has_room(&self) -> bool {
+        !self.is_ended && self.kept_bytes() + PIECE_BYTES <= KEPT_BYTES_MAX
+    }
+
+    fn wanted(&self) -> PollFlags {
+        let mut wanted = PollFlags::empty();
+        wanted.set(PollFlags::IN, self.has_room());
+        wanted.set(PollFlags::OUT, !self.kept.is_empty());
+        wanted
+    }
+
+    /// Writes what is kept, and reads once, which goes back as far as there is room.
+    fn turn(&mut self, buffer: &mut [u8]) -> io::Result<Moved> {
+        let mut written = 0;
+        while let Some(first) = self.kept.first() {
+            let Some(more) = unless_full(self.stream.write(first))? else { break };
+            self.kept.drop_first(more);
+            written += more;
+        }
+        if !self.has_room() {
+            return Ok(Moved { read: 0, written });
+        }
+        let Some(read) = unless_full(self.stream.read(buffer))? else {
+            return Ok(Moved { read: 0, written });
+        };
+        self.is_ended = read == 0;
+        let mut gone = 0;
+        if self.kept.is_empty() && read > 0 {
+            gone = unless_full(self.stream.write(&buffer[..read]))?.unwrap_or(0);
+        }
+        self.kept.push(&buffer[gone..read]);
+        Ok(Moved { read, written: written + gone })
+    }
+}
+
+/// What came and did not go back yet.
+#[derive(Default)]
+struct Kept {
+    /// None of them is empty, and all but the last are full.
+    pieces: VecDeque<Vec<u8>>,
+    /// How much of the first has gone.
+    gone: usize,
+}
+
+impl Kept {
+    /// What it takes.
+    fn memory_bytes(&self) -> usize {
+        self.pieces.len() * PIECE_BYTES
+    }
+
+    fn is_empty(&self) -> bool {
+        self.pieces.is_empty()
+    }
+
+    fn push(&mut self, mut bytes: &[u8]) {
+        while !bytes.is_empty() {
+            match self.pieces.back_mut().filter(|last| last.len() < PIECE_BYTES) {
+                Some(last) => {
+                    let (fitting, rest) = bytes.split_at(bytes.len().min(PIECE_BYTES - last.len()));
+                    last.extend_from_slice(fitting);
+                    bytes = rest;
+                }
+                None => self.pieces.push_back(Vec::with_capacity(PIECE_BYTES)),
+            }
+        }
+    }
+
+    fn first(&self) -> Option<&[u8]> {
+        self.pieces.front().map(|first| &first[self.gone..])
+    }
+
+    fn drop_first(&mut self, bytes: usize) {
+        self.gone += bytes;
+        if self.pieces.front().is_some_and(|first| first.len() == self.gone) {
+            (self.gone, _) = (0, self.pieces.pop_front());
+        }
+    }
+}
+
+fn unless_full<T>(done: io::Result<T>) -> io::Result<Option<T>> {
+    match done {
+        Ok(done) => Ok(Some(done)),
+        Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {
+            Ok(None)
+        }
+        Err(error) => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A connection from that address for which so many pieces are kept, and which last moved bytes at `moved`.
+    fn connection(from: &str, pieces: usize, moved: Instant) -> Connection {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let mut connection = Connection::new(stream, from.parse().unwrap(), moved).unwrap();
+        connection.kept.push(&vec![0; pieces * PIECE_BYTES]);
+        connection
+    }
+
+    #[test]
+    fn the_network_that_uses_most_makes_room() {
+        let start = Instant::now();
+        let after = |seconds| start + Duration::from_secs(seconds);
+        let connections = [
+            connection("10.0.0.1", 6, after(40)),
+            connection("2001:db8:0:1::1", 4, after(81)),
+            connection("10.0.0.2", 5, start),
+            connection("2001:db8:0:1::2", 3, after(80)),
+            connection("::ffff:10.0.0.1", 0, after(89)),
+            connection("2001:db8:0:1::3", 0, after(82)),
+        ];
+        // The subnet has the most connections and kept bytes; no single address of it does.
+        assert_eq!(greediest(&connections, |_| 1, |one| Reverse(one.moved)), Some(3));
+        assert_eq!(greediest(&connections, Connection::kept_bytes, Connection::kept_bytes), Some(1));
+        assert_eq!(greediest(&connections[..1], |_| 1, |one| Reverse(one.moved)), Some(0));
+        assert_eq!(greediest(&[], |_| 1, |one| Reverse(one.moved)), None);
+    }
+
+    #[test]
+    fn an_idle_connection_ends() {
+        let start = Instant::now();
+        let after = |seconds| start + Duration::from_secs(seconds);
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut served = Served::new(crate::endpoint::Scheme::Tcp, listener.local_addr().unwrap());
+        let mut server = Server {
+            listener: &listener,
+            waiting: Waiting::Blocking,
+            idle: Duration::from_secs(10),
+            connections: vec![connection("10.0.0.1", 0, after(17)), connection("10.0.0.1", 5, start)],
+            buffer: vec![0; PIECE_BYTES].into(),
+            pause: None,
+            served: &mut served,
+        };
+        server.end_idle(after(20));
+        assert_eq!((server.connections.len(), server.connections[0].kept_bytes()), (1, 0));
+        server.end_idle(after(27));
+        assert_eq!((server.connections.len(), served.refused), (0, 2));
+    }
+
+    #[test]
+    fn what_is_kept_comes_in_order_and_takes_what_it_is_counted_for() {
+        let (mut kept, mut next, mut expected) = (Kept::default(), 0_u32, 0_u32);
+        for round in 0..400 {
+            let bytes: Vec<u8> = (0..(round * 37) % 5000).map(|place: u32| (next + place) as u8).collect();
+            kept.push(&bytes);
+            next += bytes.len() as u32;
+            let held: usize = kept.pieces.iter().map(Vec::capacity).sum();
+            assert_eq!(held, kept.memory_bytes());
+            assert!(kept.memory_bytes() <= (next - expected) as usize + 2 * PIECE_BYTES);
+            while let Some(first) = kept.first().filter(|_| round % 3 == 0 || round > 390) {
+                let part = first.len().div_ceil(2);
+                assert!(
+                    first[..part]
+                        .iter()
+                        .enumerate()
+                        .all(|(place, byte)| *byte == (expected + place as u32) as u8)
+                );
+                expected += part as u32;
+                kept.drop_first(part);
+            }
+        }
+        assert!(kept.is_empty() && next == expected);
+    }
+}

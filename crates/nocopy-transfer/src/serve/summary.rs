@@ -1,0 +1,91 @@
+//! What was answered: the JSON schema `nocopy.serve/1` (docs/serve.md). A field that does not apply is absent.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use comfy_table::{Table, presets};
+use serde::Serialize;
+
+use crate::endpoint::Scheme;
+
+/// Changes when a field changes its meaning or goes.
+const SCHEMA: &str = "nocopy.serve/1";
+
+#[derive(Debug, Serialize)]
+pub(super) struct Summary {
+    schema: &'static str,
+    seconds: f64,
+    services: Vec<Served>,
+}
+
+/// What one service did.
+#[derive(Debug, Serialize)]
+pub(super) struct Served {
+    scheme: &'static str,
+    address: SocketAddr,
+    /// Messages or datagrams that were answered; of TCP, where messages cannot be told apart, none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub answered: Option<u64>,
+    /// Of what was answered.
+    pub bytes: u64,
+    /// Connections that came.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub connections: Option<u64>,
+    /// Connections refused or broken off, and datagrams not answered.
+    pub refused: u64,
+    /// Runs of the program that failed or took too long.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub failed_runs: Option<u64>,
+}
+
+impl Served {
+    pub(super) fn new(scheme: Scheme, address: SocketAddr) -> Self {
+        let counts = |is_counted: bool| is_counted.then_some(0);
+        Self {
+            scheme: scheme.name(),
+            address,
+            answered: counts(scheme != Scheme::Tcp),
+            bytes: 0,
+            connections: counts(matches!(scheme, Scheme::Tcp | Scheme::Message)),
+            refused: 0,
+            failed_runs: None,
+        }
+    }
+
+    /// Counts an answer.
+    pub(super) fn answer(&mut self, bytes: usize) {
+        *self.answered.get_or_insert(0) += 1;
+        self.bytes += bytes as u64;
+    }
+
+    fn words(&self) -> String {
+        let answered = self.answered.map(|count| format!("{count} answered, "));
+        let connections = self.connections.map(|count| format!(", {count} connections"));
+        let refused = Some(self.refused).filter(|count| *count > 0).map(|count| format!(", {count} refused"));
+        let failed = self.failed_runs.filter(|count| *count > 0);
+        let failed = failed.map(|count| format!(", {count} runs of the program failed"));
+        [answered, Some(format!("{} bytes", self.bytes)), connections, refused, failed]
+            .into_iter()
+            .flatten()
+            .collect()
+    }
+}
+
+impl Summary {
+    pub(super) fn of(time: Duration, services: Vec<Served>) -> Self {
+        Self { schema: SCHEMA, seconds: time.as_secs_f64(), services }
+    }
+
+    pub(super) fn json(&self) -> String {
+        serde_json::to_string_pretty(self).expect("numbers and strings are JSON") + "\n"
+    }
+
+    pub(super) fn table(&self) -> String {
+        let mut table = Table::new();
+        table.load_style(presets::NOTHING);
+        for served in &self.services {
+            table.add_row([format!("{}://{}", served.scheme, served.address), served.words()]);
+        }
+        format!("{}\n", table.trim_fmt())
+    }
+}

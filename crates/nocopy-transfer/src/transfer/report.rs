@@ -1,0 +1,115 @@
+//! What both ends say of a run, in the same words.
+
+use super::wire::{Received, Sent};
+
+/// What is known of a run, at either end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Findings {
+    pub received: Received,
+    /// How many datagrams were to come: all that were sent, or those up to the last that came.
+    pub expected: u64,
+    /// What the sender counted, once it has said so.
+    pub sent: Option<Sent>,
+    /// Whether these are all that were sent, and not those before a receiver had enough.
+    pub is_whole: bool,
+    /// Whether the receiver counts nothing more.
+    pub is_final: bool,
+}
+
+impl Findings {
+    /// Datagrams that did not arrive, or not as they were sent.
+    pub(crate) fn lost(&self) -> u64 {
+        self.expected.saturating_sub(self.received.datagrams)
+    }
+
+    /// Whether what arrived is what was sent, up to where the receiver had enough; of datagrams that have checksums. `None`: not known.
+    pub(crate) fn verified(&self) -> Option<bool> {
+        let Self { received, sent, .. } = self;
+        let same = |sent: Sent| {
+            (sent.datagrams, sent.bytes, sent.checksum)
+                == (received.datagrams, received.bytes, received.checksum)
+        };
+        let all = if self.is_whole { sent.is_some_and(same) } else { self.lost() == 0 };
+        self.is_final.then_some(all)
+    }
+
+    /// Rows of a table; with checksums where these were asked for.
+    pub(crate) fn rows(&self, has_checksums: bool) -> Vec<(String, String)> {
+        let Received { datagrams, bytes, reordered, duplicate, corrupt, stale, kernel_dropped, .. } =
+            &self.received;
+        let until = if self.is_final { "" } else { ", when it was last known" };
+        let received = format!("{datagrams} datagrams, {bytes} bytes of the stream{until}");
+        let mut rows = vec![("received".to_owned(), received), ("lost".to_owned(), self.lost_words())];
+        for (name, count, meaning) in [
+            (
+                "kernel dropped",
+                kernel_dropped,
+                "packets, of one datagram or a run of many, at the receiver's socket: its buffer was full (recv --buffer)",
+            ),
+            ("corrupt", corrupt, "arrived changed, and do not count as received"),
+            ("too late", stale, "arrived so late that they do not count as received"),
+            ("reordered", reordered, "arrived after later ones"),
+            ("duplicate", duplicate, "arrived once more"),
+        ] {
+            if *count > 0 {
+                rows.push((name.to_owned(), format!("{count} {meaning}")));
+            }
+        }
+        if has_checksums {
+            let said = match self.verified() {
+                Some(true) => "every byte arrived as it was sent",
+                Some(false) => "NO: not all of it arrived as it was sent",
+                None => "not known: one end did not hear the other to the end",
+            };
+            rows.push(("verified".into(), said.into()));
+        }
+        rows
+    }
+
+    fn lost_words(&self) -> String {
+        let Self { expected, received, .. } = self;
+        let percent = 100.0 * self.lost() as f64 / (*expected).max(1) as f64;
+        let said = format!("{} datagrams of {expected} ({percent:.3} %)", self.lost());
+        match self.sent.filter(|_| self.is_whole) {
+            Some(sent) => format!("{said}, {} bytes", sent.bytes.saturating_sub(received.bytes)),
+            None => format!("{said}: those before the last that came"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_told_is_what_was_counted() {
+        let sent = Sent { datagrams: 10, bytes: 100, checksum: 5 };
+        let received = Received { datagrams: 10, bytes: 100, checksum: 5, ..Received::default() };
+        let mut findings =
+            Findings { received, expected: 10, sent: Some(sent), is_whole: true, is_final: true };
+        assert_eq!((findings.verified(), findings.lost()), (Some(true), 0));
+        findings.received.checksum = 6;
+        assert_eq!(findings.verified(), Some(false));
+        let received = &mut findings.received;
+        (received.datagrams, received.bytes, received.reordered) = (8, 80, 3);
+        assert_eq!((findings.verified(), findings.lost()), (Some(false), 2));
+        let said: Vec<String> =
+            findings.rows(true).into_iter().map(|(name, said)| format!("{name}: {said}")).collect();
+        assert!(said[1].contains("2 datagrams of 10 (20.000 %), 20 bytes"), "{said:?}");
+        assert!(said[2].starts_with("reordered: 3 arrived") && said[3].contains("NO"), "{said:?}");
+    }
+
+    /// Proves that who ended early is not said to have lost what came after, and that nothing is claimed where an end is missing.
+    #[test]
+    fn what_is_not_known_is_not_claimed() {
+        let received = Received { datagrams: 8, bytes: 80, ..Received::default() };
+        let sent = Some(Sent { datagrams: 100, bytes: 1000, checksum: 5 });
+        let enough = Findings { received, expected: 8, sent, is_whole: false, is_final: true };
+        assert_eq!((enough.verified(), enough.lost()), (Some(true), 0));
+        assert!(enough.rows(false)[1].1.contains("before the last that came"));
+        assert_eq!(Findings { expected: 9, ..enough }.verified(), Some(false));
+        let unknown = Findings { is_final: false, ..enough };
+        assert_eq!(unknown.verified(), None);
+        assert!(unknown.rows(true)[2].1.contains("not known"));
+    }
+}

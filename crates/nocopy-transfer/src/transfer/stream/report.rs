@@ -1,0 +1,129 @@
+//! What both ends say of a run, in the same words.
+
+use super::wire::Count;
+
+/// What is known of a run, at either end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Findings {
+    /// What was to come, where that was known from the beginning.
+    pub total: Option<u64>,
+    /// What the sender has sent, once it has said that it is done.
+    pub sent: Option<Count>,
+    /// What the receiver has received, as far as it has said so.
+    pub received: Option<Count>,
+    /// Whether the receiver counts nothing more.
+    pub is_final: bool,
+    /// Whether it counted all that came, and had not enough before.
+    pub is_whole: bool,
+}
+
+impl Findings {
+    /// Bytes that were sent and did not arrive. `None`: not known.
+    pub(crate) fn missing(&self) -> Option<u64> {
+        let (sent, received) = self.sent.zip(self.received).filter(|_| self.is_final && self.is_whole)?;
+        Some(sent.bytes.saturating_sub(received.bytes))
+    }
+
+    /// Whether more was announced than arrived.
+    pub(crate) fn is_short(&self) -> bool {
+        self.total.is_some_and(|total| self.received.is_none_or(|received| received.bytes < total))
+    }
+
+    /// Whether what arrived is what was sent. `None`: not known.
+    pub(crate) fn verified(&self) -> Option<bool> {
+        let (sent, received) = self.sent.zip(self.received).filter(|_| self.is_final && self.is_whole)?;
+        let (ours, theirs) = sent.crc32c.zip(received.crc32c)?;
+        Some(sent.bytes == received.bytes && ours == theirs)
+    }
+
+    /// Whether all went well as far as the two can tell each other.
+    pub(crate) fn are_good(&self) -> bool {
+        let differ = self.sent.zip(self.received).is_some_and(|(sent, received)| {
+            received.bytes > sent.bytes || self.is_whole && received.bytes < sent.bytes
+        });
+        self.is_final && !self.is_short() && self.verified() != Some(false) && !differ
+    }
+
+    /// Rows of a table; with checksums where these were asked for.
+    pub(crate) fn rows(&self, has_checksums: bool) -> Vec<(String, String)> {
+        let announced = match self.total {
+            Some(total) if self.is_short() => format!(" of {total} that were announced"),
+            _ => String::new(),
+        };
+        let until = match (self.is_final, self.is_whole) {
+            (true, true) => "",
+            (true, false) => ", then the receiver had enough",
+            (false, _) => ", when it was last known",
+        };
+        let received = match self.received {
+            Some(received) => format!("{} bytes{announced}{until}", received.bytes),
+            None => "not known: the receiver never told".into(),
+        };
+        let mut rows = vec![("received".to_owned(), received)];
+        match self.missing() {
+            Some(0) => {}
+            Some(missing) => rows.push(("missing".into(), format!("{missing} bytes that were sent"))),
+            None if self.is_whole => {
+                rows.push(("missing".into(), "not known: one end did not hear the other to the end".into()));
+            }
+            None => {}
+        }
+        if has_checksums {
+            rows.push(("verified".into(), self.verified_words()));
+        }
+        rows
+    }
+
+    fn verified_words(&self) -> String {
+        let [sent, received] = [self.sent, self.received].map(|count| count.and_then(|count| count.crc32c));
+        match (self.verified(), sent, received) {
+            (Some(true), Some(sent), _) => format!("every byte arrived as it was sent, CRC32C {sent:08x}"),
+            (Some(false), Some(sent), Some(received)) => {
+                format!("NO: CRC32C {sent:08x} was sent, {received:08x} arrived")
+            }
+            _ => "not known: one end did not hear the other to the end".into(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn count(bytes: u64, crc32c: u32) -> Option<Count> {
+        Some(Count { bytes, crc32c: Some(crc32c) })
+    }
+
+    #[test]
+    fn what_is_told_is_what_was_counted() {
+        let good = Findings {
+            total: Some(10),
+            sent: count(10, 5),
+            received: count(10, 5),
+            is_final: true,
+            is_whole: true,
+        };
+        assert!(good.are_good());
+        assert_eq!((good.verified(), good.missing()), (Some(true), Some(0)));
+        let changed = Findings { received: count(10, 6), ..good };
+        assert!(!changed.are_good() && changed.verified() == Some(false));
+        assert!(changed.rows(true)[1].1.contains("NO: CRC32C 00000005"), "{:?}", changed.rows(true));
+        let short = Findings { received: count(8, 5), ..good };
+        assert_eq!((short.verified(), short.missing(), short.are_good()), (Some(false), Some(2), false));
+        assert!(short.rows(false)[0].1.contains("8 bytes of 10"));
+        let more = Findings { total: None, received: count(11, 5), ..good };
+        assert!(!more.are_good() && more.verified() == Some(false));
+    }
+
+    #[test]
+    fn what_is_not_known_is_not_claimed() {
+        let broken =
+            Findings { total: None, sent: None, received: count(8, 1), is_final: false, is_whole: true };
+        assert_eq!((broken.verified(), broken.missing(), broken.are_good()), (None, None, false));
+        let enough = Findings { sent: count(9, 1), is_final: true, is_whole: false, ..broken };
+        assert_eq!((enough.verified(), enough.missing(), enough.are_good()), (None, None, true));
+        assert!(enough.rows(true)[1].1.contains("not known"));
+        assert!(!Findings { received: count(10, 1), ..enough }.are_good(), "more than was sent");
+        assert!(!Findings { total: Some(9), ..enough }.are_good(), "a file that is not whole");
+    }
+}
