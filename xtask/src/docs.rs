@@ -2,8 +2,8 @@
 
 use crate::step::{Failed, Step};
 
-/// The commands with a man page of their own.
-const PAGES: [&str; 6] = ["bench", "doctor", "stats", "sniff", "record", "send"];
+/// The command, from this workspace.
+const NOCOPY: [&str; 5] = ["run", "--quiet", "-p", "nocopy-cli", "--"];
 
 const SHELLS: [(&str, &str); 3] = [("bash", "nocopy.bash"), ("zsh", "_nocopy"), ("fish", "nocopy.fish")];
 
@@ -15,10 +15,7 @@ pub(crate) fn api() -> Step {
 
 pub(crate) fn build() -> Result<(), Failed> {
     api().run()?;
-    print(&["man"], "man/nocopy.1")?;
-    for command in PAGES {
-        print(&["man", command], &format!("man/nocopy-{command}.1"))?;
-    }
+    Step::cargo("man pages", &[&NOCOPY[..], &["man", "--output", "target/man"]].concat()).run()?;
     for (shell, file) in SHELLS {
         print(&["completions", shell], &format!("completions/{file}"))?;
     }
@@ -27,6 +24,5 @@ pub(crate) fn build() -> Result<(), Failed> {
 
 /// Writes what the command prints into a file below target/.
 fn print(arguments: &[&str], file: &str) -> Result<(), Failed> {
-    let nocopy = ["run", "--quiet", "-p", "nocopy-cli", "--"];
-    Step::cargo(file, &[&nocopy, arguments].concat()).into_file(&format!("target/{file}"))
+    Step::cargo(file, &[&NOCOPY, arguments].concat()).into_file(&format!("target/{file}"))
 }

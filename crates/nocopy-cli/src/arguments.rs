@@ -208,6 +208,9 @@ pub(crate) enum Command {
     Man {
         /// Of this command instead of nocopy itself.
         command: Option<String>,
+        /// Write the pages of nocopy and of all its commands into this directory instead.
+        #[arg(long, value_name = "DIRECTORY", conflicts_with = "command")]
+        output: Option<PathBuf>,
     },
     /// Print the completions for a shell.
     Completions {

@@ -46,7 +46,10 @@ fn main() -> ExitCode {
         Command::ProfileStart { command } => nocopy_profile::start(&command).map_err(Failure::from),
         // Its exit codes are the program's.
         Command::Run(arguments) => return run::run(&arguments),
-        Command::Man { command } => unprivileged(|| manual::print_page(command.as_deref())),
+        Command::Man { command, output } => unprivileged(|| match &output {
+            Some(directory) => manual::write_pages(directory),
+            None => manual::print_page(command.as_deref()),
+        }),
         Command::Completions { shell } => unprivileged(|| manual::print_completions(shell)),
     };
     match outcome {
