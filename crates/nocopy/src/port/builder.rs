@@ -11,6 +11,26 @@ use crate::sys::queues::node_of;
 use crate::sys::xsk::RingSizes;
 
 /// Prepares to open a port; see [`Port::builder`].
+///
+/// Settings that depend on each other:
+///
+/// * [`mode`](Self::mode): takes one mode, so [`purpose`](Self::purpose) and [`measure`](Self::measure) do not choose another.
+/// * [`area`](Self::area): has to have room for the [`frame_count`](Self::frame_count) (frames) of every port that uses it.
+/// * [`ring_sizes`](Self::ring_sizes): entries, powers of two.
+/// * [`wait`](Self::wait): with [`Wait::Coalesced`], the rx ring and the frames to receive into have to hold what comes during a sleep.
+/// * [`multi_buffer`](Self::multi_buffer): without it, packets longer than a frame are neither received nor sent.
+/// * [`filter`](Self::filter): ports on several queues of one interface in one process must have the same.
+/// * [`send_metadata`](Self::send_metadata): needs 16 free bytes in front of every packet that is sent.
+///
+/// ```
+/// use nocopy::{Port, port::OpenError};
+/// let builder = Port::builder("memory").ring_sizes(256, 256).frame_count(512, 512).batch(32);
+/// let (port, _peer) = builder.memory_pair()?;
+/// assert_eq!(port.area().config().frame_count, 1024);
+/// let refused = Port::builder("memory").ring_sizes(300, 300).memory_pair();
+/// assert!(matches!(refused, Err(OpenError::RingSize { .. })));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone)]
 pub struct PortBuilder {
     pub(super) interface: String,

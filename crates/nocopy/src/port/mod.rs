@@ -134,6 +134,19 @@ impl Port {
     }
 
     /// Both halves at once, for loops that answer what they receive.
+    ///
+    /// ```
+    /// # let (mut left, mut right) = nocopy::Port::memory_pair()?;
+    /// # left.sender().send_copy(b"hello")?;
+    /// # left.sender().flush()?;
+    /// let (receiver, sender) = right.halves();
+    /// for packet in receiver.receive()? {
+    ///     sender.send(packet.take())?; // an echo: the frame that it came in
+    /// }
+    /// sender.flush()?;
+    /// assert_eq!(left.receiver().receive()?.count(), 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn halves(&mut self) -> (&mut Receiver, &mut Sender) {
         (&mut self.receiver, &mut self.sender)
     }

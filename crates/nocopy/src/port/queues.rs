@@ -157,7 +157,7 @@ impl Queues {
     /// the wait early, with an empty batch.
     ///
     /// # Errors
-    /// The interface is down or gone.
+    /// The interface is down or was removed.
     pub fn receive(&mut self) -> io::Result<Batch<'_>> {
         self.receive_until(None)
     }
@@ -165,7 +165,7 @@ impl Queues {
     /// Like [`Queues::receive`], but returns an empty batch when nothing came for `timeout`.
     ///
     /// # Errors
-    /// The interface is down or gone.
+    /// The interface is down or was removed.
     pub fn receive_timeout(&mut self, timeout: Duration) -> io::Result<Batch<'_>> {
         self.receive_until(Instant::now().checked_add(timeout))
     }
@@ -198,7 +198,7 @@ impl Queues {
     /// Returns what is there on some queue, possibly nothing, without waiting; queues take turns.
     ///
     /// # Errors
-    /// The interface is down or gone, if the kernel had to be asked for packets.
+    /// The interface is down or was removed, if the kernel had to be asked for packets.
     pub fn try_receive(&mut self) -> io::Result<Batch<'_>> {
         if self.look().is_none() {
             self.receivers().try_for_each(Waiting::poke)?;
@@ -328,7 +328,7 @@ impl Queues {
     /// already.
     ///
     /// # Errors
-    /// The interface is down or gone.
+    /// The interface is down or was removed.
     pub fn arm(&mut self) -> io::Result<bool> {
         let mut ready = false;
         for port in &mut self.ports {

@@ -111,7 +111,7 @@ impl Receiver {
     /// wait early, with an empty batch.
     ///
     /// # Errors
-    /// The interface is down or gone.
+    /// The interface is down or was removed.
     pub fn receive(&mut self) -> io::Result<Batch<'_>> {
         if !self.is_ready() {
             wait::wait(self, self.wait, None)?;
@@ -121,8 +121,18 @@ impl Receiver {
 
     /// Like [`Receiver::receive`], but returns an empty batch when nothing came for `timeout`.
     ///
+    /// ```
+    /// # let (mut left, mut right) = nocopy::Port::memory_pair()?;
+    /// # use std::time::Duration;
+    /// assert_eq!(right.receiver().receive_timeout(Duration::from_millis(1))?.count(), 0);
+    /// left.sender().send_copy(b"hello")?;
+    /// left.sender().flush()?;
+    /// assert_eq!(right.receiver().receive_timeout(Duration::from_secs(5))?.count(), 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
-    /// The interface is down or gone.
+    /// The interface is down or was removed.
     pub fn receive_timeout(&mut self, timeout: Duration) -> io::Result<Batch<'_>> {
         if !self.is_ready() {
             wait::wait(self, self.wait, Instant::now().checked_add(timeout))?;
@@ -133,7 +143,7 @@ impl Receiver {
     /// Returns what is there, possibly nothing, without waiting.
     ///
     /// # Errors
-    /// The interface is down or gone, if the kernel had to be asked for packets.
+    /// The interface is down or was removed, if the kernel had to be asked for packets.
     #[inline]
     pub fn try_receive(&mut self) -> io::Result<Batch<'_>> {
         if self.rx.available(1) == 0 {
@@ -292,7 +302,7 @@ impl Receiver {
     /// reports a frame that comes home.
     ///
     /// # Errors
-    /// The interface is down or gone.
+    /// The interface is down or was removed.
     pub fn arm(&mut self) -> io::Result<bool> {
         self.pool.refill(&mut self.fill);
         if self.is_ready() {
@@ -325,16 +335,36 @@ impl Receiver {
 
     /// Takes a frame back for receiving into: free of any atomic if it was received here, and the same as dropping it
     /// otherwise.
+    ///
+    /// ```
+    /// # let (mut left, mut right) = nocopy::Port::memory_pair()?;
+    /// # left.sender().send_copy(b"hello")?;
+    /// # left.sender().flush()?;
+    /// let frame = right.receiver().receive()?.next().expect("one packet").take();
+    /// assert_eq!(right.balance().yours, 1);
+    /// right.receiver().recycle(frame);
+    /// assert_eq!(right.balance().yours, 0);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[inline]
     pub fn recycle(&mut self, frame: Frame) {
         self.pool.recycle(frame);
     }
 
-    /// The way back for packets that are the host's business after all: a value of its own, for any thread of the
-    /// port's network namespace.
+    /// What hands packets to the host's network stack that turn out to be meant for it: a value of its own, for any thread of the port's
+    /// network namespace.
+    ///
+    /// [`ToHost`] shows how to use it.
+    ///
+    /// ```
+    /// # let (mut port, _peer) = nocopy::Port::memory_pair()?;
+    /// use nocopy::port::ToHostError;
+    /// assert!(matches!(port.receiver().to_host(), Err(ToHostError::MemoryPort)));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
-    /// A kernel before 5.18, a missing capability, an interface that is gone; a port in packet ring mode, which leaves the host
+    /// A kernel before 5.18, a missing capability, an interface that was removed; a port in packet ring mode, which leaves the host
     /// its packets anyway, or in memory mode.
     pub fn to_host(&self) -> Result<ToHost, ToHostError> {
         ToHost::of(&self.inner)

@@ -70,6 +70,17 @@ impl Sender {
     /// completes ([`Explanation::checksum`](super::Explanation::checksum)) is completed in software. (Packets in several frames take no
     /// request.)
     ///
+    /// ```
+    /// # let (mut port, _peer) = nocopy::Port::memory_pair()?;
+    /// use nocopy::{Reason, metadata::Request};
+    /// let mut frame = port.sender().buffer().expect("a fresh port has free frames");
+    /// frame.fill(b"hello").expect("it fits");
+    /// let rejected = port.sender().send_with(frame, Request::default().timestamp(7)).unwrap_err();
+    /// assert!(matches!(rejected.reason, Reason::Unsupported(_))); // this port knows no time of leaving
+    /// port.sender().send(rejected.item)?; // then without
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// As [`Sender::send`]; and no time of leaving is available here, the checksum would lie outside the packet, or there is no room for
     /// the request in front of the packet (16 bytes). The frame that is given back is as it was.
@@ -133,6 +144,19 @@ impl Sender {
     /// When packets left that were sent with [`Request::timestamp`], each by its token, in the order in which the kernel was done with
     /// them; [`Unsupported::Absent`] if the driver did not say when. Look after [`Sender::flush`] or [`Sender::reap`]; what is not taken is
     /// kept.
+    ///
+    /// ```no_run
+    /// use nocopy::{Port, metadata::Request};
+    /// let mut port = Port::builder("eth0").send_metadata(true).open()?;
+    /// let mut frame = port.sender().buffer().ok_or("no frame is free")?;
+    /// frame.fill(&[0xff; 60]).ok_or("too long")?;
+    /// port.sender().send_with(frame, Request::default().timestamp(7))?;
+    /// port.sender().drain(std::time::Duration::from_secs(1))?;
+    /// for (token, left) in port.sender().departures() {
+    ///     println!("packet {token} left at {} ns", left?.ns);
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn departures(&mut self) -> impl Iterator<Item = (u64, Result<Timestamp, Unsupported>)> + '_ {
         self.departures.take()
     }

@@ -167,12 +167,14 @@ impl Sender {
     /// ```
     /// # let (mut port, _peer) = nocopy::Port::memory_pair()?;
     /// let mut drafts = port.sender().drafts(64, 5)?;
+    /// let count = drafts.left(); // 64, or fewer
     /// while let Some(mut draft) = drafts.next_draft() {
     ///     draft.copy_from_slice(b"hello");
     ///     draft.queue();
     /// }
     /// drop(drafts);
     /// port.sender().flush()?;
+    /// assert_eq!(port.sender().stats()?.moved, count as u64);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[inline]
@@ -266,6 +268,24 @@ impl Sender {
     /// Like [`Sender::send`], for a packet in one or several frames: all go out as one packet, or none does. On ports not
     /// opened with [`multi_buffer`](PortBuilder::multi_buffer) a chain of one frame can be sent.
     ///
+    /// ```
+    /// # let (mut left, mut right) = nocopy::Port::builder("memory").multi_buffer(true).memory_pair()?;
+    /// use nocopy::{Chain, Frame};
+    /// let (mut header, mut body) = (left.sender().buffer().unwrap(), left.sender().buffer().unwrap());
+    /// header.fill(b"header").expect("it fits");
+    /// body.fill(b"body").expect("it fits");
+    /// left.sender().send_chain(Chain::from_iter([header, body]))?; // one packet
+    /// left.sender().flush()?;
+    ///
+    /// let mut batch = right.receiver().receive()?;
+    /// let packet = batch.next_chain().expect("one packet");
+    /// let mut bytes = [0; 6];
+    /// assert_eq!(packet.read_at(4, &mut bytes), 6); // wherever it was cut
+    /// assert_eq!(&bytes, b"erbody");
+    /// assert!(batch.next_chain().is_none());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// Gives the chain back: the ring is full ([`Reason::Full`]; flush first), or the packet cannot be sent here at all.
     #[expect(clippy::result_large_err, reason = "gives back what it was given")]
@@ -325,7 +345,7 @@ impl Sender {
     /// much is on its way.
     ///
     /// # Errors
-    /// The interface is down or gone; the frames stay queued.
+    /// The interface is down or was removed; the frames stay queued.
     pub fn flush(&mut self) -> io::Result<()> {
         self.flush_timeout(Duration::MAX).map(drop)
     }
@@ -432,10 +452,20 @@ impl Sender {
         self.pool.lent_count() == 0
     }
 
-    /// Flushes until nothing is on its way any more, for at most `timeout`; returns whether it got there.
+    /// Flushes until nothing is in flight any more, for at most `timeout`; returns whether it got there.
+    ///
+    /// ```
+    /// # let (mut port, _peer) = nocopy::Port::memory_pair()?;
+    /// let sender = port.sender();
+    /// sender.send_copy(b"hello")?;
+    /// assert_eq!(sender.in_flight(), 1); // queued counts as well
+    /// assert!(sender.drain(std::time::Duration::from_secs(5))?);
+    /// assert_eq!(sender.in_flight(), 0);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
-    /// The interface is down or gone.
+    /// The interface is down or was removed.
     pub fn drain(&mut self, timeout: Duration) -> io::Result<bool> {
         let started = Instant::now();
         self.try_flush()?;
@@ -450,7 +480,7 @@ impl Sender {
     }
 
     /// Prepares for a wait on the descriptor ([`AsFd`]), and returns whether there is nothing to wait for: frames are there to be taken
-    /// back, or nothing is on its way. Flushes, so that the kernel has work to finish.
+    /// back, or nothing is in flight. Flushes, so that the kernel has work to finish.
     ///
     /// No event reports what the kernel has finished, so the descriptor becomes readable 50 µs later, to look again.
     ///

@@ -200,7 +200,7 @@ impl ToHost {
     /// Hands one packet, from its Ethernet header on, to the host, which has dealt with it or queued it when this returns.
     ///
     /// # Errors
-    /// The thread is in another network namespace than the port; the interface is gone; the packet is shorter than an
+    /// The thread is in another network namespace than the port; the interface was removed; the packet is shorter than an
     /// Ethernet header or longer than a page leaves (some 3,300 B). Nothing was handed over then.
     pub fn hand_over(&mut self, packet: &[u8]) -> Result<(), ToHostError> {
         let done = self.run(packet);

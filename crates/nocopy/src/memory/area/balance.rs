@@ -22,7 +22,7 @@ pub struct Balance {
 }
 
 impl Balance {
-    /// Whether every frame is accounted for exactly once.
+    /// Whether every frame is accounted for exactly once. Certain only while the halves are at rest, since the terms are read one by one.
     pub fn is_whole(&self) -> bool {
         let counted = i128::from(self.free)
             + i128::from(self.yours)

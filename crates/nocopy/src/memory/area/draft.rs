@@ -81,7 +81,22 @@ impl Drop for Drafts<'_> {
     }
 }
 
-/// A packet being written in place: bytes of a free frame. [`queue`](Draft::queue) it, or drop it, and nothing happened.
+/// A packet being written in place: bytes of a free frame. [`queue`](Draft::queue) it to have it sent, or drop it.
+///
+/// ```
+/// # let (mut left, mut right) = nocopy::Port::memory_pair()?;
+/// let mut drafts = left.sender().drafts(2, 100)?;
+/// let mut draft = drafts.next_draft().expect("a fresh port has free frames");
+/// draft[..5].copy_from_slice(b"hello");
+/// draft.truncate(5);
+/// draft.queue();
+/// drop(drafts.next_draft()); // not queued: not sent
+/// drop(drafts);
+/// left.sender().flush()?;
+/// let sent: Vec<_> = right.receiver().receive()?.map(|packet| packet.to_vec()).collect();
+/// assert_eq!(sent, [b"hello"]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[must_use = "a draft that is not queued is not sent"]
 pub struct Draft<'batch, 'half> {
     batch: &'batch mut Drafts<'half>,
@@ -106,6 +121,20 @@ impl Draft<'_, '_> {
 
     /// Like [`Draft::queue`], for a packet whose checksum is still to be completed at `place`: by card or kernel where the port was
     /// opened for it ([`Explanation::checksum`](crate::port::Explanation::checksum)), in software where not.
+    ///
+    /// ```
+    /// # let (mut left, mut right) = nocopy::Port::memory_pair()?;
+    /// use nocopy_proto::wire::checksum::Place;
+    /// let mut drafts = left.sender().drafts(1, 4)?;
+    /// let mut draft = drafts.next_draft().expect("a fresh port has free frames");
+    /// draft.copy_from_slice(&[0x12, 0x34, 0, 0]); // the checksum field is behind the two bytes that are summed
+    /// draft.queue_checksummed(Place { start: 0, offset: 2 })?;
+    /// drop(drafts);
+    /// left.sender().flush()?;
+    /// let packet = right.receiver().receive()?.next().expect("one packet");
+    /// assert_eq!(packet[2..], (!0x1234_u16).to_be_bytes()); // the one's complement
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// The checksum would lie outside the packet, which is not queued.

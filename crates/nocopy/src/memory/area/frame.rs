@@ -20,8 +20,26 @@ use super::{Shared, bring_home};
 /// # }
 /// ```
 ///
-/// It may outlive its port, sit in a channel, cross threads; dropped anywhere it finds its way home. The cheapest way
-/// home is [`Receiver::recycle`](crate::Receiver::recycle) on the half that received it: no atomic at all.
+/// It may outlive its port, wait in a channel, and go to other threads; when it is dropped, it returns to its pool. The cheapest
+/// way to return it is [`Receiver::recycle`](crate::Receiver::recycle) on the half that received it: without an atomic operation.
+///
+/// Headers are put in front of a packet and taken off without moving it:
+///
+/// ```
+/// # let (mut port, _peer) = nocopy::Port::memory_pair()?;
+/// let mut frame = port.sender().buffer().expect("a fresh port has free frames");
+/// frame.fill(b"payload").expect("it fits");
+/// frame.prepend(2).expect("there is headroom").copy_from_slice(b"h:"); // a header; the payload stays where it is
+/// frame.append(2).expect("there is tailroom").copy_from_slice(b":t");
+/// assert_eq!(&*frame, b"h:payload:t");
+/// frame.trim_front(2);
+/// frame.truncate(7);
+/// assert_eq!(&*frame, b"payload");
+/// let free_bytes = frame.headroom_bytes();
+/// assert!(frame.prepend(free_bytes + 1).is_none()); // refused, and the frame is as it was
+/// assert_eq!(&*frame, b"payload");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[must_use = "a dropped frame goes back to its pool unsent"]
 pub struct Frame {
     /// Alive as long as this frame is away from home (see the module documentation of `area`).
@@ -131,7 +149,7 @@ impl Frame {
         Some(unsafe { self.bytes_mut(old_len, bytes) })
     }
 
-    /// Strips `bytes` bytes off the front without moving data, or everything if there are fewer.
+    /// Removes `bytes` bytes from the front without moving data, or everything if there are fewer.
     #[inline]
     pub fn trim_front(&mut self, bytes: usize) {
         let bytes = u16::try_from(bytes).unwrap_or(u16::MAX).min(self.len);
@@ -162,6 +180,20 @@ impl Frame {
     }
 
     /// Turns the frame into a counted, read-only one with many owners; it goes home after the last.
+    ///
+    /// ```
+    /// # let (mut port, _peer) = nocopy::Port::memory_pair()?;
+    /// use nocopy::Frame;
+    /// let mut frame = port.sender().buffer().expect("a fresh port has free frames");
+    /// frame.fill(b"hello").expect("it fits");
+    /// let first = frame.share();
+    /// let second = first.clone(); // another owner of the same bytes
+    /// assert_eq!(first.as_ptr(), second.as_ptr());
+    /// let first = Frame::try_from(first).unwrap_err(); // not while there are two
+    /// drop(first);
+    /// assert_eq!(&*Frame::try_from(second).expect("one owner is left"), b"hello");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn share(self) -> SharedFrame {
         SharedFrame(Arc::new(self))
     }

@@ -117,6 +117,20 @@ impl Frame {
 impl Packet<'_> {
     /// When the packet arrived, its hash, its VLAN tag, each as far as driver and kernel report it ([`metadata`](crate::metadata) says
     /// where they do). Read it before [`Packet::take`]; of a packet in several frames, from the first.
+    ///
+    /// ```
+    /// # let (mut left, mut right) = nocopy::Port::memory_pair()?;
+    /// # left.sender().send_copy(b"hello")?;
+    /// # left.sender().flush()?;
+    /// use nocopy::{Mode, metadata::Unsupported};
+    /// let packet = right.receiver().receive()?.next().expect("a packet");
+    /// match packet.arrival().timestamp {
+    ///     Ok(timestamp) => println!("{} ns", timestamp.ns),
+    ///     Err(why) => assert_eq!(why, Unsupported::Mode(Mode::Memory)), // a memory port has none
+    /// }
+    /// # assert!(packet.arrival().timestamp.is_err());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn arrival(&self) -> Arrival {
         let pool = self.pool();
         if pool.has_blocks() {

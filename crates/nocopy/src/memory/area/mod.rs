@@ -146,13 +146,28 @@ impl Default for AreaConfig {
 /// A block of memory cut into frames; a handle, cheap to clone.
 ///
 /// The memory stays mapped until the last handle, the last port and the last frame are gone.
+///
+/// Ports that share an area pass frames on to each other:
+///
+/// ```
+/// use nocopy::{Area, Port, area::AreaConfig};
+/// let area = Area::new(AreaConfig { frame_count: 16384, ..AreaConfig::default() })?;
+/// let (mut left, mut right) = Port::builder("memory").area(&area).memory_pair()?;
+/// left.sender().send_copy(b"hello")?;
+/// left.sender().flush()?;
+/// let frame = right.receiver().receive()?.next().expect("one packet").take();
+/// left.sender().send(frame)?; // by another port of the same area: no byte is copied for that
+/// left.sender().flush()?;
+/// assert!(area.balance().is_whole()); // each frame is in exactly one place
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone)]
 pub struct Area {
     shared: Arc<Shared>,
 }
 
 impl Area {
-    /// Maps an area on huge pages when there are any; [`Area::pages`] tells what it got.
+    /// Maps an area, on huge pages where there are any; [`Area::pages`] returns the kind of pages it lies on.
     ///
     /// # Errors
     /// A shape that cannot work, or no memory.

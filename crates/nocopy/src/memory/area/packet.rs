@@ -123,6 +123,23 @@ extern "C" fn misaligned(pool: &Pool, faults: &mut Faults, frame: u32) {
 /// std::thread::scope(|scope| scope.spawn(move || packet.len()).join());
 /// # }
 /// ```
+///
+/// What is not asked for stays:
+///
+/// ```
+/// # let (mut left, mut right) = nocopy::Port::memory_pair()?;
+/// # left.sender().send_copy(b"hello")?;
+/// # left.sender().send_copy(b"again")?;
+/// # left.sender().flush()?;
+/// let mut batch = right.receiver().receive()?;
+/// let mut packet = batch.next().expect("a packet");
+/// packet[0] = b'j'; // in the memory that it was received into
+/// let frame = packet.take();
+/// drop(batch); // the next packet comes with the next batch
+/// assert_eq!(&*frame, b"jello");
+/// assert_eq!(&*right.receiver().receive()?.next().expect("a packet"), b"again");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct Packet<'half> {
     pool: &'half Pool,
     data: NonNull<u8>,
