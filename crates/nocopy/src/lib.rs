@@ -114,6 +114,12 @@ pub use stats::Stats;
 
 /// The hardware (MAC) address of an interface of the calling thread's network namespace.
 ///
+/// ```
+/// assert_eq!(nocopy::hardware_address("lo")?, [0; 6]); // loopback has none
+/// assert!(nocopy::hardware_address("no such interface").is_err());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
 /// # Errors
 /// No such interface.
 pub fn hardware_address(interface: &str) -> std::io::Result<[u8; 6]> {

@@ -17,7 +17,13 @@ use crate::counter::Counter;
 /// port.sender().flush()?;
 /// let stats = port.sender().stats()?;
 /// assert_eq!((stats.moved, stats.bytes, stats.dropped), (1, 5, 0));
+/// assert_eq!(stats.get("tx_dropped"), Some(0)); // one counter, by its name
+/// assert_eq!(stats.get("no_such_counter"), None);
 /// println!("{stats}"); // the counters that are not 0
+///
+/// port.sender().send_copy(b"more")?;
+/// port.sender().flush()?;
+/// assert_eq!(port.sender().stats()?.since(&stats).bytes, 4); // what was counted meanwhile
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

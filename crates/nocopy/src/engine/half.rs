@@ -6,6 +6,28 @@ use std::io;
 use std::os::fd::AsFd;
 
 /// Anything that receives: packets, datagrams, a stream, blocks, messages.
+///
+/// One function for every kind of I/O:
+///
+/// ```
+/// use nocopy::ReceiverHalf;
+/// use rustix::event::{PollFd, PollFlags, poll};
+/// fn wait(half: &mut impl ReceiverHalf) -> std::io::Result<()> {
+///     if !half.arm()? {
+///         poll(&mut [PollFd::new(half, PollFlags::IN)], None)?;
+///     }
+///     Ok(())
+/// }
+/// # let (mut left, mut right) = nocopy::Port::memory_pair()?;
+/// # let mut socket = nocopy::udp::Socket::bind("127.0.0.1:0".parse()?)?;
+/// # std::net::UdpSocket::bind("127.0.0.1:0")?.send_to(b"hello", socket.local_address()?)?;
+/// # left.sender().send_copy(b"hello")?;
+/// # left.sender().flush()?;
+/// wait(right.receiver())?;
+/// wait(socket.receiver())?;
+/// assert_eq!((right.receiver().try_receive()?.count(), socket.receiver().try_receive()?.count()), (1, 1));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub trait ReceiverHalf: AsFd {
     /// A batch, or one thing and `None` when nothing came: borrowed until the next call, unless taken.
     type Received<'half>
@@ -27,6 +49,22 @@ pub trait ReceiverHalf: AsFd {
 }
 
 /// Anything that sends.
+///
+/// One function for every kind of I/O:
+///
+/// ```
+/// use nocopy::SenderHalf;
+/// fn is_idle(half: &mut impl SenderHalf) -> bool {
+///     half.reap();
+///     half.in_flight() == 0
+/// }
+/// # let (mut port, _peer) = nocopy::Port::memory_pair()?;
+/// # let mut socket = nocopy::udp::Socket::bind("127.0.0.1:0".parse()?)?;
+/// assert!(is_idle(port.sender()) && is_idle(socket.sender()));
+/// port.sender().send_copy(b"hello")?; // queued
+/// assert!(!is_idle(port.sender()));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub trait SenderHalf: AsFd {
     /// Memory to write into and send.
     type Buffer;

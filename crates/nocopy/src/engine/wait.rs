@@ -15,6 +15,20 @@ pub(crate) const STARVED_INTERVAL: Duration = Duration::from_millis(1);
 const SLEEP_MIN: Duration = Duration::from_micros(20);
 
 /// How a receiver waits for packets; may be changed at any time.
+///
+/// ```
+/// # let (mut left, mut right) = nocopy::Port::memory_pair()?;
+/// use nocopy::Wait;
+/// use std::time::Duration;
+/// let receiver = right.receiver();
+/// receiver.set_wait(Wait::Adaptive { spin: Duration::from_micros(50) });
+/// assert!(receiver.receive_timeout(Duration::from_millis(1))?.is_empty()); // spun, then slept
+/// receiver.set_wait(Wait::Spin); // from the next wait on
+/// # left.sender().send_copy(b"hello")?;
+/// # left.sender().flush()?;
+/// assert_eq!(receiver.receive()?.count(), 1);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Wait {

@@ -26,6 +26,20 @@ pub struct Rejected<T> {
 }
 
 /// Why something was not sent.
+///
+/// ```
+/// # let (mut port, _peer) = nocopy::Port::builder("memory").ring_sizes(256, 64).memory_pair()?;
+/// use nocopy::Reason;
+/// let sender = port.sender();
+/// while sender.send_copy(b"hello").is_ok() {} // until the ring of 64 is full
+/// assert!(matches!(sender.send_copy(b"hello"), Err(Reason::Full)));
+/// sender.flush()?; // makes room
+/// sender.send_copy(b"hello")?;
+///
+/// // Where `io::Error` is wanted, it becomes one of a matching kind.
+/// assert_eq!(std::io::Error::from(Reason::Full).kind(), std::io::ErrorKind::WouldBlock);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Reason {

@@ -6,9 +6,21 @@ use std::ops::AddAssign;
 
 use super::{Cause, Evidence};
 
-/// A ledger of evidence: how many bytes were copied and why, how many were not, and of how many nobody can say.
+/// A ledger of evidence: how many bytes were copied and why, how many were not, and for how many it is not known.
 ///
 /// The three are never merged: [`bytes_of`](Self::bytes_of) each of them adds up to [`bytes`](Self::bytes).
+///
+/// ```
+/// # let (mut port, _peer) = nocopy::Port::memory_pair()?;
+/// use nocopy::{Cause, Evidence, Ledger};
+/// port.sender().send_copy(b"hello")?;
+/// let ledger = port.sender().ledger();
+/// assert_eq!(ledger.bytes_of(Evidence::Copied(Cause::Slice)), 5);
+/// assert_eq!(ledger.entries().map(|(_, bytes)| bytes).sum::<u64>(), ledger.bytes());
+/// let both: Ledger = [ledger, port.receiver().ledger()].into_iter().sum(); // of several halves
+/// assert_eq!(both.bytes(), 5);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Ledger {
     datagrams: u64,

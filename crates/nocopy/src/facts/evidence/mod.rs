@@ -13,7 +13,7 @@ pub enum Evidence {
     ZeroCopy,
     /// The bytes were copied, for this reason.
     Copied(Cause),
-    /// Nobody can say. Never a guess in either direction.
+    /// Not known: the kernel does not report it. Never a guess in either direction.
     Unknown,
 }
 
@@ -39,7 +39,7 @@ pub enum Cause {
     Slice,
     /// A zero-copy send that ended in a socket of this machine, which gets a copy of its own.
     DeliveredLocally,
-    /// A zero-copy send of which the kernel says that it copied after all: somebody watches the interface (a packet tap), or the
+    /// A zero-copy send of which the kernel says that it copied after all: a packet tap captures on the interface, or the
     /// device cannot gather.
     ZeroCopyRefused,
     /// A zero-copy send for which the kernel had no memory to remember it by (`ENOBUFS`).
