@@ -28,6 +28,17 @@ const CACHE_LINE_BYTES: usize = 64;
 /// new page, and an io_uring instance that has the pool registered would send the old one. (Memory of the program's own need not be kept
 /// out: it is looked up for each call and not written to until that is over, and where a child writes to its copy the kernel gives that a
 /// new page.)
+///
+/// ```
+/// use nocopy::Pool;
+/// let pool = Pool::new(2, 1000)?;
+/// assert_eq!((pool.total(), pool.buffer_bytes()), (2, 4096)); // rounded up to pages
+/// let (first, second) = (pool.take(), pool.take());
+/// assert!(first.is_some() && second.is_some() && pool.take().is_none());
+/// drop(first); // comes home
+/// assert_eq!(pool.at_home(), 1);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone)]
 pub struct Pool(Arc<Shared>);
 
@@ -62,7 +73,7 @@ impl Pool {
     /// No memory.
     ///
     /// # Panics
-    /// If there is to be none, or they are of no bytes or of 4 GiB.
+    /// If `buffers` or `buffer_bytes` is 0, or a buffer would have 4 GiB or more.
     pub fn new(buffers: u32, buffer_bytes: usize) -> io::Result<Self> {
         Self::of(buffers, buffer_bytes.next_multiple_of(PAGE_BYTES), true)
     }
@@ -242,6 +253,18 @@ impl Drop for Sharer {
 }
 
 /// Bytes that are owned, wherever they lie.
+///
+/// ```
+/// use nocopy::Pool;
+/// let mut buffer = Pool::new(1, 4096)?.take().expect("a fresh pool has buffers");
+/// buffer.resize(5); // to be written in place
+/// buffer.as_mut().expect("memory of a pool can be changed").copy_from_slice(b"hello");
+/// buffer.resize(4);
+/// assert_eq!(&buffer[..], b"hell");
+/// assert!(buffer.fill(&[0; 5000]).is_none()); // longer than its capacity
+/// assert_eq!((buffer.len(), buffer.capacity()), (4, 4096)); // and so nothing changed
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[must_use = "a dropped buffer goes home unsent"]
 pub struct Buffer {
     data: NonNull<u8>,
@@ -271,8 +294,19 @@ impl Buffer {
     /// It can be read and sent, not changed. [`into_owner`](Self::into_owner) gives it back.
     ///
     /// The owner is dropped by the thread that drops the buffer: often one that sends, and that of all dropped sockets if its own socket
-    /// was dropped first. So its `Drop` should not wait. If it panics, the panic hook reports that, and the panic goes no further: what
-    /// the thread does for other buffers is not to suffer from it.
+    /// was dropped first. So its `Drop` should not wait. If it panics, the panic hook reports that, and the panic goes no further, so
+    /// that it does not disturb what the thread does for other buffers.
+    ///
+    /// ```
+    /// use nocopy::Buffer;
+    /// use std::sync::Arc;
+    /// let page: Arc<[u8]> = Arc::from(*b"<html>");
+    /// let mut buffer = Buffer::from_owner(Arc::clone(&page));
+    /// assert_eq!(buffer.as_ptr(), page.as_ptr()); // not a copy
+    /// assert!(buffer.as_mut().is_none()); // others may read it meanwhile
+    /// let buffer = buffer.into_owner::<Vec<u8>>().unwrap_err(); // it was made of something else
+    /// assert!(Arc::ptr_eq(&buffer.into_owner::<Arc<[u8]>>().unwrap(), &page));
+    /// ```
     ///
     /// # Panics
     /// If it is of 4 GiB or more.
@@ -291,7 +325,7 @@ impl Buffer {
     /// The memory it was made of by [`from_owner`](Self::from_owner).
     ///
     /// # Errors
-    /// It was made of something else: the buffer.
+    /// Returns the buffer if it was made of a value of another type, or is memory of a pool or a frame.
     pub fn into_owner<T: 'static>(self) -> Result<T, Self> {
         let Home::Owner(owner) = self.home else { return Err(self) };
         // SAFETY: the value is alive as long as the buffer.
@@ -317,7 +351,7 @@ impl Buffer {
         }
     }
 
-    /// Makes it shorter or longer; what is new is whatever was there.
+    /// Makes it shorter or longer. Bytes that are added have whatever contents the memory had.
     ///
     /// # Panics
     /// Beyond its capacity.
@@ -337,7 +371,8 @@ impl Buffer {
         }
     }
 
-    /// Makes `bytes` its contents. `None`, and no change, if they are too many, or it is not to be changed.
+    /// Makes a copy of `bytes` its contents. `None`, and no change, if they are longer than its capacity, or if it was made
+    /// [of a value](Self::from_owner) of the program's.
     pub fn fill(&mut self, bytes: &[u8]) -> Option<()> {
         if bytes.len() > self.capacity() || matches!(self.home, Home::Owner(_)) {
             return None;
@@ -406,7 +441,7 @@ impl TryFrom<Buffer> for Frame {
     /// The frame that the buffer is.
     ///
     /// # Errors
-    /// It is memory of another kind: the buffer.
+    /// Returns the buffer if it is memory of another kind.
     fn try_from(mut buffer: Buffer) -> Result<Self, Buffer> {
         if !buffer.is_frame() {
             return Err(buffer);

@@ -16,6 +16,23 @@ use crate::sys::udp_receive::LocalAddress;
 ///
 /// Their memory is used again by the next call, unless they are [taken](Datagram::take). Datagrams that are not asked for stay for the
 /// next batch.
+///
+/// ```
+/// use nocopy::udp::{OwnedDatagram, Socket};
+/// let mut socket = Socket::bind("127.0.0.1:0".parse()?)?;
+/// # let client = std::net::UdpSocket::bind("127.0.0.1:0")?;
+/// # for text in ["one", "two", "three"] {
+/// #     client.send_to(text.as_bytes(), socket.local_address()?)?;
+/// # }
+/// let mut kept: Vec<OwnedDatagram> = Vec::new();
+/// while kept.len() < 3 {
+///     kept.extend(socket.receiver().receive()?.map(|datagram| datagram.take())); // not copied
+/// }
+/// assert_eq!((&kept[0][..], &kept[2][..]), (&b"one"[..], &b"three"[..]));
+/// assert_eq!(kept[0].from(), client.local_addr()?);
+/// socket.receiver().recycle(kept.remove(0)); // when it is not needed any more; dropping it does the same
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 pub struct Batch<'half>(Source<'half>);
 

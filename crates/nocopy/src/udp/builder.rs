@@ -25,6 +25,32 @@ const BUFFER_BYTES: usize = 64 << 10;
 const BUFFERS: u32 = 64;
 
 /// Settings of a [`Socket`].
+///
+/// Lengths are in bytes. Settings that depend on each other:
+///
+/// * [`port`](Self::port): the port's frames receive, so [`receive_pool`](Self::receive_pool) is not used, and its own interface joins
+///   groups, so [`multicast_interface`](Self::multicast_interface) is not. Only with a port is [`Method::Xdp`] available.
+/// * [`checksum`](Self::checksum): `Offloaded` needs a port with [`PortBuilder::send_metadata`].
+/// * [`receive_pool`](Self::receive_pool): with buffers of less than 64 KiB the kernel joins no datagrams, and what is longer than a buffer
+///   [is cut off](super::Datagram::is_truncated).
+/// * [`wait`](Self::wait): with [`Wait::Coalesced`], the [`receive_buffer`](Self::receive_buffer) has to hold what comes during a sleep.
+/// * [`return_buffers`](Self::return_buffers): [`Sender::completed`] returns nothing without it.
+/// * [`congestion_marks`](Self::congestion_marks) and [`local_addresses`](Self::local_addresses): without them,
+///   [`is_congested`](super::Datagram::is_congested) is always `false`, and [`local`](super::Datagram::local) is `None` unless there is a
+///   port.
+///
+/// ```
+/// use nocopy::{Pool, udp::Socket};
+/// let pool = Pool::new(16, 4096)?; // each datagram in a buffer of its own
+/// let builder = Socket::builder().receive_pool(&pool).local_addresses(true);
+/// let mut socket = builder.bind("127.0.0.1:0".parse()?)?;
+/// # let client = std::net::UdpSocket::bind("127.0.0.1:0")?;
+/// client.send_to(&[7; 5000], socket.local_address()?)?;
+/// let datagram = socket.receiver().receive()?.next().expect("a datagram");
+/// assert_eq!((datagram.len(), datagram.is_truncated()), (4096, true));
+/// assert_eq!(datagram.local().map(|local| local.address), Some([127, 0, 0, 1].into()));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone)]
 #[must_use = "settings alone make no socket"]
 pub struct Builder {

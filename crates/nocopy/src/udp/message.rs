@@ -10,6 +10,24 @@ use crate::memory::pool::Buffer;
 pub const DATAGRAM_BYTES_MAX: usize = 65_507;
 
 /// One datagram, gathered of pieces; or many of one length, back to back in one buffer.
+///
+/// ```
+/// use nocopy::{Buffer, udp::{Message, Socket}};
+/// let mut socket = Socket::bind("127.0.0.1:0".parse()?)?;
+/// # let peer = std::net::UdpSocket::bind("127.0.0.1:0")?;
+/// # let to = peer.local_addr()?;
+/// let (header, body) = (Buffer::from(b"header".to_vec()), Buffer::from(b"body".to_vec()));
+/// socket.sender().send(Message::gathered([header, body]), to)?; // one datagram
+/// socket.sender().send(Message::segments(vec![7; 2500].into(), 1000), to)?; // three
+/// socket.sender().flush()?;
+/// let mut bytes = [0; 2000];
+/// let mut lengths = Vec::new();
+/// for _ in 0..4 {
+///     lengths.push(peer.recv(&mut bytes)?);
+/// }
+/// assert_eq!(lengths, [10, 1000, 1000, 500]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 #[must_use = "a dropped message is not sent"]
 pub struct Message {

@@ -67,7 +67,7 @@ impl Receiver {
     ///
     /// # Errors
     /// `OutOfMemory`: all buffers of the pool are in use; datagrams wait in the kernel until there is one. Others are the kernel's, or
-    /// say that the port's interface is down or gone.
+    /// say that the port's interface is down or was removed.
     pub fn receive(&mut self) -> io::Result<Batch<'_>> {
         match &mut self.0 {
             Backend::Kernel(kernel) => Ok(kernel.receive()?.give()),
@@ -77,6 +77,17 @@ impl Receiver {
 
     /// Like [`Receiver::receive`], but returns an empty batch when nothing came for `timeout`. Where the kernel waits for its socket, that
     /// is rounded up to ticks of its clock (1 to 10 ms).
+    ///
+    /// ```
+    /// # use nocopy::udp::Socket;
+    /// # let client = std::net::UdpSocket::bind("127.0.0.1:0")?;
+    /// # let mut socket = Socket::bind("127.0.0.1:0".parse()?)?;
+    /// use std::time::Duration;
+    /// assert_eq!(socket.receiver().receive_timeout(Duration::from_millis(1))?.count(), 0);
+    /// client.send_to(b"hello", socket.local_address()?)?;
+    /// assert_eq!(socket.receiver().receive_timeout(Duration::from_secs(5))?.count(), 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// As [`receive`](Self::receive).
@@ -109,6 +120,20 @@ impl Receiver {
 
     /// Prepares for a wait by another loop, on the descriptor ([`AsFd`]), and returns whether datagrams are there already: then there is
     /// nothing to wait for.
+    ///
+    /// ```
+    /// # use nocopy::udp::Socket;
+    /// # let client = std::net::UdpSocket::bind("127.0.0.1:0")?;
+    /// # let mut socket = Socket::bind("127.0.0.1:0".parse()?)?;
+    /// use rustix::event::{PollFd, PollFlags, poll};
+    /// let to = socket.local_address()?;
+    /// let receiver = socket.receiver();
+    /// assert!(!receiver.arm()?); // nothing is there: wait
+    /// client.send_to(b"hello", to)?;
+    /// poll(&mut [PollFd::new(&receiver, PollFlags::IN)], None)?; // or epoll, with other descriptors
+    /// assert_eq!(receiver.try_receive()?.count(), 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// As [`receive`](Self::receive).

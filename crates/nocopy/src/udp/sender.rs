@@ -45,7 +45,7 @@ const PENDING_ERRORS_MAX: usize = 16;
 /// The sending half of a socket.
 ///
 /// [`send`](Self::send) queues; [`flush`](Self::flush) hands over what is queued, in as few calls as the method allows. What is queued
-/// when it is dropped is not sent; what the kernel still reads then stays where it is until it has done.
+/// when it is dropped is not sent; memory that the kernel still reads then is kept until the kernel is done with it.
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -240,6 +240,19 @@ impl Sender {
     /// Sends a copy of the bytes as one datagram, behind what is queued, to an address, or with `None` to the peer the socket is connected
     /// to. The bytes are the caller's again at once. The kernel's socket sends it now; a port with the next [`flush`](Self::flush), together
     /// with others.
+    ///
+    /// ```
+    /// # use nocopy::udp::Socket;
+    /// # let client = std::net::UdpSocket::bind("127.0.0.1:0")?;
+    /// # let mut socket = Socket::bind("127.0.0.1:0".parse()?)?;
+    /// use nocopy::Reason;
+    /// assert!(matches!(socket.sender().send_copy(b"hello", None), Err(Reason::NotConnected)));
+    /// socket.connect(client.local_addr()?)?;
+    /// socket.sender().send_copy(b"hello", None)?; // to the peer it is connected to
+    /// assert_eq!(client.recv(&mut [0; 10])?, 5);
+    /// assert!(matches!(socket.sender().send_copy(&[0; 65_508], None), Err(Reason::TooLong { bytes_max: 65_507 })));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// There is no destination, or no room (over a port: flush it), or the kernel's refusal; and those of what was queued before, as
@@ -667,6 +680,24 @@ impl Sender {
 
     /// What the network reported since the last time, oldest first; at most the last 64, while all are counted (`peer_errors` of the
     /// [stats](Self::stats)). Senders that share a socket (over ports on several queues) share its errors: each is returned once.
+    ///
+    /// ```
+    /// # use nocopy::udp::Socket;
+    /// # let client = std::net::UdpSocket::bind("127.0.0.1:0")?;
+    /// # let mut socket = Socket::bind("127.0.0.1:0".parse()?)?;
+    /// # let closed = std::net::UdpSocket::bind("127.0.0.1:0")?;
+    /// # closed.connect(client.local_addr()?)?; // takes nothing from others
+    /// # let to = closed.local_addr()?;
+    /// let error = loop {
+    ///     socket.sender().send_copy(b"hello", to)?; // no socket receives there
+    ///     if let Some(error) = socket.sender().errors().next() {
+    ///         break error;
+    ///     }
+    /// };
+    /// assert_eq!(error.to, Some(to));
+    /// assert_eq!(error.error.kind(), std::io::ErrorKind::ConnectionRefused);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn errors(&mut self) -> impl Iterator<Item = PeerError> + use<> {
         self.reap();
         self.outbox.sending.kept().kernel_socket().take_errors().into_iter().map(PeerError::from)
@@ -674,11 +705,42 @@ impl Sender {
 
     /// The next message whose buffers are free again, if the builder was set to
     /// [return them](super::Builder::return_buffers).
+    ///
+    /// ```
+    /// use nocopy::udp::Socket;
+    /// # let peer = std::net::UdpSocket::bind("127.0.0.1:0")?;
+    /// let mut socket = Socket::builder().return_buffers(true).bind("127.0.0.1:0".parse()?)?;
+    /// let ticket = socket.sender().send(vec![7; 100], peer.local_addr()?)?;
+    /// assert!(socket.sender().completed().is_none()); // queued only
+    /// assert!(socket.sender().drain(std::time::Duration::from_secs(5))?);
+    /// let completed = socket.sender().completed().expect("it was sent");
+    /// assert_eq!(completed.ticket, ticket);
+    /// println!("{}", completed.evidence); // whether this message was copied
+    /// let bytes: Vec<u8> = completed.item.into_iter().next().unwrap().into_owner().unwrap();
+    /// assert_eq!(bytes, [7; 100]); // the program's own memory again
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn completed(&mut self) -> Option<Completed<Message>> {
         self.outbox.sending.completed()
     }
 
     /// Hands over everything queued, and waits until the kernel has let go of all memory. `false`: not in that time.
+    ///
+    /// ```
+    /// # use nocopy::udp::Socket;
+    /// # let client = std::net::UdpSocket::bind("127.0.0.1:0")?;
+    /// # let mut socket = Socket::bind("127.0.0.1:0".parse()?)?;
+    /// use std::time::Duration;
+    /// let (to, pool) = (client.local_addr()?, nocopy::Pool::new(4, 4096)?);
+    /// let mut socket = Socket::builder().send_pool(&pool).bind("127.0.0.1:0".parse()?)?;
+    /// let mut buffer = socket.sender().buffer().expect("a fresh pool has buffers");
+    /// buffer.fill(b"hello").expect("it fits");
+    /// socket.sender().send(buffer, to)?;
+    /// assert_eq!(socket.sender().queued(), 1);
+    /// assert!(socket.sender().drain(Duration::from_secs(5))?);
+    /// assert_eq!((socket.sender().queued(), socket.sender().in_flight()), (0, 0));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// As [`flush`](Self::flush).
