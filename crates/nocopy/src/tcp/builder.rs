@@ -28,6 +28,17 @@ const LOCAL: &str = "the peer is on this machine: what is sent without a copy is
 const BACKLOG: i32 = 4096;
 
 /// Settings of a [`Stream`], or of all that a [`Listener`] accepts.
+///
+/// Lengths are in bytes. Settings that depend on each other:
+///
+/// * [`send_buffer`](Self::send_buffer), [`receive_buffer`](Self::receive_buffer): set before [`connect`](Self::connect), since they settle
+///   the scale of the window; a listener's are inherited by all its connections.
+/// * [`send_pool`](Self::send_pool): shared by all connections of a listener, and by all streams it is given to. Each then has only a share
+///   of it in flight without a copy.
+/// * [`receive_pool`](Self::receive_pool): [`ReceiveMethod::Recv`] may ask for no more than one of its buffers takes.
+/// * [`method`](Self::method): with [`wrap`](Self::wrap), [`Method::ZeroCopy`] is refused.
+/// * [`return_buffers`](Self::return_buffers): [`Sender::completed`] returns nothing without it.
+/// * [`connect_timeout`](Self::connect_timeout): for [`connect`](Self::connect) only.
 #[derive(Debug, Clone)]
 #[must_use = "settings alone make no socket"]
 pub struct Builder {
@@ -241,6 +252,16 @@ impl Builder {
     ///
     /// [`Method::ZeroCopy`] is never used: the kernel numbers the calls of all descriptors of a stream together, and another part of the
     /// program, or another process, may have one. What is sent without a copy goes by io_uring.
+    ///
+    /// ```
+    /// use nocopy::tcp::{Listener, Stream};
+    /// let listener = Listener::bind("127.0.0.1:0".parse()?)?;
+    /// let connected = std::net::TcpStream::connect(listener.local_address()?)?;
+    /// let mut stream = Stream::builder().wrap(connected)?;
+    /// stream.sender().send_copy(b"hello")?;
+    /// assert_eq!(listener.accept()?.0.receiver().receive()?.expect("bytes").to_vec(), b"hello");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// See [`OpenError`].

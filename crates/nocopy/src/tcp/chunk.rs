@@ -9,6 +9,22 @@ use crate::sys::tcp_receive::{MappedBytes, PAGE_BYTES, Pages};
 ///
 /// Its bytes lie in up to two places: on pages that the kernel mapped ([`mapped`](Self::mapped)), which come first, and in a buffer that it
 /// copied to ([`copied`](Self::copied)). A sender on the same host may still change the former, see [`MappedBytes`].
+///
+/// ```
+/// # use nocopy::tcp::{Listener, Stream};
+/// # let listener = Listener::bind("127.0.0.1:0".parse()?)?;
+/// # let mut stream = Stream::connect(listener.local_address()?)?;
+/// # let mut peer = listener.accept()?.0;
+/// stream.sender().send_copy(b"hello")?;
+/// let chunk = peer.receiver().receive()?.expect("bytes");
+/// let mut bytes = Vec::new();
+/// chunk.for_each_part(|part| bytes.extend_from_slice(part)); // wherever they lie
+/// assert_eq!((&bytes[..], chunk.len()), (&b"hello"[..], 5));
+/// assert_eq!(chunk.mapped().len() + chunk.copied().len(), chunk.len());
+/// let buffer = chunk.take(); // to be kept, changed or sent on
+/// assert_eq!(&buffer[..], b"hello");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 #[must_use = "what was received and dropped is gone"]
 pub struct Chunk {

@@ -139,6 +139,17 @@ impl Listener {
     /// Whether [`accept`](Self::accept) fails with `WouldBlock` where it would wait. The descriptor ([`AsFd`]) is readable when a
     /// connection is there.
     ///
+    /// ```
+    /// use nocopy::tcp::{Listener, OpenError, Stream};
+    /// let listener = Listener::bind("127.0.0.1:0".parse()?)?;
+    /// listener.set_nonblocking(true)?;
+    /// let Err(OpenError::Accept(error)) = listener.accept() else { panic!("there is no connection") };
+    /// assert_eq!(error.kind(), std::io::ErrorKind::WouldBlock);
+    /// let stream = Stream::connect(listener.local_address()?)?;
+    /// assert_eq!(listener.accept()?.1, stream.local_address()?);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// The kernel refuses.
     pub fn set_nonblocking(&self, on: bool) -> io::Result<()> {

@@ -218,6 +218,19 @@ impl Receiver {
     /// Whether something can be received at once: bytes, the end of the stream, or an error that has not been returned. If not, the
     /// descriptor ([`AsFd`]) becomes readable when something can.
     ///
+    /// ```
+    /// # use nocopy::tcp::{Listener, Stream};
+    /// # let listener = Listener::bind("127.0.0.1:0".parse()?)?;
+    /// # let mut stream = Stream::connect(listener.local_address()?)?;
+    /// # let mut peer = listener.accept()?.0;
+    /// use rustix::event::{PollFd, PollFlags, poll};
+    /// assert!(!peer.receiver().arm()?); // nothing is there: wait
+    /// stream.sender().send_copy(b"hello")?;
+    /// poll(&mut [PollFd::new(peer.receiver(), PollFlags::IN)], None)?; // or epoll, with other descriptors
+    /// assert!(peer.receiver().try_receive()?.is_some());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// As [`receive`](Self::receive).
     pub fn arm(&mut self) -> io::Result<bool> {

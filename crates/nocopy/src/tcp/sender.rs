@@ -56,8 +56,8 @@ struct Counted {
 /// peer has acknowledged it.
 ///
 /// Dropping it ends the stream: the peer sees the end behind the last byte that was handed over, or, where something was still queued,
-/// a reset, lest it take a part for the whole. What the kernel still reads then stays where it is until the peer has it; a peer that
-/// acknowledges nothing for two minutes is reset.
+/// a reset, so that it does not take a part for the whole. Memory that the kernel still reads then is kept until the peer has
+/// acknowledged it; a peer that acknowledges nothing for two minutes is reset.
 ///
 /// **Errors**: where a method returns an error, the connection is over. What was [`queued`](Self::queued) stays so,
 /// and [`take_unsent`](Self::take_unsent) gives it back; how much arrived of what was handed over before is not known.
@@ -126,14 +126,24 @@ impl Sender {
     /// As [`flush`](Self::flush). Of kind [`WouldBlock`](io::ErrorKind::WouldBlock) if all buffers are with the program, so that no wait
     /// brings one back; where others share the pool, if as many as this stream's share are.
     ///
-    /// ```no_run
+    /// ```
+    /// # use nocopy::{Pool, tcp::{Listener, Stream}};
     /// # use std::time::Duration;
-    /// # let mut stream = nocopy::tcp::Stream::connect("192.0.2.1:9000".parse()?)?;
-    /// # let sender = stream.sender();
-    /// while let Some(mut buffer) = sender.wait_buffer(Duration::MAX)? {
+    /// # let listener = Listener::bind("127.0.0.1:0".parse()?)?;
+    /// let pool = Pool::new(2, 4096)?;
+    /// let mut stream = Stream::builder().send_pool(&pool).connect(listener.local_address()?)?;
+    /// # let peer = listener.accept()?.0;
+    /// for _ in 0..8 { // more than there are: they come back meanwhile
+    ///     let mut buffer = stream.sender().wait_buffer(Duration::MAX)?.expect("no limit was given");
     ///     buffer.resize(4096);
-    ///     sender.send(buffer)?;
+    ///     stream.sender().send(buffer)?;
     /// }
+    /// assert!(stream.sender().drain(Duration::from_secs(5))?);
+    /// assert_eq!(stream.sender().stats()?.moved, 8);
+    ///
+    /// let _held = [pool.take(), pool.take()]; // by the program: waiting would bring none back
+    /// let error = stream.sender().wait_buffer(Duration::MAX).unwrap_err();
+    /// assert_eq!(error.kind(), std::io::ErrorKind::WouldBlock);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn wait_buffer(&mut self, timeout: Duration) -> io::Result<Option<Buffer>> {
@@ -169,6 +179,26 @@ impl Sender {
 
     /// Queues a buffer, a [`Chunk`](super::Chunk), or what else makes one; several are gathered into one call without being joined.
     ///
+    /// ```
+    /// # use nocopy::tcp::{Listener, Stream};
+    /// # let listener = Listener::bind("127.0.0.1:0".parse()?)?;
+    /// # let mut stream = Stream::connect(listener.local_address()?)?;
+    /// # let mut peer = listener.accept()?.0;
+    /// use nocopy::{Buffer, Reason};
+    /// stream.sender().send(b"two buffers, ".to_vec())?; // memory of the program's own
+    /// stream.sender().send(Buffer::from_owner("no copy to join them"))?;
+    /// assert_eq!(stream.sender().queued(), 2);
+    /// stream.sender().finish()?; // hands over what is queued, and ends the stream
+    /// let mut text = Vec::new();
+    /// while let Some(chunk) = peer.receiver().receive()? {
+    ///     text.extend_from_slice(&chunk.to_vec());
+    /// }
+    /// assert_eq!(text, b"two buffers, no copy to join them");
+    /// let rejected = stream.sender().send(b"too late".to_vec()).unwrap_err();
+    /// assert!(matches!(rejected.reason, Reason::Finished) && &rejected.item[..] == b"too late");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// The buffer, and why it was not queued: [`Reason::Full`] or [`Reason::Finished`].
     pub fn send(&mut self, buffer: impl Into<Buffer>) -> Result<Ticket, Rejected<Buffer>> {
@@ -180,7 +210,21 @@ impl Sender {
     }
 
     /// Queues a range of published data, in bytes, which goes by reference to its pages where that is faster. The same data may go to any
-    /// number of peers; no completion ever comes, and none is needed, since they cannot be changed.
+    /// number of peers. No completion is reported, and none is needed, since the data never change.
+    ///
+    /// ```
+    /// # use nocopy::tcp::{Listener, Stream};
+    /// # let listener = Listener::bind("127.0.0.1:0".parse()?)?;
+    /// # let mut stream = Stream::connect(listener.local_address()?)?;
+    /// # let mut peer = listener.accept()?.0;
+    /// use nocopy::{Reason, tcp::Published};
+    /// let page = Published::copy_of(b"hello, everybody")?; // for any number of streams
+    /// stream.sender().send_published(&page, 0..5)?;
+    /// assert!(matches!(stream.sender().send_published(&page, 5..50), Err(Reason::OutOfRange { bytes: 16, .. })));
+    /// stream.sender().flush()?;
+    /// assert_eq!(peer.receiver().receive()?.expect("bytes").to_vec(), b"hello");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// [`Reason::OutOfRange`] or [`Reason::Finished`].
@@ -193,14 +237,41 @@ impl Sender {
     /// The kernel never says when it is done with them: a program that writes to the file in place changes what the peer receives, until
     /// it has read it. (What never changes is [`Published`].)
     ///
+    /// ```
+    /// # use nocopy::tcp::{Listener, Stream};
+    /// # let listener = Listener::bind("127.0.0.1:0".parse()?)?;
+    /// # let mut stream = Stream::connect(listener.local_address()?)?;
+    /// # let mut peer = listener.accept()?.0;
+    /// use std::{fs::File, sync::Arc};
+    /// let program = Arc::new(File::open(std::env::current_exe()?)?);
+    /// stream.sender().send_file(program, 1..4)?;
+    /// stream.sender().flush()?;
+    /// assert_eq!(peer.receiver().receive()?.expect("bytes").to_vec(), b"ELF"); // what every program here begins with
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// [`Reason::OutOfRange`] or [`Reason::Finished`]; [`Reason::System`] where the kernel does not say how long the file is.
     pub fn send_file(&mut self, file: Arc<File>, range: Range<u64>) -> Result<Ticket, Reason> {
         self.refer(Transfer::file(file, range)?)
     }
 
-    /// Queues the next bytes that come out of a pipe, so many, which are moved without passing through the program (splice(2)). While the
-    /// pipe is empty a flush waits for it.
+    /// Queues the next `bytes` bytes of a pipe, which move to the socket without passing through the program (splice(2)). While the pipe is
+    /// empty a flush waits for it.
+    ///
+    /// ```
+    /// # use nocopy::tcp::{Listener, Stream};
+    /// # let listener = Listener::bind("127.0.0.1:0".parse()?)?;
+    /// # let mut stream = Stream::connect(listener.local_address()?)?;
+    /// # let mut peer = listener.accept()?.0;
+    /// use std::io::Write;
+    /// let (reader, mut writer) = std::io::pipe()?;
+    /// writer.write_all(b"hello, and more")?;
+    /// stream.sender().send_pipe(reader.into(), 5)?;
+    /// stream.sender().flush()?;
+    /// assert_eq!(peer.receiver().receive()?.expect("bytes").to_vec(), b"hello");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// [`Reason::Finished`], or [`Reason::System`] where the descriptor is not that of a pipe.
@@ -351,7 +422,8 @@ impl Sender {
         }
     }
 
-    /// Takes what the kernel says of earlier sends, and returns how many zero-copy calls are over. Costs nothing where none is on its way.
+    /// Reads the kernel's completions of earlier sends, and returns how many zero-copy calls are complete. Makes no system call while none
+    /// is in flight.
     pub fn reap(&mut self) -> usize {
         if self.in_flight() == 0 {
             return 0;
@@ -365,17 +437,43 @@ impl Sender {
     }
 
     /// The next buffer that is free again, where the builder was told to [return them](super::Builder::return_buffers).
+    ///
+    /// ```
+    /// # use nocopy::tcp::{Listener, Stream};
+    /// # let listener = Listener::bind("127.0.0.1:0".parse()?)?;
+    /// # let to = listener.local_address()?;
+    /// let mut stream = Stream::builder().return_buffers(true).connect(to)?;
+    /// # let mut peer = listener.accept()?.0;
+    /// let ticket = stream.sender().send(vec![7; 100])?;
+    /// assert!(stream.sender().drain(std::time::Duration::from_secs(5))?);
+    /// let completed = stream.sender().completed().expect("the kernel is done with it");
+    /// assert_eq!((completed.ticket, &completed.item[..]), (ticket, &[7; 100][..]));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn completed(&mut self) -> Option<Completed<Buffer>> {
         let Completed { ticket, evidence, item } = self.outbox.sending.completed()?;
         let Item::Buffer(item) = item else { return None }; // what was referred to does not come back
         Some(Completed { ticket, evidence, item })
     }
 
-    /// Takes back what was queued and not handed over, in order: after an error, to send it by another connection. Of the first part may
-    /// have been sent; if the kernel still reads that (never for long, once the connection is over), it is not among them, but comes as
-    /// those do that were sent. The peer sees a reset at the end, since what it got is not the whole.
+    /// Takes back what was queued and not handed over, in order: after an error, to send it by another connection. A part of the
+    /// first one may have been sent already. While the kernel still reads it (never for long, once the connection is over), that one is not
+    /// returned here, but in the way of those that were sent. The peer sees a reset at the end, since it did not get everything.
     ///
-    /// Of what was only referred to nothing comes back.
+    /// Files, pipes and published data are not returned.
+    ///
+    /// ```
+    /// # use nocopy::tcp::{Listener, Stream};
+    /// # let listener = Listener::bind("127.0.0.1:0".parse()?)?;
+    /// # let mut stream = Stream::connect(listener.local_address()?)?;
+    /// # let mut peer = listener.accept()?.0;
+    /// stream.sender().send(b"hello".to_vec())?;
+    /// let unsent = stream.sender().take_unsent(); // before it was flushed
+    /// assert_eq!((unsent.len(), &unsent[0][..]), (1, &b"hello"[..]));
+    /// assert_eq!(stream.sender().queued(), 0);
+    /// # let _ = &mut peer;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn take_unsent(&mut self) -> Vec<Buffer> {
         self.reap();
         if std::mem::take(&mut self.watches_pipe) {
