@@ -24,6 +24,23 @@ const DATAGRAM_BYTES_IPV6: u16 = 1500 - 40 - 8;
 const CRC_BYTES: usize = 4;
 
 /// Settings of an [`Endpoint`].
+///
+/// Lengths are in bytes. Settings that depend on each other:
+///
+/// * [`max_message_bytes`](Self::max_message_bytes), [`datagram_bytes`](Self::datagram_bytes) and [`memory`](Self::memory): the memory
+///   has to hold windows with the longest message; [`OpenError::TooLittleMemory`] says how much that is.
+/// * [`port`](Self::port): datagrams are no longer than the interface's MTU allows, and [`memory`](Self::memory) sets how many frames the
+///   ports have.
+/// * [`keep_alive`](Self::keep_alive): shorter than [`dead_after`](Self::dead_after), so that an idle connection is not taken for lost.
+/// * [`crc`](Self::crc): used if one end asks for it. [`max_message_bytes`](Self::max_message_bytes) is the receiver's: a sender is
+///   bound by its peer's.
+///
+/// ```
+/// use nocopy::message::{Endpoint, OpenError};
+/// let refused = Endpoint::builder().max_message_bytes(1 << 20).memory(64 << 10).bind("127.0.0.1:0".parse()?);
+/// assert!(matches!(refused, Err(OpenError::TooLittleMemory { .. })));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone)]
 #[must_use = "settings alone make no endpoint"]
 pub struct Builder {

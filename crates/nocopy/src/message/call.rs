@@ -119,6 +119,27 @@ impl Endpoint {
     /// Sends a request and waits for its response, for `timeout` at most. Other messages that come meanwhile are
     /// [received](Self::receive) afterwards.
     ///
+    /// ```
+    /// use nocopy::message::{Endpoint, Kind};
+    /// use std::time::Duration;
+    /// let mut server = Endpoint::bind("127.0.0.1:0".parse()?)?;
+    /// let address = server.local_address();
+    /// std::thread::spawn(move || -> std::io::Result<()> {
+    ///     loop {
+    ///         let Some(request) = server.receive()?.map(|message| message.take()) else { continue }; // an event
+    ///         if let Kind::Request(call) = request.kind() {
+    ///             let client = request.from();
+    ///             server.respond(request, client, call).expect("there is room"); // an echo
+    ///         }
+    ///     }
+    /// });
+    /// let mut client = Endpoint::bind("127.0.0.1:0".parse()?)?;
+    /// let peer = client.connect(address, Duration::from_secs(5))?;
+    /// let response = client.call(b"hello".to_vec(), peer, Duration::from_secs(5))?;
+    /// assert_eq!(response.to_vec(), b"hello");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// [`Error`].
     pub fn call(

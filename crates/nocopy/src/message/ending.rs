@@ -12,6 +12,28 @@ use crate::facts::rejected::Reason;
 impl Endpoint {
     /// Ends the direction to a peer, behind everything that was sent; the peer gets [`Event::Finished`](super::Event::Finished).
     ///
+    /// ```
+    /// # use nocopy::{Reason, message::{Endpoint, Event}};
+    /// # use std::time::Duration;
+    /// # let mut left = Endpoint::bind("127.0.0.1:0".parse()?)?;
+    /// # let mut right = Endpoint::bind("127.0.0.1:0".parse()?)?;
+    /// # let peer = left.start_connect(right.local_address())?;
+    /// # while !matches!(left.poll_event(), Some(Event::Connected(..))) {
+    /// #     left.wait(Duration::from_millis(1))?;
+    /// #     right.wait(Duration::from_millis(1))?;
+    /// # }
+    /// left.send_copy(b"the last one", peer)?;
+    /// left.finish(peer)?;
+    /// assert!(matches!(left.send_copy(b"one more", peer), Err(Reason::Finished)));
+    /// left.flush()?;
+    /// let mut received = 0;
+    /// while !matches!(right.poll_event(), Some(Event::Finished(_))) {
+    ///     received += right.receive()?.map_or(0, |message| message.len());
+    /// }
+    /// assert_eq!(received, 12); // everything that was sent before comes before the end
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// As [`send`](Self::send).
     pub fn finish(&mut self, peer: Peer) -> Result<(), Reason> {

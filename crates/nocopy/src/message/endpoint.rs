@@ -31,6 +31,33 @@ pub(super) const LOOK_INTERVAL: Duration = Duration::from_millis(1);
 const ARM_LOOKS_MAX: u32 = 64;
 
 /// One end of any number of connections: it receives and sends; see the [module](super).
+///
+/// ```
+/// use nocopy::message::{Endpoint, Event};
+/// use std::time::Duration;
+/// let mut left = Endpoint::bind("127.0.0.1:0".parse()?)?;
+/// let mut right = Endpoint::bind("127.0.0.1:0".parse()?)?;
+/// let peer = left.start_connect(right.local_address())?;
+/// // Two endpoints in one thread take turns; each works only while it is called.
+/// while !matches!(left.poll_event(), Some(Event::Connected(..))) {
+///     left.wait(Duration::from_millis(1))?;
+///     right.wait(Duration::from_millis(1))?;
+/// }
+/// left.send_copy(b"hello", peer)?;
+/// left.flush()?;
+/// assert_eq!(left.in_flight(), 1); // kept until it is acknowledged
+/// let text = loop {
+///     if let Some(message) = right.receive()? { // `None`: an event, here that a peer has connected
+///         break message.to_vec();
+///     }
+/// };
+/// assert_eq!(text, b"hello");
+/// while left.in_flight() > 0 {
+///     right.wait(Duration::from_millis(1))?; // acknowledges
+///     left.wait(Duration::from_millis(1))?;
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 pub struct Endpoint {
     pub(super) protocol: protocol::Endpoint<Packet, Received>,

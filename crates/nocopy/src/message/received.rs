@@ -11,6 +11,32 @@ use super::carrier::{Packet, Received, Returned};
 /// A message, where it lies: in the packets that brought it. Dropping it makes room for others.
 ///
 /// [`take`](Self::take) makes it a `Message<'static>`, which the endpoint does not lend any more.
+///
+/// ```
+/// # use nocopy::message::{Endpoint, Event};
+/// # use std::time::Duration;
+/// # let mut left = Endpoint::bind("127.0.0.1:0".parse()?)?;
+/// # let mut right = Endpoint::bind("127.0.0.1:0".parse()?)?;
+/// # let peer = left.start_connect(right.local_address())?;
+/// # while !matches!(left.poll_event(), Some(Event::Connected(..))) {
+/// #     left.wait(Duration::from_millis(1))?;
+/// #     right.wait(Duration::from_millis(1))?;
+/// # }
+/// # while right.poll_event().is_some() {}
+/// left.send(vec![7; 5000], peer)?;
+/// left.flush()?;
+/// let message = loop {
+///     if let Some(message) = right.receive()? {
+///         break message.take(); // owned: the endpoint can be used meanwhile
+///     }
+/// };
+/// assert!(message.as_slice().is_none()); // it came in several packets
+/// assert_eq!(message.pieces().map(|piece| piece.len()).sum::<usize>(), message.len());
+/// assert_eq!(message.to_vec(), [7; 5000]);
+/// let sender = message.from();
+/// right.send(message, sender)?; // back, from where it lies
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct Message<'a>(Body<'a>);
 
 enum Body<'a> {

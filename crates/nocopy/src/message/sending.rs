@@ -136,6 +136,32 @@ impl Endpoint {
     /// are the packets themselves. (Those of [`buffer`](Self::buffer) and others are copied into packets there, since packets have to be
     /// full.)
     ///
+    /// ```
+    /// # use nocopy::message::{Endpoint, Event};
+    /// # use std::time::Duration;
+    /// # let mut left = Endpoint::bind("127.0.0.1:0".parse()?)?;
+    /// # let mut right = Endpoint::bind("127.0.0.1:0".parse()?)?;
+    /// # let peer = left.start_connect(right.local_address())?;
+    /// # while !matches!(left.poll_event(), Some(Event::Connected(..))) {
+    /// #     left.wait(Duration::from_millis(1))?;
+    /// #     right.wait(Duration::from_millis(1))?;
+    /// # }
+    /// # while right.poll_event().is_some() {}
+    /// let mut buffers = left.buffers(3000, peer)?;
+    /// for buffer in &mut buffers {
+    ///     buffer.as_mut().expect("memory of the endpoint").fill(7);
+    /// }
+    /// left.send(buffers, peer)?;
+    /// left.flush()?;
+    /// let message = loop {
+    ///     if let Some(message) = right.receive()? {
+    ///         break message;
+    ///     }
+    /// };
+    /// assert_eq!(message.to_vec(), [7; 3000]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// As [`send`](Self::send).
     pub fn buffers(&mut self, bytes: usize, to: Peer) -> Result<Vec<Buffer>, Reason> {
