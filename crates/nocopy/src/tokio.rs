@@ -1,16 +1,28 @@
 //! Any half in a tokio program (feature `tokio`).
 //!
-//! ```no_run
+//! ```
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
 //! use nocopy::tokio::{AsyncReceiver, AsyncSender};
-//! # async fn echo() -> std::io::Result<()> {
-//! let (receiver, sender) = nocopy::Port::open("eth0").map_err(std::io::Error::other)?.split();
+//! use nocopy::udp::Socket;
+//! let socket = Socket::bind("127.0.0.1:0".parse()?)?;
+//! # let client = std::net::UdpSocket::bind("127.0.0.1:0")?;
+//! # client.send_to(b"hello", socket.local_address()?)?;
+//! let (receiver, sender) = socket.split();
 //! let (mut receiver, mut sender) = (AsyncReceiver::new(receiver)?, AsyncSender::new(sender)?);
-//! loop {
-//!     for packet in receiver.receive().await? {
-//!         sender.send(packet.take()).map_err(|rejected| rejected.reason)?; // the methods of the half itself
-//!     }
-//!     sender.flush().await?;
+//! for datagram in receiver.receive().await? {
+//!     let from = datagram.from();
+//!     sender.send(datagram.take(), from)?; // the methods of the half itself
 //! }
+//! let mut buffer = sender.buffer().await?; // waits while all are in use
+//! buffer.fill(b"more").ok_or("longer than a buffer")?;
+//! sender.send(buffer, client.local_addr()?)?;
+//! sender.flush().await?;
+//! assert_eq!((client.recv(&mut [0; 10])?, client.recv(&mut [0; 10])?), (5, 4));
+//! sender.drain().await?; // all memory is back
+//! assert_eq!(sender.in_flight(), 0);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! # })
 //! # }
 //! ```
 
