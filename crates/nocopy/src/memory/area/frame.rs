@@ -29,13 +29,14 @@ use super::{Shared, bring_home};
 /// # let (mut port, _peer) = nocopy::Port::memory_pair()?;
 /// let mut frame = port.sender().buffer().expect("a fresh port has free frames");
 /// frame.fill(b"payload").expect("it fits");
+/// let free_bytes = frame.headroom_bytes();
 /// frame.prepend(2).expect("there is headroom").copy_from_slice(b"h:"); // a header; the payload stays where it is
 /// frame.append(2).expect("there is tailroom").copy_from_slice(b":t");
 /// assert_eq!(&*frame, b"h:payload:t");
 /// frame.trim_front(2);
 /// frame.truncate(7);
 /// assert_eq!(&*frame, b"payload");
-/// let free_bytes = frame.headroom_bytes();
+/// assert_eq!(frame.headroom_bytes(), free_bytes); // as before
 /// assert!(frame.prepend(free_bytes + 1).is_none()); // refused, and the frame is as it was
 /// assert_eq!(&*frame, b"payload");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
