@@ -9,6 +9,9 @@ use crate::machine;
 use crate::step::{Failed, Step};
 use crate::suite::{self, processors, side_by_side};
 
+/// The profile in the workspace's manifest that the loops are built by.
+const PROFILE: &str = "counted";
+
 /// Each measured twice, with so many batches; the difference leaves out the start-up.
 const BATCHES: [u32; 2] = [100, 300];
 const BATCH_PACKETS: u32 = 64;
@@ -84,7 +87,7 @@ fn compare(counts: &HashMap<&str, f64>) -> Vec<&'static str> {
 }
 
 fn build() -> Result<(), Failed> {
-    Step::cargo("build the loops", &["build", "--release", "--package", "nocopy-loops"]).run()
+    Step::cargo("build the loops", &["build", "--profile", PROFILE, "--package", "nocopy-loops"]).run()
 }
 
 /// Instructions per packet inside the functions that each loop names `measured_*`; counted side by side, since what else runs does
@@ -93,7 +96,7 @@ fn count_all<'a>(loops: &[(&str, &'a str)]) -> Result<HashMap<&'a str, f64>, Fai
     let runs: Vec<(&str, &str, u32)> =
         loops.iter().flat_map(|&(program, name)| BATCHES.map(|batches| (program, name, batches))).collect();
     let collected = side_by_side(processors(), &runs, |&(program, name, batches)| {
-        collected(&suite::program("release", program), name, batches)
+        collected(&suite::program(PROFILE, program), name, batches)
     });
     let collected: Result<Vec<f64>, Failed> = collected.into_iter().collect();
     let packets = f64::from((BATCHES[1] - BATCHES[0]) * BATCH_PACKETS);
