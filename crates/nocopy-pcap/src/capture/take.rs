@@ -66,8 +66,6 @@ pub(crate) struct Take {
     gathering: Option<Gathering>,
     timeout: Option<Duration>,
     to_host: ToHost,
-    /// Packets in hand that did not match, and that could not be handed back to the host.
-    lost: u64,
     /// What went wrong while packets were looked for.
     failure: Option<String>,
     watch: Watch,
@@ -81,7 +79,7 @@ struct Shared {
     posted: Posted,
     /// Packets claimed, except those handed back. Written by the reader alone.
     received: AtomicU64,
-    /// Packets that were to be handed back and did not reach the host. Written by the reader alone.
+    /// Claimed packets that were to be handed back and did not reach the host. Written by the reader alone.
     lost: AtomicU64,
     is_down: AtomicBool,
 }
@@ -111,7 +109,6 @@ impl Take {
             gathering: (!settings.immediate).then(gathering),
             timeout,
             to_host,
-            lost: 0,
             failure: None,
             watch,
             shared,
@@ -129,7 +126,6 @@ impl Take {
     fn claim(&mut self) -> bool {
         self.filtering.forget_claimed();
         self.filtering.update(&self.shared.posted);
-        let ran_filter = self.filtering.is_running();
         if let Err(error) = self.filtering.apply(self.reading.queues()) {
             self.failure = Some(error.to_string());
             return false;
@@ -138,9 +134,6 @@ impl Take {
         let count = self.reading.claim().unwrap_or(0);
         let received = self.shared.received.load(Ordering::Relaxed) + count as u64;
         self.shared.received.store(received, Ordering::Relaxed); // nobody else stores
-        if ran_filter || self.filtering.is_running() {
-            self.tell_lost();
-        }
         if count == 0 {
             self.tell();
         }
@@ -163,8 +156,8 @@ impl Take {
             let Some(packet) = self.reading.next() else { break };
             if !self.filtering.matches(packet) {
                 // Refused, it is lost to the host, as on an interface that is gone.
-                self.lost += u64::from(self.to_host.hand_over(packet).is_err());
-                self.tell_handed_back();
+                let is_lost = self.to_host.hand_over(packet).is_err();
+                self.tell_handed_back(is_lost);
                 continue;
             }
             delivered += 1;
@@ -179,21 +172,18 @@ impl Take {
         delivered
     }
 
-    /// A packet in hand is the host's: at once, since the program may leave the call by longjmp(3) from its callback.
+    /// A packet in hand was the host's: counted at once, since the program may leave the call by longjmp(3) from its callback.
     #[cold]
-    fn tell_handed_back(&self) {
-        let received = self.shared.received.load(Ordering::Relaxed) - 1;
-        self.shared.received.store(received, Ordering::Relaxed); // nobody else stores
-        self.tell_lost();
-    }
-
-    fn tell_lost(&self) {
-        self.shared.lost.store(self.lost + self.reading.lost(), Ordering::Relaxed);
+    fn tell_handed_back(&self, is_lost: bool) {
+        let Shared { received, lost, .. } = &*self.shared;
+        // Nothing else stores.
+        received.store(received.load(Ordering::Relaxed) - 1, Ordering::Relaxed);
+        lost.store(lost.load(Ordering::Relaxed) + u64::from(is_lost), Ordering::Relaxed);
     }
 
     /// Keeps the descriptor readable while packets are in hand, and no longer.
     fn tell(&self) {
-        self.shared.descriptor.set_left(self.reading.left() > 0, || _ = self.reading.hear());
+        self.shared.descriptor.set_left(self.reading.left() > 0);
     }
 
     /// Waits for packets, and then until some more are there.
@@ -243,7 +233,7 @@ impl Take {
             return None;
         }
         let waited = self.gather(waiting.stop);
-        (!matches!(waited, Waited::Look) || !self.reading.queues().is_empty()).then_some(waited)
+        (!matches!(waited, Waited::Look) || self.reading.queues().came().1 > 0).then_some(waited)
     }
 
     /// Lets packets gather.
@@ -438,7 +428,8 @@ impl Control {
         let measured = self.meter.read();
         let measured =
             measured.map_err(|error| text::of_errno("failed to get statistics from socket", &error))?;
-        let dropped = measured.statistics.rx_lost() + self.shared.lost.load(Ordering::Relaxed);
+        let lost = measured.filter_lost + self.shared.lost.load(Ordering::Relaxed);
+        let dropped = measured.statistics.rx_lost() + lost;
         Ok(Counts {
             received: self.shared.received.load(Ordering::Relaxed) + dropped,
             dropped,

@@ -65,6 +65,7 @@ pub use receiver::{Batch, Receiver};
 pub use sender::Sender;
 pub use to_host::{ToHost, ToHostError};
 pub use user_filter::FilterPlace;
+use user_filter::TurnedAway;
 
 use crate::counter::Counter;
 pub use crate::engine::wait::Wait;
@@ -217,6 +218,8 @@ struct Inner {
     multi_buffer: bool,
     /// Where the filter runs.
     filter: Option<FilterPlace>,
+    /// By filters of the receiver.
+    turned_away: TurnedAway,
     /// What can be asked for packets that are sent.
     offers: Offers,
     area: Area,
@@ -256,6 +259,7 @@ impl Inner {
             measured: settings.measured.clone(),
             multi_buffer: settings.multi_buffer,
             filter: None,
+            turned_away: TurnedAway::default(),
             offers: none_in(mode).1,
             area,
             has_kernel_rings: socket.is_some(),

@@ -206,12 +206,6 @@ impl Queues {
         self.take_turn()
     }
 
-    /// Whether nothing lies in the rings, whatever a filter in user space would say of it.
-    #[doc(hidden)]
-    pub fn is_empty(&mut self) -> bool {
-        self.receivers().all(|receiver| receiver.is_empty())
-    }
-
     /// How many packets came since the ports were opened, one for each buffer where packets may have several; and how many of those
     /// lie in the rings, whatever a filter in user space would say of them. Looks at memory only.
     #[doc(hidden)]
@@ -228,7 +222,7 @@ impl Queues {
     }
 
     /// What ends a wait from another thread, or from a signal handler. From now on such a wake also makes the descriptor ([`AsFd`])
-    /// readable, until it has ended a wait or [`Queues::hear`] was called.
+    /// readable, until it has ended a wait or [`Waker::hear`] was called.
     ///
     /// # Errors
     /// No descriptor is left.
@@ -241,12 +235,6 @@ impl Queues {
         epoll::add(&self.poll, &waker, epoll::EventData::new_u64(WAKE), epoll::EventFlags::IN)?;
         self.waker = Some(waker.clone());
         Ok(waker)
-    }
-
-    /// Takes a wake that has ended no wait yet, and returns whether there was one: for waits by other means than ours.
-    #[doc(hidden)]
-    pub fn hear(&self) -> bool {
-        self.waker.as_ref().is_some_and(Waker::hear)
     }
 
     /// What reads the counts of all ports while this is used elsewhere.
@@ -271,12 +259,6 @@ impl Queues {
             port.receiver.replace_filter(filter);
         }
         Ok(())
-    }
-
-    /// Packets that a filter in user space turned away and lost, without a system call.
-    #[doc(hidden)]
-    pub fn filter_lost(&self) -> u64 {
-        self.ports.iter().map(|port| port.receiver.turned_away().lost).sum()
     }
 
     /// The bytes that were received on all queues; see [`Receiver::ledger`].
@@ -375,11 +357,15 @@ impl Waiting for Queues {
 
     fn wait_readable(&mut self, timeout: Duration) -> io::Result<Wakeup> {
         let wakeup = wait_readable(self.poll.as_fd(), timeout)?;
-        Ok(if wakeup == Wakeup::Ready && self.hear() { Wakeup::Interrupted } else { wakeup })
+        Ok(if wakeup == Wakeup::Ready && self.waker.as_ref().is_some_and(Waker::hear) {
+            Wakeup::Interrupted
+        } else {
+            wakeup
+        })
     }
 
     fn is_woken(&mut self) -> bool {
-        self.waker.as_ref().is_some_and(Waker::is_flagged) && self.hear()
+        self.waker.as_ref().is_some_and(|waker| waker.is_flagged() && waker.hear())
     }
 
     fn sleep(&mut self, duration: Duration) -> io::Result<bool> {

@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use super::user_filter::{Rest, TurnedAway, UserFilter};
+use super::user_filter::{Rest, UserFilter};
 use super::{Inner, Mode, PortBuilder, RX_FAULTS, ToHost, ToHostError, Wait, counter, fault_counters};
 use crate::engine::half::receiver_half;
 use crate::engine::wait::{self, Coalescer, Waiting};
@@ -63,8 +63,6 @@ pub struct Receiver {
     announcer: Option<Announcer>,
     /// Where the kernel does not run the port's filter.
     filter: Option<Box<UserFilter>>,
-    /// By filters that were there before.
-    turned_away: TurnedAway,
     wait: Wait,
     coalescer: Coalescer,
     lookout: Lookout,
@@ -94,7 +92,6 @@ impl Receiver {
             multi_buffer,
             announcer,
             filter: None,
-            turned_away: TurnedAway::default(),
             wait,
             coalescer: Coalescer::default(),
             lookout: Lookout::default(),
@@ -202,11 +199,13 @@ impl Receiver {
             patience = patience.saturating_sub(unmatched);
             drop(words);
             let Counts { packets, bytes, .. } = self.counts;
+            let (mut to_host, mut lost) = (0, 0);
             let mut batch = self.batch_of(unmatched);
             while let Some(packet) = batch.next_chain() {
-                filter.turn_away(&packet);
+                *(if filter.turn_away(&packet) { &mut to_host } else { &mut lost }) += 1;
             }
             drop(batch);
+            self.inner.turned_away.add(to_host, lost);
             // Counted as turned away, and not as received.
             self.counts = Counts { packets, bytes, ..self.counts };
         };
@@ -217,12 +216,6 @@ impl Receiver {
     /// Runs a filter that the kernel does not.
     pub(super) fn filter_by(&mut self, filter: UserFilter) {
         self.filter = Some(Box::new(filter));
-    }
-
-    /// Packets turned away by a filter that runs in user space ([`FilterPlace::UserSpace`](super::FilterPlace::UserSpace)).
-    pub(super) fn turned_away(&self) -> TurnedAway {
-        let now = self.filter.as_ref().map(|filter| filter.turned_away).unwrap_or_default();
-        TurnedAway { to_host: self.turned_away.to_host + now.to_host, lost: self.turned_away.lost + now.lost }
     }
 
     /// A filter to be run here, if one is, for [`Receiver::replace_filter`].
@@ -237,12 +230,7 @@ impl Receiver {
     }
 
     pub(super) fn replace_filter(&mut self, filter: Option<UserFilter>) {
-        self.turned_away = self.turned_away();
         self.filter = filter.map(Box::new);
-    }
-
-    pub(super) fn is_empty(&mut self) -> bool {
-        self.rx.available(1) == 0
     }
 
     /// Entries of the rx ring that are ready to be read.
@@ -388,7 +376,7 @@ impl Receiver {
     pub fn stats(&self) -> io::Result<Stats> {
         let kernel = self.inner.statistics()?;
         let bad_index = self.rx.bad_indices() + self.fill.bad_indices();
-        let TurnedAway { to_host, lost } = self.turned_away();
+        let (to_host, lost) = (self.inner.turned_away.to_host(), self.inner.turned_away.lost());
         Ok(Stats::moved(self.counts.packets, self.counts.bytes)
             .with_dropped(kernel.of(&["rx_dropped", "rx_ring_full", "tp_drops"]))
             .with_dropped([counter(

@@ -1,6 +1,7 @@
 //! Where a port's filter runs, and what becomes of packets that do not match where it runs in user space.
 
 use std::ops::Deref;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use smallvec::SmallVec;
 
@@ -22,13 +23,30 @@ pub enum FilterPlace {
     UserSpace(String),
 }
 
-/// Packets that a filter in user space turned away.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+/// Packets that filters in user space turned away. The receiver alone writes it; a meter reads it from other threads.
+#[derive(Debug, Default)]
 pub(super) struct TurnedAway {
+    to_host: AtomicU64,
+    lost: AtomicU64,
+}
+
+impl TurnedAway {
+    /// Counts some more.
+    pub(super) fn add(&self, to_host: u64, lost: u64) {
+        for (counter, more) in [(&self.to_host, to_host), (&self.lost, lost)] {
+            counter.store(counter.load(Relaxed) + more, Relaxed); // nothing else stores
+        }
+    }
+
     /// The host has them: it has all of them (packet ring), or was handed these.
-    pub(super) to_host: u64,
+    pub(super) fn to_host(&self) -> u64 {
+        self.to_host.load(Relaxed)
+    }
+
     /// They are lost: there is no host (memory), or they could not be handed over, for the reasons of [`ToHost::hand_over`].
-    pub(super) lost: u64,
+    pub(super) fn lost(&self) -> u64 {
+        self.lost.load(Relaxed)
+    }
 }
 
 /// Who gets what does not match.
@@ -47,7 +65,6 @@ pub(super) struct UserFilter {
     /// What is known of each packet besides.
     ancillary: Ancillary,
     rest: Rest,
-    pub(super) turned_away: TurnedAway,
 }
 
 impl UserFilter {
@@ -56,7 +73,7 @@ impl UserFilter {
         // One more, as the kernel counts queues.
         let queue = u16::try_from(queue + 1).unwrap_or(0);
         let ancillary = Ancillary { interface_index: Some(interface_index), queue, ..Ancillary::default() };
-        Self { program, ancillary, rest, turned_away: TurnedAway::default() }
+        Self { program, ancillary, rest }
     }
 
     /// How many words from the front are of whole packets that match, or that do not: at most `room`, and of packets of several no
@@ -90,14 +107,12 @@ impl UserFilter {
         whole
     }
 
-    /// Turns a packet away that does not match.
-    pub(super) fn turn_away<B: Deref<Target = [u8]>>(&mut self, packet: &Chain<B>) {
-        let host_has_it = match &mut self.rest {
+    /// Turns a packet away that does not match, and returns whether the host has it.
+    pub(super) fn turn_away<B: Deref<Target = [u8]>>(&mut self, packet: &Chain<B>) -> bool {
+        match &mut self.rest {
             Rest::HostHas => true,
             Rest::HandOver(host) => host.hand_over_chain(packet).is_ok(),
             Rest::Nobody => false,
-        };
-        let TurnedAway { to_host, lost } = &mut self.turned_away;
-        *(if host_has_it { to_host } else { lost }) += 1;
+        }
     }
 }

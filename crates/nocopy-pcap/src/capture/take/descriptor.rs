@@ -42,13 +42,13 @@ impl Descriptor {
         self.as_fd()
     }
 
-    /// Notes whether claimed packets are left. When none are, `hear` ends what the waker did.
-    pub(super) fn set_left(&self, is_left: bool, hear: impl FnOnce()) {
+    /// Notes whether claimed packets are left. When none are, the descriptor is no longer readable because of them.
+    pub(super) fn set_left(&self, is_left: bool) {
         self.is_left.store(is_left, Ordering::Relaxed);
         if is_left && self.is_watched.load(Ordering::Relaxed) {
             self.wake();
         } else if !is_left && self.is_woken.swap(false, Ordering::Relaxed) {
-            hear();
+            self.waker.hear();
         }
     }
 

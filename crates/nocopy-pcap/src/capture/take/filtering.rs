@@ -75,7 +75,7 @@ impl Filtering {
             self.running = Some(*term);
             self.next = None;
         }
-        if self.running == Some(Term::UntilEmpty) && queues.is_empty() {
+        if self.running == Some(Term::UntilEmpty) && queues.came().1 == 0 {
             queues.filter_in_user_space(None)?;
             self.running = None;
         }

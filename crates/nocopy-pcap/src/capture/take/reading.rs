@@ -34,16 +34,6 @@ impl Reading {
         &mut self.queues
     }
 
-    /// For what packets in hand do not mind.
-    pub(super) fn hear(&self) -> bool {
-        self.queues.hear()
-    }
-
-    /// Packets that the filter of the queues turned away and the host did not get.
-    pub(super) fn lost(&self) -> u64 {
-        self.queues.filter_lost()
-    }
-
     fn put_back(&mut self) {
         self.held.clear();
         self.next = 0;

@@ -23,6 +23,8 @@ pub struct Measured {
     /// Packets given out in batches that are over, one for each buffer where packets may have several; added up each time packets are
     /// asked for.
     pub received: u64,
+    /// Packets that a filter in user space turned away, and that the host could not be given.
+    pub filter_lost: u64,
     /// What the kernel counted.
     pub statistics: Statistics,
 }
@@ -37,6 +39,7 @@ impl Meter {
         for port in &*self.ports {
             let port = port.upgrade().ok_or(io::ErrorKind::NotConnected)?;
             measured.statistics += port.statistics()?;
+            measured.filter_lost += port.turned_away.lost();
         }
         Ok(measured)
     }

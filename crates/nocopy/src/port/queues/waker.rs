@@ -37,8 +37,8 @@ impl Waker {
         self.0.flag.load(Relaxed)
     }
 
-    /// Whether there was a wake since this was last asked; afterwards it is heard.
-    pub(super) fn hear(&self) -> bool {
+    /// Takes a wake that has ended no wait yet, and returns whether there was one: for waits by other means than ours.
+    pub fn hear(&self) -> bool {
         // Before the event: a wake in between is heard twice rather than never.
         let flagged = self.0.flag.swap(false, Relaxed);
         rustix::io::read(&self.0.event, &mut [0_u8; 8]).is_ok() || flagged
