@@ -127,10 +127,9 @@ impl Passive {
     }
 
     /// Copies what a block's packets carry.
-    fn copy(&mut self, mut block: Block, sink: &mut Sink, gather: &mut Gather) -> io::Result<()> {
-        let mut unreadable = block.packet_count();
-        for packet in block.packets() {
-            unreadable -= 1;
+    fn copy(&mut self, block: Block, sink: &mut Sink, gather: &mut Gather) -> io::Result<()> {
+        let mut reader = block.into_reader();
+        while let Some(packet) = reader.next_packet() {
             self.taken.packets += 1;
             if self.wanted == 0 {
                 (self.taken.packets, self.taken.left_out) = (self.taken.packets - 1, self.taken.left_out + 1);
@@ -143,7 +142,7 @@ impl Passive {
                 self.wanted -= 1;
             }
         }
-        self.taken.unreadable += u64::from(unreadable);
+        self.taken.unreadable += u64::from(reader.unreadable());
         Ok(())
     }
 

@@ -108,8 +108,7 @@ pub struct Block {
 
 impl Block {
     /// Packets in it, by the kernel's count.
-    #[doc(hidden)]
-    pub fn packet_count(&self) -> u32 {
+    pub(crate) fn packet_count(&self) -> u32 {
         self.contents.packets
     }
 
