@@ -408,8 +408,7 @@ impl Endpoint {
     }
 
     /// How long the endpoint may rest before it has to work; `None`: until a datagram comes.
-    #[doc(hidden)]
-    pub fn next_timeout(&mut self) -> Option<Duration> {
+    fn next_timeout(&mut self) -> Option<Duration> {
         let due = self.protocol.poll_timeout().map(|due| due.since(self.now()));
         let looks = !self.starved.is_empty() || self.carrier.wants_look();
         [due, looks.then_some(LOOK_INTERVAL)].into_iter().flatten().min()
@@ -463,5 +462,55 @@ impl Clock {
     fn instant(&self, time: Time) -> Option<Instant> {
         let (instant, origin) = self.origin;
         instant.checked_add(time.since(origin))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use nocopy_lab::patience::{PATIENCE, wait_until};
+
+    use super::*;
+
+    /// Two endpoints, the left one connected to the right one, without a timer that comes up during a test.
+    fn connected() -> (Endpoint, Peer, Endpoint) {
+        let bind = || {
+            let silent = Endpoint::builder().keep_alive(10 * PATIENCE).dead_after(20 * PATIENCE);
+            silent.bind("127.0.0.1:0".parse().unwrap()).unwrap()
+        };
+        let (mut left, mut right) = (bind(), bind());
+        let to_right = left.start_connect(right.local_address()).unwrap();
+        wait_until("a connection", || {
+            left.wait(Duration::ZERO).unwrap();
+            right.wait(Duration::ZERO).unwrap();
+            matches!(left.poll_event(), Some(Event::Connected(..)))
+        });
+        (left, to_right, right)
+    }
+
+    /// Proves that what has come is read before it counts as missing, however seldom a program looks.
+    #[test]
+    fn an_acknowledgement_that_waits_to_be_read_is_not_asked_for() {
+        // Each on a connection of its own: one that saw its acknowledgements late would ask later.
+        for number in 0..5 {
+            let (mut left, to_right, mut right) = connected();
+            for round in 0..2 {
+                left.send_copy(&[number; 64], to_right).unwrap();
+                assert!(left.try_receive().unwrap().is_none());
+                left.flush().unwrap();
+                wait_until("the message", || {
+                    right.try_receive().unwrap().is_some_and(|message| message.to_vec() == [number; 64])
+                });
+                wait_until("acknowledged by the right one", || {
+                    assert!(right.try_receive().unwrap().is_none());
+                    right.next_timeout().is_none_or(|due| due > PATIENCE)
+                });
+                let unread = left.peer_stats(to_right).unwrap();
+                assert!(unread.in_flight > 0, "round {round}: the acknowledgement was read: {unread:?}");
+                wait_until("time to ask", || left.next_timeout().is_some_and(|due| due.is_zero()));
+            }
+            assert!(left.try_receive().unwrap().is_none());
+            let stats = left.stats().unwrap();
+            assert_eq!((stats["probes"], stats["lost"]), (0, 0), "{stats}");
+        }
     }
 }
