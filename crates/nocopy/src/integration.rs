@@ -26,12 +26,11 @@ pub mod statistics {
 
 /// A sink where packets enter the host's stack.
 pub mod tc {
-    pub use crate::port::tc::{CountingDrop, KERNEL_MIN};
+    pub use crate::port::tc::CountingDrop;
 }
 
 /// Programs on an interface, and the kernel as a packet source.
 pub mod xdp {
-    pub use crate::facts::kernel::KernelVersion;
     pub use crate::port::xdp::{Attach, Attachment, Counter, Error, Generator, Program};
 }
 

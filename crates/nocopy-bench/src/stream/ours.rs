@@ -4,11 +4,10 @@ use crate::evidence;
 use std::collections::VecDeque;
 use std::io;
 use std::net::TcpStream;
-use std::sync::Arc;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use nocopy::tcp::{Method, Published, ReceiveMethod, Receiver, Sender, Stream};
+use nocopy::tcp::{Method, Published, ReceiveMethod, Sender, Stream};
 use nocopy::{Buffer, Pool};
 
 use super::send::{CHUNK_BYTES, fill};
@@ -111,7 +110,13 @@ pub(super) fn receive(
     method: Option<ReceiveMethod>,
     mut meter: Meter<'_>,
 ) -> io::Result<Report> {
-    let mut receiver = Receiver::new(Arc::new(stream.into()), method, None).map_err(io::Error::other)?;
+    let builder = Stream::builder();
+    let builder = match method {
+        Some(method) => builder.receive_method(method),
+        None => builder,
+    };
+    let mut stream = builder.wrap(stream).map_err(io::Error::other)?;
+    let receiver = stream.receiver();
     while let Some(chunk) = receiver.receive()? {
         chunk.for_each_part(frame::read);
         let bytes = chunk.len();

@@ -13,7 +13,7 @@ use crate::port::xdp::{Counter, Error, KernelVersion, lookup};
 use crate::sys::bpf;
 
 /// The oldest kernel that attaches such a program by link, and so takes it away when the process dies.
-pub const KERNEL_MIN: KernelVersion = KernelVersion(6, 6);
+const KERNEL_MIN: KernelVersion = KernelVersion(6, 6);
 
 /// Offset of `gso_segs` in `struct __sk_buff`: how many packets one that is yet to be segmented is; 0 of all others.
 const SEGMENTS_BYTES: i16 = 164;
@@ -29,6 +29,11 @@ pub struct CountingDrop {
 }
 
 impl CountingDrop {
+    /// Whether the kernel is new enough.
+    pub fn is_supported() -> bool {
+        KernelVersion::running() >= Some(KERNEL_MIN)
+    }
+
     /// Attaches to `interface`, looked up in the calling thread's network namespace, in front of what is there.
     ///
     /// # Errors

@@ -351,7 +351,7 @@ impl Builder {
             Some(pool) => Cache::sharing(pool),
             None => Cache::new(receiver::own_pool().map_err(OpenError::Memory)?),
         };
-        let mut receiver = Receiver::into_cache(Arc::clone(&socket), self.receive_method, buffers)?;
+        let mut receiver = Receiver::new(Arc::clone(&socket), self.receive_method, buffers)?;
         receiver.set_wait(self.wait);
         Ok(Stream { socket, sender, receiver })
     }

@@ -386,15 +386,35 @@ mod tests {
     use super::*;
     use crate::memory::pool::Pool;
 
+    /// An outbox with buffers of that pool, and the peer, which does not read.
+    fn outbox(pool: &Pool) -> (Outbox, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let paths = Paths::of(&stream, None);
+        let outbox = Outbox::new(Arc::new(stream.into()), Cache::new(pool.clone()), paths, false);
+        (outbox, listener.accept().unwrap().0)
+    }
+
+    #[test]
+    fn queued_bytes_are_a_sum_that_does_not_overflow() {
+        let (mut outbox, _peer) = outbox(&Pool::new(1, 4096).unwrap());
+        let pipe = |bytes| Item::Reference(Transfer::pipe(std::io::pipe().unwrap().0.into(), bytes).unwrap());
+        outbox.push(pipe(3 << 30));
+        outbox.push(Item::Buffer(b"the end of it".to_vec().into()));
+        assert_eq!(outbox.queued_bytes(), (3 << 30) + 13);
+        outbox.push(pipe(u64::MAX));
+        outbox.push(pipe(u64::MAX));
+        assert_eq!(outbox.queued_bytes(), u64::MAX);
+        assert_eq!(outbox.take_unsent().len(), 4);
+        assert_eq!(outbox.queued_bytes(), 0);
+    }
+
     /// The peer does not read, so most of what is sent stays with the kernel.
     #[test]
     fn a_reset_brings_back_what_a_silent_peer_does_not_acknowledge() {
         for method in [Method::ZeroCopy, Method::UringZeroCopy] {
-            let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-            let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-            let (_peer, pool) = (listener.accept().unwrap().0, Pool::new(64, 64 << 10).unwrap());
-            let paths = Paths::of(&stream, None);
-            let mut outbox = Outbox::new(Arc::new(stream.into()), Cache::new(pool.clone()), paths, false);
+            let pool = Pool::new(64, 64 << 10).unwrap();
+            let (mut outbox, _peer) = outbox(&pool);
             match method {
                 Method::ZeroCopy => outbox.sending.kept_mut().allow_zero_copy().unwrap(),
                 _ if outbox.open_ring(true).is_err() => return,

@@ -111,22 +111,9 @@ enum Patience {
 }
 
 impl Receiver {
-    /// The receiving half of a connected socket, into buffers of that pool, or of one of its own. To be called in the network namespace of
-    /// the socket, which from now on waits where it is to, and as long (`O_NONBLOCK` and `SO_RCVTIMEO` are cleared).
-    ///
-    /// # Errors
-    /// See [`OpenError`].
-    #[doc(hidden)]
-    pub fn new(
-        socket: Arc<OwnedFd>,
-        method: Option<ReceiveMethod>,
-        pool: Option<Pool>,
-    ) -> Result<Self, OpenError> {
-        let pool = pool.map_or_else(own_pool, Ok).map_err(OpenError::Memory)?;
-        Self::into_cache(socket, method, Cache::new(pool))
-    }
-
-    pub(super) fn into_cache(
+    /// The receiving half of a connected socket. To be called in the network namespace of the socket, which from now on waits where it is
+    /// to, and as long (`O_NONBLOCK` and `SO_RCVTIMEO` are cleared).
+    pub(super) fn new(
         socket: Arc<OwnedFd>,
         method: Option<ReceiveMethod>,
         buffers: Cache,

@@ -171,12 +171,6 @@ impl Sender {
         self.outbox.sending.recycle(buffer);
     }
 
-    /// Buffers to be had at once.
-    #[doc(hidden)]
-    pub fn buffers_free(&self) -> usize {
-        self.outbox.sending.cache().available()
-    }
-
     /// Queues a buffer, a [`Chunk`](super::Chunk), or what else makes one; several are gathered into one call without being joined.
     ///
     /// ```
@@ -330,12 +324,6 @@ impl Sender {
     #[inline]
     pub fn queued(&self) -> usize {
         self.outbox.sending.queued()
-    }
-
-    /// Their bytes.
-    #[doc(hidden)]
-    pub fn queued_bytes(&self) -> u64 {
-        self.outbox.queued_bytes()
     }
 
     /// Zero-copy calls whose memory the kernel still reads.

@@ -6,9 +6,8 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use nocopy::Stats;
-use nocopy::integration::tc::{self, CountingDrop};
-use nocopy::integration::xdp::KernelVersion;
-use nocopy::tcp::{Builder, Stream};
+use nocopy::integration::tc::CountingDrop;
+use nocopy::tcp::{Builder, Sender, Stream};
 use nocopy_lab::Lab;
 use nocopy_lab::patience::{uninterrupted, wait_until};
 
@@ -70,9 +69,17 @@ pub(crate) fn reading(peer: TcpStream) -> JoinHandle<Vec<u8>> {
     thread::spawn(move || read_all(&peer))
 }
 
+/// How many buffers are free.
+pub(crate) fn buffers_free(sender: &mut Sender) -> usize {
+    let buffers: Vec<_> = std::iter::from_fn(|| sender.buffer()).collect();
+    let count = buffers.len();
+    buffers.into_iter().for_each(|buffer| sender.recycle(buffer));
+    count
+}
+
 /// From now on everything that is sent to the right end is lost, until the result is dropped. `None`: skipped.
 pub(crate) fn lose(lab: &Lab) -> Option<CountingDrop> {
-    if KernelVersion::running() < Some(tc::KERNEL_MIN) {
+    if !CountingDrop::is_supported() {
         nocopy_lab::skip(&nocopy_lab::Missing::Kernel("tcx links (Linux 6.6)"));
         return None;
     }

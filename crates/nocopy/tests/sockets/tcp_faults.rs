@@ -16,7 +16,9 @@ use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 use crate::common;
 use crate::common::calls::{Calls, POLL, SEND, this_thread, wait_until_in};
 use crate::common::lab;
-use crate::common::stream::{PATIENCE, assert_same, close, connected, lose, pattern, read_all, reading};
+use crate::common::stream::{
+    PATIENCE, assert_same, buffers_free, close, connected, lose, pattern, read_all, reading,
+};
 use crate::common::{SECOND, scribble};
 
 /// A counter of the kernel's at the left end: in this file of /proc/net, group and name.
@@ -83,7 +85,7 @@ fn a_peer_that_resets_in_mid_send_is_told_and_all_memory_comes_back() {
         let unsent: usize = sender.take_unsent().iter().map(|buffer| buffer.len()).sum();
         assert!(unsent as u64 >= unsent_bytes, "{}: {unsent} of {error}", name(method));
         assert!(sender.drain(PATIENCE).unwrap(), "{}: {} in flight", name(method), sender.in_flight());
-        assert_eq!((sender.buffers_free(), sender.queued()), (16, 0), "{}", name(method));
+        assert_eq!((buffers_free(sender), sender.queued()), (16, 0), "{}", name(method));
         assert_eq!(sender.stats().unwrap().faults, 0, "{}", name(method));
         assert_eq!(sender.ledger().bytes(), sender.stats().unwrap().bytes, "{}", name(method));
         // Nothing is left to wait for: this returns although nothing limits it.
@@ -127,7 +129,7 @@ fn a_peer_that_stalls_for_seconds_gets_everything_in_the_end() {
             sender.finish().unwrap();
             assert!(sender.drain(PATIENCE).unwrap());
             assert_eq!(sender.ledger().bytes(), BYTES as u64);
-            assert_eq!((sender.stats().unwrap().faults, sender.buffers_free()), (0, 16));
+            assert_eq!((sender.stats().unwrap().faults, buffers_free(sender)), (0, 16));
         });
         // The window is shut within milliseconds, and stays so.
         assert!(wait_until_in(told.recv().unwrap(), &[POLL, SEND].concat()), "{}: it waits", name(method));
@@ -202,7 +204,7 @@ fn without_memory_to_remember_sends_by_they_are_copied_and_said_to_be() {
         }
     };
     let sender = socket.sender();
-    assert!(sender.in_flight() > 0 && sender.buffers_free() > 48, "copies come back at once");
+    assert!(sender.in_flight() > 0 && buffers_free(sender) > 48, "copies come back at once");
     let reader = reading(peer);
     drop(loss);
     sender.finish().unwrap();
@@ -342,7 +344,7 @@ fn crosses(lab: &Lab, method: Option<Method>, change: impl FnOnce(&Lab)) {
         sender.finish().unwrap();
         assert!(sender.drain(PATIENCE).unwrap());
         assert_eq!((sender.ledger().bytes(), sender.stats().unwrap().faults), (BYTES as u64, 0));
-        assert_eq!(sender.buffers_free(), 64);
+        assert_eq!(buffers_free(sender), 64);
     });
     let mut received = vec![0; 4 << 20];
     peer.read_exact(&mut received).unwrap();

@@ -117,16 +117,14 @@ fn a_short_buffer_goes_behind_a_file_of_any_length() {
     file.set_len(3 << 30).unwrap();
     sender.send_file(Arc::new(file), 0..3 << 30).unwrap();
     sender.send(b"the end of it".to_vec()).unwrap();
-    assert_eq!(sender.queued_bytes(), (3 << 30) + 13);
     // Whoever wants all of a pipe may say so.
     for _ in 0..2 {
         let (reader, _) = std::io::pipe().unwrap();
         sender.send_pipe(reader.into(), u64::MAX).unwrap();
         sender.send(b"more".to_vec()).unwrap();
     }
-    assert_eq!(sender.queued_bytes(), u64::MAX);
     assert_eq!(sender.take_unsent().len(), 3);
-    assert_eq!(sender.queued_bytes(), 0);
+    assert_eq!(sender.queued(), 0);
 }
 
 #[test]

@@ -13,7 +13,7 @@ use proptest::prelude::*;
 use rustix::fs::{MemfdFlags, memfd_create};
 
 use crate::common::calls::{POLL, this_thread, wait_until_in};
-use crate::common::stream::{PATIENCE, assert_same, pattern, reading};
+use crate::common::stream::{PATIENCE, assert_same, buffers_free, pattern, reading};
 
 /// Who reads everything there, and returns it.
 fn reader() -> (SocketAddr, JoinHandle<Vec<u8>>) {
@@ -53,7 +53,7 @@ fn every_method_sends_every_byte_once_and_in_order() {
         }
         sender.finish().unwrap();
         assert!(sender.drain(PATIENCE).unwrap(), "{method}: everything was acknowledged");
-        assert_eq!((sender.buffers_free(), sender.in_flight(), sender.queued()), (64, 0, 0), "{method}");
+        assert_eq!((buffers_free(sender), sender.in_flight(), sender.queued()), (64, 0, 0), "{method}");
         let (ledger, stats) = (sender.ledger(), sender.stats().unwrap());
         assert_eq!(
             (ledger.bytes(), stats.bytes),

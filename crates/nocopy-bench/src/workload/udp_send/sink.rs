@@ -2,8 +2,7 @@
 
 use std::io;
 
-use nocopy::integration::tc::{self, CountingDrop};
-use nocopy::integration::xdp::KernelVersion;
+use nocopy::integration::tc::CountingDrop;
 use nocopy_lab::Lab;
 
 use crate::Failure;
@@ -29,7 +28,7 @@ pub(crate) fn notes() -> Vec<String> {
 
 /// Whether this kernel has tc programs that go with their process.
 pub(crate) fn has_offload() -> bool {
-    KernelVersion::running() >= Some(tc::KERNEL_MIN)
+    CountingDrop::is_supported()
 }
 
 /// What counts the datagrams; `offload` and `segmented` for as long as they are attached.

@@ -1,13 +1,12 @@
 //! One connection, and how bytes get out of it.
 
 use std::io;
-use std::os::fd::OwnedFd;
-use std::sync::Arc;
+use std::net::TcpStream;
 use std::time::Duration;
 
 use nocopy::Ledger;
 use nocopy::pool::Pool;
-use nocopy::tcp::{Chunk, ReceiveMethod, Receiver};
+use nocopy::tcp::{Chunk, ReceiveMethod, Stream};
 
 /// The longest wait for bytes: after it the user may want the end.
 const WAIT: Duration = Duration::from_millis(50);
@@ -17,39 +16,41 @@ const BUFFERS: u32 = 2;
 
 #[derive(Debug)]
 pub(super) struct Intake {
-    receiver: Receiver,
+    stream: Stream,
 }
 
 impl Intake {
-    pub(super) fn new(socket: Arc<OwnedFd>, method: Option<ReceiveMethod>) -> io::Result<Self> {
-        let pool = match method {
-            Some(ReceiveMethod::Recv { bytes }) => Some(Pool::new(BUFFERS, bytes as usize)?),
-            _ => None,
-        };
-        let receiver = Receiver::new(socket, method, pool).map_err(io::Error::other)?;
-        Ok(Self { receiver })
+    pub(super) fn new(stream: TcpStream, method: Option<ReceiveMethod>) -> io::Result<Self> {
+        let mut builder = Stream::builder();
+        if let Some(method) = method {
+            builder = builder.receive_method(method);
+        }
+        if let Some(ReceiveMethod::Recv { bytes }) = method {
+            builder = builder.receive_pool(&Pool::new(BUFFERS, bytes as usize)?);
+        }
+        Ok(Self { stream: builder.wrap(stream).map_err(io::Error::other)? })
     }
 
     /// What has come, perhaps after waiting; nothing if nothing came in a while, or [at the end](Self::is_finished).
     pub(super) fn take(&mut self) -> io::Result<Option<Chunk>> {
-        self.receiver.receive_timeout(WAIT)
+        self.stream.receiver().receive_timeout(WAIT)
     }
 
-    pub(super) fn is_finished(&self) -> bool {
-        self.receiver.is_finished()
+    pub(super) fn is_finished(&mut self) -> bool {
+        self.stream.receiver().is_finished()
     }
 
     pub(super) fn recycle(&mut self, chunk: Chunk) {
-        self.receiver.recycle(chunk);
+        self.stream.receiver().recycle(chunk);
     }
 
-    pub(super) fn ledger(&self) -> Ledger {
-        self.receiver.ledger()
+    pub(super) fn ledger(&mut self) -> Ledger {
+        self.stream.receiver().ledger()
     }
 
     /// Which way was taken, and why, in lines; and where pages were to be mapped, why some were not.
-    pub(super) fn report(&self) -> Vec<String> {
-        let said = self.receiver.explain().to_string();
+    pub(super) fn report(&mut self) -> Vec<String> {
+        let said = self.stream.receiver().explain().to_string();
         said.lines().map(|line| line.trim().to_owned()).filter(|line| !line.is_empty()).collect()
     }
 }

@@ -75,7 +75,7 @@ impl Lane<'_> {
     pub(super) fn run(mut self, start: Instant, progress: &Arc<Progress>) -> LaneEnd {
         let mut times = None;
         let why = self.take_all(start, progress, &mut times);
-        let Self { number, intake, offset, count, .. } = self;
+        let Self { number, mut intake, offset, count, .. } = self;
         let (ledger, report) = (intake.ledger(), intake.report());
         LaneEnd { number, offset, count, times, why, ledger, report, _intake: Some(intake) }
     }

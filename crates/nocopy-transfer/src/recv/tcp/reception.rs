@@ -1,7 +1,7 @@
 //! One run: from the first connection to the last word.
 
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread::{self, Scope, ScopedJoinHandle};
@@ -56,7 +56,8 @@ struct Run<'scope> {
 
 /// A stream that is being read.
 struct Reading<'scope> {
-    socket: Arc<OwnedFd>,
+    /// To look at; its lane reads it.
+    stream: TcpStream,
     lane: ScopedJoinHandle<'scope, LaneEnd>,
 }
 
@@ -230,16 +231,14 @@ impl<'a> Reception<'a> {
         for (stream, head) in ready {
             let Head { number, offset, length, .. } = head;
             let count = Count::nothing(run.has_checksums());
-            let socket = Arc::new(OwnedFd::from(stream));
-            let begun =
-                Intake::new(Arc::clone(&socket), self.arguments.stream.receive.0).and_then(|intake| {
-                    let lane = Lane { number, intake, offset, length, count, sink: self.sink };
-                    let (start, progress) = (self.start, Arc::clone(&self.progress));
-                    let lane =
-                        thread::Builder::new().spawn_scoped(scope, move || lane.run(start, &progress))?;
-                    Ok(Reading { socket, lane })
-                });
-            match begun {
+            let begin = || {
+                let intake = Intake::new(stream.try_clone()?, self.arguments.stream.receive.0)?;
+                let lane = Lane { number, intake, offset, length, count, sink: self.sink };
+                let (start, progress) = (self.start, Arc::clone(&self.progress));
+                let lane = thread::Builder::new().spawn_scoped(scope, move || lane.run(start, &progress))?;
+                Ok(Reading { stream, lane })
+            };
+            match begin() {
                 Ok(running) => run.running.push(running),
                 Err(source) => {
                     let failure = Error::Prepare { from: run.from, source }.into();
@@ -341,7 +340,7 @@ impl<'scope> Run<'scope> {
 
     /// Whether bytes, or the end, of a stream that is being read lie in its socket.
     fn has_unread(&self) -> bool {
-        let streams = self.running.iter().map(|reading| PollFd::new(&reading.socket, PollFlags::IN));
+        let streams = self.running.iter().map(|reading| PollFd::new(&reading.stream, PollFlags::IN));
         let polled = poll(&mut streams.collect::<Vec<_>>(), Some(Duration::ZERO));
         polled.is_ok_and(|wakeup| wakeup == Wakeup::Ready)
     }
@@ -421,7 +420,7 @@ mod tests {
                     LaneEnd::of_nothing(0, 0, Count::nothing(false), failure)
                 });
                 let mut run = Run::new(from, None);
-                run.running.push(Reading { socket: Arc::new(OwnedFd::from(stream)), lane });
+                run.running.push(Reading { stream, lane });
                 assert!(!run.has_unread());
                 match is_end {
                     true => sender.shutdown(Shutdown::Write).unwrap(),

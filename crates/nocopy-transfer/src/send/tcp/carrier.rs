@@ -29,6 +29,10 @@ const BUFFERS_MAX: usize = 64;
 #[derive(Debug)]
 pub(super) struct Carrier {
     socket: Stream,
+    /// Bytes that were given to it.
+    given_bytes: u64,
+    /// Of them, those since it was last asked to hand over what is queued.
+    waiting_bytes: u64,
 }
 
 /// What a carrier did.
@@ -55,7 +59,7 @@ impl Carrier {
         // SAFETY: made by `connect`, for the lane that has this; nobody else has a descriptor.
         #[allow(unsafe_code)]
         let socket = unsafe { builder.wrap_unshared(stream)? };
-        Ok(Self { socket })
+        Ok(Self { socket, given_bytes: 0, waiting_bytes: 0 })
     }
 
     /// A buffer to be written and [sent](Self::send); none while all are on their way.
@@ -68,36 +72,45 @@ impl Carrier {
     }
 
     pub(super) fn send(&mut self, buffer: Buffer) -> io::Result<()> {
-        let sender = self.socket.sender();
-        sender.send(buffer).map_err(|rejected| rejected.reason)?;
-        if sender.queued_bytes() >= BATCH_BYTES {
-            sender.try_flush()?;
+        let bytes = buffer.len() as u64;
+        self.socket.sender().send(buffer).map_err(|rejected| rejected.reason)?;
+        self.given_bytes += bytes;
+        self.waiting_bytes += bytes;
+        if self.waiting_bytes >= BATCH_BYTES {
+            self.waiting_bytes = 0;
+            self.socket.sender().try_flush()?;
         }
         Ok(())
     }
 
     /// Sends published bytes by reference.
     pub(super) fn refer_published(&mut self, bytes: &Published, range: Range<u64>) -> io::Result<()> {
+        let given_bytes = range.end - range.start;
         self.socket.sender().send_published(bytes, range)?;
+        self.given_bytes += given_bytes;
         Ok(())
     }
 
     /// Sends a range of a file so.
     pub(super) fn refer_file(&mut self, file: &Arc<File>, range: Range<u64>) -> io::Result<()> {
+        let given_bytes = range.end - range.start;
         let queued = self.socket.sender().send_file(Arc::clone(file), range);
         queued.map_err(|error| io::Error::new(io::ErrorKind::UnexpectedEof, error))?;
+        self.given_bytes += given_bytes;
         Ok(())
     }
 
     /// Hands over what is queued, perhaps after waiting for the other end to take some. `false`: it has not taken all yet.
     /// [`io::ErrorKind::UnexpectedEof`]: the file became shorter.
     pub(super) fn advance(&mut self) -> io::Result<bool> {
+        self.waiting_bytes = 0;
         self.socket.sender().flush_timeout(WAIT)
     }
 
     /// Bytes that were given to it, and that the kernel did not take.
-    pub(super) fn queued_bytes(&mut self) -> u64 {
-        self.socket.sender().queued_bytes()
+    pub(super) fn unsent_bytes(&mut self) -> u64 {
+        let taken_bytes = self.socket.sender().stats().map_or(0, |stats| stats.bytes);
+        self.given_bytes.saturating_sub(taken_bytes)
     }
 
     /// Tells the other end that nothing more comes.

@@ -141,7 +141,7 @@ impl Lane {
 
     /// Counts only what the kernel took, where it did not take all.
     fn take_back(&mut self) {
-        let unsent = self.carrier.queued_bytes().min(self.count.bytes);
+        let unsent = self.carrier.unsent_bytes().min(self.count.bytes);
         if unsent > 0 {
             // The sum is that of more than was sent.
             self.count = Count { bytes: self.count.bytes - unsent, crc32c: None };

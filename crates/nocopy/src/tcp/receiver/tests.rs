@@ -128,7 +128,12 @@ fn over_veth(lab: &Lab) -> (TcpStream, TcpStream) {
 }
 
 fn receiver_of(stream: TcpStream, receiving: Option<ReceiveMethod>) -> Receiver {
-    Receiver::new(Arc::new(stream.into()), receiving, None).unwrap()
+    into_pool(stream, receiving, &own_pool().unwrap())
+}
+
+/// Receives into buffers of that pool.
+fn into_pool(stream: TcpStream, receiving: Option<ReceiveMethod>, pool: &Pool) -> Receiver {
+    Receiver::new(Arc::new(stream.into()), receiving, Cache::new(pool.clone())).unwrap()
 }
 
 fn in_another_thread(mut stream: TcpStream, what: Sending) -> JoinHandle<TcpStream> {
@@ -497,8 +502,7 @@ fn without_room_to_map_pages_are_copied_until_some_are_dropped() {
     let (sender, receiver) = over_loopback();
     let sender = in_another_thread(sender, Sending { bytes: BYTES, write_bytes: 61_440, zero_copy: true });
     let pool = Pool::new(4096, 64 << 10).unwrap();
-    let mut receiver =
-        Receiver::new(Arc::new(receiver.into()), Some(ReceiveMethod::Mapped), Some(pool.clone())).unwrap();
+    let mut receiver = into_pool(receiver, Some(ReceiveMethod::Mapped), &pool);
     let (mut kept, mut expected) = (Vec::new(), Expected::default());
     let mut mapped_again = 0;
     while let Some(chunk) = next_chunk(&mut receiver).unwrap() {
@@ -528,7 +532,7 @@ fn without_buffers_nothing_is_lost() {
         let what = Sending { bytes: 100_000, write_bytes: 10_000, zero_copy: false };
         let sender = in_another_thread(sender, what);
         let pool = Pool::new(2, 4096).unwrap();
-        let mut receiver = Receiver::new(Arc::new(receiver.into()), receiving, Some(pool)).unwrap();
+        let mut receiver = into_pool(receiver, receiving, &pool);
         let (mut kept, mut expected, mut refused) = (Vec::new(), Expected::default(), 0);
         loop {
             match next_chunk(&mut receiver) {
@@ -667,8 +671,9 @@ fn chunks_longer_than_buffers_are_refused() {
     let (_peer, receiver) = over_loopback();
     let socket: Arc<OwnedFd> = Arc::new(receiver.into());
     let pool = Pool::new(1, 4096).unwrap();
-    let of =
-        |bytes| Receiver::new(Arc::clone(&socket), Some(ReceiveMethod::Recv { bytes }), Some(pool.clone()));
+    let of = |bytes| {
+        Receiver::new(Arc::clone(&socket), Some(ReceiveMethod::Recv { bytes }), Cache::new(pool.clone()))
+    };
     for refused in [0, 4097] {
         let error = of(refused).unwrap_err();
         assert!(matches!(error, OpenError::ChunkLength { bytes, buffer_bytes: 4096 } if bytes == refused));
