@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use super::evidence::Evidence;
+
 /// What was chosen on this machine, what it was compared with, and why: text for people, a line for each choice.
 ///
 /// ```
@@ -13,16 +15,26 @@ use std::fmt;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Explanation(String);
+#[non_exhaustive]
+pub struct Explanation {
+    /// What is known of copies between the frames of the port below and the wire; `None` without a port.
+    pub port_evidence: Option<Evidence>,
+    text: String,
+}
 
 impl Explanation {
     pub(crate) fn of(choice: &impl fmt::Display) -> Self {
-        Self(choice.to_string())
+        Self { port_evidence: None, text: choice.to_string() }
+    }
+
+    /// Of what goes over a port.
+    pub(crate) fn over_port(choice: &impl fmt::Display, evidence: Evidence) -> Self {
+        Self { port_evidence: Some(evidence), text: choice.to_string() }
     }
 }
 
 impl fmt::Display for Explanation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
+        f.write_str(&self.text)
     }
 }

@@ -46,6 +46,6 @@ impl Endpoint {
 
     /// How datagrams are carried, and what that was compared with.
     pub fn explain(&self) -> Explanation {
-        Explanation::of(&self.carrier.explain())
+        self.carrier.explain()
     }
 }

@@ -399,8 +399,7 @@ impl Receiver {
 
     /// Where every frame of the area is; exact if the other half is at rest and has flushed, reaped or been asked for
     /// its balance since its last work.
-    #[doc(hidden)]
-    pub fn balance(&self) -> Balance {
+    pub(crate) fn balance(&self) -> Balance {
         self.pool.balance()
     }
 

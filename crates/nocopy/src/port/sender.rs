@@ -516,8 +516,7 @@ impl Sender {
     }
 
     /// The area that the port's frames lie in.
-    #[doc(hidden)]
-    pub fn area(&self) -> &Area {
+    pub(crate) fn area(&self) -> &Area {
         &self.inner.area
     }
 
@@ -576,8 +575,7 @@ impl Sender {
     }
 
     /// Where every frame of the area is; exact if the other half is at rest and has been asked for its balance.
-    #[doc(hidden)]
-    pub fn balance(&self) -> Balance {
+    pub(crate) fn balance(&self) -> Balance {
         self.book();
         self.pool.balance()
     }

@@ -187,15 +187,6 @@ impl Receiver {
             Backend::Port(port) => port.connected(to),
         }
     }
-
-    /// The half of the port below, for its evidence, statistics and balance.
-    #[doc(hidden)]
-    pub fn port(&self) -> Option<&crate::port::Receiver> {
-        match &self.0 {
-            Backend::Kernel(_) => None,
-            Backend::Port(port) => Some(port.port()),
-        }
-    }
 }
 
 receiver_half!(Receiver, Batch<'half>);

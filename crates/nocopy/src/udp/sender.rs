@@ -857,9 +857,13 @@ impl Sender {
     }
 
     /// Which ways are taken, and why. Of single datagrams under 4 KiB there is nothing to say: without a port they go by a plain call,
-    /// and the ledger has them as [below threshold](Cause::BelowThreshold).
+    /// and the ledger has them as [below threshold](Cause::BelowThreshold). Over a port also what that is.
     pub fn explain(&self) -> Explanation {
-        Explanation::of(&self.chooser.explain())
+        let ways = self.chooser.explain();
+        match self.port.as_ref().map(|port| port.port().explain()) {
+            None => Explanation::of(&ways),
+            Some(port) => Explanation::over_port(&format_args!("{ways}\n{port}"), port.evidence),
+        }
     }
 
     /// Drains as long as `timeout`, and sends nothing more from then on. `false`: something was given up, which [`stats`](Self::stats)
@@ -877,12 +881,6 @@ impl Sender {
         self.counters.leaked_bytes += leaked_bytes as u64;
         reaper::leaked(leaked_bytes);
         drained
-    }
-
-    /// The half of the port below, for its evidence, statistics and balance.
-    #[doc(hidden)]
-    pub fn port(&self) -> Option<&crate::port::Sender> {
-        self.port.as_ref().map(|port| port.port())
     }
 }
 

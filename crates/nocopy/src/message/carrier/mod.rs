@@ -16,6 +16,7 @@ use nocopy_proto::message::framing::{self, Placed};
 use super::HEADER_BYTES;
 use super::counters::CarrierCounters;
 use crate::facts::evidence::{Evidence, Ledger};
+use crate::facts::explanation::Explanation;
 use crate::memory::area::Frame;
 use crate::memory::pieces::Buffers;
 use crate::memory::pool::Buffer;
@@ -143,7 +144,7 @@ pub(super) type Deliver<'a> = dyn FnMut(SocketAddr, bool, Came) + 'a;
 /// The way to the network.
 pub(super) trait Carrier: Debug + Send {
     /// Its name and what it goes over, and what it was compared with.
-    fn explain(&self) -> String;
+    fn explain(&self) -> Explanation;
 
     /// What counts the frames that the program takes, if it takes frames.
     fn home(&self) -> Option<&Arc<Returned>> {

@@ -19,6 +19,7 @@ use smallvec::SmallVec;
 use super::{Came, Carrier, Deliver, Hold, Layout, Packet, Received, Room};
 use crate::engine::wait::{self, Coalescer, Wait, Waiting};
 use crate::facts::evidence::{Evidence, Ledger};
+use crate::facts::explanation::Explanation;
 use crate::facts::rejected::{Reason, Rejected};
 use crate::memory::area::{Area, Frame};
 use crate::memory::pieces::Buffers;
@@ -283,11 +284,12 @@ impl OverPort {
 }
 
 impl Carrier for OverPort {
-    fn explain(&self) -> String {
-        let (queues, evidence) = (self.receivers.len(), self.evidence());
-        format!(
-            "port on {queues} queue(s), {}: {evidence}; compared with nothing, since the endpoint was opened over it",
-            self.local
+    fn explain(&self) -> Explanation {
+        let (queues, local, evidence) = (self.receivers.len(), self.local, self.evidence());
+        let compared = "compared with nothing, since the endpoint was opened over it";
+        Explanation::over_port(
+            &format_args!("port on {queues} queue(s), {local}: {evidence}; {compared}"),
+            evidence,
         )
     }
 

@@ -18,6 +18,7 @@ use super::{Carrier, Deliver, Layout, Packet, Received, Room};
 use crate::engine::address;
 use crate::engine::wait::{self, Coalescer, Wait};
 use crate::facts::evidence::{Cause, Evidence, Ledger};
+use crate::facts::explanation::Explanation;
 use crate::memory::pieces::Buffers;
 use crate::memory::pool::{Buffer, Pool};
 use crate::message::cargo::{Cargo, Piece};
@@ -132,11 +133,11 @@ impl Sockets {
 }
 
 impl Carrier for Sockets {
-    fn explain(&self) -> String {
-        format!(
+    fn explain(&self) -> Explanation {
+        Explanation::of(&format_args!(
             "UDP socket {}: compared with nothing, since the endpoint was opened without a port",
             self.local
-        )
+        ))
     }
 
     fn local_address(&self) -> SocketAddr {

@@ -314,8 +314,8 @@ impl Receiver {
         ledger
     }
 
-    /// The port below, to ask it for evidence, statistics and balance.
-    pub(crate) fn port(&self) -> &crate::port::Receiver {
+    #[cfg(test)]
+    pub(super) fn port(&self) -> &crate::port::Receiver {
         &self.port
     }
 }

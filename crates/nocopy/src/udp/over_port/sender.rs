@@ -416,7 +416,7 @@ impl Sender {
         ledger
     }
 
-    /// The port below, to ask it for evidence, statistics and balance.
+    /// The port below.
     pub(crate) fn port(&self) -> &crate::port::Sender {
         &self.port
     }
