@@ -1,23 +1,33 @@
 //! The interface itself: whether packets flow, what is attached, whose driver it is.
 
-use super::{Gate, State};
+use super::{Gate, State, quoted};
 use crate::port::xdp;
 use crate::port::{Port, PortBuilder, drivers};
 use crate::sys::interface::Interface;
 
 /// Without these, nothing arrives.
-pub(super) fn flow(interface: &Interface) -> [Gate; 4] {
-    [up(interface), carrier(interface), mtu(interface), program(interface)]
+pub(super) fn flow(interface: &Interface) -> [Gate; 5] {
+    [up(interface), carrier(interface), ethernet(interface), mtu(interface), program(interface)]
 }
 
 fn up(interface: &Interface) -> Gate {
     Gate::of("up", interface.up, if interface.up { "yes" } else { "no" })
-        .or_fix(format!("'ip link set dev {} up'", interface.name))
+        .or_command(format!("ip link set dev {} up", quoted(&interface.name)), "")
 }
 
 fn carrier(interface: &Interface) -> Gate {
     Gate::of("carrier", interface.carrier, if interface.carrier { "yes" } else { "no" })
         .or_fix("check the cable, or that the other end is up")
+}
+
+/// Filters and descriptions of packets begin with this header, so ports refuse interfaces without it.
+fn ethernet(interface: &Interface) -> Gate {
+    let found = match interface.is_ethernet() {
+        true => "in front of every packet".to_owned(),
+        false => format!("none (hardware type {})", interface.hardware),
+    };
+    Gate::of("Ethernet header", interface.is_ethernet(), found)
+        .or_fix("use an interface of type 1 (ether), for a tunnel the one that it goes over")
 }
 
 /// The driver, and what is known of it beyond what it says of itself.
@@ -37,17 +47,18 @@ fn mtu(interface: &Interface) -> Gate {
         true => format!("{mtu_bytes}: frames of {frame_bytes} B"),
         false => format!("{mtu_bytes}: more than a frame holds"),
     };
-    Gate::of("MTU", fits, found).or_fix(format!("'ip link set dev {} mtu 1500'", interface.name))
+    Gate::of("MTU", fits, found)
+        .or_command(format!("ip link set dev {} mtu 1500", quoted(&interface.name)), "")
 }
 
 fn program(interface: &Interface) -> Gate {
     match xdp::attached(interface.index) {
         Ok(None) => Gate::new("XDP program", State::Open, "none is attached"),
         Ok(Some((id, _))) => Gate::new("XDP program", State::Closed, format!("program {id} is attached"))
-            .or_fix(format!(
-                "'ip link set dev {} xdp off', or open the port with 'displace'",
-                interface.name
-            )),
+            .or_command(
+                format!("ip link set dev {} xdp off", quoted(&interface.name)),
+                ", or open the port with 'displace'",
+            ),
         Err(error) => Gate::new("XDP program", State::Unknown, error.to_string()),
     }
 }

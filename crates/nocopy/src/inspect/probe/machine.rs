@@ -45,7 +45,7 @@ pub(super) fn locked_memory() -> Gate {
         None => Gate::new(NAME, State::Open, "no limit"),
         Some(limit) => {
             let found = format!("{} KiB; a port of default size pins {} KiB", limit / 1024, needed / 1024);
-            Gate::of(NAME, limit >= needed, found).or_fix("'ulimit -l unlimited', or fewer frames")
+            Gate::of(NAME, limit >= needed, found).or_command("ulimit -l unlimited", ", or fewer frames")
         }
     }
 }
@@ -60,6 +60,7 @@ pub(super) fn huge_pages() -> Gate {
     } else if transparent.contains("[always]") || transparent.contains("[madvise]") {
         Gate::new(NAME, State::Open, "transparent ones, as the kernel sees fit")
     } else {
-        Gate::new(NAME, State::Closed, "none: ports work on base pages").or_fix("'sysctl vm.nr_hugepages=64'")
+        Gate::new(NAME, State::Closed, "none: ports work on base pages")
+            .or_command("sysctl vm.nr_hugepages=64", "")
     }
 }

@@ -18,11 +18,13 @@ mod offloads;
 mod queues;
 mod sockets;
 
+use std::borrow::Cow;
 use std::fmt;
+use std::io;
 
-use crate::port::{LADDER, OpenError, Port};
-use crate::sys::ethtool;
+use crate::port::{LADDER, Mode, OpenError, Port};
 use crate::sys::netdev::XdpFeatures;
+use crate::sys::{ethtool, route};
 
 /// Whether a gate lets a port through.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,13 +58,15 @@ pub struct Gate {
     pub found: String,
     /// What would open it, or make it wider: a command, or a setting.
     pub fix: Option<String>,
+    /// The shell command that opens it without anything else; there is none for a gate that is not closed.
+    pub command: Option<String>,
     /// Whether no port of default settings opens while it is closed, whatever its mode.
     pub needed: bool,
 }
 
 impl Gate {
     fn new(name: &'static str, state: State, found: impl Into<String>) -> Self {
-        Self { name, state, found: found.into(), fix: None, needed: false }
+        Self { name, state, found: found.into(), fix: None, command: None, needed: false }
     }
 
     /// Open or closed, by what was found.
@@ -88,12 +92,31 @@ impl Gate {
         }
         self
     }
+
+    /// With the shell command that opens it, and what to know of it or do instead; said only when it is not open.
+    fn or_command(mut self, command: impl Into<String>, remark: &str) -> Self {
+        let command = command.into();
+        self = self.or_fix(format!("'{command}'{remark}"));
+        if self.state == State::Closed {
+            self.command = Some(command);
+        }
+        self
+    }
 }
 
 impl fmt::Display for Gate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}: {}", self.name, self.state, self.found)?;
         self.fix.as_ref().map_or(Ok(()), |fix| write!(f, "; {fix}"))
+    }
+}
+
+/// A name as one word of a shell; the kernel takes almost anything for the name of an interface.
+fn quoted(name: &str) -> Cow<'_, str> {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "._-@".contains(c);
+    match name.chars().all(is_plain) {
+        true => name.into(),
+        false => format!("'{}'", name.replace('\'', r"'\''")).into(),
     }
 }
 
@@ -109,9 +132,40 @@ pub fn machine() -> Vec<Gate> {
 
 /// The mode that a port would try first with a chance, by the gates of its interface.
 pub fn first_mode(gates: &[Gate]) -> Option<&'static str> {
-    let is_mode = |gate: &Gate| LADDER.iter().any(|mode| mode.name() == gate.name);
+    let is_mode = |gate: &Gate| modes().any(|mode| mode == gate.name);
     let open = |gate: &&Gate| is_mode(gate) && gate.state != State::Closed;
     gates.iter().find(open).map(|gate| gate.name)
+}
+
+/// The modes that a port can have on an interface, from the fastest down.
+pub fn modes() -> impl Iterator<Item = &'static str> {
+    LADDER.into_iter().map(Mode::name)
+}
+
+/// The names of all interfaces of the calling thread's network namespace.
+///
+/// # Errors
+/// The kernel's refusal.
+pub fn interfaces() -> io::Result<Vec<String>> {
+    route::link_names()
+}
+
+/// What an interface is made of.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Device {
+    /// `None` where it does not say its name.
+    pub driver: Option<String>,
+    /// Receive queues in use.
+    pub receive_queues: u32,
+}
+
+/// Driver and queues of an interface.
+///
+/// # Errors
+/// No such interface.
+pub fn device(name: &str) -> Result<Device, OpenError> {
+    let interface = Port::builder(name).look_up()?;
+    Ok(Device { driver: interface.driver, receive_queues: interface.rx_queues })
 }
 
 /// What an interface has, and then the modes a port on it would try, from the fastest down.
@@ -133,4 +187,26 @@ pub fn interface(name: &str) -> Result<Vec<Gate>, OpenError> {
     gates.push(sockets::uring_receive_on(&interface, splits));
     gates.extend(modes::modes(&interface, &features));
     Ok(gates)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_is_named_only_where_it_opens_something() {
+        let gate = |state| Gate::new("up", state, "").or_command("ip link set dev a up", ", or wait");
+        let closed = gate(State::Closed);
+        assert_eq!(closed.fix.as_deref(), Some("'ip link set dev a up', or wait"));
+        assert_eq!(closed.command.as_deref(), Some("ip link set dev a up"));
+        assert_eq!((gate(State::Open).fix, gate(State::Open).command), (None, None));
+        assert_eq!(gate(State::Unknown).command, None);
+    }
+
+    #[test]
+    fn an_interface_name_is_one_word_of_a_command() {
+        assert_eq!(quoted("eth0.100@if7"), "eth0.100@if7");
+        assert_eq!(quoted("a;reboot"), "'a;reboot'");
+        assert_eq!(quoted("a'$(b)"), r"'a'\''$(b)'");
+    }
 }

@@ -1,6 +1,6 @@
 //! What is done to packets between the card and whoever receives them.
 
-use super::{Gate, State};
+use super::{Gate, State, quoted};
 use crate::sys::interface::{self, Interface};
 
 /// Packets that the card joins are too long for a frame, and drivers refuse XDP meanwhile.
@@ -8,7 +8,7 @@ pub(super) fn joining(interface: &Interface) -> Gate {
     const NAME: &str = "large receive offload";
     match interface::joins_received(&interface.name) {
         Some(joins) => Gate::of(NAME, !joins, if joins { "on" } else { "off" })
-            .or_fix(format!("'ethtool -K {} lro off'", interface.name)),
+            .or_command(format!("ethtool -K {} lro off", quoted(&interface.name)), ""),
         None => Gate::new(NAME, State::Unknown, "the driver does not say"),
     }
 }
@@ -26,9 +26,8 @@ pub(super) fn joining_for_sockets(interface: &Interface) -> Gate {
         Some(true) => {
             Gate::new(NAME, State::Open, "on: sockets and packet rings get packets joined, AF_XDP one by one")
         }
-        Some(false) => {
-            Gate::new(NAME, State::Closed, off).or_fix(format!("'ethtool -K {} gro on'", interface.name))
-        }
+        Some(false) => Gate::new(NAME, State::Closed, off)
+            .or_command(format!("ethtool -K {} gro on", quoted(&interface.name)), ""),
         None => Gate::new(NAME, State::Unknown, "the kernel does not say"),
     }
 }
@@ -39,7 +38,7 @@ pub(super) fn header_split(interface: &Interface, split: Option<bool>) -> Gate {
     match split {
         Some(true) => Gate::new(NAME, State::Open, "headers and data of TCP lie in buffers of their own"),
         Some(false) => Gate::new(NAME, State::Closed, "off")
-            .or_fix(format!("'ethtool -G {} tcp-data-split on'", interface.name)),
+            .or_command(format!("ethtool -G {} tcp-data-split on", quoted(&interface.name)), ""),
         None => Gate::new(NAME, State::Unknown, "the driver does not say"),
     }
 }

@@ -5,7 +5,7 @@ use std::io;
 
 use rustix::thread::CapabilitySet;
 
-use super::{Gate, State};
+use super::{Gate, State, quoted};
 use crate::sys::ethtool::HeaderSplit;
 use crate::sys::interface::{self, Interface};
 use crate::sys::{capability, io_uring as uring, sockets};
@@ -21,13 +21,13 @@ pub(super) fn io_uring() -> Gate {
     const NAME: &str = "io_uring";
     let switch = fs::read_to_string("/proc/sys/kernel/io_uring_disabled");
     let switch = switch.as_deref().map(str::trim).ok();
-    let enable = "'sysctl kernel.io_uring_disabled=0'";
+    let enable = "sysctl kernel.io_uring_disabled=0";
     match (uring::available(), switch) {
         (Ok(()), Some("1")) if capability::holds(CapabilitySet::SYS_ADMIN) => {
             Gate::new(NAME, State::Open, "for privileged processes")
         }
         (Ok(()), _) => Gate::new(NAME, State::Open, "works"),
-        (Err(_), Some("1" | "2")) => Gate::new(NAME, State::Closed, "turned off").or_fix(enable),
+        (Err(_), Some("1" | "2")) => Gate::new(NAME, State::Closed, "turned off").or_command(enable, ""),
         (Err(error), _) if error.raw_os_error() == Some(libc::ENOSYS) => {
             Gate::new(NAME, State::Closed, "this kernel has none")
                 .or_fix("use a kernel built with CONFIG_IO_URING")
@@ -56,7 +56,7 @@ pub(super) fn option_memory() -> Gate {
         Some(bytes) => {
             let found = format!("{} KiB a socket: beyond it zero-copy sends fail with ENOBUFS", bytes / 1024);
             Gate::of(NAME, bytes >= OPTMEM_BYTES, found)
-                .or_fix(format!("'sysctl net.core.optmem_max={OPTMEM_BYTES}'"))
+                .or_command(format!("sysctl net.core.optmem_max={OPTMEM_BYTES}"), "")
         }
         // On older kernels, network namespaces other than the first have no such file.
         None => Gate::new(NAME, State::Unknown, "not told in this network namespace"),
@@ -81,7 +81,7 @@ pub(super) fn zero_copy_send(interface: &Interface) -> Gate {
     }
     match gathers {
         Some(false) => Gate::new(NAME, State::Closed, "copied: scatter-gather is off")
-            .or_fix(format!("'ethtool -K {} sg on'", interface.name)),
+            .or_command(format!("ethtool -K {} sg on", quoted(&interface.name)), ""),
         Some(true) if interface::bus_address(&interface.name).is_some() => {
             Gate::new(NAME, State::Open, "scatter-gather is on; every completion tells whether it was copied")
         }
@@ -114,7 +114,7 @@ pub(super) fn zero_copy_receive(interface: &Interface, split: Option<bool>) -> G
     match split {
         Some(true) => Gate::new(NAME, State::Open, found),
         Some(false) => Gate::new(NAME, State::Closed, format!("{found}, but headers lie in front of them"))
-            .or_fix(format!("'ethtool -G {name} tcp-data-split on'")),
+            .or_command(format!("ethtool -G {} tcp-data-split on", quoted(name)), ""),
         None => Gate::new(
             NAME,
             State::Unknown,
@@ -128,17 +128,14 @@ pub(super) fn zero_copy_receive(interface: &Interface, split: Option<bool>) -> G
 pub(super) fn uring_receive_on(interface: &Interface, split: io::Result<HeaderSplit>) -> Gate {
     const NAME: &str = "zero-copy receive by io_uring";
     let name = &interface.name;
-    let closed = |found: &str, fix: String| Gate::new(NAME, State::Closed, found).or_fix(fix);
+    let closed = |found: &str| Gate::new(NAME, State::Closed, found);
     match split {
-        Ok(HeaderSplit { on: Some(false), .. }) => {
-            closed("it needs headers to be split off", format!("'ethtool -G {name} tcp-data-split on'"))
-        }
-        Ok(HeaderSplit { on: Some(true), threshold_bytes: Some(bytes @ 1..) }) => closed(
-            &format!(
-                "it needs headers to be split off of every packet, not only of those over {bytes} bytes"
-            ),
-            format!("'ethtool -G {name} hds-thresh 0'"),
-        ),
+        Ok(HeaderSplit { on: Some(false), .. }) => closed("it needs headers to be split off")
+            .or_command(format!("ethtool -G {} tcp-data-split on", quoted(name)), ""),
+        Ok(HeaderSplit { on: Some(true), threshold_bytes: Some(bytes @ 1..) }) => closed(&format!(
+            "it needs headers to be split off of every packet, not only of those over {bytes} bytes"
+        ))
+        .or_command(format!("ethtool -G {} hds-thresh 0", quoted(name)), ""),
         Ok(HeaderSplit { on: Some(true), .. }) => Gate::new(
             NAME,
             State::Unknown,
@@ -147,10 +144,10 @@ pub(super) fn uring_receive_on(interface: &Interface, split: io::Result<HeaderSp
         Ok(HeaderSplit { on: None, .. }) => {
             Gate::new(NAME, State::Unknown, "the driver does not say whether it splits headers off")
         }
-        Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => closed(
-            "it needs headers to be split off, and the driver has no rings to set so",
-            "a card whose driver splits headers".into(),
-        ),
+        Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => {
+            closed("it needs headers to be split off, and the driver has no rings to set so")
+                .or_fix("a card whose driver splits headers")
+        }
         Err(error) => Gate::new(NAME, State::Unknown, format!("the kernel does not say: {error}")),
     }
 }
