@@ -143,9 +143,10 @@ pub(crate) enum Command {
     /// Of one file: the tables that were printed when it was measured. Of two: each row of both, the ratio of their medians, and whether
     /// it can be told apart from 1.
     Report(ReportArguments),
-    /// Say what this machine, and an interface, would let a port do, and what would open what is closed.
+    /// Say what this machine and its interfaces would let a port do, and what would open what is closed.
     ///
-    /// Looks, and changes nothing: it prints the commands that would. Exit code 1 if a port cannot be opened.
+    /// Looks, and changes nothing: it prints the commands that would. Exit code 1 if a port cannot be opened: on INTERFACE, or without
+    /// one, on any interface of this machine.
     Doctor(DoctorArguments),
     /// Show what is counted for an interface, live: packets, drops, and AF_XDP sockets of every process.
     ///
@@ -240,10 +241,13 @@ pub(crate) struct ReportArguments {
 
 #[derive(Debug, Args)]
 pub(crate) struct DoctorArguments {
-    /// Look at this interface too.
+    /// Show every gate of this interface; without it, one line for each interface.
     #[arg(value_name = "INTERFACE")]
     pub(crate) interface: Option<String>,
-    /// Print JSON instead of a table.
+    /// Print the shell commands that open what is closed, and run none.
+    #[arg(long)]
+    pub(crate) fix: bool,
+    /// Print JSON instead of text.
     #[arg(long)]
     pub(crate) json: bool,
 }

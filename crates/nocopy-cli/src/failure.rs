@@ -15,6 +15,8 @@ pub(crate) enum Failure {
     Transfer(#[from] nocopy_transfer::Failure),
     #[error(transparent)]
     Open(#[from] nocopy::port::OpenError),
+    #[error("the interfaces: cannot be listed: {0}; start it where netlink sockets are allowed")]
+    Interfaces(#[source] io::Error),
     #[error(transparent)]
     Statistics(#[from] nocopy::integration::statistics::SnapshotError),
     #[error("{path}: not results as nocopy writes them: {source}: give a file of 'nocopy bench --json' or 'nocopy profile sweep --json'", path = path.display())]

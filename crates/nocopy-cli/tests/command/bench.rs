@@ -102,7 +102,41 @@ fn the_doctor_tells_what_a_port_would_be_and_exits_1_when_none_opens() {
     let up = json["gates"].as_array().unwrap().iter().find(|gate| gate["name"] == "up").unwrap();
     assert_eq!((&json["schema"], &up["state"]), (&"nocopy.doctor/1".into(), &"closed".into()));
     assert!(up["fix"].as_str().unwrap().contains("ip link set"), "{up}");
+    assert_eq!(up["command"], "ip link set dev nc0 up");
     assert_error(&nocopy(&["doctor", "nc-none"]), &["nc-none", "no such interface"]);
+}
+
+#[test]
+fn the_doctor_lists_all_interfaces_and_prints_the_commands() {
+    let Some(lab) = nocopy_lab::lab_or_skip() else { return };
+    let end = lab.left();
+    let doctor = |arguments: &[&str]| end.namespace().run(|| nocopy(&[&["doctor"], arguments].concat()));
+    let row = |text: &str| {
+        let row = text.lines().find(|line| line.trim_start().starts_with("nc0")).map(str::to_owned);
+        row.unwrap_or_else(|| panic!("no row of nc0: {text}"))
+    };
+    let all = doctor(&[]);
+    assert!(all.status.success());
+    let healthy = row(&text(&all.stdout));
+    assert!(healthy.contains("veth") && healthy.contains("xdp copy native"), "{healthy}");
+    end.set_down().unwrap();
+    let down = row(&text(&doctor(&[]).stdout));
+    assert!(down.contains("none") && down.contains("up: no"), "{down}");
+    let json: Value = serde_json::from_slice(&doctor(&["--json"]).stdout).unwrap();
+    let rows = json["interfaces"].as_array().unwrap();
+    let nc0 = rows.iter().find(|row| row["interface"] == "nc0").unwrap();
+    assert_eq!(
+        (&nc0["driver"], &nc0["mode"], &nc0["obstacles"][0]),
+        (&"veth".into(), &Value::Null, &"up: no".into())
+    );
+    for arguments in [&["--fix"][..], &["--fix", end.interface()]] {
+        let script = text(&doctor(arguments).stdout);
+        assert!(script.contains("# nc0: up: no\nip link set dev nc0 up\n"), "{script}");
+    }
+    let fixes: Value = serde_json::from_slice(&doctor(&["--fix", "--json", "nc0"]).stdout).unwrap();
+    let commands: Vec<_> = fixes["fixes"].as_array().unwrap().iter().map(|fix| &fix["command"]).collect();
+    assert!(commands.contains(&&"ip link set dev nc0 up".into()), "{commands:?}");
+    assert!(row(&text(&doctor(&[]).stdout)).contains("up: no"), "printing the commands runs none");
 }
 
 /// Proves that `nocopy … | head -0` is no error.

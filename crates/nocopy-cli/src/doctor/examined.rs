@@ -1,0 +1,111 @@
+//! An interface with its gates, and what they mean for a port on it.
+
+use nocopy::integration::probe::{self, Device, Gate, State};
+use nocopy::port::{InterfaceError, OpenError};
+
+use crate::Failure;
+
+#[derive(Debug)]
+pub(super) struct Examined {
+    pub(super) name: String,
+    pub(super) device: Device,
+    pub(super) gates: Vec<Gate>,
+}
+
+impl Examined {
+    pub(super) fn named(name: &str) -> Result<Self, OpenError> {
+        Ok(Self { name: name.to_owned(), device: probe::device(name)?, gates: probe::interface(name)? })
+    }
+
+    /// All interfaces of this network namespace, without those that are removed meanwhile.
+    pub(super) fn all() -> Result<Vec<Self>, Failure> {
+        let names = probe::interfaces().map_err(Failure::Interfaces)?;
+        let examined = names.iter().filter_map(|name| match Self::named(name) {
+            Err(OpenError::Interface(InterfaceError::NotFound { .. })) => None,
+            examined => Some(examined.map_err(Failure::from)),
+        });
+        examined.collect()
+    }
+
+    /// The best mode whose gate is not closed, if a port can be opened at all.
+    pub(super) fn mode(&self, machine: &[Gate]) -> Option<&'static str> {
+        let is_possible = !is_blocked(machine) && !is_blocked(&self.gates);
+        probe::first_mode(&self.gates).filter(|_| is_possible)
+    }
+
+    /// Why no port opens here; or, where one does, why it is not in the fastest mode.
+    pub(super) fn obstacles(&self, machine: &[Gate]) -> Vec<String> {
+        let all = || machine.iter().chain(&self.gates);
+        let blocking: Vec<_> = all().filter(|gate| blocks(gate)).map(words).collect();
+        if !blocking.is_empty() {
+            return blocking;
+        }
+        let best = self.mode(machine);
+        let faster = probe::modes().take_while(|mode| Some(*mode) != best);
+        let modes = faster.chain(best);
+        let gates = modes.filter_map(|mode| self.gates.iter().find(|gate| gate.name == mode));
+        gates.filter(|gate| gate.state != State::Open).take(1).map(words).collect()
+    }
+}
+
+/// Whether no port opens because of one of these.
+pub(super) fn is_blocked(gates: &[Gate]) -> bool {
+    gates.iter().any(blocks)
+}
+
+pub(super) fn blocks(gate: &Gate) -> bool {
+    gate.needed && gate.state == State::Closed
+}
+
+fn words(gate: &Gate) -> String {
+    format!("{}: {}", gate.name, gate.found)
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+
+    pub(in crate::doctor) fn gate(name: &'static str, state: State, needed: bool) -> Gate {
+        Gate { name, state, found: "as found".into(), fix: None, command: None, needed }
+    }
+
+    pub(in crate::doctor) fn examined(gates: Vec<Gate>) -> Examined {
+        let device = Device { driver: Some("igb".into()), receive_queues: 4 };
+        Examined { name: "eth0".into(), device, gates }
+    }
+
+    #[test]
+    fn the_fastest_mode_that_is_not_closed_is_the_best() {
+        let modes = [State::Closed, State::Unknown, State::Open];
+        let gates = probe::modes().zip(modes).map(|(name, state)| gate(name, state, false));
+        let interface = examined(gates.collect());
+        assert_eq!(interface.mode(&[]), Some("xdp copy native"));
+        assert_eq!(interface.obstacles(&[]), ["xdp zero-copy: as found"]);
+    }
+
+    #[test]
+    fn an_uncertain_mode_names_its_doubt() {
+        let interface = examined(vec![gate("xdp zero-copy", State::Unknown, false)]);
+        assert_eq!(interface.mode(&[]), Some("xdp zero-copy"));
+        assert_eq!(interface.obstacles(&[]), ["xdp zero-copy: as found"]);
+    }
+
+    #[test]
+    fn nothing_stands_in_the_way_of_the_fastest_mode() {
+        let interface =
+            examined(vec![gate("up", State::Open, true), gate("xdp zero-copy", State::Open, false)]);
+        assert_eq!(interface.mode(&[]), Some("xdp zero-copy"));
+        assert!(interface.obstacles(&[]).is_empty());
+    }
+
+    #[test]
+    fn needed_gates_that_are_closed_leave_no_mode() {
+        let open = gate("packet ring", State::Open, false);
+        let interface = examined(vec![gate("up", State::Closed, true), open.clone()]);
+        assert_eq!((interface.mode(&[]), interface.obstacles(&[])), (None, vec!["up: as found".to_owned()]));
+        let machine = [gate("packet sockets", State::Closed, true), gate("huge pages", State::Closed, false)];
+        let interface = examined(vec![open]);
+        assert_eq!(interface.mode(&machine), None);
+        assert_eq!(interface.obstacles(&machine), ["packet sockets: as found"]);
+    }
+}

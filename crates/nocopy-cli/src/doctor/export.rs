@@ -1,0 +1,184 @@
+//! What was found, as tables for people and as JSON; described in docs/doctor.md.
+
+use comfy_table::{ContentArrangement, Table, presets};
+use nocopy::integration::probe::{Gate, State};
+use serde::Serialize;
+
+use super::examined::Examined;
+
+/// Changes when a field changes its meaning or goes.
+const SCHEMA: &str = "nocopy.doctor/1";
+
+/// As wide as a terminal usually is; sentences wrap.
+const TABLE_COLUMNS: u16 = 120;
+
+#[derive(Serialize)]
+struct Report<'a> {
+    schema: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    interface: Option<&'a str>,
+    gates: Vec<GateRow<'a>>,
+    /// The best mode whose gate is not closed, if a port can be opened at all.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    mode: Option<&'a str>,
+    /// All interfaces, if none was named.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    interfaces: Option<Vec<InterfaceRow<'a>>>,
+}
+
+#[derive(Serialize)]
+struct GateRow<'a> {
+    name: &'a str,
+    state: String,
+    found: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    fix: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    command: Option<&'a str>,
+    needed: bool,
+}
+
+#[derive(Serialize)]
+struct InterfaceRow<'a> {
+    interface: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    driver: Option<&'a str>,
+    receive_queues: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    mode: Option<&'a str>,
+    obstacles: Vec<String>,
+}
+
+impl<'a> From<&'a Gate> for GateRow<'a> {
+    fn from(Gate { name, state, found, fix, command, needed }: &'a Gate) -> Self {
+        let (fix, command) = (fix.as_deref(), command.as_deref());
+        Self { name, state: state.to_string(), found, fix, command, needed: *needed }
+    }
+}
+
+impl<'a> InterfaceRow<'a> {
+    fn of(examined: &'a Examined, machine: &[Gate]) -> Self {
+        Self {
+            interface: &examined.name,
+            driver: examined.device.driver.as_deref(),
+            receive_queues: examined.device.receive_queues,
+            mode: examined.mode(machine),
+            obstacles: examined.obstacles(machine),
+        }
+    }
+}
+
+/// Every gate of the machine and of one interface.
+pub(super) fn gates(machine: &[Gate], examined: &Examined) -> String {
+    let table = gate_table(machine.iter().chain(&examined.gates));
+    let interface = &examined.name;
+    let last = match examined.mode(machine) {
+        Some(mode) => format!("A port on {interface} would be in the mode '{mode}', if the kernel agrees."),
+        None => format!("A port on {interface} cannot be opened: see the closed gates above."),
+    };
+    format!("{table}{last}\n")
+}
+
+pub(super) fn gates_json(machine: &[Gate], examined: &Examined) -> String {
+    json(&Report {
+        schema: SCHEMA,
+        interface: Some(&examined.name),
+        gates: machine.iter().chain(&examined.gates).map(GateRow::from).collect(),
+        mode: examined.mode(machine),
+        interfaces: None,
+    })
+}
+
+/// All interfaces in one table, and the gates of the machine that are not open.
+pub(super) fn overview(machine: &[Gate], interfaces: &[Examined]) -> String {
+    let rows = interfaces.iter().map(|examined| {
+        let row = InterfaceRow::of(examined, machine);
+        let queues = row.receive_queues.to_string();
+        let (driver, mode) = (row.driver.unwrap_or("unknown"), row.mode.unwrap_or("none"));
+        [row.interface, driver, &queues, mode, &row.obstacles.join(", ")].map(str::to_owned)
+    });
+    let mut text = wrapped(["interface", "driver", "queues", "best mode", "what stands in the way"], rows);
+    let mut shut = machine.iter().filter(|gate| gate.state != State::Open).peekable();
+    if shut.peek().is_some() {
+        text += &format!("\nOf this machine, not open:\n{}", gate_table(shut));
+    }
+    text + "\n'nocopy doctor INTERFACE' shows every gate; '--fix' prints the commands that open what is closed.\n"
+}
+
+pub(super) fn overview_json(machine: &[Gate], interfaces: &[Examined]) -> String {
+    json(&Report {
+        schema: SCHEMA,
+        interface: None,
+        gates: machine.iter().map(GateRow::from).collect(),
+        mode: None,
+        interfaces: Some(interfaces.iter().map(|examined| InterfaceRow::of(examined, machine)).collect()),
+    })
+}
+
+fn gate_table<'a>(gates: impl Iterator<Item = &'a Gate>) -> String {
+    let cells = |gate: &Gate| {
+        let fix = gate.fix.clone().unwrap_or_default();
+        [gate.state.to_string(), gate.name.to_owned(), gate.found.clone(), fix]
+    };
+    wrapped(["", "gate", "found", "to open or widen it"], gates.map(cells))
+}
+
+fn wrapped<const N: usize>(header: [&str; N], rows: impl Iterator<Item = [String; N]>) -> String {
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Dynamic);
+    table.set_width(TABLE_COLUMNS).set_header(header).add_rows(rows);
+    table.lines().map(|line| format!("{}\n", line.trim_end())).collect()
+}
+
+fn json(report: &Report<'_>) -> String {
+    serde_json::to_string_pretty(report).expect("strings are JSON") + "\n"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::doctor::examined::tests::{examined, gate};
+
+    fn lines(text: &str) -> Vec<String> {
+        text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect()
+    }
+
+    #[test]
+    fn each_interface_is_a_row_with_its_best_mode() {
+        let fast = examined(vec![gate("xdp zero-copy", State::Open, false)]);
+        let mut down =
+            examined(vec![gate("up", State::Closed, true), gate("packet ring", State::Open, false)]);
+        (down.name, down.device.driver) = ("tun0".into(), None);
+        let machine = [gate("kernel", State::Open, false)];
+        let text = lines(&overview(&machine, &[fast, down]));
+        assert_eq!(
+            text[..3],
+            [
+                "interface driver queues best mode what stands in the way",
+                "eth0 igb 4 xdp zero-copy",
+                "tun0 unknown 4 none up: as found",
+            ]
+        );
+        assert!(!text.iter().any(|line| line.contains("kernel")), "{text:?}");
+    }
+
+    #[test]
+    fn gates_of_the_machine_that_are_not_open_follow_the_table() {
+        let machine = [gate("kernel", State::Open, false), gate("huge pages", State::Closed, false)];
+        let text = lines(&overview(&machine, &[]));
+        assert!(text.iter().any(|line| line == "closed huge pages as found"), "{text:?}");
+    }
+
+    #[test]
+    fn the_overview_as_json_has_interfaces_beside_the_machine_gates() {
+        let machine = [gate("kernel", State::Open, false)];
+        let blocked = examined(vec![gate("carrier", State::Closed, true)]);
+        let json: serde_json::Value = serde_json::from_str(&overview_json(&machine, &[blocked])).unwrap();
+        assert_eq!((&json["schema"], &json["gates"][0]["name"]), (&SCHEMA.into(), &"kernel".into()));
+        let row = serde_json::json!(
+            { "interface": "eth0", "driver": "igb", "receive_queues": 4, "obstacles": ["carrier: as found"] }
+        );
+        assert_eq!(json["interfaces"], serde_json::json!([row]));
+        assert!(json["interface"].is_null() && json["mode"].is_null());
+    }
+}

@@ -1,0 +1,138 @@
+//! The shell commands that open what is closed: printed, never run.
+
+use std::collections::HashSet;
+use std::fmt::Write;
+
+use nocopy::integration::probe::{Gate, State};
+use serde::Serialize;
+
+use super::examined::{Examined, blocks};
+
+/// Changes when a field changes its meaning or goes.
+const SCHEMA: &str = "nocopy.doctor-fix/1";
+
+/// Closed gates that a command opens, and those without which no port opens and that are for people to open.
+#[derive(Debug, Serialize)]
+pub(super) struct Fixes<'a> {
+    schema: &'static str,
+    fixes: Vec<Fix<'a>>,
+}
+
+#[derive(Debug, Serialize)]
+struct Fix<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    interface: Option<&'a str>,
+    gate: &'a str,
+    found: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    fix: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    command: Option<&'a str>,
+}
+
+impl<'a> Fixes<'a> {
+    /// Each command once, though it may open several gates.
+    pub(super) fn of(machine: &'a [Gate], interfaces: &'a [Examined]) -> Self {
+        let of_machine = machine.iter().map(|gate| (None, gate));
+        let of_interfaces = interfaces
+            .iter()
+            .flat_map(|interface| interface.gates.iter().map(|gate| (Some(&*interface.name), gate)));
+        let mut seen = HashSet::new();
+        let fixes = of_machine
+            .chain(of_interfaces)
+            .filter(|(_, gate)| gate.state == State::Closed)
+            .filter(|(_, gate)| gate.command.as_ref().map_or(blocks(gate), |command| seen.insert(command)))
+            .map(|(interface, gate)| Fix {
+                interface,
+                gate: gate.name,
+                found: &gate.found,
+                fix: gate.fix.as_deref(),
+                command: gate.command.as_deref(),
+            });
+        Self { schema: SCHEMA, fixes: fixes.collect() }
+    }
+
+    /// Commands for a shell, each behind a comment that says what it opens.
+    pub(super) fn script(&self) -> String {
+        let mut text = String::new();
+        for Fix { interface, gate, found, fix, command } in &self.fixes {
+            let subject = interface.map(|name| format!("{name}: ")).unwrap_or_default();
+            let by_hand = fix.filter(|_| command.is_none()).map(|fix| format!("; {fix}")).unwrap_or_default();
+            let comment = format!("# {subject}{gate}: {found}{by_hand}").replace(char::is_control, " ");
+            writeln!(text, "{comment}").expect("a string takes everything");
+            if let Some(command) = command {
+                writeln!(text, "{command}").expect("a string takes everything");
+            }
+        }
+        if self.fixes.iter().all(|fix| fix.command.is_none()) {
+            text.push_str("# No command would open more than is open.\n");
+        }
+        text
+    }
+
+    pub(super) fn json(&self) -> String {
+        serde_json::to_string_pretty(self).expect("strings are JSON") + "\n"
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::doctor::examined::tests::{examined, gate};
+
+    fn closed(name: &'static str, command: &str) -> Gate {
+        let fix = Some(format!("'{command}'"));
+        Gate { command: Some(command.into()), fix, ..gate(name, State::Closed, false) }
+    }
+
+    #[test]
+    fn each_command_follows_what_it_opens_and_is_printed_once() {
+        let machine = [closed("huge pages", "sysctl vm.nr_hugepages=64")];
+        let interfaces = [examined(vec![
+            closed("header split", "ethtool -G eth0 tcp-data-split on"),
+            closed("zero-copy receive by io_uring", "ethtool -G eth0 tcp-data-split on"),
+        ])];
+        let script = Fixes::of(&machine, &interfaces).script();
+        let expected = "# huge pages: as found\nsysctl vm.nr_hugepages=64\n\
+                        # eth0: header split: as found\nethtool -G eth0 tcp-data-split on\n";
+        assert_eq!(script, expected);
+    }
+
+    #[test]
+    fn what_no_command_opens_is_a_comment_if_ports_need_it() {
+        let by_hand =
+            |needed| Gate { fix: Some("check the cable".into()), ..gate("carrier", State::Closed, needed) };
+        let interfaces = [examined(vec![by_hand(true)])];
+        let script = Fixes::of(&[], &interfaces).script();
+        assert!(script.starts_with("# eth0: carrier: as found; check the cable\n"), "{script}");
+        assert!(script.lines().all(|line| line.starts_with('#')), "{script}");
+        assert_eq!(Fixes::of(&[], &[examined(vec![by_hand(false)])]).fixes.len(), 0);
+    }
+
+    #[test]
+    fn open_gates_need_no_command() {
+        let widened =
+            Gate { fix: Some("'ethtool -L eth0 combined 1'".into()), ..gate("queues", State::Open, true) };
+        let interfaces = [examined(vec![widened])];
+        assert_eq!(Fixes::of(&[], &interfaces).script(), "# No command would open more than is open.\n");
+    }
+
+    #[test]
+    fn words_of_others_stay_in_their_comment() {
+        let gate = Gate { found: "odd\nreboot".into(), ..closed("driver", "true") };
+        let machine = [gate];
+        assert_eq!(Fixes::of(&machine, &[]).script(), "# driver: odd reboot\ntrue\n");
+    }
+
+    #[test]
+    fn json_has_the_commands_and_their_interfaces() {
+        let (machine, interfaces) = ([closed("huge pages", "a")], [examined(vec![closed("up", "b")])]);
+        let json: serde_json::Value = serde_json::from_str(&Fixes::of(&machine, &interfaces).json()).unwrap();
+        assert_eq!(json["schema"], SCHEMA);
+        assert!(json["fixes"][0]["interface"].is_null());
+        let up = serde_json::json!(
+            { "interface": "eth0", "gate": "up", "found": "as found", "fix": "'b'", "command": "b" }
+        );
+        assert_eq!(json["fixes"][1], up);
+    }
+}
