@@ -3,17 +3,18 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::builder::PossibleValuesParser;
-use clap::{Args, ValueEnum};
+use clap::Args;
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use nocopy_report::quantity;
 
-use crate::{METHODS, WINDOW_MIN};
+use crate::WINDOW_MIN;
+use crate::workload::{self, Workload};
 
 #[derive(Debug, Args)]
 pub struct BenchArguments {
     /// What to measure; everything unless said.
-    #[arg(value_enum, value_name = "WORKLOAD")]
-    pub workloads: Vec<WorkloadName>,
+    #[arg(value_name = "WORKLOAD", value_parser = workload_parser())]
+    pub(crate) workloads: Vec<&'static dyn Workload>,
     /// Half the time.
     #[arg(long)]
     pub quick: bool,
@@ -39,7 +40,7 @@ pub struct BenchArguments {
     #[arg(long, value_name = "B", requires = "interface")]
     pub peer: Option<String>,
     /// Only this method, and its baseline if that is named too; may be repeated.
-    #[arg(long = "method", value_name = "METHOD", value_parser = PossibleValuesParser::new(METHODS))]
+    #[arg(long = "method", value_name = "METHOD", value_parser = PossibleValuesParser::new(workload::method_names()))]
     pub methods: Vec<String>,
 }
 
@@ -49,28 +50,11 @@ fn window(text: &str) -> Result<Duration, String> {
     is_enough.then_some(window).ok_or_else(|| format!("less than {WINDOW_MIN:?}: write more"))
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum WorkloadName {
-    /// Frames sent from user space to a sink that drops them.
-    PacketSend,
-    /// Frames made by the kernel, received in user space.
-    Capture,
-    /// Frames made by the kernel, recorded into files.
-    Record,
-    /// Datagrams sent in every way there is, to sinks that drop or read them.
-    UdpSend,
-    /// A TCP stream sent in every way there is.
-    TcpSend,
-    /// A TCP stream received in every way there is, and read.
-    TcpReceive,
-    /// A TCP stream passed on.
-    TcpProxy,
-    /// Programs of libpcap's: tcpdump receives, and frames are injected, with the system's library and with nocopy's.
-    Libpcap,
-    /// 64 bytes there and back.
-    Latency,
-    /// Messages of several lengths there and back.
-    MessageLatency,
-    /// Messages of several lengths one way.
-    MessageStream,
+/// One of the workloads, by its name.
+fn workload_parser() -> impl TypedValueParser<Value = &'static dyn Workload> {
+    let names = workload::ALL.map(|workload| PossibleValue::new(workload.name()).help(workload.about()));
+    PossibleValuesParser::new(names).map(|name| {
+        let found = workload::ALL.into_iter().find(|workload| workload.name() == name);
+        found.expect("clap lets through the names of workloads alone")
+    })
 }

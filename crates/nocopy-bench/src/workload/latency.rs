@@ -2,23 +2,62 @@
 
 use std::io;
 
+use super::{Method, Workload};
 use crate::Failure;
 use crate::baseline::{tcp, udp};
+use crate::bench::Bench;
 use crate::conversation::converse;
 use crate::message::{self, Carrier};
+use crate::plan::Plan;
 use crate::series::{Series, Trial};
 use crate::stage::Stage;
 use crate::xdp;
+use nocopy_lab::Lab;
 use nocopy_report::figure::Figure;
 use nocopy_report::result::Evidence;
 use nocopy_transfer::exchange::{Exchange, Waiting};
 
-pub(crate) const NAME: &str = "latency";
+const NAME: &str = "latency";
 const PAYLOAD_BYTES: usize = 64;
 
 const SOCKET_CAUSE: &str = "socket call: the kernel copies what is sent, and what is received";
 
-pub(crate) fn series(stage: &Stage) -> Vec<Series<'_>> {
+/// 64 bytes there and back.
+#[derive(Debug)]
+pub(crate) struct RoundTrip;
+
+impl Workload for RoundTrip {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn about(&self) -> &'static str {
+        "64 bytes there and back"
+    }
+
+    fn methods(&self) -> &'static [Method] {
+        &[
+            ("udp-blocking", "send() and recv() of a datagram; waits in the kernel"),
+            ("udp-spinning", "the same, and both ends spin"),
+            ("tcp-blocking", "one connection with TCP_NODELAY; waits in the kernel"),
+            ("tcp-spinning", "the same, and both ends spin"),
+            ("xdp-poll", "a frame over two ports of AF_XDP; waits in the kernel"),
+            ("xdp-spinning", "the same, and both ends spin"),
+        ]
+    }
+
+    fn skips(&self, plan: &Plan<'_>) -> Vec<String> {
+        let skip = "SKIP: tcp-* and udp-*: between two interfaces of one namespace the kernel delivers by loopback; leave out \
+                    --interface for them.";
+        plan.is_between_interfaces().then(|| skip.to_owned()).into_iter().collect()
+    }
+
+    fn measure(&self, bench: &mut Bench<'_>) -> Result<(), Failure> {
+        bench.play(series(&bench.stage(Lab::builder())?), 22)
+    }
+}
+
+fn series(stage: &Stage) -> Vec<Series<'_>> {
     use Waiting::{Blocking, Spinning};
     let asked = |method, baselines, waiting| Asked {
         method,

@@ -7,20 +7,22 @@ use std::time::Duration;
 use nocopy::integration::xdp::{Attach, Attachment, Counter, Program};
 use nocopy::port::Purpose;
 
-use super::FRAME_BYTES;
+use super::{FRAME_BYTES, Method, Workload};
 use crate::Failure;
 use crate::baseline::packet_socket;
 use crate::baseline::packet_tx_ring::PacketTxRing;
+use crate::bench::Bench;
 use crate::frame::Template;
 use crate::generator::{self, Load};
 use crate::series::{BEST_MODE, Sample, Series, Trial};
 use crate::stage::Stage;
 use crate::traffic::{Work, conduct};
 use crate::xdp::{self, Waiting, Wanted};
+use nocopy_lab::Lab;
 use nocopy_report::figure::Figure;
 use nocopy_report::result::Evidence;
 
-pub(crate) const NAME: &str = "packet-send";
+const NAME: &str = "packet-send";
 const SINK: &str = "XDP_DROP on the peer";
 /// What `pcap_inject` does.
 const BASELINE: &str = "packet-send";
@@ -31,6 +33,46 @@ const LONG_FRAME_BYTES: usize = 8192;
 const TX_RING_CAUSE: &str =
     "packet tx ring: the socket buffer refers to the ring, and who copies later does not say so";
 const SOCKET_CAUSE: &str = "socket call: the kernel copies each frame into a socket buffer";
+
+/// Frames sent from user space to a sink that drops them.
+#[derive(Debug)]
+pub(crate) struct PacketSend;
+
+impl Workload for PacketSend {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn about(&self) -> &'static str {
+        "Frames sent from user space to a sink that drops them"
+    }
+
+    fn methods(&self) -> &'static [Method] {
+        &[
+            ("packet-send", "send() on a packet socket, a call for each frame, as pcap_inject does"),
+            ("sendmmsg", "sendmmsg() on a packet socket, 64 frames a call"),
+            ("packet-tx-ring", "PACKET_TX_RING of a packet socket"),
+            ("ring", "a port in packet ring mode (PACKET_MMAP)"),
+            ("xdp", "a port over AF_XDP, in copy mode on veth"),
+            ("default", "a port opened with nothing set but its purpose; long frames only"),
+            (
+                "kernel-generator",
+                "a template that the kernel sends again and again; no program writes these frames, so there is no ratio",
+            ),
+        ]
+    }
+
+    fn measure(&self, bench: &mut Bench<'_>) -> Result<(), Failure> {
+        let stage = bench.stage(Lab::builder())?;
+        let sink = Sink::open(&stage)?;
+        bench.play(series(&stage, &sink), 30)?;
+        if let Some(stage) = bench.plan.long_stage()? {
+            let sink = Sink::open(&stage)?;
+            bench.play(series_of_long_frames(&stage, &sink), 18)?;
+        }
+        Ok(())
+    }
+}
 
 /// The sink, for as long as the workload runs.
 #[derive(Debug)]
@@ -53,11 +95,11 @@ impl Sink {
     }
 }
 
-pub(crate) fn series<'a>(stage: &'a Stage, sink: &'a Sink) -> Vec<Series<'a>> {
+fn series<'a>(stage: &'a Stage, sink: &'a Sink) -> Vec<Series<'a>> {
     FRAME_BYTES.iter().map(|&bytes| one_length(stage, sink, bytes)).collect()
 }
 
-pub(crate) fn series_of_long_frames<'a>(stage: &'a Stage, sink: &'a Sink) -> Vec<Series<'a>> {
+fn series_of_long_frames<'a>(stage: &'a Stage, sink: &'a Sink) -> Vec<Series<'a>> {
     vec![one_length(stage, sink, LONG_FRAME_BYTES)]
 }
 

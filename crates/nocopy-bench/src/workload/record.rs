@@ -8,14 +8,20 @@ use std::time::Duration;
 
 use nocopy::integration::xdp::Generator;
 use rustix::fs::statfs;
+use rustix::thread::CapabilitySet;
 
+use super::{Method, Workload, capture};
 use crate::Failure;
 use crate::baseline::recorder::Recorder;
+use crate::bench::Bench;
 use crate::frame::Template;
 use crate::generator;
+use crate::plan::Plan;
 use crate::ramp::{self, Rate, Rates, Taken};
 use crate::series::{Sample, Series, Trial};
 use crate::stage::Stage;
+use nocopy_lab::Lab;
+use nocopy_report::capability;
 use nocopy_report::figure::Figure;
 
 const NAME: &str = "record";
@@ -49,6 +55,41 @@ const ROOM_BYTES: u64 = 6 << 30;
 const DISK: &str = "disk";
 const TMPFS_NAME: &str = "tmpfs";
 
+/// Packets recorded into files.
+#[derive(Debug)]
+pub(crate) struct Record;
+
+impl Workload for Record {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn about(&self) -> &'static str {
+        "Frames made by the kernel, recorded into files"
+    }
+
+    fn methods(&self) -> &'static [Method] {
+        &[
+            ("tcpdump", "tcpdump -w, with a buffer of 64 MiB"),
+            ("dumpcap", "dumpcap -P, with a buffer of 64 MiB"),
+            ("record", "nocopy record, with a buffer of 64 MiB"),
+        ]
+    }
+
+    fn capabilities(&self) -> CapabilitySet {
+        capability::RECORDERS
+    }
+
+    fn skips(&self, _plan: &Plan<'_>) -> Vec<String> {
+        skips()
+    }
+
+    fn measure(&self, bench: &mut Bench<'_>) -> Result<(), Failure> {
+        let stage = bench.stage(Lab::builder().gro_right(capture::WITH_GRO))?;
+        bench.play(series(&stage), 240)
+    }
+}
+
 /// Where files go.
 #[derive(Debug, Clone)]
 struct Place {
@@ -74,7 +115,7 @@ fn places() -> Vec<Place> {
 }
 
 /// What cannot be measured here, and why.
-pub(crate) fn skips() -> Vec<String> {
+fn skips() -> Vec<String> {
     let programs =
         [Recorder::Tcpdump, Recorder::Dumpcap].into_iter().filter(|program| !program.is_installed());
     let programs = programs.map(|program| {
@@ -88,7 +129,7 @@ pub(crate) fn skips() -> Vec<String> {
     programs.chain(missing).collect()
 }
 
-pub(crate) fn series(stage: &Stage) -> Vec<Series<'_>> {
+fn series(stage: &Stage) -> Vec<Series<'_>> {
     let recorders = [Recorder::Tcpdump, Recorder::Dumpcap, Recorder::Nocopy];
     let recorders: Vec<_> = recorders.into_iter().filter(|recorder| recorder.is_installed()).collect();
     places()

@@ -10,14 +10,15 @@ mod queues;
 
 use nocopy::integration::xdp::{Attach, Attachment, Program};
 
-use super::FRAME_BYTES;
+use super::{FRAME_BYTES, Method, Workload};
 use crate::Failure;
+use crate::bench::Bench;
 use crate::generator::Load;
+use crate::plan::Plan;
 use crate::series::Series;
 use crate::stage::Stage;
+use nocopy_lab::Lab;
 use nocopy_report::figure::Figure;
-
-pub(crate) use queues::series as series_of_two_queues;
 
 const NAME: &str = "capture";
 const SINK: &str = "a program that reads every byte";
@@ -37,6 +38,61 @@ const PACE: Load = Load::Paced { kpps: 300 };
 
 /// Long frames, at an MTU of 9000.
 const LONG_FRAME_BYTES: usize = 9000;
+
+/// Packets for another host, to a program that reads every byte.
+#[derive(Debug)]
+pub(crate) struct Capture;
+
+impl Workload for Capture {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn about(&self) -> &'static str {
+        "Frames made by the kernel, received in user space"
+    }
+
+    fn methods(&self) -> &'static [Method] {
+        &[
+            ("packet-ring", "TPACKET_V3 of a packet socket, by hand"),
+            ("ring", "a port in packet ring mode (PACKET_MMAP)"),
+            (
+                "xdp",
+                "a port over AF_XDP, in copy mode on veth; 'poll', 'spinning' or 'coalesced' says how it waits",
+            ),
+            ("recvmmsg", "recvmmsg() on a packet socket"),
+            ("xdp-drop", "an XDP program that drops everything: what arrives when nothing takes it"),
+            ("default", "a port opened with nothing set but its purpose; packets from sockets"),
+            ("xdp-filter", "the same port as 'xdp', with a filter that 1 % of the packets pass"),
+            ("ring-filter", "the same port as 'ring', with that filter"),
+            (
+                "packet-ring-fanout",
+                "two TPACKET_V3 sockets, each with the packets of one processor; two queues",
+            ),
+            ("ring-fanout", "two ports in packet ring mode; two queues"),
+        ]
+    }
+
+    fn skips(&self, plan: &Plan<'_>) -> Vec<String> {
+        let skip = "SKIP: two queues: which queue a packet comes to is the card's decision; leave out --interface for them.";
+        plan.is_between_interfaces().then(|| skip.to_owned()).into_iter().collect()
+    }
+
+    fn measure(&self, bench: &mut Bench<'_>) -> Result<(), Failure> {
+        let stage = bench.stage(Lab::builder().gro_right(WITH_GRO))?;
+        bench.play(series(&stage), 78)?;
+        let stage = bench.stage(Lab::builder())?;
+        bench.play(series_from_sockets(&stage), 38)?;
+        if let Some(stage) = bench.plan.long_stage()? {
+            bench.play(series_of_long_frames(&stage), 16)?;
+        }
+        if !bench.plan.is_between_interfaces() {
+            let stage = Stage::of_two_queues(Lab::builder().gro_right(WITH_GRO))?;
+            bench.play(queues::series(&stage), 16)?;
+        }
+        Ok(())
+    }
+}
 
 /// Where packets come from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -63,7 +119,7 @@ impl Source {
 }
 
 /// Frames that look as if they came from a card with XDP.
-pub(crate) fn series(stage: &Stage) -> Vec<Series<'_>> {
+fn series(stage: &Stage) -> Vec<Series<'_>> {
     let loads = [Load::Full, PACE];
     let cases = loads.iter().flat_map(|&load| FRAME_BYTES.iter().map(move |&bytes| (load, bytes)));
     let all = cases.map(|(load, bytes)| one::series(stage, Source::Generator(load), bytes));
@@ -72,12 +128,12 @@ pub(crate) fn series(stage: &Stage) -> Vec<Series<'_>> {
 }
 
 /// Packets that a program on the other end sends.
-pub(crate) fn series_from_sockets(stage: &Stage) -> Vec<Series<'_>> {
+fn series_from_sockets(stage: &Stage) -> Vec<Series<'_>> {
     FRAME_BYTES.iter().map(|&bytes| one::series(stage, Source::Sockets, bytes)).collect()
 }
 
 /// Long ones, which the generator cannot make: a frame of its is at most a page.
-pub(crate) fn series_of_long_frames(stage: &Stage) -> Vec<Series<'_>> {
+fn series_of_long_frames(stage: &Stage) -> Vec<Series<'_>> {
     vec![one::series(stage, Source::Sockets, LONG_FRAME_BYTES)]
 }
 

@@ -1,13 +1,22 @@
 //! Programs of libpcap's, as they are, with the system's library and with nocopy's: Debian's tcpdump receives ([`capture`]), a program
 //! injects ([`inject`]).
 
-pub(crate) mod capture;
-pub(crate) mod inject;
+mod capture;
+mod inject;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
+use nocopy_lab::Lab;
+use nocopy_report::capability;
+use rustix::thread::CapabilitySet;
+
+use super::{Method, Workload, capture as packets};
+use crate::Failure;
 use crate::baseline::recorder::Recorder;
+use crate::bench::Bench;
+use crate::plan::Plan;
+use crate::stage::Stage;
 
 const NAME: &str = "libpcap";
 const FRAME_BYTES: usize = 64;
@@ -15,6 +24,56 @@ const FRAME_BYTES: usize = 64;
 const SYSTEMS: &str = "libpcap";
 const PASSIVE: &str = "nocopy-passive";
 const TAKE: &str = "nocopy-take";
+
+/// Programs that use libpcap, with either library.
+#[derive(Debug)]
+pub(crate) struct Libpcap;
+
+impl Workload for Libpcap {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn about(&self) -> &'static str {
+        "Programs that use libpcap, with the system's library and with nocopy's: tcpdump, and one that injects"
+    }
+
+    fn methods(&self) -> &'static [Method] {
+        &[
+            ("libpcap", "the system's library"),
+            ("nocopy-passive", "nocopy's library in front of it, which leaves the host its traffic"),
+            ("nocopy-take", "the same, and packets are taken from the host"),
+        ]
+    }
+
+    fn lab_only(&self) -> Option<&'static str> {
+        Some("it starts programs on the interfaces")
+    }
+
+    fn capabilities(&self) -> CapabilitySet {
+        capability::RECORDERS
+    }
+
+    fn skips(&self, plan: &Plan<'_>) -> Vec<String> {
+        let mut skips = Vec::new();
+        if let Err(error) = &plan.libpcap {
+            skips.push(format!("SKIP: {NAME}: {error}"));
+        }
+        if !Recorder::Tcpdump.is_installed() {
+            skips.push(format!("SKIP: {NAME}, receiving: tcpdump is not installed: 'apt install tcpdump' or what your system calls it."));
+        }
+        skips.extend(inject::skip());
+        skips
+    }
+
+    fn measure(&self, bench: &mut Bench<'_>) -> Result<(), Failure> {
+        let Ok(library) = &bench.plan.libpcap else { return Ok(()) }; // a note says so
+        let stage = Stage::private(Lab::builder().gro_right(packets::WITH_GRO))?;
+        bench.play(capture::series(&stage, library), 300)?;
+        drop(stage);
+        bench.play(inject::series(&inject::places()?, library), 40)
+    }
+}
 
 /// Which library a program gets, and how it captures.
 #[derive(Debug, Clone, Copy)]
@@ -50,17 +109,4 @@ impl<'a> Variant<'a> {
             command.env("NOCOPY_TAKE", "1");
         }
     }
-}
-
-/// What cannot be measured here, and why.
-pub(crate) fn skips(library: &Result<PathBuf, String>) -> Vec<String> {
-    let mut skips = Vec::new();
-    if let Err(error) = library {
-        skips.push(format!("SKIP: {NAME}: {error}"));
-    }
-    if !Recorder::Tcpdump.is_installed() {
-        skips.push(format!("SKIP: {NAME}, receiving: tcpdump is not installed: 'apt install tcpdump' or what your system calls it."));
-    }
-    skips.extend(inject::skip());
-    skips
 }

@@ -1,24 +1,89 @@
 //! Messages there and back, one at a time; each way of waiting against its like.
 
-use super::{fits_a_frame, link};
+use super::{NOTE, fits_a_frame, link};
 use crate::Failure;
 use crate::baseline::fi_pingpong;
+use crate::bench::Bench;
 use crate::message::Carrier;
+use crate::plan::Plan;
 use crate::series::{Sample, Series, Trial};
 use crate::stage::Stage;
 use crate::traffic::Traffic;
 use crate::workload::latency::Asked;
+use crate::workload::{LOOPBACK, Method, Workload};
+use nocopy_lab::Lab;
 use nocopy_report::figure::Figure;
 use nocopy_report::quantity::length;
 use nocopy_report::result::Evidence;
 use nocopy_transfer::exchange::Waiting;
 use nocopy_transfer::exchange::udp::DATAGRAM_BYTES_MAX;
 
-pub(crate) const NAME: &str = "message-latency";
+const NAME: &str = "message-latency";
 
 const PAYLOADS_BYTES: [usize; 4] = [64, 1 << 10, 8 << 10, 64 << 10];
 
-pub(crate) fn series(stage: &Stage) -> Vec<Series<'_>> {
+/// Messages there and back.
+#[derive(Debug)]
+pub(crate) struct MessageLatency;
+
+impl Workload for MessageLatency {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn about(&self) -> &'static str {
+        "Messages of several lengths there and back"
+    }
+
+    fn methods(&self) -> &'static [Method] {
+        &[
+            (
+                "tcp-blocking",
+                "one connection with TCP_NODELAY, a write for each message; waits in the kernel",
+            ),
+            ("tcp-spinning", "the same, and both ends spin"),
+            (
+                "udp-spinning",
+                "a datagram for each message, by send() and recv(); both ends spin; nothing is sent again",
+            ),
+            (
+                "xdp-spinning",
+                "a frame for each message, over two ports of AF_XDP; both ends spin; nothing is sent again",
+            ),
+            (
+                "message-xdp",
+                "the library's message protocol over a port of AF_XDP; the variant says how it waits",
+            ),
+            ("message-udp", "the library's message protocol over UDP sockets; the variant says how it waits"),
+            (
+                "fi_pingpong",
+                "libfabric's program with its tcp provider; it prints a mean only, so there is no ratio",
+            ),
+        ]
+    }
+
+    fn lab_only(&self) -> Option<&'static str> {
+        Some(LOOPBACK)
+    }
+
+    fn notes(&self) -> &'static [&'static str] {
+        &[NOTE]
+    }
+
+    fn skips(&self, _plan: &Plan<'_>) -> Vec<String> {
+        let name = fi_pingpong::NAME;
+        let missing = format!(
+            "SKIP: {NAME} {name}: not installed: 'apt install libfabric-bin' or what your system calls it."
+        );
+        (!fi_pingpong::is_installed()).then_some(missing).into_iter().collect()
+    }
+
+    fn measure(&self, bench: &mut Bench<'_>) -> Result<(), Failure> {
+        bench.play(series(&Stage::private(Lab::builder())?), 80)
+    }
+}
+
+fn series(stage: &Stage) -> Vec<Series<'_>> {
     let has_pingpong = fi_pingpong::is_installed();
     let of_length = |bytes| Series {
         workload: NAME,

@@ -5,17 +5,20 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::{fits_a_frame, link};
+use super::{NOTE, fits_a_frame, link};
 use crate::Failure;
 use crate::baseline::{tcp, udp};
+use crate::bench::Bench;
 use crate::conversation::{Arriving, NUMBER_BYTES};
 use crate::frame::{HEADER_BYTES, Template};
 use crate::message::{self, Carrier};
 use crate::series::{Sample, Series, Trial};
-use crate::stage::Stage;
+use crate::stage::{LONG_MTU_BYTES, Stage};
 use crate::traffic::{Work, conduct};
 use crate::window::Gauge;
+use crate::workload::{LOOPBACK, Method, Workload};
 use crate::xdp::{self, Wanted};
+use nocopy_lab::Lab;
 use nocopy_report::figure::Figure;
 use nocopy_report::quantity::length;
 use nocopy_report::result::Evidence;
@@ -23,12 +26,12 @@ use nocopy_transfer::exchange::tcp::Tcp;
 use nocopy_transfer::exchange::udp::DATAGRAM_BYTES_MAX;
 use nocopy_transfer::exchange::{Exchange, Waiting};
 
-pub(crate) const NAME: &str = "message-stream";
+const NAME: &str = "message-stream";
 
-pub(crate) const PAYLOADS_BYTES: [usize; 4] = [64, 1 << 10, 64 << 10, 1 << 20];
+const PAYLOADS_BYTES: [usize; 4] = [64, 1 << 10, 64 << 10, 1 << 20];
 
 /// At an MTU of 9000.
-pub(crate) const PAYLOADS_BYTES_LONG: [usize; 1] = [1 << 20];
+const PAYLOADS_BYTES_LONG: [usize; 1] = [1 << 20];
 
 /// What is sent, again and again: it stays in a cache, as what a program has just made.
 const SOURCE_BYTES: usize = 1 << 20;
@@ -43,7 +46,53 @@ const LAST_MAX: Duration = Duration::from_secs(5);
 const SOCKET_CAUSE: &str = "socket call: the kernel copies what is sent, and what is received";
 const ACTION: &str = "check that both interfaces are still up";
 
-pub(crate) fn series<'a>(stage: &'a Stage, payloads_bytes: &[usize]) -> Vec<Series<'a>> {
+/// Messages one way.
+#[derive(Debug)]
+pub(crate) struct MessageStream;
+
+impl Workload for MessageStream {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn about(&self) -> &'static str {
+        "Messages of several lengths one way"
+    }
+
+    fn methods(&self) -> &'static [Method] {
+        &[
+            (
+                "tcp-blocking",
+                "one connection with TCP_NODELAY, a write for each message; waits in the kernel",
+            ),
+            ("tcp-batched", "the same, with one writev() for a batch of messages"),
+            ("tcp-spinning", "one connection with TCP_NODELAY; both ends spin"),
+            (
+                "message-xdp",
+                "the library's message protocol over a port of AF_XDP; the variant says how it waits",
+            ),
+            ("message-udp", "the library's message protocol over UDP sockets; the variant says how it waits"),
+            ("udp-spinning", "a datagram for each message; nothing is sent again"),
+            ("xdp-spinning", "a frame for each message, over two ports of AF_XDP; nothing is sent again"),
+        ]
+    }
+
+    fn lab_only(&self) -> Option<&'static str> {
+        Some(LOOPBACK)
+    }
+
+    fn notes(&self) -> &'static [&'static str] {
+        &[NOTE]
+    }
+
+    fn measure(&self, bench: &mut Bench<'_>) -> Result<(), Failure> {
+        bench.play(series(&Stage::private(Lab::builder())?, &PAYLOADS_BYTES), 70)?;
+        let stage = Stage::private(Lab::builder().mtu(LONG_MTU_BYTES))?;
+        bench.play(series(&stage, &PAYLOADS_BYTES_LONG), 14)
+    }
+}
+
+fn series<'a>(stage: &'a Stage, payloads_bytes: &[usize]) -> Vec<Series<'a>> {
     let of_length = |&bytes: &usize| Series {
         workload: NAME,
         title: format!("{NAME}, {}, MTU {}", length(bytes), stage.mtu_bytes()),

@@ -18,8 +18,8 @@ const PAIR: &str = "veth";
 
 const BUFFER_BYTES: usize = 64 << 10;
 
-/// What a reader of the tables needs to know.
-pub(crate) const NOTE: &str = "tcp-*: one connection, cubic, each side a process; sender, proxy, receiver, machine: CPU us per megabyte.";
+/// What the columns of its tables mean.
+const NOTE: &str = "tcp-*: one connection, cubic, each side a process; sender, proxy, receiver, machine: CPU us per megabyte.";
 
 /// The same connection all the time: what it goes over.
 #[derive(Debug)]

@@ -3,16 +3,52 @@
 //! Sender and receiver stand for other machines, so they cost as little as they can and share a processor: pages of a file are sent
 //! by reference, and what arrives is dropped by the kernel. The proxy has the other processor, and is what the rate depends on.
 
-use super::{BUFFER_BYTES, Place, length_name};
+use super::{BUFFER_BYTES, NOTE, Place, length_name};
+use crate::Failure;
+use crate::bench::Bench;
 use crate::series::{BEST_READ_WRITE, Series, Trial};
 use crate::stream::{Cast, ProxyWay, ReceiveWay, SOURCE_BYTES, SendWay, Side};
+use crate::workload::{LOOPBACK, Method, Workload};
 
-pub(crate) const NAME: &str = "tcp-proxy";
+const NAME: &str = "tcp-proxy";
 
 /// The better of them is what `splice` is compared with.
 const BUFFERS_BYTES: [usize; 2] = [BUFFER_BYTES, 256 << 10];
 
-pub(crate) fn series(place: &Place) -> Vec<Series<'_>> {
+/// A stream passed on.
+#[derive(Debug)]
+pub(crate) struct TcpProxy;
+
+impl Workload for TcpProxy {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn about(&self) -> &'static str {
+        "A TCP stream passed on from one connection to another"
+    }
+
+    fn methods(&self) -> &'static [Method] {
+        &[
+            ("read-write", "recv() and send() through a buffer, whose length is the variant"),
+            ("splice", "the library's proxy, by splice()"),
+        ]
+    }
+
+    fn lab_only(&self) -> Option<&'static str> {
+        Some(LOOPBACK)
+    }
+
+    fn notes(&self) -> &'static [&'static str] {
+        &[NOTE]
+    }
+
+    fn measure(&self, bench: &mut Bench<'_>) -> Result<(), Failure> {
+        bench.play(series(&Place::loopback()?), 30)
+    }
+}
+
+fn series(place: &Place) -> Vec<Series<'_>> {
     vec![place.series(NAME, "", trials(place))]
 }
 

@@ -1,11 +1,13 @@
 //! A stream received in every way there is, by a receiver that reads every byte.
 
-use super::{BUFFER_BYTES, Place, length_name};
+use super::{BUFFER_BYTES, NOTE, Place, length_name};
 use crate::Failure;
+use crate::bench::Bench;
 use crate::series::{BEST_RECV, Series, Trial};
 use crate::stream::{Cast, ReceiveWay, SOURCE_BYTES, SendWay, Side};
+use crate::workload::{LOOPBACK, Method, Workload};
 
-pub(crate) const NAME: &str = "tcp-receive";
+const NAME: &str = "tcp-receive";
 
 const BASELINE: &str = "recv";
 
@@ -15,18 +17,56 @@ const BUFFERS_BYTES: [usize; 7] = [1 << 10, 4 << 10, 16 << 10, BUFFER_BYTES, 256
 /// With 4148 and 8244 a segment has one whole page, or two, beside 52 bytes of headers; with the others it has not.
 const MTUS_BYTES: [u32; 4] = [1500, 4148, 8244, 9000];
 
+/// A stream received in every way there is.
+#[derive(Debug)]
+pub(crate) struct TcpReceive;
+
+impl Workload for TcpReceive {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn about(&self) -> &'static str {
+        "A TCP stream received in every way there is, and read"
+    }
+
+    fn methods(&self) -> &'static [Method] {
+        &[
+            ("recv", "recv() into one buffer, whose length is the variant"),
+            (
+                "mapped",
+                "the library's stream, with pages that the kernel maps (TCP_ZEROCOPY_RECEIVE); what does not map is copied",
+            ),
+            ("auto", "the library's stream, which chooses how long chunks are, and whether they are mapped"),
+        ]
+    }
+
+    fn lab_only(&self) -> Option<&'static str> {
+        Some(LOOPBACK)
+    }
+
+    fn notes(&self) -> &'static [&'static str] {
+        &[NOTE]
+    }
+
+    fn measure(&self, bench: &mut Bench<'_>) -> Result<(), Failure> {
+        bench.play(series(&Place::both()?), 50)?;
+        bench.play(series_of_pages(&page_places()?), 35)
+    }
+}
+
 /// One for each MTU.
-pub(crate) fn page_places() -> Result<Vec<Place>, Failure> {
+fn page_places() -> Result<Vec<Place>, Failure> {
     MTUS_BYTES.into_iter().map(Place::pair).collect()
 }
 
 /// From a sender as everybody's, into buffers of every length.
-pub(crate) fn series(places: &[Place]) -> Vec<Series<'_>> {
+fn series(places: &[Place]) -> Vec<Series<'_>> {
     places.iter().map(|place| place.series(NAME, "", trials(place))).collect()
 }
 
 /// From a sender of whole pages, which could be mapped.
-pub(crate) fn series_of_pages(places: &[Place]) -> Vec<Series<'_>> {
+fn series_of_pages(places: &[Place]) -> Vec<Series<'_>> {
     let about = ", from whole pages by MSG_ZEROCOPY";
     places.iter().map(|place| place.series(NAME, about, trials_of_pages(place))).collect()
 }

@@ -1,16 +1,57 @@
 //! A stream sent in every way there is, to a receiver that copies it out and looks no further.
 
-use super::{BUFFER_BYTES, Place};
+use super::{BUFFER_BYTES, NOTE, Place};
+use crate::Failure;
+use crate::bench::Bench;
 use crate::series::{BEST_FOR_OWNED, Series, Trial};
 use crate::stream::{Cast, ReceiveWay, SOURCE_BYTES, SOURCE_BYTES_WARM, SendWay, Side};
+use crate::workload::{LOOPBACK, Method, Workload};
 use nocopy_report::result::Link;
 
-pub(crate) const NAME: &str = "tcp-send";
+const NAME: &str = "tcp-send";
 
 /// What everybody does without a thought.
 const BASELINE: &str = "plain";
 
-pub(crate) fn series(places: &[Place]) -> Vec<Series<'_>> {
+/// A stream sent in every way there is.
+#[derive(Debug)]
+pub(crate) struct TcpSend;
+
+impl Workload for TcpSend {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn about(&self) -> &'static str {
+        "A TCP stream sent in every way there is"
+    }
+
+    fn methods(&self) -> &'static [Method] {
+        &[
+            ("plain", "send() of a stream"),
+            ("zerocopy", "the library's stream, owned buffers of 64 KiB with MSG_ZEROCOPY"),
+            ("uring-zerocopy", "the same with io_uring (IORING_OP_SENDMSG_ZC)"),
+            ("auto", "the same, and the library chooses the method by measurement"),
+            ("published", "the library's stream, sealed data sent by reference to its pages"),
+            ("sendfile", "sendfile() from a file in memory"),
+            ("vmsplice", "vmsplice() into a pipe, and splice() from there"),
+        ]
+    }
+
+    fn lab_only(&self) -> Option<&'static str> {
+        Some(LOOPBACK)
+    }
+
+    fn notes(&self) -> &'static [&'static str] {
+        &[NOTE]
+    }
+
+    fn measure(&self, bench: &mut Bench<'_>) -> Result<(), Failure> {
+        bench.play(series(&Place::both()?), 80)
+    }
+}
+
+fn series(places: &[Place]) -> Vec<Series<'_>> {
     places.iter().flat_map(|place| [of_owned(place), of_published(place)]).collect()
 }
 

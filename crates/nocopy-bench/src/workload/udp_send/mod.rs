@@ -8,27 +8,31 @@ use std::time::Duration;
 use nocopy::Cause;
 use nocopy::udp::Method;
 use nocopy_proto::UdpChecksum;
-pub(crate) use sink::{Place, has_offload, notes, places};
-use sink::{Sink, Taker};
+pub(crate) use sink::has_offload;
+use sink::{Place, Sink, Taker};
 
+use super::{self as workload, LOOPBACK, Workload};
 use crate::Failure;
 use crate::baseline::datagram_sender;
+use crate::bench::Bench;
 use crate::datagram::Datagrams;
+use crate::plan::Plan;
 use crate::series::{BEST_METHOD, Sample, Series, Trial};
+use crate::stage::{LONG_MTU_BYTES, USUAL_MTU_BYTES};
 use crate::traffic::{self, Work, conduct};
 use crate::udp::{self, SharedLedger};
 use crate::udp_over_port;
 use nocopy_report::figure::Figure;
 use nocopy_report::result::Evidence;
 
-pub(crate) const NAME: &str = "udp-send";
+const NAME: &str = "udp-send";
 
 /// What everybody does without a thought: a datagram a call.
 const BASELINE: &str = "socket";
 
 /// Bytes of payload: a game's or a name server's; one that nearly fills the usual MTU; one that nearly fills the long one.
-pub(crate) const PAYLOAD_BYTES: [usize; 2] = [64, 1400];
-pub(crate) const PAYLOAD_BYTES_LONG: [usize; 1] = [8192];
+const PAYLOAD_BYTES: [usize; 2] = [64, 1400];
+const PAYLOAD_BYTES_LONG: [usize; 1] = [8192];
 
 /// To whom, where it is not the sink's own receiver.
 const TO_RECVMMSG: &str = "to-recvmmsg";
@@ -36,17 +40,65 @@ const TO_RECVMMSG: &str = "to-recvmmsg";
 const NO_CHECKSUM: &str = "no-checksum";
 const ONE_A_CALL: &str = "one-a-call";
 
+/// Datagrams to one destination.
+#[derive(Debug)]
+pub(crate) struct UdpSend;
+
+impl Workload for UdpSend {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn about(&self) -> &'static str {
+        "Datagrams sent in every way there is, to sinks that drop or read them"
+    }
+
+    fn methods(&self) -> &'static [workload::Method] {
+        &[
+            ("socket", "send() of a datagram a call"),
+            ("sendmmsg", "sendmmsg(), 64 datagrams a call"),
+            ("gso", "send() of a burst that the kernel or the card cuts (UDP_SEGMENT)"),
+            ("zerocopy", "the library's socket with MSG_ZEROCOPY"),
+            ("zerocopy-gso", "the same, a burst a call"),
+            ("uring-zerocopy", "the library's socket with io_uring (IORING_OP_SEND_ZC)"),
+            ("uring-zerocopy-gso", "the same, a burst a call"),
+            ("auto", "the library's socket, which chooses the method by measurement"),
+            ("xdp-udp", "UDP over a port of AF_XDP, from frames that the payloads lie in"),
+            ("xdp-copy", "the same, with payloads copied into the frames"),
+        ]
+    }
+
+    fn lab_only(&self) -> Option<&'static str> {
+        Some(LOOPBACK)
+    }
+
+    fn notes(&self) -> &'static [&'static str] {
+        &[sink::NOTE]
+    }
+
+    fn skips(&self, _plan: &Plan<'_>) -> Vec<String> {
+        sink::skip().into_iter().collect()
+    }
+
+    fn measure(&self, bench: &mut Bench<'_>) -> Result<(), Failure> {
+        let places = sink::places(USUAL_MTU_BYTES)?;
+        let mut all = series(&places, &PAYLOAD_BYTES);
+        all.extend(series_of_single_datagrams(&places, &PAYLOAD_BYTES));
+        bench.play(all, 50)?;
+        drop(places);
+        let places = sink::places(LONG_MTU_BYTES)?;
+        bench.play(series(&places, &PAYLOAD_BYTES_LONG), 25)
+    }
+}
+
 /// All methods in bursts, each sink and length by itself.
-pub(crate) fn series<'a>(places: &'a [Place], payload_bytes: &[usize]) -> Vec<Series<'a>> {
+fn series<'a>(places: &'a [Place], payload_bytes: &[usize]) -> Vec<Series<'a>> {
     let lengths = payload_bytes.iter().map(|&bytes| Datagrams::in_bursts(bytes));
     lengths.flat_map(|datagrams| places.iter().map(move |place| in_bursts(place, datagrams))).collect()
 }
 
 /// Datagrams one by one: what is there to be sent is always one.
-pub(crate) fn series_of_single_datagrams<'a>(
-    places: &'a [Place],
-    payload_bytes: &[usize],
-) -> Vec<Series<'a>> {
+fn series_of_single_datagrams<'a>(places: &'a [Place], payload_bytes: &[usize]) -> Vec<Series<'a>> {
     let segmented = places.iter().filter(|place| matches!(place.sink, Sink::Segmented(_)));
     segmented
         .flat_map(|place| payload_bytes.iter().map(|&bytes| singly(place, Datagrams::singly(bytes))))
@@ -198,7 +250,7 @@ impl<'a> Context<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::stage::{LONG_MTU_BYTES, USUAL_MTU_BYTES};
+    use sink::places;
 
     const WAYS: [Way; 11] = [
         Way::Singly,

@@ -12,18 +12,17 @@ use crate::traffic::Work;
 use crate::udp;
 use crate::workload::packet_send;
 
-/// What the names mean, for the reader of a table.
-const NOTE: &str = "udp-send into: offload: tc drops on the peer, bursts arrive whole, as with a card that cuts them; segmented: XDP drops on the \
+/// What the names of the sinks mean.
+pub(super) const NOTE: &str = "udp-send into: offload: tc drops on the peer, bursts arrive whole, as with a card that cuts them; segmented: XDP drops on the \
      peer,\nevery datagram is made; delivered: a recvmmsg receiver; pair: our receiver, which takes datagrams joined (GRO), except \
      where\nit says to-recvmmsg.";
 
 const SKIP: &str =
     "SKIP: udp-send into offload: it needs Linux 6.6, whose tc programs go with their process.";
 
-/// What a reader of the tables needs to know.
-pub(crate) fn notes() -> Vec<String> {
-    let skip = (!has_offload()).then_some(SKIP);
-    skip.into_iter().chain([NOTE]).map(str::to_owned).collect()
+/// Why a sink is left out, if one is.
+pub(super) fn skip() -> Option<String> {
+    (!has_offload()).then(|| SKIP.to_owned())
 }
 
 /// Whether this kernel has tc programs that go with their process.

@@ -1,0 +1,140 @@
+//! The rounds: every trial of every series once in each, in rotated order.
+
+use std::time::{Duration, Instant};
+
+use nocopy_lab::Builder;
+use nocopy_report::progress::Progress;
+use nocopy_report::result::Row;
+
+use crate::plan::Plan;
+use crate::series::{self, Sample, Series, Trial};
+use crate::stage::Stage;
+use crate::workload::{self, Workload};
+use crate::{Failure, WINDOW_MIN};
+
+/// Time a trial takes besides its window: sockets, attaching, warming up, draining.
+const TRIAL_OVERHEAD: Duration = Duration::from_millis(90);
+const WINDOW_MAX: Duration = Duration::from_millis(500);
+
+/// How often a window is measured again because of signals.
+const INTERRUPTIONS_MAX: u32 = 100;
+
+/// A bench under way.
+#[derive(Debug)]
+pub(crate) struct Bench<'a> {
+    pub plan: &'a Plan<'a>,
+    pub rows: Vec<Row>,
+    progress: Progress,
+}
+
+impl<'a> Bench<'a> {
+    pub(crate) fn new(plan: &'a Plan<'a>) -> Self {
+        Self { plan, rows: Vec::new(), progress: Progress::default() }
+    }
+
+    /// All workloads of the plan.
+    pub(crate) fn measure_all(&mut self) -> Result<(), Failure> {
+        let plan = self.plan;
+        plan.workloads.iter().try_for_each(|&workload| self.measure(workload))
+    }
+
+    fn measure(&mut self, workload: &dyn Workload) -> Result<(), Failure> {
+        // A note says what is left out.
+        if self.plan.can_play(workload) { workload.measure(self) } else { Ok(()) }
+    }
+
+    /// A private stage as `lab` says, or that of the interfaces given.
+    pub(crate) fn stage(&self, lab: Builder) -> Result<Stage, Failure> {
+        self.plan.stage(lab)
+    }
+
+    /// Runs the rounds of series, at least one, and fewer than planned rather than longer than the time for them.
+    pub(crate) fn play(&mut self, mut all: Vec<Series<'_>>, seconds: u64) -> Result<(), Failure> {
+        let (plan, budget) = (self.plan, self.plan.budget(seconds));
+        for series in &mut all {
+            debug_assert!(series.trials.iter().all(|trial| is_listed(series.workload, trial.method)));
+            series.trials.retain(|trial| plan.wants(trial.method));
+        }
+        all.retain(|series| !series.trials.is_empty());
+        let trials: usize = all.iter().map(|series| series.trials.len()).sum();
+        if trials == 0 {
+            return Ok(());
+        }
+        let by_budget = || window_length(budget, plan.rounds, trials);
+        let window = plan.arguments.window.unwrap_or_else(by_budget);
+        self.progress.expect(u64::from(plan.rounds) * trials as u64);
+        let mut rounds: Vec<Vec<Vec<Sample>>> =
+            all.iter().map(|series| series.trials.iter().map(|_| Vec::new()).collect()).collect();
+        let start = Instant::now();
+        for round in 0..plan.rounds as usize {
+            for (series, samples) in all.iter().zip(&mut rounds) {
+                self.play_round(series, round, window, samples)?;
+            }
+            let a_round = start.elapsed() / (round as u32 + 1);
+            if start.elapsed() + a_round > budget + budget / 10 {
+                self.progress.skip((u64::from(plan.rounds) - 1 - round as u64) * trials as u64);
+                break;
+            }
+        }
+        let rows = all.iter().zip(&rounds).flat_map(|(series, samples)| series::rows(series, samples));
+        self.rows.extend(rows);
+        Ok(())
+    }
+
+    fn play_round(
+        &self,
+        series: &Series<'_>,
+        round: usize,
+        window: Duration,
+        samples: &mut [Vec<Sample>],
+    ) -> Result<(), Failure> {
+        let count = series.trials.len();
+        for index in (0..count).map(|offset| (round + offset) % count) {
+            let trial = &series.trials[index];
+            let variant = trial.variant.as_deref().unwrap_or_default();
+            self.progress.start(format!("{}: {} {variant}", series.title, trial.method));
+            samples[index].push(sample(trial, window)?);
+            self.progress.step();
+        }
+        Ok(())
+    }
+}
+
+/// Whether the workload lists the method, so that it can be chosen.
+fn is_listed(workload: &str, method: &str) -> bool {
+    let named = workload::ALL.into_iter().find(|known| known.name() == workload);
+    named.is_some_and(|workload| workload.methods().iter().any(|(name, _)| *name == method))
+}
+
+/// One sample. A window during which a signal interrupted a call (the bench was stopped, and went on) is measured again: it would
+/// not be a measurement of the method.
+fn sample(trial: &Trial<'_>, window: Duration) -> Result<Sample, Failure> {
+    let mut interruptions = 0;
+    loop {
+        match (trial.run)(window) {
+            Err(failure) if failure.is_interrupted() && interruptions < INTERRUPTIONS_MAX => {
+                interruptions += 1
+            }
+            done => return done,
+        }
+    }
+}
+
+fn window_length(budget: Duration, rounds: u32, trials: usize) -> Duration {
+    let share = budget / rounds.saturating_mul(u32::try_from(trials).unwrap_or(u32::MAX)).max(1);
+    share.saturating_sub(TRIAL_OVERHEAD).clamp(WINDOW_MIN, WINDOW_MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn windows_follow_the_budget_within_reason() {
+        let budget = Duration::from_secs(30);
+        let window = window_length(budget, 9, 8);
+        assert!((window + TRIAL_OVERHEAD) * 72 <= budget);
+        assert_eq!(window_length(budget, 1000, 22), WINDOW_MIN);
+        assert_eq!(window_length(budget, 1, 1), WINDOW_MAX);
+    }
+}
