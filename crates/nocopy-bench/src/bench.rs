@@ -4,7 +4,9 @@ use std::time::{Duration, Instant};
 
 use nocopy_lab::Builder;
 use nocopy_report::progress::Progress;
-use nocopy_report::result::Row;
+use nocopy_report::result::{Report, Row};
+use nocopy_report::result_lines::{Ended, Header, ResultLines};
+use nocopy_report::{Interrupt, ResultFile, machine, wall_clock};
 
 use crate::plan::Plan;
 use crate::series::{self, Sample, Series, Trial};
@@ -23,19 +25,54 @@ const INTERRUPTIONS_MAX: u32 = 100;
 #[derive(Debug)]
 pub(crate) struct Bench<'a> {
     pub plan: &'a Plan<'a>,
-    pub rows: Vec<Row>,
+    interrupt: &'a Interrupt,
+    header: Header,
+    rows: Vec<Row>,
+    /// Where rows are written to as well.
+    lines: Option<ResultLines>,
     progress: Progress,
 }
 
 impl<'a> Bench<'a> {
-    pub(crate) fn new(plan: &'a Plan<'a>) -> Self {
-        Self { plan, rows: Vec::new(), progress: Progress::default() }
+    /// One that begins now, and writes its results to a file too, if there is one.
+    pub(crate) fn begin(
+        plan: &'a Plan<'a>,
+        file: Option<ResultFile>,
+        interrupt: &'a Interrupt,
+    ) -> Result<Self, Failure> {
+        let machine = machine::describe(plan.network());
+        let header = Header::new(plan.command(), plan.resolved(), wall_clock::now(), machine);
+        let lines = file.map(|file| ResultLines::begin(file, &header)).transpose()?;
+        Ok(Self { plan, interrupt, header, rows: Vec::new(), lines, progress: Progress::default() })
     }
 
-    /// All workloads of the plan.
+    /// All workloads of the plan. What is measured stays also where one fails.
     pub(crate) fn measure_all(&mut self) -> Result<(), Failure> {
         let plan = self.plan;
-        plan.workloads.iter().try_for_each(|&workload| self.measure(workload))
+        let measured = plan.workloads.iter().try_for_each(|&workload| self.measure(workload));
+        match measured {
+            // A signal of the terminal goes to the processes of a workload as well, which then fail.
+            Err(_) if self.interrupt.came() => Err(Failure::Interrupted),
+            Ok(()) if self.rows.is_empty() => Err(Failure::NothingToMeasure),
+            measured => measured,
+        }
+    }
+
+    /// What was measured, and how it ended.
+    pub(crate) fn end(self, measured: &Result<(), Failure>) -> Result<Report, Failure> {
+        let mut notes = self.plan.notes();
+        let ended = match measured {
+            Ok(()) => Ended::Complete,
+            Err(failure) => {
+                let rows = self.rows.len();
+                notes.insert(0, format!("INCOMPLETE: it ended early, with {rows} rows: {failure}"));
+                Ended::Interrupted
+            }
+        };
+        if let Some(lines) = self.lines {
+            lines.end(ended, &notes)?;
+        }
+        Ok(self.header.report(notes, self.rows))
     }
 
     fn measure(&mut self, workload: &dyn Workload) -> Result<(), Failure> {
@@ -65,19 +102,41 @@ impl<'a> Bench<'a> {
         self.progress.expect(u64::from(plan.rounds) * trials as u64);
         let mut rounds: Vec<Vec<Vec<Sample>>> =
             all.iter().map(|series| series.trials.iter().map(|_| Vec::new()).collect()).collect();
-        let start = Instant::now();
-        for round in 0..plan.rounds as usize {
-            for (series, samples) in all.iter().zip(&mut rounds) {
-                self.play_round(series, round, window, samples)?;
+        let played = self.play_rounds(&all, &mut rounds, window, budget);
+        // Also where it was interrupted: the rounds until then count.
+        let rows = all.iter().zip(&rounds).flat_map(|(series, samples)| series::rows(series, samples));
+        self.add(rows.collect())?;
+        played
+    }
+
+    /// Keeps rows, and writes them.
+    fn add(&mut self, rows: Vec<Row>) -> Result<(), Failure> {
+        for row in rows {
+            self.lines.as_mut().map_or(Ok(()), |lines| lines.row(&row))?;
+            self.rows.push(row);
+        }
+        Ok(())
+    }
+
+    fn play_rounds(
+        &self,
+        all: &[Series<'_>],
+        rounds: &mut [Vec<Vec<Sample>>],
+        window: Duration,
+        budget: Duration,
+    ) -> Result<(), Failure> {
+        let (start, planned) = (Instant::now(), self.plan.rounds);
+        for round in 0..planned {
+            for (series, samples) in all.iter().zip(&mut *rounds) {
+                self.play_round(series, round as usize, window, samples)?;
             }
-            let a_round = start.elapsed() / (round as u32 + 1);
+            let a_round = start.elapsed() / (round + 1);
             if start.elapsed() + a_round > budget + budget / 10 {
-                self.progress.skip((u64::from(plan.rounds) - 1 - round as u64) * trials as u64);
+                let trials: usize = all.iter().map(|series| series.trials.len()).sum();
+                self.progress.skip(u64::from(planned - 1 - round) * trials as u64);
                 break;
             }
         }
-        let rows = all.iter().zip(&rounds).flat_map(|(series, samples)| series::rows(series, samples));
-        self.rows.extend(rows);
         Ok(())
     }
 
@@ -93,10 +152,26 @@ impl<'a> Bench<'a> {
             let trial = &series.trials[index];
             let variant = trial.variant.as_deref().unwrap_or_default();
             self.progress.start(format!("{}: {} {variant}", series.title, trial.method));
-            samples[index].push(sample(trial, window)?);
+            samples[index].push(self.sample(trial, window)?);
             self.progress.step();
         }
         Ok(())
+    }
+
+    /// One sample. A window during which a signal interrupted a call (the bench was stopped, and went on) is measured again: it would
+    /// not be a measurement of the method.
+    fn sample(&self, trial: &Trial<'_>, window: Duration) -> Result<Sample, Failure> {
+        let mut interruptions = 0;
+        loop {
+            let sample = (trial.run)(window);
+            match sample {
+                _ if self.interrupt.came() => return Err(Failure::Interrupted),
+                Err(failure) if failure.is_interrupted() && interruptions < INTERRUPTIONS_MAX => {
+                    interruptions += 1;
+                }
+                done => return done,
+            }
+        }
     }
 }
 
@@ -104,20 +179,6 @@ impl<'a> Bench<'a> {
 fn is_listed(workload: &str, method: &str) -> bool {
     let named = workload::ALL.into_iter().find(|known| known.name() == workload);
     named.is_some_and(|workload| workload.methods().iter().any(|(name, _)| *name == method))
-}
-
-/// One sample. A window during which a signal interrupted a call (the bench was stopped, and went on) is measured again: it would
-/// not be a measurement of the method.
-fn sample(trial: &Trial<'_>, window: Duration) -> Result<Sample, Failure> {
-    let mut interruptions = 0;
-    loop {
-        match (trial.run)(window) {
-            Err(failure) if failure.is_interrupted() && interruptions < INTERRUPTIONS_MAX => {
-                interruptions += 1
-            }
-            done => return done,
-        }
-    }
 }
 
 fn window_length(budget: Duration, rounds: u32, trials: usize) -> Duration {

@@ -1,7 +1,7 @@
 //! `nocopy bench`: methods against each other, in interleaved and paired rounds.
 //!
 //! ```text
-//!   plan ─▶ stage (a lab, or two interfaces) ─▶ series of trials ─▶ rounds ─▶ rows ─▶ table, JSON
+//!   plan ─▶ stage (a lab, or two interfaces) ─▶ series of trials ─▶ rounds ─▶ rows ─▶ JSON Lines, table
 //! ```
 //! A round runs every trial of every series once; the order within a series rotates from round to round.
 //! What the machine does to one method in a round it does to its neighbours too, so ratios are taken round
@@ -37,8 +37,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use nocopy_lab::Lab;
-use nocopy_report::result::{Report, SCHEMA};
-use nocopy_report::{Outcome, ResultFile, capability, machine, page, print, result_table, wall_clock};
+use nocopy_report::{Interrupt, Outcome, ResultFile, capability, page, print, result_table};
 
 pub use arguments::BenchArguments;
 pub use baseline::injector::run as inject;
@@ -65,33 +64,25 @@ pub fn run(arguments: &BenchArguments, libpcap: Result<PathBuf, String>) -> Resu
     // What cannot work fails now, not after the first workload; and before anybody reads a warning.
     drop(plan.stage(Lab::builder())?);
     warn_if_busy();
-    let report = measure_all(&plan)?;
+    let interrupt = Interrupt::listen()?;
+    let mut bench = Bench::begin(&plan, json, &interrupt)?;
+    let measured = bench.measure_all();
     capability::drop_all_but(capability::NONE)?;
-    if let Some(json) = json {
-        json.write_json(&report)?;
+    let report = bench.end(&measured)?;
+    if !report.results.is_empty() {
+        if let Some(html) = html {
+            html.write(&page::of_bench(&report))?;
+        }
+        result_table::print(&report)?;
     }
-    if let Some(html) = html {
-        html.write(&page::of_bench(&report))?;
+    if let Err(failure) = measured {
+        if interrupt.came() {
+            print::say(format_args!("nocopy: {failure}"));
+            interrupt.end_process();
+        }
+        return Err(failure);
     }
-    result_table::print(&report)?;
     Ok(if report.is_silent() { Outcome::Negative } else { Outcome::Positive })
-}
-
-fn measure_all(plan: &Plan<'_>) -> Result<Report, Failure> {
-    let measured_at = wall_clock::now();
-    let mut bench = Bench::new(plan);
-    bench.measure_all()?;
-    if bench.rows.is_empty() {
-        return Err(Failure::NothingToMeasure);
-    }
-    Ok(Report {
-        schema: SCHEMA.into(),
-        command: plan.command(),
-        measured_at,
-        machine: machine::describe(plan.network()),
-        notes: plan.notes(),
-        results: bench.rows,
-    })
 }
 
 /// Other work on the processors is not wrong, but whoever reads wide intervals should know where they are from.

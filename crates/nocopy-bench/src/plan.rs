@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use nocopy_lab::{Builder, Lab};
 use nocopy_report::capability;
+use nocopy_report::result_lines::Arguments;
 use rustix::thread::CapabilitySet;
 
 use crate::stage::{LONG_MTU_BYTES, Stage};
@@ -97,6 +98,15 @@ impl<'a> Plan<'a> {
         words.extend(peer.as_ref().map(|peer| format!("--peer {peer}")));
         words.extend(methods.iter().map(|method| format!("--method {method}")));
         words.join(" ")
+    }
+
+    /// What is to be measured, with what was left open.
+    pub(crate) fn resolved(&self) -> Arguments {
+        Arguments {
+            workloads: self.workloads.iter().map(|workload| workload.name().to_owned()).collect(),
+            methods: self.arguments.methods.clone(),
+            rounds: self.rounds,
+        }
     }
 
     pub(crate) fn network(&self) -> String {

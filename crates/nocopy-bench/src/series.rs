@@ -164,9 +164,10 @@ pub(crate) fn rows(series: &Series<'_>, rounds: &[Rounds]) -> Vec<Row> {
                 }
                 method => series.trials.iter().position(|other| other.method == method),
             };
-            // The best may be one that is named as well.
+            // The best may be one that is named as well; and one may not have been played, where the bench was interrupted.
             let is_new = |index: &usize| others.iter().all(|(known, _)| known != index);
-            others.extend(index.filter(is_new).map(|index| (index, baseline)));
+            let is_played = |index: &usize| !rounds[*index].is_empty();
+            others.extend(index.filter(is_new).filter(is_played).map(|index| (index, baseline)));
         }
         let compared = others.into_iter().map(|(index, baseline)| {
             let row = compare(plain.clone(), series.figure, samples, &rounds[index]);

@@ -15,9 +15,9 @@ use crate::Failure;
 use crate::arguments::ReportArguments;
 use nocopy_profile::sweep::{self, Sweep};
 use nocopy_report::comparison::Comparison;
-use nocopy_report::result::{Report, SCHEMA};
+use nocopy_report::result::{Report, SCHEMA, SCHEMA_1};
 use nocopy_report::{Outcome, capability, print};
-use nocopy_report::{ResultFile, comparison_text, page, result_table};
+use nocopy_report::{ResultFile, comparison_text, page, result_lines, result_table};
 
 /// What a file has.
 enum Results {
@@ -94,9 +94,12 @@ fn read(path: &Path) -> Result<Results, Failure> {
     let text =
         fs::read(path).map_err(|source| nocopy_report::Failure::Input { path: path.into(), source })?;
     let malformed = |source| Failure::Results { path: path.into(), source };
-    let Kind { schema } = serde_json::from_slice(&text).map_err(malformed)?;
+    // The first value: of JSON Lines that is the first line.
+    let first = Kind::deserialize(&mut serde_json::Deserializer::from_slice(&text));
+    let Kind { schema } = first.map_err(malformed)?;
     match schema.as_str() {
-        SCHEMA => serde_json::from_slice(&text).map(Results::Bench).map_err(malformed),
+        SCHEMA => result_lines::read(&text).map(Results::Bench).map_err(malformed),
+        SCHEMA_1 => serde_json::from_slice(&text).map(Results::Bench).map_err(malformed),
         sweep::SCHEMA => serde_json::from_slice(&text).map(Results::Sweep).map_err(malformed),
         _ => Err(Failure::Schema { path: path.into(), schema }),
     }

@@ -1,10 +1,10 @@
 //! Signals that ask for the end: Ctrl-C, the end of a service, a terminal that goes.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use signal_hook::consts::{SIGHUP, TERM_SIGNALS};
-use signal_hook::flag;
+use signal_hook::{flag, low_level};
 
 use crate::Failure;
 
@@ -12,6 +12,8 @@ use crate::Failure;
 #[derive(Debug, Clone)]
 pub struct Interrupt {
     came: Arc<AtomicBool>,
+    /// Which signal came last; 0: none.
+    signal: Arc<AtomicUsize>,
 }
 
 impl Interrupt {
@@ -21,19 +23,35 @@ impl Interrupt {
     /// as often as it likes: the shell sends the signal and the kernel sends it once more, so a second one says nothing new.
     pub fn listen() -> Result<Self, Failure> {
         let came = Arc::new(AtomicBool::new(false));
+        let signal_came = Arc::new(AtomicUsize::new(0));
+        let mut caught = Vec::new();
         for &signal in TERM_SIGNALS {
             flag::register_conditional_default(signal, Arc::clone(&came)).map_err(Failure::Signals)?;
-            flag::register(signal, Arc::clone(&came)).map_err(Failure::Signals)?;
+            caught.push(signal);
         }
         if !is_ignored(SIGHUP) {
-            flag::register(SIGHUP, Arc::clone(&came)).map_err(Failure::Signals)?;
+            caught.push(SIGHUP);
         }
-        Ok(Self { came })
+        for signal in caught {
+            let number = usize::try_from(signal).unwrap_or_default();
+            flag::register_usize(signal, Arc::clone(&signal_came), number).map_err(Failure::Signals)?;
+            flag::register(signal, Arc::clone(&came)).map_err(Failure::Signals)?;
+        }
+        Ok(Self { came, signal: signal_came })
     }
 
     /// Asks for the end as a signal does.
     pub fn ask(&self) {
         self.came.store(true, Ordering::Relaxed);
+    }
+
+    /// Ends the process by the signal that came, if one did: whatever waits for the process, such as a shell, learns that it was
+    /// interrupted.
+    pub fn end_process(&self) {
+        let signal = self.signal.load(Ordering::Relaxed);
+        if let Some(signal) = i32::try_from(signal).ok().filter(|signal| *signal != 0) {
+            let _ = low_level::emulate_default_handler(signal); // where it fails, an exit code says it
+        }
     }
 
     /// Relaxed: it says nothing about other memory.

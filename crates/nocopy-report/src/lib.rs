@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!   result, figure, statistics ─▶ result_table ─▶ terminal
+//!                              ├▶ result_lines ─▶ JSON Lines, and back
 //!                              ├▶ chart ─▶ page ─▶ HTML
 //!                              └▶ comparison ─▶ comparison_text, page, JSON
 //! ```
@@ -26,6 +27,7 @@ pub mod progress;
 pub mod quantity;
 pub mod result;
 mod result_file;
+pub mod result_lines;
 pub mod result_table;
 pub mod statistics;
 pub mod table;

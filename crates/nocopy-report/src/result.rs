@@ -1,10 +1,14 @@
-//! The JSON schema `nocopy.bench/1`. A field that does not apply is absent, never null or zero.
+//! Rows of a bench, as the JSON schemas `nocopy.bench/1` and `/2` have them. A field that does not apply is absent, never null or zero.
 
 use serde::{Deserialize, Serialize};
 
 use super::figure::Figure;
 
-pub const SCHEMA: &str = "nocopy.bench/1";
+/// As it is written: see [`crate::result_lines`].
+pub const SCHEMA: &str = "nocopy.bench/2";
+
+/// One object, which is a [`Report`]; as it was written before.
+pub const SCHEMA_1: &str = "nocopy.bench/1";
 
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Report {

@@ -25,16 +25,39 @@ impl ResultFile {
         Ok(Self { path: path.into(), file })
     }
 
-    pub fn write(mut self, text: &str) -> Result<(), Failure> {
-        let is_plain = self.file.metadata().is_ok_and(|metadata| metadata.is_file());
-        let emptied = if is_plain { self.file.set_len(0) } else { Ok(()) };
-        emptied
-            .and_then(|()| self.file.write_all(text.as_bytes()))
-            .map_err(|source| Failure::Output { path: self.path, source })
+    pub fn write(self, text: &str) -> Result<(), Failure> {
+        self.emptied()?.append(text)
     }
 
-    pub fn write_json(self, results: &impl Serialize) -> Result<(), Failure> {
-        self.write(&json(results)?)
+    /// For lines that are written one by one.
+    pub fn lines(self) -> Result<LineFile, Failure> {
+        Ok(LineFile(self.emptied()?))
+    }
+
+    /// What is no regular file, such as a pipe, stays as it is.
+    fn emptied(self) -> Result<Self, Failure> {
+        let is_plain = self.file.metadata().is_ok_and(|metadata| metadata.is_file());
+        match if is_plain { self.file.set_len(0) } else { Ok(()) } {
+            Ok(()) => Ok(self),
+            Err(source) => Err(Failure::Output { path: self.path, source }),
+        }
+    }
+
+    fn append(&mut self, text: &str) -> Result<(), Failure> {
+        self.file
+            .write_all(text.as_bytes())
+            .map_err(|source| Failure::Output { path: self.path.clone(), source })
+    }
+}
+
+/// A file whose lines are written as they come: a line is with the kernel when [`LineFile::write`] returns.
+#[derive(Debug)]
+pub struct LineFile(ResultFile);
+
+impl LineFile {
+    /// Writes a line, to which the line feed is added.
+    pub fn write(&mut self, line: &str) -> Result<(), Failure> {
+        self.0.append(&format!("{line}\n"))
     }
 }
 

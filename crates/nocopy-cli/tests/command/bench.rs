@@ -2,12 +2,14 @@
 
 use std::collections::{BTreeSet, HashSet};
 use std::fs;
+use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Output, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use nocopy_lab::Namespace;
-use serde_json::Value;
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Value, json};
 
 fn nocopy(arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_nocopy")).args(arguments).output().unwrap()
@@ -197,11 +199,21 @@ fn bench_once(name: &str, window: &str, arguments: &[&str]) -> (Output, Value) {
     let output = nocopy(&[&["bench"], arguments, &options].concat());
     let (said, printed) = (text(&output.stderr), text(&output.stdout));
     assert!(matches!(output.status.code(), Some(0 | 1)), "{said}{printed}");
-    let report: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+    let report = results(&fs::read_to_string(&path).unwrap());
     fs::remove_file(&path).unwrap();
     let is_silent = !report["results"].as_array().unwrap().iter().all(has_moved);
     assert_eq!(output.status.code(), Some(i32::from(is_silent)), "{said}{printed}");
     (output, report)
+}
+
+/// The header of a file of results, with its rows as `results`, and its last line as `end`.
+fn results(text: &str) -> Value {
+    let lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let mut report = lines[0].clone();
+    assert_eq!(report["line"], "header", "{report}");
+    report["end"] = lines.iter().find(|line| line["line"] == "end").cloned().unwrap_or_default();
+    report["results"] = lines.into_iter().filter(|line| line["line"] == "row").collect();
+    report
 }
 
 /// What a row is compared with.
@@ -254,7 +266,8 @@ fn a_short_bench_moves_packets_in_every_way() {
         return;
     }
     let (_, report) = bench("others", &["packet-send", "capture", "latency"], has_moved);
-    assert_eq!(report["schema"], "nocopy.bench/1");
+    assert_eq!((&report["schema"], &report["end"]["ended"]), (&"nocopy.bench/2".into(), &"complete".into()));
+    assert_eq!(report["arguments"]["workloads"], json!(["packet-send", "capture", "latency"]));
     let rows = report["results"].as_array().unwrap();
     for (workload, method) in [
         ("packet-send", "packet-tx-ring"),
@@ -572,6 +585,43 @@ fn a_killed_bench_leaves_no_process() {
     for peer in peers.into_inner() {
         wait_for("a process lives on", &|| !is_peer(peer));
     }
+}
+
+/// Proves that what was measured until Ctrl-C is printed and in the file, that the file says so, and that whatever started the bench
+/// learns of the signal.
+#[test]
+fn an_interrupted_bench_keeps_what_it_measured() {
+    if nocopy_lab::lab_or_skip().is_none() {
+        return;
+    }
+    let path = std::env::temp_dir().join(format!("nocopy-bench-interrupted-{}.json", std::process::id()));
+    let mut bench = Command::new(env!("CARGO_BIN_EXE_nocopy"))
+        .args(["bench", "packet-send", "tcp-send", "--method", "sendmmsg", "--method", "plain"])
+        .args(["--rounds", "9", "--window", "50ms", "--json", path.to_str().unwrap()])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let start = Instant::now();
+    let has_row = || fs::read_to_string(&path).is_ok_and(|text| text.contains(r#""line":"row""#));
+    while !has_row() {
+        assert!(start.elapsed() < Duration::from_secs(300), "no row was written");
+        assert!(bench.try_wait().unwrap().is_none(), "it ended");
+        sleep(Duration::from_millis(20));
+    }
+    let process = Pid::from_child(&bench);
+    kill_process(process, Signal::INT).unwrap();
+    let output = bench.wait_with_output().unwrap();
+    let (said, printed) = (text(&output.stderr), text(&output.stdout));
+    assert_eq!(output.status.signal(), Some(Signal::INT.as_raw()), "{said}{printed}");
+    assert!(printed.contains("sendmmsg") && printed.contains("INCOMPLETE"), "{printed}");
+    assert!(said.contains("interrupted by a signal"), "{said}");
+    let report = results(&fs::read_to_string(&path).unwrap());
+    assert_eq!(report["end"]["ended"], "interrupted", "{report:#}");
+    assert!(report["results"].as_array().unwrap().iter().any(|row| row["method"] == "sendmmsg"));
+    let shown = nocopy(&["report", path.to_str().unwrap()]);
+    assert_eq!((text(&shown.stdout), shown.status.code()), (printed, Some(0)));
+    fs::remove_file(&path).unwrap();
 }
 
 /// The processes of a stream that this bench has started.

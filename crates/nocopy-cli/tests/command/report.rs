@@ -40,7 +40,23 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8(bytes.to_vec()).unwrap()
 }
 
-/// Results of one row, with a field that nobody knows yet.
+/// The same as lines, with one of a kind that nobody knows yet.
+fn lines(report: &Value) -> String {
+    let mut header = report.clone();
+    header["schema"] = "nocopy.bench/2".into();
+    header["line"] = "header".into();
+    header["arguments"] = json!({ "workloads": ["capture"], "methods": [], "rounds": 9 });
+    let rows = report["results"].as_array().unwrap().iter().map(|row| {
+        let mut row = row.clone();
+        row["line"] = "row".into();
+        row
+    });
+    let end = json!({ "line": "end", "ended": "complete", "notes": report["notes"] });
+    let lines = [header, json!({ "line": "weather" })].into_iter().chain(rows).chain([end]);
+    lines.map(|line| format!("{line}\n")).collect()
+}
+
+/// Results of one row, as the first version of the schema had them, with a field that nobody knows yet.
 fn results(method: &str, packets_per_s: f64) -> Value {
     json!({
         "schema": "nocopy.bench/1",
@@ -86,11 +102,38 @@ fn the_page_of_a_bench_is_that_of_its_results() {
     assert!(text(&compared.stdout).contains("too few rounds"), "{}", text(&compared.stdout));
 }
 
+/// Proves that results of both versions of the schema are the same to a reader.
+#[test]
+fn both_versions_are_read() {
+    let scratch = Scratch::new("versions");
+    let first = results("xdp", 1e6);
+    scratch.file("1.json", &first.to_string());
+    scratch.file("2.json", &lines(&first));
+    let shown = ["1.json", "2.json"].map(|file| scratch.nocopy(&["report", file]));
+    assert!(text(&shown[0].stdout).contains("1.00 M"), "{}", text(&shown[0].stdout));
+    assert_eq!(text(&shown[0].stdout), text(&shown[1].stdout), "{}", text(&shown[1].stderr));
+    let compared = text(&scratch.nocopy(&["report", "1.json", "2.json"]).stdout);
+    assert!(compared.contains("1 not told apart") && !compared.contains("Only in"), "{compared}");
+}
+
+#[test]
+fn results_of_a_killed_run_are_shown_as_such() {
+    let scratch = Scratch::new("killed");
+    let whole = lines(&results("xdp", 1e6));
+    let rows = whole.lines().count() - 1;
+    let kept: Vec<_> = whole.lines().take(rows).collect();
+    scratch.file("killed.json", &(kept.join("\n") + "\n{\"line\":\"row\""));
+    let shown = scratch.nocopy(&["report", "killed.json"]);
+    let said = text(&shown.stdout);
+    assert_eq!(shown.status.code(), Some(0), "{}", text(&shown.stderr));
+    assert!(said.contains("1.00 M") && said.contains("KILLED"), "{said}");
+}
+
 #[test]
 fn two_runs_are_compared() {
     let scratch = Scratch::new("compare");
     scratch.file("a.json", &results("xdp", 1e6).to_string());
-    scratch.file("b.json", &results("xdp", 2e6).to_string());
+    scratch.file("b.json", &lines(&results("xdp", 2e6)));
     scratch.file("other.json", &results("ring", 1e6).to_string());
     let output = scratch.nocopy(&["report", "a.json", "b.json", "--html", "page.html"]);
     let said = text(&output.stdout);
@@ -140,6 +183,10 @@ fn what_is_not_results_is_refused_in_one_line() {
     refused(&["none.json"], &["none.json", "cannot read"]);
     refused(&["unknown.json"], &["unknown.json", "nocopy.bench/99", "newer nocopy"]);
     refused(&["damaged.json"], &["damaged.json", "many", "nocopy bench --json"]);
+    let mut wrong_line = lines(&results("xdp", 1e6));
+    wrong_line.insert_str(wrong_line.find('\n').unwrap() + 1, "tea\n");
+    scratch.file("line.json", &wrong_line);
+    refused(&["line.json"], &["line.json", "line 2"]);
     refused(&["good.json", "short.json", "--html", "page.html"], &["short.json", "EOF"]);
     refused(&["empty.json"], &["empty.json", "EOF"]);
     assert!(!scratch.0.join("page.html").exists(), "nothing is written of what cannot be read");

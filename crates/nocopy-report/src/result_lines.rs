@@ -1,0 +1,198 @@
+//! Results of a bench as JSON Lines, the schema `nocopy.bench/2`: a header, a line for each row once it is measured, and an end.
+
+use serde::de::Error as _;
+use serde::{Deserialize, Serialize};
+
+use crate::Failure;
+use crate::result::{Machine, Report, Row, SCHEMA};
+use crate::result_file::{LineFile, ResultFile};
+
+/// What a reader adds where the end is missing.
+const CUT: &str =
+    "KILLED: these results have no last line: the run did not come to its end, and rows are missing.";
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(tag = "line", rename_all = "kebab-case")]
+enum Line {
+    Header(Box<Header>),
+    Row(Box<Row>),
+    End(End),
+    /// Of a later version.
+    #[serde(other)]
+    Unknown,
+}
+
+/// The first line.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Header {
+    pub schema: String,
+    /// What to run for the same again.
+    pub command: String,
+    pub arguments: Arguments,
+    /// UTC, to the second: when it began.
+    pub measured_at: String,
+    pub machine: Machine,
+}
+
+impl Header {
+    /// Of a run that begins now.
+    pub fn new(command: String, arguments: Arguments, measured_at: String, machine: Machine) -> Self {
+        Self { schema: SCHEMA.into(), command, arguments, measured_at, machine }
+    }
+
+    /// With what came of the run.
+    pub fn report(self, notes: Vec<String>, results: Vec<Row>) -> Report {
+        let Self { schema, command, measured_at, machine, .. } = self;
+        Report { schema, command, measured_at, machine, notes, results }
+    }
+}
+
+/// What is to be measured.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Arguments {
+    pub workloads: Vec<String>,
+    /// Empty: all.
+    pub methods: Vec<String>,
+    /// At most.
+    pub rounds: u32,
+}
+
+/// The last line.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct End {
+    pub ended: Ended,
+    /// What a reader of the results needs to know, and what could not be measured.
+    pub notes: Vec<String>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Ended {
+    /// All that was asked for was measured, but for what the notes say.
+    Complete,
+    /// By a signal or an error.
+    Interrupted,
+}
+
+/// Writes results as they come; every line is in the file when its call returns.
+#[derive(Debug)]
+pub struct ResultLines(LineFile);
+
+impl ResultLines {
+    pub fn begin(file: ResultFile, header: &Header) -> Result<Self, Failure> {
+        let mut lines = Self(file.lines()?);
+        lines.write(&Line::Header(Box::new(header.clone())))?;
+        Ok(lines)
+    }
+
+    pub fn row(&mut self, row: &Row) -> Result<(), Failure> {
+        self.write(&Line::Row(Box::new(row.clone())))
+    }
+
+    pub fn end(mut self, ended: Ended, notes: &[String]) -> Result<(), Failure> {
+        self.write(&Line::End(End { ended, notes: notes.into() }))
+    }
+
+    fn write(&mut self, line: &Line) -> Result<(), Failure> {
+        self.0.write(&serde_json::to_string(line).map_err(|source| Failure::Print(source.into()))?)
+    }
+}
+
+/// Reads what [`ResultLines`] wrote, also where it was killed before the end.
+///
+/// # Errors
+/// What is not such a line, with its number.
+pub fn read(text: &[u8]) -> Result<Report, serde_json::Error> {
+    let (mut header, mut results, mut end) = (None, Vec::new(), None);
+    for (line, number) in text.split_inclusive(|&byte| byte == b'\n').zip(1..) {
+        let is_cut = number > 1 && !line.ends_with(b"\n");
+        let wrong = |why: &dyn std::fmt::Display| serde_json::Error::custom(format!("line {number}: {why}"));
+        match serde_json::from_slice(line) {
+            Ok(Line::Header(_)) if header.is_some() => {
+                return Err(wrong(&"a second header, where results of one run belong"));
+            }
+            Ok(Line::Header(first)) => header = Some(*first),
+            Ok(Line::Row(row)) => results.push(*row),
+            Ok(Line::End(last)) => end = Some(last),
+            Ok(Line::Unknown) => {}
+            Err(_) if is_cut => break,
+            Err(error) => return Err(wrong(&error)),
+        }
+    }
+    let header: Header = header.ok_or_else(|| serde_json::Error::custom("no header in the first line"))?;
+    let notes = end.map_or_else(|| vec![CUT.into()], |end: End| end.notes);
+    Ok(header.report(notes, results))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::path::PathBuf;
+
+    use super::*;
+    use crate::made_up;
+
+    fn header() -> Header {
+        let Report { command, measured_at, machine, .. } = made_up::report(Vec::new());
+        let arguments = Arguments { workloads: vec!["capture".into()], methods: Vec::new(), rounds: 9 };
+        Header::new(command, arguments, measured_at, machine)
+    }
+
+    /// The file of a run, so far as `write` takes it.
+    fn written(name: &str, write: impl FnOnce(ResultLines)) -> String {
+        let name = format!("nocopy-lines-{name}-{}", std::process::id());
+        let path: PathBuf = std::env::temp_dir().join(name);
+        write(ResultLines::begin(ResultFile::open(&path, false).unwrap(), &header()).unwrap());
+        let text = fs::read_to_string(&path).unwrap();
+        fs::remove_file(&path).unwrap();
+        text
+    }
+
+    fn row(method: &str) -> Row {
+        made_up::row("capture", method, 1e6)
+    }
+
+    #[test]
+    fn results_are_read_as_they_were_written() {
+        let notes = ["Not measured.".to_owned()];
+        let text = written("whole", |mut lines| {
+            lines.row(&row("xdp")).unwrap();
+            lines.row(&row("ring")).unwrap();
+            lines.end(Ended::Complete, &notes).unwrap();
+        });
+        assert_eq!(text.lines().count(), 4);
+        assert!(text.starts_with(r#"{"line":"header","schema":"nocopy.bench/2","#), "{text}");
+        assert!(text.ends_with("{\"line\":\"end\",\"ended\":\"complete\",\"notes\":[\"Not measured.\"]}\n"));
+        let report = read(text.as_bytes()).unwrap();
+        let methods: Vec<_> = report.results.iter().map(|row| row.method.as_str()).collect();
+        assert_eq!((methods, report.notes.as_slice()), (vec!["xdp", "ring"], &notes[..]));
+        assert_eq!((report.results[0].packets_per_s, report.machine), (Some(1e6), header().machine));
+    }
+
+    /// Proves that what was written is in the file before the end, and is read without it.
+    #[test]
+    fn a_run_that_was_killed_keeps_its_rows() {
+        let text = written("killed", |mut lines| lines.row(&row("xdp")).unwrap());
+        for kept in [text.clone(), text.clone() + r#"{"line":"row","workl"#] {
+            let report = read(kept.as_bytes()).unwrap();
+            assert_eq!((report.results.len(), report.notes), (1, vec![CUT.to_owned()]));
+        }
+    }
+
+    #[test]
+    fn lines_of_later_versions_are_passed_over() {
+        let text = written("later", |lines| lines.end(Ended::Complete, &[]).unwrap());
+        let text = text.replace("{\"line\":\"end\"", "{\"line\":\"weather\",\"sun\":1}\n{\"line\":\"end\"");
+        assert_eq!(read(text.as_bytes()).unwrap().notes, [""; 0]);
+    }
+
+    #[test]
+    fn a_wrong_line_is_named() {
+        let text = written("wrong", |mut lines| lines.row(&row("xdp")).unwrap());
+        let wrong = |text: &str| read(text.as_bytes()).unwrap_err().to_string();
+        assert!(wrong(&text.replace("\"runs\":9", "\"runs\":\"many\"")).starts_with("line 2: "));
+        assert!(wrong(&text.repeat(2)).starts_with("line 3: a second header"));
+        let without_header = text.lines().nth(1).unwrap().to_owned() + "\n";
+        assert!(wrong(&without_header).starts_with("no header"));
+    }
+}
