@@ -3,7 +3,7 @@
 //! ```text
 //!   result, figure, statistics ─▶ result_table ─▶ terminal
 //!                              ├▶ result_lines ─▶ JSON Lines, and back
-//!                              ├▶ chart ─▶ page ─▶ HTML
+//!                              ├▶ headline, chart ─▶ page ─▶ HTML
 //!                              └▶ comparison ─▶ comparison_text, page, JSON
 //! ```
 // Read by the crates of this workspace alone: what a name does not say, a comment does.
@@ -15,6 +15,7 @@ pub mod comparison;
 pub mod comparison_text;
 mod failure;
 pub mod figure;
+pub mod headline;
 pub mod interrupt;
 pub mod live;
 pub mod machine;

@@ -1,7 +1,10 @@
-//! Results that nobody measured, for tests.
+//! Results made up for tests.
+
+mod whole_run;
 
 use super::figure::Figure;
 use super::result::{Copies, Machine, Report, Row, SCHEMA};
+pub(crate) use whole_run::whole_run;
 
 pub(crate) fn report(results: Vec<Row>) -> Report {
     Report {

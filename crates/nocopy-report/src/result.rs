@@ -56,6 +56,10 @@ impl<'a> Section<'a> {
         &self.first.series
     }
 
+    pub fn workload(self) -> &'a str {
+        &self.first.workload
+    }
+
     pub fn sink(self) -> Option<&'a str> {
         self.first.sink.as_deref()
     }

@@ -61,7 +61,9 @@ pub fn table(section: Section<'_>, causes: &mut Causes) -> Table {
             Figure::MessagesPerSecond => message_cells(name, row),
             _ => packet_cells(name, row),
         };
-        cells.into_iter().chain([ratio(row, title), evidence(row, causes)]).collect()
+        let against =
+            row.ratio.and(baseline(row, title)).map(|baseline| format!(" × {baseline}")).unwrap_or_default();
+        cells.into_iter().chain([ratio(row) + &against, evidence(row, causes)]).collect()
     };
     Table::new(&header, 1..header.len() - 2, rows.iter().map(|row| cells(row, causes)).collect())
 }
@@ -194,11 +196,11 @@ pub fn baseline(row: &Row, title: &str) -> Option<String> {
     row.baseline.as_deref().map(|baseline| name_of(baseline, row.baseline_variant.as_deref(), title))
 }
 
-fn ratio(row: &Row, title: &str) -> String {
-    match (row.ratio, row.ratio_low, row.ratio_high, baseline(row, title)) {
-        (Some(ratio), Some(low), Some(high), Some(baseline)) => {
-            format!("{ratio:.2} [{low:.2}–{high:.2}] × {baseline}")
-        }
+/// To the baseline, with its interval.
+pub fn ratio(row: &Row) -> String {
+    match (row.ratio, row.ratio_low, row.ratio_high) {
+        (Some(ratio), Some(low), Some(high)) => format!("{ratio:.2} [{low:.2}–{high:.2}]"),
+        (Some(ratio), ..) => format!("{ratio:.2}"),
         _ => dash(),
     }
 }

@@ -3,7 +3,7 @@
 use maud::{Markup, html};
 
 use super::scale::Tick;
-use super::{Chart, Drawing, LEFT, Mark, Scale, along, anchor, heading, percent};
+use super::{Chart, Drawing, LEFT, Mark, Scale, along, heading, percent, tick};
 
 #[derive(Debug, Clone)]
 pub struct Intervals {
@@ -30,7 +30,6 @@ pub struct Point {
     pub low: f64,
     pub high: f64,
     pub mark: Mark,
-    pub said: String,
 }
 
 /// Heights.
@@ -46,15 +45,11 @@ impl Chart for Intervals {
         &self.title
     }
 
-    fn description(&self) -> String {
-        let rows = self.rows.iter().map(|row| format!("{}: {}", row.name, row.said));
-        format!("{}.", rows.collect::<Vec<_>>().join("; "))
-    }
-
-    fn draw(&self, _id: &str) -> Drawing {
+    fn draw(&self, id: &str) -> Drawing {
         let ticks = self.scale.ticks(5);
+        let band = format!("{id}-band");
         let mut y = 0;
-        let mut body = Vec::new();
+        let mut body = vec![self.band(&band, &ticks)];
         if self.rows.len() >= MANY_ROWS {
             body.push(self.names(&ticks, y));
             y += AXIS_PX;
@@ -63,12 +58,11 @@ impl Chart for Intervals {
             let (heading, height) = heading(y, &row.name, &row.said);
             body.push(heading);
             y += height;
-            let height = POINT_PX * row.points.len().max(1) as u32;
-            body.push(self.band(&ticks, y, height));
-            body.extend(
-                (0_u32..).zip(&row.points).map(|(place, point)| self.point(point, y + place * POINT_PX)),
-            );
-            y += height + GAP_PX;
+            for place in 0..row.points.len().max(1) {
+                body.push(self.point(&band, row.points.get(place), y + POINT_PX / 2));
+                y += POINT_PX;
+            }
+            y += GAP_PX;
         }
         body.push(self.names(&ticks, y - GAP_PX / 2));
         Drawing { height: y + AXIS_PX, body: html! { @for part in &body { (part) } } }
@@ -82,37 +76,40 @@ impl Intervals {
 
     fn names(&self, ticks: &[Tick], y: u32) -> Markup {
         html! {
-            @for tick in ticks {
-                @let x = self.along(tick.value);
-                text class="tick" x=(percent(x)) y=(y + 15) text-anchor=(anchor(x)) { (tick.text) }
+            @for named in ticks {
+                (tick(self.along(named.value), y + 15, &named.text))
             }
         }
     }
 
-    /// What the values of a row lie on.
-    fn band(&self, ticks: &[Tick], y: u32, height: u32) -> Markup {
+    /// What the values of a row lie on, drawn once for all rows.
+    fn band(&self, id: &str, ticks: &[Tick]) -> Markup {
+        let half = POINT_PX / 2;
         let upright = |class: &str, value: f64| {
             let x = percent(self.along(value));
-            html! { line class=(class) x1=(x) x2=(x) y1=(y) y2=(y + height) {} }
+            html! { line class=(class) x1=(x) x2=(x) y1={ "-" (half) } y2=(half) {} }
         };
         html! {
-            rect class="band" x="0" y=(y) width="100%" height=(height) rx="3" {}
-            @for tick in ticks { (upright("grid", tick.value)) }
-            @if let Some(value) = self.reference { (upright("reference", value)) }
+            defs {
+                g id=(id) {
+                    rect class="band" y={ "-" (half) } width="100%" height=(POINT_PX) {}
+                    @for tick in ticks { (upright("grid", tick.value)) }
+                    @if let Some(value) = self.reference { (upright("reference", value)) }
+                }
+            }
         }
     }
 
-    fn point(&self, point: &Point, y: u32) -> Markup {
-        let [low, median, high] =
-            [point.low, point.median, point.high].map(|value| percent(self.along(value)));
-        let middle = y + POINT_PX / 2;
-        let tone = point.mark.tone;
+    /// Around the height `y`; a row without a figure has a band alone.
+    fn point(&self, band: &str, point: Option<&Point>, y: u32) -> Markup {
+        let place = |value| percent(self.along(value));
         html! {
-            g class={ "interval tone-" (tone) } {
-                title { (point.said) }
-                line x1=(low) x2=(high) y1=(middle) y2=(middle) {}
-                @for end in [low, high] { line x1=(end) x2=(end) y1=(middle - 5) y2=(middle + 5) {} }
-                svg x=(median) y=(middle) width="1" height="1" overflow="visible" { (point.mark.path()) }
+            svg y=(y) class=[point.map(|point| point.mark.tone_class())] {
+                use href={ "#" (band) } {}
+                @if let Some(point) = point {
+                    line x1=(place(point.low)) x2=(place(point.high)) {}
+                    (point.mark.at(&place(point.median)))
+                }
             }
         }
     }

@@ -2,8 +2,7 @@
 
 use maud::{Markup, html};
 
-use super::{Chart, Drawing, Mark, Scale, along, anchor, percent};
-use crate::quantity;
+use super::{Chart, Drawing, Mark, Scale, along, percent, tick};
 
 #[derive(Debug, Clone)]
 pub struct Lines {
@@ -42,18 +41,6 @@ impl Chart for Lines {
         &self.title
     }
 
-    fn description(&self) -> String {
-        let range = |line: &Line| {
-            let values = || line.values.iter().map(|value| value.value);
-            let (low, high) = (values().fold(f64::MAX, f64::min), values().fold(0.0, f64::max));
-            match line.values.is_empty() {
-                true => format!("{}: nothing", line.name),
-                false => format!("{}: {} to {}", line.name, quantity::short(low), quantity::short(high)),
-            }
-        };
-        format!("{}.", self.lines.iter().map(range).collect::<Vec<_>>().join("; "))
-    }
-
     fn draw(&self, _id: &str) -> Drawing {
         let all = || self.lines.iter().flat_map(|line| &line.values);
         let across = Scale::doublings(all().map(|value| value.length_bytes as f64));
@@ -66,14 +53,15 @@ impl Chart for Lines {
         Drawing { height: (TOP_PX + PLOT_PX + AXIS_PX) as u32, body }
     }
 
-    fn legend(&self, _id: &str) -> Option<Markup> {
+    fn legend(&self) -> Option<Markup> {
         Some(html! {
             ul class="legend" {
                 @for (index, line) in self.lines.iter().enumerate() {
                     li {
-                        svg class="sample" width="42" height="18" viewBox="-21 -9 42 18" aria-hidden="true" {
-                            line class={ "line tone-" (Mark::of_series(index).tone) } x1="-21" x2="21" y1="0" y2="0" stroke-dasharray=(dash(index)) {}
-                            (Mark::of_series(index).path())
+                        @let mark = Mark::of_series(index);
+                        svg class={ "sample " (mark.tone_class()) } width="42" height="18" viewBox="-21 -9 42 18" aria-hidden="true" {
+                            line x1="-21" x2="21" stroke-dasharray=(dash(index)) {}
+                            (mark.at("0"))
                         }
                         (line.name)
                     }
@@ -104,15 +92,15 @@ impl Plot {
 
     fn axes(&self) -> Markup {
         html! {
-            @for tick in self.upward.ticks(6) {
-                @let y = self.y(tick.value);
+            @for named in self.upward.ticks(6) {
+                @let y = self.y(named.value);
                 line class="grid" x1=(percent(LEFT - 1.0)) x2="100%" y1=(y) y2=(y) {}
-                text class="tick" x=(percent(LEFT - 3.5)) y=(y) dy="5" text-anchor="end" { (tick.text) }
+                text class="tick" x=(percent(LEFT - 3.5)) y=(y) dy="5" text-anchor="end" { (named.text) }
             }
-            @for tick in self.across.ticks(5) {
-                @let (x, bottom) = (self.x(tick.value), TOP_PX + PLOT_PX);
+            @for named in self.across.ticks(5) {
+                @let (x, bottom) = (self.x(named.value), TOP_PX + PLOT_PX);
                 line class="grid" x1=(percent(x)) x2=(percent(x)) y1=(TOP_PX) y2=(bottom + 4.0) {}
-                text class="tick" x=(percent(x)) y=(bottom + AXIS_PX - 4.0) text-anchor=(anchor(x)) { (tick.text) }
+                (tick(x, (bottom + AXIS_PX - 4.0) as u32, &named.text))
             }
         }
     }
@@ -121,18 +109,19 @@ impl Plot {
         let mark = Mark::of_series(index);
         let place = |value: &Value| (percent(self.x(value.length_bytes as f64)), self.y(value.value));
         html! {
-            g class={ "interval tone-" (mark.tone) } {
-                title { (line.name) }
-                @for pair in line.values.windows(2) {
-                    @let ((x1, y1), (x2, y2)) = (place(&pair[0]), place(&pair[1]));
-                    line class="line" x1=(x1) y1=(y1) x2=(x2) y2=(y2) stroke-dasharray=(dash(index)) {}
+            g class=(mark.tone_class()) {
+                g stroke-dasharray=(dash(index)) {
+                    @for pair in line.values.windows(2) {
+                        @let ((x1, y1), (x2, y2)) = (place(&pair[0]), place(&pair[1]));
+                        line x1=(x1) y1=(y1) x2=(x2) y2=(y2) {}
+                    }
                 }
                 @for value in &line.values {
                     @let (x, y) = place(value);
                     @if let Some((low, high)) = value.interval {
                         line x1=(x) x2=(x) y1=(self.y(low)) y2=(self.y(high)) {}
                     }
-                    svg x=(x) y=(y) width="1" height="1" overflow="visible" { (mark.path()) }
+                    svg y=(y) { (mark.at(&x)) }
                 }
             }
         }

@@ -1,4 +1,6 @@
 //! Charts as SVG that fits any width: places along it are percentages, so text keeps its size and nothing needs a script.
+//!
+//! What many charts draw is on a page once ([`symbols`]), and the style sheet knows the rest: a page has hundreds of rows.
 
 mod interval;
 mod line;
@@ -19,14 +21,11 @@ pub use stack::{Bar, Stacks};
 pub trait Chart {
     fn title(&self) -> &str;
 
-    /// For who does not see it.
-    fn description(&self) -> String;
-
     /// Names in it begin with `id`.
     fn draw(&self, id: &str) -> Drawing;
 
     /// What the shapes and colours stand for, unless the page says it.
-    fn legend(&self, _id: &str) -> Option<Markup> {
+    fn legend(&self) -> Option<Markup> {
         None
     }
 }
@@ -38,18 +37,11 @@ pub struct Drawing {
     body: Markup,
 }
 
-/// A chart with its table; `id` is the only one on the page.
+/// A chart with its table, folded; `id` is the only one on the page.
 pub fn figure(id: &str, chart: &dyn Chart, table: &Table) -> Markup {
-    let Drawing { height, body } = chart.draw(id);
     html! {
-        figure id=(id) {
-            figcaption { (chart.title()) }
-            @if let Some(legend) = chart.legend(id) { (legend) }
-            svg class="chart" role="img" width="100%" height=(height) aria-labelledby={ (id) "-title " (id) "-desc" } {
-                title id={ (id) "-title" } { (chart.title()) }
-                desc id={ (id) "-desc" } { (chart.description()) }
-                (body)
-            }
+        div {
+            (drawing(id, chart))
             details {
                 summary { "Table" }
                 (markup(table, chart.title()))
@@ -58,28 +50,71 @@ pub fn figure(id: &str, chart: &dyn Chart, table: &Table) -> Markup {
     }
 }
 
+/// A chart whose figures are in a table beside it; `id` is the only one on the page.
+pub fn drawing(id: &str, chart: &dyn Chart) -> Markup {
+    let Drawing { height, body } = chart.draw(id);
+    html! {
+        figure {
+            figcaption id=(id) { (chart.title()) }
+            @if let Some(legend) = chart.legend() { (legend) }
+            svg class="chart" role="img" height=(height) aria-labelledby=(id) { (body) }
+        }
+    }
+}
+
+/// The shapes of marks and the textures of parts, once for all charts of a page.
+pub fn symbols() -> Markup {
+    html! { svg class="symbols" aria-hidden="true" { defs { (mark::shapes()) (stack::textures()) } } }
+}
+
 /// A table in a box of its own, so that the page does not scroll sideways.
 pub fn markup(table: &Table, label: &str) -> Markup {
-    let class = |index: &usize| table.figures.contains(index).then_some("figure");
+    with_intervals(table, label, |_, _| None)
+}
+
+/// The same, with intervals drawn under the figures of some cells, which are told by row and column.
+pub fn with_intervals(
+    table: &Table,
+    label: &str,
+    interval: impl Fn(usize, usize) -> Option<CellInterval>,
+) -> Markup {
+    let class = |column: usize| (column > 0 && !table.figures.contains(&column)).then_some("word");
+    let style = |row, column| interval(row, column).map(CellInterval::style);
     html! {
         div class="scroll" role="region" tabindex="0" aria-label=(label) {
             table {
                 thead { tr {
-                    @for (index, name) in table.header.iter().enumerate() {
-                        th scope="col" class=[class(&index)] { (name) }
+                    @for (column, name) in table.header.iter().enumerate() {
+                        th scope="col" class=[class(column)] { (name) }
                     }
                 } }
                 tbody {
-                    @for row in &table.rows {
+                    @for (row, cells) in table.rows.iter().enumerate() {
                         tr {
-                            @for (index, cell) in row.iter().enumerate() {
-                                @if index == 0 { th scope="row" { (cell) } } @else { td class=[class(&index)] { (cell) } }
+                            @for (column, cell) in cells.iter().enumerate() {
+                                @if column == 0 { th scope="row" { (cell) } }
+                                @else { td class=[class(column)] style=[style(row, column)] { (cell) } }
                             }
                         }
                     }
                 }
             }
         }
+    }
+}
+
+/// An interval and its median along the width of a cell, from 0 to 1. The style sheet draws them.
+#[derive(Debug, Clone, Copy)]
+pub struct CellInterval {
+    pub low: f64,
+    pub median: f64,
+    pub high: f64,
+}
+
+impl CellInterval {
+    pub fn style(self) -> String {
+        let [low, median, high] = [self.low, self.median, self.high].map(|place| place * 100.0);
+        format!("--l:{low:.1};--m:{median:.1};--h:{high:.1}")
     }
 }
 
@@ -93,16 +128,17 @@ fn along(left: f64, place: f64) -> f64 {
 }
 
 fn percent(value: f64) -> String {
-    format!("{value:.2}%")
+    format!("{value:.1}%")
 }
 
-/// A text over a place, which does not run over the edges.
-fn anchor(along: f64) -> &'static str {
-    match along {
-        ..1.0 => "start",
-        99.0.. => "end",
-        _ => "middle",
-    }
+/// What stands under a place of an axis, and does not run over the edges.
+fn tick(along: f64, y: u32, text: &str) -> Markup {
+    let anchor = match along {
+        ..1.0 => Some("start"),
+        99.0.. => Some("end"),
+        _ => None,
+    };
+    html! { text class="tick" x=(percent(along)) y=(y) text-anchor=[anchor] { (text) } }
 }
 
 /// What of a text fits on a phone, and the rest, and so on; broken at blanks where there are some.
@@ -142,9 +178,9 @@ fn heading(y: u32, name: &str, said: &str) -> (Markup, u32) {
     let height = LINE_PX * (said_line as u32 + 1);
     let markup = html! {
         @for (index, line) in names.iter().enumerate() {
-            text class="name" x="0" y=(baseline(index)) { (line) }
+            text y=(baseline(index)) { (line) }
         }
-        text class="said" x="100%" y=(baseline(said_line)) text-anchor="end" { (said) }
+        text class="said" x="100%" y=(baseline(said_line)) { (said) }
     };
     (markup, height)
 }

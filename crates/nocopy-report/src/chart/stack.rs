@@ -4,7 +4,7 @@ use maud::{Markup, html};
 
 use super::mark::TONES;
 use super::scale::Tick;
-use super::{Chart, Drawing, Scale, along, anchor, heading, percent};
+use super::{Chart, Drawing, Scale, along, heading, percent, tick};
 use crate::quantity;
 
 #[derive(Debug, Clone)]
@@ -42,6 +42,9 @@ const AXIS_PX: u32 = 22;
 /// Narrower parts, in percent of the width, have no room for their letter.
 const LETTER_PERCENT: f64 = 6.5;
 
+/// Parts that look different; the next one looks like the first.
+const LOOKS: usize = 16;
+
 /// What is drawn over the colour of a part, in a square of 8 px: neighbours differ.
 const TEXTURES: [&str; 7] = [
     "",
@@ -58,35 +61,29 @@ impl Chart for Stacks {
         &self.title
     }
 
-    fn description(&self) -> String {
-        let bars = self.bars.iter().map(|bar| format!("{}: {}", bar.name, quantity::short(bar.total())));
-        format!("Made of {}. {}.", self.parts.join(", "), bars.collect::<Vec<_>>().join("; "))
-    }
-
-    fn draw(&self, id: &str) -> Drawing {
+    fn draw(&self, _id: &str) -> Drawing {
         let scale = Scale::even(self.bars.iter().map(Bar::total));
         let ticks = scale.ticks(5);
         let mut y = 0;
-        let mut body = vec![html! { defs { @for index in 0..self.parts.len() { (texture(id, index)) } } }];
+        let mut body = Vec::new();
         for bar in &self.bars {
             let (heading, height) = heading(y, &bar.name, &quantity::short(bar.total()));
             body.push(heading);
             y += height;
-            body.push(html! { rect class="band" x="0" y=(y) width="100%" height=(BAR_PX) rx="3" {} });
-            body.push(self.bar(id, bar, &scale, y));
+            body.push(stacked(bar, &scale, y));
             y += BAR_PX + GAP_PX;
         }
         body.push(axis(&scale, &ticks, y));
         Drawing { height: y + AXIS_PX, body: html! { @for part in &body { (part) } } }
     }
 
-    fn legend(&self, id: &str) -> Option<Markup> {
+    fn legend(&self) -> Option<Markup> {
         Some(html! {
             ul class="legend" {
                 @for (index, part) in self.parts.iter().enumerate() {
                     li {
                         svg class="sample" width="24" height="18" aria-hidden="true" {
-                            rect class="part" width="24" height="18" fill={ "url(#" (id) "-part-" (index) ")" } {}
+                            rect width="24" height="18" fill=(fill(index)) {}
                         }
                         b { (letter(index)) } " " (part)
                     }
@@ -96,40 +93,29 @@ impl Chart for Stacks {
     }
 }
 
-impl Stacks {
-    fn bar(&self, id: &str, bar: &Bar, scale: &Scale, y: u32) -> Markup {
-        let mut end = 0.0;
-        let parts = bar.amounts.iter().zip(&self.parts).enumerate().map(|(index, (&amount, name))| {
-            let from = along(0.0, scale.place(end));
-            end += drawable(amount);
-            let width = along(0.0, scale.place(end)) - from;
-            (index, name, amount, from, width)
-        });
-        html! {
-            @for (index, name, amount, from, width) in parts {
-                @if width > 0.0 {
-                    rect class="part" x=(percent(from)) width=(percent(width)) y=(y) height=(BAR_PX) fill={ "url(#" (id) "-part-" (index) ")" } {
-                        title { (name) ": " (quantity::short(amount)) }
-                    }
-                }
-                @if width >= LETTER_PERCENT {
-                    svg x=(percent(from + width / 2.0)) y=(y + BAR_PX / 2) width="1" height="1" overflow="visible" {
-                        rect class="plate" x="-8" y="-9" width="16" height="18" rx="3" {}
-                        text class="letter" y="5" text-anchor="middle" { (letter(index)) }
-                    }
-                }
+fn stacked(bar: &Bar, scale: &Scale, y: u32) -> Markup {
+    let mut end = 0.0;
+    let parts = bar.amounts.iter().enumerate().map(|(index, &amount)| {
+        let from = along(0.0, scale.place(end));
+        end += drawable(amount);
+        (index, from, along(0.0, scale.place(end)) - from)
+    });
+    let parts: Vec<_> = parts.filter(|(_, _, width)| *width > 0.0).collect();
+    html! {
+        svg class="stack" y=(y) {
+            rect class="band" width="100%" {}
+            @for &(index, from, width) in &parts {
+                rect x=(percent(from)) width=(percent(width)) fill=(fill(index)) {}
+            }
+            @for &(index, from, width) in parts.iter().filter(|(_, _, width)| *width >= LETTER_PERCENT) {
+                text x=(percent(from + width / 2.0)) y="17" { (letter(index)) }
             }
         }
     }
 }
 
 fn axis(scale: &Scale, ticks: &[Tick], y: u32) -> Markup {
-    html! {
-        @for tick in ticks {
-            @let x = along(0.0, scale.place(tick.value));
-            text class="tick" x=(percent(x)) y=(y + 11) text-anchor=(anchor(x)) { (tick.text) }
-        }
-    }
+    html! { @for named in ticks { (tick(along(0.0, scale.place(named.value)), y + 11, &named.text)) } }
 }
 
 /// What a part is called where there is no room for its name.
@@ -138,11 +124,19 @@ fn letter(index: usize) -> String {
     if index < 26 { letter.to_string() } else { format!("{letter}{}", index / 26) }
 }
 
-fn texture(id: &str, index: usize) -> Markup {
+/// By which a part is filled.
+fn fill(index: usize) -> String {
+    format!("url(#part-{})", index % LOOKS)
+}
+
+/// What parts are filled with, each texture once.
+pub(super) fn textures() -> Markup {
     html! {
-        pattern id={ (id) "-part-" (index) } width="8" height="8" patternUnits="userSpaceOnUse" {
-            rect class={ "ground tone-" (index % TONES) } width="8" height="8" {}
-            path class="texture" d=(TEXTURES[index % TEXTURES.len()]) {}
+        @for index in 0..LOOKS {
+            pattern id={ "part-" (index) } width="8" height="8" patternUnits="userSpaceOnUse" {
+                rect class={ "ground tone-" (index % TONES) } width="8" height="8" {}
+                path class="texture" d=(TEXTURES[index % TEXTURES.len()]) {}
+            }
         }
     }
 }

@@ -1,177 +1,153 @@
-//! The page of a bench: a section for each series, with the figures and the ratios as charts.
-
-use std::collections::HashSet;
+//! The page of a bench: the headline, and folded under it each workload with a table for each series.
 
 use maud::{Markup, html};
 
-use super::{contents, cost, document, facts, length, logarithmic, machine, mark, notes, place};
-use crate::chart::{self, Entry, Intervals, Point, Scale};
+use super::{document, facts, length, machine, notes, place};
+use crate::chart::{self, CellInterval, Scale};
 use crate::comparison_text;
-use crate::result::{Copies, Report, Row, Section};
+use crate::headline::{self, Headline};
+use crate::result::{Report, Row, Section};
 use crate::result_table::{self, Causes};
-use crate::statistics::ENOUGH;
 use crate::table::Table;
 
 pub fn of_bench(report: &Report) -> String {
-    let sections: Vec<_> = report.sections().collect();
-    let titles: Vec<_> = sections.iter().map(|&section| result_table::heading(section)).collect();
+    let sections: Vec<_> = report.sections().enumerate().collect();
+    let workloads: Vec<_> =
+        sections.chunk_by(|(_, one), (_, other)| one.workload() == other.workload()).collect();
     let machine = machine(&report.machine, &report.measured_at);
     let body = html! {
+        (headlines(&headline::of(report)))
         (facts(&machine))
         p { "To repeat it:" }
         pre { code { (report.command) } }
-        (key())
-        (contents(&titles))
-        @for (index, &part) in sections.iter().enumerate() { (section(&place(index), part)) }
+        h2 { "All results" }
+        @for sections in &workloads { (workload(sections, workloads.len() == 1)) }
         h2 { "How to read it" }
+        (notes([INTERVALS]))
         (notes(result_table::notes(report).iter().map(String::as_str)))
     };
     document("nocopy bench", &body)
 }
 
-/// What is known of copies, by the shape of a mark.
-fn key() -> Markup {
-    let kinds = [
-        (Some(Copies::ZeroCopy), "zero-copy"),
-        (Some(Copies::Copied), "copied; the table has the cause"),
-        (Some(Copies::Unknown), "unknown; the table has the cause"),
-    ];
+const INTERVALS: &str = "Under a figure: its median (the mark) and its interval (the bar), from 0 to the largest of the series, \
+    or logarithmic where they are more than 200 times apart. Under a ratio: the same, logarithmic, with a line at 1.";
+
+/// The rows that are looked for first, each with a link to its series.
+fn headlines(headlines: &[Headline<'_>]) -> Markup {
+    let table = headline::table(headlines);
+    let ratios = ratio_scale(headlines.iter().map(|headline| headline.row));
     html! {
-        ul class="legend" aria-label="Marks" {
-            @for (evidence, name) in kinds { li { (mark(evidence).sample()) (name) } }
-            li { "mark: median; line: its 95 % interval (of fewer than " (ENOUGH) " rounds: all values)" }
+        @if !headlines.is_empty() {
+            table class="headline intervals" style=(line_at_one(&ratios)) {
+                thead { tr { @for name in &table.header { th scope="col" { (name) } } } }
+                tbody {
+                    @for (cells, headline) in table.rows.iter().zip(headlines) {
+                        tr {
+                            th scope="row" { a href={ "#" (place(headline.section)) } { (cells[0]) } }
+                            @for (column, name) in table.header.iter().enumerate().skip(1) {
+                                @let interval = ratio(headline.row).filter(|_| column == headline::RATIO);
+                                @let style = interval.map(|ratio| place_in(&ratios, ratio).style());
+                                td data-name=(name) style=[style] { (cells[column]) }
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// The series of a workload, each folded; the numbers are those of the page.
+fn workload(sections: &[(usize, Section<'_>)], is_open: bool) -> Markup {
+    let name = sections[0].1.workload();
+    html! {
+        details class="workload" open=[is_open.then_some("")] {
+            summary { b { (name) } ", " (sections.len()) " series" }
+            @for &(index, part) in sections { (section(&place(index), part)) }
         }
     }
 }
 
 fn section(id: &str, section: Section<'_>) -> Markup {
     let mut causes = Causes::default();
-    let table = full_table(section, &mut causes);
-    let ratios = ratios(section);
     html! {
-        section id=(id) {
-            h2 { (section.title()) }
-            @if let Some(sink) = section.sink() { p class="note" { "into: " (sink) } }
-            div class="figures" {
-                (chart::figure(&format!("{id}-figure"), &figures(section), &table))
-                @if !ratios.rows.is_empty() {
-                    (chart::figure(&format!("{id}-ratio"), &ratios, &ratio_table(section)))
-                }
-                @if let Some((lines, table)) = length::chart(section) {
-                    (chart::figure(&format!("{id}-length"), &lines, &table))
-                }
-                @if let Some((stacks, table)) = cost::chart(section) {
-                    (chart::figure(&format!("{id}-cost"), &stacks, &table))
-                }
+        details {
+            summary { (result_table::heading(section)) }
+            // A link to what is folded unfolds it.
+            section id=(id) {
+                (table(section, &mut causes))
+                @for cause in causes.lines() { p class="note" { (cause) } }
+                @if let Some(lines) = length::chart(section) { (chart::drawing(&format!("{id}-length"), &lines)) }
             }
-            @for cause in causes.lines() { p class="note" { (cause) } }
         }
     }
 }
 
-/// The rows, each of which stands there once for each of its baselines, without repetition.
-pub(crate) fn once(section: Section<'_>) -> impl Iterator<Item = &Row> {
-    let same = |one: &Row, other: &Row| (&one.method, &one.variant) == (&other.method, &other.variant);
-    section.rows.chunk_by(same).map(|rows| &rows[0])
-}
-
-/// The table of the terminal, with the interval of what is compared.
-fn full_table(section: Section<'_>, causes: &mut Causes) -> Table {
-    let mut table = result_table::table(section, causes);
-    table.header.insert(1, format!("{} [interval]", section.figure().unit()));
-    table.header.insert(2, "rounds".into());
-    table.figures.end += 2;
-    for (cells, row) in table.rows.iter_mut().zip(section.rows) {
-        cells.insert(1, said(row));
-        cells.insert(2, row.runs.to_string());
+/// The table of the terminal, what is compared first: the figure and the ratio, each with its interval drawn, and the copies.
+fn table(section: Section<'_>, causes: &mut Causes) -> Markup {
+    let rows = section.rows;
+    let figures = Scale::spread(values(rows.iter().filter_map(median)));
+    let ratios = ratio_scale(rows.iter());
+    let interval = |row: usize, column| match column {
+        FIGURE => Some(place_in(&figures, median(&rows[row])?)),
+        RATIO => Some(place_in(&ratios, ratio(&rows[row])?)),
+        _ => None,
+    };
+    html! {
+        div class="intervals" style=(line_at_one(&ratios)) {
+            (chart::with_intervals(&compared_first(section, causes), section.title(), interval))
+        }
     }
-    table
 }
 
-pub(crate) fn interval(row: &Row) -> Option<(f64, f64)> {
-    row.figure_low.zip(row.figure_high)
-}
+const FIGURE: usize = 1;
+const RATIO: usize = 2;
 
-pub(crate) fn said(row: &Row) -> String {
-    row.figure
-        .of(row)
-        .map_or_else(|| "–".into(), |median| comparison_text::figure(row.figure, median, interval(row)))
-}
-
-fn figures(section: Section<'_>) -> Intervals {
+fn compared_first(section: Section<'_>, causes: &mut Causes) -> Table {
     let figure = section.figure();
-    let shown = |value| figure.shown(value);
-    let entry = |row: &Row| Entry {
-        name: result_table::name(row, section.title()),
-        said: said(row),
-        points: figure
-            .of(row)
-            .into_iter()
-            .map(|median| point(row, median, interval(row), said(row), shown))
-            .collect(),
-    };
-    let rows: Vec<Entry> = once(section).map(entry).collect();
-    let direction = if figure.more_is_better() { "more is better" } else { "less is better" };
-    let scale = Scale::spread(values(&rows));
-    let title = format!("{}, {direction}{}", figure.unit(), logarithmic(&scale));
-    Intervals { title, scale, reference: None, rows }
-}
-
-fn ratios(section: Section<'_>) -> Intervals {
-    let title = section.title();
-    let baselines: HashSet<_> =
-        section.rows.iter().filter_map(|row| result_table::baseline(row, title)).collect();
-    // The only one is in the title; of several each row has its own.
-    let only = baselines.iter().next().filter(|_| baselines.len() == 1);
-    let rows: Vec<_> =
-        section.rows.iter().filter_map(|row| ratio_entry(row, title, only.is_none())).collect();
-    let scale = Scale::around_one(values(&rows));
-    let baseline = only.map_or("the baseline", String::as_str);
-    let title = format!("Times better than {baseline} by {}, logarithmic", section.figure().name());
-    Intervals { title, scale, reference: Some(1.0), rows }
-}
-
-fn ratio_entry(row: &Row, title: &str, names_baseline: bool) -> Option<Entry> {
-    let (ratio, baseline) = row.ratio.zip(result_table::baseline(row, title))?;
-    let interval = row.ratio_low.zip(row.ratio_high);
-    let said = match interval {
-        Some((low, high)) => format!("{ratio:.2} [{low:.2}–{high:.2}]"),
-        None => format!("{ratio:.2}"),
-    };
-    let points = vec![point(row, ratio, interval, said.clone(), |ratio| ratio)];
-    let against = if names_baseline { format!(" × {baseline}") } else { String::new() };
-    Some(Entry { name: result_table::name(row, title) + &against, said, points })
-}
-
-fn values(rows: &[Entry]) -> impl Iterator<Item = f64> + Clone {
-    rows.iter().flat_map(|row| &row.points).flat_map(|point| [point.low, point.median, point.high])
-}
-
-fn point(
-    row: &Row,
-    median: f64,
-    interval: Option<(f64, f64)>,
-    said: String,
-    shown: impl Fn(f64) -> f64,
-) -> Point {
-    let (low, high) = interval.unwrap_or((median, median));
-    let copies = row.evidence.map_or("", |copies| copies.name());
-    let cause = row.cause.as_ref().map(|cause| format!(" ({cause})")).unwrap_or_default();
-    Point {
-        median: shown(median),
-        low: shown(low),
-        high: shown(high),
-        mark: mark(row.evidence),
-        said: format!("{said} {copies}{cause}"),
+    let better = if figure.more_is_better() { "more is better" } else { "less is better" };
+    let mut table = result_table::table(section, causes);
+    let last = section.rows.iter().map(|row| (figure_text(row), row.runs.to_string()));
+    let last = std::iter::once((format!("{}, {better}", figure.unit()), "rounds".into())).chain(last);
+    for (cells, (figure, rounds)) in std::iter::once(&mut table.header).chain(&mut table.rows).zip(last) {
+        cells[1..].rotate_right(2); // the ratio and the copies
+        cells.insert(FIGURE, figure);
+        cells.push(rounds);
     }
+    Table { figures: RATIO + 2..table.header.len(), ..table }
 }
 
-fn ratio_table(section: Section<'_>) -> Table {
-    let rows = section.rows.iter().filter_map(|row| {
-        let baseline = result_table::baseline(row, section.title())?;
-        let number = |value: Option<f64>| value.map_or_else(|| "–".into(), |value| format!("{value:.3}"));
-        let [ratio, low, high] = [row.ratio?, row.ratio_low?, row.ratio_high?].map(Some).map(number);
-        Some(vec![result_table::name(row, section.title()), ratio, low, high, baseline])
-    });
-    Table::new(&["method", "ratio", "low", "high", "baseline"], 1..4, rows.collect())
+fn figure_text(row: &Row) -> String {
+    let text = |(median, interval)| comparison_text::figure(row.figure, median, interval);
+    median(row).map_or_else(|| "–".into(), text)
+}
+
+/// A median, and its interval if there is one.
+type Estimate = (f64, Option<(f64, f64)>);
+
+fn median(row: &Row) -> Option<Estimate> {
+    Some((row.figure.of(row)?, row.figure_low.zip(row.figure_high)))
+}
+
+fn ratio(row: &Row) -> Option<Estimate> {
+    Some((row.ratio?, row.ratio_low.zip(row.ratio_high)))
+}
+
+fn values(estimates: impl Iterator<Item = Estimate> + Clone) -> impl Iterator<Item = f64> + Clone {
+    let all = |(median, interval): Estimate| interval.map_or([median; 3], |(low, high)| [low, median, high]);
+    estimates.flat_map(all)
+}
+
+fn ratio_scale<'a>(rows: impl Iterator<Item = &'a Row> + Clone) -> Scale {
+    Scale::around_one(values(rows.filter_map(ratio)))
+}
+
+/// Where the style sheet draws the line of ratios.
+fn line_at_one(ratios: &Scale) -> String {
+    format!("--one:{:.1}", ratios.place(1.0) * 100.0)
+}
+
+fn place_in(scale: &Scale, (median, interval): Estimate) -> CellInterval {
+    let (low, high) = interval.unwrap_or((median, median));
+    CellInterval { low: scale.place(low), median: scale.place(median), high: scale.place(high) }
 }

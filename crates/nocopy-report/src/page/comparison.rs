@@ -73,8 +73,8 @@ fn intervals(rows: &[Compared<'_>]) -> Intervals {
 }
 
 fn entry(row: &Compared<'_>) -> Entry {
-    let sides = [("A", A, &row.a), ("B", B, &row.b)];
-    let points = sides.into_iter().filter_map(|(name, mark, estimate)| point(row, name, mark, estimate));
+    let sides = [(A, &row.a), (B, &row.b)];
+    let points = sides.into_iter().filter_map(|(mark, estimate)| point(row, mark, estimate));
     Entry {
         name: row.name.clone(),
         said: format!("B/A {}: {}", comparison_text::ratio(row), row.verdict.name()),
@@ -82,15 +82,9 @@ fn entry(row: &Compared<'_>) -> Entry {
     }
 }
 
-fn point(row: &Compared<'_>, name: &str, mark: Mark, estimate: &Estimate) -> Option<Point> {
+fn point(row: &Compared<'_>, mark: Mark, estimate: &Estimate) -> Option<Point> {
     let median = estimate.median?;
     let (low, high) = estimate.low.zip(estimate.high).unwrap_or((median, median));
     let [median, low, high] = [median, low, high].map(|value| comparison_text::shown(row, value));
-    Some(Point {
-        median,
-        low,
-        high,
-        mark,
-        said: format!("{name}: {}", comparison_text::estimate(row, estimate)),
-    })
+    Some(Point { median, low, high, mark })
 }

@@ -2,14 +2,13 @@
 
 mod bench;
 mod comparison;
-mod cost;
 mod length;
 
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
-use crate::chart::{Mark, Scale, Shape};
+use crate::chart::{self, Scale};
 use crate::print;
-use crate::result::{Copies, Machine};
+use crate::result::Machine;
 pub use bench::of_bench;
 pub use comparison::of_comparison;
 
@@ -27,6 +26,7 @@ pub fn document(title: &str, body: &Markup) -> String {
                 style { (PreEscaped(STYLE)) }
             }
             body {
+                (chart::symbols())
                 main {
                     h1 { (title) }
                     (body)
@@ -87,16 +87,6 @@ fn logarithmic(scale: &Scale) -> &'static str {
 /// Of a section.
 pub fn place(index: usize) -> String {
     format!("s{}", index + 1)
-}
-
-/// What is known of copies, by shape.
-fn mark(evidence: Option<Copies>) -> Mark {
-    match evidence {
-        Some(Copies::ZeroCopy) => Mark { shape: Shape::Disc, tone: 0 },
-        Some(Copies::Copied) => Mark { shape: Shape::Square, tone: 1 },
-        Some(Copies::Unknown) => Mark { shape: Shape::Diamond, tone: 5 },
-        None => Mark { shape: Shape::Cross, tone: 5 },
-    }
 }
 
 #[cfg(test)]

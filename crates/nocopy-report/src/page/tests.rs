@@ -4,15 +4,15 @@ use std::collections::HashSet;
 use std::path::Path;
 
 use maud::html;
-use roxmltree::{Document, Node};
+use roxmltree::Document;
 
-use super::reading::{body, cells, charts, check, named, words};
+use super::reading::{body, cells, charts, check, named};
 use super::*;
 use crate::chart::{self, Bar, Chart, Line, Lines, Stacks, Value};
 use crate::comparison::Comparison;
 use crate::figure::Figure;
 use crate::made_up;
-use crate::result::{Report, Row};
+use crate::result::{Copies, Report, Row};
 use crate::table::Table;
 
 fn section(series: &str, count: usize) -> Vec<Row> {
@@ -25,22 +25,19 @@ fn section(series: &str, count: usize) -> Vec<Row> {
     rows.collect()
 }
 
-fn evidence(copies: Option<Copies>, row: Row) -> Row {
-    Row { evidence: copies, cause: Some("because of <veth> & others".into()), ..row }
+fn because(row: Row) -> Row {
+    Row { cause: Some("because of <veth> & others".into()), ..row }
 }
 
 #[test]
-fn a_page_has_every_figure_in_a_chart_and_in_a_table() {
+fn a_page_has_every_figure_and_its_ratio() {
     let mut rows = section("capture, 64-byte frames", 3);
     rows.extend(section("capture, long frames", 1));
     let report = made_up::report(rows);
     let page = of_bench(&report);
     check(&page);
-    // Nothing is compared with a single row.
-    assert_eq!(charts(&page), 3);
     let cells = cells(&page);
-    for said in
-        ["1.00 M [900 k–1.10 M]", "3.00 M [2.70 M–3.30 M]", "9", "2.00 [1.80–2.20] × method-0", "2.700"]
+    for said in ["1.00 M [900 k–1.10 M]", "3.00 M [2.70 M–3.30 M]", "9", "2.00 [1.80–2.20] × method-0"]
     {
         assert!(cells.contains(said), "{said}: {cells:?}");
     }
@@ -51,24 +48,40 @@ fn a_page_has_every_figure_in_a_chart_and_in_a_table() {
     }
 }
 
+/// So that the page of a run of everything can be sent, and opens at once on a phone.
+const LARGEST_BYTES: usize = 300 << 10;
+
 #[test]
-fn processor_time_is_a_chart_of_its_parts() {
-    let costly = |row: Row, machine| Row {
-        sender_cpu_ns_per_packet: Some(100.0),
-        receiver_cpu_ns_per_packet: Some(50.0),
-        machine_cpu_ns_per_packet: machine,
-        ..row
-    };
-    let rows = section("capture", 3).into_iter().zip([Some(200.0), Some(120.0), None]);
-    let page = of_bench(&made_up::report(rows.map(|(row, machine)| costly(row, machine)).collect()));
+fn the_page_of_a_whole_run_is_small() {
+    let page = of_bench(&made_up::whole_run());
     check(&page);
-    assert_eq!(charts(&page), 3);
+    assert!(page.len() < LARGEST_BYTES, "{} bytes", page.len());
+}
+
+#[test]
+fn the_headline_comes_first_and_the_rest_is_folded() {
+    let page = of_bench(&made_up::whole_run());
     let document = Document::parse(body(&page)).unwrap();
-    let figure = named(&document, "figure").last().unwrap();
-    let rows = figure.descendants().filter(|node| node.tag_name().name() == "tr").skip(1);
-    let rows: Vec<String> = rows.map(|row| row.children().map(words).collect::<Vec<_>>().join(" ")).collect();
-    // The parts may be more than the whole, which is counted in steps.
-    assert_eq!(rows, ["method-0 100 50 50 200", "method-1 100 50 0 120"]);
+    let main = named(&document, "main").next().unwrap();
+    let mut parts = main.children().filter(|node| node.is_element());
+    assert_eq!(parts.next().unwrap().tag_name().name(), "h1");
+    let headline = parts.next().unwrap();
+    assert_eq!(headline.attribute("class"), Some("headline intervals"));
+    let rows = headline.descendants().filter(|node| node.tag_name().name() == "tr");
+    assert_eq!(rows.count(), 13, "the header and twelve rows");
+    assert!(named(&document, "details").all(|details| details.attribute("open").is_none()));
+    for section in named(&document, "section") {
+        let folds = section.ancestors().filter(|node| node.tag_name().name() == "details");
+        assert_eq!(folds.count(), 2, "its series and its workload");
+    }
+}
+
+#[test]
+fn the_only_workload_is_not_folded() {
+    let page = of_bench(&made_up::report(section("capture", 2)));
+    let document = Document::parse(body(&page)).unwrap();
+    let open = named(&document, "details").filter(|details| details.attribute("open").is_some());
+    assert_eq!(open.count(), 1);
 }
 
 #[test]
@@ -83,8 +96,8 @@ fn buffers_of_several_lengths_are_a_curve() {
     let auto = Row { buffer_bytes: None, method: "auto".into(), variant: None, ..recv(20) };
     let page = of_bench(&made_up::report((10..=22).map(recv).chain([auto]).collect()));
     check(&page);
-    assert_eq!(charts(&page), 2);
-    assert!(cells(&page).contains("64 KiB") && cells(&page).contains("4 MiB"));
+    assert_eq!(charts(&page), 1);
+    assert!(page.contains(">64 KiB</text>") && page.contains(">4 MiB</text>"));
 }
 
 /// Proves that a page is made of nothing but what is written as JSON.
@@ -96,15 +109,24 @@ fn results_that_were_written_and_read_make_the_same_page() {
 }
 
 #[test]
-fn evidence_has_a_shape_of_its_own() {
-    let known = [Some(Copies::ZeroCopy), Some(Copies::Copied), Some(Copies::Unknown), None];
-    let shapes: HashSet<_> = known.map(|evidence| mark(evidence).path().into_string()).into_iter().collect();
-    assert_eq!(shapes.len(), known.len());
-    let rows = section("capture", 4).into_iter().zip(known).map(|(row, known)| evidence(known, row));
-    let page = of_bench(&made_up::report(rows.collect()));
+fn causes_are_under_the_table() {
+    let page = of_bench(&made_up::report(section("capture", 2).into_iter().map(because).collect()));
     check(&page);
-    assert!(shapes.iter().all(|shape| page.contains(shape.as_str())));
-    assert!(page.contains("zero-copy (because of &lt;veth&gt; &amp; others)"));
+    assert!(cells(&page).contains("copied (1)"));
+    assert!(page.contains("(1) because of &lt;veth&gt; &amp; others"));
+}
+
+#[test]
+fn intervals_are_drawn_in_their_cells() {
+    let page = of_bench(&made_up::report(section("capture", 2)));
+    let document = Document::parse(body(&page)).unwrap();
+    let drawn: Vec<_> = named(&document, "td").filter_map(|cell| cell.attribute("style")).collect();
+    // The second rate is twice the first; the ratio, between 1.8 and 2.2, is logarithmic from 0.97.
+    assert_eq!(
+        drawn,
+        ["--l:40.9;--m:45.5;--h:50.0", "--l:81.8;--m:90.9;--h:100.0", "--l:75.5;--m:88.4;--h:100.0"]
+    );
+    assert!(page.contains("--one:3.7"), "{page}");
 }
 
 #[test]
@@ -133,7 +155,7 @@ fn odd_results_make_a_page_too() {
 fn both_runs_are_in_one_chart() {
     let (a, mut b) = (made_up::report(section("capture", 3)), made_up::report(section("capture", 2)));
     b.machine.kernel = "7.1".into();
-    b.results[1] = evidence(Some(Copies::ZeroCopy), made_up::row("capture", "method-1", 8e6));
+    b.results[1] = Row { evidence: Some(Copies::ZeroCopy), ..made_up::row("capture", "method-1", 8e6) };
     let page = of_comparison(&Comparison::new((Path::new("a.json"), &a), (Path::new("b.json"), &b)));
     check(&page);
     // B's second row has no baseline any more, and the third is A's alone.
@@ -205,8 +227,7 @@ fn lines_are_told_apart_without_colour() {
     let page = page_of(&lines());
     check(&page);
     let document = Document::parse(body(&page)).unwrap();
-    let line = |node: Node<'_, '_>| node.attribute("class").is_some_and(|class| class.contains("line "));
-    let legend = named(&document, "line").filter(|&node| line(node));
+    let legend = named(&document, "line");
     let dashes: HashSet<_> = legend.filter_map(|node| node.attribute("stroke-dasharray")).collect();
     assert_eq!(dashes.len(), 4);
     let odd = Lines { lines: vec![Line { name: "nothing <&>".into(), values: Vec::new() }], ..lines() };
@@ -225,8 +246,8 @@ fn parts_are_told_apart_without_colour() {
             drawn.filter_map(|node| node.attribute("d")).collect::<String>()
         })
         .collect();
-    assert_eq!(textures.len(), 20);
-    assert!(textures[..10].windows(2).all(|pair| pair[0] != pair[1]), "{textures:?}");
+    assert!(textures.len() >= 10);
+    assert!(textures.windows(2).all(|pair| pair[0] != pair[1]), "{textures:?}");
     let odd = |amounts: Vec<f64>| Stacks { bars: vec![Bar { name: "odd".into(), amounts }], ..stacks() };
     for amounts in [vec![], vec![0.0; 10], vec![f64::NAN, -1.0, f64::INFINITY], vec![1e-9, 1e12]] {
         check(&page_of(&odd(amounts)));
