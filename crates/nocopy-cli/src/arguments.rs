@@ -2,16 +2,13 @@
 
 mod run;
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
-use clap::error::ErrorKind;
-use clap::parser::ValueSource;
-use clap::{
-    ArgMatches, Args, Command as Definition, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum,
-};
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{Arg, Args, Command as Definition, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use nocopy::filter::{self, Program};
 
@@ -20,7 +17,6 @@ use nocopy_profile::ProfileArguments;
 use nocopy_transfer::arguments::{
     CallArguments, ModeName, PingArguments, RecvArguments, SendArguments, ServeArguments,
 };
-use nocopy_transfer::endpoint::{Scheme, Target};
 
 use crate::Failure;
 use crate::record::Field;
@@ -41,78 +37,83 @@ impl Arguments {
         Self::try_read(std::env::args_os()).unwrap_or_else(|error| error.exit())
     }
 
-    fn try_read(words: impl IntoIterator<Item = impl Into<OsString> + Clone>) -> Result<Self, clap::Error> {
+    fn try_read(words: impl IntoIterator<Item = impl Into<OsString>>) -> Result<Self, clap::Error> {
         let mut all = Self::command();
-        let matches = all.try_get_matches_from_mut(words)?;
-        let arguments = Self::from_arg_matches(&matches).map_err(|error| error.format(&mut all))?;
-        let place = match &arguments.command {
-            Command::Send(send) => Some(Place::of(&send.target)),
-            Command::Recv(recv) => Some(Place::at(recv.address.scheme())),
-            _ => None,
+        let words: Vec<OsString> = words.into_iter().map(Into::into).collect();
+        let name = words.get(1).and_then(|word| word.to_str()).unwrap_or_default();
+        let as_options: Vec<OsString> = match all.find_subcommand(name) {
+            Some(command) => words.iter().map(|word| as_target_option(word, command)).collect(),
+            None => words.clone(),
         };
-        if let (Some(place), Some((name, given))) = (place, matches.subcommand())
-            && let Some(definition) = all.find_subcommand_mut(name)
-        {
-            check_place(place, given, definition)?;
-        }
-        Ok(arguments)
+        let matches = all.try_get_matches_from_mut(&as_options);
+        let matches = matches.map_err(|error| match all.find_subcommand(name) {
+            Some(command) => with_tip(error, command, &as_options),
+            None => error,
+        })?;
+        Self::from_arg_matches(&matches).map_err(|error| error.format(&mut all))
     }
 }
 
-/// Where packets, datagrams or streams go to or come from.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Place {
-    Interface,
-    Udp,
-    Tcp,
-}
-
-impl Place {
-    fn of(target: &Target) -> Self {
-        match target {
-            Target::Interface(_) => Self::Interface,
-            Target::Udp(_) => Self::Udp,
-            Target::Tcp(_) => Self::Tcp,
+/// `udp://HOST:PORT` as `--udp=HOST:PORT`, for a command that has this option.
+fn as_target_option(word: &OsStr, command: &Definition) -> OsString {
+    let parts = word.to_str().and_then(|text| text.split_once("://"));
+    match parts {
+        Some((scheme, place)) if command.get_arguments().any(|option| option.get_long() == Some(scheme)) => {
+            format!("--{scheme}={place}").into()
         }
-    }
-
-    fn at(scheme: Scheme) -> Self {
-        match scheme {
-            Scheme::Tcp => Self::Tcp,
-            Scheme::Udp | Scheme::Message | Scheme::Xdp => Self::Udp,
-        }
+        _ => word.into(),
     }
 }
 
-/// Groups of options, by the names of their types; where they mean something; and what they are about.
-const GROUPS: [(&str, &[Place], &str); 6] = [
-    ("FrameArguments", &[Place::Interface], "it is about packets on an interface, and the target is a host"),
-    (
-        "HostArguments",
-        &[Place::Udp, Place::Tcp],
-        "it is about what is sent to a host: name it as udp://HOST:PORT or tcp://HOST:PORT",
-    ),
-    ("DatagramArguments", &[Place::Udp], "it is about datagrams to a host: name it as udp://HOST:PORT"),
-    ("StreamArguments", &[Place::Tcp], "it is about streams to a host: name it as tcp://HOST:PORT"),
-    ("DatagramReception", &[Place::Udp], "it is about datagrams: receive at udp://ADDRESS:PORT"),
-    ("StreamReception", &[Place::Tcp], "it is about streams: receive at tcp://ADDRESS:PORT"),
-];
+/// The arguments that say where to send or to receive.
+const TARGETS: [&str; 3] = ["target", "udp", "tcp"];
 
-/// Refuses options that mean nothing for the place.
-fn check_place(place: Place, given: &ArgMatches, definition: &mut Definition) -> Result<(), clap::Error> {
-    let refused =
-        GROUPS.iter().filter(|(_, places, _)| !places.contains(&place)).find_map(|(group, _, why)| {
-            let group = definition.get_groups().find(|known| known.get_id() == group)?;
-            let mut options = group.get_args();
-            let foreign =
-                options.find(|id| given.value_source(id.as_str()) == Some(ValueSource::CommandLine))?;
-            Some((foreign.clone(), why))
-        });
-    let Some((foreign, why)) = refused else { return Ok(()) };
-    let option = definition.get_arguments().find(|option| *option.get_id() == foreign);
-    let option = option.and_then(|option| option.get_long()).unwrap_or(foreign.as_str());
-    let message = format!("'--{option}' cannot be used here: {why}");
-    Err(definition.error(ErrorKind::ArgumentConflict, message))
+/// Adds what to do about an option that does not work with the target.
+fn with_tip(mut error: clap::Error, command: &Definition, words: &[OsString]) -> clap::Error {
+    let named = [ContextKind::InvalidArg, ContextKind::PriorArg].map(|kind| names(error.get(kind))).concat();
+    let is_named = |argument: &&Arg| {
+        let name = argument.to_string();
+        named.contains(&format!("<{name}>")) || named.contains(&name)
+    };
+    let named_arguments = command.get_arguments().filter(is_named);
+    let (targets, options): (Vec<&Arg>, Vec<&Arg>) =
+        named_arguments.partition(|argument| TARGETS.contains(&argument.get_id().as_str()));
+    let Some(target) = targets.first() else { return error };
+    let tip = match error.kind() {
+        ErrorKind::ArgumentConflict => {
+            // Clap names all options that the target excludes, or this option first.
+            let Some(option) = options.iter().find(|option| is_given(option, words)) else { return error };
+            error.insert(ContextKind::InvalidArg, ContextValue::String(option.to_string()));
+            error.insert(ContextKind::PriorArg, ContextValue::String(target.to_string()));
+            let heading = option.get_help_heading().unwrap_or("another target").to_lowercase();
+            format!("leave it out: it is for {heading}")
+        }
+        ErrorKind::MissingRequiredArgument => {
+            "leave out '--method', or give one that works with the target: see '--help'".into()
+        }
+        _ => return error,
+    };
+    error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip.into()]));
+    error
+}
+
+/// The arguments that an error names.
+fn names(value: Option<&ContextValue>) -> Vec<String> {
+    match value {
+        Some(ContextValue::String(name)) => vec![name.clone()],
+        Some(ContextValue::Strings(names)) => names.clone(),
+        _ => Vec::new(),
+    }
+}
+
+/// Whether an option is among the words of a command line.
+fn is_given(option: &Arg, words: &[OsString]) -> bool {
+    let long = option.get_long().map(|long| format!("--{long}"));
+    let short = option.get_short().map(|short| format!("-{short}"));
+    words.iter().filter_map(|word| word.to_str()).any(|word| {
+        long.as_deref() == Some(word.split_once('=').map_or(word, |(name, _)| name))
+            || short.as_deref().is_some_and(|short| word.starts_with(short))
+    })
 }
 
 const EXIT_CODES: &str = "Exit codes: 0 done, 1 a negative result, 2 an error.";
@@ -470,50 +471,127 @@ fn interval(text: &str) -> Result<Duration, String> {
 mod tests {
     use super::*;
 
+    use nocopy_transfer::arguments::MethodName;
+
+    /// What a command line leads to: nothing if it is accepted, or the error.
+    fn refusal(line: &str) -> Option<String> {
+        let error = Arguments::try_read(["nocopy"].into_iter().chain(line.split(' '))).err()?;
+        assert_eq!(error.exit_code(), 2, "{line}: {error}");
+        Some(error.to_string())
+    }
+
     #[test]
-    fn options_for_another_kind_of_target_are_refused() {
-        let refused = |words: &[&str]| {
-            let words = ["nocopy", "send"].iter().chain(words);
-            let error = Arguments::try_read(words).map(|_| ()).unwrap_err();
-            assert_eq!(error.exit_code(), 2, "{error}");
-            error.to_string()
-        };
-        for option in
-            ["--flows=2", "--vlan=3", "--queue=0", "--replay=x", "--payload=zeros", "--source-port=7"]
-        {
-            let said = refused(&["udp://localhost:9", option]);
-            let name = option.split('=').next().unwrap();
-            assert!(said.contains(&format!("'{name}'")) && said.contains("interface"), "{said}");
-        }
-        let host = ["--stdin", "--file=x", "--method=zerocopy", "--verify", "--raw", "--connect-timeout=1s"];
-        for option in host.iter().chain(&["--interface=x"]) {
-            let said = refused(&["eth0", option]);
-            assert!(said.contains("udp://HOST:PORT"), "{said}");
-        }
-        for option in ["--streams=2", "--congestion=cubic"] {
-            assert!(refused(&["udp://a:9", option]).contains("tcp://HOST:PORT"));
-        }
-        assert!(refused(&["tcp://a:9", "--interface=x"]).contains("udp://HOST:PORT"));
-        let at = |words: &[&str]| Arguments::try_read(["nocopy", "recv"].iter().chain(words)).is_ok();
-        assert!(at(&["tcp://:9", "--receive=recv:64KiB"]) && at(&["udp://:9", "--count=1"]));
-        assert!(!at(&["udp://:9", "--receive=recv"]) && !at(&["tcp://:9", "--count=1"]));
-        let both = ["--count=1", "--size=100", "--rate=5pps", "-4", "--json"];
-        for target in ["udp://localhost:9", "tcp://localhost:9", "eth0"] {
-            assert!(Arguments::try_read(["nocopy", "send", target].iter().chain(&both)).is_ok(), "{target}");
+    fn options_work_with_their_kind_of_target_only() {
+        let (frames, host) = ("packets on an interface", "datagrams and streams to a host");
+        let (datagrams, stream) = ("datagrams to a host", "streams to a host");
+        for (line, words) in [
+            ("send udp://a:9 --flows=2", &["--flows", "--udp", frames][..]),
+            ("send udp://a:9 --replay=x", &["--replay", "--udp", frames]),
+            ("send --payload=zeros udp://a:9", &["--payload", "--udp", frames]),
+            ("send tcp://a:9 --vlan=3", &["--vlan", "--tcp", frames]),
+            ("send tcp://a:9 --queue=0", &["--queue", "--tcp", frames]),
+            ("send tcp://a:9 --source-port=7", &["--source-port", "--tcp", frames]),
+            ("send eth0 --stdin", &["--stdin", "INTERFACE", host]),
+            ("send eth0 --file=x", &["--file", "INTERFACE", host]),
+            ("send eth0 --method=zerocopy", &["--method", "INTERFACE", host]),
+            ("send eth0 --verify", &["--verify", "INTERFACE", host]),
+            ("send eth0 --raw", &["--raw", "INTERFACE", host]),
+            ("send eth0 --connect-timeout=1s", &["--connect-timeout", "INTERFACE", host]),
+            ("send eth0 --interface=x", &["--interface", "INTERFACE", datagrams]),
+            ("send tcp://a:9 --interface=x", &["--interface", "--tcp", datagrams]),
+            ("send udp://a:9 --streams=2", &["--streams", "--udp", stream]),
+            ("send eth0 --congestion=cubic", &["--congestion", "INTERFACE", stream]),
+            ("recv udp://:9 --receive=recv", &["--receive", "--udp", "streams"]),
+            ("recv tcp://:9 -c1", &["--count", "--tcp", "datagrams"]),
+            ("recv tcp://:9 --interface=x", &["--interface", "--tcp", "datagrams"]),
+        ] {
+            let said = refusal(line).unwrap_or_else(|| panic!("{line} is accepted"));
+            assert!(
+                said.contains("cannot be used with '") && said.contains("leave it out"),
+                "{line}: {said}"
+            );
+            assert!(words.iter().all(|word| said.contains(word)), "{line}: {said}");
         }
     }
 
-    /// Proves that the groups, which have their names from the types, have all options of their kind.
     #[test]
-    fn the_groups_of_options_are_there() {
-        let all = Arguments::command();
-        let counts =
-            [("send", 0, 17), ("send", 1, 6), ("send", 2, 1), ("send", 3, 2), ("recv", 4, 2), ("recv", 5, 1)];
-        for (command, index, count) in counts {
-            let (name, ..) = GROUPS[index];
-            let group =
-                all.find_subcommand(command).unwrap().get_groups().find(|group| group.get_id() == name);
-            assert_eq!(group.unwrap().get_args().count(), count, "{name}");
+    fn methods_require_their_target_and_options() {
+        for (line, words) in [
+            ("send tcp://a:9 --method=gso", &["--udp <HOST:PORT>", "--method"][..]),
+            ("send tcp://a:9 --method=xdp-copy", &["--udp <HOST:PORT>", "--interface"]),
+            ("send udp://a:9 --method=xdp-udp", &["--interface <INTERFACE>"]),
+            ("send udp://a:9 --method=plain", &["--tcp <HOST:PORT>", "--method"]),
+            ("send udp://a:9 --method=published", &["--tcp <HOST:PORT>", "--method"]),
+            ("send tcp://a:9 --method=sendfile", &["--file <FILE>"]),
+        ] {
+            let said = refusal(line).unwrap_or_else(|| panic!("{line} is accepted"));
+            assert!(said.contains("not provided"), "{line}: {said}");
+            assert!(words.iter().all(|word| said.contains(word)), "{line}: {said}");
+        }
+        let methods = MethodName::value_variants().iter().map(|method| method.name());
+        for method in methods {
+            let goes = |target: &str| refusal(&format!("send {target} --method={method}")).is_none();
+            let targets = ["udp://a:9", "udp://a:9 --interface=x", "tcp://a:9", "tcp://a:9 --file=x"];
+            assert!(targets.into_iter().any(goes), "{method} goes nowhere");
+        }
+    }
+
+    #[test]
+    fn one_target_is_required() {
+        for (line, word) in [
+            ("send", "<INTERFACE|--udp <HOST:PORT>|--tcp <HOST:PORT>>"),
+            ("send eth0 udp://a:9", "cannot be used with"),
+            ("send udp://a:9 tcp://a:9", "cannot be used with"),
+            ("send udp://a:9 udp://b:9", "cannot be used multiple times"),
+            ("send sctp://a:9", "udp://HOST:PORT or tcp://HOST:PORT"),
+            ("send udp://", "--udp <HOST:PORT>"),
+            ("send tcp://:9", "a host and a port"),
+            ("send udp://a", "HOST:PORT"),
+            ("recv", "udp://[ADDRESS]:PORT"),
+            ("recv eth0", "udp://[ADDRESS]:PORT"),
+            ("recv xdp://:9", "udp://[ADDRESS]:PORT"),
+            ("recv udp://:9 tcp://:9", "cannot be used with"),
+        ] {
+            let said = refusal(line).unwrap_or_else(|| panic!("{line} is accepted"));
+            assert!(said.contains(word), "{line}: {said}");
+        }
+    }
+
+    #[test]
+    fn options_of_one_target_are_checked_together() {
+        for (line, words) in [
+            ("send tcp://a:9 --streams=2 --raw", ["--streams", "--raw"]),
+            ("send tcp://a:9 --streams=2 --stdin", ["--streams", "--stdin"]),
+            ("send tcp://a:9 --file=x --stdin", ["--file", "--stdin"]),
+            ("send udp://a:9 --raw --verify", ["--raw", "--verify"]),
+            ("send eth0 --replay=x --flows=2", ["--replay", "--flows"]),
+            ("send eth0 --speed=2x", ["--replay", "not provided"]),
+            ("recv udp://:9 --raw --verify", ["--raw", "--verify"]),
+            ("recv udp://:9 --force", ["--output", "not provided"]),
+        ] {
+            let said = refusal(line).unwrap_or_else(|| panic!("{line} is accepted"));
+            assert!(words.iter().all(|word| said.contains(word)), "{line}: {said}");
+        }
+    }
+
+    #[test]
+    fn what_goes_together_is_accepted() {
+        for line in [
+            "send eth0 --count=1 --size=100 --rate=5pps -4 --json",
+            "send udp://a:9 --count=1 --size=100 --rate=5pps -4 --json",
+            "send tcp://a:9 --count=1 --size=100 --rate=5pps -4 --json",
+            "send --udp a:9 --raw",
+            "send --tcp=[::1]:9 --streams=2 --file=x --method=sendfile",
+            "send udp://a:9 --interface=x --method=xdp-udp",
+            "send tcp://a:9 --raw --connect-timeout=1s",
+            "send eth0 --flows=2 --payload=text:udp://a:9",
+            "recv tcp://:9 --receive=recv:64KiB",
+            "recv udp://:0 --count=1 --interface=x --raw",
+            "recv --udp [::1]:9",
+            "ping udp://a:9",
+            "serve tcp://:9 udp://:9",
+        ] {
+            assert_eq!(refusal(line), None, "{line}");
         }
     }
 

@@ -11,7 +11,7 @@ pub use ping::{CallArguments, PingArguments, ServeArguments};
 pub use recv::RecvArguments;
 pub use send::{
     ChecksumName, FrameArguments, GeneratorName, HostArguments, MethodName, PayloadArgument, Rounds,
-    SendArguments, TimingName,
+    SendArguments, SendTarget, TimingName,
 };
 
 /// The interface that every namespace has: what is sent on it comes in on it, and would be seen twice.

@@ -15,9 +15,6 @@ pub enum Scheme {
     Xdp,
 }
 
-/// What `send` and `recv` know.
-const TRANSFERS: &[Scheme] = &[Scheme::Udp, Scheme::Tcp];
-
 /// What `ping` and `serve` know.
 const ROUNDS: &[Scheme] = &[Scheme::Message, Scheme::Udp, Scheme::Tcp, Scheme::Xdp];
 
@@ -68,30 +65,38 @@ impl Endpoint {
         parsed.ok_or_else(|| format!("write {prefix}HOST:PORT, an IPv6 address as in {prefix}[::1]:9000"))
     }
 
-    /// For receiving: the host, which is this one, may be left out, and port 0 is any that is free.
-    pub fn parse_own(text: &str) -> Result<Self, String> {
-        Self::read(text, TRANSFERS)
-            .unwrap_or_else(|| Err("write udp://ADDRESS:PORT, tcp://ADDRESS:PORT, or udp://:PORT".into()))
+    /// From `HOST:PORT`, for receiving: the host, which is this one, may be left out, and port 0 is any that is free.
+    pub fn parse(scheme: Scheme, text: &str) -> Result<Self, String> {
+        Self::place(scheme, text, "")
     }
 
-    /// Of whom to ask: a host and a port by one of these.
-    fn parse_peer(text: &str, known: &[Scheme], said: &str) -> Result<Self, String> {
-        let parsed = Self::read(text, known).unwrap_or_else(|| Err(format!("write {said}")));
-        parsed.and_then(|endpoint| match endpoint.host.is_empty() || endpoint.port == 0 {
+    /// From `HOST:PORT`, for sending.
+    pub fn parse_peer(scheme: Scheme, text: &str) -> Result<Self, String> {
+        Self::parse(scheme, text)?.into_peer()
+    }
+
+    /// From `SCHEME://HOST:PORT`, for sending by one of these schemes.
+    fn read_peer(text: &str, known: &[Scheme], said: &str) -> Result<Self, String> {
+        Self::read(text, known).unwrap_or_else(|| Err(format!("write {said}")))?.into_peer()
+    }
+
+    /// Itself, if it names a host and a port.
+    fn into_peer(self) -> Result<Self, String> {
+        match self.host.is_empty() || self.port == 0 {
             true => Err("a host and a port from 1 on are needed".into()),
-            false => Ok(endpoint),
-        })
+            false => Ok(self),
+        }
     }
 
     /// Of whom to ask for answers, in whatever way.
     pub fn parse_round(text: &str) -> Result<Self, String> {
         let said = "message://HOST:PORT, udp://HOST:PORT, tcp://HOST:PORT or xdp://HOST:PORT";
-        Self::parse_peer(text, ROUNDS, said)
+        Self::read_peer(text, ROUNDS, said)
     }
 
     /// Of whom to ask for a response.
     pub fn parse_call(text: &str) -> Result<Self, String> {
-        Self::parse_peer(text, &[Scheme::Message], "message://HOST:PORT")
+        Self::read_peer(text, &[Scheme::Message], "message://HOST:PORT")
     }
 
     /// Where to answer; without a scheme messages and TCP there, and UDP at the next port number: messages are UDP as well.
@@ -144,30 +149,6 @@ impl fmt::Display for Endpoint {
     }
 }
 
-/// What packets are sent to.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Target {
-    Interface(String),
-    Udp(Endpoint),
-    Tcp(Endpoint),
-}
-
-impl Target {
-    pub fn parse(text: &str) -> Result<Self, String> {
-        match Endpoint::read(text, TRANSFERS) {
-            None if text.contains("://") => Err("only udp:// and tcp:// are known".into()),
-            None => Ok(Self::Interface(text.into())),
-            Some(Ok(endpoint)) if endpoint.host.is_empty() || endpoint.port == 0 => {
-                Err("a host and a port from 1 on are needed: write udp://HOST:PORT or tcp://HOST:PORT".into())
-            }
-            Some(parsed) => parsed.map(|endpoint| match endpoint.scheme {
-                Scheme::Tcp => Self::Tcp(endpoint),
-                _ => Self::Udp(endpoint),
-            }),
-        }
-    }
-}
-
 /// Which addresses a name may stand for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Family {
@@ -201,40 +182,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn targets_are_interfaces_or_hosts_with_a_port() {
-        let udp = |text| match Target::parse(text) {
-            Ok(Target::Udp(Endpoint { host, port, .. })) => (host, port),
-            other => panic!("{text}: {other:?}"),
-        };
-        assert_eq!(Target::parse("eth0"), Ok(Target::Interface("eth0".into())));
-        assert_eq!(udp("udp://example.org:9000"), ("example.org".into(), 9000));
-        assert!(matches!(Target::parse("tcp://a:9"), Ok(Target::Tcp(_))));
-        assert_eq!(udp("udp://[fe80::1%eth0]:1"), ("fe80::1%eth0".into(), 1));
-        for wrong in [
-            "udp://",
-            "udp://a",
-            "udp://:9",
-            "udp://a:0",
-            "udp://a:65536",
-            "udp://a:+9",
-            "udp://::1:9",
-            "udp://[a]:9",
-            "udp://a:9/x",
-            "sctp://a:9",
-            "tcp://a",
-            "tcp://:9",
-            "udp://a:",
-            "udp://a@b:9",
-        ] {
-            assert!(Target::parse(wrong).is_err(), "{wrong}");
+    fn a_host_has_a_name_or_address_and_a_port() {
+        let udp =
+            |text| Endpoint::parse_peer(Scheme::Udp, text).map(|Endpoint { host, port, .. }| (host, port));
+        assert_eq!(udp("example.org:9000"), Ok(("example.org".into(), 9000)));
+        assert_eq!(udp("[fe80::1%eth0]:1"), Ok(("fe80::1%eth0".into(), 1)));
+        for wrong in
+            ["", "a", ":9", "a:0", "a:65536", "a:+9", "::1:9", "[a]:9", "a:9/x", "udp://a:9", "a:", "a@b:9"]
+        {
+            assert!(udp(wrong).is_err(), "{wrong}");
         }
     }
 
     #[test]
     fn a_receiver_need_not_name_itself() {
-        let own = |text| Endpoint::parse_own(text).map(|own| (own.host().map(str::to_owned), own.port()));
-        assert_eq!(own("udp://:0"), Ok((None, 0)));
-        assert_eq!(own("udp://[::1]:7"), Ok((Some("::1".into()), 7)));
+        let own =
+            |text| Endpoint::parse(Scheme::Tcp, text).map(|own| (own.host().map(str::to_owned), own.port()));
+        assert_eq!(own(":0"), Ok((None, 0)));
+        assert_eq!(own("[::1]:7"), Ok((Some("::1".into()), 7)));
         assert!(own("eth0").is_err() && own("9000").is_err());
     }
 
@@ -247,7 +212,6 @@ mod tests {
             assert!(ask(wrong).is_err(), "{wrong}");
         }
         assert!(Endpoint::parse_call("message://a:7").is_ok() && Endpoint::parse_call("udp://a:7").is_err());
-        assert!(Target::parse("message://a:7").is_err() && Endpoint::parse_own("xdp://:7").is_err());
     }
 
     #[test]

@@ -34,8 +34,6 @@ pub enum Failure {
     Call(#[from] crate::call::Error),
     #[error("{interface}: no such interface in this network namespace: 'ip link' lists them")]
     NoInterface { interface: String },
-    #[error("{option} goes with {needed} only: {action}")]
-    Needs { option: &'static str, needed: &'static str, action: &'static str },
 }
 
 impl Failure {

@@ -7,16 +7,16 @@ use std::time::Duration;
 use clap::Args;
 use nocopy::tcp::ReceiveMethod;
 
-use crate::endpoint::Endpoint;
+use crate::endpoint::{Endpoint, Scheme};
 use nocopy_report::output_file::PrivateFile;
 use nocopy_report::quantity;
 
 #[derive(Debug, Args)]
+#[command(override_usage = "nocopy recv [OPTIONS] udp://[ADDRESS]:PORT\n       \
+                            nocopy recv [OPTIONS] tcp://[ADDRESS]:PORT")]
 pub struct RecvArguments {
-    /// Where to receive: udp://ADDRESS:PORT or tcp://ADDRESS:PORT, or without ADDRESS at all addresses of this host; port 0 is any that
-    /// is free. For UDP with --raw also a multicast address, which is joined.
-    #[arg(value_name = "udp|tcp://[ADDRESS]:PORT", value_parser = Endpoint::parse_own)]
-    pub address: Endpoint,
+    #[command(flatten)]
+    at: RecvAddress,
     /// End after this time: 10s, 5m.
     #[arg(long, value_name = "TIME", value_parser = quantity::duration)]
     pub duration: Option<Duration>,
@@ -54,7 +54,26 @@ pub struct RecvArguments {
     pub stream: StreamReception,
 }
 
+/// Where to receive: one of these.
+#[derive(Debug, Args)]
+#[group(required = true, multiple = false)]
+struct RecvAddress {
+    /// Datagrams at an address, or without ADDRESS at all addresses of this host; port 0 is any that is free. With --raw also at a
+    /// multicast address, which is joined. udp://[ADDRESS]:PORT is the same.
+    #[arg(long, value_name = "[ADDRESS]:PORT", value_parser = |text: &str| Endpoint::parse(Scheme::Udp, text))]
+    udp: Option<Endpoint>,
+    /// A stream at an address; tcp://[ADDRESS]:PORT is the same.
+    #[arg(long, value_name = "[ADDRESS]:PORT", value_parser = |text: &str| Endpoint::parse(Scheme::Tcp, text))]
+    tcp: Option<Endpoint>,
+}
+
 impl RecvArguments {
+    /// Where to receive.
+    pub fn address(&self) -> &Endpoint {
+        let RecvAddress { udp, tcp } = &self.at;
+        udp.as_ref().or(tcp.as_ref()).expect("clap requires one of them")
+    }
+
     /// Whether a sender may be there.
     pub fn may_send(&self, from: IpAddr) -> bool {
         // A socket of both families has the addresses of IPv4 in IPv6 ones.
@@ -68,9 +87,10 @@ impl RecvArguments {
     }
 }
 
-/// What only receivers of datagrams know.
+/// Options for datagrams.
 #[derive(Debug, Args)]
-#[command(next_help_heading = "At udp://[ADDRESS]:PORT")]
+#[command(next_help_heading = "Datagrams")]
+#[group(conflicts_with = "tcp")]
 pub struct DatagramReception {
     /// End after N datagrams.
     #[arg(short, long, value_name = "N", value_parser = quantity::count)]
@@ -80,9 +100,10 @@ pub struct DatagramReception {
     pub interface: Option<String>,
 }
 
-/// What only receivers of streams know.
+/// Options for streams.
 #[derive(Debug, Args)]
-#[command(next_help_heading = "At tcp://[ADDRESS]:PORT")]
+#[command(next_help_heading = "Streams")]
+#[group(conflicts_with = "udp")]
 pub struct StreamReception {
     /// How bytes are taken: auto (as it measures best), recv (64KiB at a time), recv:BYTES, or mapped (whole pages by reference, the rest by
     /// copy). Nothing is encrypted (no TLS).

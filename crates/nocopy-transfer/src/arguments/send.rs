@@ -9,14 +9,16 @@ use nocopy_proto::MacAddress;
 use nocopy_proto::wire::vlan::TagControl;
 
 use super::ModeName;
-use crate::endpoint::{Family, Target};
+use crate::endpoint::{Endpoint, Family, Scheme};
 use nocopy_report::quantity::{self, Rate};
 
 #[derive(Debug, Args)]
+#[command(override_usage = "nocopy send [OPTIONS] INTERFACE\n       \
+                            nocopy send [OPTIONS] udp://HOST:PORT\n       \
+                            nocopy send [OPTIONS] tcp://HOST:PORT")]
 pub struct SendArguments {
-    /// An interface of this network namespace, udp://HOST:PORT, or tcp://HOST:PORT.
-    #[arg(value_name = "TARGET", value_parser = Target::parse)]
-    pub target: Target,
+    #[command(flatten)]
+    pub target: SendTarget,
     /// End after N packets; to tcp://HOST:PORT after N pieces of --size.
     #[arg(short, long, value_name = "N", value_parser = quantity::count)]
     pub count: Option<u64>,
@@ -59,18 +61,36 @@ impl SendArguments {
     }
 }
 
-/// What datagrams and streams to a host know, and packets on an interface do not.
+/// Where to send: one of these.
 #[derive(Debug, Args)]
-#[command(next_help_heading = "To a host, udp://HOST:PORT or tcp://HOST:PORT")]
+#[group(required = true, multiple = false)]
+pub struct SendTarget {
+    /// An interface of this network namespace; for a host write udp://HOST:PORT or tcp://HOST:PORT.
+    #[arg(value_name = "INTERFACE", value_parser = interface)]
+    pub target: Option<String>,
+    /// Datagrams to a host; udp://HOST:PORT is the same.
+    #[arg(long, value_name = "HOST:PORT", group = "to_udp",
+          value_parser = |text: &str| Endpoint::parse_peer(Scheme::Udp, text))]
+    pub udp: Option<Endpoint>,
+    /// A stream to a host; tcp://HOST:PORT is the same.
+    #[arg(long, value_name = "HOST:PORT", group = "to_tcp",
+          value_parser = |text: &str| Endpoint::parse_peer(Scheme::Tcp, text))]
+    pub tcp: Option<Endpoint>,
+}
+
+/// Options for datagrams and streams to a host.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Datagrams and streams to a host")]
+#[group(conflicts_with = "target")]
 pub struct HostArguments {
     /// Send the content of FILE ('-': standard input) instead of a pattern.
-    #[arg(long, value_name = "FILE", conflicts_with = "stdin")]
+    #[arg(long, value_name = "FILE", conflicts_with = "stdin", group = "from_file")]
     pub file: Option<PathBuf>,
     /// Send standard input, what is there of it at once.
     #[arg(long)]
     pub stdin: bool,
     /// How the bytes are handed to the kernel.
-    #[arg(long, value_enum, default_value = "auto")]
+    #[arg(long, value_enum, default_value = "auto", requires_ifs = METHOD_REQUIREMENTS)]
     pub method: MethodName,
     /// Give all that is sent a checksum (CRC32C), so that the receiver can tell that every byte arrived as it was sent.
     #[arg(long)]
@@ -89,21 +109,42 @@ impl HostArguments {
     }
 }
 
-/// What only datagrams to a host know.
+/// What the values of --method require besides: the kind of target, and options. These are groups of one where they conflict with another
+/// target: clap does not ask for an option that conflicts with one that was given.
+const METHOD_REQUIREMENTS: [(&str, &str); 13] = [
+    ("socket", "to_udp"),
+    ("sendmmsg", "to_udp"),
+    ("gso", "to_udp"),
+    ("zerocopy-gso", "to_udp"),
+    ("uring-zerocopy-gso", "to_udp"),
+    ("xdp-udp", "to_udp"),
+    ("xdp-udp", "by_interface"),
+    ("xdp-copy", "to_udp"),
+    ("xdp-copy", "by_interface"),
+    ("plain", "to_tcp"),
+    ("published", "to_tcp"),
+    ("sendfile", "to_tcp"),
+    ("sendfile", "from_file"),
+];
+
+/// Options for datagrams to a host.
 #[derive(Debug, Args)]
-#[command(next_help_heading = "To udp://HOST:PORT")]
+#[command(next_help_heading = "Datagrams to a host")]
+#[group(conflicts_with_all = ["target", "tcp"])]
 pub struct DatagramArguments {
     /// The interface for --method xdp-udp and xdp-copy; or, to a multicast address, the one to send by.
-    #[arg(long, value_name = "INTERFACE")]
+    #[arg(long, value_name = "INTERFACE", group = "by_interface")]
     pub interface: Option<String>,
 }
 
-/// What only streams to a host know.
+/// Options for streams to a host.
 #[derive(Debug, Args)]
-#[command(next_help_heading = "To tcp://HOST:PORT")]
+#[command(next_help_heading = "Streams to a host")]
+#[group(conflicts_with_all = ["target", "udp"])]
 pub struct StreamArguments {
     /// So many connections at once: a file or a count is cut into ranges, one for each. Nothing is encrypted (no TLS).
-    #[arg(long, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u32).range(1..=64))]
+    #[arg(long, value_name = "N", default_value = "1", conflicts_with_all = ["raw", "stdin"],
+          value_parser = clap::value_parser!(u32).range(1..=64))]
     pub streams: u32,
     /// The congestion control of the connections: cubic, bbr, ... (default: that of the host).
     #[arg(long, value_name = "NAME")]
@@ -147,9 +188,10 @@ impl MethodName {
     }
 }
 
-/// What only packets on an interface know.
+/// Options for packets on an interface.
 #[derive(Debug, Args)]
-#[command(next_help_heading = "On an interface")]
+#[command(next_help_heading = "Packets on an interface")]
+#[group(conflicts_with_all = ["udp", "tcp"])]
 pub struct FrameArguments {
     /// So many flows in turn: source ports from the first up, then the next source address.
     #[arg(long, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u32).range(1..=1 << 24))]
@@ -248,6 +290,13 @@ pub enum TimingName {
 pub enum Rounds {
     Times(u64),
     Forever,
+}
+
+fn interface(text: &str) -> Result<String, String> {
+    match text.contains("://") {
+        true => Err("not an interface: a host is udp://HOST:PORT or tcp://HOST:PORT".into()),
+        false => Ok(text.into()),
+    }
 }
 
 fn vlan(text: &str) -> Result<TagControl, String> {

@@ -34,6 +34,10 @@ pub enum Error {
     Connect { target: Endpoint, source: io::Error },
     #[error("{to}: cannot be reached by {interface}: {source}: 'ip route get {ip}' shows the way there", ip = to.ip())]
     NoWay { to: SocketAddr, interface: String, source: io::Error },
+    #[error("--interface goes with message:// or xdp:// only: leave it out, or ping by xdp://")]
+    NeedlessInterface,
+    #[error("xdp:// goes with --interface only: name the interface that leads there")]
+    NoInterface,
     #[error("{interface}: nothing goes over a port of it to this host: leave out --interface")]
     OwnInterface { interface: String },
     #[error(
@@ -73,22 +77,16 @@ pub fn run(arguments: &PingArguments) -> Result<Outcome, Failure> {
     }
 }
 
-fn check(arguments: &PingArguments) -> Result<(), Failure> {
-    let needs = |option, needed, action| Err(Failure::Needs { option, needed, action });
+fn check(arguments: &PingArguments) -> Result<(), Error> {
     let scheme = arguments.target.scheme();
     match (scheme, &arguments.interface) {
-        (Scheme::Udp | Scheme::Tcp, Some(_)) => {
-            return needs("--interface", "message:// or xdp://", "leave it out, or ask by xdp://");
+        (Scheme::Udp | Scheme::Tcp, Some(_)) => Err(Error::NeedlessInterface),
+        (Scheme::Xdp, None) => Err(Error::NoInterface),
+        (Scheme::Udp | Scheme::Xdp, _) if arguments.size > DATAGRAM_BYTES_MAX => {
+            Err(Error::TooLong { bytes: arguments.size })
         }
-        (Scheme::Xdp, None) => {
-            return needs("xdp://", "--interface", "name the interface that leads there");
-        }
-        _ => {}
+        _ => Ok(()),
     }
-    if matches!(scheme, Scheme::Udp | Scheme::Xdp) && arguments.size > DATAGRAM_BYTES_MAX {
-        return Err(Error::TooLong { bytes: arguments.size }.into());
-    }
-    Ok(())
 }
 
 pub fn resolve(target: &Endpoint) -> Result<SocketAddr, Error> {

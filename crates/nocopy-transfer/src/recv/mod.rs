@@ -20,7 +20,7 @@ const IDLE: Duration = Duration::from_secs(10);
 
 pub fn run(arguments: &RecvArguments) -> Result<Outcome, Failure> {
     let interrupt = Interrupt::listen()?;
-    match arguments.address.scheme() {
+    match arguments.address().scheme() {
         Scheme::Udp => udp::run(arguments, interrupt),
         Scheme::Tcp => tcp::run(arguments, interrupt),
         Scheme::Message | Scheme::Xdp => unreachable!("the command line knows the others only"),
@@ -29,7 +29,7 @@ pub fn run(arguments: &RecvArguments) -> Result<Outcome, Failure> {
 
 /// Says where it receives, and unless senders were named, that anybody may be the sender.
 fn announce(arguments: &RecvArguments, address: SocketAddr) {
-    print::say(format_args!("nocopy: receiving at {}://{address}", arguments.address.scheme().name()));
+    print::say(format_args!("nocopy: receiving at {}://{address}", arguments.address().scheme().name()));
     if arguments.from.is_empty() {
         print::say("nocopy: data is accepted from any sender; use --from ADDRESS to restrict it");
     }

@@ -35,8 +35,9 @@ use rustix::rand::{GetRandomFlags, getrandom};
 use rustix::thread::CapabilitySet;
 
 use crate::Failure;
-use crate::arguments::{FrameArguments, GeneratorName, PayloadArgument, Rounds, SendArguments, TimingName};
-use crate::endpoint::Target;
+use crate::arguments::{
+    FrameArguments, GeneratorName, PayloadArgument, Rounds, SendArguments, SendTarget, TimingName,
+};
 use conveyor::Conveyor;
 pub use error::Error;
 use export::{json, table};
@@ -67,10 +68,12 @@ const PATIENCE: Duration = Duration::from_secs(2);
 
 pub fn run(arguments: &SendArguments) -> Result<Outcome, Failure> {
     let interrupt = Interrupt::listen()?;
-    match &arguments.target {
-        Target::Interface(name) => run_on(name, arguments, interrupt),
-        Target::Udp(endpoint) => udp::run(endpoint, arguments, interrupt),
-        Target::Tcp(endpoint) => tcp::run(endpoint, arguments, interrupt),
+    let SendTarget { target, udp, tcp } = &arguments.target;
+    match (target, udp, tcp) {
+        (Some(interface), ..) => run_on(interface, arguments, interrupt),
+        (_, Some(endpoint), _) => udp::run(endpoint, arguments, interrupt),
+        (.., Some(endpoint)) => tcp::run(endpoint, arguments, interrupt),
+        (None, None, None) => unreachable!("clap requires one of them"),
     }
 }
 

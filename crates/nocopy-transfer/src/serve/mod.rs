@@ -43,6 +43,10 @@ pub enum Error {
         "{interface}: one port takes its queues: serve message:// or xdp:// over it, the other without --interface or by another process"
     )]
     TwoPorts { interface: String },
+    #[error("--interface goes with message:// or xdp:// only: leave it out, or serve one of them")]
+    NeedlessInterface,
+    #[error("xdp:// goes with --interface only: name the interface")]
+    NoInterface,
     #[error("--exec: no program: write its name, and its arguments behind it")]
     NoProgram,
 }
@@ -89,19 +93,18 @@ pub fn run(arguments: &ServeArguments) -> Result<Outcome, Failure> {
     print::summary(&text, false, failure, Outcome::Positive)
 }
 
-fn check(arguments: &ServeArguments) -> Result<(), Failure> {
-    let needs = |option, needed, action| Err(Failure::Needs { option, needed, action });
+fn check(arguments: &ServeArguments) -> Result<(), Error> {
     let over_port = |service: &&Endpoint| matches!(service.scheme(), Scheme::Message | Scheme::Xdp);
     let over_port: Vec<_> = arguments.services().filter(over_port).collect();
     match (&arguments.interface, over_port.len()) {
-        (Some(_), 0) => needs("--interface", "message:// or xdp://", "leave it out, or serve one of them"),
+        (Some(_), 0) => Err(Error::NeedlessInterface),
         (None, _) if over_port.iter().any(|service| service.scheme() == Scheme::Xdp) => {
-            needs("xdp://", "--interface", "name the interface")
+            Err(Error::NoInterface)
         }
-        (Some(interface), 2..) => Err(Error::TwoPorts { interface: interface.clone() }.into()),
+        (Some(interface), 2..) => Err(Error::TwoPorts { interface: interface.clone() }),
         (Some(interface), _) => match over_port.iter().find(|service| service.host().is_none()) {
             Some(service) => {
-                Err(Error::NoAddress { service: (*service).clone(), interface: interface.clone() }.into())
+                Err(Error::NoAddress { service: (*service).clone(), interface: interface.clone() })
             }
             None => Ok(()),
         },

@@ -66,7 +66,7 @@ pub(super) fn run(arguments: &RecvArguments, interrupt: Interrupt) -> Result<Out
 
 /// Where to receive; without a host at all addresses of both families.
 fn address(arguments: &RecvArguments) -> Result<SocketAddr, Error> {
-    let own = &arguments.address;
+    let own = arguments.address();
     match own.host() {
         Some(_) => own.resolve(Family::Any).map_err(|source| Error::Resolve { address: own.clone(), source }),
         None => Ok((IpAddr::V6(Ipv6Addr::UNSPECIFIED), own.port()).into()),
@@ -89,7 +89,7 @@ impl Bound {
             // All addresses of the one family there is.
             Err(source)
                 if source.raw_os_error() == Some(libc::EAFNOSUPPORT)
-                    && arguments.address.host().is_none() =>
+                    && arguments.address().host().is_none() =>
             {
                 let address = (Ipv4Addr::UNSPECIFIED, address.port()).into();
                 Self::at(address, arguments.buffer).map_err(|source| Error::Listen { address, source })

@@ -42,6 +42,10 @@ pub enum Error {
     Open(#[from] OpenError),
     #[error("{to} is a multicast address: senders to a group do not say what they sent: use --raw")]
     Group { to: SocketAddr },
+    #[error(
+        "--interface goes with a multicast address only: leave it out, and name an address of that interface"
+    )]
+    NeedlessInterface,
     #[error("cannot tell the socket's address: {0}: start it where getsockname(2) is allowed")]
     Address(#[source] io::Error),
     #[error("cannot receive: {0}")]
@@ -67,7 +71,7 @@ pub(super) fn run(arguments: &RecvArguments, interrupt: Interrupt) -> Result<Out
 fn bind(arguments: &RecvArguments) -> Result<Socket, Failure> {
     let builder = || Socket::builder().receive_buffer(arguments.buffer.unwrap_or(BUFFER_BYTES) as usize);
     let bind = |address: SocketAddr| builder().bind(address).map_err(Error::Open);
-    let own = &arguments.address;
+    let own = arguments.address();
     if own.host().is_some() {
         let address = own.resolve(Family::Any);
         let address = address.map_err(|source| Error::Resolve { address: own.clone(), source })?;
@@ -75,13 +79,13 @@ fn bind(arguments: &RecvArguments) -> Result<Socket, Failure> {
             return join(builder().reuse_address(true), address, arguments);
         }
         return if arguments.datagrams.interface.is_some() {
-            Err(NEEDLESS_INTERFACE)
+            Err(Error::NeedlessInterface.into())
         } else {
             Ok(bind(address)?)
         };
     }
     if arguments.datagrams.interface.is_some() {
-        return Err(NEEDLESS_INTERFACE);
+        return Err(Error::NeedlessInterface.into());
     }
     // All addresses of both families; or of the one there is.
     let any = |ip: IpAddr| bind((ip, own.port()).into());
@@ -90,12 +94,6 @@ fn bind(arguments: &RecvArguments) -> Result<Socket, Failure> {
         bound => Ok(bound?),
     }
 }
-
-const NEEDLESS_INTERFACE: Failure = Failure::Needs {
-    option: "--interface",
-    needed: "a multicast address",
-    action: "leave it out, and name an address of that interface",
-};
 
 /// Receives what is sent to a group, perhaps beside others on this host.
 fn join(builder: Builder, group: SocketAddr, arguments: &RecvArguments) -> Result<Socket, Failure> {

@@ -15,6 +15,14 @@ pub enum Error {
     Resolve { target: Endpoint, source: io::Error },
     #[error("pieces of {bytes} bytes are too long: give a --size up to {bytes_max}")]
     Size { bytes: u64, bytes_max: u64 },
+    #[error("--streams goes with a file or a pattern only: leave it out: a pipe is one stream")]
+    OneStream,
+    #[error("--method sendfile goes with a file that is no pipe only: leave it out, or name such a --file")]
+    NotAFile,
+    #[error(
+        "--method published goes with a pattern only: leave it out: the pages of a file are sent by reference without it, those of a pipe cannot be"
+    )]
+    NotAPattern,
     #[error("cannot draw a random number: {0}: start it where getrandom(2) is allowed")]
     Random(#[source] io::Error),
     #[error("cannot read {path}: {source}: name a file that exists and may be read", path = path.display())]

@@ -63,12 +63,12 @@ enum Source {
 impl Plan {
     pub(super) fn new(arguments: &SendArguments) -> Result<Self, Failure> {
         let pace = arguments.rate.map_or(Pace::FlatOut, Pace::Rate);
-        let method = method(arguments.host.method)?;
+        let method = method(arguments.host.method);
         let piece_bytes = piece_bytes(arguments)?;
         let (source, path) = open(&arguments.host, piece_bytes)?;
         let streams = arguments.stream.streams;
-        if streams > 1 && (arguments.host.raw || matches!(source, Source::Input(_))) {
-            return Err(ONE_STREAM);
+        if streams > 1 && matches!(source, Source::Input(_)) {
+            return Err(Error::OneStream.into());
         }
         let counted = arguments.count.map(|count| count.saturating_mul(piece_bytes).min(BYTES_MAX));
         let total = match &source {
@@ -152,38 +152,14 @@ impl Plan {
 /// The protocol takes no more (nor does any file).
 const BYTES_MAX: u64 = (1 << 62) - 1;
 
-const ONE_STREAM: Failure = Failure::Needs {
-    option: "--streams",
-    needed: "a file or a pattern, and without --raw",
-    action: "leave it out: a pipe, and another program, have one stream",
-};
-
-const NO_FILE: Failure = Failure::Needs {
-    option: "--method sendfile",
-    needed: "--file FILE, of a file that is no pipe",
-    action: "leave it out",
-};
-
-const ONLY_PATTERN: Failure = Failure::Needs {
-    option: "--method published",
-    needed: "a pattern",
-    action: "leave it out: a file goes by its own pages (sendfile), and what a pipe has is nowhere else",
-};
-
-const ONLY_UDP: Failure = Failure::Needs {
-    option: "this --method",
-    needed: "udp://HOST:PORT",
-    action: "for a stream give --method plain, zerocopy, uring-zerocopy, published or sendfile, or leave it out",
-};
-
-fn method(name: MethodName) -> Result<Option<Method>, Failure> {
-    Ok(match name {
+fn method(name: MethodName) -> Option<Method> {
+    match name {
         MethodName::Auto | MethodName::Sendfile | MethodName::Published => None,
         MethodName::Plain => Some(Method::Plain),
         MethodName::Zerocopy => Some(Method::ZeroCopy),
         MethodName::UringZerocopy => Some(Method::UringZeroCopy),
-        _ => return Err(ONLY_UDP),
-    })
+        _ => unreachable!("clap requires a UDP target"),
+    }
 }
 
 fn piece_bytes(arguments: &SendArguments) -> Result<u64, Error> {
@@ -232,8 +208,8 @@ fn open(arguments: &HostArguments, piece_bytes: u64) -> Result<(Source, PathBuf)
     };
     match (arguments.method, &source) {
         (MethodName::Sendfile, Source::File(..)) | (MethodName::Published, Source::Published(..)) => {}
-        (MethodName::Sendfile, _) => return Err(NO_FILE),
-        (MethodName::Published, _) => return Err(ONLY_PATTERN),
+        (MethodName::Sendfile, _) => return Err(Error::NotAFile.into()),
+        (MethodName::Published, _) => return Err(Error::NotAPattern.into()),
         _ => {}
     }
     Ok((source, path))

@@ -19,6 +19,14 @@ pub enum Error {
     Size { bytes: u64, why: &'static str, bytes_min: usize, bytes_max: usize },
     #[error("{to} is a multicast address: no one receiver would answer for all: use --raw")]
     Multicast { to: SocketAddr },
+    #[error(
+        "--interface goes with --method xdp-udp, xdp-copy or a multicast address only: leave it out: the host's routes say where to send by"
+    )]
+    NeedlessInterface,
+    #[error(
+        "--connect-timeout goes with datagrams that have nocopy's header only: leave it out, or --raw: without a header no receiver answers"
+    )]
+    NeedlessTimeout,
     #[error(transparent)]
     Open(#[from] OpenError),
     #[error("{to}: cannot connect: {source}: look at 'ip route get {ip}'", ip = .to.ip())]

@@ -52,7 +52,7 @@ pub(super) fn run(
     let shape = shape(arguments)?;
     // Files are opened with all that whoever started this may read.
     let (path, payload) = open(&arguments.host, shape)?;
-    let how = How::of(arguments.host.method)?;
+    let how = How::of(arguments.host.method);
     capability::drop_all_but(how.needs())?;
     let to = target
         .resolve(arguments.family())
@@ -110,7 +110,7 @@ fn open(arguments: &HostArguments, shape: Shape) -> Result<(PathBuf, Payload), E
 fn open_line(to: SocketAddr, how: How, arguments: &SendArguments, shape: Shape) -> Result<Line, Failure> {
     let HostArguments { raw, verify, .. } = arguments.host;
     if raw && arguments.host.connect_timeout.is_some() {
-        return Err(NEEDLESS_TIMEOUT);
+        return Err(Error::NeedlessTimeout.into());
     }
     if to.ip().is_multicast() && !raw {
         return Err(Error::Multicast { to }.into());
@@ -121,8 +121,8 @@ fn open_line(to: SocketAddr, how: How, arguments: &SendArguments, shape: Shape) 
         (How::OverPort { copied }, Some(interface)) => {
             Box::new(ByPort::open(&interface, to, copied, shape.datagram_bytes)?)
         }
-        (How::OverPort { .. }, None) => return Err(NO_INTERFACE),
-        (_, Some(_)) if !to.ip().is_multicast() => return Err(NEEDLESS_INTERFACE),
+        (How::OverPort { .. }, None) => unreachable!("clap requires --interface"),
+        (_, Some(_)) if !to.ip().is_multicast() => return Err(Error::NeedlessInterface.into()),
         (How::Measured, interface) => Box::new(BySocket::open(to, None, interface.map(|found| found.index))?),
         (How::By(method), interface) => {
             Box::new(BySocket::open(to, Some(method), interface.map(|found| found.index))?)
@@ -137,30 +137,6 @@ fn open_line(to: SocketAddr, how: How, arguments: &SendArguments, shape: Shape) 
     Ok(Line::new(carrier, to, sending))
 }
 
-const NO_INTERFACE: Failure = Failure::Needs {
-    option: "--method xdp-udp or xdp-copy",
-    needed: "--interface",
-    action: "name the interface to send by",
-};
-
-const NEEDLESS_INTERFACE: Failure = Failure::Needs {
-    option: "--interface",
-    needed: "--method xdp-udp, xdp-copy or a multicast address",
-    action: "leave it out: the host's routes say where to send by",
-};
-
-const NEEDLESS_TIMEOUT: Failure = Failure::Needs {
-    option: "--connect-timeout",
-    needed: "datagrams with nocopy's header",
-    action: "leave it out, or --raw: without a header nobody is asked whether they are there",
-};
-
-const ONLY_TCP: Failure = Failure::Needs {
-    option: "--method plain, published or sendfile",
-    needed: "tcp://HOST:PORT",
-    action: "for datagrams name another, or leave it out",
-};
-
 /// Who hands datagrams to the kernel, and how.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum How {
@@ -173,11 +149,11 @@ enum How {
 }
 
 impl How {
-    fn of(name: MethodName) -> Result<Self, Failure> {
-        Ok(Self::By(match name {
-            MethodName::Auto => return Ok(Self::Measured),
-            MethodName::XdpUdp => return Ok(Self::OverPort { copied: false }),
-            MethodName::XdpCopy => return Ok(Self::OverPort { copied: true }),
+    fn of(name: MethodName) -> Self {
+        Self::By(match name {
+            MethodName::Auto => return Self::Measured,
+            MethodName::XdpUdp => return Self::OverPort { copied: false },
+            MethodName::XdpCopy => return Self::OverPort { copied: true },
             MethodName::Socket => Method::Socket,
             MethodName::Sendmmsg => Method::SendMmsg,
             MethodName::Gso => Method::Gso,
@@ -185,8 +161,10 @@ impl How {
             MethodName::ZerocopyGso => Method::ZeroCopyGso,
             MethodName::UringZerocopy => Method::UringZeroCopy,
             MethodName::UringZerocopyGso => Method::UringZeroCopyGso,
-            MethodName::Plain | MethodName::Published | MethodName::Sendfile => return Err(ONLY_TCP),
-        }))
+            MethodName::Plain | MethodName::Published | MethodName::Sendfile => {
+                unreachable!("clap requires a TCP target")
+            }
+        })
     }
 
     /// What opening takes: memory that a ring registers is beyond the limit for all with `CAP_IPC_LOCK` only.
