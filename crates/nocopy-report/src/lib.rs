@@ -31,12 +31,14 @@ mod result_file;
 pub mod result_lines;
 pub mod result_table;
 pub mod statistics;
+pub mod summary;
 pub mod table;
 pub mod wall_clock;
 
 pub use failure::Failure;
 pub use interrupt::Interrupt;
 pub use result_file::{ResultFile, json};
+pub use summary::{Ended, Summary};
 
 /// What a command found, when it found out at all.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

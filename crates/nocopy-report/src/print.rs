@@ -3,7 +3,7 @@
 use std::fmt;
 use std::io::{self, Write};
 
-use crate::{Failure, Outcome};
+use crate::{Failure, Outcome, Summary};
 
 /// Prints lines that may have words from a file, a peer or another process.
 pub fn text(text: &str) -> Result<(), Failure> {
@@ -33,6 +33,16 @@ pub fn summary<F: From<Failure>>(
         // Whether or not anybody reads it, it went as it went.
         (None, _) => Ok(outcome),
     }
+}
+
+/// Prints what a command did, as JSON or as a table, and says how it went.
+pub fn finish<S: Summary, F: From<Failure>>(
+    done: &S,
+    json: bool,
+    to_stderr: bool,
+    failure: Option<F>,
+) -> Result<Outcome, F> {
+    summary(&crate::summary::text(done, json), to_stderr, failure, done.outcome())
 }
 
 /// Without control characters but tabs and ends of lines: those would not be printed but steer the terminal.

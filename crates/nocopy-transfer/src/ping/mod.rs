@@ -16,8 +16,7 @@ use crate::exchange::over_port::{OverPort, source_address};
 use crate::exchange::tcp::Tcp;
 use crate::exchange::udp::{DATAGRAM_BYTES_MAX, Udp};
 use crate::exchange::{Exchange, Waiting};
-use nocopy_report::Interrupt;
-use nocopy_report::{Outcome, capability, print};
+use nocopy_report::{Interrupt, Outcome, capability, print};
 use rounds::Rounds;
 use summary::Summary;
 
@@ -151,6 +150,5 @@ fn play(
     let failure = rounds.run(exchange).err();
     let failure = failure.map(|source| Error::Exchange { target: arguments.target.clone(), source }.into());
     let summary = Summary::of(arguments, to, &rounds, failure.is_some());
-    let text = if arguments.json { summary.json() } else { summary.table() };
-    print::summary(&text, false, failure, summary.outcome())
+    print::finish(&summary, arguments.json, false, failure)
 }

@@ -10,9 +10,9 @@ use crate::arguments::PingArguments;
 use crate::endpoint::Scheme;
 use crate::exchange::{Exchange, MARK, PATIENCE, Waiting};
 use crate::processor;
-use nocopy_report::Interrupt;
 use nocopy_report::live::LiveLine;
 use nocopy_report::quantity::short;
+use nocopy_report::{Ended, Interrupt};
 
 /// Bytes of a message's number, at its beginning; its highest bit is for who answers.
 const NUMBER_BYTES: usize = 8;
@@ -22,13 +22,6 @@ const SLEEP_SLACK: Duration = Duration::from_micros(150);
 
 /// Spinning, looks between two looks at the clock.
 const LOOKS_A_CLOCK: u32 = 64;
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Ended {
-    Count,
-    Duration,
-    Interrupted,
-}
 
 /// What was asked for, and what came of it.
 pub(super) struct Rounds<'a> {

@@ -3,19 +3,15 @@
 use std::fmt::Write as _;
 use std::net::SocketAddr;
 
-use comfy_table::{Table, presets};
 use hdrhistogram::Histogram;
 use serde::Serialize;
 
-use super::rounds::{Ended, Rounds};
+use super::rounds::Rounds;
 use crate::arguments::PingArguments;
 use crate::exchange::Waiting;
 use crate::processor::Use;
-use nocopy_report::Outcome;
 use nocopy_report::quantity::short;
-
-/// Changes when a field changes its meaning or goes.
-const SCHEMA: &str = "nocopy.ping/1";
+use nocopy_report::{Ended, Outcome};
 
 /// The most rows of a histogram, and the ratios of their bounds to choose from.
 const ROWS_MAX: usize = 20;
@@ -26,7 +22,6 @@ const BAR_CHARACTERS: u64 = 40;
 
 #[derive(Debug, Serialize)]
 pub(super) struct Summary {
-    schema: &'static str,
     target: String,
     scheme: &'static str,
     address: SocketAddr,
@@ -37,7 +32,7 @@ pub(super) struct Summary {
     size_bytes: usize,
     #[serde(skip_serializing_if = "Option::is_none")]
     interval_us: Option<f64>,
-    ended: &'static str,
+    ended: Ended,
     sent: u64,
     answered: u64,
     lost: u64,
@@ -132,15 +127,9 @@ impl Summary {
         rounds: &Rounds<'_>,
         failed: bool,
     ) -> Self {
-        let ended = match rounds.ended {
-            _ if failed => "failed",
-            Some(Ended::Interrupted) | None => "interrupted",
-            Some(Ended::Duration) => "duration",
-            Some(Ended::Count) => "count",
-        };
+        let ended = if failed { Ended::Failed } else { rounds.ended.unwrap_or(Ended::Interrupted) };
         let seconds = rounds.elapsed.as_secs_f64();
         Self {
-            schema: SCHEMA,
             target: arguments.target.to_string(),
             scheme: arguments.target.scheme().name(),
             address,
@@ -162,31 +151,23 @@ impl Summary {
             processor: rounds.used,
         }
     }
+}
+
+impl nocopy_report::Summary for Summary {
+    const SCHEMA: &'static str = "nocopy.ping/1";
 
     /// Negative if an answer is missing, or none came.
-    pub(super) fn outcome(&self) -> Outcome {
+    fn outcome(&self) -> Outcome {
         match self.lost > 0 || self.changed > 0 || self.answered == 0 {
             true => Outcome::Negative,
             false => Outcome::Positive,
         }
     }
 
-    pub(super) fn json(&self) -> String {
-        serde_json::to_string_pretty(self).expect("numbers and strings are JSON") + "\n"
-    }
-
-    pub(super) fn table(&self) -> String {
-        let mut table = Table::new();
-        table.load_style(presets::NOTHING);
+    fn rows(&self) -> Vec<(String, String)> {
         let over = self.interface.as_ref().map(|name| format!(" over a port of {name}")).unwrap_or_default();
-        let end = match self.ended {
-            "count" => "",
-            "duration" => ", time is up",
-            "interrupted" => ", interrupted",
-            _ => ", then it failed",
-        };
+        let end = self.ended.words();
         let seconds = self.seconds;
-        table.add_row([self.target.clone(), format!("{} bytes{over}, {seconds:.3} s{end}", self.size_bytes)]);
         let rate = short(self.answers_per_second);
         let (sent, answered, lost) = (self.sent, self.answered, self.lost);
         let mut said = format!("{sent} sent, {answered} answered ({rate}/s), {lost} lost");
@@ -195,17 +176,18 @@ impl Summary {
                 let _ = write!(said, ", {count} {what}");
             }
         }
-        table.add_row(["messages".to_owned(), said]);
-        if let Some(times) = self.round_trip {
-            table.add_row(["round trip".to_owned(), times.words()]);
-        }
-        if let Some(times) = self.since_due {
-            table.add_row(["since due".to_owned(), times.words()]);
-        }
-        if let Some(used) = &self.processor {
-            table.add_row(["processor".to_owned(), used.words()]);
-        }
-        format!("{}\n{}", table.trim_fmt(), picture(&self.histogram))
+        let mut rows = vec![
+            (self.target.clone(), format!("{} bytes{over}, {seconds:.3} s{end}", self.size_bytes)),
+            ("messages".into(), said),
+        ];
+        rows.extend(self.round_trip.map(|times| ("round trip".into(), times.words())));
+        rows.extend(self.since_due.map(|times| ("since due".into(), times.words())));
+        rows.extend(self.processor.iter().map(|used| ("processor".into(), used.words())));
+        rows
+    }
+
+    fn details(&self) -> String {
+        picture(&self.histogram)
     }
 }
 

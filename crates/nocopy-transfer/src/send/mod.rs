@@ -2,7 +2,6 @@
 
 mod conveyor;
 mod error;
-mod export;
 mod flow;
 mod input;
 mod kernel;
@@ -14,6 +13,7 @@ mod replay;
 mod run;
 mod source;
 mod summary;
+mod table;
 mod tcp;
 mod template;
 mod udp;
@@ -40,7 +40,6 @@ use crate::arguments::{
 };
 use conveyor::Conveyor;
 pub use error::Error;
-use export::{json, table};
 use kernel::KernelBelt;
 use nocopy_report::Interrupt;
 use nocopy_report::{Outcome, capability, print};
@@ -255,8 +254,7 @@ impl<'a> Sending<'a> {
         if let Ok(after) = Snapshot::of(&self.interface.name) {
             summary.add_interface(&after.since(before).link);
         }
-        let text = if self.arguments.json { json::text(&summary) } else { table::text(&summary) };
-        print::summary(&text, false, run.failure, summary.outcome())
+        print::finish(&summary, self.arguments.json, false, run.failure)
     }
 }
 

@@ -8,9 +8,9 @@ use super::pause;
 use super::queue::Step;
 use super::source::Source;
 use crate::Failure;
-use nocopy_report::Interrupt;
 use nocopy_report::live::LiveLine;
 use nocopy_report::quantity::short;
+use nocopy_report::{Ended, Interrupt};
 
 /// How often the live line is thought of.
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
@@ -28,6 +28,14 @@ impl Run {
     /// One that the user ended before it began.
     pub(super) fn interrupted() -> Self {
         Self { duration: Duration::ZERO, interrupted: true, failure: None }
+    }
+
+    pub(super) fn ended(&self) -> Ended {
+        match self {
+            Self { failure: Some(_), .. } => Ended::Failed,
+            Self { interrupted: true, .. } => Ended::Interrupted,
+            _ => Ended::Done,
+        }
     }
 
     /// Waits, not for ever, until the kernel is done with everything; flat out, that time is part of it.

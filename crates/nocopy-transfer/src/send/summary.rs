@@ -16,11 +16,10 @@ use super::queue::{Goal, Schedule, Tally};
 use super::replay::Replay;
 use super::run::Run;
 use super::source::Source;
-use nocopy_report::Outcome;
+use super::table;
 use nocopy_report::quantity::Rate;
-
-/// Changes when a field changes its meaning or goes.
-const SCHEMA: &str = "nocopy.send/1";
+use nocopy_report::summary::indented;
+use nocopy_report::{Ended, Outcome};
 
 /// A rate counts as reached down to this part of what was asked for.
 const REACHED: f64 = 0.99;
@@ -29,7 +28,6 @@ pub(super) type Counts = BTreeMap<String, u64>;
 
 #[derive(Debug, Serialize)]
 pub(super) struct Summary {
-    schema: &'static str,
     pub interface: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub queue: Option<u32>,
@@ -89,26 +87,6 @@ impl Rates {
     pub(super) fn are_missed(&self, packets: u64) -> bool {
         let too_few = self.asked.packets.is_some_and(|asked| packets < asked);
         too_few || self.asked.seconds.is_some() && self.rate_reached == Some(false)
-    }
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub(super) enum Ended {
-    Done,
-    Interrupted,
-    /// By a receiver that had enough.
-    ByReceiver,
-    Failed,
-}
-
-impl From<&Run> for Ended {
-    fn from(run: &Run) -> Self {
-        match run {
-            Run { failure: Some(_), .. } => Self::Failed,
-            Run { interrupted: true, .. } => Self::Interrupted,
-            _ => Self::Done,
-        }
     }
 }
 
@@ -222,13 +200,12 @@ impl Summary {
         let tally = schedule.tally;
         let not_sent = [("too_long", tally.too_long), ("too_short", tally.too_short)];
         Self {
-            schema: SCHEMA,
             interface: interface.into(),
             queue: None,
             mode: "kernel generator".into(),
             report: Vec::new(),
             evidence: EvidenceRow::unknown(kernel::CAUSE),
-            ended: run.into(),
+            ended: run.ended(),
             packets: tally.packets,
             bytes: tally.bytes,
             completed: None,
@@ -263,9 +240,21 @@ impl Summary {
         self.interface_counters =
             counts(counted.counters().filter(|counter| counter.name.starts_with("tx_")));
     }
+}
+
+impl nocopy_report::Summary for Summary {
+    const SCHEMA: &'static str = "nocopy.send/1";
+
+    fn rows(&self) -> Vec<(String, String)> {
+        table::rows(self)
+    }
+
+    fn details(&self) -> String {
+        indented(self.report.get(1..).unwrap_or_default())
+    }
 
     /// Negative if fewer packets were sent than asked for.
-    pub(super) fn outcome(&self) -> Outcome {
+    fn outcome(&self) -> Outcome {
         let asked = &self.rates.asked;
         let finite = asked.packets.is_some()
             || asked.seconds.is_some()

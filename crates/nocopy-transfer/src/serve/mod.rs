@@ -19,8 +19,7 @@ use crate::endpoint::{Endpoint, Family, Scheme};
 use crate::exchange::Waiting;
 use crate::exchange::message::Setting;
 use crate::{Failure, exchange};
-use nocopy_report::Interrupt;
-use nocopy_report::{Outcome, capability, print};
+use nocopy_report::{Interrupt, Outcome, capability, print};
 use program::Program;
 use summary::{Served, Summary};
 
@@ -89,8 +88,7 @@ pub fn run(arguments: &ServeArguments) -> Result<Outcome, Failure> {
     let start = Instant::now();
     let (served, failure) = serve(arguments, services, program.as_ref(), &interrupt);
     let summary = Summary::of(start.elapsed(), served);
-    let text = if arguments.json { summary.json() } else { summary.table() };
-    print::summary(&text, false, failure, Outcome::Positive)
+    print::finish(&summary, arguments.json, false, failure)
 }
 
 fn check(arguments: &ServeArguments) -> Result<(), Error> {

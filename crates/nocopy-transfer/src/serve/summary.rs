@@ -3,17 +3,13 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use comfy_table::{Table, presets};
 use serde::Serialize;
 
 use crate::endpoint::Scheme;
-
-/// Changes when a field changes its meaning or goes.
-const SCHEMA: &str = "nocopy.serve/1";
+use nocopy_report::Outcome;
 
 #[derive(Debug, Serialize)]
 pub(super) struct Summary {
-    schema: &'static str,
     seconds: f64,
     services: Vec<Served>,
 }
@@ -73,19 +69,19 @@ impl Served {
 
 impl Summary {
     pub(super) fn of(time: Duration, services: Vec<Served>) -> Self {
-        Self { schema: SCHEMA, seconds: time.as_secs_f64(), services }
+        Self { seconds: time.as_secs_f64(), services }
+    }
+}
+
+impl nocopy_report::Summary for Summary {
+    const SCHEMA: &'static str = "nocopy.serve/1";
+
+    fn rows(&self) -> Vec<(String, String)> {
+        let row = |served: &Served| (format!("{}://{}", served.scheme, served.address), served.words());
+        self.services.iter().map(row).collect()
     }
 
-    pub(super) fn json(&self) -> String {
-        serde_json::to_string_pretty(self).expect("numbers and strings are JSON") + "\n"
-    }
-
-    pub(super) fn table(&self) -> String {
-        let mut table = Table::new();
-        table.load_style(presets::NOTHING);
-        for served in &self.services {
-            table.add_row([format!("{}://{}", served.scheme, served.address), served.words()]);
-        }
-        format!("{}\n", table.trim_fmt())
+    fn outcome(&self) -> Outcome {
+        Outcome::Positive
     }
 }

@@ -15,8 +15,7 @@ use rustix::net::sockopt;
 use crate::Failure;
 use crate::arguments::RecvArguments;
 use crate::endpoint::{Endpoint, Family};
-use nocopy_report::Interrupt;
-use nocopy_report::{Outcome, capability, print};
+use nocopy_report::{Interrupt, Outcome, capability, print};
 use reception::Reception;
 use sink::Sink;
 
@@ -60,8 +59,7 @@ pub(super) fn run(arguments: &RecvArguments, interrupt: Interrupt) -> Result<Out
     let address = listener.local_addr().map_err(Error::Address)?;
     super::announce(arguments, address);
     let (summary, failure) = Reception::new(arguments, listener, sink.as_ref(), interrupt).run(address)?;
-    let text = if arguments.json { summary.json() } else { summary.table() };
-    print::summary(&text, to_stdout, failure, summary.outcome())
+    print::finish(&summary, arguments.json, to_stdout, failure)
 }
 
 /// Where to receive; without a host at all addresses of both families.

@@ -15,15 +15,15 @@ use super::door::{Door, Visitor};
 use super::intake::Intake;
 use super::lane::{Lane, LaneEnd, Progress, Why};
 use super::sink::Sink;
-use super::summary::{Ended, Summary};
+use super::summary::Summary;
 use crate::arguments::RecvArguments;
 use crate::control::{Control, Heard};
 use crate::recv::IDLE;
 use crate::transfer::stream::{Answering, Count, Head, Message, Places, Refusal, refuse};
 use crate::{Failure, processor};
-use nocopy_report::Interrupt;
 use nocopy_report::live::LiveLine;
 use nocopy_report::quantity::short;
+use nocopy_report::{Ended, Interrupt};
 
 /// The longest wait for the sender's word: after it the user may want to see a rate, or the end.
 const WAIT: Duration = Duration::from_millis(10);

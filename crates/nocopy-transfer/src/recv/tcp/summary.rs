@@ -3,32 +3,15 @@
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use comfy_table::{Table, presets};
 use serde::Serialize;
 
 use super::lane::{LaneEnd, Why};
 use crate::ledger::LedgerResult;
 use crate::processor::{Start, Use};
 use crate::transfer::stream::{Count, Findings};
-use nocopy_report::Outcome;
 use nocopy_report::quantity::short;
-
-/// Changes when a field changes its meaning or goes.
-const SCHEMA: &str = "nocopy.recv-tcp/1";
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub(super) enum Ended {
-    /// The sender was.
-    Done,
-    Duration,
-    Interrupted,
-    /// The sender closed its connections without saying that it is done.
-    BrokenOff,
-    /// The sender was not heard any more.
-    Silent,
-    Failed,
-}
+use nocopy_report::summary::indented;
+use nocopy_report::{Ended, Outcome};
 
 #[derive(Debug, Serialize)]
 struct StreamRow {
@@ -41,7 +24,6 @@ struct StreamRow {
 
 #[derive(Debug, Serialize)]
 pub(super) struct Summary {
-    schema: &'static str,
     address: SocketAddr,
     #[serde(skip_serializing_if = "Option::is_none")]
     sender: Option<SocketAddr>,
@@ -85,7 +67,6 @@ impl Summary {
     /// Nobody came who was to.
     pub(super) fn of_nobody(address: SocketAddr, ended: Ended, foreign: u64, output: Option<String>) -> Self {
         Self {
-            schema: SCHEMA,
             address,
             sender: None,
             ended,
@@ -158,26 +139,31 @@ impl Summary {
         Self { processor: Some(start.used(0)), ..self }
     }
 
+    fn stream_rows(&self) -> impl Iterator<Item = (String, String)> {
+        let rows = if self.streams.len() > 1 { &self.streams[..] } else { &[] };
+        rows.iter().map(|row| {
+            let rate = short(8.0 * row.bytes as f64 / row.seconds.max(1e-9));
+            let said =
+                format!("{} bytes from {} in {:.6} s, {rate}bit/s", row.bytes, row.offset, row.seconds);
+            (format!("stream {}", row.number), said)
+        })
+    }
+}
+
+impl nocopy_report::Summary for Summary {
+    const SCHEMA: &'static str = "nocopy.recv-tcp/1";
+
     /// Negative if less arrived than was sent, or not as it was sent, or the sender broke off; or if nobody came.
-    pub(super) fn outcome(&self) -> Outcome {
+    fn outcome(&self) -> Outcome {
         let broken = matches!(self.ended, Ended::BrokenOff | Ended::Silent);
         let bad = self.findings.is_some_and(|findings| !findings.are_good());
         if broken || bad || self.sender.is_none() { Outcome::Negative } else { Outcome::Positive }
     }
 
-    pub(super) fn json(&self) -> String {
-        serde_json::to_string_pretty(self).expect("numbers and strings are JSON") + "\n"
-    }
-
-    pub(super) fn table(&self) -> String {
+    fn rows(&self) -> Vec<(String, String)> {
         let end = match self.ended {
-            Ended::Done => "",
-            Ended::Duration => ", time is up",
-            Ended::Interrupted => ", interrupted",
-            Ended::BrokenOff => ", then the sender broke off without saying that it is done",
             Ended::Silent if self.sent.is_some() => ", then nothing more came of what it says it has sent",
-            Ended::Silent => ", then the sender fell silent without saying that it is done",
-            Ended::Failed => ", then it failed",
+            ended => ended.words(),
         };
         let from = self.sender.map_or_else(|| "nobody".to_owned(), |sender| format!("tcp://{sender}"));
         let mut rows = vec![
@@ -201,23 +187,11 @@ impl Summary {
         rows.extend(self.output.iter().map(|output| ("output".to_owned(), output.clone())));
         rows.push(("evidence".into(), self.evidence.words.clone()));
         rows.extend(self.processor.iter().map(|used| ("processor".to_owned(), used.words())));
-        let mut table = Table::new();
-        table.load_style(presets::NOTHING);
-        for (name, said) in rows {
-            table.add_row([name, said]);
-        }
-        let report: String = self.report.iter().map(|line| format!("   {line}\n")).collect();
-        format!("{}\n{report}", table.trim_fmt())
+        rows
     }
 
-    fn stream_rows(&self) -> impl Iterator<Item = (String, String)> {
-        let rows = if self.streams.len() > 1 { &self.streams[..] } else { &[] };
-        rows.iter().map(|row| {
-            let rate = short(8.0 * row.bytes as f64 / row.seconds.max(1e-9));
-            let said =
-                format!("{} bytes from {} in {:.6} s, {rate}bit/s", row.bytes, row.offset, row.seconds);
-            (format!("stream {}", row.number), said)
-        })
+    fn details(&self) -> String {
+        indented(&self.report)
     }
 }
 

@@ -17,12 +17,11 @@ use nocopy_lab::Interface;
 use crate::Failure;
 use crate::arguments::RecvArguments;
 use crate::endpoint::{Endpoint, Family};
-use nocopy_report::Interrupt;
 use nocopy_report::live::LiveLine;
 use nocopy_report::quantity::short;
-use nocopy_report::{Outcome, capability, print};
+use nocopy_report::{Ended, Interrupt, Outcome, capability, print};
 use output::Output;
-use summary::{Ended, Summary};
+use summary::Summary;
 use tally::{Kind, Tally};
 
 /// The longest wait for datagrams: after it the user may want to see a rate, or the end.
@@ -64,8 +63,7 @@ pub(super) fn run(arguments: &RecvArguments, interrupt: Interrupt) -> Result<Out
     let mut reception = Reception::new(arguments, socket, output, interrupt);
     let failure = reception.run().err();
     let summary = reception.summary(address, failure.is_some());
-    let text = if arguments.json { summary.json() } else { summary.table() };
-    print::summary(&text, to_stdout, failure, summary.outcome())
+    print::finish(&summary, arguments.json, to_stdout, failure)
 }
 
 fn bind(arguments: &RecvArguments) -> Result<Socket, Failure> {

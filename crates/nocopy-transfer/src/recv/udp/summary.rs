@@ -2,34 +2,16 @@
 
 use std::net::SocketAddr;
 
-use comfy_table::{Table, presets};
 use serde::Serialize;
 
 use crate::ledger::LedgerResult;
 use crate::processor::Use;
 use crate::transfer::{Findings, Received, Sent};
-use nocopy_report::Outcome;
 use nocopy_report::quantity::short;
-
-/// Changes when a field changes its meaning or goes.
-const SCHEMA: &str = "nocopy.recv/1";
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub(super) enum Ended {
-    /// The sender was.
-    Done,
-    Count,
-    Duration,
-    Interrupted,
-    /// The sender was not heard any more.
-    Silent,
-    Failed,
-}
+use nocopy_report::{Ended, Outcome};
 
 #[derive(Debug, Serialize)]
 pub(super) struct Summary {
-    pub schema: &'static str,
     pub address: SocketAddr,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sender: Option<SocketAddr>,
@@ -71,11 +53,11 @@ pub(super) struct Summary {
     pub left_out: bool,
 }
 
-impl Summary {
-    pub(super) const SCHEMA: &'static str = SCHEMA;
+impl nocopy_report::Summary for Summary {
+    const SCHEMA: &'static str = "nocopy.recv/1";
 
     /// Negative if something was lost, damaged or left out, or the sender broke off.
-    pub(super) fn outcome(&self) -> Outcome {
+    fn outcome(&self) -> Outcome {
         let is_run = self.received.is_some();
         let lost = self.lost.is_some_and(|lost| lost > 0) || self.verified == Some(false);
         let broken_off = is_run && self.ended == Ended::Silent;
@@ -83,19 +65,10 @@ impl Summary {
         if lost || broken_off || nothing || self.left_out { Outcome::Negative } else { Outcome::Positive }
     }
 
-    pub(super) fn json(&self) -> String {
-        serde_json::to_string_pretty(self).expect("numbers and strings are JSON") + "\n"
-    }
-
-    pub(super) fn table(&self) -> String {
+    fn rows(&self) -> Vec<(String, String)> {
         let end = match self.ended {
-            Ended::Done => "",
-            Ended::Count => ", enough",
-            Ended::Duration => ", time is up",
-            Ended::Interrupted => ", interrupted",
             Ended::Silent if self.received.is_none() => ", then nothing came any more",
-            Ended::Silent => ", then the sender fell silent without saying that it is done",
-            Ended::Failed => ", then it failed",
+            ended => ended.words(),
         };
         let from = self.sender.map_or_else(|| "nobody".to_owned(), |sender| format!("udp://{sender}"));
         let mut rows = vec![
@@ -129,11 +102,6 @@ impl Summary {
         rows.extend(self.output.iter().map(|output| ("output".to_owned(), output.clone())));
         rows.push(("evidence".into(), self.evidence.words.clone()));
         rows.extend(self.processor.iter().map(|used| ("processor".to_owned(), used.words())));
-        let mut table = Table::new();
-        table.load_style(presets::NOTHING);
-        for (name, said) in rows {
-            table.add_row([name, said]);
-        }
-        format!("{}\n", table.trim_fmt())
+        rows
     }
 }

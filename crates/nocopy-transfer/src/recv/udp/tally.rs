@@ -3,10 +3,11 @@
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use super::summary::{Ended, Summary};
+use super::summary::Summary;
 use crate::ledger::LedgerResult;
 use crate::processor;
 use crate::transfer::{CONTROL_BYTES, Handled, Phase, Receiving};
+use nocopy_report::Ended;
 
 #[derive(Debug)]
 pub(super) struct Tally {
@@ -169,7 +170,6 @@ impl Tally {
         // From the first to the last is the time of all but one.
         let a_second = |count: u64| (seconds > 0.0).then(|| count as f64 / seconds);
         Summary {
-            schema: Summary::SCHEMA,
             address,
             sender: run.and_then(Receiving::peer).or(self.from).map(plain),
             ended,

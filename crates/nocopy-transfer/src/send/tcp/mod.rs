@@ -23,12 +23,11 @@ use carrier::Carrier;
 pub use error::Error;
 use lane::{Lane, LaneEnd, Progress};
 use line::Line;
-use nocopy_report::Interrupt;
 use nocopy_report::live::LiveLine;
 use nocopy_report::quantity::short;
-use nocopy_report::{Outcome, capability, print};
+use nocopy_report::{Ended, Interrupt, Outcome, capability, print};
 use plan::Plan;
-use summary::{Ended, Summary};
+use summary::Summary;
 
 /// How long to wait for streams before looking around.
 const LOOK_INTERVAL: Duration = Duration::from_millis(10);
@@ -54,7 +53,7 @@ pub(super) fn run(
     };
     let failure = ends.iter_mut().find_map(|end| end.failure.take());
     let summary = transmission.summary(target, &ends, ended, start);
-    report(&summary, arguments.json, failure)
+    print::finish(&summary, arguments.json, false, failure)
 }
 
 struct Transmission<'a> {
@@ -242,9 +241,4 @@ impl Live {
             format!("{}B handed over, {rate}bit/s", short(sent_bytes as f64))
         });
     }
-}
-
-fn report(summary: &Summary, json: bool, failure: Option<Failure>) -> Result<Outcome, Failure> {
-    let text = if json { summary.json() } else { summary.table() };
-    print::summary(&text, false, failure, summary.outcome())
 }

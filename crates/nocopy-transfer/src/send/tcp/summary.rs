@@ -2,7 +2,6 @@
 
 use std::net::SocketAddr;
 
-use comfy_table::{Table, presets};
 use serde::Serialize;
 
 use super::lane::LaneEnd;
@@ -11,34 +10,13 @@ use crate::arguments::SendArguments;
 use crate::endpoint::Endpoint;
 use crate::ledger::LedgerResult;
 use crate::processor::{Start, Use};
-use crate::send::export::table::behind;
 use crate::send::queue::Schedule;
 use crate::send::summary::Rates;
+use crate::send::table::behind;
 use crate::transfer::stream::{Count, Findings, Standing};
-use nocopy_report::Outcome;
 use nocopy_report::quantity::short;
-
-/// Changes when a field changes its meaning or goes.
-const SCHEMA: &str = "nocopy.send-tcp/1";
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub(super) enum Ended {
-    Done,
-    Interrupted,
-    /// By a receiver that had enough.
-    ByReceiver,
-    /// The other end did not go on.
-    BrokenOff,
-    Failed,
-}
-
-impl Ended {
-    /// That, unless this end failed.
-    pub(super) fn but(self, other: Self) -> Self {
-        if self == Self::Failed { self } else { other }
-    }
-}
+use nocopy_report::summary::indented;
+use nocopy_report::{Ended, Outcome};
 
 #[derive(Debug, Serialize)]
 struct StreamRow {
@@ -52,7 +30,6 @@ struct StreamRow {
 
 #[derive(Debug, Serialize)]
 pub(super) struct Summary {
-    schema: &'static str,
     target: String,
     address: SocketAddr,
     method: String,
@@ -117,7 +94,6 @@ impl Summary {
             header.into_iter().chain(account.report.iter().cloned())
         });
         Self {
-            schema: SCHEMA,
             target: target.to_string(),
             address,
             method: arguments.host.method.name(),
@@ -162,8 +138,22 @@ impl Summary {
         Self { processor: Some(start.used(0)), ..self }
     }
 
+    fn stream_rows(&self) -> impl Iterator<Item = (String, String)> {
+        let rows = if self.streams.len() > 1 { &self.streams[..] } else { &[] };
+        rows.iter().map(|row| {
+            let rate = short(8.0 * row.bytes as f64 / row.seconds.max(1e-9));
+            let from = row.offset.map(|offset| format!(" from {offset}")).unwrap_or_default();
+            let said = format!("{} bytes{from} in {:.6} s, {rate}bit/s", row.bytes, row.seconds);
+            (format!("stream {}", row.number), said)
+        })
+    }
+}
+
+impl nocopy_report::Summary for Summary {
+    const SCHEMA: &'static str = "nocopy.send-tcp/1";
+
     /// Negative if less was sent than asked for, or arrived than was sent, or not as it was sent.
-    pub(super) fn outcome(&self) -> Outcome {
+    fn outcome(&self) -> Outcome {
         let cut_short = self.ended != Ended::Done && self.has_end && self.rates.asked.packets.is_none();
         let less = self.total.is_some_and(|total| self.bytes < total);
         // A file may end before the count.
@@ -176,18 +166,8 @@ impl Summary {
         }
     }
 
-    pub(super) fn json(&self) -> String {
-        serde_json::to_string_pretty(self).expect("numbers and strings are JSON") + "\n"
-    }
-
-    pub(super) fn table(&self) -> String {
-        let end = match self.ended {
-            Ended::Done => "",
-            Ended::Interrupted => ", interrupted",
-            Ended::ByReceiver => ", then the receiver ended",
-            Ended::BrokenOff => ", then it broke off",
-            Ended::Failed => ", then it failed",
-        };
+    fn rows(&self) -> Vec<(String, String)> {
+        let end = self.ended.words();
         let of = match self.total {
             Some(total) if self.bytes < total => format!(" of {total}"),
             _ => String::new(),
@@ -208,23 +188,11 @@ impl Summary {
         rows.extend(behind(&self.rates));
         rows.push(("evidence".into(), self.evidence.words.clone()));
         rows.extend(self.processor.iter().map(|used| ("processor".to_owned(), used.words())));
-        let mut table = Table::new();
-        table.load_style(presets::NOTHING);
-        for (name, said) in rows {
-            table.add_row([name, said]);
-        }
-        let report: String = self.report.iter().map(|line| format!("   {line}\n")).collect();
-        format!("{}\n{report}", table.trim_fmt())
+        rows
     }
 
-    fn stream_rows(&self) -> impl Iterator<Item = (String, String)> {
-        let rows = if self.streams.len() > 1 { &self.streams[..] } else { &[] };
-        rows.iter().map(|row| {
-            let rate = short(8.0 * row.bytes as f64 / row.seconds.max(1e-9));
-            let from = row.offset.map(|offset| format!(" from {offset}")).unwrap_or_default();
-            let said = format!("{} bytes{from} in {:.6} s, {rate}bit/s", row.bytes, row.seconds);
-            (format!("stream {}", row.number), said)
-        })
+    fn details(&self) -> String {
+        indented(&self.report)
     }
 }
 

@@ -17,12 +17,12 @@ use nocopy::udp::{DATAGRAM_BYTES_MAX, Method};
 use nocopy_lab::Interface;
 use rustix::thread::CapabilitySet;
 
+use super::PATIENCE;
 use super::input::Input;
 use super::pacer::Pace;
 use super::pattern::Pattern;
 use super::queue::{Goal, Schedule};
 use super::run::{self, Run};
-use super::{PATIENCE, summary::Ended};
 use crate::arguments::{HostArguments, MethodName, SendArguments};
 use crate::endpoint::Endpoint;
 use crate::transfer::{DATA_HEADER_BYTES, Sending};
@@ -33,8 +33,7 @@ use by_socket::BySocket;
 use carrier::Carrier;
 pub use error::Error;
 use line::Line;
-use nocopy_report::Interrupt;
-use nocopy_report::{Outcome, capability, print};
+use nocopy_report::{Ended, Interrupt, Outcome, capability, print};
 use payload::{Payload, Shape};
 use summary::Summary;
 
@@ -69,14 +68,14 @@ pub(super) fn run(
         true => run::run(&mut belt, &interrupt),
         false => Run::interrupted(),
     };
-    let ended = if belt.line.is_ended_by_receiver() { Ended::ByReceiver } else { Ended::from(&run) };
+    let ended = if belt.line.is_ended_by_receiver() { Ended::ByReceiver } else { run.ended() };
     if is_there && run.failure.is_none() {
         run.failure = finish(&mut belt).err().map(Failure::from);
     }
     let used = start.used(belt.schedule.tally.packets);
     let whom = (target.to_string(), to);
     let summary = Summary::new(arguments, whom, &mut belt, (pace, &run, ended), used);
-    report(&summary, arguments.json, run)
+    print::finish(&summary, arguments.json, false, run.failure)
 }
 
 fn shape(arguments: &SendArguments) -> Result<Shape, Error> {
@@ -180,9 +179,4 @@ impl How {
 fn finish(belt: &mut DatagramBelt) -> Result<(), Error> {
     belt.line.carrier.drain(PATIENCE)?;
     belt.line.finish()
-}
-
-fn report(summary: &Summary, json: bool, run: Run) -> Result<Outcome, Failure> {
-    let text = if json { summary.json() } else { summary.table() };
-    print::summary(&text, false, run.failure, summary.outcome())
 }

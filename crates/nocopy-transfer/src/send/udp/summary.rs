@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
-use comfy_table::{Table, presets};
 use serde::Serialize;
 
 use super::belt::DatagramBelt;
@@ -12,19 +11,16 @@ use super::payload::Payload;
 use crate::arguments::SendArguments;
 use crate::ledger::LedgerResult;
 use crate::processor::Use;
-use crate::send::export::table::{asked, behind, rate};
 use crate::send::pacer::Pace;
 use crate::send::run::Run;
-use crate::send::summary::{Ended, Rates};
+use crate::send::summary::Rates;
+use crate::send::table::{asked, behind, rate};
 use crate::transfer::{Findings, Received, Sent};
-use nocopy_report::Outcome;
-
-/// Changes when a field changes its meaning or goes.
-const SCHEMA: &str = "nocopy.send-udp/1";
+use nocopy_report::summary::indented;
+use nocopy_report::{Ended, Outcome};
 
 #[derive(Debug, Serialize)]
 pub(super) struct Summary {
-    schema: &'static str,
     target: String,
     address: SocketAddr,
     method: String,
@@ -78,7 +74,6 @@ impl Summary {
         let findings = sending.and_then(|sending| sending.findings());
         let has_checksums = sending.is_some_and(|sending| sending.has_checksums());
         Self {
-            schema: SCHEMA,
             target,
             address,
             method: arguments.host.method.name(),
@@ -102,9 +97,13 @@ impl Summary {
             has_end: matches!(belt.payload, Payload::Stream(_)) || arguments.duration.is_some(),
         }
     }
+}
+
+impl nocopy_report::Summary for Summary {
+    const SCHEMA: &'static str = "nocopy.send-udp/1";
 
     /// Negative if fewer datagrams were sent than asked for, or arrived than were sent.
-    pub(super) fn outcome(&self) -> Outcome {
+    fn outcome(&self) -> Outcome {
         // Of a count it is known below whether it was reached.
         let cut_short = self.ended != Ended::Done && self.has_end && self.rates.asked.packets.is_none();
         let unknown = self.sent.is_some() && self.is_final != Some(true);
@@ -118,18 +117,14 @@ impl Summary {
         }
     }
 
-    pub(super) fn json(&self) -> String {
-        serde_json::to_string_pretty(self).expect("numbers and strings are JSON") + "\n"
-    }
-
-    pub(super) fn table(&self) -> String {
-        let end = match self.ended {
-            Ended::Done => "",
-            Ended::Interrupted => ", interrupted",
-            Ended::ByReceiver => ", then the receiver ended",
-            Ended::Failed => ", then it failed",
-        };
-        let sent = format!("{} datagrams, {} bytes in {:.6} s{end}", self.packets, self.bytes, self.seconds);
+    fn rows(&self) -> Vec<(String, String)> {
+        let sent = format!(
+            "{} datagrams, {} bytes in {:.6} s{}",
+            self.packets,
+            self.bytes,
+            self.seconds,
+            self.ended.words()
+        );
         let mut rows = vec![
             (self.target.clone(), format!("at {}, method {}", self.address, self.method)),
             ("sent".to_owned(), sent),
@@ -157,12 +152,10 @@ impl Summary {
         );
         rows.push(("evidence".into(), self.evidence.words.clone()));
         rows.push(("processor".into(), self.processor.words()));
-        let mut table = Table::new();
-        table.load_style(presets::NOTHING);
-        for (name, said) in rows {
-            table.add_row([name, said]);
-        }
-        let report: String = self.report.iter().map(|line| format!("   {line}\n")).collect();
-        format!("{}\n{report}", table.trim_fmt())
+        rows
+    }
+
+    fn details(&self) -> String {
+        indented(&self.report)
     }
 }

@@ -1,27 +1,15 @@
 //! The summary for people.
 
-use comfy_table::{Table, presets};
-
-use crate::send::summary::{Counts, Ended, Rates, Summary};
+use super::summary::{Counts, Rates, Summary};
 use nocopy_report::quantity::short;
 
-pub(in crate::send) fn text(summary: &Summary) -> String {
-    let mut table = Table::new();
-    table.load_style(presets::NOTHING);
-    for (name, said) in rows(summary) {
-        table.add_row([name, said]);
-    }
-    let report: String = summary.report.iter().skip(1).map(|line| format!("   {line}\n")).collect();
-    format!("{}\n{report}", table.trim_fmt())
-}
-
-fn rows(summary: &Summary) -> Vec<(String, String)> {
+pub(super) fn rows(summary: &Summary) -> Vec<(String, String)> {
     let Summary { packets, bytes, .. } = summary;
     let mut rows = vec![
         (place(summary), mode(summary)),
         (
             "handed over".into(),
-            format!("{packets} packets, {bytes} bytes in {:.6} s{}", summary.seconds, end(summary)),
+            format!("{packets} packets, {bytes} bytes in {:.6} s{}", summary.seconds, summary.ended.words()),
         ),
         ("completed".into(), completed(summary)),
         ("rate".into(), rate(&summary.rates)),
@@ -55,14 +43,6 @@ fn place(summary: &Summary) -> String {
 fn mode(summary: &Summary) -> String {
     let cause = summary.evidence.cause.as_ref().map(|cause| format!(" ({cause})")).unwrap_or_default();
     format!("{}, {}{cause}", summary.mode, summary.evidence.copies)
-}
-
-fn end(summary: &Summary) -> &'static str {
-    match summary.ended {
-        Ended::Done | Ended::ByReceiver => "",
-        Ended::Interrupted => ", interrupted",
-        Ended::Failed => ", then it failed",
-    }
 }
 
 fn completed(summary: &Summary) -> String {

@@ -1,0 +1,145 @@
+//! What a command says when it ends: why, a table for people or JSON for programs, and an exit code.
+
+use serde::Serialize;
+
+use crate::Outcome;
+use crate::table::Table;
+
+/// Why a command ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Ended {
+    /// All was sent, or received from a sender that was done.
+    Done,
+    /// After as many as were asked for.
+    Count,
+    /// After the time that was asked for.
+    Duration,
+    Interrupted,
+    /// By a receiver that had enough.
+    ByReceiver,
+    /// The other end closed its connections without saying that it was done.
+    BrokenOff,
+    /// The other end was not heard any more.
+    Silent,
+    Failed,
+}
+
+impl Ended {
+    /// This reason, unless the command itself failed.
+    #[must_use]
+    pub fn but(self, other: Self) -> Self {
+        if self == Self::Failed { self } else { other }
+    }
+
+    /// The end of a sentence about what was done.
+    pub fn words(self) -> &'static str {
+        match self {
+            Self::Done | Self::Count => "",
+            Self::Duration => ", time is up",
+            Self::Interrupted => ", interrupted",
+            Self::ByReceiver => ", then the receiver ended",
+            Self::BrokenOff => ", then the other end broke off without saying that it is done",
+            Self::Silent => ", then the other end fell silent without saying that it is done",
+            Self::Failed => ", then it failed",
+        }
+    }
+}
+
+/// What a command did, as its JSON has it; a field that does not apply is absent.
+pub trait Summary: Serialize {
+    /// The name of the JSON's schema; changes when a field changes its meaning or goes.
+    const SCHEMA: &'static str;
+
+    /// The lines of the table: a name, and what is said of it.
+    fn rows(&self) -> Vec<(String, String)>;
+
+    /// Text below the table.
+    fn details(&self) -> String {
+        String::new()
+    }
+
+    fn outcome(&self) -> Outcome;
+}
+
+#[derive(Serialize)]
+struct Document<'a, S> {
+    schema: &'static str,
+    #[serde(flatten)]
+    summary: &'a S,
+}
+
+/// As it is printed.
+pub(crate) fn text<S: Summary>(summary: &S, json: bool) -> String {
+    if json { json_text(summary) } else { table_text(summary) }
+}
+
+fn json_text<S: Summary>(summary: &S) -> String {
+    let document = Document { schema: S::SCHEMA, summary };
+    serde_json::to_string_pretty(&document).expect("numbers and strings are JSON") + "\n"
+}
+
+fn table_text(summary: &impl Summary) -> String {
+    let rows = summary.rows().into_iter().map(|(name, said)| vec![name, said]);
+    Table::new(&[], 0..0, rows.collect()).text() + &summary.details()
+}
+
+/// Lines that belong to what stands above them.
+pub fn indented(lines: &[String]) -> String {
+    lines.iter().map(|line| format!("   {line}\n")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Serialize)]
+    struct Sent {
+        ended: Ended,
+        bytes: u64,
+    }
+
+    impl Summary for Sent {
+        const SCHEMA: &'static str = "nocopy.example/1";
+
+        fn rows(&self) -> Vec<(String, String)> {
+            let said = format!("{} bytes{}", self.bytes, self.ended.words());
+            vec![("sent".into(), said), ("a longer name".into(), "x".into())]
+        }
+
+        fn details(&self) -> String {
+            indented(&["why".into()])
+        }
+
+        fn outcome(&self) -> Outcome {
+            Outcome::Negative
+        }
+    }
+
+    const SENT: Sent = Sent { ended: Ended::ByReceiver, bytes: 7 };
+
+    #[test]
+    fn json_has_the_schema_before_the_fields() {
+        let text = json_text(&SENT);
+        assert_eq!(
+            text,
+            "{\n  \"schema\": \"nocopy.example/1\",\n  \"ended\": \"by-receiver\",\n  \"bytes\": 7\n}\n"
+        );
+    }
+
+    #[test]
+    fn tables_have_a_line_for_each_row_and_details_below() {
+        let text = table_text(&SENT);
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines.len(), 3, "{text}");
+        assert!(lines[0].ends_with("7 bytes, then the receiver ended") && lines[1].ends_with(" x"), "{text}");
+        assert_eq!(lines[0].find("7 bytes"), lines[1].find('x'), "aligned: {text}");
+        assert_eq!(lines[2], "   why");
+    }
+
+    #[test]
+    fn a_failure_is_reported_before_any_other_end() {
+        assert_eq!(Ended::Failed.but(Ended::BrokenOff), Ended::Failed);
+        assert_eq!(Ended::Done.but(Ended::BrokenOff), Ended::BrokenOff);
+    }
+}
