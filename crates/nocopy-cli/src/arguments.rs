@@ -408,7 +408,7 @@ pub(crate) struct RecordArguments {
     #[arg(long)]
     pub(crate) no_promiscuous: bool,
     /// Keep at most so many bytes of a packet.
-    #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(1..=262_144), default_value = "262144")]
+    #[arg(long, value_name = "BYTES", value_parser = quantity::bytes_within::<u32>(1..=256 << 10), default_value = "256KiB")]
     pub(crate) snap: u32,
     /// End after N packets.
     #[arg(short, long, value_name = "N", value_parser = quantity::count)]
@@ -417,7 +417,7 @@ pub(crate) struct RecordArguments {
     #[arg(long, value_name = "TIME", value_parser = quantity::duration)]
     pub(crate) duration: Option<Duration>,
     /// Begin a new file before this one is larger; at least 1 MiB.
-    #[arg(long, value_name = "BYTES", value_parser = rotate_size)]
+    #[arg(long, value_name = "BYTES", value_parser = quantity::bytes_within::<u64>(1 << 20..=1 << 60))]
     pub(crate) rotate_size: Option<u64>,
     /// Begin a new file after so long.
     #[arg(long, value_name = "TIME", value_parser = quantity::duration)]
@@ -426,7 +426,7 @@ pub(crate) struct RecordArguments {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) files: Option<u32>,
     /// Memory for packets that are not written yet.
-    #[arg(long, value_name = "BYTES", value_parser = buffer_size, default_value = "256MiB")]
+    #[arg(long, value_name = "BYTES", value_parser = quantity::bytes_within::<u64>(1 << 20..=3 << 30), default_value = "256MiB")]
     pub(crate) buffer: u64,
     /// Print the summary as JSON.
     #[arg(long)]
@@ -439,20 +439,6 @@ pub(crate) enum RecordFormat {
     Pcapng,
     /// What UDP datagrams carry, back to back.
     Payload,
-}
-
-fn rotate_size(text: &str) -> Result<u64, String> {
-    quantity::bytes(text).and_then(|bytes| match bytes {
-        ..1_048_576 => Err("less than 1 MiB".into()),
-        _ => Ok(bytes),
-    })
-}
-
-fn buffer_size(text: &str) -> Result<u64, String> {
-    quantity::bytes(text).and_then(|bytes| match bytes {
-        1_048_576..=3_221_225_472 => Ok(bytes),
-        _ => Err("not from 1MiB to 3GiB".into()),
-    })
 }
 
 /// Of those, the ones in which the host does not have what a port has.

@@ -50,10 +50,10 @@ pub enum ProfileCommand {
 #[derive(Debug, Args)]
 pub struct SweepArguments {
     /// The amount that each transfer moves.
-    #[arg(long, value_name = "BYTES", value_parser = amount, default_value = "256MiB")]
+    #[arg(long, value_name = "BYTES", value_parser = quantity::bytes_within::<u64>(1 << 20..=64 << 30), default_value = "256MiB")]
     pub bytes: u64,
     /// Only user buffers of this length, such as 64KiB; may be given again (default: 1KiB, 2KiB, … 4MiB).
-    #[arg(long, value_name = "BYTES", value_parser = buffer, value_delimiter = ',')]
+    #[arg(long, value_name = "BYTES", value_parser = quantity::bytes_within::<usize>(64..=64 << 20), value_delimiter = ',')]
     pub buffer: Vec<usize>,
     /// Rounds, each with and without profiling.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
@@ -80,20 +80,4 @@ impl SweepArguments {
         let buffers: String = self.buffer.iter().map(|bytes| format!(" --buffer {bytes}")).collect();
         format!("nocopy profile sweep --bytes {}{buffers}{rounds}{quick}", self.bytes)
     }
-}
-
-/// Up to the longest that is worth a comparison; one byte a call takes hours.
-fn buffer(text: &str) -> Result<usize, String> {
-    match quantity::bytes(text).map(usize::try_from)? {
-        Ok(bytes @ 64..=67_108_864) => Ok(bytes),
-        _ => Err("not from 64B to 64MiB".into()),
-    }
-}
-
-/// More than one transfer takes to begin, and less than it would take for hours.
-fn amount(text: &str) -> Result<u64, String> {
-    quantity::bytes(text).and_then(|bytes| match bytes {
-        1_048_576..=68_719_476_736 => Ok(bytes),
-        _ => Err("not from 1MiB to 64GiB".into()),
-    })
 }

@@ -1,5 +1,6 @@
 //! Amounts as people write them on a command line, and as they read them.
 
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 /// A packet or bit rate.
@@ -40,6 +41,20 @@ pub fn bytes(text: &str) -> Result<u64, String> {
     let value =
         number(text).filter(|(value, unit)| matches!(*unit, "" | "B") && *value >= 1.0 && *value < 1e19);
     value.map(|(value, _)| value as u64).ok_or_else(|| "not a number of bytes: write 4096, 64MiB, 1G".into())
+}
+
+/// The same within limits, both included.
+pub fn bytes_within<T: TryFrom<u64>>(
+    limits: RangeInclusive<u64>,
+) -> impl Fn(&str) -> Result<T, String> + Clone {
+    move |text| {
+        let value = Some(bytes(text)?).filter(|bytes| limits.contains(bytes));
+        let value = value.and_then(|bytes| T::try_from(bytes).ok());
+        value.ok_or_else(|| {
+            let [least, most] = [limits.start(), limits.end()].map(|bytes| length(*bytes as usize));
+            format!("not from {least} to {most}")
+        })
+    }
 }
 
 /// Permissions of a file, as chmod(1) writes them: `640`.
@@ -96,9 +111,11 @@ pub fn short(value: f64) -> String {
     format!("{value:.decimals$}{prefix}")
 }
 
-/// A length in the units that it is a round number of: `64 B`, `64 KiB`, `4 MiB`.
+/// A length in the largest unit that it has one of, rounded down: `64 B`, `64 KiB`, `4 MiB`.
 pub fn length(bytes: usize) -> String {
     match bytes {
+        bytes if bytes >= 1 << 40 => format!("{} TiB", bytes >> 40),
+        bytes if bytes >= 1 << 30 => format!("{} GiB", bytes >> 30),
         bytes if bytes >= 1 << 20 => format!("{} MiB", bytes >> 20),
         bytes if bytes >= 1 << 10 => format!("{} KiB", bytes >> 10),
         bytes => format!("{bytes} B"),
@@ -108,6 +125,18 @@ pub fn length(bytes: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn sizes_are_refused_outside_their_limits() {
+        let parse = bytes_within::<u32>(64..=64 << 20);
+        assert_eq!(parse("64"), Ok(64));
+        assert_eq!(parse("64MiB"), Ok(64 << 20));
+        for outside in ["63", "65MiB", "8GiB"] {
+            assert_eq!(parse(outside), Err("not from 64 B to 64 MiB".into()));
+        }
+        assert!(parse("many").is_err());
+        assert!(bytes_within::<u32>(1..=u64::MAX)("8GiB").is_err());
+    }
 
     #[test]
     fn amounts_are_read_as_written() {

@@ -22,7 +22,7 @@ pub struct PingArguments {
     #[arg(long, value_name = "TIME", value_parser = quantity::duration)]
     pub duration: Option<Duration>,
     /// Bytes of a message, at least 8.
-    #[arg(short, long, value_name = "BYTES", default_value = "64", value_parser = size)]
+    #[arg(short, long, value_name = "BYTES", default_value = "64", value_parser = quantity::bytes_within::<usize>(8..=MESSAGE_BYTES_MAX))]
     pub size: usize,
     /// From one message to the next, which is sent late if the one before was answered late; without it each is sent when the one
     /// before is answered.
@@ -120,10 +120,3 @@ impl CallArguments {
 
 /// The longest message of the protocol, and of all others here.
 const MESSAGE_BYTES_MAX: u64 = 16 << 20;
-
-fn size(text: &str) -> Result<usize, String> {
-    match quantity::bytes(text)? {
-        bytes @ 8..=MESSAGE_BYTES_MAX => Ok(bytes as usize),
-        _ => Err("not from 8 bytes to 16MiB".into()),
-    }
-}

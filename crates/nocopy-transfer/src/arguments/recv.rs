@@ -43,7 +43,7 @@ pub struct RecvArguments {
     pub raw: bool,
     /// The kernel's buffer for what was not received yet (SO_RCVBUF; beyond net.core.rmem_max it takes CAP_NET_ADMIN; for UDP 8MiB
     /// unless given, for TCP what the kernel makes of it).
-    #[arg(long, value_name = "BYTES", value_parser = buffer)]
+    #[arg(long, value_name = "BYTES", value_parser = quantity::bytes_within::<u64>(1..=1 << 30))]
     pub buffer: Option<u64>,
     /// Print the summary as JSON; on standard error if what was sent goes to standard output.
     #[arg(long)]
@@ -133,11 +133,4 @@ fn receiving(text: &str) -> Result<Receiving, String> {
         },
         _ => Err("write auto, recv, recv:BYTES or mapped".into()),
     }
-}
-
-fn buffer(text: &str) -> Result<u64, String> {
-    quantity::bytes(text).and_then(|bytes| match bytes {
-        ..=1_073_741_824 => Ok(bytes),
-        _ => Err("more than 1GiB".into()),
-    })
 }
