@@ -19,7 +19,7 @@ use nocopy_transfer::arguments::{
 };
 
 use crate::Failure;
-use crate::record::Field;
+use crate::record::sequence::Field;
 use nocopy_report::quantity;
 pub(crate) use run::RunArguments;
 

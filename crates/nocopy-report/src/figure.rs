@@ -2,8 +2,6 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::result::Row;
-
 /// By the name that it has as a field of a row.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Figure {
@@ -60,18 +58,5 @@ impl Figure {
     /// Rates: more is better; costs and latencies: less.
     pub fn more_is_better(self) -> bool {
         matches!(self, Figure::PacketsPerSecond | Figure::MessagesPerSecond | Figure::BytesPerSecond)
-    }
-
-    /// The median of a row.
-    pub fn of(self, row: &Row) -> Option<f64> {
-        match self {
-            Figure::PacketsPerSecond => row.packets_per_s,
-            Figure::MessagesPerSecond => row.messages_per_s,
-            Figure::BytesPerSecond => row.bytes_per_s,
-            Figure::ReceiverCpuPerPacket => row.receiver_cpu_ns_per_packet,
-            Figure::MachineCpuPerPacket => row.machine_cpu_ns_per_packet,
-            Figure::ReceiverCpu => row.receiver_cpu_percent,
-            Figure::MedianLatency => row.p50_us,
-        }
     }
 }

@@ -237,6 +237,21 @@ pub struct Row {
     pub runs: usize,
 }
 
+impl Figure {
+    /// The median of a row.
+    pub fn of(self, row: &Row) -> Option<f64> {
+        match self {
+            Figure::PacketsPerSecond => row.packets_per_s,
+            Figure::MessagesPerSecond => row.messages_per_s,
+            Figure::BytesPerSecond => row.bytes_per_s,
+            Figure::ReceiverCpuPerPacket => row.receiver_cpu_ns_per_packet,
+            Figure::MachineCpuPerPacket => row.machine_cpu_ns_per_packet,
+            Figure::ReceiverCpu => row.receiver_cpu_percent,
+            Figure::MedianLatency => row.p50_us,
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -8,14 +8,10 @@ use rustix::net::sockopt::set_socket_recv_buffer_size;
 use rustix::net::{RecvFlags, recv};
 use serde::{Deserialize, Serialize};
 
-use super::SOURCE_BYTES;
-use super::peer::Peer;
-use super::send::Source;
-use super::task::{Role, Task};
+use super::source::{SOURCE_BYTES, Source};
 use super::words::Report;
 use crate::cpu;
-use crate::stage::Stage;
-use crate::window::{Phase, Reading};
+use crate::window::Reading;
 
 /// How much, and how it is received: whole buffers (`MSG_WAITALL`), which nobody looks at.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
@@ -24,52 +20,6 @@ pub struct Amount {
     pub buffer_bytes: usize,
     /// `SO_RCVBUF`, as it is given; `None`: the kernel's choice.
     pub receive_buffer_bytes: Option<usize>,
-}
-
-/// Its two processes. The receiver is there before any byte is sent, and until it is let go, so that it can be watched.
-#[derive(Debug)]
-pub struct Transfer {
-    receiver: Peer,
-    sender: Option<Peer>,
-    bytes: u64,
-}
-
-impl Transfer {
-    /// Starts the receiver.
-    pub fn prepare(stage: &Stage, amount: Amount) -> io::Result<Self> {
-        let site = &stage.receiver;
-        let role = Role::ReceiveAmount { at: site.ipv4, amount };
-        let receiver = Peer::start(site, &Task { role, processor: site.processor(0) })?;
-        Ok(Self { receiver, sender: None, bytes: amount.bytes })
-    }
-
-    /// The receiver's number.
-    pub fn receiver_id(&self) -> u32 {
-        self.receiver.id()
-    }
-
-    /// Starts the sender, and waits until everything has come.
-    pub fn run(&mut self, stage: &Stage) -> io::Result<()> {
-        let to = self.receiver.address()?;
-        let role = Role::SendAmount { to, bytes: self.bytes };
-        let site = &stage.sender;
-        self.sender = Some(Peer::start(site, &Task { role, processor: site.processor(0) })?);
-        self.receiver.wait_until_received()
-    }
-
-    /// Lets the receiver go, and says how long it took it.
-    pub fn end(mut self) -> io::Result<Reading> {
-        self.receiver.tell(Phase::Stop)?;
-        let reading = self.receiver.report()?.reading;
-        self.sender.as_mut().map(Peer::report).transpose()?;
-        match reading.packets == self.bytes {
-            true => Ok(reading),
-            false => {
-                let said = format!("{} bytes were sent, and {} received", self.bytes, reading.packets);
-                Err(io::Error::new(io::ErrorKind::InvalidData, said))
-            }
-        }
-    }
 }
 
 impl Amount {

@@ -11,20 +11,26 @@
 
 mod amount;
 mod cast;
+mod meter;
 mod ours;
 mod peer;
+mod process;
 mod proxy;
 mod receive;
 mod send;
+mod source;
 mod task;
+mod transfer;
 mod words;
 
-pub use amount::{Amount, Transfer};
+pub use amount::Amount;
 pub use cast::{Cast, Side};
+pub use process::run;
 pub use proxy::ProxyWay;
 pub use receive::ReceiveWay;
-pub use send::{CHUNK_BYTES, SOURCE_BYTES, SOURCE_BYTES_WARM, SendWay};
-pub use task::run;
+pub use send::SendWay;
+pub use source::{CHUNK_BYTES, SOURCE_BYTES, SOURCE_BYTES_WARM};
+pub use transfer::Transfer;
 
 /// Named, not left to the machine: bbr, a common default, paces, and is another competitor altogether.
 pub const CONGESTION_CONTROL: &str = super::baseline::tcp::CONGESTION_CONTROL;

@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use nocopy::tcp::{Method, Published, ReceiveMethod, Sender, Stream};
 use nocopy::{Buffer, Pool};
 
-use super::send::{CHUNK_BYTES, fill};
-use super::task::Meter;
+use super::meter::Meter;
+use super::source::{CHUNK_BYTES, fill};
 use super::words::Report;
 use crate::frame;
 use nocopy_report::result::Evidence;

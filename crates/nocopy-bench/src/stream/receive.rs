@@ -7,8 +7,8 @@ use nocopy::tcp::ReceiveMethod;
 use rustix::net::{RecvFlags, recv};
 use serde::{Deserialize, Serialize};
 
+use super::meter::Meter;
 use super::ours;
-use super::task::Meter;
 use super::words::Report;
 use crate::frame;
 use nocopy_report::result::Evidence;

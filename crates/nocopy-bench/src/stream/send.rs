@@ -1,9 +1,4 @@
 //! The ways to send a stream.
-//!
-//! Every sender of a series has the same source, in chunks that go round, filled beforehand. 4 MiB are more than a processor's own
-//! cache, so whoever copies reads memory, as a program does that sends what it made a while ago; and less than may be locked by anybody
-//! (8 MiB). 1 MiB stays in the cache, as what is sent to one peer after the other does. Nothing is written into it meanwhile, so what the
-//! kernel still refers to may be sent again.
 
 use std::fs::File;
 use std::io::{self, IoSlice, Write};
@@ -15,18 +10,12 @@ use rustix::fs::{MemfdFlags, memfd_create, sendfile};
 use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_setpipe_size, pipe_with, splice};
 use serde::{Deserialize, Serialize};
 
+use super::meter::Meter;
 use super::ours;
-use super::task::Meter;
+use super::source::{CHUNK_BYTES, Source};
 use super::words::Report;
 use crate::baseline::stream_sender;
 use nocopy_report::result::Evidence;
-
-/// Bytes a call, or a queued piece, of every method.
-pub const CHUNK_BYTES: usize = 128 << 10;
-pub const SOURCE_BYTES: usize = 32 * CHUNK_BYTES;
-pub const SOURCE_BYTES_WARM: usize = 8 * CHUNK_BYTES;
-
-const PAGE_BYTES: usize = 4096;
 
 /// What a pipe may hold without privileges.
 const PIPE_BYTES: usize = 1 << 20;
@@ -85,30 +74,6 @@ fn by_hand(
     let evidence = send(stream, source, meter)?;
     stream.shutdown(Shutdown::Write)?;
     Ok(evidence)
-}
-
-/// Memory to send from, beginning with a page.
-pub(super) struct Source {
-    memory: Vec<u8>,
-    start: usize,
-    bytes: usize,
-}
-
-impl Source {
-    pub(super) fn new(bytes: usize) -> Self {
-        let mut memory = vec![0; bytes + PAGE_BYTES];
-        fill(&mut memory);
-        let start = memory.as_ptr().align_offset(PAGE_BYTES);
-        Self { memory, start, bytes }
-    }
-
-    pub(super) fn chunks(&self) -> impl Iterator<Item = &[u8]> + Clone {
-        self.memory[self.start..][..self.bytes].chunks_exact(CHUNK_BYTES)
-    }
-}
-
-pub(super) fn fill(bytes: &mut [u8]) {
-    bytes.iter_mut().enumerate().for_each(|(index, byte)| *byte = index as u8);
 }
 
 fn round(

@@ -1,0 +1,149 @@
+//! The process that does one side's work.
+
+use std::io::{self, Read};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+use rustix::net::sockopt::set_tcp_congestion;
+
+use super::meter::Meter;
+use super::task::{Role, Task};
+use super::words::{Report, Word};
+use super::{CONGESTION_CONTROL, amount, proxy, receive, send};
+use crate::Failure;
+use crate::baseline::tcp::set_congestion_control;
+use crate::cpu;
+use crate::window::{Phase, Reading, Window};
+use nocopy_report::{Outcome, capability};
+
+/// How often a process that has nothing to do looks whether it may end.
+const LOOK: Duration = Duration::from_millis(1);
+
+/// Is the process.
+pub fn run(task: &str) -> Result<Outcome, Failure> {
+    let task: Task = serde_json::from_str(task).map_err(Failure::Task)?;
+    let word = match follow(task) {
+        Ok(report) => Word::Done(report),
+        Err(error) => Word::Failed(error.to_string()),
+    };
+    word.say().map_err(nocopy_report::Failure::Print)?;
+    Ok(Outcome::Positive)
+}
+
+fn follow(task: Task) -> io::Result<Report> {
+    // Before there is another thread: none of this process ever runs elsewhere, so unmapping need not interrupt another processor.
+    cpu::pin(task.processor)?;
+    let course: &'static Course = Box::leak(Box::new(Course::of(&task.role)));
+    match task.role {
+        Role::Send { to, way, source_bytes } => {
+            let stream = connect(to)?;
+            course.begin()?;
+            send::run(stream, way, source_bytes, course.meter())
+        }
+        Role::Receive { at, way } => {
+            let listener = listen(at)?;
+            course.begin()?;
+            receive::run(accept(&listener)?, way, course.meter())
+        }
+        Role::SendAmount { to, bytes } => {
+            let source = amount::source();
+            let stream = connect(to)?;
+            course.begin()?;
+            amount::send(stream, &source, bytes)
+        }
+        Role::ReceiveAmount { at, amount } => {
+            let listener = listen(at)?;
+            course.begin()?;
+            let report = amount.receive(&listener, || accept(&listener))?;
+            Word::Received.say()?;
+            course.wait_until_over();
+            Ok(report)
+        }
+        Role::Proxy { at, to, way } => {
+            let (listener, onwards) = (listen(at)?, connect(to)?);
+            course.begin()?;
+            let incoming = accept(&listener)?;
+            Word::UnderWay.say()?;
+            let evidence = Some(proxy::run(&incoming, &onwards, way)?);
+            Ok(Report { reading: course.reading(), evidence, mapped_fraction: None })
+        }
+    }
+}
+
+fn listen(at: Ipv4Addr) -> io::Result<TcpListener> {
+    let listener = TcpListener::bind((at, 0))?;
+    // Those that are accepted have it from the listener.
+    set_tcp_congestion(&listener, CONGESTION_CONTROL)?;
+    Ok(listener)
+}
+
+fn accept(listener: &TcpListener) -> io::Result<TcpStream> {
+    Word::Listening(listener.local_addr()?).say()?;
+    let (stream, _) = listener.accept()?;
+    set_congestion_control(&stream)?;
+    Ok(stream)
+}
+
+fn connect(to: SocketAddr) -> io::Result<TcpStream> {
+    let stream = TcpStream::connect(to)?;
+    set_congestion_control(&stream)?;
+    Ok(stream)
+}
+
+/// The parts of the trial, as the bench says them.
+#[derive(Debug)]
+struct Course {
+    window: Window,
+    /// When the window began and ended, and the processor time until then: for work that is not interrupted to count.
+    marks: Mutex<Vec<(Instant, Duration)>>,
+    /// Whether somebody counts, and says when the window has begun for it.
+    is_counted: bool,
+}
+
+impl Course {
+    fn of(role: &Role) -> Self {
+        let is_counted = !matches!(role, Role::Proxy { .. });
+        Self { window: Window::of_process(), marks: Mutex::default(), is_counted }
+    }
+
+    /// Everything is open: whoever moves bytes needs no privileges. They go before the thread comes, which would keep them.
+    fn begin(&'static self) -> io::Result<()> {
+        capability::narrow(capability::NONE)?;
+        std::thread::Builder::new().name("phases".into()).spawn(|| self.follow())?;
+        Ok(())
+    }
+
+    fn meter(&self) -> Meter<'_> {
+        Meter::new(self.window.gauge())
+    }
+
+    /// Goes from phase to phase, and ends the process when the bench is gone.
+    fn follow(&self) {
+        let mut word = [0];
+        let mut input = io::stdin();
+        while let Ok(1) = input.read(&mut word) {
+            let phase = Phase::of(word[0]);
+            self.marks.lock().expect("nobody panics with it").push((Instant::now(), cpu::process_time()));
+            self.window.advance(phase);
+            if phase == Phase::Measure && !self.is_counted && Word::Measuring.say().is_err() {
+                break;
+            }
+        }
+        std::process::exit(2);
+    }
+
+    /// Waits until the bench has seen what it wants to.
+    fn wait_until_over(&self) {
+        while self.window.is_open() {
+            std::thread::sleep(LOOK);
+        }
+    }
+
+    /// The times of the window.
+    fn reading(&self) -> Reading {
+        let marks = self.marks.lock().expect("nobody panics with it");
+        let [(start, cpu_before), (end, cpu_after), ..] = marks[..] else { return Reading::default() };
+        Reading { elapsed: end - start, cpu: cpu_after.saturating_sub(cpu_before), ..Reading::default() }
+    }
+}
