@@ -149,10 +149,11 @@ pub(crate) enum Command {
     /// Looks, and changes nothing: it prints the commands that would. Exit code 1 if a port cannot be opened: on INTERFACE, or without
     /// one, on any interface of this machine.
     Doctor(DoctorArguments),
-    /// Show what is counted for an interface, live: packets, drops, and AF_XDP sockets of every process.
+    /// Show what is counted for interfaces, live: packets, drops, and AF_XDP sockets of every process.
     ///
-    /// Under the names of the kernel and the driver, as rates and totals; a table on a terminal, one line a counter elsewhere.
-    /// Looks, and changes nothing. Ends when interrupted.
+    /// On a terminal a table of rates by interface, queue and socket. Keys: s sorts by the next column, r reverses the order, a shows all lines or
+    /// only those that counted something, q quits. It ends with one line of what was counted meanwhile. Elsewhere each counter is a line,
+    /// under the names of the kernel and the driver. Looks, and changes nothing. Ends when interrupted.
     Stats(StatsArguments),
     /// Print the packets of an interface, one a line.
     ///
@@ -255,11 +256,11 @@ pub(crate) struct DoctorArguments {
 
 #[derive(Debug, Args)]
 pub(crate) struct StatsArguments {
-    /// The interface, of this network namespace.
+    /// The interface, of this network namespace; without it, all of them.
     #[arg(value_name = "INTERFACE")]
-    pub(crate) interface: String,
-    /// Seconds from one refresh to the next.
-    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = interval)]
+    pub(crate) interface: Option<String>,
+    /// From one refresh to the next: 1s, 500ms, 1m.
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = interval)]
     pub(crate) interval: Duration,
     /// End after N refreshes.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
@@ -270,7 +271,7 @@ pub(crate) struct StatsArguments {
     /// Show also what has never counted anything.
     #[arg(long)]
     pub(crate) all: bool,
-    /// Print a line of JSON for each refresh.
+    /// Print a line of JSON for each interface and refresh.
     #[arg(long)]
     pub(crate) json: bool,
     /// Print the totals as they are now as OpenMetrics text, and end.
@@ -449,8 +450,10 @@ fn taking_mode() -> impl TypedValueParser<Value = ModeName> {
 }
 
 fn interval(text: &str) -> Result<Duration, String> {
-    let seconds = text.parse().ok().filter(|seconds| (0.01..=86_400.0).contains(seconds));
-    seconds.map(Duration::from_secs_f64).ok_or_else(|| "not a number of seconds from 0.01 to 86400".into())
+    quantity::duration(text).and_then(|interval| match interval.as_millis() {
+        10..=86_400_000 => Ok(interval),
+        _ => Err("not from 10ms to 1d".into()),
+    })
 }
 
 #[cfg(test)]

@@ -5,10 +5,11 @@ use std::collections::HashMap;
 use nocopy::Counter;
 use nocopy::integration::statistics::Snapshot;
 
-/// A counter with its rate.
+/// A counter with what it counted since the snapshot before, and its rate.
 #[derive(Debug)]
 pub(super) struct Row {
     pub(super) counter: Counter,
+    pub(super) counted: Option<u64>,
     pub(super) per_second: Option<f64>,
 }
 
@@ -60,10 +61,13 @@ impl Report {
         let per_second = |count: u64, seconds: f64| if seconds > 0.0 { count as f64 / seconds } else { 0.0 };
         // What changed has the shape of what is, so one goes beside the other.
         let group = |source, totals: Vec<Counter>, counted: Option<Vec<Counter>>| {
-            let rate = |at: usize| Some(per_second(counted.as_ref()?[at].value, seconds?));
-            let rows = totals.into_iter().enumerate();
-            let rows = rows.map(|(at, counter)| Row { counter, per_second: rate(at) }).collect();
-            Group { source, rows }
+            let counted = |at: usize| Some(counted.as_ref()?[at].value);
+            let row = |(at, counter)| {
+                let counted = counted(at);
+                let per_second = counted.zip(seconds).map(|(count, seconds)| per_second(count, seconds));
+                Row { counter, counted, per_second }
+            };
+            Group { source, rows: totals.into_iter().enumerate().map(row).collect() }
         };
         let mut groups = vec![group(
             Source::Link,

@@ -1,13 +1,18 @@
 //! `nocopy stats` as its users meet it, on known traffic in a private lab.
 
 use std::collections::{HashMap, HashSet};
-use std::io::{BufRead, BufReader, Read};
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
-use crate::running::terminal;
+use crate::running::{PATIENCE, Running, terminal};
+use crate::watching::wait_until;
 use nocopy::Port;
 use nocopy_lab::{End, Lab};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::Signal;
+use rustix::termios::{LocalModes, tcgetattr};
 use serde_json::Value;
 
 fn command(arguments: &[&str]) -> Command {
@@ -107,28 +112,248 @@ fn rates_add_up_to_what_the_totals_grew_by() {
     assert!(lines.starts_with("nc1 link rx_packets 400 ") && lines.contains("/s\n"), "{lines}");
 }
 
-/// What is drawn on a terminal of so many rows.
-fn drawn(end: &End, rows: u16, arguments: &[&str]) -> String {
-    let (mut terminal, screen) = terminal(rows, 80);
-    let mut child = end.namespace().run(|| {
-        let mut command = command(&[arguments, &["--interval", "0.05", end.interface()]].concat());
-        command.stdout(screen).spawn().unwrap()
-    });
-    let mut text = Vec::new();
-    // Ends with an error when nobody has the other end any more.
-    let _ = terminal.read_to_end(&mut text);
-    assert!(child.wait().unwrap().success());
-    String::from_utf8(text).unwrap()
+/// A live view, and the person at its terminal.
+struct Live {
+    command: Running,
+    person: File,
+    /// The command's end; as long as it is open here, too, it can be looked at when the command has ended.
+    screen: File,
+    drawn: String,
 }
 
-/// Proves that a terminal gets one table, drawn over at each refresh and cut to its size.
+impl Live {
+    fn start(rows: u16, arguments: &[&str]) -> Self {
+        Self::prepared(rows, arguments, |_| {})
+    }
+
+    fn prepared(rows: u16, arguments: &[&str], prepare: impl FnOnce(&mut Command)) -> Self {
+        let (person, screen) = terminal(rows, 120);
+        let mut command = command(arguments);
+        command.env("TERM", "xterm").env_remove("NO_COLOR").env_remove("CLICOLOR_FORCE");
+        command.stdin(screen.try_clone().unwrap()).stdout(screen.try_clone().unwrap()).stderr(Stdio::piped());
+        prepare(&mut command);
+        let command = Running(Some(command.spawn().unwrap()));
+        Self { command, person, screen, drawn: String::new() }
+    }
+
+    /// On an interface of the lab, or on all of them.
+    fn at(end: &End, arguments: &[&str]) -> Self {
+        end.namespace().run(|| Self::start(24, arguments))
+    }
+
+    fn press(&mut self, key: &str) {
+        self.person.write_all(key.as_bytes()).unwrap();
+    }
+
+    /// Looks on until what was drawn since the last time is so.
+    fn until(&mut self, wanted: &str, is_so: impl Fn(&str) -> bool) -> String {
+        let (mut bytes, limit) = (Vec::new(), Timespec::try_from(PATIENCE).unwrap());
+        loop {
+            let text = String::from_utf8_lossy(&bytes).into_owned();
+            if is_so(&text) {
+                self.drawn += &text;
+                return text;
+            }
+            let mut waited = [PollFd::new(&self.person, PollFlags::IN)];
+            assert_eq!(poll(&mut waited, Some(&limit)), Ok(1), "no {wanted} in {text:?}");
+            let mut more = [0; 4096];
+            let count = self.person.read(&mut more).unwrap();
+            bytes.extend_from_slice(&more[..count]);
+        }
+    }
+
+    fn until_drawn(&mut self, wanted: &str) -> String {
+        self.until(wanted, |text| text.contains(wanted) && text.ends_with(FRAME_END))
+    }
+
+    fn modes(&self) -> LocalModes {
+        tcgetattr(&self.screen).unwrap().local_modes
+    }
+
+    fn end(mut self) -> Ended {
+        self.until("summary", |text| {
+            text.rsplit_once(LEAVE)
+                .is_some_and(|(_, after)| after.contains("; dropped ") && after.ends_with('\n'))
+        });
+        let output = self.command.0.take().unwrap().wait_with_output().unwrap();
+        Ended {
+            modes: tcgetattr(&self.screen).unwrap().local_modes,
+            drawn: self.drawn,
+            code: output.status.code().unwrap(),
+            said: String::from_utf8(output.stderr).unwrap(),
+        }
+    }
+}
+
+/// What is left of a live view.
+#[derive(Debug)]
+struct Ended {
+    /// All of it.
+    drawn: String,
+    code: i32,
+    /// On standard error.
+    said: String,
+    modes: LocalModes,
+}
+
+impl Ended {
+    /// What stands on the terminal when the view has left it.
+    fn summary(&self) -> &str {
+        self.drawn.rsplit_once(LEAVE).unwrap().1
+    }
+}
+
+const ENTER: &str = "\x1b[?1049h\x1b[?25l";
+const LEAVE: &str = "\x1b[?25h\x1b[?1049l";
+const FRAME: &str = "\x1b[H";
+const FRAME_END: &str = "\x1b[J";
+
+/// Proves that a terminal gets one table, drawn over at each refresh and cut to its size, and a summary when it is over.
 #[test]
 fn on_a_terminal_a_table_is_drawn_over() {
+    let live = Live::prepared(3, &["lo", "--interval", "10ms", "--count", "3"], |command| {
+        command.stdin(Stdio::null());
+    });
+    let ended = live.end();
+    let text = &ended.drawn;
+    assert_eq!(ended.code, 0, "{text:?}");
+    assert_eq!((text.matches(ENTER).count(), text.matches(LEAVE).count()), (1, 1), "{text:?}");
+    assert_eq!(text.matches(FRAME).count(), 4, "one at once and three refreshes: {text:?}");
+    for frame in text.split_once(LEAVE).unwrap().0.split(FRAME).skip(1) {
+        assert!(frame.contains("Ctrl-C quits") && frame.contains("drops/s"), "{frame:?}");
+        assert_eq!(frame.matches("\r\n").count(), 2, "a fourth line would scroll: {frame:?}");
+    }
+    let summary = ended.summary();
+    assert!(summary.starts_with("lo in ") && summary.trim_end().lines().count() == 1, "{summary:?}");
+}
+
+#[test]
+fn keys_sort_reverse_filter_and_quit() {
+    let mut live = Live::start(40, &["--interval", "1h"]);
+    let before = live.modes();
+    assert!(live.until_drawn("q quit").contains("interface ▼"));
+    let during = live.modes();
+    assert!(!during.intersects(LocalModes::ICANON | LocalModes::ECHO), "{during:?}");
+    live.press("s");
+    live.until_drawn("rx packets/s ▼");
+    live.press("r");
+    live.until_drawn("rx packets/s ▲");
+    live.press("x");
+    live.press("s");
+    live.until_drawn("rx bytes/s ▼");
+    live.press("a");
+    live.until_drawn(FRAME);
+    live.press("q");
+    let ended = live.end();
+    assert!(before.contains(LocalModes::ICANON | LocalModes::ECHO));
+    assert_eq!((ended.code, ended.modes), (0, before));
+}
+
+#[test]
+fn signals_end_it_with_a_summary_and_the_terminal_as_it_was() {
+    for signal in [Signal::INT, Signal::TERM] {
+        let mut live = Live::start(24, &["lo", "--interval", "1h"]);
+        let before = live.modes();
+        live.until_drawn("q quit");
+        assert_ne!(live.modes(), before);
+        live.command.signal(signal);
+        let ended = live.end();
+        assert_eq!((ended.code, ended.said.as_str(), ended.modes), (0, "", before), "{signal:?}");
+        assert!(ended.summary().starts_with("lo in "), "{ended:?}");
+    }
+}
+
+#[test]
+fn stopped_it_gives_the_terminal_back_and_takes_it_again() {
+    let mut live = Live::start(24, &["lo", "--interval", "1h"]);
+    let before = live.modes();
+    live.until_drawn("q quit");
+    live.command.signal(Signal::TSTP);
+    let stat = format!("/proc/{}/stat", live.command.id());
+    wait_until("it is stopped", || {
+        fs::read_to_string(&stat).unwrap().rsplit_once(") ").unwrap().1.starts_with('T')
+    });
+    assert_eq!(live.modes(), before);
+    live.command.signal(Signal::CONT);
+    live.until_drawn("q quit");
+    assert_ne!(live.modes(), before);
+    live.press("q");
+    let ended = live.end();
+    assert_eq!((ended.code, ended.modes), (0, before));
+    assert!(ended.drawn.contains(&format!("{LEAVE}{ENTER}")), "{ended:?}");
+}
+
+#[test]
+fn colours_are_for_terminals_without_no_color() {
+    for (variables, has_colours) in [
+        (&[][..], true),
+        (&[("NO_COLOR", "1")], false),
+        (&[("NO_COLOR", "1"), ("CLICOLOR_FORCE", "1")], false),
+    ] {
+        let live = Live::prepared(24, &["lo", "--count", "1", "--interval", "10ms"], |command| {
+            command.envs(variables.iter().copied());
+        });
+        let text = live.end().drawn;
+        assert_eq!(text.contains("\x1b[1m") && text.contains("\x1b[0m"), has_colours, "{text:?}");
+        assert!(has_colours || !text.replace(FRAME, "").contains("m\x1b[K"), "{text:?}");
+    }
+}
+
+#[test]
+fn the_summary_counts_what_came_while_it_was_watched() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
-    let text = drawn(lab.right(), 4, &["--count", "3"]);
-    assert_eq!((text.matches("\x1b[2J").count(), text.matches("a second").count()), (1, 3), "{text:?}");
-    assert_eq!(text.matches("tx_packets").count(), 3, "{text:?}");
-    assert!(!text.contains("rx_bytes"), "a fifth line would scroll: {text:?}");
+    let (mut left, _right) = (small_port(lab.left()), small_port(lab.right()));
+    send(&lab, &mut left, 100);
+    let mut live = Live::at(lab.right(), &["--interval", "1h"]);
+    let first = live.until_drawn("nc1");
+    assert!(first.contains("queue 0"), "{first:?}");
+    send(&lab, &mut left, 200);
+    live.press("q");
+    let ended = live.end();
+    assert!(ended.code == 0 && ended.summary().contains("s: received 200 packets"), "{ended:?}");
+}
+
+#[test]
+fn interfaces_that_go_leave_the_table_and_end_only_a_view_of_their_own() {
+    let Some(lab) = nocopy_lab::lab_or_skip() else { return };
+    let mut all = Live::at(lab.right(), &["--all", "--interval", "10ms"]);
+    let mut one = Live::at(lab.right(), &["nc1", "--interval", "10ms"]);
+    for live in [&mut all, &mut one] {
+        live.until_drawn("nc1");
+    }
+    lab.delete_pair().unwrap();
+    all.until("frame without it", |text| {
+        let frame = text.rsplit(FRAME).find(|frame| frame.ends_with(FRAME_END));
+        frame.is_some_and(|frame| frame.contains("lo") && !frame.contains("nc1"))
+    });
+    all.press("q");
+    assert_eq!(all.end().code, 0);
+    let ended = one.end();
+    assert!(ended.code == 2 && ended.said.contains("nc1: no such interface"), "{ended:?}");
+    assert!(ended.summary().starts_with("nc1 in "), "{ended:?}");
+}
+
+#[test]
+fn without_a_name_all_interfaces_are_shown_in_every_form() {
+    let Some(lab) = nocopy_lab::lab_or_skip() else { return };
+    let all = |arguments: &[&str]| {
+        let output = lab.right().namespace().run(|| command(arguments).output().unwrap());
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let json = all(&["--json", "--count", "1", "--interval", "10ms"]);
+    let json: Vec<Value> = json.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let names: HashSet<_> = json.iter().map(|line| line["interface"].as_str().unwrap()).collect();
+    assert!(names.contains("lo") && names.contains("nc1") && names.len() == json.len(), "{names:?}");
+    assert!(json.iter().all(|line| line["link"]["rx_packets"]["per_second"].is_number()));
+    let lines = all(&["--once", "--all"]);
+    assert!(lines.contains("lo link rx_packets ") && lines.contains("nc1 link rx_packets "), "{lines}");
+    assert_eq!(lines.matches("\n\n").count(), 1, "an empty line ends the refresh, and not each interface");
+    let metrics = parse_openmetrics(&all(&["--openmetrics"]));
+    for name in ["lo", "nc1"] {
+        let sample = format!(r#"nocopy_link_rx_packets_total{{interface="{name}"}}"#);
+        assert!(metrics.contains_key(&sample), "{sample}");
+    }
 }
 
 #[test]
@@ -143,7 +368,8 @@ fn what_cannot_be_shown_is_an_error_of_one_line() {
         &["lo", "--count", "0"],
         &["lo", "--once", "--count", "2"],
         &["lo", "--openmetrics", "--json"],
-        &[],
+        &["lo", "--interval", "1ms"],
+        &["--interval", "2d"],
     ] {
         assert_eq!(command(arguments).output().unwrap().status.code(), Some(2), "{arguments:?}");
     }

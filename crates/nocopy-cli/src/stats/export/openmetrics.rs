@@ -28,9 +28,10 @@ const DRIVER_HELP: &str = "What the driver counts under a name of its own, as et
 struct Families(Vec<Family>);
 
 impl Families {
-    fn of(report: &Report) -> Self {
+    fn of(reports: &[Report]) -> Self {
         let mut families = Self::default();
-        for group in &report.groups {
+        let groups = reports.iter().flat_map(|report| report.groups.iter().map(move |group| (report, group)));
+        for (report, group) in groups {
             let (prefix, labels) = prefix_and_labels(&group.source);
             let labels = [&[("interface", report.interface.clone())], &labels[..]].concat();
             for Row { counter, .. } in &group.rows {
@@ -103,9 +104,9 @@ impl Collector for Families {
     }
 }
 
-pub(in crate::stats) fn exposition(report: &Report) -> String {
+pub(in crate::stats) fn exposition(reports: &[Report]) -> String {
     let mut registry = Registry::default();
-    registry.register_collector(Box::new(Families::of(report)));
+    registry.register_collector(Box::new(Families::of(reports)));
     let mut text = String::new();
     encode(&mut text, &registry).expect("a string takes everything");
     text

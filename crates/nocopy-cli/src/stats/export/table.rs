@@ -39,7 +39,7 @@ pub(in crate::stats) fn table(report: &Report, all: bool) -> String {
 }
 
 /// Who counted, for people.
-fn words(source: &Source) -> String {
+pub(in crate::stats) fn words(source: &Source) -> String {
     match source {
         Source::Link => "interface".into(),
         Source::Driver => "driver".into(),
@@ -55,9 +55,10 @@ fn words(source: &Source) -> String {
 }
 
 /// One line a counter: interface, who counted, counter, total, and the rate if there is one. An empty line ends a refresh.
-pub(in crate::stats) fn lines(report: &Report, all: bool) -> String {
+pub(in crate::stats) fn lines(reports: &[Report], all: bool) -> String {
     let mut text = String::new();
-    for (source, row) in shown(report, all) {
+    let rows = reports.iter().flat_map(|report| shown(report, all).map(move |row| (report, row)));
+    for (report, (source, row)) in rows {
         let who = match source {
             Source::Link => "link".into(),
             Source::Driver => "driver".into(),
@@ -72,12 +73,6 @@ pub(in crate::stats) fn lines(report: &Report, all: bool) -> String {
     text
 }
 
-/// What fits a terminal without its scrolling.
-pub(in crate::stats) fn cut(text: &str, rows: usize, columns: usize) -> String {
-    let lines = text.lines().take(rows.saturating_sub(1));
-    lines.map(|line| line.chars().take(columns).chain(['\n']).collect::<String>()).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -88,11 +83,5 @@ mod tests {
         let owner = Some((7, "\u{1b}]0;a\nb\u{9b}".to_owned()));
         let socket = Source::Socket(Socket { inode: 1, queue: 0, zero_copy: false, owner });
         assert_eq!(words(&socket), "AF_XDP queue 0 of \u{fffd}]0;a\u{fffd}b\u{fffd} (7)");
-    }
-
-    #[test]
-    fn a_table_is_cut_to_the_terminal() {
-        assert_eq!(cut("one\ntwo\nthree\n", 3, 2), "on\ntw\n");
-        assert_eq!(cut("one\n", 0, 80), "");
     }
 }

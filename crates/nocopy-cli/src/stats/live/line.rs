@@ -1,0 +1,316 @@
+//! The lines of the live view: an interface, a queue of it or an AF_XDP socket on it, with what each moves and drops.
+
+use std::collections::BTreeMap;
+
+use crate::stats::export::table;
+use crate::stats::report::{Group, Report, Row, Source};
+
+/// What a line is about, in the order of lines.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Part {
+    /// The interface.
+    Whole,
+    Queue(u32),
+    /// An AF_XDP socket: its queue, its number in the kernel, and both with its process for people.
+    Socket(u32, u32, String),
+}
+
+/// What is counted, as a place among a line's amounts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Quantity {
+    RxPackets,
+    RxBytes,
+    TxPackets,
+    TxBytes,
+    Drops,
+}
+
+impl Quantity {
+    pub(super) const ALL: [Self; 5] =
+        [Self::RxPackets, Self::RxBytes, Self::TxPackets, Self::TxBytes, Self::Drops];
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub(super) struct Amount {
+    pub(super) total: u64,
+    /// Since the refresh before.
+    pub(super) counted: Option<u64>,
+    pub(super) per_second: Option<f64>,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Line {
+    pub(super) interface: String,
+    pub(super) part: Part,
+    /// By [`Quantity`]; `None` where it is not counted.
+    amounts: [Option<Amount>; 5],
+}
+
+impl Line {
+    pub(super) fn amount(&self, quantity: Quantity) -> Option<Amount> {
+        self.amounts[quantity as usize]
+    }
+
+    /// Whether it has ever counted anything.
+    pub(super) fn is_active(&self) -> bool {
+        self.amounts.iter().flatten().any(|amount| amount.total > 0)
+    }
+
+    /// Whether it dropped anything since the refresh before.
+    pub(super) fn is_dropping(&self) -> bool {
+        self.amount(Quantity::Drops).and_then(|drops| drops.counted).is_some_and(|count| count > 0)
+    }
+}
+
+/// The lines of an interface: itself, its queues, the AF_XDP sockets on it.
+pub(super) fn lines(report: &Report) -> Vec<Line> {
+    let mut parts = Parts(BTreeMap::from([(Part::Whole, [None; 5])]));
+    let has_queues = report.groups.iter().any(|group| matches!(group.source, Source::Queue(..)));
+    for Group { source, rows } in &report.groups {
+        match source {
+            Source::Link => parts.add(Part::Whole, rows, of_link),
+            Source::Queue(_, number) => parts.add(Part::Queue(*number), rows, of_queue),
+            Source::Socket(socket) => {
+                let part = Part::Socket(socket.queue, socket.inode, table::words(source));
+                parts.add(part, rows, of_socket);
+            }
+            // Its queues once more, where the kernel has them already.
+            Source::Driver if has_queues => {}
+            Source::Driver => parts.add_of_driver(rows),
+        }
+    }
+    let line = |(part, amounts)| Line { interface: report.interface.clone(), part, amounts };
+    parts.0.into_iter().map(line).collect()
+}
+
+/// The amounts of each part of an interface.
+struct Parts(BTreeMap<Part, [Option<Amount>; 5]>);
+
+impl Parts {
+    fn add(&mut self, part: Part, rows: &[Row], quantity: impl Fn(&str) -> Option<Quantity>) {
+        let amounts = self.0.entry(part).or_default();
+        for row in rows {
+            if let Some(quantity) = quantity(&row.counter.name) {
+                add(&mut amounts[quantity as usize], row);
+            }
+        }
+    }
+
+    /// Some drivers count what XDP programs had beside all packets, some (veth) nothing else: it stands in where there is nothing else.
+    fn add_of_driver(&mut self, rows: &[Row]) {
+        let all = rows.iter().filter_map(|row| Some((of_driver(&row.counter.name)?, row)));
+        let (of_xdp, all): (Vec<_>, Vec<_>) = all.partition(|(name, _)| name.is_xdp);
+        for (name, row) in all {
+            let amounts = self.0.entry(Part::Queue(name.queue)).or_default();
+            add(&mut amounts[name.quantity as usize], row);
+        }
+        let before = self.0.clone();
+        for (name, row) in of_xdp {
+            let (part, place) = (Part::Queue(name.queue), name.quantity as usize);
+            if before.get(&part).is_none_or(|amounts| amounts[place].is_none()) {
+                add(&mut self.0.entry(part).or_default()[place], row);
+            }
+        }
+    }
+}
+
+fn add(amount: &mut Option<Amount>, row: &Row) {
+    let amount = amount.get_or_insert_default();
+    amount.total += row.counter.value;
+    if let (Some(counted), Some(per_second)) = (row.counted, row.per_second) {
+        *amount.counted.get_or_insert_default() += counted;
+        *amount.per_second.get_or_insert_default() += per_second;
+    }
+}
+
+/// What /proc/net/dev has in its columns.
+fn of_link(name: &str) -> Option<Quantity> {
+    match name {
+        "rx_dropped" | "tx_dropped" | "rx_missed_errors" => Some(Quantity::Drops),
+        _ => moved(name),
+    }
+}
+
+fn of_queue(name: &str) -> Option<Quantity> {
+    match name {
+        "rx_hw_drops" | "tx_hw_drops" => Some(Quantity::Drops),
+        _ => moved(name),
+    }
+}
+
+/// Packets that reached the socket and were dropped there; the other counters are reasons, and no further packets.
+fn of_socket(name: &str) -> Option<Quantity> {
+    matches!(name, "rx_dropped" | "rx_ring_full").then_some(Quantity::Drops)
+}
+
+fn moved(name: &str) -> Option<Quantity> {
+    match name {
+        "rx_packets" => Some(Quantity::RxPackets),
+        "rx_bytes" => Some(Quantity::RxBytes),
+        "tx_packets" => Some(Quantity::TxPackets),
+        "tx_bytes" => Some(Quantity::TxBytes),
+        _ => None,
+    }
+}
+
+/// What the driver's name of a counter says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct DriverName {
+    queue: u32,
+    quantity: Quantity,
+    /// Of packets that an XDP program had.
+    is_xdp: bool,
+}
+
+/// Drivers agree on no form, but on the words: `rx_queue_0_packets` (igb), `rx0_bytes` (mlx5), `rx-0.packets` (i40e), `queue_0_rx_cnt` (ena),
+/// `rx_queue_0_xdp_packets` (veth). A name with any other word is of something else.
+fn of_driver(name: &str) -> Option<DriverName> {
+    let (mut direction, mut queue, mut what, mut is_xdp) = (None, None, None, false);
+    for word in words(name) {
+        match word {
+            "queue" => {}
+            "xdp" => is_xdp = true,
+            "rx" | "tx" if direction.is_none() => direction = Some(word),
+            "packets" | "cnt" if what.is_none() => what = Some("packets"),
+            "bytes" if what.is_none() => what = Some(word),
+            "drops" | "dropped" if what.is_none() => what = Some("drops"),
+            number if queue.is_none() => queue = Some(number.parse().ok()?),
+            _ => return None,
+        }
+    }
+    let quantity = match what? {
+        "drops" => direction.map(|_| Quantity::Drops)?,
+        what => moved(&format!("{}_{what}", direction?))?,
+    };
+    Some(DriverName { queue: queue?, quantity, is_xdp })
+}
+
+/// Runs of letters and runs of digits.
+fn words(name: &str) -> impl Iterator<Item = &str> {
+    let separated = name.split(|c: char| !c.is_ascii_alphanumeric()).filter(|part| !part.is_empty());
+    separated.flat_map(|part| {
+        let cut = part.find(|c: char| c.is_ascii_digit()).unwrap_or(part.len());
+        let (letters, digits) = part.split_at(cut);
+        [letters, digits].into_iter().filter(|word| !word.is_empty())
+    })
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use std::borrow::Cow;
+
+    use nocopy::Counter;
+
+    use super::*;
+    use crate::stats::report::Socket;
+
+    /// Counters with what they counted in the last two seconds.
+    pub(in crate::stats::live) fn group(source: Source, rows: &[(&'static str, u64, u64)]) -> Group {
+        let row = |&(name, value, counted): &(&'static str, u64, u64)| Row {
+            counter: Counter { name: Cow::Borrowed(name), meaning: "", value },
+            counted: Some(counted),
+            per_second: Some(counted as f64 / 2.0),
+        };
+        Group { source, rows: rows.iter().map(row).collect() }
+    }
+
+    pub(in crate::stats::live) fn report(interface: &str, groups: Vec<Group>) -> Report {
+        Report { interface: interface.into(), seconds: Some(2.0), groups, knows_sockets: true }
+    }
+
+    fn per_second(line: &Line, quantity: Quantity) -> Option<f64> {
+        line.amount(quantity)?.per_second
+    }
+
+    #[test]
+    fn an_interface_has_its_rates_and_all_its_drops() {
+        let link = [
+            ("rx_packets", 100, 20),
+            ("tx_bytes", 9, 4),
+            ("rx_dropped", 3, 2),
+            ("rx_missed_errors", 4, 2),
+            ("rx_errors", 50, 50),
+        ];
+        let lines = lines(&report("eth0", vec![group(Source::Link, &link)]));
+        assert_eq!(lines.len(), 1);
+        assert_eq!((lines[0].interface.as_str(), &lines[0].part), ("eth0", &Part::Whole));
+        assert_eq!(per_second(&lines[0], Quantity::RxPackets), Some(10.0));
+        assert_eq!(per_second(&lines[0], Quantity::TxBytes), Some(2.0));
+        assert_eq!(lines[0].amount(Quantity::RxBytes), None);
+        let drops = Amount { total: 7, counted: Some(4), per_second: Some(2.0) };
+        assert_eq!(lines[0].amount(Quantity::Drops), Some(drops));
+        assert!(lines[0].is_dropping() && lines[0].is_active());
+    }
+
+    #[test]
+    fn both_directions_of_a_queue_are_one_line() {
+        let rx = group(Source::Queue("rx".into(), 1), &[("rx_packets", 8, 4), ("rx_hw_drops", 2, 0)]);
+        let tx = group(Source::Queue("tx".into(), 1), &[("tx_packets", 6, 2)]);
+        let driver = group(Source::Driver, &[("rx_queue_1_packets", 8, 4)]);
+        let lines = lines(&report("eth0", vec![rx, tx, driver]));
+        assert_eq!(lines[1].part, Part::Queue(1));
+        assert_eq!(per_second(&lines[1], Quantity::RxPackets), Some(2.0), "the driver says the same again");
+        assert_eq!(per_second(&lines[1], Quantity::TxPackets), Some(1.0));
+        assert!(!lines[1].is_dropping() && lines[1].is_active());
+    }
+
+    #[test]
+    fn a_socket_shows_its_process_and_what_it_lost() {
+        let owner = Some((7, "capture".to_owned()));
+        let socket = Source::Socket(Socket { inode: 9, queue: 3, zero_copy: true, owner });
+        let counters = [("rx_dropped", 5, 4), ("rx_ring_full", 2, 2), ("tx_invalid_descs", 1, 1)];
+        let lines = lines(&report("eth0", vec![group(socket, &counters)]));
+        assert_eq!(lines[1].part, Part::Socket(3, 9, "AF_XDP queue 3 of capture (7)".into()));
+        assert_eq!(lines[1].amount(Quantity::Drops).unwrap().total, 7);
+        assert_eq!(per_second(&lines[1], Quantity::Drops), Some(3.0));
+    }
+
+    #[test]
+    fn without_a_refresh_before_there_is_no_rate() {
+        let mut link = group(Source::Link, &[("rx_packets", 100, 20)]);
+        (link.rows[0].counted, link.rows[0].per_second) = (None, None);
+        let lines = lines(&report("eth0", vec![link]));
+        let amount = Amount { total: 100, counted: None, per_second: None };
+        assert_eq!(lines[0].amount(Quantity::RxPackets), Some(amount));
+    }
+
+    #[test]
+    fn queues_are_found_in_the_names_of_drivers() {
+        use Quantity::{Drops, RxBytes, RxPackets, TxBytes, TxPackets};
+        for (name, queue, quantity, is_xdp) in [
+            ("rx_queue_0_packets", 0, RxPackets, false),
+            ("tx_queue_12_bytes", 12, TxBytes, false),
+            ("rx0_bytes", 0, RxBytes, false),
+            ("tx-3.packets", 3, TxPackets, false),
+            ("queue_2_rx_cnt", 2, RxPackets, false),
+            ("rx_queue_1_drops", 1, Drops, false),
+            ("rx_queue_0_xdp_packets", 0, RxPackets, true),
+        ] {
+            assert_eq!(of_driver(name), Some(DriverName { queue, quantity, is_xdp }), "{name}");
+        }
+        for name in [
+            "rx_packets",
+            "rx_queue_0_csum_err",
+            "rx_64_byte_packets",
+            "queue_0_drops",
+            "rx0_packets_bytes",
+            "tx_queue_0_xdp_xmit",
+            "rx_queue_99999999999_packets",
+            "",
+        ] {
+            assert_eq!(of_driver(name), None, "{name}");
+        }
+    }
+
+    #[test]
+    fn counts_of_xdp_stand_in_only_where_there_is_no_other() {
+        let driver = [
+            ("rx_queue_0_xdp_packets", 50, 10),
+            ("rx_queue_1_packets", 80, 40),
+            ("rx_queue_1_xdp_packets", 60, 20),
+        ];
+        let lines = lines(&report("veth", vec![group(Source::Driver, &driver)]));
+        assert_eq!(per_second(&lines[1], Quantity::RxPackets), Some(5.0));
+        assert_eq!(per_second(&lines[2], Quantity::RxPackets), Some(20.0));
+    }
+}

@@ -1,0 +1,112 @@
+//! The live view on a terminal: drawn anew at each refresh and each key.
+//!
+//! ```text
+//!   watch ─▶ report ─▶ line ─▶ view ─▶ terminal
+//!                         └─▶ summary
+//!   signals, terminal's keys ─▶ view
+//! ```
+
+mod line;
+mod signals;
+mod summary;
+mod terminal;
+mod view;
+
+use std::io;
+use std::time::{Duration, Instant};
+
+use nocopy::integration::poll;
+use rustix::event::{PollFd, PollFlags};
+
+use super::watch::Watch;
+use crate::Failure;
+use crate::arguments::StatsArguments;
+use nocopy_report::{Outcome, print};
+use signals::{Request, Signals};
+use summary::Summary;
+use terminal::Terminal;
+use view::{Key, View};
+
+/// Until it ends by itself, a key or a signal; then, or after an error, one line says what was counted.
+pub(super) fn run(watch: &mut Watch, arguments: &StatsArguments) -> Result<Outcome, Failure> {
+    let signals = Signals::block()?;
+    let (start, mut summary) = (Instant::now(), Summary::default());
+    let mut terminal = Terminal::standard().map_err(failed)?;
+    let ended = draw_until_end(watch, arguments, &signals, &mut terminal, &mut summary);
+    drop(terminal);
+    print::text(&summary.text(start.elapsed()))?;
+    ended.map(|()| Outcome::Positive)
+}
+
+fn draw_until_end(
+    watch: &mut Watch,
+    arguments: &StatsArguments,
+    signals: &Signals,
+    terminal: &mut Terminal,
+    summary: &mut Summary,
+) -> Result<(), Failure> {
+    let mut view = View::new(arguments.all, watch.is_named(), terminal.keyboard().is_some());
+    let mut reports = watch.refresh()?;
+    summary.add(&reports);
+    let mut refreshes = 0;
+    while arguments.count.is_none_or(|count| refreshes < count) {
+        let due = Instant::now() + arguments.interval;
+        let is_over = loop {
+            terminal.draw(&view.lines(&reports)).map_err(failed)?;
+            match wait(signals, terminal, due).map_err(failed)? {
+                Event::Due => break false,
+                Event::End => break true,
+                Event::Draw => {}
+                Event::Keys(keys) if keys.contains(&Key::Quit) => break true,
+                Event::Keys(keys) => keys.into_iter().for_each(|key| view.press(key)),
+            }
+        };
+        reports = watch.refresh()?;
+        summary.add(&reports);
+        if is_over {
+            return Ok(());
+        }
+        refreshes += 1;
+    }
+    terminal.draw(&view.lines(&reports)).map_err(failed)
+}
+
+/// What ends a wait.
+#[derive(Debug)]
+enum Event {
+    Due,
+    Draw,
+    Keys(Vec<Key>),
+    End,
+}
+
+fn wait(signals: &Signals, terminal: &mut Terminal, due: Instant) -> io::Result<Event> {
+    loop {
+        match signals.next() {
+            Some(Request::End) => return Ok(Event::End),
+            Some(Request::Suspend) => terminal.suspend()?,
+            Some(Request::Draw) => {
+                terminal.enter()?; // a shell may have changed it meanwhile
+                return Ok(Event::Draw);
+            }
+            None => {}
+        }
+        let left = due.saturating_duration_since(Instant::now());
+        if left == Duration::ZERO {
+            return Ok(Event::Due);
+        }
+        let mut waited = vec![PollFd::new(signals, PollFlags::IN)];
+        waited.extend(terminal.keyboard().map(|keyboard| PollFd::from_borrowed_fd(keyboard, PollFlags::IN)));
+        poll(&mut waited, Some(left))?;
+        let of_keyboard = waited.get(1).map_or(PollFlags::empty(), PollFd::revents);
+        if of_keyboard == PollFlags::IN {
+            return Ok(Event::Keys(terminal.typed()?.into_iter().filter_map(Key::of).collect()));
+        } else if !of_keyboard.is_empty() {
+            terminal.forget_keyboard();
+        }
+    }
+}
+
+fn failed(error: io::Error) -> Failure {
+    nocopy_report::Failure::Print(error).into()
+}

@@ -1,0 +1,54 @@
+//! Signals, read between two drawings: none of them interrupts one, or ends the command before the terminal is as it was.
+
+use std::os::fd::{AsFd, BorrowedFd};
+
+use nix::sys::signal::{SigSet, Signal};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
+use nocopy_report::Failure;
+use nocopy_report::interrupt::is_ignored;
+
+const ENDING: [Signal; 4] = [Signal::SIGHUP, Signal::SIGINT, Signal::SIGQUIT, Signal::SIGTERM];
+
+/// What a signal asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Request {
+    End,
+    /// Ctrl-Z.
+    Suspend,
+    /// The terminal has another size, or is this command's again.
+    Draw,
+}
+
+#[derive(Debug)]
+pub(super) struct Signals {
+    descriptor: SignalFd,
+}
+
+impl Signals {
+    /// From now on signals wait until they are read, but for those that this process was started to ignore (nohup(1)).
+    pub(super) fn block() -> Result<Self, Failure> {
+        let others = [Signal::SIGTSTP, Signal::SIGWINCH, Signal::SIGCONT];
+        let all: SigSet =
+            ENDING.into_iter().chain(others).filter(|&signal| !is_ignored(signal as i32)).collect();
+        let opened = all
+            .thread_block()
+            .and_then(|()| SignalFd::with_flags(&all, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC));
+        Ok(Self { descriptor: opened.map_err(|errno| Failure::Signals(errno.into()))? })
+    }
+
+    /// The next one that has come.
+    pub(super) fn next(&self) -> Option<Request> {
+        let signal = self.descriptor.read_signal().ok()??.ssi_signo.cast_signed();
+        match Signal::try_from(signal).ok()? {
+            Signal::SIGTSTP => Some(Request::Suspend),
+            Signal::SIGWINCH | Signal::SIGCONT => Some(Request::Draw),
+            _ => Some(Request::End),
+        }
+    }
+}
+
+impl AsFd for Signals {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.descriptor.as_fd()
+    }
+}

@@ -1,0 +1,294 @@
+//! The terminal while a view is drawn on it: another screen without a cursor, and keys as they are pressed.
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::panic;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use console::Style;
+use rustix::process::{Signal, getpgrp, getpid, kill_process};
+use rustix::termios::{
+    LocalModes, OptionalActions, SpecialCodeIndex, Termios, tcgetattr, tcgetpgrp, tcgetwinsize, tcsetattr,
+};
+
+use nocopy_report::print::printable;
+
+/// The other screen, and no cursor; and back.
+const ENTER: &str = "\x1b[?1049h\x1b[?25l";
+const LEAVE: &str = "\x1b[?25h\x1b[?1049l";
+
+const TO_TOP: &str = "\x1b[H";
+const CLEAR_REST_OF_LINE: &str = "\x1b[K";
+const CLEAR_REST: &str = "\x1b[J";
+
+/// A line of a view.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Drawn {
+    pub(super) text: String,
+    pub(super) emphasis: Emphasis,
+}
+
+/// What a line is shown as, where there are colours.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Emphasis {
+    None,
+    Header,
+    /// It loses packets now.
+    Alarm,
+}
+
+/// As it was when this is dropped, and before a panic is printed.
+#[derive(Debug)]
+pub(super) struct Terminal {
+    state: Arc<State>,
+    has_keys: bool,
+    has_colours: bool,
+}
+
+/// The terminal, and what it was.
+#[derive(Debug)]
+struct State {
+    output: File,
+    keyboard: Option<Keyboard>,
+    is_entered: AtomicBool,
+}
+
+#[derive(Debug)]
+struct Keyboard {
+    input: OwnedFd,
+    before: Termios,
+}
+
+impl Terminal {
+    /// Standard output, with the keys of standard input where that is a terminal in whose foreground this process is.
+    pub(super) fn standard() -> io::Result<Self> {
+        let input = io::stdin();
+        // A process in the background that reads keys, or sets how they are read, is stopped.
+        let is_background = tcgetpgrp(&input).is_ok_and(|group| group != getpgrp());
+        let input = if is_background { None } else { Some(input.as_fd().try_clone_to_owned()?) };
+        let has_colours = console::colors_enabled() && std::env::var_os("NO_COLOR").is_none();
+        let terminal = Self::open(io::stdout().as_fd().try_clone_to_owned()?.into(), input, has_colours)?;
+        terminal.leave_before_panics();
+        Ok(terminal)
+    }
+
+    fn open(output: File, input: Option<OwnedFd>, has_colours: bool) -> io::Result<Self> {
+        let keyboard = input.and_then(Keyboard::of);
+        let state = Arc::new(State { output, keyboard, is_entered: AtomicBool::new(false) });
+        let terminal = Self { has_keys: state.keyboard.is_some(), state, has_colours };
+        terminal.enter()?;
+        Ok(terminal)
+    }
+
+    /// What a panic says would be gone with the other screen.
+    fn leave_before_panics(&self) {
+        let (state, print) = (Arc::clone(&self.state), panic::take_hook());
+        panic::set_hook(Box::new(move |why| {
+            state.leave();
+            print(why);
+        }));
+    }
+
+    /// Takes the terminal, again if something else had it meanwhile.
+    pub(super) fn enter(&self) -> io::Result<()> {
+        self.state.enter()
+    }
+
+    /// Gives the terminal back, and stops as Ctrl-Z stops any command. The signal that continues it asks to take the terminal again.
+    pub(super) fn suspend(&self) -> io::Result<()> {
+        self.state.leave();
+        Ok(kill_process(getpid(), Signal::STOP)?)
+    }
+
+    /// What becomes readable when a key is pressed; `None` where there are no keys.
+    pub(super) fn keyboard(&self) -> Option<BorrowedFd<'_>> {
+        let keyboard = self.state.keyboard.as_ref().filter(|_| self.has_keys);
+        keyboard.map(|keyboard| keyboard.input.as_fd())
+    }
+
+    /// What was typed, once the keyboard is readable.
+    pub(super) fn typed(&self) -> io::Result<Vec<u8>> {
+        let Some(keyboard) = self.keyboard() else { return Ok(Vec::new()) };
+        let mut typed = vec![0; 64];
+        let count = rustix::io::retry_on_intr(|| rustix::io::read(keyboard, &mut typed))?;
+        typed.truncate(count);
+        Ok(typed)
+    }
+
+    /// No keys from now on.
+    pub(super) fn forget_keyboard(&mut self) {
+        self.has_keys = false;
+    }
+
+    /// Draws over what was drawn before: as many lines as there is room for, each as wide as there is.
+    pub(super) fn draw(&self, lines: &[Drawn]) -> io::Result<()> {
+        let size = tcgetwinsize(&self.state.output)?;
+        // A terminal that does not say its size says 0.
+        let room = |cells: u16, usual: usize| if cells == 0 { usual } else { usize::from(cells) };
+        let frame = frame(lines, room(size.ws_row, 24), room(size.ws_col, 80), self.has_colours);
+        (&self.state.output).write_all(frame.as_bytes())
+    }
+}
+
+impl Drop for Terminal {
+    fn drop(&mut self) {
+        self.state.leave();
+    }
+}
+
+impl State {
+    fn enter(&self) -> io::Result<()> {
+        let was_entered = self.is_entered.swap(true, Ordering::Relaxed);
+        if let Some(keyboard) = &self.keyboard {
+            keyboard.read_single_keys()?;
+        }
+        if was_entered { Ok(()) } else { (&self.output).write_all(ENTER.as_bytes()) }
+    }
+
+    fn leave(&self) {
+        if !self.is_entered.swap(false, Ordering::Relaxed) {
+            return;
+        }
+        // A terminal that is gone needs nothing.
+        let _ = (&self.output).write_all(LEAVE.as_bytes());
+        if let Some(Keyboard { input, before, .. }) = &self.keyboard {
+            let _ = tcsetattr(input, OptionalActions::Now, before);
+        }
+    }
+}
+
+impl Keyboard {
+    /// `None` where it is no terminal.
+    fn of(input: OwnedFd) -> Option<Self> {
+        let before = tcgetattr(&input).ok()?;
+        Some(Self { input, before })
+    }
+
+    /// Without waiting for ends of lines, and without showing what is typed; Ctrl-C and Ctrl-Z are signals as ever.
+    fn read_single_keys(&self) -> io::Result<()> {
+        let mut modes = self.before.clone();
+        modes.local_modes.remove(LocalModes::ICANON | LocalModes::ECHO);
+        modes.special_codes[SpecialCodeIndex::VMIN] = 1;
+        modes.special_codes[SpecialCodeIndex::VTIME] = 0;
+        Ok(tcsetattr(&self.input, OptionalActions::Now, &modes)?)
+    }
+}
+
+/// What is written to show these lines in place of those before.
+fn frame(lines: &[Drawn], rows: usize, columns: usize, has_colours: bool) -> String {
+    let shown = lines.iter().take(rows).map(|Drawn { text, emphasis }| {
+        let text: String = printable(text).chars().take(columns).collect();
+        let style = match emphasis {
+            Emphasis::None => Style::new(),
+            Emphasis::Header => Style::new().bold(),
+            Emphasis::Alarm => Style::new().red(),
+        };
+        let text = if has_colours { style.force_styling(true).apply_to(text).to_string() } else { text };
+        text + CLEAR_REST_OF_LINE
+    });
+    // No end of line behind the last one: on the last row it would scroll.
+    let shown: Vec<_> = shown.collect();
+    format!("{TO_TOP}{}{CLEAR_REST}", shown.join("\n"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
+    use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+
+    use super::*;
+
+    /// The two ends of a terminal: where a person looks and types, and where a command draws and reads.
+    fn ends() -> (File, File) {
+        let person = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
+        grantpt(&person).unwrap();
+        unlockpt(&person).unwrap();
+        let name = ptsname(&person, Vec::new()).unwrap().into_string().unwrap();
+        (person.into(), File::options().read(true).write(true).open(name).unwrap())
+    }
+
+    fn open(command: &File) -> Terminal {
+        Terminal::open(command.try_clone().unwrap(), Some(command.try_clone().unwrap().into()), false)
+            .unwrap()
+    }
+
+    fn modes(command: &File) -> (LocalModes, u8) {
+        let modes = tcgetattr(command).unwrap();
+        (modes.local_modes, modes.special_codes[SpecialCodeIndex::VTIME])
+    }
+
+    /// What was drawn, once nothing is left that could draw.
+    fn drawn(mut person: File, command: File) -> String {
+        drop(command);
+        let mut text = Vec::new();
+        let _ = person.read_to_end(&mut text); // ends with an error
+        String::from_utf8(text).unwrap()
+    }
+
+    fn plain(text: &str) -> Drawn {
+        Drawn { text: text.into(), emphasis: Emphasis::None }
+    }
+
+    #[test]
+    fn the_terminal_is_as_it_was_when_dropped() {
+        let (person, command) = ends();
+        let before = modes(&command);
+        let terminal = open(&command);
+        let during = modes(&command).0;
+        assert!(!during.intersects(LocalModes::ICANON | LocalModes::ECHO), "{during:?}");
+        assert!(during.contains(LocalModes::ISIG), "Ctrl-C stays a signal");
+        drop(terminal);
+        assert_eq!(modes(&command), before);
+        assert_eq!(drawn(person, command), format!("{ENTER}{LEAVE}"));
+    }
+
+    #[test]
+    fn a_panic_leaves_the_terminal_before_it_is_printed() {
+        let (person, command) = ends();
+        let before = modes(&command);
+        let terminal = open(&command);
+        terminal.leave_before_panics();
+        let panicked = catch_unwind(AssertUnwindSafe(|| panic!("as the test wants it")));
+        assert!(panicked.is_err());
+        assert_eq!(modes(&command), before, "the hook, and not only the drop");
+        drop(terminal);
+        let _ = panic::take_hook(); // which keeps the terminal open
+        assert_eq!(drawn(person, command), format!("{ENTER}{LEAVE}"), "left once");
+    }
+
+    #[test]
+    fn keys_come_one_by_one_without_an_end_of_line() {
+        let (mut person, command) = ends();
+        let terminal = open(&command);
+        person.write_all(b"s").unwrap();
+        assert_eq!(terminal.typed().unwrap(), b"s");
+        person.write_all(b"r").unwrap();
+        assert_eq!(terminal.typed().unwrap(), b"r");
+    }
+
+    #[test]
+    fn without_a_terminal_to_type_at_there_are_no_keys() {
+        let (_person, command) = ends();
+        let null: OwnedFd = File::open("/dev/null").unwrap().into();
+        let terminal = Terminal::open(command, Some(null), false).unwrap();
+        assert!(terminal.keyboard().is_none() && terminal.typed().unwrap().is_empty());
+    }
+
+    #[test]
+    fn a_frame_fits_the_terminal_and_steers_nothing_else() {
+        let lines = [plain("one"), plain("t\x1bwo"), plain("three")];
+        assert_eq!(frame(&lines, 2, 3, false), "\x1b[Hone\x1b[K\nt\u{fffd}w\x1b[K\x1b[J");
+        assert_eq!(frame(&lines, 0, 80, false), "\x1b[H\x1b[J");
+    }
+
+    #[test]
+    fn colours_are_drawn_only_where_they_are_wanted() {
+        let lines = [Drawn { text: "eth0".into(), emphasis: Emphasis::Alarm }, plain("lo")];
+        assert_eq!(frame(&lines, 9, 9, true), "\x1b[H\x1b[31meth0\x1b[0m\x1b[K\nlo\x1b[K\x1b[J");
+        assert_eq!(frame(&lines, 9, 9, false), "\x1b[Heth0\x1b[K\nlo\x1b[K\x1b[J");
+    }
+}

@@ -1,0 +1,264 @@
+//! Which lines are shown, in which order, and how; keys change it.
+
+use std::cmp::Ordering;
+
+use super::line::{Line, Part, Quantity, lines};
+use super::terminal::{Drawn, Emphasis};
+use crate::stats::export::table;
+use crate::stats::report::Report;
+use nocopy_report::quantity::short;
+use nocopy_report::table::Table;
+
+/// What a key does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Key {
+    NextColumn,
+    Reverse,
+    All,
+    Quit,
+}
+
+impl Key {
+    pub(super) fn of(typed: u8) -> Option<Self> {
+        match typed {
+            b's' => Some(Self::NextColumn),
+            b'r' => Some(Self::Reverse),
+            b'a' => Some(Self::All),
+            b'q' => Some(Self::Quit),
+            _ => None,
+        }
+    }
+}
+
+const KEYS: &str = "s next column   r reverse   a all or active   q quit";
+const NO_KEYS: &str = "Ctrl-C quits";
+
+/// What lines are sorted by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Column {
+    /// And its parts, in their order.
+    Interface,
+    PerSecond(Quantity),
+    Total(Quantity),
+}
+
+/// As they stand in the table, where the parts have a column of their own behind the first.
+const COLUMNS: [(Column, &str); 7] = [
+    (Column::Interface, "interface"),
+    (Column::PerSecond(Quantity::RxPackets), "rx packets/s"),
+    (Column::PerSecond(Quantity::RxBytes), "rx bytes/s"),
+    (Column::PerSecond(Quantity::TxPackets), "tx packets/s"),
+    (Column::PerSecond(Quantity::TxBytes), "tx bytes/s"),
+    (Column::PerSecond(Quantity::Drops), "drops/s"),
+    (Column::Total(Quantity::Drops), "drops"),
+];
+
+impl Column {
+    /// `None` where a line has no such figure.
+    fn figure(self, line: &Line) -> Option<f64> {
+        match self {
+            Self::Interface => None,
+            Self::PerSecond(quantity) => line.amount(quantity)?.per_second,
+            Self::Total(quantity) => Some(line.amount(quantity)?.total as f64),
+        }
+    }
+
+    fn compare(self, a: &Line, b: &Line, is_reversed: bool) -> Ordering {
+        let direct = |ordering: Ordering| if is_reversed { ordering.reverse() } else { ordering };
+        let by_name = || (&a.interface, &a.part).cmp(&(&b.interface, &b.part));
+        match (self, self.figure(a), self.figure(b)) {
+            (Self::Interface, ..) => direct(by_name()),
+            // The largest first.
+            (_, Some(a), Some(b)) => direct(b.total_cmp(&a)).then_with(by_name),
+            // What has no figure is last, in either order.
+            (_, a, b) => b.is_some().cmp(&a.is_some()).then_with(by_name),
+        }
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct View {
+    /// The place of the column that lines are sorted by.
+    sorted_by: usize,
+    is_reversed: bool,
+    /// Also lines that have never counted anything.
+    all: bool,
+    /// Below the table, every counter of the one interface by its name.
+    has_counters: bool,
+    hint: &'static str,
+}
+
+impl View {
+    pub(super) fn new(all: bool, has_counters: bool, has_keys: bool) -> Self {
+        let hint = if has_keys { KEYS } else { NO_KEYS };
+        Self { sorted_by: 0, is_reversed: false, all, has_counters, hint }
+    }
+
+    pub(super) fn press(&mut self, key: Key) {
+        match key {
+            Key::NextColumn => {
+                self.sorted_by = (self.sorted_by + 1) % COLUMNS.len();
+                self.is_reversed = false;
+            }
+            Key::Reverse => self.is_reversed = !self.is_reversed,
+            Key::All => self.all = !self.all,
+            Key::Quit => {}
+        }
+    }
+
+    pub(super) fn lines(&self, reports: &[Report]) -> Vec<Drawn> {
+        let sorted = self.sorted(reports);
+        let header = (self.hint.to_owned(), Emphasis::None);
+        let emphasis = sorted.iter().map(|line| match line.is_dropping() {
+            true => Emphasis::Alarm,
+            false => Emphasis::None,
+        });
+        let text = self.table(&sorted).text();
+        let rows = text.lines().map(str::to_owned).zip(std::iter::once(Emphasis::Header).chain(emphasis));
+        let counters = reports.iter().filter(|_| self.has_counters);
+        let counters: String =
+            counters.map(|report| format!("\n{}", table::table(report, self.all))).collect();
+        let counters = counters.lines().map(|line| (line.to_owned(), Emphasis::None));
+        let all = std::iter::once(header).chain(rows).chain(counters);
+        all.map(|(text, emphasis)| Drawn { text, emphasis }).collect()
+    }
+
+    fn sorted(&self, reports: &[Report]) -> Vec<Line> {
+        let shown =
+            |line: &Line| self.all || line.is_active() || (self.has_counters && line.part == Part::Whole);
+        let mut sorted: Vec<Line> = reports.iter().flat_map(lines).filter(shown).collect();
+        let (column, _) = COLUMNS[self.sorted_by];
+        sorted.sort_by(|a, b| column.compare(a, b, self.is_reversed));
+        sorted
+    }
+
+    fn table(&self, lines: &[Line]) -> Table {
+        let mark = |at| match (at == self.sorted_by, self.is_reversed) {
+            (false, _) => "",
+            (true, false) => " ▼",
+            (true, true) => " ▲",
+        };
+        let names = COLUMNS.iter().enumerate().map(|(at, (_, name))| format!("{name}{}", mark(at)));
+        let mut header: Vec<String> = names.collect();
+        header.insert(1, String::new());
+        let rows = lines.iter().map(|line| {
+            let part = match &line.part {
+                Part::Whole => String::new(),
+                Part::Queue(number) => format!("queue {number}"),
+                Part::Socket(_, _, words) => words.clone(),
+            };
+            let figure = |column: Column| column.figure(line).map(short).unwrap_or_default();
+            let figures = COLUMNS[1..].iter().map(|(column, _)| figure(*column));
+            [line.interface.clone(), part].into_iter().chain(figures).collect()
+        });
+        Table { figures: 2..header.len(), rows: rows.collect(), header }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::line::tests::{group, report};
+    use super::*;
+    use crate::stats::report::Source;
+
+    fn link(packets: u64, drops: u64) -> crate::stats::report::Group {
+        group(Source::Link, &[("rx_packets", packets, packets), ("rx_dropped", drops, drops)])
+    }
+
+    /// Three interfaces, of which one is idle, and a queue that drops nothing and counts no drops.
+    fn reports() -> [Report; 3] {
+        let queue = group(Source::Queue("rx".into(), 0), &[("rx_packets", 10, 10)]);
+        [
+            report("eth1", vec![link(40, 0)]),
+            report("idle", vec![link(0, 0)]),
+            report("eth0", vec![link(10, 6), queue]),
+        ]
+    }
+
+    fn view() -> View {
+        View::new(false, false, true)
+    }
+
+    fn order(view: &View) -> Vec<String> {
+        let names = view.sorted(&reports()).into_iter().map(|line| match line.part {
+            Part::Whole => line.interface,
+            part => format!("{} {part:?}", line.interface),
+        });
+        names.collect()
+    }
+
+    #[test]
+    fn lines_are_sorted_by_name_first_and_then_by_the_next_column() {
+        let mut view = view();
+        assert_eq!(order(&view), ["eth0", "eth0 Queue(0)", "eth1"]);
+        view.press(Key::NextColumn);
+        assert_eq!(order(&view), ["eth1", "eth0", "eth0 Queue(0)"], "the most packets first");
+        COLUMNS[2..].iter().for_each(|_| view.press(Key::NextColumn));
+        assert_eq!(COLUMNS[view.sorted_by].1, "drops");
+        assert_eq!(order(&view)[0], "eth0");
+        view.press(Key::NextColumn);
+        assert_eq!(order(&view)[0], "eth0", "behind the last column comes the first");
+        assert_eq!(view.sorted_by, 0);
+    }
+
+    #[test]
+    fn reversed_the_least_is_first_and_what_is_not_counted_last() {
+        let mut view = view();
+        view.press(Key::Reverse);
+        assert_eq!(order(&view), ["eth1", "eth0 Queue(0)", "eth0"]);
+        (0..5).for_each(|_| view.press(Key::NextColumn));
+        assert_eq!(COLUMNS[view.sorted_by].1, "drops/s");
+        assert_eq!(order(&view), ["eth0", "eth1", "eth0 Queue(0)"], "a new column begins with the most");
+        view.press(Key::Reverse);
+        assert_eq!(order(&view), ["eth1", "eth0", "eth0 Queue(0)"]);
+    }
+
+    #[test]
+    fn idle_lines_are_shown_when_asked_for() {
+        let mut view = view();
+        assert!(!order(&view).contains(&"idle".to_owned()));
+        view.press(Key::All);
+        assert!(order(&view).contains(&"idle".to_owned()));
+        view.press(Key::All);
+        assert!(!order(&view).contains(&"idle".to_owned()));
+    }
+
+    #[test]
+    fn a_named_interface_is_shown_though_it_is_idle() {
+        let idle = [report("idle", vec![link(0, 0)])];
+        assert_eq!(View::new(false, true, true).sorted(&idle).len(), 1);
+        assert_eq!(view().sorted(&idle).len(), 0);
+    }
+
+    #[test]
+    fn only_four_keys_mean_something() {
+        let keys: Vec<u8> = (0..=255).filter(|&typed| Key::of(typed).is_some()).collect();
+        assert_eq!(keys, b"aqrs");
+        assert_eq!((Key::of(b's'), Key::of(b'q')), (Some(Key::NextColumn), Some(Key::Quit)));
+        assert_eq!((Key::of(b'r'), Key::of(b'a')), (Some(Key::Reverse), Some(Key::All)));
+    }
+
+    #[test]
+    fn the_table_has_rates_and_marks_its_order() {
+        let mut view = view();
+        view.press(Key::NextColumn);
+        let drawn = view.lines(&reports());
+        let words = |at: usize| drawn[at].text.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert_eq!(drawn[0].text, KEYS);
+        assert!(words(1).starts_with("interface rx packets/s ▼ rx bytes/s"), "{}", words(1));
+        assert_eq!((words(2), words(3)), ("eth1 20 0 0".into(), "eth0 5 3 6".into()));
+        assert_eq!(words(4), "eth0 queue 0 5");
+        let emphasis: Vec<_> = drawn.iter().map(|line| line.emphasis).collect();
+        let none = Emphasis::None;
+        assert_eq!(emphasis, [none, Emphasis::Header, none, Emphasis::Alarm, none]);
+    }
+
+    #[test]
+    fn all_counters_of_a_named_interface_stand_below_by_name() {
+        let view = View::new(false, true, false);
+        let drawn = view.lines(&[report("eth0", vec![group(Source::Link, &[("rx_crc_errors", 3, 2)])])]);
+        assert_eq!(drawn[0].text, NO_KEYS);
+        assert!(drawn.iter().any(|line| line.text.contains("rx_crc_errors")), "{drawn:?}");
+        assert!(!self::view().lines(&reports()).iter().any(|line| line.text.contains("rx_dropped")));
+    }
+}

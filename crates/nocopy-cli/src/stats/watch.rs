@@ -1,0 +1,127 @@
+//! What is watched: one interface, or all of them as they come and go.
+
+use nocopy::integration::probe;
+use nocopy::integration::statistics::{Snapshot, SnapshotError};
+use nocopy::port::InterfaceError;
+
+use super::report::{Owners, Report};
+use crate::Failure;
+
+#[derive(Debug)]
+pub(super) struct Watch {
+    /// `None`: all of this network namespace.
+    interface: Option<String>,
+    /// Those of the refresh before.
+    before: Vec<Snapshot>,
+    owners: Owners,
+}
+
+impl Watch {
+    pub(super) fn new(interface: Option<String>) -> Self {
+        Self { interface, before: Vec::new(), owners: Owners::default() }
+    }
+
+    /// Whether it is one interface, by its name.
+    pub(super) fn is_named(&self) -> bool {
+        self.interface.is_some()
+    }
+
+    /// One report for each interface that there is now, with rates since the refresh before.
+    ///
+    /// # Errors
+    /// The named interface is not there, or the kernel's refusal.
+    pub(super) fn refresh(&mut self) -> Result<Vec<Report>, Failure> {
+        let now = match &self.interface {
+            Some(name) => vec![Snapshot::of(name)?],
+            None => all()?,
+        };
+        Ok(self.take_up(now))
+    }
+
+    fn take_up(&mut self, now: Vec<Snapshot>) -> Vec<Report> {
+        let reports = now.iter().map(|now| {
+            let before = self.before.iter().find(|before| before.interface == now.interface);
+            Report::new(now, before, &mut self.owners)
+        });
+        let reports = reports.collect();
+        self.before = now;
+        reports
+    }
+}
+
+/// Without those that are removed meanwhile.
+fn all() -> Result<Vec<Snapshot>, Failure> {
+    let names = probe::interfaces().map_err(Failure::Interfaces)?;
+    let taken = names.iter().filter_map(|name| match Snapshot::of(name) {
+        Err(SnapshotError::Interface(InterfaceError::NotFound { .. })) => None,
+        taken => Some(taken.map_err(Failure::from)),
+    });
+    taken.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::stats::report::Row;
+
+    /// An interface that has received so many packets, two seconds after another snapshot if there is one.
+    fn snapshot(interface: &str, rx_packets: u64, before: Option<&Snapshot>) -> Snapshot {
+        let mut snapshot = Snapshot::of("lo").unwrap();
+        interface.clone_into(&mut snapshot.interface);
+        snapshot.link.rx_packets = rx_packets;
+        if let Some(before) = before {
+            snapshot.taken = before.taken + Duration::from_secs(2);
+        }
+        snapshot
+    }
+
+    /// Name, total and rate of packets received.
+    fn received(reports: &[Report]) -> Vec<(&str, u64, Option<f64>)> {
+        let row = |report: &Report| -> (u64, Option<f64>) {
+            let Row { counter, per_second, .. } = &report.groups[0].rows[0];
+            assert_eq!(counter.name, "rx_packets");
+            (counter.value, *per_second)
+        };
+        reports.iter().map(|report| (&*report.interface, row(report).0, row(report).1)).collect()
+    }
+
+    #[test]
+    fn rates_are_what_was_counted_by_the_time_between() {
+        let mut watch = Watch::new(None);
+        let first = snapshot("a", 100, None);
+        let second = snapshot("a", 150, Some(&first));
+        assert_eq!(received(&watch.take_up(vec![first])), [("a", 100, None)]);
+        assert_eq!(received(&watch.take_up(vec![second])), [("a", 150, Some(25.0))]);
+    }
+
+    #[test]
+    fn a_counter_that_went_back_counts_from_zero() {
+        let mut watch = Watch::new(None);
+        let first = snapshot("a", 100, None);
+        let second = snapshot("a", 30, Some(&first));
+        watch.take_up(vec![first]);
+        assert_eq!(received(&watch.take_up(vec![second])), [("a", 30, Some(15.0))]);
+    }
+
+    #[test]
+    fn an_interface_that_comes_back_has_no_rate_at_first() {
+        let mut watch = Watch::new(None);
+        let (a, b) = (snapshot("a", 100, None), snapshot("b", 10, None));
+        let (b2, c) = (snapshot("b", 12, Some(&b)), snapshot("c", 7, Some(&b)));
+        let (a3, b3) = (snapshot("a", 5, Some(&b2)), snapshot("b", 12, Some(&b2)));
+        watch.take_up(vec![a, b]);
+        assert_eq!(received(&watch.take_up(vec![b2, c])), [("b", 12, Some(1.0)), ("c", 7, None)]);
+        assert_eq!(received(&watch.take_up(vec![a3, b3])), [("a", 5, None), ("b", 12, Some(0.0))]);
+    }
+
+    #[test]
+    fn a_named_interface_must_be_there_and_others_need_not() {
+        let mut named = Watch::new(Some("nc-none".into()));
+        assert!(named.is_named() && named.refresh().unwrap_err().to_string().contains("nc-none"));
+        let mut all = Watch::new(None);
+        let names: Vec<_> = all.refresh().unwrap().into_iter().map(|report| report.interface).collect();
+        assert!(names.contains(&"lo".to_owned()), "{names:?}");
+    }
+}
