@@ -12,9 +12,15 @@ use crate::workload::{self, Workload};
 
 #[derive(Debug, Args)]
 pub struct BenchArguments {
-    /// What to measure; everything unless said.
+    /// What to measure; unless said, the main jobs in less than a minute, a line each.
     #[arg(value_name = "WORKLOAD", value_parser = workload_parser())]
     pub(crate) workloads: Vec<&'static dyn Workload>,
+    /// Measure everything, which takes about 20 minutes.
+    #[arg(long, conflicts_with = "workloads")]
+    pub all: bool,
+    /// Print what is measured, and how, and measure nothing.
+    #[arg(long, conflicts_with_all = ["json", "html"])]
+    pub explain: bool,
     /// Half the time.
     #[arg(long)]
     pub quick: bool,

@@ -21,16 +21,26 @@ const WINDOW_MAX: Duration = Duration::from_millis(500);
 /// How often a window is measured again because of signals.
 const INTERRUPTIONS_MAX: u32 = 100;
 
+/// How often and how long each trial is measured.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Rounds {
+    /// At most.
+    pub count: u32,
+    pub window: Duration,
+    /// For all rounds, which are fewer where it is not enough.
+    pub time: Duration,
+}
+
 /// A bench under way.
 #[derive(Debug)]
 pub(crate) struct Bench<'a> {
     pub plan: &'a Plan<'a>,
     interrupt: &'a Interrupt,
     header: Header,
-    rows: Vec<Row>,
+    pub rows: Vec<Row>,
     /// Where rows are written to as well.
     lines: Option<ResultLines>,
-    progress: Progress,
+    pub progress: Progress,
 }
 
 impl<'a> Bench<'a> {
@@ -49,7 +59,10 @@ impl<'a> Bench<'a> {
     /// All workloads of the plan. What is measured stays also where one fails.
     pub(crate) fn measure_all(&mut self) -> Result<(), Failure> {
         let plan = self.plan;
-        let measured = plan.workloads.iter().try_for_each(|&workload| self.measure(workload));
+        let measured = match plan.is_headline {
+            true => self.measure_headline(),
+            false => plan.workloads.iter().try_for_each(|&workload| self.measure(workload)),
+        };
         match measured {
             // A signal of the terminal goes to the processes of a workload as well, which then fail.
             Err(_) if self.interrupt.came() => Err(Failure::Interrupted),
@@ -76,8 +89,14 @@ impl<'a> Bench<'a> {
     }
 
     fn measure(&mut self, workload: &dyn Workload) -> Result<(), Failure> {
-        // A note says what is left out.
-        if self.plan.can_play(workload) { workload.measure(self) } else { Ok(()) }
+        if !self.plan.can_play(workload) {
+            return Ok(()); // a note says so
+        }
+        let (start, before) = (Instant::now(), self.rows.len());
+        workload.measure(self)?;
+        let (rows, seconds) = (self.rows.len() - before, start.elapsed().as_secs_f64());
+        self.progress.finished(format_args!("{}: {rows} rows in {seconds:.0} s", workload.name()));
+        Ok(())
     }
 
     /// A private stage as `lab` says, or that of the interfaces given.
@@ -85,55 +104,57 @@ impl<'a> Bench<'a> {
         self.plan.stage(lab)
     }
 
-    /// Runs the rounds of series, at least one, and fewer than planned rather than longer than the time for them.
+    /// Measures series in rounds of all of them, within about so much time.
     pub(crate) fn play(&mut self, mut all: Vec<Series<'_>>, seconds: u64) -> Result<(), Failure> {
-        let (plan, budget) = (self.plan, self.plan.budget(seconds));
+        let (plan, time) = (self.plan, self.plan.halved(Duration::from_secs(seconds)));
         for series in &mut all {
             debug_assert!(series.trials.iter().all(|trial| is_listed(series.workload, trial.method)));
             series.trials.retain(|trial| plan.wants(trial.method));
         }
         all.retain(|series| !series.trials.is_empty());
-        let trials: usize = all.iter().map(|series| series.trials.len()).sum();
+        let trials = trials(&all);
         if trials == 0 {
             return Ok(());
         }
-        let by_budget = || window_length(budget, plan.rounds, trials);
-        let window = plan.arguments.window.unwrap_or_else(by_budget);
+        let by_time = || window_length(time, plan.rounds, trials);
+        let window = plan.arguments.window.unwrap_or_else(by_time);
         self.progress.expect(u64::from(plan.rounds) * trials as u64);
-        let mut rounds: Vec<Vec<Vec<Sample>>> =
-            all.iter().map(|series| series.trials.iter().map(|_| Vec::new()).collect()).collect();
-        let played = self.play_rounds(&all, &mut rounds, window, budget);
-        // Also where it was interrupted: the rounds until then count.
-        let rows = all.iter().zip(&rounds).flat_map(|(series, samples)| series::rows(series, samples));
-        self.add(rows.collect())?;
-        played
+        self.play_rounds(&all, Rounds { count: plan.rounds, window, time }, |_| {})
     }
 
-    /// Keeps rows, and writes them.
-    fn add(&mut self, rows: Vec<Row>) -> Result<(), Failure> {
-        for row in rows {
+    /// Adds the rows of what was played, also where that was interrupted, as `name` names them.
+    pub(crate) fn play_rounds(
+        &mut self,
+        all: &[Series<'_>],
+        rounds: Rounds,
+        name: impl Fn(&mut Row),
+    ) -> Result<(), Failure> {
+        let mut samples: Vec<Vec<Vec<Sample>>> =
+            all.iter().map(|series| series.trials.iter().map(|_| Vec::new()).collect()).collect();
+        let played = self.take_samples(all, rounds, &mut samples);
+        for mut row in all.iter().zip(&samples).flat_map(|(series, samples)| series::rows(series, samples)) {
+            name(&mut row);
             self.lines.as_mut().map_or(Ok(()), |lines| lines.row(&row))?;
             self.rows.push(row);
         }
-        Ok(())
+        played
     }
 
-    fn play_rounds(
+    /// At least one round, and fewer than planned rather than more time than there is.
+    fn take_samples(
         &self,
         all: &[Series<'_>],
-        rounds: &mut [Vec<Vec<Sample>>],
-        window: Duration,
-        budget: Duration,
+        rounds: Rounds,
+        samples: &mut [Vec<Vec<Sample>>],
     ) -> Result<(), Failure> {
-        let (start, planned) = (Instant::now(), self.plan.rounds);
-        for round in 0..planned {
-            for (series, samples) in all.iter().zip(&mut *rounds) {
-                self.play_round(series, round as usize, window, samples)?;
+        let start = Instant::now();
+        for round in 0..rounds.count {
+            for (series, samples) in all.iter().zip(&mut *samples) {
+                self.play_round(series, round as usize, rounds.window, samples)?;
             }
             let a_round = start.elapsed() / (round + 1);
-            if start.elapsed() + a_round > budget + budget / 10 {
-                let trials: usize = all.iter().map(|series| series.trials.len()).sum();
-                self.progress.skip(u64::from(planned - 1 - round) * trials as u64);
+            if start.elapsed() + a_round > rounds.time + rounds.time / 10 {
+                self.progress.skip(u64::from(rounds.count - 1 - round) * trials(all) as u64);
                 break;
             }
         }
@@ -173,6 +194,11 @@ impl<'a> Bench<'a> {
             }
         }
     }
+}
+
+/// How many there are of all series.
+fn trials(all: &[Series<'_>]) -> usize {
+    all.iter().map(|series| series.trials.len()).sum()
 }
 
 /// Whether the workload lists the method, so that it can be chosen.

@@ -17,9 +17,11 @@ mod conversation;
 mod cpu;
 mod datagram;
 mod evidence;
+mod explain;
 mod failure;
 mod frame;
 mod generator;
+mod headline;
 mod message;
 mod plan;
 mod ramp;
@@ -54,6 +56,11 @@ const BUSY_LOOK: Duration = Duration::from_millis(200);
 const BUSY_PERCENT_MAX: f64 = 15.0;
 
 pub fn run(arguments: &BenchArguments, libpcap: Result<PathBuf, String>) -> Result<Outcome, Failure> {
+    if arguments.explain {
+        capability::drop_all_but(capability::NONE)?;
+        print::text(&explain::text(&arguments.workloads))?;
+        return Ok(Outcome::Positive);
+    }
     let open = |path| ResultFile::open(path, arguments.force);
     let json = arguments.json.as_deref().map(open).transpose()?;
     let html = arguments.html.as_deref().map(open).transpose()?;
@@ -73,7 +80,11 @@ pub fn run(arguments: &BenchArguments, libpcap: Result<PathBuf, String>) -> Resu
         if let Some(html) = html {
             html.write(&page::of_bench(&report))?;
         }
-        result_table::print(&report)?;
+        // The lines of the headline are printed already.
+        match plan.is_headline {
+            true => headline::print_footer(&report)?,
+            false => result_table::print(&report)?,
+        }
     }
     if let Err(failure) = measured {
         if interrupt.came() {

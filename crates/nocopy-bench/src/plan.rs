@@ -10,7 +10,7 @@ use rustix::thread::CapabilitySet;
 
 use crate::stage::{LONG_MTU_BYTES, Stage};
 use crate::workload::{self, Workload};
-use crate::{BenchArguments, Failure};
+use crate::{BenchArguments, Failure, headline};
 
 /// Nine: the confidence interval may then ignore the best and the worst round.
 const ROUNDS: u32 = 9;
@@ -21,6 +21,8 @@ pub(crate) struct Plan<'a> {
     pub arguments: &'a BenchArguments,
     pub workloads: Vec<&'static dyn Workload>,
     pub rounds: u32,
+    /// Whether the main jobs alone are measured, a line each.
+    pub is_headline: bool,
     /// Our library in front of libpcap, or why it was not found.
     pub libpcap: Result<PathBuf, String>,
 }
@@ -28,18 +30,25 @@ pub(crate) struct Plan<'a> {
 impl<'a> Plan<'a> {
     pub(crate) fn new(arguments: &'a BenchArguments, libpcap: Result<PathBuf, String>) -> Self {
         let named = |name| arguments.workloads.iter().any(|workload| workload.name() == name);
-        let chosen = |workload: &&dyn Workload| arguments.workloads.is_empty() || named(workload.name());
-        let rounds = if arguments.quick { ROUNDS_QUICK } else { ROUNDS };
-        Self {
-            arguments,
-            workloads: workload::ALL.into_iter().filter(chosen).collect(),
-            rounds: arguments.rounds.unwrap_or(rounds),
-            libpcap,
-        }
+        let is_unnamed = arguments.workloads.is_empty();
+        let is_headline = is_unnamed && !arguments.all && arguments.methods.is_empty();
+        let workloads = match is_headline {
+            true => headline::workloads(),
+            false => {
+                let all = workload::ALL.into_iter();
+                all.filter(|workload| is_unnamed || named(workload.name())).collect()
+            }
+        };
+        let rounds = match (is_headline, arguments.quick) {
+            (true, _) => headline::ROUNDS,
+            (false, true) => ROUNDS_QUICK,
+            (false, false) => ROUNDS,
+        };
+        Self { arguments, workloads, rounds: arguments.rounds.unwrap_or(rounds), is_headline, libpcap }
     }
 
-    pub(crate) fn budget(&self, seconds: u64) -> Duration {
-        let whole = Duration::from_secs(seconds);
+    /// Half of a time, if it is to be quick.
+    pub(crate) fn halved(&self, whole: Duration) -> Duration {
         if self.arguments.quick { whole / 2 } else { whole }
     }
 
@@ -89,9 +98,10 @@ impl<'a> Plan<'a> {
 
     /// What to run for the same again, without the files it writes.
     pub(crate) fn command(&self) -> String {
-        let BenchArguments { quick, rounds, interface, peer, methods, .. } = self.arguments;
+        let BenchArguments { all, quick, rounds, interface, peer, methods, .. } = self.arguments;
         let mut words = vec!["nocopy bench".to_owned()];
         words.extend(self.arguments.workloads.iter().map(|workload| workload.name().to_owned()));
+        words.extend(all.then(|| "--all".into()));
         words.extend(quick.then(|| "--quick".into()));
         words.extend(rounds.map(|rounds| format!("--rounds {rounds}")));
         words.extend(interface.as_ref().map(|interface| format!("--interface {interface}")));
@@ -116,22 +126,9 @@ impl<'a> Plan<'a> {
         }
     }
 
-    /// What a reader of the results needs to know, and what could not be measured.
+    /// What could not be measured, and what else a reader of the results needs to know.
     pub(crate) fn notes(&self) -> Vec<String> {
-        let mut notes: Vec<String> = Vec::new();
-        for &workload in &self.workloads {
-            match workload.lab_only() {
-                Some(why) if self.is_between_interfaces() => {
-                    notes.push(format!("SKIP: {}: {why}; leave out --interface for it.", workload.name()))
-                }
-                _ => {
-                    notes.extend(workload.skips(self));
-                    let about = workload.notes().iter().map(|&note| note.to_owned());
-                    let new: Vec<_> = about.filter(|note| !notes.contains(note)).collect();
-                    notes.extend(new);
-                }
-            }
-        }
+        let mut notes: Vec<_> = self.workloads.iter().flat_map(|workload| self.skips(*workload)).collect();
         if !self.is_between_interfaces() {
             notes.push(
                 "veth has no zero-copy: AF_XDP runs in copy mode here, and the sender's processor does the receiving \
@@ -140,5 +137,16 @@ impl<'a> Plan<'a> {
             );
         }
         notes
+    }
+
+    fn skips(&self, workload: &dyn Workload) -> Vec<String> {
+        match workload.lab_only() {
+            Some(why) if self.is_between_interfaces() => {
+                vec![format!("SKIP: {}: {why}; leave out --interface for it.", workload.name())]
+            }
+            // What else is left out of a workload has no line there.
+            _ if self.is_headline => Vec::new(),
+            _ => workload.skips(self),
+        }
     }
 }

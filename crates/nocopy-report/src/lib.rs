@@ -1,7 +1,7 @@
 //! What every part of the command shares: how results are printed, drawn and written, and how a command starts and ends.
 //!
 //! ```text
-//!   result, figure, statistics ─▶ result_table ─▶ terminal
+//!   result, figure, statistics ─▶ result_table, headline_table ─▶ terminal
 //!                              ├▶ result_lines ─▶ JSON Lines, and back
 //!                              ├▶ headline, chart ─▶ page ─▶ HTML
 //!                              └▶ comparison ─▶ comparison_text, page, JSON
@@ -16,6 +16,7 @@ pub mod comparison_text;
 mod failure;
 pub mod figure;
 pub mod headline;
+pub mod headline_table;
 pub mod interrupt;
 pub mod live;
 pub mod machine;

@@ -1,6 +1,10 @@
-//! How far it is, on a terminal only.
+//! How far it is: a bar on a terminal, and elsewhere a line for each part that is done.
+
+use std::fmt::Display;
 
 use indicatif::{ProgressBar, ProgressStyle};
+
+use crate::print;
 
 #[derive(Debug)]
 pub struct Progress {
@@ -24,12 +28,24 @@ impl Progress {
         self.bar.inc_length(steps);
     }
 
+    /// Does something, such as to print, while the bar is not there.
+    pub fn suspend<T>(&self, work: impl FnOnce() -> T) -> T {
+        self.bar.suspend(work)
+    }
+
     pub fn start(&self, what: String) {
         self.bar.set_message(what);
     }
 
     pub fn step(&self) {
         self.bar.inc(1);
+    }
+
+    /// Says that a part is done, where no bar shows it.
+    pub fn finished(&self, what: impl Display) {
+        if self.bar.is_hidden() {
+            print::say(what);
+        }
     }
 
     /// Steps that will not be made, because the time is up.

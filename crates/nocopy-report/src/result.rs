@@ -139,6 +139,15 @@ pub struct Link {
     pub source_bytes: Option<usize>,
 }
 
+/// What a row of the headline, and what it is compared with, are called there.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Headline {
+    /// The job.
+    pub what: String,
+    pub nocopy: String,
+    pub other: String,
+}
+
 /// One method in one situation against one baseline. Costs and rates are medians of the rounds.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Row {
@@ -235,6 +244,9 @@ pub struct Row {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ratio_high: Option<f64>,
     pub runs: usize,
+    /// Of a row of the headline.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub headline: Option<Headline>,
 }
 
 impl Figure {

@@ -6,10 +6,13 @@ use crate::figure::Figure;
 use crate::result::{Report, Row, Section};
 use crate::statistics::{CONFIDENCE, ENOUGH};
 use crate::table::Table;
-use crate::{Failure, print};
+use crate::{Failure, headline_table, print};
 
 pub fn print(report: &Report) -> Result<(), Failure> {
-    let mut text = String::new();
+    let mut text = headline_table::text(report);
+    if !text.is_empty() {
+        return print::text(&text);
+    }
     let mut causes = Causes::default();
     for section in report.sections() {
         let _ = writeln!(text, "\n{} · ratio: {}", heading(section), section.figure().name());
@@ -227,27 +230,39 @@ fn write_notes(text: &mut String, report: &Report, causes: &Causes) {
     for line in causes.lines() {
         let _ = writeln!(text, "{line}");
     }
-    for line in notes(report) {
+    let rounds = rounds(&report.results);
+    let _ = writeln!(text, "Medians of {rounds} rounds; 'nocopy bench --explain' says how it is measured.");
+    for line in report.notes.iter().chain([&machine(report)]) {
         let _ = writeln!(text, "{line}");
     }
 }
 
+/// How many rounds counted for these rows.
+pub fn rounds(rows: &[Row]) -> String {
+    let runs = rows.iter().map(|row| row.runs);
+    let (fewest, most) = (runs.clone().min().unwrap_or(0), runs.max().unwrap_or(0));
+    if fewest == most { format!("{most}") } else { format!("{fewest} to {most}") }
+}
+
 /// What it takes to read the tables rightly.
 pub fn notes(report: &Report) -> Vec<String> {
-    let runs = report.results.iter().map(|row| row.runs);
-    let (fewest, most) = (runs.clone().min().unwrap_or(0), runs.max().unwrap_or(0));
-    let rounds = if fewest == most { format!("{most}") } else { format!("{fewest} to {most}") };
-    let how = format!(
-        "Medians of {rounds} rounds; rates are counted where packets arrive. sender, receiver: CPU ns per packet (or \
-         message) of that thread\n(of several: and how much of a processor the busiest uses); machine: of all processors, softirqs \
-         included.\nratio: times better than the baseline in the same round, with its {:.0} % confidence interval (all \
-         values, when\nthere are fewer than {ENOUGH} rounds).",
+    let how = format!("Medians of {} rounds. {}", rounds(&report.results), how());
+    std::iter::once(how).chain(report.notes.iter().cloned()).chain([machine(report)]).collect()
+}
+
+/// What the columns mean.
+pub fn how() -> String {
+    format!(
+        "Rates are counted where packets arrive. sender, receiver: CPU ns per packet (or message) of that thread (of several: and \
+         how much of a processor the busiest uses); machine: of all processors, softirqs included. ratio: times better than the \
+         baseline in the same round, with its {:.0} % confidence interval (all values, when there are fewer than {ENOUGH} rounds).",
         CONFIDENCE * 100.0
-    );
+    )
+}
+
+fn machine(report: &Report) -> String {
     let shared = if report.machine.virtual_machine { "others share the real machine; " } else { "" };
-    let machine =
-        format!("{} · {shared}compare ratios, not times of different hours.", report.machine.line());
-    std::iter::once(how).chain(report.notes.iter().cloned()).chain([machine]).collect()
+    format!("{} · {shared}compare ratios, not times of different hours.", report.machine.line())
 }
 
 #[cfg(test)]

@@ -63,11 +63,12 @@ pub(crate) trait Workload: Debug + Sync {
 pub(crate) type Method = (&'static str, &'static str);
 
 /// All of them, in the order in which they are measured.
-pub(crate) const ALL: [&dyn Workload; 11] = [
+pub(crate) const ALL: [&dyn Workload; 12] = [
     &packet_send::PacketSend,
     &capture::Capture,
     &record::Record,
     &udp_send::UdpSend,
+    &udp_send::UdpReceive,
     &tcp::send::TcpSend,
     &tcp::receive::TcpReceive,
     &tcp::proxy::TcpProxy,
@@ -93,6 +94,16 @@ mod tests {
     use std::collections::HashSet;
 
     use super::*;
+
+    #[test]
+    fn the_documentation_has_every_workload_and_method() {
+        let page = include_str!("../../../../docs/bench.md");
+        for workload in ALL {
+            let names = workload.methods().iter().map(|(name, _)| *name).chain([workload.name()]);
+            let missing: Vec<_> = names.filter(|name| !page.contains(&format!("`{name}`"))).collect();
+            assert!(missing.is_empty(), "docs/bench.md lacks {missing:?} of {}", workload.name());
+        }
+    }
 
     #[test]
     fn names_are_unique() {

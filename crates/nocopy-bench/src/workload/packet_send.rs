@@ -96,14 +96,14 @@ impl Sink {
 }
 
 fn series<'a>(stage: &'a Stage, sink: &'a Sink) -> Vec<Series<'a>> {
-    FRAME_BYTES.iter().map(|&bytes| one_length(stage, sink, bytes)).collect()
+    FRAME_BYTES.iter().map(|&bytes| of_length(stage, sink, bytes)).collect()
 }
 
 fn series_of_long_frames<'a>(stage: &'a Stage, sink: &'a Sink) -> Vec<Series<'a>> {
-    vec![one_length(stage, sink, LONG_FRAME_BYTES)]
+    vec![of_length(stage, sink, LONG_FRAME_BYTES)]
 }
 
-fn one_length<'a>(stage: &'a Stage, sink: &'a Sink, frame_bytes: usize) -> Series<'a> {
+pub(crate) fn of_length<'a>(stage: &'a Stage, sink: &'a Sink, frame_bytes: usize) -> Series<'a> {
     let template = Template::to_peer(stage, frame_bytes);
     let long = frame_bytes == LONG_FRAME_BYTES;
     let trial = |method, baselines, wanted: Option<Wanted>, run: Run| {

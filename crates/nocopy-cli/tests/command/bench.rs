@@ -55,6 +55,8 @@ fn wrong_arguments_are_errors_too() {
         &["bench", "--method", "tea"],
         &["bench", "--rounds", "0"],
         &["bench", "--window", "49ms"],
+        &["bench", "--all", "capture"],
+        &["bench", "--explain", "--json", "never.json"],
     ] {
         assert_eq!(nocopy(arguments).status.code(), Some(2), "{arguments:?}");
     }
@@ -248,6 +250,46 @@ fn numbers(rows: &[Value], workload: &str, field: &str) -> BTreeSet<u64> {
     rows.iter().filter(|row| row["workload"] == workload).filter_map(|row| row[field].as_u64()).collect()
 }
 
+/// Proves that every line of the headline is measured, that it fits a terminal, and that it is shown again from its file.
+#[test]
+fn the_headline_is_one_table() {
+    if nocopy_lab::lab_or_skip().is_none() {
+        return;
+    }
+    let path = std::env::temp_dir().join(format!("nocopy-bench-headline-{}.json", std::process::id()));
+    let file = path.to_str().unwrap();
+    let output = nocopy(&["bench", "--rounds", "1", "--window", "50ms", "--json", file]);
+    let (said, printed) = (text(&output.stderr), text(&output.stdout));
+    // In a window this short a busy machine may have moved nothing.
+    assert!(matches!(output.status.code(), Some(0 | 1)), "{said}{printed}");
+    assert!(printed.lines().all(|line| line.chars().count() <= 100), "{printed}");
+    for words in ["UDP send, 64 B", "TCP receive", "capture", "nocopy bench --all", "message-stream"] {
+        assert!(printed.contains(words), "{words}: {printed}");
+    }
+    let report = results(&fs::read_to_string(&path).unwrap());
+    let rows = report["results"].as_array().unwrap();
+    let lines: Vec<_> = rows.iter().filter(|row| row["headline"].is_object()).collect();
+    assert_eq!((lines.len() * 2, rows.len()), (26, 26), "each with the row that it is compared with");
+    for line in &lines {
+        assert!(printed.contains(line["headline"]["what"].as_str().unwrap()), "{line}");
+        assert!(line["baseline"].is_string(), "{line}");
+    }
+    let shown = text(&nocopy(&["report", file]).stdout);
+    assert!(!shown.is_empty() && printed.starts_with(&shown), "{shown}{printed}");
+    fs::remove_file(&path).unwrap();
+}
+
+#[test]
+fn methods_are_explained_without_a_measurement() {
+    let all = text(&nocopy(&["bench", "--explain"]).stdout);
+    let one = text(&nocopy(&["bench", "udp-send", "--explain"]).stdout);
+    assert!(all.contains("Every round") && all.contains(&one), "{all}");
+    assert!(
+        one.contains("uring-zerocopy-gso") && one.contains("offload") && !one.contains("tcpdump"),
+        "{one}"
+    );
+}
+
 /// Of recorders ours only: the others take their time.
 #[test]
 fn a_short_bench_records() {
@@ -265,7 +307,12 @@ fn a_short_bench_moves_packets_in_every_way() {
     if nocopy_lab::lab_or_skip().is_none() {
         return;
     }
-    let (_, report) = bench("others", &["packet-send", "capture", "latency"], has_moved);
+    let (output, report) = bench("others", &["packet-send", "capture", "latency"], has_moved);
+    let finished = text(&output.stderr);
+    assert!(
+        ["packet-send: ", "capture: ", "latency: "].iter().all(|name| finished.contains(name)),
+        "{finished}"
+    );
     assert_eq!((&report["schema"], &report["end"]["ended"]), (&"nocopy.bench/2".into(), &"complete".into()));
     assert_eq!(report["arguments"]["workloads"], json!(["packet-send", "capture", "latency"]));
     let rows = report["results"].as_array().unwrap();

@@ -127,6 +127,14 @@ fn series(stage: &Stage) -> Vec<Series<'_>> {
     all.chain(loads.map(|load| filtered::series(stage, load, short))).collect()
 }
 
+pub(crate) fn at_full_rate(stage: &Stage, frame_bytes: usize) -> Series<'_> {
+    one::series(stage, Source::Generator(Load::Full), frame_bytes)
+}
+
+pub(crate) fn at_pace(stage: &Stage, frame_bytes: usize) -> Series<'_> {
+    one::series(stage, Source::Generator(PACE), frame_bytes)
+}
+
 /// Packets that a program on the other end sends.
 fn series_from_sockets(stage: &Stage) -> Vec<Series<'_>> {
     FRAME_BYTES.iter().map(|&bytes| one::series(stage, Source::Sockets, bytes)).collect()

@@ -84,20 +84,22 @@ impl Workload for MessageLatency {
 }
 
 fn series(stage: &Stage) -> Vec<Series<'_>> {
-    let has_pingpong = fi_pingpong::is_installed();
-    let of_length = |bytes| Series {
+    PAYLOADS_BYTES.into_iter().map(|bytes| of_length(stage, bytes)).collect()
+}
+
+pub(crate) fn of_length(stage: &Stage, bytes: usize) -> Series<'_> {
+    Series {
         workload: NAME,
         title: format!("{NAME}, {} there and back, MTU {}", length(bytes), stage.mtu_bytes()),
         sink: None,
         payload_bytes: bytes,
         link: Some(link(stage, None)),
         figure: Figure::MedianLatency,
-        trials: trials(stage, bytes, has_pingpong),
-    };
-    PAYLOADS_BYTES.into_iter().map(of_length).collect()
+        trials: trials(stage, bytes),
+    }
 }
 
-fn trials(stage: &Stage, bytes: usize, has_pingpong: bool) -> Vec<Trial<'_>> {
+fn trials(stage: &Stage, bytes: usize) -> Vec<Trial<'_>> {
     use Waiting::{Blocking, Spinning};
     let asked = |method, baselines, waiting| Asked { method, variant: None, baselines, waiting, bytes };
     let mut trials = vec![
@@ -116,7 +118,7 @@ fn trials(stage: &Stage, bytes: usize, has_pingpong: bool) -> Vec<Trial<'_>> {
             Asked { variant: Some(waiting.name()), ..asked }.message(stage, carrier)
         }));
     }
-    if has_pingpong {
+    if fi_pingpong::is_installed() {
         trials.push(pingpong(stage, bytes));
     }
     trials

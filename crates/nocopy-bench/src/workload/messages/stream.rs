@@ -93,7 +93,11 @@ impl Workload for MessageStream {
 }
 
 fn series<'a>(stage: &'a Stage, payloads_bytes: &[usize]) -> Vec<Series<'a>> {
-    let of_length = |&bytes: &usize| Series {
+    payloads_bytes.iter().map(|&bytes| of_length(stage, bytes)).collect()
+}
+
+pub(crate) fn of_length(stage: &Stage, bytes: usize) -> Series<'_> {
+    Series {
         workload: NAME,
         title: format!("{NAME}, {}, MTU {}", length(bytes), stage.mtu_bytes()),
         sink: None,
@@ -101,8 +105,7 @@ fn series<'a>(stage: &'a Stage, payloads_bytes: &[usize]) -> Vec<Series<'a>> {
         link: Some(link(stage, Some(SOURCE_BYTES))),
         figure: Figure::MessagesPerSecond,
         trials: trials(stage, bytes),
-    };
-    payloads_bytes.iter().map(of_length).collect()
+    }
 }
 
 fn trials(stage: &Stage, bytes: usize) -> Vec<Trial<'_>> {

@@ -44,12 +44,12 @@ impl Workload for TcpProxy {
     }
 
     fn measure(&self, bench: &mut Bench<'_>) -> Result<(), Failure> {
-        bench.play(series(&Place::loopback()?), 30)
+        bench.play(vec![series(&Place::loopback()?)], 30)
     }
 }
 
-fn series(place: &Place) -> Vec<Series<'_>> {
-    vec![place.series(NAME, "", trials(place))]
+pub(crate) fn series(place: &Place) -> Series<'_> {
+    place.series(NAME, "", trials(place))
 }
 
 fn trials(place: &Place) -> Vec<Trial<'_>> {

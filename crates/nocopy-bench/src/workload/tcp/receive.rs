@@ -62,7 +62,12 @@ fn page_places() -> Result<Vec<Place>, Failure> {
 
 /// From a sender as everybody's, into buffers of every length.
 fn series(places: &[Place]) -> Vec<Series<'_>> {
-    places.iter().map(|place| place.series(NAME, "", trials(place))).collect()
+    places.iter().map(of_any).collect()
+}
+
+/// From such a sender, over one place.
+pub(crate) fn of_any(place: &Place) -> Series<'_> {
+    place.series(NAME, "", trials(place))
 }
 
 /// From a sender of whole pages, which could be mapped.

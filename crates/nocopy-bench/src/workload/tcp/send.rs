@@ -56,7 +56,7 @@ fn series(places: &[Place]) -> Vec<Series<'_>> {
 }
 
 /// What a program made and gives away: every buffer is another.
-fn of_owned(place: &Place) -> Series<'_> {
+pub(crate) fn of_owned(place: &Place) -> Series<'_> {
     let trial = |method, send, baselines| trial(place, method, send, SOURCE_BYTES, baselines);
     let trials = vec![
         trial(BASELINE, SendWay::Plain, &[]),
@@ -68,7 +68,7 @@ fn of_owned(place: &Place) -> Series<'_> {
 }
 
 /// What never changes and goes to one peer after the other: the same memory again and again.
-fn of_published(place: &Place) -> Series<'_> {
+pub(crate) fn of_published(place: &Place) -> Series<'_> {
     let trial = |method, send, baselines| trial(place, method, send, SOURCE_BYTES_WARM, baselines);
     let trials = vec![
         trial(BASELINE, SendWay::Plain, &[]),

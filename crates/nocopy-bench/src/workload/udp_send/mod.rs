@@ -1,5 +1,6 @@
 //! Datagrams to one destination, into four sinks: the kernel's ways to send, used by hand, against the library's.
 
+mod reception;
 mod sink;
 
 use crate::evidence;
@@ -8,8 +9,9 @@ use std::time::Duration;
 use nocopy::Cause;
 use nocopy::udp::Method;
 use nocopy_proto::UdpChecksum;
-pub(crate) use sink::has_offload;
+pub(crate) use reception::{UdpReceive, series as reception};
 use sink::{Place, Sink, Taker};
+pub(crate) use sink::{delivered, has_offload, pair, segmented};
 
 use super::{self as workload, LOOPBACK, Workload};
 use crate::Failure;
@@ -38,7 +40,7 @@ const PAYLOAD_BYTES_LONG: [usize; 1] = [8192];
 const TO_RECVMMSG: &str = "to-recvmmsg";
 /// Of methods that compute the checksum themselves.
 const NO_CHECKSUM: &str = "no-checksum";
-const ONE_A_CALL: &str = "one-a-call";
+pub(crate) const ONE_A_CALL: &str = "one-a-call";
 
 /// Datagrams to one destination.
 #[derive(Debug)]
@@ -105,7 +107,7 @@ fn series_of_single_datagrams<'a>(places: &'a [Place], payload_bytes: &[usize]) 
         .collect()
 }
 
-fn in_bursts(place: &Place, datagrams: Datagrams) -> Series<'_> {
+pub(crate) fn in_bursts(place: &Place, datagrams: Datagrams) -> Series<'_> {
     let context = |way| Context { place, datagrams, way, taker: place.sink.taker() };
     let trial = |way, baselines| context(way).trial(None, baselines);
     let mut trials = Vec::new();
@@ -129,7 +131,7 @@ fn in_bursts(place: &Place, datagrams: Datagrams) -> Series<'_> {
     of(place, datagrams, format!("{NAME}, {}-byte datagrams", datagrams.bytes), trials)
 }
 
-fn singly(place: &Place, datagrams: Datagrams) -> Series<'_> {
+pub(crate) fn singly(place: &Place, datagrams: Datagrams) -> Series<'_> {
     let trial =
         |way, baselines| Context { place, datagrams, way, taker: None }.trial(Some(ONE_A_CALL), baselines);
     let trials = vec![trial(Way::Singly, &[]), trial(Way::Auto, &[BASELINE])];

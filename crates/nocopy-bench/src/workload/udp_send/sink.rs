@@ -13,9 +13,9 @@ use crate::udp;
 use crate::workload::packet_send;
 
 /// What the names of the sinks mean.
-pub(super) const NOTE: &str = "udp-send into: offload: tc drops on the peer, bursts arrive whole, as with a card that cuts them; segmented: XDP drops on the \
-     peer,\nevery datagram is made; delivered: a recvmmsg receiver; pair: our receiver, which takes datagrams joined (GRO), except \
-     where\nit says to-recvmmsg.";
+pub(super) const NOTE: &str = "The sinks: offload: tc drops on the peer, and bursts arrive whole, as with a card that cuts them; segmented: XDP \
+    drops on the peer, and every datagram is made; delivered: a recvmmsg receiver; pair: the library's receiver, which takes datagrams joined \
+    (GRO), except where the variant is to-recvmmsg.";
 
 const SKIP: &str =
     "SKIP: udp-send into offload: it needs Linux 6.6, whose tc programs go with their process.";
@@ -54,25 +54,36 @@ pub(crate) struct Place {
     pub sink: Sink,
 }
 
-/// How a sink is put where it belongs.
-type Open = fn(&Stage) -> Result<Sink, Failure>;
+/// With a receiver by hand, in a lab of this MTU.
+pub(crate) fn delivered(mtu_bytes: u32) -> Result<Place, Failure> {
+    place(mtu_bytes, |_| Ok(Sink::Delivered))
+}
+
+/// With the library's receiver.
+pub(crate) fn pair(mtu_bytes: u32) -> Result<Place, Failure> {
+    place(mtu_bytes, |_| Ok(Sink::Pair))
+}
+
+/// With an XDP program that drops every datagram.
+pub(crate) fn segmented(mtu_bytes: u32) -> Result<Place, Failure> {
+    place(mtu_bytes, |stage| Ok(Sink::Segmented(packet_send::Sink::open(stage)?)))
+}
+
+fn offload(mtu_bytes: u32) -> Result<Place, Failure> {
+    place(mtu_bytes, |Stage { receiver, .. }| {
+        Ok(Sink::Offload(receiver.run(|| CountingDrop::attach(&receiver.interface))?))
+    })
+}
+
+fn place(mtu_bytes: u32, open: impl FnOnce(&Stage) -> Result<Sink, Failure>) -> Result<Place, Failure> {
+    let stage = Stage::private(Lab::builder().mtu(mtu_bytes))?;
+    Ok(Place { sink: open(&stage)?, stage })
+}
 
 /// All four, as far as the kernel has them, in labs of this MTU.
 pub(crate) fn places(mtu_bytes: u32) -> Result<Vec<Place>, Failure> {
-    let offload: Open = |stage| {
-        let receiver = &stage.receiver;
-        Ok(Sink::Offload(receiver.run(|| CountingDrop::attach(&receiver.interface))?))
-    };
-    let others: [Open; 3] = [
-        |stage| Ok(Sink::Segmented(packet_send::Sink::open(stage)?)),
-        |_| Ok(Sink::Delivered),
-        |_| Ok(Sink::Pair),
-    ];
-    let place = |open: Open| {
-        let stage = Stage::private(Lab::builder().mtu(mtu_bytes))?;
-        Ok(Place { sink: open(&stage)?, stage })
-    };
-    has_offload().then_some(offload).into_iter().chain(others).map(place).collect()
+    let first = has_offload().then_some(offload as fn(u32) -> Result<Place, Failure>);
+    first.into_iter().chain([segmented, delivered, pair]).map(|open| open(mtu_bytes)).collect()
 }
 
 impl Sink {

@@ -1,0 +1,49 @@
+//! `nocopy bench --explain`: what is measured, and how.
+
+use std::fmt::Write as _;
+
+use nocopy_report::headline_table::wrapped;
+use nocopy_report::result_table;
+use nocopy_report::table::Table;
+
+use crate::workload::{self, Workload};
+
+const HOW: &str = "Every round runs every method once, in an order that rotates, so that methods are compared within a round: what the \
+    machine does to one it does to its neighbours too. A sender writes every byte, a receiver reads every byte, each on a processor of \
+    its own. Unless interfaces are named, the two ends are a veth pair between two private network namespaces.";
+
+/// Of these workloads; of all, and of what they have in common, if there are none.
+pub(crate) fn text(workloads: &[&'static dyn Workload]) -> String {
+    if !workloads.is_empty() {
+        return workloads.iter().copied().map(one).collect::<Vec<_>>().join("\n");
+    }
+    let general = format!("{}\n\n{}\n", wrapped(HOW), wrapped(&result_table::how()));
+    std::iter::once(general).chain(workload::ALL.into_iter().map(one)).collect::<Vec<_>>().join("\n")
+}
+
+fn one(workload: &dyn Workload) -> String {
+    let mut text = format!("{}: {}\n", workload.name(), workload.about());
+    let methods = workload.methods().iter().map(|(name, about)| vec![(*name).into(), (*about).into()]);
+    text.push_str(&Table::new(&[], 0..0, methods.collect()).text());
+    for note in workload.notes() {
+        let _ = writeln!(text, "{}", wrapped(note));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_method_is_explained() {
+        let all = text(&[]);
+        for workload in workload::ALL {
+            let alone = text(&[workload]);
+            assert!(all.contains(&alone), "{alone}");
+            assert!(
+                workload.methods().iter().all(|(name, about)| alone.contains(name) && alone.contains(about))
+            );
+        }
+    }
+}

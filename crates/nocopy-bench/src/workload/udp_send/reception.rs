@@ -1,0 +1,69 @@
+//! Datagrams received by hand, and by the library's socket, from a sender that hands over bursts.
+
+use super::{Context, PAYLOAD_BYTES, Place, Way, sink};
+use crate::Failure;
+use crate::bench::Bench;
+use crate::datagram::Datagrams;
+use crate::series::{Series, Trial};
+use crate::stage::USUAL_MTU_BYTES;
+use crate::workload::udp_send::sink::Taker;
+use crate::workload::{LOOPBACK, Method, Workload};
+use nocopy_report::figure::Figure;
+
+const NAME: &str = "udp-receive";
+const SINK: &str = "a program that reads every byte";
+
+/// By hand.
+const BASELINE: &str = "recvmmsg";
+
+/// Datagrams received.
+#[derive(Debug)]
+pub(crate) struct UdpReceive;
+
+impl Workload for UdpReceive {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn about(&self) -> &'static str {
+        "Datagrams received, and read"
+    }
+
+    fn methods(&self) -> &'static [Method] {
+        &[
+            ("recvmmsg", "recvmmsg(), 64 datagrams a call"),
+            ("auto", "the library's socket, which takes datagrams as the kernel joined them (UDP_GRO)"),
+        ]
+    }
+
+    fn lab_only(&self) -> Option<&'static str> {
+        Some(LOOPBACK)
+    }
+
+    fn notes(&self) -> &'static [&'static str] {
+        &["udp-receive: the sender hands over bursts of datagrams (UDP_SEGMENT), in one call each."]
+    }
+
+    fn measure(&self, bench: &mut Bench<'_>) -> Result<(), Failure> {
+        let place = sink::pair(USUAL_MTU_BYTES)?;
+        bench.play(PAYLOAD_BYTES.map(|bytes| series(&place, bytes)).into(), 8)
+    }
+}
+
+pub(crate) fn series(place: &Place, bytes: usize) -> Series<'_> {
+    let trial = |method, taker, baselines| {
+        let datagrams = Datagrams::in_bursts(bytes);
+        let context = Context { place, datagrams, way: Way::Segmented, taker: Some(taker) };
+        let run = Box::new(move |duration| context.run(duration));
+        Trial { method, variant: None, baselines, run }
+    };
+    Series {
+        workload: NAME,
+        title: format!("{NAME}, {bytes}-byte datagrams"),
+        sink: Some(SINK),
+        payload_bytes: bytes,
+        link: None,
+        figure: Figure::PacketsPerSecond,
+        trials: vec![trial(BASELINE, Taker::Recvmmsg, &[]), trial("auto", Taker::Ours, &[BASELINE])],
+    }
+}

@@ -1,0 +1,152 @@
+//! The headline: one line for each job, nocopy beside the other way, in 100 columns. Columns are as wide for one line as for all, so
+//! that each can be printed as soon as it is measured.
+
+use std::fmt::Write as _;
+
+use crate::figure::Figure;
+use crate::quantity;
+use crate::result::{Headline, Report, Row};
+use crate::result_table::rounds;
+
+/// What a terminal has at least.
+pub const COLUMNS: usize = 100;
+
+/// The widths of the columns but the last.
+const WIDTHS: [usize; 4] = [26, 20, 21, 16];
+
+/// The first line.
+pub fn header() -> String {
+    line(["what", "nocopy", "the other way", "ratio [interval]", "copies"].map(str::to_owned))
+}
+
+/// A line for each row of the headline that is among these, with what it is compared with.
+pub fn lines(rows: &[Row]) -> Vec<String> {
+    let of_headline = rows.iter().filter_map(|row| Some((row, row.headline.as_ref()?)));
+    of_headline.map(|(row, names)| cells(row, baseline(row, rows), names)).map(line).collect()
+}
+
+/// Everything, of a run that is over; empty of one that was no headline.
+pub fn text(report: &Report) -> String {
+    let lines = lines(&report.results);
+    if lines.is_empty() { String::new() } else { header() + &lines.concat() + &footer(report) }
+}
+
+/// What it takes to read the table rightly.
+pub fn footer(report: &Report) -> String {
+    let mut text = format!(
+        "\nMedians of {} rounds. ratio: times better than the other way in the same rounds; below 1 nocopy is\n\
+         worse. 'nocopy bench --explain' says how it is measured.\n",
+        rounds(&report.results)
+    );
+    for note in report.notes.iter().chain([&report.machine.line()]) {
+        let _ = writeln!(text, "{}", wrapped(note));
+    }
+    text
+}
+
+/// Broken between words, so that it fits.
+pub fn wrapped(text: &str) -> String {
+    let mut lines = vec![String::new()];
+    for word in text.split_whitespace() {
+        let line = lines.last_mut().expect("there is one from the start");
+        match line.chars().count() {
+            0 => line.push_str(word),
+            used if used + 1 + word.chars().count() <= COLUMNS => {
+                line.push(' ');
+                line.push_str(word);
+            }
+            _ => lines.push(word.into()),
+        }
+    }
+    lines.join("\n")
+}
+
+/// The row that this one is compared with.
+fn baseline<'a>(row: &Row, rows: &'a [Row]) -> Option<&'a Row> {
+    let key = |row: &Row| (row.workload.clone(), row.series.clone(), row.sink.clone());
+    rows.iter().find(|other| key(other) == key(row) && Some(&other.method) == row.baseline.as_ref())
+}
+
+fn cells(row: &Row, other: Option<&Row>, names: &Headline) -> [String; 5] {
+    let figure = |row: &Row, name: &str| match row.figure.of(row) {
+        Some(value) => format!("{} {name}", shown(row.figure, value)),
+        None => format!("– {name}"),
+    };
+    [
+        names.what.clone(),
+        figure(row, &names.nocopy),
+        other.map_or_else(|| "–".into(), |other| figure(other, &names.other)),
+        ratio(row),
+        row.evidence.map_or("–", |copies| copies.name()).into(),
+    ]
+}
+
+fn shown(figure: Figure, value: f64) -> String {
+    match figure {
+        Figure::PacketsPerSecond | Figure::MessagesPerSecond => format!("{}/s", quantity::short(value)),
+        Figure::BytesPerSecond => format!("{:.1} Gbit/s", figure.shown(value)),
+        Figure::ReceiverCpuPerPacket | Figure::MachineCpuPerPacket => format!("{value:.0} ns"),
+        Figure::ReceiverCpu => format!("{value:.1} %"),
+        Figure::MedianLatency => format!("{value:.1} us"),
+    }
+}
+
+/// With as many digits as fit.
+fn ratio(row: &Row) -> String {
+    let (Some(ratio), Some(low), Some(high)) = (row.ratio, row.ratio_low, row.ratio_high) else {
+        return "–".into();
+    };
+    let digits = match high {
+        100.0.. => 0,
+        10.0.. => 1,
+        _ => 2,
+    };
+    format!("{ratio:.digits$} [{low:.digits$}–{high:.digits$}]")
+}
+
+fn line([what, nocopy, other, ratio, copies]: [String; 5]) -> String {
+    let [a, b, c, d] = WIDTHS;
+    format!("{what:<a$}  {nocopy:<b$}  {other:<c$}  {ratio:<d$}  {copies}\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::made_up;
+    use crate::result::Copies;
+
+    fn headline(row: Row) -> Row {
+        let [what, nocopy, other] =
+            ["messages one way, 64 bytes", "packet ring", "packet ring"].map(str::to_owned);
+        Row { headline: Some(Headline { what, nocopy, other }), ..row }
+    }
+
+    #[test]
+    fn a_line_has_both_ways_and_fits() {
+        let xdp = made_up::against("packet-ring", 12.5, made_up::row("capture", "xdp", 912e6));
+        let xdp = Row { evidence: Some(Copies::ZeroCopy), ..headline(xdp) };
+        let rows = [made_up::row("capture", "packet-ring", 73e6), xdp];
+        let lines = lines(&rows);
+        assert_eq!(lines.len(), 1, "only rows of the headline have one");
+        for words in ["912 M/s packet ring", "73.0 M/s packet ring", "12.5 [11.2–13.8]", "zero-copy"] {
+            assert!(lines[0].contains(words), "{words}: {lines:?}");
+        }
+        let widest = lines.iter().chain([&header()]).map(|line| line.trim_end().chars().count()).max();
+        assert!(widest.unwrap() <= COLUMNS, "{widest:?}");
+    }
+
+    #[test]
+    fn what_was_not_measured_is_a_dash() {
+        let alone = headline(made_up::row("capture", "xdp", 1e6));
+        assert!(lines(&[alone])[0].contains("–"));
+    }
+
+    #[test]
+    fn all_of_a_text_fits() {
+        let report = made_up::report(vec![headline(made_up::row("capture", "xdp", 1e6))]);
+        let report = Report { notes: vec!["word ".repeat(100)], ..report };
+        let text = text(&report);
+        assert!(text.lines().all(|line| line.chars().count() <= COLUMNS), "{text}");
+        assert!(super::text(&made_up::report(vec![made_up::row("capture", "xdp", 1e6)])).is_empty());
+    }
+}
