@@ -4,7 +4,8 @@ use std::io::{self, Read, Write};
 use std::net::TcpStream;
 use std::os::fd::{AsFd, BorrowedFd};
 
-use crate::transfer::stream::{Inbox, MESSAGE_BYTES, Message, Nonsense};
+use crate::transfer::CONTROL_BYTES;
+use crate::transfer::stream::{Inbox, Message, Nonsense};
 
 #[derive(Debug)]
 pub(crate) struct Control {
@@ -37,7 +38,7 @@ impl Control {
         self.unsent.is_empty()
     }
 
-    pub(crate) fn say(&mut self, message: &[u8; MESSAGE_BYTES]) {
+    pub(crate) fn say(&mut self, message: &[u8; CONTROL_BYTES]) {
         self.unsent.extend(message);
         self.push();
     }
@@ -115,12 +116,12 @@ mod tests {
             }
         };
         assert_eq!(hear(&message[10..]), Heard::Message(Ok(Message::Head(head))));
-        assert_eq!(hear(&[0; MESSAGE_BYTES]), Heard::Message(Err(Nonsense)));
+        assert_eq!(hear(&[0; CONTROL_BYTES]), Heard::Message(Err(Nonsense)));
         // More than anybody has room for is kept, and goes when there is room.
         let mut said = 0;
         while control.is_clear() {
             control.say(&message);
-            said += MESSAGE_BYTES;
+            said += CONTROL_BYTES;
         }
         let mut read = 0;
         let mut buffer = vec![0; 1 << 16];

@@ -17,6 +17,9 @@ use rustix::net::{AddressFamily, SocketType, bind, connect, socket};
 use rustix::process::{Pid, Resource, Rlimit, Signal, prlimit};
 use serde_json::Value;
 
+/// A question, an answer, or the head of a stream.
+const MESSAGE_BYTES: usize = 104;
+
 /// A receiver at a free port of that address, once it is there.
 fn recv(address: &str, arguments: &[&str]) -> (Running, SocketAddr) {
     let (receiver, at, _) = recv_with_errors(address, arguments);
@@ -475,12 +478,19 @@ fn a_receiver_without_descriptors_sleeps() {
     assert_eq!((code, &received["foreign"]), (0, &40.into()), "{sent}{received}");
 }
 
+/// A message of the run "abcdefgh" with these counts, as docs/recv.md describes it.
+fn message(kind: u8, flags: u8, counts: [u64; 8]) -> Vec<u8> {
+    let mut message =
+        [&b"nocp\x02"[..], &[kind, 0, flags | 1], b"abcdefgh", &[0; 20], &[0, 0, 0, 64]].concat();
+    message.extend(counts.map(u64::to_be_bytes).concat());
+    let checksum = crc32c::crc32c(&message);
+    message[32..36].copy_from_slice(&checksum.to_be_bytes());
+    message
+}
+
 /// A stream of a run that nobody has begun.
-fn stream_of_no_run() -> [u8; 64] {
-    let mut claims = *b"nocp\x01\x12\0\0abcdefgh\0\0\0\0\0\0\0\x01\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\x09\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0";
-    let checksum = crc32c::crc32c(&claims[..60]);
-    claims[60..].copy_from_slice(&checksum.to_be_bytes());
-    claims
+fn stream_of_no_run() -> Vec<u8> {
+    message(3, 16, [1, 9, 0, 0, 0, 0, 0, 0])
 }
 
 /// Proves that strangers neither begin a run nor disturb it: those that are silent, talk nonsense, or claim to belong to it.
@@ -489,7 +499,7 @@ fn strangers_disturb_nobody() {
     let stream_file = Scratch::new("strangers");
     let (receiver, at) = recv("127.0.0.1", &["--json", "--idle", "60s", "--output", stream_file.path()]);
     let silent = TcpStream::connect(at).unwrap();
-    for nonsense in [&b"GET / HTTP/1.0\r\n\r\n"[..], &[0xff; 1000], b"nocp\x01\x12"] {
+    for nonsense in [&b"GET / HTTP/1.0\r\n\r\n"[..], &[0xff; 1000], b"nocp\x02\x03"] {
         let mut mad = TcpStream::connect(at).unwrap();
         mad.write_all(nonsense).unwrap();
     }
@@ -531,14 +541,8 @@ fn a_stranger_may_not_be_silent_for_ever() {
 #[test]
 fn what_was_sent_and_never_comes_is_missing() {
     let (receiver, at) = recv("127.0.0.1", &["--json", "--idle", "500ms"]);
-    // A question: run "abcdefgh", two streams of unknown length, 99 bytes sent, last.
-    let mut question = [0; 64];
-    question[..16].copy_from_slice(b"nocp\x01\x10\0\x02abcdefgh");
-    question[23] = 2;
-    question[24..32].fill(0xff);
-    question[39] = 99;
-    let checksum = crc32c::crc32c(&question[..60]);
-    question[60..].copy_from_slice(&checksum.to_be_bytes());
+    // A question: two streams of unknown length, 99 bytes sent, last.
+    let question = message(1, 2, [2, 99, 0, 0, 0, 0, 0, 0]);
     let control = while_stopped(receiver.pid(), || {
         let mut control = TcpStream::connect(at).unwrap();
         control.write_all(&question).unwrap();
@@ -556,11 +560,11 @@ fn what_was_sent_and_never_comes_is_missing() {
 /// Proves that a peer that says what cannot be, or closes without a word, is told from one that is well.
 #[test]
 fn a_sender_knows_a_receiver_that_is_none() {
-    for (answer, said) in [(&[7; 64][..], "never says"), (b"", "closes the connection")] {
+    for (answer, said) in [(&[7; MESSAGE_BYTES][..], "never says"), (b"", "closes the connection")] {
         let other = TcpListener::bind("127.0.0.1:0").unwrap();
         let sender = send(other.local_addr().unwrap(), &["--count", "1"]);
         let (mut connection, _) = other.accept().unwrap();
-        connection.read_exact(&mut [0; 64]).unwrap();
+        connection.read_exact(&mut [0; MESSAGE_BYTES]).unwrap();
         connection.write_all(answer).unwrap();
         if answer.is_empty() {
             drop(connection);
@@ -587,7 +591,7 @@ fn what_was_changed_on_the_way_is_found() {
             let back = (far.try_clone().unwrap(), near.try_clone().unwrap());
             thread::spawn(move || std::io::copy(&mut &back.0, &mut &back.1));
             thread::spawn(move || {
-                let mut head = [0; 64];
+                let mut head = [0; MESSAGE_BYTES];
                 (&near).read_exact(&mut head).unwrap();
                 (&far).write_all(&head).unwrap();
                 let mut buffer = [0; 4096];

@@ -437,7 +437,7 @@ fn without_a_header_all_hosts_of_a_link_are_reached() {
 fn a_receiver_answers_nobody_but_its_sender() {
     let (receiver, at) = recv("127.0.0.1", &["--json"]);
     let other = UdpSocket::bind("127.0.0.1:0").unwrap();
-    for bytes in [&b"hello"[..], &[0; 1000], b"nocp\x01\x00"] {
+    for bytes in [&b"hello"[..], &[0; 1000], b"nocp\x02\x00"] {
         other.send_to(bytes, at).unwrap();
     }
     let sender = send(at, &[&FEW[..], &["--json"]].concat());
@@ -624,7 +624,7 @@ fn bytes_in_distant_blocks_do_not_fill_the_disk() {
     let sender = UdpSocket::bind("127.0.0.1:0").unwrap();
     sender.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
     let say = |kind: u8, flags: u8, numbers: [u64; 2], rest: &[u8]| {
-        let mut datagram = [&b"nocp\x01"[..], &[kind, 0, flags], b"abcdefgh"].concat();
+        let mut datagram = [&b"nocp\x02"[..], &[kind, 0, flags], b"abcdefgh"].concat();
         numbers.iter().for_each(|number| datagram.extend(number.to_be_bytes()));
         datagram.extend([0; 4]);
         datagram.extend((rest.len() as u32).to_be_bytes());

@@ -4,13 +4,15 @@
 //! Three kinds of datagrams. *Data* carry a number and a place in the stream. The sender *asks* now and then, first of all for whether
 //! anybody is there, last for what arrived; the receiver only ever *answers*, with what it counted.
 
+mod datagram;
 mod receiving;
 mod report;
 mod sending;
 pub(crate) mod stream;
 mod wire;
 
+pub(crate) use datagram::{Received, Sent};
 pub(crate) use receiving::{Handled, Phase, Receiving};
 pub(crate) use report::Findings;
 pub(crate) use sending::{Sending, Standing};
-pub(crate) use wire::{CONTROL_BYTES, DATA_HEADER_BYTES, Received, Sent};
+pub(crate) use wire::{CONTROL_BYTES, HEADER_BYTES};

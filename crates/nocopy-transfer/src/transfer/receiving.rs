@@ -3,9 +3,10 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use super::datagram::{Answer, Ask, Datagram, Received, Sent};
 use super::report::Findings;
 use super::sending::SILENCE_NS;
-use super::wire::{Answer, Ask, CONTROL_BYTES, Data, Datagram, Received, Refusal, Sent};
+use super::wire::{CONTROL_BYTES, Data, Refusal};
 use crate::arrivals::{Arrival, Arrivals};
 
 /// How far back numbers are remembered. Flows are reordered over a few milliseconds at most: this many pass in 6 ms at 10 M/s.
@@ -273,7 +274,7 @@ impl Run {
 mod tests {
     use proptest::prelude::*;
 
-    use super::super::wire::{DATA_HEADER_BYTES, emit_data};
+    use super::super::wire::{HEADER_BYTES, emit_data};
     use super::*;
 
     const IDLE: Duration = Duration::from_secs(10);
@@ -288,7 +289,7 @@ mod tests {
     }
 
     fn data(run: u64, number: u64, bytes: &[u8]) -> Vec<u8> {
-        let mut datagram = [&[0; DATA_HEADER_BYTES], bytes].concat();
+        let mut datagram = [&[0; HEADER_BYTES], bytes].concat();
         emit_data(&mut datagram, run, number, number.saturating_mul(3), true);
         datagram
     }
@@ -405,7 +406,7 @@ mod tests {
     fn data_that_cannot_be_where_they_say_are_corrupt() {
         let mut receiving = begun();
         let place = |number, offset, bytes: &[u8]| {
-            let mut datagram = [&[0; DATA_HEADER_BYTES], bytes].concat();
+            let mut datagram = [&[0; HEADER_BYTES], bytes].concat();
             emit_data(&mut datagram, 7, number, offset, true);
             datagram
         };
@@ -451,7 +452,7 @@ mod tests {
     fn where_checksums_are_wanted_none_may_be_missing() {
         let mut receiving = Receiving::new(true, IDLE);
         assert!(answer(receiving.handle(peer(1), &ask(7, None), 0)).verify, "the sender is asked for them");
-        let mut bare = [0; DATA_HEADER_BYTES + 3];
+        let mut bare = [0; HEADER_BYTES + 3];
         emit_data(&mut bare, 7, 0, 0, false);
         assert_eq!(receiving.handle(peer(1), &bare, 1), Handled::Nothing);
         assert_eq!((received(&receiving).corrupt, received(&receiving).datagrams), (1, 0));

@@ -1,6 +1,6 @@
 //! What both ends say of a run, in the same words.
 
-use super::wire::{Received, Sent};
+use super::datagram::{Received, Sent};
 
 /// What is known of a run, at either end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

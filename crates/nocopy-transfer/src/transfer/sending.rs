@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
+use super::datagram::{Answer, Ask, Datagram, Sent};
 use super::report::Findings;
-use super::wire::{Answer, Ask, CONTROL_BYTES, DATA_HEADER_BYTES, Datagram, Sent, emit_data};
+use super::wire::{CONTROL_BYTES, HEADER_BYTES, emit_data};
 
 /// From one question to the next: until somebody answers, while data flow (so that both know that the other is there), and after the
 /// last of them.
@@ -77,7 +78,7 @@ impl Sending {
         let sum = emit_data(datagram, self.run, datagrams, bytes, self.verify);
         self.sent = Sent {
             datagrams: datagrams + 1,
-            bytes: bytes + (datagram.len() - DATA_HEADER_BYTES) as u64,
+            bytes: bytes + (datagram.len() - HEADER_BYTES) as u64,
             checksum: checksum.wrapping_add(sum.unwrap_or(0).into()),
         };
     }
@@ -241,7 +242,7 @@ mod tests {
                 }
                 Some(3) if datagram.len() > CONTROL_BYTES => {
                     self.damaged += 1;
-                    datagram[DATA_HEADER_BYTES + 2] ^= 0x40;
+                    datagram[HEADER_BYTES + 2] ^= 0x40;
                 }
                 _ => {}
             }

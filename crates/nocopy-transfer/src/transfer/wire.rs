@@ -1,4 +1,4 @@
-//! The datagrams as bytes: all numbers big-endian.
+//! What the two ends of a transfer send, as bytes: data, questions, answers, and the heads of streams. All numbers are big-endian.
 //!
 //! | bytes | |
 //! |---|---|
@@ -6,32 +6,34 @@
 //! | 4, 5 | version, kind |
 //! | 6..8 | flags |
 //! | 8..16 | the run: drawn by the sender, the same in all that belongs together |
-//! | 16..24 | number of the datagram, from 0; in an answer: how many were to come |
-//! | 24..32 | where its bytes are in the stream |
+//! | 16..24 | number |
+//! | 24..32 | offset |
 //! | 32..36 | CRC32C of header, with zeros here, and rest; 0 without |
 //! | 36..40 | bytes behind the header |
-
-use serde::Serialize;
+//!
+//! Behind the header are the bytes of data; in all else a record of eight counts. What number, offset and counts mean, and which of them
+//! must be 0, datagrams ([`super::datagram`]) and streams ([`super::stream::message`]) say.
 
 const MAGIC: [u8; 4] = *b"nocp";
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
 
-pub(crate) const DATA_HEADER_BYTES: usize = 40;
+pub(crate) const HEADER_BYTES: usize = 40;
 const CHECKSUM_AT: usize = 32;
+const LENGTH_AT: usize = 36;
 
-/// What a question and an answer consist of besides the header. The same, so that an answer is never longer than what asked for it.
-const COUNTS: usize = 8;
+/// What a record consists of.
+pub(super) const COUNTS: usize = 8;
 
-pub(crate) const CONTROL_BYTES: usize = DATA_HEADER_BYTES + 8 * COUNTS;
+/// A header and a record. All that is no data has this length, so that an answer is never longer than what asked for it.
+pub(crate) const CONTROL_BYTES: usize = HEADER_BYTES + 8 * COUNTS;
 
-/// Numbers and places are below this: no sum of two of them is too large.
-const NUMBER_MAX: u64 = 1 << 62;
+/// Where a record has its checksum, which may be any number.
+pub(super) const CHECKSUM_COUNT: usize = 2;
 
-const KIND_DATA: u8 = 0;
-const KIND_ASK: u8 = 1;
-const KIND_ANSWER: u8 = 2;
+/// All other numbers are below this: no sum of two of them is too large.
+pub(super) const NUMBER_MAX: u64 = 1 << 62;
 
-/// The checksum is there.
+/// The header has a checksum.
 const CHECKED: u16 = 1;
 /// In a question: all data were sent. In an answer: nothing more is counted.
 const LAST: u16 = 2;
@@ -39,34 +41,34 @@ const LAST: u16 = 2;
 const THANKS: u16 = 4;
 /// All data are to have a checksum.
 const VERIFY: u16 = 8;
+/// In a question and a head: the length of the whole, or of the stream, is known.
+const LENGTH: u16 = 16;
 
-/// What the sender has sent.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
-pub(crate) struct Sent {
-    pub datagrams: u64,
-    /// Of the stream, without headers.
-    pub bytes: u64,
-    /// Sum of the checksums of the datagrams, which cover their numbers: so it is one over the whole stream. 0 without checksums.
-    pub checksum: u64,
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    Data = 0,
+    /// Of the sender.
+    Question = 1,
+    /// Of the receiver.
+    Answer = 2,
+    /// What a connection for data begins with.
+    Head = 3,
 }
 
-/// What the receiver has received.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
-pub(crate) struct Received {
-    /// Each once, and undamaged.
-    pub datagrams: u64,
-    pub bytes: u64,
-    pub checksum: u64,
-    /// After later ones.
-    pub reordered: u64,
-    /// Once more.
-    pub duplicate: u64,
-    /// With another content than they were sent with: not counted as received. Data, and questions.
-    pub corrupt: u64,
-    /// So late that it was not known whether they had come before: not counted as received.
-    pub stale: u64,
-    /// By the receiver's kernel, whose buffer was full (SO_RXQ_OVFL).
-    pub kernel_dropped: u64,
+impl Kind {
+    fn of(byte: u8) -> Option<Self> {
+        [Self::Data, Self::Question, Self::Answer, Self::Head].into_iter().find(|kind| *kind as u8 == byte)
+    }
+
+    /// Flags that mean something in it.
+    fn flags(self) -> u16 {
+        match self {
+            Self::Data => CHECKED,
+            Self::Question => CHECKED | LAST | THANKS | VERIFY | LENGTH,
+            Self::Answer => CHECKED | LAST | VERIFY,
+            Self::Head => CHECKED | LENGTH,
+        }
+    }
 }
 
 /// A datagram of data, around its bytes.
@@ -80,32 +82,24 @@ pub(crate) struct Data<'a> {
     pub bytes: &'a [u8],
 }
 
-/// What the sender says.
+/// A header with a record: a question, an answer, or the head of a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Ask {
+pub(super) struct Control {
+    pub kind: Kind,
     pub run: u64,
-    pub sent: Sent,
+    pub number: u64,
+    pub offset: u64,
     pub last: bool,
     pub thanks: bool,
     pub verify: bool,
-}
-
-/// What the receiver says to that.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Answer {
-    pub run: u64,
-    /// How many datagrams were to come, as far as it knows: up to the last that came, or all that were sent.
-    pub expected: u64,
-    pub received: Received,
-    pub last: bool,
-    pub verify: bool,
+    pub has_length: bool,
+    pub counts: [u64; COUNTS],
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Datagram<'a> {
+pub(super) enum Packet<'a> {
     Data(Data<'a>),
-    Ask(Ask),
-    Answer(Answer),
+    Control(Control),
 }
 
 /// Why bytes are none of these.
@@ -117,63 +111,67 @@ pub(super) enum Refusal {
     Corrupt { run: u64 },
 }
 
-impl<'a> Datagram<'a> {
+impl<'a> Packet<'a> {
     pub(super) fn parse(bytes: &'a [u8]) -> Result<Self, Refusal> {
-        let (header, rest) = bytes.split_first_chunk::<DATA_HEADER_BYTES>().ok_or(Refusal::Foreign)?;
-        let [m0, m1, m2, m3, version, kind, flags @ ..] = header;
-        if [*m0, *m1, *m2, *m3] != MAGIC || *version != VERSION {
+        let (header, rest) = bytes.split_first_chunk::<HEADER_BYTES>().ok_or(Refusal::Foreign)?;
+        if header[..4] != MAGIC || header[4] != VERSION {
             return Err(Refusal::Foreign);
         }
-        let flags = u16::from_be_bytes([flags[0], flags[1]]);
+        Self::of(header, rest).ok_or(Refusal::Corrupt { run: u64_at(header, 8) })
+    }
+
+    fn of(header: &[u8; HEADER_BYTES], rest: &'a [u8]) -> Option<Self> {
+        let kind = Kind::of(header[5])?;
+        let flags = u16::from_be_bytes([header[6], header[7]]);
         let [run, number, offset] = [8, 16, 24].map(|at| u64_at(header, at));
         let checksum = u32_at(header, CHECKSUM_AT);
-        let is_whole = u32_at(header, 36) as usize == rest.len() && number.max(offset) < NUMBER_MAX;
-        let is_checked = flags & CHECKED != 0;
-        if !is_whole || is_checked && checksum != sum(header, rest) {
-            return Err(Refusal::Corrupt { run });
+        let expected = if flags & CHECKED != 0 { sum(header, rest) } else { 0 };
+        let is_sound = flags & !kind.flags() == 0
+            && number.max(offset) < NUMBER_MAX
+            && u32_at(header, LENGTH_AT) as usize == rest.len()
+            && checksum == expected;
+        if !is_sound {
+            return None;
         }
-        if *kind == KIND_DATA {
-            let checksum = is_checked.then_some(checksum);
-            return Ok(Self::Data(Data { run, number, offset, checksum, bytes: rest }));
+        if kind == Kind::Data {
+            let checksum = (flags & CHECKED != 0).then_some(checksum);
+            return Some(Self::Data(Data { run, number, offset, checksum, bytes: rest }));
         }
-        let Some(rest) = rest.first_chunk::<{ 8 * COUNTS }>().filter(|_| is_checked) else {
-            return Err(Refusal::Corrupt { run });
-        };
-        let counts = std::array::from_fn(|index| u64_at(rest, 8 * index));
-        let (last, verify) = (flags & LAST != 0, flags & VERIFY != 0);
-        match *kind {
-            KIND_ASK => {
-                Ok(Self::Ask(Ask { run, sent: Sent::of(counts), last, thanks: flags & THANKS != 0, verify }))
-            }
-            KIND_ANSWER => {
-                let received = Received::of(counts);
-                Ok(Self::Answer(Answer { run, expected: number, received, last, verify }))
-            }
-            _ => Err(Refusal::Foreign),
-        }
+        let record: &[u8; 8 * COUNTS] = rest.try_into().ok().filter(|_| flags & CHECKED != 0)?;
+        let counts = std::array::from_fn(|index| u64_at(record, 8 * index));
+        let [last, thanks, verify, has_length] = [LAST, THANKS, VERIFY, LENGTH].map(|flag| flags & flag != 0);
+        let control = Control { kind, run, number, offset, last, thanks, verify, has_length, counts };
+        control.has_bounded_counts().then_some(Self::Control(control))
     }
 }
 
-impl Sent {
-    fn of(counts: [u64; COUNTS]) -> Self {
-        let [datagrams, bytes, checksum, ..] = counts;
-        Self { datagrams, bytes, checksum }
+impl Control {
+    /// One without flags and counts.
+    pub(super) fn new(kind: Kind, run: u64) -> Self {
+        let [last, thanks, verify, has_length] = [false; 4];
+        Self { kind, run, number: 0, offset: 0, last, thanks, verify, has_length, counts: [0; COUNTS] }
     }
 
-    fn counts(self) -> [u64; COUNTS] {
-        [self.datagrams, self.bytes, self.checksum, 0, 0, 0, 0, 0]
-    }
-}
-
-impl Received {
-    fn of(counts: [u64; COUNTS]) -> Self {
-        let [datagrams, bytes, checksum, reordered, duplicate, corrupt, stale, kernel_dropped] = counts;
-        Self { datagrams, bytes, checksum, reordered, duplicate, corrupt, stale, kernel_dropped }
+    fn has_bounded_counts(&self) -> bool {
+        self.counts.iter().enumerate().all(|(index, count)| index == CHECKSUM_COUNT || *count < NUMBER_MAX)
     }
 
-    fn counts(self) -> [u64; COUNTS] {
-        let Self { datagrams, bytes, checksum, reordered, duplicate, corrupt, stale, kernel_dropped } = self;
-        [datagrams, bytes, checksum, reordered, duplicate, corrupt, stale, kernel_dropped]
+    /// Whether the counts from this one on are 0.
+    pub(super) fn is_zero_from(&self, index: usize) -> bool {
+        self.counts[index..].iter().all(|count| *count == 0)
+    }
+
+    pub(super) fn emit(&self) -> [u8; CONTROL_BYTES] {
+        let mut bytes = [0; CONTROL_BYTES];
+        for (place, count) in bytes[HEADER_BYTES..].chunks_exact_mut(8).zip(self.counts) {
+            place.copy_from_slice(&count.to_be_bytes());
+        }
+        let flags =
+            [(self.last, LAST), (self.thanks, THANKS), (self.verify, VERIFY), (self.has_length, LENGTH)];
+        let flags = flags.iter().filter(|(set, _)| *set).fold(CHECKED, |flags, (_, bit)| flags | bit);
+        emit_header(&mut bytes, self.kind, flags, [self.run, self.number, self.offset]);
+        seal(&mut bytes);
+        bytes
     }
 }
 
@@ -185,63 +183,32 @@ impl Received {
 /// If `buffer` has no room for the header.
 pub(super) fn emit_data(buffer: &mut [u8], run: u64, number: u64, offset: u64, checked: bool) -> Option<u32> {
     let flags = if checked { CHECKED } else { 0 };
-    emit_header(buffer, KIND_DATA, flags, [run, number, offset]);
+    emit_header(buffer, Kind::Data, flags, [run, number, offset]);
     checked.then(|| seal(buffer))
 }
 
-impl Ask {
-    pub(super) fn emit(&self) -> [u8; CONTROL_BYTES] {
-        let flags = [(self.last, LAST), (self.thanks, THANKS), (self.verify, VERIFY)];
-        emit_control(KIND_ASK, &flags, [self.run, 0], self.sent.counts())
-    }
-}
-
-impl Answer {
-    pub(super) fn emit(&self) -> [u8; CONTROL_BYTES] {
-        let flags = [(self.last, LAST), (self.verify, VERIFY)];
-        let numbers = [self.run, self.expected.min(NUMBER_MAX - 1)];
-        emit_control(KIND_ANSWER, &flags, numbers, self.received.counts())
-    }
-}
-
-fn emit_control(
-    kind: u8,
-    flags: &[(bool, u16)],
-    [run, number]: [u64; 2],
-    counts: [u64; COUNTS],
-) -> [u8; CONTROL_BYTES] {
-    let mut datagram = [0; CONTROL_BYTES];
-    for (place, count) in datagram[DATA_HEADER_BYTES..].chunks_exact_mut(8).zip(counts) {
-        place.copy_from_slice(&count.to_be_bytes());
-    }
-    let flags = flags.iter().filter(|(set, _)| *set).fold(CHECKED, |flags, (_, bit)| flags | bit);
-    emit_header(&mut datagram, kind, flags, [run, number, 0]);
-    seal(&mut datagram);
-    datagram
-}
-
-fn emit_header(buffer: &mut [u8], kind: u8, flags: u16, numbers: [u64; 3]) {
-    let bytes = (buffer.len() - DATA_HEADER_BYTES) as u32; // a datagram's length has 16 bits
+fn emit_header(buffer: &mut [u8], kind: Kind, flags: u16, numbers: [u64; 3]) {
+    let bytes = (buffer.len() - HEADER_BYTES) as u32; // a datagram's length has 16 bits
     buffer[..4].copy_from_slice(&MAGIC);
-    [buffer[4], buffer[5]] = [VERSION, kind];
+    [buffer[4], buffer[5]] = [VERSION, kind as u8];
     buffer[6..8].copy_from_slice(&flags.to_be_bytes());
     for (place, number) in buffer[8..CHECKSUM_AT].chunks_exact_mut(8).zip(numbers) {
         place.copy_from_slice(&number.to_be_bytes());
     }
-    buffer[CHECKSUM_AT..36].fill(0);
-    buffer[36..DATA_HEADER_BYTES].copy_from_slice(&bytes.to_be_bytes());
+    buffer[CHECKSUM_AT..LENGTH_AT].fill(0);
+    buffer[LENGTH_AT..HEADER_BYTES].copy_from_slice(&bytes.to_be_bytes());
 }
 
-fn seal(datagram: &mut [u8]) -> u32 {
-    let checksum = crc32c::crc32c(datagram);
-    datagram[CHECKSUM_AT..36].copy_from_slice(&checksum.to_be_bytes());
+fn seal(bytes: &mut [u8]) -> u32 {
+    let checksum = crc32c::crc32c(bytes);
+    bytes[CHECKSUM_AT..LENGTH_AT].copy_from_slice(&checksum.to_be_bytes());
     checksum
 }
 
 /// What [`seal`] computed over these.
-fn sum(header: &[u8; DATA_HEADER_BYTES], rest: &[u8]) -> u32 {
+fn sum(header: &[u8; HEADER_BYTES], rest: &[u8]) -> u32 {
     let mut header = *header;
-    header[CHECKSUM_AT..36].fill(0);
+    header[CHECKSUM_AT..LENGTH_AT].fill(0);
     crc32c::crc32c_append(crc32c::crc32c(&header), rest)
 }
 
@@ -254,23 +221,53 @@ fn u32_at(bytes: &[u8], at: usize) -> u32 {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use proptest::prelude::*;
 
     use super::*;
 
     fn data(run: u64, number: u64, offset: u64, bytes: &[u8], checked: bool) -> Vec<u8> {
-        let mut datagram = [&[0xee; DATA_HEADER_BYTES], bytes].concat();
+        let mut datagram = [&[0xee; HEADER_BYTES], bytes].concat();
         emit_data(&mut datagram, run, number, offset, checked);
         datagram
     }
 
+    /// Bytes with the checksum that belongs to them.
+    pub(in crate::transfer) fn resealed(bytes: &[u8]) -> Vec<u8> {
+        let mut bytes = bytes.to_vec();
+        bytes[CHECKSUM_AT..LENGTH_AT].fill(0);
+        seal(&mut bytes);
+        bytes
+    }
+
+    fn control() -> impl Strategy<Value = Control> {
+        let kind = prop_oneof![Just(Kind::Question), Just(Kind::Answer), Just(Kind::Head)];
+        let numbers = [0..NUMBER_MAX, 0..NUMBER_MAX];
+        let counts = proptest::array::uniform8(0..NUMBER_MAX);
+        (kind, any::<u64>(), numbers, any::<[bool; 4]>(), counts).prop_map(
+            |(kind, run, numbers, flags, counts)| {
+                let ([number, offset], [last, thanks, verify, has_length]) = (numbers, flags);
+                let allowed = |flag, set: bool| set && kind.flags() & flag != 0;
+                Control {
+                    number,
+                    offset,
+                    last: allowed(LAST, last),
+                    thanks: allowed(THANKS, thanks),
+                    verify: allowed(VERIFY, verify),
+                    has_length: allowed(LENGTH, has_length),
+                    counts,
+                    ..Control::new(kind, run)
+                }
+            },
+        )
+    }
+
     /// Proves that the bytes are those of the documentation, and the checksum that of RFC 3720.
     #[test]
-    fn a_datagram_is_the_bytes_it_is_documented_to_be() {
+    fn a_header_is_the_bytes_it_is_documented_to_be() {
         let datagram = data(0x0102_0304_0506_0708, 9, 10, b"abc", false);
         let header = [
-            &b"nocp\x01\x00\x00\x00"[..],
+            &b"nocp\x02\x00\x00\x00"[..],
             &[1, 2, 3, 4, 5, 6, 7, 8],
             &[0, 0, 0, 0, 0, 0, 0, 9],
             &[0, 0, 0, 0, 0, 0, 0, 10],
@@ -279,72 +276,100 @@ mod tests {
         ];
         assert_eq!(datagram, [&header.concat(), &b"abc"[..]].concat());
         assert_eq!(crc32c::crc32c(&[0; 32]), 0x8a91_36aa, "RFC 3720, B.4");
+        let head = Control { number: 1, has_length: true, ..Control::new(Kind::Head, 7) }.emit();
+        assert_eq!((head[5], &head[6..8], &head[36..40]), (3, &[0, 17][..], &[0, 0, 0, 64][..]));
     }
 
     #[test]
-    fn other_versions_kinds_and_programs_are_foreign() {
+    fn other_versions_and_programs_are_foreign() {
         let sound = data(1, 2, 3, b"abc", false);
-        for (place, value) in [(0, b'x'), (4, 2)] {
+        for (place, value) in [(0, b'x'), (4, 1), (4, 3)] {
             let mut other = sound.clone();
             other[place] = value;
-            assert_eq!(Datagram::parse(&other), Err(Refusal::Foreign));
+            assert_eq!(Packet::parse(&other), Err(Refusal::Foreign));
         }
-        for bytes in [&b""[..], b"nocp", &sound[..DATA_HEADER_BYTES - 1]] {
-            assert_eq!(Datagram::parse(bytes), Err(Refusal::Foreign));
+        for bytes in [&b""[..], b"nocp", &sound[..HEADER_BYTES - 1]] {
+            assert_eq!(Packet::parse(bytes), Err(Refusal::Foreign));
         }
-        for bytes in [&sound[..42], &[&sound[..], b"d"].concat()] {
-            assert_eq!(Datagram::parse(bytes), Err(Refusal::Corrupt { run: 1 }), "as long as it says");
+    }
+
+    /// Proves that what no sender writes is refused also where its checksum is right.
+    #[test]
+    fn what_cannot_be_is_corrupt() {
+        let plain = data(1, 2, 3, b"abc", false);
+        let question = Control::new(Kind::Question, 1).emit();
+        let answer = Control::new(Kind::Answer, 1).emit();
+        let mut unchecked = question;
+        unchecked[7] = 0;
+        unchecked[CHECKSUM_AT..LENGTH_AT].fill(0);
+        let changed = |bytes: &[u8], place: usize, value: u8| {
+            let mut bytes = bytes.to_vec();
+            bytes[place] = value;
+            if bytes[7] & 1 == 0 { bytes } else { resealed(&bytes) }
+        };
+        for (what, bytes) in [
+            ("shorter than it says", plain[..42].to_vec()),
+            ("longer than it says", [&plain[..], b"d"].concat()),
+            ("a checksum that is not announced", changed(&plain, 35, 1)),
+            ("a kind that is not known", changed(&plain, 5, 4)),
+            ("a flag that is not known", changed(&plain, 7, 32)),
+            ("a flag that is not known, of the upper byte", changed(&plain, 6, 1)),
+            ("a flag of questions in data", changed(&plain, 7, 2)),
+            ("a flag of questions in an answer", changed(&answer, 7, 1 | 4)),
+            ("a question without a checksum", unchecked.to_vec()),
+            ("a number that is too large", changed(&question, 16, 0x40)),
+            ("an offset that is too large", changed(&question, 24, 0x40)),
+            ("a count that is too large", changed(&question, HEADER_BYTES, 0x40)),
+            ("a record that is too long", changed(&[&question[..], &[0; 8]].concat(), 39, 72)),
+            ("a record that is too short", changed(&question[..CONTROL_BYTES - 8], 39, 56)),
+        ] {
+            assert_eq!(Packet::parse(&bytes), Err(Refusal::Corrupt { run: 1 }), "{what}");
         }
-        let far = data(1, NUMBER_MAX, 0, b"", true);
-        assert_eq!(Datagram::parse(&far), Err(Refusal::Corrupt { run: 1 }));
+        assert!(Packet::parse(&question).is_ok() && Packet::parse(&answer).is_ok());
     }
 
     proptest! {
-        /// Proves that any bytes are read without a panic, also with a right beginning.
+        /// Proves that any bytes are read without a panic, also with a right beginning, length and checksum.
         #[test]
         fn any_bytes_are_taken(mut bytes in proptest::collection::vec(any::<u8>(), 0..200), ours: bool) {
-            if ours && bytes.len() > 5 {
-                bytes[..5].copy_from_slice(b"nocp\x01");
-                bytes[5] %= 4;
+            if ours && bytes.len() >= HEADER_BYTES {
+                bytes[..5].copy_from_slice(b"nocp\x02");
+                bytes[5] %= 5;
+                bytes[6] = 0;
+                bytes[7] = (bytes[7] % 32) | 1;
+                let length = (bytes.len() - HEADER_BYTES) as u32;
+                bytes[LENGTH_AT..HEADER_BYTES].copy_from_slice(&length.to_be_bytes());
+                bytes = resealed(&bytes);
             }
-            let _ = Datagram::parse(&bytes);
+            if let Ok(Packet::Control(control)) = Packet::parse(&bytes) {
+                prop_assert_eq!(&control.emit()[..], &bytes[..], "there is one way to write it");
+            }
         }
 
         #[test]
         fn what_is_written_is_read(
-            run: u64, number in 0..NUMBER_MAX, offset in 0..NUMBER_MAX, counts: [u64; COUNTS],
-            bytes in proptest::collection::vec(any::<u8>(), 0..100), checked: bool, last: bool, thanks: bool,
+            control in control(), run: u64, number in 0..NUMBER_MAX, offset in 0..NUMBER_MAX,
+            bytes in proptest::collection::vec(any::<u8>(), 0..100), checked: bool,
         ) {
+            let packet = control.emit();
+            prop_assert_eq!(Packet::parse(&packet), Ok(Packet::Control(control)));
             let datagram = data(run, number, offset, &bytes, checked);
-            match Datagram::parse(&datagram) {
-                Ok(Datagram::Data(read)) => {
-                    prop_assert_eq!((read.run, read.number, read.offset, read.bytes), (run, number, offset, &bytes[..]));
-                    prop_assert_eq!(read.checksum.is_some(), checked);
-                }
-                other => prop_assert!(false, "{:?}", other),
-            }
-            let ask = Ask { run, sent: Sent::of(counts), last, thanks, verify: checked };
-            let bytes = ask.emit();
-            prop_assert_eq!(Datagram::parse(&bytes), Ok(Datagram::Ask(ask)));
-            let answer = Answer { run, expected: number, received: Received::of(counts), last, verify: checked };
-            let bytes = answer.emit();
-            prop_assert_eq!(Datagram::parse(&bytes), Ok(Datagram::Answer(answer)));
+            let Ok(Packet::Data(read)) = Packet::parse(&datagram) else { panic!("not data") };
+            prop_assert_eq!((read.run, read.number, read.offset, read.bytes), (run, number, offset, &bytes[..]));
+            prop_assert_eq!(read.checksum.is_some(), checked);
         }
 
         /// Proves that with a checksum no changed bit goes unnoticed, wherever it is.
         #[test]
         fn a_changed_bit_is_noticed(
-            bytes in proptest::collection::vec(any::<u8>(), 0..60), place: prop::sample::Index, bit in 0..8_u8,
+            control in control(), bytes in proptest::collection::vec(any::<u8>(), 0..60), is_data: bool,
+            place: prop::sample::Index, bit in 0..8_u8,
         ) {
-            let mut datagram = data(7, 8, 9, &bytes, true);
-            let sound = Datagram::parse(&datagram).is_ok();
-            let index = place.index(datagram.len());
-            datagram[index] ^= 1 << bit;
-            match Datagram::parse(&datagram) {
-                // Without its flag it has no checksum, as those know who have asked for one.
-                Ok(Datagram::Data(Data { checksum: None, .. })) => prop_assert_eq!((index, bit), (7, 0)),
-                other => prop_assert!(sound && other.is_err()),
-            }
+            let mut packet = if is_data { data(7, 8, 9, &bytes, true) } else { control.emit().to_vec() };
+            prop_assert!(Packet::parse(&packet).is_ok());
+            let index = place.index(packet.len());
+            packet[index] ^= 1 << bit;
+            prop_assert!(Packet::parse(&packet).is_err());
         }
     }
 }

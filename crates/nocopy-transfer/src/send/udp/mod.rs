@@ -25,7 +25,7 @@ use super::queue::{Goal, Schedule};
 use super::run::{self, Run};
 use crate::arguments::{HostArguments, MethodName, SendArguments};
 use crate::endpoint::Endpoint;
-use crate::transfer::{DATA_HEADER_BYTES, Sending};
+use crate::transfer::{HEADER_BYTES, Sending};
 use crate::{Failure, processor};
 use belt::DatagramBelt;
 use by_port::ByPort;
@@ -79,7 +79,7 @@ pub(super) fn run(
 }
 
 fn shape(arguments: &SendArguments) -> Result<Shape, Error> {
-    let header_bytes = if arguments.host.raw { 0 } else { DATA_HEADER_BYTES };
+    let header_bytes = if arguments.host.raw { 0 } else { HEADER_BYTES };
     let (bytes, bytes_min) = (arguments.size.unwrap_or(DATAGRAM_BYTES), header_bytes + 1);
     let why = match bytes {
         _ if bytes < bytes_min as u64 => "there is nothing behind nocopy's header, which --raw leaves out",

@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
+use super::super::wire::CONTROL_BYTES;
+use super::message::{Answer, Ask, Count, Message, Nonsense};
 use super::report::Findings;
-use super::wire::{Answer, Ask, Count, MESSAGE_BYTES, Message, Nonsense};
 
 /// How long to wait for thanks: nobody loses anything without.
 const THANKS_NS: u64 = 1_000_000_000;
@@ -71,7 +72,7 @@ impl Answering {
     }
 
     /// What is to be said now, if so; so much was received until now.
-    pub(crate) fn answer(&mut self, received_bytes: u64) -> Option<[u8; MESSAGE_BYTES]> {
+    pub(crate) fn answer(&mut self, received_bytes: u64) -> Option<[u8; CONTROL_BYTES]> {
         if !std::mem::take(&mut self.owes) {
             return None;
         }
@@ -124,7 +125,7 @@ impl Answering {
 
 #[cfg(test)]
 mod tests {
-    use super::super::wire::tests::read;
+    use super::super::message::tests::read;
     use super::*;
     use crate::transfer::stream::{Asking, Standing};
 

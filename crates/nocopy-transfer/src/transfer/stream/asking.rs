@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
+use super::super::wire::CONTROL_BYTES;
+use super::message::{Answer, Ask, Count, Message, Nonsense, Refusal};
 use super::report::Findings;
-use super::wire::{Answer, Ask, Count, MESSAGE_BYTES, Message, Nonsense, Refusal};
 
 /// Between two questions: often enough for a receiver that waits [10 s](SILENCE_NS) or a second.
 const INTERVAL_NS: u64 = 100_000_000;
@@ -70,7 +71,7 @@ impl Asking {
     }
 
     /// What is to be said now, if so; so much was sent until now, as far as is known.
-    pub(crate) fn ask(&mut self, sent_bytes: u64, now_ns: u64) -> Option<[u8; MESSAGE_BYTES]> {
+    pub(crate) fn ask(&mut self, sent_bytes: u64, now_ns: u64) -> Option<[u8; CONTROL_BYTES]> {
         if matches!(self.standing(now_ns), Standing::Agreed) && !self.ask.thanks {
             self.ask.thanks = true;
             return Some(self.ask.emit());

@@ -7,12 +7,12 @@
 
 mod answering;
 mod asking;
+mod message;
 mod places;
 mod report;
-mod wire;
 
 pub(crate) use answering::Answering;
 pub(crate) use asking::{Asking, Standing};
+pub(crate) use message::{Count, Head, Inbox, Message, Nonsense, Refusal, refuse};
 pub(crate) use places::{Places, cut};
 pub(crate) use report::Findings;
-pub(crate) use wire::{Count, Head, Inbox, MESSAGE_BYTES, Message, Nonsense, Refusal, refuse};

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::wire::Head;
+use super::message::Head;
 
 /// Cuts so many bytes into a range for each stream, as equal as whole pieces allow; each has a piece, so there may be fewer of them.
 /// Nothing at all is one empty range.

@@ -1,48 +1,19 @@
-//! The messages as bytes: 64 each, all numbers big-endian.
+//! What the numbers and counts of the [header and record](super::super::wire) mean on connections; the messages have no data.
 //!
-//! | bytes | |
-//! |---|---|
-//! | 0..4 | `nocp` |
-//! | 4, 5 | version, kind |
-//! | 6..8 | flags |
-//! | 8..16 | the run: drawn by the sender, the same in all that belongs together |
-//! | 16..20 | number of the stream; in an answer: why the run is refused |
-//! | 20..24 | streams in all |
-//! | 24..32 | where the stream's bytes are in the whole; in a question: bytes of the whole |
-//! | 32..40 | bytes of the stream; in a question and an answer: bytes sent, received |
-//! | 40..44 | CRC32C of these |
-//! | 44..60 | zeros |
-//! | 60..64 | CRC32C of the message up to here |
+//! | | number | offset | counts |
+//! |---|---|---|---|
+//! | head | of the stream, from 0 | where its bytes are in the whole | streams in all, bytes of the stream |
+//! | question | 0 | bytes of the whole | streams in all, bytes sent, their CRC32C |
+//! | answer | 0, or why the run is refused | 0 | 0, bytes received, their CRC32C |
+//!
+//! The bytes of the whole and of a stream are 0 where they are not known, which a flag says.
 
 use serde::{Serialize, Serializer};
 
-const MAGIC: [u8; 4] = *b"nocp";
-const VERSION: u8 = 1;
-
-/// Of every message.
-pub(crate) const MESSAGE_BYTES: usize = 64;
-const CHECKSUM_AT: usize = 60;
+use super::super::wire::{CHECKSUM_COUNT, CONTROL_BYTES, COUNTS, Control, Kind, Packet};
 
 /// The most connections for data.
 pub(super) const STREAMS_MAX: u32 = 64;
-
-/// Numbers of bytes and places are below this: no sum of two of them is too large.
-pub(super) const NUMBER_MAX: u64 = 1 << 62;
-
-/// Instead of a number of bytes.
-const UNKNOWN: u64 = u64::MAX;
-
-// Those below are kinds of datagrams.
-const KIND_ASK: u8 = 16;
-const KIND_ANSWER: u8 = 17;
-const KIND_HEAD: u8 = 18;
-
-/// In a question: all data were sent. In an answer: nothing more is counted.
-const LAST: u16 = 2;
-/// In a question: the last answer has come.
-const THANKS: u16 = 4;
-/// All data are to have a checksum.
-const VERIFY: u16 = 8;
 
 /// What one end has counted.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
@@ -130,7 +101,7 @@ pub(crate) struct Answer {
 }
 
 /// The receiver's word to who asked, and is not wanted.
-pub(crate) fn refuse(ask: &Ask, why: Refusal) -> [u8; MESSAGE_BYTES] {
+pub(crate) fn refuse(ask: &Ask, why: Refusal) -> [u8; CONTROL_BYTES] {
     let received = Count::default();
     Answer { run: ask.run, refusal: Some(why), received, last: true, verify: false }.emit()
 }
@@ -147,121 +118,114 @@ pub(crate) enum Message {
 pub(crate) struct Nonsense;
 
 impl Message {
-    pub(crate) fn parse(bytes: &[u8; MESSAGE_BYTES]) -> Result<Self, Nonsense> {
-        let is_ours = bytes[..4] == MAGIC && bytes[4] == VERSION;
-        if !is_ours || u32_at(bytes, CHECKSUM_AT) != crc32c::crc32c(&bytes[..CHECKSUM_AT]) {
-            return Err(Nonsense);
-        }
-        let flags = u16::from_be_bytes([bytes[6], bytes[7]]);
-        let [last, thanks, verify] = [LAST, THANKS, VERIFY].map(|flag| flags & flag != 0);
-        let run = u64_at(bytes, 8);
-        let [number, streams] = [16, 20].map(|at| u32_at(bytes, at));
-        let count = || {
-            let crc32c = verify.then(|| u32_at(bytes, 40));
-            Ok(Count { bytes: size(u64_at(bytes, 32))?, crc32c })
-        };
-        let has_streams = (1..=STREAMS_MAX).contains(&streams);
-        match bytes[5] {
-            KIND_HEAD if has_streams && number < streams => {
-                let (offset, length) = (size(u64_at(bytes, 24))?, known(u64_at(bytes, 32))?);
-                Ok(Self::Head(Head { run, number, streams, offset, length }))
-            }
-            KIND_ASK if has_streams => {
-                let total = known(u64_at(bytes, 24))?;
-                Ok(Self::Ask(Ask { run, streams, total, sent: count()?, last, thanks, verify }))
-            }
-            KIND_ANSWER => {
-                let refusal = match number {
-                    0 => None,
-                    1 => Some(Refusal::Busy),
-                    2 => Some(Refusal::NoPlaces),
-                    _ => return Err(Nonsense),
-                };
-                Ok(Self::Answer(Answer { run, refusal, received: count()?, last, verify }))
-            }
+    pub(crate) fn parse(bytes: &[u8; CONTROL_BYTES]) -> Result<Self, Nonsense> {
+        match Packet::parse(bytes) {
+            Ok(Packet::Control(control)) => Self::of(&control).ok_or(Nonsense),
             _ => Err(Nonsense),
+        }
+    }
+
+    fn of(control: &Control) -> Option<Self> {
+        match control.kind {
+            Kind::Head => Head::of(control).map(Self::Head),
+            Kind::Question => Ask::of(control).map(Self::Ask),
+            Kind::Answer => Answer::of(control).map(Self::Answer),
+            Kind::Data => None,
         }
     }
 }
 
-fn size(number: u64) -> Result<u64, Nonsense> {
-    if number < NUMBER_MAX { Ok(number) } else { Err(Nonsense) }
+/// A number of bytes that is 0 where it is not known.
+fn known(bytes: u64, is_known: bool) -> Option<Option<u64>> {
+    (is_known || bytes == 0).then_some(is_known.then_some(bytes))
 }
 
-fn known(number: u64) -> Result<Option<u64>, Nonsense> {
-    if number == UNKNOWN { Ok(None) } else { size(number).map(Some) }
+/// How many streams there are, if there may be so many.
+fn streams(count: u64) -> Option<u32> {
+    u32::try_from(count).ok().filter(|count| (1..=STREAMS_MAX).contains(count))
+}
+
+impl Count {
+    /// With a checksum only where the flag says so.
+    fn of(control: &Control) -> Option<Self> {
+        let checksum = u32::try_from(control.counts[CHECKSUM_COUNT]).ok()?;
+        let is_sound = (control.verify || checksum == 0) && control.is_zero_from(CHECKSUM_COUNT + 1);
+        is_sound.then_some(Self { bytes: control.counts[1], crc32c: control.verify.then_some(checksum) })
+    }
+
+    fn counts(self, streams: u32) -> [u64; COUNTS] {
+        [streams.into(), self.bytes, self.crc32c.unwrap_or(0).into(), 0, 0, 0, 0, 0]
+    }
 }
 
 impl Head {
-    pub(crate) fn emit(&self) -> [u8; MESSAGE_BYTES] {
+    fn of(control: &Control) -> Option<Self> {
+        let Control { run, number, offset, has_length, counts, .. } = *control;
+        let (streams, length) = (streams(counts[0])?, known(counts[1], has_length)?);
+        let is_sound = number < streams.into() && control.is_zero_from(2);
+        is_sound.then_some(Self { run, number: number as u32, streams, offset, length })
+    }
+
+    pub(crate) fn emit(&self) -> [u8; CONTROL_BYTES] {
         let Self { run, number, streams, offset, length } = *self;
-        emit(KIND_HEAD, &[], run, [number, streams], [offset, length.unwrap_or(UNKNOWN)], None)
+        let counts = Count { bytes: length.unwrap_or(0), crc32c: None }.counts(streams);
+        let (number, has_length) = (number.into(), length.is_some());
+        Control { number, offset, has_length, counts, ..Control::new(Kind::Head, run) }.emit()
     }
 }
 
 impl Ask {
-    pub(crate) fn emit(&self) -> [u8; MESSAGE_BYTES] {
+    fn of(control: &Control) -> Option<Self> {
+        let Control { run, number, offset, last, thanks, verify, has_length, counts, .. } = *control;
+        let (streams, total) = (streams(counts[0])?, known(offset, has_length)?);
+        let sent = Count::of(control)?;
+        (number == 0).then_some(Self { run, streams, total, sent, last, thanks, verify })
+    }
+
+    pub(crate) fn emit(&self) -> [u8; CONTROL_BYTES] {
         let Self { run, streams, total, sent, last, thanks, verify } = *self;
-        let flags = [(last, LAST), (thanks, THANKS), (verify, VERIFY)];
-        emit(KIND_ASK, &flags, run, [0, streams], [total.unwrap_or(UNKNOWN), sent.bytes], sent.crc32c)
+        let (offset, has_length) = (total.unwrap_or(0), total.is_some());
+        let counts = sent.counts(streams);
+        let question = Control::new(Kind::Question, run);
+        Control { offset, has_length, last, thanks, verify, counts, ..question }.emit()
     }
 }
 
 impl Answer {
-    pub(crate) fn emit(&self) -> [u8; MESSAGE_BYTES] {
+    fn of(control: &Control) -> Option<Self> {
+        let Control { run, number, offset, last, verify, counts, .. } = *control;
+        let refusal = match number {
+            0 => None,
+            1 => Some(Refusal::Busy),
+            2 => Some(Refusal::NoPlaces),
+            _ => return None,
+        };
+        let received = Count::of(control)?;
+        (offset == 0 && counts[0] == 0).then_some(Self { run, refusal, received, last, verify })
+    }
+
+    pub(crate) fn emit(&self) -> [u8; CONTROL_BYTES] {
         let Self { run, refusal, received, last, verify } = *self;
-        let why = match refusal {
+        let number = match refusal {
             None => 0,
             Some(Refusal::Busy) => 1,
             Some(Refusal::NoPlaces) => 2,
         };
-        let flags = [(last, LAST), (verify, VERIFY)];
-        emit(KIND_ANSWER, &flags, run, [why, 0], [0, received.bytes], received.crc32c)
+        let counts = received.counts(0);
+        Control { number, last, verify, counts, ..Control::new(Kind::Answer, run) }.emit()
     }
-}
-
-fn emit(
-    kind: u8,
-    flags: &[(bool, u16)],
-    run: u64,
-    [number, streams]: [u32; 2],
-    [first, second]: [u64; 2],
-    crc32c: Option<u32>,
-) -> [u8; MESSAGE_BYTES] {
-    let mut message = [0; MESSAGE_BYTES];
-    let flags = flags.iter().filter(|(set, _)| *set).fold(0, |flags, (_, bit)| flags | bit);
-    message[..4].copy_from_slice(&MAGIC);
-    [message[4], message[5]] = [VERSION, kind];
-    message[6..8].copy_from_slice(&flags.to_be_bytes());
-    message[8..16].copy_from_slice(&run.to_be_bytes());
-    message[16..20].copy_from_slice(&number.to_be_bytes());
-    message[20..24].copy_from_slice(&streams.to_be_bytes());
-    message[24..32].copy_from_slice(&first.to_be_bytes());
-    message[32..40].copy_from_slice(&second.to_be_bytes());
-    message[40..44].copy_from_slice(&crc32c.unwrap_or(0).to_be_bytes());
-    let checksum = crc32c::crc32c(&message[..CHECKSUM_AT]);
-    message[CHECKSUM_AT..].copy_from_slice(&checksum.to_be_bytes());
-    message
-}
-
-fn u64_at(bytes: &[u8], at: usize) -> u64 {
-    bytes[at..at + 8].iter().fold(0, |value, byte| value << 8 | u64::from(*byte))
-}
-
-fn u32_at(bytes: &[u8], at: usize) -> u32 {
-    bytes[at..at + 4].iter().fold(0, |value, byte| value << 8 | u32::from(*byte))
 }
 
 /// Puts messages together of the pieces in which they come.
 #[derive(Debug, Clone)]
 pub(crate) struct Inbox {
-    message: [u8; MESSAGE_BYTES],
+    message: [u8; CONTROL_BYTES],
     filled: usize,
 }
 
 impl Inbox {
     pub(crate) fn new() -> Self {
-        Self { message: [0; MESSAGE_BYTES], filled: 0 }
+        Self { message: [0; CONTROL_BYTES], filled: 0 }
     }
 
     /// Where the next bytes of the message belong; so many are to come at most.
@@ -271,8 +235,8 @@ impl Inbox {
 
     /// So many bytes were written to the [room](Self::room). Returns the message, if it is whole now.
     pub(crate) fn filled(&mut self, bytes: usize) -> Option<Result<Message, Nonsense>> {
-        self.filled = (self.filled + bytes).min(MESSAGE_BYTES);
-        (self.filled == MESSAGE_BYTES).then(|| {
+        self.filled = (self.filled + bytes).min(CONTROL_BYTES);
+        (self.filled == CONTROL_BYTES).then(|| {
             self.filled = 0;
             Message::parse(&self.message)
         })
@@ -283,29 +247,12 @@ impl Inbox {
 pub(super) mod tests {
     use proptest::prelude::*;
 
+    use super::super::super::wire::{NUMBER_MAX, tests::resealed};
     use super::*;
 
     /// What these bytes say, which must be as many as a message has.
     pub(in crate::transfer::stream) fn read(bytes: &[u8]) -> Result<Message, Nonsense> {
         Message::parse(bytes.try_into().unwrap())
-    }
-
-    /// Proves that the bytes are those of the documentation.
-    #[test]
-    fn a_header_is_the_bytes_it_is_documented_to_be() {
-        let head = Head { run: 0x0102_0304_0506_0708, number: 3, streams: 4, offset: 9, length: Some(10) };
-        let bytes = head.emit();
-        let expected = [
-            &b"nocp\x01\x12\x00\x00"[..],
-            &[1, 2, 3, 4, 5, 6, 7, 8],
-            &[0, 0, 0, 3, 0, 0, 0, 4],
-            &[0, 0, 0, 0, 0, 0, 0, 9],
-            &[0, 0, 0, 0, 0, 0, 0, 10],
-            &[0; 20],
-        ];
-        assert_eq!(bytes[..CHECKSUM_AT], expected.concat());
-        let unknown = Head { length: None, ..head }.emit();
-        assert_eq!(unknown[32..40], [0xff; 8]);
     }
 
     #[test]
@@ -319,6 +266,30 @@ pub(super) mod tests {
             Head { length: Some(NUMBER_MAX), ..head },
         ] {
             assert_eq!(read(&wrong.emit()), Err(Nonsense), "{wrong:?}");
+        }
+        let one_stream = [1, 0, 0, 0, 0, 0, 0, 0];
+        let head = Control { counts: one_stream, ..Control::new(Kind::Head, 1) };
+        let question = Control { counts: one_stream, ..Control::new(Kind::Question, 1) };
+        let answer = Control::new(Kind::Answer, 1);
+        for wrong in [
+            Control { counts: [1, 7, 0, 0, 0, 0, 0, 0], ..head },
+            Control { counts: [1, 0, 1, 0, 0, 0, 0, 0], ..head },
+            Control { counts: [1 << 32 | 1, 0, 0, 0, 0, 0, 0, 0], ..head },
+            Control { number: 1, ..question },
+            Control { offset: 7, ..question },
+            Control { counts: [0; COUNTS], ..question },
+            Control { counts: [1, 0, 5, 0, 0, 0, 0, 0], ..question },
+            Control { counts: [1, 0, 1 << 32, 0, 0, 0, 0, 0], verify: true, ..question },
+            Control { counts: [1, 0, 0, 0, 0, 0, 0, 1], ..question },
+            Control { number: 3, ..answer },
+            Control { offset: 1, ..answer },
+            Control { counts: one_stream, ..answer },
+            Control { counts: [0, 0, 0, 1, 0, 0, 0, 0], ..answer },
+        ] {
+            assert_eq!(read(&wrong.emit()), Err(Nonsense), "{wrong:?}");
+        }
+        for sound in [head, question, answer] {
+            assert!(read(&sound.emit()).is_ok(), "{sound:?}");
         }
     }
 
@@ -346,15 +317,16 @@ pub(super) mod tests {
     proptest! {
         /// Proves that any bytes are read without a panic, in any pieces, also with a right beginning and checksum.
         #[test]
-        fn any_bytes_are_taken(mut bytes: [u8; 32], more: [u8; 32], ours: bool, pieces in 1..70_usize) {
+        fn any_bytes_are_taken(
+            bytes in proptest::collection::vec(any::<u8>(), CONTROL_BYTES), ours: bool, pieces in 1..110_usize,
+        ) {
+            let mut message = bytes;
             if ours {
-                bytes[..5].copy_from_slice(b"nocp\x01");
-                bytes[5] = 16 + bytes[5] % 4;
-            }
-            let mut message = [bytes, more].concat();
-            if ours {
-                let checksum = crc32c::crc32c(&message[..CHECKSUM_AT]);
-                message[CHECKSUM_AT..].copy_from_slice(&checksum.to_be_bytes());
+                message[..5].copy_from_slice(b"nocp\x02");
+                message[5] %= 4;
+                (message[6], message[7]) = (0, (message[7] % 32) | 1);
+                message[36..40].copy_from_slice(&[0, 0, 0, 64]);
+                message = resealed(&message);
             }
             let mut inbox = Inbox::new();
             let mut read_once = None;
@@ -380,14 +352,6 @@ pub(super) mod tests {
                 let answer = Answer { run, refusal, received: count, last, verify };
                 prop_assert_eq!(read(&answer.emit()), Ok(Message::Answer(answer)));
             }
-        }
-
-        /// Proves that no changed bit goes unnoticed, wherever it is.
-        #[test]
-        fn a_changed_bit_is_noticed(run: u64, place in 0..MESSAGE_BYTES, bit in 0..8_u8) {
-            let mut message = Head { run, number: 0, streams: 2, offset: 7, length: None }.emit();
-            message[place] ^= 1 << bit;
-            prop_assert_eq!(read(&message), Err(Nonsense));
         }
     }
 }

@@ -1,0 +1,172 @@
+//! What the numbers and counts of the [header and record](super::wire) mean in datagrams.
+//!
+//! | | number | offset | counts |
+//! |---|---|---|---|
+//! | data | from 0 | where its bytes are in the stream | |
+//! | question | 0 | 0 | datagrams and bytes sent, sum of their checksums |
+//! | answer | how many datagrams were to come | 0 | as [`Received`] |
+
+use serde::Serialize;
+
+use super::wire::{CONTROL_BYTES, COUNTS, Control, Data, Kind, NUMBER_MAX, Packet, Refusal};
+
+/// What the sender has sent.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub(crate) struct Sent {
+    pub datagrams: u64,
+    /// Of the stream, without headers.
+    pub bytes: u64,
+    /// Sum of the checksums of the datagrams, which cover their numbers: so it is one over the whole stream. 0 without checksums.
+    pub checksum: u64,
+}
+
+/// What the receiver has received.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub(crate) struct Received {
+    /// Each once, and undamaged.
+    pub datagrams: u64,
+    pub bytes: u64,
+    pub checksum: u64,
+    /// After later ones.
+    pub reordered: u64,
+    /// Once more.
+    pub duplicate: u64,
+    /// With another content than they were sent with: not counted as received. Data, and questions.
+    pub corrupt: u64,
+    /// So late that it was not known whether they had come before: not counted as received.
+    pub stale: u64,
+    /// By the receiver's kernel, whose buffer was full (SO_RXQ_OVFL).
+    pub kernel_dropped: u64,
+}
+
+/// What the sender says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Ask {
+    pub run: u64,
+    pub sent: Sent,
+    pub last: bool,
+    pub thanks: bool,
+    pub verify: bool,
+}
+
+/// What the receiver says to that.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Answer {
+    pub run: u64,
+    /// How many datagrams were to come, as far as it knows: up to the last that came, or all that were sent.
+    pub expected: u64,
+    pub received: Received,
+    pub last: bool,
+    pub verify: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Datagram<'a> {
+    Data(Data<'a>),
+    Ask(Ask),
+    Answer(Answer),
+}
+
+impl<'a> Datagram<'a> {
+    pub(super) fn parse(bytes: &'a [u8]) -> Result<Self, Refusal> {
+        match Packet::parse(bytes)? {
+            Packet::Data(data) => Ok(Self::Data(data)),
+            Packet::Control(control) => Self::of(&control).ok_or(Refusal::Corrupt { run: control.run }),
+        }
+    }
+
+    fn of(control: &Control) -> Option<Self> {
+        let Control { run, number, last, thanks, verify, counts, .. } = *control;
+        if control.offset != 0 || control.has_length {
+            return None;
+        }
+        match control.kind {
+            Kind::Question if number == 0 && control.is_zero_from(3) => {
+                Some(Self::Ask(Ask { run, sent: Sent::of(counts), last, thanks, verify }))
+            }
+            Kind::Answer => {
+                let received = Received::of(counts);
+                Some(Self::Answer(Answer { run, expected: number, received, last, verify }))
+            }
+            _ => None,
+        }
+    }
+}
+
+impl Sent {
+    fn of(counts: [u64; COUNTS]) -> Self {
+        let [datagrams, bytes, checksum, ..] = counts;
+        Self { datagrams, bytes, checksum }
+    }
+
+    fn counts(self) -> [u64; COUNTS] {
+        [self.datagrams, self.bytes, self.checksum, 0, 0, 0, 0, 0]
+    }
+}
+
+impl Received {
+    fn of(counts: [u64; COUNTS]) -> Self {
+        let [datagrams, bytes, checksum, reordered, duplicate, corrupt, stale, kernel_dropped] = counts;
+        Self { datagrams, bytes, checksum, reordered, duplicate, corrupt, stale, kernel_dropped }
+    }
+
+    fn counts(self) -> [u64; COUNTS] {
+        let Self { datagrams, bytes, checksum, reordered, duplicate, corrupt, stale, kernel_dropped } = self;
+        [datagrams, bytes, checksum, reordered, duplicate, corrupt, stale, kernel_dropped]
+    }
+}
+
+impl Ask {
+    pub(super) fn emit(&self) -> [u8; CONTROL_BYTES] {
+        let Self { run, sent, last, thanks, verify } = *self;
+        Control { last, thanks, verify, counts: sent.counts(), ..Control::new(Kind::Question, run) }.emit()
+    }
+}
+
+impl Answer {
+    pub(super) fn emit(&self) -> [u8; CONTROL_BYTES] {
+        let Self { run, expected, received, last, verify } = *self;
+        let number = expected.min(NUMBER_MAX - 1);
+        Control { number, last, verify, counts: received.counts(), ..Control::new(Kind::Answer, run) }.emit()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn what_datagrams_do_not_use_is_zero() {
+        let question = Control::new(Kind::Question, 1);
+        let answer = Control::new(Kind::Answer, 1);
+        for wrong in [
+            Control { number: 1, ..question },
+            Control { offset: 1, ..question },
+            Control { has_length: true, ..question },
+            Control { counts: [0, 0, 0, 1, 0, 0, 0, 0], ..question },
+            Control { counts: [0, 0, 0, 0, 0, 0, 0, 1], ..question },
+            Control { offset: 1, ..answer },
+            Control::new(Kind::Head, 1),
+        ] {
+            assert_eq!(Datagram::parse(&wrong.emit()), Err(Refusal::Corrupt { run: 1 }), "{wrong:?}");
+        }
+        assert!(Datagram::parse(&question.emit()).is_ok() && Datagram::parse(&answer.emit()).is_ok());
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_written_is_read(
+            run: u64, number in 0..NUMBER_MAX, counts in proptest::array::uniform8(0..NUMBER_MAX),
+            last: bool, thanks: bool, verify: bool,
+        ) {
+            let ask = Ask { run, sent: Sent::of(counts), last, thanks, verify };
+            let bytes = ask.emit();
+            prop_assert_eq!(Datagram::parse(&bytes), Ok(Datagram::Ask(ask)));
+            let answer = Answer { run, expected: number, received: Received::of(counts), last, verify };
+            let bytes = answer.emit();
+            prop_assert_eq!(Datagram::parse(&bytes), Ok(Datagram::Answer(answer)));
+        }
+    }
+}
