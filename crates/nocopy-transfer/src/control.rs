@@ -1,24 +1,24 @@
-//! The connection over which the two ends of a transfer talk: messages each way, without ever waiting.
+//! The connection over which the two ends of a transfer talk: messages each way, without waiting.
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
 use std::os::fd::{AsFd, BorrowedFd};
 
 use crate::transfer::CONTROL_BYTES;
-use crate::transfer::stream::{Inbox, Message, Nonsense};
+use crate::transfer::stream::{Malformed, Message, MessageBuffer};
 
 #[derive(Debug)]
 pub(crate) struct Control {
     stream: TcpStream,
-    inbox: Inbox,
+    buffer: MessageBuffer,
     /// What the kernel had no room for.
     unsent: Vec<u8>,
 }
 
 /// What came from the other end.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Heard {
-    Message(Result<Message, Nonsense>),
+pub(crate) enum Incoming {
+    Message(Result<Message, Malformed>),
     /// Nothing more for now.
     Nothing,
     /// The connection is closed, or broken.
@@ -29,21 +29,21 @@ impl Control {
     pub(crate) fn new(stream: TcpStream) -> io::Result<Self> {
         stream.set_nonblocking(true)?;
         stream.set_nodelay(true)?;
-        Ok(Self { stream, inbox: Inbox::new(), unsent: Vec::new() })
+        Ok(Self { stream, buffer: MessageBuffer::new(), unsent: Vec::new() })
     }
 
-    /// Whether all that was said is on its way: who says more would only pile it up.
+    /// Whether the kernel has taken all messages; until then a caller should queue no more.
     pub(crate) fn is_clear(&mut self) -> bool {
         self.push();
         self.unsent.is_empty()
     }
 
-    pub(crate) fn say(&mut self, message: &[u8; CONTROL_BYTES]) {
+    pub(crate) fn send(&mut self, message: &[u8; CONTROL_BYTES]) {
         self.unsent.extend(message);
         self.push();
     }
 
-    /// That the other end is gone is told by what is heard.
+    /// Writes what the kernel has room for. A broken connection is noticed by reading.
     fn push(&mut self) {
         while !self.unsent.is_empty() {
             match self.stream.write(&self.unsent) {
@@ -54,18 +54,18 @@ impl Control {
         }
     }
 
-    pub(crate) fn hear(&mut self) -> Heard {
+    pub(crate) fn receive(&mut self) -> Incoming {
         loop {
-            match self.stream.read(self.inbox.room()) {
-                Ok(0) => return Heard::End,
-                Ok(bytes) => match self.inbox.filled(bytes) {
-                    Some(message) => return Heard::Message(message),
+            match self.stream.read(self.buffer.room()) {
+                Ok(0) => return Incoming::End,
+                Ok(bytes) => match self.buffer.filled(bytes) {
+                    Some(message) => return Incoming::Message(message),
                     None => continue,
                 },
                 Err(error) => match error.kind() {
-                    io::ErrorKind::WouldBlock => return Heard::Nothing,
+                    io::ErrorKind::WouldBlock => return Incoming::Nothing,
                     io::ErrorKind::Interrupted => {}
-                    _ => return Heard::End,
+                    _ => return Incoming::End,
                 },
             }
         }
@@ -94,7 +94,7 @@ mod tests {
     use crate::transfer::stream::Head;
 
     #[test]
-    fn messages_come_as_they_were_said() {
+    fn messages_arrive_as_they_were_sent() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let mut control = Control::new(TcpStream::connect(listener.local_addr().unwrap()).unwrap()).unwrap();
         let (mut other, _) = listener.accept().unwrap();
@@ -105,22 +105,22 @@ mod tests {
         while ioctl_fionread(&control).unwrap() < 10 {
             assert!(Instant::now() < give_up, "it does not come");
         }
-        assert_eq!(control.hear(), Heard::Nothing);
-        let mut hear = |bytes: &[u8]| {
+        assert_eq!(control.receive(), Incoming::Nothing);
+        let mut receive = |bytes: &[u8]| {
             other.write_all(bytes).unwrap();
             loop {
-                match control.hear() {
-                    Heard::Nothing => assert!(Instant::now() < give_up, "it does not come"),
-                    heard => break heard,
+                match control.receive() {
+                    Incoming::Nothing => assert!(Instant::now() < give_up, "it does not come"),
+                    incoming => break incoming,
                 }
             }
         };
-        assert_eq!(hear(&message[10..]), Heard::Message(Ok(Message::Head(head))));
-        assert_eq!(hear(&[0; CONTROL_BYTES]), Heard::Message(Err(Nonsense)));
+        assert_eq!(receive(&message[10..]), Incoming::Message(Ok(Message::Head(head))));
+        assert_eq!(receive(&[0; CONTROL_BYTES]), Incoming::Message(Err(Malformed)));
         // More than anybody has room for is kept, and goes when there is room.
         let mut said = 0;
         while control.is_clear() {
-            control.say(&message);
+            control.send(&message);
             said += CONTROL_BYTES;
         }
         let mut read = 0;
@@ -131,6 +131,6 @@ mod tests {
         }
         assert_eq!(read, said);
         drop(other);
-        assert_eq!(control.hear(), Heard::End);
+        assert_eq!(control.receive(), Incoming::End);
     }
 }

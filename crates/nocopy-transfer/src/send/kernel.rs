@@ -2,11 +2,11 @@
 
 use nocopy::integration::xdp::Generator;
 
-use super::conveyor::Belt;
 use super::error::Error;
 use super::queue::{Next, Queue, Step, Tally};
 use super::source::Source;
 use super::template::{Payload, Template};
+use super::transmitter::Transmitter;
 use crate::Failure;
 use crate::arguments::{ChecksumName, PayloadArgument, SendArguments};
 
@@ -34,14 +34,14 @@ pub(super) fn check(arguments: &SendArguments) -> Result<(), Error> {
 pub(super) const PAYLOAD: Payload = Payload::Bytes(Vec::new());
 
 #[derive(Debug)]
-pub(super) struct KernelBelt {
+pub(super) struct KernelTransmitter {
     interface: String,
     generator: Generator,
     frame: Vec<u8>,
     queue: Queue<Template>,
 }
 
-impl KernelBelt {
+impl KernelTransmitter {
     pub(super) fn new(interface: &str, generator: Generator, mut queue: Queue<Template>) -> Self {
         let mut frame = vec![0; queue.source.frame_bytes()];
         queue.source.write(&mut frame);
@@ -53,7 +53,7 @@ impl KernelBelt {
     }
 }
 
-impl Belt for KernelBelt {
+impl Transmitter for KernelTransmitter {
     fn step(&mut self, now_ns: u64) -> Result<Step, Failure> {
         let before = self.queue.schedule.tally;
         let (mut count, mut step) = (0, Step::Sent);

@@ -1,6 +1,5 @@
 //! `nocopy send`: packets out of an interface, generated or replayed from a file; or datagrams to a host (`udp`).
 
-mod conveyor;
 mod error;
 mod flow;
 mod input;
@@ -16,6 +15,7 @@ mod summary;
 mod table;
 mod tcp;
 mod template;
+mod transmitter;
 mod udp;
 
 use std::fs::File;
@@ -38,9 +38,8 @@ use crate::Failure;
 use crate::arguments::{
     FrameArguments, GeneratorName, PayloadArgument, Rounds, SendArguments, SendTarget, TimingName,
 };
-use conveyor::Conveyor;
 pub use error::Error;
-use kernel::KernelBelt;
+use kernel::KernelTransmitter;
 use nocopy_report::Interrupt;
 use nocopy_report::{Outcome, capability, print};
 use pacer::Pace;
@@ -51,6 +50,7 @@ use source::Source;
 use summary::Summary;
 pub use tcp::Error as TcpError;
 use template::{Payload, Template};
+use transmitter::PortTransmitter;
 pub use udp::Error as UdpError;
 
 /// Frames of a port, and entries of its tx ring.
@@ -158,8 +158,8 @@ impl<'a> Sending<'a> {
 
     fn replay(&self, replay: Replay) -> Result<Outcome, Failure> {
         let port = self.open(false)?;
-        let belt = Conveyor::new(port, self.queue(replay), usize::MAX, None);
-        self.send(belt, |summary, replay| summary.add_replay(replay))
+        let transmitter = PortTransmitter::new(port, self.queue(replay), usize::MAX, None);
+        self.send(transmitter, |summary, replay| summary.add_replay(replay))
     }
 
     fn generate(&self, payload: Option<Payload>) -> Result<Outcome, Failure> {
@@ -171,7 +171,7 @@ impl<'a> Sending<'a> {
         {
             return Err(Error::DeviceChecksum { interface: self.interface.name.clone(), source }.into());
         }
-        self.send(Conveyor::new(port, self.queue(template), frame_bytes, checksum), |_, _| {})
+        self.send(PortTransmitter::new(port, self.queue(template), frame_bytes, checksum), |_, _| {})
     }
 
     fn resend(&self, payload: Option<Payload>) -> Result<Outcome, Failure> {
@@ -181,10 +181,10 @@ impl<'a> Sending<'a> {
         let generator = Generator::new(name)?;
         // With its descriptor a program may be run; before Linux 5.19 that took CAP_BPF where bpf(2) is not for everybody.
         capability::drop_all_but(CapabilitySet::BPF)?;
-        let mut belt = KernelBelt::new(name, generator, self.queue(template));
+        let mut transmitter = KernelTransmitter::new(name, generator, self.queue(template));
         let before = Snapshot::of(name)?;
-        let run = undisturbed(|| run::run(&mut belt, &self.interrupt));
-        let mut summary = Summary::of_kernel(name, &belt, self.pace, &run);
+        let run = undisturbed(|| run::run(&mut transmitter, &self.interrupt));
+        let mut summary = Summary::of_kernel(name, &transmitter, self.pace, &run);
         summary.add_missing(counted_since(name, &before, summary.packets));
         self.finish(summary, &before, run)
     }
@@ -237,15 +237,15 @@ impl<'a> Sending<'a> {
 
     fn send<S: Source>(
         &self,
-        mut belt: Conveyor<S>,
+        mut transmitter: PortTransmitter<S>,
         add: impl FnOnce(&mut Summary, &mut S),
     ) -> Result<Outcome, Failure> {
         let name = &self.interface.name;
         let before = Snapshot::of(name)?;
-        let mut run = run::run(&mut belt, &self.interrupt);
-        run.finish(&mut belt, self.pace == Pace::FlatOut, PATIENCE);
-        let mut summary = Summary::of_port(name, &mut belt, self.pace, &run);
-        add(&mut summary, belt.source());
+        let mut run = run::run(&mut transmitter, &self.interrupt);
+        run.finish(&mut transmitter, self.pace == Pace::FlatOut, PATIENCE);
+        let mut summary = Summary::of_port(name, &mut transmitter, self.pace, &run);
+        add(&mut summary, transmitter.source());
         self.finish(summary, &before, run)
     }
 

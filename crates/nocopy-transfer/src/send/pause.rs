@@ -15,7 +15,7 @@ const NO_ROOM: Duration = Duration::from_micros(20);
 
 /// How long packets that go together wait for each other: some 100 us, as sleeps end up to 50 us later than asked (prctl(2),
 /// PR_SET_TIMERSLACK).
-const BUNCH: Duration = Duration::from_micros(40);
+const BATCH: Duration = Duration::from_micros(40);
 
 /// How long to leave a pipe alone that has nothing.
 const NO_INPUT: Duration = Duration::from_millis(1);
@@ -38,8 +38,8 @@ pub(super) fn for_room() {
 }
 
 /// Waits for several packets to be due.
-pub(super) fn for_a_bunch() {
-    sleep(BUNCH);
+pub(super) fn for_a_batch() {
+    sleep(BATCH);
 }
 
 /// Waits for somebody to write what is to be sent.

@@ -45,7 +45,7 @@ pub(super) enum Step {
     /// The next packet is due then.
     Early { due_ns: u64 },
     /// The next packets are due soon, and are to go together.
-    Bunch,
+    Batch,
     /// The source has nothing yet.
     Silence,
     /// Every frame is on its way.
@@ -85,7 +85,7 @@ impl Schedule {
             return Some(Step::Done);
         }
         (due_ns > now_ns).then(|| match self.pacer.bunches(now_ns) {
-            true => Step::Bunch,
+            true => Step::Batch,
             false => Step::Early { due_ns },
         })
     }

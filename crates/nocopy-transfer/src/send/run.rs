@@ -2,11 +2,11 @@
 
 use std::time::{Duration, Instant};
 
-use super::conveyor::{Belt, Conveyor};
 use super::error::Error;
 use super::pause;
 use super::queue::Step;
 use super::source::Source;
+use super::transmitter::{PortTransmitter, Transmitter};
 use crate::Failure;
 use nocopy_report::live::LiveLine;
 use nocopy_report::quantity::short;
@@ -41,13 +41,13 @@ impl Run {
     /// Waits, not for ever, until the kernel is done with everything; flat out, that time is part of it.
     pub(super) fn finish<S: Source>(
         &mut self,
-        belt: &mut Conveyor<S>,
+        transmitter: &mut PortTransmitter<S>,
         is_flat_out: bool,
         patience: Duration,
     ) {
         let start = Instant::now();
-        let drained = belt.port().sender().drain(patience);
-        if is_flat_out && belt.tally().packets > 0 {
+        let drained = transmitter.port().sender().drain(patience);
+        if is_flat_out && transmitter.tally().packets > 0 {
             self.duration += start.elapsed();
         }
         if let (Err(error), None) = (drained, &self.failure) {
@@ -56,8 +56,8 @@ impl Run {
     }
 }
 
-/// Sends until the belt is done or the user asks for the end.
-pub(super) fn run(belt: &mut impl Belt, interrupt: &Interrupt) -> Run {
+/// Sends until the transmitter is done or the user interrupts it.
+pub(super) fn run(transmitter: &mut impl Transmitter, interrupt: &Interrupt) -> Run {
     let start = Instant::now();
     let mut live = Live::new(start);
     let mut run = Run { duration: Duration::ZERO, interrupted: false, failure: None };
@@ -67,16 +67,16 @@ pub(super) fn run(belt: &mut impl Belt, interrupt: &Interrupt) -> Run {
             run.interrupted = true;
             return run;
         }
-        let before = belt.tally().packets;
-        let step = belt.step(now.as_nanos() as u64); // ns of 584 years
+        let before = transmitter.tally().packets;
+        let step = transmitter.step(now.as_nanos() as u64); // ns of 584 years
         now = start.elapsed();
-        if belt.tally().packets > before {
+        if transmitter.tally().packets > before {
             run.duration = now;
         }
         match step {
             Ok(Step::Sent) => {}
             Ok(Step::Early { due_ns }) => pause::toward(start + Duration::from_nanos(due_ns)),
-            Ok(Step::Bunch) => pause::for_a_bunch(),
+            Ok(Step::Batch) => pause::for_a_batch(),
             Ok(Step::Silence) => pause::for_input(),
             Ok(Step::NoRoom) => pause::for_room(),
             Ok(Step::Done) => return run,
@@ -88,7 +88,7 @@ pub(super) fn run(belt: &mut impl Belt, interrupt: &Interrupt) -> Run {
         if !matches!(step, Ok(Step::Sent)) {
             now = start.elapsed();
         }
-        live.update(start + now, belt);
+        live.update(start + now, transmitter);
     }
 }
 
@@ -105,12 +105,12 @@ impl Live {
         Self { line: LiveLine::default(), next: start + LOOK_INTERVAL, packets: 0, bytes: 0 }
     }
 
-    fn update(&mut self, now: Instant, belt: &impl Belt) {
+    fn update(&mut self, now: Instant, transmitter: &impl Transmitter) {
         if now < self.next {
             return;
         }
         self.next = now + LOOK_INTERVAL;
-        let tally = belt.tally();
+        let tally = transmitter.tally();
         let Self { line, packets, bytes, .. } = self;
         line.update(now, |since| {
             let a_second = |count: u64| short(count as f64 / since.as_secs_f64());

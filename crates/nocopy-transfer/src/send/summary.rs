@@ -9,14 +9,14 @@ use nocopy::integration::statistics::LinkCounters;
 use nocopy::{Evidence, Port};
 use serde::Serialize;
 
-use super::conveyor::Conveyor;
-use super::kernel::{self, KernelBelt};
+use super::kernel::{self, KernelTransmitter};
 use super::pacer::Pace;
 use super::queue::{Goal, Schedule, Tally};
 use super::replay::Replay;
 use super::run::Run;
 use super::source::Source;
 use super::table;
+use super::transmitter::PortTransmitter;
 use nocopy_report::quantity::Rate;
 use nocopy_report::summary::indented;
 use nocopy_report::{Ended, Outcome};
@@ -170,10 +170,15 @@ impl Asked {
 
 impl Summary {
     /// Of packets sent through a port, which was drained.
-    pub(super) fn of_port<S: Source>(interface: &str, belt: &mut Conveyor<S>, pace: Pace, run: &Run) -> Self {
-        let queue = belt.queue();
+    pub(super) fn of_port<S: Source>(
+        interface: &str,
+        transmitter: &mut PortTransmitter<S>,
+        pace: Pace,
+        run: &Run,
+    ) -> Self {
+        let queue = transmitter.queue();
         let mut summary = Self::new(interface, &queue.schedule, pace, run);
-        let port = belt.port();
+        let port = transmitter.port();
         summary.queue = Some(port.queue());
         summary.mode = port.mode().to_string();
         summary.report = port.explain().to_string().lines().map(|line| line.trim().to_owned()).collect();
@@ -184,15 +189,15 @@ impl Summary {
         // Which packets the frames are of is known only where each packet is one.
         summary.completed = match unfinished {
             0 => Some(summary.packets),
-            frames => (belt.queue().schedule.tally.frames == summary.packets)
+            frames => (transmitter.queue().schedule.tally.frames == summary.packets)
                 .then(|| summary.packets.saturating_sub(frames as u64)),
         };
         summary
     }
 
     /// Of packets made by the kernel, which tells nothing more of them.
-    pub(super) fn of_kernel(interface: &str, belt: &KernelBelt, pace: Pace, run: &Run) -> Self {
-        let queue = belt.queue();
+    pub(super) fn of_kernel(interface: &str, transmitter: &KernelTransmitter, pace: Pace, run: &Run) -> Self {
+        let queue = transmitter.queue();
         Self::new(interface, &queue.schedule, pace, run)
     }
 

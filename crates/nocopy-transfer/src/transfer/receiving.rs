@@ -22,7 +22,7 @@ const SETTLE_NS: u64 = 100_000_000;
 const LINGER_NS: u64 = 1_000_000_000;
 
 /// How long a sender that neither thanks nor falls silent is put up with: no answer reaches it, so it gives up by itself.
-const FAREWELL_NS: u64 = SILENCE_NS + LINGER_NS;
+const GIVE_UP_NS: u64 = SILENCE_NS + LINGER_NS;
 
 /// Receives one run: the first that a sender begins.
 #[derive(Debug)]
@@ -134,7 +134,7 @@ impl Receiving {
         let Some(run) = &self.run else { return Phase::Waiting };
         let silent_ns = now_ns.saturating_sub(run.heard_ns);
         let is_left =
-            |closed: Closed| silent_ns >= LINGER_NS || now_ns.saturating_sub(closed.at_ns) >= FAREWELL_NS;
+            |closed: Closed| silent_ns >= LINGER_NS || now_ns.saturating_sub(closed.at_ns) >= GIVE_UP_NS;
         if run.thanked || run.closed.is_some_and(is_left) {
             Phase::Over
         } else if silent_ns >= self.idle_ns {
@@ -428,12 +428,12 @@ mod tests {
     fn a_sender_that_goes_on_for_ever_is_left() {
         let mut receiving = begun();
         receiving.close(0);
-        for number in 0..FAREWELL_NS / 100_000_000 {
+        for number in 0..GIVE_UP_NS / 100_000_000 {
             let now_ns = 100_000_000 * number;
             assert_eq!(receiving.phase(now_ns), Phase::Running);
             receiving.handle(peer(1), &data(7, number, b"abc"), now_ns);
         }
-        assert_eq!(receiving.phase(FAREWELL_NS), Phase::Over);
+        assert_eq!(receiving.phase(GIVE_UP_NS), Phase::Over);
     }
 
     /// Proves that what is left on the way of a run that is over begins none.

@@ -1,11 +1,11 @@
 //! `nocopy recv tcp://…`: a stream from a host, by one connection or several, and what is known of what did not come.
 
-mod door;
-mod intake;
-mod lane;
+mod acceptor;
+mod reader;
 mod reception;
 mod sink;
 mod summary;
+mod worker;
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
@@ -54,7 +54,7 @@ pub(super) fn run(arguments: &RecvArguments, interrupt: Interrupt) -> Result<Out
     // With nothing but the user's own rights.
     capability::drop_all_but(capability::NONE)?;
     let sink = arguments.output.as_deref().map(|path| Sink::open(path, arguments.making())).transpose()?;
-    let listener = socket.listen()?;
+    let listener = socket.receive_questions()?;
     let to_stdout = arguments.output.as_deref().is_some_and(|path| path.as_os_str() == "-");
     let address = listener.local_addr().map_err(Error::Address)?;
     super::announce(arguments, address);
@@ -114,7 +114,7 @@ impl Bound {
         Ok(Self { socket, address })
     }
 
-    fn listen(self) -> Result<TcpListener, Error> {
+    fn receive_questions(self) -> Result<TcpListener, Error> {
         let Self { socket, address } = self;
         rustix::net::listen(&socket, BACKLOG)
             .map_err(|errno| Error::Listen { address, source: errno.into() })?;

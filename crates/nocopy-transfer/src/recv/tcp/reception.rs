@@ -11,13 +11,13 @@ use nocopy::integration::{Wakeup, poll};
 use rustix::event::{PollFd, PollFlags};
 
 use super::Error;
-use super::door::{Door, Visitor};
-use super::intake::Intake;
-use super::lane::{Lane, LaneEnd, Progress, Why};
+use super::acceptor::{Acceptor, FirstMessage};
+use super::reader::StreamReader;
 use super::sink::Sink;
 use super::summary::Summary;
+use super::worker::{Progress, Why, Worker, WorkerEnd};
 use crate::arguments::RecvArguments;
-use crate::control::{Control, Heard};
+use crate::control::{Control, Incoming};
 use crate::recv::IDLE;
 use crate::transfer::stream::{Answering, Count, Head, Message, Places, Refusal, refuse};
 use crate::{Failure, processor};
@@ -28,12 +28,12 @@ use nocopy_report::{Ended, Interrupt};
 /// The longest wait for the sender's word: after it the user may want to see a rate, or the end.
 const WAIT: Duration = Duration::from_millis(10);
 
-/// The most that is heard at a time: who never stops talking is not to be all that is heard.
+/// The most messages received at a time: a peer that never stops sending must not keep others waiting.
 const MESSAGES_MAX: u32 = 64;
 
 pub(super) struct Reception<'a> {
     arguments: &'a RecvArguments,
-    door: Door,
+    acceptor: Acceptor,
     sink: Option<&'a Sink>,
     interrupt: Interrupt,
     start: Instant,
@@ -46,22 +46,22 @@ pub(super) struct Reception<'a> {
 struct Run<'scope> {
     from: SocketAddr,
     /// None where nobody talks.
-    line: Option<Line>,
+    session: Option<Session>,
     /// Streams that are not read yet: where they are written one behind the other, only the next one is.
     waiting: Vec<(TcpStream, Head)>,
     running: Vec<Reading<'scope>>,
-    ends: Vec<LaneEnd>,
+    ends: Vec<WorkerEnd>,
     started: processor::Start,
 }
 
 /// A stream that is being read.
 struct Reading<'scope> {
-    /// To look at; its lane reads it.
+    /// To look at; its worker reads it.
     stream: TcpStream,
-    lane: ScopedJoinHandle<'scope, LaneEnd>,
+    worker: ScopedJoinHandle<'scope, WorkerEnd>,
 }
 
-struct Line {
+struct Session {
     control: Control,
     answering: Answering,
     places: Places,
@@ -74,9 +74,9 @@ impl<'a> Reception<'a> {
         sink: Option<&'a Sink>,
         interrupt: Interrupt,
     ) -> Self {
-        let door = Door::new(listener, arguments.idle.unwrap_or(IDLE));
+        let acceptor = Acceptor::new(listener, arguments.idle.unwrap_or(IDLE));
         let start = Instant::now();
-        Self { arguments, door, sink, interrupt, start, progress: Arc::default(), moved: (start, 0) }
+        Self { arguments, acceptor, sink, interrupt, start, progress: Arc::default(), moved: (start, 0) }
     }
 
     /// Receives, and says what came; and what failed, if so.
@@ -86,7 +86,7 @@ impl<'a> Reception<'a> {
             let received = self.receive(scope, &mut run);
             self.progress.stop.store(true, Ordering::Relaxed); // also for who fails
             let ended = received?;
-            let foreign = self.door.foreign();
+            let foreign = self.acceptor.foreign();
             let output = self.sink.map(Sink::words);
             let Some(mut run) = run else {
                 return Ok((Summary::of_nobody(address, ended, foreign, output), None));
@@ -100,7 +100,7 @@ impl<'a> Reception<'a> {
                         None
                     }
                 });
-            let findings = run.line.as_ref().map(|line| line.answering.findings());
+            let findings = run.session.as_ref().map(|session| session.answering.findings());
             let summary = Summary::of_run(address, run.from, ended, &run.ends, (foreign, output))
                 .with_findings(findings, run.has_checksums())
                 .with_use(run.started);
@@ -121,7 +121,7 @@ impl<'a> Reception<'a> {
         loop {
             self.wait(run.as_ref())?;
             let was_alone = run.is_none();
-            self.welcome(run);
+            self.accept(run);
             if was_alone && run.is_some() {
                 // Silence counts from the first connection.
                 self.moved = (Instant::now(), 0);
@@ -133,7 +133,7 @@ impl<'a> Reception<'a> {
                 }
                 continue;
             };
-            run.listen(now_ns);
+            run.receive_questions(now_ns);
             if ended.is_none() {
                 self.read_on(scope, run);
                 ended = self.reason_to_end(run, now_ns);
@@ -158,10 +158,11 @@ impl<'a> Reception<'a> {
     }
 
     fn wait(&self, run: Option<&Run>) -> Result<(), Error> {
-        let line = run.and_then(|run| run.line.as_ref()).filter(|line| !line.answering.is_over(0));
-        let control = line.map(|line| line.control.as_fd());
+        let session =
+            run.and_then(|run| run.session.as_ref()).filter(|session| !session.answering.is_over(0));
+        let control = session.map(|session| session.control.as_fd());
         let mut descriptors: Vec<_> = self
-            .door
+            .acceptor
             .descriptors()
             .chain(control)
             .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN))
@@ -169,36 +170,34 @@ impl<'a> Reception<'a> {
         poll(&mut descriptors, Some(WAIT)).map(drop).map_err(Error::Wait)
     }
 
-    /// Sees who is there.
-    fn welcome(&mut self, run: &mut Option<Run>) {
+    /// Accepts new connections, and finds out what they are for.
+    fn accept(&mut self, run: &mut Option<Run>) {
         let may_send = |from| self.arguments.may_send(from);
         if self.arguments.raw {
-            for (stream, from) in self.door.accept(may_send) {
+            for (stream, from) in self.acceptor.accept(may_send) {
                 match run {
                     None => *run = Some(Run::raw(stream, from)),
-                    Some(_) => self.door.turn_away(),
+                    Some(_) => self.acceptor.count_foreign(),
                 }
             }
             return;
         }
-        self.door.let_in(may_send);
-        for visitor in self.door.visitors() {
-            let is_ours = match visitor.message {
-                Message::Ask(_) => self.begin(run, visitor),
-                Message::Head(head) => {
-                    run.as_mut().is_some_and(|run| run.take_stream(&head, visitor.control))
-                }
+        self.acceptor.accept_waiting(may_send);
+        for first in self.acceptor.first_messages() {
+            let is_ours = match first.message {
+                Message::Ask(_) => self.begin(run, first),
+                Message::Head(head) => run.as_mut().is_some_and(|run| run.take_stream(&head, first.control)),
                 Message::Answer(_) => false,
             };
             if !is_ours {
-                self.door.turn_away();
+                self.acceptor.count_foreign();
             }
         }
     }
 
-    /// The first sender that asks is the one; others are told.
-    fn begin(&self, run: &mut Option<Run>, visitor: Visitor) -> bool {
-        let Visitor { mut control, from, message } = visitor;
+    /// Begins the run with the first sender that asks; others are refused.
+    fn begin(&self, run: &mut Option<Run>, first: FirstMessage) -> bool {
+        let FirstMessage { mut control, from, message } = first;
         let Message::Ask(ask) = message else { return false };
         let has_no_places = self.sink.is_some() && ask.streams > 1 && ask.total.is_none();
         let why = match run {
@@ -209,11 +208,11 @@ impl<'a> Reception<'a> {
                 let idle = self.arguments.idle.unwrap_or(IDLE);
                 let answering = Answering::new(&ask, self.arguments.verify, idle, now_ns);
                 let places = Places::new(ask.run, ask.streams, ask.total);
-                *run = Some(Run::new(from, Line { control, answering, places }));
+                *run = Some(Run::new(from, Session { control, answering, places }));
                 return true;
             }
         };
-        control.say(&refuse(&ask, why));
+        control.send(&refuse(&ask, why));
         false
     }
 
@@ -232,17 +231,18 @@ impl<'a> Reception<'a> {
             let Head { number, offset, length, .. } = head;
             let count = Count::nothing(run.has_checksums());
             let begin = || {
-                let intake = Intake::new(stream.try_clone()?, self.arguments.stream.receive.0)?;
-                let lane = Lane { number, intake, offset, length, count, sink: self.sink };
+                let reader = StreamReader::new(stream.try_clone()?, self.arguments.stream.receive.0)?;
+                let worker = Worker { number, reader, offset, length, count, sink: self.sink };
                 let (start, progress) = (self.start, Arc::clone(&self.progress));
-                let lane = thread::Builder::new().spawn_scoped(scope, move || lane.run(start, &progress))?;
-                Ok(Reading { stream, lane })
+                let worker =
+                    thread::Builder::new().spawn_scoped(scope, move || worker.run(start, &progress))?;
+                Ok(Reading { stream, worker })
             };
             match begin() {
                 Ok(running) => run.running.push(running),
                 Err(source) => {
                     let failure = Error::Prepare { from: run.from, source }.into();
-                    run.ends.push(LaneEnd::of_nothing(number, offset, count, failure));
+                    run.ends.push(WorkerEnd::of_nothing(number, offset, count, failure));
                 }
             }
         }
@@ -271,7 +271,7 @@ impl<'a> Reception<'a> {
         let is_silent_for = |time| self.moved.0.elapsed() > time && !run.has_unread();
         // After the streams, or what is left of them, have ended.
         let is_read = run.running.is_empty() && run.waiting.is_empty();
-        let Some(line) = &run.line else {
+        let Some(session) = &run.session else {
             return match run.ends.first().map(|end| &end.why) {
                 Some(Why::End) => Some(Ended::Done),
                 Some(_) => Some(Ended::BrokenOff),
@@ -279,7 +279,7 @@ impl<'a> Reception<'a> {
             };
         };
         let stands_still = is_silent_for(self.arguments.idle.unwrap_or(IDLE));
-        let Line { answering, places, .. } = line;
+        let Session { answering, places, .. } = session;
         if run.ends.iter().any(|end| matches!(end.why, Why::TooMuch)) {
             Some(Ended::BrokenOff)
         } else if is_read && answering.is_all_sent() && places.are_all_taken() {
@@ -293,10 +293,10 @@ impl<'a> Reception<'a> {
 }
 
 impl<'scope> Run<'scope> {
-    fn new(from: SocketAddr, line: impl Into<Option<Line>>) -> Self {
-        let line = line.into();
+    fn new(from: SocketAddr, session: impl Into<Option<Session>>) -> Self {
+        let session = session.into();
         let started = processor::Start::now();
-        Self { from, line, waiting: Vec::new(), running: Vec::new(), ends: Vec::new(), started }
+        Self { from, session, waiting: Vec::new(), running: Vec::new(), ends: Vec::new(), started }
     }
 
     fn raw(stream: TcpStream, from: SocketAddr) -> Self {
@@ -307,34 +307,34 @@ impl<'scope> Run<'scope> {
     }
 
     fn has_checksums(&self) -> bool {
-        self.line.as_ref().is_some_and(|line| line.answering.has_checksums())
+        self.session.as_ref().is_some_and(|session| session.answering.has_checksums())
     }
 
     /// Whether a connection is one of this run's streams.
     fn take_stream(&mut self, head: &Head, control: Control) -> bool {
-        let taken = self.line.as_mut().is_some_and(|line| line.places.take(head));
+        let taken = self.session.as_mut().is_some_and(|session| session.places.take(head));
         self.waiting.extend(taken.then(|| (control.into_stream(), *head)));
         taken
     }
 
-    fn listen(&mut self, now_ns: u64) {
-        let Some(Line { control, answering, .. }) = &mut self.line else { return };
+    fn receive_questions(&mut self, now_ns: u64) {
+        let Some(Session { control, answering, .. }) = &mut self.session else { return };
         for _ in 0..MESSAGES_MAX {
-            match control.hear() {
+            match control.receive() {
                 _ if answering.is_over(now_ns) => return,
-                Heard::Message(message) => answering.handle(message, now_ns),
-                Heard::Nothing => return,
-                Heard::End => answering.end(),
+                Incoming::Message(message) => answering.handle(message, now_ns),
+                Incoming::Nothing => return,
+                Incoming::End => answering.end(),
             }
         }
     }
 
     fn speak(&mut self, received_bytes: u64) {
-        let Some(Line { control, answering, .. }) = &mut self.line else { return };
+        let Some(Session { control, answering, .. }) = &mut self.session else { return };
         if control.is_clear()
             && let Some(message) = answering.answer(received_bytes)
         {
-            control.say(&message);
+            control.send(&message);
         }
     }
 
@@ -345,14 +345,14 @@ impl<'scope> Run<'scope> {
         polled.is_ok_and(|wakeup| wakeup == Wakeup::Ready)
     }
 
-    /// Takes what streams have to say that have ended.
+    /// Collects the results of streams that have ended.
     fn collect(&mut self) {
         let (ended, running): (Vec<_>, Vec<_>) = std::mem::take(&mut self.running)
             .into_iter()
-            .partition(|reading: &Reading| reading.lane.is_finished());
+            .partition(|reading: &Reading| reading.worker.is_finished());
         self.running = running;
-        for Reading { lane, .. } in ended {
-            match lane.join() {
+        for Reading { worker, .. } in ended {
+            match worker.join() {
                 Ok(end) => self.ends.push(end),
                 Err(panic) => std::panic::resume_unwind(panic),
             }
@@ -364,15 +364,16 @@ impl<'scope> Run<'scope> {
         self.ends.sort_by_key(|end| end.number);
         let count = self.ends.iter().map(|end| end.count).reduce(Count::then);
         let nothing = Count::nothing(self.has_checksums());
-        if let Some(line) = &mut self.line {
+        if let Some(session) = &mut self.session {
             // A sender that broke off has not said what is missing; nobody had enough.
-            let is_whole = is_whole || line.answering.is_broken_off() || line.answering.is_silent(now_ns);
-            line.answering.close(count.unwrap_or(nothing), is_whole, now_ns);
+            let is_whole =
+                is_whole || session.answering.is_broken_off() || session.answering.is_silent(now_ns);
+            session.answering.close(count.unwrap_or(nothing), is_whole, now_ns);
         }
     }
 
     fn is_over(&mut self, now_ns: u64) -> bool {
-        self.line.as_ref().is_none_or(|line| line.answering.is_over(now_ns))
+        self.session.as_ref().is_none_or(|session| session.answering.is_over(now_ns))
     }
 }
 
@@ -414,13 +415,13 @@ mod tests {
             let (stream, from) = listener.accept().unwrap();
             thread::scope(|scope| {
                 let (go_on, held) = mpsc::channel::<()>();
-                let lane = scope.spawn(move || {
+                let worker = scope.spawn(move || {
                     let _ = held.recv();
                     let failure = nocopy_report::Failure::Print(io::ErrorKind::Other.into()).into();
-                    LaneEnd::of_nothing(0, 0, Count::nothing(false), failure)
+                    WorkerEnd::of_nothing(0, 0, Count::nothing(false), failure)
                 });
                 let mut run = Run::new(from, None);
-                run.running.push(Reading { stream, lane });
+                run.running.push(Reading { stream, worker });
                 assert!(!run.has_unread());
                 match is_end {
                     true => sender.shutdown(Shutdown::Write).unwrap(),

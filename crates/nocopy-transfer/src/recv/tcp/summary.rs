@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::lane::{LaneEnd, Why};
+use super::worker::{Why, WorkerEnd};
 use crate::ledger::LedgerResult;
 use crate::processor::{Start, Use};
 use crate::transfer::stream::{Count, Findings};
@@ -95,7 +95,7 @@ impl Summary {
         address: SocketAddr,
         from: SocketAddr,
         ended: Ended,
-        ends: &[LaneEnd],
+        ends: &[WorkerEnd],
         (foreign, output): (u64, Option<String>),
     ) -> Self {
         let bytes = ends.iter().map(|end| end.count.bytes).sum();
@@ -195,14 +195,14 @@ impl nocopy_report::Summary for Summary {
     }
 }
 
-impl From<&LaneEnd> for StreamRow {
-    fn from(end: &LaneEnd) -> Self {
+impl From<&WorkerEnd> for StreamRow {
+    fn from(end: &WorkerEnd) -> Self {
         let seconds = end.times.map_or(0.0, |(first, last)| (last - first).as_secs_f64());
         Self { number: end.number, offset: end.offset, bytes: end.count.bytes, seconds }
     }
 }
 
-fn why(end: &LaneEnd) -> Option<String> {
+fn why(end: &WorkerEnd) -> Option<String> {
     match &end.why {
         Why::Broken(error) => Some(format!("stream {}: {error}", end.number)),
         Why::TooMuch => Some(format!("stream {}: more came than the sender had announced", end.number)),

@@ -28,10 +28,10 @@ pub(super) struct Tally {
     start: Option<processor::Start>,
     closed: bool,
     /// What is to be said to the sender because there is enough.
-    farewell: Option<Farewell>,
+    last_answer: Option<LastAnswer>,
 }
 
-type Farewell = (SocketAddr, [u8; CONTROL_BYTES]);
+type LastAnswer = (SocketAddr, [u8; CONTROL_BYTES]);
 
 /// What a datagram was.
 pub(super) enum Kind<'a> {
@@ -64,7 +64,7 @@ impl Tally {
             turned_away: 0,
             start: None,
             closed: false,
-            farewell: None,
+            last_answer: None,
         }
     }
 
@@ -72,7 +72,7 @@ impl Tally {
         let kind = self.sort(from, bytes, now_ns);
         if self.is_enough() && !self.closed {
             // At once: the next of the same batch is one too many.
-            self.farewell = self.close(now_ns);
+            self.last_answer = self.close(now_ns);
         }
         kind
     }
@@ -115,9 +115,9 @@ impl Tally {
     }
 
     /// Counts nothing more. Returns what is to be said to whom.
-    pub(super) fn close(&mut self, now_ns: u64) -> Option<Farewell> {
+    pub(super) fn close(&mut self, now_ns: u64) -> Option<LastAnswer> {
         self.closed = true;
-        self.farewell.take().or_else(|| self.receiving.as_mut()?.close(now_ns))
+        self.last_answer.take().or_else(|| self.receiving.as_mut()?.close(now_ns))
     }
 
     /// Why nothing more is to be received, if so; `ended`: nothing more is counted in any case.

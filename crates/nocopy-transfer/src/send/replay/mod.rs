@@ -33,16 +33,16 @@ pub(super) fn open(path: &Path, interrupt: &Interrupt) -> Result<Input, Error> {
 #[derive(Debug)]
 pub(super) struct Replay {
     path: PathBuf,
-    reel: Reel<Input>,
+    playback: Playback<Input>,
 }
 
 impl Replay {
     /// Reads the first packet of an open file.
     pub(super) fn new(path: &Path, input: Input, rounds: Rounds) -> Result<Self, Error> {
-        let mut reel =
-            Reel::new(input, rounds).map_err(|source| Error::Replay { path: path.into(), source })?;
-        reel.capture.input().wait_no_more();
-        Ok(Self { path: path.into(), reel })
+        let mut playback =
+            Playback::new(input, rounds).map_err(|source| Error::Replay { path: path.into(), source })?;
+        playback.capture.input().wait_no_more();
+        Ok(Self { path: path.into(), playback })
     }
 
     pub(super) fn path(&self) -> &Path {
@@ -50,46 +50,46 @@ impl Replay {
     }
 
     pub(super) fn format(&self) -> &'static str {
-        self.reel.capture.format()
+        self.playback.capture.format()
     }
 
     /// Packets so far that were cut when they were recorded.
     pub(super) fn cut(&self) -> u64 {
-        self.reel.cut
+        self.playback.cut
     }
 
     pub(super) fn is_forever(&self) -> bool {
-        self.reel.rounds == Rounds::Forever
+        self.playback.rounds == Rounds::Forever
     }
 
     /// How often the file was sent as a whole. Looks whether the last packet that was sent ends it; what is wrong with it there does
     /// not matter any more.
     pub(super) fn rounds_done(&mut self) -> u64 {
-        let _ = self.reel.ahead();
-        self.reel.rounds_done
+        let _ = self.playback.ahead();
+        self.playback.rounds_done
     }
 }
 
 impl Source for Replay {
     fn ahead(&mut self) -> Result<Ahead, Failure> {
-        match self.reel.ahead() {
+        match self.playback.ahead() {
             Ok(ahead) => Ok(ahead),
             Err(source) => Err(Error::Replay { path: self.path.clone(), source }.into()),
         }
     }
 
     fn write(&mut self, buffer: &mut [u8]) {
-        buffer.copy_from_slice(self.reel.capture.packet());
+        buffer.copy_from_slice(self.playback.capture.packet());
     }
 
     fn advance(&mut self) {
-        self.reel.advance();
+        self.playback.advance();
     }
 }
 
 /// The packets of a file, once or several times over, on one time scale.
 #[derive(Debug)]
-struct Reel<R> {
+struct Playback<R> {
     capture: Capture<R>,
     rounds: Rounds,
     rounds_done: u64,
@@ -104,12 +104,12 @@ struct Reel<R> {
     current_ns: u64,
 }
 
-impl<R: Read + Seek> Reel<R> {
+impl<R: Read + Seek> Playback<R> {
     fn new(mut input: R, rounds: Rounds) -> Result<Self, Damage> {
         if rounds != Rounds::Times(1) {
             input.rewind().map_err(Damage::Rewind)?;
         }
-        let mut reel = Self {
+        let mut playback = Self {
             capture: Capture::open(input)?,
             rounds,
             rounds_done: 0,
@@ -120,8 +120,8 @@ impl<R: Read + Seek> Reel<R> {
             round_ns: 0,
             current_ns: 0,
         };
-        match reel.ahead()? {
-            Ahead::Packet(_) => Ok(reel),
+        match playback.ahead()? {
+            Ahead::Packet(_) => Ok(playback),
             Ahead::Silence => Err(Damage::Silence),
             Ahead::End => Err(Damage::NoPackets),
         }

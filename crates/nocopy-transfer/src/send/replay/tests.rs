@@ -160,7 +160,7 @@ fn what_is_no_recording_of_ethernet_is_refused() {
     let old = [section(order), interface(order, ETHERNET), block(order, 2, &[0; 40])].concat();
     assert!(matches!(read(&old).1, Some(Damage::Obsolete { packet: 1, .. })));
     for (file, byte) in [(pcap(false, false, 1, &[]), 24), (pcapng(false, &[ETHERNET], &[]), 0)] {
-        let damage = Reel::new(Cursor::new(&file), Rounds::Forever).unwrap_err();
+        let damage = Playback::new(Cursor::new(&file), Rounds::Forever).unwrap_err();
         assert!(matches!(damage, Damage::NoPackets), "{byte} {damage}");
     }
 }
@@ -254,15 +254,15 @@ fn blocks_that_contradict_themselves_are_refused() {
     }
 }
 
-/// Packets of a reel, as their lengths and times.
-fn unreel(mut reel: Reel<Cursor<Vec<u8>>>, count: usize) -> Vec<(usize, u64)> {
+/// Packets of a playback, as their lengths and times.
+fn packets_of(mut playback: Playback<Cursor<Vec<u8>>>, count: usize) -> Vec<(usize, u64)> {
     let mut all = Vec::new();
-    while let Ahead::Packet(upcoming) = reel.ahead().unwrap() {
+    while let Ahead::Packet(upcoming) = playback.ahead().unwrap() {
         if all.len() == count {
             break;
         }
         all.push((upcoming.bytes, upcoming.recorded_ns));
-        reel.advance();
+        playback.advance();
     }
     all
 }
@@ -271,17 +271,21 @@ fn unreel(mut reel: Reel<Cursor<Vec<u8>>>, count: usize) -> Vec<(usize, u64)> {
 fn rounds_follow_each_other_on_one_time_scale() {
     let at = |time_ns, bytes| Packet::new(SECOND_NS + time_ns, vec![0; bytes]);
     let file = pcap(false, true, 1, &[at(0, 60), at(500, 61), at(300, 62), at(900, 63)]);
-    let reel = |rounds| Reel::new(Cursor::new(file.clone()), rounds).unwrap();
+    let playback = |rounds| Playback::new(Cursor::new(file.clone()), rounds).unwrap();
     let once = [(60, 0), (61, 500), (62, 500), (63, 900)];
-    assert_eq!(unreel(reel(Rounds::Times(1)), 99), once, "what was recorded out of order is not sent late");
+    assert_eq!(
+        packets_of(playback(Rounds::Times(1)), 99),
+        once,
+        "what was recorded out of order is not sent late"
+    );
     let again = once.map(|(bytes, time_ns)| (bytes, time_ns + 900));
-    assert_eq!(unreel(reel(Rounds::Times(2)), 99), [once, again].concat());
-    assert_eq!(unreel(reel(Rounds::Forever), 10_000).len(), 10_000);
-    let mut reel = reel(Rounds::Times(3));
-    while reel.ahead().unwrap() != Ahead::End {
-        reel.advance();
+    assert_eq!(packets_of(playback(Rounds::Times(2)), 99), [once, again].concat());
+    assert_eq!(packets_of(playback(Rounds::Forever), 10_000).len(), 10_000);
+    let mut playback = playback(Rounds::Times(3));
+    while playback.ahead().unwrap() != Ahead::End {
+        playback.advance();
     }
-    assert_eq!(reel.rounds_done, 3);
+    assert_eq!(playback.rounds_done, 3);
 }
 
 proptest! {
@@ -308,12 +312,12 @@ proptest! {
         }
         let (found, _) = read(&file);
         prop_assert!(found.iter().map(|(_, bytes)| bytes.len() + 16).sum::<usize>() <= file.len());
-        if let Ok(mut reel) = Reel::new(Cursor::new(file), Rounds::Times(2)) {
+        if let Ok(mut playback) = Playback::new(Cursor::new(file), Rounds::Times(2)) {
             let mut before_ns = 0;
-            while let Ok(Ahead::Packet(upcoming)) = reel.ahead() {
+            while let Ok(Ahead::Packet(upcoming)) = playback.ahead() {
                 prop_assert!(upcoming.recorded_ns >= before_ns);
                 before_ns = upcoming.recorded_ns;
-                reel.advance();
+                playback.advance();
             }
         }
     }

@@ -1,12 +1,12 @@
 //! `nocopy send tcp://HOST:PORT`: a stream to a host, by one connection or several, and what its receiver says of it.
 
-mod carrier;
 mod connect;
+mod connection;
 mod error;
-mod lane;
-mod line;
 mod plan;
+mod session;
 mod summary;
+mod worker;
 
 use std::io::{self, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -19,15 +19,15 @@ use crate::arguments::SendArguments;
 use crate::endpoint::Endpoint;
 use crate::transfer::stream::{Asking, Count, Head, Standing};
 use crate::{Failure, processor};
-use carrier::Carrier;
+use connection::Connection;
 pub use error::Error;
-use lane::{Lane, LaneEnd, Progress};
-use line::Line;
 use nocopy_report::live::LiveLine;
 use nocopy_report::quantity::short;
 use nocopy_report::{Ended, Interrupt, Outcome, capability, print};
 use plan::Plan;
+use session::Session;
 use summary::Summary;
+use worker::{Progress, Worker, WorkerEnd};
 
 /// How long to wait for streams before looking around.
 const LOOK_INTERVAL: Duration = Duration::from_millis(10);
@@ -43,12 +43,12 @@ pub(super) fn run(
     let to = target
         .resolve(arguments.family())
         .map_err(|source| Error::Resolve { target: target.clone(), source })?;
-    let mut transmission = Transmission { arguments, to, plan, interrupt, line: None };
-    let lanes = transmission.open()?;
+    let mut transmission = Transmission { arguments, to, plan, interrupt, session: None };
+    let workers = transmission.open()?;
     capability::drop_all_but(capability::NONE)?;
     let start = processor::Start::now();
-    let (mut ends, ended) = match lanes {
-        Some(lanes) => transmission.send(lanes),
+    let (mut ends, ended) = match workers {
+        Some(workers) => transmission.send(workers),
         None => (Vec::new(), Ended::Interrupted),
     };
     let failure = ends.iter_mut().find_map(|end| end.failure.take());
@@ -62,12 +62,12 @@ struct Transmission<'a> {
     plan: Plan,
     interrupt: Interrupt,
     /// None where nobody answers.
-    line: Option<Line>,
+    session: Option<Session>,
 }
 
 impl Transmission<'_> {
     /// Gets all connections ready. `None`: the user has had enough of that.
-    fn open(&mut self) -> Result<Option<Vec<Lane>>, Error> {
+    fn open(&mut self) -> Result<Option<Vec<Worker>>, Error> {
         if let Some(name) = &self.arguments.stream.congestion {
             connect::check_congestion(name, self.to)?;
         }
@@ -77,12 +77,12 @@ impl Transmission<'_> {
             let patience = self.arguments.host.patience();
             let asking =
                 Asking::new(run, self.plan.streams(), self.plan.total, self.arguments.host.verify, patience);
-            let line = Line::new(stream, self.to, asking).map_err(self.unprepared())?;
-            if !self.line.insert(line).begin(&self.interrupt)? {
+            let session = Session::new(stream, self.to, asking).map_err(self.unprepared())?;
+            if !self.session.insert(session).begin(&self.interrupt)? {
                 return Ok(None);
             }
         }
-        (0..self.plan.streams()).map(|number| self.open_lane(run, number)).collect()
+        (0..self.plan.streams()).map(|number| self.open_worker(run, number)).collect()
     }
 
     fn connect(&self) -> Result<Option<TcpStream>, Error> {
@@ -95,10 +95,10 @@ impl Transmission<'_> {
         move |source| Error::Prepare { to, source }
     }
 
-    fn open_lane(&mut self, run: u64, number: u32) -> Result<Option<Lane>, Error> {
+    fn open_worker(&mut self, run: u64, number: u32) -> Result<Option<Worker>, Error> {
         let Some(mut stream) = self.connect()? else { return Ok(None) };
         let range = self.plan.ranges[number as usize].clone();
-        if self.line.is_some() {
+        if self.session.is_some() {
             let (offset, length) = match &range {
                 Some(range) => (range.start, Some(range.end - range.start)),
                 None => (0, None),
@@ -109,7 +109,7 @@ impl Transmission<'_> {
         }
         let piece_bytes = self.plan.piece_bytes as usize;
         let (piece, pieces_apart) = self.plan.pieces(number);
-        Ok(Some(Lane {
+        Ok(Some(Worker {
             number,
             content: self.plan.content(),
             path: self.plan.path(),
@@ -119,26 +119,26 @@ impl Transmission<'_> {
             pieces_apart,
             schedule: self.plan.schedule(),
             count: Count::nothing(self.has_checksums()),
-            carrier: Carrier::new(stream, self.plan.method, piece_bytes)
+            connection: Connection::new(stream, self.plan.method, piece_bytes)
                 .map_err(|source| Error::Open { to: self.to, source })?,
             read: Vec::new(),
         }))
     }
 
     fn has_checksums(&self) -> bool {
-        self.line.as_ref().is_some_and(Line::has_checksums)
+        self.session.as_ref().is_some_and(Session::has_checksums)
     }
 
     /// Sends by all streams at once, and waits until it is known what arrived.
-    fn send(&mut self, lanes: Vec<Lane>) -> (Vec<LaneEnd>, Ended) {
+    fn send(&mut self, workers: Vec<Worker>) -> (Vec<WorkerEnd>, Ended) {
         let progress = Progress::default();
         let start = Instant::now();
         let (mut ends, reason) = thread::scope(|scope| {
             let progress = &progress;
-            let spawn = |lane: Lane| scope.spawn(move || lane.run(start, progress));
-            let running: Vec<_> = lanes.into_iter().map(spawn).collect();
+            let spawn = |worker: Worker| scope.spawn(move || worker.run(start, progress));
+            let running: Vec<_> = workers.into_iter().map(spawn).collect();
             let reason = self.watch(progress, || running.iter().all(thread::ScopedJoinHandle::is_finished));
-            let ends = running.into_iter().map(|lane| match lane.join() {
+            let ends = running.into_iter().map(|worker| match worker.join() {
                 Ok(end) => end,
                 Err(panic) => std::panic::resume_unwind(panic),
             });
@@ -159,12 +159,12 @@ impl Transmission<'_> {
         let mut reason = None;
         while !are_done() {
             let bytes = progress.bytes.load(Ordering::Relaxed);
-            match &mut self.line {
-                Some(line) => line.talk(bytes),
+            match &mut self.session {
+                Some(session) => session.exchange(bytes),
                 None => thread::sleep(LOOK_INTERVAL),
             }
             live.update(bytes);
-            let standing = self.line.as_ref().map_or(Standing::Running, Line::standing);
+            let standing = self.session.as_ref().map_or(Standing::Running, Session::standing);
             let now = match standing {
                 Standing::EndedEarly => Some(Ended::ByReceiver),
                 Standing::Running if self.interrupt.came() => Some(Ended::Interrupted),
@@ -182,40 +182,46 @@ impl Transmission<'_> {
     }
 
     /// What is still to be said when no stream goes on.
-    fn settle(&mut self, mut ended: Ended, ends: &mut [LaneEnd]) -> Ended {
+    fn settle(&mut self, mut ended: Ended, ends: &mut [WorkerEnd]) -> Ended {
         let is_broken = ends.iter().any(|end| end.break_off.is_some());
-        match &mut self.line {
-            Some(line) => {
+        match &mut self.session {
+            Some(session) => {
                 if is_broken {
-                    line.hear_out();
+                    session.await_end();
                 }
                 let sent = ends.iter().map(|end| end.count);
                 let sent = sent.reduce(Count::then).unwrap_or_default();
-                match line.standing() {
+                match session.standing() {
                     Standing::EndedEarly => {
                         ended = if ended == Ended::Done { Ended::ByReceiver } else { ended };
-                        line.finish(sent, &self.interrupt);
+                        session.finish(sent, &self.interrupt);
                     }
                     // A stream that could not go on, with a receiver that is there and goes on.
                     Standing::Running if is_broken => ended = ended.but(Ended::BrokenOff),
-                    Standing::Running => line.finish(sent, &self.interrupt),
+                    Standing::Running => session.finish(sent, &self.interrupt),
                     _ => ended = ended.but(Ended::BrokenOff),
                 }
-                if !matches!(line.standing(), Standing::Agreed) {
+                if !matches!(session.standing(), Standing::Agreed) {
                     ended = ended.but(Ended::BrokenOff);
                 }
             }
             None if is_broken => ended = ended.but(Ended::BrokenOff),
-            None => ends.iter().for_each(|end| end.carrier.hear_out(PATIENCE)),
+            None => ends.iter().for_each(|end| end.connection.await_end(PATIENCE)),
         }
         let start = Instant::now();
         ends.iter_mut().for_each(|end| end.close(PATIENCE.saturating_sub(start.elapsed()))); // together
         ended
     }
 
-    fn summary(&self, target: &Endpoint, ends: &[LaneEnd], ended: Ended, start: processor::Start) -> Summary {
-        let standing = self.line.as_ref().map(Line::standing);
-        let findings = self.line.as_ref().map(Line::findings);
+    fn summary(
+        &self,
+        target: &Endpoint,
+        ends: &[WorkerEnd],
+        ended: Ended,
+        start: processor::Start,
+    ) -> Summary {
+        let standing = self.session.as_ref().map(Session::standing);
+        let findings = self.session.as_ref().map(Session::findings);
         Summary::new(self.arguments, (target, self.to), &self.plan, ends, ended, standing)
             .with_findings(findings, self.has_checksums())
             .with_use(start)

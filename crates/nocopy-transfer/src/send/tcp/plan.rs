@@ -10,7 +10,7 @@ use nocopy::tcp::{Method, Published};
 use rustix::thread::CapabilitySet;
 
 use super::Error;
-use super::lane::{Content, FileWay};
+use super::worker::{Content, FileWay};
 use crate::Failure;
 use crate::arguments::{HostArguments, MethodName, SendArguments};
 use crate::send::input::Input;

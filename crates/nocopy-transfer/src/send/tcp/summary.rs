@@ -4,8 +4,8 @@ use std::net::SocketAddr;
 
 use serde::Serialize;
 
-use super::lane::LaneEnd;
 use super::plan::Plan;
+use super::worker::WorkerEnd;
 use crate::arguments::SendArguments;
 use crate::endpoint::Endpoint;
 use crate::ledger::LedgerResult;
@@ -78,7 +78,7 @@ impl Summary {
         arguments: &SendArguments,
         (target, address): (&Endpoint, SocketAddr),
         plan: &Plan,
-        ends: &[LaneEnd],
+        ends: &[WorkerEnd],
         ended: Ended,
         standing: Option<Standing>,
     ) -> Self {
@@ -196,15 +196,15 @@ impl nocopy_report::Summary for Summary {
     }
 }
 
-impl From<&LaneEnd> for StreamRow {
-    fn from(end: &LaneEnd) -> Self {
-        let LaneEnd { number, offset, count, duration, .. } = end;
+impl From<&WorkerEnd> for StreamRow {
+    fn from(end: &WorkerEnd) -> Self {
+        let WorkerEnd { number, offset, count, duration, .. } = end;
         Self { number: *number, offset: *offset, bytes: count.bytes, seconds: duration.as_secs_f64() }
     }
 }
 
 /// One schedule that was kept by all streams as theirs were.
-fn together(plan: &Plan, ends: &[LaneEnd]) -> Schedule {
+fn together(plan: &Plan, ends: &[WorkerEnd]) -> Schedule {
     let latest = ends.iter().map(|end| &end.schedule).max_by_key(|schedule| schedule.pacer.given_up_ns());
     let mut whole = latest.cloned().unwrap_or_else(|| plan.schedule());
     whole.goal = plan.goal;
@@ -218,11 +218,11 @@ fn together(plan: &Plan, ends: &[LaneEnd]) -> Schedule {
 }
 
 /// Why it did not go on.
-fn why(standing: Option<Standing>, ends: &[LaneEnd]) -> String {
+fn why(standing: Option<Standing>, ends: &[WorkerEnd]) -> String {
     let broken = ends.iter().find_map(|end| end.break_off.as_ref());
     match (standing, broken) {
         (Some(Standing::Silent), _) => "the receiver has not answered for 10 s: see that it runs".into(),
-        (Some(Standing::Nonsense), _) => "the receiver said what 'nocopy recv' never says".into(),
+        (Some(Standing::Malformed), _) => "the receiver said what 'nocopy recv' never says".into(),
         (Some(Standing::Gone), _) => {
             "the receiver closed the connection without a word: see what it says".into()
         }

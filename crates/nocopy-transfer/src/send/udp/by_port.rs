@@ -9,9 +9,9 @@ use nocopy::udp::{Method, Receiver, Sender, Socket};
 use nocopy::{Buffer, Evidence, Frame, Port, Reason};
 use nocopy_lab::Interface;
 
-use super::cargo::Cargo;
-use super::carrier::{Account, Carried, Carrier};
 use super::payload::Filled;
+use super::transport::{Account, SendResult, Transport};
+use super::writer::DatagramWriter;
 use super::{BATCH_BYTES, Error};
 use crate::Failure;
 use crate::arguments::LOOPBACK;
@@ -96,30 +96,30 @@ impl ByPort {
         frames
     }
 
-    fn carry_in_frames(&mut self, cargo: &mut Cargo<'_>, count: usize) -> Result<Carried, Error> {
-        let datagram_bytes = cargo.shape.datagram_bytes;
+    fn send_in_frames(&mut self, writer: &mut DatagramWriter<'_>, count: usize) -> Result<SendResult, Error> {
+        let datagram_bytes = writer.shape.datagram_bytes;
         let mut frames = self.frames(count);
         if frames.is_empty() {
-            return Ok(Carried::NoRoom);
+            return Ok(SendResult::NoRoom);
         }
         let places = frames.iter_mut().take(count).filter_map(|frame| {
             frame.resize(datagram_bytes);
             frame.as_mut()
         });
-        let carried = match cargo.fill(places)? {
+        let carried = match writer.fill(places)? {
             Filled::Bytes(bytes) => {
-                for (frame, length) in frames.iter_mut().zip(cargo.shape.lengths(bytes)) {
+                for (frame, length) in frames.iter_mut().zip(writer.shape.lengths(bytes)) {
                     frame.resize(length);
-                    frame.as_mut().into_iter().for_each(|datagram| cargo.seal(datagram));
+                    frame.as_mut().into_iter().for_each(|datagram| writer.seal(datagram));
                 }
                 for frame in frames.drain(..bytes.div_ceil(datagram_bytes)) {
                     let sent = self.sender.send(frame, self.to);
                     sent.map_err(|rejected| Error::Rejected(rejected.reason))?;
                 }
-                Carried::Sent
+                SendResult::Sent
             }
-            Filled::End => Carried::End,
-            Filled::Nothing => Carried::Nothing,
+            Filled::End => SendResult::End,
+            Filled::Nothing => SendResult::Nothing,
         };
         self.memory = Memory::Frames(frames);
         self.flush().map(|()| carried)
@@ -127,21 +127,21 @@ impl ByPort {
 
     fn carry_copied(
         &mut self,
-        cargo: &mut Cargo<'_>,
+        writer: &mut DatagramWriter<'_>,
         count: usize,
         buffer: &mut [u8],
-    ) -> Result<Carried, Error> {
-        let datagram_bytes = cargo.shape.datagram_bytes;
-        let bytes = match cargo.fill(buffer[..count * datagram_bytes].chunks_mut(datagram_bytes))? {
+    ) -> Result<SendResult, Error> {
+        let datagram_bytes = writer.shape.datagram_bytes;
+        let bytes = match writer.fill(buffer[..count * datagram_bytes].chunks_mut(datagram_bytes))? {
             Filled::Bytes(bytes) => bytes,
-            Filled::End => return Ok(Carried::End),
-            Filled::Nothing => return Ok(Carried::Nothing),
+            Filled::End => return Ok(SendResult::End),
+            Filled::Nothing => return Ok(SendResult::Nothing),
         };
         for datagram in buffer[..bytes].chunks_mut(datagram_bytes) {
-            cargo.seal(datagram);
+            writer.seal(datagram);
             self.send_copied(datagram)?;
         }
-        self.flush().map(|()| Carried::Sent)
+        self.flush().map(|()| SendResult::Sent)
     }
 
     fn send_copied(&mut self, datagram: &[u8]) -> Result<(), Error> {
@@ -165,23 +165,23 @@ fn frames(sender: &mut Sender) -> impl Iterator<Item = Buffer> {
     std::iter::from_fn(|| Frame::try_from(sender.buffer()?).ok().map(Buffer::from))
 }
 
-impl Carrier for ByPort {
-    fn carry(&mut self, cargo: &mut Cargo<'_>, count: usize) -> Result<Carried, Error> {
-        let Memory::Own { buffer, .. } = &mut self.memory else { return self.carry_in_frames(cargo, count) };
+impl Transport for ByPort {
+    fn send(&mut self, writer: &mut DatagramWriter<'_>, count: usize) -> Result<SendResult, Error> {
+        let Memory::Own { buffer, .. } = &mut self.memory else { return self.send_in_frames(writer, count) };
         let mut taken = std::mem::take(buffer);
-        let carried = self.carry_copied(cargo, count, &mut taken);
+        let carried = self.carry_copied(writer, count, &mut taken);
         if let Memory::Own { buffer, .. } = &mut self.memory {
             *buffer = taken;
         }
         carried
     }
 
-    fn say(&mut self, datagram: &[u8]) -> Result<(), Error> {
+    fn send_control(&mut self, datagram: &[u8]) -> Result<(), Error> {
         self.send_copied(datagram)?;
         self.flush()
     }
 
-    fn hear(&mut self, patience: Duration, take: &mut dyn FnMut(&[u8])) -> Result<(), Error> {
+    fn receive(&mut self, patience: Duration, take: &mut dyn FnMut(&[u8])) -> Result<(), Error> {
         let batch = match patience.is_zero() {
             true => self.receiver.try_receive(),
             false => self.receiver.receive_timeout(patience),
@@ -196,7 +196,7 @@ impl Carrier for ByPort {
         Ok(())
     }
 
-    fn complaints(&mut self) -> Vec<io::Error> {
+    fn network_errors(&mut self) -> Vec<io::Error> {
         self.sender.errors().map(|told| told.error).collect()
     }
 

@@ -7,9 +7,9 @@ use std::time::Duration;
 use nocopy::udp::{Message, Method, SendError, Socket};
 
 use super::Error;
-use super::cargo::Cargo;
-use super::carrier::{Account, Carried, Carrier};
 use super::payload::Filled;
+use super::transport::{Account, SendResult, Transport};
+use super::writer::DatagramWriter;
 
 /// The socket, connected to the receiver.
 #[derive(Debug)]
@@ -37,45 +37,45 @@ impl BySocket {
     }
 }
 
-impl Carrier for BySocket {
-    fn carry(&mut self, cargo: &mut Cargo<'_>, count: usize) -> Result<Carried, Error> {
+impl Transport for BySocket {
+    fn send(&mut self, writer: &mut DatagramWriter<'_>, count: usize) -> Result<SendResult, Error> {
         let sender = self.0.sender();
         let Some(mut buffer) = sender.buffer() else {
             sender.reap();
-            return Ok(Carried::NoRoom);
+            return Ok(SendResult::NoRoom);
         };
-        let datagram_bytes = cargo.shape.datagram_bytes;
+        let datagram_bytes = writer.shape.datagram_bytes;
         buffer.resize(count * datagram_bytes);
         let places = buffer.as_mut().unwrap_or_default().chunks_mut(datagram_bytes);
-        match cargo.fill(places)? {
+        match writer.fill(places)? {
             Filled::Bytes(bytes) => buffer.resize(bytes),
             nothing => {
                 sender.recycle(buffer);
-                return Ok(if nothing == Filled::End { Carried::End } else { Carried::Nothing });
+                return Ok(if nothing == Filled::End { SendResult::End } else { SendResult::Nothing });
             }
         }
         buffer
             .as_mut()
             .unwrap_or_default()
             .chunks_mut(datagram_bytes)
-            .for_each(|datagram| cargo.seal(datagram));
+            .for_each(|datagram| writer.seal(datagram));
         let message = Message::segments(buffer, datagram_bytes);
         sender.send(message, None).map_err(|rejected| Error::Rejected(rejected.reason))?;
         sender.flush().or_else(forgive)?;
-        Ok(Carried::Sent)
+        Ok(SendResult::Sent)
     }
 
-    fn say(&mut self, datagram: &[u8]) -> Result<(), Error> {
+    fn send_control(&mut self, datagram: &[u8]) -> Result<(), Error> {
         self.0.sender().send_copy(datagram, None).map_err(io::Error::from).or_else(forgive)
     }
 
-    fn hear(&mut self, patience: Duration, take: &mut dyn FnMut(&[u8])) -> Result<(), Error> {
+    fn receive(&mut self, patience: Duration, take: &mut dyn FnMut(&[u8])) -> Result<(), Error> {
         let batch = self.0.receiver().receive_timeout(patience).map_err(Error::Receive)?;
         batch.for_each(|datagram| take(&datagram));
         Ok(())
     }
 
-    fn complaints(&mut self) -> Vec<io::Error> {
+    fn network_errors(&mut self) -> Vec<io::Error> {
         self.0.sender().errors().map(|told| told.error).collect()
     }
 

@@ -1,14 +1,14 @@
 //! `nocopy send udp://HOST:PORT`: datagrams to a host, and what its receiver says of them.
 
-mod belt;
 mod by_port;
 mod by_socket;
-mod cargo;
-mod carrier;
 mod error;
-mod line;
 mod payload;
+mod session;
 mod summary;
+mod transmitter;
+mod transport;
+mod writer;
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -27,15 +27,15 @@ use crate::arguments::{HostArguments, MethodName, SendArguments};
 use crate::endpoint::Endpoint;
 use crate::transfer::{HEADER_BYTES, Sending};
 use crate::{Failure, processor};
-use belt::DatagramBelt;
 use by_port::ByPort;
 use by_socket::BySocket;
-use carrier::Carrier;
 pub use error::Error;
-use line::Line;
 use nocopy_report::{Ended, Interrupt, Outcome, capability, print};
 use payload::{Payload, Shape};
+use session::Session;
 use summary::Summary;
+use transmitter::DatagramTransmitter;
+use transport::Transport;
 
 /// Fits an MTU of 1,500 with all headers, over tunnels too.
 const DATAGRAM_BYTES: u64 = 1400;
@@ -56,25 +56,25 @@ pub(super) fn run(
     let to = target
         .resolve(arguments.family())
         .map_err(|source| Error::Resolve { target: target.clone(), source })?;
-    let line = open_line(to, how, arguments, shape)?;
+    let session = open_session(to, how, arguments, shape)?;
     capability::drop_all_but(capability::NONE)?;
     let pace = arguments.rate.map_or(Pace::FlatOut, Pace::Rate);
     let schedule = Schedule::new(pace, Goal::of(arguments));
     let batch = BATCH_BYTES / shape.datagram_bytes;
-    let mut belt = DatagramBelt { line, schedule, payload, path, shape, batch, look_ns: 0 };
-    let is_there = belt.line.connect(&interrupt)?;
+    let mut transmitter = DatagramTransmitter { session, schedule, payload, path, shape, batch, look_ns: 0 };
+    let is_there = transmitter.session.connect(&interrupt)?;
     let start = processor::Start::now();
     let mut run = match is_there {
-        true => run::run(&mut belt, &interrupt),
+        true => run::run(&mut transmitter, &interrupt),
         false => Run::interrupted(),
     };
-    let ended = if belt.line.is_ended_by_receiver() { Ended::ByReceiver } else { run.ended() };
+    let ended = if transmitter.session.is_ended_by_receiver() { Ended::ByReceiver } else { run.ended() };
     if is_there && run.failure.is_none() {
-        run.failure = finish(&mut belt).err().map(Failure::from);
+        run.failure = finish(&mut transmitter).err().map(Failure::from);
     }
-    let used = start.used(belt.schedule.tally.packets);
+    let used = start.used(transmitter.schedule.tally.packets);
     let whom = (target.to_string(), to);
-    let summary = Summary::new(arguments, whom, &mut belt, (pace, &run, ended), used);
+    let summary = Summary::new(arguments, whom, &mut transmitter, (pace, &run, ended), used);
     print::finish(&summary, arguments.json, false, run.failure)
 }
 
@@ -106,7 +106,12 @@ fn open(arguments: &HostArguments, shape: Shape) -> Result<(PathBuf, Payload), E
     Ok((path, Payload::Stream(input)))
 }
 
-fn open_line(to: SocketAddr, how: How, arguments: &SendArguments, shape: Shape) -> Result<Line, Failure> {
+fn open_session(
+    to: SocketAddr,
+    how: How,
+    arguments: &SendArguments,
+    shape: Shape,
+) -> Result<Session, Failure> {
     let HostArguments { raw, verify, .. } = arguments.host;
     if raw && arguments.host.connect_timeout.is_some() {
         return Err(Error::NeedlessTimeout.into());
@@ -116,7 +121,7 @@ fn open_line(to: SocketAddr, how: How, arguments: &SendArguments, shape: Shape) 
     }
     let interface = arguments.datagrams.interface.as_deref();
     let interface = interface.map(|name| Interface::find(name).map_err(Failure::lookup(name))).transpose()?;
-    let carrier: Box<dyn Carrier> = match (how, interface) {
+    let transport: Box<dyn Transport> = match (how, interface) {
         (How::OverPort { copied }, Some(interface)) => {
             Box::new(ByPort::open(&interface, to, copied, shape.datagram_bytes)?)
         }
@@ -133,7 +138,7 @@ fn open_line(to: SocketAddr, how: How, arguments: &SendArguments, shape: Shape) 
             Some(Sending::new(super::run_number().map_err(Error::Random)?, verify, arguments.host.patience()))
         }
     };
-    Ok(Line::new(carrier, to, sending))
+    Ok(Session::new(transport, to, sending))
 }
 
 /// Who hands datagrams to the kernel, and how.
@@ -176,7 +181,7 @@ impl How {
     }
 }
 
-fn finish(belt: &mut DatagramBelt) -> Result<(), Error> {
-    belt.line.carrier.drain(PATIENCE)?;
-    belt.line.finish()
+fn finish(transmitter: &mut DatagramTransmitter) -> Result<(), Error> {
+    transmitter.session.transport.drain(PATIENCE)?;
+    transmitter.session.finish()
 }

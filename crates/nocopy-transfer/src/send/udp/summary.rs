@@ -5,9 +5,9 @@ use std::net::SocketAddr;
 
 use serde::Serialize;
 
-use super::belt::DatagramBelt;
-use super::carrier::Account;
 use super::payload::Payload;
+use super::transmitter::DatagramTransmitter;
+use super::transport::Account;
 use crate::arguments::SendArguments;
 use crate::ledger::LedgerResult;
 use crate::processor::Use;
@@ -64,13 +64,13 @@ impl Summary {
     pub(super) fn new(
         arguments: &SendArguments,
         (target, address): (String, SocketAddr),
-        belt: &mut DatagramBelt,
+        transmitter: &mut DatagramTransmitter,
         (pace, run, ended): (Pace, &Run, Ended),
         processor: Use,
     ) -> Self {
-        let tally = belt.schedule.tally;
-        let Account { report, refused, ledger } = belt.line.carrier.account();
-        let sending = belt.line.sending.as_ref();
+        let tally = transmitter.schedule.tally;
+        let Account { report, refused, ledger } = transmitter.session.transport.account();
+        let sending = transmitter.session.sending.as_ref();
         let findings = sending.and_then(|sending| sending.findings());
         let has_checksums = sending.is_some_and(|sending| sending.has_checksums());
         Self {
@@ -82,7 +82,7 @@ impl Summary {
             packets: tally.packets,
             bytes: tally.bytes,
             seconds: run.duration.as_secs_f64(),
-            rates: Rates::new(&belt.schedule, pace, run.duration),
+            rates: Rates::new(&transmitter.schedule, pace, run.duration),
             refused,
             sent: sending.map(|sending| sending.sent()),
             received: findings.map(|findings| findings.received),
@@ -90,11 +90,11 @@ impl Summary {
             lost: findings.map(|findings| findings.lost()),
             verified: findings.filter(|_| has_checksums).and_then(|findings| findings.verified()),
             evidence: ledger.into(),
-            errors: belt.line.errors.clone(),
+            errors: transmitter.session.errors.clone(),
             processor,
             has_checksums,
             findings,
-            has_end: matches!(belt.payload, Payload::Stream(_)) || arguments.duration.is_some(),
+            has_end: matches!(transmitter.payload, Payload::Stream(_)) || arguments.duration.is_some(),
         }
     }
 }

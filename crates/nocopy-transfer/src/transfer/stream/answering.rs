@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::super::wire::CONTROL_BYTES;
-use super::message::{Answer, Ask, Count, Message, Nonsense};
+use super::message::{Answer, Ask, Count, Malformed, Message};
 use super::report::Findings;
 
 /// How long to wait for thanks: nobody loses anything without.
@@ -52,7 +52,7 @@ impl Answering {
     }
 
     /// What the sender says.
-    pub(crate) fn handle(&mut self, message: Result<Message, Nonsense>, now_ns: u64) {
+    pub(crate) fn handle(&mut self, message: Result<Message, Malformed>, now_ns: u64) {
         match message {
             Ok(Message::Ask(ask)) if ask.run == self.run => {
                 self.heard_ns = now_ns;
@@ -173,7 +173,7 @@ mod tests {
         answering.end();
         assert!(answering.is_broken_off() && !answering.findings().is_final);
         let stranger = Ask { run: 8, ..ask };
-        for message in [Err(Nonsense), Ok(Message::Ask(stranger))] {
+        for message in [Err(Malformed), Ok(Message::Ask(stranger))] {
             let mut answering = begun();
             answering.handle(message, 1);
             assert!(answering.is_broken_off());

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::super::wire::CONTROL_BYTES;
-use super::message::{Answer, Ask, Count, Message, Nonsense, Refusal};
+use super::message::{Answer, Ask, Count, Malformed, Message, Refusal};
 use super::report::Findings;
 
 /// Between two questions: often enough for a receiver that waits [10 s](SILENCE_NS) or a second.
@@ -26,7 +26,7 @@ pub(crate) enum Standing {
     Agreed,
     Refused(Refusal),
     /// What it says is not of this protocol.
-    Nonsense,
+    Malformed,
     /// It has closed the connection without a last word.
     Gone,
     /// It has not answered in time.
@@ -97,7 +97,7 @@ impl Asking {
     }
 
     /// What the receiver says.
-    pub(crate) fn handle(&mut self, message: Result<Message, Nonsense>, now_ns: u64) {
+    pub(crate) fn handle(&mut self, message: Result<Message, Malformed>, now_ns: u64) {
         match message {
             Ok(Message::Answer(mut answer)) if answer.run == self.ask.run => {
                 if !answer.last {
@@ -109,7 +109,7 @@ impl Asking {
                 }
                 self.heard_ns = now_ns;
             }
-            _ => self.broken = self.broken.or(Some(Standing::Nonsense)),
+            _ => self.broken = self.broken.or(Some(Standing::Malformed)),
         }
     }
 
@@ -142,7 +142,7 @@ mod tests {
     const PATIENCE: Duration = Duration::from_secs(5);
     const SECOND_NS: u64 = 1_000_000_000;
 
-    fn answer(bytes: u64, last: bool) -> Result<Message, Nonsense> {
+    fn answer(bytes: u64, last: bool) -> Result<Message, Malformed> {
         let received = Count { bytes, crc32c: None };
         Ok(Message::Answer(Answer { run: 7, refusal: None, received, last, verify: false }))
     }
@@ -186,10 +186,10 @@ mod tests {
         assert_eq!(asking.standing(SECOND_NS), Standing::Gone);
         let of_another =
             Answer { run: 8, refusal: None, received: Count::default(), last: true, verify: false };
-        for message in [Err(Nonsense), Ok(Message::Answer(of_another))] {
+        for message in [Err(Malformed), Ok(Message::Answer(of_another))] {
             let mut asking = running();
             asking.handle(message, SECOND_NS);
-            assert_eq!(asking.standing(SECOND_NS), Standing::Nonsense);
+            assert_eq!(asking.standing(SECOND_NS), Standing::Malformed);
         }
         let mut asking = fresh();
         asking.handle(Ok(Message::Answer(Answer { run: 7, refusal: Some(Refusal::Busy), ..of_another })), 0);

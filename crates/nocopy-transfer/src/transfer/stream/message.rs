@@ -115,13 +115,13 @@ pub(crate) enum Message {
 
 /// Bytes are no message: of another program or version, or damaged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Nonsense;
+pub(crate) struct Malformed;
 
 impl Message {
-    pub(crate) fn parse(bytes: &[u8; CONTROL_BYTES]) -> Result<Self, Nonsense> {
+    pub(crate) fn parse(bytes: &[u8; CONTROL_BYTES]) -> Result<Self, Malformed> {
         match Packet::parse(bytes) {
-            Ok(Packet::Control(control)) => Self::of(&control).ok_or(Nonsense),
-            _ => Err(Nonsense),
+            Ok(Packet::Control(control)) => Self::of(&control).ok_or(Malformed),
+            _ => Err(Malformed),
         }
     }
 
@@ -218,12 +218,12 @@ impl Answer {
 
 /// Puts messages together of the pieces in which they come.
 #[derive(Debug, Clone)]
-pub(crate) struct Inbox {
+pub(crate) struct MessageBuffer {
     message: [u8; CONTROL_BYTES],
     filled: usize,
 }
 
-impl Inbox {
+impl MessageBuffer {
     pub(crate) fn new() -> Self {
         Self { message: [0; CONTROL_BYTES], filled: 0 }
     }
@@ -234,7 +234,7 @@ impl Inbox {
     }
 
     /// So many bytes were written to the [room](Self::room). Returns the message, if it is whole now.
-    pub(crate) fn filled(&mut self, bytes: usize) -> Option<Result<Message, Nonsense>> {
+    pub(crate) fn filled(&mut self, bytes: usize) -> Option<Result<Message, Malformed>> {
         self.filled = (self.filled + bytes).min(CONTROL_BYTES);
         (self.filled == CONTROL_BYTES).then(|| {
             self.filled = 0;
@@ -251,7 +251,7 @@ pub(super) mod tests {
     use super::*;
 
     /// What these bytes say, which must be as many as a message has.
-    pub(in crate::transfer::stream) fn read(bytes: &[u8]) -> Result<Message, Nonsense> {
+    pub(in crate::transfer::stream) fn read(bytes: &[u8]) -> Result<Message, Malformed> {
         Message::parse(bytes.try_into().unwrap())
     }
 
@@ -265,7 +265,7 @@ pub(super) mod tests {
             Head { offset: NUMBER_MAX, ..head },
             Head { length: Some(NUMBER_MAX), ..head },
         ] {
-            assert_eq!(read(&wrong.emit()), Err(Nonsense), "{wrong:?}");
+            assert_eq!(read(&wrong.emit()), Err(Malformed), "{wrong:?}");
         }
         let one_stream = [1, 0, 0, 0, 0, 0, 0, 0];
         let head = Control { counts: one_stream, ..Control::new(Kind::Head, 1) };
@@ -286,7 +286,7 @@ pub(super) mod tests {
             Control { counts: one_stream, ..answer },
             Control { counts: [0, 0, 0, 1, 0, 0, 0, 0], ..answer },
         ] {
-            assert_eq!(read(&wrong.emit()), Err(Nonsense), "{wrong:?}");
+            assert_eq!(read(&wrong.emit()), Err(Malformed), "{wrong:?}");
         }
         for sound in [head, question, answer] {
             assert!(read(&sound.emit()).is_ok(), "{sound:?}");
@@ -328,12 +328,12 @@ pub(super) mod tests {
                 message[36..40].copy_from_slice(&[0, 0, 0, 64]);
                 message = resealed(&message);
             }
-            let mut inbox = Inbox::new();
+            let mut buffer = MessageBuffer::new();
             let mut read_once = None;
             for piece in message.chunks(pieces) {
-                inbox.room()[..piece.len()].copy_from_slice(piece);
+                buffer.room()[..piece.len()].copy_from_slice(piece);
                 prop_assert!(read_once.is_none());
-                read_once = inbox.filled(piece.len());
+                read_once = buffer.filled(piece.len());
             }
             prop_assert_eq!(read_once, Some(read(&message)));
         }

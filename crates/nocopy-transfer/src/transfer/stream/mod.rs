@@ -13,6 +13,6 @@ mod report;
 
 pub(crate) use answering::Answering;
 pub(crate) use asking::{Asking, Standing};
-pub(crate) use message::{Count, Head, Inbox, Message, Nonsense, Refusal, refuse};
+pub(crate) use message::{Count, Head, Malformed, Message, MessageBuffer, Refusal, refuse};
 pub(crate) use places::{Places, cut};
 pub(crate) use report::Findings;

@@ -1,4 +1,4 @@
-//! Connections that have not said yet what they are.
+//! New connections, until their first message.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
@@ -6,15 +6,15 @@ use std::os::fd::AsFd;
 use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
-use crate::control::{Control, Heard};
+use crate::control::{Control, Incoming};
 use crate::transfer::stream::Message;
 
 /// The most that are accepted, or wait, at a time; the one that has waited longest goes first.
 const WAITING_MAX: usize = 256;
 
-/// Takes connections in, and those away that do not say what they are.
+/// Accepts connections, and closes those that send no message in time.
 #[derive(Debug)]
-pub(super) struct Door {
+pub(super) struct Acceptor {
     listener: TcpListener,
     waiting: Vec<Waiting>,
     patience: Duration,
@@ -30,15 +30,15 @@ struct Waiting {
     since: Instant,
 }
 
-/// Who has said what it is.
+/// A connection and the first message that came on it.
 #[derive(Debug)]
-pub(super) struct Visitor {
+pub(super) struct FirstMessage {
     pub control: Control,
     pub from: SocketAddr,
     pub message: Message,
 }
 
-impl Door {
+impl Acceptor {
     /// The listener must not block.
     pub(super) fn new(listener: TcpListener, patience: Duration) -> Self {
         Self { listener, waiting: Vec::new(), patience, foreign: 0, is_short: false }
@@ -58,7 +58,7 @@ impl Door {
             let Some((stream, from)) = self.accept_next() else { break };
             match may_send(from.ip()) {
                 true => accepted.push((stream, from)),
-                false => self.turn_away(),
+                false => self.count_foreign(),
             }
         }
         accepted
@@ -75,8 +75,8 @@ impl Door {
         accepted.ok()
     }
 
-    /// Lets in who has come.
-    pub(super) fn let_in(&mut self, may_send: impl Fn(IpAddr) -> bool) {
+    /// Accepts the connections that are waiting.
+    pub(super) fn accept_waiting(&mut self, may_send: impl Fn(IpAddr) -> bool) {
         for (stream, from) in self.accept(may_send) {
             if self.waiting.len() == WAITING_MAX {
                 self.waiting.remove(0);
@@ -89,23 +89,23 @@ impl Door {
         }
     }
 
-    /// Those that have said what they are.
-    pub(super) fn visitors(&mut self) -> Vec<Visitor> {
-        let mut visitors = Vec::new();
+    /// Connections whose first message has come.
+    pub(super) fn first_messages(&mut self) -> Vec<FirstMessage> {
+        let mut first_messages = Vec::new();
         for mut waiting in std::mem::take(&mut self.waiting) {
-            match waiting.control.hear() {
-                Heard::Nothing if waiting.since.elapsed() < self.patience => self.waiting.push(waiting),
-                Heard::Message(Ok(message)) => {
+            match waiting.control.receive() {
+                Incoming::Nothing if waiting.since.elapsed() < self.patience => self.waiting.push(waiting),
+                Incoming::Message(Ok(message)) => {
                     let Waiting { control, from, .. } = waiting;
-                    visitors.push(Visitor { control, from, message });
+                    first_messages.push(FirstMessage { control, from, message });
                 }
-                Heard::Nothing | Heard::Message(Err(_)) | Heard::End => self.foreign += 1,
+                Incoming::Nothing | Incoming::Message(Err(_)) | Incoming::End => self.foreign += 1,
             }
         }
-        visitors
+        first_messages
     }
 
-    pub(super) fn turn_away(&mut self) {
+    pub(super) fn count_foreign(&mut self) {
         self.foreign += 1;
     }
 
@@ -129,10 +129,10 @@ mod tests {
         listen(&socket, 512).unwrap();
         let listener = TcpListener::from(socket);
         let address = listener.local_addr().unwrap();
-        let mut door = Door::new(listener, Duration::MAX);
+        let mut acceptor = Acceptor::new(listener, Duration::MAX);
         let waiting: Vec<_> = (0..WAITING_MAX + 3).map(|_| TcpStream::connect(address).unwrap()).collect();
-        assert_eq!(door.accept(|_| true).len(), WAITING_MAX);
-        assert_eq!((door.accept(|_| false).len(), door.foreign()), (0, 3));
+        assert_eq!(acceptor.accept(|_| true).len(), WAITING_MAX);
+        assert_eq!((acceptor.accept(|_| false).len(), acceptor.foreign()), (0, 3));
         drop(waiting);
     }
 }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use nocopy::tcp::{Chunk, MappedBytes};
 
-use super::intake::Intake;
+use super::reader::StreamReader;
 use super::sink::Sink;
 use crate::Failure;
 use crate::transfer::stream::Count;
@@ -15,10 +15,11 @@ use crate::transfer::stream::Count;
 /// What is copied at a time, where it is to be.
 const COPY_BYTES: usize = 64 << 10;
 
+/// Receives one stream, on a thread of its own.
 #[derive(Debug)]
-pub(super) struct Lane<'a> {
+pub(super) struct Worker<'a> {
     pub number: u32,
-    pub intake: Intake,
+    pub reader: StreamReader,
     pub offset: u64,
     /// How much is to come, where that is known.
     pub length: Option<u64>,
@@ -37,7 +38,7 @@ pub(super) struct Progress {
 
 /// How a stream went.
 #[derive(Debug)]
-pub(super) struct LaneEnd {
+pub(super) struct WorkerEnd {
     pub number: u32,
     pub offset: u64,
     pub count: Count,
@@ -47,14 +48,14 @@ pub(super) struct LaneEnd {
     pub ledger: nocopy::Ledger,
     pub report: Vec<String>,
     /// The connection, which stays open until the sender knows why it is not read any more.
-    _intake: Option<Intake>,
+    _reader: Option<StreamReader>,
 }
 
-impl LaneEnd {
+impl WorkerEnd {
     /// Of a stream that could not be read at all.
     pub(super) fn of_nothing(number: u32, offset: u64, count: Count, failure: Failure) -> Self {
         let (ledger, report) = (nocopy::Ledger::default(), Vec::new());
-        Self { number, offset, count, times: None, why: Why::Failed(failure), ledger, report, _intake: None }
+        Self { number, offset, count, times: None, why: Why::Failed(failure), ledger, report, _reader: None }
     }
 }
 
@@ -71,13 +72,13 @@ pub(super) enum Why {
     Failed(Failure),
 }
 
-impl Lane<'_> {
-    pub(super) fn run(mut self, start: Instant, progress: &Arc<Progress>) -> LaneEnd {
+impl Worker<'_> {
+    pub(super) fn run(mut self, start: Instant, progress: &Arc<Progress>) -> WorkerEnd {
         let mut times = None;
         let why = self.take_all(start, progress, &mut times);
-        let Self { number, mut intake, offset, count, .. } = self;
-        let (ledger, report) = (intake.ledger(), intake.report());
-        LaneEnd { number, offset, count, times, why, ledger, report, _intake: Some(intake) }
+        let Self { number, mut reader, offset, count, .. } = self;
+        let (ledger, report) = (reader.ledger(), reader.report());
+        WorkerEnd { number, offset, count, times, why, ledger, report, _reader: Some(reader) }
     }
 
     fn take_all(
@@ -88,9 +89,9 @@ impl Lane<'_> {
     ) -> Why {
         // Relaxed, here and below: it says nothing about other memory.
         while !progress.stop.load(Ordering::Relaxed) {
-            let chunk = match self.intake.take() {
+            let chunk = match self.reader.take() {
                 Ok(Some(chunk)) => chunk,
-                Ok(None) if self.intake.is_finished() => return Why::End,
+                Ok(None) if self.reader.is_finished() => return Why::End,
                 Ok(None) => continue,
                 Err(error) => return Why::Broken(error),
             };
@@ -103,7 +104,7 @@ impl Lane<'_> {
                 return Why::Failed(failure);
             }
             progress.bytes.fetch_add(chunk.len() as u64, Ordering::Relaxed);
-            self.intake.recycle(chunk);
+            self.reader.recycle(chunk);
         }
         Why::Stopped
     }

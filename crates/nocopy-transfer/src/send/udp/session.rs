@@ -1,4 +1,4 @@
-//! What is said to the receiver, and by it and the network.
+//! The exchange with the receiver: questions, answers, and errors of the network.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use super::Error;
-use super::carrier::Carrier;
+use super::transport::Transport;
 use crate::transfer::{Sending, Standing};
 use nocopy_report::Interrupt;
 use nocopy_report::live::LiveLine;
@@ -18,8 +18,8 @@ const REFUSED: &str = "port unreachable";
 const NO_ANSWER: &str = "nothing comes back";
 
 #[derive(Debug)]
-pub(super) struct Line {
-    pub carrier: Box<dyn Carrier>,
+pub(super) struct Session {
+    pub transport: Box<dyn Transport>,
     /// None where datagrams have no header, and nobody answers.
     pub sending: Option<Sending>,
     to: SocketAddr,
@@ -29,14 +29,14 @@ pub(super) struct Line {
     refused: bool,
 }
 
-impl Line {
-    pub(super) fn new(carrier: Box<dyn Carrier>, to: SocketAddr, sending: Option<Sending>) -> Self {
-        Self { carrier, sending, to, start: Instant::now(), errors: BTreeMap::new(), refused: false }
+impl Session {
+    pub(super) fn new(transport: Box<dyn Transport>, to: SocketAddr, sending: Option<Sending>) -> Self {
+        Self { transport, sending, to, start: Instant::now(), errors: BTreeMap::new(), refused: false }
     }
 
-    /// What carries, and who writes headers.
-    pub(super) fn parts(&mut self) -> (&mut dyn Carrier, Option<&mut Sending>) {
-        (&mut *self.carrier, self.sending.as_mut())
+    /// The transport, and what writes headers.
+    pub(super) fn parts(&mut self) -> (&mut dyn Transport, Option<&mut Sending>) {
+        (&mut *self.transport, self.sending.as_mut())
     }
 
     fn now_ns(&self) -> u64 {
@@ -60,8 +60,8 @@ impl Line {
                 return Ok(false);
             }
             live.update(Instant::now(), |_| format!("waiting for 'nocopy recv' at {}", self.to));
-            self.speak()?;
-            self.listen(LOOK_INTERVAL)?;
+            self.send_question()?;
+            self.receive_answers(LOOK_INTERVAL)?;
         }
         match self.standing() {
             Standing::Silent if self.refused => Err(Error::NobodyThere { to: self.to, said: REFUSED }),
@@ -75,10 +75,10 @@ impl Line {
         }
     }
 
-    /// Says what is to be said and takes what has come, while data flow.
-    pub(super) fn talk(&mut self) -> Result<(), Error> {
-        self.speak()?;
-        self.listen(Duration::ZERO)?;
+    /// Asks when it is due and takes the answers that have come, while data are sent.
+    pub(super) fn exchange(&mut self) -> Result<(), Error> {
+        self.send_question()?;
+        self.receive_answers(Duration::ZERO)?;
         match self.standing() {
             Standing::Silent => Err(Error::Silent { to: self.to }),
             Standing::Agreed | Standing::EndedEarly => Ok(()),
@@ -88,31 +88,31 @@ impl Line {
         }
     }
 
-    /// Tells that all was sent, and waits until it is known what arrived.
+    /// Reports that all was sent, and waits until it is known what arrived.
     pub(super) fn finish(&mut self) -> Result<(), Error> {
         let now_ns = self.now_ns();
         if let Some(sending) = &mut self.sending {
             sending.finish(now_ns);
         }
         while self.standing() == Standing::Finishing {
-            self.talk()?;
-            self.listen(LOOK_INTERVAL)?;
+            self.exchange()?;
+            self.receive_answers(LOOK_INTERVAL)?;
         }
-        self.talk() // with thanks
+        self.exchange() // with thanks
     }
 
-    fn speak(&mut self) -> Result<(), Error> {
+    fn send_question(&mut self) -> Result<(), Error> {
         let now_ns = self.now_ns();
         let Some(ask) = self.sending.as_mut().and_then(|sending| sending.ask(now_ns)) else { return Ok(()) };
-        self.carrier.say(&ask)
+        self.transport.send_control(&ask)
     }
 
-    fn listen(&mut self, patience: Duration) -> Result<(), Error> {
+    fn receive_answers(&mut self, patience: Duration) -> Result<(), Error> {
         let now_ns = self.now_ns();
         if let Some(sending) = &mut self.sending {
-            self.carrier.hear(patience, &mut |datagram| sending.handle(datagram, now_ns))?;
+            self.transport.receive(patience, &mut |datagram| sending.handle(datagram, now_ns))?;
         }
-        for error in self.carrier.complaints() {
+        for error in self.transport.network_errors() {
             self.refused |= error.kind() == io::ErrorKind::ConnectionRefused;
             *self.errors.entry(error.to_string()).or_default() += 1;
         }

@@ -27,7 +27,7 @@ const BUFFERS_MIN: usize = 4;
 const BUFFERS_MAX: usize = 64;
 
 #[derive(Debug)]
-pub(super) struct Carrier {
+pub(super) struct Connection {
     socket: Stream,
     /// Bytes that were given to it.
     given_bytes: u64,
@@ -35,7 +35,7 @@ pub(super) struct Carrier {
     waiting_bytes: u64,
 }
 
-/// What a carrier did.
+/// What a connection did.
 #[derive(Debug)]
 pub(super) struct Account {
     /// Which ways were taken, and why, in lines.
@@ -43,7 +43,7 @@ pub(super) struct Account {
     pub ledger: Ledger,
 }
 
-impl Carrier {
+impl Connection {
     /// Takes over a connection that nobody else has, for pieces up to that length; by the method given, or as it measures best.
     pub(super) fn new(
         stream: TcpStream,
@@ -56,7 +56,7 @@ impl Carrier {
         if let Some(method) = method {
             builder = builder.method(method);
         }
-        // SAFETY: made by `connect`, for the lane that has this; nobody else has a descriptor.
+        // SAFETY: made by `connect`, for the worker that has this; nobody else has a descriptor.
         #[allow(unsafe_code)]
         let socket = unsafe { builder.wrap_unshared(stream)? };
         Ok(Self { socket, given_bytes: 0, waiting_bytes: 0 })
@@ -120,7 +120,7 @@ impl Carrier {
 
     /// Waits until the other end has closed too, or has had time to: who closes a connection on which something has come, which nobody
     /// reads, breaks it.
-    pub(super) fn hear_out(&self, patience: Duration) {
+    pub(super) fn await_end(&self, patience: Duration) {
         let start = Instant::now();
         let mut buffer = [0; 4096];
         while start.elapsed() < patience {

@@ -15,11 +15,11 @@ const WAIT: Duration = Duration::from_millis(50);
 const BUFFERS: u32 = 2;
 
 #[derive(Debug)]
-pub(super) struct Intake {
+pub(super) struct StreamReader {
     stream: Stream,
 }
 
-impl Intake {
+impl StreamReader {
     pub(super) fn new(stream: TcpStream, method: Option<ReceiveMethod>) -> io::Result<Self> {
         let mut builder = Stream::builder();
         if let Some(method) = method {

@@ -3,20 +3,20 @@
 use std::path::PathBuf;
 
 use super::Error;
-use super::cargo::Cargo;
-use super::carrier::Carried;
-use super::line::Line;
 use super::payload::{Payload, Shape};
+use super::session::Session;
+use super::transport::SendResult;
+use super::writer::DatagramWriter;
 use crate::Failure;
-use crate::send::conveyor::Belt;
 use crate::send::queue::{Schedule, Step, Tally};
+use crate::send::transmitter::Transmitter;
 
-/// Between two looks at what the receiver and the network say.
+/// How often to look for answers of the receiver and errors of the network.
 const LOOK_NS: u64 = 5_000_000;
 
 #[derive(Debug)]
-pub(super) struct DatagramBelt {
-    pub line: Line,
+pub(super) struct DatagramTransmitter {
+    pub session: Session,
     pub schedule: Schedule,
     pub payload: Payload,
     /// For messages about it.
@@ -27,12 +27,12 @@ pub(super) struct DatagramBelt {
     pub look_ns: u64,
 }
 
-impl Belt for DatagramBelt {
+impl Transmitter for DatagramTransmitter {
     fn step(&mut self, now_ns: u64) -> Result<Step, Failure> {
         if now_ns >= self.look_ns {
             self.look_ns = now_ns + LOOK_NS;
-            self.line.talk()?;
-            if self.line.is_ended_by_receiver() {
+            self.session.exchange()?;
+            if self.session.is_ended_by_receiver() {
                 return Ok(Step::Done);
             }
         }
@@ -44,25 +44,25 @@ impl Belt for DatagramBelt {
     }
 }
 
-impl DatagramBelt {
+impl DatagramTransmitter {
     fn send(&mut self, now_ns: u64) -> Result<Step, Error> {
         let count = match self.due(now_ns) {
             (0, step) => return Ok(step),
             (count, _) => count,
         };
-        let Self { line, schedule, payload, shape, path, .. } = self;
-        let (carrier, sending) = line.parts();
-        let mut cargo = Cargo { payload, path, shape: *shape, sending, schedule };
-        let carried = carrier.carry(&mut cargo, count)?;
-        let is_over = match carried {
-            Carried::Sent => return Ok(Step::Sent),
-            Carried::End => true,
-            Carried::NoRoom => schedule.is_over(now_ns),
-            Carried::Nothing => schedule.is_late(now_ns),
+        let Self { session, schedule, payload, shape, path, .. } = self;
+        let (transport, sending) = session.parts();
+        let mut writer = DatagramWriter { payload, path, shape: *shape, sending, schedule };
+        let result = transport.send(&mut writer, count)?;
+        let is_over = match result {
+            SendResult::Sent => return Ok(Step::Sent),
+            SendResult::End => true,
+            SendResult::NoRoom => schedule.is_over(now_ns),
+            SendResult::Nothing => schedule.is_late(now_ns),
         };
-        Ok(match carried {
+        Ok(match result {
             _ if is_over => Step::Done,
-            Carried::NoRoom => Step::NoRoom,
+            SendResult::NoRoom => Step::NoRoom,
             _ => Step::Silence,
         })
     }

@@ -12,8 +12,8 @@ use crate::Failure;
 const BATCH_MAX: usize = 64;
 const BATCH_BYTES: usize = 64 << 10;
 
-/// What carries packets out, step by step.
-pub(super) trait Belt {
+/// Sends packets, step by step.
+pub(super) trait Transmitter {
     /// Hands over what is due, up to a batch.
     fn step(&mut self, now_ns: u64) -> Result<Step, Failure>;
 
@@ -22,7 +22,7 @@ pub(super) trait Belt {
 
 /// A port and what it is to send.
 #[derive(Debug)]
-pub(super) struct Conveyor<S> {
+pub(super) struct PortTransmitter<S> {
     queue: Queue<S>,
     port: Port,
     /// The longest packet that lies in one frame.
@@ -34,7 +34,7 @@ pub(super) struct Conveyor<S> {
     long: Vec<u8>,
 }
 
-impl<S: Source> Conveyor<S> {
+impl<S: Source> PortTransmitter<S> {
     /// Packets of the source are at most `bytes_max` long, if that is known.
     pub(super) fn new(mut port: Port, queue: Queue<S>, bytes_max: usize, checksum: Option<Place>) -> Self {
         // Nothing is as long as that: the refusal says what is.
@@ -59,7 +59,7 @@ impl<S: Source> Conveyor<S> {
     }
 }
 
-impl<S: Source> Belt for Conveyor<S> {
+impl<S: Source> Transmitter for PortTransmitter<S> {
     fn step(&mut self, now_ns: u64) -> Result<Step, Failure> {
         let step = self.fill(now_ns);
         self.port.sender().try_flush().map_err(Error::Port)?;
@@ -71,7 +71,7 @@ impl<S: Source> Belt for Conveyor<S> {
     }
 }
 
-impl<S: Source> Conveyor<S> {
+impl<S: Source> PortTransmitter<S> {
     fn fill(&mut self, now_ns: u64) -> Result<Step, Failure> {
         let Self { queue, port, draft_bytes_max, batch, checksum, long, .. } = self;
         let sender = port.sender();

@@ -1,4 +1,4 @@
-//! What is said to the receiver, and by it.
+//! The control connection to the receiver: questions and answers.
 
 use std::io;
 use std::net::{SocketAddr, TcpStream};
@@ -8,21 +8,21 @@ use nocopy::integration::{Wakeup, poll};
 use rustix::event::{PollFd, PollFlags};
 
 use super::Error;
-use crate::control::{Control, Heard};
+use crate::control::{Control, Incoming};
 use crate::transfer::stream::{Asking, Count, Findings, Standing};
 use nocopy_report::Interrupt;
 
 /// How long to wait for an answer before looking around.
 const LOOK_INTERVAL: Duration = Duration::from_millis(10);
 
-/// The most that is heard at a time: who never stops talking is not to be all that is heard.
+/// The most messages received at a time: a receiver that never stops sending must not hold up the sender.
 const MESSAGES_MAX: u32 = 64;
 
-/// How long the last word of a receiver that closes its connections may take.
+/// How long the last answer of a receiver that closes its connections may take.
 const LAST_WORD: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
-pub(super) struct Line {
+pub(super) struct Session {
     control: Control,
     asking: Asking,
     to: SocketAddr,
@@ -30,7 +30,7 @@ pub(super) struct Line {
     is_open: bool,
 }
 
-impl Line {
+impl Session {
     pub(super) fn new(stream: TcpStream, to: SocketAddr, asking: Asking) -> io::Result<Self> {
         Ok(Self { control: Control::new(stream)?, asking, to, start: Instant::now(), is_open: true })
     }
@@ -55,12 +55,12 @@ impl Line {
     pub(super) fn begin(&mut self, interrupt: &Interrupt) -> Result<bool, Error> {
         let to = self.to;
         loop {
-            self.talk(0);
+            self.exchange(0);
             match self.standing() {
                 Standing::Connecting if interrupt.came() => return Ok(false),
                 Standing::Connecting => {}
                 Standing::Refused(why) => return Err(Error::Refused { to, why }),
-                Standing::Nonsense => {
+                Standing::Malformed => {
                     return Err(Error::NoAnswer { to, said: "says what 'nocopy recv' never says" });
                 }
                 Standing::Gone => return Err(Error::NoAnswer { to, said: "closes the connection" }),
@@ -71,9 +71,9 @@ impl Line {
         }
     }
 
-    /// Says what is to be said, and takes what comes within a moment.
-    pub(super) fn talk(&mut self, sent_bytes: u64) {
-        self.speak(sent_bytes);
+    /// Asks when it is due, and takes the answers that come within a moment.
+    pub(super) fn exchange(&mut self, sent_bytes: u64) {
+        self.send_question(sent_bytes);
         if !self.is_open {
             std::thread::sleep(LOOK_INTERVAL);
             return;
@@ -81,26 +81,26 @@ impl Line {
         match poll(&mut [PollFd::new(&self.control, PollFlags::IN)], Some(LOOK_INTERVAL)) {
             Ok(Wakeup::TimedOut | Wakeup::Interrupted) => {}
             // What poll refuses, reading would tell better.
-            _ => self.listen(),
+            _ => self.receive_answers(),
         }
     }
 
-    fn speak(&mut self, sent_bytes: u64) {
+    fn send_question(&mut self, sent_bytes: u64) {
         let now_ns = self.now_ns();
         if self.control.is_clear()
             && let Some(message) = self.asking.ask(sent_bytes, now_ns)
         {
-            self.control.say(&message);
+            self.control.send(&message);
         }
     }
 
-    fn listen(&mut self) {
+    fn receive_answers(&mut self) {
         let now_ns = self.now_ns();
         for _ in 0..MESSAGES_MAX {
-            match self.control.hear() {
-                Heard::Message(message) => self.asking.handle(message, now_ns),
-                Heard::Nothing => return,
-                Heard::End => {
+            match self.control.receive() {
+                Incoming::Message(message) => self.asking.handle(message, now_ns),
+                Incoming::Nothing => return,
+                Incoming::End => {
                     self.asking.end();
                     self.is_open = false;
                     return;
@@ -109,21 +109,21 @@ impl Line {
         }
     }
 
-    /// Listens to the receiver's last word, which may have been on its way when it closed a stream.
-    pub(super) fn hear_out(&mut self) {
+    /// Waits for the receiver's last answer, which may have been on its way when it closed a stream.
+    pub(super) fn await_end(&mut self) {
         let start = Instant::now();
         while self.standing() == Standing::Running && start.elapsed() < LAST_WORD {
-            self.talk(0);
+            self.exchange(0);
         }
     }
 
-    /// Tells that all was sent, and waits until it is known what arrived.
+    /// Reports that all was sent, and waits until it is known what arrived.
     pub(super) fn finish(&mut self, sent: Count, interrupt: &Interrupt) {
         self.asking.finish(sent);
         let was_interrupted = interrupt.came();
         while self.standing() == Standing::Finishing && (was_interrupted || !interrupt.came()) {
-            self.talk(0);
+            self.exchange(0);
         }
-        self.speak(0); // with thanks
+        self.send_question(0); // with thanks
     }
 }

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use nocopy::tcp::Published;
 
 use super::Error;
-use super::carrier::{Account, Carrier};
+use super::connection::{Account, Connection};
 use crate::Failure;
 use crate::send::input::Input;
 use crate::send::pattern::Pattern;
@@ -40,9 +40,9 @@ pub(super) enum FileWay {
     Refer,
 }
 
-/// Of one stream.
+/// Sends one stream, on a thread of its own.
 #[derive(Debug)]
-pub(super) struct Lane {
+pub(super) struct Worker {
     pub number: u32,
     pub content: Content,
     /// For messages about it.
@@ -55,7 +55,7 @@ pub(super) struct Lane {
     pub pieces_apart: u64,
     pub schedule: Schedule,
     pub count: Count,
-    pub carrier: Carrier,
+    pub connection: Connection,
     /// What was read of a file only to be summed up.
     pub read: Vec<u8>,
 }
@@ -82,7 +82,7 @@ pub(super) struct Progress {
 
 /// How a stream went.
 #[derive(Debug)]
-pub(super) struct LaneEnd {
+pub(super) struct WorkerEnd {
     pub number: u32,
     pub offset: Option<u64>,
     pub count: Count,
@@ -94,13 +94,13 @@ pub(super) struct LaneEnd {
     pub break_off: Option<io::Error>,
     pub failure: Option<Failure>,
     /// The connection, which stays open until all is over.
-    pub carrier: Carrier,
+    pub connection: Connection,
 }
 
-impl LaneEnd {
+impl WorkerEnd {
     /// Lets go of the connection, when nothing is to be said about it any more.
     pub(super) fn close(&mut self, patience: Duration) {
-        self.account = Some(self.carrier.account(patience));
+        self.account = Some(self.connection.account(patience));
     }
 }
 
@@ -111,9 +111,9 @@ enum Stop {
     Failure(Failure),
 }
 
-impl Lane {
+impl Worker {
     /// Sends until all was sent, or it is to stop.
-    pub(super) fn run(mut self, start: Instant, progress: &Progress) -> LaneEnd {
+    pub(super) fn run(mut self, start: Instant, progress: &Progress) -> WorkerEnd {
         let mut duration = Duration::ZERO;
         let sent = self.send_all(start, progress, &mut duration);
         let (break_off, failure) = match sent.and_then(|()| self.finish(start, progress, &mut duration)) {
@@ -126,7 +126,7 @@ impl Lane {
             }
         };
         self.take_back();
-        LaneEnd {
+        WorkerEnd {
             number: self.number,
             offset: self.range.as_ref().map(|range| range.start),
             count: self.count,
@@ -135,13 +135,13 @@ impl Lane {
             account: None,
             break_off,
             failure,
-            carrier: self.carrier,
+            connection: self.connection,
         }
     }
 
     /// Counts only what the kernel took, where it did not take all.
     fn take_back(&mut self) {
-        let unsent = self.carrier.unsent_bytes().min(self.count.bytes);
+        let unsent = self.connection.unsent_bytes().min(self.count.bytes);
         if unsent > 0 {
             // The sum is that of more than was sent.
             self.count = Count { bytes: self.count.bytes - unsent, crc32c: None };
@@ -164,15 +164,15 @@ impl Lane {
                 continue;
             }
             // Nothing is kept back while others are waited for.
-            if !self.carrier.advance().map_err(|error| self.stop(error))? {
+            if !self.connection.advance().map_err(|error| self.stop(error))? {
                 now = start.elapsed();
                 continue;
             }
             match step {
-                // Room is waited for by the carrier.
+                // Room is waited for by the connection.
                 Step::Sent | Step::NoRoom => {}
                 Step::Early { due_ns } => pause::toward(start + Duration::from_nanos(due_ns)),
-                Step::Bunch => pause::for_a_bunch(),
+                Step::Batch => pause::for_a_batch(),
                 Step::Silence => pause::for_input(),
                 Step::Done => return Ok(()),
             }
@@ -184,14 +184,14 @@ impl Lane {
     /// Hands over what is left, unless the other end does not take it, and then says that it was all.
     fn finish(&mut self, start: Instant, progress: &Progress, duration: &mut Duration) -> Result<(), Stop> {
         let asked = Instant::now();
-        while !self.carrier.advance().map_err(Stop::Connection)? {
+        while !self.connection.advance().map_err(Stop::Connection)? {
             // Relaxed: as above.
             if asked.elapsed() > PATIENCE || progress.is_in_vain.load(Ordering::Relaxed) {
                 return Err(Stop::Connection(io::ErrorKind::TimedOut.into()));
             }
             *duration = start.elapsed();
         }
-        self.carrier.finish().map_err(Stop::Connection)
+        self.connection.finish().map_err(Stop::Connection)
     }
 
     fn step(&mut self, now_ns: u64) -> Result<Step, Stop> {
@@ -231,7 +231,7 @@ impl Lane {
             }
             _ => {}
         }
-        let Some(mut buffer) = self.carrier.buffer().map_err(|error| self.stop(error))? else {
+        let Some(mut buffer) = self.connection.buffer().map_err(|error| self.stop(error))? else {
             return Ok(Taken::NoRoom);
         };
         buffer.resize(bytes);
@@ -248,12 +248,12 @@ impl Lane {
             Ok(bytes @ 1..) => {
                 self.count.add(&room[..bytes]);
                 buffer.resize(bytes);
-                self.carrier.send(buffer).map_err(|error| self.stop(error))?;
+                self.connection.send(buffer).map_err(|error| self.stop(error))?;
                 return Ok(Taken::Piece(bytes));
             }
-            Ok(0) => self.carrier.recycle(buffer),
+            Ok(0) => self.connection.recycle(buffer),
             Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {
-                self.carrier.recycle(buffer);
+                self.connection.recycle(buffer);
                 return Ok(Taken::Nothing);
             }
             Err(error) => return Err(self.unreadable(error)),
@@ -263,31 +263,31 @@ impl Lane {
 
     /// Gives a range of a file, and sums it up where that is wanted: by reading it, which the connection does not.
     fn refer_file(&mut self, file: &Arc<File>, offset: u64, bytes: usize) -> Result<Taken, Stop> {
-        if !self.carrier.advance().map_err(|error| self.stop(error))? {
+        if !self.connection.advance().map_err(|error| self.stop(error))? {
             return Ok(Taken::NoRoom);
         }
         if self.count.crc32c.is_some() {
             self.read.resize(bytes, 0);
             file.read_exact_at(&mut self.read, offset).map_err(|error| self.unreadable(error))?;
         }
-        let referred = self.carrier.refer_file(file, offset..offset + bytes as u64);
+        let referred = self.connection.refer_file(file, offset..offset + bytes as u64);
         referred.map_err(|error| self.stop(error))?;
         match self.count.crc32c {
             Some(_) => self.count.add(&self.read),
             None => self.count.bytes += bytes as u64,
         }
-        self.carrier.advance().map_err(|error| self.stop(error))?;
+        self.connection.advance().map_err(|error| self.stop(error))?;
         Ok(Taken::Piece(bytes))
     }
 
     fn refer_published(&mut self, published: &Published, range: Range<usize>) -> Result<Taken, Stop> {
-        if !self.carrier.advance().map_err(|error| self.stop(error))? {
+        if !self.connection.advance().map_err(|error| self.stop(error))? {
             return Ok(Taken::NoRoom);
         }
-        let referred = self.carrier.refer_published(published, range.start as u64..range.end as u64);
+        let referred = self.connection.refer_published(published, range.start as u64..range.end as u64);
         referred.map_err(|error| self.stop(error))?;
         self.count.add(&published[range.clone()]);
-        self.carrier.advance().map_err(|error| self.stop(error))?;
+        self.connection.advance().map_err(|error| self.stop(error))?;
         Ok(Taken::Piece(range.len()))
     }
 

@@ -1,4 +1,4 @@
-//! What is sent next: datagrams to be written into places that somebody else has, and sealed there.
+//! Writes the datagrams that are due into the memory of a transport.
 
 use std::path::Path;
 
@@ -7,19 +7,19 @@ use super::payload::{Filled, Payload, Shape};
 use crate::send::queue::Schedule;
 use crate::transfer::Sending;
 
-/// Datagrams that are due.
+/// Fills and counts datagrams that are due.
 #[derive(Debug)]
-pub(super) struct Cargo<'a> {
+pub(super) struct DatagramWriter<'a> {
     pub payload: &'a mut Payload,
     /// For messages about it.
     pub path: &'a Path,
     pub shape: Shape,
-    /// Who writes headers, if they have any.
+    /// What writes headers, if they have any.
     pub sending: Option<&'a mut Sending>,
     pub schedule: &'a mut Schedule,
 }
 
-impl Cargo<'_> {
+impl DatagramWriter<'_> {
     /// Writes what the next datagrams carry into places as long as a datagram each.
     pub(super) fn fill<'p>(&mut self, places: impl Iterator<Item = &'p mut [u8]>) -> Result<Filled, Error> {
         let filled = self.payload.fill(places, self.shape, self.schedule.tally.packets);
