@@ -188,10 +188,13 @@ fn rate_text(rate: f64, dropped_percent: Option<f64>) -> String {
         1e4.. => format!("{:.0} k", rate / 1e3),
         _ => format!("{rate:.0}"),
     };
-    match dropped_percent {
-        Some(percent) if percent >= 0.05 => format!("{rate} ({percent:.1} % lost)"),
-        _ => rate,
-    }
+    rate + &lost_text(dropped_percent)
+}
+
+/// What is said behind a rate; nothing where nothing was lost.
+pub fn lost_text(dropped_percent: Option<f64>) -> String {
+    let lost = dropped_percent.filter(|percent| *percent >= 0.05);
+    lost.map_or_else(String::new, |percent| format!(" ({percent:.1} % lost)"))
 }
 
 /// What a row is compared with, named as the row that it is.

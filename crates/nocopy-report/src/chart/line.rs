@@ -2,7 +2,7 @@
 
 use maud::{Markup, html};
 
-use super::{Chart, Drawing, Mark, Scale, along, percent, tick};
+use super::{Chart, Drawing, Scale, along, mark, percent, tick};
 
 #[derive(Debug, Clone)]
 pub struct Lines {
@@ -41,7 +41,7 @@ impl Chart for Lines {
         &self.title
     }
 
-    fn draw(&self, _id: &str) -> Drawing {
+    fn draw(&self) -> Drawing {
         let all = || self.lines.iter().flat_map(|line| &line.values);
         let across = Scale::doublings(all().map(|value| value.length_bytes as f64));
         let tops = all().map(|value| value.interval.map_or(value.value, |(_, high)| high.max(value.value)));
@@ -58,10 +58,9 @@ impl Chart for Lines {
             ul class="legend" {
                 @for (index, line) in self.lines.iter().enumerate() {
                     li {
-                        @let mark = Mark::of_series(index);
-                        svg class={ "sample " (mark.tone_class()) } width="42" height="18" viewBox="-21 -9 42 18" aria-hidden="true" {
+                        svg class={ "sample " (mark::tone_class(index)) } width="42" height="18" viewBox="-21 -9 42 18" aria-hidden="true" {
                             line x1="-21" x2="21" stroke-dasharray=(dash(index)) {}
-                            (mark.at("0"))
+                            (mark::at(index, "0"))
                         }
                         (line.name)
                     }
@@ -106,10 +105,9 @@ impl Plot {
     }
 
     fn line(&self, index: usize, line: &Line) -> Markup {
-        let mark = Mark::of_series(index);
         let place = |value: &Value| (percent(self.x(value.length_bytes as f64)), self.y(value.value));
         html! {
-            g class=(mark.tone_class()) {
+            g class=(mark::tone_class(index)) {
                 g stroke-dasharray=(dash(index)) {
                     @for pair in line.values.windows(2) {
                         @let ((x1, y1), (x2, y2)) = (place(&pair[0]), place(&pair[1]));
@@ -121,7 +119,7 @@ impl Plot {
                     @if let Some((low, high)) = value.interval {
                         line x1=(x) x2=(x) y1=(self.y(low)) y2=(self.y(high)) {}
                     }
-                    svg y=(y) { (mark.at(&x)) }
+                    svg y=(y) { (mark::at(index, &x)) }
                 }
             }
         }

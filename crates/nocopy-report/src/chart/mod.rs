@@ -2,7 +2,6 @@
 //!
 //! What many charts draw is on a page once ([`symbols`]), and the style sheet knows the rest: a page has hundreds of rows.
 
-mod interval;
 mod line;
 mod mark;
 mod scale;
@@ -11,9 +10,7 @@ mod stack;
 use maud::{Markup, html};
 
 use crate::table::Table;
-pub use interval::{Entry, Intervals, Point};
 pub use line::{Line, Lines, Value};
-pub use mark::{Mark, Shape};
 pub use scale::Scale;
 pub use stack::{Bar, Stacks};
 
@@ -21,8 +18,7 @@ pub use stack::{Bar, Stacks};
 pub trait Chart {
     fn title(&self) -> &str;
 
-    /// Names in it begin with `id`.
-    fn draw(&self, id: &str) -> Drawing;
+    fn draw(&self) -> Drawing;
 
     /// What the shapes and colours stand for, unless the page says it.
     fn legend(&self) -> Option<Markup> {
@@ -52,7 +48,7 @@ pub fn figure(id: &str, chart: &dyn Chart, table: &Table) -> Markup {
 
 /// A chart whose figures are in a table beside it; `id` is the only one on the page.
 pub fn drawing(id: &str, chart: &dyn Chart) -> Markup {
-    let Drawing { height, body } = chart.draw(id);
+    let Drawing { height, body } = chart.draw();
     html! {
         figure {
             figcaption id=(id) { (chart.title()) }
@@ -109,17 +105,19 @@ pub struct CellInterval {
     pub low: f64,
     pub median: f64,
     pub high: f64,
+    /// Where a line stands that all of a column are held against.
+    pub reference: Option<f64>,
 }
 
 impl CellInterval {
     pub fn style(self) -> String {
         let [low, median, high] = [self.low, self.median, self.high].map(|place| place * 100.0);
-        format!("--l:{low:.1};--m:{median:.1};--h:{high:.1}")
+        let reference = self.reference.map(|place| format!(";--r:{:.1}", place * 100.0));
+        format!("--l:{low:.1};--m:{median:.1};--h:{high:.1}{}", reference.unwrap_or_default())
     }
 }
 
-/// Where a chart's values lie, in percent of its width: the rest is for what stands over its ends.
-const LEFT: f64 = 3.0;
+/// Where a chart's values end, in percent of its width: the rest is for what stands over the end.
 const RIGHT: f64 = 97.0;
 
 /// Along the width, from `left` percent on, of a place from 0 to 1.
@@ -135,7 +133,7 @@ fn percent(value: f64) -> String {
 fn tick(along: f64, y: u32, text: &str) -> Markup {
     let anchor = match along {
         ..1.0 => Some("start"),
-        99.0.. => Some("end"),
+        96.0.. => Some("end"),
         _ => None,
     };
     html! { text class="tick" x=(percent(along)) y=(y) text-anchor=[anchor] { (text) } }

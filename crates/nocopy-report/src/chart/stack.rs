@@ -61,7 +61,7 @@ impl Chart for Stacks {
         &self.title
     }
 
-    fn draw(&self, _id: &str) -> Drawing {
+    fn draw(&self) -> Drawing {
         let scale = Scale::even(self.bars.iter().map(Bar::total));
         let ticks = scale.ticks(5);
         let mut y = 0;

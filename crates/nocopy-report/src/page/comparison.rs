@@ -1,18 +1,18 @@
-//! The page of a comparison: both runs in one chart for each section.
+//! The page of a comparison: both runs side by side, in a folded table for each series.
 
 use maud::{Markup, html};
 
-use super::{contents, document, facts, logarithmic, machine, notes, place};
-use crate::chart::{self, Entry, Intervals, Mark, Point, Scale, Shape};
+use super::estimates::Estimates;
+use super::{INTERVALS, Series, document, facts, logarithmic, machine, notes, workload};
+use crate::chart;
 use crate::comparison::{self, Compared, Comparison, Estimate, Identity, Side, What};
 use crate::comparison_text;
-
-const A: Mark = Mark { shape: Shape::Ring, tone: 0 };
-const B: Mark = Mark { shape: Shape::Square, tone: 1 };
+use crate::table::Table;
 
 pub fn of_comparison(comparison: &Comparison<'_>) -> String {
     let sections: Vec<_> = comparison.sections().collect();
-    let titles: Vec<_> = sections.iter().map(|section| comparison_text::heading(&section[0].row)).collect();
+    let workloads: Vec<_> =
+        sections.chunk_by(|one, other| one[0].row.workload == other[0].row.workload).collect();
     let body = html! {
         p class="result" { (comparison_text::counts(comparison)) }
         @if comparison.differences.is_empty() {
@@ -21,31 +21,27 @@ pub fn of_comparison(comparison: &Comparison<'_>) -> String {
             h2 { "Not the same" }
             (chart::markup(&comparison_text::differences(comparison), "Differences"))
         }
-        div class="figures" { (side("A", A, &comparison.a)) (side("B", B, &comparison.b)) }
-        (contents(&titles))
-        @for (index, rows) in sections.iter().enumerate() {
-            section id=(place(index)) {
-                h2 { (rows[0].row.series) }
-                @if let Some(sink) = rows[0].row.sink { p class="note" { "into: " (sink) } }
-                div class="figures" {
-                    @for (number, rows) in comparison::parts(rows).enumerate() {
-                        (chart::figure(&format!("{}-{number}", place(index)), &intervals(rows), &comparison_text::table(rows)))
-                    }
-                }
-            }
+        div class="figures" { (side("A", &comparison.a)) (side("B", &comparison.b)) }
+        h2 { "All rows" }
+        @for sections in &workloads {
+            @let series: Vec<_> = sections.iter().map(|rows| Series {
+                title: comparison_text::heading(&rows[0].row),
+                body: html! { @for rows in comparison::parts(rows) { (part(rows)) } },
+            }).collect();
+            (workload(sections[0][0].row.workload, workloads.len() == 1, &series))
         }
         (only("A", &comparison.only_a))
         (only("B", &comparison.only_b))
         h2 { "How to read it" }
-        (notes([comparison_text::HOW]))
+        (notes([comparison_text::HOW, INTERVALS]))
     };
     document("nocopy report", &body)
 }
 
-fn side(name: &str, mark: Mark, side: &Side<'_>) -> Markup {
+fn side(name: &str, side: &Side<'_>) -> Markup {
     html! {
         div {
-            h2 { (mark.sample()) (name) ": " (side.file) }
+            h2 { (name) ": " (side.file) }
             (facts(&machine(side.machine, side.measured_at)))
             pre { code { (side.command) } }
         }
@@ -61,30 +57,32 @@ fn only(name: &str, rows: &[Identity<'_>]) -> Markup {
     }
 }
 
-fn intervals(rows: &[Compared<'_>]) -> Intervals {
-    let entries: Vec<_> = rows.iter().map(entry).collect();
-    let points = || entries.iter().flat_map(|row: &Entry| &row.points);
-    let values: Vec<_> = points().flat_map(|point| [point.low, point.median, point.high]).collect();
-    let of_ratio = rows[0].what == What::Ratio;
-    let values = values.iter().copied();
-    let scale = if of_ratio { Scale::around_one(values) } else { Scale::spread(values) };
-    let title = comparison_text::axis(&rows[0]) + logarithmic(&scale);
-    Intervals { title, scale, reference: of_ratio.then_some(1.0), rows: entries }
-}
-
-fn entry(row: &Compared<'_>) -> Entry {
-    let sides = [(A, &row.a), (B, &row.b)];
-    let points = sides.into_iter().filter_map(|(mark, estimate)| point(row, mark, estimate));
-    Entry {
-        name: row.name.clone(),
-        said: format!("B/A {}: {}", comparison_text::ratio(row), row.verdict.name()),
-        points: points.collect(),
+/// The figures of a series, or its ratios: both runs on one scale.
+fn part(rows: &[Compared<'_>]) -> Markup {
+    let estimates = rows.iter().flat_map(|row| [estimate(row, &row.a), estimate(row, &row.b)]).flatten();
+    let estimates = match rows[0].what {
+        What::Figure => Estimates::figures(estimates),
+        What::Ratio => Estimates::ratios(estimates),
+    };
+    let interval = |row: usize, column| {
+        let row = &rows[row];
+        let side = [(A, &row.a), (B, &row.b)].into_iter().find(|(place, _)| *place == column)?.1;
+        Some(estimates.place(estimate(row, side)?))
+    };
+    let title = comparison_text::axis(&rows[0]) + logarithmic(&estimates.scale);
+    let table = Table { figures: B + 1..B + 2, ..comparison_text::table(rows) };
+    html! {
+        p class="note" { (title) }
+        (chart::with_intervals(&table, &title, interval))
     }
 }
 
-fn point(row: &Compared<'_>, mark: Mark, estimate: &Estimate) -> Option<Point> {
-    let median = estimate.median?;
-    let (low, high) = estimate.low.zip(estimate.high).unwrap_or((median, median));
-    let [median, low, high] = [median, low, high].map(|value| comparison_text::shown(row, value));
-    Some(Point { median, low, high, mark })
+/// The columns of the two runs.
+const A: usize = 1;
+const B: usize = 2;
+
+/// As it is shown.
+fn estimate(row: &Compared<'_>, side: &Estimate) -> Option<super::estimates::Estimate> {
+    let shown = |value| comparison_text::shown(row, value);
+    Some((shown(side.median?), side.low.zip(side.high).map(|(low, high)| (shown(low), shown(high)))))
 }

@@ -2,6 +2,7 @@
 
 mod bench;
 mod comparison;
+mod estimates;
 mod length;
 
 use maud::{DOCTYPE, Markup, PreEscaped, html};
@@ -74,6 +75,31 @@ pub fn contents(titles: &[String]) -> Markup {
             details {
                 summary { "Contents: " (titles.len()) " sections" }
                 ul class="contents" { @for (index, title) in titles.iter().enumerate() { li { a href={ "#" (place(index)) } { (title) } } } }
+            }
+        }
+    }
+}
+
+/// How to read what is drawn in cells.
+const INTERVALS: &str = "Under a figure: its median (the mark) and its interval (the bar), from 0 to the largest of the series, \
+    or logarithmic where they are more than 200 times apart. Under a ratio: the same, logarithmic, with a line at 1.";
+
+/// Results that are compared with each other.
+struct Series {
+    title: String,
+    body: Markup,
+}
+
+/// The series of a workload, each of them folded.
+fn workload(name: &str, is_open: bool, series: &[Series]) -> Markup {
+    html! {
+        details class="workload" open=[is_open.then_some("")] {
+            summary { b { (name) } ", " (series.len()) " series" }
+            @for Series { title, body } in series {
+                details {
+                    summary { (title) }
+                    (body)
+                }
             }
         }
     }
