@@ -8,7 +8,9 @@ use std::time::Duration;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::error::{ContextKind, ContextValue, ErrorKind};
-use clap::{Arg, Args, Command as Definition, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
+use clap::{
+    Arg, ArgGroup, Args, Command as Definition, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum,
+};
 use clap_complete::Shell;
 use nocopy::filter::{self, Program};
 
@@ -223,6 +225,7 @@ pub(crate) enum Command {
 }
 
 #[derive(Debug, Args)]
+#[command(group = ArgGroup::new("pages").args(["html", "markdown"]).multiple(true))]
 pub(crate) struct ReportArguments {
     /// Results of 'nocopy bench --json' or 'nocopy profile sweep --json'.
     #[arg(value_name = "A.json")]
@@ -233,8 +236,11 @@ pub(crate) struct ReportArguments {
     /// Write FILE too, a page with charts, for any browser.
     #[arg(long, value_name = "FILE")]
     pub(crate) html: Option<PathBuf>,
+    /// Write FILE too, a page of Markdown tables, for the documents of a repository.
+    #[arg(long, value_name = "FILE", conflicts_with = "others")]
+    pub(crate) markdown: Option<PathBuf>,
     /// Overwrite FILE if it exists.
-    #[arg(long, requires = "html")]
+    #[arg(long, requires = "pages")]
     pub(crate) force: bool,
     /// Print the comparison as JSON.
     #[arg(long, requires = "others")]

@@ -23,8 +23,8 @@ pub(crate) enum Failure {
     Results { path: PathBuf, source: serde_json::Error },
     #[error("{path}: results of the kind '{schema}', which this nocopy does not show: give those of 'nocopy bench' or 'nocopy profile sweep', or use a newer nocopy", path = path.display())]
     Schema { path: PathBuf, schema: String },
-    #[error("{path}: the page would take the place of these results: name another file with --html", path = path.display())]
-    PageOverResults { path: PathBuf },
+    #[error("{path}: the page would take the place of these results, or of another page: name another file with --html or --markdown", path = path.display())]
+    PageOverOther { path: PathBuf },
     #[error(transparent)]
     Filter(#[from] nocopy::filter::CompileError),
     #[error("{path}: not a filter: {source}", path = path.display())]

@@ -1,12 +1,12 @@
 //! `nocopy report`: results that were written as JSON, shown again, compared, and made pages of.
 //!
 //! ```text
-//!   JSON ─▶ results ─┬──────────────▶ table, page
+//!   JSON ─▶ results ─┬──────────────▶ table, page, Markdown
 //!   JSON ─▶ results ─┴▶ comparison ─▶ table, page, JSON
 //! ```
 
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::{fs, iter};
 
 use serde::Deserialize;
@@ -17,7 +17,7 @@ use nocopy_profile::sweep::{self, Sweep};
 use nocopy_report::comparison::Comparison;
 use nocopy_report::result::{Report, SCHEMA, SCHEMA_1};
 use nocopy_report::{Outcome, capability, print};
-use nocopy_report::{ResultFile, comparison_text, page, result_lines, result_table};
+use nocopy_report::{ResultFile, comparison_text, markdown, page, result_lines, result_table};
 
 /// What a file has.
 enum Results {
@@ -53,12 +53,19 @@ pub(crate) fn run(arguments: &ReportArguments) -> Result<Outcome, Failure> {
     let results = read(&arguments.results)?;
     let others = arguments.others.as_deref().map(read).transpose()?;
     capability::drop_all_but(capability::NONE)?;
-    let html = arguments.html.as_deref().map(|path| page_file(path, arguments)).transpose()?;
+    let mut taken: Vec<&Path> =
+        iter::once(&arguments.results).chain(&arguments.others).map(PathBuf::as_path).collect();
+    let html = page_file(arguments.html.as_deref(), &taken, arguments.force)?;
+    taken.extend(arguments.html.as_deref());
+    let markdown = page_file(arguments.markdown.as_deref(), &taken, arguments.force)?;
     let Some((path, others)) = arguments.others.as_deref().zip(others) else {
         if let Some(html) = html {
             html.write(&results.page())?;
         }
         results.print()?;
+        if let Some(markdown) = markdown {
+            markdown.write(&markdown::of_bench(&results.into_report()))?;
+        }
         return Ok(Outcome::Positive);
     };
     let (results, others) = (results.into_report(), others.into_report());
@@ -73,14 +80,14 @@ pub(crate) fn run(arguments: &ReportArguments) -> Result<Outcome, Failure> {
     Ok(if comparison.rows.is_empty() { Outcome::Negative } else { Outcome::Positive })
 }
 
-/// The file of the page, which is none of those that were read, by whatever name.
-fn page_file(path: &Path, arguments: &ReportArguments) -> Result<ResultFile, Failure> {
+/// The file of a page, if one is asked for; by whatever name, it is none of those that are read or written already.
+fn page_file(path: Option<&Path>, taken: &[&Path], force: bool) -> Result<Option<ResultFile>, Failure> {
+    let Some(path) = path else { return Ok(None) };
     let identity = |path: &Path| fs::metadata(path).map(|metadata| (metadata.dev(), metadata.ino())).ok();
     let page = identity(path);
-    let mut read = iter::once(&arguments.results).chain(&arguments.others);
-    match read.find(|results| page.is_some() && identity(results) == page) {
-        Some(results) => Err(Failure::PageOverResults { path: results.into() }),
-        None => Ok(ResultFile::open(path, arguments.force)?),
+    match taken.iter().find(|other| page.is_some() && identity(other) == page) {
+        Some(&other) => Err(Failure::PageOverOther { path: other.into() }),
+        None => Ok(Some(ResultFile::open(path, force)?)),
     }
 }
 

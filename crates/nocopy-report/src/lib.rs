@@ -1,7 +1,7 @@
 //! What every part of the command shares: how results are printed, drawn and written, and how a command starts and ends.
 //!
 //! ```text
-//!   result, figure, statistics ─▶ result_table, headline_table ─▶ terminal
+//!   result, figure, statistics ─▶ result_table, headline_table ─▶ terminal, markdown
 //!                              ├▶ result_lines ─▶ JSON Lines, and back
 //!                              ├▶ headline, chart ─▶ page ─▶ HTML
 //!                              └▶ comparison ─▶ comparison_text, page, JSON
@@ -22,6 +22,7 @@ pub mod live;
 pub mod machine;
 #[cfg(test)]
 mod made_up;
+pub mod markdown;
 pub mod output_file;
 pub mod page;
 pub mod print;

@@ -161,6 +161,36 @@ fn two_runs_are_compared() {
 }
 
 #[test]
+fn a_run_is_written_as_markdown() {
+    let scratch = Scratch::new("markdown");
+    scratch.file("a.json", &results("xdp", 1e6).to_string());
+    let written = scratch.nocopy(&["report", "a.json", "--markdown", "a.md", "--html", "a.html"]);
+    assert_eq!((written.status.code(), text(&written.stderr)), (Some(0), String::new()));
+    let page = scratch.read("a.md");
+    for line in [
+        "    nocopy bench capture",
+        "### capture, 64-byte frames",
+        "| xdp | 1.00 M | – | – | – | – | – | – | copied |",
+    ] {
+        assert!(page.lines().any(|other| other == line), "{line}: {page}");
+    }
+    assert!(scratch.read("a.html").contains("capture, 64-byte frames"));
+    let refused = |arguments: &[&str], words: &str| {
+        let output = scratch.nocopy(&[&["report"], arguments].concat());
+        let said = text(&output.stderr);
+        assert!(output.status.code() == Some(2) && said.contains(words), "{said}");
+    };
+    refused(&["a.json", "--markdown", "a.md"], "--force");
+    refused(&["a.json", "--markdown", "a.json", "--force"], "take the place");
+    refused(&["a.json", "--markdown", "b", "--html", "./b"], "take the place");
+    refused(&["a.json", "a.json", "--markdown", "c.md"], "cannot be used with");
+    refused(&["a.json", "--force"], "--markdown");
+    assert!(!scratch.0.join("c.md").exists());
+    let again = scratch.nocopy(&["report", "a.json", "--markdown", "a.md", "--force"]);
+    assert_eq!((again.status.code(), scratch.read("a.md")), (Some(0), page));
+}
+
+#[test]
 fn what_is_not_results_is_refused_in_one_line() {
     let scratch = Scratch::new("refused");
     let mut unknown = results("xdp", 1e6);

@@ -1,0 +1,135 @@
+//! The results of a bench as a page of Markdown tables, for a repository's documents.
+
+use std::fmt::Write as _;
+
+use crate::headline;
+use crate::print;
+use crate::result::{Report, Section};
+use crate::result_table::{self, Causes};
+use crate::table::Table;
+
+pub fn of_bench(report: &Report) -> String {
+    let mut page = String::from(
+        "# Measurements\n\nWritten by `nocopy report RUN --markdown FILE`: to change this page, measure again.\n\n",
+    );
+    let _ = writeln!(page, "Measured at {}, by this command:\n", plain(&report.measured_at));
+    // Indented, no line of it can end the block.
+    let _ = writeln!(page, "    {}\n", one_line(&report.command));
+    let _ = writeln!(
+        page,
+        "nocopy {}: {}\n",
+        plain(&report.machine.nocopy_version),
+        plain(&report.machine.line())
+    );
+    let headlines = headline::of(report);
+    if !headlines.is_empty() {
+        let _ = writeln!(page, "## Headline\n\n{}", table(&headline::table(&headlines)));
+    }
+    let sections: Vec<_> = report.sections().collect();
+    for sections in sections.chunk_by(|one, other| one.workload() == other.workload()) {
+        write_workload(&mut page, sections);
+    }
+    page.push_str("## How to read it\n");
+    for note in result_table::notes(report) {
+        let _ = writeln!(page, "\n{}", plain(&note));
+    }
+    print::printable(&page)
+}
+
+/// A table for each series, and under them why something was copied, or is not known.
+fn write_workload(page: &mut String, sections: &[Section<'_>]) {
+    let mut causes = Causes::default();
+    let _ = writeln!(page, "## {}\n", plain(sections[0].workload()));
+    for &section in sections {
+        let _ = writeln!(page, "### {}\n", plain(&result_table::heading(section)));
+        let rows = result_table::table(section, &mut causes);
+        let _ = writeln!(page, "Ratio: {}.\n\n{}", section.figure().name(), table(&rows));
+    }
+    for cause in causes.lines() {
+        let _ = writeln!(page, "{}\n", plain(&cause));
+    }
+}
+
+fn table(table: &Table) -> String {
+    let line = |cells: &[String]| {
+        let cells: Vec<_> = cells.iter().map(|cell| plain(cell)).collect();
+        format!("| {} |\n", cells.join(" | "))
+    };
+    let rule = |index: usize| if table.figures.contains(&index) { "--:" } else { "---" };
+    let rules: Vec<_> = (0..table.header.len()).map(rule).collect();
+    let rows: String = table.rows.iter().map(|row| line(row)).collect();
+    format!("{}| {} |\n{rows}", line(&table.header), rules.join(" | "))
+}
+
+/// Text that Markdown shows as it is, in one line.
+fn plain(text: &str) -> String {
+    let mut plain = String::new();
+    for character in one_line(text).chars() {
+        let begins_a_link = character == '(' && plain.ends_with(']');
+        if begins_a_link || matches!(character, '\\' | '|' | '<' | '&' | '`' | '*') {
+            plain.push('\\');
+        }
+        plain.push(character);
+    }
+    plain
+}
+
+fn one_line(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::made_up;
+    use crate::result::Row;
+
+    #[test]
+    fn a_page_has_the_command_the_machine_and_a_table_for_each_series() {
+        let because = |row| Row { cause: Some("socket call".into()), ..row };
+        let baseline = because(made_up::row("capture, short", "packet-ring", 1e6));
+        let xdp = made_up::against("packet-ring", 2.0, because(made_up::row("capture, short", "xdp", 2e6)));
+        let page = of_bench(&made_up::report(vec![baseline, xdp, made_up::row("capture, long", "xdp", 3e6)]));
+        let lines: Vec<_> = page.lines().collect();
+        for expected in [
+            "Measured at 2026-01-31T12:00:00Z, by this command:",
+            "    nocopy bench capture --quick",
+            "nocopy 0.1.0: private veth pair · Linux 6.18.5 · 2 × Some Processor (a virtual machine)",
+            "## capture",
+            "### capture, short",
+            "### capture, long",
+            "| method | packets/s | Gbit/s | ns/packet | sender | receiver | machine | ratio [low–high] | copies |",
+            "| --- | --: | --: | --: | --: | --: | --: | --- | --- |",
+            "| xdp | 2.00 M | – | – | – | – | – | 2.00 [1.80–2.20] × packet-ring | copied (1) |",
+            "(1) socket call",
+            "Not measured.",
+        ] {
+            assert!(lines.contains(&expected), "{expected}: {page}");
+        }
+        assert!(!page.contains("## Headline"), "none of its rows is one");
+    }
+
+    #[test]
+    fn the_headline_comes_before_the_workloads() {
+        let page = of_bench(&made_up::whole_run());
+        let headings: Vec<_> = page.lines().filter(|line| line.starts_with("## ")).collect();
+        assert_eq!(headings[0], "## Headline");
+        assert_eq!(headings.len(), 13, "eleven workloads and how to read them: {headings:?}");
+        let row = page.lines().find(|line| line.starts_with("| pass on a TCP stream, Gbit/s |")).unwrap();
+        assert_eq!(row.matches('|').count(), 6, "{row}");
+    }
+
+    /// Proves that every table has as many cells in each line, whatever its words are.
+    #[test]
+    fn words_of_a_result_do_not_change_the_page() {
+        let odd = "a|b\n## odd <script> `d` [e](f) \u{1b}[2J";
+        let mut report = made_up::report(vec![made_up::row(odd, odd, 1.0)]);
+        report.command = odd.into();
+        let page = of_bench(&report);
+        assert!(!page.contains("\n## odd") && !page.contains('\u{1b}'), "{page}");
+        assert!(page.contains("a\\|b ## odd \\<script> \\`d\\` [e]\\(f)"), "{page}");
+        let cells = |line: &&str| line.replace("\\|", "").matches('|').count();
+        let tables: Vec<_> = page.lines().filter(|line| line.starts_with('|')).collect();
+        assert_eq!(tables.iter().map(cells).collect::<Vec<_>>(), [10, 10, 10]);
+    }
+}
