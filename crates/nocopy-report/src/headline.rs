@@ -1,160 +1,185 @@
-//! The rows of a whole run that a reader wants first: a job, nocopy's way, the other way.
+//! The headline: the rows of a run that a reader wants first, nocopy's way beside the other way.
 
-use crate::comparison_text;
-use crate::result::{Report, Row, Section};
-use crate::result_table;
+use crate::headline_table;
+use crate::result::{Headline, Report, Row, Section};
 use crate::table::Table;
 
-/// One of [`ROWS`] as it was measured.
-#[derive(Debug, Clone, Copy)]
-pub struct Headline<'a> {
-    /// The job, and the unit of its figures.
-    pub what: &'static str,
+/// A row of the headline, and what it is compared with.
+#[derive(Debug, Clone)]
+pub struct Line<'a> {
+    pub names: Headline,
     pub row: &'a Row,
-    /// What the row is compared with.
-    pub other: &'a Row,
+    /// `None` where the run does not have it.
+    pub other: Option<&'a Row>,
     /// The place of its section among all of the run.
     pub section: usize,
 }
 
-/// Which row it is: workload, series, sink, method and its variant, and the baseline. An empty text: none, or any.
-struct Choice {
+/// By which row a job is told.
+struct Job {
     what: &'static str,
-    workload: &'static str,
     series: &'static str,
-    sink: &'static str,
+    /// Of series that have the same title for several sinks.
+    sink: Option<&'static str>,
     method: &'static str,
-    variant: &'static str,
-    baseline: &'static str,
+    variant: Option<&'static str>,
+    /// What the method is called in the headline.
+    nocopy: &'static str,
+    /// The method of the other way, and what it is called.
+    other: (&'static str, &'static str),
 }
 
-const ANY: Choice =
-    Choice { what: "", workload: "", series: "", sink: "", method: "", variant: "", baseline: "" };
-
-/// Chosen before measuring, and with what is slower, so that the list flatters nothing.
-const ROWS: [Choice; 12] = [
-    Choice {
-        what: "receive 64-byte packets, packets/s",
-        workload: "capture",
-        series: "capture, 64-byte frames, full-rate",
-        method: "xdp",
-        variant: "coalesced full-rate",
-        baseline: "packet-ring",
-        ..ANY
-    },
-    Choice {
-        what: "receive 300,000 packets/s of 64 bytes, CPU ns per packet",
-        workload: "capture",
-        series: "capture, 64-byte frames, 300-kpps",
-        method: "xdp",
-        variant: "coalesced 300-kpps",
-        baseline: "packet-ring",
-        ..ANY
-    },
-    Choice {
-        what: "send 64-byte packets, packets/s",
-        workload: "packet-send",
-        series: "packet-send, 64-byte frames",
-        method: "xdp",
-        baseline: "packet-send",
-        ..ANY
-    },
-    Choice {
-        what: "record 1,400-byte packets to a disk without loss, packets/s",
-        workload: "record",
-        series: "record to disk, 1400-byte frames, highest-rate-without-loss",
-        method: "record",
-        baseline: "tcpdump",
-        ..ANY
-    },
-    Choice {
-        what: "tcpdump, unchanged, without loss, packets/s",
-        workload: "libpcap",
-        series: "libpcap, tcpdump, 64-byte frames, highest-rate-without-loss",
-        method: "nocopy-take",
-        baseline: "libpcap",
-        ..ANY
-    },
-    Choice {
-        what: "send 1,400-byte datagrams to a card that cuts bursts, datagrams/s",
-        workload: "udp-send",
-        series: "udp-send, 1400-byte datagrams",
-        sink: "offload",
+/// Chosen before measuring, with jobs that nocopy does slower.
+const JOBS: [Job; 13] = [
+    Job {
+        what: "UDP send, 64 B",
+        series: "udp-send, 64-byte datagrams",
+        sink: Some("delivered"),
         method: "auto",
-        baseline: "socket",
-        ..ANY
+        variant: None,
+        nocopy: "auto",
+        other: ("socket", "send()"),
     },
-    Choice {
-        what: "send and receive 1,400-byte datagrams, datagrams/s",
-        workload: "udp-send",
+    Job {
+        what: "UDP send, 1400 B",
         series: "udp-send, 1400-byte datagrams",
-        sink: "pair",
+        sink: Some("delivered"),
         method: "auto",
-        baseline: "socket",
-        ..ANY
+        variant: None,
+        nocopy: "auto",
+        other: ("socket", "send()"),
     },
-    Choice {
-        what: "send the same 1 MiB by TCP again and again, Gbit/s",
-        workload: "tcp-send",
+    Job {
+        what: "UDP send, 1400 B, singly",
+        series: "udp-send, 1400-byte datagrams, one-a-call",
+        sink: None,
+        method: "auto",
+        variant: Some("one-a-call"),
+        nocopy: "auto",
+        other: ("socket", "send()"),
+    },
+    Job {
+        what: "UDP receive, 1400 B",
+        series: "udp-receive, 1400-byte datagrams",
+        sink: None,
+        method: "auto",
+        variant: None,
+        nocopy: "auto",
+        other: ("recvmmsg", "recvmmsg()"),
+    },
+    Job {
+        what: "TCP send, 64 KiB buffers",
+        series: "tcp-send over lo, MTU 65536, cubic",
+        sink: None,
+        method: "auto",
+        variant: None,
+        nocopy: "auto",
+        other: ("plain", "send()"),
+    },
+    Job {
+        what: "TCP send, the same 1 MiB",
         series: "tcp-send over lo, MTU 65536, cubic, the same 1 MiB again and again",
+        sink: None,
         method: "published",
-        baseline: "plain",
-        ..ANY
+        variant: None,
+        nocopy: "published",
+        other: ("plain", "send()"),
     },
-    Choice {
-        what: "pass on a TCP stream, Gbit/s",
-        workload: "tcp-proxy",
+    Job {
+        what: "TCP receive",
+        series: "tcp-receive over lo, MTU 65536, cubic",
+        sink: None,
+        method: "auto",
+        variant: None,
+        nocopy: "auto",
+        other: ("recv", "recv()"),
+    },
+    Job {
+        what: "TCP proxy",
         series: "tcp-proxy over lo, MTU 65536, cubic",
+        sink: None,
         method: "splice",
-        baseline: "read-write",
-        ..ANY
+        variant: None,
+        nocopy: "splice()",
+        other: ("read-write", "recv+send"),
     },
-    Choice {
-        what: "64 bytes there and back, median in us",
-        workload: "latency",
-        series: "latency, 64-byte payload, there and back",
-        method: "xdp-spinning",
-        baseline: "udp-spinning",
-        ..ANY
+    Job {
+        what: "message round trip, 64 B",
+        series: "message-latency, 64 B there and back, MTU 1500",
+        sink: None,
+        method: "message-xdp",
+        variant: Some("spinning"),
+        nocopy: "AF_XDP",
+        other: ("tcp-spinning", "TCP"),
     },
-    Choice {
-        what: "messages of 64 bytes one way, messages/s",
-        workload: "message-stream",
-        series: "message-stream, 64 B, MTU 1500",
-        method: "message-udp",
-        variant: "spinning",
-        baseline: "tcp-blocking",
-        ..ANY
-    },
-    Choice {
-        what: "messages of 1 MiB one way, messages/s",
-        workload: "message-stream",
+    Job {
+        what: "messages one way, 1 MiB",
         series: "message-stream, 1 MiB, MTU 1500",
+        sink: None,
         method: "message-udp",
-        variant: "spinning",
-        baseline: "tcp-blocking",
-        ..ANY
+        variant: Some("blocking"),
+        nocopy: "UDP sockets",
+        other: ("tcp-blocking", "TCP"),
+    },
+    Job {
+        what: "packet send, 64 B",
+        series: "packet-send, 64-byte frames",
+        sink: None,
+        method: "xdp",
+        variant: None,
+        nocopy: "AF_XDP",
+        other: ("packet-send", "send()"),
+    },
+    Job {
+        what: "capture, 64 B, full rate",
+        series: "capture, 64-byte frames, full-rate",
+        sink: None,
+        method: "xdp",
+        variant: Some("coalesced full-rate"),
+        nocopy: "AF_XDP",
+        other: ("packet-ring", "packet ring"),
+    },
+    Job {
+        what: "capture CPU, 64 B, 300 k/s",
+        series: "capture, 64-byte frames, 300-kpps",
+        sink: None,
+        method: "xdp",
+        variant: Some("coalesced 300-kpps"),
+        nocopy: "AF_XDP",
+        other: ("packet-ring", "packet ring"),
     },
 ];
 
-impl Choice {
-    fn find<'a>(&self, sections: &[Section<'a>]) -> Option<Headline<'a>> {
-        sections.iter().enumerate().find_map(|(section, &part)| {
-            let row = part.rows.iter().find(|row| self.is(row))?;
-            let other = part.rows.iter().find(|other| is_baseline(other, row))?;
-            Some(Headline { what: self.what, row, other, section })
-        })
+impl Job {
+    fn is(&self, row: &Row) -> bool {
+        row.series == self.series
+            && row.method == self.method
+            && row.variant.as_deref() == self.variant
+            && row.baseline.as_deref() == Some(self.other.0)
+            && (self.sink.is_none() || row.sink.as_deref() == self.sink)
     }
 
-    fn is(&self, row: &Row) -> bool {
-        let is_named = |text: &Option<String>, name: &str| name.is_empty() || text.as_deref() == Some(name);
-        row.workload == self.workload
-            && row.series == self.series
-            && row.method == self.method
-            && is_named(&row.sink, self.sink)
-            && is_named(&row.variant, self.variant)
-            && is_named(&row.baseline, self.baseline)
+    fn names(&self) -> Headline {
+        let [what, nocopy, other] = [self.what, self.nocopy, self.other.1].map(str::to_owned);
+        Headline { what, nocopy, other }
     }
+}
+
+/// The lines that a run has, of `nocopy bench` and of `nocopy bench --all`; none of a run of other rows.
+pub fn of(report: &Report) -> Vec<Line<'_>> {
+    let sections = report.sections().enumerate();
+    let lines = sections.flat_map(|(section, part)| part.rows.iter().map(move |row| (section, part, row)));
+    let mut lines: Vec<_> = lines.filter_map(|(section, part, row)| line(section, part, row)).collect();
+    lines.sort_by_key(|(place, _)| *place);
+    lines.into_iter().map(|(_, line)| line).collect()
+}
+
+/// With its place in the headline. A row that says its names itself needs no job.
+fn line<'a>(section: usize, part: Section<'a>, row: &'a Row) -> Option<(usize, Line<'a>)> {
+    let place = JOBS.iter().position(|job| job.is(row));
+    let names = row.headline.clone().or_else(|| place.map(|place| JOBS[place].names()))?;
+    let other = part.rows.iter().find(|other| is_baseline(other, row));
+    Some((place.unwrap_or(JOBS.len()), Line { names, row, other, section }))
 }
 
 /// Whether a row of the same section is what another one is compared with.
@@ -163,37 +188,12 @@ fn is_baseline(row: &Row, compared: &Row) -> bool {
     Some(&row.method) == compared.baseline.as_ref() && (variant.is_none() || *variant == row.variant)
 }
 
-/// Those that the run has; none of a run of other methods.
-pub fn of(report: &Report) -> Vec<Headline<'_>> {
-    let sections: Vec<_> = report.sections().collect();
-    ROWS.iter().filter_map(|choice| choice.find(&sections)).collect()
-}
-
-const HEADER: [&str; 5] = ["what", "nocopy", "other way", "ratio [95 %]", "copies"];
-
 /// The column of ratios.
 pub const RATIO: usize = 3;
 
-pub fn table(headlines: &[Headline<'_>]) -> Table {
-    Table::new(&HEADER, 0..0, headlines.iter().map(cells).collect())
-}
-
-fn cells(headline: &Headline<'_>) -> Vec<String> {
-    let Headline { what, row, other, .. } = headline;
-    vec![(*what).into(), way(row), way(other), result_table::ratio(row), copies(row)]
-}
-
-/// The figure, and the method.
-fn way(row: &Row) -> String {
-    let median = row
-        .figure
-        .of(row)
-        .map_or_else(|| "–".into(), |median| comparison_text::figure(row.figure, median, None));
-    format!("{median} {}", result_table::name(row, &row.series))
-}
-
-fn copies(row: &Row) -> String {
-    row.evidence.map_or("–", |copies| copies.name()).into()
+pub fn table(lines: &[Line<'_>]) -> Table {
+    let cells = |line: &Line<'_>| headline_table::cells(line.row, line.other, &line.names).into();
+    Table::new(&headline_table::HEADER, 0..0, lines.iter().map(cells).collect())
 }
 
 #[cfg(test)]
@@ -202,47 +202,44 @@ mod tests {
     use crate::made_up;
 
     #[test]
-    fn a_whole_run_has_every_headline() {
+    fn a_whole_run_has_every_line_in_order() {
         let report = made_up::whole_run();
-        let headlines = of(&report);
-        let names: Vec<_> = headlines.iter().map(|headline| headline.what).collect();
-        assert_eq!(names, ROWS.each_ref().map(|choice| choice.what));
+        let lines = of(&report);
+        let names: Vec<_> = lines.iter().map(|line| line.names.what.as_str()).collect();
+        assert_eq!(names, JOBS.each_ref().map(|job| job.what));
         let sections: Vec<_> = report.sections().collect();
-        for headline in headlines {
-            let Headline { row, other, section, .. } = headline;
+        for Line { row, other, section, .. } in lines {
             assert_eq!(row.series, sections[section].title());
-            assert_eq!(Some(&other.method), row.baseline.as_ref());
+            assert_eq!(other.map(|other| &other.method), row.baseline.as_ref());
         }
     }
 
     #[test]
-    fn a_headline_has_the_figures_of_both_ways() {
+    fn a_line_has_the_figures_of_both_ways() {
         let series = "packet-send, 64-byte frames";
-        let of_workload = |row| Row { workload: "packet-send".into(), ..row };
         let other = made_up::row(series, "packet-send", 1e6);
         let ours = made_up::against("packet-send", 2.0, made_up::row(series, "xdp", 2e6));
-        let report = made_up::report([other, ours].map(of_workload).into());
-        let table = table(&of(&report));
-        let expected = [
-            "send 64-byte packets, packets/s",
-            "2.00 M xdp",
-            "1.00 M packet-send",
-            "2.00 [1.80–2.20]",
-            "copied",
-        ];
-        assert_eq!(table.rows, [expected.map(str::to_owned)]);
+        let report = made_up::report(vec![other, ours]);
+        let expected =
+            ["packet send, 64 B", "2.00 M/s AF_XDP", "1.00 M/s send()", "2.00 [1.80–2.20]", "copied"];
+        assert_eq!(table(&of(&report)).rows, [expected.map(str::to_owned)]);
     }
 
     #[test]
     fn the_other_way_is_the_variant_it_was_compared_with() {
-        let report = made_up::whole_run();
-        let pair =
-            of(&report).into_iter().find(|headline| headline.row.sink.as_deref() == Some("pair")).unwrap();
-        assert_eq!(pair.other.variant.as_deref(), Some("to-recvmmsg"));
+        let row =
+            |variant: &str, rate| Row { variant: Some(variant.into()), ..made_up::row("a", "recv", rate) };
+        let names = Headline { what: "a job".into(), nocopy: "auto".into(), other: "recv()".into() };
+        let auto = made_up::against("recv", 2.0, made_up::row("a", "auto", 3.0));
+        let auto = Row { baseline_variant: Some("64-KiB".into()), headline: Some(names), ..auto };
+        let report = made_up::report(vec![row("1-KiB", 1.0), row("64-KiB", 2.0), auto]);
+        let lines = of(&report);
+        let variant = lines[0].other.and_then(|other| other.variant.as_deref());
+        assert_eq!((lines.len(), variant), (1, Some("64-KiB")));
     }
 
     #[test]
-    fn a_run_of_other_methods_has_no_headline() {
+    fn a_run_of_other_rows_has_no_headline() {
         let report = made_up::report(vec![made_up::row("capture", "ring", 1e6)]);
         assert!(of(&report).is_empty());
     }

@@ -14,9 +14,12 @@ pub const COLUMNS: usize = 100;
 /// The widths of the columns but the last.
 const WIDTHS: [usize; 4] = [26, 20, 21, 16];
 
+/// The names of the columns.
+pub(crate) const HEADER: [&str; 5] = ["what", "nocopy", "the other way", "ratio [interval]", "copies"];
+
 /// The first line.
 pub fn header() -> String {
-    line(["what", "nocopy", "the other way", "ratio [interval]", "copies"].map(str::to_owned))
+    line(HEADER.map(str::to_owned))
 }
 
 /// A line for each row of the headline that is among these, with what it is compared with.
@@ -67,7 +70,7 @@ fn baseline<'a>(row: &Row, rows: &'a [Row]) -> Option<&'a Row> {
     rows.iter().find(|other| key(other) == key(row) && Some(&other.method) == row.baseline.as_ref())
 }
 
-fn cells(row: &Row, other: Option<&Row>, names: &Headline) -> [String; 5] {
+pub(crate) fn cells(row: &Row, other: Option<&Row>, names: &Headline) -> [String; 5] {
     let figure = |row: &Row, name: &str| match row.figure.of(row) {
         Some(value) => format!("{} {name}", shown(row.figure, value)),
         None => format!("– {name}"),

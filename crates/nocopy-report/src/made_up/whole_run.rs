@@ -4,7 +4,17 @@ use crate::figure::Figure;
 use crate::result::{Copies, Link, Report, Row};
 
 pub(crate) fn whole_run() -> Report {
-    let series = [packet_send(), capture(), record(), libpcap(), udp_send(), tcp(), latency(), messages()];
+    let series = [
+        packet_send(),
+        capture(),
+        record(),
+        libpcap(),
+        udp_send(),
+        udp_receive(),
+        tcp(),
+        latency(),
+        messages(),
+    ];
     let mut figures = Figures(1);
     let rows = series.into_iter().flatten().flat_map(|series| series.rows(&mut figures)).collect();
     Report { command: "nocopy bench --all".into(), ..super::report(rows) }
@@ -317,6 +327,17 @@ fn udp_bursts(sink: &'static str, bytes: usize) -> Series {
         series = series.with("xdp-udp", "no-checksum", "socket").with("xdp-copy", "no-checksum", "socket");
     }
     series.with("auto", "", "socket gso uring-zerocopy-gso")
+}
+
+fn udp_receive() -> Vec<Series> {
+    let of_length = |bytes: usize| {
+        let title = format!("udp-receive, {bytes}-byte datagrams");
+        Series::new("udp-receive", title, Figure::PacketsPerSecond, bytes)
+            .into(EVERY_BYTE)
+            .with("recvmmsg", "", "")
+            .with("auto", "", "recvmmsg")
+    };
+    [64, 1400].map(of_length).into()
 }
 
 fn tcp() -> Vec<Series> {

@@ -7,7 +7,7 @@ use super::{INTERVALS, Series, document, facts, length, machine, notes, place, w
 use crate::chart;
 use crate::comparison_text;
 use crate::figure::Figure;
-use crate::headline::{self, Headline};
+use crate::headline::{self, Line};
 use crate::result::{Report, Row, Section};
 use crate::result_table::{self, Causes};
 use crate::table::Table;
@@ -38,19 +38,19 @@ pub fn of_bench(report: &Report) -> String {
 }
 
 /// The rows that are looked for first, each with a link to its series.
-fn headlines(headlines: &[Headline<'_>]) -> Markup {
-    let table = headline::table(headlines);
-    let ratios = Estimates::ratios(headlines.iter().filter_map(|headline| ratio(headline.row)));
+fn headlines(lines: &[Line<'_>]) -> Markup {
+    let table = headline::table(lines);
+    let ratios = Estimates::ratios(lines.iter().filter_map(|line| ratio(line.row)));
     html! {
-        @if !headlines.is_empty() {
+        @if !lines.is_empty() {
             table class="headline" {
                 thead { tr { @for name in &table.header { th scope="col" { (name) } } } }
                 tbody {
-                    @for (cells, headline) in table.rows.iter().zip(headlines) {
+                    @for (cells, line) in table.rows.iter().zip(lines) {
                         tr {
-                            th scope="row" { a href={ "#" (place(headline.section)) } { (cells[0]) } }
+                            th scope="row" { a href={ "#" (place(line.section)) } { (cells[0]) } }
                             @for (column, name) in table.header.iter().enumerate().skip(1) {
-                                @let interval = ratio(headline.row).filter(|_| column == headline::RATIO);
+                                @let interval = ratio(line.row).filter(|_| column == headline::RATIO);
                                 @let style = interval.map(|ratio| ratios.place(ratio).style());
                                 td data-name=(name) style=[style] { (cells[column]) }
                             }

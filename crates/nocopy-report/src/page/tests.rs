@@ -68,7 +68,7 @@ fn the_headline_comes_first_and_the_rest_is_folded() {
     let headline = parts.next().unwrap();
     assert_eq!(headline.attribute("class"), Some("headline"));
     let rows = headline.descendants().filter(|node| node.tag_name().name() == "tr");
-    assert_eq!(rows.count(), 13, "the header and twelve rows");
+    assert_eq!(rows.count(), 14, "the header and thirteen lines");
     assert!(named(&document, "details").all(|details| details.attribute("open").is_none()));
     for section in named(&document, "section") {
         let folds = section.ancestors().filter(|node| node.tag_name().name() == "details");
