@@ -8,7 +8,7 @@ use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use nocopy_report::quantity;
 
 use crate::WINDOW_MIN;
-use crate::workload::{self, Workload};
+use crate::workload::{Workload, list};
 
 #[derive(Debug, Args)]
 pub struct BenchArguments {
@@ -46,7 +46,7 @@ pub struct BenchArguments {
     #[arg(long, value_name = "B", requires = "interface")]
     pub peer: Option<String>,
     /// Only this method, and its baseline if that is named too; may be repeated.
-    #[arg(long = "method", value_name = "METHOD", value_parser = PossibleValuesParser::new(workload::method_names()))]
+    #[arg(long = "method", value_name = "METHOD", value_parser = PossibleValuesParser::new(list::method_names()))]
     pub methods: Vec<String>,
 }
 
@@ -58,9 +58,9 @@ fn window(text: &str) -> Result<Duration, String> {
 
 /// One of the workloads, by its name.
 fn workload_parser() -> impl TypedValueParser<Value = &'static dyn Workload> {
-    let names = workload::ALL.map(|workload| PossibleValue::new(workload.name()).help(workload.about()));
+    let names = list::ALL.map(|workload| PossibleValue::new(workload.name()).help(workload.about()));
     PossibleValuesParser::new(names).map(|name| {
-        let found = workload::ALL.into_iter().find(|workload| workload.name() == name);
+        let found = list::ALL.into_iter().find(|workload| workload.name() == name);
         found.expect("clap lets through the names of workloads alone")
     })
 }

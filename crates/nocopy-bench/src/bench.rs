@@ -6,12 +6,11 @@ use nocopy_lab::Builder;
 use nocopy_report::progress::Progress;
 use nocopy_report::result::{Report, Row};
 use nocopy_report::result_lines::{Ended, Header, ResultLines};
-use nocopy_report::{Interrupt, ResultFile, machine, wall_clock};
+use nocopy_report::{Interrupt, ResultFile};
 
 use crate::plan::Plan;
 use crate::series::{self, Sample, Series, Trial};
 use crate::stage::Stage;
-use crate::workload::{self, Workload};
 use crate::{Failure, WINDOW_MIN};
 
 /// Time a trial takes besides its window: sockets, attaching, warming up, draining.
@@ -34,7 +33,7 @@ pub(crate) struct Rounds {
 /// A bench under way.
 #[derive(Debug)]
 pub(crate) struct Bench<'a> {
-    pub plan: &'a Plan<'a>,
+    pub plan: &'a Plan,
     interrupt: &'a Interrupt,
     header: Header,
     pub rows: Vec<Row>,
@@ -46,34 +45,26 @@ pub(crate) struct Bench<'a> {
 impl<'a> Bench<'a> {
     /// One that begins now, and writes its results to a file too, if there is one.
     pub(crate) fn begin(
-        plan: &'a Plan<'a>,
+        plan: &'a Plan,
+        header: Header,
         file: Option<ResultFile>,
         interrupt: &'a Interrupt,
     ) -> Result<Self, Failure> {
-        let machine = machine::describe(plan.network());
-        let header = Header::new(plan.command(), plan.resolved(), wall_clock::now(), machine);
         let lines = file.map(|file| ResultLines::begin(file, &header)).transpose()?;
         Ok(Self { plan, interrupt, header, rows: Vec::new(), lines, progress: Progress::default() })
     }
 
-    /// All workloads of the plan. What is measured stays also where one fails.
-    pub(crate) fn measure_all(&mut self) -> Result<(), Failure> {
-        let plan = self.plan;
-        let measured = match plan.is_headline {
-            true => self.measure_headline(),
-            false => plan.workloads.iter().try_for_each(|&workload| self.measure(workload)),
-        };
-        match measured {
-            // A signal of the terminal goes to the processes of a workload as well, which then fail.
-            Err(_) if self.interrupt.came() => Err(Failure::Interrupted),
-            Ok(()) if self.rows.is_empty() => Err(Failure::NothingToMeasure),
-            measured => measured,
-        }
+    /// Whether a signal ended it.
+    pub(crate) fn is_interrupted(&self) -> bool {
+        self.interrupt.came()
     }
 
     /// What was measured, and how it ended.
-    pub(crate) fn end(self, measured: &Result<(), Failure>) -> Result<Report, Failure> {
-        let mut notes = self.plan.notes();
+    pub(crate) fn end(
+        self,
+        measured: &Result<(), Failure>,
+        mut notes: Vec<String>,
+    ) -> Result<Report, Failure> {
         let ended = match measured {
             Ok(()) => Ended::Complete,
             Err(failure) => {
@@ -88,17 +79,6 @@ impl<'a> Bench<'a> {
         Ok(self.header.report(notes, self.rows))
     }
 
-    fn measure(&mut self, workload: &dyn Workload) -> Result<(), Failure> {
-        if !self.plan.can_play(workload) {
-            return Ok(()); // a note says so
-        }
-        let (start, before) = (Instant::now(), self.rows.len());
-        workload.measure(self)?;
-        let (rows, seconds) = (self.rows.len() - before, start.elapsed().as_secs_f64());
-        self.progress.finished(format_args!("{}: {rows} rows in {seconds:.0} s", workload.name()));
-        Ok(())
-    }
-
     /// A private stage as `lab` says, or that of the interfaces given.
     pub(crate) fn stage(&self, lab: Builder) -> Result<Stage, Failure> {
         self.plan.stage(lab)
@@ -108,7 +88,6 @@ impl<'a> Bench<'a> {
     pub(crate) fn play(&mut self, mut all: Vec<Series<'_>>, seconds: u64) -> Result<(), Failure> {
         let (plan, time) = (self.plan, self.plan.halved(Duration::from_secs(seconds)));
         for series in &mut all {
-            debug_assert!(series.trials.iter().all(|trial| is_listed(series.workload, trial.method)));
             series.trials.retain(|trial| plan.wants(trial.method));
         }
         all.retain(|series| !series.trials.is_empty());
@@ -117,7 +96,7 @@ impl<'a> Bench<'a> {
             return Ok(());
         }
         let by_time = || window_length(time, plan.rounds, trials);
-        let window = plan.arguments.window.unwrap_or_else(by_time);
+        let window = plan.window.unwrap_or_else(by_time);
         self.progress.expect(u64::from(plan.rounds) * trials as u64);
         self.play_rounds(&all, Rounds { count: plan.rounds, window, time }, |_| {})
     }
@@ -199,12 +178,6 @@ impl<'a> Bench<'a> {
 /// How many there are of all series.
 fn trials(all: &[Series<'_>]) -> usize {
     all.iter().map(|series| series.trials.len()).sum()
-}
-
-/// Whether the workload lists the method, so that it can be chosen.
-fn is_listed(workload: &str, method: &str) -> bool {
-    let named = workload::ALL.into_iter().find(|known| known.name() == workload);
-    named.is_some_and(|workload| workload.methods().iter().any(|(name, _)| *name == method))
 }
 
 fn window_length(budget: Duration, rounds: u32, trials: usize) -> Duration {

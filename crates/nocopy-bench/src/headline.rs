@@ -14,7 +14,7 @@ use crate::bench::{Bench, Rounds};
 use crate::datagram::Datagrams;
 use crate::series::{Series, Trial};
 use crate::stage::{Stage, USUAL_MTU_BYTES};
-use crate::workload::{self, Workload, capture, messages, packet_send, tcp, udp_send};
+use crate::workload::{Workload, capture, list, messages, packet_send, tcp, udp_send};
 
 /// Seven: enough for an interval of 95 % (six), and one that may fail to be played in time.
 pub(crate) const ROUNDS: u32 = 7;
@@ -195,7 +195,7 @@ pub(crate) fn workloads() -> Vec<&'static dyn Workload> {
 
 /// What to run to see more.
 pub(crate) fn more() -> String {
-    let names: Vec<_> = workload::ALL.iter().map(|workload| workload.name()).collect();
+    let names: Vec<_> = list::ALL.iter().map(|workload| workload.name()).collect();
     let one = wrapped(&format!("One workload: nocopy bench {}", names.join(" | ")));
     format!("\nAll of it, in about 20 minutes: nocopy bench --all\n{one}\n")
 }
@@ -205,17 +205,21 @@ pub(crate) fn print_footer(report: &Report) -> Result<(), Failure> {
     Ok(print::text(&(headline_table::footer(report) + &more()))?)
 }
 
+/// All lines, each printed once it is measured.
+pub(crate) fn measure(bench: &mut Bench<'_>) -> Result<(), Failure> {
+    bench.measure_lines()
+}
+
 impl Bench<'_> {
-    /// All lines, each printed once it is measured.
-    pub(crate) fn measure_headline(&mut self) -> Result<(), Failure> {
+    fn measure_lines(&mut self) -> Result<(), Failure> {
         let plan = self.plan;
-        let lines: Vec<_> = LINES.iter().filter(|line| plan.can_play(line.workload)).collect();
+        let lines: Vec<_> = LINES.iter().filter(|line| line.workload.can_play(plan)).collect();
         let (deadline, window) = (Instant::now() + plan.halved(TIME), plan.halved(WINDOW));
         self.progress.expect(u64::from(plan.rounds) * 2 * lines.len() as u64);
         self.print(&headline_table::header())?;
         for (line, left) in lines.iter().zip((1..=lines.len() as u32).rev()) {
             let time = deadline.saturating_duration_since(Instant::now()) / left;
-            let rounds = Rounds { count: plan.rounds, window: plan.arguments.window.unwrap_or(window), time };
+            let rounds = Rounds { count: plan.rounds, window: plan.window.unwrap_or(window), time };
             (line.play)(self, line, rounds)?;
         }
         Ok(())

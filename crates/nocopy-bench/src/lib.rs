@@ -1,7 +1,7 @@
 //! `nocopy bench`: methods against each other, in interleaved and paired rounds.
 //!
 //! ```text
-//!   plan ─▶ stage (a lab, or two interfaces) ─▶ series of trials ─▶ rounds ─▶ rows ─▶ JSON Lines, table
+//!   choice, plan ─▶ stage (a lab, or two interfaces) ─▶ series of trials ─▶ rounds ─▶ rows ─▶ JSON Lines, table
 //! ```
 //! A round runs every trial of every series once; the order within a series rotates from round to round.
 //! What the machine does to one method in a round it does to its neighbours too, so ratios are taken round
@@ -13,6 +13,7 @@
 mod arguments;
 mod baseline;
 mod bench;
+mod choice;
 mod conversation;
 mod cpu;
 mod datagram;
@@ -44,8 +45,8 @@ use nocopy_report::{Interrupt, Outcome, ResultFile, capability, page, print, res
 pub use arguments::BenchArguments;
 pub use baseline::injector::run as inject;
 use bench::Bench;
+use choice::Choice;
 pub use failure::Failure;
-use plan::Plan;
 pub use stream::run as peer;
 
 /// The shortest time that is measured.
@@ -64,24 +65,25 @@ pub fn run(arguments: &BenchArguments, libpcap: Result<PathBuf, String>) -> Resu
     let open = |path| ResultFile::open(path, arguments.force);
     let json = arguments.json.as_deref().map(open).transpose()?;
     let html = arguments.html.as_deref().map(open).transpose()?;
-    let plan = Plan::new(arguments, libpcap);
+    let choice = Choice::new(arguments);
+    let plan = choice.plan(libpcap);
     // Only now: to write where the files are to be may have taken one more.
-    capability::drop_all_but(plan.capabilities())?;
-    plan.check()?;
+    capability::drop_all_but(choice.capabilities())?;
+    choice.check(&plan)?;
     // What cannot work fails now, not after the first workload; and before anybody reads a warning.
     drop(plan.stage(Lab::builder())?);
     warn_if_busy();
     let interrupt = Interrupt::listen()?;
-    let mut bench = Bench::begin(&plan, json, &interrupt)?;
-    let measured = bench.measure_all();
+    let mut bench = Bench::begin(&plan, choice.header(&plan), json, &interrupt)?;
+    let measured = choice.measure(&mut bench);
     capability::drop_all_but(capability::NONE)?;
-    let report = bench.end(&measured)?;
+    let report = bench.end(&measured, choice.notes(&plan))?;
     if !report.results.is_empty() {
         if let Some(html) = html {
             html.write(&page::of_bench(&report))?;
         }
         // The lines of the headline are printed already.
-        match plan.is_headline {
+        match choice.is_headline {
             true => headline::print_footer(&report)?,
             false => result_table::print(&report)?,
         }

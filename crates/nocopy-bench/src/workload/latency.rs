@@ -46,7 +46,7 @@ impl Workload for RoundTrip {
         ]
     }
 
-    fn skips(&self, plan: &Plan<'_>) -> Vec<String> {
+    fn skips(&self, plan: &Plan) -> Vec<String> {
         let skip = "SKIP: tcp-* and udp-*: between two interfaces of one namespace the kernel delivers by loopback; leave out \
                     --interface for them.";
         plan.is_between_interfaces().then(|| skip.to_owned()).into_iter().collect()

@@ -1,8 +1,9 @@
-//! What is measured: the trait, the list, and a file each.
+//! What is measured: the trait, and a file each.
 
 pub(crate) mod capture;
 pub(crate) mod latency;
 pub(crate) mod libpcap;
+pub(crate) mod list;
 pub(crate) mod messages;
 pub(crate) mod packet_send;
 pub(crate) mod record;
@@ -50,8 +51,13 @@ pub(crate) trait Workload: Debug + Sync {
         &[]
     }
 
+    /// Whether it can be measured where it is to be.
+    fn can_play(&self, plan: &Plan) -> bool {
+        !plan.is_between_interfaces() || self.lab_only().is_none()
+    }
+
     /// What of it cannot be measured here, and why.
-    fn skips(&self, _plan: &Plan<'_>) -> Vec<String> {
+    fn skips(&self, _plan: &Plan) -> Vec<String> {
         Vec::new()
     }
 
@@ -61,57 +67,3 @@ pub(crate) trait Workload: Debug + Sync {
 
 /// A method's name, as on the command line and in results, and what it does.
 pub(crate) type Method = (&'static str, &'static str);
-
-/// All of them, in the order in which they are measured.
-pub(crate) const ALL: [&dyn Workload; 12] = [
-    &packet_send::PacketSend,
-    &capture::Capture,
-    &record::Record,
-    &udp_send::UdpSend,
-    &udp_send::UdpReceive,
-    &tcp::send::TcpSend,
-    &tcp::receive::TcpReceive,
-    &tcp::proxy::TcpProxy,
-    &libpcap::Libpcap,
-    &latency::RoundTrip,
-    &messages::latency::MessageLatency,
-    &messages::stream::MessageStream,
-];
-
-/// The names of the methods of all workloads, each once.
-pub(crate) fn method_names() -> Vec<&'static str> {
-    let mut names = Vec::new();
-    for (name, _) in ALL.iter().flat_map(|workload| workload.methods()) {
-        if !names.contains(name) {
-            names.push(*name);
-        }
-    }
-    names
-}
-
-#[cfg(test)]
-mod tests {
-    use std::collections::HashSet;
-
-    use super::*;
-
-    #[test]
-    fn the_documentation_has_every_workload_and_method() {
-        let page = include_str!("../../../../docs/bench.md");
-        for workload in ALL {
-            let names = workload.methods().iter().map(|(name, _)| *name).chain([workload.name()]);
-            let missing: Vec<_> = names.filter(|name| !page.contains(&format!("`{name}`"))).collect();
-            assert!(missing.is_empty(), "docs/bench.md lacks {missing:?} of {}", workload.name());
-        }
-    }
-
-    #[test]
-    fn names_are_unique() {
-        let names: HashSet<_> = ALL.iter().map(|workload| workload.name()).collect();
-        assert_eq!(names.len(), ALL.len());
-        for workload in ALL {
-            let methods: HashSet<_> = workload.methods().iter().map(|(name, _)| name).collect();
-            assert_eq!(methods.len(), workload.methods().len(), "{}", workload.name());
-        }
-    }
-}

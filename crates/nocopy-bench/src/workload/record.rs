@@ -80,7 +80,7 @@ impl Workload for Record {
         capability::RECORDERS
     }
 
-    fn skips(&self, _plan: &Plan<'_>) -> Vec<String> {
+    fn skips(&self, _plan: &Plan) -> Vec<String> {
         skips()
     }
 

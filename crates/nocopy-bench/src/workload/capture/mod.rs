@@ -73,7 +73,7 @@ impl Workload for Capture {
         ]
     }
 
-    fn skips(&self, plan: &Plan<'_>) -> Vec<String> {
+    fn skips(&self, plan: &Plan) -> Vec<String> {
         let skip = "SKIP: two queues: which queue a packet comes to is the card's decision; leave out --interface for them.";
         plan.is_between_interfaces().then(|| skip.to_owned()).into_iter().collect()
     }

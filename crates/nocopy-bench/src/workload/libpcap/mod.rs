@@ -54,7 +54,7 @@ impl Workload for Libpcap {
         capability::RECORDERS
     }
 
-    fn skips(&self, plan: &Plan<'_>) -> Vec<String> {
+    fn skips(&self, plan: &Plan) -> Vec<String> {
         let mut skips = Vec::new();
         if let Err(error) = &plan.libpcap {
             skips.push(format!("SKIP: {NAME}: {error}"));

@@ -70,7 +70,7 @@ impl Workload for MessageLatency {
         &[NOTE]
     }
 
-    fn skips(&self, _plan: &Plan<'_>) -> Vec<String> {
+    fn skips(&self, _plan: &Plan) -> Vec<String> {
         let name = fi_pingpong::NAME;
         let missing = format!(
             "SKIP: {NAME} {name}: not installed: 'apt install libfabric-bin' or what your system calls it."

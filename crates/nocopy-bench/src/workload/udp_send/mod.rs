@@ -78,7 +78,7 @@ impl Workload for UdpSend {
         &[sink::NOTE]
     }
 
-    fn skips(&self, _plan: &Plan<'_>) -> Vec<String> {
+    fn skips(&self, _plan: &Plan) -> Vec<String> {
         sink::skip().into_iter().collect()
     }
 

@@ -1,0 +1,151 @@
+//! What is measured: the workloads that were asked for, or the headline.
+
+use std::path::PathBuf;
+use std::time::Instant;
+
+use nocopy_report::capability;
+use nocopy_report::result_lines::{Arguments, Header};
+use nocopy_report::{machine, wall_clock};
+use rustix::thread::CapabilitySet;
+
+use crate::bench::Bench;
+use crate::plan::Plan;
+use crate::workload::Workload;
+use crate::workload::list::{self, has_method};
+use crate::{BenchArguments, Failure, headline};
+
+/// Nine: the confidence interval may then ignore the best and the worst round.
+const ROUNDS: u32 = 9;
+const ROUNDS_QUICK: u32 = 7;
+
+#[derive(Debug)]
+pub(crate) struct Choice<'a> {
+    arguments: &'a BenchArguments,
+    workloads: Vec<&'static dyn Workload>,
+    /// Whether the main jobs alone are measured, a line each.
+    pub is_headline: bool,
+}
+
+impl<'a> Choice<'a> {
+    pub(crate) fn new(arguments: &'a BenchArguments) -> Self {
+        let named = |name| arguments.workloads.iter().any(|workload| workload.name() == name);
+        let is_unnamed = arguments.workloads.is_empty();
+        let is_headline = is_unnamed && !arguments.all && arguments.methods.is_empty();
+        let workloads = match is_headline {
+            true => headline::workloads(),
+            false => {
+                let all = list::ALL.into_iter();
+                all.filter(|workload| is_unnamed || named(workload.name())).collect()
+            }
+        };
+        Self { arguments, workloads, is_headline }
+    }
+
+    /// How it is to be measured.
+    pub(crate) fn plan(&self, libpcap: Result<PathBuf, String>) -> Plan {
+        let BenchArguments { quick, rounds, window, interface, peer, methods, .. } = self.arguments;
+        let usual = match (self.is_headline, quick) {
+            (true, _) => headline::ROUNDS,
+            (false, true) => ROUNDS_QUICK,
+            (false, false) => ROUNDS,
+        };
+        Plan {
+            methods: methods.clone(),
+            rounds: rounds.unwrap_or(usual),
+            window: *window,
+            quick: *quick,
+            interfaces: interface.clone().zip(peer.clone()),
+            libpcap,
+        }
+    }
+
+    /// Fails if nothing of what is asked for can be measured.
+    pub(crate) fn check(&self, plan: &Plan) -> Result<(), Failure> {
+        let Self { workloads, .. } = self;
+        if !workloads.iter().any(|workload| workload.can_play(plan)) {
+            let names: Vec<_> = workloads.iter().map(|workload| workload.name()).collect();
+            return Err(Failure::Loopback { workload: names.join(", ") });
+        }
+        let mut methods = workloads.iter().flat_map(|workload| workload.methods());
+        methods.any(|(name, _)| plan.wants(name)).then_some(()).ok_or(Failure::NothingToMeasure)
+    }
+
+    pub(crate) fn capabilities(&self) -> CapabilitySet {
+        self.workloads.iter().fold(capability::NETWORK, |all, workload| all.union(workload.capabilities()))
+    }
+
+    /// Of results that are measured from now on.
+    pub(crate) fn header(&self, plan: &Plan) -> Header {
+        let arguments = Arguments {
+            workloads: self.workloads.iter().map(|workload| workload.name().to_owned()).collect(),
+            methods: plan.methods.clone(),
+            rounds: plan.rounds,
+        };
+        Header::new(self.command(), arguments, wall_clock::now(), machine::describe(plan.network()))
+    }
+
+    /// What to run for the same again, without the files it writes.
+    fn command(&self) -> String {
+        let BenchArguments { all, quick, rounds, interface, peer, methods, .. } = self.arguments;
+        let mut words = vec!["nocopy bench".to_owned()];
+        words.extend(self.arguments.workloads.iter().map(|workload| workload.name().to_owned()));
+        words.extend(all.then(|| "--all".into()));
+        words.extend(quick.then(|| "--quick".into()));
+        words.extend(rounds.map(|rounds| format!("--rounds {rounds}")));
+        words.extend(interface.as_ref().map(|interface| format!("--interface {interface}")));
+        words.extend(peer.as_ref().map(|peer| format!("--peer {peer}")));
+        words.extend(methods.iter().map(|method| format!("--method {method}")));
+        words.join(" ")
+    }
+
+    /// Measures all of it. What is measured stays also where a workload fails.
+    pub(crate) fn measure(&self, bench: &mut Bench<'_>) -> Result<(), Failure> {
+        let measured = match self.is_headline {
+            true => headline::measure(bench),
+            false => self.workloads.iter().try_for_each(|&workload| measure(workload, bench)),
+        };
+        debug_assert!(bench.rows.iter().all(|row| has_method(&row.workload, &row.method)));
+        match measured {
+            // A signal of the terminal goes to the processes of a workload as well, which then fail.
+            Err(_) if bench.is_interrupted() => Err(Failure::Interrupted),
+            Ok(()) if bench.rows.is_empty() => Err(Failure::NothingToMeasure),
+            measured => measured,
+        }
+    }
+
+    /// What could not be measured, and what else a reader of the results needs to know.
+    pub(crate) fn notes(&self, plan: &Plan) -> Vec<String> {
+        let mut notes: Vec<_> =
+            self.workloads.iter().flat_map(|workload| self.skips(*workload, plan)).collect();
+        if !plan.is_between_interfaces() {
+            notes.push(
+                "veth has no zero-copy: AF_XDP runs in copy mode here, and the sender's processor does the receiving \
+                 softirq too."
+                    .into(),
+            );
+        }
+        notes
+    }
+
+    fn skips(&self, workload: &dyn Workload, plan: &Plan) -> Vec<String> {
+        match workload.lab_only() {
+            Some(why) if plan.is_between_interfaces() => {
+                vec![format!("SKIP: {}: {why}; leave out --interface for it.", workload.name())]
+            }
+            // What else is left out of a workload has no line there.
+            _ if self.is_headline => Vec::new(),
+            _ => workload.skips(plan),
+        }
+    }
+}
+
+fn measure(workload: &dyn Workload, bench: &mut Bench<'_>) -> Result<(), Failure> {
+    if !workload.can_play(bench.plan) {
+        return Ok(()); // a note says so
+    }
+    let (start, before) = (Instant::now(), bench.rows.len());
+    workload.measure(bench)?;
+    let (rows, seconds) = (bench.rows.len() - before, start.elapsed().as_secs_f64());
+    bench.progress.finished(format_args!("{}: {rows} rows in {seconds:.0} s", workload.name()));
+    Ok(())
+}

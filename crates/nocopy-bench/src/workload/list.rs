@@ -1,0 +1,63 @@
+//! All workloads.
+
+use super::{Workload, capture, latency, libpcap, messages, packet_send, record, tcp, udp_send};
+
+/// All of them, in the order in which they are measured.
+pub(crate) const ALL: [&dyn Workload; 12] = [
+    &packet_send::PacketSend,
+    &capture::Capture,
+    &record::Record,
+    &udp_send::UdpSend,
+    &udp_send::UdpReceive,
+    &tcp::send::TcpSend,
+    &tcp::receive::TcpReceive,
+    &tcp::proxy::TcpProxy,
+    &libpcap::Libpcap,
+    &latency::RoundTrip,
+    &messages::latency::MessageLatency,
+    &messages::stream::MessageStream,
+];
+
+/// The names of the methods of all workloads, each once.
+pub(crate) fn method_names() -> Vec<&'static str> {
+    let mut names = Vec::new();
+    for (name, _) in ALL.iter().flat_map(|workload| workload.methods()) {
+        if !names.contains(name) {
+            names.push(*name);
+        }
+    }
+    names
+}
+
+/// Whether the workload of that name lists the method, so that it can be chosen.
+pub(crate) fn has_method(workload: &str, method: &str) -> bool {
+    let named = ALL.into_iter().find(|known| known.name() == workload);
+    named.is_some_and(|workload| workload.methods().iter().any(|(name, _)| *name == method))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    #[test]
+    fn the_documentation_has_every_workload_and_method() {
+        let page = include_str!("../../../../docs/bench.md");
+        for workload in ALL {
+            let names = workload.methods().iter().map(|(name, _)| *name).chain([workload.name()]);
+            let missing: Vec<_> = names.filter(|name| !page.contains(&format!("`{name}`"))).collect();
+            assert!(missing.is_empty(), "docs/bench.md lacks {missing:?} of {}", workload.name());
+        }
+    }
+
+    #[test]
+    fn names_are_unique() {
+        let names: HashSet<_> = ALL.iter().map(|workload| workload.name()).collect();
+        assert_eq!(names.len(), ALL.len());
+        for workload in ALL {
+            let methods: HashSet<_> = workload.methods().iter().map(|(name, _)| name).collect();
+            assert_eq!(methods.len(), workload.methods().len(), "{}", workload.name());
+        }
+    }
+}
