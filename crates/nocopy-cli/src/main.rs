@@ -5,6 +5,7 @@
 mod arguments;
 mod doctor;
 mod failure;
+mod interfaces;
 mod manual;
 mod record;
 mod report;

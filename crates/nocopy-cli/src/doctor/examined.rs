@@ -1,25 +1,24 @@
 //! An interface with its gates, and what they mean for a port on it.
 
-use nocopy::integration::probe::{self, Device, Gate, State};
+use nocopy::integration::probe::{self, Gate, Interface, State};
 use nocopy::port::{InterfaceError, OpenError};
 
-use crate::Failure;
+use crate::{Failure, interfaces};
 
 #[derive(Debug)]
 pub(super) struct Examined {
     pub(super) name: String,
-    pub(super) device: Device,
-    pub(super) gates: Vec<Gate>,
+    pub(super) probed: Interface,
 }
 
 impl Examined {
     pub(super) fn named(name: &str) -> Result<Self, OpenError> {
-        Ok(Self { name: name.to_owned(), device: probe::device(name)?, gates: probe::interface(name)? })
+        Ok(Self { name: name.to_owned(), probed: probe::interface(name)? })
     }
 
     /// All interfaces of this network namespace, without those that are removed meanwhile.
     pub(super) fn all() -> Result<Vec<Self>, Failure> {
-        let names = probe::interfaces().map_err(Failure::Interfaces)?;
+        let names = interfaces::names()?;
         let examined = names.iter().filter_map(|name| match Self::named(name) {
             Err(OpenError::Interface(InterfaceError::NotFound { .. })) => None,
             examined => Some(examined.map_err(Failure::from)),
@@ -29,22 +28,19 @@ impl Examined {
 
     /// The best mode whose gate is not closed, if a port can be opened at all.
     pub(super) fn mode(&self, machine: &[Gate]) -> Option<&'static str> {
-        let is_possible = !is_blocked(machine) && !is_blocked(&self.gates);
-        probe::first_mode(&self.gates).filter(|_| is_possible)
+        let is_possible = !is_blocked(machine) && !is_blocked(&self.probed.gates);
+        self.probed.first_mode().filter(|_| is_possible)
     }
 
     /// Why no port opens here; or, where one does, why it is not in the fastest mode.
     pub(super) fn obstacles(&self, machine: &[Gate]) -> Vec<String> {
-        let all = || machine.iter().chain(&self.gates);
-        let blocking: Vec<_> = all().filter(|gate| blocks(gate)).map(words).collect();
+        let all = machine.iter().chain(&self.probed.gates);
+        let blocking: Vec<_> = all.filter(|gate| blocks(gate)).map(words).collect();
         if !blocking.is_empty() {
             return blocking;
         }
-        let best = self.mode(machine);
-        let faster = probe::modes().take_while(|mode| Some(*mode) != best);
-        let modes = faster.chain(best);
-        let gates = modes.filter_map(|mode| self.gates.iter().find(|gate| gate.name == mode));
-        gates.filter(|gate| gate.state != State::Open).take(1).map(words).collect()
+        let fastest = self.probed.modes().next();
+        fastest.filter(|gate| gate.state != State::Open).map(words).into_iter().collect()
     }
 }
 
@@ -70,15 +66,18 @@ pub(super) mod tests {
     }
 
     pub(in crate::doctor) fn examined(gates: Vec<Gate>) -> Examined {
-        let device = Device { driver: Some("igb".into()), receive_queues: 4 };
-        Examined { name: "eth0".into(), device, gates }
+        let probed = Interface { driver: Some("igb".into()), receive_queues: 4, gates };
+        Examined { name: "eth0".into(), probed }
     }
 
     #[test]
     fn the_fastest_mode_that_is_not_closed_is_the_best() {
-        let modes = [State::Closed, State::Unknown, State::Open];
-        let gates = probe::modes().zip(modes).map(|(name, state)| gate(name, state, false));
-        let interface = examined(gates.collect());
+        let modes = [
+            ("xdp zero-copy", State::Closed),
+            ("xdp copy native", State::Unknown),
+            ("xdp copy generic", State::Open),
+        ];
+        let interface = examined(modes.map(|(name, state)| gate(name, state, false)).to_vec());
         assert_eq!(interface.mode(&[]), Some("xdp copy native"));
         assert_eq!(interface.obstacles(&[]), ["xdp zero-copy: as found"]);
     }

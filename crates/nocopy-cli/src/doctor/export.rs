@@ -60,8 +60,8 @@ impl<'a> InterfaceRow<'a> {
     fn of(examined: &'a Examined, machine: &[Gate]) -> Self {
         Self {
             interface: &examined.name,
-            driver: examined.device.driver.as_deref(),
-            receive_queues: examined.device.receive_queues,
+            driver: examined.probed.driver.as_deref(),
+            receive_queues: examined.probed.receive_queues,
             mode: examined.mode(machine),
             obstacles: examined.obstacles(machine),
         }
@@ -70,7 +70,7 @@ impl<'a> InterfaceRow<'a> {
 
 /// Every gate of the machine and of one interface.
 pub(super) fn gates(machine: &[Gate], examined: &Examined) -> String {
-    let table = gate_table(machine.iter().chain(&examined.gates));
+    let table = gate_table(machine.iter().chain(&examined.probed.gates));
     let interface = &examined.name;
     let last = match examined.mode(machine) {
         Some(mode) => format!("A port on {interface} would be in the mode '{mode}', if the kernel agrees."),
@@ -83,7 +83,7 @@ pub(super) fn gates_json(machine: &[Gate], examined: &Examined) -> String {
     json(&Report {
         schema: SCHEMA,
         interface: Some(&examined.name),
-        gates: machine.iter().chain(&examined.gates).map(GateRow::from).collect(),
+        gates: machine.iter().chain(&examined.probed.gates).map(GateRow::from).collect(),
         mode: examined.mode(machine),
         interfaces: None,
     })
@@ -148,7 +148,7 @@ mod tests {
         let fast = examined(vec![gate("xdp zero-copy", State::Open, false)]);
         let mut down =
             examined(vec![gate("up", State::Closed, true), gate("packet ring", State::Open, false)]);
-        (down.name, down.device.driver) = ("tun0".into(), None);
+        (down.name, down.probed.driver) = ("tun0".into(), None);
         let machine = [gate("kernel", State::Open, false)];
         let text = lines(&overview(&machine, &[fast, down]));
         assert_eq!(

@@ -36,7 +36,7 @@ impl<'a> Fixes<'a> {
         let of_machine = machine.iter().map(|gate| (None, gate));
         let of_interfaces = interfaces
             .iter()
-            .flat_map(|interface| interface.gates.iter().map(|gate| (Some(&*interface.name), gate)));
+            .flat_map(|interface| interface.probed.gates.iter().map(|gate| (Some(&*interface.name), gate)));
         let mut seen = HashSet::new();
         let fixes = of_machine
             .chain(of_interfaces)

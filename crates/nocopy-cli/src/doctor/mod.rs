@@ -29,6 +29,6 @@ pub(crate) fn run(arguments: &DoctorArguments) -> Result<Outcome, Failure> {
         (false, Some(_), true) => export::gates_json(&machine, &interfaces[0]),
     };
     print::text(&text)?;
-    let is_named_blocked = arguments.interface.is_some() && is_blocked(&interfaces[0].gates);
+    let is_named_blocked = arguments.interface.is_some() && is_blocked(&interfaces[0].probed.gates);
     Ok(if is_blocked(&machine) || is_named_blocked { Outcome::Negative } else { Outcome::Positive })
 }

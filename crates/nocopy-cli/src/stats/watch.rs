@@ -1,11 +1,10 @@
 //! What is watched: one interface, or all of them as they come and go.
 
-use nocopy::integration::probe;
 use nocopy::integration::statistics::{Snapshot, SnapshotError};
 use nocopy::port::InterfaceError;
 
 use super::report::{Owners, Report};
-use crate::Failure;
+use crate::{Failure, interfaces};
 
 #[derive(Debug)]
 pub(super) struct Watch {
@@ -51,7 +50,7 @@ impl Watch {
 
 /// Without those that are removed meanwhile.
 fn all() -> Result<Vec<Snapshot>, Failure> {
-    let names = probe::interfaces().map_err(Failure::Interfaces)?;
+    let names = interfaces::names()?;
     let taken = names.iter().filter_map(|name| match Snapshot::of(name) {
         Err(SnapshotError::Interface(InterfaceError::NotFound { .. })) => None,
         taken => Some(taken.map_err(Failure::from)),

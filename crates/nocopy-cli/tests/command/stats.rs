@@ -118,6 +118,8 @@ struct Live {
     person: File,
     /// The command's end; as long as it is open here, too, it can be looked at when the command has ended.
     screen: File,
+    /// How the terminal was when the command started.
+    before: LocalModes,
     drawn: String,
 }
 
@@ -128,12 +130,13 @@ impl Live {
 
     fn prepared(rows: u16, arguments: &[&str], prepare: impl FnOnce(&mut Command)) -> Self {
         let (person, screen) = terminal(rows, 120);
+        let before = tcgetattr(&screen).unwrap().local_modes;
         let mut command = command(arguments);
         command.env("TERM", "xterm").env_remove("NO_COLOR").env_remove("CLICOLOR_FORCE");
         command.stdin(screen.try_clone().unwrap()).stdout(screen.try_clone().unwrap()).stderr(Stdio::piped());
         prepare(&mut command);
         let command = Running(Some(command.spawn().unwrap()));
-        Self { command, person, screen, drawn: String::new() }
+        Self { command, person, screen, before, drawn: String::new() }
     }
 
     /// On an interface of the lab, or on all of them.
@@ -230,7 +233,7 @@ fn on_a_terminal_a_table_is_drawn_over() {
 #[test]
 fn keys_sort_reverse_filter_and_quit() {
     let mut live = Live::start(40, &["--interval", "1h"]);
-    let before = live.modes();
+    let before = live.before;
     assert!(live.until_drawn("q quit").contains("interface ▼"));
     let during = live.modes();
     assert!(!during.intersects(LocalModes::ICANON | LocalModes::ECHO), "{during:?}");
@@ -253,7 +256,7 @@ fn keys_sort_reverse_filter_and_quit() {
 fn signals_end_it_with_a_summary_and_the_terminal_as_it_was() {
     for signal in [Signal::INT, Signal::TERM] {
         let mut live = Live::start(24, &["lo", "--interval", "1h"]);
-        let before = live.modes();
+        let before = live.before;
         live.until_drawn("q quit");
         assert_ne!(live.modes(), before);
         live.command.signal(signal);
@@ -266,7 +269,7 @@ fn signals_end_it_with_a_summary_and_the_terminal_as_it_was() {
 #[test]
 fn stopped_it_gives_the_terminal_back_and_takes_it_again() {
     let mut live = Live::start(24, &["lo", "--interval", "1h"]);
-    let before = live.modes();
+    let before = live.before;
     live.until_drawn("q quit");
     live.command.signal(Signal::TSTP);
     let stat = format!("/proc/{}/stat", live.command.id());

@@ -25,13 +25,13 @@ const PAUSE: Duration = Duration::from_millis(50);
 fn run(guest: &Guest) -> Result<(), Failure> {
     let (left, right) = (guest.lab().left(), guest.lab().right());
     let bond = left.bond()?;
-    let gates = left.namespace().run(|| probe::interface(bond))?;
+    let probed = left.namespace().run(|| probe::interface(bond))?;
     let mut peer = traffic::open(right)?;
     let mut port = left.namespace().run(|| Port::open(bond))?;
     let report = port.explain().to_string();
     guest.record(&json!({ "report": report }));
     assert_eq!(port.mode(), Mode::XdpCopyGeneric, "{report}");
-    assert_eq!(probe::first_mode(&gates), Some(port.mode().to_string().as_str()), "{gates:?}");
+    assert_eq!(probed.first_mode(), Some(port.mode().to_string().as_str()), "{probed:?}");
     assert_eq!(report.matches("open a port on each member of ncb").count(), 2, "{report}");
     for bytes in [64, 1514] {
         traffic::cross(&mut port, &mut peer, right, bytes, PACKETS)?;

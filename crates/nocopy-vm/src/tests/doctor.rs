@@ -15,7 +15,7 @@ pub(crate) const TEST: Test = Test {
 
 fn run(guest: &Guest) -> Result<(), Failure> {
     let end = guest.lab().left();
-    let gates = end.namespace().run(|| probe::interface(end.interface()))?;
+    let gates = end.namespace().run(|| probe::interface(end.interface()))?.gates;
     let said: Vec<String> = gates.iter().map(Gate::to_string).collect();
     guest.record(&json!({ "gates": said }));
     let of = |name: &str| gates.iter().find(|gate| gate.name == name).expect("a gate of that name");
@@ -54,6 +54,6 @@ fn run(guest: &Guest) -> Result<(), Failure> {
 }
 
 fn zero_copy_send(end: &End) -> Result<Gate, Failure> {
-    let gates = end.namespace().run(|| probe::interface(end.interface()))?;
+    let gates = end.namespace().run(|| probe::interface(end.interface()))?.gates;
     gates.into_iter().find(|gate| gate.name == "zero-copy send").ok_or_else(|| Failure("no such gate".into()))
 }

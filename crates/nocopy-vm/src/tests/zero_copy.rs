@@ -24,9 +24,9 @@ const SIZES_BYTES: [usize; 6] = [64, 65, 255, 1000, 1513, 1514];
 
 fn run(guest: &Guest) -> Result<(), Failure> {
     let (left, right) = (guest.lab().left(), guest.lab().right());
-    let gates = left.namespace().run(|| probe::interface(left.interface()))?;
+    let probed = left.namespace().run(|| probe::interface(left.interface()))?;
     let (mut a, mut b) = (open(left)?, open(right)?);
-    assert_eq!(probe::first_mode(&gates), Some(a.mode().to_string().as_str()), "{gates:?}");
+    assert_eq!(probed.first_mode(), Some(a.mode().to_string().as_str()), "{probed:?}");
     for port in [&a, &b] {
         assert_eq!(port.mode(), Mode::XdpZeroCopy, "refused: {:?}", port.explain().refusals);
         assert_eq!(port.explain().evidence, Evidence::ZeroCopy);

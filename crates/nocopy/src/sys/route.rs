@@ -31,25 +31,6 @@ pub(crate) fn counters(interface_index: u32) -> io::Result<Stats64> {
     found.ok_or_else(|| io::ErrorKind::InvalidData.into())
 }
 
-/// The names of all interfaces of the calling thread's network namespace, in the order of their indices.
-pub(crate) fn link_names() -> io::Result<Vec<String>> {
-    let mut links: Vec<(u32, String)> =
-        dump(&socket()?, RouteNetlinkMessage::GetLink(LinkMessage::default()))?
-            .into_iter()
-            .filter_map(|answer| match answer {
-                RouteNetlinkMessage::NewLink(link) => Some(link),
-                _ => None,
-            })
-            .flat_map(|link| link.attributes.into_iter().map(move |attribute| (link.header.index, attribute)))
-            .filter_map(|(index, attribute)| match attribute {
-                LinkAttribute::IfName(name) => Some((index, name)),
-                _ => None,
-            })
-            .collect();
-    links.sort_unstable();
-    Ok(links.into_iter().map(|(_, name)| name).collect())
-}
-
 fn link(interface_index: u32) -> io::Result<LinkMessage> {
     link_by(&socket()?, interface_index)
 }

@@ -5,8 +5,8 @@ use nocopy::{Mode, Port};
 use nocopy_lab::{End, Lab};
 
 fn gate(end: &End, name: &str) -> Gate {
-    let gates = end.namespace().run(|| probe::interface(end.interface()).unwrap());
-    gates.into_iter().find(|gate| gate.name == name).unwrap_or_else(|| panic!("no gate '{name}'"))
+    let probed = end.namespace().run(|| probe::interface(end.interface()).unwrap());
+    probed.gates.into_iter().find(|gate| gate.name == name).unwrap_or_else(|| panic!("no gate '{name}'"))
 }
 
 #[test]
@@ -16,7 +16,7 @@ fn every_gate_has_a_name_of_its_own_and_no_closed_one_is_without_a_way_out() {
     for interface in [end.interface(), "lo"] {
         let gates = end.namespace().run(|| {
             let mut gates = probe::machine();
-            gates.extend(probe::interface(interface).unwrap());
+            gates.extend(probe::interface(interface).unwrap().gates);
             gates
         });
         for gate in &gates {
@@ -83,16 +83,17 @@ fn a_process_without_a_capability_is_foretold_the_packet_ring() {
     use rustix::thread::CapabilitySet;
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
     let end = lab.left();
-    let (gates, port) = end.namespace().run(|| {
+    let (gates, mode, port) = end.namespace().run(|| {
         let mut sets = rustix::thread::capabilities(None).unwrap();
         sets.effective.remove(CapabilitySet::NET_ADMIN);
         rustix::thread::set_capabilities(None, sets).unwrap(); // of this thread only
         let mut gates = probe::machine();
-        gates.extend(probe::interface(end.interface()).unwrap());
-        (gates, Port::open(end.interface()).unwrap())
+        let probed = probe::interface(end.interface()).unwrap();
+        gates.extend(probed.gates.clone());
+        (gates, probed.first_mode(), Port::open(end.interface()).unwrap())
     });
     assert_eq!(port.mode(), Mode::PacketRing);
-    assert_eq!(probe::first_mode(&gates), Some(port.mode().to_string().as_str()), "{gates:#?}");
+    assert_eq!(mode, Some(port.mode().to_string().as_str()), "{gates:#?}");
     assert!(!gates.iter().any(|gate| gate.needed && gate.state == State::Closed), "{gates:#?}");
 }
 

@@ -134,11 +134,11 @@ fn generic_mode_works_when_asked_for_and_on_loopback_by_itself() {
 fn the_probe_foresees_the_mode_and_names_what_is_in_the_way() {
     let lab = lab!();
     let end = lab.left();
-    let gates = |name: &str| end.namespace().run(|| probe::interface(name).unwrap());
-    let gate = |name: &str| gates(end.interface()).into_iter().find(|gate| gate.name == name).unwrap();
+    let probed = |name: &str| end.namespace().run(|| probe::interface(name).unwrap());
+    let gate = |name: &str| probed(end.interface()).gates.into_iter().find(|gate| gate.name == name).unwrap();
     for name in [end.interface(), "lo"] {
         let port = end.namespace().run(|| Port::open(name)).unwrap();
-        assert_eq!(probe::first_mode(&gates(name)), Some(port.mode().to_string().as_str()), "{name}");
+        assert_eq!(probed(name).first_mode(), Some(port.mode().to_string().as_str()), "{name}");
     }
     assert_eq!(gate("XDP program").state, probe::State::Open);
     let port = open(end);

@@ -20,11 +20,10 @@ mod sockets;
 
 use std::borrow::Cow;
 use std::fmt;
-use std::io;
 
-use crate::port::{LADDER, Mode, OpenError, Port};
+use crate::port::{LADDER, OpenError, Port};
+use crate::sys::ethtool;
 use crate::sys::netdev::XdpFeatures;
-use crate::sys::{ethtool, route};
 
 /// Whether a gate lets a port through.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -130,49 +129,34 @@ pub fn machine() -> Vec<Gate> {
     gates
 }
 
-/// The mode that a port would try first with a chance, by the gates of its interface.
-pub fn first_mode(gates: &[Gate]) -> Option<&'static str> {
-    let is_mode = |gate: &Gate| modes().any(|mode| mode == gate.name);
-    let open = |gate: &&Gate| is_mode(gate) && gate.state != State::Closed;
-    gates.iter().find(open).map(|gate| gate.name)
-}
-
-/// The modes that a port can have on an interface, from the fastest down.
-pub fn modes() -> impl Iterator<Item = &'static str> {
-    LADDER.into_iter().map(Mode::name)
-}
-
-/// The names of all interfaces of the calling thread's network namespace.
-///
-/// # Errors
-/// The kernel's refusal.
-pub fn interfaces() -> io::Result<Vec<String>> {
-    route::link_names()
-}
-
-/// What an interface is made of.
+/// An interface as a port would find it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Device {
+pub struct Interface {
     /// `None` where it does not say its name.
     pub driver: Option<String>,
     /// Receive queues in use.
     pub receive_queues: u32,
+    /// What it has, and then the modes a port on it would try, from the fastest down.
+    pub gates: Vec<Gate>,
 }
 
-/// Driver and queues of an interface.
+impl Interface {
+    /// The gates of the modes, from the fastest down.
+    pub fn modes(&self) -> impl Iterator<Item = &Gate> {
+        self.gates.iter().filter(|gate| LADDER.iter().any(|mode| mode.name() == gate.name))
+    }
+
+    /// The mode that a port would try first with a chance.
+    pub fn first_mode(&self) -> Option<&'static str> {
+        self.modes().find(|gate| gate.state != State::Closed).map(|gate| gate.name)
+    }
+}
+
+/// Looks at an interface.
 ///
 /// # Errors
 /// No such interface.
-pub fn device(name: &str) -> Result<Device, OpenError> {
-    let interface = Port::builder(name).look_up()?;
-    Ok(Device { driver: interface.driver, receive_queues: interface.rx_queues })
-}
-
-/// What an interface has, and then the modes a port on it would try, from the fastest down.
-///
-/// # Errors
-/// No such interface.
-pub fn interface(name: &str) -> Result<Vec<Gate>, OpenError> {
+pub fn interface(name: &str) -> Result<Interface, OpenError> {
     let interface = Port::builder(name).look_up()?;
     let mut gates = interface::flow(&interface).map(Gate::needed).to_vec();
     gates.push(interface::driver(&interface));
@@ -186,7 +170,7 @@ pub fn interface(name: &str) -> Result<Vec<Gate>, OpenError> {
     gates.extend([sockets::zero_copy_send(&interface), sockets::zero_copy_receive(&interface, split)]);
     gates.push(sockets::uring_receive_on(&interface, splits));
     gates.extend(modes::modes(&interface, &features));
-    Ok(gates)
+    Ok(Interface { driver: interface.driver, receive_queues: interface.rx_queues, gates })
 }
 
 #[cfg(test)]
