@@ -59,12 +59,12 @@ impl<'a> Bench<'a> {
         self.interrupt.came()
     }
 
-    /// What was measured, and how it ended.
+    /// What was measured, with how it ended, and whether that could be written, too.
     pub(crate) fn end(
         self,
         measured: &Result<(), Failure>,
         mut notes: Vec<String>,
-    ) -> Result<Report, Failure> {
+    ) -> (Report, Result<(), Failure>) {
         let ended = match measured {
             Ok(()) => Ended::Complete,
             Err(failure) => {
@@ -73,10 +73,8 @@ impl<'a> Bench<'a> {
                 Ended::Interrupted
             }
         };
-        if let Some(lines) = self.lines {
-            lines.end(ended, &notes)?;
-        }
-        Ok(self.header.report(notes, self.rows))
+        let written = self.lines.map_or(Ok(()), |lines| lines.end(ended, &notes));
+        (self.header.report(notes, self.rows), written.map_err(Failure::from))
     }
 
     /// A private stage as `lab` says, or that of the interfaces given.

@@ -77,7 +77,7 @@ pub fn run(arguments: &BenchArguments, libpcap: Result<PathBuf, String>) -> Resu
     let mut bench = Bench::begin(&plan, choice.header(&plan), json, &interrupt)?;
     let measured = choice.measure(&mut bench);
     capability::drop_all_but(capability::NONE)?;
-    let report = bench.end(&measured, choice.notes(&plan))?;
+    let (report, written) = bench.end(&measured, choice.notes(&plan));
     if !report.results.is_empty() {
         if let Some(html) = html {
             html.write(&page::of_bench(&report))?;
@@ -88,7 +88,7 @@ pub fn run(arguments: &BenchArguments, libpcap: Result<PathBuf, String>) -> Resu
             false => result_table::print(&report)?,
         }
     }
-    if let Err(failure) = measured {
+    if let Err(failure) = measured.and(written) {
         if interrupt.came() {
             print::say(format_args!("nocopy: {failure}"));
             interrupt.end_process();

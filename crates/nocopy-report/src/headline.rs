@@ -15,18 +15,20 @@ pub struct Line<'a> {
     pub section: usize,
 }
 
-/// By which row a job is told.
-struct Job {
-    what: &'static str,
+/// A job: a series, two of its methods, and what they are called in the headline.
+#[derive(Debug)]
+pub struct Job {
+    pub what: &'static str,
     series: &'static str,
     /// Of series that have the same title for several sinks.
     sink: Option<&'static str>,
     method: &'static str,
     variant: Option<&'static str>,
-    /// What the method is called in the headline.
     nocopy: &'static str,
     /// The method of the other way, and what it is called.
     other: (&'static str, &'static str),
+    /// Which of several, where that is not whichever is best.
+    other_variant: Option<&'static str>,
 }
 
 /// Chosen before measuring, with jobs that nocopy does slower.
@@ -39,6 +41,7 @@ const JOBS: [Job; 13] = [
         variant: None,
         nocopy: "auto",
         other: ("socket", "send()"),
+        other_variant: None,
     },
     Job {
         what: "UDP send, 1400 B",
@@ -48,6 +51,7 @@ const JOBS: [Job; 13] = [
         variant: None,
         nocopy: "auto",
         other: ("socket", "send()"),
+        other_variant: None,
     },
     Job {
         what: "UDP send, 1400 B, singly",
@@ -57,6 +61,7 @@ const JOBS: [Job; 13] = [
         variant: Some("one-a-call"),
         nocopy: "auto",
         other: ("socket", "send()"),
+        other_variant: None,
     },
     Job {
         what: "UDP receive, 1400 B",
@@ -66,6 +71,7 @@ const JOBS: [Job; 13] = [
         variant: None,
         nocopy: "auto",
         other: ("recvmmsg", "recvmmsg()"),
+        other_variant: None,
     },
     Job {
         what: "TCP send, 64 KiB buffers",
@@ -75,15 +81,17 @@ const JOBS: [Job; 13] = [
         variant: None,
         nocopy: "auto",
         other: ("plain", "send()"),
+        other_variant: None,
     },
     Job {
-        what: "TCP send, the same 1 MiB",
+        what: "TCP send, published 1 MiB",
         series: "tcp-send over lo, MTU 65536, cubic, the same 1 MiB again and again",
         sink: None,
         method: "published",
         variant: None,
-        nocopy: "published",
+        nocopy: "by page",
         other: ("plain", "send()"),
+        other_variant: None,
     },
     Job {
         what: "TCP receive",
@@ -93,6 +101,7 @@ const JOBS: [Job; 13] = [
         variant: None,
         nocopy: "auto",
         other: ("recv", "recv()"),
+        other_variant: Some("64-KiB"),
     },
     Job {
         what: "TCP proxy",
@@ -102,6 +111,7 @@ const JOBS: [Job; 13] = [
         variant: None,
         nocopy: "splice()",
         other: ("read-write", "recv+send"),
+        other_variant: Some("64-KiB"),
     },
     Job {
         what: "message round trip, 64 B",
@@ -111,6 +121,7 @@ const JOBS: [Job; 13] = [
         variant: Some("spinning"),
         nocopy: "AF_XDP",
         other: ("tcp-spinning", "TCP"),
+        other_variant: None,
     },
     Job {
         what: "messages one way, 1 MiB",
@@ -120,6 +131,7 @@ const JOBS: [Job; 13] = [
         variant: Some("blocking"),
         nocopy: "UDP sockets",
         other: ("tcp-blocking", "TCP"),
+        other_variant: None,
     },
     Job {
         what: "packet send, 64 B",
@@ -129,6 +141,7 @@ const JOBS: [Job; 13] = [
         variant: None,
         nocopy: "AF_XDP",
         other: ("packet-send", "send()"),
+        other_variant: None,
     },
     Job {
         what: "capture, 64 B, full rate",
@@ -138,6 +151,7 @@ const JOBS: [Job; 13] = [
         variant: Some("coalesced full-rate"),
         nocopy: "AF_XDP",
         other: ("packet-ring", "packet ring"),
+        other_variant: None,
     },
     Job {
         what: "capture CPU, 64 B, 300 k/s",
@@ -147,6 +161,7 @@ const JOBS: [Job; 13] = [
         variant: Some("coalesced 300-kpps"),
         nocopy: "AF_XDP",
         other: ("packet-ring", "packet ring"),
+        other_variant: None,
     },
 ];
 
@@ -159,10 +174,22 @@ impl Job {
             && (self.sink.is_none() || row.sink.as_deref() == self.sink)
     }
 
-    fn names(&self) -> Headline {
+    /// Whether a method of its series is one of the two.
+    pub fn has(&self, method: &str, variant: Option<&str>) -> bool {
+        let is_other =
+            method == self.other.0 && (self.other_variant.is_none() || variant == self.other_variant);
+        is_other || (method, variant) == (self.method, self.variant)
+    }
+
+    pub fn names(&self) -> Headline {
         let [what, nocopy, other] = [self.what, self.nocopy, self.other.1].map(str::to_owned);
         Headline { what, nocopy, other }
     }
+}
+
+/// That of a series, if it has one.
+pub fn job(series: &str, sink: Option<&str>) -> Option<&'static Job> {
+    JOBS.iter().find(|job| job.series == series && (job.sink.is_none() || job.sink == sink))
 }
 
 /// The lines that a run has, of `nocopy bench` and of `nocopy bench --all`; none of a run of other rows.

@@ -15,7 +15,7 @@ impl Default for Progress {
     /// On standard error; indicatif itself stays silent when that is not a terminal.
     fn default() -> Self {
         let bar = ProgressBar::new(0);
-        let template = "{bar:30} {percent:>3} % {elapsed} {msg}";
+        let template = "{bar:30} {percent:>3} % {elapsed} {wide_msg}";
         if let Ok(style) = ProgressStyle::with_template(template) {
             bar.set_style(style);
         }
