@@ -209,7 +209,8 @@ impl Builder {
     /// The card decides which queue a datagram comes to ([`Queues`](crate::port::Queues)), so a program receives from all of them; it may
     /// send by any, also frames that another received. What comes through the kernel is received by whichever socket looks first. Of
     /// their senders only the first has the methods by `MSG_ZEROCOPY`, since the kernel numbers such calls of all of them together; it has
-    /// them until all of its memory is back. The others send without a copy by the port and by io_uring.
+    /// them until all of its memory is back. The others send without a copy by the port and by io_uring. What the kernel counts for the
+    /// address (`sk_drops`, `peer_errors`) is in the first one's stats only, so that a sum over all is right.
     ///
     /// # Errors
     /// See [`OpenError`]; none stays open if one cannot be opened.

@@ -169,7 +169,7 @@ impl Receiver {
     /// Everything that was counted. `sk_drops` are packets that the kernel dropped at the socket, because its receive buffer was full
     /// (receive more often, or see [`Builder::receive_buffer`](super::Builder::receive_buffer)) or a checksum wrong: each is a datagram, or
     /// a whole run that was coalesced before. Over a port it is the socket behind the port, which in packet ring mode drops what the port
-    /// brings as well; there it is not part of [`Stats::dropped`].
+    /// brings as well; there it is not part of [`Stats::dropped`]. Sockets over all queues have one such socket, and the first reports it.
     ///
     /// # Errors
     /// The kernel does not report what it dropped; `Unsupported` before Linux 4.12.

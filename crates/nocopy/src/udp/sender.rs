@@ -826,13 +826,15 @@ impl Sender {
     }
 
     /// Everything that was counted. `moved` are datagrams that the kernel took, not those that arrived; over a port it has the ways that
-    /// they went by: `over_port`, and each reason to go through the kernel.
+    /// they went by: `over_port`, and each reason to go through the kernel. Of sockets over all queues, the first has the `peer_errors` of
+    /// all.
     ///
     /// # Errors
     /// None now.
     pub fn stats(&self) -> io::Result<Stats> {
         let Counters { sent, sent_bytes, flushes, .. } = self.counters;
-        let peer_errors = self.errors_told() - self.errors_before;
+        let counts_elsewhere = self.port.as_ref().is_some_and(|port| port.counts_elsewhere());
+        let peer_errors = if counts_elsewhere { 0 } else { self.errors_told() - self.errors_before };
         let strange_completions = self.outbox.sending.strange_completions();
         let counters = Counters { peer_errors, strange_completions, ..self.counters };
         let mut stats = Stats::moved(sent, sent_bytes);

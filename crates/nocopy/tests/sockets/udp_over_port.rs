@@ -693,6 +693,39 @@ fn all_queues_have_one_address() {
     }
 }
 
+/// Sockets over all queues share the kernel's socket: what that counts is in one of their stats, so that a sum is right.
+#[test]
+fn sockets_of_all_queues_count_the_kernels_socket_once() {
+    let lab = lab!(Lab::builder().queues(2));
+    let (local, remote) = addresses(&lab, false);
+    let builder = xdp().receive_buffer(4096);
+    let mut sockets = lab.left().namespace().run(|| {
+        let port = Port::builder(lab.left().interface()).mode(Mode::XdpCopyNative);
+        builder.port(port).bind_queues(local).expect("opened")
+    });
+    let closed = SocketAddr::new(remote.ip(), remote.port() + 1);
+    sockets[1].sender().send_copy(b"refused", closed).unwrap();
+    sockets[1].sender().flush().unwrap();
+    assert!(soon(|| sockets[1].sender().errors().count() > 0), "no error of the network");
+    let peer_errors = sockets.iter_mut().map(|socket| socket.sender().stats().unwrap()["peer_errors"]);
+    assert_eq!(peer_errors.collect::<Vec<_>>(), [1, 0]);
+
+    // In fragments: to the kernel's socket, which has room for few.
+    let peer = ordinary(lab.right(), remote);
+    let drops = |sockets: &mut [Socket]| -> Vec<u64> {
+        let sk_drops = |socket: &mut Socket| socket.receiver().stats().unwrap()["sk_drops"];
+        sockets.iter_mut().map(sk_drops).collect()
+    };
+    assert!(soon(|| {
+        peer.send_to(&[7; 3000], local).unwrap();
+        drops(&mut sockets).iter().any(|count| *count > 0)
+    }));
+    let counted = drops(&mut sockets);
+    assert!(counted[0] > 0 && counted[1] == 0, "{counted:?}");
+    let dropped = sockets.iter_mut().map(|socket| socket.receiver().stats().unwrap().dropped);
+    assert_eq!(dropped.sum::<u64>(), drops(&mut sockets)[0]);
+}
+
 /// Addresses that mean something on one link only.
 #[test]
 fn link_local_addresses_have_an_interface() {

@@ -77,7 +77,13 @@ impl Socket {
             Interface::named(&name).map_err(|source| OpenError::Interface { interface: name, source })?;
         kernel.join(&ports, &interface, settings)?;
         let kernel = Arc::new(kernel);
-        ports.into_iter().map(|port| Self::new(port, &kernel, &interface, settings)).collect()
+        let sockets = ports.into_iter().map(|port| Self::new(port, &kernel, &interface, settings));
+        let mut sockets = sockets.collect::<Result<Vec<_>, _>>()?;
+        for Self { receiver, sender, .. } in sockets.iter_mut().skip(1) {
+            receiver.leave_counts_to_first();
+            sender.leave_counts_to_first();
+        }
+        Ok(sockets)
     }
 
     fn new(

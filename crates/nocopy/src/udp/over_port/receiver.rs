@@ -78,6 +78,8 @@ counters! {
 pub(crate) struct Receiver {
     port: crate::port::Receiver,
     kernel: Arc<Kernel>,
+    /// What the ordinary sockets count is reported by another socket over another queue, which has the same ones.
+    counts_elsewhere: bool,
     sorting: Sorting,
     strays: VecDeque<Stray>,
     /// When the ordinary sockets were looked at.
@@ -164,6 +166,7 @@ impl Receiver {
             wait: port.wait(),
             port,
             kernel,
+            counts_elsewhere: false,
             sorting,
             strays: VecDeque::new(),
             looked: Instant::now(),
@@ -274,6 +277,11 @@ impl Receiver {
         self.port.recycle(frame);
     }
 
+    /// Has the first socket of those over several queues report what their ordinary sockets count.
+    pub(super) fn leave_counts_to_first(&mut self) {
+        self.counts_elsewhere = true;
+    }
+
     /// Receives from that address only.
     pub(in crate::udp) fn connected(&mut self, to: SocketAddr) {
         self.sorting.peer = Some(to);
@@ -294,7 +302,7 @@ impl Receiver {
             .with_dropped(below.only(&["rx_dropped", "rx_ring_full", "tp_drops", "filter_lost"]))
             .with_faults(below.only(&["rx_invalid_descs"]))
             .with_faults(below.only(&port::RX_FAULTS));
-        let sk_drops = [sk_drops(self.kernel.dropped()?)];
+        let sk_drops = [sk_drops(if self.counts_elsewhere { 0 } else { self.kernel.dropped()? })];
         // The sockets are made deaf to what a packet ring brings as well: those are no losses.
         Ok(match self.sorting.host {
             Host::HasThem => stats.with(sk_drops),

@@ -119,6 +119,8 @@ fn of_kernel(error: io::Error) -> Reason {
 pub(crate) struct Sender {
     port: crate::port::Sender,
     kernel: Arc<Kernel>,
+    /// What the ordinary sockets count is reported by another socket over another queue, which has the same ones.
+    counts_elsewhere: bool,
     ways: Ways,
     sent: Sent,
     /// Nothing was queued since the last flush.
@@ -154,7 +156,18 @@ fn decide(ways: &mut Ways, at_rest: bool, to: SocketAddr, bytes: usize) -> Resul
 
 impl Sender {
     pub(super) fn new(port: crate::port::Sender, kernel: Arc<Kernel>, ways: Ways) -> Self {
-        Self { port, kernel, ways, sent: Sent::default(), at_rest: true, lacked_frames: false }
+        let (sent, counts_elsewhere) = (Sent::default(), false);
+        Self { port, kernel, counts_elsewhere, ways, sent, at_rest: true, lacked_frames: false }
+    }
+
+    /// As [`Receiver::leave_counts_to_first`](super::Receiver::leave_counts_to_first).
+    pub(super) fn leave_counts_to_first(&mut self) {
+        self.counts_elsewhere = true;
+    }
+
+    /// Whether another socket reports what the ordinary socket counts.
+    pub(in crate::udp) fn counts_elsewhere(&self) -> bool {
+        self.counts_elsewhere
     }
 
     /// An empty frame to fill with a payload and send, with room for headers in front; `None` when all are on their way (flush,
