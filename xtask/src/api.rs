@@ -15,8 +15,8 @@ const LIST: &str = "docs/api.txt";
 /// The most that there may be: what a user can learn.
 const TYPES_MAX: usize = 100;
 const FUNCTIONS_MAX: usize = 350;
-/// What this workspace's own crates may ask of the library besides, in `integration` and by hidden functions of public types. To become 60.
-const HIDDEN_MAX: usize = 73;
+/// What this workspace's own crates may ask of the library besides, in `integration` and by hidden functions of public types.
+const HIDDEN_MAX: usize = 60;
 
 /// Compares the list with the library.
 pub(crate) fn check() -> Outcome {
