@@ -8,7 +8,6 @@ pub use crate::udp::run::Run;
 // Ports and queues.
 pub use crate::port::builder::PortTuning;
 pub use crate::port::filter_control::{FilterControl, FilterControlError};
-pub use crate::port::metadata::Realtime;
 pub use crate::port::queues::{Meter, Waker};
 pub use crate::sys::packet::Fanout;
 

@@ -7,6 +7,7 @@ mod descriptor;
 mod filtering;
 mod gathering;
 mod reading;
+mod realtime;
 mod watch;
 
 use std::ffi::{CStr, c_int};
@@ -16,7 +17,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use nocopy::integration::{FilterControl, FilterControlError, Meter, PortTuning, Realtime, xdp};
+use nocopy::integration::{FilterControl, FilterControlError, Meter, PortTuning, xdp};
 use nocopy::metadata::{Clock, Timestamp};
 use nocopy::port::{Queues, ToHost};
 use nocopy::{Mode, Port};
@@ -32,6 +33,7 @@ use descriptor::Descriptor;
 use filtering::Filtering;
 use gathering::Gathering;
 use reading::{CLAIMED_MAX, Reading};
+use realtime::Realtime;
 use watch::Watch;
 
 /// Frames of all queues together, where the program does not ask for more: with one queue the program may be away for 6 ms at 2.5 million

@@ -1,4 +1,4 @@
-//! The system's clocks as numbers.
+//! The system's clock as a number.
 
 use std::mem::MaybeUninit;
 
@@ -6,27 +6,9 @@ use std::mem::MaybeUninit;
 /// they cost more than the clock. (`rustix` would do, but finds its way to the clock by means that valgrind does not have.)
 #[inline]
 pub(crate) fn monotonic_ns() -> u64 {
-    read_ns(libc::CLOCK_MONOTONIC)
-}
-
-/// Nanoseconds that the time of day (since 1970) is ahead of the monotonic clock, modulo 2^64, and when that was, by the latter.
-pub(crate) fn realtime_offset() -> (u64, u64) {
-    // The thread may be kept waiting between two readings: the closest of some.
-    let samples = (0..5).map(|_| {
-        let before = monotonic_ns();
-        let realtime = read_ns(libc::CLOCK_REALTIME);
-        let after = monotonic_ns();
-        (after - before, realtime, before + (after - before) / 2)
-    });
-    let (_, realtime, monotonic) = samples.min().expect("some");
-    (realtime.wrapping_sub(monotonic), monotonic)
-}
-
-#[inline]
-fn read_ns(clock: libc::clockid_t) -> u64 {
     let mut now = MaybeUninit::<libc::timespec>::uninit();
     // SAFETY: `now` is a place for a timespec.
-    let done = unsafe { libc::clock_gettime(clock, now.as_mut_ptr()) };
+    let done = unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, now.as_mut_ptr()) };
     assert_eq!(done, 0, "every Linux has this clock");
     // SAFETY: it was written, since the call succeeded.
     let now = unsafe { now.assume_init() };

@@ -1,0 +1,72 @@
+//! Times of day of times by the monotonic clock, which packets have.
+
+use rustix::time::{ClockId, clock_gettime};
+
+/// How long the distance of the clocks is taken to be the same.
+const GOOD_FOR_NS: u64 = 100_000_000;
+
+/// Makes times of day of times by the monotonic clock: adds how far the clocks are apart, which it looks up again for a time that is more
+/// than a tenth of a second later than when it last did, so that a clock that is set or slewed meanwhile is followed.
+#[derive(Debug)]
+pub(super) struct Realtime {
+    /// Realtime less monotonic time, modulo 2^64.
+    offset_ns: u64,
+    /// By the monotonic clock.
+    looked_up_at_ns: u64,
+}
+
+impl Realtime {
+    /// As the clocks stand now.
+    pub(super) fn new() -> Self {
+        // The thread may be kept waiting between two readings: the closest of some.
+        let samples = (0..5).map(|_| {
+            let before = read_ns(ClockId::Monotonic);
+            let realtime = read_ns(ClockId::Realtime);
+            let after = read_ns(ClockId::Monotonic);
+            (after - before, realtime, before + (after - before) / 2)
+        });
+        let (_, realtime, looked_up_at_ns) = samples.min().expect("some");
+        Self { offset_ns: realtime.wrapping_sub(looked_up_at_ns), looked_up_at_ns }
+    }
+
+    /// The time of day, in nanoseconds since 1970, of a time in nanoseconds by the monotonic clock.
+    #[inline]
+    pub(super) fn of(&mut self, monotonic_ns: u64) -> u64 {
+        if monotonic_ns > self.looked_up_at_ns + GOOD_FOR_NS {
+            self.look_up();
+        }
+        monotonic_ns.wrapping_add(self.offset_ns)
+    }
+
+    #[cold]
+    fn look_up(&mut self) {
+        *self = Self::new();
+    }
+}
+
+fn read_ns(clock: ClockId) -> u64 {
+    let now = clock_gettime(clock);
+    now.tv_sec.cast_unsigned() * 1_000_000_000 + now.tv_nsec.cast_unsigned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_of_day_follow_the_clocks() {
+        let mut realtime = Realtime::new();
+        let first = realtime.of(1_000);
+        assert_eq!(realtime.of(1_500), first + 500, "the clocks are not looked at for the past");
+    }
+
+    #[test]
+    fn a_time_of_day_lies_between_readings_of_that_clock() {
+        let mut realtime = Realtime { offset_ns: 0, looked_up_at_ns: 0 };
+        // The clocks are read one after the other, which a machine that stands still makes inexact.
+        let (before, slack_ns) = (read_ns(ClockId::Realtime), 60_000_000_000);
+        let now = realtime.of(read_ns(ClockId::Monotonic));
+        let after = read_ns(ClockId::Realtime);
+        assert!((before - slack_ns..after + slack_ns).contains(&now), "{before} {now} {after}");
+    }
+}
