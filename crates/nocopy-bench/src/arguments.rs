@@ -45,7 +45,7 @@ pub struct BenchArguments {
     /// Receive on this interface, which must be connected to A.
     #[arg(long, value_name = "B", requires = "interface")]
     pub peer: Option<String>,
-    /// Only this method, and its baseline if that is named too; may be repeated.
+    /// Only this method, of all workloads unless some are named, and its baseline if that is named too; may be repeated.
     #[arg(long = "method", value_name = "METHOD", value_parser = PossibleValuesParser::new(list::method_names()))]
     pub methods: Vec<String>,
 }

@@ -149,3 +149,55 @@ fn measure(workload: &dyn Workload, bench: &mut Bench<'_>) -> Result<(), Failure
     bench.progress.finished(format_args!("{}: {rows} rows in {seconds:.0} s", workload.name()));
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        arguments: BenchArguments,
+    }
+
+    fn chosen<T>(words: &str, look: impl FnOnce(&Choice<'_>, &Plan) -> T) -> T {
+        let line = Line::parse_from(["bench"].into_iter().chain(words.split_whitespace()));
+        let choice = Choice::new(&line.arguments);
+        look(&choice, &choice.plan(Err("not here".into())))
+    }
+
+    fn names(choice: &Choice<'_>) -> Vec<&'static str> {
+        choice.workloads.iter().map(|workload| workload.name()).collect()
+    }
+
+    #[test]
+    fn without_a_workload_it_is_the_headline() {
+        assert!(chosen("", |choice, plan| choice.is_headline && plan.rounds == headline::ROUNDS));
+        for words in ["--all", "--method xdp"] {
+            chosen(words, |choice, _| {
+                assert!(!choice.is_headline, "{words}");
+                assert_eq!(names(choice).len(), list::ALL.len(), "{words}");
+                assert_eq!(choice.command(), format!("nocopy bench {words}"));
+            });
+        }
+        assert_eq!(chosen("udp-send capture", |choice, _| names(choice)), ["capture", "udp-send"]);
+    }
+
+    #[test]
+    fn between_interfaces_nothing_is_measured_that_needs_a_lab() {
+        let between = |words: &str| format!("{words} --interface a --peer b");
+        let (checked, notes) = chosen(&between(""), |choice, plan| (choice.check(plan), choice.notes(plan)));
+        let is_skipped = |name: &str| notes.iter().any(|note| note.starts_with(&format!("SKIP: {name}: ")));
+        assert!(checked.is_ok() && is_skipped("udp-send") && !is_skipped("capture"), "{notes:?}");
+        let refused = chosen(&between("tcp-send udp-send"), |choice, plan| choice.check(plan));
+        assert!(matches!(refused, Err(Failure::Loopback { workload }) if workload == "udp-send, tcp-send"));
+    }
+
+    #[test]
+    fn a_method_of_other_workloads_is_nothing_to_measure() {
+        let refused = chosen("capture --method tcpdump", |choice, plan| choice.check(plan));
+        assert!(matches!(refused, Err(Failure::NothingToMeasure)));
+    }
+}
