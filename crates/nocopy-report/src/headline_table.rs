@@ -94,17 +94,23 @@ fn shown(figure: Figure, value: f64) -> String {
     }
 }
 
-/// With as many digits as fit.
 fn ratio(row: &Row) -> String {
-    let (Some(ratio), Some(low), Some(high)) = (row.ratio, row.ratio_low, row.ratio_high) else {
-        return "–".into();
-    };
-    let digits = match high {
+    match (row.ratio, row.ratio_low, row.ratio_high) {
+        (Some(ratio), Some(low), Some(high)) => {
+            format!("{} [{}–{}]", three_digits(ratio), three_digits(low), three_digits(high))
+        }
+        _ => "–".into(),
+    }
+}
+
+/// Three digits, or more before the point.
+fn three_digits(value: f64) -> String {
+    let decimals = match value {
         100.0.. => 0,
         10.0.. => 1,
         _ => 2,
     };
-    format!("{ratio:.digits$} [{low:.digits$}–{high:.digits$}]")
+    format!("{value:.decimals$}")
 }
 
 fn line([what, nocopy, other, ratio, copies]: [String; 5]) -> String {
@@ -136,6 +142,13 @@ mod tests {
         }
         let widest = lines.iter().chain([&header()]).map(|line| line.trim_end().chars().count()).max();
         assert!(widest.unwrap() <= COLUMNS, "{widest:?}");
+    }
+
+    #[test]
+    fn a_wide_interval_is_shown_as_such() {
+        let row = made_up::row("capture", "xdp", 1e6);
+        let row = Row { ratio: Some(2.05), ratio_low: Some(0.02), ratio_high: Some(1957.3), ..row };
+        assert_eq!(ratio(&row), "2.05 [0.02–1957]");
     }
 
     #[test]
