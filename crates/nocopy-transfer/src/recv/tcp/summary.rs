@@ -8,7 +8,7 @@ use serde::Serialize;
 use super::worker::{Why, WorkerEnd};
 use crate::ledger::LedgerResult;
 use crate::processor::{Start, Use};
-use crate::transfer::stream::{Count, Findings};
+use crate::transfer::stream::Findings;
 use nocopy_report::quantity::short;
 use nocopy_report::summary::indented;
 use nocopy_report::{Ended, Outcome};
@@ -38,16 +38,9 @@ pub(super) struct Summary {
     #[serde(skip_serializing_if = "Option::is_none")]
     bits_per_second: Option<f64>,
     streams: Vec<StreamRow>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    sent: Option<Count>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    received: Option<Count>,
-    #[serde(rename = "final", skip_serializing_if = "Option::is_none")]
-    is_final: Option<bool>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    missing: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    verified: Option<bool>,
+    /// Without `--raw`: what both ends have counted.
+    #[serde(flatten)]
+    findings: Option<Findings>,
     /// Connections of others.
     foreign: u64,
     evidence: LedgerResult,
@@ -59,8 +52,6 @@ pub(super) struct Summary {
     processor: Option<Use>,
     #[serde(skip)]
     has_checksums: bool,
-    #[serde(skip)]
-    findings: Option<Findings>,
 }
 
 impl Summary {
@@ -76,11 +67,6 @@ impl Summary {
             seconds: 0.0,
             bits_per_second: None,
             streams: Vec::new(),
-            sent: None,
-            received: None,
-            is_final: None,
-            missing: None,
-            verified: None,
             foreign,
             evidence: LedgerResult::default(),
             report: Vec::new(),
@@ -122,17 +108,7 @@ impl Summary {
 
     /// With what both ends have told each other.
     pub(super) fn with_findings(self, findings: Option<Findings>, has_checksums: bool) -> Self {
-        Self {
-            total: findings.and_then(|findings| findings.total),
-            sent: findings.and_then(|findings| findings.sent),
-            received: findings.and_then(|findings| findings.received),
-            is_final: findings.map(|findings| findings.is_final),
-            missing: findings.and_then(|findings| findings.missing()),
-            verified: findings.and_then(|findings| findings.verified()),
-            findings,
-            has_checksums,
-            ..self
-        }
+        Self { total: findings.and_then(|findings| findings.total), findings, has_checksums, ..self }
     }
 
     pub(super) fn with_use(self, start: Start) -> Self {
@@ -162,7 +138,9 @@ impl nocopy_report::Summary for Summary {
 
     fn rows(&self) -> Vec<(String, String)> {
         let end = match self.ended {
-            Ended::Silent if self.sent.is_some() => ", then nothing more came of what it says it has sent",
+            Ended::Silent if self.findings.is_some_and(|findings| findings.sent.is_some()) => {
+                ", then nothing more came of what it says it has sent"
+            }
             ended => ended.words(),
         };
         let from = self.sender.map_or_else(|| "nobody".to_owned(), |sender| format!("tcp://{sender}"));

@@ -13,7 +13,7 @@ use crate::processor::{Start, Use};
 use crate::send::queue::Schedule;
 use crate::send::summary::Rates;
 use crate::send::table::behind;
-use crate::transfer::stream::{Count, Findings, Standing};
+use crate::transfer::stream::{Findings, Standing};
 use nocopy_report::quantity::short;
 use nocopy_report::summary::indented;
 use nocopy_report::{Ended, Outcome};
@@ -50,16 +50,9 @@ pub(super) struct Summary {
     #[serde(flatten)]
     rates: Rates,
     streams: Vec<StreamRow>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    sent: Option<Count>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    received: Option<Count>,
-    #[serde(rename = "final", skip_serializing_if = "Option::is_none")]
-    is_final: Option<bool>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    missing: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    verified: Option<bool>,
+    /// Without `--raw`: what both ends have counted.
+    #[serde(flatten)]
+    findings: Option<Findings>,
     evidence: LedgerResult,
     #[serde(skip_serializing_if = "Option::is_none")]
     processor: Option<Use>,
@@ -69,8 +62,6 @@ pub(super) struct Summary {
     has_end: bool,
     #[serde(skip)]
     has_checksums: bool,
-    #[serde(skip)]
-    findings: Option<Findings>,
 }
 
 impl Summary {
@@ -106,11 +97,6 @@ impl Summary {
             seconds: duration.as_secs_f64(),
             rates,
             streams: ends.iter().map(StreamRow::from).collect(),
-            sent: None,
-            received: None,
-            is_final: None,
-            missing: None,
-            verified: None,
             evidence: LedgerResult::together(accounts().map(|(_, account)| account.ledger)),
             processor: None,
             pieces: schedule.tally.packets,
@@ -122,16 +108,7 @@ impl Summary {
 
     /// With what the receiver has last told.
     pub(super) fn with_findings(self, findings: Option<Findings>, has_checksums: bool) -> Self {
-        Self {
-            sent: findings.and_then(|findings| findings.sent),
-            received: findings.and_then(|findings| findings.received),
-            is_final: findings.map(|findings| findings.is_final),
-            missing: findings.and_then(|findings| findings.missing()),
-            verified: findings.and_then(|findings| findings.verified()),
-            findings,
-            has_checksums,
-            ..self
-        }
+        Self { findings, has_checksums, ..self }
     }
 
     pub(super) fn with_use(self, start: Start) -> Self {

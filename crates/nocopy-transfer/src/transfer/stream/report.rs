@@ -1,5 +1,7 @@
 //! What both ends say of a run, in the same words.
 
+use serde::{Serialize, Serializer};
+
 use super::message::Count;
 
 /// What is known of a run, at either end.
@@ -15,6 +17,28 @@ pub(crate) struct Findings {
     pub is_final: bool,
     /// Whether it counted all that came, and had not enough before.
     pub is_whole: bool,
+}
+
+/// The fields of the summaries of both ends.
+impl Serialize for Findings {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        #[derive(Serialize)]
+        struct Fields {
+            #[serde(skip_serializing_if = "Option::is_none")]
+            sent: Option<Count>,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            received: Option<Count>,
+            #[serde(rename = "final")]
+            is_final: bool,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            missing: Option<u64>,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            verified: Option<bool>,
+        }
+        let Self { sent, received, is_final, .. } = *self;
+        let (missing, verified) = (self.missing(), self.verified());
+        Fields { sent, received, is_final, missing, verified }.serialize(serializer)
+    }
 }
 
 impl Findings {
@@ -120,6 +144,8 @@ mod tests {
         let broken =
             Findings { total: None, sent: None, received: count(8, 1), is_final: false, is_whole: true };
         assert_eq!((broken.verified(), broken.missing(), broken.are_good()), (None, None, false));
+        let fields = serde_json::json!({"received": {"bytes": 8, "crc32c": "00000001"}, "final": false});
+        assert_eq!(serde_json::to_value(broken).unwrap(), fields);
         let enough = Findings { sent: count(9, 1), is_final: true, is_whole: false, ..broken };
         assert_eq!((enough.verified(), enough.missing(), enough.are_good()), (None, None, true));
         assert!(enough.rows(true)[1].1.contains("not known"));
