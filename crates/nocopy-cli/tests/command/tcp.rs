@@ -684,11 +684,8 @@ fn errors_are_one_line_and_say_what_to_do() {
     let free = free();
     let (free, busy) = (format!("tcp://{free}"), format!("tcp://{}", taken.local_addr().unwrap()));
     transferring::assert_refused_in_one_line(&[
-        (
-            &["send", &free, "--connect-timeout", "100ms"][..],
-            &["nobody receives", "refused", "nocopy recv"][..],
-        ),
-        (&["send", &free, "--raw", "--connect-timeout", "100ms"], &["nobody receives", "refused"]),
+        (&["send", &free, "--connect-timeout", "100ms"][..], &["no receiver", "refused", "nocopy recv"][..]),
+        (&["send", &free, "--raw", "--connect-timeout", "100ms"], &["no receiver", "refused"]),
         (&["send", &busy, "--connect-timeout", "300ms"], &["does not answer", "--raw"]),
         (&["send", &free, "--size", "65MiB"], &["--size", "67108864"]),
         (&["send", &free, "--file", "/nonexistent"], &["/nonexistent", "exists"]),

@@ -11,7 +11,7 @@ use nocopy_report::quantity;
 
 #[derive(Debug, Args)]
 pub struct PingArguments {
-    /// Whom to ask, and how: message://HOST:PORT, udp://HOST:PORT, tcp://HOST:PORT, or xdp://HOST:PORT, which is UDP over AF_XDP at this
+    /// Where to send messages: message://HOST:PORT, udp://HOST:PORT, tcp://HOST:PORT, or xdp://HOST:PORT, which is UDP over AF_XDP at this
     /// end. 'nocopy serve' answers there.
     #[arg(value_name = "SCHEME://HOST:PORT", value_parser = Endpoint::parse_round)]
     pub target: Endpoint,
@@ -55,7 +55,7 @@ pub struct ServeArguments {
     #[arg(long, value_enum, value_name = "HOW", default_value = "block")]
     pub wait: Waiting,
     /// Answer requests with what this program prints; it reads the request from standard input. Words are parted at blanks; no shell
-    /// runs it. Whoever reaches the port can have it run.
+    /// runs it. Every host that reaches the port can have it run.
     #[arg(long, value_name = "PROGRAM ARGS")]
     pub exec: Option<String>,
     /// How long that program may take.
@@ -91,7 +91,7 @@ impl Services {
 
 #[derive(Debug, Args)]
 pub struct CallArguments {
-    /// Whom to ask: message://HOST:PORT.
+    /// Where to send the request: message://HOST:PORT.
     #[arg(value_name = "message://HOST:PORT", value_parser = Endpoint::parse_call)]
     pub target: Endpoint,
     /// The request.

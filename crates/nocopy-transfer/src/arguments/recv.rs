@@ -29,10 +29,10 @@ pub struct RecvArguments {
     /// Overwrite a file that exists.
     #[arg(long, requires = "output")]
     pub force: bool,
-    /// Permissions of FILE, octal; unless given, nobody else may read it.
+    /// Permissions of FILE, octal; unless given, only its owner may read it.
     #[arg(long, value_name = "OCTAL", requires = "output", value_parser = quantity::permissions)]
     pub permissions: Option<u32>,
-    /// Only from this sender; may be given again (default: from whoever sends first).
+    /// Only from this sender; may be given again (default: from the first sender).
     #[arg(long, value_name = "ADDRESS")]
     pub from: Vec<IpAddr>,
     /// Ask the sender for checksums, so that it is known that every byte arrived as it was sent.

@@ -95,7 +95,7 @@ pub struct HostArguments {
     /// Give all that is sent a checksum (CRC32C), so that the receiver can tell that every byte arrived as it was sent.
     #[arg(long)]
     pub verify: bool,
-    /// Without nocopy's header, for any program that receives UDP or TCP: what arrives is known to nobody here.
+    /// Without nocopy's header, for any program that receives UDP or TCP: what arrives is not reported.
     #[arg(long, conflicts_with = "verify")]
     pub raw: bool,
     /// Wait so long for the receiver to be there (default 5s).
@@ -208,20 +208,20 @@ pub struct FrameArguments {
     /// The UDP port the packets come from, of the first flow.
     #[arg(long, value_name = "PORT", default_value = "49152")]
     pub source_port: u16,
-    /// The UDP port the packets are for (9: whoever listens there discards them).
+    /// The UDP port the packets are for (9, the discard service).
     #[arg(long, value_name = "PORT", default_value = "9")]
     pub destination_port: u16,
     /// The station the frames come from (default: the interface).
     #[arg(long, value_name = "MAC")]
     pub source_mac: Option<MacAddress>,
-    /// The station the frames are for (default: 02:6e:63:0f:ff:ff, which nobody has).
+    /// The station the frames are for (default: 02:6e:63:0f:ff:ff, which no station has).
     #[arg(long, value_name = "MAC")]
     pub destination_mac: Option<MacAddress>,
     /// What the packets carry: zeros, sequence (a 64-bit big-endian number from 0, then zeros), text:WORDS, hex:DIGITS or
     /// file:PATH (default: sequence where it fits).
     #[arg(long, value_name = "PAYLOAD", value_parser = payload)]
     pub payload: Option<PayloadArgument>,
-    /// Who computes the UDP checksum.
+    /// What computes the UDP checksum.
     #[arg(long, value_enum, default_value = "computed")]
     pub checksum: ChecksumName,
     /// The queue to send by, counted from 0.
@@ -230,7 +230,7 @@ pub struct FrameArguments {
     /// This mode or none; unless said, the first that works of those that are fast for sending.
     #[arg(long, value_enum)]
     pub mode: Option<ModeName>,
-    /// Who makes the packets.
+    /// What makes the packets.
     #[arg(long, value_enum, default_value = "program", conflicts_with = "replay")]
     pub generator: GeneratorName,
     /// Send the packets of a pcap or pcapng file instead.
@@ -263,7 +263,7 @@ pub enum PayloadArgument {
 pub enum ChecksumName {
     /// The program.
     Computed,
-    /// Nobody: it is left out, which only IPv4 permits.
+    /// Nothing: it is left out, which only IPv4 permits.
     None,
     /// The card, or the kernel while it copies.
     Device,

@@ -37,7 +37,7 @@ impl Opened {
 /// What it means that `path` could not be written.
 pub(super) fn failure(path: &Path, source: io::Error) -> Failure {
     match source.kind() {
-        // `| head`: whoever reads has read enough.
+        // `| head`: the reader has read enough.
         io::ErrorKind::BrokenPipe => Failure::Print(source),
         _ => Failure::Output { path: path.into(), source },
     }

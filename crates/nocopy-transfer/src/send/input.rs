@@ -12,7 +12,7 @@ use rustix::event::{PollFd, PollFlags};
 
 use nocopy_report::Interrupt;
 
-/// How long a pipe is waited for before looking whether the user has had enough; a signal wakes whoever waits.
+/// How long to wait for a pipe before looking for an interrupt; a signal ends the wait.
 const LOOK_INTERVAL: Duration = Duration::from_millis(50);
 
 #[derive(Debug)]
@@ -20,7 +20,7 @@ pub(in crate::send) struct Input {
     file: File,
     /// Whether it may have nothing now, and something later.
     may_pause: bool,
-    /// Who ends the wait for it; none once it does not wait any more.
+    /// What ends the wait for it; none once it does not wait any more.
     patience: Option<Interrupt>,
 }
 
@@ -33,7 +33,7 @@ impl Input {
 
     /// Opens it, to be read as [`Self::wait_no_more`] says.
     pub(in crate::send) fn open_at_once(path: &Path) -> io::Result<Self> {
-        // A named pipe is open at once, and not only when somebody writes.
+        // A named pipe is open at once, and not only when a program writes to it.
         let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
         Self::of_file(file)
     }
@@ -56,7 +56,7 @@ impl Input {
         if self.may_pause { Err(self) } else { Ok(self.file) }
     }
 
-    /// From here on it is [`io::ErrorKind::WouldBlock`] at once where there is nothing yet: whoever sends has other things to do.
+    /// From here on it is [`io::ErrorKind::WouldBlock`] at once where there is nothing yet: the sender has other things to do.
     pub(in crate::send) fn wait_no_more(&mut self) {
         self.patience = None;
     }

@@ -85,7 +85,7 @@ fn run_number() -> io::Result<u64> {
 
 fn run_on(interface: &str, arguments: &SendArguments, interrupt: Interrupt) -> Result<Outcome, Failure> {
     let pace = pace(arguments)?;
-    // Files are opened with all that whoever started this may read.
+    // Files are opened with the rights of the user, before capabilities are dropped.
     match (&arguments.frames.replay, arguments.frames.generator) {
         (Some(path), _) => {
             let input = replay::open(path, &interrupt)?;

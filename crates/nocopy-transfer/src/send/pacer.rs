@@ -1,4 +1,4 @@
-//! When the next packet is due: a pure decision, told the time by whoever asks.
+//! When the next packet is due: a pure decision; the caller gives the time.
 
 use std::ops::Range;
 

@@ -20,7 +20,7 @@ const BATCH: Duration = Duration::from_micros(40);
 /// How long to leave a pipe alone that has nothing.
 const NO_INPUT: Duration = Duration::from_millis(1);
 
-/// Waits until `until`, or some time less: whoever waits looks around now and then.
+/// Waits until `until`, or some time less: the caller has other things to look at now and then.
 pub(super) fn toward(until: Instant) {
     let left = until.saturating_duration_since(Instant::now());
     if left > AWAKE {
@@ -42,7 +42,7 @@ pub(super) fn for_a_batch() {
     sleep(BATCH);
 }
 
-/// Waits for somebody to write what is to be sent.
+/// Waits for input to be written.
 pub(super) fn for_input() {
     sleep(NO_INPUT);
 }

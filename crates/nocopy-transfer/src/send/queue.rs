@@ -90,7 +90,7 @@ impl Schedule {
         })
     }
 
-    /// Whether no room is needed any more: the count is reached, or the time is up also for who is behind.
+    /// Whether no room is needed any more: the count is reached, or the time is up, also when sending is late.
     pub(super) fn is_over(&self, now_ns: u64) -> bool {
         self.is_enough() || self.is_late(now_ns.saturating_sub(CATCH_UP_NS_MAX))
     }

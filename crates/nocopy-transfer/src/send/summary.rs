@@ -48,9 +48,9 @@ pub(super) struct Summary {
     pub rates: Rates,
     /// Packets that were not handed over, by cause.
     pub not_sent: Counts,
-    /// Packets that were, and are known to be lost, by the names of who counted.
+    /// Packets that were, and are known to be lost, under the names of the counters.
     pub dropped: Counts,
-    /// What the kernel counted on the interface meanwhile, whoever sent.
+    /// What the kernel counted on the interface meanwhile, of all senders.
     pub interface_counters: Counts,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub replay: Option<ReplayRow>,
@@ -234,7 +234,7 @@ impl Summary {
         });
     }
 
-    /// For packets of which nobody tells what became of them: those that the interface does not count as sent are lost, and
+    /// For packets whose fate the kernel does not report: those that the interface does not count as sent are lost, and
     /// there may be more if others sent, too.
     pub(super) fn add_missing(&mut self, counted: u64) {
         self.dropped.insert("not_taken".into(), self.packets.saturating_sub(counted));

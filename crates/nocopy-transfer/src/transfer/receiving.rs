@@ -67,7 +67,7 @@ struct Closed {
 pub(crate) enum Handled<'a> {
     /// Data, for the first time.
     Data(Data<'a>),
-    /// A question, to be answered by this to whom it came from.
+    /// A question, to be answered by this.
     Answer([u8; CONTROL_BYTES]),
     /// Counted, and of no more use.
     Nothing,
@@ -479,7 +479,7 @@ mod tests {
     }
 
     proptest! {
-        /// Proves that whatever comes, nobody is sent more than came from there, nor more often; that what counts as received adds up
+        /// Proves that whatever comes, no address is sent more than came from it, nor more often; that what counts as received adds up
         /// with what was handed on; and that what was told as the last word stays.
         #[test]
         fn answers_are_bounded_and_counts_add_up(

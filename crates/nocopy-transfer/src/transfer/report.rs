@@ -99,7 +99,7 @@ mod tests {
         assert!(said[2].starts_with("reordered: 3 arrived") && said[3].contains("NO"), "{said:?}");
     }
 
-    /// Proves that who ended early is not said to have lost what came after, and that nothing is claimed where an end is missing.
+    /// Proves that what came after an early end does not count as lost, and that nothing is claimed where an end is missing.
     #[test]
     fn what_is_not_known_is_not_claimed() {
         let received = Received { datagrams: 8, bytes: 80, ..Received::default() };

@@ -6,7 +6,7 @@ use super::datagram::{Answer, Ask, Datagram, Sent};
 use super::report::Findings;
 use super::wire::{CONTROL_BYTES, HEADER_BYTES, emit_data};
 
-/// From one question to the next: until somebody answers, while data flow (so that both know that the other is there), and after the
+/// From one question to the next: until the receiver answers, while data flow (so that both know that the other is there), and after the
 /// last of them.
 const CONNECTING_NS: u64 = 50_000_000;
 const RUNNING_NS: u64 = 100_000_000;
@@ -20,7 +20,7 @@ pub(super) const SILENCE_NS: u64 = 10_000_000_000;
 pub(crate) struct Sending {
     run: u64,
     verify: bool,
-    /// How long nobody may answer in the beginning.
+    /// How long to wait for the first answer.
     patience_ns: u64,
     sent: Sent,
     /// The last one.
@@ -46,7 +46,7 @@ enum Stage {
 /// How it stands between the two.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Standing {
-    /// Nobody has answered yet.
+    /// There was no answer yet.
     Connecting,
     /// The receiver is there.
     Running,
@@ -56,12 +56,12 @@ pub(crate) enum Standing {
     Finishing,
     /// It has given it.
     Agreed,
-    /// It has not answered for too long, or nobody ever did.
+    /// It has not answered for too long, or never.
     Silent,
 }
 
 impl Sending {
-    /// `run` is a number that nobody guesses.
+    /// `run` is a random number, which cannot be guessed.
     pub(crate) fn new(run: u64, verify: bool, patience: Duration) -> Self {
         let patience_ns = u64::try_from(patience.as_nanos()).unwrap_or(u64::MAX);
         let (sent, stage) = (Sent::default(), Stage::Connecting);

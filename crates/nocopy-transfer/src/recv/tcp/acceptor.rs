@@ -19,7 +19,7 @@ pub(super) struct Acceptor {
     waiting: Vec<Waiting>,
     patience: Duration,
     foreign: u64,
-    /// There was nothing left to accept with: who polls for that again at once polls all the time.
+    /// No descriptor or memory was left to accept with: polling the listener at once would spin.
     is_short: bool,
 }
 

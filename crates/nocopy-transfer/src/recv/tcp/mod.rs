@@ -35,7 +35,7 @@ pub enum Error {
     Address(#[source] io::Error),
 }
 
-/// What to do when nobody can connect.
+/// What to do when the address cannot be listened at.
 fn advice(error: &io::Error) -> &'static str {
     match error.kind() {
         io::ErrorKind::AddrInUse => {
@@ -49,7 +49,7 @@ fn advice(error: &io::Error) -> &'static str {
 
 pub(super) fn run(arguments: &RecvArguments, interrupt: Interrupt) -> Result<Outcome, Failure> {
     let address = address(arguments)?;
-    // Looked at before a file is overwritten, and taken into use after: nobody is to connect to who cannot write.
+    // Bound before a file is overwritten, and listening after: no sender is to connect to a receiver that cannot write.
     let socket = Bound::new(address, arguments)?;
     // With nothing but the user's own rights.
     capability::drop_all_but(capability::NONE)?;
@@ -71,7 +71,7 @@ fn address(arguments: &RecvArguments) -> Result<SocketAddr, Error> {
     }
 }
 
-/// A socket that has its address, and to which nobody can connect yet.
+/// A socket that is bound and does not listen yet.
 #[derive(Debug)]
 struct Bound {
     socket: std::os::fd::OwnedFd,

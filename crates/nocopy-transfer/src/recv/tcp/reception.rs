@@ -45,7 +45,7 @@ pub(super) struct Reception<'a> {
 /// What has come of it so far.
 struct Run<'scope> {
     from: SocketAddr,
-    /// None where nobody talks.
+    /// None with `--raw`.
     session: Option<Session>,
     /// Streams that are not read yet: where they are written one behind the other, only the next one is.
     waiting: Vec<(TcpStream, Head)>,
@@ -84,12 +84,12 @@ impl<'a> Reception<'a> {
         thread::scope(|scope| {
             let mut run = None;
             let received = self.receive(scope, &mut run);
-            self.progress.stop.store(true, Ordering::Relaxed); // also for who fails
+            self.progress.stop.store(true, Ordering::Relaxed); // also after a failure
             let ended = received?;
             let foreign = self.acceptor.foreign();
             let output = self.sink.map(Sink::words);
             let Some(mut run) = run else {
-                return Ok((Summary::of_nobody(address, ended, foreign, output), None));
+                return Ok((Summary::without_sender(address, ended, foreign, output), None));
             };
             run.ends.sort_by_key(|end| end.number);
             let failure =
@@ -140,7 +140,7 @@ impl<'a> Reception<'a> {
             }
             run.collect();
             if let Some(ended) = ended {
-                // Who reads no more is not waited for, whatever its streams are doing.
+                // A receiver that ends does not wait, whatever its streams are doing.
                 self.progress.stop.store(true, Ordering::Relaxed);
                 if run.running.is_empty() {
                     run.close(matches!(ended, Ended::Done | Ended::Silent), now_ns);
@@ -365,7 +365,7 @@ impl<'scope> Run<'scope> {
         let count = self.ends.iter().map(|end| end.count).reduce(Count::then);
         let nothing = Count::nothing(self.has_checksums());
         if let Some(session) = &mut self.session {
-            // A sender that broke off has not said what is missing; nobody had enough.
+            // A sender that broke off has not reported what is missing; no end was asked for.
             let is_whole =
                 is_whole || session.answering.is_broken_off() || session.answering.is_silent(now_ns);
             session.answering.close(count.unwrap_or(nothing), is_whole, now_ns);

@@ -16,7 +16,7 @@ use crate::Failure;
 use crate::recv::output::{self, Opened};
 use nocopy_report::output_file::PrivateFile;
 
-/// How long to wait for whoever reads a pipe before looking whether the user has had enough.
+/// How long to wait for the reader of a pipe before looking for an interrupt.
 const LOOK_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Written by all streams at once.

@@ -55,8 +55,13 @@ pub(super) struct Summary {
 }
 
 impl Summary {
-    /// Nobody came who was to.
-    pub(super) fn of_nobody(address: SocketAddr, ended: Ended, foreign: u64, output: Option<String>) -> Self {
+    /// No sender connected.
+    pub(super) fn without_sender(
+        address: SocketAddr,
+        ended: Ended,
+        foreign: u64,
+        output: Option<String>,
+    ) -> Self {
         Self {
             address,
             sender: None,
@@ -102,7 +107,7 @@ impl Summary {
             bits_per_second: (seconds > 0.0).then(|| 8.0 * bytes as f64 / seconds),
             streams: ends.iter().map(StreamRow::from).collect(),
             evidence: LedgerResult::together(ends.iter().map(|end| end.ledger)),
-            ..Self::of_nobody(address, ended, foreign, output)
+            ..Self::without_sender(address, ended, foreign, output)
         }
     }
 
@@ -129,7 +134,7 @@ impl Summary {
 impl nocopy_report::Summary for Summary {
     const SCHEMA: &'static str = "nocopy.recv-tcp/1";
 
-    /// Negative if less arrived than was sent, or not as it was sent, or the sender broke off; or if nobody came.
+    /// Negative if less arrived than was sent, or not as it was sent, or the sender broke off; or if no sender connected.
     fn outcome(&self) -> Outcome {
         let broken = matches!(self.ended, Ended::BrokenOff | Ended::Silent);
         let bad = self.findings.is_some_and(|findings| !findings.are_good());
@@ -143,9 +148,10 @@ impl nocopy_report::Summary for Summary {
             }
             ended => ended.words(),
         };
-        let from = self.sender.map_or_else(|| "nobody".to_owned(), |sender| format!("tcp://{sender}"));
+        let from =
+            self.sender.map_or_else(|| "no sender".to_owned(), |sender| format!("from tcp://{sender}"));
         let mut rows = vec![
-            (format!("tcp://{}", self.address), format!("from {from}{end}")),
+            (format!("tcp://{}", self.address), format!("{from}{end}")),
             ("bytes".to_owned(), format!("{} in {:.6} s", self.bytes, self.seconds)),
         ];
         rows.extend(self.why.iter().map(|why| ("broken off".to_owned(), why.clone())));
@@ -153,7 +159,10 @@ impl nocopy_report::Summary for Summary {
         match &self.findings {
             Some(findings) => rows.extend(findings.rows(self.has_checksums)),
             None if self.sender.is_some() => {
-                rows.push(("missing".into(), "not known: without nocopy's header nobody tells".into()));
+                rows.push((
+                    "missing".into(),
+                    "not known: without nocopy's header nothing is reported".into(),
+                ));
             }
             None => {}
         }

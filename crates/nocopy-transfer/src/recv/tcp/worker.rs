@@ -27,12 +27,12 @@ pub(super) struct Worker<'a> {
     pub sink: Option<&'a Sink>,
 }
 
-/// What those see who wait for streams; of all of them.
+/// What the waiting thread sees and sets, of all streams.
 #[derive(Debug, Default)]
 pub(super) struct Progress {
     pub stop: AtomicBool,
     pub bytes: AtomicU64,
-    /// How many are just writing: that may take its time, and is nobody's silence.
+    /// How many are just writing: meanwhile the sender does not count as silent.
     pub writing: AtomicU64,
 }
 
@@ -131,7 +131,7 @@ impl Worker<'_> {
         Ok(())
     }
 
-    /// The same of bytes that nobody else can change; whether that was all of them.
+    /// The same of bytes that cannot change; whether that was all of them.
     fn keep_own(&mut self, bytes: &[u8], progress: &Progress) -> Result<bool, Failure> {
         let written = self.write(bytes.into(), progress)?;
         self.count.add(&bytes[..written]);

@@ -1,4 +1,4 @@
-//! A stream put back into order for who can only take it from beginning to end.
+//! A stream put back into order, for a pipe.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};

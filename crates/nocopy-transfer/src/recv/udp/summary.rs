@@ -70,9 +70,10 @@ impl nocopy_report::Summary for Summary {
             Ended::Silent if self.received.is_none() => ", then nothing came any more",
             ended => ended.words(),
         };
-        let from = self.sender.map_or_else(|| "nobody".to_owned(), |sender| format!("udp://{sender}"));
+        let from =
+            self.sender.map_or_else(|| "no sender".to_owned(), |sender| format!("from udp://{sender}"));
         let mut rows = vec![
-            (format!("udp://{}", self.address), format!("from {from}{end}")),
+            (format!("udp://{}", self.address), format!("{from}{end}")),
             (
                 "datagrams".to_owned(),
                 format!("{}, {} bytes in {:.6} s", self.packets, self.bytes, self.seconds),
@@ -81,7 +82,7 @@ impl nocopy_report::Summary for Summary {
         match &self.findings {
             Some(findings) => rows.extend(findings.rows(self.has_checksums)),
             None if self.sender.is_some() => {
-                rows.push(("lost".into(), "not known: without nocopy's header nobody tells".into()));
+                rows.push(("lost".into(), "not known: without nocopy's header nothing is reported".into()));
             }
             None => {}
         }

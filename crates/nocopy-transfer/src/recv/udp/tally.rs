@@ -114,7 +114,7 @@ impl Tally {
         self.count.is_some_and(|count| self.packets >= count)
     }
 
-    /// Counts nothing more. Returns what is to be said to whom.
+    /// Counts nothing more. Returns the last answer and its receiver.
     pub(super) fn close(&mut self, now_ns: u64) -> Option<LastAnswer> {
         self.closed = true;
         self.last_answer.take().or_else(|| self.receiving.as_mut()?.close(now_ns))

@@ -7,7 +7,7 @@ pub enum Damage {
     #[error("{0}: name a file that exists and may be read")]
     Read(#[source] io::Error),
     #[error(
-        "nothing came of it before the interrupt: it is a pipe that nobody writes a packet to: nothing was sent"
+        "nothing came of it before the interrupt: it is a pipe to which no packet was written: nothing was sent"
     )]
     Silence,
     #[error("it cannot be read twice: {0}: leave out --loop, or name a file")]

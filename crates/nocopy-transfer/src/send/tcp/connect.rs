@@ -14,7 +14,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socket, socket_with, s
 use super::Error;
 use nocopy_report::Interrupt;
 
-/// Between two attempts while nobody listens yet.
+/// Between two attempts while the port is closed.
 const RETRY_INTERVAL: Duration = Duration::from_millis(50);
 
 /// How long to wait for an answer of the other host before looking whether the user has had enough.
@@ -27,7 +27,7 @@ pub(super) fn check_congestion(name: &str, to: SocketAddr) -> Result<(), Error> 
     tried.map_err(|errno| Error::Congestion { name: name.into(), source: errno.into() })
 }
 
-/// Connects, as soon as somebody listens within the time. `None`: the user has had enough of that.
+/// Connects as soon as the port is open, within the time. `None`: the user interrupted it.
 pub(super) fn connect(
     to: SocketAddr,
     patience: Duration,

@@ -44,7 +44,7 @@ pub(super) struct Account {
 }
 
 impl Connection {
-    /// Takes over a connection that nobody else has, for pieces up to that length; by the method given, or as it measures best.
+    /// Takes over a connection that nothing else uses, for pieces up to that length; by the method given, or as it measures best.
     pub(super) fn new(
         stream: TcpStream,
         method: Option<Method>,
@@ -56,7 +56,7 @@ impl Connection {
         if let Some(method) = method {
             builder = builder.method(method);
         }
-        // SAFETY: made by `connect`, for the worker that has this; nobody else has a descriptor.
+        // SAFETY: made by `connect`, for the worker that has this; there is no other descriptor of it.
         #[allow(unsafe_code)]
         let socket = unsafe { builder.wrap_unshared(stream)? };
         Ok(Self { socket, given_bytes: 0, waiting_bytes: 0 })
@@ -118,8 +118,8 @@ impl Connection {
         self.socket.sender().finish()
     }
 
-    /// Waits until the other end has closed too, or has had time to: who closes a connection on which something has come, which nobody
-    /// reads, breaks it.
+    /// Waits until the other end has closed too, or has had time to: closing a connection with unread
+    /// bytes resets it.
     pub(super) fn await_end(&self, patience: Duration) {
         let start = Instant::now();
         let mut buffer = [0; 4096];

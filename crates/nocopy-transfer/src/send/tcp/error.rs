@@ -32,7 +32,7 @@ pub enum Error {
     )]
     Congestion { name: String, source: io::Error },
     #[error(
-        "{to}: nobody receives there: {source}: start 'nocopy recv tcp://:{port}' there, or give it longer with --connect-timeout",
+        "{to}: no receiver: {source}: start 'nocopy recv tcp://:{port}' there, or give it longer with --connect-timeout",
         port = .to.port()
     )]
     NobodyThere { to: SocketAddr, source: io::Error },

@@ -37,7 +37,7 @@ pub(super) fn run(
     arguments: &SendArguments,
     interrupt: Interrupt,
 ) -> Result<Outcome, Failure> {
-    // Files are opened with all that whoever started this may read.
+    // Files are opened with the rights of the user, before capabilities are dropped.
     let plan = Plan::new(arguments)?;
     capability::drop_all_but(plan.needs())?;
     let to = target
@@ -61,7 +61,7 @@ struct Transmission<'a> {
     to: SocketAddr,
     plan: Plan,
     interrupt: Interrupt,
-    /// None where nobody answers.
+    /// None with `--raw`: no receiver answers.
     session: Option<Session>,
 }
 

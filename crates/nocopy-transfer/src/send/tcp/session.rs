@@ -51,7 +51,7 @@ impl Session {
         self.asking.findings()
     }
 
-    /// Waits until the receiver answers. `false`: the user has had enough of that.
+    /// Waits until the receiver answers. `false`: the user interrupted it.
     pub(super) fn begin(&mut self, interrupt: &Interrupt) -> Result<bool, Error> {
         let to = self.to;
         loop {

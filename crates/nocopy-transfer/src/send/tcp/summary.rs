@@ -157,7 +157,8 @@ impl nocopy_report::Summary for Summary {
         rows.extend(self.why.iter().map(|why| ("broken off".to_owned(), why.clone())));
         rows.extend(self.stream_rows());
         match &self.findings {
-            None => rows.push(("received".into(), "not known: without nocopy's header nobody tells".into())),
+            None => rows
+                .push(("received".into(), "not known: without nocopy's header nothing is reported".into())),
             Some(findings) => rows.extend(findings.rows(self.has_checksums)),
         }
         let rate = self.rates.bits_per_second.map(|bits| format!("{}bit/s", short(bits)));

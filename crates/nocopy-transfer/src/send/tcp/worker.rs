@@ -71,7 +71,7 @@ enum Taken {
     End,
 }
 
-/// What those see who wait for it.
+/// What the waiting thread sees and sets.
 #[derive(Debug, Default)]
 pub(super) struct Progress {
     pub stop: AtomicBool,
@@ -120,7 +120,7 @@ impl Worker {
             Ok(()) => (None, None),
             Err(Stop::Connection(error)) => (Some(error), None),
             Err(Stop::Failure(failure)) => {
-                // The receiver need not wait for what nobody can read.
+                // The receiver need not wait for a file that cannot be read.
                 let _ = self.finish(start, progress, &mut duration);
                 (None, Some(failure))
             }

@@ -41,10 +41,10 @@ pub enum Error {
     )]
     NobodyThere { to: SocketAddr, said: &'static str },
     #[error(
-        "{to}: nobody receives there any more (port unreachable): the receiver has ended, or was killed: look at what it says"
+        "{to}: the receiver is gone (port unreachable): it has ended, or was killed: look at what it says"
     )]
     Gone { to: SocketAddr },
-    #[error("{to}: nobody receives there (port unreachable): start what is to receive first")]
+    #[error("{to}: no program receives there (port unreachable): start the receiver first")]
     NobodyReceives { to: SocketAddr },
     #[error(
         "{to}: the receiver has not answered for 10 s: what arrived of the last is not known: see that it runs, and what it says"

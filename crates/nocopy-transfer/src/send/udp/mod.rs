@@ -49,7 +49,7 @@ pub(super) fn run(
     interrupt: Interrupt,
 ) -> Result<Outcome, Failure> {
     let shape = shape(arguments)?;
-    // Files are opened with all that whoever started this may read.
+    // Files are opened with the rights of the user, before capabilities are dropped.
     let (path, payload) = open(&arguments.host, shape)?;
     let how = How::of(arguments.host.method);
     capability::drop_all_but(how.needs())?;
@@ -141,7 +141,7 @@ fn open_session(
     Ok(Session::new(transport, to, sending))
 }
 
-/// Who hands datagrams to the kernel, and how.
+/// How datagrams are handed to the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum How {
     /// A socket, as it measures best.

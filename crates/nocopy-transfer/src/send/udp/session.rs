@@ -20,7 +20,7 @@ const NO_ANSWER: &str = "nothing comes back";
 #[derive(Debug)]
 pub(super) struct Session {
     pub transport: Box<dyn Transport>,
-    /// None where datagrams have no header, and nobody answers.
+    /// None where datagrams have no header: no receiver answers.
     pub sending: Option<Sending>,
     to: SocketAddr,
     start: Instant,
@@ -52,7 +52,7 @@ impl Session {
         self.standing() == Standing::EndedEarly
     }
 
-    /// Waits until somebody answers. `false`: the user has had enough of that.
+    /// Waits until the receiver answers. `false`: the user interrupted it.
     pub(super) fn connect(&mut self, interrupt: &Interrupt) -> Result<bool, Error> {
         let mut live = LiveLine::default();
         while self.standing() == Standing::Connecting {

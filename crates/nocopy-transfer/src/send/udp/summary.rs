@@ -130,9 +130,8 @@ impl nocopy_report::Summary for Summary {
             ("sent".to_owned(), sent),
         ];
         match (&self.sent, &self.findings) {
-            (None, _) => {
-                rows.push(("received".into(), "not known: without nocopy's header nobody tells".into()))
-            }
+            (None, _) => rows
+                .push(("received".into(), "not known: without nocopy's header nothing is reported".into())),
             (Some(_), None) => {
                 rows.push(("received".into(), "not known: the receiver never answered".into()))
             }

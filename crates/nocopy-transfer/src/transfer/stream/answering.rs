@@ -6,7 +6,7 @@ use super::super::wire::CONTROL_BYTES;
 use super::message::{Answer, Ask, Count, Malformed, Message};
 use super::report::Findings;
 
-/// How long to wait for thanks: nobody loses anything without.
+/// How long to wait for thanks: nothing is lost without.
 const THANKS_NS: u64 = 1_000_000_000;
 
 #[derive(Debug)]

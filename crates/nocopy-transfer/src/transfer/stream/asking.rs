@@ -9,7 +9,7 @@ use super::report::Findings;
 /// Between two questions: often enough for a receiver that waits [10 s](SILENCE_NS) or a second.
 const INTERVAL_NS: u64 = 100_000_000;
 
-/// Without an answer for so long nobody is there any more.
+/// Without an answer for so long the receiver is considered gone.
 const SILENCE_NS: u64 = 10_000_000_000;
 
 /// How it stands with the receiver.
@@ -87,7 +87,7 @@ impl Asking {
         Some(self.ask.emit())
     }
 
-    /// All was sent. Who has ended early is told nothing but thanks.
+    /// All was sent. A receiver that ended early is only thanked.
     pub(crate) fn finish(&mut self, sent: Count) {
         self.is_early = self.answer.is_some_and(|answer| answer.last);
         self.ask.last = true;

@@ -86,7 +86,7 @@ pub(crate) struct Ask {
 pub enum Refusal {
     /// It has one already.
     Busy,
-    /// It is to write what comes on several connections, and nobody knows where each belongs.
+    /// It is to write what comes on several connections, and it is not known where each belongs.
     NoPlaces,
 }
 
@@ -100,7 +100,7 @@ pub(crate) struct Answer {
     pub verify: bool,
 }
 
-/// The receiver's word to who asked, and is not wanted.
+/// The receiver's answer to a sender that it refuses.
 pub(crate) fn refuse(ask: &Ask, why: Refusal) -> [u8; CONTROL_BYTES] {
     let received = Count::default();
     Answer { run: ask.run, refusal: Some(why), received, last: true, verify: false }.emit()
