@@ -14,5 +14,5 @@ mod wire;
 pub(crate) use datagram::{Received, Sent};
 pub(crate) use receiving::{Handled, Phase, Receiving};
 pub(crate) use report::Findings;
-pub(crate) use sending::{Sending, Standing};
+pub(crate) use sending::{Sending, State};
 pub(crate) use wire::{CONTROL_BYTES, HEADER_BYTES};

@@ -45,7 +45,7 @@ enum Stage {
 
 /// How it stands between the two.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Standing {
+pub(crate) enum State {
     /// There was no answer yet.
     Connecting,
     /// The receiver is there.
@@ -132,15 +132,15 @@ impl Sending {
         }
     }
 
-    pub(crate) fn standing(&self, now_ns: u64) -> Standing {
+    pub(crate) fn state(&self, now_ns: u64) -> State {
         let silent_ns = now_ns.saturating_sub(self.heard_ns);
         match self.stage {
-            Stage::Over { early: true, .. } => Standing::EndedEarly,
-            Stage::Over { early: false, .. } => Standing::Agreed,
-            Stage::Connecting if silent_ns < self.patience_ns => Standing::Connecting,
-            Stage::Running if silent_ns < SILENCE_NS => Standing::Running,
-            Stage::Finishing if silent_ns < SILENCE_NS => Standing::Finishing,
-            _ => Standing::Silent,
+            Stage::Over { early: true, .. } => State::EndedEarly,
+            Stage::Over { early: false, .. } => State::Agreed,
+            Stage::Connecting if silent_ns < self.patience_ns => State::Connecting,
+            Stage::Running if silent_ns < SILENCE_NS => State::Running,
+            Stage::Finishing if silent_ns < SILENCE_NS => State::Finishing,
+            _ => State::Silent,
         }
     }
 
@@ -181,8 +181,8 @@ mod tests {
     fn who_is_never_answered_gives_up() {
         let mut sending = Sending::new(1, false, PATIENCE);
         let asked = (0..1000).filter(|time_ms| sending.ask(time_ms * MS).is_some()).count();
-        assert_eq!((asked, sending.standing(999 * MS)), (20, Standing::Connecting));
-        assert_eq!(sending.standing(1000 * MS), Standing::Silent);
+        assert_eq!((asked, sending.state(999 * MS)), (20, State::Connecting));
+        assert_eq!(sending.state(1000 * MS), State::Silent);
     }
 
     #[test]
@@ -190,11 +190,11 @@ mod tests {
         let (mut sending, mut receiving) = (Sending::new(1, false, PATIENCE), receiver(true));
         exchange(&mut sending, &mut receiving, 0);
         assert!(sending.has_checksums(), "the receiver wants them");
-        assert_eq!(sending.standing(SILENCE_NS - 1), Standing::Running);
-        assert_eq!(sending.standing(SILENCE_NS), Standing::Silent);
+        assert_eq!(sending.state(SILENCE_NS - 1), State::Running);
+        assert_eq!(sending.state(SILENCE_NS), State::Silent);
         sending.finish(SILENCE_NS - 1);
-        assert_eq!(sending.standing(SILENCE_NS), Standing::Finishing);
-        assert_eq!(sending.standing(2 * SILENCE_NS), Standing::Silent);
+        assert_eq!(sending.state(SILENCE_NS), State::Finishing);
+        assert_eq!(sending.state(2 * SILENCE_NS), State::Silent);
     }
 
     #[test]
@@ -203,7 +203,7 @@ mod tests {
         exchange(&mut sending, &mut receiving, 0);
         receiving.close(0);
         exchange(&mut sending, &mut receiving, 200 * MS);
-        assert_eq!(sending.standing(u64::MAX), Standing::EndedEarly);
+        assert_eq!(sending.state(u64::MAX), State::EndedEarly);
         exchange(&mut sending, &mut receiving, 200 * MS);
         assert_eq!(receiving.phase(200 * MS), Phase::Over, "and thanked");
     }
@@ -270,7 +270,7 @@ mod tests {
             let (mut handed_on, mut now_ns) = (Vec::new(), 0);
             while !matches!(receiving.phase(now_ns), Phase::Over | Phase::Silent) && now_ns < 60_000 * MS {
                 now_ns += MS;
-                if sending.standing(now_ns) == Standing::Running {
+                if sending.state(now_ns) == State::Running {
                     if sending.sent().datagrams < datagrams {
                         let mut datagram = vec![sending.sent().datagrams as u8; CONTROL_BYTES + 1];
                         sending.seal(&mut datagram);
@@ -295,8 +295,8 @@ mod tests {
                 }
             }
             // Where the answers that were lost were too many for anything else, there is silence.
-            prop_assume!(sending.standing(now_ns) != Standing::Silent);
-            prop_assert_eq!(sending.standing(now_ns), Standing::Agreed);
+            prop_assume!(sending.state(now_ns) != State::Silent);
+            prop_assert_eq!(sending.state(now_ns), State::Agreed);
             prop_assert_eq!(receiving.phase(now_ns), Phase::Over);
             let findings = receiving.findings().unwrap();
             prop_assert_eq!(sending.findings(), Some(findings));

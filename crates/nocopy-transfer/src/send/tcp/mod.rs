@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use super::PATIENCE;
 use crate::arguments::SendArguments;
 use crate::endpoint::Endpoint;
-use crate::transfer::stream::{Asking, Count, Head, Standing};
+use crate::transfer::stream::{Asking, Count, Head, State};
 use crate::{Failure, processor};
 use connection::Connection;
 pub use error::Error;
@@ -164,11 +164,11 @@ impl Transmission<'_> {
                 None => thread::sleep(LOOK_INTERVAL),
             }
             live.update(bytes);
-            let standing = self.session.as_ref().map_or(Standing::Running, Session::standing);
-            let now = match standing {
-                Standing::EndedEarly => Some(Ended::ByReceiver),
-                Standing::Running if self.interrupt.came() => Some(Ended::Interrupted),
-                Standing::Running => None,
+            let state = self.session.as_ref().map_or(State::Running, Session::state);
+            let now = match state {
+                State::EndedEarly => Some(Ended::ByReceiver),
+                State::Running if self.interrupt.came() => Some(Ended::Interrupted),
+                State::Running => None,
                 _ => Some(Ended::BrokenOff),
             };
             if now.is_some() {
@@ -191,17 +191,17 @@ impl Transmission<'_> {
                 }
                 let sent = ends.iter().map(|end| end.count);
                 let sent = sent.reduce(Count::then).unwrap_or_default();
-                match session.standing() {
-                    Standing::EndedEarly => {
+                match session.state() {
+                    State::EndedEarly => {
                         ended = if ended == Ended::Done { Ended::ByReceiver } else { ended };
                         session.finish(sent, &self.interrupt);
                     }
                     // A stream that could not go on, with a receiver that is there and goes on.
-                    Standing::Running if is_broken => ended = ended.but(Ended::BrokenOff),
-                    Standing::Running => session.finish(sent, &self.interrupt),
+                    State::Running if is_broken => ended = ended.but(Ended::BrokenOff),
+                    State::Running => session.finish(sent, &self.interrupt),
                     _ => ended = ended.but(Ended::BrokenOff),
                 }
-                if !matches!(session.standing(), Standing::Agreed) {
+                if !matches!(session.state(), State::Agreed) {
                     ended = ended.but(Ended::BrokenOff);
                 }
             }
@@ -220,9 +220,9 @@ impl Transmission<'_> {
         ended: Ended,
         start: processor::Start,
     ) -> Summary {
-        let standing = self.session.as_ref().map(Session::standing);
+        let state = self.session.as_ref().map(Session::state);
         let findings = self.session.as_ref().map(Session::findings);
-        Summary::new(self.arguments, (target, self.to), &self.plan, ends, ended, standing)
+        Summary::new(self.arguments, (target, self.to), &self.plan, ends, ended, state)
             .with_findings(findings, self.has_checksums())
             .with_use(start)
     }

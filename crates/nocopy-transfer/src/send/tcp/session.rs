@@ -9,7 +9,7 @@ use rustix::event::{PollFd, PollFlags};
 
 use super::Error;
 use crate::control::{Control, Incoming};
-use crate::transfer::stream::{Asking, Count, Findings, Standing};
+use crate::transfer::stream::{Asking, Count, Findings, State};
 use nocopy_report::Interrupt;
 
 /// How long to wait for an answer before looking around.
@@ -39,8 +39,8 @@ impl Session {
         self.start.elapsed().as_nanos() as u64 // ns of 584 years
     }
 
-    pub(super) fn standing(&self) -> Standing {
-        self.asking.standing(self.now_ns())
+    pub(super) fn state(&self) -> State {
+        self.asking.state(self.now_ns())
     }
 
     pub(super) fn has_checksums(&self) -> bool {
@@ -56,15 +56,15 @@ impl Session {
         let to = self.to;
         loop {
             self.exchange(0);
-            match self.standing() {
-                Standing::Connecting if interrupt.came() => return Ok(false),
-                Standing::Connecting => {}
-                Standing::Refused(why) => return Err(Error::Refused { to, why }),
-                Standing::Malformed => {
+            match self.state() {
+                State::Connecting if interrupt.came() => return Ok(false),
+                State::Connecting => {}
+                State::Refused(why) => return Err(Error::Refused { to, why }),
+                State::Malformed => {
                     return Err(Error::NoAnswer { to, said: "says what 'nocopy recv' never says" });
                 }
-                Standing::Gone => return Err(Error::NoAnswer { to, said: "closes the connection" }),
-                Standing::Silent => return Err(Error::NoAnswer { to, said: "does not answer" }),
+                State::Gone => return Err(Error::NoAnswer { to, said: "closes the connection" }),
+                State::Silent => return Err(Error::NoAnswer { to, said: "does not answer" }),
                 // Perhaps that it has enough already.
                 _ => return Ok(true),
             }
@@ -112,7 +112,7 @@ impl Session {
     /// Waits for the receiver's last answer, which may have been on its way when it closed a stream.
     pub(super) fn await_end(&mut self) {
         let start = Instant::now();
-        while self.standing() == Standing::Running && start.elapsed() < LAST_WORD {
+        while self.state() == State::Running && start.elapsed() < LAST_WORD {
             self.exchange(0);
         }
     }
@@ -121,7 +121,7 @@ impl Session {
     pub(super) fn finish(&mut self, sent: Count, interrupt: &Interrupt) {
         self.asking.finish(sent);
         let was_interrupted = interrupt.came();
-        while self.standing() == Standing::Finishing && (was_interrupted || !interrupt.came()) {
+        while self.state() == State::Finishing && (was_interrupted || !interrupt.came()) {
             self.exchange(0);
         }
         self.send_question(0); // with thanks

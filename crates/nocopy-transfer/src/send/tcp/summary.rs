@@ -13,7 +13,7 @@ use crate::processor::{Start, Use};
 use crate::send::queue::Schedule;
 use crate::send::summary::Rates;
 use crate::send::table::behind;
-use crate::transfer::stream::{Findings, Standing};
+use crate::transfer::stream::{Findings, State};
 use nocopy_report::quantity::short;
 use nocopy_report::summary::indented;
 use nocopy_report::{Ended, Outcome};
@@ -71,7 +71,7 @@ impl Summary {
         plan: &Plan,
         ends: &[WorkerEnd],
         ended: Ended,
-        standing: Option<Standing>,
+        state: Option<State>,
     ) -> Self {
         let duration = ends.iter().map(|end| end.duration).max().unwrap_or_default();
         let schedule = together(plan, ends);
@@ -91,7 +91,7 @@ impl Summary {
             congestion: arguments.stream.congestion.clone(),
             report: report.collect(),
             ended,
-            why: (ended == Ended::BrokenOff).then(|| why(standing, ends)),
+            why: (ended == Ended::BrokenOff).then(|| why(state, ends)),
             total: plan.total,
             bytes: schedule.tally.bytes,
             seconds: duration.as_secs_f64(),
@@ -196,12 +196,12 @@ fn together(plan: &Plan, ends: &[WorkerEnd]) -> Schedule {
 }
 
 /// Why it did not go on.
-fn why(standing: Option<Standing>, ends: &[WorkerEnd]) -> String {
+fn why(state: Option<State>, ends: &[WorkerEnd]) -> String {
     let broken = ends.iter().find_map(|end| end.break_off.as_ref());
-    match (standing, broken) {
-        (Some(Standing::Silent), _) => "the receiver has not answered for 10 s: see that it runs".into(),
-        (Some(Standing::Malformed), _) => "the receiver said what 'nocopy recv' never says".into(),
-        (Some(Standing::Gone), _) => {
+    match (state, broken) {
+        (Some(State::Silent), _) => "the receiver has not answered for 10 s: see that it runs".into(),
+        (Some(State::Malformed), _) => "the receiver said what 'nocopy recv' never says".into(),
+        (Some(State::Gone), _) => {
             "the receiver closed the connection without a word: see what it says".into()
         }
         (_, Some(error)) => format!("the other end took no more: {error}: see what it says"),

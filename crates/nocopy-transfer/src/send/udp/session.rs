@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use super::Error;
 use super::transport::Transport;
-use crate::transfer::{Sending, Standing};
+use crate::transfer::{Sending, State};
 use nocopy_report::Interrupt;
 use nocopy_report::live::LiveLine;
 
@@ -44,18 +44,18 @@ impl Session {
     }
 
     /// How it stands with the receiver; without one that answers, as if it were there.
-    fn standing(&self) -> Standing {
-        self.sending.as_ref().map_or(Standing::Running, |sending| sending.standing(self.now_ns()))
+    fn state(&self) -> State {
+        self.sending.as_ref().map_or(State::Running, |sending| sending.state(self.now_ns()))
     }
 
     pub(super) fn is_ended_by_receiver(&self) -> bool {
-        self.standing() == Standing::EndedEarly
+        self.state() == State::EndedEarly
     }
 
     /// Waits until the receiver answers. `false`: the user interrupted it.
     pub(super) fn connect(&mut self, interrupt: &Interrupt) -> Result<bool, Error> {
         let mut live = LiveLine::default();
-        while self.standing() == Standing::Connecting {
+        while self.state() == State::Connecting {
             if interrupt.came() {
                 return Ok(false);
             }
@@ -63,9 +63,9 @@ impl Session {
             self.send_question()?;
             self.receive_answers(LOOK_INTERVAL)?;
         }
-        match self.standing() {
-            Standing::Silent if self.refused => Err(Error::NobodyThere { to: self.to, said: REFUSED }),
-            Standing::Silent => Err(Error::NobodyThere { to: self.to, said: NO_ANSWER }),
+        match self.state() {
+            State::Silent if self.refused => Err(Error::NobodyThere { to: self.to, said: REFUSED }),
+            State::Silent => Err(Error::NobodyThere { to: self.to, said: NO_ANSWER }),
             _ => {
                 // What was said of questions that came too early.
                 self.refused = false;
@@ -79,9 +79,9 @@ impl Session {
     pub(super) fn exchange(&mut self) -> Result<(), Error> {
         self.send_question()?;
         self.receive_answers(Duration::ZERO)?;
-        match self.standing() {
-            Standing::Silent => Err(Error::Silent { to: self.to }),
-            Standing::Agreed | Standing::EndedEarly => Ok(()),
+        match self.state() {
+            State::Silent => Err(Error::Silent { to: self.to }),
+            State::Agreed | State::EndedEarly => Ok(()),
             _ if !self.refused => Ok(()),
             _ if self.sending.is_none() => Err(Error::NobodyReceives { to: self.to }),
             _ => Err(Error::Gone { to: self.to }),
@@ -94,7 +94,7 @@ impl Session {
         if let Some(sending) = &mut self.sending {
             sending.finish(now_ns);
         }
-        while self.standing() == Standing::Finishing {
+        while self.state() == State::Finishing {
             self.exchange()?;
             self.receive_answers(LOOK_INTERVAL)?;
         }

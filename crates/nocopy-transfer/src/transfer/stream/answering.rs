@@ -127,7 +127,7 @@ impl Answering {
 mod tests {
     use super::super::message::tests::read;
     use super::*;
-    use crate::transfer::stream::{Asking, Standing};
+    use crate::transfer::stream::{Asking, State};
 
     const IDLE: Duration = Duration::from_secs(10);
     const SECOND_NS: u64 = 1_000_000_000;
@@ -154,7 +154,7 @@ mod tests {
             assert!(answering.is_all_sent() && !answering.is_over(SECOND_NS));
             answering.close(count, true, SECOND_NS);
             asking.handle(read(&answering.answer(3).unwrap()), SECOND_NS);
-            assert_eq!(asking.standing(SECOND_NS), Standing::Agreed);
+            assert_eq!(asking.state(SECOND_NS), State::Agreed);
             answering.handle(read(&asking.ask(9, SECOND_NS).unwrap()), SECOND_NS);
             assert!(
                 answering.is_over(SECOND_NS) && !answering.is_broken_off() && answering.answer(9).is_none()
@@ -188,7 +188,7 @@ mod tests {
         asking.handle(read(&answering.answer(0).unwrap()), 0);
         answering.close(Count { bytes: 4, crc32c: None }, false, SECOND_NS);
         asking.handle(read(&answering.answer(4).unwrap()), SECOND_NS);
-        assert_eq!(asking.standing(SECOND_NS), Standing::EndedEarly);
+        assert_eq!(asking.state(SECOND_NS), State::EndedEarly);
         assert!(answering.answer(4).is_none() && !answering.is_over(SECOND_NS));
         assert!(answering.is_over(3 * SECOND_NS) && !answering.is_silent(99 * SECOND_NS));
         assert!(!answering.findings().is_whole);

@@ -14,7 +14,7 @@ const SILENCE_NS: u64 = 10_000_000_000;
 
 /// How it stands with the receiver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Standing {
+pub(crate) enum State {
     /// It has not answered yet.
     Connecting,
     Running,
@@ -44,7 +44,7 @@ pub(crate) struct Asking {
     /// It said its last word before all was sent.
     is_early: bool,
     /// It is gone, or says what cannot be.
-    broken: Option<Standing>,
+    broken: Option<State>,
 }
 
 impl Asking {
@@ -55,24 +55,24 @@ impl Asking {
         Self { ask, patience_ns, asked_ns: None, heard_ns: 0, answer: None, is_early: false, broken: None }
     }
 
-    pub(crate) fn standing(&self, now_ns: u64) -> Standing {
+    pub(crate) fn state(&self, now_ns: u64) -> State {
         let silence_ns = now_ns.saturating_sub(self.heard_ns);
         match (self.answer, self.broken) {
-            (Some(Answer { refusal: Some(why), .. }), _) => Standing::Refused(why),
-            (Some(Answer { last: true, .. }), _) if self.ask.last => Standing::Agreed,
-            (Some(Answer { last: true, .. }), _) => Standing::EndedEarly,
+            (Some(Answer { refusal: Some(why), .. }), _) => State::Refused(why),
+            (Some(Answer { last: true, .. }), _) if self.ask.last => State::Agreed,
+            (Some(Answer { last: true, .. }), _) => State::EndedEarly,
             (_, Some(broken)) => broken,
-            (None, _) if silence_ns > self.patience_ns => Standing::Silent,
-            (None, _) => Standing::Connecting,
-            (Some(_), _) if silence_ns > SILENCE_NS => Standing::Silent,
-            (Some(_), _) if self.ask.last => Standing::Finishing,
-            (Some(_), _) => Standing::Running,
+            (None, _) if silence_ns > self.patience_ns => State::Silent,
+            (None, _) => State::Connecting,
+            (Some(_), _) if silence_ns > SILENCE_NS => State::Silent,
+            (Some(_), _) if self.ask.last => State::Finishing,
+            (Some(_), _) => State::Running,
         }
     }
 
     /// What is to be said now, if so; so much was sent until now, as far as is known.
     pub(crate) fn ask(&mut self, sent_bytes: u64, now_ns: u64) -> Option<[u8; CONTROL_BYTES]> {
-        if matches!(self.standing(now_ns), Standing::Agreed) && !self.ask.thanks {
+        if matches!(self.state(now_ns), State::Agreed) && !self.ask.thanks {
             self.ask.thanks = true;
             return Some(self.ask.emit());
         }
@@ -109,13 +109,13 @@ impl Asking {
                 }
                 self.heard_ns = now_ns;
             }
-            _ => self.broken = self.broken.or(Some(Standing::Malformed)),
+            _ => self.broken = self.broken.or(Some(State::Malformed)),
         }
     }
 
     /// The receiver has closed the connection.
     pub(crate) fn end(&mut self) {
-        self.broken = self.broken.or(Some(Standing::Gone));
+        self.broken = self.broken.or(Some(State::Gone));
     }
 
     /// Whether all that is sent is to be summed up: one end wants it.
@@ -149,12 +149,12 @@ mod tests {
 
     fn running() -> Asking {
         let mut asking = Asking::new(7, 1, None, false, PATIENCE);
-        assert_eq!(asking.standing(SECOND_NS), Standing::Connecting);
+        assert_eq!(asking.state(SECOND_NS), State::Connecting);
         assert!(
             asking.ask(0, 0).is_some() && asking.ask(0, 1).is_none() && asking.ask(0, INTERVAL_NS).is_some()
         );
         asking.handle(answer(0, false), SECOND_NS);
-        assert_eq!(asking.standing(SECOND_NS), Standing::Running);
+        assert_eq!(asking.state(SECOND_NS), State::Running);
         asking
     }
 
@@ -162,14 +162,14 @@ mod tests {
     fn a_run_ends_when_both_have_said_their_last_word() {
         let mut asking = running();
         asking.finish(Count { bytes: 9, crc32c: None });
-        assert_eq!(asking.standing(SECOND_NS), Standing::Finishing);
+        assert_eq!(asking.state(SECOND_NS), State::Finishing);
         assert!(asking.ask(0, SECOND_NS).is_some(), "at once");
         asking.handle(answer(8, false), SECOND_NS);
-        assert_eq!(asking.standing(2 * SECOND_NS), Standing::Finishing);
+        assert_eq!(asking.state(2 * SECOND_NS), State::Finishing);
         asking.handle(answer(9, true), SECOND_NS);
         asking.handle(answer(5, false), SECOND_NS);
         asking.end();
-        assert_eq!(asking.standing(100 * SECOND_NS), Standing::Agreed, "for ever");
+        assert_eq!(asking.state(100 * SECOND_NS), State::Agreed, "for ever");
         assert!(asking.ask(0, SECOND_NS).is_some() && asking.ask(0, 9 * SECOND_NS).is_none(), "thanks, once");
         let findings = asking.findings();
         assert!(findings.is_final && findings.is_whole);
@@ -179,30 +179,30 @@ mod tests {
     #[test]
     fn who_is_silent_gone_or_mad_is_told_apart() {
         let fresh = || Asking::new(7, 1, None, false, PATIENCE);
-        assert_eq!(fresh().standing(6 * SECOND_NS), Standing::Silent);
-        assert_eq!(running().standing(12 * SECOND_NS), Standing::Silent);
+        assert_eq!(fresh().state(6 * SECOND_NS), State::Silent);
+        assert_eq!(running().state(12 * SECOND_NS), State::Silent);
         let mut asking = running();
         asking.end();
-        assert_eq!(asking.standing(SECOND_NS), Standing::Gone);
+        assert_eq!(asking.state(SECOND_NS), State::Gone);
         let of_another =
             Answer { run: 8, refusal: None, received: Count::default(), last: true, verify: false };
         for message in [Err(Malformed), Ok(Message::Answer(of_another))] {
             let mut asking = running();
             asking.handle(message, SECOND_NS);
-            assert_eq!(asking.standing(SECOND_NS), Standing::Malformed);
+            assert_eq!(asking.state(SECOND_NS), State::Malformed);
         }
         let mut asking = fresh();
         asking.handle(Ok(Message::Answer(Answer { run: 7, refusal: Some(Refusal::Busy), ..of_another })), 0);
-        assert_eq!(asking.standing(0), Standing::Refused(Refusal::Busy));
+        assert_eq!(asking.state(0), State::Refused(Refusal::Busy));
     }
 
     #[test]
     fn a_receiver_that_has_enough_is_thanked_and_nothing_is_compared() {
         let mut asking = running();
         asking.handle(answer(5, true), SECOND_NS);
-        assert_eq!(asking.standing(SECOND_NS), Standing::EndedEarly);
+        assert_eq!(asking.state(SECOND_NS), State::EndedEarly);
         asking.finish(Count { bytes: 9, crc32c: Some(1) });
-        assert_eq!(asking.standing(SECOND_NS), Standing::Agreed);
+        assert_eq!(asking.state(SECOND_NS), State::Agreed);
         let findings = asking.findings();
         assert!(findings.is_final && !findings.is_whole);
     }

@@ -12,7 +12,7 @@ mod places;
 mod report;
 
 pub(crate) use answering::Answering;
-pub(crate) use asking::{Asking, Standing};
+pub(crate) use asking::{Asking, State};
 pub(crate) use message::{Count, Head, Malformed, Message, MessageBuffer, Refusal, refuse};
 pub(crate) use places::{Places, cut};
 pub(crate) use report::Findings;
