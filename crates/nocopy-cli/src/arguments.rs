@@ -1,16 +1,14 @@
 //! The command line; manual page and completions are made from the same definitions.
 
 mod run;
+mod target;
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
-use clap::error::{ContextKind, ContextValue, ErrorKind};
-use clap::{
-    Arg, ArgGroup, Args, Command as Definition, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum,
-};
+use clap::{ArgGroup, Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use nocopy::filter::{self, Program};
 
@@ -44,78 +42,16 @@ impl Arguments {
         let words: Vec<OsString> = words.into_iter().map(Into::into).collect();
         let name = words.get(1).and_then(|word| word.to_str()).unwrap_or_default();
         let as_options: Vec<OsString> = match all.find_subcommand(name) {
-            Some(command) => words.iter().map(|word| as_target_option(word, command)).collect(),
+            Some(command) => words.iter().map(|word| target::as_option(word, command)).collect(),
             None => words.clone(),
         };
         let matches = all.try_get_matches_from_mut(&as_options);
         let matches = matches.map_err(|error| match all.find_subcommand(name) {
-            Some(command) => with_tip(error, command, &as_options),
+            Some(command) => target::with_tip(error, command, &as_options),
             None => error,
         })?;
         Self::from_arg_matches(&matches).map_err(|error| error.format(&mut all))
     }
-}
-
-/// `udp://HOST:PORT` as `--udp=HOST:PORT`, for a command that has this option.
-fn as_target_option(word: &OsStr, command: &Definition) -> OsString {
-    let parts = word.to_str().and_then(|text| text.split_once("://"));
-    match parts {
-        Some((scheme, place)) if command.get_arguments().any(|option| option.get_long() == Some(scheme)) => {
-            format!("--{scheme}={place}").into()
-        }
-        _ => word.into(),
-    }
-}
-
-/// The arguments that say where to send or to receive.
-const TARGETS: [&str; 3] = ["target", "udp", "tcp"];
-
-/// Adds what to do about an option that does not work with the target.
-fn with_tip(mut error: clap::Error, command: &Definition, words: &[OsString]) -> clap::Error {
-    let named = [ContextKind::InvalidArg, ContextKind::PriorArg].map(|kind| names(error.get(kind))).concat();
-    let is_named = |argument: &&Arg| {
-        let name = argument.to_string();
-        named.contains(&format!("<{name}>")) || named.contains(&name)
-    };
-    let named_arguments = command.get_arguments().filter(is_named);
-    let (targets, options): (Vec<&Arg>, Vec<&Arg>) =
-        named_arguments.partition(|argument| TARGETS.contains(&argument.get_id().as_str()));
-    let Some(target) = targets.first() else { return error };
-    let tip = match error.kind() {
-        ErrorKind::ArgumentConflict => {
-            // Clap names all options that the target excludes, or this option first.
-            let Some(option) = options.iter().find(|option| is_given(option, words)) else { return error };
-            error.insert(ContextKind::InvalidArg, ContextValue::String(option.to_string()));
-            error.insert(ContextKind::PriorArg, ContextValue::String(target.to_string()));
-            let heading = option.get_help_heading().unwrap_or("another target").to_lowercase();
-            format!("leave it out: it is for {heading}")
-        }
-        ErrorKind::MissingRequiredArgument => {
-            "leave out '--method', or give one that works with the target: see '--help'".into()
-        }
-        _ => return error,
-    };
-    error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip.into()]));
-    error
-}
-
-/// The arguments that an error names.
-fn names(value: Option<&ContextValue>) -> Vec<String> {
-    match value {
-        Some(ContextValue::String(name)) => vec![name.clone()],
-        Some(ContextValue::Strings(names)) => names.clone(),
-        _ => Vec::new(),
-    }
-}
-
-/// Whether an option is among the words of a command line.
-fn is_given(option: &Arg, words: &[OsString]) -> bool {
-    let long = option.get_long().map(|long| format!("--{long}"));
-    let short = option.get_short().map(|short| format!("-{short}"));
-    words.iter().filter_map(|word| word.to_str()).any(|word| {
-        long.as_deref() == Some(word.split_once('=').map_or(word, |(name, _)| name))
-            || short.as_deref().is_some_and(|short| word.starts_with(short))
-    })
 }
 
 const EXIT_CODES: &str = "Exit codes: 0 done, 1 a negative result, 2 an error.";
@@ -539,6 +475,7 @@ mod tests {
             ("send udp://a:9 tcp://a:9", "cannot be used with"),
             ("send udp://a:9 udp://b:9", "cannot be used multiple times"),
             ("send sctp://a:9", "udp://HOST:PORT or tcp://HOST:PORT"),
+            ("send file://x", "udp://HOST:PORT or tcp://HOST:PORT"),
             ("send udp://", "--udp <HOST:PORT>"),
             ("send tcp://:9", "a host and a port"),
             ("send udp://a", "HOST:PORT"),
