@@ -490,6 +490,14 @@ mod tests {
     }
 
     #[test]
+    fn a_missing_target_is_not_blamed_on_the_method() {
+        for line in ["send", "recv", "ping", "call", "serve"] {
+            let said = refusal(line).unwrap_or_else(|| panic!("{line} is accepted"));
+            assert!(said.contains("not provided") && !said.contains("--method"), "{line}: {said}");
+        }
+    }
+
+    #[test]
     fn options_of_one_target_are_checked_together() {
         for (line, words) in [
             ("send tcp://a:9 --streams=2 --raw", ["--streams", "--raw"]),

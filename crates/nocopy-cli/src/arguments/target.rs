@@ -41,7 +41,8 @@ pub(super) fn with_tip(mut error: clap::Error, command: &Command, words: &[OsStr
             let heading = option.get_help_heading().unwrap_or("another target").to_lowercase();
             format!("leave it out: it is for {heading}")
         }
-        ErrorKind::MissingRequiredArgument => {
+        // Only values of --method require one kind of host.
+        ErrorKind::MissingRequiredArgument if !target.is_positional() => {
             "leave out '--method', or give one that works with the target: see '--help'".into()
         }
         _ => return error,

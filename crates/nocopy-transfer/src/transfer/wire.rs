@@ -12,7 +12,7 @@
 //! | 36..40 | bytes behind the header |
 //!
 //! Behind the header are the bytes of data; in all else a record of eight counts. What number, offset and counts mean, and which of them
-//! must be 0, datagrams ([`super::datagram`]) and streams ([`super::stream::message`]) say.
+//! must be 0, datagrams (`datagram.rs`) and streams (`stream/message.rs`) say.
 
 const MAGIC: [u8; 4] = *b"nocp";
 const VERSION: u8 = 2;
