@@ -51,8 +51,10 @@ pub trait Summary: Serialize {
     /// The name of the JSON's schema; changes when a field changes its meaning or goes.
     const SCHEMA: &'static str;
 
-    /// The lines of the table: a name, and what is said of it.
-    fn rows(&self) -> Vec<(String, String)>;
+    /// Whether its JSON is one line, for programs that read line by line.
+    const IS_ONE_LINE: bool = false;
+
+    fn table(&self) -> Table;
 
     /// Text below the table.
     fn details(&self) -> String {
@@ -76,12 +78,15 @@ pub(crate) fn text<S: Summary>(summary: &S, json: bool) -> String {
 
 fn json_text<S: Summary>(summary: &S) -> String {
     let document = Document { schema: S::SCHEMA, summary };
-    serde_json::to_string_pretty(&document).expect("numbers and strings are JSON") + "\n"
+    let text = match S::IS_ONE_LINE {
+        true => serde_json::to_string(&document),
+        false => serde_json::to_string_pretty(&document),
+    };
+    text.expect("numbers and strings are JSON") + "\n"
 }
 
 fn table_text(summary: &impl Summary) -> String {
-    let rows = summary.rows().into_iter().map(|(name, said)| vec![name, said]);
-    Table::new(&[], 0..0, rows.collect()).text() + &summary.details()
+    summary.table().text() + &summary.details()
 }
 
 /// Lines that belong to what stands above them.
@@ -102,9 +107,9 @@ mod tests {
     impl Summary for Sent {
         const SCHEMA: &'static str = "nocopy.example/1";
 
-        fn rows(&self) -> Vec<(String, String)> {
+        fn table(&self) -> Table {
             let said = format!("{} bytes{}", self.bytes, self.ended.words());
-            vec![("sent".into(), said), ("a longer name".into(), "x".into())]
+            vec![("sent".to_owned(), said), ("a longer name".into(), "x".into())].into()
         }
 
         fn details(&self) -> String {

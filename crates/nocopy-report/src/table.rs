@@ -13,6 +13,13 @@ pub struct Table {
     pub rows: Vec<Vec<String>>,
 }
 
+/// A name in each line, and what is to be said of it.
+impl From<Vec<(String, String)>> for Table {
+    fn from(rows: Vec<(String, String)>) -> Self {
+        Self::new(&[], 0..0, rows.into_iter().map(|(name, said)| vec![name, said]).collect())
+    }
+}
+
 impl Table {
     pub fn new(header: &[&str], figures: Range<usize>, rows: Vec<Vec<String>>) -> Self {
         Self { header: header.iter().map(|&name| name.to_owned()).collect(), figures, rows }

@@ -139,15 +139,13 @@ fn report(arguments: &RecordArguments, sink: Sink, recorded: Recorded) -> Result
         highest_fill: description.highest_fill,
         files: &sink.files,
     };
-    let text = if arguments.json { summary.json() } else { summary.table() };
-    let outcome = if summary.is_without_loss() { Outcome::Positive } else { Outcome::Negative };
     let path = sink.files.path().to_owned();
     let failure = match (sink.failed, ended) {
         (Some(source), _) => Some(Failure::RecordWrite { path, source }),
         (None, Err(source)) => Some(gone(arguments, source)),
         (None, Ok(())) => None,
     };
-    print::summary(&text, false, failure, outcome)
+    print::finish(&summary, arguments.json, false, failure)
 }
 
 /// What cannot be is refused before anything is opened.

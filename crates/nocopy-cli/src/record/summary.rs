@@ -2,16 +2,14 @@
 
 use std::time::Duration;
 
-use comfy_table::{CellAlignment, Table, presets};
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
 use super::files::{Files, Tally};
 use super::sequence::Gaps;
 use super::sink::Amount;
+use nocopy_report::Outcome;
 use nocopy_report::quantity::short;
-
-/// Changes when a field changes its meaning or goes.
-const SCHEMA: &str = "nocopy.record/2";
+use nocopy_report::table::Table;
 
 /// Where packets went that are not in the files, by cause; under the kernel's names where the kernel counts.
 #[derive(Debug, Clone, Copy, Default, Serialize)]
@@ -65,7 +63,6 @@ pub(super) struct Summary<'a> {
 
 #[derive(Serialize)]
 struct Json<'a> {
-    schema: &'static str,
     interface: &'a str,
     seconds: f64,
     mode: &'a str,
@@ -100,7 +97,7 @@ struct File {
 
 impl Summary<'_> {
     /// Whether every packet that was to be recorded is.
-    pub(super) fn is_without_loss(&self) -> bool {
+    fn is_without_loss(&self) -> bool {
         let lost = self.loss.dropped() + self.not_written.packets;
         lost == 0 && self.missing() == 0 && self.gaps.is_none_or(|gaps| gaps.missing == 0)
     }
@@ -113,14 +110,48 @@ impl Summary<'_> {
         i128::from(received) - known.map(i128::from).iter().sum::<i128>()
     }
 
-    pub(super) fn json(&self) -> String {
+    fn rate(&self) -> String {
+        let seconds = self.elapsed.as_secs_f64().max(f64::MIN_POSITIVE);
+        format!("in {seconds:.1} s: {} packets/s", short(self.loss.received as f64 / seconds))
+    }
+
+    fn lines(&self) -> String {
+        let moved = match self.loss.moved {
+            0 => String::new(),
+            moved => format!("; {moved} packets moved by a few bytes"),
+        };
+        let mut lines =
+            format!(" mode: {}, {}{moved}\n written by: {}\n", self.mode, self.evidence, self.write_method);
+        if let Some(balance) = &self.balance {
+            lines += &format!(" frames: {balance}\n");
+        }
+        for (tally, what) in [(self.files.deleted, "deleted"), (self.files.unlisted, "earlier, not deleted")]
+        {
+            if tally.files > 0 {
+                lines += &format!(
+                    " {} files {what}: {}, {} packets\n",
+                    tally.files,
+                    bytes(tally.bytes),
+                    tally.packets
+                );
+            }
+        }
+        for file in &self.files.listed {
+            let (path, packets) = (file.path.display(), file.packets);
+            lines += &format!(" {path}: {}, {packets} packets\n", bytes(file.bytes));
+        }
+        lines
+    }
+}
+
+impl Serialize for Summary<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let files = self.files.listed.iter().map(|file| File {
             path: file.path.display().to_string(),
             bytes: file.bytes,
             packets: file.packets,
         });
         let json = Json {
-            schema: SCHEMA,
             interface: self.interface,
             seconds: self.elapsed.as_secs_f64(),
             mode: &self.mode,
@@ -139,10 +170,15 @@ impl Summary<'_> {
             files_deleted: self.files.deleted,
             files_unlisted: self.files.unlisted,
         };
-        serde_json::to_string(&json).expect("numbers and strings are JSON") + "\n"
+        json.serialize(serializer)
     }
+}
 
-    pub(super) fn table(&self) -> String {
+impl nocopy_report::Summary for Summary<'_> {
+    const SCHEMA: &'static str = "nocopy.record/2";
+    const IS_ONE_LINE: bool = true;
+
+    fn table(&self) -> Table {
         let mut rows = vec![
             ("received", self.loss.received.to_string(), self.rate()),
             ("written", self.written.packets.to_string(), bytes(self.written.bytes)),
@@ -180,48 +216,16 @@ impl Summary<'_> {
         }
         let fill = format!("{:.0} %", 100.0 * self.highest_fill);
         rows.push(("buffer", fill, "full at most".into()));
-        let mut table = Table::new();
-        table.load_style(presets::NOTHING);
-        for (name, value, note) in rows {
-            table.add_row([name.to_owned(), value, note]);
-        }
-        if let Some(column) = table.column_mut(1) {
-            column.set_cell_alignment(CellAlignment::Right);
-        }
-        format!("{table}\n{}", self.lines())
+        let rows = rows.into_iter().map(|(name, value, note)| vec![name.to_owned(), value, note]);
+        Table::new(&[], 1..2, rows.collect())
     }
 
-    fn rate(&self) -> String {
-        let seconds = self.elapsed.as_secs_f64().max(f64::MIN_POSITIVE);
-        format!("in {seconds:.1} s: {} packets/s", short(self.loss.received as f64 / seconds))
+    fn details(&self) -> String {
+        self.lines()
     }
 
-    fn lines(&self) -> String {
-        let moved = match self.loss.moved {
-            0 => String::new(),
-            moved => format!("; {moved} packets moved by a few bytes"),
-        };
-        let mut lines =
-            format!(" mode: {}, {}{moved}\n written by: {}\n", self.mode, self.evidence, self.write_method);
-        if let Some(balance) = &self.balance {
-            lines += &format!(" frames: {balance}\n");
-        }
-        for (tally, what) in [(self.files.deleted, "deleted"), (self.files.unlisted, "earlier, not deleted")]
-        {
-            if tally.files > 0 {
-                lines += &format!(
-                    " {} files {what}: {}, {} packets\n",
-                    tally.files,
-                    bytes(tally.bytes),
-                    tally.packets
-                );
-            }
-        }
-        for file in &self.files.listed {
-            let (path, packets) = (file.path.display(), file.packets);
-            lines += &format!(" {path}: {}, {packets} packets\n", bytes(file.bytes));
-        }
-        lines
+    fn outcome(&self) -> Outcome {
+        if self.is_without_loss() { Outcome::Positive } else { Outcome::Negative }
     }
 }
 

@@ -11,6 +11,7 @@ use crate::arguments::PingArguments;
 use crate::exchange::Waiting;
 use crate::processor::Use;
 use nocopy_report::quantity::short;
+use nocopy_report::table::Table;
 use nocopy_report::{Ended, Outcome};
 
 /// The most rows of a histogram, and the ratios of their bounds to choose from.
@@ -164,7 +165,7 @@ impl nocopy_report::Summary for Summary {
         }
     }
 
-    fn rows(&self) -> Vec<(String, String)> {
+    fn table(&self) -> Table {
         let over = self.interface.as_ref().map(|name| format!(" over a port of {name}")).unwrap_or_default();
         let end = self.ended.words();
         let seconds = self.seconds;
@@ -183,7 +184,7 @@ impl nocopy_report::Summary for Summary {
         rows.extend(self.round_trip.map(|times| ("round trip".into(), times.words())));
         rows.extend(self.since_due.map(|times| ("since due".into(), times.words())));
         rows.extend(self.processor.iter().map(|used| ("processor".into(), used.words())));
-        rows
+        rows.into()
     }
 
     fn details(&self) -> String {

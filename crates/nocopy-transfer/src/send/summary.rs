@@ -19,6 +19,7 @@ use super::table;
 use super::transmitter::PortTransmitter;
 use nocopy_report::quantity::Rate;
 use nocopy_report::summary::indented;
+use nocopy_report::table::Table;
 use nocopy_report::{Ended, Outcome};
 
 /// A rate counts as reached down to this part of what was asked for.
@@ -250,8 +251,8 @@ impl Summary {
 impl nocopy_report::Summary for Summary {
     const SCHEMA: &'static str = "nocopy.send/1";
 
-    fn rows(&self) -> Vec<(String, String)> {
-        table::rows(self)
+    fn table(&self) -> Table {
+        table::rows(self).into()
     }
 
     fn details(&self) -> String {

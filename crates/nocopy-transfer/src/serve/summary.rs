@@ -7,6 +7,7 @@ use serde::Serialize;
 
 use crate::endpoint::Scheme;
 use nocopy_report::Outcome;
+use nocopy_report::table::Table;
 
 #[derive(Debug, Serialize)]
 pub(super) struct Summary {
@@ -76,9 +77,9 @@ impl Summary {
 impl nocopy_report::Summary for Summary {
     const SCHEMA: &'static str = "nocopy.serve/1";
 
-    fn rows(&self) -> Vec<(String, String)> {
+    fn table(&self) -> Table {
         let row = |served: &Served| (format!("{}://{}", served.scheme, served.address), served.words());
-        self.services.iter().map(row).collect()
+        self.services.iter().map(row).collect::<Vec<_>>().into()
     }
 
     fn outcome(&self) -> Outcome {

@@ -11,6 +11,7 @@ use crate::processor::{Start, Use};
 use crate::transfer::stream::Findings;
 use nocopy_report::quantity::short;
 use nocopy_report::summary::indented;
+use nocopy_report::table::Table;
 use nocopy_report::{Ended, Outcome};
 
 #[derive(Debug, Serialize)]
@@ -141,7 +142,7 @@ impl nocopy_report::Summary for Summary {
         if broken || bad || self.sender.is_none() { Outcome::Negative } else { Outcome::Positive }
     }
 
-    fn rows(&self) -> Vec<(String, String)> {
+    fn table(&self) -> Table {
         let end = match self.ended {
             Ended::Silent if self.findings.is_some_and(|findings| findings.sent.is_some()) => {
                 ", then nothing more came of what it says it has sent"
@@ -174,7 +175,7 @@ impl nocopy_report::Summary for Summary {
         rows.extend(self.output.iter().map(|output| ("output".to_owned(), output.clone())));
         rows.push(("evidence".into(), self.evidence.words.clone()));
         rows.extend(self.processor.iter().map(|used| ("processor".to_owned(), used.words())));
-        rows
+        rows.into()
     }
 
     fn details(&self) -> String {

@@ -8,6 +8,7 @@ use crate::ledger::LedgerResult;
 use crate::processor::Use;
 use crate::transfer::{Findings, Received, Sent};
 use nocopy_report::quantity::short;
+use nocopy_report::table::Table;
 use nocopy_report::{Ended, Outcome};
 
 #[derive(Debug, Serialize)]
@@ -65,7 +66,7 @@ impl nocopy_report::Summary for Summary {
         if lost || broken_off || nothing || self.left_out { Outcome::Negative } else { Outcome::Positive }
     }
 
-    fn rows(&self) -> Vec<(String, String)> {
+    fn table(&self) -> Table {
         let end = match self.ended {
             Ended::Silent if self.received.is_none() => ", then nothing came any more",
             ended => ended.words(),
@@ -103,6 +104,6 @@ impl nocopy_report::Summary for Summary {
         rows.extend(self.output.iter().map(|output| ("output".to_owned(), output.clone())));
         rows.push(("evidence".into(), self.evidence.words.clone()));
         rows.extend(self.processor.iter().map(|used| ("processor".to_owned(), used.words())));
-        rows
+        rows.into()
     }
 }

@@ -16,6 +16,7 @@ use crate::send::table::behind;
 use crate::transfer::stream::{Findings, State};
 use nocopy_report::quantity::short;
 use nocopy_report::summary::indented;
+use nocopy_report::table::Table;
 use nocopy_report::{Ended, Outcome};
 
 #[derive(Debug, Serialize)]
@@ -143,7 +144,7 @@ impl nocopy_report::Summary for Summary {
         }
     }
 
-    fn rows(&self) -> Vec<(String, String)> {
+    fn table(&self) -> Table {
         let end = self.ended.words();
         let of = match self.total {
             Some(total) if self.bytes < total => format!(" of {total}"),
@@ -166,7 +167,7 @@ impl nocopy_report::Summary for Summary {
         rows.extend(behind(&self.rates));
         rows.push(("evidence".into(), self.evidence.words.clone()));
         rows.extend(self.processor.iter().map(|used| ("processor".to_owned(), used.words())));
-        rows
+        rows.into()
     }
 
     fn details(&self) -> String {

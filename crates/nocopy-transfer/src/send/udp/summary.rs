@@ -17,6 +17,7 @@ use crate::send::summary::Rates;
 use crate::send::table::{asked, behind, rate};
 use crate::transfer::{Findings, Received, Sent};
 use nocopy_report::summary::indented;
+use nocopy_report::table::Table;
 use nocopy_report::{Ended, Outcome};
 
 #[derive(Debug, Serialize)]
@@ -117,7 +118,7 @@ impl nocopy_report::Summary for Summary {
         }
     }
 
-    fn rows(&self) -> Vec<(String, String)> {
+    fn table(&self) -> Table {
         let sent = format!(
             "{} datagrams, {} bytes in {:.6} s{}",
             self.packets,
@@ -151,7 +152,7 @@ impl nocopy_report::Summary for Summary {
         );
         rows.push(("evidence".into(), self.evidence.words.clone()));
         rows.push(("processor".into(), self.processor.words()));
-        rows
+        rows.into()
     }
 
     fn details(&self) -> String {
