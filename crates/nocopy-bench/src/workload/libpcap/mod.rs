@@ -69,7 +69,7 @@ impl Workload for Libpcap {
     fn measure(&self, bench: &mut Bench<'_>) -> Result<(), Failure> {
         let Ok(library) = &bench.plan.libpcap else { return Ok(()) }; // a note says so
         let stage = Stage::private(Lab::builder().gro_right(packets::WITH_GRO))?;
-        bench.play(capture::series(&stage, library), 300)?;
+        bench.play(capture::series(&stage, library), 140)?;
         drop(stage);
         bench.play(inject::series(&inject::places()?, library), 40)
     }

@@ -79,7 +79,7 @@ impl Workload for MessageLatency {
     }
 
     fn measure(&self, bench: &mut Bench<'_>) -> Result<(), Failure> {
-        bench.play(series(&Stage::private(Lab::builder())?), 80)
+        bench.play(series(&Stage::private(Lab::builder())?), 64)
     }
 }
 

@@ -47,7 +47,7 @@ impl Workload for TcpSend {
     }
 
     fn measure(&self, bench: &mut Bench<'_>) -> Result<(), Failure> {
-        bench.play(series(&Place::both()?), 80)
+        bench.play(series(&Place::both()?), 64)
     }
 }
 
