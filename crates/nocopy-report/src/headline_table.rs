@@ -6,7 +6,6 @@ use std::fmt::Write as _;
 use crate::figure::Figure;
 use crate::quantity;
 use crate::result::{Headline, Report, Row};
-use crate::result_table::rounds;
 
 /// What a terminal has at least.
 pub const COLUMNS: usize = 100;
@@ -39,7 +38,7 @@ pub fn footer(report: &Report) -> String {
     let mut text = format!(
         "\nMedians of {} rounds. ratio: times better than the other way in the same rounds; below 1 nocopy is\n\
          worse. 'nocopy bench --explain' says how it is measured.\n",
-        rounds(&report.results)
+        report.rounds()
     );
     for note in report.notes.iter().chain([&report.machine.line()]) {
         let _ = writeln!(text, "{}", wrapped(note));

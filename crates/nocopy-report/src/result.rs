@@ -24,6 +24,13 @@ pub struct Report {
 }
 
 impl Report {
+    /// How many rounds counted for its rows: `9`, or `5 to 9`.
+    pub fn rounds(&self) -> String {
+        let runs = self.results.iter().map(|row| row.runs);
+        let (fewest, most) = (runs.clone().min().unwrap_or(0), runs.max().unwrap_or(0));
+        if fewest == most { format!("{most}") } else { format!("{fewest} to {most}") }
+    }
+
     /// The rows by what they are compared within.
     pub fn sections(&self) -> impl Iterator<Item = Section<'_>> {
         let same = |one: &Row, other: &Row| Section::key(one) == Section::key(other);

@@ -233,23 +233,16 @@ fn write_notes(text: &mut String, report: &Report, causes: &Causes) {
     for line in causes.lines() {
         let _ = writeln!(text, "{line}");
     }
-    let rounds = rounds(&report.results);
+    let rounds = report.rounds();
     let _ = writeln!(text, "Medians of {rounds} rounds; 'nocopy bench --explain' says how it is measured.");
     for line in report.notes.iter().chain([&machine(report)]) {
         let _ = writeln!(text, "{line}");
     }
 }
 
-/// How many rounds counted for these rows.
-pub fn rounds(rows: &[Row]) -> String {
-    let runs = rows.iter().map(|row| row.runs);
-    let (fewest, most) = (runs.clone().min().unwrap_or(0), runs.max().unwrap_or(0));
-    if fewest == most { format!("{most}") } else { format!("{fewest} to {most}") }
-}
-
 /// What it takes to read the tables rightly.
 pub fn notes(report: &Report) -> Vec<String> {
-    let how = format!("Medians of {} rounds. {}", rounds(&report.results), how());
+    let how = format!("Medians of {} rounds. {}", report.rounds(), how());
     std::iter::once(how).chain(report.notes.iter().cloned()).chain([machine(report)]).collect()
 }
 

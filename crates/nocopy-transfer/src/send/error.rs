@@ -8,7 +8,7 @@ use nocopy::Reason;
 use nocopy::metadata::Unsupported;
 use nocopy_proto::wire::UdpFrameError;
 
-use super::replay::Damage;
+use super::replay::damage::Damage;
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {

@@ -15,12 +15,9 @@ use super::queue::{Goal, Schedule, Tally};
 use super::replay::Replay;
 use super::run::Run;
 use super::source::Source;
-use super::table;
 use super::transmitter::PortTransmitter;
+use nocopy_report::Ended;
 use nocopy_report::quantity::Rate;
-use nocopy_report::summary::indented;
-use nocopy_report::table::Table;
-use nocopy_report::{Ended, Outcome};
 
 /// A rate counts as reached down to this part of what was asked for.
 const REACHED: f64 = 0.99;
@@ -117,7 +114,7 @@ pub(super) struct ReplayRow {
     /// How often it was sent as a whole.
     pub rounds: u64,
     #[serde(skip)]
-    forever: bool,
+    pub(super) forever: bool,
     /// Packets cut by the recording's snap length, which are sent as they are in the file.
     pub cut: u64,
 }
@@ -245,31 +242,6 @@ impl Summary {
     pub(super) fn add_interface(&mut self, counted: &LinkCounters) {
         self.interface_counters =
             counts(counted.counters().filter(|counter| counter.name.starts_with("tx_")));
-    }
-}
-
-impl nocopy_report::Summary for Summary {
-    const SCHEMA: &'static str = "nocopy.send/1";
-
-    fn table(&self) -> Table {
-        table::rows(self).into()
-    }
-
-    fn details(&self) -> String {
-        indented(self.report.get(1..).unwrap_or_default())
-    }
-
-    /// Negative if fewer packets were sent than asked for.
-    fn outcome(&self) -> Outcome {
-        let asked = &self.rates.asked;
-        let finite = asked.packets.is_some()
-            || asked.seconds.is_some()
-            || self.replay.as_ref().is_some_and(|replay| !replay.forever);
-        let cut_short = self.ended == Ended::Interrupted && finite;
-        let missed = self.rates.are_missed(self.packets);
-        let unfinished = self.balance.is_some() && self.completed != Some(self.packets);
-        let lost = self.not_sent.values().chain(self.dropped.values()).any(|&count| count > 0);
-        if cut_short || missed || unfinished || lost { Outcome::Negative } else { Outcome::Positive }
     }
 }
 

@@ -1,9 +1,37 @@
-//! The summary for people.
+//! The summary for people, and whether it is a success.
 
 use super::summary::{Counts, Rates, Summary};
 use nocopy_report::quantity::short;
+use nocopy_report::summary::indented;
+use nocopy_report::table::Table;
+use nocopy_report::{Ended, Outcome};
 
-pub(super) fn rows(summary: &Summary) -> Vec<(String, String)> {
+impl nocopy_report::Summary for Summary {
+    const SCHEMA: &'static str = "nocopy.send/1";
+
+    fn table(&self) -> Table {
+        rows(self).into()
+    }
+
+    fn details(&self) -> String {
+        indented(self.report.get(1..).unwrap_or_default())
+    }
+
+    /// Negative if fewer packets were sent than asked for.
+    fn outcome(&self) -> Outcome {
+        let asked = &self.rates.asked;
+        let finite = asked.packets.is_some()
+            || asked.seconds.is_some()
+            || self.replay.as_ref().is_some_and(|replay| !replay.forever);
+        let cut_short = self.ended == Ended::Interrupted && finite;
+        let missed = self.rates.are_missed(self.packets);
+        let unfinished = self.balance.is_some() && self.completed != Some(self.packets);
+        let lost = self.not_sent.values().chain(self.dropped.values()).any(|&count| count > 0);
+        if cut_short || missed || unfinished || lost { Outcome::Negative } else { Outcome::Positive }
+    }
+}
+
+fn rows(summary: &Summary) -> Vec<(String, String)> {
     let Summary { packets, bytes, .. } = summary;
     let mut rows = vec![
         (place(summary), mode(summary)),

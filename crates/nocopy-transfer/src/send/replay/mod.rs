@@ -4,7 +4,7 @@
 //! before anything is sent; damage further on ends the run there, after the packets before it.
 
 mod capture;
-mod damage;
+pub(super) mod damage;
 #[cfg(test)]
 mod tests;
 mod window;
@@ -13,7 +13,7 @@ use std::io::{Read, Seek};
 use std::path::{Path, PathBuf};
 
 use capture::{Capture, Recorded};
-pub(super) use damage::Damage;
+use damage::Damage;
 use nocopy_proto::wire::ethernet::Frame;
 
 use super::error::Error;
