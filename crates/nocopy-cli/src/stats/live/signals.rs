@@ -25,11 +25,13 @@ pub(super) struct Signals {
 }
 
 impl Signals {
-    /// From now on signals wait until they are read, but for those that this process was started to ignore (nohup(1)).
+    /// From now on signals wait until they are read. SIGHUP and SIGTSTP are left alone where this process was started to ignore them
+    /// (nohup(1), a shell without job control); the others are not, as for [`Interrupt`](nocopy_report::Interrupt).
     pub(super) fn block() -> Result<Self, Failure> {
         let others = [Signal::SIGTSTP, Signal::SIGWINCH, Signal::SIGCONT];
-        let all: SigSet =
-            ENDING.into_iter().chain(others).filter(|&signal| !is_ignored(signal as i32)).collect();
+        let is_left_alone =
+            |signal| matches!(signal, Signal::SIGHUP | Signal::SIGTSTP) && is_ignored(signal as i32);
+        let all: SigSet = ENDING.into_iter().chain(others).filter(|&signal| !is_left_alone(signal)).collect();
         let opened = all
             .thread_block()
             .and_then(|()| SignalFd::with_flags(&all, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC));
