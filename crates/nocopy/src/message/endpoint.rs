@@ -79,8 +79,10 @@ pub struct Endpoint {
     pub(super) freed: bool,
     /// Events that were taken from the protocol and not returned.
     pub(super) events: VecDeque<Event>,
-    /// There is one that ended no wait.
+    /// There is one that neither ended a wait nor was reported by [`arm`](Self::arm).
     pub(super) unreported: bool,
+    /// `arm` reported one, which ended no wait yet.
+    reported_by_arm: bool,
     /// Messages that came during a wait for another one.
     pub(super) aside: VecDeque<Owned>,
     pub(super) next_call: u32,
@@ -146,6 +148,7 @@ impl Endpoint {
             freed: false,
             events: VecDeque::new(),
             unreported: false,
+            reported_by_arm: false,
             aside: VecDeque::new(),
             next_call: 0,
             sent: Sent::default(),
@@ -209,7 +212,8 @@ impl Endpoint {
         loop {
             self.send_first();
             // What has happened by now, also by sending: a direction that was read to its end, room. No sleep would be ended by it.
-            let news = matches!(patience, Patience::Until(_)) && self.has_news();
+            let news = matches!(patience, Patience::Until(_))
+                && (self.has_news() | std::mem::take(&mut self.reported_by_arm));
             self.take_due(if news { Patience::None } else { patience })?;
             let Patience::Until(deadline) = patience else { return Ok(false) };
             if news || self.has_news() {
@@ -235,7 +239,7 @@ impl Endpoint {
         Ok(by_event || self.has_message())
     }
 
-    /// Whether an event came that ended no wait, though older events may not have been taken yet.
+    /// Whether an event is unreported, though older events may not have been taken yet; it counts as reported from here on.
     fn has_news(&mut self) -> bool {
         if !self.unreported
             && self.events.len() < EVENTS_MAX
@@ -249,7 +253,7 @@ impl Endpoint {
 
     /// The oldest event that was not returned yet.
     pub fn poll_event(&mut self) -> Option<Event> {
-        self.unreported = false;
+        (self.unreported, self.reported_by_arm) = (false, false);
         self.events.pop_front().or_else(|| self.protocol.poll_event())
     }
 
@@ -373,15 +377,20 @@ impl Endpoint {
     }
 
     /// Prepares for a wait on the descriptor ([`AsFd`]) until it is readable, and returns whether there is a message or an event already:
-    /// call [`try_receive`](Self::try_receive) and [`poll_event`](Self::poll_event) then. Call it before each such wait: the timers of the
-    /// protocol make the descriptor readable, too, and `arm` does what is due.
+    /// call [`try_receive`](Self::try_receive) and [`poll_event`](Self::poll_event) then. An event ends the next [`receive`](Self::receive),
+    /// too, unless it was taken. Call `arm` before each wait on the descriptor: the timers of the protocol make it readable, too, and `arm`
+    /// does what is due.
     ///
     /// # Errors
     /// As [`receive`](Self::receive).
     pub fn arm(&mut self) -> io::Result<bool> {
         for _ in 0..ARM_LOOKS_MAX {
             self.work(Patience::None)?;
-            if self.has_message() || self.has_news() {
+            if self.has_message() {
+                return Ok(true);
+            }
+            if self.has_news() {
+                self.reported_by_arm = true;
                 return Ok(true);
             }
             if !self.carrier.arm()? {

@@ -196,6 +196,17 @@ fn a_wait_tells_of_events_behind_those_that_nobody_took() {
     assert_eq!(right.poll_event(), None);
 }
 
+/// Proves that a program may wait with `receive` although it asks `arm` first: nothing else comes from a peer that has left.
+#[test]
+fn an_event_reported_by_arm_ends_the_next_wait() {
+    let (left, _, mut right, _) = pair(silent);
+    drop(left);
+    wait_until("the end", || right.arm().unwrap());
+    assert!(right.wait(Duration::ZERO).unwrap(), "would wait without an end");
+    assert!(matches!(right.poll_event(), Some(Event::Lost(..))));
+    assert!(!right.wait(Duration::ZERO).unwrap(), "the event was taken");
+}
+
 /// Proves that what is sent is looked after while a message waits to be read: the peer is silent, so it has to be asked.
 #[test]
 fn a_message_that_nobody_reads_does_not_stop_the_clock() {
