@@ -108,12 +108,12 @@ impl Endpoint {
             _ => None,
         };
         let found = self.events.iter().enumerate().find_map(|(place, event)| Some((place, outcome(event)?)));
-        let Some((place, outcome)) = found else {
-            self.unreported |= !self.events.is_empty();
-            return None;
-        };
-        self.events.remove(place);
-        Some(outcome)
+        let outcome = found.map(|(place, outcome)| {
+            self.events.remove(place);
+            outcome
+        });
+        self.unreported |= !self.events.is_empty();
+        outcome
     }
 
     /// Sends a request and waits for its response, for `timeout` at most. Other messages that come meanwhile are
@@ -190,5 +190,31 @@ impl Endpoint {
             }
             self.work(Patience::Until(deadline))?;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use nocopy_lab::patience::wait_until;
+
+    use super::*;
+
+    #[test]
+    fn events_kept_while_connecting_each_end_a_wait() {
+        let bind = || Endpoint::bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        let (mut left, mut others) = (bind(), [bind(), bind(), bind()]);
+        let peers = others.each_ref().map(|other| left.start_connect(other.local_address()).unwrap());
+        // No wait, which would report the events.
+        wait_until("three connections", || {
+            others.iter_mut().for_each(|other| assert!(other.try_receive().unwrap().is_none()));
+            assert!(left.try_receive().unwrap().is_none());
+            peers.iter().all(|peer| left.protocol.payload_bytes_max(*peer).unwrap() > 0)
+        });
+        assert!(matches!(left.outcome_of(peers[2]), Some(Ok(()))));
+        for _ in 0..2 {
+            assert!(left.wait(Duration::ZERO).unwrap(), "would wait over an event");
+            assert!(matches!(left.poll_event(), Some(Event::Connected(..))));
+        }
+        assert!(!left.wait(Duration::ZERO).unwrap(), "all were taken");
     }
 }

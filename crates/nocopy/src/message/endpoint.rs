@@ -253,8 +253,10 @@ impl Endpoint {
 
     /// The oldest event that was not returned yet.
     pub fn poll_event(&mut self) -> Option<Event> {
-        (self.unreported, self.reported_by_arm) = (false, false);
-        self.events.pop_front().or_else(|| self.protocol.poll_event())
+        let event = self.events.pop_front().or_else(|| self.protocol.poll_event());
+        // Those behind it may have come together with it.
+        (self.unreported, self.reported_by_arm) = (!self.events.is_empty(), false);
+        event
     }
 
     /// Sends what there is, takes what came, sees to what is due.
