@@ -126,7 +126,7 @@ pub(crate) fn workloads() -> Vec<&'static dyn Workload> {
 pub(crate) fn more() -> String {
     let names: Vec<_> = list::ALL.iter().map(|workload| workload.name()).collect();
     let one = wrapped(&format!("One workload: nocopy bench {}", names.join(" | ")));
-    format!("\nAll of it, in about 15 minutes: nocopy bench --all\n{one}\n")
+    format!("\nAll of it, in about 16 minutes: nocopy bench --all\n{one}\n")
 }
 
 /// What there is to print under the lines.

@@ -119,6 +119,18 @@ mod tests {
         assert_eq!(row.matches('|').count(), 6, "{row}");
     }
 
+    /// Where it is not: `nocopy report docs/performance.jsonl --markdown docs/performance.md --force`.
+    #[test]
+    fn the_committed_page_is_that_of_the_committed_results() {
+        let committed = include_str!("../../../docs/performance.md");
+        let page = of_bench(&made_up::whole_run());
+        let differs = page.lines().zip(committed.lines()).find(|(written, committed)| written != committed);
+        assert_eq!((differs, page.len()), (None, committed.len()));
+        let (_, headline) = page.split_once("## Headline\n\n").unwrap();
+        let (headline, _) = headline.split_once("\n\n").unwrap();
+        assert!(include_str!("../../../README.md").contains(headline), "README.md has not this table:\n{headline}");
+    }
+
     /// Proves that every table has as many cells in each line, whatever its words are.
     #[test]
     fn words_of_a_result_do_not_change_the_page() {

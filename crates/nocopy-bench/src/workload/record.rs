@@ -86,7 +86,7 @@ impl Workload for Record {
 
     fn measure(&self, bench: &mut Bench<'_>) -> Result<(), Failure> {
         let stage = bench.stage(Lab::builder().gro_right(capture::WITH_GRO))?;
-        bench.play(series(&stage), 140)
+        bench.play(series(&stage), 200)
     }
 }
 

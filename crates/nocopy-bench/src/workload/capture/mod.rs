@@ -80,7 +80,7 @@ impl Workload for Capture {
 
     fn measure(&self, bench: &mut Bench<'_>) -> Result<(), Failure> {
         let stage = bench.stage(Lab::builder().gro_right(WITH_GRO))?;
-        bench.play(series(&stage), 78)?;
+        bench.play(series(&stage), 64)?;
         let stage = bench.stage(Lab::builder())?;
         bench.play(series_from_sockets(&stage), 38)?;
         if let Some(stage) = bench.plan.long_stage()? {

@@ -86,7 +86,7 @@ impl Workload for MessageStream {
     }
 
     fn measure(&self, bench: &mut Bench<'_>) -> Result<(), Failure> {
-        bench.play(series(&Stage::private(Lab::builder())?, &PAYLOADS_BYTES), 70)?;
+        bench.play(series(&Stage::private(Lab::builder())?, &PAYLOADS_BYTES), 60)?;
         let stage = Stage::private(Lab::builder().mtu(LONG_MTU_BYTES))?;
         bench.play(series(&stage, &PAYLOADS_BYTES_LONG), 14)
     }

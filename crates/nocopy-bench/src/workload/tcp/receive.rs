@@ -50,8 +50,8 @@ impl Workload for TcpReceive {
     }
 
     fn measure(&self, bench: &mut Bench<'_>) -> Result<(), Failure> {
-        bench.play(series(&Place::both()?), 50)?;
-        bench.play(series_of_pages(&page_places()?), 35)
+        bench.play(series(&Place::both()?), 40)?;
+        bench.play(series_of_pages(&page_places()?), 28)
     }
 }
 
