@@ -165,13 +165,15 @@ impl Endpoint {
                 let other = self.protocol.receive().expect("looked at above");
                 self.aside.push_back(Message::here(other, self.carrier.home()).into_owned());
             }
+            // Before the look: a connection may end by that, and without one nothing would end the wait.
+            self.send_first();
             if self.protocol.room(to).is_err() {
                 return Err(Error::Lost);
             }
             if is_over(deadline) {
                 return Err(Error::TimedOut { timeout });
             }
-            self.work(Patience::Until(deadline))?;
+            self.take_due(Patience::Until(deadline))?;
         }
     }
 

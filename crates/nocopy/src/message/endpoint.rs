@@ -267,7 +267,7 @@ impl Endpoint {
 
     /// The part of the work before a wait.
     #[inline]
-    fn send_first(&mut self) {
+    pub(super) fn send_first(&mut self) {
         self.at_hand = 0;
         self.reclaim();
         self.close_packets();
@@ -279,7 +279,7 @@ impl Endpoint {
     /// The wait, and the part behind it: a message is returned first, if nothing else is urgent. That is done with the next call, while the
     /// peer has the answer.
     #[inline]
-    fn take_due(&mut self, patience: Patience) -> io::Result<()> {
+    pub(super) fn take_due(&mut self, patience: Patience) -> io::Result<()> {
         let now = self.take_in(patience)?;
         // Not before what has come was read: that may be what an alarm is about.
         let is_due = self.protocol.poll_timeout().is_some_and(|due| due <= now);

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use crate::common::{PATIENCE, SECOND};
 use nocopy::Reason;
-use nocopy::message::{Builder, Endpoint, Event, Kind, Peer};
+use nocopy::message::{Builder, Endpoint, Error, Event, Kind, Peer};
 use nocopy::port::Wait;
 use nocopy_lab::patience::wait_until;
 
@@ -194,6 +194,19 @@ fn a_wait_tells_of_events_behind_those_that_nobody_took() {
     assert!(matches!(right.poll_event(), Some(Event::Accepted(..))));
     assert!(matches!(right.poll_event(), Some(Event::Finished(_))));
     assert_eq!(right.poll_event(), None);
+}
+
+/// Proves that a call does not wait for a peer that has left, though its last message is read during the call.
+#[test]
+fn a_call_to_a_peer_that_has_left_is_lost() {
+    let (mut left, to_right, mut right, to_left) = pair(silent);
+    right.send_copy(b"the last one", to_left).unwrap();
+    right.finish(to_left).unwrap();
+    right.flush().unwrap();
+    drop(right);
+    let error = left.call(b"hello".to_vec(), to_right, PATIENCE).unwrap_err();
+    assert!(matches!(error, Error::Lost), "{error}");
+    assert_eq!(left.try_receive().unwrap().expect("kept").to_vec(), b"the last one");
 }
 
 /// Proves that a program may wait with `receive` although it asks `arm` first: nothing else comes from a peer that has left.
