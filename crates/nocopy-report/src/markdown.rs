@@ -128,7 +128,10 @@ mod tests {
         assert_eq!((differs, page.len()), (None, committed.len()));
         let (_, headline) = page.split_once("## Headline\n\n").unwrap();
         let (headline, _) = headline.split_once("\n\n").unwrap();
-        assert!(include_str!("../../../README.md").contains(headline), "README.md has not this table:\n{headline}");
+        assert!(
+            include_str!("../../../README.md").contains(headline),
+            "README.md has not this table:\n{headline}"
+        );
     }
 
     /// Proves that every table has as many cells in each line, whatever its words are.

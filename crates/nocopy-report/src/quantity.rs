@@ -111,6 +111,21 @@ pub fn short(value: f64) -> String {
     format!("{value:.decimals$}{prefix}")
 }
 
+/// A time as people write it: `842 us`, `12.3 ms`, `1.50 s`.
+pub fn time(seconds: f64) -> String {
+    let (value, unit) = match seconds {
+        _ if seconds < 0.9995e-3 => (seconds * 1e6, "us"),
+        _ if seconds < 0.9995 => (seconds * 1e3, "ms"),
+        _ => (seconds, "s"),
+    };
+    let decimals = match value {
+        99.95.. => 0,
+        9.995.. => 1,
+        _ => 2,
+    };
+    format!("{value:.decimals$} {unit}")
+}
+
 /// A length in the largest unit that it has one of, rounded down: `64 B`, `64 KiB`, `4 MiB`.
 pub fn length(bytes: usize) -> String {
     match bytes {
@@ -125,6 +140,17 @@ pub fn length(bytes: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn times_have_three_digits_and_a_unit_that_is_accepted() {
+        let times = [842e-6, 0.9996e-3, 12.34e-3, 0.5, 0.9996, 1.5, 83.42, 1234.5];
+        let words = ["842 us", "1.00 ms", "12.3 ms", "500 ms", "1.00 s", "1.50 s", "83.4 s", "1234 s"];
+        for (seconds, word) in times.into_iter().zip(words) {
+            assert_eq!(time(seconds), word);
+            let read = duration(&word.replace(' ', "")).unwrap().as_secs_f64();
+            assert!((read - seconds).abs() <= seconds / 100.0, "{word}");
+        }
+    }
 
     #[test]
     fn sizes_are_refused_outside_their_limits() {

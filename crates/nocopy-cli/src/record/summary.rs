@@ -8,7 +8,7 @@ use super::files::{Files, Tally};
 use super::sequence::Gaps;
 use super::sink::Amount;
 use nocopy_report::Outcome;
-use nocopy_report::quantity::short;
+use nocopy_report::quantity::{short, time};
 use nocopy_report::table::Table;
 
 /// Where packets went that are not in the files, by cause; under the kernel's names where the kernel counts.
@@ -112,7 +112,7 @@ impl Summary<'_> {
 
     fn rate(&self) -> String {
         let seconds = self.elapsed.as_secs_f64().max(f64::MIN_POSITIVE);
-        format!("in {seconds:.1} s: {} packets/s", short(self.loss.received as f64 / seconds))
+        format!("in {}: {} packets/s", time(seconds), short(self.loss.received as f64 / seconds))
     }
 
     fn lines(&self) -> String {

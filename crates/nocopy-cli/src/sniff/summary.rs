@@ -55,8 +55,10 @@ impl Summary {
         // A string takes everything.
         let _ = writeln!(
             text,
-            "{} packets captured, {} bytes, in {seconds:.3} s: {rate} packets/s, {bits} bit/s",
-            self.packets, self.bytes
+            "{} packets captured, {} bytes, in {}: {rate} packets/s, {bits} bit/s",
+            self.packets,
+            self.bytes,
+            quantity::time(seconds)
         );
         let _ = writeln!(text, "{} packets dropped by the kernel", ending.drops.lost());
         for (name, value) in ending.drops.counters().filter(|(_, value)| *value > 0) {

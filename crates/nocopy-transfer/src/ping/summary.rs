@@ -10,7 +10,7 @@ use super::rounds::Rounds;
 use crate::arguments::PingArguments;
 use crate::exchange::Waiting;
 use crate::processor::Use;
-use nocopy_report::quantity::short;
+use nocopy_report::quantity::{short, time};
 use nocopy_report::table::Table;
 use nocopy_report::{Ended, Outcome};
 
@@ -178,7 +178,7 @@ impl nocopy_report::Summary for Summary {
             }
         }
         let mut rows = vec![
-            (self.target.clone(), format!("{} bytes{over}, {seconds:.3} s{end}", self.size_bytes)),
+            (self.target.clone(), format!("{} bytes{over}, {}{end}", self.size_bytes, time(seconds))),
             ("messages".into(), said),
         ];
         rows.extend(self.round_trip.map(|times| ("round trip".into(), times.words())));

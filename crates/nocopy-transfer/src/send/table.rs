@@ -1,7 +1,7 @@
 //! The summary for people, and whether it is a success.
 
 use super::summary::{Counts, Rates, Summary};
-use nocopy_report::quantity::short;
+use nocopy_report::quantity::{short, time};
 use nocopy_report::summary::indented;
 use nocopy_report::table::Table;
 use nocopy_report::{Ended, Outcome};
@@ -37,7 +37,7 @@ fn rows(summary: &Summary) -> Vec<(String, String)> {
         (place(summary), mode(summary)),
         (
             "handed over".into(),
-            format!("{packets} packets, {bytes} bytes in {:.6} s{}", summary.seconds, summary.ended.words()),
+            format!("{packets} packets, {bytes} bytes in {}{}", time(summary.seconds), summary.ended.words()),
         ),
         ("completed".into(), completed(summary)),
         ("rate".into(), rate(&summary.rates)),
@@ -91,7 +91,7 @@ pub(in crate::send) fn rate(rates: &Rates) -> String {
 
 pub(in crate::send) fn behind(rates: &Rates) -> Option<(String, String)> {
     let said = "of the schedule given up: the way of sending, this machine, or what is sent was too slow";
-    (rates.behind_seconds > 0.0).then(|| ("behind".into(), format!("{:.3} s {said}", rates.behind_seconds)))
+    (rates.behind_seconds > 0.0).then(|| ("behind".into(), format!("{} {said}", time(rates.behind_seconds))))
 }
 
 /// What was asked for, and whether it was reached; bits are those of `what`.
@@ -104,7 +104,7 @@ pub(in crate::send) fn asked(rates: &Rates, what: &str) -> Option<String> {
     };
     let all = [
         asked.packets.map(|packets| format!("{packets} packets")),
-        asked.seconds.map(|seconds| format!("{seconds} s")),
+        asked.seconds.map(time),
         asked.packets_per_second.map(|rate| format!("{} packets/s{reached}", short(rate))),
         asked.bits_per_second.map(|rate| format!("{}bit/s of {what}{reached}", short(rate))),
     ];

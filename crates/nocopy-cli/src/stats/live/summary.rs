@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::line::{Part, Quantity, lines};
 use crate::stats::report::Report;
-use nocopy_report::quantity::short;
+use nocopy_report::quantity::{short, time};
 
 #[derive(Debug, Default)]
 pub(super) struct Summary {
@@ -34,8 +34,8 @@ impl Summary {
             ref all => format!("{} interfaces", all.len()),
         };
         format!(
-            "{interfaces} in {:.1} s: received {} packets, {} bytes; sent {} packets, {} bytes; dropped {}\n",
-            elapsed.as_secs_f64(),
+            "{interfaces} in {}: received {} packets, {} bytes; sent {} packets, {} bytes; dropped {}\n",
+            time(elapsed.as_secs_f64()),
             count(Quantity::RxPackets),
             count(Quantity::RxBytes),
             count(Quantity::TxPackets),
@@ -60,7 +60,7 @@ mod tests {
         summary.add(&[report("eth0", vec![link(100)])]);
         assert_eq!(
             summary.text(Duration::from_secs(4)),
-            "2 interfaces in 4.0 s: received 330 packets, 0 bytes; sent 0 packets, 0 bytes; dropped 3\n"
+            "2 interfaces in 4.00 s: received 330 packets, 0 bytes; sent 0 packets, 0 bytes; dropped 3\n"
         );
     }
 
@@ -69,6 +69,6 @@ mod tests {
         let mut summary = Summary::default();
         summary.add(&[report("eth0", vec![])]);
         let text = summary.text(Duration::from_millis(1500));
-        assert!(text.starts_with("eth0 in 1.5 s: received 0 packets"), "{text}");
+        assert!(text.starts_with("eth0 in 1.50 s: received 0 packets"), "{text}");
     }
 }

@@ -16,6 +16,7 @@ use crate::send::run::Run;
 use crate::send::summary::Rates;
 use crate::send::table::{asked, behind, rate};
 use crate::transfer::{Findings, Received, Sent};
+use nocopy_report::quantity;
 use nocopy_report::summary::indented;
 use nocopy_report::table::Table;
 use nocopy_report::{Ended, Outcome};
@@ -120,10 +121,10 @@ impl nocopy_report::Summary for Summary {
 
     fn table(&self) -> Table {
         let sent = format!(
-            "{} datagrams, {} bytes in {:.6} s{}",
+            "{} datagrams, {} bytes in {}{}",
             self.packets,
             self.bytes,
-            self.seconds,
+            quantity::time(self.seconds),
             self.ended.words()
         );
         let mut rows = vec![
