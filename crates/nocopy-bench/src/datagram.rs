@@ -3,8 +3,8 @@
 //! Their bytes are there before anything is measured, so that a method is not charged for what another one would have to do with them
 //! too; only a number is written into each as it is sent. All methods have a source of the same length.
 
-/// Bursts in a source. With bursts of nearly 64 KiB it is 4 MiB: more than a processor's own cache, so whoever copies reads
-/// memory, and less than may be locked by anybody (8 MiB).
+/// Bursts in a source. With bursts of nearly 64 KiB it is 4 MiB: more than a processor's own cache, so a copy reads memory,
+/// and less than may be locked without privileges (8 MiB).
 pub(crate) const BURSTS: usize = 64;
 
 /// Most bytes of a burst, and most datagrams: what the kernel takes as one message to be cut (`UDP_SEGMENT`).

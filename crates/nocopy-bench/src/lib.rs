@@ -70,7 +70,7 @@ pub fn run(arguments: &BenchArguments, libpcap: Result<PathBuf, String>) -> Resu
     // Only now: to write where the files are to be may have taken one more.
     capability::drop_all_but(choice.capabilities())?;
     choice.check(&plan)?;
-    // What cannot work fails now, not after the first workload; and before anybody reads a warning.
+    // What cannot work fails now, not after the first workload; and before a warning is printed.
     drop(plan.stage(Lab::builder())?);
     warn_if_busy();
     let interrupt = Interrupt::listen()?;
@@ -98,7 +98,7 @@ pub fn run(arguments: &BenchArguments, libpcap: Result<PathBuf, String>) -> Resu
     Ok(if report.is_silent() { Outcome::Negative } else { Outcome::Positive })
 }
 
-/// Other work on the processors is not wrong, but whoever reads wide intervals should know where they are from.
+/// Other work on the processors is not wrong, but a reader of wide intervals should know where they are from.
 pub fn warn_if_busy() {
     if let Ok(percent) = cpu::busy_percent(BUSY_LOOK)
         && percent >= BUSY_PERCENT_MAX

@@ -139,8 +139,8 @@ fn send(stage: &Stage, generator: &Generator, rate: Rate<'_>) -> io::Result<Dura
     }
 }
 
-/// Packets that came to an interface of this thread's network namespace so far, whoever took them: what the source lost on the
-/// way there is nobody's loss.
+/// Packets that came to an interface of this thread's network namespace so far, whichever program took them: what the source lost on the
+/// way there is no program's loss.
 fn arrived(interface: &str) -> io::Result<u64> {
     let counts = fs::read_to_string("/proc/thread-self/net/dev")?;
     let of_interface =

@@ -120,7 +120,7 @@ fn wait_until_under_way<T>(window: &Window, threads: &[&ScopedJoinHandle<'_, T>]
 
 fn follow(role: &CStr, site: &Site, place: usize, work: Work<'_>, window: &Window) -> io::Result<Reading> {
     site.enter(place)?;
-    // Everything is open: whoever looks at packets needs no privileges any more.
+    // Everything is open: reading packets needs no privileges any more.
     capability::narrow(capability::NONE)?;
     rustix::thread::set_name(role)?; // as top(1) and the tests show it
     let mut gauge = window.gauge();

@@ -77,7 +77,7 @@ pub(crate) fn send(
                 sequence += datagrams.a_burst as u64;
             }
             sender.flush()?;
-            // Behind those that are here: whoever takes them last in first out sends from a cache.
+            // Behind those that are here: a program that takes them last in first out sends from a cache.
             while let Some(buffer) = sender.buffer() {
                 home.push_back(buffer);
             }

@@ -63,7 +63,7 @@ impl Path {
             }
             self.sender.flush()?;
             self.sender.reap();
-            // Behind those that are here: whoever takes them last in first out sends from a cache.
+            // Behind those that are here: a program that takes them last in first out sends from a cache.
             home.extend(frames(&mut self.sender));
             gauge.count(sequence - first);
         }

@@ -35,7 +35,7 @@ pub(crate) struct Window {
     phase: AtomicU8,
     /// Threads that have counted.
     under_way: AtomicUsize,
-    /// The processor time of whoever counts.
+    /// The processor time of the thread that counts.
     cpu: fn() -> Duration,
 }
 

@@ -124,7 +124,7 @@ pub(crate) enum Command {
     Ping(PingArguments),
     /// Answer messages: those of 'nocopy ping' with themselves, requests of 'nocopy call' with themselves or what a program makes of them.
     ///
-    /// Ends when interrupted, and prints what was answered. Anybody who reaches the port is answered, and nothing is encrypted.
+    /// Ends when interrupted, and prints what was answered. Every client that reaches the port is answered, and nothing is encrypted.
     Serve(ServeArguments),
     /// Send a request to 'nocopy serve', or any endpoint of the message protocol, and print the response.
     Call(CallArguments),
@@ -332,7 +332,7 @@ pub(crate) struct RecordArguments {
     /// Overwrite files that exist.
     #[arg(long)]
     pub(crate) force: bool,
-    /// Permissions of the files, octal; unless given, nobody else may read them.
+    /// Permissions of the files, octal; unless given, only the owner may read them.
     #[arg(long, value_name = "OCTAL", value_parser = quantity::permissions)]
     pub(crate) permissions: Option<u32>,
     /// What is written.

@@ -56,7 +56,7 @@ fn main() -> ExitCode {
     match outcome {
         Ok(Outcome::Positive) => ExitCode::SUCCESS,
         Ok(Outcome::Negative) => ExitCode::from(1),
-        // `nocopy bench | head`: whoever reads has read enough.
+        // `nocopy bench | head`: the reader has read enough.
         Err(failure) if failure.is_broken_pipe() => ExitCode::SUCCESS,
         Err(failure) => {
             print::say(format_args!("nocopy: {failure}"));

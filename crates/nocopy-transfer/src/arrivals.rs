@@ -9,7 +9,7 @@ pub enum Arrival {
     Late,
     /// Not for the first time.
     Again,
-    /// So far back that nobody remembers whether it came.
+    /// So far back that whether it came is not remembered.
     Stale,
 }
 
@@ -28,7 +28,7 @@ impl Arrivals {
     /// Of a counter of so many bits, from 1 to 64, that begins at `next`; its last `window` values are remembered, or half of all it
     /// has.
     ///
-    /// Values before the first are taken for seen: nobody knows that they were to come.
+    /// Values before the first are taken for seen: that they were sent is not known.
     pub fn new(bits: u32, window: u64, next: u64) -> Self {
         let window = window.min(1 << (bits - 1).min(62));
         Self { mask: u64::MAX >> (64 - bits), next, seen: vec![true; window as usize].into() }

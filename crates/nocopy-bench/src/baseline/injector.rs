@@ -1,4 +1,4 @@
-//! A program that injects frames by libpcap's functions: what anybody would write in C, in a process of its own.
+//! A program that injects frames by libpcap's functions: what one would write in C, in a process of its own.
 //!
 //! It asks the loader for libpcap by its name, as programs do that were linked with it, so whatever library was preloaded under that name
 //! is the one it gets.

@@ -166,7 +166,7 @@ pub(crate) fn open() -> io::Result<OwnedFd> {
     if number < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: just opened, and nobody else has it.
+    // SAFETY: just opened, and nothing else refers to it.
     Ok(unsafe { OwnedFd::from_raw_fd(number) })
 }
 

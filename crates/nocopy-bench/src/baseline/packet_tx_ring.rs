@@ -78,7 +78,7 @@ impl PacketTxRing {
         let length = template.bytes().len();
         let slot = self.slot();
         // SAFETY: the slot lies in the mapping and is ours while its status says so (`send`); header and packet fit it (`open`),
-        // and nobody else refers to them.
+        // and nothing else refers to them.
         let packet = unsafe {
             slot.add(offset_of!(libc::tpacket2_hdr, tp_len)).cast::<u32>().write(length as u32);
             std::slice::from_raw_parts_mut(slot.add(PACKET_OFFSET).as_ptr(), length)

@@ -1,4 +1,4 @@
-//! Programs that record packets into a file, run as anybody would run them.
+//! Programs that record packets into a file, run as users run them.
 
 use std::fs;
 use std::io::{self, Read};

@@ -123,7 +123,7 @@ pub(crate) fn of_length<'a>(stage: &'a Stage, sink: &'a Sink, frame_bytes: usize
     if long {
         trials.push(port("default", &[BASELINE, BEST_MODE], Wanted::default_for(Purpose::Send)));
     } else {
-        // No ratio: nobody writes these frames, of which a page is the longest.
+        // No ratio: no program writes these frames, of which a page is the longest.
         trials.push(trial("kernel-generator", &[], None, generate));
     }
     Series {

@@ -171,7 +171,7 @@ fn one_place<'a>(stage: &'a Stage, recorders: &[Recorder], place: &Place, figure
     }
 }
 
-/// The directory of this process in one where anybody may make files, and links: nobody else is let into it.
+/// The directory of this process in one where every user may make files, and links: no other user is let into it.
 fn own(directory: &Path) -> PathBuf {
     directory.join(format!("nocopy-bench-{}", std::process::id()))
 }
@@ -201,7 +201,7 @@ impl Take<'_> {
         fs::DirBuilder::new().mode(0o700).create(&self.directory).map_err(failed)?;
         let taken = std::thread::scope(|scope| scope.spawn(|| self.take(&generator, kpps, step)).join());
         let taken = taken.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-        let _ = fs::remove_dir_all(&self.directory); // what is left over is in nobody's way
+        let _ = fs::remove_dir_all(&self.directory); // what is left over does no harm
         taken.map_err(failed)
     }
 
@@ -211,7 +211,7 @@ impl Take<'_> {
         self.stage.receiver.enter(0)?;
         let running = self.recorder.start(&self.stage.receiver.interface, &file)?;
         let mut taken = ramp::take(self.stage, generator, rate, running)?;
-        // Its own word, as far as the file is long enough for it. A packet of somebody else's may be among them.
+        // Its own word, as far as the file is long enough for it. A packet of another program may be among them.
         taken.limit(fs::metadata(&file)?.len() / FRAME_BYTES as u64);
         Ok(taken)
     }

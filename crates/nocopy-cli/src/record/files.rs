@@ -165,7 +165,7 @@ impl Files {
     }
 }
 
-/// Deletes a file, and returns whether it is gone: somebody may have taken it away before. One that stays is no reason to end the
+/// Deletes a file, and returns whether it is gone: another program may have deleted it before. One that stays is no reason to end the
 /// recording: the summary tells.
 fn remove(path: &Path) -> bool {
     std::fs::remove_file(path).map_or_else(|error| error.kind() == io::ErrorKind::NotFound, |()| true)

@@ -189,7 +189,7 @@ fn write_method(sink: &Sink) -> String {
         words += &format!(" (io_uring refused: {reason})");
     }
     if let Some(reason) = &sink.unguarded {
-        words += &format!(" (nobody would have cut a file back after kill -9: {reason})");
+        words += &format!(" (no process would have cut a file back after kill -9: {reason})");
     }
     words
 }

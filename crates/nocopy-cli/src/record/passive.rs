@@ -197,7 +197,7 @@ impl Recording for Passive {
 
     fn stop(&mut self, sink: &mut Sink) -> io::Result<Loss> {
         self.blocks.stop()?;
-        // In looks, not in time: where the machine stood still nobody has looked.
+        // In looks, not in time: while the machine stood still there were none.
         let looks_max = (3 * BLOCK_TIMEOUT + WAIT).as_micros() / GLANCE.as_micros();
         let mut stats = self.blocks.stats()?;
         let (mut missing, mut looks) = (u64::MAX, 0);

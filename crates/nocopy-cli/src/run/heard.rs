@@ -66,7 +66,7 @@ impl Heard {
         }
     }
 
-    /// Nobody speaks by this channel any more.
+    /// The channel is closed.
     pub(super) fn left(&mut self, channel: u64) {
         for handle in self.handles.iter_mut().filter(|handle| handle.channel == channel) {
             if matches!(handle.state, State::Open) {

@@ -30,7 +30,7 @@ const TURN: usize = 64;
 /// Everybody the library speaks to us from.
 #[derive(Debug)]
 pub(super) struct Listener {
-    /// What every process of the command inherits the other end of; `None` when nobody has that any more.
+    /// What every process of the command inherits the other end of; `None` when all of them have closed it.
     shared: Option<OwnedFd>,
     channels: Vec<Channel>,
     /// Numbers of channels so far.
@@ -55,7 +55,7 @@ enum Received {
     /// One that is longer than any of ours.
     TooLong,
     Nothing,
-    /// Nobody is at the other end.
+    /// The other end is closed.
     End,
 }
 
@@ -222,7 +222,7 @@ fn receive(socket: &OwnedFd, buffer: &mut [u8]) -> Received {
     }
 }
 
-/// Whether nobody is at the other end and nothing is left: a datagram that is empty looks the same, and anybody can send one.
+/// Whether the other end is closed and nothing is left: an empty datagram looks the same, and any process can send one.
 fn is_at_end(socket: &OwnedFd) -> bool {
     let mut end = [PollFd::new(socket, PollFlags::RDHUP)];
     let at_once = Timespec::default();

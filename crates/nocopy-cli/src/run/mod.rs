@@ -31,7 +31,7 @@ use program::Program;
 use report::Report;
 use signals::{Early, Signals};
 
-/// What loads filters, and talks to a command that has become somebody else.
+/// What loads filters, and talks to a command that runs as another user.
 const CAPABILITIES: CapabilitySet =
     CapabilitySet::BPF.union(CapabilitySet::NET_ADMIN).union(CapabilitySet::KILL);
 
@@ -142,7 +142,7 @@ impl<'a> Run<'a> {
         let text = if self.arguments.json { report.json()? } else { report.text() };
         match self.file {
             Some(file) => file.write(&text)?,
-            // Nobody there to read it: the command's exit code is its own all the same.
+            // Standard output is closed: the command's exit code is its own all the same.
             None => print::say(text.trim_end()),
         }
         Ok(())

@@ -51,7 +51,7 @@ impl Program {
         Some(format!("{}: {why}", self.name))
     }
 
-    /// Those it would get by being started: the loader lets nobody put libraries into such a process.
+    /// Those it would get by being started: the loader preloads no library into such a process.
     fn privileges(&self) -> Option<&'static str> {
         let path = self.path.as_deref()?;
         let metadata = path.metadata().ok()?;

@@ -42,7 +42,7 @@ impl Early {
         Ok(Signals { descriptor })
     }
 
-    /// Passes on what came, of which nobody knows whether the command has it too.
+    /// Passes on what came, which the command may or may not have received too.
     pub(super) fn pass_on(&self, command: Pid) {
         for (signal, _) in self.0.iter().filter(|(_, came)| came.load(Ordering::Relaxed)) {
             send(command, *signal as i32);

@@ -18,7 +18,7 @@ use nocopy_transfer::arguments::LOOPBACK;
 const DESCRIBED_BYTES: usize = 2048;
 
 /// How long a packet may wait in the kernel: short for an eye; and a ring of blocks that each wait so long, though hardly filled,
-/// outlasts the moments in which nobody looks.
+/// outlasts the moments between two looks.
 const BLOCK_TIMEOUT: Duration = Duration::from_millis(20);
 
 /// What the ring has room for, of 2 KiB each.

@@ -20,10 +20,10 @@ pub const PATIENCE: Duration = Duration::from_millis(10);
 /// How long an adaptive receiver looks again and again before it sleeps: longer than a round trip within a rack takes.
 pub const SPIN: Duration = Duration::from_micros(100);
 
-/// How long a send may take before it is an error: nobody reads at the other end.
+/// How long a send may take before it is an error: the other end does not read.
 pub const SEND_MAX: Duration = Duration::from_secs(5);
 
-/// The bit of a datagram's first byte that whoever answers sets. What has it is not answered, so two that answer cannot be made to
+/// The bit of a datagram's first byte that the answering side sets. What has it is not answered, so two that answer cannot be made to
 /// answer each other for ever.
 pub const MARK: u8 = 0x80;
 
@@ -41,7 +41,7 @@ pub trait Exchange: Send {
         messages.try_for_each(|message| self.send(message))
     }
 
-    /// Sends a message of two parts: what is new of it, and what lies ready and is not written any more as long as somebody sends it.
+    /// Sends a message of two parts: what is new of it, and what lies ready and is not written any more while it is being sent.
     ///
     /// # Errors
     /// As [`Exchange::send`].
@@ -56,7 +56,7 @@ pub trait Exchange: Send {
     /// Those of the kernel; `UnexpectedEof` when the other end has said that there is no more.
     fn receive(&mut self, take: impl FnMut(&[u8])) -> io::Result<bool>;
 
-    /// What became of the bytes it moved, where somebody keeps books.
+    /// What became of the bytes it moved, where a ledger is kept.
     fn ledger(&self) -> Option<Ledger> {
         None
     }

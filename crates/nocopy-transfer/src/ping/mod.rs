@@ -115,7 +115,7 @@ fn xdp(arguments: &PingArguments, to: SocketAddr) -> Result<OverPort, Failure> {
     Ok(OverPort::open(interface, at, to, arguments.wait)?)
 }
 
-/// An endpoint to talk to somebody, with messages of up to so many bytes.
+/// An endpoint for conversations with messages of up to so many bytes.
 pub fn open(
     to: SocketAddr,
     interface: Option<&str>,

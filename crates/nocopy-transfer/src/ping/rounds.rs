@@ -150,7 +150,7 @@ impl<'a> Rounds<'a> {
                 self.since_due.saturating_record((at - due).as_nanos() as u64);
             }
             Awaited::Lost => self.lost += 1,
-            // Nobody waited for it to the end.
+            // The wait for it ended before.
             Awaited::Interrupted => self.sent -= 1,
         }
         Ok(())
@@ -215,7 +215,7 @@ impl Answer {
             let (head, rest) = piece.split_at(piece.len().min(NUMBER_BYTES - self.bytes));
             self.head[self.bytes..self.bytes + head.len()].copy_from_slice(head);
             if is_marked && self.bytes == 0 && !head.is_empty() {
-                // An answer has the mark; a message that comes back without it is nobody's answer.
+                // An answer has the mark; a message that comes back without it is no answer.
                 self.head[0] ^= MARK;
             }
             self.bytes += head.len();

@@ -27,7 +27,7 @@ pub fn run(arguments: &RecvArguments) -> Result<Outcome, Failure> {
     }
 }
 
-/// Says where it receives, and unless senders were named, that anybody may be the sender.
+/// Says where it receives, and unless senders were named, that any host may be the sender.
 fn announce(arguments: &RecvArguments, address: SocketAddr) {
     print::say(format_args!("nocopy: receiving at {}://{address}", arguments.address().scheme().name()));
     if arguments.from.is_empty() {

@@ -56,7 +56,10 @@ fn rows(summary: &Summary) -> Vec<(String, String)> {
     rows.extend(behind(&summary.rates));
     rows.push(("not sent".into(), list(&summary.not_sent)));
     rows.push(("dropped".into(), list(&summary.dropped)));
-    rows.push(("interface counted".into(), format!("{} (whoever sent)", list(&summary.interface_counters))));
+    rows.push((
+        "interface counted".into(),
+        format!("{} (of all senders)", list(&summary.interface_counters)),
+    ));
     if let Some(balance) = &summary.balance {
         rows.push(("balance".into(), balance.words.clone()));
     }

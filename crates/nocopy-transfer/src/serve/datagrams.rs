@@ -26,7 +26,7 @@ pub(super) fn serve(
     while !interrupt.came() {
         let received = match attend(waiting, socket, || socket.recv_from(&mut buffer)) {
             Ok(received) => received,
-            // An answer before found nobody: no reason not to answer others.
+            // An earlier answer found no receiver: no reason not to answer others.
             Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => continue,
             Err(error) => return Err(error),
         };

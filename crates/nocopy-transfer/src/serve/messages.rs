@@ -343,7 +343,7 @@ mod tests {
         endpoint_at("127.0.0.1:0")
     }
 
-    /// Who answers nobody by itself, a client of it, and what each calls the other.
+    /// A server that is driven by hand, a client of it, and the name of each for the other.
     fn connected(served: &mut Served) -> (Server<'_>, Peer, Endpoint, Peer) {
         let mut server = Server::new(endpoint(), Waiting::Blocking, None, served);
         let (to_client, client, to_server) = connect(&mut server, "127.0.0.1:0");
@@ -381,7 +381,7 @@ mod tests {
         assert_eq!(server.served.refused, most as u64 + 2, "the answers and the connection");
     }
 
-    /// Serves while somebody asks.
+    /// Serves while there are requests.
     fn while_served(program: Option<&Program>, ask: impl FnOnce(Endpoint, Peer)) -> Served {
         let mut served = Served::new(Scheme::Message, ([127, 0, 0, 1], 0).into());
         let (interrupt, server) = (Interrupt::listen().unwrap(), endpoint());
@@ -567,7 +567,7 @@ mod tests {
     /// Proves that a response that is still being made comes to who has ended its own direction.
     #[test]
     fn a_run_answers_a_peer_that_ended_its_direction() {
-        // Its program waits for somebody to open the other end.
+        // Its program waits until the other end is opened.
         let fifo = Fifo::new("finished");
         let program = Program::parse(&format!("cat {}", fifo.0.display()), LONG).unwrap();
         let served = while_served(Some(&program), |mut client, peer| {

@@ -50,7 +50,7 @@ pub enum Error {
     NoProgram,
 }
 
-/// What to do when nobody can be answered.
+/// What to do when no client can be answered.
 fn advice(error: &io::Error) -> &'static str {
     match error.kind() {
         io::ErrorKind::AddrInUse => "another program has it: name another port",

@@ -113,7 +113,7 @@ struct Running {
 }
 
 impl Running {
-    /// Without waiting for it: until that is done, its number is nobody else's.
+    /// Without waiting for it: until that is done, no other process has its number.
     fn has_ended(&self) -> io::Result<bool> {
         let peek = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
         Ok(waitid(WaitId::Pid(Pid::from_child(&self.child)), peek)?.is_some())
@@ -217,7 +217,7 @@ mod tests {
         let left_behind = String::from_utf8(left_behind.unwrap()).unwrap();
         let stat = format!("/proc/{}/stat", left_behind.trim());
         let start = Instant::now();
-        // Gone, or waiting for whoever inherited it to notice.
+        // Gone, or waiting for the process that inherited it to notice.
         while std::fs::read_to_string(&stat).is_ok_and(|stat| !stat.contains(") Z ")) {
             assert!(start.elapsed() < LONG, "{stat}");
             sleep(LOOK);

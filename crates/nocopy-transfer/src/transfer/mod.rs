@@ -2,7 +2,7 @@
 //! and times come in, datagrams and findings go out.
 //!
 //! Three kinds of datagrams. *Data* carry a number and a place in the stream. The sender *asks* now and then, first of all for whether
-//! anybody is there, last for what arrived; the receiver only ever *answers*, with what it counted.
+//! the receiver is there, last for what arrived; the receiver only ever *answers*, with what it counted.
 
 mod datagram;
 mod receiving;

@@ -30,7 +30,7 @@ const ACTION: &str = "run it as root or grant CAP_NET_RAW and CAP_NET_ADMIN";
 
 /// GRO is one of two things that make veth take redirected frames while no port is on the receiving end. The
 /// other, a program that passes everything, is a little slower for the packet ring (1.7 against 1.8 million/s).
-/// Packets from sockets come without either: there it is off, as it is on a veth that nobody changed.
+/// Packets from sockets come without either: there it is off, as it is on a new veth.
 pub(crate) const WITH_GRO: bool = true;
 
 /// The pace of the paced load.

@@ -138,7 +138,7 @@ fn receive_by_port(context: &Context<'_>, duration: Duration) -> Result<Sample, 
     context.conduct(duration, None, vec![work], evidence)
 }
 
-/// The limit: what arrives when nobody takes it.
+/// The limit: what arrives when no program takes it.
 fn drop_all(context: &Context<'_>, duration: Duration) -> Result<Sample, Failure> {
     let receiver = &context.stage.receiver;
     let (program, counter) = Program::counting_drop()?;

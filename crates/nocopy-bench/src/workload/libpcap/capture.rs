@@ -104,7 +104,7 @@ impl Take<'_> {
         ramp::take(self.stage, generator, rate, running)
     }
 
-    /// As anybody would run it; it stays root, or it would give the device file to somebody else.
+    /// As users run it; it stays root, or it would give the device file to another user.
     fn tcpdump(&self) -> Command {
         let mut command = Command::new(Recorder::Tcpdump.name());
         command.args(["-n", "-i", &self.stage.receiver.interface, "-Z", "root", "-w", "/dev/null"]);

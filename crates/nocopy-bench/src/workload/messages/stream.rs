@@ -190,7 +190,7 @@ impl Streamed {
         })
     }
 
-    /// Frames with the headers of UDP, by nobody's protocol: what the port alone could do.
+    /// Frames with the headers of UDP, by no protocol: what the port alone could do.
     fn xdp(self, stage: &Stage) -> Trial<'_> {
         self.run(move |duration| {
             let wanted = Wanted::xdp(xdp::Waiting::Spinning);

@@ -1,4 +1,4 @@
-//! A stream that somebody passes on.
+//! A stream that a proxy passes on.
 //!
 //! Sender and receiver stand for other machines, so they cost as little as they can and share a processor: pages of a file are sent
 //! by reference, and what arrives is dropped by the kernel. The proxy has the other processor, and is what the rate depends on.

@@ -43,7 +43,7 @@ impl Sink {
     }
 
     /// Writes what belongs there; without places, behind what was written last. Returns how much: all, unless it is to stop while
-    /// whoever reads the pipe does not.
+    /// the reader of the pipe does not.
     pub(super) fn write(
         &self,
         offset: u64,

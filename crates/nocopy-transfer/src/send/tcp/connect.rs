@@ -20,7 +20,7 @@ const RETRY_INTERVAL: Duration = Duration::from_millis(50);
 /// How long to wait for an answer of the other host before looking whether the user has had enough.
 const LOOK_INTERVAL: Duration = Duration::from_millis(50);
 
-/// Whether connections may use that congestion control; tried before anybody is disturbed.
+/// Whether connections may use that congestion control; tried before any connection is made.
 pub(super) fn check_congestion(name: &str, to: SocketAddr) -> Result<(), Error> {
     let tried = socket(family(to), SocketType::STREAM, None)
         .and_then(|socket| sockopt::set_tcp_congestion(socket, name));

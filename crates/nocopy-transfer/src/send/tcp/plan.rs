@@ -1,4 +1,4 @@
-//! What is to be sent, and by which streams: decided and opened before anybody is disturbed.
+//! What is to be sent, and by which streams: decided and opened before any connection is made.
 
 use std::fs::File;
 use std::io;

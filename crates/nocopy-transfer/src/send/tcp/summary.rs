@@ -78,7 +78,7 @@ impl Summary {
         let schedule = together(plan, ends);
         let mut rates = Rates::new(&schedule, plan.pace, duration);
         if rates.asked.packets_per_second.is_none() {
-            rates.packets_per_second = None; // pieces are nothing that anybody sees
+            rates.packets_per_second = None; // pieces are not visible on the wire
         }
         let accounts = || ends.iter().filter_map(|end| Some((end.number, end.account.as_ref()?)));
         let report = accounts().flat_map(|(number, account)| {

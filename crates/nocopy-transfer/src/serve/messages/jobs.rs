@@ -192,7 +192,7 @@ impl Drop for Runs<'_> {
     }
 }
 
-/// So many fewer; whoever has none is taken out.
+/// So many fewer; a peer with none is taken out.
 fn subtract<K: std::hash::Hash + Eq>(counts: &mut HashMap<K, usize>, key: K, fewer: usize) {
     if let Entry::Occupied(mut count) = counts.entry(key) {
         *count.get_mut() -= fewer;
