@@ -23,6 +23,14 @@ pub(crate) const TEST: Test = Test {
 /// Flows, told apart by their addresses: the card hashes no more of a datagram than those.
 const FLOWS: u8 = 64;
 
+/// Spreads the numbers of flows over 24 bits of the source address, so that each of these bits differs between some of them. Which of two queues
+/// a flow goes to is one bit of the card's hash (Toeplitz), and that is the parity of the address bits that the kernel's random key picks: were the
+/// flows to differ in 6 bits only, one key in 64 would pick none of these, and send all flows to one queue.
+const ADDRESS_SPREAD: u32 = 0x9E37_79B1;
+
+/// Behind the headers of Ethernet, IPv4 and UDP.
+const PAYLOAD_OFFSET: usize = 14 + 20 + 8;
+
 fn run(guest: &Guest) -> Result<(), Failure> {
     let lab = guest.lab();
     lab.right().set_queues(2)?;
@@ -81,27 +89,31 @@ fn receive(queues: &mut Queues) -> Result<Vec<BTreeSet<u8>>, Failure> {
         let batch = queues.receive_timeout(ARRIVAL_MAX / 10)?;
         let queue = batch.queue();
         for packet in batch {
-            // The last byte of the source address.
-            assert!(seen[queue as usize].insert(packet[29]), "a packet came twice");
+            assert!(seen[queue as usize].insert(packet[PAYLOAD_OFFSET]), "a packet came twice");
         }
     }
     Ok(seen)
 }
 
+/// A datagram of a flow, whose first byte of payload is the flow's number.
 fn datagram(from: &End, to: &End, flow: u8) -> Vec<u8> {
+    let [_, address @ ..] = (u32::from(flow).wrapping_mul(ADDRESS_SPREAD) >> 8).to_be_bytes();
+    let source = Ipv4Addr::new(10, address[0], address[1], address[2]);
     let headers = UdpFrame {
         source_mac: MacAddress(from.mac()),
         destination_mac: MacAddress(to.mac()),
         vlan: None,
-        addresses: IpAddresses::V4 { source: Ipv4Addr::new(10, 99, 0, flow), destination: to.ipv4() },
+        addresses: IpAddresses::V4 { source, destination: to.ipv4() },
         traffic_class: 0,
         hop_limit: 64,
         source_port: 7000,
         destination_port: 7001,
         checksum: UdpChecksum::Computed,
     };
-    let mut packet = vec![0; headers.header_bytes() + 100];
-    let (head, payload) = packet.split_at_mut(headers.header_bytes());
+    let mut packet = vec![0; PAYLOAD_OFFSET + 100];
+    assert_eq!(headers.header_bytes(), PAYLOAD_OFFSET);
+    let (head, payload) = packet.split_at_mut(PAYLOAD_OFFSET);
+    payload[0] = flow;
     headers.emit_headers(head, payload).expect("there is room for headers");
     packet
 }
