@@ -21,7 +21,7 @@ pub(crate) enum Failure {
     Statistics(#[from] nocopy::integration::statistics::SnapshotError),
     #[error("{path}: not results as nocopy writes them: {source}: give a file of 'nocopy bench --json' or 'nocopy profile sweep --json'", path = path.display())]
     Results { path: PathBuf, source: serde_json::Error },
-    #[error("{path}: results of the kind '{schema}', which this nocopy does not show: give those of 'nocopy bench' or 'nocopy profile sweep', or use a newer nocopy", path = path.display())]
+    #[error("{path}: results of the kind '{schema}', which this nocopy does not show: give those of 'nocopy bench' or 'nocopy profile sweep', or use the version of nocopy that wrote it", path = path.display())]
     Schema { path: PathBuf, schema: String },
     #[error("{path}: the page would take the place of these results, or of another page: name another file with --html or --markdown", path = path.display())]
     PageOverOther { path: PathBuf },

@@ -131,7 +131,7 @@ fn joined_segments(figures: &Figures) -> Option<Advice> {
         format!(
             "{joined:.2} segments a packet, of {} bytes each; driver and softirq receive {:.0} % of the time",
             short(segment_bytes),
-            100.0 * (figures.share(Place::Driver) + figures.share(Place::SoftirqReceive))
+            100.0 * (figures.share(Place::SoftirqDriver) + figures.share(Place::SoftirqReceive))
         ),
     )
 }

@@ -1,4 +1,4 @@
-//! What is reported, made of what was measured, by arithmetic alone: fields of the JSON schema `nocopy.profile/1` (docs/profile.md).
+//! What is reported, made of what was measured, by arithmetic alone: fields of the JSON schema `nocopy.profile/2` (docs/profile.md).
 //! A field that does not apply is absent.
 
 use std::collections::BTreeMap;

@@ -19,7 +19,7 @@ fn a_sweep_counts_every_byte_of_every_cell() {
     // Whatever the exit code: windows this short have so few samples that the time of some may not add up.
     let sweep: Value = serde_json::from_slice(&output.stdout)
         .unwrap_or_else(|error| panic!("{error}: {}", String::from_utf8_lossy(&output.stderr)));
-    assert_eq!(sweep["schema"], "nocopy.profile-sweep/1");
+    assert_eq!(sweep["schema"], "nocopy.profile-sweep/2");
     let cells = sweep["cells"].as_array().unwrap();
     // Each buffer's length with each receive buffer, and with GRO and without.
     let settings = |field: &'static str| -> HashSet<String> {

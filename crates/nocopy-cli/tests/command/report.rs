@@ -211,7 +211,7 @@ fn what_is_not_results_is_refused_in_one_line() {
         assert!(words.iter().all(|word| said.contains(word)), "{said}");
     };
     refused(&["none.json"], &["none.json", "cannot read"]);
-    refused(&["unknown.json"], &["unknown.json", "nocopy.bench/99", "newer nocopy"]);
+    refused(&["unknown.json"], &["unknown.json", "nocopy.bench/99", "version of nocopy that wrote it"]);
     refused(&["damaged.json"], &["damaged.json", "many", "nocopy bench --json"]);
     let mut wrong_line = lines(&results("xdp", 1e6));
     wrong_line.insert_str(wrong_line.find('\n').unwrap() + 1, "tea\n");

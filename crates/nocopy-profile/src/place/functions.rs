@@ -1,7 +1,7 @@
 //! What the kernel's functions do, as far as a packet meets them.
 //!
 //! Only those are here that decide: what they call (allocators, locks, copies of bytes) has no name of its own, and is found by its
-//! caller. Names of Linux 6.1 to 7.x; the compiler's variants (`.isra.0`, `.part.0`, `.constprop.0`, `.cold`) are the function itself.
+//! caller. Names of Linux 5.19 to 7.x; the compiler's variants (`.isra.0`, `.part.0`, `.constprop.0`, `.cold`) are the function itself.
 
 /// What a function does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -19,6 +19,8 @@ pub(super) enum Role {
     Driver,
     Receive,
     Send,
+    /// Runs because a timer of TCP expired.
+    Timer(Timer),
     CopyToUser,
     CopyFromUser,
     /// The way of a socket call to the protocol.
@@ -29,6 +31,16 @@ pub(super) enum Role {
     Entry,
     Scheduler,
     Measuring,
+}
+
+/// A timer of TCP.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Timer {
+    /// Retransmissions, loss probes and window probes share one.
+    Retransmit,
+    DelayedAck,
+    /// Also waits for the end of connections.
+    Keepalive,
 }
 
 /// Whole families, by how their names begin.
@@ -65,7 +77,7 @@ impl Role {
     }
 
     pub(super) fn is_of_packets(self) -> bool {
-        matches!(self, Role::Driver | Role::Receive | Role::Send)
+        matches!(self, Role::Driver | Role::Receive | Role::Send | Role::Timer(_))
     }
 
     /// Of the function of that name; `None` of one that has none of its own.
@@ -209,9 +221,6 @@ fn transport(name: &str) -> Option<Role> {
         | "__tcp_send_ack"
         | "__tcp_ack_snd_check"
         | "tcp_send_delayed_ack"
-        | "tcp_delack_timer"
-        | "tcp_write_timer"
-        | "tcp_keepalive_timer"
         | "tcp_tasklet_func"
         | "tcp_tsq_handler"
         | "tcp_tsq_workfn"
@@ -254,6 +263,22 @@ fn transport(name: &str) -> Option<Role> {
         | "__qdisc_run"
         | "validate_xmit_skb"
         | "validate_xmit_skb_list" => Role::Send,
+        _ => Role::Timer(timer(name)?),
+    })
+}
+
+fn timer(name: &str) -> Option<Timer> {
+    Some(match name {
+        "tcp_write_timer"
+        | "tcp_write_timer_handler"
+        | "tcp_retransmit_timer"
+        | "tcp_send_loss_probe"
+        | "tcp_rack_reo_timeout"
+        | "tcp_probe_timer"
+        | "tcp_send_probe0" => Timer::Retransmit,
+        // The last holds acknowledgements of segments out of order back, for a millisecond at most.
+        "tcp_delack_timer" | "tcp_delack_timer_handler" | "tcp_compressed_ack_kick" => Timer::DelayedAck,
+        "tcp_keepalive_timer" => Timer::Keepalive,
         _ => return None,
     })
 }

@@ -5,16 +5,20 @@ mod functions;
 use serde::{Deserialize, Serialize};
 
 use super::measured::Owner;
-use functions::Role;
+use functions::{Role, Timer};
 
 /// A part of the way of a packet, or of the call that waits for it. In the order in which they are printed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Place {
     Interrupt,
-    Driver,
+    SoftirqDriver,
     SoftirqReceive,
     SoftirqSend,
+    RetransmitTimer,
+    DelayedAckTimer,
+    KeepaliveTimer,
+    CallDriver,
     CallReceive,
     CallSend,
     CopyToUser,
@@ -28,11 +32,15 @@ pub enum Place {
 }
 
 impl Place {
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 18] = [
         Self::Interrupt,
-        Self::Driver,
+        Self::SoftirqDriver,
         Self::SoftirqReceive,
         Self::SoftirqSend,
+        Self::RetransmitTimer,
+        Self::DelayedAckTimer,
+        Self::KeepaliveTimer,
+        Self::CallDriver,
         Self::CallReceive,
         Self::CallSend,
         Self::CopyToUser,
@@ -49,9 +57,13 @@ impl Place {
     pub fn short_words(self) -> &'static str {
         match self {
             Self::Interrupt => "interrupt",
-            Self::Driver => "driver",
+            Self::SoftirqDriver => "driver",
             Self::SoftirqReceive => "softirq rx",
             Self::SoftirqSend => "softirq tx",
+            Self::RetransmitTimer => "retransmit",
+            Self::DelayedAckTimer => "delayed ACK",
+            Self::KeepaliveTimer => "keepalive",
+            Self::CallDriver => "call driver",
             Self::CallReceive => "call rx",
             Self::CallSend => "call tx",
             Self::CopyToUser => "to user",
@@ -69,9 +81,13 @@ impl Place {
     pub fn words(self) -> &'static str {
         match self {
             Self::Interrupt => "interrupt",
-            Self::Driver => "driver, NAPI, GRO",
+            Self::SoftirqDriver => "softirq: driver, NAPI, GRO",
             Self::SoftirqReceive => "softirq: receive",
             Self::SoftirqSend => "softirq: send (ACKs)",
+            Self::RetransmitTimer => "TCP's retransmit timer",
+            Self::DelayedAckTimer => "TCP's delayed-ACK timer",
+            Self::KeepaliveTimer => "TCP's keepalive timer",
+            Self::CallDriver => "in the call: driver",
             Self::CallReceive => "in the call: receive",
             Self::CallSend => "in the call: send (ACKs)",
             Self::CopyToUser => "copy to user",
@@ -103,12 +119,13 @@ impl Spot {
         // A BPF program whose caller is not seen is one at a tracepoint: elsewhere they are called by what has a name.
         let is_program = functions.first().is_some_and(|name| name.as_ref().starts_with("bpf_prog_"));
         let found = inside.iter().flatten().next().copied().or(is_program.then_some(Role::Measuring));
+        let found = found.map(|found| at_a_timer(found, inside));
         let (place, is_machine) = match outside.first().copied().flatten() {
             // At most a lock that it lets go of.
             Some(Role::Softirq) if inside.len() <= 1 && found.is_none() => {
                 (Place::Interrupt, !outside.contains(&Some(Role::OtherInterrupt)))
             }
-            Some(Role::PollThread) if inside.is_empty() => (Place::Driver, true),
+            Some(Role::PollThread) if inside.is_empty() => (Place::SoftirqDriver, true),
             Some(Role::Softirq | Role::PollThread) => {
                 (in_softirq(found), inside.iter().flatten().any(|role| role.is_of_packets()))
             }
@@ -122,11 +139,30 @@ impl Spot {
     }
 }
 
+/// What the protocol does because a timer of TCP expired is the timer's. One that expires while a call has the socket is run by that call when it
+/// lets go of the socket (kernel: `tcp_release_cb`).
+fn at_a_timer(found: Role, inside: &[Option<Role>]) -> Role {
+    let timer = inside.iter().flatten().copied().find(|role| matches!(role, Role::Timer(_)));
+    match found {
+        Role::Receive | Role::Send => timer.unwrap_or(found),
+        _ => found,
+    }
+}
+
+fn of_timer(timer: Timer) -> Place {
+    match timer {
+        Timer::Retransmit => Place::RetransmitTimer,
+        Timer::DelayedAck => Place::DelayedAckTimer,
+        Timer::Keepalive => Place::KeepaliveTimer,
+    }
+}
+
 fn in_softirq(found: Option<Role>) -> Place {
     match found {
-        Some(Role::Driver) => Place::Driver,
+        Some(Role::Driver) => Place::SoftirqDriver,
         Some(Role::Receive) => Place::SoftirqReceive,
         Some(Role::Send) => Place::SoftirqSend,
+        Some(Role::Timer(timer)) => of_timer(timer),
         Some(Role::Scheduler) => Place::Scheduler,
         Some(Role::Measuring) => Place::Measuring,
         _ => Place::Other,
@@ -143,9 +179,10 @@ fn in_interruption(found: Option<Role>, usual: Place) -> Place {
 
 fn in_process(owner: Owner, found: Option<Role>, innermost: Option<Role>) -> Place {
     match found {
-        Some(Role::Driver) => Place::Driver,
+        Some(Role::Driver) => Place::CallDriver,
         Some(Role::Receive) => Place::CallReceive,
         Some(Role::Send) => Place::CallSend,
+        Some(Role::Timer(timer)) => of_timer(timer),
         Some(Role::CopyToUser) => Place::CopyToUser,
         Some(Role::CopyFromUser) => Place::CopyFromUser,
         Some(Role::Scheduler) => Place::Scheduler,
@@ -158,6 +195,7 @@ fn in_process(owner: Owner, found: Option<Role>, innermost: Option<Role>) -> Pla
         _ => Place::Other,
     }
 }
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -220,7 +258,7 @@ mod tests {
             (
                 Owner::Stranger,
                 "igb_clean_rx_irq igb_poll __napi_poll net_rx_action __do_softirq",
-                "driver machine",
+                "softirq-driver machine",
             ),
             (Owner::Receiving, "__tcp_cleanup_rbuf.constprop.0 tcp_recvmsg_locked.isra.0", "call-receive"),
             (Owner::Receiving, "__fget_light sockfd_lookup_light.cold __sys_recvfrom", "system-call"),
@@ -228,12 +266,12 @@ mod tests {
             (
                 Owner::Stranger,
                 "skb_gro_receive gro_receive_skb virtnet_poll __napi_poll handle_softirqs",
-                "driver machine",
+                "softirq-driver machine",
             ),
             (
                 Owner::Stranger,
                 "virtnet_poll __napi_poll napi_threaded_poll_loop napi_threaded_poll kthread",
-                "driver machine",
+                "softirq-driver machine",
             ),
             // Whose time it is decides what a tick, a timer and a call of another kind are.
             (Owner::Stranger, "try_to_wake_up process_timeout run_timer_softirq handle_softirqs", "-"),
@@ -251,10 +289,113 @@ mod tests {
             (
                 Owner::Stranger,
                 "bpf_prog_1_xdp veth_xdp_rcv veth_poll __napi_poll handle_softirqs",
-                "driver machine",
+                "softirq-driver machine",
             ),
         ] {
             assert_eq!(place(owner, stack), expected, "{stack}");
+        }
+    }
+
+    /// On arm64 an exception's way to its handler has other names; what a packet meets has the same.
+    #[test]
+    fn stacks_of_arm64_are_where_they_belong() {
+        const CALL: &str =
+            "__arm64_sys_recvfrom invoke_syscall el0_svc_common do_el0_svc el0_svc el0t_64_sync_handler";
+        const SOFTIRQ: &str = "handle_softirqs __do_softirq ____do_softirq call_on_irq_stack do_softirq_own_stack \
+                               __irq_exit_rcu irq_exit_rcu el1_interrupt el1h_64_irq_handler el1h_64_irq";
+        for (owner, inner, outer, expected) in [
+            (
+                Owner::Receiving,
+                "__arch_copy_to_user _copy_to_iter __skb_datagram_iter tcp_recvmsg_locked",
+                CALL,
+                "copy-to-user",
+            ),
+            (
+                Owner::Receiving,
+                "tcp_recvmsg_locked tcp_recvmsg inet_recvmsg __sys_recvfrom",
+                CALL,
+                "call-receive",
+            ),
+            (Owner::Elsewhere, "invoke_syscall", CALL, "system-call"),
+            (
+                Owner::Stranger,
+                "tcp_v4_rcv ip_rcv __napi_poll net_rx_action",
+                SOFTIRQ,
+                "softirq-receive machine",
+            ),
+            (Owner::Stranger, "tcp_delack_timer call_timer_fn", SOFTIRQ, "delayed-ack-timer machine"),
+            (
+                Owner::Receiving,
+                "gic_handle_irq do_interrupt_handler el1_interrupt",
+                CALL,
+                "interrupt machine",
+            ),
+            (
+                Owner::Elsewhere,
+                "handle_mm_fault do_page_fault do_translation_fault do_mem_abort el0_da",
+                "el0t_64_sync_handler el0t_64_sync",
+                "page-fault",
+            ),
+        ] {
+            assert_eq!(place(owner, &format!("{inner} {outer}")), expected, "{inner}");
+        }
+    }
+
+    #[test]
+    fn timers_of_tcp_are_places_of_their_own() {
+        const SEND: &str = "ip_output __ip_queue_xmit __tcp_transmit_skb";
+        const TIMER: &str = "call_timer_fn __run_timers run_timer_softirq handle_softirqs __irq_exit_rcu";
+        const RELEASE: &str = "tcp_release_cb release_sock tcp_recvmsg inet_recvmsg sock_recvmsg";
+        for (begins, handler, expected) in [
+            (
+                "tcp_retransmit_skb tcp_retransmit_timer tcp_write_timer_handler",
+                "tcp_write_timer",
+                "retransmit-timer",
+            ),
+            (
+                "tcp_write_xmit tcp_send_loss_probe tcp_write_timer_handler",
+                "tcp_write_timer",
+                "retransmit-timer",
+            ),
+            ("tcp_send_ack tcp_delack_timer_handler", "tcp_delack_timer", "delayed-ack-timer"),
+        ] {
+            let in_softirq = place(Owner::Stranger, &format!("{SEND} {begins} {handler} {TIMER}"));
+            assert_eq!(in_softirq, format!("{expected} machine"), "{begins}");
+            // Put off until the call lets go of the socket.
+            assert_eq!(place(Owner::Receiving, &format!("{SEND} {begins} {RELEASE}")), expected, "{begins}");
+            // What is no work of the protocol stays where it is.
+            let driver = format!("veth_xmit dev_hard_start_xmit {SEND} {begins} {handler} {TIMER}");
+            assert_eq!(place(Owner::Stranger, &driver), "softirq-driver machine");
+        }
+        let keepalive = format!("{SEND} tcp_write_wakeup tcp_keepalive_timer {TIMER}");
+        assert_eq!(place(Owner::Stranger, &keepalive), "keepalive-timer machine");
+        // Held back acknowledgements, by a timer of another kind.
+        let compressed =
+            format!("{SEND} tcp_send_ack tcp_compressed_ack_kick hrtimer_run_softirq handle_softirqs");
+        assert_eq!(place(Owner::Stranger, &compressed), "delayed-ack-timer machine");
+        // The timer was before the softirq, not in it.
+        let other = format!(
+            "tcp_rcv_established tcp_v4_rcv __napi_poll net_rx_action handle_softirqs {SEND} tcp_delack_timer {TIMER}"
+        );
+        assert_eq!(place(Owner::Stranger, &other), "softirq-receive machine");
+    }
+
+    #[test]
+    fn a_driver_is_in_a_softirq_or_in_a_call() {
+        const XMIT: &str =
+            "igb_xmit_frame_ring igb_xmit_frame dev_hard_start_xmit __dev_queue_xmit __tcp_transmit_skb";
+        for (owner, outer, expected) in [
+            (Owner::Sending, "tcp_write_xmit tcp_sendmsg __sys_sendto do_syscall_64", "call-driver"),
+            (Owner::Receiving, "__tcp_cleanup_rbuf tcp_recvmsg __sys_recvfrom do_syscall_64", "call-driver"),
+            (
+                Owner::Receiving,
+                "tcp_rcv_established tcp_v4_rcv net_rx_action handle_softirqs __irq_exit_rcu common_interrupt tcp_recvmsg",
+                "softirq-driver machine",
+            ),
+            (Owner::Stranger, "tcp_v4_rcv __napi_poll napi_threaded_poll kthread", "softirq-driver machine"),
+            (Owner::Stranger, "tcp_tsq_handler tcp_tsq_workfn process_one_work worker_thread kthread", "-"),
+        ] {
+            assert_eq!(place(owner, &format!("{XMIT} {outer}")), expected, "{outer}");
         }
     }
 

@@ -1,4 +1,4 @@
-//! The JSON schema `nocopy.profile-sweep/1` (docs/profile.md). A field that does not apply is absent.
+//! The JSON schema `nocopy.profile-sweep/2` (docs/profile.md). A field that does not apply is absent.
 
 use serde::{Deserialize, Serialize};
 
@@ -9,7 +9,7 @@ use nocopy_report::result::Machine;
 use nocopy_report::statistics;
 
 /// Changes when a field changes its meaning or goes.
-pub const SCHEMA: &str = "nocopy.profile-sweep/1";
+pub const SCHEMA: &str = "nocopy.profile-sweep/2";
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Sweep {
