@@ -77,8 +77,12 @@ struct sock_common {
 typedef struct KERNEL {
 	int owned;
 } socket_lock_t;
+struct sk_buff_head {
+	u32 qlen;
+} KERNEL;
 struct sock {
 	struct sock_common __sk_common;
+	struct sk_buff_head sk_receive_queue;
 	socket_lock_t sk_lock;
 	u16 sk_protocol;
 	int sk_rcvbuf;
@@ -173,6 +177,7 @@ struct thread {
 	// 0 for polls.
 	u64 sk;
 	u64 depth_bytes;
+	u64 depth_packets;
 	u64 copied_seq;
 	// Off the processor so far, asleep or ready.
 	u64 off_sum_ns;
@@ -205,6 +210,8 @@ struct calls {
 	u64 ready_ns;
 	u64 depth_sum_bytes;
 	u64 depth_max_bytes;
+	u64 depth_sum_packets;
+	u64 depth_max_packets;
 	u64 depth_count;
 	u64 queued_bytes;
 	u64 waited_bytes;
@@ -505,7 +512,7 @@ INLINE int concerns_us(struct thread *thread, struct task_struct *task, u32 desc
 INLINE void note_queue(struct thread *thread)
 {
 	struct tcp_sock *tcp = (struct tcp_sock *)thread->sk;
-	u32 next = 0, copied = 0;
+	u32 next = 0, copied = 0, packets = 0;
 	u8 shutdown = 0;
 	READ(next, tcp->rcv_nxt);
 	READ(copied, tcp->copied_seq);
@@ -515,7 +522,10 @@ INLINE void note_queue(struct thread *thread)
 		READ(shutdown, ((struct sock *)tcp)->sk_shutdown);
 		depth -= shutdown & RCV_SHUTDOWN;
 	}
+	if (depth)
+		READ(packets, ((struct sock *)tcp)->sk_receive_queue.qlen);
 	thread->depth_bytes = depth;
+	thread->depth_packets = packets;
 	thread->copied_seq = copied;
 }
 
@@ -650,6 +660,9 @@ INLINE void book_receive(struct calls *calls, struct thread *thread, u64 bytes)
 	calls->depth_sum_bytes += depth;
 	if (depth > calls->depth_max_bytes)
 		calls->depth_max_bytes = depth;
+	calls->depth_sum_packets += thread->depth_packets;
+	if (thread->depth_packets > calls->depth_max_packets)
+		calls->depth_max_packets = thread->depth_packets;
 	calls->depth_count += 1;
 	calls->queued_bytes += queued;
 	calls->waited_bytes += bytes - queued;

@@ -182,6 +182,9 @@ pub struct OtherCopy {
 pub struct Queue {
     pub depth_mean_bytes: f64,
     pub depth_max_bytes: u64,
+    /// In packets as they lie there, each of which may be several segments joined.
+    pub depth_mean_packets: f64,
+    pub depth_max_packets: u64,
     /// Of the bytes received: those that lay there already.
     pub queued_share: f64,
     pub queued_bytes: u64,
@@ -439,10 +442,13 @@ fn other_copies(measured: &Measured) -> Vec<OtherCopy> {
 impl Queue {
     fn of(receives: &measured::Calls) -> Option<Self> {
         let depth_mean_bytes = ratio(receives.depth_sum_bytes as f64, receives.depth_count as f64)?;
+        let depth_mean_packets = ratio(receives.depth_sum_packets as f64, receives.depth_count as f64)?;
         let both = receives.queued_bytes + receives.waited_bytes;
         Some(Self {
             depth_mean_bytes,
             depth_max_bytes: receives.depth_max_bytes,
+            depth_mean_packets,
+            depth_max_packets: receives.depth_max_packets,
             queued_share: ratio(receives.queued_bytes as f64, both as f64).unwrap_or(0.0),
             queued_bytes: receives.queued_bytes,
             waited_bytes: receives.waited_bytes,
@@ -522,6 +528,7 @@ mod tests {
             (queue.depth_mean_bytes, queue.depth_max_bytes, queue.queued_share),
             (40_000.0, 90_000, 0.5)
         );
+        assert_eq!((queue.depth_mean_packets, queue.depth_max_packets), (2.5, 6));
         let tcp = figures.tcp.as_ref().unwrap();
         assert!((tcp.segments_per_packet.unwrap() - 45.0).abs() < 0.01, "{tcp:?}");
         assert!((tcp.backlog_share.unwrap() - 0.1).abs() < 0.001, "{tcp:?}");

@@ -102,6 +102,9 @@ pub struct Calls {
     /// Of TCP receives: what lay in the receive queue at entry, in bytes, summed over `depth_count` calls, and the largest.
     pub depth_sum_bytes: u64,
     pub depth_max_bytes: u64,
+    /// The same in packets, as they lie there.
+    pub depth_sum_packets: u64,
+    pub depth_max_packets: u64,
     pub depth_count: u64,
     /// Of TCP receives: bytes that already lay there at entry, and bytes the call waited for.
     pub queued_bytes: u64,

@@ -231,9 +231,12 @@ fn copies(figures: &Figures) -> Option<String> {
 fn queue(figures: &Figures) -> Option<String> {
     let queue = figures.queue.as_ref()?;
     Some(format!(
-        "{}B when a receive begins, {}B at most; {:.1} % of the bytes lay ready, the others were waited for",
+        "{}B in {:.1} packets when a receive begins, {}B and {} packets at most; {:.1} % of the bytes lay ready, the \
+         others were waited for",
         spaced(short(queue.depth_mean_bytes.round())),
+        queue.depth_mean_packets,
         spaced(short(queue.depth_max_bytes as f64)),
+        queue.depth_max_packets,
         100.0 * queue.queued_share
     ))
 }
@@ -323,6 +326,8 @@ mod tests {
         for said in [
             "ext4_write 67 %, btrfs_write 33 %",
             "1.00 a byte received",
+            "in 2.5 packets when a receive begins",
+            "6 packets at most",
             "note: drops: not told: no tracepoint",
             "advice: ",
         ] {

@@ -21,6 +21,8 @@ pub(crate) fn bulk_receive() -> Measured {
         ready: Duration::from_millis(20),
         depth_sum_bytes: (bytes >> 16) * 40_000,
         depth_max_bytes: 90_000,
+        depth_sum_packets: (bytes >> 16) * 5 / 2,
+        depth_max_packets: 6,
         depth_count: bytes >> 16,
         queued_bytes: bytes / 2,
         waited_bytes: bytes / 2,

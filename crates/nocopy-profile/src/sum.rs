@@ -78,6 +78,8 @@ impl AddAssign for Calls {
         self.ready += other.ready;
         self.depth_sum_bytes += other.depth_sum_bytes;
         self.depth_max_bytes = self.depth_max_bytes.max(other.depth_max_bytes);
+        self.depth_sum_packets += other.depth_sum_packets;
+        self.depth_max_packets = self.depth_max_packets.max(other.depth_max_packets);
         self.depth_count += other.depth_count;
         self.queued_bytes += other.queued_bytes;
         self.waited_bytes += other.waited_bytes;
@@ -137,7 +139,8 @@ mod tests {
         let both = Figures::of(&sum);
         assert_eq!(both.received_bytes, 2 * one.received_bytes);
         assert_eq!(both.threads, one.threads);
-        assert_eq!(both.queue.as_ref().map(|queue| queue.depth_mean_bytes), Some(40_000.0));
+        let depths = both.queue.as_ref().map(|queue| (queue.depth_mean_bytes, queue.depth_mean_packets));
+        assert_eq!(depths, Some((40_000.0, 2.5)));
         assert_eq!(
             both.tcp.as_ref().unwrap().segments_per_packet,
             one.tcp.as_ref().unwrap().segments_per_packet

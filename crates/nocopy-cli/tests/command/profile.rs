@@ -146,6 +146,12 @@ fn reads_of_what_lies_ready_are_counted_exactly() {
         assert_eq!(number(&queue["depth_max_bytes"]), bytes, "{report}");
         let depth_mean = queue["depth_mean_bytes"].as_f64().unwrap();
         assert_eq!(depth_mean, (buffer.len() * (READS + 1) / 2) as f64, "16 + 15 + … + 1 buffers: {report}");
+        // A packet of the queue has half a MiB at most, and a segment at least.
+        let depth_max_packets = number(&queue["depth_max_packets"]);
+        let segments = number(&report["tcp"]["segments_in"]);
+        assert!((2..=segments).contains(&depth_max_packets), "{report}");
+        let depth_mean_packets = queue["depth_mean_packets"].as_f64().unwrap();
+        assert!((1.0..depth_max_packets as f64).contains(&depth_mean_packets), "{report}");
         let copies = &report["copies"]["received"];
         assert_eq!(
             (number(&copies["tcp_bytes"]), copies["per_byte"].as_f64()),
@@ -198,6 +204,7 @@ fn what_is_waited_for_is_told() {
         let queue = &report["queue"];
         assert_eq!(calls(&report, "receive"), [ROUNDS as u64, (ROUNDS * 4 * KIB) as u64], "{report}");
         assert_eq!((number(&queue["queued_bytes"]), number(&queue["depth_max_bytes"])), (0, 0), "{report}");
+        assert_eq!(number(&queue["depth_max_packets"]), 0, "{report}");
         assert_eq!(number(&queue["waited_bytes"]), (ROUNDS * 4 * KIB) as u64, "{report}");
         let receive = &report["calls"].as_array().unwrap()[0];
         let [inside, asleep] =

@@ -15,14 +15,14 @@ use crate::symbols::Symbols;
 use crate::tasks::{Threads, Used};
 
 /// `struct calls`.
-type CallSums = [u64; 17];
+type CallSums = [u64; 19];
 /// `struct account`.
 type Account = [u64; ACCOUNT_WORDS];
 const ACCOUNT_WORDS: usize = 17;
 /// `struct closed`: an account, and how many it is the sum of.
 type Closed = [u64; ACCOUNT_WORDS + 1];
 /// `struct thread`.
-pub(super) type Thread = [u64; 16];
+pub(super) type Thread = [u64; 17];
 /// `struct used`.
 type UsedWords = [u64; 4];
 
@@ -75,10 +75,15 @@ impl Sums<'_> {
     pub(super) fn calls(&self, kind: u8) -> Result<KindSums, MapError> {
         const TOTALS: &str = "totals";
         let words: CallSums = self.sum(TOTALS, kind.into())?;
-        let depth_max_bytes = self.largest::<{ size_of::<CallSums>() / 8 }>(TOTALS, kind.into(), 7)?;
-        let [count, bytes, socket_bytes, inside, asleep, ready, depth_sum_bytes, _, depth_count, ..] = words;
+        let largest = |word| self.largest::<{ size_of::<CallSums>() / 8 }>(TOTALS, kind.into(), word);
+        let [count, bytes, socket_bytes, inside, asleep, ready, ..] = words;
         let [
             ..,
+            depth_sum_bytes,
+            _,
+            depth_sum_packets,
+            _,
+            depth_count,
             queued_bytes,
             waited_bytes,
             to_user_bytes,
@@ -96,7 +101,9 @@ impl Sums<'_> {
             asleep: Duration::from_nanos(asleep),
             ready: Duration::from_nanos(ready),
             depth_sum_bytes,
-            depth_max_bytes,
+            depth_max_bytes: largest(7)?,
+            depth_sum_packets,
+            depth_max_packets: largest(9)?,
             depth_count,
             queued_bytes,
             waited_bytes,
@@ -287,7 +294,7 @@ pub(super) fn add_waiting(programs: &mut Ebpf, threads: &[Inside], now_ns: u64) 
     let mut map = HashMap::<_, u32, Thread>::try_from(map)?;
     threads.iter().try_for_each(|Inside { id, kind, run_delay }| {
         let run_delay_ns = u64::try_from(run_delay.as_nanos()).unwrap_or(u64::MAX);
-        let thread = [u64::from(*kind), now_ns, 0, 0, 0, 0, run_delay_ns, now_ns, 0, 0, 0, 0, 1, 0, 0, 0];
+        let thread = [u64::from(*kind), now_ns, 0, 0, 0, 0, 0, run_delay_ns, now_ns, 0, 0, 0, 0, 1, 0, 0, 0];
         map.insert(id, thread, 0)
     })
 }
@@ -300,7 +307,7 @@ pub(super) fn is_inside(thread: &Thread) -> bool {
 /// What of a call that is not over yet lies before `now_ns`, where the thread has been ready for so long, of all its life: its kind, the time
 /// inside, asleep and ready; nothing if it is over, or of a socket that is not known to be the target's.
 pub(super) fn unfinished(thread: &Thread, now_ns: u64, run_delay: Duration) -> Option<(u8, [Duration; 3])> {
-    let [kind, start_ns, socket, _, _, off_sum_ns, run_delay_ns, off_ns, ..] = *thread;
+    let [kind, start_ns, socket, _, _, _, off_sum_ns, run_delay_ns, off_ns, ..] = *thread;
     let kind = u8::try_from(kind & calls::KIND).expect("four bits");
     if kind == 0 || (socket == 0 && kind != calls::POLL) {
         return None;
@@ -317,7 +324,7 @@ mod tests {
 
     #[test]
     fn a_call_that_goes_on_counts_up_to_now() {
-        let thread = |off_ns| [1, 100, 7, 0, 0, 11, 50, off_ns, 0, 0, 0, 0, 0, 0, 0, 0];
+        let thread = |off_ns| [1, 100, 7, 0, 0, 0, 11, 50, off_ns, 0, 0, 0, 0, 0, 0, 0, 0];
         let at = |off_ns, ready_ns| {
             let found = unfinished(&thread(off_ns), 1000, Duration::from_nanos(ready_ns));
             found.unwrap().1.map(|time| time.as_nanos())
@@ -326,8 +333,8 @@ mod tests {
         assert_eq!(at(400, 56), [900, 605, 6], "off it");
         assert_eq!(at(0, 90), [900, 0, 11], "no longer than it was off");
         assert_eq!(at(0, 0), [900, 11, 0], "a kernel that does not tell");
-        assert_eq!(unfinished(&[0; 16], 1000, Duration::ZERO), None);
-        let pipe = [1, 100, 0, 0, 0, 0, 0, 100, 0, 0, 0, 0, 1, 0, 0, 0];
+        assert_eq!(unfinished(&[0; 17], 1000, Duration::ZERO), None);
+        let pipe = [1, 100, 0, 0, 0, 0, 0, 0, 100, 0, 0, 0, 0, 1, 0, 0, 0];
         assert_eq!(unfinished(&pipe, 1000, Duration::ZERO), None, "perhaps a pipe");
     }
 
