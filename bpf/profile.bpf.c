@@ -3,7 +3,7 @@
 // process or every packet, so each asks first whether it is concerned.
 //
 // Built into profile.bpf.o by `cargo xtask bpf`. No headers: of the kernel's, only the fields below are needed, and where they lie is
-// found out when the programs are loaded. x86-64 only: its registers, its system calls, its interrupt stacks.
+// found out when the programs are loaded. For x86-64 and arm64: which of the two it is shows by the names of its registers.
 
 typedef unsigned char u8;
 typedef unsigned short u16;
@@ -29,11 +29,21 @@ static struct tcp_sock *(*bpf_skc_to_tcp_sock)(void *sk) = (void *)137;
 static struct task_struct *(*bpf_get_current_task_btf)(void) = (void *)158;
 
 // Fields of the kernel.
-struct pt_regs {
+struct pt_regs;
+struct pt_regs___x86 {
 	unsigned long di, si, dx, orig_ax;
 } KERNEL;
-struct thread_info {
+struct pt_regs___arm64 {
+	u64 regs[31];
+	u64 orig_x0;
+	int syscallno;
+} KERNEL;
+struct thread_info___x86 {
 	u32 status;
+} KERNEL;
+struct thread_info___arm64 {
+	unsigned long flags;
+	u64 preempt_count;
 } KERNEL;
 struct sched_entity {
 	u64 sum_exec_runtime;
@@ -56,8 +66,13 @@ struct fdtable {
 struct files_struct {
 	struct fdtable *fdt;
 } KERNEL;
+struct task_struct___x86 {
+	struct thread_info___x86 thread_info;
+} KERNEL;
+struct task_struct___arm64 {
+	struct thread_info___arm64 thread_info;
+} KERNEL;
 struct task_struct {
-	struct thread_info thread_info;
 	void *stack;
 	u32 flags;
 	int pid;
@@ -98,13 +113,20 @@ struct tcp_sock {
 struct sk_buff {
 	struct sock *sk;
 } KERNEL;
-// Of perf, not of the kernel's inside: where its fields lie is promised. Of the registers: cs, flags, sp.
-struct bpf_perf_event_data {
+// Of perf, not of the kernel's inside: where its fields lie is promised. It begins with the registers, which each machine has its own of.
+struct sample_x86 {
 	u64 before[17];
 	u64 cs, flags, sp;
 };
+struct sample_arm64 {
+	u64 before[33];
+	u64 pstate;
+};
 
 #define TS_COMPAT 0x2
+#define TIF_32BIT (1 << 22)
+#define PSR_MODE_MASK 0xf
+#define SOFTIRQ_OFFSET 0x100
 #define PF_KTHREAD 0x00200000
 #define THREAD_SIZE 16384
 #define FIELD_EXISTS 2
@@ -531,17 +553,59 @@ INLINE void note_queue(struct thread *thread)
 
 // --- system calls
 
+#define HAS(field) __builtin_preserve_field_info(field, FIELD_EXISTS)
+
+// The number of the call that a task is inside.
+INLINE u64 call_number(struct pt_regs *registers)
+{
+	struct pt_regs___x86 *x86 = (void *)registers;
+	struct pt_regs___arm64 *arm64 = (void *)registers;
+	return HAS(x86->orig_ax) ? x86->orig_ax : (u32)arm64->syscallno;
+}
+
+// The arguments. The result takes the place of the first one on arm64, where the kernel keeps it besides.
+INLINE u64 first_argument(struct pt_regs *registers)
+{
+	struct pt_regs___x86 *x86 = (void *)registers;
+	struct pt_regs___arm64 *arm64 = (void *)registers;
+	return HAS(x86->di) ? x86->di : arm64->orig_x0;
+}
+
+INLINE u64 second_argument(struct pt_regs *registers)
+{
+	struct pt_regs___x86 *x86 = (void *)registers;
+	struct pt_regs___arm64 *arm64 = (void *)registers;
+	return HAS(x86->si) ? x86->si : arm64->regs[1];
+}
+
+INLINE u64 third_argument(struct pt_regs *registers)
+{
+	struct pt_regs___x86 *x86 = (void *)registers;
+	struct pt_regs___arm64 *arm64 = (void *)registers;
+	return HAS(x86->dx) ? x86->dx : arm64->regs[2];
+}
+
+// Whether a task calls as programs of 32 bits do: its calls have other numbers.
+INLINE int calls_as_32_bit(struct task_struct *task)
+{
+	struct task_struct___x86 *x86 = (void *)task;
+	struct task_struct___arm64 *arm64 = (void *)task;
+	if (HAS(x86->thread_info.status))
+		return x86->thread_info.status & TS_COMPAT;
+	return !!(arm64->thread_info.flags & TIF_32BIT);
+}
+
 INLINE int find_socket_of_call(struct thread *thread, struct task_struct *task, u32 *kind, struct pt_regs *registers)
 {
-	if (*kind & MAP && (registers->si != IPPROTO_TCP || registers->dx != TCP_ZEROCOPY_RECEIVE))
+	if (*kind & MAP && (second_argument(registers) != IPPROTO_TCP || third_argument(registers) != TCP_ZEROCOPY_RECEIVE))
 		return 0;
-	if (concerns_us(thread, task, registers->di))
+	if (concerns_us(thread, task, first_argument(registers)))
 		return 1;
 	// splice: into the socket instead of out of it.
 	if (!(*kind & SPLICE))
 		return 0;
 	*kind = SEND;
-	return concerns_us(thread, task, registers->dx);
+	return concerns_us(thread, task, third_argument(registers));
 }
 
 // How long a task has been ready and another one ran. Where the kernel does not count it (SCHED_INFO), that is time asleep.
@@ -578,7 +642,7 @@ INLINE struct thread *add_thread(struct task_struct *task, u32 *kind, struct pt_
 	// Of a poll its port is not known.
 	if ((*kind == POLL && port_count) || !is_target(task))
 		return 0;
-	if (task->thread_info.status & TS_COMPAT) {
+	if (calls_as_32_bit(task)) {
 		lose();
 		return 0;
 	}
@@ -694,7 +758,7 @@ INLINE void book(struct thread *thread, struct task_struct *task, u32 kind, s64 
 SEC("tp_btf/sys_exit") int sys_exit(u64 *arguments)
 {
 	struct pt_regs *registers = (struct pt_regs *)arguments[0];
-	u64 number = registers->orig_ax;
+	u64 number = call_number(registers);
 	if (!window.is_open || number >= CALL_NUMBERS || !call_kinds[number])
 		return 0;
 	struct task_struct *task = bpf_get_current_task_btf();
@@ -1010,14 +1074,10 @@ INLINE u32 owner_of_sample(void)
 	return !port_count && bpf_map_lookup_elem(&targets, &process) ? ELSEWHERE : STRANGER;
 }
 
-// Whether the kernel works for somebody else than the task it interrupted: then it is on another stack than the task's, or in a thread for
-// that purpose.
-INLINE int is_in_interrupt(u64 stack_pointer)
+// Whether the current task is a thread for what is otherwise done in softirqs.
+INLINE int is_softirq_thread(void)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
-	u64 offset = stack_pointer - (u64)task->stack;
-	if (offset >= THREAD_SIZE)
-		return 1;
 	char *name = task->comm;
 	if (!(task->flags & PF_KTHREAD))
 		return 0;
@@ -1025,16 +1085,15 @@ INLINE int is_in_interrupt(u64 stack_pointer)
 	       (name[0] == 'n' && name[1] == 'a' && name[2] == 'p' && name[3] == 'i');
 }
 
-SEC("perf_event") int sample(struct bpf_perf_event_data *context)
+// `in_interrupt`: the kernel does not work for the task that it interrupted.
+INLINE int take_sample(void *context, int is_user, int in_interrupt)
 {
-	if (!window.is_open)
-		return 0;
 	u32 key = 0;
 	u64 *ticked = bpf_map_lookup_elem(&ticks, &key);
 	if (ticked)
 		*ticked += 1;
-	u32 owner = owner_of_sample(), is_user = (context->cs & 3) != 0;
-	if (owner == STRANGER && (is_user || !is_in_interrupt(context->sp)))
+	u32 owner = owner_of_sample();
+	if (owner == STRANGER && (is_user || !(in_interrupt || is_softirq_thread())))
 		return 0;
 	u32 zero = 0;
 	struct stack *stack = bpf_map_lookup_elem(&scratch, &zero);
@@ -1051,6 +1110,27 @@ SEC("perf_event") int sample(struct bpf_perf_event_data *context)
 	else if (bpf_map_update_elem(&samples, stack, &one, 0))
 		lose();
 	return 0;
+}
+
+// A program for each machine, of which user space loads one: what it is given is not read by names.
+SEC("perf_event") int sample_x86(struct sample_x86 *context)
+{
+	if (!window.is_open)
+		return 0;
+	// Interrupts and softirqs are on another stack than the task's.
+	u64 offset = context->sp - (u64)bpf_get_current_task_btf()->stack;
+	return take_sample(context, (context->cs & 3) != 0, offset >= THREAD_SIZE);
+}
+
+// Here softirqs have a stack of their own since Linux 6.1 only; but that one is running is noted in the task. (With an interrupt that is no
+// softirq the clock waits.)
+SEC("perf_event") int sample_arm64(struct sample_arm64 *context)
+{
+	if (!window.is_open)
+		return 0;
+	struct task_struct___arm64 *task = (void *)bpf_get_current_task_btf();
+	int in_softirq = (task->thread_info.preempt_count & SOFTIRQ_OFFSET) != 0;
+	return take_sample(context, (context->pstate & PSR_MODE_MASK) == 0, in_softirq);
 }
 
 // One of the licences with which the kernel lets a program call every helper, and the one that has MIT, as this project has.

@@ -16,7 +16,8 @@ pub enum Error {
     #[error(transparent)]
     Lab(#[from] nocopy_lab::Error),
     #[error(
-        "cannot profile on {architecture}: the programs know the registers and calls of x86_64: profile there"
+        "cannot profile on {architecture}: the programs know the registers and calls of x86_64 and aarch64 only: profile on one \
+         of these"
     )]
     Architecture { architecture: &'static str },
     #[error("cannot profile: this process lacks {name}: run it as root or grant the capability")]

@@ -2,7 +2,7 @@
 
 use libc::c_long;
 
-/// Calls that a kernel may know; those of x86_64 end before.
+/// Calls that a kernel may know; those of x86_64 and aarch64 end before.
 pub(super) const NUMBERS: usize = 512;
 
 /// In no call that is known: `io_uring`'s, or one that was under way when the window opened.
@@ -21,8 +21,8 @@ const MAP: u8 = 0x40;
 /// A descriptor may become another one's.
 const CLOSE: u8 = 0x80;
 
-#[cfg(target_arch = "x86_64")]
-const CALLS: &[(c_long, u8)] = &[
+/// Calls that every machine has, by the numbers of this one.
+const CALLS: [(c_long, u8); 22] = [
     (libc::SYS_read, RECEIVE),
     (libc::SYS_readv, RECEIVE),
     (libc::SYS_recvfrom, RECEIVE),
@@ -36,35 +36,57 @@ const CALLS: &[(c_long, u8)] = &[
     (libc::SYS_sendmsg, SEND),
     (libc::SYS_sendmmsg, SEND | MANY),
     (libc::SYS_sendfile, SEND),
-    (libc::SYS_poll, POLL),
     (libc::SYS_ppoll, POLL),
-    (libc::SYS_select, POLL),
     (libc::SYS_pselect6, POLL),
-    (libc::SYS_epoll_wait, POLL),
     (libc::SYS_epoll_pwait, POLL),
     (libc::SYS_epoll_pwait2, POLL),
     (libc::SYS_close, CLOSE),
     (libc::SYS_close_range, CLOSE),
-    (libc::SYS_dup2, CLOSE),
     (libc::SYS_dup3, CLOSE),
     (libc::SYS_execve, CLOSE),
     (libc::SYS_execveat, CLOSE),
 ];
 
-/// Its numbers and registers are not known to the programs.
+/// Calls that were made before there was another machine.
+#[cfg(target_arch = "x86_64")]
+const OLD_CALLS: &[(c_long, u8)] = &[
+    (libc::SYS_poll, POLL),
+    (libc::SYS_select, POLL),
+    (libc::SYS_epoll_wait, POLL),
+    (libc::SYS_dup2, CLOSE),
+];
 #[cfg(not(target_arch = "x86_64"))]
-const CALLS: &[(c_long, u8)] = &[];
+const OLD_CALLS: &[(c_long, u8)] = &[];
+
+/// Whether the programs know this machine's registers.
+const IS_KNOWN: bool = cfg!(any(target_arch = "x86_64", target_arch = "aarch64"));
+
+fn calls() -> impl Iterator<Item = &'static (c_long, u8)> {
+    CALLS.iter().chain(OLD_CALLS)
+}
 
 /// What each call does, by its number; nothing where the programs do not know the machine.
 pub(super) fn kinds() -> Option<[u8; NUMBERS]> {
     let mut kinds = [0; NUMBERS];
-    for (number, kind) in CALLS {
+    for (number, kind) in calls() {
         kinds[usize::try_from(*number).expect("calls count from 0")] = *kind;
     }
-    (!CALLS.is_empty()).then_some(kinds)
+    IS_KNOWN.then_some(kinds)
 }
 
 /// What the call of that number does.
 pub(super) fn kind(number: c_long) -> Option<u8> {
-    CALLS.iter().find(|(known, _)| *known == number).map(|(_, kind)| *kind)
+    calls().find(|(known, _)| *known == number).map(|(_, kind)| *kind)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_call_has_a_number_of_its_own() {
+        let kinds = kinds().unwrap();
+        assert_eq!(kinds.iter().filter(|kind| **kind != OUTSIDE).count(), calls().count());
+        assert!(calls().all(|(number, _)| kind(*number) == Some(kinds[usize::try_from(*number).unwrap()])));
+    }
 }

@@ -40,6 +40,9 @@ const OLD_DROPS: &str = "kfree_skb_of_sender";
 const ENDS: &str = "TCP's counters of connections";
 pub(super) const OPEN_COUNTERS: &str = "TCP's counters of connections that go on";
 
+/// Takes a sample: the registers of each machine are read by a program of its own.
+const SAMPLER: &str = if cfg!(target_arch = "aarch64") { "sample_arm64" } else { "sample_x86" };
+
 /// Reads the counters of a socket.
 pub(super) const READER: &str = "read_socket";
 
@@ -127,7 +130,7 @@ fn load_reader(programs: &mut Ebpf) -> Result<(), ProgramError> {
 
 /// Samples on every processor.
 fn attach_clock(programs: &mut Ebpf, samples_per_second: u32) -> Result<(), ProgramError> {
-    let program: &mut PerfEvent = programs.program_mut("sample").expect("it is there").try_into()?;
+    let program: &mut PerfEvent = programs.program_mut(SAMPLER).expect("it is there").try_into()?;
     verified(|| program.load())?;
     let clock = PerfEventConfig::Software(SoftwareEvent::CpuClock);
     for cpu in aya::util::online_cpus().map_err(|(_, source)| ProgramError::IOError(source))? {
