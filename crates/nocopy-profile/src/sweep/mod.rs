@@ -4,7 +4,9 @@
 //!   cells: buffer × receive buffer × GRO ─▶ rounds: each cell with and without, in turns ─▶ medians, overhead, sums of figures
 //! ```
 
+mod analysis;
 mod cell;
+mod founding;
 mod page;
 #[cfg(test)]
 #[path = "../../../nocopy-report/src/page/reading.rs"]
@@ -15,11 +17,13 @@ mod throughput;
 
 use nocopy_lab::Lab;
 
-use super::instrument::{CAPABILITIES, Instrument, Kernel, SAMPLES_PER_SECOND};
+use super::instrument::{self, Instrument, Kernel, SAMPLES_PER_SECOND};
 use super::target::Targets;
 use crate::Failure;
 use crate::arguments::SweepArguments;
+pub use analysis::{BufferAnalysis, ReceiveAnalysis, RowTime, StudyRow};
 use cell::{Cell, Samples, Trial};
+pub use founding::founding;
 use nocopy_bench::stage::Stage;
 use nocopy_bench::stream::{Amount, CONGESTION_CONTROL, Transfer};
 use nocopy_bench::warn_if_busy;
@@ -29,8 +33,12 @@ use nocopy_report::progress::Progress;
 use nocopy_report::{Outcome, capability, print, wall_clock};
 pub use page::of as page_of;
 pub use result::{CellFigures, Range, SCHEMA, Sweep};
+use rustix::thread::CapabilitySet;
 pub use table::{text, title};
 pub use throughput::of as throughput_of;
+
+/// What a sweep needs: profiling, and a private network.
+pub const CAPABILITIES: CapabilitySet = instrument::CAPABILITIES.union(capability::NETWORK);
 
 const NAME: &str = "profile sweep";
 
@@ -60,6 +68,7 @@ const fn buffers() -> [usize; 13] {
 struct Plan {
     bytes: u64,
     rounds: u32,
+    samples_per_second: u32,
     cells: Vec<Cell>,
 }
 
@@ -78,32 +87,54 @@ impl Plan {
         let cells = of_groups.flat_map(|(receive_buffer_bytes, gro)| {
             buffers.iter().map(move |&buffer_bytes| Cell { buffer_bytes, receive_buffer_bytes, gro })
         });
-        Self { bytes: arguments.bytes, rounds: arguments.rounds.unwrap_or(rounds), cells: cells.collect() }
+        Self {
+            bytes: arguments.bytes,
+            rounds: arguments.rounds.unwrap_or(rounds),
+            samples_per_second: SAMPLES_PER_SECOND,
+            cells: cells.collect(),
+        }
+    }
+
+    /// Of each cell, before the first round.
+    fn samples(&self) -> Vec<Samples> {
+        self.cells.iter().map(|_| Samples::default()).collect()
+    }
+
+    /// What `rounds` rounds found.
+    fn result(&self, command: String, measured: &[Samples]) -> Sweep {
+        let cells = self.cells.iter().zip(measured).map(|(cell, samples)| samples.figures(*cell));
+        Sweep {
+            schema: SCHEMA.into(),
+            command,
+            measured_at: wall_clock::now(),
+            machine: machine::describe("private veth pair".into()),
+            bytes: self.bytes,
+            rounds: self.rounds,
+            congestion_control: CONGESTION_CONTROL.into(),
+            cells: cells.collect(),
+        }
     }
 }
 
 pub fn run(arguments: &SweepArguments) -> Result<Outcome, Failure> {
     let html = arguments.html.as_deref().map(|path| ResultFile::open(path, arguments.force)).transpose()?;
-    capability::drop_all_but(CAPABILITIES.union(capability::NETWORK))?;
+    capability::drop_all_but(CAPABILITIES)?;
     let plan = Plan::new(arguments);
     let kernel = Kernel::read()?;
     let stages = [true, false].map(|gro| Stage::of_single_segments(Lab::builder().gro_right(gro)));
     let [with_gro, without_gro] = stages;
     let (with_gro, without_gro) = (with_gro?, without_gro?);
     warn_if_busy();
-    let measured = measure(&plan, &kernel, |gro| if gro { &with_gro } else { &without_gro })?;
+    let progress = Progress::default();
+    progress.expect(u64::from(plan.rounds) * plan.cells.len() as u64);
+    let mut measured = plan.samples();
+    for round in 0..plan.rounds {
+        let stage = |gro| if gro { &with_gro } else { &without_gro };
+        measure_round(&plan, round, &kernel, stage, &mut measured, &progress)?;
+    }
+    drop(progress);
     capability::drop_all_but(capability::NONE)?;
-    let cells = plan.cells.iter().zip(&measured).map(|(cell, samples)| samples.figures(*cell));
-    let sweep = Sweep {
-        schema: SCHEMA.into(),
-        command: arguments.words(),
-        measured_at: wall_clock::now(),
-        machine: machine::describe("private veth pair".into()),
-        bytes: plan.bytes,
-        rounds: plan.rounds,
-        congestion_control: CONGESTION_CONTROL.into(),
-        cells: cells.collect(),
-    };
+    let sweep = plan.result(arguments.words(), &measured);
     if let Some(html) = html {
         html.write(&page::of(&sweep))?;
     }
@@ -111,36 +142,36 @@ pub fn run(arguments: &SweepArguments) -> Result<Outcome, Failure> {
     print::summary(&text, false, None, sweep.outcome())
 }
 
-/// All rounds, of all cells.
-fn measure<'a>(
+/// One round, of all cells.
+fn measure_round<'a>(
     plan: &Plan,
+    round: u32,
     kernel: &Kernel,
     stage: impl Fn(bool) -> &'a Stage,
-) -> Result<Vec<Samples>, Failure> {
-    let progress = Progress::default();
-    progress.expect(u64::from(plan.rounds) * plan.cells.len() as u64);
-    let mut all: Vec<Samples> = plan.cells.iter().map(|_| Samples::default()).collect();
-    for round in 0..plan.rounds {
-        for (cell, samples) in plan.cells.iter().zip(&mut all) {
-            progress.start(cell.words());
-            // In turns, so that neither is always the second.
-            let first = round % 2 == 0;
-            for is_profiled in [first, !first] {
-                let kernel = is_profiled.then_some(kernel);
-                samples.add(play(stage(cell.gro), cell.amount(plan.bytes), kernel)?);
-            }
-            progress.step();
+    all: &mut [Samples],
+    progress: &Progress,
+) -> Result<(), Failure> {
+    for (cell, samples) in plan.cells.iter().zip(all) {
+        progress.start(cell.words());
+        // In turns, so that neither is always the second.
+        let first = round.is_multiple_of(2);
+        for is_profiled in [first, !first] {
+            let profiler = is_profiled.then_some((kernel, plan.samples_per_second));
+            samples.add(play(stage(cell.gro), cell.amount(plan.bytes), profiler)?);
         }
+        progress.step();
     }
-    Ok(all)
+    Ok(())
 }
 
-fn play(stage: &Stage, amount: Amount, kernel: Option<&Kernel>) -> Result<Trial, Failure> {
+/// One transfer; profiled with so many samples a second, if at all.
+fn play(stage: &Stage, amount: Amount, profiler: Option<(&Kernel, u32)>) -> Result<Trial, Failure> {
     let moved = || nocopy_bench::Failure::step(NAME, "move the amount", "see what its process says");
     let mut transfer = Transfer::prepare(stage, amount).map_err(moved())?;
     let targets = Targets { processes: vec![transfer.receiver_id()], ports: Vec::new() };
-    let instrument =
-        kernel.map(|kernel| Instrument::attach(kernel, &targets, SAMPLES_PER_SECOND)).transpose()?;
+    let instrument = profiler
+        .map(|(kernel, samples_per_second)| Instrument::attach(kernel, &targets, samples_per_second))
+        .transpose()?;
     transfer.run(stage).map_err(moved())?;
     let measured = instrument.map(Instrument::read).transpose()?;
     let reading = transfer.end().map_err(moved())?;

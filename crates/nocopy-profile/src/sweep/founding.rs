@@ -1,0 +1,100 @@
+//! The receive analysis that this experiment comes from (a study of 2011, docs/profile.md), on this machine: its buffers, and the processor
+//! time by its rows.
+//!
+//! ```text
+//!   places of the profile ─▶ rows of the study ─┐
+//!   cells with SO_RCVBUF fixed ─▶ Sweep ────────┴▶ ReceiveAnalysis ─▶ table
+//! ```
+
+use std::time::{Duration, Instant};
+
+use nocopy_bench::stage::Stage;
+use nocopy_lab::Lab;
+use nocopy_report::progress::Progress;
+
+use super::analysis::ReceiveAnalysis;
+use super::cell::Cell;
+use super::{FIXED_BUFFER_BYTES, Plan, measure_round, play};
+use crate::Failure;
+use crate::instrument::Kernel;
+
+/// The user buffers of the study.
+const BUFFERS_BYTES: [usize; 7] = [1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20];
+
+/// As much as in the study, and on slow machines no less than this.
+const AMOUNT_BYTES: u64 = 256 << 20;
+const AMOUNT_BYTES_MIN: u64 = 1 << 20;
+
+/// Moved before anything is measured, to see how fast this machine is.
+const TRIAL_BYTES: u64 = 2 << 20;
+
+/// As many rounds should fit into the time at least: the amount of a transfer follows from it.
+const ROUNDS_WANTED: u32 = 3;
+
+/// More often than otherwise: the time is short, the parts are small, and throughput is that of the transfers that are not profiled.
+const SAMPLES_PER_SECOND: u32 = 487;
+
+/// Measures a TCP receiver as the study of 2011 did: a given amount by `recv` with `MSG_WAITALL` into buffers from 1 KiB to 4 MiB, with
+/// `SO_RCVBUF` fixed at 64 KiB, over a private veth pair with GRO. It makes as many rounds as fit into `budget`, but one at least; each
+/// moves the amount with profiling and without, for every buffer.
+///
+/// The calling thread needs [`super::CAPABILITIES`].
+///
+/// # Errors
+/// What the lab, the kernel's type information, the BPF programs or the two processes refuse.
+pub fn founding(budget: Duration, progress: &Progress) -> Result<ReceiveAnalysis, Failure> {
+    let start = Instant::now();
+    let kernel = Kernel::read()?;
+    let stage = Stage::of_single_segments(Lab::builder().gro_right(true))?;
+    let cells: Vec<_> = BUFFERS_BYTES.map(cell).into();
+    let trial = play(&stage, cells[0].amount(TRIAL_BYTES), None)?;
+    let bytes = amount_bytes(trial.elapsed, budget, cells.len());
+    let mut plan = Plan { bytes, rounds: 0, samples_per_second: SAMPLES_PER_SECOND, cells };
+    let mut measured = plan.samples();
+    loop {
+        let begin = Instant::now();
+        progress.expect(plan.cells.len() as u64);
+        measure_round(&plan, plan.rounds, &kernel, |_| &stage, &mut measured, progress)?;
+        plan.rounds += 1;
+        // The next one would take as long as this one.
+        if start.elapsed() + begin.elapsed() > budget {
+            return Ok(ReceiveAnalysis::of(&plan.result(String::new(), &measured)));
+        }
+    }
+}
+
+fn cell(buffer_bytes: usize) -> Cell {
+    Cell { buffer_bytes, receive_buffer_bytes: Some(FIXED_BUFFER_BYTES), gro: true }
+}
+
+/// What each transfer moves, so that the rounds wanted fit into the time: a power of two. `trial` is how long [`TRIAL_BYTES`] took with the
+/// smallest buffer, which is the slowest.
+fn amount_bytes(trial: Duration, budget: Duration, cells: usize) -> u64 {
+    // With profiling and without.
+    let transfers = ROUNDS_WANTED * 2 * u32::try_from(cells).expect("a few");
+    let fitting =
+        TRIAL_BYTES as f64 * (budget / transfers).div_duration_f64(trial.max(Duration::from_nanos(1)));
+    let mut bytes = AMOUNT_BYTES;
+    while bytes > AMOUNT_BYTES_MIN && bytes as f64 > fitting {
+        bytes /= 2;
+    }
+    bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_amount_follows_from_the_time_there_is() {
+        let minute = Duration::from_secs(60);
+        let amount = |trial_ms| amount_bytes(Duration::from_millis(trial_ms), minute, BUFFERS_BYTES.len());
+        // 42 transfers, 1.43 s each.
+        assert_eq!(amount(1), AMOUNT_BYTES);
+        assert_eq!(amount(11), AMOUNT_BYTES);
+        assert_eq!(amount(12), AMOUNT_BYTES / 2);
+        assert_eq!(amount(1_000), 2 << 20);
+        assert_eq!(amount(1_000_000), AMOUNT_BYTES_MIN);
+        assert_eq!(amount_bytes(Duration::ZERO, minute, 7), AMOUNT_BYTES);
+    }
+}
