@@ -94,10 +94,11 @@ fn shown(figure: Figure, value: f64) -> String {
 }
 
 fn ratio(row: &Row) -> String {
-    match (row.ratio, row.ratio_low, row.ratio_high) {
-        (Some(ratio), Some(low), Some(high)) => {
+    match (row.ratio, row.ratio_interval()) {
+        (Some(ratio), Some((low, high))) => {
             format!("{} [{}–{}]", three_digits(ratio), three_digits(low), three_digits(high))
         }
+        (Some(ratio), None) => three_digits(ratio),
         _ => "–".into(),
     }
 }

@@ -256,6 +256,18 @@ pub struct Row {
     pub headline: Option<Headline>,
 }
 
+impl Row {
+    /// Of the ratio. One round has none.
+    pub fn ratio_interval(&self) -> Option<(f64, f64)> {
+        self.ratio_low.zip(self.ratio_high).filter(|_| self.runs > 1)
+    }
+
+    /// Of the figure that is compared.
+    pub fn figure_interval(&self) -> Option<(f64, f64)> {
+        self.figure_low.zip(self.figure_high).filter(|_| self.runs > 1)
+    }
+}
+
 impl Figure {
     /// The median of a row.
     pub fn of(self, row: &Row) -> Option<f64> {

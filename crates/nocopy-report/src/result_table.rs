@@ -204,9 +204,9 @@ pub fn baseline(row: &Row, title: &str) -> Option<String> {
 
 /// To the baseline, with its interval.
 pub fn ratio(row: &Row) -> String {
-    match (row.ratio, row.ratio_low, row.ratio_high) {
-        (Some(ratio), Some(low), Some(high)) => format!("{ratio:.2} [{low:.2}–{high:.2}]"),
-        (Some(ratio), ..) => format!("{ratio:.2}"),
+    match (row.ratio, row.ratio_interval()) {
+        (Some(ratio), Some((low, high))) => format!("{ratio:.2} [{low:.2}–{high:.2}]"),
+        (Some(ratio), None) => format!("{ratio:.2}"),
         _ => dash(),
     }
 }

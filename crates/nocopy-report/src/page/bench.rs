@@ -119,9 +119,9 @@ fn figure_text(row: &Row) -> String {
 }
 
 fn median(row: &Row) -> Option<Estimate> {
-    Some((row.figure.of(row)?, row.figure_low.zip(row.figure_high)))
+    Some((row.figure.of(row)?, row.figure_interval()))
 }
 
 fn ratio(row: &Row) -> Option<Estimate> {
-    Some((row.ratio?, row.ratio_low.zip(row.ratio_high)))
+    Some((row.ratio?, row.ratio_interval()))
 }
