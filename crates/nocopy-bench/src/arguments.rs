@@ -18,6 +18,9 @@ pub struct BenchArguments {
     /// Measure everything, which takes about 16 minutes.
     #[arg(long, conflicts_with = "workloads")]
     pub all: bool,
+    /// Measure what the five systems that founded the project measured, beside what they published, in about 5 minutes.
+    #[arg(long, conflicts_with_all = ["workloads", "all", "methods", "interface"])]
+    pub founding: bool,
     /// Print what is measured, and how, and measure nothing.
     #[arg(long, conflicts_with_all = ["json", "html"])]
     pub explain: bool,

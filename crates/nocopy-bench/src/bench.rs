@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use nocopy_lab::Builder;
 use nocopy_report::progress::Progress;
+use nocopy_report::receive_analysis::ReceiveAnalysis;
 use nocopy_report::result::{Report, Row};
 use nocopy_report::result_lines::{Ended, Header, ResultLines};
 use nocopy_report::{Interrupt, ResultFile};
@@ -37,6 +38,7 @@ pub(crate) struct Bench<'a> {
     interrupt: &'a Interrupt,
     header: Header,
     pub rows: Vec<Row>,
+    receive_analysis: Option<ReceiveAnalysis>,
     /// Where rows are written to as well.
     lines: Option<ResultLines>,
     pub progress: Progress,
@@ -51,7 +53,15 @@ impl<'a> Bench<'a> {
         interrupt: &'a Interrupt,
     ) -> Result<Self, Failure> {
         let lines = file.map(|file| ResultLines::begin(file, &header)).transpose()?;
-        Ok(Self { plan, interrupt, header, rows: Vec::new(), lines, progress: Progress::default() })
+        Ok(Self {
+            plan,
+            interrupt,
+            header,
+            rows: Vec::new(),
+            receive_analysis: None,
+            lines,
+            progress: Progress::default(),
+        })
     }
 
     /// Whether a signal ended it.
@@ -74,7 +84,16 @@ impl<'a> Bench<'a> {
             }
         };
         let written = self.lines.map_or(Ok(()), |lines| lines.end(ended, &notes));
-        (self.header.report(notes, self.rows), written.map_err(Failure::from))
+        let report =
+            Report { receive_analysis: self.receive_analysis, ..self.header.report(notes, self.rows) };
+        (report, written.map_err(Failure::from))
+    }
+
+    /// Adds what the receiver of a stream did with its time.
+    pub(crate) fn add_receive_analysis(&mut self, analysis: ReceiveAnalysis) -> Result<(), Failure> {
+        self.lines.as_mut().map_or(Ok(()), |lines| lines.receive_analysis(&analysis))?;
+        self.receive_analysis = Some(analysis);
+        Ok(())
     }
 
     /// A private stage as `lab` says, or that of the interfaces given.
@@ -83,7 +102,17 @@ impl<'a> Bench<'a> {
     }
 
     /// Measures series in rounds of all of them, within about so much time.
-    pub(crate) fn play(&mut self, mut all: Vec<Series<'_>>, seconds: u64) -> Result<(), Failure> {
+    pub(crate) fn play(&mut self, all: Vec<Series<'_>>, seconds: u64) -> Result<(), Failure> {
+        self.play_named(all, seconds, |_| {})
+    }
+
+    /// The same, with rows as `name` names them.
+    pub(crate) fn play_named(
+        &mut self,
+        mut all: Vec<Series<'_>>,
+        seconds: u64,
+        name: impl Fn(&mut Row),
+    ) -> Result<(), Failure> {
         let (plan, time) = (self.plan, self.plan.halved(Duration::from_secs(seconds)));
         for series in &mut all {
             series.trials.retain(|trial| plan.wants(trial.method));
@@ -96,7 +125,7 @@ impl<'a> Bench<'a> {
         let by_time = || window_length(time, plan.rounds, trials);
         let window = plan.window.unwrap_or_else(by_time);
         self.progress.expect(u64::from(plan.rounds) * trials as u64);
-        self.play_rounds(&all, Rounds { count: plan.rounds, window, time }, |_| {})
+        self.play_rounds(&all, Rounds { count: plan.rounds, window, time }, name)
     }
 
     /// Adds the rows of what was played, also where that was interrupted, as `name` names them.

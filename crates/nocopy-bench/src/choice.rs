@@ -1,6 +1,5 @@
 //! What is measured: the workloads that were asked for, or the headline.
 
-use std::path::PathBuf;
 use std::time::Instant;
 
 use nocopy_report::capability;
@@ -12,42 +11,58 @@ use crate::bench::Bench;
 use crate::plan::Plan;
 use crate::workload::Workload;
 use crate::workload::list::{self, has_method};
-use crate::{BenchArguments, Failure, headline};
+use crate::{BenchArguments, Failure, Tools, founding, headline};
 
 /// Nine: the confidence interval may then ignore the best and the worst round.
 const ROUNDS: u32 = 9;
 const ROUNDS_QUICK: u32 = 7;
 
+/// Which workloads are measured, and so how results are shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// The main jobs alone, a line each.
+    Headline,
+    /// The five of [`founding`].
+    Founding,
+    /// Those that are named, or all.
+    Workloads,
+}
+
 #[derive(Debug)]
 pub(crate) struct Choice<'a> {
     arguments: &'a BenchArguments,
     workloads: Vec<&'static dyn Workload>,
-    /// Whether the main jobs alone are measured, a line each.
-    pub is_headline: bool,
+    pub kind: Kind,
 }
 
 impl<'a> Choice<'a> {
     pub(crate) fn new(arguments: &'a BenchArguments) -> Self {
         let named = |name| arguments.workloads.iter().any(|workload| workload.name() == name);
         let is_unnamed = arguments.workloads.is_empty();
-        let is_headline = is_unnamed && !arguments.all && arguments.methods.is_empty();
-        let workloads = match is_headline {
-            true => headline::workloads(),
-            false => {
+        let kind = match arguments {
+            BenchArguments { founding: true, .. } => Kind::Founding,
+            BenchArguments { all: false, methods, .. } if is_unnamed && methods.is_empty() => Kind::Headline,
+            _ => Kind::Workloads,
+        };
+        let workloads = match kind {
+            Kind::Headline => headline::workloads(),
+            Kind::Founding => founding::ALL.into(),
+            Kind::Workloads => {
                 let all = list::ALL.into_iter();
                 all.filter(|workload| is_unnamed || named(workload.name())).collect()
             }
         };
-        Self { arguments, workloads, is_headline }
+        Self { arguments, workloads, kind }
     }
 
     /// How it is to be measured.
-    pub(crate) fn plan(&self, libpcap: Result<PathBuf, String>) -> Plan {
+    pub(crate) fn plan(&self, tools: Tools) -> Plan {
         let BenchArguments { quick, rounds, window, interface, peer, methods, .. } = self.arguments;
-        let usual = match (self.is_headline, quick) {
-            (true, _) => headline::ROUNDS,
-            (false, true) => ROUNDS_QUICK,
-            (false, false) => ROUNDS,
+        let usual = match (self.kind, quick) {
+            (Kind::Headline, _) => headline::ROUNDS,
+            (Kind::Founding, _) => founding::ROUNDS,
+            (Kind::Workloads, true) => ROUNDS_QUICK,
+            (Kind::Workloads, false) => ROUNDS,
         };
         Plan {
             methods: methods.clone(),
@@ -55,7 +70,7 @@ impl<'a> Choice<'a> {
             window: *window,
             quick: *quick,
             interfaces: interface.clone().zip(peer.clone()),
-            libpcap,
+            tools,
         }
     }
 
@@ -70,8 +85,9 @@ impl<'a> Choice<'a> {
         methods.any(|(name, _)| plan.wants(name)).then_some(()).ok_or(Failure::NothingToMeasure)
     }
 
-    pub(crate) fn capabilities(&self) -> CapabilitySet {
-        self.workloads.iter().fold(capability::NETWORK, |all, workload| all.union(workload.capabilities()))
+    pub(crate) fn capabilities(&self, plan: &Plan) -> CapabilitySet {
+        let all = self.workloads.iter().map(|workload| workload.capabilities(plan));
+        all.fold(capability::NETWORK, CapabilitySet::union)
     }
 
     /// Of results that are measured from now on.
@@ -86,10 +102,11 @@ impl<'a> Choice<'a> {
 
     /// What to run for the same again, without the files it writes.
     fn command(&self) -> String {
-        let BenchArguments { all, quick, rounds, interface, peer, methods, .. } = self.arguments;
+        let BenchArguments { all, founding, quick, rounds, interface, peer, methods, .. } = self.arguments;
         let mut words = vec!["nocopy bench".to_owned()];
         words.extend(self.arguments.workloads.iter().map(|workload| workload.name().to_owned()));
         words.extend(all.then(|| "--all".into()));
+        words.extend(founding.then(|| "--founding".into()));
         words.extend(quick.then(|| "--quick".into()));
         words.extend(rounds.map(|rounds| format!("--rounds {rounds}")));
         words.extend(interface.as_ref().map(|interface| format!("--interface {interface}")));
@@ -100,9 +117,11 @@ impl<'a> Choice<'a> {
 
     /// Measures all of it. What is measured stays also where a workload fails.
     pub(crate) fn measure(&self, bench: &mut Bench<'_>) -> Result<(), Failure> {
-        let measured = match self.is_headline {
-            true => headline::measure(bench),
-            false => self.workloads.iter().try_for_each(|&workload| measure(workload, bench)),
+        let measured = match self.kind {
+            Kind::Headline => headline::measure(bench),
+            Kind::Founding | Kind::Workloads => {
+                self.workloads.iter().try_for_each(|&workload| measure(workload, bench))
+            }
         };
         debug_assert!(bench.rows.iter().all(|row| has_method(&row.workload, &row.method)));
         match measured {
@@ -133,7 +152,7 @@ impl<'a> Choice<'a> {
                 vec![format!("SKIP: {}: {why}; leave out --interface for it.", workload.name())]
             }
             // What else is left out of a workload has no line there.
-            _ if self.is_headline => Vec::new(),
+            _ if self.kind == Kind::Headline => Vec::new(),
             _ => workload.skips(plan),
         }
     }
@@ -165,7 +184,12 @@ mod tests {
     fn chosen<T>(words: &str, look: impl FnOnce(&Choice<'_>, &Plan) -> T) -> T {
         let line = Line::parse_from(["bench"].into_iter().chain(words.split_whitespace()));
         let choice = Choice::new(&line.arguments);
-        look(&choice, &choice.plan(Err("not here".into())))
+        let tools = Tools {
+            libpcap: Err("not here".into()),
+            receive_analysis: |_, _| Err("not here".into()),
+            receive_analysis_capabilities: capability::NONE,
+        };
+        look(&choice, &choice.plan(tools))
     }
 
     fn names(choice: &Choice<'_>) -> Vec<&'static str> {
@@ -174,14 +198,18 @@ mod tests {
 
     #[test]
     fn without_a_workload_it_is_the_headline() {
-        assert!(chosen("", |choice, plan| choice.is_headline && plan.rounds == headline::ROUNDS));
+        assert!(chosen("", |choice, plan| choice.kind == Kind::Headline && plan.rounds == headline::ROUNDS));
         for words in ["--all", "--method xdp"] {
             chosen(words, |choice, _| {
-                assert!(!choice.is_headline, "{words}");
+                assert_eq!(choice.kind, Kind::Workloads, "{words}");
                 assert_eq!(names(choice).len(), list::ALL.len(), "{words}");
                 assert_eq!(choice.command(), format!("nocopy bench {words}"));
             });
         }
+        chosen("--founding", |choice, plan| {
+            assert_eq!((choice.kind, plan.rounds), (Kind::Founding, founding::ROUNDS));
+            assert_eq!(names(choice), founding::ALL.map(|workload| workload.name()));
+        });
         assert_eq!(chosen("udp-send capture", |choice, _| names(choice)), ["capture", "udp-send"]);
     }
 

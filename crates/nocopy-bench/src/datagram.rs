@@ -3,6 +3,8 @@
 //! Their bytes are there before anything is measured, so that a method is not charged for what another one would have to do with them
 //! too; only a number is written into each as it is sent. All methods have a source of the same length.
 
+use std::io;
+
 /// Bursts in a source. With bursts of nearly 64 KiB it is 4 MiB: more than a processor's own cache, so a copy reads memory,
 /// and less than may be locked without privileges (8 MiB).
 pub(crate) const BURSTS: usize = 64;
@@ -12,6 +14,9 @@ const BURST_BYTES_MAX: usize = 65_507;
 const BURST_DATAGRAMS_MAX: usize = 64;
 
 const NUMBER_BYTES: usize = 8;
+
+/// After so many the bytes of a burst begin again.
+const PATTERN_BYTES: usize = 256;
 
 /// What datagrams are like, and how many are at hand at a time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -59,9 +64,59 @@ impl Datagrams {
     }
 }
 
+/// What a datagram must be like where it arrives.
+#[derive(Debug)]
+pub(crate) struct Expected {
+    datagrams: Datagrams,
+    /// The bytes of a burst, repeated: a datagram has those from its place in the burst on.
+    pattern: Vec<u8>,
+}
+
+impl Expected {
+    pub(crate) fn new(datagrams: Datagrams) -> Self {
+        let mut pattern = vec![0; PATTERN_BYTES + datagrams.bytes];
+        Datagrams::fill(&mut pattern);
+        Self { datagrams, pattern }
+    }
+
+    /// # Errors
+    /// `InvalidData`: its length, or a byte behind its number, is not what was sent.
+    pub(crate) fn check(&self, datagram: &[u8]) -> io::Result<()> {
+        let Datagrams { bytes, a_burst } = self.datagrams;
+        let number = datagram.first_chunk().map(|number| u64::from_be_bytes(*number));
+        let is_right = number.is_some_and(|number| {
+            let place = (number % a_burst as u64) as usize * bytes % PATTERN_BYTES;
+            datagram.get(NUMBER_BYTES..) == Some(&self.pattern[place..place + bytes][NUMBER_BYTES..])
+        });
+        let said = || {
+            format!(
+                "datagram {number:?} of {} bytes arrived with other contents than were sent",
+                datagram.len()
+            )
+        };
+        is_right.then_some(()).ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, said()))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_datagram_with_another_byte_or_length_is_refused() {
+        let datagrams = Datagrams { bytes: 300, a_burst: 3 };
+        let mut burst = vec![0; datagrams.burst_bytes()];
+        Datagrams::fill(&mut burst);
+        datagrams.number(&mut burst, 6);
+        let expected = Expected::new(datagrams);
+        for datagram in burst.chunks_exact_mut(300) {
+            expected.check(datagram).unwrap();
+            assert!(expected.check(&datagram[..299]).is_err());
+            datagram[299] ^= 1;
+            assert!(expected.check(datagram).is_err());
+        }
+        assert!(expected.check(&[0; 3]).is_err());
+    }
 
     #[test]
     fn bursts_are_what_the_kernel_takes() {

@@ -6,6 +6,7 @@ use nocopy_report::headline_table::wrapped;
 use nocopy_report::result_table;
 use nocopy_report::table::Table;
 
+use crate::founding;
 use crate::workload::{Workload, list};
 
 const HOW: &str = "Every round runs every method once, in an order that rotates, so that methods are compared within a round: what the \
@@ -18,7 +19,10 @@ pub(crate) fn text(workloads: &[&'static dyn Workload]) -> String {
         return workloads.iter().copied().map(one).collect::<Vec<_>>().join("\n");
     }
     let general = format!("{}\n\n{}\n", wrapped(HOW), wrapped(&result_table::how()));
-    std::iter::once(general).chain(list::ALL.into_iter().map(one)).collect::<Vec<_>>().join("\n")
+    std::iter::once(general)
+        .chain(list::ALL.into_iter().chain(founding::ALL).map(one))
+        .collect::<Vec<_>>()
+        .join("\n")
 }
 
 fn one(workload: &dyn Workload) -> String {
@@ -38,7 +42,7 @@ mod tests {
     #[test]
     fn every_method_is_explained() {
         let all = text(&[]);
-        for workload in list::ALL {
+        for workload in list::ALL.into_iter().chain(founding::ALL) {
             let alone = text(&[workload]);
             assert!(all.contains(&alone), "{alone}");
             assert!(

@@ -39,6 +39,8 @@ pub enum Failure {
          and --peer"
     )]
     Loopback { workload: String },
+    #[error(transparent)]
+    ReceiveAnalysis(Box<dyn std::error::Error + Send + Sync>),
     #[error("interrupted by a signal: start it again for what is missing")]
     Interrupted,
     #[error("not a task: {0}: this command is for 'nocopy bench' alone")]

@@ -12,6 +12,7 @@ use nocopy_report::{headline, print};
 use crate::Failure;
 use crate::bench::{Bench, Rounds};
 use crate::datagram::Datagrams;
+use crate::generator::Load;
 use crate::series::Series;
 use crate::stage::{Stage, USUAL_MTU_BYTES};
 use crate::workload::{Workload, capture, list, messages, packet_send, tcp, udp_send};
@@ -103,14 +104,14 @@ const LINES: [Line; 13] = [
         workload: &capture::Capture,
         play: |bench, rounds| {
             let stage = bench.plan.stage(Lab::builder().gro_right(capture::WITH_GRO))?;
-            bench.play_line(capture::at_full_rate(&stage, 64), rounds)
+            bench.play_line(capture::generated(&stage, 64, Load::Full), rounds)
         },
     },
     Line {
         workload: &capture::Capture,
         play: |bench, rounds| {
             let stage = bench.plan.stage(Lab::builder().gro_right(capture::WITH_GRO))?;
-            bench.play_line(capture::at_pace(&stage, 64), rounds)
+            bench.play_line(capture::generated(&stage, 64, capture::PACE), rounds)
         },
     },
 ];

@@ -20,6 +20,7 @@ mod datagram;
 mod evidence;
 mod explain;
 mod failure;
+mod founding;
 mod frame;
 mod generator;
 mod headline;
@@ -29,6 +30,7 @@ mod ramp;
 mod series;
 pub mod stage;
 pub mod stream;
+mod tools;
 mod traffic;
 mod udp;
 mod udp_over_port;
@@ -36,7 +38,6 @@ mod window;
 mod workload;
 mod xdp;
 
-use std::path::PathBuf;
 use std::time::Duration;
 
 use nocopy_lab::Lab;
@@ -45,9 +46,10 @@ use nocopy_report::{Interrupt, Outcome, ResultFile, capability, page, print, res
 pub use arguments::BenchArguments;
 pub use baseline::injector::run as inject;
 use bench::Bench;
-use choice::Choice;
+use choice::{Choice, Kind};
 pub use failure::Failure;
 pub use stream::run as peer;
+pub use tools::{Analyse, Tools};
 
 /// The shortest time that is measured.
 pub const WINDOW_MIN: Duration = Duration::from_millis(50);
@@ -56,7 +58,7 @@ pub const WINDOW_MIN: Duration = Duration::from_millis(50);
 const BUSY_LOOK: Duration = Duration::from_millis(200);
 const BUSY_PERCENT_MAX: f64 = 15.0;
 
-pub fn run(arguments: &BenchArguments, libpcap: Result<PathBuf, String>) -> Result<Outcome, Failure> {
+pub fn run(arguments: &BenchArguments, tools: Tools) -> Result<Outcome, Failure> {
     if arguments.explain {
         capability::drop_all_but(capability::NONE)?;
         print::text(&explain::text(&arguments.workloads))?;
@@ -66,9 +68,9 @@ pub fn run(arguments: &BenchArguments, libpcap: Result<PathBuf, String>) -> Resu
     let json = arguments.json.as_deref().map(open).transpose()?;
     let html = arguments.html.as_deref().map(open).transpose()?;
     let choice = Choice::new(arguments);
-    let plan = choice.plan(libpcap);
+    let plan = choice.plan(tools);
     // Only now: to write where the files are to be may have taken one more.
-    capability::drop_all_but(choice.capabilities())?;
+    capability::drop_all_but(choice.capabilities(&plan))?;
     choice.check(&plan)?;
     // What cannot work fails now, not after the first workload; and before a warning is printed.
     drop(plan.stage(Lab::builder())?);
@@ -78,14 +80,14 @@ pub fn run(arguments: &BenchArguments, libpcap: Result<PathBuf, String>) -> Resu
     let measured = choice.measure(&mut bench);
     capability::drop_all_but(capability::NONE)?;
     let (report, written) = bench.end(&measured, choice.notes(&plan));
-    if !report.results.is_empty() {
+    if !report.results.is_empty() || report.receive_analysis.is_some() {
         if let Some(html) = html {
             html.write(&page::of_bench(&report))?;
         }
         // The lines of the headline are printed already.
-        match choice.is_headline {
-            true => headline::print_footer(&report)?,
-            false => result_table::print(&report)?,
+        match choice.kind {
+            Kind::Headline => headline::print_footer(&report)?,
+            Kind::Founding | Kind::Workloads => result_table::print(&report)?,
         }
     }
     if let Err(failure) = measured.and(written) {

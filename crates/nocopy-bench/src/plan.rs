@@ -1,12 +1,11 @@
 //! How it is measured: where, how often, and by which methods.
 
-use std::path::PathBuf;
 use std::time::Duration;
 
 use nocopy_lab::{Builder, Lab};
 
-use crate::Failure;
 use crate::stage::{LONG_MTU_BYTES, Stage};
+use crate::{Failure, Tools};
 
 #[derive(Debug)]
 pub(crate) struct Plan {
@@ -20,8 +19,7 @@ pub(crate) struct Plan {
     pub quick: bool,
     /// Two connected interfaces; `None`: a private lab.
     pub interfaces: Option<(String, String)>,
-    /// Our library in front of libpcap, or why it was not found.
-    pub libpcap: Result<PathBuf, String>,
+    pub tools: Tools,
 }
 
 impl Plan {

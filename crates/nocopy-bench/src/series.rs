@@ -80,7 +80,7 @@ impl Sample {
         receivers.chain(sink).filter(|(_, elapsed)| !elapsed.is_zero())
     }
 
-    fn arrived(&self) -> u64 {
+    pub(crate) fn arrived(&self) -> u64 {
         self.arrivals().map(|(packets, _)| packets).sum()
     }
 
@@ -282,6 +282,7 @@ fn row_of_stream(row: Row, samples: &[Sample], last: &Sample) -> Row {
         proxy_cpu_us_per_mb: us_per_mb(median_of(samples, Sample::proxy_cpu_ns)),
         receiver_cpu_us_per_mb: us_per_mb(median_of(samples, Sample::receiver_cpu_ns)),
         machine_cpu_us_per_mb: us_per_mb(machine_cpu_ns(samples)),
+        receiver_cpu_percent: median_of(samples, Sample::receiver_cpu_percent),
         mapped_fraction: median_of(samples, |sample| sample.traffic.stream.mapped_fraction),
         ..row
     }

@@ -6,7 +6,7 @@ use std::io;
 use std::sync::Mutex;
 use std::time::Duration;
 
-use nocopy::udp::{Message, Method, OpenError, Receiver, Sender, Socket};
+use nocopy::udp::{Builder, Message, Method, OpenError, Receiver, Sender, Socket};
 use nocopy::{Buffer, Ledger, Pool};
 
 use super::baseline::datagram_receiver::RECEIVE_BUFFER_BYTES;
@@ -47,10 +47,21 @@ impl SharedLedger {
 pub(crate) fn open(stage: &Stage, method: Option<Method>) -> Result<Sender, OpenError> {
     let pool = Pool::new(BURSTS as u32, BUFFER_BYTES).map_err(OpenError::Memory)?;
     let builder = Socket::builder().send_pool(&pool);
-    let builder = match method {
-        Some(method) => builder.method(method),
-        None => builder,
-    };
+    connect(
+        stage,
+        match method {
+            Some(method) => builder.method(method),
+            None => builder,
+        },
+    )
+}
+
+/// The same, which gives back what was sent: memory of the program's own.
+pub(crate) fn open_returning(stage: &Stage, method: Method) -> Result<Sender, OpenError> {
+    connect(stage, Socket::builder().method(method).return_buffers(true))
+}
+
+fn connect(stage: &Stage, builder: Builder) -> Result<Sender, OpenError> {
     let mut socket = stage.sender.run(|| builder.bind((stage.sender.ipv4, 0).into()))?;
     let to = (stage.receiver.ipv4, PORT).into();
     socket.connect(to).map_err(|source| OpenError::Setting { setting: "the peer", source })?;
@@ -89,6 +100,42 @@ pub(crate) fn send(
     }
     drop(home);
     close(sender, ledger)
+}
+
+/// Sends bursts of the program's own memory, which goes round.
+pub(crate) fn send_foreign(
+    mut sender: Sender,
+    datagrams: Datagrams,
+    ledger: &SharedLedger,
+    gauge: &mut Gauge<'_>,
+) -> io::Result<()> {
+    let mut burst = vec![0; datagrams.burst_bytes()];
+    Datagrams::fill(&mut burst);
+    let mut home: VecDeque<Vec<u8>> = (0..BURSTS).map(|_| burst.clone()).collect();
+    let mut sequence = 0;
+    while gauge.sending() {
+        let first = sequence;
+        let bursts = BURSTS_A_FLUSH.min(home.len());
+        for mut burst in home.drain(..bursts) {
+            datagrams.number(&mut burst, sequence);
+            let message = Message::segments(Buffer::from_owner(burst), datagrams.bytes);
+            sender.send(message, None).map_err(|rejected| rejected.reason)?;
+            sequence += datagrams.a_burst as u64;
+        }
+        sender.flush()?;
+        sender.reap();
+        if home.is_empty() {
+            sender.drain(PATIENCE)?;
+        }
+        home.extend(std::iter::from_fn(|| sender.completed()).flat_map(|completed| owned(completed.item)));
+        gauge.count(sequence - first);
+    }
+    close(sender, ledger)
+}
+
+/// The memory that a message was made of.
+fn owned(message: Message) -> impl Iterator<Item = Vec<u8>> {
+    message.into_iter().filter_map(|buffer| buffer.into_owner().ok())
 }
 
 /// Sends datagrams one by one, from buffers that go round.

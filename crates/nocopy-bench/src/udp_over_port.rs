@@ -43,6 +43,7 @@ pub(crate) fn open(
     let site = &stage.sender;
     let port = Port::builder(&site.interface)
         .multi_buffer(stage.is_long())
+        .send_metadata(checksum == UdpChecksum::Offloaded)
         .ring_sizes(RX_RING, TX_RING)
         .frame_count(RX_RING, TX_RING);
     let builder = Socket::builder().port(port).method(Method::Xdp).checksum(checksum);

@@ -25,8 +25,12 @@ fn main() -> ExitCode {
     let arguments = Arguments::read();
     let outcome = match arguments.command {
         Command::Bench(arguments) => {
-            let libpcap = run::library::find(None).map_err(|error| error.to_string());
-            nocopy_bench::run(&arguments, libpcap).map_err(Failure::from)
+            let tools = nocopy_bench::Tools {
+                libpcap: run::library::find(None).map_err(|error| error.to_string()),
+                receive_analysis: |time, progress| Ok(nocopy_profile::sweep::founding(time, progress)?),
+                receive_analysis_capabilities: nocopy_profile::sweep::CAPABILITIES,
+            };
+            nocopy_bench::run(&arguments, tools).map_err(Failure::from)
         }
         Command::BenchPeer { task } => nocopy_bench::peer(&task).map_err(Failure::from),
         Command::BenchInject { interface, frame } => {

@@ -1,25 +1,12 @@
 //! Cross-checks: what two witnesses must agree on. One that fails is said loudly; what was measured is shown all the same.
 
-use serde::{Deserialize, Serialize};
+use nocopy_report::check::Check;
 
 use super::figures::Figures;
 use super::measured::{Calls, Measured, RECEIVED_BY_SOCKET, SENT_BY_SOCKET};
 
 /// How many times the printed error, which one of 20 windows exceeds by chance: this many times it, one of 10,000 does.
 const ERRORS: f64 = 2.0;
-
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Check {
-    pub name: String,
-    pub passed: bool,
-    /// What was compared: of `unit`, by the first witness and by the second, and how far they may be apart.
-    pub first: f64,
-    pub second: f64,
-    pub allowed: f64,
-    pub unit: String,
-    /// For a reader: what the two are.
-    pub about: String,
-}
 
 /// Those that apply.
 pub(crate) fn all(measured: &Measured, figures: &Figures) -> Vec<Check> {
@@ -32,33 +19,6 @@ pub(crate) fn all(measured: &Measured, figures: &Figures) -> Vec<Check> {
         time(figures),
     ];
     checks.into_iter().flatten().collect()
-}
-
-impl Check {
-    pub fn bytes(name: &str, first: u64, second: u64, about: String) -> Self {
-        Self {
-            name: name.into(),
-            passed: first == second,
-            first: first as f64,
-            second: second as f64,
-            allowed: 0.0,
-            unit: "bytes".into(),
-            about,
-        }
-    }
-
-    /// A line for a reader.
-    pub fn words(&self) -> String {
-        let Self { first, second, allowed, unit, about, .. } = self;
-        let number = |value: &f64| match unit.as_str() {
-            "bytes" => format!("{value:.0}"),
-            _ => format!("{value:.3}"),
-        };
-        let [first, second] = [number(first), number(second)];
-        let within = if *allowed > 0.0 { format!(" (± {})", number(allowed)) } else { String::new() };
-        let verdict = if self.passed { "agree" } else { "DO NOT AGREE" };
-        format!("{about}: {first} and {second} {unit}{within}: {verdict}")
-    }
 }
 
 /// Counted where they are copied or mapped, and by TCP's receives.

@@ -5,11 +5,12 @@ use std::fmt::Write as _;
 use serde::{Deserialize, Serialize};
 
 use super::advice::{self, Advice};
-use super::check::{self, Check};
+use super::check;
 use super::figures::{CallKind, Figures, LATE_SECONDS, PlaceTime, Time};
 use super::measured::Measured;
 use super::place::Place;
 use nocopy_report::Outcome;
+use nocopy_report::check::Check;
 use nocopy_report::machine;
 use nocopy_report::quantity::short;
 use nocopy_report::result::Machine;

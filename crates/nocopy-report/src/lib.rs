@@ -11,10 +11,12 @@
 
 pub mod capability;
 pub mod chart;
+pub mod check;
 pub mod comparison;
 pub mod comparison_text;
 mod failure;
 pub mod figure;
+pub mod founding;
 pub mod headline;
 pub mod headline_table;
 pub mod interrupt;
@@ -28,6 +30,7 @@ pub mod page;
 pub mod print;
 pub mod progress;
 pub mod quantity;
+pub mod receive_analysis;
 pub mod result;
 mod result_file;
 pub mod result_lines;

@@ -4,6 +4,7 @@ use serde::de::Error as _;
 use serde::{Deserialize, Serialize};
 
 use crate::Failure;
+use crate::receive_analysis::ReceiveAnalysis;
 use crate::result::{Machine, Report, Row, SCHEMA};
 use crate::result_file::{LineFile, ResultFile};
 
@@ -16,6 +17,7 @@ const CUT: &str =
 enum Line {
     Header(Box<Header>),
     Row(Box<Row>),
+    ReceiveAnalysis(Box<ReceiveAnalysis>),
     End(End),
     /// Of a later version.
     #[serde(other)]
@@ -43,7 +45,7 @@ impl Header {
     /// With what came of the run.
     pub fn report(self, notes: Vec<String>, results: Vec<Row>) -> Report {
         let Self { schema, command, measured_at, machine, .. } = self;
-        Report { schema, command, measured_at, machine, notes, results }
+        Report { schema, command, measured_at, machine, notes, results, receive_analysis: None }
     }
 }
 
@@ -89,6 +91,10 @@ impl ResultLines {
         self.write(&Line::Row(Box::new(row.clone())))
     }
 
+    pub fn receive_analysis(&mut self, analysis: &ReceiveAnalysis) -> Result<(), Failure> {
+        self.write(&Line::ReceiveAnalysis(Box::new(analysis.clone())))
+    }
+
     pub fn end(mut self, ended: Ended, notes: &[String]) -> Result<(), Failure> {
         self.write(&Line::End(End { ended, notes: notes.into() }))
     }
@@ -103,7 +109,7 @@ impl ResultLines {
 /// # Errors
 /// What is not such a line, with its number.
 pub fn read(text: &[u8]) -> Result<Report, serde_json::Error> {
-    let (mut header, mut results, mut end) = (None, Vec::new(), None);
+    let (mut header, mut results, mut receive_analysis, mut end) = (None, Vec::new(), None, None);
     for (line, number) in text.split_inclusive(|&byte| byte == b'\n').zip(1..) {
         let is_cut = number > 1 && !line.ends_with(b"\n");
         let wrong = |why: &dyn std::fmt::Display| serde_json::Error::custom(format!("line {number}: {why}"));
@@ -113,6 +119,7 @@ pub fn read(text: &[u8]) -> Result<Report, serde_json::Error> {
             }
             Ok(Line::Header(first)) => header = Some(*first),
             Ok(Line::Row(row)) => results.push(*row),
+            Ok(Line::ReceiveAnalysis(analysis)) => receive_analysis = Some(*analysis),
             Ok(Line::End(last)) => end = Some(last),
             Ok(Line::Unknown) => {}
             Err(_) if is_cut => break,
@@ -121,7 +128,7 @@ pub fn read(text: &[u8]) -> Result<Report, serde_json::Error> {
     }
     let header: Header = header.ok_or_else(|| serde_json::Error::custom("no header in the first line"))?;
     let notes = end.map_or_else(|| vec![CUT.into()], |end: End| end.notes);
-    Ok(header.report(notes, results))
+    Ok(Report { receive_analysis, ..header.report(notes, results) })
 }
 
 #[cfg(test)]

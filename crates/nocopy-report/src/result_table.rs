@@ -6,13 +6,15 @@ use crate::figure::Figure;
 use crate::result::{Report, Row, Section};
 use crate::statistics::{CONFIDENCE, ENOUGH};
 use crate::table::Table;
-use crate::{Failure, headline_table, print};
+use crate::{Failure, founding, headline_table, print};
 
 pub fn print(report: &Report) -> Result<(), Failure> {
-    let mut text = headline_table::text(report);
-    if !text.is_empty() {
-        return print::text(&text);
+    for text in [founding::text(report), headline_table::text(report)] {
+        if !text.is_empty() {
+            return print::text(&text);
+        }
     }
+    let mut text = String::new();
     let mut causes = Causes::default();
     for section in report.sections() {
         let _ = writeln!(text, "\n{} · ratio: {}", heading(section), section.figure().name());

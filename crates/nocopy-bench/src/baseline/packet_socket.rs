@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use rustix::net::sockopt::{Timeout, set_socket_recv_buffer_size_force, set_socket_timeout};
 
-use crate::frame::{self, Template};
+use crate::frame::Template;
 use crate::window::Gauge;
 
 /// Packets a `recvmmsg` call, and from one look at the gauge to the next.
@@ -74,11 +74,12 @@ pub(crate) fn send_batches(socket: &OwnedFd, template: &Template, gauge: &mut Ga
     Ok(())
 }
 
-/// Receives batches by `recvmmsg` and reads every byte of packets of at most `packet_bytes`.
+/// Receives batches by `recvmmsg`, of packets of at most `packet_bytes`, each of which is looked at.
 pub(crate) fn receive_batches(
     socket: &impl AsFd,
     packet_bytes: usize,
     gauge: &mut Gauge<'_>,
+    look: impl Fn(&[u8]) -> io::Result<()>,
 ) -> io::Result<()> {
     let socket = socket.as_fd();
     let mut batch = Batch::new(BATCH, packet_bytes.next_multiple_of(64));
@@ -97,9 +98,7 @@ pub(crate) fn receive_batches(
             }
             continue;
         };
-        for index in 0..count {
-            frame::read(batch.received(index));
-        }
+        (0..count).try_for_each(|index| look(batch.received(index)))?;
         gauge.count(count as u64);
     }
     Ok(())

@@ -1,5 +1,7 @@
 //! All workloads.
 
+use crate::founding;
+
 use super::{Workload, capture, latency, libpcap, messages, packet_send, record, tcp, udp_send};
 
 /// All of them, in the order in which they are measured.
@@ -31,7 +33,7 @@ pub(crate) fn method_names() -> Vec<&'static str> {
 
 /// Whether the workload of that name lists the method, so that it can be chosen.
 pub(crate) fn has_method(workload: &str, method: &str) -> bool {
-    let named = ALL.into_iter().find(|known| known.name() == workload);
+    let named = ALL.into_iter().chain(founding::ALL).find(|known| known.name() == workload);
     named.is_some_and(|workload| workload.methods().iter().any(|(name, _)| *name == method))
 }
 

@@ -23,7 +23,7 @@ use crate::plan::Plan;
 pub(crate) const FRAME_BYTES: [usize; 2] = [64, 1400];
 
 /// Why sockets of the two ends are not measured between two interfaces of one namespace.
-const LOOPBACK: &str = "between two interfaces of one namespace the kernel delivers by loopback";
+pub(crate) const LOOPBACK: &str = "between two interfaces of one namespace the kernel delivers by loopback";
 
 /// Work that can be done by several methods, which are measured against each other.
 pub(crate) trait Workload: Debug + Sync {
@@ -42,7 +42,7 @@ pub(crate) trait Workload: Debug + Sync {
     }
 
     /// What the programs it starts need besides what the network needs.
-    fn capabilities(&self) -> CapabilitySet {
+    fn capabilities(&self, _plan: &Plan) -> CapabilitySet {
         capability::NONE
     }
 

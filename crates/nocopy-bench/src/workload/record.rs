@@ -76,7 +76,7 @@ impl Workload for Record {
         ]
     }
 
-    fn capabilities(&self) -> CapabilitySet {
+    fn capabilities(&self, _plan: &Plan) -> CapabilitySet {
         capability::RECORDERS
     }
 

@@ -56,6 +56,8 @@ fn wrong_arguments_are_errors_too() {
         &["bench", "--rounds", "0"],
         &["bench", "--window", "49ms"],
         &["bench", "--all", "capture"],
+        &["bench", "--founding", "capture"],
+        &["bench", "--founding", "--interface", "a", "--peer", "b"],
         &["bench", "--explain", "--json", "never.json"],
     ] {
         assert_eq!(nocopy(arguments).status.code(), Some(2), "{arguments:?}");

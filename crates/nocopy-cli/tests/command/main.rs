@@ -3,6 +3,7 @@
 
 mod bench;
 mod capability;
+mod founding;
 mod listening;
 mod output_files;
 mod ping;

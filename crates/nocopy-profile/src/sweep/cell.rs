@@ -3,10 +3,11 @@
 use std::time::Duration;
 
 use super::result::{CellFigures, Range};
-use crate::check::{self, Check};
+use crate::check;
 use crate::figures::Figures;
 use crate::measured::Measured;
 use nocopy_bench::stream::Amount;
+use nocopy_report::check::Check;
 use nocopy_report::quantity::length;
 use nocopy_report::statistics;
 

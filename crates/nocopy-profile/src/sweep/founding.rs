@@ -11,8 +11,9 @@ use std::time::{Duration, Instant};
 use nocopy_bench::stage::Stage;
 use nocopy_lab::Lab;
 use nocopy_report::progress::Progress;
+use nocopy_report::receive_analysis::ReceiveAnalysis;
 
-use super::analysis::ReceiveAnalysis;
+use super::analysis;
 use super::cell::Cell;
 use super::{FIXED_BUFFER_BYTES, Plan, measure_round, play};
 use crate::Failure;
@@ -58,7 +59,7 @@ pub fn founding(budget: Duration, progress: &Progress) -> Result<ReceiveAnalysis
         plan.rounds += 1;
         // The next one would take as long as this one.
         if start.elapsed() + begin.elapsed() > budget {
-            return Ok(ReceiveAnalysis::of(&plan.result(String::new(), &measured)));
+            return Ok(analysis::of(&plan.result(String::new(), &measured)));
         }
     }
 }

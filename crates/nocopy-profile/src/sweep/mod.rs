@@ -21,7 +21,6 @@ use super::instrument::{self, Instrument, Kernel, SAMPLES_PER_SECOND};
 use super::target::Targets;
 use crate::Failure;
 use crate::arguments::SweepArguments;
-pub use analysis::{BufferAnalysis, ReceiveAnalysis, RowTime, StudyRow};
 use cell::{Cell, Samples, Trial};
 pub use founding::founding;
 use nocopy_bench::stage::Stage;

@@ -2,11 +2,11 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::check::Check;
 use crate::figures::Figures;
 use nocopy_report::Outcome;
+use nocopy_report::check::Check;
 use nocopy_report::result::Machine;
-use nocopy_report::statistics;
+pub use nocopy_report::result::Range;
 
 /// Changes when a field changes its meaning or goes.
 pub const SCHEMA: &str = "nocopy.profile-sweep/2";
@@ -44,26 +44,6 @@ pub struct CellFigures {
     /// Of all rounds together, of the receiver.
     pub figures: Figures,
     pub checks: Vec<Check>,
-}
-
-/// A median of the rounds with its interval, as the bench has them.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
-pub struct Range {
-    pub median: f64,
-    pub low: f64,
-    pub high: f64,
-}
-
-impl Range {
-    /// Zeros of nothing.
-    pub fn of(values: &[f64]) -> Self {
-        let interval = statistics::interval(values);
-        interval.map_or_else(Self::default, |found| Self {
-            median: found.median,
-            low: found.low,
-            high: found.high,
-        })
-    }
 }
 
 impl Sweep {

@@ -16,6 +16,7 @@ pub fn of(sweep: &Sweep) -> Report {
         measured_at: sweep.measured_at.clone(),
         machine: sweep.machine.clone(),
         notes: Vec::new(),
+        receive_analysis: None,
         results: sweep.cells.iter().flat_map(of_cell).collect(),
     }
 }

@@ -3,7 +3,7 @@
 use maud::{Markup, html};
 
 use super::estimates::{Estimate, Estimates};
-use super::{INTERVALS, Series, document, facts, length, machine, notes, place, workload};
+use super::{INTERVALS, Series, document, facts, founding, length, machine, notes, place, workload};
 use crate::chart;
 use crate::comparison_text;
 use crate::figure::Figure;
@@ -13,6 +13,10 @@ use crate::result_table::{self, Causes};
 use crate::table::Table;
 
 pub fn of_bench(report: &Report) -> String {
+    founding::of(report).unwrap_or_else(|| of_rows(report))
+}
+
+fn of_rows(report: &Report) -> String {
     let sections: Vec<_> = report.sections().enumerate().collect();
     let workloads: Vec<_> =
         sections.chunk_by(|(_, one), (_, other)| one.workload() == other.workload()).collect();

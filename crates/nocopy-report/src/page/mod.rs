@@ -3,6 +3,7 @@
 mod bench;
 mod comparison;
 mod estimates;
+mod founding;
 mod length;
 
 use maud::{DOCTYPE, Markup, PreEscaped, html};

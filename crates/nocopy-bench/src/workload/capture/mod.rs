@@ -19,6 +19,7 @@ use crate::series::Series;
 use crate::stage::Stage;
 use nocopy_lab::Lab;
 use nocopy_report::figure::Figure;
+pub(crate) use queues::series as on_two_queues;
 
 const NAME: &str = "capture";
 const SINK: &str = "a program that reads every byte";
@@ -34,7 +35,7 @@ const ACTION: &str = "run it as root or grant CAP_NET_RAW and CAP_NET_ADMIN";
 pub(crate) const WITH_GRO: bool = true;
 
 /// The pace of the paced load.
-const PACE: Load = Load::Paced { kpps: 300 };
+pub(crate) const PACE: Load = Load::Paced { kpps: 300 };
 
 /// Long frames, at an MTU of 9000.
 const LONG_FRAME_BYTES: usize = 9000;
@@ -88,7 +89,7 @@ impl Workload for Capture {
         }
         if !bench.plan.is_between_interfaces() {
             let stage = Stage::of_two_queues(Lab::builder().gro_right(WITH_GRO))?;
-            bench.play(queues::series(&stage), 16)?;
+            bench.play(on_two_queues(&stage), 16)?;
         }
         Ok(())
     }
@@ -127,12 +128,9 @@ fn series(stage: &Stage) -> Vec<Series<'_>> {
     all.chain(loads.map(|load| filtered::series(stage, load, short))).collect()
 }
 
-pub(crate) fn at_full_rate(stage: &Stage, frame_bytes: usize) -> Series<'_> {
-    one::series(stage, Source::Generator(Load::Full), frame_bytes)
-}
-
-pub(crate) fn at_pace(stage: &Stage, frame_bytes: usize) -> Series<'_> {
-    one::series(stage, Source::Generator(PACE), frame_bytes)
+/// The same of one length and rate.
+pub(crate) fn generated(stage: &Stage, frame_bytes: usize, load: Load) -> Series<'_> {
+    one::series(stage, Source::Generator(load), frame_bytes)
 }
 
 /// Packets that a program on the other end sends.

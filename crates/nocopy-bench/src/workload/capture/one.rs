@@ -9,7 +9,7 @@ use super::{ACTION, BASELINE, LONG_FRAME_BYTES, NAME, RING_CAUSE, SINK, Source, 
 use crate::Failure;
 use crate::baseline::packet_ring::PacketRing;
 use crate::baseline::packet_socket;
-use crate::frame::Template;
+use crate::frame::{Template, read_any};
 use crate::generator::{self, Load};
 use crate::series::{BEST_MODE, Sample, Series, Trial};
 use crate::stage::{FRAME_BYTES_MAX, Stage};
@@ -108,7 +108,8 @@ fn receive_batches(context: &Context<'_>, duration: Duration) -> Result<Sample, 
         "open a packet socket",
         ACTION,
     ))?;
-    let work: Work<'_> = Box::new(|gauge| packet_socket::receive_batches(&socket, FRAME_BYTES_MAX, gauge));
+    let work: Work<'_> =
+        Box::new(|gauge| packet_socket::receive_batches(&socket, FRAME_BYTES_MAX, gauge, read_any));
     context.conduct(duration, None, vec![work], Evidence::copied(SOCKET_CAUSE))
 }
 

@@ -23,7 +23,7 @@ const FANOUT_GROUP: u16 = 1;
 /// Each queue's: 1.5 million a second together.
 const PACE: Load = Load::Paced { kpps: 750 };
 
-pub(super) fn series(stage: &Stage) -> Vec<Series<'_>> {
+pub(crate) fn series(stage: &Stage) -> Vec<Series<'_>> {
     [PACE, Load::Full].into_iter().map(|load| one_load(stage, load)).collect()
 }
 

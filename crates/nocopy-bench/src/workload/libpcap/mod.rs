@@ -50,13 +50,13 @@ impl Workload for Libpcap {
         Some("it starts programs on the interfaces")
     }
 
-    fn capabilities(&self) -> CapabilitySet {
+    fn capabilities(&self, _plan: &Plan) -> CapabilitySet {
         capability::RECORDERS
     }
 
     fn skips(&self, plan: &Plan) -> Vec<String> {
         let mut skips = Vec::new();
-        if let Err(error) = &plan.libpcap {
+        if let Err(error) = &plan.tools.libpcap {
             skips.push(format!("SKIP: {NAME}: {error}"));
         }
         if !Recorder::Tcpdump.is_installed() {
@@ -67,7 +67,7 @@ impl Workload for Libpcap {
     }
 
     fn measure(&self, bench: &mut Bench<'_>) -> Result<(), Failure> {
-        let Ok(library) = &bench.plan.libpcap else { return Ok(()) }; // a note says so
+        let Ok(library) = &bench.plan.tools.libpcap else { return Ok(()) }; // a note says so
         let stage = Stage::private(Lab::builder().gro_right(packets::WITH_GRO))?;
         bench.play(capture::series(&stage, library), 140)?;
         drop(stage);

@@ -10,8 +10,8 @@ use nocopy::Cause;
 use nocopy::udp::Method;
 use nocopy_proto::UdpChecksum;
 pub(crate) use reception::{UdpReceive, series as reception};
-use sink::{Place, Sink, Taker};
-pub(crate) use sink::{delivered, has_offload, pair, segmented};
+pub(crate) use sink::{Place, checked, delivered, has_offload, pair, segmented};
+use sink::{Sink, Taker};
 
 use super::{self as workload, LOOPBACK, Workload};
 use crate::Failure;
@@ -108,7 +108,7 @@ fn series_of_single_datagrams<'a>(places: &'a [Place], payload_bytes: &[usize]) 
 }
 
 pub(crate) fn in_bursts(place: &Place, datagrams: Datagrams) -> Series<'_> {
-    let context = |way| Context { place, datagrams, way, taker: place.sink.taker() };
+    let context = |way| Context::of(place, datagrams, way);
     let trial = |way, baselines| context(way).trial(None, baselines);
     let mut trials = Vec::new();
     if matches!(place.sink, Sink::Pair) {
@@ -152,11 +152,13 @@ fn of<'a>(place: &Place, datagrams: Datagrams, title: String, trials: Vec<Trial<
 
 /// How datagrams are sent: by hand, or by the library.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Way {
+pub(crate) enum Way {
     Singly,
     Batches,
     Segmented,
     Pinned(Method),
+    /// The same, from memory of the program's own.
+    Foreign(Method),
     Auto,
     /// Over a port of AF_XDP: from its frames, or from memory that is copied into them.
     Port {
@@ -171,10 +173,12 @@ impl Way {
             Self::Singly => BASELINE,
             Self::Batches => "sendmmsg",
             Self::Segmented => "gso",
-            Self::Pinned(Method::ZeroCopy) => "zerocopy",
-            Self::Pinned(Method::ZeroCopyGso) => "zerocopy-gso",
-            Self::Pinned(Method::UringZeroCopy) => "uring-zerocopy",
-            Self::Pinned(_) => "uring-zerocopy-gso",
+            Self::Pinned(method) | Self::Foreign(method) => match method {
+                Method::ZeroCopy => "zerocopy",
+                Method::ZeroCopyGso => "zerocopy-gso",
+                Method::UringZeroCopy => "uring-zerocopy",
+                _ => "uring-zerocopy-gso",
+            },
             Self::Auto => "auto",
             Self::Port { copied: false, .. } => "xdp-udp",
             Self::Port { copied: true, .. } => "xdp-copy",
@@ -183,7 +187,7 @@ impl Way {
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Context<'a> {
+pub(crate) struct Context<'a> {
     place: &'a Place,
     datagrams: Datagrams,
     way: Way,
@@ -191,7 +195,12 @@ struct Context<'a> {
 }
 
 impl<'a> Context<'a> {
-    fn trial(self, variant: Option<&str>, baselines: &'static [&'static str]) -> Trial<'a> {
+    /// To the sink's own receiver, if it has one.
+    pub(crate) fn of(place: &'a Place, datagrams: Datagrams, way: Way) -> Self {
+        Self { place, datagrams, way, taker: place.sink.taker() }
+    }
+
+    pub(crate) fn trial(self, variant: Option<&str>, baselines: &'static [&'static str]) -> Trial<'a> {
         let run = Box::new(move |duration| self.run(duration));
         Trial { method: self.way.name(), variant: variant.map(str::to_owned), baselines, run }
     }
@@ -199,8 +208,7 @@ impl<'a> Context<'a> {
     fn run(self, duration: Duration) -> Result<Sample, Failure> {
         let Self { place, datagrams, .. } = self;
         let method = self.way.name();
-        let receive =
-            self.taker.map(|taker| taker.open(&place.stage.receiver, datagrams.bytes)).transpose()?;
+        let receive = self.taker.map(|taker| taker.open(&place.stage.receiver, datagrams)).transpose()?;
         let ledger = SharedLedger::default();
         let (send, evidence) = self.sender(&ledger)?;
         let count = || place.sink.dropped();
@@ -236,6 +244,10 @@ impl<'a> Context<'a> {
                 let send = if datagrams.a_burst == 1 { udp::send_singly } else { udp::send };
                 (Box::new(move |gauge| send(sender, datagrams, ledger, gauge)), None)
             }
+            Way::Foreign(method) => {
+                let sender = udp::open_returning(&place.stage, method)?;
+                (Box::new(move |gauge| udp::send_foreign(sender, datagrams, ledger, gauge)), None)
+            }
             Way::Port { copied, checksum } => {
                 let (path, evidence) = udp_over_port::open(&place.stage, datagrams, checksum)?;
                 let work: Work<'_> = match copied {
@@ -254,7 +266,7 @@ mod tests {
     use super::*;
     use sink::places;
 
-    const WAYS: [Way; 11] = [
+    const WAYS: [Way; 14] = [
         Way::Singly,
         Way::Batches,
         Way::Segmented,
@@ -266,6 +278,9 @@ mod tests {
         Way::Port { copied: false, checksum: UdpChecksum::Computed },
         Way::Port { copied: true, checksum: UdpChecksum::Computed },
         Way::Port { copied: false, checksum: UdpChecksum::Omitted },
+        Way::Port { copied: false, checksum: UdpChecksum::Offloaded },
+        Way::Foreign(Method::ZeroCopy),
+        Way::Foreign(Method::UringZeroCopy),
     ];
 
     /// On a busy machine a sender may not even start in time: then once more.

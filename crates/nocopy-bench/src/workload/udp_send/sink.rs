@@ -7,6 +7,8 @@ use nocopy_lab::Lab;
 
 use crate::Failure;
 use crate::baseline::{datagram_receiver, packet_socket};
+use crate::datagram::{Datagrams, Expected};
+use crate::frame::read_any;
 use crate::stage::{Site, Stage};
 use crate::traffic::Work;
 use crate::udp;
@@ -36,6 +38,8 @@ pub(crate) enum Sink {
     Offload(CountingDrop),
     Segmented(packet_send::Sink),
     Delivered,
+    /// The same, and the receiver holds every byte against what was sent.
+    Checked,
     Pair,
 }
 
@@ -43,6 +47,7 @@ pub(crate) enum Sink {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Taker {
     Recvmmsg,
+    Checking,
     /// The library's own socket.
     Ours,
 }
@@ -57,6 +62,11 @@ pub(crate) struct Place {
 /// With a receiver by hand, in a lab of this MTU.
 pub(crate) fn delivered(mtu_bytes: u32) -> Result<Place, Failure> {
     place(mtu_bytes, |_| Ok(Sink::Delivered))
+}
+
+/// With one that checks them.
+pub(crate) fn checked(mtu_bytes: u32) -> Result<Place, Failure> {
+    place(mtu_bytes, |_| Ok(Sink::Checked))
 }
 
 /// With the library's receiver.
@@ -92,6 +102,7 @@ impl Sink {
             Self::Offload(_) => "offload",
             Self::Segmented(_) => "segmented",
             Self::Delivered => "delivered",
+            Self::Checked => "delivered and checked",
             Self::Pair => "pair",
         }
     }
@@ -101,7 +112,7 @@ impl Sink {
         match self {
             Self::Offload(drop) => drop.datagrams(),
             Self::Segmented(sink) => sink.packets(),
-            Self::Delivered | Self::Pair => Ok(0),
+            Self::Delivered | Self::Checked | Self::Pair => Ok(0),
         }
     }
 
@@ -110,21 +121,28 @@ impl Sink {
         match self {
             Self::Offload(_) | Self::Segmented(_) => None,
             Self::Delivered => Some(Taker::Recvmmsg),
+            Self::Checked => Some(Taker::Checking),
             Self::Pair => Some(Taker::Ours),
         }
     }
 }
 
 impl Taker {
-    pub(crate) fn open(self, site: &Site, datagram_bytes: usize) -> Result<Work<'static>, Failure> {
+    pub(crate) fn open(self, site: &Site, datagrams: Datagrams) -> Result<Work<'static>, Failure> {
+        let by_hand = || {
+            let action = "run it as root or grant CAP_NET_ADMIN";
+            datagram_receiver::open(site).map_err(Failure::step("recvmmsg", "open a receiver", action))
+        };
+        let bytes = datagrams.bytes;
         Ok(match self {
             Self::Recvmmsg => {
-                let socket = datagram_receiver::open(site).map_err(Failure::step(
-                    "recvmmsg",
-                    "open a receiver",
-                    "run it as root or grant CAP_NET_ADMIN",
-                ))?;
-                Box::new(move |gauge| packet_socket::receive_batches(&socket, datagram_bytes, gauge))
+                let socket = by_hand()?;
+                Box::new(move |gauge| packet_socket::receive_batches(&socket, bytes, gauge, read_any))
+            }
+            Self::Checking => {
+                let (socket, expected) = (by_hand()?, Expected::new(datagrams));
+                let check = move |datagram: &[u8]| expected.check(datagram);
+                Box::new(move |gauge| packet_socket::receive_batches(&socket, bytes, gauge, check))
             }
             Self::Ours => {
                 let receiver = udp::open_receiver(site)?;

@@ -1,0 +1,98 @@
+//! The communication area of 1997: 64 bytes there and back, by interrupt and by polling, and messages of 1 KiB one way.
+
+use nocopy_lab::Lab;
+use nocopy_report::figure::Figure;
+use nocopy_transfer::exchange::Waiting::{self, Blocking, Spinning};
+
+use super::{only, play};
+use crate::Failure;
+use crate::bench::Bench;
+use crate::message::Carrier;
+use crate::series::Series;
+use crate::stage::Stage;
+use crate::workload::latency::Asked;
+use crate::workload::{LOOPBACK, Method, Workload, messages};
+
+const NAME: &str = "communication-area";
+
+/// As in the paper.
+const ROUND_TRIP_BYTES: usize = 64;
+const MESSAGE_BYTES: usize = 1 << 10;
+
+/// Messages over rings that the program and the kernel share.
+#[derive(Debug)]
+pub(crate) struct Area;
+
+impl Workload for Area {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn about(&self) -> &'static str {
+        "1997: messages over rings that the program and the kernel share"
+    }
+
+    fn methods(&self) -> &'static [Method] {
+        &[
+            (
+                "tcp-blocking",
+                "one connection with TCP_NODELAY, a write for each message; waits in the kernel",
+            ),
+            ("tcp-spinning", "the same, and both ends spin"),
+            ("udp-blocking", "send() and recv() of a datagram; waits in the kernel"),
+            ("udp-spinning", "the same, and both ends spin"),
+            ("xdp-poll", "a frame over two ports of AF_XDP; waits in the kernel"),
+            ("xdp-spinning", "the same, and both ends spin"),
+            (
+                "message-xdp",
+                "the library's message protocol over a port of AF_XDP; the variant says how it waits",
+            ),
+        ]
+    }
+
+    fn lab_only(&self) -> Option<&'static str> {
+        Some(LOOPBACK)
+    }
+
+    fn measure(&self, bench: &mut Bench<'_>) -> Result<(), Failure> {
+        let stage = Stage::private(Lab::builder())?;
+        play(NAME, bench, vec![round_trip(&stage), one_way(&stage)], 24)
+    }
+}
+
+fn round_trip(stage: &Stage) -> Series<'_> {
+    let asked = |method, variant, baselines, waiting| Asked {
+        method,
+        variant,
+        baselines,
+        waiting,
+        bytes: ROUND_TRIP_BYTES,
+    };
+    let message = |baselines, waiting: Waiting| {
+        asked(Carrier::Port.method(), Some(waiting.name()), baselines, waiting).message(stage, Carrier::Port)
+    };
+    Series {
+        workload: NAME,
+        title: format!("{ROUND_TRIP_BYTES} B there and back"),
+        sink: None,
+        payload_bytes: ROUND_TRIP_BYTES,
+        link: None,
+        figure: Figure::MedianLatency,
+        trials: vec![
+            asked("tcp-blocking", None, &[], Blocking).tcp(stage),
+            asked("udp-blocking", None, &["tcp-blocking"], Blocking).udp(stage),
+            asked("xdp-poll", None, &["tcp-blocking"], Blocking).xdp(stage),
+            message(&["tcp-blocking"], Blocking),
+            asked("tcp-spinning", None, &[], Spinning).tcp(stage),
+            asked("udp-spinning", None, &["tcp-spinning"], Spinning).udp(stage),
+            asked("xdp-spinning", None, &["tcp-spinning"], Spinning).xdp(stage),
+            message(&["tcp-spinning"], Spinning),
+        ],
+    }
+}
+
+fn one_way(stage: &Stage) -> Series<'_> {
+    let series = messages::stream::of_length(stage, MESSAGE_BYTES);
+    let named = [("tcp-blocking", None), ("xdp-spinning", None), ("message-xdp", Some("spinning"))];
+    only(series, &named)
+}

@@ -1,0 +1,59 @@
+//! `nocopy bench --founding`: what the five systems that founded the project measured, measured here.
+//!
+//! Each is a workload, so its rows are written, compared and explained as those of any other. `nocopy_report::founding` makes its table of
+//! them, beside what was published.
+
+mod area;
+mod ntzc;
+mod receive_analysis;
+mod sockets;
+mod zerocpy;
+
+use nocopy_report::result::Row;
+
+use crate::Failure;
+use crate::bench::Bench;
+use crate::series::Series;
+use crate::workload::Workload;
+
+/// All of them, the oldest first.
+pub(crate) const ALL: [&dyn Workload; 5] =
+    [&area::Area, &sockets::Sockets, &zerocpy::Zerocpy, &ntzc::Ntzc, &receive_analysis::ReceiveAnalysis];
+
+/// How often every method runs; the five take less than five minutes then. Six is the fewest for an interval of 95 %.
+pub(crate) const ROUNDS: u32 = 7;
+
+/// Plays series of other workloads as those of this one.
+fn play(
+    name: &'static str,
+    bench: &mut Bench<'_>,
+    all: Vec<Series<'_>>,
+    seconds: u64,
+) -> Result<(), Failure> {
+    bench.play_named(all, seconds, |row: &mut Row| row.workload = name.into())
+}
+
+/// Leaves those trials of a series whose method, and variant if there is one, are named.
+fn only<'a>(mut series: Series<'a>, named: &[(&str, Option<&str>)]) -> Series<'a> {
+    series.trials.retain(|trial| {
+        let variant = trial.variant.as_deref();
+        named
+            .iter()
+            .any(|(method, wanted)| *method == trial.method && (wanted.is_none() || *wanted == variant))
+    });
+    series
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::workload::list;
+
+    #[test]
+    fn names_differ_from_those_of_other_workloads() {
+        for (index, founding) in ALL.iter().enumerate() {
+            let others = list::ALL.iter().chain(&ALL[..index]);
+            assert!(others.into_iter().all(|other| other.name() != founding.name()), "{}", founding.name());
+        }
+    }
+}

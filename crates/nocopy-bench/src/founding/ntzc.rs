@@ -1,0 +1,100 @@
+//! The packet driver of 2010: how many frames of each length arrive in a program, of those that the driver could drop; what a gigabit of
+//! them costs; two queues on two processors; and sending.
+
+use nocopy_lab::Lab;
+
+use super::{only, play};
+use crate::Failure;
+use crate::bench::Bench;
+use crate::generator::Load;
+use crate::series::Series;
+use crate::stage::{FRAME_BYTES_MAX, Stage};
+use crate::workload::{Method, Workload, capture, packet_send};
+
+const NAME: &str = "ntzc";
+
+/// From the shortest frame to the longest, as Linux counts them: the four bytes of the check sequence are not among them, so the longest is
+/// the paper's of 1,518 bytes.
+const FRAMES_BYTES: [usize; 6] = [64, 128, 256, 512, 1024, FRAME_BYTES_MAX];
+
+/// The shortest of the paper's that a gigabit is full of.
+const GIGABIT_FRAME_BYTES_MIN: usize = 256;
+
+/// Of a frame on a wire: its check sequence, the preamble, and the gap to the next one (IEEE 802.3).
+const WIRE_BYTES: usize = 4 + 8 + 12;
+
+/// Frames from the card's memory to the program's.
+#[derive(Debug)]
+pub(crate) struct Ntzc;
+
+impl Workload for Ntzc {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn about(&self) -> &'static str {
+        "2010: frames of every length received by a program and dropped by the driver, two queues, and sending"
+    }
+
+    fn methods(&self) -> &'static [Method] {
+        &[
+            ("xdp", "a port over AF_XDP, in copy mode on veth; coalesced: it sleeps between looks"),
+            ("xdp-drop", "an XDP program that drops everything: what arrives when nothing takes it"),
+            ("packet-send", "send() on a packet socket, a call for each frame, as pcap_inject does"),
+            (
+                "packet-ring-fanout",
+                "two TPACKET_V3 sockets, each with the packets of one processor; two queues",
+            ),
+        ]
+    }
+
+    fn lab_only(&self) -> Option<&'static str> {
+        Some("two queues need a lab's interfaces")
+    }
+
+    fn measure(&self, bench: &mut Bench<'_>) -> Result<(), Failure> {
+        let stage = Stage::private(Lab::builder().gro_right(capture::WITH_GRO))?;
+        let at_full_rate = FRAMES_BYTES.map(|bytes| received(&stage, bytes, Load::Full));
+        play(NAME, bench, at_full_rate.into(), 26)?;
+        let gigabit = FRAMES_BYTES.into_iter().filter(|&bytes| bytes >= GIGABIT_FRAME_BYTES_MIN);
+        let gigabit = gigabit.map(|bytes| received(&stage, bytes, gigabit_of(bytes)));
+        play(NAME, bench, gigabit.collect(), 10)?;
+        drop(stage);
+        let stage = Stage::of_two_queues(Lab::builder().gro_right(capture::WITH_GRO))?;
+        let named = [("xdp", None), ("packet-ring-fanout", None)];
+        let queues = capture::on_two_queues(&stage).into_iter().map(|series| only(series, &named));
+        play(NAME, bench, queues.collect(), 8)?;
+        let stage = Stage::private(Lab::builder())?;
+        let sink = packet_send::Sink::open(&stage)?;
+        let sent = FRAMES_BYTES.map(|bytes| {
+            let series = packet_send::of_length(&stage, &sink, bytes);
+            only(series, &[("packet-send", None), ("xdp", None)])
+        });
+        play(NAME, bench, sent.into(), 24)
+    }
+}
+
+/// By a port that sleeps between looks, and at full rate also by nothing.
+fn received(stage: &Stage, bytes: usize, load: Load) -> Series<'_> {
+    let coalesced = format!("coalesced {}", load.name());
+    only(capture::generated(stage, bytes, load), &[("xdp", Some(&coalesced)), ("xdp-drop", None)])
+}
+
+/// As many frames as a wire of a gigabit a second has room for.
+fn gigabit_of(frame_bytes: usize) -> Load {
+    let frames_per_s = 1_000_000_000 / (8 * (frame_bytes + WIRE_BYTES));
+    Load::Paced { kpps: (frames_per_s / 1000) as u32 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Of RFC 2544's table for Gigabit Ethernet, in thousands: it counts the check sequence as part of a frame.
+    #[test]
+    fn a_gigabit_is_what_the_wire_has_room_for() {
+        for (with_check_sequence, kpps) in [(256, 452), (512, 234), (1518, 81)] {
+            assert_eq!(gigabit_of(with_check_sequence - 4), Load::Paced { kpps });
+        }
+    }
+}

@@ -1,0 +1,56 @@
+//! The receive analysis of 2011: TCP into buffers of many lengths, and where the receiver's processor time goes.
+
+use std::time::Duration;
+
+use rustix::thread::CapabilitySet;
+
+use crate::Failure;
+use crate::bench::Bench;
+use crate::plan::Plan;
+use crate::workload::{LOOPBACK, Method, Workload};
+
+const NAME: &str = "tcp-receive-analysis";
+
+/// For all buffers and rounds.
+const TIME: Duration = Duration::from_secs(75);
+
+/// The same where the length of a window is given: some for each buffer.
+const WINDOWS: u32 = 30;
+
+/// TCP into buffers of many lengths.
+#[derive(Debug)]
+pub(crate) struct ReceiveAnalysis;
+
+impl Workload for ReceiveAnalysis {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn about(&self) -> &'static str {
+        "2011: TCP received into buffers of many lengths, and where the receiver's time goes"
+    }
+
+    fn methods(&self) -> &'static [Method] {
+        &[("recv", "recv() with MSG_WAITALL into a buffer of 1 KiB to 4 MiB, with SO_RCVBUF of 64 KiB")]
+    }
+
+    fn lab_only(&self) -> Option<&'static str> {
+        Some(LOOPBACK)
+    }
+
+    fn capabilities(&self, plan: &Plan) -> CapabilitySet {
+        plan.tools.receive_analysis_capabilities
+    }
+
+    fn measure(&self, bench: &mut Bench<'_>) -> Result<(), Failure> {
+        let analyse = bench.plan.tools.receive_analysis;
+        let time = bench.plan.window.map_or(bench.plan.halved(TIME), |window| window * WINDOWS);
+        let analysis = analyse(time, &bench.progress);
+        match analysis {
+            // A signal of the terminal goes to its processes as well, which then fail.
+            _ if bench.is_interrupted() => Err(Failure::Interrupted),
+            Ok(analysis) => bench.add_receive_analysis(analysis),
+            Err(failure) => Err(Failure::ReceiveAnalysis(failure)),
+        }
+    }
+}

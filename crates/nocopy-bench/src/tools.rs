@@ -1,0 +1,21 @@
+//! What the bench measures with and does not have itself: it comes from crates above.
+
+use std::error::Error;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use nocopy_report::progress::Progress;
+use nocopy_report::receive_analysis::ReceiveAnalysis;
+use rustix::thread::CapabilitySet;
+
+#[derive(Debug)]
+pub struct Tools {
+    /// Our library in front of libpcap, or why it was not found.
+    pub libpcap: Result<PathBuf, String>,
+    /// Measures where the time of a TCP receiver goes, within about so much time.
+    pub receive_analysis: Analyse,
+    /// What that needs.
+    pub receive_analysis_capabilities: CapabilitySet,
+}
+
+pub type Analyse = fn(Duration, &Progress) -> Result<ReceiveAnalysis, Box<dyn Error + Send + Sync>>;

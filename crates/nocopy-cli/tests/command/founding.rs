@@ -1,0 +1,50 @@
+//! `nocopy bench --founding`: all five systems, measured for a moment each.
+
+use std::collections::BTreeSet;
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+use crate::scratch::Scratch;
+
+fn nocopy(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_nocopy")).args(arguments).output().unwrap()
+}
+
+/// Proves that every cell of the five tables is measured, that the results are written as lines, and that `report` makes the same text of them.
+#[test]
+fn five_tables_are_measured_written_and_shown_again() {
+    if nocopy_lab::lab_or_skip().is_none() {
+        return;
+    }
+    let files = ["founding.jsonl", "founding.html"].map(Scratch::new);
+    let [json, html] = files.each_ref().map(Scratch::path);
+    let short = ["bench", "--founding", "--rounds", "1", "--window", "50ms"];
+    let run = nocopy(&[&short[..], &["--json", json, "--html", html]].concat());
+    let (text, words) = (String::from_utf8(run.stdout).unwrap(), String::from_utf8_lossy(&run.stderr));
+    assert!(run.status.success(), "{words}\n{text}");
+    for title in ["1997 · ", "2000 · ", "2001 · ", "2010 · ", "2011 · "] {
+        assert!(text.contains(title), "{title}: {text}");
+    }
+    assert!(!text.contains("not measured"), "{text}");
+    let lines = std::fs::read_to_string(json).unwrap();
+    let lines: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let of_kind = |kind: &'static str| lines.iter().filter(move |line| line["line"] == kind);
+    let workloads: BTreeSet<_> = of_kind("row").map(|row| row["workload"].as_str().unwrap()).collect();
+    assert_eq!(workloads, BTreeSet::from(["communication-area", "ntzc", "zero-copy-sockets", "zerocpy"]));
+    let analysis = of_kind("receive-analysis").next().unwrap();
+    for buffer in analysis["buffers"].as_array().unwrap() {
+        let shares: f64 =
+            buffer["rows"].as_array().unwrap().iter().map(|row| row["share"].as_f64().unwrap()).sum();
+        // A window this short may have no sample at all.
+        assert!(
+            (shares - 1.0).abs() < 1e-9 || buffer["samples"] == 0,
+            "the rows are all of the time: {buffer}"
+        );
+    }
+    assert_eq!(of_kind("end").next().unwrap()["ended"], "complete");
+    let again = nocopy(&["report", json]);
+    assert_eq!(String::from_utf8(again.stdout).unwrap(), text);
+    let page = std::fs::read_to_string(html).unwrap();
+    assert_eq!(page.matches("<h2>").count(), 6, "five systems, and how to read them");
+}

@@ -1,0 +1,174 @@
+//! The five systems that founded the project: what each published, beside what `nocopy bench --founding` measured of the same work.
+//!
+//! ```text
+//!   rows of a workload ─▶ table, words (reached or not), charts ─▶ terminal, page
+//! ```
+//! The machines are 15 to 30 years apart, so only ratios are compared: this way against that way on one machine, in one run.
+
+mod area;
+mod ntzc;
+mod receive_analysis;
+mod sockets;
+mod zerocpy;
+
+use std::fmt::Write as _;
+
+use crate::chart::{Lines, Stacks};
+use crate::headline_table::wrapped;
+use crate::result::{Report, Row};
+use crate::table::Table;
+
+/// A system, and how its part of a report is made.
+#[derive(Debug)]
+pub struct System {
+    /// What it was, and when.
+    pub title: &'static str,
+    /// What was measured then, and with what.
+    pub about: &'static str,
+    /// `None` of a run without it.
+    part: fn(&Report) -> Option<Part>,
+}
+
+/// The oldest first.
+const SYSTEMS: [System; 5] =
+    [area::SYSTEM, sockets::SYSTEM, zerocpy::SYSTEM, ntzc::SYSTEM, receive_analysis::SYSTEM];
+
+/// What there is to show of a system.
+#[derive(Debug, Default)]
+pub struct Part {
+    pub table: Table,
+    /// Sentences: what was reached of the published ratios, and what was not, with the reason.
+    pub words: Vec<String>,
+    pub bars: Vec<Stacks>,
+    pub lines: Vec<Lines>,
+}
+
+/// The systems that were measured in a run, with what there is to show; none of a run of other workloads.
+pub fn parts(report: &Report) -> Vec<(&'static System, Part)> {
+    SYSTEMS.iter().filter_map(|system| Some((system, (system.part)(report)?))).collect()
+}
+
+/// For a terminal; empty of a run of other workloads.
+pub fn text(report: &Report) -> String {
+    let parts = parts(report);
+    if parts.is_empty() {
+        return String::new();
+    }
+    let mut text = String::new();
+    for (system, part) in &parts {
+        let _ = writeln!(text, "\n{}\n{}\n\n{}", system.title, wrapped(system.about), part.table.text());
+        part.words.iter().for_each(|words| text.push_str(&(wrapped(&format!("- {words}")) + "\n")));
+    }
+    let _ = writeln!(text, "\n{}", wrapped(HOW));
+    for note in report.notes.iter().chain([&report.machine.line()]) {
+        let _ = writeln!(text, "{}", wrapped(note));
+    }
+    text
+}
+
+/// What it takes to read the tables rightly.
+pub(crate) const HOW: &str = "x: times better than the first row of the same kind, in the same rounds. Figures are medians. The machines are \
+    decades apart, so only ratios are compared with what was published. docs/founding.md explains each table.";
+
+/// The rows of a system.
+#[derive(Debug)]
+struct Rows<'a>(Vec<&'a Row>);
+
+impl<'a> Rows<'a> {
+    /// `None` of a run without any.
+    fn of(report: &'a Report, workload: &str) -> Option<Self> {
+        let rows: Vec<_> = report.results.iter().filter(|row| row.workload == workload).collect();
+        (!rows.is_empty()).then_some(Self(rows))
+    }
+
+    /// A method of a series; of several variants the one that is named.
+    fn find(&self, series: &str, method: &str, variant: Option<&str>) -> Option<&'a Row> {
+        self.all(series, method, variant).next()
+    }
+
+    /// The same, compared with this method.
+    fn against(&self, series: &str, method: &str, variant: Option<&str>, other: &str) -> Option<&'a Row> {
+        self.all(series, method, variant).find(|row| row.baseline.as_deref() == Some(other))
+    }
+
+    fn all(&self, series: &str, method: &str, variant: Option<&str>) -> impl Iterator<Item = &'a Row> {
+        self.0.iter().copied().filter(move |row| {
+            let is_variant = variant.is_none() || row.variant.as_deref() == variant;
+            row.series == series && row.method == method && is_variant
+        })
+    }
+}
+
+/// What is shown where nothing was measured.
+const NOTHING: &str = "–";
+
+fn shown(value: Option<f64>, decimals: usize) -> String {
+    value.map_or_else(|| NOTHING.into(), |value| format!("{value:.decimals$}"))
+}
+
+/// Payload, in the papers' unit.
+fn mbit_per_s(row: &Row) -> Option<f64> {
+    row.gbit_per_s.map(|gbit| gbit * 1e3)
+}
+
+/// Times better than its baseline; 1 of a row that is one.
+fn ratio(row: Option<&Row>) -> String {
+    shown(row.map(|row| row.ratio.unwrap_or(1.0)), 2)
+}
+
+/// Says of a ratio whether it is what was published.
+fn verdict(what: &str, row: Option<&Row>, published: f64) -> String {
+    let Some((row, ratio)) = row.and_then(|row| Some((row, row.ratio?))) else {
+        return format!("{what}: not measured; published: {published:.2} x.");
+    };
+    let interval = row.ratio_interval();
+    let high = interval.map_or(ratio, |(_, high)| high);
+    let reached = match ratio {
+        _ if ratio >= published => "reached",
+        _ if high >= published => "reached in some rounds only",
+        _ => "not reached",
+    };
+    let between = interval.map(|(low, high)| format!(" [{low:.2}–{high:.2}]")).unwrap_or_default();
+    format!("{what}: {ratio:.2} x{between} here, {published:.2} x published: {reached}.")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::made_up;
+
+    #[test]
+    fn a_verdict_says_whether_the_published_ratio_is_reached() {
+        let verdict_of = |ratio: f64| {
+            let row = made_up::against("socket", ratio, made_up::row("a", "xdp", 1e6));
+            verdict("sending", Some(&row), 2.0)
+        };
+        assert_eq!(verdict_of(2.5), "sending: 2.50 x [2.25–2.75] here, 2.00 x published: reached.");
+        assert!(verdict_of(1.9).ends_with("2.00 x published: reached in some rounds only."));
+        assert!(verdict_of(1.5).ends_with("2.00 x published: not reached."));
+        assert_eq!(verdict("sending", None, 2.0), "sending: not measured; published: 2.00 x.");
+    }
+
+    #[test]
+    fn other_runs_have_no_part() {
+        assert!(text(&made_up::report(vec![made_up::row("capture", "ring", 1e6)])).is_empty());
+    }
+
+    /// The committed run: every cell of every table has its figure, and no line is wider than a terminal.
+    #[test]
+    fn the_committed_run_fills_every_table() {
+        let report = made_up::founding_run();
+        let parts = parts(&report);
+        assert_eq!(parts.len(), SYSTEMS.len());
+        for (system, part) in &parts {
+            assert!(!part.words.is_empty() && !part.table.rows.is_empty(), "{}", system.title);
+            let unmeasured = part.words.iter().filter(|words| words.contains("not measured")).count();
+            assert_eq!(unmeasured, 0, "{:?}", part.words);
+        }
+        let text = text(&report);
+        // Where it is not: 'nocopy report docs/founding.jsonl' prints what belongs there.
+        assert!(include_str!("../../../../docs/founding.md").contains(text.trim()), "{text}");
+        let widest = text.lines().map(|line| line.chars().count()).max();
+        assert!(widest.is_some_and(|widest| widest <= crate::headline_table::COLUMNS), "{widest:?}\n{text}");
+    }
+}

@@ -1,0 +1,178 @@
+//! A TCP receiver in the terms of the study of 2011: processor time by the study's rows, and what its other tables had, by the length of the
+//! program's buffer. One line of `nocopy bench --founding --json`.
+
+use serde::{Deserialize, Serialize};
+
+use crate::check::Check;
+use crate::quantity::{length, short};
+use crate::result::Range;
+use crate::table::Table;
+
+/// Where the processor time of a TCP receiver goes, and what its socket does, by the length of the program's buffer.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ReceiveAnalysis {
+    /// The amount that each transfer moved.
+    pub bytes: u64,
+    /// Of each buffer, each with profiling and without.
+    pub rounds: u32,
+    pub congestion_control: String,
+    pub buffers: Vec<BufferAnalysis>,
+}
+
+/// Of one length of the program's buffer, all rounds together.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct BufferAnalysis {
+    pub buffer_bytes: usize,
+    /// `SO_RCVBUF` as it was set.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub receive_buffer_bytes: Option<usize>,
+    /// Without profiling.
+    pub gbit_per_s: Range,
+    /// What profiling took of the throughput.
+    pub overhead_percent: Range,
+    /// Every row of the study once, in the order of [`StudyRow::ALL`].
+    pub rows: Vec<RowTime>,
+    /// Of `rows`, the part of [`StudyRow::ReceiveInProcess`] that is the copy to the program, as a share of all rows.
+    pub copy_share: f64,
+    /// All rows together, for 10^6 bytes received; absent if nothing was.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub us_per_mb: Option<f64>,
+    /// The same as a share of one processor's time while it was profiled; may be more than 1, since softirqs run on another one.
+    pub processor_share: f64,
+    /// On which the rows rest.
+    pub samples: u64,
+    /// Of the bytes received: those that did not lie in the receive queue when the call began.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub direct_share: Option<f64>,
+    /// Of the packets in: those that the process handled when it let go of the socket.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub backlog_share: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub acks_per_segment: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub window_mean_bytes: Option<f64>,
+    /// The receive queue when a call begins.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub queue_mean_bytes: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub queue_max_bytes: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub queue_mean_packets: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub queue_max_packets: Option<u64>,
+    pub checks: Vec<Check>,
+}
+
+/// A row of the study's table of processor time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum StudyRow {
+    DriverInInterrupt,
+    DriverOutsideInterrupt,
+    ReceiveInSoftirq,
+    ReceiveInProcess,
+    AckInSoftirq,
+    AckOutsideSoftirq,
+    RetransmitTimer,
+    DelayedAckTimer,
+    KeepaliveTimer,
+    EverythingElse,
+}
+
+/// The processor time of a row.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct RowTime {
+    pub row: StudyRow,
+    /// Of all rows together, and half of its 95 % interval.
+    pub share: f64,
+    pub error_share: f64,
+    /// For 10^6 bytes received.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub us_per_mb: Option<f64>,
+}
+
+impl StudyRow {
+    pub const ALL: [Self; 10] = [
+        Self::DriverInInterrupt,
+        Self::DriverOutsideInterrupt,
+        Self::ReceiveInSoftirq,
+        Self::ReceiveInProcess,
+        Self::AckInSoftirq,
+        Self::AckOutsideSoftirq,
+        Self::RetransmitTimer,
+        Self::DelayedAckTimer,
+        Self::KeepaliveTimer,
+        Self::EverythingElse,
+    ];
+
+    pub fn words(self) -> &'static str {
+        match self {
+            Self::DriverInInterrupt => "driver in interrupt",
+            Self::DriverOutsideInterrupt => "driver outside interrupt",
+            Self::ReceiveInSoftirq => "protocol receive in softirq",
+            Self::ReceiveInProcess => "protocol receive in the process",
+            Self::AckInSoftirq => "ACK sending in softirq",
+            Self::AckOutsideSoftirq => "ACK sending outside softirq",
+            Self::RetransmitTimer => "retransmit timer",
+            Self::DelayedAckTimer => "delayed-ACK timer",
+            Self::KeepaliveTimer => "keepalive timer",
+            Self::EverythingElse => "everything else",
+        }
+    }
+}
+
+impl ReceiveAnalysis {
+    /// A column for each buffer, and a line for each row and figure.
+    pub fn table(&self) -> Table {
+        let header = std::iter::once("buffer".to_owned());
+        let header = header.chain(self.buffers.iter().map(|buffer| length(buffer.buffer_bytes)));
+        let header: Vec<_> = header.collect();
+        let header: Vec<&str> = header.iter().map(String::as_str).collect();
+        let columns: Vec<_> = self.buffers.iter().map(BufferAnalysis::column).collect();
+        let names = columns.first().into_iter().flatten().map(|(name, _)| name);
+        let rows = names.enumerate().map(|(line, name)| {
+            let values = columns.iter().map(|column| column[line].1.clone());
+            std::iter::once(name.clone()).chain(values).collect()
+        });
+        Table::new(&header, 1..header.len(), rows.collect())
+    }
+
+    pub fn failed_checks(&self) -> impl Iterator<Item = (&BufferAnalysis, &Check)> {
+        let all =
+            self.buffers.iter().flat_map(|buffer| buffer.checks.iter().map(move |check| (buffer, check)));
+        all.filter(|(_, check)| !check.passed)
+    }
+}
+
+impl BufferAnalysis {
+    /// Names and values of [`ReceiveAnalysis::table`], the same names for every buffer.
+    fn column(&self) -> Vec<(String, String)> {
+        let percent = |share: f64| format!("{:.1}", 100.0 * share);
+        let told = |value: Option<f64>, text: &dyn Fn(f64) -> String| value.map_or_else(|| "–".into(), text);
+        let bytes = |bytes: f64| short(bytes.round());
+        let mut column = vec![("Gbit/s".into(), format!("{:.2}", self.gbit_per_s.median))];
+        for RowTime { row, share, .. } in &self.rows {
+            column.push((format!("{}, %", row.words()), percent(*share)));
+            if *row == StudyRow::ReceiveInProcess {
+                column.push(("  of it copying, %".into(), percent(self.copy_share)));
+            }
+        }
+        let max = |value: Option<u64>| value.map(|value| value as f64);
+        let figures = [
+            ("total, us/MB", told(self.us_per_mb, &|time| format!("{time:.0}"))),
+            ("total, % of one processor", percent(self.processor_share)),
+            ("samples", self.samples.to_string()),
+            ("cost of profiling, %", format!("{:.1}", self.overhead_percent.median)),
+            ("direct share, %", told(self.direct_share, &percent)),
+            ("backlog share, %", told(self.backlog_share, &percent)),
+            ("ACKs a segment", told(self.acks_per_segment, &|acks| format!("{acks:.3}"))),
+            ("mean window, B", told(self.window_mean_bytes, &bytes)),
+            ("queue, mean B", told(self.queue_mean_bytes, &bytes)),
+            ("queue, largest B", told(max(self.queue_max_bytes), &bytes)),
+            ("queue, mean packets", told(self.queue_mean_packets, &|packets| format!("{packets:.1}"))),
+            ("queue, largest packets", told(max(self.queue_max_packets), &|packets| format!("{packets:.0}"))),
+        ];
+        column.extend(figures.map(|(name, value)| (name.to_owned(), value)));
+        column
+    }
+}
