@@ -2,13 +2,18 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use signal_hook::consts::{SIGHUP, TERM_SIGNALS};
 use signal_hook::{flag, low_level};
 
 use crate::Failure;
 
-/// Whether the user, or whoever stops services, has asked for the end. Waits of ports end early when a signal comes.
+/// How long a signal may come before it is noticed by [`Interrupt::sleep`].
+const LOOK_INTERVAL: Duration = Duration::from_millis(50);
+
+/// Whether a signal has asked for the end. Waits of ports end early when a signal comes.
 #[derive(Debug, Clone)]
 pub struct Interrupt {
     came: Arc<AtomicBool>,
@@ -45,13 +50,25 @@ impl Interrupt {
         self.came.store(true, Ordering::Relaxed);
     }
 
-    /// Ends the process by the signal that came, if one did: whatever waits for the process, such as a shell, learns that it was
-    /// interrupted.
+    /// Ends the process by the signal that came, if one did: a shell or another process that waits for it sees that it was interrupted.
     pub fn end_process(&self) {
         let signal = self.signal.load(Ordering::Relaxed);
         if let Some(signal) = i32::try_from(signal).ok().filter(|signal| *signal != 0) {
             let _ = low_level::emulate_default_handler(signal); // where it fails, an exit code says it
         }
+    }
+
+    /// Sleeps for so long, or until the end is asked for; returns whether it is.
+    pub fn sleep(&self, duration: Duration) -> bool {
+        let start = Instant::now();
+        while !self.came() {
+            let left = duration.saturating_sub(start.elapsed());
+            if left.is_zero() {
+                return false;
+            }
+            thread::sleep(left.min(LOOK_INTERVAL));
+        }
+        true
     }
 
     /// Relaxed: it says nothing about other memory.
@@ -66,4 +83,20 @@ pub fn is_ignored(signal: i32) -> bool {
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
     mask.is_some_and(|mask| mask & 1 << (signal - 1) != 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sleep_ends_by_its_time_or_when_the_end_is_asked_for() {
+        let interrupt = Interrupt::listen().unwrap();
+        assert!(!interrupt.sleep(Duration::from_millis(1)));
+        let asker = interrupt.clone();
+        let asked = thread::spawn(move || asker.ask());
+        assert!(interrupt.sleep(Duration::from_hours(1)));
+        asked.join().unwrap();
+        assert!(interrupt.sleep(Duration::from_hours(1)), "it stays asked for");
+    }
 }

@@ -2,13 +2,18 @@
 
 use std::fs::File;
 use std::io::{self, IsTerminal, Read, Write};
+use std::net::SocketAddr;
+use std::time::Instant;
 
-use nocopy::message::{self, Endpoint as MessageEndpoint, Event, MESSAGE_BYTES_MAX};
+use nocopy::message::{self, Endpoint as MessageEndpoint, Event, Kind, MESSAGE_BYTES_MAX, Payload, Peer};
+use nocopy::{Reason, Rejected};
 
 use crate::arguments::CallArguments;
 use crate::endpoint::Endpoint;
+use crate::exchange::PATIENCE;
 use crate::{Failure, ping};
-use nocopy_report::{Outcome, capability, print};
+use nocopy_report::quantity::time;
+use nocopy_report::{Interrupt, Outcome, capability, print};
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -22,15 +27,114 @@ pub enum Error {
 
 pub fn run(arguments: &CallArguments) -> Result<Outcome, Failure> {
     let request = request(arguments)?;
+    let interrupt = Interrupt::listen()?;
     let to = ping::resolve(&arguments.target)?;
-    let mut endpoint =
+    let endpoint =
         ping::open(to, arguments.interface.as_deref(), arguments.wait, MESSAGE_BYTES_MAX as usize)?;
     capability::drop_all_but(capability::NONE)?;
-    let peer = endpoint.connect(to, arguments.timeout).map_err(ping::Error::Message)?;
-    let called = endpoint.call(request, peer, arguments.timeout).map(|response| response.to_vec());
-    let response = called.map_err(|source| no_response(&arguments.target, source, &mut endpoint))?;
-    print_response(&response)?;
-    Ok(Outcome::Positive)
+    let mut call = Call { arguments, interrupt, endpoint, start: Instant::now() };
+    let Some(peer) = call.connect(to)? else {
+        return Ok(call.end_interrupted("not connected yet, nothing was sent"));
+    };
+    match call.response(request, peer)? {
+        Some(response) => print_response(&response).map(|()| Outcome::Positive),
+        None => Ok(call.end_interrupted(call.sent_words(peer))),
+    }
+}
+
+/// One call; its waits end early when the user asks for the end.
+struct Call<'a> {
+    arguments: &'a CallArguments,
+    interrupt: Interrupt,
+    endpoint: MessageEndpoint,
+    start: Instant,
+}
+
+impl Call<'_> {
+    /// `None`: interrupted.
+    fn connect(&mut self, to: SocketAddr) -> Result<Option<Peer>, ping::Error> {
+        let (start, timeout) = (Instant::now(), self.arguments.timeout);
+        let peer = self.endpoint.start_connect(to).map_err(ping::Error::Message)?;
+        while !self.interrupt.came() {
+            self.endpoint.wait(PATIENCE).map_err(|error| ping::Error::Message(error.into()))?;
+            while let Some(event) = self.endpoint.poll_event() {
+                match event {
+                    Event::Connected(..) => return Ok(Some(peer)),
+                    Event::Lost(_, reason) => {
+                        return Err(ping::Error::Message(message::Error::NotConnected {
+                            address: to,
+                            reason,
+                        }));
+                    }
+                    _ => {}
+                }
+            }
+            if start.elapsed() >= timeout {
+                return Err(ping::Error::Message(message::Error::ConnectTimedOut { address: to, timeout }));
+            }
+        }
+        Ok(None)
+    }
+
+    /// `None`: interrupted.
+    fn response(&mut self, request: Vec<u8>, peer: Peer) -> Result<Option<Vec<u8>>, Error> {
+        let (start, timeout) = (Instant::now(), self.arguments.timeout);
+        let (mut request, mut number) = (Some(Payload::from(request)), None);
+        while !self.interrupt.came() {
+            if let Some(unsent) = request.take() {
+                match self.endpoint.request(unsent, peer) {
+                    Ok(given) => number = Some(given),
+                    Err(Rejected { item, reason: Reason::Full }) => request = Some(item),
+                    Err(Rejected { reason, .. }) => {
+                        return Err(self.no_response(message::Error::NotSent(reason)));
+                    }
+                }
+            }
+            let message = self.endpoint.receive_timeout(PATIENCE);
+            match message.map(|message| message.map(|message| (message.kind(), message.to_vec()))) {
+                Ok(Some((Kind::Response(answered), response))) if number == Some(answered) => {
+                    return Ok(Some(response));
+                }
+                Ok(Some(_)) => continue, // not for this request; more may be there
+                Ok(None) => self.check_connection()?,
+                Err(error) => return Err(self.no_response(error.into())),
+            }
+            if start.elapsed() >= timeout {
+                return Err(self.no_response(message::Error::TimedOut { timeout }));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Whether a response may still come, when everything that came was read.
+    fn check_connection(&mut self) -> Result<(), Error> {
+        let why = std::iter::from_fn(|| self.endpoint.poll_event()).find_map(|event| match event {
+            Event::Lost(_, reason) => Some(reason.to_string()),
+            Event::Finished(_) | Event::Closed(_) => Some("the connection was closed".into()),
+            _ => None,
+        });
+        why.map_or(Ok(()), |why| Err(Error::Ended { target: self.arguments.target.clone(), why }))
+    }
+
+    fn no_response(&self, source: message::Error) -> Error {
+        Error::Call { target: self.arguments.target.clone(), source }
+    }
+
+    /// What became of the request so far.
+    fn sent_words(&self, peer: Peer) -> &'static str {
+        match self.endpoint.peer_stats(peer) {
+            Some(stats) if stats.in_flight + stats.queued == 0 => {
+                "the request has arrived, no response has come"
+            }
+            _ => "the request may have arrived, no response has come",
+        }
+    }
+
+    fn end_interrupted(&self, what: &str) -> Outcome {
+        let after = time(self.start.elapsed().as_secs_f64());
+        print::say(format_args!("nocopy: {}: interrupted after {after}: {what}", self.arguments.target));
+        Outcome::Negative
+    }
 }
 
 /// A terminal is not given what would steer it; anything else has the response byte for byte.
@@ -49,19 +153,6 @@ fn print_response(response: &[u8]) -> Result<(), Failure> {
         );
     }
     Ok(())
-}
-
-/// Why there is none.
-fn no_response(target: &Endpoint, source: message::Error, endpoint: &mut MessageEndpoint) -> Error {
-    let target = target.clone();
-    if !matches!(source, message::Error::Lost) {
-        return Error::Call { target, source };
-    }
-    let reason = std::iter::from_fn(|| endpoint.poll_event()).find_map(|event| match event {
-        Event::Lost(_, reason) => Some(reason.to_string()),
-        _ => None,
-    });
-    Error::Ended { target, why: reason.unwrap_or_else(|| "the connection was closed".into()) }
 }
 
 /// What is asked; read before anything is opened.

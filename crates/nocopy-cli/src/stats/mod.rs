@@ -1,19 +1,20 @@
 //! `nocopy stats`: what is counted for interfaces, live.
 
 mod export;
+mod line;
 mod live;
 mod report;
+mod summary;
 mod watch;
-
-use std::thread::sleep;
 
 use console::{Term, is_dumb};
 
 use crate::Failure;
 use crate::arguments::StatsArguments;
 use export::{json, openmetrics, table};
-use nocopy_report::{Outcome, capability, print};
+use nocopy_report::{Interrupt, Outcome, capability, print};
 use report::Report;
+use summary::Summary;
 use watch::Watch;
 
 pub(crate) fn run(arguments: &StatsArguments) -> Result<Outcome, Failure> {
@@ -23,17 +24,39 @@ pub(crate) fn run(arguments: &StatsArguments) -> Result<Outcome, Failure> {
         show(arguments, &watch.refresh()?)?;
         return Ok(Outcome::Positive);
     }
+    let first = watch.refresh()?;
     if Term::stdout().is_term() && !is_dumb() && !arguments.json {
-        return live::run(&mut watch, arguments);
+        return live::run(&mut watch, first, arguments);
     }
-    watch.refresh()?;
+    let interrupt = Interrupt::listen()?;
+    let mut summary = Summary::begin(&first);
+    let failure = show_until_end(&mut watch, arguments, &interrupt, &mut summary).err();
+    if failure.as_ref().is_some_and(Failure::is_broken_pipe) {
+        return Ok(Outcome::Positive); // it ended with its reader
+    }
+    let is_for_programs = arguments.json || !Term::stdout().is_term();
+    print::summary(&summary.line(), is_for_programs, failure, Outcome::Positive)
+}
+
+/// Shows each refresh until all are shown or a signal asks for the end.
+fn show_until_end(
+    watch: &mut Watch,
+    arguments: &StatsArguments,
+    interrupt: &Interrupt,
+    summary: &mut Summary,
+) -> Result<(), Failure> {
     let mut refreshes = 0;
     while arguments.count.is_none_or(|count| refreshes < count) {
-        sleep(arguments.interval);
-        show(arguments, &watch.refresh()?)?;
+        let is_over = interrupt.sleep(arguments.interval);
+        let reports = watch.refresh()?;
+        summary.add(&reports);
+        if is_over {
+            break;
+        }
+        show(arguments, &reports)?;
         refreshes += 1;
     }
-    Ok(Outcome::Positive)
+    Ok(())
 }
 
 fn show(arguments: &StatsArguments, reports: &[Report]) -> Result<(), nocopy_report::Failure> {

@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use crate::running::{PATIENCE, Running, nocopy, terminal, text};
 use crate::scratch::Scratch;
-use crate::watching::{uninterrupted, with_enough_time};
+use crate::watching::{uninterrupted, wait_until, with_enough_time};
 use nocopy::message::Endpoint;
 use nocopy_lab::End;
 use rustix::net::{AddressFamily, SocketType, bind, connect, socket};
@@ -400,6 +400,34 @@ fn a_program_answers_requests() {
         let served = &server.end()[0];
         assert_eq!((&served["answered"], &served["failed_runs"]), (&0.into(), &1.into()), "{served}");
     }
+}
+
+/// Proves that Ctrl-C ends a call with what became of it, before and after there is a connection.
+#[test]
+fn a_call_that_is_interrupted_says_what_was_done() {
+    let silent = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let (script, has_request) = (Scratch::new("script"), Scratch::new("has-request"));
+    fs::write(script.path(), format!("cat > {}; sleep 3600", has_request.path())).unwrap();
+    let program = format!("sh {}", script.path());
+    let server = Server::start(&["message://127.0.0.1:0"], &["--exec", &program, "--exec-timeout", "1h"]);
+    let end = |running: Running, words: &str| {
+        running.signal(Signal::INT);
+        let output = running.end();
+        let said = text(&output.stderr);
+        assert_eq!((output.status.code(), output.stdout.len()), (Some(1), 0), "{said}");
+        assert!(said.contains("interrupted after ") && said.contains(words), "{said}");
+        assert_eq!(said.lines().count(), 1, "{said}");
+    };
+    let call = |target: &str| Running::start(&["call", target, "hello", "--timeout", "1h"]);
+    let running = call(&format!("message://{}", silent.local_addr().unwrap()));
+    silent.recv(&mut [0; 2048]).unwrap(); // it asks for a connection
+    end(running, "nothing was sent");
+    let running = call(&server.targets[0]);
+    wait_until("the program has the request", || {
+        fs::read(has_request.path()).is_ok_and(|read| read == b"hello")
+    });
+    end(running, "no response has come");
+    server.end();
 }
 
 /// Proves that an address without a scheme serves all there is, of both families.

@@ -6,6 +6,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
+use crate::listening::wait_for_listening;
 use crate::running::{PATIENCE, Running, terminal};
 use crate::watching::wait_until;
 use nocopy::Port;
@@ -392,6 +393,35 @@ fn an_interface_that_goes_while_watched_ends_it_with_an_error() {
     let (status, mut message) = (child.wait().unwrap(), String::new());
     child.stderr.take().unwrap().read_to_string(&mut message).unwrap();
     assert!(status.code() == Some(2) && message.contains("no such interface"), "{status} {message}");
+}
+
+/// Proves that a signal ends refreshes for programs in order: in the middle of a pause, and where a script's shell had it ignored.
+#[test]
+fn interrupted_it_ends_with_a_summary_where_there_is_no_terminal() {
+    let run = |shell: &str, options: &[&str]| {
+        let mut command = Command::new("sh");
+        let script = format!("{shell} exec \"$@\"");
+        command.args(["-c", &script, "sh", env!("CARGO_BIN_EXE_nocopy"), "stats", "lo"]).args(options);
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let running = Running(Some(command.spawn().unwrap()));
+        wait_for_listening(running.0.as_ref().unwrap(), PATIENCE);
+        running
+    };
+    for shell in ["", "trap '' INT;"] {
+        for form in [&["--json"][..], &[]] {
+            let pausing = run(shell, &[&["--interval", "1d"], form].concat());
+            let mut refreshing = run(shell, &[&["--interval", "10ms"], form].concat());
+            let mut output = BufReader::new(refreshing.output());
+            output.read_line(&mut String::new()).unwrap();
+            for running in [pausing, refreshing] {
+                running.signal(Signal::INT);
+                let ended = running.end();
+                let said = String::from_utf8(ended.stderr).unwrap();
+                assert_eq!(ended.status.code(), Some(0), "{shell} {form:?}: {said}");
+                assert!(said.starts_with("lo in ") && said.lines().count() == 1, "{said:?}");
+            }
+        }
+    }
 }
 
 /// Proves that `nocopy stats … | head -1` ends, without a word.

@@ -2,13 +2,11 @@
 //!
 //! ```text
 //!   watch ─▶ report ─▶ line ─▶ view ─▶ terminal
-//!                         └─▶ summary
+//!                         └──▶ summary
 //!   signals, terminal's keys ─▶ view
 //! ```
 
-mod line;
 mod signals;
-mod summary;
 mod terminal;
 mod view;
 
@@ -18,36 +16,40 @@ use std::time::{Duration, Instant};
 use nocopy::integration::poll;
 use rustix::event::{PollFd, PollFlags};
 
+use super::report::Report;
+use super::summary::Summary;
 use super::watch::Watch;
 use crate::Failure;
 use crate::arguments::StatsArguments;
 use nocopy_report::{Outcome, print};
 use signals::{Request, Signals};
-use summary::Summary;
 use terminal::Terminal;
 use view::{Key, View};
 
 /// Until it ends by itself, a key or a signal; then, or after an error, one line says what was counted.
-pub(super) fn run(watch: &mut Watch, arguments: &StatsArguments) -> Result<Outcome, Failure> {
+pub(super) fn run(
+    watch: &mut Watch,
+    first: Vec<Report>,
+    arguments: &StatsArguments,
+) -> Result<Outcome, Failure> {
     let signals = Signals::block()?;
-    let (start, mut summary) = (Instant::now(), Summary::default());
+    let mut summary = Summary::begin(&first);
     let mut terminal = Terminal::standard().map_err(failed)?;
-    let ended = draw_until_end(watch, arguments, &signals, &mut terminal, &mut summary);
+    let ended = draw_until_end(watch, first, arguments, &signals, &mut terminal, &mut summary);
     drop(terminal);
-    print::text(&summary.text(start.elapsed()))?;
+    print::text(&summary.line())?;
     ended.map(|()| Outcome::Positive)
 }
 
 fn draw_until_end(
     watch: &mut Watch,
+    mut reports: Vec<Report>,
     arguments: &StatsArguments,
     signals: &Signals,
     terminal: &mut Terminal,
     summary: &mut Summary,
 ) -> Result<(), Failure> {
     let mut view = View::new(arguments.all, watch.is_named(), terminal.keyboard().is_some());
-    let mut reports = watch.refresh()?;
-    summary.add(&reports);
     let mut refreshes = 0;
     while arguments.count.is_none_or(|count| refreshes < count) {
         let due = Instant::now() + arguments.interval;

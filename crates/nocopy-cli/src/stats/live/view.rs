@@ -2,9 +2,9 @@
 
 use std::cmp::Ordering;
 
-use super::line::{Line, Part, Quantity, lines};
 use super::terminal::{Drawn, Emphasis};
 use crate::stats::export::table;
+use crate::stats::line::{Line, Part, Quantity, lines};
 use crate::stats::report::Report;
 use nocopy_report::quantity::short;
 use nocopy_report::table::Table;
@@ -157,8 +157,8 @@ impl View {
 
 #[cfg(test)]
 mod tests {
-    use super::super::line::tests::{group, report};
     use super::*;
+    use crate::stats::line::tests::{group, report};
     use crate::stats::report::Source;
 
     fn link(packets: u64, drops: u64) -> crate::stats::report::Group {

@@ -1,9 +1,9 @@
-//! The lines of the live view: an interface, a queue of it or an AF_XDP socket on it, with what each moves and drops.
+//! The lines of the live view and its summary: an interface, a queue of it or an AF_XDP socket on it, with what each moves and drops.
 
 use std::collections::BTreeMap;
 
-use crate::stats::export::table;
-use crate::stats::report::{Group, Report, Row, Source};
+use super::export::table;
+use super::report::{Group, Report, Row, Source};
 
 /// What a line is about, in the order of lines.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -205,7 +205,7 @@ pub(super) mod tests {
     use crate::stats::report::Socket;
 
     /// Counters with what they counted in the last two seconds.
-    pub(in crate::stats::live) fn group(source: Source, rows: &[(&'static str, u64, u64)]) -> Group {
+    pub(in crate::stats) fn group(source: Source, rows: &[(&'static str, u64, u64)]) -> Group {
         let row = |&(name, value, counted): &(&'static str, u64, u64)| Row {
             counter: Counter { name: Cow::Borrowed(name), meaning: "", value },
             counted: Some(counted),
@@ -214,7 +214,7 @@ pub(super) mod tests {
         Group { source, rows: rows.iter().map(row).collect() }
     }
 
-    pub(in crate::stats::live) fn report(interface: &str, groups: Vec<Group>) -> Report {
+    pub(in crate::stats) fn report(interface: &str, groups: Vec<Group>) -> Report {
         Report { interface: interface.into(), seconds: Some(2.0), groups, knows_sockets: true }
     }
 

@@ -1,20 +1,28 @@
-//! What was counted while a view was watched.
+//! What was counted while it was watched: the last line of a live view, and of refreshes that are printed.
 
 use std::collections::HashSet;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::line::{Part, Quantity, lines};
-use crate::stats::report::Report;
+use super::report::Report;
 use nocopy_report::quantity::{short, time};
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Summary {
+    start: Instant,
     interfaces: HashSet<String>,
     /// By [`Quantity`].
     counts: [u64; 5],
 }
 
 impl Summary {
+    /// With the interfaces that are there now.
+    pub(super) fn begin(first: &[Report]) -> Self {
+        let mut summary = Self { start: Instant::now(), interfaces: HashSet::new(), counts: [0; 5] };
+        summary.add(first);
+        summary
+    }
+
     /// Takes up what was counted since the refresh before.
     pub(super) fn add(&mut self, reports: &[Report]) {
         for line in reports.iter().flat_map(lines).filter(|line| line.part == Part::Whole) {
@@ -26,8 +34,12 @@ impl Summary {
         }
     }
 
-    /// One line.
-    pub(super) fn text(&self, elapsed: Duration) -> String {
+    /// What was counted until now.
+    pub(super) fn line(&self) -> String {
+        self.text(self.start.elapsed())
+    }
+
+    fn text(&self, elapsed: Duration) -> String {
         let count = |quantity| short(self.counts[quantity as usize] as f64);
         let interfaces = match self.interfaces.iter().collect::<Vec<_>>()[..] {
             [name] => name.clone(),
@@ -47,15 +59,15 @@ impl Summary {
 
 #[cfg(test)]
 mod tests {
-    use super::super::line::tests::{group, report};
     use super::*;
+    use crate::stats::line::tests::{group, report};
     use crate::stats::report::Source;
 
     #[test]
     fn it_sums_up_interfaces_that_come_and_go_and_no_queue_twice() {
         let link = |packets| group(Source::Link, &[("rx_packets", 1000, packets), ("rx_dropped", 9, 1)]);
         let queue = group(Source::Queue("rx".into(), 0), &[("rx_packets", 1000, 500)]);
-        let mut summary = Summary::default();
+        let mut summary = Summary::begin(&[]);
         summary.add(&[report("eth0", vec![link(200), queue]), report("tun0", vec![link(30)])]);
         summary.add(&[report("eth0", vec![link(100)])]);
         assert_eq!(
@@ -66,8 +78,7 @@ mod tests {
 
     #[test]
     fn one_interface_is_named() {
-        let mut summary = Summary::default();
-        summary.add(&[report("eth0", vec![])]);
+        let summary = Summary::begin(&[report("eth0", vec![])]);
         let text = summary.text(Duration::from_millis(1500));
         assert!(text.starts_with("eth0 in 1.50 s: received 0 packets"), "{text}");
     }
