@@ -427,12 +427,36 @@ fn who_waits_for_a_connection_can_be_interrupted() {
         std::mem::forget(more);
         true
     }) {}
-    let sender = send(at, &["--json", "--connect-timeout", "10m"]);
     let is_its = |connection: &Connection| connection.to_port == at.port() && connection.state == SYN_SENT;
-    wait_until("it asks for a connection", || connections().iter().any(is_its));
+    let interrupted = |options: &[&str]| {
+        let sender = send(at, &[&["--connect-timeout", "10m"], options].concat());
+        wait_until("it asks for a connection", || connections().iter().any(is_its));
+        sender.signal(Signal::INT);
+        sender
+    };
+    let (sent, code) = interrupted(&["--json"]).summary();
+    assert_eq!((&sent["ended"], &sent["bytes"], code), (&"interrupted".into(), &0.into(), 1), "{sent}");
+    for raw in [&[][..], &["--raw"]] {
+        assert_ended_unconnected(interrupted(raw));
+    }
+}
+
+/// Proves the same of a receiver that takes the connection and does not answer.
+#[test]
+fn who_waits_for_an_answer_can_be_interrupted() {
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let sender = send(silent.local_addr().unwrap(), &["--connect-timeout", "10m"]);
+    let (_stream, _) = silent.accept().unwrap();
     sender.signal(Signal::INT);
-    let (sent, _) = sender.summary();
-    assert_eq!(sent["ended"], "interrupted", "{sent}");
+    assert_ended_unconnected(sender);
+}
+
+/// Proves that a sender reports that it sent nothing, and why, as an end short of what was asked for.
+fn assert_ended_unconnected(sender: Running) {
+    let output = sender.end();
+    let said = text(&output.stdout);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("nothing: no receiver was connected yet"), "{said}");
 }
 
 fn limit(process: &Running, what: Resource, most: u64) {

@@ -19,6 +19,9 @@ use nocopy_report::summary::indented;
 use nocopy_report::table::Table;
 use nocopy_report::{Ended, Outcome};
 
+/// Of a run that was interrupted before.
+const NOT_CONNECTED: &str = "nothing: no receiver was connected yet";
+
 #[derive(Debug, Serialize)]
 struct StreamRow {
     number: u32,
@@ -63,6 +66,9 @@ pub(super) struct Summary {
     has_end: bool,
     #[serde(skip)]
     has_checksums: bool,
+    /// Whether all connections were ready: nothing was sent before.
+    #[serde(skip)]
+    is_connected: bool,
 }
 
 impl Summary {
@@ -103,6 +109,7 @@ impl Summary {
             pieces: schedule.tally.packets,
             has_end: plan.has_end,
             has_checksums: false,
+            is_connected: !ends.is_empty(),
             findings: None,
         }
     }
@@ -130,7 +137,7 @@ impl Summary {
 impl nocopy_report::Summary for Summary {
     const SCHEMA: &'static str = "nocopy.send-tcp/1";
 
-    /// Negative if less was sent than asked for, or arrived than was sent, or not as it was sent.
+    /// Negative if nothing could be sent yet, less was sent than asked for, or arrived than was sent, or not as it was sent.
     fn outcome(&self) -> Outcome {
         let cut_short = self.ended != Ended::Done && self.has_end && self.rates.asked.packets.is_none();
         let less = self.total.is_some_and(|total| self.bytes < total);
@@ -138,7 +145,7 @@ impl nocopy_report::Summary for Summary {
         let missed = self.total.is_none() && self.rates.are_missed(self.pieces)
             || self.rates.asked.seconds.is_some() && self.rates.rate_reached == Some(false);
         let bad = self.findings.is_some_and(|findings| !findings.are_good());
-        match cut_short || less || missed || bad || self.ended == Ended::BrokenOff {
+        match !self.is_connected || cut_short || less || missed || bad || self.ended == Ended::BrokenOff {
             true => Outcome::Negative,
             false => Outcome::Positive,
         }
@@ -158,6 +165,7 @@ impl nocopy_report::Summary for Summary {
         rows.extend(self.why.iter().map(|why| ("broken off".to_owned(), why.clone())));
         rows.extend(self.stream_rows());
         match &self.findings {
+            _ if !self.is_connected => rows.push(("received".into(), NOT_CONNECTED.into())),
             None => rows
                 .push(("received".into(), "not known: without nocopy's header nothing is reported".into())),
             Some(findings) => rows.extend(findings.rows(self.has_checksums)),
