@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use nocopy_report::capability;
 use nocopy_report::result_lines::{Arguments, Header};
-use nocopy_report::{machine, wall_clock};
+use nocopy_report::{headline_table, machine, wall_clock};
 use rustix::thread::CapabilitySet;
 
 use crate::bench::Bench;
@@ -137,11 +137,7 @@ impl<'a> Choice<'a> {
         let mut notes: Vec<_> =
             self.workloads.iter().flat_map(|workload| self.skips(*workload, plan)).collect();
         if !plan.is_between_interfaces() {
-            notes.push(
-                "veth has no zero-copy: AF_XDP runs in copy mode here, and the sender's processor does the receiving \
-                 softirq too."
-                    .into(),
-            );
+            notes.push(headline_table::OF_VETH.into());
         }
         notes
     }

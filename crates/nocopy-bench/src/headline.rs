@@ -126,8 +126,8 @@ pub(crate) fn workloads() -> Vec<&'static dyn Workload> {
 /// What to run to see more.
 pub(crate) fn more() -> String {
     let names: Vec<_> = list::ALL.iter().map(|workload| workload.name()).collect();
-    let one = wrapped(&format!("One workload: nocopy bench {}", names.join(" | ")));
-    format!("\nAll of it, in about 16 minutes: nocopy bench --all\n{one}\n")
+    let one = wrapped(&format!("one: nocopy bench {}", names.join(" | ")));
+    format!("see all: nocopy bench --all (about 16 minutes) · how: nocopy bench --explain\n{one}\n")
 }
 
 /// What there is to print under the lines.
