@@ -56,7 +56,9 @@ pub struct BenchArguments {
 fn window(text: &str) -> Result<Duration, String> {
     let window = quantity::duration(text)?;
     let is_enough = window >= WINDOW_MIN;
-    is_enough.then_some(window).ok_or_else(|| format!("less than {WINDOW_MIN:?}: write more"))
+    is_enough
+        .then_some(window)
+        .ok_or_else(|| format!("less than {}: write more", quantity::time(WINDOW_MIN.as_secs_f64())))
 }
 
 /// One of the workloads, by its name.

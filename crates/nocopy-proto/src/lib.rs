@@ -8,6 +8,7 @@
 //! * [`filter`]: packet filters, checked, run and translated.
 //! * [`message`]: the message protocol.
 //! * [`pcapng`]: capture files, also made around packets where these lie.
+//! * [`quantity`]: amounts as people read them.
 //! * [`run`]: what `nocopy run` and the library it preloads say to each other.
 //! * [`wire`]: Ethernet, VLAN tags, ARP, IPv4, IPv6, ICMP, ICMPv6, TCP, UDP and the Internet checksum.
 //!
@@ -16,7 +17,7 @@
 //! ```text
 //! describe  message  run
 //! filter  pcapng
-//! ebpf  wire
+//! ebpf  quantity  wire
 //! ```
 
 #![forbid(unsafe_code)]
@@ -26,6 +27,7 @@ pub mod ebpf;
 pub mod filter;
 pub mod message;
 pub mod pcapng;
+pub mod quantity;
 pub mod run;
 pub mod wire;
 

@@ -3,6 +3,8 @@
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
+pub use nocopy_proto::quantity::time;
+
 /// A packet or bit rate.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Rate {
@@ -111,19 +113,9 @@ pub fn short(value: f64) -> String {
     format!("{value:.decimals$}{prefix}")
 }
 
-/// A time as people write it: `842 us`, `12.3 ms`, `1.50 s`.
-pub fn time(seconds: f64) -> String {
-    let (value, unit) = match seconds {
-        _ if seconds < 0.9995e-3 => (seconds * 1e6, "us"),
-        _ if seconds < 0.9995 => (seconds * 1e3, "ms"),
-        _ => (seconds, "s"),
-    };
-    let decimals = match value {
-        99.95.. => 0,
-        9.995.. => 1,
-        _ => 2,
-    };
-    format!("{value:.decimals$} {unit}")
+/// The end of what was done: ` in 1.50 s`, or nothing where it took no time.
+pub fn in_time(seconds: f64) -> String {
+    if seconds > 0.0 { format!(" in {}", time(seconds)) } else { String::new() }
 }
 
 /// A length in the largest unit that it has one of, rounded down: `64 B`, `64 KiB`, `4 MiB`.
@@ -150,6 +142,11 @@ mod tests {
             let read = duration(&word.replace(' ', "")).unwrap().as_secs_f64();
             assert!((read - seconds).abs() <= seconds / 100.0, "{word}");
         }
+    }
+
+    #[test]
+    fn a_time_of_nothing_is_left_out() {
+        assert_eq!((in_time(1.5), in_time(0.0)), (" in 1.50 s".into(), String::new()));
     }
 
     #[test]

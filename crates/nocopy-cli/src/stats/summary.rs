@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use super::line::{Part, Quantity, lines};
 use super::report::Report;
-use nocopy_report::quantity::{short, time};
+use nocopy_report::quantity::{in_time, short};
 
 #[derive(Debug)]
 pub(super) struct Summary {
@@ -46,8 +46,8 @@ impl Summary {
             ref all => format!("{} interfaces", all.len()),
         };
         format!(
-            "{interfaces} in {}: received {} packets, {} bytes; sent {} packets, {} bytes; dropped {}\n",
-            time(elapsed.as_secs_f64()),
+            "{interfaces}{}: received {} packets, {} bytes; sent {} packets, {} bytes; dropped {}\n",
+            in_time(elapsed.as_secs_f64()),
             count(Quantity::RxPackets),
             count(Quantity::RxBytes),
             count(Quantity::TxPackets),

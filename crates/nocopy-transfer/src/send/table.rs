@@ -1,7 +1,7 @@
 //! The summary for people, and whether it is a success.
 
 use super::summary::{Counts, Rates, Summary};
-use nocopy_report::quantity::{short, time};
+use nocopy_report::quantity::{in_time, short, time};
 use nocopy_report::summary::indented;
 use nocopy_report::table::Table;
 use nocopy_report::{Ended, Outcome};
@@ -37,7 +37,7 @@ fn rows(summary: &Summary) -> Vec<(String, String)> {
         (place(summary), mode(summary)),
         (
             "handed over".into(),
-            format!("{packets} packets, {bytes} bytes in {}{}", time(summary.seconds), summary.ended.words()),
+            format!("{packets} packets, {bytes} bytes{}{}", in_time(summary.seconds), summary.ended.words()),
         ),
         ("completed".into(), completed(summary)),
         ("rate".into(), rate(&summary.rates)),

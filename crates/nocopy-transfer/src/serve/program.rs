@@ -16,6 +16,7 @@ use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, wa
 use super::Error;
 use crate::exchange::PATIENCE;
 use nocopy_report::Interrupt;
+use nocopy_report::quantity::time;
 
 /// How often to look whether it has ended, once it prints no more.
 const LOOK: Duration = Duration::from_millis(1);
@@ -31,7 +32,7 @@ pub(super) enum RunError {
     Talk { program: String, source: io::Error },
     #[error("{program}: it has ended with {status}: see what it says itself")]
     Failed { program: String, status: ExitStatus },
-    #[error("{program}: it took longer than {timeout:?}, and was killed: allow it more with --exec-timeout")]
+    #[error("{program}: it took longer than {}, and was killed: allow it more with --exec-timeout", time(timeout.as_secs_f64()))]
     TooLong { program: String, timeout: Duration },
     #[error("{program}: it printed more than {} MiB, and was killed: have it print less", MESSAGE_BYTES_MAX >> 20)]
     TooMuch { program: String },

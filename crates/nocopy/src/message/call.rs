@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use nocopy_proto::message::{ConnectError, Event, Kind, LostReason, Peer};
+use nocopy_proto::quantity::time;
 
 use super::endpoint::{EVENTS_MAX, Patience, is_over};
 use super::{Endpoint, Message, Payload};
@@ -33,7 +34,8 @@ pub enum Error {
     },
     /// The connection was not established in time.
     #[error(
-        "{address}: not connected within {timeout:?}; is an endpoint bound there, and does a firewall let UDP pass?"
+        "{address}: not connected within {}; is an endpoint bound there, and does a firewall let UDP pass?",
+        time(timeout.as_secs_f64())
     )]
     ConnectTimedOut {
         /// The address of the peer.
@@ -49,7 +51,8 @@ pub enum Error {
     Lost,
     /// No response came in time.
     #[error(
-        "no response within {timeout:?}; the peer has the request, or will get it: ask again only if that does no harm"
+        "no response within {}; the peer has the request, or will get it: ask again only if that does no harm",
+        time(timeout.as_secs_f64())
     )]
     TimedOut {
         /// How long that was.
@@ -200,6 +203,15 @@ mod tests {
     use nocopy_lab::patience::wait_until;
 
     use super::*;
+
+    #[test]
+    fn errors_have_times_in_units_for_people() {
+        let timeout = Duration::from_nanos(708_900);
+        let address = "127.0.0.1:9".parse().unwrap();
+        for error in [Error::TimedOut { timeout }, Error::ConnectTimedOut { address, timeout }] {
+            assert!(error.to_string().contains("within 709 us; "), "{error}");
+        }
+    }
 
     #[test]
     fn events_kept_while_connecting_each_end_a_wait() {

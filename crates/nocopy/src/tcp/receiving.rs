@@ -25,6 +25,7 @@ impl fmt::Display for ReceiveMethod {
     /// `recv of 64 KiB`
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Self::Recv { bytes } if bytes % (1 << 20) == 0 => write!(f, "recv of {} MiB", bytes >> 20),
             Self::Recv { bytes } if bytes % 1024 == 0 => write!(f, "recv of {} KiB", bytes / 1024),
             Self::Recv { bytes } => write!(f, "recv of {bytes} bytes"),
             Self::Mapped => f.write_str("mapped"),
@@ -205,6 +206,13 @@ mod tests {
         let explanation = chooser.explain();
         let others = explanation.classes[0].others.iter().map(|other| other.method);
         [first].into_iter().chain(others).collect()
+    }
+
+    #[test]
+    fn lengths_are_in_their_largest_unit() {
+        let name = |bytes| ReceiveMethod::Recv { bytes }.to_string();
+        let names = [name(1000), name(64 << 10), name(1536 << 10), name(1 << 20)];
+        assert_eq!(names, ["recv of 1000 bytes", "recv of 64 KiB", "recv of 1536 KiB", "recv of 1 MiB"]);
     }
 
     #[test]

@@ -9,7 +9,7 @@ use super::worker::{Why, WorkerEnd};
 use crate::ledger::LedgerResult;
 use crate::processor::{Start, Use};
 use crate::transfer::stream::Findings;
-use nocopy_report::quantity::{short, time};
+use nocopy_report::quantity::{in_time, short};
 use nocopy_report::summary::indented;
 use nocopy_report::table::Table;
 use nocopy_report::{Ended, Outcome};
@@ -126,7 +126,7 @@ impl Summary {
         rows.iter().map(|row| {
             let rate = short(8.0 * row.bytes as f64 / row.seconds.max(1e-9));
             let said =
-                format!("{} bytes from {} in {}, {rate}bit/s", row.bytes, row.offset, time(row.seconds));
+                format!("{} bytes from {}{}, {rate}bit/s", row.bytes, row.offset, in_time(row.seconds));
             (format!("stream {}", row.number), said)
         })
     }
@@ -153,7 +153,7 @@ impl nocopy_report::Summary for Summary {
             self.sender.map_or_else(|| "no sender".to_owned(), |sender| format!("from tcp://{sender}"));
         let mut rows = vec![
             (format!("tcp://{}", self.address), format!("{from}{end}")),
-            ("bytes".to_owned(), format!("{} in {}", self.bytes, time(self.seconds))),
+            ("bytes".to_owned(), format!("{}{}", self.bytes, in_time(self.seconds))),
         ];
         rows.extend(self.why.iter().map(|why| ("broken off".to_owned(), why.clone())));
         rows.extend(self.stream_rows());

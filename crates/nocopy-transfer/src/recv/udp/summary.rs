@@ -7,7 +7,7 @@ use serde::Serialize;
 use crate::ledger::LedgerResult;
 use crate::processor::Use;
 use crate::transfer::{Findings, Received, Sent};
-use nocopy_report::quantity::{short, time};
+use nocopy_report::quantity::{in_time, short};
 use nocopy_report::table::Table;
 use nocopy_report::{Ended, Outcome};
 
@@ -77,7 +77,7 @@ impl nocopy_report::Summary for Summary {
             (format!("udp://{}", self.address), format!("{from}{end}")),
             (
                 "datagrams".to_owned(),
-                format!("{}, {} bytes in {}", self.packets, self.bytes, time(self.seconds)),
+                format!("{}, {} bytes{}", self.packets, self.bytes, in_time(self.seconds)),
             ),
         ];
         match &self.findings {

@@ -14,7 +14,7 @@ use crate::send::queue::Schedule;
 use crate::send::summary::Rates;
 use crate::send::table::behind;
 use crate::transfer::stream::{Findings, State};
-use nocopy_report::quantity::{short, time};
+use nocopy_report::quantity::{in_time, short};
 use nocopy_report::summary::indented;
 use nocopy_report::table::Table;
 use nocopy_report::{Ended, Outcome};
@@ -128,7 +128,7 @@ impl Summary {
         rows.iter().map(|row| {
             let rate = short(8.0 * row.bytes as f64 / row.seconds.max(1e-9));
             let from = row.offset.map(|offset| format!(" from {offset}")).unwrap_or_default();
-            let said = format!("{} bytes{from} in {}, {rate}bit/s", row.bytes, time(row.seconds));
+            let said = format!("{} bytes{from}{}, {rate}bit/s", row.bytes, in_time(row.seconds));
             (format!("stream {}", row.number), said)
         })
     }
@@ -160,7 +160,7 @@ impl nocopy_report::Summary for Summary {
         let congestion = self.congestion.as_ref().map(|name| format!(", {name}")).unwrap_or_default();
         let mut rows = vec![
             (self.target.clone(), format!("at {}, method {}{congestion}", self.address, self.method)),
-            ("sent".to_owned(), format!("{} bytes{of} in {}{end}", self.bytes, time(self.seconds))),
+            ("sent".to_owned(), format!("{} bytes{of}{}{end}", self.bytes, in_time(self.seconds))),
         ];
         rows.extend(self.why.iter().map(|why| ("broken off".to_owned(), why.clone())));
         rows.extend(self.stream_rows());

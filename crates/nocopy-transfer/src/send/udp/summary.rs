@@ -121,10 +121,10 @@ impl nocopy_report::Summary for Summary {
 
     fn table(&self) -> Table {
         let sent = format!(
-            "{} datagrams, {} bytes in {}{}",
+            "{} datagrams, {} bytes{}{}",
             self.packets,
             self.bytes,
-            quantity::time(self.seconds),
+            quantity::in_time(self.seconds),
             self.ended.words()
         );
         let mut rows = vec![

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::time::Duration;
 
+use nocopy_proto::quantity::time;
+
 use super::class::{Class, Outcome};
 use super::{Policy, Reason};
 
@@ -164,16 +166,20 @@ fn compared<M: Copy + Eq>(policy: &Policy<M>, class: &Class, method: u8) -> Comp
         method: methods[usize::from(method)],
         why,
         ratio: (rival.pairs > 0).then_some(ratio),
-        held: (rival.held_ns > 0.0).then(|| Duration::from_nanos(rival.held_ns as u64)),
+        held: Some(Duration::from_nanos(rival.held_ns as u64)).filter(|held| !held.is_zero()),
     }
 }
 
 impl<M: fmt::Display> fmt::Display for Explanation<M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let chosen = if self.pinned { "chosen by the user" } else { "chosen by measurement" };
-        let share = 100.0 * self.explored.as_secs_f64() / self.sent.as_secs_f64().max(1e-9);
-        let activity = if self.matter == Matter::Reads { "receiving" } else { "sending" };
-        write!(f, "{chosen}; exploring took {share:.2} % of {:.1?} spent {activity}", self.sent)?;
+        f.write_str(chosen)?;
+        if !self.sent.is_zero() {
+            let share = 100.0 * self.explored.as_secs_f64() / self.sent.as_secs_f64();
+            let activity = if self.matter == Matter::Reads { "receiving" } else { "sending" };
+            let spent = time(self.sent.as_secs_f64());
+            write!(f, "; exploring took {share:.2} % of {spent} spent {activity}")?;
+        }
         for (method, reason) in &self.ruled_out {
             write!(f, "\n{method} is out: {reason}")?;
         }
@@ -213,7 +219,7 @@ impl<M: fmt::Display> fmt::Display for Compared<M> {
         if let Some(Ratio { against, value, pairs }) = &self.ratio {
             write!(f, ", {value:.2} times the cost of {against} in {pairs} pairs")?;
         }
-        self.held.map_or(Ok(()), |held| write!(f, ", buffers held for {held:.1?}"))
+        self.held.map_or(Ok(()), |held| write!(f, ", buffers held for {}", time(held.as_secs_f64())))
     }
 }
 

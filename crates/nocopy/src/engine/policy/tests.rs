@@ -513,6 +513,20 @@ fn says_why() {
 }
 
 #[test]
+fn an_explanation_leaves_times_of_nothing_out() {
+    let mut policy = Policy::new(&BATCHES).singles(&[Socket]);
+    assert_eq!(policy.explain().to_string(), "chosen by measurement");
+    let mut machine = Machine::new(1);
+    machine.run(&mut policy, delivered(DELIVERED[1]), Work { destination: 0, bytes: 1400, count: 44 }, 20e6);
+    let mut explained = policy.explain();
+    explained.sent = Duration::from_nanos(708_900);
+    explained.classes[0].others[0].held = Some(Duration::from_millis(2));
+    let text = explained.to_string();
+    assert!(text.lines().next().unwrap().ends_with(" % of 709 us spent sending"), "{text}");
+    assert!(text.contains(", buffers held for 2.00 ms") && !text.contains("for 0"), "{text}");
+}
+
+#[test]
 #[should_panic(expected = "a policy needs a method")]
 fn no_candidates() {
     let _ = Policy::<Method>::new(&[]);
