@@ -1,13 +1,14 @@
-//! What needs no traffic: formatting, lints, layers, public items, documentation, BPF objects.
+//! What needs no traffic: formatting, lints, layers, circles of imports, public items, documentation, BPF objects.
 
 use crate::gate::{Gate, Outcome};
 use crate::step::{Failed, Step, files};
-use crate::{api, bpf, docs, layers};
+use crate::{api, bpf, circles, docs, layers};
 
 pub(crate) fn run(gate: &mut Gate) {
     gate.run("formatting", || formatting().into());
     gate.run("lints and fuzz targets", || lints().run().into());
     gate.run("layers", layers::check);
+    gate.run("circles of imports", circles::check);
     gate.run("public items", api::check);
     gate.run("documentation", || docs::api().run().into());
     gate.run("BPF objects", bpf::check);

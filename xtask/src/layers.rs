@@ -81,7 +81,7 @@ impl Layers {
 }
 
 /// The modules of a file, from the root: `port::xdp` for `port/xdp/mod.rs` as for `port/xdp.rs`; none for the root itself.
-fn module_of(inside: &Path) -> Vec<String> {
+pub(crate) fn module_of(inside: &Path) -> Vec<String> {
     let names = inside.with_extension("");
     let names = names.components().map(|name| name.as_os_str().to_string_lossy().into_owned());
     names.filter(|name| name != "mod" && name != "lib").collect()
@@ -140,7 +140,7 @@ fn without_comments_and_tests(text: &str) -> String {
     text[..tests].lines().map(of_line).collect::<Vec<_>>().join("\n")
 }
 
-fn rust_files(directory: &Path) -> Result<Vec<PathBuf>, Failed> {
+pub(crate) fn rust_files(directory: &Path) -> Result<Vec<PathBuf>, Failed> {
     let failed = |error| Failed(format!("{}: {error}", directory.display()));
     let mut files = Vec::new();
     for entry in fs::read_dir(directory).map_err(failed)? {
@@ -155,7 +155,7 @@ fn rust_files(directory: &Path) -> Result<Vec<PathBuf>, Failed> {
     Ok(files)
 }
 
-fn read(path: &Path) -> Result<String, Failed> {
+pub(crate) fn read(path: &Path) -> Result<String, Failed> {
     fs::read_to_string(path).map_err(|error| Failed(format!("{}: {error}", path.display())))
 }
 

@@ -3,6 +3,7 @@
 mod api;
 mod bpf;
 mod check;
+mod circles;
 mod docs;
 mod gate;
 mod instructions;
@@ -33,7 +34,7 @@ struct Arguments {
 enum Command {
     /// Everything that must pass before a change lands: checks, tests, loom models, instruction guards, the VM lab.
     Test(TestArguments),
-    /// Formatting, lints, layers, public items, documentation, BPF objects: everything that needs no traffic.
+    /// Formatting, lints, layers, circles of imports, public items, documentation, BPF objects: everything that needs no traffic.
     Check,
     /// Build the API documentation, the man pages and the shell completions into target/.
     Docs,

@@ -25,6 +25,12 @@ pub enum Error {
     TooLong,
 }
 
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        Self::Command(Box::new(error))
+    }
+}
+
 pub fn run(arguments: &CallArguments) -> Result<Outcome, Failure> {
     let request = request(arguments)?;
     let interrupt = Interrupt::listen()?;

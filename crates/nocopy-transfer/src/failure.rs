@@ -16,22 +16,9 @@ pub enum Failure {
     Statistics(#[from] nocopy::integration::statistics::SnapshotError),
     #[error(transparent)]
     MessageEndpoint(#[from] nocopy::message::OpenError),
+    /// An error of one command, which makes it one of these itself: this file knows none of them.
     #[error(transparent)]
-    Send(#[from] crate::send::Error),
-    #[error(transparent)]
-    SendUdp(#[from] crate::send::UdpError),
-    #[error(transparent)]
-    SendTcp(#[from] crate::send::TcpError),
-    #[error(transparent)]
-    RecvUdp(#[from] crate::recv::UdpError),
-    #[error(transparent)]
-    RecvTcp(#[from] crate::recv::TcpError),
-    #[error(transparent)]
-    Ping(#[from] crate::ping::Error),
-    #[error(transparent)]
-    Serve(#[from] crate::serve::Error),
-    #[error(transparent)]
-    Call(#[from] crate::call::Error),
+    Command(Box<dyn std::error::Error + Send + Sync>),
     #[error("{interface}: no such interface in this network namespace: 'ip link' lists them")]
     NoInterface { interface: String },
 }

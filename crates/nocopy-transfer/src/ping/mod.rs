@@ -47,6 +47,12 @@ pub enum Error {
     Exchange { target: Endpoint, source: io::Error },
 }
 
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        Self::Command(Box::new(error))
+    }
+}
+
 /// What to do when the other end does not answer as it should.
 fn advice(error: &io::Error) -> &'static str {
     match error.kind() {

@@ -12,8 +12,6 @@ use crate::arguments::RecvArguments;
 use crate::endpoint::Scheme;
 use nocopy_report::Interrupt;
 use nocopy_report::{Outcome, print};
-pub use tcp::Error as TcpError;
-pub use udp::Error as UdpError;
 
 /// How long a sender may be silent unless told: it is heard several times a second.
 const IDLE: Duration = Duration::from_secs(10);

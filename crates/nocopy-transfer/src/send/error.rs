@@ -9,6 +9,7 @@ use nocopy::metadata::Unsupported;
 use nocopy_proto::wire::UdpFrameError;
 
 use super::replay::damage::Damage;
+use crate::Failure;
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -59,4 +60,10 @@ pub enum Error {
     /// A port's own words.
     #[error("{0}")]
     Port(#[source] io::Error),
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        Self::Command(Box::new(error))
+    }
 }

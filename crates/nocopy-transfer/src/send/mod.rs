@@ -38,7 +38,7 @@ use crate::Failure;
 use crate::arguments::{
     FrameArguments, GeneratorName, PayloadArgument, Rounds, SendArguments, SendTarget, TimingName,
 };
-pub use error::Error;
+use error::Error;
 use kernel::KernelTransmitter;
 use nocopy_report::Interrupt;
 use nocopy_report::{Outcome, capability, print};
@@ -48,10 +48,8 @@ use replay::Replay;
 use run::Run;
 use source::Source;
 use summary::Summary;
-pub use tcp::Error as TcpError;
 use template::{Payload, Template};
 use transmitter::PortTransmitter;
-pub use udp::Error as UdpError;
 
 /// Frames of a port, and entries of its tx ring.
 const FRAMES: u32 = 2048;

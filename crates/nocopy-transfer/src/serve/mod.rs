@@ -50,6 +50,12 @@ pub enum Error {
     NoProgram,
 }
 
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        Self::Command(Box::new(error))
+    }
+}
+
 /// What to do when no client can be answered.
 fn advice(error: &io::Error) -> &'static str {
     match error.kind() {

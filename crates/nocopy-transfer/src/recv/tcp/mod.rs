@@ -35,6 +35,12 @@ pub enum Error {
     Address(#[source] io::Error),
 }
 
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        Self::Command(Box::new(error))
+    }
+}
+
 /// What to do when the address cannot be listened at.
 fn advice(error: &io::Error) -> &'static str {
     match error.kind() {

@@ -51,6 +51,12 @@ pub enum Error {
     Receive(#[source] io::Error),
 }
 
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        Self::Command(Box::new(error))
+    }
+}
+
 pub(super) fn run(arguments: &RecvArguments, interrupt: Interrupt) -> Result<Outcome, Failure> {
     let socket = bind(arguments)?;
     capability::drop_all_but(capability::NONE)?;

@@ -6,11 +6,12 @@ use std::path::PathBuf;
 
 use nocopy::tcp::{OpenError, PublishError};
 
+use crate::Failure;
 use crate::endpoint::Endpoint;
 use crate::transfer::stream::Refusal;
 
 #[derive(Debug, thiserror::Error)]
-pub enum Error {
+pub(super) enum Error {
     #[error("{target}: no address to send to: {source}: check the name, or give an address")]
     Resolve { target: Endpoint, source: io::Error },
     #[error("pieces of {bytes} bytes are too long: give a --size up to {bytes_max}")]
@@ -55,6 +56,12 @@ pub enum Error {
     Refused { to: SocketAddr, why: Refusal },
     #[error("{to}: cannot prepare the connection: {source}: see what else this machine is short of")]
     Prepare { to: SocketAddr, source: io::Error },
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        Self::Command(Box::new(error))
+    }
 }
 
 fn words(why: Refusal) -> &'static str {

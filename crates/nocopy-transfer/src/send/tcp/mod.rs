@@ -20,7 +20,7 @@ use crate::endpoint::Endpoint;
 use crate::transfer::stream::{Asking, Count, Head, State};
 use crate::{Failure, processor};
 use connection::Connection;
-pub use error::Error;
+use error::Error;
 use nocopy_report::live::LiveLine;
 use nocopy_report::quantity::short;
 use nocopy_report::{Ended, Interrupt, Outcome, capability, print};

@@ -7,10 +7,11 @@ use std::path::PathBuf;
 use nocopy::Reason;
 use nocopy::udp::OpenError;
 
+use crate::Failure;
 use crate::endpoint::Endpoint;
 
 #[derive(Debug, thiserror::Error)]
-pub enum Error {
+pub(super) enum Error {
     #[error("{target}: no address to send to: {source}: check the name, or give an address")]
     Resolve { target: Endpoint, source: io::Error },
     #[error(
@@ -70,4 +71,10 @@ pub enum Error {
     /// A port's own words.
     #[error("{0}")]
     Port(#[source] io::Error),
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        Self::Command(Box::new(error))
+    }
 }

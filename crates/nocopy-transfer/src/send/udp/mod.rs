@@ -29,7 +29,7 @@ use crate::transfer::{HEADER_BYTES, Sending};
 use crate::{Failure, processor};
 use by_port::ByPort;
 use by_socket::BySocket;
-pub use error::Error;
+use error::Error;
 use nocopy_report::{Ended, Interrupt, Outcome, capability, print};
 use payload::{Payload, Shape};
 use session::Session;

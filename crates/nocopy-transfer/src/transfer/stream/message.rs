@@ -83,7 +83,7 @@ pub(crate) struct Ask {
 
 /// Why a receiver does not want a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Refusal {
+pub(crate) enum Refusal {
     /// It has one already.
     Busy,
     /// It is to write what comes on several connections, and it is not known where each belongs.

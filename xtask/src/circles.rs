@@ -1,0 +1,360 @@
+//! Circles of imports: files of a crate that use each other, directly or through further files.
+//!
+//! A module and its own submodules may use each other: they are one thing in several files. Tests are left out.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::path::Path;
+
+use crate::gate::Outcome;
+use crate::layers::{module_of, read, rust_files};
+use crate::step::{Failed, root};
+
+/// The crates of the command. The library and nocopy-proto declare layers instead, which say more; the files within one layer may use each
+/// other there, and in the crates that are named neither here nor there nothing is checked.
+const CRATES: [&str; 5] = [
+    "crates/nocopy-bench",
+    "crates/nocopy-cli",
+    "crates/nocopy-profile",
+    "crates/nocopy-report",
+    "crates/nocopy-transfer",
+];
+
+/// How many names may stand for each other: enough for every import, and an end for those that stand for themselves.
+const RENAMES_MAX: u32 = 8;
+
+/// A module by its names from the root, which has none.
+type Module = Vec<String>;
+
+pub(crate) fn check() -> Outcome {
+    let check_all = || {
+        let mut found = Vec::new();
+        for name in CRATES {
+            let sources = Sources::read(&root().join(name).join("src"))?;
+            found.extend(sources.circles().iter().map(|circle| format!("{name}: {}", circle.join(" → "))));
+        }
+        match found.is_empty() {
+            true => Ok(()),
+            false => Err(Failed(format!(
+                "these files import each other in a circle; move what they share below them:\n{}",
+                found.join("\n")
+            ))),
+        }
+    };
+    check_all().into()
+}
+
+/// The files of a crate.
+#[derive(Debug, Default)]
+struct Sources(BTreeMap<Module, File>);
+
+#[derive(Debug)]
+struct File {
+    /// Below `src`.
+    path: String,
+    /// What each imported name stands for, from the root.
+    names: BTreeMap<String, Module>,
+    /// Every path of the crate that it writes, from the root.
+    used: BTreeSet<Module>,
+}
+
+impl Sources {
+    fn read(directory: &Path) -> Result<Self, Failed> {
+        let mut texts = Vec::new();
+        for path in rust_files(directory)? {
+            let inside = path.strip_prefix(directory).expect("found in it").to_owned();
+            texts.push((inside.display().to_string(), read(&path)?));
+        }
+        Ok(Self::of(&texts))
+    }
+
+    /// By path and text.
+    fn of(texts: &[(String, String)]) -> Self {
+        let mut for_tests = BTreeSet::new();
+        let mut files = BTreeMap::new();
+        for (path, text) in texts {
+            let mut module = module_of(Path::new(path));
+            module.retain(|name| name != "main");
+            let (code, modules_for_tests) = code_of(text);
+            for_tests.extend(modules_for_tests.into_iter().map(|name| below(&module, &[name])));
+            files.insert(module, (path.clone(), code));
+        }
+        files.retain(|module, _| !for_tests.iter().any(|test| module.starts_with(test)));
+        let modules: BTreeSet<Module> = files.keys().cloned().collect();
+        let read = |(module, (path, code)): (Module, (String, String))| {
+            let file = File::read(path, &code, &module, &modules);
+            (module, file)
+        };
+        Self(files.into_iter().map(read).collect())
+    }
+
+    /// Each shortest circle that a file is in, once; its first file is also its last.
+    fn circles(&self) -> Vec<Vec<String>> {
+        let edges: BTreeMap<&Module, BTreeSet<Module>> =
+            self.0.iter().map(|(module, file)| (module, self.uses(module, file))).collect();
+        let (mut known, mut circles) = (BTreeSet::new(), Vec::new());
+        for start in self.0.keys() {
+            let Some(circle) = shortest_circle(start, &edges) else { continue };
+            if known.insert(circle.iter().cloned().collect::<BTreeSet<_>>()) {
+                circles
+                    .push(circle.iter().chain([start]).map(|module| self.0[module].path.clone()).collect());
+            }
+        }
+        circles
+    }
+
+    /// The files that a file uses and that belong neither to it nor it to them.
+    fn uses(&self, user: &Module, file: &File) -> BTreeSet<Module> {
+        let used = file.used.iter().map(|path| self.home(path, RENAMES_MAX));
+        used.filter(|used| !used.starts_with(user) && !user.starts_with(used)).collect()
+    }
+
+    /// The module in which what a path leads to is written, through all imports that rename or pass it on.
+    fn home(&self, path: &[String], renames_left: u32) -> Module {
+        let mut module = Module::new();
+        for (place, name) in path.iter().enumerate() {
+            let next = below(&module, std::slice::from_ref(name));
+            if self.0.contains_key(&next) {
+                module = next;
+                continue;
+            }
+            let meant = self.0.get(&module).and_then(|file| file.names.get(name));
+            return match meant {
+                Some(meant) if renames_left > 0 => {
+                    self.home(&below(meant, &path[place + 1..]), renames_left - 1)
+                }
+                _ => module,
+            };
+        }
+        module
+    }
+}
+
+impl File {
+    fn read(path: String, code: &str, module: &[String], modules: &BTreeSet<Module>) -> Self {
+        let (mut names, mut used) = (BTreeMap::new(), BTreeSet::new());
+        let (imports, rest) = imports_of(code);
+        for import in imports {
+            for (words, name) in tree(&import) {
+                if let Some(meant) = from_root(&words, module, modules) {
+                    names.insert(name, meant.clone());
+                    used.insert(meant);
+                }
+            }
+        }
+        used.extend(paths_of(&rest).iter().filter_map(|words| from_root(words, module, modules)));
+        // A name that stands for itself, as 'use crate::a::B' does within 'a', leads nowhere else.
+        names.retain(|name, meant| *meant != below(module, std::slice::from_ref(name)));
+        Self { path, names, used }
+    }
+}
+
+fn below(module: &[String], names: &[String]) -> Module {
+    [module, names].concat()
+}
+
+/// A path of this crate from its root; `None`: of another one.
+fn from_root(words: &[String], module: &[String], modules: &BTreeSet<Module>) -> Option<Module> {
+    let supers = words.iter().take_while(|word| *word == "super").count();
+    match words.first()?.as_str() {
+        "crate" => Some(words[1..].to_vec()),
+        "self" => Some(below(module, &words[1..])),
+        "super" => Some(below(&module[..module.len().checked_sub(supers)?], &words[supers..])),
+        _ => {
+            let own = below(module, &words[..1]);
+            modules.contains(&own).then(|| below(module, words))
+        }
+    }
+}
+
+/// Without comments and without tests, and the names of the files that are for tests.
+fn code_of(text: &str) -> (String, Vec<String>) {
+    let (mut code, mut for_tests, mut is_for_tests) = (String::new(), Vec::new(), false);
+    for line in text.lines() {
+        let line = line.split("//").next().unwrap_or_default();
+        let declared = line.trim().strip_prefix("mod ");
+        match declared {
+            Some(module) if is_for_tests => match module.strip_suffix(';') {
+                Some(name) => for_tests.push(name.to_owned()),
+                None => break, // the last thing in a file
+            },
+            _ => {
+                code.push_str(line);
+                code.push('\n');
+            }
+        }
+        is_for_tests = line.trim().starts_with("#[cfg(test)]") || line.trim().starts_with("#[cfg(all(test,");
+    }
+    (code, for_tests)
+}
+
+/// What stands behind each `use`, and the code without them.
+fn imports_of(code: &str) -> (Vec<String>, String) {
+    let (mut imports, mut rest, mut left) = (Vec::new(), String::new(), code);
+    while let Some(at) = left.find("use ") {
+        let (before, behind) = (&left[..at], &left[at + "use ".len()..]);
+        rest.push_str(before);
+        let line = before.rsplit('\n').next().unwrap_or_default().trim();
+        let is_import = line.is_empty() || line.starts_with("pub");
+        let is_of_import = |c: char| c.is_alphanumeric() || c.is_whitespace() || "_:{},*".contains(c);
+        match behind.split_once(';').filter(|_| is_import) {
+            Some((import, behind)) if import.chars().all(is_of_import) => {
+                imports.push(import.to_owned());
+                left = behind;
+            }
+            _ => left = behind, // a word of a text
+        }
+    }
+    rest.push_str(left);
+    (imports, rest)
+}
+
+/// The paths of an import, each with the name that it gets.
+fn tree(text: &str) -> Vec<(Module, String)> {
+    let text = text.trim();
+    if let Some((head, group)) = text.split_once('{') {
+        let head: Module = words(head);
+        let group = group.strip_suffix('}').unwrap_or(group);
+        let parts = parts(group).into_iter().flat_map(tree);
+        return parts.map(|(path, name)| (below(&head, &path), name)).map(without_self).collect();
+    }
+    let (path, name) = text.split_once(" as ").unwrap_or((text, ""));
+    let path = words(path);
+    let name =
+        if name.is_empty() { path.last().cloned().unwrap_or_default() } else { name.trim().to_owned() };
+    vec![without_self((path, name))]
+}
+
+/// `a::self` is `a`.
+fn without_self((mut path, name): (Module, String)) -> (Module, String) {
+    if path.len() > 1 && path.last().is_some_and(|last| last == "self") {
+        path.pop();
+        let name = if name == "self" { path.last().cloned().unwrap_or_default() } else { name };
+        return (path, name);
+    }
+    (path, name)
+}
+
+/// What commas part outside of braces.
+fn parts(group: &str) -> Vec<&str> {
+    let (mut depth, mut start, mut parts) = (0_u32, 0, Vec::new());
+    for (at, character) in group.char_indices() {
+        match character {
+            '{' => depth += 1,
+            '}' => depth = depth.saturating_sub(1),
+            ',' if depth == 0 => {
+                parts.push(&group[start..at]);
+                start = at + 1;
+            }
+            _ => {}
+        }
+    }
+    parts.push(&group[start..]);
+    parts.into_iter().filter(|part| !part.trim().is_empty()).collect()
+}
+
+fn words(path: &str) -> Module {
+    path.split("::").map(|word| word.trim().to_owned()).filter(|word| !word.is_empty()).collect()
+}
+
+/// The paths that code names by `crate`, `super` or `self`.
+fn paths_of(code: &str) -> Vec<Module> {
+    let starts = ["crate::", "super::", "self::"];
+    let mut found = Vec::new();
+    for (at, _) in starts.iter().flat_map(|start| code.match_indices(start)) {
+        if code[..at].ends_with(|c: char| c.is_alphanumeric() || c == '_' || c == ':') {
+            continue;
+        }
+        let is_of_path = |c: char| c.is_alphanumeric() || c == '_' || c == ':';
+        let end = code[at..].find(|c: char| !is_of_path(c)).map_or(code.len(), |length| at + length);
+        found.push(words(&code[at..end]));
+    }
+    found
+}
+
+/// The shortest way from a file back to it, without its end.
+fn shortest_circle(start: &Module, edges: &BTreeMap<&Module, BTreeSet<Module>>) -> Option<Vec<Module>> {
+    let mut from: BTreeMap<&Module, &Module> = BTreeMap::new();
+    let mut next = VecDeque::from([start]);
+    while let Some(module) = next.pop_front() {
+        for used in edges.get(module).into_iter().flatten() {
+            if used == start {
+                let mut way = vec![module.clone()];
+                while let Some(before) = from.get(way.last().expect("has its end")) {
+                    way.push((*before).clone());
+                }
+                way.reverse();
+                return Some(way);
+            }
+            if !from.contains_key(used) {
+                from.insert(used, module);
+                next.push_back(used);
+            }
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn circles(texts: &[(&str, &str)]) -> Vec<String> {
+        let texts: Vec<_> = texts.iter().map(|(path, text)| ((*path).into(), (*text).into())).collect();
+        Sources::of(&texts).circles().iter().map(|circle| circle.join(" → ")).collect()
+    }
+
+    #[test]
+    fn files_that_use_each_other_are_a_circle() {
+        let found = circles(&[
+            ("lib.rs", "mod a;\nmod b;\nmod c;\n"),
+            ("a.rs", "use crate::b::B;\n"),
+            ("b.rs", "fn f() { crate::c::g() }\n"),
+            ("c.rs", "pub use super::a::{self, A};\n"),
+        ]);
+        assert_eq!(found, ["a.rs → b.rs → c.rs → a.rs"]);
+    }
+
+    #[test]
+    fn names_that_are_passed_on_lead_to_their_file() {
+        let lib = "mod failure;\npub mod call;\npub use failure::Failure;\n";
+        let call = "use crate::{Failure, other};\npub enum Error {}\n";
+        let of_failure = |text| circles(&[("lib.rs", lib), ("call.rs", call), ("failure.rs", text)]);
+        let circle = ["call.rs → failure.rs → call.rs"];
+        assert_eq!(of_failure("enum Failure { Call(#[from] crate::call::Error) }\n"), circle);
+        assert_eq!(of_failure("enum Failure {}\n"), [""; 0]);
+    }
+
+    #[test]
+    fn a_module_and_its_own_submodules_are_one_thing() {
+        let found = circles(&[
+            ("main.rs", "mod a;\nuse a::A;\nstruct Root;\n"),
+            ("a/mod.rs", "mod b;\nmod c;\nuse b::B;\nuse self::c::C;\nuse crate::Root;\n"),
+            ("a/b.rs", "use super::A;\nuse crate::Root;\n"),
+            ("a/c.rs", "use super::b::B;\n"),
+        ]);
+        assert_eq!(found, [""; 0]);
+    }
+
+    #[test]
+    fn submodules_of_two_modules_can_be_a_circle() {
+        let found = circles(&[
+            ("lib.rs", "mod a;\nmod b;\n"),
+            ("a/mod.rs", "mod inner;\n"),
+            ("a/inner.rs", "use crate::b;\n"),
+            ("b.rs", "use crate::a::{inner::{Inner as Other, self}};\n"),
+        ]);
+        assert_eq!(found, ["a/inner.rs → b.rs → a/inner.rs"]);
+    }
+
+    #[test]
+    fn tests_and_comments_are_left_out() {
+        let found = circles(&[
+            ("lib.rs", "mod a;\nmod b;\n#[cfg(test)]\nmod made_up;\nmod c;\n"),
+            ("a.rs", "use crate::b::B;\n"),
+            ("b.rs", "// crate::a\n\n#[cfg(test)]\nmod tests {\n    use crate::a::A;\n}\n"),
+            ("c.rs", "use crate::made_up::M;\n"),
+            ("made_up.rs", "use crate::c::C;\n"),
+        ]);
+        assert_eq!(found, [""; 0]);
+    }
+}
