@@ -89,10 +89,8 @@ impl Expected {
             datagram.get(NUMBER_BYTES..) == Some(&self.pattern[place..place + bytes][NUMBER_BYTES..])
         });
         let said = || {
-            format!(
-                "datagram {number:?} of {} bytes arrived with other contents than were sent",
-                datagram.len()
-            )
+            let number = number.map_or("without a number".into(), |number| number.to_string());
+            format!("datagram {number}, {} bytes: other contents arrived than were sent", datagram.len())
         };
         is_right.then_some(()).ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, said()))
     }

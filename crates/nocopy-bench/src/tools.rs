@@ -12,10 +12,11 @@ use rustix::thread::CapabilitySet;
 pub struct Tools {
     /// Our library in front of libpcap, or why it was not found.
     pub libpcap: Result<PathBuf, String>,
-    /// Measures where the time of a TCP receiver goes, within about so much time.
+    /// Measures where the time of a TCP receiver goes, within about so much time, and as long as it is to go on.
     pub receive_analysis: Analyse,
     /// What that needs.
     pub receive_analysis_capabilities: CapabilitySet,
 }
 
-pub type Analyse = fn(Duration, &Progress) -> Result<ReceiveAnalysis, Box<dyn Error + Send + Sync>>;
+pub type Analyse =
+    fn(Duration, &Progress, &dyn Fn() -> bool) -> Result<ReceiveAnalysis, Box<dyn Error + Send + Sync>>;

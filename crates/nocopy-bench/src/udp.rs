@@ -135,7 +135,7 @@ pub(crate) fn send_foreign(
 
 /// The memory that a message was made of.
 fn owned(message: Message) -> impl Iterator<Item = Vec<u8>> {
-    message.into_iter().filter_map(|buffer| buffer.into_owner().ok())
+    message.into_iter().map(|buffer| buffer.into_owner().expect("every message here is made of a Vec"))
 }
 
 /// Sends datagrams one by one, from buffers that go round.

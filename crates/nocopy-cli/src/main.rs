@@ -27,7 +27,9 @@ fn main() -> ExitCode {
         Command::Bench(arguments) => {
             let tools = nocopy_bench::Tools {
                 libpcap: run::library::find(None).map_err(|error| error.to_string()),
-                receive_analysis: |time, progress| Ok(nocopy_profile::sweep::founding(time, progress)?),
+                receive_analysis: |time, progress, go_on| {
+                    Ok(nocopy_profile::sweep::founding(time, progress, go_on)?)
+                },
                 receive_analysis_capabilities: nocopy_profile::sweep::CAPABILITIES,
             };
             nocopy_bench::run(&arguments, tools).map_err(Failure::from)

@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 
+use crate::founding;
 use crate::headline;
 use crate::print;
 use crate::result::{Report, Section};
@@ -24,6 +25,12 @@ pub fn of_bench(report: &Report) -> String {
     let lines = headline::of(report);
     if !lines.is_empty() {
         let _ = writeln!(page, "## Headline\n\n{}", table(&headline::table(&lines)));
+    }
+    for (system, part) in founding::parts(report) {
+        let _ =
+            writeln!(page, "## {}\n\n{}\n\n{}", plain(system.title), plain(system.about), table(&part.table));
+        part.words.iter().for_each(|words| page.push_str(&format!("- {}\n", plain(words))));
+        page.push('\n');
     }
     let sections: Vec<_> = report.sections().collect();
     for sections in sections.chunk_by(|one, other| one.workload() == other.workload()) {
@@ -107,6 +114,18 @@ mod tests {
             assert!(lines.contains(&expected), "{expected}: {page}");
         }
         assert!(!page.contains("## Headline"), "none of its rows is one");
+    }
+
+    #[test]
+    fn founding_systems_come_before_their_rows() {
+        let page = of_bench(&made_up::founding_run());
+        let headings: Vec<_> = page.lines().filter(|line| line.starts_with("## ")).collect();
+        assert_eq!(
+            headings.len(),
+            5 + 4 + 1,
+            "five systems, four workloads with rows, how to read them: {headings:?}"
+        );
+        assert!(headings[4].contains("2011") && page.contains("| keepalive timer, % |"), "{headings:?}");
     }
 
     #[test]

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::check::Check;
 use crate::quantity::{length, short};
-use crate::result::Range;
+use crate::statistics::Range;
 use crate::table::Table;
 
 /// Where the processor time of a TCP receiver goes, and what its socket does, by the length of the program's buffer.
@@ -41,6 +41,10 @@ pub struct BufferAnalysis {
     pub processor_share: f64,
     /// On which the rows rest.
     pub samples: u64,
+    /// Of the processor time that the kernel booked for the receiver's threads: what samples saw. They come late where a thread leaves its processor
+    /// often.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub seen_share: Option<f64>,
     /// Of the bytes received: those that did not lie in the receive queue when the call began.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub direct_share: Option<f64>,
@@ -150,7 +154,11 @@ impl BufferAnalysis {
         let percent = |share: f64| format!("{:.1}", 100.0 * share);
         let told = |value: Option<f64>, text: &dyn Fn(f64) -> String| value.map_or_else(|| "–".into(), text);
         let bytes = |bytes: f64| short(bytes.round());
-        let mut column = vec![("Gbit/s".into(), format!("{:.2}", self.gbit_per_s.median))];
+        let Range { median, low, high } = self.gbit_per_s;
+        let mut column = vec![
+            ("Gbit/s".into(), format!("{median:.2}")),
+            ("  its interval".into(), format!("{low:.1}–{high:.1}")),
+        ];
         for RowTime { row, share, .. } in &self.rows {
             column.push((format!("{}, %", row.words()), percent(*share)));
             if *row == StudyRow::ReceiveInProcess {
@@ -159,9 +167,9 @@ impl BufferAnalysis {
         }
         let max = |value: Option<u64>| value.map(|value| value as f64);
         let figures = [
-            ("total, us/MB", told(self.us_per_mb, &|time| format!("{time:.0}"))),
-            ("total, % of one processor", percent(self.processor_share)),
-            ("samples", self.samples.to_string()),
+            ("total of these, us/MB", told(self.us_per_mb, &|time| format!("{time:.0}"))),
+            ("total of these, % of one processor", percent(self.processor_share)),
+            ("threads' time seen by samples, %", told(self.seen_share, &percent)),
             ("cost of profiling, %", format!("{:.1}", self.overhead_percent.median)),
             ("direct share, %", told(self.direct_share, &percent)),
             ("backlog share, %", told(self.backlog_share, &percent)),

@@ -4,7 +4,6 @@ use serde::{Deserialize, Serialize};
 
 use super::figure::Figure;
 use super::receive_analysis::ReceiveAnalysis;
-use super::statistics;
 
 /// As it is written: see [`crate::result_lines`].
 pub const SCHEMA: &str = "nocopy.bench/2";
@@ -149,26 +148,6 @@ pub struct Link {
     pub congestion_control: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub source_bytes: Option<usize>,
-}
-
-/// A median of the rounds with its interval, as the bench has them.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
-pub struct Range {
-    pub median: f64,
-    pub low: f64,
-    pub high: f64,
-}
-
-impl Range {
-    /// Zeros of nothing.
-    pub fn of(values: &[f64]) -> Self {
-        let interval = statistics::interval(values);
-        interval.map_or_else(Self::default, |found| Self {
-            median: found.median,
-            low: found.low,
-            high: found.high,
-        })
-    }
 }
 
 /// What a row of the headline, and what it is compared with, are called there.

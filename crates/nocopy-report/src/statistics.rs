@@ -3,6 +3,8 @@
 //! Times on a shared machine have long tails and drift; a mean with a standard error would claim a normal
 //! distribution that is not there. The interval of the median by order statistics claims nothing.
 
+use serde::{Deserialize, Serialize};
+
 /// The confidence the intervals are made for, when there are enough values.
 pub const CONFIDENCE: f64 = 0.95;
 
@@ -16,6 +18,26 @@ pub struct Interval {
     pub high: f64,
     /// The probability that `low..=high` covers the true median; below [`CONFIDENCE`] under six values.
     pub confidence: f64,
+}
+
+/// A median of the rounds with its interval, as the bench has them.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct Range {
+    pub median: f64,
+    pub low: f64,
+    pub high: f64,
+}
+
+impl Range {
+    /// Zeros of nothing.
+    pub fn of(values: &[f64]) -> Self {
+        let interval = interval(values);
+        interval.map_or_else(Self::default, |found| Self {
+            median: found.median,
+            low: found.low,
+            high: found.high,
+        })
+    }
 }
 
 /// The middle value, or the mean of the two in the middle. `None` of nothing.

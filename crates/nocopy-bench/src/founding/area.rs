@@ -93,6 +93,6 @@ fn round_trip(stage: &Stage) -> Series<'_> {
 
 fn one_way(stage: &Stage) -> Series<'_> {
     let series = messages::stream::of_length(stage, MESSAGE_BYTES);
-    let named = [("tcp-blocking", None), ("xdp-spinning", None), ("message-xdp", Some("spinning"))];
+    let named = [("tcp-blocking", None), ("message-xdp", Some("spinning"))];
     only(series, &named)
 }

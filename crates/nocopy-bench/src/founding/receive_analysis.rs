@@ -45,12 +45,13 @@ impl Workload for ReceiveAnalysis {
     fn measure(&self, bench: &mut Bench<'_>) -> Result<(), Failure> {
         let analyse = bench.plan.tools.receive_analysis;
         let time = bench.plan.window.map_or(bench.plan.halved(TIME), |window| window * WINDOWS);
-        let analysis = analyse(time, &bench.progress);
+        let analysis = analyse(time, &bench.progress, &|| !bench.is_interrupted());
+        // A signal of the terminal goes to its processes as well, which then fail.
+        let interrupted = bench.is_interrupted().then_some(Failure::Interrupted);
         match analysis {
-            // A signal of the terminal goes to its processes as well, which then fail.
-            _ if bench.is_interrupted() => Err(Failure::Interrupted),
-            Ok(analysis) => bench.add_receive_analysis(analysis),
-            Err(failure) => Err(Failure::ReceiveAnalysis(failure)),
+            Ok(analysis) => bench.add_receive_analysis(analysis)?,
+            Err(failure) => return Err(interrupted.unwrap_or(Failure::ReceiveAnalysis(failure))),
         }
+        interrupted.map_or(Ok(()), Err)
     }
 }

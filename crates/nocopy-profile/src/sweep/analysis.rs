@@ -18,6 +18,9 @@ pub(super) fn of(sweep: &Sweep) -> ReceiveAnalysis {
 fn of_buffer(cell: &CellFigures) -> BufferAnalysis {
     let figures = &cell.figures;
     let (queue, tcp) = (figures.queue.as_ref(), figures.tcp.as_ref());
+    let (total_seconds, booked_seconds) = (total_seconds(figures), figures.time.booked_seconds);
+    let copies = places(figures).filter(|time| time.place == Place::CopyToUser);
+    let copy_seconds: f64 = copies.map(|time| time.seconds).sum();
     let rows: Vec<_> = StudyRow::ALL.into_iter().map(|row| time_of(row, figures)).collect();
     BufferAnalysis {
         buffer_bytes: cell.buffer_bytes,
@@ -26,9 +29,10 @@ fn of_buffer(cell: &CellFigures) -> BufferAnalysis {
         overhead_percent: cell.overhead_percent,
         us_per_mb: rows.iter().filter_map(|row| row.us_per_mb).reduce(|sum, more| sum + more),
         rows,
-        copy_share: figures.share(Place::CopyToUser),
-        processor_share: total_seconds(figures) / figures.seconds.max(f64::MIN_POSITIVE),
-        samples: figures.time.places.iter().map(|time| time.samples).sum(),
+        copy_share: copy_seconds / total_seconds.max(f64::MIN_POSITIVE),
+        processor_share: total_seconds / figures.seconds.max(f64::MIN_POSITIVE),
+        samples: places(figures).map(|time| time.samples).sum(),
+        seen_share: (booked_seconds > 0.0).then(|| figures.time.sampled_seconds / booked_seconds),
         direct_share: queue.map(|queue| 1.0 - queue.queued_share),
         backlog_share: tcp.and_then(|tcp| tcp.backlog_share),
         acks_per_segment: tcp.and_then(|tcp| tcp.acks_per_segment),
@@ -42,9 +46,10 @@ fn of_buffer(cell: &CellFigures) -> BufferAnalysis {
 }
 
 /// The row that has a place of the profile, of a receiver. The copy to the program is part of TCP's receive call, as it was in the study.
-/// Interrupts themselves are not the driver's: samples meet those of the clock, and hardly a card's.
-fn row_of(place: Place) -> StudyRow {
-    match place {
+/// Interrupts themselves are not the driver's: samples meet those of the clock, and hardly a card's. The measurement itself is not the receiver's
+/// work: it has no row.
+fn row_of(place: Place) -> Option<StudyRow> {
+    Some(match place {
         Place::SoftirqDriver => StudyRow::DriverInInterrupt,
         Place::CallDriver => StudyRow::DriverOutsideInterrupt,
         Place::SoftirqReceive => StudyRow::ReceiveInSoftirq,
@@ -60,25 +65,30 @@ fn row_of(place: Place) -> StudyRow {
         | Place::Scheduler
         | Place::PageFault
         | Place::Program
-        | Place::Measuring
         | Place::Other => StudyRow::EverythingElse,
-    }
+        Place::Measuring => return None,
+    })
 }
 
 fn time_of(row: StudyRow, figures: &Figures) -> RowTime {
-    let places = || figures.time.places.iter().filter(|time| row_of(time.place) == row);
+    let places = || figures.time.places.iter().filter(|time| row_of(time.place) == Some(row));
     let sum = |part: fn(&PlaceTime) -> f64| places().map(part).fold(0.0, |sum, more| sum + more);
     let whole = total_seconds(figures).max(f64::MIN_POSITIVE);
     RowTime {
         row,
-        share: sum(|time| time.share),
+        share: sum(|time| time.seconds) / whole,
         error_share: sum(|time| time.error_seconds.powi(2)).sqrt() / whole,
         us_per_mb: (figures.received_bytes > 0).then(|| sum(|time| time.us_per_mb.unwrap_or(0.0))),
     }
 }
 
+/// Of all rows.
 fn total_seconds(figures: &Figures) -> f64 {
-    figures.time.places.iter().map(|time| time.seconds).sum()
+    places(figures).map(|time| time.seconds).sum()
+}
+
+fn places(figures: &Figures) -> impl Iterator<Item = &PlaceTime> {
+    figures.time.places.iter().filter(|time| row_of(time.place).is_some())
 }
 
 #[cfg(test)]

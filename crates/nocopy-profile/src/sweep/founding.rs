@@ -37,13 +37,17 @@ const SAMPLES_PER_SECOND: u32 = 487;
 
 /// Measures a TCP receiver as the study of 2011 did: a given amount by `recv` with `MSG_WAITALL` into buffers from 1 KiB to 4 MiB, with
 /// `SO_RCVBUF` fixed at 64 KiB, over a private veth pair with GRO. It makes as many rounds as fit into `budget`, but one at least; each
-/// moves the amount with profiling and without, for every buffer.
+/// moves the amount with profiling and without, for every buffer. It ends after the round in which `go_on` became false.
 ///
 /// The calling thread needs [`super::CAPABILITIES`].
 ///
 /// # Errors
 /// What the lab, the kernel's type information, the BPF programs or the two processes refuse.
-pub fn founding(budget: Duration, progress: &Progress) -> Result<ReceiveAnalysis, Failure> {
+pub fn founding(
+    budget: Duration,
+    progress: &Progress,
+    go_on: &dyn Fn() -> bool,
+) -> Result<ReceiveAnalysis, Failure> {
     let start = Instant::now();
     let kernel = Kernel::read()?;
     let stage = Stage::of_single_segments(Lab::builder().gro_right(true))?;
@@ -58,7 +62,7 @@ pub fn founding(budget: Duration, progress: &Progress) -> Result<ReceiveAnalysis
         measure_round(&plan, plan.rounds, &kernel, |_| &stage, &mut measured, progress)?;
         plan.rounds += 1;
         // The next one would take as long as this one.
-        if start.elapsed() + begin.elapsed() > budget {
+        if !go_on() || start.elapsed() + begin.elapsed() > budget {
             return Ok(analysis::of(&plan.result(String::new(), &measured)));
         }
     }

@@ -6,7 +6,7 @@ use crate::figures::Figures;
 use nocopy_report::Outcome;
 use nocopy_report::check::Check;
 use nocopy_report::result::Machine;
-pub use nocopy_report::result::Range;
+pub use nocopy_report::statistics::Range;
 
 /// Changes when a field changes its meaning or goes.
 pub const SCHEMA: &str = "nocopy.profile-sweep/2";

@@ -1,9 +1,9 @@
 //! 2001: zero-copy UDP transmission. Ttcp, 10,000 datagrams, median of three, Mbit/s; without / with the UDP checksum: socket 25.9 at 1400 B
 //! and 35.5 at 8192 B; at 1400 B copy 34.8 / 31.1, mmap 56.3 / 41.9, kiobuf 39.0 / none.
 
-use super::{NOTHING, Part, Rows, System, mbit_per_s, ratio, shown, verdict};
+use super::{Part, Rows, System, compared, mbit_per_s, ratio, shown, verdict};
 use crate::chart::{Bar, Stacks};
-use crate::result::{Report, Row};
+use crate::result::Report;
 use crate::table::Table;
 
 pub(super) const SYSTEM: System = System {
@@ -13,9 +13,11 @@ pub(super) const SYSTEM: System = System {
     part,
 };
 
+/// What the others are compared with.
+const SOCKET: &str = "socket";
 const SOCKET_PUBLISHED: f64 = 25.9;
 
-/// What is called how, by which method and who computes the checksum, and its published Mbit/s at 1400 B.
+/// The lines of the table: a name, the method and who computes the checksum, and its published Mbit/s at 1400 B.
 const LINES: [(&str, &str, Option<&str>, Option<f64>); 8] = [
     ("send()", "socket", None, Some(SOCKET_PUBLISHED)),
     ("copied into frames, checksum", "xdp-copy", Some("computed"), Some(31.1)),
@@ -37,9 +39,9 @@ fn part(report: &Report) -> Option<Part> {
     let rows = &Rows::of(report, WORKLOAD)?;
     let line = |(name, method, variant, published): &(&str, &str, Option<&str>, Option<f64>)| {
         let figures = [SHORT, LONG].map(|series| {
-            let row = rows.find(series, method, *variant);
+            let row = rows.beside(series, method, *variant, SOCKET);
             let cpu = row.and_then(|row| row.sender_cpu_ns_per_packet);
-            [shown(row.and_then(mbit_per_s), 0), shown(cpu, 0), ratio(row)]
+            [shown(row.and_then(mbit_per_s), 0), shown(cpu, 0), ratio(row, SOCKET)]
         });
         let published = shown(published.map(|rate| rate / SOCKET_PUBLISHED), 2);
         let [short, long] = figures;
@@ -55,24 +57,19 @@ fn part(report: &Report) -> Option<Part> {
 }
 
 fn words(rows: &Rows<'_>) -> Vec<String> {
-    let interface = rows.against(SHORT, "xdp-copy", Some("computed"), "socket");
-    let without_copy = rows.against(SHORT, "xdp-udp", Some("computed"), "xdp-copy");
-    let best = rows.against(SHORT, "xdp-udp", Some("omitted"), "socket");
+    let best = |series, other| rows.against(series, "xdp-udp", Some("omitted"), other);
+    let interface = rows.against(SHORT, "xdp-copy", Some("omitted"), SOCKET);
     vec![
-        verdict("Best, frames without checksum at 1400 B, against send()", best, 56.3 / SOCKET_PUBLISHED),
-        verdict("Of that, the private interface with the copy left in", interface, 31.1 / SOCKET_PUBLISHED),
-        verdict("and leaving out the copy, both with checksum", without_copy, 41.9 / 31.1),
-        format!(
-            "At 8192 B leaving out the copy is worth {}. A datagram longer than a frame goes in several, whose checksum no device completes \
-             ({NOTHING}). veth has no zero-copy, so the kernel still copies every frame here; and its receiver runs on the sender's \
-             processor.",
-            rows.against(LONG, "xdp-udp", Some("computed"), "xdp-copy").map_or(NOTHING.into(), times)
-        ),
+        verdict("At 1400 B, frames without checksum against send()", best(SHORT, SOCKET), 56.3 / SOCKET_PUBLISHED),
+        verdict("Of that the private interface, copy left in", interface, 34.8 / SOCKET_PUBLISHED),
+        verdict("and leaving out the copy", best(SHORT, "xdp-copy"), 56.3 / 34.8),
+        verdict("Leaving out the checksum", best(SHORT, "xdp-udp"), 56.3 / 41.9),
+        compared("At 8192 B, frames without checksum against send()", best(LONG, SOCKET)),
+        compared("At 8192 B, leaving out the copy", best(LONG, "xdp-copy")),
+        "A datagram longer than a frame goes in several, whose checksum no device completes. veth has no zero-copy, so the kernel copies \
+         every frame of a port here, and it runs the receiver's softirqs on the sender's processor."
+            .into(),
     ]
-}
-
-fn times(row: &Row) -> String {
-    format!("{} x", shown(row.ratio, 2))
 }
 
 fn bars(rows: &Rows<'_>, series: &str) -> Stacks {
