@@ -6,7 +6,7 @@ use nocopy_lab::Builder;
 use nocopy_report::progress::Progress;
 use nocopy_report::receive_analysis::ReceiveAnalysis;
 use nocopy_report::result::{Report, Row};
-use nocopy_report::result_lines::{Ended, Header, ResultLines};
+use nocopy_report::result_lines::{Completeness, Header, ResultLines};
 use nocopy_report::{Interrupt, ResultFile};
 
 use crate::plan::Plan;
@@ -76,11 +76,11 @@ impl<'a> Bench<'a> {
         mut notes: Vec<String>,
     ) -> (Report, Result<(), Failure>) {
         let ended = match measured {
-            Ok(()) => Ended::Complete,
+            Ok(()) => Completeness::Complete,
             Err(failure) => {
                 let rows = self.rows.len();
                 notes.insert(0, format!("INCOMPLETE: it ended early, with {rows} rows: {failure}"));
-                Ended::Interrupted
+                Completeness::Interrupted
             }
         };
         let written = self.lines.map_or(Ok(()), |lines| lines.end(ended, &notes));

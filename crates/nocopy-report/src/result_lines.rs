@@ -62,14 +62,15 @@ pub struct Arguments {
 /// The last line.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct End {
-    pub ended: Ended,
+    pub ended: Completeness,
     /// What a reader of the results needs to know, and what could not be measured.
     pub notes: Vec<String>,
 }
 
+/// How much of what was asked for the results have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Ended {
+pub enum Completeness {
     /// All that was asked for was measured, but for what the notes say.
     Complete,
     /// By a signal or an error.
@@ -95,7 +96,7 @@ impl ResultLines {
         self.write(&Line::ReceiveAnalysis(Box::new(analysis.clone())))
     }
 
-    pub fn end(mut self, ended: Ended, notes: &[String]) -> Result<(), Failure> {
+    pub fn end(mut self, ended: Completeness, notes: &[String]) -> Result<(), Failure> {
         self.write(&Line::End(End { ended, notes: notes.into() }))
     }
 
@@ -165,7 +166,7 @@ mod tests {
         let text = written("whole", |mut lines| {
             lines.row(&row("xdp")).unwrap();
             lines.row(&row("ring")).unwrap();
-            lines.end(Ended::Complete, &notes).unwrap();
+            lines.end(Completeness::Complete, &notes).unwrap();
         });
         assert_eq!(text.lines().count(), 4);
         assert!(text.starts_with(r#"{"line":"header","schema":"nocopy.bench/2","#), "{text}");
@@ -188,7 +189,7 @@ mod tests {
 
     #[test]
     fn lines_of_later_versions_are_passed_over() {
-        let text = written("later", |lines| lines.end(Ended::Complete, &[]).unwrap());
+        let text = written("later", |lines| lines.end(Completeness::Complete, &[]).unwrap());
         let text = text.replace("{\"line\":\"end\"", "{\"line\":\"weather\",\"sun\":1}\n{\"line\":\"end\"");
         assert_eq!(read(text.as_bytes()).unwrap().notes, [""; 0]);
     }

@@ -24,8 +24,7 @@ use crate::Failure;
 use crate::arguments::{RecordArguments, RecordFormat};
 use files::Files;
 use gather::Gather;
-use nocopy_report::Interrupt;
-use nocopy_report::{Outcome, capability, print};
+use nocopy_report::{Ended, Interrupt, Outcome, capability, print};
 use passive::Passive;
 use progress::Progress;
 use sequence::Gaps;
@@ -92,8 +91,9 @@ struct Recorded {
     loss: Loss,
     gaps: Option<Gaps>,
     description: Description,
-    /// Why it ended, if it was not asked to.
-    ended: io::Result<()>,
+    ended: Ended,
+    /// Why it did not go on.
+    failed: io::Result<()>,
 }
 
 fn record(
@@ -103,8 +103,8 @@ fn record(
     interrupt: Interrupt,
 ) -> Result<Recorded, Failure> {
     let mut progress = Progress::new(arguments, interrupt);
-    let ended = recording.run(sink, &mut progress);
-    let elapsed = progress.elapsed();
+    let failed = recording.run(sink, &mut progress);
+    let (ended, elapsed) = (progress.ended(), progress.elapsed());
     let broken = |source| gone(arguments, source);
     let loss = recording.stop(sink).map_err(broken)?;
     let (mut surplus, mut gaps) = (None, None);
@@ -118,14 +118,15 @@ fn record(
     if let Some(bytes) = surplus {
         sink.cut(bytes);
     }
-    Ok(Recorded { elapsed, loss, gaps, description, ended })
+    Ok(Recorded { elapsed, loss, gaps, description, ended, failed })
 }
 
 /// Says what the recording was, and whether it is whole.
 fn report(arguments: &RecordArguments, sink: Sink, recorded: Recorded) -> Result<Outcome, Failure> {
-    let Recorded { elapsed, loss, gaps, description, ended } = recorded;
+    let Recorded { elapsed, loss, gaps, description, ended, failed } = recorded;
     let summary = Summary {
         interface: &arguments.interface,
+        ended: if failed.is_err() || sink.failed.is_some() { Ended::Failed } else { ended },
         elapsed,
         mode: description.mode,
         evidence: description.evidence,
@@ -140,7 +141,7 @@ fn report(arguments: &RecordArguments, sink: Sink, recorded: Recorded) -> Result
         files: &sink.files,
     };
     let path = sink.files.path().to_owned();
-    let failure = match (sink.failed, ended) {
+    let failure = match (sink.failed, failed) {
         (Some(source), _) => Some(Failure::RecordWrite { path, source }),
         (None, Err(source)) => Some(gone(arguments, source)),
         (None, Ok(())) => None,

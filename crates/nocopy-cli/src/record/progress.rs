@@ -4,9 +4,9 @@ use std::time::{Duration, Instant};
 
 use super::sink::{Amount, Sink};
 use crate::arguments::RecordArguments;
-use nocopy_report::Interrupt;
 use nocopy_report::live::LiveLine;
 use nocopy_report::quantity::short;
+use nocopy_report::{Ended, Interrupt};
 
 #[derive(Debug)]
 pub(super) struct Progress {
@@ -27,6 +27,15 @@ impl Progress {
     /// Whether the user has asked for the end, or the time is over.
     pub(super) fn is_over(&self) -> bool {
         self.interrupt.came() || self.end.is_some_and(|end| Instant::now() >= end)
+    }
+
+    /// Why it is over, if nothing failed: the rest of the reasons is the count.
+    pub(super) fn ended(&self) -> Ended {
+        match self.is_over() {
+            true if self.interrupt.came() => Ended::Interrupted,
+            true => Ended::Duration,
+            false => Ended::Count,
+        }
     }
 
     pub(super) fn elapsed(&self) -> Duration {

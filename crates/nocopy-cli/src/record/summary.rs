@@ -7,9 +7,9 @@ use serde::{Serialize, Serializer};
 use super::files::{Files, Tally};
 use super::sequence::Gaps;
 use super::sink::Amount;
-use nocopy_report::Outcome;
 use nocopy_report::quantity::{short, time};
 use nocopy_report::table::Table;
+use nocopy_report::{Ended, Outcome};
 
 /// Where packets went that are not in the files, by cause; under the kernel's names where the kernel counts.
 #[derive(Debug, Clone, Copy, Default, Serialize)]
@@ -45,6 +45,7 @@ impl Loss {
 #[derive(Debug)]
 pub(super) struct Summary<'a> {
     pub(super) interface: &'a str,
+    pub(super) ended: Ended,
     pub(super) elapsed: Duration,
     pub(super) mode: String,
     pub(super) evidence: String,
@@ -64,6 +65,7 @@ pub(super) struct Summary<'a> {
 #[derive(Serialize)]
 struct Json<'a> {
     interface: &'a str,
+    ended: Ended,
     seconds: f64,
     mode: &'a str,
     evidence: &'a str,
@@ -112,7 +114,8 @@ impl Summary<'_> {
 
     fn rate(&self) -> String {
         let seconds = self.elapsed.as_secs_f64().max(f64::MIN_POSITIVE);
-        format!("in {}: {} packets/s", time(seconds), short(self.loss.received as f64 / seconds))
+        let rate = short(self.loss.received as f64 / seconds);
+        format!("in {}{}: {rate} packets/s", time(seconds), self.ended.words())
     }
 
     fn lines(&self) -> String {
@@ -153,6 +156,7 @@ impl Serialize for Summary<'_> {
         });
         let json = Json {
             interface: self.interface,
+            ended: self.ended,
             seconds: self.elapsed.as_secs_f64(),
             mode: &self.mode,
             evidence: &self.evidence,

@@ -11,9 +11,8 @@ use std::time::{Duration, Instant};
 use crate::Failure;
 use crate::arguments::SniffArguments;
 use export::Exporter;
-use nocopy_report::Interrupt;
 use nocopy_report::live::LiveLine;
-use nocopy_report::{Outcome, capability, print, quantity};
+use nocopy_report::{Ended, Interrupt, Outcome, capability, print, quantity};
 use source::{Seen, Source};
 use summary::{Ending, Summary};
 
@@ -34,9 +33,9 @@ pub(crate) fn run(arguments: &SniffArguments) -> Result<Outcome, Failure> {
     let mut output = BufWriter::with_capacity(OUTPUT_BYTES, io::stdout().lock());
     let ended = sniffing.run(&mut output);
     if !ended.as_ref().is_err_and(Failure::is_broken_pipe) {
-        sniffing.finish(&mut output)?;
+        sniffing.finish(*ended.as_ref().unwrap_or(&Ended::Failed), &mut output)?;
     }
-    ended.map(|()| Outcome::Positive)
+    ended.map(|_| Outcome::Positive)
 }
 
 /// A capture under way.
@@ -56,10 +55,15 @@ impl<'a> Sniffing<'a> {
     }
 
     /// Prints packets until there were enough, the time is up, the user has had enough, or the interface breaks.
-    fn run(&mut self, output: &mut impl Write) -> Result<(), Failure> {
+    fn run(&mut self, output: &mut impl Write) -> Result<Ended, Failure> {
         let mut live = self.arguments.quiet.then(|| Live::new(&mut self.source));
-        while !self.interrupt.came() && !self.is_enough() {
-            let Some(left) = self.time_left() else { break };
+        let ended = loop {
+            let left = match self.time_left() {
+                _ if self.interrupt.came() => break Ended::Interrupted,
+                _ if self.is_enough() => break Ended::Count,
+                None => break Ended::Duration,
+                Some(left) => left,
+            };
             // What was printed is shown before anything is waited for, and not before.
             if self.round(Duration::ZERO, output)? == Seen::Nothing {
                 output.flush().map_err(nocopy_report::Failure::Print)?;
@@ -68,8 +72,9 @@ impl<'a> Sniffing<'a> {
             if let Some(live) = &mut live {
                 live.update(&mut self.source, &self.summary);
             }
-        }
-        Ok(output.flush().map_err(nocopy_report::Failure::Print)?)
+        };
+        output.flush().map_err(nocopy_report::Failure::Print)?;
+        Ok(ended)
     }
 
     /// Whether as many packets were seen as were asked for.
@@ -98,10 +103,14 @@ impl<'a> Sniffing<'a> {
     }
 
     /// Says what happened, also when it ended badly.
-    fn finish(&mut self, output: &mut impl Write) -> Result<(), Failure> {
+    fn finish(&mut self, ended: Ended, output: &mut impl Write) -> Result<(), Failure> {
         let Self { arguments, source, summary, began, .. } = self;
-        let ending =
-            Ending { interface: &arguments.interface, elapsed: began.elapsed(), drops: source.drops() };
+        let ending = Ending {
+            interface: &arguments.interface,
+            ended,
+            elapsed: began.elapsed(),
+            drops: source.drops(),
+        };
         if arguments.json {
             let line = summary.json(&ending, source);
             writeln!(output, "{line}")

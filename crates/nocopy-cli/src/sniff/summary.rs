@@ -7,7 +7,7 @@ use serde::{Serialize, Serializer};
 
 use super::export::SCHEMA;
 use super::source::{Drops, Origin, Sighting, Source};
-use nocopy_report::quantity;
+use nocopy_report::{Ended, quantity};
 
 /// What is counted while packets come.
 #[derive(Debug, Default)]
@@ -22,6 +22,7 @@ pub(super) struct Summary {
 /// What is known only when it is over.
 pub(super) struct Ending<'a> {
     pub(super) interface: &'a str,
+    pub(super) ended: Ended,
     pub(super) elapsed: Duration,
     pub(super) drops: Drops,
 }
@@ -55,10 +56,11 @@ impl Summary {
         // A string takes everything.
         let _ = writeln!(
             text,
-            "{} packets captured, {} bytes, in {}: {rate} packets/s, {bits} bit/s",
+            "{} packets captured, {} bytes, in {}{}: {rate} packets/s, {bits} bit/s",
             self.packets,
             self.bytes,
-            quantity::time(seconds)
+            quantity::time(seconds),
+            ending.ended.words()
         );
         let _ = writeln!(text, "{} packets dropped by the kernel", ending.drops.lost());
         for (name, value) in ending.drops.counters().filter(|(_, value)| *value > 0) {
@@ -84,6 +86,7 @@ impl Summary {
             schema: SCHEMA,
             kind: "summary",
             interface: ending.interface,
+            ended: ending.ended,
             mode: source.mode(),
             evidence: source.evidence().to_string(),
             seconds: ending.elapsed.as_secs_f64(),
@@ -102,6 +105,7 @@ struct Object<'a> {
     schema: &'static str,
     kind: &'static str,
     interface: &'a str,
+    ended: Ended,
     mode: String,
     evidence: String,
     seconds: f64,

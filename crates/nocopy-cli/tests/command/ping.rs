@@ -47,6 +47,7 @@ impl Server {
         self.running.signal(Signal::INT);
         let (summary, code) = self.running.summary();
         assert_eq!((code, &summary["schema"]), (0, &"nocopy.serve/1".into()), "{summary}");
+        assert_eq!(summary["ended"], "interrupted", "{summary}");
         summary["services"].as_array().unwrap().clone()
     }
 }

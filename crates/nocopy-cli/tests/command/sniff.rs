@@ -223,6 +223,9 @@ fn counted_as_text_json_and_in_silence() {
     }
     assert_eq!((&summary["kind"], &summary["packets"]), (&"summary".into(), &20.into()));
     assert_eq!((&summary["dropped"], &summary["counters"]["tp_drops"]), (&0.into(), &0.into()));
+    assert_eq!(summary["ended"], "count");
+    let timed = sniff(&["--duration", "50ms", "--quiet", "--json"]);
+    assert!(timed.lines[0].contains(r#""ended":"duration""#), "{:?}", timed.lines);
     assert_eq!((&summary["mode"], &summary["times"]["kernel"]), (&"packet ring".into(), &20.into()));
     assert!(json.errors.is_empty(), "{}", json.errors);
 

@@ -19,7 +19,7 @@ use crate::endpoint::{Endpoint, Family, Scheme};
 use crate::exchange::Waiting;
 use crate::exchange::message::Setting;
 use crate::{Failure, exchange};
-use nocopy_report::{Interrupt, Outcome, capability, print};
+use nocopy_report::{Ended, Interrupt, Outcome, capability, print};
 use program::Program;
 use summary::{Served, Summary};
 
@@ -92,8 +92,8 @@ pub fn run(arguments: &ServeArguments) -> Result<Outcome, Failure> {
         print::say(format_args!("nocopy: serving at {}://{address}", scheme.name()));
     }
     let start = Instant::now();
-    let (served, failure) = serve(arguments, services, program.as_ref(), &interrupt);
-    let summary = Summary::of(start.elapsed(), served);
+    let (served, ended, failure) = serve(arguments, services, program.as_ref(), &interrupt);
+    let summary = Summary::of(ended, start.elapsed(), served);
     print::finish(&summary, arguments.json, false, failure)
 }
 
@@ -185,7 +185,7 @@ fn serve(
     services: Vec<Service>,
     program: Option<&Program>,
     interrupt: &Interrupt,
-) -> (Vec<Served>, Option<Failure>) {
+) -> (Vec<Served>, Ended, Option<Failure>) {
     let start = Instant::now();
     thread::scope(|scope| {
         let threads: Vec<_> = services
@@ -196,12 +196,15 @@ fn serve(
         while !interrupt.came() && !is_over() && !threads.iter().any(|thread| thread.is_finished()) {
             thread::sleep(LOOK);
         }
+        let reason = if interrupt.came() { Ended::Interrupted } else { Ended::Duration };
         interrupt.ask();
-        let ended = threads
+        let threads = threads
             .into_iter()
             .map(|thread| thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
-        let (served, failures): (Vec<_>, Vec<_>) = ended.unzip();
-        (served, failures.into_iter().flatten().next().map(Failure::from))
+        let (served, failures): (Vec<_>, Vec<_>) = threads.unzip();
+        let failure = failures.into_iter().flatten().next();
+        let ended = if failure.is_some() { Ended::Failed } else { reason };
+        (served, ended, failure.map(Failure::from))
     })
 }
 

@@ -6,11 +6,12 @@ use std::time::Duration;
 use serde::Serialize;
 
 use crate::endpoint::Scheme;
-use nocopy_report::Outcome;
 use nocopy_report::table::Table;
+use nocopy_report::{Ended, Outcome};
 
 #[derive(Debug, Serialize)]
 pub(super) struct Summary {
+    ended: Ended,
     seconds: f64,
     services: Vec<Served>,
 }
@@ -69,8 +70,8 @@ impl Served {
 }
 
 impl Summary {
-    pub(super) fn of(time: Duration, services: Vec<Served>) -> Self {
-        Self { seconds: time.as_secs_f64(), services }
+    pub(super) fn of(ended: Ended, time: Duration, services: Vec<Served>) -> Self {
+        Self { ended, seconds: time.as_secs_f64(), services }
     }
 }
 
