@@ -6,7 +6,7 @@ use nocopy::{Evidence, Ledger};
 use serde::Serialize;
 
 /// Bytes by evidence.
-#[derive(Debug, Default, Serialize)]
+#[derive(Debug, Serialize)]
 pub(crate) struct LedgerResult {
     pub datagrams: u64,
     pub zero_copy_bytes: u64,

@@ -133,7 +133,11 @@ impl Live {
         let (person, screen) = terminal(rows, 120);
         let before = tcgetattr(&screen).unwrap().local_modes;
         let mut command = command(arguments);
-        command.env("TERM", "xterm").env_remove("NO_COLOR").env_remove("CLICOLOR_FORCE");
+        command
+            .env("TERM", "xterm")
+            .env_remove("NO_COLOR")
+            .env_remove("CLICOLOR_FORCE")
+            .env_remove("CLICOLOR");
         command.stdin(screen.try_clone().unwrap()).stdout(screen.try_clone().unwrap()).stderr(Stdio::piped());
         prepare(&mut command);
         let command = Running(Some(command.spawn().unwrap()));
@@ -291,6 +295,8 @@ fn stopped_it_gives_the_terminal_back_and_takes_it_again() {
 fn colours_are_for_terminals_without_no_color() {
     for (variables, has_colours) in [
         (&[][..], true),
+        (&[("NO_COLOR", "")], true),
+        (&[("CLICOLOR", "0")], false),
         (&[("NO_COLOR", "1")], false),
         (&[("NO_COLOR", "1"), ("CLICOLOR_FORCE", "1")], false),
     ] {

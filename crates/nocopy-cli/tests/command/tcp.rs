@@ -412,6 +412,17 @@ fn connections() -> Vec<Connection> {
     table.lines().skip(1).map(parse).filter(|connection| connection.state != LISTEN).collect()
 }
 
+#[test]
+fn a_receiver_without_a_sender_reports_that_nothing_came() {
+    let (receiver, ..) = transferring::recv_with_errors("tcp", "127.0.0.1", &[]);
+    receiver.signal(Signal::INT);
+    let output = receiver.end();
+    let rows: Vec<_> = text(&output.stdout).lines().map(|line| line.trim().to_owned()).collect();
+    assert_eq!(output.status.code(), Some(1), "{rows:?}");
+    let value = |name| rows.iter().find_map(|row| row.strip_prefix(name)).map(str::trim);
+    assert_eq!((value("bytes "), value("evidence ")), (Some("0"), Some("no bytes")), "{rows:?}");
+}
+
 /// Proves that a sender need not wait to the end for a host that does not answer.
 #[test]
 fn who_waits_for_a_connection_can_be_interrupted() {

@@ -1,5 +1,6 @@
 //! The terminal while a view is drawn on it: another screen without a cursor, and keys as they are pressed.
 
+use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -61,6 +62,17 @@ struct Keyboard {
     before: Termios,
 }
 
+/// Whether these variables leave colours on, as <https://no-color.org> and <https://bixense.com/clicolors> have it, and clap. (The crate
+/// `console` takes an empty `NO_COLOR` for one that is set.)
+fn has_colours(variable: impl Fn(&str) -> Option<OsString>) -> bool {
+    let value = |name| variable(name).filter(|value| !value.is_empty());
+    match (value("NO_COLOR"), value("CLICOLOR_FORCE"), value("CLICOLOR")) {
+        (Some(_), ..) => false,
+        (None, Some(force), _) if force != "0" => true,
+        (.., colours) => colours.is_none_or(|colours| colours != "0"),
+    }
+}
+
 impl Terminal {
     /// Standard output, with the keys of standard input where that is a terminal in whose foreground this process is.
     pub(super) fn standard() -> io::Result<Self> {
@@ -68,7 +80,7 @@ impl Terminal {
         // A process in the background that reads keys, or sets how they are read, is stopped.
         let is_background = tcgetpgrp(&input).is_ok_and(|group| group != getpgrp());
         let input = if is_background { None } else { Some(input.as_fd().try_clone_to_owned()?) };
-        let has_colours = console::colors_enabled() && std::env::var_os("NO_COLOR").is_none();
+        let has_colours = has_colours(|name| std::env::var_os(name));
         let terminal = Self::open(io::stdout().as_fd().try_clone_to_owned()?.into(), input, has_colours)?;
         terminal.leave_before_panics();
         Ok(terminal)

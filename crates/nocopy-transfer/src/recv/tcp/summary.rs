@@ -3,6 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
+use nocopy::Ledger;
 use serde::Serialize;
 
 use super::worker::{Why, WorkerEnd};
@@ -74,7 +75,7 @@ impl Summary {
             bits_per_second: None,
             streams: Vec::new(),
             foreign,
-            evidence: LedgerResult::default(),
+            evidence: Ledger::default().into(),
             report: Vec::new(),
             output,
             processor: None,
