@@ -1,7 +1,7 @@
 //! `nocopy send` as its users meet it, in a private lab: what arrives at the other end is what was asked for.
 
-use std::io::{Read, Write};
-use std::net::{IpAddr, Ipv6Addr};
+use std::io::{ErrorKind, Read, Write};
+use std::net::{IpAddr, Ipv6Addr, TcpListener, UdpSocket};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
@@ -731,6 +731,39 @@ fn wrong_arguments_are_errors_too() {
         let output = command.args(["send", "lo"]).args(arguments).output().unwrap();
         assert_eq!(output.status.code(), Some(2), "{arguments:?}");
     }
+}
+
+/// Proves that combinations of values, which are refused by more than the grammar of the options, end a command before it sends anything.
+#[test]
+fn values_that_exclude_each_other_are_refused_before_anything_is_sent() {
+    let (datagrams, streams) =
+        (UdpSocket::bind("127.0.0.1:0").unwrap(), TcpListener::bind("127.0.0.1:0").unwrap());
+    datagrams.set_nonblocking(true).unwrap();
+    streams.set_nonblocking(true).unwrap();
+    let udp = format!("udp://{}", datagrams.local_addr().unwrap());
+    let tcp = format!("tcp://{}", streams.local_addr().unwrap());
+    let kernel = ["nc-none", "--generator=kernel"]; // refused before the interface is looked for
+    for (arguments, words) in [
+        ([&kernel[..], &["--flows=2"]].concat(), ["--flows", "--generator program"]),
+        ([&kernel[..], &["--payload=sequence"]].concat(), ["--payload sequence", "--generator program"]),
+        ([&kernel[..], &["--mode=packet-ring"]].concat(), ["--mode", "--generator program"]),
+        ([&kernel[..], &["--checksum=device"]].concat(), ["--checksum device", "--generator program"]),
+        ([&kernel[..], &["--queue=1"]].concat(), ["--queue", "--generator program"]),
+        (vec![&udp, "--interface=lo"], ["--interface", "leave it out"]),
+        (vec![&udp, "--raw", "--connect-timeout=1s"], ["--connect-timeout", "--raw"]),
+        (
+            vec!["udp://no.such.host.invalid:9", "--raw", "--connect-timeout=1s"],
+            ["--connect-timeout", "--raw"],
+        ),
+        (vec![&tcp, "--file=-", "--streams=2"], ["--streams", "a pipe is one stream"]),
+    ] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_nocopy"));
+        let output = command.arg("send").args(&arguments).stdin(Stdio::null()).output().unwrap();
+        assert_error(&output, &words);
+        assert!(output.stdout.is_empty(), "{arguments:?}: no summary");
+    }
+    assert_eq!(datagrams.recv(&mut [0; 9]).unwrap_err().kind(), ErrorKind::WouldBlock);
+    assert_eq!(streams.accept().unwrap_err().kind(), ErrorKind::WouldBlock);
 }
 
 #[test]

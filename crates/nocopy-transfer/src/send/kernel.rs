@@ -15,7 +15,7 @@ const BURST: u32 = 16_384;
 
 pub(super) const CAUSE: &str = "a template resent by the kernel: no program writes these frames";
 
-/// Refuses what takes a look at each packet, or a port.
+/// Refuses what takes a look at each packet, or a port: values of options, between which clap knows no conflicts.
 pub(super) fn check(arguments: &SendArguments) -> Result<(), Error> {
     let refused = [
         (arguments.frames.flows > 1, "--flows"),

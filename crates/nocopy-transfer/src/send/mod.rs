@@ -91,6 +91,9 @@ fn run_on(interface: &str, arguments: &SendArguments, interrupt: Interrupt) -> R
             sending.replay(Replay::new(path, input, arguments.frames.rounds.unwrap_or(Rounds::Times(1)))?)
         }
         (None, generator) => {
+            if generator == GeneratorName::Kernel {
+                kernel::check(arguments)?;
+            }
             let payload = load(arguments.frames.payload.as_ref())?;
             let sending = Sending::prepare(interface, arguments, pace, interrupt)?;
             match generator {
@@ -173,7 +176,6 @@ impl<'a> Sending<'a> {
     }
 
     fn resend(&self, payload: Option<Payload>) -> Result<Outcome, Failure> {
-        kernel::check(self.arguments)?;
         let template = self.template(Some(payload.unwrap_or(kernel::PAYLOAD)))?;
         let name = &self.interface.name;
         let generator = Generator::new(name)?;

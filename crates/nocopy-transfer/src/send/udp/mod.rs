@@ -48,6 +48,10 @@ pub(super) fn run(
     arguments: &SendArguments,
     interrupt: Interrupt,
 ) -> Result<Outcome, Failure> {
+    // A combination that clap cannot refuse: a raw stream does wait for its receiver.
+    if arguments.host.raw && arguments.host.connect_timeout.is_some() {
+        return Err(Error::NeedlessTimeout.into());
+    }
     let shape = shape(arguments)?;
     // Files are opened with the rights of the user, before capabilities are dropped.
     let (path, payload) = open(&arguments.host, shape)?;
@@ -113,9 +117,6 @@ fn open_session(
     shape: Shape,
 ) -> Result<Session, Failure> {
     let HostArguments { raw, verify, .. } = arguments.host;
-    if raw && arguments.host.connect_timeout.is_some() {
-        return Err(Error::NeedlessTimeout.into());
-    }
     if to.ip().is_multicast() && !raw {
         return Err(Error::Multicast { to }.into());
     }
