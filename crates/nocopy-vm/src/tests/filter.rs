@@ -24,7 +24,7 @@ fn run(guest: &Guest) -> Result<(), Failure> {
     let filter = Program::parse(FILTER)?;
     let (mut left, mut right) = (open(lab.left(), &filter)?, open(lab.right(), &filter)?);
     for port in [&left, &right] {
-        assert_eq!((port.mode(), port.explain().filter), (Mode::XdpZeroCopy, Some(&FilterPlace::Xdp)));
+        assert_eq!((port.mode(), port.explain().filter), (Mode::XdpZeroCopy, Some(FilterPlace::Xdp)));
     }
     traffic::cross(&mut left, &mut right, lab.right(), 1514, PACKETS)?;
     sockets::reach_across(lab)?;

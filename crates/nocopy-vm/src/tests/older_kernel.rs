@@ -28,9 +28,8 @@ fn run(guest: &Guest) -> Result<(), Failure> {
     for port in [&a, &b] {
         assert_eq!(port.mode(), Mode::XdpCopyNative);
         assert_eq!(port.explain().evidence, Evidence::Copied(Cause::XdpCopyMode));
-        let [refusal] = port.explain().refusals else {
-            panic!("one refusal expected: {:?}", port.explain().refusals)
-        };
+        let refusals = port.explain().refusals;
+        let [refusal] = &refusals[..] else { panic!("one refusal expected: {refusals:?}") };
         assert_eq!(refusal.mode, Mode::XdpZeroCopy);
         guest.record(&json!({ "mode": port.mode().to_string(), "refused": refusal.to_string() }));
     }

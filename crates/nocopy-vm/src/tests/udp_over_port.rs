@@ -32,7 +32,7 @@ fn run(guest: &Guest) -> Result<(), Failure> {
         [(Mode::XdpCopyNative, Evidence::Copied(Cause::XdpCopyMode)), (Mode::XdpZeroCopy, Evidence::ZeroCopy)]
     {
         let (mut socket, peer) = open(guest, mode)?;
-        assert_eq!(socket.sender().explain().port_evidence, Some(evidence));
+        assert_eq!(socket.sender().explain().evidence, evidence);
         let sent = meter.copies(|| send(&mut socket, &peer))?;
         check(guest, mode, Way::Sent, socket.sender().ledger(), &sent);
         let received = meter.copies(|| receive(&mut socket, &peer))?;

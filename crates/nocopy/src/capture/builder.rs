@@ -188,13 +188,17 @@ impl Builder {
         let promiscuous = self.promiscuous.then(|| Promiscuous::on(interface.index)).transpose();
         Ok(Capture {
             blocks,
-            shared: Arc::new(Shared::new(self.interface.clone(), socket, self.snap_bytes)),
+            shared: Arc::new(self.shared(socket)),
             inquiry: Inquiry::of(interface.index).map_err(system("look after it"))?,
             _promiscuous: promiscuous.map_err(system("make it promiscuous"))?,
             wait: self.wait,
             coalescer: Coalescer::default(),
             taken: Taken::default(),
         })
+    }
+
+    fn shared(&self, socket: PacketSocket) -> Shared {
+        Shared::new(self.interface.clone(), socket, self.snap_bytes, self.filter.is_some())
     }
 
     fn check(&self) -> Result<(), OpenError> {

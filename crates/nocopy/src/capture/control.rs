@@ -3,7 +3,7 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use nocopy_proto::filter::Program;
 
@@ -44,6 +44,7 @@ pub(super) struct Shared {
     interface: String,
     pub(super) socket: PacketSocket,
     snap_bytes: u32,
+    has_filter: AtomicBool,
     // Sums of what the kernel returned each time it was asked. Nothing else depends on them, so their order does not matter.
     packets: AtomicU64,
     drops: AtomicU64,
@@ -51,9 +52,18 @@ pub(super) struct Shared {
 }
 
 impl Shared {
-    pub(super) fn new(interface: String, socket: PacketSocket, snap_bytes: u32) -> Self {
+    pub(super) fn new(interface: String, socket: PacketSocket, snap_bytes: u32, has_filter: bool) -> Self {
         let [packets, drops, freezes] = [const { AtomicU64::new(0) }; 3];
-        Self { interface, socket, snap_bytes, packets, drops, freezes }
+        Self { interface, socket, snap_bytes, has_filter: has_filter.into(), packets, drops, freezes }
+    }
+
+    pub(super) fn interface(&self) -> &str {
+        &self.interface
+    }
+
+    /// Whether the kernel lets only some packets through now.
+    pub(super) fn has_filter(&self) -> bool {
+        self.has_filter.load(Ordering::Relaxed)
     }
 
     /// Each answer of the kernel, which starts anew each time, is added once, whichever thread asks.
@@ -97,12 +107,14 @@ impl Control {
     }
 
     fn replace_filter(&self, filter: Option<&Program>) -> Result<(), OpenError> {
-        let Shared { interface, socket, snap_bytes, .. } = &*self.shared;
+        let Shared { interface, socket, snap_bytes, has_filter, .. } = &*self.shared;
         socket.filter(&instructions(filter, *snap_bytes)).map_err(|source| OpenError::System {
             interface: interface.clone(),
             operation: "set the filter",
             source,
-        })
+        })?;
+        has_filter.store(filter.is_some(), Ordering::Relaxed);
+        Ok(())
     }
 
     /// What the kernel counted so far: one system call, no lock and no allocation, so a signal handler may ask.

@@ -29,6 +29,8 @@ use crate::counter::Counter;
 use crate::engine::half::receiver_half;
 use crate::engine::wait::{self, Coalescer, Wait, Waiting};
 use crate::facts::evidence::{Cause, Evidence, Ledger};
+use crate::facts::explanation::{Explanation, FilterPlace};
+use crate::facts::mode::Mode;
 use crate::stats::Stats;
 use crate::sys::interface::{Condition, Inquiry, Promiscuous};
 use crate::sys::packet::OwnedBlocks;
@@ -160,6 +162,35 @@ impl Capture {
             counter("tp_freeze_q_cnt", "How often the next block was not free.", tp_freeze_q_cnt),
         ];
         Ok(Stats::moved(self.taken.blocks, self.taken.bytes).with_dropped([dropped]).with(others))
+    }
+
+    /// How packets come in. A capture is compared with nothing: it is the packet ring, whatever else the interface has.
+    /// [`Purpose::Capture`](crate::port::Purpose::Capture) of a port compares the modes.
+    ///
+    /// ```no_run
+    /// let capture = nocopy::Capture::open("eth0")?;
+    /// println!("{}", capture.explain());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn explain(&self) -> Explanation {
+        let evidence = Evidence::Copied(Cause::PacketRing);
+        let filter = self.shared.has_filter().then_some(FilterPlace::Socket);
+        let filter_line = match filter {
+            Some(_) => "at the socket: what does not match is not copied",
+            None => "none: every packet is copied",
+        };
+        let (count, bytes) = (self.blocks.count(), self.blocks.bytes());
+        let lines = format_args!(
+            "{}: {}, {evidence}; compared with nothing, since a capture is always this\n  \
+             host     has every packet too: a capture only looks on\n  \
+             filter   {filter_line}\n  \
+             memory   {count} blocks, {bytes} B in all",
+            self.shared.interface(),
+            Mode::PacketRing,
+        );
+        let mut explanation = Explanation::of(&lines, evidence);
+        explanation.filter = filter;
+        explanation
     }
 
     /// Looks whether the interface is still there and up.

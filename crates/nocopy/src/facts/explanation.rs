@@ -1,40 +1,132 @@
-//! What was chosen, in words.
+//! What was chosen, and what it was compared with.
 
 use std::fmt;
+use std::io;
+use std::sync::Arc;
 
 use super::evidence::Evidence;
+use super::metadata::{Clock, Unsupported};
+use super::mode::Mode;
 
-/// What was chosen on this machine, what it was compared with, and why: text for people, a line for each choice.
+/// What was chosen on this machine, what it was compared with, and why. Displayed as text for people, a line for each choice; the fields are
+/// for programs.
+///
+/// Ports, queues, captures, and whatever goes over a port fill in what they know of the port's modes and of its card. Elsewhere those
+/// fields are empty, and the text tells all.
 ///
 /// ```
 /// # let listener = nocopy::tcp::Listener::bind("127.0.0.1:0".parse()?)?;
 /// # let mut stream = nocopy::tcp::Stream::connect(listener.local_address()?)?;
+/// # let (port, _peer) = nocopy::Port::memory_pair()?;
 /// let explanation = stream.sender().explain().to_string();
 /// println!("{explanation}");
 /// assert!(explanation.contains("the peer is on this machine")); // so sending without a copy was not considered
+///
+/// let explanation = port.explain();
+/// assert!(explanation.refusals.is_empty()); // nothing better was tried
+/// assert!(explanation.to_string().starts_with("memory queue 0: memory, copied (memory port)"));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Explanation {
-    /// What is known of copies between the frames of the port below and the wire; `None` without a port.
-    pub port_evidence: Option<Evidence>,
+    /// What is known of copies before anything is sent or received: by the mode of a port, or because the kernel's socket copies.
+    /// [`Unknown`](Evidence::Unknown) where each send is decided by itself; then the half's `ledger` has what became of the bytes.
+    pub evidence: Evidence,
+    /// The modes of a port that were tried before, and why each was refused.
+    pub refusals: Vec<Refusal>,
+    /// Where a filter runs, if there is one ([`PortBuilder::filter`](crate::port::PortBuilder::filter)).
+    pub filter: Option<FilterPlace>,
+    /// Whether the card (`xdp zero-copy`) or the kernel (other modes) completes checksums of what a port sends; otherwise it is done in
+    /// software, and this is why.
+    pub checksum: Result<(), Unsupported>,
+    /// The clock that times of leaving are read from ([`Request::timestamp`](crate::metadata::Request::timestamp)).
+    pub departure_clock: Result<Clock, Unsupported>,
     text: String,
 }
 
 impl Explanation {
-    pub(crate) fn of(choice: &impl fmt::Display) -> Self {
-        Self { port_evidence: None, text: choice.to_string() }
+    /// Without a port below.
+    pub(crate) fn of(choice: &impl fmt::Display, evidence: Evidence) -> Self {
+        Self {
+            evidence,
+            refusals: Vec::new(),
+            filter: None,
+            checksum: Err(Unsupported::NotRequested),
+            departure_clock: Err(Unsupported::NotRequested),
+            text: choice.to_string(),
+        }
     }
 
-    /// Of what goes over a port.
-    pub(crate) fn over_port(choice: &impl fmt::Display, evidence: Evidence) -> Self {
-        Self { port_evidence: Some(evidence), text: choice.to_string() }
+    /// With further lines in front, of what goes over it.
+    pub(crate) fn below(self, choice: &impl fmt::Display) -> Self {
+        Self { text: format!("{choice}\n{self}"), ..self }
+    }
+
+    /// Of several ports: the lines and the refusals of each, and otherwise what is said of the first.
+    pub(crate) fn of_several(all: impl IntoIterator<Item = Self>) -> Option<Self> {
+        all.into_iter().reduce(|mut all, next| {
+            all.text = format!("{all}\n{next}");
+            all.refusals.extend(next.refusals);
+            if all.evidence != next.evidence {
+                all.evidence = Evidence::Unknown;
+            }
+            all
+        })
     }
 }
 
 impl fmt::Display for Explanation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.text)
+    }
+}
+
+/// A mode that was tried and refused.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct Refusal {
+    /// The mode.
+    pub mode: Mode,
+    /// What the kernel said, or why it was not asked.
+    pub reason: Arc<io::Error>,
+    /// What the reason means here, and what would open this mode; `None` where that is not known.
+    pub(crate) remedy: Option<String>,
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.mode, self.reason)?;
+        self.remedy.as_ref().map_or(Ok(()), |remedy| write!(f, "; {remedy}"))
+    }
+}
+
+/// Where the filter of a port runs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum FilterPlace {
+    /// In front of the redirect, as eBPF: what does not match goes to the host, untouched and uncopied.
+    Xdp,
+    /// At the packet socket, as classic BPF: what does not match is not copied into the ring.
+    Socket,
+    /// In the receiver, because the kernel refused it: the text says why. Packets that do not match have been copied by then; in
+    /// the modes of AF_XDP each is handed to the host ([`ToHost`](crate::ToHost)), by a system call and another copy.
+    UserSpace(String),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::facts::evidence::Cause;
+
+    #[test]
+    fn several_ports_share_one_explanation() {
+        let of = |text: &str, evidence| Explanation::of(&text, evidence);
+        let (copied, other) = (Evidence::Copied(Cause::MemoryPort), Evidence::Copied(Cause::PacketRing));
+        let same = Explanation::of_several([of("first", copied), of("second", copied)]).unwrap();
+        assert_eq!((same.to_string().as_str(), same.evidence), ("first\nsecond", copied));
+        let mixed = Explanation::of_several([of("first", copied), of("second", other)]).unwrap();
+        assert_eq!(mixed.evidence, Evidence::Unknown, "never merged");
+        assert!(Explanation::of_several([]).is_none());
     }
 }

@@ -1,11 +1,11 @@
 //! The ladder: the modes, tried from the fastest for an interface and a purpose down until one works.
 
-use std::fmt;
 use std::io;
+use std::sync::Arc;
 
 use super::drivers::{self, Effect};
 use super::open::PAGE_BYTES;
-use super::{Mode, OpenError, PortBuilder};
+use super::{Mode, OpenError, PortBuilder, Refusal};
 use crate::port::xdp;
 use crate::sys::interface::Interface;
 
@@ -62,20 +62,6 @@ impl Order {
     }
 }
 
-/// A mode that was tried and refused.
-#[derive(Debug)]
-pub struct Refusal {
-    /// The mode.
-    pub mode: Mode,
-    /// What the kernel said, or why it was not asked.
-    pub reason: io::Error,
-    step: Step,
-    interface: String,
-    /// As the subject of a sentence.
-    driver: String,
-    multi_buffer: bool,
-}
-
 /// How far it got.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Step {
@@ -95,55 +81,55 @@ pub(super) enum Step {
     Whole,
 }
 
-impl Refusal {
-    /// What the reason means here, and what would open this mode; `None` where that is not known.
-    fn remedy(&self) -> Option<String> {
-        let Self { interface, driver, multi_buffer, .. } = self;
-        if let Step::Frames { bytes } = self.step {
+impl Step {
+    /// What a reason means for a mode that got so far on an interface, and what would open the mode; `None` where that is not known.
+    fn remedy(
+        self,
+        mode: Mode,
+        reason: &io::Error,
+        interface: &Interface,
+        multi_buffer: bool,
+    ) -> Option<String> {
+        // As the subject of a sentence.
+        let (interface, driver) = (&interface.name, interface.driver_words());
+        if let Self::Frames { bytes } = self {
             let lower = || format!("lower it with 'ip link set dev {interface} mtu 1500'");
             return Some(if bytes < PAGE_BYTES { format!("use frames of {PAGE_BYTES} B") } else { lower() });
         }
-        if self.step == Step::Members {
+        if self == Self::Members {
             return Some(format!("open a port on each member of {interface}"));
         }
-        if self.step == Step::Proof {
+        if self == Self::Proof {
             return Some(format!("'nocopy doctor {interface}' shows what is known of {driver}"));
         }
-        Some(match (self.step, self.mode, self.reason.raw_os_error()?) {
-            (Step::Attach, _, libc::EOPNOTSUPP) => {
+        Some(match (self, mode, reason.raw_os_error()?) {
+            (Self::Attach, _, libc::EOPNOTSUPP) => {
                 format!(
                     "{driver} has no native XDP, or not as it is set up now (offloads); 'nocopy doctor' tells which"
                 )
             }
-            (Step::Attach, _, libc::ERANGE) => {
+            (Self::Attach, _, libc::ERANGE) => {
                 format!("the MTU is more than {driver} gives to XDP; 'ip link set dev {interface} mtu 1500'")
             }
-            (Step::Attach, _, libc::EINVAL) => {
+            (Self::Attach, _, libc::EINVAL) => {
                 format!("{driver} takes no XDP as it is set up now; the kernel log may say why: 'dmesg'")
             }
-            (Step::Socket, _, libc::EPERM | libc::EACCES) => {
+            (Self::Socket, _, libc::EPERM | libc::EACCES) => {
                 "run as root, or grant CAP_NET_RAW with 'setcap cap_net_raw+ep PROGRAM'".to_owned()
             }
-            (Step::Bind, _, libc::EINVAL) if *multi_buffer => {
+            (Self::Bind, _, libc::EINVAL) if multi_buffer => {
                 "packets of several frames need Linux 6.6; open without 'multi_buffer'".to_owned()
             }
-            (Step::Bind, Mode::XdpZeroCopy, libc::EOPNOTSUPP) if *multi_buffer => {
+            (Self::Bind, Mode::XdpZeroCopy, libc::EOPNOTSUPP) if multi_buffer => {
                 format!(
                     "{driver} has no AF_XDP zero-copy in this kernel, or not for packets of several frames"
                 )
             }
-            (Step::Bind, Mode::XdpZeroCopy, libc::EOPNOTSUPP) => {
+            (Self::Bind, Mode::XdpZeroCopy, libc::EOPNOTSUPP) => {
                 format!("{driver} has no AF_XDP zero-copy in this kernel; a newer kernel or another card may")
             }
             _ => return None,
         })
-    }
-}
-
-impl fmt::Display for Refusal {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.mode, self.reason)?;
-        self.remedy().map_or(Ok(()), |remedy| write!(f, "; {remedy}"))
     }
 }
 
@@ -178,8 +164,8 @@ impl PortBuilder {
         step: Step,
         reason: io::Error,
     ) -> Refusal {
-        let (interface, driver) = (interface.name.clone(), interface.driver_words());
-        Refusal { mode, reason, step, interface, driver, multi_buffer: self.multi_buffer }
+        let remedy = step.remedy(mode, &reason, interface, self.multi_buffer);
+        Refusal { mode, reason: Arc::new(reason), remedy }
     }
 
     pub(super) fn no_mode(&self, refusals: Vec<Refusal>) -> OpenError {

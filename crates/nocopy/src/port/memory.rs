@@ -12,8 +12,8 @@ use rustix::event::EventfdFlags;
 
 use super::backend::Backend;
 use super::sender::LINK_HEADER_BYTES;
-use super::user_filter::{FilterPlace, Rest, UserFilter};
-use super::{Inner, Mode, OpenError, Port, PortBuilder, Statistics, assemble};
+use super::user_filter::{Rest, UserFilter};
+use super::{FilterPlace, Inner, Mode, OpenError, Port, PortBuilder, Statistics, assemble};
 use crate::memory::area::{Area, Half, none_in};
 use crate::port::filter::Program;
 use crate::port::xdp;

@@ -49,7 +49,7 @@
 //!
 //! [`PortBuilder::receive_metadata`]: crate::port::PortBuilder::receive_metadata
 //! [`PortBuilder::send_metadata`]: crate::port::PortBuilder::send_metadata
-//! [`Explanation`]: crate::port::Explanation
+//! [`Explanation`]: crate::Explanation
 //! [`Sender::send_with`]: crate::Sender::send_with
 
 pub use crate::facts::metadata::{Arrival, Clock, Request, Timestamp, Unsupported};

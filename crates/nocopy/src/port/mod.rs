@@ -54,22 +54,22 @@ use std::time::Duration;
 use af_xdp::XdpBackend;
 use backend::Backend;
 pub use builder::PortBuilder;
-pub use explain::Explanation;
 pub use grant::{Grant, GrantError};
 pub(crate) use ladder::LADDER;
-pub use ladder::{Purpose, Refusal};
+pub use ladder::Purpose;
 use measure::Measurement;
 pub use open::OpenError;
 pub use queues::Queues;
 pub use receiver::{Batch, Receiver};
 pub use sender::Sender;
 pub use to_host::{ToHost, ToHostError};
-pub use user_filter::FilterPlace;
 use user_filter::TurnedAway;
 
 use crate::counter::Counter;
 pub use crate::engine::wait::Wait;
 use crate::facts::evidence::{Cause, Evidence};
+use crate::facts::explanation::Explanation;
+pub use crate::facts::explanation::{FilterPlace, Refusal};
 use crate::facts::metadata::Offers;
 pub use crate::facts::mode::Mode;
 use crate::memory::area::{Area, Balance, Faults, Lent, Pool, none_in};
@@ -170,9 +170,9 @@ impl Port {
         self.inner().mode
     }
 
-    /// What the port is, what was tried before, and what it can do for packets that are sent.
-    pub fn explain(&self) -> Explanation<'_> {
-        Explanation::of(self.inner())
+    /// What the port is, which modes were tried before, and what it can do for packets that are sent. Its halves say the same.
+    pub fn explain(&self) -> Explanation {
+        self.inner().explanation()
     }
 
     /// The area the port's frames lie in.

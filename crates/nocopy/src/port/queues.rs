@@ -20,6 +20,7 @@ use super::{OpenError, Port, PortBuilder, ToHostError, Wait};
 use crate::engine::half::receiver_half;
 use crate::engine::wait::{self, Coalescer, Waiting};
 use crate::facts::evidence::Ledger;
+use crate::facts::explanation::Explanation;
 use crate::port::filter::Program;
 use crate::stats::Stats;
 use crate::sys::lookout::Lookout;
@@ -272,6 +273,18 @@ impl Queues {
     /// The kernel does not report what it has counted.
     pub fn stats(&self) -> io::Result<Stats> {
         self.ports.iter().map(|port| port.receiver.stats()).sum()
+    }
+
+    /// What each port is, queue by queue. The fields beside the text have the refusals of all, and otherwise what the first port says;
+    /// `evidence` is unknown if the ports differ.
+    ///
+    /// ```no_run
+    /// let queues = nocopy::Port::builder("eth0").open_queues(..)?;
+    /// println!("{}", queues.explain()); // why each queue has the mode that it has
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn explain(&self) -> Explanation {
+        Explanation::of_several(self.ports.iter().map(Port::explain)).expect("at least one queue")
     }
 
     /// Leaves to the host what arrives from now on. What was taken before lies in the rings and can still be received, so that nothing

@@ -10,6 +10,7 @@ use super::{Inner, Mode, PortBuilder, RX_FAULTS, ToHost, ToHostError, Wait, coun
 use crate::engine::half::receiver_half;
 use crate::engine::wait::{self, Coalescer, Waiting};
 use crate::facts::evidence::{Evidence, Ledger};
+use crate::facts::explanation::Explanation;
 use crate::memory::area::{Balance, Chain, Claims, Faults, Frame, Packet, Pool};
 use crate::port::filter::Program;
 use crate::ring::{Consumer, Peek, Producer};
@@ -360,6 +361,11 @@ impl Receiver {
 
     pub(crate) fn evidence(&self) -> Evidence {
         self.inner.evidence()
+    }
+
+    /// What the port is; see [`Port::explain`](super::Port::explain).
+    pub fn explain(&self) -> Explanation {
+        self.inner.explanation()
     }
 
     /// The bytes that were received: copied between wire and area or not, as the port's mode is.

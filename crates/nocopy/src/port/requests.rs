@@ -67,7 +67,7 @@ impl Offers {
 
 impl Sender {
     /// Like [`Sender::send`], with a request to the card or the kernel, which holds for this one time. A checksum that neither of them
-    /// completes ([`Explanation::checksum`](super::Explanation::checksum)) is completed in software. (Packets in several frames take no
+    /// completes ([`Explanation::checksum`](crate::Explanation::checksum)) is completed in software. (Packets in several frames take no
     /// request.)
     ///
     /// ```

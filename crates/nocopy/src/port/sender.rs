@@ -7,9 +7,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::drivers::DRAIN_TIMEOUT;
-use super::{Explanation, Inner, Mode, PortBuilder, TX_FAULTS, counter, fault_counters};
+use super::{Inner, Mode, PortBuilder, TX_FAULTS, counter, fault_counters};
 use crate::engine::half::sender_half;
 use crate::facts::evidence::{Cause, Evidence, Ledger};
+use crate::facts::explanation::Explanation;
 use crate::facts::rejected::{Reason, Rejected};
 use crate::memory::area::{Area, Balance, Chain, Departures, Drafts, Faults, Frame, Pool};
 use crate::ring::{Consumer, Producer};
@@ -569,9 +570,9 @@ impl Sender {
         self.counts.dropped
     }
 
-    /// What the port is, what was tried before, and what it can do for packets that are sent.
-    pub fn explain(&self) -> Explanation<'_> {
-        Explanation::of(&self.inner)
+    /// What the port is; see [`Port::explain`](super::Port::explain).
+    pub fn explain(&self) -> Explanation {
+        self.inner.explanation()
     }
 
     /// Where every frame of the area is; exact if the other half is at rest and has been asked for its balance.

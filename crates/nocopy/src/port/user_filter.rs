@@ -10,19 +10,6 @@ use crate::memory::area::{Chain, Claims};
 use crate::sys::xsk::{Descriptor, PACKET_CONTINUES};
 use nocopy_proto::filter::{Ancillary, Program};
 
-/// Where the filter of a port runs.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum FilterPlace {
-    /// In front of the redirect, as eBPF: what does not match goes to the host, untouched and uncopied.
-    Xdp,
-    /// At the packet socket, as classic BPF: what does not match is not copied into the ring.
-    Socket,
-    /// In the receiver, because the kernel refused it: the text says why. Packets that do not match have been copied by then; in
-    /// the modes of AF_XDP each is handed to the host ([`ToHost`]), by a system call and another copy.
-    UserSpace(String),
-}
-
 /// Packets that filters in user space turned away. The receiver alone writes it; a meter reads it from other threads.
 #[derive(Debug, Default)]
 pub(super) struct TurnedAway {

@@ -517,9 +517,9 @@ impl Receiver {
     pub fn explain(&self) -> Explanation {
         let (method, diagnosis) = (self.chooser.explain(), self.diagnosis());
         if diagnosis.mapped_fraction().is_none() {
-            return Explanation::of(&method);
+            return Explanation::of(&method, Evidence::Unknown);
         }
-        Explanation::of(&format_args!("{method}\n{diagnosis}"))
+        Explanation::of(&format_args!("{method}\n{diagnosis}"), Evidence::Unknown)
     }
 
     fn diagnosis(&self) -> Diagnosis {

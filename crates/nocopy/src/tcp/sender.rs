@@ -603,10 +603,13 @@ impl Sender {
     pub fn explain(&self) -> Explanation {
         let owned = self.chooser.explain();
         match self.by_reference.as_ref().map(ByReference::explain) {
-            None => Explanation::of(&owned),
-            Some(published) => Explanation::of(&format_args!(
-                "{owned}\npublished data, by reference to its pages, of which no completion ever comes: {published}"
-            )),
+            None => Explanation::of(&owned, Evidence::Unknown),
+            Some(published) => Explanation::of(
+                &format_args!(
+                    "{owned}\npublished data, by reference to its pages, of which no completion ever comes: {published}"
+                ),
+                Evidence::Unknown,
+            ),
         }
     }
 

@@ -11,6 +11,7 @@ use crate::counter::Counter;
 use crate::engine::half::receiver_half;
 use crate::engine::wait::Wait;
 use crate::facts::evidence::Ledger;
+use crate::facts::explanation::Explanation;
 use crate::memory::area::Frame;
 use crate::memory::pool::Buffer;
 use crate::stats::Stats;
@@ -177,6 +178,23 @@ impl Receiver {
         match &self.0 {
             Backend::Kernel(kernel) => kernel.stats(),
             Backend::Port(port) => port.stats(),
+        }
+    }
+
+    /// How datagrams come in: by the kernel's socket, which copies each, or over a port, and then what that is.
+    ///
+    /// ```
+    /// use nocopy::{Cause, Evidence, udp::Socket};
+    /// let mut socket = Socket::bind("127.0.0.1:0".parse()?)?;
+    /// let explanation = socket.receiver().explain();
+    /// println!("{explanation}");
+    /// assert_eq!(explanation.evidence, Evidence::Copied(Cause::SocketCall));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn explain(&self) -> Explanation {
+        match &self.0 {
+            Backend::Kernel(kernel) => kernel.explain(),
+            Backend::Port(port) => port.explain(),
         }
     }
 

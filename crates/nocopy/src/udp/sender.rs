@@ -863,8 +863,8 @@ impl Sender {
     pub fn explain(&self) -> Explanation {
         let ways = self.chooser.explain();
         match self.port.as_ref().map(|port| port.port().explain()) {
-            None => Explanation::of(&ways),
-            Some(port) => Explanation::over_port(&format_args!("{ways}\n{port}"), port.evidence),
+            None => Explanation::of(&ways, Evidence::Unknown),
+            Some(port) => port.below(&ways),
         }
     }
 

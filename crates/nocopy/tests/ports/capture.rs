@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use crate::common::{PATIENCE, lab, open, packet, packets_of_many_lengths, send};
 use nocopy::capture::{Block, Builder, OpenError};
 use nocopy::integration::{BlockReader, PcapngLayout};
-use nocopy::port::InterfaceError;
+use nocopy::port::{FilterPlace, InterfaceError};
 use nocopy::{Capture, Cause, Evidence, Wait};
 use nocopy_lab::End;
 use nocopy_lab::patience::{uninterrupted, wait_until};
@@ -299,6 +299,7 @@ fn a_control_replaces_the_filter_and_counts_while_another_thread_takes_blocks() 
     let lab = lab!();
     let mut blocks = capture(lab.right(), |builder| builder);
     let control = blocks.control();
+    assert_eq!(blocks.explain().filter, None);
     let mut left = open(lab.left());
     let three = [1, 2, 3].map(|number| packet(lab.right(), number, 60 + number as usize));
     send(&mut left, &three);
@@ -310,6 +311,12 @@ fn a_control_replaces_the_filter_and_counts_while_another_thread_takes_blocks() 
             control.totals().unwrap()
         });
         assert_eq!(setter.join().unwrap().tp_packets, 3);
+        let explanation = blocks.explain();
+        assert_eq!(explanation.filter, Some(FilterPlace::Socket));
+        assert_eq!(explanation.evidence, Evidence::Copied(Cause::PacketRing));
+        let expected = format!("{}: packet ring, copied (packet ring)", lab.right().interface());
+        assert!(explanation.to_string().starts_with(&expected), "{explanation}");
+        assert!(explanation.to_string().ends_with("8 blocks, 524288 B in all"), "{explanation}");
     });
     send(&mut left, &three);
     assert_eq!(receive(&mut blocks, 2), [three[0].clone(), three[2].clone()]);

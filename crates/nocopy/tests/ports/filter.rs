@@ -72,7 +72,7 @@ fn what_matches_comes_and_the_rest_is_the_hosts_in_every_mode() {
         let mut left = open(lab.left());
         let mut port = open_filtered(lab.right(), mode, &compile(ODD).unwrap());
         let place = if mode == Mode::PacketRing { FilterPlace::Socket } else { FilterPlace::Xdp };
-        assert_eq!(port.explain().filter, Some(&place), "{mode}");
+        assert_eq!(port.explain().filter, Some(place), "{mode}");
         let mut host = host(lab.right());
         let packets: Vec<_> =
             (0..100).map(|number| packet(lab.right(), number, 60 + number as usize * 14)).collect();
@@ -112,7 +112,7 @@ fn a_filter_that_the_kernel_does_not_take_runs_in_user_space_and_the_host_gets_t
         assert_eq!(numbers(&receive(&mut host, hosts.len())), hosts, "{mode}");
         assert!(lab.right().namespace().run(|| has_no_more(&mut port)), "{mode}");
         let Some(FilterPlace::UserSpace(why)) = port.explain().filter else {
-            assert_eq!((mode, port.explain().filter), (Mode::PacketRing, Some(&FilterPlace::Socket)));
+            assert_eq!((mode, port.explain().filter), (Mode::PacketRing, Some(FilterPlace::Socket)));
             continue;
         };
         assert!(
@@ -360,7 +360,7 @@ fn notes_of_the_driver_and_a_filter_go_together() {
     let filter = compile(ODD).unwrap();
     let mut right =
         open_with(lab.right(), move |builder| builder.receive_metadata(true).filter(&filter)).unwrap();
-    assert_eq!(right.explain().filter, Some(&FilterPlace::Xdp));
+    assert_eq!(right.explain().filter, Some(FilterPlace::Xdp));
     send(&mut left, &(0..10).map(|number| packet(lab.right(), number, 100)).collect::<Vec<_>>());
     assert_eq!(numbers(&receive(&mut right, 5)), [1, 3, 5, 7, 9]);
 }
@@ -412,7 +412,7 @@ fn what_xdp_cannot_know_is_left_to_the_packet_ring() {
     let by_type = Program::parse("4,40 0 0 4294963204,21 0 1 0,6 0 0 65535,6 0 0 0").unwrap(); // packet type: to us
     let filter = by_type.clone();
     let port = open_with(lab.right(), move |builder| builder.filter(&filter)).unwrap();
-    assert_eq!((port.mode(), port.explain().filter), (Mode::PacketRing, Some(&FilterPlace::Socket)));
+    assert_eq!((port.mode(), port.explain().filter), (Mode::PacketRing, Some(FilterPlace::Socket)));
     assert!(
         port.explain().refusals.iter().any(|refusal| refusal.mode == Mode::XdpCopyNative),
         "{}",

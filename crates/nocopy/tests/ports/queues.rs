@@ -66,6 +66,19 @@ fn frames_of_one_queue_leave_through_another() {
     assert_eq!(area.balance().free + u64::from(area.balance().retired), u64::from(area.config().frame_count));
 }
 
+#[test]
+fn queues_are_explained_one_by_one() {
+    let lab = lab!(Lab::builder().queues(2));
+    let mut queues = open_queues(lab.right(), |builder| builder);
+    let (all, each) =
+        (queues.explain(), queues.ports().iter().map(|port| port.explain()).collect::<Vec<_>>());
+    assert_eq!(all.to_string(), format!("{}\n{}", each[0], each[1]));
+    assert_eq!(all.refusals.len(), each[0].refusals.len() + each[1].refusals.len());
+    assert_eq!((all.evidence, all.filter), (each[0].evidence, None));
+    let of_receiver = queues.ports()[1].receiver().explain();
+    assert_eq!(of_receiver.to_string(), each[1].to_string(), "a half says what its port says");
+}
+
 /// So many packets, all of one queue.
 fn take(queues: &mut Queues, from: u32, count: usize) -> Vec<Frame> {
     let mut frames = Vec::new();

@@ -216,7 +216,7 @@ fn exchange(socket: &mut Socket, peer: &UdpSocket, lengths: &[usize], what: &str
     assert_eq!((sent["over_port"], sent["over_port_bytes"]), (2 * count, 2 * bytes), "{what}");
     assert_eq!((sent["through_kernel"], sent["through_kernel_bytes"]), (0, 0), "{what}: {sent:?}");
 
-    let (ledger, evidence) = (sender.ledger(), sender.explain().port_evidence.unwrap());
+    let (ledger, evidence) = (sender.ledger(), sender.explain().evidence);
     assert_eq!((ledger.datagrams(), ledger.bytes()), (2 * count, 2 * bytes), "{what}");
     let expected = [(evidence, bytes), (Evidence::Copied(Cause::Slice), bytes)];
     assert!(ledger.entries().eq(expected), "{what}: {ledger}");
@@ -238,6 +238,7 @@ fn exchange(socket: &mut Socket, peer: &UdpSocket, lengths: &[usize], what: &str
     );
     assert_eq!(received["unfinished_checksums"], count, "{what}: veth finishes none");
     assert!(socket.receiver().ledger().entries().eq([(evidence, bytes)]), "{what}");
+    assert_eq!(socket.receiver().explain().evidence, evidence, "{what}");
     let mode_drops = if evidence == Evidence::Copied(Cause::PacketRing) { count } else { 0 };
     assert!(
         soon(|| socket.receiver().stats().unwrap()["sk_drops"] >= mode_drops),

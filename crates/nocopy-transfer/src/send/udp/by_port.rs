@@ -69,7 +69,7 @@ impl ByPort {
             .ring_sizes(RX_RING, TX_RING)
             .frame_count(RX_RING, TX_RING);
         let (receiver, mut sender) = Socket::builder().port(port).method(Method::Xdp).bind(local)?.split();
-        let evidence = sender.explain().port_evidence.unwrap_or(Evidence::Unknown);
+        let evidence = sender.explain().evidence;
         let room_bytes = frames(&mut sender).next().map_or(0, |frame| frame.capacity());
         let memory = match copied || datagram_bytes > room_bytes {
             true => Memory::Own { buffer: vec![0; BATCH_BYTES], asked: copied },

@@ -120,7 +120,7 @@ impl Draft<'_, '_> {
     }
 
     /// Like [`Draft::queue`], for a packet whose checksum is still to be completed at `place`: by card or kernel where the port was
-    /// opened for it ([`Explanation::checksum`](crate::port::Explanation::checksum)), in software where not.
+    /// opened for it ([`Explanation::checksum`](crate::Explanation::checksum)), in software where not.
     ///
     /// ```
     /// # let (mut left, mut right) = nocopy::Port::memory_pair()?;

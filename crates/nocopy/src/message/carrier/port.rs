@@ -287,10 +287,9 @@ impl Carrier for OverPort {
     fn explain(&self) -> Explanation {
         let (queues, local, evidence) = (self.receivers.len(), self.local, self.evidence());
         let compared = "compared with nothing, since the endpoint was opened over it";
-        Explanation::over_port(
-            &format_args!("port on {queues} queue(s), {local}: {evidence}; {compared}"),
-            evidence,
-        )
+        let ports = self.senders.iter().map(|sender| sender.port().explain());
+        let below = Explanation::of_several(ports).expect("at least one queue");
+        below.below(&format_args!("port on {queues} queue(s), {local}: {evidence}; {compared}"))
     }
 
     fn home(&self) -> Option<&Arc<Returned>> {

@@ -134,10 +134,8 @@ impl Sockets {
 
 impl Carrier for Sockets {
     fn explain(&self) -> Explanation {
-        Explanation::of(&format_args!(
-            "UDP socket {}: compared with nothing, since the endpoint was opened without a port",
-            self.local
-        ))
+        let compared = "compared with nothing, since the endpoint was opened without a port";
+        Explanation::of(&format_args!("UDP socket {}: {compared}", self.local), self.evidence())
     }
 
     fn local_address(&self) -> SocketAddr {

@@ -12,6 +12,7 @@ use super::run::Run;
 use crate::counter::counters;
 use crate::engine::wait::{self, Coalescer, Wait, Waiting};
 use crate::facts::evidence::{Cause, Evidence, Ledger};
+use crate::facts::explanation::Explanation;
 use crate::memory::in_flight::kernel_socket::KernelSocket;
 use crate::memory::pool::{Buffer, Pool};
 use crate::stats::Stats;
@@ -33,6 +34,8 @@ pub(crate) struct Receiver {
     pool: Pool,
     messages: Messages,
     batch: usize,
+    /// The kernel joins datagrams of one sender into runs.
+    coalesces: bool,
     /// Buffers to receive into, as long as they can be. The last one is used first: it was used last, and is in the cache.
     free: Vec<Buffer>,
     /// What came by the last call and was not taken.
@@ -90,14 +93,13 @@ impl Receiver {
 
     pub(super) fn new(socket: Arc<OwnedFd>, pool: Pool, batch: usize) -> io::Result<Self> {
         let batch = batch.clamp(1, pool.total());
-        if pool.buffer_bytes() >= RUN_BYTES_MAX {
-            coalesce(&socket)?;
-        }
+        let coalesces = pool.buffer_bytes() >= RUN_BYTES_MAX && coalesce(&socket)?;
         Ok(Self {
             pool,
             errors: None,
             messages: Messages::new(batch),
             batch,
+            coalesces,
             free: Vec::with_capacity(batch),
             runs: Vec::with_capacity(batch),
             given: Given::ALL,
@@ -254,6 +256,18 @@ impl Receiver {
         self.ledger.add(Evidence::Copied(Cause::SocketCall), datagrams, bytes);
     }
 
+    pub(in crate::udp) fn explain(&self) -> Explanation {
+        let evidence = Evidence::Copied(Cause::SocketCall);
+        let runs = match self.coalesces {
+            true => "datagrams of one sender that arrive together share a buffer (UDP_GRO)",
+            false => {
+                "each datagram in a buffer of its own: these are shorter than 64 KiB, or the kernel is older than Linux 5.0"
+            }
+        };
+        let compared = "compared with nothing, since the socket was opened without a port";
+        Explanation::of(&format_args!("UDP socket, {evidence}; {compared}\n  runs     {runs}"), evidence)
+    }
+
     /// Takes back the buffers of the last batch and fills up from the pool.
     fn refill(&mut self) -> io::Result<()> {
         self.take_back(self.runs.len());
@@ -365,11 +379,11 @@ impl Waiting for Looks<'_> {
     }
 }
 
-/// Turns coalescing on if the kernel knows it (Linux 5.0); without it each datagram is a run.
-fn coalesce(socket: &impl AsFd) -> io::Result<()> {
+/// Turns coalescing on, and returns whether the kernel knows it (Linux 5.0); without it each datagram is a run.
+fn coalesce(socket: &impl AsFd) -> io::Result<bool> {
     match udp_receive::set_coalescing(socket, true) {
-        Err(error) if error.raw_os_error() == Some(libc::ENOPROTOOPT) => Ok(()),
-        set => set,
+        Err(error) if error.raw_os_error() == Some(libc::ENOPROTOOPT) => Ok(false),
+        set => set.map(|()| true),
     }
 }
 

@@ -20,6 +20,7 @@ use super::way::ETHERNET_BYTES;
 use crate::counter::{Counter, counters};
 use crate::engine::wait::{self, Coalescer, STARVED_INTERVAL, Waiting};
 use crate::facts::evidence::{Cause, Evidence, Ledger};
+use crate::facts::explanation::Explanation;
 use crate::memory::area::{Chain, Frame, Packet};
 use crate::port::drivers::{self, Effect};
 use crate::port::{self, ToHost, ToHostError, Wait};
@@ -320,6 +321,12 @@ impl Receiver {
         ledger.add(Evidence::Copied(Cause::Gathered), gathered, gathered_bytes);
         ledger.add(Evidence::Copied(Cause::SocketCall), strays, stray_bytes);
         ledger
+    }
+
+    /// What the port is, and what does not come over it.
+    pub(in crate::udp) fn explain(&self) -> Explanation {
+        let strays = "over a port; datagrams in fragments, with options or from this host come through the kernel's socket, with a copy";
+        self.port.explain().below(&strays)
     }
 
     #[cfg(test)]
