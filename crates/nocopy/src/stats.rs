@@ -20,10 +20,6 @@ use crate::counter::Counter;
 /// assert_eq!(stats.get("tx_dropped"), Some(0)); // one counter, by its name
 /// assert_eq!(stats.get("no_such_counter"), None);
 /// println!("{stats}"); // the counters that are not 0
-///
-/// port.sender().send_copy(b"more")?;
-/// port.sender().flush()?;
-/// assert_eq!(port.sender().stats()?.since(&stats).bytes, 4); // what was counted meanwhile
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -82,23 +78,6 @@ impl Stats {
     /// The counter of that name; `None` if this half has none.
     pub fn get(&self, name: &str) -> Option<u64> {
         self.counters.iter().find(|counter| counter.name == name).map(|counter| counter.value)
-    }
-
-    /// What was counted since `earlier`, the stats of the same half. A counter that went back began anew, so all of it is new.
-    #[must_use]
-    pub fn since(&self, earlier: &Self) -> Self {
-        let counters = self.counters.iter().map(|counter| {
-            let before = earlier.get(&counter.name).unwrap_or(0);
-            Counter { value: Counter::since(counter.value, before), ..counter.clone() }
-        });
-        Self {
-            moved: Counter::since(self.moved, earlier.moved),
-            bytes: Counter::since(self.bytes, earlier.bytes),
-            dropped: Counter::since(self.dropped, earlier.dropped),
-            faults: Counter::since(self.faults, earlier.faults),
-            flushes: Counter::since(self.flushes, earlier.flushes),
-            counters: counters.collect(),
-        }
     }
 }
 
@@ -169,8 +148,6 @@ mod tests {
             .with_faults([counter("index", 4)])
             .with([counter("seen", 0)]);
         assert_eq!((stats.dropped, stats.faults, stats["long"], stats.get("none")), (5, 4, 3, None));
-        let since = stats.since(&earlier);
-        assert_eq!((since.moved, since.bytes, since.dropped, since["full"]), (7, 70, 4, 1));
         assert_eq!(
             stats.to_string(),
             "10 moved, 100 bytes, 5 dropped, 4 faults, 0 flushes: full 2, long 3, index 4"

@@ -48,7 +48,8 @@ pub(crate) fn measure_published(
     meter: &Meter,
     method: PublishedMethod,
 ) -> Result<(Ledger, Copies), Failure> {
-    let published = Published::copy_of(&stream())?;
+    let bytes = stream();
+    let published = Published::written(bytes.len(), |memory| memory.copy_from_slice(&bytes))?;
     let builder = Stream::builder().published_method(method);
     cross(guest, meter, (method.name(), "published"), builder, |sender| {
         sender.send_published(&published, 0..BYTES)?;

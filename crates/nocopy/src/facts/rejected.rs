@@ -79,8 +79,10 @@ pub enum Reason {
     /// No destination was given, and none was set.
     #[error("it has no destination; connect the socket, or say where to send it")]
     NotConnected,
-    /// This side has ended the stream.
-    #[error("this side has ended the stream, and nothing can follow the end; connect again")]
+    /// This side has ended its sending: the stream, the connection, or all of it (`finish`, `close`).
+    #[error(
+        "this side has ended its sending (finish or close), and nothing can follow; connect or open again"
+    )]
     Finished,
     /// The peer is not connected any more.
     #[error("the peer is gone; connect again")]

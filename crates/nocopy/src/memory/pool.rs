@@ -32,9 +32,9 @@ const CACHE_LINE_BYTES: usize = 64;
 /// ```
 /// use nocopy::Pool;
 /// let pool = Pool::new(2, 1000)?;
-/// assert_eq!((pool.total(), pool.buffer_bytes()), (2, 4096)); // rounded up to pages
-/// let (first, second) = (pool.take(), pool.take());
-/// assert!(first.is_some() && second.is_some() && pool.take().is_none());
+/// let (first, second) = (pool.take().ok_or("empty")?, pool.take().ok_or("empty")?);
+/// assert_eq!((pool.total(), first.capacity()), (2, 4096)); // rounded up to pages
+/// assert!(pool.take().is_none() && second.is_empty());
 /// drop(first); // comes home
 /// assert_eq!(pool.at_home(), 1);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -130,7 +130,7 @@ impl Pool {
     }
 
     /// Bytes of a buffer.
-    pub fn buffer_bytes(&self) -> usize {
+    pub(crate) fn buffer_bytes(&self) -> usize {
         self.0.buffer_bytes
     }
 

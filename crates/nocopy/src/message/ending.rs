@@ -70,13 +70,39 @@ impl Endpoint {
         }
     }
 
-    /// [Finishes](Self::finish) all connections, and waits for `timeout` at most until the peers have acknowledged everything. `false`: they
-    /// have not, and what is left is given up.
+    /// [Finishes](Self::finish) all connections, and waits for `timeout` at most until the peers have acknowledged everything; then all
+    /// connections are over. `false`: some peer has not, and what is left for it is given up.
+    ///
+    /// ```
+    /// # use nocopy::{Reason, message::{Endpoint, Event}};
+    /// # use std::time::Duration;
+    /// # let mut right = Endpoint::bind("127.0.0.1:0".parse()?)?;
+    /// # let to = right.local_address();
+    /// # let left = std::thread::spawn(move || {
+    /// #     let mut left = Endpoint::bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    /// #     let peer = left.connect(to, Duration::from_secs(60)).unwrap();
+    /// left.send_copy(b"the last one", peer)?;
+    /// assert!(left.close(Duration::from_secs(60))?); // it has arrived
+    /// assert!(matches!(left.send_copy(b"one more", peer), Err(Reason::Gone)));
+    /// #     Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
+    /// # });
+    /// # while !left.is_finished() {
+    /// #     right.receive_timeout(Duration::from_millis(1))?;
+    /// #     while right.poll_event().is_some() {}
+    /// # }
+    /// # left.join().unwrap().unwrap();
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// As [`flush`](Self::flush).
-    pub fn close(mut self, timeout: Duration) -> io::Result<bool> {
-        let deadline = Instant::now().checked_add(timeout);
+    pub fn close(&mut self, timeout: Duration) -> io::Result<bool> {
+        let finished = self.finish_all(Instant::now().checked_add(timeout));
+        self.leave_all();
+        finished
+    }
+
+    fn finish_all(&mut self, deadline: Option<Instant>) -> io::Result<bool> {
         loop {
             let peers: Vec<Peer> = self.protocol.all_peers().collect();
             let mut all = true;
@@ -94,16 +120,21 @@ impl Endpoint {
             self.work(Patience::Until(deadline))?;
         }
     }
-}
 
-impl Drop for Endpoint {
     /// Ends all connections; the peers are informed once.
-    fn drop(&mut self) {
+    fn leave_all(&mut self) {
         let peers: Vec<Peer> = self.protocol.all_peers().collect();
         for peer in peers {
             self.discard_packet_of(peer);
             self.protocol.leave(peer);
             self.transmit(self.now());
         }
+    }
+}
+
+impl Drop for Endpoint {
+    /// Ends all connections; the peers are informed once.
+    fn drop(&mut self) {
+        self.leave_all();
     }
 }

@@ -18,8 +18,9 @@ impl Sender {
     /// let place = frame.as_ptr();
     /// port.sender().send_kept(frame)?;
     /// port.sender().flush()?;
-    /// let sent: Vec<_> = port.sender().completed().collect();
-    /// assert_eq!((sent[0].as_ptr(), &*sent[0]), (place, &b"again"[..]));
+    /// let sent = port.sender().completed().expect("a memory port is done at once");
+    /// assert_eq!((sent.as_ptr(), &*sent), (place, &b"again"[..]));
+    /// assert!(port.sender().completed().is_none()); // there was one
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
@@ -31,11 +32,22 @@ impl Sender {
         self.send(frame).inspect_err(|rejected| self.pool.unkeep(&rejected.item))
     }
 
-    /// The frames that [`send_kept`](Sender::send_kept) sent and the kernel has finished, in the order in which they came back. Takes
-    /// them back first, as [`Sender::reap`] does; those that are not taken from the iterator go home.
+    /// The next frame that [`send_kept`](Sender::send_kept) sent and the kernel has finished, in the order in which they came back. Takes
+    /// more back, as [`Sender::reap`] does, when all that came before were returned here.
     ///
-    /// They are yours: [`recycle`](Sender::recycle) is the cheapest way home.
-    pub fn completed(&mut self) -> impl ExactSizeIterator<Item = Frame> + '_ {
+    /// It is yours: [`recycle`](Sender::recycle) is the cheapest way home.
+    pub fn completed(&mut self) -> Option<Frame> {
+        if self.returned.is_empty() {
+            self.reap();
+            std::mem::swap(&mut self.kept, &mut self.returned);
+            self.returned.reverse();
+        }
+        self.returned.pop()
+    }
+
+    /// All of them at once, for a protocol that asks for them in no other way.
+    pub(crate) fn take_completed(&mut self) -> impl ExactSizeIterator<Item = Frame> + '_ {
+        debug_assert!(self.returned.is_empty(), "asked for one by one before");
         self.reap();
         self.kept.drain(..)
     }

@@ -1,7 +1,7 @@
 //! Sending packets with requests, and what a port can do of them.
 
 use super::redirect::Redirect;
-use super::sender::no_room_for_request;
+use super::sender::{length_refused, no_room_for_request};
 use super::{Mode, PortBuilder, Sender};
 use crate::facts::metadata::{Clock, Offers, Place, Request, Timestamp, Unsupported};
 use crate::facts::rejected::{Reason, Rejected};
@@ -164,10 +164,8 @@ impl Sender {
     /// Why a frame cannot be sent, on a port whose packets may carry requests: the kernel wants room for one in front of each.
     #[cold]
     pub(super) fn refusal_on_sight(&self, frame: &Frame) -> Option<Reason> {
-        if frame.is_empty() {
-            Some(Reason::Empty)
-        } else if frame.len() > self.longest_frame() {
-            Some(Reason::TooLong { bytes_max: self.longest_frame() })
+        if frame.is_empty() || frame.len() > self.longest_frame() {
+            Some(length_refused(frame.len(), self.longest_frame()))
         } else if !frame.has_room_for_request() {
             Some(no_room_for_request(frame))
         } else {

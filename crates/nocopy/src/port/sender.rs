@@ -70,6 +70,8 @@ pub struct Sender {
     pub(super) departures: Departures,
     /// Frames that came back from [`Sender::send_kept`] and were not asked for yet.
     pub(super) kept: Vec<Frame>,
+    /// Those that [`Sender::completed`] returns next, the last one first.
+    pub(super) returned: Vec<Frame>,
     lookout: Lookout,
     /// What had moved when [`Sender::arm`] was last called.
     moved_before: u64,
@@ -125,6 +127,7 @@ impl Sender {
             chain_frames_max,
             departures: Departures::default(),
             kept: Vec::new(),
+            returned: Vec::new(),
             lookout: Lookout::default(),
             moved_before: 0,
         }
@@ -280,9 +283,7 @@ impl Sender {
     ///
     /// let mut batch = right.receiver().receive()?;
     /// let packet = batch.next_chain().expect("one packet");
-    /// let mut bytes = [0; 6];
-    /// assert_eq!(packet.read_at(4, &mut bytes), 6); // wherever it was cut
-    /// assert_eq!(&bytes, b"erbody");
+    /// assert_eq!(packet.to_vec(), b"headerbody"); // wherever it was cut
     /// assert!(batch.next_chain().is_none());
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
@@ -320,7 +321,7 @@ impl Sender {
         if chain.buffers().iter().any(|frame| frame.is_empty()) || count == 0 {
             Some(Reason::Empty)
         } else if chain.len() > self.chain_bytes_max {
-            Some(Reason::TooLong { bytes_max: self.chain_bytes_max })
+            Some(length_refused(chain.len(), self.chain_bytes_max))
         } else if count > self.chain_frames_max {
             Some(Reason::TooManyBuffers { buffers_max: self.chain_frames_max })
         } else if !chain.buffers().iter().all(|frame| self.pool.owns(frame)) {
@@ -480,6 +481,33 @@ impl Sender {
         Ok(true)
     }
 
+    /// Drains as long as `timeout`, and sends nothing more from then on. `false`: something is left with the kernel, which may still send it
+    /// and gives it back when the port is gone. (Dropping the sender instead drains it for a while of its own.)
+    ///
+    /// ```
+    /// # let (mut port, _peer) = nocopy::Port::memory_pair()?;
+    /// use nocopy::Reason;
+    /// port.sender().send_copy(b"the last one")?;
+    /// assert!(port.sender().close(std::time::Duration::from_secs(5))?);
+    /// assert!(matches!(port.sender().send_copy(b"one more"), Err(Reason::Finished)));
+    /// assert_eq!(port.sender().stats()?.moved, 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Sender::drain`].
+    pub fn close(&mut self, timeout: Duration) -> io::Result<bool> {
+        let drained = self.drain(timeout);
+        // Nothing is short enough from now on, so that what may still be sent is not looked at for this.
+        (self.frame_bytes_max, self.packet_bytes_max, self.chain_bytes_max) = (0, 0, 0);
+        drained
+    }
+
+    /// Whether it was [closed](Sender::close).
+    pub(super) fn is_closed(&self) -> bool {
+        self.chain_bytes_max == 0
+    }
+
     /// Prepares for a wait on the descriptor ([`AsFd`]), and returns whether there is nothing to wait for: frames are there to be taken
     /// back, or nothing is in flight. Flushes, so that the kernel has work to finish.
     ///
@@ -592,10 +620,14 @@ impl Sender {
 
 sender_half!(Sender, Frame);
 
-/// Why a packet of that length cannot be sent.
+/// Why a packet of that length cannot be sent; a sender that was [closed](Sender::close) takes none of any length.
 #[cold]
-fn length_refused(bytes: usize, bytes_max: usize) -> Reason {
-    if bytes == 0 { Reason::Empty } else { Reason::TooLong { bytes_max } }
+pub(super) fn length_refused(bytes: usize, bytes_max: usize) -> Reason {
+    match (bytes, bytes_max) {
+        (_, 0) => Reason::Finished,
+        (0, _) => Reason::Empty,
+        _ => Reason::TooLong { bytes_max },
+    }
 }
 
 /// A port opened with [`send_metadata`](PortBuilder::send_metadata) needs room in front of each packet.
@@ -623,7 +655,7 @@ impl AsRawFd for Sender {
 impl Drop for Sender {
     fn drop(&mut self) {
         // There is no caller to return an error to; what the kernel keeps is accounted for when the port closes.
-        if !self.inner.is_left() {
+        if !self.inner.is_left() && !self.is_closed() {
             let _ = self.drain(DRAIN_TIMEOUT);
         }
         self.inner.park(self.pool.take());

@@ -197,7 +197,8 @@ impl ToHost {
         })
     }
 
-    /// Hands one packet, from its Ethernet header on, to the host, which has dealt with it or queued it when this returns.
+    /// Hands one packet, from its Ethernet header on, to the host, which has dealt with it or queued it when this returns. One that lies in
+    /// several buffers is handed over in one piece ([`Chain::to_vec`](crate::Chain::to_vec)).
     ///
     /// # Errors
     /// The thread is in another network namespace than the port; the interface was removed; the packet is shorter than an
@@ -215,10 +216,10 @@ impl ToHost {
     }
 
     /// Hands over a packet that lies in several buffers.
-    ///
-    /// # Errors
-    /// As [`ToHost::hand_over`].
-    pub fn hand_over_chain<B: Deref<Target = [u8]>>(&mut self, packet: &Chain<B>) -> Result<(), ToHostError> {
+    pub(super) fn hand_over_chain<B: Deref<Target = [u8]>>(
+        &mut self,
+        packet: &Chain<B>,
+    ) -> Result<(), ToHostError> {
         let mut whole = std::mem::take(&mut self.whole);
         whole.clear();
         packet.buffers().iter().for_each(|buffer| whole.extend_from_slice(buffer));

@@ -19,7 +19,7 @@ pub(super) const PAGE_BYTES: usize = 4096;
 /// What kind of pages an area was given.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Pages {
+pub(crate) enum Pages {
     /// Pages of the huge-page pool (`MAP_HUGETLB`).
     Huge,
     /// Base pages that the kernel was asked to merge (`MADV_HUGEPAGE`): the huge-page pool has too few free pages, or a limit of the

@@ -24,11 +24,8 @@ use crate::sys::sealed::{self, Sealed, UNCHANGEABLE, Unsealed};
 /// ```
 /// use nocopy::tcp::Published;
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// let greeting = Published::copy_of(b"hello")?; // one copy, then none for each peer
-/// assert_eq!(&greeting[..], b"hello");
-///
-/// let page = Published::written(1 << 20, |bytes| bytes[..5].copy_from_slice(&greeting))?; // or written in place
-/// assert_eq!(page.len(), 1 << 20);
+/// let page = Published::written(1 << 20, |bytes| bytes[..5].copy_from_slice(b"hello"))?; // then no copy for any peer
+/// assert_eq!((page.len(), &page[..5]), (1 << 20, &b"hello"[..]));
 /// # Ok(())
 /// # }
 /// ```
@@ -36,21 +33,13 @@ use crate::sys::sealed::{self, Sealed, UNCHANGEABLE, Unsealed};
 /// Bytes that were published cannot be written:
 ///
 /// ```compile_fail,E0594
-/// let mut greeting = nocopy::tcp::Published::copy_of(b"hello").unwrap();
+/// let mut greeting = nocopy::tcp::Published::written(5, |bytes| bytes.fill(b'h')).unwrap();
 /// greeting[0] = b'H';
 /// ```
 #[derive(Clone)]
 pub struct Published(Arc<Sealed>);
 
 impl Published {
-    /// Publishes a copy of `bytes`.
-    ///
-    /// # Errors
-    /// No memory, or the kernel does not seal them.
-    pub fn copy_of(bytes: &[u8]) -> Result<Self, PublishError> {
-        Self::written(bytes.len(), |memory| memory.copy_from_slice(bytes))
-    }
-
     /// Publishes so many bytes, which `write` writes where they are to lie; they are zeros before. Takes 0.1 to some 10 ms, as the kernel
     /// first makes sure that the pages are not in use elsewhere: for what is sent more than once, or is large.
     ///

@@ -7,7 +7,10 @@ use std::os::fd::AsFd;
 use std::time::Duration;
 
 use nocopy::message::{Endpoint, Peer};
-use nocopy::{Capture, Explanation, Ledger, Port, Reason, Rejected, Stats, Wait, port, tcp, udp};
+use nocopy::{
+    Buffer, Capture, Completed, Explanation, Frame, Ledger, Port, Reason, Rejected, Stats, Wait, port, tcp,
+    udp,
+};
 
 const TIME: Duration = Duration::from_secs(1);
 
@@ -49,6 +52,7 @@ macro_rules! sends {
             let _: usize = half.reap();
             let _: usize = half.in_flight();
             let _: bool = half.drain(TIME)?;
+            let _: bool = half.close(TIME)?;
             if let Some(buffer) = half.buffer() {
                 half.recycle(buffer);
             }
@@ -76,6 +80,16 @@ sends! {
     datagrams_sent: udp::Sender, to to: SocketAddr;
     stream_sent: tcp::Sender;
     messages_sent: Endpoint, to to: Peer;
+}
+
+/// What the kernel is done with, one at a time: with a ticket where `send` returned one, and as itself where a frame comes back.
+#[expect(dead_code, reason = "it is enough that it compiles")]
+fn completed(
+    packets: &mut port::Sender,
+    datagrams: &mut udp::Sender,
+    stream: &mut tcp::Sender,
+) -> (Option<Frame>, Option<Completed<udp::Message>>, Option<Completed<Buffer>>) {
+    (packets.completed(), datagrams.completed(), stream.completed())
 }
 
 /// A port says of itself what its halves say.

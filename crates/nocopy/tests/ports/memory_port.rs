@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 use crate::common::PATIENCE;
 use crate::common::waiting::Waiter;
 use nocopy::Reason;
-use nocopy::{Cause, Evidence, Frame, Mode, Port, Wait};
+use nocopy::metadata::Request;
+use nocopy::{Cause, Chain, Evidence, Frame, Mode, Port, Sender, Wait};
 use nocopy_lab::patience::wait_until;
 
 fn send<P: AsRef<[u8]>>(port: &mut Port, packets: &[P]) {
@@ -20,6 +21,11 @@ fn send<P: AsRef<[u8]>>(port: &mut Port, packets: &[P]) {
 fn assert_settled(port: &Port) {
     let balance = port.balance();
     assert!(balance.is_whole() && balance.yours == 0, "{balance}");
+}
+
+/// All kept frames that are back.
+fn completed(sender: &mut Sender) -> Vec<Frame> {
+    std::iter::from_fn(|| sender.completed()).collect()
 }
 
 #[test]
@@ -472,10 +478,10 @@ fn kept_frames_come_back_with_what_they_held_and_are_sent_again() {
         for (number, packet) in received[..40].iter().enumerate() {
             assert_eq!(*packet, [number as u8; 200]);
         }
-        window.extend(left.sender().completed());
+        window.extend(completed(left.sender()));
         assert_eq!(window.len(), 40);
         assert!(window.iter().map(|frame| frame.as_ptr()).eq(places.iter().copied()));
-        assert_eq!(left.sender().completed().count(), 0);
+        assert!(left.sender().completed().is_none());
     }
     drop(window);
     assert_settled(&left);
@@ -507,7 +513,7 @@ fn a_kept_frame_that_is_refused_is_like_any_other() {
     let empty = left.sender().buffer().unwrap();
     assert!(matches!(left.sender().send_kept(empty).unwrap_err().reason, Reason::Empty));
     left.sender().flush().unwrap();
-    let back: Vec<Frame> = left.sender().completed().collect();
+    let back = completed(left.sender());
     assert_eq!(back.len(), 16, "those sent by send() went home");
     assert!(back.iter().zip(0..).all(|(frame, number)| **frame == [number; 64]));
     drop(back);
@@ -525,7 +531,7 @@ fn kept_frames_outlive_the_port_and_those_nobody_asked_for_go_home() {
     }
     let area = left.area().clone();
     left.sender().flush().unwrap();
-    let mut back: Vec<Frame> = left.sender().completed().collect();
+    let mut back = completed(left.sender());
     let mut again = back.split_off(5).into_iter();
     left.sender().send_kept(again.next().unwrap()).unwrap(); // queued when the port closes
     left.sender().send_kept(again.next().unwrap()).unwrap();
@@ -536,4 +542,31 @@ fn kept_frames_outlive_the_port_and_those_nobody_asked_for_go_home() {
     drop((back, again));
     let balance = area.balance();
     assert!(balance.is_whole() && balance.free == u64::from(total), "{balance}");
+}
+
+#[test]
+fn a_closed_sender_takes_nothing_more_and_loses_nothing() {
+    let (mut left, mut right) = Port::builder("memory").multi_buffer(true).memory_pair().unwrap();
+    let frame = || {
+        let mut frame = left.sender().buffer().unwrap();
+        frame.fill(&[7; 64]).unwrap();
+        frame
+    };
+    let mut frames = std::iter::repeat_with(frame).take(5).collect::<Vec<_>>().into_iter();
+    let mut next = || frames.next().unwrap();
+    left.sender().send(next()).unwrap();
+    assert!(left.sender().close(PATIENCE).unwrap());
+    assert_eq!(right.receiver().receive().unwrap().count(), 1, "what was queued has arrived");
+
+    let sender = left.sender();
+    assert!(matches!(sender.send(next()).unwrap_err().reason, Reason::Finished));
+    assert!(matches!(sender.send_kept(next()).unwrap_err().reason, Reason::Finished));
+    assert!(matches!(sender.send_chain(Chain::from(next())).unwrap_err().reason, Reason::Finished));
+    assert!(matches!(sender.send_with(next(), Request::default()).unwrap_err().reason, Reason::Finished));
+    assert!(matches!(sender.send_copy(&[7; 64]), Err(Reason::Finished)));
+    assert!(matches!(sender.drafts(1, 64), Err(Reason::Finished)));
+    assert!(sender.flush_timeout(PATIENCE).unwrap() && sender.in_flight() == 0);
+    assert_eq!(sender.stats().unwrap().moved, 1);
+    assert_settled(&left);
+    assert!(right.receiver().try_receive().unwrap().is_empty());
 }

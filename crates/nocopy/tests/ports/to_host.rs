@@ -227,7 +227,7 @@ fn a_packet_in_several_buffers_reaches_the_host_in_one_piece() {
         let chain: Chain<Vec<u8>> =
             [&packet[..20], &packet[20..700], &packet[700..]].map(<[u8]>::to_vec).into_iter().collect();
         for _ in 0..2 {
-            lab.right().namespace().run(|| host.hand_over_chain(&chain)).unwrap();
+            lab.right().namespace().run(|| host.hand_over(&chain.to_vec())).unwrap();
             let mut buffer = [0; 2048];
             let bytes = uninterrupted(|| socket.recv(&mut buffer)).unwrap();
             assert!(buffer[..bytes] == payload, "{mode}: {bytes} B");

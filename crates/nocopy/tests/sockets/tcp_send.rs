@@ -53,7 +53,7 @@ fn every_method_sends_every_byte_once_and_in_order() {
         }
         sender.finish().unwrap();
         assert!(sender.drain(PATIENCE).unwrap(), "{method}: everything was acknowledged");
-        assert_eq!((buffers_free(sender), sender.in_flight(), sender.queued()), (64, 0, 0), "{method}");
+        assert_eq!((buffers_free(sender), sender.in_flight()), (64, 0), "{method}");
         let (ledger, stats) = (sender.ledger(), sender.stats().unwrap());
         assert_eq!(
             (ledger.bytes(), stats.bytes),
@@ -138,7 +138,7 @@ fn what_does_not_fit_stays_queued_until_the_peer_reads() {
         let bytes = pattern(0, 16 << 20);
         sender.send(Buffer::from_owner(bytes.clone())).unwrap();
         assert!(!sender.try_flush().unwrap(), "{method}: nobody reads");
-        assert!(sender.queued() == 1 && (1..16 << 20).contains(&sender.stats().unwrap().bytes), "{method}");
+        assert!((1..16 << 20).contains(&sender.stats().unwrap().bytes), "{method}");
         let reader = thread::spawn(move || {
             let mut all = Vec::new();
             peer.read_to_end(&mut all).unwrap();
@@ -192,7 +192,7 @@ fn a_broken_connection_gives_back_what_was_not_sent() {
         assert!(!sender.try_flush().unwrap());
         drop(peer); // with unread bytes: a reset
         let error = sender.flush().unwrap_err();
-        assert!(sender.queued() > 0 && error.to_string().contains("were not sent"), "{method}: {error}");
+        assert!(error.to_string().contains("were not sent"), "{method}: {error}");
         let unsent = sender.take_unsent();
         assert!((1..=8).contains(&unsent.len()), "{method}: {} buffers", unsent.len());
         assert_eq!(unsent.last().unwrap()[0], 7);
@@ -335,7 +335,7 @@ fn a_pipe_is_part_of_the_stream() {
 fn what_is_not_there_cannot_be_referred_to() {
     let (address, _reader) = reader();
     let mut socket = Stream::connect(address).unwrap();
-    let data = Published::copy_of(b"bytes").unwrap();
+    let data = Published::written(5, |memory| memory.fill(7)).unwrap();
     let refused = socket.sender().send_published(&data, 3..6).unwrap_err();
     assert!(matches!(refused, Reason::OutOfRange { start: 3, end: 6, bytes: 5 }), "{refused}");
     socket.sender().finish().unwrap();
@@ -406,7 +406,7 @@ proptest! {
                 }
                 Step::Published(bytes) => {
                     let bytes = pattern(sent.len(), bytes);
-                    let data = Published::copy_of(&bytes).unwrap();
+                    let data = Published::written(bytes.len(), |memory| memory.copy_from_slice(&bytes)).unwrap();
                     sender.send_published(&data, 0..bytes.len() as u64).unwrap();
                     sent.extend(bytes);
                 }

@@ -134,7 +134,7 @@ async fn a_full_queue_and_a_full_ring_empty_themselves() {
     back.extend(all_completed(&mut sender).await);
     back.sort_unstable_by_key(|done| u32::from_be_bytes(done.item.pieces()[0][..].try_into().unwrap()));
     assert!(back.iter().zip(0_u32..).all(|(done, number)| *done.item.pieces()[0] == number.to_be_bytes()));
-    assert_eq!((back.len(), sender.queued(), sender.in_flight()), (1500, 0, 0));
+    assert_eq!((back.len(), sender.in_flight()), (1500, 0));
 }
 
 #[tokio::test]

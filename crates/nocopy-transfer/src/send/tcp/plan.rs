@@ -192,7 +192,9 @@ fn open(arguments: &HostArguments, piece_bytes: u64) -> Result<(Source, PathBuf)
             let pattern = Arc::new(Pattern::new(piece_bytes as usize));
             let source = match arguments.method {
                 MethodName::Published => {
-                    let published = Published::copy_of(pattern.bytes()).map_err(Error::Publish)?;
+                    let bytes = pattern.bytes();
+                    let published = Published::written(bytes.len(), |memory| memory.copy_from_slice(bytes))
+                        .map_err(Error::Publish)?;
                     Source::Published(pattern, published)
                 }
                 _ => Source::Pattern(pattern),

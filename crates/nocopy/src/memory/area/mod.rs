@@ -40,7 +40,7 @@ pub use packet::Packet;
 pub(crate) use pool::{Faults, Half, Lent, Pool};
 
 use crate::sync::AtomicU32;
-pub use crate::sys::memory::Pages;
+use crate::sys::memory::Pages;
 use crate::sys::memory::{AreaRefused, Mapping};
 use crate::sys::packet::Outgoing;
 use crate::sys::xsk::Descriptor;
@@ -167,7 +167,7 @@ pub struct Area {
 }
 
 impl Area {
-    /// Maps an area, on huge pages where there are any; [`Area::pages`] returns the kind of pages it lies on.
+    /// Maps an area, on huge pages where there are any; `explain` of a port says which kind of pages it lies on.
     ///
     /// # Errors
     /// A shape that cannot work, or no memory.
@@ -208,7 +208,7 @@ impl Area {
     }
 
     /// The kind of pages the memory lies on.
-    pub fn pages(&self) -> Pages {
+    pub(crate) fn pages(&self) -> Pages {
         self.shared.pages
     }
 

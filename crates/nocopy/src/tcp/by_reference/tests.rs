@@ -38,7 +38,7 @@ fn pattern(bytes: usize, salt: u64) -> Vec<u8> {
 }
 
 fn publish(bytes: &[u8]) -> Published {
-    Published::copy_of(bytes).unwrap()
+    Published::written(bytes.len(), |memory| memory.copy_from_slice(bytes)).unwrap()
 }
 
 /// A file without a name, with these bytes in it.

@@ -390,7 +390,7 @@ impl Sender {
     ///
     /// [`nocopy::Sender::completed`]: crate::Sender::completed
     pub(crate) fn reap_into(&mut self, frames: &mut Vec<Frame>) -> usize {
-        let completed = self.port.completed();
+        let completed = self.port.take_completed();
         let count = completed.len();
         frames.extend(completed);
         count
