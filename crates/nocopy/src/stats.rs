@@ -19,6 +19,8 @@ use crate::counter::Counter;
 /// assert_eq!((stats.moved, stats.bytes, stats.dropped), (1, 5, 0));
 /// assert_eq!(stats.get("tx_dropped"), Some(0)); // one counter, by its name
 /// assert_eq!(stats.get("no_such_counter"), None);
+/// let lost = stats.counters().iter().filter(|counter| counter.value > 0 && counter.name.ends_with("_dropped"));
+/// assert_eq!(lost.count(), 0); // all counters, each with its meaning in words
 /// println!("{stats}"); // the counters that are not 0
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```

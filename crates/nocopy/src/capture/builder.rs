@@ -26,6 +26,21 @@ const LINK_BYTES_MAX: u32 = 14 + 2 * 4 + 4;
 const SINGLE_COUNT_MIN: u32 = 128;
 
 /// Settings for a [`Capture`].
+///
+/// ```
+/// use nocopy::{Capture, capture::OpenError};
+/// use std::time::Duration;
+/// let builder = Capture::builder("absent0")
+///     .blocks(1 << 20, 128) // 128 MiB
+///     .block_timeout(Duration::from_millis(10)) // a packet waits no longer for company
+///     .snap(96) // headers
+///     .outgoing(true) // what the host sends, too
+///     .promiscuous(true);
+/// assert!(matches!(builder.clone().open(), Err(OpenError::Interface(_)))); // there is no such interface
+/// let at_once = builder.immediate(true); // a block for each packet, without delay
+/// assert!(at_once.open().is_err());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone)]
 #[must_use = "settings alone capture nothing"]
 pub struct Builder {

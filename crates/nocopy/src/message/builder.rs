@@ -41,6 +41,19 @@ const CRC_BYTES: usize = 4;
 /// assert!(matches!(refused, Err(OpenError::TooLittleMemory { .. })));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
+///
+/// ```
+/// # use nocopy::message::Endpoint;
+/// use std::time::Duration;
+/// let builder = Endpoint::builder()
+///     .datagram_bytes(8_952) // jumbo frames all the way
+///     .crc(true)
+///     .peers_max(100)
+///     .keep_alive(Duration::from_secs(1))
+///     .dead_after(Duration::from_secs(4)); // three of these may get lost
+/// assert_ne!(builder.bind("127.0.0.1:0".parse()?)?.local_address().port(), 0);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone)]
 #[must_use = "settings alone make no endpoint"]
 pub struct Builder {

@@ -56,6 +56,26 @@ impl Endpoint {
     }
 
     /// Ends a connection at once: what is in flight or unread is lost.
+    ///
+    /// ```
+    /// # use nocopy::message::{Endpoint, Event};
+    /// # use std::time::Duration;
+    /// # let mut left = Endpoint::bind("127.0.0.1:0".parse()?)?;
+    /// # let mut right = Endpoint::bind("127.0.0.1:0".parse()?)?;
+    /// # let peer = left.start_connect(right.local_address())?;
+    /// # while !matches!(left.poll_event(), Some(Event::Connected(..))) {
+    /// #     left.wait(Duration::from_millis(1))?;
+    /// #     right.wait(Duration::from_millis(1))?;
+    /// # }
+    /// left.send_copy(b"of no interest any more", peer)?;
+    /// left.abort(peer);
+    /// assert_eq!(left.peer_address(peer), None); // at once
+    /// left.flush()?; // informs the peer
+    /// while !matches!(right.poll_event(), Some(Event::Lost(..))) {
+    ///     right.wait(Duration::from_secs(1))?;
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn abort(&mut self, peer: Peer) {
         self.discard_packet_of(peer);
         self.protocol.abort(peer);

@@ -18,6 +18,25 @@ impl Endpoint {
     }
 
     /// What is known of the path to a peer; `None` if it is not connected yet, or not any more.
+    ///
+    /// ```
+    /// # use nocopy::message::{Endpoint, Event};
+    /// # use std::time::Duration;
+    /// # let mut left = Endpoint::bind("127.0.0.1:0".parse()?)?;
+    /// # let mut right = Endpoint::bind("127.0.0.1:0".parse()?)?;
+    /// # let peer = left.start_connect(right.local_address())?;
+    /// # while !matches!(left.poll_event(), Some(Event::Connected(..))) {
+    /// #     left.wait(Duration::from_millis(1))?;
+    /// #     right.wait(Duration::from_millis(1))?;
+    /// # }
+    /// assert_eq!(left.peer_address(peer), Some(right.local_address()));
+    /// left.send_copy(b"hello", peer)?;
+    /// left.flush()?;
+    /// let stats = left.peer_stats(peer).expect("it is connected");
+    /// assert_eq!(stats.in_flight, 1); // one packet, of those that the window allows
+    /// assert!(stats.in_flight <= stats.window_packets);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn peer_stats(&self, peer: Peer) -> Option<PeerStats> {
         self.protocol.statistics(peer).ok().flatten()
     }

@@ -69,6 +69,36 @@ impl Endpoint {
 
     /// Sends a request, as [`send`](Self::send) does, and returns its number: the [`Kind::Response`] to it has the same.
     ///
+    /// ```
+    /// # use nocopy::message::{Endpoint, Event};
+    /// # use std::time::Duration;
+    /// # let mut left = Endpoint::bind("127.0.0.1:0".parse()?)?;
+    /// # let mut right = Endpoint::bind("127.0.0.1:0".parse()?)?;
+    /// # let peer = left.start_connect(right.local_address())?;
+    /// # while !matches!(left.poll_event(), Some(Event::Connected(..))) {
+    /// #     left.wait(Duration::from_millis(1))?;
+    /// #     right.wait(Duration::from_millis(1))?;
+    /// # }
+    /// # use nocopy::message::Kind;
+    /// let call = left.request(b"question".to_vec(), peer)?; // several may be open at once
+    /// left.flush()?;
+    /// let (from, asked) = loop {
+    ///     if let Some(message) = right.receive()? {
+    ///         let Kind::Request(asked) = message.kind() else { continue };
+    ///         break (message.from(), asked);
+    ///     }
+    /// };
+    /// right.respond(b"answer".to_vec(), from, asked)?;
+    /// right.flush()?;
+    /// loop {
+    ///     if let Some(message) = left.receive()? {
+    ///         assert_eq!((message.kind(), &message.to_vec()[..]), (Kind::Response(call), &b"answer"[..]));
+    ///         break;
+    ///     }
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// As [`send`](Self::send).
     #[expect(clippy::result_large_err, reason = "returns what was given")]
@@ -359,6 +389,25 @@ impl Endpoint {
     }
 
     /// As [`flush`](Self::flush), and waits for `timeout` at most. `false`: the kernel did not take everything.
+    ///
+    /// ```
+    /// # use nocopy::message::{Endpoint, Event};
+    /// # use std::time::Duration;
+    /// # let mut left = Endpoint::bind("127.0.0.1:0".parse()?)?;
+    /// # let mut right = Endpoint::bind("127.0.0.1:0".parse()?)?;
+    /// # let peer = left.start_connect(right.local_address())?;
+    /// # while !matches!(left.poll_event(), Some(Event::Connected(..))) {
+    /// #     left.wait(Duration::from_millis(1))?;
+    /// #     right.wait(Duration::from_millis(1))?;
+    /// # }
+    /// left.send_copy(b"hello", peer)?;
+    /// let mut is_all = left.try_flush()?;
+    /// if !is_all {
+    ///     is_all = left.flush_timeout(Duration::from_secs(5))?; // waits for room in the kernel
+    /// }
+    /// assert!(is_all);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// As [`flush`](Self::flush).

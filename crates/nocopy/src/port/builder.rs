@@ -31,6 +31,23 @@ use crate::sys::xsk::RingSizes;
 /// assert!(matches!(refused, Err(OpenError::RingSize { .. })));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
+///
+/// ```
+/// use nocopy::port::{OpenError, Purpose};
+/// use nocopy::{Mode, Port};
+/// use std::time::Duration;
+/// let builder = Port::builder("absent0")
+///     .purpose(Purpose::Capture) // the packets are the host's, too: this decides the order of the modes
+///     .measure(Duration::from_secs(1)) // and this changes it by what is faster for the traffic that there is
+///     .promiscuous(true) // also packets for other hosts
+///     .displace(true) // in place of an XDP program that is there; it is put back afterwards
+///     .busy_poll(Duration::from_micros(50), 64)
+///     .receive_metadata(true); // asks the card for times, hashes, and VLAN tags
+/// assert!(matches!(builder.open(), Err(OpenError::Interface(_)))); // there is no such interface
+/// let only = Port::builder("absent0").mode(Mode::XdpZeroCopy); // this mode, or none
+/// assert!(only.open().is_err());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone)]
 pub struct PortBuilder {
     pub(super) interface: String,

@@ -70,7 +70,8 @@ const DESCRIPTORS: usize = 3;
 /// // In the opener:
 /// Port::builder("eth0").queue(1).grant()?.send(&ours)?;
 /// // In the client:
-/// let mut port = Port::builder("").open_granted(Grant::receive(&theirs)?)?;
+/// let grant = Grant::receive(&theirs)?;
+/// let mut port = Port::builder(grant.interface()).open_granted(grant)?;
 /// # Ok(()) }
 /// ```
 #[derive(Debug)]

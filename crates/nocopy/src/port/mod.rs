@@ -166,6 +166,13 @@ impl Port {
     }
 
     /// How the port moves frames.
+    ///
+    /// ```
+    /// use nocopy::{Mode, Port};
+    /// let (port, _peer) = Port::memory_pair()?;
+    /// assert_eq!(port.mode(), Mode::Memory); // `explain` says why
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn mode(&self) -> Mode {
         self.inner().mode
     }

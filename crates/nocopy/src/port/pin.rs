@@ -12,6 +12,13 @@ impl Port {
     /// Puts the calling thread on the processors where the interrupt of the port's queue runs, so that packets are still in the
     /// cache when the program reads them; returns the processors.
     ///
+    /// ```
+    /// let (port, _peer) = nocopy::Port::memory_pair()?;
+    /// let error = port.pin().unwrap_err(); // no interrupt belongs to a memory port
+    /// assert_eq!(error.kind(), std::io::ErrorKind::NotFound);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// [`io::ErrorKind::NotFound`]: the queue has no interrupt (veth, tap), or neither the driver nor the interrupts' names show which.
     /// Otherwise the thread may not run there. It stays where it was.

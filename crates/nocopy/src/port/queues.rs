@@ -141,11 +141,35 @@ fn watch(ports: &[Port]) -> io::Result<OwnedFd> {
 
 impl Queues {
     /// One port for each queue, to go to threads of their own; [`Port::pin`] puts a thread where its queue's interrupt runs.
+    ///
+    /// ```no_run
+    /// let queues = nocopy::Port::builder("eth0").open_queues(..)?;
+    /// for mut port in queues.into_ports() {
+    ///     std::thread::spawn(move || {
+    ///         if let Err(unknown) = port.pin() {
+    ///             eprintln!("{unknown}"); // the thread runs where the scheduler puts it
+    ///         }
+    ///         port.receiver().receive().map(|batch| batch.count())
+    ///     });
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn into_ports(self) -> Vec<Port> {
         self.ports
     }
 
     /// The ports, one for each queue, in the order of the queues.
+    ///
+    /// ```no_run
+    /// let mut queues = nocopy::Port::builder("eth0").open_queues(..2)?;
+    /// let frames: Vec<_> = queues.receive()?.map(|packet| packet.take()).collect();
+    /// let [first, _] = queues.ports() else { return Ok(()) };
+    /// for frame in frames {
+    ///     first.sender().send(frame)?; // wherever it came from: the area is one
+    /// }
+    /// first.sender().flush()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn ports(&mut self) -> &mut [Port] {
         &mut self.ports
     }

@@ -354,6 +354,18 @@ impl Sender {
 
     /// Like [`Sender::flush`], but waits for `timeout` at most. `false`: something is still queued.
     ///
+    /// ```
+    /// # let (mut port, _peer) = nocopy::Port::memory_pair()?;
+    /// use std::time::Duration;
+    /// port.sender().send_copy(b"now, as far as there is room")?;
+    /// let mut is_all = port.sender().try_flush()?;
+    /// if !is_all {
+    ///     is_all = port.sender().flush_timeout(Duration::from_secs(5))?; // waits for room
+    /// }
+    /// assert!(is_all);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// As [`Sender::flush`].
     pub fn flush_timeout(&mut self, timeout: Duration) -> io::Result<bool> {

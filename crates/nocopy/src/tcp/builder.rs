@@ -39,6 +39,21 @@ const BACKLOG: i32 = 4096;
 /// * [`method`](Self::method): with [`wrap`](Self::wrap), [`Method::ZeroCopy`] is refused.
 /// * [`return_buffers`](Self::return_buffers): [`Sender::completed`] returns nothing without it.
 /// * [`connect_timeout`](Self::connect_timeout): for [`connect`](Self::connect) only.
+///
+/// ```
+/// use nocopy::tcp::{Method, ReceiveMethod, Stream};
+/// use std::time::Duration;
+/// let listener = Stream::builder().receive_buffer(4 << 20).listen("127.0.0.1:0".parse()?)?;
+/// let builder = Stream::builder()
+///     .congestion_control("reno") // every kernel has it
+///     .send_buffer(4 << 20)
+///     .method(Method::Plain) // no measurements, no zero-copy
+///     .receive_method(ReceiveMethod::Recv { bytes: 64 << 10 })
+///     .connect_timeout(Duration::from_secs(5));
+/// let stream = builder.connect(listener.local_address()?)?;
+/// assert_eq!(stream.peer_address()?, listener.local_address()?);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone)]
 #[must_use = "settings alone make no socket"]
 pub struct Builder {

@@ -348,6 +348,19 @@ impl Sender {
 
     /// Hands over what the peer makes room for within `timeout`. `false`: something is left.
     ///
+    /// ```
+    /// # use nocopy::tcp::{Listener, Stream};
+    /// # let listener = Listener::bind("127.0.0.1:0".parse()?)?;
+    /// # let mut stream = Stream::builder().send_buffer(64 << 10).connect(listener.local_address()?)?;
+    /// # let _peer = listener.accept()?.0;
+    /// use std::time::Duration;
+    /// stream.sender().send(vec![0; 64 << 20])?;
+    /// assert!(!stream.sender().try_flush()?); // more than there is room for
+    /// assert!(!stream.sender().flush_timeout(Duration::from_millis(10))?); // the peer does not read
+    /// assert!(stream.sender().stats()?.bytes > 0); // a part is on its way
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// As [`flush`](Self::flush).
     pub fn flush_timeout(&mut self, timeout: Duration) -> io::Result<bool> {
@@ -534,6 +547,17 @@ impl Sender {
     /// the numbers when memory is free. Plain calls go on, and io_uring, whose completions say which call they are of. The error queue is
     /// this sender's: memory whose completion was read elsewhere does not come back before the sender is dropped.
     ///
+    /// ```
+    /// # use nocopy::tcp::{Listener, Stream};
+    /// # let listener = Listener::bind("127.0.0.1:0".parse()?)?;
+    /// # let mut stream = Stream::connect(listener.local_address()?)?;
+    /// use rustix::net::sockopt;
+    /// let socket = stream.sender().kernel_socket()?;
+    /// sockopt::set_socket_keepalive(socket, true)?;
+    /// assert!(sockopt::socket_keepalive(socket)?);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// `Unsupported` in a forked child, unless its parent asked for the socket before the fork: the parent would go on with such calls.
     pub fn kernel_socket(&mut self) -> io::Result<BorrowedFd<'_>> {
@@ -617,6 +641,19 @@ impl Sender {
     /// alone, and no io_uring instance of another stream has them registered, they are replaced by others, so the buffers are home at once.
     /// Otherwise all of it stays as it is, like that of a dropped sender: until the peer has acknowledged it, or, after two minutes, the
     /// connection is reset. What is still queued is not sent, and the peer sees a reset. [`stats`](Self::stats) count what was given up.
+    ///
+    /// ```
+    /// # use nocopy::tcp::{Listener, Stream};
+    /// # let listener = Listener::bind("127.0.0.1:0".parse()?)?;
+    /// # let mut stream = Stream::connect(listener.local_address()?)?;
+    /// # let mut peer = listener.accept()?.0;
+    /// stream.sender().send(b"the last one".to_vec())?;
+    /// assert!(stream.sender().close(std::time::Duration::from_secs(5))?); // nothing was given up
+    /// assert_eq!(stream.sender().stats()?["given_up"], 0);
+    /// assert_eq!(peer.receiver().receive()?.expect("bytes").len(), 12);
+    /// assert!(peer.receiver().receive()?.is_none()); // the end
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// As [`flush`](Self::flush).

@@ -84,6 +84,21 @@ impl Builder {
     }
 
     /// Sends by this method only, instead of the one that is measured to be best.
+    ///
+    /// ```
+    /// use nocopy::udp::{Method, Socket};
+    /// let builder = Socket::builder()
+    ///     .method(Method::Gso) // no measurements, no zero-copy
+    ///     .send_buffer(1 << 20)
+    ///     .receive_buffer(1 << 20)
+    ///     .hop_limit(16)
+    ///     .broadcast(true);
+    /// let mut sockets = builder.bind_queues("127.0.0.1:0".parse()?)?; // without a port it is one socket
+    /// let to = sockets[0].local_address()?;
+    /// sockets[0].sender().send_copy(b"hello", to)?;
+    /// assert_eq!(sockets[0].receiver().receive()?.count(), 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn method(mut self, method: Method) -> Self {
         self.method = Some(method);
         self
@@ -150,6 +165,17 @@ impl Builder {
 
     /// Sends what routers may mark instead of dropping it where queues are long (ECT(0), RFC 3168), and asks for
     /// [marks](super::Datagram::is_congested) of what is received. Only for programs that answer a mark by sending less.
+    ///
+    /// ```
+    /// use nocopy::udp::Socket;
+    /// let mut socket = Socket::builder().congestion_marks(true).bind("127.0.0.1:0".parse()?)?;
+    /// let to = socket.local_address()?;
+    /// socket.sender().send_copy(b"hello", to)?;
+    /// for datagram in socket.receiver().receive()? {
+    ///     assert!(!datagram.is_congested()); // no router on the way had a long queue
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn congestion_marks(mut self, on: bool) -> Self {
         self.settings.congestion_marks = on;
         self
@@ -170,6 +196,22 @@ impl Builder {
 
     /// Receives from this multicast group, too, by the [`multicast_interface`](Self::multicast_interface) or, without one, by that which
     /// the routing table names; over a port by its interface. May be called for several groups: each adds one.
+    ///
+    /// ```
+    /// use nocopy::udp::Socket;
+    /// # use std::time::Duration;
+    /// let (loopback, group) = (1, std::net::IpAddr::from([239, 1, 2, 3]));
+    /// let builder = Socket::builder()
+    ///     .reuse_address(true) // other programs may receive from the group, too
+    ///     .multicast_interface(loopback) // by its index
+    ///     .multicast_hops(1); // not beyond this network
+    /// let mut socket = builder.group(group).bind("0.0.0.0:0".parse()?)?;
+    /// let to = std::net::SocketAddr::from((group, socket.local_address()?.port()));
+    /// socket.sender().send_copy(b"to all", to)?;
+    /// let datagram = socket.receiver().receive_timeout(Duration::from_secs(5))?.next().expect("it is a member");
+    /// assert_eq!(&datagram[..], b"to all");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn group(mut self, group: IpAddr) -> Self {
         self.settings.groups.push(group);
         self

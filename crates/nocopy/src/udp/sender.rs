@@ -434,6 +434,20 @@ impl Sender {
 
     /// Hands over what there is room for within `timeout`. `false`: not everything.
     ///
+    /// ```
+    /// # use nocopy::udp::Socket;
+    /// # let client = std::net::UdpSocket::bind("127.0.0.1:0")?;
+    /// # let mut socket = Socket::bind("127.0.0.1:0".parse()?)?;
+    /// use std::time::Duration;
+    /// socket.sender().send(b"hello".to_vec(), client.local_addr()?)?;
+    /// let mut is_all = socket.sender().try_flush()?;
+    /// if !is_all {
+    ///     is_all = socket.sender().flush_timeout(Duration::from_secs(5))?; // waits for room
+    /// }
+    /// assert!(is_all);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// As [`flush`](Self::flush).
     pub fn flush_timeout(&mut self, timeout: Duration) -> io::Result<bool> {
@@ -806,6 +820,15 @@ impl Sender {
     /// the numbers when memory is free. Plain calls go on, and io_uring, whose completions say which call they are of. The error queue is
     /// this sender's: memory whose completion was read by others does not come back before the sender is dropped.
     ///
+    /// ```
+    /// # let mut socket = nocopy::udp::Socket::bind("127.0.0.1:0".parse()?)?;
+    /// use rustix::net::sockopt;
+    /// let socket = socket.sender().kernel_socket()?;
+    /// sockopt::set_ip_tos(socket, 0x10)?;
+    /// assert_eq!(sockopt::ip_tos(socket)?, 0x10);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// `ResourceBusy`: another sender makes such calls on this socket (over a port on another queue), or one failed, and the kernel has not
     /// reported yet whether it counted it; [`drain`](Self::drain), and try again. `Unsupported` in a forked child, unless its parent asked for
@@ -870,6 +893,19 @@ impl Sender {
     /// Drains as long as `timeout`, and sends nothing more from then on. `false`: something was given up, which [`stats`](Self::stats)
     /// count. Memory that the kernel still reads then is given up for good: pages of a pool are replaced by others, while the kernel keeps
     /// the old ones; any other memory is leaked. (Dropping the sender instead leaves all of it where it is, for up to 10 s.)
+    ///
+    /// ```
+    /// # use nocopy::udp::Socket;
+    /// # let client = std::net::UdpSocket::bind("127.0.0.1:0")?;
+    /// # let mut socket = Socket::bind("127.0.0.1:0".parse()?)?;
+    /// use nocopy::Reason;
+    /// let to = client.local_addr()?;
+    /// socket.sender().send(b"the last one".to_vec(), to)?;
+    /// assert!(socket.sender().close(std::time::Duration::from_secs(5))?); // nothing was given up
+    /// assert!(matches!(socket.sender().send_copy(b"one more", to), Err(Reason::Finished)));
+    /// assert_eq!(socket.sender().stats()?["given_up"], 0);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// As [`flush`](Self::flush).

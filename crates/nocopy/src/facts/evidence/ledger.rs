@@ -15,7 +15,7 @@ use super::{Cause, Evidence};
 /// use nocopy::{Cause, Evidence, Ledger};
 /// port.sender().send_copy(b"hello")?;
 /// let ledger = port.sender().ledger();
-/// assert_eq!(ledger.bytes_of(Evidence::Copied(Cause::Slice)), 5);
+/// assert_eq!((ledger.datagrams(), ledger.bytes_of(Evidence::Copied(Cause::Slice))), (1, 5));
 /// assert_eq!(ledger.entries().map(|(_, bytes)| bytes).sum::<u64>(), ledger.bytes());
 /// let both: Ledger = [ledger, port.receiver().ledger()].into_iter().sum(); // of several halves
 /// assert_eq!(both.bytes(), 5);

@@ -16,6 +16,23 @@ use super::Pages;
 /// afterwards; whether a sender is on the same host cannot be known for certain. So there are copies
 /// ([`copy_to`](Self::copy_to)). Decide by what was copied: the next copy may differ. [`write_to`](Self::write_to) passes them to a file
 /// without a copy in this process.
+///
+/// ```
+/// use nocopy::tcp::MappedBytes;
+/// use std::io::Read;
+/// let bytes = MappedBytes::from(&b"hello, everybody"[..]); // or `Chunk::mapped`
+/// let mut word = [0; 5];
+/// assert_eq!(bytes.slice(0..5).copy_to(&mut word), 5);
+/// assert_eq!(&word, b"hello"); // a copy, which stays what it is
+///
+/// let (mut reader, writer) = std::io::pipe()?;
+/// assert_eq!(bytes.slice(7..16).write_to(&writer, None)?, 9); // by the kernel, without a copy here
+/// drop(writer);
+/// let mut rest = String::new();
+/// reader.read_to_string(&mut rest)?;
+/// assert_eq!(rest, "everybody");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy)]
 pub struct MappedBytes<'pages> {
     first: NonNull<u8>,
