@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use crate::gate::Outcome;
 use crate::step::{Failed, root};
 
-const CRATES: [&str; 3] = ["crates/nocopy", "crates/nocopy-proto", "crates/nocopy-pcap"];
+const CRATES: [&str; 4] = ["crates/nocopy", "crates/nocopy-proto", "crates/nocopy-pcap", "crates/nocopy-nfs"];
 
 /// What the line in front of the declaration says.
 const HEADING: &str = "in their layers";

@@ -1,0 +1,15 @@
+//! NFS version 3 over TCP (RFC 1813, 5531, 4506): what goes over the wire, and a server that reads.
+//!
+//! ```text
+//!   a client's bytes ─▶ wire::record ─▶ wire::rpc, nfs3, mount: a call
+//! ```
+//!
+//! The modules in their layers: each uses those below it only (`cargo xtask check` reads this list).
+//!
+//! ```text
+//! wire
+//! ```
+// Read by the crates of this workspace alone: what a name does not say, a comment does.
+#![allow(missing_docs)]
+
+pub mod wire;

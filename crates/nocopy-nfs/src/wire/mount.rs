@@ -1,0 +1,122 @@
+//! How a client finds the first handle: MOUNT, version 3 (RFC 1813, appendix I).
+
+use super::nfs3::{FileHandle, HANDLE_BYTES_MAX};
+use super::xdr::{Reader, Xdr, XdrError, put_opaque, xdr_enum, xdr_struct};
+
+pub const PROGRAM: u32 = 100_005;
+pub const VERSION: u32 = 3;
+
+pub const PATH_BYTES_MAX: usize = 1024;
+pub const NAME_BYTES_MAX: usize = 255;
+
+/// More flavors of authentication than there are.
+const FLAVORS_MAX: u32 = 64;
+
+xdr_enum! {
+    Procedure, "a procedure of MOUNT" {
+        Null = 0,
+        Mount = 1,
+        Dump = 2,
+        Unmount = 3,
+        UnmountAll = 4,
+        Export = 5,
+    }
+}
+
+xdr_enum! {
+    /// Why a path is not mounted.
+    Status, "a status of MOUNT" {
+        NotPermitted = 1,
+        NoEntry = 2,
+        Io = 5,
+        Access = 13,
+        NotDirectory = 20,
+        Invalid = 22,
+        NameTooLong = 63,
+        NotSupported = 10_004,
+        ServerFault = 10_006,
+    }
+}
+
+/// A path or a name of at most `MAX` bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Text<'a, const MAX: usize>(pub &'a [u8]);
+
+pub type Path<'a> = Text<'a, PATH_BYTES_MAX>;
+pub type Name<'a> = Text<'a, NAME_BYTES_MAX>;
+
+impl<'a, const MAX: usize> Xdr<'a> for Text<'a, MAX> {
+    fn encode(&self, out: &mut Vec<u8>) {
+        put_opaque(out, self.0);
+    }
+
+    fn decode(input: &mut Reader<'a>) -> Result<Self, XdrError> {
+        input.opaque(MAX).map(Self)
+    }
+}
+
+/// What a client gets that may mount.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Mounted {
+    pub handle: FileHandle,
+    /// The flavors of authentication that are taken.
+    pub flavors: Vec<u32>,
+}
+
+pub type MountReply = Result<Mounted, Status>;
+
+impl Xdr<'_> for MountReply {
+    fn encode(&self, out: &mut Vec<u8>) {
+        match self {
+            Ok(Mounted { handle, flavors }) => {
+                0_u32.encode(out);
+                put_opaque(out, handle.as_bytes());
+                u32::try_from(flavors.len()).expect("there are few flavors").encode(out);
+                flavors.iter().for_each(|flavor| flavor.encode(out));
+            }
+            Err(status) => status.encode(out),
+        }
+    }
+
+    fn decode(input: &mut Reader<'_>) -> Result<Self, XdrError> {
+        let mut status = input.clone();
+        if status.read::<u32>()? != 0 {
+            return input.read().map(Err);
+        }
+        *input = status;
+        let bytes = input.opaque(HANDLE_BYTES_MAX)?;
+        let handle = FileHandle::new(bytes).expect("it was read as no longer");
+        let count = input.read()?;
+        if count > FLAVORS_MAX {
+            return Err(XdrError::AboveLimit { bytes: count as usize, max: FLAVORS_MAX as usize });
+        }
+        let flavors = (0..count).map(|_| input.read()).collect::<Result<_, _>>()?;
+        Ok(Ok(Mounted { handle, flavors }))
+    }
+}
+
+xdr_struct! {
+    /// One that is mounted: an element of what DUMP returns.
+    MountEntry<'a> {
+        client: Name<'a>,
+        path: Path<'a>,
+    }
+}
+
+/// A directory that is exported, and to which networks (none: to all): an element of what EXPORT returns.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ExportEntry<'a> {
+    pub path: Path<'a>,
+    pub groups: Vec<Name<'a>>,
+}
+
+impl<'a> Xdr<'a> for ExportEntry<'a> {
+    fn encode(&self, out: &mut Vec<u8>) {
+        self.path.encode(out);
+        self.groups.encode(out);
+    }
+
+    fn decode(input: &mut Reader<'a>) -> Result<Self, XdrError> {
+        Ok(Self { path: input.read()?, groups: input.read()? })
+    }
+}

@@ -1,0 +1,63 @@
+//! What calls ask for. Where a handle is all, that is its type.
+
+use super::FileHandle;
+use crate::wire::mount::Text;
+use crate::wire::xdr::xdr_struct;
+
+/// The name of a file in its directory. Longer ones are read, so that they can be refused by their own status.
+pub type Name<'a> = Text<'a, 1024>;
+
+xdr_struct! {
+    LookupArguments<'a> {
+        directory: FileHandle,
+        name: Name<'a>,
+    }
+}
+
+xdr_struct! {
+    AccessArguments {
+        file: FileHandle,
+        /// A bit for each kind of access.
+        access: u32,
+    }
+}
+
+impl AccessArguments {
+    pub const READ: u32 = 1;
+    pub const LOOKUP: u32 = 2;
+    pub const MODIFY: u32 = 4;
+    pub const EXTEND: u32 = 8;
+    pub const DELETE: u32 = 16;
+    pub const EXECUTE: u32 = 32;
+}
+
+xdr_struct! {
+    ReadArguments {
+        file: FileHandle,
+        offset: u64,
+        bytes: u32,
+    }
+}
+
+xdr_struct! {
+    ReadDirArguments {
+        directory: FileHandle,
+        /// Of the last entry that the client has; 0 at the begin.
+        cookie: u64,
+        verifier: [u8; 8],
+        /// The longest reply that is taken.
+        bytes_max: u32,
+    }
+}
+
+xdr_struct! {
+    ReadDirPlusArguments {
+        directory: FileHandle,
+        cookie: u64,
+        verifier: [u8; 8],
+        /// At most so much of names, numbers and cookies.
+        names_bytes_max: u32,
+        /// The longest reply that is taken.
+        bytes_max: u32,
+    }
+}

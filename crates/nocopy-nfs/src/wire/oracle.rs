@@ -1,0 +1,72 @@
+//! What must hold for any bytes: shared by the tests and the fuzz target.
+
+use super::mount::{self, ExportEntry, MountEntry, MountReply};
+use super::nfs3::{
+    AccessArguments, AccessResult, Attributes, DirectoryEntry, DirectoryPage, FileHandle,
+    FileSystemInformation, FileSystemStatus, FullDirectoryEntry, LookupArguments, LookupResult, NfsResult,
+    PathConfiguration, ReadArguments, ReadDirArguments, ReadDirPlusArguments, ReadHead, ReadLinkResult,
+    WeakCacheConsistency,
+};
+use super::portmap::Mapping;
+use super::record::Records;
+use super::rpc::{Call, Reply};
+use super::xdr::{self, Reader, Xdr};
+
+/// No panic; and what is read is written as it was read, but for the bytes that fill up, which count as zeros.
+///
+/// # Panics
+/// That does not hold.
+pub fn check(bytes: &[u8]) {
+    check_records(bytes);
+    let _ = Reply::decode(&mut Reader::new(bytes));
+    if let Ok(call) = Call::parse(bytes) {
+        let mut out = Vec::new();
+        call.encode(&mut out);
+        assert_eq!(Call::parse(&out), Ok(call));
+    }
+    both_ways::<FileHandle>(bytes);
+    both_ways::<LookupArguments<'_>>(bytes);
+    both_ways::<AccessArguments>(bytes);
+    both_ways::<ReadArguments>(bytes);
+    both_ways::<ReadDirArguments>(bytes);
+    both_ways::<ReadDirPlusArguments>(bytes);
+    both_ways::<NfsResult<Attributes, ()>>(bytes);
+    both_ways::<NfsResult<LookupResult, Option<Attributes>>>(bytes);
+    both_ways::<NfsResult<AccessResult, Option<Attributes>>>(bytes);
+    both_ways::<NfsResult<ReadLinkResult<'_>, Option<Attributes>>>(bytes);
+    both_ways::<NfsResult<ReadHead, Option<Attributes>>>(bytes);
+    both_ways::<NfsResult<DirectoryPage<DirectoryEntry<'_>>, Option<Attributes>>>(bytes);
+    both_ways::<NfsResult<DirectoryPage<FullDirectoryEntry<'_>>, Option<Attributes>>>(bytes);
+    both_ways::<NfsResult<FileSystemStatus, Option<Attributes>>>(bytes);
+    both_ways::<NfsResult<FileSystemInformation, Option<Attributes>>>(bytes);
+    both_ways::<NfsResult<PathConfiguration, Option<Attributes>>>(bytes);
+    both_ways::<NfsResult<(), WeakCacheConsistency>>(bytes);
+    both_ways::<mount::Path<'_>>(bytes);
+    both_ways::<MountReply>(bytes);
+    both_ways::<Vec<MountEntry<'_>>>(bytes);
+    both_ways::<Vec<ExportEntry<'_>>>(bytes);
+    both_ways::<Vec<Mapping>>(bytes);
+}
+
+fn both_ways<'a, T: Xdr<'a> + PartialEq + std::fmt::Debug>(bytes: &'a [u8]) {
+    let Ok(value) = xdr::parse::<T>(bytes) else { return };
+    let mut out = Vec::new();
+    value.encode(&mut out);
+    assert_eq!(out.len(), bytes.len(), "{value:?}");
+}
+
+fn check_records(bytes: &[u8]) {
+    const BYTES_MAX: usize = 128;
+    let mut records = Records::new(BYTES_MAX);
+    for piece in bytes.chunks(7) {
+        records.push(piece);
+        loop {
+            match records.take() {
+                Ok(Some(record)) => assert!(record.len() <= BYTES_MAX),
+                Ok(None) => break,
+                Err(error) => return assert!(error.bytes > BYTES_MAX),
+            }
+        }
+        assert!(records.held() <= BYTES_MAX + 4 + 7);
+    }
+}

@@ -1,0 +1,262 @@
+//! Random values there and back, against the types of an independent crate, and random bytes.
+
+use nfs3_types::{nfs3, rpc, xdr_codec};
+use proptest::prelude::*;
+use xdr_codec::{Opaque, Pack, Unpack};
+
+use super::mount::{self, Mounted};
+use super::nfs3::{
+    AccessArguments, Attributes, DirectoryPage, FileHandle, FileType, FullDirectoryEntry, LookupArguments,
+    LookupResult, Name, NfsResult, ReadArguments, ReadDirPlusArguments, ReadHead, ReadLinkResult, Refusal,
+    Status, Time, WeakCacheConsistency,
+};
+use super::record::{self, Records, TooLong};
+use super::rpc::{AuthError, Call, Credential, NoCall, Reply};
+use super::xdr::{self, Reader, Xdr, XdrError};
+
+fn encoded<'a>(value: &impl Xdr<'a>) -> Vec<u8> {
+    let mut out = Vec::new();
+    value.encode(&mut out);
+    out
+}
+
+fn packed(value: &impl Pack) -> Vec<u8> {
+    let mut out = Vec::new();
+    value.pack(&mut out).unwrap();
+    out
+}
+
+/// What the other crate reads, written by it again.
+fn reread<T: Pack + Unpack>(bytes: &[u8]) -> Vec<u8> {
+    let (value, count) = T::unpack(&mut &bytes[..]).unwrap();
+    assert_eq!(count, bytes.len());
+    packed(&value)
+}
+
+fn handles() -> impl Strategy<Value = FileHandle> {
+    prop::collection::vec(any::<u8>(), 0..=64).prop_map(|bytes| FileHandle::new(&bytes).unwrap())
+}
+
+fn times() -> impl Strategy<Value = Time> {
+    any::<(u32, u32)>().prop_map(|(seconds, nanoseconds)| Time { seconds, nanoseconds })
+}
+
+fn attributes() -> impl Strategy<Value = Attributes> {
+    let words = any::<([u32; 6], [u64; 4])>();
+    (prop::sample::select(FileType::ALL), words, times(), times(), times()).prop_map(
+        |(file_type, (words, longs), accessed, modified, changed)| {
+            let [mode, links, user, group, device_major, device_minor] = words;
+            let [size, used, file_system, file_id] = longs;
+            Attributes {
+                file_type,
+                mode,
+                links,
+                user,
+                group,
+                size,
+                used,
+                device_major,
+                device_minor,
+                file_system,
+                file_id,
+                accessed,
+                modified,
+                changed,
+            }
+        },
+    )
+}
+
+/// Proves that a value is read as it was written, and that no part of its representation is one.
+fn check_both_ways<T>(value: &T)
+where
+    T: for<'a> Xdr<'a> + PartialEq + std::fmt::Debug,
+{
+    let bytes = encoded(value);
+    assert_eq!(xdr::parse::<T>(&bytes).as_ref(), Ok(value));
+    let short = &bytes[..bytes.len() - 1];
+    assert!(matches!(xdr::parse::<T>(short), Err(XdrError::TooShort { .. })));
+    let long = [&bytes[..], &[0]].concat();
+    assert_eq!(xdr::parse::<T>(&long), Err(XdrError::TooLong { bytes: 1 }));
+}
+
+proptest! {
+    #[test]
+    fn attributes_are_those_of_the_other_crate(value in attributes()) {
+        check_both_ways(&value);
+        let bytes = encoded(&value);
+        prop_assert_eq!(bytes.len(), Attributes::BYTES);
+        prop_assert_eq!(&reread::<nfs3::fattr3>(&bytes), &bytes);
+        let changes = WeakCacheConsistency::unchanged(Some(value));
+        check_both_ways(&changes);
+        let bytes = encoded(&changes);
+        prop_assert_eq!(&reread::<nfs3::wcc_data>(&bytes), &bytes);
+    }
+
+    #[test]
+    fn arguments_are_those_of_the_other_crate(
+        file in handles(),
+        name in prop::collection::vec(any::<u8>(), 0..300),
+        (offset, bytes, access) in any::<(u64, u32, u32)>(),
+    ) {
+        let lookup = LookupArguments { directory: file, name: mount::Text(&name) };
+        let lookup = encoded(&lookup);
+        prop_assert_eq!(&reread::<nfs3::LOOKUP3args<'_>>(&lookup), &lookup);
+        let read = ReadArguments { file, offset, bytes };
+        check_both_ways(&read);
+        let theirs = nfs3::READ3args {
+            file: nfs3::nfs_fh3 { data: Opaque::owned(file.as_bytes().to_vec()) },
+            offset,
+            count: bytes,
+        };
+        prop_assert_eq!(encoded(&read), packed(&theirs));
+        check_both_ways(&AccessArguments { file, access });
+        check_both_ways(&ReadDirPlusArguments {
+            directory: file,
+            cookie: offset,
+            verifier: [7; 8],
+            names_bytes_max: bytes,
+            bytes_max: access,
+        });
+    }
+
+    #[test]
+    fn results_are_those_of_the_other_crate(
+        file in handles(),
+        about in prop::option::of(attributes()),
+        names in prop::collection::vec(prop::collection::vec(any::<u8>(), 1..40), 0..9),
+        (status, count) in (prop::sample::select(Status::ALL), any::<u32>()),
+    ) {
+        let found: NfsResult<LookupResult, Option<Attributes>> =
+            Ok(LookupResult { file, attributes: about, directory_attributes: None });
+        let refused: NfsResult<LookupResult, Option<Attributes>> = Err(Refusal { status, rest: about });
+        for result in [found, refused] {
+            check_both_ways(&result);
+            let bytes = encoded(&result);
+            prop_assert_eq!(&reread::<nfs3::LOOKUP3res>(&bytes), &bytes);
+        }
+        let entries: Vec<_> = names.iter().enumerate().map(|(place, name)| FullDirectoryEntry {
+            file_id: place as u64,
+            name: mount::Text(name),
+            cookie: u64::from(count) + place as u64,
+            attributes: about,
+            file: (place % 2 == 0).then_some(file),
+        }).collect();
+        let page = DirectoryPage { attributes: about, verifier: [3; 8], entries, is_end: count % 2 == 0 };
+        let bytes = encoded(&page);
+        let parsed = xdr::parse::<DirectoryPage<FullDirectoryEntry<'_>>>(&bytes);
+        prop_assert_eq!(parsed.as_ref(), Ok(&page));
+        prop_assert_eq!(&reread::<nfs3::READDIRPLUS3resok<'_>>(&bytes), &bytes);
+        let head = ReadHead { attributes: about, count: 5, is_end: true, data_bytes: 5 };
+        let bytes = [&encoded(&head)[..], b"bytes\0\0\0"].concat();
+        prop_assert_eq!(&reread::<nfs3::READ3resok<'_>>(&bytes), &bytes);
+        let link = ReadLinkResult { attributes: about, path: mount::Text(b"a/b") };
+        let bytes = encoded(&link);
+        prop_assert_eq!(&reread::<nfs3::READLINK3resok<'_>>(&bytes), &bytes);
+    }
+
+    #[test]
+    fn calls_and_replies_are_those_of_the_other_crate(
+        (xid, program, version, procedure, flavor) in any::<(u32, u32, u32, u32, bool)>(),
+        body in prop::collection::vec(any::<u8>(), 0..400),
+        arguments in prop::collection::vec(any::<u8>(), 0..64),
+    ) {
+        let credential = Credential { flavor: u32::from(flavor), body: &body };
+        let call = Call { xid, program, version, procedure, credential, arguments: &arguments };
+        let mut bytes = Vec::new();
+        call.encode(&mut bytes);
+        prop_assert_eq!(Call::parse(&bytes), Ok(call));
+        let head = &bytes[..bytes.len() - arguments.len()];
+        prop_assert_eq!(reread::<rpc::rpc_msg<'_, '_>>(head), head);
+        for reply in [
+            Reply::Success,
+            Reply::ProgramUnavailable,
+            Reply::ProgramMismatch { low: version, high: program },
+            Reply::ProcedureUnavailable,
+            Reply::GarbageArguments,
+            Reply::SystemError,
+            Reply::MISMATCH,
+            Reply::Denied(AuthError::TooWeak),
+        ] {
+            let mut bytes = Vec::new();
+            reply.encode(xid, &mut bytes);
+            let mut input = Reader::new(&bytes);
+            prop_assert_eq!(Reply::decode(&mut input), Ok((xid, reply)));
+            prop_assert!(input.finish().is_ok());
+            prop_assert_eq!(&reread::<rpc::rpc_msg<'_, '_>>(&bytes), &bytes);
+        }
+    }
+
+    /// However a stream is cut into fragments and into pieces that arrive, its records are the same.
+    #[test]
+    fn records_do_not_depend_on_how_they_arrive(
+        records in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..200), 1..6),
+        (fragment_bytes, piece_bytes) in (1..90_usize, 1..90_usize),
+    ) {
+        let mut stream = Vec::new();
+        for bytes in &records {
+            let mut fragments: Vec<&[u8]> = bytes.chunks(fragment_bytes).collect();
+            let last = fragments.pop().unwrap_or_default();
+            for fragment in fragments {
+                stream.extend_from_slice(&(fragment.len() as u32).to_be_bytes());
+                stream.extend_from_slice(fragment);
+            }
+            let mut whole = record::begin();
+            whole.extend_from_slice(last);
+            record::end(&mut whole, 0);
+            stream.extend_from_slice(&whole);
+        }
+        let (mut reader, mut found) = (Records::new(200), Vec::new());
+        for piece in stream.chunks(piece_bytes) {
+            reader.push(piece);
+            while let Some(taken) = reader.take().unwrap() {
+                found.push(taken.to_vec());
+            }
+            prop_assert!(reader.held() <= 200 + record::MARK_BYTES);
+        }
+        prop_assert_eq!(found, records);
+    }
+
+    #[test]
+    fn random_bytes_are_refused_or_read_without_taking_memory(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+        super::oracle::check(&bytes);
+    }
+}
+
+#[test]
+fn a_length_that_is_only_claimed_takes_no_memory() {
+    let mut reader = Records::new(64);
+    reader.push(&[0xff; 4]);
+    assert_eq!(reader.take(), Err(TooLong { bytes: 0x7fff_ffff, max: 64 }));
+    assert_eq!(reader.held(), 4);
+    // Many fragments are no way around the limit.
+    let mut reader = Records::new(64);
+    for _ in 0..16 {
+        reader.push(&[0, 0, 0, 4, 1, 2, 3, 4]);
+        assert_eq!(reader.take(), Ok(None));
+    }
+    reader.push(&[0, 0, 0, 1]);
+    assert_eq!(reader.take(), Err(TooLong { bytes: 65, max: 64 }));
+    let claims = [0xff, 0xff, 0xff, 0xfc, 1, 2, 3, 4];
+    assert_eq!(Reader::new(&claims).opaque(usize::MAX), Err(XdrError::TooShort { missing: 0xffff_fffc - 4 }));
+    assert_eq!(xdr::parse::<Name<'_>>(&claims), Err(XdrError::AboveLimit { bytes: 0xffff_fffc, max: 1024 }));
+}
+
+#[test]
+fn what_is_no_call_is_answered_only_where_it_can_be() {
+    let mut bytes = Vec::new();
+    Reply::Success.encode(7, &mut bytes);
+    assert!(matches!(Call::parse(&bytes), Err(NoCall::Malformed(_))));
+    let mut bytes = Vec::new();
+    [9_u32, 0, 3].iter().for_each(|word| word.encode(&mut bytes));
+    assert_eq!(Call::parse(&bytes), Err(NoCall::Version { xid: 9 }));
+}
+
+#[test]
+fn a_mount_reply_has_a_handle_or_a_status() {
+    let handle = FileHandle::new(&[1, 2, 3]).unwrap();
+    let mounted: mount::MountReply = Ok(Mounted { handle, flavors: vec![1, 0] });
+    check_both_ways(&mounted);
+    assert_eq!(reread::<nfs3_types::mount::mountres3<'_>>(&encoded(&mounted)), encoded(&mounted));
+    check_both_ways::<mount::MountReply>(&Err(mount::Status::Access));
+}
