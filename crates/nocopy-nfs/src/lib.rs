@@ -2,14 +2,18 @@
 //!
 //! ```text
 //!   a client's bytes ─▶ wire::record ─▶ wire::rpc, nfs3, mount: a call
+//!                                                  │
+//!                       export: handle ─▶ file ◀───┘
 //! ```
 //!
 //! The modules in their layers: each uses those below it only (`cargo xtask check` reads this list).
 //!
 //! ```text
+//! export
 //! wire
 //! ```
 // Read by the crates of this workspace alone: what a name does not say, a comment does.
 #![allow(missing_docs)]
 
+pub mod export;
 pub mod wire;

@@ -1,0 +1,165 @@
+//! An open file, and what the kernel says of it.
+
+use std::ffi::{CString, OsStr};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+
+use rustix::fs::{
+    AtFlags, CWD, FileType as Kind, Mode, OFlags, Statx, StatxFlags, StatxTimestamp, openat, statx,
+};
+use rustix::io::Errno;
+
+use super::identity::{Identity, device};
+use super::name_of_descriptor;
+use crate::wire::nfs3::{Attributes, FileType, Status, Time};
+
+/// A file of the export that is open.
+#[derive(Debug)]
+pub struct OpenFile {
+    file: OwnedFd,
+    identity: Identity,
+    file_type: FileType,
+    /// Not only its attributes.
+    is_readable: bool,
+    /// Its name below /proc.
+    link: CString,
+}
+
+impl OpenFile {
+    /// One that was opened by `O_PATH`.
+    pub(super) fn new(file: OwnedFd, identity: Identity, file_type: FileType) -> Self {
+        let link = name_of_descriptor(file.as_raw_fd());
+        Self { file, identity, file_type, is_readable: false, link }
+    }
+
+    pub(super) fn identity(&self) -> Identity {
+        self.identity
+    }
+
+    pub fn file_type(&self) -> FileType {
+        self.file_type
+    }
+
+    pub(super) fn is_readable(&self) -> bool {
+        self.is_readable
+    }
+
+    /// The same file, opened to be read: never a device, a FIFO or a link.
+    pub(super) fn reopened(&self) -> Result<Self, Status> {
+        let flags = match self.file_type {
+            FileType::Regular => OFlags::NONBLOCK | OFlags::NOCTTY,
+            FileType::Directory => OFlags::DIRECTORY,
+            _ => return Err(Status::Invalid),
+        };
+        // By the descriptor, so it is this very file, wherever it has been moved.
+        let file = openat(CWD, &self.link, flags | OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
+            .map_err(|error| status_of(error, Status::Stale))?;
+        Ok(Self { is_readable: true, ..Self::new(file, self.identity, self.file_type) })
+    }
+
+    /// Where it lies now, as the kernel names it.
+    pub(super) fn path(&self) -> rustix::io::Result<CString> {
+        rustix::fs::readlinkat(CWD, &self.link, Vec::with_capacity(256))
+    }
+
+    /// What the kernel says of it.
+    pub(super) fn about(&self) -> Result<Statx, Status> {
+        let about = about(&self.file).map_err(|error| status_of(error, Status::Stale))?;
+        // It has no name any more: what keeps it is this descriptor alone.
+        if about.stx_nlink == 0 { Err(Status::Stale) } else { Ok(about) }
+    }
+
+    /// # Errors
+    /// [`Status::Stale`]: the file was removed.
+    pub fn attributes(&self) -> Result<Attributes, Status> {
+        self.about().map(|about| attributes(&about))
+    }
+}
+
+impl AsFd for OpenFile {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+}
+
+const WANTED: StatxFlags = StatxFlags::BASIC_STATS.union(StatxFlags::BTIME);
+
+pub(super) fn about(file: impl AsFd) -> rustix::io::Result<Statx> {
+    statx(file, c"", AtFlags::EMPTY_PATH, WANTED)
+}
+
+/// What the kernel says of a name in a directory, which is not followed if it is a link.
+pub(super) fn about_at(directory: impl AsFd, name: &[u8]) -> rustix::io::Result<Statx> {
+    let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
+    statx(directory, OsStr::from_bytes(name), flags, WANTED)
+}
+
+pub(super) fn attributes(about: &Statx) -> Attributes {
+    let mode = u32::from(about.stx_mode);
+    Attributes {
+        file_type: match Kind::from_raw_mode(mode) {
+            Kind::Directory => FileType::Directory,
+            Kind::Symlink => FileType::SymbolicLink,
+            Kind::Fifo => FileType::Fifo,
+            Kind::Socket => FileType::Socket,
+            Kind::CharacterDevice => FileType::CharacterDevice,
+            Kind::BlockDevice => FileType::BlockDevice,
+            _ => FileType::Regular,
+        },
+        mode: mode & 0o7777,
+        links: about.stx_nlink,
+        user: about.stx_uid,
+        group: about.stx_gid,
+        size: about.stx_size,
+        used: about.stx_blocks.saturating_mul(512),
+        device_major: about.stx_rdev_major,
+        device_minor: about.stx_rdev_minor,
+        file_system: device(about),
+        file_id: about.stx_ino,
+        accessed: time(about.stx_atime),
+        modified: time(about.stx_mtime),
+        changed: time(about.stx_ctime),
+    }
+}
+
+/// The wire's seconds go from 1970 to 2106; what lies outside is its end.
+fn time(of: StatxTimestamp) -> Time {
+    match u32::try_from(of.tv_sec) {
+        Ok(seconds) => Time { seconds, nanoseconds: of.tv_nsec },
+        Err(_) if of.tv_sec < 0 => Time { seconds: 0, nanoseconds: 0 },
+        Err(_) => Time { seconds: u32::MAX, nanoseconds: 999_999_999 },
+    }
+}
+
+/// What a client is told of an error; `missing` where the file is not there.
+pub fn status_of(error: Errno, missing: Status) -> Status {
+    match error {
+        Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::XDEV => missing,
+        Errno::PERM => Status::NotPermitted,
+        Errno::ACCESS => Status::Access,
+        Errno::NAMETOOLONG => Status::NameTooLong,
+        Errno::STALE => Status::Stale,
+        Errno::INVAL => Status::Invalid,
+        Errno::ISDIR => Status::IsDirectory,
+        // Short of descriptors or memory, or overtaken by renaming: that may be over soon.
+        Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::AGAIN | Errno::INTR => Status::Jukebox,
+        _ => Status::Io,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_outside_of_the_wire_are_its_ends() {
+        let at = |tv_sec, tv_nsec| {
+            let mut of = about(std::fs::File::open(".").unwrap()).unwrap().stx_mtime;
+            (of.tv_sec, of.tv_nsec) = (tv_sec, tv_nsec);
+            time(of)
+        };
+        assert_eq!(at(7, 9), Time { seconds: 7, nanoseconds: 9 });
+        assert_eq!(at(-1, 9), Time { seconds: 0, nanoseconds: 0 });
+        assert_eq!(at(1 << 33, 9), Time { seconds: u32::MAX, nanoseconds: 999_999_999 });
+    }
+}

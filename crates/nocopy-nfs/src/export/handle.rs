@@ -1,0 +1,72 @@
+//! Handles that only this export can have made.
+
+use std::hash::Hasher;
+
+use siphasher::sip128::{Hasher128, SipHasher24};
+
+use super::identity::Identity;
+use crate::wire::nfs3::FileHandle;
+
+const MAC_BYTES: usize = 16;
+
+/// A handle is an identity and a MAC over it and the root's identity: so one of another export with the same key is refused, too.
+#[derive(Debug)]
+pub(super) struct HandleKey {
+    /// Has the key and the root's identity in it.
+    begun: SipHasher24,
+}
+
+impl HandleKey {
+    pub(super) fn new(key: [u8; 16], root: Identity) -> Self {
+        let mut begun = SipHasher24::new_with_key(&key);
+        begun.write(b"handle");
+        begun.write(&root.to_bytes());
+        Self { begun }
+    }
+
+    pub(super) fn handle(&self, identity: Identity) -> FileHandle {
+        let identity = identity.to_bytes();
+        let bytes = [&identity[..], &self.mac(&identity)].concat();
+        FileHandle::new(&bytes).expect("24 and 16 bytes are not more than 64")
+    }
+
+    /// Whose handle it is, if it was made here.
+    pub(super) fn identity(&self, handle: &FileHandle) -> Option<Identity> {
+        let (identity, mac) = handle.as_bytes().split_first_chunk()?;
+        let expected = self.mac(identity);
+        // In constant time, so that a MAC cannot be found byte by byte.
+        let differing = mac.iter().zip(expected).fold(0, |all, (one, other)| all | (one ^ other));
+        (mac.len() == MAC_BYTES && differing == 0).then(|| Identity::from_bytes(identity))
+    }
+
+    fn mac(&self, identity: &[u8]) -> [u8; MAC_BYTES] {
+        let mut hasher = self.begun;
+        hasher.write(identity);
+        hasher.finish128().as_bytes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_handles_of_this_key_and_root_are_taken() {
+        let identity = |inode| Identity { device: 5, inode, born_ns: -3 };
+        let key = HandleKey::new([7; 16], identity(1));
+        let handle = key.handle(identity(9));
+        assert_eq!(key.identity(&handle), Some(identity(9)));
+        for other in [HandleKey::new([8; 16], identity(1)), HandleKey::new([7; 16], identity(2))] {
+            assert_eq!(other.identity(&handle), None);
+        }
+        let bytes = handle.as_bytes();
+        for (at, bit) in (0..bytes.len()).flat_map(|at| (0..8).map(move |bit| (at, bit))) {
+            let mut forged = bytes.to_vec();
+            forged[at] ^= 1 << bit;
+            assert_eq!(key.identity(&FileHandle::new(&forged).unwrap()), None);
+        }
+        for bytes in [&bytes[..39], &[bytes, &[0]].concat(), &[]] {
+            assert_eq!(key.identity(&FileHandle::new(bytes).unwrap()), None);
+        }
+    }
+}

@@ -1,0 +1,198 @@
+//! Where each file lies that a client has a handle of: its parent's identity and its name. Kept in a file, for the next server.
+//!
+//! Nothing depends on the index being right: what lies at a place must have the identity that is looked for.
+
+use std::collections::HashMap;
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::{self, Read, Seek, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+
+use super::identity::Identity;
+
+/// The start of the file; changes when what follows does.
+const MAGIC: &[u8; 16] = b"nocopy-nfs-ind/1";
+
+/// Before the name: both identities and its length.
+const HEAD_BYTES: usize = 2 * Identity::BYTES + 2;
+
+/// Directories above each other, at most; more are a circle.
+const DEPTH_MAX: usize = 512;
+
+/// So many entries more than files, and the file is written anew.
+const SURPLUS_MAX: usize = 4096;
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Place {
+    pub(super) parent: Identity,
+    pub(super) name: Box<[u8]>,
+}
+
+#[derive(Debug)]
+pub(super) struct Index {
+    places: HashMap<Identity, Place>,
+    file: File,
+    /// Entries in the file, those of `unsaved` too.
+    entries: usize,
+    unsaved: Vec<u8>,
+    /// It could not be written, so the file is to be written anew.
+    is_behind: bool,
+}
+
+impl Index {
+    /// Reads what the file has; what a killed server left half written is dropped.
+    pub(super) fn read(mut file: File) -> io::Result<Self> {
+        let mut bytes = Vec::new();
+        file.read_to_end(&mut bytes)?;
+        let mut index =
+            Self { places: HashMap::new(), file, entries: 0, unsaved: Vec::new(), is_behind: false };
+        let mut rest = bytes.strip_prefix(MAGIC).unwrap_or_default();
+        while let Some((identity, place, behind)) = parse(rest) {
+            index.places.insert(identity, place);
+            index.entries += 1;
+            rest = behind;
+        }
+        if !rest.is_empty() || bytes.len() < MAGIC.len() || index.surplus() > SURPLUS_MAX {
+            index.rewrite()?;
+        }
+        Ok(index)
+    }
+
+    pub(super) fn place(&self, identity: Identity) -> Option<&Place> {
+        self.places.get(&identity)
+    }
+
+    /// The path of a file from the root on.
+    pub(super) fn path(&self, identity: Identity, root: Identity) -> Option<PathBuf> {
+        let (mut at, mut names) = (identity, Vec::new());
+        while at != root {
+            let place = self.places.get(&at).filter(|_| names.len() < DEPTH_MAX)?;
+            names.push(&*place.name);
+            at = place.parent;
+        }
+        Some(names.iter().rev().map(|name| OsStr::from_bytes(name)).collect())
+    }
+
+    /// Notes where a file was found.
+    pub(super) fn learn(&mut self, identity: Identity, place: Place) {
+        if self.places.get(&identity) == Some(&place) {
+            return;
+        }
+        put(&mut self.unsaved, identity, &place);
+        self.entries += 1;
+        self.places.insert(identity, place);
+    }
+
+    /// Writes what was learned.
+    pub(super) fn save(&mut self) -> io::Result<()> {
+        if self.unsaved.is_empty() && !self.is_behind {
+            return Ok(());
+        }
+        let saved = match self.is_behind || self.surplus() > SURPLUS_MAX {
+            true => self.rewrite(),
+            false => self.file.write_all(&self.unsaved),
+        };
+        self.unsaved.clear();
+        self.is_behind = saved.is_err();
+        saved
+    }
+
+    /// Entries that later ones replaced. One file with two names, looked up by both in turns, makes one each time.
+    fn surplus(&self) -> usize {
+        self.entries.saturating_sub(2 * self.places.len())
+    }
+
+    fn rewrite(&mut self) -> io::Result<()> {
+        let mut bytes = MAGIC.to_vec();
+        self.places.iter().for_each(|(identity, place)| put(&mut bytes, *identity, place));
+        self.file.set_len(0)?;
+        self.file.rewind()?;
+        self.file.write_all(&bytes)?;
+        self.entries = self.places.len();
+        Ok(())
+    }
+}
+
+fn put(out: &mut Vec<u8>, identity: Identity, place: &Place) {
+    out.extend_from_slice(&identity.to_bytes());
+    out.extend_from_slice(&place.parent.to_bytes());
+    out.extend_from_slice(&(place.name.len() as u16).to_be_bytes());
+    out.extend_from_slice(&place.name);
+}
+
+/// The first entry, and what follows; `None` at the end, also at one that is not whole.
+fn parse(bytes: &[u8]) -> Option<(Identity, Place, &[u8])> {
+    let (head, rest) = bytes.split_first_chunk::<HEAD_BYTES>()?;
+    let (identity, head) = head.split_first_chunk()?;
+    let (parent, count) = head.split_first_chunk()?;
+    let count = u16::from_be_bytes(count.try_into().ok()?);
+    let (name, rest) = rest.split_at_checked(usize::from(count))?;
+    let is_name = !name.is_empty() && !name.contains(&b'/') && name != b"." && name != b"..";
+    let place = Place { parent: Identity::from_bytes(parent), name: name.into() };
+    is_name.then(|| (Identity::from_bytes(identity), place, rest))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn identity(inode: u64) -> Identity {
+        Identity { device: 1, inode, born_ns: 2 }
+    }
+
+    fn place(parent: u64, name: &str) -> Place {
+        Place { parent: identity(parent), name: name.as_bytes().into() }
+    }
+
+    fn path(index: &Index, inode: u64) -> Option<String> {
+        index.path(identity(inode), identity(1)).map(|path| path.display().to_string())
+    }
+
+    /// Its file, read again from the start.
+    fn reread(index: &Index) -> Index {
+        let mut file = index.file.try_clone().unwrap();
+        file.rewind().unwrap();
+        Index::read(file).unwrap()
+    }
+
+    #[test]
+    fn places_are_there_for_the_next_server() {
+        let mut index = Index::read(tempfile::tempfile().unwrap()).unwrap();
+        index.learn(identity(3), place(2, "file"));
+        index.learn(identity(2), place(1, "directory"));
+        index.save().unwrap();
+        assert_eq!(path(&reread(&index), 3).as_deref(), Some("directory/file"));
+        index.learn(identity(2), place(1, "renamed"));
+        index.save().unwrap();
+        // A server that is killed while it writes.
+        index.file.write_all(&[7; 60]).unwrap();
+        let mut next = reread(&index);
+        assert_eq!(path(&next, 3).as_deref(), Some("renamed/file"));
+        next.learn(identity(4), place(2, "new"));
+        next.save().unwrap();
+        assert_eq!(path(&reread(&next), 4).as_deref(), Some("renamed/new"));
+    }
+
+    #[test]
+    fn what_leads_nowhere_has_no_path() {
+        let mut index = Index::read(tempfile::tempfile().unwrap()).unwrap();
+        index.learn(identity(3), place(4, "a"));
+        index.learn(identity(4), place(3, "b"));
+        index.learn(identity(5), place(6, "c"));
+        assert_eq!([3, 5, 9].map(|inode| path(&index, inode)), [None, None, None]);
+        assert_eq!(path(&index, 1).as_deref(), Some(""));
+    }
+
+    #[test]
+    fn two_names_in_turns_do_not_let_the_file_grow() {
+        let mut index = Index::read(tempfile::tempfile().unwrap()).unwrap();
+        for turn in 0..20_000 {
+            index.learn(identity(2), place(1, if turn % 2 == 0 { "one" } else { "other" }));
+            index.save().unwrap();
+        }
+        let bytes = index.file.metadata().unwrap().len();
+        assert!(bytes < (SURPLUS_MAX as u64 + 8) * 64, "{bytes}");
+        assert_eq!(path(&reread(&index), 2).as_deref(), Some("other"));
+    }
+}

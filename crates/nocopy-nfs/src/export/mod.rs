@@ -1,0 +1,304 @@
+//! The directory that is exported: handles, files, attributes and listings; nothing that lies outside of it.
+//!
+//! A handle has the file's *identity* (device, inode number, time of birth) and a MAC. Where the file lies is in the [`index`], by its
+//! parent's identity and its name; whatever is opened there must have the identity of the handle, or the handle is stale. So neither a
+//! forged handle, nor a damaged index, nor a symbolic link, nor `..` leads outside: every path is walked beneath the root
+//! (`openat2(2)`, `RESOLVE_BENEATH`), and what is kept open is asked for its path again before each use.
+
+mod file;
+mod handle;
+mod identity;
+mod index;
+mod listing;
+mod open_files;
+mod state;
+#[cfg(test)]
+mod tests;
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, ResolveFlags, StatVfs, Statx, openat, openat2};
+use rustix::io::Errno;
+
+use crate::wire::nfs3::{Attributes, FileHandle, FileType, Status};
+pub use file::{OpenFile, status_of};
+use handle::HandleKey;
+use identity::Identity;
+use index::{Index, Place};
+use listing::Listings;
+pub use listing::{Listing, Name};
+use open_files::OpenFiles;
+use state::State;
+pub use state::StateError;
+
+const NAME_BYTES_MAX: usize = 255;
+
+#[derive(Debug, thiserror::Error)]
+pub enum ExportError {
+    #[error("{path}: cannot be exported: {source}; name a directory that this user can read", path = path.display())]
+    Directory { path: PathBuf, source: io::Error },
+    #[error("{path}: this kernel has no openat2(2), by which paths are kept inside ({source}); use Linux 5.6 or newer", path = path.display())]
+    Kernel { path: PathBuf, source: io::Error },
+    #[error("/proc: cannot be read ({source}); mount it, as files are opened and checked by it")]
+    NoProc { source: io::Error },
+    #[error(transparent)]
+    State(#[from] StateError),
+}
+
+/// A directory whose files can be read by handles. Any thread may use it.
+#[derive(Debug)]
+pub struct Export {
+    root: Arc<OpenFile>,
+    path: PathBuf,
+    /// The same directory as it was named, which may lead there by links.
+    named: PathBuf,
+    key: HandleKey,
+    index: Mutex<Index>,
+    open: OpenFiles,
+    listings: Listings,
+}
+
+/// A file that was found in a directory.
+#[derive(Debug, Clone, Copy)]
+pub struct Found {
+    pub handle: FileHandle,
+    pub attributes: Attributes,
+}
+
+impl Export {
+    /// Exports a directory; key and index are kept in `state`, or in a private directory of this user for each export.
+    ///
+    /// # Errors
+    /// See [`ExportError`].
+    pub fn open(directory: &Path, state: Option<&Path>) -> Result<Self, ExportError> {
+        let refused = |source: io::Error| ExportError::Directory { path: directory.to_owned(), source };
+        let path = directory.canonicalize().map_err(refused)?;
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let root = openat(CWD, &path, flags, Mode::empty()).map_err(|error| refused(error.into()))?;
+        beneath(&root, Path::new("."), OFlags::DIRECTORY).map_err(|error| match error {
+            Errno::NOSYS => ExportError::Kernel { path: path.clone(), source: error.into() },
+            error => refused(error.into()),
+        })?;
+        let about = file::about(&root).map_err(|error| refused(error.into()))?;
+        let root = Arc::new(OpenFile::new(root, Identity::of(&about), file_type(&about)));
+        root.path().map_err(|error| ExportError::NoProc { source: error.into() })?;
+        let State { key, index } = State::open(state, &path)?;
+        Ok(Self {
+            key: HandleKey::new(key, root.identity()),
+            index: Mutex::new(index),
+            open: OpenFiles::default(),
+            listings: Listings::new(key),
+            named: std::path::absolute(directory).map_err(refused)?,
+            root,
+            path,
+        })
+    }
+
+    /// Where it lies.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// What of a path lies below the exported directory; `/` is that directory, too.
+    pub fn inside<'a>(&self, path: &'a Path) -> Option<&'a Path> {
+        let below = |root: &Path| path.strip_prefix(root).ok();
+        let root = Path::new("/");
+        below(&self.path).or_else(|| below(&self.named)).or_else(|| (path == root).then(|| Path::new("")))
+    }
+
+    pub fn root(&self) -> FileHandle {
+        self.key.handle(self.root.identity())
+    }
+
+    /// The handle of what a path leads to, from the root on, through directories only.
+    ///
+    /// # Errors
+    /// There is no such file.
+    pub fn walk(&self, path: &Path) -> Result<FileHandle, Status> {
+        let mut at = self.root();
+        for part in path.components() {
+            let name = part.as_os_str().as_encoded_bytes();
+            if !matches!(part, std::path::Component::Normal(_)) {
+                continue;
+            }
+            at = self.lookup(&*self.file(&at)?, name)?.handle;
+        }
+        Ok(at)
+    }
+
+    /// The file of a handle, open for its attributes at least.
+    ///
+    /// # Errors
+    /// [`Status::BadHandle`]: the handle is not from here. [`Status::Stale`]: the file is no more where it was.
+    pub fn file(&self, handle: &FileHandle) -> Result<Arc<OpenFile>, Status> {
+        self.find(self.key.identity(handle).ok_or(Status::BadHandle)?)
+    }
+
+    /// A file whose content can be read: a regular one or a directory.
+    ///
+    /// # Errors
+    /// As [`file`](Self::file); and the server may not read it.
+    pub fn readable_file(&self, handle: &FileHandle) -> Result<Arc<OpenFile>, Status> {
+        let file = self.file(handle)?;
+        if file.is_readable() {
+            return Ok(file);
+        }
+        let readable = Arc::new(file.reopened()?);
+        if file.identity() != self.root.identity() {
+            self.open.keep(Arc::clone(&readable));
+        }
+        Ok(readable)
+    }
+
+    /// Looks a name up in a directory.
+    ///
+    /// # Errors
+    /// There is no such name, or it cannot be one.
+    pub fn lookup(&self, directory: &OpenFile, name: &[u8]) -> Result<Found, Status> {
+        if directory.file_type() != FileType::Directory {
+            return Err(Status::NotDirectory);
+        }
+        match name {
+            b"." => return self.found(directory.identity(), &directory.about()?),
+            b".." => {
+                let parent = self.parent(directory.identity())?;
+                return self.found(parent.identity(), &parent.about()?);
+            }
+            [] => return Err(Status::Invalid),
+            _ if name.len() > NAME_BYTES_MAX => return Err(Status::NameTooLong),
+            _ if name.contains(&b'/') || name.contains(&0) => return Err(Status::Invalid),
+            _ => {}
+        }
+        // One part that is not '..', and not followed if it is a link: it cannot lead out of the directory.
+        let about = file::about_at(directory, name).map_err(|error| status_of(error, Status::NoEntry))?;
+        let identity = Identity::of(&about);
+        self.learn(identity, directory.identity(), name);
+        self.found(identity, &about)
+    }
+
+    /// All entries of a directory, in the order of their cookies; `is_begin`: as they are now.
+    ///
+    /// # Errors
+    /// It is no directory, or cannot be read.
+    pub fn list(&self, directory: &OpenFile, is_begin: bool) -> Result<Arc<Listing>, Status> {
+        if directory.file_type() != FileType::Directory {
+            return Err(Status::NotDirectory);
+        }
+        let parent = self.parent(directory.identity())?;
+        self.listings.get(directory, parent.identity(), is_begin)
+    }
+
+    /// What a symbolic link leads to.
+    ///
+    /// # Errors
+    /// It is none.
+    pub fn read_link(&self, link: &OpenFile) -> Result<Vec<u8>, Status> {
+        if link.file_type() != FileType::SymbolicLink {
+            return Err(Status::Invalid);
+        }
+        let path = rustix::fs::readlinkat(link, c"", Vec::new());
+        path.map(std::ffi::CString::into_bytes).map_err(|error| status_of(error, Status::Stale))
+    }
+
+    /// What the server's user may do with a file: reading, writing, executing or searching.
+    pub fn may(&self, file: &OpenFile, access: rustix::fs::Access) -> bool {
+        rustix::fs::accessat(file, c"", access, AtFlags::EMPTY_PATH | AtFlags::EACCESS).is_ok()
+    }
+
+    /// How full the file system is that a file lies on.
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub fn file_system(&self, file: &OpenFile) -> Result<StatVfs, Status> {
+        rustix::fs::fstatvfs(file).map_err(|error| status_of(error, Status::Stale))
+    }
+
+    /// Makes the handles that were given out good for the next server, too: to be called before a reply that has one leaves.
+    ///
+    /// # Errors
+    /// The index cannot be written.
+    pub fn save(&self) -> io::Result<()> {
+        self.lock().save()
+    }
+
+    /// Closes files that were not used since it was last called.
+    pub fn close_unused(&self) {
+        self.open.close_unused();
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Index> {
+        self.index.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
+    fn learn(&self, identity: Identity, parent: Identity, name: &[u8]) {
+        if identity != self.root.identity() {
+            self.lock().learn(identity, Place { parent, name: name.into() });
+        }
+    }
+
+    fn found(&self, identity: Identity, about: &Statx) -> Result<Found, Status> {
+        Ok(Found { handle: self.key.handle(identity), attributes: file::attributes(about) })
+    }
+
+    /// The parent of a directory; that of the root is the root.
+    fn parent(&self, directory: Identity) -> Result<Arc<OpenFile>, Status> {
+        let root = self.root.identity();
+        if directory == root {
+            return Ok(Arc::clone(&self.root));
+        }
+        let parent = self.lock().place(directory).map(|place| place.parent);
+        self.find(parent.ok_or(Status::Stale)?)
+    }
+
+    fn find(&self, identity: Identity) -> Result<Arc<OpenFile>, Status> {
+        if identity == self.root.identity() {
+            return Ok(Arc::clone(&self.root));
+        }
+        if let Some(open) = self.open.get(identity, |open| self.is_beneath(open)) {
+            return Ok(open);
+        }
+        let path = self.lock().path(identity, self.root.identity()).ok_or(Status::Stale)?;
+        let file = beneath(self.root.as_fd(), &path, OFlags::NOFOLLOW)
+            .map_err(|error| status_of(error, Status::Stale))?;
+        let about = file::about(&file).map_err(|error| status_of(error, Status::Stale))?;
+        if Identity::of(&about) != identity {
+            return Err(Status::Stale);
+        }
+        let file = Arc::new(OpenFile::new(file, identity, file_type(&about)));
+        self.open.keep(Arc::clone(&file));
+        Ok(file)
+    }
+
+    /// Whether an open file is still in the exported directory.
+    fn is_beneath(&self, file: &OpenFile) -> bool {
+        let (Ok(root), Ok(path)) = (self.root.path(), file.path()) else { return false };
+        let root = root.to_bytes();
+        let rest = path.to_bytes().strip_prefix(root);
+        rest.is_some_and(|rest| root == b"/" || rest.starts_with(b"/"))
+    }
+}
+
+fn file_type(about: &Statx) -> FileType {
+    file::attributes(about).file_type
+}
+
+/// Opens a path for attributes, by no symbolic link and not out of the directory.
+fn beneath(root: impl AsFd, path: &Path, flags: OFlags) -> rustix::io::Result<OwnedFd> {
+    let flags = flags | OFlags::PATH | OFlags::CLOEXEC;
+    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+    // EAGAIN: something was renamed meanwhile, so that it cannot be told.
+    (0..8)
+        .find_map(|_| match openat2(&root, path, flags, Mode::empty(), resolve) {
+            Err(Errno::AGAIN | Errno::INTR) => None,
+            done => Some(done),
+        })
+        .unwrap_or(Err(Errno::AGAIN))
+}
+
+/// The name of a descriptor of this process, below /proc.
+fn name_of_descriptor(number: i32) -> std::ffi::CString {
+    std::ffi::CString::new(format!("/proc/self/fd/{number}")).expect("digits have no zero byte")
+}

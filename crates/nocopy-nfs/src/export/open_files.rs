@@ -1,0 +1,73 @@
+//! Files that are kept open, so that each call does not open its own anew.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::file::OpenFile;
+use super::identity::Identity;
+
+/// At most so many.
+const FILES_MAX: usize = 256;
+
+#[derive(Debug, Default)]
+pub(super) struct OpenFiles(Mutex<Files>);
+
+#[derive(Debug, Default)]
+struct Files {
+    /// Each with the number of the use that was its last.
+    open: HashMap<Identity, (Arc<OpenFile>, u64)>,
+    /// How often one was used.
+    uses: u64,
+    /// As many uses there were when unused ones were last closed.
+    uses_before: u64,
+}
+
+impl OpenFiles {
+    /// The file, if it is open and good to be used.
+    pub(super) fn get(
+        &self,
+        identity: Identity,
+        is_good: impl FnOnce(&OpenFile) -> bool,
+    ) -> Option<Arc<OpenFile>> {
+        let file = {
+            let mut files = self.lock();
+            files.uses += 1;
+            let uses = files.uses;
+            let (file, used) = files.open.get_mut(&identity)?;
+            *used = uses;
+            Arc::clone(file)
+        };
+        if is_good(&file) {
+            return Some(file);
+        }
+        self.lock().open.remove(&identity);
+        None
+    }
+
+    /// Keeps it in the place of the same file, or of the one that was not used for longest.
+    pub(super) fn keep(&self, file: Arc<OpenFile>) {
+        let mut files = self.lock();
+        if files.open.len() >= FILES_MAX
+            && !files.open.contains_key(&file.identity())
+            && let Some(oldest) =
+                files.open.iter().min_by_key(|(_, (_, used))| *used).map(|(identity, _)| *identity)
+        {
+            files.open.remove(&oldest);
+        }
+        files.uses += 1;
+        let used = files.uses;
+        files.open.insert(file.identity(), (file, used));
+    }
+
+    /// Closes what was not used since this was last called: an open file that was removed still takes room on the disk.
+    pub(super) fn close_unused(&self) {
+        let mut files = self.lock();
+        let before = files.uses_before;
+        files.open.retain(|_, (_, used)| *used > before);
+        files.uses_before = files.uses;
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Files> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

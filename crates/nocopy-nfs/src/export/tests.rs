@@ -1,0 +1,225 @@
+//! Exports of directories made for a test.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+
+use super::*;
+use crate::wire::nfs3::FileHandle;
+
+/// A directory that is exported, one for the state beside it, and a file that clients must not see.
+struct Scene {
+    around: tempfile::TempDir,
+}
+
+impl Scene {
+    fn new() -> Self {
+        let around = tempfile::tempdir().unwrap();
+        fs::create_dir_all(around.path().join("exported/below/deeper")).unwrap();
+        fs::write(around.path().join("exported/below/file"), b"content").unwrap();
+        fs::write(around.path().join("secret"), b"not for clients").unwrap();
+        Self { around }
+    }
+
+    fn path(&self, below: &str) -> PathBuf {
+        self.around.path().join(below)
+    }
+
+    fn export(&self) -> Export {
+        Export::open(&self.path("exported"), Some(&self.path("state"))).unwrap()
+    }
+}
+
+fn status<T: std::fmt::Debug>(result: Result<T, Status>) -> Status {
+    result.unwrap_err()
+}
+
+fn read(export: &Export, handle: &FileHandle) -> Result<Vec<u8>, Status> {
+    let file = export.readable_file(handle)?;
+    file.attributes()?;
+    let mut bytes = vec![0; 64];
+    let count = rustix::io::pread(&*file, &mut bytes, 0).unwrap();
+    bytes.truncate(count);
+    Ok(bytes)
+}
+
+fn names(export: &Export, handle: &FileHandle, cookie: u64) -> Vec<Name> {
+    let directory = export.file(handle).unwrap();
+    export.list(&directory, cookie == 0).unwrap().after(cookie).to_vec()
+}
+
+#[test]
+fn handles_are_good_for_the_next_server() {
+    let scene = Scene::new();
+    let export = scene.export();
+    let handle = export.walk(Path::new("below/file")).unwrap();
+    export.save().unwrap();
+    assert!(matches!(
+        Export::open(&scene.path("exported"), Some(&scene.path("state"))),
+        Err(ExportError::State(StateError::InUse { .. }))
+    ));
+    drop(export);
+    let next = scene.export();
+    assert_eq!(read(&next, &handle).unwrap(), b"content");
+    // Another key: the same file has another handle.
+    let other = Export::open(&scene.path("exported"), Some(&scene.path("other"))).unwrap();
+    assert_eq!(status(read(&other, &handle)), Status::BadHandle);
+}
+
+#[test]
+fn the_key_is_not_exported() {
+    let scene = Scene::new();
+    for state in ["exported", "exported/below/state"] {
+        let refused = Export::open(&scene.path("exported"), Some(&scene.path(state)));
+        assert!(matches!(refused, Err(ExportError::State(StateError::Exported { .. }))));
+    }
+}
+
+#[test]
+fn no_name_and_no_link_leads_outside() {
+    let scene = Scene::new();
+    symlink("../../secret", scene.path("exported/below/link")).unwrap();
+    symlink("..", scene.path("exported/up")).unwrap();
+    let export = scene.export();
+    let root = export.file(&export.root()).unwrap();
+    for name in [&b"../secret"[..], b"below/file", b"/", b"a\0b", b""] {
+        assert_eq!(status(export.lookup(&root, name)), Status::Invalid);
+    }
+    assert_eq!(status(export.lookup(&root, &[b'a'; 256])), Status::NameTooLong);
+    assert_eq!(status(export.lookup(&root, b"absent")), Status::NoEntry);
+    assert_eq!(export.lookup(&root, b"..").unwrap().handle, export.root());
+    // The link itself is a file like others; what it leads to is the client's business.
+    let link = export.walk(Path::new("below/link")).unwrap();
+    let link = export.file(&link).unwrap();
+    assert_eq!(export.read_link(&link).unwrap(), b"../../secret");
+    assert_eq!(status(export.readable_file(&export.walk(Path::new("below/link")).unwrap())), Status::Invalid);
+    assert_eq!(status(export.walk(Path::new("up/secret"))), Status::NotDirectory);
+    let below = export.file(&export.walk(Path::new("below")).unwrap()).unwrap();
+    assert_eq!(export.lookup(&below, b"..").unwrap().handle, export.root());
+    assert_eq!(status(export.read_link(&below)), Status::Invalid);
+}
+
+/// A directory that became a link to one outside, between the lookup and the use of the handle.
+#[test]
+fn a_directory_that_became_a_link_is_not_followed() {
+    let scene = Scene::new();
+    fs::create_dir(scene.path("outside")).unwrap();
+    fs::hard_link(scene.path("exported/below/file"), scene.path("outside/file")).unwrap();
+    let export = scene.export();
+    let handle = export.walk(Path::new("below/file")).unwrap();
+    fs::remove_dir_all(scene.path("exported/below")).unwrap();
+    symlink(scene.path("outside"), scene.path("exported/below")).unwrap();
+    assert_eq!(status(read(&export, &handle)), Status::Stale);
+}
+
+#[test]
+fn what_was_moved_out_is_stale_also_while_it_is_open() {
+    let scene = Scene::new();
+    let export = scene.export();
+    let handle = export.walk(Path::new("below/file")).unwrap();
+    assert_eq!(read(&export, &handle).unwrap(), b"content");
+    fs::rename(scene.path("exported/below/file"), scene.path("moved")).unwrap();
+    assert_eq!(status(read(&export, &handle)), Status::Stale);
+    // A name that only begins like that of the exported directory.
+    fs::create_dir(scene.path("exported-not")).unwrap();
+    let handle = export.walk(Path::new("below/deeper")).unwrap();
+    export.file(&handle).unwrap();
+    fs::rename(scene.path("exported/below/deeper"), scene.path("exported-not/deeper")).unwrap();
+    assert_eq!(status(export.file(&handle)), Status::Stale);
+}
+
+#[test]
+fn a_file_that_is_gone_or_replaced_is_stale() {
+    let scene = Scene::new();
+    let export = scene.export();
+    let handle = export.walk(Path::new("below/file")).unwrap();
+    assert_eq!(read(&export, &handle).unwrap(), b"content");
+    fs::write(scene.path("new"), b"other content").unwrap();
+    fs::rename(scene.path("new"), scene.path("exported/below/file")).unwrap();
+    assert_eq!(status(read(&export, &handle)), Status::Stale);
+    let handle = export.walk(Path::new("below/file")).unwrap();
+    assert_eq!(read(&export, &handle).unwrap(), b"other content");
+    fs::remove_file(scene.path("exported/below/file")).unwrap();
+    assert_eq!(status(read(&export, &handle)), Status::Stale);
+}
+
+#[test]
+fn an_open_file_stays_good_when_it_is_renamed_inside() {
+    let scene = Scene::new();
+    let export = scene.export();
+    let handle = export.walk(Path::new("below/file")).unwrap();
+    assert_eq!(read(&export, &handle).unwrap(), b"content");
+    fs::rename(scene.path("exported/below/file"), scene.path("exported/renamed")).unwrap();
+    assert_eq!(read(&export, &handle).unwrap(), b"content");
+    // Closed, it is found where it was looked up last.
+    export.close_unused();
+    export.close_unused();
+    assert_eq!(status(read(&export, &handle)), Status::Stale);
+    export.walk(Path::new("renamed")).unwrap();
+    assert_eq!(read(&export, &handle).unwrap(), b"content");
+}
+
+#[test]
+fn a_renamed_directory_keeps_the_handles_below_once_it_is_seen() {
+    let scene = Scene::new();
+    let export = scene.export();
+    let handle = export.walk(Path::new("below/file")).unwrap();
+    fs::rename(scene.path("exported/below"), scene.path("exported/above")).unwrap();
+    export.walk(Path::new("above")).unwrap();
+    assert_eq!(read(&export, &handle).unwrap(), b"content");
+}
+
+#[test]
+fn devices_and_fifos_are_never_opened() {
+    let scene = Scene::new();
+    let path = scene.path("exported/fifo");
+    rustix::fs::mknodat(CWD, &path, rustix::fs::FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+    let export = scene.export();
+    let handle = export.walk(Path::new("fifo")).unwrap();
+    assert_eq!(export.file(&handle).unwrap().attributes().unwrap().file_type, FileType::Fifo);
+    assert_eq!(status(export.readable_file(&handle)), Status::Invalid);
+}
+
+/// What is there all the time comes exactly once, whatever comes and goes between two parts.
+#[test]
+fn a_directory_that_changes_loses_no_entry() {
+    let scene = Scene::new();
+    let directory = scene.path("exported/many");
+    fs::create_dir(&directory).unwrap();
+    let stays: Vec<String> = (0..200).map(|number| format!("stays-{number}")).collect();
+    let goes: Vec<String> = (0..200).map(|number| format!("goes-{number}")).collect();
+    stays.iter().chain(&goes).for_each(|name| fs::write(directory.join(name), []).unwrap());
+    let export = scene.export();
+    let handle = export.walk(Path::new("many")).unwrap();
+    let (mut seen, mut cookie) = (Vec::new(), 0);
+    for round in 0.. {
+        let part: Vec<Name> = names(&export, &handle, cookie).into_iter().take(7).collect();
+        let Some(last) = part.last() else { break };
+        cookie = last.cookie;
+        seen.extend(part.into_iter().map(|name| String::from_utf8(name.bytes.into()).unwrap()));
+        fs::remove_file(directory.join(&goes[round % 200])).ok();
+        fs::write(directory.join(format!("comes-{round}")), []).unwrap();
+    }
+    let mut kept: Vec<&String> = seen.iter().filter(|name| name.starts_with("stays-")).collect();
+    kept.sort_unstable();
+    let mut expected: Vec<&String> = stays.iter().collect();
+    expected.sort_unstable();
+    assert_eq!(kept, expected);
+    assert_eq!(seen[..2], [".", ".."]);
+    // The next server goes on where this one ended.
+    export.save().unwrap();
+    let (before, middle) = (names(&export, &handle, 0), names(&export, &handle, 0)[50].cookie);
+    drop(export);
+    assert_eq!(names(&scene.export(), &handle, middle), before[51..]);
+}
+
+#[test]
+fn listings_have_the_numbers_of_the_attributes() {
+    let scene = Scene::new();
+    let export = scene.export();
+    let below = export.file(&export.walk(Path::new("below")).unwrap()).unwrap();
+    for name in export.list(&below, true).unwrap().after(0) {
+        let found = export.lookup(&below, &name.bytes).unwrap();
+        assert_eq!(found.attributes.file_id, name.file_id);
+    }
+}
