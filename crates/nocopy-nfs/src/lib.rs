@@ -9,6 +9,7 @@
 //! The modules in their layers: each uses those below it only (`cargo xtask check` reads this list).
 //!
 //! ```text
+//! server
 //! export
 //! wire
 //! ```
@@ -16,4 +17,5 @@
 #![allow(missing_docs)]
 
 pub mod export;
+pub mod server;
 pub mod wire;

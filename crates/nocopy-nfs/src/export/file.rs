@@ -5,7 +5,8 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 
 use rustix::fs::{
-    AtFlags, CWD, FileType as Kind, Mode, OFlags, Statx, StatxFlags, StatxTimestamp, openat, statx,
+    Access, AtFlags, CWD, FileType as Kind, Mode, OFlags, Statx, StatxFlags, StatxTimestamp, accessat,
+    openat, statx,
 };
 use rustix::io::Errno;
 
@@ -55,6 +56,11 @@ impl OpenFile {
         let file = openat(CWD, &self.link, flags | OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
             .map_err(|error| status_of(error, Status::Stale))?;
         Ok(Self { is_readable: true, ..Self::new(file, self.identity, self.file_type) })
+    }
+
+    /// Whether the server's user may read, or execute or search it.
+    pub fn may(&self, access: Access) -> bool {
+        accessat(CWD, &self.link, access, AtFlags::EACCESS).is_ok()
     }
 
     /// Where it lies now, as the kernel names it.

@@ -20,7 +20,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
-use rustix::fs::{AtFlags, CWD, Mode, OFlags, ResolveFlags, StatVfs, Statx, openat, openat2};
+use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, StatVfs, Statx, openat, openat2};
 use rustix::io::Errno;
 
 use crate::wire::nfs3::{Attributes, FileHandle, FileType, Status};
@@ -201,11 +201,6 @@ impl Export {
         }
         let path = rustix::fs::readlinkat(link, c"", Vec::new());
         path.map(std::ffi::CString::into_bytes).map_err(|error| status_of(error, Status::Stale))
-    }
-
-    /// What the server's user may do with a file: reading, writing, executing or searching.
-    pub fn may(&self, file: &OpenFile, access: rustix::fs::Access) -> bool {
-        rustix::fs::accessat(file, c"", access, AtFlags::EMPTY_PATH | AtFlags::EACCESS).is_ok()
     }
 
     /// How full the file system is that a file lies on.

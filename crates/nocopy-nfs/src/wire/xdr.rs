@@ -144,6 +144,17 @@ impl Xdr<'_> for () {
     }
 }
 
+impl<'a, A: Xdr<'a>, B: Xdr<'a>> Xdr<'a> for (A, B) {
+    fn encode(&self, out: &mut Vec<u8>) {
+        self.0.encode(out);
+        self.1.encode(out);
+    }
+
+    fn decode(input: &mut Reader<'a>) -> Result<Self, XdrError> {
+        Ok((input.read()?, input.read()?))
+    }
+}
+
 /// Bytes of a fixed number, a multiple of four.
 impl<const N: usize> Xdr<'_> for [u8; N] {
     fn encode(&self, out: &mut Vec<u8>) {

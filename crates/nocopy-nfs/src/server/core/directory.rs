@@ -1,0 +1,131 @@
+//! Parts of directories.
+
+use super::{Core, success};
+use crate::export::Name;
+use crate::wire::mount::Text;
+use crate::wire::nfs3::{
+    Attributes, DirectoryEntry, DirectoryPage, FileHandle, FullDirectoryEntry, NfsResult, ReadDirArguments,
+    ReadDirPlusArguments, Refusal, Status,
+};
+use crate::wire::xdr::{Xdr, padding};
+
+/// The longest part that is given, whatever was asked for.
+const PAGE_BYTES_MAX: usize = 128 << 10;
+
+/// Of a part without entries: attributes, verifier, and the two words that end it.
+const PAGE_BYTES: usize = 4 + Attributes::BYTES + 8 + 4 + 4;
+
+/// Of an entry, what follows the cookie: attributes, and a handle of ours.
+const FULL_BYTES: usize = 4 + Attributes::BYTES + 4 + 4 + 40;
+
+/// A part of a directory that is to be listed.
+#[derive(Debug, Clone, Copy)]
+pub struct ListCall {
+    xid: u32,
+    directory: FileHandle,
+    cookie: u64,
+    /// At most so much of names, numbers and cookies; `None`: names are all that is asked for.
+    names_bytes_max: Option<usize>,
+    bytes_max: usize,
+}
+
+impl ListCall {
+    pub(super) fn names(xid: u32, asked: &ReadDirArguments) -> Self {
+        Self {
+            xid,
+            directory: asked.directory,
+            cookie: asked.cookie,
+            names_bytes_max: None,
+            bytes_max: (asked.bytes_max as usize).min(PAGE_BYTES_MAX),
+        }
+    }
+
+    pub(super) fn full(xid: u32, asked: &ReadDirPlusArguments) -> Self {
+        Self {
+            xid,
+            directory: asked.directory,
+            cookie: asked.cookie,
+            names_bytes_max: Some(asked.names_bytes_max as usize),
+            bytes_max: (asked.bytes_max as usize).min(PAGE_BYTES_MAX),
+        }
+    }
+
+    /// How many of the names fit into the reply. The first may have more of names than was asked for: a client that said little of
+    /// them could not go on otherwise.
+    fn fitting(&self, names: &[Name]) -> usize {
+        let (mut names_bytes, mut bytes) = (0, PAGE_BYTES);
+        let full_bytes = self.names_bytes_max.map_or(0, |_| FULL_BYTES);
+        let names_bytes_max = self.names_bytes_max.unwrap_or(usize::MAX);
+        let mut count = 0;
+        for name in names {
+            let entry = DirectoryEntry::BYTES + name.bytes.len() + padding(name.bytes.len());
+            names_bytes += entry;
+            bytes += entry + full_bytes;
+            if bytes > self.bytes_max || (names_bytes > names_bytes_max && count > 0) {
+                break;
+            }
+            count += 1;
+        }
+        count
+    }
+}
+
+impl Core {
+    /// The whole reply.
+    pub fn list(&self, call: &ListCall) -> Vec<u8> {
+        let is_full = call.names_bytes_max.is_some();
+        let page = self.export.file(&call.directory).and_then(|directory| {
+            let listing = self.export.list(&directory, call.cookie == 0)?;
+            Ok((directory, listing))
+        });
+        let (directory, listing) = match page {
+            Ok(found) => found,
+            Err(status) => return refused(call.xid, status, None),
+        };
+        let attributes = directory.attributes().ok();
+        let names = listing.after(call.cookie);
+        let count = call.fitting(names);
+        if count == 0 && !names.is_empty() {
+            return refused(call.xid, Status::TooSmall, attributes);
+        }
+        let (taken, is_end) = (&names[..count], count == names.len());
+        if !is_full {
+            let entries = taken.iter().map(entry).collect();
+            return listed(call.xid, attributes, entries, is_end);
+        }
+        let full = |name| self.full_entry(&directory, name);
+        let reply = listed(call.xid, attributes, taken.iter().map(full).collect(), is_end);
+        self.save();
+        reply
+    }
+
+    /// An entry with what a client would look up next; without, if it is no more there.
+    fn full_entry<'a>(&self, directory: &crate::export::OpenFile, name: &'a Name) -> FullDirectoryEntry<'a> {
+        let found = self.export.lookup(directory, &name.bytes).ok();
+        FullDirectoryEntry {
+            file_id: name.file_id,
+            name: Text(&name.bytes),
+            cookie: name.cookie,
+            attributes: found.map(|found| found.attributes),
+            file: found.map(|found| found.handle),
+        }
+    }
+}
+
+fn entry(name: &Name) -> DirectoryEntry<'_> {
+    DirectoryEntry { file_id: name.file_id, name: Text(&name.bytes), cookie: name.cookie }
+}
+
+fn listed<'a, E: Xdr<'a>>(
+    xid: u32,
+    attributes: Option<Attributes>,
+    entries: Vec<E>,
+    is_end: bool,
+) -> Vec<u8> {
+    let page = DirectoryPage { attributes, verifier: [0; 8], entries, is_end };
+    success(xid, &NfsResult::<_, Option<Attributes>>::Ok(page))
+}
+
+fn refused(xid: u32, status: Status, rest: Option<Attributes>) -> Vec<u8> {
+    success(xid, &NfsResult::<(), _>::Err(Refusal { status, rest }))
+}

@@ -1,0 +1,170 @@
+//! What is answered to a call: bytes in, descriptions of replies out. No sockets and no clock.
+
+mod directory;
+mod mounts;
+mod nfs;
+#[cfg(test)]
+mod tests;
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+pub use directory::ListCall;
+use mounts::Mounts;
+pub use nfs::READ_BYTES_MAX;
+
+use crate::export::{Export, OpenFile};
+use crate::wire::nfs3::{Attributes, NfsResult, ReadHead};
+use crate::wire::rpc::{AUTH_NONE, AUTH_SYS, AuthError, Call, NoCall, Reply};
+use crate::wire::xdr::{Reader, Xdr, XdrError, padding};
+use crate::wire::{mount, nfs3, portmap, record};
+
+/// The longest call that is taken.
+pub const CALL_BYTES_MAX: usize = 40 << 10;
+
+/// What becomes of a call.
+#[derive(Debug)]
+pub enum Answer {
+    /// The whole reply.
+    Reply(Vec<u8>),
+    /// A file is to be read: see [`read_reply`].
+    Read(ReadCall),
+    /// A directory is to be read, which can take long: see [`Core::list`].
+    List(ListCall),
+}
+
+/// A file that is to be read.
+#[derive(Debug)]
+pub struct ReadCall {
+    pub xid: u32,
+    pub file: Arc<OpenFile>,
+    pub offset: u64,
+    pub bytes: usize,
+}
+
+/// Answers calls of any number of connections.
+#[derive(Debug)]
+pub struct Core {
+    export: Arc<Export>,
+    /// The networks that may connect, as clients are told them.
+    groups: Vec<String>,
+    port: u16,
+    mounts: Mounts,
+    unsaved: AtomicU64,
+}
+
+/// Why a call is not answered by its results.
+type Refused = Reply;
+
+impl Core {
+    pub fn new(export: Arc<Export>, groups: Vec<String>, port: u16) -> Self {
+        Self { export, groups, port, mounts: Mounts::default(), unsaved: AtomicU64::new(0) }
+    }
+
+    pub fn export(&self) -> &Export {
+        &self.export
+    }
+
+    /// How often the index of handles could not be written: handles given out since may be stale for the next server.
+    pub fn unsaved(&self) -> u64 {
+        self.unsaved.load(Ordering::Relaxed)
+    }
+
+    /// Answers a record.
+    ///
+    /// # Errors
+    /// It is no call, so that there is nothing to answer, and no telling what follows.
+    pub fn answer(&self, record: &[u8], client: IpAddr) -> Result<Answer, XdrError> {
+        let call = match Call::parse(record) {
+            Ok(call) => call,
+            Err(NoCall::Version { xid }) => return Ok(Answer::Reply(reply(Reply::MISMATCH, xid))),
+            Err(NoCall::Malformed(error)) => return Err(error),
+        };
+        Ok(self.dispatch(&call, client).unwrap_or_else(|refused| Answer::Reply(reply(refused, call.xid))))
+    }
+
+    fn dispatch(&self, call: &Call<'_>, client: IpAddr) -> Result<Answer, Refused> {
+        // Nothing is asked of the null procedure, so anybody may ask it.
+        if call.procedure != 0 && !matches!(call.credential.flavor, AUTH_NONE | AUTH_SYS) {
+            return Err(Reply::Denied(AuthError::TooWeak));
+        }
+        let version = match call.program {
+            nfs3::PROGRAM => nfs3::VERSION,
+            mount::PROGRAM => mount::VERSION,
+            portmap::PROGRAM => portmap::VERSION,
+            _ => return Err(Reply::ProgramUnavailable),
+        };
+        if call.version != version {
+            return Err(Reply::ProgramMismatch { low: version, high: version });
+        }
+        match call.program {
+            nfs3::PROGRAM => self.nfs(call),
+            mount::PROGRAM => self.mount(call, client).map(Answer::Reply),
+            _ => self.portmap(call).map(Answer::Reply),
+        }
+    }
+
+    fn portmap(&self, call: &Call<'_>) -> Result<Vec<u8>, Refused> {
+        let procedure = portmap::Procedure::from_number(call.procedure);
+        let served =
+            [(nfs3::PROGRAM, nfs3::VERSION), (mount::PROGRAM, mount::VERSION)].map(|(program, version)| {
+                portmap::Mapping { program, version, protocol: portmap::TCP, port: self.port.into() }
+            });
+        Ok(match procedure.ok_or(Reply::ProcedureUnavailable)? {
+            portmap::Procedure::Null => success(call.xid, &()),
+            portmap::Procedure::Dump => success(call.xid, &served.to_vec()),
+            portmap::Procedure::GetPort => {
+                let asked: portmap::Mapping = arguments(call)?;
+                let is_asked =
+                    |one: &&portmap::Mapping| **one == portmap::Mapping { port: one.port, ..asked };
+                success(call.xid, &served.iter().find(is_asked).map_or(0, |one| one.port))
+            }
+        })
+    }
+
+    /// What was given out is good for the next server when the reply leaves.
+    fn save(&self) {
+        if self.export.save().is_err() {
+            self.unsaved.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+/// The arguments of a call, and nothing behind them.
+fn arguments<'a, T: Xdr<'a>>(call: &Call<'a>) -> Result<T, Refused> {
+    let mut input = Reader::new(call.arguments);
+    let read = input.read();
+    read.and_then(|value| input.finish().map(|()| value)).map_err(|_| Reply::GarbageArguments)
+}
+
+/// A reply without results.
+fn reply(reply: Reply, xid: u32) -> Vec<u8> {
+    let mut out = record::begin();
+    reply.encode(xid, &mut out);
+    record::end(&mut out, 0);
+    out
+}
+
+fn success<'a>(xid: u32, results: &impl Xdr<'a>) -> Vec<u8> {
+    head(xid, results, 0)
+}
+
+/// A reply to which `more` bytes follow.
+fn head<'a>(xid: u32, results: &impl Xdr<'a>, more: usize) -> Vec<u8> {
+    let mut out = record::begin();
+    Reply::Success.encode(xid, &mut out);
+    results.encode(&mut out);
+    record::end(&mut out, more);
+    out
+}
+
+/// The reply to a read up to its bytes, which follow with what fills them up; or all of it, where there are none.
+pub fn read_reply(xid: u32, read: NfsResult<(Attributes, usize, bool), Option<Attributes>>) -> Vec<u8> {
+    let count = read.as_ref().map_or(0, |(_, count, _)| *count);
+    let result = read.map(|(attributes, count, is_end)| {
+        let count = u32::try_from(count).expect("no more is read than fits into a reply");
+        ReadHead { attributes: Some(attributes), count, is_end, data_bytes: count }
+    });
+    head(xid, &result, count + padding(count))
+}

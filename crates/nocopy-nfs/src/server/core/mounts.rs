@@ -1,0 +1,100 @@
+//! MOUNT: from a path to the first handle.
+
+use std::ffi::OsStr;
+use std::net::IpAddr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use super::{Core, Refused, arguments, success};
+use crate::wire::mount::{self, ExportEntry, MountEntry, MountReply, Mounted, Procedure, Status, Text};
+use crate::wire::nfs3::{self, FileType};
+use crate::wire::rpc::{AUTH_NONE, AUTH_SYS, Call, Reply};
+
+/// So many are remembered. They are only there to be listed.
+const MOUNTS_MAX: usize = 1024;
+
+/// Which clients say that they have mounted which path.
+#[derive(Debug, Default)]
+pub(super) struct Mounts(Mutex<Vec<(IpAddr, Box<[u8]>)>>);
+
+impl Mounts {
+    fn lock(&self) -> MutexGuard<'_, Vec<(IpAddr, Box<[u8]>)>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn add(&self, client: IpAddr, path: &[u8]) {
+        let mut mounts = self.lock();
+        if mounts.len() < MOUNTS_MAX && !mounts.iter().any(|one| (one.0, &*one.1) == (client, path)) {
+            mounts.push((client, path.into()));
+        }
+    }
+}
+
+impl Core {
+    pub(super) fn mount(&self, call: &Call<'_>, client: IpAddr) -> Result<Vec<u8>, Refused> {
+        let procedure = Procedure::from_number(call.procedure).ok_or(Reply::ProcedureUnavailable)?;
+        Ok(match procedure {
+            Procedure::Null => success(call.xid, &()),
+            Procedure::Mount => {
+                let Text(path) = arguments::<mount::Path<'_>>(call)?;
+                let reply = self.mounted(path);
+                if reply.is_ok() {
+                    self.mounts.add(client, path);
+                }
+                success(call.xid, &reply)
+            }
+            Procedure::Dump => {
+                let mounts = self.mounts.lock();
+                let clients: Vec<String> = mounts.iter().map(|(client, _)| client.to_string()).collect();
+                let entries: Vec<MountEntry<'_>> = clients
+                    .iter()
+                    .zip(mounts.iter())
+                    .map(|(client, (_, path))| MountEntry {
+                        client: Text(client.as_bytes()),
+                        path: Text(path),
+                    })
+                    .collect();
+                success(call.xid, &entries)
+            }
+            Procedure::Unmount => {
+                let Text(path) = arguments::<mount::Path<'_>>(call)?;
+                self.mounts.lock().retain(|one| (one.0, &*one.1) != (client, path));
+                success(call.xid, &())
+            }
+            Procedure::UnmountAll => {
+                self.mounts.lock().retain(|(one, _)| *one != client);
+                success(call.xid, &())
+            }
+            Procedure::Export => {
+                let path = Text(self.export.path().as_os_str().as_bytes());
+                let groups = self.groups.iter().map(|group| Text(group.as_bytes())).collect();
+                success(call.xid, &vec![ExportEntry { path, groups }])
+            }
+        })
+    }
+
+    fn mounted(&self, path: &[u8]) -> MountReply {
+        let path = Path::new(OsStr::from_bytes(path));
+        let below = self.export.inside(path).ok_or(Status::NoEntry)?;
+        let handle = self.export.walk(below).map_err(status)?;
+        let file = self.export.file(&handle).map_err(status)?;
+        if file.file_type() != FileType::Directory {
+            return Err(Status::NotDirectory);
+        }
+        self.save();
+        Ok(Mounted { handle, flavors: vec![AUTH_SYS, AUTH_NONE] })
+    }
+}
+
+fn status(of: nfs3::Status) -> Status {
+    match of {
+        nfs3::Status::NoEntry | nfs3::Status::Stale => Status::NoEntry,
+        nfs3::Status::Access | nfs3::Status::NotPermitted => Status::Access,
+        nfs3::Status::NotDirectory => Status::NotDirectory,
+        nfs3::Status::NameTooLong => Status::NameTooLong,
+        nfs3::Status::Invalid => Status::Invalid,
+        nfs3::Status::Io => Status::Io,
+        _ => Status::ServerFault,
+    }
+}

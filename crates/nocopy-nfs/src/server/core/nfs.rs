@@ -1,0 +1,211 @@
+//! The procedures of NFS. What would change something is refused, with what is so instead.
+
+use rustix::fs::Access;
+
+use super::{Answer, Core, ListCall, ReadCall, Refused, arguments, read_reply, success};
+use crate::export::OpenFile;
+use crate::wire::mount::Text;
+use crate::wire::nfs3::{
+    AccessArguments, AccessResult, Attributes, FileHandle, FileSystemInformation, FileSystemStatus, FileType,
+    LookupArguments, LookupResult, NfsResult, PathConfiguration, Procedure, ReadArguments, ReadDirArguments,
+    ReadDirPlusArguments, ReadLinkResult, Refusal, Status, Time, WeakCacheConsistency,
+};
+use crate::wire::rpc::{Call, Reply};
+use crate::wire::xdr::{Reader, XdrError};
+
+/// The longest read: as much as a pipe holds without privileges.
+pub const READ_BYTES_MAX: u32 = 1 << 20;
+
+/// What clients are told that a write may have. It is refused all the same, and a small one costs less.
+const WRITE_BYTES_MAX: u32 = 32 << 10;
+
+/// What clients are told that a part of a directory may have.
+const DIRECTORY_BYTES: u32 = 64 << 10;
+
+/// Results, or a status and the attributes.
+type Outcome<T> = NfsResult<T, Option<Attributes>>;
+
+impl Core {
+    pub(super) fn nfs(&self, call: &Call<'_>) -> Result<Answer, Refused> {
+        let procedure = Procedure::from_number(call.procedure).ok_or(Reply::ProcedureUnavailable)?;
+        let xid = call.xid;
+        Ok(Answer::Reply(match procedure {
+            Procedure::Null => success(xid, &()),
+            Procedure::GetAttr => success(xid, &self.get_attributes(&arguments(call)?)),
+            Procedure::Lookup => {
+                let found = self.look_up(arguments(call)?);
+                self.save();
+                success(xid, &found)
+            }
+            Procedure::Access => success(xid, &self.access(&arguments(call)?)),
+            Procedure::ReadLink => self.read_link(xid, &arguments(call)?),
+            Procedure::Read => return Ok(self.read(xid, &arguments(call)?)),
+            Procedure::ReadDir => {
+                return Ok(Answer::List(ListCall::names(xid, &arguments::<ReadDirArguments>(call)?)));
+            }
+            Procedure::ReadDirPlus => {
+                return Ok(Answer::List(ListCall::full(xid, &arguments::<ReadDirPlusArguments>(call)?)));
+            }
+            Procedure::FsStat => success(xid, &self.file_system_status(&arguments(call)?)),
+            Procedure::FsInfo => success(xid, &self.file_system_information(&arguments(call)?)),
+            Procedure::PathConf => success(xid, &self.path_configuration(&arguments(call)?)),
+            Procedure::SetAttr
+            | Procedure::Write
+            | Procedure::Create
+            | Procedure::MakeDirectory
+            | Procedure::SymbolicLink
+            | Procedure::MakeNode
+            | Procedure::Remove
+            | Procedure::RemoveDirectory
+            | Procedure::Rename
+            | Procedure::Link
+            | Procedure::Commit => {
+                self.refuse_change(call, procedure).map_err(|_| Reply::GarbageArguments)?
+            }
+        }))
+    }
+
+    fn get_attributes(&self, file: &FileHandle) -> NfsResult<Attributes, ()> {
+        let attributes = self.export.file(file).and_then(|file| file.attributes());
+        attributes.map_err(|status| Refusal { status, rest: () })
+    }
+
+    fn look_up(&self, asked: LookupArguments<'_>) -> Outcome<LookupResult> {
+        let directory = self.export.file(&asked.directory).map_err(unknown)?;
+        let found = self.export.lookup(&directory, asked.name.0);
+        let directory_attributes = directory.attributes().ok();
+        let found = found.map_err(|status| Refusal { status, rest: directory_attributes })?;
+        Ok(LookupResult { file: found.handle, attributes: Some(found.attributes), directory_attributes })
+    }
+
+    /// What the server's user may do. Who the client says that it is plays no part: nothing proves it.
+    fn access(&self, asked: &AccessArguments) -> Outcome<AccessResult> {
+        let (file, attributes) = self.known(&asked.file)?;
+        let execute = match file.file_type() {
+            FileType::Directory => AccessArguments::LOOKUP,
+            _ => AccessArguments::EXECUTE,
+        };
+        let kinds = [(AccessArguments::READ, Access::READ_OK), (execute, Access::EXEC_OK)];
+        let allowed = |&(bit, access): &(u32, Access)| asked.access & bit != 0 && file.may(access);
+        let access = kinds.iter().filter(|kind| allowed(kind)).fold(0, |all, (bit, _)| all | bit);
+        Ok(AccessResult { attributes: Some(attributes), access })
+    }
+
+    fn read_link(&self, xid: u32, link: &FileHandle) -> Vec<u8> {
+        let read = self.known(link).and_then(|(link, attributes)| {
+            let path = self.export.read_link(&link);
+            path.map(|path| (path, attributes)).map_err(|status| Refusal { status, rest: Some(attributes) })
+        });
+        let result: Outcome<ReadLinkResult<'_>> = match &read {
+            Ok((path, attributes)) => Ok(ReadLinkResult { attributes: Some(*attributes), path: Text(path) }),
+            Err(refusal) => Err(*refusal),
+        };
+        success(xid, &result)
+    }
+
+    fn read(&self, xid: u32, asked: &ReadArguments) -> Answer {
+        let refused = |refusal| Answer::Reply(read_reply(xid, Err(refusal)));
+        let status = match self.export.readable_file(&asked.file) {
+            Ok(file) if file.file_type() == FileType::Directory => Status::IsDirectory,
+            Ok(file) => {
+                let bytes = asked.bytes.min(READ_BYTES_MAX) as usize;
+                return Answer::Read(ReadCall { xid, file, offset: asked.offset, bytes });
+            }
+            Err(status) => status,
+        };
+        let attributes = self.export.file(&asked.file).and_then(|file| file.attributes());
+        refused(Refusal { status, rest: attributes.ok() })
+    }
+
+    fn file_system_status(&self, asked: &FileHandle) -> Outcome<FileSystemStatus> {
+        let (file, attributes) = self.known(asked)?;
+        let status = self.export.file_system(&file);
+        let status = status.map_err(|status| Refusal { status, rest: Some(attributes) })?;
+        let bytes = |blocks: u64| blocks.saturating_mul(status.f_frsize);
+        Ok(FileSystemStatus {
+            attributes: Some(attributes),
+            bytes: bytes(status.f_blocks),
+            bytes_free: bytes(status.f_bfree),
+            bytes_available: bytes(status.f_bavail),
+            files: status.f_files,
+            files_free: status.f_ffree,
+            files_available: status.f_favail,
+            seconds_unchanged: 0,
+        })
+    }
+
+    fn file_system_information(&self, asked: &FileHandle) -> Outcome<FileSystemInformation> {
+        let (_, attributes) = self.known(asked)?;
+        let properties = FileSystemInformation::HAS_LINKS
+            | FileSystemInformation::HAS_SYMBOLIC_LINKS
+            | FileSystemInformation::IS_HOMOGENEOUS;
+        Ok(FileSystemInformation {
+            attributes: Some(attributes),
+            read_max: READ_BYTES_MAX,
+            read_preferred: READ_BYTES_MAX,
+            read_multiple: 4096,
+            write_max: WRITE_BYTES_MAX,
+            write_preferred: WRITE_BYTES_MAX,
+            write_multiple: 4096,
+            directory_preferred: DIRECTORY_BYTES,
+            file_bytes_max: i64::MAX as u64,
+            time_step: Time { seconds: 0, nanoseconds: 1 },
+            properties,
+        })
+    }
+
+    fn path_configuration(&self, asked: &FileHandle) -> Outcome<PathConfiguration> {
+        let (_, attributes) = self.known(asked)?;
+        Ok(PathConfiguration {
+            attributes: Some(attributes),
+            links_max: u32::MAX,
+            name_bytes_max: 255,
+            no_truncation: true,
+            is_chown_restricted: true,
+            ignores_case: false,
+            preserves_case: true,
+        })
+    }
+
+    /// A file and its attributes.
+    fn known(&self, handle: &FileHandle) -> Outcome<(std::sync::Arc<OpenFile>, Attributes)> {
+        let file = self.export.file(handle).map_err(unknown)?;
+        let attributes = file.attributes().map_err(unknown)?;
+        Ok((file, attributes))
+    }
+
+    /// Of the arguments only the handles are read, which is all that the reply depends on.
+    fn refuse_change(&self, call: &Call<'_>, procedure: Procedure) -> Result<Vec<u8>, XdrError> {
+        let mut input = Reader::new(call.arguments);
+        let (status, first) = self.unchanged(&input.read()?);
+        let refused = match procedure {
+            Procedure::Rename => {
+                input.opaque(1024)?;
+                let (_, target) = self.unchanged(&input.read()?);
+                success(call.xid, &refusal(status, (first, target)))
+            }
+            Procedure::Link => {
+                let (_, directory) = self.unchanged(&input.read()?);
+                success(call.xid, &refusal(status, (first.after, directory)))
+            }
+            _ => success(call.xid, &refusal(status, first)),
+        };
+        Ok(refused)
+    }
+
+    fn unchanged(&self, handle: &FileHandle) -> (Status, WeakCacheConsistency) {
+        match self.export.file(handle).and_then(|file| file.attributes()) {
+            Ok(attributes) => (Status::ReadOnlyFileSystem, WeakCacheConsistency::unchanged(Some(attributes))),
+            Err(status) => (status, WeakCacheConsistency::unchanged(None)),
+        }
+    }
+}
+
+/// A refusal when there is no file to tell attributes of.
+fn unknown(status: Status) -> Refusal<Option<Attributes>> {
+    Refusal { status, rest: None }
+}
+
+fn refusal<R>(status: Status, rest: R) -> NfsResult<(), R> {
+    Err(Refusal { status, rest })
+}

@@ -1,0 +1,365 @@
+//! Calls as a client writes them, against a directory made for the test.
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::path::PathBuf;
+
+use super::*;
+use crate::wire::mount::{ExportEntry, MountEntry, MountReply, Mounted, Text};
+use crate::wire::nfs3::{
+    AccessArguments, AccessResult, DirectoryEntry, DirectoryPage, FileHandle, FileSystemInformation,
+    FileSystemStatus, FileType, FullDirectoryEntry, LookupArguments, LookupResult, PathConfiguration,
+    Procedure, ReadArguments, ReadDirArguments, ReadDirPlusArguments, ReadLinkResult, Refusal, Status,
+    WeakCacheConsistency,
+};
+use crate::wire::record::Records;
+use crate::wire::rpc::Credential;
+use crate::wire::xdr;
+
+const CLIENT: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
+
+struct Scene {
+    around: tempfile::TempDir,
+    core: Core,
+}
+
+/// The results in a reply, or what was replied instead.
+fn results(reply: &[u8]) -> Result<Vec<u8>, Reply> {
+    let mut records = Records::new(1 << 20);
+    records.push(reply);
+    let record = records.take().unwrap().expect("a whole record").to_vec();
+    assert_eq!(records.held(), 0, "one record");
+    let mut input = Reader::new(&record);
+    match Reply::decode(&mut input).unwrap() {
+        (7, Reply::Success) => Ok(input.rest().to_vec()),
+        (7, other) => Err(other),
+        (xid, _) => panic!("the reply to {xid}"),
+    }
+}
+
+impl Scene {
+    fn new() -> Self {
+        let around = tempfile::tempdir().unwrap();
+        let exported = around.path().join("exported");
+        fs::create_dir_all(exported.join("below")).unwrap();
+        fs::write(exported.join("file"), b"content").unwrap();
+        fs::set_permissions(exported.join("file"), fs::Permissions::from_mode(0o640)).unwrap();
+        symlink("below/absent", exported.join("link")).unwrap();
+        let export = Export::open(&exported, Some(&around.path().join("state"))).unwrap();
+        let core = Core::new(Arc::new(export), vec!["10.0.0.0/8".into()], 2049);
+        Self { around, core }
+    }
+
+    fn path(&self, below: &str) -> PathBuf {
+        self.around.path().join("exported").join(below)
+    }
+
+    fn record(&self, call: &Call<'_>) -> Vec<u8> {
+        let mut record = Vec::new();
+        call.encode(&mut record);
+        match self.core.answer(&record, CLIENT).unwrap() {
+            Answer::Reply(reply) => reply,
+            Answer::List(call) => self.core.list(&call),
+            Answer::Read(call) => panic!("to be read: {call:?}"),
+        }
+    }
+
+    fn raw(&self, program: u32, procedure: u32, arguments: &[u8]) -> Result<Vec<u8>, Reply> {
+        let credential = Credential::NONE;
+        results(&self.record(&Call { xid: 7, program, version: 3, procedure, credential, arguments }))
+    }
+
+    fn call<'a>(&self, procedure: Procedure, arguments: &impl Xdr<'a>) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        arguments.encode(&mut bytes);
+        self.raw(nfs3::PROGRAM, procedure as u32, &bytes).unwrap()
+    }
+
+    fn mount(&self, path: &str) -> MountReply {
+        let mut bytes = Vec::new();
+        mount::Path::encode(&Text(path.as_bytes()), &mut bytes);
+        xdr::parse(&self.raw(mount::PROGRAM, 1, &bytes).unwrap()).unwrap()
+    }
+
+    fn root(&self) -> FileHandle {
+        self.mount("/").unwrap().handle
+    }
+
+    fn look_up(&self, directory: FileHandle, name: &str) -> NfsResult<LookupResult, Option<Attributes>> {
+        let asked = LookupArguments { directory, name: Text(name.as_bytes()) };
+        xdr::parse(&self.call(Procedure::Lookup, &asked)).unwrap()
+    }
+
+    fn handle(&self, name: &str) -> FileHandle {
+        self.look_up(self.root(), name).unwrap().file
+    }
+
+    fn attributes(&self, handle: FileHandle) -> NfsResult<Attributes, ()> {
+        xdr::parse(&self.call(Procedure::GetAttr, &handle)).unwrap()
+    }
+}
+
+#[test]
+fn a_path_is_mounted_if_it_lies_inside() {
+    let scene = Scene::new();
+    let root = scene.root();
+    let (exported, below) = (scene.path(""), scene.path("below"));
+    assert_eq!(scene.mount(exported.to_str().unwrap()).unwrap().handle, root);
+    let Mounted { handle, flavors } = scene.mount(below.to_str().unwrap()).unwrap();
+    assert_eq!((handle, flavors), (scene.handle("below"), vec![AUTH_SYS, AUTH_NONE]));
+    let file = scene.path("file");
+    for (path, status) in [
+        ("/etc", mount::Status::NoEntry),
+        ("", mount::Status::NoEntry),
+        (scene.around.path().to_str().unwrap(), mount::Status::NoEntry),
+        (file.to_str().unwrap(), mount::Status::NotDirectory),
+    ] {
+        assert_eq!(scene.mount(path), Err(status), "{path}");
+    }
+    let listed = scene.raw(mount::PROGRAM, 2, &[]).unwrap();
+    let listed: Vec<MountEntry<'_>> = xdr::parse(&listed).unwrap();
+    assert_eq!(listed.len(), 3);
+    assert_eq!(listed[0], MountEntry { client: Text(b"127.0.0.1"), path: Text(b"/") });
+    let exports = scene.raw(mount::PROGRAM, 5, &[]).unwrap();
+    let exports: Vec<ExportEntry<'_>> = xdr::parse(&exports).unwrap();
+    assert_eq!(exports[0].groups, [Text(&b"10.0.0.0/8"[..])]);
+    scene.raw(mount::PROGRAM, 4, &[]).unwrap();
+    assert_eq!(scene.raw(mount::PROGRAM, 2, &[]).unwrap(), [0; 4]);
+}
+
+#[test]
+fn attributes_are_those_of_the_file() {
+    let scene = Scene::new();
+    for (name, file_type) in
+        [("file", FileType::Regular), ("below", FileType::Directory), ("link", FileType::SymbolicLink)]
+    {
+        let found = scene.look_up(scene.root(), name).unwrap();
+        let attributes = scene.attributes(found.file).unwrap();
+        assert_eq!(found.attributes, Some(attributes));
+        assert_eq!(found.directory_attributes, Some(scene.attributes(scene.root()).unwrap()));
+        let about = fs::symlink_metadata(scene.path(name)).unwrap();
+        assert_eq!((attributes.file_type, attributes.mode), (file_type, about.mode() & 0o7777));
+        assert_eq!((attributes.size, attributes.file_id), (about.size(), about.ino()));
+        assert_eq!(u64::from(attributes.links), about.nlink());
+        assert_eq!((attributes.user, attributes.group), (about.uid(), about.gid()));
+        let time = attributes.modified;
+        assert_eq!(
+            (i64::from(time.seconds), i64::from(time.nanoseconds)),
+            (about.mtime(), about.mtime_nsec())
+        );
+    }
+    let absent = scene.look_up(scene.root(), "absent").unwrap_err();
+    assert_eq!((absent.status, absent.rest.is_some()), (Status::NoEntry, true));
+    let forged = FileHandle::new(&[7; 40]).unwrap();
+    assert_eq!(scene.attributes(forged), Err(Refusal { status: Status::BadHandle, rest: () }));
+}
+
+#[test]
+fn access_is_what_the_server_may_do() {
+    let scene = Scene::new();
+    let access = |name: &str, access: u32| {
+        let asked = AccessArguments { file: scene.handle(name), access };
+        let reply = scene.call(Procedure::Access, &asked);
+        xdr::parse::<NfsResult<AccessResult, Option<Attributes>>>(&reply).unwrap().unwrap().access
+    };
+    let all = AccessArguments::READ
+        | AccessArguments::LOOKUP
+        | AccessArguments::MODIFY
+        | AccessArguments::EXTEND
+        | AccessArguments::DELETE
+        | AccessArguments::EXECUTE;
+    assert_eq!(access("file", all), AccessArguments::READ);
+    assert_eq!(access("file", AccessArguments::MODIFY), 0);
+    assert_eq!(access("below", all), AccessArguments::READ | AccessArguments::LOOKUP);
+    fs::set_permissions(scene.path("file"), fs::Permissions::from_mode(0o755)).unwrap();
+    assert_eq!(access("file", all), AccessArguments::READ | AccessArguments::EXECUTE);
+}
+
+#[test]
+fn links_and_file_systems_are_described() {
+    let scene = Scene::new();
+    let reply = scene.call(Procedure::ReadLink, &scene.handle("link"));
+    let link = xdr::parse::<NfsResult<ReadLinkResult<'_>, Option<Attributes>>>(&reply).unwrap().unwrap();
+    assert_eq!(link.path, Text(&b"below/absent"[..]));
+    let reply = scene.call(Procedure::ReadLink, &scene.handle("file"));
+    let refused = xdr::parse::<NfsResult<ReadLinkResult<'_>, Option<Attributes>>>(&reply).unwrap();
+    assert_eq!(refused.unwrap_err().status, Status::Invalid);
+    let reply = scene.call(Procedure::FsStat, &scene.root());
+    let status = xdr::parse::<NfsResult<FileSystemStatus, Option<Attributes>>>(&reply).unwrap().unwrap();
+    assert!(status.bytes >= status.bytes_free && status.bytes_free >= status.bytes_available);
+    let reply = scene.call(Procedure::FsInfo, &scene.root());
+    let about = xdr::parse::<NfsResult<FileSystemInformation, Option<Attributes>>>(&reply).unwrap().unwrap();
+    assert_eq!(about.read_max, READ_BYTES_MAX);
+    let reply = scene.call(Procedure::PathConf, &scene.root());
+    let paths = xdr::parse::<NfsResult<PathConfiguration, Option<Attributes>>>(&reply).unwrap().unwrap();
+    assert_eq!(paths.name_bytes_max, 255);
+}
+
+#[test]
+fn a_read_is_described_or_refused() {
+    let scene = Scene::new();
+    let read = |file, bytes| {
+        let mut record = Vec::new();
+        let mut arguments = Vec::new();
+        ReadArguments { file, offset: 3, bytes }.encode(&mut arguments);
+        let call = Call {
+            xid: 7,
+            program: nfs3::PROGRAM,
+            version: 3,
+            procedure: Procedure::Read as u32,
+            credential: Credential::NONE,
+            arguments: &arguments,
+        };
+        call.encode(&mut record);
+        scene.core.answer(&record, CLIENT).unwrap()
+    };
+    let Answer::Read(call) = read(scene.handle("file"), u32::MAX) else { panic!("refused") };
+    assert_eq!((call.xid, call.offset, call.bytes), (7, 3, READ_BYTES_MAX as usize));
+    for (name, status) in [("below", Status::IsDirectory), ("link", Status::Invalid)] {
+        let Answer::Reply(reply) = read(scene.handle(name), 1) else { panic!("read") };
+        let refused =
+            xdr::parse::<NfsResult<ReadHead, Option<Attributes>>>(&results(&reply).unwrap()).unwrap();
+        assert_eq!(refused.unwrap_err().status, status);
+    }
+    // The record that is announced has what follows.
+    let attributes = scene.attributes(scene.handle("file")).unwrap();
+    let head = read_reply(7, Ok((attributes, 5, true)));
+    let reply = [&head[..], b"bytes\0\0\0"].concat();
+    let results = results(&reply).unwrap();
+    let mut input = Reader::new(&results);
+    let read = input.read::<NfsResult<ReadHead, Option<Attributes>>>().unwrap().unwrap();
+    assert_eq!((read.count, read.is_end, input.rest()), (5, true, &b"bytes\0\0\0"[..]));
+    assert_eq!(head.len(), 132, "what goes before the bytes");
+}
+
+/// Everything that would change something is refused, with attributes of before and after.
+#[test]
+fn nothing_can_be_changed() {
+    let scene = Scene::new();
+    let (root, file) = (scene.root(), scene.handle("file"));
+    let unchanged = |handle| WeakCacheConsistency::unchanged(Some(scene.attributes(handle).unwrap()));
+    for procedure in [
+        Procedure::SetAttr,
+        Procedure::Write,
+        Procedure::Create,
+        Procedure::MakeDirectory,
+        Procedure::SymbolicLink,
+        Procedure::MakeNode,
+        Procedure::Remove,
+        Procedure::RemoveDirectory,
+        Procedure::Commit,
+    ] {
+        let reply = scene.call(procedure, &(file, 0_u64));
+        let refused = xdr::parse::<NfsResult<(), WeakCacheConsistency>>(&reply).unwrap();
+        let expected = Refusal { status: Status::ReadOnlyFileSystem, rest: unchanged(file) };
+        assert_eq!(refused, Err(expected), "{procedure:?}");
+    }
+    let named = |directory| LookupArguments { directory, name: Text(b"name") };
+    let reply = scene.call(Procedure::Rename, &(named(root), named(file)));
+    let refused = xdr::parse::<NfsResult<(), (WeakCacheConsistency, WeakCacheConsistency)>>(&reply).unwrap();
+    assert_eq!(refused.unwrap_err().rest, (unchanged(root), unchanged(file)));
+    let reply = scene.call(Procedure::Link, &(file, named(root)));
+    let refused = xdr::parse::<NfsResult<(), (Option<Attributes>, WeakCacheConsistency)>>(&reply).unwrap();
+    let expected = (unchanged(file).after, unchanged(root));
+    assert_eq!(refused, Err(Refusal { status: Status::ReadOnlyFileSystem, rest: expected }));
+    let forged = FileHandle::new(&[7; 40]).unwrap();
+    let reply = scene.call(Procedure::Write, &(forged, 0_u64));
+    let refused = xdr::parse::<NfsResult<(), WeakCacheConsistency>>(&reply).unwrap().unwrap_err();
+    assert_eq!((refused.status, refused.rest), (Status::BadHandle, WeakCacheConsistency::unchanged(None)));
+    assert_eq!(fs::read(scene.path("file")).unwrap(), b"content");
+}
+
+/// Every length that a client may ask for gives parts that are no longer, and together the whole directory.
+#[test]
+fn parts_of_a_directory_make_the_whole() {
+    let scene = Scene::new();
+    for number in 0..40 {
+        fs::write(scene.path(&format!("below/{}", "x".repeat(number + 1))), []).unwrap();
+    }
+    let directory = scene.handle("below");
+    for bytes_max in [320_u32, 512, 1000, 65_536, u32::MAX] {
+        let (mut cookie, mut names, mut full) = (0, Vec::new(), Vec::new());
+        loop {
+            let asked = ReadDirArguments { directory, cookie, verifier: [0; 8], bytes_max };
+            let reply = scene.call(Procedure::ReadDir, &asked);
+            assert!(reply.len() <= bytes_max as usize + 4, "the status is beside it");
+            let page = xdr::parse::<NfsResult<DirectoryPage<DirectoryEntry<'_>>, Option<Attributes>>>(&reply);
+            let page = page.unwrap().unwrap();
+            names.extend(page.entries.iter().map(|entry| entry.name.0.to_vec()));
+            let Some(last) = page.entries.last().filter(|_| !page.is_end) else { break };
+            cookie = last.cookie;
+        }
+        cookie = 0;
+        loop {
+            let asked = ReadDirPlusArguments {
+                directory,
+                cookie,
+                verifier: [0; 8],
+                names_bytes_max: bytes_max / 4,
+                bytes_max,
+            };
+            let reply = scene.call(Procedure::ReadDirPlus, &asked);
+            assert!(reply.len() <= bytes_max as usize + 4);
+            let page =
+                xdr::parse::<NfsResult<DirectoryPage<FullDirectoryEntry<'_>>, Option<Attributes>>>(&reply);
+            let page = page.unwrap().unwrap();
+            for entry in &page.entries {
+                let file = entry.file.expect("nothing was removed");
+                assert_eq!(entry.attributes, scene.attributes(file).ok());
+                full.push(entry.name.0.to_vec());
+            }
+            let Some(last) = page.entries.last().filter(|_| !page.is_end) else { break };
+            cookie = last.cookie;
+        }
+        assert_eq!(names, full);
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), 42);
+    }
+    let asked = ReadDirArguments { directory, cookie: 0, verifier: [0; 8], bytes_max: 100 };
+    let reply = scene.call(Procedure::ReadDir, &asked);
+    let refused = xdr::parse::<NfsResult<(), Option<Attributes>>>(&reply).unwrap().unwrap_err();
+    assert_eq!(refused.status, Status::TooSmall);
+}
+
+#[test]
+fn what_is_not_served_is_refused_by_its_kind() {
+    let scene = Scene::new();
+    assert_eq!(scene.raw(99, 0, &[]), Err(Reply::ProgramUnavailable));
+    assert_eq!(scene.raw(portmap::PROGRAM, 0, &[]), Err(Reply::ProgramMismatch { low: 2, high: 2 }));
+    assert_eq!(scene.raw(nfs3::PROGRAM, 22, &[]), Err(Reply::ProcedureUnavailable));
+    assert_eq!(scene.raw(mount::PROGRAM, 6, &[]), Err(Reply::ProcedureUnavailable));
+    for arguments in [&[][..], &[0, 0, 0, 99], &[0, 0, 0, 0, 0]] {
+        let refused = scene.raw(nfs3::PROGRAM, Procedure::GetAttr as u32, arguments);
+        assert_eq!(refused, Err(Reply::GarbageArguments));
+    }
+    let call = Call {
+        xid: 7,
+        program: nfs3::PROGRAM,
+        version: 3,
+        procedure: 1,
+        credential: Credential { flavor: 6, body: &[] },
+        arguments: &[],
+    };
+    assert_eq!(results(&scene.record(&call)), Err(Reply::Denied(AuthError::TooWeak)));
+    let null = Call { procedure: 0, ..call };
+    assert_eq!(results(&scene.record(&null)), Ok(Vec::new()));
+    assert!(scene.core.answer(&[1; 12], CLIENT).is_err());
+    let mapping = |program, version| {
+        let mut bytes = Vec::new();
+        portmap::Mapping { program, version, protocol: portmap::TCP, port: 0 }.encode(&mut bytes);
+        let call = Call {
+            xid: 7,
+            program: portmap::PROGRAM,
+            version: 2,
+            procedure: 3,
+            credential: Credential::NONE,
+            arguments: &bytes,
+        };
+        xdr::parse::<u32>(&results(&scene.record(&call)).unwrap()).unwrap()
+    };
+    assert_eq!(
+        [mapping(nfs3::PROGRAM, 3), mapping(mount::PROGRAM, 3), mapping(nfs3::PROGRAM, 4)],
+        [2049, 2049, 0]
+    );
+}

@@ -1,0 +1,3 @@
+//! The server: calls come in, replies go out.
+
+pub mod core;
