@@ -1,3 +1,209 @@
-//! The server: calls come in, replies go out.
+//! The server: calls come in, replies go out, and the bytes of files go by reference to their pages.
+//!
+//! ```text
+//!   socket ─▶ connection ─▶ core: an answer ──────────────┐
+//!                │             └─▶ workers (cold files, directories) ─▶ back to the loop
+//!                ▼                                        ▼
+//!            output: an ordered queue of [header │ pages in a pipe │ what fills up] ─▶ socket
+//! ```
+//!
+//! A read goes by splice(2) from the file into a pipe *first*: so the count and the end of the file that its reply tells are true, whatever
+//! becomes of the file meanwhile. Then the header goes with `MSG_MORE`, and by splice(2) the pages. Only the loop of a connection touches
+//! its socket, and a reply that was begun is finished before the next. Warm reads are put into a pipe when it is their turn, so that a client
+//! that does not read holds one pipe and no more.
+//!
+//! The socket side is not [`nocopy::tcp`]: its sender takes a pipe for good, where these go back to a pool; it has no replies to be told
+//! apart by the ledger of their client; and it owns what is written, where a header here is 132 bytes of a vector.
+//!
+//! Pages that change after their reply was queued reach the client as they are when they are sent, as with the kernel's server. `--stable`
+//! copies instead.
 
+mod accounts;
+mod connection;
 pub mod core;
+mod event_loop;
+mod output;
+mod pipes;
+mod reading;
+mod workers;
+
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
+use ipnet::IpNet;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+pub use accounts::{Accounts, ClientCounts, Copied, Counts};
+
+use self::core::Core;
+use crate::export::Export;
+use crate::wire::portmap;
+use event_loop::EventLoop;
+use pipes::Pipes;
+use workers::Workers;
+
+/// More threads than that do not make one disk or one network faster.
+const LOOPS_MAX: usize = 4;
+
+/// Threads that wait for disks.
+const WORKERS: usize = 8;
+
+/// Connections at most; with one more, another one ends.
+const CONNECTIONS_MAX: usize = 2048;
+
+/// Descriptors that are no connections: open files, listings, and what every program has. (Pipes are counted for each connection.)
+const OTHER_DESCRIPTORS: usize = 512;
+
+#[derive(Debug, thiserror::Error)]
+pub enum ServerError {
+    #[error("{address}: cannot serve there: {source}; {}", advice(source))]
+    Listen { address: SocketAddr, source: io::Error },
+    #[error("cannot wait for connections: {0}; raise the limit of descriptors ('ulimit -n')")]
+    Setup(#[source] io::Error),
+}
+
+fn advice(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::AddrInUse => "another program has it: name another port by --listen",
+        io::ErrorKind::AddrNotAvailable => "it is no address of this host: 'ip address' lists them",
+        io::ErrorKind::PermissionDenied => "ports below 1024 take CAP_NET_BIND_SERVICE: name another",
+        _ => "name another address or port by --listen",
+    }
+}
+
+/// How to serve.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    pub address: SocketAddr,
+    /// Who may connect; empty: who can reach the address.
+    pub allow: Vec<IpNet>,
+    /// Copy what is read, so that it is sent as it was read.
+    pub is_stable: bool,
+    /// Tell clients the port, at the port where they ask for it.
+    pub is_portmapper: bool,
+}
+
+/// What all loops and workers share.
+#[derive(Debug)]
+struct Shared {
+    core: Core,
+    settings: Settings,
+    accounts: Accounts,
+    pipes: Arc<Pipes>,
+    workers: Workers,
+    is_over: AtomicBool,
+}
+
+/// A server that listens.
+#[derive(Debug)]
+pub struct Server {
+    address: SocketAddr,
+    shared: Arc<Shared>,
+    loops: Vec<EventLoop>,
+}
+
+impl Server {
+    /// Listens; nothing is answered before [`run`](Self::run).
+    ///
+    /// # Errors
+    /// See [`ServerError`].
+    pub fn bind(export: Arc<Export>, settings: Settings) -> Result<Self, ServerError> {
+        let connections_max = raise_descriptors();
+        let first = listen(settings.address)?;
+        let address = first.local_addr().map_err(ServerError::Setup)?;
+        let mut listeners = vec![first];
+        if settings.is_portmapper && address.port() != portmap::PORT {
+            listeners.push(listen(SocketAddr::new(address.ip(), portmap::PORT))?);
+        }
+        let listeners: Arc<[TcpListener]> = listeners.into();
+        let groups = settings.allow.iter().map(ToString::to_string).collect();
+        let shared = Arc::new(Shared {
+            core: Core::new(export, groups, address.port()),
+            settings,
+            accounts: Accounts::default(),
+            pipes: Arc::new(Pipes::new()),
+            workers: Workers::default(),
+            is_over: AtomicBool::new(false),
+        });
+        let count = thread::available_parallelism().map_or(1, usize::from).min(LOOPS_MAX);
+        let loops = (0..count)
+            .map(|_| EventLoop::new(Arc::clone(&listeners), Arc::clone(&shared), connections_max / count))
+            .collect::<io::Result<_>>()
+            .map_err(ServerError::Setup)?;
+        Ok(Self { address, shared, loops })
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Answers until `wait` returns, which is given what has been counted so far.
+    ///
+    /// # Errors
+    /// The kernel does not let it wait for connections any more.
+    pub fn run(self, wait: impl FnOnce(&Progress<'_>)) -> (Accounts, io::Result<()>) {
+        let Self { shared, loops, .. } = self;
+        let wakers: Vec<_> = loops.iter().map(EventLoop::waker).collect();
+        let done = thread::scope(|scope| {
+            for _ in 0..WORKERS {
+                scope.spawn(|| shared.workers.work(&shared.core, &shared.pipes, shared.settings.is_stable));
+            }
+            let threads: Vec<_> = loops.into_iter().map(|one| scope.spawn(|| one.run())).collect();
+            wait(&Progress {
+                shared: &shared,
+                is_failed: &|| threads.iter().any(|thread| thread.is_finished()),
+            });
+            shared.is_over.store(true, Ordering::Relaxed);
+            wakers.iter().for_each(|waker| waker.wake());
+            let ended = threads
+                .into_iter()
+                .map(|thread| thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
+            let done = ended.collect::<Vec<_>>().into_iter().collect();
+            shared.workers.end();
+            done
+        });
+        drop(wakers);
+        let shared = Arc::into_inner(shared).expect("all threads have ended");
+        shared.accounts.note_unsaved(shared.core.unsaved());
+        (shared.accounts, done)
+    }
+}
+
+/// A server at work.
+#[allow(missing_debug_implementations)]
+pub struct Progress<'a> {
+    shared: &'a Shared,
+    is_failed: &'a dyn Fn() -> bool,
+}
+
+impl Progress<'_> {
+    pub fn accounts(&self) -> &Accounts {
+        &self.shared.accounts
+    }
+
+    /// A part of it has ended by itself, which is an error.
+    pub fn is_failed(&self) -> bool {
+        (self.is_failed)()
+    }
+}
+
+fn listen(address: SocketAddr) -> Result<TcpListener, ServerError> {
+    let listen = || {
+        let listener = TcpListener::bind(address)?;
+        listener.set_nonblocking(true)?;
+        Ok(listener)
+    };
+    listen().map_err(|source| ServerError::Listen { address, source })
+}
+
+/// Raises the limit of descriptors as far as that goes without privileges; returns how many connections it allows, with a pipe each.
+fn raise_descriptors() -> usize {
+    let limit = getrlimit(Resource::Nofile);
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
+    let most = getrlimit(Resource::Nofile).current.map_or(usize::MAX, |most| most as usize);
+    (most.saturating_sub(OTHER_DESCRIPTORS) / 3).clamp(LOOPS_MAX, CONNECTIONS_MAX)
+}

@@ -22,6 +22,7 @@ pub(crate) mod namespace;
 pub(crate) mod netdev;
 pub(crate) mod option;
 pub(crate) mod packet;
+pub(crate) mod page_cache;
 pub(crate) mod pcap;
 pub(crate) mod poll;
 pub(crate) mod queue_counters;

@@ -14,8 +14,8 @@ pub use directory::ListCall;
 use mounts::Mounts;
 pub use nfs::READ_BYTES_MAX;
 
-use crate::export::{Export, OpenFile};
-use crate::wire::nfs3::{Attributes, NfsResult, ReadHead};
+use crate::export::Export;
+use crate::wire::nfs3::{Attributes, FileHandle, NfsResult, ReadHead};
 use crate::wire::rpc::{AUTH_NONE, AUTH_SYS, AuthError, Call, NoCall, Reply};
 use crate::wire::xdr::{Reader, Xdr, XdrError, padding};
 use crate::wire::{mount, nfs3, portmap, record};
@@ -28,17 +28,17 @@ pub const CALL_BYTES_MAX: usize = 40 << 10;
 pub enum Answer {
     /// The whole reply.
     Reply(Vec<u8>),
-    /// A file is to be read: see [`read_reply`].
+    /// A file is to be read: see [`Core::open`] and [`read_reply`].
     Read(ReadCall),
     /// A directory is to be read, which can take long: see [`Core::list`].
     List(ListCall),
 }
 
-/// A file that is to be read.
-#[derive(Debug)]
+/// A file that is to be read. It is not open yet: so many calls that wait do not hold a descriptor each.
+#[derive(Debug, Clone, Copy)]
 pub struct ReadCall {
     pub xid: u32,
-    pub file: Arc<OpenFile>,
+    pub file: FileHandle,
     pub offset: u64,
     pub bytes: usize,
 }

@@ -1,5 +1,7 @@
 //! The procedures of NFS. What would change something is refused, with what is so instead.
 
+use std::sync::Arc;
+
 use rustix::fs::Access;
 
 use super::{Answer, Core, ListCall, ReadCall, Refused, arguments, read_reply, success};
@@ -39,7 +41,11 @@ impl Core {
             }
             Procedure::Access => success(xid, &self.access(&arguments(call)?)),
             Procedure::ReadLink => self.read_link(xid, &arguments(call)?),
-            Procedure::Read => return Ok(self.read(xid, &arguments(call)?)),
+            Procedure::Read => {
+                let ReadArguments { file, offset, bytes } = arguments(call)?;
+                let bytes = bytes.min(READ_BYTES_MAX) as usize;
+                return Ok(Answer::Read(ReadCall { xid, file, offset, bytes }));
+            }
             Procedure::ReadDir => {
                 return Ok(Answer::List(ListCall::names(xid, &arguments::<ReadDirArguments>(call)?)));
             }
@@ -103,18 +109,18 @@ impl Core {
         success(xid, &result)
     }
 
-    fn read(&self, xid: u32, asked: &ReadArguments) -> Answer {
-        let refused = |refusal| Answer::Reply(read_reply(xid, Err(refusal)));
-        let status = match self.export.readable_file(&asked.file) {
+    /// Opens a file that is to be read.
+    ///
+    /// # Errors
+    /// The reply to a read that is refused.
+    pub fn open(&self, call: &ReadCall) -> Result<Arc<OpenFile>, Vec<u8>> {
+        let status = match self.export.readable_file(&call.file) {
             Ok(file) if file.file_type() == FileType::Directory => Status::IsDirectory,
-            Ok(file) => {
-                let bytes = asked.bytes.min(READ_BYTES_MAX) as usize;
-                return Answer::Read(ReadCall { xid, file, offset: asked.offset, bytes });
-            }
+            Ok(file) => return Ok(file),
             Err(status) => status,
         };
-        let attributes = self.export.file(&asked.file).and_then(|file| file.attributes());
-        refused(Refusal { status, rest: attributes.ok() })
+        let attributes = self.export.file(&call.file).and_then(|file| file.attributes());
+        Err(read_reply(call.xid, Err(Refusal { status, rest: attributes.ok() })))
     }
 
     fn file_system_status(&self, asked: &FileHandle) -> Outcome<FileSystemStatus> {
@@ -168,7 +174,7 @@ impl Core {
     }
 
     /// A file and its attributes.
-    fn known(&self, handle: &FileHandle) -> Outcome<(std::sync::Arc<OpenFile>, Attributes)> {
+    fn known(&self, handle: &FileHandle) -> Outcome<(Arc<OpenFile>, Attributes)> {
         let file = self.export.file(handle).map_err(unknown)?;
         let attributes = file.attributes().map_err(unknown)?;
         Ok((file, attributes))

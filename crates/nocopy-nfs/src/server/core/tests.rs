@@ -214,9 +214,11 @@ fn a_read_is_described_or_refused() {
         scene.core.answer(&record, CLIENT).unwrap()
     };
     let Answer::Read(call) = read(scene.handle("file"), u32::MAX) else { panic!("refused") };
+    assert_eq!(scene.core.open(&call).unwrap().attributes().ok(), scene.attributes(call.file).ok());
     assert_eq!((call.xid, call.offset, call.bytes), (7, 3, READ_BYTES_MAX as usize));
     for (name, status) in [("below", Status::IsDirectory), ("link", Status::Invalid)] {
-        let Answer::Reply(reply) = read(scene.handle(name), 1) else { panic!("read") };
+        let Answer::Read(call) = read(scene.handle(name), 1) else { panic!("no read") };
+        let reply = scene.core.open(&call).unwrap_err();
         let refused =
             xdr::parse::<NfsResult<ReadHead, Option<Attributes>>>(&results(&reply).unwrap()).unwrap();
         assert_eq!(refused.unwrap_err().status, status);

@@ -1,0 +1,202 @@
+//! What was done for whom.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// So many clients are told apart; what more of them do is counted together. IPv6 has addresses without end.
+const CLIENTS_MAX: usize = 1024;
+
+/// Why bytes were copied.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Copied {
+    /// Shorter reads cost less so.
+    Small,
+    Stable,
+    /// Other clients hold all pipes.
+    NoPipe,
+    /// The file system has no splice(2).
+    NoSplice,
+}
+
+impl Copied {
+    pub const ALL: [Self; 4] = [Self::Small, Self::Stable, Self::NoPipe, Self::NoSplice];
+
+    pub fn words(self) -> &'static str {
+        match self {
+            Self::Small => "small reads",
+            Self::Stable => "asked for",
+            Self::NoPipe => "all pipes in use",
+            Self::NoSplice => "no splice from this file system",
+        }
+    }
+}
+
+/// What one client has done, counted by several threads.
+#[derive(Debug, Default)]
+pub struct ClientCounts {
+    connections: AtomicU64,
+    calls: AtomicU64,
+    reads: AtomicU64,
+    spliced: AtomicU64,
+    copied: [AtomicU64; Copied::ALL.len()],
+}
+
+/// What was counted.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Counts {
+    pub connections: u64,
+    pub calls: u64,
+    /// Calls that were answered by bytes of a file.
+    pub reads: u64,
+    /// Bytes that went by reference to their pages: not copied here, and unknown below.
+    pub spliced: u64,
+    /// By cause, in the order of [`Copied::ALL`].
+    pub copied: [u64; Copied::ALL.len()],
+}
+
+impl Counts {
+    /// Bytes of files.
+    pub fn bytes(&self) -> u64 {
+        self.spliced + self.copied.iter().sum::<u64>()
+    }
+
+    fn add(&mut self, other: &Self) {
+        self.connections += other.connections;
+        self.calls += other.calls;
+        self.reads += other.reads;
+        self.spliced += other.spliced;
+        self.copied.iter_mut().zip(other.copied).for_each(|(mine, theirs)| *mine += theirs);
+    }
+}
+
+impl ClientCounts {
+    pub(super) fn note_call(&self) {
+        add(&self.calls, 1);
+    }
+
+    pub(super) fn note_read(&self) {
+        add(&self.reads, 1);
+    }
+
+    pub(super) fn note_spliced(&self, bytes: u64) {
+        add(&self.spliced, bytes);
+    }
+
+    pub(super) fn note_copied(&self, cause: Copied, bytes: u64) {
+        add(&self.copied[cause as usize], bytes);
+    }
+
+    pub fn counts(&self) -> Counts {
+        let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        Counts {
+            connections: of(&self.connections),
+            calls: of(&self.calls),
+            reads: of(&self.reads),
+            spliced: of(&self.spliced),
+            copied: std::array::from_fn(|cause| of(&self.copied[cause])),
+        }
+    }
+}
+
+/// All clients.
+#[derive(Debug, Default)]
+pub struct Accounts {
+    clients: Mutex<BTreeMap<IpAddr, Arc<ClientCounts>>>,
+    /// Clients that were not told apart any more.
+    others: Arc<ClientCounts>,
+    refused: AtomicU64,
+    ended: AtomicU64,
+    malformed: AtomicU64,
+    unsaved: AtomicU64,
+}
+
+impl Accounts {
+    /// That of a client with one connection more.
+    pub(super) fn connected(&self, address: IpAddr) -> Arc<ClientCounts> {
+        let mut clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_full = clients.len() >= CLIENTS_MAX && !clients.contains_key(&address);
+        let counts = if is_full { &self.others } else { clients.entry(address).or_default() };
+        add(&counts.connections, 1);
+        Arc::clone(counts)
+    }
+
+    pub(super) fn note_refused(&self) {
+        add(&self.refused, 1);
+    }
+
+    pub(super) fn note_ended(&self) {
+        add(&self.ended, 1);
+    }
+
+    pub(super) fn note_malformed(&self) {
+        add(&self.malformed, 1);
+    }
+
+    pub(super) fn note_unsaved(&self, count: u64) {
+        add(&self.unsaved, count);
+    }
+
+    /// Each client; `None` are all that were not told apart.
+    pub fn clients(&self) -> Vec<(Option<IpAddr>, Counts)> {
+        let clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = clients.iter().map(|(address, counts)| (Some(*address), counts.counts()));
+        let others = Some((None, self.others.counts())).filter(|(_, counts)| *counts != Counts::default());
+        known.chain(others).collect()
+    }
+
+    pub fn total(&self) -> Counts {
+        let mut total = Counts::default();
+        self.clients().iter().for_each(|(_, counts)| total.add(counts));
+        total
+    }
+
+    /// Connections of networks that are not allowed.
+    pub fn refused(&self) -> u64 {
+        self.refused.load(Ordering::Relaxed)
+    }
+
+    /// Connections that made room for others.
+    pub fn ended(&self) -> u64 {
+        self.ended.load(Ordering::Relaxed)
+    }
+
+    /// Connections that ended by something that was no call.
+    pub fn malformed(&self) -> u64 {
+        self.malformed.load(Ordering::Relaxed)
+    }
+
+    /// How often the index of handles could not be written.
+    pub fn unsaved(&self) -> u64 {
+        self.unsaved.load(Ordering::Relaxed)
+    }
+}
+
+/// Relaxed: a count says nothing about other memory.
+fn add(counter: &AtomicU64, count: u64) {
+    counter.fetch_add(count, Ordering::Relaxed);
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv6Addr;
+
+    use super::*;
+
+    #[test]
+    fn clients_without_end_take_bounded_memory() {
+        let accounts = Accounts::default();
+        for number in 0..CLIENTS_MAX as u128 + 100 {
+            let client = accounts.connected(Ipv6Addr::from_bits(number).into());
+            client.note_call();
+            client.note_copied(Copied::Small, 2);
+            client.note_spliced(3);
+        }
+        let clients = accounts.clients();
+        assert_eq!(clients.len(), CLIENTS_MAX + 1);
+        assert_eq!(clients.last().map(|(address, counts)| (*address, counts.calls)), Some((None, 100)));
+        let total = accounts.total();
+        assert_eq!((total.calls, total.bytes()), (CLIENTS_MAX as u64 + 100, 5 * (CLIENTS_MAX as u64 + 100)));
+    }
+}

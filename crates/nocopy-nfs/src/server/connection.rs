@@ -1,0 +1,212 @@
+//! One client's connection: calls in, replies out, neither without bound.
+
+use std::collections::VecDeque;
+use std::io;
+use std::net::{IpAddr, TcpStream};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rustix::event::epoll::EventFlags;
+use rustix::io::{Errno, retry_on_intr};
+use rustix::net::{RecvFlags, recv, sockopt};
+
+use super::Shared;
+use super::accounts::ClientCounts;
+use super::core::{Answer, CALL_BYTES_MAX, ReadCall};
+use super::output::{Front, Outgoing, Output};
+use super::reading::Reading;
+use super::workers::{Inbox, Job, Work};
+use crate::wire::record::{MARK_BYTES, Records};
+
+/// Calls that are not answered yet, at most; more are not read before.
+const CALLS_MAX: usize = 128;
+
+/// Memory of replies that have not gone, at most, before calls are not read any more. (One read that is copied may come on top.)
+const REPLIES_BYTES_MAX: usize = 256 << 10;
+
+/// Of a connection, with the workers or done by them and holding a pipe, at a time.
+const JOBS_MAX: usize = 4;
+
+/// Bytes that go in one turn, before other connections have theirs.
+const TURN_BYTES_MAX: usize = 4 << 20;
+
+/// A client that is gone without a word is noticed after a while of silence.
+const KEEPALIVE: Duration = Duration::from_secs(60);
+
+/// Why a connection ends.
+#[derive(Debug)]
+pub(super) enum End {
+    /// The client has ended it, or it broke.
+    Closed,
+    /// What came is no call.
+    Malformed,
+}
+
+#[derive(Debug)]
+pub(super) struct Connection {
+    pub(super) socket: TcpStream,
+    pub(super) address: IpAddr,
+    /// When bytes went one way or the other.
+    pub(super) moved: Instant,
+    /// What it waits for.
+    pub(super) interest: EventFlags,
+    id: u64,
+    client: Arc<ClientCounts>,
+    records: Records,
+    output: Output,
+    /// For workers, once those have done what they have.
+    work: VecDeque<Work>,
+    jobs: usize,
+    /// The client sends no more.
+    is_finished: bool,
+}
+
+impl Connection {
+    pub(super) fn new(
+        id: u64,
+        socket: TcpStream,
+        address: IpAddr,
+        client: Arc<ClientCounts>,
+        now: Instant,
+    ) -> io::Result<Self> {
+        socket.set_nonblocking(true)?;
+        socket.set_nodelay(true)?;
+        sockopt::set_socket_keepalive(&socket, true)?;
+        sockopt::set_tcp_keepidle(&socket, KEEPALIVE)?;
+        Ok(Self {
+            socket,
+            address,
+            moved: now,
+            interest: EventFlags::IN,
+            id,
+            client,
+            records: Records::new(CALL_BYTES_MAX),
+            output: Output::default(),
+            work: VecDeque::new(),
+            jobs: 0,
+            is_finished: false,
+        })
+    }
+
+    /// What it has to wait for now.
+    pub(super) fn wanted(&self) -> EventFlags {
+        let mut wanted = EventFlags::empty();
+        wanted.set(EventFlags::IN, !self.is_finished && !self.is_full());
+        wanted.set(EventFlags::OUT, !self.output.is_empty());
+        wanted
+    }
+
+    /// Takes a reply from the workers.
+    pub(super) fn done(&mut self, reply: Outgoing) {
+        self.jobs -= 1;
+        self.output.push(reply);
+    }
+
+    /// Reads calls and writes replies, as far as both go at once.
+    ///
+    /// # Errors
+    /// The connection ends.
+    pub(super) fn turn(
+        &mut self,
+        shared: &Shared,
+        inbox: &Arc<Inbox>,
+        buffer: &mut [u8],
+        now: Instant,
+    ) -> Result<(), End> {
+        let mut moved = 0;
+        loop {
+            let read = self.receive(buffer)?;
+            let calls = self.take_calls(shared)?;
+            let written = self.write(shared)?;
+            self.give_work(shared, inbox);
+            moved += read + written;
+            // What is left is writable or readable, so the next turn comes at once.
+            if read + calls + written == 0 || moved > TURN_BYTES_MAX {
+                break;
+            }
+        }
+        if moved > 0 {
+            self.moved = now;
+        }
+        let is_over = self.is_finished && self.output.is_empty() && self.jobs == 0 && self.work.is_empty();
+        if is_over { Err(End::Closed) } else { Ok(()) }
+    }
+
+    fn is_full(&self) -> bool {
+        self.output.len() + self.work.len() + self.jobs >= CALLS_MAX
+            || self.output.memory_bytes() > REPLIES_BYTES_MAX
+    }
+
+    fn receive(&mut self, buffer: &mut [u8]) -> Result<usize, End> {
+        // A whole call is held at most, and what came with it.
+        if self.is_finished || self.is_full() || self.records.held() >= CALL_BYTES_MAX + MARK_BYTES {
+            return Ok(0);
+        }
+        match retry_on_intr(|| recv(&self.socket, &mut *buffer, RecvFlags::DONTWAIT)) {
+            Ok((0, _)) => self.is_finished = true,
+            Ok((count, _)) => {
+                self.records.push(&buffer[..count]);
+                return Ok(count);
+            }
+            Err(Errno::AGAIN) => {}
+            Err(_) => return Err(End::Closed),
+        }
+        Ok(0)
+    }
+
+    fn take_calls(&mut self, shared: &Shared) -> Result<usize, End> {
+        let mut calls = 0;
+        while !self.is_full() {
+            let Some(record) = self.records.take().map_err(|_| End::Malformed)? else { break };
+            let answer = shared.core.answer(record, self.address).map_err(|_| End::Malformed)?;
+            self.client.note_call();
+            calls += 1;
+            match answer {
+                Answer::Reply(reply) => self.output.push(Outgoing::bytes(reply)),
+                Answer::Read(call) => self.output.push(Outgoing::Read(call)),
+                Answer::List(call) => self.work.push_back(Work::List(call)),
+            }
+        }
+        Ok(calls)
+    }
+
+    fn write(&mut self, shared: &Shared) -> Result<usize, End> {
+        let mut written = 0;
+        while written < TURN_BYTES_MAX {
+            match self.output.front() {
+                Front::Empty => break,
+                Front::Read(call) => self.read(shared, call),
+                Front::Reply => match self.output.write(&self.socket, &self.client) {
+                    Ok(count) => written += count,
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                    Err(_) => return Err(End::Closed),
+                },
+            }
+        }
+        Ok(written)
+    }
+
+    /// Reads what is in memory, and leaves to the workers what is not. A hint that is wrong, or not to be had, costs time and nothing
+    /// else.
+    fn read(&mut self, shared: &Shared, call: ReadCall) {
+        let reading = match shared.core.open(&call) {
+            Ok(file) => Reading { call, file },
+            Err(refused) => return self.output.push_front(Outgoing::bytes(refused)),
+        };
+        match reading.is_warm() {
+            Some(true) => {
+                self.output.push_front(reading.read(&shared.pipes, shared.settings.is_stable));
+            }
+            _ => self.work.push_back(Work::Read(call)),
+        }
+    }
+
+    fn give_work(&mut self, shared: &Shared, inbox: &Arc<Inbox>) {
+        while self.jobs + self.output.pipes() < JOBS_MAX
+            && let Some(work) = self.work.pop_front()
+        {
+            self.jobs += 1;
+            shared.workers.give(Job { inbox: Arc::clone(inbox), connection: self.id, work });
+        }
+    }
+}

@@ -1,0 +1,225 @@
+//! A thread, and the connections that it serves.
+
+use std::collections::HashMap;
+use std::io;
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use nocopy_proto::message::network_of;
+use rustix::buffer::spare_capacity;
+use rustix::event::Timespec;
+use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
+use rustix::io::Errno;
+
+use super::Shared;
+use super::connection::{Connection, End};
+use super::workers::Inbox;
+
+const EVENTS_MAX: usize = 64;
+const BUFFER_BYTES: usize = 64 << 10;
+
+/// New connections are taken so many at a time, so that those there are get their turn.
+const ACCEPTED_MAX: usize = 64;
+
+/// How often to look for files that nobody uses, and whether connections can be taken again.
+const TICK: Duration = Duration::from_secs(1);
+
+/// What an event is about: this loop's inbox, a listener, or a connection (its number, from [`FIRST`] on).
+const INBOX: u64 = 0;
+const LISTENERS: u64 = 1;
+const FIRST: u64 = 16;
+
+#[derive(Debug)]
+pub(super) struct EventLoop {
+    epoll: OwnedFd,
+    listeners: Arc<[TcpListener]>,
+    shared: Arc<Shared>,
+    inbox: Arc<Inbox>,
+    connections: HashMap<u64, Connection>,
+    connections_max: usize,
+    next: u64,
+    /// The machine is short of something, so no connections are taken.
+    is_paused: bool,
+    ticked: Instant,
+    buffer: Vec<u8>,
+}
+
+impl EventLoop {
+    pub(super) fn new(
+        listeners: Arc<[TcpListener]>,
+        shared: Arc<Shared>,
+        connections_max: usize,
+    ) -> io::Result<Self> {
+        let epoll = epoll::create(CreateFlags::CLOEXEC)?;
+        let inbox = Arc::new(Inbox::new()?);
+        epoll::add(&epoll, inbox.event(), EventData::new_u64(INBOX), EventFlags::IN)?;
+        let one = Self {
+            epoll,
+            listeners,
+            shared,
+            inbox,
+            connections: HashMap::new(),
+            connections_max: connections_max.max(1),
+            next: FIRST,
+            is_paused: true,
+            ticked: Instant::now(),
+            buffer: vec![0; BUFFER_BYTES],
+        };
+        Ok(one)
+    }
+
+    pub(super) fn waker(&self) -> Arc<Inbox> {
+        Arc::clone(&self.inbox)
+    }
+
+    /// Serves until it is over.
+    pub(super) fn run(mut self) -> io::Result<()> {
+        self.listen()?;
+        let mut events = Vec::with_capacity(EVENTS_MAX);
+        while !self.shared.is_over.load(Ordering::Relaxed) {
+            events.clear();
+            let timeout = Timespec::try_from(TICK).expect("a second is a time");
+            match epoll::wait(&self.epoll, spare_capacity(&mut events), Some(&timeout)) {
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+            let now = Instant::now();
+            for event in &events {
+                let (data, flags) = (event.data.u64(), event.flags);
+                match data {
+                    INBOX => self.take_done(now),
+                    // Reset: nothing that is sent arrives.
+                    id if id >= FIRST && flags.intersects(EventFlags::HUP | EventFlags::ERR) => {
+                        self.connections.remove(&id);
+                    }
+                    id if id >= FIRST => self.turn(id, now),
+                    listener => self.accept((listener - LISTENERS) as usize, now)?,
+                }
+            }
+            self.tick(now)?;
+        }
+        Ok(())
+    }
+
+    fn listen(&mut self) -> io::Result<()> {
+        for (number, listener) in self.listeners.iter().enumerate() {
+            let data = EventData::new_u64(LISTENERS + number as u64);
+            epoll::add(&self.epoll, listener, data, EventFlags::IN | EventFlags::EXCLUSIVE)?;
+        }
+        self.is_paused = false;
+        Ok(())
+    }
+
+    fn accept(&mut self, listener: usize, now: Instant) -> io::Result<()> {
+        for _ in 0..ACCEPTED_MAX {
+            match self.listeners[listener].accept() {
+                Ok((socket, from)) => self.add(socket, from, now),
+                Err(error) => match error.raw_os_error().map(Errno::from_raw_os_error) {
+                    Some(Errno::AGAIN) => break,
+                    Some(Errno::INTR | Errno::CONNABORTED) => {}
+                    Some(Errno::MFILE) if !self.connections.is_empty() => self.make_place(),
+                    // The connection stays in the queue, and would be told again at once.
+                    _ => return self.pause(),
+                },
+            }
+        }
+        Ok(())
+    }
+
+    fn pause(&mut self) -> io::Result<()> {
+        if !self.is_paused {
+            self.is_paused = true;
+            for listener in self.listeners.iter() {
+                epoll::delete(&self.epoll, listener)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn add(&mut self, socket: TcpStream, from: SocketAddr, now: Instant) {
+        let address = from.ip().to_canonical();
+        let allow = &self.shared.settings.allow;
+        if !allow.is_empty() && !allow.iter().any(|network| network.contains(&address)) {
+            return self.shared.accounts.note_refused();
+        }
+        if self.connections.len() >= self.connections_max {
+            self.make_place();
+        }
+        let id = self.next;
+        self.next += 1;
+        let client = self.shared.accounts.connected(address);
+        let data = EventData::new_u64(id);
+        let connection = Connection::new(id, socket, address, client, now).and_then(|connection| {
+            epoll::add(&self.epoll, &connection.socket, data, connection.interest)?;
+            Ok(connection)
+        });
+        // What is wrong with one connection is no reason not to serve others.
+        if let Ok(connection) = connection {
+            self.connections.insert(id, connection);
+        }
+    }
+
+    /// Ends a connection: of the network that has most of them the one that has stood still longest.
+    fn make_place(&mut self) {
+        let mut shares = HashMap::<IpAddr, usize>::new();
+        for connection in self.connections.values() {
+            *shares.entry(network_of(connection.address)).or_default() += 1;
+        }
+        let still = |connection: &Connection| std::cmp::Reverse(connection.moved);
+        let first = self
+            .connections
+            .iter()
+            .max_by_key(|(_, one)| (shares[&network_of(one.address)], still(one)))
+            .map(|(id, _)| *id);
+        if let Some(id) = first {
+            self.connections.remove(&id);
+            self.shared.accounts.note_ended();
+        }
+    }
+
+    fn take_done(&mut self, now: Instant) {
+        let mut served = Vec::new();
+        for (id, reply) in self.inbox.take() {
+            if let Some(connection) = self.connections.get_mut(&id) {
+                connection.done(reply);
+                served.push(id);
+            }
+        }
+        served.dedup();
+        served.into_iter().for_each(|id| self.turn(id, now));
+    }
+
+    fn turn(&mut self, id: u64, now: Instant) {
+        let Some(connection) = self.connections.get_mut(&id) else { return };
+        let turned = connection.turn(&self.shared, &self.inbox, &mut self.buffer, now);
+        let wanted = connection.wanted();
+        let is_good = match turned {
+            Ok(()) if wanted == connection.interest => true,
+            Ok(()) => {
+                connection.interest = wanted;
+                let data = EventData::new_u64(id);
+                epoll::modify(&self.epoll, &connection.socket, data, wanted).is_ok()
+            }
+            Err(End::Malformed) => {
+                self.shared.accounts.note_malformed();
+                false
+            }
+            Err(End::Closed) => false,
+        };
+        if !is_good {
+            self.connections.remove(&id);
+        }
+    }
+
+    fn tick(&mut self, now: Instant) -> io::Result<()> {
+        if now.duration_since(self.ticked) < TICK {
+            return Ok(());
+        }
+        self.ticked = now;
+        self.shared.core.export().close_unused();
+        if self.is_paused { self.listen() } else { Ok(()) }
+    }
+}

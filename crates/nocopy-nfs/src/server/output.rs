@@ -1,0 +1,209 @@
+//! Replies on their way to one socket, in order.
+
+use std::collections::VecDeque;
+use std::io::{self, IoSlice};
+use std::os::fd::AsFd;
+
+use rustix::io::retry_on_intr;
+use rustix::net::{SendAncillaryBuffer, SendFlags, send, sendmsg};
+
+use super::accounts::{ClientCounts, Copied};
+use super::core::ReadCall;
+use super::pipes::Lease;
+
+/// So many replies go by one call.
+const GATHERED_MAX: usize = 16;
+
+/// What a place in the queue takes beside the bytes of the reply.
+const REPLY_BYTES: usize = 128;
+
+const ZEROS: [u8; 3] = [0; 3];
+
+/// A reply, or what will be one.
+#[derive(Debug)]
+pub(super) enum Outgoing {
+    Bytes {
+        bytes: Vec<u8>,
+        sent: usize,
+        /// Of a file, and why they were copied.
+        copied: Option<(Copied, usize)>,
+    },
+    Piped {
+        head: Vec<u8>,
+        sent: usize,
+        pipe: Lease,
+        /// What fills up, and has not gone.
+        padding: usize,
+    },
+    /// To be read when it is its turn.
+    Read(ReadCall),
+}
+
+impl Outgoing {
+    pub(super) fn bytes(bytes: Vec<u8>) -> Self {
+        Self::Bytes { bytes, sent: 0, copied: None }
+    }
+
+    pub(super) fn copied(bytes: Vec<u8>, cause: Copied, count: usize) -> Self {
+        Self::Bytes { bytes, sent: 0, copied: Some((cause, count)) }
+    }
+
+    pub(super) fn piped(head: Vec<u8>, pipe: Lease, padding: usize) -> Self {
+        Self::Piped { head, sent: 0, pipe, padding }
+    }
+
+    fn is_piped(&self) -> bool {
+        matches!(self, Self::Piped { .. })
+    }
+
+    fn memory_bytes(&self) -> usize {
+        REPLY_BYTES
+            + match self {
+                Self::Bytes { bytes, .. } => bytes.capacity(),
+                Self::Piped { head, .. } => head.capacity(),
+                Self::Read(_) => 0,
+            }
+    }
+}
+
+/// What there is to do at the front of the queue.
+#[derive(Debug)]
+pub(super) enum Front {
+    Empty,
+    Reply,
+    Read(ReadCall),
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Output {
+    queue: VecDeque<Outgoing>,
+    memory_bytes: usize,
+    pipes: usize,
+}
+
+impl Output {
+    pub(super) fn push(&mut self, reply: Outgoing) {
+        self.note(&reply);
+        self.queue.push_back(reply);
+    }
+
+    /// In front of all: what a read that was taken there has become.
+    pub(super) fn push_front(&mut self, reply: Outgoing) {
+        self.note(&reply);
+        self.queue.push_front(reply);
+    }
+
+    fn note(&mut self, reply: &Outgoing) {
+        self.memory_bytes += reply.memory_bytes();
+        self.pipes += usize::from(reply.is_piped());
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.queue.is_empty()
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.queue.len()
+    }
+
+    /// Memory of all that is queued.
+    pub(super) fn memory_bytes(&self) -> usize {
+        self.memory_bytes
+    }
+
+    /// How many pipes the queue holds.
+    pub(super) fn pipes(&self) -> usize {
+        self.pipes
+    }
+
+    /// Takes a read off the front; replies stay there.
+    pub(super) fn front(&mut self) -> Front {
+        match self.queue.front() {
+            None => Front::Empty,
+            Some(Outgoing::Read(_)) => match self.pop() {
+                Some(Outgoing::Read(call)) => Front::Read(call),
+                _ => unreachable!("it was looked at"),
+            },
+            Some(_) => Front::Reply,
+        }
+    }
+
+    fn pop(&mut self) -> Option<Outgoing> {
+        let first = self.queue.pop_front()?;
+        self.memory_bytes -= first.memory_bytes();
+        self.pipes -= usize::from(first.is_piped());
+        Some(first)
+    }
+
+    /// Writes what is at the front, as far as the socket takes it at once; returns how many bytes that were.
+    ///
+    /// # Errors
+    /// The socket takes nothing now (`WouldBlock`), or not any more.
+    pub(super) fn write(&mut self, socket: impl AsFd, client: &ClientCounts) -> io::Result<usize> {
+        match self.queue.front_mut() {
+            None | Some(Outgoing::Read(_)) => Ok(0),
+            Some(Outgoing::Bytes { .. }) => self.write_bytes(socket, client),
+            Some(Outgoing::Piped { head, sent, pipe, padding }) => {
+                let count = write_piped(&socket, head, sent, pipe, padding, client)?;
+                if pipe.held() == 0 && *padding == 0 {
+                    client.note_read();
+                    self.pop();
+                }
+                Ok(count)
+            }
+        }
+    }
+
+    fn write_bytes(&mut self, socket: impl AsFd, client: &ClientCounts) -> io::Result<usize> {
+        let pieces = self.queue.iter().map_while(|reply| match reply {
+            Outgoing::Bytes { bytes, sent, .. } => Some(IoSlice::new(&bytes[*sent..])),
+            _ => None,
+        });
+        let pieces: Vec<IoSlice<'_>> = pieces.take(GATHERED_MAX).collect();
+        let mut control = SendAncillaryBuffer::default();
+        let written = retry_on_intr(|| sendmsg(&socket, &pieces, &mut control, SendFlags::NOSIGNAL))?;
+        let mut rest = written;
+        while let Some(Outgoing::Bytes { bytes, sent, copied }) = self.queue.front_mut() {
+            let left = bytes.len() - *sent;
+            if rest < left {
+                *sent += rest;
+                break;
+            }
+            rest -= left;
+            if let Some((cause, count)) = *copied {
+                client.note_read();
+                client.note_copied(cause, count as u64);
+            }
+            self.pop();
+            if rest == 0 {
+                break;
+            }
+        }
+        Ok(written)
+    }
+}
+
+/// The next part of it: the header, which waits for the pages in the socket; the pages; what fills up.
+fn write_piped(
+    socket: impl AsFd,
+    head: &[u8],
+    sent: &mut usize,
+    pipe: &mut Lease,
+    padding: &mut usize,
+    client: &ClientCounts,
+) -> io::Result<usize> {
+    if *sent < head.len() {
+        let flags = SendFlags::NOSIGNAL | SendFlags::MORE;
+        let count = retry_on_intr(|| send(&socket, &head[*sent..], flags))?;
+        *sent += count;
+        return Ok(count);
+    }
+    if pipe.held() > 0 {
+        let count = pipe.empty(&socket, *padding > 0)?;
+        client.note_spliced(count as u64);
+        return Ok(count);
+    }
+    let count = retry_on_intr(|| send(&socket, &ZEROS[..*padding], SendFlags::NOSIGNAL))?;
+    *padding -= count;
+    Ok(count)
+}

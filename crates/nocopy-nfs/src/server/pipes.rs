@@ -1,0 +1,223 @@
+//! Pipes that hold references to pages of files on their way to a socket.
+//!
+//! A user may have so many pages of pipes without privileges (`pipe-user-pages-soft`, 64 MiB as a rule), and what other programs of the user
+//! need comes out of the same. So the pool takes three quarters at most: half of them by pipes for the longest read, the rest by small ones, into
+//! which less of a read fits, so that its reply is short. When there is none, the read is copied.
+
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use rustix::io::{Errno, retry_on_intr};
+use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_getpipe_size, fcntl_setpipe_size, pipe_with, splice};
+
+pub(super) const PAGE_BYTES: usize = 4096;
+
+/// Of a small pipe.
+const SMALL_PAGES: usize = 16;
+
+/// Without limits of the kernel.
+const LARGE_PAGES_MAX: usize = 256;
+const PAGES_MAX: usize = 1 << 16;
+
+#[derive(Debug)]
+pub(super) struct Pipes {
+    /// Of a large pipe.
+    large_pages: usize,
+    pages_max: usize,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// Empty ones.
+    large: Vec<Pipe>,
+    small: Vec<Pipe>,
+    /// Of all pipes, also of those in use.
+    pages: usize,
+}
+
+#[derive(Debug)]
+struct Pipe {
+    reader: OwnedFd,
+    writer: OwnedFd,
+    pages: usize,
+}
+
+impl Pipes {
+    pub(super) fn new() -> Self {
+        let limit = |name: &str| {
+            let text = fs::read_to_string(format!("/proc/sys/fs/{name}")).unwrap_or_default();
+            text.trim().parse::<usize>().ok()
+        };
+        let pages = limit("pipe-user-pages-soft").filter(|pages| *pages > 0).unwrap_or(PAGES_MAX);
+        let large = limit("pipe-max-size").unwrap_or(SMALL_PAGES * PAGE_BYTES) / PAGE_BYTES;
+        Self::with_limits(large.clamp(1, LARGE_PAGES_MAX), pages.min(PAGES_MAX) / 4 * 3)
+    }
+
+    fn with_limits(large_pages: usize, pages_max: usize) -> Self {
+        Self { large_pages, pages_max, state: Mutex::default() }
+    }
+
+    /// An empty pipe, for so many pages if there is one.
+    pub(super) fn take(self: &Arc<Self>, pages: usize) -> Option<Lease> {
+        let mut state = self.lock();
+        let is_large = pages > SMALL_PAGES;
+        let free = match is_large {
+            true => state.large.pop().or_else(|| self.open(&mut state, self.large_pages, self.pages_max / 2)),
+            false => None,
+        };
+        let pipe = free
+            .or_else(|| state.small.pop())
+            .or_else(|| self.open(&mut state, SMALL_PAGES, self.pages_max))
+            .or_else(|| state.large.pop())?;
+        drop(state);
+        Some(Lease { pool: Arc::clone(self), pipe: Some(pipe), held: 0 })
+    }
+
+    /// A new pipe, if there are not more than so many pages of pipes by it.
+    fn open(&self, state: &mut State, pages: usize, pages_max: usize) -> Option<Pipe> {
+        if state.pages + pages > pages_max {
+            return None;
+        }
+        let (reader, writer) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK).ok()?;
+        // EPERM: the user has all that is allowed, by other programs. Then it is as small as the kernel made it.
+        let _ = fcntl_setpipe_size(&writer, pages * PAGE_BYTES);
+        let pages = fcntl_getpipe_size(&writer).ok()? / PAGE_BYTES;
+        state.pages += pages;
+        Some(Pipe { reader, writer, pages })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A pipe in use; dropped, it goes back, or is closed if something is left in it.
+#[derive(Debug)]
+pub(super) struct Lease {
+    pool: Arc<Pipes>,
+    /// `None` only while it is dropped.
+    pipe: Option<Pipe>,
+    held: usize,
+}
+
+impl Lease {
+    /// Bytes in it.
+    pub(super) fn held(&self) -> usize {
+        self.held
+    }
+
+    /// Puts references to the pages of a file in, up to so many bytes, as there is room and until the file ends.
+    ///
+    /// # Errors
+    /// Nothing could be put in.
+    pub(super) fn fill(&mut self, file: impl AsFd, offset: u64, bytes: usize) -> io::Result<()> {
+        let pipe = self.pipe.as_ref().expect("it is not dropped");
+        let mut offset = offset;
+        while self.held < bytes {
+            let wanted = bytes - self.held;
+            let flags = SpliceFlags::NONBLOCK;
+            match retry_on_intr(|| splice(&file, Some(&mut offset), &pipe.writer, None, wanted, flags)) {
+                Ok(0) | Err(Errno::AGAIN) => break,
+                Ok(count) => self.held += count,
+                Err(_) if self.held > 0 => break,
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+
+    /// Moves what it holds to a socket, as much as that takes; `more`: something follows at once.
+    ///
+    /// # Errors
+    /// The socket takes nothing now (`WouldBlock`), or not any more.
+    pub(super) fn empty(&mut self, socket: impl AsFd, more: bool) -> io::Result<usize> {
+        let pipe = self.pipe.as_ref().expect("it is not dropped");
+        let more = if more { SpliceFlags::MORE } else { SpliceFlags::empty() };
+        let flags = SpliceFlags::NONBLOCK | more;
+        let count = retry_on_intr(|| splice(&pipe.reader, None, &socket, None, self.held, flags))?;
+        self.held -= count;
+        Ok(count)
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        let Some(pipe) = self.pipe.take() else { return };
+        let mut state = self.pool.lock();
+        if self.held > 0 {
+            state.pages -= pipe.pages;
+        } else if pipe.pages > SMALL_PAGES {
+            state.large.push(pipe);
+        } else {
+            state.small.push(pipe);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+
+    fn file(bytes: usize) -> fs::File {
+        let mut file = tempfile::tempfile().unwrap();
+        let content: Vec<u8> = (0..bytes).map(|place| (place * 7 % 251) as u8).collect();
+        file.write_all(&content).unwrap();
+        file
+    }
+
+    #[test]
+    fn no_more_pages_are_taken_than_allowed() {
+        let pipes = Arc::new(Pipes::with_limits(64, 64 * 4 + SMALL_PAGES * 3));
+        let large: Vec<Lease> = (0..2).map(|_| pipes.take(256).unwrap()).collect();
+        let mut all: Vec<Lease> = std::iter::from_fn(|| pipes.take(256)).collect();
+        let pages = |lease: &Lease| lease.pipe.as_ref().unwrap().pages;
+        assert!(large.iter().all(|lease| pages(lease) == 64));
+        assert!(all.iter().all(|lease| pages(lease) == SMALL_PAGES));
+        assert_eq!(all.len(), (64 * 2 + SMALL_PAGES * 3) / SMALL_PAGES);
+        assert!(pipes.take(1).is_none());
+        // One that is given back with something in it is closed, and makes room for another.
+        all[0].fill(file(100), 0, 100).unwrap();
+        all.remove(0);
+        assert!(pipes.lock().small.is_empty());
+        let again = pipes.take(1).unwrap();
+        assert!(pipes.take(1).is_none());
+        drop((again, all, large));
+        let state = pipes.lock();
+        assert_eq!((state.large.len(), state.small.len()), (2, 11));
+    }
+
+    #[test]
+    fn what_does_not_fit_makes_the_read_short() {
+        let pipes = Arc::new(Pipes::with_limits(64, 64 * 4));
+        let (file, bytes) = (file(80 << 12), 64 << 12);
+        for (offset, expected) in
+            [(0, bytes), (100, bytes - 100), ((70 << 12) + 5, (10 << 12) - 5), (1 << 30, 0)]
+        {
+            let mut pipe = pipes.take(64).unwrap();
+            pipe.fill(&file, offset, bytes).unwrap();
+            assert_eq!(pipe.held(), expected, "from {offset} on");
+            let (here, mut there) = UnixStream::pair().unwrap();
+            let reader = std::thread::spawn(move || {
+                let mut read = Vec::new();
+                there.read_to_end(&mut read).map(|_| read).unwrap()
+            });
+            while pipe.held() > 0 {
+                pipe.empty(&here, false).unwrap();
+            }
+            drop(here);
+            let read = reader.join().unwrap();
+            assert!(
+                read.iter()
+                    .enumerate()
+                    .all(|(place, byte)| { *byte == ((offset as usize + place) * 7 % 251) as u8 })
+            );
+            assert_eq!(read.len(), expected);
+        }
+    }
+}

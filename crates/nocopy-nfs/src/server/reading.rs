@@ -1,0 +1,140 @@
+//! From the description of a read to a reply that is ready to go.
+
+use std::sync::Arc;
+
+use rustix::buffer::spare_capacity;
+use rustix::io::{Errno, pread, retry_on_intr};
+
+use super::accounts::Copied;
+use super::core::{ReadCall, read_reply};
+use super::output::Outgoing;
+use super::pipes::{Lease, PAGE_BYTES, Pipes};
+use crate::export::{OpenFile, status_of};
+use crate::wire::nfs3::{Attributes, NfsResult, Refusal, Status};
+use crate::wire::xdr::padding;
+
+/// Of a reply to a read, before the bytes of the file.
+const HEAD_BYTES: usize = 132;
+
+/// Up to so many bytes a copy costs less than a pipe.
+pub(super) const COPY_BYTES_MAX: usize = 8 << 10;
+
+/// When there is no pipe. No more, because every client may have one.
+const NO_PIPE_BYTES_MAX: usize = 64 << 10;
+
+/// How often a file is read again that had an end there, and has not any more.
+const GROWTH_MAX: usize = 4;
+
+/// What a read found: attributes, bytes, and whether the file ends there.
+type Found = NfsResult<(Attributes, usize, bool), Option<Attributes>>;
+
+/// A read whose file is open.
+#[derive(Debug)]
+pub(super) struct Reading {
+    pub(super) call: ReadCall,
+    pub(super) file: Arc<OpenFile>,
+}
+
+impl Reading {
+    /// Whether all that is to be read lies in memory; not known, where the kernel does not say.
+    pub(super) fn is_warm(&self) -> Option<bool> {
+        let size = self.file.attributes().ok()?.size;
+        let bytes = size.saturating_sub(self.call.offset).min(self.call.bytes as u64);
+        if bytes == 0 {
+            return Some(true);
+        }
+        nocopy::integration::is_cached(&*self.file, self.call.offset, bytes)
+    }
+
+    /// Reads, which waits for the disk where that is needed.
+    pub(super) fn read(&self, pipes: &Arc<Pipes>, is_stable: bool) -> Outgoing {
+        let bytes = self.call.bytes;
+        if is_stable {
+            return self.copy(bytes, Copied::Stable);
+        }
+        if bytes <= COPY_BYTES_MAX {
+            return self.copy(bytes, Copied::Small);
+        }
+        let pages = (self.call.offset % PAGE_BYTES as u64) as usize + bytes;
+        match pipes.take(pages.div_ceil(PAGE_BYTES)) {
+            Some(pipe) => self.by_reference(pipe),
+            None => self.copy(bytes.min(NO_PIPE_BYTES_MAX), Copied::NoPipe),
+        }
+    }
+
+    fn by_reference(&self, mut pipe: Lease) -> Outgoing {
+        let mut found = Err(self.refusal(Status::Io));
+        for _ in 0..GROWTH_MAX {
+            if let Err(error) = pipe.fill(&*self.file, self.call.offset, self.call.bytes) {
+                return match error.raw_os_error().map(Errno::from_raw_os_error) {
+                    Some(Errno::INVAL) => self.copy(self.call.bytes, Copied::NoSplice),
+                    errno => self.refused(errno.unwrap_or(Errno::IO)),
+                };
+            }
+            found = self.judge(pipe.held());
+            if !self.is_in_doubt(&found) {
+                break;
+            }
+        }
+        let head = read_reply(self.call.xid, found);
+        match found {
+            Ok((_, count, _)) if count > 0 => Outgoing::piped(head, pipe, padding(count)),
+            _ => Outgoing::bytes(head),
+        }
+    }
+
+    fn copy(&self, bytes: usize, cause: Copied) -> Outgoing {
+        for _ in 0..GROWTH_MAX {
+            let mut reply = Vec::with_capacity(HEAD_BYTES + bytes + padding(bytes));
+            reply.resize(HEAD_BYTES, 0);
+            if let Err(error) = self.fill(&mut reply, HEAD_BYTES + bytes) {
+                return self.refused(error);
+            }
+            let count = reply.len() - HEAD_BYTES;
+            let found = self.judge(count);
+            if self.is_in_doubt(&found) {
+                continue;
+            }
+            let head = read_reply(self.call.xid, found);
+            if found.is_err() {
+                return Outgoing::bytes(head);
+            }
+            reply[..HEAD_BYTES].copy_from_slice(&head);
+            reply.resize(reply.len() + padding(count), 0);
+            return Outgoing::copied(reply, cause, count);
+        }
+        self.refused(Errno::IO)
+    }
+
+    /// Reads on until a reply has so many bytes, or the file ends.
+    fn fill(&self, reply: &mut Vec<u8>, bytes: usize) -> rustix::io::Result<()> {
+        while reply.len() < bytes {
+            let offset = self.call.offset + (reply.len() - HEAD_BYTES) as u64;
+            match retry_on_intr(|| pread(&*self.file, spare_capacity(reply), offset))? {
+                0 => break,
+                _ => reply.truncate(bytes),
+            }
+        }
+        Ok(())
+    }
+
+    /// What is true of the file after so many bytes were read.
+    fn judge(&self, count: usize) -> Found {
+        let attributes = self.file.attributes().map_err(|status| Refusal { status, rest: None })?;
+        let is_end = self.call.offset.saturating_add(count as u64) >= attributes.size;
+        Ok((attributes, count, is_end))
+    }
+
+    /// Nothing was there, and now there is: clients take no bytes and no end for an error.
+    fn is_in_doubt(&self, found: &Found) -> bool {
+        matches!(found, Ok((_, 0, false))) && self.call.bytes > 0
+    }
+
+    fn refusal(&self, status: Status) -> Refusal<Option<Attributes>> {
+        Refusal { status, rest: self.file.attributes().ok() }
+    }
+
+    fn refused(&self, error: Errno) -> Outgoing {
+        Outgoing::bytes(read_reply(self.call.xid, Err(self.refusal(status_of(error, Status::Stale)))))
+    }
+}

@@ -1,0 +1,163 @@
+//! A client that makes one call at a time, or writes what it likes.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+use nocopy_nfs::wire::mount::{self, MountReply, Text};
+use nocopy_nfs::wire::nfs3::{
+    self, Attributes, DirectoryPage, FileHandle, FullDirectoryEntry, LookupArguments, LookupResult,
+    NfsResult, Procedure, ReadArguments, ReadDirPlusArguments, ReadHead, Status,
+};
+use nocopy_nfs::wire::record::{self, Records};
+use nocopy_nfs::wire::rpc::{Call, Credential, Reply};
+use nocopy_nfs::wire::xdr::{self, Reader, Xdr, padding};
+
+pub(crate) struct Client {
+    pub(crate) stream: TcpStream,
+    records: Records,
+    xid: u32,
+}
+
+/// What a read returned.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Read3 {
+    pub(crate) bytes: Vec<u8>,
+    pub(crate) is_end: bool,
+    pub(crate) attributes: Attributes,
+}
+
+pub(crate) fn encoded<'a>(value: &impl Xdr<'a>) -> Vec<u8> {
+    let mut out = Vec::new();
+    value.encode(&mut out);
+    out
+}
+
+/// A call as a record.
+pub(crate) fn call_record(xid: u32, program: u32, procedure: u32, arguments: &[u8]) -> Vec<u8> {
+    let mut out = record::begin();
+    Call { xid, program, version: 3, procedure, credential: Credential::NONE, arguments }.encode(&mut out);
+    record::end(&mut out, 0);
+    out
+}
+
+impl Client {
+    pub(crate) fn connect(address: SocketAddr) -> Self {
+        let stream = TcpStream::connect(address).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        stream.set_nodelay(true).unwrap();
+        Self { stream, records: Records::new(4 << 20), xid: 0 }
+    }
+
+    /// The next record that comes; `None` at the end of the connection.
+    pub(crate) fn record(&mut self) -> Option<Vec<u8>> {
+        let mut buffer = vec![0; 64 << 10];
+        loop {
+            if let Some(record) = self.records.take().unwrap() {
+                return Some(record.to_vec());
+            }
+            let count = nocopy_lab::patience::uninterrupted(|| self.stream.read(&mut buffer)).unwrap_or(0);
+            if count == 0 {
+                return None;
+            }
+            self.records.push(&buffer[..count]);
+        }
+    }
+
+    /// The next reply that comes: to which call, and its results.
+    pub(crate) fn reply(&mut self) -> (u32, Result<Vec<u8>, Reply>) {
+        let record = self.record().expect("a reply");
+        let mut input = Reader::new(&record);
+        let (xid, reply) = Reply::decode(&mut input).unwrap();
+        let results = if reply == Reply::Success { Ok(input.rest().to_vec()) } else { Err(reply) };
+        (xid, results)
+    }
+
+    pub(crate) fn call(&mut self, program: u32, procedure: u32, arguments: &[u8]) -> Vec<u8> {
+        self.xid += 1;
+        let sent = call_record(self.xid, program, procedure, arguments);
+        self.stream.write_all(&sent).unwrap();
+        let (xid, results) = self.reply();
+        assert_eq!(xid, self.xid);
+        results.unwrap()
+    }
+
+    pub(crate) fn nfs<'a>(&mut self, procedure: Procedure, arguments: &impl Xdr<'a>) -> Vec<u8> {
+        self.call(nfs3::PROGRAM, procedure as u32, &encoded(arguments))
+    }
+
+    pub(crate) fn mount(&mut self, path: &str) -> MountReply {
+        let path: mount::Path<'_> = Text(path.as_bytes());
+        xdr::parse(&self.call(mount::PROGRAM, 1, &encoded(&path))).unwrap()
+    }
+
+    /// The handle of a path from the root on.
+    pub(crate) fn handle(&mut self, path: &str) -> FileHandle {
+        let mut at = self.mount("/").unwrap().handle;
+        for name in path.split('/') {
+            let asked = LookupArguments { directory: at, name: Text(name.as_bytes()) };
+            let reply = self.nfs(Procedure::Lookup, &asked);
+            let found: NfsResult<LookupResult, Option<Attributes>> = xdr::parse(&reply).unwrap();
+            at = found.unwrap().file;
+        }
+        at
+    }
+
+    pub(crate) fn attributes(&mut self, file: FileHandle) -> Result<Attributes, Status> {
+        let reply = self.nfs(Procedure::GetAttr, &file);
+        xdr::parse::<NfsResult<Attributes, ()>>(&reply).unwrap().map_err(|refusal| refusal.status)
+    }
+
+    pub(crate) fn read(&mut self, file: FileHandle, offset: u64, bytes: u32) -> Result<Read3, Status> {
+        let reply = self.nfs(Procedure::Read, &ReadArguments { file, offset, bytes });
+        parse_read(&reply)
+    }
+
+    /// A file from its start to its end.
+    pub(crate) fn read_all(&mut self, file: FileHandle, bytes: u32) -> Vec<u8> {
+        let mut all = Vec::new();
+        loop {
+            let read = self.read(file, all.len() as u64, bytes).unwrap();
+            assert!(read.is_end || !read.bytes.is_empty());
+            all.extend(read.bytes);
+            if read.is_end {
+                return all;
+            }
+        }
+    }
+
+    /// All names of a directory with their handles.
+    pub(crate) fn list(
+        &mut self,
+        directory: FileHandle,
+        bytes_max: u32,
+    ) -> Vec<(String, Option<FileHandle>)> {
+        let (mut all, mut cookie) = (Vec::new(), 0);
+        loop {
+            let names_bytes_max = bytes_max;
+            let asked =
+                ReadDirPlusArguments { directory, cookie, verifier: [0; 8], names_bytes_max, bytes_max };
+            let reply = self.nfs(Procedure::ReadDirPlus, &asked);
+            let page: NfsResult<DirectoryPage<FullDirectoryEntry<'_>>, Option<Attributes>> =
+                xdr::parse(&reply).unwrap();
+            let page = page.unwrap();
+            let name = |entry: &FullDirectoryEntry<'_>| String::from_utf8(entry.name.0.to_vec()).unwrap();
+            all.extend(page.entries.iter().map(|entry| (name(entry), entry.file)));
+            match page.entries.last() {
+                Some(last) if !page.is_end => cookie = last.cookie,
+                _ => return all,
+            }
+        }
+    }
+}
+
+pub(crate) fn parse_read(results: &[u8]) -> Result<Read3, Status> {
+    let mut input = Reader::new(results);
+    let head: NfsResult<ReadHead, Option<Attributes>> = input.read().unwrap();
+    let head = head.map_err(|refusal| refusal.status)?;
+    assert_eq!(head.count, head.data_bytes);
+    let count = head.count as usize;
+    let bytes = input.bytes(count).unwrap().to_vec();
+    assert_eq!(input.rest(), &[0; 3][..padding(count)]);
+    Ok(Read3 { bytes, is_end: head.is_end, attributes: head.attributes.unwrap() })
+}

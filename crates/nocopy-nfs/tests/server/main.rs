@@ -1,0 +1,9 @@
+//! The server over real sockets, by a client of its own and by programs of others.
+#![allow(missing_docs, clippy::disallowed_macros)] // a test may print
+
+mod client;
+mod forged;
+mod many;
+mod reading;
+mod running;
+mod utilities;

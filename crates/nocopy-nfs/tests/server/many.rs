@@ -1,0 +1,53 @@
+//! Many clients, and clients that do not read.
+
+use std::io::Write;
+
+use nocopy_nfs::wire::nfs3::{self, FileHandle, Procedure, ReadArguments};
+
+use crate::client::{Client, call_record, encoded, parse_read};
+use crate::running::{Scene, pattern};
+
+/// Asks for 1 MiB at a time, and reads none of it.
+fn ask(client: &mut Client, file: FileHandle, count: u32) {
+    let calls: Vec<u8> = (0..count)
+        .flat_map(|number| {
+            let offset = u64::from(number % 4) << 20;
+            let arguments = encoded(&ReadArguments { file, offset, bytes: 1 << 20 });
+            call_record(number, nfs3::PROGRAM, Procedure::Read as u32, &arguments)
+        })
+        .collect();
+    client.stream.write_all(&calls).unwrap();
+}
+
+/// 400 connections at once are served, and one that nobody reads from holds up none of the others.
+#[test]
+fn clients_that_do_not_read_hold_up_no_others() {
+    let scene = Scene::new();
+    scene.file("file", 4 << 20);
+    let server = scene.serve();
+    let mut first = server.connect();
+    let file = first.handle("file");
+    let mut slow: Vec<Client> = (0..200).map(|_| server.connect()).collect();
+    slow.iter_mut().for_each(|client| ask(client, file, 100));
+    let mut quick: Vec<Client> = (0..200).map(|_| server.connect()).collect();
+    for (number, client) in quick.iter_mut().enumerate() {
+        let offset = (number * 104_729) % (3 << 20);
+        let read = client.read(file, offset as u64, 1 << 20).unwrap();
+        assert!(!read.bytes.is_empty());
+        assert_eq!(read.bytes, pattern(offset, read.bytes.len()));
+    }
+    assert_eq!(first.read_all(file, 1 << 20), pattern(0, 4 << 20));
+    assert_eq!(server.counts().connections, 401);
+    // Those that did not read go on where they are.
+    for client in slow.iter_mut().take(5) {
+        for _ in 0..100 {
+            let (number, results) = client.reply();
+            let read = parse_read(&results.unwrap()).unwrap();
+            let offset = (number as usize % 4) << 20;
+            assert_eq!(read.bytes, pattern(offset, read.bytes.len()));
+        }
+    }
+    drop(slow);
+    let accounts = server.end();
+    assert_eq!((accounts.refused(), accounts.ended(), accounts.malformed()), (0, 0, 0));
+}

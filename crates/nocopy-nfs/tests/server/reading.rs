@@ -1,0 +1,187 @@
+//! Reads of every length and place, while files grow, shrink, change and go.
+
+use std::collections::HashMap;
+use std::fs;
+use std::io::Write;
+use std::os::unix::fs::FileExt;
+
+use nocopy_nfs::server::Copied;
+use nocopy_nfs::wire::nfs3::{self, Procedure, ReadArguments, Status};
+
+use crate::client::{call_record, encoded, parse_read};
+use crate::running::{Scene, pattern};
+
+/// Whether or not they go by reference, what arrives is what the file has, and the ledger says which way it went.
+#[test]
+fn every_place_and_length_is_read_as_it_is() {
+    let scene = Scene::new();
+    let bytes = (3 << 20) + 77;
+    scene.file("file", bytes);
+    for is_stable in [false, true] {
+        let server = scene.serve_with(|settings| settings.is_stable = is_stable);
+        let mut client = server.connect();
+        let file = client.handle("file");
+        let (mut copied, mut total, mut reads) = (0, 0, 0);
+        for offset in [0, 1, 4095, 4096, 1 << 20, bytes - 70_000, bytes - 1, bytes, bytes + 5] {
+            for length in [0, 1, 2, 3, 4, 4096, 8192, 8193, 65_536, 100_001, 1 << 20, 2 << 20] {
+                let read = client.read(file, offset as u64, length).unwrap();
+                let there = bytes.saturating_sub(offset).min(length as usize).min(1 << 20);
+                assert_eq!(read.bytes, pattern(offset, read.bytes.len()), "{offset} {length}");
+                // What does not begin at a page may not fit into a pipe by as much as it lies in the page.
+                let least =
+                    if is_stable || length < 1 << 20 { there } else { there.min((1 << 20) - offset % 4096) };
+                assert!(
+                    (least..=there).contains(&read.bytes.len()),
+                    "{offset} {length}: {}",
+                    read.bytes.len()
+                );
+                assert_eq!(read.is_end, offset + read.bytes.len() >= bytes);
+                assert_eq!(read.attributes.size, bytes as u64);
+                total += read.bytes.len() as u64;
+                copied += if length <= 8192 { read.bytes.len() as u64 } else { 0 };
+                reads += u64::from(!read.bytes.is_empty());
+            }
+        }
+        let counts = server.end_and_count();
+        assert_eq!(counts.bytes(), total);
+        let by = |cause: Copied| counts.copied[cause as usize];
+        match is_stable {
+            true => assert_eq!((by(Copied::Stable), counts.spliced), (total, 0)),
+            false => assert_eq!((by(Copied::Small), counts.spliced), (copied, total - copied)),
+        }
+        assert!(counts.reads >= reads && counts.connections == 1);
+    }
+}
+
+/// What a reply says of a file is true at one moment: the bytes that are there, and whether they are the last.
+#[test]
+fn a_file_that_grows_and_shrinks_is_read_without_untrue_bytes() {
+    let scene = Scene::new();
+    let file = scene.file("file", 0);
+    let server = scene.serve();
+    let mut client = server.connect();
+    let handle = client.handle("file");
+    std::thread::scope(|scope| {
+        let changing = scope.spawn(|| {
+            for round in 0..400_usize {
+                let bytes = (round * 37_813) % 300_000;
+                file.set_len(bytes as u64 / 2).unwrap();
+                file.write_all_at(&pattern(bytes / 2, bytes - bytes / 2), bytes as u64 / 2).unwrap();
+            }
+        });
+        let mut reads = 0;
+        while !changing.is_finished() || reads < 50 {
+            let offset = (reads * 7919) % 200_000;
+            let read = client.read(handle, offset as u64, 1 << 17).unwrap();
+            // Where it shrank and grew again, zeros may have been in between; nothing else.
+            let expected = pattern(offset, read.bytes.len());
+            let is_true = |(byte, expected): (&u8, &u8)| byte == expected || *byte == 0;
+            assert!(read.bytes.iter().zip(&expected).all(is_true));
+            assert!(read.is_end || !read.bytes.is_empty());
+            reads += 1;
+        }
+        changing.join().unwrap();
+    });
+    // Nothing changes any more: what is read is the file.
+    assert_eq!(client.read_all(handle, 1 << 20), fs::read(scene.path("file")).unwrap());
+    fs::write(scene.path("file"), b"short").unwrap();
+    let read = client.read(handle, 0, 1 << 20).unwrap();
+    assert_eq!((&read.bytes[..], read.is_end, read.attributes.size), (&b"short"[..], true, 5));
+    fs::remove_file(scene.path("file")).unwrap();
+    drop(file);
+    assert_eq!(client.read(handle, 0, 1 << 20), Err(Status::Stale));
+    server.end_and_count();
+}
+
+/// Replies may come in another order than their calls went, each as a whole.
+#[test]
+fn reads_that_are_not_waited_for_are_all_answered() {
+    let scene = Scene::new();
+    let bytes = 8 << 20;
+    scene.file("file", bytes);
+    let server = scene.serve();
+    let mut client = server.connect();
+    let file = client.handle("file");
+    let mut asked = HashMap::new();
+    let mut calls = Vec::new();
+    for xid in 1000..1500_u32 {
+        let (offset, length) = ((xid as usize * 104_729) % bytes, 1 + (xid * 7919) % 70_000);
+        let arguments = encoded(&ReadArguments { file, offset: offset as u64, bytes: length });
+        asked.insert(xid, (offset, length as usize));
+        calls.extend(call_record(xid, nfs3::PROGRAM, Procedure::Read as u32, &arguments));
+    }
+    let mut stream = client.stream.try_clone().unwrap();
+    let writer = std::thread::spawn(move || stream.write_all(&calls).unwrap());
+    while !asked.is_empty() {
+        let (xid, results) = client.reply();
+        let (offset, length) = asked.remove(&xid).expect("it was asked for once");
+        let read = parse_read(&results.unwrap()).unwrap();
+        assert_eq!(read.bytes.len(), length.min(bytes - offset));
+        assert_eq!(read.bytes, pattern(offset, read.bytes.len()));
+    }
+    writer.join().unwrap();
+    let counts = server.end_and_count();
+    assert_eq!(counts.reads, 500);
+}
+
+/// Pages that are not in memory are read by workers; that changes nothing but who waits.
+#[test]
+fn holes_and_cold_pages_are_read_as_they_are() {
+    let scene = Scene::new();
+    let file = scene.file("file", 100_000);
+    file.set_len(4 << 20).unwrap();
+    file.write_all_at(&pattern(3 << 20, 1 << 20), 3 << 20).unwrap();
+    file.sync_all().unwrap();
+    let advice = rustix::fs::Advice::DontNeed;
+    rustix::fs::fadvise(&file, 0, None, advice).unwrap();
+    let server = scene.serve();
+    let mut client = server.connect();
+    let handle = client.handle("file");
+    let expected = fs::read(scene.path("file")).unwrap();
+    rustix::fs::fadvise(&file, 0, None, advice).unwrap();
+    assert_eq!(client.read_all(handle, 300_000), expected);
+}
+
+/// A client goes on with the handles it has, although the server is another one.
+#[test]
+fn handles_outlive_the_server() {
+    let scene = Scene::new();
+    fs::create_dir(scene.path("directory")).unwrap();
+    scene.file("directory/file", 300_000);
+    let server = scene.serve();
+    let mut client = server.connect();
+    let (directory, file) = (client.handle("directory"), client.handle("directory/file"));
+    let first = client.read(file, 0, 100_000).unwrap().bytes;
+    let before = client.list(directory, 8192);
+    // In the middle of a read: the reply is not waited for.
+    let arguments = encoded(&ReadArguments { file, offset: 0, bytes: 1 << 20 });
+    client.stream.write_all(&call_record(9, nfs3::PROGRAM, Procedure::Read as u32, &arguments)).unwrap();
+    server.end();
+    let server = scene.serve();
+    let mut client = server.connect();
+    let rest = client.read(file, 100_000, 1 << 20).unwrap();
+    assert_eq!([first, rest.bytes].concat(), pattern(0, 300_000));
+    assert_eq!(client.list(directory, 8192), before);
+    assert_eq!(client.attributes(file).unwrap().size, 300_000);
+}
+
+#[test]
+fn a_large_directory_is_listed_once() {
+    let scene = Scene::new();
+    fs::create_dir(scene.path("many")).unwrap();
+    let mut expected: Vec<String> = (0..3000).map(|number| format!("file-{number}")).collect();
+    expected.iter().for_each(|name| fs::write(scene.path("many").join(name), name).unwrap());
+    let server = scene.serve();
+    let mut client = server.connect();
+    let directory = client.handle("many");
+    let listed = client.list(directory, 4096);
+    let some = listed.iter().filter(|(name, _)| name.starts_with("file-")).step_by(100);
+    for (name, handle) in some.collect::<Vec<_>>() {
+        assert_eq!(client.read_all(handle.unwrap(), 100), name.as_bytes());
+    }
+    let mut names: Vec<String> = listed.into_iter().map(|(name, _)| name).collect();
+    names.sort_unstable();
+    expected.extend([".".to_owned(), "..".to_owned()]);
+    expected.sort_unstable();
+    assert_eq!(names, expected);
+}

@@ -1,0 +1,116 @@
+//! A server in this process, of a directory made for the test.
+
+use std::fs::{self, File};
+use std::net::{IpAddr, SocketAddr};
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+use std::sync::{Arc, mpsc};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use nocopy_nfs::export::Export;
+use nocopy_nfs::server::{Accounts, Counts, Server, Settings};
+
+use crate::client::Client;
+
+/// A directory that is exported, and one beside it for the state.
+pub(crate) struct Scene {
+    around: tempfile::TempDir,
+}
+
+impl Scene {
+    pub(crate) fn new() -> Self {
+        let around = tempfile::tempdir().unwrap();
+        fs::create_dir(around.path().join("exported")).unwrap();
+        Self { around }
+    }
+
+    pub(crate) fn path(&self, below: &str) -> PathBuf {
+        self.around.path().join("exported").join(below)
+    }
+
+    /// A file of so many bytes, which differ by their places.
+    pub(crate) fn file(&self, name: &str, bytes: usize) -> File {
+        let file = File::options().read(true).write(true).create(true).truncate(true).open(self.path(name));
+        let file = file.unwrap();
+        file.write_all_at(&pattern(0, bytes), 0).unwrap();
+        file
+    }
+
+    pub(crate) fn serve(&self) -> Running {
+        self.serve_with(|_| {})
+    }
+
+    pub(crate) fn serve_with(&self, change: impl FnOnce(&mut Settings)) -> Running {
+        let export = Export::open(&self.path(""), Some(&self.around.path().join("state"))).unwrap();
+        let mut settings = Settings {
+            address: SocketAddr::from(([127, 0, 0, 1], 0)),
+            allow: Vec::new(),
+            is_stable: false,
+            is_portmapper: false,
+        };
+        change(&mut settings);
+        let server = Server::bind(Arc::new(export), settings).unwrap();
+        let address = server.address();
+        let (stop, is_stopped) = mpsc::channel();
+        let (ask, is_asked) = mpsc::channel::<mpsc::Sender<Counts>>();
+        let thread = std::thread::spawn(move || {
+            let (accounts, done) = server.run(|progress| {
+                while is_stopped.try_recv().is_err() {
+                    assert!(!progress.is_failed(), "a thread of the server has ended");
+                    if let Ok(answer) = is_asked.recv_timeout(Duration::from_millis(5)) {
+                        answer.send(progress.accounts().total()).unwrap();
+                    }
+                }
+            });
+            done.unwrap();
+            accounts
+        });
+        Running { address, stop, ask, thread: Some(thread) }
+    }
+}
+
+/// What a file has from a place on.
+pub(crate) fn pattern(from: usize, bytes: usize) -> Vec<u8> {
+    (from..from + bytes).map(|place| (place.wrapping_mul(2_654_435_761) >> 13) as u8).collect()
+}
+
+pub(crate) struct Running {
+    pub(crate) address: SocketAddr,
+    stop: mpsc::Sender<()>,
+    ask: mpsc::Sender<mpsc::Sender<Counts>>,
+    thread: Option<JoinHandle<Accounts>>,
+}
+
+impl Running {
+    pub(crate) fn connect(&self) -> Client {
+        Client::connect(self.address)
+    }
+
+    /// What has been counted until now.
+    pub(crate) fn counts(&self) -> Counts {
+        let (answer, counts) = mpsc::channel();
+        self.ask.send(answer).unwrap();
+        counts.recv_timeout(nocopy_lab::patience::PATIENCE).unwrap()
+    }
+
+    pub(crate) fn end(mut self) -> Accounts {
+        self.stop.send(()).unwrap();
+        self.thread.take().unwrap().join().unwrap()
+    }
+
+    /// What was counted for this host, by the end.
+    pub(crate) fn end_and_count(self) -> Counts {
+        let accounts = self.end();
+        let clients = accounts.clients();
+        assert_eq!(clients.len(), 1);
+        assert_eq!(clients[0].0, Some(IpAddr::from([127, 0, 0, 1])));
+        clients[0].1
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.stop.send(());
+    }
+}

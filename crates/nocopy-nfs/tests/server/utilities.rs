@@ -1,0 +1,43 @@
+//! Programs of others: those of libnfs.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::process::{Command, Output};
+
+use crate::running::{Running, Scene, pattern};
+
+/// A program of libnfs on a path of the export; `URL` in its arguments is that path.
+fn run(server: &Running, path: &str, words: &[&str]) -> Output {
+    let port = server.address.port();
+    let url = format!("nfs://127.0.0.1{path}?nfsport={port}&mountport={port}&version=3");
+    let words: Vec<&str> = words.iter().map(|word| if *word == "URL" { &url } else { *word }).collect();
+    Command::new(words[0]).args(&words[1..]).output().unwrap_or_else(|error| panic!("{words:?}: {error}"))
+}
+
+#[test]
+fn the_programs_of_libnfs_list_and_read() {
+    let scene = Scene::new();
+    fs::create_dir(scene.path("below")).unwrap();
+    scene.file("below/file", 5_000_003);
+    scene.file("small", 10);
+    symlink("below/file", scene.path("link")).unwrap();
+    let server = scene.serve();
+    let exported = scene.path("");
+    let exported = exported.to_str().unwrap().trim_end_matches('/');
+    let listed = run(&server, exported, &["nfs-ls", "-R", "URL"]);
+    let text = String::from_utf8_lossy(&listed.stdout).into_owned();
+    assert!(listed.status.success(), "{text}{}", String::from_utf8_lossy(&listed.stderr));
+    for name in ["below", "file", "small", "link", "5000003"] {
+        assert!(text.contains(name), "{name}: {text}");
+    }
+    let read = run(&server, &format!("{exported}/below/file"), &["nfs-cat", "URL"]);
+    assert!(read.status.success(), "{}", String::from_utf8_lossy(&read.stderr));
+    assert!(read.stdout == pattern(0, 5_000_003), "{} bytes", read.stdout.len());
+    let copy = tempfile::tempdir().unwrap();
+    let copy = copy.path().join("copy");
+    let copied = run(&server, &format!("{exported}/below/file"), &["nfs-cp", "URL", copy.to_str().unwrap()]);
+    assert!(copied.status.success(), "{}", String::from_utf8_lossy(&copied.stderr));
+    assert!(fs::read(copy).unwrap() == pattern(0, 5_000_003));
+    let absent = run(&server, &format!("{exported}/absent"), &["nfs-cat", "URL"]);
+    assert!(!absent.status.success());
+}
