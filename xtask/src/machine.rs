@@ -69,6 +69,7 @@ const PROGRAMS: &[Program] = &[
     program("dumpcap", "--version", ["wireshark-common", "wireshark-cli"], Needed::Tests),
     program("ngrep", "-V", ["ngrep", "ngrep"], Needed::Tests),
     program("nmap", "--version", ["nmap", "nmap"], Needed::Tests),
+    program("nfs-cp", "--help", ["libnfs-utils", "libnfs-utils"], Needed::Tests),
     program("valgrind", "--version", ["valgrind", "valgrind"], Needed::Instructions),
     program(CLANG, "--version", ["clang-14", "clang"], Needed::Bpf),
     program(STRIP, "--version", ["llvm-14", "llvm"], Needed::Bpf),

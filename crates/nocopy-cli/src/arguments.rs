@@ -1,6 +1,7 @@
 //! The command line; manual page and completions are made from the same definitions.
 
 mod run;
+mod serve;
 mod target;
 
 use std::ffi::OsString;
@@ -14,14 +15,13 @@ use nocopy::filter::{self, Program};
 
 use nocopy_bench::BenchArguments;
 use nocopy_profile::ProfileArguments;
-use nocopy_transfer::arguments::{
-    CallArguments, ModeName, PingArguments, RecvArguments, SendArguments, ServeArguments,
-};
+use nocopy_transfer::arguments::{CallArguments, ModeName, PingArguments, RecvArguments, SendArguments};
 
 use crate::Failure;
 use crate::record::sequence::Field;
 use nocopy_report::quantity;
 pub(crate) use run::RunArguments;
+pub(crate) use serve::{ServeChoice, Served};
 
 /// Measure and move packets without the copies you did not ask for.
 #[derive(Debug, Parser)]
@@ -125,7 +125,8 @@ pub(crate) enum Command {
     /// Answer messages: those of 'nocopy ping' with themselves, requests of 'nocopy call' with themselves or what a program makes of them.
     ///
     /// Ends when interrupted, and prints what was answered. Every client that reaches the port is answered, and nothing is encrypted.
-    Serve(ServeArguments),
+    /// 'nocopy serve nfs DIR' serves a directory instead.
+    Serve(ServeChoice),
     /// Send a request to 'nocopy serve', or any endpoint of the message protocol, and print the response.
     Call(CallArguments),
     /// Say where the time and the copies of a program's network calls go: TCP and UDP, both directions.
@@ -530,6 +531,7 @@ mod tests {
             "recv --udp [::1]:9",
             "ping udp://a:9",
             "serve tcp://:9 udp://:9",
+            "serve nfs /srv --listen 10.0.0.1:2049 --allow 10.0.0.0/8 --allow fd00::1 --state /var/x --stable --portmap",
         ] {
             assert_eq!(refusal(line), None, "{line}");
         }

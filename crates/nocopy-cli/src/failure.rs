@@ -14,6 +14,8 @@ pub(crate) enum Failure {
     #[error(transparent)]
     Transfer(#[from] nocopy_transfer::Failure),
     #[error(transparent)]
+    Nfs(#[from] nocopy_nfs::command::Failure),
+    #[error(transparent)]
     Open(#[from] nocopy::port::OpenError),
     #[error("the interfaces: cannot be listed: {0}; start it where netlink sockets are allowed")]
     Interfaces(#[source] io::Error),
@@ -54,7 +56,8 @@ impl Failure {
             Failure::Report(failure)
             | Failure::Bench(nocopy_bench::Failure::Report(failure))
             | Failure::Profile(nocopy_profile::Failure::Report(failure))
-            | Failure::Transfer(nocopy_transfer::Failure::Report(failure)) => failure,
+            | Failure::Transfer(nocopy_transfer::Failure::Report(failure))
+            | Failure::Nfs(nocopy_nfs::command::Failure::Report(failure)) => failure,
             _ => return false,
         };
         report.is_broken_pipe()

@@ -16,7 +16,7 @@ mod taking;
 
 use std::process::ExitCode;
 
-use arguments::{Arguments, Command};
+use arguments::{Arguments, Command, Served};
 use failure::Failure;
 use nocopy_report::{Outcome, capability, print};
 use nocopy_transfer::{call, ping, recv, send, serve};
@@ -47,7 +47,10 @@ fn main() -> ExitCode {
         Command::Send(arguments) => send::run(&arguments).map_err(Failure::from),
         Command::Recv(arguments) => recv::run(&arguments).map_err(Failure::from),
         Command::Ping(arguments) => ping::run(&arguments).map_err(Failure::from),
-        Command::Serve(arguments) => serve::run(&arguments).map_err(Failure::from),
+        Command::Serve(arguments) => match arguments.what() {
+            Served::Messages(arguments) => serve::run(arguments).map_err(Failure::from),
+            Served::Nfs(arguments) => nocopy_nfs::command::run(arguments).map_err(Failure::from),
+        },
         Command::Call(arguments) => call::run(&arguments).map_err(Failure::from),
         Command::Profile(arguments) => nocopy_profile::run(&arguments).map_err(Failure::from),
         Command::ProfileStart { command } => nocopy_profile::start(&command).map_err(Failure::from),

@@ -2,13 +2,17 @@
 //!
 //! ```text
 //!   a client's bytes ─▶ wire::record ─▶ wire::rpc, nfs3, mount: a call
-//!                                                  │
+//!                                                  │ server::core
 //!                       export: handle ─▶ file ◀───┘
+//!                                           │ server: splice(2)
+//!                                           ▼
+//!                                        a pipe ─▶ the socket
 //! ```
 //!
 //! The modules in their layers: each uses those below it only (`cargo xtask check` reads this list).
 //!
 //! ```text
+//! command
 //! server
 //! export
 //! wire
@@ -16,6 +20,7 @@
 // Read by the crates of this workspace alone: what a name does not say, a comment does.
 #![allow(missing_docs)]
 
+pub mod command;
 pub mod export;
 pub mod server;
 pub mod wire;

@@ -5,6 +5,7 @@ mod bench;
 mod capability;
 mod founding;
 mod listening;
+mod nfs;
 mod output_files;
 mod ping;
 mod profile;

@@ -3,6 +3,7 @@
 mod directory;
 mod mounts;
 mod nfs;
+pub mod oracle;
 #[cfg(test)]
 mod tests;
 

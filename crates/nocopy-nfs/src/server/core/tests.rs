@@ -365,3 +365,11 @@ fn what_is_not_served_is_refused_by_its_kind() {
         [2049, 2049, 0]
     );
 }
+
+proptest::proptest! {
+    #[test]
+    fn any_call_is_answered_by_one_record(input in proptest::collection::vec(proptest::prelude::any::<u8>(), 0..200)) {
+        thread_local!(static SCENE: Scene = Scene::new());
+        SCENE.with(|scene| oracle::check(&scene.core, &input));
+    }
+}

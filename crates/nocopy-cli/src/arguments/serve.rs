@@ -1,0 +1,40 @@
+//! What `nocopy serve` serves: messages, or a directory.
+
+use clap::{Args, Subcommand};
+
+use nocopy_nfs::command::NfsArguments;
+
+#[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
+pub(crate) struct ServeChoice {
+    #[command(flatten)]
+    messages: Option<nocopy_transfer::arguments::ServeArguments>,
+    #[command(subcommand)]
+    other: Option<ServeCommand>,
+}
+
+#[derive(Debug, Subcommand)]
+enum ServeCommand {
+    /// Serve a directory by NFS version 3, to be read: its files go from the page cache to the wire without a copy here.
+    ///
+    /// Clients mount ADDRESS:/ or ADDRESS:DIR with 'vers=3,tcp,port=PORT,mountport=PORT,nolock'. Ends when interrupted, and prints what was
+    /// read by whom, and what of it was copied. Every client that is served can read what this user can read, whoever it says it is, and
+    /// nothing is encrypted.
+    Nfs(NfsArguments),
+}
+
+/// One of both.
+pub(crate) enum Served<'a> {
+    Messages(&'a nocopy_transfer::arguments::ServeArguments),
+    Nfs(&'a NfsArguments),
+}
+
+impl ServeChoice {
+    pub(crate) fn what(&self) -> Served<'_> {
+        match (&self.other, &self.messages) {
+            (Some(ServeCommand::Nfs(arguments)), _) => Served::Nfs(arguments),
+            (None, Some(arguments)) => Served::Messages(arguments),
+            (None, None) => unreachable!("clap requires one of them"),
+        }
+    }
+}

@@ -1,0 +1,129 @@
+//! `nocopy serve nfs` as its users meet it: clients go on when it was killed, and its summary says what was copied.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+
+use nocopy_nfs::wire::mount::{self, MountReply, Text};
+use nocopy_nfs::wire::nfs3::{
+    self, Attributes, FileHandle, LookupArguments, LookupResult, NfsResult, Procedure, ReadArguments,
+    ReadHead,
+};
+use nocopy_nfs::wire::record;
+use nocopy_nfs::wire::rpc::{Call, Credential, Reply};
+use nocopy_nfs::wire::xdr::{self, Reader, Xdr};
+use rustix::process::Signal;
+use serde_json::Value;
+
+use crate::running::{PATIENCE, Running, nocopy, text};
+
+/// A server, once it is there.
+struct Server {
+    running: Running,
+    address: SocketAddr,
+}
+
+impl Server {
+    fn start(around: &tempfile::TempDir, options: &[&str]) -> Self {
+        let directory = around.path().join("exported").display().to_string();
+        let state = around.path().join("state").display().to_string();
+        let begin = ["serve", "nfs", &directory, "--state", &state, "--listen", "127.0.0.1:0", "--json"];
+        let mut running = Running::start(&[&begin, options].concat());
+        let mut errors = BufReader::new(running.0.as_mut().unwrap().stderr.take().unwrap());
+        let mut line = String::new();
+        errors.read_line(&mut line).unwrap();
+        let address = line.strip_prefix("nocopy: serving at nfs://").and_then(|rest| rest.split('/').next());
+        let address = address.and_then(|address| address.parse().ok());
+        let address = address.unwrap_or_else(|| panic!("{line}"));
+        std::thread::spawn(move || std::io::copy(&mut errors, &mut std::io::sink()));
+        Self { running, address }
+    }
+
+    /// The results of a call on a connection of its own.
+    fn call<'a>(&self, program: u32, procedure: u32, asked: &impl Xdr<'a>) -> Vec<u8> {
+        let mut arguments = Vec::new();
+        asked.encode(&mut arguments);
+        let mut call = record::begin();
+        let credential = Credential::NONE;
+        Call { xid: 1, program, version: 3, procedure, credential, arguments: &arguments }.encode(&mut call);
+        record::end(&mut call, 0);
+        let mut stream = TcpStream::connect(self.address).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.write_all(&call).unwrap();
+        stream.shutdown(std::net::Shutdown::Write).unwrap();
+        let mut reply = Vec::new();
+        stream.read_to_end(&mut reply).unwrap();
+        let mut input = Reader::new(&reply[record::MARK_BYTES..]);
+        assert_eq!(Reply::decode(&mut input), Ok((1, Reply::Success)));
+        input.rest().to_vec()
+    }
+
+    fn look_up(&self, directory: FileHandle, name: &str) -> FileHandle {
+        let asked = LookupArguments { directory, name: Text(name.as_bytes()) };
+        let reply = self.call(nfs3::PROGRAM, Procedure::Lookup as u32, &asked);
+        xdr::parse::<NfsResult<LookupResult, Option<Attributes>>>(&reply).unwrap().unwrap().file
+    }
+
+    fn read(&self, file: FileHandle, offset: u64, bytes: u32) -> Vec<u8> {
+        let asked = ReadArguments { file, offset, bytes };
+        let reply = self.call(nfs3::PROGRAM, Procedure::Read as u32, &asked);
+        let mut input = Reader::new(&reply);
+        let head: ReadHead = input.read::<NfsResult<_, Option<Attributes>>>().unwrap().unwrap();
+        input.bytes(head.count as usize).unwrap().to_vec()
+    }
+
+    fn end(self) -> Value {
+        self.running.signal(Signal::INT);
+        let (summary, code) = self.running.summary();
+        assert_eq!((code, &summary["schema"]), (0, &"nocopy.serve-nfs/1".into()), "{summary}");
+        summary
+    }
+}
+
+fn content() -> Vec<u8> {
+    (0..300_000_u32).map(|place| (place.wrapping_mul(2_654_435_761) >> 13) as u8).collect()
+}
+
+#[test]
+fn a_client_goes_on_when_the_server_was_killed() {
+    let around = tempfile::tempdir().unwrap();
+    fs::create_dir_all(around.path().join("exported/below")).unwrap();
+    fs::write(around.path().join("exported/below/file"), content()).unwrap();
+    let server = Server::start(&around, &[]);
+    let path: mount::Path<'_> = Text(b"/");
+    let root = xdr::parse::<MountReply>(&server.call(mount::PROGRAM, 1, &path)).unwrap().unwrap().handle;
+    let file = server.look_up(server.look_up(root, "below"), "file");
+    let first = server.read(file, 0, 100_000);
+    server.running.signal(Signal::KILL);
+    drop(server);
+    let server = Server::start(&around, &[]);
+    assert_eq!([first, server.read(file, 100_000, 1 << 20)].concat(), content());
+    let summary = server.end();
+    assert_eq!((&summary["ended"], &summary["bytes"]), (&"interrupted".into(), &200_000.into()), "{summary}");
+    let ledger = &summary["clients"][0]["ledger"];
+    assert_eq!(ledger["unknown_bytes"], 200_000, "{summary}");
+    assert_eq!(ledger["copied_bytes"], serde_json::json!({}), "{summary}");
+    // The control: everything is copied, and the summary says so.
+    let server = Server::start(&around, &["--stable"]);
+    assert_eq!(server.read(file, 0, 1 << 20), content());
+    let summary = server.end();
+    assert_eq!(summary["ledger"]["copied_bytes"], serde_json::json!({"asked for": 300_000}), "{summary}");
+    assert_eq!(summary["ledger"]["unknown_bytes"], 0, "{summary}");
+}
+
+#[test]
+fn what_cannot_be_served_is_said_with_what_to_do() {
+    let around = tempfile::tempdir().unwrap();
+    let path = around.path().display().to_string();
+    let state = around.path().join("state").display().to_string();
+    for (arguments, words) in [
+        (&["/absent/directory"][..], ["/absent/directory", "name a directory"]),
+        (&[&path, "--state", &state], ["lies in what is exported", "--state"]),
+        (&[&path, "--state", "/proc/none", "--listen", "127.0.0.1:0"], ["/proc/none", "--state"]),
+    ] {
+        let output = nocopy(&[&["serve", "nfs"], arguments].concat()).output().unwrap();
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{said}");
+        assert!(words.iter().all(|word| said.contains(word)), "{said}");
+    }
+}

@@ -1,0 +1,62 @@
+//! The options of `nocopy serve nfs`.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+use ipnet::IpNet;
+
+use nocopy_report::quantity;
+
+#[derive(Debug, Args)]
+pub struct NfsArguments {
+    /// The directory.
+    #[arg(value_name = "DIR")]
+    pub directory: PathBuf,
+    /// Where to listen; port 0 is any that is free. Other hosts reach it only at an address that is not of the loopback.
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:2049")]
+    pub listen: SocketAddr,
+    /// Serve only this network, such as 10.0.0.0/8; may be given again. Without it, every host that reaches the address.
+    #[arg(long, value_name = "NETWORK", value_parser = network)]
+    pub allow: Vec<IpNet>,
+    /// Keep the key and the index of handles in this directory, so that clients go on when the server is started again (default: one for
+    /// each DIR below ~/.local/state/nocopy).
+    #[arg(long, value_name = "DIRECTORY")]
+    pub state: Option<PathBuf>,
+    /// Copy what is read: a file that changes while a reply is on its way does not change the reply.
+    #[arg(long)]
+    pub stable: bool,
+    /// Listen at port 111, too, and tell clients the port: for those that cannot be told otherwise.
+    #[arg(long)]
+    pub portmap: bool,
+    /// End after this time: 10s, 5m.
+    #[arg(long, value_name = "TIME", value_parser = quantity::duration)]
+    pub duration: Option<Duration>,
+    /// Print the summary as JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// A network, or one address.
+fn network(text: &str) -> Result<IpNet, String> {
+    let address = || text.parse().map(|address: std::net::IpAddr| IpNet::from(address));
+    text.parse()
+        .or_else(|_| address())
+        .map_err(|_| "not a network: write it as 10.0.0.0/8 or fd00::/8".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn networks_are_read_as_written() {
+        for (text, read) in
+            [("10.0.0.0/8", "10.0.0.0/8"), ("10.1.2.3", "10.1.2.3/32"), ("fd00::/8", "fd00::/8")]
+        {
+            assert_eq!(network(text).unwrap().to_string(), read);
+        }
+        assert!(network("10.0.0.0/33").unwrap_err().contains("10.0.0.0/8"));
+    }
+}

@@ -1,0 +1,110 @@
+//! `nocopy serve nfs`: exports a directory until it is asked to end.
+
+mod arguments;
+mod summary;
+
+use std::io;
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use nocopy_report::live::LiveLine;
+use nocopy_report::quantity::short;
+use nocopy_report::{Ended, Interrupt, Outcome, capability, print};
+use rustix::thread::CapabilitySet;
+
+pub use arguments::NfsArguments;
+use summary::{Export as Exported, Summary};
+
+use crate::export::{Export, ExportError};
+use crate::server::{Counts, Progress, Server, ServerError, Settings};
+
+/// How often to look whether all is over.
+const LOOK: Duration = Duration::from_millis(20);
+
+#[derive(Debug, thiserror::Error)]
+pub enum Failure {
+    #[error(transparent)]
+    Report(#[from] nocopy_report::Failure),
+    #[error(transparent)]
+    Export(#[from] ExportError),
+    #[error(transparent)]
+    Server(#[from] ServerError),
+    #[error("the server: cannot wait for calls any more ({0}); start it again")]
+    Serve(#[source] io::Error),
+}
+
+pub fn run(arguments: &NfsArguments) -> Result<Outcome, Failure> {
+    let interrupt = Interrupt::listen()?;
+    let export = Arc::new(Export::open(&arguments.directory, arguments.state.as_deref())?);
+    let directory = export.path().display().to_string();
+    let settings = Settings {
+        address: arguments.listen,
+        allow: arguments.allow.clone(),
+        is_stable: arguments.stable,
+        is_portmapper: arguments.portmap,
+    };
+    let server = Server::bind(export, settings)?;
+    // Who may read every file goes on reading every file; nothing else is needed any more.
+    capability::drop_all_but(CapabilitySet::DAC_READ_SEARCH)?;
+    let address = server.address();
+    print::say(format_args!("nocopy: serving at nfs://{address}{directory}"));
+    if !address.ip().is_loopback() && arguments.allow.is_empty() {
+        print::say(
+            "nocopy: every host that reaches this address can read all of it; name networks by --allow",
+        );
+    }
+    let start = Instant::now();
+    let mut ended = Ended::Interrupted;
+    let (accounts, done) = server.run(|progress| ended = wait(progress, arguments, &interrupt, start));
+    let ended = if done.is_err() { Ended::Failed } else { ended };
+    let exported = Exported { address, directory, stable: arguments.stable };
+    let summary = Summary::of(ended, start.elapsed(), exported, &accounts);
+    print::finish(&summary, arguments.json, false, done.err().map(Failure::Serve))
+}
+
+/// Until the end is asked for, the time is up, or the server fails.
+fn wait(progress: &Progress<'_>, arguments: &NfsArguments, interrupt: &Interrupt, start: Instant) -> Ended {
+    let mut live = Live::default();
+    loop {
+        if interrupt.came() {
+            return Ended::Interrupted;
+        }
+        if arguments.duration.is_some_and(|duration| start.elapsed() >= duration) {
+            return Ended::Duration;
+        }
+        if progress.is_failed() {
+            return Ended::Failed;
+        }
+        live.update(progress);
+        thread::sleep(LOOK);
+    }
+}
+
+/// What the user sees meanwhile.
+#[derive(Default)]
+struct Live {
+    line: LiveLine,
+    before: Counts,
+}
+
+impl Live {
+    fn update(&mut self, progress: &Progress<'_>) {
+        let Self { line, before } = self;
+        line.update(Instant::now(), |since| {
+            let accounts = progress.accounts();
+            let now = accounts.total();
+            let a_second = |count: u64| short(count as f64 / since.as_secs_f64());
+            let said = format!(
+                "{} clients, {} calls/s, {}bit/s of files, {} bytes in all, {} of them copied",
+                accounts.clients().len(),
+                a_second(now.calls - before.calls),
+                a_second(8 * (now.bytes() - before.bytes())),
+                short(now.bytes() as f64),
+                short((now.bytes() - now.spliced) as f64),
+            );
+            *before = now;
+            said
+        });
+    }
+}

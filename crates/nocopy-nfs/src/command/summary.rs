@@ -1,0 +1,144 @@
+//! What was served: the JSON schema `nocopy.serve-nfs/1` (docs/nfs.md).
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use nocopy_report::table::Table;
+use nocopy_report::{Ended, Outcome};
+use serde::Serialize;
+
+use crate::server::{Accounts, Copied, Counts};
+
+#[derive(Debug, Serialize)]
+pub(super) struct Summary {
+    ended: Ended,
+    seconds: f64,
+    #[serde(flatten)]
+    export: Export,
+    #[serde(flatten)]
+    done: Done,
+    clients: Vec<Client>,
+    /// Connections of networks that are not allowed.
+    refused: u64,
+    /// Connections that were ended to make room for others.
+    ended_for_others: u64,
+    /// Connections that ended by something that was no call.
+    malformed: u64,
+    /// How often the index of handles could not be written.
+    unsaved: u64,
+}
+
+#[derive(Debug, Serialize)]
+pub(super) struct Export {
+    pub(super) address: SocketAddr,
+    pub(super) directory: String,
+    pub(super) stable: bool,
+}
+
+#[derive(Debug, Serialize)]
+struct Client {
+    /// Absent for all that were not told apart.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    address: Option<String>,
+    #[serde(flatten)]
+    done: Done,
+}
+
+#[derive(Debug, Serialize)]
+struct Done {
+    connections: u64,
+    calls: u64,
+    reads: u64,
+    bytes: u64,
+    ledger: Ledger,
+}
+
+/// Bytes of files by what is known of copies.
+#[derive(Debug, Serialize)]
+struct Ledger {
+    /// By the server, with the cause.
+    copied_bytes: BTreeMap<&'static str, u64>,
+    /// Not by the server; of what the kernel and the device do with the pages nothing is known.
+    unknown_bytes: u64,
+}
+
+impl From<&Counts> for Done {
+    fn from(counts: &Counts) -> Self {
+        let copied = Copied::ALL.into_iter().zip(counts.copied).filter(|(_, bytes)| *bytes > 0);
+        Self {
+            connections: counts.connections,
+            calls: counts.calls,
+            reads: counts.reads,
+            bytes: counts.bytes(),
+            ledger: Ledger {
+                copied_bytes: copied.map(|(cause, bytes)| (cause.words(), bytes)).collect(),
+                unknown_bytes: counts.spliced,
+            },
+        }
+    }
+}
+
+impl Done {
+    fn words(&self) -> String {
+        let Self { connections, calls, reads, bytes, ledger } = self;
+        let copied: u64 = ledger.copied_bytes.values().sum();
+        let causes: Vec<String> =
+            ledger.copied_bytes.iter().map(|(cause, bytes)| format!("{cause} {bytes} B")).collect();
+        let causes = if causes.is_empty() { String::new() } else { format!(" ({})", causes.join(", ")) };
+        format!(
+            "{connections} connections, {calls} calls, {reads} reads of {bytes} bytes: copied here {copied} B{causes}"
+        )
+    }
+}
+
+impl Summary {
+    pub(super) fn of(ended: Ended, time: Duration, export: Export, accounts: &Accounts) -> Self {
+        let client = |(address, counts): &(Option<std::net::IpAddr>, Counts)| Client {
+            address: address.map(|address| address.to_string()),
+            done: counts.into(),
+        };
+        Self {
+            ended,
+            seconds: time.as_secs_f64(),
+            export,
+            done: (&accounts.total()).into(),
+            clients: accounts.clients().iter().map(client).collect(),
+            refused: accounts.refused(),
+            ended_for_others: accounts.ended(),
+            malformed: accounts.malformed(),
+            unsaved: accounts.unsaved(),
+        }
+    }
+}
+
+impl nocopy_report::Summary for Summary {
+    const SCHEMA: &'static str = "nocopy.serve-nfs/1";
+
+    fn table(&self) -> Table {
+        let Export { address, directory, .. } = &self.export;
+        let all = (format!("nfs://{address}{directory}"), self.done.words() + self.ended.words());
+        let clients = self.clients.iter().map(|client| {
+            let name =
+                client.address.as_deref().map_or("other clients".into(), |address| format!("  {address}"));
+            (name, client.done.words())
+        });
+        let faults = [
+            ("refused", self.refused, "connections of networks that are not allowed"),
+            ("ended", self.ended_for_others, "connections, to make room for others"),
+            ("malformed", self.malformed, "connections ended by something that was no call"),
+            (
+                "unsaved",
+                self.unsaved,
+                "times the index of handles could not be written; check the disk of --state",
+            ),
+        ];
+        let faults = faults.into_iter().filter(|(_, count, _)| *count > 0);
+        let faults = faults.map(|(name, count, words)| (name.to_owned(), format!("{count} {words}")));
+        std::iter::once(all).chain(clients).chain(faults).collect::<Vec<_>>().into()
+    }
+
+    fn outcome(&self) -> Outcome {
+        Outcome::Positive
+    }
+}

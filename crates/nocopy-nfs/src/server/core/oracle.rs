@@ -1,0 +1,58 @@
+//! What must hold for any call: shared by the tests and the fuzz target.
+
+use std::net::{IpAddr, Ipv4Addr};
+
+use super::{Answer, Core};
+use crate::wire::record::Records;
+use crate::wire::rpc::{Call, Credential, Reply};
+use crate::wire::xdr::{Reader, Xdr};
+use crate::wire::{mount, nfs3, portmap};
+
+const XID: u32 = 0x7e57;
+
+/// Longer than any reply without the bytes of a file.
+const REPLY_BYTES_MAX: usize = 256 << 10;
+
+/// Of the input, the first bytes choose program, procedure, and whether the arguments begin with the handle of the root; the rest are
+/// arguments, and the whole is a record, too.
+///
+/// # Panics
+/// The call is not answered by one whole record.
+pub fn check(core: &Core, input: &[u8]) {
+    let client = IpAddr::V4(Ipv4Addr::LOCALHOST);
+    let _ = core.answer(input, client);
+    let Some(([program, procedure, begin], rest)) = input.split_first_chunk() else { return };
+    let (program, version) = match program % 3 {
+        0 => (mount::PROGRAM, mount::VERSION),
+        1 => (portmap::PROGRAM, portmap::VERSION),
+        _ => (nfs3::PROGRAM, nfs3::VERSION),
+    };
+    let mut arguments = Vec::new();
+    if begin % 2 == 0 {
+        core.export().root().encode(&mut arguments);
+    }
+    arguments.extend_from_slice(rest);
+    let procedure = u32::from(procedure % 24);
+    let call =
+        Call { xid: XID, program, version, procedure, credential: Credential::NONE, arguments: &arguments };
+    let mut record = Vec::new();
+    call.encode(&mut record);
+    match core.answer(&record, client).expect("it is a call") {
+        Answer::Reply(reply) => check_reply(&reply),
+        Answer::List(call) => check_reply(&core.list(&call)),
+        Answer::Read(call) => {
+            if let Err(reply) = core.open(&call) {
+                check_reply(&reply);
+            }
+        }
+    }
+}
+
+fn check_reply(reply: &[u8]) {
+    let mut records = Records::new(REPLY_BYTES_MAX);
+    records.push(reply);
+    let record = records.take().expect("not too long").expect("all of it");
+    let (xid, _) = Reply::decode(&mut Reader::new(record)).expect("a reply");
+    assert_eq!(xid, XID);
+    assert!(records.take() == Ok(None) && records.held() == 0, "one record");
+}
