@@ -6,11 +6,14 @@ use std::process::{Command, Output};
 
 use crate::running::{Running, Scene, pattern};
 
-/// A program of libnfs on a path of the export; `URL` in its arguments is that path.
+/// A program of libnfs on a path of the export; `URL` in its arguments is that path, with the port.
 fn run(server: &Running, path: &str, words: &[&str]) -> Output {
     let port = server.address.port();
-    let url = format!("nfs://127.0.0.1{path}?nfsport={port}&mountport={port}&version=3");
-    let words: Vec<&str> = words.iter().map(|word| if *word == "URL" { &url } else { *word }).collect();
+    run_at(&format!("nfs://127.0.0.1{path}?nfsport={port}&mountport={port}&version=3"), words)
+}
+
+fn run_at(url: &str, words: &[&str]) -> Output {
+    let words: Vec<&str> = words.iter().map(|word| if *word == "URL" { url } else { *word }).collect();
     Command::new(words[0]).args(&words[1..]).output().unwrap_or_else(|error| panic!("{words:?}: {error}"))
 }
 
@@ -40,4 +43,24 @@ fn the_programs_of_libnfs_list_and_read() {
     assert!(fs::read(copy).unwrap() == pattern(0, 5_000_003));
     let absent = run(&server, &format!("{exported}/absent"), &["nfs-cat", "URL"]);
     assert!(!absent.status.success());
+}
+
+/// A client that is not told the port asks for it at port 111.
+#[test]
+fn the_port_is_found_by_the_portmapper() {
+    let namespace = match nocopy_lab::Namespace::with_loopback() {
+        Ok(namespace) => namespace,
+        Err(nocopy_lab::Error::Missing(missing)) => return nocopy_lab::skip(&missing),
+        Err(error) => panic!("{error}"),
+    };
+    namespace.run(|| {
+        let scene = Scene::new();
+        scene.file("file", 100_000);
+        let server = scene.serve_with(|settings| settings.is_portmapper = true);
+        let path = scene.path("file");
+        let read = run_at(&format!("nfs://127.0.0.1{}?version=3", path.display()), &["nfs-cat", "URL"]);
+        assert!(read.status.success(), "{}", String::from_utf8_lossy(&read.stderr));
+        assert!(read.stdout == pattern(0, 100_000), "{} bytes", read.stdout.len());
+        assert_eq!(server.end_and_count().bytes(), 100_000);
+    });
 }
