@@ -1,6 +1,6 @@
 //! The directory that is exported: handles, files, attributes and listings; nothing that lies outside of it.
 //!
-//! A handle has the file's *identity* (device, inode number, time of birth) and a MAC. Where the file lies is in the [`index`], by its
+//! A handle has the file's *identity* (device, inode number, time of birth) and a MAC. Where the file lies is in the index, by its
 //! parent's identity and its name; whatever is opened there must have the identity of the handle, or the handle is stale. So neither a
 //! forged handle, nor a damaged index, nor a symbolic link, nor `..` leads outside: every path is walked beneath the root
 //! (`openat2(2)`, `RESOLVE_BENEATH`), and what is kept open is asked for its path again before each use.

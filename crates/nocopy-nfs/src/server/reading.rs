@@ -16,7 +16,7 @@ use crate::wire::xdr::padding;
 /// Of a reply to a read, before the bytes of the file.
 const HEAD_BYTES: usize = 132;
 
-/// Up to so many bytes a copy costs less than a pipe.
+/// Up to so many bytes a copy costs no more than a pipe.
 pub(super) const COPY_BYTES_MAX: usize = 8 << 10;
 
 /// When there is no pipe. No more, because every client may have one.
