@@ -1,6 +1,6 @@
 //! What is asked of an interface, by name, as libpcap asks it.
 
-use std::ffi::{CStr, CString, c_int, c_ulong};
+use std::ffi::{CStr, CString, c_char, c_int, c_ulong};
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::path::Path;
@@ -60,7 +60,8 @@ fn ask(socket: BorrowedFd<'_>, device: &CStr, what: c_ulong) -> io::Result<libc:
         return Err(io::Error::from_raw_os_error(libc::ENODEV));
     }
     for (to, from) in request.ifr_name.iter_mut().zip(name) {
-        *to = from.cast_signed();
+        // Signed on x86-64, unsigned on arm64.
+        *to = c_char::from_ne_bytes(from.to_ne_bytes());
     }
     // SAFETY: the calls made here read the name and write into the union, which is as long as they want.
     match unsafe { libc::ioctl(socket.as_raw_fd(), what, &raw mut request) } {

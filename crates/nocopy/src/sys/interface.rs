@@ -277,7 +277,8 @@ pub(crate) fn hardware_address(name: &str) -> io::Result<[u8; 6]> {
         request.call(socket.as_fd(), libc::SIOCGIFHWADDR)?;
         request.0.ifr_ifru.ifru_hwaddr.sa_data
     };
-    Ok(std::array::from_fn(|i| data[i].cast_unsigned()))
+    // Signed on x86-64, unsigned on arm64.
+    Ok(data.first_chunk().expect("14 bytes").map(|byte| u8::from_ne_bytes(byte.to_ne_bytes())))
 }
 
 /// Keeps an interface in promiscuous mode while it lives; the kernel ends it with the descriptor, also after kill -9.
