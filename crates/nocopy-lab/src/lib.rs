@@ -26,6 +26,7 @@
 mod chain;
 mod error;
 mod lab;
+pub mod libtest;
 mod missing;
 mod namespace;
 mod netlink;

@@ -7,6 +7,7 @@ use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use nocopy_lab::Namespace;
+use nocopy_lab::libtest::{self, Verdict};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, kill_process_group, pidfd_open};
 
@@ -19,18 +20,6 @@ const TIME_LIMIT: Duration = Duration::from_secs(300);
 
 /// What property tests start from in the gate.
 const FIXED_SEED: u64 = 20_261_123;
-
-/// How a test begins the line that says why it did nothing (`nocopy_lab::skip`); libtest may have begun the line.
-const SKIP: &str = "SKIP: ";
-const NEEDS: &str = "needs ";
-
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Verdict {
-    Passed,
-    /// What is missing.
-    Skipped(String),
-    Failed,
-}
 
 #[derive(Debug)]
 pub(crate) struct Attempt {
@@ -67,7 +56,7 @@ fn started(case: &Case, conditions: Conditions<'_>) -> std::io::Result<(Child, F
     let output = tempfile::tempfile()?;
     let mut command = Command::new(std::env::current_exe()?);
     command.arg("start").args(conditions.isolated.then_some("--isolated")).arg(&case.binary.path);
-    command.args(["--exact", &case.test, "--nocapture"]).current_dir(&case.binary.directory);
+    command.args(libtest::command_line(&case.test)).current_dir(&case.binary.directory);
     command.env("CARGO_MANIFEST_DIR", &case.binary.directory);
     command.env("PROPTEST_RNG_SEED", conditions.seed.unwrap_or(FIXED_SEED).to_string());
     match conditions.seed {
@@ -89,30 +78,12 @@ fn finished(mut child: Child, mut file: File) -> (Verdict, String) {
     let read = file.rewind().and_then(|()| file.read_to_end(&mut output));
     let mut output = String::from_utf8_lossy(&output).into_owned();
     match (ended, read) {
-        (Ok(Some(status)), Ok(_)) => (judge(status, &output), output),
+        (Ok(Some(status)), Ok(_)) => (libtest::verdict(status, &output), output),
         (Ok(None), _) => {
             output.push_str(&format!("\nnot ended after {} s: killed", TIME_LIMIT.as_secs()));
             (Verdict::Failed, output)
         }
         (Err(error), _) | (_, Err(error)) => (Verdict::Failed, format!("{output}\n{error}")),
-    }
-}
-
-/// A test binary that runs no test exits with success, too: it must say that it ran one.
-fn judge(status: ExitStatus, output: &str) -> Verdict {
-    let ran = output.lines().any(|line| line.starts_with("test result: ok. 1 passed; 0 failed"));
-    let needs = |line: &str| {
-        let line = line
-            .split_once(" ... ")
-            .filter(|_| line.starts_with("test "))
-            .map_or(line, |(_, rest)| rest)
-            .to_owned();
-        line.strip_prefix(SKIP).filter(|needs| needs.starts_with(NEEDS)).map(str::to_owned)
-    };
-    match (status.success() && ran, output.lines().find_map(needs)) {
-        (true, Some(needs)) => Verdict::Skipped(needs),
-        (true, None) => Verdict::Passed,
-        (false, _) => Verdict::Failed,
     }
 }
 
@@ -151,32 +122,4 @@ pub(crate) fn become_program(program: &str, arguments: &[String], isolated: bool
         }
     }
     refused("exec", &Command::new(program).args(arguments).exec())
-}
-
-#[cfg(test)]
-mod tests {
-    use std::os::unix::process::ExitStatusExt;
-
-    use super::*;
-
-    const OK: &str = "running 1 test\ntest a ... ok\n\ntest result: ok. 1 passed; 0 failed; 0 ignored\n";
-
-    #[test]
-    fn a_binary_that_ran_no_test_has_not_passed() {
-        let success = ExitStatus::from_raw(0);
-        assert_eq!(judge(success, OK), Verdict::Passed);
-        let none = "running 0 tests\n\ntest result: ok. 0 passed; 0 failed; 0 ignored\n";
-        assert_eq!(judge(success, none), Verdict::Failed);
-        assert_eq!(judge(success, ""), Verdict::Failed);
-        assert_eq!(judge(ExitStatus::from_raw(9), OK), Verdict::Failed);
-    }
-
-    #[test]
-    fn a_skip_names_what_is_missing() {
-        let output = format!("test a ... SKIP: needs a card: there is none\n{OK}");
-        let verdict = judge(ExitStatus::from_raw(0), &output);
-        assert_eq!(verdict, Verdict::Skipped("needs a card: there is none".into()));
-        let of_another = format!("{OK}a program said SKIP: needs a card\nSKIP: of no known form\n");
-        assert_eq!(judge(ExitStatus::from_raw(0), &of_another), Verdict::Passed);
-    }
 }

@@ -1,12 +1,11 @@
 //! What cargo built: the test binaries, and the tests in them.
 
 use std::path::PathBuf;
-use std::process::Command;
 use std::sync::Arc;
 
+use nocopy_lab::libtest;
 use serde::Deserialize;
 
-use super::Instrument;
 use crate::gate::Outcome;
 use crate::step::{Failed, Step, root};
 
@@ -34,15 +33,13 @@ impl Case {
 }
 
 /// Builds the tests, with everything that they start, and returns their binaries.
-pub(crate) fn build(arguments: &[&str], instrument: Instrument) -> Result<Vec<Binary>, Outcome> {
+pub(crate) fn build(arguments: &[&str], variables: &[(&str, &str)]) -> Result<Vec<Binary>, Outcome> {
     let fixed = ["test", "--all-features", "--no-run", "--message-format=json-render-diagnostics"];
     let arguments = [&fixed[..], arguments].concat();
-    let step = match instrument {
-        Instrument::Nothing => Step::cargo("build the tests", &arguments),
-        Instrument::AddressSanitizer => Step::cargo("build the tests", &arguments)
-            .with("RUSTC_BOOTSTRAP", "1")
-            .with("RUSTFLAGS", "-Zsanitizer=address --cfg nocopy_sanitizer"),
-    };
+    let step =
+        variables.iter().fold(Step::cargo("build the tests", &arguments), |step, (variable, value)| {
+            step.with(variable, value)
+        });
     let output = step.captured().map_err(Outcome::from)?;
     let mut binaries: Vec<Binary> = output.lines().filter_map(test_binary).collect();
     binaries.sort_by(|a, b| a.name.cmp(&b.name));
@@ -86,22 +83,10 @@ fn test_binary(line: &str) -> Option<Binary> {
 
 /// The tests of a binary, without those that only other tests start (`#[ignore]`).
 pub(crate) fn cases(binary: Binary) -> Result<Vec<Case>, Failed> {
-    let all = listed(&binary, &[])?;
-    let ignored = listed(&binary, &["--ignored"])?;
+    let tests = libtest::tests(&binary.path, &binary.directory)
+        .map_err(|error| Failed(format!("{}: {error}", binary.path.display())))?;
     let binary = Arc::new(binary);
-    let run = all.into_iter().filter(|test| !ignored.contains(test));
-    Ok(run.map(|test| Case { binary: Arc::clone(&binary), test }).collect())
-}
-
-fn listed(binary: &Binary, which: &[&str]) -> Result<Vec<String>, Failed> {
-    let mut command = Command::new(&binary.path);
-    command.args(["--list", "--format", "terse"]).args(which).current_dir(&binary.directory);
-    let output = command.output().map_err(|error| Failed(format!("{}: {error}", binary.path.display())))?;
-    if !output.status.success() {
-        return Err(Failed(format!("{}: its tests cannot be listed ({})", binary.name, output.status)));
-    }
-    let text = String::from_utf8_lossy(&output.stdout);
-    Ok(text.lines().filter_map(|line| line.strip_suffix(": test")).map(str::to_owned).collect())
+    Ok(tests.into_iter().map(|test| Case { binary: Arc::clone(&binary), test }).collect())
 }
 
 /// A program that cargo built in a profile's directory, such as the VM lab beside the tests.

@@ -11,13 +11,14 @@ use std::panic::resume_unwind;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::{fs, thread};
 
+use nocopy_lab::libtest::Verdict;
 use nocopy_lab::witness::{STALL_LIMIT, Stall, Witness};
 use serde::Serialize;
 
-use attempt::{Attempt, Verdict};
+use attempt::Attempt;
 pub(crate) use attempt::{Conditions, become_program};
+use binaries::{Binary, Case, build};
 pub(crate) use binaries::program;
-use binaries::{Binary, Case};
 use sanitizer::Sanitizer;
 
 use crate::gate::{Failure, Note, Outcome};
@@ -53,6 +54,18 @@ pub(crate) enum Instrument {
     AddressSanitizer,
 }
 
+impl Instrument {
+    /// What the environment of the compiler says.
+    const fn variables(self) -> &'static [(&'static str, &'static str)] {
+        match self {
+            Self::Nothing => &[],
+            Self::AddressSanitizer => {
+                &[("RUSTC_BOOTSTRAP", "1"), ("RUSTFLAGS", "-Zsanitizer=address --cfg nocopy_sanitizer")]
+            }
+        }
+    }
+}
+
 /// A test that ran, and what stood still meanwhile.
 struct Ran {
     case: Case,
@@ -81,7 +94,7 @@ impl<'a> Suite<'a> {
 
     /// Builds the tests and runs them.
     pub(crate) fn outcome(&self) -> Outcome {
-        match binaries::build(self.built, self.instrument) {
+        match build(self.built, self.instrument.variables()) {
             Ok(binaries) => self.run(binaries).unwrap_or_else(Outcome::from),
             Err(outcome) => outcome,
         }

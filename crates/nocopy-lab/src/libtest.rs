@@ -1,0 +1,98 @@
+//! Programs of tests, as the compiler makes them: which tests are in one, and how one of these ended.
+//!
+//! Each test is started as a process of its own: `program --exact TEST --nocapture`.
+
+use std::io;
+use std::path::Path;
+use std::process::{Command, ExitStatus};
+
+/// How a test begins the line that says why it did nothing ([`skip`](crate::skip)); libtest may have begun the line.
+const SKIP: &str = "SKIP: ";
+const NEEDS: &str = "needs ";
+
+/// How a test ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Verdict {
+    /// It ran, and nothing failed.
+    Passed,
+    /// It did nothing, because this is missing.
+    Skipped(String),
+    /// It failed, or did not run.
+    Failed,
+}
+
+/// The tests of a program that is run in `directory`, without those that only other tests start (`#[ignore]`).
+///
+/// # Errors
+/// When the program cannot be started, or does not list its tests.
+pub fn tests(program: &Path, directory: &Path) -> io::Result<Vec<String>> {
+    let mut all = listed(program, directory, &[])?;
+    let ignored = listed(program, directory, &["--ignored"])?;
+    all.retain(|test| !ignored.contains(test));
+    Ok(all)
+}
+
+fn listed(program: &Path, directory: &Path, which: &[&str]) -> io::Result<Vec<String>> {
+    let mut command = Command::new(program);
+    let output = command.args(["--list", "--format", "terse"]).args(which).current_dir(directory).output()?;
+    if !output.status.success() {
+        return Err(io::Error::other(format!("its tests cannot be listed ({})", output.status)));
+    }
+    let text = String::from_utf8_lossy(&output.stdout);
+    Ok(text.lines().filter_map(|line| line.strip_suffix(": test")).map(str::to_owned).collect())
+}
+
+/// What starts one test of a program, and makes it print what it says.
+pub fn command_line(test: &str) -> [&str; 3] {
+    ["--exact", test, "--nocapture"]
+}
+
+/// How a test that printed `output` ended. A program that runs no test exits with success, too: it must say that it ran one.
+pub fn verdict(status: ExitStatus, output: &str) -> Verdict {
+    let ran = output.lines().any(|line| line.starts_with("test result: ok. 1 passed; 0 failed"));
+    let needs = |line: &str| {
+        let line =
+            line.split_once(" ... ").filter(|_| line.starts_with("test ")).map_or(line, |(_, rest)| rest);
+        line.strip_prefix(SKIP).filter(|needs| needs.starts_with(NEEDS)).map(str::to_owned)
+    };
+    match (status.success() && ran, output.lines().find_map(needs)) {
+        (true, Some(needs)) => Verdict::Skipped(needs),
+        (true, None) => Verdict::Passed,
+        (false, _) => Verdict::Failed,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::process::ExitStatusExt;
+
+    use super::*;
+
+    const OK: &str = "running 1 test\ntest a ... ok\n\ntest result: ok. 1 passed; 0 failed; 0 ignored\n";
+
+    #[test]
+    fn a_program_that_ran_no_test_has_not_passed() {
+        let success = ExitStatus::from_raw(0);
+        assert_eq!(verdict(success, OK), Verdict::Passed);
+        let none = "running 0 tests\n\ntest result: ok. 0 passed; 0 failed; 0 ignored\n";
+        assert_eq!(verdict(success, none), Verdict::Failed);
+        assert_eq!(verdict(success, ""), Verdict::Failed);
+        assert_eq!(verdict(ExitStatus::from_raw(9), OK), Verdict::Failed);
+    }
+
+    #[test]
+    fn a_skip_names_what_is_missing() {
+        let output = format!("test a ... SKIP: needs a card: there is none\n{OK}");
+        let skipped = verdict(ExitStatus::from_raw(0), &output);
+        assert_eq!(skipped, Verdict::Skipped("needs a card: there is none".into()));
+        let of_another = format!("{OK}a program said SKIP: needs a card\nSKIP: of no known form\n");
+        assert_eq!(verdict(ExitStatus::from_raw(0), &of_another), Verdict::Passed);
+    }
+
+    #[test]
+    fn this_program_lists_this_test() {
+        let program = std::env::current_exe().unwrap();
+        let tests = tests(&program, Path::new(env!("CARGO_MANIFEST_DIR"))).unwrap();
+        assert!(tests.iter().any(|test| test == "libtest::tests::this_program_lists_this_test"), "{tests:?}");
+    }
+}
