@@ -11,6 +11,7 @@ struct Program {
     name: &'static str,
     /// How to ask whether it is there.
     question: &'static str,
+    /// One package or more.
     apt: &'static str,
     dnf: &'static str,
     /// What needs it.
@@ -25,6 +26,8 @@ enum Needed {
     VmLab,
     Bpf,
     Checks,
+    Aarch64,
+    Aarch64Lab,
 }
 
 impl Needed {
@@ -36,7 +39,14 @@ impl Needed {
             Self::VmLab => "VM lab (installs it by itself)",
             Self::Bpf => "building and checking BPF objects (else skipped)",
             Self::Checks => "formatting and lints",
+            Self::Aarch64 => "nightly suite aarch64",
+            Self::Aarch64Lab => "nightly suite aarch64 (installs it by itself)",
         }
+    }
+
+    /// Not every system has a package of that compiler, and the gate does without the rest.
+    const fn is_optional(self) -> bool {
+        matches!(self, Self::Bpf | Self::Aarch64 | Self::Aarch64Lab)
     }
 }
 
@@ -52,6 +62,9 @@ const fn program(
 /// The BPF compiler has one version, since another writes another object: the one of Debian 12.
 pub(crate) const CLANG: &str = "clang-14";
 pub(crate) const STRIP: &str = "llvm-strip-14";
+
+/// What links programs for aarch64.
+pub(crate) const AARCH64_LINKER: &str = "aarch64-linux-gnu-gcc";
 
 /// Where a program is a part of the Rust toolchain and in no package.
 const RUSTUP: [&str; 2] = ["", ""];
@@ -74,6 +87,18 @@ const PROGRAMS: &[Program] = &[
     program(CLANG, "--version", ["clang-14", "clang"], Needed::Bpf),
     program(STRIP, "--version", ["llvm-14", "llvm"], Needed::Bpf),
     program("qemu-system-x86_64", "--version", ["qemu-system-x86", "qemu-system-x86-core"], Needed::VmLab),
+    program(
+        AARCH64_LINKER,
+        "--version",
+        ["gcc-aarch64-linux-gnu libc6-dev-arm64-cross", "gcc-aarch64-linux-gnu"],
+        Needed::Aarch64,
+    ),
+    program(
+        "qemu-system-aarch64",
+        "--version",
+        ["qemu-system-arm", "qemu-system-aarch64-core"],
+        Needed::Aarch64Lab,
+    ),
 ];
 
 impl Program {
@@ -96,6 +121,11 @@ pub(crate) fn programs_for_unit_tests() -> Outcome {
 pub(crate) fn programs_for_tests() -> Outcome {
     let outcome = programs_for_unit_tests();
     if outcome.is_good() { installed(Needed::Tests) } else { outcome }
+}
+
+/// Installs what compiles for aarch64.
+pub(crate) fn aarch64_compiler() -> Outcome {
+    installed(Needed::Aarch64)
 }
 
 /// Runs `then` with valgrind.
@@ -137,7 +167,7 @@ fn install_missing(needed: Needed) -> Result<(), Failed> {
         return Ok(());
     }
     let names: Vec<&str> = missing.iter().map(|program| program.name).collect();
-    let mut packages: Vec<&str> = missing.iter().map(|program| program.apt).collect();
+    let mut packages: Vec<&str> = missing.iter().flat_map(|program| program.apt.split(' ')).collect();
     packages.dedup();
     if !is_root() || !has_apt() {
         let lines = install_lines(&missing);
@@ -188,8 +218,7 @@ pub(crate) fn doctor() -> bool {
     if absent.iter().any(|program| program.needed == Needed::Checks) {
         println!("\ninstall parts of the toolchain: 'rustup component add rustfmt clippy'");
     }
-    // That compiler is optional: not every system has a package of it.
-    absent.retain(|program| program.needed != Needed::Bpf);
+    absent.retain(|program| !program.needed.is_optional());
     let packaged: Vec<&Program> = absent.iter().copied().filter(|program| !program.apt.is_empty()).collect();
     if !packaged.is_empty() {
         println!("\ninstall what is missing, {}", install_lines(&packaged));

@@ -1,5 +1,6 @@
 //! Developer commands: `cargo xtask --help`.
 
+mod aarch64;
 mod api;
 mod bpf;
 mod check;

@@ -3,6 +3,7 @@
 use std::fs;
 use std::process::ExitCode;
 
+use crate::aarch64;
 use crate::check;
 use crate::gate::{Gate, Outcome};
 use crate::machine;
@@ -47,6 +48,11 @@ const ALL: &[Nightly] = &[
         name: "sanitizer",
         about: "tests of sockets, pools and C interfaces under the address sanitizer",
         run: sanitizer,
+    },
+    Nightly {
+        name: "aarch64",
+        about: "everything compiled for aarch64; test programs and the command on an emulated machine with Debian's arm64 kernel",
+        run: aarch64::outcome,
     },
     Nightly {
         name: "licences",

@@ -40,6 +40,8 @@ const INPUTS: &[&str] = &[
 /// Results of the last run, in the form that the lab's README describes.
 const RESULTS: &str = "target/xtask/vm.json";
 
+const RESULTS_ON_ARM64: &str = "target/xtask/vm-arm64.json";
+
 /// The lab's exit code where it cannot be had: another system than Debian or Ubuntu, another processor, not root.
 const UNAVAILABLE: i32 = 3;
 
@@ -72,23 +74,34 @@ pub(crate) fn outcome() -> Outcome {
         let remark = format!("nothing changed since it passed at {}: not run again", kept.commit);
         return Outcome { passed: kept.rows, ..Outcome::default() }.with_remark(remark);
     }
-    let results = root().join(RESULTS);
-    let _ = fs::remove_file(&results);
-    let run = lab(&["run", "--json", &results.display().to_string()]).status();
-    let outcome = match (run, read(&results)) {
-        (Ok((Some(UNAVAILABLE), output)), _) => return Outcome::unavailable("VM lab", output.trim()),
-        (Ok((code, output)), Ok(lab)) => lab.outcome(code, &output),
-        (Ok((_, output)), Err(failed)) => return Outcome::failed("VM lab", format!("{failed}\n{output}")),
-        (Err(failed), _) => return failed.into(),
-    };
+    let outcome = judged(&[], RESULTS);
     // What was run is kept only if it is still what lies there.
-    if outcome.failures.is_empty()
-        && outcome.flaky.is_empty()
-        && self::inputs().is_ok_and(|after| after == inputs)
-    {
+    if outcome.is_good() && self::inputs().is_ok_and(|after| after == inputs) {
         Kept::remember(inputs, outcome.passed);
     }
     outcome
+}
+
+/// Runs the rows of the lab that the arguments ask for, with the results in that file.
+fn judged(arguments: &[&str], results: &str) -> Outcome {
+    let results = root().join(results);
+    let _ = fs::remove_file(&results);
+    let path = results.display().to_string();
+    let run = lab(&[&["run", "--json", &path], arguments].concat()).status();
+    match (run, read(&results)) {
+        (Ok((Some(UNAVAILABLE), output)), _) => Outcome::unavailable("VM lab", output.trim()),
+        (Ok((code, output)), Ok(lab)) => lab.outcome(code, &output),
+        (Ok((_, output)), Err(failed)) => Outcome::failed("VM lab", format!("{failed}\n{output}")),
+        (Err(failed), _) => failed.into(),
+    }
+}
+
+/// The rows on arm64, where what that file lists was built for it.
+pub(crate) fn outcome_on_arm64(built: &str) -> Outcome {
+    match build() {
+        Ok(()) => judged(&["--kernel", "arm64", "--built", built], RESULTS_ON_ARM64),
+        Err(failed) => failed.into(),
+    }
 }
 
 /// The parts of the lab's results that decide.
@@ -115,6 +128,16 @@ struct Row {
     failure: Option<String>,
     complaints: Vec<String>,
     failed_before: Option<Before>,
+    measured: Vec<Measured>,
+}
+
+/// What a row recorded, as far as it is of programs of tests.
+#[derive(Deserialize)]
+struct Measured {
+    program: Option<String>,
+    passed: Option<usize>,
+    /// A test and what it needs.
+    skipped: Option<(String, String)>,
 }
 
 /// How a flaky row failed first.
@@ -142,6 +165,7 @@ impl Lab {
         }
         for row in self.tests {
             let name = format!("VM lab, {} on {}, {} kernel", row.test, row.topology, row.kernel);
+            row.measured.into_iter().for_each(|measured| measured.add_to(&mut outcome));
             match row.result.as_str() {
                 "passed" => outcome.passed += 1,
                 "flaky" => {
@@ -166,6 +190,18 @@ impl Lab {
             );
         }
         outcome
+    }
+}
+
+impl Measured {
+    /// A skipped test is a skip of the run; how many passed is said beside the verdict, which counts rows.
+    fn add_to(self, outcome: &mut Outcome) {
+        let program = self.program.unwrap_or_default();
+        if let Some((test, needs)) = self.skipped {
+            outcome.skips.push(Note { name: format!("{program} {test}"), text: needs });
+        } else if let Some(passed) = self.passed {
+            outcome.remark.push_str(&format!("{program}: {passed} tests; "));
+        }
     }
 }
 
@@ -269,7 +305,9 @@ mod tests {
         let text = format!(
             r#"{{"machines":[{{"topology":"igb","kernel":"newest","failure":null,"complaints":[]}}],
                 "tests":[{{"test":"copies","topology":"igb","kernel":"newest","result":"{result}","failure":null,"complaints":[],
-                "failed_before":{{"failure":"f","complaints":[],"stall":"stalled for 300 ms"}}}}]}}"#
+                "failed_before":{{"failure":"f","complaints":[],"stall":"stalled for 300 ms"}},
+                "measured":[{{"mode":"xdp copy native"}},{{"program":"nocopy","passed":7,"left_out":0,"skipped":null}},
+                {{"program":"nocopy","skipped":["a::b","needs a card: there is none"]}}]}}]}}"#
         );
         serde_json::from_str::<Lab>(&text).unwrap().outcome(Some(0), "")
     }
@@ -284,6 +322,13 @@ mod tests {
         }
         let none = Lab { machines: vec![], tests: vec![] };
         assert_eq!(none.outcome(Some(0), "").failures.len(), 1);
+    }
+
+    #[test]
+    fn tests_that_a_row_skipped_are_skips() {
+        let outcome = lab("passed");
+        assert_eq!((outcome.skips.len(), outcome.remark.as_str()), (1, "nocopy: 7 tests; "));
+        assert_eq!(outcome.skips[0].name, "nocopy a::b");
     }
 
     #[test]

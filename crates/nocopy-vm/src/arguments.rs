@@ -23,6 +23,12 @@ pub(crate) enum Command {
     List,
     /// Fetch and install what the lab needs; does nothing when it is there.
     Prepare,
+    /// Inside a machine that has no system: make one, run 'guest' with these arguments, and switch the machine off.
+    #[command(hide = true)]
+    Init {
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<String>,
+    },
     /// Inside a machine: run tests one by one and report to the host.
     #[command(hide = true)]
     Guest(GuestArguments),
@@ -42,9 +48,12 @@ pub(crate) struct RunArguments {
     /// Only the tests of this name; may be given several times.
     #[arg(long, value_name = "NAME")]
     pub(crate) only: Vec<String>,
-    /// Only the tests on this kernel.
+    /// Only the tests on this kernel; without it all but arm64.
     #[arg(long)]
     pub(crate) kernel: Option<Kernel>,
+    /// What was built for arm64, as 'cargo xtask nightly aarch64' lists it: for '--kernel arm64'.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) built: Option<PathBuf>,
     /// Only the tests on this topology.
     #[arg(long)]
     pub(crate) topology: Option<Topology>,

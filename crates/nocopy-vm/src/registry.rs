@@ -32,6 +32,8 @@ pub(crate) enum Topology {
     Virtio,
     /// The same, wired by taps and a bridge instead of QEMU's hub: these take packets in pieces, and segment long ones.
     VirtioTaps,
+    /// A veth pair: the machine has no cards.
+    Veth,
 }
 
 impl Topology {
@@ -40,6 +42,7 @@ impl Topology {
         match self {
             Self::Igb => "igb",
             Self::Virtio | Self::VirtioTaps => "virtio_net",
+            Self::Veth => "veth",
         }
     }
 }
@@ -50,6 +53,7 @@ impl fmt::Display for Topology {
             Self::Igb => "igb",
             Self::Virtio => "virtio",
             Self::VirtioTaps => "virtio-taps",
+            Self::Veth => "veth",
         })
     }
 }
@@ -62,6 +66,35 @@ pub(crate) enum Kernel {
     Newest,
     /// One whose igb and virtio_net have no zero-copy yet.
     Older,
+    /// The newest for arm64. Its machines run only when it is asked for: they need programs that were built for them.
+    Arm64,
+}
+
+/// What kind of processor a machine has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Architecture {
+    /// The host's.
+    Amd64,
+    Arm64,
+}
+
+impl Architecture {
+    /// As Debian calls it.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Amd64 => "amd64",
+            Self::Arm64 => "arm64",
+        }
+    }
+}
+
+impl Kernel {
+    pub(crate) const fn architecture(self) -> Architecture {
+        match self {
+            Self::Newest | Self::Older => Architecture::Amd64,
+            Self::Arm64 => Architecture::Arm64,
+        }
+    }
 }
 
 impl fmt::Display for Kernel {
@@ -69,6 +102,7 @@ impl fmt::Display for Kernel {
         f.pad(match self {
             Self::Newest => "newest",
             Self::Older => "older",
+            Self::Arm64 => "arm64",
         })
     }
 }

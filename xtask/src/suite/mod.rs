@@ -17,8 +17,8 @@ use serde::Serialize;
 
 use attempt::Attempt;
 pub(crate) use attempt::{Conditions, become_program};
-use binaries::{Binary, Case, build};
-pub(crate) use binaries::program;
+use binaries::Case;
+pub(crate) use binaries::{Binary, build, program};
 use sanitizer::Sanitizer;
 
 use crate::gate::{Failure, Note, Outcome};

@@ -10,13 +10,25 @@ use nocopy_lab::witness::Witness;
 
 use super::cards;
 use super::kernel_log::KernelLog;
-use crate::arguments::GuestArguments;
+use crate::arguments::{GuestArguments, RandomArguments};
 use crate::event::{self, Ended, Event};
-use crate::registry::Failure;
+use crate::registry::{Failure, Topology};
 
 /// A test that takes longer is killed: ten times what the longest takes; with `--soak`, that plus the soak itself.
-pub(crate) const TEST_TIMEOUT: Duration = Duration::from_secs(300);
-pub(crate) const SOAK_TIMEOUT: Duration = Duration::from_secs(1200);
+const TEST_TIMEOUT: Duration = Duration::from_secs(300);
+const SOAK_TIMEOUT: Duration = Duration::from_secs(1200);
+/// Of one that runs a whole program of tests.
+const PROGRAM_TIMEOUT: Duration = Duration::from_secs(3600);
+
+/// When a test is killed on that topology.
+pub(crate) fn time_limit(topology: Topology, random: RandomArguments) -> Duration {
+    match topology {
+        _ if random.soak => SOAK_TIMEOUT,
+        Topology::Veth => PROGRAM_TIMEOUT,
+        Topology::Igb | Topology::Virtio | Topology::VirtioTaps => TEST_TIMEOUT,
+    }
+}
+
 const TEST_POLL: Duration = Duration::from_millis(10);
 
 /// How much of what a test said is kept when it failed.
@@ -56,7 +68,7 @@ fn run(test: &str, arguments: &GuestArguments, log: &mut KernelLog) -> Result<En
     command.stdin(Stdio::null()).stdout(recorded.try_clone()?).stderr(said.try_clone()?);
     let started = Instant::now();
     let mut child = command.spawn()?;
-    let status = wait(&mut child, if arguments.random.soak { SOAK_TIMEOUT } else { TEST_TIMEOUT })?;
+    let status = wait(&mut child, time_limit(arguments.topology, arguments.random))?;
     let seconds = started.elapsed().as_secs_f64();
     let failure = match status {
         Some(status) if status.success() => None,
@@ -67,7 +79,7 @@ fn run(test: &str, arguments: &GuestArguments, log: &mut KernelLog) -> Result<En
     Ok(Ended { test: test.to_owned(), seconds, failure, log: log.news()?, oversleep_ms: 0, measured })
 }
 
-fn wait(child: &mut Child, timeout: Duration) -> io::Result<Option<ExitStatus>> {
+pub(super) fn wait(child: &mut Child, timeout: Duration) -> io::Result<Option<ExitStatus>> {
     let give_up = Instant::now() + timeout;
     loop {
         if let Some(status) = child.try_wait()? {
@@ -89,7 +101,7 @@ fn words(said: &mut File, end: &str) -> io::Result<String> {
     Ok(last.into_iter().rev().chain([format!("({end})").as_str()]).collect::<Vec<_>>().join("\n"))
 }
 
-fn contents(file: &mut File) -> io::Result<String> {
+pub(super) fn contents(file: &mut File) -> io::Result<String> {
     file.rewind()?;
     let mut bytes = Vec::new();
     io::Read::read_to_end(file, &mut bytes)?;

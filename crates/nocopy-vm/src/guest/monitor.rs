@@ -18,7 +18,7 @@ pub(crate) struct Monitor {
 
 impl Monitor {
     pub(crate) fn open() -> Result<Self, Failure> {
-        let port = OpenOptions::new().read(true).write(true).open(device()?)?;
+        let port = OpenOptions::new().read(true).write(true).open(device_of_port(PORT)?)?;
         let mut monitor = Self { port: BufReader::new(port) };
         // Refused when an earlier test has said it: the emulator's end of the line stays open.
         let _ = monitor.execute(&json!({ "execute": "qmp_capabilities" }));
@@ -48,13 +48,13 @@ impl Monitor {
     }
 }
 
-/// The device file of the serial port with our name.
-fn device() -> Result<String, Failure> {
+/// The device file of a serial port that the emulator gave a name.
+pub(crate) fn device_of_port(port: &str) -> Result<String, Failure> {
     for entry in fs::read_dir("/sys/class/virtio-ports")? {
         let entry = entry?;
-        if fs::read_to_string(entry.path().join("name")).is_ok_and(|name| name.trim_end() == PORT) {
+        if fs::read_to_string(entry.path().join("name")).is_ok_and(|name| name.trim_end() == port) {
             return Ok(format!("/dev/{}", entry.file_name().to_string_lossy()));
         }
     }
-    Err(Failure(format!("the machine has no serial port '{PORT}'")))
+    Err(Failure(format!("the machine has no serial port '{port}'")))
 }

@@ -1,7 +1,7 @@
 //! Which machines are needed for the tests asked for.
 
 use crate::arguments::RunArguments;
-use crate::registry::{Kernel, TESTS, Topology};
+use crate::registry::{Architecture, Kernel, TESTS, Topology};
 
 /// Tests of one machine, so that two of them have about as much to do.
 const TESTS_MAX: usize = 10;
@@ -22,9 +22,11 @@ impl Boot {
         for (name, test) in TESTS.iter().filter(|(name, _)| selected(name)) {
             let kernel = test.kernel;
             for &topology in test.on {
-                if arguments.kernel.is_some_and(|only| only != kernel)
-                    || arguments.topology.is_some_and(|only| only != topology)
-                {
+                let is_wanted = match arguments.kernel {
+                    Some(only) => only == kernel,
+                    None => kernel.architecture() == Architecture::Amd64,
+                };
+                if !is_wanted || arguments.topology.is_some_and(|only| only != topology) {
                     continue;
                 }
                 let like = |boot: &&mut Self| {
@@ -47,7 +49,10 @@ mod tests {
 
     #[test]
     fn every_test_runs_wherever_it_belongs_and_nowhere_else() {
-        let boots = Boot::all(&RunArguments::default());
+        let on_arm64 = RunArguments { kernel: Some(Kernel::Arm64), ..Default::default() };
+        let mut boots = Boot::all(&on_arm64);
+        assert!(boots.iter().all(|boot| boot.kernel == Kernel::Arm64));
+        boots.extend(Boot::all(&RunArguments::default()));
         for (name, test) in TESTS {
             let there = boots.iter().filter(|boot| boot.tests.contains(name));
             let mut on: Vec<_> = there.map(|boot| (boot.kernel, boot.topology)).collect();

@@ -6,6 +6,14 @@ use std::path::PathBuf;
 pub(crate) enum Error {
     #[error("no test of the name '{name}'; 'nocopy-vm list' lists them")]
     NoTest { name: String },
+    #[error(
+        "no test that was asked for runs there; 'nocopy-vm list' says where each does, and those on arm64 need '--kernel arm64'"
+    )]
+    NoRow,
+    #[error(
+        "arm64 machines need programs that were built for them: run 'cargo xtask nightly aarch64', which gives them by --built"
+    )]
+    NothingBuilt,
     #[error("not available to this user: the lab installs packages and makes namespaces: run it as root")]
     NotRoot,
     #[error(

@@ -6,10 +6,7 @@ use std::process::Command;
 
 use super::packages::{Archive, Suite, run};
 use super::{Cache, Error};
-use crate::registry::Kernel;
-
-/// The package that depends on a suite's current kernel.
-const NEWEST_OF_SUITE: &str = "linux-image-amd64";
+use crate::registry::{Architecture, Kernel};
 
 /// A kernel with its modules, as in the root directory of a machine.
 #[derive(Debug, Clone)]
@@ -18,12 +15,14 @@ pub(crate) struct KernelTree {
     pub(crate) version: String,
     /// The bootable image; its modules lie beside it, where virtme-ng finds them.
     pub(crate) image: PathBuf,
+    /// The directory of its modules.
+    pub(crate) modules: PathBuf,
 }
 
 /// The suite a kernel is taken from, whatever version it has now.
 const fn suite(kernel: Kernel) -> &'static str {
     match kernel {
-        Kernel::Newest => "trixie-backports",
+        Kernel::Newest | Kernel::Arm64 => "trixie-backports",
         Kernel::Older => "bookworm",
     }
 }
@@ -31,8 +30,12 @@ const fn suite(kernel: Kernel) -> &'static str {
 impl KernelTree {
     /// The kernel in the cache, fetched if it is not there. One that is there is kept: delete its directory for a newer.
     pub(crate) fn prepare(cache: &Cache, kernel: Kernel) -> Result<Self, Error> {
-        let suite = suite(kernel);
-        let place = cache.filled(&format!("kernel-{suite}"), |place| fetch(suite, place))?;
+        let (suite, architecture) = (suite(kernel), kernel.architecture());
+        let name = match architecture {
+            Architecture::Amd64 => format!("kernel-{suite}"),
+            Architecture::Arm64 => format!("arm64-kernel-{suite}"),
+        };
+        let place = cache.filled(&name, |place| fetch(suite, architecture, place))?;
         Self::find(&place)?.ok_or(Error::NoImage { package: place.display().to_string() })
     }
 
@@ -44,7 +47,7 @@ impl KernelTree {
             let version = entry.file_name().to_string_lossy().into_owned();
             let images = [entry.path().join("vmlinuz"), root.join(format!("boot/vmlinuz-{version}"))];
             if let Some(image) = images.into_iter().find(|image| image.exists()) {
-                return Ok(Some(Self { version, image }));
+                return Ok(Some(Self { version, image, modules: entry.path() }));
             }
         }
         Ok(None)
@@ -59,11 +62,12 @@ fn modules(root: &Path) -> PathBuf {
         .unwrap_or_else(|| root.join("lib/modules"))
 }
 
-fn fetch(suite: &str, place: &Path) -> Result<(), Error> {
+fn fetch(suite: &str, architecture: Architecture, place: &Path) -> Result<(), Error> {
     let lists = tempfile::tempdir().map_err(Error::at(std::env::temp_dir()))?;
-    let archive = Suite::fetch(Archive::Debian, suite, None, lists.path())?;
-    let image =
-        archive.dependencies(NEWEST_OF_SUITE)?.into_iter().find(|name| name.starts_with("linux-image-"));
+    let archive = Suite::fetch(Archive::Debian, suite, None, architecture, lists.path())?;
+    // The package that depends on the suite's current kernel.
+    let newest = format!("linux-image-{}", architecture.name());
+    let image = archive.dependencies(&newest)?.into_iter().find(|name| name.starts_with("linux-image-"));
     let image =
         image.ok_or_else(|| Error::NoPackage { package: "linux-image-*".into(), suite: suite.into() })?;
     // In newer suites image and modules are packages of their own, with the same version in the name.

@@ -1,26 +1,23 @@
 //! A machine, from its start to its end.
 
-use std::fs::{self, File};
-use std::os::unix::process::CommandExt;
+use std::fs;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
 use std::sync::Mutex;
 use std::thread::{self, sleep};
 use std::time::{Duration, Instant};
 
 use nocopy_lab::witness::{STALL_LIMIT, Witness};
-use rustix::process::{Pid, Signal, kill_process_group};
 
 use super::boot::Boot;
+use super::emulator::Machine;
 use super::kernel::KernelTree;
 use super::kvm::Processors;
 use super::rows::{Row, Run};
-use super::tools::{Tools, path_with};
+use super::tools::Tools;
 use super::wire;
 use crate::arguments::RandomArguments;
 use crate::event::{self, Event, Log};
 use crate::guest;
-use crate::registry::Topology;
 
 /// How much longer than its longest test may take a machine may say nothing: more than a boot takes.
 const SILENCE_MORE: Duration = Duration::from_secs(60);
@@ -292,7 +289,7 @@ impl Reader {
         let shared = shared.map_err(|error| format!("no directory to share with the machine: {error}"))?;
         let machine = Machine::start(lab, kernel, boot, tests, shared.path())
             .map_err(|error| format!("the machine did not start: {error}: is util-linux installed?"))?;
-        let longest = if lab.random.soak { guest::SOAK_TIMEOUT } else { guest::TEST_TIMEOUT };
+        let longest = guest::time_limit(boot.topology, lab.random);
         let now = Instant::now();
         Ok(Self {
             machine,
@@ -366,7 +363,7 @@ impl Reader {
 }
 
 /// The file in the shared directory that the console goes to.
-const CONSOLE: &str = "console";
+pub(super) const CONSOLE: &str = "console";
 
 /// How a kernel dies of a breakpoint that nobody set. While it replaces an instruction it puts one there (`text_poke_bp`), and takes it
 /// away once every processor has been told. Emulated processors may still run the code that was translated with it. Nothing in the lab
@@ -376,107 +373,4 @@ const BREAKPOINT: &str = "int3: 0000 [#";
 fn last_lines(console: &str) -> String {
     let lines: Vec<&str> = console.lines().collect();
     lines[lines.len().saturating_sub(CONSOLE_LINES)..].join("\n")
-}
-
-/// The process that everything of a machine lives under; dropped, all of it is gone.
-struct Machine(Child);
-
-impl Machine {
-    fn start(
-        lab: &Lab<'_>,
-        kernel: &KernelTree,
-        boot: &Boot,
-        tests: &[&'static str],
-        shared: &Path,
-    ) -> std::io::Result<Self> {
-        let console = File::create(shared.join(CONSOLE))?;
-        // Three layers, so that no QEMU outlives its lab: setpriv kills unshare when this thread dies, by whatever cause;
-        // unshare then kills the first process of a process namespace; and with that one the kernel kills all others.
-        let mut command = Command::new("setpriv");
-        command.args([
-            "--pdeathsig",
-            "KILL",
-            "unshare",
-            "--pid",
-            "--mount-proc",
-            "--fork",
-            "--kill-child",
-            "vng",
-        ]);
-        if *lab.processors != Processors::Hardware {
-            command.arg("--disable-kvm");
-        }
-        // Interfaces keep the names their drivers give them: no test finds one under a name that udev is about to take away.
-        command.args(["--append", "net.ifnames=0"]);
-        command.args(["--verbose", "--memory", "1G", "--cpus", "2", "--run"]).arg(&kernel.image);
-        command.arg(format!("--rwdir={}", shared.display()));
-        command.arg(format!("--qemu-opts={} {}", devices(boot.topology), monitor(shared)));
-        command.args(["--exec", &guest_command(boot, tests, lab.random, shared)?]);
-        command.env("PATH", path_with(&lab.tools.virtme));
-        command.env("HOME", lab.cache).env("XDG_CACHE_HOME", lab.cache);
-        command.stdin(Stdio::null()).stdout(console.try_clone()?).stderr(console).process_group(0);
-        command.spawn().map(Self)
-    }
-}
-
-impl Drop for Machine {
-    fn drop(&mut self) {
-        if let Ok(None) = self.0.try_wait()
-            && let Some(group) = i32::try_from(self.0.id()).ok().and_then(Pid::from_raw)
-        {
-            let _ = kill_process_group(group, Signal::KILL);
-        }
-        let _ = self.0.wait();
-    }
-}
-
-/// What runs in the guest: this very file.
-fn guest_command(
-    boot: &Boot,
-    tests: &[&'static str],
-    random: RandomArguments,
-    shared: &Path,
-) -> std::io::Result<String> {
-    let program = std::env::current_exe()?;
-    let mut words = vec![program.display().to_string(), "guest".into()];
-    words.extend([
-        "--topology".into(),
-        boot.topology.to_string(),
-        "--shared".into(),
-        shared.display().to_string(),
-    ]);
-    for test in tests {
-        words.extend(["--only".into(), (*test).to_owned()]);
-    }
-    words.extend(random.words());
-    Ok(words.join(" "))
-}
-
-/// QEMU's options for the two wired interfaces.
-fn devices(topology: Topology) -> String {
-    let card = |n: u32| match topology {
-        Topology::Igb => format!(
-            "-device pcie-root-port,id=port{n},chassis={},slot={} -device igb,id=card{n},netdev=h{n},bus=port{n}",
-            n + 1,
-            n + 1
-        ),
-        // Without the guest offloads virtio_net does XDP, and with the memory addressed by its driver it does zero-copy.
-        Topology::Virtio | Topology::VirtioTaps => format!(
-            "-device virtio-net-pci,id=card{n},netdev=h{n},iommu_platform=on,disable-legacy=on,\
-             guest_tso4=off,guest_tso6=off,guest_ufo=off,guest_csum=off"
-        ),
-    };
-    format!("{} {} {}", wire::netdevs(topology), card(0), card(1))
-}
-
-/// QEMU's options for a serial port in the guest with QEMU's own monitor at the other end, so that a test can pull a cable:
-/// QEMU is both ends of a socket.
-fn monitor(shared: &Path) -> String {
-    let socket = shared.join("monitor");
-    let (socket, name) = (socket.display(), guest::monitor::PORT);
-    format!(
-        "-chardev socket,id=monitor,path={socket},server=on,wait=off -mon chardev=monitor,mode=control \
-         -chardev socket,id=line,path={socket} -device virtio-serial-pci,id=serial \
-         -device virtserialport,bus=serial.0,chardev=line,name={name}"
-    )
 }

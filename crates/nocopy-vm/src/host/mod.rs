@@ -1,18 +1,21 @@
 //! On the host: prepare what is missing, boot the machines, report.
 
+mod arm64;
 mod boot;
 mod cache;
+mod emulator;
 mod error;
 mod kernel;
 mod kvm;
 mod machine;
 mod packages;
+mod ramdisk;
 mod report;
 mod rows;
 mod tools;
 mod wire;
 
-use std::fs::File;
+use std::fs::{self, File};
 
 use boot::Boot;
 use cache::Cache;
@@ -25,7 +28,7 @@ use report::Report;
 use tools::Tools;
 
 use crate::arguments::RunArguments;
-use crate::registry::{self, Kernel};
+use crate::registry::{self, Architecture, Kernel};
 
 /// Fetches and installs what the lab needs.
 pub(crate) fn prepare() -> Result<bool, Error> {
@@ -61,12 +64,18 @@ pub(crate) fn run(arguments: &RunArguments) -> Result<bool, Error> {
     });
     let json = json.transpose()?;
     let random = arguments.random.settled().map_err(Error::Seed)?;
+    let boots = Boot::all(arguments);
+    if boots.is_empty() {
+        return Err(Error::NoRow);
+    }
     let cache = Cache::locked()?;
-    let tools = Tools::prepare(&cache)?;
-    let boots =
-        Boot::all(arguments).into_iter().map(|boot| Ok((KernelTree::prepare(&cache, boot.kernel)?, boot)));
+    let architecture = arguments.kernel.map_or(Architecture::Amd64, Kernel::architecture);
+    let (tools, processors) = match architecture {
+        Architecture::Amd64 => of_this_machine(&cache)?,
+        Architecture::Arm64 => of_arm64(&cache, arguments)?,
+    };
+    let boots = boots.into_iter().map(|boot| Ok((KernelTree::prepare(&cache, boot.kernel)?, boot)));
     let boots = boots.collect::<Result<Vec<_>, Error>>()?;
-    let processors = Processors::find(&cache, &tools, &KernelTree::prepare(&cache, Kernel::Newest)?)?;
     eprintln!("vm: processors by {processors}; --seed {}", random.seed());
     let cache = cache.unlocked();
     let witness = Witness::start().map_err(Error::Witness)?;
@@ -78,4 +87,19 @@ pub(crate) fn run(arguments: &RunArguments) -> Result<bool, Error> {
         report.write(file).map_err(|source| Error::File { path: path.clone(), source })?;
     }
     Ok(report.passed())
+}
+
+fn of_this_machine(cache: &Cache) -> Result<(Tools, Processors), Error> {
+    let tools = Tools::prepare(cache)?;
+    let processors = Processors::find(cache, &tools, &KernelTree::prepare(cache, Kernel::Newest)?)?;
+    Ok((tools, processors))
+}
+
+fn of_arm64(cache: &Cache, arguments: &RunArguments) -> Result<(Tools, Processors), Error> {
+    let path = arguments.built.as_ref().ok_or(Error::NothingBuilt)?;
+    let text = fs::read(path).map_err(Error::at(path))?;
+    let built = serde_json::from_slice(&text).map_err(|error| Error::at(path)(error.into()))?;
+    tools::install_for_arm64()?;
+    let tools = Tools::prepare_for_arm64(cache, &KernelTree::prepare(cache, Kernel::Arm64)?, &built)?;
+    Ok((tools, Processors::Emulated("they are arm64".into())))
 }

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use super::Error;
+use crate::registry::Architecture;
 
 /// Where Debian's suites are, for a machine that is not Debian.
 const DEBIAN_ARCHIVE: &str = "http://deb.debian.org/debian";
@@ -45,6 +46,7 @@ pub(crate) struct Release {
 /// One suite, known to apt inside a directory of ours.
 pub(crate) struct Suite {
     name: String,
+    architecture: Architecture,
     directory: PathBuf,
 }
 
@@ -55,14 +57,18 @@ impl Suite {
         archive: Archive,
         name: &str,
         beside: Option<&str>,
+        architecture: Architecture,
         directory: &Path,
     ) -> Result<Self, Error> {
-        let suite = Self { name: name.to_owned(), directory: directory.to_owned() };
+        let suite = Self { name: name.to_owned(), architecture, directory: directory.to_owned() };
         for part in ["sources.list.d", "lists/partial", "cache/archives/partial"] {
             let path = directory.join(part);
             fs::create_dir_all(&path).map_err(Error::at(path))?;
         }
-        let source = release()?.source(archive)?;
+        let mut source = release()?.source(archive)?;
+        if architecture != Architecture::Amd64 {
+            source = source.of_any_architecture();
+        }
         let suites: Vec<&str> = beside.into_iter().chain([name]).collect();
         source.write(&directory.join("sources.list.d"), &suites)?;
         eprintln!("vm: list the packages of {name}");
@@ -81,6 +87,23 @@ impl Suite {
         let depends = record.lines().find_map(|line| line.strip_prefix("Depends: "));
         let names = depends.unwrap_or_default().split(", ").filter_map(|name| name.split(' ').next());
         Ok(names.map(str::to_owned).collect())
+    }
+
+    /// These packages and the libraries that they need; not the C library, which comes with the linker.
+    pub(crate) fn with_libraries(&self, packages: &[&str]) -> Result<Vec<String>, Error> {
+        let mut all: Vec<String> = packages.iter().map(|&package| package.to_owned()).collect();
+        let mut next = 0;
+        while let Some(package) = all.get(next) {
+            for library in self.dependencies(package)? {
+                let is_library = library.starts_with("lib") || library.starts_with("zlib");
+                let is_of_linker = ["libc6", "libgcc-s1"].contains(&library.as_str());
+                if is_library && !is_of_linker && !all.contains(&library) {
+                    all.push(library);
+                }
+            }
+            next += 1;
+        }
+        Ok(all)
     }
 
     /// Downloads packages and unpacks them below `root`.
@@ -126,6 +149,11 @@ impl Suite {
             setting.push("=");
             setting.push(value);
             command.arg("-o").arg(setting);
+        }
+        if self.architecture != Architecture::Amd64 {
+            for option in ["APT::Architecture", "APT::Architectures"] {
+                command.arg("-o").arg(format!("{option}={}", self.architecture.name()));
+            }
         }
         command
     }
@@ -201,6 +229,31 @@ impl Source {
         };
         let path = directory.join(name);
         fs::write(&path, text).map_err(Error::at(path))
+    }
+
+    /// Without what limits it to architectures of the machine.
+    fn of_any_architecture(self) -> Self {
+        match self {
+            Self::Line { before, components } => {
+                let parts = before.split_once('[').zip(before.split_once(']'));
+                let Some(((start, _), (options, address))) = parts else {
+                    return Self::Line { before, components };
+                };
+                let options = options[start.len() + 1..].split_whitespace();
+                let kept: Vec<&str> = options.filter(|option| !option.starts_with("arch=")).collect();
+                let (start, address) = (start.trim_end(), address.trim_start());
+                let before = match &kept[..] {
+                    [] => format!("{start} {address}"),
+                    kept => format!("{start} [{}] {address}", kept.join(" ")),
+                };
+                Self::Line { before, components }
+            }
+            Self::Paragraph(fields) => {
+                let is_limit = |line: &&str| line.to_ascii_lowercase().starts_with("architectures:");
+                let kept = fields.lines().filter(|line| !is_limit(line));
+                Self::Paragraph(kept.map(|line| format!("{line}\n")).collect())
+            }
+        }
     }
 
     /// Debian's archive, of which the machine's own sources say nothing.
@@ -324,6 +377,26 @@ mod tests {
         );
         let disabled = text.replacen("Types:", "Enabled: no\nTypes:", 1);
         assert_eq!(Source::in_paragraphs(&disabled, "bookworm", "main"), None);
+    }
+
+    #[test]
+    fn a_limit_to_the_machines_architecture_goes() {
+        for (before, after) in [
+            ("deb http://m.example/debian", "deb http://m.example/debian"),
+            ("deb [arch=amd64] http://m.example/debian", "deb http://m.example/debian"),
+            (
+                "deb [signed-by=/k.gpg arch=amd64] http://m.example/debian",
+                "deb [signed-by=/k.gpg] http://m.example/debian",
+            ),
+        ] {
+            let line = |before: &str| Source::Line { before: before.into(), components: "main".into() };
+            assert_eq!(line(before).of_any_architecture(), line(after));
+        }
+        let fields = "Types: deb\nURIs: http://m.example/debian\nArchitectures: amd64\nSigned-By: /k.gpg\n";
+        let Source::Paragraph(fields) = Source::Paragraph(fields.into()).of_any_architecture() else {
+            panic!()
+        };
+        assert_eq!(fields, "Types: deb\nURIs: http://m.example/debian\nSigned-By: /k.gpg\n");
     }
 
     #[test]

@@ -4,8 +4,12 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use super::packages::{Archive, DEBIAN_KEYS, Suite, System, release, run};
+use super::arm64::Image;
+use super::kernel::KernelTree;
+use super::packages::{Archive, DEBIAN_KEYS, Release, Suite, System, release, run};
 use super::{Cache, Error};
+use crate::built::Built;
+use crate::registry::Architecture;
 
 const QEMU: &str = "qemu-system-x86_64";
 
@@ -25,45 +29,95 @@ const PROGRAMS: &[(&str, &str)] = &[
 /// Boots a kernel on the machine's own file system. Pinned: its options are its interface.
 const VIRTME: &str = "virtme-ng==1.42";
 
+/// What an arm64 machine needs on the host: depmod lists what its modules need.
+const PROGRAMS_FOR_ARM64: &[(&str, &str)] = &[("depmod", "kmod"), ("unshare", "util-linux")];
+
+const QEMU_FOR_ARM64: &str = "qemu-system-aarch64";
+
 /// The programs, there and checked.
 pub(crate) struct Tools {
-    /// A directory with `vng` and what it calls.
-    pub(crate) virtme: PathBuf,
+    pub(crate) starter: Starter,
     pub(crate) qemu_version: String,
+}
+
+/// What starts a machine.
+pub(crate) enum Starter {
+    /// virtme-ng, on the host's own file system: a directory with `vng` and what it calls.
+    Virtme(PathBuf),
+    /// QEMU, on a file system that was made for it.
+    Arm64(Image),
 }
 
 impl Tools {
     pub(crate) fn prepare(cache: &Cache) -> Result<Self, Error> {
         let release = release()?;
-        let mut packages: Vec<&str> =
-            PROGRAMS.iter().filter(|(program, _)| !is_there(program)).map(|(_, package)| *package).collect();
+        let mut packages = missing(&release, PROGRAMS);
         // The module is there without its package in Debian; what is missing then is pip.
         if run("looking for venv", Command::new("python3").args(["-c", "import venv, ensurepip"])).is_err() {
             packages.push("python3-venv");
         }
-        let (keys, of_keys) = DEBIAN_KEYS;
-        if release.system == System::Ubuntu && !Path::new(keys).exists() {
-            packages.push(of_keys);
-        }
-        let (suite, beside) = release.suites();
-        if !packages.is_empty() {
-            install(&suite, beside, &packages)?;
-        }
+        install_of(&release, &packages)?;
         if !has_device() {
-            // Debian's backports bring a newer QEMU to a release whose own is older; Ubuntu's do not.
-            let (backports, own) = (format!("{}-backports", release.codename), release.codename.as_str());
-            match release.system {
-                System::Debian => install(&backports, Some(own), &["qemu-system-x86"])?,
-                System::Ubuntu => install(&suite, beside, &["qemu-system-x86"])?,
-            }
+            install_newest(&release, &["qemu-system-x86"])?;
         }
         if !has_device() {
             return Err(Error::NoDevice { device: DEVICE });
         }
-        let version = run("asking QEMU for its version", Command::new(QEMU).arg("--version"))?;
-        let qemu_version = version.lines().next().unwrap_or_default().to_owned();
-        Ok(Self { virtme: virtme(cache)?, qemu_version })
+        Ok(Self { starter: Starter::Virtme(virtme(cache)?), qemu_version: version(QEMU)? })
     }
+
+    /// Those for arm64 machines with that kernel, where `built` was built for them.
+    pub(crate) fn prepare_for_arm64(
+        cache: &Cache,
+        kernel: &KernelTree,
+        built: &Built,
+    ) -> Result<Self, Error> {
+        let starter = Starter::Arm64(Image::make(cache, kernel, built)?);
+        Ok(Self { starter, qemu_version: version(QEMU_FOR_ARM64)? })
+    }
+}
+
+/// Installs what is missing to fetch an arm64 kernel and to emulate its machine.
+pub(crate) fn install_for_arm64() -> Result<(), Error> {
+    let release = release()?;
+    install_of(&release, &missing(&release, PROGRAMS_FOR_ARM64))?;
+    if is_there(QEMU_FOR_ARM64) {
+        return Ok(());
+    }
+    // Debian's two emulators need what they share in one version: both of the same suite, or the other is removed.
+    let both = ["qemu-system-arm", "qemu-system-x86"];
+    install_newest(&release, if is_there(QEMU) { &both } else { &both[..1] })
+}
+
+/// The packages of the programs that are not there.
+fn missing(release: &Release, programs: &[(&str, &'static str)]) -> Vec<&'static str> {
+    let missing = programs.iter().filter(|(program, _)| !is_there(program)).map(|(_, package)| *package);
+    let (keys, of_keys) = DEBIAN_KEYS;
+    let has_no_keys = release.system == System::Ubuntu && !Path::new(keys).exists();
+    missing.chain(has_no_keys.then_some(of_keys)).collect()
+}
+
+/// Installs packages of the machine's own release.
+fn install_of(release: &Release, packages: &[&str]) -> Result<(), Error> {
+    let (suite, beside) = release.suites();
+    if packages.is_empty() { Ok(()) } else { install(&suite, beside, packages) }
+}
+
+/// Installs packages of the newest suite that the machine's release can have: Debian's backports bring a newer QEMU to a release whose
+/// own is older; Ubuntu's do not.
+fn install_newest(release: &Release, packages: &[&str]) -> Result<(), Error> {
+    match release.system {
+        System::Debian => {
+            install(&format!("{}-backports", release.codename), Some(&release.codename), packages)
+        }
+        System::Ubuntu => install_of(release, packages),
+    }
+}
+
+/// The first line of what QEMU says of itself.
+fn version(qemu: &str) -> Result<String, Error> {
+    let version = run("asking QEMU for its version", Command::new(qemu).arg("--version"))?;
+    Ok(version.lines().next().unwrap_or_default().to_owned())
 }
 
 fn is_there(program: &str) -> bool {
@@ -79,7 +133,7 @@ fn has_device() -> bool {
 
 fn install(suite: &str, beside: Option<&str>, packages: &[&str]) -> Result<(), Error> {
     let lists = tempfile::tempdir().map_err(Error::at(std::env::temp_dir()))?;
-    Suite::fetch(Archive::Own, suite, beside, lists.path())?.install(packages)
+    Suite::fetch(Archive::Own, suite, beside, Architecture::Amd64, lists.path())?.install(packages)
 }
 
 /// A Python environment with virtme-ng. It cannot be renamed into place, its scripts know where they are: a file written

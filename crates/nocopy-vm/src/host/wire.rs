@@ -50,6 +50,7 @@ pub(super) fn netdevs(topology: Topology) -> String {
     let end = |n: usize| match topology {
         Topology::Igb | Topology::Virtio => format!("-netdev hubport,id=h{n},hubid=0"),
         Topology::VirtioTaps => format!("-netdev tap,id=h{n},ifname={},script=no,downscript=no", TAPS[n]),
+        Topology::Veth => String::new(),
     };
     format!("{} {}", end(0), end(1))
 }

@@ -21,7 +21,7 @@ fn run(guest: &Guest) -> Result<(), Failure> {
     let of = |name: &str| gates.iter().find(|gate| gate.name == name).expect("a gate of that name");
     let queues = match guest.topology() {
         Topology::Igb => 2,
-        Topology::Virtio | Topology::VirtioTaps => 1,
+        Topology::Virtio | Topology::VirtioTaps | Topology::Veth => 1,
     };
     assert!(of("receive queues").found.starts_with(&format!("{queues}: ")), "{}", of("receive queues"));
     let interrupts = of("interrupts");
@@ -48,7 +48,7 @@ fn run(guest: &Guest) -> Result<(), Failure> {
             gathers(State::Open)?;
         }
         Topology::Virtio => drop(gathers(State::Closed)?),
-        Topology::VirtioTaps => drop(gathers(State::Open)?),
+        Topology::VirtioTaps | Topology::Veth => drop(gathers(State::Open)?),
     }
     Ok(())
 }

@@ -33,7 +33,7 @@ const TRAFFIC_MS_MAX: u64 = 50;
 const fn opening_ms(topology: Topology) -> u64 {
     match topology {
         Topology::Igb => 3000,
-        Topology::Virtio | Topology::VirtioTaps => 200,
+        Topology::Virtio | Topology::VirtioTaps | Topology::Veth => 200,
     }
 }
 

@@ -34,7 +34,7 @@ fn run(guest: &Guest) -> Result<(), Failure> {
     let by_queue = |name: &str| Some(queue?.counters.iter().find(|one| one.name == name)?.value);
     let counted = match guest.topology() {
         Topology::Igb => by_driver("rx_queue_0_packets"),
-        Topology::Virtio | Topology::VirtioTaps => by_queue("rx_packets"),
+        Topology::Virtio | Topology::VirtioTaps | Topology::Veth => by_queue("rx_packets"),
     };
     guest.record(&json!({ "received": PACKETS, "by_the_queue": counted }));
     assert_eq!(counted, Some(PACKETS.into()), "{change:?}");

@@ -1,0 +1,28 @@
+//! What was built for machines that do not run the host's programs: `cargo xtask nightly aarch64` writes it down, the lab puts it into the
+//! machine.
+
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+/// Where the list of the test programs lies in such a machine.
+pub(crate) const TESTS: &str = "/tests.json";
+
+#[derive(Debug, Deserialize)]
+pub(crate) struct Built {
+    /// The lab's own program, one of the files; beside it the command.
+    pub(crate) lab: PathBuf,
+    pub(crate) tests: Vec<TestProgram>,
+    /// All that is to lie in the machine, at the same paths as here.
+    pub(crate) files: Vec<PathBuf>,
+}
+
+/// A program of tests, as cargo builds them.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct TestProgram {
+    /// `package`, or `package::target`.
+    pub(crate) name: String,
+    pub(crate) program: PathBuf,
+    /// Where it is run.
+    pub(crate) directory: PathBuf,
+}

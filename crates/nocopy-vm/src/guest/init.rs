@@ -1,0 +1,67 @@
+//! The first process of a machine whose file system is what the lab put into its memory: mounts what a system has, starts the guest, and
+//! switches the machine off when that ends.
+
+use std::ffi::CStr;
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+use std::process::{Command, ExitCode};
+
+use rustix::mount::{MountFlags, mount};
+use rustix::system::{RebootCommand, reboot};
+
+use super::monitor::device_of_port;
+use crate::event;
+use crate::registry::Failure;
+
+/// The directory that stands for the one shared with the host: of what lies in there, the guest's events go through a serial port.
+pub(crate) const SHARED: &str = "/shared";
+
+/// That port's name, given by the host.
+pub(crate) const EVENTS_PORT: &str = "nocopy.events";
+
+/// File systems by what they are called, and where they belong; later ones lie in earlier ones.
+const FILE_SYSTEMS: &[(&CStr, &str)] = &[
+    (c"proc", "/proc"),
+    (c"sysfs", "/sys"),
+    (c"devtmpfs", "/dev"),
+    (c"devpts", "/dev/pts"),
+    (c"tmpfs", "/dev/shm"),
+    (c"tmpfs", "/tmp"),
+    (c"tmpfs", "/run"),
+    (c"tracefs", "/sys/kernel/tracing"),
+    (c"bpf", "/sys/fs/bpf"),
+    (c"cgroup2", "/sys/fs/cgroup"),
+];
+
+/// What the guest and its tests find in their environment.
+const ENVIRONMENT: &[(&str, &str)] = &[
+    ("PATH", "/usr/sbin:/usr/bin:/sbin:/bin"),
+    ("HOME", "/root"),
+    ("TMPDIR", "/tmp"),
+    ("RUST_BACKTRACE", "1"),
+];
+
+/// Does not return where the machine can be switched off.
+pub(crate) fn main(arguments: &[String]) -> ExitCode {
+    let started = start(arguments);
+    let code = super::exit("nocopy-vm init", started);
+    rustix::fs::sync();
+    // Refused only to a process that is not the first one.
+    let _ = reboot(RebootCommand::PowerOff);
+    code
+}
+
+fn start(arguments: &[String]) -> Result<(), Failure> {
+    for (name, place) in FILE_SYSTEMS {
+        fs::create_dir_all(place)?;
+        mount(*name, *place, *name, MountFlags::empty(), None)
+            .map_err(|errno| Failure(format!("{place}: {errno}")))?;
+    }
+    fs::create_dir_all("/root")?;
+    fs::create_dir_all(SHARED)?;
+    symlink(device_of_port(EVENTS_PORT)?, Path::new(SHARED).join(event::FILE))?;
+    let mut guest = Command::new(std::env::current_exe()?);
+    let status = guest.args(arguments).env_clear().envs(ENVIRONMENT.iter().copied()).status()?;
+    if status.success() { Ok(()) } else { Err(Failure(format!("the guest ended with {status}"))) }
+}

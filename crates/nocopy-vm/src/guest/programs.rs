@@ -1,0 +1,169 @@
+//! Programs of tests that were built for the machine, run as `cargo xtask test` runs them on the host: each test in a process of its own, in
+//! a network namespace in which only the loopback is up.
+
+use std::cmp::Reverse;
+use std::fs::{self, OpenOptions};
+use std::io::Write;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
+use std::sync::Mutex;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use nocopy_lab::Namespace;
+use nocopy_lab::libtest::{self, Verdict};
+use rustix::process::{Pid, Signal, kill_process_group};
+use serde_json::json;
+
+use super::{Guest, agent};
+use crate::built::{self, TestProgram};
+use crate::registry::Failure;
+
+/// A test that takes longer hangs: ten times what one may take on a host.
+const TEST_MAX: Duration = Duration::from_secs(600);
+
+/// How much of what a failed test printed is reported.
+const OUTPUT_LINES: usize = 20;
+
+/// How many slow tests are named.
+const SLOWEST: usize = 8;
+
+/// Which tests of a program run on an emulated machine, by what their names begin with.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Selection {
+    /// All but these, each with the reason.
+    AllBut(&'static [(&'static str, &'static str)]),
+    Only(&'static [&'static str]),
+}
+
+impl Selection {
+    fn starts(self) -> Vec<&'static str> {
+        match self {
+            Self::AllBut(left_out) => left_out.iter().map(|(start, _)| *start).collect(),
+            Self::Only(starts) => starts.to_vec(),
+        }
+    }
+
+    /// The tests that run, and how many do not. A start that no test has is a mistake.
+    fn of(self, all: Vec<String>) -> Result<(Vec<String>, usize), Failure> {
+        let (count, starts) = (all.len(), self.starts());
+        if let Some(start) = starts.iter().find(|start| !all.iter().any(|test| test.starts_with(**start))) {
+            return Err(Failure(format!("no test begins with '{start}'")));
+        }
+        let is_named = |test: &String| starts.iter().any(|start| test.starts_with(start));
+        let (named, others): (Vec<_>, Vec<_>) = all.into_iter().partition(is_named);
+        let tests = if matches!(self, Self::Only(_)) { named } else { others };
+        let left_out = count - tests.len();
+        Ok((tests, left_out))
+    }
+}
+
+/// Runs the selected tests of that program; records how many passed, and each that was skipped. Fails when one fails, and when none passes.
+pub(crate) fn run(guest: &Guest, name: &str, selection: Selection) -> Result<(), Failure> {
+    let program = find(name)?;
+    let (tests, left_out) = selection.of(libtest::tests(&program.program, &program.directory)?)?;
+    let ended = run_all(&program, &tests)?;
+    let passed = ended.iter().filter(|ended| ended.verdict == Verdict::Passed).count();
+    guest.record(&json!({
+        "program": name, "passed": passed, "left_out": left_out, "slowest": slowest(&ended),
+    }));
+    let mut failures = String::new();
+    for Ended { test, verdict, output, .. } in ended {
+        match verdict {
+            Verdict::Passed => {}
+            Verdict::Skipped(needs) => guest.record(&json!({ "program": name, "skipped": [test, needs] })),
+            Verdict::Failed => {
+                let lines: Vec<&str> = output.lines().collect();
+                let last = lines[lines.len().saturating_sub(OUTPUT_LINES)..].join("\n    ");
+                failures.push_str(&format!("{test}:\n    {last}\n"));
+            }
+        }
+    }
+    match failures.is_empty() {
+        true if passed > 0 => Ok(()),
+        true => Err(Failure(format!("{name}: no test passed"))),
+        false => Err(Failure(failures)),
+    }
+}
+
+/// The tests that took longest, for a look at what to leave out.
+fn slowest(ended: &[Ended]) -> String {
+    let mut ended: Vec<&Ended> = ended.iter().collect();
+    ended.sort_by_key(|ended| Reverse(ended.took));
+    let texts =
+        ended.iter().take(SLOWEST).map(|ended| format!("{} {:.0} s", ended.test, ended.took.as_secs_f64()));
+    texts.collect::<Vec<_>>().join(", ")
+}
+
+fn find(name: &str) -> Result<TestProgram, Failure> {
+    let all: Vec<TestProgram> = serde_json::from_slice(&fs::read(built::TESTS)?)?;
+    let found = all.into_iter().find(|program| program.name == name);
+    found.ok_or_else(|| Failure(format!("{name}: no such program in {}", built::TESTS)))
+}
+
+/// A test that ran.
+struct Ended {
+    test: String,
+    verdict: Verdict,
+    output: String,
+    took: Duration,
+}
+
+/// Runs tests, one at a time for each processor.
+fn run_all(program: &TestProgram, tests: &[String]) -> Result<Vec<Ended>, Failure> {
+    let console = OpenOptions::new().write(true).open("/dev/console")?;
+    let waiting = Mutex::new(tests.iter());
+    let next = || waiting.lock().expect("no thread panics with it").next();
+    let worker = || {
+        let mut ended = Vec::new();
+        while let Some(test) = next() {
+            let started = Instant::now();
+            let (verdict, output) = run_one(program, test)?;
+            let took = started.elapsed();
+            // Into what the host shows should the machine come to no end.
+            writeln!(&console, "{test}: {verdict:?}, {:.1} s\r", took.as_secs_f64())?;
+            ended.push(Ended { test: test.clone(), verdict, output, took });
+        }
+        Ok::<_, Failure>(ended)
+    };
+    let count = thread::available_parallelism()?.get();
+    let done: Result<Vec<Vec<Ended>>, Failure> = thread::scope(|scope| {
+        let workers: Vec<_> = (0..count).map(|_| scope.spawn(worker)).collect();
+        workers.into_iter().map(|worker| worker.join().expect("a worker does not panic")).collect()
+    });
+    Ok(done?.into_iter().flatten().collect())
+}
+
+fn run_one(program: &TestProgram, test: &str) -> Result<(Verdict, String), Failure> {
+    let mut output = tempfile::tempfile()?;
+    let mut command = Command::new(&program.program);
+    command.args(libtest::command_line(test)).current_dir(&program.directory).process_group(0);
+    command.env("CARGO_MANIFEST_DIR", &program.directory);
+    command.stdin(Stdio::null()).stdout(output.try_clone()?).stderr(output.try_clone()?);
+    // It begins in the namespace of the thread that starts it.
+    let mut child = Namespace::with_loopback()?.run(|| command.spawn())?;
+    let group = Pid::from_child(&child);
+    let status = agent::wait(&mut child, TEST_MAX)?;
+    // What a test has left running.
+    let _ = kill_process_group(group, Signal::KILL);
+    let said = agent::contents(&mut output)?;
+    Ok(match status {
+        Some(status) => (libtest::verdict(status, &said), said),
+        None => (Verdict::Failed, format!("{said}\nnot ended after {} s: killed", TEST_MAX.as_secs())),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tests_are_selected_by_the_start_of_their_names() {
+        let all = || ["ring::a", "ring::b", "pool::a"].map(str::to_owned).to_vec();
+        let only = Selection::Only(&["pool"]).of(all()).unwrap();
+        assert_eq!(only, (vec!["pool::a".to_owned()], 2));
+        let but = Selection::AllBut(&[("ring::b", "takes an hour")]).of(all()).unwrap();
+        assert_eq!(but, (vec!["ring::a".to_owned(), "pool::a".to_owned()], 1));
+        assert!(Selection::AllBut(&[("rings", "a name that was changed")]).of(all()).is_err());
+    }
+}

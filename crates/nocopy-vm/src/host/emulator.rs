@@ -1,0 +1,131 @@
+//! The process of a machine: what starts QEMU, and with what.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use rustix::process::{Pid, Signal, kill_process_group};
+
+use super::boot::Boot;
+use super::kernel::KernelTree;
+use super::kvm::Processors;
+use super::machine::{CONSOLE, Lab};
+use super::tools::{Starter, path_with};
+use super::wire;
+use crate::arguments::RandomArguments;
+use crate::guest;
+use crate::registry::Topology;
+
+/// The process that everything of a machine lives under; dropped, all of it is gone.
+pub(super) struct Machine(pub(super) Child);
+
+impl Machine {
+    pub(super) fn start(
+        lab: &Lab<'_>,
+        kernel: &KernelTree,
+        boot: &Boot,
+        tests: &[&'static str],
+        shared: &Path,
+    ) -> std::io::Result<Self> {
+        let console = File::create(shared.join(CONSOLE))?;
+        // Three layers, so that no QEMU outlives its lab: setpriv kills unshare when this thread dies, by whatever cause;
+        // unshare then kills the first process of a process namespace; and with that one the kernel kills all others.
+        let mut command = Command::new("setpriv");
+        command.args(["--pdeathsig", "KILL", "unshare", "--pid", "--mount-proc", "--fork", "--kill-child"]);
+        match &lab.tools.starter {
+            Starter::Virtme(programs) => {
+                let guest = guest_words(boot, tests, lab.random, shared);
+                command
+                    .args(virtme_words(lab, kernel, boot, shared))
+                    .args(["--exec", &of_this_program(&guest)?]);
+                command.env("PATH", path_with(programs));
+                command.env("HOME", lab.cache).env("XDG_CACHE_HOME", lab.cache);
+            }
+            Starter::Arm64(image) => {
+                let guest = guest_words(boot, tests, lab.random, Path::new(guest::init::SHARED));
+                command.args(image.emulator_words(kernel, &guest, shared));
+            }
+        }
+        command.stdin(Stdio::null()).stdout(console.try_clone()?).stderr(console).process_group(0);
+        command.spawn().map(Self)
+    }
+}
+
+impl Drop for Machine {
+    fn drop(&mut self) {
+        if let Ok(None) = self.0.try_wait()
+            && let Some(group) = i32::try_from(self.0.id()).ok().and_then(Pid::from_raw)
+        {
+            let _ = kill_process_group(group, Signal::KILL);
+        }
+        let _ = self.0.wait();
+    }
+}
+
+/// How virtme-ng starts QEMU, with all but the command that runs in the machine.
+fn virtme_words(lab: &Lab<'_>, kernel: &KernelTree, boot: &Boot, shared: &Path) -> Vec<OsString> {
+    let mut words: Vec<OsString> = vec!["vng".into()];
+    if *lab.processors != Processors::Hardware {
+        words.push("--disable-kvm".into());
+    }
+    // Interfaces keep the names their drivers give them: no test finds one under a name that udev is about to take away.
+    words.extend(["--append", "net.ifnames=0"].map(OsString::from));
+    words.extend(["--verbose", "--memory", "1G", "--cpus", "2", "--run"].map(OsString::from));
+    words.push(kernel.image.clone().into());
+    words.push(format!("--rwdir={}", shared.display()).into());
+    words.push(format!("--qemu-opts={} {}", devices(boot.topology), monitor(shared)).into());
+    words
+}
+
+/// What runs in the guest: this very file.
+fn of_this_program(words: &[String]) -> std::io::Result<String> {
+    Ok(format!("{} {}", std::env::current_exe()?.display(), words.join(" ")))
+}
+
+/// The arguments of what runs in the guest.
+fn guest_words(boot: &Boot, tests: &[&'static str], random: RandomArguments, shared: &Path) -> Vec<String> {
+    let mut words = vec!["guest".into()];
+    words.extend([
+        "--topology".into(),
+        boot.topology.to_string(),
+        "--shared".into(),
+        shared.display().to_string(),
+    ]);
+    for test in tests {
+        words.extend(["--only".into(), (*test).to_owned()]);
+    }
+    words.extend(random.words());
+    words
+}
+
+/// QEMU's options for the two wired interfaces.
+fn devices(topology: Topology) -> String {
+    let card = |n: u32| match topology {
+        Topology::Igb => format!(
+            "-device pcie-root-port,id=port{n},chassis={},slot={} -device igb,id=card{n},netdev=h{n},bus=port{n}",
+            n + 1,
+            n + 1
+        ),
+        // Without the guest offloads virtio_net does XDP, and with the memory addressed by its driver it does zero-copy.
+        Topology::Virtio | Topology::VirtioTaps => format!(
+            "-device virtio-net-pci,id=card{n},netdev=h{n},iommu_platform=on,disable-legacy=on,\
+             guest_tso4=off,guest_tso6=off,guest_ufo=off,guest_csum=off"
+        ),
+        Topology::Veth => String::new(),
+    };
+    format!("{} {} {}", wire::netdevs(topology), card(0), card(1))
+}
+
+/// QEMU's options for a serial port in the guest with QEMU's own monitor at the other end, so that a test can pull a cable:
+/// QEMU is both ends of a socket.
+fn monitor(shared: &Path) -> String {
+    let socket = shared.join("monitor");
+    let (socket, name) = (socket.display(), guest::monitor::PORT);
+    format!(
+        "-chardev socket,id=monitor,path={socket},server=on,wait=off -mon chardev=monitor,mode=control \
+         -chardev socket,id=line,path={socket} -device virtio-serial-pci,id=serial \
+         -device virtserialport,bus=serial.0,chardev=line,name={name}"
+    )
+}

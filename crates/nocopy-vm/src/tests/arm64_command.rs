@@ -1,0 +1,29 @@
+use crate::guest::Guest;
+use crate::guest::programs::{self, Selection};
+use crate::registry::{Failure, Kernel, Test, Topology};
+
+pub(crate) const TEST: Test = Test {
+    proves: "on arm64 the command does what it does elsewhere: doctor says what a port would be, bench and send move packets, datagrams and \
+             streams, and profile counts their calls and bytes",
+    on: &[Topology::Veth],
+    kernel: Kernel::Arm64,
+    run,
+};
+
+/// Real traffic in short forms, checked by what arrived and what was counted.
+const TESTS: &[&str] = &[
+    "bench::a_short_bench_moves_packets_in_every_way",
+    "bench::a_short_bench_moves_streams_in_every_way",
+    "bench::a_short_bench_sends_datagrams_in_every_way",
+    "bench::the_doctor",
+    "profile::",
+    "profile_sweep::",
+    "send::in_every_mode_exactly_what_was_asked_for_arrives",
+    "tcp::with_every_method_all_arrives_and_both_tell_so",
+    "udp::over_a_port_all_arrives",
+    "udp::with_every_method_all_arrives_and_both_tell_so",
+];
+
+fn run(guest: &Guest) -> Result<(), Failure> {
+    programs::run(guest, "nocopy-cli::command", Selection::Only(TESTS))
+}
