@@ -4,7 +4,7 @@ use nocopy::Ledger;
 use nocopy_report::result::{Copies, Evidence};
 
 const UNKNOWN_CAUSE: &str =
-    "not copied by the socket; behind a virtual interface nobody says what becomes of the bytes";
+    "not copied by the socket; what a virtual interface does with the bytes is not reported";
 
 /// What the library says of one thing it moved.
 pub(crate) fn told(evidence: nocopy::Evidence) -> Evidence {

@@ -26,13 +26,15 @@ pub enum Error {
         "cannot profile: the kernel's type information is not there: {0}: use a kernel built with CONFIG_DEBUG_INFO_BTF"
     )]
     Types(#[source] BtfError),
-    #[error("cannot profile: the kernel refused the programs: {0}: see the errno, and 'nocopy doctor'")]
+    #[error(
+        "cannot profile: the kernel refused the programs: {0}: 'nocopy doctor' says what this kernel lacks"
+    )]
     Load(#[source] EbpfError),
     #[error(
         "cannot profile: the kernel refused to attach at {tracepoint}: {source}: use Linux 5.15 or later"
     )]
     Attach { tracepoint: &'static str, source: ProgramError },
-    #[error("cannot read what was counted: {0}: see the errno")]
+    #[error("cannot read what was counted: {0}: start it again")]
     Read(#[source] MapError),
     #[error(
         "cannot name the kernel's functions: /proc/kallsyms hides their addresses: grant CAP_SYSLOG, and set \
@@ -61,6 +63,6 @@ pub enum Error {
     EndedEarly { program: String, status: ExitStatus },
     #[error("{program}: not started: 'nocopy profile' ended before it watched the process: start it again")]
     ProfilerEnded { program: String },
-    #[error("{program}: cannot be waited for: {source}: see the errno")]
+    #[error("{program}: cannot be waited for: {source}: start nocopy where SIGCHLD is not ignored")]
     Wait { program: String, source: io::Error },
 }

@@ -107,7 +107,7 @@ impl Report {
         add("receive queue", queue(figures));
         add("tcp", tcp(figures));
         for drops in &figures.drops {
-            let whose = if drops.of_target { "of its sockets" } else { "of anybody on this machine" };
+            let whose = if drops.of_target { "of its sockets" } else { "of other programs on this machine" };
             add("dropped", Some(format!("{} packets, {}, {whose}", drops.packets, drops.reason)));
         }
         add("own cost", Some(own_cost(figures)));

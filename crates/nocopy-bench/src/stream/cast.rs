@@ -75,7 +75,7 @@ impl Cast {
             stream,
             ..Traffic::default()
         };
-        Ok((traffic, evidence.unwrap_or_else(|| Evidence::unknown("nobody said"))))
+        Ok((traffic, evidence.unwrap_or_else(|| Evidence::unknown("not reported"))))
     }
 
     fn start(self, stage: &Stage) -> io::Result<Company> {

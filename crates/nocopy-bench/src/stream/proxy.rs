@@ -10,7 +10,7 @@ use nocopy_report::result::Evidence;
 
 const READ_WRITE_CAUSE: &str = "socket calls: the kernel copies what is received, and again what is sent on";
 const SPLICE_CAUSE: &str =
-    "moved by splice(2), never into the program: nobody says what becomes of the pages on the way";
+    "moved by splice(2), never into the program: what becomes of the pages on the way is not reported";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ProxyWay {

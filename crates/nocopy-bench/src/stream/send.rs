@@ -23,7 +23,7 @@ const PIPE_BYTES: usize = 1 << 20;
 const REFERENCE_CAUSE: &str =
     "sent by reference to its pages: no completion ever tells whether they are copied on the way";
 const SOCKET_CAUSE: &str = "socket call: the kernel copies what is sent";
-const UNREAD_CAUSE: &str = "MSG_ZEROCOPY, whose completions nobody reads here";
+const UNREAD_CAUSE: &str = "MSG_ZEROCOPY, whose completions are not read here";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum SendWay {

@@ -127,7 +127,7 @@ impl Asked {
     }
 
     pub(crate) fn udp(self, stage: &Stage) -> Trial<'_> {
-        self.socket_trial(stage, udp::pair, "see the errno")
+        self.socket_trial(stage, udp::pair, "raise 'ulimit -n', or free memory")
     }
 
     pub(crate) fn tcp(self, stage: &Stage) -> Trial<'_> {

@@ -31,7 +31,7 @@ const BASELINE: &str = "packet-send";
 const LONG_FRAME_BYTES: usize = 8192;
 
 const TX_RING_CAUSE: &str =
-    "packet tx ring: the socket buffer refers to the ring, and who copies later does not say so";
+    "packet tx ring: the socket buffer refers to the ring, and a later copy is not reported";
 const SOCKET_CAUSE: &str = "socket call: the kernel copies each frame into a socket buffer";
 
 /// Frames sent from user space to a sink that drops them.

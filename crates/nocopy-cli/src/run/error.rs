@@ -32,11 +32,13 @@ pub(crate) enum Error {
     NotFound { program: String },
     #[error("{program}: cannot be run: {source}: name a program that this user may run")]
     NotExecutable { program: String, source: io::Error },
-    #[error("{program}: cannot be started: {source}: see the errno")]
+    #[error(
+        "{program}: cannot be started: {source}: free memory, raise 'ulimit -u', or give it fewer arguments"
+    )]
     Start { program: String, source: io::Error },
-    #[error("{program}: cannot be waited for: {source}: see the errno")]
+    #[error("{program}: cannot be waited for: {source}: start nocopy where SIGCHLD is not ignored")]
     Wait { program: String, source: io::Error },
-    #[error("cannot make a socket for the command to report by: {0}: see the errno, and 'ulimit -n'")]
+    #[error("cannot make a socket for the command to report by: {0}: raise 'ulimit -n', or free memory")]
     Socket(#[source] io::Error),
     #[error("cannot catch signals: {0}: start it where sigaction(2) and signalfd(2) are allowed")]
     Signals(#[source] io::Error),

@@ -306,7 +306,7 @@ fn what_cannot_be_fails_in_one_line() {
     for scheme in ["tcp", "udp"] {
         let target = format!("{scheme}://{free}");
         let output = run(&["ping", &target, "--count", "3"]);
-        assert_error(&output, &[&target, "nobody listens", "nocopy serve"]);
+        assert_error(&output, &[&target, "no program listens", "nocopy serve"]);
     }
     let target = format!("message://{free}");
     assert_error(&run(&["call", &target, "hello", "--timeout", "300ms"]), &[&free.to_string()]);

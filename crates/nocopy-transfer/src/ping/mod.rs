@@ -56,12 +56,12 @@ impl From<Error> for Failure {
 /// What to do when the other end does not answer as it should.
 fn advice(error: &io::Error) -> &'static str {
     match error.kind() {
-        io::ErrorKind::ConnectionRefused => "nobody listens: start 'nocopy serve' there",
+        io::ErrorKind::ConnectionRefused => "no program listens there: start 'nocopy serve'",
         io::ErrorKind::TimedOut => "see whether 'nocopy serve' runs there, and whether a firewall is between",
         io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset => {
             "the other end has closed the connection: see what it says"
         }
-        _ => "see the errno, and 'ip route get' to that address",
+        _ => "'ip route get' shows the way to that address",
     }
 }
 

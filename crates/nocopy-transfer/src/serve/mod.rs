@@ -32,7 +32,7 @@ pub enum Error {
     Resolve { address: Endpoint, source: io::Error },
     #[error("{}://{address}: cannot answer there: {source}: {}", scheme.name(), advice(source))]
     Listen { scheme: Scheme, address: SocketAddr, source: io::Error },
-    #[error("{}://{address}: cannot answer any more: {source}: see the errno", scheme.name())]
+    #[error("{}://{address}: cannot answer any more: {source}: see that its interface is up, and start it again", scheme.name())]
     Answer { scheme: Scheme, address: SocketAddr, source: io::Error },
     #[error(
         "{service}: a port of {interface} has one address: write it, as 'ip address show {interface}' lists it"

@@ -28,7 +28,7 @@ const BUFFER_BYTES: usize = 64 << 10;
 pub(super) enum RunError {
     #[error("{program}: cannot be run: {source}: name a program that is there, with its path")]
     Start { program: String, source: io::Error },
-    #[error("{program}: its input and output failed: {source}: see the errno")]
+    #[error("{program}: its input and output failed: {source}: run it by hand to see what it does")]
     Talk { program: String, source: io::Error },
     #[error("{program}: it has ended with {status}: see what it says itself")]
     Failed { program: String, status: ExitStatus },

@@ -179,7 +179,11 @@ impl Streamed {
     fn udp(self, stage: &Stage) -> Trial<'_> {
         self.trial(stage, move |stage, waiting| {
             let pair = udp::pair(stage, waiting);
-            let pair = pair.map_err(Failure::step(self.method, "open its sockets", "see the errno"))?;
+            let pair = pair.map_err(Failure::step(
+                self.method,
+                "open its sockets",
+                "raise 'ulimit -n', or free memory",
+            ))?;
             Ok((pair, Evidence::copied(SOCKET_CAUSE)))
         })
     }

@@ -214,7 +214,7 @@ impl<'a> Context<'a> {
         let count = || place.sink.dropped();
         let count: Option<traffic::Sink<'_>> = if self.taker.is_none() { Some(&count) } else { None };
         let traffic = conduct(&place.stage, duration, count, vec![send], receive.into_iter().collect())
-            .map_err(Failure::step(method, "send", "see the errno"))?;
+            .map_err(Failure::step(method, "send", "raise 'ulimit -l', or free memory"))?;
         let evidence = evidence.unwrap_or_else(|| ledger.evidence());
         Ok(Sample { traffic, latency: None, evidence, wanted_share: 1.0 })
     }
@@ -222,7 +222,7 @@ impl<'a> Context<'a> {
     /// Who sends, and what is known of copies beforehand; otherwise the ledger tells afterwards.
     fn sender<'l>(self, ledger: &'l SharedLedger) -> Result<(Work<'l>, Option<Evidence>), Failure> {
         let Self { place, datagrams, way, .. } = self;
-        let failed = || Failure::step(way.name(), "open a socket", "see the errno");
+        let failed = || Failure::step(way.name(), "open a socket", "raise 'ulimit -n', or free memory");
         let plain = || datagram_sender::open(&place.stage).map_err(failed());
         let copied = Some(evidence::told(nocopy::Evidence::Copied(Cause::SocketCall)));
         let (work, evidence): (Work<'l>, _) = match way {

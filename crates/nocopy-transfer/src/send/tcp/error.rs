@@ -48,7 +48,7 @@ pub(super) enum Error {
     )]
     Broken { to: SocketAddr, source: io::Error },
     #[error(
-        "{to}: who is there {said}: start 'nocopy recv tcp://:{port}' there, or use --raw for another program",
+        "{to}: the program there {said}: start 'nocopy recv tcp://:{port}' there, or use --raw for another program",
         port = .to.port()
     )]
     NoAnswer { to: SocketAddr, said: &'static str },
