@@ -41,7 +41,7 @@
 //! **Sending.** `buffer` gives an empty buffer. `send` takes it over and puts it into a queue, without a system call; `flush` hands over
 //! the whole queue at once. The memory comes back by itself when the kernel is done with it: `reap` looks for it, `in_flight` counts what
 //! is away, and `drain` waits for all of it. What cannot be sent is given back with the reason ([`Rejected`]); the reason for "not now"
-//! is always [`Reason::Full`]. `send_copy` sends bytes that stay yours, by copying them.
+//! is always [`Reason::Full`]. `send_copy` sends bytes that stay yours, by copying them. `close` drains, and ends sending.
 //!
 //! **Waiting elsewhere.** Every half has a descriptor for `poll`, `epoll` and the like; call `arm` before each wait on it. With the feature
 //! `tokio`, [`AsyncReceiver`](tokio::AsyncReceiver) and [`AsyncSender`](tokio::AsyncSender) take any half.

@@ -12,7 +12,7 @@ use super::mode::Mode;
 /// for programs.
 ///
 /// Ports, queues, captures, and whatever goes over a port fill in what they know of the port's modes and of its card. Elsewhere those
-/// fields are empty, and the text tells all.
+/// fields are empty, and the text has everything.
 ///
 /// ```
 /// # let listener = nocopy::tcp::Listener::bind("127.0.0.1:0".parse()?)?;
