@@ -22,11 +22,11 @@ pub fn of_bench(report: &Report) -> String {
         plain(&report.machine.nocopy_version),
         plain(&report.machine.line())
     );
-    let lines = headline::of(report);
-    if !lines.is_empty() {
+    let (founding, lines) = (founding::parts(report), headline::of(report));
+    if !lines.is_empty() && founding.is_empty() {
         let _ = writeln!(page, "## Headline\n\n{}", table(&headline::table(&lines)));
     }
-    for (system, part) in founding::parts(report) {
+    for (system, part) in founding {
         let _ =
             writeln!(page, "## {}\n\n{}\n\n{}", plain(system.title), plain(system.about), table(&part.table));
         part.words.iter().for_each(|words| page.push_str(&format!("- {}\n", plain(words))));

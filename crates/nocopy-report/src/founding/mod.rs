@@ -124,8 +124,11 @@ fn ratio(row: Option<&Row>, method: &str) -> String {
 
 /// Says of a ratio that nothing was published of whether it shows a difference.
 fn compared(what: &str, row: Option<&Row>) -> String {
-    let Some((ratio, (low, high))) = row.and_then(|row| Some((row.ratio?, row.ratio_interval()?))) else {
-        return format!("{what}: not compared, since it was not measured more than once.");
+    let Some((row, ratio)) = row.and_then(|row| Some((row, row.ratio?))) else {
+        return format!("{what}: not measured.");
+    };
+    let Some((low, high)) = row.ratio_interval() else {
+        return format!("{what}: {ratio:.2} x in one round, which shows no difference.");
     };
     let said = match () {
         () if low > 1.0 => "faster",
