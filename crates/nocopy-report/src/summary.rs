@@ -72,7 +72,7 @@ struct Document<'a, S> {
 }
 
 /// As it is printed.
-pub(crate) fn text<S: Summary>(summary: &S, json: bool) -> String {
+pub fn text<S: Summary>(summary: &S, json: bool) -> String {
     if json { json_text(summary) } else { table_text(summary) }
 }
 
@@ -86,7 +86,9 @@ fn json_text<S: Summary>(summary: &S) -> String {
 }
 
 fn table_text(summary: &impl Summary) -> String {
-    summary.table().text() + &summary.details()
+    let table = summary.table();
+    let table = if table.rows.is_empty() { String::new() } else { table.text() };
+    table + &summary.details()
 }
 
 /// Lines that belong to what stands above them.

@@ -14,7 +14,7 @@ use export::Exporter;
 use nocopy_report::live::LiveLine;
 use nocopy_report::{Ended, Interrupt, Outcome, capability, print, quantity};
 use source::{Seen, Source};
-use summary::{Ending, Summary};
+use summary::{Count, Ending};
 
 /// How long to wait for packets before looking whether it is time to end, or to draw the live line.
 const PATIENCE: Duration = Duration::from_millis(100);
@@ -44,14 +44,14 @@ struct Sniffing<'a> {
     source: Source,
     interrupt: Interrupt,
     exporter: Exporter,
-    summary: Summary,
+    count: Count,
     began: Instant,
 }
 
 impl<'a> Sniffing<'a> {
     fn new(arguments: &'a SniffArguments, source: Source, interrupt: Interrupt) -> Self {
-        let (exporter, summary) = (Exporter::new(arguments), Summary::default());
-        Self { arguments, source, interrupt, exporter, summary, began: Instant::now() }
+        let (exporter, count) = (Exporter::new(arguments), Count::default());
+        Self { arguments, source, interrupt, exporter, count, began: Instant::now() }
     }
 
     /// Prints packets until there were enough, the time is up, the user has had enough, or the interface breaks.
@@ -70,7 +70,7 @@ impl<'a> Sniffing<'a> {
                 self.round(left.min(PATIENCE), output)?;
             }
             if let Some(live) = &mut live {
-                live.update(&mut self.source, &self.summary);
+                live.update(&mut self.source, &self.count);
             }
         };
         output.flush().map_err(nocopy_report::Failure::Print)?;
@@ -79,7 +79,7 @@ impl<'a> Sniffing<'a> {
 
     /// Whether as many packets were seen as were asked for.
     fn is_enough(&self) -> bool {
-        self.arguments.count.is_some_and(|count| self.summary.packets >= count)
+        self.arguments.count.is_some_and(|enough| self.count.packets >= enough)
     }
 
     /// `None` when the time is up.
@@ -92,33 +92,31 @@ impl<'a> Sniffing<'a> {
 
     /// One batch of packets.
     fn round(&mut self, timeout: Duration, output: &mut impl Write) -> Result<Seen, Failure> {
-        let Self { arguments, source, exporter, summary, .. } = self;
+        let Self { arguments, source, exporter, count, .. } = self;
         source.look(timeout, &mut |sighting| {
-            if arguments.count.is_some_and(|count| summary.packets >= count) {
+            if arguments.count.is_some_and(|enough| count.packets >= enough) {
                 return Ok(());
             }
-            summary.count(&sighting);
+            count.count(&sighting);
             Ok(exporter.print(&sighting, output).map_err(nocopy_report::Failure::Print)?)
         })
     }
 
     /// Says what happened, also when it ended badly.
     fn finish(&mut self, ended: Ended, output: &mut impl Write) -> Result<(), Failure> {
-        let Self { arguments, source, summary, began, .. } = self;
+        let Self { arguments, source, count, began, .. } = self;
         let ending = Ending {
             interface: &arguments.interface,
             ended,
             elapsed: began.elapsed(),
             drops: source.drops(),
         };
+        let text = nocopy_report::summary::text(&count.end(&ending, source), arguments.json);
         if arguments.json {
-            let line = summary.json(&ending, source);
-            writeln!(output, "{line}")
-                .and_then(|()| output.flush())
-                .map_err(nocopy_report::Failure::Print)?;
-            return Ok(());
+            let written = output.write_all(text.as_bytes()).and_then(|()| output.flush());
+            return Ok(written.map_err(nocopy_report::Failure::Print)?);
         }
-        print::say(summary.text(&ending, source).trim_end());
+        print::say(text.trim_end());
         Ok(())
     }
 }
@@ -136,15 +134,15 @@ impl Live {
         Self { line: LiveLine::default(), packets: 0, bytes: 0, dropped: source.drops().lost() }
     }
 
-    fn update(&mut self, source: &mut Source, summary: &Summary) {
+    fn update(&mut self, source: &mut Source, count: &Count) {
         let Self { line, packets, bytes, dropped } = self;
         line.update(Instant::now(), |since| {
             let seconds = since.as_secs_f64();
             let rate = |now: u64, before: &mut u64| {
                 now.saturating_sub(std::mem::replace(before, now)) as f64 / seconds
             };
-            let packet_rate = quantity::short(rate(summary.packets, packets));
-            let bit_rate = quantity::short(rate(summary.bytes, bytes) * 8.0);
+            let packet_rate = quantity::short(rate(count.packets, packets));
+            let bit_rate = quantity::short(rate(count.bytes, bytes) * 8.0);
             let lost = source.drops().lost();
             let drop_rate = quantity::short(rate(lost, dropped));
             format!("{packet_rate} packets/s  {bit_rate} bit/s  {drop_rate} drops/s  {lost} dropped in all")

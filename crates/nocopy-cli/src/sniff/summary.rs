@@ -7,11 +7,12 @@ use serde::{Serialize, Serializer};
 
 use super::export::SCHEMA;
 use super::source::{Drops, Origin, Sighting, Source};
-use nocopy_report::{Ended, quantity};
+use nocopy_report::table::Table;
+use nocopy_report::{Ended, Outcome, Summary, quantity};
 
 /// What is counted while packets come.
 #[derive(Debug, Default)]
-pub(super) struct Summary {
+pub(super) struct Count {
     pub(super) packets: u64,
     pub(super) bytes: u64,
     by_kernel: u64,
@@ -27,7 +28,7 @@ pub(super) struct Ending<'a> {
     pub(super) drops: Drops,
 }
 
-impl Summary {
+impl Count {
     pub(super) fn count(&mut self, sighting: &Sighting<'_>) {
         self.packets += 1;
         self.bytes += sighting.packet_bytes as u64;
@@ -48,8 +49,26 @@ impl Summary {
         times.into_iter().filter(|(_, packets)| *packets > 0)
     }
 
-    /// For people.
-    pub(super) fn text(&self, ending: &Ending<'_>, source: &mut Source) -> String {
+    /// With how it ended.
+    pub(super) fn end<'a>(&self, ending: &'a Ending<'a>, source: &mut Source) -> Capture<'a> {
+        Capture {
+            kind: "summary",
+            interface: ending.interface,
+            ended: ending.ended,
+            mode: source.mode(),
+            evidence: source.evidence().to_string(),
+            seconds: ending.elapsed.as_secs_f64(),
+            packets: self.packets,
+            bytes: self.bytes,
+            dropped: ending.drops.lost(),
+            counters: Counters(ending.drops.counters().collect()),
+            times: Counters(self.times().map(|(origin, packets)| (origin.name(), packets)).collect()),
+            text: self.text(ending, source),
+        }
+    }
+
+    /// In the sentences that tcpdump ends with, and more of them.
+    fn text(&self, ending: &Ending<'_>, source: &mut Source) -> String {
         let (mut text, seconds) = (String::new(), ending.elapsed.as_secs_f64());
         let rate = quantity::short(self.packets as f64 / seconds.max(1e-9));
         let bits = quantity::short(self.bytes as f64 * 8.0 / seconds.max(1e-9));
@@ -79,30 +98,11 @@ impl Summary {
         }
         text
     }
-
-    /// For programs.
-    pub(super) fn json(&self, ending: &Ending<'_>, source: &mut Source) -> String {
-        let object = Object {
-            schema: SCHEMA,
-            kind: "summary",
-            interface: ending.interface,
-            ended: ending.ended,
-            mode: source.mode(),
-            evidence: source.evidence().to_string(),
-            seconds: ending.elapsed.as_secs_f64(),
-            packets: self.packets,
-            bytes: self.bytes,
-            dropped: ending.drops.lost(),
-            counters: Counters(ending.drops.counters().collect()),
-            times: Counters(self.times().map(|(origin, packets)| (origin.name(), packets)).collect()),
-        };
-        serde_json::to_string(&object).expect("numbers and strings are JSON")
-    }
 }
 
+/// What was captured, as the last line of its JSON has it.
 #[derive(Serialize)]
-struct Object<'a> {
-    schema: &'static str,
+pub(super) struct Capture<'a> {
     kind: &'static str,
     interface: &'a str,
     ended: Ended,
@@ -114,6 +114,26 @@ struct Object<'a> {
     dropped: u64,
     counters: Counters<'a>,
     times: Counters<'a>,
+    #[serde(skip)]
+    text: String,
+}
+
+impl Summary for Capture<'_> {
+    const SCHEMA: &'static str = SCHEMA;
+    const IS_ONE_LINE: bool = true;
+
+    /// None: what is said of packets that were printed one a line is said in lines.
+    fn table(&self) -> Table {
+        Table::default()
+    }
+
+    fn details(&self) -> String {
+        self.text.clone()
+    }
+
+    fn outcome(&self) -> Outcome {
+        Outcome::Positive
+    }
 }
 
 /// An object with a member for each counter, in their order.
