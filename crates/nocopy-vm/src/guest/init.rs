@@ -8,6 +8,7 @@ use std::path::Path;
 use std::process::{Command, ExitCode};
 
 use rustix::mount::{MountFlags, mount};
+use rustix::process::{Resource, Rlimit, setrlimit};
 use rustix::system::{RebootCommand, reboot};
 
 use super::monitor::device_of_port;
@@ -34,9 +35,18 @@ const FILE_SYSTEMS: &[(&CStr, &str)] = &[
     (c"cgroup2", "/sys/fs/cgroup"),
 ];
 
+/// Where what busybox is other programs for has links to it: behind those that are programs of their own.
+const BUSYBOX: &str = "/usr/local/bin";
+
+/// Drivers that nothing loads when a test asks for them.
+const DRIVERS: &[&str] = &["tun"];
+
+/// As many descriptors as a system's first process allows others.
+const DESCRIPTORS_MAX: u64 = 1 << 19;
+
 /// What the guest and its tests find in their environment.
 const ENVIRONMENT: &[(&str, &str)] = &[
-    ("PATH", "/usr/sbin:/usr/bin:/sbin:/bin"),
+    ("PATH", "/usr/sbin:/usr/bin:/sbin:/bin:/usr/local/bin"),
     ("HOME", "/root"),
     ("TMPDIR", "/tmp"),
     ("RUST_BACKTRACE", "1"),
@@ -61,7 +71,17 @@ fn start(arguments: &[String]) -> Result<(), Failure> {
     fs::create_dir_all("/root")?;
     fs::create_dir_all(SHARED)?;
     symlink(device_of_port(EVENTS_PORT)?, Path::new(SHARED).join(event::FILE))?;
+    fs::create_dir_all(BUSYBOX)?;
+    run(&["/bin/busybox", "--install", "-s", BUSYBOX])?;
+    DRIVERS.iter().try_for_each(|driver| run(&["/sbin/modprobe", driver]))?;
+    let descriptors = Some(DESCRIPTORS_MAX);
+    setrlimit(Resource::Nofile, Rlimit { current: descriptors, maximum: descriptors })?;
     let mut guest = Command::new(std::env::current_exe()?);
     let status = guest.args(arguments).env_clear().envs(ENVIRONMENT.iter().copied()).status()?;
     if status.success() { Ok(()) } else { Err(Failure(format!("the guest ended with {status}"))) }
+}
+
+fn run(words: &[&str]) -> Result<(), Failure> {
+    let status = Command::new(words[0]).args(&words[1..]).status()?;
+    if status.success() { Ok(()) } else { Err(Failure(format!("{}: {status}", words.join(" ")))) }
 }

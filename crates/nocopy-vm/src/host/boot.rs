@@ -3,8 +3,13 @@
 use crate::arguments::RunArguments;
 use crate::registry::{Architecture, Kernel, TESTS, Topology};
 
-/// Tests of one machine, so that two of them have about as much to do.
-const TESTS_MAX: usize = 10;
+/// Tests of one machine, so that two of them have about as much to do. On arm64 each is a whole program of tests.
+const fn tests_max(kernel: Kernel) -> usize {
+    match kernel.architecture() {
+        Architecture::Amd64 => 10,
+        Architecture::Arm64 => 1,
+    }
+}
 
 /// One machine: a kernel, a topology, and the tests to run there.
 pub(crate) struct Boot {
@@ -30,7 +35,7 @@ impl Boot {
                     continue;
                 }
                 let like = |boot: &&mut Self| {
-                    (boot.kernel, boot.topology) == (kernel, topology) && boot.tests.len() < TESTS_MAX
+                    (boot.kernel, boot.topology) == (kernel, topology) && boot.tests.len() < tests_max(kernel)
                 };
                 match boots.iter_mut().find(like) {
                     Some(boot) => boot.tests.push(name),

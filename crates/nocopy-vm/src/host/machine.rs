@@ -176,6 +176,8 @@ impl Outcome {
         let verdict = if run.ended.passed() { "ok" } else { "FAILED" };
         let stall = run.stall.as_ref().map(|stall| format!(" ({stall})")).unwrap_or_default();
         self.say(&format!("{} {verdict}, {:.1} s{stall}", run.ended.test, run.ended.seconds));
+        // The report comes at the end, which a run that is stopped does not see.
+        run.ended.failure.iter().for_each(|failure| eprintln!("{failure}"));
         if let Some(row) = self.rows.iter_mut().find(|row| row.test == run.ended.test) {
             row.runs.push(run);
         }

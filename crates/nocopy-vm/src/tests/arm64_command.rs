@@ -13,7 +13,6 @@ pub(crate) const TEST: Test = Test {
 /// Real traffic in short forms, checked by what arrived and what was counted.
 const TESTS: &[&str] = &[
     "bench::a_short_bench_moves_packets_in_every_way",
-    "bench::a_short_bench_moves_streams_in_every_way",
     "bench::a_short_bench_sends_datagrams_in_every_way",
     "bench::the_doctor",
     "profile::",

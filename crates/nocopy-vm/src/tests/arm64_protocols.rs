@@ -3,12 +3,17 @@ use crate::guest::programs::{self, Selection};
 use crate::registry::{Failure, Kernel, Test, Topology};
 
 pub(crate) const TEST: Test = Test {
-    proves: "on arm64 all unit tests of nocopy-proto pass: wire formats, filters, eBPF, the message protocol",
+    proves: "on arm64 the unit tests of nocopy-proto pass: wire formats, filters, eBPF, the message protocol",
     on: &[Topology::Veth],
     kernel: Kernel::Arm64,
     run,
 };
 
+const LEFT_OUT: &[(&str, &str)] = &[(
+    "message::simulation::fairness::a_message_on_a_slow_path_is_not_sent_away",
+    "half of the time of all; the other simulations run the same code",
+)];
+
 fn run(guest: &Guest) -> Result<(), Failure> {
-    programs::run(guest, "nocopy-proto", Selection::AllBut(&[]))
+    programs::run(guest, "nocopy-proto", Selection::AllBut(LEFT_OUT))
 }
