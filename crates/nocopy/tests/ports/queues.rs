@@ -293,9 +293,11 @@ fn a_filter_in_user_space_comes_and_goes_while_packets_come() {
     for mode in [Mode::XdpCopyNative, Mode::XdpCopyGeneric, Mode::PacketRing] {
         let lab = lab!(Lab::builder().queues(2));
         let mut queues = open_queues(lab.right(), |builder| {
-            builder.mode(mode).tuning(PortTuning { way_to_host: true, ..PortTuning::default() })
+            let builder = builder.mode(mode).ring_sizes(16_384, 256);
+            builder.tuning(PortTuning { way_to_host: true, ..PortTuning::default() })
         });
-        let mut host = open_with(lab.right(), |builder| builder.mode(Mode::PacketRing)).unwrap();
+        let mut host =
+            open_with(lab.right(), |builder| builder.mode(Mode::PacketRing).ring_sizes(16_384, 256)).unwrap();
         let numbers = |queues: &mut Queues, count: usize| {
             let mut numbers = Vec::new();
             while numbers.len() < count {
