@@ -4,3 +4,4 @@ pub mod area;
 pub(crate) mod in_flight;
 pub(crate) mod pieces;
 pub mod pool;
+pub(crate) mod receive_buffers;

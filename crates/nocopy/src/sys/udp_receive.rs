@@ -5,6 +5,7 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::num::NonZeroUsize;
+use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
 use nocopy_proto::wire::{MARKABLE, is_marked};
@@ -83,11 +84,11 @@ pub(crate) struct Messages {
     pieces: Box<[libc::iovec]>,
     addresses: Box<[Address]>,
     controls: Box<[Control]>,
-    /// How many of the headers the last call wrote.
-    received: usize,
+    /// The headers that the last call wrote.
+    received: Range<usize>,
 }
 
-// SAFETY: the pointers are into the boxes beside them, or, during `receive` only, into buffers that it borrows.
+// SAFETY: the pointers are into the boxes beside them, or into buffers, which only the calls that receive use.
 unsafe impl Send for Messages {}
 // SAFETY: a shared reference only reads.
 unsafe impl Sync for Messages {}
@@ -101,7 +102,7 @@ impl Messages {
             pieces: vec![piece; count].into(),
             addresses: vec![Address([0; ADDRESS_BYTES]); count].into(),
             controls: vec![Control([MaybeUninit::uninit(); CONTROL_BYTES]); count].into(),
-            received: 0,
+            received: 0..0,
         };
         let parts = messages.pieces.iter_mut().zip(&mut messages.addresses).zip(&mut messages.controls);
         for (header, ((piece, address), control)) in messages.headers.iter_mut().zip(parts) {
@@ -110,49 +111,67 @@ impl Messages {
             header.msg_hdr.msg_iovlen = 1;
             header.msg_hdr.msg_control = control.0.as_mut_ptr().cast();
         }
-        messages.rearm(count);
+        messages.rearm(0..count);
         messages
     }
 
-    /// Resets what the kernel wrote into the first headers.
-    fn rearm(&mut self, count: usize) {
-        for header in &mut self.headers[..count] {
+    /// Resets what the kernel wrote into these headers.
+    fn rearm(&mut self, written: Range<usize>) {
+        for header in &mut self.headers[written] {
             header.msg_hdr.msg_namelen = ADDRESS_BYTES as libc::socklen_t;
             header.msg_hdr.msg_controllen = CONTROL_BYTES as _;
         }
     }
 
-    /// Receives a message into each of the buffers, as far as there are messages; waits for the first one if `wait`, as
+    /// Has messages received into a buffer, from now on until the slot is set again.
+    #[inline]
+    pub(crate) fn set_slot(&mut self, slot: usize, buffer: &mut [u8]) {
+        self.pieces[slot] = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
+    }
+
+    /// Receives a message into this buffer, without waiting, and returns whether there was one.
+    ///
+    /// # Errors
+    /// As [`receive_from`](Self::receive_from).
+    pub(crate) fn receive_one(&mut self, socket: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<bool> {
+        let last = self.pieces.len() - 1;
+        self.set_slot(last, buffer);
+        // SAFETY: the only slot is that of the buffer, which is borrowed exclusively for this call.
+        Ok(unsafe { self.receive_from(last, socket, false) }? > 0)
+    }
+
+    /// Receives a message into the buffer of each slot from `first` on, as far as there are messages; waits for the first one if `wait`, as
     /// long as [`set_receive_timeout`](option::set_receive_timeout) says. Returns how many came; what is past a message's length in a buffer is as it was.
     ///
     /// # Errors
     /// The kernel's: `EAGAIN` when there is nothing, `EINTR`, or an error that ICMP reported for an earlier send. An error
     /// that comes behind messages is told by the next call.
-    pub(crate) fn receive<'b>(
+    ///
+    /// # Safety
+    /// Each of these slots was set to a buffer that lies there still, and that nobody else reads or writes during the call.
+    #[inline]
+    pub(crate) unsafe fn receive_from(
         &mut self,
+        first: usize,
         socket: BorrowedFd<'_>,
-        buffers: impl Iterator<Item = &'b mut [u8]>,
         wait: bool,
     ) -> io::Result<usize> {
-        self.rearm(self.received);
-        self.received = 0;
-        let mut count = 0;
-        for (piece, buffer) in self.pieces.iter_mut().zip(buffers) {
-            *piece = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
-            count += 1;
-        }
+        self.rearm(self.received.clone());
+        self.received = 0..0;
+        let headers = &mut self.headers[first..];
         // MSG_WAITFORONE: do not wait for the second one. The call's own timeout is looked at only after a message has
         // come (recvmmsg(2), BUGS), so it is of no use.
         let flags = if wait { libc::MSG_WAITFORONE } else { libc::MSG_DONTWAIT };
         // SAFETY: as many headers as are pointed to. Each points to its address, control buffer and piece in boxes that have
-        // not moved, with their lengths; each piece to a buffer that is borrowed exclusively for this call.
+        // not moved, with their lengths; each piece to a buffer that the caller vouches for.
         let received = unsafe {
-            let (headers, no_timeout) = (self.headers.as_mut_ptr(), std::ptr::null_mut());
-            libc::recvmmsg(socket.as_raw_fd(), headers, count, flags as _, no_timeout)
+            let (count, no_timeout) = (headers.len() as libc::c_uint, std::ptr::null_mut());
+            libc::recvmmsg(socket.as_raw_fd(), headers.as_mut_ptr(), count, flags as _, no_timeout)
         };
-        self.received = usize::try_from(received).map_err(|_| io::Error::last_os_error())?;
-        assert!(self.received <= count as usize, "the kernel received more than it was asked for");
-        Ok(self.received)
+        let received = usize::try_from(received).map_err(|_| io::Error::last_os_error())?;
+        assert!(received <= headers.len(), "the kernel received more than it was asked for");
+        self.received = first..first + received;
+        Ok(received)
     }
 
     /// What was told of a message that the last call received.
@@ -160,7 +179,8 @@ impl Messages {
     /// # Panics
     /// If it received fewer.
     pub(crate) fn message(&self, index: usize) -> Message {
-        assert!(index < self.received, "message {index} of {}", self.received);
+        assert!(index < self.received.len(), "message {index} of {}", self.received.len());
+        let index = self.received.start + index;
         let header = &self.headers[index];
         let Told { segment_bytes, local, congested } = control(&header.msg_hdr);
         let capacity = self.pieces[index].iov_len;
@@ -180,7 +200,7 @@ impl Messages {
 
 impl fmt::Debug for Messages {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let counts = (self.headers.len(), self.received);
+        let counts = (self.headers.len(), self.received.len());
         f.debug_struct("Messages").field("of_and_received", &counts).finish_non_exhaustive()
     }
 }

@@ -15,11 +15,12 @@ use crate::facts::evidence::{Cause, Evidence, Ledger};
 use crate::facts::explanation::Explanation;
 use crate::memory::in_flight::kernel_socket::KernelSocket;
 use crate::memory::pool::{Buffer, Pool};
+use crate::memory::receive_buffers::ReceiveBuffers;
 use crate::stats::Stats;
 use crate::sys::option;
 use crate::sys::poll::{Wakeup, ready_for, wait_readable};
 use crate::sys::readiness::Readiness;
-use crate::sys::udp_receive::{self, Messages, RUN_BYTES_MAX};
+use crate::sys::udp_receive::{self, RUN_BYTES_MAX};
 
 /// How many errors of the network a call may meet before it returns without datagrams.
 const ERRORS_MAX: usize = 16;
@@ -32,12 +33,10 @@ pub(crate) struct Receiver {
     errors: Option<Arc<KernelSocket>>,
     readiness: Readiness,
     pool: Pool,
-    messages: Messages,
-    batch: usize,
     /// The kernel joins datagrams of one sender into runs.
     coalesces: bool,
-    /// Buffers to receive into, as long as they can be. The last one is used first: it was used last, and is in the cache.
-    free: Vec<Buffer>,
+    /// Buffers to receive into.
+    free: ReceiveBuffers,
     /// What came by the last call and was not taken.
     runs: Vec<Run>,
     given: Given,
@@ -97,10 +96,8 @@ impl Receiver {
         Ok(Self {
             pool,
             errors: None,
-            messages: Messages::new(batch),
-            batch,
             coalesces,
-            free: Vec::with_capacity(batch),
+            free: ReceiveBuffers::new(batch),
             runs: Vec::with_capacity(batch),
             given: Given::ALL,
             timeout: None,
@@ -216,8 +213,7 @@ impl Receiver {
         self.refill()?;
         let mut wait = wait;
         for _ in 0..ERRORS_MAX {
-            let buffers = self.free.iter_mut().rev().filter_map(Buffer::as_mut);
-            match self.messages.receive(self.socket.as_fd(), buffers, wait) {
+            match self.free.receive(self.socket.as_fd(), wait) {
                 Ok(received) => {
                     self.take(received);
                     break;
@@ -244,7 +240,7 @@ impl Receiver {
     fn take(&mut self, received: usize) {
         let (mut datagrams, mut bytes) = (0, 0);
         for index in 0..received {
-            let message = self.messages.message(index);
+            let message = self.free.message(index);
             let buffer = self.free.pop().expect("received into a buffer each");
             let run = Run::new(buffer, &message);
             datagrams += if run.is_alone() { 1 } else { run.len() as u64 };
@@ -271,10 +267,9 @@ impl Receiver {
     /// Takes back the buffers of the last batch and fills up from the pool.
     fn refill(&mut self) -> io::Result<()> {
         self.take_back(self.runs.len());
-        let capacity = self.pool.buffer_bytes();
-        while self.free.len() < self.batch {
-            let Some(mut buffer) = self.pool.take() else { break };
-            buffer.resize(capacity);
+        while !self.free.is_full()
+            && let Some(buffer) = self.pool.take()
+        {
             self.free.push(buffer);
         }
         // Fewer than a batch are enough to go on.
@@ -289,19 +284,16 @@ impl Receiver {
     /// Takes back the buffers of the first runs.
     #[inline]
     fn take_back(&mut self, runs: usize) {
-        let capacity = self.pool.buffer_bytes();
         for run in self.runs.drain(..runs).rev() {
-            if let Some(mut buffer) = run.into_buffer() {
-                buffer.resize(capacity);
+            if let Some(buffer) = run.into_buffer() {
                 self.free.push(buffer);
             }
         }
     }
 
     /// Takes back a buffer of the pool that was taken.
-    pub(super) fn recycle(&mut self, mut buffer: Buffer) {
-        if self.free.len() < self.batch && self.pool.owns(&buffer) {
-            buffer.resize(self.pool.buffer_bytes());
+    pub(super) fn recycle(&mut self, buffer: Buffer) {
+        if self.pool.owns(&buffer) {
             self.free.push(buffer);
         }
     }

@@ -168,8 +168,8 @@ impl Kernel {
     /// Receives at one of the sockets. What the network reports for datagrams that were sent does not end that: any host can forge it.
     fn receive_at(&self, socket: &Bound, call: &mut Messages, buffer: &mut [u8]) -> io::Result<bool> {
         for _ in 0..PENDING_ERRORS_MAX {
-            match call.receive(socket.descriptor.as_fd(), std::iter::once(&mut *buffer), false) {
-                Ok(received) => return Ok(received > 0),
+            match call.receive_one(socket.descriptor.as_fd(), buffer) {
+                Ok(came) => return Ok(came),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
                 Err(error) if is_of_network(&error) => {
                     self.own.read();

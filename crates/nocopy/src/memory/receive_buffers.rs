@@ -1,0 +1,130 @@
+//! Buffers that datagrams are received into by one call. What the call is told of a buffer is written when the buffer comes, not before
+//! each call: most calls receive one datagram and leave the other buffers as they are.
+
+// Tells the kernel where buffers lie, and owns them as long as it may be told so again.
+#![allow(unsafe_code)]
+
+use std::io;
+use std::os::fd::BorrowedFd;
+
+use super::pool::Buffer;
+use crate::sys::udp_receive::{Message, Messages};
+
+/// The buffers and the arguments of the call. The buffer at `k` from the bottom has the slot at `k` from the end, so those that the call
+/// fills first are on top.
+#[derive(Debug)]
+pub(crate) struct ReceiveBuffers {
+    free: Vec<Buffer>,
+    call: Messages,
+    /// How many buffers a call may fill.
+    most: usize,
+}
+
+impl ReceiveBuffers {
+    pub(crate) fn new(most: usize) -> Self {
+        Self { free: Vec::with_capacity(most), call: Messages::new(most), most }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.free.is_empty()
+    }
+
+    pub(crate) fn is_full(&self) -> bool {
+        self.free.len() >= self.most
+    }
+
+    /// Adds a buffer, as long as it can be; it is the next to be filled, since it was used last, and is in the cache. Dropped if there are enough, or
+    /// if it is memory of the program's that may not be written.
+    #[inline]
+    pub(crate) fn push(&mut self, mut buffer: Buffer) {
+        buffer.resize(buffer.capacity());
+        if let (false, Some(bytes)) = (self.is_full(), buffer.as_mut()) {
+            self.call.set_slot(self.most - self.free.len() - 1, bytes);
+            self.free.push(buffer);
+        }
+    }
+
+    /// Takes the buffer that is filled next; after a call, those that it filled, in order.
+    #[inline]
+    pub(crate) fn pop(&mut self) -> Option<Buffer> {
+        self.free.pop()
+    }
+
+    /// Receives a message into each of the buffers, as far as there are messages ([`Messages::receive`]).
+    #[inline]
+    pub(crate) fn receive(&mut self, socket: BorrowedFd<'_>, wait: bool) -> io::Result<usize> {
+        let first = self.most - self.free.len();
+        // SAFETY: each slot from `first` on was set by `push` to the whole of a buffer that is in `free` since, where nobody reads or
+        // writes it; a buffer's memory does not move with it.
+        unsafe { self.call.receive_from(first, socket, wait) }
+    }
+
+    /// What was told of a message that the last call received.
+    ///
+    /// # Panics
+    /// If it received fewer.
+    #[inline]
+    pub(crate) fn message(&self, index: usize) -> Message {
+        self.call.message(index)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::UdpSocket;
+    use std::os::fd::AsFd;
+
+    use super::*;
+    use crate::memory::pool::Pool;
+
+    /// Receives all that is there, and returns it with the buffers that it came in.
+    fn received(buffers: &mut ReceiveBuffers, socket: &UdpSocket) -> Vec<(u8, Buffer)> {
+        let count = buffers.receive(socket.as_fd(), true).unwrap();
+        let lengths: Vec<usize> = (0..count).map(|index| buffers.message(index).bytes).collect();
+        assert!(lengths.iter().all(|&length| length == 1), "{lengths:?}");
+        lengths
+            .iter()
+            .map(|_| buffers.pop().unwrap())
+            .map(|mut buffer| (buffer.as_mut().unwrap()[0], buffer))
+            .collect()
+    }
+
+    #[test]
+    fn datagrams_lie_in_the_buffers_in_order_however_many_there_are_and_whatever_was_exchanged() {
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        socket.connect(socket.local_addr().unwrap()).unwrap();
+        let pool = Pool::new(6, 64).unwrap();
+        let mut buffers = ReceiveBuffers::new(4);
+        let (mut sent, mut read) = (0_u8, 0_u8);
+        // How many buffers there are, how many datagrams are sent, and how many of the buffers that they came in come back.
+        for (free, count, back) in [(2, 3, 2), (2, 0, 1), (4, 4, 3), (3, 1, 1), (4, 9, 4), (4, 1, 4)] {
+            while buffers.free.len() < free {
+                buffers.push(pool.take().unwrap());
+            }
+            (0..count).for_each(|_| {
+                assert_eq!(socket.send(&[sent]).unwrap(), 1);
+                sent += 1;
+            });
+            while read < sent {
+                let came = received(&mut buffers, &socket);
+                let numbers: Vec<u8> = came.iter().map(|&(number, _)| number).collect();
+                assert_eq!(numbers, (read..read + came.len() as u8).collect::<Vec<_>>());
+                read += came.len() as u8;
+                came.into_iter().take(back).for_each(|(_, buffer)| buffers.push(buffer));
+                while buffers.is_empty() {
+                    buffers.push(pool.take().unwrap());
+                }
+            }
+        }
+        assert_eq!((sent, pool.total()), (18, 6));
+    }
+
+    #[test]
+    fn more_than_it_may_have_goes_home() {
+        let pool = Pool::new(3, 64).unwrap();
+        let mut buffers = ReceiveBuffers::new(2);
+        (0..3).for_each(|_| buffers.push(pool.take().unwrap()));
+        buffers.push(Buffer::from_owner([1, 2, 3])); // may not be written
+        assert_eq!((buffers.free.len(), buffers.is_full(), pool.at_home()), (2, true, 1));
+    }
+}
