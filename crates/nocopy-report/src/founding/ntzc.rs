@@ -137,21 +137,23 @@ fn one_gigabit(rows: &Rows<'_>) -> String {
 
 /// At the published rate, and as fast as they go.
 fn two_queues(rows: &Rows<'_>) -> String {
-    let of = |end: &str| {
+    let of = |method: &str, end: &str| {
         let is_one = |row: &&&Row| {
-            row.method == "xdp" && row.series.contains("two-queues") && row.series.ends_with(end)
+            row.method == method && row.series.contains("two-queues") && row.series.ends_with(end)
         };
         rows.0.iter().find(is_one).copied()
     };
-    let (paced, full) = (of("kpps-each"), of("full-rate-each"));
+    let paced = of("xdp", "kpps-each");
+    let full = |method| shown(millions(of(method, "full-rate-each")), 2);
     let Some((rate, busy)) = millions(paced).zip(paced.and_then(|row| row.receiver_cpu_percent)) else {
         return "Two queues on two processors: not measured.".into();
     };
     format!(
         "Two queues on two processors: {rate:.2} million/s, for which the busier receiver uses {busy:.0} % of its processor; published \
-         {PUBLISHED_TWO_QUEUES} million/s under {PUBLISHED_TWO_QUEUES_PERCENT:.0} %: {}. As fast as they go: {} million/s.",
+         {PUBLISHED_TWO_QUEUES} million/s under {PUBLISHED_TWO_QUEUES_PERCENT:.0} %: {}. As fast as they go: {} million/s; two packet rings: {}.",
         reached(rate >= PACED * PUBLISHED_TWO_QUEUES && busy < PUBLISHED_TWO_QUEUES_PERCENT),
-        shown(millions(full), 2)
+        full("xdp"),
+        full("packet-ring-fanout")
     )
 }
 
