@@ -11,7 +11,10 @@ impl Scratch {
     pub(crate) fn new(name: &str) -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let (process, number) = (std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
-        Self(Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{process}-{number}")))
+        // Made by cargo where it builds, which need not be where this runs.
+        let directory = Path::new(env!("CARGO_TARGET_TMPDIR"));
+        fs::create_dir_all(directory).unwrap();
+        Self(directory.join(format!("{name}-{process}-{number}")))
     }
 
     /// A file with that in it.
