@@ -2,10 +2,12 @@
 
 use super::mount::{self, ExportEntry, MountEntry, MountReply};
 use super::nfs3::{
-    AccessArguments, AccessResult, Attributes, DirectoryEntry, DirectoryPage, FileHandle,
-    FileSystemInformation, FileSystemStatus, FullDirectoryEntry, LookupArguments, LookupResult, NfsResult,
+    AccessArguments, AccessResult, Attributes, CommitArguments, CommitResult, CreateArguments, Created,
+    DirectoryEntry, DirectoryPage, FileHandle, FileSystemInformation, FileSystemStatus, FullDirectoryEntry,
+    LinkArguments, Linked, LookupArguments, LookupResult, MakeDirectoryArguments, NfsResult,
     PathConfiguration, ReadArguments, ReadDirArguments, ReadDirPlusArguments, ReadHead, ReadLinkResult,
-    WeakCacheConsistency,
+    RenameArguments, Renamed, SetAttributesArguments, SymbolicLinkArguments, WeakCacheConsistency,
+    WriteArguments, WriteResult,
 };
 use super::portmap::Mapping;
 use super::record::Records;
@@ -41,6 +43,19 @@ pub fn check(bytes: &[u8]) {
     both_ways::<NfsResult<FileSystemInformation, Option<Attributes>>>(bytes);
     both_ways::<NfsResult<PathConfiguration, Option<Attributes>>>(bytes);
     both_ways::<NfsResult<(), WeakCacheConsistency>>(bytes);
+    both_ways::<SetAttributesArguments>(bytes);
+    both_ways::<WriteArguments<'_>>(bytes);
+    both_ways::<CreateArguments<'_>>(bytes);
+    both_ways::<MakeDirectoryArguments<'_>>(bytes);
+    both_ways::<SymbolicLinkArguments<'_>>(bytes);
+    both_ways::<RenameArguments<'_>>(bytes);
+    both_ways::<LinkArguments<'_>>(bytes);
+    both_ways::<CommitArguments>(bytes);
+    both_ways::<NfsResult<WriteResult, WeakCacheConsistency>>(bytes);
+    both_ways::<NfsResult<Created, WeakCacheConsistency>>(bytes);
+    both_ways::<NfsResult<CommitResult, WeakCacheConsistency>>(bytes);
+    both_ways::<NfsResult<Linked, Linked>>(bytes);
+    both_ways::<NfsResult<Renamed, Renamed>>(bytes);
     both_ways::<mount::Path<'_>>(bytes);
     both_ways::<MountReply>(bytes);
     both_ways::<Vec<MountEntry<'_>>>(bytes);

@@ -6,9 +6,12 @@ use xdr_codec::{Opaque, Pack, Unpack};
 
 use super::mount::{self, Mounted};
 use super::nfs3::{
-    AccessArguments, Attributes, DirectoryPage, FileHandle, FileType, FullDirectoryEntry, LookupArguments,
-    LookupResult, Name, NfsResult, ReadArguments, ReadDirPlusArguments, ReadHead, ReadLinkResult, Refusal,
-    Status, Time, WeakCacheConsistency,
+    AccessArguments, Attributes, CommitArguments, CommitResult, CreateArguments, Created, Data,
+    DirectoryPage, Entry, FileHandle, FileType, FullDirectoryEntry, HowToCreate, LinkArguments, Linked,
+    LookupArguments, LookupResult, MakeDirectoryArguments, Name, NewAttributes, NfsResult, ReadArguments,
+    ReadDirPlusArguments, ReadHead, ReadLinkResult, Refusal, RenameArguments, Renamed,
+    SetAttributesArguments, SetTime, Stability, Status, SymbolicLinkArguments, Time, WeakCacheConsistency,
+    WriteArguments, WriteResult,
 };
 use super::record::{self, Records, TooLong};
 use super::rpc::{AuthError, Call, Credential, NoCall, Reply};
@@ -67,6 +70,27 @@ fn attributes() -> impl Strategy<Value = Attributes> {
     )
 }
 
+fn new_attributes() -> impl Strategy<Value = NewAttributes> {
+    let set = || prop_oneof![Just(SetTime::Keep), Just(SetTime::Now), times().prop_map(SetTime::To)];
+    (any::<([Option<u32>; 3], Option<u64>)>(), set(), set()).prop_map(
+        |(([mode, user, group], size), accessed, modified)| NewAttributes {
+            mode,
+            user,
+            group,
+            size,
+            accessed,
+            modified,
+        },
+    )
+}
+
+/// Proves that the other crate reads the same, and writes it the same.
+fn check_theirs<'a, T: Pack + Unpack>(value: &impl Xdr<'a>) -> Result<(), TestCaseError> {
+    let bytes = encoded(value);
+    prop_assert_eq!(&reread::<T>(&bytes), &bytes);
+    Ok(())
+}
+
 /// Proves that a value is read as it was written, and that no part of its representation is one.
 fn check_both_ways<T>(value: &T)
 where
@@ -118,6 +142,40 @@ proptest! {
             names_bytes_max: bytes,
             bytes_max: access,
         });
+    }
+
+    #[test]
+    fn changes_are_those_of_the_other_crate(
+        (file, other) in (handles(), handles()),
+        name in prop::collection::vec(any::<u8>(), 0..300),
+        (new, at) in (new_attributes(), times()),
+        about in prop::option::of(attributes()),
+        (offset, count, stability) in (any::<u64>(), any::<u32>(), prop::sample::select(Stability::ALL)),
+    ) {
+        let guarded = SetAttributesArguments { file, new, guard: Some(at) };
+        check_both_ways(&guarded);
+        check_theirs::<nfs3::SETATTR3args>(&guarded)?;
+        let write = WriteArguments { file, offset, count, stability, data: Data(&name) };
+        check_theirs::<nfs3::WRITE3args<'_>>(&write)?;
+        let entry = Entry { directory: file, name: mount::Text(&name) };
+        for how in [HowToCreate::Unchecked(new), HowToCreate::Guarded(new), HowToCreate::Exclusive([7; 8])] {
+            check_theirs::<nfs3::CREATE3args<'_>>(&CreateArguments { at: entry, how })?;
+        }
+        let directory = MakeDirectoryArguments { at: entry, attributes: new };
+        check_theirs::<nfs3::MKDIR3args<'_>>(&directory)?;
+        let link = SymbolicLinkArguments { at: entry, attributes: new, path: mount::Text(&name) };
+        check_theirs::<nfs3::SYMLINK3args<'_>>(&link)?;
+        let to = Entry { directory: other, name: mount::Text(b"to") };
+        check_theirs::<nfs3::RENAME3args<'_, '_>>(&RenameArguments { from: entry, to })?;
+        check_theirs::<nfs3::LINK3args<'_>>(&LinkArguments { file: other, at: entry })?;
+        check_theirs::<nfs3::COMMIT3args>(&CommitArguments { file, offset, count })?;
+        let changed = WeakCacheConsistency::unchanged(about);
+        let verifier = offset.to_be_bytes();
+        check_theirs::<nfs3::WRITE3resok>(&WriteResult { changed, count, stability, verifier })?;
+        check_theirs::<nfs3::CREATE3resok>(&Created { file: Some(file), attributes: about, directory: changed })?;
+        check_theirs::<nfs3::COMMIT3resok>(&CommitResult { changed, verifier })?;
+        check_theirs::<nfs3::LINK3resok>(&Linked { attributes: about, directory: changed })?;
+        check_theirs::<nfs3::RENAME3resok>(&Renamed { from: changed, to: changed })?;
     }
 
     #[test]

@@ -2,12 +2,18 @@
 
 mod arguments;
 mod attributes;
+mod changes;
 mod results;
 
 pub use arguments::{
     AccessArguments, LookupArguments, Name, ReadArguments, ReadDirArguments, ReadDirPlusArguments,
 };
 pub use attributes::{Attributes, FileType, SizeAndTimes, Time, WeakCacheConsistency};
+pub use changes::{
+    CommitArguments, CommitResult, CreateArguments, Created, Data, Entry, HowToCreate, LinkArguments, Linked,
+    MakeDirectoryArguments, NewAttributes, RenameArguments, Renamed, SetAttributesArguments, SetTime,
+    Stability, SymbolicLinkArguments, Verifier, WRITE_BYTES_MAX, WriteArguments, WriteResult,
+};
 pub use results::{
     AccessResult, DirectoryEntry, DirectoryPage, FileSystemInformation, FileSystemStatus, FullDirectoryEntry,
     LookupResult, NfsResult, PathConfiguration, PathText, ReadHead, ReadLinkResult, Refusal,

@@ -1,0 +1,236 @@
+//! Calls that change something, and what they return.
+
+use super::FileHandle;
+use super::arguments::LookupArguments;
+use super::attributes::{Attributes, Time, WeakCacheConsistency};
+use super::results::PathText;
+use crate::wire::xdr::{Reader, Xdr, XdrError, put_opaque, xdr_enum, xdr_struct};
+
+/// The longest write that is read from a record.
+pub const WRITE_BYTES_MAX: usize = 1 << 20;
+
+/// Of a call that gives one out: the server's own, other than it was before the server was started again.
+pub type Verifier = [u8; 8];
+
+/// What a time is set to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SetTime {
+    Keep,
+    /// The time of the server.
+    Now,
+    To(Time),
+}
+
+impl Xdr<'_> for SetTime {
+    fn encode(&self, out: &mut Vec<u8>) {
+        match self {
+            Self::Keep => 0_u32.encode(out),
+            Self::Now => 1_u32.encode(out),
+            Self::To(time) => {
+                2_u32.encode(out);
+                time.encode(out);
+            }
+        }
+    }
+
+    fn decode(input: &mut Reader<'_>) -> Result<Self, XdrError> {
+        Ok(match input.read()? {
+            0 => Self::Keep,
+            1 => Self::Now,
+            2 => Self::To(input.read()?),
+            value => return Err(XdrError::Value { what: "how a time is set", value }),
+        })
+    }
+}
+
+xdr_struct! {
+    /// sattr3 of the RFC: what is to be changed.
+    NewAttributes {
+        mode: Option<u32>,
+        user: Option<u32>,
+        group: Option<u32>,
+        size: Option<u64>,
+        accessed: SetTime,
+        modified: SetTime,
+    }
+}
+
+impl NewAttributes {
+    /// Nothing is changed.
+    pub const NONE: Self = Self {
+        mode: None,
+        user: None,
+        group: None,
+        size: None,
+        accessed: SetTime::Keep,
+        modified: SetTime::Keep,
+    };
+}
+
+xdr_struct! {
+    SetAttributesArguments {
+        file: FileHandle,
+        new: NewAttributes,
+        /// Change nothing unless the file was changed last at this time.
+        guard: Option<Time>,
+    }
+}
+
+xdr_enum! {
+    /// How much of what was written, and of the file's attributes, has to be on the disk before the reply.
+    Stability, "how stable a write is" {
+        Unstable = 0,
+        DataSync = 1,
+        FileSync = 2,
+    }
+}
+
+/// Bytes to be written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Data<'a>(pub &'a [u8]);
+
+impl<'a> Xdr<'a> for Data<'a> {
+    fn encode(&self, out: &mut Vec<u8>) {
+        put_opaque(out, self.0);
+    }
+
+    fn decode(input: &mut Reader<'a>) -> Result<Self, XdrError> {
+        input.opaque(WRITE_BYTES_MAX).map(Self)
+    }
+}
+
+xdr_struct! {
+    WriteArguments<'a> {
+        file: FileHandle,
+        offset: u64,
+        /// How many of the data's bytes are to be written.
+        count: u32,
+        stability: Stability,
+        data: Data<'a>,
+    }
+}
+
+xdr_struct! {
+    WriteResult {
+        changed: WeakCacheConsistency,
+        count: u32,
+        /// How it was written, which may be more stable than was asked for.
+        stability: Stability,
+        verifier: Verifier,
+    }
+}
+
+/// How a file is made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum HowToCreate {
+    /// If there is one, it gets the size that is asked for.
+    Unchecked(NewAttributes),
+    /// There may be none.
+    Guarded(NewAttributes),
+    /// There may be none but by the same call, which a client sends again if no reply came.
+    Exclusive(Verifier),
+}
+
+impl Xdr<'_> for HowToCreate {
+    fn encode(&self, out: &mut Vec<u8>) {
+        let (number, attributes): (u32, _) = match self {
+            Self::Unchecked(attributes) => (0, Some(attributes)),
+            Self::Guarded(attributes) => (1, Some(attributes)),
+            Self::Exclusive(_) => (2, None),
+        };
+        number.encode(out);
+        match (self, attributes) {
+            (Self::Exclusive(verifier), _) => verifier.encode(out),
+            (_, attributes) => attributes.iter().for_each(|attributes| attributes.encode(out)),
+        }
+    }
+
+    fn decode(input: &mut Reader<'_>) -> Result<Self, XdrError> {
+        Ok(match input.read()? {
+            0 => Self::Unchecked(input.read()?),
+            1 => Self::Guarded(input.read()?),
+            2 => Self::Exclusive(input.read()?),
+            value => return Err(XdrError::Value { what: "how a file is made", value }),
+        })
+    }
+}
+
+/// A name in a directory: what is made, removed or renamed.
+pub type Entry<'a> = LookupArguments<'a>;
+
+xdr_struct! {
+    CreateArguments<'a> {
+        at: Entry<'a>,
+        how: HowToCreate,
+    }
+}
+
+xdr_struct! {
+    MakeDirectoryArguments<'a> {
+        at: Entry<'a>,
+        attributes: NewAttributes,
+    }
+}
+
+xdr_struct! {
+    SymbolicLinkArguments<'a> {
+        at: Entry<'a>,
+        attributes: NewAttributes,
+        path: PathText<'a>,
+    }
+}
+
+xdr_struct! {
+    RenameArguments<'a> {
+        from: Entry<'a>,
+        to: Entry<'a>,
+    }
+}
+
+xdr_struct! {
+    LinkArguments<'a> {
+        file: FileHandle,
+        at: Entry<'a>,
+    }
+}
+
+xdr_struct! {
+    CommitArguments {
+        file: FileHandle,
+        offset: u64,
+        /// 0: up to the end.
+        count: u32,
+    }
+}
+
+xdr_struct! {
+    CommitResult {
+        changed: WeakCacheConsistency,
+        verifier: Verifier,
+    }
+}
+
+xdr_struct! {
+    /// What CREATE, MKDIR and SYMLINK return.
+    Created {
+        file: Option<FileHandle>,
+        attributes: Option<Attributes>,
+        directory: WeakCacheConsistency,
+    }
+}
+
+xdr_struct! {
+    /// What LINK returns, done or refused.
+    Linked {
+        attributes: Option<Attributes>,
+        directory: WeakCacheConsistency,
+    }
+}
+
+xdr_struct! {
+    /// What RENAME returns, done or refused.
+    Renamed {
+        from: WeakCacheConsistency,
+        to: WeakCacheConsistency,
+    }
+}
