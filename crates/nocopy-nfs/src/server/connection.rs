@@ -28,7 +28,7 @@ const REPLIES_BYTES_MAX: usize = 256 << 10;
 const JOBS_MAX: usize = 4;
 
 /// Bytes that go in one turn, before other connections have theirs.
-const TURN_BYTES_MAX: usize = 4 << 20;
+const TURN_BYTES_MAX: usize = 1 << 20;
 
 /// A client that is gone without a word is noticed after a while of silence.
 const KEEPALIVE: Duration = Duration::from_secs(60);
@@ -59,6 +59,8 @@ pub(super) struct Connection {
     jobs: usize,
     /// The client sends no more.
     is_finished: bool,
+    /// The last turn ended before all was done that could be.
+    is_cut: bool,
 }
 
 impl Connection {
@@ -85,6 +87,7 @@ impl Connection {
             work: VecDeque::new(),
             jobs: 0,
             is_finished: false,
+            is_cut: false,
         })
     }
 
@@ -92,7 +95,8 @@ impl Connection {
     pub(super) fn wanted(&self) -> EventFlags {
         let mut wanted = EventFlags::empty();
         wanted.set(EventFlags::IN, !self.is_finished && !self.is_full());
-        wanted.set(EventFlags::OUT, !self.output.is_empty());
+        // A turn that was cut may have left whole calls in memory, of which the socket knows nothing: being writable ends that wait.
+        wanted.set(EventFlags::OUT, !self.output.is_empty() || self.is_cut);
         wanted
     }
 
@@ -120,8 +124,8 @@ impl Connection {
             let written = self.write(shared)?;
             self.give_work(shared, inbox);
             moved += read + written;
-            // What is left is writable or readable, so the next turn comes at once.
-            if read + calls + written == 0 || moved > TURN_BYTES_MAX {
+            self.is_cut = moved > TURN_BYTES_MAX;
+            if read + calls + written == 0 || self.is_cut {
                 break;
             }
         }

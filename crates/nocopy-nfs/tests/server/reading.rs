@@ -124,6 +124,25 @@ fn reads_that_are_not_waited_for_are_all_answered() {
     assert_eq!(counts.reads, 500);
 }
 
+/// More calls than are taken at once, whose replies are as much as one turn sends: no event of the socket says that there are more.
+#[test]
+fn calls_that_arrive_together_are_all_answered() {
+    const BYTES: u32 = 8100;
+    let scene = Scene::new();
+    scene.file("file", BYTES as usize);
+    let server = scene.serve();
+    let mut client = server.connect();
+    let file = client.handle("file");
+    let arguments = encoded(&ReadArguments { file, offset: 0, bytes: BYTES });
+    let call = |xid| call_record(xid, nfs3::PROGRAM, Procedure::Read as u32, &arguments);
+    let calls: Vec<u8> = (0..300).flat_map(call).collect();
+    client.stream.write_all(&calls).unwrap();
+    for _ in 0..300 {
+        let (_, results) = client.reply();
+        assert_eq!(parse_read(&results.unwrap()).unwrap().bytes, pattern(0, BYTES as usize));
+    }
+}
+
 /// Pages that are not in memory are read by workers; that changes nothing but who waits.
 #[test]
 fn holes_and_cold_pages_are_read_as_they_are() {
