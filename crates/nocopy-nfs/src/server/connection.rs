@@ -13,7 +13,7 @@ use rustix::net::{RecvFlags, recv, sockopt};
 use super::Shared;
 use super::accounts::ClientCounts;
 use super::core::{Answer, CALL_BYTES_MAX, ReadCall};
-use super::output::{Front, Outgoing, Output};
+use super::output::{Front, Outgoing, Output, Queued};
 use super::reading::Reading;
 use super::workers::{Inbox, Job, Work};
 use crate::wire::record::{MARK_BYTES, Records};
@@ -21,7 +21,7 @@ use crate::wire::record::{MARK_BYTES, Records};
 /// Calls that are not answered yet, at most; more are not read before.
 const CALLS_MAX: usize = 128;
 
-/// Memory of replies that have not gone, at most, before calls are not read any more. (One read that is copied may come on top.)
+/// Memory of replies that have not gone, at most, before no more are made. (What workers have comes on top.)
 const REPLIES_BYTES_MAX: usize = 256 << 10;
 
 /// Of a connection, with the workers or done by them and holding a pipe, at a time.
@@ -69,6 +69,7 @@ impl Connection {
         socket: TcpStream,
         address: IpAddr,
         client: Arc<ClientCounts>,
+        queued: Arc<Queued>,
         now: Instant,
     ) -> io::Result<Self> {
         socket.set_nonblocking(true)?;
@@ -83,7 +84,7 @@ impl Connection {
             id,
             client,
             records: Records::new(CALL_BYTES_MAX),
-            output: Output::default(),
+            output: Output::new(queued),
             work: VecDeque::new(),
             jobs: 0,
             is_finished: false,
@@ -92,9 +93,9 @@ impl Connection {
     }
 
     /// What it has to wait for now.
-    pub(super) fn wanted(&self) -> EventFlags {
+    pub(super) fn wanted(&self, shared: &Shared) -> EventFlags {
         let mut wanted = EventFlags::empty();
-        wanted.set(EventFlags::IN, !self.is_finished && !self.is_full());
+        wanted.set(EventFlags::IN, !self.is_finished && !self.is_full(shared));
         // A turn that was cut may have left whole calls in memory, of which the socket knows nothing: being writable ends that wait.
         wanted.set(EventFlags::OUT, !self.output.is_empty() || self.is_cut);
         wanted
@@ -119,7 +120,7 @@ impl Connection {
     ) -> Result<(), End> {
         let mut moved = 0;
         loop {
-            let read = self.receive(buffer)?;
+            let read = self.receive(shared, buffer)?;
             let calls = self.take_calls(shared)?;
             let written = self.write(shared)?;
             self.give_work(shared, inbox);
@@ -136,14 +137,19 @@ impl Connection {
         if is_over { Err(End::Closed) } else { Ok(()) }
     }
 
-    fn is_full(&self) -> bool {
-        self.output.len() + self.work.len() + self.jobs >= CALLS_MAX
-            || self.output.memory_bytes() > REPLIES_BYTES_MAX
+    /// No more calls are taken now.
+    fn is_full(&self, shared: &Shared) -> bool {
+        self.output.len() + self.work.len() + self.jobs >= CALLS_MAX || self.is_heavy(shared)
     }
 
-    fn receive(&mut self, buffer: &mut [u8]) -> Result<usize, End> {
+    /// No more replies are made now: too much memory waits for the client to read.
+    fn is_heavy(&self, shared: &Shared) -> bool {
+        self.output.memory_bytes() > if shared.queued.is_much() { 0 } else { REPLIES_BYTES_MAX }
+    }
+
+    fn receive(&mut self, shared: &Shared, buffer: &mut [u8]) -> Result<usize, End> {
         // A whole call is held at most, and what came with it.
-        if self.is_finished || self.is_full() || self.records.held() >= CALL_BYTES_MAX + MARK_BYTES {
+        if self.is_finished || self.is_full(shared) || self.records.held() >= CALL_BYTES_MAX + MARK_BYTES {
             return Ok(0);
         }
         match retry_on_intr(|| recv(&self.socket, &mut *buffer, RecvFlags::DONTWAIT)) {
@@ -160,7 +166,7 @@ impl Connection {
 
     fn take_calls(&mut self, shared: &Shared) -> Result<usize, End> {
         let mut calls = 0;
-        while !self.is_full() {
+        while !self.is_full(shared) {
             let Some(record) = self.records.take().map_err(|_| End::Malformed)? else { break };
             let answer = shared.core.answer(record, self.address).map_err(|_| End::Malformed)?;
             self.client.note_call();
@@ -199,14 +205,16 @@ impl Connection {
         };
         match reading.is_warm() {
             Some(true) => {
-                self.output.push_front(reading.read(&shared.pipes, shared.settings.is_stable));
+                self.output.push_front(reading.read(shared));
             }
             _ => self.work.push_back(Work::Read(call)),
         }
     }
 
     fn give_work(&mut self, shared: &Shared, inbox: &Arc<Inbox>) {
-        while self.jobs + self.output.pipes() < JOBS_MAX
+        let jobs_max = if shared.queued.is_much() { 1 } else { JOBS_MAX };
+        while self.jobs + self.output.pipes() < jobs_max
+            && !self.is_heavy(shared)
             && let Some(work) = self.work.pop_front()
         {
             self.jobs += 1;

@@ -152,7 +152,8 @@ impl EventLoop {
         self.next += 1;
         let client = self.shared.accounts.connected(address);
         let data = EventData::new_u64(id);
-        let connection = Connection::new(id, socket, address, client, now).and_then(|connection| {
+        let queued = Arc::clone(&self.shared.queued);
+        let connection = Connection::new(id, socket, address, client, queued, now).and_then(|connection| {
             epoll::add(&self.epoll, &connection.socket, data, connection.interest)?;
             Ok(connection)
         });
@@ -195,7 +196,7 @@ impl EventLoop {
     fn turn(&mut self, id: u64, now: Instant) {
         let Some(connection) = self.connections.get_mut(&id) else { return };
         let turned = connection.turn(&self.shared, &self.inbox, &mut self.buffer, now);
-        let wanted = connection.wanted();
+        let wanted = connection.wanted(&self.shared);
         let is_good = match turned {
             Ok(()) if wanted == connection.interest => true,
             Ok(()) => {

@@ -42,6 +42,7 @@ use self::core::Core;
 use crate::export::Export;
 use crate::wire::portmap;
 use event_loop::EventLoop;
+use output::Queued;
 use pipes::Pipes;
 use workers::Workers;
 
@@ -93,6 +94,7 @@ struct Shared {
     settings: Settings,
     accounts: Accounts,
     pipes: Arc<Pipes>,
+    queued: Arc<Queued>,
     workers: Workers,
     is_over: AtomicBool,
 }
@@ -125,6 +127,7 @@ impl Server {
             settings,
             accounts: Accounts::default(),
             pipes: Arc::new(Pipes::new()),
+            queued: Arc::default(),
             workers: Workers::default(),
             is_over: AtomicBool::new(false),
         });
@@ -150,7 +153,7 @@ impl Server {
         let wakers: Vec<_> = loops.iter().map(EventLoop::waker).collect();
         let done = thread::scope(|scope| {
             for _ in 0..WORKERS {
-                scope.spawn(|| shared.workers.work(&shared.core, &shared.pipes, shared.settings.is_stable));
+                scope.spawn(|| shared.workers.work(&shared));
             }
             let threads: Vec<_> = loops.into_iter().map(|one| scope.spawn(|| one.run())).collect();
             wait(&Progress {
@@ -183,6 +186,11 @@ pub struct Progress<'a> {
 impl Progress<'_> {
     pub fn accounts(&self) -> &Accounts {
         &self.shared.accounts
+    }
+
+    /// Memory of replies that clients have not read.
+    pub fn queued_bytes(&self) -> usize {
+        self.shared.queued.bytes()
     }
 
     /// A part of it has ended by itself, which is an error.

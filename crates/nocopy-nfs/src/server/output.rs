@@ -3,6 +3,8 @@
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
 use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rustix::io::retry_on_intr;
 use rustix::net::{SendAncillaryBuffer, SendFlags, send, sendmsg};
@@ -13,6 +15,9 @@ use super::pipes::Lease;
 
 /// So many replies go by one call.
 const GATHERED_MAX: usize = 16;
+
+/// From so much memory of all queues on, each connection has one reply at a time, and a short one.
+const QUEUED_BYTES_MAX: usize = 128 << 20;
 
 /// What a place in the queue takes beside the bytes of the reply.
 const REPLY_BYTES: usize = 128;
@@ -74,14 +79,39 @@ pub(super) enum Front {
     Read(ReadCall),
 }
 
+/// Memory of the replies that all connections have queued.
 #[derive(Debug, Default)]
+pub(super) struct Queued(AtomicUsize);
+
+impl Queued {
+    pub(super) fn bytes(&self) -> usize {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn is_much(&self) -> bool {
+        self.bytes() > QUEUED_BYTES_MAX
+    }
+}
+
+#[derive(Debug)]
 pub(super) struct Output {
     queue: VecDeque<Outgoing>,
     memory_bytes: usize,
     pipes: usize,
+    of_all: Arc<Queued>,
+}
+
+impl Drop for Output {
+    fn drop(&mut self) {
+        self.of_all.0.fetch_sub(self.memory_bytes, Ordering::Relaxed);
+    }
 }
 
 impl Output {
+    pub(super) fn new(of_all: Arc<Queued>) -> Self {
+        Self { queue: VecDeque::new(), memory_bytes: 0, pipes: 0, of_all }
+    }
+
     pub(super) fn push(&mut self, reply: Outgoing) {
         self.note(&reply);
         self.queue.push_back(reply);
@@ -94,7 +124,9 @@ impl Output {
     }
 
     fn note(&mut self, reply: &Outgoing) {
-        self.memory_bytes += reply.memory_bytes();
+        let bytes = reply.memory_bytes();
+        self.memory_bytes += bytes;
+        self.of_all.0.fetch_add(bytes, Ordering::Relaxed);
         self.pipes += usize::from(reply.is_piped());
     }
 
@@ -130,7 +162,9 @@ impl Output {
 
     fn pop(&mut self) -> Option<Outgoing> {
         let first = self.queue.pop_front()?;
-        self.memory_bytes -= first.memory_bytes();
+        let bytes = first.memory_bytes();
+        self.memory_bytes -= bytes;
+        self.of_all.0.fetch_sub(bytes, Ordering::Relaxed);
         self.pipes -= usize::from(first.is_piped());
         Some(first)
     }

@@ -5,10 +5,11 @@ use std::sync::Arc;
 use rustix::buffer::spare_capacity;
 use rustix::io::{Errno, pread, retry_on_intr};
 
+use super::Shared;
 use super::accounts::Copied;
 use super::core::{ReadCall, read_reply};
 use super::output::Outgoing;
-use super::pipes::{Lease, PAGE_BYTES, Pipes};
+use super::pipes::{Lease, PAGE_BYTES};
 use crate::export::{OpenFile, status_of};
 use crate::wire::nfs3::{Attributes, NfsResult, Refusal, Status};
 use crate::wire::xdr::padding;
@@ -19,7 +20,7 @@ const HEAD_BYTES: usize = 132;
 /// Up to so many bytes a copy costs no more than a pipe.
 pub(super) const COPY_BYTES_MAX: usize = 8 << 10;
 
-/// When there is no pipe. No more, because every client may have one.
+/// When there is no pipe, or much memory is in use. No more, because every client may have one.
 const NO_PIPE_BYTES_MAX: usize = 64 << 10;
 
 /// How often a file is read again that had an end there, and has not any more.
@@ -47,16 +48,17 @@ impl Reading {
     }
 
     /// Reads, which waits for the disk where that is needed.
-    pub(super) fn read(&self, pipes: &Arc<Pipes>, is_stable: bool) -> Outgoing {
+    pub(super) fn read(&self, shared: &Shared) -> Outgoing {
         let bytes = self.call.bytes;
-        if is_stable {
-            return self.copy(bytes, Copied::Stable);
+        if shared.settings.is_stable {
+            let bytes_max = if shared.queued.is_much() { NO_PIPE_BYTES_MAX } else { bytes };
+            return self.copy(bytes.min(bytes_max), Copied::Stable);
         }
         if bytes <= COPY_BYTES_MAX {
             return self.copy(bytes, Copied::Small);
         }
         let pages = (self.call.offset % PAGE_BYTES as u64) as usize + bytes;
-        match pipes.take(pages.div_ceil(PAGE_BYTES)) {
+        match shared.pipes.take(pages.div_ceil(PAGE_BYTES)) {
             Some(pipe) => self.by_reference(pipe),
             None => self.copy(bytes.min(NO_PIPE_BYTES_MAX), Copied::NoPipe),
         }
@@ -67,7 +69,7 @@ impl Reading {
         for _ in 0..GROWTH_MAX {
             if let Err(error) = pipe.fill(&*self.file, self.call.offset, self.call.bytes) {
                 return match error.raw_os_error().map(Errno::from_raw_os_error) {
-                    Some(Errno::INVAL) => self.copy(self.call.bytes, Copied::NoSplice),
+                    Some(Errno::INVAL) => self.copy(self.call.bytes.min(NO_PIPE_BYTES_MAX), Copied::NoSplice),
                     errno => self.refused(errno.unwrap_or(Errno::IO)),
                 };
             }

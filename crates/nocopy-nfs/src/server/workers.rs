@@ -6,9 +6,9 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use rustix::event::{EventfdFlags, eventfd};
 
-use super::core::{Core, ListCall, ReadCall};
+use super::Shared;
+use super::core::{ListCall, ReadCall};
 use super::output::Outgoing;
-use super::pipes::Pipes;
 use super::reading::Reading;
 
 /// What there is to do.
@@ -85,11 +85,12 @@ impl Workers {
     }
 
     /// Works until [`end`](Self::end).
-    pub(super) fn work(&self, core: &Core, pipes: &Arc<Pipes>, is_stable: bool) {
+    pub(super) fn work(&self, shared: &Shared) {
+        let core = &shared.core;
         while let Some(Job { inbox, connection, work }) = self.next() {
             let reply = match work {
                 Work::Read(call) => match core.open(&call) {
-                    Ok(file) => Reading { call, file }.read(pipes, is_stable),
+                    Ok(file) => Reading { call, file }.read(shared),
                     Err(refused) => Outgoing::bytes(refused),
                 },
                 Work::List(call) => Outgoing::bytes(core.list(&call)),

@@ -1,8 +1,9 @@
 //! Many clients, and clients that do not read.
 
+use std::collections::HashSet;
 use std::io::Write;
 
-use nocopy_nfs::wire::nfs3::{self, FileHandle, Procedure, ReadArguments};
+use nocopy_nfs::wire::nfs3::{self, FileHandle, Procedure, ReadArguments, ReadDirPlusArguments};
 
 use crate::client::{Client, call_record, encoded, parse_read};
 use crate::running::{Scene, pattern};
@@ -50,4 +51,35 @@ fn clients_that_do_not_read_hold_up_no_others() {
     drop(slow);
     let accounts = server.end();
     assert_eq!((accounts.refused(), accounts.ended(), accounts.malformed()), (0, 0, 0));
+}
+
+/// What workers do for a client that does not read waits, too, once some of it lies there.
+#[test]
+fn replies_that_nobody_reads_take_bounded_memory() {
+    const CALLS: u32 = 128;
+    let scene = Scene::new();
+    (0..600).for_each(|number| drop(scene.file(&format!("{number}{}", "x".repeat(200)), 0)));
+    let server = scene.serve();
+    let mut quick = server.connect();
+    let directory = quick.mount("/").unwrap().handle;
+    let bytes_max = 1 << 20;
+    let asked = ReadDirPlusArguments {
+        directory,
+        cookie: 0,
+        verifier: [0; 8],
+        names_bytes_max: bytes_max,
+        bytes_max,
+    };
+    let procedure = Procedure::ReadDirPlus as u32;
+    let calls: Vec<u8> =
+        (0..CALLS).flat_map(|xid| call_record(xid, nfs3::PROGRAM, procedure, &encoded(&asked))).collect();
+    let mut slow = server.connect();
+    slow.stream.write_all(&calls).unwrap();
+    // Work is done in the order it came, a few jobs of each connection at a time.
+    let parts = (0..CALLS).map(|_| quick.list(directory, bytes_max).len());
+    assert_eq!(parts.min(), Some(602));
+    let queued_bytes = server.queued_bytes();
+    assert!(queued_bytes <= 1 << 20, "{queued_bytes} bytes are queued");
+    let replied: HashSet<u32> = (0..CALLS).map(|_| slow.reply().0).collect();
+    assert_eq!(replied.len(), CALLS as usize);
 }

@@ -53,13 +53,13 @@ impl Scene {
         let server = Server::bind(Arc::new(export), settings).unwrap();
         let address = server.address();
         let (stop, is_stopped) = mpsc::channel();
-        let (ask, is_asked) = mpsc::channel::<mpsc::Sender<Counts>>();
+        let (ask, is_asked) = mpsc::channel::<mpsc::Sender<(Counts, usize)>>();
         let thread = std::thread::spawn(move || {
             let (accounts, done) = server.run(|progress| {
                 while is_stopped.try_recv().is_err() {
                     assert!(!progress.is_failed(), "a thread of the server has ended");
                     if let Ok(answer) = is_asked.recv_timeout(Duration::from_millis(5)) {
-                        answer.send(progress.accounts().total()).unwrap();
+                        answer.send((progress.accounts().total(), progress.queued_bytes())).unwrap();
                     }
                 }
             });
@@ -78,7 +78,7 @@ pub(crate) fn pattern(from: usize, bytes: usize) -> Vec<u8> {
 pub(crate) struct Running {
     pub(crate) address: SocketAddr,
     stop: mpsc::Sender<()>,
-    ask: mpsc::Sender<mpsc::Sender<Counts>>,
+    ask: mpsc::Sender<mpsc::Sender<(Counts, usize)>>,
     thread: Option<JoinHandle<Accounts>>,
 }
 
@@ -89,9 +89,18 @@ impl Running {
 
     /// What has been counted until now.
     pub(crate) fn counts(&self) -> Counts {
-        let (answer, counts) = mpsc::channel();
+        self.progress().0
+    }
+
+    /// Memory of replies that no client has read yet.
+    pub(crate) fn queued_bytes(&self) -> usize {
+        self.progress().1
+    }
+
+    fn progress(&self) -> (Counts, usize) {
+        let (answer, progress) = mpsc::channel();
         self.ask.send(answer).unwrap();
-        counts.recv_timeout(nocopy_lab::patience::PATIENCE).unwrap()
+        progress.recv_timeout(nocopy_lab::patience::PATIENCE).unwrap()
     }
 
     pub(crate) fn end(mut self) -> Accounts {

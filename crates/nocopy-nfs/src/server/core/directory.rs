@@ -10,7 +10,7 @@ use crate::wire::nfs3::{
 use crate::wire::xdr::{Xdr, padding};
 
 /// The longest part that is given, whatever was asked for.
-const PAGE_BYTES_MAX: usize = 128 << 10;
+const PAGE_BYTES_MAX: usize = 64 << 10;
 
 /// Of a part without entries: attributes, verifier, and the two words that end it.
 const PAGE_BYTES: usize = 4 + Attributes::BYTES + 8 + 4 + 4;

@@ -11,8 +11,9 @@ use crate::wire::mount::{self, ExportEntry, MountEntry, MountReply, Mounted, Pro
 use crate::wire::nfs3::{self, FileType};
 use crate::wire::rpc::{AUTH_NONE, AUTH_SYS, Call, Reply};
 
-/// So many are remembered. They are only there to be listed.
+/// So many are remembered, and so much of their paths. They are only there to be listed, by one reply.
 const MOUNTS_MAX: usize = 1024;
+const PATHS_BYTES_MAX: usize = 64 << 10;
 
 /// Which clients say that they have mounted which path.
 #[derive(Debug, Default)]
@@ -25,7 +26,9 @@ impl Mounts {
 
     fn add(&self, client: IpAddr, path: &[u8]) {
         let mut mounts = self.lock();
-        if mounts.len() < MOUNTS_MAX && !mounts.iter().any(|one| (one.0, &*one.1) == (client, path)) {
+        let bytes: usize = mounts.iter().map(|(_, path)| path.len()).sum();
+        let has_room = mounts.len() < MOUNTS_MAX && bytes + path.len() <= PATHS_BYTES_MAX;
+        if has_room && !mounts.iter().any(|one| (one.0, &*one.1) == (client, path)) {
             mounts.push((client, path.into()));
         }
     }
