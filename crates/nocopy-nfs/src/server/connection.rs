@@ -6,6 +6,7 @@ use std::net::{IpAddr, TcpStream};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use nocopy_proto::message::network_of;
 use rustix::event::epoll::EventFlags;
 use rustix::io::{Errno, retry_on_intr};
 use rustix::net::{RecvFlags, recv, sockopt};
@@ -32,6 +33,9 @@ const TURN_BYTES_MAX: usize = 1 << 20;
 
 /// A client that is gone without a word is noticed after a while of silence.
 const KEEPALIVE: Duration = Duration::from_secs(60);
+
+/// One that reads nothing of what was sent, and so holds pipes and memory, is given up after that: it can connect again.
+const UNREAD_MS_MAX: u32 = 120_000;
 
 /// Why a connection ends.
 #[derive(Debug)]
@@ -76,6 +80,7 @@ impl Connection {
         socket.set_nodelay(true)?;
         sockopt::set_socket_keepalive(&socket, true)?;
         sockopt::set_tcp_keepidle(&socket, KEEPALIVE)?;
+        sockopt::set_tcp_user_timeout(&socket, UNREAD_MS_MAX)?;
         Ok(Self {
             socket,
             address,
@@ -105,6 +110,11 @@ impl Connection {
     pub(super) fn done(&mut self, reply: Outgoing) {
         self.jobs -= 1;
         self.output.push(reply);
+    }
+
+    /// Whether workers have something of it.
+    pub(super) fn is_worked_for(&self) -> bool {
+        self.jobs > 0
     }
 
     /// Reads calls and writes replies, as far as both go at once.
@@ -218,7 +228,8 @@ impl Connection {
             && let Some(work) = self.work.pop_front()
         {
             self.jobs += 1;
-            shared.workers.give(Job { inbox: Arc::clone(inbox), connection: self.id, work });
+            let network = network_of(self.address);
+            shared.workers.give(Job { network, inbox: Arc::clone(inbox), connection: self.id, work });
         }
     }
 }

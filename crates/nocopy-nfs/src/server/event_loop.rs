@@ -40,6 +40,8 @@ pub(super) struct EventLoop {
     inbox: Arc<Inbox>,
     connections: HashMap<u64, Connection>,
     connections_max: usize,
+    /// One loop looks after what all share.
+    is_first: bool,
     next: u64,
     /// The machine is short of something, so no connections are taken.
     is_paused: bool,
@@ -52,6 +54,7 @@ impl EventLoop {
         listeners: Arc<[TcpListener]>,
         shared: Arc<Shared>,
         connections_max: usize,
+        is_first: bool,
     ) -> io::Result<Self> {
         let epoll = epoll::create(CreateFlags::CLOEXEC)?;
         let inbox = Arc::new(Inbox::new()?);
@@ -63,6 +66,7 @@ impl EventLoop {
             inbox,
             connections: HashMap::new(),
             connections_max: connections_max.max(1),
+            is_first,
             next: FIRST,
             is_paused: true,
             ticked: Instant::now(),
@@ -93,7 +97,7 @@ impl EventLoop {
                     INBOX => self.take_done(now),
                     // Reset: nothing that is sent arrives.
                     id if id >= FIRST && flags.intersects(EventFlags::HUP | EventFlags::ERR) => {
-                        self.connections.remove(&id);
+                        self.remove(id);
                     }
                     id if id >= FIRST => self.turn(id, now),
                     listener => self.accept((listener - LISTENERS) as usize, now)?,
@@ -176,7 +180,7 @@ impl EventLoop {
             .max_by_key(|(_, one)| (shares[&network_of(one.address)], still(one)))
             .map(|(id, _)| *id);
         if let Some(id) = first {
-            self.connections.remove(&id);
+            self.remove(id);
             self.shared.accounts.note_ended();
         }
     }
@@ -211,7 +215,13 @@ impl EventLoop {
             Err(End::Closed) => false,
         };
         if !is_good {
-            self.connections.remove(&id);
+            self.remove(id);
+        }
+    }
+
+    fn remove(&mut self, id: u64) {
+        if self.connections.remove(&id).is_some_and(|connection| connection.is_worked_for()) {
+            self.shared.workers.forget(&self.inbox, id);
         }
     }
 
@@ -220,7 +230,9 @@ impl EventLoop {
             return Ok(());
         }
         self.ticked = now;
-        self.shared.core.export().close_unused();
+        if self.is_first {
+            self.shared.core.export().close_unused();
+        }
         if self.is_paused { self.listen() } else { Ok(()) }
     }
 }

@@ -133,7 +133,10 @@ impl Server {
         });
         let count = thread::available_parallelism().map_or(1, usize::from).min(LOOPS_MAX);
         let loops = (0..count)
-            .map(|_| EventLoop::new(Arc::clone(&listeners), Arc::clone(&shared), connections_max / count))
+            .map(|number| {
+                let (listeners, shared) = (Arc::clone(&listeners), Arc::clone(&shared));
+                EventLoop::new(listeners, shared, connections_max / count, number == 0)
+            })
             .collect::<io::Result<_>>()
             .map_err(ServerError::Setup)?;
         Ok(Self { address, shared, loops })

@@ -1,6 +1,7 @@
 //! Threads that wait for disks, so that the loops do not: reads of cold files, and directories.
 
 use std::collections::VecDeque;
+use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
@@ -21,6 +22,8 @@ pub(super) enum Work {
 /// Work of a connection, and which loop has it.
 #[derive(Debug)]
 pub(super) struct Job {
+    /// Of the client.
+    pub(super) network: IpAddr,
     pub(super) inbox: Arc<Inbox>,
     pub(super) connection: u64,
     pub(super) work: Work,
@@ -65,7 +68,7 @@ impl Inbox {
     }
 }
 
-/// Work in the order it came. Each connection has only a few jobs here at a time, so none waits behind all of another's.
+/// Work to be done: networks take turns, so a client with many connections is not served before others.
 #[derive(Debug, Default)]
 pub(super) struct Workers {
     queue: Mutex<Queue>,
@@ -74,20 +77,51 @@ pub(super) struct Workers {
 
 #[derive(Debug, Default)]
 struct Queue {
-    jobs: VecDeque<Job>,
+    /// Whose turn is next at the front: each network with its jobs in the order they came, and at least one.
+    networks: VecDeque<(IpAddr, VecDeque<Job>)>,
     is_over: bool,
+}
+
+impl Queue {
+    fn push(&mut self, job: Job) {
+        match self.networks.iter_mut().find(|(network, _)| *network == job.network) {
+            Some((_, jobs)) => jobs.push_back(job),
+            None => self.networks.push_back((job.network, VecDeque::from([job]))),
+        }
+    }
+
+    fn pop(&mut self) -> Option<Job> {
+        let (network, mut jobs) = self.networks.pop_front()?;
+        let job = jobs.pop_front();
+        if !jobs.is_empty() {
+            self.networks.push_back((network, jobs));
+        }
+        job
+    }
+
+    fn forget(&mut self, inbox: &Arc<Inbox>, connection: u64) {
+        for (_, jobs) in &mut self.networks {
+            jobs.retain(|job| job.connection != connection || !Arc::ptr_eq(&job.inbox, inbox));
+        }
+        self.networks.retain(|(_, jobs)| !jobs.is_empty());
+    }
 }
 
 impl Workers {
     pub(super) fn give(&self, job: Job) {
-        self.lock().jobs.push_back(job);
+        self.lock().push(job);
         self.changed.notify_one();
+    }
+
+    /// Drops what was not begun of a connection that has ended: one client after the other could fill the memory otherwise.
+    pub(super) fn forget(&self, inbox: &Arc<Inbox>, connection: u64) {
+        self.lock().forget(inbox, connection);
     }
 
     /// Works until [`end`](Self::end).
     pub(super) fn work(&self, shared: &Shared) {
         let core = &shared.core;
-        while let Some(Job { inbox, connection, work }) = self.next() {
+        while let Some(Job { inbox, connection, work, .. }) = self.next() {
             let reply = match work {
                 Work::Read(call) => match core.open(&call) {
                     Ok(file) => Reading { call, file }.read(shared),
@@ -105,13 +139,50 @@ impl Workers {
     }
 
     fn next(&self) -> Option<Job> {
-        let is_waiting = |queue: &mut Queue| queue.jobs.is_empty() && !queue.is_over;
+        let is_waiting = |queue: &mut Queue| queue.networks.is_empty() && !queue.is_over;
         let queue = self.changed.wait_while(self.lock(), is_waiting);
         let mut queue = queue.unwrap_or_else(PoisonError::into_inner);
-        if queue.is_over { None } else { queue.jobs.pop_front() }
+        if queue.is_over { None } else { queue.pop() }
     }
 
     fn lock(&self) -> MutexGuard<'_, Queue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::nfs3::FileHandle;
+
+    fn job(network: [u8; 4], inbox: &Arc<Inbox>, connection: u64) -> Job {
+        let file = FileHandle::new(&[]).unwrap();
+        let work = Work::Read(ReadCall { xid: 0, file, offset: 0, bytes: 0 });
+        Job { network: network.into(), inbox: Arc::clone(inbox), connection, work }
+    }
+
+    #[test]
+    fn networks_take_turns() {
+        let (inbox, mut queue) = (Arc::new(Inbox::new().unwrap()), Queue::default());
+        (0..1000).for_each(|connection| queue.push(job([10, 0, 0, 0], &inbox, connection)));
+        (5000..5003).for_each(|connection| queue.push(job([10, 0, 1, 0], &inbox, connection)));
+        let order: Vec<u64> = std::iter::from_fn(|| queue.pop()).map(|job| job.connection).collect();
+        assert_eq!(order[..7], [0, 5000, 1, 5001, 2, 5002, 3]);
+        assert_eq!(order.len(), 1003);
+    }
+
+    #[test]
+    fn work_of_connections_that_ended_is_dropped() {
+        let inboxes = [(); 2].map(|()| Arc::new(Inbox::new().unwrap()));
+        let workers = Workers::default();
+        for connection in 0..1000 {
+            workers.give(job([10, 0, 0, 0], &inboxes[0], connection));
+            workers.give(job([10, 0, 0, 0], &inboxes[0], connection));
+            workers.forget(&inboxes[0], connection);
+        }
+        workers.give(job([10, 0, 0, 0], &inboxes[0], 7));
+        workers.forget(&inboxes[1], 7);
+        let left: Vec<u64> = std::iter::from_fn(|| workers.lock().pop()).map(|job| job.connection).collect();
+        assert_eq!(left, [7]);
     }
 }
