@@ -126,7 +126,7 @@ impl Server {
             core: Core::new(export, groups, address.port()),
             settings,
             accounts: Accounts::default(),
-            pipes: Arc::new(Pipes::new()),
+            pipes: Arc::new(Pipes::new(connections_max)),
             queued: Arc::default(),
             workers: Workers::default(),
             is_over: AtomicBool::new(false),
@@ -211,7 +211,7 @@ fn listen(address: SocketAddr) -> Result<TcpListener, ServerError> {
     listen().map_err(|source| ServerError::Listen { address, source })
 }
 
-/// Raises the limit of descriptors as far as that goes without privileges; returns how many connections it allows, with a pipe each.
+/// Raises the limit of descriptors as far as that goes without privileges; returns how many connections it allows, and as many pipes.
 fn raise_descriptors() -> usize {
     let limit = getrlimit(Resource::Nofile);
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });

@@ -26,6 +26,8 @@ pub(super) struct Pipes {
     /// Of a large pipe.
     large_pages: usize,
     pages_max: usize,
+    /// Each takes two descriptors.
+    count_max: usize,
     state: Mutex<State>,
 }
 
@@ -36,6 +38,7 @@ struct State {
     small: Vec<Pipe>,
     /// Of all pipes, also of those in use.
     pages: usize,
+    count: usize,
 }
 
 #[derive(Debug)]
@@ -46,18 +49,18 @@ struct Pipe {
 }
 
 impl Pipes {
-    pub(super) fn new() -> Self {
+    pub(super) fn new(count_max: usize) -> Self {
         let limit = |name: &str| {
             let text = fs::read_to_string(format!("/proc/sys/fs/{name}")).unwrap_or_default();
             text.trim().parse::<usize>().ok()
         };
         let pages = limit("pipe-user-pages-soft").filter(|pages| *pages > 0).unwrap_or(PAGES_MAX);
         let large = limit("pipe-max-size").unwrap_or(SMALL_PAGES * PAGE_BYTES) / PAGE_BYTES;
-        Self::with_limits(large.clamp(1, LARGE_PAGES_MAX), pages.min(PAGES_MAX) / 4 * 3)
+        Self::with_limits(large.clamp(1, LARGE_PAGES_MAX), pages.min(PAGES_MAX) / 4 * 3, count_max)
     }
 
-    fn with_limits(large_pages: usize, pages_max: usize) -> Self {
-        Self { large_pages, pages_max, state: Mutex::default() }
+    fn with_limits(large_pages: usize, pages_max: usize, count_max: usize) -> Self {
+        Self { large_pages, pages_max, count_max, state: Mutex::default() }
     }
 
     /// An empty pipe, for so many pages if there is one.
@@ -78,14 +81,18 @@ impl Pipes {
 
     /// A new pipe, if there are not more than so many pages of pipes by it.
     fn open(&self, state: &mut State, pages: usize, pages_max: usize) -> Option<Pipe> {
-        if state.pages + pages > pages_max {
+        if state.pages + pages > pages_max || state.count == self.count_max {
             return None;
         }
         let (reader, writer) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK).ok()?;
-        // EPERM: the user has all that is allowed, by other programs. Then it is as small as the kernel made it.
+        // EPERM: the user has all that is allowed, by other programs. Then it is as small as the kernel made it: two pages may be all.
         let _ = fcntl_setpipe_size(&writer, pages * PAGE_BYTES);
         let pages = fcntl_getpipe_size(&writer).ok()? / PAGE_BYTES;
+        if pages < SMALL_PAGES {
+            return None;
+        }
         state.pages += pages;
+        state.count += 1;
         Some(Pipe { reader, writer, pages })
     }
 
@@ -138,6 +145,10 @@ impl Lease {
         let more = if more { SpliceFlags::MORE } else { SpliceFlags::empty() };
         let flags = SpliceFlags::NONBLOCK | more;
         let count = retry_on_intr(|| splice(&pipe.reader, None, &socket, None, self.held, flags))?;
+        if count == 0 {
+            // The pages are not in memory any more, by a fault of the disk or of the file system.
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
         self.held -= count;
         Ok(count)
     }
@@ -149,6 +160,7 @@ impl Drop for Lease {
         let mut state = self.pool.lock();
         if self.held > 0 {
             state.pages -= pipe.pages;
+            state.count -= 1;
         } else if pipe.pages > SMALL_PAGES {
             state.large.push(pipe);
         } else {
@@ -173,7 +185,7 @@ mod tests {
 
     #[test]
     fn no_more_pages_are_taken_than_allowed() {
-        let pipes = Arc::new(Pipes::with_limits(64, 64 * 4 + SMALL_PAGES * 3));
+        let pipes = Arc::new(Pipes::with_limits(64, 64 * 4 + SMALL_PAGES * 3, 100));
         let large: Vec<Lease> = (0..2).map(|_| pipes.take(256).unwrap()).collect();
         let mut all: Vec<Lease> = std::iter::from_fn(|| pipes.take(256)).collect();
         let pages = |lease: &Lease| lease.pipe.as_ref().unwrap().pages;
@@ -193,8 +205,21 @@ mod tests {
     }
 
     #[test]
+    fn pipes_leave_descriptors_to_others() {
+        let pipes = Arc::new(Pipes::with_limits(64, 1 << 20, 5));
+        let all: Vec<Lease> = std::iter::from_fn(|| pipes.take(256)).collect();
+        assert_eq!(all.len(), 5);
+        drop(all);
+        let mut one = pipes.take(1).unwrap();
+        one.fill(file(100), 0, 100).unwrap();
+        drop(one);
+        let state = pipes.lock();
+        assert_eq!((state.count, state.large.len()), (4, 4));
+    }
+
+    #[test]
     fn what_does_not_fit_makes_the_read_short() {
-        let pipes = Arc::new(Pipes::with_limits(64, 64 * 4));
+        let pipes = Arc::new(Pipes::with_limits(64, 64 * 4, 100));
         let (file, bytes) = (file(80 << 12), 64 << 12);
         for (offset, expected) in
             [(0, bytes), (100, bytes - 100), ((70 << 12) + 5, (10 << 12) - 5), (1 << 30, 0)]
