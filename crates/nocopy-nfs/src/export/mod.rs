@@ -15,8 +15,10 @@ mod state;
 #[cfg(test)]
 mod tests;
 
+use std::ffi::OsStr;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
@@ -269,10 +271,20 @@ impl Export {
 
     /// Whether an open file is still in the exported directory.
     fn is_beneath(&self, file: &OpenFile) -> bool {
-        let (Ok(root), Ok(path)) = (self.root.path(), file.path()) else { return false };
-        let root = root.to_bytes();
-        let rest = path.to_bytes().strip_prefix(root);
-        rest.is_some_and(|rest| root == b"/" || rest.starts_with(b"/"))
+        self.path_below(file).is_some()
+    }
+
+    /// The path of an open file from the root on; `None` if it lies elsewhere, or that cannot be told.
+    fn path_below(&self, file: &OpenFile) -> Option<PathBuf> {
+        let (root, path) = (self.root.path().ok()?, file.path().ok()?);
+        let (root, path) = (root.to_bytes(), path.to_bytes());
+        // The kernel's mark of a name that was removed; the file may have others, outside. (One that is really called so is opened anew.)
+        if path.ends_with(b" (deleted)") {
+            return None;
+        }
+        let rest = path.strip_prefix(root)?;
+        let is_below = root == b"/" || rest.starts_with(b"/");
+        is_below.then(|| OsStr::from_bytes(rest.strip_prefix(b"/").unwrap_or(rest)).into())
     }
 }
 

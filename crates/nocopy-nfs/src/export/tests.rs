@@ -128,6 +128,22 @@ fn what_was_moved_out_is_stale_also_while_it_is_open() {
     assert_eq!(status(export.file(&handle)), Status::Stale);
 }
 
+/// Its other name lies outside, so it is not removed, and it is open.
+#[test]
+fn a_file_whose_name_inside_was_removed_is_stale() {
+    let scene = Scene::new();
+    fs::hard_link(scene.path("exported/below/file"), scene.path("outside")).unwrap();
+    let export = scene.export();
+    let handle = export.walk(Path::new("below/file")).unwrap();
+    assert_eq!(read(&export, &handle).unwrap(), b"content");
+    fs::remove_file(scene.path("exported/below/file")).unwrap();
+    assert_eq!(status(read(&export, &handle)), Status::Stale);
+    // A file may be called as the kernel marks names that were removed.
+    fs::write(scene.path("exported/file (deleted)"), b"content").unwrap();
+    let handle = export.walk(Path::new("file (deleted)")).unwrap();
+    (0..2).for_each(|_| assert_eq!(read(&export, &handle).unwrap(), b"content"));
+}
+
 #[test]
 fn a_file_that_is_gone_or_replaced_is_stale() {
     let scene = Scene::new();
