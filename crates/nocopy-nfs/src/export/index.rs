@@ -5,11 +5,17 @@
 use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::fs::File;
-use std::io::{self, Read, Seek, Write};
+use std::io::{self, Read, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
+use rustix::fs::{Mode, OFlags, openat, renameat};
+
 use super::identity::Identity;
+
+/// Its file, and what that is called until all of it is written.
+const NAME: &str = "index";
+const NEW_NAME: &str = "index.new";
 
 /// The start of the file; changes when what follows does.
 const MAGIC: &[u8; 16] = b"nocopy-nfs-ind/1";
@@ -32,6 +38,7 @@ pub(super) struct Place {
 #[derive(Debug)]
 pub(super) struct Index {
     places: HashMap<Identity, Place>,
+    directory: File,
     file: File,
     /// Entries in the file, those of `unsaved` too.
     entries: usize,
@@ -41,12 +48,14 @@ pub(super) struct Index {
 }
 
 impl Index {
-    /// Reads what the file has; what a killed server left half written is dropped.
-    pub(super) fn read(mut file: File) -> io::Result<Self> {
+    /// Reads what the file in a directory has; what a killed server left half written is dropped.
+    pub(super) fn read(directory: File) -> io::Result<Self> {
+        let flags = OFlags::RDWR | OFlags::APPEND | OFlags::CREATE | OFlags::CLOEXEC;
+        let mut file = File::from(openat(&directory, NAME, flags, Mode::RUSR | Mode::WUSR)?);
         let mut bytes = Vec::new();
         file.read_to_end(&mut bytes)?;
-        let mut index =
-            Self { places: HashMap::new(), file, entries: 0, unsaved: Vec::new(), is_behind: false };
+        let (places, unsaved) = (HashMap::new(), Vec::new());
+        let mut index = Self { places, directory, file, entries: 0, unsaved, is_behind: false };
         let mut rest = bytes.strip_prefix(MAGIC).unwrap_or_default();
         while let Some((identity, place, behind)) = parse(rest) {
             index.places.insert(identity, place);
@@ -85,17 +94,28 @@ impl Index {
     }
 
     /// Writes what was learned.
+    ///
+    /// # Errors
+    /// The disk takes nothing; once that has happened, [`restore`](Self::restore) has to succeed first.
     pub(super) fn save(&mut self) -> io::Result<()> {
-        if self.unsaved.is_empty() && !self.is_behind {
+        if self.unsaved.is_empty() {
             return Ok(());
         }
-        let saved = match self.is_behind || self.surplus() > SURPLUS_MAX {
-            true => self.rewrite(),
-            false => self.file.write_all(&self.unsaved),
+        let saved = match (self.is_behind, self.surplus() > SURPLUS_MAX) {
+            (true, _) => Err(io::ErrorKind::StorageFull.into()),
+            (false, true) => self.rewrite(),
+            (false, false) => self.file.write_all(&self.unsaved),
         };
         self.unsaved.clear();
         self.is_behind = saved.is_err();
         saved
+    }
+
+    /// Writes the file anew if it could not be written: not with each call, as all of it is much.
+    pub(super) fn restore(&mut self) {
+        if self.is_behind {
+            self.is_behind = self.rewrite().is_err();
+        }
     }
 
     /// Entries that later ones replaced. One file with two names, looked up by both in turns, makes one each time.
@@ -103,12 +123,15 @@ impl Index {
         self.entries.saturating_sub(2 * self.places.len())
     }
 
+    /// The old file stays until the new one is whole: a server that is killed meanwhile loses nothing.
     fn rewrite(&mut self) -> io::Result<()> {
         let mut bytes = MAGIC.to_vec();
         self.places.iter().for_each(|(identity, place)| put(&mut bytes, *identity, place));
-        self.file.set_len(0)?;
-        self.file.rewind()?;
-        self.file.write_all(&bytes)?;
+        let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE | OFlags::TRUNC | OFlags::CLOEXEC;
+        let mut file = File::from(openat(&self.directory, NEW_NAME, flags, Mode::RUSR | Mode::WUSR)?);
+        file.write_all(&bytes)?;
+        renameat(&self.directory, NEW_NAME, &self.directory, NAME)?;
+        self.file = file;
         self.entries = self.places.len();
         Ok(())
     }
@@ -135,6 +158,11 @@ fn parse(bytes: &[u8]) -> Option<(Identity, Place, &[u8])> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+    use std::os::unix::fs::MetadataExt;
+
+    use tempfile::TempDir;
+
     use super::*;
 
     fn identity(inode: u64) -> Identity {
@@ -149,34 +177,66 @@ mod tests {
         index.path(identity(inode), identity(1)).map(|path| path.display().to_string())
     }
 
-    /// Its file, read again from the start.
-    fn reread(index: &Index) -> Index {
-        let mut file = index.file.try_clone().unwrap();
-        file.rewind().unwrap();
-        Index::read(file).unwrap()
+    fn read(directory: &TempDir) -> Index {
+        Index::read(File::open(directory.path()).unwrap()).unwrap()
     }
 
     #[test]
     fn places_are_there_for_the_next_server() {
-        let mut index = Index::read(tempfile::tempfile().unwrap()).unwrap();
+        let directory = tempfile::tempdir().unwrap();
+        let mut index = read(&directory);
         index.learn(identity(3), place(2, "file"));
         index.learn(identity(2), place(1, "directory"));
         index.save().unwrap();
-        assert_eq!(path(&reread(&index), 3).as_deref(), Some("directory/file"));
+        assert_eq!(path(&read(&directory), 3).as_deref(), Some("directory/file"));
         index.learn(identity(2), place(1, "renamed"));
         index.save().unwrap();
         // A server that is killed while it writes.
         index.file.write_all(&[7; 60]).unwrap();
-        let mut next = reread(&index);
+        let mut next = read(&directory);
         assert_eq!(path(&next, 3).as_deref(), Some("renamed/file"));
         next.learn(identity(4), place(2, "new"));
         next.save().unwrap();
-        assert_eq!(path(&reread(&next), 4).as_deref(), Some("renamed/new"));
+        assert_eq!(path(&read(&directory), 4).as_deref(), Some("renamed/new"));
+    }
+
+    /// A server that is killed while it writes the file anew leaves the old one.
+    #[test]
+    fn the_old_file_is_whole_until_the_new_one_is() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut index = read(&directory);
+        index.learn(identity(2), place(1, "file"));
+        index.save().unwrap();
+        let [file, old] = ["index", "old"].map(|name| directory.path().join(name));
+        fs::hard_link(&file, &old).unwrap();
+        index.rewrite().unwrap();
+        assert_eq!(fs::read(&old).unwrap(), fs::read(&file).unwrap());
+        assert_ne!(fs::metadata(&old).unwrap().ino(), fs::metadata(&file).unwrap().ino());
+        index.learn(identity(3), place(1, "other"));
+        index.save().unwrap();
+        assert_eq!(path(&read(&directory), 3).as_deref(), Some("other"));
+    }
+
+    #[test]
+    fn what_could_not_be_written_is_written_later() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut index = read(&directory);
+        index.file = File::options().write(true).open("/dev/full").unwrap();
+        index.learn(identity(2), place(1, "file"));
+        assert!(index.save().is_err());
+        index.learn(identity(3), place(1, "other"));
+        assert!(index.save().is_err() && index.save().is_ok());
+        index.restore();
+        assert_eq!([2, 3].map(|inode| path(&read(&directory), inode).is_some()), [true; 2]);
+        index.learn(identity(4), place(1, "third"));
+        index.save().unwrap();
+        assert_eq!(path(&read(&directory), 4).as_deref(), Some("third"));
     }
 
     #[test]
     fn what_leads_nowhere_has_no_path() {
-        let mut index = Index::read(tempfile::tempfile().unwrap()).unwrap();
+        let directory = tempfile::tempdir().unwrap();
+        let mut index = read(&directory);
         index.learn(identity(3), place(4, "a"));
         index.learn(identity(4), place(3, "b"));
         index.learn(identity(5), place(6, "c"));
@@ -186,13 +246,14 @@ mod tests {
 
     #[test]
     fn two_names_in_turns_do_not_let_the_file_grow() {
-        let mut index = Index::read(tempfile::tempfile().unwrap()).unwrap();
+        let directory = tempfile::tempdir().unwrap();
+        let mut index = read(&directory);
         for turn in 0..20_000 {
             index.learn(identity(2), place(1, if turn % 2 == 0 { "one" } else { "other" }));
             index.save().unwrap();
         }
         let bytes = index.file.metadata().unwrap().len();
         assert!(bytes < (SURPLUS_MAX as u64 + 8) * 64, "{bytes}");
-        assert_eq!(path(&reread(&index), 2).as_deref(), Some("other"));
+        assert_eq!(path(&read(&directory), 2).as_deref(), Some("other"));
     }
 }

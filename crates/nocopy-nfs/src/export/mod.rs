@@ -221,9 +221,10 @@ impl Export {
         self.lock().save()
     }
 
-    /// Closes files that were not used since it was last called.
-    pub fn close_unused(&self) {
+    /// What is to be done from time to time: closes files that were not used since, and writes the index if that failed.
+    pub fn tidy(&self) {
         self.open.close_unused();
+        self.lock().restore();
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Index> {

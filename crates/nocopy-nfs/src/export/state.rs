@@ -46,22 +46,18 @@ impl State {
         if directory.starts_with(exported) {
             return Err(StateError::Exported { path: directory });
         }
-        let index = private(&directory.join("index")).map_err(failed)?;
-        if rustix::fs::flock(&index, FlockOperation::NonBlockingLockExclusive).is_err() {
+        let locked = File::open(&directory).map_err(failed)?;
+        if rustix::fs::flock(&locked, FlockOperation::NonBlockingLockExclusive).is_err() {
             return Err(StateError::InUse { path: directory });
         }
-        let key = private(&directory.join("key")).and_then(read_key).map_err(failed)?;
-        Ok(Self { key, index: Index::read(index).map_err(failed)? })
+        let key = read_key(&directory.join("key")).map_err(failed)?;
+        Ok(Self { key, index: Index::read(locked).map_err(failed)? })
     }
 }
 
-/// A file that only its owner can read; made if it is not there.
-fn private(path: &Path) -> io::Result<File> {
-    OpenOptions::new().read(true).append(true).create(true).mode(0o600).open(path)
-}
-
-/// The key; a new one where there is none yet.
-fn read_key(mut file: File) -> io::Result<[u8; KEY_BYTES]> {
+/// The key, in a file that only its owner can read; a new one where there is none yet.
+fn read_key(path: &Path) -> io::Result<[u8; KEY_BYTES]> {
+    let mut file = OpenOptions::new().read(true).append(true).create(true).mode(0o600).open(path)?;
     let mut found = Vec::new();
     file.read_to_end(&mut found)?;
     if let Ok(key) = found.try_into() {
@@ -71,6 +67,8 @@ fn read_key(mut file: File) -> io::Result<[u8; KEY_BYTES]> {
     getrandom(&mut key, GetRandomFlags::empty())?;
     file.set_len(0)?;
     file.write_all(&key)?;
+    // Handles are good as long as it is there, also after the power failed.
+    file.sync_all()?;
     Ok(key)
 }
 

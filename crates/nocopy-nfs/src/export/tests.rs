@@ -168,8 +168,8 @@ fn an_open_file_stays_good_when_it_is_renamed_inside() {
     fs::rename(scene.path("exported/below/file"), scene.path("exported/renamed")).unwrap();
     assert_eq!(read(&export, &handle).unwrap(), b"content");
     // Closed, it is found where it was looked up last.
-    export.close_unused();
-    export.close_unused();
+    export.tidy();
+    export.tidy();
     assert_eq!(status(read(&export, &handle)), Status::Stale);
     export.walk(Path::new("renamed")).unwrap();
     assert_eq!(read(&export, &handle).unwrap(), b"content");

@@ -231,7 +231,7 @@ impl EventLoop {
         }
         self.ticked = now;
         if self.is_first {
-            self.shared.core.export().close_unused();
+            self.shared.core.export().tidy();
         }
         if self.is_paused { self.listen() } else { Ok(()) }
     }
