@@ -1,8 +1,7 @@
 //! An open file, and what the kernel says of it.
 
-use std::ffi::{CString, OsStr};
+use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt;
 
 use rustix::fs::{
     Access, AtFlags, CWD, FileType as Kind, Mode, OFlags, Statx, StatxFlags, StatxTimestamp, accessat,
@@ -95,9 +94,9 @@ pub(super) fn about(file: impl AsFd) -> rustix::io::Result<Statx> {
 }
 
 /// What the kernel says of a name in a directory, which is not followed if it is a link.
-pub(super) fn about_at(directory: impl AsFd, name: &[u8]) -> rustix::io::Result<Statx> {
+pub(super) fn about_at(directory: impl AsFd, name: &CStr) -> rustix::io::Result<Statx> {
     let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
-    statx(directory, OsStr::from_bytes(name), flags, WANTED)
+    statx(directory, name, flags, WANTED)
 }
 
 pub(super) fn attributes(about: &Statx) -> Attributes {

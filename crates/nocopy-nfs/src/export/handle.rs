@@ -52,7 +52,7 @@ mod tests {
 
     #[test]
     fn only_handles_of_this_key_and_root_are_taken() {
-        let identity = |inode| Identity { device: 5, inode, born_ns: -3 };
+        let identity = |inode| Identity { device: 5, inode, generation: -3 };
         let key = HandleKey::new([7; 16], identity(1));
         let handle = key.handle(identity(9));
         assert_eq!(key.identity(&handle), Some(identity(9)));

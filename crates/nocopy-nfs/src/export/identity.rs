@@ -1,41 +1,88 @@
 //! Which file it is, whatever it is called.
 
-use rustix::fs::{Statx, StatxFlags};
+use std::ffi::CStr;
+use std::hash::Hasher;
+use std::os::fd::AsFd;
 
-/// Device, inode number and time of birth. Inode numbers are used again; together with the birth they are not.
+use nocopy::integration::KernelHandle;
+use rustix::fs::{Statx, StatxFlags};
+use siphasher::sip::SipHasher24;
+
+/// Device, inode number, and what tells the file from one that had the number before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Identity {
     pub(crate) device: u64,
     pub(crate) inode: u64,
-    /// Nanoseconds since 1970; 0 on a file system that keeps no time of birth.
-    pub(crate) born_ns: i64,
+    /// Time of birth in nanoseconds since 1970; on a file system that keeps none, a hash of the kernel's own handle, which has the inode's
+    /// generation; 0 on one that has neither.
+    pub(crate) generation: i64,
 }
 
 impl Identity {
     pub(crate) const BYTES: usize = 24;
 
-    pub(crate) fn of(about: &Statx) -> Self {
+    /// Of a name in a directory of which the kernel says that; with an empty name, of what the descriptor itself is of.
+    pub(crate) fn of(about: &Statx, directory: impl AsFd, name: &CStr) -> Self {
         let has_birth = StatxFlags::from_bits_retain(about.stx_mask).contains(StatxFlags::BTIME);
         let born = about.stx_btime;
-        let born_ns = born.tv_sec.wrapping_mul(1_000_000_000).wrapping_add(i64::from(born.tv_nsec));
-        Self { device: device(about), inode: about.stx_ino, born_ns: if has_birth { born_ns } else { 0 } }
+        let generation = match has_birth {
+            true => born.tv_sec.wrapping_mul(1_000_000_000).wrapping_add(i64::from(born.tv_nsec)),
+            false => KernelHandle::of(directory, name).map_or(0, |handle| generation_of(&handle)),
+        };
+        Self { device: device(about), inode: about.stx_ino, generation }
     }
 
     pub(crate) fn to_bytes(self) -> [u8; Self::BYTES] {
         let mut bytes = [0; Self::BYTES];
         bytes[..8].copy_from_slice(&self.device.to_be_bytes());
         bytes[8..16].copy_from_slice(&self.inode.to_be_bytes());
-        bytes[16..].copy_from_slice(&self.born_ns.to_be_bytes());
+        bytes[16..].copy_from_slice(&self.generation.to_be_bytes());
         bytes
     }
 
     pub(crate) fn from_bytes(bytes: &[u8; Self::BYTES]) -> Self {
         let word = |at: usize| u64::from_be_bytes(bytes[at..at + 8].try_into().expect("eight bytes"));
-        Self { device: word(0), inode: word(8), born_ns: word(16) as i64 }
+        Self { device: word(0), inode: word(8), generation: word(16) as i64 }
     }
+}
+
+fn generation_of(handle: &KernelHandle) -> i64 {
+    let mut hasher = SipHasher24::new();
+    hasher.write(handle.as_bytes());
+    hasher.finish().cast_signed()
 }
 
 /// The number of the file system, as one word.
 pub(crate) fn device(about: &Statx) -> u64 {
     u64::from(about.stx_dev_major) << 32 | u64::from(about.stx_dev_minor)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::{self, File};
+
+    use super::super::file;
+    use super::*;
+
+    /// As on a file system that keeps no time of birth.
+    #[test]
+    fn files_are_told_apart_without_a_time_of_birth() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("file");
+        let identity = || {
+            let opened = File::open(&path).unwrap();
+            let mut about = file::about(&opened).unwrap();
+            about.stx_mask &= !StatxFlags::BTIME.bits();
+            // Whether or not the number of the file that was removed is given again.
+            Identity { inode: 0, ..Identity::of(&about, &opened, c"") }
+        };
+        let mut found = Vec::new();
+        for _ in 0..3 {
+            fs::write(&path, []).unwrap();
+            assert!(!found.contains(&identity()));
+            found.push(identity());
+            assert_ne!(identity().generation, 0);
+            fs::remove_file(&path).unwrap();
+        }
+    }
 }

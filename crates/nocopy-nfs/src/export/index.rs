@@ -9,6 +9,7 @@ use std::io::{self, Read, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
+use nocopy::integration::KernelHandle;
 use rustix::fs::{Mode, OFlags, openat, renameat};
 
 use super::identity::Identity;
@@ -18,10 +19,10 @@ const NAME: &str = "index";
 const NEW_NAME: &str = "index.new";
 
 /// The start of the file; changes when what follows does.
-const MAGIC: &[u8; 16] = b"nocopy-nfs-ind/1";
+const MAGIC: &[u8; 16] = b"nocopy-nfs-ind/2";
 
-/// Before the name: both identities and its length.
-const HEAD_BYTES: usize = 2 * Identity::BYTES + 2;
+/// Before name and handle: both identities, and the lengths of the two.
+const HEAD_BYTES: usize = 2 * Identity::BYTES + 2 + 1;
 
 /// Directories above each other, at most; more are a circle.
 const DEPTH_MAX: usize = 512;
@@ -33,6 +34,8 @@ const SURPLUS_MAX: usize = 4096;
 pub(super) struct Place {
     pub(super) parent: Identity,
     pub(super) name: Box<[u8]>,
+    /// By which the kernel opens the file wherever it lies.
+    pub(super) handle: Option<KernelHandle>,
 }
 
 #[derive(Debug)]
@@ -140,19 +143,24 @@ impl Index {
 fn put(out: &mut Vec<u8>, identity: Identity, place: &Place) {
     out.extend_from_slice(&identity.to_bytes());
     out.extend_from_slice(&place.parent.to_bytes());
+    let handle = place.handle.as_ref().map_or(&[][..], KernelHandle::as_bytes);
     out.extend_from_slice(&(place.name.len() as u16).to_be_bytes());
+    out.push(handle.len() as u8);
     out.extend_from_slice(&place.name);
+    out.extend_from_slice(handle);
 }
 
 /// The first entry, and what follows; `None` at the end, also at one that is not whole.
 fn parse(bytes: &[u8]) -> Option<(Identity, Place, &[u8])> {
     let (head, rest) = bytes.split_first_chunk::<HEAD_BYTES>()?;
     let (identity, head) = head.split_first_chunk()?;
-    let (parent, count) = head.split_first_chunk()?;
-    let count = u16::from_be_bytes(count.try_into().ok()?);
-    let (name, rest) = rest.split_at_checked(usize::from(count))?;
+    let (parent, lengths) = head.split_first_chunk()?;
+    let (count, handle_bytes) = lengths.split_first_chunk()?;
+    let (name, rest) = rest.split_at_checked(usize::from(u16::from_be_bytes(*count)))?;
+    let (handle, rest) = rest.split_at_checked(usize::from(handle_bytes[0]))?;
     let is_name = !name.is_empty() && !name.contains(&b'/') && name != b"." && name != b"..";
-    let place = Place { parent: Identity::from_bytes(parent), name: name.into() };
+    let handle = KernelHandle::from_bytes(handle);
+    let place = Place { parent: Identity::from_bytes(parent), name: name.into(), handle };
     is_name.then(|| (Identity::from_bytes(identity), place, rest))
 }
 
@@ -166,11 +174,12 @@ mod tests {
     use super::*;
 
     fn identity(inode: u64) -> Identity {
-        Identity { device: 1, inode, born_ns: 2 }
+        Identity { device: 1, inode, generation: 2 }
     }
 
     fn place(parent: u64, name: &str) -> Place {
-        Place { parent: identity(parent), name: name.as_bytes().into() }
+        let handle = KernelHandle::from_bytes(name.as_bytes());
+        Place { parent: identity(parent), name: name.as_bytes().into(), handle }
     }
 
     fn path(index: &Index, inode: u64) -> Option<String> {
@@ -188,7 +197,9 @@ mod tests {
         index.learn(identity(3), place(2, "file"));
         index.learn(identity(2), place(1, "directory"));
         index.save().unwrap();
-        assert_eq!(path(&read(&directory), 3).as_deref(), Some("directory/file"));
+        let next = read(&directory);
+        assert_eq!(path(&next, 3).as_deref(), Some("directory/file"));
+        assert_eq!(next.place(identity(2)), Some(&place(1, "directory")));
         index.learn(identity(2), place(1, "renamed"));
         index.save().unwrap();
         // A server that is killed while it writes.

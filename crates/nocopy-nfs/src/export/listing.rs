@@ -8,6 +8,7 @@
 use std::collections::VecDeque;
 use std::hash::Hasher;
 use std::mem::MaybeUninit;
+use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use rustix::fs::{Mode, OFlags, RawDir, openat};
@@ -17,8 +18,9 @@ use super::file::{OpenFile, status_of};
 use super::identity::Identity;
 use crate::wire::nfs3::{Attributes, Status, Time};
 
-/// Directories that are remembered while clients go through them.
+/// Directories that are remembered while clients go through them, and entries of all of them.
 const LISTINGS_MAX: usize = 16;
+const ENTRIES_MAX: usize = 1 << 20;
 
 const BUFFER_BYTES: usize = 64 << 10;
 
@@ -82,9 +84,14 @@ impl Listings {
         let listing = Arc::new(Listing { names: self.read(directory, &about, parent)? });
         let mut known = self.lock();
         known.retain(|one| one.directory != identity);
-        if known.len() >= LISTINGS_MAX {
-            known.pop_front();
-        }
+        let mut entries = listing.names.len();
+        let mut is_kept = |one: &Known| {
+            entries += one.listing.names.len();
+            entries <= ENTRIES_MAX
+        };
+        let kept = known.iter().rev().take(LISTINGS_MAX - 1).take_while(|one| is_kept(one)).count();
+        let forgotten = known.len() - kept;
+        known.drain(..forgotten);
         known.push_back(Known { directory: identity, changed, listing: Arc::clone(&listing) });
         Ok(listing)
     }
@@ -103,21 +110,13 @@ impl Listings {
     }
 
     fn read(&self, directory: &OpenFile, about: &Attributes, parent: Identity) -> Result<Vec<Name>, Status> {
-        let failed = |error| status_of(error, Status::Stale);
-        // A descriptor of its own, as the position in a directory is one of the descriptor.
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let opened = openat(directory, c".", flags, Mode::empty()).map_err(failed)?;
         let own = |cookie, file_id, bytes: &[u8]| Name { cookie, file_id, bytes: bytes.into() };
         let mut names = vec![own(1, about.file_id, b"."), own(2, parent.inode, b"..")];
-        let mut buffer = vec![MaybeUninit::uninit(); BUFFER_BYTES];
-        let mut entries = RawDir::new(opened, &mut buffer);
-        while let Some(entry) = entries.next() {
-            let entry = entry.map_err(failed)?;
-            let bytes = entry.file_name().to_bytes();
-            if !matches!(bytes, b"." | b"..") {
-                names.push(own(self.cookie(bytes), entry.ino(), bytes));
-            }
-        }
+        let each = |inode, bytes: &[u8]| {
+            names.push(own(self.cookie(bytes), inode, bytes));
+            true
+        };
+        each_entry(directory, each).map_err(|error| status_of(error, Status::Stale))?;
         names.sort_unstable_by_key(|name| name.cookie);
         Ok(names)
     }
@@ -129,4 +128,32 @@ impl Listings {
         hasher.write(name);
         (hasher.finish() >> 1).max(COOKIE_MIN)
     }
+}
+
+/// The name in a directory of the file with an inode number.
+pub(super) fn find(directory: impl AsFd, inode: u64) -> Option<Box<[u8]>> {
+    let mut found = None;
+    each_entry(directory, |number, bytes| {
+        found = (number == inode).then(|| bytes.into());
+        found.is_none()
+    })
+    .ok()?;
+    found
+}
+
+/// Goes through the inode numbers and names of a directory, but for `.` and `..`, as long as `each` returns true.
+fn each_entry(directory: impl AsFd, mut each: impl FnMut(u64, &[u8]) -> bool) -> rustix::io::Result<()> {
+    // A descriptor of its own, as the position in a directory is one of the descriptor.
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let opened = openat(directory, c".", flags, Mode::empty())?;
+    let mut buffer = vec![MaybeUninit::uninit(); BUFFER_BYTES];
+    let mut entries = RawDir::new(opened, &mut buffer);
+    while let Some(entry) = entries.next() {
+        let entry = entry?;
+        let bytes = entry.file_name().to_bytes();
+        if !matches!(bytes, b"." | b"..") && !each(entry.ino(), bytes) {
+            break;
+        }
+    }
+    Ok(())
 }

@@ -3,7 +3,9 @@
 //! A handle has the file's *identity* (device, inode number, time of birth) and a MAC. Where the file lies is in the index, by its
 //! parent's identity and its name; whatever is opened there must have the identity of the handle, or the handle is stale. So neither a
 //! forged handle, nor a damaged index, nor a symbolic link, nor `..` leads outside: every path is walked beneath the root
-//! (`openat2(2)`, `RESOLVE_BENEATH`), and what is kept open is asked for its path again before each use.
+//! (`openat2(2)`, `RESOLVE_BENEATH`), and what is kept open is asked for its path again before each use. A process that may open files by
+//! the kernel's own handles (`CAP_DAC_READ_SEARCH`) asks by them where a file is that is no more where the index says; nothing else is done
+//! with what is opened so.
 
 mod file;
 mod handle;
@@ -15,13 +17,14 @@ mod state;
 #[cfg(test)]
 mod tests;
 
-use std::ffi::OsStr;
+use std::ffi::{CStr, CString, OsStr};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
+use nocopy::integration::KernelHandle;
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, StatVfs, Statx, openat, openat2};
 use rustix::io::Errno;
 
@@ -61,6 +64,8 @@ pub struct Export {
     index: Mutex<Index>,
     open: OpenFiles,
     listings: Listings,
+    /// On its file system files are opened by the kernel's own handles; `None` where that is not permitted.
+    mount: Option<OwnedFd>,
 }
 
 /// A file that was found in a directory.
@@ -85,7 +90,8 @@ impl Export {
             error => refused(error.into()),
         })?;
         let about = file::about(&root).map_err(|error| refused(error.into()))?;
-        let root = Arc::new(OpenFile::new(root, Identity::of(&about), file_type(&about)));
+        let (identity, mount) = (Identity::of(&about, &root, c""), handles_are_opened_by(&root));
+        let root = Arc::new(OpenFile::new(root, identity, file_type(&about)));
         root.path().map_err(|error| ExportError::NoProc { source: error.into() })?;
         let State { key, index } = State::open(state, &path)?;
         Ok(Self {
@@ -93,6 +99,7 @@ impl Export {
             index: Mutex::new(index),
             open: OpenFiles::default(),
             listings: Listings::new(key),
+            mount,
             named: std::path::absolute(directory).map_err(refused)?,
             root,
             path,
@@ -175,9 +182,10 @@ impl Export {
             _ => {}
         }
         // One part that is not '..', and not followed if it is a link: it cannot lead out of the directory.
-        let about = file::about_at(directory, name).map_err(|error| status_of(error, Status::NoEntry))?;
-        let identity = Identity::of(&about);
-        self.learn(identity, directory.identity(), name);
+        let name = CString::new(name).expect("it has no zero byte");
+        let about = file::about_at(directory, &name).map_err(|error| status_of(error, Status::NoEntry))?;
+        let identity = Identity::of(&about, directory, &name);
+        self.learn(identity, directory.identity(), directory, &name);
         self.found(identity, &about)
     }
 
@@ -231,9 +239,14 @@ impl Export {
         self.index.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
-    fn learn(&self, identity: Identity, parent: Identity, name: &[u8]) {
-        if identity != self.root.identity() {
-            self.lock().learn(identity, Place { parent, name: name.into() });
+    fn learn(&self, identity: Identity, parent: Identity, directory: impl AsFd, name: &CStr) {
+        let mut index = self.lock();
+        let is_same = |place: &Place| (place.parent, &*place.name) == (parent, name.to_bytes());
+        let known = index.place(identity).filter(|place| is_same(place));
+        let is_known = known.is_some_and(|place| place.handle.is_some() || self.mount.is_none());
+        if identity != self.root.identity() && !is_known {
+            let handle = self.mount.as_ref().and_then(|_| KernelHandle::of(directory, name).ok());
+            index.learn(identity, Place { parent, name: name.to_bytes().into(), handle });
         }
     }
 
@@ -258,16 +271,65 @@ impl Export {
         if let Some(open) = self.open.get(identity, |open| self.is_beneath(open)) {
             return Ok(open);
         }
-        let path = self.lock().path(identity, self.root.identity()).ok_or(Status::Stale)?;
-        let file = beneath(self.root.as_fd(), &path, OFlags::NOFOLLOW)
-            .map_err(|error| status_of(error, Status::Stale))?;
-        let about = file::about(&file).map_err(|error| status_of(error, Status::Stale))?;
-        if Identity::of(&about) != identity {
-            return Err(Status::Stale);
-        }
-        let file = Arc::new(OpenFile::new(file, identity, file_type(&about)));
+        let file = self.find_by_index(identity).or_else(|status| {
+            // Renamed, perhaps while no server ran.
+            let is_learned = status == Status::Stale && self.learn_by_handle(identity).is_some();
+            if is_learned { self.find_by_index(identity) } else { Err(status) }
+        })?;
         self.open.keep(Arc::clone(&file));
         Ok(file)
+    }
+
+    fn find_by_index(&self, identity: Identity) -> Result<Arc<OpenFile>, Status> {
+        let path = self.lock().path(identity, self.root.identity()).ok_or(Status::Stale)?;
+        let (file, about) = self.open_below(&path).map_err(|error| status_of(error, Status::Stale))?;
+        let is_it = Identity::of(&about, &file, c"") == identity;
+        is_it.then(|| Arc::new(OpenFile::new(file, identity, file_type(&about)))).ok_or(Status::Stale)
+    }
+
+    fn open_below(&self, path: &Path) -> rustix::io::Result<(OwnedFd, Statx)> {
+        let file = beneath(self.root.as_fd(), path, OFlags::NOFOLLOW)?;
+        let about = file::about(&file)?;
+        Ok((file, about))
+    }
+
+    /// Asks the kernel where a file lies now, and notes it in the index. What is noted is checked as everything in there, so a file that
+    /// lies elsewhere is not found by it.
+    fn learn_by_handle(&self, identity: Identity) -> Option<()> {
+        let place = self.lock().place(identity)?.clone();
+        let path = self.path_by_handle(place.handle).or_else(|| {
+            // The kernel does not know names that nobody used since the machine was started, but those of directories.
+            let parent = self.lock().place(place.parent).and_then(|place| place.handle.clone());
+            let parent = if place.parent == self.root.identity() {
+                Some(PathBuf::new())
+            } else {
+                self.path_by_handle(parent)
+            };
+            self.name_by_number(&parent?, identity.inode)
+        })?;
+        let (mut below, mut parent) = (PathBuf::new(), self.root.identity());
+        for name in path.components() {
+            let (directory, _) = self.open_below(&Path::new(".").join(&below)).ok()?;
+            below.push(name);
+            let (file, about) = self.open_below(&below).ok()?;
+            let found = Identity::of(&about, file, c"");
+            self.learn(found, parent, directory, &CString::new(name.as_os_str().as_bytes()).ok()?);
+            parent = found;
+        }
+        Some(())
+    }
+
+    /// The path of what the kernel opens by its handle.
+    fn path_by_handle(&self, handle: Option<KernelHandle>) -> Option<PathBuf> {
+        let file = handle?.open(self.mount.as_ref()?).ok()?;
+        self.path_below(&OpenFile::new(file, self.root.identity(), FileType::Regular))
+    }
+
+    /// The path of the file in a directory that has an inode number.
+    fn name_by_number(&self, directory: &Path, inode: u64) -> Option<PathBuf> {
+        let (opened, _) = self.open_below(&Path::new(".").join(directory)).ok()?;
+        let name = listing::find(opened, inode)?;
+        Some(directory.join(OsStr::from_bytes(&name)))
     }
 
     /// Whether an open file is still in the exported directory.
@@ -287,6 +349,14 @@ impl Export {
         let is_below = root == b"/" || rest.starts_with(b"/");
         is_below.then(|| OsStr::from_bytes(rest.strip_prefix(b"/").unwrap_or(rest)).into())
     }
+}
+
+/// The root opened so that files are opened by handles on its file system, if this process may do that.
+fn handles_are_opened_by(root: impl AsFd) -> Option<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let mount = openat(root, c".", flags, Mode::empty()).ok()?;
+    let is_permitted = KernelHandle::of(&mount, c"").is_ok_and(|handle| handle.open(&mount).is_ok());
+    is_permitted.then_some(mount)
 }
 
 fn file_type(about: &Statx) -> FileType {

@@ -1,7 +1,7 @@
 //! Exports of directories made for a test.
 
 use std::fs;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{MetadataExt, symlink};
 use std::path::Path;
 
 use super::*;
@@ -167,12 +167,93 @@ fn an_open_file_stays_good_when_it_is_renamed_inside() {
     assert_eq!(read(&export, &handle).unwrap(), b"content");
     fs::rename(scene.path("exported/below/file"), scene.path("exported/renamed")).unwrap();
     assert_eq!(read(&export, &handle).unwrap(), b"content");
-    // Closed, it is found where it was looked up last.
-    export.tidy();
-    export.tidy();
-    assert_eq!(status(read(&export, &handle)), Status::Stale);
-    export.walk(Path::new("renamed")).unwrap();
-    assert_eq!(read(&export, &handle).unwrap(), b"content");
+}
+
+/// Runs in a thread of its own, which has given up its capabilities.
+fn unprivileged(run: impl FnOnce() + Send) {
+    std::thread::scope(|scope| {
+        let run = || {
+            nocopy_report::capability::narrow(nocopy_report::capability::NONE).unwrap();
+            run();
+        };
+        scope.spawn(run).join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+    });
+}
+
+#[test]
+fn without_privileges_a_renamed_file_is_found_once_it_is_looked_up() {
+    let scene = Scene::new();
+    unprivileged(|| {
+        let export = scene.export();
+        let handle = export.walk(Path::new("below/file")).unwrap();
+        assert_eq!(read(&export, &handle).unwrap(), b"content");
+        fs::rename(scene.path("exported/below/file"), scene.path("exported/renamed")).unwrap();
+        assert_eq!(read(&export, &handle).unwrap(), b"content", "it is open");
+        export.tidy();
+        export.tidy();
+        assert_eq!(status(read(&export, &handle)), Status::Stale);
+        export.walk(Path::new("renamed")).unwrap();
+        assert_eq!(read(&export, &handle).unwrap(), b"content");
+    });
+}
+
+/// While no server runs: a file by itself, and one by a directory above it.
+#[test]
+fn handles_of_renamed_files_are_good_where_the_kernel_opens_them() {
+    let scene = Scene::new();
+    fs::create_dir(scene.path("exported/target")).unwrap();
+    fs::write(scene.path("exported/below/deeper/other"), b"other").unwrap();
+    let export = scene.export();
+    if export.mount.is_none() {
+        return nocopy_lab::skip(&nocopy_lab::Missing::Capability("CAP_DAC_READ_SEARCH"));
+    }
+    let [file, other, directory] =
+        ["below/file", "below/deeper/other", "below"].map(|path| export.walk(Path::new(path)).unwrap());
+    export.save().unwrap();
+    drop(export);
+    fs::rename(scene.path("exported/below/file"), scene.path("exported/target/renamed")).unwrap();
+    fs::rename(scene.path("exported/below"), scene.path("exported/target/above")).unwrap();
+    let export = scene.export();
+    assert_eq!(read(&export, &file).unwrap(), b"content");
+    assert_eq!(read(&export, &other).unwrap(), b"other");
+    let directory = export.file(&directory).unwrap();
+    assert_eq!(export.lookup(&directory, b"..").unwrap().handle, export.walk(Path::new("target")).unwrap());
+    // What was found is in the index.
+    export.save().unwrap();
+    drop(export);
+    unprivileged(|| assert_eq!(read(&scene.export(), &other).unwrap(), b"other"));
+}
+
+#[test]
+fn handles_of_files_that_were_moved_out_are_stale() {
+    let scene = Scene::new();
+    let export = scene.export();
+    let [file, deeper] = ["below/file", "below/deeper"].map(|path| export.walk(Path::new(path)).unwrap());
+    export.save().unwrap();
+    drop(export);
+    // Beside it, and into a directory whose name begins like its own.
+    fs::create_dir(scene.path("exported-not")).unwrap();
+    fs::rename(scene.path("exported/below/file"), scene.path("moved")).unwrap();
+    fs::rename(scene.path("exported/below/deeper"), scene.path("exported-not/deeper")).unwrap();
+    let export = scene.export();
+    assert_eq!(status(read(&export, &file)), Status::Stale);
+    assert_eq!(status(export.file(&deeper)), Status::Stale);
+    // And good again when they are back.
+    fs::rename(scene.path("moved"), scene.path("exported/below/file")).unwrap();
+    assert_eq!(read(&export, &file).unwrap(), b"content");
+}
+
+/// As after the machine was started again: the kernel opens a file, and knows no name of it.
+#[test]
+fn a_renamed_file_is_found_by_its_number_in_its_directory() {
+    let scene = Scene::new();
+    let export = scene.export();
+    export.walk(Path::new("below/file")).unwrap();
+    fs::rename(scene.path("exported/below/file"), scene.path("exported/below/renamed")).unwrap();
+    let inode = fs::metadata(scene.path("exported/below/renamed")).unwrap().ino();
+    let found = export.name_by_number(Path::new("below"), inode);
+    assert_eq!(found.as_deref(), Some(Path::new("below/renamed")));
+    assert_eq!(export.name_by_number(Path::new("below"), u64::MAX), None);
 }
 
 #[test]

@@ -16,6 +16,7 @@ pub(crate) mod fork;
 mod generic;
 pub(crate) mod interface;
 pub(crate) mod io_uring;
+pub(crate) mod kernel_handle;
 pub(crate) mod lookout;
 pub(crate) mod memory;
 pub(crate) mod namespace;
