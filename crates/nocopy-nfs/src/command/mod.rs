@@ -1,6 +1,7 @@
 //! `nocopy serve nfs`: exports a directory until it is asked to end.
 
 mod arguments;
+mod live;
 mod summary;
 
 use std::io;
@@ -8,16 +9,15 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use nocopy_report::live::LiveLine;
-use nocopy_report::quantity::short;
 use nocopy_report::{Ended, Interrupt, Outcome, capability, print};
 use rustix::thread::CapabilitySet;
 
 pub use arguments::NfsArguments;
+use live::Live;
 use summary::{Export as Exported, Summary};
 
 use crate::export::{Export, ExportError};
-use crate::server::{Counts, Progress, Server, ServerError, Settings};
+use crate::server::{Progress, Server, ServerError, Settings};
 
 /// How often to look whether all is over.
 const LOOK: Duration = Duration::from_millis(20);
@@ -65,7 +65,7 @@ pub fn run(arguments: &NfsArguments) -> Result<Outcome, Failure> {
 
 /// Until the end is asked for, the time is up, or the server fails.
 fn wait(progress: &Progress<'_>, arguments: &NfsArguments, interrupt: &Interrupt, start: Instant) -> Ended {
-    let mut live = Live::default();
+    let mut live = Live::new(start);
     loop {
         if interrupt.came() {
             return Ended::Interrupted;
@@ -76,35 +76,7 @@ fn wait(progress: &Progress<'_>, arguments: &NfsArguments, interrupt: &Interrupt
         if progress.is_failed() {
             return Ended::Failed;
         }
-        live.update(progress);
+        live.update(progress.accounts(), Instant::now());
         thread::sleep(LOOK);
-    }
-}
-
-/// What the user sees meanwhile.
-#[derive(Default)]
-struct Live {
-    line: LiveLine,
-    before: Counts,
-}
-
-impl Live {
-    fn update(&mut self, progress: &Progress<'_>) {
-        let Self { line, before } = self;
-        line.update(Instant::now(), |since| {
-            let accounts = progress.accounts();
-            let now = accounts.total();
-            let a_second = |count: u64| short(count as f64 / since.as_secs_f64());
-            let said = format!(
-                "{} clients, {} calls/s, {}bit/s of files, {} bytes in all, {} of them copied",
-                accounts.clients().len(),
-                a_second(now.calls - before.calls),
-                a_second(8 * (now.bytes() - before.bytes())),
-                short(now.bytes() as f64),
-                short((now.bytes() - now.spliced) as f64),
-            );
-            *before = now;
-            said
-        });
     }
 }

@@ -62,7 +62,18 @@ impl Counts {
         self.spliced + self.copied.iter().sum::<u64>()
     }
 
-    fn add(&mut self, other: &Self) {
+    /// What was counted after `before` was.
+    pub(crate) fn since(&self, before: &Self) -> Self {
+        Self {
+            connections: self.connections - before.connections,
+            calls: self.calls - before.calls,
+            reads: self.reads - before.reads,
+            spliced: self.spliced - before.spliced,
+            copied: std::array::from_fn(|cause| self.copied[cause] - before.copied[cause]),
+        }
+    }
+
+    pub(crate) fn add(&mut self, other: &Self) {
         self.connections += other.connections;
         self.calls += other.calls;
         self.reads += other.reads;

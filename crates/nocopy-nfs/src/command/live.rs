@@ -1,0 +1,142 @@
+//! What the user sees while files are served: a table drawn anew on a terminal; elsewhere the same lines, now and then.
+
+use std::collections::BTreeMap;
+use std::io::IsTerminal;
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+
+use nocopy_report::live::LiveLine;
+use nocopy_report::print;
+use nocopy_report::quantity::short;
+use nocopy_report::table::Table;
+
+use crate::server::{Accounts, Counts};
+
+/// So many clients have lines of their own, those that read most now; the others have one together.
+const CLIENTS_MAX: usize = 12;
+
+/// How often where it is not drawn anew.
+const PLAIN_INTERVAL: Duration = Duration::from_secs(10);
+
+#[derive(Debug)]
+pub(super) struct Live {
+    line: LiveLine,
+    is_terminal: bool,
+    said: Instant,
+    before: BTreeMap<Option<IpAddr>, Counts>,
+}
+
+impl Live {
+    pub(super) fn new(now: Instant) -> Self {
+        let is_terminal = std::io::stderr().is_terminal();
+        Self { line: LiveLine::default(), is_terminal, said: now, before: BTreeMap::new() }
+    }
+
+    pub(super) fn update(&mut self, accounts: &Accounts, now: Instant) {
+        let Self { line, is_terminal, said, before } = self;
+        let clients = || accounts.clients().into_iter().collect::<BTreeMap<_, _>>();
+        let since = now.duration_since(*said);
+        if *is_terminal {
+            line.update(now, |since| {
+                let now = clients();
+                let table = table(&now, &std::mem::replace(before, now.clone()), since, |_| true);
+                format!("of service\n{}", table.text())
+            });
+        } else if since >= PLAIN_INTERVAL {
+            *said = now;
+            let now = clients();
+            let table =
+                table(&now, &std::mem::replace(before, now.clone()), since, |counts| counts.calls > 0);
+            if !table.rows.is_empty() {
+                print::say(table.text().trim_end());
+            }
+        }
+    }
+}
+
+/// A line for each client, of what was done since; those for which `is_shown` of that holds.
+fn table(
+    now: &BTreeMap<Option<IpAddr>, Counts>,
+    before: &BTreeMap<Option<IpAddr>, Counts>,
+    since: Duration,
+    is_shown: impl Fn(&Counts) -> bool,
+) -> Table {
+    let done = now.iter().map(|(address, counts)| {
+        (*address, counts.since(before.get(address).unwrap_or(&Counts::default())), *counts)
+    });
+    let mut done: Vec<_> = done.filter(|(_, new, _)| is_shown(new)).collect();
+    done.sort_by_key(|(address, new, _)| (address.is_none(), std::cmp::Reverse(new.bytes())));
+    let others = done.split_off(done.len().min(CLIENTS_MAX));
+    let mut rows: Vec<_> =
+        done.iter().map(|(address, new, all)| row(name(*address), new, all, since)).collect();
+    if !others.is_empty() {
+        let (mut new, mut all) = (Counts::default(), Counts::default());
+        others.iter().for_each(|other| {
+            new.add(&other.1);
+            all.add(&other.2);
+        });
+        rows.push(row(format!("{} others", others.len()), &new, &all, since));
+    }
+    Table::new(&["client", "calls/s", "reads/s", "MB/s", "copied", "bytes in all"], 1..6, rows)
+}
+
+fn name(address: Option<IpAddr>) -> String {
+    address.map_or("other clients".into(), |address| address.to_string())
+}
+
+fn row(name: String, new: &Counts, all: &Counts, since: Duration) -> Vec<String> {
+    let a_second = |count: u64| count as f64 / since.as_secs_f64();
+    let copied = match new.bytes() {
+        0 => "-".into(),
+        bytes => format!("{:.0} %", 100.0 * (bytes - new.spliced) as f64 / bytes as f64),
+    };
+    let speed = format!("{:.1}", a_second(new.bytes()) / 1e6);
+    vec![
+        name,
+        short(a_second(new.calls)),
+        short(a_second(new.reads)),
+        speed,
+        copied,
+        short(all.bytes() as f64),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn counts(calls: u64, reads: u64, spliced: u64, small: u64) -> Counts {
+        Counts { connections: 1, calls, reads, spliced, copied: [small, 0, 0, 0] }
+    }
+
+    fn clients(of: impl IntoIterator<Item = (u8, Counts)>) -> BTreeMap<Option<IpAddr>, Counts> {
+        of.into_iter().map(|(number, counts)| (Some([10, 0, 0, number].into()), counts)).collect()
+    }
+
+    #[test]
+    fn each_client_has_what_it_read_since() {
+        let before = clients([(1, counts(10, 5, 1000, 0))]);
+        let now = clients([(1, counts(30, 15, 1000, 0)), (2, counts(100, 80, 3_000_000, 1_000_000))]);
+        let table = table(&now, &before, Duration::from_secs(2), |_| true);
+        assert_eq!(table.rows[0], ["10.0.0.2", "50", "40", "2.0", "25 %", "4.00 M"]);
+        assert_eq!(table.rows[1], ["10.0.0.1", "10", "5", "0.0", "-", "1000"]);
+    }
+
+    #[test]
+    fn clients_without_end_are_few_lines() {
+        let now = clients((0..100).map(|number| (number, counts(1, 1, u64::from(number), 0))));
+        let table = table(&now, &BTreeMap::new(), Duration::from_secs(1), |_| true);
+        assert_eq!(table.rows.len(), CLIENTS_MAX + 1);
+        assert_eq!(table.rows[0][0], "10.0.0.99");
+        assert_eq!(table.rows[CLIENTS_MAX][0], "88 others");
+        assert_eq!(table.rows[CLIENTS_MAX][5], short((0..88).sum::<u64>() as f64));
+    }
+
+    #[test]
+    fn lines_where_nothing_is_drawn_are_of_clients_that_called() {
+        let before = clients([(1, counts(10, 0, 0, 0)), (2, counts(10, 0, 0, 0))]);
+        let now = clients([(1, counts(10, 0, 0, 0)), (2, counts(11, 0, 0, 0))]);
+        let table = table(&now, &before, Duration::from_secs(1), |new| new.calls > 0);
+        assert_eq!(table.rows.iter().map(|row| &row[0]).collect::<Vec<_>>(), ["10.0.0.2"]);
+    }
+}
