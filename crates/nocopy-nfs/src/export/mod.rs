@@ -146,6 +146,26 @@ impl Export {
         self.find(self.key.identity(handle).ok_or(Status::BadHandle)?)
     }
 
+    /// Whether a file, or what has a name in it, is found without waiting for the disk. A hint: by the next call it may be otherwise.
+    pub fn is_at_hand(&self, handle: &FileHandle, name: Option<&[u8]>) -> bool {
+        let Some(identity) = self.key.identity(handle) else { return true };
+        let root = self.root.identity();
+        let open = if identity == root { Some(Arc::clone(&self.root)) } else { self.open.peek(identity) };
+        let from = open.as_ref().unwrap_or(&self.root);
+        let path = if open.is_some() { Some(PathBuf::new()) } else { self.lock().path(identity, root) };
+        match (path, name) {
+            (None, _) => false,
+            (Some(_), None) if open.is_some() => true,
+            (Some(path), name) => {
+                let path = path.join(OsStr::from_bytes(name.unwrap_or_default()));
+                let how = ResolveFlags::BENEATH | ResolveFlags::CACHED;
+                let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+                // Other errors are found out at once; EINVAL: this kernel does not say (before Linux 5.12).
+                !matches!(openat2(&**from, path, flags, Mode::empty(), how), Err(Errno::AGAIN))
+            }
+        }
+    }
+
     /// A file whose content can be read: a regular one or a directory.
     ///
     /// # Errors
@@ -297,16 +317,9 @@ impl Export {
     /// lies elsewhere is not found by it.
     fn learn_by_handle(&self, identity: Identity) -> Option<()> {
         let place = self.lock().place(identity)?.clone();
-        let path = self.path_by_handle(place.handle).or_else(|| {
-            // The kernel does not know names that nobody used since the machine was started, but those of directories.
-            let parent = self.lock().place(place.parent).and_then(|place| place.handle.clone());
-            let parent = if place.parent == self.root.identity() {
-                Some(PathBuf::new())
-            } else {
-                self.path_by_handle(parent)
-            };
-            self.name_by_number(&parent?, identity.inode)
-        })?;
+        let file = self.open_by_handle(&place)?;
+        // The kernel does not know names that nobody used since the machine was started, but those of directories.
+        let path = self.path_below(&file).or_else(|| self.name_by_number(place.parent, identity.inode))?;
         let (mut below, mut parent) = (PathBuf::new(), self.root.identity());
         for name in path.components() {
             let (directory, _) = self.open_below(&Path::new(".").join(&below)).ok()?;
@@ -319,17 +332,22 @@ impl Export {
         Some(())
     }
 
-    /// The path of what the kernel opens by its handle.
-    fn path_by_handle(&self, handle: Option<KernelHandle>) -> Option<PathBuf> {
-        let file = handle?.open(self.mount.as_ref()?).ok()?;
-        self.path_below(&OpenFile::new(file, self.root.identity(), FileType::Regular))
+    /// What the kernel opens by the handle that it once gave: only to be asked for its path.
+    fn open_by_handle(&self, place: &Place) -> Option<OpenFile> {
+        let file = place.handle.as_ref()?.open(self.mount.as_ref()?).ok()?;
+        Some(OpenFile::new(file, self.root.identity(), FileType::Regular))
     }
 
     /// The path of the file in a directory that has an inode number.
-    fn name_by_number(&self, directory: &Path, inode: u64) -> Option<PathBuf> {
-        let (opened, _) = self.open_below(&Path::new(".").join(directory)).ok()?;
-        let name = listing::find(opened, inode)?;
-        Some(directory.join(OsStr::from_bytes(&name)))
+    fn name_by_number(&self, directory: Identity, inode: u64) -> Option<PathBuf> {
+        let path = if directory == self.root.identity() {
+            PathBuf::new()
+        } else {
+            let place = self.lock().place(directory)?.clone();
+            self.path_below(&self.open_by_handle(&place)?)?
+        };
+        let (opened, _) = self.open_below(&Path::new(".").join(&path)).ok()?;
+        Some(path.join(OsStr::from_bytes(&listing::find(opened, inode)?)))
     }
 
     /// Whether an open file is still in the exported directory.

@@ -44,6 +44,11 @@ impl OpenFiles {
         None
     }
 
+    /// The file, if it is open; not to be used, as it may not be good any more.
+    pub(super) fn peek(&self, identity: Identity) -> Option<Arc<OpenFile>> {
+        self.lock().open.get(&identity).map(|(file, _)| Arc::clone(file))
+    }
+
     /// Keeps it in the place of the same file, or of the one that was not used for longest.
     pub(super) fn keep(&self, file: Arc<OpenFile>) {
         let mut files = self.lock();

@@ -25,6 +25,9 @@ const CALLS_MAX: usize = 128;
 /// Memory of replies that have not gone, at most, before no more are made. (What workers have comes on top.)
 const REPLIES_BYTES_MAX: usize = 256 << 10;
 
+/// Calls that are longer are not kept for workers. Those that may have to wait for the disk are not.
+const WORK_BYTES_MAX: usize = 2 << 10;
+
 /// Of a connection, with the workers or done by them and holding a pipe, at a time.
 const JOBS_MAX: usize = 4;
 
@@ -178,9 +181,14 @@ impl Connection {
         let mut calls = 0;
         while !self.is_full(shared) {
             let Some(record) = self.records.take().map_err(|_| End::Malformed)? else { break };
+            calls += 1;
+            if record.len() <= WORK_BYTES_MAX && !shared.core.is_quick(record) {
+                self.client.note_call();
+                self.work.push_back(Work::Call(record.into(), self.address));
+                continue;
+            }
             let answer = shared.core.answer(record, self.address).map_err(|_| End::Malformed)?;
             self.client.note_call();
-            calls += 1;
             match answer {
                 Answer::Reply(reply) => self.output.push(Outgoing::bytes(reply)),
                 Answer::Read(call) => self.output.push(Outgoing::Read(call)),
@@ -209,6 +217,9 @@ impl Connection {
     /// Reads what is in memory, and leaves to the workers what is not. A hint that is wrong, or not to be had, costs time and nothing
     /// else.
     fn read(&mut self, shared: &Shared, call: ReadCall) {
+        if !shared.core.is_at_hand(&call) {
+            return self.work.push_back(Work::Read(call));
+        }
         let reading = match shared.core.open(&call) {
             Ok(file) => Reading { call, file },
             Err(refused) => return self.output.push_front(Outgoing::bytes(refused)),

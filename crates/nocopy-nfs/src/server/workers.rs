@@ -1,4 +1,4 @@
-//! Threads that wait for disks, so that the loops do not: reads of cold files, and directories.
+//! Threads that wait for disks, so that the loops do not: reads of cold files, what is not known of files, and directories.
 
 use std::collections::VecDeque;
 use std::net::IpAddr;
@@ -8,7 +8,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use rustix::event::{EventfdFlags, eventfd};
 
 use super::Shared;
-use super::core::{ListCall, ReadCall};
+use super::core::{Answer, ListCall, ReadCall};
 use super::output::Outgoing;
 use super::reading::Reading;
 
@@ -17,6 +17,8 @@ use super::reading::Reading;
 pub(super) enum Work {
     Read(ReadCall),
     List(ListCall),
+    /// A short call, and whose.
+    Call(Box<[u8]>, IpAddr),
 }
 
 /// Work of a connection, and which loop has it.
@@ -122,12 +124,18 @@ impl Workers {
     pub(super) fn work(&self, shared: &Shared) {
         let core = &shared.core;
         while let Some(Job { inbox, connection, work, .. }) = self.next() {
-            let reply = match work {
-                Work::Read(call) => match core.open(&call) {
+            let answer = match work {
+                Work::Read(call) => Ok(Answer::Read(call)),
+                Work::List(call) => Ok(Answer::List(call)),
+                Work::Call(record, client) => core.answer(&record, client),
+            };
+            let reply = match answer.expect("it was parsed before it was given") {
+                Answer::Reply(reply) => Outgoing::bytes(reply),
+                Answer::List(call) => Outgoing::bytes(core.list(&call)),
+                Answer::Read(call) => match core.open(&call) {
                     Ok(file) => Reading { call, file }.read(shared),
                     Err(refused) => Outgoing::bytes(refused),
                 },
-                Work::List(call) => Outgoing::bytes(core.list(&call)),
             };
             inbox.put(connection, reply);
         }

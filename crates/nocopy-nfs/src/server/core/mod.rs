@@ -72,6 +72,22 @@ impl Core {
         self.unsaved.load(Ordering::Relaxed)
     }
 
+    /// Whether a record is answered without waiting for the disk, which threads that serve others must not do. A hint.
+    pub fn is_quick(&self, record: &[u8]) -> bool {
+        let Ok(call) = Call::parse(record) else { return true };
+        match call.program {
+            nfs3::PROGRAM => nfs::named(&call).is_none_or(|(file, name)| self.export.is_at_hand(&file, name)),
+            // A path, all of which is walked.
+            mount::PROGRAM => call.procedure != mount::Procedure::Mount as u32,
+            _ => true,
+        }
+    }
+
+    /// Whether a read finds its file so.
+    pub fn is_at_hand(&self, call: &ReadCall) -> bool {
+        self.export.is_at_hand(&call.file, None)
+    }
+
     /// Answers a record.
     ///
     /// # Errors

@@ -207,6 +207,18 @@ impl Core {
     }
 }
 
+/// The file that a call is about, and of which name in it; `None` where it is about none, or that is found out later.
+pub(super) fn named<'a>(call: &Call<'a>) -> Option<(FileHandle, Option<&'a [u8]>)> {
+    let mut input = Reader::new(call.arguments);
+    match Procedure::from_number(call.procedure)? {
+        Procedure::Null | Procedure::Read | Procedure::ReadDir | Procedure::ReadDirPlus => None,
+        Procedure::Lookup => {
+            input.read().ok().map(|LookupArguments { directory, name }| (directory, Some(name.0)))
+        }
+        _ => input.read().ok().map(|file| (file, None)),
+    }
+}
+
 /// A refusal when there is no file to tell attributes of.
 fn unknown(status: Status) -> Refusal<Option<Attributes>> {
     Refusal { status, rest: None }
