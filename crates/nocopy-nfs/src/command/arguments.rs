@@ -27,6 +27,9 @@ pub struct NfsArguments {
     /// Copy what is read: a file that changes while a reply is on its way does not change the reply.
     #[arg(long)]
     pub stable: bool,
+    /// Let every client change what is exported, as the user of the server; not as root.
+    #[arg(long)]
+    pub writable: bool,
     /// Listen at port 111, too, and tell clients the port: for those that cannot be told otherwise.
     #[arg(long)]
     pub portmap: bool,

@@ -10,6 +10,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use nocopy_report::{Ended, Interrupt, Outcome, capability, print};
+use rustix::fs::Mode;
+use rustix::process::{geteuid, umask};
 use rustix::thread::CapabilitySet;
 
 pub use arguments::NfsArguments;
@@ -30,11 +32,19 @@ pub enum Failure {
     Export(#[from] ExportError),
     #[error(transparent)]
     Server(#[from] ServerError),
+    #[error(
+        "--writable: this is root, and every client could write as root; start it as the user that the files are to belong to \
+         ('setpriv --reuid USER --regid GROUP --clear-groups nocopy serve nfs ...')"
+    )]
+    Root,
     #[error("the server: cannot wait for calls any more ({0}); start it again")]
     Serve(#[source] io::Error),
 }
 
 pub fn run(arguments: &NfsArguments) -> Result<Outcome, Failure> {
+    if arguments.writable && geteuid().is_root() {
+        return Err(Failure::Root);
+    }
     let interrupt = Interrupt::listen()?;
     let export = Arc::new(Export::open(&arguments.directory, arguments.state.as_deref())?);
     let directory = export.path().display().to_string();
@@ -42,8 +52,12 @@ pub fn run(arguments: &NfsArguments) -> Result<Outcome, Failure> {
         address: arguments.listen,
         allow: arguments.allow.clone(),
         is_stable: arguments.stable,
+        is_writable: arguments.writable,
         is_portmapper: arguments.portmap,
     };
+    if arguments.writable {
+        umask(Mode::empty()); // permissions are those that clients ask for
+    }
     let server = Server::bind(export, settings)?;
     // Who may read every file goes on reading every file; nothing else is needed any more.
     capability::drop_all_but(CapabilitySet::DAC_READ_SEARCH)?;

@@ -5,9 +5,10 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use rustix::fs::{
     Access, AtFlags, CWD, FileType as Kind, Mode, OFlags, Statx, StatxFlags, StatxTimestamp, accessat,
-    openat, statx,
+    chmodat, openat, statx,
 };
 use rustix::io::Errno;
+use rustix::process::geteuid;
 
 use super::identity::{Identity, device};
 use super::name_of_descriptor;
@@ -21,6 +22,7 @@ pub struct OpenFile {
     file_type: FileType,
     /// Not only its attributes.
     is_readable: bool,
+    is_writable: bool,
     /// Its name below /proc.
     link: CString,
 }
@@ -29,7 +31,7 @@ impl OpenFile {
     /// One that was opened by `O_PATH`.
     pub(super) fn new(file: OwnedFd, identity: Identity, file_type: FileType) -> Self {
         let link = name_of_descriptor(file.as_raw_fd());
-        Self { file, identity, file_type, is_readable: false, link }
+        Self { file, identity, file_type, is_readable: false, is_writable: false, link }
     }
 
     pub(super) fn identity(&self) -> Identity {
@@ -55,6 +57,50 @@ impl OpenFile {
         let file = openat(CWD, &self.link, flags | OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
             .map_err(|error| status_of(error, Status::Stale))?;
         Ok(Self { is_readable: true, ..Self::new(file, self.identity, self.file_type) })
+    }
+
+    pub(super) fn is_writable(&self) -> bool {
+        self.is_writable
+    }
+
+    /// The same file, opened to be written, and to be read where that is allowed, too.
+    pub(super) fn reopened_to_write(&self) -> Result<Self, Status> {
+        match self.file_type {
+            FileType::Regular => {}
+            FileType::Directory => return Err(Status::IsDirectory),
+            _ => return Err(Status::Invalid),
+        }
+        let open = |flags| openat(CWD, &self.link, flags | OFlags::CLOEXEC, Mode::empty());
+        let opened = match open(OFlags::RDWR) {
+            Err(Errno::ACCESS) => open(OFlags::WRONLY).map(|file| (file, false)),
+            opened => opened.map(|file| (file, true)),
+        };
+        let (file, is_readable) = match opened {
+            Err(Errno::ACCESS) => (self.opened_as_owner()?, true),
+            opened => opened.map_err(|error| status_of(error, Status::Stale))?,
+        };
+        Ok(Self { is_readable, is_writable: true, ..Self::new(file, self.identity, self.file_type) })
+    }
+
+    /// A client may write on to a file that it has open whatever was made of its permissions meanwhile, and NFS does not tell when a file is
+    /// opened: so its owner may always write it, who can change the permissions as well.
+    fn opened_as_owner(&self) -> Result<OwnedFd, Status> {
+        let about = self.about()?;
+        if about.stx_uid != geteuid().as_raw() {
+            return Err(Status::Access);
+        }
+        let set = |mode| chmodat(CWD, &self.link, Mode::from_raw_mode(mode), AtFlags::empty());
+        let mode = u32::from(about.stx_mode) & 0o7777;
+        let refused = |error| status_of(error, Status::Stale);
+        set(mode | 0o600).map_err(refused)?;
+        let opened = openat(CWD, &self.link, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty());
+        set(mode).map_err(refused)?;
+        opened.map_err(refused)
+    }
+
+    /// Its name below /proc, by which it is changed itself, whatever it is called now.
+    pub(super) fn link(&self) -> &CStr {
+        &self.link
     }
 
     /// Whether the server's user may read, or execute or search it.

@@ -7,6 +7,7 @@
 //! the kernel's own handles (`CAP_DAC_READ_SEARCH`) asks by them where a file is that is no more where the index says; nothing else is done
 //! with what is opened so.
 
+mod changes;
 mod file;
 mod handle;
 mod identity;
@@ -29,6 +30,8 @@ use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, StatVfs, Statx, openat, openat
 use rustix::io::Errno;
 
 use crate::wire::nfs3::{Attributes, FileHandle, FileType, Status};
+pub use changes::Changed;
+use changes::{Locks, WriteVerifier};
 pub use file::{OpenFile, status_of};
 use handle::HandleKey;
 use identity::Identity;
@@ -64,6 +67,8 @@ pub struct Export {
     index: Mutex<Index>,
     open: OpenFiles,
     listings: Listings,
+    locks: Locks,
+    verifier: WriteVerifier,
     /// On its file system files are opened by the kernel's own handles; `None` where that is not permitted.
     mount: Option<OwnedFd>,
 }
@@ -99,6 +104,8 @@ impl Export {
             index: Mutex::new(index),
             open: OpenFiles::default(),
             listings: Listings::new(key),
+            locks: Locks::default(),
+            verifier: WriteVerifier::new().map_err(refused)?,
             mount,
             named: std::path::absolute(directory).map_err(refused)?,
             root,

@@ -13,7 +13,7 @@ use rustix::net::{RecvFlags, recv, sockopt};
 
 use super::Shared;
 use super::accounts::ClientCounts;
-use super::core::{Answer, CALL_BYTES_MAX, ReadCall};
+use super::core::{Answer, ReadCall};
 use super::output::{Front, Outgoing, Output, Queued};
 use super::reading::Reading;
 use super::workers::{Inbox, Job, Work};
@@ -25,8 +25,8 @@ const CALLS_MAX: usize = 128;
 /// Memory of replies that have not gone, at most, before no more are made. (What workers have comes on top.)
 const REPLIES_BYTES_MAX: usize = 256 << 10;
 
-/// Calls that are longer are not kept for workers. Those that may have to wait for the disk are not.
-const WORK_BYTES_MAX: usize = 2 << 10;
+/// Calls that wait for workers, at most, before no more are read: two of the longest writes.
+const WORK_BYTES_MAX: usize = 2 << 20;
 
 /// Of a connection, with the workers or done by them and holding a pipe, at a time.
 const JOBS_MAX: usize = 4;
@@ -63,6 +63,7 @@ pub(super) struct Connection {
     output: Output,
     /// For workers, once those have done what they have.
     work: VecDeque<Work>,
+    work_bytes: usize,
     jobs: usize,
     /// The client sends no more.
     is_finished: bool,
@@ -77,6 +78,7 @@ impl Connection {
         address: IpAddr,
         client: Arc<ClientCounts>,
         queued: Arc<Queued>,
+        call_bytes_max: usize,
         now: Instant,
     ) -> io::Result<Self> {
         socket.set_nonblocking(true)?;
@@ -91,9 +93,10 @@ impl Connection {
             interest: EventFlags::IN,
             id,
             client,
-            records: Records::new(CALL_BYTES_MAX),
+            records: Records::new(call_bytes_max),
             output: Output::new(queued),
             work: VecDeque::new(),
+            work_bytes: 0,
             jobs: 0,
             is_finished: false,
             is_cut: false,
@@ -152,7 +155,9 @@ impl Connection {
 
     /// No more calls are taken now.
     fn is_full(&self, shared: &Shared) -> bool {
-        self.output.len() + self.work.len() + self.jobs >= CALLS_MAX || self.is_heavy(shared)
+        self.output.len() + self.work.len() + self.jobs >= CALLS_MAX
+            || self.work_bytes > WORK_BYTES_MAX
+            || self.is_heavy(shared)
     }
 
     /// No more replies are made now: too much memory waits for the client to read.
@@ -162,7 +167,8 @@ impl Connection {
 
     fn receive(&mut self, shared: &Shared, buffer: &mut [u8]) -> Result<usize, End> {
         // A whole call is held at most, and what came with it.
-        if self.is_finished || self.is_full(shared) || self.records.held() >= CALL_BYTES_MAX + MARK_BYTES {
+        let is_held = self.records.held() >= shared.core.call_bytes_max() + MARK_BYTES;
+        if self.is_finished || self.is_full(shared) || is_held {
             return Ok(0);
         }
         match retry_on_intr(|| recv(&self.socket, &mut *buffer, RecvFlags::DONTWAIT)) {
@@ -182,8 +188,9 @@ impl Connection {
         while !self.is_full(shared) {
             let Some(record) = self.records.take().map_err(|_| End::Malformed)? else { break };
             calls += 1;
-            if record.len() <= WORK_BYTES_MAX && !shared.core.is_quick(record) {
+            if !shared.core.is_quick(record) {
                 self.client.note_call();
+                self.work_bytes += record.len();
                 self.work.push_back(Work::Call(record.into(), self.address));
                 continue;
             }
@@ -238,6 +245,9 @@ impl Connection {
             && !self.is_heavy(shared)
             && let Some(work) = self.work.pop_front()
         {
+            if let Work::Call(record, _) = &work {
+                self.work_bytes -= record.len();
+            }
             self.jobs += 1;
             let network = network_of(self.address);
             shared.workers.give(Job { network, inbox: Arc::clone(inbox), connection: self.id, work });

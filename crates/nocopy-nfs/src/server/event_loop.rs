@@ -157,7 +157,9 @@ impl EventLoop {
         let client = self.shared.accounts.connected(address);
         let data = EventData::new_u64(id);
         let queued = Arc::clone(&self.shared.queued);
-        let connection = Connection::new(id, socket, address, client, queued, now).and_then(|connection| {
+        let call_bytes_max = self.shared.core.call_bytes_max();
+        let connection = Connection::new(id, socket, address, client, queued, call_bytes_max, now);
+        let connection = connection.and_then(|connection| {
             epoll::add(&self.epoll, &connection.socket, data, connection.interest)?;
             Ok(connection)
         });

@@ -83,6 +83,8 @@ pub struct Settings {
     pub allow: Vec<IpNet>,
     /// Copy what is read, so that it is sent as it was read.
     pub is_stable: bool,
+    /// Let clients change what is exported, all of them as the user of this process.
+    pub is_writable: bool,
     /// Tell clients the port, at the port where they ask for it.
     pub is_portmapper: bool,
 }
@@ -123,7 +125,7 @@ impl Server {
         let listeners: Arc<[TcpListener]> = listeners.into();
         let groups = settings.allow.iter().map(ToString::to_string).collect();
         let shared = Arc::new(Shared {
-            core: Core::new(export, groups, address.port()),
+            core: Core::new(export, groups, address.port()).writable(settings.is_writable),
             settings,
             accounts: Accounts::default(),
             pipes: Arc::new(Pipes::new(connections_max)),

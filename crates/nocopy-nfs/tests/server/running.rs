@@ -47,6 +47,7 @@ impl Scene {
             address: SocketAddr::from(([127, 0, 0, 1], 0)),
             allow: Vec::new(),
             is_stable: false,
+            is_writable: false,
             is_portmapper: false,
         };
         change(&mut settings);

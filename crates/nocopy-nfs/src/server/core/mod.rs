@@ -1,9 +1,11 @@
 //! What is answered to a call: bytes in, descriptions of replies out. No sockets and no clock.
 
+mod changes;
 mod directory;
 mod mounts;
 mod nfs;
 pub mod oracle;
+mod replies;
 #[cfg(test)]
 mod tests;
 
@@ -14,14 +16,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub use directory::ListCall;
 use mounts::Mounts;
 pub use nfs::READ_BYTES_MAX;
+use replies::Replies;
 
 use crate::export::Export;
-use crate::wire::nfs3::{Attributes, FileHandle, NfsResult, ReadHead};
+use crate::wire::nfs3::{Attributes, FileHandle, NfsResult, ReadHead, WRITE_BYTES_MAX};
 use crate::wire::rpc::{AUTH_NONE, AUTH_SYS, AuthError, Call, NoCall, Reply};
 use crate::wire::xdr::{Reader, Xdr, XdrError, padding};
 use crate::wire::{mount, nfs3, portmap, record};
 
-/// The longest call that is taken.
+/// The longest call that is taken where nothing is written.
 pub const CALL_BYTES_MAX: usize = 40 << 10;
 
 /// What becomes of a call.
@@ -52,6 +55,9 @@ pub struct Core {
     groups: Vec<String>,
     port: u16,
     mounts: Mounts,
+    /// Clients may change what is exported.
+    is_writable: bool,
+    replies: Replies,
     unsaved: AtomicU64,
 }
 
@@ -60,7 +66,26 @@ type Refused = Reply;
 
 impl Core {
     pub fn new(export: Arc<Export>, groups: Vec<String>, port: u16) -> Self {
-        Self { export, groups, port, mounts: Mounts::default(), unsaved: AtomicU64::new(0) }
+        Self {
+            export,
+            groups,
+            port,
+            mounts: Mounts::default(),
+            is_writable: false,
+            replies: Replies::default(),
+            unsaved: AtomicU64::new(0),
+        }
+    }
+
+    /// Lets clients change what is exported.
+    #[must_use]
+    pub fn writable(self, is_writable: bool) -> Self {
+        Self { is_writable, ..self }
+    }
+
+    /// The longest call that is taken.
+    pub fn call_bytes_max(&self) -> usize {
+        if self.is_writable { CALL_BYTES_MAX + WRITE_BYTES_MAX } else { CALL_BYTES_MAX }
     }
 
     pub fn export(&self) -> &Export {
@@ -76,6 +101,7 @@ impl Core {
     pub fn is_quick(&self, record: &[u8]) -> bool {
         let Ok(call) = Call::parse(record) else { return true };
         match call.program {
+            nfs3::PROGRAM if self.is_writable && nfs::is_change(&call) => false,
             nfs3::PROGRAM => nfs::named(&call).is_none_or(|(file, name)| self.export.is_at_hand(&file, name)),
             // A path, all of which is walked.
             mount::PROGRAM => call.procedure != mount::Procedure::Mount as u32,
@@ -116,7 +142,7 @@ impl Core {
             return Err(Reply::ProgramMismatch { low: version, high: version });
         }
         match call.program {
-            nfs3::PROGRAM => self.nfs(call),
+            nfs3::PROGRAM => self.nfs(call, client),
             mount::PROGRAM => self.mount(call, client).map(Answer::Reply),
             _ => self.portmap(call).map(Answer::Reply),
         }

@@ -1,5 +1,6 @@
 //! The procedures of NFS. What would change something is refused, with what is so instead.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use rustix::fs::Access;
@@ -10,7 +11,7 @@ use crate::wire::mount::Text;
 use crate::wire::nfs3::{
     AccessArguments, AccessResult, Attributes, FileHandle, FileSystemInformation, FileSystemStatus, FileType,
     LookupArguments, LookupResult, NfsResult, PathConfiguration, Procedure, ReadArguments, ReadDirArguments,
-    ReadDirPlusArguments, ReadLinkResult, Refusal, Status, Time, WeakCacheConsistency,
+    ReadDirPlusArguments, ReadLinkResult, Refusal, Status, Time, WRITE_BYTES_MAX, WeakCacheConsistency,
 };
 use crate::wire::rpc::{Call, Reply};
 use crate::wire::xdr::{Reader, XdrError};
@@ -19,7 +20,7 @@ use crate::wire::xdr::{Reader, XdrError};
 pub const READ_BYTES_MAX: u32 = 1 << 20;
 
 /// What clients are told that a write may have. It is refused all the same, and a small one costs less.
-const WRITE_BYTES_MAX: u32 = 32 << 10;
+const REFUSED_WRITE_BYTES_MAX: u32 = 32 << 10;
 
 /// What clients are told that a part of a directory may have.
 const DIRECTORY_BYTES: u32 = 64 << 10;
@@ -28,8 +29,11 @@ const DIRECTORY_BYTES: u32 = 64 << 10;
 type Outcome<T> = NfsResult<T, Option<Attributes>>;
 
 impl Core {
-    pub(super) fn nfs(&self, call: &Call<'_>) -> Result<Answer, Refused> {
+    pub(super) fn nfs(&self, call: &Call<'_>, client: IpAddr) -> Result<Answer, Refused> {
         let procedure = Procedure::from_number(call.procedure).ok_or(Reply::ProcedureUnavailable)?;
+        if self.is_writable && procedure.is_change() {
+            return self.change(call, procedure, client).map(Answer::Reply);
+        }
         let xid = call.xid;
         Ok(Answer::Reply(match procedure {
             Procedure::Null => success(xid, &()),
@@ -91,9 +95,18 @@ impl Core {
             FileType::Directory => AccessArguments::LOOKUP,
             _ => AccessArguments::EXECUTE,
         };
-        let kinds = [(AccessArguments::READ, Access::READ_OK), (execute, Access::EXEC_OK)];
-        let allowed = |&(bit, access): &(u32, Access)| asked.access & bit != 0 && file.may(access);
-        let access = kinds.iter().filter(|kind| allowed(kind)).fold(0, |all, (bit, _)| all | bit);
+        let mut kinds = vec![(AccessArguments::READ, Access::READ_OK), (execute, Access::EXEC_OK)];
+        if self.is_writable {
+            let write = AccessArguments::MODIFY | AccessArguments::EXTEND;
+            kinds.push(match file.file_type() {
+                // Names in it come and go only where it can be searched, too.
+                FileType::Directory => (write | AccessArguments::DELETE, Access::WRITE_OK | Access::EXEC_OK),
+                _ => (write, Access::WRITE_OK),
+            });
+        }
+        let allowed = |&(bits, access): &(u32, Access)| asked.access & bits != 0 && file.may(access);
+        let access =
+            kinds.iter().filter(|kind| allowed(kind)).fold(0, |all, (bits, _)| all | bits & asked.access);
         Ok(AccessResult { attributes: Some(attributes), access })
     }
 
@@ -142,16 +155,23 @@ impl Core {
 
     fn file_system_information(&self, asked: &FileHandle) -> Outcome<FileSystemInformation> {
         let (_, attributes) = self.known(asked)?;
-        let properties = FileSystemInformation::HAS_LINKS
-            | FileSystemInformation::HAS_SYMBOLIC_LINKS
-            | FileSystemInformation::IS_HOMOGENEOUS;
+        let (mut properties, mut write_max) = (
+            FileSystemInformation::HAS_LINKS
+                | FileSystemInformation::HAS_SYMBOLIC_LINKS
+                | FileSystemInformation::IS_HOMOGENEOUS,
+            REFUSED_WRITE_BYTES_MAX,
+        );
+        if self.is_writable {
+            properties |= FileSystemInformation::CAN_SET_TIMES;
+            write_max = WRITE_BYTES_MAX as u32;
+        }
         Ok(FileSystemInformation {
             attributes: Some(attributes),
             read_max: READ_BYTES_MAX,
             read_preferred: READ_BYTES_MAX,
             read_multiple: 4096,
-            write_max: WRITE_BYTES_MAX,
-            write_preferred: WRITE_BYTES_MAX,
+            write_max,
+            write_preferred: write_max,
             write_multiple: 4096,
             directory_preferred: DIRECTORY_BYTES,
             file_bytes_max: i64::MAX as u64,
@@ -205,6 +225,11 @@ impl Core {
             Err(status) => (status, WeakCacheConsistency::unchanged(None)),
         }
     }
+}
+
+/// Whether a call is to change something.
+pub(super) fn is_change(call: &Call<'_>) -> bool {
+    Procedure::from_number(call.procedure).is_some_and(Procedure::is_change)
 }
 
 /// The file that a call is about, and of which name in it; `None` where it is about none, or that is found out later.

@@ -56,6 +56,30 @@ xdr_enum! {
     }
 }
 
+impl Procedure {
+    /// Whether it changes files, or has them changed.
+    pub fn is_change(self) -> bool {
+        use Procedure::{
+            Commit, Create, Link, MakeDirectory, MakeNode, Remove, RemoveDirectory, Rename, SetAttr,
+            SymbolicLink, Write,
+        };
+        matches!(
+            self,
+            SetAttr
+                | Write
+                | Create
+                | MakeDirectory
+                | SymbolicLink
+                | MakeNode
+                | Remove
+                | RemoveDirectory
+                | Rename
+                | Link
+                | Commit
+        )
+    }
+}
+
 xdr_enum! {
     /// Why a call did not do what it asks for.
     Status, "a status of NFS" {

@@ -1,0 +1,415 @@
+//! What changes files and directories, each with the attributes before and after, by which a client sees whether what it has cached is
+//! still so.
+//!
+//! Changes of one file are made one after the other here, so the attributes before and after are those of this change; a program of this
+//! host that changes the same file in just that moment is not seen.
+
+use std::ffi::{CStr, CString};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use rustix::fs::{
+    AtFlags, CWD, Gid, Mode, OFlags, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT, Uid, chmodat, chownat,
+    fdatasync, fsync, ftruncate, linkat, mkdirat, openat, renameat, symlinkat, unlinkat, utimensat,
+};
+use rustix::io::{Errno, pwrite, retry_on_intr};
+use rustix::rand::{GetRandomFlags, getrandom};
+
+use super::file::{self, status_of};
+use super::identity::Identity;
+use super::{Export, Found, NAME_BYTES_MAX, OpenFile};
+use crate::wire::nfs3::{
+    FileHandle, FileType, HowToCreate, NewAttributes, SetTime, Stability, Status, Time, Verifier,
+    WeakCacheConsistency,
+};
+
+/// What became of a call, and of what it was to change.
+pub type Changed<T> = (Result<T, Status>, WeakCacheConsistency);
+
+/// Permissions of what is made without a word about them.
+const FILE_MODE: u32 = 0o600;
+const DIRECTORY_MODE: u32 = 0o700;
+
+/// Files are changed one at a time if they share one of these.
+const LOCKS: usize = 64;
+
+/// By which clients see that what they wrote, and was not on the disk, may be lost: another one for each start of the server.
+#[derive(Debug)]
+pub(super) struct WriteVerifier(AtomicU64);
+
+impl WriteVerifier {
+    pub(super) fn new() -> io::Result<Self> {
+        let mut bytes = [0; 8];
+        getrandom(&mut bytes, GetRandomFlags::empty())?;
+        Ok(Self(AtomicU64::new(u64::from_ne_bytes(bytes))))
+    }
+
+    fn now(&self) -> Verifier {
+        self.0.load(Ordering::Acquire).to_be_bytes()
+    }
+
+    fn change(&self) {
+        self.0.fetch_add(1, Ordering::AcqRel);
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct Locks([Mutex<()>; LOCKS]);
+
+impl Default for Locks {
+    fn default() -> Self {
+        Self(std::array::from_fn(|_| Mutex::default()))
+    }
+}
+
+impl Locks {
+    fn place(identity: Identity) -> usize {
+        let mut hasher = DefaultHasher::new();
+        identity.hash(&mut hasher);
+        hasher.finish() as usize % LOCKS
+    }
+
+    fn lock(&self, place: usize) -> MutexGuard<'_, ()> {
+        self.0[place].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn one(&self, file: &OpenFile) -> MutexGuard<'_, ()> {
+        self.lock(Self::place(file.identity()))
+    }
+
+    /// Of both, in the same order whoever asks.
+    fn two(&self, one: &OpenFile, other: &OpenFile) -> (MutexGuard<'_, ()>, Option<MutexGuard<'_, ()>>) {
+        let (one, other) = (Self::place(one.identity()), Self::place(other.identity()));
+        let first = self.lock(one.min(other));
+        (first, (one != other).then(|| self.lock(one.max(other))))
+    }
+}
+
+/// Makes a change, between two looks at what it is of.
+fn between<T>(file: &OpenFile, change: impl FnOnce() -> Result<T, Status>) -> Changed<T> {
+    let before = file.attributes().ok().map(|attributes| attributes.size_and_times());
+    let done = change();
+    (done, WeakCacheConsistency { before, after: file.attributes().ok() })
+}
+
+impl Export {
+    /// Changes attributes; nothing, if the file was not changed last at the time of `guard`.
+    pub fn set_attributes(
+        &self,
+        file: &Arc<OpenFile>,
+        new: &NewAttributes,
+        guard: Option<Time>,
+    ) -> Changed<()> {
+        let _lock = self.locks.one(file);
+        between(file, || {
+            if guard.is_some_and(|guard| file.attributes().is_ok_and(|now| now.changed != guard)) {
+                return Err(Status::NotSynchronized);
+            }
+            self.apply(file, new)
+        })
+    }
+
+    fn apply(&self, file: &Arc<OpenFile>, new: &NewAttributes) -> Result<(), Status> {
+        if let Some(bytes) = new.size {
+            let file = self.writable(file)?;
+            ftruncate(&*file, bytes).map_err(refusal)?;
+        }
+        if new.user.is_some() || new.group.is_some() {
+            let (user, group) = (new.user.map(Uid::from_raw), new.group.map(Gid::from_raw));
+            chownat(file, c"", user, group, AtFlags::EMPTY_PATH).map_err(refusal)?;
+        }
+        if let Some(mode) = new.mode {
+            chmodat(CWD, file.link(), permissions(mode), AtFlags::empty()).map_err(refusal)?;
+        }
+        set_times(CWD, file.link(), new, AtFlags::empty())
+    }
+
+    /// Writes, and returns how many bytes. What is asked to be stable is so then.
+    pub fn write(&self, file: &FileHandle, offset: u64, data: &[u8], stability: Stability) -> Changed<usize> {
+        let file = match self.file(file).and_then(|file| self.writable(&file)) {
+            Ok(file) => file,
+            Err(status) => return (Err(status), self.unchanged(file)),
+        };
+        let (written, changed) = {
+            let _lock = self.locks.one(&file);
+            between(&file, || write_all(&file, offset, data))
+        };
+        (written.and_then(|count| self.settle(&file, stability).map(|()| count)), changed)
+    }
+
+    /// Has what was written to a file on the disk before it returns.
+    pub fn commit(&self, file: &FileHandle) -> Changed<()> {
+        match self.file(file).and_then(|file| self.writable(&file)) {
+            Ok(file) => between(&file, || self.settle(&file, Stability::FileSync)),
+            Err(status) => (Err(status), self.unchanged(file)),
+        }
+    }
+
+    fn settle(&self, file: &OpenFile, stability: Stability) -> Result<(), Status> {
+        let settled = match stability {
+            Stability::Unstable => return Ok(()),
+            Stability::DataSync => fdatasync(file),
+            Stability::FileSync => fsync(file),
+        };
+        settled.map_err(|error| {
+            // What was written before may be lost: clients send it again when the verifier is another.
+            self.verifier.change();
+            refusal(error)
+        })
+    }
+
+    /// Makes a file, or takes one that is there if the call says so.
+    pub fn create(&self, directory: &OpenFile, name: &[u8], how: &HowToCreate) -> Changed<Found> {
+        self.make(directory, name, |name| {
+            let attributes = match how {
+                HowToCreate::Unchecked(new) | HowToCreate::Guarded(new) => *new,
+                HowToCreate::Exclusive(verifier) => marked(verifier),
+            };
+            let flags = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+            let mode = permissions(attributes.mode.unwrap_or(FILE_MODE));
+            match openat(directory, name, flags, mode) {
+                Ok(file) => self.begin_with(directory, name, &attributes, Some(file.as_fd())),
+                Err(Errno::EXIST) => self.take(directory, name, how),
+                Err(error) => Err(refusal(error)),
+            }
+        })
+    }
+
+    /// A file that is there already.
+    fn take(&self, directory: &OpenFile, name: &CStr, how: &HowToCreate) -> Result<(), Status> {
+        let about = file::attributes(&file::about_at(directory, name).map_err(refusal)?);
+        if about.file_type != FileType::Regular {
+            return Err(Status::Exists);
+        }
+        match how {
+            HowToCreate::Guarded(_) => Err(Status::Exists),
+            HowToCreate::Exclusive(verifier) => {
+                let made = marked(verifier);
+                let is_made = (SetTime::To(about.accessed), SetTime::To(about.modified), about.size)
+                    == (made.accessed, made.modified, 0);
+                if is_made { Ok(()) } else { Err(Status::Exists) }
+            }
+            HowToCreate::Unchecked(NewAttributes { size: None, .. }) => Ok(()),
+            HowToCreate::Unchecked(NewAttributes { size: Some(bytes), .. }) => {
+                let file = self.lookup(directory, name.to_bytes())?.handle;
+                let file = self.writable(&self.file(&file)?)?;
+                ftruncate(&*file, *bytes).map_err(refusal)
+            }
+        }
+    }
+
+    /// The attributes of what was just made; who it belongs to, only where that is allowed.
+    fn begin_with(
+        &self,
+        directory: &OpenFile,
+        name: &CStr,
+        new: &NewAttributes,
+        file: Option<BorrowedFd<'_>>,
+    ) -> Result<(), Status> {
+        if let (Some(file), Some(bytes)) = (file, new.size.filter(|&bytes| bytes > 0)) {
+            ftruncate(file, bytes).map_err(refusal)?;
+        }
+        let (user, group) = (new.user.map(Uid::from_raw), new.group.map(Gid::from_raw));
+        if user.is_some() || group.is_some() {
+            match chownat(directory, name, user, group, AtFlags::SYMLINK_NOFOLLOW) {
+                Ok(()) | Err(Errno::PERM) => {}
+                Err(error) => return Err(refusal(error)),
+            }
+        }
+        set_times(directory, name, new, AtFlags::SYMLINK_NOFOLLOW)
+    }
+
+    pub fn make_directory(&self, directory: &OpenFile, name: &[u8], new: &NewAttributes) -> Changed<Found> {
+        self.make(directory, name, |name| {
+            let mode = permissions(new.mode.unwrap_or(DIRECTORY_MODE));
+            mkdirat(directory, name, mode).map_err(refusal)?;
+            self.begin_with(directory, name, new, None)
+        })
+    }
+
+    pub fn make_link(
+        &self,
+        directory: &OpenFile,
+        name: &[u8],
+        path: &[u8],
+        new: &NewAttributes,
+    ) -> Changed<Found> {
+        self.make(directory, name, |name| {
+            let path = CString::new(path).ok().filter(|path| !path.is_empty()).ok_or(Status::Invalid)?;
+            symlinkat(&*path, directory, name).map_err(refusal)?;
+            self.begin_with(directory, name, &NewAttributes { mode: None, size: None, ..*new }, None)
+        })
+    }
+
+    /// Makes something, and returns what it is called by.
+    fn make(
+        &self,
+        directory: &OpenFile,
+        name: &[u8],
+        make: impl FnOnce(&CStr) -> Result<(), Status>,
+    ) -> Changed<Found> {
+        let _lock = self.locks.one(directory);
+        between(directory, || {
+            let entry = new_name(directory, name)?;
+            make(&entry)?;
+            self.lookup(directory, name)
+        })
+    }
+
+    /// Gives a file one more name.
+    pub fn link(&self, file: &OpenFile, directory: &OpenFile, name: &[u8]) -> Changed<()> {
+        let _lock = self.locks.one(directory);
+        between(directory, || {
+            let name = new_name(directory, name)?;
+            if file.file_type() == FileType::Directory {
+                return Err(Status::IsDirectory);
+            }
+            linkat(CWD, file.link(), directory, &*name, AtFlags::SYMLINK_FOLLOW).map_err(refusal)
+        })
+    }
+
+    /// Removes a name: of a directory, which has to be empty, or of anything else.
+    pub fn remove(&self, directory: &OpenFile, name: &[u8], is_directory: bool) -> Changed<()> {
+        let _lock = self.locks.one(directory);
+        between(directory, || {
+            let name = old_name(directory, name)?;
+            let flags = if is_directory { AtFlags::REMOVEDIR } else { AtFlags::empty() };
+            unlinkat(directory, &*name, flags).map_err(refusal)
+        })
+    }
+
+    /// Renames, over what has the new name. Returns also what became of the directory that it went to.
+    pub fn rename(
+        &self,
+        (from, name): (&OpenFile, &[u8]),
+        (to, new): (&OpenFile, &[u8]),
+    ) -> (Changed<()>, WeakCacheConsistency) {
+        let _locks = self.locks.two(from, to);
+        let mut target = WeakCacheConsistency { before: None, after: None };
+        let done = between(from, || {
+            let (done, changed) = between(to, || {
+                let (name, entry) = (old_name(from, name)?, old_name(to, new)?);
+                renameat(from, &*name, to, &*entry).map_err(refusal)?;
+                // Where it lies now, so that its handle stays good.
+                self.lookup(to, new).map(drop).or(Ok(()))
+            });
+            target = changed;
+            done
+        });
+        (done, target)
+    }
+
+    /// The same file, open to be written.
+    fn writable(&self, file: &Arc<OpenFile>) -> Result<Arc<OpenFile>, Status> {
+        if file.is_writable() {
+            return Ok(Arc::clone(file));
+        }
+        let writable = Arc::new(file.reopened_to_write()?);
+        self.open.keep(Arc::clone(&writable));
+        Ok(writable)
+    }
+
+    /// What is so of a file that was not changed.
+    pub fn unchanged(&self, file: &FileHandle) -> WeakCacheConsistency {
+        WeakCacheConsistency::unchanged(self.file(file).and_then(|file| file.attributes()).ok())
+    }
+
+    /// What replies to writes have: another one, if what was written may be lost.
+    pub fn verifier(&self) -> Verifier {
+        self.verifier.now()
+    }
+}
+
+fn write_all(file: &OpenFile, offset: u64, data: &[u8]) -> Result<usize, Status> {
+    let end = offset.checked_add(data.len() as u64);
+    if end.is_none_or(|end| i64::try_from(end).is_err()) {
+        return Err(Status::FileTooBig);
+    }
+    let mut written = 0;
+    while written < data.len() {
+        match retry_on_intr(|| pwrite(file, &data[written..], offset + written as u64)) {
+            Ok(0) => break,
+            Ok(count) => written += count,
+            // The client sends the rest again, and is told why then.
+            Err(_) if written > 0 => break,
+            Err(error) => return Err(refusal(error)),
+        }
+    }
+    Ok(written)
+}
+
+/// A name for something new.
+fn new_name(directory: &OpenFile, name: &[u8]) -> Result<CString, Status> {
+    match name {
+        b"." | b".." => Err(Status::Exists),
+        name => checked(directory, name),
+    }
+}
+
+/// A name that is to go.
+fn old_name(directory: &OpenFile, name: &[u8]) -> Result<CString, Status> {
+    match name {
+        b"." | b".." => Err(Status::Invalid),
+        name => checked(directory, name),
+    }
+}
+
+/// One part of a path: it cannot lead out of its directory.
+fn checked(directory: &OpenFile, name: &[u8]) -> Result<CString, Status> {
+    if directory.file_type() != FileType::Directory {
+        return Err(Status::NotDirectory);
+    }
+    if name.len() > NAME_BYTES_MAX {
+        return Err(Status::NameTooLong);
+    }
+    if name.is_empty() || name.contains(&b'/') {
+        return Err(Status::Invalid);
+    }
+    CString::new(name).map_err(|_| Status::Invalid)
+}
+
+fn permissions(mode: u32) -> Mode {
+    Mode::from_raw_mode(mode & 0o7777)
+}
+
+fn set_times(directory: impl AsFd, name: &CStr, new: &NewAttributes, flags: AtFlags) -> Result<(), Status> {
+    let (accessed, modified) = (new.accessed, new.modified);
+    if (accessed, modified) == (SetTime::Keep, SetTime::Keep) {
+        return Ok(());
+    }
+    let time = |set| match set {
+        SetTime::Keep => Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT },
+        SetTime::Now => Timespec { tv_sec: 0, tv_nsec: UTIME_NOW },
+        SetTime::To(time) => Timespec { tv_sec: time.seconds.into(), tv_nsec: time.nanoseconds.into() },
+    };
+    let times = Timestamps { last_access: time(accessed), last_modification: time(modified) };
+    utimensat(directory, name, &times, flags).map_err(refusal)
+}
+
+/// The attributes of a file that was made by a call with this verifier, all of which is in its times: so the same call finds it also after the
+/// server was started again. The client sets the times next.
+fn marked(verifier: &Verifier) -> NewAttributes {
+    let part = |at: usize| u32::from(u16::from_be_bytes([verifier[at], verifier[at + 1]]));
+    let time = |at| SetTime::To(Time { seconds: part(at), nanoseconds: part(at + 2) });
+    NewAttributes { accessed: time(0), modified: time(4), ..NewAttributes::NONE }
+}
+
+fn refusal(error: Errno) -> Status {
+    match error {
+        Errno::EXIST => Status::Exists,
+        Errno::NOTDIR => Status::NotDirectory,
+        Errno::NOTEMPTY => Status::NotEmpty,
+        Errno::XDEV => Status::CrossDevice,
+        Errno::NOSPC => Status::NoSpace,
+        Errno::DQUOT => Status::QuotaExceeded,
+        Errno::FBIG => Status::FileTooBig,
+        Errno::ROFS => Status::ReadOnlyFileSystem,
+        Errno::MLINK => Status::TooManyLinks,
+        Errno::TXTBSY => Status::Access,
+        Errno::OPNOTSUPP => Status::NotSupported,
+        error => status_of(error, Status::NoEntry),
+    }
+}

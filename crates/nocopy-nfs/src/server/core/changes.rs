@@ -1,0 +1,171 @@
+//! The procedures that change something.
+#![expect(clippy::result_large_err, reason = "a call that is refused tells as much as one that is not")]
+
+use std::net::IpAddr;
+
+use super::{Core, Refused, arguments, success};
+use crate::export::{Changed, Found, OpenFile};
+use crate::wire::mount::Text;
+use crate::wire::nfs3::{
+    CommitArguments, CommitResult, CreateArguments, Created, Entry, FileHandle, LinkArguments, Linked,
+    MakeDirectoryArguments, NfsResult, Procedure, Refusal, RenameArguments, Renamed, SetAttributesArguments,
+    Status, SymbolicLinkArguments, WeakCacheConsistency, WriteArguments, WriteResult,
+};
+use crate::wire::rpc::{Call, Reply};
+use crate::wire::xdr::Reader;
+
+impl Core {
+    /// Makes a change, and returns the reply. What a client asks for a second time, because no reply came, is done once.
+    pub(super) fn change(
+        &self,
+        call: &Call<'_>,
+        procedure: Procedure,
+        client: IpAddr,
+    ) -> Result<Vec<u8>, Refused> {
+        // Done a second time, these do the same, and tell so.
+        if matches!(procedure, Procedure::Write | Procedure::Commit) {
+            return self.make_change(call, procedure);
+        }
+        let place = self.replies.place(client, call.xid, (procedure, call.arguments));
+        place.get_or_init(|| self.make_change(call, procedure)).clone()
+    }
+
+    fn make_change(&self, call: &Call<'_>, procedure: Procedure) -> Result<Vec<u8>, Refused> {
+        let xid = call.xid;
+        let made = match procedure {
+            Procedure::SetAttr => success(xid, &self.set_attributes(&arguments(call)?)),
+            Procedure::Write => success(xid, &self.write(&arguments(call)?)?),
+            Procedure::Create => success(xid, &self.create(&arguments(call)?)),
+            Procedure::MakeDirectory => success(xid, &self.make_directory(&arguments(call)?)),
+            Procedure::SymbolicLink => success(xid, &self.make_link(&arguments(call)?)),
+            Procedure::Remove => success(xid, &self.remove(&arguments(call)?, false)),
+            Procedure::RemoveDirectory => success(xid, &self.remove(&arguments(call)?, true)),
+            Procedure::Rename => success(xid, &self.rename(&arguments(call)?)),
+            Procedure::Link => success(xid, &self.link(&arguments(call)?)),
+            Procedure::Commit => success(xid, &self.commit(&arguments(call)?)),
+            // Devices, FIFOs and sockets: nobody would be served by them.
+            _ => {
+                let directory = Reader::new(call.arguments).read().map_err(|_| Reply::GarbageArguments)?;
+                success(xid, &self.refused::<WeakCacheConsistency>(Status::NotSupported, &directory))
+            }
+        };
+        self.save();
+        Ok(made)
+    }
+
+    fn set_attributes(
+        &self,
+        asked: &SetAttributesArguments,
+    ) -> NfsResult<WeakCacheConsistency, WeakCacheConsistency> {
+        match self.export.file(&asked.file) {
+            Ok(file) => {
+                result(self.export.set_attributes(&file, &asked.new, asked.guard), |(), changed| changed)
+            }
+            Err(status) => self.refused(status, &asked.file),
+        }
+    }
+
+    fn write(
+        &self,
+        asked: &WriteArguments<'_>,
+    ) -> Result<NfsResult<WriteResult, WeakCacheConsistency>, Refused> {
+        let data = asked.data.0.get(..asked.count as usize).ok_or(Reply::GarbageArguments)?;
+        // Before the write: what is lost after it changes the one that the client has.
+        let (stability, verifier) = (asked.stability, self.export.verifier());
+        let written = self.export.write(&asked.file, asked.offset, data, stability);
+        Ok(result(written, |count, changed| WriteResult {
+            changed,
+            count: count as u32,
+            stability,
+            verifier,
+        }))
+    }
+
+    /// All of the file, whatever part of it is asked for.
+    fn commit(&self, asked: &CommitArguments) -> NfsResult<CommitResult, WeakCacheConsistency> {
+        let verifier = self.export.verifier();
+        result(self.export.commit(&asked.file), |(), changed| CommitResult { changed, verifier })
+    }
+
+    fn create(&self, asked: &CreateArguments<'_>) -> NfsResult<Created, WeakCacheConsistency> {
+        self.in_directory(&asked.at, |directory, name| self.export.create(directory, name, &asked.how))
+    }
+
+    fn make_directory(&self, asked: &MakeDirectoryArguments<'_>) -> NfsResult<Created, WeakCacheConsistency> {
+        let new = &asked.attributes;
+        self.in_directory(&asked.at, |directory, name| self.export.make_directory(directory, name, new))
+    }
+
+    fn make_link(&self, asked: &SymbolicLinkArguments<'_>) -> NfsResult<Created, WeakCacheConsistency> {
+        let (Text(path), new) = (asked.path, &asked.attributes);
+        self.in_directory(&asked.at, |directory, name| self.export.make_link(directory, name, path, new))
+    }
+
+    fn in_directory(
+        &self,
+        at: &Entry<'_>,
+        make: impl FnOnce(&OpenFile, &[u8]) -> Changed<Found>,
+    ) -> NfsResult<Created, WeakCacheConsistency> {
+        match self.export.file(&at.directory) {
+            Ok(directory) => result(make(&directory, at.name.0), |found, directory| Created {
+                file: Some(found.handle),
+                attributes: Some(found.attributes),
+                directory,
+            }),
+            Err(status) => self.refused(status, &at.directory),
+        }
+    }
+
+    fn remove(
+        &self,
+        at: &Entry<'_>,
+        is_directory: bool,
+    ) -> NfsResult<WeakCacheConsistency, WeakCacheConsistency> {
+        match self.export.file(&at.directory) {
+            Ok(directory) => {
+                result(self.export.remove(&directory, at.name.0, is_directory), |(), changed| changed)
+            }
+            Err(status) => self.refused(status, &at.directory),
+        }
+    }
+
+    fn rename(&self, asked: &RenameArguments<'_>) -> NfsResult<Renamed, Renamed> {
+        let (from, to) = (&asked.from, &asked.to);
+        let both =
+            self.export.file(&from.directory).and_then(|one| Ok((one, self.export.file(&to.directory)?)));
+        let ((done, from), to) = match both {
+            Ok((one, other)) => self.export.rename((&one, from.name.0), (&other, to.name.0)),
+            Err(status) => {
+                ((Err(status), self.export.unchanged(&from.directory)), self.export.unchanged(&to.directory))
+            }
+        };
+        let renamed = Renamed { from, to };
+        done.map(|()| renamed).map_err(|status| Refusal { status, rest: renamed })
+    }
+
+    fn link(&self, asked: &LinkArguments<'_>) -> NfsResult<Linked, Linked> {
+        let at = &asked.at;
+        let both = self.export.file(&asked.file).and_then(|one| Ok((one, self.export.file(&at.directory)?)));
+        let (done, directory) = match &both {
+            Ok((file, directory)) => self.export.link(file, directory, at.name.0),
+            Err(status) => (Err(*status), self.export.unchanged(&at.directory)),
+        };
+        let attributes = self.export.file(&asked.file).and_then(|file| file.attributes()).ok();
+        let linked = Linked { attributes, directory };
+        done.map(|()| linked).map_err(|status| Refusal { status, rest: linked })
+    }
+
+    fn refused<T>(&self, status: Status, file: &FileHandle) -> NfsResult<T, WeakCacheConsistency> {
+        Err(Refusal { status, rest: self.export.unchanged(file) })
+    }
+}
+
+fn result<A, T>(
+    (done, changed): Changed<A>,
+    make: impl FnOnce(A, WeakCacheConsistency) -> T,
+) -> NfsResult<T, WeakCacheConsistency> {
+    match done {
+        Ok(value) => Ok(make(value, changed)),
+        Err(status) => Err(Refusal { status, rest: changed }),
+    }
+}

@@ -1,0 +1,310 @@
+//! What changes files, looked at in the directory itself.
+
+use std::fs;
+use std::io::Write;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
+
+use nocopy_nfs::wire::mount::Text;
+use nocopy_nfs::wire::nfs3::{
+    self, CommitArguments, CommitResult, CreateArguments, Created, Data, Entry, FileHandle, HowToCreate,
+    LinkArguments, Linked, MakeDirectoryArguments, NewAttributes, NfsResult, Procedure, RenameArguments,
+    Renamed, SetAttributesArguments, SetTime, SizeAndTimes, Stability, Status, SymbolicLinkArguments, Time,
+    Verifier, WeakCacheConsistency, WriteArguments, WriteResult,
+};
+use nocopy_nfs::wire::xdr::{self, Xdr};
+
+use crate::client::{Client, call_record, encoded};
+use crate::running::{Running, Scene, pattern};
+
+type Refusable<T> = NfsResult<T, WeakCacheConsistency>;
+
+fn writable(scene: &Scene) -> Running {
+    scene.serve_with(|settings| settings.is_writable = true)
+}
+
+fn entry(directory: FileHandle, name: &str) -> Entry<'_> {
+    Entry { directory, name: Text(name.as_bytes()) }
+}
+
+/// Asks, and returns the result or the status.
+fn ask<'a, T: for<'b> Xdr<'b>>(
+    client: &mut Client,
+    procedure: Procedure,
+    arguments: &impl Xdr<'a>,
+) -> Result<T, Status> {
+    let reply = client.nfs(procedure, arguments);
+    xdr::parse::<Refusable<T>>(&reply).unwrap().map_err(|refusal| refusal.status)
+}
+
+fn create(client: &mut Client, at: Entry<'_>, how: HowToCreate) -> Result<FileHandle, Status> {
+    let made: Result<Created, _> = ask(client, Procedure::Create, &CreateArguments { at, how });
+    made.map(|made| made.file.unwrap())
+}
+
+fn make_directory(client: &mut Client, at: Entry<'_>) -> Result<FileHandle, Status> {
+    let attributes = NewAttributes { mode: Some(0o750), ..NewAttributes::NONE };
+    let made: Result<Created, _> =
+        ask(client, Procedure::MakeDirectory, &MakeDirectoryArguments { at, attributes });
+    made.map(|made| made.file.unwrap())
+}
+
+fn write(
+    client: &mut Client,
+    file: FileHandle,
+    offset: u64,
+    data: &[u8],
+    stability: Stability,
+) -> Result<WriteResult, Status> {
+    let count = data.len() as u32;
+    ask(client, Procedure::Write, &WriteArguments { file, offset, count, stability, data: Data(data) })
+}
+
+fn remove(client: &mut Client, procedure: Procedure, at: Entry<'_>) -> Result<(), Status> {
+    ask::<WeakCacheConsistency>(client, procedure, &at).map(drop)
+}
+
+fn rename(client: &mut Client, from: Entry<'_>, to: Entry<'_>) -> Result<Renamed, Status> {
+    let reply = client.nfs(Procedure::Rename, &RenameArguments { from, to });
+    xdr::parse::<NfsResult<Renamed, Renamed>>(&reply).unwrap().map_err(|refusal| refusal.status)
+}
+
+fn set(client: &mut Client, file: FileHandle, new: NewAttributes, guard: Option<Time>) -> Result<(), Status> {
+    ask::<WeakCacheConsistency>(client, Procedure::SetAttr, &SetAttributesArguments { file, new, guard })
+        .map(drop)
+}
+
+fn now(client: &mut Client, file: FileHandle) -> SizeAndTimes {
+    client.attributes(file).unwrap().size_and_times()
+}
+
+const FRESH: HowToCreate = HowToCreate::Guarded(NewAttributes { mode: Some(0o640), ..NewAttributes::NONE });
+
+#[test]
+fn what_is_written_lies_in_the_file_and_is_read_back() {
+    let scene = Scene::new();
+    let server = writable(&scene);
+    let mut client = Client::connect(server.address);
+    let root = client.mount("/").unwrap().handle;
+    let file = create(&mut client, entry(root, "run"), FRESH).unwrap();
+    assert_eq!(fs::metadata(scene.path("run")).unwrap().permissions().mode() & 0o7777, 0o640);
+    let bytes = pattern(0, (2 << 20) + 12_345);
+    let mut verifiers = Vec::new();
+    for (number, piece) in bytes.chunks(nfs3::WRITE_BYTES_MAX).enumerate() {
+        let before = now(&mut client, file);
+        let stability = Stability::ALL[number];
+        let offset = (number * nfs3::WRITE_BYTES_MAX) as u64;
+        let written = write(&mut client, file, offset, piece, stability).unwrap();
+        assert_eq!((written.count as usize, written.stability), (piece.len(), stability));
+        assert_eq!(written.changed.before, Some(before));
+        assert_eq!(written.changed.after.unwrap().size_and_times(), now(&mut client, file));
+        verifiers.push(written.verifier);
+    }
+    let asked = CommitArguments { file, offset: 0, count: 0 };
+    let settled: CommitResult = ask(&mut client, Procedure::Commit, &asked).unwrap();
+    assert!(verifiers.iter().all(|verifier| *verifier == settled.verifier), "of one start of the server");
+    assert!(fs::read(scene.path("run")).unwrap() == bytes && client.read_all(file, 1 << 20) == bytes);
+    // Behind the end, with a hole before it; past all ends; and more than the call has.
+    write(&mut client, file, 5 << 20, b"end", Stability::Unstable).unwrap();
+    assert_eq!(fs::metadata(scene.path("run")).unwrap().len(), (5 << 20) + 3);
+    let refused = write(&mut client, file, u64::MAX - 1, b"end", Stability::Unstable);
+    assert_eq!(refused.unwrap_err(), Status::FileTooBig);
+    assert_eq!(write(&mut client, root, 0, b"x", Stability::Unstable).unwrap_err(), Status::IsDirectory);
+    drop(client);
+    drop(server.end());
+    let server = writable(&scene);
+    let mut client = Client::connect(server.address);
+    let written = write(&mut client, file, 0, b"x", Stability::Unstable).unwrap();
+    assert_ne!(written.verifier, settled.verifier, "another start of the server");
+}
+
+#[test]
+fn a_file_is_made_as_the_call_says() {
+    let scene = Scene::new();
+    scene.file("old", 1000);
+    fs::create_dir(scene.path("directory")).unwrap();
+    let server = writable(&scene);
+    let mut client = Client::connect(server.address);
+    let root = client.mount("/").unwrap().handle;
+    assert_eq!(create(&mut client, entry(root, "old"), FRESH), Err(Status::Exists));
+    let keep = HowToCreate::Unchecked(NewAttributes::NONE);
+    let old = create(&mut client, entry(root, "old"), keep).unwrap();
+    assert_eq!((old, now(&mut client, old).size), (client.handle("old"), 1000));
+    let empty = HowToCreate::Unchecked(NewAttributes { size: Some(0), ..NewAttributes::NONE });
+    assert_eq!(create(&mut client, entry(root, "old"), empty), Ok(old));
+    assert_eq!(fs::metadata(scene.path("old")).unwrap().len(), 0);
+    assert_eq!(create(&mut client, entry(root, "directory"), keep), Err(Status::Exists));
+    // The whole verifier tells whether it is the same call.
+    let exclusive = |verifier: Verifier| HowToCreate::Exclusive(verifier);
+    let (one, other) = ([0xff, 1, 2, 3, 4, 5, 6, 7], [0xff, 1, 2, 3, 4, 5, 6, 8]);
+    let new = create(&mut client, entry(root, "new"), exclusive(one)).unwrap();
+    assert_eq!(create(&mut client, entry(root, "new"), exclusive(one)), Ok(new));
+    for differing in 0..8 {
+        let mut other = one;
+        other[differing] ^= 1;
+        assert_eq!(create(&mut client, entry(root, "new"), exclusive(other)), Err(Status::Exists));
+    }
+    drop(client);
+    drop(server.end());
+    let server = writable(&scene);
+    let mut client = Client::connect(server.address);
+    assert_eq!(
+        create(&mut client, entry(root, "new"), exclusive(one)),
+        Ok(new),
+        "another start of the server"
+    );
+    assert_eq!(create(&mut client, entry(root, "new"), exclusive(other)), Err(Status::Exists));
+}
+
+#[test]
+fn names_come_and_go_and_handles_stay() {
+    let scene = Scene::new();
+    let server = writable(&scene);
+    let mut client = Client::connect(server.address);
+    let root = client.mount("/").unwrap().handle;
+    let before = now(&mut client, root);
+    let directory = make_directory(&mut client, entry(root, "directory")).unwrap();
+    assert_eq!(fs::metadata(scene.path("directory")).unwrap().permissions().mode() & 0o7777, 0o750);
+    assert_eq!(make_directory(&mut client, entry(root, "directory")), Err(Status::Exists));
+    let file = create(&mut client, entry(directory, "file"), FRESH).unwrap();
+    write(&mut client, file, 0, b"content", Stability::FileSync).unwrap();
+
+    let link = LinkArguments { file, at: entry(root, "second") };
+    let reply = client.nfs(Procedure::Link, &link);
+    let linked = xdr::parse::<NfsResult<Linked, Linked>>(&reply).unwrap().unwrap();
+    assert_eq!(
+        (linked.attributes.unwrap().links, fs::metadata(scene.path("second")).unwrap().nlink()),
+        (2, 2)
+    );
+
+    let attributes = NewAttributes::NONE;
+    let path = Text(b"directory/file".as_slice());
+    let symbolic = SymbolicLinkArguments { at: entry(root, "symbolic"), attributes, path };
+    ask::<Created>(&mut client, Procedure::SymbolicLink, &symbolic).unwrap();
+    assert_eq!(fs::read(scene.path("symbolic")).unwrap(), b"content");
+
+    assert_eq!(
+        remove(&mut client, Procedure::RemoveDirectory, entry(root, "directory")),
+        Err(Status::NotEmpty)
+    );
+    assert_eq!(
+        remove(&mut client, Procedure::RemoveDirectory, entry(root, "second")),
+        Err(Status::NotDirectory)
+    );
+    assert_eq!(remove(&mut client, Procedure::Remove, entry(root, "directory")), Err(Status::IsDirectory));
+    let renamed = rename(&mut client, entry(directory, "file"), entry(root, "moved")).unwrap();
+    assert_eq!(renamed.to.after.unwrap().size_and_times(), now(&mut client, root));
+    assert_eq!(renamed.from.after.unwrap().size_and_times(), now(&mut client, directory));
+    assert_eq!(client.read_all(file, 100), b"content", "by the handle that it had");
+    remove(&mut client, Procedure::Remove, entry(root, "second")).unwrap();
+    remove(&mut client, Procedure::Remove, entry(root, "symbolic")).unwrap();
+    remove(&mut client, Procedure::RemoveDirectory, entry(root, "directory")).unwrap();
+    assert_eq!(client.attributes(directory), Err(Status::Stale));
+    let missing = rename(&mut client, entry(root, "directory"), entry(root, "x"));
+    assert_eq!(missing.map(drop), Err(Status::NoEntry));
+    assert_ne!(now(&mut client, root), before);
+    let names: Vec<_> =
+        fs::read_dir(scene.path("")).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(names, ["moved"]);
+}
+
+#[test]
+fn names_that_lead_elsewhere_are_refused() {
+    let scene = Scene::new();
+    fs::write(scene.path("../outside"), b"outside").unwrap();
+    let server = writable(&scene);
+    let mut client = Client::connect(server.address);
+    let root = client.mount("/").unwrap().handle;
+    let file = create(&mut client, entry(root, "file"), FRESH).unwrap();
+    let long = "n".repeat(256);
+    for (name, status) in [
+        ("", Status::Invalid),
+        ("../outside", Status::Invalid),
+        ("/tmp/outside", Status::Invalid),
+        ("a\0b", Status::Invalid),
+        (&long, Status::NameTooLong),
+    ] {
+        assert_eq!(create(&mut client, entry(root, name), FRESH), Err(status), "{name:?}");
+        assert_eq!(make_directory(&mut client, entry(root, name)), Err(status), "{name:?}");
+        assert_eq!(remove(&mut client, Procedure::Remove, entry(root, name)), Err(status), "{name:?}");
+        let renamed = rename(&mut client, entry(root, "file"), entry(root, name));
+        assert_eq!(renamed.map(drop), Err(status), "{name:?}");
+    }
+    for name in [".", ".."] {
+        assert_eq!(create(&mut client, entry(root, name), FRESH), Err(Status::Exists));
+        assert_eq!(remove(&mut client, Procedure::RemoveDirectory, entry(root, name)), Err(Status::Invalid));
+        let renamed = rename(&mut client, entry(root, name), entry(root, "x"));
+        assert_eq!(renamed.map(drop), Err(Status::Invalid));
+    }
+    assert_eq!(make_directory(&mut client, entry(file, "below")), Err(Status::NotDirectory));
+    // A link that is there is not gone through.
+    std::os::unix::fs::symlink("../outside", scene.path("link")).unwrap();
+    let through = HowToCreate::Unchecked(NewAttributes { size: Some(0), ..NewAttributes::NONE });
+    assert_eq!(create(&mut client, entry(root, "link"), through), Err(Status::Exists));
+    let link = client.handle("link");
+    assert_eq!(write(&mut client, link, 0, b"x", Stability::Unstable).unwrap_err(), Status::Invalid);
+    let times =
+        NewAttributes { modified: SetTime::To(Time { seconds: 5, nanoseconds: 0 }), ..NewAttributes::NONE };
+    set(&mut client, link, times, None).unwrap();
+    assert_eq!(fs::symlink_metadata(scene.path("link")).unwrap().mtime(), 5);
+    assert_ne!(fs::metadata(scene.path("../outside")).unwrap().mtime(), 5);
+    assert_eq!(fs::read(scene.path("../outside")).unwrap(), b"outside");
+    assert!(!scene.path("link").metadata().unwrap().file_type().is_fifo());
+}
+
+#[test]
+fn attributes_are_set_unless_the_file_was_changed_meanwhile() {
+    let scene = Scene::new();
+    scene.file("file", 1000);
+    let server = writable(&scene);
+    let mut client = Client::connect(server.address);
+    let file = client.handle("file");
+    let at = Time { seconds: 1_000_000_000, nanoseconds: 123_456_789 };
+    let new = NewAttributes {
+        mode: Some(0o2604),
+        size: Some(10),
+        modified: SetTime::To(at),
+        accessed: SetTime::Now,
+        ..NewAttributes::NONE
+    };
+    let known = now(&mut client, file).changed;
+    set(&mut client, file, new, Some(known)).unwrap();
+    let attributes = client.attributes(file).unwrap();
+    assert_eq!((attributes.mode, attributes.size, attributes.modified), (0o2604, 10, at));
+    assert!(attributes.accessed.seconds > at.seconds);
+    let longer = NewAttributes { size: Some(20), ..NewAttributes::NONE };
+    assert_eq!(set(&mut client, file, longer, Some(known)), Err(Status::NotSynchronized));
+    assert_eq!(now(&mut client, file).size, 10);
+    set(&mut client, file, longer, None).unwrap();
+    assert_eq!(fs::metadata(scene.path("file")).unwrap().len(), 20);
+}
+
+/// Proves that a call that comes again, also by another connection, is made once and has the same reply.
+#[test]
+fn a_call_that_comes_again_is_not_made_again() {
+    let scene = Scene::new();
+    let server = writable(&scene);
+    let mut client = Client::connect(server.address);
+    let root = client.mount("/").unwrap().handle;
+    create(&mut client, entry(root, "file"), FRESH).unwrap();
+    let attributes = NewAttributes::NONE;
+    let calls = [
+        (Procedure::MakeDirectory, encoded(&MakeDirectoryArguments { at: entry(root, "made"), attributes })),
+        (
+            Procedure::Rename,
+            encoded(&RenameArguments { from: entry(root, "made"), to: entry(root, "renamed") }),
+        ),
+        (Procedure::RemoveDirectory, encoded(&entry(root, "renamed"))),
+        (Procedure::Remove, encoded(&entry(root, "file"))),
+    ];
+    for (number, (procedure, arguments)) in calls.into_iter().enumerate() {
+        let record = call_record(900 + number as u32, nfs3::PROGRAM, procedure as u32, &arguments);
+        let replies = [(); 3].map(|()| {
+            let mut client = Client::connect(server.address);
+            client.stream.write_all(&record).unwrap();
+            client.reply().1.unwrap()
+        });
+        assert_eq!(replies[0][..4], [0; 4], "{procedure:?}");
+        assert!(replies[1] == replies[0] && replies[2] == replies[0], "{procedure:?}");
+    }
+    assert_eq!(fs::read_dir(scene.path("")).unwrap().count(), 0);
+}
