@@ -25,6 +25,7 @@ fn ask(client: &mut Client, file: FileHandle, count: u32) {
 fn clients_that_do_not_read_hold_up_no_others() {
     let scene = Scene::new();
     scene.file("file", 4 << 20);
+    let content = pattern(0, 4 << 20);
     let server = scene.serve();
     let mut first = server.connect();
     let file = first.handle("file");
@@ -35,9 +36,9 @@ fn clients_that_do_not_read_hold_up_no_others() {
         let offset = (number * 104_729) % (3 << 20);
         let read = client.read(file, offset as u64, 1 << 20).unwrap();
         assert!(!read.bytes.is_empty());
-        assert_eq!(read.bytes, pattern(offset, read.bytes.len()));
+        assert!(read.bytes == content[offset..][..read.bytes.len()], "from {offset} on");
     }
-    assert_eq!(first.read_all(file, 1 << 20), pattern(0, 4 << 20));
+    assert!(first.read_all(file, 1 << 20) == content);
     assert_eq!(server.counts().connections, 401);
     // Those that did not read go on where they are.
     for client in slow.iter_mut().take(5) {
@@ -45,7 +46,7 @@ fn clients_that_do_not_read_hold_up_no_others() {
             let (number, results) = client.reply();
             let read = parse_read(&results.unwrap()).unwrap();
             let offset = (number as usize % 4) << 20;
-            assert_eq!(read.bytes, pattern(offset, read.bytes.len()));
+            assert!(read.bytes == content[offset..][..read.bytes.len()] && !read.bytes.is_empty());
         }
     }
     drop(slow);
@@ -58,7 +59,7 @@ fn clients_that_do_not_read_hold_up_no_others() {
 fn replies_that_nobody_reads_take_bounded_memory() {
     const CALLS: u32 = 128;
     let scene = Scene::new();
-    (0..600).for_each(|number| drop(scene.file(&format!("{number}{}", "x".repeat(200)), 0)));
+    (0..200).for_each(|number| drop(scene.file(&format!("{number}{}", "x".repeat(200)), 0)));
     let server = scene.serve();
     let mut quick = server.connect();
     let directory = quick.mount("/").unwrap().handle;
@@ -76,8 +77,8 @@ fn replies_that_nobody_reads_take_bounded_memory() {
     let mut slow = server.connect();
     slow.stream.write_all(&calls).unwrap();
     // Work is done in the order it came, a few jobs of each connection at a time.
-    let parts = (0..CALLS).map(|_| quick.list(directory, bytes_max).len());
-    assert_eq!(parts.min(), Some(602));
+    let shortest = (0..CALLS).map(|_| quick.nfs(Procedure::ReadDirPlus, &asked).len()).min();
+    assert!(shortest.is_some_and(|bytes| bytes > 60_000), "{shortest:?}");
     let queued_bytes = server.queued_bytes();
     assert!(queued_bytes <= 1 << 20, "{queued_bytes} bytes are queued");
     let replied: HashSet<u32> = (0..CALLS).map(|_| slow.reply().0).collect();
