@@ -84,6 +84,34 @@ fn content() -> Vec<u8> {
     (0..300_000_u32).map(|place| (place.wrapping_mul(2_654_435_761) >> 13) as u8).collect()
 }
 
+/// The server has given up all capabilities but the one that this needs.
+#[test]
+fn a_file_that_was_renamed_meanwhile_is_read_on() {
+    if rustix::thread::capabilities(None)
+        .is_ok_and(|held| !held.effective.contains(rustix::thread::CapabilitySet::DAC_READ_SEARCH))
+    {
+        return nocopy_lab::skip(&nocopy_lab::Missing::Capability("CAP_DAC_READ_SEARCH"));
+    }
+    let around = tempfile::tempdir().unwrap();
+    fs::create_dir_all(around.path().join("exported/below")).unwrap();
+    fs::write(around.path().join("exported/file"), content()).unwrap();
+    let server = Server::start(&around, &[]);
+    let path: mount::Path<'_> = Text(b"/");
+    let root = xdr::parse::<MountReply>(&server.call(mount::PROGRAM, 1, &path)).unwrap().unwrap().handle;
+    let file = server.look_up(root, "file");
+    server.running.signal(Signal::KILL);
+    drop(server);
+    let [before, after, outside] =
+        ["exported/file", "exported/below/renamed", "outside"].map(|path| around.path().join(path));
+    fs::rename(before, &after).unwrap();
+    let server = Server::start(&around, &[]);
+    assert_eq!(server.read(file, 0, 1 << 20), content());
+    fs::rename(after, outside).unwrap();
+    let reply = server.call(nfs3::PROGRAM, Procedure::GetAttr as u32, &file);
+    assert_eq!(reply, (nfs3::Status::Stale as u32).to_be_bytes());
+    server.end();
+}
+
 #[test]
 fn a_client_goes_on_when_the_server_was_killed() {
     let around = tempfile::tempdir().unwrap();

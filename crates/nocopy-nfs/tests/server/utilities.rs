@@ -41,6 +41,8 @@ fn the_programs_of_libnfs_list_and_read() {
     let copied = run(&server, &format!("{exported}/below/file"), &["nfs-cp", "URL", copy.to_str().unwrap()]);
     assert!(copied.status.success(), "{}", String::from_utf8_lossy(&copied.stderr));
     assert!(fs::read(copy).unwrap() == pattern(0, 5_000_003));
+    let short = run(&server, "//small", &["nfs-cat", "URL"]);
+    assert!(short.stdout == pattern(0, 10), "{}", String::from_utf8_lossy(&short.stderr));
     let absent = run(&server, &format!("{exported}/absent"), &["nfs-cat", "URL"]);
     assert!(!absent.status.success());
 }
