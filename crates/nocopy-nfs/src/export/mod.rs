@@ -22,7 +22,7 @@ use std::ffi::{CStr, CString, OsStr};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
 use nocopy::integration::KernelHandle;
@@ -136,11 +136,11 @@ impl Export {
     pub fn walk(&self, path: &Path) -> Result<FileHandle, Status> {
         let mut at = self.root();
         for part in path.components() {
-            let name = part.as_os_str().as_encoded_bytes();
-            if !matches!(part, std::path::Component::Normal(_)) {
-                continue;
+            match part {
+                Component::Normal(name) => at = self.lookup(&*self.file(&at)?, name.as_bytes())?.handle,
+                Component::CurDir => {}
+                _ => return Err(Status::NoEntry),
             }
-            at = self.lookup(&*self.file(&at)?, name)?.handle;
         }
         Ok(at)
     }

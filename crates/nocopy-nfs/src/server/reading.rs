@@ -66,39 +66,39 @@ impl Reading {
     /// Reads, which waits for the disk where that is needed.
     pub(super) fn read(&self, shared: &Shared) -> Outgoing {
         let bytes = self.call.bytes;
+        let copied_bytes = bytes.min(if shared.queued.is_much() { NO_PIPE_BYTES_MAX } else { usize::MAX });
         if shared.settings.is_stable {
-            let bytes_max = if shared.queued.is_much() { NO_PIPE_BYTES_MAX } else { bytes };
-            return self.copy(bytes.min(bytes_max), Copied::Stable);
+            return self.copy(copied_bytes, Copied::Stable);
         }
         if bytes <= COPY_BYTES_MAX {
             return self.copy(bytes, Copied::Small);
         }
         let pages = (self.call.offset % PAGE_BYTES as u64) as usize + bytes;
         match shared.pipes.take(pages.div_ceil(PAGE_BYTES)) {
-            Some(pipe) => self.by_reference(pipe),
+            Some(pipe) => self.by_reference(pipe, copied_bytes),
             None => self.copy(bytes.min(NO_PIPE_BYTES_MAX), Copied::NoPipe),
         }
     }
 
-    fn by_reference(&self, mut pipe: Lease) -> Outgoing {
-        let mut found = Err(self.refusal(Status::Io));
+    fn by_reference(&self, mut pipe: Lease, copied_bytes: usize) -> Outgoing {
         for _ in 0..GROWTH_MAX {
             if let Err(error) = pipe.fill(&*self.file, self.call.offset, self.call.bytes) {
                 return match error.raw_os_error().map(Errno::from_raw_os_error) {
-                    Some(Errno::INVAL) => self.copy(self.call.bytes.min(NO_PIPE_BYTES_MAX), Copied::NoSplice),
+                    Some(Errno::INVAL) => self.copy(copied_bytes, Copied::NoSplice),
                     errno => self.refused(errno.unwrap_or(Errno::IO)),
                 };
             }
-            found = self.judge(pipe.held());
-            if !self.is_in_doubt(&found) {
-                break;
+            let found = self.judge(pipe.held());
+            if self.is_in_doubt(&found) {
+                continue;
             }
+            let head = read_reply(self.call.xid, found);
+            return match found {
+                Ok((_, count, _)) if count > 0 => Outgoing::piped(head, pipe, padding(count)),
+                _ => Outgoing::bytes(head),
+            };
         }
-        let head = read_reply(self.call.xid, found);
-        match found {
-            Ok((_, count, _)) if count > 0 => Outgoing::piped(head, pipe, padding(count)),
-            _ => Outgoing::bytes(head),
-        }
+        self.refused(Errno::IO)
     }
 
     fn copy(&self, bytes: usize, cause: Copied) -> Outgoing {

@@ -53,6 +53,54 @@ fn every_place_and_length_is_read_as_it_is() {
     }
 }
 
+/// Steps from a fixed seed, each compared with what the directory has: by reference, copied, and with several files.
+#[test]
+fn reads_are_what_the_directory_has_after_every_change() {
+    const FILES: u64 = 4;
+    let scene = Scene::new();
+    let server = scene.serve();
+    let mut client = server.connect();
+    let name = |number: u64| format!("file-{number}");
+    (0..FILES).for_each(|number| drop(scene.file(&name(number), 0)));
+    let mut state = 25_u64;
+    let mut random = |below: u64| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) % below
+    };
+    let (mut ends, mut middles, mut empty) = (0, 0, 0);
+    for _ in 0..600 {
+        let path = scene.path(&name(random(FILES)));
+        let file = fs::File::options().write(true).open(&path).unwrap();
+        match random(4) {
+            0 => file.set_len(random(300_000)).unwrap(),
+            1 => file.set_len(fs::metadata(&path).unwrap().len() / 2).unwrap(),
+            2 => file
+                .write_all_at(&pattern(random(1000) as usize, random(90_000) as usize), random(200_000))
+                .unwrap(),
+            _ => {
+                let content = pattern(random(1000) as usize, random(200_000) as usize);
+                fs::write(scene.path("new"), content).unwrap();
+                fs::rename(scene.path("new"), &path).unwrap();
+            }
+        }
+        let content = fs::read(&path).unwrap();
+        let (offset, length) = (random(250_000) as usize, 1 + random(200_000) as usize);
+        let handle = client.handle(path.file_name().unwrap().to_str().unwrap());
+        let read = client.read(handle, offset as u64, length as u32).unwrap();
+        let there = &content[offset.min(content.len())..];
+        assert!(read.bytes == there[..length.min(there.len())], "{length} bytes from {offset} on");
+        assert_eq!((read.is_end, read.attributes.size), (length >= there.len(), content.len() as u64));
+        match (read.bytes.is_empty(), read.is_end) {
+            (true, _) => empty += 1,
+            (false, true) => ends += 1,
+            (false, false) => middles += 1,
+        }
+    }
+    assert!([ends, middles, empty].iter().all(|count| *count > 50), "{ends} {middles} {empty}");
+    let counts = server.end_and_count();
+    assert!(counts.spliced > 0 && counts.copied[Copied::Small as usize] > 0, "{counts:?}");
+}
+
 /// What a reply says of a file is true at one moment: the bytes that are there, and whether they are the last.
 #[test]
 fn a_file_that_grows_and_shrinks_is_read_without_untrue_bytes() {

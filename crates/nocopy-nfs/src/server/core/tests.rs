@@ -107,10 +107,11 @@ fn a_path_is_mounted_if_it_lies_inside() {
     assert_eq!(scene.mount(exported.to_str().unwrap()).unwrap().handle, root);
     let Mounted { handle, flavors } = scene.mount(below.to_str().unwrap()).unwrap();
     assert_eq!((handle, flavors), (scene.handle("below"), vec![AUTH_SYS, AUTH_NONE]));
-    let file = scene.path("file");
+    let (file, above) = (scene.path("file"), scene.path("below/.."));
     for (path, status) in [
         ("/etc", mount::Status::NoEntry),
         ("", mount::Status::NoEntry),
+        (above.to_str().unwrap(), mount::Status::NoEntry),
         (scene.around.path().to_str().unwrap(), mount::Status::NoEntry),
         (file.to_str().unwrap(), mount::Status::NotDirectory),
     ] {
