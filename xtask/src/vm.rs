@@ -24,6 +24,8 @@ const INPUTS: &[&str] = &[
     "crates/nocopy-cli/src",
     "crates/nocopy-lab/Cargo.toml",
     "crates/nocopy-lab/src",
+    "crates/nocopy-nfs/Cargo.toml",
+    "crates/nocopy-nfs/src",
     "crates/nocopy-profile/Cargo.toml",
     "crates/nocopy-profile/src",
     "crates/nocopy-proto/Cargo.toml",

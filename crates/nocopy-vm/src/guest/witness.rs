@@ -109,6 +109,7 @@ fn account_of(descriptor: i32) -> std::io::Result<String> {
     fs::read_to_string(format!("/proc/self/fdinfo/{descriptor}"))
 }
 
-fn field<'a>(account: &'a str, name: &str) -> Option<&'a str> {
+/// What stands behind that name in a file of `/proc/self/fdinfo`.
+pub(super) fn field<'a>(account: &'a str, name: &str) -> Option<&'a str> {
     account.lines().find_map(|line| line.strip_prefix(name)).map(str::trim)
 }

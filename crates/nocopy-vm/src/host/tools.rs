@@ -17,13 +17,15 @@ const QEMU: &str = "qemu-system-x86_64";
 const DEVICE: &str = "igb";
 
 /// Programs and the packages they come in: a kernel's modules are loaded by modprobe, virtme-ng makes its first file
-/// system from busybox and reads a kernel's version with file; taps are made by ip.
+/// system from busybox and reads a kernel's version with file; taps are made by ip, and
+/// a disk in a machine by mkfs.ext4.
 const PROGRAMS: &[(&str, &str)] = &[
     ("modprobe", "kmod"),
     ("busybox", "busybox-static"),
     ("file", "file"),
     ("unshare", "util-linux"),
     ("ip", "iproute2"),
+    ("mkfs.ext4", "e2fsprogs"),
 ];
 
 /// Boots a kernel on the machine's own file system. Pinned: its options are its interface.

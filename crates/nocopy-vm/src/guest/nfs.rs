@@ -1,0 +1,193 @@
+//! A directory on a file system of its own, `nocopy serve nfs` at the left end, and the kernel's own client at the right one.
+
+use std::ffi::CString;
+use std::fs;
+use std::io::{BufRead, BufReader, Read};
+use std::net::SocketAddrV4;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStderr, Command, Stdio};
+
+use nocopy_lab::{End, Lab};
+use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+use super::cards::modprobe;
+use crate::registry::Failure;
+
+/// Where it serves, always: a server that is started again must be where the client looks for it.
+const PORT: u16 = 2049;
+
+/// The user that has no privileges anywhere.
+const NOBODY: u32 = 65534;
+
+/// Of the disk in memory that the directory lies on.
+const DISK_KIB: u32 = 96 << 10;
+const DISK: &str = "/dev/ram0";
+/// More files than the disk would have by itself.
+const FILES_MAX: &str = "12000";
+
+/// A directory on a disk of its own, and places beside it: for the server's state, and to mount at.
+pub(crate) struct Scene {
+    around: tempfile::TempDir,
+}
+
+impl Scene {
+    /// Makes the disk: ext4 in memory, so that what is read comes from the page cache of a file system with blocks, and can be cold.
+    pub(crate) fn new() -> Result<Self, Failure> {
+        modprobe(&["brd", "rd_nr=1", &format!("rd_size={DISK_KIB}")])?;
+        modprobe(&["-a", "ext4", "nfsv3"])?;
+        let made =
+            Command::new("mkfs.ext4").args(["-q", "-F", "-b", "4096", "-N", FILES_MAX, DISK]).output()?;
+        if !made.status.success() {
+            return Err(Failure(format!("mkfs.ext4 {DISK}: {}", String::from_utf8_lossy(&made.stderr))));
+        }
+        let scene = Self { around: tempfile::tempdir()? };
+        // The server is another user.
+        fs::set_permissions(scene.around.path(), fs::Permissions::from_mode(0o755))?;
+        for below in ["exported", "state", "mounted"] {
+            fs::create_dir(scene.around.path().join(below))?;
+        }
+        std::os::unix::fs::chown(scene.around.path().join("state"), Some(NOBODY), Some(NOBODY))?;
+        mount(DISK, scene.exported(), "ext4", MountFlags::empty(), None)?;
+        fs::remove_dir(scene.exported().join("lost+found"))?;
+        Ok(scene)
+    }
+
+    pub(crate) fn exported(&self) -> PathBuf {
+        self.around.path().join("exported")
+    }
+
+    pub(crate) fn mounted(&self) -> PathBuf {
+        self.around.path().join("mounted")
+    }
+
+    /// Starts the server at the left end, as a user without privileges; it answers when this returns.
+    pub(crate) fn serve(&self, lab: &Lab, more: &[&str]) -> Result<Server, Failure> {
+        Server::start(lab.left(), &self.exported(), &self.around.path().join("state"), more)
+    }
+
+    /// Mounts what is served at the left end, for the right one.
+    pub(crate) fn mount(&self, lab: &Lab) -> Result<Mounted, Failure> {
+        Mounted::new(lab, self.mounted())
+    }
+}
+
+impl Drop for Scene {
+    fn drop(&mut self) {
+        let _ = unmount(self.exported(), UnmountFlags::DETACH);
+    }
+}
+
+/// `nocopy serve nfs`, running; killed when dropped.
+pub(crate) struct Server {
+    process: Child,
+    /// Nothing more is read from it; but closed it would be an error of the server to write there.
+    _says: BufReader<ChildStderr>,
+}
+
+impl Server {
+    fn start(at: &End, directory: &Path, state: &Path, more: &[&str]) -> Result<Self, Failure> {
+        // Built beside this program.
+        let program = std::env::current_exe()?.with_file_name("nocopy");
+        let listen = SocketAddrV4::new(at.ipv4(), PORT).to_string();
+        let mut command = Command::new(&program);
+        command
+            .args(["serve", "nfs", "--json", "--listen", &listen, "--state"])
+            .arg(state)
+            .arg(directory)
+            .args(more);
+        command.uid(NOBODY).gid(NOBODY).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        // It begins in the namespace of the thread that starts it.
+        let mut process = at
+            .namespace()
+            .run(|| command.spawn())
+            .map_err(|error| Failure(format!("{}: {error}: build the workspace", program.display())))?;
+        let mut says = BufReader::new(process.stderr.take().expect("it is piped"));
+        let mut said = String::new();
+        while says.read_line(&mut said)? > 0 {
+            if said.contains("nocopy: serving at ") {
+                return Ok(Self { process, _says: says });
+            }
+        }
+        Err(Failure(format!("nocopy serve nfs did not serve ({}): {said}", process.wait()?)))
+    }
+
+    /// The number of its process.
+    pub(crate) fn id(&self) -> u32 {
+        self.process.id()
+    }
+
+    /// Kills it with SIGKILL; when this returns it is gone.
+    pub(crate) fn kill(mut self) -> Result<(), Failure> {
+        if let Some(status) = self.process.try_wait()? {
+            return Err(Failure(format!("the server ended before it was killed ({status})")));
+        }
+        self.process.kill()?;
+        self.process.wait()?;
+        Ok(())
+    }
+
+    /// Ends it, and returns its summary.
+    pub(crate) fn end(mut self) -> Result<Value, Failure> {
+        kill_process(Pid::from_child(&self.process), Signal::INT)?;
+        let mut said = Vec::new();
+        self.process.stdout.take().expect("it is piped").read_to_end(&mut said)?;
+        let status = self.process.wait()?;
+        assert!(status.success(), "the server ended with {status}: {}", String::from_utf8_lossy(&said));
+        Ok(serde_json::from_slice(&said)?)
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// Mounted by the kernel's client of the right end; unmounted when dropped.
+pub(crate) struct Mounted {
+    at: PathBuf,
+    is_mounted: bool,
+}
+
+impl Mounted {
+    /// By mount(2) itself, which needs no program and no other daemon. The client calls from the namespace of the thread that mounts.
+    fn new(lab: &Lab, at: PathBuf) -> Result<Self, Failure> {
+        let address = lab.left().ipv4();
+        let options =
+            format!("vers=3,proto=tcp,port={PORT},mountport={PORT},mountproto=tcp,nolock,addr={address}");
+        let options = CString::new(options)?;
+        let flags = MountFlags::NODEV | MountFlags::NOSUID;
+        let from = format!("{address}:/");
+        let done = lab.right().namespace().run(|| mount(&from, &at, "nfs", flags, options.as_c_str()));
+        done.map_err(|error| Failure(format!("mounting {from}: {error}")))?;
+        Ok(Self { at, is_mounted: true })
+    }
+
+    pub(crate) fn path(&self, below: &str) -> PathBuf {
+        self.at.join(below)
+    }
+
+    /// Unmounts it, as the flags say.
+    pub(crate) fn unmount(mut self, flags: UnmountFlags) -> Result<(), (Self, rustix::io::Errno)> {
+        match unmount(&self.at, flags) {
+            Ok(()) => {
+                self.is_mounted = false;
+                Ok(())
+            }
+            Err(error) => Err((self, error)),
+        }
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        if self.is_mounted {
+            let _ = unmount(&self.at, UnmountFlags::DETACH | UnmountFlags::FORCE);
+        }
+    }
+}

@@ -1,0 +1,108 @@
+//! Counts what a process's read calls return, and what it splices (`bpf/reads.bpf.c`): a program that never has the bytes of a file in
+//! its memory cannot have copied them.
+
+use std::fs;
+use std::os::fd::{AsFd, AsRawFd};
+
+use aya::maps::{MapData, PerCpuArray};
+use aya::programs::TracePoint;
+use aya::{Ebpf, EbpfLoader};
+use serde::Serialize;
+
+use super::witness::field;
+use crate::registry::Failure;
+
+static PROGRAMS: &[u8] = aya::include_bytes_aligned!("../../../../bpf/reads.bpf.o");
+
+const PROGRAM: &str = "call_ends";
+
+/// The system calls watched, by their number in the program.
+const CALLS: [&str; 6] = ["read", "pread64", "readv", "preadv", "preadv2", "splice"];
+
+/// What the kernel's counters of events return; a program that is woken reads one.
+const EVENT_BYTES: u64 = 8;
+
+/// Watches one process while it lives.
+pub(crate) struct Reads {
+    programs: Ebpf,
+}
+
+impl Reads {
+    /// Watches the threads of that process.
+    pub(crate) fn of(process: u32) -> Result<Self, Failure> {
+        let mut programs = EbpfLoader::new().override_global("process", &process, true).load(PROGRAMS)?;
+        let program: &mut TracePoint =
+            programs.program_mut(PROGRAM).expect("there is one program").try_into()?;
+        program.load()?;
+        for call in CALLS {
+            program.attach("syscalls", &format!("sys_exit_{call}"))?;
+        }
+        Ok(Self { programs })
+    }
+
+    /// What has returned so far, on all processors.
+    ///
+    /// # Errors
+    /// When the kernel passed the program over: then no figure is true.
+    pub(crate) fn seen(&self) -> Result<Seen, Failure> {
+        let map = self.programs.map("counts").expect("the programs have one map");
+        let map = PerCpuArray::<&MapData, [u64; 2]>::try_from(map)?;
+        let count = |(key, call): (u32, &'static str)| {
+            let processors = map.get(&key, 0)?;
+            let sum = |field: usize| processors.iter().map(|count| count[field]).sum();
+            Ok::<_, Failure>(Count { call, calls: sum(0), bytes: sum(1) })
+        };
+        let counts = (0..).zip(CALLS).map(count).collect::<Result<_, _>>()?;
+        match self.missed()? {
+            0 => Ok(Seen(counts)),
+            missed => Err(Failure(format!("system calls: {missed} ended without being counted"))),
+        }
+    }
+
+    fn missed(&self) -> Result<u64, Failure> {
+        let program = self.programs.program(PROGRAM).expect("there is one program");
+        let descriptor = program.fd()?.as_fd().as_raw_fd();
+        let account = fs::read_to_string(format!("/proc/self/fdinfo/{descriptor}"))?;
+        let missed = field(&account, "recursion_misses:").and_then(|count| count.parse().ok());
+        missed.ok_or_else(|| Failure(format!("the kernel does not say what the program missed: {account}")))
+    }
+}
+
+/// What was counted, call by call.
+#[derive(Debug, Serialize)]
+pub(crate) struct Seen(Vec<Count>);
+
+#[derive(Debug, Serialize)]
+struct Count {
+    call: &'static str,
+    calls: u64,
+    bytes: u64,
+}
+
+impl Seen {
+    /// What was counted since.
+    pub(crate) fn since(self, before: &Self) -> Self {
+        let counts = self.0.into_iter().zip(&before.0);
+        let since = |(now, before): (Count, &Count)| Count {
+            calls: now.calls - before.calls,
+            bytes: now.bytes - before.bytes,
+            ..now
+        };
+        Self(counts.map(since).collect())
+    }
+
+    /// Bytes that went by splice(2): those of a file twice, into a pipe and out of it.
+    pub(crate) fn spliced_bytes(&self) -> u64 {
+        self.of(|count| count.call == "splice", |count| count.bytes)
+    }
+
+    /// Bytes that calls which read returned, without those of events.
+    pub(crate) fn payload_bytes(&self) -> u64 {
+        let is_events = |count: &Count| count.call == "read" && count.bytes == count.calls * EVENT_BYTES;
+        self.of(|count| count.call != "splice" && !is_events(count), |count| count.bytes)
+    }
+
+    fn of(&self, is_asked: impl Fn(&Count) -> bool, figure: impl Fn(&Count) -> u64) -> u64 {
+        self.0.iter().filter(|count| is_asked(count)).map(figure).sum()
+    }
+}

@@ -1,0 +1,337 @@
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, ErrorKind, Read};
+use std::os::unix::fs::{FileExt, OpenOptionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::Instant;
+
+use nocopy_lab::Lab;
+use rustix::fs::{Advice, OFlags, fadvise};
+use rustix::io::Errno;
+use rustix::mount::UnmountFlags;
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::json;
+
+use crate::guest::Guest;
+use crate::guest::nfs::{Mounted, Scene, Server};
+use crate::guest::patience::wait_until;
+use crate::guest::traffic::ARRIVAL_MAX;
+use crate::registry::{Failure, Kernel, Test, Topology};
+
+pub(crate) const TEST: Test = Test {
+    proves: "Debian's kernel mounts `nocopy serve nfs` and finds there what lies in the directory: names, attributes and bytes, cached, \
+             direct and mapped, also past 4 GiB and of cold files; it goes on reading when the server was killed and started again, and \
+             unmounts in the middle of reading",
+    on: &[Topology::VirtioTaps],
+    kernel: Kernel::Newest,
+    run,
+};
+
+/// In one directory.
+const NAMES: usize = 10_000;
+
+/// Around pages, what is copied and what goes by reference, and the longest read.
+const SIZES: [usize; 12] =
+    [0, 1, 2, 3, 4095, 4096, 4097, 8192, 8193, (64 << 10) + 1, (1 << 20) + 3, (3 << 20) + 5];
+
+/// The longest of these.
+const LONGEST: &str = "3145733";
+
+/// Where the longest is read from, and how much: at no page, over ends of pages, over its end, at its end and behind it.
+const PIECES: [(u64, usize); 7] = [
+    (1, 1),
+    (4095, 2),
+    (4097, 8191),
+    (65_537, (1 << 20) + 1),
+    (3_145_700, 100),
+    (3_145_733, 1),
+    (4_000_000, 4096),
+];
+
+const GIB: u64 = 1 << 30;
+const SPARSE: &str = "sparse";
+const SPARSE_BYTES: u64 = 5 * GIB + 7;
+/// Where it has bytes.
+const ISLANDS: [u64; 3] = [4 * GIB - 5, 4 * GIB + (1 << 20) + 1, SPARSE_BYTES - 11];
+const ISLAND: &[u8] = b"not a hole.";
+
+/// It looks at its name for what it is to do.
+const PROGRAM: &str = "busybox";
+
+fn run(guest: &Guest) -> Result<(), Failure> {
+    let start = Instant::now();
+    let shown = |what: &str| {
+        guest.record(&json!({ "shown": what, "after_seconds": start.elapsed().as_secs_f64() }));
+    };
+    let scene = Scene::new()?;
+    fill(&scene.exported())?;
+    shown("files are made");
+    let server = scene.serve(guest.lab(), &[])?;
+    let mounted = scene.mount(guest.lab())?;
+    same_bytes(&scene, &mounted)?;
+    shown("bytes are the same");
+    same_tree(&scene)?;
+    shown("names and attributes are the same");
+    read_only(&mounted)?;
+    runs_from_there(&scene, &mounted)?;
+    shown("a program runs that is mapped");
+
+    let reader = Reader::start(&scene, &mounted);
+    reader.go_on()?;
+    server.kill()?;
+    let server = scene.serve(guest.lab(), &[])?;
+    reader.go_on()?;
+    shown("reading goes on when the server was killed and started again");
+    goes_on_unmounted(&scene, &server, mounted, reader)?;
+    shown("reading goes on when it was unmounted");
+    ends_by_force(&scene, &server, guest.lab())?;
+    shown("reading ends when it was unmounted by force");
+
+    let mounted = scene.mount(guest.lab())?;
+    same_file(&scene.exported().join(LONGEST), &mounted.path(LONGEST))?;
+    mounted.unmount(UnmountFlags::empty()).map_err(|(_, error)| error)?;
+    let summary = server.end()?;
+    assert_eq!((summary["malformed"].as_u64(), summary["unsaved"].as_u64()), (Some(0), Some(0)), "{summary}");
+    guest.record(
+        &json!({ "calls": summary["calls"], "reads": summary["reads"], "bytes": summary["bytes"] }),
+    );
+    Ok(())
+}
+
+/// Files of all kinds in the directory.
+fn fill(directory: &Path) -> Result<(), Failure> {
+    let mut random = File::open("/dev/urandom")?;
+    for size in SIZES {
+        let mut bytes = vec![0; size];
+        random.read_exact(&mut bytes)?;
+        fs::write(directory.join(size.to_string()), &bytes)?;
+    }
+    let sparse = File::create_new(directory.join(SPARSE))?;
+    sparse.set_len(SPARSE_BYTES)?;
+    ISLANDS.into_iter().try_for_each(|at| sparse.write_all_at(ISLAND, at))?;
+    let many = directory.join("many");
+    fs::create_dir(&many)?;
+    (0..NAMES).try_for_each(|number| File::create_new(many.join(format!("name {number}"))).map(drop))?;
+    let deep = directory.join("a/b/c/d");
+    fs::create_dir_all(&deep)?;
+    fs::create_dir(directory.join("empty"))?;
+    for name in ["ü — \n", &"n".repeat(255), ".hidden", "-l"] {
+        fs::write(deep.join(name), name)?;
+    }
+    for (number, target) in ["../..", "/etc/passwd", "nowhere", &"long/".repeat(800)].into_iter().enumerate() {
+        symlink(target, deep.join(format!("link {number}")))?;
+    }
+    fs::hard_link(directory.join("4097"), deep.join("second name"))?;
+    rustix::fs::mkfifoat(rustix::fs::CWD, deep.join("fifo"), 0o640.into())?;
+    fs::copy(busybox()?, directory.join(PROGRAM))?;
+    Ok(())
+}
+
+fn busybox() -> Result<PathBuf, Failure> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let found = std::env::split_paths(&path).map(|directory| directory.join("busybox")).find(|file| file.exists());
+    found.ok_or_else(|| Failure("busybox is not in PATH".into()))
+}
+
+/// Every file is read whole, and pieces of the long ones.
+fn same_bytes(scene: &Scene, mounted: &Mounted) -> Result<(), Failure> {
+    // So that not all of them lie in the server's memory.
+    rustix::fs::sync();
+    for size in SIZES {
+        let ours = File::open(scene.exported().join(size.to_string()))?;
+        fadvise(&ours, 0, None, Advice::DontNeed)?;
+    }
+    for size in SIZES {
+        let name = size.to_string();
+        same_file(&scene.exported().join(&name), &mounted.path(&name))?;
+    }
+    let around = ISLANDS.into_iter().map(|at| (at - 70_000, 150_000));
+    let of_sparse = around.chain([(0, 10_000), (SPARSE_BYTES, 1), (SPARSE_BYTES + GIB, 1)]);
+    let pieces = PIECES.into_iter().map(|piece| (LONGEST, piece)).chain(of_sparse.map(|piece| (SPARSE, piece)));
+    for (name, (at, bytes)) in pieces {
+        let ours = piece(&File::open(scene.exported().join(name))?, at, bytes)?;
+        for flags in [OFlags::DIRECT, OFlags::empty()] {
+            let theirs = piece(&open(&mounted.path(name), flags)?, at, bytes)?;
+            assert!(ours == theirs, "{name}: {bytes} bytes at {at} are {} others, {flags:?}", theirs.len());
+        }
+    }
+    Ok(())
+}
+
+fn same_file(ours: &Path, theirs: &Path) -> io::Result<()> {
+    let (ours, theirs) = (fs::read(ours)?, (fs::read(theirs)?, theirs));
+    assert!(ours == theirs.0, "{}: {} bytes instead of {}, or others", theirs.1.display(), theirs.0.len(), ours.len());
+    Ok(())
+}
+
+fn open(path: &Path, flags: OFlags) -> io::Result<File> {
+    OpenOptions::new().read(true).custom_flags(flags.bits().cast_signed()).open(path)
+}
+
+/// So many bytes from there on, or those up to the end.
+fn piece(file: &File, at: u64, bytes: usize) -> io::Result<Vec<u8>> {
+    let (mut found, mut filled) = (vec![0; bytes], 0);
+    while filled < bytes {
+        match file.read_at(&mut found[filled..], at + filled as u64)? {
+            0 => break,
+            count => filled += count,
+        }
+    }
+    found.truncate(filled);
+    Ok(found)
+}
+
+/// Programs that go through directories see the same.
+fn same_tree(scene: &Scene) -> Result<(), Failure> {
+    let all = "%p %y %s %b %m %n %U %G %T@ %C@ %i %l\\n";
+    let programs = [
+        &["ls", "-lanR", "--full-time"][..],
+        // Of ten thousand files find asks for each by itself, after it has read all names: too many calls for an emulated machine.
+        &["find", "a", "empty", "-printf", all],
+        &["find", ".", "-maxdepth", "1", "-printf", all],
+        &["find", "many", "-printf", "%p %y\\n"],
+    ];
+    let mut seen = 0;
+    for words in programs {
+        let [ours, theirs] = [scene.exported(), scene.mounted()].map(|directory| lines(words, &directory));
+        let (ours, theirs) = (ours?, theirs?);
+        seen += ours.len();
+        let other = ours.iter().zip(&theirs).find(|(ours, theirs)| ours != theirs);
+        assert!(ours.len() == theirs.len() && other.is_none(), "{words:?}: {} and {} lines; {other:?}", ours.len(), theirs.len());
+    }
+    assert!(seen > 2 * NAMES, "{seen} lines");
+    Ok(())
+}
+
+/// What the program prints there, sorted.
+fn lines(words: &[&str], directory: &Path) -> Result<Vec<String>, Failure> {
+    let done = Command::new(words[0]).args(&words[1..]).current_dir(directory).output()?;
+    let complaints = String::from_utf8_lossy(&done.stderr);
+    assert!(done.status.success() && complaints.is_empty(), "{words:?} in {}: {complaints}", directory.display());
+    let mut lines: Vec<String> = String::from_utf8_lossy(&done.stdout).lines().map(str::to_owned).collect();
+    lines.sort();
+    Ok(lines)
+}
+
+/// Nothing is changed through it, and it says why.
+fn read_only(mounted: &Mounted) -> Result<(), Failure> {
+    let tries = [
+        File::create(mounted.path("new")).map(drop),
+        fs::remove_file(mounted.path("1")),
+        fs::rename(mounted.path("1"), mounted.path("2")),
+        fs::create_dir(mounted.path("directory")),
+    ];
+    let said = tries.map(|tried| tried.map_err(|error| error.kind()));
+    assert_eq!(said, [Err(ErrorKind::ReadOnlyFilesystem); 4]);
+    Ok(())
+}
+
+/// A program of the directory, run from there, is mapped page by page.
+fn runs_from_there(scene: &Scene, mounted: &Mounted) -> Result<(), Failure> {
+    let compare = |theirs: &str| {
+        let (ours, theirs) = (scene.exported().join(LONGEST), mounted.path(theirs));
+        Command::new(mounted.path(PROGRAM)).args(["cmp", "-s"]).arg(ours).arg(theirs).status()
+    };
+    assert_eq!((compare(LONGEST)?.code(), compare("4097")?.code()), (Some(0), Some(1)));
+    Ok(())
+}
+
+/// A thread that reads the longest file again and again, past the client's cache, and holds it against what it is.
+struct Reader {
+    thread: JoinHandle<io::Result<()>>,
+    passes: Arc<AtomicU64>,
+    is_over: Arc<AtomicBool>,
+}
+
+impl Reader {
+    fn start(scene: &Scene, mounted: &Mounted) -> Self {
+        let (ours, theirs) = (scene.exported().join(LONGEST), mounted.path(LONGEST));
+        let (passes, is_over) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
+        let thread = thread::spawn({
+            let (passes, is_over) = (Arc::clone(&passes), Arc::clone(&is_over));
+            move || {
+                let (ours, file) = (fs::read(ours)?, open(&theirs, OFlags::DIRECT)?);
+                while !is_over.load(Ordering::Relaxed) {
+                    let theirs = piece(&file, 0, ours.len() + 1)?;
+                    assert!(ours == theirs, "what was read is not the file");
+                    passes.fetch_add(1, Ordering::Relaxed);
+                }
+                Ok(())
+            }
+        });
+        Self { thread, passes, is_over }
+    }
+
+    /// Waits until all of the file was read from now on.
+    fn go_on(&self) -> Result<(), Failure> {
+        // The one that is being read began before.
+        let enough = self.passes.load(Ordering::Relaxed) + 2;
+        let is_there = || Ok(self.thread.is_finished() || self.passes.load(Ordering::Relaxed) >= enough);
+        wait_until("the whole file is read again", is_there)?;
+        assert!(!self.thread.is_finished(), "the program that reads has failed");
+        Ok(())
+    }
+
+    /// Ends it; the error that it ended by before, if it did.
+    fn end(self) -> io::Result<()> {
+        self.is_over.store(true, Ordering::Relaxed);
+        self.thread.join().expect("the bytes are those of the file")
+    }
+}
+
+/// What is open is read on when it was unmounted, and the connection ends with it.
+fn goes_on_unmounted(
+    scene: &Scene,
+    server: &Server,
+    mounted: Mounted,
+    reader: Reader,
+) -> Result<(), Failure> {
+    let mounted = match mounted.unmount(UnmountFlags::empty()) {
+        Err((mounted, Errno::BUSY)) => mounted,
+        Err((_, error)) => return Err(error.into()),
+        Ok(()) => return Err(Failure("it was unmounted although a file of it is open".into())),
+    };
+    mounted.unmount(UnmountFlags::DETACH).map_err(|(_, error)| error)?;
+    assert_eq!(fs::read_dir(scene.mounted())?.count(), 0, "names where it was mounted");
+    reader.go_on()?;
+    reader.end()?;
+    // The one that is left is that by which it listens.
+    wait_until("the client that unmounted has ended its connection", || Ok(sockets(server.id())? == 1))
+}
+
+/// A server that answers no more is given up by unmounting: what waits for it fails. It serves others when it goes on.
+fn ends_by_force(scene: &Scene, server: &Server, lab: &Lab) -> Result<(), Failure> {
+    let mut mounted = scene.mount(lab)?;
+    let reader = Reader::start(scene, &mounted);
+    reader.go_on()?;
+    let server = Pid::from_raw(server.id().cast_signed()).expect("a process has a number");
+    kill_process(server, Signal::STOP)?;
+    let give_up = Instant::now() + ARRIVAL_MAX;
+    while !reader.thread.is_finished() && Instant::now() < give_up {
+        // Fails what waits at this moment.
+        match mounted.unmount(UnmountFlags::FORCE) {
+            Err((still, Errno::BUSY)) => mounted = still,
+            Err((_, error)) => return Err(error.into()),
+            Ok(()) => break,
+        }
+        thread::yield_now();
+    }
+    kill_process(server, Signal::CONT)?;
+    // EIO, or ERESTARTSYS (512), which this kernel lets out.
+    reader.end().expect_err("what was on its way when it was unmounted by force fails");
+    Ok(())
+}
+
+/// How many sockets a process has.
+fn sockets(process: u32) -> Result<usize, Failure> {
+    let mut sockets = 0;
+    for entry in fs::read_dir(format!("/proc/{process}/fd"))? {
+        // One that is closed meanwhile is none.
+        let target = fs::read_link(entry?.path()).unwrap_or_default();
+        sockets += usize::from(target.to_string_lossy().starts_with("socket:"));
+    }
+    Ok(sockets)
+}
