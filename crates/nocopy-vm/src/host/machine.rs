@@ -18,6 +18,7 @@ use super::wire;
 use crate::arguments::RandomArguments;
 use crate::event::{self, Event, Log};
 use crate::guest;
+use crate::registry::Architecture;
 
 /// How much longer than its longest test may take a machine may say nothing: more than a boot takes.
 const SILENCE_MORE: Duration = Duration::from_secs(60);
@@ -26,8 +27,12 @@ const SILENCE_MORE: Duration = Duration::from_secs(60);
 const END_MAX: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(50);
 
-/// Machines at a time: emulation keeps about one core busy each.
-const MACHINES_MAX: usize = 2;
+/// Machines at a time beyond one for each processor of the host: emulation keeps about one processor busy for each machine, but a third
+/// of the time a machine waits for the link of a card.
+const MACHINES_MORE: usize = 1;
+
+/// Those of arm64 wait for nothing, and have 4 GiB each.
+const MACHINES_ON_ARM64: usize = 2;
 
 /// What the console said last, when a machine ended before its tests did.
 const CONSOLE_LINES: usize = 40;
@@ -89,14 +94,16 @@ impl Ending {
     }
 }
 
-/// Runs every machine, [`MACHINES_MAX`] at a time; then, alone, what failed while something stood still. Outcomes in the order of
+/// Runs every machine, [`machines_max`] at a time; then, alone, what failed while something stood still. Outcomes in the order of
 /// `boots`.
 pub(crate) fn run_all(lab: &Lab<'_>, boots: Vec<(KernelTree, Boot)>) -> Vec<Outcome> {
+    // A run has machines of one architecture.
+    let machines_max = boots.first().map_or(0, |(_, boot)| machines_max(boot.kernel.architecture()));
     let waiting = Mutex::new(boots.into_iter().enumerate());
     let done = Mutex::new(Vec::new());
     let next = || waiting.lock().expect("no thread panics with it").next();
     thread::scope(|scope| {
-        for _ in 0..MACHINES_MAX {
+        for _ in 0..machines_max {
             scope.spawn(|| {
                 while let Some((index, (kernel, boot))) = next() {
                     let mut outcome = Outcome::new(&kernel, boot);
@@ -113,6 +120,14 @@ pub(crate) fn run_all(lab: &Lab<'_>, boots: Vec<(KernelTree, Boot)>) -> Vec<Outc
         outcome.run_again(lab, kernel);
     }
     done.into_iter().map(|(.., outcome)| outcome).collect()
+}
+
+/// How many machines run side by side.
+fn machines_max(architecture: Architecture) -> usize {
+    match architecture {
+        Architecture::Amd64 => thread::available_parallelism().map_or(1, usize::from) + MACHINES_MORE,
+        Architecture::Arm64 => MACHINES_ON_ARM64,
+    }
 }
 
 /// Runs tests on a machine, which is started once more when it does not come up.
