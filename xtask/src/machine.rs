@@ -83,6 +83,13 @@ const PROGRAMS: &[Program] = &[
     program("ngrep", "-V", ["ngrep", "ngrep"], Needed::Tests),
     program("nmap", "--version", ["nmap", "nmap"], Needed::Tests),
     program("nfs-cp", "--help", ["libnfs-utils", "libnfs-utils"], Needed::Tests),
+    // With what it needs to serve a directory: the bench compares with it.
+    program(
+        "ganesha.nfsd",
+        "-v",
+        ["nfs-ganesha nfs-ganesha-vfs rpcbind", "nfs-ganesha nfs-ganesha-vfs rpcbind"],
+        Needed::Tests,
+    ),
     program("valgrind", "--version", ["valgrind", "valgrind"], Needed::Instructions),
     program(CLANG, "--version", ["clang-14", "clang"], Needed::Bpf),
     program(STRIP, "--version", ["llvm-14", "llvm"], Needed::Bpf),

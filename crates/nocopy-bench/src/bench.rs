@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use nocopy_lab::Builder;
+use nocopy_report::figure::Figure;
 use nocopy_report::progress::Progress;
 use nocopy_report::receive_analysis::ReceiveAnalysis;
 use nocopy_report::result::{Report, Row};
@@ -30,6 +31,9 @@ pub(crate) struct Rounds {
     /// For all rounds, which are fewer where it is not enough.
     pub time: Duration,
 }
+
+/// Of each series, of each trial, a round each.
+type Samples = Vec<Vec<Vec<Sample>>>;
 
 /// A bench under way.
 #[derive(Debug)]
@@ -113,19 +117,41 @@ impl<'a> Bench<'a> {
         seconds: u64,
         name: impl Fn(&mut Row),
     ) -> Result<(), Failure> {
+        match self.prepare(&mut all, seconds) {
+            Some(rounds) => self.play_rounds(&all, rounds, name),
+            None => Ok(()),
+        }
+    }
+
+    /// The same, with rows of the same rounds for each of several figures, whatever the series say.
+    pub(crate) fn play_figures(
+        &mut self,
+        mut all: Vec<Series<'_>>,
+        figures: &[Figure],
+        seconds: u64,
+        name: impl Fn(&mut Row),
+    ) -> Result<(), Failure> {
+        let Some(rounds) = self.prepare(&mut all, seconds) else { return Ok(()) };
+        let (samples, played) = self.play_samples(&all, rounds);
+        for figure in figures {
+            all.iter_mut().for_each(|series| series.figure = *figure);
+            self.add_rows(&all, &samples, &name)?;
+        }
+        played
+    }
+
+    /// Leaves what is to be measured, and says in which rounds; `None`: nothing is.
+    fn prepare(&self, all: &mut Vec<Series<'_>>, seconds: u64) -> Option<Rounds> {
         let (plan, time) = (self.plan, self.plan.halved(Duration::from_secs(seconds)));
-        for series in &mut all {
+        for series in &mut *all {
             series.trials.retain(|trial| plan.wants(trial.method));
         }
         all.retain(|series| !series.trials.is_empty());
-        let trials = trials(&all);
-        if trials == 0 {
-            return Ok(());
-        }
+        let trials = Some(trials(all)).filter(|trials| *trials > 0)?;
         let by_time = || window_length(time, plan.rounds, trials);
         let window = plan.window.unwrap_or_else(by_time);
         self.progress.expect(u64::from(plan.rounds) * trials as u64);
-        self.play_rounds(&all, Rounds { count: plan.rounds, window, time }, name)
+        Some(Rounds { count: plan.rounds, window, time })
     }
 
     /// Adds the rows of what was played, also where that was interrupted, as `name` names them.
@@ -135,24 +161,35 @@ impl<'a> Bench<'a> {
         rounds: Rounds,
         name: impl Fn(&mut Row),
     ) -> Result<(), Failure> {
-        let mut samples: Vec<Vec<Vec<Sample>>> =
+        let (samples, played) = self.play_samples(all, rounds);
+        self.add_rows(all, &samples, name)?;
+        played
+    }
+
+    /// Those of each trial of each series, also where it was interrupted.
+    fn play_samples(&self, all: &[Series<'_>], rounds: Rounds) -> (Samples, Result<(), Failure>) {
+        let mut samples: Samples =
             all.iter().map(|series| series.trials.iter().map(|_| Vec::new()).collect()).collect();
         let played = self.take_samples(all, rounds, &mut samples);
-        for mut row in all.iter().zip(&samples).flat_map(|(series, samples)| series::rows(series, samples)) {
+        (samples, played)
+    }
+
+    fn add_rows(
+        &mut self,
+        all: &[Series<'_>],
+        samples: &Samples,
+        name: impl Fn(&mut Row),
+    ) -> Result<(), Failure> {
+        for mut row in all.iter().zip(samples).flat_map(|(series, samples)| series::rows(series, samples)) {
             name(&mut row);
             self.lines.as_mut().map_or(Ok(()), |lines| lines.row(&row))?;
             self.rows.push(row);
         }
-        played
+        Ok(())
     }
 
     /// At least one round, and fewer than planned rather than more time than there is.
-    fn take_samples(
-        &self,
-        all: &[Series<'_>],
-        rounds: Rounds,
-        samples: &mut [Vec<Vec<Sample>>],
-    ) -> Result<(), Failure> {
+    fn take_samples(&self, all: &[Series<'_>], rounds: Rounds, samples: &mut Samples) -> Result<(), Failure> {
         let start = Instant::now();
         for round in 0..rounds.count {
             for (series, samples) in all.iter().zip(&mut *samples) {

@@ -63,11 +63,11 @@ pub(crate) fn converse<E: Exchange>(
 }
 
 /// 1 ns to 1 s, three digits.
-fn empty_histogram() -> Histogram<u64> {
+pub(crate) fn empty_histogram() -> Histogram<u64> {
     Histogram::new_with_bounds(1, 1_000_000_000, 3).expect("the bounds are constant and valid")
 }
 
-fn percentiles(times: &Histogram<u64>) -> Option<Latency> {
+pub(crate) fn percentiles(times: &Histogram<u64>) -> Option<Latency> {
     let us = |quantile| Some(times.value_at_quantile(quantile) as f64 / 1e3);
     (!times.is_empty()).then(|| Latency {
         mean_us: times.mean() / 1e3,

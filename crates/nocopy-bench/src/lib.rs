@@ -45,6 +45,7 @@ use nocopy_report::{Interrupt, Outcome, ResultFile, capability, page, print, res
 
 pub use arguments::BenchArguments;
 pub use baseline::injector::run as inject;
+pub use baseline::nfs_server::run as serve_nfs;
 use bench::Bench;
 use choice::{Choice, Kind};
 pub use failure::Failure;

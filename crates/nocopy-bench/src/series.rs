@@ -95,7 +95,10 @@ impl Sample {
             Figure::ReceiverCpuPerPacket => self.receiver_cpu_ns(),
             Figure::MachineCpuPerPacket => per_packet(self.traffic.machine_busy, self.arrived()),
             Figure::ReceiverCpu => self.receiver_cpu_percent(),
+            // A nanosecond a byte is a millisecond a megabyte.
+            Figure::SenderCpuPerMegabyte => self.sender_cpu_ns().map(|ns| ns * 1e3),
             Figure::MedianLatency => self.latency.and_then(|latency| latency.p50_us),
+            Figure::TailLatency => self.latency.and_then(|latency| latency.p99_us),
         }
     }
 
@@ -215,8 +218,8 @@ fn plain_row(series: &Series<'_>, trial: &Trial<'_>, samples: &[Sample]) -> Opti
         ..Row::default()
     };
     Some(match series.figure {
-        Figure::BytesPerSecond => row_of_stream(row, samples, last),
-        Figure::MedianLatency => row_of_latency(row, samples),
+        Figure::BytesPerSecond | Figure::SenderCpuPerMegabyte => row_of_stream(row, samples, last),
+        Figure::MedianLatency | Figure::TailLatency => row_of_latency(row, samples),
         Figure::MessagesPerSecond => row_of_messages(row, samples),
         _ => row_of_packets(row, samples, last),
     })
@@ -260,7 +263,10 @@ fn row_of_messages(row: Row, samples: &[Sample]) -> Row {
     let rate = median_of(samples, Sample::per_s);
     Row {
         messages_per_s: rate,
-        gbit_per_s: rate.map(|rate| rate * row.payload_bytes as f64 * 8.0 / 1e9),
+        // Calls without a payload are messages, too.
+        gbit_per_s: rate
+            .filter(|_| row.payload_bytes > 0)
+            .map(|rate| rate * row.payload_bytes as f64 * 8.0 / 1e9),
         ns_per_message: rate.filter(|rate| *rate > 0.0).map(|rate| 1e9 / rate),
         dropped_percent: median_of(samples, Sample::dropped_percent),
         sender_cpu_ns_per_message: median_of(samples, Sample::sender_cpu_ns),

@@ -77,6 +77,12 @@ pub(crate) enum Command {
         /// The frame, in hexadecimal digits.
         frame: String,
     },
+    /// Part of `bench`: a server of NFS to compare with.
+    #[command(hide = true)]
+    BenchNfsServer {
+        /// Which one, as the bench says it.
+        task: String,
+    },
     /// Show results that were written as JSON, or compare those of two runs or two machines.
     ///
     /// Of one file: the tables that were printed when it was measured. Of two: each row of both, the ratio of their medians, and whether

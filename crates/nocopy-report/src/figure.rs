@@ -20,8 +20,13 @@ pub enum Figure {
     /// Of a processor's time, whatever the packets it gets.
     #[serde(rename = "receiver_cpu_percent")]
     ReceiverCpu,
+    /// Of the process that sends a stream, or serves files.
+    #[serde(rename = "sender_cpu_us_per_mb")]
+    SenderCpuPerMegabyte,
     #[serde(rename = "p50_us")]
     MedianLatency,
+    #[serde(rename = "p99_us")]
+    TailLatency,
 }
 
 impl Figure {
@@ -33,7 +38,9 @@ impl Figure {
             Figure::ReceiverCpuPerPacket => "receiver CPU per packet",
             Figure::MachineCpuPerPacket => "machine CPU per packet",
             Figure::ReceiverCpu => "receiver CPU",
+            Figure::SenderCpuPerMegabyte => "sender CPU per megabyte",
             Figure::MedianLatency => "p50",
+            Figure::TailLatency => "p99",
         }
     }
 
@@ -46,7 +53,9 @@ impl Figure {
             Figure::ReceiverCpuPerPacket => "receiver CPU, ns per packet",
             Figure::MachineCpuPerPacket => "CPU of the machine, ns per packet",
             Figure::ReceiverCpu => "receiver CPU, % of a processor",
+            Figure::SenderCpuPerMegabyte => "sender CPU, us per megabyte",
             Figure::MedianLatency => "p50 of the round trip, us",
+            Figure::TailLatency => "p99 of the round trip, us",
         }
     }
 

@@ -90,7 +90,9 @@ fn shown(figure: Figure, value: f64) -> String {
         Figure::BytesPerSecond => format!("{:.1} Gbit/s", figure.shown(value)),
         Figure::ReceiverCpuPerPacket | Figure::MachineCpuPerPacket => format!("{value:.0} ns"),
         Figure::ReceiverCpu => format!("{value:.1} %"),
-        Figure::MedianLatency => format!("{value:.1} us"),
+        Figure::SenderCpuPerMegabyte | Figure::MedianLatency | Figure::TailLatency => {
+            format!("{value:.1} us")
+        }
     }
 }
 

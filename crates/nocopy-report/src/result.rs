@@ -282,7 +282,9 @@ impl Figure {
             Figure::ReceiverCpuPerPacket => row.receiver_cpu_ns_per_packet,
             Figure::MachineCpuPerPacket => row.machine_cpu_ns_per_packet,
             Figure::ReceiverCpu => row.receiver_cpu_percent,
+            Figure::SenderCpuPerMegabyte => row.sender_cpu_us_per_mb,
             Figure::MedianLatency => row.p50_us,
+            Figure::TailLatency => row.p99_us,
         }
     }
 }
@@ -336,7 +338,9 @@ mod tests {
             Figure::ReceiverCpuPerPacket,
             Figure::MachineCpuPerPacket,
             Figure::ReceiverCpu,
+            Figure::SenderCpuPerMegabyte,
             Figure::MedianLatency,
+            Figure::TailLatency,
         ];
         for figure in figures {
             let mut row = serde_json::to_value(Row::default()).unwrap();

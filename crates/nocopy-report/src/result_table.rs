@@ -53,16 +53,16 @@ pub fn table(section: Section<'_>, causes: &mut Causes) -> Table {
     let (rows, title) = (section.rows, section.title());
     let columns = StreamColumns::of(rows);
     let header = match section.figure() {
-        Figure::MedianLatency => LATENCY_HEADER.to_vec(),
-        Figure::BytesPerSecond => columns.header(),
+        Figure::MedianLatency | Figure::TailLatency => LATENCY_HEADER.to_vec(),
+        Figure::BytesPerSecond | Figure::SenderCpuPerMegabyte => columns.header(),
         Figure::MessagesPerSecond => MESSAGE_HEADER.to_vec(),
         _ => PACKET_HEADER.to_vec(),
     };
     let cells = |row: &Row, causes: &mut Causes| {
         let name = name(row, title);
         let cells = match section.figure() {
-            Figure::MedianLatency => latency_cells(name, row),
-            Figure::BytesPerSecond => columns.cells(name, row),
+            Figure::MedianLatency | Figure::TailLatency => latency_cells(name, row),
+            Figure::BytesPerSecond | Figure::SenderCpuPerMegabyte => columns.cells(name, row),
             Figure::MessagesPerSecond => message_cells(name, row),
             _ => packet_cells(name, row),
         };

@@ -1,18 +1,22 @@
-//! The zero-copy sockets of 2000: a TCP stream, and datagrams of 8 KiB, over frames of 9,000 bytes; counted, and datagrams checked, where
-//! they arrive.
+//! The zero-copy sockets of 2000: a TCP stream, datagrams of 8 KiB, and files read by NFS, over frames of 9,000 bytes; counted, and datagrams
+//! and files checked, where they arrive.
+
+use nocopy_report::capability;
+use rustix::thread::CapabilitySet;
 
 use super::{only, play};
 use crate::Failure;
 use crate::bench::Bench;
 use crate::datagram::Datagrams;
+use crate::plan::Plan;
 use crate::stage::LONG_MTU_BYTES;
-use crate::workload::{LOOPBACK, Method, Workload, tcp, udp_send};
+use crate::workload::{LOOPBACK, Method, Workload, nfs, tcp, udp_send};
 
 const NAME: &str = "zero-copy-sockets";
 
 const DATAGRAM_BYTES: usize = 8 << 10;
 
-/// TCP and UDP from the pages that the program has filled.
+/// TCP and UDP from the pages that the program has filled, and NFS from those of the file cache.
 #[derive(Debug)]
 pub(crate) struct Sockets;
 
@@ -22,7 +26,7 @@ impl Workload for Sockets {
     }
 
     fn about(&self) -> &'static str {
-        "2000: TCP and UDP from the pages that the program has filled"
+        "2000: TCP and UDP from the pages that the program has filled, NFS from those of the file cache"
     }
 
     fn methods(&self) -> &'static [Method] {
@@ -32,11 +36,22 @@ impl Workload for Sockets {
             ("socket", "send() of a datagram a call"),
             ("zerocopy-gso", "the library's socket with MSG_ZEROCOPY, a burst of datagrams a call"),
             ("auto", "the library's socket or stream, which chooses the method by measurement"),
+            ("pread-writev", "files by NFS, by hand: pread() into a buffer, writev() of header and buffer"),
+            ("ganesha", "files by Debian's nfs-ganesha with its VFS module"),
+            ("nocopy", "files by nocopy serve nfs"),
         ]
     }
 
     fn lab_only(&self) -> Option<&'static str> {
         Some(LOOPBACK)
+    }
+
+    fn capabilities(&self, _plan: &Plan) -> CapabilitySet {
+        capability::FILE_SERVERS
+    }
+
+    fn skips(&self, _plan: &Plan) -> Vec<String> {
+        nfs::skip_of_ganesha().into_iter().collect()
     }
 
     fn measure(&self, bench: &mut Bench<'_>) -> Result<(), Failure> {
@@ -46,6 +61,9 @@ impl Workload for Sockets {
         let checked = udp_send::checked(LONG_MTU_BYTES)?;
         let methods = ["socket", "zerocopy", "zerocopy-gso", "auto"].map(|method| (method, None));
         let datagrams = udp_send::in_bursts(&checked, Datagrams::in_bursts(DATAGRAM_BYTES));
-        play(NAME, bench, vec![only(datagrams, &methods)], 12)
+        play(NAME, bench, vec![only(datagrams, &methods)], 12)?;
+        let files = nfs::Place::new(LONG_MTU_BYTES, nfs::Contents::FILE)?;
+        let methods = ["pread-writev", "ganesha", "nocopy"].map(|method| (method, None));
+        play(NAME, bench, vec![only(nfs::of_length(&files, nfs::LONGEST_BYTES), &methods)], 12)
     }
 }

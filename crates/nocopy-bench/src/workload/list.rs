@@ -2,10 +2,10 @@
 
 use crate::founding;
 
-use super::{Workload, capture, latency, libpcap, messages, packet_send, record, tcp, udp_send};
+use super::{Workload, capture, latency, libpcap, messages, nfs, packet_send, record, tcp, udp_send};
 
 /// All of them, in the order in which they are measured.
-pub(crate) const ALL: [&dyn Workload; 12] = [
+pub(crate) const ALL: [&dyn Workload; 13] = [
     &packet_send::PacketSend,
     &capture::Capture,
     &record::Record,
@@ -14,6 +14,7 @@ pub(crate) const ALL: [&dyn Workload; 12] = [
     &tcp::send::TcpSend,
     &tcp::receive::TcpReceive,
     &tcp::proxy::TcpProxy,
+    &nfs::Nfs,
     &libpcap::Libpcap,
     &latency::RoundTrip,
     &messages::latency::MessageLatency,

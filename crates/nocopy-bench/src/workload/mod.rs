@@ -5,6 +5,7 @@ pub(crate) mod latency;
 pub(crate) mod libpcap;
 pub(crate) mod list;
 pub(crate) mod messages;
+pub(crate) mod nfs;
 pub(crate) mod packet_send;
 pub(crate) mod record;
 pub(crate) mod tcp;

@@ -402,6 +402,59 @@ fn a_short_bench_runs_programs_of_libpcap() {
     assert_eq!(series, expected, "{report:#}");
 }
 
+/// Proves that every server serves every series, that rows are compared as they should be, and that the evidence is the server's own account.
+#[test]
+fn a_short_bench_serves_files_by_nfs() {
+    if nocopy_lab::lab_or_skip().is_none() {
+        return;
+    }
+    let (output, report) = bench("nfs", &["nfs"], has_moved);
+    let printed = text(&output.stdout);
+    let [has_ganesha, has_disk] =
+        ["SKIP: nfs, ganesha", "SKIP: nfs, beside"].map(|skip| !printed.contains(skip));
+    let rows = report["results"].as_array().unwrap();
+    let methods = |series: &str, figure: &str| -> BTreeSet<String> {
+        let of = rows.iter().filter(|row| row["series"] == series && row["figure"] == figure);
+        let name = |row: &Value| {
+            let baseline = row["baseline"].as_str().map(|baseline| format!(" by {baseline}"));
+            row["method"].as_str().unwrap().to_owned() + &baseline.unwrap_or_default()
+        };
+        of.map(name).collect()
+    };
+    let expected = |all: &[&str]| -> BTreeSet<String> {
+        let known = all.iter().filter(|name| has_ganesha || !name.contains("ganesha"));
+        known.map(|name| (*name).to_owned()).collect()
+    };
+    let reads = [
+        "pread-writev",
+        "sendfile by pread-writev",
+        "ganesha by pread-writev",
+        "nocopy by ganesha",
+        "nocopy by pread-writev",
+        "nocopy by sendfile",
+    ];
+    for bytes in [4, 64, 1024] {
+        let series = format!("nfs, reads of {bytes} KiB, MTU 1500");
+        for figure in ["bytes_per_s", "sender_cpu_us_per_mb"] {
+            assert_eq!(methods(&series, figure), expected(&reads), "{series}, {figure}");
+        }
+        let ours = rows.iter().find(|row| row["series"] == *series && row["method"] == "nocopy").unwrap();
+        let (evidence, copied) = if bytes == 4 { ("copied", "1.00") } else { ("unknown", "0.00") };
+        assert_eq!(ours["evidence"], evidence, "{ours:#}");
+        assert!(
+            ours["cause"].as_str().unwrap().contains(&format!("copied {copied} of each byte")),
+            "{ours:#}"
+        );
+    }
+    for series in ["nfs, GETATTR of 1000 files", "nfs, LOOKUP of 1000 names", "nfs, 'ls -l' of 2000 files"] {
+        let found = methods(series, "messages_per_s");
+        let ours = if has_ganesha { "nocopy by ganesha" } else { "nocopy" };
+        assert!(found.contains(ours) && found.len() == 1 + usize::from(has_ganesha), "{series}: {found:?}");
+    }
+    let beside = methods("nfs, cached reads of 64 KiB, one at a time", "p99_us");
+    assert_eq!(beside.contains("nocopy by nocopy"), has_disk, "{beside:?}");
+}
+
 /// Proves that every way to send datagrams does, into every sink, and is compared with what it should be.
 #[test]
 fn a_short_bench_sends_datagrams_in_every_way() {

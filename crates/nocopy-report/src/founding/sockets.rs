@@ -7,18 +7,19 @@ use crate::result::{Report, Row};
 use crate::table::Table;
 
 pub(super) const SYSTEM: System = System {
-    title: "2000 · zero-copy sockets (FreeBSD): a TCP stream, and UDP of 8 KiB, from the program's pages",
+    title: "2000 · zero-copy sockets (FreeBSD): TCP, and UDP of 8 KiB, from the program's pages; NFS reads",
     about: "Frames of 9,000 bytes; Mbit/s of payload. Datagrams are counted and every byte of them is checked where they arrive.",
     part,
 };
 
 const STREAM: &str = "tcp-send over veth, MTU 9000, cubic";
 const DATAGRAMS: &str = "udp-send, 8192-byte datagrams";
+const FILES: &str = "nfs, reads of 1024 KiB, MTU 9000";
 
 /// Of the datagrams sent, those that arrived then.
 const PUBLISHED_RECEIVED: f64 = 612.0 / 919.0;
 
-const LINES: [(&str, &str, &str, &str); 7] = [
+const LINES: [(&str, &str, &str, &str); 10] = [
     ("TCP, send()", STREAM, "plain", NOTHING),
     ("TCP, MSG_ZEROCOPY", STREAM, "zerocopy", "742, 1764 at 60 % idle"),
     ("TCP, nocopy auto", STREAM, "auto", NOTHING),
@@ -26,7 +27,19 @@ const LINES: [(&str, &str, &str, &str); 7] = [
     ("UDP, MSG_ZEROCOPY", DATAGRAMS, "zerocopy", "919 sent, 612 received"),
     ("UDP, the same in bursts", DATAGRAMS, "zerocopy-gso", NOTHING),
     ("UDP, nocopy auto", DATAGRAMS, "auto", NOTHING),
+    ("NFS reads, pread and writev", FILES, "pread-writev", NOTHING),
+    ("NFS reads, Ganesha", FILES, "ganesha", NOTHING),
+    ("NFS reads, nocopy serve nfs", FILES, "nocopy", NOTHING),
 ];
+
+/// The first method of a kind, which the others are compared with.
+fn base(series: &str) -> &'static str {
+    match series {
+        STREAM => "plain",
+        DATAGRAMS => "socket",
+        _ => "pread-writev",
+    }
+}
 
 /// Those of datagrams are lost on the way; a stream's never.
 fn received_share(row: &Row) -> f64 {
@@ -38,7 +51,7 @@ const WORKLOAD: &str = "zero-copy-sockets";
 fn part(report: &Report) -> Option<Part> {
     let rows = &Rows::of(report, WORKLOAD)?;
     let line = |(name, series, method, published): &(&str, &str, &str, &str)| {
-        let base = if *series == STREAM { "plain" } else { "socket" };
+        let base = base(series);
         let row = rows.beside(series, method, None, base);
         let received = row.and_then(mbit_per_s);
         let sent =
@@ -50,13 +63,22 @@ fn part(report: &Report) -> Option<Part> {
         let cells = std::iter::once((*name).to_owned()).chain(figures);
         cells.chain([copies.to_owned(), (*published).to_owned()]).collect()
     };
-    let header = ["", "sent", "received", "receiver idle", "x send()", "copies", "published"];
+    let header = ["", "sent", "received", "receiver idle", "x first", "copies", "published"];
     Some(Part {
-        table: Table::new(&header, 1..5, LINES.iter().map(line).collect()),
+        table: Table::new(&header, 1..5, lines(rows).map(line).collect()),
         words: words(rows),
         bars: vec![bars(rows)],
         ..Part::default()
     })
+}
+
+/// Those of what is measured: runs of earlier versions have no files, and Ganesha is not everywhere.
+fn lines(
+    rows: &Rows<'_>,
+) -> impl Iterator<Item = &'static (&'static str, &'static str, &'static str, &'static str)> {
+    LINES
+        .iter()
+        .filter(|(_, series, method, _)| *series != FILES || rows.find(series, method, None).is_some())
 }
 
 fn words(rows: &Rows<'_>) -> Vec<String> {
@@ -68,7 +90,7 @@ fn words(rows: &Rows<'_>) -> Vec<String> {
         Some(_) => "worse than published",
         None => "not measured",
     };
-    vec![
+    let mut words = vec![
         format!(
             "Of the datagrams sent arrived: send() {} %, nocopy auto {} %; published {:.0} %: {reached}.",
             percent(socket),
@@ -82,7 +104,13 @@ fn words(rows: &Rows<'_>) -> Vec<String> {
         "A veth pair delivers on the same host, where what MSG_ZEROCOPY did not copy is copied late. The receiver is idle while its thread \
          is; what the kernel does for it in softirqs is done on the sender's processor here."
             .into(),
-    ]
+    ];
+    for (name, other) in [("pread() and writev()", "pread-writev"), ("Ganesha", "ganesha")] {
+        if let Some(row) = rows.against(FILES, "nocopy", None, other) {
+            words.push(compared(&format!("NFS reads of 1 MiB, nocopy against {name}"), Some(row)));
+        }
+    }
+    words
 }
 
 fn bars(rows: &Rows<'_>) -> Stacks {
@@ -96,5 +124,28 @@ fn bars(rows: &Rows<'_>) -> Stacks {
         title: "Sent, Mbit/s of payload".into(),
         parts: vec!["received".into(), "lost".into()],
         bars: LINES.iter().filter_map(bar).collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::made_up;
+
+    #[test]
+    fn files_have_lines_where_they_were_measured() {
+        let row = |method| Row { workload: WORKLOAD.into(), ..made_up::row(FILES, method, 1.0) };
+        let plain = row("pread-writev");
+        let without = part(&made_up::report(vec![Row { series: STREAM.into(), ..plain.clone() }])).unwrap();
+        assert_eq!(without.table.rows.len(), 7);
+        let ours = made_up::against("pread-writev", 1.5, row("nocopy"));
+        let with = part(&made_up::report(vec![plain, ours])).unwrap();
+        let names: Vec<_> = with.table.rows[7..].iter().map(|cells| cells[0].as_str()).collect();
+        assert_eq!(names, ["NFS reads, pread and writev", "NFS reads, nocopy serve nfs"]);
+        assert!(
+            with.words.iter().any(|words| words.contains("against pread() and writev(): 1.50 x")),
+            "{:?}",
+            with.words
+        );
     }
 }

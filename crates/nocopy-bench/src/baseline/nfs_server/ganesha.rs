@@ -1,0 +1,139 @@
+//! Ganesha, Debian's: the server of NFS in user space that others use. It announces itself to an rpcbind, which is started beside it.
+//!
+//! Both keep files below `/run` and `/var/lib/nfs`. They get their own, in memory, in a mount namespace of this process, so that a server
+//! that runs on this machine is not disturbed, and nothing is left behind.
+
+use std::fs;
+use std::io;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use nix::sched::{CloneFlags, unshare};
+use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
+
+const GANESHA: &str = "ganesha.nfsd";
+const RPCBIND: &str = "rpcbind";
+
+/// What serves files from a directory; a package of its own.
+const MODULE: &str = "libfsalvfs.so";
+const MODULE_DIRECTORIES: [&str; 3] =
+    ["/usr/lib/ganesha", "/usr/lib64/ganesha", "/usr/lib/x86_64-linux-gnu/ganesha"];
+
+pub(crate) const PORT: u16 = 20_490;
+pub(crate) const MOUNT_PORT: u16 = 20_491;
+
+const PATIENCE: Duration = Duration::from_secs(20);
+const LOOK: Duration = Duration::from_millis(5);
+
+/// `LISTEN`, as /proc/net/tcp has it.
+const LISTENING: &str = "0A";
+
+/// Whether it, and what it needs, can be started here.
+pub(crate) fn is_installed() -> bool {
+    let can_start = |program: &str| {
+        let said = Command::new(program).arg("-h").stdout(Stdio::null()).stderr(Stdio::null()).status();
+        // Asked for help, programs end with several codes; those whose libraries are missing with 127.
+        said.is_ok_and(|status| status.code().is_some_and(|code| code < 126))
+    };
+    let has_module = MODULE_DIRECTORIES.iter().any(|directory| Path::new(directory).join(MODULE).exists());
+    has_module && can_start(GANESHA) && can_start(RPCBIND)
+}
+
+/// Both programs; killed when dropped.
+#[derive(Debug)]
+pub(super) struct Running {
+    programs: Vec<Child>,
+}
+
+impl Running {
+    /// Starts them, and waits until files are served.
+    pub(super) fn start(directory: &Path, scratch: &Path) -> io::Result<Self> {
+        hide_state()?;
+        let [configuration, log] = ["ganesha.conf", "ganesha.log"].map(|name| scratch.join(name));
+        fs::write(&configuration, self::configuration(directory))?;
+        let mut running = Self { programs: Vec::new() };
+        // In the foreground, without looking for what it knew before.
+        running.add(Command::new(RPCBIND).args(["-w", "-f"]))?;
+        running.wait(|| Ok(Path::new("/run/rpcbind.sock").exists()), &log)?;
+        let mut ganesha = Command::new(GANESHA);
+        ganesha.arg("-F").arg("-f").arg(&configuration).arg("-L").arg(&log).args(["-p", "/run/ganesha.pid"]);
+        running.add(&mut ganesha)?;
+        running.wait(|| Ok(is_listening(PORT)? && is_listening(MOUNT_PORT)?), &log)?;
+        Ok(running)
+    }
+
+    /// The one that serves.
+    pub(super) fn process(&self) -> u32 {
+        self.programs.last().map_or(0, Child::id)
+    }
+
+    fn add(&mut self, command: &mut Command) -> io::Result<()> {
+        let command = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        self.programs.push(command.spawn()?);
+        Ok(())
+    }
+
+    fn wait(&mut self, is_there: impl Fn() -> io::Result<bool>, log: &Path) -> io::Result<()> {
+        let give_up = Instant::now() + PATIENCE;
+        while !is_there()? {
+            let mut has_ended = false;
+            for program in &mut self.programs {
+                has_ended |= program.try_wait()?.is_some();
+            }
+            if has_ended || Instant::now() > give_up {
+                let said = fs::read_to_string(log).unwrap_or_default();
+                let last = said.lines().next_back().unwrap_or("it says nothing");
+                return Err(io::Error::other(format!("{GANESHA} does not serve: {last}")));
+            }
+            sleep(LOOK);
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // Ganesha before rpcbind. Each fails if it has ended.
+        for program in self.programs.iter_mut().rev() {
+            let _ = program.kill();
+            let _ = program.wait();
+        }
+    }
+}
+
+/// Lets the programs have `/run` and `/var/lib/nfs` for themselves.
+fn hide_state() -> io::Result<()> {
+    unshare(CloneFlags::CLONE_NEWNS)?;
+    mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)?;
+    let flags = MountFlags::NOSUID | MountFlags::NODEV;
+    mount("tmpfs", "/run", "tmpfs", flags, None)?;
+    fs::create_dir("/run/ganesha")?;
+    if Path::new("/var/lib/nfs").is_dir() {
+        mount("tmpfs", "/var/lib/nfs", "tmpfs", flags, None)?;
+        fs::create_dir("/var/lib/nfs/ganesha")?;
+    }
+    Ok(())
+}
+
+fn configuration(directory: &Path) -> String {
+    let directory = directory.display();
+    format!(
+        "NFS_CORE_PARAM {{ Protocols = 3; NFS_Port = {PORT}; MNT_Port = {MOUNT_PORT}; Enable_NLM = false; Enable_RQUOTA = false; }}\n\
+         EXPORT {{ Export_Id = 1; Path = \"{directory}\"; Pseudo = /bench; Access_Type = RO; Squash = None; SecType = sys;\n\
+         \x20 Protocols = 3; Transports = TCP; FSAL {{ Name = VFS; }} }}\n\
+         LOG {{ Default_Log_Level = WARN; }}\n"
+    )
+}
+
+/// Whether something listens at a port in this network namespace.
+fn is_listening(port: u16) -> io::Result<bool> {
+    let port = format!(":{port:04X}");
+    let is_listening = |line: &str| {
+        let mut words = line.split_whitespace().skip(1);
+        words.next().is_some_and(|local| local.ends_with(&port)) && words.nth(1) == Some(LISTENING)
+    };
+    let in_file = |path: &str| fs::read_to_string(path).is_ok_and(|text| text.lines().any(is_listening));
+    Ok(["/proc/self/net/tcp", "/proc/self/net/tcp6"].into_iter().any(in_file))
+}

@@ -1,0 +1,91 @@
+//! NFS servers to compare with, each in a process of its own: Ganesha, and two by hand that answer reads of one file.
+//!
+//! ```text
+//!   bench ── task (argument), its end (stdin) ──▶ nocopy bench-nfs-server ── one word (stdout) ──▶ bench
+//! ```
+//! The process ends, and whatever it started, when standard input does, as it does with the bench, however that ends.
+
+mod by_hand;
+mod ganesha;
+
+use std::io::{self, Read, Write};
+use std::net::Ipv4Addr;
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+pub(crate) use by_hand::{FILE, Way};
+pub(crate) use ganesha::{MOUNT_PORT, is_installed};
+
+use crate::Failure;
+use nocopy_report::{Outcome, capability};
+
+/// The name of the command that is the process.
+pub(crate) const COMMAND: &str = "bench-nfs-server";
+
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) enum Task {
+    /// Reads of one file, by hand.
+    ByHand { way: Way, at: Ipv4Addr, file: PathBuf },
+    /// Ganesha, of a directory; its own files go into another one.
+    Ganesha { directory: PathBuf, scratch: PathBuf },
+}
+
+/// What the process says once it serves.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) enum Word {
+    Serving {
+        port: u16,
+        /// The process that serves.
+        process: u32,
+    },
+    Failed(String),
+}
+
+/// Is the process.
+pub fn run(task: &str) -> Result<Outcome, Failure> {
+    let task: Task = serde_json::from_str(task).map_err(Failure::Task)?;
+    match serve(task) {
+        Ok(()) => Ok(Outcome::Positive),
+        Err(error) => {
+            Word::Failed(error.to_string()).say().map_err(nocopy_report::Failure::Print)?;
+            Ok(Outcome::Negative)
+        }
+    }
+}
+
+fn serve(task: Task) -> io::Result<()> {
+    match task {
+        Task::ByHand { way, at, file } => {
+            let server = by_hand::Server::open(way, at, &file)?;
+            // Serving needs no privileges, and nothing after it is to be closed.
+            capability::narrow(capability::NONE)?;
+            Word::Serving { port: server.port()?, process: std::process::id() }.say()?;
+            std::thread::Builder::new().name("end".into()).spawn(|| {
+                wait_for_end();
+                std::process::exit(0);
+            })?;
+            server.run()
+        }
+        Task::Ganesha { directory, scratch } => {
+            let running = ganesha::Running::start(&directory, &scratch)?;
+            Word::Serving { port: ganesha::PORT, process: running.process() }.say()?;
+            wait_for_end();
+            Ok(())
+        }
+    }
+}
+
+fn wait_for_end() {
+    let mut byte = [0];
+    while matches!(io::stdin().read(&mut byte), Ok(1)) {}
+}
+
+impl Word {
+    fn say(&self) -> io::Result<()> {
+        let mut output = io::stdout().lock();
+        serde_json::to_writer(&mut output, self)?;
+        output.write_all(b"\n")?;
+        output.flush()
+    }
+}

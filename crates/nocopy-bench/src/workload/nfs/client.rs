@@ -1,0 +1,314 @@
+//! A client that keeps several calls under way, and looks at every reply.
+
+use std::io::{self, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::path::Path;
+use std::time::Duration;
+
+use nocopy_nfs::wire::mount::{self, MountReply};
+use nocopy_nfs::wire::nfs3::{
+    self, Attributes, FileHandle, LookupArguments, LookupResult, NfsResult, Procedure, ReadArguments,
+};
+use nocopy_nfs::wire::record::{self, MARK_BYTES, Records};
+use nocopy_nfs::wire::rpc::{AUTH_SYS, Call, Credential, Reply};
+use nocopy_nfs::wire::xdr::{self, Reader, Xdr, padding};
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, recv};
+
+use super::files::is_content;
+
+/// Calls that are under way at a time.
+pub(super) const UNDER_WAY: usize = 8;
+
+/// A server that says nothing for so long is broken.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+const REPLY_BYTES_MAX: usize = 2 << 20;
+const BUFFER_BYTES: usize = 64 << 10;
+
+/// The same version of both programs.
+const VERSION: u32 = 3;
+
+/// Of the reply to a read, up to its status; with the record's mark.
+const BEGIN_BYTES: usize = 32;
+
+/// From there up to the bytes of the file, with and without attributes.
+const WITH_ATTRIBUTES: usize = 4 + Attributes::BYTES + 12;
+const WITHOUT_ATTRIBUTES: usize = 4 + 12;
+
+#[derive(Debug)]
+pub(super) struct Client {
+    stream: TcpStream,
+    credential: Vec<u8>,
+    xid: u32,
+    records: Records,
+    buffer: Vec<u8>,
+}
+
+impl Client {
+    pub(super) fn connect(address: SocketAddr) -> io::Result<Self> {
+        let stream = TcpStream::connect(address)?;
+        stream.set_nodelay(true)?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        Ok(Self {
+            stream,
+            credential: credential(),
+            xid: 0,
+            records: Records::new(REPLY_BYTES_MAX),
+            buffer: vec![0; BUFFER_BYTES],
+        })
+    }
+
+    /// Sends a call, whose reply will have the number that is returned.
+    pub(super) fn ask<'a>(
+        &mut self,
+        program: u32,
+        procedure: u32,
+        arguments: &impl Xdr<'a>,
+    ) -> io::Result<u32> {
+        self.xid = self.xid.wrapping_add(1);
+        let (xid, body) = (self.xid, &self.credential);
+        let mut call = record::begin();
+        let credential = Credential { flavor: AUTH_SYS, body };
+        Call { xid, program, version: VERSION, procedure, credential, arguments: &[] }.encode(&mut call);
+        arguments.encode(&mut call);
+        record::end(&mut call, 0);
+        self.stream.write_all(&call)?;
+        Ok(xid)
+    }
+
+    /// The next reply: its number, and what `read` makes of its results.
+    pub(super) fn reply<T>(
+        &mut self,
+        read: impl FnOnce(&mut Reader<'_>) -> io::Result<T>,
+    ) -> io::Result<(u32, T)> {
+        loop {
+            if let Some(record) = self.records.take().map_err(malformed)? {
+                let mut input = Reader::new(record);
+                let (xid, reply) = Reply::decode(&mut input).map_err(malformed)?;
+                if reply != Reply::Success {
+                    return Err(io::Error::other(format!("a call was refused: {reply:?}")));
+                }
+                return Ok((xid, read(&mut input)?));
+            }
+            let (_, count) = recv(&self.stream, &mut self.buffer[..], RecvFlags::empty()).map_err(late)?;
+            if count == 0 {
+                return Err(ended());
+            }
+            self.records.push(&self.buffer[..count]);
+        }
+    }
+
+    fn call<'a, T>(
+        &mut self,
+        program: u32,
+        procedure: u32,
+        arguments: &impl Xdr<'a>,
+        read: impl FnOnce(&mut Reader<'_>) -> io::Result<T>,
+    ) -> io::Result<T> {
+        let asked = self.ask(program, procedure, arguments)?;
+        let (xid, results) = self.reply(read)?;
+        if xid == asked { Ok(results) } else { Err(io::Error::other("a reply to no call")) }
+    }
+
+    /// The handle of a directory that is exported.
+    pub(super) fn mount(&mut self, path: &Path) -> io::Result<FileHandle> {
+        let path = mount::Text(path.as_os_str().as_encoded_bytes());
+        let mounted =
+            self.call(mount::PROGRAM, mount::Procedure::Mount as u32, &path as &mount::Path<'_>, |input| {
+                input.read::<MountReply>().map_err(malformed)
+            })?;
+        mounted.map(|mounted| mounted.handle).map_err(|status| refused("mount", status))
+    }
+
+    pub(super) fn look_up(&mut self, directory: FileHandle, name: &str) -> io::Result<LookupResult> {
+        let asked = LookupArguments { directory, name: mount::Text(name.as_bytes()) };
+        self.call(nfs3::PROGRAM, Procedure::Lookup as u32, &asked, found)
+    }
+}
+
+/// The results of LOOKUP.
+pub(super) fn found(input: &mut Reader<'_>) -> io::Result<LookupResult> {
+    let found: NfsResult<LookupResult, Option<Attributes>> = input.read().map_err(malformed)?;
+    found.map_err(|refusal| refused("LOOKUP", refusal.status))
+}
+
+pub(super) fn malformed(error: impl std::error::Error + Send + Sync + 'static) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, error)
+}
+
+pub(super) fn refused(call: &str, status: impl std::fmt::Debug) -> io::Error {
+    io::Error::other(format!("{call} was refused: {status:?}"))
+}
+
+fn ended() -> io::Error {
+    io::Error::new(io::ErrorKind::UnexpectedEof, "the server ended the connection")
+}
+
+fn late(error: Errno) -> io::Error {
+    match error {
+        Errno::AGAIN => io::Error::new(io::ErrorKind::TimedOut, format!("no reply in {PATIENCE:?}")),
+        error => error.into(),
+    }
+}
+
+/// Of this user, as AUTH_SYS has it (RFC 5531, appendix A).
+fn credential() -> Vec<u8> {
+    let mut body = Vec::new();
+    0_u32.encode(&mut body);
+    xdr::put_opaque(&mut body, b"bench");
+    let ids = [rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw(), 0];
+    ids.iter().for_each(|id| id.encode(&mut body));
+    body
+}
+
+/// Reads of a file, from its start to its end and again, so many bytes each.
+#[derive(Debug)]
+pub(super) struct Reads {
+    client: Client,
+    file: FileHandle,
+    file_bytes: u64,
+    bytes: u32,
+    /// From one read to the next.
+    stride: u64,
+    next: u64,
+    /// The number and the place of each that is under way.
+    under_way: Vec<(u32, u64)>,
+    /// Never written to when bytes are discarded: on TCP MSG_TRUNC only takes the length.
+    content: Vec<u8>,
+}
+
+impl Reads {
+    /// `bytes` is a part of `file_bytes`, so that every reply has as many.
+    pub(super) fn new(client: Client, file: FileHandle, file_bytes: u64, bytes: u32) -> Self {
+        let content = vec![0; bytes as usize + padding(bytes as usize)];
+        Self {
+            client,
+            file,
+            file_bytes,
+            bytes,
+            stride: bytes.into(),
+            next: 0,
+            under_way: Vec::new(),
+            content,
+        }
+    }
+
+    /// The same with places left out, so that no read is what the kernel has read ahead after another one.
+    pub(super) fn scattered(self) -> Self {
+        Self { stride: 3 * u64::from(self.bytes), ..self }
+    }
+
+    /// Reads the whole file once, and compares every byte.
+    pub(super) fn check(&mut self) -> io::Result<()> {
+        let (mut asked, all) = (0, self.file_bytes / u64::from(self.bytes));
+        while asked < all || self.under_way() > 0 {
+            while asked < all && self.under_way() < UNDER_WAY {
+                self.ask()?;
+                asked += 1;
+            }
+            let place = self.take(false)?;
+            if !is_content(place, &self.content[..self.bytes as usize]) {
+                return Err(io::Error::other(format!(
+                    "what was read at {place} is not what the file has there"
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn ask(&mut self) -> io::Result<()> {
+        let (offset, bytes) = (self.next, self.bytes);
+        let asked = ReadArguments { file: self.file, offset, bytes };
+        let xid = self.client.ask(nfs3::PROGRAM, Procedure::Read as u32, &asked)?;
+        self.under_way.push((xid, offset));
+        self.next = (offset + self.stride) % self.file_bytes;
+        Ok(())
+    }
+
+    /// Where the next read will be.
+    pub(super) fn next(&self) -> u64 {
+        self.next
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes as usize
+    }
+
+    pub(super) fn under_way(&self) -> usize {
+        self.under_way.len()
+    }
+
+    /// Takes the next reply, which has all of its bytes: discarded, or into `content`. Returns where they are in the file.
+    pub(super) fn take(&mut self, is_discarded: bool) -> io::Result<u64> {
+        let mut begin = [0; BEGIN_BYTES];
+        self.receive(&mut begin)?;
+        let word = |at: usize| u32::from_be_bytes([begin[at], begin[at + 1], begin[at + 2], begin[at + 3]]);
+        let (mark, xid) = (word(0), word(4));
+        let known = self.under_way.iter().position(|(asked, _)| *asked == xid);
+        let Some(known) = known else { return Err(io::Error::other("a reply to no call")) };
+        let (_, place) = self.under_way.swap_remove(known);
+        // A reply that was accepted, by a verifier of no length, and a success.
+        if [word(8), word(12), word(20), word(24), word(28)] != [1, 0, 0, 0, 0] {
+            return Err(refused("READ", word(28)));
+        }
+        let record = (mark & !(1 << 31)) as usize;
+        let head = record.checked_sub(BEGIN_BYTES - MARK_BYTES + self.content.len());
+        let is_whole = mark >> 31 == 1 && matches!(head, Some(WITH_ATTRIBUTES | WITHOUT_ATTRIBUTES));
+        let Some(head) = head.filter(|_| is_whole) else {
+            return Err(io::Error::other(format!("a reply of {record} bytes to a read of {}", self.bytes)));
+        };
+        let mut rest = [0; WITH_ATTRIBUTES];
+        let rest = &mut rest[..head];
+        self.receive(rest)?;
+        self.check_counts(rest, place)?;
+        if is_discarded {
+            self.discard()?
+        } else {
+            self.receive_content()?
+        }
+        Ok(place)
+    }
+
+    /// What stands between the status and the bytes.
+    fn check_counts(&self, rest: &[u8], place: u64) -> io::Result<()> {
+        let has_attributes = rest.len() == WITH_ATTRIBUTES;
+        let mut input = Reader::new(rest);
+        let attributes: Option<Attributes> = input.read().map_err(malformed)?;
+        let (count, (is_end, data_bytes)): (u32, (bool, u32)) = input.read().map_err(malformed)?;
+        let is_last = place + u64::from(self.bytes) == self.file_bytes;
+        let is_right = attributes.is_some() == has_attributes
+            && attributes.is_none_or(|attributes| attributes.size == self.file_bytes)
+            && count == self.bytes
+            && data_bytes == self.bytes
+            && (is_last || !is_end);
+        if is_right {
+            Ok(())
+        } else {
+            Err(io::Error::other(format!("the reply to the read at {place} is wrong")))
+        }
+    }
+
+    fn receive(&self, into: &mut [u8]) -> io::Result<()> {
+        fill(&self.client.stream, into, RecvFlags::WAITALL)
+    }
+
+    fn receive_content(&mut self) -> io::Result<()> {
+        fill(&self.client.stream, &mut self.content, RecvFlags::WAITALL)
+    }
+
+    fn discard(&mut self) -> io::Result<()> {
+        fill(&self.client.stream, &mut self.content, RecvFlags::WAITALL | RecvFlags::TRUNC)
+    }
+}
+
+fn fill(stream: &TcpStream, into: &mut [u8], flags: RecvFlags) -> io::Result<()> {
+    let mut filled = 0;
+    while filled < into.len() {
+        match recv(stream, &mut into[filled..], flags).map_err(late)? {
+            (_, 0) => return Err(ended()),
+            (_, count) => filled += count,
+        }
+    }
+    Ok(())
+}

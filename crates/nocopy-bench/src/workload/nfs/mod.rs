@@ -1,0 +1,157 @@
+//! Files served by NFS: reads of what is in memory, calls about files, and what a reader of a cold file does to others.
+//!
+//! Each server is a process on the sender's processor, the client a thread on the receiver's, on the two ends of a veth pair.
+
+mod beside;
+mod calls;
+mod client;
+mod files;
+mod reads;
+mod server;
+
+use std::fs;
+use std::io;
+
+use nocopy_lab::Lab;
+use nocopy_report::capability;
+use nocopy_report::figure::Figure;
+use nocopy_report::result::{Link, Row};
+use rustix::thread::CapabilitySet;
+
+use super::{LOOPBACK, Method, Workload};
+use crate::Failure;
+use crate::baseline::nfs_server;
+use crate::bench::Bench;
+use crate::plan::Plan;
+use crate::stage::{Stage, USUAL_MTU_BYTES};
+use files::Files;
+pub(crate) use reads::{LONGEST_BYTES, of_length};
+
+const NAME: &str = "nfs";
+
+/// More than any processor's own cache.
+const CACHED_BYTES: u64 = 64 << 20;
+
+/// Not the machine's own choice (bbr, a common one, paces), and one that every kernel lets a namespace have: servers do not set it themselves.
+const CONGESTION_CONTROL: &str = "reno";
+const CONGESTION_SETTING: &str = "/proc/sys/net/ipv4/tcp_congestion_control";
+
+const SKIP_GANESHA: &str = "SKIP: nfs, ganesha: not installed: 'apt install nfs-ganesha nfs-ganesha-vfs rpcbind' or what your system calls them.";
+const SKIP_DISK: &str =
+    "SKIP: nfs, beside a reader of a cold file: no directory on a disk with 2 GiB free was found.";
+
+/// Files served to a client that reads them.
+#[derive(Debug)]
+pub(crate) struct Nfs;
+
+impl Workload for Nfs {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn about(&self) -> &'static str {
+        "Files served by NFS version 3 to a client that discards what it reads"
+    }
+
+    fn methods(&self) -> &'static [Method] {
+        &[
+            ("pread-writev", "by hand: pread() into a buffer, writev() of header and buffer"),
+            ("sendfile", "by hand: the header by send(), the file by sendfile()"),
+            ("ganesha", "Debian's nfs-ganesha with its VFS module"),
+            ("nocopy", "nocopy serve nfs"),
+        ]
+    }
+
+    fn lab_only(&self) -> Option<&'static str> {
+        Some(LOOPBACK)
+    }
+
+    fn capabilities(&self, _plan: &Plan) -> CapabilitySet {
+        capability::FILE_SERVERS
+    }
+
+    fn notes(&self) -> &'static [&'static str] {
+        &[
+            "nfs: sender is the process that serves: its CPU us per megabyte, or ns per reply (of 'ls -l': per file); receiver is the client's \
+             thread, which keeps eight calls under way.",
+        ]
+    }
+
+    fn skips(&self, _plan: &Plan) -> Vec<String> {
+        let disk = (!files::is_on_disk()).then(|| SKIP_DISK.to_owned());
+        skip_of_ganesha().into_iter().chain(disk).collect()
+    }
+
+    fn measure(&self, bench: &mut Bench<'_>) -> Result<(), Failure> {
+        let place = Place::new(USUAL_MTU_BYTES, Contents::all(bench.plan.quick))?;
+        let by = [Figure::BytesPerSecond, Figure::SenderCpuPerMegabyte];
+        bench.play_figures(reads::series(&place), &by, 60, |_: &mut Row| {})?;
+        bench.play(calls::series(&place), 40)?;
+        bench.play(beside::series(&place), 30)
+    }
+}
+
+/// Why Ganesha is left out, if it is.
+pub(crate) fn skip_of_ganesha() -> Option<String> {
+    (!nfs_server::is_installed()).then(|| SKIP_GANESHA.to_owned())
+}
+
+/// How much there is to serve.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Contents {
+    /// The file that is in memory.
+    pub cached_bytes: u64,
+    /// Files of the long directory.
+    pub many: usize,
+    /// The file that is dropped from memory.
+    pub cold_bytes: u64,
+}
+
+impl Contents {
+    /// One file to be read and nothing else.
+    pub(crate) const FILE: Self = Self { cached_bytes: CACHED_BYTES, many: 0, cold_bytes: 0 };
+
+    fn all(is_quick: bool) -> Self {
+        match is_quick {
+            true => Self { cached_bytes: 8 << 20, many: 2000, cold_bytes: 16 << 20 },
+            false => Self { cached_bytes: CACHED_BYTES, many: 50_000, cold_bytes: 256 << 20 },
+        }
+    }
+}
+
+/// A veth pair, and the files that are served over it.
+#[derive(Debug)]
+pub(crate) struct Place {
+    stage: Stage,
+    files: Files,
+    link: Link,
+}
+
+impl Place {
+    pub(crate) fn new(mtu_bytes: u32, contents: Contents) -> Result<Self, Failure> {
+        let stage = Stage::private(Lab::builder().mtu(mtu_bytes))?;
+        let set = || {
+            fs::write(CONGESTION_SETTING, CONGESTION_CONTROL)?;
+            match fs::read_to_string(CONGESTION_SETTING)?.trim() {
+                CONGESTION_CONTROL => Ok(()),
+                found => Err(io::Error::other(format!("it is still {found}"))),
+            }
+        };
+        let doing = "set the congestion control of its namespace";
+        for site in [&stage.sender, &stage.receiver] {
+            site.run(set).map_err(Failure::step(NAME, doing, "mount /proc/sys writable"))?;
+        }
+        let files = Files::make(contents).map_err(Failure::step(
+            NAME,
+            "make the files to serve",
+            "free room on the disk",
+        ))?;
+        let link = Link {
+            link: "veth".into(),
+            mtu_bytes,
+            congestion_control: CONGESTION_CONTROL.into(),
+            source_bytes: Some(contents.cached_bytes as usize),
+        };
+        Ok(Self { stage, files, link })
+    }
+}

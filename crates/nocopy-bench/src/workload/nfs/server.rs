@@ -1,0 +1,235 @@
+//! A server as the bench sees it: started for one trial, and asked at its end what it copied.
+
+use std::io::{self, BufRead, BufReader, Read};
+use std::net::SocketAddr;
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use nocopy_report::capability;
+use nocopy_report::result::Evidence;
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+use super::Place;
+use crate::baseline::nfs_server::{COMMAND, MOUNT_PORT, Task, Way as ByHand, Word};
+use crate::cpu;
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+const GANESHA_CAUSE: &str =
+    "read() into a buffer of the server, and a socket call from there: two copies a byte";
+const PREAD_CAUSE: &str = "pread() into a buffer, and a socket call from there: two copies a byte";
+const SENDFILE_CAUSE: &str =
+    "sent by reference to the pages of the file: no completion ever tells whether they are copied on the way";
+
+/// Which server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Way {
+    PreadWritev,
+    Sendfile,
+    Ganesha,
+    Nocopy,
+}
+
+impl Way {
+    pub(super) fn method(self) -> &'static str {
+        match self {
+            Self::PreadWritev => "pread-writev",
+            Self::Sendfile => "sendfile",
+            Self::Ganesha => "ganesha",
+            Self::Nocopy => "nocopy",
+        }
+    }
+
+    /// Whether it knows one file, and its handle only.
+    pub(super) fn is_by_hand(self) -> bool {
+        matches!(self, Self::PreadWritev | Self::Sendfile)
+    }
+}
+
+/// Killed when dropped.
+#[derive(Debug)]
+pub(super) struct Server {
+    way: Way,
+    child: Child,
+    /// Closed, it asks the process to end.
+    input: Option<ChildStdin>,
+    pub(super) address: SocketAddr,
+    /// Where the first handle is to be had.
+    pub(super) mount_address: SocketAddr,
+    process: u32,
+}
+
+impl Server {
+    /// Starts it on the sender's processor, and waits until it serves.
+    pub(super) fn start(place: &Place, way: Way) -> io::Result<Self> {
+        std::thread::scope(|scope| {
+            let started = scope.spawn(|| {
+                place.stage.sender.enter(0)?;
+                match way {
+                    Way::Nocopy => Self::start_nocopy(place),
+                    _ => Self::start_other(place, way),
+                }
+            });
+            started.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        })
+    }
+
+    fn start_nocopy(place: &Place) -> io::Result<Self> {
+        // As any user would: what it serves is this user's.
+        capability::narrow(capability::NONE)?;
+        let state = place.files.scratch().join("state");
+        let listen = format!("{}:0", place.stage.sender.ipv4);
+        let mut command = Command::new("/proc/self/exe");
+        command.args(["serve", "nfs"]).arg(place.files.exported()).args(["--listen", &listen, "--json"]);
+        command.arg("--state").arg(state);
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn()?;
+        let mut line = String::new();
+        if let Some(errors) = child.stderr.take() {
+            let mut errors = BufReader::new(errors);
+            errors.read_line(&mut line)?;
+            child.stderr = Some(errors.into_inner());
+        }
+        let address = line.split("nfs://").nth(1).and_then(|rest| rest.split('/').next()?.parse().ok());
+        let process = child.id();
+        let unread = SocketAddr::from(([0, 0, 0, 0], 0));
+        let server = Self {
+            way: Way::Nocopy,
+            child,
+            input: None,
+            address: address.unwrap_or(unread),
+            mount_address: address.unwrap_or(unread),
+            process,
+        };
+        match address {
+            Some(_) => Ok(server),
+            None => Err(io::Error::other(format!("it does not serve: {}", line.trim_end()))),
+        }
+    }
+
+    fn start_other(place: &Place, way: Way) -> io::Result<Self> {
+        let at = place.stage.sender.ipv4;
+        let by_hand = |way| Task::ByHand { way, at, file: place.files.path(super::files::CACHED) };
+        let task = match way {
+            Way::PreadWritev => by_hand(ByHand::PreadWritev),
+            Way::Sendfile => by_hand(ByHand::Sendfile),
+            _ => Task::Ganesha { directory: place.files.exported(), scratch: place.files.scratch() },
+        };
+        let mut command = Command::new("/proc/self/exe");
+        command.arg(COMMAND).arg(serde_json::to_string(&task)?);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn()?;
+        let input = child.stdin.take();
+        let mut server = Self {
+            way,
+            child,
+            input,
+            address: SocketAddr::from((at, 0)),
+            mount_address: SocketAddr::from((at, MOUNT_PORT)),
+            process: 0,
+        };
+        match server.word()? {
+            Word::Serving { port, process } => {
+                server.address.set_port(port);
+                server.process = process;
+                Ok(server)
+            }
+            Word::Failed(why) => Err(io::Error::other(why)),
+        }
+    }
+
+    fn word(&mut self) -> io::Result<Word> {
+        let Some(output) = self.child.stdout.take() else { unreachable!("it is a pipe, and asked once") };
+        let mut line = String::new();
+        BufReader::new(output).read_line(&mut line)?;
+        if line.is_empty() {
+            return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "its process ended early"));
+        }
+        Ok(serde_json::from_str(&line)?)
+    }
+
+    /// Processor time so far, of all threads, in nanoseconds.
+    pub(super) fn cpu_ns(&self) -> io::Result<u64> {
+        Ok(cpu::time_of_process(self.process)?.as_nanos() as u64)
+    }
+
+    /// Asks it to end, waits until it has, and returns what is known of copies.
+    pub(super) fn stop(mut self) -> io::Result<Evidence> {
+        match self.way {
+            Way::Nocopy => kill_process(Pid::from_child(&self.child), Signal::INT)?,
+            _ => drop(self.input.take()),
+        }
+        let give_up = Instant::now() + PATIENCE;
+        while self.child.try_wait()?.is_none() {
+            if Instant::now() > give_up {
+                return Err(io::Error::other("it does not end when asked to"));
+            }
+            sleep(Duration::from_millis(1));
+        }
+        Ok(match self.way {
+            Way::PreadWritev => Evidence::copied(PREAD_CAUSE),
+            Way::Sendfile => Evidence::unknown(SENDFILE_CAUSE),
+            Way::Ganesha => Evidence::copied(GANESHA_CAUSE),
+            Way::Nocopy => {
+                let mut said = String::new();
+                self.child.stdout.take().map_or(Ok(0), |mut output| output.read_to_string(&mut said))?;
+                evidence_of(&serde_json::from_str(&said)?)
+            }
+        })
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // The process ends what it started when its input does; what has ended cannot be killed.
+        if self.input.take().is_none() {
+            let _ = self.child.kill();
+        }
+        let _ = self.child.wait();
+    }
+}
+
+/// What the summary of `nocopy serve nfs` says of copies of files' bytes.
+fn evidence_of(summary: &Value) -> Evidence {
+    let ledger = &summary["ledger"];
+    let causes = ledger["copied_bytes"].as_object().into_iter().flatten();
+    let causes: Vec<(&str, u64)> =
+        causes.map(|(cause, bytes)| (cause.as_str(), bytes.as_u64().unwrap_or(0))).collect();
+    let copied: u64 = causes.iter().map(|(_, bytes)| bytes).sum();
+    let unknown = ledger["unknown_bytes"].as_u64().unwrap_or(0);
+    let all = copied + unknown;
+    if all == 0 {
+        return Evidence::copied("socket calls; no bytes of files were sent");
+    }
+    let share = copied as f64 / all as f64;
+    let names: Vec<&str> = causes.iter().map(|(cause, _)| *cause).collect();
+    let because = if names.is_empty() { String::new() } else { format!(" ({})", names.join(", ")) };
+    let said = format!(
+        "the server copied {share:.2} of each byte{because}; what went by reference is not reported further down"
+    );
+    if copied > unknown { Evidence::copied(said) } else { Evidence::unknown(said) }
+}
+
+#[cfg(test)]
+mod tests {
+    use nocopy_report::result::Copies;
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn evidence_is_what_the_ledger_has() {
+        let of = |copied: Value, unknown: u64| {
+            evidence_of(&json!({"ledger": {"copied_bytes": copied, "unknown_bytes": unknown}}))
+        };
+        let referred = of(json!({}), 100);
+        assert_eq!(referred.copies, Copies::Unknown);
+        assert!(referred.cause.unwrap().contains("copied 0.00 of each byte;"));
+        let small = of(json!({"small reads": 75}), 25);
+        assert_eq!(small.copies, Copies::Copied);
+        assert!(small.cause.unwrap().contains("copied 0.75 of each byte (small reads);"));
+        assert_eq!(of(json!({}), 0).copies, Copies::Copied);
+    }
+}
