@@ -106,7 +106,7 @@ mod tests {
     use super::*;
 
     fn counts(calls: u64, reads: u64, spliced: u64, small: u64) -> Counts {
-        Counts { connections: 1, calls, reads, spliced, copied: [small, 0, 0, 0] }
+        Counts { connections: 1, calls, reads, spliced, copied: [small, 0, 0, 0], ..Counts::default() }
     }
 
     fn clients(of: impl IntoIterator<Item = (u8, Counts)>) -> BTreeMap<Option<IpAddr>, Counts> {

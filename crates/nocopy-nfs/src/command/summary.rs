@@ -51,6 +51,8 @@ struct Done {
     calls: u64,
     reads: u64,
     bytes: u64,
+    writes: u64,
+    written_bytes: u64,
     ledger: Ledger,
 }
 
@@ -71,6 +73,8 @@ impl From<&Counts> for Done {
             calls: counts.calls,
             reads: counts.reads,
             bytes: counts.bytes(),
+            writes: counts.writes,
+            written_bytes: counts.written,
             ledger: Ledger {
                 copied_bytes: copied.map(|(cause, bytes)| (cause.words(), bytes)).collect(),
                 unknown_bytes: counts.spliced,
@@ -81,13 +85,17 @@ impl From<&Counts> for Done {
 
 impl Done {
     fn words(&self) -> String {
-        let Self { connections, calls, reads, bytes, ledger } = self;
+        let Self { connections, calls, reads, bytes, writes, written_bytes, ledger } = self;
         let copied: u64 = ledger.copied_bytes.values().sum();
         let causes: Vec<String> =
             ledger.copied_bytes.iter().map(|(cause, bytes)| format!("{cause} {bytes} B")).collect();
         let causes = if causes.is_empty() { String::new() } else { format!(" ({})", causes.join(", ")) };
+        let written = match writes {
+            0 => String::new(),
+            _ => format!("; {writes} writes of {written_bytes} bytes: copied twice"),
+        };
         format!(
-            "{connections} connections, {calls} calls, {reads} reads of {bytes} bytes: copied here {copied} B{causes}"
+            "{connections} connections, {calls} calls, {reads} reads of {bytes} bytes: copied here {copied} B{causes}{written}"
         )
     }
 }

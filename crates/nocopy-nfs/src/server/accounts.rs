@@ -39,6 +39,8 @@ pub struct ClientCounts {
     connections: AtomicU64,
     calls: AtomicU64,
     reads: AtomicU64,
+    writes: AtomicU64,
+    written: AtomicU64,
     spliced: AtomicU64,
     copied: [AtomicU64; Copied::ALL.len()],
 }
@@ -50,6 +52,9 @@ pub struct Counts {
     pub calls: u64,
     /// Calls that were answered by bytes of a file.
     pub reads: u64,
+    /// Calls that wrote bytes into a file, and these bytes: copied from the socket, and into the page cache.
+    pub writes: u64,
+    pub written: u64,
     /// Bytes that went by reference to their pages: not copied here, and unknown below.
     pub spliced: u64,
     /// By cause, in the order of [`Copied::ALL`].
@@ -57,7 +62,7 @@ pub struct Counts {
 }
 
 impl Counts {
-    /// Bytes of files.
+    /// Bytes of files that were read.
     pub fn bytes(&self) -> u64 {
         self.spliced + self.copied.iter().sum::<u64>()
     }
@@ -68,6 +73,8 @@ impl Counts {
             connections: self.connections - before.connections,
             calls: self.calls - before.calls,
             reads: self.reads - before.reads,
+            writes: self.writes - before.writes,
+            written: self.written - before.written,
             spliced: self.spliced - before.spliced,
             copied: std::array::from_fn(|cause| self.copied[cause] - before.copied[cause]),
         }
@@ -77,6 +84,8 @@ impl Counts {
         self.connections += other.connections;
         self.calls += other.calls;
         self.reads += other.reads;
+        self.writes += other.writes;
+        self.written += other.written;
         self.spliced += other.spliced;
         self.copied.iter_mut().zip(other.copied).for_each(|(mine, theirs)| *mine += theirs);
     }
@@ -89,6 +98,11 @@ impl ClientCounts {
 
     pub(super) fn note_read(&self) {
         add(&self.reads, 1);
+    }
+
+    pub(super) fn note_written(&self, bytes: u64) {
+        add(&self.writes, u64::from(bytes > 0));
+        add(&self.written, bytes);
     }
 
     pub(super) fn note_spliced(&self, bytes: u64) {
@@ -105,6 +119,8 @@ impl ClientCounts {
             connections: of(&self.connections),
             calls: of(&self.calls),
             reads: of(&self.reads),
+            writes: of(&self.writes),
+            written: of(&self.written),
             spliced: of(&self.spliced),
             copied: std::array::from_fn(|cause| of(&self.copied[cause])),
         }

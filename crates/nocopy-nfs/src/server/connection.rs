@@ -198,6 +198,10 @@ impl Connection {
             self.client.note_call();
             match answer {
                 Answer::Reply(reply) => self.output.push(Outgoing::bytes(reply)),
+                Answer::Written(reply, count) => {
+                    self.client.note_written(count as u64);
+                    self.output.push(Outgoing::bytes(reply));
+                }
                 Answer::Read(call) => self.output.push(Outgoing::Read(call)),
                 Answer::List(call) => self.work.push_back(Work::List(call)),
             }
@@ -249,8 +253,8 @@ impl Connection {
                 self.work_bytes -= record.len();
             }
             self.jobs += 1;
-            let network = network_of(self.address);
-            shared.workers.give(Job { network, inbox: Arc::clone(inbox), connection: self.id, work });
+            let (network, client) = (network_of(self.address), Arc::clone(&self.client));
+            shared.workers.give(Job { network, inbox: Arc::clone(inbox), connection: self.id, client, work });
         }
     }
 }

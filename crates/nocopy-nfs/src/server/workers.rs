@@ -8,6 +8,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use rustix::event::{EventfdFlags, eventfd};
 
 use super::Shared;
+use super::accounts::ClientCounts;
 use super::core::{Answer, ListCall, ReadCall};
 use super::output::Outgoing;
 use super::reading::Reading;
@@ -28,6 +29,7 @@ pub(super) struct Job {
     pub(super) network: IpAddr,
     pub(super) inbox: Arc<Inbox>,
     pub(super) connection: u64,
+    pub(super) client: Arc<ClientCounts>,
     pub(super) work: Work,
 }
 
@@ -123,14 +125,18 @@ impl Workers {
     /// Works until [`end`](Self::end).
     pub(super) fn work(&self, shared: &Shared) {
         let core = &shared.core;
-        while let Some(Job { inbox, connection, work, .. }) = self.next() {
+        while let Some(Job { inbox, connection, client, work, .. }) = self.next() {
             let answer = match work {
                 Work::Read(call) => Ok(Answer::Read(call)),
                 Work::List(call) => Ok(Answer::List(call)),
-                Work::Call(record, client) => core.answer(&record, client),
+                Work::Call(record, address) => core.answer(&record, address),
             };
             let reply = match answer.expect("it was parsed before it was given") {
                 Answer::Reply(reply) => Outgoing::bytes(reply),
+                Answer::Written(reply, count) => {
+                    client.note_written(count as u64);
+                    Outgoing::bytes(reply)
+                }
                 Answer::List(call) => Outgoing::bytes(core.list(&call)),
                 Answer::Read(call) => match core.open(&call) {
                     Ok(file) => Reading { call, file }.read(shared),
@@ -166,7 +172,8 @@ mod tests {
     fn job(network: [u8; 4], inbox: &Arc<Inbox>, connection: u64) -> Job {
         let file = FileHandle::new(&[]).unwrap();
         let work = Work::Read(ReadCall { xid: 0, file, offset: 0, bytes: 0 });
-        Job { network: network.into(), inbox: Arc::clone(inbox), connection, work }
+        let (inbox, client) = (Arc::clone(inbox), Arc::default());
+        Job { network: network.into(), inbox, connection, client, work }
     }
 
     #[test]

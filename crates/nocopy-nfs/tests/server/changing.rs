@@ -110,7 +110,8 @@ fn what_is_written_lies_in_the_file_and_is_read_back() {
     assert_eq!(refused.unwrap_err(), Status::FileTooBig);
     assert_eq!(write(&mut client, root, 0, b"x", Stability::Unstable).unwrap_err(), Status::IsDirectory);
     drop(client);
-    drop(server.end());
+    let counts = server.end_and_count();
+    assert_eq!((counts.writes, counts.written), (4, bytes.len() as u64 + 3));
     let server = writable(&scene);
     let mut client = Client::connect(server.address);
     let written = write(&mut client, file, 0, b"x", Stability::Unstable).unwrap();

@@ -3,7 +3,7 @@
 
 use std::net::IpAddr;
 
-use super::{Core, Refused, arguments, success};
+use super::{Answer, Core, Refused, arguments, success};
 use crate::export::{Changed, Found, OpenFile};
 use crate::wire::mount::Text;
 use crate::wire::nfs3::{
@@ -21,20 +21,26 @@ impl Core {
         call: &Call<'_>,
         procedure: Procedure,
         client: IpAddr,
-    ) -> Result<Vec<u8>, Refused> {
+    ) -> Result<Answer, Refused> {
         // Done a second time, these do the same, and tell so.
-        if matches!(procedure, Procedure::Write | Procedure::Commit) {
-            return self.make_change(call, procedure);
+        match procedure {
+            Procedure::Write => {
+                let written = self.write(&arguments(call)?)?;
+                let count = written.map_or(0, |written| written.count as usize);
+                Ok(Answer::Written(success(call.xid, &written), count))
+            }
+            Procedure::Commit => Ok(Answer::Reply(success(call.xid, &self.commit(&arguments(call)?)))),
+            _ => {
+                let place = self.replies.place(client, call.xid, (procedure, call.arguments));
+                place.get_or_init(|| self.make_change(call, procedure)).clone().map(Answer::Reply)
+            }
         }
-        let place = self.replies.place(client, call.xid, (procedure, call.arguments));
-        place.get_or_init(|| self.make_change(call, procedure)).clone()
     }
 
     fn make_change(&self, call: &Call<'_>, procedure: Procedure) -> Result<Vec<u8>, Refused> {
         let xid = call.xid;
         let made = match procedure {
             Procedure::SetAttr => success(xid, &self.set_attributes(&arguments(call)?)),
-            Procedure::Write => success(xid, &self.write(&arguments(call)?)?),
             Procedure::Create => success(xid, &self.create(&arguments(call)?)),
             Procedure::MakeDirectory => success(xid, &self.make_directory(&arguments(call)?)),
             Procedure::SymbolicLink => success(xid, &self.make_link(&arguments(call)?)),
@@ -42,7 +48,6 @@ impl Core {
             Procedure::RemoveDirectory => success(xid, &self.remove(&arguments(call)?, true)),
             Procedure::Rename => success(xid, &self.rename(&arguments(call)?)),
             Procedure::Link => success(xid, &self.link(&arguments(call)?)),
-            Procedure::Commit => success(xid, &self.commit(&arguments(call)?)),
             // Devices, FIFOs and sockets: nobody would be served by them.
             _ => {
                 let directory = Reader::new(call.arguments).read().map_err(|_| Reply::GarbageArguments)?;

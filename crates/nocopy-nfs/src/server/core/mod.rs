@@ -32,6 +32,8 @@ pub const CALL_BYTES_MAX: usize = 40 << 10;
 pub enum Answer {
     /// The whole reply.
     Reply(Vec<u8>),
+    /// The same to a write, and how many bytes were written.
+    Written(Vec<u8>, usize),
     /// A file is to be read: see [`Core::open`] and [`read_reply`].
     Read(ReadCall),
     /// A directory is to be read, which can take long: see [`Core::list`].

@@ -32,7 +32,7 @@ impl Core {
     pub(super) fn nfs(&self, call: &Call<'_>, client: IpAddr) -> Result<Answer, Refused> {
         let procedure = Procedure::from_number(call.procedure).ok_or(Reply::ProcedureUnavailable)?;
         if self.is_writable && procedure.is_change() {
-            return self.change(call, procedure, client).map(Answer::Reply);
+            return self.change(call, procedure, client);
         }
         let xid = call.xid;
         Ok(Answer::Reply(match procedure {

@@ -38,7 +38,7 @@ pub fn check(core: &Core, input: &[u8]) {
     let mut record = Vec::new();
     call.encode(&mut record);
     match core.answer(&record, client).expect("it is a call") {
-        Answer::Reply(reply) => check_reply(&reply),
+        Answer::Reply(reply) | Answer::Written(reply, _) => check_reply(&reply),
         Answer::List(call) => check_reply(&core.list(&call)),
         Answer::Read(call) => {
             if let Err(reply) = core.open(&call) {

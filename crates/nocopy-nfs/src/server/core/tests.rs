@@ -58,7 +58,7 @@ impl Scene {
         let mut record = Vec::new();
         call.encode(&mut record);
         match self.core.answer(&record, CLIENT).unwrap() {
-            Answer::Reply(reply) => reply,
+            Answer::Reply(reply) | Answer::Written(reply, _) => reply,
             Answer::List(call) => self.core.list(&call),
             Answer::Read(call) => panic!("to be read: {call:?}"),
         }
