@@ -22,9 +22,9 @@ use crate::guest::traffic::ARRIVAL_MAX;
 use crate::registry::{Failure, Kernel, Test, Topology};
 
 pub(crate) const TEST: Test = Test {
-    proves: "Debian's kernel mounts `nocopy serve nfs` and finds there what lies in the directory: names, attributes and bytes, cached, \
-             direct and mapped, also past 4 GiB and of cold files; it goes on reading when the server was killed and started again, and \
-             unmounts in the middle of reading",
+    proves: "Debian's kernel mounts `nocopy serve nfs` and finds the names, attributes and bytes of the directory there, cached, direct and \
+             mapped, past 4 GiB and from cold files; it reads on after the server was killed and started again, and unmounts in the middle \
+             of reading",
     on: &[Topology::VirtioTaps],
     kernel: Kernel::Newest,
     run,
@@ -33,14 +33,14 @@ pub(crate) const TEST: Test = Test {
 /// In one directory.
 const NAMES: usize = 10_000;
 
-/// Around pages, what is copied and what goes by reference, and the longest read.
+/// Sizes of files: around a page, around the longest read that the server copies (8 KiB), and around and above the longest read (1 MiB).
 const SIZES: [usize; 12] =
     [0, 1, 2, 3, 4095, 4096, 4097, 8192, 8193, (64 << 10) + 1, (1 << 20) + 3, (3 << 20) + 5];
 
 /// The longest of these.
 const LONGEST: &str = "3145733";
 
-/// Where the longest is read from, and how much: at no page, over ends of pages, over its end, at its end and behind it.
+/// Offsets and lengths of reads of the longest file: not at a page, across pages, across the end of the file, at it, and behind it.
 const PIECES: [(u64, usize); 7] = [
     (1, 1),
     (4095, 2),
@@ -54,11 +54,11 @@ const PIECES: [(u64, usize); 7] = [
 const GIB: u64 = 1 << 30;
 const SPARSE: &str = "sparse";
 const SPARSE_BYTES: u64 = 5 * GIB + 7;
-/// Where it has bytes.
+/// Where the sparse file has bytes.
 const ISLANDS: [u64; 3] = [4 * GIB - 5, 4 * GIB + (1 << 20) + 1, SPARSE_BYTES - 11];
 const ISLAND: &[u8] = b"not a hole.";
 
-/// It looks at its name for what it is to do.
+/// Its name matters: it decides by it what to do.
 const PROGRAM: &str = "busybox";
 
 fn run(guest: &Guest) -> Result<(), Failure> {
@@ -95,9 +95,7 @@ fn run(guest: &Guest) -> Result<(), Failure> {
     mounted.unmount(UnmountFlags::empty()).map_err(|(_, error)| error)?;
     let summary = server.end()?;
     assert_eq!((summary["malformed"].as_u64(), summary["unsaved"].as_u64()), (Some(0), Some(0)), "{summary}");
-    guest.record(
-        &json!({ "calls": summary["calls"], "reads": summary["reads"], "bytes": summary["bytes"] }),
-    );
+    guest.record(&json!({ "calls": summary["calls"], "reads": summary["reads"], "bytes": summary["bytes"] }));
     Ok(())
 }
 
@@ -121,7 +119,8 @@ fn fill(directory: &Path) -> Result<(), Failure> {
     for name in ["ü — \n", &"n".repeat(255), ".hidden", "-l"] {
         fs::write(deep.join(name), name)?;
     }
-    for (number, target) in ["../..", "/etc/passwd", "nowhere", &"long/".repeat(800)].into_iter().enumerate() {
+    for (number, target) in ["../..", "/etc/passwd", "nowhere", &"long/".repeat(800)].into_iter().enumerate()
+    {
         symlink(target, deep.join(format!("link {number}")))?;
     }
     fs::hard_link(directory.join("4097"), deep.join("second name"))?;
@@ -132,13 +131,14 @@ fn fill(directory: &Path) -> Result<(), Failure> {
 
 fn busybox() -> Result<PathBuf, Failure> {
     let path = std::env::var_os("PATH").unwrap_or_default();
-    let found = std::env::split_paths(&path).map(|directory| directory.join("busybox")).find(|file| file.exists());
+    let found =
+        std::env::split_paths(&path).map(|directory| directory.join("busybox")).find(|file| file.exists());
     found.ok_or_else(|| Failure("busybox is not in PATH".into()))
 }
 
-/// Every file is read whole, and pieces of the long ones.
+/// Reads every file whole, and pieces of the long ones.
 fn same_bytes(scene: &Scene, mounted: &Mounted) -> Result<(), Failure> {
-    // So that not all of them lie in the server's memory.
+    // The server finds none of them in the page cache at first.
     rustix::fs::sync();
     for size in SIZES {
         let ours = File::open(scene.exported().join(size.to_string()))?;
@@ -150,7 +150,8 @@ fn same_bytes(scene: &Scene, mounted: &Mounted) -> Result<(), Failure> {
     }
     let around = ISLANDS.into_iter().map(|at| (at - 70_000, 150_000));
     let of_sparse = around.chain([(0, 10_000), (SPARSE_BYTES, 1), (SPARSE_BYTES + GIB, 1)]);
-    let pieces = PIECES.into_iter().map(|piece| (LONGEST, piece)).chain(of_sparse.map(|piece| (SPARSE, piece)));
+    let pieces =
+        PIECES.into_iter().map(|piece| (LONGEST, piece)).chain(of_sparse.map(|piece| (SPARSE, piece)));
     for (name, (at, bytes)) in pieces {
         let ours = piece(&File::open(scene.exported().join(name))?, at, bytes)?;
         for flags in [OFlags::DIRECT, OFlags::empty()] {
@@ -162,8 +163,13 @@ fn same_bytes(scene: &Scene, mounted: &Mounted) -> Result<(), Failure> {
 }
 
 fn same_file(ours: &Path, theirs: &Path) -> io::Result<()> {
-    let (ours, theirs) = (fs::read(ours)?, (fs::read(theirs)?, theirs));
-    assert!(ours == theirs.0, "{}: {} bytes instead of {}, or others", theirs.1.display(), theirs.0.len(), ours.len());
+    let (expected, found) = (fs::read(ours)?, fs::read(theirs)?);
+    let [expected_bytes, found_bytes] = [expected.len(), found.len()];
+    assert!(
+        expected == found,
+        "{}: not what lies there: {found_bytes} B of {expected_bytes}",
+        theirs.display()
+    );
     Ok(())
 }
 
@@ -171,7 +177,7 @@ fn open(path: &Path, flags: OFlags) -> io::Result<File> {
     OpenOptions::new().read(true).custom_flags(flags.bits().cast_signed()).open(path)
 }
 
-/// So many bytes from there on, or those up to the end.
+/// Bytes from an offset on; fewer where the file ends.
 fn piece(file: &File, at: u64, bytes: usize) -> io::Result<Vec<u8>> {
     let (mut found, mut filled) = (vec![0; bytes], 0);
     while filled < bytes {
@@ -184,7 +190,7 @@ fn piece(file: &File, at: u64, bytes: usize) -> io::Result<Vec<u8>> {
     Ok(found)
 }
 
-/// Programs that go through directories see the same.
+/// `ls` and `find` print the same of both.
 fn same_tree(scene: &Scene) -> Result<(), Failure> {
     let all = "%p %y %s %b %m %n %U %G %T@ %C@ %i %l\\n";
     let programs = [
@@ -200,7 +206,12 @@ fn same_tree(scene: &Scene) -> Result<(), Failure> {
         let (ours, theirs) = (ours?, theirs?);
         seen += ours.len();
         let other = ours.iter().zip(&theirs).find(|(ours, theirs)| ours != theirs);
-        assert!(ours.len() == theirs.len() && other.is_none(), "{words:?}: {} and {} lines; {other:?}", ours.len(), theirs.len());
+        assert!(
+            ours.len() == theirs.len() && other.is_none(),
+            "{words:?}: {} and {} lines; {other:?}",
+            ours.len(),
+            theirs.len()
+        );
     }
     assert!(seen > 2 * NAMES, "{seen} lines");
     Ok(())
@@ -210,13 +221,17 @@ fn same_tree(scene: &Scene) -> Result<(), Failure> {
 fn lines(words: &[&str], directory: &Path) -> Result<Vec<String>, Failure> {
     let done = Command::new(words[0]).args(&words[1..]).current_dir(directory).output()?;
     let complaints = String::from_utf8_lossy(&done.stderr);
-    assert!(done.status.success() && complaints.is_empty(), "{words:?} in {}: {complaints}", directory.display());
+    assert!(
+        done.status.success() && complaints.is_empty(),
+        "{words:?} in {}: {complaints}",
+        directory.display()
+    );
     let mut lines: Vec<String> = String::from_utf8_lossy(&done.stdout).lines().map(str::to_owned).collect();
     lines.sort();
     Ok(lines)
 }
 
-/// Nothing is changed through it, and it says why.
+/// Changes are refused, with the right error.
 fn read_only(mounted: &Mounted) -> Result<(), Failure> {
     let tries = [
         File::create(mounted.path("new")).map(drop),
@@ -229,7 +244,7 @@ fn read_only(mounted: &Mounted) -> Result<(), Failure> {
     Ok(())
 }
 
-/// A program of the directory, run from there, is mapped page by page.
+/// Runs a program from the mount: the kernel maps its pages.
 fn runs_from_there(scene: &Scene, mounted: &Mounted) -> Result<(), Failure> {
     let compare = |theirs: &str| {
         let (ours, theirs) = (scene.exported().join(LONGEST), mounted.path(theirs));
@@ -239,7 +254,7 @@ fn runs_from_there(scene: &Scene, mounted: &Mounted) -> Result<(), Failure> {
     Ok(())
 }
 
-/// A thread that reads the longest file again and again, past the client's cache, and holds it against what it is.
+/// A thread that reads the longest file again and again, without the client's cache, and checks its bytes.
 struct Reader {
     thread: JoinHandle<io::Result<()>>,
     passes: Arc<AtomicU64>,
@@ -265,7 +280,7 @@ impl Reader {
         Self { thread, passes, is_over }
     }
 
-    /// Waits until all of the file was read from now on.
+    /// Waits until the whole file was read once more from now on.
     fn go_on(&self) -> Result<(), Failure> {
         // The one that is being read began before.
         let enough = self.passes.load(Ordering::Relaxed) + 2;
@@ -282,7 +297,7 @@ impl Reader {
     }
 }
 
-/// What is open is read on when it was unmounted, and the connection ends with it.
+/// An open file can be read after a lazy unmount, and the connection ends when it is closed.
 fn goes_on_unmounted(
     scene: &Scene,
     server: &Server,
@@ -302,7 +317,7 @@ fn goes_on_unmounted(
     wait_until("the client that unmounted has ended its connection", || Ok(sockets(server.id())? == 1))
 }
 
-/// A server that answers no more is given up by unmounting: what waits for it fails. It serves others when it goes on.
+/// Unmounting by force while the server does not answer makes a read fail that waits for it; the server serves the next client.
 fn ends_by_force(scene: &Scene, server: &Server, lab: &Lab) -> Result<(), Failure> {
     let mut mounted = scene.mount(lab)?;
     let reader = Reader::start(scene, &mounted);

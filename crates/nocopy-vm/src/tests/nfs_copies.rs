@@ -14,8 +14,8 @@ use crate::guest::reads::{Reads, Seen};
 use crate::registry::{Failure, Kernel, Test, Topology};
 
 pub(crate) const TEST: Test = Test {
-    proves: "what Debian's kernel reads through its NFS client from `nocopy serve nfs` over a card is copied nowhere on sending, and no \
-             byte of it is returned by a read call of the server; of the same server with --stable every byte is, once",
+    proves: "Debian's kernel reads a file by NFS from `nocopy serve nfs` over a card: the kernel copies no byte of it on sending, and no \
+             read call of the server returns one; with --stable every byte is copied once and returned once",
     on: &[Topology::Igb, Topology::VirtioTaps],
     kernel: Kernel::Newest,
     run,
@@ -23,13 +23,13 @@ pub(crate) const TEST: Test = Test {
 
 const BYTES: usize = 8 << 20;
 
-/// Of a call of the program that reads: with direct I/O it is what the client asks the server for.
+/// Bytes of each read(2) by the program. With direct I/O the client asks the server for as many.
 const READ_BYTES: usize = 1 << 20;
 
-/// Of a read, what is copied beside the bytes of the file: the call, the reply's header, what fills up, each counted generously.
-const WORDS_BYTES_MAX: u64 = 512;
+/// Copied with each read beside the bytes of the file, at most: the client's call, the reply's header, its padding.
+const OTHER_BYTES_MAX: u64 = 512;
 
-/// What a client that reads ahead asks for at least.
+/// The client asks the server for at least so many bytes at a time, also when it reads ahead.
 const CALL_BYTES_MIN: u64 = 256 << 10;
 
 const NAME: &str = "model";
@@ -39,7 +39,7 @@ const NAME: &str = "model";
 enum Access {
     /// Through its own page cache.
     Cached,
-    /// Past it: each call is a call to the server.
+    /// Without it: the client asks the server at every call.
     Direct,
 }
 
@@ -55,7 +55,7 @@ fn run(guest: &Guest) -> Result<(), Failure> {
         for access in [Access::Cached, Access::Direct] {
             let mounted = scene.mount(guest.lab())?;
             let before = reads.seen()?;
-            let copies = meter.copies(|| is_read(&mounted.path(NAME), access, &bytes))?;
+            let copies = meter.copies(|| read_whole(&mounted.path(NAME), access, &bytes))?;
             let seen = reads.seen()?.since(&before);
             check(guest, (is_stable, access), &copies, &seen);
             mounted.unmount(UnmountFlags::empty()).map_err(|(_, error)| error)?;
@@ -65,8 +65,8 @@ fn run(guest: &Guest) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Reads the file from its beginning to its end, which must be these bytes.
-fn is_read(path: &Path, access: Access, bytes: &[u8]) -> Result<(), Failure> {
+/// Reads the whole file and checks that it has these bytes.
+fn read_whole(path: &Path, access: Access, bytes: &[u8]) -> Result<(), Failure> {
     let flags = match access {
         Access::Cached => OFlags::empty(),
         Access::Direct => OFlags::DIRECT,
@@ -75,7 +75,10 @@ fn is_read(path: &Path, access: Access, bytes: &[u8]) -> Result<(), Failure> {
     let (mut room, mut at) = (vec![0; READ_BYTES], 0);
     loop {
         let count = file.read(&mut room)?;
-        assert!(bytes.get(at..at + count) == Some(&room[..count]), "the {count} bytes at {at} are not those of the file");
+        assert!(
+            bytes.get(at..at + count) == Some(&room[..count]),
+            "the {count} bytes at {at} are not those of the file"
+        );
         at += count;
         if count == 0 {
             assert_eq!(at, bytes.len(), "bytes of the file");
@@ -84,7 +87,7 @@ fn is_read(path: &Path, access: Access, bytes: &[u8]) -> Result<(), Failure> {
     }
 }
 
-/// Adds a row to the report, and holds it against what is to be.
+/// Adds a row to the report, and checks it.
 fn check(guest: &Guest, (is_stable, access): (bool, Access), copies: &Copies, seen: &Seen) {
     let total = BYTES as u64;
     let (copied, returned) = (copies.payload_bytes(Way::Sent), seen.payload_bytes());
@@ -98,15 +101,15 @@ fn check(guest: &Guest, (is_stable, access): (bool, Access), copies: &Copies, se
         "calls_of_server": seen,
     });
     guest.record(&row);
-    let words = WORDS_BYTES_MAX * (total / CALL_BYTES_MIN);
+    let other_bytes = OTHER_BYTES_MAX * (total / CALL_BYTES_MIN);
     let (of_payload, of_splice) = if is_stable { (total, 0) } else { (0, 2 * total) };
     assert_eq!((returned, seen.spliced_bytes()), (of_payload, of_splice), "{row}");
-    assert!((of_payload..=of_payload + words).contains(&copied), "{row}");
-    // The instrument sees the client's copy, every time.
+    assert!((of_payload..=of_payload + other_bytes).contains(&copied), "{row}");
+    // The client's own copy shows that the meter sees these packets.
     assert!(copies.bytes(Way::Received) >= total, "{row}");
 }
 
-/// The server says the same of itself.
+/// The server's own summary says the same.
 fn check_ledger(summary: &Value, is_stable: bool) {
     let total = 2 * BYTES as u64;
     let ledger = &summary["ledger"];
