@@ -144,11 +144,14 @@ fn what_cannot_be_served_is_said_with_what_to_do() {
     let around = tempfile::tempdir().unwrap();
     let path = around.path().display().to_string();
     let state = around.path().join("state").display().to_string();
-    for (arguments, words) in [
+    let is_root = rustix::process::geteuid().is_root();
+    let as_root: (&[&str], _) = (&[&path, "--writable"], ["--writable: this is root", "setpriv"]);
+    let refused = [
         (&["/absent/directory"][..], ["/absent/directory", "name a directory"]),
         (&[&path, "--state", &state], ["lies in what is exported", "--state"]),
         (&[&path, "--state", "/proc/none", "--listen", "127.0.0.1:0"], ["/proc/none", "--state"]),
-    ] {
+    ];
+    for (arguments, words) in refused.into_iter().chain(is_root.then_some(as_root)) {
         let output = nocopy(&[&["serve", "nfs"], arguments].concat()).output().unwrap();
         let said = text(&output.stderr);
         assert_eq!(output.status.code(), Some(2), "{said}");

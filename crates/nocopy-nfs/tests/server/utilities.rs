@@ -47,6 +47,22 @@ fn the_programs_of_libnfs_list_and_read() {
     assert!(!absent.status.success());
 }
 
+#[test]
+fn the_programs_of_libnfs_write() {
+    let scene = Scene::new();
+    let outside = tempfile::tempdir().unwrap();
+    let file = outside.path().join("file");
+    fs::write(&file, pattern(0, 5_000_003)).unwrap();
+    let server = scene.serve_with(|settings| settings.is_writable = true);
+    for (name, bytes) in [("long", 5_000_003), ("short", 70_001)] {
+        fs::write(&file, pattern(0, bytes)).unwrap();
+        let written = run(&server, &format!("//{name}"), &["nfs-cp", file.to_str().unwrap(), "URL"]);
+        assert!(written.status.success(), "{}", String::from_utf8_lossy(&written.stderr));
+        assert!(fs::read(scene.path(name)).unwrap() == pattern(0, bytes), "{bytes} bytes");
+    }
+    assert_eq!(server.end_and_count().written, 5_000_003 + 70_001);
+}
+
 /// A client that is not told the port asks for it at port 111.
 #[test]
 fn the_port_is_found_by_the_portmapper() {
