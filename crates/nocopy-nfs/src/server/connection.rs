@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use nocopy_proto::message::network_of;
+use rustix::buffer::spare_capacity;
 use rustix::event::epoll::EventFlags;
 use rustix::io::{Errno, retry_on_intr};
 use rustix::net::{RecvFlags, recv, sockopt};
@@ -171,12 +172,18 @@ impl Connection {
         if self.is_finished || self.is_full(shared) || is_held {
             return Ok(0);
         }
-        match retry_on_intr(|| recv(&self.socket, &mut *buffer, RecvFlags::DONTWAIT)) {
-            Ok((0, _)) => self.is_finished = true,
-            Ok((count, _)) => {
-                self.records.push(&buffer[..count]);
-                return Ok(count);
+        let (socket, flags) = (&self.socket, RecvFlags::DONTWAIT);
+        let received = match self.records.long() {
+            Some(long) => retry_on_intr(|| recv(socket, spare_capacity(long), flags)).map(|(count, _)| count),
+            None => {
+                let received = retry_on_intr(|| recv(socket, &mut *buffer, flags)).map(|(count, _)| count);
+                self.records.push(&buffer[..received.unwrap_or(0)]);
+                received
             }
+        };
+        match received {
+            Ok(0) => self.is_finished = true,
+            Ok(count) => return Ok(count),
             Err(Errno::AGAIN) => {}
             Err(_) => return Err(End::Closed),
         }
@@ -188,13 +195,13 @@ impl Connection {
         while !self.is_full(shared) {
             let Some(record) = self.records.take().map_err(|_| End::Malformed)? else { break };
             calls += 1;
-            if !shared.core.is_quick(record) {
+            if !shared.core.is_quick(&record) {
                 self.client.note_call();
                 self.work_bytes += record.len();
-                self.work.push_back(Work::Call(record.into(), self.address));
+                self.work.push_back(Work::Call(record.into_owned(), self.address));
                 continue;
             }
-            let answer = shared.core.answer(record, self.address).map_err(|_| End::Malformed)?;
+            let answer = shared.core.answer(&record, self.address).map_err(|_| End::Malformed)?;
             self.client.note_call();
             match answer {
                 Answer::Reply(reply) => self.output.push(Outgoing::bytes(reply)),

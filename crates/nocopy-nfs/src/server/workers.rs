@@ -19,7 +19,7 @@ pub(super) enum Work {
     Read(ReadCall),
     List(ListCall),
     /// A short call, and whose.
-    Call(Box<[u8]>, IpAddr),
+    Call(Vec<u8>, IpAddr),
 }
 
 /// Work of a connection, and which loop has it.

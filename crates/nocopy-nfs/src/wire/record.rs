@@ -1,5 +1,10 @@
 //! Messages in a stream (RFC 5531, section 11): fragments with their length in front, of which the last of a record is marked.
 
+use std::borrow::Cow;
+
+/// Longer records, which are writes, are put together in memory of their own.
+const LONG_BYTES: usize = 64 << 10;
+
 /// In the word before a fragment: it is the last of its record.
 const LAST: u32 = 1 << 31;
 
@@ -27,30 +32,52 @@ pub struct Records {
     fragments: Vec<u8>,
     /// The record that was given last lies in `fragments`.
     is_given: bool,
+    /// What there is of a long record, and how long it will be.
+    long: Option<(Vec<u8>, usize)>,
 }
 
 impl Records {
     pub fn new(max: usize) -> Self {
-        Self { max, bytes: Vec::new(), start: 0, fragments: Vec::new(), is_given: false }
+        Self { max, bytes: Vec::new(), start: 0, fragments: Vec::new(), is_given: false, long: None }
     }
 
     /// Takes what the stream brought.
     pub fn push(&mut self, bytes: &[u8]) {
+        let mut rest = bytes;
+        if let Some((long, whole)) = &mut self.long {
+            let missing = whole.saturating_sub(long.len()).min(rest.len());
+            long.extend_from_slice(&rest[..missing]);
+            rest = &rest[missing..];
+        }
         self.bytes.drain(..self.start);
         self.start = 0;
-        self.bytes.extend_from_slice(bytes);
+        self.bytes.extend_from_slice(rest);
+    }
+
+    /// Where what the stream brings next may be put, behind what is there, instead of being pushed: a long record is received where it stays.
+    pub fn long(&mut self) -> Option<&mut Vec<u8>> {
+        self.long.as_mut().filter(|(long, whole)| long.len() < *whole).map(|(long, _)| long)
     }
 
     /// Bytes of memory that are in use.
     pub fn held(&self) -> usize {
-        self.bytes.len() - self.start + self.fragments.len()
+        let long = self.long.as_ref().map_or(0, |(long, _)| long.len());
+        self.bytes.len() - self.start + self.fragments.len() + long
     }
 
     /// The next record, if all of it is there.
     ///
     /// # Errors
     /// It is too long; the stream cannot be read on.
-    pub fn take(&mut self) -> Result<Option<&[u8]>, TooLong> {
+    pub fn take(&mut self) -> Result<Option<Cow<'_, [u8]>>, TooLong> {
+        if let Some((mut long, whole)) = self.long.take_if(|(long, whole)| long.len() >= *whole) {
+            let behind = long.split_off(whole);
+            self.push_front(behind);
+            return Ok(Some(long.into()));
+        }
+        if self.long.is_some() {
+            return Ok(None);
+        }
         if std::mem::take(&mut self.is_given) {
             self.fragments.clear();
         }
@@ -63,18 +90,33 @@ impl Records {
                 return Err(TooLong { bytes: self.fragments.len() + bytes, max: self.max });
             }
             if rest.len() < bytes {
+                if is_last && self.fragments.is_empty() && bytes > LONG_BYTES {
+                    let mut long = Vec::with_capacity(bytes);
+                    long.extend_from_slice(rest);
+                    self.long = Some((long, bytes));
+                    self.bytes.clear();
+                    self.start = 0;
+                }
                 return Ok(None);
             }
             let begin = self.start + MARK_BYTES;
             self.start = begin + bytes;
             if is_last && self.fragments.is_empty() {
-                return Ok(Some(&self.bytes[begin..self.start]));
+                return Ok(Some(self.bytes[begin..self.start].into()));
             }
             self.fragments.extend_from_slice(&self.bytes[begin..begin + bytes]);
             if is_last {
                 self.is_given = true;
-                return Ok(Some(&self.fragments));
+                return Ok(Some((&self.fragments).into()));
             }
+        }
+    }
+
+    /// What was received behind a long record: nothing was pushed since that began.
+    fn push_front(&mut self, bytes: Vec<u8>) {
+        if !bytes.is_empty() {
+            self.bytes.splice(..self.start, bytes);
+            self.start = 0;
         }
     }
 }

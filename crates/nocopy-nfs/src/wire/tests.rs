@@ -281,6 +281,38 @@ proptest! {
     }
 }
 
+/// Long records among short ones, pushed, received where they stay, or either in turn, with more behind them than was asked for.
+#[test]
+fn long_records_are_put_together_from_what_comes() {
+    let lengths = [10, 200_000, 3, 70_000, 65_536, 65_537, 0, 300_000];
+    let records: Vec<Vec<u8>> = lengths
+        .iter()
+        .map(|&length| (0..length).map(|place: u32| (place ^ length) as u8).collect())
+        .collect();
+    let stream = records.iter().flat_map(|bytes| {
+        let mut whole = record::begin();
+        whole.extend_from_slice(bytes);
+        record::end(&mut whole, 0);
+        whole
+    });
+    let stream: Vec<u8> = stream.collect();
+    for piece_bytes in [999, 40_000, 150_000, stream.len()] {
+        for directly in [[false, false], [true, true], [true, false]] {
+            let (mut reader, mut found) = (Records::new(300_000), Vec::new());
+            for (number, piece) in stream.chunks(piece_bytes).enumerate() {
+                match reader.long().filter(|_| directly[number % 2]) {
+                    Some(long) => long.extend_from_slice(piece),
+                    None => reader.push(piece),
+                }
+                while let Some(taken) = reader.take().unwrap() {
+                    found.push(taken.into_owned());
+                }
+            }
+            assert!(found == records && reader.held() == 0, "{piece_bytes} {directly:?}");
+        }
+    }
+}
+
 #[test]
 fn a_length_that_is_only_claimed_takes_no_memory() {
     let mut reader = Records::new(64);

@@ -71,7 +71,7 @@ impl Server {
             }
             records.push(&calls[..count]);
             while let Some(record) = records.take().map_err(io::Error::other)? {
-                let call = Call::parse(record).map_err(io::Error::other)?;
+                let call = Call::parse(&record).map_err(io::Error::other)?;
                 self.answer(&call, stream)?;
             }
         }

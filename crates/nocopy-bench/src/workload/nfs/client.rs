@@ -84,7 +84,7 @@ impl Client {
     ) -> io::Result<(u32, T)> {
         loop {
             if let Some(record) = self.records.take().map_err(malformed)? {
-                let mut input = Reader::new(record);
+                let mut input = Reader::new(&record);
                 let (xid, reply) = Reply::decode(&mut input).map_err(malformed)?;
                 if reply != Reply::Success {
                     return Err(io::Error::other(format!("a call was refused: {reply:?}")));

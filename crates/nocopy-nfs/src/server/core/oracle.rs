@@ -52,7 +52,7 @@ fn check_reply(reply: &[u8]) {
     let mut records = Records::new(REPLY_BYTES_MAX);
     records.push(reply);
     let record = records.take().expect("not too long").expect("all of it");
-    let (xid, _) = Reply::decode(&mut Reader::new(record)).expect("a reply");
+    let (xid, _) = Reply::decode(&mut Reader::new(&record)).expect("a reply");
     assert_eq!(xid, XID);
     assert!(records.take() == Ok(None) && records.held() == 0, "one record");
 }
