@@ -432,6 +432,8 @@ fn a_short_bench_serves_files_by_nfs() {
         "nocopy by ganesha",
         "nocopy by pread-writev",
         "nocopy by sendfile",
+        "nocopy by nocopy-stable",
+        "nocopy-stable by pread-writev",
     ];
     for bytes in [4, 64, 1024] {
         let series = format!("nfs, reads of {bytes} KiB, MTU 1500");

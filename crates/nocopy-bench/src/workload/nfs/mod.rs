@@ -58,6 +58,7 @@ impl Workload for Nfs {
             ("pread-writev", "by hand: pread() into a buffer, writev() of header and buffer"),
             ("sendfile", "by hand: the header by send(), the file by sendfile()"),
             ("ganesha", "Debian's nfs-ganesha with its VFS module"),
+            ("nocopy-stable", "nocopy serve nfs --stable, which copies what is read"),
             ("nocopy", "nocopy serve nfs"),
         ]
     }

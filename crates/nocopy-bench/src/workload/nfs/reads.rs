@@ -33,7 +33,8 @@ pub(crate) fn of_length(place: &Place, bytes: u32) -> Series<'_> {
     if nfs_server::is_installed() {
         trials.push(trial(place, Way::Ganesha, bytes, &["pread-writev"])); // otherwise a note says so
     }
-    trials.push(trial(place, Way::Nocopy, bytes, &["ganesha", "pread-writev", "sendfile"]));
+    trials.push(trial(place, Way::Stable, bytes, &["pread-writev"]));
+    trials.push(trial(place, Way::Nocopy, bytes, &["ganesha", "pread-writev", "sendfile", "nocopy-stable"]));
     Series {
         workload: NAME,
         title: format!("{NAME}, reads of {} KiB, MTU {}", bytes >> 10, place.link.mtu_bytes),

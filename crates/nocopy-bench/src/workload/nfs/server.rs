@@ -30,6 +30,8 @@ pub(super) enum Way {
     Sendfile,
     Ganesha,
     Nocopy,
+    /// The same server, told to copy.
+    Stable,
 }
 
 impl Way {
@@ -39,6 +41,7 @@ impl Way {
             Self::Sendfile => "sendfile",
             Self::Ganesha => "ganesha",
             Self::Nocopy => "nocopy",
+            Self::Stable => "nocopy-stable",
         }
     }
 
@@ -68,7 +71,7 @@ impl Server {
             let started = scope.spawn(|| {
                 place.stage.sender.enter(0)?;
                 match way {
-                    Way::Nocopy => Self::start_nocopy(place),
+                    Way::Nocopy | Way::Stable => Self::start_nocopy(place, way),
                     _ => Self::start_other(place, way),
                 }
             });
@@ -76,14 +79,14 @@ impl Server {
         })
     }
 
-    fn start_nocopy(place: &Place) -> io::Result<Self> {
+    fn start_nocopy(place: &Place, way: Way) -> io::Result<Self> {
         // As any user would: what it serves is this user's.
         capability::narrow(capability::NONE)?;
         let state = place.files.scratch().join("state");
         let listen = format!("{}:0", place.stage.sender.ipv4);
         let mut command = Command::new("/proc/self/exe");
         command.args(["serve", "nfs"]).arg(place.files.exported()).args(["--listen", &listen, "--json"]);
-        command.arg("--state").arg(state);
+        command.arg("--state").arg(state).args((way == Way::Stable).then_some("--stable"));
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn()?;
         let mut line = String::new();
@@ -96,7 +99,7 @@ impl Server {
         let process = child.id();
         let unread = SocketAddr::from(([0, 0, 0, 0], 0));
         let server = Self {
-            way: Way::Nocopy,
+            way,
             child,
             input: None,
             address: address.unwrap_or(unread),
@@ -158,7 +161,7 @@ impl Server {
     /// Asks it to end, waits until it has, and returns what is known of copies.
     pub(super) fn stop(mut self) -> io::Result<Evidence> {
         match self.way {
-            Way::Nocopy => kill_process(Pid::from_child(&self.child), Signal::INT)?,
+            Way::Nocopy | Way::Stable => kill_process(Pid::from_child(&self.child), Signal::INT)?,
             _ => drop(self.input.take()),
         }
         let give_up = Instant::now() + PATIENCE;
@@ -172,7 +175,7 @@ impl Server {
             Way::PreadWritev => Evidence::copied(PREAD_CAUSE),
             Way::Sendfile => Evidence::unknown(SENDFILE_CAUSE),
             Way::Ganesha => Evidence::copied(GANESHA_CAUSE),
-            Way::Nocopy => {
+            Way::Nocopy | Way::Stable => {
                 let mut said = String::new();
                 self.child.stdout.take().map_or(Ok(0), |mut output| output.read_to_string(&mut said))?;
                 evidence_of(&serde_json::from_str(&said)?)
