@@ -19,7 +19,7 @@ use live::Live;
 use summary::{Export as Exported, Summary};
 
 use crate::export::{Export, ExportError};
-use crate::server::{Progress, Server, ServerError, Settings};
+use crate::server::{CONNECTIONS_MAX, Progress, Server, ServerError, Settings};
 
 /// How often to look whether all is over.
 const LOOK: Duration = Duration::from_millis(20);
@@ -54,6 +54,7 @@ pub fn run(arguments: &NfsArguments) -> Result<Outcome, Failure> {
         is_stable: arguments.stable,
         is_writable: arguments.writable,
         is_portmapper: arguments.portmap,
+        connections_max: CONNECTIONS_MAX,
     };
     if arguments.writable {
         umask(Mode::empty()); // permissions are those that clients ask for

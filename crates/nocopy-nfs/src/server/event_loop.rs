@@ -39,7 +39,6 @@ pub(super) struct EventLoop {
     shared: Arc<Shared>,
     inbox: Arc<Inbox>,
     connections: HashMap<u64, Connection>,
-    connections_max: usize,
     /// One loop looks after what all share.
     is_first: bool,
     next: u64,
@@ -53,7 +52,6 @@ impl EventLoop {
     pub(super) fn new(
         listeners: Arc<[TcpListener]>,
         shared: Arc<Shared>,
-        connections_max: usize,
         is_first: bool,
     ) -> io::Result<Self> {
         let epoll = epoll::create(CreateFlags::CLOEXEC)?;
@@ -65,7 +63,6 @@ impl EventLoop {
             shared,
             inbox,
             connections: HashMap::new(),
-            connections_max: connections_max.max(1),
             is_first,
             next: FIRST,
             is_paused: true,
@@ -149,7 +146,8 @@ impl EventLoop {
         if !allow.is_empty() && !allow.iter().any(|network| network.contains(&address)) {
             return self.shared.accounts.note_refused();
         }
-        if self.connections.len() >= self.connections_max {
+        // However they fell to the loops. One without connections has one more: there are few loops.
+        if self.shared.connections.load(Ordering::Relaxed) >= self.shared.connections_max {
             self.make_place();
         }
         let id = self.next;
@@ -166,6 +164,7 @@ impl EventLoop {
         // What is wrong with one connection is no reason not to serve others.
         if let Ok(connection) = connection {
             self.connections.insert(id, connection);
+            self.shared.connections.fetch_add(1, Ordering::Relaxed);
         }
     }
 
@@ -222,7 +221,9 @@ impl EventLoop {
     }
 
     fn remove(&mut self, id: u64) {
-        if self.connections.remove(&id).is_some_and(|connection| connection.is_worked_for()) {
+        let Some(connection) = self.connections.remove(&id) else { return };
+        self.shared.connections.fetch_sub(1, Ordering::Relaxed);
+        if connection.is_worked_for() {
             self.shared.workers.forget(&self.inbox, id);
         }
     }

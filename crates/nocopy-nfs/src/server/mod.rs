@@ -30,7 +30,7 @@ mod workers;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 
 use ipnet::IpNet;
@@ -52,8 +52,8 @@ const LOOPS_MAX: usize = 4;
 /// Threads that wait for disks.
 const WORKERS: usize = 8;
 
-/// Connections at most; with one more, another one ends.
-const CONNECTIONS_MAX: usize = 2048;
+/// Connections at most, unless there are fewer descriptors.
+pub const CONNECTIONS_MAX: usize = 2048;
 
 /// Descriptors that are no connections: open files, listings, and what every program has. (Pipes are counted for each connection.)
 const OTHER_DESCRIPTORS: usize = 512;
@@ -87,6 +87,8 @@ pub struct Settings {
     pub is_writable: bool,
     /// Tell clients the port, at the port where they ask for it.
     pub is_portmapper: bool,
+    /// With one more, another one ends.
+    pub connections_max: usize,
 }
 
 /// What all loops and workers share.
@@ -98,6 +100,9 @@ struct Shared {
     pipes: Arc<Pipes>,
     queued: Arc<Queued>,
     workers: Workers,
+    /// How many there are, and at most.
+    connections: AtomicUsize,
+    connections_max: usize,
     is_over: AtomicBool,
 }
 
@@ -115,7 +120,7 @@ impl Server {
     /// # Errors
     /// See [`ServerError`].
     pub fn bind(export: Arc<Export>, settings: Settings) -> Result<Self, ServerError> {
-        let connections_max = raise_descriptors();
+        let connections_max = raise_descriptors().min(settings.connections_max);
         let first = listen(settings.address)?;
         let address = first.local_addr().map_err(ServerError::Setup)?;
         let mut listeners = vec![first];
@@ -131,13 +136,15 @@ impl Server {
             pipes: Arc::new(Pipes::new(connections_max)),
             queued: Arc::default(),
             workers: Workers::default(),
+            connections: AtomicUsize::new(0),
+            connections_max,
             is_over: AtomicBool::new(false),
         });
         let count = thread::available_parallelism().map_or(1, usize::from).min(LOOPS_MAX);
         let loops = (0..count)
             .map(|number| {
                 let (listeners, shared) = (Arc::clone(&listeners), Arc::clone(&shared));
-                EventLoop::new(listeners, shared, connections_max / count, number == 0)
+                EventLoop::new(listeners, shared, number == 0)
             })
             .collect::<io::Result<_>>()
             .map_err(ServerError::Setup)?;

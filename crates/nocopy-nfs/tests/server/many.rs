@@ -84,3 +84,19 @@ fn replies_that_nobody_reads_take_bounded_memory() {
     let replied: HashSet<u32> = (0..CALLS).map(|_| slow.reply().0).collect();
     assert_eq!(replied.len(), CALLS as usize);
 }
+
+/// However they fall to the loops, all that are allowed are served; one more, and one that was still ends.
+#[test]
+fn connections_end_only_when_all_places_are_taken() {
+    const CONNECTIONS: usize = 40;
+    let scene = Scene::new();
+    let server = scene.serve_with(|settings| settings.connections_max = CONNECTIONS);
+    let null = |client: &mut Client| client.call(nfs3::PROGRAM, Procedure::Null as u32, &[]);
+    let mut clients: Vec<Client> = (0..CONNECTIONS).map(|_| server.connect()).collect();
+    (0..2).for_each(|_| clients.iter_mut().for_each(|client| drop(null(client))));
+    // A loop that has no connection takes one more; then one ends for each.
+    clients.extend((0..20).map(|_| server.connect()));
+    nocopy_lab::patience::wait_until("all to be accepted", || server.counts().connections == 60);
+    let accounts = server.end();
+    assert!((16..=20).contains(&accounts.ended()), "{} ended", accounts.ended());
+}

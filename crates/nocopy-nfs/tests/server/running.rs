@@ -49,6 +49,7 @@ impl Scene {
             is_stable: false,
             is_writable: false,
             is_portmapper: false,
+            connections_max: 2048,
         };
         change(&mut settings);
         let server = Server::bind(Arc::new(export), settings).unwrap();

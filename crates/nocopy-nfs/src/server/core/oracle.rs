@@ -37,6 +37,7 @@ pub fn check(core: &Core, input: &[u8]) {
         Call { xid: XID, program, version, procedure, credential: Credential::NONE, arguments: &arguments };
     let mut record = Vec::new();
     call.encode(&mut record);
+    core.is_quick(&record);
     match core.answer(&record, client).expect("it is a call") {
         Answer::Reply(reply) | Answer::Written(reply, _) => check_reply(&reply),
         Answer::List(call) => check_reply(&core.list(&call)),
