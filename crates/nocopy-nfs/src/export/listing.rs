@@ -9,11 +9,13 @@ use std::collections::VecDeque;
 use std::hash::Hasher;
 use std::mem::MaybeUninit;
 use std::os::fd::AsFd;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant, SystemTime};
 
 use rustix::fs::{Mode, OFlags, RawDir, openat};
 use siphasher::sip::SipHasher24;
 
+use super::Found;
 use super::file::{OpenFile, status_of};
 use super::identity::Identity;
 use crate::wire::nfs3::{Attributes, Status, Time};
@@ -23,6 +25,16 @@ const LISTINGS_MAX: usize = 16;
 const ENTRIES_MAX: usize = 1 << 20;
 
 const BUFFER_BYTES: usize = 64 << 10;
+
+/// How long what was found of entries is told again to those who list the same directory. Clients themselves go on with it for three seconds
+/// and more, and ask anew when they open a file.
+const RECENT: Duration = Duration::from_secs(1);
+
+/// Of so many entries at most in a directory.
+const RECENT_MAX: usize = 1 << 16;
+
+/// File systems tell times of changes by steps of this or less.
+const TIME_STEP_NS: u64 = 2_000_000_000;
 
 /// The lowest cookie of a name: 0 is the begin, and two are for `.` and `..`.
 const COOKIE_MIN: u64 = 3;
@@ -38,9 +50,62 @@ pub struct Name {
 #[derive(Debug)]
 pub struct Listing {
     names: Vec<Name>,
+    recent: Mutex<Recent>,
+}
+
+/// What was found of entries since a moment, and how many changes had been made through this server then.
+#[derive(Debug)]
+struct Recent {
+    since: Instant,
+    changes: u64,
+    found: Vec<Option<Found>>,
+}
+
+impl Recent {
+    fn is_good(&self, changes: u64) -> bool {
+        self.changes == changes && self.since.elapsed() < RECENT
+    }
 }
 
 impl Listing {
+    fn new(names: Vec<Name>) -> Self {
+        let recent = Recent { since: Instant::now(), changes: 0, found: Vec::new() };
+        Self { names, recent: Mutex::new(recent) }
+    }
+
+    /// What an entry is: as it was found just now, or as `find` finds it. `changes` is asked for before.
+    pub(super) fn found(
+        &self,
+        entry: &Name,
+        changes: u64,
+        find: impl FnOnce() -> Option<Found>,
+    ) -> Option<Found> {
+        if self.names.len() > RECENT_MAX {
+            return find();
+        }
+        let place = self.names.partition_point(|name| name.cookie < entry.cookie);
+        {
+            let mut recent = self.recent();
+            if !recent.is_good(changes) {
+                *recent = Recent { since: Instant::now(), changes, found: Vec::new() };
+            }
+            if let Some(Some(found)) = recent.found.get(place) {
+                return Some(*found);
+            }
+        }
+        let found = find();
+        let mut recent = self.recent();
+        if recent.is_good(changes) {
+            recent.found.resize(self.names.len(), None);
+            recent.found[place] = found;
+        }
+        found
+    }
+
+    fn recent(&self) -> MutexGuard<'_, Recent> {
+        self.recent.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// What follows the entry with this cookie, whether or not that is still there.
     pub fn after(&self, cookie: u64) -> &[Name] {
         &self.names[self.names.partition_point(|name| name.cookie <= cookie)..]
@@ -59,6 +124,8 @@ struct Known {
     directory: Identity,
     /// Of the directory, before it was listed.
     changed: (Time, Time),
+    /// So long after these times that one later change at least shows in them.
+    is_settled: bool,
     listing: Arc<Listing>,
 }
 
@@ -67,8 +134,8 @@ impl Listings {
         Self { key, known: Mutex::new(VecDeque::new()) }
     }
 
-    /// The entries of a directory: of now, or, in the middle of it, those that were listed last if the directory says that it did not
-    /// change. (Its times may be too coarse to tell, so who begins is given what is there now.)
+    /// The entries of a directory: of now, or those that were listed last if the directory says that it did not change. (Its times may be
+    /// too coarse to tell while it changes, so who begins is given what is there then.)
     pub(super) fn get(
         &self,
         directory: &OpenFile,
@@ -78,10 +145,12 @@ impl Listings {
         let about = directory.attributes()?;
         let changed = (about.modified, about.changed);
         let identity = directory.identity();
-        if !is_begin && let Some(listing) = self.known(identity, changed) {
+        if let Some(listing) = self.known(identity, changed, is_begin) {
             return Ok(listing);
         }
-        let listing = Arc::new(Listing { names: self.read(directory, &about, parent)? });
+        let is_settled =
+            now_ns().saturating_sub(ns_of(about.modified).max(ns_of(about.changed))) > TIME_STEP_NS;
+        let listing = Arc::new(Listing::new(self.read(directory, &about, parent)?));
         let mut known = self.lock();
         known.retain(|one| one.directory != identity);
         let mut entries = listing.names.len();
@@ -92,20 +161,31 @@ impl Listings {
         let kept = known.iter().rev().take(LISTINGS_MAX - 1).take_while(|one| is_kept(one)).count();
         let forgotten = known.len() - kept;
         known.drain(..forgotten);
-        known.push_back(Known { directory: identity, changed, listing: Arc::clone(&listing) });
+        known.push_back(Known { directory: identity, changed, is_settled, listing: Arc::clone(&listing) });
         Ok(listing)
     }
 
-    fn known(&self, directory: Identity, changed: (Time, Time)) -> Option<Arc<Listing>> {
+    fn known(&self, directory: Identity, changed: (Time, Time), is_begin: bool) -> Option<Arc<Listing>> {
         let mut known = self.lock();
-        let place = known.iter().position(|one| one.directory == directory && one.changed == changed)?;
+        let is_good = |one: &Known| one.changed == changed && (one.is_settled || !is_begin);
+        let place = known.iter().position(|one| one.directory == directory && is_good(one))?;
         let one = known.remove(place)?;
         let listing = Arc::clone(&one.listing);
         known.push_back(one);
         Some(listing)
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, VecDeque<Known>> {
+    /// Gives the memory back of what was found of entries and is too old.
+    pub(super) fn tidy(&self) {
+        for one in &*self.lock() {
+            let mut recent = one.listing.recent();
+            if recent.since.elapsed() >= RECENT {
+                recent.found = Vec::new();
+            }
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, VecDeque<Known>> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -128,6 +208,16 @@ impl Listings {
         hasher.write(name);
         (hasher.finish() >> 1).max(COOKIE_MIN)
     }
+}
+
+fn ns_of(time: Time) -> u64 {
+    u64::from(time.seconds) * 1_000_000_000 + u64::from(time.nanoseconds)
+}
+
+/// By the clock that files are marked by.
+fn now_ns() -> u64 {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(now.as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// The name in a directory of the file with an inode number.

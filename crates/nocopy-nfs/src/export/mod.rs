@@ -23,6 +23,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use nocopy::integration::KernelHandle;
@@ -67,6 +68,8 @@ pub struct Export {
     index: Mutex<Index>,
     open: OpenFiles,
     listings: Listings,
+    /// How many changes were made through this server.
+    changes: AtomicU64,
     locks: Locks,
     verifier: WriteVerifier,
     /// On its file system files are opened by the kernel's own handles; `None` where that is not permitted.
@@ -104,6 +107,7 @@ impl Export {
             index: Mutex::new(index),
             open: OpenFiles::default(),
             listings: Listings::new(key),
+            changes: AtomicU64::new(0),
             locks: Locks::default(),
             verifier: WriteVerifier::new().map_err(refused)?,
             mount,
@@ -228,6 +232,18 @@ impl Export {
         self.listings.get(directory, parent.identity(), is_begin)
     }
 
+    /// What an entry of a listed directory is, possibly as it was a moment ago; `None` if it is no more there.
+    pub fn listed(&self, directory: &OpenFile, listing: &Listing, name: &Name) -> Option<Found> {
+        // Before it is looked at: a change that comes between counts as not seen.
+        let changes = self.changes.load(Ordering::Acquire);
+        listing.found(name, changes, || self.lookup(directory, &name.bytes).ok())
+    }
+
+    /// A file was changed through this server: what was found before is not told any more.
+    pub(crate) fn note_change(&self) {
+        self.changes.fetch_add(1, Ordering::AcqRel);
+    }
+
     /// What a symbolic link leads to.
     ///
     /// # Errors
@@ -259,6 +275,7 @@ impl Export {
     /// What is to be done from time to time: closes files that were not used since, and writes the index if that failed.
     pub fn tidy(&self) {
         self.open.close_unused();
+        self.listings.tidy();
         self.lock().restore();
     }
 

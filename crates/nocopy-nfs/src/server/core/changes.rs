@@ -22,6 +22,12 @@ impl Core {
         procedure: Procedure,
         client: IpAddr,
     ) -> Result<Answer, Refused> {
+        let answer = self.make(call, procedure, client);
+        self.export.note_change();
+        answer
+    }
+
+    fn make(&self, call: &Call<'_>, procedure: Procedure, client: IpAddr) -> Result<Answer, Refused> {
         // Done a second time, these do the same, and tell so.
         match procedure {
             Procedure::Write => {

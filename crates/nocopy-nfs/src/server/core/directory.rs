@@ -1,7 +1,7 @@
 //! Parts of directories.
 
 use super::{Core, success};
-use crate::export::Name;
+use crate::export::{Found, Name};
 use crate::wire::mount::Text;
 use crate::wire::nfs3::{
     Attributes, DirectoryEntry, DirectoryPage, FileHandle, FullDirectoryEntry, NfsResult, ReadDirArguments,
@@ -93,22 +93,21 @@ impl Core {
             let entries = taken.iter().map(entry).collect();
             return listed(call.xid, attributes, entries, is_end);
         }
-        let full = |name| self.full_entry(&directory, name);
+        let full = |name| full_entry(name, self.export.listed(&directory, &listing, name));
         let reply = listed(call.xid, attributes, taken.iter().map(full).collect(), is_end);
         self.save();
         reply
     }
+}
 
-    /// An entry with what a client would look up next; without, if it is no more there.
-    fn full_entry<'a>(&self, directory: &crate::export::OpenFile, name: &'a Name) -> FullDirectoryEntry<'a> {
-        let found = self.export.lookup(directory, &name.bytes).ok();
-        FullDirectoryEntry {
-            file_id: name.file_id,
-            name: Text(&name.bytes),
-            cookie: name.cookie,
-            attributes: found.map(|found| found.attributes),
-            file: found.map(|found| found.handle),
-        }
+/// An entry with what a client would look up next; without, if it is no more there.
+fn full_entry(name: &Name, found: Option<Found>) -> FullDirectoryEntry<'_> {
+    FullDirectoryEntry {
+        file_id: name.file_id,
+        name: Text(&name.bytes),
+        cookie: name.cookie,
+        attributes: found.map(|found| found.attributes),
+        file: found.map(|found| found.handle),
     }
 }
 
