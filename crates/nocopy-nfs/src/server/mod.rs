@@ -56,7 +56,7 @@ const WORKERS: usize = 8;
 pub const CONNECTIONS_MAX: usize = 2048;
 
 /// Descriptors that are no connections: open files, listings, and what every program has. (Pipes are counted for each connection.)
-const OTHER_DESCRIPTORS: usize = 512;
+const OTHER_DESCRIPTORS: usize = 768;
 
 #[derive(Debug, thiserror::Error)]
 pub enum ServerError {
