@@ -10,12 +10,20 @@ pub(crate) const TEST: Test = Test {
     run,
 };
 
-/// Real traffic in short forms, checked by what arrived and what was counted.
+/// Real traffic in short forms, checked by what arrived and what was counted. Of `profile::` all but the one that starts 4,500 programs one
+/// after the other, for which an emulated processor needs longer than a test waits.
 const TESTS: &[&str] = &[
     "bench::a_short_bench_moves_packets_in_every_way",
     "bench::a_short_bench_sends_datagrams_in_every_way",
     "bench::the_doctor",
-    "profile::",
+    "profile::a_",
+    "profile::bytes_",
+    "profile::datagrams_",
+    "profile::reads_",
+    "profile::sockets_",
+    "profile::targets_",
+    "profile::unusual_",
+    "profile::what_",
     "profile_sweep::",
     "send::in_every_mode_exactly_what_was_asked_for_arrives",
     "tcp::with_every_method_all_arrives_and_both_tell_so",
