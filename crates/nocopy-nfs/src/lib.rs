@@ -1,4 +1,4 @@
-//! NFS version 3 over TCP (RFC 1813, 5531, 4506): what goes over the wire, and a server that reads.
+//! NFS version 3 over TCP (RFC 1813, 5531, 4506): what goes over the wire, and a server.
 //!
 //! ```text
 //!   a client's bytes ─▶ wire::record ─▶ wire::rpc, nfs3, mount: a call
