@@ -5,6 +5,7 @@ mod changing;
 mod client;
 mod forged;
 mod many;
+mod model;
 mod reading;
 mod running;
 mod utilities;

@@ -27,19 +27,17 @@ fn filter_counts(port: &mut Port) -> (u64, u64) {
 
 fn open_filtered(end: &End, mode: Mode, filter: &Program) -> Port {
     let filter = filter.clone();
-    open_with(end, move |builder| builder.mode(mode).filter(&filter)).expect("opened")
+    open_with(end, move |builder| builder.mode(mode).filter(&filter).tuning(read_late())).expect("opened")
+}
+
+/// Of a packet ring that is read late: few blocks, each with many packets, however slowly those are sent.
+fn read_late() -> PortTuning {
+    PortTuning { block_timeout: Some(Duration::from_millis(100)), ..PortTuning::default() }
 }
 
 /// What the host has: a packet ring beside the port, which sees what passes the port by.
 fn host(end: &End) -> Port {
-    // It is read late: few blocks, each with many packets.
-    let timeout = Duration::from_millis(100);
-    open_with(end, |builder| {
-        builder
-            .mode(Mode::PacketRing)
-            .tuning(PortTuning { block_timeout: Some(timeout), ..PortTuning::default() })
-    })
-    .expect("opened")
+    open_with(end, |builder| builder.mode(Mode::PacketRing).tuning(read_late())).expect("opened")
 }
 
 fn numbers(packets: &[Vec<u8>]) -> Vec<u32> {

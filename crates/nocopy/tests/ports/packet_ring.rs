@@ -129,10 +129,11 @@ fn every_packet_comes_to_one_port_of_a_fanout_group() {
     const PACKETS: u32 = 200;
     let lab = lab!();
     for (group, fanout) in (1..).zip([Fanout::Hash, Fanout::Cpu, Fanout::Rollover]) {
+        // Few blocks, each with many packets, however slowly those are sent.
+        let (fanout_of, block_timeout) = (Some((group, fanout)), Some(Duration::from_millis(100)));
         let member = |builder: PortBuilder| {
-            builder
-                .mode(Mode::PacketRing)
-                .tuning(PortTuning { fanout: Some((group, fanout)), ..PortTuning::default() })
+            let tuning = PortTuning { fanout: fanout_of, block_timeout, ..PortTuning::default() };
+            builder.mode(Mode::PacketRing).tuning(tuning)
         };
         let mut members = [open_with(lab.right(), member).unwrap(), open_with(lab.right(), member).unwrap()];
         let mut left = open(lab.left());
