@@ -9,13 +9,16 @@ pub(crate) const TEST: Test = Test {
     run,
 };
 
-const LEFT_OUT: &[(&str, &str)] = &[(
-    "message::simulation::fairness::a_message_on_a_slow_path_is_not_sent_away",
-    "half of the time of all; the other simulations run the same code",
-), (
-    "message::simulation::goodput::goodput_is_as_committed",
-    "ten minutes where the processor is emulated; the other simulations run the same code",
-)];
+const LEFT_OUT: &[(&str, &str)] = &[
+    (
+        "message::simulation::fairness::a_message_on_a_slow_path_is_not_sent_away",
+        "half of the time of all; the other simulations run the same code",
+    ),
+    (
+        "message::simulation::goodput::goodput_is_as_committed",
+        "ten minutes where the processor is emulated; the other simulations run the same code",
+    ),
+];
 
 fn run(guest: &Guest) -> Result<(), Failure> {
     programs::run(guest, "nocopy-proto", Selection::AllBut(LEFT_OUT))
