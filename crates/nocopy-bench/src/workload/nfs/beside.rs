@@ -18,44 +18,70 @@ use crate::series::{Latency, Sample, Series, Trial};
 use crate::traffic::{Traffic, Work};
 use crate::window::Phase;
 
-const READ_BYTES: u32 = 64 << 10;
+/// Of the cached file; the cold one is read by the longest.
+const READS_BYTES: [u32; 2] = [64 << 10, LONGEST_BYTES];
 
 /// Long enough for the hundredth part of the reads to be some.
 const WINDOW_MIN: Duration = Duration::from_millis(400);
 
-const ALONE: &str = "alone";
-const BESIDE: &str = "beside-a-cold-reader";
+/// Who reads at the same time, 1 MiB at a time: nobody, a client of a file that is in memory, or one of a file that is not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Beside {
+    Nobody,
+    Cached,
+    Cold,
+}
+
+impl Beside {
+    fn variant(self) -> &'static str {
+        match self {
+            Self::Nobody => "alone",
+            Self::Cached => "beside-a-cached-reader",
+            Self::Cold => "beside-a-cold-reader",
+        }
+    }
+}
 
 pub(super) fn series(place: &Place) -> Vec<Series<'_>> {
     if !files::is_on_disk() {
         return Vec::new(); // a note says so
     }
+    READS_BYTES.map(|bytes| of(place, bytes)).into()
+}
+
+fn of(place: &Place, bytes: u32) -> Series<'_> {
     let mut trials = Vec::new();
     if nfs_server::is_installed() {
-        trials.push(trial(place, Way::Ganesha, false, &[]));
-        trials.push(trial(place, Way::Ganesha, true, &["ganesha"]));
+        trials.push(trial(place, (Way::Ganesha, bytes), Beside::Nobody, &[]));
+        trials.push(trial(place, (Way::Ganesha, bytes), Beside::Cold, &["ganesha"]));
     }
-    trials.push(trial(place, Way::Nocopy, false, &["ganesha"]));
-    trials.push(trial(place, Way::Nocopy, true, &["nocopy"]));
-    vec![Series {
+    trials.push(trial(place, (Way::Nocopy, bytes), Beside::Nobody, &["ganesha"]));
+    trials.push(trial(place, (Way::Nocopy, bytes), Beside::Cached, &["nocopy"]));
+    trials.push(trial(place, (Way::Nocopy, bytes), Beside::Cold, &["nocopy"]));
+    Series {
         workload: NAME,
-        title: format!("{NAME}, cached reads of {} KiB, one at a time", READ_BYTES >> 10),
+        title: format!("{NAME}, cached reads of {} KiB, one at a time", bytes >> 10),
         sink: None,
-        payload_bytes: READ_BYTES as usize,
+        payload_bytes: bytes as usize,
         link: Some(place.link.clone()),
         figure: Figure::TailLatency,
         trials,
-    }]
+    }
 }
 
-fn trial<'a>(place: &'a Place, way: Way, is_beside: bool, baselines: &'static [&'static str]) -> Trial<'a> {
-    let run =
-        move |window: Duration| play(place, way, is_beside, window.max(WINDOW_MIN)).map_err(failed(way));
-    let variant = if is_beside { BESIDE } else { ALONE };
-    Trial { method: way.method(), variant: Some(variant.into()), baselines, run: Box::new(run) }
+fn trial<'a>(
+    place: &'a Place,
+    (way, bytes): (Way, u32),
+    beside: Beside,
+    baselines: &'static [&'static str],
+) -> Trial<'a> {
+    let run = move |window: Duration| {
+        play(place, (way, bytes), beside, window.max(WINDOW_MIN)).map_err(failed(way))
+    };
+    Trial { method: way.method(), variant: Some(beside.variant().into()), baselines, run: Box::new(run) }
 }
 
-fn play(place: &Place, way: Way, is_beside: bool, window: Duration) -> io::Result<Sample> {
+fn play(place: &Place, (way, bytes): (Way, u32), beside: Beside, window: Duration) -> io::Result<Sample> {
     let server = Server::start(place, way)?;
     let open = |name, file_bytes, bytes| {
         place.stage.receiver.run(|| {
@@ -63,7 +89,7 @@ fn play(place: &Place, way: Way, is_beside: bool, window: Duration) -> io::Resul
             io::Result::Ok(Reads::new(client, file, file_bytes, bytes))
         })
     };
-    let mut cached = open(CACHED, place.files.cached_bytes(), READ_BYTES)?;
+    let mut cached = open(CACHED, place.files.cached_bytes(), bytes)?;
     cached.check()?;
     let found = Mutex::new((empty_histogram(), 0));
     let mut clients: Vec<Work<'_>> = vec![Box::new(|gauge| {
@@ -80,21 +106,31 @@ fn play(place: &Place, way: Way, is_beside: bool, window: Duration) -> io::Resul
         }
         Ok(())
     })];
-    if is_beside {
+    if beside != Beside::Nobody {
         let bytes = LONGEST_BYTES;
-        let mut reads = open(COLD, place.files.cold_bytes(), bytes)?.scattered();
+        let (name, file_bytes) = match beside {
+            Beside::Cold => (COLD, place.files.cold_bytes()),
+            _ => (CACHED, place.files.cached_bytes()),
+        };
+        let mut reads = open(name, file_bytes, bytes)?.scattered();
         let cold = place.files.cold()?;
         let processor = place.stage.receiver.processor(0);
         clients.push(Box::new(move |gauge| {
             cpu::pin(processor)?; // with the other client, not with the server
-            let mut is_cold = false;
+            let mut is_as_meant = beside == Beside::Cached;
             while gauge.sending() {
-                is_cold |= cold.drop_pages(reads.next(), bytes.into())?;
+                if beside == Beside::Cold {
+                    is_as_meant |= cold.drop_pages(reads.next(), bytes.into())?;
+                }
                 reads.ask()?;
                 reads.take(true)?;
                 gauge.count(bytes.into());
             }
-            if is_cold { Ok(()) } else { Err(io::Error::other("the pages of a file cannot be dropped here")) }
+            if is_as_meant {
+                Ok(())
+            } else {
+                Err(io::Error::other("the pages of a file cannot be dropped here"))
+            }
         }));
     }
     observe(place, &server, window, clients)?;
