@@ -21,7 +21,7 @@ use crate::registry::Failure;
 const PORT: u16 = 2049;
 
 /// The user that has no privileges anywhere.
-const NOBODY: u32 = 65534;
+pub(crate) const NOBODY: u32 = 65534;
 
 /// Of the disk in memory that the directory lies on.
 const DISK_KIB: u32 = 96 << 10;
