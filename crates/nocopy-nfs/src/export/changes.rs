@@ -20,7 +20,7 @@ use rustix::rand::{GetRandomFlags, getrandom};
 
 use super::file::{self, status_of};
 use super::identity::Identity;
-use super::{Export, Found, NAME_BYTES_MAX, OpenFile};
+use super::{Export, Found, OpenFile, entry_name};
 use crate::wire::nfs3::{
     FileHandle, FileType, HowToCreate, NewAttributes, SetTime, Stability, Status, Time, Verifier,
     WeakCacheConsistency,
@@ -345,7 +345,7 @@ fn write_all(file: &OpenFile, offset: u64, data: &[u8]) -> Result<usize, Status>
 fn new_name(directory: &OpenFile, name: &[u8]) -> Result<CString, Status> {
     match name {
         b"." | b".." => Err(Status::Exists),
-        name => checked(directory, name),
+        name => entry_name(directory, name),
     }
 }
 
@@ -353,22 +353,8 @@ fn new_name(directory: &OpenFile, name: &[u8]) -> Result<CString, Status> {
 fn old_name(directory: &OpenFile, name: &[u8]) -> Result<CString, Status> {
     match name {
         b"." | b".." => Err(Status::Invalid),
-        name => checked(directory, name),
+        name => entry_name(directory, name),
     }
-}
-
-/// One part of a path: it cannot lead out of its directory.
-fn checked(directory: &OpenFile, name: &[u8]) -> Result<CString, Status> {
-    if directory.file_type() != FileType::Directory {
-        return Err(Status::NotDirectory);
-    }
-    if name.len() > NAME_BYTES_MAX {
-        return Err(Status::NameTooLong);
-    }
-    if name.is_empty() || name.contains(&b'/') {
-        return Err(Status::Invalid);
-    }
-    CString::new(name).map_err(|_| Status::Invalid)
 }
 
 fn permissions(mode: u32) -> Mode {

@@ -207,13 +207,10 @@ impl Export {
                 let parent = self.parent(directory.identity())?;
                 return self.found(parent.identity(), &parent.about()?);
             }
-            [] => return Err(Status::Invalid),
-            _ if name.len() > NAME_BYTES_MAX => return Err(Status::NameTooLong),
-            _ if name.contains(&b'/') || name.contains(&0) => return Err(Status::Invalid),
             _ => {}
         }
-        // One part that is not '..', and not followed if it is a link: it cannot lead out of the directory.
-        let name = CString::new(name).expect("it has no zero byte");
+        // Not followed if it is a link.
+        let name = entry_name(directory, name)?;
         let about = file::about_at(directory, &name).map_err(|error| status_of(error, Status::NoEntry))?;
         let identity = Identity::of(&about, directory, &name);
         self.learn(identity, directory.identity(), directory, &name);
@@ -399,6 +396,20 @@ fn handles_are_opened_by(root: impl AsFd) -> Option<OwnedFd> {
     let mount = openat(root, c".", flags, Mode::empty()).ok()?;
     let is_permitted = KernelHandle::of(&mount, c"").is_ok_and(|handle| handle.open(&mount).is_ok());
     is_permitted.then_some(mount)
+}
+
+/// A name as one part of a path below a directory. What is not '..' cannot lead out of that.
+fn entry_name(directory: &OpenFile, name: &[u8]) -> Result<CString, Status> {
+    if directory.file_type() != FileType::Directory {
+        return Err(Status::NotDirectory);
+    }
+    if name.len() > NAME_BYTES_MAX {
+        return Err(Status::NameTooLong);
+    }
+    if name.is_empty() || name.contains(&b'/') {
+        return Err(Status::Invalid);
+    }
+    CString::new(name).map_err(|_| Status::Invalid)
 }
 
 fn file_type(about: &Statx) -> FileType {

@@ -18,7 +18,7 @@ use super::reading::Reading;
 pub(super) enum Work {
     Read(ReadCall),
     List(ListCall),
-    /// A short call, and whose.
+    /// A call, and whose.
     Call(Vec<u8>, IpAddr),
 }
 

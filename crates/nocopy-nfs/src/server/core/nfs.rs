@@ -59,19 +59,7 @@ impl Core {
             Procedure::FsStat => success(xid, &self.file_system_status(&arguments(call)?)),
             Procedure::FsInfo => success(xid, &self.file_system_information(&arguments(call)?)),
             Procedure::PathConf => success(xid, &self.path_configuration(&arguments(call)?)),
-            Procedure::SetAttr
-            | Procedure::Write
-            | Procedure::Create
-            | Procedure::MakeDirectory
-            | Procedure::SymbolicLink
-            | Procedure::MakeNode
-            | Procedure::Remove
-            | Procedure::RemoveDirectory
-            | Procedure::Rename
-            | Procedure::Link
-            | Procedure::Commit => {
-                self.refuse_change(call, procedure).map_err(|_| Reply::GarbageArguments)?
-            }
+            change => self.refuse_change(call, change).map_err(|_| Reply::GarbageArguments)?,
         }))
     }
 
