@@ -23,7 +23,7 @@ use crate::registry::Failure;
 const TEST_MAX: Duration = Duration::from_secs(600);
 
 /// How much of what a failed test printed is reported.
-const OUTPUT_LINES: usize = 20;
+const OUTPUT_LINES: usize = 40;
 
 /// How many slow tests are named.
 const SLOWEST: usize = 8;
@@ -138,7 +138,8 @@ fn run_one(program: &TestProgram, test: &str) -> Result<(Verdict, String), Failu
     let mut output = tempfile::tempfile()?;
     let mut command = Command::new(&program.program);
     command.args(libtest::command_line(test)).current_dir(&program.directory).process_group(0);
-    command.env("CARGO_MANIFEST_DIR", &program.directory);
+    // A backtrace, without names, would push out what the test said.
+    command.env("CARGO_MANIFEST_DIR", &program.directory).env("RUST_BACKTRACE", "0");
     command.stdin(Stdio::null()).stdout(output.try_clone()?).stderr(output.try_clone()?);
     // It begins in the namespace of the thread that starts it.
     let mut child = Namespace::with_loopback()?.run(|| command.spawn())?;

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use crate::common;
 use crate::common::waiting::Observed;
 use crate::common::{PATIENCE, area_of, lab};
+use nocopy::integration::PortTuning;
 use nocopy::port::PortBuilder;
 use nocopy::udp::{Builder, Message, Method, OpenError, Sender, Socket};
 use nocopy::{Buffer, Cause, Evidence, Frame, Mode, Port, Reason};
@@ -642,7 +643,10 @@ fn all_queues_have_one_address() {
         let (local, remote) = addresses(&lab, false);
         let area = area_of(4096);
         let mut sockets = lab.left().namespace().run(|| {
-            let port = Port::builder(lab.left().interface()).mode(mode);
+            // A packet ring has few blocks: packets that come slowly are not to take one each.
+            let tuning =
+                PortTuning { block_timeout: Some(Duration::from_millis(100)), ..PortTuning::default() };
+            let port = Port::builder(lab.left().interface()).mode(mode).tuning(tuning);
             let port = port.area(&area).frame_count(1024, 1024).ring_sizes(1024, 1024);
             xdp().port(port).bind_queues(local).expect("opened")
         });
