@@ -156,6 +156,8 @@ fn other_programs_are_sent_to_and_received_from() {
     let sender = send(other.local_addr().unwrap(), &["--raw", "--json", "--file", source.path()]);
     let (mut connection, _) = other.accept().unwrap();
     connection.write_all(b"an answer that nobody reads").unwrap();
+    // Time for the sender to close, which it must not do with that unread: it would reset the connection.
+    thread::sleep(Duration::from_millis(100));
     let mut read = Vec::new();
     connection.read_to_end(&mut read).unwrap();
     assert!(read == content);

@@ -10,10 +10,6 @@ use std::time::{Duration, Instant};
 use nocopy::Ledger;
 use nocopy::pool::{Buffer, Pool};
 use nocopy::tcp::{Method, OpenError, Published, Sender, Stream};
-use rustix::io::Errno;
-use rustix::net::{RecvFlags, recv};
-
-use crate::send::pause;
 
 /// The longest wait for the other end to take something: after it the user may want the end.
 const WAIT: Duration = Duration::from_millis(50);
@@ -118,16 +114,16 @@ impl Connection {
         self.socket.sender().finish()
     }
 
-    /// Waits until the other end has closed too, or has had time to: closing a connection with unread
-    /// bytes resets it.
-    pub(super) fn await_end(&self, patience: Duration) {
-        let start = Instant::now();
-        let mut buffer = [0; 4096];
-        while start.elapsed() < patience {
-            match recv(&self.socket, &mut buffer, RecvFlags::DONTWAIT) {
-                Ok((_, 1..)) | Err(Errno::INTR) => {}
-                Err(Errno::AGAIN) => pause::for_input(),
-                Ok((_, 0)) | Err(_) => return,
+    /// Takes what the other end says until it has closed too, or has had time to: closing a connection with unread bytes resets it.
+    pub(super) fn await_end(&mut self, patience: Duration) {
+        let end = Instant::now() + patience;
+        let receiver = self.socket.receiver();
+        while !receiver.is_finished() && Instant::now() < end {
+            match receiver.receive_timeout(end.saturating_duration_since(Instant::now())) {
+                Ok(Some(chunk)) => receiver.recycle(chunk),
+                Ok(None) => {}
+                // A connection that failed has ended, too.
+                Err(_) => return,
             }
         }
     }

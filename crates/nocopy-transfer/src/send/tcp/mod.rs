@@ -206,7 +206,7 @@ impl Transmission<'_> {
                 }
             }
             None if is_broken => ended = ended.but(Ended::BrokenOff),
-            None => ends.iter().for_each(|end| end.connection.await_end(PATIENCE)),
+            None => ends.iter_mut().for_each(|end| end.connection.await_end(PATIENCE)),
         }
         let start = Instant::now();
         ends.iter_mut().for_each(|end| end.close(PATIENCE.saturating_sub(start.elapsed()))); // together
