@@ -140,6 +140,8 @@ struct Measured {
     passed: Option<usize>,
     /// A test and what it needs.
     skipped: Option<(String, String)>,
+    /// A test that failed first.
+    passed_at_second_try: Option<String>,
 }
 
 /// How a flaky row failed first.
@@ -201,6 +203,8 @@ impl Measured {
         let program = self.program.unwrap_or_default();
         if let Some((test, needs)) = self.skipped {
             outcome.skips.push(Note { name: format!("{program} {test}"), text: needs });
+        } else if let Some(test) = self.passed_at_second_try {
+            outcome.flaky.push(Note { name: format!("{program} {test}"), text: String::new() });
         } else if let Some(passed) = self.passed {
             outcome.remark.push_str(&format!("{program}: {passed} tests; "));
         }

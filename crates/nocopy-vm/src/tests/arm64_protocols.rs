@@ -18,6 +18,10 @@ const LEFT_OUT: &[(&str, &str)] = &[
         "message::simulation::goodput::goodput_is_as_committed",
         "ten minutes where the processor is emulated; the other simulations run the same code",
     ),
+    (
+        "message::simulation::tests::a_million_messages_arrive",
+        "nine minutes where the processor is emulated; the other simulations run the same code",
+    ),
 ];
 
 fn run(guest: &Guest) -> Result<(), Failure> {

@@ -228,7 +228,12 @@ fn calls_that_fail_or_take_a_part_shift_no_completion() {
         let (sender, mut sent, mut received) = (socket.sender(), Vec::new(), Vec::new());
         peer.set_read_timeout(Some(SECOND / 50)).unwrap();
         let mut was_full = 0;
-        for round in 0..60 {
+        for round in 0.. {
+            // How often it is full depends on how quickly the other end acknowledges.
+            if round >= 60 && was_full > 3 {
+                break;
+            }
+            assert!(round < 2000, "{method}: full only {was_full} times");
             // A part, or none, since the send buffer has less room.
             let bytes = pattern(sent.len(), 3001 + 1777 * (round % 30));
             sent.extend_from_slice(&bytes);
@@ -243,7 +248,6 @@ fn calls_that_fail_or_take_a_part_shift_no_completion() {
                 }
             }
         }
-        assert!(was_full > 3, "{method}: {was_full}");
         peer.set_read_timeout(Some(PATIENCE)).unwrap();
         let reader = reading(peer);
         sender.finish().unwrap();
