@@ -3,6 +3,7 @@
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::process::Output;
 
 use nocopy_nfs::wire::mount::{self, MountReply, Text};
 use nocopy_nfs::wire::nfs3::{
@@ -12,6 +13,7 @@ use nocopy_nfs::wire::nfs3::{
 use nocopy_nfs::wire::record;
 use nocopy_nfs::wire::rpc::{Call, Credential, Reply};
 use nocopy_nfs::wire::xdr::{self, Reader, Xdr};
+use nocopy_report::capability;
 use rustix::process::Signal;
 use serde_json::Value;
 
@@ -84,7 +86,6 @@ fn content() -> Vec<u8> {
     (0..300_000_u32).map(|place| (place.wrapping_mul(2_654_435_761) >> 13) as u8).collect()
 }
 
-/// The server has given up all capabilities but the one that this needs.
 #[test]
 fn a_file_that_was_renamed_meanwhile_is_read_on() {
     if rustix::thread::capabilities(None)
@@ -144,17 +145,37 @@ fn what_cannot_be_served_is_said_with_what_to_do() {
     let around = tempfile::tempdir().unwrap();
     let path = around.path().display().to_string();
     let state = around.path().join("state").display().to_string();
-    let is_root = rustix::process::geteuid().is_root();
-    let as_root: (&[&str], _) = (&[&path, "--writable"], ["--writable: this is root", "setpriv"]);
     let refused = [
         (&["/absent/directory"][..], ["/absent/directory", "name a directory"]),
         (&[&path, "--state", &state], ["lies in what is exported", "--state"]),
         (&[&path, "--state", "/proc/none", "--listen", "127.0.0.1:0"], ["/proc/none", "--state"]),
     ];
-    for (arguments, words) in refused.into_iter().chain(is_root.then_some(as_root)) {
+    for (arguments, words) in refused {
         let output = nocopy(&[&["serve", "nfs"], arguments].concat()).output().unwrap();
-        let said = text(&output.stderr);
-        assert_eq!(output.status.code(), Some(2), "{said}");
-        assert!(words.iter().all(|word| said.contains(word)), "{said}");
+        is_refused(&output, &words);
+    }
+}
+
+fn is_refused(output: &Output, words: &[&str]) {
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert!(words.iter().all(|word| said.contains(word)), "{said}");
+}
+
+/// Root of a container may have no right to act as other users: it does not let everybody write as root.
+#[test]
+fn who_cannot_act_as_other_users_says_so() {
+    let around = tempfile::tempdir().unwrap();
+    let path = around.path().display().to_string();
+    let without_rights = |option| {
+        let run = || {
+            capability::narrow(capability::NONE).unwrap(); // of this thread, and so of what it starts
+            nocopy(&["serve", "nfs", &path, option]).output().unwrap()
+        };
+        std::thread::scope(|scope| scope.spawn(run).join().unwrap())
+    };
+    is_refused(&without_rights("--no-root-squash"), &["--no-root-squash", "start it as root"]);
+    if rustix::process::geteuid().is_root() {
+        is_refused(&without_rights("--writable"), &["--writable: this is root", "CAP_SETUID", "setpriv"]);
     }
 }

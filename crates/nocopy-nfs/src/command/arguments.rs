@@ -27,9 +27,13 @@ pub struct NfsArguments {
     /// Copy what is read: a file that changes while a reply is on its way does not change the reply.
     #[arg(long)]
     pub stable: bool,
-    /// Let every client change what is exported, as the user of the server; not as root.
+    /// Let clients change what is exported: as the users that they name if the server is started as root, all as the user of the server
+    /// otherwise.
     #[arg(long)]
     pub writable: bool,
+    /// Started as root: let root of every client be root here, too, and not nobody.
+    #[arg(long)]
+    pub no_root_squash: bool,
     /// Listen at port 111, too, and tell clients the port: for those that cannot be told otherwise.
     #[arg(long)]
     pub portmap: bool,

@@ -18,7 +18,8 @@ pub use arguments::NfsArguments;
 use live::Live;
 use summary::{Export as Exported, Summary};
 
-use crate::export::{Export, ExportError};
+use crate::export::{Caller, Export, ExportError};
+use crate::server::core::Callers;
 use crate::server::{CONNECTIONS_MAX, Progress, Server, ServerError, Settings};
 
 /// How often to look whether all is over.
@@ -33,18 +34,21 @@ pub enum Failure {
     #[error(transparent)]
     Server(#[from] ServerError),
     #[error(
-        "--writable: this is root, and every client could write as root; start it as the user that the files are to belong to \
+        "--writable: this is root without the right to act as other users (CAP_SETUID, CAP_SETGID), so every client could write as root; \
+         start it with these, or as the user that the files are to belong to \
          ('setpriv --reuid USER --regid GROUP --clear-groups nocopy serve nfs ...')"
     )]
     Root,
+    #[error(
+        "--no-root-squash: this server does not act as other users, nor as root; start it as root, or leave this out"
+    )]
+    NotRoot,
     #[error("the server: cannot wait for calls any more ({0}); start it again")]
     Serve(#[source] io::Error),
 }
 
 pub fn run(arguments: &NfsArguments) -> Result<Outcome, Failure> {
-    if arguments.writable && geteuid().is_root() {
-        return Err(Failure::Root);
-    }
+    let callers = callers(arguments)?;
     let interrupt = Interrupt::listen()?;
     let export = Arc::new(Export::open(&arguments.directory, arguments.state.as_deref())?);
     let directory = export.path().display().to_string();
@@ -53,6 +57,7 @@ pub fn run(arguments: &NfsArguments) -> Result<Outcome, Failure> {
         allow: arguments.allow.clone(),
         is_stable: arguments.stable,
         is_writable: arguments.writable,
+        callers,
         is_portmapper: arguments.portmap,
         connections_max: CONNECTIONS_MAX,
     };
@@ -60,14 +65,11 @@ pub fn run(arguments: &NfsArguments) -> Result<Outcome, Failure> {
         umask(Mode::empty()); // permissions are those that clients ask for
     }
     let server = Server::bind(export, settings)?;
-    // Who may read every file goes on reading every file; nothing else is needed any more.
-    capability::drop_all_but(CapabilitySet::DAC_READ_SEARCH)?;
+    capability::drop_all_but(needed(callers, arguments.writable))?;
     let address = server.address();
     print::say(format_args!("nocopy: serving at nfs://{address}{directory}"));
     if !address.ip().is_loopback() && arguments.allow.is_empty() {
-        print::say(
-            "nocopy: every host that reaches this address can read all of it; name networks by --allow",
-        );
+        print::say("nocopy: every host that reaches this address can read it; name networks by --allow");
     }
     let start = Instant::now();
     let mut ended = Ended::Interrupted;
@@ -76,6 +78,33 @@ pub fn run(arguments: &NfsArguments) -> Result<Outcome, Failure> {
     let exported = Exported { address, directory, stable: arguments.stable };
     let summary = Summary::of(ended, start.elapsed(), exported, &accounts);
     print::finish(&summary, arguments.json, false, done.err().map(Failure::Serve))
+}
+
+/// As whom calls are made: as root for the users that clients name, if that is possible.
+fn callers(arguments: &NfsArguments) -> Result<Callers, Failure> {
+    let is_root = geteuid().is_root();
+    if is_root && Caller::can_be_acted_for() {
+        return Ok(Callers::Users { is_root_trusted: arguments.no_root_squash });
+    }
+    match (arguments.no_root_squash, is_root && arguments.writable) {
+        (true, _) => Err(Failure::NotRoot),
+        (false, true) => Err(Failure::Root),
+        (false, false) => Ok(Callers::Server),
+    }
+}
+
+/// What a server does not give up. Who may read every file goes on finding and reading every file.
+fn needed(callers: Callers, is_writable: bool) -> CapabilitySet {
+    let find = CapabilitySet::DAC_READ_SEARCH;
+    let act = CapabilitySet::SETUID | CapabilitySet::SETGID;
+    // Those of the kernel's checks of files, which whoever acts as another user has not.
+    let write =
+        CapabilitySet::DAC_OVERRIDE | CapabilitySet::CHOWN | CapabilitySet::FOWNER | CapabilitySet::FSETID;
+    match callers {
+        Callers::Server => find,
+        Callers::Users { .. } if is_writable => find | act | write,
+        Callers::Users { .. } => find | act,
+    }
 }
 
 /// Until the end is asked for, the time is up, or the server fails.

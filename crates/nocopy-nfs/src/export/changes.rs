@@ -12,15 +12,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustix::fs::{
-    AtFlags, CWD, Gid, Mode, OFlags, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT, Uid, chmodat, chownat,
-    fdatasync, fsync, ftruncate, linkat, mkdirat, openat, renameat, symlinkat, unlinkat, utimensat,
+    Access, AtFlags, CWD, Gid, Mode, OFlags, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT, Uid, chmodat,
+    chownat, fdatasync, fsync, ftruncate, linkat, mkdirat, openat, renameat, symlinkat, unlinkat, utimensat,
 };
 use rustix::io::{Errno, pwrite, retry_on_intr};
 use rustix::rand::{GetRandomFlags, getrandom};
 
 use super::file::{self, status_of};
 use super::identity::Identity;
-use super::{Export, Found, OpenFile, entry_name};
+use super::{Caller, Export, Found, OpenFile, entry_name};
 use crate::wire::nfs3::{
     FileHandle, FileType, HowToCreate, NewAttributes, SetTime, Stability, Status, Time, Verifier,
     WeakCacheConsistency,
@@ -99,6 +99,7 @@ impl Export {
     /// Changes attributes; nothing, if the file was not changed last at the time of `guard`.
     pub fn set_attributes(
         &self,
+        caller: &Caller,
         file: &Arc<OpenFile>,
         new: &NewAttributes,
         guard: Option<Time>,
@@ -108,41 +109,54 @@ impl Export {
             if guard.is_some_and(|guard| file.attributes().is_ok_and(|now| now.changed != guard)) {
                 return Err(Status::NotSynchronized);
             }
-            self.apply(file, new)
+            self.apply(caller, file, new)
         })
     }
 
-    fn apply(&self, file: &Arc<OpenFile>, new: &NewAttributes) -> Result<(), Status> {
+    fn apply(&self, caller: &Caller, file: &Arc<OpenFile>, new: &NewAttributes) -> Result<(), Status> {
         if let Some(bytes) = new.size {
-            let file = self.writable(file)?;
-            ftruncate(&*file, bytes).map_err(refusal)?;
+            self.truncate(caller, file, bytes)?;
         }
-        if new.user.is_some() || new.group.is_some() {
-            let (user, group) = (new.user.map(Uid::from_raw), new.group.map(Gid::from_raw));
-            chownat(file, c"", user, group, AtFlags::EMPTY_PATH).map_err(refusal)?;
-        }
-        if let Some(mode) = new.mode {
-            chmodat(CWD, file.link(), permissions(mode), AtFlags::empty()).map_err(refusal)?;
-        }
-        set_times(CWD, file.link(), new, AtFlags::empty())
+        caller.act(|| {
+            if new.user.is_some() || new.group.is_some() {
+                let (user, group) = (new.user.map(Uid::from_raw), new.group.map(Gid::from_raw));
+                chownat(file, c"", user, group, AtFlags::EMPTY_PATH).map_err(refusal)?;
+            }
+            if let Some(mode) = new.mode {
+                chmodat(CWD, file.link(), permissions(mode), AtFlags::empty()).map_err(refusal)?;
+            }
+            set_times(CWD, file.link(), new, AtFlags::empty())
+        })
+    }
+
+    fn truncate(&self, caller: &Caller, file: &Arc<OpenFile>, bytes: u64) -> Result<(), Status> {
+        let file = self.writable(caller, file)?;
+        caller.act(|| ftruncate(&*file, bytes).map_err(refusal))
     }
 
     /// Writes, and returns how many bytes. What is asked to be stable is so then.
-    pub fn write(&self, file: &FileHandle, offset: u64, data: &[u8], stability: Stability) -> Changed<usize> {
-        let file = match self.file(file).and_then(|file| self.writable(&file)) {
+    pub fn write(
+        &self,
+        caller: &Caller,
+        file: &FileHandle,
+        offset: u64,
+        data: &[u8],
+        stability: Stability,
+    ) -> Changed<usize> {
+        let file = match self.file(file).and_then(|file| self.writable(caller, &file)) {
             Ok(file) => file,
             Err(status) => return (Err(status), self.unchanged(file)),
         };
         let (written, changed) = {
             let _lock = self.locks.one(&file);
-            between(&file, || write_all(&file, offset, data))
+            between(&file, || caller.act(|| write_all(&file, offset, data)))
         };
         (written.and_then(|count| self.settle(&file, stability).map(|()| count)), changed)
     }
 
     /// Has what was written to a file on the disk before it returns.
-    pub fn commit(&self, file: &FileHandle) -> Changed<()> {
-        match self.file(file).and_then(|file| self.writable(&file)) {
+    pub fn commit(&self, caller: &Caller, file: &FileHandle) -> Changed<()> {
+        match self.file(file).and_then(|file| self.writable(caller, &file)) {
             Ok(file) => between(&file, || self.settle(&file, Stability::FileSync)),
             Err(status) => (Err(status), self.unchanged(file)),
         }
@@ -162,7 +176,13 @@ impl Export {
     }
 
     /// Makes a file, or takes one that is there if the call says so.
-    pub fn create(&self, directory: &OpenFile, name: &[u8], how: &HowToCreate) -> Changed<Found> {
+    pub fn create(
+        &self,
+        caller: &Caller,
+        directory: &OpenFile,
+        name: &[u8],
+        how: &HowToCreate,
+    ) -> Changed<Found> {
         self.make(directory, name, |name| {
             let attributes = match how {
                 HowToCreate::Unchecked(new) | HowToCreate::Guarded(new) => *new,
@@ -170,17 +190,27 @@ impl Export {
             };
             let flags = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
             let mode = permissions(attributes.mode.unwrap_or(FILE_MODE));
-            match openat(directory, name, flags, mode) {
-                Ok(file) => self.begin_with(directory, name, &attributes, Some(file.as_fd())),
-                Err(Errno::EXIST) => self.take(directory, name, how),
-                Err(error) => Err(refusal(error)),
+            let made = caller.act(|| {
+                let file = openat(directory, name, flags, mode).map_err(refusal)?;
+                begin_with(directory, name, &attributes, Some(file.as_fd()))
+            });
+            match made {
+                Err(Status::Exists) => self.take(caller, directory, name, how),
+                made => made,
             }
         })
     }
 
     /// A file that is there already.
-    fn take(&self, directory: &OpenFile, name: &CStr, how: &HowToCreate) -> Result<(), Status> {
-        let about = file::attributes(&file::about_at(directory, name).map_err(refusal)?);
+    fn take(
+        &self,
+        caller: &Caller,
+        directory: &OpenFile,
+        name: &CStr,
+        how: &HowToCreate,
+    ) -> Result<(), Status> {
+        let about = caller.act(|| file::about_at(directory, name).map_err(refusal))?;
+        let about = file::attributes(&about);
         if about.file_type != FileType::Regular {
             return Err(Status::Exists);
         }
@@ -194,44 +224,31 @@ impl Export {
             }
             HowToCreate::Unchecked(NewAttributes { size: None, .. }) => Ok(()),
             HowToCreate::Unchecked(NewAttributes { size: Some(bytes), .. }) => {
-                let file = self.lookup(directory, name.to_bytes())?.handle;
-                let file = self.writable(&self.file(&file)?)?;
-                ftruncate(&*file, *bytes).map_err(refusal)
+                let file = self.lookup(caller, directory, name.to_bytes())?.handle;
+                self.truncate(caller, &self.file(&file)?, *bytes)
             }
         }
     }
 
-    /// The attributes of what was just made; who it belongs to, only where that is allowed.
-    fn begin_with(
+    pub fn make_directory(
         &self,
+        caller: &Caller,
         directory: &OpenFile,
-        name: &CStr,
+        name: &[u8],
         new: &NewAttributes,
-        file: Option<BorrowedFd<'_>>,
-    ) -> Result<(), Status> {
-        if let (Some(file), Some(bytes)) = (file, new.size.filter(|&bytes| bytes > 0)) {
-            ftruncate(file, bytes).map_err(refusal)?;
-        }
-        let (user, group) = (new.user.map(Uid::from_raw), new.group.map(Gid::from_raw));
-        if user.is_some() || group.is_some() {
-            match chownat(directory, name, user, group, AtFlags::SYMLINK_NOFOLLOW) {
-                Ok(()) | Err(Errno::PERM) => {}
-                Err(error) => return Err(refusal(error)),
-            }
-        }
-        set_times(directory, name, new, AtFlags::SYMLINK_NOFOLLOW)
-    }
-
-    pub fn make_directory(&self, directory: &OpenFile, name: &[u8], new: &NewAttributes) -> Changed<Found> {
+    ) -> Changed<Found> {
+        let mode = permissions(new.mode.unwrap_or(DIRECTORY_MODE));
         self.make(directory, name, |name| {
-            let mode = permissions(new.mode.unwrap_or(DIRECTORY_MODE));
-            mkdirat(directory, name, mode).map_err(refusal)?;
-            self.begin_with(directory, name, new, None)
+            caller.act(|| {
+                mkdirat(directory, name, mode).map_err(refusal)?;
+                begin_with(directory, name, new, None)
+            })
         })
     }
 
     pub fn make_link(
         &self,
+        caller: &Caller,
         directory: &OpenFile,
         name: &[u8],
         path: &[u8],
@@ -239,8 +256,10 @@ impl Export {
     ) -> Changed<Found> {
         self.make(directory, name, |name| {
             let path = CString::new(path).ok().filter(|path| !path.is_empty()).ok_or(Status::Invalid)?;
-            symlinkat(&*path, directory, name).map_err(refusal)?;
-            self.begin_with(directory, name, &NewAttributes { mode: None, size: None, ..*new }, None)
+            caller.act(|| {
+                symlinkat(&*path, directory, name).map_err(refusal)?;
+                begin_with(directory, name, &NewAttributes { mode: None, size: None, ..*new }, None)
+            })
         })
     }
 
@@ -255,35 +274,43 @@ impl Export {
         between(directory, || {
             let entry = new_name(directory, name)?;
             make(&entry)?;
-            self.lookup(directory, name)
+            self.lookup(&Caller::Server, directory, name)
         })
     }
 
     /// Gives a file one more name.
-    pub fn link(&self, file: &OpenFile, directory: &OpenFile, name: &[u8]) -> Changed<()> {
+    pub fn link(&self, caller: &Caller, file: &OpenFile, directory: &OpenFile, name: &[u8]) -> Changed<()> {
         let _lock = self.locks.one(directory);
         between(directory, || {
             let name = new_name(directory, name)?;
             if file.file_type() == FileType::Directory {
                 return Err(Status::IsDirectory);
             }
-            linkat(CWD, file.link(), directory, &*name, AtFlags::SYMLINK_FOLLOW).map_err(refusal)
+            let link = || linkat(CWD, file.link(), directory, &*name, AtFlags::SYMLINK_FOLLOW);
+            caller.act(|| link().map_err(refusal))
         })
     }
 
     /// Removes a name: of a directory, which has to be empty, or of anything else.
-    pub fn remove(&self, directory: &OpenFile, name: &[u8], is_directory: bool) -> Changed<()> {
+    pub fn remove(
+        &self,
+        caller: &Caller,
+        directory: &OpenFile,
+        name: &[u8],
+        is_directory: bool,
+    ) -> Changed<()> {
         let _lock = self.locks.one(directory);
         between(directory, || {
             let name = old_name(directory, name)?;
             let flags = if is_directory { AtFlags::REMOVEDIR } else { AtFlags::empty() };
-            unlinkat(directory, &*name, flags).map_err(refusal)
+            caller.act(|| unlinkat(directory, &*name, flags).map_err(refusal))
         })
     }
 
     /// Renames, over what has the new name. Returns also what became of the directory that it went to.
     pub fn rename(
         &self,
+        caller: &Caller,
         (from, name): (&OpenFile, &[u8]),
         (to, new): (&OpenFile, &[u8]),
     ) -> (Changed<()>, WeakCacheConsistency) {
@@ -292,9 +319,9 @@ impl Export {
         let done = between(from, || {
             let (done, changed) = between(to, || {
                 let (name, entry) = (old_name(from, name)?, old_name(to, new)?);
-                renameat(from, &*name, to, &*entry).map_err(refusal)?;
+                caller.act(|| renameat(from, &*name, to, &*entry).map_err(refusal))?;
                 // Where it lies now, so that its handle stays good.
-                self.lookup(to, new).map(drop).or(Ok(()))
+                self.lookup(&Caller::Server, to, new).map(drop).or(Ok(()))
             });
             target = changed;
             done
@@ -303,7 +330,8 @@ impl Export {
     }
 
     /// The same file, open to be written.
-    fn writable(&self, file: &Arc<OpenFile>) -> Result<Arc<OpenFile>, Status> {
+    fn writable(&self, caller: &Caller, file: &Arc<OpenFile>) -> Result<Arc<OpenFile>, Status> {
+        file.check(caller, Access::WRITE_OK)?;
         if file.is_writable() {
             return Ok(Arc::clone(file));
         }
@@ -321,6 +349,26 @@ impl Export {
     pub fn verifier(&self) -> Verifier {
         self.verifier.now()
     }
+}
+
+/// Gives what was just made its attributes; whom it belongs to, only where that is allowed.
+fn begin_with(
+    directory: &OpenFile,
+    name: &CStr,
+    new: &NewAttributes,
+    file: Option<BorrowedFd<'_>>,
+) -> Result<(), Status> {
+    if let (Some(file), Some(bytes)) = (file, new.size.filter(|&bytes| bytes > 0)) {
+        ftruncate(file, bytes).map_err(refusal)?;
+    }
+    let (user, group) = (new.user.map(Uid::from_raw), new.group.map(Gid::from_raw));
+    if user.is_some() || group.is_some() {
+        match chownat(directory, name, user, group, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(()) | Err(Errno::PERM) => {}
+            Err(error) => return Err(refusal(error)),
+        }
+    }
+    set_times(directory, name, new, AtFlags::SYMLINK_NOFOLLOW)
 }
 
 fn write_all(file: &OpenFile, offset: u64, data: &[u8]) -> Result<usize, Status> {

@@ -11,6 +11,7 @@ use rustix::fs::{
 use rustix::io::Errno;
 use rustix::process::geteuid;
 
+use super::caller::Caller;
 use super::identity::{Identity, device};
 use super::name_of_descriptor;
 use crate::wire::nfs3::{Attributes, FileType, Status, Time};
@@ -114,9 +115,25 @@ impl OpenFile {
         &self.link
     }
 
-    /// Whether the server's user may read, or execute or search it.
-    pub fn may(&self, access: Access) -> bool {
-        accessat(CWD, &self.link, access, AtFlags::EACCESS).is_ok()
+    /// Whether a caller may read, write, or execute or search it.
+    pub fn may(&self, caller: &Caller, access: Access) -> bool {
+        let refused = |error| status_of(error, Status::Stale);
+        caller.act(|| accessat(CWD, &self.link, access, AtFlags::EACCESS).map_err(refused)).is_ok()
+    }
+
+    /// Makes sure that a caller may read or write it. (What the server's own user may do is seen when it is opened.) NFS does not tell when a
+    /// file is opened, and clients read and write on what they have open: so the owner of a file always may, and who may execute it may
+    /// read it.
+    ///
+    /// # Errors
+    /// The caller may not.
+    pub(super) fn check(&self, caller: &Caller, access: Access) -> Result<(), Status> {
+        let Caller::User(user) = caller else { return Ok(()) };
+        let is_regular = self.file_type == FileType::Regular;
+        let is_allowed = self.may(caller, access)
+            || is_regular && access == Access::READ_OK && self.may(caller, Access::EXEC_OK)
+            || is_regular && user.is(self.about()?.stx_uid);
+        if is_allowed { Ok(()) } else { Err(Status::Access) }
     }
 
     /// Where it lies now, as the kernel names it.

@@ -7,6 +7,7 @@
 //! the kernel's own handles (`CAP_DAC_READ_SEARCH`) asks by them where a file is that is no more where the index says; nothing else is done
 //! with what is opened so.
 
+mod caller;
 mod changes;
 mod file;
 mod handle;
@@ -27,10 +28,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use nocopy::integration::KernelHandle;
-use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, StatVfs, Statx, openat, openat2};
+use rustix::fs::{Access, CWD, Mode, OFlags, ResolveFlags, StatVfs, Statx, openat, openat2};
 use rustix::io::Errno;
 
 use crate::wire::nfs3::{Attributes, FileHandle, FileType, Status};
+pub use caller::{Caller, User};
 pub use changes::Changed;
 use changes::{Locks, WriteVerifier};
 pub use file::{OpenFile, status_of};
@@ -141,7 +143,9 @@ impl Export {
         let mut at = self.root();
         for part in path.components() {
             match part {
-                Component::Normal(name) => at = self.lookup(&*self.file(&at)?, name.as_bytes())?.handle,
+                Component::Normal(name) => {
+                    at = self.lookup(&Caller::Server, &*self.file(&at)?, name.as_bytes())?.handle;
+                }
                 Component::CurDir => {}
                 _ => return Err(Status::NoEntry),
             }
@@ -180,9 +184,10 @@ impl Export {
     /// A file whose content can be read: a regular one or a directory.
     ///
     /// # Errors
-    /// As [`file`](Self::file); and the server may not read it.
-    pub fn readable_file(&self, handle: &FileHandle) -> Result<Arc<OpenFile>, Status> {
+    /// As [`file`](Self::file); and caller or server may not read it.
+    pub fn readable_file(&self, caller: &Caller, handle: &FileHandle) -> Result<Arc<OpenFile>, Status> {
         let file = self.file(handle)?;
+        file.check(caller, Access::READ_OK)?;
         if file.is_readable() {
             return Ok(file);
         }
@@ -196,12 +201,13 @@ impl Export {
     /// Looks a name up in a directory.
     ///
     /// # Errors
-    /// There is no such name, or it cannot be one.
-    pub fn lookup(&self, directory: &OpenFile, name: &[u8]) -> Result<Found, Status> {
+    /// There is no such name, it cannot be one, or the caller may not search there.
+    pub fn lookup(&self, caller: &Caller, directory: &OpenFile, name: &[u8]) -> Result<Found, Status> {
         if directory.file_type() != FileType::Directory {
             return Err(Status::NotDirectory);
         }
         match name {
+            b"." | b".." if !directory.may(caller, Access::EXEC_OK) => return Err(Status::Access),
             b"." => return self.found(directory.identity(), &directory.about()?),
             b".." => {
                 let parent = self.parent(directory.identity())?;
@@ -211,7 +217,8 @@ impl Export {
         }
         // Not followed if it is a link.
         let name = entry_name(directory, name)?;
-        let about = file::about_at(directory, &name).map_err(|error| status_of(error, Status::NoEntry))?;
+        let refused = |error| status_of(error, Status::NoEntry);
+        let about = caller.act(|| file::about_at(directory, &name).map_err(refused))?;
         let identity = Identity::of(&about, directory, &name);
         self.learn(identity, directory.identity(), directory, &name);
         self.found(identity, &about)
@@ -220,20 +227,26 @@ impl Export {
     /// All entries of a directory, in the order of their cookies; `is_begin`: as they are now.
     ///
     /// # Errors
-    /// It is no directory, or cannot be read.
-    pub fn list(&self, directory: &OpenFile, is_begin: bool) -> Result<Arc<Listing>, Status> {
+    /// It is no directory, or cannot be read by the caller or the server.
+    pub fn list(
+        &self,
+        caller: &Caller,
+        directory: &OpenFile,
+        is_begin: bool,
+    ) -> Result<Arc<Listing>, Status> {
         if directory.file_type() != FileType::Directory {
             return Err(Status::NotDirectory);
         }
+        directory.check(caller, Access::READ_OK)?;
         let parent = self.parent(directory.identity())?;
         self.listings.get(directory, parent.identity(), is_begin)
     }
 
-    /// What an entry of a listed directory is, possibly as it was a moment ago; `None` if it is no more there.
+    /// What an entry of a listed directory is, possibly as it was a moment ago; `None` if it is no more there. Who may be told is asked before.
     pub fn listed(&self, directory: &OpenFile, listing: &Listing, name: &Name) -> Option<Found> {
         // Before it is looked at: a change that comes between counts as not seen.
         let changes = self.changes.load(Ordering::Acquire);
-        listing.found(name, changes, || self.lookup(directory, &name.bytes).ok())
+        listing.found(name, changes, || self.lookup(&Caller::Server, directory, &name.bytes).ok())
     }
 
     /// A file was changed through this server: what was found before is not told any more.

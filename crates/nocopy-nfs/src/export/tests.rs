@@ -35,7 +35,7 @@ fn status<T: std::fmt::Debug>(result: Result<T, Status>) -> Status {
 }
 
 fn read(export: &Export, handle: &FileHandle) -> Result<Vec<u8>, Status> {
-    let file = export.readable_file(handle)?;
+    let file = export.readable_file(&Caller::Server, handle)?;
     file.attributes()?;
     let mut bytes = vec![0; 64];
     let count = rustix::io::pread(&*file, &mut bytes, 0).unwrap();
@@ -45,7 +45,7 @@ fn read(export: &Export, handle: &FileHandle) -> Result<Vec<u8>, Status> {
 
 fn names(export: &Export, handle: &FileHandle, cookie: u64) -> Vec<Name> {
     let directory = export.file(handle).unwrap();
-    export.list(&directory, cookie == 0).unwrap().after(cookie).to_vec()
+    export.list(&Caller::Server, &directory, cookie == 0).unwrap().after(cookie).to_vec()
 }
 
 #[test]
@@ -83,19 +83,22 @@ fn no_name_and_no_link_leads_outside() {
     let export = scene.export();
     let root = export.file(&export.root()).unwrap();
     for name in [&b"../secret"[..], b"below/file", b"/", b"a\0b", b""] {
-        assert_eq!(status(export.lookup(&root, name)), Status::Invalid);
+        assert_eq!(status(export.lookup(&Caller::Server, &root, name)), Status::Invalid);
     }
-    assert_eq!(status(export.lookup(&root, &[b'a'; 256])), Status::NameTooLong);
-    assert_eq!(status(export.lookup(&root, b"absent")), Status::NoEntry);
-    assert_eq!(export.lookup(&root, b"..").unwrap().handle, export.root());
+    assert_eq!(status(export.lookup(&Caller::Server, &root, &[b'a'; 256])), Status::NameTooLong);
+    assert_eq!(status(export.lookup(&Caller::Server, &root, b"absent")), Status::NoEntry);
+    assert_eq!(export.lookup(&Caller::Server, &root, b"..").unwrap().handle, export.root());
     // The link itself is a file like others; what it leads to is the client's business.
     let link = export.walk(Path::new("below/link")).unwrap();
     let link = export.file(&link).unwrap();
     assert_eq!(export.read_link(&link).unwrap(), b"../../secret");
-    assert_eq!(status(export.readable_file(&export.walk(Path::new("below/link")).unwrap())), Status::Invalid);
+    assert_eq!(
+        status(export.readable_file(&Caller::Server, &export.walk(Path::new("below/link")).unwrap())),
+        Status::Invalid
+    );
     assert_eq!(status(export.walk(Path::new("up/secret"))), Status::NotDirectory);
     let below = export.file(&export.walk(Path::new("below")).unwrap()).unwrap();
-    assert_eq!(export.lookup(&below, b"..").unwrap().handle, export.root());
+    assert_eq!(export.lookup(&Caller::Server, &below, b"..").unwrap().handle, export.root());
     assert_eq!(status(export.read_link(&below)), Status::Invalid);
 }
 
@@ -217,7 +220,10 @@ fn handles_of_renamed_files_are_good_where_the_kernel_opens_them() {
     assert_eq!(read(&export, &file).unwrap(), b"content");
     assert_eq!(read(&export, &other).unwrap(), b"other");
     let directory = export.file(&directory).unwrap();
-    assert_eq!(export.lookup(&directory, b"..").unwrap().handle, export.walk(Path::new("target")).unwrap());
+    assert_eq!(
+        export.lookup(&Caller::Server, &directory, b"..").unwrap().handle,
+        export.walk(Path::new("target")).unwrap()
+    );
     // What was found is in the index.
     export.save().unwrap();
     drop(export);
@@ -268,7 +274,10 @@ fn what_is_cached_is_at_hand() {
     let below = export.walk(Path::new("below")).unwrap();
     export.tidy();
     export.tidy();
-    assert_eq!(status(export.lookup(&export.file(&below).unwrap(), b"absent")), Status::NoEntry);
+    assert_eq!(
+        status(export.lookup(&Caller::Server, &export.file(&below).unwrap(), b"absent")),
+        Status::NoEntry
+    );
     for (handle, name) in [
         (root, None),
         (file, None),
@@ -301,7 +310,7 @@ fn devices_and_fifos_are_never_opened() {
     let export = scene.export();
     let handle = export.walk(Path::new("fifo")).unwrap();
     assert_eq!(export.file(&handle).unwrap().attributes().unwrap().file_type, FileType::Fifo);
-    assert_eq!(status(export.readable_file(&handle)), Status::Invalid);
+    assert_eq!(status(export.readable_file(&Caller::Server, &handle)), Status::Invalid);
 }
 
 /// What is there all the time comes exactly once, whatever comes and goes between two parts.
@@ -342,8 +351,8 @@ fn listings_have_the_numbers_of_the_attributes() {
     let scene = Scene::new();
     let export = scene.export();
     let below = export.file(&export.walk(Path::new("below")).unwrap()).unwrap();
-    for name in export.list(&below, true).unwrap().after(0) {
-        let found = export.lookup(&below, &name.bytes).unwrap();
+    for name in export.list(&Caller::Server, &below, true).unwrap().after(0) {
+        let found = export.lookup(&Caller::Server, &below, &name.bytes).unwrap();
         assert_eq!(found.attributes.file_id, name.file_id);
     }
 }

@@ -38,7 +38,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 pub use accounts::{Accounts, ClientCounts, Copied, Counts};
 
-use self::core::Core;
+use self::core::{Callers, Core};
 use crate::export::Export;
 use crate::wire::portmap;
 use event_loop::EventLoop;
@@ -83,8 +83,10 @@ pub struct Settings {
     pub allow: Vec<IpNet>,
     /// Copy what is read, so that it is sent as it was read.
     pub is_stable: bool,
-    /// Let clients change what is exported, all of them as the user of this process.
+    /// Let clients change what is exported.
     pub is_writable: bool,
+    /// As whom they do what they ask for.
+    pub callers: Callers,
     /// Tell clients the port, at the port where they ask for it.
     pub is_portmapper: bool,
     /// With one more, another one ends.
@@ -130,7 +132,9 @@ impl Server {
         let listeners: Arc<[TcpListener]> = listeners.into();
         let groups = settings.allow.iter().map(ToString::to_string).collect();
         let shared = Arc::new(Shared {
-            core: Core::new(export, groups, address.port()).writable(settings.is_writable),
+            core: Core::new(export, groups, address.port())
+                .writable(settings.is_writable)
+                .callers(settings.callers),
             settings,
             accounts: Accounts::default(),
             pipes: Arc::new(Pipes::new(connections_max)),

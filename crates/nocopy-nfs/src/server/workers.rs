@@ -167,11 +167,12 @@ impl Workers {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::export::Caller;
     use crate::wire::nfs3::FileHandle;
 
     fn job(network: [u8; 4], inbox: &Arc<Inbox>, connection: u64) -> Job {
         let file = FileHandle::new(&[]).unwrap();
-        let work = Work::Read(ReadCall { xid: 0, file, offset: 0, bytes: 0 });
+        let work = Work::Read(ReadCall { xid: 0, caller: Caller::Server, file, offset: 0, bytes: 0 });
         let (inbox, client) = (Arc::clone(inbox), Arc::default());
         Job { network: network.into(), inbox, connection, client, work }
     }

@@ -13,6 +13,10 @@ const AUTH_ERROR: u32 = 1;
 /// The longest credential (RFC 5531, section 8.2).
 const CREDENTIAL_BYTES_MAX: usize = 400;
 
+/// Of a machine's name, and of further groups, at most.
+const MACHINE_BYTES_MAX: usize = 255;
+pub const GROUPS_MAX: usize = 16;
+
 pub const AUTH_NONE: u32 = 0;
 pub const AUTH_SYS: u32 = 1;
 
@@ -55,6 +59,36 @@ impl<'a> Xdr<'a> for Credential<'a> {
 
     fn decode(input: &mut Reader<'a>) -> Result<Self, XdrError> {
         Ok(Self { flavor: input.read()?, body: input.opaque(CREDENTIAL_BYTES_MAX)? })
+    }
+}
+
+/// What a credential of [`AUTH_SYS`] says (RFC 5531, appendix A).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SystemCredential<'a> {
+    pub machine: &'a [u8],
+    pub user: u32,
+    pub group: u32,
+    /// Further groups.
+    pub groups: Vec<u32>,
+}
+
+impl<'a> Xdr<'a> for SystemCredential<'a> {
+    fn encode(&self, out: &mut Vec<u8>) {
+        0_u32.encode(out); // when it was made, of which nothing depends
+        put_opaque(out, self.machine);
+        [self.user, self.group, self.groups.len() as u32].iter().for_each(|word| word.encode(out));
+        self.groups.iter().for_each(|group| group.encode(out));
+    }
+
+    fn decode(input: &mut Reader<'a>) -> Result<Self, XdrError> {
+        input.read::<u32>()?;
+        let (machine, user, group) = (input.opaque(MACHINE_BYTES_MAX)?, input.read()?, input.read()?);
+        let count = input.read()?;
+        if count as usize > GROUPS_MAX {
+            return Err(XdrError::Value { what: "a number of groups", value: count });
+        }
+        let groups = (0..count).map(|_| input.read()).collect::<Result<_, _>>()?;
+        Ok(Self { machine, user, group, groups })
     }
 }
 

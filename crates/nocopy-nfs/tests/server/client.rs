@@ -10,13 +10,15 @@ use nocopy_nfs::wire::nfs3::{
     NfsResult, Procedure, ReadArguments, ReadDirPlusArguments, ReadHead, Status,
 };
 use nocopy_nfs::wire::record::{self, Records};
-use nocopy_nfs::wire::rpc::{Call, Credential, Reply};
+use nocopy_nfs::wire::rpc::{AUTH_SYS, Call, Credential, Reply, SystemCredential};
 use nocopy_nfs::wire::xdr::{self, Reader, Xdr, padding};
 
 pub(crate) struct Client {
     pub(crate) stream: TcpStream,
     records: Records,
     xid: u32,
+    /// Who it says that it is.
+    user: Option<Vec<u8>>,
 }
 
 /// What a read returned.
@@ -33,10 +35,20 @@ pub(crate) fn encoded<'a>(value: &impl Xdr<'a>) -> Vec<u8> {
     out
 }
 
-/// A call as a record.
+/// A call as a record, of no user.
 pub(crate) fn call_record(xid: u32, program: u32, procedure: u32, arguments: &[u8]) -> Vec<u8> {
+    call_record_of(Credential::NONE, xid, program, procedure, arguments)
+}
+
+fn call_record_of(
+    credential: Credential<'_>,
+    xid: u32,
+    program: u32,
+    procedure: u32,
+    arguments: &[u8],
+) -> Vec<u8> {
     let mut out = record::begin();
-    Call { xid, program, version: 3, procedure, credential: Credential::NONE, arguments }.encode(&mut out);
+    Call { xid, program, version: 3, procedure, credential, arguments }.encode(&mut out);
     record::end(&mut out, 0);
     out
 }
@@ -46,7 +58,12 @@ impl Client {
         let stream = TcpStream::connect(address).unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
         stream.set_nodelay(true).unwrap();
-        Self { stream, records: Records::new(4 << 20), xid: 0 }
+        Self { stream, records: Records::new(4 << 20), xid: 0, user: None }
+    }
+
+    /// The next calls are of this user, with a main group and others.
+    pub(crate) fn act_as(&mut self, user: u32, group: u32, groups: &[u32]) {
+        self.user = Some(encoded(&SystemCredential { machine: b"test", user, group, groups: groups.into() }));
     }
 
     /// The next record that comes; `None` at the end of the connection.
@@ -75,7 +92,9 @@ impl Client {
 
     pub(crate) fn call(&mut self, program: u32, procedure: u32, arguments: &[u8]) -> Vec<u8> {
         self.xid += 1;
-        let sent = call_record(self.xid, program, procedure, arguments);
+        let credential =
+            self.user.as_ref().map_or(Credential::NONE, |body| Credential { flavor: AUTH_SYS, body });
+        let sent = call_record_of(credential, self.xid, program, procedure, arguments);
         self.stream.write_all(&sent).unwrap();
         let (xid, results) = self.reply();
         assert_eq!(xid, self.xid);

@@ -8,4 +8,5 @@ mod many;
 mod model;
 mod reading;
 mod running;
+mod users;
 mod utilities;

@@ -23,8 +23,10 @@ const NAMES: u64 = 6;
 const STEPS: u32 = 1500;
 
 /// What an error is called on the wire.
-fn status_of(error: &std::io::Error) -> Status {
+pub(crate) fn status_of(error: &std::io::Error) -> Status {
     match Errno::from_io_error(error).unwrap() {
+        Errno::PERM => Status::NotPermitted,
+        Errno::ACCESS => Status::Access,
         Errno::NOENT => Status::NoEntry,
         Errno::EXIST => Status::Exists,
         Errno::NOTDIR => Status::NotDirectory,
@@ -35,10 +37,14 @@ fn status_of(error: &std::io::Error) -> Status {
     }
 }
 
-struct Random(u64);
+pub(crate) struct Random(u64);
 
 impl Random {
-    fn below(&mut self, below: u64) -> u64 {
+    pub(crate) fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    pub(crate) fn below(&mut self, below: u64) -> u64 {
         self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 33) % below
     }

@@ -9,6 +9,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use nocopy_nfs::export::Export;
+use nocopy_nfs::server::core::Callers;
 use nocopy_nfs::server::{Accounts, Counts, Server, Settings};
 
 use crate::client::Client;
@@ -48,6 +49,7 @@ impl Scene {
             allow: Vec::new(),
             is_stable: false,
             is_writable: false,
+            callers: Callers::Server,
             is_portmapper: false,
             connections_max: 2048,
         };

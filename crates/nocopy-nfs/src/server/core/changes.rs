@@ -4,7 +4,7 @@
 use std::net::IpAddr;
 
 use super::{Answer, Core, Refused, arguments, success};
-use crate::export::{Changed, Found, OpenFile};
+use crate::export::{Caller, Changed, Found, OpenFile};
 use crate::wire::mount::Text;
 use crate::wire::nfs3::{
     CommitArguments, CommitResult, CreateArguments, Created, Entry, FileHandle, LinkArguments, Linked,
@@ -20,40 +20,55 @@ impl Core {
         &self,
         call: &Call<'_>,
         procedure: Procedure,
+        caller: &Caller,
         client: IpAddr,
     ) -> Result<Answer, Refused> {
-        let answer = self.make(call, procedure, client);
+        let answer = self.make(call, procedure, caller, client);
         self.export.note_change();
         answer
     }
 
-    fn make(&self, call: &Call<'_>, procedure: Procedure, client: IpAddr) -> Result<Answer, Refused> {
+    fn make(
+        &self,
+        call: &Call<'_>,
+        procedure: Procedure,
+        caller: &Caller,
+        client: IpAddr,
+    ) -> Result<Answer, Refused> {
         // Done a second time, these do the same, and tell so.
         match procedure {
             Procedure::Write => {
-                let written = self.write(&arguments(call)?)?;
+                let written = self.write(caller, &arguments(call)?)?;
                 let count = written.map_or(0, |written| written.count as usize);
                 Ok(Answer::Written(success(call.xid, &written), count))
             }
-            Procedure::Commit => Ok(Answer::Reply(success(call.xid, &self.commit(&arguments(call)?)))),
+            Procedure::Commit => {
+                Ok(Answer::Reply(success(call.xid, &self.commit(caller, &arguments(call)?))))
+            }
             _ => {
-                let place = self.replies.place(client, call.xid, (procedure, call.arguments));
-                place.get_or_init(|| self.make_change(call, procedure)).clone().map(Answer::Reply)
+                let asked = (procedure, call.credential.body, call.arguments);
+                let place = self.replies.place(client, call.xid, asked);
+                place.get_or_init(|| self.make_change(call, procedure, caller)).clone().map(Answer::Reply)
             }
         }
     }
 
-    fn make_change(&self, call: &Call<'_>, procedure: Procedure) -> Result<Vec<u8>, Refused> {
+    fn make_change(
+        &self,
+        call: &Call<'_>,
+        procedure: Procedure,
+        caller: &Caller,
+    ) -> Result<Vec<u8>, Refused> {
         let xid = call.xid;
         let made = match procedure {
-            Procedure::SetAttr => success(xid, &self.set_attributes(&arguments(call)?)),
-            Procedure::Create => success(xid, &self.create(&arguments(call)?)),
-            Procedure::MakeDirectory => success(xid, &self.make_directory(&arguments(call)?)),
-            Procedure::SymbolicLink => success(xid, &self.make_link(&arguments(call)?)),
-            Procedure::Remove => success(xid, &self.remove(&arguments(call)?, false)),
-            Procedure::RemoveDirectory => success(xid, &self.remove(&arguments(call)?, true)),
-            Procedure::Rename => success(xid, &self.rename(&arguments(call)?)),
-            Procedure::Link => success(xid, &self.link(&arguments(call)?)),
+            Procedure::SetAttr => success(xid, &self.set_attributes(caller, &arguments(call)?)),
+            Procedure::Create => success(xid, &self.create(caller, &arguments(call)?)),
+            Procedure::MakeDirectory => success(xid, &self.make_directory(caller, &arguments(call)?)),
+            Procedure::SymbolicLink => success(xid, &self.make_link(caller, &arguments(call)?)),
+            Procedure::Remove => success(xid, &self.remove(caller, &arguments(call)?, false)),
+            Procedure::RemoveDirectory => success(xid, &self.remove(caller, &arguments(call)?, true)),
+            Procedure::Rename => success(xid, &self.rename(caller, &arguments(call)?)),
+            Procedure::Link => success(xid, &self.link(caller, &arguments(call)?)),
             // Devices, FIFOs and sockets: nobody would be served by them.
             _ => {
                 let directory = Reader::new(call.arguments).read().map_err(|_| Reply::GarbageArguments)?;
@@ -66,11 +81,14 @@ impl Core {
 
     fn set_attributes(
         &self,
+        caller: &Caller,
         asked: &SetAttributesArguments,
     ) -> NfsResult<WeakCacheConsistency, WeakCacheConsistency> {
         match self.export.file(&asked.file) {
             Ok(file) => {
-                result(self.export.set_attributes(&file, &asked.new, asked.guard), |(), changed| changed)
+                result(self.export.set_attributes(caller, &file, &asked.new, asked.guard), |(), changed| {
+                    changed
+                })
             }
             Err(status) => self.refused(status, &asked.file),
         }
@@ -78,12 +96,13 @@ impl Core {
 
     fn write(
         &self,
+        caller: &Caller,
         asked: &WriteArguments<'_>,
     ) -> Result<NfsResult<WriteResult, WeakCacheConsistency>, Refused> {
         let data = asked.data.0.get(..asked.count as usize).ok_or(Reply::GarbageArguments)?;
         // Before the write: what is lost after it changes the one that the client has.
         let (stability, verifier) = (asked.stability, self.export.verifier());
-        let written = self.export.write(&asked.file, asked.offset, data, stability);
+        let written = self.export.write(caller, &asked.file, asked.offset, data, stability);
         Ok(result(written, |count, changed| WriteResult {
             changed,
             count: count as u32,
@@ -93,23 +112,45 @@ impl Core {
     }
 
     /// All of the file, whatever part of it is asked for.
-    fn commit(&self, asked: &CommitArguments) -> NfsResult<CommitResult, WeakCacheConsistency> {
+    fn commit(
+        &self,
+        caller: &Caller,
+        asked: &CommitArguments,
+    ) -> NfsResult<CommitResult, WeakCacheConsistency> {
         let verifier = self.export.verifier();
-        result(self.export.commit(&asked.file), |(), changed| CommitResult { changed, verifier })
+        result(self.export.commit(caller, &asked.file), |(), changed| CommitResult { changed, verifier })
     }
 
-    fn create(&self, asked: &CreateArguments<'_>) -> NfsResult<Created, WeakCacheConsistency> {
-        self.in_directory(&asked.at, |directory, name| self.export.create(directory, name, &asked.how))
+    fn create(
+        &self,
+        caller: &Caller,
+        asked: &CreateArguments<'_>,
+    ) -> NfsResult<Created, WeakCacheConsistency> {
+        self.in_directory(&asked.at, |directory, name| {
+            self.export.create(caller, directory, name, &asked.how)
+        })
     }
 
-    fn make_directory(&self, asked: &MakeDirectoryArguments<'_>) -> NfsResult<Created, WeakCacheConsistency> {
+    fn make_directory(
+        &self,
+        caller: &Caller,
+        asked: &MakeDirectoryArguments<'_>,
+    ) -> NfsResult<Created, WeakCacheConsistency> {
         let new = &asked.attributes;
-        self.in_directory(&asked.at, |directory, name| self.export.make_directory(directory, name, new))
+        self.in_directory(&asked.at, |directory, name| {
+            self.export.make_directory(caller, directory, name, new)
+        })
     }
 
-    fn make_link(&self, asked: &SymbolicLinkArguments<'_>) -> NfsResult<Created, WeakCacheConsistency> {
+    fn make_link(
+        &self,
+        caller: &Caller,
+        asked: &SymbolicLinkArguments<'_>,
+    ) -> NfsResult<Created, WeakCacheConsistency> {
         let (Text(path), new) = (asked.path, &asked.attributes);
-        self.in_directory(&asked.at, |directory, name| self.export.make_link(directory, name, path, new))
+        self.in_directory(&asked.at, |directory, name| {
+            self.export.make_link(caller, directory, name, path, new)
+        })
     }
 
     fn in_directory(
@@ -129,23 +170,24 @@ impl Core {
 
     fn remove(
         &self,
+        caller: &Caller,
         at: &Entry<'_>,
         is_directory: bool,
     ) -> NfsResult<WeakCacheConsistency, WeakCacheConsistency> {
         match self.export.file(&at.directory) {
             Ok(directory) => {
-                result(self.export.remove(&directory, at.name.0, is_directory), |(), changed| changed)
+                result(self.export.remove(caller, &directory, at.name.0, is_directory), |(), changed| changed)
             }
             Err(status) => self.refused(status, &at.directory),
         }
     }
 
-    fn rename(&self, asked: &RenameArguments<'_>) -> NfsResult<Renamed, Renamed> {
+    fn rename(&self, caller: &Caller, asked: &RenameArguments<'_>) -> NfsResult<Renamed, Renamed> {
         let (from, to) = (&asked.from, &asked.to);
         let both =
             self.export.file(&from.directory).and_then(|one| Ok((one, self.export.file(&to.directory)?)));
         let ((done, from), to) = match both {
-            Ok((one, other)) => self.export.rename((&one, from.name.0), (&other, to.name.0)),
+            Ok((one, other)) => self.export.rename(caller, (&one, from.name.0), (&other, to.name.0)),
             Err(status) => {
                 ((Err(status), self.export.unchanged(&from.directory)), self.export.unchanged(&to.directory))
             }
@@ -154,11 +196,11 @@ impl Core {
         done.map(|()| renamed).map_err(|status| Refusal { status, rest: renamed })
     }
 
-    fn link(&self, asked: &LinkArguments<'_>) -> NfsResult<Linked, Linked> {
+    fn link(&self, caller: &Caller, asked: &LinkArguments<'_>) -> NfsResult<Linked, Linked> {
         let at = &asked.at;
         let both = self.export.file(&asked.file).and_then(|one| Ok((one, self.export.file(&at.directory)?)));
         let (done, directory) = match &both {
-            Ok((file, directory)) => self.export.link(file, directory, at.name.0),
+            Ok((file, directory)) => self.export.link(caller, file, directory, at.name.0),
             Err(status) => (Err(*status), self.export.unchanged(&at.directory)),
         };
         let attributes = self.export.file(&asked.file).and_then(|file| file.attributes()).ok();

@@ -1,7 +1,9 @@
 //! Parts of directories.
 
+use rustix::fs::Access;
+
 use super::{Core, success};
-use crate::export::{Found, Name};
+use crate::export::{Caller, Found, Name};
 use crate::wire::mount::Text;
 use crate::wire::nfs3::{
     Attributes, DirectoryEntry, DirectoryPage, FileHandle, FullDirectoryEntry, NfsResult, ReadDirArguments,
@@ -22,6 +24,7 @@ const FULL_BYTES: usize = 4 + Attributes::BYTES + 4 + 4 + 40;
 #[derive(Debug, Clone, Copy)]
 pub struct ListCall {
     xid: u32,
+    caller: Caller,
     directory: FileHandle,
     cookie: u64,
     /// At most so much of names, numbers and cookies; `None`: names are all that is asked for.
@@ -30,9 +33,10 @@ pub struct ListCall {
 }
 
 impl ListCall {
-    pub(super) fn names(xid: u32, asked: &ReadDirArguments) -> Self {
+    pub(super) fn names(xid: u32, caller: Caller, asked: &ReadDirArguments) -> Self {
         Self {
             xid,
+            caller,
             directory: asked.directory,
             cookie: asked.cookie,
             names_bytes_max: None,
@@ -40,9 +44,10 @@ impl ListCall {
         }
     }
 
-    pub(super) fn full(xid: u32, asked: &ReadDirPlusArguments) -> Self {
+    pub(super) fn full(xid: u32, caller: Caller, asked: &ReadDirPlusArguments) -> Self {
         Self {
             xid,
+            caller,
             directory: asked.directory,
             cookie: asked.cookie,
             names_bytes_max: Some(asked.names_bytes_max as usize),
@@ -75,7 +80,7 @@ impl Core {
     pub fn list(&self, call: &ListCall) -> Vec<u8> {
         let is_full = call.names_bytes_max.is_some();
         let page = self.export.file(&call.directory).and_then(|directory| {
-            let listing = self.export.list(&directory, call.cookie == 0)?;
+            let listing = self.export.list(&call.caller, &directory, call.cookie == 0)?;
             Ok((directory, listing))
         });
         let (directory, listing) = match page {
@@ -93,14 +98,16 @@ impl Core {
             let entries = taken.iter().map(entry).collect();
             return listed(call.xid, attributes, entries, is_end);
         }
-        let full = |name| full_entry(name, self.export.listed(&directory, &listing, name));
+        let may_search = directory.may(&call.caller, Access::EXEC_OK);
+        let found = |name| may_search.then(|| self.export.listed(&directory, &listing, name)).flatten();
+        let full = |name| full_entry(name, found(name));
         let reply = listed(call.xid, attributes, taken.iter().map(full).collect(), is_end);
         self.save();
         reply
     }
 }
 
-/// An entry with what a client would look up next; without, if it is no more there.
+/// An entry with what a client would look up next; without, if it is no more there, or that would be refused.
 fn full_entry(name: &Name, found: Option<Found>) -> FullDirectoryEntry<'_> {
     FullDirectoryEntry {
         file_id: name.file_id,

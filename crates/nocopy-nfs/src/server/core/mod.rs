@@ -1,5 +1,6 @@
 //! What is answered to a call: bytes in, descriptions of replies out. No sockets and no clock.
 
+mod callers;
 mod changes;
 mod directory;
 mod mounts;
@@ -13,12 +14,13 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+pub use callers::Callers;
 pub use directory::ListCall;
 use mounts::Mounts;
 pub use nfs::READ_BYTES_MAX;
 use replies::Replies;
 
-use crate::export::Export;
+use crate::export::{Caller, Export};
 use crate::wire::nfs3::{Attributes, FileHandle, NfsResult, ReadHead, WRITE_BYTES_MAX};
 use crate::wire::rpc::{AUTH_NONE, AUTH_SYS, AuthError, Call, NoCall, Reply};
 use crate::wire::xdr::{Reader, Xdr, XdrError, padding};
@@ -44,6 +46,7 @@ pub enum Answer {
 #[derive(Debug, Clone, Copy)]
 pub struct ReadCall {
     pub xid: u32,
+    pub caller: Caller,
     pub file: FileHandle,
     pub offset: u64,
     pub bytes: usize,
@@ -59,6 +62,7 @@ pub struct Core {
     mounts: Mounts,
     /// Clients may change what is exported.
     is_writable: bool,
+    callers: Callers,
     replies: Replies,
     unsaved: AtomicU64,
 }
@@ -74,6 +78,7 @@ impl Core {
             port,
             mounts: Mounts::default(),
             is_writable: false,
+            callers: Callers::Server,
             replies: Replies::default(),
             unsaved: AtomicU64::new(0),
         }
@@ -83,6 +88,12 @@ impl Core {
     #[must_use]
     pub fn writable(self, is_writable: bool) -> Self {
         Self { is_writable, ..self }
+    }
+
+    /// As whom calls are made; as the user of this process, unless said.
+    #[must_use]
+    pub fn callers(self, callers: Callers) -> Self {
+        Self { callers, ..self }
     }
 
     /// The longest call that is taken.

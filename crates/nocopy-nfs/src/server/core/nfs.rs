@@ -6,7 +6,7 @@ use std::sync::Arc;
 use rustix::fs::Access;
 
 use super::{Answer, Core, ListCall, ReadCall, Refused, arguments, read_reply, success};
-use crate::export::OpenFile;
+use crate::export::{Caller, OpenFile};
 use crate::wire::mount::Text;
 use crate::wire::nfs3::{
     AccessArguments, AccessResult, Attributes, FileHandle, FileSystemInformation, FileSystemStatus, FileType,
@@ -31,30 +31,33 @@ type Outcome<T> = NfsResult<T, Option<Attributes>>;
 impl Core {
     pub(super) fn nfs(&self, call: &Call<'_>, client: IpAddr) -> Result<Answer, Refused> {
         let procedure = Procedure::from_number(call.procedure).ok_or(Reply::ProcedureUnavailable)?;
+        let caller = self.callers.of(&call.credential).map_err(Reply::Denied)?;
         if self.is_writable && procedure.is_change() {
-            return self.change(call, procedure, client);
+            return self.change(call, procedure, &caller, client);
         }
         let xid = call.xid;
         Ok(Answer::Reply(match procedure {
             Procedure::Null => success(xid, &()),
             Procedure::GetAttr => success(xid, &self.get_attributes(&arguments(call)?)),
             Procedure::Lookup => {
-                let found = self.look_up(arguments(call)?);
+                let found = self.look_up(&caller, arguments(call)?);
                 self.save();
                 success(xid, &found)
             }
-            Procedure::Access => success(xid, &self.access(&arguments(call)?)),
+            Procedure::Access => success(xid, &self.access(&caller, &arguments(call)?)),
             Procedure::ReadLink => self.read_link(xid, &arguments(call)?),
             Procedure::Read => {
                 let ReadArguments { file, offset, bytes } = arguments(call)?;
                 let bytes = bytes.min(READ_BYTES_MAX) as usize;
-                return Ok(Answer::Read(ReadCall { xid, file, offset, bytes }));
+                return Ok(Answer::Read(ReadCall { xid, caller, file, offset, bytes }));
             }
             Procedure::ReadDir => {
-                return Ok(Answer::List(ListCall::names(xid, &arguments::<ReadDirArguments>(call)?)));
+                let asked: ReadDirArguments = arguments(call)?;
+                return Ok(Answer::List(ListCall::names(xid, caller, &asked)));
             }
             Procedure::ReadDirPlus => {
-                return Ok(Answer::List(ListCall::full(xid, &arguments::<ReadDirPlusArguments>(call)?)));
+                let asked: ReadDirPlusArguments = arguments(call)?;
+                return Ok(Answer::List(ListCall::full(xid, caller, &asked)));
             }
             Procedure::FsStat => success(xid, &self.file_system_status(&arguments(call)?)),
             Procedure::FsInfo => success(xid, &self.file_system_information(&arguments(call)?)),
@@ -68,16 +71,16 @@ impl Core {
         attributes.map_err(|status| Refusal { status, rest: () })
     }
 
-    fn look_up(&self, asked: LookupArguments<'_>) -> Outcome<LookupResult> {
+    fn look_up(&self, caller: &Caller, asked: LookupArguments<'_>) -> Outcome<LookupResult> {
         let directory = self.export.file(&asked.directory).map_err(unknown)?;
-        let found = self.export.lookup(&directory, asked.name.0);
+        let found = self.export.lookup(caller, &directory, asked.name.0);
         let directory_attributes = directory.attributes().ok();
         let found = found.map_err(|status| Refusal { status, rest: directory_attributes })?;
         Ok(LookupResult { file: found.handle, attributes: Some(found.attributes), directory_attributes })
     }
 
-    /// What the server's user may do. Who the client says that it is plays no part: nothing proves it.
-    fn access(&self, asked: &AccessArguments) -> Outcome<AccessResult> {
+    /// What the kernel says that the caller may do.
+    fn access(&self, caller: &Caller, asked: &AccessArguments) -> Outcome<AccessResult> {
         let (file, attributes) = self.known(&asked.file)?;
         let execute = match file.file_type() {
             FileType::Directory => AccessArguments::LOOKUP,
@@ -92,7 +95,7 @@ impl Core {
                 _ => (write, Access::WRITE_OK),
             });
         }
-        let allowed = |&(bits, access): &(u32, Access)| asked.access & bits != 0 && file.may(access);
+        let allowed = |&(bits, access): &(u32, Access)| asked.access & bits != 0 && file.may(caller, access);
         let access =
             kinds.iter().filter(|kind| allowed(kind)).fold(0, |all, (bits, _)| all | bits & asked.access);
         Ok(AccessResult { attributes: Some(attributes), access })
@@ -115,7 +118,7 @@ impl Core {
     /// # Errors
     /// The reply to a read that is refused.
     pub fn open(&self, call: &ReadCall) -> Result<Arc<OpenFile>, Vec<u8>> {
-        let status = match self.export.readable_file(&call.file) {
+        let status = match self.export.readable_file(&call.caller, &call.file) {
             Ok(file) if file.file_type() == FileType::Directory => Status::IsDirectory,
             Ok(file) => return Ok(file),
             Err(status) => status,

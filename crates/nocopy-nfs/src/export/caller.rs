@@ -1,0 +1,140 @@
+//! Who a call is made for. The kernel decides what that user may do: the thread that makes the call acts as the user meanwhile
+//! (setfsuid(2), setfsgid(2), and setgroups(2) of this thread alone).
+
+use std::cell::Cell;
+
+use nix::unistd::{Gid as NixGid, Uid as NixUid, setfsgid, setfsuid};
+use rustix::process::Gid;
+use rustix::thread::set_thread_groups;
+
+use crate::wire::nfs3::Status;
+use crate::wire::rpc::GROUPS_MAX;
+
+/// The user and the group that have no rights but those of everybody.
+const NOBODY: u32 = 65_534;
+
+/// No user and no group: a call that is given it changes nothing.
+const NONE: u32 = u32::MAX;
+
+/// Who a call is made for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Caller {
+    /// The user of this process.
+    Server,
+    User(User),
+}
+
+/// A user, with a main group and further ones.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct User {
+    user: u32,
+    group: u32,
+    groups: [u32; GROUPS_MAX],
+    group_count: usize,
+}
+
+impl User {
+    pub const NOBODY: Self = Self { user: NOBODY, group: NOBODY, groups: [0; GROUPS_MAX], group_count: 0 };
+
+    /// Root, and what is no user or group, become nobody; root stays root where `is_root_trusted`. Of more groups than [`GROUPS_MAX`] the
+    /// first ones count.
+    pub fn new(user: u32, group: u32, groups: &[u32], is_root_trusted: bool) -> Self {
+        let squashed =
+            |number| if number == NONE || (number == 0 && !is_root_trusted) { NOBODY } else { number };
+        if squashed(user) != user {
+            return Self::NOBODY;
+        }
+        let mut new = Self { user, group: squashed(group), ..Self::NOBODY };
+        for (place, group) in new.groups.iter_mut().zip(groups) {
+            *place = squashed(*group);
+            new.group_count += 1;
+        }
+        new
+    }
+
+    pub(super) fn is(&self, user: u32) -> bool {
+        self.user == user
+    }
+
+    fn groups(&self) -> &[u32] {
+        &self.groups[..self.group_count]
+    }
+}
+
+impl Caller {
+    /// Makes system calls for this caller.
+    ///
+    /// # Errors
+    /// Those of `action`; [`Status::ServerFault`]: this process may not act as that user.
+    pub(super) fn act<T>(&self, action: impl FnOnce() -> Result<T, Status>) -> Result<T, Status> {
+        let Self::User(user) = self else { return action() };
+        let _acting = Acting::begin(user)?;
+        action()
+    }
+
+    /// Whether this process may act as its callers.
+    pub fn can_be_acted_for() -> bool {
+        Self::User(User::NOBODY).act(|| Ok(())).is_ok()
+    }
+}
+
+thread_local! {
+    /// The further groups of this thread, which stay until there are others: the server itself needs none.
+    static GROUPS: Cell<Option<User>> = const { Cell::new(None) };
+}
+
+/// While it lives, this thread has the rights of a user. Dropped, it gives back those that the thread had.
+struct Acting {
+    user: NixUid,
+    group: NixGid,
+}
+
+impl Acting {
+    fn begin(user: &User) -> Result<Self, Status> {
+        let is_same = |known: User| known.groups() == user.groups();
+        if !GROUPS.get().is_some_and(is_same) {
+            let mut groups = [Gid::ROOT; GROUPS_MAX];
+            for (place, group) in groups.iter_mut().zip(user.groups()) {
+                *place = Gid::from_raw(*group);
+            }
+            GROUPS.set(None);
+            set_thread_groups(&groups[..user.group_count]).map_err(|_| Status::ServerFault)?;
+            GROUPS.set(Some(*user));
+        }
+        let (user, group) = (NixUid::from_raw(user.user), NixGid::from_raw(user.group));
+        let before = (setfsgid(group), setfsuid(user));
+        let acting = Self { user: before.1, group: before.0 };
+        // They tell only who it was before: called again, whether they did it.
+        if setfsgid(group) == group && setfsuid(user) == user { Ok(acting) } else { Err(Status::ServerFault) }
+    }
+}
+
+impl Drop for Acting {
+    fn drop(&mut self) {
+        setfsuid(self.user);
+        setfsgid(self.group);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn root_and_no_user_are_nobody() {
+        for user in [0, NONE] {
+            assert_eq!(User::new(user, 5, &[6], false), User::NOBODY);
+        }
+        assert_eq!(User::new(NONE, 5, &[6], true), User::NOBODY);
+        let user = User::new(7, 0, &[0, 8, NONE], false);
+        assert_eq!((user.user, user.group, user.groups()), (7, NOBODY, &[NOBODY, 8, NOBODY][..]));
+        let root = User::new(0, 0, &[0, 8], true);
+        assert_eq!((root.user, root.group, root.groups()), (0, 0, &[0, 8][..]));
+    }
+
+    #[test]
+    fn no_more_groups_than_the_most_count() {
+        let user = User::new(7, 7, &[9; 40], false);
+        assert_eq!(user.groups(), [9; GROUPS_MAX]);
+    }
+}

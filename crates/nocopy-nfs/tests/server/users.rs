@@ -1,0 +1,344 @@
+//! Calls of several users to a server that acts as each of them, beside the same system calls by processes' own users.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File, OpenOptions, Permissions};
+use std::io;
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt, chown};
+use std::path::{Path, PathBuf};
+use std::thread;
+
+use nocopy_nfs::server::core::Callers;
+use nocopy_nfs::wire::mount::Text;
+use nocopy_nfs::wire::nfs3::{
+    self, AccessArguments, AccessResult, Attributes, CreateArguments, Data, Entry, FileHandle, HowToCreate,
+    LinkArguments, LookupArguments, MakeDirectoryArguments, NewAttributes, NfsResult, Procedure,
+    ReadArguments, RenameArguments, SetAttributesArguments, Stability, WriteArguments,
+};
+use nocopy_nfs::wire::xdr::{Xdr, parse};
+use rustix::fs::{Access, AtFlags, CWD, Mode, accessat};
+use rustix::io::Errno;
+use rustix::process::{Gid, Uid, umask};
+use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
+
+use crate::client::Client;
+use crate::model::{Random, status_of};
+use crate::running::{Running, Scene};
+
+const STEPS: u32 = 1200;
+const DIRECTORIES: [&str; 5] = ["open", "group", "inherited", "sticky", "private"];
+const NAMES: u64 = 5;
+
+/// User, main group, further groups.
+type Who = (u32, u32, &'static [u32]);
+const USERS: [Who; 4] =
+    [(1001, 1001, &[2000]), (1002, 1002, &[2000, 3000]), (1003, 1003, &[]), (1004, 2000, &[])];
+
+fn serving(scene: &Scene, is_root_trusted: bool) -> Running {
+    scene.serve_with(|settings| {
+        settings.is_writable = true;
+        settings.callers = Callers::Users { is_root_trusted };
+    })
+}
+
+/// Does that as another user, who has no rights but its own.
+fn as_user<T: Send>((user, group, groups): Who, action: impl FnOnce() -> T + Send) -> T {
+    let become_user = || {
+        let groups: Vec<Gid> = groups.iter().map(|group| Gid::from_raw(*group)).collect();
+        let (user, group) = (Uid::from_raw(user), Gid::from_raw(group));
+        set_thread_groups(&groups).unwrap();
+        set_thread_res_gid(group, group, group).unwrap();
+        set_thread_res_uid(user, user, user).unwrap();
+    };
+    // The rights of that thread alone, which ends.
+    thread::scope(|scope| scope.spawn(|| (become_user(), action()).1).join().unwrap())
+}
+
+/// One thing that a user asks for, of files that lie in a directory each.
+#[derive(Debug, Clone)]
+enum Asked {
+    Create(PathBuf, u32),
+    MakeDirectory(PathBuf, u32),
+    Remove(PathBuf),
+    Rename(PathBuf, PathBuf),
+    Link(PathBuf, PathBuf),
+    Write(PathBuf),
+    Read(PathBuf),
+    Truncate(PathBuf),
+    SetMode(PathBuf, u32),
+    SetOwner(PathBuf, Option<u32>, Option<u32>),
+}
+
+impl Asked {
+    fn random(random: &mut Random) -> Self {
+        let mut path = || {
+            let directory = DIRECTORIES[random.below(DIRECTORIES.len() as u64) as usize];
+            Path::new(directory).join(format!("f{}", random.below(NAMES)))
+        };
+        let (path, other) = (path(), path());
+        let mode = [0o600, 0o640, 0o664, 0o444, 0o111, 0o4775, 0o2755, 0o000][random.below(8) as usize];
+        let owner =
+            |random: &mut Random| [None, Some(1001), Some(1002), Some(2000)][random.below(4) as usize];
+        match random.below(12) {
+            0 | 1 => Self::Create(path, mode),
+            2 => Self::MakeDirectory(path, mode | 0o700),
+            3 => Self::Remove(path),
+            4 => Self::Rename(path, other),
+            5 => Self::Link(path, other),
+            6 | 7 => Self::Write(path),
+            8 => Self::Read(path),
+            9 => Self::Truncate(path),
+            10 => Self::SetMode(path, mode),
+            _ => Self::SetOwner(path, owner(random), owner(random)),
+        }
+    }
+
+    /// Does it below that directory: the owner of a file may always read and write it, and who may execute it may read it.
+    fn directly(&self, root: &Path, who: Who) -> io::Result<()> {
+        let at = |path: &Path| root.join(path);
+        let open = |path: &Path, access: Access, options: &mut OpenOptions| {
+            let path = at(path);
+            let about = as_user(who, || fs::metadata(&path))?;
+            let may = |access| as_user(who, || accessat(CWD, &path, access, AtFlags::EACCESS));
+            let is_owner = about.uid() == who.0 && about.is_file();
+            let may_execute = access == Access::READ_OK && about.is_file() && may(Access::EXEC_OK).is_ok();
+            if !is_owner && !may_execute {
+                may(access)?;
+            }
+            options.open(path)
+        };
+        match self {
+            Self::Create(path, mode) => as_user(who, || {
+                OpenOptions::new().write(true).create_new(true).mode(*mode).open(at(path)).map(drop)
+            }),
+            Self::MakeDirectory(path, mode) => {
+                let mode = Mode::from_raw_mode(*mode);
+                as_user(who, || Ok(rustix::fs::mkdir(at(path), mode)?))
+            }
+            Self::Remove(path) => as_user(who, || fs::remove_file(at(path))),
+            Self::Rename(from, to) => as_user(who, || fs::rename(at(from), at(to))),
+            // The kernel says that it is not permitted, NFS (RFC 1813, 3.3.15) that it is a directory.
+            Self::Link(from, _) if as_user(who, || fs::symlink_metadata(at(from)))?.is_dir() => {
+                Err(io::Error::from(Errno::ISDIR))
+            }
+            Self::Link(from, to) => as_user(who, || fs::hard_link(at(from), at(to))),
+            Self::Write(path) => {
+                let file = open(path, Access::WRITE_OK, OpenOptions::new().write(true))?;
+                as_user(who, || file.write_all_at(&who.0.to_be_bytes(), 0))
+            }
+            Self::Read(path) => {
+                let file = open(path, Access::READ_OK, OpenOptions::new().read(true))?;
+                file.read_at(&mut [0; 4], 0).map(drop)
+            }
+            Self::Truncate(path) => {
+                let file = open(path, Access::WRITE_OK, OpenOptions::new().write(true))?;
+                as_user(who, || file.set_len(2))
+            }
+            Self::SetMode(path, mode) => {
+                as_user(who, || fs::set_permissions(at(path), Permissions::from_mode(*mode)))
+            }
+            Self::SetOwner(path, user, group) => as_user(who, || chown(at(path), *user, *group)),
+        }
+    }
+
+    /// Asks the server for it.
+    fn by_nfs(&self, caller: &mut ByNfs) -> Result<(), u32> {
+        let set = |caller: &mut ByNfs, path: &Path, new: NewAttributes| {
+            let file = caller.file(path)?;
+            caller.ask(Procedure::SetAttr, &SetAttributesArguments { file, new, guard: None })
+        };
+        let with = |mode: u32| NewAttributes { mode: Some(mode), ..NewAttributes::NONE };
+        match self {
+            Self::Create(path, mode) => {
+                let (at, how) = (caller.entry(path), HowToCreate::Guarded(with(*mode)));
+                caller.ask(Procedure::Create, &CreateArguments { at, how })
+            }
+            Self::MakeDirectory(path, mode) => {
+                let (at, attributes) = (caller.entry(path), with(*mode));
+                caller.ask(Procedure::MakeDirectory, &MakeDirectoryArguments { at, attributes })
+            }
+            Self::Remove(path) => {
+                let at = caller.entry(path);
+                caller.ask(Procedure::Remove, &at)
+            }
+            Self::Rename(from, to) => {
+                let asked = RenameArguments { from: caller.entry(from), to: caller.entry(to) };
+                caller.ask(Procedure::Rename, &asked)
+            }
+            Self::Link(from, to) => {
+                let (file, at) = (caller.file(from)?, caller.entry(to));
+                caller.ask(Procedure::Link, &LinkArguments { file, at })
+            }
+            Self::Write(path) => {
+                let (file, bytes) = (caller.file(path)?, caller.who.0.to_be_bytes());
+                let (stability, data) = (Stability::Unstable, Data(&bytes));
+                caller.ask(Procedure::Write, &WriteArguments { file, offset: 0, count: 4, stability, data })
+            }
+            Self::Read(path) => {
+                let file = caller.file(path)?;
+                caller.ask(Procedure::Read, &ReadArguments { file, offset: 0, bytes: 4 })
+            }
+            Self::Truncate(path) => set(caller, path, NewAttributes { size: Some(2), ..NewAttributes::NONE }),
+            Self::SetMode(path, mode) => set(caller, path, with(*mode)),
+            Self::SetOwner(path, user, group) => {
+                set(caller, path, NewAttributes { user: *user, group: *group, ..NewAttributes::NONE })
+            }
+        }
+    }
+}
+
+/// A user at a client.
+struct ByNfs<'a> {
+    client: &'a mut Client,
+    directories: &'a BTreeMap<&'static str, FileHandle>,
+    who: Who,
+}
+
+impl ByNfs<'_> {
+    fn entry<'n>(&self, path: &'n Path) -> Entry<'n> {
+        let (directory, name) = (path.parent().unwrap(), path.file_name().unwrap());
+        let directory = self.directories[directory.to_str().unwrap()];
+        Entry { directory, name: Text(name.as_encoded_bytes()) }
+    }
+
+    fn file(&mut self, path: &Path) -> Result<FileHandle, u32> {
+        let Entry { directory, name } = self.entry(path);
+        let reply = self.client.nfs(Procedure::Lookup, &LookupArguments { directory, name });
+        let found: NfsResult<nfs3::LookupResult, Option<Attributes>> = parse(&reply).unwrap();
+        found.map(|found| found.file).map_err(|refusal| refusal.status as u32)
+    }
+
+    fn ask<'b>(&mut self, procedure: Procedure, asked: &impl Xdr<'b>) -> Result<(), u32> {
+        let reply = self.client.nfs(procedure, asked);
+        let status = u32::from_be_bytes(reply[..4].try_into().unwrap());
+        if status == 0 { Ok(()) } else { Err(status) }
+    }
+
+    fn access(&mut self, file: FileHandle) -> u32 {
+        let reply = self.client.nfs(Procedure::Access, &AccessArguments { file, access: 0x3f });
+        parse::<NfsResult<AccessResult, Option<Attributes>>>(&reply).unwrap().unwrap().access
+    }
+}
+
+/// Directories with owners and permissions of several kinds.
+fn furnish(root: &Path) {
+    fs::set_permissions(root, Permissions::from_mode(0o755)).unwrap();
+    let modes =
+        [(0o777, 0, 0), (0o770, 1001, 2000), (0o2775, 1002, 2000), (0o1777, 0, 0), (0o700, 1003, 1003)];
+    for (name, (mode, user, group)) in DIRECTORIES.iter().zip(modes) {
+        fs::create_dir(root.join(name)).unwrap();
+        chown(root.join(name), Some(user), Some(group)).unwrap();
+        fs::set_permissions(root.join(name), Permissions::from_mode(mode)).unwrap();
+    }
+}
+
+/// Everything below a directory: whose it is, what may be done with it, and what is in it.
+fn tree(root: &Path) -> BTreeMap<PathBuf, (u32, u32, u32, u64, Vec<u8>)> {
+    let mut all = BTreeMap::new();
+    for directory in DIRECTORIES {
+        for entry in fs::read_dir(root.join(directory)).unwrap() {
+            let path = entry.unwrap().path();
+            let about = fs::symlink_metadata(&path).unwrap();
+            let content = if about.is_file() { fs::read(&path).unwrap() } else { Vec::new() };
+            let links = if about.is_file() { about.nlink() } else { 0 };
+            let below = path.strip_prefix(root).unwrap().to_owned();
+            all.insert(below, (about.mode(), about.uid(), about.gid(), links, content));
+        }
+    }
+    all
+}
+
+/// Proves that users may do by NFS just what the kernel lets them do in a directory, and that what they leave there is the same.
+#[test]
+fn the_kernel_decides_what_each_user_may() {
+    umask(Mode::empty());
+    let (scene, plain) = (Scene::new(), tempfile::tempdir().unwrap());
+    furnish(&scene.path(""));
+    furnish(plain.path());
+    let server = serving(&scene, false);
+    let mut client = server.connect();
+    let directories: BTreeMap<_, _> = DIRECTORIES.iter().map(|name| (*name, client.handle(name))).collect();
+    let (mut random, mut refused) = (Random::new(1), 0);
+    for step in 0..STEPS {
+        let who = USERS[random.below(USERS.len() as u64) as usize];
+        let asked = Asked::random(&mut random);
+        client.act_as(who.0, who.1, who.2);
+        let mut caller = ByNfs { client: &mut client, directories: &directories, who };
+        let by_nfs = asked.by_nfs(&mut caller);
+        let directly = asked.directly(plain.path(), who).map_err(|error| status_of(&error) as u32);
+        assert_eq!(by_nfs, directly, "step {step}: {asked:?} by {who:?}");
+        refused += u32::from(matches!(by_nfs, Err(1 | 13)));
+        let places = DIRECTORIES[random.below(5) as usize];
+        let may = [(1, Access::READ_OK), (2, Access::EXEC_OK), (28, Access::WRITE_OK | Access::EXEC_OK)];
+        let allowed =
+            |access| as_user(who, || accessat(CWD, plain.path().join(places), access, AtFlags::EACCESS));
+        let expected =
+            may.iter().filter(|(_, access)| allowed(*access).is_ok()).map(|(bits, _)| bits).sum::<u32>();
+        assert_eq!(caller.access(directories[places]), expected, "step {step}: {places} by {who:?}");
+        if step % 50 == 0 {
+            assert_eq!(tree(&scene.path("")), tree(plain.path()), "after step {step}");
+        }
+    }
+    assert_eq!(tree(&scene.path("")), tree(plain.path()));
+    assert!(refused > STEPS / 10, "so few were refused: {refused}");
+    drop(server.end());
+}
+
+/// Proves that root of a client is nobody unless it is told otherwise, as who gives no name always is.
+#[test]
+fn root_is_nobody_unless_it_is_trusted() {
+    let scene = Scene::new();
+    fs::set_permissions(scene.path(""), Permissions::from_mode(0o777)).unwrap();
+    scene.file("secret", 10).set_permissions(Permissions::from_mode(0o600)).unwrap();
+    for is_root_trusted in [false, true] {
+        let server = serving(&scene, is_root_trusted);
+        let mut client = server.connect();
+        let root = client.mount("/").unwrap().handle;
+        let mut owners = Vec::new();
+        for name in ["as root", "without a name"] {
+            if name == "as root" {
+                client.act_as(0, 0, &[0]);
+            } else {
+                client = server.connect();
+            }
+            let name = format!("{name}, {is_root_trusted}");
+            let at = Entry { directory: root, name: Text(name.as_bytes()) };
+            let how = HowToCreate::Guarded(NewAttributes { mode: Some(0o600), ..NewAttributes::NONE });
+            client.nfs(Procedure::Create, &CreateArguments { at, how });
+            let about = fs::metadata(scene.path(&name)).unwrap();
+            let secret = client.handle("secret");
+            owners.push((about.uid(), about.gid(), client.read(secret, 0, 10).is_ok()));
+        }
+        let root = if is_root_trusted { (0, 0, true) } else { (65_534, 65_534, false) };
+        assert_eq!(owners, [root, (65_534, 65_534, false)]);
+        drop(server.end());
+    }
+}
+
+/// Proves that what was opened for one user is not read or written by another who may not, and that the server's threads keep nothing.
+#[test]
+fn what_one_user_opened_is_not_open_to_others() {
+    let scene = Scene::new();
+    let file: File = scene.file("private", 100);
+    fs::set_permissions(scene.path(""), Permissions::from_mode(0o755)).unwrap();
+    chown(scene.path("private"), Some(1001), Some(1001)).unwrap();
+    file.set_permissions(Permissions::from_mode(0o600)).unwrap();
+    let server = serving(&scene, false);
+    let mut client = server.connect();
+    let private = client.handle("private");
+    for (user, may) in [(1001, true), (1002, false), (1001, true), (1003, false)] {
+        client.act_as(user, user, &[]);
+        assert_eq!(client.read(private, 0, 100).is_ok(), may, "{user} reads");
+        let (bytes, stability) = ([7; 8], Stability::FileSync);
+        let asked = WriteArguments { file: private, offset: 0, count: 8, stability, data: Data(&bytes) };
+        let reply = client.nfs(Procedure::Write, &asked);
+        assert_eq!(reply[..4] == [0; 4], may, "{user} writes");
+        // Nor by permissions that are taken away again.
+        let mode = if may { 0o666 } else { 0o600 };
+        file.set_permissions(Permissions::from_mode(mode)).unwrap();
+        client.act_as(1009, 1009, &[]);
+        assert_eq!(client.read(private, 0, 100).is_ok(), may, "1009 reads with {mode:o}");
+        file.set_permissions(Permissions::from_mode(0o600)).unwrap();
+        assert!(client.read(private, 0, 100).is_err());
+    }
+    drop(server.end());
+}
