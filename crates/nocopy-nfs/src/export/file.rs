@@ -2,7 +2,7 @@
 
 use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::sync::OnceLock;
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use rustix::fs::{
     Access, AtFlags, CWD, FileType as Kind, Mode, OFlags, Statx, StatxFlags, StatxTimestamp, accessat,
@@ -11,9 +11,9 @@ use rustix::fs::{
 use rustix::io::Errno;
 use rustix::process::geteuid;
 
-use super::caller::Caller;
+use super::caller::{Caller, User};
 use super::identity::{Identity, device};
-use super::name_of_descriptor;
+use super::{listing, name_of_descriptor};
 use crate::wire::nfs3::{Attributes, FileType, Status, Time};
 
 /// A file of the export that is open.
@@ -29,6 +29,16 @@ pub struct OpenFile {
     link: CString,
     /// What has that name, once its place was asked for: reading that costs half as much as by the name.
     place: OnceLock<Option<OwnedFd>>,
+    /// What was found last, as asking the kernel takes as long as a short read.
+    allowed: Mutex<Option<Allowed>>,
+}
+
+/// A user may do that with a file as long as it was not changed since: permissions and owners do not change without that.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Allowed {
+    user: User,
+    access: Access,
+    changed: Time,
 }
 
 impl OpenFile {
@@ -43,6 +53,7 @@ impl OpenFile {
             is_writable: false,
             link,
             place: OnceLock::new(),
+            allowed: Mutex::default(),
         }
     }
 
@@ -129,11 +140,26 @@ impl OpenFile {
     /// The caller may not.
     pub(super) fn check(&self, caller: &Caller, access: Access) -> Result<(), Status> {
         let Caller::User(user) = caller else { return Ok(()) };
+        let about = self.attributes()?;
+        let found = Allowed { user: *user, access, changed: about.changed };
+        if *self.allowed() == Some(found) {
+            return Ok(());
+        }
         let is_regular = self.file_type == FileType::Regular;
         let is_allowed = self.may(caller, access)
             || is_regular && access == Access::READ_OK && self.may(caller, Access::EXEC_OK)
-            || is_regular && user.is(self.about()?.stx_uid);
-        if is_allowed { Ok(()) } else { Err(Status::Access) }
+            || is_regular && user.is(about.user);
+        if !is_allowed {
+            return Err(Status::Access);
+        }
+        if listing::is_settled(about.changed) {
+            *self.allowed() = Some(found);
+        }
+        Ok(())
+    }
+
+    fn allowed(&self) -> MutexGuard<'_, Option<Allowed>> {
+        self.allowed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Where it lies now, as the kernel names it.

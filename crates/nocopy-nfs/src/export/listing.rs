@@ -148,8 +148,7 @@ impl Listings {
         if let Some(listing) = self.known(identity, changed, is_begin) {
             return Ok(listing);
         }
-        let is_settled =
-            now_ns().saturating_sub(ns_of(about.modified).max(ns_of(about.changed))) > TIME_STEP_NS;
+        let is_settled = is_settled(about.modified) && is_settled(about.changed);
         let listing = Arc::new(Listing::new(self.read(directory, &about, parent)?));
         let mut known = self.lock();
         known.retain(|one| one.directory != identity);
@@ -208,6 +207,11 @@ impl Listings {
         hasher.write(name);
         (hasher.finish() >> 1).max(COOKIE_MIN)
     }
+}
+
+/// Whether a file was changed at this time so long ago that one more change shows in its times.
+pub(super) fn is_settled(changed: Time) -> bool {
+    now_ns().saturating_sub(ns_of(changed)) > TIME_STEP_NS
 }
 
 fn ns_of(time: Time) -> u64 {

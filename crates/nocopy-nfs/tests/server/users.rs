@@ -6,6 +6,7 @@ use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::thread;
+use std::time::Duration;
 
 use nocopy_nfs::server::core::Callers;
 use nocopy_nfs::wire::mount::Text;
@@ -322,6 +323,8 @@ fn what_one_user_opened_is_not_open_to_others() {
     fs::set_permissions(scene.path(""), Permissions::from_mode(0o755)).unwrap();
     chown(scene.path("private"), Some(1001), Some(1001)).unwrap();
     file.set_permissions(Permissions::from_mode(0o600)).unwrap();
+    // Until then the server asks the kernel each time, as the file's times may not show one more change.
+    thread::sleep(Duration::from_millis(2100));
     let server = serving(&scene, false);
     let mut client = server.connect();
     let private = client.handle("private");
