@@ -200,6 +200,7 @@ impl EventLoop {
 
     fn turn(&mut self, id: u64, now: Instant) {
         let Some(connection) = self.connections.get_mut(&id) else { return };
+        self.shared.turns.note(&connection.socket, now);
         let turned = connection.turn(&self.shared, &self.inbox, &mut self.buffer, now);
         let wanted = connection.wanted(&self.shared);
         let is_good = match turned {

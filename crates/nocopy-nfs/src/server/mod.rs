@@ -25,6 +25,7 @@ mod event_loop;
 mod output;
 mod pipes;
 mod reading;
+mod turns;
 mod workers;
 
 use std::io;
@@ -44,6 +45,7 @@ use crate::wire::portmap;
 use event_loop::EventLoop;
 use output::Queued;
 use pipes::Pipes;
+use turns::Turns;
 use workers::Workers;
 
 /// More threads than that do not make one disk or one network faster.
@@ -102,6 +104,7 @@ struct Shared {
     pipes: Arc<Pipes>,
     queued: Arc<Queued>,
     workers: Workers,
+    turns: Turns,
     /// How many there are, and at most.
     connections: AtomicUsize,
     connections_max: usize,
@@ -140,6 +143,7 @@ impl Server {
             pipes: Arc::new(Pipes::new(connections_max)),
             queued: Arc::default(),
             workers: Workers::default(),
+            turns: Turns::new(),
             connections: AtomicUsize::new(0),
             connections_max,
             is_over: AtomicBool::new(false),

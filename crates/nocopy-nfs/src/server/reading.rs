@@ -1,10 +1,13 @@
 //! From the description of a read to a reply that is ready to go.
 
 use std::io::IoSliceMut;
+use std::num::NonZeroU64;
 use std::os::fd::AsFd;
 use std::sync::Arc;
+use std::thread;
 
 use rustix::buffer::spare_capacity;
+use rustix::fs::{Advice, fadvise};
 use rustix::io::{Errno, ReadWriteFlags, pread, preadv2, retry_on_intr};
 
 use super::Shared;
@@ -24,6 +27,13 @@ pub(super) const COPY_BYTES_MAX: usize = 8 << 10;
 
 /// When there is no pipe, or much memory is in use. No more, because every client may have one.
 const NO_PIPE_BYTES_MAX: usize = 64 << 10;
+
+/// A cold file is fetched by so much at a time while others are served: what the kernel does for one part holds up who shares the
+/// processor, and by its own readahead, of megabytes, for longer than many a read takes.
+const FETCH_BYTES: u64 = 64 << 10;
+
+/// Who reads a file from its start to its end finds so much of it fetched beforehand.
+const AHEAD_BYTES: u64 = 1 << 20;
 
 /// How often a file is read again that had an end there, and has not any more.
 const GROWTH_MAX: usize = 4;
@@ -61,6 +71,20 @@ impl Reading {
         nocopy::integration::is_cached(&*self.file, self.call.offset, bytes).or_else(|| {
             Some(is_read_at_once(&*self.file, self.call.offset)? && is_read_at_once(&*self.file, last)?)
         })
+    }
+
+    /// Asks for the pages from the disk, and waits for none.
+    pub(super) fn fetch(&self) {
+        let (begin, bytes) = (self.call.offset, self.call.bytes as u64);
+        let before = begin.checked_sub(PAGE_BYTES as u64);
+        let is_known = |at| nocopy::integration::is_cached(&*self.file, at, PAGE_BYTES as u64) == Some(true);
+        let ahead = if before.is_some_and(is_known) { AHEAD_BYTES } else { 0 };
+        let end = begin.saturating_add(bytes + ahead);
+        for at in (begin..end).step_by(FETCH_BYTES as usize) {
+            // A file system that has no such thing reads all the same, later.
+            let _ = fadvise(&*self.file, at, NonZeroU64::new(FETCH_BYTES.min(end - at)), Advice::WillNeed);
+            thread::yield_now();
+        }
     }
 
     /// Reads, which waits for the disk where that is needed.
@@ -160,8 +184,6 @@ impl Reading {
 #[cfg(test)]
 mod tests {
     use std::io::Write;
-
-    use rustix::fs::{Advice, fadvise};
 
     use super::*;
 

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 use rustix::event::{EventfdFlags, eventfd};
 
@@ -139,7 +140,13 @@ impl Workers {
                 }
                 Answer::List(call) => Outgoing::bytes(core.list(&call)),
                 Answer::Read(call) => match core.open(&call) {
-                    Ok(file) => Reading { call, file }.read(shared),
+                    Ok(file) => {
+                        let reading = Reading { call, file };
+                        if shared.turns.alternate(Instant::now()) {
+                            reading.fetch();
+                        }
+                        reading.read(shared)
+                    }
                     Err(refused) => Outgoing::bytes(refused),
                 },
             };

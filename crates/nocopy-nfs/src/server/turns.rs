@@ -1,0 +1,57 @@
+//! Whether several connections are served at present.
+
+use std::os::fd::{AsRawFd, RawFd};
+use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// Connections that had turns one after the other within this time are served at the same time.
+const PRESENT: Duration = Duration::from_millis(100);
+
+#[derive(Debug)]
+pub(super) struct Turns {
+    begin: Instant,
+    /// The socket that had the last turn, and how long after the beginning it was another one than before.
+    last: AtomicI32,
+    changed_ms: AtomicU64,
+}
+
+impl Turns {
+    pub(super) fn new() -> Self {
+        Self { begin: Instant::now(), last: AtomicI32::new(-1), changed_ms: AtomicU64::new(0) }
+    }
+
+    /// A connection has its turn.
+    pub(super) fn note(&self, socket: &impl AsRawFd, now: Instant) {
+        let socket: RawFd = socket.as_raw_fd();
+        // Relaxed: a hint. Mostly it is the same, and then nothing is written that other threads read.
+        if self.last.load(Ordering::Relaxed) != socket {
+            self.last.store(socket, Ordering::Relaxed);
+            self.changed_ms.store(self.ms(now), Ordering::Relaxed);
+        }
+    }
+
+    /// Whether more connections than one are served.
+    pub(super) fn alternate(&self, now: Instant) -> bool {
+        let since_ms = self.ms(now).saturating_sub(self.changed_ms.load(Ordering::Relaxed));
+        Duration::from_millis(since_ms) < PRESENT
+    }
+
+    fn ms(&self, now: Instant) -> u64 {
+        now.saturating_duration_since(self.begin).as_millis() as u64 // of 584 million years
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn turns_of_one_connection_do_not_alternate() {
+        let turns = Turns::new();
+        let at = |ms| turns.begin + Duration::from_millis(ms);
+        (1000..1100).for_each(|ms| turns.note(&7, at(ms)));
+        assert!(turns.alternate(at(1050)) && !turns.alternate(at(1100)));
+        turns.note(&8, at(1200));
+        assert!(turns.alternate(at(1299)) && !turns.alternate(at(1300)));
+    }
+}
