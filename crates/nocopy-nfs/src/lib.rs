@@ -1,4 +1,4 @@
-//! NFS version 3 over TCP (RFC 1813, 5531, 4506): what goes over the wire, and a server.
+//! NFS version 3 over TCP (RFC 1813, 5531, 4506): what goes over the wire, a server, and a client.
 //!
 //! ```text
 //!   a client's bytes ─▶ wire::record ─▶ wire::rpc, nfs3, mount: a call
@@ -13,13 +13,14 @@
 //!
 //! ```text
 //! command
-//! server
+//! client  server
 //! export
 //! wire
 //! ```
 // Read by the crates of this workspace alone: what a name does not say, a comment does.
 #![allow(missing_docs)]
 
+pub mod client;
 pub mod command;
 pub mod export;
 pub mod server;

@@ -1,0 +1,589 @@
+//! What a client sends, and what the replies mean: no sockets, no clock, no randomness.
+//!
+//! Calls of several connections share one numbering, so that a call can be sent again by another connection than before. Of each connection
+//! the core says where the next bytes belong ([`Space`]): into the posted buffer of the call that a reply names, and behind them into a few
+//! bytes for the next head. What a server says decides neither how much memory is taken nor what is written to: lengths are compared with
+//! what was asked for, before a byte of the data is received.
+//!
+//! **When a connection is lost**, all its calls are sent again, with the numbers they had: a server that remembers its replies gives the
+//! same reply to a call that must not be made twice.
+//!
+//! **Writes** are sent as `UNSTABLE`, and kept until a COMMIT has answered with the verifier that their replies had. Those with another one
+//! were lost with the server's memory, and are sent again. Writes to the same bytes between two commits have no order.
+
+mod bad_reply;
+mod call;
+mod incoming;
+pub mod oracle;
+#[cfg(test)]
+mod tests;
+mod uncommitted;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::io;
+use std::sync::Arc;
+
+use nocopy::{Buffer, Reason, Rejected};
+
+pub use bad_reply::BadReply;
+use call::{Call, Reading, Work, Writing};
+pub use call::{CallError, Done, Place, ReadEnd, StatusText, Ticket};
+use incoming::{Incoming, Step, check_data};
+use uncommitted::{Next, Uncommitted};
+
+use crate::wire::nfs3::{
+    Attributes, CommitArguments, CommitResult, FileHandle, NfsResult, Procedure, ReadArguments, ReadHead,
+    Stability, Verifier, WRITE_BYTES_MAX, WeakCacheConsistency, WriteResult,
+};
+use crate::wire::rpc::{self, AUTH_SYS, Credential, Reply};
+use crate::wire::xdr::{self, Reader, Xdr};
+use crate::wire::{nfs3, record};
+
+/// A procedure by the numbers of its program, its version and itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ProcedureNumber {
+    /// Of the program.
+    pub program: u32,
+    /// Of its version.
+    pub version: u32,
+    /// Of the procedure in it.
+    pub procedure: u32,
+}
+
+impl From<Procedure> for ProcedureNumber {
+    fn from(procedure: Procedure) -> Self {
+        Self { program: nfs3::PROGRAM, version: nfs3::VERSION, procedure: procedure as u32 }
+    }
+}
+
+/// The longest read and write of one call, as the server says (FSINFO).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// Bytes of a read.
+    pub read_bytes_max: usize,
+    /// Bytes of a write.
+    pub write_bytes_max: usize,
+}
+
+impl Default for Limits {
+    /// What every server takes.
+    fn default() -> Self {
+        Self { read_bytes_max: 8192, write_bytes_max: 8192 }
+    }
+}
+
+/// What has been counted.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Counts {
+    /// Calls made, each once.
+    pub calls: u64,
+    /// Calls sent again because their connection was lost.
+    pub repeated: u64,
+    /// Replies that came whole, and could be understood.
+    pub replies: u64,
+    /// Replies that no correct server gives.
+    pub bad_replies: u64,
+    /// Reads that are over, of posted buffers.
+    pub reads: u64,
+    /// Bytes of files that were received.
+    pub read_bytes: u64,
+    /// Of these, bytes that came along with a head, or in a record of several fragments, and were copied once more.
+    pub moved_bytes: u64,
+    /// Writes that have their reply.
+    pub writes: u64,
+    /// Bytes that servers say they have written, each time they say so.
+    pub written_bytes: u64,
+    /// Bytes that were sent again because the server had lost them.
+    pub lost_bytes: u64,
+}
+
+/// Where bytes of a connection are received: first into the one, then into the other.
+#[derive(Debug)]
+pub struct Space<'a> {
+    /// The rest of a reply's data, in its posted buffer; empty between replies.
+    pub data: &'a mut [u8],
+    /// What stands behind that, up to the data of the next reply.
+    pub head: &'a mut [u8],
+}
+
+/// Calls and their replies, over any number of connections.
+#[derive(Debug)]
+pub struct Core {
+    /// The body of the credential of AUTH_SYS.
+    credential: Vec<u8>,
+    limits: Limits,
+    xid: u32,
+    ticket: u64,
+    calls: BTreeMap<u32, Call>,
+    /// Those to be sent, the first one in front.
+    queue: VecDeque<u32>,
+    incoming: Vec<Incoming>,
+    uncommitted: Uncommitted,
+    done: VecDeque<Done>,
+    counts: Counts,
+}
+
+impl Core {
+    /// For so many connections. `xid` is the number of the first call: a random one, so that a server does not take this client's calls for
+    /// those of the one before it.
+    pub fn new(connections: usize, xid: u32, credential: Vec<u8>) -> Self {
+        Self {
+            credential,
+            limits: Limits::default(),
+            xid,
+            ticket: 0,
+            calls: BTreeMap::new(),
+            queue: VecDeque::new(),
+            incoming: (0..connections).map(|_| Incoming::default()).collect(),
+            uncommitted: Uncommitted::default(),
+            done: VecDeque::new(),
+            counts: Counts::default(),
+        }
+    }
+
+    /// Sets how long reads and writes of one call may be. What was asked for before is not changed.
+    pub fn set_limits(&mut self, limits: Limits) {
+        let Limits { read_bytes_max, write_bytes_max } = limits;
+        self.limits = Limits {
+            read_bytes_max: read_bytes_max.max(1),
+            write_bytes_max: write_bytes_max.clamp(1, WRITE_BYTES_MAX),
+        };
+    }
+
+    /// How long reads and writes of one call may be.
+    pub fn limits(&self) -> Limits {
+        self.limits
+    }
+
+    // ---- what is asked for -------------------------------------------------------------------------------------
+
+    /// A call whose results come in a record of at most so many bytes.
+    pub fn call<'a>(
+        &mut self,
+        procedure: ProcedureNumber,
+        arguments: &impl Xdr<'a>,
+        bytes_max: usize,
+    ) -> Ticket {
+        let ticket = self.next_ticket();
+        self.begin(procedure, arguments, Work::Plain { ticket, bytes_max });
+        ticket
+    }
+
+    /// Reads into a buffer: as many bytes as it has, or as it has room for if it has none. Less is read at the end of the file only.
+    ///
+    /// # Errors
+    /// Its memory cannot be written to, or there is none.
+    pub fn post(&mut self, mut buffer: Buffer, place: Place) -> Result<Ticket, Rejected<Buffer>> {
+        if buffer.is_empty() {
+            buffer.resize(buffer.capacity());
+        }
+        if buffer.is_empty() {
+            return Err(Rejected { item: buffer, reason: Reason::Empty });
+        }
+        if buffer.as_mut().is_none() {
+            let text = "it is memory to be read only; post a buffer of a Pool, or a frame";
+            let error = io::Error::new(io::ErrorKind::InvalidInput, text);
+            return Err(Rejected { item: buffer, reason: Reason::System(error) });
+        }
+        let ticket = self.next_ticket();
+        let reading = Reading { ticket, buffer, place, filled: 0, asked: 0, head: None, received: 0 };
+        self.begin_read(reading);
+        Ok(ticket)
+    }
+
+    /// Writes a buffer, which is kept until a [`commit`](Self::commit) says that its bytes are on the server's disk.
+    ///
+    /// # Errors
+    /// It holds no bytes.
+    pub fn write(&mut self, data: Buffer, place: Place) -> Result<(), Rejected<Buffer>> {
+        if data.is_empty() {
+            return Err(Rejected { item: data, reason: Reason::Empty });
+        }
+        let range = 0..data.len();
+        let mut rest = Writing { buffer: Arc::new(data), range, place };
+        while rest.data().len() > self.limits.write_bytes_max {
+            let (piece, others) = rest.split(self.limits.write_bytes_max);
+            self.begin_write(piece);
+            rest = others;
+        }
+        self.begin_write(rest);
+        Ok(())
+    }
+
+    /// Asks that all that was written to a file before is on the server's disk. `None` while another commit of the file is under way.
+    pub fn commit(&mut self, file: FileHandle) -> Option<Ticket> {
+        if self.uncommitted.is_committing(file) {
+            return None;
+        }
+        let ticket = self.next_ticket();
+        self.uncommitted.begin_commit(file, ticket);
+        self.go_on(file);
+        Some(ticket)
+    }
+
+    fn next_ticket(&mut self) -> Ticket {
+        self.ticket += 1;
+        Ticket(self.ticket)
+    }
+
+    fn begin<'a>(&mut self, procedure: ProcedureNumber, arguments: &impl Xdr<'a>, work: Work) {
+        while self.calls.contains_key(&self.xid) {
+            self.xid = self.xid.wrapping_add(1);
+        }
+        let xid = self.xid;
+        self.xid = xid.wrapping_add(1);
+        let mut encoded = Vec::new();
+        arguments.encode(&mut encoded);
+        let ProcedureNumber { program, version, procedure } = procedure;
+        let credential = Credential { flavor: AUTH_SYS, body: &self.credential };
+        let mut head = record::begin();
+        rpc::Call { xid, program, version, procedure, credential, arguments: &encoded }.encode(&mut head);
+        let mut call = Call { head, work, connection: None, times_sent: 0 };
+        let [_, data, padding] = call.pieces();
+        let more = data.len() + padding.len();
+        record::end(&mut call.head, more);
+        self.calls.insert(xid, call);
+        self.queue.push_back(xid);
+        self.counts.calls += 1;
+    }
+
+    fn begin_read(&mut self, mut reading: Reading) {
+        let left = reading.buffer.len() - reading.filled;
+        reading.asked = left.min(self.limits.read_bytes_max).min(u32::MAX as usize);
+        (reading.head, reading.received) = (None, 0);
+        let Place { file, offset } = reading.place.behind(reading.filled);
+        let asked = ReadArguments { file, offset, bytes: reading.asked as u32 };
+        self.begin(Procedure::Read.into(), &asked, Work::Read(reading));
+    }
+
+    fn begin_write(&mut self, writing: Writing) {
+        let Place { file, offset } = writing.place;
+        let count = writing.data().len() as u32;
+        self.uncommitted.begin_write(file);
+        // As `WriteArguments`, of which the data are sent from where they lie.
+        let asked = ((file, offset), ((count, Stability::Unstable), count));
+        self.begin(Procedure::Write.into(), &asked, Work::Write(writing));
+    }
+
+    // ---- what is sent ------------------------------------------------------------------------------------------
+
+    /// The next call to be sent by that connection, which from now on is in flight there.
+    pub fn next_call(&mut self, connection: usize) -> Option<u32> {
+        let xid = self.queue.pop_front()?;
+        let call = self.calls.get_mut(&xid).expect("queued calls have no reply");
+        call.connection = Some(connection);
+        self.counts.repeated += u64::from(call.times_sent > 0);
+        call.times_sent += 1;
+        Some(xid)
+    }
+
+    /// The bytes of a call in flight: its record up to the data, the data, and what fills them up. `None` once its reply has come, which a
+    /// correct server does not send before it has all of the call.
+    pub fn pieces(&self, xid: u32) -> Option<[&[u8]; 3]> {
+        self.calls.get(&xid).map(Call::pieces)
+    }
+
+    /// A connection is over, and another one will take its place. What was in flight there is to be sent again, before everything else.
+    pub fn lose(&mut self, connection: usize) {
+        self.incoming[connection] = Incoming::default();
+        for (xid, call) in self.calls.iter_mut().rev() {
+            if call.connection == Some(connection) {
+                call.connection = None;
+                self.queue.push_front(*xid);
+            }
+        }
+    }
+
+    // ---- what is received --------------------------------------------------------------------------------------
+
+    /// Where the next bytes of that connection are to be received.
+    pub fn space(&mut self, connection: usize) -> Space<'_> {
+        let incoming = &mut self.incoming[connection];
+        let data: &mut [u8] = match incoming.data() {
+            Some((xid, bytes)) => match self.calls.get_mut(&xid).map(|call| &mut call.work) {
+                Some(Work::Read(reading)) => reading.space(bytes),
+                _ => unreachable!("data are received for reads in flight"),
+            },
+            None => &mut [],
+        };
+        Space { data, head: incoming.open() }
+    }
+
+    /// So many bytes were received into that space.
+    ///
+    /// # Errors
+    /// A reply that no correct server gives. Nothing that follows can be trusted: the connection is [lost](Self::lose), and is to be closed.
+    /// A call that is known to have that reply has failed; the others are sent again.
+    ///
+    /// # Panics
+    /// That is more than the space has.
+    pub fn received(&mut self, connection: usize, bytes: usize) -> Result<(), BadReply> {
+        let incoming = &mut self.incoming[connection];
+        let (xid, data) = incoming.data().map_or((0, 0), |(xid, left)| (xid, left.min(bytes)));
+        incoming.close(bytes - data);
+        if data > 0 {
+            incoming.note_data(data);
+            if let Some(Work::Read(reading)) = self.calls.get_mut(&xid).map(|call| &mut call.work) {
+                reading.received += data;
+            }
+        }
+        while let Some(step) = self.next_step(connection)? {
+            let is_whole = matches!(step, Step::Record { .. } | Step::End { .. });
+            if let Err(error) = self.take(step) {
+                return Err(self.break_off(connection, None, error));
+            }
+            self.counts.replies += u64::from(is_whole);
+        }
+        Ok(())
+    }
+
+    fn next_step(&mut self, connection: usize) -> Result<Option<Step>, BadReply> {
+        let calls = &self.calls;
+        let of_connection =
+            |xid: u32| calls.get(&xid).filter(|call| call.connection == Some(connection)).map(Call::expected);
+        let next = self.incoming[connection].next(of_connection);
+        next.map_err(|(xid, error)| self.break_off(connection, xid, error))
+    }
+
+    /// After a reply that is not believed: to that call, if it is known.
+    fn break_off(&mut self, connection: usize, xid: Option<u32>, error: BadReply) -> BadReply {
+        self.counts.bad_replies += 1;
+        if let Some(call) = xid.and_then(|xid| self.calls.remove(&xid)) {
+            self.fail(call, error.into());
+        }
+        self.lose(connection);
+        error
+    }
+
+    /// Whether all that was received of a connection are whole replies.
+    pub fn is_between_replies(&self, connection: usize) -> bool {
+        self.incoming[connection].is_between_replies()
+    }
+
+    fn take(&mut self, step: Step) -> Result<(), BadReply> {
+        match step {
+            Step::Fragment => Ok(()),
+            Step::Record { xid, record } => {
+                let call = self.calls.remove(&xid).expect("it was expected");
+                self.finish(call, &record)
+            }
+            Step::Data { xid, head, first } => {
+                let Some(Work::Read(reading)) = self.calls.get_mut(&xid).map(|call| &mut call.work) else {
+                    unreachable!("it was expected")
+                };
+                (reading.head, reading.received) = (Some(head), 0);
+                reading.space(first.len()).copy_from_slice(&first);
+                reading.received = first.len();
+                self.counts.moved_bytes += first.len() as u64;
+                Ok(())
+            }
+            Step::End { xid } => match self.calls.remove(&xid).map(|call| call.work) {
+                Some(Work::Read(reading)) => self.finish_read(reading),
+                _ => unreachable!("it was expected"),
+            },
+        }
+    }
+
+    /// A call has a reply that is a record.
+    fn finish(&mut self, call: Call, record: &[u8]) -> Result<(), BadReply> {
+        let mut input = Reader::new(record);
+        let reply = match Reply::decode(&mut input) {
+            Ok((_, reply)) => reply,
+            Err(error) => {
+                self.fail(call, BadReply::from(error).into());
+                return Err(error.into());
+            }
+        };
+        if reply != Reply::Success {
+            self.fail(call, CallError::Refused(reply));
+            return Ok(());
+        }
+        let is_repeated = call.times_sent > 1;
+        match call.work {
+            Work::Plain { ticket, .. } => {
+                let results = Ok(input.rest().to_vec());
+                self.done.push_back(Done::Results { ticket, results, is_repeated });
+                Ok(())
+            }
+            Work::Read(reading) => self.finish_read_record(reading, input.rest()),
+            Work::Write(writing) => self.finish_write(writing, input.rest()),
+            Work::Commit { file } => self.finish_commit(file, input.rest()),
+        }
+    }
+
+    /// A read has all the data of its reply.
+    fn finish_read(&mut self, mut reading: Reading) -> Result<(), BadReply> {
+        let head = reading.head.expect("data have a head before them");
+        let count = head.count as usize;
+        reading.filled += count;
+        self.counts.read_bytes += u64::from(head.count);
+        let is_whole = reading.filled == reading.buffer.len();
+        if head.is_end || is_whole {
+            let outcome = Ok(ReadEnd { is_end: head.is_end, attributes: head.attributes });
+            self.give_back(reading, outcome);
+        } else if count == 0 {
+            let error = BadReply::NoProgress { bytes: 0, asked: reading.asked };
+            self.give_back(reading, Err(error.into()));
+            return Err(error);
+        } else {
+            self.begin_read(reading);
+        }
+        Ok(())
+    }
+
+    /// A read has its results in one record: it was refused, or its data are copied from there.
+    fn finish_read_record(&mut self, mut reading: Reading, results: &[u8]) -> Result<(), BadReply> {
+        let mut input = Reader::new(results);
+        let checked = match input.read::<NfsResult<ReadHead, Option<Attributes>>>() {
+            Ok(Ok(head)) => check_data(&head, input.rest().len(), reading.asked).map(|()| head),
+            Ok(Err(refused)) => {
+                self.give_back(reading, Err(refused.status.into()));
+                return input.finish().map_err(BadReply::from);
+            }
+            Err(error) => Err(error.into()),
+        };
+        let head = match checked {
+            Ok(head) => head,
+            Err(error) => {
+                self.give_back(reading, Err(error.into()));
+                return Err(error);
+            }
+        };
+        let data = &input.rest()[..head.count as usize];
+        (reading.head, reading.received) = (Some(head), 0);
+        reading.space(data.len()).copy_from_slice(data);
+        self.counts.moved_bytes += data.len() as u64;
+        self.finish_read(reading)
+    }
+
+    fn finish_write(&mut self, writing: Writing, results: &[u8]) -> Result<(), BadReply> {
+        let file = writing.place.file;
+        let result = match xdr::parse::<NfsResult<WriteResult, WeakCacheConsistency>>(results) {
+            Ok(Ok(result)) => result,
+            Ok(Err(refused)) => {
+                self.end_write(file, Err(refused.status.into()));
+                return Ok(());
+            }
+            Err(error) => {
+                self.end_write(file, Err(BadReply::from(error).into()));
+                return Err(error.into());
+            }
+        };
+        let (count, asked) = (result.count as usize, writing.data().len());
+        if count == 0 || count > asked {
+            let error = BadReply::NoProgress { bytes: count, asked };
+            self.end_write(file, Err(error.into()));
+            return Err(error);
+        }
+        self.counts.writes += 1;
+        self.counts.written_bytes += u64::from(result.count);
+        let (written, rest) = writing.split(count);
+        if !rest.data().is_empty() {
+            self.begin_write(rest);
+        }
+        let is_kept = result.stability == Stability::Unstable;
+        self.end_write(file, Ok(is_kept.then_some((written, result.verifier))));
+        Ok(())
+    }
+
+    fn end_write(&mut self, file: FileHandle, outcome: Result<Option<(Writing, Verifier)>, CallError>) {
+        self.uncommitted.end_write(file, outcome);
+        self.go_on(file);
+    }
+
+    fn finish_commit(&mut self, file: FileHandle, results: &[u8]) -> Result<(), BadReply> {
+        let (reply, outcome) = match xdr::parse::<NfsResult<CommitResult, WeakCacheConsistency>>(results) {
+            Ok(Ok(result)) => (Ok(result.verifier), Ok(())),
+            Ok(Err(refused)) => (Err(refused.status.into()), Ok(())),
+            Err(error) => (Err(BadReply::from(error).into()), Err(error.into())),
+        };
+        self.end_commit(file, reply);
+        outcome
+    }
+
+    fn end_commit(&mut self, file: FileHandle, reply: Result<Verifier, CallError>) {
+        for writing in self.uncommitted.end_commit(file, reply) {
+            self.counts.lost_bytes += writing.data().len() as u64;
+            self.begin_write(writing);
+        }
+        self.go_on(file);
+    }
+
+    /// Does what comes next for the commit of a file, if there is one.
+    fn go_on(&mut self, file: FileHandle) {
+        match self.uncommitted.next(file) {
+            Next::Nothing => {}
+            Next::Commit => {
+                let all = CommitArguments { file, offset: 0, count: 0 };
+                self.begin(Procedure::Commit.into(), &all, Work::Commit { file });
+            }
+            Next::Over(ticket, outcome) => self.done.push_back(Done::Committed { ticket, file, outcome }),
+        }
+    }
+
+    // ---- what is over ------------------------------------------------------------------------------------------
+
+    /// What has become of something that was asked for; each exactly once.
+    pub fn next_done(&mut self) -> Option<Done> {
+        self.done.pop_front()
+    }
+
+    /// Gives up everything that was asked for: each call fails with that error, and all connections are lost. Calls that were sent may have
+    /// been made.
+    pub fn give_up(&mut self, error: CallError) {
+        // What fails can begin new calls: a commit, once the writes before it are over.
+        while let Some((_, call)) = self.calls.pop_first() {
+            self.fail(call, error);
+        }
+        self.queue.clear();
+        self.incoming.iter_mut().for_each(|incoming| *incoming = Incoming::default());
+    }
+
+    /// A call does not do what it was to do.
+    fn fail(&mut self, call: Call, error: CallError) {
+        let is_repeated = call.times_sent > 1;
+        match call.work {
+            Work::Plain { ticket, .. } => {
+                self.done.push_back(Done::Results { ticket, results: Err(error), is_repeated });
+            }
+            Work::Read(reading) => self.give_back(reading, Err(error)),
+            Work::Write(writing) => self.end_write(writing.place.file, Err(error)),
+            Work::Commit { file } => self.end_commit(file, Err(error)),
+        }
+    }
+
+    fn give_back(&mut self, reading: Reading, outcome: Result<ReadEnd, CallError>) {
+        let Reading { ticket, mut buffer, place, filled, .. } = reading;
+        buffer.resize(filled);
+        self.counts.reads += 1;
+        self.done.push_back(Done::Filled { ticket, buffer, place, outcome });
+    }
+
+    // ---- what is known -----------------------------------------------------------------------------------------
+
+    /// Calls without a reply.
+    pub fn in_flight(&self) -> usize {
+        self.calls.len()
+    }
+
+    /// Calls that wait to be sent.
+    pub fn queued(&self) -> usize {
+        self.queue.len()
+    }
+
+    /// Whether calls are in flight by that connection.
+    pub fn is_waited_for(&self, connection: usize) -> bool {
+        self.calls.values().any(|call| call.connection == Some(connection))
+    }
+
+    /// Bytes of what was written and is not committed.
+    pub fn uncommitted_bytes(&self) -> usize {
+        self.uncommitted.bytes()
+    }
+
+    /// What has been counted.
+    pub fn counts(&self) -> Counts {
+        self.counts
+    }
+}

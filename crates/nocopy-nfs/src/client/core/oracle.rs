@@ -1,0 +1,223 @@
+//! What must hold whatever a server replies: shared by the tests and the fuzz target.
+
+use std::collections::BTreeSet;
+use std::sync::LazyLock;
+
+use nocopy::Pool;
+
+use super::{Core, Done, Limits, Place, Space, Ticket};
+use crate::wire::nfs3::{
+    Attributes, CommitResult, FileHandle, NfsResult, Procedure, ReadHead, Stability, WeakCacheConsistency,
+    WriteResult,
+};
+use crate::wire::record;
+use crate::wire::rpc::Reply;
+use crate::wire::xdr::{Xdr, padding};
+
+const CONNECTIONS: usize = 2;
+const BUFFERS: u32 = 16;
+const BUFFER_BYTES: usize = 4096;
+
+/// The longest reply to the plain calls that are made here.
+const RESULTS_BYTES_MAX: usize = 300;
+
+/// More than a core may want to receive before it knows whose it is.
+const HEAD_BYTES_MAX: usize = 8192;
+
+thread_local! {
+    static POOL: LazyLock<Pool> = LazyLock::new(|| Pool::new(BUFFERS, BUFFER_BYTES).expect("memory for a few buffers"));
+}
+
+/// Steps as the input says them: something is asked for, a connection is lost, and replies arrive that are right, nearly right, or anything.
+///
+/// # Panics
+/// Something is done twice or never, memory is written to that is not in the posted part of a buffer, or a buffer does not come back.
+pub fn check(input: &[u8]) {
+    POOL.with(|pool| {
+        let mut world = World::new(pool);
+        let mut input = Input(input);
+        while let Some(step) = input.byte() {
+            world.step(step, &mut input);
+            world.look();
+        }
+        world.end();
+    });
+}
+
+struct Input<'a>(&'a [u8]);
+
+impl<'a> Input<'a> {
+    fn byte(&mut self) -> Option<u8> {
+        let (first, rest) = self.0.split_first()?;
+        self.0 = rest;
+        Some(*first)
+    }
+
+    fn number(&mut self) -> usize {
+        usize::from(self.byte().unwrap_or(0))
+    }
+
+    fn bytes(&mut self, count: usize) -> &'a [u8] {
+        let (taken, rest) = self.0.split_at(count.min(self.0.len()));
+        self.0 = rest;
+        taken
+    }
+}
+
+struct World<'a> {
+    pool: &'a Pool,
+    core: Core,
+    asked: BTreeSet<Ticket>,
+    /// Calls in flight, by connection.
+    sent: [Vec<u32>; CONNECTIONS],
+}
+
+fn file() -> FileHandle {
+    FileHandle::new(b"a file").expect("short enough")
+}
+
+impl<'a> World<'a> {
+    fn new(pool: &'a Pool) -> Self {
+        let mut core = Core::new(CONNECTIONS, 1, Vec::new());
+        core.set_limits(Limits { read_bytes_max: 1000, write_bytes_max: 1000 });
+        Self { pool, core, asked: BTreeSet::new(), sent: Default::default() }
+    }
+
+    fn step(&mut self, step: u8, input: &mut Input<'_>) {
+        let connection = usize::from(step >> 7);
+        match step % 8 {
+            0 => self.ask(input),
+            1 => self.sent[connection].extend(self.core.next_call(connection)),
+            2 if input.number().is_multiple_of(16) => self.lose(connection),
+            3 => {
+                let count = input.number();
+                let bytes = input.bytes(count);
+                self.receive(connection, bytes, 100);
+            }
+            _ => self.reply(connection, input),
+        }
+    }
+
+    fn ask(&mut self, input: &mut Input<'_>) {
+        let (kind, bytes) = (input.number(), 1 + 16 * input.number());
+        let place = Place { file: file(), offset: bytes as u64 };
+        let buffer = |bytes: usize| {
+            let mut buffer = self.pool.take()?;
+            buffer.resize(BUFFER_BYTES);
+            buffer.as_mut().expect("of a pool").fill(0xee);
+            buffer.resize(bytes.min(BUFFER_BYTES));
+            Some(buffer)
+        };
+        let ticket = match kind % 4 {
+            0 => Some(self.core.call(Procedure::GetAttr.into(), &file(), RESULTS_BYTES_MAX)),
+            1 => buffer(bytes).map(|buffer| self.core.post(buffer, place).expect("it can be written to")),
+            2 => {
+                if let Some(buffer) = buffer(bytes) {
+                    self.core.write(buffer, place).expect("it has bytes");
+                }
+                None
+            }
+            _ => self.core.commit(file()),
+        };
+        self.asked.extend(ticket);
+    }
+
+    fn lose(&mut self, connection: usize) {
+        self.core.lose(connection);
+        self.sent[connection].clear();
+    }
+
+    /// A reply to one of the calls in flight, in which the input changes a byte or none.
+    fn reply(&mut self, connection: usize, input: &mut Input<'_>) {
+        let (which, kind, count) = (input.number(), input.number(), 4 * input.number() + input.number() % 4);
+        let sent = &self.sent[connection];
+        let Some(xid) = sent.get(which % sent.len().max(1)).copied() else { return };
+        let mut out = record::begin();
+        let reply = if kind % 16 == 15 { Reply::SystemError } else { Reply::Success };
+        reply.encode(xid, &mut out);
+        results(kind, count, &mut out);
+        record::end(&mut out, 0);
+        if input.number().is_multiple_of(3) {
+            let place = input.number() % out.len();
+            out[place] ^= input.number() as u8;
+        }
+        let at_once = 1 + input.number();
+        self.receive(connection, &out, at_once);
+    }
+
+    fn receive(&mut self, connection: usize, mut bytes: &[u8], at_once: usize) {
+        while !bytes.is_empty() {
+            let Space { data, head } = self.core.space(connection);
+            assert!(data.len() <= BUFFER_BYTES && (1..=HEAD_BYTES_MAX).contains(&head.len()));
+            let in_data = data.len().min(bytes.len()).min(at_once);
+            data[..in_data].copy_from_slice(&bytes[..in_data]);
+            let in_head = head.len().min(bytes.len() - in_data).min(at_once - in_data);
+            head[..in_head].copy_from_slice(&bytes[in_data..][..in_head]);
+            bytes = &bytes[in_data + in_head..];
+            if self.core.received(connection, in_data + in_head).is_err() {
+                self.sent[connection].clear();
+                return;
+            }
+        }
+        let core = &self.core;
+        self.sent[connection].retain(|xid| core.pieces(*xid).is_some());
+    }
+
+    fn look(&mut self) {
+        while let Some(done) = self.core.next_done() {
+            let ticket = match done {
+                Done::Results { ticket, results, .. } => {
+                    assert!(results.map_or(0, |results| results.len()) <= RESULTS_BYTES_MAX);
+                    ticket
+                }
+                Done::Committed { ticket, .. } => ticket,
+                Done::Filled { ticket, mut buffer, place, .. } => {
+                    let asked = place.offset as usize;
+                    assert!(buffer.len() <= asked, "no more than was asked for");
+                    buffer.resize(BUFFER_BYTES);
+                    assert!(buffer[asked.min(BUFFER_BYTES)..].iter().all(|byte| *byte == 0xee), "{asked}");
+                    ticket
+                }
+            };
+            assert!(self.asked.remove(&ticket), "done once, and asked for before");
+        }
+        assert!(self.core.uncommitted_bytes() <= BUFFERS as usize * BUFFER_BYTES);
+    }
+
+    fn end(mut self) {
+        self.core.give_up(super::CallError::Unanswered);
+        self.look();
+        assert!(self.asked.is_empty() && self.core.in_flight() == 0 && self.core.queued() == 0);
+        let Self { pool, core, .. } = self;
+        drop(core);
+        assert_eq!(pool.at_home(), pool.total(), "every buffer has come back");
+    }
+}
+
+fn results(kind: usize, count: usize, out: &mut Vec<u8>) {
+    let changed = WeakCacheConsistency::unchanged(None);
+    match kind % 4 {
+        0 => NfsResult::<WriteResult, WeakCacheConsistency>::Ok(WriteResult {
+            changed,
+            count: count as u32,
+            stability: Stability::ALL[kind / 4 % 3],
+            verifier: [(kind / 16 % 3) as u8; 8],
+        })
+        .encode(out),
+        1 => NfsResult::<CommitResult, WeakCacheConsistency>::Ok(CommitResult {
+            changed,
+            verifier: [(kind / 16 % 3) as u8; 8],
+        })
+        .encode(out),
+        _ => {
+            let head = ReadHead {
+                attributes: None,
+                count: count as u32,
+                is_end: (kind / 4).is_multiple_of(2),
+                data_bytes: count as u32,
+            };
+            NfsResult::<ReadHead, Option<Attributes>>::Ok(head).encode(out);
+            out.resize(out.len() + count + padding(count), 0xab);
+        }
+    }
+}

@@ -1,0 +1,537 @@
+//! Replies as servers make them, good and bad, given to the core piece by piece.
+
+mod simulation;
+
+use nocopy::{Buffer, Pool};
+
+use super::*;
+use crate::wire::nfs3::{Status, Time};
+use crate::wire::rpc::AuthError;
+use crate::wire::xdr::{XdrError, padding};
+
+const FIRST_XID: u32 = 100;
+
+fn file() -> FileHandle {
+    FileHandle::new(&[1; 32]).unwrap()
+}
+
+fn at(offset: u64) -> Place {
+    Place { file: file(), offset }
+}
+
+fn core() -> Core {
+    let mut core = Core::new(2, FIRST_XID, Vec::new());
+    core.set_limits(Limits { read_bytes_max: 4096, write_bytes_max: 4096 });
+    core
+}
+
+fn buffer(bytes: usize) -> Buffer {
+    let mut buffer = Pool::new(1, bytes).unwrap().take().unwrap();
+    buffer.resize(bytes);
+    buffer.as_mut().unwrap().fill(0xee);
+    buffer
+}
+
+/// Sends everything by connection 0, and returns the numbers of the calls.
+fn send_all(core: &mut Core) -> Vec<u32> {
+    std::iter::from_fn(|| core.next_call(0)).collect()
+}
+
+/// Gives bytes to the core, so many at a time at most.
+fn receive(core: &mut Core, connection: usize, mut bytes: &[u8], at_once: usize) -> Result<(), BadReply> {
+    while !bytes.is_empty() {
+        let Space { data, head } = core.space(connection);
+        let in_data = data.len().min(bytes.len()).min(at_once);
+        data[..in_data].copy_from_slice(&bytes[..in_data]);
+        let in_head = head.len().min(bytes.len() - in_data).min(at_once - in_data);
+        head[..in_head].copy_from_slice(&bytes[in_data..][..in_head]);
+        bytes = &bytes[in_data + in_head..];
+        core.received(connection, in_data + in_head)?;
+    }
+    Ok(())
+}
+
+fn record(xid: u32, reply: Reply, results: &[u8]) -> Vec<u8> {
+    let mut out = record::begin();
+    reply.encode(xid, &mut out);
+    out.extend_from_slice(results);
+    record::end(&mut out, 0);
+    out
+}
+
+fn encoded<'a>(value: &impl Xdr<'a>) -> Vec<u8> {
+    let mut out = Vec::new();
+    value.encode(&mut out);
+    out
+}
+
+fn attributes() -> Attributes {
+    let time = Time { seconds: 1, nanoseconds: 2 };
+    Attributes {
+        file_type: nfs3::FileType::Regular,
+        mode: 0o644,
+        links: 1,
+        user: 0,
+        group: 0,
+        size: 10_000,
+        used: 12_288,
+        device_major: 0,
+        device_minor: 0,
+        file_system: 1,
+        file_id: 2,
+        accessed: time,
+        modified: time,
+        changed: time,
+    }
+}
+
+fn read_results(data: &[u8], is_end: bool, attributes: Option<Attributes>) -> Vec<u8> {
+    let count = data.len() as u32;
+    let head = ReadHead { attributes, count, is_end, data_bytes: count };
+    let mut out = encoded(&NfsResult::<_, Option<Attributes>>::Ok(head));
+    out.extend_from_slice(data);
+    out.resize(out.len() + padding(data.len()), 0);
+    out
+}
+
+fn read_record(xid: u32, data: &[u8], is_end: bool) -> Vec<u8> {
+    record(xid, Reply::Success, &read_results(data, is_end, Some(attributes())))
+}
+
+fn pattern(from: usize, bytes: usize) -> Vec<u8> {
+    (from..from + bytes).map(|place| (place.wrapping_mul(2_654_435_761) >> 13) as u8).collect()
+}
+
+fn filled(core: &mut Core) -> (Ticket, Buffer, Result<ReadEnd, CallError>) {
+    match core.next_done() {
+        Some(Done::Filled { ticket, buffer, outcome, .. }) => (ticket, buffer, outcome),
+        other => panic!("no buffer came back: {other:?}"),
+    }
+}
+
+fn committed(core: &mut Core) -> Option<Result<(), CallError>> {
+    core.next_done().map(|done| match done {
+        Done::Committed { outcome, .. } => outcome,
+        other => panic!("no commit: {other:?}"),
+    })
+}
+
+#[test]
+fn a_call_is_sent_as_one_record_with_its_data() {
+    let mut core = Core::new(1, FIRST_XID, vec![0; 20]);
+    let mut data = buffer(7);
+    data.fill(b"content").unwrap();
+    core.write(data, at(3)).unwrap();
+    let xid = core.next_call(0).unwrap();
+    let whole = core.pieces(xid).unwrap().concat();
+    let mut records = record::Records::new(1 << 16);
+    records.push(&whole);
+    let record = records.take().unwrap().unwrap().to_vec();
+    assert_eq!(records.held(), 0, "one record");
+    let call = rpc::Call::parse(&record).unwrap();
+    assert_eq!((call.xid, call.procedure, call.credential.body.len()), (xid, 7, 20));
+    let asked: nfs3::WriteArguments<'_> = xdr::parse(call.arguments).unwrap();
+    assert_eq!((asked.file, asked.offset, asked.count, asked.data.0), (file(), 3, 7, &b"content"[..]));
+    assert_eq!(asked.stability, Stability::Unstable);
+}
+
+/// However the stream is cut, in whatever order the replies come, with attributes or without.
+#[test]
+fn replies_in_any_order_fill_their_buffers() {
+    for at_once in [1, 3, 36, 131, 132, 133, 1000, usize::MAX] {
+        let mut core = core();
+        let lengths = [4096, 1, 4095, 131, 2];
+        let tickets: Vec<Ticket> = lengths
+            .iter()
+            .enumerate()
+            .map(|(number, bytes)| core.post(buffer(*bytes), at(number as u64 * 5000)).unwrap())
+            .collect();
+        let about = core.call(Procedure::GetAttr.into(), &file(), 200);
+        let xids = send_all(&mut core);
+        assert_eq!(xids, (FIRST_XID..FIRST_XID + 6).collect::<Vec<_>>());
+        let mut stream = Vec::new();
+        for number in [5, 3, 0, 4, 1, 2] {
+            let known = (number % 2 == 0).then(attributes);
+            let reply = match lengths.get(number) {
+                Some(bytes) => read_results(&pattern(number * 5000, *bytes), number == 2, known),
+                None => encoded(&NfsResult::<Attributes, ()>::Ok(attributes())),
+            };
+            stream.extend(record(xids[number], Reply::Success, &reply));
+        }
+        receive(&mut core, 0, &stream, at_once).unwrap();
+        let Some(Done::Results { ticket, results, is_repeated: false }) = core.next_done() else { panic!() };
+        let results = results.unwrap();
+        let known = xdr::parse::<NfsResult<Attributes, ()>>(&results).unwrap();
+        assert_eq!((ticket, known), (about, Ok(attributes())));
+        for number in [3, 0, 4, 1, 2] {
+            let (ticket, buffer, outcome) = filled(&mut core);
+            assert_eq!(ticket, tickets[number]);
+            assert!(buffer[..] == pattern(number * 5000, lengths[number]), "{at_once}: {number}");
+            let known = (number % 2 == 0).then(attributes);
+            assert_eq!(outcome, Ok(ReadEnd { is_end: number == 2, attributes: known }));
+        }
+        assert!(core.next_done().is_none() && core.in_flight() == 0 && core.is_between_replies(0));
+        assert_eq!(core.counts().read_bytes, lengths.iter().sum::<usize>() as u64);
+    }
+}
+
+/// Proves that bytes of files are received where they stay, as long as heads are as long as servers make them.
+#[test]
+fn no_byte_of_a_file_is_received_elsewhere_and_moved() {
+    let mut core = core();
+    for number in 0..8 {
+        core.post(buffer(4096), at(number * 4096)).unwrap();
+    }
+    let xids = send_all(&mut core);
+    let stream: Vec<u8> = xids.iter().flat_map(|xid| read_record(*xid, &[7; 4095], true)).collect();
+    receive(&mut core, 0, &stream, usize::MAX).unwrap();
+    assert_eq!((core.counts().reads, core.counts().read_bytes, core.counts().moved_bytes), (8, 8 * 4095, 0));
+}
+
+#[test]
+fn records_in_fragments_are_put_together() {
+    for fragment in [1, 5, 40, 150, 1000] {
+        let mut core = core();
+        core.post(buffer(300), at(0)).unwrap();
+        core.post(buffer(300), at(300)).unwrap();
+        let xids = send_all(&mut core);
+        let mut stream = Vec::new();
+        let body = &read_record(xids[0], &pattern(0, 300), false)[4..];
+        let pieces = body.chunks(fragment);
+        let count = pieces.len();
+        for (number, piece) in pieces.enumerate() {
+            let last = if number + 1 == count { 1 << 31 } else { 0 };
+            stream.extend_from_slice(&(piece.len() as u32 | last).to_be_bytes());
+            stream.extend_from_slice(piece);
+        }
+        stream.extend(read_record(xids[1], &pattern(300, 300), false));
+        receive(&mut core, 0, &stream, 17).unwrap();
+        for start in [0, 300] {
+            let (_, buffer, outcome) = filled(&mut core);
+            assert!(outcome.is_ok() && buffer[..] == pattern(start, 300), "{fragment}: {start}");
+        }
+    }
+}
+
+#[test]
+fn a_read_goes_on_until_the_buffer_or_the_file_ends() {
+    let mut core = core();
+    core.post(buffer(10_000), at(50)).unwrap();
+    let (mut offset, mut asked_bytes) = (50, Vec::new());
+    for (bytes, is_end) in [(4096, false), (100, false), (4096, false), (8, true)] {
+        let [xid] = send_all(&mut core)[..] else { panic!("one call at a time") };
+        let sent = core.pieces(xid).unwrap().concat();
+        let call = rpc::Call::parse(&sent[4..]).unwrap();
+        let asked: ReadArguments = xdr::parse(call.arguments).unwrap();
+        assert_eq!(asked.offset, offset as u64);
+        asked_bytes.push(asked.bytes);
+        receive(&mut core, 0, &read_record(xid, &pattern(offset, bytes), is_end), 1000).unwrap();
+        offset += bytes;
+    }
+    assert_eq!(asked_bytes, [4096, 4096, 4096, 1708]);
+    let (_, buffer, outcome) = filled(&mut core);
+    assert!(outcome.unwrap().is_end && buffer[..] == pattern(50, 8300));
+    assert_eq!(core.counts().calls, 4);
+}
+
+/// Each is refused before anything is written behind what was asked for; the others are sent again, and none is lost.
+#[test]
+fn hostile_replies_fail_their_call_and_end_the_connection() {
+    let xid = FIRST_XID;
+    let head = |count, data_bytes| {
+        let head = ReadHead { attributes: None, count, is_end: false, data_bytes };
+        encoded(&NfsResult::<_, Option<Attributes>>::Ok(head))
+    };
+    let mut announced = read_record(xid, &[7; 100], false);
+    announced[..4].copy_from_slice(&(u32::MAX >> 1 | 1 << 31).to_be_bytes());
+    let mut no_padding = read_record(xid, &[7; 5], false);
+    no_padding.truncate(no_padding.len() - 3);
+    record::end(&mut no_padding, 0);
+    let results = |results: &[u8]| record(xid, Reply::Success, results);
+    type IsExpected = fn(&BadReply) -> bool;
+    let cases: [(Vec<u8>, bool, IsExpected); 9] = [
+        (read_record(xid, &[7; 101], false), true, |error| {
+            *error == BadReply::MoreThanAsked { bytes: 101, asked: 100 }
+        }),
+        (results(&head(50, 60)), true, |error| *error == BadReply::Counts { count: 50, data_bytes: 60 }),
+        (results(&head(64, 64)), true, |error| *error == BadReply::Length { data_bytes: 64, behind: 0 }),
+        (announced, true, |error| matches!(error, BadReply::Length { data_bytes: 100, .. })),
+        (no_padding, true, |error| *error == BadReply::Length { data_bytes: 5, behind: 5 }),
+        (read_record(xid, &[], false), true, |error| *error == BadReply::NoProgress { bytes: 0, asked: 100 }),
+        (results(&[0xff; 8]), true, |error| {
+            matches!(error, BadReply::Malformed(XdrError::Value { .. } | XdrError::TooShort { .. }))
+        }),
+        (read_record(xid + 77, &[7; 100], true), false, |error| *error == BadReply::UnknownCall { xid: 177 }),
+        (vec![0x80, 0, 0, 4, 0, 0, 0, 100], false, |error| matches!(error, BadReply::Malformed(_))),
+    ];
+    for (number, (stream, is_known, is_expected)) in cases.into_iter().enumerate() {
+        for at_once in [1, usize::MAX] {
+            let mut core = core();
+            let tickets = [(); 2].map(|()| core.post(buffer(100), at(0)).unwrap());
+            assert_eq!(send_all(&mut core), [xid, xid + 1]);
+            let error = receive(&mut core, 0, &stream, at_once).unwrap_err();
+            assert!(is_expected(&error), "{number}: {error:?}");
+            if is_known {
+                let (ticket, buffer, outcome) = filled(&mut core);
+                assert_eq!((ticket, outcome), (tickets[0], Err(CallError::BadReply(error))));
+                assert!(buffer.is_empty());
+            }
+            let again = send_all(&mut core);
+            assert_eq!(again, if is_known { vec![xid + 1] } else { vec![xid, xid + 1] }, "{number}");
+            for xid in again {
+                receive(&mut core, 0, &read_record(xid, &pattern(0, 100), false), at_once).unwrap();
+                let (_, buffer, outcome) = filled(&mut core);
+                assert!(outcome.is_ok() && buffer[..] == pattern(0, 100));
+            }
+            assert_eq!((core.counts().bad_replies, core.in_flight()), (1, 0));
+        }
+    }
+}
+
+/// A reply that comes by another connection than its call went, or once more, is to no call.
+#[test]
+fn a_reply_is_taken_once_and_from_its_connection() {
+    let mut core = core();
+    core.post(buffer(8), at(0)).unwrap();
+    let [xid] = send_all(&mut core)[..] else { panic!() };
+    let reply = read_record(xid, &[7; 8], false);
+    assert_eq!(receive(&mut core, 1, &reply, 50), Err(BadReply::UnknownCall { xid }));
+    receive(&mut core, 0, &reply, 50).unwrap();
+    assert!(filled(&mut core).2.is_ok());
+    assert_eq!(receive(&mut core, 0, &reply, 50), Err(BadReply::UnknownCall { xid }));
+}
+
+#[test]
+fn a_results_record_that_is_too_long_is_refused_by_its_mark() {
+    let mut core = core();
+    core.call(Procedure::GetAttr.into(), &file(), 200);
+    let xid = send_all(&mut core)[0];
+    let mut begin = (0x8000_0000_u32 | 5_000_000).to_be_bytes().to_vec();
+    begin.extend_from_slice(&xid.to_be_bytes());
+    let error = receive(&mut core, 0, &begin, 8).unwrap_err();
+    assert_eq!(error, BadReply::TooLong { bytes: 5_000_000, max: 200 });
+    let Some(Done::Results { results, .. }) = core.next_done() else { panic!() };
+    assert_eq!(results, Err(CallError::BadReply(error)));
+}
+
+#[test]
+fn refusals_are_told_apart() {
+    let mut core = core();
+    for _ in 0..3 {
+        core.post(buffer(8), at(0)).unwrap();
+    }
+    let xids = send_all(&mut core);
+    let refused = nfs3::Refusal { status: Status::Stale, rest: None::<Attributes> };
+    let stale = encoded(&NfsResult::<ReadHead, Option<Attributes>>::Err(refused));
+    let stream = [
+        record(xids[0], Reply::Success, &stale),
+        record(xids[1], Reply::Denied(AuthError::TooWeak), &[]),
+        record(xids[2], Reply::ProgramUnavailable, &[]),
+    ]
+    .concat();
+    receive(&mut core, 0, &stream, usize::MAX).unwrap();
+    let outcomes = [(); 3].map(|()| filled(&mut core).2.unwrap_err());
+    assert_eq!(outcomes[0].status(), Some(Status::Stale));
+    assert_eq!(outcomes[1], CallError::Refused(Reply::Denied(AuthError::TooWeak)));
+    assert_eq!(outcomes[2], CallError::Refused(Reply::ProgramUnavailable));
+}
+
+/// With the number they had, in the order they were made, by any connection; and the caller is told.
+#[test]
+fn calls_of_a_lost_connection_are_sent_again() {
+    let mut core = core();
+    core.post(buffer(4096), at(0)).unwrap();
+    core.call(Procedure::GetAttr.into(), &file(), 200);
+    let xids = send_all(&mut core);
+    core.post(buffer(10), at(9)).unwrap();
+    let before: Vec<_> = xids.iter().map(|xid| core.pieces(*xid).unwrap().concat()).collect();
+    // In the middle of the data.
+    receive(&mut core, 0, &read_record(xids[0], &[9; 4096], false)[..2000], usize::MAX).unwrap();
+    assert!(!core.is_between_replies(0));
+    core.lose(0);
+    assert_eq!(core.queued(), 3);
+    let again: Vec<u32> = std::iter::from_fn(|| core.next_call(1)).collect();
+    assert_eq!(again, [xids[0], xids[1], FIRST_XID + 2]);
+    assert!(xids.iter().zip(&before).all(|(xid, sent)| core.pieces(*xid).unwrap().concat() == *sent));
+    receive(&mut core, 1, &read_record(xids[0], &pattern(0, 4096), false), 1000).unwrap();
+    let (_, buffer, outcome) = filled(&mut core);
+    assert!(outcome.is_ok() && buffer[..] == pattern(0, 4096));
+    let about = encoded(&NfsResult::<Attributes, ()>::Ok(attributes()));
+    receive(&mut core, 1, &record(xids[1], Reply::Success, &about), 1000).unwrap();
+    assert!(matches!(core.next_done(), Some(Done::Results { is_repeated: true, results: Ok(_), .. })));
+    assert_eq!(core.counts().repeated, 2);
+}
+
+#[test]
+fn what_is_given_up_fails_once_and_buffers_come_back() {
+    let mut core = core();
+    let pool = Pool::new(2, 4096).unwrap();
+    core.post(pool.take().unwrap(), at(0)).unwrap();
+    core.write(buffer(9000), at(0)).unwrap();
+    core.commit(file()).unwrap();
+    assert_eq!(send_all(&mut core).len(), 4);
+    core.give_up(CallError::Unanswered);
+    let (_, buffer, outcome) = filled(&mut core);
+    assert_eq!((buffer.len(), outcome), (0, Err(CallError::Unanswered)));
+    assert_eq!(committed(&mut core), Some(Err(CallError::Unanswered)));
+    assert!(core.next_done().is_none());
+    assert_eq!((core.in_flight(), core.queued(), core.uncommitted_bytes()), (0, 0, 0));
+    drop(buffer);
+    assert_eq!(pool.at_home(), 2);
+}
+
+#[test]
+fn memory_that_cannot_be_written_to_is_not_posted() {
+    let mut core = core();
+    let rejected = core.post(Buffer::from(vec![0; 10]), at(0)).unwrap_err();
+    assert!(matches!(rejected.reason, Reason::System(_)), "{rejected}");
+    assert_eq!(rejected.item.into_owner::<Vec<u8>>().unwrap().len(), 10);
+    assert!(matches!(core.write(Buffer::from(Vec::new()), at(0)).unwrap_err().reason, Reason::Empty));
+    assert_eq!(core.in_flight(), 0);
+}
+
+// ---- writes and commits ----------------------------------------------------------------------------------------
+
+fn write_reply(xid: u32, count: u32, stability: Stability, verifier: u8) -> Vec<u8> {
+    let changed = WeakCacheConsistency::unchanged(None);
+    let result = WriteResult { changed, count, stability, verifier: [verifier; 8] };
+    record(xid, Reply::Success, &encoded(&NfsResult::<_, WeakCacheConsistency>::Ok(result)))
+}
+
+fn commit_reply(xid: u32, verifier: u8) -> Vec<u8> {
+    let result = CommitResult { changed: WeakCacheConsistency::unchanged(None), verifier: [verifier; 8] };
+    record(xid, Reply::Success, &encoded(&NfsResult::<_, WeakCacheConsistency>::Ok(result)))
+}
+
+/// What a call in flight writes, and where; `None`: it is a COMMIT.
+fn sent_write(core: &Core, xid: u32) -> Option<(u64, Vec<u8>)> {
+    let sent = core.pieces(xid).unwrap().concat();
+    let call = rpc::Call::parse(&sent[4..]).unwrap();
+    if call.procedure == Procedure::Commit as u32 {
+        return None;
+    }
+    let asked: nfs3::WriteArguments<'_> = xdr::parse(call.arguments).unwrap();
+    Some((asked.offset, asked.data.0.to_vec()))
+}
+
+#[test]
+fn a_commit_waits_for_its_writes_and_releases_them() {
+    let mut core = core();
+    let pool = Pool::new(1, 10_000).unwrap();
+    let mut data = pool.take().unwrap();
+    data.fill(&pattern(0, 10_000)).unwrap();
+    core.write(data, at(70)).unwrap();
+    core.commit(file()).unwrap();
+    assert!(core.commit(file()).is_none(), "one at a time");
+    let xids = send_all(&mut core);
+    let sent: Vec<_> = xids.iter().map(|xid| sent_write(&core, *xid).unwrap()).collect();
+    assert_eq!(sent.iter().map(|(offset, _)| *offset).collect::<Vec<_>>(), [70, 70 + 4096, 70 + 8192]);
+    assert!(sent.iter().flat_map(|(_, data)| data).copied().eq(pattern(0, 10_000)));
+    for (xid, (_, data)) in xids.iter().zip(&sent) {
+        assert_eq!(core.queued(), 0, "no COMMIT before all are written");
+        receive(&mut core, 0, &write_reply(*xid, data.len() as u32, Stability::Unstable, 1), 99).unwrap();
+    }
+    assert_eq!((core.uncommitted_bytes(), pool.at_home()), (10_000, 0));
+    let [commit] = send_all(&mut core)[..] else { panic!("a COMMIT") };
+    assert!(sent_write(&core, commit).is_none() && core.next_done().is_none());
+    receive(&mut core, 0, &commit_reply(commit, 1), 99).unwrap();
+    assert_eq!(committed(&mut core), Some(Ok(())));
+    assert_eq!((core.uncommitted_bytes(), pool.at_home(), core.counts().lost_bytes), (0, 1, 0));
+}
+
+/// Of what was written before and after the server was started again, only the first is sent again; and again until it stays.
+#[test]
+fn what_a_server_lost_is_sent_again() {
+    let mut core = core();
+    core.write(buffer(100), at(0)).unwrap();
+    core.write(buffer(50), at(1000)).unwrap();
+    let xids = send_all(&mut core);
+    receive(&mut core, 0, &write_reply(xids[0], 100, Stability::Unstable, 1), 99).unwrap();
+    core.lose(0);
+    let [xid] = send_all(&mut core)[..] else { panic!() };
+    receive(&mut core, 0, &write_reply(xid, 50, Stability::Unstable, 2), 99).unwrap();
+    core.commit(file()).unwrap();
+    let [commit] = send_all(&mut core)[..] else { panic!() };
+    receive(&mut core, 0, &commit_reply(commit, 2), 99).unwrap();
+    assert!(core.next_done().is_none(), "one is lost");
+    for verifier in [3, 3] {
+        let [xid] = send_all(&mut core)[..] else { panic!() };
+        assert_eq!(sent_write(&core, xid).map(|(offset, data)| (offset, data.len())), Some((0, 100)));
+        receive(&mut core, 0, &write_reply(xid, 100, Stability::Unstable, verifier), 99).unwrap();
+        let [commit] = send_all(&mut core)[..] else { panic!() };
+        let is_first = core.counts().lost_bytes == 100;
+        receive(&mut core, 0, &commit_reply(commit, if is_first { 9 } else { 3 }), 99).unwrap();
+    }
+    assert_eq!(committed(&mut core), Some(Ok(())));
+    assert_eq!((core.counts().lost_bytes, core.uncommitted_bytes()), (200, 0));
+}
+
+#[test]
+fn a_server_that_keeps_nothing_is_given_up() {
+    let mut core = core();
+    core.write(buffer(10), at(0)).unwrap();
+    core.commit(file()).unwrap();
+    let mut sent = 0;
+    let outcome = loop {
+        match send_all(&mut core)[..] {
+            [xid] if sent_write(&core, xid).is_some() => {
+                sent += 1;
+                receive(&mut core, 0, &write_reply(xid, 10, Stability::Unstable, 1), 99).unwrap();
+            }
+            [xid] => receive(&mut core, 0, &commit_reply(xid, 2), 99).unwrap(),
+            _ => break committed(&mut core).expect("the commit is over"),
+        }
+    };
+    assert_eq!((sent, outcome), (17, Err(BadReply::NeverCommitted { rounds: 16 }.into())));
+}
+
+#[test]
+fn short_writes_go_on_and_stable_ones_need_no_commit() {
+    let mut core = core();
+    core.write(buffer(100), at(0)).unwrap();
+    let xid = send_all(&mut core)[0];
+    receive(&mut core, 0, &write_reply(xid, 60, Stability::FileSync, 1), 99).unwrap();
+    let xid = send_all(&mut core)[0];
+    assert_eq!(sent_write(&core, xid).map(|(offset, data)| (offset, data.len())), Some((60, 40)));
+    receive(&mut core, 0, &write_reply(xid, 40, Stability::FileSync, 1), 99).unwrap();
+    core.commit(file()).unwrap();
+    assert_eq!((committed(&mut core), core.queued()), (Some(Ok(())), 0));
+}
+
+#[test]
+fn a_write_that_failed_fails_the_commit_and_no_other() {
+    let mut core = core();
+    core.write(buffer(10), at(0)).unwrap();
+    core.write(buffer(10), at(10)).unwrap();
+    let xids = send_all(&mut core);
+    let refused = nfs3::Refusal { status: Status::NoSpace, rest: WeakCacheConsistency::unchanged(None) };
+    let refused = encoded(&NfsResult::<WriteResult, WeakCacheConsistency>::Err(refused));
+    receive(&mut core, 0, &record(xids[0], Reply::Success, &refused), 99).unwrap();
+    receive(&mut core, 0, &write_reply(xids[1], 10, Stability::Unstable, 1), 99).unwrap();
+    core.commit(file()).unwrap();
+    assert_eq!(committed(&mut core).unwrap().unwrap_err().status(), Some(Status::NoSpace));
+    core.commit(file()).unwrap();
+    assert_eq!(committed(&mut core), Some(Ok(())));
+    for (count, bytes) in [(0, 10), (11, 10)] {
+        core.write(buffer(bytes), at(0)).unwrap();
+        let xid = send_all(&mut core)[0];
+        let error = receive(&mut core, 0, &write_reply(xid, count, Stability::Unstable, 1), 99).unwrap_err();
+        assert_eq!(error, BadReply::NoProgress { bytes: count as usize, asked: 10 });
+        core.commit(file()).unwrap();
+        assert_eq!(committed(&mut core), Some(Err(error.into())));
+    }
+}
+
+/// The fuzz target's rules, for bytes from seeds.
+#[test]
+fn any_replies_leave_the_core_in_order() {
+    let mut state = 7_u64;
+    let mut random = || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 40) as u8
+    };
+    for _ in 0..2000 {
+        let input: Vec<u8> = (0..400).map(|_| random()).collect();
+        oracle::check(&input);
+    }
+}

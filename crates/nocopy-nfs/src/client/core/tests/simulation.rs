@@ -1,0 +1,349 @@
+//! The core against the server's core, from seeds: streams cut anywhere, replies in any order, connections lost in any place, and the server
+//! started again without what was not committed.
+
+use std::collections::HashMap;
+use std::fs;
+use std::net::{IpAddr, Ipv4Addr};
+use std::path::PathBuf;
+
+use nocopy::Pool;
+
+use super::super::*;
+use crate::export::Export;
+use crate::server::core::{Answer, Core as Server, read_reply};
+use crate::wire::mount::Text;
+use crate::wire::nfs3::{Created, Entry, MakeDirectoryArguments, NewAttributes, Status};
+use crate::wire::record::Records;
+use crate::wire::xdr::padding;
+
+const CONNECTIONS: usize = 3;
+const CLIENT: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+const FILE_BYTES: usize = 50_000;
+const SEEDS: u64 = 20;
+const STEPS: usize = 1500;
+
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, end: usize) -> usize {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        ((self.0 >> 33) % end as u64) as usize
+    }
+
+    fn is_one_of(&mut self, count: usize) -> bool {
+        self.below(count) == 0
+    }
+}
+
+/// One connection: what the server has of calls, and what it has replied.
+struct Link {
+    calls: Records,
+    /// Sent and not arrived; of the last call a part may never be sent.
+    to_server: Vec<u8>,
+    replies: Vec<Vec<u8>>,
+    to_client: Vec<u8>,
+}
+
+impl Link {
+    fn new() -> Self {
+        let calls = Records::new(2 << 20);
+        Self { calls, to_server: Vec::new(), replies: Vec::new(), to_client: Vec::new() }
+    }
+}
+
+struct World {
+    random: Random,
+    around: tempfile::TempDir,
+    /// Always there, but while it is started again: one at a time may have the state.
+    server: Option<Server>,
+    core: Core,
+    links: Vec<Link>,
+    pool: Pool,
+    /// What of the written file has been committed.
+    stable: Vec<u8>,
+    /// What it is to have, by this client.
+    written: Vec<u8>,
+    reads: HashMap<Ticket, Place>,
+    directories: HashMap<Ticket, String>,
+    /// What was written when a commit was asked for.
+    commit: Option<(Ticket, Vec<u8>)>,
+    restarts: usize,
+    cuts: usize,
+    commits: usize,
+    repeated: usize,
+}
+
+fn pattern(from: usize, bytes: usize) -> Vec<u8> {
+    (from..from + bytes).map(|place| (place.wrapping_mul(2_654_435_761) >> 13) as u8).collect()
+}
+
+fn serve(around: &tempfile::TempDir) -> Server {
+    let export = Export::open(&around.path().join("exported"), Some(&around.path().join("state"))).unwrap();
+    Server::new(std::sync::Arc::new(export), Vec::new(), 2049).writable(true)
+}
+
+impl World {
+    fn new(seed: u64) -> Self {
+        let around = tempfile::tempdir().unwrap();
+        let exported = around.path().join("exported");
+        fs::create_dir(&exported).unwrap();
+        fs::write(exported.join("read"), pattern(0, FILE_BYTES)).unwrap();
+        fs::write(exported.join("written"), vec![0; FILE_BYTES]).unwrap();
+        let server = Some(serve(&around));
+        let mut random = Random(seed);
+        for _ in 0..4 {
+            random.below(2); // seeds that are close begin alike
+        }
+        let mut core = Core::new(CONNECTIONS, random.below(1 << 30) as u32, vec![0; 20]);
+        core.set_limits(Limits { read_bytes_max: 3000, write_bytes_max: 3000 });
+        Self {
+            random,
+            around,
+            server,
+            core,
+            links: (0..CONNECTIONS).map(|_| Link::new()).collect(),
+            pool: Pool::new(32, 8192).unwrap(),
+            stable: vec![0; FILE_BYTES],
+            written: vec![0; FILE_BYTES],
+            reads: HashMap::new(),
+            directories: HashMap::new(),
+            commit: None,
+            restarts: 0,
+            cuts: 0,
+            commits: 0,
+            repeated: 0,
+        }
+    }
+
+    fn server(&self) -> &Server {
+        self.server.as_ref().expect("started again at once")
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.around.path().join("exported").join(name)
+    }
+
+    fn file(&self, name: &str) -> FileHandle {
+        let export = self.server().export();
+        let file = export.walk(name.as_ref()).unwrap_or_else(|status| panic!("{name}: {status:?}"));
+        export.save().unwrap(); // as the server's core does before it replies
+        file
+    }
+
+    // ---- the client's side -------------------------------------------------------------------------------------
+
+    fn ask(&mut self, files: [FileHandle; 2]) {
+        let [to_read, to_write] = files;
+        match self.random.below(12) {
+            0..4 => {
+                let Some(mut buffer) = self.pool.take() else { return };
+                buffer.resize(1 + self.random.below(8192));
+                let place = Place { file: to_read, offset: self.random.below(FILE_BYTES + 1000) as u64 };
+                let ticket = self.core.post(buffer, place).unwrap();
+                self.reads.insert(ticket, place);
+            }
+            4..8 if self.commit.is_none() => {
+                let Some(mut buffer) = self.pool.take() else { return };
+                // Places that no write before it has that is not committed: those have no order.
+                let start = self.random.below(FILE_BYTES / 100) * 100;
+                if self.written[start..start + 100] != self.stable[start..start + 100] {
+                    return;
+                }
+                let bytes = 100.min(1 + self.random.below(100));
+                let value = self.stable[start] % 255 + 1; // another than is there
+                buffer.fill(&vec![value; bytes]).unwrap();
+                self.written[start..start + bytes].fill(value);
+                self.core.write(buffer, Place { file: to_write, offset: start as u64 }).unwrap();
+            }
+            8 if self.commit.is_none() => {
+                let ticket = self.core.commit(to_write).expect("no other commit");
+                self.commit = Some((ticket, self.written.clone()));
+            }
+            9 => {
+                let name = format!("directory-{}", self.directories.len());
+                let at = Entry { directory: self.server().export().root(), name: Text(name.as_bytes()) };
+                let asked = MakeDirectoryArguments { at, attributes: NewAttributes::NONE };
+                let ticket = self.core.call(Procedure::MakeDirectory.into(), &asked, 1000);
+                self.directories.insert(ticket, name);
+            }
+            _ => {}
+        }
+    }
+
+    fn send(&mut self, connection: usize) {
+        let Some(xid) = self.core.next_call(connection) else { return };
+        let whole = self.core.pieces(xid).unwrap().concat();
+        self.links[connection].to_server.extend(whole);
+    }
+
+    fn receive(&mut self, connection: usize) {
+        let Self { random, core, links, .. } = self;
+        let waiting = &mut links[connection].to_client;
+        let count = random.below(4000).min(waiting.len());
+        let Space { data, head } = core.space(connection);
+        let in_data = data.len().min(count);
+        let in_head = head.len().min(count - in_data);
+        data[..in_data].copy_from_slice(&waiting[..in_data]);
+        head[..in_head].copy_from_slice(&waiting[in_data..][..in_head]);
+        waiting.drain(..in_data + in_head);
+        core.received(connection, in_data + in_head).unwrap();
+    }
+
+    fn check_done(&mut self) {
+        while let Some(done) = self.core.next_done() {
+            match done {
+                Done::Filled { ticket, buffer, place, outcome } => {
+                    assert_eq!(self.reads.remove(&ticket), Some(place), "once");
+                    let start = place.offset as usize;
+                    assert!(buffer[..] == pattern(start, buffer.len()), "from {start} on");
+                    let is_end = outcome.unwrap().is_end;
+                    assert_eq!(is_end, start + buffer.len() >= FILE_BYTES);
+                }
+                Done::Results { ticket, results, is_repeated } => {
+                    let name = self.directories.get(&ticket).cloned().unwrap();
+                    let results = results.unwrap();
+                    self.repeated += usize::from(is_repeated);
+                    match xdr::parse::<NfsResult<Created, WeakCacheConsistency>>(&results).unwrap() {
+                        Ok(_) => {}
+                        Err(refused) => {
+                            assert_eq!(refused.status, Status::Exists);
+                            assert!(is_repeated && self.restarts > 0, "{name}: made twice");
+                        }
+                    }
+                    assert!(self.path(&name).is_dir(), "{name}");
+                }
+                Done::Committed { ticket, outcome, .. } => {
+                    let (asked, written) = self.commit.take().unwrap();
+                    assert_eq!((asked, outcome), (ticket, Ok(())));
+                    assert!(self.stable == written, "what is committed is on the disk");
+                    self.commits += 1;
+                }
+            }
+        }
+    }
+
+    // ---- the server's side -------------------------------------------------------------------------------------
+
+    fn answer(&mut self, connection: usize) {
+        let link = &mut self.links[connection];
+        let count = self.random.below(5000).min(link.to_server.len());
+        let arrived: Vec<u8> = link.to_server.drain(..count).collect();
+        link.calls.push(&arrived);
+        while let Some(record) = self.links[connection].calls.take().unwrap().map(|record| record.to_vec()) {
+            let reply = self.reply(&record);
+            let place = self.random.below(self.links[connection].replies.len() + 1);
+            self.links[connection].replies.insert(place, reply);
+        }
+        // Some are worked on for longer.
+        while !self.links[connection].replies.is_empty() && !self.random.is_one_of(4) {
+            let reply = self.links[connection].replies.remove(0);
+            self.links[connection].to_client.extend(reply);
+        }
+    }
+
+    fn reply(&mut self, record: &[u8]) -> Vec<u8> {
+        let call = rpc::Call::parse(record).unwrap();
+        match self.server().answer(record, CLIENT).unwrap() {
+            Answer::Reply(reply) => {
+                if call.procedure == Procedure::Commit as u32 {
+                    self.stable = fs::read(self.path("written")).unwrap();
+                }
+                reply
+            }
+            Answer::Written(reply, _) => reply,
+            Answer::List(_) => panic!("nothing is listed"),
+            Answer::Read(call) => {
+                let file = self.server().open(&call).unwrap();
+                // A server may return less.
+                let bytes = if self.random.is_one_of(5) { 1 + call.bytes / 2 } else { call.bytes };
+                let mut data = vec![0; bytes];
+                let count = rustix::io::pread(&*file, &mut data, call.offset).unwrap();
+                let is_end = call.offset + count as u64 >= FILE_BYTES as u64;
+                let mut reply = read_reply(call.xid, Ok((file.attributes().unwrap(), count, is_end)));
+                reply.extend_from_slice(&data[..count]);
+                reply.resize(reply.len() + padding(count), 0);
+                reply
+            }
+        }
+    }
+
+    /// The connection breaks in the middle of whatever it carries.
+    fn cut(&mut self, connection: usize) {
+        let link = &mut self.links[connection];
+        let count = self.random.below(link.to_server.len() + 1);
+        let arrived: Vec<u8> = link.to_server.drain(..count).collect();
+        link.calls.push(&arrived);
+        // What arrived whole is worked on, although nobody waits for the reply.
+        while let Some(record) = self.links[connection].calls.take().unwrap().map(|record| record.to_vec()) {
+            drop(self.reply(&record));
+        }
+        self.links[connection] = Link::new();
+        self.core.lose(connection);
+        self.cuts += 1;
+    }
+
+    /// The server is started again: what was not committed is lost.
+    fn restart(&mut self) {
+        (0..CONNECTIONS).for_each(|connection| self.cut(connection));
+        let mut now = fs::read(self.path("written")).unwrap();
+        for start in (0..FILE_BYTES).step_by(100) {
+            if self.random.is_one_of(2) {
+                now[start..start + 100].copy_from_slice(&self.stable[start..start + 100]);
+            }
+        }
+        fs::write(self.path("written"), &now).unwrap();
+        drop(self.server.take());
+        self.server = Some(serve(&self.around));
+        self.restarts += 1;
+    }
+
+    fn step(&mut self) {
+        let connection = self.random.below(CONNECTIONS);
+        match self.random.below(200) {
+            0 => self.cut(connection),
+            1 if self.random.is_one_of(3) => self.restart(),
+            2..60 => self.send(connection),
+            60..120 => self.answer(connection),
+            _ => self.receive(connection),
+        }
+        self.check_done();
+    }
+}
+
+#[test]
+fn what_was_asked_for_is_done_whatever_breaks() {
+    let (mut restarts, mut commits, mut lost, mut repeated, mut reads) = (0, 0, 0, 0, 0);
+    for seed in 0..SEEDS {
+        let mut world = World::new(seed);
+        let files = [world.file("read"), world.file("written")];
+        for _ in 0..STEPS {
+            world.ask(files);
+            world.step();
+        }
+        if world.commit.is_none() {
+            let ticket = world.core.commit(files[1]).unwrap();
+            world.commit = Some((ticket, world.written.clone()));
+        }
+        // Everything comes to an end when no more is asked for.
+        let mut left = 200_000;
+        while world.core.in_flight() > 0 && left > 0 {
+            world.step();
+            left -= 1;
+        }
+        world.check_done();
+        assert_eq!((world.core.in_flight(), world.reads.len()), (0, 0), "seed {seed}");
+        assert!(world.commit.is_none() && world.core.uncommitted_bytes() == 0, "seed {seed}");
+        assert!(fs::read(world.path("written")).unwrap() == world.written, "seed {seed}");
+        assert_eq!(world.pool.at_home(), world.pool.total());
+        restarts += world.restarts;
+        commits += world.commits;
+        repeated += world.repeated;
+        lost += world.core.counts().lost_bytes;
+        reads += world.core.counts().reads;
+        assert_eq!(world.core.counts().bad_replies, 0);
+    }
+    assert!(
+        restarts > 20 && commits > 50 && lost > 1000 && repeated > 20 && reads > 2000,
+        "too little happened: {restarts} {commits} {lost} {repeated} {reads}"
+    );
+}

@@ -1,0 +1,3 @@
+//! The client. Its core knows what bytes mean, without sockets.
+
+pub mod core;
