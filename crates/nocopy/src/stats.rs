@@ -83,6 +83,13 @@ impl Stats {
     }
 }
 
+impl Extend<Counter> for Stats {
+    /// With counters that belong to none of the sums. For kinds of I/O that are built on this crate.
+    fn extend<I: IntoIterator<Item = Counter>>(&mut self, counters: I) {
+        self.counters.extend(counters);
+    }
+}
+
 impl AddAssign for Stats {
     /// Counter by counter.
     fn add_assign(&mut self, other: Self) {

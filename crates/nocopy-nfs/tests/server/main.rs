@@ -4,6 +4,7 @@
 mod changing;
 mod client;
 mod forged;
+mod library;
 mod many;
 mod model;
 mod reading;

@@ -69,6 +69,15 @@ impl Ledger {
     }
 }
 
+impl Extend<(Evidence, u64)> for Ledger {
+    /// Books bytes by their evidence, as [`entries`](Self::entries) has them: each entry is one datagram. For kinds of I/O that are built on
+    /// this crate.
+    fn extend<I: IntoIterator<Item = (Evidence, u64)>>(&mut self, entries: I) {
+        let entries = entries.into_iter().filter(|(_, bytes)| *bytes > 0);
+        entries.for_each(|(evidence, bytes)| self.add(evidence, 1, bytes));
+    }
+}
+
 impl AddAssign for Ledger {
     fn add_assign(&mut self, other: Self) {
         self.datagrams += other.datagrams;

@@ -1,0 +1,259 @@
+//! How to reach a server: its ports, the mount, and the settings of a client.
+
+use std::ffi::OsStr;
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rustix::rand::{GetRandomFlags, getrandom};
+
+use super::core::{Done, Limits, ProcedureNumber};
+use super::credential::User;
+use super::transport::{Reach, Transport};
+use super::{Client, ClientError, TransportError, Url};
+use crate::wire::mount::{self, MountReply, Text};
+use crate::wire::nfs3::{self, Attributes, FileHandle, FileSystemInformation, Procedure};
+use crate::wire::portmap::{self, Mapping};
+use crate::wire::xdr::{self, Xdr};
+
+/// Longer reads and writes of one call gain nothing.
+const CALL_BYTES_MAX: usize = 1 << 20;
+
+/// The longest reply of a mount: a handle and flavors.
+const MOUNT_REPLY_BYTES_MAX: usize = 1024;
+
+/// Settings, to connect with.
+#[derive(Debug, Clone)]
+pub struct Builder {
+    connections: usize,
+    timeout: Duration,
+    patience: Option<Duration>,
+    is_reserved: bool,
+    user: User,
+    call_bytes_max: usize,
+}
+
+impl Default for Builder {
+    fn default() -> Self {
+        Self {
+            connections: 1,
+            timeout: Duration::from_secs(15),
+            patience: Some(Duration::from_secs(60)),
+            is_reserved: false,
+            user: User::of_process(),
+            call_bytes_max: CALL_BYTES_MAX,
+        }
+    }
+}
+
+impl Builder {
+    /// Over so many connections, among which calls are distributed (1).
+    ///
+    /// # Panics
+    /// There are none.
+    #[must_use]
+    pub fn connections(self, connections: usize) -> Self {
+        assert!(connections > 0, "a client of no connections");
+        Self { connections, ..self }
+    }
+
+    /// How long to wait for a reply before the connection is taken for lost, and its calls are sent again (15 s).
+    #[must_use]
+    pub fn timeout(self, timeout: Duration) -> Self {
+        Self { timeout, ..self }
+    }
+
+    /// How long to try again without any reply before everything that was asked for fails (60 s); `None`: without an end, as a hard mount
+    /// does.
+    #[must_use]
+    pub fn give_up_after(self, patience: Option<Duration>) -> Self {
+        Self { patience, ..self }
+    }
+
+    /// From a port below 1024, which takes privileges: servers can be told to serve no others (`secure`).
+    #[must_use]
+    pub fn reserved_port(self, on: bool) -> Self {
+        Self { is_reserved: on, ..self }
+    }
+
+    /// As another user than that of this process. Servers believe it, or not.
+    #[must_use]
+    pub fn user(self, user: u32, group: u32) -> Self {
+        Self { user: User { user, group, groups: Vec::new() }, ..self }
+    }
+
+    /// Reads and writes of one call have so many bytes at most (1 MiB, or what the server takes).
+    #[must_use]
+    pub fn call_bytes_max(self, bytes: usize) -> Self {
+        Self { call_bytes_max: bytes.max(1), ..self }
+    }
+
+    /// Mounts what is exported at the front of the address's path; returns what of the path lies below.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub fn connect(&self, url: &Url) -> Result<(Client, PathBuf), ClientError> {
+        let ip = resolve(url)?;
+        let [nfs, mount] = self.ports(url, ip)?;
+        let (root, export, below) = self.mount(url, SocketAddr::new(ip, mount))?;
+        let mut client = Client {
+            transport: self.transport(SocketAddr::new(ip, nfs), self.connections),
+            export,
+            root,
+            patience: self.patience,
+            filled: Default::default(),
+        };
+        let about: FileSystemInformation =
+            client.ask::<_, Option<Attributes>>(Procedure::FsInfo, &root, ("", "asked for its limits"))?;
+        let limit = |bytes: u32| (bytes as usize).min(self.call_bytes_max);
+        client.core().set_limits(Limits {
+            read_bytes_max: limit(about.read_max),
+            write_bytes_max: limit(about.write_max),
+        });
+        Ok((client, below))
+    }
+
+    fn transport(&self, address: SocketAddr, connections: usize) -> Transport {
+        let Self { timeout, patience, is_reserved, .. } = *self;
+        let reach = Reach { address, connections, is_reserved, timeout, patience };
+        let mut xid = [0; 4];
+        // Any number does: another one than a client's before keeps servers from taking the one's calls for the other's.
+        let _ = getrandom(&mut xid, GetRandomFlags::empty());
+        Transport::new(reach, u32::from_ne_bytes(xid), self.user.body())
+    }
+
+    /// Where files are served, and where they are mounted.
+    fn ports(&self, url: &Url, ip: IpAddr) -> Result<[u16; 2], ClientError> {
+        let nfs = match url.nfs_port {
+            Some(port) => port,
+            None => self.port_of(ip, nfs3::PROGRAM, nfs3::VERSION)?.unwrap_or(nfs3::PORT),
+        };
+        if let Some(mount) = url.mount_port {
+            return Ok([nfs, mount]);
+        }
+        // Who names the port of a server means its mounts, too, if they are served there; a portmapper may speak of another server.
+        if url.nfs_port.is_some() && self.is_mount_port(SocketAddr::new(ip, nfs))? {
+            return Ok([nfs, nfs]);
+        }
+        Ok([nfs, self.port_of(ip, mount::PROGRAM, mount::VERSION)?.unwrap_or(nfs)])
+    }
+
+    fn is_mount_port(&self, address: SocketAddr) -> Result<bool, ClientError> {
+        let procedure = ProcedureNumber {
+            program: mount::PROGRAM,
+            version: mount::VERSION,
+            procedure: mount::Procedure::Null as u32,
+        };
+        match ask(&mut self.transport(address, 1), procedure, &()) {
+            Ok(_) => Ok(true),
+            Err(Failed::Call(_)) => Ok(false),
+            Err(Failed::Transport(error)) => Err(error.into()),
+        }
+    }
+
+    /// What the portmapper says; `None` if there is none, or it does not know the program.
+    fn port_of(&self, ip: IpAddr, program: u32, version: u32) -> Result<Option<u16>, ClientError> {
+        let mut transport = self.transport(SocketAddr::new(ip, portmap::PORT), 1);
+        let procedure = ProcedureNumber {
+            program: portmap::PROGRAM,
+            version: portmap::VERSION,
+            procedure: portmap::Procedure::GetPort as u32,
+        };
+        let mapping = Mapping { program, version, protocol: portmap::TCP, port: 0 };
+        let results = match ask(&mut transport, procedure, &mapping) {
+            Ok(results) => results,
+            Err(Failed::Transport(TransportError::Connect { .. })) => return Ok(None),
+            Err(Failed::Transport(error)) => return Err(error.into()),
+            Err(Failed::Call(error)) => {
+                let subject = format!("{ip} port {}", portmap::PORT);
+                return Err(ClientError::of(subject, "asked for a port", error, false));
+            }
+        };
+        let port = xdr::parse::<u32>(&results).ok().and_then(|port| u16::try_from(port).ok());
+        Ok(port.filter(|port| *port != 0))
+    }
+
+    /// Mounts the path, or what lies above it: the first that is exported, and is a directory.
+    fn mount(&self, url: &Url, address: SocketAddr) -> Result<(FileHandle, String, PathBuf), ClientError> {
+        let mut transport = self.transport(address, 1);
+        let procedure = ProcedureNumber {
+            program: mount::PROGRAM,
+            version: mount::VERSION,
+            procedure: mount::Procedure::Mount as u32,
+        };
+        let whole = normal(&url.path);
+        let mut first = None;
+        for path in whole.ancestors() {
+            let export = Url { path: path.to_owned(), ..url.clone() }.to_string();
+            let asked: mount::Path<'_> = Text(path.as_os_str().as_bytes());
+            let results = ask(&mut transport, procedure, &asked).map_err(|error| match error {
+                Failed::Transport(error) => error.into(),
+                Failed::Call(error) => ClientError::of(export.clone(), "mounted", error, false),
+            })?;
+            let reply = xdr::parse::<MountReply>(&results).map_err(|error| ClientError::BadReply {
+                subject: export.clone(),
+                what: "mounted",
+                source: error.into(),
+            })?;
+            match reply {
+                Ok(mounted) => {
+                    let below = whole.strip_prefix(path).unwrap_or(Path::new("")).to_owned();
+                    return Ok((mounted.handle, export, below));
+                }
+                Err(status) => drop(first.get_or_insert((export, status))),
+            }
+        }
+        let (export, status) = first.expect("a path has at least the root above it");
+        Err(ClientError::Mount { export, status })
+    }
+}
+
+/// From the root on, with one slash between two names.
+fn normal(path: &Path) -> PathBuf {
+    let names = path.components().filter_map(|part| match part {
+        std::path::Component::Normal(name) => Some(name),
+        _ => None,
+    });
+    [OsStr::new("/")].into_iter().chain(names).collect()
+}
+
+fn resolve(url: &Url) -> Result<IpAddr, ClientError> {
+    let failed = |source| ClientError::Host { host: url.host.clone(), source };
+    let mut addresses = (url.host.as_str(), 0).to_socket_addrs().map_err(failed)?;
+    let none = || failed(std::io::ErrorKind::NotFound.into());
+    addresses.next().map(|address| address.ip()).ok_or_else(none)
+}
+
+enum Failed {
+    Transport(TransportError),
+    Call(super::CallError),
+}
+
+/// Makes the only call of a transport, and waits for its results.
+fn ask<'a>(
+    transport: &mut Transport,
+    procedure: ProcedureNumber,
+    arguments: &impl Xdr<'a>,
+) -> Result<Vec<u8>, Failed> {
+    transport.core.call(procedure, arguments, MOUNT_REPLY_BYTES_MAX);
+    loop {
+        match transport.core.next_done() {
+            Some(Done::Results { results, .. }) => return results.map_err(Failed::Call),
+            Some(_) => unreachable!("nothing else was asked for"),
+            None => transport.turn(None).map_err(Failed::Transport)?,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_have_one_slash_between_names() {
+        for (path, expected) in [("/srv//a/./b/", "/srv/a/b"), ("//", "/"), ("/", "/")] {
+            assert_eq!(normal(Path::new(path)), Path::new(expected));
+        }
+    }
+}

@@ -1,0 +1,145 @@
+//! What is in a directory.
+
+use super::core::{BadReply, ProcedureNumber};
+use super::files::check_name;
+use super::{Asked, Client, ClientError, Found};
+use crate::wire::nfs3::{
+    Attributes, DirectoryEntry, DirectoryPage, FileHandle, FullDirectoryEntry, NfsResult, Procedure,
+    ReadDirArguments, ReadDirPlusArguments, Status,
+};
+use crate::wire::xdr::{self, XdrError};
+
+/// A part of a directory that is asked for at a time, and the longest reply that is taken for one: servers count differently.
+const PAGE_BYTES: u32 = 64 << 10;
+const REPLY_BYTES_MAX: usize = 4 * PAGE_BYTES as usize;
+
+/// A directory that goes on behind so many is not believed to end.
+const ENTRIES_MAX: usize = 50_000_000;
+
+/// A name in a directory, and the file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Entry {
+    pub name: Vec<u8>,
+    pub found: Found,
+}
+
+/// An entry as it came: a server need not tell all of it.
+struct Raw {
+    name: Vec<u8>,
+    cookie: u64,
+    file: Option<FileHandle>,
+    attributes: Option<Attributes>,
+}
+
+/// Where a directory is read on.
+#[derive(Debug, Clone, Copy, Default)]
+struct Cursor {
+    cookie: u64,
+    verifier: [u8; 8],
+}
+
+struct Page {
+    entries: Vec<Raw>,
+    verifier: [u8; 8],
+    is_end: bool,
+}
+
+impl Client {
+    /// All that is in a directory, in the server's order; without the directory itself and the one above. What is removed meanwhile may be
+    /// missing.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub fn list(&mut self, directory: FileHandle) -> Result<Vec<Entry>, ClientError> {
+        let (mut all, mut at, mut is_full) = (Vec::new(), Cursor::default(), true);
+        loop {
+            let page = match self.page(directory, at, is_full) {
+                // Some servers have only the names, or only those of some directories.
+                Err(error) if is_full && error.status() == Some(Status::NotSupported) => {
+                    is_full = false;
+                    continue;
+                }
+                page => page?,
+            };
+            let cookie = page.entries.last().map(|last| last.cookie);
+            for raw in page.entries {
+                if !matches!(raw.name.as_slice(), b"." | b"..") {
+                    check_name(&raw.name).map_err(not_believed)?;
+                    self.complete(directory, raw, &mut all)?;
+                }
+            }
+            at = match cookie {
+                _ if page.is_end => return Ok(all),
+                Some(cookie) if cookie != at.cookie && all.len() < ENTRIES_MAX => {
+                    Cursor { cookie, verifier: page.verifier }
+                }
+                _ => return Err(not_believed(BadReply::EndlessDirectory)),
+            };
+        }
+    }
+
+    fn complete(&mut self, directory: FileHandle, raw: Raw, all: &mut Vec<Entry>) -> Result<(), ClientError> {
+        let found = match (raw.file, raw.attributes) {
+            (Some(file), Some(attributes)) => Found { file, attributes },
+            _ => match self.look_up(directory, &raw.name) {
+                // Removed since.
+                Err(error) if matches!(error.status(), Some(Status::NoEntry | Status::Stale)) => {
+                    return Ok(());
+                }
+                found => found?,
+            },
+        };
+        all.push(Entry { name: raw.name, found });
+        Ok(())
+    }
+
+    fn page(&mut self, directory: FileHandle, at: Cursor, is_full: bool) -> Result<Page, ClientError> {
+        let procedure: ProcedureNumber =
+            if is_full { Procedure::ReadDirPlus.into() } else { Procedure::ReadDir.into() };
+        let asked = Asked { procedure, bytes_max: REPLY_BYTES_MAX, subject: "", what: "listed" };
+        let Cursor { cookie, verifier } = at;
+        if is_full {
+            let (names_bytes_max, bytes_max) = (PAGE_BYTES / 4, PAGE_BYTES);
+            let arguments = ReadDirPlusArguments { directory, cookie, verifier, names_bytes_max, bytes_max };
+            return self.ask_for(&asked, &arguments, full_page);
+        }
+        let arguments = ReadDirArguments { directory, cookie, verifier, bytes_max: PAGE_BYTES };
+        self.ask_for(&asked, &arguments, page_of_names)
+    }
+}
+
+fn not_believed(source: BadReply) -> ClientError {
+    ClientError::BadReply { subject: "a directory".into(), what: "listed", source }
+}
+
+type Outcome = Result<NfsResult<Page, Option<Attributes>>, XdrError>;
+
+fn full_page(results: &[u8]) -> Outcome {
+    let page: NfsResult<DirectoryPage<FullDirectoryEntry<'_>>, _> = xdr::parse(results)?;
+    let raw = |entry: &FullDirectoryEntry<'_>| Raw {
+        name: entry.name.0.to_vec(),
+        cookie: entry.cookie,
+        file: entry.file,
+        attributes: entry.attributes,
+    };
+    Ok(page.map(|page| Page {
+        entries: page.entries.iter().map(raw).collect(),
+        verifier: page.verifier,
+        is_end: page.is_end,
+    }))
+}
+
+fn page_of_names(results: &[u8]) -> Outcome {
+    let page: NfsResult<DirectoryPage<DirectoryEntry<'_>>, _> = xdr::parse(results)?;
+    let raw = |entry: &DirectoryEntry<'_>| Raw {
+        name: entry.name.0.to_vec(),
+        cookie: entry.cookie,
+        file: None,
+        attributes: None,
+    };
+    Ok(page.map(|page| Page {
+        entries: page.entries.iter().map(raw).collect(),
+        verifier: page.verifier,
+        is_end: page.is_end,
+    }))
+}

@@ -1,0 +1,202 @@
+//! Files by their handles: looked up, made, removed, renamed.
+
+use std::path::Path;
+
+use super::core::BadReply;
+use super::{Client, ClientError};
+use crate::wire::mount::Text;
+use crate::wire::nfs3::{
+    Attributes, CreateArguments, Created, Entry as At, FileHandle, FileType, HowToCreate, LookupResult,
+    MakeDirectoryArguments, NewAttributes, Procedure, ReadLinkResult, RenameArguments, Renamed,
+    SetAttributesArguments, WeakCacheConsistency,
+};
+use crate::wire::xdr;
+
+/// The longest reply to READLINK: a path and attributes.
+const LINK_REPLY_BYTES_MAX: usize = 8192;
+
+/// A file, and what the server knows of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Found {
+    pub file: FileHandle,
+    pub attributes: Attributes,
+}
+
+impl Client {
+    /// What the server knows of a file now.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub fn attributes(&mut self, file: FileHandle) -> Result<Attributes, ClientError> {
+        self.ask::<_, ()>(Procedure::GetAttr, &file, ("", "looked at"))
+    }
+
+    /// The file of that name in a directory.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub fn look_up(&mut self, directory: FileHandle, name: &[u8]) -> Result<Found, ClientError> {
+        let subject = String::from_utf8_lossy(name);
+        let asked = At { directory, name: Text(name) };
+        let found: LookupResult =
+            self.ask::<_, Option<Attributes>>(Procedure::Lookup, &asked, (&subject, "found"))?;
+        let attributes = match found.attributes {
+            Some(attributes) => attributes,
+            None => self.attributes(found.file)?,
+        };
+        Ok(Found { file: found.file, attributes })
+    }
+
+    /// What a path leads to, from the mounted directory on. Symbolic links are not followed.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub fn walk(&mut self, path: &Path) -> Result<Found, ClientError> {
+        use std::os::unix::ffi::OsStrExt;
+        let root = self.root;
+        let mut at = Found { file: root, attributes: self.attributes(root)? };
+        for part in path.components() {
+            if let std::path::Component::Normal(name) = part {
+                at = self.look_up(at.file, name.as_bytes())?;
+            }
+        }
+        Ok(at)
+    }
+
+    /// The path that a symbolic link has.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub fn read_link(&mut self, link: FileHandle) -> Result<Vec<u8>, ClientError> {
+        let asked = super::Asked {
+            procedure: Procedure::ReadLink.into(),
+            bytes_max: LINK_REPLY_BYTES_MAX,
+            subject: "",
+            what: "read as a link",
+        };
+        self.ask_for::<_, Option<Attributes>>(&asked, &link, |results| {
+            let read: crate::wire::nfs3::NfsResult<ReadLinkResult<'_>, _> = xdr::parse(results)?;
+            Ok(read.map(|link| link.path.0.to_vec()))
+        })
+    }
+
+    /// Makes a file, or opens the one that is there, as `how` says.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub fn create(
+        &mut self,
+        directory: FileHandle,
+        name: &[u8],
+        how: HowToCreate,
+    ) -> Result<Found, ClientError> {
+        let at = At { directory, name: Text(name) };
+        let subject = String::from_utf8_lossy(name);
+        let made = self.ask::<Created, WeakCacheConsistency>(
+            Procedure::Create,
+            &CreateArguments { at, how },
+            (&subject, "made"),
+        )?;
+        self.made(made, directory, name)
+    }
+
+    /// Makes a directory.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub fn make_directory(
+        &mut self,
+        directory: FileHandle,
+        name: &[u8],
+        attributes: NewAttributes,
+    ) -> Result<Found, ClientError> {
+        let at = At { directory, name: Text(name) };
+        let subject = String::from_utf8_lossy(name);
+        let made = self.ask::<Created, WeakCacheConsistency>(
+            Procedure::MakeDirectory,
+            &MakeDirectoryArguments { at, attributes },
+            (&subject, "made"),
+        )?;
+        self.made(made, directory, name)
+    }
+
+    fn made(&mut self, made: Created, directory: FileHandle, name: &[u8]) -> Result<Found, ClientError> {
+        match (made.file, made.attributes) {
+            (Some(file), Some(attributes)) => Ok(Found { file, attributes }),
+            // A server need not tell.
+            _ => self.look_up(directory, name),
+        }
+    }
+
+    /// Removes a file, or a link.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub fn remove(&mut self, directory: FileHandle, name: &[u8]) -> Result<(), ClientError> {
+        self.remove_by(Procedure::Remove, directory, name)
+    }
+
+    /// Removes an empty directory.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub fn remove_directory(&mut self, directory: FileHandle, name: &[u8]) -> Result<(), ClientError> {
+        self.remove_by(Procedure::RemoveDirectory, directory, name)
+    }
+
+    fn remove_by(
+        &mut self,
+        procedure: Procedure,
+        directory: FileHandle,
+        name: &[u8],
+    ) -> Result<(), ClientError> {
+        let subject = String::from_utf8_lossy(name);
+        let at = At { directory, name: Text(name) };
+        self.ask::<WeakCacheConsistency, WeakCacheConsistency>(procedure, &at, (&subject, "removed"))
+            .map(drop)
+    }
+
+    /// Gives a file another name, also in another directory; a file that has that name already is replaced.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub fn rename(
+        &mut self,
+        (from_directory, from): (FileHandle, &[u8]),
+        (to_directory, to): (FileHandle, &[u8]),
+    ) -> Result<(), ClientError> {
+        let subject = String::from_utf8_lossy(from);
+        let asked = RenameArguments {
+            from: At { directory: from_directory, name: Text(from) },
+            to: At { directory: to_directory, name: Text(to) },
+        };
+        self.ask::<Renamed, Renamed>(Procedure::Rename, &asked, (&subject, "renamed")).map(drop)
+    }
+
+    /// Changes permissions, owner, length or times.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub fn set_attributes(&mut self, file: FileHandle, new: NewAttributes) -> Result<(), ClientError> {
+        let asked = SetAttributesArguments { file, new, guard: None };
+        self.ask::<WeakCacheConsistency, WeakCacheConsistency>(Procedure::SetAttr, &asked, ("", "changed"))
+            .map(drop)
+    }
+}
+
+/// Whether a name from a server can be one of a file in its directory: a program that makes files of such names makes none elsewhere.
+pub(super) fn check_name(name: &[u8]) -> Result<(), BadReply> {
+    let is_elsewhere = name.is_empty() || name.contains(&b'/') || name.contains(&0);
+    if is_elsewhere { Err(BadReply::Name) } else { Ok(()) }
+}
+
+/// Whether that is a file whose bytes can be read.
+impl Found {
+    pub fn is_regular(&self) -> bool {
+        self.attributes.file_type == FileType::Regular
+    }
+
+    pub fn is_directory(&self) -> bool {
+        self.attributes.file_type == FileType::Directory
+    }
+}

@@ -1,0 +1,64 @@
+//! A connected socket, from a reserved port where that is asked for.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, connect, socket_with, sockopt};
+
+/// Ports that only privileged programs may have, by which servers that are told to tell them from others.
+const RESERVED_PORTS: std::ops::RangeInclusive<u16> = 600..=1023;
+
+/// A connection that never waits in a call.
+///
+/// # Errors
+/// It is refused, or not made in time.
+pub(super) fn connected(address: SocketAddr, is_reserved: bool, within: Duration) -> io::Result<TcpStream> {
+    let mut ports = RESERVED_PORTS.rev().filter(|_| is_reserved);
+    loop {
+        let port = ports.next();
+        match connected_from(address, port, within) {
+            // That port is in use, or was for this server until just now.
+            Err(Errno::ADDRINUSE | Errno::ADDRNOTAVAIL) if port.is_some() => {}
+            done => return done.map_err(io::Error::from),
+        }
+    }
+}
+
+fn connected_from(address: SocketAddr, port: Option<u16>, within: Duration) -> Result<TcpStream, Errno> {
+    let (family, any): (_, IpAddr) = match address {
+        SocketAddr::V4(_) => (AddressFamily::INET, Ipv4Addr::UNSPECIFIED.into()),
+        SocketAddr::V6(_) => (AddressFamily::INET6, Ipv6Addr::UNSPECIFIED.into()),
+    };
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = socket_with(family, SocketType::STREAM, flags, None)?;
+    sockopt::set_tcp_nodelay(&socket, true)?;
+    if let Some(port) = port {
+        bind(&socket, &SocketAddr::new(any, port))?;
+    }
+    match connect(&socket, &address) {
+        Ok(()) => {}
+        Err(Errno::INPROGRESS) => {
+            wait_for_connection(&socket, within)?;
+            sockopt::socket_error(&socket)??;
+        }
+        Err(error) => return Err(error),
+    }
+    Ok(TcpStream::from(socket))
+}
+
+fn wait_for_connection(socket: &impl std::os::fd::AsFd, within: Duration) -> Result<(), Errno> {
+    let end = Instant::now() + within;
+    loop {
+        let left = end.saturating_duration_since(Instant::now());
+        let timeout = left.try_into().map_err(|_| Errno::INVAL)?;
+        match poll(&mut [PollFd::new(socket, PollFlags::OUT)], Some(&timeout)) {
+            Ok(0) => return Err(Errno::TIMEDOUT),
+            Ok(_) => return Ok(()),
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(error),
+        }
+    }
+}

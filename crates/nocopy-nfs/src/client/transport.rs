@@ -1,0 +1,411 @@
+//! The core's bytes over sockets: sent as the sockets take them, received where the core says, and again by another connection when one is
+//! lost.
+
+use std::collections::VecDeque;
+use std::io::{self, IoSlice, IoSliceMut, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+
+use super::core::{BadReply, CallError, Core, Space};
+use super::socket;
+
+/// Calls that one system call sends.
+const BATCH_MAX: usize = 16;
+
+/// Receiving calls of one connection before it is another one's turn.
+const RECEIVES_MAX: usize = 64;
+
+/// Between two attempts to connect: this long at first, then twice as long each time.
+const RETRY_MIN: Duration = Duration::from_millis(50);
+const RETRY_MAX: Duration = Duration::from_secs(2);
+
+/// Connections that may end one after the other by replies that make no sense.
+const BAD_REPLIES_MAX: u32 = 3;
+
+/// How to reach a server, and how long to wait for it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Reach {
+    pub(super) address: SocketAddr,
+    pub(super) connections: usize,
+    pub(super) is_reserved: bool,
+    /// How long to wait for a reply before the connection is taken for lost.
+    pub(super) timeout: Duration,
+    /// How long to try again, once a connection is lost; `None`: without an end.
+    pub(super) patience: Option<Duration>,
+}
+
+/// Why nothing more is expected of a server.
+#[derive(Debug, thiserror::Error)]
+pub enum TransportError {
+    #[error(
+        "{address}: cannot be connected to: {source}; see that a server of NFS listens there ('nocopy serve nfs'), and that no firewall is in between"
+    )]
+    Connect { address: SocketAddr, source: io::Error },
+    #[error(
+        "{address}: no reply came within {seconds:.0} s, although every call was sent again; see whether the server is at work"
+    )]
+    Unanswered { address: SocketAddr, seconds: f64 },
+    #[error("{address}: the replies make no sense: {source}; see whether a server of NFS listens there")]
+    BadReplies { address: SocketAddr, source: BadReply },
+    #[error(
+        "{address}: the sockets cannot be waited for: {source}; raise the limit of descriptors ('ulimit -n')"
+    )]
+    Wait { address: SocketAddr, source: io::Error },
+}
+
+/// What has been counted of sockets.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct SocketCounts {
+    pub(super) connects: u64,
+    pub(super) lost: u64,
+    pub(super) receives: u64,
+    pub(super) sends: u64,
+    pub(super) waits: u64,
+}
+
+#[derive(Debug, Default)]
+struct Connection {
+    stream: Option<TcpStream>,
+    /// Calls that are being sent, and how many bytes of the first are.
+    out: VecDeque<u32>,
+    sent: usize,
+    /// It takes no more bytes now.
+    is_full: bool,
+    /// It had no more bytes when it was read last.
+    is_drained: bool,
+    /// When the last bytes came, or the connection was made.
+    heard: Option<Instant>,
+}
+
+#[derive(Debug)]
+pub(super) struct Transport {
+    pub(super) core: Core,
+    reach: Reach,
+    connections: Vec<Connection>,
+    /// Replies that made no sense, since the last one that did.
+    bad_replies: u32,
+    /// Since when no reply has come although connections were made, or could not be made.
+    trouble: Option<Instant>,
+    /// When to connect next, and how long to wait after that.
+    retry_at: Option<Instant>,
+    pause: Duration,
+    /// There was a connection before.
+    was_connected: bool,
+    counts: SocketCounts,
+}
+
+impl Transport {
+    pub(super) fn new(reach: Reach, xid: u32, credential: Vec<u8>) -> Self {
+        let connections = (0..reach.connections).map(|_| Connection::default()).collect();
+        Self {
+            core: Core::new(reach.connections, xid, credential),
+            reach,
+            connections,
+            bad_replies: 0,
+            trouble: None,
+            retry_at: None,
+            pause: RETRY_MIN,
+            was_connected: false,
+            counts: SocketCounts::default(),
+        }
+    }
+
+    pub(super) fn counts(&self) -> SocketCounts {
+        self.counts
+    }
+
+    /// Sends and receives what can be sent and received; if that is nothing, waits until it is something, at most until then.
+    ///
+    /// # Errors
+    /// The server is given up, and everything that was asked for has failed.
+    pub(super) fn turn(&mut self, until: Option<Instant>) -> Result<(), TransportError> {
+        let turned = self.try_turn(until);
+        if turned.is_err() {
+            (0..self.connections.len()).for_each(|number| self.drop_connection(number));
+            self.core.give_up(CallError::Unanswered);
+            (self.bad_replies, self.trouble) = (0, None);
+            (self.retry_at, self.pause) = (None, RETRY_MIN);
+        }
+        turned
+    }
+
+    fn try_turn(&mut self, until: Option<Instant>) -> Result<(), TransportError> {
+        self.connect_all(Instant::now())?;
+        if self.move_all()? || self.core.in_flight() == 0 {
+            return Ok(());
+        }
+        self.wait(until)?;
+        self.move_all().map(drop)
+    }
+
+    /// Whether anything was sent or received.
+    fn move_all(&mut self) -> Result<bool, TransportError> {
+        let mut has_moved = false;
+        for number in 0..self.connections.len() {
+            // A server may have closed a connection that was idle.
+            let is_idle = self.core.queued() > 0 && !self.core.is_waited_for(number);
+            if is_idle {
+                self.connections[number].is_drained = false;
+                has_moved |= self.receive(number)?;
+            }
+            has_moved |= self.send(number, is_idle);
+            has_moved |= self.receive(number)?;
+        }
+        Ok(has_moved)
+    }
+
+    // ---- connecting --------------------------------------------------------------------------------------------
+
+    fn connect_all(&mut self, now: Instant) -> Result<(), TransportError> {
+        let Reach { address, is_reserved, timeout, patience, .. } = self.reach;
+        if self.core.in_flight() == 0 {
+            return Ok(());
+        }
+        if let Some((since, patience)) = self.trouble.zip(patience)
+            && now.duration_since(since) >= patience
+        {
+            return Err(TransportError::Unanswered { address, seconds: patience.as_secs_f64() });
+        }
+        if self.retry_at.is_some_and(|at| now < at) {
+            return Ok(());
+        }
+        for number in 0..self.connections.len() {
+            if self.connections[number].stream.is_some() {
+                continue;
+            }
+            match socket::connected(address, is_reserved, patience.map_or(timeout, |most| most.min(timeout)))
+            {
+                Ok(stream) => {
+                    self.counts.connects += 1;
+                    (self.was_connected, self.retry_at) = (true, None);
+                    let heard = Some(Instant::now());
+                    self.connections[number] =
+                        Connection { stream: Some(stream), heard, ..Connection::default() };
+                }
+                Err(source) if !self.was_connected => {
+                    return Err(TransportError::Connect { address, source });
+                }
+                Err(_) => {
+                    self.note_trouble();
+                    self.put_off();
+                    break;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn note_trouble(&mut self) {
+        self.trouble.get_or_insert_with(Instant::now);
+    }
+
+    /// The next attempt to connect is made later, and the one after that later still.
+    fn put_off(&mut self) {
+        self.retry_at = Some(Instant::now() + self.pause);
+        self.pause = (2 * self.pause).min(RETRY_MAX);
+    }
+
+    fn drop_connection(&mut self, number: usize) {
+        if self.connections[number].stream.is_none() {
+            return;
+        }
+        self.counts.lost += 1;
+        self.connections[number] = Connection::default();
+        self.core.lose(number);
+        if self.core.in_flight() > 0 {
+            // The first time at once.
+            if self.trouble.is_some() {
+                self.put_off();
+            }
+            self.note_trouble();
+        }
+    }
+
+    // ---- moving ------------------------------------------------------------------------------------------------
+
+    /// Sends as much as the socket takes; whether anything has happened. `is_idle`: no call was in flight there.
+    fn send(&mut self, number: usize, is_idle: bool) -> bool {
+        let share = self.core.queued().div_ceil(self.connections.len()).min(BATCH_MAX);
+        let Self { core, connections, .. } = self;
+        let connection = &mut connections[number];
+        if connection.stream.is_none() || connection.is_full {
+            return false;
+        }
+        while connection.out.len() < share {
+            match core.next_call(number) {
+                Some(xid) => connection.out.push_back(xid),
+                None => break,
+            }
+        }
+        if is_idle && !connection.out.is_empty() {
+            connection.heard = Some(Instant::now());
+        }
+        let mut has_sent = false;
+        while !self.connections[number].out.is_empty() {
+            match self.send_once(number) {
+                Ok(()) => has_sent = true,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    self.connections[number].is_full = true;
+                    break;
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(_) => {
+                    self.drop_connection(number);
+                    return true;
+                }
+            }
+        }
+        has_sent
+    }
+
+    fn send_once(&mut self, number: usize) -> io::Result<()> {
+        let Self { core, connections, counts, .. } = self;
+        let Connection { stream, out, sent, .. } = &mut connections[number];
+        // Without one of them there is a reply to a call that is not sent yet.
+        let pieces = remaining(core, out, *sent).ok_or(io::ErrorKind::InvalidData)?;
+        let stream = stream.as_mut().ok_or(io::ErrorKind::NotConnected)?;
+        counts.sends += 1;
+        *sent += stream.write_vectored(&pieces)?;
+        while let Some(xid) = out.front() {
+            let bytes = core.pieces(*xid).map_or(0, |pieces| pieces.iter().map(|piece| piece.len()).sum());
+            if bytes > *sent {
+                break;
+            }
+            *sent -= bytes;
+            out.pop_front();
+        }
+        Ok(())
+    }
+
+    /// Whether anything was received.
+    fn receive(&mut self, number: usize) -> Result<bool, TransportError> {
+        let mut has_received = false;
+        // Nothing more comes before a wait for it; of several, one may have bytes while another one is never waited for.
+        if self.connections[number].is_drained && self.connections.len() == 1 {
+            return Ok(false);
+        }
+        for _ in 0..RECEIVES_MAX {
+            let Self { core, connections, counts, .. } = self;
+            let connection = &mut connections[number];
+            let Some(stream) = &mut connection.stream else { break };
+            let Space { data, head } = core.space(number);
+            let room = data.len() + head.len();
+            counts.receives += 1;
+            // One call: the rest of a reply's data into its buffer, and the next head.
+            let received = match data.is_empty() {
+                true => stream.read(head),
+                false => stream.read_vectored(&mut [IoSliceMut::new(data), IoSliceMut::new(head)]),
+            };
+            match received {
+                Ok(bytes @ 1..) => {
+                    has_received = true;
+                    connection.heard = Some(Instant::now());
+                    let replies = core.counts().replies;
+                    if let Err(source) = core.received(number, bytes) {
+                        self.break_off(number, source)?;
+                        break;
+                    }
+                    if core.counts().replies > replies {
+                        (self.bad_replies, self.trouble, self.pause) = (0, None, RETRY_MIN);
+                    }
+                    if bytes < room {
+                        self.connections[number].is_drained = true;
+                        break;
+                    }
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    connection.is_drained = true;
+                    break;
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Ok(0) | Err(_) => {
+                    self.drop_connection(number);
+                    return Ok(true);
+                }
+            }
+        }
+        Ok(has_received)
+    }
+
+    fn break_off(&mut self, number: usize, source: BadReply) -> Result<(), TransportError> {
+        self.drop_connection(number);
+        self.bad_replies += 1;
+        if self.bad_replies >= BAD_REPLIES_MAX {
+            return Err(TransportError::BadReplies { address: self.reach.address, source });
+        }
+        Ok(())
+    }
+
+    // ---- waiting -----------------------------------------------------------------------------------------------
+
+    fn wait(&mut self, until: Option<Instant>) -> Result<(), TransportError> {
+        let now = Instant::now();
+        let silent = self.connections.iter().filter_map(|connection| connection.heard).min();
+        let ends = [
+            until,
+            self.retry_at,
+            self.trouble.zip(self.reach.patience).map(|(since, patience)| since + patience),
+            silent.map(|heard| heard + self.reach.timeout),
+        ];
+        let end = ends.into_iter().flatten().min().unwrap_or(now + RETRY_MAX);
+        let timeout = Timespec::try_from(end.saturating_duration_since(now))
+            .unwrap_or(Timespec { tv_sec: 1, tv_nsec: 0 });
+        let mut numbers = Vec::with_capacity(self.connections.len());
+        let mut polled = Vec::with_capacity(self.connections.len());
+        for (number, connection) in self.connections.iter().enumerate() {
+            let Some(stream) = &connection.stream else { continue };
+            let out = if connection.is_full { PollFlags::OUT } else { PollFlags::empty() };
+            numbers.push(number);
+            polled.push(PollFd::new(stream, PollFlags::IN | out));
+        }
+        self.counts.waits += 1;
+        match poll(&mut polled, Some(&timeout)) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(error) => {
+                return Err(TransportError::Wait { address: self.reach.address, source: error.into() });
+            }
+        }
+        let ready: Vec<_> = numbers.into_iter().zip(polled.iter().map(PollFd::revents)).collect();
+        for (number, events) in ready {
+            let connection = &mut self.connections[number];
+            let is_over = events.intersects(PollFlags::ERR | PollFlags::HUP);
+            connection.is_full &= !(is_over || events.contains(PollFlags::OUT));
+            connection.is_drained &= !(is_over || events.contains(PollFlags::IN));
+        }
+        self.drop_silent(Instant::now());
+        Ok(())
+    }
+
+    /// Connections that have calls in flight and bring no reply are taken for lost.
+    fn drop_silent(&mut self, now: Instant) {
+        for number in 0..self.connections.len() {
+            let Some(heard) = self.connections[number].heard else { continue };
+            if now < heard + self.reach.timeout {
+                continue;
+            }
+            match self.core.is_waited_for(number) {
+                true => self.drop_connection(number),
+                false => self.connections[number].heard = Some(now),
+            }
+        }
+    }
+}
+
+/// What is to be sent next: the calls' bytes, but for those of the first that are sent. `None` if one of them has a reply already.
+fn remaining<'a>(core: &'a Core, out: &VecDeque<u32>, sent: usize) -> Option<Vec<IoSlice<'a>>> {
+    let mut left = sent;
+    let mut all = Vec::with_capacity(3 * out.len());
+    for xid in out {
+        for piece in core.pieces(*xid)? {
+            let skipped = left.min(piece.len());
+            left -= skipped;
+            if skipped < piece.len() {
+                all.push(IoSlice::new(&piece[skipped..]));
+            }
+        }
+    }
+    Some(all)
+}

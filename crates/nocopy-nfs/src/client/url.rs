@@ -1,0 +1,151 @@
+//! `nfs://HOST[:PORT]/PATH[?nfsport=PORT&mountport=PORT]`, as libnfs has it.
+
+use std::ffi::OsString;
+use std::fmt;
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Component, Path, PathBuf};
+use std::str::FromStr;
+
+/// Where files are: a server, and a path on it, of which the export is some part at the front.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Url {
+    /// A name or an address; without the brackets of an address of IPv6.
+    pub host: String,
+    pub nfs_port: Option<u16>,
+    pub mount_port: Option<u16>,
+    /// From the root on.
+    pub path: PathBuf,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum UrlError {
+    #[error("{url}: begins with no 'nfs://'; write it as nfs://HOST/PATH")]
+    Scheme { url: String },
+    #[error("{url}: names no host; write it as nfs://HOST/PATH")]
+    Host { url: String },
+    #[error("{url}: names no path; write it as nfs://HOST/PATH")]
+    Path { url: String },
+    #[error("{url}: its path goes upward by '..'; write where it leads instead")]
+    Upward { url: String },
+    #[error("{url}: '{word}' is not a port; ports are numbers from 1 to 65535")]
+    Port { url: String, word: String },
+    #[error("{url}: '{word}' is not known; 'nfsport=', 'mountport=' and 'version=3' are")]
+    Option { url: String, word: String },
+    #[error("{url}: '%' stands before no two hexadecimal digits; write '%25' for the character itself")]
+    Escape { url: String },
+}
+
+/// Whether a word is meant as such an address, right or wrong.
+pub fn is_url(word: &str) -> bool {
+    word.starts_with("nfs://")
+}
+
+impl FromStr for Url {
+    type Err = UrlError;
+
+    fn from_str(text: &str) -> Result<Self, UrlError> {
+        let url = || text.to_owned();
+        let rest = text.strip_prefix("nfs://").ok_or_else(|| UrlError::Scheme { url: url() })?;
+        let (rest, options) = rest.split_once('?').unwrap_or((rest, ""));
+        let slash = rest.find('/').ok_or_else(|| UrlError::Path { url: url() })?;
+        let (authority, path) = rest.split_at(slash);
+        let port = |word: &str| match word.parse() {
+            Ok(port @ 1..) => Ok(port),
+            _ => Err(UrlError::Port { url: url(), word: word.to_owned() }),
+        };
+        let (host, nfs_port) = match authority.rsplit_once(':') {
+            Some((host, word)) if !word.contains(']') => (host, Some(port(word)?)),
+            _ => (authority, None),
+        };
+        let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
+        if host.is_empty() {
+            return Err(UrlError::Host { url: url() });
+        }
+        let bytes = unescaped(path).ok_or_else(|| UrlError::Escape { url: url() })?;
+        let path = PathBuf::from(OsString::from_vec(bytes));
+        if path.components().any(|part| part == Component::ParentDir) {
+            return Err(UrlError::Upward { url: url() });
+        }
+        let mut parsed = Self { host: host.to_owned(), nfs_port, mount_port: None, path };
+        for option in options.split('&').filter(|option| !option.is_empty()) {
+            match option.split_once('=') {
+                Some(("nfsport", word)) => parsed.nfs_port = Some(port(word)?),
+                Some(("mountport", word)) => parsed.mount_port = Some(port(word)?),
+                Some(("version", "3")) => {}
+                _ => return Err(UrlError::Option { url: url(), word: option.to_owned() }),
+            }
+        }
+        Ok(parsed)
+    }
+}
+
+impl Url {
+    /// The same server, and a path below this one.
+    #[must_use]
+    pub fn join(&self, below: &Path) -> Self {
+        Self { path: self.path.join(below), ..self.clone() }
+    }
+}
+
+impl fmt::Display for Url {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { host, nfs_port, path, .. } = self;
+        let (open, close) = if host.contains(':') { ("[", "]") } else { ("", "") };
+        write!(f, "nfs://{open}{host}{close}")?;
+        nfs_port.iter().try_for_each(|port| write!(f, ":{port}"))?;
+        write!(f, "{}", path.display())
+    }
+}
+
+/// Without `%` and two hexadecimal digits in the place of a byte.
+fn unescaped(text: &str) -> Option<Vec<u8>> {
+    let mut pieces = text.split('%');
+    let mut out = pieces.next().unwrap_or_default().as_bytes().to_vec();
+    for piece in pieces {
+        let digits = piece.get(..2).filter(|digits| digits.bytes().all(|byte| byte.is_ascii_hexdigit()))?;
+        out.push(u8::from_str_radix(digits, 16).ok()?);
+        out.extend_from_slice(&piece.as_bytes()[2..]);
+    }
+    Some(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn url(host: &str, ports: [Option<u16>; 2], path: &str) -> Url {
+        Url { host: host.into(), nfs_port: ports[0], mount_port: ports[1], path: path.into() }
+    }
+
+    #[test]
+    fn addresses_are_read_as_libnfs_has_them() {
+        for (text, expected) in [
+            ("nfs://server/srv/file", url("server", [None, None], "/srv/file")),
+            ("nfs://10.0.0.1:2050/", url("10.0.0.1", [Some(2050), None], "/")),
+            ("nfs://[fd00::1]/srv", url("fd00::1", [None, None], "/srv")),
+            ("nfs://[fd00::1]:7/srv", url("fd00::1", [Some(7), None], "/srv")),
+            ("nfs://h/a%20b%2fc?nfsport=1&mountport=2", url("h", [Some(1), Some(2)], "/a b/c")),
+            ("nfs://h:9/x?version=3&nfsport=10", url("h", [Some(10), None], "/x")),
+        ] {
+            assert_eq!(text.parse(), Ok(expected), "{text}");
+        }
+        assert_eq!("nfs://[fd00::1]:7/srv".parse::<Url>().unwrap().to_string(), "nfs://[fd00::1]:7/srv");
+    }
+
+    #[test]
+    fn wrong_ones_say_what_is_wrong() {
+        for (text, word) in [
+            ("http://h/x", "nfs://HOST/PATH"),
+            ("nfs:///x", "no host"),
+            ("nfs://h", "no path"),
+            ("nfs://h:0/x", "'0' is not a port"),
+            ("nfs://h/x?mountport=99999", "'99999' is not a port"),
+            ("nfs://h/x?vers=4", "'vers=4' is not known"),
+            ("nfs://h/a/../b", "upward"),
+            ("nfs://h/100%", "%25"),
+        ] {
+            let said = text.parse::<Url>().unwrap_err().to_string();
+            assert!(said.contains(word), "{text}: {said}");
+        }
+    }
+}

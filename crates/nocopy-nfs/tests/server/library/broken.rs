@@ -1,0 +1,123 @@
+//! Connections that break, servers that end, and servers that are none.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener};
+use std::time::Duration;
+
+use nocopy::Pool;
+use nocopy_nfs::client::{Client, ClientError, Place, TransportError};
+use nocopy_nfs::wire::nfs3::NewAttributes;
+
+use super::proxy::Proxy;
+use super::{FRESH, buffer, connect_by, handle, read_all, url, writable, write_all};
+use crate::running::{Scene, pattern};
+
+/// Everything is done in the end, and nothing twice.
+#[test]
+fn connections_that_are_cut_lose_nothing() {
+    const BYTES: usize = 3 << 20;
+    let scene = Scene::new();
+    scene.file("file", BYTES);
+    let content = pattern(0, BYTES);
+    let server = writable(&scene);
+    // The first carry the mount, which is waited for like anything else.
+    let proxy = Proxy::start(server.address, |number| Some(40_000 + (number as i64 * 104_729) % 700_000));
+    let builder = Client::builder().connections(2).call_bytes_max(100_000);
+    let mut client = connect_by(&builder, proxy.address.port());
+    let pool = Pool::new(8, 64 << 10).unwrap();
+    let file = handle(&mut client, "file");
+    read_all(&mut client, file, &pool, &content);
+    let root = client.root();
+    let written = client.create(root, b"written", FRESH).unwrap().file;
+    write_all(&mut client, written, &pool, &content);
+    for number in 0..300 {
+        let name = format!("directory-{number}-{}", "x".repeat(200));
+        // A server that remembers its replies makes none of them twice, so none exists already.
+        client.make_directory(root, name.as_bytes(), NewAttributes::NONE).unwrap();
+    }
+    assert!(fs::read(scene.path("written")).unwrap() == content);
+    assert_eq!(fs::read_dir(scene.path("")).unwrap().count(), 302);
+    let stats = client.stats().unwrap();
+    assert!(stats["repeated"] > 0 && stats["connections_lost"] > 5, "{stats}");
+    assert_eq!((stats.faults, pool.at_home()), (0, pool.total()));
+    assert!(proxy.accepted() > 5);
+}
+
+/// The server ends between the writes and the commit: what it had and did not commit is sent again, and only then reported as written.
+#[test]
+fn a_server_that_is_started_again_gets_again_what_it_lost() {
+    const BYTES: usize = 2 << 20;
+    let scene = Scene::new();
+    let server = writable(&scene);
+    let address = server.address;
+    let mut client = connect_by(&Client::builder(), address.port());
+    let root = client.root();
+    let file = client.create(root, b"file", FRESH).unwrap().file;
+    let pool = Pool::new(8, BYTES / 8).unwrap();
+    let content = pattern(5, BYTES);
+    for (number, piece) in content.chunks(BYTES / 8).enumerate() {
+        let mut buffer = buffer(&pool, 0);
+        buffer.fill(piece).unwrap();
+        client.write(buffer, Place { file, offset: (number * BYTES / 8) as u64 }).unwrap();
+    }
+    client.wait_for_room(1).unwrap();
+    assert_eq!((client.uncommitted_bytes(), pool.at_home()), (BYTES, 0));
+    server.end();
+    // As after a crash: the bytes were in memory only.
+    fs::write(scene.path("file"), []).unwrap();
+    let again = scene.serve_with(|settings| {
+        settings.is_writable = true;
+        settings.address = address;
+    });
+    client.commit(file).unwrap();
+    assert!(fs::read(scene.path("file")).unwrap() == content);
+    assert_eq!((client.stats().unwrap()["lost_bytes"], pool.at_home()), (BYTES as u64, 8));
+    again.end();
+}
+
+/// A server that listens, and answers with what `answer` makes of the number of the connection.
+fn serve_nonsense(answer: impl Fn(usize) -> Option<Vec<u8>> + Send + 'static) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        let mut kept = Vec::new();
+        for number in 0.. {
+            let Ok((mut stream, _)) = listener.accept() else { return };
+            let mut call = [0; 44];
+            if stream.read_exact(&mut call).is_ok()
+                && let Some(answer) = answer(number)
+            {
+                let _ = stream.write_all(&answer);
+            }
+            kept.push(stream);
+        }
+    });
+    address
+}
+
+#[test]
+fn replies_that_make_no_sense_end_with_an_error() {
+    for nonsense in [&b"HTTP/1.1 400 Bad Request\r\n\r\n"[..], &[0x80, 0, 0, 24], &[0; 200], &[0xff; 64]] {
+        let nonsense = [nonsense, &[7; 100]].concat();
+        let address = serve_nonsense(move |_| Some(nonsense.clone()));
+        let error = Client::connect(&url(address.port(), "/")).unwrap_err();
+        assert!(
+            matches!(
+                error,
+                ClientError::Transport(TransportError::BadReplies { .. }) | ClientError::BadReply { .. }
+            ),
+            "{error:?}"
+        );
+    }
+}
+
+/// Soft: the calls are sent again by other connections, and then fail. (How long that takes is not looked at.)
+#[test]
+fn a_server_that_says_nothing_is_given_up() {
+    let address = serve_nonsense(|_| None);
+    let builder =
+        Client::builder().timeout(Duration::from_millis(50)).give_up_after(Some(Duration::from_millis(400)));
+    let error = builder.connect(&url(address.port(), "/")).unwrap_err();
+    let ClientError::Transport(TransportError::Unanswered { .. }) = error else { panic!("{error:?}") };
+}

@@ -1,0 +1,291 @@
+//! The client of the library, against the server of this crate.
+
+mod broken;
+mod proxy;
+
+use std::fs;
+use std::os::unix::fs::{FileExt, MetadataExt, symlink};
+use std::path::Path;
+
+use nocopy::{Buffer, Cause, Evidence, Pool, Reason};
+use nocopy_nfs::client::{Builder, Client, ClientError, Place, Url};
+use nocopy_nfs::wire::nfs3::{FileHandle, FileType, HowToCreate, NewAttributes, Status};
+
+use crate::running::{Running, Scene, pattern};
+
+const FRESH: HowToCreate = HowToCreate::Guarded(NewAttributes { mode: Some(0o640), ..NewAttributes::NONE });
+
+fn url(port: u16, path: &str) -> Url {
+    format!("nfs://127.0.0.1:{port}{path}").parse().unwrap()
+}
+
+fn connect_by(builder: &Builder, port: u16) -> Client {
+    let (client, below) = builder.connect(&url(port, "/")).unwrap();
+    assert_eq!(below, Path::new(""));
+    client
+}
+
+fn connect(server: &Running) -> Client {
+    connect_by(&Client::builder(), server.address.port())
+}
+
+fn writable(scene: &Scene) -> Running {
+    scene.serve_with(|settings| settings.is_writable = true)
+}
+
+fn handle(client: &mut Client, name: &str) -> FileHandle {
+    client.walk(Path::new(name)).unwrap().file
+}
+
+fn buffer(pool: &Pool, bytes: usize) -> Buffer {
+    let mut buffer = pool.take().expect("a buffer at home");
+    buffer.resize(bytes);
+    buffer
+}
+
+/// Reads a file to its end, with as many buffers posted as the pool has.
+fn read_all(client: &mut Client, file: FileHandle, pool: &Pool, expected: &[u8]) {
+    let step = pool.take().unwrap().capacity();
+    let mut offsets = (0..expected.len()).step_by(step);
+    let mut left = offsets.len();
+    while left > 0 {
+        while let Some(buffer) = pool.take() {
+            let Some(offset) = offsets.next() else { break };
+            client.post(buffer, Place { file, offset: offset as u64 }).unwrap();
+        }
+        let filled = client.receive().unwrap().expect("buffers are posted");
+        let start = filled.place.offset as usize;
+        let (buffer, end) = filled.read().unwrap();
+        assert_eq!(buffer.len(), step.min(expected.len() - start));
+        assert!(buffer[..] == expected[start..][..buffer.len()], "from {start} on");
+        assert_eq!(end.is_end, start + buffer.len() == expected.len());
+        left -= 1;
+    }
+    assert!(client.receive().unwrap().is_none());
+}
+
+/// Writes a file from its start, in pieces of buffers of the pool; a commit gives them back.
+fn write_all(client: &mut Client, file: FileHandle, pool: &Pool, content: &[u8]) {
+    let step = pool.take().unwrap().capacity();
+    for (number, piece) in content.chunks(step).enumerate() {
+        let mut buffer = match pool.take() {
+            Some(buffer) => buffer,
+            None => {
+                client.commit(file).unwrap();
+                pool.take().expect("committed buffers are home")
+            }
+        };
+        buffer.fill(piece).unwrap();
+        client.write(buffer, Place { file, offset: (number * step) as u64 }).unwrap();
+        client.try_flush().unwrap();
+    }
+    client.commit(file).unwrap();
+    assert_eq!((client.uncommitted_bytes(), pool.at_home()), (0, pool.total()));
+}
+
+/// Proves that every byte goes from the socket into its posted buffer, by one copy, whatever the number of connections.
+#[test]
+fn posted_buffers_are_filled_from_the_socket() {
+    let scene = Scene::new();
+    let bytes = (5 << 20) + 77;
+    scene.file("file", bytes);
+    let content = pattern(0, bytes);
+    let server = scene.serve();
+    for connections in [1, 3] {
+        let mut client = connect_by(&Client::builder().connections(connections), server.address.port());
+        let file = handle(&mut client, "file");
+        read_all(&mut client, file, &Pool::new(16, 128 << 10).unwrap(), &content);
+        let (ledger, stats) = (client.ledger(), client.stats().unwrap());
+        assert_eq!(ledger.bytes_of(Evidence::Copied(Cause::SocketCall)), bytes as u64, "{ledger}");
+        assert_eq!((ledger.bytes(), stats.bytes, stats["moved_bytes"]), (bytes as u64, bytes as u64, 0));
+        assert_eq!((stats["repeated"], stats.faults, stats["connects"]), (0, 0, connections as u64));
+    }
+    assert_eq!(server.end_and_count().bytes(), 2 * bytes as u64);
+}
+
+#[test]
+fn reads_of_any_place_and_length_are_what_the_file_has() {
+    let scene = Scene::new();
+    let bytes = (3 << 20) + 5;
+    scene.file("file", bytes);
+    let server = scene.serve();
+    let pool = Pool::new(1, 2 << 20).unwrap();
+    for call_bytes_max in [1 << 20, 10_000] {
+        let builder = Client::builder().call_bytes_max(call_bytes_max);
+        let mut client = connect_by(&builder, server.address.port());
+        let file = handle(&mut client, "file");
+        for offset in [0, 1, 4095, 1 << 20, bytes - 1000, bytes - 1, bytes, bytes + 9] {
+            for length in [1, 3, 4096, 100_001, 2 << 20] {
+                let place = Place { file, offset: offset as u64 };
+                let (read, end) = client.read(buffer(&pool, length), place).unwrap();
+                let there = bytes.saturating_sub(offset).min(length);
+                assert!(read[..] == pattern(offset, there), "{length} from {offset} on");
+                assert_eq!(end.is_end, offset + there >= bytes);
+                assert_eq!(end.attributes.unwrap().size, bytes as u64);
+            }
+        }
+    }
+}
+
+/// What a read returns is the file as it was at one moment, while a program of the host appends to it.
+#[test]
+fn a_file_that_grows_is_read_without_untrue_bytes() {
+    const BYTES: usize = 4 << 20;
+    let scene = Scene::new();
+    let file = scene.file("file", 0);
+    let content = pattern(0, BYTES);
+    let server = scene.serve();
+    let mut client = connect(&server);
+    let handle = handle(&mut client, "file");
+    let pool = Pool::new(8, 64 << 10).unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for start in (0..BYTES).step_by(10_007) {
+                file.write_all_at(&content[start..BYTES.min(start + 10_007)], start as u64).unwrap();
+            }
+        });
+        let mut read = 0;
+        while read < BYTES {
+            while let Some(buffer) = pool.take() {
+                let ahead = (pool.total() - pool.at_home() - 1) * (64 << 10);
+                client.post(buffer, Place { file: handle, offset: (read + ahead) as u64 }).unwrap();
+            }
+            while let Some(filled) = client.receive().unwrap() {
+                let start = filled.place.offset as usize;
+                let (buffer, _) = filled.read().unwrap();
+                assert!(buffer[..] == content[start.min(BYTES)..][..buffer.len()], "from {start} on");
+                if start == read {
+                    read += buffer.len();
+                }
+            }
+        }
+    });
+}
+
+#[test]
+fn files_are_made_written_listed_renamed_and_removed() {
+    let scene = Scene::new();
+    symlink("below/absent", scene.path("link")).unwrap();
+    let server = writable(&scene);
+    let mut client = connect(&server);
+    let root = client.root();
+    let made =
+        client.make_directory(root, b"made", NewAttributes { mode: Some(0o750), ..NewAttributes::NONE });
+    let directory = made.unwrap();
+    assert!(directory.is_directory() && scene.path("made").is_dir());
+    let file = client.create(directory.file, b"file", FRESH).unwrap();
+    assert!(file.is_regular() && file.attributes.size == 0);
+    let content = pattern(3, 5_000_000);
+    write_all(&mut client, file.file, &Pool::new(4, 300_000).unwrap(), &content);
+    assert!(fs::read(scene.path("made/file")).unwrap() == content);
+    let again = client.create(directory.file, b"file", FRESH).unwrap_err();
+    assert_eq!(again.status(), Some(Status::Exists));
+    client.rename((directory.file, b"file"), (root, b"renamed")).unwrap();
+    let found = client.look_up(root, b"renamed").unwrap();
+    assert_eq!((found.file, found.attributes.size), (file.file, 5_000_000));
+    client
+        .set_attributes(found.file, NewAttributes { size: Some(7), mode: Some(0o600), ..NewAttributes::NONE })
+        .unwrap();
+    let about = fs::metadata(scene.path("renamed")).unwrap();
+    assert_eq!((about.len(), about.mode() & 0o7777), (7, 0o600));
+    let link = client.look_up(root, b"link").unwrap();
+    assert_eq!(link.attributes.file_type, FileType::SymbolicLink);
+    assert_eq!(client.read_link(link.file).unwrap(), b"below/absent");
+    let mut names: Vec<_> = client.list(root).unwrap().into_iter().map(|entry| entry.name).collect();
+    names.sort_unstable();
+    assert_eq!(names, [&b"link"[..], b"made", b"renamed"]);
+    client.remove(root, b"renamed").unwrap();
+    client.remove_directory(root, b"made").unwrap();
+    client.remove(root, b"link").unwrap();
+    assert_eq!(fs::read_dir(scene.path("")).unwrap().count(), 0);
+    let absent = client.remove(root, b"renamed").unwrap_err();
+    assert!(absent.to_string().contains("renamed: cannot be removed: no such file"), "{absent}");
+}
+
+#[test]
+fn a_large_directory_is_listed_whole() {
+    let scene = Scene::new();
+    (0..2500).for_each(|number| drop(scene.file(&format!("file-{number}"), number % 7)));
+    let server = scene.serve();
+    let mut client = connect(&server);
+    let root = client.root();
+    let entries = client.list(root).unwrap();
+    assert_eq!(entries.len(), 2500);
+    for entry in entries {
+        let name = String::from_utf8(entry.name).unwrap();
+        let number: u64 = name.strip_prefix("file-").unwrap().parse().unwrap();
+        assert_eq!(entry.found.attributes.size, number % 7);
+    }
+}
+
+/// A path names a file or a directory in the export; what is mounted lies at its front.
+#[test]
+fn paths_are_mounted_as_far_as_they_are_directories() {
+    let scene = Scene::new();
+    fs::create_dir_all(scene.path("a/b")).unwrap();
+    scene.file("a/b/file", 10);
+    let server = scene.serve();
+    let exported = scene.path("").display().to_string();
+    for (path, below) in [
+        ("a/b/file", "file"),
+        ("a/b", ""),
+        ("", ""),
+        ("a/absent/more", "absent/more"),
+        ("/a//b/./file", "file"),
+    ] {
+        let (_, left) = Client::connect(&url(server.address.port(), &format!("{exported}{path}"))).unwrap();
+        assert_eq!(left, Path::new(below), "{path}");
+    }
+    let (mut client, left) = Client::connect(&url(server.address.port(), "/a/b/file")).unwrap();
+    assert_eq!(left, Path::new("a/b/file"));
+    assert_eq!(client.walk(&left).unwrap().attributes.size, 10);
+}
+
+#[test]
+fn errors_say_what_why_and_what_to_do() {
+    let scene = Scene::new();
+    fs::create_dir(scene.path("directory")).unwrap();
+    scene.file("file", 10);
+    let server = scene.serve();
+    let mut client = connect(&server);
+    let root = client.root();
+    let absent = client.walk(Path::new("directory/absent")).unwrap_err();
+    let said = absent.to_string();
+    assert!(["absent", "ENOENT", "'nocopy ls'"].iter().all(|word| said.contains(word)), "{said}");
+    let refused = client.create(root, b"new", FRESH).unwrap_err();
+    assert!(refused.to_string().contains("--writable"), "{refused}");
+    let pool = Pool::new(2, 4096).unwrap();
+    let directory = handle(&mut client, "directory");
+    let read = client.read(pool.take().unwrap(), Place { file: directory, offset: 0 }).unwrap_err();
+    assert_eq!(read.status(), Some(Status::IsDirectory));
+    assert_eq!(pool.at_home(), 2);
+    // Nothing listens there any more.
+    let port = server.address.port();
+    server.end();
+    let refused = Client::connect(&url(port, "/")).unwrap_err();
+    assert!(matches!(refused, ClientError::Transport(_)) && refused.to_string().contains("nocopy serve nfs"));
+}
+
+#[test]
+fn no_more_is_posted_than_there_is_room_for() {
+    let scene = Scene::new();
+    scene.file("file", 10);
+    let server = scene.serve();
+    let mut client = connect(&server);
+    let file = handle(&mut client, "file");
+    let pool = Pool::new(300, 4096).unwrap();
+    let mut posted = 0;
+    let rejected = loop {
+        match client.post(pool.take().unwrap(), Place { file, offset: 0 }) {
+            Ok(_) => posted += 1,
+            Err(rejected) => break rejected,
+        }
+    };
+    assert!(matches!(rejected.reason, Reason::Full));
+    drop(rejected);
+    while let Some(filled) = client.receive().unwrap() {
+        assert!(filled.read().unwrap().0[..] == pattern(0, 10));
+        posted -= 1;
+    }
+    assert_eq!((posted, pool.at_home()), (0, 300));
+}
