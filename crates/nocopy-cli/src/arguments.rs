@@ -14,6 +14,7 @@ use clap_complete::Shell;
 use nocopy::filter::{self, Program};
 
 use nocopy_bench::BenchArguments;
+use nocopy_nfs::command::{CatArguments, CpArguments, LsArguments};
 use nocopy_profile::ProfileArguments;
 use nocopy_transfer::arguments::{CallArguments, ModeName, PingArguments, RecvArguments, SendArguments};
 
@@ -135,6 +136,19 @@ pub(crate) enum Command {
     Serve(ServeChoice),
     /// Send a request to 'nocopy serve', or any endpoint of the message protocol, and print the response.
     Call(CallArguments),
+    /// List directories of an NFS server, without a mount: nfs://HOST/PATH.
+    ///
+    /// NFS version 3 over TCP. Takes no privileges; as root it calls from a port below 1024, which some servers ask for. Nothing is encrypted.
+    Ls(LsArguments),
+    /// Print files of an NFS server, without a mount: nfs://HOST/PATH.
+    ///
+    /// Many reads are in flight; the bytes are printed in their order. Nothing is encrypted.
+    Cat(CatArguments),
+    /// Copy files from an NFS server or to one, without a mount: nfs://HOST/PATH.
+    ///
+    /// A file is copied to NAME.part, and gets its name when it is whole and, on a server, on its disk. A server that was started again
+    /// meanwhile gets again what it lost. Prints what was copied. Exit code 1 if anything could not be copied. Nothing is encrypted.
+    Cp(CpArguments),
     /// Say where the time and the copies of a program's network calls go: TCP and UDP, both directions.
     ///
     /// Counts at the kernel's tracepoints and samples its clock while the program runs on as it is. Ends after a time, with the command,
@@ -538,6 +552,9 @@ mod tests {
             "ping udp://a:9",
             "serve tcp://:9 udp://:9",
             "serve nfs /srv --listen 10.0.0.1:2049 --allow 10.0.0.0/8 --allow fd00::1 --state /var/x --stable --portmap",
+            "ls -l nfs://server/srv nfs://[fd00::1]:2050/ --json --user 1000:100",
+            "cat nfs://server/srv/file?nfsport=1&mountport=2 --connections 4 --timeout 1s --hard",
+            "cp -r --resume --verify --json nfs://server/srv/a nfs://server/srv/b /tmp",
         ] {
             assert_eq!(refusal(line), None, "{line}");
         }

@@ -6,7 +6,11 @@ use jiff::Timestamp;
 
 /// In UTC, to the second: `2026-01-31T12:00:00Z`.
 pub fn now() -> String {
-    let seconds = i64::try_from(now_ns() / 1_000_000_000).unwrap_or(0);
+    at(i64::try_from(now_ns() / 1_000_000_000).unwrap_or(0))
+}
+
+/// The same of so many seconds since 1970.
+pub fn at(seconds: i64) -> String {
     Timestamp::from_second(seconds).unwrap_or_default().to_string()
 }
 

@@ -6,6 +6,7 @@ mod capability;
 mod founding;
 mod listening;
 mod nfs;
+mod nfs_client;
 mod output_files;
 mod ping;
 mod profile;

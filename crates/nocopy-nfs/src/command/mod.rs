@@ -1,10 +1,12 @@
-//! `nocopy serve nfs`: exports a directory until it is asked to end.
+//! `nocopy serve nfs`, which exports a directory until it is asked to end; and what copies from servers without a mount.
 
 mod arguments;
 mod live;
+mod remote;
 mod summary;
 
 use std::io;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -16,8 +18,10 @@ use rustix::thread::CapabilitySet;
 
 pub use arguments::NfsArguments;
 use live::Live;
+pub use remote::{CatArguments, CpArguments, LsArguments, cat, cp, ls};
 use summary::{Export as Exported, Summary};
 
+use crate::client::ClientError;
 use crate::export::{Caller, Export, ExportError};
 use crate::server::core::Callers;
 use crate::server::{CONNECTIONS_MAX, Progress, Server, ServerError, Settings};
@@ -45,6 +49,41 @@ pub enum Failure {
     NotRoot,
     #[error("the server: cannot wait for calls any more ({0}); start it again")]
     Serve(#[source] io::Error),
+    #[error(transparent)]
+    Client(#[from] ClientError),
+    #[error("the buffers: no memory ({0}); free some")]
+    Memory(#[source] io::Error),
+    #[error("a buffer: not taken to be read into or written: {0}")]
+    Post(#[source] nocopy::Reason),
+    #[error("{path}: {source}; check the path and the permissions", path = path.display())]
+    Local { path: PathBuf, source: io::Error },
+    #[error("{path}: not a directory, and there are several sources; name a directory that exists")]
+    NotDirectory { path: String },
+    #[error(
+        "cp: copies from nfs://HOST/PATH to a path of this host, or from paths of this host to nfs://HOST/PATH; of other kinds use cp(1), or \
+         copy to a directory of this host first"
+    )]
+    Sides,
+    #[error(
+        "{path}: the copy differs from byte {at} on; the file was changed meanwhile, or something is broken: copy it again"
+    )]
+    Differs { path: String, at: u64 },
+    #[error("interrupted")]
+    Interrupted,
+}
+
+impl Failure {
+    /// Whether it would be the same with every other file.
+    fn concerns_all(&self) -> bool {
+        match self {
+            Self::Client(error) => matches!(error, ClientError::Transport(_) | ClientError::GivenUp { .. }),
+            Self::Local { source, .. } => {
+                matches!(source.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+            }
+            Self::Differs { .. } | Self::NotDirectory { .. } => false,
+            _ => true,
+        }
+    }
 }
 
 pub fn run(arguments: &NfsArguments) -> Result<Outcome, Failure> {

@@ -1,0 +1,248 @@
+//! `nocopy ls`, `cat` and `cp` of addresses on a server that the test starts, kills, and starts again.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+
+use rustix::process::{Signal, geteuid};
+use serde_json::Value;
+
+use crate::running::{Running, nocopy, text};
+
+/// The user of a server that can be written to.
+const NOBODY: u32 = 65_534;
+
+struct Scene {
+    around: tempfile::TempDir,
+}
+
+struct Server {
+    running: Running,
+    port: u16,
+}
+
+impl Scene {
+    fn new() -> Self {
+        let around = tempfile::tempdir().unwrap();
+        fs::create_dir_all(around.path().join("exported/below")).unwrap();
+        Self { around }
+    }
+
+    fn path(&self, below: &str) -> PathBuf {
+        self.around.path().join(below)
+    }
+
+    /// Makes all of it another user's, if this is root, who must not serve what can be written to.
+    fn give_away(&self) {
+        if geteuid().is_root() {
+            for path in ["", "exported", "exported/below"] {
+                chown(self.path(path), Some(NOBODY), Some(NOBODY)).unwrap();
+            }
+        }
+    }
+
+    /// A server, once it is there; one that can be written to is that user's.
+    fn serve(&self, port: u16, options: &[&str]) -> Server {
+        let directory = self.path("exported").display().to_string();
+        let state = self.path("state").display().to_string();
+        let listen = format!("127.0.0.1:{port}");
+        let begin = ["serve", "nfs", &directory, "--state", &state, "--listen", &listen, "--json"];
+        let mut command = nocopy(&[&begin, options].concat());
+        if geteuid().is_root() && options.contains(&"--writable") {
+            command.uid(NOBODY).gid(NOBODY);
+        }
+        let mut running = Running(Some(command.spawn().unwrap()));
+        let mut errors = BufReader::new(running.0.as_mut().unwrap().stderr.take().unwrap());
+        let mut line = String::new();
+        errors.read_line(&mut line).unwrap();
+        let address = line.strip_prefix("nocopy: serving at nfs://127.0.0.1:");
+        let port = address.and_then(|rest| rest.split('/').next()?.parse().ok());
+        let port = port.unwrap_or_else(|| panic!("{line}"));
+        std::thread::spawn(move || std::io::copy(&mut errors, &mut std::io::sink()));
+        Server { running, port }
+    }
+}
+
+impl Server {
+    fn url(&self, path: &str) -> String {
+        format!("nfs://127.0.0.1:{}{path}", self.port)
+    }
+}
+
+fn content(bytes: usize) -> Vec<u8> {
+    (0..bytes).map(|place| (place.wrapping_mul(2_654_435_761) >> 13) as u8).collect()
+}
+
+fn json(arguments: &[&str]) -> (Value, i32) {
+    let output = nocopy(arguments).output().unwrap();
+    let parsed = serde_json::from_slice(&output.stdout);
+    (parsed.unwrap_or_else(|_| panic!("{}", text(&output.stderr))), output.status.code().unwrap())
+}
+
+#[test]
+fn files_are_listed_and_printed_without_a_mount() {
+    let scene = Scene::new();
+    fs::write(scene.path("exported/below/file"), content(3_000_001)).unwrap();
+    fs::write(scene.path("exported/small"), b"hello\n").unwrap();
+    fs::set_permissions(scene.path("exported/small"), fs::Permissions::from_mode(0o640)).unwrap();
+    let server = scene.serve(0, &[]);
+    let listed = nocopy(&["ls", &server.url("/")]).output().unwrap();
+    assert_eq!(text(&listed.stdout), "below\nsmall\n", "{}", text(&listed.stderr));
+    let listed = nocopy(&["ls", "-l", &server.url("/small")]).output().unwrap();
+    assert!(text(&listed.stdout).starts_with("-rw-r-----"), "{}", text(&listed.stdout));
+    let (listed, _) = json(&["ls", "--json", &server.url("/below")]);
+    assert_eq!(listed["schema"], "nocopy.ls/1");
+    let entry = &listed["directories"][0]["entries"][0];
+    assert_eq!(
+        (&entry["name"], &entry["type"], &entry["bytes"]),
+        (&"file".into(), &"file".into(), &3_000_001.into())
+    );
+    let printed = nocopy(&["cat", &server.url("/below/file"), &server.url("/small")]).output().unwrap();
+    assert!(printed.stdout == [&content(3_000_001)[..], b"hello\n"].concat(), "{}", text(&printed.stderr));
+}
+
+#[test]
+fn a_directory_is_copied_from_a_server_and_gone_on_with() {
+    let scene = Scene::new();
+    fs::write(scene.path("exported/below/file"), content(2_500_000)).unwrap();
+    (0..50).for_each(|number| fs::write(scene.path(&format!("exported/{number}")), content(number)).unwrap());
+    symlink("/etc/passwd", scene.path("exported/link")).unwrap();
+    let server = scene.serve(0, &[]);
+    let (url, to) = (server.url("/"), scene.path("copy"));
+    // What an earlier copy left.
+    fs::create_dir_all(to.join("below")).unwrap();
+    fs::write(to.join("below/file.part"), &content(2_500_000)[..1_200_000]).unwrap();
+    let target = to.display().to_string();
+    let (copied, code) =
+        json(&["cp", "-r", "--resume", "--verify", "--json", &format!("{url}below"), &target]);
+    assert_eq!(
+        (code, &copied["schema"], &copied["ended"]),
+        (0, &"nocopy.cp/1".into(), &"done".into()),
+        "{copied}"
+    );
+    assert_eq!(
+        (&copied["bytes"], &copied["resumed_bytes"]),
+        (&1_300_000.into(), &1_200_000.into()),
+        "{copied}"
+    );
+    assert_eq!(copied["verified_bytes"], 2_500_000, "{copied}");
+    assert_eq!(copied["ledger"]["copied_twice_bytes"], 0, "{copied}");
+    assert!(fs::read(to.join("below/file")).unwrap() == content(2_500_000));
+    let whole = scene.path("whole").display().to_string();
+    let (copied, code) = json(&["cp", "-r", "--json", &url, &whole]);
+    assert_eq!((code, &copied["files"], &copied["left_out"]), (0, &51.into(), &1.into()), "{copied}");
+    for number in 0..50 {
+        let copy = Path::new(&whole).join(number.to_string());
+        assert_eq!(fs::read(&copy).unwrap(), content(number));
+        let times =
+            [copy, scene.path(&format!("exported/{number}"))].map(|path| fs::metadata(path).unwrap().mtime());
+        assert_eq!(times[0], times[1]);
+    }
+    assert!(!Path::new(&whole).join("link").exists());
+    // Everything is there, and nothing of it is copied again.
+    let (copied, _) = json(&["cp", "-r", "--resume", "--json", &url, &whole]);
+    assert_eq!((&copied["unchanged"], &copied["bytes"]), (&51.into(), &0.into()), "{copied}");
+}
+
+#[test]
+fn what_cannot_be_copied_is_said_with_what_to_do() {
+    let scene = Scene::new();
+    let server = scene.serve(0, &[]);
+    let here = scene.path("here").display().to_string();
+    for (arguments, code, words) in [
+        (vec!["ls", "nfs://127.0.0.1:1/x"], 2, ["cannot be connected to", "nocopy serve nfs"]),
+        (vec!["cat", &*server.url("/absent")], 2, ["absent", "ENOENT"]),
+        (vec!["cat", &*server.url("/below")], 2, ["directory", "EISDIR"]),
+        (vec!["cp", "/etc/passwd", "/tmp"], 2, ["nfs://HOST/PATH", "cp(1)"]),
+        (vec!["cp", &*server.url("/absent"), &*here], 2, ["absent", "ENOENT"]),
+        (vec!["cp", "/etc/passwd", &*server.url("/below")], 1, ["passwd", "--writable"]),
+        (vec!["ls", "http://x/"], 2, ["nfs://HOST/PATH", "URL"]),
+    ] {
+        let output = nocopy(&arguments).output().unwrap();
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {said}");
+        assert!(words.iter().all(|word| said.contains(word)), "{arguments:?}: {said}");
+    }
+}
+
+/// The server is killed in the middle, and started again: the copy goes on, and what the server has is whole.
+#[test]
+fn a_copy_to_a_server_survives_its_end() {
+    const BYTES: usize = 64 << 20;
+    let scene = Scene::new();
+    fs::write(scene.path("file"), content(BYTES)).unwrap();
+    scene.give_away();
+    let server = scene.serve(0, &["--writable"]);
+    let (port, url) = (server.port, server.url("/below"));
+    let file = scene.path("file").display().to_string();
+    let copying = Running::start(&["cp", "--verify", "--json", &file, &url]);
+    let part = scene.path("exported/below/file.part");
+    nocopy_lab::patience::wait_until("the copy to begin", || {
+        fs::metadata(&part).is_ok_and(|about| about.len() > 4 << 20)
+            || !part.exists() && scene.path("exported/below/file").exists()
+    });
+    server.running.signal(Signal::KILL);
+    drop(server);
+    let _server = scene.serve(port, &["--writable"]);
+    let (copied, code) = copying.summary();
+    assert_eq!(
+        (code, &copied["bytes"], &copied["verified_bytes"]),
+        (0, &BYTES.into(), &BYTES.into()),
+        "{copied}"
+    );
+    assert!(fs::read(scene.path("exported/below/file")).unwrap() == content(BYTES));
+}
+
+/// Ganesha in a process that ends with this, in the network namespace of the calling thread.
+fn ganesha(scene: &Scene) -> Result<Running, String> {
+    let scratch = scene.path("scratch");
+    fs::create_dir(&scratch).unwrap();
+    let task = serde_json::json!({"Ganesha": {"directory": scene.path("exported"), "scratch": scratch}});
+    let mut command = nocopy(&["bench-nfs-server", &task.to_string()]);
+    let mut running = Running(Some(command.stdin(std::process::Stdio::piped()).spawn().unwrap()));
+    let mut word = String::new();
+    BufReader::new(running.output()).read_line(&mut word).unwrap();
+    if word.contains("Serving") { Ok(running) } else { Err(word) }
+}
+
+/// Proves that a server of others is read and listed, found by its portmapper or by its ports.
+#[test]
+fn a_directory_is_copied_from_ganesha() {
+    let namespace = match nocopy_lab::Namespace::with_loopback() {
+        Ok(namespace) => namespace,
+        Err(nocopy_lab::Error::Missing(missing)) => return nocopy_lab::skip(&missing),
+        Err(error) => panic!("{error}"),
+    };
+    namespace.run(|| {
+        if std::process::Command::new("ganesha.nfsd").arg("-v").output().is_err() {
+            return nocopy_lab::skip(&nocopy_lab::Missing::Device("Ganesha (the package nfs-ganesha-vfs)"));
+        }
+        let scene = Scene::new();
+        fs::set_permissions(scene.path(""), fs::Permissions::from_mode(0o755)).unwrap();
+        fs::write(scene.path("exported/below/file"), content(9_000_001)).unwrap();
+        (0..300).for_each(|number| {
+            fs::write(scene.path(&format!("exported/{number}")), content(number)).unwrap()
+        });
+        let _running = ganesha(&scene).unwrap_or_else(|word| panic!("{word}"));
+        let exported = scene.path("exported").display().to_string();
+        for (number, url) in
+            [format!("nfs://127.0.0.1{exported}"), format!("nfs://127.0.0.1:20490{exported}?mountport=20491")]
+                .iter()
+                .enumerate()
+        {
+            let to = scene.path(&format!("copy-{number}")).display().to_string();
+            let (copied, code) = json(&["cp", "-r", "--verify", "--connections", "2", "--json", url, &to]);
+            assert_eq!(
+                (code, &copied["files"], &copied["failed"]),
+                (0, &301.into(), &Value::Array(Vec::new())),
+                "{copied}"
+            );
+            assert!(fs::read(Path::new(&to).join("below/file")).unwrap() == content(9_000_001));
+            (0..300).for_each(|number| {
+                assert_eq!(fs::read(Path::new(&to).join(number.to_string())).unwrap(), content(number))
+            });
+        }
+    });
+}

@@ -1,0 +1,88 @@
+//! The options of `nocopy ls`, `cat` and `cp`.
+
+use std::ffi::OsString;
+use std::time::Duration;
+
+use clap::Args;
+use nocopy_report::quantity;
+
+use crate::client::Url;
+
+/// How to reach a server.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Server")]
+pub struct Reach {
+    /// Connections to the server, among which reads and writes are distributed.
+    #[arg(long, value_name = "COUNT", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
+    pub connections: u16,
+    /// How long to wait for a reply before calls are sent again by another connection; after four times as long without any, it is an error.
+    #[arg(long, value_name = "TIME", default_value = "15s", value_parser = quantity::duration)]
+    pub timeout: Duration,
+    /// Wait for the server without an end.
+    #[arg(long)]
+    pub hard: bool,
+    /// Say that the calls are of this user (default: who runs it). Servers believe it, or not.
+    #[arg(long, value_name = "UID:GID", value_parser = user)]
+    pub user: Option<(u32, u32)>,
+}
+
+#[derive(Debug, Args)]
+pub struct LsArguments {
+    /// Directories or files: nfs://HOST[:PORT]/PATH[?nfsport=PORT&mountport=PORT].
+    #[arg(required = true, value_name = "URL")]
+    pub urls: Vec<Url>,
+    /// With type, permissions, owner, size and time.
+    #[arg(short, long)]
+    pub long: bool,
+    #[command(flatten)]
+    pub reach: Reach,
+    /// Print it as JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct CatArguments {
+    /// Files: nfs://HOST[:PORT]/PATH[?nfsport=PORT&mountport=PORT].
+    #[arg(required = true, value_name = "URL")]
+    pub urls: Vec<Url>,
+    #[command(flatten)]
+    pub reach: Reach,
+}
+
+#[derive(Debug, Args)]
+pub struct CpArguments {
+    /// What to copy, and last, where to: either the one or the other are addresses nfs://HOST[:PORT]/PATH[?nfsport=PORT&mountport=PORT].
+    #[arg(required = true, num_args = 2.., value_names = ["SOURCE", "DESTINATION"])]
+    pub paths: Vec<OsString>,
+    /// Copy directories with all that is in them. Links and devices are left out, and counted.
+    #[arg(short, long)]
+    pub recursive: bool,
+    /// Go on with files that an earlier copy left unfinished (NAME.part), and leave out those that have the same size and are not older.
+    #[arg(long)]
+    pub resume: bool,
+    /// Read everything again at the end, and compare it.
+    #[arg(long)]
+    pub verify: bool,
+    #[command(flatten)]
+    pub reach: Reach,
+    /// Print the summary as JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+fn user(text: &str) -> Result<(u32, u32), String> {
+    let both = text.split_once(':').and_then(|(user, group)| Some((user.parse().ok()?, group.parse().ok()?)));
+    both.ok_or_else(|| "not two numbers: write it as 1000:1000".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn users_are_two_numbers() {
+        assert_eq!(user("1000:100"), Ok((1000, 100)));
+        assert!(["1000", "a:b", "1:-1"].iter().all(|text| user(text).unwrap_err().contains("1000:1000")));
+    }
+}

@@ -1,0 +1,84 @@
+//! `nocopy cat`: files of a server on standard output.
+
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+use std::ops::Range;
+
+use nocopy::{Buffer, Pool};
+use nocopy_report::Outcome;
+
+use super::{BUFFER_BYTES, BUFFERS, CatArguments, Failure, Reached, narrow, reach};
+use crate::client::{Client, ClientError, Place};
+use crate::wire::nfs3::{FileHandle, Status};
+
+/// Prints files, one after the other.
+///
+/// # Errors
+/// A server cannot be reached, a file cannot be read, or nothing can be printed.
+pub fn run(arguments: &CatArguments) -> Result<Outcome, Failure> {
+    narrow()?;
+    let pool = Pool::new(BUFFERS, BUFFER_BYTES).map_err(Failure::Memory)?;
+    let mut out = io::stdout().lock();
+    for url in &arguments.urls {
+        let Reached { mut client, found } = reach(url, &arguments.reach)?;
+        if found.is_directory() {
+            let (subject, status) = (url.to_string(), Status::IsDirectory);
+            return Err(ClientError::Status { subject, what: "printed", status }.into());
+        }
+        let range = 0..found.attributes.size;
+        read(&mut client, found.file, range, &pool, |buffer| {
+            out.write_all(buffer).map_err(|error| nocopy_report::Failure::Print(error).into())
+        })?;
+    }
+    out.flush().map_err(nocopy_report::Failure::Print)?;
+    Ok(Outcome::Positive)
+}
+
+/// Reads a file from a place to its end, with many reads in flight; each piece is taken in its order. `range` ends where the file is likely
+/// to end: if it has grown since, it is read on. Returns how many bytes it has from there.
+///
+/// # Errors
+/// It cannot be read, or not be taken. Reads that are in flight then are waited for.
+pub(super) fn read(
+    client: &mut Client,
+    file: FileHandle,
+    range: Range<u64>,
+    pool: &Pool,
+    take: impl FnMut(&[u8]) -> Result<(), Failure>,
+) -> Result<u64, Failure> {
+    let done = read_in_order(client, file, range, pool, take);
+    // They lie behind the end, or are not wanted any more.
+    while let Ok(Some(_)) = client.receive() {}
+    done
+}
+
+fn read_in_order(
+    client: &mut Client,
+    file: FileHandle,
+    range: Range<u64>,
+    pool: &Pool,
+    mut take: impl FnMut(&[u8]) -> Result<(), Failure>,
+) -> Result<u64, Failure> {
+    let (mut next, mut posted) = (range.start, range.start);
+    let mut ahead: BTreeMap<u64, (Buffer, bool)> = BTreeMap::new();
+    loop {
+        while posted < range.end.max(next + 1) {
+            let Some(buffer) = pool.take() else { break };
+            let bytes = buffer.capacity() as u64;
+            let place = Place { file, offset: posted };
+            client.post(buffer, place).map_err(|rejected| Failure::Post(rejected.reason))?;
+            posted += bytes;
+        }
+        let filled = client.receive()?.expect("the next piece is posted");
+        let offset = filled.place.offset;
+        let (buffer, end) = filled.read()?;
+        ahead.insert(offset, (buffer, end.is_end));
+        while let Some((buffer, is_end)) = ahead.remove(&next) {
+            take(&buffer)?;
+            next += buffer.len() as u64;
+            if is_end {
+                return Ok(next - range.start);
+            }
+        }
+    }
+}

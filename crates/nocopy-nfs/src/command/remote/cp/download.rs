@@ -1,0 +1,239 @@
+//! From a server into files of this host.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Seek, SeekFrom, Write};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::{FileExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use super::super::{Failure, Reached, cat, reach};
+use super::batch::Batch;
+use super::{Clients, Copying, part_of, url};
+use crate::client::{Client, Found};
+use crate::wire::nfs3::{Attributes, FileHandle};
+
+/// Bytes that are compared at a time.
+const COMPARED_BYTES: usize = 1 << 20;
+
+/// Files that are open at a time.
+const OPEN_MAX: usize = 256;
+
+pub(super) fn run(
+    copying: &mut Copying<'_>,
+    from: &[OsString],
+    to: &Path,
+    clients: &mut Clients,
+) -> Result<(), Failure> {
+    let is_directory = to.is_dir();
+    if from.len() > 1 && !is_directory {
+        return Err(Failure::NotDirectory { path: to.display().to_string() });
+    }
+    for source in from {
+        let url = url(source)?;
+        let Reached { client, found } = reach(&url, &copying.arguments.reach)?;
+        clients.push(client);
+        let client = clients.last_mut().expect("just put there");
+        let target = match url.path.file_name() {
+            Some(name) if is_directory => to.join(name),
+            _ => to.to_owned(),
+        };
+        copy(copying, client, &found, target)?;
+    }
+    Ok(())
+}
+
+/// A file that is to be copied.
+pub(super) struct Wanted {
+    found: Found,
+    to: PathBuf,
+}
+
+impl Wanted {
+    pub(super) fn name(&self) -> String {
+        self.to.display().to_string()
+    }
+}
+
+/// A file that is being copied, and does not have its name yet.
+pub(super) struct Partial {
+    wanted: Wanted,
+    file: File,
+    path: PathBuf,
+    start: u64,
+}
+
+impl Partial {
+    /// Opens what is copied to; `None` if nothing need be copied.
+    pub(super) fn open(copying: &mut Copying<'_>, wanted: Wanted) -> Result<Option<Self>, Failure> {
+        let Wanted { found, to } = &wanted;
+        let is_resumed = copying.arguments.resume;
+        if is_resumed && is_there(to, &found.attributes) {
+            copying.counts.unchanged += 1;
+            return Ok(None);
+        }
+        let name = to.file_name().unwrap_or(OsStr::from_bytes(b"file"));
+        let path = to.with_file_name(part_of(name));
+        let (file, start) = open(&path, is_resumed, found.attributes.size)?;
+        copying.counts.resumed_bytes += start;
+        Ok(Some(Self { wanted, file, path, start }))
+    }
+
+    pub(super) fn name(&self) -> String {
+        self.wanted.name()
+    }
+
+    pub(super) fn source(&self) -> FileHandle {
+        self.wanted.found.file
+    }
+
+    /// Where the server's file ended when it was looked up.
+    pub(super) fn size(&self) -> u64 {
+        self.wanted.found.attributes.size
+    }
+
+    /// How much of it is there from before.
+    pub(super) fn start(&self) -> u64 {
+        self.start
+    }
+
+    pub(super) fn write(&mut self, bytes: &[u8]) -> Result<(), Failure> {
+        self.file.write_all(bytes).map_err(|error| local(&self.path, error))
+    }
+
+    /// It is whole: compares it, if that is wanted, and gives it its name.
+    fn finish(self, copying: &mut Copying<'_>, client: &mut Client) -> Result<(), Failure> {
+        let Self { wanted: Wanted { found, to }, file, path, .. } = self;
+        if copying.arguments.verify {
+            compare(copying, client, &found, &file, &path)?;
+        }
+        let mode = fs::Permissions::from_mode(found.attributes.mode & 0o777);
+        file.set_permissions(mode).map_err(|error| local(&path, error))?;
+        file.set_modified(modified(&found.attributes)).map_err(|error| local(&path, error))?;
+        fs::rename(&path, &to).map_err(|error| local(&to, error))?;
+        copying.counts.files += 1;
+        Ok(())
+    }
+}
+
+/// Copies a file, or a directory with what is in it: one after the other, without recursion, however deep a server makes it.
+fn copy(copying: &mut Copying<'_>, client: &mut Client, found: &Found, to: PathBuf) -> Result<(), Failure> {
+    if !found.is_directory() {
+        return copy_files(copying, client, vec![Wanted { found: *found, to }]);
+    }
+    if !copying.arguments.recursive {
+        copying.counts.left_out += 1;
+        return Ok(());
+    }
+    let mut left = vec![Wanted { found: *found, to }];
+    while let Some(directory) = left.pop() {
+        match enter(copying, client, &directory) {
+            Ok((files, directories)) => {
+                copy_files(copying, client, files)?;
+                left.extend(directories.into_iter().rev());
+            }
+            Err(failure) => copying.fail(directory.name(), failure)?,
+        }
+    }
+    Ok(())
+}
+
+fn copy_files(copying: &mut Copying<'_>, client: &mut Client, all: Vec<Wanted>) -> Result<(), Failure> {
+    let (files, others): (Vec<_>, Vec<_>) = all.into_iter().partition(|wanted| wanted.found.is_regular());
+    copying.counts.left_out += others.len() as u64;
+    for wanted in &files {
+        copying.counts.files_all += 1;
+        copying.counts.bytes_all += wanted.found.attributes.size;
+    }
+    let mut files = files.into_iter().peekable();
+    // So many at a time, that names are given soon, and no more files are open than a process may have.
+    while files.peek().is_some() {
+        let some: Vec<_> = files.by_ref().take(OPEN_MAX).collect();
+        for partial in Batch::new(some).run(copying, client)? {
+            let name = partial.name();
+            if let Err(failure) = partial.finish(copying, client) {
+                copying.fail(name, failure)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Makes a directory; returns the files and the directories that are to be copied into it.
+fn enter(
+    copying: &mut Copying<'_>,
+    client: &mut Client,
+    directory: &Wanted,
+) -> Result<(Vec<Wanted>, Vec<Wanted>), Failure> {
+    let Wanted { found, to } = directory;
+    let entries = client.list(found.file)?;
+    match fs::create_dir(to) {
+        // Links are not copied: what one leads to here was made by somebody else.
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists && to.is_dir() => {}
+        made => made.map_err(|error| local(to, error))?,
+    }
+    copying.counts.directories += 1;
+    let wanted = entries
+        .into_iter()
+        .map(|entry| Wanted { found: entry.found, to: to.join(OsString::from_vec(entry.name)) });
+    Ok(wanted.partition(|wanted| !wanted.found.is_directory()))
+}
+
+/// The file that is copied to, and how much of it is there.
+fn open(part: &Path, is_resumed: bool, size: u64) -> Result<(File, u64), Failure> {
+    // No link is followed: the name is this copy's own.
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create(true).truncate(!is_resumed).mode(0o600);
+    options.custom_flags(rustix::fs::OFlags::NOFOLLOW.bits().cast_signed());
+    let mut file = options.open(part).map_err(|error| local(part, error))?;
+    let there = file.metadata().map_err(|error| local(part, error))?.len();
+    let start = if there <= size { there } else { 0 };
+    file.set_len(start).map_err(|error| local(part, error))?;
+    file.seek(SeekFrom::Start(start)).map_err(|error| local(part, error))?;
+    Ok((file, start))
+}
+
+fn is_there(to: &Path, attributes: &Attributes) -> bool {
+    fs::metadata(to).is_ok_and(|about| {
+        about.is_file()
+            && about.len() == attributes.size
+            && about.modified().is_ok_and(|time| time >= modified(attributes))
+    })
+}
+
+fn modified(attributes: &Attributes) -> SystemTime {
+    let time = attributes.modified;
+    SystemTime::UNIX_EPOCH + Duration::new(time.seconds.into(), time.nanoseconds.min(999_999_999))
+}
+
+/// Reads the server's file again, and looks whether the copy is the same.
+fn compare(
+    copying: &mut Copying<'_>,
+    client: &mut Client,
+    found: &Found,
+    file: &File,
+    path: &Path,
+) -> Result<(), Failure> {
+    let length = file.metadata().map_err(|error| local(path, error))?.len();
+    let (mut at, mut mine) = (0, vec![0; COMPARED_BYTES]);
+    let differs = |at: u64| Failure::Differs { path: path.display().to_string(), at };
+    let pool = copying.pool.clone();
+    cat::read(client, found.file, 0..length, &pool, |theirs| {
+        for theirs in theirs.chunks(COMPARED_BYTES) {
+            let mine = &mut mine[..theirs.len()];
+            file.read_exact_at(mine, at).map_err(|_| differs(length.min(at)))?;
+            if let Some(place) = mine.iter().zip(theirs).position(|(mine, theirs)| mine != theirs) {
+                return Err(differs(at + place as u64));
+            }
+            at += theirs.len() as u64;
+        }
+        if copying.interrupt.came() { Err(Failure::Interrupted) } else { Ok(()) }
+    })?;
+    copying.counts.verified_bytes += at;
+    if at == length { Ok(()) } else { Err(differs(at)) }
+}
+
+pub(super) fn local(path: &Path, source: io::Error) -> Failure {
+    Failure::Local { path: path.to_owned(), source }
+}

@@ -1,0 +1,117 @@
+//! What was copied: the JSON schema `nocopy.cp/1` (docs/nfs-client.md).
+
+use std::time::Duration;
+
+use nocopy_report::quantity::short;
+use nocopy_report::table::Table;
+use nocopy_report::{Ended, Outcome};
+use serde::Serialize;
+
+use crate::client::Client;
+
+/// What has been done so far.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub(super) struct Counts {
+    pub(super) files: u64,
+    pub(super) directories: u64,
+    pub(super) bytes: u64,
+    /// Left out: links, devices, and directories without `--recursive`.
+    pub(super) left_out: u64,
+    /// Left out by `--resume`: there already.
+    pub(super) unchanged: u64,
+    /// There already by an earlier copy that was not finished.
+    pub(super) resumed_bytes: u64,
+    pub(super) verified_bytes: u64,
+    /// Known so far.
+    #[serde(skip)]
+    pub(super) files_all: u64,
+    #[serde(skip)]
+    pub(super) bytes_all: u64,
+}
+
+#[derive(Debug, Serialize)]
+struct Failed {
+    path: String,
+    error: String,
+}
+
+#[derive(Debug, Serialize)]
+pub(super) struct Summary {
+    ended: Ended,
+    seconds: f64,
+    #[serde(flatten)]
+    counts: Counts,
+    ledger: Ledger,
+    /// Calls that were sent again because a connection was lost.
+    repeated_calls: u64,
+    /// Bytes that were sent again because the server had lost them.
+    lost_bytes: u64,
+    failed: Vec<Failed>,
+}
+
+/// Bytes read from servers by what is known of copies.
+#[derive(Debug, Default, Serialize)]
+struct Ledger {
+    /// Out of the socket into the buffer that was posted for them.
+    copied_once_bytes: u64,
+    /// Along with a head, and once more.
+    copied_twice_bytes: u64,
+}
+
+impl Summary {
+    pub(super) fn of(
+        ended: Ended,
+        time: Duration,
+        counts: Counts,
+        failures: Vec<(String, String)>,
+        clients: &[Client],
+    ) -> Self {
+        let sum =
+            |name: &str| clients.iter().filter_map(|client| client.stats().ok()?.get(name)).sum::<u64>();
+        let twice = sum("moved_bytes");
+        let all: u64 = clients.iter().map(|client| client.ledger().bytes()).sum();
+        Self {
+            ended,
+            seconds: time.as_secs_f64(),
+            counts,
+            ledger: Ledger { copied_once_bytes: all - twice, copied_twice_bytes: twice },
+            repeated_calls: sum("repeated"),
+            lost_bytes: sum("lost_bytes"),
+            failed: failures.into_iter().map(|(path, error)| Failed { path, error }).collect(),
+        }
+    }
+}
+
+impl nocopy_report::Summary for Summary {
+    const SCHEMA: &'static str = "nocopy.cp/1";
+
+    fn table(&self) -> Table {
+        let Counts { files, directories, bytes, left_out, unchanged, resumed_bytes, verified_bytes, .. } =
+            self.counts;
+        let speed = short(bytes as f64 / self.seconds.max(1e-9));
+        let all = format!(
+            "{files} files, {directories} directories, {bytes} bytes in {:.2} s ({speed}B/s){}",
+            self.seconds,
+            self.ended.words()
+        );
+        let others = [
+            ("left out", left_out, "links, devices, and directories without -r"),
+            ("unchanged", unchanged, "files that were there already"),
+            ("resumed", resumed_bytes, "bytes of an earlier copy that was not finished"),
+            ("verified", verified_bytes, "bytes read again and found equal"),
+            ("repeated", self.repeated_calls, "calls sent again because a connection was lost"),
+            ("lost", self.lost_bytes, "bytes that the server had lost, and that were sent again"),
+            ("failed", self.failed.len() as u64, "files or directories that could not be copied"),
+        ];
+        let others = others.into_iter().filter(|(_, count, _)| *count > 0);
+        let others = others.map(|(name, count, words)| (name.to_owned(), format!("{count} {words}")));
+        std::iter::once(("copied".to_owned(), all)).chain(others).collect::<Vec<_>>().into()
+    }
+
+    fn outcome(&self) -> Outcome {
+        match self.failed.is_empty() && self.ended == Ended::Done {
+            true => Outcome::Positive,
+            false => Outcome::Negative,
+        }
+    }
+}

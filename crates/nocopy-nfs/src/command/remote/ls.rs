@@ -1,0 +1,139 @@
+//! `nocopy ls`: what is in directories of a server. Its JSON is the schema `nocopy.ls/1` (docs/nfs-client.md).
+
+use nocopy_report::table::Table;
+use nocopy_report::{Outcome, print, wall_clock};
+use serde::Serialize;
+
+use super::{Failure, LsArguments, Reached, narrow, reach, type_of};
+use crate::client::{Found, Url};
+
+#[derive(Debug, Serialize)]
+struct Summary {
+    directories: Vec<Listed>,
+    #[serde(skip)]
+    is_long: bool,
+}
+
+#[derive(Debug, Serialize)]
+struct Listed {
+    url: String,
+    entries: Vec<Entry>,
+}
+
+#[derive(Debug, Serialize)]
+struct Entry {
+    name: String,
+    #[serde(rename = "type")]
+    file_type: &'static str,
+    #[serde(skip)]
+    letter: char,
+    mode: u32,
+    links: u32,
+    user: u32,
+    group: u32,
+    bytes: u64,
+    /// Seconds since 1970.
+    modified: f64,
+}
+
+impl Entry {
+    fn new(name: &[u8], found: &Found) -> Self {
+        let attributes = &found.attributes;
+        let (letter, file_type) = type_of(attributes.file_type);
+        let time = attributes.modified;
+        Self {
+            name: String::from_utf8_lossy(name).into_owned(),
+            file_type,
+            letter,
+            mode: attributes.mode & 0o7777,
+            links: attributes.links,
+            user: attributes.user,
+            group: attributes.group,
+            bytes: attributes.size,
+            modified: f64::from(time.seconds) + f64::from(time.nanoseconds) / 1e9,
+        }
+    }
+}
+
+/// Lists directories and files.
+///
+/// # Errors
+/// A server cannot be reached, or has no such file.
+pub fn run(arguments: &LsArguments) -> Result<Outcome, Failure> {
+    narrow()?;
+    let directories = arguments.urls.iter().map(|url| list(url, arguments)).collect::<Result<_, _>>()?;
+    let summary = Summary { directories, is_long: arguments.long };
+    print::finish(&summary, arguments.json, false, None)
+}
+
+fn list(url: &Url, arguments: &LsArguments) -> Result<Listed, Failure> {
+    let Reached { mut client, found } = reach(url, &arguments.reach)?;
+    let mut entries: Vec<_> = match found.is_directory() {
+        true => client.list(found.file)?.iter().map(|entry| Entry::new(&entry.name, &entry.found)).collect(),
+        false => {
+            let name = url.path.file_name().unwrap_or_default();
+            vec![Entry::new(name.as_encoded_bytes(), &found)]
+        }
+    };
+    entries.sort_by(|one, other| one.name.cmp(&other.name));
+    Ok(Listed { url: url.to_string(), entries })
+}
+
+impl nocopy_report::Summary for Summary {
+    const SCHEMA: &'static str = "nocopy.ls/1";
+
+    fn table(&self) -> Table {
+        Table::default()
+    }
+
+    fn details(&self) -> String {
+        let is_one = self.directories.len() == 1;
+        let blocks = self.directories.iter().map(|listed| {
+            let head = if is_one { String::new() } else { format!("{}:\n", listed.url) };
+            head + &if self.is_long { long(&listed.entries) } else { short(&listed.entries) }
+        });
+        blocks.collect::<Vec<_>>().join("\n")
+    }
+
+    fn outcome(&self) -> Outcome {
+        Outcome::Positive
+    }
+}
+
+fn short(entries: &[Entry]) -> String {
+    entries.iter().map(|entry| format!("{}\n", entry.name)).collect()
+}
+
+fn long(entries: &[Entry]) -> String {
+    let row = |entry: &Entry| {
+        vec![
+            permissions(entry.letter, entry.mode),
+            entry.links.to_string(),
+            entry.user.to_string(),
+            entry.group.to_string(),
+            entry.bytes.to_string(),
+            wall_clock::at(entry.modified as i64),
+            entry.name.clone(),
+        ]
+    };
+    let text = Table::new(&[], 1..5, entries.iter().map(row).collect()).text();
+    text.lines().map(|line| format!("{}\n", line.trim_start())).collect()
+}
+
+/// `-rwxr-x---`, without the bits above.
+fn permissions(letter: char, mode: u32) -> String {
+    let bits = (0..9).rev().zip("rwxrwxrwx".chars());
+    let bits = bits.map(|(bit, letter)| if mode & 1 << bit != 0 { letter } else { '-' });
+    std::iter::once(letter).chain(bits).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn permissions_are_written_as_ls_does() {
+        assert_eq!(permissions('-', 0o644), "-rw-r--r--");
+        assert_eq!(permissions('d', 0o2751), "drwxr-x--x");
+    }
+}

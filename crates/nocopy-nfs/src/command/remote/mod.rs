@@ -1,0 +1,71 @@
+//! `nocopy ls`, `cat` and `cp` of addresses `nfs://HOST/PATH`: files of a server without a mount.
+
+mod arguments;
+mod cat;
+mod cp;
+mod ls;
+
+use nocopy_report::capability;
+use rustix::thread::{CapabilitySet, capabilities};
+
+pub use arguments::{CatArguments, CpArguments, LsArguments};
+pub use cat::run as cat;
+pub use cp::run as cp;
+pub use ls::run as ls;
+
+use super::Failure;
+use crate::client::{Client, Found, Url};
+use crate::wire::nfs3::FileType;
+use arguments::Reach;
+
+/// What copying as root means, and low ports, which some servers ask for.
+const KEPT: CapabilitySet =
+    CapabilitySet::DAC_OVERRIDE.union(CapabilitySet::DAC_READ_SEARCH).union(CapabilitySet::NET_BIND_SERVICE);
+
+/// Reads of a file that are in flight, and the bytes of each: what is under way on a fast network, and no more memory than that.
+const BUFFERS: u32 = 16;
+const BUFFER_BYTES: usize = 1 << 20;
+
+/// A client, and the file that the address names.
+struct Reached {
+    client: Client,
+    found: Found,
+}
+
+/// Connects to the server, and looks the path up.
+fn reach(url: &Url, options: &Reach) -> Result<Reached, Failure> {
+    let (mut client, below) = connect(url, options)?;
+    let found = client.walk(&below)?;
+    Ok(Reached { client, found })
+}
+
+fn connect(url: &Url, options: &Reach) -> Result<(Client, std::path::PathBuf), Failure> {
+    let is_privileged =
+        capabilities(None).is_ok_and(|held| held.effective.contains(CapabilitySet::NET_BIND_SERVICE));
+    let mut builder = Client::builder()
+        .connections(options.connections.into())
+        .timeout(options.timeout)
+        .give_up_after((!options.hard).then(|| options.timeout.saturating_mul(4)))
+        .reserved_port(is_privileged);
+    if let Some((user, group)) = options.user {
+        builder = builder.user(user, group);
+    }
+    Ok(builder.connect(url)?)
+}
+
+fn narrow() -> Result<(), Failure> {
+    Ok(capability::drop_all_but(KEPT)?)
+}
+
+/// A type as `ls -l` and JSON name it.
+fn type_of(file_type: FileType) -> (char, &'static str) {
+    match file_type {
+        FileType::Regular => ('-', "file"),
+        FileType::Directory => ('d', "directory"),
+        FileType::BlockDevice => ('b', "block-device"),
+        FileType::CharacterDevice => ('c', "character-device"),
+        FileType::SymbolicLink => ('l', "link"),
+        FileType::Socket => ('s', "socket"),
+        FileType::Fifo => ('p', "fifo"),
+    }
+}
