@@ -28,7 +28,7 @@ pub struct Reach {
 
 #[derive(Debug, Args)]
 pub struct LsArguments {
-    /// Directories or files: nfs://HOST[:PORT]/PATH[?nfsport=PORT&mountport=PORT].
+    /// Directories or files: nfs://HOST/PATH or nfs://HOST:PORT/PATH, with ?nfsport=PORT&mountport=PORT if need be.
     #[arg(required = true, value_name = "URL")]
     pub urls: Vec<Url>,
     /// With type, permissions, owner, size and time.
@@ -43,7 +43,7 @@ pub struct LsArguments {
 
 #[derive(Debug, Args)]
 pub struct CatArguments {
-    /// Files: nfs://HOST[:PORT]/PATH[?nfsport=PORT&mountport=PORT].
+    /// Files: nfs://HOST/PATH or nfs://HOST:PORT/PATH, with ?nfsport=PORT&mountport=PORT if need be.
     #[arg(required = true, value_name = "URL")]
     pub urls: Vec<Url>,
     #[command(flatten)]
@@ -52,7 +52,8 @@ pub struct CatArguments {
 
 #[derive(Debug, Args)]
 pub struct CpArguments {
-    /// What to copy, and last, where to: either the one or the other are addresses nfs://HOST[:PORT]/PATH[?nfsport=PORT&mountport=PORT].
+    /// What to copy, and last, where to: the one or the other at nfs://HOST/PATH or nfs://HOST:PORT/PATH, with ?nfsport=PORT&mountport=PORT
+    /// if need be.
     #[arg(required = true, num_args = 2.., value_names = ["SOURCE", "DESTINATION"])]
     pub paths: Vec<OsString>,
     /// Copy directories with all that is in them. Links and devices are left out, and counted.
