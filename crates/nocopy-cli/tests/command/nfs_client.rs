@@ -6,7 +6,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 
-use rustix::process::{Signal, geteuid};
+use rustix::process::{Pid, Signal, geteuid, kill_process};
 use serde_json::Value;
 
 use crate::running::{Running, nocopy, text};
@@ -195,37 +195,69 @@ fn a_copy_to_a_server_survives_its_end() {
     assert!(fs::read(scene.path("exported/below/file")).unwrap() == content(BYTES));
 }
 
-/// Ganesha in a process that ends with this, in the network namespace of the calling thread.
-fn ganesha(scene: &Scene) -> Result<Running, String> {
+/// Ganesha in a process that ends with this, in the network namespace of the calling thread; and the process that serves.
+fn ganesha(scene: &Scene) -> (Running, Pid) {
     let scratch = scene.path("scratch");
-    fs::create_dir(&scratch).unwrap();
+    fs::create_dir_all(&scratch).unwrap();
     let task = serde_json::json!({"Ganesha": {"directory": scene.path("exported"), "scratch": scratch}});
     let mut command = nocopy(&["bench-nfs-server", &task.to_string()]);
     let mut running = Running(Some(command.stdin(std::process::Stdio::piped()).spawn().unwrap()));
     let mut word = String::new();
     BufReader::new(running.output()).read_line(&mut word).unwrap();
-    if word.contains("Serving") { Ok(running) } else { Err(word) }
+    let word: Value = serde_json::from_str(&word).unwrap_or_else(|_| panic!("{word}"));
+    let process = word["Serving"]["process"].as_i64().unwrap_or_else(|| panic!("{word}"));
+    (running, Pid::from_raw(process as i32).unwrap())
 }
 
-/// Proves that a server of others is read and listed, found by its portmapper or by its ports.
-#[test]
-fn a_directory_is_copied_from_ganesha() {
+/// Runs a test in a network of its own, where Ganesha has its ports; skipped where there is none.
+fn with_ganesha(test: impl FnOnce() + Send) {
     let namespace = match nocopy_lab::Namespace::with_loopback() {
         Ok(namespace) => namespace,
         Err(nocopy_lab::Error::Missing(missing)) => return nocopy_lab::skip(&missing),
         Err(error) => panic!("{error}"),
     };
-    namespace.run(|| {
-        if std::process::Command::new("ganesha.nfsd").arg("-v").output().is_err() {
-            return nocopy_lab::skip(&nocopy_lab::Missing::Device("Ganesha (the package nfs-ganesha-vfs)"));
-        }
+    if std::process::Command::new("ganesha.nfsd").arg("-v").output().is_err() {
+        return nocopy_lab::skip(&nocopy_lab::Missing::Device("Ganesha (the package nfs-ganesha-vfs)"));
+    }
+    namespace.run(test);
+}
+
+/// Proves that what a server of others lost when it was killed is sent again, and that the file is whole.
+#[test]
+fn a_copy_to_ganesha_survives_its_end() {
+    const BYTES: usize = 96 << 20;
+    with_ganesha(|| {
+        let scene = Scene::new();
+        fs::set_permissions(scene.path(""), fs::Permissions::from_mode(0o755)).unwrap();
+        fs::write(scene.path("file"), content(BYTES)).unwrap();
+        let url = format!("nfs://127.0.0.1:20490{}?mountport=20491", scene.path("exported/below").display());
+        let (running, process) = ganesha(&scene);
+        let file = scene.path("file").display().to_string();
+        let copying = Running::start(&["cp", "--verify", "--json", &file, &url]);
+        let [part, whole] = ["file.part", "file"].map(|name| scene.path("exported/below").join(name));
+        nocopy_lab::patience::wait_until("the copy to begin", || {
+            fs::metadata(&part).is_ok_and(|about| about.len() > 4 << 20) || whole.exists()
+        });
+        kill_process(process, Signal::KILL).unwrap();
+        drop(running);
+        let _again = ganesha(&scene);
+        let (copied, code) = copying.summary();
+        assert_eq!((code, &copied["verified_bytes"]), (0, &BYTES.into()), "{copied}");
+        assert!(fs::read(whole).unwrap() == content(BYTES));
+    });
+}
+
+/// Proves that a server of others is read and listed, found by its portmapper or by its ports.
+#[test]
+fn a_directory_is_copied_from_ganesha() {
+    with_ganesha(|| {
         let scene = Scene::new();
         fs::set_permissions(scene.path(""), fs::Permissions::from_mode(0o755)).unwrap();
         fs::write(scene.path("exported/below/file"), content(9_000_001)).unwrap();
         (0..300).for_each(|number| {
             fs::write(scene.path(&format!("exported/{number}")), content(number)).unwrap()
         });
-        let _running = ganesha(&scene).unwrap_or_else(|word| panic!("{word}"));
+        let _running = ganesha(&scene);
         let exported = scene.path("exported").display().to_string();
         for (number, url) in
             [format!("nfs://127.0.0.1{exported}"), format!("nfs://127.0.0.1:20490{exported}?mountport=20491")]

@@ -121,7 +121,7 @@ fn configuration(directory: &Path) -> String {
     let directory = directory.display();
     format!(
         "NFS_CORE_PARAM {{ Protocols = 3; NFS_Port = {PORT}; MNT_Port = {MOUNT_PORT}; Enable_NLM = false; Enable_RQUOTA = false; }}\n\
-         EXPORT {{ Export_Id = 1; Path = \"{directory}\"; Pseudo = /bench; Access_Type = RO; Squash = None; SecType = sys;\n\
+         EXPORT {{ Export_Id = 1; Path = \"{directory}\"; Pseudo = /bench; Access_Type = RW; Squash = None; SecType = sys;\n\
          \x20 Protocols = 3; Transports = TCP; FSAL {{ Name = VFS; }} }}\n\
          LOG {{ Default_Log_Level = WARN; }}\n"
     )

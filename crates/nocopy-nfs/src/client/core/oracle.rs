@@ -5,7 +5,7 @@ use std::sync::LazyLock;
 
 use nocopy::Pool;
 
-use super::{Core, Done, Limits, Place, Space, Ticket};
+use super::{Core, Counts, Done, Limits, Place, Space, Ticket};
 use crate::wire::nfs3::{
     Attributes, CommitResult, FileHandle, NfsResult, Procedure, ReadHead, Stability, WeakCacheConsistency,
     WriteResult,
@@ -33,6 +33,11 @@ thread_local! {
 /// # Panics
 /// Something is done twice or never, memory is written to that is not in the posted part of a buffer, or a buffer does not come back.
 pub fn check(input: &[u8]) {
+    run(input);
+}
+
+/// The same; what the core has counted.
+pub(super) fn run(input: &[u8]) -> Counts {
     POOL.with(|pool| {
         let mut world = World::new(pool);
         let mut input = Input(input);
@@ -40,8 +45,10 @@ pub fn check(input: &[u8]) {
             world.step(step, &mut input);
             world.look();
         }
+        let counts = world.core.counts();
         world.end();
-    });
+        counts
+    })
 }
 
 struct Input<'a>(&'a [u8]);
