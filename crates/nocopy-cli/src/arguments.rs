@@ -146,7 +146,7 @@ pub(crate) enum Command {
     Cat(CatArguments),
     /// Copy files from an NFS server or to one, without a mount: nfs://HOST/PATH.
     ///
-    /// A file is copied to NAME.part, and gets its name when it is whole and, on a server, on its disk. A server that was started again
+    /// A file is copied to NAME.nocopy-part, and gets its name when it is whole and, on a server, on its disk. A server that was started again
     /// meanwhile gets again what it lost. Prints what was copied. Exit code 1 if anything could not be copied. Nothing is encrypted.
     Cp(CpArguments),
     /// Say where the time and the copies of a program's network calls go: TCP and UDP, both directions.

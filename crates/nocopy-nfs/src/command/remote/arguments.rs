@@ -59,7 +59,7 @@ pub struct CpArguments {
     /// Copy directories with all that is in them. Links and devices are left out, and counted.
     #[arg(short, long)]
     pub recursive: bool,
-    /// Go on with files that an earlier copy left unfinished (NAME.part), and leave out those that have the same size and are not older.
+    /// Go on with files that an earlier copy left unfinished (NAME.nocopy-part), and leave out those that have the same size and are not older.
     #[arg(long)]
     pub resume: bool,
     /// Read everything again at the end, and compare it.

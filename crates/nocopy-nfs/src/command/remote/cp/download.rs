@@ -10,7 +10,7 @@ use std::time::{Duration, SystemTime};
 
 use super::super::{Failure, Reached, cat, reach};
 use super::batch::Batch;
-use super::{Clients, Copying, part_of, url};
+use super::{Clients, Copying, is_part, part_of, url};
 use crate::client::{Client, Found};
 use crate::wire::nfs3::{Attributes, FileHandle};
 
@@ -140,7 +140,9 @@ fn copy(copying: &mut Copying<'_>, client: &mut Client, found: &Found, to: PathB
 }
 
 fn copy_files(copying: &mut Copying<'_>, client: &mut Client, all: Vec<Wanted>) -> Result<(), Failure> {
-    let (files, others): (Vec<_>, Vec<_>) = all.into_iter().partition(|wanted| wanted.found.is_regular());
+    let is_wanted =
+        |wanted: &Wanted| wanted.found.is_regular() && !wanted.to.file_name().is_some_and(is_part);
+    let (files, others): (Vec<_>, Vec<_>) = all.into_iter().partition(is_wanted);
     copying.counts.left_out += others.len() as u64;
     for wanted in &files {
         copying.counts.files_all += 1;

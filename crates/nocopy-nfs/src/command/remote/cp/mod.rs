@@ -1,6 +1,6 @@
 //! `nocopy cp`: files and directories from a server, or to one.
 //!
-//! A file is copied to NAME.part, in order, and gets its name when it is whole: what has the name is never half a file, and what an
+//! A file is copied to NAME.nocopy-part, in order, and gets its name when it is whole: what has the name is never half a file, and what an
 //! interrupted copy leaves is the front of one, with which `--resume` goes on.
 
 mod batch;
@@ -22,7 +22,7 @@ use crate::client::{Client, Url, is_url};
 use summary::{Counts, Summary};
 
 /// The end of the name of a file that is not whole.
-const PART: &str = ".part";
+const PART: &str = ".nocopy-part";
 
 /// What all files of one copy share.
 struct Copying<'a> {
@@ -127,6 +127,12 @@ fn is_remote(path: &OsStr) -> bool {
 fn url(path: &OsStr) -> Result<Url, Failure> {
     let text = path.to_string_lossy();
     Ok(text.parse::<Url>().map_err(crate::client::ClientError::from)?)
+}
+
+/// Whether a name is that of a file which is not whole. In a directory they are left out: their copies would be called what this copy calls its
+/// own.
+fn is_part(name: &OsStr) -> bool {
+    name.as_encoded_bytes().ends_with(PART.as_bytes())
 }
 
 fn part_of(name: &OsStr) -> OsString {

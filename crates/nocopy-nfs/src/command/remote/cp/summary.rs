@@ -95,7 +95,7 @@ impl nocopy_report::Summary for Summary {
             self.ended.words()
         );
         let others = [
-            ("left out", left_out, "links, devices, and directories without -r"),
+            ("left out", left_out, "links, devices, files that are not whole, and directories without -r"),
             ("unchanged", unchanged, "files that were there already"),
             ("resumed", resumed_bytes, "bytes of an earlier copy that was not finished"),
             ("verified", verified_bytes, "bytes read again and found equal"),

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use super::super::{Failure, cat, connect};
 use super::download::local;
-use super::{Clients, Copying, part_of};
+use super::{Clients, Copying, is_part, part_of};
 use crate::client::{Client, ClientError, Found, Place, Url};
 use crate::wire::nfs3::{FileHandle, HowToCreate, NewAttributes, SetTime, Status, Time};
 
@@ -45,7 +45,7 @@ pub(super) fn run(
     while let Some(job) = left.pop() {
         let about = fs::symlink_metadata(&job.from).map_err(|error| local(&job.from, error));
         let done = match about {
-            Ok(about) if about.is_file() => copy_file(copying, client, &job),
+            Ok(about) if about.is_file() && !is_part(&job.name) => copy_file(copying, client, &job),
             Ok(about) if about.is_dir() && copying.arguments.recursive => {
                 enter(copying, client, &job).map(|below| left.extend(below))
             }
