@@ -10,6 +10,7 @@ use rustix::rand::{GetRandomFlags, getrandom};
 
 use super::core::{Done, Limits, ProcedureNumber};
 use super::credential::User;
+use super::half::Watch;
 use super::transport::{Reach, Transport};
 use super::{Client, ClientError, TransportError, Url};
 use crate::wire::mount::{self, MountReply, Text};
@@ -103,6 +104,8 @@ impl Builder {
             root,
             patience: self.patience,
             filled: Default::default(),
+            watch: Watch::new()
+                .map_err(|source| TransportError::Wait { address: SocketAddr::new(ip, nfs), source })?,
         };
         let about: FileSystemInformation =
             client.ask::<_, Option<Attributes>>(Procedure::FsInfo, &root, ("", "asked for its limits"))?;

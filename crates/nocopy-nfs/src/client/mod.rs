@@ -25,6 +25,7 @@ mod credential;
 mod directory;
 mod error;
 mod files;
+mod half;
 mod moving;
 mod socket;
 mod transport;
@@ -43,6 +44,7 @@ pub use transport::TransportError;
 pub use url::{Url, UrlError, is_url};
 
 use self::core::{Core, Done, Limits, ProcedureNumber};
+use half::Watch;
 use transport::Transport;
 
 use crate::wire::nfs3::{FileHandle, NfsResult, Refusal, Status};
@@ -66,6 +68,8 @@ pub struct Client {
     patience: Option<Duration>,
     /// Posted buffers that came back while something else was waited for.
     filled: VecDeque<Filled>,
+    /// For waits by loops of others.
+    watch: Watch,
 }
 
 impl Client {
@@ -167,6 +171,12 @@ impl Client {
                 return Ok(done);
             }
             self.transport.turn(None)?;
+        }
+    }
+
+    fn keep_all(&mut self) {
+        while let Some(done) = self.core().next_done() {
+            self.keep(done);
         }
     }
 

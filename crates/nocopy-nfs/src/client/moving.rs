@@ -3,9 +3,9 @@
 use std::io;
 use std::time::{Duration, Instant};
 
-use nocopy::{Buffer, Cause, Counter, Evidence, Ledger, Reason, Rejected, Stats};
+use nocopy::{Buffer, Cause, Counter, Evidence, Explanation, Ledger, Reason, Rejected, Stats};
 
-use super::core::{CallError, Done};
+use super::core::{CallError, Done, Limits};
 use super::{Client, ClientError, Place, ReadEnd, Ticket};
 use crate::wire::nfs3::FileHandle;
 
@@ -81,9 +81,7 @@ impl Client {
     fn receive_until(&mut self, until: Option<Instant>) -> Result<Option<Filled>, ClientError> {
         let mut has_turned = false;
         loop {
-            while let Some(done) = self.core().next_done() {
-                self.keep(done);
-            }
+            self.keep_all();
             if let Some(filled) = self.filled.pop_front() {
                 return Ok(Some(filled));
             }
@@ -181,6 +179,18 @@ impl Client {
             (Evidence::Copied(Cause::Gathered), counts.moved_bytes.min(counts.read_bytes)),
         ]);
         ledger
+    }
+
+    /// How bytes are moved, and why so.
+    pub fn explain(&self) -> Explanation {
+        let Limits { read_bytes_max, write_bytes_max } = self.limits();
+        let text = format!(
+            "{}: reads of up to {read_bytes_max} bytes a call, each by one readv into the posted buffer and the next head; mapped pages would \
+             have to begin where the data of a reply do\nwrites of up to {write_bytes_max} bytes a call, sent from where they lie by writev, and \
+             kept until they are committed",
+            self.export
+        );
+        (text, Evidence::Copied(Cause::SocketCall)).into()
     }
 
     /// Everything that was counted; `moved` are reads of posted buffers.

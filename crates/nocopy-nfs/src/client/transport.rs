@@ -4,6 +4,7 @@
 use std::collections::VecDeque;
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -339,18 +340,30 @@ impl Transport {
         Ok(())
     }
 
-    // ---- waiting -----------------------------------------------------------------------------------------------
-
-    fn wait(&mut self, until: Option<Instant>) -> Result<(), TransportError> {
-        let now = Instant::now();
+    /// When to look again although no byte comes: a connection is to be made, or given up.
+    pub(super) fn next_time(&self) -> Option<Instant> {
         let silent = self.connections.iter().filter_map(|connection| connection.heard).min();
         let ends = [
-            until,
             self.retry_at,
             self.trouble.zip(self.reach.patience).map(|(since, patience)| since + patience),
             silent.map(|heard| heard + self.reach.timeout),
         ];
-        let end = ends.into_iter().flatten().min().unwrap_or(now + RETRY_MAX);
+        ends.into_iter().flatten().min()
+    }
+
+    /// What to wait for: each socket, and whether it takes no more bytes now.
+    pub(super) fn sockets(&self) -> impl Iterator<Item = (BorrowedFd<'_>, bool)> {
+        self.connections.iter().filter_map(|connection| {
+            let Connection { stream, is_full, .. } = connection;
+            stream.as_ref().map(|stream| (stream.as_fd(), *is_full))
+        })
+    }
+
+    // ---- waiting -----------------------------------------------------------------------------------------------
+
+    fn wait(&mut self, until: Option<Instant>) -> Result<(), TransportError> {
+        let now = Instant::now();
+        let end = [until, self.next_time()].into_iter().flatten().min().unwrap_or(now + RETRY_MAX);
         let timeout = Timespec::try_from(end.saturating_duration_since(now))
             .unwrap_or(Timespec { tv_sec: 1, tv_nsec: 0 });
         let mut numbers = Vec::with_capacity(self.connections.len());

@@ -45,6 +45,13 @@ pub struct Explanation {
     text: String,
 }
 
+impl From<(String, Evidence)> for Explanation {
+    /// Of text, and what is known of copies before anything is moved. For kinds of I/O that are built on this crate.
+    fn from((text, evidence): (String, Evidence)) -> Self {
+        Self::of(&text, evidence)
+    }
+}
+
 impl Explanation {
     /// Without a port below.
     pub(crate) fn of(choice: &impl fmt::Display, evidence: Evidence) -> Self {

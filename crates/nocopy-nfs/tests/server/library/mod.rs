@@ -2,6 +2,7 @@
 
 mod broken;
 mod proxy;
+mod waiting;
 
 use std::fs;
 use std::os::unix::fs::{FileExt, MetadataExt, symlink};
@@ -97,6 +98,11 @@ fn posted_buffers_are_filled_from_the_socket() {
         read_all(&mut client, file, &Pool::new(16, 128 << 10).unwrap(), &content);
         let (ledger, stats) = (client.ledger(), client.stats().unwrap());
         assert_eq!(ledger.bytes_of(Evidence::Copied(Cause::SocketCall)), bytes as u64, "{ledger}");
+        assert!(
+            client.explain().to_string().contains("reads of up to 1048576 bytes"),
+            "{}",
+            client.explain()
+        );
         assert_eq!((ledger.bytes(), stats.bytes, stats["moved_bytes"]), (bytes as u64, bytes as u64, 0));
         assert_eq!((stats["repeated"], stats.faults, stats["connects"]), (0, 0, connections as u64));
     }

@@ -1,0 +1,97 @@
+//! The client as a half that receives: for loops of others, and for tokio programs (`nocopy::tokio::AsyncReceiver`).
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Instant;
+
+use nocopy::ReceiverHalf;
+use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
+use rustix::io::Errno;
+use rustix::time::{
+    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create, timerfd_settime,
+};
+
+use super::{Client, Filled};
+
+/// One descriptor for all sockets, and for the times at which something is to be done although no byte comes.
+#[derive(Debug)]
+pub(super) struct Watch {
+    epoll: OwnedFd,
+    timer: OwnedFd,
+}
+
+impl Watch {
+    pub(super) fn new() -> io::Result<Self> {
+        let epoll = epoll::create(CreateFlags::CLOEXEC)?;
+        let timer =
+            timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK)?;
+        epoll::add(&epoll, &timer, EventData::new_u64(0), EventFlags::IN)?;
+        Ok(Self { epoll, timer })
+    }
+
+    /// Watches these sockets, each to be read, and written to if that is said; and the time.
+    fn watch<'a>(
+        &self,
+        sockets: impl Iterator<Item = (BorrowedFd<'a>, bool)>,
+        end: Option<Instant>,
+    ) -> io::Result<()> {
+        for (socket, is_full) in sockets {
+            let flags = if is_full { EventFlags::IN | EventFlags::OUT } else { EventFlags::IN };
+            // One that is closed has left by itself.
+            match epoll::add(&self.epoll, socket, EventData::new_u64(1), flags) {
+                Err(Errno::EXIST) => epoll::modify(&self.epoll, socket, EventData::new_u64(1), flags)?,
+                added => added?,
+            }
+        }
+        let none = Timespec { tv_sec: 0, tv_nsec: 0 };
+        // A timer of 0 never ends.
+        let left = |end: Instant| end.saturating_duration_since(Instant::now()).as_nanos().max(1);
+        let value = end.map_or(none, |end| {
+            let left = left(end);
+            Timespec { tv_sec: (left / 1_000_000_000) as i64, tv_nsec: (left % 1_000_000_000) as _ }
+        });
+        timerfd_settime(
+            &self.timer,
+            TimerfdTimerFlags::empty(),
+            &Itimerspec { it_interval: none, it_value: value },
+        )?;
+        Ok(())
+    }
+}
+
+impl Client {
+    /// Prepares for a wait on the descriptor ([`AsFd`]) until it is readable, and returns whether a posted buffer is back already, or none is
+    /// posted: then there is nothing to wait for. What is queued is sent. Call it before each such wait.
+    ///
+    /// A connection that was lost is made anew by this call, which waits for that.
+    ///
+    /// # Errors
+    /// The server was given up.
+    pub fn arm(&mut self) -> io::Result<bool> {
+        self.transport.turn(Some(Instant::now())).map_err(io::Error::other)?;
+        self.keep_all();
+        if !self.filled.is_empty() || self.in_flight() == 0 {
+            return Ok(true);
+        }
+        self.watch.watch(self.transport.sockets(), self.transport.next_time())?;
+        Ok(false)
+    }
+}
+
+impl AsFd for Client {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.watch.epoll.as_fd()
+    }
+}
+
+impl ReceiverHalf for Client {
+    type Received<'half> = Option<Filled>;
+
+    fn try_receive(&mut self) -> io::Result<Option<Filled>> {
+        Self::try_receive(self).map_err(io::Error::other)
+    }
+
+    fn arm(&mut self) -> io::Result<bool> {
+        Self::arm(self)
+    }
+}

@@ -1,0 +1,70 @@
+//! Waits by loops of others: a descriptor, and tokio.
+
+use nocopy::{Pool, ReceiverHalf};
+use nocopy_nfs::client::{Client, Place};
+use rustix::event::{PollFd, PollFlags, poll};
+
+use super::proxy::Proxy;
+use super::{connect_by, handle};
+use crate::running::{Scene, pattern};
+
+const BYTES: usize = 4 << 20;
+const PIECE: usize = 256 << 10;
+
+fn post_all(client: &mut Client, pool: &Pool) {
+    let file = handle(client, "file");
+    for offset in (0..BYTES).step_by(PIECE) {
+        client.post(pool.take().unwrap(), Place { file, offset: offset as u64 }).unwrap();
+    }
+}
+
+fn wait(half: &mut impl ReceiverHalf) {
+    if !half.arm().unwrap() {
+        assert_eq!(poll(&mut [PollFd::new(half, PollFlags::IN)], None), Ok(1));
+    }
+}
+
+/// Also when connections are lost meanwhile: the descriptor becomes readable for whatever is to be done.
+#[test]
+fn a_descriptor_says_when_buffers_come_back() {
+    let scene = Scene::new();
+    scene.file("file", BYTES);
+    let server = scene.serve();
+    let proxy = Proxy::start(server.address, |number| (number > 1).then_some(900_000));
+    let mut client = connect_by(&Client::builder().connections(2), proxy.address.port());
+    let pool = Pool::new((BYTES / PIECE) as u32, PIECE).unwrap();
+    post_all(&mut client, &pool);
+    let mut left = BYTES / PIECE;
+    while left > 0 {
+        wait(&mut client);
+        while let Some(filled) = client.try_receive().unwrap() {
+            let start = filled.place.offset as usize;
+            assert!(filled.read().unwrap().0[..] == pattern(start, PIECE), "from {start} on");
+            left -= 1;
+        }
+    }
+    assert!(client.stats().unwrap()["connections_lost"] > 1, "{}", client.stats().unwrap());
+    assert!(client.arm().unwrap(), "nothing is posted, so there is nothing to wait for");
+}
+
+#[cfg(feature = "tokio")]
+#[test]
+fn buffers_come_back_in_a_tokio_program() {
+    use nocopy::tokio::AsyncReceiver;
+
+    let scene = Scene::new();
+    scene.file("file", BYTES);
+    let server = scene.serve();
+    let mut client = connect_by(&Client::builder(), server.address.port());
+    let pool = Pool::new((BYTES / PIECE) as u32, PIECE).unwrap();
+    post_all(&mut client, &pool);
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
+        let mut client = AsyncReceiver::new(client).unwrap();
+        for _ in 0..BYTES / PIECE {
+            let filled = client.receive().await.unwrap().expect("buffers are posted");
+            let start = filled.place.offset as usize;
+            assert!(filled.read().unwrap().0[..] == pattern(start, PIECE), "from {start} on");
+        }
+        assert!(client.receive().await.unwrap().is_none());
+    });
+}
