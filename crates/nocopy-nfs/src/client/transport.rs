@@ -23,6 +23,9 @@ const RECEIVES_MAX: usize = 64;
 const RETRY_MIN: Duration = Duration::from_millis(50);
 const RETRY_MAX: Duration = Duration::from_secs(2);
 
+/// How long to wait before a server is asked again that was not ready.
+const NOT_READY: Duration = Duration::from_millis(500);
+
 /// Connections that may end one after the other by replies that make no sense.
 const BAD_REPLIES_MAX: u32 = 3;
 
@@ -95,14 +98,20 @@ pub(super) struct Transport {
     pause: Duration,
     /// There was a connection before.
     was_connected: bool,
+    /// When to ask again a server that was not ready.
+    resume_at: Option<Instant>,
     counts: SocketCounts,
 }
 
 impl Transport {
     pub(super) fn new(reach: Reach, xid: u32, credential: Vec<u8>) -> Self {
         let connections = (0..reach.connections).map(|_| Connection::default()).collect();
+        let mut core = Core::new(reach.connections, xid, credential);
+        core.set_delays_max(
+            reach.patience.map_or(u32::MAX, |most| (most.as_millis() / NOT_READY.as_millis()) as u32),
+        );
         Self {
-            core: Core::new(reach.connections, xid, credential),
+            core,
             reach,
             connections,
             bad_replies: 0,
@@ -110,6 +119,7 @@ impl Transport {
             retry_at: None,
             pause: RETRY_MIN,
             was_connected: false,
+            resume_at: None,
             counts: SocketCounts::default(),
         }
     }
@@ -134,12 +144,24 @@ impl Transport {
     }
 
     fn try_turn(&mut self, until: Option<Instant>) -> Result<(), TransportError> {
-        self.connect_all(Instant::now())?;
+        let now = Instant::now();
+        self.resume(now);
+        self.connect_all(now)?;
         if self.move_all()? || self.core.in_flight() == 0 {
             return Ok(());
         }
         self.wait(until)?;
         self.move_all().map(drop)
+    }
+
+    /// Asks a server again that was not ready, once it was given time.
+    fn resume(&mut self, now: Instant) {
+        if self.core.delayed() == 0 {
+            self.resume_at = None;
+        } else if *self.resume_at.get_or_insert(now + NOT_READY) <= now {
+            self.core.resume();
+            self.resume_at = None;
+        }
     }
 
     /// Whether anything was sent or received.
@@ -345,6 +367,7 @@ impl Transport {
         let silent = self.connections.iter().filter_map(|connection| connection.heard).min();
         let ends = [
             self.retry_at,
+            self.resume_at,
             self.trouble.zip(self.reach.patience).map(|(since, patience)| since + patience),
             silent.map(|heard| heard + self.reach.timeout),
         ];

@@ -114,6 +114,8 @@ pub(super) struct Reading {
     pub(super) head: Option<ReadHead>,
     /// So many of its bytes are there.
     pub(super) received: usize,
+    /// How often the server was not ready.
+    pub(super) delays: u32,
 }
 
 impl Reading {
@@ -132,6 +134,8 @@ pub(super) struct Writing {
     pub(super) range: Range<usize>,
     /// Of the first byte of the range.
     pub(super) place: Place,
+    /// How often the server was not ready.
+    pub(super) delays: u32,
 }
 
 impl Writing {
@@ -141,10 +145,15 @@ impl Writing {
 
     /// Its first bytes, and the rest.
     pub(super) fn split(self, bytes: usize) -> (Self, Self) {
-        let Self { buffer, range, place } = self;
+        let Self { buffer, range, place, delays } = self;
         let middle = range.start + bytes;
-        let rest = Self { buffer: Arc::clone(&buffer), range: middle..range.end, place: place.behind(bytes) };
-        (Self { buffer, range: range.start..middle, place }, rest)
+        let rest = Self {
+            buffer: Arc::clone(&buffer),
+            range: middle..range.end,
+            place: place.behind(bytes),
+            delays,
+        };
+        (Self { buffer, range: range.start..middle, place, delays }, rest)
     }
 }
 

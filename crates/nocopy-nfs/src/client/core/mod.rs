@@ -13,6 +13,7 @@
 
 mod bad_reply;
 mod call;
+mod finished;
 mod incoming;
 pub mod oracle;
 #[cfg(test)]
@@ -28,15 +29,12 @@ use nocopy::{Buffer, Reason, Rejected};
 pub use bad_reply::BadReply;
 use call::{Call, Reading, Work, Writing};
 pub use call::{CallError, Done, Place, ReadEnd, StatusText, Ticket};
-use incoming::{Incoming, Step, check_data};
-use uncommitted::{Next, Uncommitted};
+use incoming::{Incoming, Step};
+use uncommitted::Uncommitted;
 
-use crate::wire::nfs3::{
-    Attributes, CommitArguments, CommitResult, FileHandle, NfsResult, Procedure, ReadArguments, ReadHead,
-    Stability, Verifier, WRITE_BYTES_MAX, WeakCacheConsistency, WriteResult,
-};
-use crate::wire::rpc::{self, AUTH_SYS, Credential, Reply};
-use crate::wire::xdr::{self, Reader, Xdr};
+use crate::wire::nfs3::{FileHandle, Procedure, ReadArguments, Stability, WRITE_BYTES_MAX};
+use crate::wire::rpc::{self, AUTH_SYS, Credential};
+use crate::wire::xdr::Xdr;
 use crate::wire::{nfs3, record};
 
 /// A procedure by the numbers of its program, its version and itself.
@@ -121,6 +119,9 @@ pub struct Core {
     incoming: Vec<Incoming>,
     uncommitted: Uncommitted,
     done: VecDeque<Done>,
+    /// Reads and writes for which the server is not ready.
+    delayed: Vec<Work>,
+    delays_max: u32,
     counts: Counts,
 }
 
@@ -138,6 +139,8 @@ impl Core {
             incoming: (0..connections).map(|_| Incoming::default()).collect(),
             uncommitted: Uncommitted::default(),
             done: VecDeque::new(),
+            delayed: Vec::new(),
+            delays_max: 0,
             counts: Counts::default(),
         }
     }
@@ -149,6 +152,11 @@ impl Core {
             read_bytes_max: read_bytes_max.max(1),
             write_bytes_max: write_bytes_max.clamp(1, WRITE_BYTES_MAX),
         };
+    }
+
+    /// Sets how often a read or write is [resumed](Self::resume) for which the server is not ready (NFS3ERR_JUKEBOX); then it fails.
+    pub fn set_delays_max(&mut self, times: u32) {
+        self.delays_max = times;
     }
 
     /// How long reads and writes of one call may be.
@@ -187,7 +195,8 @@ impl Core {
             return Err(Rejected { item: buffer, reason: Reason::System(error) });
         }
         let ticket = self.next_ticket();
-        let reading = Reading { ticket, buffer, place, filled: 0, asked: 0, head: None, received: 0 };
+        let reading =
+            Reading { ticket, buffer, place, filled: 0, asked: 0, head: None, received: 0, delays: 0 };
         self.begin_read(reading);
         Ok(ticket)
     }
@@ -201,7 +210,7 @@ impl Core {
             return Err(Rejected { item: data, reason: Reason::Empty });
         }
         let range = 0..data.len();
-        let mut rest = Writing { buffer: Arc::new(data), range, place };
+        let mut rest = Writing { buffer: Arc::new(data), range, place, delays: 0 };
         while rest.data().len() > self.limits.write_bytes_max {
             let (piece, others) = rest.split(self.limits.write_bytes_max);
             self.begin_write(piece);
@@ -258,12 +267,32 @@ impl Core {
     }
 
     fn begin_write(&mut self, writing: Writing) {
+        self.uncommitted.begin_write(writing.place.file);
+        self.send_write(writing);
+    }
+
+    fn send_write(&mut self, writing: Writing) {
         let Place { file, offset } = writing.place;
         let count = writing.data().len() as u32;
-        self.uncommitted.begin_write(file);
         // As `WriteArguments`, of which the data are sent from where they lie.
         let asked = ((file, offset), ((count, Stability::Unstable), count));
         self.begin(Procedure::Write.into(), &asked, Work::Write(writing));
+    }
+
+    /// Reads and writes that wait until the server is ready.
+    pub fn delayed(&self) -> usize {
+        self.delayed.len()
+    }
+
+    /// Asks again for all of them: after a while, of which the core knows nothing.
+    pub fn resume(&mut self) {
+        for work in std::mem::take(&mut self.delayed) {
+            match work {
+                Work::Read(reading) => self.begin_read(reading),
+                Work::Write(writing) => self.send_write(writing),
+                Work::Plain { .. } | Work::Commit { .. } => unreachable!("only reads and writes are delayed"),
+            }
+        }
     }
 
     // ---- what is sent ------------------------------------------------------------------------------------------
@@ -385,143 +414,6 @@ impl Core {
         }
     }
 
-    /// A call has a reply that is a record.
-    fn finish(&mut self, call: Call, record: &[u8]) -> Result<(), BadReply> {
-        let mut input = Reader::new(record);
-        let reply = match Reply::decode(&mut input) {
-            Ok((_, reply)) => reply,
-            Err(error) => {
-                self.fail(call, BadReply::from(error).into());
-                return Err(error.into());
-            }
-        };
-        if reply != Reply::Success {
-            self.fail(call, CallError::Refused(reply));
-            return Ok(());
-        }
-        let is_repeated = call.times_sent > 1;
-        match call.work {
-            Work::Plain { ticket, .. } => {
-                let results = Ok(input.rest().to_vec());
-                self.done.push_back(Done::Results { ticket, results, is_repeated });
-                Ok(())
-            }
-            Work::Read(reading) => self.finish_read_record(reading, input.rest()),
-            Work::Write(writing) => self.finish_write(writing, input.rest()),
-            Work::Commit { file } => self.finish_commit(file, input.rest()),
-        }
-    }
-
-    /// A read has all the data of its reply.
-    fn finish_read(&mut self, mut reading: Reading) -> Result<(), BadReply> {
-        let head = reading.head.expect("data have a head before them");
-        let count = head.count as usize;
-        reading.filled += count;
-        self.counts.read_bytes += u64::from(head.count);
-        let is_whole = reading.filled == reading.buffer.len();
-        if head.is_end || is_whole {
-            let outcome = Ok(ReadEnd { is_end: head.is_end, attributes: head.attributes });
-            self.give_back(reading, outcome);
-        } else if count == 0 {
-            let error = BadReply::NoProgress { bytes: 0, asked: reading.asked };
-            self.give_back(reading, Err(error.into()));
-            return Err(error);
-        } else {
-            self.begin_read(reading);
-        }
-        Ok(())
-    }
-
-    /// A read has its results in one record: it was refused, or its data are copied from there.
-    fn finish_read_record(&mut self, mut reading: Reading, results: &[u8]) -> Result<(), BadReply> {
-        let mut input = Reader::new(results);
-        let checked = match input.read::<NfsResult<ReadHead, Option<Attributes>>>() {
-            Ok(Ok(head)) => check_data(&head, input.rest().len(), reading.asked).map(|()| head),
-            Ok(Err(refused)) => {
-                self.give_back(reading, Err(refused.status.into()));
-                return input.finish().map_err(BadReply::from);
-            }
-            Err(error) => Err(error.into()),
-        };
-        let head = match checked {
-            Ok(head) => head,
-            Err(error) => {
-                self.give_back(reading, Err(error.into()));
-                return Err(error);
-            }
-        };
-        let data = &input.rest()[..head.count as usize];
-        (reading.head, reading.received) = (Some(head), 0);
-        reading.space(data.len()).copy_from_slice(data);
-        self.counts.moved_bytes += data.len() as u64;
-        self.finish_read(reading)
-    }
-
-    fn finish_write(&mut self, writing: Writing, results: &[u8]) -> Result<(), BadReply> {
-        let file = writing.place.file;
-        let result = match xdr::parse::<NfsResult<WriteResult, WeakCacheConsistency>>(results) {
-            Ok(Ok(result)) => result,
-            Ok(Err(refused)) => {
-                self.end_write(file, Err(refused.status.into()));
-                return Ok(());
-            }
-            Err(error) => {
-                self.end_write(file, Err(BadReply::from(error).into()));
-                return Err(error.into());
-            }
-        };
-        let (count, asked) = (result.count as usize, writing.data().len());
-        if count == 0 || count > asked {
-            let error = BadReply::NoProgress { bytes: count, asked };
-            self.end_write(file, Err(error.into()));
-            return Err(error);
-        }
-        self.counts.writes += 1;
-        self.counts.written_bytes += u64::from(result.count);
-        let (written, rest) = writing.split(count);
-        if !rest.data().is_empty() {
-            self.begin_write(rest);
-        }
-        let is_kept = result.stability == Stability::Unstable;
-        self.end_write(file, Ok(is_kept.then_some((written, result.verifier))));
-        Ok(())
-    }
-
-    fn end_write(&mut self, file: FileHandle, outcome: Result<Option<(Writing, Verifier)>, CallError>) {
-        self.uncommitted.end_write(file, outcome);
-        self.go_on(file);
-    }
-
-    fn finish_commit(&mut self, file: FileHandle, results: &[u8]) -> Result<(), BadReply> {
-        let (reply, outcome) = match xdr::parse::<NfsResult<CommitResult, WeakCacheConsistency>>(results) {
-            Ok(Ok(result)) => (Ok(result.verifier), Ok(())),
-            Ok(Err(refused)) => (Err(refused.status.into()), Ok(())),
-            Err(error) => (Err(BadReply::from(error).into()), Err(error.into())),
-        };
-        self.end_commit(file, reply);
-        outcome
-    }
-
-    fn end_commit(&mut self, file: FileHandle, reply: Result<Verifier, CallError>) {
-        for writing in self.uncommitted.end_commit(file, reply) {
-            self.counts.lost_bytes += writing.data().len() as u64;
-            self.begin_write(writing);
-        }
-        self.go_on(file);
-    }
-
-    /// Does what comes next for the commit of a file, if there is one.
-    fn go_on(&mut self, file: FileHandle) {
-        match self.uncommitted.next(file) {
-            Next::Nothing => {}
-            Next::Commit => {
-                let all = CommitArguments { file, offset: 0, count: 0 };
-                self.begin(Procedure::Commit.into(), &all, Work::Commit { file });
-            }
-            Next::Over(ticket, outcome) => self.done.push_back(Done::Committed { ticket, file, outcome }),
-        }
-    }
-
     // ---- what is over ------------------------------------------------------------------------------------------
 
     /// What has become of something that was asked for; each exactly once.
@@ -533,8 +425,14 @@ impl Core {
     /// been made.
     pub fn give_up(&mut self, error: CallError) {
         // What fails can begin new calls: a commit, once the writes before it are over.
-        while let Some((_, call)) = self.calls.pop_first() {
-            self.fail(call, error);
+        loop {
+            match self.calls.pop_first() {
+                Some((_, call)) => self.fail(call, error),
+                None => match self.delayed.pop() {
+                    Some(work) => self.fail_work(work, error, false),
+                    None => break,
+                },
+            }
         }
         self.queue.clear();
         self.incoming.iter_mut().for_each(|incoming| *incoming = Incoming::default());
@@ -542,8 +440,11 @@ impl Core {
 
     /// A call does not do what it was to do.
     fn fail(&mut self, call: Call, error: CallError) {
-        let is_repeated = call.times_sent > 1;
-        match call.work {
+        self.fail_work(call.work, error, call.times_sent > 1);
+    }
+
+    fn fail_work(&mut self, work: Work, error: CallError, is_repeated: bool) {
+        match work {
             Work::Plain { ticket, .. } => {
                 self.done.push_back(Done::Results { ticket, results: Err(error), is_repeated });
             }
@@ -562,9 +463,9 @@ impl Core {
 
     // ---- what is known -----------------------------------------------------------------------------------------
 
-    /// Calls without a reply.
+    /// Calls without a reply, and those that are to be made again.
     pub fn in_flight(&self) -> usize {
-        self.calls.len()
+        self.calls.len() + self.delayed.len()
     }
 
     /// Calls that wait to be sent.

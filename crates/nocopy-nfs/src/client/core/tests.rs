@@ -5,9 +5,11 @@ mod simulation;
 use nocopy::{Buffer, Pool};
 
 use super::*;
-use crate::wire::nfs3::{Status, Time};
-use crate::wire::rpc::AuthError;
-use crate::wire::xdr::{XdrError, padding};
+use crate::wire::nfs3::{
+    Attributes, CommitResult, NfsResult, ReadHead, Status, Time, WeakCacheConsistency, WriteResult,
+};
+use crate::wire::rpc::{AuthError, Reply};
+use crate::wire::xdr::{self, XdrError, padding};
 
 const FIRST_XID: u32 = 100;
 
@@ -334,6 +336,33 @@ fn refusals_are_told_apart() {
     assert_eq!(outcomes[0].status(), Some(Status::Stale));
     assert_eq!(outcomes[1], CallError::Refused(Reply::Denied(AuthError::TooWeak)));
     assert_eq!(outcomes[2], CallError::Refused(Reply::ProgramUnavailable));
+}
+
+/// Reads and writes for which the server is not ready are made again when it was given time, as calls of their own; not without end.
+#[test]
+fn a_server_that_is_not_ready_is_asked_again() {
+    let mut core = core();
+    core.set_delays_max(2);
+    core.post(buffer(8), at(0)).unwrap();
+    core.write(buffer(8), at(0)).unwrap();
+    let refused = nfs3::Refusal { status: Status::Jukebox, rest: None::<Attributes> };
+    let read = encoded(&NfsResult::<ReadHead, Option<Attributes>>::Err(refused));
+    let refused = nfs3::Refusal { status: Status::Jukebox, rest: WeakCacheConsistency::unchanged(None) };
+    let write = encoded(&NfsResult::<WriteResult, WeakCacheConsistency>::Err(refused));
+    for round in 0..3 {
+        let xids = send_all(&mut core);
+        assert_eq!(xids, [FIRST_XID + 2 * round, FIRST_XID + 2 * round + 1]);
+        let replies = [record(xids[0], Reply::Success, &read), record(xids[1], Reply::Success, &write)];
+        receive(&mut core, 0, &replies.concat(), 99).unwrap();
+        if round < 2 {
+            assert_eq!((core.delayed(), core.in_flight(), core.queued()), (2, 2, 0));
+            core.resume();
+        }
+    }
+    assert_eq!(filled(&mut core).2.unwrap_err().status(), Some(Status::Jukebox));
+    core.commit(file()).unwrap();
+    assert_eq!(committed(&mut core).unwrap().unwrap_err().status(), Some(Status::Jukebox));
+    assert_eq!((core.delayed(), core.in_flight()), (0, 0));
 }
 
 /// With the number they had, in the order they were made, by any connection; and the caller is told.

@@ -12,9 +12,11 @@ use super::super::*;
 use crate::export::Export;
 use crate::server::core::{Answer, Core as Server, read_reply};
 use crate::wire::mount::Text;
-use crate::wire::nfs3::{Created, Entry, MakeDirectoryArguments, NewAttributes, Status};
+use crate::wire::nfs3::{
+    Created, Entry, MakeDirectoryArguments, NewAttributes, NfsResult, Status, WeakCacheConsistency,
+};
 use crate::wire::record::Records;
-use crate::wire::xdr::padding;
+use crate::wire::xdr::{self, padding};
 
 const CONNECTIONS: usize = 3;
 const CLIENT: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);

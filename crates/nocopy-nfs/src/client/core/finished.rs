@@ -1,0 +1,165 @@
+//! What a whole reply means for its call.
+
+use super::call::{Call, Reading, Work, Writing};
+use super::incoming::check_data;
+use super::uncommitted::Next;
+use super::{BadReply, CallError, Core, Done, ReadEnd};
+use crate::wire::nfs3::{
+    Attributes, CommitArguments, CommitResult, FileHandle, NfsResult, Procedure, ReadHead, Refusal,
+    Stability, Status, Verifier, WeakCacheConsistency, WriteResult,
+};
+use crate::wire::rpc::Reply;
+use crate::wire::xdr::{self, Reader};
+
+impl Core {
+    /// A call has a reply that is a record.
+    pub(super) fn finish(&mut self, call: Call, record: &[u8]) -> Result<(), BadReply> {
+        let mut input = Reader::new(record);
+        let reply = match Reply::decode(&mut input) {
+            Ok((_, reply)) => reply,
+            Err(error) => {
+                self.fail(call, BadReply::from(error).into());
+                return Err(error.into());
+            }
+        };
+        if reply != Reply::Success {
+            self.fail(call, CallError::Refused(reply));
+            return Ok(());
+        }
+        let is_repeated = call.times_sent > 1;
+        match call.work {
+            Work::Plain { ticket, .. } => {
+                let results = Ok(input.rest().to_vec());
+                self.done.push_back(Done::Results { ticket, results, is_repeated });
+                Ok(())
+            }
+            Work::Read(reading) => self.finish_read_record(reading, input.rest()),
+            Work::Write(writing) => self.finish_write(writing, input.rest()),
+            Work::Commit { file } => self.finish_commit(file, input.rest()),
+        }
+    }
+
+    /// A read has all the data of its reply.
+    pub(super) fn finish_read(&mut self, mut reading: Reading) -> Result<(), BadReply> {
+        let head = reading.head.expect("data have a head before them");
+        let count = head.count as usize;
+        reading.filled += count;
+        self.counts.read_bytes += u64::from(head.count);
+        let is_whole = reading.filled == reading.buffer.len();
+        if head.is_end || is_whole {
+            let outcome = Ok(ReadEnd { is_end: head.is_end, attributes: head.attributes });
+            self.give_back(reading, outcome);
+        } else if count == 0 {
+            let error = BadReply::NoProgress { bytes: 0, asked: reading.asked };
+            self.give_back(reading, Err(error.into()));
+            return Err(error);
+        } else {
+            self.begin_read(reading);
+        }
+        Ok(())
+    }
+
+    /// A read has its results in one record: it was refused, or its data are copied from there.
+    fn finish_read_record(&mut self, mut reading: Reading, results: &[u8]) -> Result<(), BadReply> {
+        let mut input = Reader::new(results);
+        let checked = match input.read::<NfsResult<ReadHead, Option<Attributes>>>() {
+            Ok(Ok(head)) => check_data(&head, input.rest().len(), reading.asked).map(|()| head),
+            Ok(Err(Refusal { status: Status::Jukebox, .. })) if reading.delays < self.delays_max => {
+                reading.delays += 1;
+                self.delayed.push(Work::Read(reading));
+                return input.finish().map_err(BadReply::from);
+            }
+            Ok(Err(refused)) => {
+                self.give_back(reading, Err(refused.status.into()));
+                return input.finish().map_err(BadReply::from);
+            }
+            Err(error) => Err(error.into()),
+        };
+        let head = match checked {
+            Ok(head) => head,
+            Err(error) => {
+                self.give_back(reading, Err(error.into()));
+                return Err(error);
+            }
+        };
+        let data = &input.rest()[..head.count as usize];
+        (reading.head, reading.received) = (Some(head), 0);
+        reading.space(data.len()).copy_from_slice(data);
+        self.counts.moved_bytes += data.len() as u64;
+        self.finish_read(reading)
+    }
+
+    fn finish_write(&mut self, mut writing: Writing, results: &[u8]) -> Result<(), BadReply> {
+        let file = writing.place.file;
+        let result = match xdr::parse::<NfsResult<WriteResult, WeakCacheConsistency>>(results) {
+            Ok(Ok(result)) => result,
+            Ok(Err(Refusal { status: Status::Jukebox, .. })) if writing.delays < self.delays_max => {
+                writing.delays += 1;
+                self.delayed.push(Work::Write(writing));
+                return Ok(());
+            }
+            Ok(Err(refused)) => {
+                self.end_write(file, Err(refused.status.into()));
+                return Ok(());
+            }
+            Err(error) => {
+                self.end_write(file, Err(BadReply::from(error).into()));
+                return Err(error.into());
+            }
+        };
+        let (count, asked) = (result.count as usize, writing.data().len());
+        if count == 0 || count > asked {
+            let error = BadReply::NoProgress { bytes: count, asked };
+            self.end_write(file, Err(error.into()));
+            return Err(error);
+        }
+        self.counts.writes += 1;
+        self.counts.written_bytes += u64::from(result.count);
+        let (written, rest) = writing.split(count);
+        if !rest.data().is_empty() {
+            self.begin_write(rest);
+        }
+        let is_kept = result.stability == Stability::Unstable;
+        self.end_write(file, Ok(is_kept.then_some((written, result.verifier))));
+        Ok(())
+    }
+
+    pub(super) fn end_write(
+        &mut self,
+        file: FileHandle,
+        outcome: Result<Option<(Writing, Verifier)>, CallError>,
+    ) {
+        self.uncommitted.end_write(file, outcome);
+        self.go_on(file);
+    }
+
+    fn finish_commit(&mut self, file: FileHandle, results: &[u8]) -> Result<(), BadReply> {
+        let (reply, outcome) = match xdr::parse::<NfsResult<CommitResult, WeakCacheConsistency>>(results) {
+            Ok(Ok(result)) => (Ok(result.verifier), Ok(())),
+            Ok(Err(refused)) => (Err(refused.status.into()), Ok(())),
+            Err(error) => (Err(BadReply::from(error).into()), Err(error.into())),
+        };
+        self.end_commit(file, reply);
+        outcome
+    }
+
+    pub(super) fn end_commit(&mut self, file: FileHandle, reply: Result<Verifier, CallError>) {
+        for writing in self.uncommitted.end_commit(file, reply) {
+            self.counts.lost_bytes += writing.data().len() as u64;
+            self.begin_write(writing);
+        }
+        self.go_on(file);
+    }
+
+    /// Does what comes next for the commit of a file, if there is one.
+    pub(super) fn go_on(&mut self, file: FileHandle) {
+        match self.uncommitted.next(file) {
+            Next::Nothing => {}
+            Next::Commit => {
+                let all = CommitArguments { file, offset: 0, count: 0 };
+                self.begin(Procedure::Commit.into(), &all, Work::Commit { file });
+            }
+            Next::Over(ticket, outcome) => self.done.push_back(Done::Committed { ticket, file, outcome }),
+        }
+    }
+}
