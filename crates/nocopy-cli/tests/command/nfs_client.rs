@@ -147,6 +147,28 @@ fn a_directory_is_copied_from_a_server_and_gone_on_with() {
     assert_eq!((&copied["unchanged"], &copied["bytes"]), (&51.into(), &0.into()), "{copied}");
 }
 
+/// The control of `--verify`: what an earlier copy left is not the front of the file.
+#[test]
+fn a_copy_that_differs_is_found_and_does_not_get_its_name() {
+    let scene = Scene::new();
+    fs::write(scene.path("exported/file"), content(1_500_000)).unwrap();
+    let server = scene.serve(0, &[]);
+    let [part, to] = ["file.nocopy-part", "file"].map(|name| scene.path(name));
+    let mut damaged = content(1_200_000);
+    damaged[1_100_077] ^= 1;
+    fs::write(&part, damaged).unwrap();
+    let words = ["cp", "--resume", "--verify", "--json", &server.url("/file"), to.to_str().unwrap()];
+    let (copied, code) = json(&words);
+    assert_eq!((code, &copied["files"], &copied["ended"]), (1, &0.into(), &"done".into()), "{copied}");
+    let error = copied["failed"][0]["error"].as_str().unwrap();
+    assert!(error.contains("differs from byte 1100077 on"), "{error}");
+    assert!(!to.exists() && !part.exists());
+    // Without what was left there is nothing wrong.
+    let (copied, code) = json(&words);
+    assert_eq!((code, &copied["verified_bytes"]), (0, &1_500_000.into()), "{copied}");
+    assert!(fs::read(to).unwrap() == content(1_500_000));
+}
+
 #[test]
 fn what_cannot_be_copied_is_said_with_what_to_do() {
     let scene = Scene::new();

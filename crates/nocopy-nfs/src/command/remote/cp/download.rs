@@ -4,18 +4,16 @@ use std::ffi::{OsStr, OsString};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Seek, SeekFrom, Write};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::fs::{FileExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use super::super::{Failure, Reached, cat, reach};
+use super::super::{Failure, Reached, reach};
 use super::batch::Batch;
-use super::{Clients, Copying, is_part, part_of, url};
+use super::compare::compare;
+use super::{Clients, Copying, is_part, local, part_of, url};
 use crate::client::{Client, Found};
 use crate::wire::nfs3::{Attributes, FileHandle};
-
-/// Bytes that are compared at a time.
-const COMPARED_BYTES: usize = 1 << 20;
 
 /// Files that are open at a time.
 const OPEN_MAX: usize = 256;
@@ -106,7 +104,11 @@ impl Partial {
     fn finish(self, copying: &mut Copying<'_>, client: &mut Client) -> Result<(), Failure> {
         let Self { wanted: Wanted { found, to }, file, path, .. } = self;
         if copying.arguments.verify {
-            compare(copying, client, &found, &file, &path)?;
+            compare(copying, client, found.file, (&file, &path)).inspect_err(|failure| {
+                if matches!(failure, Failure::Differs { .. }) {
+                    let _ = fs::remove_file(&path); // nothing to go on with
+                }
+            })?;
         }
         let mode = fs::Permissions::from_mode(found.attributes.mode & 0o777);
         file.set_permissions(mode).map_err(|error| local(&path, error))?;
@@ -207,35 +209,4 @@ fn is_there(to: &Path, attributes: &Attributes) -> bool {
 fn modified(attributes: &Attributes) -> SystemTime {
     let time = attributes.modified;
     SystemTime::UNIX_EPOCH + Duration::new(time.seconds.into(), time.nanoseconds.min(999_999_999))
-}
-
-/// Reads the server's file again, and looks whether the copy is the same.
-fn compare(
-    copying: &mut Copying<'_>,
-    client: &mut Client,
-    found: &Found,
-    file: &File,
-    path: &Path,
-) -> Result<(), Failure> {
-    let length = file.metadata().map_err(|error| local(path, error))?.len();
-    let (mut at, mut mine) = (0, vec![0; COMPARED_BYTES]);
-    let differs = |at: u64| Failure::Differs { path: path.display().to_string(), at };
-    let pool = copying.pool.clone();
-    cat::read(client, found.file, 0..length, &pool, |theirs| {
-        for theirs in theirs.chunks(COMPARED_BYTES) {
-            let mine = &mut mine[..theirs.len()];
-            file.read_exact_at(mine, at).map_err(|_| differs(length.min(at)))?;
-            if let Some(place) = mine.iter().zip(theirs).position(|(mine, theirs)| mine != theirs) {
-                return Err(differs(at + place as u64));
-            }
-            at += theirs.len() as u64;
-        }
-        if copying.interrupt.came() { Err(Failure::Interrupted) } else { Ok(()) }
-    })?;
-    copying.counts.verified_bytes += at;
-    if at == length { Ok(()) } else { Err(differs(at)) }
-}
-
-pub(super) fn local(path: &Path, source: io::Error) -> Failure {
-    Failure::Local { path: path.to_owned(), source }
 }

@@ -4,11 +4,13 @@
 //! interrupted copy leaves is the front of one, with which `--resume` goes on.
 
 mod batch;
+mod compare;
 mod download;
 mod summary;
 mod upload;
 
 use std::ffi::{OsStr, OsString};
+use std::io;
 use std::path::Path;
 use std::time::Instant;
 
@@ -139,6 +141,11 @@ fn part_of(name: &OsStr) -> OsString {
     let mut part = name.to_owned();
     part.push(PART);
     part
+}
+
+/// What went wrong with a file of this host.
+fn local(path: &Path, source: io::Error) -> Failure {
+    Failure::Local { path: path.to_owned(), source }
 }
 
 /// Of several clients, one a server.

@@ -4,12 +4,12 @@ use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
 use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use super::super::{Failure, cat, connect};
-use super::download::local;
-use super::{Clients, Copying, is_part, part_of};
+use super::super::{Failure, connect};
+use super::compare::compare;
+use super::{Clients, Copying, is_part, local, part_of};
 use crate::client::{Client, ClientError, Found, Place, Url};
 use crate::wire::nfs3::{FileHandle, HowToCreate, NewAttributes, SetTime, Status, Time};
 
@@ -121,7 +121,11 @@ fn copy_file(copying: &mut Copying<'_>, client: &mut Client, job: &Job) -> Resul
     copying.counts.resumed_bytes += start;
     write(copying, client, to.file, (&mut file, &job.from), start)?;
     if copying.arguments.verify {
-        compare(copying, client, to.file, &file, job)?;
+        let compared = compare(copying, client, to.file, (&file, &job.from));
+        if matches!(compared, Err(Failure::Differs { .. })) {
+            let _ = client.remove(job.directory, part.as_bytes()); // nothing to go on with
+        }
+        compared?;
     }
     let new = NewAttributes {
         mode: Some(about.mode() & 0o777),
@@ -212,29 +216,4 @@ fn fill(file: &mut File, memory: &mut [u8]) -> std::io::Result<usize> {
         }
     }
     Ok(count)
-}
-
-/// Reads the server's file, and looks whether it is the same.
-fn compare(
-    copying: &mut Copying<'_>,
-    client: &mut Client,
-    to: FileHandle,
-    file: &File,
-    job: &Job,
-) -> Result<(), Failure> {
-    let length = file.metadata().map_err(|error| local(&job.from, error))?.len();
-    let (mut at, mut mine) = (0, Vec::new());
-    let differs = |at: u64| Failure::Differs { path: job.from.display().to_string(), at };
-    let pool = copying.pool.clone();
-    cat::read(client, to, 0..length, &pool, |theirs| {
-        mine.resize(theirs.len(), 0);
-        file.read_exact_at(&mut mine, at).map_err(|_| differs(length.min(at)))?;
-        if let Some(place) = mine.iter().zip(theirs).position(|(mine, theirs)| mine != theirs) {
-            return Err(differs(at + place as u64));
-        }
-        at += theirs.len() as u64;
-        if copying.interrupt.came() { Err(Failure::Interrupted) } else { Ok(()) }
-    })?;
-    copying.counts.verified_bytes += at;
-    if at == length { Ok(()) } else { Err(differs(at)) }
 }

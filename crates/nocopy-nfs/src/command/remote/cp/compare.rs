@@ -1,0 +1,35 @@
+//! Whether a copy is the same as what it was made of.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+use super::super::{Failure, cat};
+use super::{Copying, local};
+use crate::client::Client;
+use crate::wire::nfs3::FileHandle;
+
+/// Reads the server's file, and compares it with the one of this host.
+pub(super) fn compare(
+    copying: &mut Copying<'_>,
+    client: &mut Client,
+    theirs: FileHandle,
+    (file, path): (&File, &Path),
+) -> Result<(), Failure> {
+    let length = file.metadata().map_err(|error| local(path, error))?.len();
+    let (mut at, mut mine) = (0, Vec::new());
+    let differs = |at: u64| Failure::Differs { path: path.display().to_string(), at };
+    let pool = copying.pool.clone();
+    cat::read(client, theirs, 0..length, &pool, |theirs| {
+        mine.resize(theirs.len(), 0);
+        // Where it is shorter, they differ from its end on.
+        file.read_exact_at(&mut mine, at).map_err(|_| differs(length.max(at)))?;
+        if let Some(place) = mine.iter().zip(theirs).position(|(mine, theirs)| mine != theirs) {
+            return Err(differs(at + place as u64));
+        }
+        at += theirs.len() as u64;
+        if copying.interrupt.came() { Err(Failure::Interrupted) } else { Ok(()) }
+    })?;
+    copying.counts.verified_bytes += at;
+    if at == length { Ok(()) } else { Err(differs(at)) }
+}
