@@ -7,16 +7,22 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, connect, socket_with, sockopt};
+use rustix::rand::{GetRandomFlags, getrandom};
 
 /// Ports that only privileged programs may have, by which servers that are told to tell them from others.
-const RESERVED_PORTS: std::ops::RangeInclusive<u16> = 600..=1023;
+const RESERVED_PORTS: std::ops::Range<u16> = 600..1024;
 
 /// A connection that never waits in a call.
 ///
 /// # Errors
 /// It is refused, or not made in time.
 pub(super) fn connected(address: SocketAddr, is_reserved: bool, within: Duration) -> io::Result<TcpStream> {
-    let mut ports = RESERVED_PORTS.rev().filter(|_| is_reserved);
+    let mut word = [0; 2];
+    // Any place to begin at does: clients that begin at different ones need not try each other's ports.
+    let _ = getrandom(&mut word, GetRandomFlags::empty());
+    let count = RESERVED_PORTS.len();
+    let first = usize::from(u16::from_ne_bytes(word)) % count;
+    let mut ports = RESERVED_PORTS.cycle().skip(first).take(if is_reserved { count } else { 0 });
     loop {
         let port = ports.next();
         match connected_from(address, port, within) {
@@ -36,6 +42,8 @@ fn connected_from(address: SocketAddr, port: Option<u16>, within: Duration) -> R
     let socket = socket_with(family, SocketType::STREAM, flags, None)?;
     sockopt::set_tcp_nodelay(&socket, true)?;
     if let Some(port) = port {
+        // One that was used until just now may be used again, but for the same server.
+        sockopt::set_socket_reuseaddr(&socket, true)?;
         bind(&socket, &SocketAddr::new(any, port))?;
     }
     match connect(&socket, &address) {

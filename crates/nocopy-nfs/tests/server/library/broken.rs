@@ -121,3 +121,18 @@ fn a_server_that_says_nothing_is_given_up() {
     let error = builder.connect(&url(address.port(), "/")).unwrap_err();
     let ClientError::Transport(TransportError::Unanswered { .. }) = error else { panic!("{error:?}") };
 }
+
+#[test]
+fn calls_come_from_a_low_port_if_that_is_asked_for() {
+    let capabilities = rustix::thread::capabilities(None).unwrap();
+    if !capabilities.effective.contains(rustix::thread::CapabilitySet::NET_BIND_SERVICE) {
+        return nocopy_lab::skip(&nocopy_lab::Missing::Capability("CAP_NET_BIND_SERVICE"));
+    }
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let accepting = std::thread::spawn(move || listener.accept().unwrap().1.port());
+    let builder = Client::builder().reserved_port(true).give_up_after(Some(Duration::from_millis(200)));
+    builder.connect(&url(port, "/")).unwrap_err();
+    let from = accepting.join().unwrap();
+    assert!((600..1024).contains(&from), "{from}");
+}
