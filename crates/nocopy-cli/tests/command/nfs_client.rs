@@ -5,6 +5,7 @@ use std::io::{BufRead, BufReader};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
+use std::process::{Child, Stdio};
 
 use rustix::process::{Pid, Signal, geteuid, kill_process};
 use serde_json::Value;
@@ -34,7 +35,7 @@ impl Scene {
         self.around.path().join(below)
     }
 
-    /// Makes all of it another user's, if this is root, who must not serve what can be written to.
+    /// Makes all of it another user's, if this is root: who serves is another user than who copies.
     fn give_away(&self) {
         if geteuid().is_root() {
             for path in ["", "exported", "exported/below"] {
@@ -52,6 +53,8 @@ impl Scene {
         let mut command = nocopy(&[&begin, options].concat());
         if geteuid().is_root() && options.contains(&"--writable") {
             command.uid(NOBODY).gid(NOBODY);
+        } else if geteuid().is_root() {
+            command.arg("--no-root-squash"); // as this is root at the client
         }
         let mut running = Running(Some(command.spawn().unwrap()));
         let mut errors = BufReader::new(running.0.as_mut().unwrap().stderr.take().unwrap());
@@ -218,18 +221,33 @@ fn a_copy_to_a_server_survives_its_end() {
     assert!(fs::read(scene.path("exported/below/file")).unwrap() == content(BYTES));
 }
 
-/// Ganesha in a process that ends with this, in the network namespace of the calling thread; and the process that serves.
-fn ganesha(scene: &Scene) -> (Running, Pid) {
-    let scratch = scene.path("scratch");
-    fs::create_dir_all(&scratch).unwrap();
-    let task = serde_json::json!({"Ganesha": {"directory": scene.path("exported"), "scratch": scratch}});
-    let mut command = nocopy(&["bench-nfs-server", &task.to_string()]);
-    let mut running = Running(Some(command.stdin(std::process::Stdio::piped()).spawn().unwrap()));
-    let mut word = String::new();
-    BufReader::new(running.output()).read_line(&mut word).unwrap();
-    let word: Value = serde_json::from_str(&word).unwrap_or_else(|_| panic!("{word}"));
-    let process = word["Serving"]["process"].as_i64().unwrap_or_else(|| panic!("{word}"));
-    (running, Pid::from_raw(process as i32).unwrap())
+/// Ganesha, with the rpcbind that it needs, in the network namespace of the thread that starts it. Dropped, all of them end.
+struct Ganesha {
+    process: Child,
+    server: Pid,
+}
+
+impl Ganesha {
+    fn start(scene: &Scene) -> Self {
+        let scratch = scene.path("scratch");
+        fs::create_dir_all(&scratch).unwrap();
+        let task = serde_json::json!({"Ganesha": {"directory": scene.path("exported"), "scratch": scratch}});
+        let mut command = nocopy(&["bench-nfs-server", &task.to_string()]);
+        let mut process = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let mut word = String::new();
+        BufReader::new(process.stdout.take().unwrap()).read_line(&mut word).unwrap();
+        let word: Value = serde_json::from_str(&word).unwrap_or_else(|_| panic!("{word}"));
+        let server = word["Serving"]["process"].as_i64().unwrap_or_else(|| panic!("{word}"));
+        Self { process, server: Pid::from_raw(server as i32).unwrap() }
+    }
+}
+
+impl Drop for Ganesha {
+    fn drop(&mut self) {
+        // It ends what it started when its input ends, also if this process is killed.
+        drop(self.process.stdin.take());
+        let _ = self.process.wait();
+    }
 }
 
 /// Runs a test in a network of its own, where Ganesha has its ports; skipped where there is none.
@@ -254,16 +272,16 @@ fn a_copy_to_ganesha_survives_its_end() {
         fs::set_permissions(scene.path(""), fs::Permissions::from_mode(0o755)).unwrap();
         fs::write(scene.path("file"), content(BYTES)).unwrap();
         let url = format!("nfs://127.0.0.1:20490{}?mountport=20491", scene.path("exported/below").display());
-        let (running, process) = ganesha(&scene);
+        let ganesha = Ganesha::start(&scene);
         let file = scene.path("file").display().to_string();
         let copying = Running::start(&["cp", "--verify", "--json", &file, &url]);
         let [part, whole] = ["file.nocopy-part", "file"].map(|name| scene.path("exported/below").join(name));
         nocopy_lab::patience::wait_until("the copy to begin", || {
             fs::metadata(&part).is_ok_and(|about| about.len() > 4 << 20) || whole.exists()
         });
-        kill_process(process, Signal::KILL).unwrap();
-        drop(running);
-        let _again = ganesha(&scene);
+        kill_process(ganesha.server, Signal::KILL).unwrap();
+        drop(ganesha);
+        let _again = Ganesha::start(&scene);
         let (copied, code) = copying.summary();
         assert_eq!((code, &copied["verified_bytes"]), (0, &BYTES.into()), "{copied}");
         assert!(fs::read(whole).unwrap() == content(BYTES));
@@ -280,7 +298,7 @@ fn a_directory_is_copied_from_ganesha() {
         (0..300).for_each(|number| {
             fs::write(scene.path(&format!("exported/{number}")), content(number)).unwrap()
         });
-        let _running = ganesha(&scene);
+        let _ganesha = Ganesha::start(&scene);
         let exported = scene.path("exported").display().to_string();
         for (number, url) in
             [format!("nfs://127.0.0.1{exported}"), format!("nfs://127.0.0.1:20490{exported}?mountport=20491")]
