@@ -88,9 +88,12 @@ impl Locks {
     }
 }
 
-/// Makes a change, between two looks at what it is of.
+/// Makes a change, between two looks at what it is of. What was removed cannot be changed.
 fn between<T>(file: &OpenFile, change: impl FnOnce() -> Result<T, Status>) -> Changed<T> {
-    let before = file.attributes().ok().map(|attributes| attributes.size_and_times());
+    let before = match file.attributes() {
+        Ok(attributes) => Some(attributes.size_and_times()),
+        Err(status) => return (Err(status), WeakCacheConsistency { before: None, after: None }),
+    };
     let done = change();
     (done, WeakCacheConsistency { before, after: file.attributes().ok() })
 }

@@ -217,7 +217,10 @@ impl Export {
         }
         // Not followed if it is a link.
         let name = entry_name(directory, name)?;
-        let refused = |error| status_of(error, Status::NoEntry);
+        let refused = |error| {
+            // A directory that was removed has no names, and is told as removed.
+            directory.about().err().unwrap_or_else(|| status_of(error, Status::NoEntry))
+        };
         let about = caller.act(|| file::about_at(directory, &name).map_err(refused))?;
         let identity = Identity::of(&about, directory, &name);
         self.learn(identity, directory.identity(), directory, &name);

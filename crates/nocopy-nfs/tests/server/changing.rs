@@ -18,11 +18,11 @@ use crate::running::{Running, Scene, pattern};
 
 type Refusable<T> = NfsResult<T, WeakCacheConsistency>;
 
-fn writable(scene: &Scene) -> Running {
+pub(crate) fn writable(scene: &Scene) -> Running {
     scene.serve_with(|settings| settings.is_writable = true)
 }
 
-fn entry(directory: FileHandle, name: &str) -> Entry<'_> {
+pub(crate) fn entry(directory: FileHandle, name: &str) -> Entry<'_> {
     Entry { directory, name: Text(name.as_bytes()) }
 }
 
@@ -36,19 +36,19 @@ fn ask<'a, T: for<'b> Xdr<'b>>(
     xdr::parse::<Refusable<T>>(&reply).unwrap().map_err(|refusal| refusal.status)
 }
 
-fn create(client: &mut Client, at: Entry<'_>, how: HowToCreate) -> Result<FileHandle, Status> {
+pub(crate) fn create(client: &mut Client, at: Entry<'_>, how: HowToCreate) -> Result<FileHandle, Status> {
     let made: Result<Created, _> = ask(client, Procedure::Create, &CreateArguments { at, how });
     made.map(|made| made.file.unwrap())
 }
 
-fn make_directory(client: &mut Client, at: Entry<'_>) -> Result<FileHandle, Status> {
+pub(crate) fn make_directory(client: &mut Client, at: Entry<'_>) -> Result<FileHandle, Status> {
     let attributes = NewAttributes { mode: Some(0o750), ..NewAttributes::NONE };
     let made: Result<Created, _> =
         ask(client, Procedure::MakeDirectory, &MakeDirectoryArguments { at, attributes });
     made.map(|made| made.file.unwrap())
 }
 
-fn write(
+pub(crate) fn write(
     client: &mut Client,
     file: FileHandle,
     offset: u64,
@@ -59,7 +59,7 @@ fn write(
     ask(client, Procedure::Write, &WriteArguments { file, offset, count, stability, data: Data(data) })
 }
 
-fn remove(client: &mut Client, procedure: Procedure, at: Entry<'_>) -> Result<(), Status> {
+pub(crate) fn remove(client: &mut Client, procedure: Procedure, at: Entry<'_>) -> Result<(), Status> {
     ask::<WeakCacheConsistency>(client, procedure, &at).map(drop)
 }
 
@@ -68,7 +68,12 @@ fn rename(client: &mut Client, from: Entry<'_>, to: Entry<'_>) -> Result<Renamed
     xdr::parse::<NfsResult<Renamed, Renamed>>(&reply).unwrap().map_err(|refusal| refusal.status)
 }
 
-fn set(client: &mut Client, file: FileHandle, new: NewAttributes, guard: Option<Time>) -> Result<(), Status> {
+pub(crate) fn set(
+    client: &mut Client,
+    file: FileHandle,
+    new: NewAttributes,
+    guard: Option<Time>,
+) -> Result<(), Status> {
     ask::<WeakCacheConsistency>(client, Procedure::SetAttr, &SetAttributesArguments { file, new, guard })
         .map(drop)
 }
@@ -77,7 +82,8 @@ fn now(client: &mut Client, file: FileHandle) -> SizeAndTimes {
     client.attributes(file).unwrap().size_and_times()
 }
 
-const FRESH: HowToCreate = HowToCreate::Guarded(NewAttributes { mode: Some(0o640), ..NewAttributes::NONE });
+pub(crate) const FRESH: HowToCreate =
+    HowToCreate::Guarded(NewAttributes { mode: Some(0o640), ..NewAttributes::NONE });
 
 #[test]
 fn what_is_written_lies_in_the_file_and_is_read_back() {

@@ -5,6 +5,7 @@ mod changing;
 mod client;
 mod forged;
 mod library;
+mod losing;
 mod many;
 mod model;
 mod reading;
