@@ -13,7 +13,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustix::fs::{
     Access, AtFlags, CWD, Gid, Mode, OFlags, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT, Uid, chmodat,
-    chownat, fdatasync, fsync, ftruncate, linkat, mkdirat, openat, renameat, symlinkat, unlinkat, utimensat,
+    chownat, fdatasync, fsync, ftruncate, linkat, mkdirat, openat, renameat, symlinkat, syncfs, unlinkat,
+    utimensat,
 };
 use rustix::io::{Errno, pwrite, retry_on_intr};
 use rustix::rand::{GetRandomFlags, getrandom};
@@ -107,13 +108,16 @@ impl Export {
         new: &NewAttributes,
         guard: Option<Time>,
     ) -> Changed<()> {
-        let _lock = self.locks.one(file);
-        between(file, || {
-            if guard.is_some_and(|guard| file.attributes().is_ok_and(|now| now.changed != guard)) {
-                return Err(Status::NotSynchronized);
-            }
-            self.apply(caller, file, new)
-        })
+        let (done, changed) = {
+            let _lock = self.locks.one(file);
+            between(file, || {
+                if guard.is_some_and(|guard| file.attributes().is_ok_and(|now| now.changed != guard)) {
+                    return Err(Status::NotSynchronized);
+                }
+                self.apply(caller, file, new)
+            })
+        };
+        (done.and_then(|()| self.settle_change(file)), changed)
     }
 
     fn apply(&self, caller: &Caller, file: &Arc<OpenFile>, new: &NewAttributes) -> Result<(), Status> {
@@ -171,11 +175,24 @@ impl Export {
             Stability::DataSync => fdatasync(file),
             Stability::FileSync => fsync(file),
         };
-        settled.map_err(|error| {
-            // What was written before may be lost: clients send it again when the verifier is another.
-            self.verifier.change();
-            refusal(error)
-        })
+        settled.map_err(|error| self.lost(error))
+    }
+
+    /// What was written before may be lost: clients send it again when the verifier is another.
+    fn lost(&self, error: Errno) -> Status {
+        self.verifier.change();
+        refusal(error)
+    }
+
+    /// Has what became of a directory, or of attributes, on the disk: a client that was told of a change does not ask for it again, so all
+    /// procedures but an unstable WRITE are answered when it is there (RFC 1813, section 4.7).
+    fn settle_change(&self, file: &OpenFile) -> Result<(), Status> {
+        let settled = match file.reopened() {
+            Ok(open) => fsync(open),
+            // No descriptor of it can be synchronised: it is a link, or the server's user may not read it.
+            Err(_) => syncfs(self.root.reopened()?),
+        };
+        settled.map_err(|error| self.lost(error))
     }
 
     /// Makes a file, or takes one that is there if the call says so.
@@ -273,25 +290,37 @@ impl Export {
         name: &[u8],
         make: impl FnOnce(&CStr) -> Result<(), Status>,
     ) -> Changed<Found> {
-        let _lock = self.locks.one(directory);
-        between(directory, || {
-            let entry = new_name(directory, name)?;
-            make(&entry)?;
-            self.lookup(&Caller::Server, directory, name)
-        })
+        let (done, changed) = {
+            let _lock = self.locks.one(directory);
+            between(directory, || {
+                let entry = new_name(directory, name)?;
+                make(&entry)?;
+                self.lookup(&Caller::Server, directory, name)
+            })
+        };
+        let settle = |found: Found| {
+            if found.attributes.file_type != FileType::SymbolicLink {
+                self.settle_change(&*self.file(&found.handle)?)?;
+            }
+            self.settle_change(directory).map(|()| found)
+        };
+        (done.and_then(settle), changed)
     }
 
     /// Gives a file one more name.
     pub fn link(&self, caller: &Caller, file: &OpenFile, directory: &OpenFile, name: &[u8]) -> Changed<()> {
-        let _lock = self.locks.one(directory);
-        between(directory, || {
-            let name = new_name(directory, name)?;
-            if file.file_type() == FileType::Directory {
-                return Err(Status::IsDirectory);
-            }
-            let link = || linkat(CWD, file.link(), directory, &*name, AtFlags::SYMLINK_FOLLOW);
-            caller.act(|| link().map_err(refusal))
-        })
+        let (done, changed) = {
+            let _lock = self.locks.one(directory);
+            between(directory, || {
+                let name = new_name(directory, name)?;
+                if file.file_type() == FileType::Directory {
+                    return Err(Status::IsDirectory);
+                }
+                let link = || linkat(CWD, file.link(), directory, &*name, AtFlags::SYMLINK_FOLLOW);
+                caller.act(|| link().map_err(refusal))
+            })
+        };
+        (done.and_then(|()| self.settle_change(directory)), changed)
     }
 
     /// Removes a name: of a directory, which has to be empty, or of anything else.
@@ -302,12 +331,15 @@ impl Export {
         name: &[u8],
         is_directory: bool,
     ) -> Changed<()> {
-        let _lock = self.locks.one(directory);
-        between(directory, || {
-            let name = old_name(directory, name)?;
-            let flags = if is_directory { AtFlags::REMOVEDIR } else { AtFlags::empty() };
-            caller.act(|| unlinkat(directory, &*name, flags).map_err(refusal))
-        })
+        let (done, changed) = {
+            let _lock = self.locks.one(directory);
+            between(directory, || {
+                let name = old_name(directory, name)?;
+                let flags = if is_directory { AtFlags::REMOVEDIR } else { AtFlags::empty() };
+                caller.act(|| unlinkat(directory, &*name, flags).map_err(refusal))
+            })
+        };
+        (done.and_then(|()| self.settle_change(directory)), changed)
     }
 
     /// Renames, over what has the new name. Returns also what became of the directory that it went to.
@@ -317,7 +349,7 @@ impl Export {
         (from, name): (&OpenFile, &[u8]),
         (to, new): (&OpenFile, &[u8]),
     ) -> (Changed<()>, WeakCacheConsistency) {
-        let _locks = self.locks.two(from, to);
+        let locks = self.locks.two(from, to);
         let mut target = WeakCacheConsistency { before: None, after: None };
         let done = between(from, || {
             let (done, changed) = between(to, || {
@@ -329,7 +361,10 @@ impl Export {
             target = changed;
             done
         });
-        (done, target)
+        drop(locks);
+        let (done, source) = done;
+        let settle = |()| self.settle_change(to).and_then(|()| self.settle_change(from));
+        ((done.and_then(settle), source), target)
     }
 
     /// The same file, open to be written.
