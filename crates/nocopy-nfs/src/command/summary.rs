@@ -63,11 +63,18 @@ struct Ledger {
     copied_bytes: BTreeMap<&'static str, u64>,
     /// Not by the server; of what the kernel and the device do with the pages nothing is known.
     unknown_bytes: u64,
+    /// Of those that were written, each as often as it was copied, by where.
+    written_copied_bytes: BTreeMap<&'static str, u64>,
 }
 
 impl From<&Counts> for Done {
     fn from(counts: &Counts) -> Self {
         let copied = Copied::ALL.into_iter().zip(counts.copied).filter(|(_, bytes)| *bytes > 0);
+        let written = [
+            ("out of the socket", counts.written),
+            ("between buffers", counts.moved),
+            ("into the page cache", counts.written),
+        ];
         Self {
             connections: counts.connections,
             calls: counts.calls,
@@ -78,6 +85,7 @@ impl From<&Counts> for Done {
             ledger: Ledger {
                 copied_bytes: copied.map(|(cause, bytes)| (cause.words(), bytes)).collect(),
                 unknown_bytes: counts.spliced,
+                written_copied_bytes: written.into_iter().filter(|(_, bytes)| *bytes > 0).collect(),
             },
         }
     }
@@ -90,9 +98,10 @@ impl Done {
         let causes: Vec<String> =
             ledger.copied_bytes.iter().map(|(cause, bytes)| format!("{cause} {bytes} B")).collect();
         let causes = if causes.is_empty() { String::new() } else { format!(" ({})", causes.join(", ")) };
-        let written = match writes {
+        let times = |written: u64| ledger.written_copied_bytes.values().sum::<u64>() as f64 / written as f64;
+        let written = match *written_bytes {
             0 => String::new(),
-            _ => format!("; {writes} writes of {written_bytes} bytes: copied twice"),
+            bytes => format!("; {writes} writes of {bytes} bytes: each copied {:.2} times", times(bytes)),
         };
         format!(
             "{connections} connections, {calls} calls, {reads} reads of {bytes} bytes: copied here {copied} B{causes}{written}"

@@ -41,6 +41,7 @@ pub struct ClientCounts {
     reads: AtomicU64,
     writes: AtomicU64,
     written: AtomicU64,
+    moved: AtomicU64,
     spliced: AtomicU64,
     copied: [AtomicU64; Copied::ALL.len()],
 }
@@ -52,9 +53,11 @@ pub struct Counts {
     pub calls: u64,
     /// Calls that were answered by bytes of a file.
     pub reads: u64,
-    /// Calls that wrote bytes into a file, and these bytes: copied from the socket, and into the page cache.
+    /// Calls that wrote bytes into a file, and these bytes: copied out of the socket, and into the page cache.
     pub writes: u64,
     pub written: u64,
+    /// Bytes that were copied in between, from one buffer of the server to another one, of these calls with what stands before the data.
+    pub moved: u64,
     /// Bytes that went by reference to their pages: not copied here, and unknown below.
     pub spliced: u64,
     /// By cause, in the order of [`Copied::ALL`].
@@ -75,6 +78,7 @@ impl Counts {
             reads: self.reads - before.reads,
             writes: self.writes - before.writes,
             written: self.written - before.written,
+            moved: self.moved - before.moved,
             spliced: self.spliced - before.spliced,
             copied: std::array::from_fn(|cause| self.copied[cause] - before.copied[cause]),
         }
@@ -86,6 +90,7 @@ impl Counts {
         self.reads += other.reads;
         self.writes += other.writes;
         self.written += other.written;
+        self.moved += other.moved;
         self.spliced += other.spliced;
         self.copied.iter_mut().zip(other.copied).for_each(|(mine, theirs)| *mine += theirs);
     }
@@ -100,9 +105,11 @@ impl ClientCounts {
         add(&self.reads, 1);
     }
 
-    pub(super) fn note_written(&self, bytes: u64) {
+    /// A call that wrote so many bytes, and how many were copied before they were.
+    pub(super) fn note_written(&self, bytes: u64, moved: u64) {
         add(&self.writes, u64::from(bytes > 0));
         add(&self.written, bytes);
+        add(&self.moved, moved);
     }
 
     pub(super) fn note_spliced(&self, bytes: u64) {
@@ -121,6 +128,7 @@ impl ClientCounts {
             reads: of(&self.reads),
             writes: of(&self.writes),
             written: of(&self.written),
+            moved: of(&self.moved),
             spliced: of(&self.spliced),
             copied: std::array::from_fn(|cause| of(&self.copied[cause])),
         }

@@ -1,5 +1,6 @@
 //! One client's connection: calls in, replies out, neither without bound.
 
+use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::io;
 use std::net::{IpAddr, TcpStream};
@@ -193,12 +194,15 @@ impl Connection {
     fn take_calls(&mut self, shared: &Shared) -> Result<usize, End> {
         let mut calls = 0;
         while !self.is_full(shared) {
-            let Some(record) = self.records.take().map_err(|_| End::Malformed)? else { break };
+            let taken = self.records.take_counted().map_err(|_| End::Malformed)?;
+            let Some((record, moved)) = taken else { break };
             calls += 1;
             if !shared.core.is_quick(&record) {
                 self.client.note_call();
                 self.work_bytes += record.len();
-                self.work.push_back(Work::Call(record.into_owned(), self.address));
+                let moved = moved + if matches!(record, Cow::Borrowed(_)) { record.len() } else { 0 };
+                let (record, address) = (record.into_owned(), self.address);
+                self.work.push_back(Work::Call { record, moved, address });
                 continue;
             }
             let answer = shared.core.answer(&record, self.address).map_err(|_| End::Malformed)?;
@@ -206,7 +210,7 @@ impl Connection {
             match answer {
                 Answer::Reply(reply) => self.output.push(Outgoing::bytes(reply)),
                 Answer::Written(reply, count) => {
-                    self.client.note_written(count as u64);
+                    self.client.note_written(count as u64, moved as u64);
                     self.output.push(Outgoing::bytes(reply));
                 }
                 Answer::Read(call) => self.output.push(Outgoing::Read(call)),
@@ -256,7 +260,7 @@ impl Connection {
             && !self.is_heavy(shared)
             && let Some(work) = self.work.pop_front()
         {
-            if let Work::Call(record, _) = &work {
+            if let Work::Call { record, .. } = &work {
                 self.work_bytes -= record.len();
             }
             self.jobs += 1;

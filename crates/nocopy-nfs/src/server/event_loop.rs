@@ -19,7 +19,9 @@ use super::connection::{Connection, End};
 use super::workers::Inbox;
 
 const EVENTS_MAX: usize = 64;
-const BUFFER_BYTES: usize = 64 << 10;
+
+/// Many calls; of a long one, which is received elsewhere, the begin only.
+const BUFFER_BYTES: usize = 16 << 10;
 
 /// New connections are taken so many at a time, so that those there are get their turn.
 const ACCEPTED_MAX: usize = 64;

@@ -19,8 +19,12 @@ use super::reading::Reading;
 pub(super) enum Work {
     Read(ReadCall),
     List(ListCall),
-    /// A call, and whose.
-    Call(Vec<u8>, IpAddr),
+    /// A call, how many bytes were copied to put it together, and whose it is.
+    Call {
+        record: Vec<u8>,
+        moved: usize,
+        address: IpAddr,
+    },
 }
 
 /// Work of a connection, and which loop has it.
@@ -64,8 +68,15 @@ impl Inbox {
     }
 
     fn put(&self, connection: u64, reply: Outgoing) {
-        self.lock().push((connection, reply));
-        self.wake();
+        let is_awake = {
+            let mut done = self.lock();
+            done.push((connection, reply));
+            // Who put the first one there wakes the loop, which then takes them all.
+            done.len() > 1
+        };
+        if !is_awake {
+            self.wake();
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<(u64, Outgoing)>> {
@@ -127,15 +138,15 @@ impl Workers {
     pub(super) fn work(&self, shared: &Shared) {
         let core = &shared.core;
         while let Some(Job { inbox, connection, client, work, .. }) = self.next() {
-            let answer = match work {
-                Work::Read(call) => Ok(Answer::Read(call)),
-                Work::List(call) => Ok(Answer::List(call)),
-                Work::Call(record, address) => core.answer(&record, address),
+            let (answer, moved) = match work {
+                Work::Read(call) => (Ok(Answer::Read(call)), 0),
+                Work::List(call) => (Ok(Answer::List(call)), 0),
+                Work::Call { record, moved, address } => (core.answer(&record, address), moved),
             };
             let reply = match answer.expect("it was parsed before it was given") {
                 Answer::Reply(reply) => Outgoing::bytes(reply),
                 Answer::Written(reply, count) => {
-                    client.note_written(count as u64);
+                    client.note_written(count as u64, moved as u64);
                     Outgoing::bytes(reply)
                 }
                 Answer::List(call) => Outgoing::bytes(core.list(&call)),

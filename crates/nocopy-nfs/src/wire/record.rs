@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 /// Longer records, which are writes, are put together in memory of their own.
-const LONG_BYTES: usize = 64 << 10;
+const LONG_BYTES: usize = 16 << 10;
 
 /// In the word before a fragment: it is the last of its record.
 const LAST: u32 = 1 << 31;
@@ -32,8 +32,19 @@ pub struct Records {
     fragments: Vec<u8>,
     /// The record that was given last lies in `fragments`.
     is_given: bool,
-    /// What there is of a long record, and how long it will be.
-    long: Option<(Vec<u8>, usize)>,
+    long: Option<Long>,
+}
+
+/// A record, and how many bytes were copied to put it together.
+pub type Taken<'a> = (Cow<'a, [u8]>, usize);
+
+/// What there is of a long record, and how long it will be.
+#[derive(Debug)]
+struct Long {
+    bytes: Vec<u8>,
+    whole: usize,
+    /// How many bytes were copied for it.
+    moved: usize,
 }
 
 impl Records {
@@ -44,9 +55,10 @@ impl Records {
     /// Takes what the stream brought.
     pub fn push(&mut self, bytes: &[u8]) {
         let mut rest = bytes;
-        if let Some((long, whole)) = &mut self.long {
+        if let Some(Long { bytes: long, whole, moved }) = &mut self.long {
             let missing = whole.saturating_sub(long.len()).min(rest.len());
             long.extend_from_slice(&rest[..missing]);
+            *moved += missing;
             rest = &rest[missing..];
         }
         self.bytes.drain(..self.start);
@@ -56,12 +68,12 @@ impl Records {
 
     /// Where what the stream brings next may be put, behind what is there, instead of being pushed: a long record is received where it stays.
     pub fn long(&mut self) -> Option<&mut Vec<u8>> {
-        self.long.as_mut().filter(|(long, whole)| long.len() < *whole).map(|(long, _)| long)
+        self.long.as_mut().filter(|long| long.bytes.len() < long.whole).map(|long| &mut long.bytes)
     }
 
     /// Bytes of memory that are in use.
     pub fn held(&self) -> usize {
-        let long = self.long.as_ref().map_or(0, |(long, _)| long.len());
+        let long = self.long.as_ref().map_or(0, |long| long.bytes.len());
         self.bytes.len() - self.start + self.fragments.len() + long
     }
 
@@ -70,10 +82,18 @@ impl Records {
     /// # Errors
     /// It is too long; the stream cannot be read on.
     pub fn take(&mut self) -> Result<Option<Cow<'_, [u8]>>, TooLong> {
-        if let Some((mut long, whole)) = self.long.take_if(|(long, whole)| long.len() >= *whole) {
-            let behind = long.split_off(whole);
+        Ok(self.take_counted()?.map(|(record, _)| record))
+    }
+
+    /// The same, and how many bytes were copied to put it together.
+    ///
+    /// # Errors
+    /// As [`take`](Self::take).
+    pub fn take_counted(&mut self) -> Result<Option<Taken<'_>>, TooLong> {
+        if let Some(mut long) = self.long.take_if(|long| long.bytes.len() >= long.whole) {
+            let behind = long.bytes.split_off(long.whole);
             self.push_front(behind);
-            return Ok(Some(long.into()));
+            return Ok(Some((long.bytes.into(), long.moved)));
         }
         if self.long.is_some() {
             return Ok(None);
@@ -93,7 +113,8 @@ impl Records {
                 if is_last && self.fragments.is_empty() && bytes > LONG_BYTES {
                     let mut long = Vec::with_capacity(bytes);
                     long.extend_from_slice(rest);
-                    self.long = Some((long, bytes));
+                    // It was pushed, and is copied once more.
+                    self.long = Some(Long { bytes: long, whole: bytes, moved: 2 * rest.len() });
                     self.bytes.clear();
                     self.start = 0;
                 }
@@ -102,12 +123,12 @@ impl Records {
             let begin = self.start + MARK_BYTES;
             self.start = begin + bytes;
             if is_last && self.fragments.is_empty() {
-                return Ok(Some(self.bytes[begin..self.start].into()));
+                return Ok(Some((self.bytes[begin..self.start].into(), bytes)));
             }
             self.fragments.extend_from_slice(&self.bytes[begin..begin + bytes]);
             if is_last {
                 self.is_given = true;
-                return Ok(Some((&self.fragments).into()));
+                return Ok(Some(((&self.fragments).into(), 2 * self.fragments.len())));
             }
         }
     }

@@ -11,6 +11,7 @@ use nocopy_nfs::wire::nfs3::{
     Renamed, SetAttributesArguments, SetTime, SizeAndTimes, Stability, Status, SymbolicLinkArguments, Time,
     Verifier, WeakCacheConsistency, WriteArguments, WriteResult,
 };
+use nocopy_nfs::wire::rpc::Reply;
 use nocopy_nfs::wire::xdr::{self, Xdr};
 
 use crate::client::{Client, call_record, encoded};
@@ -314,4 +315,120 @@ fn a_call_that_comes_again_is_not_made_again() {
         assert!(replies[1] == replies[0] && replies[2] == replies[0], "{procedure:?}");
     }
     assert_eq!(fs::read_dir(scene.path("")).unwrap().count(), 0);
+}
+
+/// A write as a record, of which so many bytes are to be written.
+fn write_record(xid: u32, file: FileHandle, offset: u64, count: u32, data: &[u8]) -> Vec<u8> {
+    let stability = Stability::Unstable;
+    let arguments = encoded(&WriteArguments { file, offset, count, stability, data: Data(data) });
+    call_record(xid, nfs3::PROGRAM, Procedure::Write as u32, &arguments)
+}
+
+/// How many bytes a reply says were written.
+fn count_of(reply: (u32, Result<Vec<u8>, Reply>)) -> u32 {
+    xdr::parse::<Refusable<WriteResult>>(&reply.1.unwrap()).unwrap().unwrap().count
+}
+
+#[test]
+fn a_write_is_the_same_however_it_arrives() {
+    let scene = Scene::new();
+    let server = writable(&scene);
+    let mut client = Client::connect(server.address);
+    let root = client.mount("/").unwrap().handle;
+    let file = create(&mut client, entry(root, "file"), FRESH).unwrap();
+    let mut expected = Vec::new();
+    // Shorter and longer than what is put together in memory of its own; byte by byte, in pieces, and all at once.
+    let lengths = [1, 4096, 20_000, 40_001, 300_000, 1 << 20];
+    for (number, (length, piece_bytes)) in lengths
+        .into_iter()
+        .flat_map(|length| [1, 1000, 70_000, 2 << 20].map(|piece| (length, piece)))
+        .enumerate()
+    {
+        if length / piece_bytes > 50_000 {
+            continue;
+        }
+        let (offset, data) = (expected.len(), pattern(number * 1000, length));
+        let record = write_record(number as u32, file, offset as u64, length as u32, &data);
+        for piece in record.chunks(piece_bytes) {
+            client.stream.write_all(piece).unwrap();
+        }
+        assert_eq!(count_of(client.reply()) as usize, length, "in pieces of {piece_bytes}");
+        expected.extend_from_slice(&data);
+    }
+    // Many together, short and long in turns, with replies that come in any order.
+    let length = |number: u32| if number.is_multiple_of(2) { 5000 } else { 100_000 };
+    let mut all = Vec::new();
+    for number in 0..40_u32 {
+        let data = pattern(number as usize, length(number));
+        all.extend(write_record(number, file, expected.len() as u64, data.len() as u32, &data));
+        expected.extend_from_slice(&data);
+    }
+    client.stream.write_all(&all).unwrap();
+    let mut answered: Vec<u32> = (0..40)
+        .map(|_| {
+            let reply = client.reply();
+            let number = reply.0;
+            assert_eq!(count_of(reply) as usize, length(number));
+            number
+        })
+        .collect();
+    answered.sort_unstable();
+    assert!(answered.into_iter().eq(0..40));
+    assert!(fs::read(scene.path("file")).unwrap() == expected);
+    drop(client);
+    let counts = server.end_and_count();
+    assert_eq!(counts.written, expected.len() as u64);
+    assert!(counts.moved > 0 && counts.moved < counts.written, "{counts:?}");
+}
+
+#[test]
+fn only_what_is_asked_for_is_written() {
+    let scene = Scene::new();
+    scene.file("file", 1 << 20);
+    let server = writable(&scene);
+    let mut client = Client::connect(server.address);
+    let file = client.handle("file");
+    let mut expected = pattern(0, 1 << 20);
+    // Fewer bytes than the call has, and more.
+    for (number, count) in [(1, 30_000), (2, 1), (3, 0)] {
+        let data = pattern(77, 50_000);
+        client.stream.write_all(&write_record(number, file, 10_000, count, &data)).unwrap();
+        assert_eq!(count_of(client.reply()), count);
+        expected[10_000..10_000 + count as usize].copy_from_slice(&data[..count as usize]);
+    }
+    client.stream.write_all(&write_record(4, file, 0, 50_001, &pattern(78, 50_000))).unwrap();
+    assert_eq!(client.reply(), (4, Err(Reply::GarbageArguments)));
+    // Clients that vanish within a write, before and behind the begin of its data.
+    for sent_bytes in [100, 8000, 500_000, (1 << 20) + 90] {
+        let mut other = Client::connect(server.address);
+        let record = write_record(9, file, 0, 1 << 20, &vec![0xaa; 1 << 20]);
+        other.stream.write_all(&record[..sent_bytes]).unwrap();
+        other.stream.shutdown(std::net::Shutdown::Write).unwrap();
+        assert_eq!(other.record(), None, "the server ended it without an answer");
+    }
+    assert!(fs::read(scene.path("file")).unwrap() == expected);
+    assert!(client.read_all(file, 1 << 20) == expected);
+}
+
+/// The server has a new file open; that leads to it no more once it lies elsewhere, or is another one.
+#[test]
+fn a_new_file_that_went_away_is_not_written() {
+    let scene = Scene::new();
+    let server = writable(&scene);
+    let mut client = Client::connect(server.address);
+    let root = client.mount("/").unwrap().handle;
+    let [gone, moved, renamed] =
+        ["gone", "moved", "renamed"].map(|name| create(&mut client, entry(root, name), FRESH).unwrap());
+    fs::remove_file(scene.path("gone")).unwrap();
+    fs::write(scene.path("gone"), b"another").unwrap();
+    fs::rename(scene.path("moved"), scene.path("../outside")).unwrap();
+    fs::rename(scene.path("renamed"), scene.path("new")).unwrap();
+    for file in [gone, moved] {
+        assert_eq!(write(&mut client, file, 0, b"x", Stability::Unstable).unwrap_err(), Status::Stale);
+    }
+    write(&mut client, renamed, 0, b"content", Stability::Unstable).unwrap();
+    assert_eq!(fs::read(scene.path("new")).unwrap(), b"content");
+    assert_eq!(client.read_all(renamed, 100), b"content");
+    assert_eq!(fs::read(scene.path("gone")).unwrap(), b"another");
+    assert_eq!(fs::read(scene.path("../outside")).unwrap(), b"");
 }
