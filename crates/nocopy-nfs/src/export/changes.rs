@@ -7,7 +7,7 @@
 use std::ffi::{CStr, CString};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -188,6 +188,7 @@ impl Export {
     /// procedures but an unstable WRITE are answered when it is there (RFC 1813, section 4.7).
     fn settle_change(&self, file: &OpenFile) -> Result<(), Status> {
         let settled = match file.reopened() {
+            _ if file.is_readable() || file.is_writable() => fsync(file),
             Ok(open) => fsync(open),
             // No descriptor of it can be synchronised: it is a link, or the server's user may not read it.
             Err(_) => syncfs(self.root.reopened()?),
@@ -212,10 +213,10 @@ impl Export {
             let mode = permissions(attributes.mode.unwrap_or(FILE_MODE));
             let made = caller.act(|| {
                 let file = openat(directory, name, flags, mode).map_err(refusal)?;
-                begin_with(directory, name, &attributes, Some(file.as_fd()))
+                begin_with(directory, name, &attributes, Some(file.as_fd())).map(|()| Some(file))
             });
             match made {
-                Err(Status::Exists) => self.take(caller, directory, name, how),
+                Err(Status::Exists) => self.take(caller, directory, name, how).map(|()| None),
                 made => made,
             }
         })
@@ -261,7 +262,7 @@ impl Export {
         self.make(directory, name, |name| {
             caller.act(|| {
                 mkdirat(directory, name, mode).map_err(refusal)?;
-                begin_with(directory, name, new, None)
+                begin_with(directory, name, new, None).map(|()| None)
             })
         })
     }
@@ -276,26 +277,29 @@ impl Export {
     ) -> Changed<Found> {
         self.make(directory, name, |name| {
             let path = CString::new(path).ok().filter(|path| !path.is_empty()).ok_or(Status::Invalid)?;
+            let new = NewAttributes { mode: None, size: None, ..*new };
             caller.act(|| {
                 symlinkat(&*path, directory, name).map_err(refusal)?;
-                begin_with(directory, name, &NewAttributes { mode: None, size: None, ..*new }, None)
+                begin_with(directory, name, &new, None).map(|()| None)
             })
         })
     }
 
-    /// Makes something, and returns what it is called by.
+    /// Makes something, and returns what it is called by; `make` returns a new file open, to be read and written.
     fn make(
         &self,
         directory: &OpenFile,
         name: &[u8],
-        make: impl FnOnce(&CStr) -> Result<(), Status>,
+        make: impl FnOnce(&CStr) -> Result<Option<OwnedFd>, Status>,
     ) -> Changed<Found> {
         let (done, changed) = {
             let _lock = self.locks.one(directory);
             between(directory, || {
                 let entry = new_name(directory, name)?;
-                make(&entry)?;
-                self.lookup(&Caller::Server, directory, name)
+                match make(&entry)? {
+                    Some(file) => self.keep_made(directory, &entry, file),
+                    None => self.lookup(&Caller::Server, directory, name),
+                }
             })
         };
         let settle = |found: Found| {
@@ -305,6 +309,15 @@ impl Export {
             self.settle_change(directory).map(|()| found)
         };
         (done.and_then(settle), changed)
+    }
+
+    /// Keeps a new file open: who makes it writes it next.
+    fn keep_made(&self, directory: &OpenFile, name: &CStr, file: OwnedFd) -> Result<Found, Status> {
+        let about = file::about(&file).map_err(refusal)?;
+        let identity = Identity::of(&about, &file, c"");
+        self.learn(identity, directory.identity(), directory, name);
+        self.open.keep(Arc::new(OpenFile::made(file, identity)));
+        self.found(identity, &about)
     }
 
     /// Gives a file one more name.

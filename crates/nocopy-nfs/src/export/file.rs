@@ -2,6 +2,7 @@
 
 use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use rustix::fs::{
@@ -16,6 +17,9 @@ use super::identity::{Identity, device};
 use super::{listing, name_of_descriptor};
 use crate::wire::nfs3::{Attributes, FileType, Status, Time};
 
+/// For fewer uses, of a file that is made, written and closed, opening its name costs more than it saves.
+const OFTEN: u32 = 3;
+
 /// A file of the export that is open.
 #[derive(Debug)]
 pub struct OpenFile {
@@ -27,8 +31,10 @@ pub struct OpenFile {
     is_writable: bool,
     /// Its name below /proc.
     link: CString,
-    /// What has that name, once its place was asked for: reading that costs half as much as by the name.
+    /// What has that name, once its place was asked for often: reading that costs half as much as by the name.
     place: OnceLock<Option<OwnedFd>>,
+    /// How often it was.
+    asked: AtomicU32,
     /// What was found last, as asking the kernel takes as long as a short read.
     allowed: Mutex<Option<Allowed>>,
 }
@@ -53,8 +59,14 @@ impl OpenFile {
             is_writable: false,
             link,
             place: OnceLock::new(),
+            asked: AtomicU32::new(0),
             allowed: Mutex::default(),
         }
+    }
+
+    /// A new file that was opened to be read and written.
+    pub(super) fn made(file: OwnedFd, identity: Identity) -> Self {
+        Self { is_readable: true, is_writable: true, ..Self::new(file, identity, FileType::Regular) }
     }
 
     pub(super) fn identity(&self) -> Identity {
@@ -165,6 +177,9 @@ impl OpenFile {
     /// Where it lies now, as the kernel names it.
     pub(super) fn path(&self) -> rustix::io::Result<CString> {
         let (flags, room) = (OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Vec::with_capacity(256));
+        if self.asked.fetch_add(1, Ordering::Relaxed) < OFTEN {
+            return readlinkat(CWD, &self.link, room);
+        }
         match self.place.get_or_init(|| openat(CWD, &self.link, flags, Mode::empty()).ok()) {
             Some(place) => readlinkat(place, c"", room),
             None => readlinkat(CWD, &self.link, room),
