@@ -21,8 +21,9 @@ pub const RECORDERS: CapabilitySet =
     CapabilitySet::SETUID.union(CapabilitySet::SETGID).union(CapabilitySet::DAC_OVERRIDE);
 
 /// What other programs that serve files want besides when they run as root: to become somebody, to listen at a low port, to read and open
-/// all files, and, of who started one that became somebody, to end it.
+/// all files, and, of who started one that became somebody, to give it files and to end it.
 pub const FILE_SERVERS: CapabilitySet = RECORDERS
+    .union(CapabilitySet::CHOWN)
     .union(CapabilitySet::NET_BIND_SERVICE)
     .union(CapabilitySet::DAC_READ_SEARCH)
     .union(CapabilitySet::KILL);

@@ -410,8 +410,8 @@ fn a_short_bench_serves_files_by_nfs() {
     }
     let (output, report) = bench("nfs", &["nfs"], has_moved);
     let printed = text(&output.stdout);
-    let [has_ganesha, has_disk] =
-        ["SKIP: nfs, ganesha", "SKIP: nfs, beside"].map(|skip| !printed.contains(skip));
+    let [has_ganesha, has_disk, has_memory] =
+        ["SKIP: nfs, ganesha", "SKIP: nfs, beside", "SKIP: nfs, writes"].map(|skip| !printed.contains(skip));
     let rows = report["results"].as_array().unwrap();
     let methods = |series: &str, figure: &str| -> BTreeSet<String> {
         let of = rows.iter().filter(|row| row["series"] == series && row["figure"] == figure);
@@ -453,6 +453,18 @@ fn a_short_bench_serves_files_by_nfs() {
         let ours = if has_ganesha { "nocopy by ganesha" } else { "nocopy" };
         assert!(found.contains(ours) && found.len() == 1 + usize::from(has_ganesha), "{series}: {found:?}");
     }
+    let writes =
+        ["recv-pwrite", "ganesha by recv-pwrite", "nocopy by ganesha", "nocopy by recv-pwrite"].as_slice();
+    let series = "nfs, writes of 1024 KiB to memory, MTU 1500";
+    for figure in ["bytes_per_s", "sender_cpu_us_per_mb"] {
+        assert_eq!(methods(series, figure), expected(if has_memory { writes } else { &[] }), "{figure}");
+    }
+    for ours in rows.iter().filter(|row| row["series"] == series && row["method"] == "nocopy") {
+        let cause = ours["cause"].as_str().unwrap();
+        assert!(ours["evidence"] == "copied" && cause.contains("each byte that was written 2."), "{ours:#}");
+    }
+    let made = methods("nfs, files of 4 KiB made in memory, 10000 in a directory", "messages_per_s");
+    assert_eq!(made.contains("nocopy") || made.contains("nocopy by ganesha"), has_memory, "{made:?}");
     let beside = methods("nfs, cached reads of 64 KiB, one at a time", "p99_us");
     assert_eq!(beside.contains("nocopy by nocopy"), has_disk, "{beside:?}");
 }

@@ -1,7 +1,7 @@
 //! Two servers that know one file and one call: what a program costs that copies through a buffer of its own, and one that has the kernel
 //! send the file.
 
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::io::{self, IoSlice, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::os::unix::fs::MetadataExt;
@@ -31,6 +31,8 @@ pub(crate) enum Way {
     PreadWritev,
     /// The header by `send()` with `MSG_MORE`, then `sendfile()`.
     Sendfile,
+    /// Of writes: `recv()` into a buffer, and `pwrite()` from there.
+    RecvPwrite,
 }
 
 #[derive(Debug)]
@@ -85,8 +87,8 @@ impl Server {
         };
         let bytes = (bytes as usize).min(READ_BYTES_MAX);
         match self.way {
-            Way::PreadWritev => self.copy(call.xid, offset, bytes, stream),
             Way::Sendfile => self.send_file(call.xid, offset, bytes, stream),
+            _ => self.copy(call.xid, offset, bytes, stream),
         }
     }
 
@@ -127,27 +129,28 @@ impl Server {
 
     /// What stands in front of the bytes.
     fn head(&self, xid: u32, offset: u64, count: usize) -> io::Result<Vec<u8>> {
-        let about = self.file.metadata()?;
-        let time = |seconds: i64, nanoseconds: i64| Time {
-            seconds: seconds as u32,
-            nanoseconds: nanoseconds as u32,
-        };
-        let attributes = Attributes {
-            file_type: FileType::Regular,
-            mode: about.mode() & 0o7777,
-            links: about.nlink() as u32,
-            user: about.uid(),
-            group: about.gid(),
-            size: about.size(),
-            used: about.blocks() * 512,
-            device_major: 0,
-            device_minor: 0,
-            file_system: about.dev(),
-            file_id: about.ino(),
-            accessed: time(about.atime(), about.atime_nsec()),
-            modified: time(about.mtime(), about.mtime_nsec()),
-            changed: time(about.ctime(), about.ctime_nsec()),
-        };
-        Ok(read_reply(xid, Ok((attributes, count, offset + count as u64 >= about.size()))))
+        let attributes = attributes(&self.file.metadata()?);
+        Ok(read_reply(xid, Ok((attributes, count, offset + count as u64 >= attributes.size))))
+    }
+}
+
+pub(super) fn attributes(about: &Metadata) -> Attributes {
+    let time =
+        |seconds: i64, nanoseconds: i64| Time { seconds: seconds as u32, nanoseconds: nanoseconds as u32 };
+    Attributes {
+        file_type: FileType::Regular,
+        mode: about.mode() & 0o7777,
+        links: about.nlink() as u32,
+        user: about.uid(),
+        group: about.gid(),
+        size: about.size(),
+        used: about.blocks() * 512,
+        device_major: 0,
+        device_minor: 0,
+        file_system: about.dev(),
+        file_id: about.ino(),
+        accessed: time(about.atime(), about.atime_nsec()),
+        modified: time(about.mtime(), about.mtime_nsec()),
+        changed: time(about.ctime(), about.ctime_nsec()),
     }
 }

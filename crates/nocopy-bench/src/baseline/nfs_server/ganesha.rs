@@ -49,10 +49,10 @@ pub(super) struct Running {
 
 impl Running {
     /// Starts them, and waits until files are served.
-    pub(super) fn start(directory: &Path, scratch: &Path) -> io::Result<Self> {
+    pub(super) fn start(directory: &Path, scratch: &Path, is_writable: bool) -> io::Result<Self> {
         hide_state()?;
         let [configuration, log] = ["ganesha.conf", "ganesha.log"].map(|name| scratch.join(name));
-        fs::write(&configuration, self::configuration(directory))?;
+        fs::write(&configuration, self::configuration(directory, is_writable))?;
         let mut running = Self { programs: Vec::new() };
         // In the foreground, without looking for what it knew before.
         running.add(Command::new(RPCBIND).args(["-w", "-f"]))?;
@@ -117,11 +117,11 @@ fn hide_state() -> io::Result<()> {
     Ok(())
 }
 
-fn configuration(directory: &Path) -> String {
-    let directory = directory.display();
+fn configuration(directory: &Path, is_writable: bool) -> String {
+    let (directory, access) = (directory.display(), if is_writable { "RW" } else { "RO" });
     format!(
         "NFS_CORE_PARAM {{ Protocols = 3; NFS_Port = {PORT}; MNT_Port = {MOUNT_PORT}; Enable_NLM = false; Enable_RQUOTA = false; }}\n\
-         EXPORT {{ Export_Id = 1; Path = \"{directory}\"; Pseudo = /bench; Access_Type = RW; Squash = None; SecType = sys;\n\
+         EXPORT {{ Export_Id = 1; Path = \"{directory}\"; Pseudo = /bench; Access_Type = {access}; Squash = None; SecType = sys;\n\
          \x20 Protocols = 3; Transports = TCP; FSAL {{ Name = VFS; }} }}\n\
          LOG {{ Default_Log_Level = WARN; }}\n"
     )

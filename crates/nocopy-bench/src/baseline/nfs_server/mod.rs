@@ -1,4 +1,4 @@
-//! NFS servers to compare with, each in a process of its own: Ganesha, and two by hand that answer reads of one file.
+//! NFS servers to compare with, each in a process of its own: Ganesha, two by hand that answer reads of one file, and one that answers writes.
 //!
 //! ```text
 //!   bench ── task (argument), its end (stdin) ──▶ nocopy bench-nfs-server ── one word (stdout) ──▶ bench
@@ -7,6 +7,7 @@
 
 mod by_hand;
 mod ganesha;
+mod writes_by_hand;
 
 use std::io::{self, Read, Write};
 use std::net::Ipv4Addr;
@@ -25,10 +26,10 @@ pub(crate) const COMMAND: &str = "bench-nfs-server";
 
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Task {
-    /// Reads of one file, by hand.
+    /// Reads or writes of one file, by hand.
     ByHand { way: Way, at: Ipv4Addr, file: PathBuf },
     /// Ganesha, of a directory; its own files go into another one.
-    Ganesha { directory: PathBuf, scratch: PathBuf },
+    Ganesha { directory: PathBuf, scratch: PathBuf, is_writable: bool },
 }
 
 /// What the process says once it serves.
@@ -56,24 +57,32 @@ pub fn run(task: &str) -> Result<Outcome, Failure> {
 
 fn serve(task: Task) -> io::Result<()> {
     match task {
+        Task::ByHand { way: Way::RecvPwrite, at, file } => {
+            let server = writes_by_hand::Server::open(at, &file)?;
+            serve_by_hand(server.port()?, || server.run())
+        }
         Task::ByHand { way, at, file } => {
             let server = by_hand::Server::open(way, at, &file)?;
-            // Serving needs no privileges, and nothing after it is to be closed.
-            capability::narrow(capability::NONE)?;
-            Word::Serving { port: server.port()?, process: std::process::id() }.say()?;
-            std::thread::Builder::new().name("end".into()).spawn(|| {
-                wait_for_end();
-                std::process::exit(0);
-            })?;
-            server.run()
+            serve_by_hand(server.port()?, || server.run())
         }
-        Task::Ganesha { directory, scratch } => {
-            let running = ganesha::Running::start(&directory, &scratch)?;
+        Task::Ganesha { directory, scratch, is_writable } => {
+            let running = ganesha::Running::start(&directory, &scratch, is_writable)?;
             Word::Serving { port: ganesha::PORT, process: running.process() }.say()?;
             wait_for_end();
             Ok(())
         }
     }
+}
+
+fn serve_by_hand(port: u16, run: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
+    // Serving needs no privileges, and nothing after it is to be closed.
+    capability::narrow(capability::NONE)?;
+    Word::Serving { port, process: std::process::id() }.say()?;
+    std::thread::Builder::new().name("end".into()).spawn(|| {
+        wait_for_end();
+        std::process::exit(0);
+    })?;
+    run()
 }
 
 fn wait_for_end() {

@@ -1,6 +1,6 @@
 //! A client that keeps several calls under way, and looks at every reply.
 
-use std::io::{self, Write};
+use std::io::{self, IoSlice, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 use std::time::Duration;
@@ -8,6 +8,7 @@ use std::time::Duration;
 use nocopy_nfs::wire::mount::{self, MountReply};
 use nocopy_nfs::wire::nfs3::{
     self, Attributes, FileHandle, LookupArguments, LookupResult, NfsResult, Procedure, ReadArguments,
+    Stability,
 };
 use nocopy_nfs::wire::record::{self, MARK_BYTES, Records};
 use nocopy_nfs::wire::rpc::{AUTH_SYS, Call, Credential, Reply};
@@ -66,15 +67,43 @@ impl Client {
         procedure: u32,
         arguments: &impl Xdr<'a>,
     ) -> io::Result<u32> {
+        let (xid, mut call) = self.begin(program, procedure);
+        arguments.encode(&mut call);
+        record::end(&mut call, 0);
+        self.stream.write_all(&call)?;
+        Ok(xid)
+    }
+
+    /// Sends a call to write, whose bytes go from where they are. They are a multiple of four.
+    pub(super) fn ask_to_write(
+        &mut self,
+        file: FileHandle,
+        offset: u64,
+        stability: Stability,
+        data: &[u8],
+    ) -> io::Result<u32> {
+        let (xid, mut call) = self.begin(nfs3::PROGRAM, Procedure::Write as u32);
+        let count = data.len() as u32;
+        // Up to the length of the data, as `WriteArguments` has them.
+        (file, (offset, (count, (stability, count)))).encode(&mut call);
+        record::end(&mut call, data.len());
+        let mut pieces = [IoSlice::new(&call), IoSlice::new(data)];
+        let mut left = &mut pieces[..];
+        while !left.is_empty() {
+            let written = self.stream.write_vectored(left)?;
+            IoSlice::advance_slices(&mut left, written);
+        }
+        Ok(xid)
+    }
+
+    /// The number of the next call, and the call up to its arguments.
+    fn begin(&mut self, program: u32, procedure: u32) -> (u32, Vec<u8>) {
         self.xid = self.xid.wrapping_add(1);
         let (xid, body) = (self.xid, &self.credential);
         let mut call = record::begin();
         let credential = Credential { flavor: AUTH_SYS, body };
         Call { xid, program, version: VERSION, procedure, credential, arguments: &[] }.encode(&mut call);
-        arguments.encode(&mut call);
-        record::end(&mut call, 0);
-        self.stream.write_all(&call)?;
-        Ok(xid)
+        (xid, call)
     }
 
     /// The next reply: its number, and what `read` makes of its results.
@@ -99,7 +128,7 @@ impl Client {
         }
     }
 
-    fn call<'a, T>(
+    pub(super) fn call<'a, T>(
         &mut self,
         program: u32,
         procedure: u32,

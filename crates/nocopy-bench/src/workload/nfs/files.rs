@@ -1,4 +1,4 @@
-//! What is served: one file that is in memory, one that is not, and a directory with many files.
+//! What is served to be read: one file that is in memory, one that is not, and a directory with many files.
 
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, BufWriter, Write};
@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{Advice, fadvise, statfs};
 
 use super::Contents;
+use super::server::Exported;
 
 pub(super) const CACHED: &str = "cached";
 pub(super) const COLD: &str = "cold";
@@ -18,6 +19,9 @@ const TMPFS: u64 = 0x0102_1994;
 
 /// What must be free there.
 const ROOM_BYTES: u64 = 2 << 30;
+
+/// More than any server makes of files within a window.
+const MEMORY_ROOM_BYTES: u64 = 1 << 30;
 
 /// Removed when dropped.
 #[derive(Debug)]
@@ -45,18 +49,13 @@ impl Files {
         Ok(files)
     }
 
-    /// What is exported.
-    pub(super) fn exported(&self) -> PathBuf {
-        self.own.join("exported")
+    pub(super) fn exported(&self) -> Exported {
+        let [directory, scratch] = ["exported", "scratch"].map(|name| self.own.join(name));
+        Exported { directory, scratch, is_writable: false }
     }
 
     pub(super) fn path(&self, name: &str) -> PathBuf {
-        self.exported().join(name)
-    }
-
-    /// Where servers may write.
-    pub(super) fn scratch(&self) -> PathBuf {
-        self.own.join("scratch")
+        self.own.join("exported").join(name)
     }
 
     /// How many files the long directory has.
@@ -96,7 +95,7 @@ pub(super) fn is_content(offset: u64, bytes: &[u8]) -> bool {
 }
 
 /// Another one at each place.
-fn word_at(place: u64) -> [u8; 8] {
+pub(super) fn word_at(place: u64) -> [u8; 8] {
     place.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes()
 }
 
@@ -128,13 +127,22 @@ pub(super) fn is_on_disk() -> bool {
 
 /// The first directory that is on no tmpfs, with room enough.
 fn disk() -> Option<PathBuf> {
-    let is_right = |directory: &PathBuf| {
-        statfs(directory).is_ok_and(|found| {
-            let room = found.f_bavail * found.f_bsize.unsigned_abs() >= ROOM_BYTES;
-            room && found.f_type.unsigned_abs() != TMPFS
-        })
-    };
-    [std::env::temp_dir(), "/var/tmp".into()].into_iter().find(is_right)
+    [std::env::temp_dir(), "/var/tmp".into()]
+        .into_iter()
+        .find(|directory| has_room(directory, false, ROOM_BYTES))
+}
+
+/// The first directory whose files are memory, with room enough.
+pub(super) fn memory() -> Option<PathBuf> {
+    let directories = ["/dev/shm".into(), std::env::temp_dir(), "/run".into()];
+    directories.into_iter().find(|directory| has_room(directory, true, MEMORY_ROOM_BYTES))
+}
+
+fn has_room(directory: &Path, is_memory: bool, bytes: u64) -> bool {
+    statfs(directory).is_ok_and(|found| {
+        let is_on_tmpfs = found.f_type.unsigned_abs() == TMPFS;
+        found.f_bavail * found.f_bsize.unsigned_abs() >= bytes && is_on_tmpfs == is_memory
+    })
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Files served by NFS: reads of what is in memory, calls about files, and what a reader of a cold file does to others.
+//! Files served by NFS: reads of what is in memory, calls about files, writes, and what a reader of a cold file does to others.
 //!
 //! Each server is a process on the sender's processor, the client a thread on the receiver's, on the two ends of a veth pair.
 
@@ -6,8 +6,11 @@ mod beside;
 mod calls;
 mod client;
 mod files;
+mod made;
 mod reads;
 mod server;
+mod writes;
+mod written;
 
 use std::fs;
 use std::io;
@@ -37,6 +40,7 @@ const CONGESTION_CONTROL: &str = "reno";
 const CONGESTION_SETTING: &str = "/proc/sys/net/ipv4/tcp_congestion_control";
 
 const SKIP_GANESHA: &str = "SKIP: nfs, ganesha: not installed: 'apt install nfs-ganesha nfs-ganesha-vfs rpcbind' or what your system calls them.";
+const SKIP_MEMORY: &str = "SKIP: nfs, writes: no directory in memory (tmpfs) with 1 GiB free was found.";
 const SKIP_DISK: &str =
     "SKIP: nfs, beside a reader of a cold file: no directory on a disk with 2 GiB free was found.";
 
@@ -50,13 +54,14 @@ impl Workload for Nfs {
     }
 
     fn about(&self) -> &'static str {
-        "Files served by NFS version 3 to a client that discards what it reads"
+        "Files served by NFS version 3 to a client that discards what it reads, and writes files"
     }
 
     fn methods(&self) -> &'static [Method] {
         &[
             ("pread-writev", "by hand: pread() into a buffer, writev() of header and buffer"),
             ("sendfile", "by hand: the header by send(), the file by sendfile()"),
+            ("recv-pwrite", "by hand: recv() into a buffer, pwrite() from there into the file"),
             ("ganesha", "Debian's nfs-ganesha with its VFS module"),
             ("nocopy-stable", "nocopy serve nfs --stable, which copies what is read"),
             ("nocopy", "nocopy serve nfs"),
@@ -80,14 +85,17 @@ impl Workload for Nfs {
 
     fn skips(&self, _plan: &Plan) -> Vec<String> {
         let disk = (!files::is_on_disk()).then(|| SKIP_DISK.to_owned());
-        skip_of_ganesha().into_iter().chain(disk).collect()
+        let memory = files::memory().is_none().then(|| SKIP_MEMORY.to_owned());
+        skip_of_ganesha().into_iter().chain(disk).chain(memory).collect()
     }
 
     fn measure(&self, bench: &mut Bench<'_>) -> Result<(), Failure> {
         let place = Place::new(USUAL_MTU_BYTES, Contents::all(bench.plan.quick))?;
         let by = [Figure::BytesPerSecond, Figure::SenderCpuPerMegabyte];
         bench.play_figures(reads::series(&place), &by, 60, |_: &mut Row| {})?;
+        bench.play_figures(writes::series(&place), &by, 25, |_: &mut Row| {})?;
         bench.play(calls::series(&place), 40)?;
+        bench.play(made::series(&place), 15)?;
         bench.play(beside::series(&place), 30)
     }
 }

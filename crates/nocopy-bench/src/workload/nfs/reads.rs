@@ -83,7 +83,7 @@ pub(super) fn open(place: &Place, server: &Server, way: Way, name: &str) -> io::
         let known = FileHandle::new(nfs_server::FILE).expect("it is a short one");
         return Ok((Client::connect(server.address)?, known));
     }
-    let root = Client::connect(server.mount_address)?.mount(&place.files.exported())?;
+    let root = Client::connect(server.mount_address)?.mount(&place.files.exported().directory)?;
     let mut client = Client::connect(server.address)?;
     let file = client.look_up(root, name)?.file;
     Ok((client, file))

@@ -2,6 +2,7 @@
 
 use std::io::{self, BufRead, BufReader, Read};
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -11,15 +12,16 @@ use nocopy_report::result::Evidence;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-use super::Place;
+use super::{Place, files, written};
 use crate::baseline::nfs_server::{COMMAND, MOUNT_PORT, Task, Way as ByHand, Word};
 use crate::cpu;
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
-const GANESHA_CAUSE: &str =
-    "read() into a buffer of the server, and a socket call from there: two copies a byte";
+const GANESHA_CAUSE: &str = "a buffer of the server between file and socket: two copies a byte";
 const PREAD_CAUSE: &str = "pread() into a buffer, and a socket call from there: two copies a byte";
+const PWRITE_CAUSE: &str =
+    "recv() into a buffer, and pwrite() from there into the page cache: two copies a byte";
 const SENDFILE_CAUSE: &str =
     "sent by reference to the pages of the file: no completion ever tells whether they are copied on the way";
 
@@ -28,6 +30,7 @@ const SENDFILE_CAUSE: &str =
 pub(super) enum Way {
     PreadWritev,
     Sendfile,
+    RecvPwrite,
     Ganesha,
     Nocopy,
     /// The same server, told to copy.
@@ -39,6 +42,7 @@ impl Way {
         match self {
             Self::PreadWritev => "pread-writev",
             Self::Sendfile => "sendfile",
+            Self::RecvPwrite => "recv-pwrite",
             Self::Ganesha => "ganesha",
             Self::Nocopy => "nocopy",
             Self::Stable => "nocopy-stable",
@@ -47,8 +51,17 @@ impl Way {
 
     /// Whether it knows one file, and its handle only.
     pub(super) fn is_by_hand(self) -> bool {
-        matches!(self, Self::PreadWritev | Self::Sendfile)
+        matches!(self, Self::PreadWritev | Self::Sendfile | Self::RecvPwrite)
     }
+}
+
+/// What a server exports.
+#[derive(Debug)]
+pub(super) struct Exported {
+    pub(super) directory: PathBuf,
+    /// Where it keeps files of its own.
+    pub(super) scratch: PathBuf,
+    pub(super) is_writable: bool,
 }
 
 /// Killed when dropped.
@@ -65,28 +78,38 @@ pub(super) struct Server {
 }
 
 impl Server {
-    /// Starts it on the sender's processor, and waits until it serves.
+    /// Starts one of files to be read.
     pub(super) fn start(place: &Place, way: Way) -> io::Result<Self> {
+        Self::start_of(place, way, &place.files.exported())
+    }
+
+    /// Starts it on the sender's processor, and waits until it serves.
+    pub(super) fn start_of(place: &Place, way: Way, exported: &Exported) -> io::Result<Self> {
         std::thread::scope(|scope| {
             let started = scope.spawn(|| {
                 place.stage.sender.enter(0)?;
                 match way {
-                    Way::Nocopy | Way::Stable => Self::start_nocopy(place, way),
-                    _ => Self::start_other(place, way),
+                    Way::Nocopy | Way::Stable => Self::start_nocopy(place, way, exported),
+                    _ => Self::start_other(place, way, exported),
                 }
             });
             started.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
         })
     }
 
-    fn start_nocopy(place: &Place, way: Way) -> io::Result<Self> {
-        // As any user would: what it serves is this user's.
-        capability::narrow(capability::NONE)?;
-        let state = place.files.scratch().join("state");
+    fn start_nocopy(place: &Place, way: Way, exported: &Exported) -> io::Result<Self> {
+        let state = exported.scratch.join("state");
         let listen = format!("{}:0", place.stage.sender.ipv4);
         let mut command = Command::new("/proc/self/exe");
-        command.args(["serve", "nfs"]).arg(place.files.exported()).args(["--listen", &listen, "--json"]);
+        command.args(["serve", "nfs"]).arg(&exported.directory).args(["--listen", &listen, "--json"]);
         command.arg("--state").arg(state).args((way == Way::Stable).then_some("--stable"));
+        if exported.is_writable {
+            command.arg("--writable");
+            written::become_owner(&mut command);
+        } else {
+            // As any user would: what it serves is this user's.
+            capability::narrow(capability::NONE)?;
+        }
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn()?;
         let mut line = String::new();
@@ -112,13 +135,19 @@ impl Server {
         }
     }
 
-    fn start_other(place: &Place, way: Way) -> io::Result<Self> {
+    fn start_other(place: &Place, way: Way, exported: &Exported) -> io::Result<Self> {
         let at = place.stage.sender.ipv4;
-        let by_hand = |way| Task::ByHand { way, at, file: place.files.path(super::files::CACHED) };
+        let by_hand = |way, name| Task::ByHand { way, at, file: exported.directory.join(name) };
+        let Exported { directory, scratch, is_writable } = exported;
         let task = match way {
-            Way::PreadWritev => by_hand(ByHand::PreadWritev),
-            Way::Sendfile => by_hand(ByHand::Sendfile),
-            _ => Task::Ganesha { directory: place.files.exported(), scratch: place.files.scratch() },
+            Way::PreadWritev => by_hand(ByHand::PreadWritev, files::CACHED),
+            Way::Sendfile => by_hand(ByHand::Sendfile, files::CACHED),
+            Way::RecvPwrite => by_hand(ByHand::RecvPwrite, written::FILE),
+            _ => Task::Ganesha {
+                directory: directory.clone(),
+                scratch: scratch.clone(),
+                is_writable: *is_writable,
+            },
         };
         let mut command = Command::new("/proc/self/exe");
         command.arg(COMMAND).arg(serde_json::to_string(&task)?);
@@ -174,6 +203,7 @@ impl Server {
         Ok(match self.way {
             Way::PreadWritev => Evidence::copied(PREAD_CAUSE),
             Way::Sendfile => Evidence::unknown(SENDFILE_CAUSE),
+            Way::RecvPwrite => Evidence::copied(PWRITE_CAUSE),
             Way::Ganesha => Evidence::copied(GANESHA_CAUSE),
             Way::Nocopy | Way::Stable => {
                 let mut said = String::new();
@@ -197,6 +227,9 @@ impl Drop for Server {
 /// What the summary of `nocopy serve nfs` says of copies of files' bytes.
 fn evidence_of(summary: &Value) -> Evidence {
     let ledger = &summary["ledger"];
+    if let Some(written) = summary["written_bytes"].as_u64().filter(|written| *written > 0) {
+        return evidence_of_writes(ledger, written);
+    }
     let causes = ledger["copied_bytes"].as_object().into_iter().flatten();
     let causes: Vec<(&str, u64)> =
         causes.map(|(cause, bytes)| (cause.as_str(), bytes.as_u64().unwrap_or(0))).collect();
@@ -213,6 +246,19 @@ fn evidence_of(summary: &Value) -> Evidence {
         "the server copied {share:.2} of each byte{because}; what went by reference is not reported further down"
     );
     if copied > unknown { Evidence::copied(said) } else { Evidence::unknown(said) }
+}
+
+fn evidence_of_writes(ledger: &Value, written: u64) -> Evidence {
+    let copies = ledger["written_copied_bytes"].as_object().into_iter().flatten();
+    let copies: Vec<(&str, f64)> = copies
+        .map(|(place, bytes)| (place.as_str(), bytes.as_u64().unwrap_or(0) as f64 / written as f64))
+        .collect();
+    let times: f64 = copies.iter().map(|(_, times)| times).sum();
+    let places: Vec<String> = copies.iter().map(|(place, times)| format!("{place} {times:.2}")).collect();
+    Evidence::copied(format!(
+        "the server copied each byte that was written {times:.2} times: {}",
+        places.join(", ")
+    ))
 }
 
 #[cfg(test)]
@@ -234,5 +280,9 @@ mod tests {
         assert_eq!(small.copies, Copies::Copied);
         assert!(small.cause.unwrap().contains("copied 0.75 of each byte (small reads);"));
         assert_eq!(of(json!({}), 0).copies, Copies::Copied);
+        let copies = json!({"out of the socket": 100, "between buffers": 5, "into the page cache": 100});
+        let written = evidence_of(&json!({"written_bytes": 100, "ledger": {"written_copied_bytes": copies}}));
+        assert_eq!(written.copies, Copies::Copied);
+        assert!(written.cause.unwrap().contains("2.05 times: out of the socket 1.00, between buffers 0.05,"));
     }
 }

@@ -1,0 +1,72 @@
+//! A directory for clients to write to.
+
+use std::fs::{self, DirBuilder, File};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, chown};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use rustix::process::geteuid;
+
+use super::files;
+use super::server::Exported;
+
+/// The file that is written again and again.
+pub(super) const FILE: &str = "written";
+
+/// Whom files belong to where this is root: `nobody` and its group, everywhere.
+const NOBODY: u32 = 65_534;
+
+static NUMBER: AtomicUsize = AtomicUsize::new(0);
+
+/// In memory, so that what is compared is servers and not a disk; removed when dropped.
+#[derive(Debug)]
+pub(super) struct Written {
+    own: PathBuf,
+}
+
+impl Written {
+    pub(super) fn make() -> io::Result<Self> {
+        let directory = files::memory().ok_or(io::ErrorKind::StorageFull)?;
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let own = directory.join(format!("nocopy-bench-nfs-{}-{number}", std::process::id()));
+        DirBuilder::new().mode(0o711).create(&own)?;
+        let written = Self { own };
+        for name in ["exported", "scratch"] {
+            let made = written.own.join(name);
+            DirBuilder::new().mode(0o700).create(&made)?;
+            give_away(&made)?;
+        }
+        File::create(written.path(FILE))?;
+        give_away(&written.path(FILE))?;
+        Ok(written)
+    }
+
+    pub(super) fn exported(&self) -> Exported {
+        let [directory, scratch] = ["exported", "scratch"].map(|name| self.own.join(name));
+        Exported { directory, scratch, is_writable: true }
+    }
+
+    pub(super) fn path(&self, name: &str) -> PathBuf {
+        self.own.join("exported").join(name)
+    }
+}
+
+impl Drop for Written {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.own); // what is left over does no harm
+    }
+}
+
+/// As root, a server that lets clients write is not started: it runs as whom its files belong to.
+pub(super) fn become_owner(command: &mut Command) {
+    if geteuid().is_root() {
+        command.uid(NOBODY).gid(NOBODY);
+    }
+}
+
+fn give_away(path: &Path) -> io::Result<()> {
+    if geteuid().is_root() { chown(path, Some(NOBODY), Some(NOBODY)) } else { Ok(()) }
+}
