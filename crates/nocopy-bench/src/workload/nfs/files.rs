@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{Advice, fadvise, statfs};
 
 use super::Contents;
-use super::server::Exported;
+use super::exported::Exported;
 
 pub(super) const CACHED: &str = "cached";
 pub(super) const COLD: &str = "cold";

@@ -5,6 +5,7 @@
 mod beside;
 mod calls;
 mod client;
+mod exported;
 mod files;
 mod made;
 mod reads;

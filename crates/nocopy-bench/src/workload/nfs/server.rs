@@ -2,7 +2,6 @@
 
 use std::io::{self, BufRead, BufReader, Read};
 use std::net::SocketAddr;
-use std::path::PathBuf;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -12,6 +11,7 @@ use nocopy_report::result::Evidence;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
+use super::exported::Exported;
 use super::{Place, files, written};
 use crate::baseline::nfs_server::{COMMAND, MOUNT_PORT, Task, Way as ByHand, Word};
 use crate::cpu;
@@ -53,15 +53,6 @@ impl Way {
     pub(super) fn is_by_hand(self) -> bool {
         matches!(self, Self::PreadWritev | Self::Sendfile | Self::RecvPwrite)
     }
-}
-
-/// What a server exports.
-#[derive(Debug)]
-pub(super) struct Exported {
-    pub(super) directory: PathBuf,
-    /// Where it keeps files of its own.
-    pub(super) scratch: PathBuf,
-    pub(super) is_writable: bool,
 }
 
 /// Killed when dropped.

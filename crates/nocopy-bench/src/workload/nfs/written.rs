@@ -10,8 +10,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rustix::process::geteuid;
 
+use super::exported::Exported;
 use super::files;
-use super::server::Exported;
 
 /// The file that is written again and again.
 pub(super) const FILE: &str = "written";
