@@ -349,7 +349,10 @@ impl Export {
             between(directory, || {
                 let name = old_name(directory, name)?;
                 let flags = if is_directory { AtFlags::REMOVEDIR } else { AtFlags::empty() };
-                caller.act(|| unlinkat(directory, &*name, flags).map_err(refusal))
+                let removed = named(directory, &name);
+                caller.act(|| unlinkat(directory, &*name, flags).map_err(refusal))?;
+                self.close(removed);
+                Ok(())
             })
         };
         (done.and_then(|()| self.settle_change(directory)), changed)
@@ -367,7 +370,9 @@ impl Export {
         let done = between(from, || {
             let (done, changed) = between(to, || {
                 let (name, entry) = (old_name(from, name)?, old_name(to, new)?);
+                let replaced = named(to, &entry);
                 caller.act(|| renameat(from, &*name, to, &*entry).map_err(refusal))?;
+                self.close(replaced);
                 // Where it lies now, so that its handle stays good.
                 self.lookup(&Caller::Server, to, new).map(drop).or(Ok(()))
             });
@@ -378,6 +383,13 @@ impl Export {
         let (done, source) = done;
         let settle = |()| self.settle_change(to).and_then(|()| self.settle_change(from));
         ((done.and_then(settle), source), target)
+    }
+
+    /// A file that lost a name is not kept open: if it was the last one, its room on the disk is free when it is closed.
+    fn close(&self, file: Option<Identity>) {
+        if let Some(identity) = file {
+            self.open.close(identity);
+        }
     }
 
     /// The same file, open to be written.
@@ -438,6 +450,11 @@ fn write_all(file: &OpenFile, offset: u64, data: &[u8]) -> Result<usize, Status>
         }
     }
     Ok(written)
+}
+
+/// What has the name now.
+fn named(directory: &OpenFile, name: &CStr) -> Option<Identity> {
+    file::about_at(directory, name).ok().map(|about| Identity::of(&about, directory, name))
 }
 
 /// A name for something new.

@@ -64,6 +64,11 @@ impl OpenFiles {
         files.open.insert(file.identity(), (file, used));
     }
 
+    /// Closes the file, when nobody is using it any more.
+    pub(super) fn close(&self, identity: Identity) {
+        self.lock().open.remove(&identity);
+    }
+
     /// Closes what was not used since this was last called: an open file that was removed still takes room on the disk.
     pub(super) fn close_unused(&self) {
         let mut files = self.lock();

@@ -64,7 +64,7 @@ pub(crate) fn remove(client: &mut Client, procedure: Procedure, at: Entry<'_>) -
     ask::<WeakCacheConsistency>(client, procedure, &at).map(drop)
 }
 
-fn rename(client: &mut Client, from: Entry<'_>, to: Entry<'_>) -> Result<Renamed, Status> {
+pub(crate) fn rename(client: &mut Client, from: Entry<'_>, to: Entry<'_>) -> Result<Renamed, Status> {
     let reply = client.nfs(Procedure::Rename, &RenameArguments { from, to });
     xdr::parse::<NfsResult<Renamed, Renamed>>(&reply).unwrap().map_err(|refusal| refusal.status)
 }

@@ -10,7 +10,7 @@ use nocopy_nfs::wire::nfs3::{
 };
 use nocopy_nfs::wire::xdr;
 
-use crate::changing::{FRESH, create, entry, make_directory, remove, set, writable, write};
+use crate::changing::{FRESH, create, entry, make_directory, remove, rename, set, writable, write};
 use crate::client::{call_record, encoded};
 use crate::running::{Scene, pattern};
 
@@ -95,4 +95,28 @@ fn a_removed_directory_is_stale() {
     refused(below, file);
     fs::remove_dir(scene.path("")).unwrap();
     refused(root, file);
+}
+
+/// Proves that a file whose last name is removed or replaced takes no more room on the disk: the server has it open no longer.
+#[test]
+fn a_removed_file_is_not_kept_open() {
+    let scene = Scene::new();
+    let server = writable(&scene);
+    let mut client = server.connect();
+    let root = client.mount("/").unwrap().handle;
+    let open = || {
+        let links = fs::read_dir("/proc/self/fd")
+            .unwrap()
+            .filter_map(|entry| fs::read_link(entry.unwrap().path()).ok());
+        links.filter(|link| link.starts_with(scene.path("").canonicalize().unwrap())).count()
+    };
+    let before = open();
+    for name in ["removed", "replaced", "new"] {
+        let file = create(&mut client, entry(root, name), FRESH).unwrap();
+        write(&mut client, file, 0, b"bytes", Stability::Unstable).unwrap();
+    }
+    assert_eq!(open(), before + 3, "files that were written are kept open");
+    remove(&mut client, Procedure::Remove, entry(root, "removed")).unwrap();
+    rename(&mut client, entry(root, "new"), entry(root, "replaced")).unwrap();
+    assert_eq!(open(), before + 1, "the one that is left");
 }
