@@ -9,7 +9,7 @@ use crate::gate::{Gate, Outcome};
 use crate::machine;
 use crate::step::{Failed, Step, files, is_root, root};
 use crate::stops::{Busy, Stops};
-use crate::suite::{self, Instrument, Suite, processors, side_by_side};
+use crate::suite::{self, Instrument, Suite, processors, program, side_by_side};
 use crate::vm;
 
 /// Where the verdicts are kept, as rows of a table.
@@ -43,6 +43,11 @@ const ALL: &[Nightly] = &[
         name: "soak",
         about: "the VM lab's random operations for ten minutes, from a new seed",
         run: soak,
+    },
+    Nightly {
+        name: "nfs",
+        about: "writing by NFS in the VM lab, from a new seed: what programs expect of a directory, git, make, cargo, fsx, and what is lost",
+        run: nfs,
     },
     Nightly {
         name: "sanitizer",
@@ -120,6 +125,19 @@ fn rounds(run: impl Fn() -> Outcome) -> Outcome {
 
 fn soak() -> Outcome {
     vm::run(&["run", "--only", "soak", "--soak", "--seed", "random"].map(str::to_owned)).into()
+}
+
+/// What the VM lab starts and no package of Debian has: a program of crates.io, with its version.
+const FSX: [&str; 2] = ["fsx", "0.3.2"];
+
+fn nfs() -> Outcome {
+    let [name, version] = FSX;
+    let place = program("tools", "").display().to_string();
+    let what = ["install", name, "--version", version, "--locked", "--quiet", "--root", &place];
+    if let Err(failed) = Step::cargo("install fsx", &what).run() {
+        return failed.into();
+    }
+    vm::outcome_of_nfs()
 }
 
 fn sanitizer() -> Outcome {

@@ -42,6 +42,8 @@ const INPUTS: &[&str] = &[
 /// Results of the last run, in the form that the lab's README describes.
 const RESULTS: &str = "target/xtask/vm.json";
 
+const RESULTS_OF_NFS: &str = "target/xtask/vm-nfs.json";
+
 const RESULTS_ON_ARM64: &str = "target/xtask/vm-arm64.json";
 
 /// The lab's exit code where it cannot be had: another system than Debian or Ubuntu, another processor, not root.
@@ -102,6 +104,15 @@ fn judged(arguments: &[&str], results: &str) -> Outcome {
 pub(crate) fn outcome_on_arm64(built: &str) -> Outcome {
     match build() {
         Ok(()) => judged(&["--kernel", "arm64", "--built", built], RESULTS_ON_ARM64),
+        Err(failed) => failed.into(),
+    }
+}
+
+/// The rows of writing by NFS, for long.
+pub(crate) fn outcome_of_nfs() -> Outcome {
+    let rows = ["nfs_writing", "nfs_programs", "nfs_loss"].map(|row| ["--only", row]).concat();
+    match build() {
+        Ok(()) => judged(&[&rows[..], &["--soak", "--seed", "random"]].concat(), RESULTS_OF_NFS),
         Err(failed) => failed.into(),
     }
 }

@@ -2,13 +2,16 @@
 
 mod agent;
 mod cards;
+pub(crate) mod controls;
 pub(crate) mod datagrams;
+pub(crate) mod filesystem;
 pub(crate) mod flow;
 pub(crate) mod init;
 pub(crate) mod kernel_log;
 pub(crate) mod meter;
 pub(crate) mod monitor;
 pub(crate) mod nfs;
+pub(crate) mod nfsd;
 pub(crate) mod patience;
 mod pins;
 pub(crate) mod programs;

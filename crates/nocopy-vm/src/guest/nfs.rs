@@ -3,13 +3,13 @@
 use std::ffi::CString;
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
-use std::net::SocketAddrV4;
+use std::net::{Ipv4Addr, SocketAddrV4};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStderr, Command, Stdio};
 
-use nocopy_lab::{End, Lab};
+use nocopy_lab::{End, Lab, Namespace};
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
@@ -25,7 +25,9 @@ pub(crate) const NOBODY: u32 = 65534;
 
 /// Of the disk in memory that the directory lies on.
 const DISK_KIB: u32 = 96 << 10;
-const DISK: &str = "/dev/ram0";
+pub(crate) const DISK: &str = "/dev/ram0";
+/// Another one of that size.
+pub(crate) const SPARE_DISK: &str = "/dev/ram1";
 /// More files than the disk would have by itself.
 const FILES_MAX: &str = "12000";
 
@@ -37,13 +39,36 @@ pub(crate) struct Scene {
 impl Scene {
     /// Makes the disk: ext4 in memory, so that what is read comes from the page cache of a file system with blocks, and can be cold.
     pub(crate) fn new() -> Result<Self, Failure> {
-        modprobe(&["brd", "rd_nr=1", &format!("rd_size={DISK_KIB}")])?;
-        modprobe(&["-a", "ext4", "nfsv3"])?;
-        let made =
-            Command::new("mkfs.ext4").args(["-q", "-F", "-b", "4096", "-N", FILES_MAX, DISK]).output()?;
-        if !made.status.success() {
-            return Err(Failure(format!("mkfs.ext4 {DISK}: {}", String::from_utf8_lossy(&made.stderr))));
-        }
+        modprobe(&["brd", "rd_nr=2", &format!("rd_size={DISK_KIB}")])?;
+        modprobe(&["ext4"])?;
+        output_of(Command::new("mkfs.ext4").args(["-q", "-F", "-b", "4096", "-N", FILES_MAX, DISK]))?;
+        let scene = Self::places()?;
+        mount(DISK, scene.exported(), "ext4", MountFlags::empty(), None)?;
+        fs::remove_dir(scene.exported().join("lost+found"))?;
+        Ok(scene)
+    }
+
+    /// The same, the user without privileges being the owner of the directory: what is served from there can be written.
+    pub(crate) fn writable() -> Result<Self, Failure> {
+        Self::new()?.owned_by_nobody()
+    }
+
+    /// On a file system in memory, with these options.
+    pub(crate) fn in_memory(options: &str) -> Result<Self, Failure> {
+        let scene = Self::places()?;
+        let options = CString::new(options)?;
+        mount("none", scene.exported(), "tmpfs", MountFlags::empty(), options.as_c_str())?;
+        scene.owned_by_nobody()
+    }
+
+    fn owned_by_nobody(self) -> Result<Self, Failure> {
+        std::os::unix::fs::chown(self.exported(), Some(NOBODY), Some(NOBODY))?;
+        Ok(self)
+    }
+
+    /// The directories, with nothing mounted there.
+    fn places() -> Result<Self, Failure> {
+        modprobe(&["nfsv3"])?;
         let scene = Self { around: tempfile::tempdir()? };
         // The server is another user.
         fs::set_permissions(scene.around.path(), fs::Permissions::from_mode(0o755))?;
@@ -51,9 +76,14 @@ impl Scene {
             fs::create_dir(scene.around.path().join(below))?;
         }
         std::os::unix::fs::chown(scene.around.path().join("state"), Some(NOBODY), Some(NOBODY))?;
-        mount(DISK, scene.exported(), "ext4", MountFlags::empty(), None)?;
-        fs::remove_dir(scene.exported().join("lost+found"))?;
         Ok(scene)
+    }
+
+    /// A new directory beside the exported one.
+    pub(crate) fn beside(&self, name: &str) -> Result<PathBuf, Failure> {
+        let path = self.around.path().join(name);
+        fs::create_dir(&path)?;
+        Ok(path)
     }
 
     pub(crate) fn exported(&self) -> PathBuf {
@@ -71,7 +101,7 @@ impl Scene {
 
     /// Mounts what is served at the left end, for the right one.
     pub(crate) fn mount(&self, lab: &Lab) -> Result<Mounted, Failure> {
-        Mounted::new(lab, self.mounted())
+        Offer::of(lab).mount(lab.right().namespace(), self.mounted(), "")
     }
 }
 
@@ -148,26 +178,43 @@ impl Drop for Server {
     }
 }
 
-/// Mounted by the kernel's client of the right end; unmounted when dropped.
+/// Where a server serves.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Offer {
+    pub(crate) address: Ipv4Addr,
+    pub(crate) port: u16,
+    pub(crate) mount_port: u16,
+}
+
+impl Offer {
+    /// What `nocopy serve nfs` offers at the left end.
+    pub(crate) fn of(lab: &Lab) -> Self {
+        Self { address: lab.left().ipv4(), port: PORT, mount_port: PORT }
+    }
+
+    /// By mount(2) itself, which needs no program and no other daemon. The client calls from that namespace. `more` begins with a comma, or is
+    /// nothing.
+    pub(crate) fn mount(self, from: &Namespace, at: PathBuf, more: &str) -> Result<Mounted, Failure> {
+        let Self { address, port, mount_port } = self;
+        let options = format!(
+            "vers=3,proto=tcp,port={port},mountport={mount_port},mountproto=tcp,nolock,addr={address}{more}"
+        );
+        let options = CString::new(options)?;
+        let flags = MountFlags::NODEV | MountFlags::NOSUID;
+        let served = format!("{address}:/");
+        let done = from.run(|| mount(&served, &at, "nfs", flags, options.as_c_str()));
+        done.map_err(|error| Failure(format!("mounting {served} of port {port}: {error}")))?;
+        Ok(Mounted { at, is_mounted: true })
+    }
+}
+
+/// Mounted by the kernel's client; unmounted when dropped.
 pub(crate) struct Mounted {
     at: PathBuf,
     is_mounted: bool,
 }
 
 impl Mounted {
-    /// By mount(2) itself, which needs no program and no other daemon. The client calls from the namespace of the thread that mounts.
-    fn new(lab: &Lab, at: PathBuf) -> Result<Self, Failure> {
-        let address = lab.left().ipv4();
-        let options =
-            format!("vers=3,proto=tcp,port={PORT},mountport={PORT},mountproto=tcp,nolock,addr={address}");
-        let options = CString::new(options)?;
-        let flags = MountFlags::NODEV | MountFlags::NOSUID;
-        let from = format!("{address}:/");
-        let done = lab.right().namespace().run(|| mount(&from, &at, "nfs", flags, options.as_c_str()));
-        done.map_err(|error| Failure(format!("mounting {from}: {error}")))?;
-        Ok(Self { at, is_mounted: true })
-    }
-
     pub(crate) fn path(&self, below: &str) -> PathBuf {
         self.at.join(below)
     }
@@ -190,4 +237,15 @@ impl Drop for Mounted {
             let _ = unmount(&self.at, UnmountFlags::DETACH | UnmountFlags::FORCE);
         }
     }
+}
+
+/// What a program prints that is to succeed.
+pub(crate) fn output_of(command: &mut Command) -> Result<Vec<u8>, Failure> {
+    let done =
+        command.stdin(Stdio::null()).output().map_err(|error| Failure(format!("{command:?}: {error}")))?;
+    if done.status.success() {
+        return Ok(done.stdout);
+    }
+    let words = String::from_utf8_lossy(&done.stderr);
+    Err(Failure(format!("{command:?}: {}; {}", done.status, words.trim())))
 }

@@ -18,7 +18,7 @@ const DEVICE: &str = "igb";
 
 /// Programs and the packages they come in: a kernel's modules are loaded by modprobe, virtme-ng makes its first file
 /// system from busybox and reads a kernel's version with file; taps are made by ip, and
-/// a disk in a machine by mkfs.ext4.
+/// a disk in a machine by mkfs.ext4. The last ones are what users run on a mounted directory.
 const PROGRAMS: &[(&str, &str)] = &[
     ("modprobe", "kmod"),
     ("busybox", "busybox-static"),
@@ -26,6 +26,9 @@ const PROGRAMS: &[(&str, &str)] = &[
     ("unshare", "util-linux"),
     ("ip", "iproute2"),
     ("mkfs.ext4", "e2fsprogs"),
+    ("sqlite3", "sqlite3"),
+    ("git", "git"),
+    ("make", "make"),
 ];
 
 /// Boots a kernel on the machine's own file system. Pinned: its options are its interface.

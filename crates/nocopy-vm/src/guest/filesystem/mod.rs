@@ -1,0 +1,153 @@
+//! What programs expect of a directory that they may write, as checks that run on a mount, and on controls.
+//!
+//! They follow what the Connectathon suite's parts *basic* and *special* look at, which no package registry has. These are programs of our
+//! own.
+
+mod contents;
+mod names;
+mod open_files;
+mod random;
+
+use std::error::Error;
+use std::fs;
+use std::io;
+use std::os::unix::fs::chown;
+use std::panic::Location;
+use std::path::{Path, PathBuf};
+use std::thread;
+
+use rustix::thread::{Gid, Uid, set_thread_gid, set_thread_groups, set_thread_uid};
+
+use super::nfs::NOBODY;
+use super::patience::wait_until;
+use crate::registry::Failure;
+
+/// One thing that programs expect.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Check {
+    pub(crate) name: &'static str,
+    run: fn(&Ground) -> Done,
+}
+
+/// Every check.
+pub(crate) fn all() -> impl Iterator<Item = Check> {
+    [names::ALL, contents::ALL, open_files::ALL, random::ALL].into_iter().flatten().copied()
+}
+
+/// A directory to check in, which was empty at first.
+#[derive(Debug)]
+pub(crate) struct Ground {
+    here: PathBuf,
+    /// The same directory as another client sees it.
+    there: PathBuf,
+    /// Whether to do all many times.
+    pub(crate) is_long: bool,
+    pub(crate) seed: u64,
+}
+
+impl Ground {
+    fn path(&self, name: &str) -> PathBuf {
+        self.here.join(name)
+    }
+
+    fn seen_there(&self, name: &str) -> PathBuf {
+        self.there.join(name)
+    }
+
+    /// How often to do something; ten times as often when there is time.
+    fn times(&self, times: usize) -> usize {
+        if self.is_long { 10 * times } else { times }
+    }
+}
+
+/// Why a check ended.
+#[derive(Debug)]
+pub(crate) struct Broken(String);
+
+type Done = Result<(), Broken>;
+
+impl Broken {
+    fn of(Failure(why): Failure) -> Self {
+        Self(why)
+    }
+}
+
+/// With the line of the check that asked.
+impl<E: Error> From<E> for Broken {
+    #[track_caller]
+    fn from(error: E) -> Self {
+        let at = Location::caller();
+        Self(format!("{error} ({}:{})", at.file(), at.line()))
+    }
+}
+
+/// Where to check: two paths to the same directory, which the user without privileges may write.
+#[derive(Debug, Clone)]
+pub(crate) struct Place {
+    pub(crate) here: PathBuf,
+    pub(crate) there: PathBuf,
+}
+
+impl Place {
+    /// Checks there; the reason if something is not as expected.
+    pub(crate) fn finds(&self, check: Check, is_long: bool, seed: u64) -> Option<String> {
+        let ground =
+            Ground { here: self.here.join(check.name), there: self.there.join(check.name), is_long, seed };
+        let run = || {
+            fs::create_dir(&ground.here)?;
+            (check.run)(&ground)?;
+            remove_all(&ground.here).map_err(Broken::of)
+        };
+        match as_nobody(run) {
+            Ok(Ok(())) => None,
+            Ok(Err(Broken(why))) | Err(why) => Some(why),
+        }
+    }
+}
+
+/// Removes a directory with all that it has. What a client keeps of a file that was open until a moment ago goes by itself.
+pub(crate) fn remove_all(path: &Path) -> Result<(), Failure> {
+    let is_gone = || match fs::remove_dir_all(path) {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => Ok(false),
+        Err(error) => Err(error.into()),
+    };
+    wait_until("a directory can be removed", is_gone)
+}
+
+/// Makes a directory of the user without privileges.
+pub(crate) fn make_for_nobody(path: &Path) -> Result<(), Failure> {
+    fs::create_dir(path)?;
+    Ok(chown(path, Some(NOBODY), Some(NOBODY))?)
+}
+
+/// Runs it on a thread of the user without privileges, and so all that this starts; what it panics by is returned.
+pub(crate) fn as_nobody<T: Send>(run: impl FnOnce() -> T + Send) -> Result<T, String> {
+    let powerless = || {
+        set_thread_groups(&[])
+            .and_then(|()| set_thread_gid(Gid::from_raw(NOBODY)))
+            .and_then(|()| set_thread_uid(Uid::from_raw(NOBODY)))
+            .expect("root may become another user");
+        run()
+    };
+    thread::scope(|scope| {
+        scope.spawn(powerless).join().map_err(|panic| {
+            let words = panic.downcast_ref::<String>().map(String::as_str);
+            words
+                .or_else(|| panic.downcast_ref::<&str>().copied())
+                .unwrap_or("a panic without words")
+                .to_owned()
+        })
+    })
+}
+
+/// The number of the error.
+fn errno<T>(done: io::Result<T>) -> Option<rustix::io::Errno> {
+    done.err().and_then(|error| rustix::io::Errno::from_io_error(&error))
+}
+
+/// Bytes that differ by their place and by `seed`.
+fn pattern(seed: u64, bytes: usize) -> Vec<u8> {
+    let mut random = fastrand::Rng::with_seed(seed);
+    std::iter::repeat_with(|| random.u8(..)).take(bytes).collect()
+}

@@ -1,0 +1,266 @@
+//! Names: made, found, listed, given and taken away.
+
+use std::collections::BTreeSet;
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::{MetadataExt, symlink};
+use std::path::Path;
+use std::thread;
+
+use rustix::fs::statvfs;
+use rustix::io::Errno;
+
+use super::{Broken, Check, Done, Ground, errno};
+
+pub(super) const ALL: &[Check] = &[
+    Check { name: "trees are made and removed", run: trees },
+    Check { name: "names are found or not", run: lookups },
+    Check { name: "a directory is listed while names go", run: listing },
+    Check { name: "links count and renaming replaces", run: links_and_renames },
+    Check { name: "renaming what cannot be is refused", run: refused_renames },
+    Check { name: "errors are those of a directory", run: refusals },
+    Check { name: "symbolic links keep their paths", run: symbolic_links },
+    Check { name: "what is repeated is done once each", run: repeated },
+    Check { name: "one of two makes a new file", run: exclusive },
+    Check { name: "free space is told", run: free_space },
+];
+
+/// Makes a tree, counts what is there, and removes it leaf by leaf.
+fn trees(ground: &Ground) -> Done {
+    let levels = if ground.is_long { 5 } else { 3 };
+    let made = grow(&ground.path("tree"), levels)?;
+    let cut = cut(&ground.path("tree"))?;
+    assert_eq!(made, cut, "made and found");
+    assert_eq!(fs::read_dir(&ground.here)?.count(), 0);
+    Ok(())
+}
+
+fn grow(at: &Path, levels: usize) -> io::Result<usize> {
+    fs::create_dir(at)?;
+    let mut made = 1;
+    for number in 0..4 {
+        File::create_new(at.join(format!("file {number}")))?;
+        made += 1;
+    }
+    for number in 0..if levels > 1 { 2 } else { 0 } {
+        made += grow(&at.join(format!("directory {number}")), levels - 1)?;
+    }
+    Ok(made)
+}
+
+fn cut(at: &Path) -> io::Result<usize> {
+    let mut found = 1;
+    for entry in fs::read_dir(at)?.collect::<io::Result<Vec<_>>>()? {
+        if entry.file_type()?.is_dir() {
+            found += cut(&entry.path())?;
+        } else {
+            fs::remove_file(entry.path())?;
+            found += 1;
+        }
+    }
+    fs::remove_dir(at)?;
+    Ok(found)
+}
+
+fn lookups(ground: &Ground) -> Done {
+    fs::create_dir_all(ground.path("a/b"))?;
+    File::create_new(ground.path("a/b/file"))?;
+    let top = fs::metadata(&ground.here)?.ino();
+    for number in 0..ground.times(20) {
+        assert_eq!(fs::metadata(ground.path("a/b/../.."))?.ino(), top, "the way up");
+        assert!(fs::metadata(ground.path("a/b/file"))?.is_file());
+        let missing = ground.path(&format!("a/b/missing {number}"));
+        assert_eq!(errno(fs::metadata(&missing)), Some(Errno::NOENT));
+        // What was missing a moment ago is there at once.
+        File::create_new(&missing)?;
+        assert!(fs::metadata(&missing)?.is_file());
+        fs::remove_file(&missing)?;
+    }
+    assert_eq!(fs::canonicalize(ground.path("a/../a/b"))?, fs::canonicalize(ground.path("a/b"))?);
+    Ok(())
+}
+
+/// Names that stay are listed once each, whatever else goes meanwhile, and a listing that begins anew sees what is there then.
+fn listing(ground: &Ground) -> Done {
+    let count = ground.times(120);
+    let name = |number: usize| format!("name {number}");
+    (0..count).try_for_each(|number| File::create_new(ground.path(&name(number))).map(drop))?;
+    let mut listed = Vec::new();
+    for (index, entry) in fs::read_dir(&ground.here)?.enumerate() {
+        listed.push(entry?.file_name().into_string().expect("names are text"));
+        // The odd ones go, one after the other.
+        if index < count / 2 {
+            fs::remove_file(ground.path(&name(2 * index + 1)))?;
+        }
+    }
+    let once: BTreeSet<_> = listed.iter().cloned().collect();
+    assert_eq!(once.len(), listed.len(), "names that were listed twice");
+    let stayed: BTreeSet<_> = (0..count).step_by(2).map(name).collect();
+    assert!(once.is_superset(&stayed), "of {count} names {} were listed", once.len());
+    let now = fs::read_dir(&ground.here)?
+        .map(|entry| Ok(entry?.file_name().into_string().expect("names are text")))
+        .collect::<io::Result<BTreeSet<_>>>()?;
+    assert_eq!(now, stayed, "a new listing");
+    Ok(())
+}
+
+fn links_and_renames(ground: &Ground) -> Done {
+    let [one, two, three] = ["one", "two", "three"].map(|name| ground.path(name));
+    for round in 0..ground.times(6) {
+        fs::write(&one, format!("round {round}"))?;
+        let number = fs::metadata(&one)?.ino();
+        fs::hard_link(&one, &two)?;
+        let links = [&one, &two].map(|path| fs::metadata(path).map(|about| (about.ino(), about.nlink())));
+        for about in links {
+            assert_eq!(about?, (number, 2), "a file with two names");
+        }
+        assert_eq!(errno(fs::hard_link(&one, &two)), Some(Errno::EXIST));
+        // Two names of one file: nothing happens, and both stay.
+        fs::rename(&one, &two)?;
+        assert_eq!(fs::metadata(&one)?.nlink(), 2);
+        fs::write(&three, "is replaced")?;
+        fs::rename(&one, &three)?;
+        assert_eq!(errno(fs::metadata(&one)), Some(Errno::NOENT));
+        assert_eq!((fs::metadata(&three)?.ino(), fs::metadata(&three)?.nlink()), (number, 2));
+        fs::remove_file(&two)?;
+        assert_eq!(fs::metadata(&three)?.nlink(), 1);
+        assert_eq!(fs::read_to_string(&three)?, format!("round {round}"));
+        fs::rename(&three, &three)?;
+        fs::remove_file(&three)?;
+    }
+    Ok(())
+}
+
+fn refused_renames(ground: &Ground) -> Done {
+    fs::create_dir_all(ground.path("full/below"))?;
+    fs::create_dir(ground.path("empty"))?;
+    fs::create_dir(ground.path("other"))?;
+    fs::write(ground.path("file"), "file")?;
+    let tries = [
+        ("file", "empty", Errno::ISDIR),
+        ("empty", "file", Errno::NOTDIR),
+        ("empty", "full", Errno::NOTEMPTY),
+        ("full", "full/below/itself", Errno::INVAL),
+        ("missing", "new", Errno::NOENT),
+        ("file", "missing/new", Errno::NOENT),
+        ("file", "file/new", Errno::NOTDIR),
+    ];
+    for (from, to, wanted) in tries {
+        assert_eq!(errno(fs::rename(ground.path(from), ground.path(to))), Some(wanted), "{from} to {to}");
+    }
+    // A directory replaces one that is empty, and takes what it has with it.
+    let links = fs::metadata(&ground.here)?.nlink();
+    fs::rename(ground.path("full"), ground.path("empty"))?;
+    assert!(fs::metadata(ground.path("empty/below"))?.is_dir());
+    assert_eq!(fs::metadata(&ground.here)?.nlink(), links - 1, "a directory fewer");
+    // To another directory.
+    fs::rename(ground.path("empty/below"), ground.path("other/below"))?;
+    assert_eq!(fs::metadata(ground.path("other/below/.."))?.ino(), fs::metadata(ground.path("other"))?.ino());
+    Ok(())
+}
+
+fn refusals(ground: &Ground) -> Done {
+    fs::create_dir_all(ground.path("directory/below"))?;
+    fs::write(ground.path("file"), "file")?;
+    let long = "n".repeat(256);
+    let tries = [
+        ("rmdir of what is not empty", fs::remove_dir(ground.path("directory")), Errno::NOTEMPTY),
+        ("unlink of a directory", fs::remove_file(ground.path("directory")), Errno::ISDIR),
+        ("rmdir of a file", fs::remove_dir(ground.path("file")), Errno::NOTDIR),
+        ("mkdir over a file", fs::create_dir(ground.path("file")), Errno::EXIST),
+        ("mkdir over a directory", fs::create_dir(ground.path("directory")), Errno::EXIST),
+        ("mkdir in nothing", fs::create_dir(ground.path("missing/new")), Errno::NOENT),
+        ("mkdir below a file", fs::create_dir(ground.path("file/new")), Errno::NOTDIR),
+        ("unlink of nothing", fs::remove_file(ground.path("missing")), Errno::NOENT),
+        ("a name that is too long", fs::write(ground.path(&long), ""), Errno::NAMETOOLONG),
+        ("symlink over a file", symlink("x", ground.path("file")), Errno::EXIST),
+        (
+            "writing a directory",
+            File::options().write(true).open(ground.path("directory")).map(drop),
+            Errno::ISDIR,
+        ),
+    ];
+    for (what, done, wanted) in tries {
+        assert_eq!(errno(done), Some(wanted), "{what}");
+    }
+    fs::write(ground.path(&long[1..]), "the longest name")?;
+    assert_eq!(fs::read_to_string(ground.path(&long[1..]))?, "the longest name");
+    Ok(())
+}
+
+fn symbolic_links(ground: &Ground) -> Done {
+    for length in [1, 2, 59, 60, 61, 255, 256, 1000, 1023] {
+        let (path, target) = (ground.path(&format!("link {length}")), "t/".repeat(512));
+        let target = &target[..length];
+        symlink(target, &path)?;
+        assert_eq!(fs::read_link(&path)?.to_str(), Some(target));
+        let about = fs::symlink_metadata(&path)?;
+        assert!(about.is_symlink() && about.len() == length as u64, "{length}: {} B", about.len());
+        fs::remove_file(&path)?;
+    }
+    fs::write(ground.path("file"), "through a link")?;
+    symlink("file", ground.path("good"))?;
+    symlink("missing", ground.path("dangling"))?;
+    symlink("loop", ground.path("loop"))?;
+    assert_eq!(fs::read_to_string(ground.path("good"))?, "through a link");
+    assert_eq!(errno(fs::read(ground.path("dangling"))), Some(Errno::NOENT));
+    assert_eq!(errno(fs::read(ground.path("loop"))), Some(Errno::LOOP));
+    fs::write(ground.path("dangling"), "made through it")?;
+    assert_eq!(fs::read_to_string(ground.path("missing"))?, "made through it");
+    Ok(())
+}
+
+/// What fails when it is done a second time, again and again, by two threads with names of their own.
+fn repeated(ground: &Ground) -> Done {
+    let rounds = ground.times(10);
+    let work = |who: usize| {
+        let path = |name: &str| ground.path(&format!("{name} {who}"));
+        for _ in 0..rounds {
+            fs::create_dir(path("directory"))?;
+            fs::rename(path("directory"), path("renamed"))?;
+            File::create_new(path("file"))?;
+            fs::hard_link(path("file"), path("second"))?;
+            fs::remove_file(path("file"))?;
+            fs::rename(path("second"), path("file"))?;
+            symlink("nowhere", path("link"))?;
+            fs::remove_file(path("link"))?;
+            fs::remove_file(path("file"))?;
+            fs::remove_dir(path("renamed"))?;
+        }
+        Ok::<_, Broken>(())
+    };
+    thread::scope(|scope| {
+        let both = [0, 1].map(|who| scope.spawn(move || work(who)));
+        both.into_iter().try_for_each(|thread| thread.join().expect("it asserts nothing"))
+    })?;
+    assert_eq!(fs::read_dir(&ground.here)?.count(), 0);
+    Ok(())
+}
+
+/// Of two clients that make the same new file one does, and the other is told that it is there.
+fn exclusive(ground: &Ground) -> Done {
+    for round in 0..ground.times(10) {
+        let name = format!("lock {round}");
+        let paths = [ground.path(&name), ground.seen_there(&name)];
+        let made = thread::scope(|scope| {
+            let both = [&paths[0], &paths[1]].map(|path| scope.spawn(move || errno(File::create_new(path))));
+            both.map(|thread| thread.join().expect("it asserts nothing"))
+        });
+        let one_did = matches!(made, [None, Some(Errno::EXIST)] | [Some(Errno::EXIST), None]);
+        assert!(one_did, "{name}: {made:?}");
+    }
+    Ok(())
+}
+
+fn free_space(ground: &Ground) -> Done {
+    let about = statvfs(&ground.here)?;
+    let (blocks, free, available) = (about.f_blocks, about.f_bfree, about.f_bavail);
+    assert!(
+        blocks > 0 && available <= free && free <= blocks,
+        "{blocks} blocks, {free} free, {available} available"
+    );
+    let (files, free) = (about.f_files, about.f_ffree);
+    assert!(files > 0 && free <= files, "{files} files, {free} free");
+    assert_eq!(about.f_namemax, 255);
+    Ok(())
+}

@@ -1,0 +1,141 @@
+//! Files that are open while their names, permissions or contents change.
+
+use std::fs::{self, File, OpenOptions, Permissions};
+use std::io::{Read, Seek, Write};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::Path;
+
+use rustix::io::Errno;
+
+use super::{Broken, Check, Done, Ground, errno, pattern};
+use crate::guest::patience::wait_until;
+
+pub(super) const ALL: &[Check] = &[
+    Check { name: "a removed file is open until it is closed", run: removed },
+    Check { name: "a file that was replaced is open still", run: replaced },
+    Check { name: "an open file needs no permission any more", run: permissions_gone },
+    Check { name: "an open file goes where its name goes", run: renamed },
+    Check { name: "what was closed is seen by who opens it", run: closed_then_opened },
+    Check { name: "a replaced file is seen by who opens it", run: replaced_there },
+];
+
+fn open_new(path: &Path) -> std::io::Result<File> {
+    OpenOptions::new().read(true).write(true).create_new(true).open(path)
+}
+
+/// Writes at the end, and reads all of it.
+fn goes_on(file: &mut File, expected: &mut Vec<u8>) -> std::io::Result<()> {
+    let piece = pattern(expected.len() as u64, 10_000);
+    file.write_all_at(&piece, expected.len() as u64)?;
+    expected.extend(piece);
+    file.sync_all()?;
+    file.rewind()?;
+    let mut found = Vec::new();
+    file.read_to_end(&mut found)?;
+    assert!(found == *expected, "{} bytes, not the {} that were written", found.len(), expected.len());
+    Ok(())
+}
+
+fn removed(ground: &Ground) -> Done {
+    let path = ground.path("file");
+    for _ in 0..ground.times(2) {
+        let (mut file, mut expected) = (open_new(&path)?, Vec::new());
+        goes_on(&mut file, &mut expected)?;
+        fs::remove_file(&path)?;
+        assert_eq!(errno(fs::metadata(&path)), Some(Errno::NOENT));
+        goes_on(&mut file, &mut expected)?;
+        // A new one of the same name is another one.
+        fs::write(&path, "another")?;
+        goes_on(&mut file, &mut expected)?;
+        assert_eq!(fs::read_to_string(&path)?, "another");
+        fs::remove_file(&path)?;
+        drop(file);
+        // A client renames a file that is open, and removes it soon after it is closed.
+        wait_until("no name is left", || Ok(fs::read_dir(&ground.here)?.count() == 0)).map_err(Broken::of)?;
+    }
+    Ok(())
+}
+
+fn replaced(ground: &Ground) -> Done {
+    let (path, new) = (ground.path("file"), ground.path("new"));
+    for _ in 0..ground.times(2) {
+        let (mut file, mut expected) = (open_new(&path)?, Vec::new());
+        goes_on(&mut file, &mut expected)?;
+        fs::write(&new, "the new one")?;
+        fs::rename(&new, &path)?;
+        goes_on(&mut file, &mut expected)?;
+        assert_eq!(fs::read_to_string(&path)?, "the new one");
+        fs::remove_file(&path)?;
+    }
+    Ok(())
+}
+
+fn permissions_gone(ground: &Ground) -> Done {
+    let path = ground.path("file");
+    let (mut file, mut expected) = (open_new(&path)?, Vec::new());
+    for mode in [0o000, 0o400, 0o200] {
+        fs::set_permissions(&path, Permissions::from_mode(mode))?;
+        goes_on(&mut file, &mut expected)?;
+        assert_eq!(fs::metadata(&path)?.mode() & 0o7777, mode);
+    }
+    // It may be made so, as 'git' and 'cp' do.
+    let read_only = OpenOptions::new().write(true).create_new(true).mode(0o444).open(ground.path("made"));
+    read_only?.write_all(b"written all the same")?;
+    assert_eq!(fs::read_to_string(ground.path("made"))?, "written all the same");
+    Ok(())
+}
+
+fn renamed(ground: &Ground) -> Done {
+    fs::create_dir_all(ground.path("one/below"))?;
+    fs::create_dir(ground.path("two"))?;
+    let (mut file, mut expected) = (open_new(&ground.path("one/below/file"))?, Vec::new());
+    goes_on(&mut file, &mut expected)?;
+    fs::rename(ground.path("one/below/file"), ground.path("two/file"))?;
+    goes_on(&mut file, &mut expected)?;
+    fs::rename(ground.path("two"), ground.path("one/below/two"))?;
+    goes_on(&mut file, &mut expected)?;
+    assert!(fs::read(ground.path("one/below/two/file"))? == expected);
+    // The directory that it lies in is moved, too.
+    fs::rename(ground.path("one"), ground.path("three"))?;
+    goes_on(&mut file, &mut expected)?;
+    assert!(fs::read(ground.path("three/below/two/file"))? == expected);
+    Ok(())
+}
+
+/// What one client wrote and closed, another one reads that opens it then, and the other way round.
+fn closed_then_opened(ground: &Ground) -> Done {
+    let paths = [ground.path("file"), ground.seen_there("file")];
+    fs::write(&paths[0], "")?;
+    for round in 0..ground.times(8) {
+        let expected = pattern(round as u64, 1 + 5000 * (round % 4));
+        fs::write(&paths[round % 2], &expected)?;
+        for (who, path) in paths.iter().enumerate() {
+            let found = fs::read(path)?;
+            assert!(
+                found == expected,
+                "round {round}, client {who}: {} of {} bytes",
+                found.len(),
+                expected.len()
+            );
+            assert_eq!(fs::metadata(path)?.len(), expected.len() as u64);
+        }
+    }
+    Ok(())
+}
+
+fn replaced_there(ground: &Ground) -> Done {
+    let paths = [ground.path("file"), ground.seen_there("file")];
+    fs::write(&paths[0], "first")?;
+    for round in 0..ground.times(6) {
+        let (writer, reader) = (round % 2, 1 - round % 2);
+        let expected = format!("round {round}");
+        let new = paths[writer].with_file_name(format!("new {round}"));
+        fs::write(&new, &expected)?;
+        fs::rename(&new, &paths[writer])?;
+        assert_eq!(fs::read_to_string(&paths[writer])?, expected);
+        // A client may believe in a name for as long as it believes in attributes; it asks anew when it makes something there.
+        File::create(paths[reader].with_file_name("asks"))?;
+        assert_eq!(fs::read_to_string(&paths[reader])?, expected, "round {round}");
+    }
+    Ok(())
+}

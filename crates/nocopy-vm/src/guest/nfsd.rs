@@ -1,0 +1,166 @@
+//! The kernel's own NFS server at the left end, as a control: what a check finds wrong on both is not ours.
+//!
+//! It needs no package. What rpc.mountd would tell the kernel (who may mount what) is written where that would write it, and one thread
+//! answers for it and for rpcbind.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::thread;
+
+use nocopy_lab::{End, Lab, Namespace};
+use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
+
+use super::cards::modprobe;
+use super::nfs::{NOBODY, Offer, Scene};
+use crate::registry::Failure;
+
+const PORT: u16 = 2050;
+const MOUNT_PORT: u16 = 2051;
+/// Where rpcbind listens.
+const BIND_PORT: u16 = 111;
+
+/// Programs and procedures of ONC RPC (RFC 1813, appendix I).
+const MOUNT_PROGRAM: u32 = 100_005;
+const MOUNT_PROCEDURE: u32 = 1;
+
+/// Of an export (`include/uapi/linux/nfsd/export.h`): from any port, everybody is the user without privileges, paths are not checked,
+/// and it has a number.
+const FLAGS: u32 = 0x0002 | 0x0008 | 0x0400 | 0x2000;
+const NUMBER: u32 = 1;
+/// In seconds since 1970.
+const NEVER: u32 = 0x7fff_ffff;
+const THREADS: &str = "4";
+
+/// The longest call that is answered.
+const CALL_BYTES_MAX: u32 = 64 << 10;
+
+/// The server, running; it ends when dropped.
+pub(crate) struct KernelServer {
+    namespace: Namespace,
+    control: PathBuf,
+    pub(crate) offer: Offer,
+}
+
+impl KernelServer {
+    /// Serves what the scene exports, to the left end itself and to the right one.
+    pub(crate) fn start(lab: &Lab, scene: &Scene) -> Result<Self, Failure> {
+        modprobe(&["nfsd"])?;
+        let address = lab.left().ipv4();
+        let server = Self {
+            namespace: lab.left().namespace().clone(),
+            control: scene.beside("nfsd")?,
+            offer: Offer { address, port: PORT, mount_port: MOUNT_PORT },
+        };
+        let clients = [lab.left(), lab.right()].map(End::ipv4);
+        server.namespace.run(|| server.serve(&scene.exported(), clients))?;
+        Ok(server)
+    }
+
+    /// All of what the kernel has of it belongs to the namespace of this thread.
+    fn serve(&self, directory: &Path, clients: [Ipv4Addr; 2]) -> Result<(), Failure> {
+        let listen = |address, port| {
+            TcpListener::bind((address, port)).map_err(|error| Failure(format!("port {port}: {error}")))
+        };
+        let (bind, mounts) =
+            (listen(Ipv4Addr::LOCALHOST, BIND_PORT)?, listen(self.offer.address, MOUNT_PORT)?);
+        mount("nfsd", &self.control, "nfsd", MountFlags::empty(), None)?;
+        let directory = directory.display();
+        for client in clients {
+            tell("auth.unix.ip", &format!("nfsd {client} {NEVER} lab\n"))?;
+        }
+        let export = format!("lab {directory} {NEVER} {FLAGS} {NOBODY} {NOBODY} {NUMBER}\n");
+        tell("nfsd.export", &export)?;
+        let number: String = NUMBER.to_ne_bytes().iter().map(|byte| format!("{byte:02x}")).collect();
+        tell("nfsd.fh", &format!("lab 1 \\x{number} {NEVER} {directory}\n"))?;
+        thread::spawn(move || answer(&bind, &[]));
+        let root = self.ask("filehandle", &format!("lab {directory} 64\n"))?;
+        let root = parse_hex(root.trim()).ok_or_else(|| Failure(format!("not a handle: '{root}'")))?;
+        thread::spawn(move || answer(&mounts, &root));
+        self.ask("portlist", &format!("tcp {PORT}\n"))?;
+        self.ask("threads", &format!("{THREADS}\n"))?;
+        Ok(())
+    }
+
+    /// Writes to a file of nfsd's, and returns what it answers.
+    fn ask(&self, name: &str, words: &str) -> Result<String, Failure> {
+        let ask = || {
+            let mut file = OpenOptions::new().read(true).write(true).open(self.control.join(name))?;
+            file.write_all(words.as_bytes())?;
+            let mut answer = vec![0; 4096];
+            let count = file.read(&mut answer)?;
+            answer.truncate(count);
+            Ok::<_, io::Error>(String::from_utf8_lossy(&answer).into_owned())
+        };
+        ask().map_err(|error| Failure(format!("nfsd, {name}, '{}': {error}", words.trim())))
+    }
+}
+
+impl Drop for KernelServer {
+    fn drop(&mut self) {
+        let _ = fs::write(self.control.join("threads"), "0\n");
+        let _ = unmount(&self.control, UnmountFlags::DETACH);
+    }
+}
+
+/// Fills one of the kernel's tables of exports, as rpc.mountd does.
+fn tell(table: &str, line: &str) -> Result<(), Failure> {
+    // Not below /proc/net: that is of the process, not of the thread.
+    let path = format!("/proc/thread-self/net/rpc/{table}/channel");
+    File::options()
+        .write(true)
+        .open(&path)
+        .and_then(|mut file| file.write_all(line.as_bytes()))
+        .map_err(|error| Failure(format!("{path}, '{}': {error}", line.trim())))
+}
+
+/// The bytes that the kernel writes as `\x0123…`.
+fn parse_hex(text: &str) -> Option<Vec<u8>> {
+    let digits = text.strip_prefix("\\x")?;
+    let pairs = (0..digits.len()).step_by(2).map(|at| digits.get(at..at + 2));
+    pairs.map(|pair| u8::from_str_radix(pair?, 16).ok()).collect()
+}
+
+/// Answers every call: of mounting with the handle, others with "yes", as rpcbind says to all that register.
+fn answer(listener: &TcpListener, handle: &[u8]) {
+    for stream in listener.incoming() {
+        let (Ok(stream), handle) = (stream, handle.to_vec()) else { return };
+        thread::spawn(move || serve_one(stream, &handle));
+    }
+}
+
+fn serve_one(mut stream: TcpStream, handle: &[u8]) -> io::Result<()> {
+    loop {
+        let mut mark = [0; 4];
+        stream.read_exact(&mut mark)?;
+        let bytes = u32::from_be_bytes(mark) & 0x7fff_ffff;
+        if bytes > CALL_BYTES_MAX {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+        let mut call = vec![0; bytes as usize];
+        stream.read_exact(&mut call)?;
+        let word = |index: usize| {
+            let bytes = call.get(4 * index..4 * index + 4).map(|bytes| bytes.try_into().expect("four bytes"));
+            bytes.map_or(0, u32::from_be_bytes)
+        };
+        // A reply, accepted, without a verifier, and a success.
+        let mut reply = words(&[word(0), 1, 0, 0, 0, 0]);
+        if (word(3), word(5)) == (MOUNT_PROGRAM, MOUNT_PROCEDURE) {
+            reply.extend(words(&[0, handle.len() as u32]));
+            reply.extend(handle);
+            reply.resize(reply.len().next_multiple_of(4), 0);
+            // One kind of credentials: AUTH_SYS.
+            reply.extend(words(&[1, 1]));
+        } else {
+            reply.extend(words(&[1]));
+        }
+        let mut record = words(&[0x8000_0000 | reply.len() as u32]);
+        record.extend(reply);
+        stream.write_all(&record)?;
+    }
+}
+
+fn words(words: &[u32]) -> Vec<u8> {
+    words.iter().flat_map(|word| word.to_be_bytes()).collect()
+}

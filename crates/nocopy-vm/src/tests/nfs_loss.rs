@@ -1,0 +1,298 @@
+use std::fs::{self, File, OpenOptions, Permissions};
+use std::io::{self, Write};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt, symlink};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, Command};
+
+use rustix::fs::{OFlags, StatVfsMountFlags, statvfs};
+use rustix::io::Errno;
+use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
+use serde_json::json;
+
+use crate::guest::Guest;
+use crate::guest::filesystem::as_nobody;
+use crate::guest::nfs::{DISK, Mounted, NOBODY, Offer, SPARE_DISK, Scene, Server, output_of};
+use crate::guest::patience::wait_until;
+use crate::registry::{Failure, Kernel, Test, Topology};
+
+pub(crate) const TEST: Test = Test {
+    proves: "what a client of `nocopy serve nfs --writable` was told to be on the disk is on an image of the disk taken in that moment, and \
+             what it wrote otherwise arrives also when the server is killed and started again; a full disk, a quota, a disk that became \
+             read-only and a directory that was removed are told as such",
+    on: &[Topology::Virtio],
+    kernel: Kernel::Newest,
+    run,
+};
+
+const BYTES: usize = 1 << 20;
+const PIECE_BYTES: usize = BYTES / 16;
+
+fn run(guest: &Guest) -> Result<(), Failure> {
+    let shown = |what: &str| guest.record(&json!({ "shown": what }));
+    on_the_disk(guest)?;
+    shown("what is committed is on the disk");
+    killed(guest)?;
+    shown("what is written survives that the server is killed");
+    no_room(guest, "size=1m", Errno::NOSPC)?;
+    shown("a full disk is told");
+    no_room(guest, "size=8m,usrquota,usrquota_block_hardlimit=1m", Errno::DQUOT)?;
+    shown("a quota is told");
+    removed(guest)?;
+    shown("a removed directory is told");
+    // The last one: it makes every disk of the machine read-only.
+    read_only(guest)?;
+    shown("a disk that became read-only is told");
+    Ok(())
+}
+
+fn served(guest: &Guest, scene: &Scene) -> Result<(Server, Mounted), Failure> {
+    let server = scene.serve(guest.lab(), &["--writable"])?;
+    let mounted = Offer::of(guest.lab()).mount(guest.lab().left().namespace(), scene.mounted(), "")?;
+    Ok((server, mounted))
+}
+
+/// As a user without privileges, who is nobody anywhere.
+fn by_nobody<T: Send>(run: impl FnOnce() -> Result<T, Failure> + Send) -> Result<T, Failure> {
+    as_nobody(run).map_err(Failure)?
+}
+
+fn bytes(seed: u64) -> Vec<u8> {
+    let mut random = fastrand::Rng::with_seed(seed);
+    std::iter::repeat_with(|| random.u8(..)).take(BYTES).collect()
+}
+
+/// Takes an image of the disk right after a client was told that its bytes are on it.
+fn on_the_disk(guest: &Guest) -> Result<(), Failure> {
+    let scene = Scene::writable()?;
+    let (server, mounted) = served(guest, &scene)?;
+    let (committed, stable) = (bytes(1), bytes(2));
+    let open = by_nobody(|| {
+        let file = File::create_new(mounted.path("committed"))?;
+        file.write_all_at(&committed, 0)?;
+        file.sync_all()?;
+        // Each write is FILE_SYNC.
+        let mut options = OpenOptions::new();
+        let options = options.write(true).create_new(true).custom_flags(OFlags::SYNC.bits().cast_signed());
+        let mut file_sync = options.open(mounted.path("stable"))?;
+        stable.chunks(BYTES / 4).try_for_each(|piece| file_sync.write_all(piece))?;
+        change_names(&mounted)?;
+        Ok([file, file_sync])
+    })?;
+    // That an image lacks what was not synchronised shows that it would lack the others, too.
+    let lost = scene.exported().join("lost");
+    fs::write(&lost, &committed)?;
+    let copy = scene.beside("copy")?;
+    output_of(Command::new("dd").args([&format!("if={DISK}"), &format!("of={SPARE_DISK}")]).args([
+        "bs=1M",
+        "iflag=direct",
+        "oflag=direct",
+        "status=none",
+    ]))?;
+    mount(SPARE_DISK, &copy, "ext4", MountFlags::empty(), None)?;
+    let found = ["committed", "stable"].map(|name| fs::read(copy.join(name)).unwrap_or_default());
+    let of_lost = fs::metadata(copy.join("lost")).map_or(0, |about| about.len());
+    let names = names(&copy);
+    unmount(&copy, UnmountFlags::empty())?;
+    drop(open);
+    assert!(found[0] == committed, "committed: {} B of {BYTES} are on the disk", found[0].len());
+    assert!(found[1] == stable, "written by O_SYNC: {} B of {BYTES} are on the disk", found[1].len());
+    assert_eq!(names?, NAMES.map(str::to_owned), "names and permissions on the disk");
+    assert!(of_lost < BYTES as u64, "the image has what was not synchronised: it shows nothing");
+    end(mounted, server)
+}
+
+/// What [`change_names`] leaves, with permissions, and what was written before.
+const NAMES: [&str; 5] = ["committed 644", "directory 750", "link 777", "renamed 640", "stable 644"];
+
+/// Changes that are not of bytes, after all that was synchronised.
+fn change_names(mounted: &Mounted) -> io::Result<()> {
+    for name in ["removed", "name"] {
+        File::create_new(mounted.path(name))?;
+    }
+    fs::create_dir(mounted.path("directory"))?;
+    symlink("nowhere", mounted.path("link"))?;
+    fs::remove_file(mounted.path("removed"))?;
+    fs::rename(mounted.path("name"), mounted.path("renamed"))?;
+    fs::set_permissions(mounted.path("directory"), Permissions::from_mode(0o750))?;
+    fs::set_permissions(mounted.path("renamed"), Permissions::from_mode(0o640))
+}
+
+fn names(directory: &Path) -> Result<Vec<String>, Failure> {
+    let mut names = Vec::new();
+    for entry in fs::read_dir(directory)? {
+        let entry = entry?;
+        names.push(format!("{} {:o}", entry.file_name().display(), entry.metadata()?.mode() & 0o7777));
+    }
+    names.sort();
+    // It was not synchronised, so its name may be there or not.
+    names.retain(|name| !name.starts_with("lost "));
+    Ok(names)
+}
+
+fn end(mounted: Mounted, server: Server) -> Result<(), Failure> {
+    mounted.unmount(UnmountFlags::empty()).map_err(|(_, error)| error)?;
+    let summary = server.end()?;
+    assert_eq!((summary["malformed"].as_u64(), summary["unsaved"].as_u64()), (Some(0), Some(0)), "{summary}");
+    Ok(())
+}
+
+/// Kills the server again and again while a client writes, renames and makes files.
+fn killed(guest: &Guest) -> Result<(), Failure> {
+    let scene = Scene::writable()?;
+    let source = scene.beside("source")?.join("bytes");
+    let (mut server, mounted) = served(guest, &scene)?;
+    let rounds = if guest.soak() { 40 } else { 4 };
+    for round in 0..rounds {
+        let expected = bytes(round);
+        fs::write(&source, &expected)?;
+        let mut writer = Writer::start(&mounted, &source, round)?;
+        server = kill_in_the_middle(guest, &scene, server, round)?;
+        writer.succeeds()?;
+        let there = scene.exported().join(format!("file {round}"));
+        assert!(fs::read(&there)? == expected, "round {round}: not what was written");
+        fs::remove_file(there)?;
+    }
+    end(mounted, server)
+}
+
+/// Writes piece by piece. A call that a new server gets a second time may find it done.
+const SLOWLY: &str = "
+    set -C
+    : > \"new $ROUND\"
+    for i in 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15; do
+        dd if=\"$SOURCE\" of=\"new $ROUND\" bs=$BYTES count=1 skip=$i seek=$i conv=notrunc,fsync status=none
+        mkdir directory || test -d directory
+        rmdir directory || test ! -e directory
+    done
+    mv \"new $ROUND\" \"file $ROUND\" || test -e \"file $ROUND\"
+";
+
+/// What writes, as a process: the one that starts the next server must not have a file of this one open, or it would wait for the server
+/// when it closes that.
+struct Writer(Child);
+
+impl Writer {
+    fn start(mounted: &Mounted, source: &Path, round: u64) -> Result<Self, Failure> {
+        let mut command = Command::new("sh");
+        command.args(["-eu", "-c", SLOWLY]).current_dir(mounted.path("")).uid(NOBODY).gid(NOBODY);
+        command.env("SOURCE", source).env("ROUND", round.to_string()).env("BYTES", PIECE_BYTES.to_string());
+        Ok(Self(command.spawn()?))
+    }
+
+    fn succeeds(&mut self) -> Result<(), Failure> {
+        let status = self.0.wait()?;
+        if status.success() { Ok(()) } else { Err(Failure(format!("what writes: {status}"))) }
+    }
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+    }
+}
+
+/// Kills the server when a part of the file of this round has arrived, and starts another one.
+fn kill_in_the_middle(guest: &Guest, scene: &Scene, server: Server, round: u64) -> Result<Server, Failure> {
+    let [new, done] = ["new", "file"].map(|name| scene.exported().join(format!("{name} {round}")));
+    let at_least = (1 + round % 12) * PIECE_BYTES as u64;
+    wait_until("a part is written", || {
+        Ok(done.exists() || fs::metadata(&new).is_ok_and(|about| about.size() >= at_least))
+    })?;
+    server.kill()?;
+    scene.serve(guest.lab(), &["--writable"])
+}
+
+/// Writes until there is no room; goes on when there is some again.
+fn no_room(guest: &Guest, options: &str, wanted: Errno) -> Result<(), Failure> {
+    let scene = Scene::in_memory(options)?;
+    let (server, mounted) = served(guest, &scene)?;
+    by_nobody(|| {
+        let kept = &bytes(1)[..300_000];
+        let mut file = File::create_new(mounted.path("kept"))?;
+        file.write_all(kept)?;
+        file.sync_all()?;
+        let refused = fill(&mounted.path("too long"));
+        assert_eq!(errno(refused), Some(wanted), "{options}");
+        assert_eq!(fs::read(mounted.path("kept"))?, kept, "what was written before");
+        fs::remove_file(mounted.path("too long"))?;
+        let more = File::create_new(mounted.path("more"))?;
+        more.write_all_at(kept, 0)?;
+        more.sync_all()?;
+        assert_eq!(
+            fs::read(scene.exported().join("more"))?,
+            kept,
+            "what was written when there was room again"
+        );
+        Ok(())
+    })?;
+    end(mounted, server)
+}
+
+/// A client is told at the latest when it wants to know.
+fn fill(path: &Path) -> io::Result<()> {
+    let file = File::create_new(path)?;
+    file.write_all_at(&[7; 2 * BYTES], 0)?;
+    file.sync_all()
+}
+
+fn errno<T>(done: io::Result<T>) -> Option<Errno> {
+    done.err().and_then(|error| Errno::from_io_error(&error))
+}
+
+/// What lay in a directory that is removed at the server, under a client that has it open, is stale; all else goes on.
+fn removed(guest: &Guest) -> Result<(), Failure> {
+    let scene = Scene::writable()?;
+    let (server, mounted) = served(guest, &scene)?;
+    by_nobody(|| {
+        fs::create_dir(mounted.path("directory"))?;
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create_new(true)
+            .open(mounted.path("directory/file"))?;
+        file.write_all_at(b"before", 0)?;
+        file.sync_all()?;
+        let directory = File::open(mounted.path("directory"))?;
+        fs::remove_dir_all(scene.exported().join("directory"))?;
+        let written = file.write_all_at(b"after", 0).and_then(|()| file.sync_all());
+        assert_eq!(errno(written), Some(Errno::STALE), "a write to what was removed");
+        let made = rustix::fs::mkdirat(&directory, "new", 0o700.into());
+        assert!(matches!(made, Err(Errno::STALE | Errno::NOENT)), "made in what was removed: {made:?}");
+        fs::write(mounted.path("beside"), "goes on")?;
+        assert_eq!(fs::read_to_string(scene.exported().join("beside"))?, "goes on");
+        Ok(())
+    })?;
+    end(mounted, server)
+}
+
+/// The disk becomes read-only under a server that has a file of it open to be written, as after an error of the disk.
+fn read_only(guest: &Guest) -> Result<(), Failure> {
+    let scene = Scene::writable()?;
+    let (server, mounted) = served(guest, &scene)?;
+    let file = by_nobody(|| {
+        let file = File::create_new(mounted.path("file"))?;
+        file.write_all_at(b"before", 0)?;
+        file.sync_all()?;
+        Ok(file)
+    })?;
+    fs::write("/proc/sysrq-trigger", "u")?;
+    wait_until("the disk is read-only", || {
+        Ok(statvfs(scene.exported())?.f_flag.contains(StatVfsMountFlags::RDONLY))
+    })?;
+    by_nobody(|| {
+        let written = file.write_all_at(b"after", 0).and_then(|()| file.sync_all());
+        assert_eq!(errno(written), Some(Errno::ROFS), "a write");
+        let tries = [
+            File::create_new(mounted.path("new")).map(drop),
+            fs::create_dir(mounted.path("directory")),
+            fs::remove_file(mounted.path("file")),
+            fs::rename(mounted.path("file"), mounted.path("other")),
+        ];
+        assert_eq!(tries.map(errno), [Some(Errno::ROFS); 4]);
+        assert_eq!(fs::read_to_string(mounted.path("file"))?, "before");
+        Ok(())
+    })?;
+    drop(file);
+    end(mounted, server)
+}
