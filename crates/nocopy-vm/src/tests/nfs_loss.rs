@@ -18,7 +18,7 @@ use crate::registry::{Failure, Kernel, Test, Topology};
 
 pub(crate) const TEST: Test = Test {
     proves: "what a client of `nocopy serve nfs --writable` was told to be on the disk is on an image of the disk taken in that moment, and \
-             what it wrote otherwise arrives also when the server is killed and started again; a full disk, a quota, a disk that became \
+             what it wrote otherwise arrives also when the server is killed and started again; a full disk, a disk that became \
              read-only and a directory that was removed are told as such",
     on: &[Topology::Virtio],
     kernel: Kernel::Newest,
@@ -36,8 +36,6 @@ fn run(guest: &Guest) -> Result<(), Failure> {
     shown("what is written survives that the server is killed");
     no_room(guest, "size=1m", Errno::NOSPC)?;
     shown("a full disk is told");
-    no_room(guest, "size=8m,usrquota,usrquota_block_hardlimit=1m", Errno::DQUOT)?;
-    shown("a quota is told");
     removed(guest)?;
     shown("a removed directory is told");
     // The last one: it makes every disk of the machine read-only.

@@ -121,7 +121,7 @@ const EXERCISER: &str = "
 
 fn run(guest: &Guest) -> Result<(), Failure> {
     let seed = guest.seed();
-    let mut controls = Controls::new(guest.lab())?;
+    let mut controls = Controls::new(guest)?;
     let tools = if guest.soak() { Some(Tools::new()?) } else { None };
     for script in SCRIPTS.iter().filter(|script| guest.soak() || !script.is_long) {
         let run = Run { script, tools: tools.as_ref(), seed, times: if guest.soak() { 10 } else { 1 } };

@@ -7,7 +7,7 @@ use crate::registry::{Failure, Kernel, Test, Topology};
 pub(crate) const TEST: Test = Test {
     proves: "what programs expect of a directory (names, links, renaming, attributes, bytes, holes, files past 4 GiB, open files that are \
              removed, two clients, random operations) holds on what Debian's kernel mounts from `nocopy serve nfs --writable`, with default \
-             options and with noac,sync, wherever it does from the kernel's own server",
+             options and, with --soak, with noac,sync, wherever it does from the kernel's own server",
     on: &[Topology::Virtio],
     kernel: Kernel::Newest,
     run,
@@ -15,7 +15,7 @@ pub(crate) const TEST: Test = Test {
 
 fn run(guest: &Guest) -> Result<(), Failure> {
     let seed = guest.seed();
-    let mut controls = Controls::new(guest.lab())?;
+    let mut controls = Controls::new(guest)?;
     let mut checks = 0;
     for check in filesystem::all() {
         controls.check(check.name, |place| place.finds(check, guest.soak(), seed));
