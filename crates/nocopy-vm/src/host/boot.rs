@@ -11,6 +11,9 @@ const fn tests_max(kernel: Kernel) -> usize {
     }
 }
 
+/// Takes longer than a run of all may; `cargo xtask nightly nfs` names it.
+const ONLY_WHEN_NAMED: &[&str] = &["nfs_programs"];
+
 /// One machine: a kernel, a topology, and the tests to run there.
 pub(crate) struct Boot {
     pub(crate) kernel: Kernel,
@@ -22,7 +25,10 @@ pub(crate) struct Boot {
 impl Boot {
     /// The machines for the tests that `arguments` selects.
     pub(crate) fn all(arguments: &RunArguments) -> Vec<Self> {
-        let selected = |name| arguments.only.is_empty() || arguments.only.iter().any(|only| only == name);
+        let selected = |name| match arguments.only.is_empty() {
+            true => !ONLY_WHEN_NAMED.contains(&name),
+            false => arguments.only.iter().any(|only| only == name),
+        };
         let mut boots: Vec<Self> = Vec::new();
         for (name, test) in TESTS.iter().filter(|(name, _)| selected(name)) {
             let kernel = test.kernel;
@@ -58,6 +64,9 @@ mod tests {
         let mut boots = Boot::all(&on_arm64);
         assert!(boots.iter().all(|boot| boot.kernel == Kernel::Arm64));
         boots.extend(Boot::all(&RunArguments::default()));
+        assert!(!boots.iter().any(|boot| ONLY_WHEN_NAMED.iter().any(|name| boot.tests.contains(name))));
+        let only = ONLY_WHEN_NAMED.iter().map(|name| (*name).to_owned()).collect();
+        boots.extend(Boot::all(&RunArguments { only, ..Default::default() }));
         for (name, test) in TESTS {
             let there = boots.iter().filter(|boot| boot.tests.contains(name));
             let mut on: Vec<_> = there.map(|boot| (boot.kernel, boot.topology)).collect();
