@@ -25,6 +25,7 @@ use std::path::Path;
 use std::thread::{self, sleep};
 use std::time::{Duration, Instant};
 
+use nix::sys::signal::SigSet;
 use nocopy::Port;
 use nocopy::integration::statistics::Snapshot;
 use nocopy::integration::xdp::Generator;
@@ -258,10 +259,14 @@ impl<'a> Sending<'a> {
     }
 }
 
-/// Runs on a thread of its own: the kernel gives signals to the main thread. It would break off a call of its generator for one, and
-/// not tell how many frames it had made.
+/// Runs on a thread of its own that takes no signals: they go to the main thread. The kernel would break off a call of its generator for one,
+/// and not tell how many frames it had made.
 fn undisturbed<T: Send>(act: impl FnOnce() -> T + Send) -> T {
-    thread::scope(|scope| scope.spawn(act).join()).unwrap_or_else(|panic| resume_unwind(panic))
+    let without_signals = || {
+        SigSet::all().thread_block().expect("a thread has a mask of signals");
+        act()
+    };
+    thread::scope(|scope| scope.spawn(without_signals).join()).unwrap_or_else(|panic| resume_unwind(panic))
 }
 
 /// Packets the interface has counted as sent since `before`, once they are that many or it was given the time.
