@@ -14,7 +14,7 @@ const AUTH_ERROR: u32 = 1;
 const CREDENTIAL_BYTES_MAX: usize = 400;
 
 /// Of a machine's name, and of further groups, at most.
-const MACHINE_BYTES_MAX: usize = 255;
+pub const MACHINE_BYTES_MAX: usize = 255;
 pub const GROUPS_MAX: usize = 16;
 
 pub const AUTH_NONE: u32 = 0;

@@ -11,8 +11,8 @@ use nocopy_nfs::wire::nfs3::{
     Stability,
 };
 use nocopy_nfs::wire::record::{self, MARK_BYTES, Records};
-use nocopy_nfs::wire::rpc::{AUTH_SYS, Call, Credential, Reply};
-use nocopy_nfs::wire::xdr::{self, Reader, Xdr, padding};
+use nocopy_nfs::wire::rpc::{AUTH_SYS, Call, Credential, Reply, SystemCredential};
+use nocopy_nfs::wire::xdr::{Reader, Xdr, padding};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, recv};
 
@@ -181,13 +181,11 @@ fn late(error: Errno) -> io::Error {
     }
 }
 
-/// Of this user, as AUTH_SYS has it (RFC 5531, appendix A).
+/// Of this user.
 fn credential() -> Vec<u8> {
+    let [user, group] = [rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw()];
     let mut body = Vec::new();
-    0_u32.encode(&mut body);
-    xdr::put_opaque(&mut body, b"bench");
-    let ids = [rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw(), 0];
-    ids.iter().for_each(|id| id.encode(&mut body));
+    SystemCredential { machine: b"bench", user, group, groups: Vec::new() }.encode(&mut body);
     body
 }
 
