@@ -27,9 +27,9 @@ const LINES: [(&str, &str, &str, &str); 10] = [
     ("UDP, MSG_ZEROCOPY", DATAGRAMS, "zerocopy", "919 sent, 612 received"),
     ("UDP, the same in bursts", DATAGRAMS, "zerocopy-gso", NOTHING),
     ("UDP, nocopy auto", DATAGRAMS, "auto", NOTHING),
-    ("NFS reads, pread and writev", FILES, "pread-writev", NOTHING),
-    ("NFS reads, Ganesha", FILES, "ganesha", NOTHING),
-    ("NFS reads, nocopy serve nfs", FILES, "nocopy", NOTHING),
+    ("NFS by pread and writev", FILES, "pread-writev", NOTHING),
+    ("NFS by Ganesha", FILES, "ganesha", NOTHING),
+    ("NFS by nocopy serve nfs", FILES, "nocopy", NOTHING),
 ];
 
 /// The first method of a kind, which the others are compared with.
@@ -141,7 +141,7 @@ mod tests {
         let ours = made_up::against("pread-writev", 1.5, row("nocopy"));
         let with = part(&made_up::report(vec![plain, ours])).unwrap();
         let names: Vec<_> = with.table.rows[7..].iter().map(|cells| cells[0].as_str()).collect();
-        assert_eq!(names, ["NFS reads, pread and writev", "NFS reads, nocopy serve nfs"]);
+        assert_eq!(names, ["NFS by pread and writev", "NFS by nocopy serve nfs"]);
         assert!(
             with.words.iter().any(|words| words.contains("against pread() and writev(): 1.50 x")),
             "{:?}",
