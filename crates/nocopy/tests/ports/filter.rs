@@ -32,7 +32,7 @@ fn open_filtered(end: &End, mode: Mode, filter: &Program) -> Port {
 
 /// Of a packet ring that is read late: few blocks, each with many packets, however slowly those are sent.
 fn read_late() -> PortTuning {
-    PortTuning { block_timeout: Some(Duration::from_millis(100)), ..PortTuning::default() }
+    PortTuning { block_timeout: Some(Duration::from_millis(300)), ..PortTuning::default() }
 }
 
 /// What the host has: a packet ring beside the port, which sees what passes the port by.
