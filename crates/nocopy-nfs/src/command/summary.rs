@@ -71,7 +71,7 @@ impl From<&Counts> for Done {
     fn from(counts: &Counts) -> Self {
         let copied = Copied::ALL.into_iter().zip(counts.copied).filter(|(_, bytes)| *bytes > 0);
         let written = [
-            ("out of the socket", counts.written),
+            ("out of the socket", counts.written - counts.written_by_reference),
             ("between buffers", counts.moved),
             ("into the page cache", counts.written),
         ];

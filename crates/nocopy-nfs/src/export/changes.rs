@@ -16,15 +16,15 @@ use rustix::fs::{
     chownat, fdatasync, fsync, ftruncate, linkat, mkdirat, openat, renameat, symlinkat, syncfs, unlinkat,
     utimensat,
 };
-use rustix::io::{Errno, pwrite, retry_on_intr};
+use rustix::io::{Errno, retry_on_intr};
 use rustix::rand::{GetRandomFlags, getrandom};
 
 use super::file::{self, status_of};
 use super::identity::Identity;
 use super::{Caller, Export, Found, OpenFile, entry_name};
 use crate::wire::nfs3::{
-    FileHandle, FileType, HowToCreate, NewAttributes, SetTime, Stability, Status, Time, Verifier,
-    WeakCacheConsistency,
+    FileHandle, FileType, HowToCreate, NewAttributes, SetTime, SizeAndTimes, Stability, Status, Time,
+    Verifier, WeakCacheConsistency,
 };
 
 /// What became of a call, and of what it was to change.
@@ -57,8 +57,9 @@ impl WriteVerifier {
     }
 }
 
+/// Each counts what was changed under it.
 #[derive(Debug)]
-pub(super) struct Locks([Mutex<()>; LOCKS]);
+pub(super) struct Locks([Mutex<u64>; LOCKS]);
 
 impl Default for Locks {
     fn default() -> Self {
@@ -73,19 +74,52 @@ impl Locks {
         hasher.finish() as usize % LOCKS
     }
 
-    fn lock(&self, place: usize) -> MutexGuard<'_, ()> {
-        self.0[place].lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self, place: usize) -> MutexGuard<'_, u64> {
+        let mut changes = self.0[place].lock().unwrap_or_else(PoisonError::into_inner);
+        *changes += 1;
+        changes
     }
 
-    fn one(&self, file: &OpenFile) -> MutexGuard<'_, ()> {
+    fn one(&self, file: &OpenFile) -> MutexGuard<'_, u64> {
         self.lock(Self::place(file.identity()))
     }
 
+    /// That of a file which is being written: if others have changed it since the last piece, what was before the first one tells a client
+    /// nothing.
+    fn again(&self, writing: &mut Writing) -> MutexGuard<'_, u64> {
+        let changes = self.one(&writing.file);
+        if *changes != writing.changes + 1 {
+            writing.before = None;
+        }
+        writing.changes = *changes;
+        changes
+    }
+
     /// Of both, in the same order whoever asks.
-    fn two(&self, one: &OpenFile, other: &OpenFile) -> (MutexGuard<'_, ()>, Option<MutexGuard<'_, ()>>) {
+    fn two(&self, one: &OpenFile, other: &OpenFile) -> (MutexGuard<'_, u64>, Option<MutexGuard<'_, u64>>) {
         let (one, other) = (Self::place(one.identity()), Self::place(other.identity()));
         let first = self.lock(one.min(other));
         (first, (one != other).then(|| self.lock(one.max(other))))
+    }
+}
+
+/// A write whose bytes come in pieces, between which others may change the file.
+#[derive(Debug)]
+pub struct Writing {
+    file: Arc<OpenFile>,
+    caller: Caller,
+    offset: u64,
+    written: usize,
+    failed: Option<Status>,
+    before: Option<SizeAndTimes>,
+    /// Of the file's lock, when this was the last to change something under it.
+    changes: u64,
+}
+
+impl Writing {
+    /// No more can be written.
+    pub fn has_failed(&self) -> bool {
+        self.failed.is_some()
     }
 }
 
@@ -141,24 +175,63 @@ impl Export {
         caller.act(|| ftruncate(&*file, bytes).map_err(refusal))
     }
 
-    /// Writes, and returns how many bytes. What is asked to be stable is so then.
-    pub fn write(
+    /// Begins a write of so many bytes.
+    ///
+    /// # Errors
+    /// Nothing may be written there.
+    pub fn begin_write(
         &self,
         caller: &Caller,
         file: &FileHandle,
         offset: u64,
-        data: &[u8],
-        stability: Stability,
-    ) -> Changed<usize> {
-        let file = match self.file(file).and_then(|file| self.writable(caller, &file)) {
-            Ok(file) => file,
-            Err(status) => return (Err(status), self.unchanged(file)),
+        bytes: usize,
+    ) -> Result<Writing, Status> {
+        let file = self.file(file).and_then(|file| self.writable(caller, &file))?;
+        let end = offset.checked_add(bytes as u64);
+        if end.is_none_or(|end| i64::try_from(end).is_err()) {
+            return Err(Status::FileTooBig);
+        }
+        let changes = self.locks.one(&file);
+        let before = Some(file.attributes()?.size_and_times());
+        let changes = *changes;
+        Ok(Writing { file, caller: *caller, offset, written: 0, failed: None, before, changes })
+    }
+
+    /// Writes a piece, which `put` puts into the file at an offset, as far as that goes at a time.
+    pub fn write_on(
+        &self,
+        writing: &mut Writing,
+        bytes: usize,
+        mut put: impl FnMut(&OpenFile, u64) -> rustix::io::Result<usize>,
+    ) {
+        let _changes = self.locks.again(writing);
+        let Writing { file, caller, offset, written, .. } = &mut *writing;
+        let end = *written + bytes;
+        let done = caller.act(|| {
+            while *written < end {
+                match retry_on_intr(|| put(file, *offset + *written as u64)).map_err(refusal)? {
+                    // As if the disk were full: the client sends the rest again, and is told what is so then.
+                    0 => return Err(Status::NoSpace),
+                    count => *written += count,
+                }
+            }
+            Ok(())
+        });
+        writing.failed = done.err();
+    }
+
+    /// Ends a write, and returns how many bytes were written. What is asked to be stable is so then.
+    pub fn end_write(&self, mut writing: Writing, stability: Stability) -> Changed<usize> {
+        let changed = {
+            let _changes = self.locks.again(&mut writing);
+            WeakCacheConsistency { before: writing.before, after: writing.file.attributes().ok() }
         };
-        let (written, changed) = {
-            let _lock = self.locks.one(&file);
-            between(&file, || caller.act(|| write_all(&file, offset, data)))
+        let done = match writing {
+            Writing { written: 0, failed: Some(status), .. } => Err(status),
+            // The client sends the rest again, and is told then why it was not written.
+            Writing { written, file, .. } => self.settle(&file, stability).map(|()| written),
         };
-        (written.and_then(|count| self.settle(&file, stability).map(|()| count)), changed)
+        (done, changed)
     }
 
     /// Has what was written to a file on the disk before it returns.
@@ -432,24 +505,6 @@ fn begin_with(
         }
     }
     set_times(directory, name, new, AtFlags::SYMLINK_NOFOLLOW)
-}
-
-fn write_all(file: &OpenFile, offset: u64, data: &[u8]) -> Result<usize, Status> {
-    let end = offset.checked_add(data.len() as u64);
-    if end.is_none_or(|end| i64::try_from(end).is_err()) {
-        return Err(Status::FileTooBig);
-    }
-    let mut written = 0;
-    while written < data.len() {
-        match retry_on_intr(|| pwrite(file, &data[written..], offset + written as u64)) {
-            Ok(0) => break,
-            Ok(count) => written += count,
-            // The client sends the rest again, and is told why then.
-            Err(_) if written > 0 => break,
-            Err(error) => return Err(refusal(error)),
-        }
-    }
-    Ok(written)
 }
 
 /// What has the name now.

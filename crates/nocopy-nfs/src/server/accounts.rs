@@ -41,6 +41,7 @@ pub struct ClientCounts {
     reads: AtomicU64,
     writes: AtomicU64,
     written: AtomicU64,
+    written_by_reference: AtomicU64,
     moved: AtomicU64,
     spliced: AtomicU64,
     copied: [AtomicU64; Copied::ALL.len()],
@@ -53,9 +54,11 @@ pub struct Counts {
     pub calls: u64,
     /// Calls that were answered by bytes of a file.
     pub reads: u64,
-    /// Calls that wrote bytes into a file, and these bytes: copied out of the socket, and into the page cache.
+    /// Calls that wrote bytes into a file, and these bytes: copied into the page cache, and before that out of the socket, but for those that
+    /// went from the socket by reference.
     pub writes: u64,
     pub written: u64,
+    pub written_by_reference: u64,
     /// Bytes that were copied in between, from one buffer of the server to another one, of these calls with what stands before the data.
     pub moved: u64,
     /// Bytes that went by reference to their pages: not copied here, and unknown below.
@@ -78,6 +81,7 @@ impl Counts {
             reads: self.reads - before.reads,
             writes: self.writes - before.writes,
             written: self.written - before.written,
+            written_by_reference: self.written_by_reference - before.written_by_reference,
             moved: self.moved - before.moved,
             spliced: self.spliced - before.spliced,
             copied: std::array::from_fn(|cause| self.copied[cause] - before.copied[cause]),
@@ -90,6 +94,7 @@ impl Counts {
         self.reads += other.reads;
         self.writes += other.writes;
         self.written += other.written;
+        self.written_by_reference += other.written_by_reference;
         self.moved += other.moved;
         self.spliced += other.spliced;
         self.copied.iter_mut().zip(other.copied).for_each(|(mine, theirs)| *mine += theirs);
@@ -105,11 +110,12 @@ impl ClientCounts {
         add(&self.reads, 1);
     }
 
-    /// A call that wrote so many bytes, and how many were copied before they were.
-    pub(super) fn note_written(&self, bytes: u64, moved: u64) {
+    /// A call that wrote so many bytes; how many were copied before they were, and how many came by reference.
+    pub(super) fn note_written(&self, bytes: usize, moved: usize, by_reference: usize) {
         add(&self.writes, u64::from(bytes > 0));
-        add(&self.written, bytes);
-        add(&self.moved, moved);
+        add(&self.written, bytes as u64);
+        add(&self.written_by_reference, by_reference as u64);
+        add(&self.moved, moved as u64);
     }
 
     pub(super) fn note_spliced(&self, bytes: u64) {
@@ -128,6 +134,7 @@ impl ClientCounts {
             reads: of(&self.reads),
             writes: of(&self.writes),
             written: of(&self.written),
+            written_by_reference: of(&self.written_by_reference),
             moved: of(&self.moved),
             spliced: of(&self.spliced),
             copied: std::array::from_fn(|cause| of(&self.copied[cause])),

@@ -19,6 +19,7 @@ use super::core::{Answer, ReadCall};
 use super::output::{Front, Outgoing, Output, Queued};
 use super::reading::Reading;
 use super::workers::{Inbox, Job, Work};
+use super::writing::{Done, Writing};
 use crate::wire::record::{MARK_BYTES, Records};
 
 /// Calls that are not answered yet, at most; more are not read before.
@@ -51,9 +52,21 @@ pub(super) enum End {
     Malformed,
 }
 
+/// Whether a long write is under way.
+#[derive(Debug)]
+enum Long {
+    No,
+    /// More of it has to come.
+    Waits(Box<Writing>),
+    /// It is with the workers, or is given to them next, and so is what comes out of the socket.
+    GoesOn,
+    /// It ended with the connection.
+    Closed,
+}
+
 #[derive(Debug)]
 pub(super) struct Connection {
-    pub(super) socket: TcpStream,
+    pub(super) socket: Arc<TcpStream>,
     pub(super) address: IpAddr,
     /// When bytes went one way or the other.
     pub(super) moved: Instant,
@@ -67,6 +80,8 @@ pub(super) struct Connection {
     work: VecDeque<Work>,
     work_bytes: usize,
     jobs: usize,
+    /// A call whose data go into a file as they come, before any other call is read.
+    long: Long,
     /// The client sends no more.
     is_finished: bool,
     /// The last turn ended before all was done that could be.
@@ -89,7 +104,7 @@ impl Connection {
         sockopt::set_tcp_keepidle(&socket, KEEPALIVE)?;
         sockopt::set_tcp_user_timeout(&socket, UNREAD_MS_MAX)?;
         Ok(Self {
-            socket,
+            socket: Arc::new(socket),
             address,
             moved: now,
             interest: EventFlags::IN,
@@ -100,6 +115,7 @@ impl Connection {
             work: VecDeque::new(),
             work_bytes: 0,
             jobs: 0,
+            long: Long::No,
             is_finished: false,
             is_cut: false,
         })
@@ -108,16 +124,38 @@ impl Connection {
     /// What it has to wait for now.
     pub(super) fn wanted(&self, shared: &Shared) -> EventFlags {
         let mut wanted = EventFlags::empty();
-        wanted.set(EventFlags::IN, !self.is_finished && !self.is_full(shared));
+        let is_taking = match self.long {
+            Long::No => !self.is_finished && !self.is_full(shared),
+            Long::Waits(_) => true,
+            Long::GoesOn | Long::Closed => false,
+        };
+        wanted.set(EventFlags::IN, is_taking);
         // A turn that was cut may have left whole calls in memory, of which the socket knows nothing: being writable ends that wait.
         wanted.set(EventFlags::OUT, !self.output.is_empty() || self.is_cut);
         wanted
     }
 
-    /// Takes a reply from the workers.
-    pub(super) fn done(&mut self, reply: Outgoing) {
-        self.jobs -= 1;
-        self.output.push(reply);
+    /// Takes from the workers what was done.
+    pub(super) fn done(&mut self, done: Done) {
+        self.jobs -= usize::from(!matches!(done, Done::Early(_)));
+        match done {
+            Done::Reply(reply) | Done::Early(reply) => self.output.push(reply),
+            Done::Wait(writing) => self.long = Long::Waits(writing),
+            Done::Written(reply, next) => {
+                self.long = Long::No;
+                self.output.push(reply);
+                self.records.push(&next);
+            }
+            Done::Closed => self.long = Long::Closed,
+        }
+    }
+
+    /// More has come, which is for the workers if they had all of a write that there was.
+    pub(super) fn go_on_writing(&mut self) {
+        match std::mem::replace(&mut self.long, Long::GoesOn) {
+            Long::Waits(writing) => self.work.push_front(Work::Write(writing)),
+            other => self.long = other,
+        }
     }
 
     /// Whether workers have something of it.
@@ -151,8 +189,15 @@ impl Connection {
         if moved > 0 {
             self.moved = now;
         }
+        if matches!(self.long, Long::Closed) {
+            return Err(End::Closed);
+        }
         let is_over = self.is_finished && self.output.is_empty() && self.jobs == 0 && self.work.is_empty();
         if is_over { Err(End::Closed) } else { Ok(()) }
+    }
+
+    fn is_writing(&self) -> bool {
+        !matches!(self.long, Long::No)
     }
 
     /// No more calls are taken now.
@@ -170,10 +215,10 @@ impl Connection {
     fn receive(&mut self, shared: &Shared, buffer: &mut [u8]) -> Result<usize, End> {
         // A whole call is held at most, and what came with it.
         let is_held = self.records.held() >= shared.core.call_bytes_max() + MARK_BYTES;
-        if self.is_finished || self.is_full(shared) || is_held {
+        if self.is_finished || self.is_full(shared) || is_held || self.is_writing() {
             return Ok(0);
         }
-        let (socket, flags) = (&self.socket, RecvFlags::DONTWAIT);
+        let (socket, flags) = (&*self.socket, RecvFlags::DONTWAIT);
         let received = match self.records.long() {
             Some(long) => retry_on_intr(|| recv(socket, spare_capacity(long), flags)).map(|(count, _)| count),
             None => {
@@ -193,7 +238,11 @@ impl Connection {
 
     fn take_calls(&mut self, shared: &Shared) -> Result<usize, End> {
         let mut calls = 0;
-        while !self.is_full(shared) {
+        while !self.is_full(shared) && !self.is_writing() {
+            if self.begin_writing(shared) {
+                calls += 1;
+                break;
+            }
             let taken = self.records.take_counted().map_err(|_| End::Malformed)?;
             let Some((record, moved)) = taken else { break };
             calls += 1;
@@ -210,7 +259,7 @@ impl Connection {
             match answer {
                 Answer::Reply(reply) => self.output.push(Outgoing::bytes(reply)),
                 Answer::Written(reply, count) => {
-                    self.client.note_written(count as u64, moved as u64);
+                    self.client.note_written(count, moved, 0);
                     self.output.push(Outgoing::bytes(reply));
                 }
                 Answer::Read(call) => self.output.push(Outgoing::Read(call)),
@@ -220,13 +269,22 @@ impl Connection {
         Ok(calls)
     }
 
+    /// Gives a long write to the workers as soon as it has begun.
+    fn begin_writing(&mut self, shared: &Shared) -> bool {
+        let begun = Writing::begun(&mut self.records, shared, &self.socket, &self.client);
+        let Some(writing) = begun else { return false };
+        self.long = Long::GoesOn;
+        self.work.push_back(Work::Write(Box::new(writing)));
+        true
+    }
+
     fn write(&mut self, shared: &Shared) -> Result<usize, End> {
         let mut written = 0;
         while written < TURN_BYTES_MAX {
             match self.output.front() {
                 Front::Empty => break,
                 Front::Read(call) => self.read(shared, call),
-                Front::Reply => match self.output.write(&self.socket, &self.client) {
+                Front::Reply => match self.output.write(&*self.socket, &self.client) {
                     Ok(count) => written += count,
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
                     Err(_) => return Err(End::Closed),

@@ -98,7 +98,7 @@ impl EventLoop {
                     id if id >= FIRST && flags.intersects(EventFlags::HUP | EventFlags::ERR) => {
                         self.remove(id);
                     }
-                    id if id >= FIRST => self.turn(id, now),
+                    id if id >= FIRST => self.turn(id, flags.contains(EventFlags::IN), now),
                     listener => self.accept((listener - LISTENERS) as usize, now)?,
                 }
             }
@@ -160,7 +160,7 @@ impl EventLoop {
         let call_bytes_max = self.shared.core.call_bytes_max();
         let connection = Connection::new(id, socket, address, client, queued, call_bytes_max, now);
         let connection = connection.and_then(|connection| {
-            epoll::add(&self.epoll, &connection.socket, data, connection.interest)?;
+            epoll::add(&self.epoll, &*connection.socket, data, connection.interest)?;
             Ok(connection)
         });
         // What is wrong with one connection is no reason not to serve others.
@@ -190,19 +190,22 @@ impl EventLoop {
 
     fn take_done(&mut self, now: Instant) {
         let mut served = Vec::new();
-        for (id, reply) in self.inbox.take() {
+        for (id, done) in self.inbox.take() {
             if let Some(connection) = self.connections.get_mut(&id) {
-                connection.done(reply);
+                connection.done(done);
                 served.push(id);
             }
         }
         served.dedup();
-        served.into_iter().for_each(|id| self.turn(id, now));
+        served.into_iter().for_each(|id| self.turn(id, false, now));
     }
 
-    fn turn(&mut self, id: u64, now: Instant) {
+    fn turn(&mut self, id: u64, is_readable: bool, now: Instant) {
         let Some(connection) = self.connections.get_mut(&id) else { return };
-        self.shared.turns.note(&connection.socket, now);
+        self.shared.turns.note(&*connection.socket, now);
+        if is_readable {
+            connection.go_on_writing();
+        }
         let turned = connection.turn(&self.shared, &self.inbox, &mut self.buffer, now);
         let wanted = connection.wanted(&self.shared);
         let is_good = match turned {
@@ -210,7 +213,7 @@ impl EventLoop {
             Ok(()) => {
                 connection.interest = wanted;
                 let data = EventData::new_u64(id);
-                epoll::modify(&self.epoll, &connection.socket, data, wanted).is_ok()
+                epoll::modify(&self.epoll, &*connection.socket, data, wanted).is_ok()
             }
             Err(End::Malformed) => {
                 self.shared.accounts.note_malformed();

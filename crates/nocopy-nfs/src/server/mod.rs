@@ -2,15 +2,18 @@
 //!
 //! ```text
 //!   socket ─▶ connection ─▶ core: an answer ──────────────┐
-//!                │             └─▶ workers (cold files, directories) ─▶ back to the loop
+//!                │             └─▶ workers (cold files, directories, changes) ─▶ back to the loop
 //!                ▼                                        ▼
 //!            output: an ordered queue of [header │ pages in a pipe │ what fills up] ─▶ socket
 //! ```
 //!
 //! A read goes by splice(2) from the file into a pipe *first*: so the count and the end of the file that its reply tells are true, whatever
-//! becomes of the file meanwhile. Then the header goes with `MSG_MORE`, and by splice(2) the pages. Only the loop of a connection touches
-//! its socket, and a reply that was begun is finished before the next. Warm reads are put into a pipe when it is their turn, so that a client
+//! becomes of the file meanwhile. Then the header goes with `MSG_MORE`, and by splice(2) the pages. Only the loop of a connection sends
+//! on its socket, and a reply that was begun is finished before the next. Warm reads are put into a pipe when it is their turn, so that a client
 //! that does not read holds one pipe and no more.
+//!
+//! A long write goes the other way, by a worker that for so long is the only one to read from the socket: from there into a pipe, and from the
+//! pipe into the file, as it comes.
 //!
 //! The socket side is not [`nocopy::tcp`]: its sender takes a pipe for good, where these go back to a pool; it has no replies to be told
 //! apart by the ledger of their client; and it owns what is written, where a header here is 132 bytes of a vector.
@@ -27,6 +30,7 @@ mod pipes;
 mod reading;
 mod turns;
 mod workers;
+mod writing;
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};

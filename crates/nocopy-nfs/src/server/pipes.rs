@@ -1,4 +1,4 @@
-//! Pipes that hold references to pages of files on their way to a socket.
+//! Pipes that hold references to pages on their way from a file to a socket, or from a socket into a file.
 //!
 //! A user may have so many pages of pipes without privileges (`pipe-user-pages-soft`, 64 MiB as a rule), and what other programs of the user
 //! need comes out of the same. So the pool takes three quarters at most: half of them by pipes for the longest read, the rest by small ones, into
@@ -18,7 +18,7 @@ pub(super) const PAGE_BYTES: usize = 4096;
 const SMALL_PAGES: usize = 16;
 
 /// Without limits of the kernel.
-const LARGE_PAGES_MAX: usize = 256;
+pub(super) const LARGE_PAGES_MAX: usize = 256;
 const PAGES_MAX: usize = 1 << 16;
 
 #[derive(Debug)]
@@ -149,6 +149,44 @@ impl Lease {
             // The pages are not in memory any more, by a fault of the disk or of the file system.
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
+        self.held -= count;
+        Ok(count)
+    }
+}
+
+impl Lease {
+    /// Takes what a socket has, up to so many bytes, as there is room; 0: the socket has ended.
+    ///
+    /// # Errors
+    /// The socket has nothing now (`AGAIN`), or not any more.
+    pub(super) fn receive(&mut self, socket: impl AsFd, bytes: usize) -> rustix::io::Result<usize> {
+        let pipe = self.pipe.as_ref().expect("it is not dropped");
+        let count =
+            retry_on_intr(|| splice(&socket, None, &pipe.writer, None, bytes, SpliceFlags::NONBLOCK))?;
+        self.held += count;
+        Ok(count)
+    }
+
+    /// Moves what it holds into a file, as much as goes at a time.
+    ///
+    /// # Errors
+    /// Nothing could be moved; `INVAL`: the file takes no references.
+    pub(super) fn put(&mut self, file: impl AsFd, offset: u64) -> rustix::io::Result<usize> {
+        let pipe = self.pipe.as_ref().expect("it is not dropped");
+        let (held, mut offset) = (self.held, offset);
+        let flags = SpliceFlags::empty();
+        let count = retry_on_intr(|| splice(&pipe.reader, None, &file, Some(&mut offset), held, flags))?;
+        self.held -= count;
+        Ok(count)
+    }
+
+    /// Copies what it holds into a buffer, up to its length.
+    ///
+    /// # Errors
+    /// There is nothing.
+    pub(super) fn read(&mut self, buffer: &mut [u8]) -> rustix::io::Result<usize> {
+        let pipe = self.pipe.as_ref().expect("it is not dropped");
+        let count = retry_on_intr(|| rustix::io::read(&pipe.reader, &mut *buffer))?;
         self.held -= count;
         Ok(count)
     }

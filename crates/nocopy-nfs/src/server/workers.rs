@@ -13,6 +13,7 @@ use super::accounts::ClientCounts;
 use super::core::{Answer, ListCall, ReadCall};
 use super::output::Outgoing;
 use super::reading::Reading;
+use super::writing::{Buffer, Done, Writing};
 
 /// What there is to do.
 #[derive(Debug)]
@@ -25,6 +26,7 @@ pub(super) enum Work {
         moved: usize,
         address: IpAddr,
     },
+    Write(Box<Writing>),
 }
 
 /// Work of a connection, and which loop has it.
@@ -41,7 +43,7 @@ pub(super) struct Job {
 /// Where a loop finds what was done for its connections; it is woken for that.
 #[derive(Debug)]
 pub(super) struct Inbox {
-    done: Mutex<Vec<(u64, Outgoing)>>,
+    done: Mutex<Vec<(u64, Done)>>,
     event: OwnedFd,
 }
 
@@ -62,15 +64,15 @@ impl Inbox {
     }
 
     /// Everything that was done for which connections.
-    pub(super) fn take(&self) -> Vec<(u64, Outgoing)> {
+    pub(super) fn take(&self) -> Vec<(u64, Done)> {
         let _ = rustix::io::read(&self.event, &mut [0; 8]);
         std::mem::take(&mut *self.lock())
     }
 
-    fn put(&self, connection: u64, reply: Outgoing) {
+    fn put(&self, connection: u64, step: Done) {
         let is_awake = {
             let mut done = self.lock();
-            done.push((connection, reply));
+            done.push((connection, step));
             // Who put the first one there wakes the loop, which then takes them all.
             done.len() > 1
         };
@@ -79,7 +81,7 @@ impl Inbox {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Vec<(u64, Outgoing)>> {
+    fn lock(&self) -> MutexGuard<'_, Vec<(u64, Done)>> {
         self.done.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -137,32 +139,27 @@ impl Workers {
     /// Works until [`end`](Self::end).
     pub(super) fn work(&self, shared: &Shared) {
         let core = &shared.core;
+        let mut buffer = Buffer::default();
         while let Some(Job { inbox, connection, client, work, .. }) = self.next() {
-            let (answer, moved) = match work {
-                Work::Read(call) => (Ok(Answer::Read(call)), 0),
-                Work::List(call) => (Ok(Answer::List(call)), 0),
-                Work::Call { record, moved, address } => (core.answer(&record, address), moved),
-            };
-            let reply = match answer.expect("it was parsed before it was given") {
-                Answer::Reply(reply) => Outgoing::bytes(reply),
-                Answer::Written(reply, count) => {
-                    client.note_written(count as u64, moved as u64);
-                    Outgoing::bytes(reply)
+            let done = match work {
+                Work::Read(call) => Done::Reply(read(&call, shared)),
+                Work::List(call) => Done::Reply(Outgoing::bytes(core.list(&call))),
+                Work::Write(writing) => {
+                    writing.go_on(shared, &mut buffer, |done| inbox.put(connection, done))
                 }
-                Answer::List(call) => Outgoing::bytes(core.list(&call)),
-                Answer::Read(call) => match core.open(&call) {
-                    Ok(file) => {
-                        let reading = Reading { call, file };
-                        if shared.turns.alternate(Instant::now()) {
-                            reading.fetch();
-                        }
-                        reading.read(shared)
-                    }
-                    Err(refused) => Outgoing::bytes(refused),
-                },
+                Work::Call { record, moved, address } => {
+                    let answer = core.answer(&record, address).expect("it was parsed before it was given");
+                    Done::Reply(reply(answer, moved, &client, shared))
+                }
             };
-            inbox.put(connection, reply);
+            inbox.put(connection, done);
         }
+    }
+
+    /// Whether work waits for a thread.
+    pub(super) fn are_wanted(&self) -> bool {
+        let queue = self.lock();
+        queue.is_over || !queue.networks.is_empty()
     }
 
     pub(super) fn end(&self) {
@@ -180,6 +177,30 @@ impl Workers {
     fn lock(&self) -> MutexGuard<'_, Queue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+fn reply(answer: Answer, moved: usize, client: &ClientCounts, shared: &Shared) -> Outgoing {
+    match answer {
+        Answer::Reply(reply) => Outgoing::bytes(reply),
+        Answer::Written(reply, count) => {
+            client.note_written(count, moved, 0);
+            Outgoing::bytes(reply)
+        }
+        Answer::List(call) => Outgoing::bytes(shared.core.list(&call)),
+        Answer::Read(call) => read(&call, shared),
+    }
+}
+
+fn read(call: &ReadCall, shared: &Shared) -> Outgoing {
+    let file = match shared.core.open(call) {
+        Ok(file) => file,
+        Err(refused) => return Outgoing::bytes(refused),
+    };
+    let reading = Reading { call: *call, file };
+    if shared.turns.alternate(Instant::now()) {
+        reading.fetch();
+    }
+    reading.read(shared)
 }
 
 #[cfg(test)]

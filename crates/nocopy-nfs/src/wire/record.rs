@@ -5,6 +5,9 @@ use std::borrow::Cow;
 /// Longer records, which are writes, are put together in memory of their own.
 const LONG_BYTES: usize = 16 << 10;
 
+/// So much of a long record is there before it is begun with: all that stands before the data of a write, whatever its credential.
+pub const BEGIN_BYTES: usize = 1 << 10;
+
 /// In the word before a fragment: it is the last of its record.
 const LAST: u32 = 1 << 31;
 
@@ -38,6 +41,14 @@ pub struct Records {
 /// A record, and how many bytes were copied to put it together.
 pub type Taken<'a> = (Cow<'a, [u8]>, usize);
 
+/// The begin of a long record, of which more is to come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Begun<'a> {
+    pub begin: &'a [u8],
+    /// The length of the whole record.
+    pub bytes: usize,
+}
+
 /// What there is of a long record, and how long it will be.
 #[derive(Debug)]
 struct Long {
@@ -69,6 +80,26 @@ impl Records {
     /// Where what the stream brings next may be put, behind what is there, instead of being pushed: a long record is received where it stays.
     pub fn long(&mut self) -> Option<&mut Vec<u8>> {
         self.long.as_mut().filter(|long| long.bytes.len() < long.whole).map(|long| &mut long.bytes)
+    }
+
+    /// A long record that is next and not whole, before [`take`](Self::take) begins to put it together.
+    pub fn begun(&self) -> Option<Begun<'_>> {
+        let is_between = self.long.is_none() && (self.is_given || self.fragments.is_empty());
+        let (mark, begin) = self.bytes[self.start..].split_first_chunk().filter(|_| is_between)?;
+        let mark = u32::from_be_bytes(*mark);
+        let bytes = (mark & !LAST) as usize;
+        let is_long = mark & LAST != 0 && bytes > LONG_BYTES && bytes <= self.max;
+        (is_long && begin.len() >= BEGIN_BYTES && begin.len() < bytes).then_some(Begun { begin, bytes })
+    }
+
+    /// Gives up the record that is [`begun`](Self::begun), the rest of which goes elsewhere. Its begin goes from the place that is returned to
+    /// the end of the bytes.
+    ///
+    /// # Panics
+    /// There is none.
+    pub fn give_up(&mut self) -> (Vec<u8>, usize) {
+        assert!(self.begun().is_some(), "a long record is begun");
+        (std::mem::take(&mut self.bytes), std::mem::take(&mut self.start) + MARK_BYTES)
     }
 
     /// Bytes of memory that are in use.
@@ -110,7 +141,8 @@ impl Records {
                 return Err(TooLong { bytes: self.fragments.len() + bytes, max: self.max });
             }
             if rest.len() < bytes {
-                if is_last && self.fragments.is_empty() && bytes > LONG_BYTES {
+                let is_long = is_last && self.fragments.is_empty() && bytes > LONG_BYTES;
+                if is_long && rest.len() >= BEGIN_BYTES {
                     let mut long = Vec::with_capacity(bytes);
                     long.extend_from_slice(rest);
                     // It was pushed, and is copied once more.

@@ -313,6 +313,38 @@ fn long_records_are_put_together_from_what_comes() {
     }
 }
 
+/// As soon as enough of it is there, behind other records or not, and as long as it is not whole.
+#[test]
+fn a_long_record_can_be_given_up() {
+    let record = |length: usize| {
+        let mut whole = record::begin();
+        whole.extend((0..length).map(|place| place as u8));
+        record::end(&mut whole, 0);
+        whole
+    };
+    let (short, long) = (record(10), record(20_000));
+    for come in [1023, 1024, 5000, 19_999, 20_000] {
+        let mut reader = Records::new(20_000);
+        reader.push(&[&short, &long[..record::MARK_BYTES + come]].concat());
+        assert_eq!(reader.begun(), None, "a short one comes first");
+        assert!(reader.take().unwrap().is_some());
+        let is_begun = (1024..20_000).contains(&come);
+        let begun = reader.begun().map(|begun| (begun.begin.to_vec(), begun.bytes));
+        assert_eq!(begun, is_begun.then(|| (long[4..][..come].to_vec(), 20_000)));
+        if is_begun {
+            let (begin, at) = reader.give_up();
+            assert_eq!((&begin[at..], reader.held()), (&long[4..][..come], 0));
+            // What comes next is another one.
+            reader.push(&short);
+        }
+        assert_eq!(reader.take().unwrap().is_some(), come != 1023);
+    }
+    let mut reader = Records::new(19_999);
+    reader.push(&long[..5000]);
+    assert_eq!(reader.begun(), None, "it is too long");
+    assert!(reader.take().is_err());
+}
+
 #[test]
 fn a_length_that_is_only_claimed_takes_no_memory() {
     let mut reader = Records::new(64);

@@ -1,64 +1,15 @@
-//! Clients that vanish, and directories that do.
+//! Directories and files that vanish.
 
 use std::fs;
-use std::io::Write;
 
 use nocopy_nfs::wire::mount::Text;
 use nocopy_nfs::wire::nfs3::{
-    self, Attributes, Data, LookupArguments, LookupResult, NfsResult, Procedure, Stability, Status,
-    WriteArguments,
+    self, Attributes, LookupArguments, LookupResult, NfsResult, Procedure, Stability, Status,
 };
 use nocopy_nfs::wire::xdr;
 
 use crate::changing::{FRESH, create, entry, make_directory, remove, rename, set, writable, write};
-use crate::client::{call_record, encoded};
-use crate::running::{Scene, pattern};
-
-/// Proves that of the calls of a client that vanishes those are made that were sent whole, and no byte of the one that was not.
-#[test]
-fn a_client_that_vanishes_changes_only_what_it_sent() {
-    const BYTES: usize = 100_000;
-    let scene = Scene::new();
-    scene.file("file", 3 * BYTES);
-    let server = writable(&scene);
-    let file = server.connect().handle("file");
-    let call = |xid, offset: usize, data: &[u8]| {
-        let data = WriteArguments {
-            file,
-            offset: offset as u64,
-            count: data.len() as u32,
-            stability: Stability::Unstable,
-            data: Data(data),
-        };
-        call_record(xid, nfs3::PROGRAM, Procedure::Write as u32, &encoded(&data))
-    };
-    let (whole, other) = (vec![0xaa; BYTES], vec![0xbb; BYTES]);
-    let mut expected = pattern(0, 3 * BYTES);
-    let cut_short = call(2, BYTES, &other);
-    for (number, sent) in [3, 5, 60, 200, BYTES / 2, cut_short.len() - 1].into_iter().enumerate() {
-        let at = number * 100;
-        let mut client = server.connect();
-        client.stream.write_all(&call(1, at, &whole[..100])).unwrap();
-        client.stream.write_all(&cut_short[..sent]).unwrap();
-        // Its reply shows that the first call was made; of the other one all came that ever will.
-        client.reply().1.unwrap();
-        drop(client);
-        expected[at..at + 100].copy_from_slice(&whole[..100]);
-        assert!(fs::read(scene.path("file")).unwrap() == expected, "after {sent} bytes of a call");
-    }
-    // A fragment that is whole, of a call that is not.
-    let mut client = server.connect();
-    let mut fragment = cut_short.clone();
-    fragment[0] &= 0x7f;
-    client.stream.write_all(&fragment).unwrap();
-    drop(client);
-    let mut client = server.connect();
-    assert!(client.read_all(file, 1 << 20) == expected, "what the next client reads");
-    drop(client);
-    let counts = server.end_and_count();
-    assert_eq!((counts.writes, counts.written), (6, 600));
-    assert!(fs::read(scene.path("file")).unwrap() == expected, "when the server has ended");
-}
+use crate::running::Scene;
 
 /// Proves that handles of a directory that was removed are stale, also that of the exported directory itself.
 #[test]

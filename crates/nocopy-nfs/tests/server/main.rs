@@ -10,5 +10,6 @@ mod many;
 mod model;
 mod reading;
 mod running;
+mod stopping;
 mod users;
 mod utilities;

@@ -1,6 +1,6 @@
 //! A directory on a file system of its own, `nocopy serve nfs` at the left end, and the kernel's own client at the right one.
 
-use std::ffi::CString;
+use std::ffi::{CStr, CString};
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
 use std::net::{Ipv4Addr, SocketAddrV4};
@@ -9,6 +9,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStderr, Command, Stdio};
 
+use nix::sys::quota::{Dqblk, QuotaType, QuotaValidFlags, quotactl_set};
 use nocopy_lab::{End, Lab, Namespace};
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use rustix::process::{Pid, Signal, kill_process};
@@ -39,11 +40,16 @@ pub(crate) struct Scene {
 impl Scene {
     /// Makes the disk: ext4 in memory, so that what is read comes from the page cache of a file system with blocks, and can be cold.
     pub(crate) fn new() -> Result<Self, Failure> {
+        Self::on_disk(&[], c"")
+    }
+
+    fn on_disk(features: &[&str], options: &CStr) -> Result<Self, Failure> {
         modprobe(&["brd", "rd_nr=2", &format!("rd_size={DISK_KIB}")])?;
         modprobe(&["ext4"])?;
-        output_of(Command::new("mkfs.ext4").args(["-q", "-F", "-b", "4096", "-N", FILES_MAX, DISK]))?;
+        let mut make = Command::new("mkfs.ext4");
+        output_of(make.args(["-q", "-F", "-b", "4096", "-N", FILES_MAX]).args(features).arg(DISK))?;
         let scene = Self::places()?;
-        mount(DISK, scene.exported(), "ext4", MountFlags::empty(), None)?;
+        mount(DISK, scene.exported(), "ext4", MountFlags::empty(), options)?;
         fs::remove_dir(scene.exported().join("lost+found"))?;
         Ok(scene)
     }
@@ -51,6 +57,16 @@ impl Scene {
     /// The same, the user without privileges being the owner of the directory: what is served from there can be written.
     pub(crate) fn writable() -> Result<Self, Failure> {
         Self::new()?.owned_by_nobody()
+    }
+
+    /// The same, where that user may have so much and no more.
+    pub(crate) fn with_quota(kib_max: u64) -> Result<Self, Failure> {
+        modprobe(&["quota_v2"])?;
+        let scene = Self::on_disk(&["-O", "quota", "-E", "quotatype=usrquota"], c"usrquota")?;
+        let mut limit = Dqblk::default();
+        limit.set_blocks_hard_limit(kib_max);
+        quotactl_set(QuotaType::USRQUOTA, DISK, NOBODY.cast_signed(), &limit, QuotaValidFlags::QIF_BLIMITS)?;
+        scene.owned_by_nobody()
     }
 
     /// On a file system in memory, with these options.

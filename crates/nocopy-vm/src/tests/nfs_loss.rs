@@ -18,7 +18,7 @@ use crate::registry::{Failure, Kernel, Test, Topology};
 
 pub(crate) const TEST: Test = Test {
     proves: "what a client of `nocopy serve nfs --writable` was told to be on the disk is on an image of the disk taken in that moment, and \
-             what it wrote otherwise arrives also when the server is killed and started again; a full disk, a disk that became \
+             what it wrote otherwise arrives also when the server is killed and started again; a full disk, a quota, a disk that became \
              read-only and a directory that was removed are told as such",
     on: &[Topology::Virtio],
     kernel: Kernel::Newest,
@@ -34,8 +34,10 @@ fn run(guest: &Guest) -> Result<(), Failure> {
     shown("what is committed is on the disk");
     killed(guest)?;
     shown("what is written survives that the server is killed");
-    no_room(guest, "size=1m", Errno::NOSPC)?;
+    no_room(guest, &Scene::in_memory("size=1m")?, Errno::NOSPC)?;
     shown("a full disk is told");
+    no_room(guest, &Scene::with_quota(1 << 10)?, Errno::DQUOT)?;
+    shown("a quota is told");
     removed(guest)?;
     shown("a removed directory is told");
     // The last one: it makes every disk of the machine read-only.
@@ -202,16 +204,15 @@ fn kill_in_the_middle(guest: &Guest, scene: &Scene, server: Server, round: u64) 
 }
 
 /// Writes until there is no room; goes on when there is some again.
-fn no_room(guest: &Guest, options: &str, wanted: Errno) -> Result<(), Failure> {
-    let scene = Scene::in_memory(options)?;
-    let (server, mounted) = served(guest, &scene)?;
+fn no_room(guest: &Guest, scene: &Scene, wanted: Errno) -> Result<(), Failure> {
+    let (server, mounted) = served(guest, scene)?;
     by_nobody(|| {
         let kept = &bytes(1)[..300_000];
         let mut file = File::create_new(mounted.path("kept"))?;
         file.write_all(kept)?;
         file.sync_all()?;
         let refused = fill(&mounted.path("too long"));
-        assert_eq!(errno(refused), Some(wanted), "{options}");
+        assert_eq!(errno(refused), Some(wanted));
         assert_eq!(fs::read(mounted.path("kept"))?, kept, "what was written before");
         fs::remove_file(mounted.path("too long"))?;
         let more = File::create_new(mounted.path("more"))?;

@@ -9,7 +9,7 @@ use crate::wire::mount::Text;
 use crate::wire::nfs3::{
     CommitArguments, CommitResult, CreateArguments, Created, Entry, FileHandle, LinkArguments, Linked,
     MakeDirectoryArguments, NfsResult, Procedure, Refusal, RenameArguments, Renamed, SetAttributesArguments,
-    Status, SymbolicLinkArguments, WeakCacheConsistency, WriteArguments, WriteResult,
+    Status, SymbolicLinkArguments, WeakCacheConsistency,
 };
 use crate::wire::rpc::{Call, Reply};
 use crate::wire::xdr::Reader;
@@ -37,11 +37,7 @@ impl Core {
     ) -> Result<Answer, Refused> {
         // Done a second time, these do the same, and tell so.
         match procedure {
-            Procedure::Write => {
-                let written = self.write(caller, &arguments(call)?)?;
-                let count = written.map_or(0, |written| written.count as usize);
-                Ok(Answer::Written(success(call.xid, &written), count))
-            }
+            Procedure::Write => self.write(call.xid, caller, &arguments(call)?),
             Procedure::Commit => {
                 Ok(Answer::Reply(success(call.xid, &self.commit(caller, &arguments(call)?))))
             }
@@ -92,23 +88,6 @@ impl Core {
             }
             Err(status) => self.refused(status, &asked.file),
         }
-    }
-
-    fn write(
-        &self,
-        caller: &Caller,
-        asked: &WriteArguments<'_>,
-    ) -> Result<NfsResult<WriteResult, WeakCacheConsistency>, Refused> {
-        let data = asked.data.0.get(..asked.count as usize).ok_or(Reply::GarbageArguments)?;
-        // Before the write: what is lost after it changes the one that the client has.
-        let (stability, verifier) = (asked.stability, self.export.verifier());
-        let written = self.export.write(caller, &asked.file, asked.offset, data, stability);
-        Ok(result(written, |count, changed| WriteResult {
-            changed,
-            count: count as u32,
-            stability,
-            verifier,
-        }))
     }
 
     /// All of the file, whatever part of it is asked for.
@@ -208,12 +187,12 @@ impl Core {
         done.map(|()| linked).map_err(|status| Refusal { status, rest: linked })
     }
 
-    fn refused<T>(&self, status: Status, file: &FileHandle) -> NfsResult<T, WeakCacheConsistency> {
+    pub(super) fn refused<T>(&self, status: Status, file: &FileHandle) -> NfsResult<T, WeakCacheConsistency> {
         Err(Refusal { status, rest: self.export.unchanged(file) })
     }
 }
 
-fn result<A, T>(
+pub(super) fn result<A, T>(
     (done, changed): Changed<A>,
     make: impl FnOnce(A, WeakCacheConsistency) -> T,
 ) -> NfsResult<T, WeakCacheConsistency> {

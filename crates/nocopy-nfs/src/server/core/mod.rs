@@ -9,6 +9,7 @@ pub mod oracle;
 mod replies;
 #[cfg(test)]
 mod tests;
+mod write;
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -19,6 +20,7 @@ pub use directory::ListCall;
 use mounts::Mounts;
 pub use nfs::READ_BYTES_MAX;
 use replies::Replies;
+pub use write::{Write, WriteCall, put};
 
 use crate::export::{Caller, Export};
 use crate::wire::nfs3::{Attributes, FileHandle, NfsResult, ReadHead, WRITE_BYTES_MAX};

@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use super::{Answer, Core};
 use crate::wire::record::Records;
 use crate::wire::rpc::{Call, Credential, Reply};
-use crate::wire::xdr::{Reader, Xdr};
+use crate::wire::xdr::{Reader, Xdr, padding};
 use crate::wire::{mount, nfs3, portmap};
 
 const XID: u32 = 0x7e57;
@@ -38,6 +38,9 @@ pub fn check(core: &Core, input: &[u8]) {
     let mut record = Vec::new();
     call.encode(&mut record);
     core.is_quick(&record);
+    if let Some((call, data_at)) = core.begun(&record, record.len()) {
+        assert_eq!(data_at + call.bytes() + padding(call.bytes()), record.len());
+    }
     match core.answer(&record, client).expect("it is a call") {
         Answer::Reply(reply) | Answer::Written(reply, _) => check_reply(&reply),
         Answer::List(call) => check_reply(&core.list(&call)),

@@ -111,6 +111,18 @@ xdr_struct! {
 }
 
 xdr_struct! {
+    /// What stands before the bytes of a write.
+    WriteHead {
+        file: FileHandle,
+        offset: u64,
+        count: u32,
+        stability: Stability,
+        /// The length of the bytes, which follow with what fills them up.
+        data_bytes: u32,
+    }
+}
+
+xdr_struct! {
     WriteResult {
         changed: WeakCacheConsistency,
         count: u32,

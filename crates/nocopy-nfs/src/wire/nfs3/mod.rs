@@ -12,7 +12,7 @@ pub use attributes::{Attributes, FileType, SizeAndTimes, Time, WeakCacheConsiste
 pub use changes::{
     CommitArguments, CommitResult, CreateArguments, Created, Data, Entry, HowToCreate, LinkArguments, Linked,
     MakeDirectoryArguments, NewAttributes, RenameArguments, Renamed, SetAttributesArguments, SetTime,
-    Stability, SymbolicLinkArguments, Verifier, WRITE_BYTES_MAX, WriteArguments, WriteResult,
+    Stability, SymbolicLinkArguments, Verifier, WRITE_BYTES_MAX, WriteArguments, WriteHead, WriteResult,
 };
 pub use results::{
     AccessResult, DirectoryEntry, DirectoryPage, FileSystemInformation, FileSystemStatus, FullDirectoryEntry,

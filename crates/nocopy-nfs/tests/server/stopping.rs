@@ -1,0 +1,148 @@
+//! Clients that stop within a write, or end there.
+
+use std::fs;
+use std::io::Write;
+use std::net::Shutdown;
+use std::ops::Range;
+
+use nocopy_lab::patience::wait_until;
+use nocopy_nfs::wire::nfs3::{FileHandle, NfsResult, Stability, Status, WeakCacheConsistency, WriteResult};
+use nocopy_nfs::wire::xdr;
+
+use crate::changing::{count_of, entry, remove, writable, write, write_record};
+use crate::client::Client;
+use crate::running::{Scene, pattern};
+use nocopy_nfs::wire::nfs3::Procedure;
+
+const BYTES: usize = 1 << 20;
+
+/// Of a call that writes, what stands before its data.
+fn head_bytes(file: FileHandle) -> usize {
+    write_record(0, file, 0, 0, &[]).len()
+}
+
+/// Proves that a file has what was `expected`, but for bytes of the range, up to any of them, which are `new`: and takes these as expected.
+fn check_written(path: &std::path::Path, expected: &mut [u8], range: Range<usize>, new: u8) {
+    let found = fs::read(path).unwrap();
+    let count = found[range.clone()].iter().take_while(|byte| **byte == new).count();
+    expected[range.start..][..count].fill(new);
+    assert!(found == expected, "{count} bytes of {range:?} were written, and something else");
+}
+
+/// Proves that of the calls of a client that vanishes those are made that were sent whole, and no byte is written that was not sent.
+#[test]
+fn a_client_that_vanishes_changes_only_what_it_sent() {
+    let scene = Scene::new();
+    scene.file("file", 3 * BYTES);
+    let server = writable(&scene);
+    let file = server.connect().handle("file");
+    let head = head_bytes(file);
+    let mut expected = pattern(0, 3 * BYTES);
+    for (number, sent) in [3, 5, 60, 200, 8000, 500_000, BYTES, BYTES + head - 1].into_iter().enumerate() {
+        let (at, new) = (number * 100, 0xf0 + number as u8);
+        let mut client = server.connect();
+        client.stream.write_all(&write_record(1, file, at as u64, 100, &[0xaa; 100])).unwrap();
+        let cut_short = write_record(2, file, BYTES as u64, BYTES as u32, &vec![new; BYTES]);
+        client.stream.write_all(&cut_short[..sent]).unwrap();
+        client.stream.shutdown(Shutdown::Write).unwrap();
+        assert_eq!(count_of(client.reply()), 100);
+        assert_eq!(client.record(), None, "the server ended it without an answer");
+        expected[at..at + 100].fill(0xaa);
+        check_written(&scene.path("file"), &mut expected, BYTES..BYTES + sent.saturating_sub(head), new);
+    }
+    // A fragment that is whole, of a call that is not; and one that is not waited for.
+    for (first, sent) in [(0x7f, BYTES + head), (0xff, BYTES / 2)] {
+        let mut client = server.connect();
+        let mut fragment = write_record(3, file, 0, BYTES as u32, &vec![0xee; BYTES]);
+        fragment[0] &= first;
+        client.stream.write_all(&fragment[..sent]).unwrap();
+    }
+    let counts = server.end_and_count();
+    assert_eq!((counts.writes, counts.written), (8, 800));
+    check_written(&scene.path("file"), &mut expected, 0..BYTES / 2 - head, 0xee);
+}
+
+/// Many more than there are threads.
+#[test]
+fn clients_that_stop_within_a_write_hold_nobody_up() {
+    const CLIENTS: usize = 40;
+    let scene = Scene::new();
+    scene.file("file", BYTES);
+    let server = writable(&scene);
+    let mut other = server.connect();
+    let file = other.handle("file");
+    let record = |number: usize| {
+        let offset = ((1 + number) * BYTES) as u64;
+        write_record(number as u32, file, offset, BYTES as u32, &pattern(number, BYTES))
+    };
+    let mut clients: Vec<Client> = (0..CLIENTS).map(|_| server.connect()).collect();
+    let half = BYTES / 2;
+    for (number, client) in clients.iter_mut().enumerate() {
+        client.stream.write_all(&record(number)[..half]).unwrap();
+    }
+    wait_until("the last one's half to be written", || {
+        fs::metadata(scene.path("file")).unwrap().len() as usize > CLIENTS * BYTES
+    });
+    for offset in 0..100 {
+        write(&mut other, file, offset, b"y", Stability::FileSync).unwrap();
+        assert_eq!(other.read(file, offset, 1).unwrap().bytes, b"y");
+    }
+    for (number, client) in clients.iter_mut().enumerate().rev() {
+        client.stream.write_all(&record(number)[half..]).unwrap();
+        assert_eq!(count_of(client.reply()) as usize, BYTES);
+    }
+    let mut expected = pattern(0, BYTES);
+    expected[..100].fill(b'y');
+    (0..CLIENTS).for_each(|number| expected.extend(pattern(number, BYTES)));
+    assert!(fs::read(scene.path("file")).unwrap() == expected);
+}
+
+/// Attributes before a write would tell a client that nothing but its write has changed the file.
+#[test]
+fn a_write_between_the_pieces_of_another_leaves_no_attributes_before_it() {
+    let scene = Scene::new();
+    scene.file("file", 100);
+    let server = writable(&scene);
+    let [mut client, mut other] = [(); 2].map(|()| server.connect());
+    let file = client.handle("file");
+    for is_disturbed in [false, true] {
+        let before = client.attributes(file).unwrap().size_and_times();
+        let record = write_record(1, file, before.size, BYTES as u32, &vec![7; BYTES]);
+        client.stream.write_all(&record[..BYTES / 2]).unwrap();
+        wait_until("a piece to be written", || fs::metadata(scene.path("file")).unwrap().len() > before.size);
+        if is_disturbed {
+            write(&mut other, file, 0, b"x", Stability::Unstable).unwrap();
+        }
+        client.stream.write_all(&record[BYTES / 2..]).unwrap();
+        let reply = xdr::parse::<NfsResult<WriteResult, WeakCacheConsistency>>(&client.reply().1.unwrap());
+        let changed = reply.unwrap().unwrap().changed;
+        assert_eq!(changed.before, Some(before).filter(|_| !is_disturbed));
+        assert_eq!(changed.after.unwrap(), client.attributes(file).unwrap());
+    }
+}
+
+/// The data of a write that is refused are taken all the same, as calls follow them.
+#[test]
+fn what_is_refused_is_taken_from_the_stream() {
+    let scene = Scene::new();
+    scene.file("file", 100);
+    scene.file("gone", 100);
+    let server = writable(&scene);
+    let mut client = server.connect();
+    let root = client.mount("/").unwrap().handle;
+    let [file, gone] = ["file", "gone"].map(|name| client.handle(name));
+    remove(&mut server.connect(), Procedure::Remove, entry(root, "gone")).unwrap();
+    let data = pattern(5, BYTES - 3);
+    let count = data.len() as u32;
+    let calls =
+        [(gone, 0, Status::Stale), (root, 0, Status::IsDirectory), (file, u64::MAX - 5, Status::FileTooBig)];
+    for (number, (file, offset, status)) in calls.into_iter().enumerate() {
+        client.stream.write_all(&write_record(number as u32, file, offset, count, &data)).unwrap();
+        let (xid, results) = client.reply();
+        let refused = xdr::parse::<NfsResult<WriteResult, WeakCacheConsistency>>(&results.unwrap()).unwrap();
+        assert_eq!((xid as usize, refused.unwrap_err().status), (number, status));
+    }
+    client.stream.write_all(&write_record(9, file, 0, count, &data)).unwrap();
+    assert_eq!(count_of(client.reply()), count);
+    assert!(fs::read(scene.path("file")).unwrap() == data);
+}
