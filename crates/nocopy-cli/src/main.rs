@@ -15,6 +15,8 @@ mod stats;
 mod taking;
 
 use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use arguments::{Arguments, Command, Served};
 use failure::Failure;
@@ -50,7 +52,8 @@ fn main() -> ExitCode {
         Command::Ping(arguments) => ping::run(&arguments).map_err(Failure::from),
         Command::Serve(arguments) => match arguments.what() {
             Served::Messages(arguments) => serve::run(arguments).map_err(Failure::from),
-            Served::Nfs(arguments) => nocopy_nfs::command::run(arguments).map_err(Failure::from),
+            Served::Nfs(arguments) => survive_file_limits()
+                .and_then(|()| nocopy_nfs::command::run(arguments).map_err(Failure::from)),
         },
         Command::Ls(arguments) => nocopy_nfs::command::ls(&arguments).map_err(Failure::from),
         Command::Cat(arguments) => nocopy_nfs::command::cat(&arguments).map_err(Failure::from),
@@ -81,4 +84,12 @@ fn main() -> ExitCode {
 fn unprivileged(print: impl FnOnce() -> Result<Outcome, Failure>) -> Result<Outcome, Failure> {
     capability::drop_all_but(capability::NONE)?;
     print()
+}
+
+/// Makes a file that becomes longer than `ulimit -f` allows an error of the write, and not the end of the process (SIGXFSZ).
+fn survive_file_limits() -> Result<(), Failure> {
+    let noted = Arc::new(AtomicBool::new(false));
+    signal_hook::flag::register(signal_hook::consts::SIGXFSZ, noted)
+        .map(drop)
+        .map_err(|error| nocopy_report::Failure::Signals(error).into())
 }

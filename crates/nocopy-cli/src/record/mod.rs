@@ -12,8 +12,6 @@ mod taken;
 
 use std::io;
 use std::path::Path;
-use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use nocopy::Capture;
@@ -34,9 +32,7 @@ use taken::Taken;
 
 pub(crate) fn run(arguments: &RecordArguments) -> Result<Outcome, Failure> {
     check(arguments)?;
-    // A file that is too large is an error of the write, and not the end of the process.
-    signal_hook::flag::register(signal_hook::consts::SIGXFSZ, Arc::new(AtomicBool::new(false)))
-        .map_err(nocopy_report::Failure::Signals)?;
+    crate::survive_file_limits()?;
     let interrupt = Interrupt::listen()?;
     let source = Source::open(arguments)?;
     capability::drop_all_but(capability::NONE)?;

@@ -57,13 +57,19 @@ impl WriteVerifier {
     }
 }
 
-/// Each counts what was changed under it.
 #[derive(Debug)]
-pub(super) struct Locks([Mutex<u64>; LOCKS]);
+pub(super) struct Locks {
+    locks: [Mutex<()>; LOCKS],
+    /// What was changed under each of them, or is about to be.
+    changes: [AtomicU64; LOCKS],
+}
 
 impl Default for Locks {
     fn default() -> Self {
-        Self(std::array::from_fn(|_| Mutex::default()))
+        Self {
+            locks: std::array::from_fn(|_| Mutex::default()),
+            changes: std::array::from_fn(|_| AtomicU64::default()),
+        }
     }
 }
 
@@ -74,29 +80,34 @@ impl Locks {
         hasher.finish() as usize % LOCKS
     }
 
-    fn lock(&self, place: usize) -> MutexGuard<'_, u64> {
-        let mut changes = self.0[place].lock().unwrap_or_else(PoisonError::into_inner);
-        *changes += 1;
-        changes
+    fn lock(&self, place: usize) -> MutexGuard<'_, ()> {
+        let lock = self.locks[place].lock().unwrap_or_else(PoisonError::into_inner);
+        self.changes[place].fetch_add(1, Ordering::AcqRel);
+        lock
     }
 
-    fn one(&self, file: &OpenFile) -> MutexGuard<'_, u64> {
+    fn one(&self, file: &OpenFile) -> MutexGuard<'_, ()> {
         self.lock(Self::place(file.identity()))
+    }
+
+    fn changes(&self, file: &OpenFile) -> &AtomicU64 {
+        &self.changes[Self::place(file.identity())]
     }
 
     /// That of a file which is being written: if others have changed it since the last piece, what was before the first one tells a client
     /// nothing.
-    fn again(&self, writing: &mut Writing) -> MutexGuard<'_, u64> {
-        let changes = self.one(&writing.file);
-        if *changes != writing.changes + 1 {
+    fn again(&self, file: &OpenFile, writing: &mut Writing) -> MutexGuard<'_, ()> {
+        let lock = self.one(file);
+        let changes = self.changes(file).load(Ordering::Acquire);
+        if changes != writing.changes + 1 {
             writing.before = None;
         }
-        writing.changes = *changes;
-        changes
+        writing.changes = changes;
+        lock
     }
 
     /// Of both, in the same order whoever asks.
-    fn two(&self, one: &OpenFile, other: &OpenFile) -> (MutexGuard<'_, u64>, Option<MutexGuard<'_, u64>>) {
+    fn two(&self, one: &OpenFile, other: &OpenFile) -> (MutexGuard<'_, ()>, Option<MutexGuard<'_, ()>>) {
         let (one, other) = (Self::place(one.identity()), Self::place(other.identity()));
         let first = self.lock(one.min(other));
         (first, (one != other).then(|| self.lock(one.max(other))))
@@ -106,8 +117,10 @@ impl Locks {
 /// A write whose bytes come in pieces, between which others may change the file.
 #[derive(Debug)]
 pub struct Writing {
-    file: Arc<OpenFile>,
+    handle: FileHandle,
     caller: Caller,
+    /// Unless it was released.
+    file: Option<Arc<OpenFile>>,
     offset: u64,
     written: usize,
     failed: Option<Status>,
@@ -120,6 +133,12 @@ impl Writing {
     /// No more can be written.
     pub fn has_failed(&self) -> bool {
         self.failed.is_some()
+    }
+
+    /// Closes the file until the next piece: a client that sends nothing for days then holds no descriptor, nor the room of a file that
+    /// was removed, and what it may do is asked again.
+    pub fn release_file(&mut self) {
+        self.file = None;
     }
 }
 
@@ -145,6 +164,7 @@ impl Export {
         let (done, changed) = {
             let _lock = self.locks.one(file);
             between(file, || {
+                check(new)?;
                 if guard.is_some_and(|guard| file.attributes().is_ok_and(|now| now.changed != guard)) {
                     return Err(Status::NotSynchronized);
                 }
@@ -182,19 +202,20 @@ impl Export {
     pub fn begin_write(
         &self,
         caller: &Caller,
-        file: &FileHandle,
+        handle: &FileHandle,
         offset: u64,
         bytes: usize,
     ) -> Result<Writing, Status> {
-        let file = self.file(file).and_then(|file| self.writable(caller, &file))?;
+        let file = self.file(handle).and_then(|file| self.writable(caller, &file))?;
         let end = offset.checked_add(bytes as u64);
         if end.is_none_or(|end| i64::try_from(end).is_err()) {
             return Err(Status::FileTooBig);
         }
-        let changes = self.locks.one(&file);
+        let _lock = self.locks.one(&file);
+        let changes = self.locks.changes(&file).load(Ordering::Acquire);
         let before = Some(file.attributes()?.size_and_times());
-        let changes = *changes;
-        Ok(Writing { file, caller: *caller, offset, written: 0, failed: None, before, changes })
+        let (handle, caller, file) = (*handle, *caller, Some(file));
+        Ok(Writing { handle, caller, file, offset, written: 0, failed: None, before, changes })
     }
 
     /// Writes a piece, which `put` puts into the file at an offset, as far as that goes at a time.
@@ -204,12 +225,16 @@ impl Export {
         bytes: usize,
         mut put: impl FnMut(&OpenFile, u64) -> rustix::io::Result<usize>,
     ) {
-        let _changes = self.locks.again(writing);
-        let Writing { file, caller, offset, written, .. } = &mut *writing;
+        let file = match self.file_of(writing) {
+            Ok(file) => file,
+            Err(status) => return writing.failed = Some(status),
+        };
+        let _lock = self.locks.again(&file, writing);
+        let Writing { caller, offset, written, .. } = &mut *writing;
         let end = *written + bytes;
         let done = caller.act(|| {
             while *written < end {
-                match retry_on_intr(|| put(file, *offset + *written as u64)).map_err(refusal)? {
+                match retry_on_intr(|| put(&file, *offset + *written as u64)).map_err(refusal)? {
                     // As if the disk were full: the client sends the rest again, and is told what is so then.
                     0 => return Err(Status::NoSpace),
                     count => *written += count,
@@ -220,16 +245,28 @@ impl Export {
         writing.failed = done.err();
     }
 
+    fn file_of(&self, writing: &mut Writing) -> Result<Arc<OpenFile>, Status> {
+        let Writing { handle, caller, file, .. } = writing;
+        if file.is_none() {
+            *file = Some(self.file(handle).and_then(|found| self.writable(caller, &found))?);
+        }
+        Ok(file.clone().expect("it is open"))
+    }
+
     /// Ends a write, and returns how many bytes were written. What is asked to be stable is so then.
     pub fn end_write(&self, mut writing: Writing, stability: Stability) -> Changed<usize> {
+        let file = match self.file_of(&mut writing) {
+            Ok(file) => file,
+            Err(status) => return (Err(status), self.unchanged(&writing.handle)),
+        };
         let changed = {
-            let _changes = self.locks.again(&mut writing);
-            WeakCacheConsistency { before: writing.before, after: writing.file.attributes().ok() }
+            let _lock = self.locks.again(&file, &mut writing);
+            WeakCacheConsistency { before: writing.before, after: file.attributes().ok() }
         };
         let done = match writing {
             Writing { written: 0, failed: Some(status), .. } => Err(status),
             // The client sends the rest again, and is told then why it was not written.
-            Writing { written, file, .. } => self.settle(&file, stability).map(|()| written),
+            Writing { written, .. } => self.settle(&file, stability).map(|()| written),
         };
         (done, changed)
     }
@@ -243,6 +280,8 @@ impl Export {
     }
 
     fn settle(&self, file: &OpenFile, stability: Stability) -> Result<(), Status> {
+        // The kernel tells of what was lost once for each descriptor: who asks next finds the other verifier.
+        let _settling = file.settling();
         let settled = match stability {
             Stability::Unstable => return Ok(()),
             Stability::DataSync => fdatasync(file),
@@ -260,8 +299,10 @@ impl Export {
     /// Has what became of a directory, or of attributes, on the disk: a client that was told of a change does not ask for it again, so all
     /// procedures but an unstable WRITE are answered when it is there (RFC 1813, section 4.7).
     fn settle_change(&self, file: &OpenFile) -> Result<(), Status> {
+        if file.is_readable() || file.is_writable() {
+            return self.settle(file, Stability::FileSync);
+        }
         let settled = match file.reopened() {
-            _ if file.is_readable() || file.is_writable() => fsync(file),
             Ok(open) => fsync(open),
             // No descriptor of it can be synchronised: it is a link, or the server's user may not read it.
             Err(_) => syncfs(self.root.reopened()?),
@@ -282,6 +323,7 @@ impl Export {
                 HowToCreate::Unchecked(new) | HowToCreate::Guarded(new) => *new,
                 HowToCreate::Exclusive(verifier) => marked(verifier),
             };
+            check(&attributes)?;
             let flags = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
             let mode = permissions(attributes.mode.unwrap_or(FILE_MODE));
             let made = caller.act(|| {
@@ -318,8 +360,10 @@ impl Export {
             }
             HowToCreate::Unchecked(NewAttributes { size: None, .. }) => Ok(()),
             HowToCreate::Unchecked(NewAttributes { size: Some(bytes), .. }) => {
-                let file = self.lookup(caller, directory, name.to_bytes())?.handle;
-                self.truncate(caller, &self.file(&file)?, *bytes)
+                let file = self.file(&self.lookup(caller, directory, name.to_bytes())?.handle)?;
+                // That of the directory is held, so its own cannot be waited for.
+                self.locks.changes(&file).fetch_add(1, Ordering::AcqRel);
+                self.truncate(caller, &file, *bytes)
             }
         }
     }
@@ -333,6 +377,7 @@ impl Export {
     ) -> Changed<Found> {
         let mode = permissions(new.mode.unwrap_or(DIRECTORY_MODE));
         self.make(directory, name, |name| {
+            check(new)?;
             caller.act(|| {
                 mkdirat(directory, name, mode).map_err(refusal)?;
                 begin_with(directory, name, new, None).map(|()| None)
@@ -349,6 +394,7 @@ impl Export {
         new: &NewAttributes,
     ) -> Changed<Found> {
         self.make(directory, name, |name| {
+            check(new)?;
             let path = CString::new(path).ok().filter(|path| !path.is_empty()).ok_or(Status::Invalid)?;
             let new = NewAttributes { mode: None, size: None, ..*new };
             caller.act(|| {
@@ -485,6 +531,14 @@ impl Export {
     pub fn verifier(&self) -> Verifier {
         self.verifier.now()
     }
+}
+
+/// That the kernel does not take a number for something else: -1 for nobody, nanoseconds of more than a second for "now" and "not at all".
+fn check(new: &NewAttributes) -> Result<(), Status> {
+    let is_user = |number: Option<u32>| number != Some(u32::MAX);
+    let is_time = |set| !matches!(set, SetTime::To(time) if time.nanoseconds >= 1_000_000_000);
+    let is_good = is_user(new.user) && is_user(new.group) && is_time(new.accessed) && is_time(new.modified);
+    if is_good { Ok(()) } else { Err(Status::Invalid) }
 }
 
 /// Gives what was just made its attributes; whom it belongs to, only where that is allowed.

@@ -37,7 +37,12 @@ pub struct OpenFile {
     asked: AtomicU32,
     /// What was found last, as asking the kernel takes as long as a short read.
     allowed: Mutex<Option<Allowed>>,
+    /// Held while it is synchronised.
+    settling: Mutex<()>,
 }
+
+/// Held while the permissions of a file are others for a moment.
+static OPENING: Mutex<()> = Mutex::new(());
 
 /// A user may do that with a file as long as it was not changed since: permissions and owners do not change without that.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -61,6 +66,7 @@ impl OpenFile {
             place: OnceLock::new(),
             asked: AtomicU32::new(0),
             allowed: Mutex::default(),
+            settling: Mutex::default(),
         }
     }
 
@@ -94,6 +100,10 @@ impl OpenFile {
         Ok(Self { is_readable: true, ..Self::new(file, self.identity, self.file_type) })
     }
 
+    pub(super) fn settling(&self) -> MutexGuard<'_, ()> {
+        self.settling.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     pub(super) fn is_writable(&self) -> bool {
         self.is_writable
     }
@@ -105,7 +115,8 @@ impl OpenFile {
             FileType::Directory => return Err(Status::IsDirectory),
             _ => return Err(Status::Invalid),
         }
-        let open = |flags| openat(CWD, &self.link, flags | OFlags::CLOEXEC, Mode::empty());
+        let always = OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+        let open = |flags| openat(CWD, &self.link, flags | always, Mode::empty());
         let opened = match open(OFlags::RDWR) {
             Err(Errno::ACCESS) => open(OFlags::WRONLY).map(|file| (file, false)),
             opened => opened.map(|file| (file, true)),
@@ -120,6 +131,7 @@ impl OpenFile {
     /// A client may write on to a file that it has open whatever was made of its permissions meanwhile, and NFS does not tell when a file is
     /// opened: so its owner may always write it, who can change the permissions as well.
     fn opened_as_owner(&self) -> Result<OwnedFd, Status> {
+        let _opening = OPENING.lock().unwrap_or_else(PoisonError::into_inner);
         let about = self.about()?;
         if about.stx_uid != geteuid().as_raw() {
             return Err(Status::Access);

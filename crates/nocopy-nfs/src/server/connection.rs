@@ -19,7 +19,7 @@ use super::core::{Answer, ReadCall};
 use super::output::{Front, Outgoing, Output, Queued};
 use super::reading::Reading;
 use super::workers::{Inbox, Job, Work};
-use super::writing::{Done, Writing};
+use super::writing::{Done, LongWrite};
 use crate::wire::record::{MARK_BYTES, Records};
 
 /// Calls that are not answered yet, at most; more are not read before.
@@ -57,11 +57,9 @@ pub(super) enum End {
 enum Long {
     No,
     /// More of it has to come.
-    Waits(Box<Writing>),
+    Waits(Box<LongWrite>),
     /// It is with the workers, or is given to them next, and so is what comes out of the socket.
     GoesOn,
-    /// It ended with the connection.
-    Closed,
 }
 
 #[derive(Debug)]
@@ -127,7 +125,7 @@ impl Connection {
         let is_taking = match self.long {
             Long::No => !self.is_finished && !self.is_full(shared),
             Long::Waits(_) => true,
-            Long::GoesOn | Long::Closed => false,
+            Long::GoesOn => false,
         };
         wanted.set(EventFlags::IN, is_taking);
         // A turn that was cut may have left whole calls in memory, of which the socket knows nothing: being writable ends that wait.
@@ -137,23 +135,28 @@ impl Connection {
 
     /// Takes from the workers what was done.
     pub(super) fn done(&mut self, done: Done) {
-        self.jobs -= usize::from(!matches!(done, Done::Early(_)));
+        self.jobs -= usize::from(!matches!(done, Done::ReplyAndMore(_)));
         match done {
-            Done::Reply(reply) | Done::Early(reply) => self.output.push(reply),
-            Done::Wait(writing) => self.long = Long::Waits(writing),
-            Done::Written(reply, next) => {
+            Done::Reply(reply) | Done::ReplyAndMore(reply) => self.output.push(reply),
+            Done::OtherCalls(bytes) => {
                 self.long = Long::No;
-                self.output.push(reply);
-                self.records.push(&next);
+                self.records.push(&bytes);
             }
-            Done::Closed => self.long = Long::Closed,
+            Done::WriteWaits(write) => self.long = Long::Waits(write),
+            Done::Ended => {
+                self.long = Long::No;
+                self.is_finished = true;
+            }
         }
     }
 
-    /// More has come, which is for the workers if they had all of a write that there was.
-    pub(super) fn go_on_writing(&mut self) {
+    /// More has come, which is for the workers if a long write waits for it.
+    pub(super) fn go_on_writing(&mut self, now: Instant) {
         match std::mem::replace(&mut self.long, Long::GoesOn) {
-            Long::Waits(writing) => self.work.push_front(Work::Write(writing)),
+            Long::Waits(write) => {
+                self.moved = now;
+                self.work.push_front(Work::Write(write));
+            }
             other => self.long = other,
         }
     }
@@ -188,9 +191,6 @@ impl Connection {
         }
         if moved > 0 {
             self.moved = now;
-        }
-        if matches!(self.long, Long::Closed) {
-            return Err(End::Closed);
         }
         let is_over = self.is_finished && self.output.is_empty() && self.jobs == 0 && self.work.is_empty();
         if is_over { Err(End::Closed) } else { Ok(()) }
@@ -271,7 +271,7 @@ impl Connection {
 
     /// Gives a long write to the workers as soon as it has begun.
     fn begin_writing(&mut self, shared: &Shared) -> bool {
-        let begun = Writing::begun(&mut self.records, shared, &self.socket, &self.client);
+        let begun = LongWrite::begun(&mut self.records, shared, &self.socket, &self.client);
         let Some(writing) = begun else { return false };
         self.long = Long::GoesOn;
         self.work.push_back(Work::Write(Box::new(writing)));

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -204,7 +204,7 @@ impl EventLoop {
         let Some(connection) = self.connections.get_mut(&id) else { return };
         self.shared.turns.note(&*connection.socket, now);
         if is_readable {
-            connection.go_on_writing();
+            connection.go_on_writing(now);
         }
         let turned = connection.turn(&self.shared, &self.inbox, &mut self.buffer, now);
         let wanted = connection.wanted(&self.shared);
@@ -229,6 +229,9 @@ impl EventLoop {
     fn remove(&mut self, id: u64) {
         let Some(connection) = self.connections.remove(&id) else { return };
         self.shared.connections.fetch_sub(1, Ordering::Relaxed);
+        // A worker may still read from it. It is gone or broken already, or shall be.
+        let _ = epoll::delete(&self.epoll, &*connection.socket);
+        let _ = connection.socket.shutdown(Shutdown::Both);
         if connection.is_worked_for() {
             self.shared.workers.forget(&self.inbox, id);
         }

@@ -13,7 +13,7 @@ use super::accounts::ClientCounts;
 use super::core::{Answer, ListCall, ReadCall};
 use super::output::Outgoing;
 use super::reading::Reading;
-use super::writing::{Buffer, Done, Writing};
+use super::writing::{Buffer, Done, LongWrite};
 
 /// What there is to do.
 #[derive(Debug)]
@@ -26,7 +26,7 @@ pub(super) enum Work {
         moved: usize,
         address: IpAddr,
     },
-    Write(Box<Writing>),
+    Write(Box<LongWrite>),
 }
 
 /// Work of a connection, and which loop has it.

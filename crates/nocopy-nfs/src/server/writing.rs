@@ -16,7 +16,7 @@ use rustix::net::{RecvFlags, recv};
 
 use super::Shared;
 use super::accounts::ClientCounts;
-use super::core::{Answer, Write, WriteCall, put};
+use super::core::{Write, WriteCall, put};
 use super::output::Outgoing;
 use super::pipes::{LARGE_PAGES_MAX, Lease};
 use crate::wire::record::{BEGIN_BYTES, Begun, MARK_BYTES, Records};
@@ -36,9 +36,9 @@ const WRITES_MAX: usize = 16;
 /// Much longer than a client takes to send more that it has, and short for whoever waits.
 const MOMENT: Timespec = Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
 
-/// A write that is not whole.
+/// A write that was not received whole.
 #[derive(Debug)]
-pub(super) struct Writing {
+pub(super) struct LongWrite {
     call: WriteCall,
     socket: Arc<TcpStream>,
     client: Arc<ClientCounts>,
@@ -58,15 +58,16 @@ pub(super) struct Writing {
 /// What a worker has done.
 #[derive(Debug)]
 pub(super) enum Done {
+    /// A call, to which this is the reply.
     Reply(Outgoing),
-    /// The same to a long write, after which comes another one.
-    Early(Outgoing),
-    /// The same to one after which other calls can be read, and what has come of these.
-    Written(Outgoing, Vec<u8>),
-    /// More of a long write has to come.
-    Wait(Box<Writing>),
-    /// The client ended the connection.
-    Closed,
+    /// A long write of which this is the reply; it goes on with what follows.
+    ReplyAndMore(Outgoing),
+    /// All long writes there were. What has come behind them is this, and other calls are read again.
+    OtherCalls(Vec<u8>),
+    /// What has come of a long write.
+    WriteWaits(Box<LongWrite>),
+    /// A part of a long write, behind which the connection has ended.
+    Ended,
 }
 
 /// Memory of a worker, which it takes when it first needs some.
@@ -80,7 +81,7 @@ impl Buffer {
     }
 }
 
-impl Writing {
+impl LongWrite {
     /// The long write that begins next in what has come of a connection, if one does.
     pub(super) fn begun(
         records: &mut Records,
@@ -89,7 +90,7 @@ impl Writing {
         client: &Arc<ClientCounts>,
     ) -> Option<Self> {
         let Begun { begin, bytes } = records.begun()?;
-        let (call, data_at) = shared.core.begun(begin, bytes)?;
+        let (call, data_at) = shared.core.parse_long_write(begin, bytes)?;
         let (left, padding) = (call.bytes(), bytes - data_at - call.bytes());
         let (begin, at) = records.give_up();
         client.note_call();
@@ -107,27 +108,33 @@ impl Writing {
         })
     }
 
-    /// Writes what there is, and long writes that follow, the replies to which `tell` is given but for the last one.
+    /// Writes what there is, and long writes that follow; the replies to all are given to `tell`.
     pub(super) fn go_on(
         mut self: Box<Self>,
         shared: &Shared,
         buffer: &mut Buffer,
         tell: impl Fn(Done),
     ) -> Done {
-        for writes in 1.. {
-            let reply = match self.finish(shared, buffer) {
-                Ok(reply) => reply,
-                Err(Errno::AGAIN) => return Done::Wait(self),
-                Err(_) => return Done::Closed,
-            };
-            let next = if writes < WRITES_MAX { self.next(shared) } else { Err(Vec::new()) };
-            match next {
-                Ok(next) => *self = next,
-                Err(other) => return Done::Written(reply, other),
+        let mut writes = 0;
+        loop {
+            match self.finish(shared, buffer) {
+                // At once: the client may wait for it before it sends more.
+                Ok(reply) => tell(Done::ReplyAndMore(reply)),
+                Err(Errno::AGAIN) => {
+                    shared.core.release_file(self.write.as_mut());
+                    return Done::WriteWaits(self);
+                }
+                Err(_) => return Done::Ended,
             }
-            tell(Done::Early(reply));
+            writes += 1;
+            if writes == WRITES_MAX || shared.workers.are_wanted() {
+                return Done::OtherCalls(Vec::new());
+            }
+            match self.next(shared) {
+                Ok(next) => *self = next,
+                Err(bytes) => return Done::OtherCalls(bytes),
+            }
         }
-        unreachable!("it ends")
     }
 
     /// Writes all of it.
@@ -147,9 +154,7 @@ impl Writing {
             }
         }
         let write = self.write.take().expect("it was begun");
-        let Answer::Written(reply, count) = shared.core.end_write(write) else {
-            unreachable!("a write is answered as one")
-        };
+        let (reply, count) = shared.core.end_write(write);
         self.client.note_written(count, self.moved, self.spliced);
         Ok(Outgoing::bytes(reply))
     }
@@ -205,7 +210,11 @@ impl Writing {
     }
 
     fn splice(&mut self, shared: &Shared, mut pipe: Lease, buffer: &mut Buffer) -> rustix::io::Result<usize> {
-        let count = pipe.receive(&self.socket, self.left)?;
+        let count = match pipe.receive(&self.socket, self.left) {
+            // Nothing has come, or an urgent byte is next, at which splice(2) stops for ever and recv(2) does not.
+            Err(Errno::AGAIN) => return self.copy(shared, buffer.get()),
+            received => received?,
+        };
         let write = self.write.as_mut().expect("it was begun");
         let mut copied = 0..0;
         shared.core.write_on(write, count, |file, offset| {

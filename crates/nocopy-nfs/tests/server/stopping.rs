@@ -6,13 +6,15 @@ use std::net::Shutdown;
 use std::ops::Range;
 
 use nocopy_lab::patience::wait_until;
-use nocopy_nfs::wire::nfs3::{FileHandle, NfsResult, Stability, Status, WeakCacheConsistency, WriteResult};
+use nocopy_nfs::wire::nfs3::{
+    FileHandle, HowToCreate, NewAttributes, NfsResult, Procedure, SetTime, Stability, Status, Time,
+    WeakCacheConsistency, WriteResult,
+};
 use nocopy_nfs::wire::xdr;
 
-use crate::changing::{count_of, entry, remove, writable, write, write_record};
+use crate::changing::{count_of, create, entry, remove, set, writable, write, write_record};
 use crate::client::Client;
 use crate::running::{Scene, pattern};
-use nocopy_nfs::wire::nfs3::Procedure;
 
 const BYTES: usize = 1 << 20;
 
@@ -145,4 +147,44 @@ fn what_is_refused_is_taken_from_the_stream() {
     client.stream.write_all(&write_record(9, file, 0, count, &data)).unwrap();
     assert_eq!(count_of(client.reply()), count);
     assert!(fs::read(scene.path("file")).unwrap() == data);
+}
+
+/// An urgent byte, at which splice(2) stops for ever, is left out as TCP does it; what follows arrives.
+#[test]
+fn an_urgent_byte_holds_up_no_write() {
+    let scene = Scene::new();
+    scene.file("file", 100);
+    let server = writable(&scene);
+    let mut client = server.connect();
+    let file = client.handle("file");
+    let record = write_record(1, file, 0, BYTES as u32, &pattern(3, BYTES));
+    client.stream.write_all(&record[..BYTES / 2]).unwrap();
+    rustix::net::send(&client.stream, b"!", rustix::net::SendFlags::OOB).unwrap();
+    client.stream.write_all(&record[BYTES / 2..]).unwrap();
+    assert_eq!(count_of(client.reply()) as usize, BYTES);
+    assert!(fs::read(scene.path("file")).unwrap() == pattern(3, BYTES));
+}
+
+/// Numbers that the kernel takes for something else: user -1 is nobody's, and some nanoseconds mean "now" or "not at all".
+#[test]
+fn attributes_that_are_none_are_refused_before_anything_is_made() {
+    let scene = Scene::new();
+    scene.file("file", 100);
+    let server = writable(&scene);
+    let mut client = server.connect();
+    let root = client.mount("/").unwrap().handle;
+    let file = client.handle("file");
+    let time = |nanoseconds| SetTime::To(Time { seconds: 1, nanoseconds });
+    for new in [
+        NewAttributes { user: Some(u32::MAX), ..NewAttributes::NONE },
+        NewAttributes { group: Some(u32::MAX), ..NewAttributes::NONE },
+        NewAttributes { accessed: time(0x3fff_ffff), ..NewAttributes::NONE },
+        NewAttributes { modified: time(1_000_000_000), ..NewAttributes::NONE },
+    ] {
+        let before = client.attributes(file).unwrap();
+        assert_eq!(set(&mut client, file, new, None), Err(Status::Invalid));
+        assert_eq!(client.attributes(file).unwrap(), before);
+        let made = create(&mut client, entry(root, "new"), HowToCreate::Guarded(new));
+        assert_eq!((made, scene.path("new").exists()), (Err(Status::Invalid), false));
+    }
 }

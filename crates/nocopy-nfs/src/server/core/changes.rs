@@ -96,8 +96,10 @@ impl Core {
         caller: &Caller,
         asked: &CommitArguments,
     ) -> NfsResult<CommitResult, WeakCacheConsistency> {
+        let committed = self.export.commit(caller, &asked.file);
+        // After it: if another call was told that something was lost, this one was not.
         let verifier = self.export.verifier();
-        result(self.export.commit(caller, &asked.file), |(), changed| CommitResult { changed, verifier })
+        result(committed, |(), changed| CommitResult { changed, verifier })
     }
 
     fn create(

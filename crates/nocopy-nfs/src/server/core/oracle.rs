@@ -38,7 +38,7 @@ pub fn check(core: &Core, input: &[u8]) {
     let mut record = Vec::new();
     call.encode(&mut record);
     core.is_quick(&record);
-    if let Some((call, data_at)) = core.begun(&record, record.len()) {
+    if let Some((call, data_at)) = core.parse_long_write(&record, record.len()) {
         assert_eq!(data_at + call.bytes() + padding(call.bytes()), record.len());
     }
     match core.answer(&record, client).expect("it is a call") {

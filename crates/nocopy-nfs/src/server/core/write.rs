@@ -6,7 +6,7 @@ use super::changes::result;
 use super::{Answer, Core, Refused, success};
 use crate::export::{Caller, OpenFile, Writing};
 use crate::wire::nfs3::{
-    self, Procedure, Status, Verifier, WRITE_BYTES_MAX, WriteArguments, WriteHead, WriteResult,
+    self, Procedure, Stability, Status, Verifier, WRITE_BYTES_MAX, WriteArguments, WriteHead, WriteResult,
 };
 use crate::wire::rpc::{AUTH_NONE, AUTH_SYS, Call, Reply};
 use crate::wire::xdr::{Reader, padding};
@@ -45,7 +45,7 @@ impl Write {
 impl Core {
     /// The write that a long record of so many bytes begins with, and where in the record its data begin; `None` where the whole record is
     /// needed to answer it.
-    pub fn begun(&self, begin: &[u8], bytes: usize) -> Option<(WriteCall, usize)> {
+    pub fn parse_long_write(&self, begin: &[u8], bytes: usize) -> Option<(WriteCall, usize)> {
         let call = Call::parse(begin).ok().filter(|_| self.is_writable)?;
         let is_known = matches!(call.credential.flavor, AUTH_NONE | AUTH_SYS);
         let kind = (call.program, call.version, call.procedure);
@@ -86,20 +86,37 @@ impl Core {
         }
     }
 
-    /// Answers a write, once what was asked to be stable is so.
-    pub fn end_write(&self, write: Write) -> Answer {
+    /// Closes the file of a write for which more has to come, nobody knows when.
+    pub fn release_file(&self, write: Option<&mut Write>) {
+        if let Some(Write { writing: Ok(writing), .. }) = write {
+            writing.release_file();
+        }
+    }
+
+    /// Ends a write, once what was asked to be stable is so: the reply, and how many bytes were written.
+    pub fn end_write(&self, write: Write) -> (Vec<u8>, usize) {
         let Write { xid, head, verifier, writing } = write;
         let stability = head.stability;
-        let written =
-            match writing {
-                Ok(writing) => result(self.export.end_write(writing, stability), |count, changed| {
-                    WriteResult { changed, count: count as u32, stability, verifier }
-                }),
-                Err(status) => self.refused(status, &head.file),
-            };
+        let written = match writing {
+            Ok(writing) => self.export.end_write(writing, stability),
+            Err(status) => (Err(status), self.export.unchanged(&head.file)),
+        };
+        let written = match written {
+            // Something was lost meanwhile, possibly of this: so it is to be sent again, as it would be by the verifier if it were not stable.
+            (Ok(_), changed) if stability != Stability::Unstable && self.export.verifier() != verifier => {
+                (Err(Status::Jukebox), changed)
+            }
+            written => written,
+        };
+        let written = result(written, |count, changed| WriteResult {
+            changed,
+            count: count as u32,
+            stability,
+            verifier,
+        });
         self.export.note_change();
         let count = written.map_or(0, |written| written.count as usize);
-        Answer::Written(success(xid, &written), count)
+        (success(xid, &written), count)
     }
 
     /// A write all of which is there.
@@ -114,7 +131,8 @@ impl Core {
         let head = WriteHead { file, offset, count, stability, data_bytes: count };
         let mut write = self.begin_write(&WriteCall { xid, caller: *caller, head });
         self.write_on(&mut write, data.len(), |file, offset| put(file, offset, &mut data));
-        Ok(self.end_write(write))
+        let (reply, count) = self.end_write(write);
+        Ok(Answer::Written(reply, count))
     }
 }
 
