@@ -1024,7 +1024,7 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
             State::Open(connection) => connection.deadline(now),
         };
         if let Some(deadline) = deadline {
-            self.timers.set(index, deadline);
+            self.timers.set(now, index, deadline);
         }
     }
 
