@@ -50,6 +50,26 @@ impl ReceiveBuffers {
         self.free.pop()
     }
 
+    /// The bytes of a message that the last call received, where they lie, if no buffer was taken since.
+    ///
+    /// # Panics
+    /// It received fewer.
+    #[inline]
+    pub(crate) fn bytes(&self, index: usize, message: &Message) -> &[u8] {
+        &self.free[self.free.len() - 1 - index][..message.bytes]
+    }
+
+    /// Puts another buffer in the place of the one that a message was received into, and returns that one.
+    ///
+    /// # Panics
+    /// The last call received fewer messages, or the other one is memory of the program's that may not be written.
+    pub(crate) fn exchange(&mut self, index: usize, mut other: Buffer) -> Buffer {
+        let place = self.free.len() - 1 - index;
+        other.resize(other.capacity());
+        self.call.set_slot(self.most - 1 - place, other.as_mut().expect("memory that may be written"));
+        std::mem::replace(&mut self.free[place], other)
+    }
+
     /// Receives a message into each of the buffers, as far as there are messages ([`Messages::receive`]).
     #[inline]
     pub(crate) fn receive(&mut self, socket: BorrowedFd<'_>, wait: bool) -> io::Result<usize> {
@@ -117,6 +137,25 @@ mod tests {
             }
         }
         assert_eq!((sent, pool.total()), (18, 6));
+    }
+
+    #[test]
+    fn a_buffer_that_is_exchanged_is_received_into_no_more() {
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        socket.connect(socket.local_addr().unwrap()).unwrap();
+        let pool = Pool::new(4, 64).unwrap();
+        let mut buffers = ReceiveBuffers::new(3);
+        (0..3).for_each(|_| buffers.push(pool.take().unwrap()));
+        let receive = |sent: [u8; 3], buffers: &mut ReceiveBuffers| {
+            sent.iter().for_each(|byte| assert_eq!(socket.send(&[*byte]).unwrap(), 1));
+            let count = buffers.receive(socket.as_fd(), true).unwrap();
+            assert_eq!(count, 3, "loopback delivers at once");
+            (0..count).map(|index| buffers.bytes(index, &buffers.message(index)).to_vec()).collect::<Vec<_>>()
+        };
+        assert_eq!(receive([1, 2, 3], &mut buffers), [[1], [2], [3]]);
+        let kept = buffers.exchange(1, pool.take().unwrap());
+        assert_eq!(receive([4, 5, 6], &mut buffers), [[4], [5], [6]]);
+        assert_eq!(kept[0], 2);
     }
 
     #[test]

@@ -47,7 +47,17 @@ const ADDRESS_BYTES: usize = size_of::<libc::sockaddr_in6>();
 struct Address([u8; ADDRESS_BYTES]);
 
 impl Address {
+    #[inline]
     fn read(&self, bytes: libc::socklen_t) -> SocketAddr {
+        let [family_low, family_high, port_high, port_low, a, b, c, d, ..] = self.0;
+        let is_ipv4 = libc::c_int::from(u16::from_ne_bytes([family_low, family_high])) == libc::AF_INET;
+        if is_ipv4 && bytes as usize >= size_of::<libc::sockaddr_in>() {
+            return (Ipv4Addr::new(a, b, c, d), u16::from_be_bytes([port_high, port_low])).into();
+        }
+        self.read_any(bytes)
+    }
+
+    fn read_any(&self, bytes: libc::socklen_t) -> SocketAddr {
         let told = &self.0[..self.0.len().min(bytes as usize)];
         read_address(told).unwrap_or_else(|| (Ipv4Addr::UNSPECIFIED, 0).into())
     }
@@ -66,6 +76,14 @@ pub(crate) struct Message {
     pub(crate) local: Option<LocalAddress>,
     /// Whether a router marked it, because its queue grew (RFC 3168); known only where that was asked for.
     pub(crate) congested: bool,
+}
+
+impl Message {
+    /// How many datagrams it is.
+    #[inline]
+    pub(crate) fn datagrams(&self) -> usize {
+        self.segment_bytes.map_or(1, |segment| self.bytes.div_ceil(segment.get()))
+    }
 }
 
 /// Where a datagram was sent to.
@@ -156,8 +174,8 @@ impl Messages {
         socket: BorrowedFd<'_>,
         wait: bool,
     ) -> io::Result<usize> {
-        self.rearm(self.received.clone());
-        self.received = 0..0;
+        let written = std::mem::replace(&mut self.received, 0..0);
+        self.rearm(written);
         let headers = &mut self.headers[first..];
         // MSG_WAITFORONE: do not wait for the second one. The call's own timeout is looked at only after a message has
         // come (recvmmsg(2), BUGS), so it is of no use.
@@ -178,6 +196,7 @@ impl Messages {
     ///
     /// # Panics
     /// If it received fewer.
+    #[inline]
     pub(crate) fn message(&self, index: usize) -> Message {
         assert!(index < self.received.len(), "message {index} of {}", self.received.len());
         let index = self.received.start + index;
@@ -214,7 +233,29 @@ struct Told {
 }
 
 /// Reads what the kernel wrote into a control buffer.
+#[inline]
 fn control(header: &libc::msghdr) -> Told {
+    // SAFETY: the header points to a control buffer, of which the kernel wrote `msg_controllen` bytes; the macro stays in there.
+    let first = unsafe { libc::CMSG_FIRSTHDR(header).as_ref() };
+    match first {
+        None => Told::default(),
+        // Nearly always the traffic class is all there is.
+        Some(first)
+            if (first.cmsg_level, first.cmsg_type) == (libc::IPPROTO_IP, libc::IP_TOS)
+                && header.msg_controllen <= TRAFFIC_CLASS_BYTES =>
+        {
+            Told { congested: payload(first).is_some_and(is_marked), ..Told::default() }
+        }
+        Some(_) => control_messages(header),
+    }
+}
+
+/// Bytes of a control buffer in which nothing but the traffic class of IPv4 is.
+// SAFETY: arithmetic without memory.
+const TRAFFIC_CLASS_BYTES: usize = unsafe { libc::CMSG_SPACE(1) } as usize;
+
+/// The same, whatever there is.
+fn control_messages(header: &libc::msghdr) -> Told {
     let mut told_all = Told::default();
     let Told { segment_bytes, local, congested } = &mut told_all;
     // SAFETY: the header points to a control buffer, of which the kernel wrote `msg_controllen` bytes; the macros stay in there.
@@ -258,6 +299,7 @@ fn control(header: &libc::msghdr) -> Told {
 }
 
 /// The payload of a control message, if it is as long as a `T`, which must be valid whatever its bytes are.
+#[inline]
 fn payload<T: Copy>(message: &libc::cmsghdr) -> Option<T> {
     // SAFETY: arithmetic without memory.
     let needed = unsafe { libc::CMSG_LEN(size_of::<T>() as u32) } as _;

@@ -94,8 +94,15 @@ impl Received {
 }
 
 impl AsRef<[u8]> for Received {
-    #[inline]
+    #[inline(always)] // several times for each packet, and nearly always the first kind
     fn as_ref(&self) -> &[u8] {
+        if let Self::Buffer(buffer) = self { buffer } else { self.elsewhere() }
+    }
+}
+
+impl Received {
+    /// The bytes of one that is not in a buffer of its own.
+    fn elsewhere(&self) -> &[u8] {
         match self {
             Self::Buffer(buffer) => buffer,
             Self::Shared(part) => part.as_ref(),

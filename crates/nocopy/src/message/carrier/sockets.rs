@@ -85,7 +85,7 @@ impl Sockets {
             cargo: Cargo::default(),
             outbox: Outbox::new(local.is_ipv6()),
             flush_from: FLUSH_MESSAGES * outbox::joined_max(shares.packet_bytes),
-            intake: Intake::new(small, large, RECEIVE_BATCH),
+            intake: Intake::new(small, RECEIVE_BATCH),
             buffers: Pool::new(shares.buffers, RUN_BUFFER_BYTES).map_err(memory)?,
             gathered_bytes: 0,
             counters: CarrierCounters::default(),
@@ -252,18 +252,16 @@ impl Carrier for Sockets {
 
     #[inline]
     fn receive(&mut self, deliver: &mut Deliver<'_>) -> io::Result<usize> {
-        let batch = match self.receiver.try_receive() {
-            Ok(batch) => batch,
+        let Self { receiver, intake, counters, .. } = self;
+        match receiver.receive_in_place(|run| intake.take(run, deliver)) {
+            Ok(datagrams) => {
+                counters.datagrams_received += datagrams as u64;
+                Ok(datagrams)
+            }
             // All run buffers are held: those that come meanwhile wait in the kernel.
-            Err(error) if error.kind() == io::ErrorKind::OutOfMemory => return Ok(0),
-            Err(error) => return Err(error),
-        };
-        if batch.is_empty() {
-            return Ok(0);
+            Err(error) if error.kind() == io::ErrorKind::OutOfMemory => Ok(0),
+            Err(error) => Err(error),
         }
-        let datagrams = self.intake.take(batch, deliver);
-        self.counters.datagrams_received += datagrams as u64;
-        Ok(datagrams)
     }
 
     fn wait(&mut self, how: Wait, until: Option<Instant>, deliver: &mut Deliver<'_>) -> io::Result<usize> {

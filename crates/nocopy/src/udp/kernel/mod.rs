@@ -20,7 +20,7 @@ use crate::stats::Stats;
 use crate::sys::option;
 use crate::sys::poll::{Wakeup, ready_for, wait_readable};
 use crate::sys::readiness::Readiness;
-use crate::sys::udp_receive::{self, RUN_BYTES_MAX};
+use crate::sys::udp_receive::{self, Message, RUN_BYTES_MAX};
 
 /// How many errors of the network a call may meet before it returns without datagrams.
 const ERRORS_MAX: usize = 16;
@@ -211,29 +211,68 @@ impl Receiver {
     fn call(&mut self, wait: bool) -> io::Result<()> {
         self.given = Given::ALL;
         self.refill()?;
-        let mut wait = wait;
+        let received = self.fetch(wait)?;
+        self.take(received);
+        Ok(())
+    }
+
+    /// Receives into the buffers, and returns how many runs came.
+    #[inline]
+    fn fetch(&mut self, wait: bool) -> io::Result<usize> {
+        match self.free.receive(self.socket.as_fd(), wait) {
+            Ok(received) => Ok(received),
+            Err(error) => self.fetch_again(error),
+        }
+    }
+
+    /// The same, after an error.
+    #[cold]
+    fn fetch_again(&mut self, error: io::Error) -> io::Result<usize> {
+        let mut error = error;
         for _ in 0..ERRORS_MAX {
-            match self.free.receive(self.socket.as_fd(), wait) {
-                Ok(received) => {
-                    self.take(received);
-                    break;
-                }
-                Err(error)
-                    if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) =>
-                {
-                    break;
-                }
+            match error.kind() {
+                io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => return Ok(0),
                 // It is of a datagram that was sent earlier; the socket goes on.
-                Err(error) if is_of_network(&error) => {
+                _ if is_of_network(&error) => {
                     self.errors.iter().for_each(|socket| {
                         socket.read();
                     });
-                    wait = false;
                 }
-                Err(error) => return Err(error),
+                _ => return Err(error),
             }
+            error = match self.free.receive(self.socket.as_fd(), false) {
+                Ok(received) => return Ok(received),
+                Err(error) => error,
+            };
         }
-        Ok(())
+        Ok(0)
+    }
+
+    /// Receives what is there, without waiting, and gives each run where it lies; returns how many datagrams those are. What is not kept of
+    /// a run is gone with the next call.
+    ///
+    /// # Errors
+    /// The socket failed, or the pool has no buffer to receive into (`OutOfMemory`).
+    #[inline]
+    pub(crate) fn receive_in_place(&mut self, mut each: impl FnMut(&mut InPlace<'_>)) -> io::Result<usize> {
+        if !self.free.is_full() {
+            self.refill()?;
+        }
+        let received = self.fetch(false)?;
+        if received == 0 {
+            return Ok(0);
+        }
+        let (mut datagrams, mut bytes) = (0, 0);
+        for index in 0..received {
+            let message = self.free.message(index);
+            datagrams += message.datagrams();
+            bytes += message.bytes as u64;
+            self.counters.truncated += u64::from(message.truncated);
+            each(&mut InPlace { buffers: &mut self.free, pool: &self.pool, index, message });
+        }
+        self.counters.runs += received as u64;
+        self.ledger.add(Evidence::Copied(Cause::SocketCall), datagrams as u64, bytes);
+        Ok(datagrams)
     }
 
     #[inline]
@@ -371,6 +410,35 @@ impl Waiting for Looks<'_> {
     }
 }
 
+/// A run in the buffer that it was received into.
+pub(crate) struct InPlace<'a> {
+    buffers: &'a mut ReceiveBuffers,
+    pool: &'a Pool,
+    index: usize,
+    message: Message,
+}
+
+impl InPlace<'_> {
+    /// What is known of it beside its bytes.
+    #[inline]
+    pub(crate) fn message(&self) -> &Message {
+        &self.message
+    }
+
+    /// Its datagrams, back to back.
+    #[inline]
+    pub(crate) fn bytes(&self) -> &[u8] {
+        self.buffers.bytes(self.index, &self.message)
+    }
+
+    /// Takes it with its buffer, in the place of which another one of the pool comes. `None` if the pool would have no more than
+    /// `reserve` left.
+    pub(crate) fn keep(&mut self, reserve: usize) -> Option<Run> {
+        let other = if self.pool.at_home() > reserve { self.pool.take() } else { None };
+        Some(Run::new(self.buffers.exchange(self.index, other?), &self.message))
+    }
+}
+
 /// Turns coalescing on, and returns whether the kernel knows it (Linux 5.0); without it each datagram is a run.
 fn coalesce(socket: &impl AsFd) -> io::Result<bool> {
     match udp_receive::set_coalescing(socket, true) {
@@ -399,12 +467,7 @@ pub(crate) struct Batch<'a> {
 }
 
 impl<'a> Batch<'a> {
-    /// Each buffer with what is in it.
-    pub(crate) fn runs(&self) -> &[Run] {
-        &self.receiver.runs
-    }
-
-    /// The same as datagrams. Those that are not asked for come with the next batch.
+    /// It as datagrams. Those that are not asked for come with the next batch.
     #[inline]
     pub(super) fn give(self) -> super::Batch<'a> {
         let Receiver { runs, given, .. } = self.receiver;
@@ -412,21 +475,6 @@ impl<'a> Batch<'a> {
             *given = Given::NOTHING;
         }
         super::Batch::of_runs(runs, given)
-    }
-
-    /// How many datagrams there are.
-    pub(crate) fn len(&self) -> usize {
-        self.runs().iter().map(Run::len).sum()
-    }
-
-    /// Whether nothing came.
-    pub(crate) fn is_empty(&self) -> bool {
-        self.runs().is_empty()
-    }
-
-    /// Takes the runs with their buffers. The receiver goes on with others of the pool.
-    pub(crate) fn take(self) -> impl Iterator<Item = Run> + 'a {
-        self.receiver.runs.drain(..)
     }
 }
 

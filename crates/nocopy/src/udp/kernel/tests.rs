@@ -24,7 +24,26 @@ struct Part<'a> {
     truncated: bool,
 }
 
-impl Batch<'_> {
+impl<'a> Batch<'a> {
+    /// Each buffer with what is in it.
+    fn runs(&self) -> &[Run] {
+        &self.receiver.runs
+    }
+
+    /// How many datagrams there are.
+    fn len(&self) -> usize {
+        self.runs().iter().map(Run::len).sum()
+    }
+
+    fn is_empty(&self) -> bool {
+        self.runs().is_empty()
+    }
+
+    /// Takes the runs with their buffers. The receiver goes on with others of the pool.
+    fn take(self) -> impl Iterator<Item = Run> + 'a {
+        self.receiver.runs.drain(..)
+    }
+
     fn datagrams(&self) -> impl Iterator<Item = Part<'_>> {
         self.runs().iter().flat_map(|run| {
             run.datagrams().map(|bytes| {

@@ -1,11 +1,12 @@
 //! Datagrams as they are kept until they are read: runs where they lie, what came alone in small buffers.
 
 use std::io;
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use crate::memory::pool::{Buffer, Pool};
 use crate::message::carrier::{Came, Deliver, Received};
-use crate::udp::kernel::Batch;
+use crate::udp::kernel::InPlace;
 use crate::udp::run::Run;
 
 /// Runs of at least so many datagrams, or bytes, stay in the buffer they were received into: it is full enough.
@@ -68,8 +69,7 @@ pub(super) struct Intake {
     small: Pool,
     /// Those of them that are here: no lock to take one.
     here: Vec<Buffer>,
-    /// The pool that the socket's runs are received into, and how many of its buffers have to stay for that.
-    large: Pool,
+    /// How many buffers have to stay in the pool that runs are received into, for those that come next.
     large_reserve: usize,
     spare: Vec<Arc<Held>>,
     /// Datagrams that there was no small buffer for.
@@ -79,31 +79,37 @@ pub(super) struct Intake {
 }
 
 impl Intake {
-    pub(super) fn new(small: Pool, large: Pool, large_reserve: usize) -> Self {
-        let here = Vec::with_capacity(small.total());
-        Self { small, here, large, large_reserve, spare: Vec::new(), no_memory: 0, copied: (0, 0) }
+    pub(super) fn new(small: Pool, large_reserve: usize) -> Self {
+        let here = std::iter::from_fn(|| small.take()).collect();
+        Self { small, here, large_reserve, spare: Vec::new(), no_memory: 0, copied: (0, 0) }
     }
 
-    /// Datagrams that may be kept.
+    /// Datagrams that may be kept, or somewhat fewer: as long as that is nearly all, it does not matter how many the program has taken and
+    /// given back, for which others have to be locked out.
+    #[inline]
     pub(super) fn free(&self) -> usize {
-        (self.here.len() + self.small.at_home()).saturating_sub(PASSING)
+        let here = self.here.len();
+        let all = if here > self.small.total() / 4 * 3 { here } else { here + self.small.at_home() };
+        all.saturating_sub(PASSING)
     }
 
-    /// Hands over all datagrams of a batch, each with its sender and whether it was marked; returns how many those are.
-    pub(super) fn take(&mut self, batch: Batch<'_>, deliver: &mut Deliver<'_>) -> usize {
-        let datagrams = batch.len();
-        let keeps = batch.runs().iter().any(is_kept);
-        if keeps && self.large.at_home() > self.large_reserve + batch.runs().len() {
-            for run in batch.take() {
-                match is_kept(&run) {
-                    true => self.keep(run, deliver),
-                    false => self.copy(&run, deliver),
-                }
-            }
-        } else {
-            batch.runs().iter().for_each(|run| self.copy(run, deliver));
+    /// Hands over all datagrams of a run, each with its sender and whether it was marked.
+    #[inline]
+    pub(super) fn take(&mut self, run: &mut InPlace<'_>, deliver: &mut Deliver<'_>) {
+        let message = run.message();
+        let (from, congested) = (message.from, message.congested);
+        let Some(segment_bytes) = message.segment_bytes else {
+            return self.copy(from, congested, run.bytes(), deliver);
+        };
+        // Those that arrive meanwhile need buffers, too.
+        if is_kept(message.datagrams(), message.bytes)
+            && let Some(run) = run.keep(self.large_reserve)
+        {
+            return self.keep(run, deliver);
         }
-        datagrams
+        for bytes in run.bytes().chunks(segment_bytes.get()) {
+            self.copy(from, congested, bytes, deliver);
+        }
     }
 
     fn keep(&mut self, run: Run, deliver: &mut Deliver<'_>) {
@@ -114,15 +120,8 @@ impl Intake {
         deliver(from, congested, Came::Run(Parts { held, at: 0, step: step as u32, end: all as u32 }));
     }
 
-    fn copy(&mut self, run: &Run, deliver: &mut Deliver<'_>) {
-        if run.is_alone() {
-            return self.copy_one(run, run.bytes(), deliver);
-        }
-        run.bytes().chunks(run.segment_bytes()).for_each(|bytes| self.copy_one(run, bytes, deliver));
-    }
-
     #[inline]
-    fn copy_one(&mut self, run: &Run, bytes: &[u8], deliver: &mut Deliver<'_>) {
+    fn copy(&mut self, from: SocketAddr, congested: bool, bytes: &[u8], deliver: &mut Deliver<'_>) {
         let Some(mut buffer) = self.here.pop().or_else(|| self.small.take()) else {
             self.no_memory += 1;
             return;
@@ -132,7 +131,7 @@ impl Intake {
         buffer.fill(bytes).expect("it fits");
         self.copied.0 += 1;
         self.copied.1 += bytes.len() as u64;
-        deliver(run.from(), run.is_congested(), Came::Alone(Received::Buffer(buffer)));
+        deliver(from, congested, Came::Alone(Received::Buffer(buffer)));
     }
 
     /// Takes a small buffer back.
@@ -153,8 +152,9 @@ impl Intake {
     }
 }
 
-fn is_kept(run: &Run) -> bool {
-    run.len() >= RUN_KEPT_FROM || run.len() > 1 && run.bytes().len() >= RUN_KEPT_FROM_BYTES
+/// Whether a run of so many datagrams and bytes stays in the buffer that it was received into.
+fn is_kept(datagrams: usize, bytes: usize) -> bool {
+    datagrams >= RUN_KEPT_FROM || datagrams > 1 && bytes >= RUN_KEPT_FROM_BYTES
 }
 
 /// Pools for what is received.

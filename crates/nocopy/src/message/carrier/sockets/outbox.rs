@@ -8,7 +8,9 @@ use std::os::fd::{AsFd, BorrowedFd};
 use super::staging::Staging;
 use crate::message::cargo::Cargo;
 use crate::message::counters::CarrierCounters;
-use crate::sys::udp_send::{Burst, CopiedBurst, MESSAGES_MAX, PIECES_MAX, SEGMENTS_MAX, allow_fragments};
+use crate::sys::udp_send::{
+    Burst, CopiedBurst, MESSAGES_MAX, PIECES_MAX, SEGMENTS_MAX, allow_fragments, send,
+};
 
 /// The longest message: what fits into an IPv4 packet.
 const MESSAGE_BYTES_MAX: usize = 65_507;
@@ -102,6 +104,11 @@ impl Outbox {
         cargo: &mut Cargo,
         counters: &mut CarrierCounters,
     ) {
+        if self.waiting.len() == 1 && self.send_lone(socket, staging) {
+            counters.calls += 1;
+            counters.datagrams_sent += 1;
+            return self.forget(1, staging, cargo);
+        }
         while !self.waiting.is_empty() {
             match self.call(socket, staging, cargo) {
                 Outcome::Full => {
@@ -117,6 +124,16 @@ impl Outbox {
                 Outcome::Refused(error) => self.refused(&error, socket, staging, cargo, counters),
             }
         }
+    }
+
+    /// Sends the only one that waits, if it lies in one piece, without the arguments of a call for many. False: it did not go.
+    #[inline]
+    fn send_lone(&self, socket: BorrowedFd<'_>, staging: &Staging) -> bool {
+        let (Some(Waiting { slot, .. }), Some((to, _))) = (self.waiting.front(), self.rows.front()) else {
+            return false;
+        };
+        let bytes = staging.in_one_piece(*slot);
+        bytes.is_some_and(|bytes| send(socket, bytes, Some(&(*to).into()), libc::MSG_DONTWAIT).is_ok())
     }
 
     /// Puts as many messages together as go into a call, and makes it.
@@ -204,7 +221,8 @@ impl Outbox {
 
     /// The first packets wait no more.
     fn forget(&mut self, packets: usize, staging: &mut Staging, cargo: &mut Cargo) {
-        for Waiting { slot, control, .. } in self.waiting.drain(..packets) {
+        for _ in 0..packets {
+            let Some(Waiting { slot, control }) = self.waiting.pop_front() else { break };
             self.controls -= usize::from(control);
             if staging.hold_mut(slot).end_wait() || control {
                 staging.free_slot(slot, cargo);

@@ -118,6 +118,14 @@ impl Staging {
         }
     }
 
+    /// All of a packet, if nothing of it lies elsewhere, or behind.
+    #[inline]
+    pub(super) fn in_one_piece(&self, slot: u32) -> Option<&[u8]> {
+        let packet = &self.packets[slot as usize];
+        let is_one = packet.piece_count == 0 && !packet.crc;
+        is_one.then(|| &self.slot(slot)[..usize::from(packet.head_bytes)])
+    }
+
     /// How many pieces that are, and how many bytes.
     #[inline]
     pub(super) fn extent(&self, slot: u32) -> (usize, usize) {
