@@ -94,6 +94,12 @@ impl Admission {
         self.asked[index as usize] = self.shortage.now();
     }
 
+    /// Whether everybody's packets are kept, and none was refused of late.
+    #[inline]
+    pub(super) fn has_plenty(&self) -> bool {
+        self.free > self.plenty && !self.is_short
+    }
+
     /// Whether a connection's packet is kept; counts it, if so.
     #[inline]
     pub(super) fn admit(&mut self, now: Time, index: u32, arrival: Arrival) -> bool {

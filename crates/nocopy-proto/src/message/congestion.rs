@@ -136,7 +136,10 @@ impl Congestion {
     fn end_round(&mut self, transmissions: u64) {
         let Round { packets, marked, .. } = self.round;
         // Marked duplicates are counted as well, so there can be more.
-        let share = ALL * marked.min(packets) as u64 / packets.max(1) as u64;
+        let share = match marked {
+            0 => 0, // nearly always, and no division
+            _ => ALL * marked.min(packets) as u64 / packets.max(1) as u64,
+        };
         self.share = self.share - (self.share >> GAIN_SHIFT) + (share >> GAIN_SHIFT);
         self.round = Round { end: transmissions, ..Round::default() };
     }

@@ -329,11 +329,17 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
         self.find_losses(now, counters);
     }
 
+    #[inline]
     fn is_limited(&self) -> bool {
         self.send.in_flight() >= self.congestion.window()
     }
 
+    #[inline]
     fn find_losses(&mut self, now: Time, counters: &mut Counters) {
+        if self.send.has_all_arrived() {
+            self.losses_look_again = None;
+            return;
+        }
         let losses = self.send.find_losses(now, self.patience());
         self.losses_look_again = losses.look_again;
         if losses.packets > 0 {
@@ -386,6 +392,22 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
         let closes_gap = had_gap && arrival == Arrival::InOrder;
         self.acks.now |= arrival == Arrival::OpensGap || closes_gap || self.acks.packets >= limit;
         Ok(None)
+    }
+
+    /// Whether nothing is to be told the caller when a packet comes, and a packet needs no checksum.
+    #[inline]
+    pub(super) fn is_settled(&self) -> bool {
+        self.announced && self.refused == 0 && !self.agreed.crc
+    }
+
+    /// Notes the next packet in order, in front of which nothing is missing, and which asks for nothing.
+    #[inline]
+    pub(super) fn note_next(&mut self, now: Time, header: &Header, congested: bool) {
+        self.acks.marked = self.acks.marked.wrapping_add(u16::from(congested));
+        self.acks.newest = Some((header.sent, now));
+        self.acks.packets += 1;
+        self.acks.due.get_or_insert(now + self.ack_delay);
+        self.acks.now |= self.acks.packets >= ACK_PACKETS;
     }
 
     /// Keeps packets of a run behind one with this header, as [`handle_data`](Self::handle_data) would, for as long as there is nothing
@@ -485,6 +507,48 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
         Some(self.packet(sequence, now, Flags::NONE.with_if(stops, Flags::ANSWER)))
     }
 
+    /// Sends packets that were not sent before, as [`next`](Self::next) would give them, if nothing else is to be said or sent, and no
+    /// more than `most`: gives each with its header, and returns how many that were.
+    #[inline]
+    pub(super) fn send_fresh(
+        &mut self,
+        now: Time,
+        most: u32,
+        mut each: impl FnMut(&mut S, &[u8; HEADER_BYTES]),
+    ) -> u32 {
+        let (sequence, in_flight) = (self.send.fresh(), self.send.in_flight());
+        let is_plain = sequence < self.send.end()
+            && sequence < self.credit
+            && in_flight < self.congestion.window()
+            && self.confirmed
+            && !self.probe_due
+            && self.ended.is_none()
+            && self.last.is_none()
+            && !self.agreed.crc
+            && !self.receive.has_gap()
+            && !self.send.has_losses();
+        let rate = self.rate();
+        if !is_plain || in_flight >= UNPACED_PACKETS && !self.pacer.is_ready(now, rate) {
+            return 0;
+        }
+        self.pacer.sent(now, rate);
+        let stops = in_flight + 1 >= self.congestion.window() || sequence + 1 >= self.credit;
+        let header = self.header(now, HeaderKind::Data, Flags::NONE.with_if(stops, Flags::ANSWER), sequence);
+        if in_flight == 0 {
+            self.asked = now;
+        }
+        let mut bytes = [0; HEADER_BYTES];
+        header.emit(&mut bytes);
+        each(self.send.send_next(now), &bytes);
+        if stops || most == 1 || self.send.has_nothing_to_send() {
+            return 1;
+        }
+        1 + self.send_followers(now, most - 1, |packet, sequence| {
+            wire::renumber(&mut bytes, sequence::narrow(sequence));
+            each(packet, &bytes);
+        })
+    }
+
     /// Sends fresh packets behind one that was just sent, as long as [`next`](Self::next) would give them with the same header but for
     /// their number, and no more than `most`: gives each with its sequence number, and returns how many that were.
     #[inline]
@@ -527,10 +591,12 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
     }
 
     /// The window and the time in which it may be sent.
+    #[inline]
     fn rate(&self) -> (usize, Span) {
         (self.congestion.window(), self.round_trip.smoothed())
     }
 
+    #[inline]
     fn header(&mut self, now: Time, kind: HeaderKind, flags: Flags, number: u64) -> Header {
         let (echo, echo_flag) = match self.acks.newest {
             Some((sent, came)) => (sent.wrapping_add(now.ticks().wrapping_sub(came.ticks())), Flags::ECHO),
@@ -595,14 +661,18 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
             return Some(self.acks.due.map_or(until, |due| due.min(until)));
         }
         let waits = self.send.len() > 0;
-        let probe = ((waits || self.unheard) && !self.probe_due).then(|| self.asked + self.probe_timeout());
-        let paced = (waits && !self.is_limited()).then(|| self.pacer.ready_at(now)).flatten();
         let quiet = self.heard + self.keep_alive.times(self.keep_alives + 1);
-        let dead = self.heard + self.dead_after;
-        [self.acks.due, self.losses_look_again, probe, paced, Some(quiet.min(dead))]
-            .into_iter()
-            .flatten()
-            .min()
+        let mut earliest = quiet.min(self.heard + self.dead_after);
+        let mut look_at = |due: Option<Time>| earliest = due.map_or(earliest, |due| due.min(earliest));
+        look_at(self.acks.due);
+        look_at(self.losses_look_again);
+        if (waits || self.unheard) && !self.probe_due {
+            look_at(Some(self.asked + self.probe_timeout()));
+        }
+        if waits && !self.is_limited() {
+            look_at(self.pacer.ready_at(now));
+        }
+        Some(earliest)
     }
 
     /// Does what is due.

@@ -36,7 +36,7 @@ const DATAGRAM_BYTES_MAX: u16 = 65_507;
 /// Lower bits of an id: the place of the connection. The others cannot be guessed.
 const INDEX_BITS: u32 = 20;
 /// Packets of one connection that are sent in a row, while others have some, too.
-const PACKETS_IN_A_ROW: u32 = 64;
+pub(super) const PACKETS_IN_A_ROW: u32 = 64;
 /// How long a peer may fail to acknowledge anything while there is no memory for packets to others.
 const SLOW: Span = Span::from_secs(10);
 /// Events that nobody has taken, at which no peers are accepted any more.
@@ -50,44 +50,47 @@ pub struct Endpoint<S, R> {
     pub(super) settings: Settings,
     pub(super) cookies: Cookies,
     ids: Ids,
-    entries: Vec<Entry<S, R>>,
+    pub(super) entries: Vec<Entry<S, R>>,
     vacant: Vec<u32>,
     /// Connections that are over and still answer, by the time when they ended.
     lingering: BTreeSet<(Time, u32)>,
     /// All connections by the peer's address and its name for them.
     by_remote: HashMap<(SocketAddr, u64), u32>,
     /// Who may have something to send.
-    sending: VecDeque<u32>,
+    pub(super) sending: VecDeque<u32>,
     /// Packets sent for the first one of them.
-    in_a_row: u32,
+    pub(super) in_a_row: u32,
     /// A datagram came since then that one of them does not let wait.
     pub(super) urgent: bool,
     /// Who has messages to be read.
-    readable: VecDeque<u32>,
-    timers: Timers,
+    pub(super) readable: VecDeque<u32>,
+    pub(super) timers: Timers,
     pub(super) events: VecDeque<Event>,
-    answers: Answers,
-    released: Vec<R>,
-    acknowledged: Vec<S>,
-    admission: Admission,
+    pub(super) answers: Answers,
+    pub(super) released: Vec<R>,
+    pub(super) acknowledged: Vec<S>,
+    pub(super) admission: Admission,
     /// Time in which there was no memory for packets to send.
     no_packets: Shortage,
     control: Vec<u8>,
     pub(super) counters: Counters,
+    /// All datagrams go the general way, so that it can be compared with the short ones.
+    #[cfg(any(test, feature = "simulation"))]
+    is_general: bool,
 }
 
 #[derive(Debug)]
-struct Entry<S, R> {
-    generation: u32,
+pub(super) struct Entry<S, R> {
+    pub(super) generation: u32,
     /// Our name for the connection: the index, and a number that nobody can guess.
-    id: u64,
-    state: State<S, R>,
-    is_sending: bool,
-    is_readable: bool,
+    pub(super) id: u64,
+    pub(super) state: State<S, R>,
+    pub(super) is_sending: bool,
+    pub(super) is_readable: bool,
 }
 
 #[derive(Debug)]
-enum State<S, R> {
+pub(super) enum State<S, R> {
     Vacant,
     Connecting(Connecting),
     Open(Box<Connection<S, R>>),
@@ -110,7 +113,7 @@ impl Ids {
 }
 
 #[inline]
-fn index_of(id: u64) -> u32 {
+pub(super) fn index_of(id: u64) -> u32 {
     id as u32 & ((1 << INDEX_BITS) - 1)
 }
 
@@ -139,6 +142,19 @@ pub enum Transmit<'a, S> {
         /// The UDP payload.
         datagram: &'a [u8],
     },
+}
+
+/// What may be sent to a peer.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Outlook {
+    /// The longest payload of a packet, behind the header and without CRC.
+    pub payload_bytes_max: usize,
+    /// The longest message that the peer takes.
+    pub message_bytes_max: usize,
+    /// Packets that may be queued.
+    pub room: usize,
+    /// Packets that are not acknowledged, sent or not.
+    pub unacknowledged: usize,
 }
 
 /// Places in the queue to a peer; nothing can come between them and the packets that fill them.
@@ -203,6 +219,8 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
             no_packets: Shortage::default(),
             control: Vec::new(),
             counters: Counters::default(),
+            #[cfg(any(test, feature = "simulation"))]
+            is_general: false,
         }
     }
 
@@ -289,6 +307,20 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         }
     }
 
+    /// What may be sent to a peer now; nothing while it is not connected.
+    ///
+    /// # Errors
+    /// The peer is gone.
+    #[inline]
+    pub fn outlook(&self, peer: Peer) -> Result<Outlook, Gone> {
+        Ok(self.open(peer)?.map_or(Outlook::default(), |connection| Outlook {
+            payload_bytes_max: connection.agreed.payload_bytes_max(),
+            message_bytes_max: connection.agreed.message_bytes_max(),
+            room: connection.room(),
+            unacknowledged: connection.send.len(),
+        }))
+    }
+
     /// Packets that may be queued to a peer: none while it is not connected.
     ///
     /// # Errors
@@ -369,16 +401,22 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
     /// Gives the packet back: no room, or no peer.
     #[inline]
     pub fn queue(&mut self, peer: Peer, packet: S) -> Result<(), (S, QueueError)> {
-        let connection = match self.open_to_send(peer) {
-            Ok(connection) => connection,
-            Err(error) => return Err((packet, error)),
+        let entry = self.entries.get_mut(peer.index()).filter(|entry| entry.generation == peer.generation);
+        let Some(Entry { state: State::Open(connection), is_sending, .. }) = entry else {
+            let error = self.open_to_send(peer).err().unwrap_or(QueueError::Full);
+            return Err((packet, error));
         };
         if connection.room() == 0 {
-            connection.refuse(1);
-            return Err((packet, QueueError::Full));
+            let error = if connection.is_finished() { QueueError::Finished } else { QueueError::Full };
+            if error == QueueError::Full {
+                connection.refuse(1);
+            }
+            return Err((packet, error));
         }
         connection.send.push(packet);
-        self.touch(peer.index);
+        if !std::mem::replace(is_sending, true) {
+            self.sending.push_back(peer.index);
+        }
         Ok(())
     }
 
@@ -520,6 +558,16 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
     /// [`Endpoint::released`].
     #[inline]
     pub fn handle_datagram(&mut self, now: Time, from: SocketAddr, congested: bool, datagram: R) {
+        if !self.takes_short_ways() {
+            return self.handle_any(now, from, congested, datagram);
+        }
+        if let Err(datagram) = self.handle_next(now, from, congested, datagram) {
+            self.handle_any(now, from, congested, datagram);
+        }
+    }
+
+    /// Handles any datagram, the general way.
+    fn handle_any(&mut self, now: Time, from: SocketAddr, congested: bool, datagram: R) {
         let parsed = Datagram::parse(datagram.as_ref());
         let returned = match parsed {
             Ok(Datagram::Data(header, _)) => self.handle_data(now, from, congested, header, datagram),
@@ -695,13 +743,9 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
     }
 
     /// Looks whether one or both directions have ended.
-    #[inline]
     fn look_for_end(&mut self, index: u32, now: Time) {
         let entry = &mut self.entries[index as usize];
         let State::Open(connection) = &mut entry.state else { return };
-        if !connection.receive.is_finished() {
-            return;
-        }
         let peer = Peer { index, generation: entry.generation };
         if !connection.finish_told {
             connection.finish_told = true;
@@ -1010,20 +1054,32 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
     /// A connection has nothing to send for now.
     #[inline]
     fn rest(&mut self, index: u32, now: Time) {
-        self.entries[index as usize].is_sending = false;
-        self.look_for_end(index, now);
-        if let (State::Open(connection), Some(alarm)) =
-            (&self.entries[index as usize].state, self.timers.of(index))
-            && connection.is_early_enough(alarm)
-        {
-            return;
-        }
-        let deadline = match &self.entries[index as usize].state {
-            State::Vacant => None,
+        let entry = &mut self.entries[index as usize];
+        entry.is_sending = false;
+        let deadline = match &entry.state {
+            State::Open(connection) if !connection.receive.is_finished() => {
+                let alarm = self.timers.of(index);
+                if alarm.is_some_and(|alarm| connection.is_early_enough(alarm)) {
+                    return;
+                }
+                connection.deadline(now)
+            }
+            State::Open(_) => return self.rest_at_end(index, now),
             State::Connecting(connecting) => Some(connecting.deadline()),
-            State::Open(connection) => connection.deadline(now),
+            State::Vacant => None,
         };
         if let Some(deadline) = deadline {
+            self.timers.set(now, index, deadline);
+        }
+    }
+
+    /// The same, where everything was read that will ever come.
+    #[cold]
+    fn rest_at_end(&mut self, index: u32, now: Time) {
+        self.look_for_end(index, now);
+        if let State::Open(connection) = &self.entries[index as usize].state
+            && let Some(deadline) = connection.deadline(now)
+        {
             self.timers.set(now, index, deadline);
         }
     }
@@ -1074,6 +1130,22 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         }
     }
 
+    /// Has all datagrams go the general way from here on: what the short ways are compared with.
+    #[cfg(any(test, feature = "simulation"))]
+    #[doc(hidden)]
+    pub fn go_the_general_way(&mut self) {
+        self.is_general = true;
+    }
+
+    /// Whether the common case goes its own, short way: always, but where tests compare.
+    #[inline]
+    pub(super) fn takes_short_ways(&self) -> bool {
+        #[cfg(any(test, feature = "simulation"))]
+        return !self.is_general;
+        #[cfg(not(any(test, feature = "simulation")))]
+        true
+    }
+
     /// Entries that memory is taken for, in everything that peers can make longer: what a simulation holds against a bound.
     #[cfg(any(test, feature = "simulation"))]
     #[doc(hidden)]
@@ -1113,7 +1185,7 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         connection.receive.consume(message, &mut self.released);
         connection.consumed();
         self.counters.messages_received += 1;
-        self.counters.message_bytes_received += message.bytes as u64;
+        self.counters.message_bytes_received += u64::from(message.bytes);
         let receive = &connection.receive;
         self.admission.read(index, receive.kept(), receive.is_unfinished());
         if connection.wants_attention() {

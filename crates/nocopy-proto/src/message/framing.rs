@@ -15,6 +15,11 @@ pub const CHUNK_HEADER_BYTES_MAX: usize = 12;
 
 const LENGTH_BITS: u32 = 28;
 
+/// Kind and place of whole messages, in front of their length.
+const WHOLE: u32 = 0;
+const WHOLE_REQUEST: u32 = 1 << 2;
+const WHOLE_RESPONSE: u32 = 2 << 2;
+
 /// Where in its message a chunk is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Place {
@@ -107,6 +112,43 @@ pub fn chunk_at(payload: &[u8], at: usize) -> Result<Option<Chunk>, Malformed> {
     Ok(Some(Chunk { kind, place, total_bytes, header_bytes, range: begin..begin + length }))
 }
 
+/// What the message is and where its bytes are, if the chunk at byte `at` of a payload is a whole one.
+#[inline]
+pub(super) fn whole_at(payload: &[u8], at: usize) -> Option<(Kind, Range<usize>)> {
+    let (word, rest) = payload.get(at..)?.split_first_chunk()?;
+    let word = u32::from_be_bytes(*word);
+    let bytes = (word & ((1 << LENGTH_BITS) - 1)) as usize;
+    let call = || Some(u32::from_be_bytes(*rest.first_chunk()?));
+    let (kind, header_bytes) = match word >> LENGTH_BITS {
+        WHOLE => (Kind::Plain, 4),
+        WHOLE_REQUEST => (Kind::Request(call()?), 8),
+        WHOLE_RESPONSE => (Kind::Response(call()?), 8),
+        _ => return None,
+    };
+    let begin = at + header_bytes;
+    (bytes <= payload.len().checked_sub(begin)?).then_some((kind, begin..begin + bytes))
+}
+
+/// How many messages a payload holds, if there are some, all of them are whole, and none is longer than `bytes_max`.
+#[inline]
+pub(super) fn whole_messages(payload: &[u8], bytes_max: usize) -> Option<usize> {
+    let (mut rest, mut messages) = (payload, 0);
+    while let Some((word, behind)) = rest.split_first_chunk() {
+        let word = u32::from_be_bytes(*word);
+        let bytes = (word & ((1 << LENGTH_BITS) - 1)) as usize;
+        let call_bytes = match word >> LENGTH_BITS {
+            WHOLE => 0,
+            WHOLE_REQUEST | WHOLE_RESPONSE => 4,
+            _ => return None,
+        };
+        if bytes > bytes_max {
+            return None;
+        }
+        (rest, messages) = (behind.get(call_bytes + bytes..)?, messages + 1);
+    }
+    (messages > 0 && rest.is_empty()).then_some(messages)
+}
+
 /// How many bytes of a message a payload holds that is nothing but a middle chunk of it.
 #[inline]
 pub(super) fn middle(payload: &[u8]) -> Option<usize> {
@@ -193,6 +235,24 @@ impl Placed {
 #[inline]
 pub fn whole_header_bytes(kind: Kind) -> usize {
     if kind == Kind::Plain { 4 } else { 8 }
+}
+
+/// Writes the header of a message that is one chunk, and returns how many bytes that are.
+///
+/// # Panics
+/// There is no room for it, or the message is longer than [`MESSAGE_BYTES_MAX`](super::MESSAGE_BYTES_MAX).
+#[inline]
+pub fn put_whole_header(kind: Kind, bytes: usize, room: &mut [u8]) -> usize {
+    assert!(bytes <= super::MESSAGE_BYTES_MAX as usize, "a message of {bytes} B is too long");
+    let (place, call) = match kind {
+        Kind::Plain => (WHOLE, None),
+        Kind::Request(call) => (WHOLE_REQUEST, Some(call)),
+        Kind::Response(call) => (WHOLE_RESPONSE, Some(call)),
+    };
+    room[..4].copy_from_slice(&(place << LENGTH_BITS | bytes as u32).to_be_bytes());
+    let Some(call) = call else { return 4 };
+    room[4..8].copy_from_slice(&call.to_be_bytes());
+    8
 }
 
 /// Packets that a message takes for itself, if it does not fit into one that is being filled.
@@ -300,6 +360,33 @@ mod tests {
         #[test]
         fn any_bytes_are_read_without_harm(payload: Vec<u8>) {
             oracle::check_payload(&payload);
+        }
+
+        /// Proves that whole messages are found by the short way as by the long one, whatever the payload is.
+        #[test]
+        fn whole_messages_are_found_alike(
+            chunks in prop::collection::vec((0u32..16, 0u32..12, 0usize..12), 0..8), bytes_max in 0usize..12
+        ) {
+            let chunk = |(kind, length, bytes): &(u32, u32, usize)| {
+                [&(kind << LENGTH_BITS | length).to_be_bytes()[..], &vec![7; *bytes][..]].concat()
+            };
+            let payload = chunks.iter().flat_map(chunk).collect::<Vec<u8>>();
+            let all: Result<Vec<Chunk>, _> = parse(&payload).collect();
+            let whole = |chunk: &Chunk| chunk.place == Place::Whole && chunk.range.len() <= bytes_max;
+            let expected = all.as_ref().ok().filter(|all| !all.is_empty() && all.iter().all(whole));
+            prop_assert_eq!(super::whole_messages(&payload, bytes_max), expected.map(Vec::len));
+            for at in 0..payload.len() {
+                let chunk = chunk_at(&payload, at).ok().flatten().filter(|chunk| chunk.place == Place::Whole);
+                prop_assert_eq!(whole_at(&payload, at), chunk.map(|chunk| (chunk.kind, chunk.range)));
+            }
+        }
+
+        #[test]
+        fn headers_of_whole_messages_are_written_alike(kind in kinds(), bytes in 0usize..500) {
+            let mut room = [0; 8];
+            let header_bytes = put_whole_header(kind, bytes, &mut room);
+            let placed = super::chunks(kind, bytes, 600, 600).next().unwrap();
+            prop_assert_eq!(&room[..header_bytes], placed.header());
         }
 
         /// Proves that the packets of a message are as many as is said, and that as many hold it.

@@ -15,6 +15,7 @@
 mod admission;
 mod ahead;
 mod answers;
+mod common_case;
 mod congestion;
 mod connection;
 mod cookie;
@@ -43,7 +44,7 @@ mod twins;
 mod waiting;
 pub mod wire;
 
-pub use endpoint::{Endpoint, Places, Transmit};
+pub use endpoint::{Endpoint, Outlook, Places, Transmit};
 pub use received::{Message, Piece};
 pub use settings::{
     ConnectError, Counters, Event, Gone, Kind, LostReason, MESSAGE_BYTES_MAX, Peer, PeerStats, QueueError,

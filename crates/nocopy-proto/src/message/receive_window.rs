@@ -6,7 +6,7 @@ use std::ops::Range;
 use super::ahead::Ahead;
 use super::framing::{self, Chunk, Place};
 use super::wire::{Flags, HEADER_BYTES};
-use super::{Kind, Violation};
+use super::{Kind, Violation, sequence};
 
 /// Places for packets that a connection without any keeps memory for.
 pub(super) const IDLE_SLOTS: usize = 64;
@@ -51,7 +51,7 @@ struct Open {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Cursor {
     sequence: u64,
-    at: usize,
+    at: u32,
 }
 
 /// What a sequence number is to the window.
@@ -68,17 +68,33 @@ pub(super) enum Arrival {
     Outside,
 }
 
+impl Cursor {
+    /// The beginning of the packet behind.
+    #[inline]
+    fn next_packet(self) -> Self {
+        Self { sequence: self.sequence + 1, at: 0 }
+    }
+}
+
 /// The next message: what it is and where it ends.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Complete {
     pub(super) kind: Kind,
-    pub(super) bytes: usize,
+    pub(super) bytes: u32,
     pub(super) begin: Cursor,
+    /// Where its first piece lies in the payload of the packet that it begins in.
+    first: (u32, u32),
     pub(super) end: Cursor,
-    /// Where its first piece begins in its payload, and where that ends.
-    first: (usize, Cursor),
     /// More lies behind it in its last packet.
     has_more_behind: bool,
+}
+
+impl Complete {
+    /// Whether it is one piece.
+    #[inline]
+    fn is_whole(&self) -> bool {
+        self.end.sequence == self.begin.sequence
+    }
 }
 
 impl<R: AsRef<[u8]>> ReceiveWindow<R> {
@@ -185,7 +201,9 @@ impl<R: AsRef<[u8]>> ReceiveWindow<R> {
             return Ok(());
         }
         self.slots.push_back(Some(datagram));
-        if let Some(mut run) = self.ahead.take_run(sequence + 1) {
+        if self.has_gap()
+            && let Some(mut run) = self.ahead.take_run(sequence + 1)
+        {
             self.slots.append(&mut run);
         }
         while let Some(Some(datagram)) = self.slots.get((self.expected - self.first) as usize) {
@@ -213,6 +231,30 @@ impl<R: AsRef<[u8]>> ReceiveWindow<R> {
         }
         self.skip_empty();
         Ok(())
+    }
+
+    /// How many messages the datagram with this sequence number holds, if it is the next one in order, all of them are whole, and there is
+    /// nothing else to find out about it.
+    #[inline]
+    pub(super) fn whole_messages(&self, sequence: u32, datagram: &[u8]) -> Option<usize> {
+        let is_next = sequence == sequence::narrow(self.expected)
+            && self.expected < self.credit()
+            && self.ahead.is_empty()
+            && self.open.is_none()
+            && self.last.is_none();
+        if !is_next {
+            return None;
+        }
+        framing::whole_messages(&datagram[HEADER_BYTES..], self.message_bytes_max)
+    }
+
+    /// Keeps the next packet in order, in which so many [whole messages](Self::whole_messages) are.
+    #[inline]
+    pub(super) fn push_whole(&mut self, datagram: R, messages: usize) {
+        self.slots.push_back(Some(datagram));
+        self.kept += 1;
+        self.expected += 1;
+        self.ready += messages;
     }
 
     /// Keeps the next packet in order, if there is nothing to find out about it: all packets before it are here and none behind it, and it
@@ -265,11 +307,12 @@ impl<R: AsRef<[u8]>> ReceiveWindow<R> {
     }
 
     /// Goes past packets without payload.
+    #[inline]
     fn skip_empty(&mut self) {
         while self.cursor.sequence < self.expected {
             match self.payload(self.cursor.sequence) {
-                Some(payload) if self.cursor.at < payload.len() => break,
-                _ => self.cursor = Cursor { sequence: self.cursor.sequence + 1, at: 0 },
+                Some(payload) if (self.cursor.at as usize) < payload.len() => break,
+                _ => self.cursor = self.cursor.next_packet(),
             }
         }
     }
@@ -298,15 +341,26 @@ impl<R: AsRef<[u8]>> ReceiveWindow<R> {
             return None;
         }
         let begin = self.cursor;
-        let mut end = begin;
-        let (chunk, mut has_more_behind) = self.chunk_and_rest(&mut end)?;
-        let (kind, bytes, first) = (chunk.kind, chunk.total_bytes, (chunk.range.start, end));
-        if chunk.place == Place::First {
-            // What lies between was looked at when it came.
-            end = Cursor { sequence: *self.ends.front()?, at: 0 };
-            (_, has_more_behind) = self.chunk_and_rest(&mut end)?;
-        }
-        Some(Complete { kind, bytes, begin, end, first, has_more_behind })
+        // A message that is ready begins where the cursor is: packets without any were passed over.
+        let payload = self.payload(begin.sequence)?;
+        let Some((kind, piece)) = framing::whole_at(payload, begin.at as usize) else {
+            return self.next_of_several();
+        };
+        let has_more_behind = piece.end < payload.len();
+        let (bytes, first) = (piece.len() as u32, (piece.start as u32, piece.end as u32));
+        let end = Cursor { sequence: begin.sequence, at: first.1 };
+        Some(Complete { kind, bytes, begin, first, end, has_more_behind })
+    }
+
+    /// The same of a message in several packets.
+    fn next_of_several(&self) -> Option<Complete> {
+        let mut behind_first = self.cursor;
+        let (chunk, _) = self.chunk_and_rest(&mut behind_first)?;
+        // What lies between was looked at when it came.
+        let mut end = Cursor { sequence: *self.ends.front()?, at: 0 };
+        let (_, has_more_behind) = self.chunk_and_rest(&mut end)?;
+        let (bytes, first) = (chunk.total_bytes as u32, (chunk.range.start as u32, chunk.range.end as u32));
+        Some(Complete { kind: chunk.kind, bytes, begin: self.cursor, first, end, has_more_behind })
     }
 
     /// The chunk at a place, which moves behind it.
@@ -320,13 +374,13 @@ impl<R: AsRef<[u8]>> ReceiveWindow<R> {
     fn chunk_and_rest(&self, cursor: &mut Cursor) -> Option<(Chunk, bool)> {
         loop {
             let payload = self.payload(cursor.sequence)?;
-            match framing::chunk_at(payload, cursor.at) {
+            match framing::chunk_at(payload, cursor.at as usize) {
                 Ok(Some(chunk)) => {
-                    cursor.at = chunk.range.end;
-                    let has_more_behind = cursor.at < payload.len();
+                    cursor.at = chunk.range.end as u32;
+                    let has_more_behind = chunk.range.end < payload.len();
                     return Some((chunk, has_more_behind));
                 }
-                _ => *cursor = Cursor { sequence: cursor.sequence + 1, at: 0 },
+                _ => *cursor = cursor.next_packet(),
             }
         }
     }
@@ -334,7 +388,7 @@ impl<R: AsRef<[u8]>> ReceiveWindow<R> {
     /// The bytes of a message, piece by piece.
     pub(super) fn pieces(&self, message: &Complete) -> impl Iterator<Item = &[u8]> {
         let index = |cursor: Cursor| (cursor.sequence - self.first) as usize;
-        let behind = index(message.first.1) + 1..index(message.end) + 1;
+        let behind = index(message.begin) + 1..index(message.end) + 1;
         let packets = self.slots.range(behind).flatten();
         let rest = packets.filter_map(|datagram| framing::continuation(self.payload_of(datagram)));
         self.first_piece(message).into_iter().chain(rest)
@@ -343,14 +397,14 @@ impl<R: AsRef<[u8]>> ReceiveWindow<R> {
     /// The bytes of the first piece.
     #[inline]
     fn first_piece(&self, message: &Complete) -> Option<&[u8]> {
-        let (start, Cursor { sequence, at }) = message.first;
-        self.payload(sequence).map(|payload| &payload[start..at])
+        let (start, end) = message.first;
+        self.payload(message.begin.sequence).map(|payload| &payload[start as usize..end as usize])
     }
 
     /// The bytes of a message that is one piece.
     #[inline]
     pub(super) fn whole(&self, message: &Complete) -> Option<&[u8]> {
-        if message.first.1 == message.end { self.first_piece(message) } else { None }
+        if message.is_whole() { self.first_piece(message) } else { None }
     }
 
     /// Moves the pieces of a message out: whole packets where they hold nothing else, and copies where they do.
@@ -366,7 +420,7 @@ impl<R: AsRef<[u8]>> ReceiveWindow<R> {
                 self.kept -= 1;
                 each(Taken::Packet(slot.take().expect("its payload was looked at"), range));
                 if at != message.end {
-                    at = Cursor { sequence: at.sequence + 1, at: 0 };
+                    at = at.next_packet();
                 }
             } else {
                 each(Taken::Part(&slot.as_ref().expect("its payload was looked at").as_ref()[range]));
@@ -379,10 +433,11 @@ impl<R: AsRef<[u8]>> ReceiveWindow<R> {
     pub(super) fn consume(&mut self, message: &Complete, released: &mut Vec<R>) {
         self.ready -= 1;
         self.cursor = message.end;
-        if message.first.1 != message.end {
+        if !message.is_whole() {
             self.ends.pop_front();
         }
         if !message.has_more_behind {
+            self.cursor = message.end.next_packet();
             self.skip_empty();
         }
         self.release(released);
@@ -395,10 +450,13 @@ impl<R: AsRef<[u8]>> ReceiveWindow<R> {
         if read == 0 {
             return;
         }
-        let before = released.len();
-        // Those that were taken are not there any more.
-        released.extend(self.slots.drain(..read).flatten());
-        self.kept -= released.len() - before;
+        for _ in 0..read {
+            // One that was taken is not there any more.
+            if let Some(datagram) = self.slots.pop_front().flatten() {
+                self.kept -= 1;
+                released.push(datagram);
+            }
+        }
         self.first = self.cursor.sequence;
     }
 
@@ -413,7 +471,7 @@ impl<R: AsRef<[u8]>> ReceiveWindow<R> {
 
     /// Gives the memory back that a burst took, if nothing is kept any more.
     pub(super) fn shrink(&mut self) {
-        if self.slots.is_empty() {
+        if self.slots.is_empty() && self.slots.capacity().max(self.ends.capacity()) > IDLE_SLOTS {
             self.slots.shrink_to(IDLE_SLOTS);
             self.ends.shrink_to(IDLE_SLOTS);
         }

@@ -52,7 +52,7 @@ impl<'a, S, R: AsRef<[u8]>> Message<'a, S, R> {
     /// Bytes of the message.
     #[inline]
     pub fn len(&self) -> usize {
-        self.complete.bytes
+        self.complete.bytes as usize
     }
 
     /// Whether it has no bytes.

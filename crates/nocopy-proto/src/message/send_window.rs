@@ -161,7 +161,9 @@ impl<S> SendWindow<S> {
 
     /// Gives the memory back that a burst took, if nothing waits to be sent or acknowledged any more.
     pub(super) fn shrink(&mut self) {
-        if self.slots.is_empty() {
+        if self.slots.is_empty()
+            && self.slots.capacity().max(self.repeated.capacity()).max(self.lost.capacity()) > IDLE_SLOTS
+        {
             self.slots.shrink_to(IDLE_SLOTS);
             self.repeated.shrink_to(IDLE_SLOTS);
             self.lost.shrink_to(IDLE_SLOTS);
@@ -182,6 +184,18 @@ impl<S> SendWindow<S> {
     #[inline]
     pub(super) fn has_nothing_to_send(&self) -> bool {
         self.lost.is_empty() && self.fresh == self.end()
+    }
+
+    /// All that was sent has arrived, so that nothing can be lost.
+    #[inline]
+    pub(super) fn has_all_arrived(&self) -> bool {
+        self.first == self.fresh && self.repeated.is_empty()
+    }
+
+    /// Packets may be lost, and wait to be sent again.
+    #[inline]
+    pub(super) fn has_losses(&self) -> bool {
+        !self.lost.is_empty()
     }
 
     /// The packet to send again next, if any is lost.
@@ -232,6 +246,21 @@ impl<S> SendWindow<S> {
         (slot.packet.as_mut().expect("kept until it is acknowledged"), repeated)
     }
 
+    /// Books the first transmission of the next packet that was never sent, and gives it.
+    ///
+    /// # Panics
+    /// There is none.
+    #[inline]
+    pub(super) fn send_next(&mut self, now: Time) -> &mut S {
+        let place = (self.fresh - self.first) as usize;
+        self.transmissions += 1;
+        self.fresh += 1;
+        self.in_flight += 1;
+        let slot = &mut self.slots[place];
+        (slot.state, slot.order, slot.sent) = (State::InFlight, self.transmissions, now);
+        slot.packet.as_mut().expect("kept until it is acknowledged")
+    }
+
     /// Books first transmissions of the next packets that were never sent, for as long as `each` sends one, and of `most` at most.
     /// Returns how many that were.
     #[inline]
@@ -272,9 +301,12 @@ impl<S> SendWindow<S> {
         }
         let mut all = Acknowledged::default();
         let count = expected.saturating_sub(self.first) as usize; // below what was sent
-        for slot in self.slots.drain(..count) {
+        for _ in 0..count {
+            let Some(slot) = self.slots.pop_front() else { break };
             all.book(&slot, round_trip_min, now);
-            free.extend(slot.packet);
+            if let Some(packet) = slot.packet {
+                free.push(packet);
+            }
         }
         self.first += count as u64;
         if ranges.len() == 0 {

@@ -225,6 +225,9 @@ impl Shares {
     #[inline]
     pub(super) fn set_kept(&mut self, index: u32, kept: usize) {
         let Some(member) = self.members.get_mut(index as usize) else { return };
+        if member.kept == kept as u32 {
+            return;
+        }
         let Some(number) = member.address else { return };
         let fewer = (member.kept - kept as u32) as usize;
         member.kept = kept as u32;

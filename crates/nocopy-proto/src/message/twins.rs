@@ -1,4 +1,4 @@
-//! Datagrams sent and handled one by one, and in runs: both ways are the same, byte for byte.
+//! Datagrams sent and handled one by one and the general way, and in runs and by the short ways: both are the same, byte for byte.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -39,6 +39,8 @@ fn fates() -> impl Strategy<Value = Vec<Fate>> {
 #[derive(Debug, Clone)]
 enum Step {
     Send(usize, usize),
+    /// So many messages in one packet.
+    Short(usize, u8, u8),
     Carry(usize, bool, Vec<Fate>),
     Read(usize, u8),
     Sleep(u16),
@@ -50,6 +52,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     let host = 0..2_usize;
     let step = prop_oneof![
         6 => (host.clone(), 0..40_000_usize).prop_map(|(host, bytes)| Step::Send(host, bytes)),
+        6 => (host.clone(), 1..5_u8, any::<u8>()).prop_map(|(host, count, bytes)| Step::Short(host, count, bytes)),
         10 => (host.clone(), any::<bool>(), fates()).prop_map(|(host, marked, fates)| Step::Carry(host, marked, fates)),
         3 => (host.clone(), 0..4_u8).prop_map(|(host, most)| Step::Read(host, most)),
         3 => (0..3000_u16).prop_map(Step::Sleep),
@@ -65,13 +68,18 @@ struct Twins {
     single: [Host; 2],
     runs: [Host; 2],
     followers: usize,
+    /// Packets that were sent the short way, which every other time is taken.
+    fresh: usize,
+    carried: usize,
 }
 
 impl Twins {
     fn new() -> Self {
         let settings = Settings { window_packets: 100, max_message_bytes: 60_000, ..Settings::default() };
         let hosts = || [1, 2].map(|seed| Endpoint::new(settings.clone(), [seed; 32]));
-        Self { now: Time::from_ns(1_000_000), single: hosts(), runs: hosts(), followers: 0 }
+        let mut single = hosts();
+        single.iter_mut().for_each(Endpoint::go_the_general_way);
+        Self { now: Time::from_ns(1_000_000), single, runs: hosts(), followers: 0, fresh: 0, carried: 0 }
     }
 
     fn both(&mut self, host: usize) -> [&mut Host; 2] {
@@ -81,6 +89,7 @@ impl Twins {
     /// Sends what there is, and takes it to the other host.
     fn carry(&mut self, from: usize, marked: bool, fates: &[Fate]) {
         let sent = self.sent_single(from);
+        self.carried += 1;
         assert!(sent == self.sent_in_runs(from), "they sent different datagrams");
         let mut late = Vec::new();
         let mut arrived = Vec::new();
@@ -117,7 +126,17 @@ impl Twins {
 
     fn sent_in_runs(&mut self, from: usize) -> Vec<Vec<u8>> {
         let mut sent = Vec::new();
-        while let Some(transmit) = self.runs[from].poll_transmit(self.now) {
+        loop {
+            let before = sent.len();
+            let is_more = self.carried % 4 < 2
+                && self.runs[from].transmit_fresh(self.now, 20, |_, packet, header| {
+                    sent.push([&header[..], packet].concat());
+                });
+            self.fresh += sent.len() - before;
+            if is_more {
+                continue;
+            }
+            let Some(transmit) = self.runs[from].poll_transmit(self.now) else { break };
             match transmit {
                 Transmit::Control { datagram, .. } => sent.push(datagram.to_vec()),
                 Transmit::Packet { peer, packet, header, .. } => {
@@ -143,9 +162,22 @@ impl Twins {
         }
     }
 
+    /// Sends messages of each kind, one behind the other in a packet.
+    fn send_short(&mut self, from: usize, to: Peer, count: u8, bytes: u8) {
+        for host in self.both(from) {
+            let kinds = [Kind::Plain, Kind::Request(7), Kind::Response(9)].into_iter().cycle();
+            let packet = kinds.take(count.into()).flat_map(|kind| {
+                let placed = framing::chunks(kind, bytes.into(), 400, 400).next().expect("one");
+                [placed.header(), &vec![bytes; bytes.into()][..]].concat()
+            });
+            let _ = host.queue(to, packet.collect()); // no room: for neither
+        }
+    }
+
     fn step(&mut self, peers: [Peer; 2], step: &Step) {
         match step {
             Step::Send(from, bytes) => self.send(*from, peers[*from], *bytes),
+            Step::Short(from, count, bytes) => self.send_short(*from, peers[*from], *count, *bytes),
             Step::Carry(from, marked, fates) => self.carry(*from, *marked, fates),
             Step::Read(host, most) => {
                 for _ in 0..*most {
@@ -206,7 +238,8 @@ fn a_long_message_goes_in_runs() {
         twins.step(peers, &Step::Carry(0, false, vec![Fate::Arrives]));
         twins.step(peers, &Step::Carry(1, false, vec![Fate::Arrives]));
     }
-    assert!(twins.followers >= 20, "{} of 28 packets follow another one", twins.followers);
+    let (followers, fresh) = (twins.followers, twins.fresh);
+    assert!(followers >= 5 && fresh >= 5 && followers + fresh >= 20, "{followers} and {fresh} of 28 packets");
     assert!(twins.runs[1].has_message());
     twins.step(peers, &Step::Read(1, 1));
 }

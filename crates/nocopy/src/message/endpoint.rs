@@ -106,12 +106,24 @@ impl Sent {
 }
 
 /// How long a step of work may take.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Patience {
     /// Only what is there.
     None,
+    /// Until something comes, or for so long.
+    For(Duration),
     /// Until something comes, or that moment.
     Until(Option<Instant>),
+}
+
+impl Patience {
+    /// The same with a moment instead of a time.
+    fn until(self) -> Self {
+        match self {
+            Self::For(timeout) => Self::Until(Instant::now().checked_add(timeout)),
+            other => other,
+        }
+    }
 }
 
 impl Endpoint {
@@ -175,7 +187,7 @@ impl Endpoint {
     /// # Errors
     /// As [`receive`](Self::receive).
     pub fn receive_timeout(&mut self, timeout: Duration) -> io::Result<Option<Message<'_>>> {
-        self.receive_within(Patience::Until(Instant::now().checked_add(timeout)))
+        self.receive_within(Patience::For(timeout))
     }
 
     /// The next message if there is one, without waiting.
@@ -209,18 +221,27 @@ impl Endpoint {
 
     /// Returns whether an event ended it.
     fn wait_for_message(&mut self, patience: Patience) -> io::Result<bool> {
+        // What is there already is taken without a look at the clock, or at what else could end a wait.
+        let mut now = Patience::None;
         loop {
             self.send_first();
             // What has happened by now, also by sending: a direction that was read to its end, room. No sleep would be ended by it.
-            let news = matches!(patience, Patience::Until(_))
-                && (self.has_news() | std::mem::take(&mut self.reported_by_arm));
-            self.take_due(if news { Patience::None } else { patience })?;
-            let Patience::Until(deadline) = patience else { return Ok(false) };
+            let news =
+                patience != Patience::None && (self.has_news() | std::mem::take(&mut self.reported_by_arm));
+            self.take_due(if news { Patience::None } else { now })?;
+            if patience == Patience::None {
+                return Ok(false);
+            }
             if news || self.has_news() {
                 return Ok(true);
             }
-            if self.has_message() || is_over(deadline) {
+            if self.has_message() {
                 return Ok(false);
+            }
+            match now {
+                Patience::None => now = patience.until(),
+                Patience::Until(deadline) if is_over(deadline) => return Ok(false),
+                _ => {}
             }
         }
     }
@@ -235,7 +256,7 @@ impl Endpoint {
         if self.has_message() {
             return Ok(true);
         }
-        let by_event = self.wait_for_message(Patience::Until(Instant::now().checked_add(timeout)))?;
+        let by_event = self.wait_for_message(Patience::For(timeout))?;
         Ok(by_event || self.has_message())
     }
 
@@ -306,8 +327,8 @@ impl Endpoint {
                 Came::Run(run) => protocol.handle_run(now, from, congested, run),
             }
         };
-        match patience {
-            Patience::None => carrier.receive(&mut deliver)?,
+        match patience.until() {
+            Patience::None | Patience::For(_) => carrier.receive(&mut deliver)?,
             Patience::Until(deadline) => {
                 let due = due.and_then(|due| clock.instant(due));
                 let look = (!starved.is_empty()).then(|| Instant::now() + LOOK_INTERVAL);
@@ -353,24 +374,37 @@ impl Endpoint {
     /// Sends what the protocol has to send.
     #[inline]
     pub(super) fn transmit(&mut self, now: Time) {
-        let Self { protocol, carrier, unsent, .. } = self;
-        *unsent = 0;
-        while let Some(transmit) = protocol.poll_transmit(now) {
-            match transmit {
-                Transmit::Packet { peer, to, packet, header, crc, .. } => {
-                    carrier.transmit_packet(to, packet, &header, crc);
-                    protocol.transmit_followers(now, peer, header, |packet, header| {
-                        carrier.transmit_packet(to, packet, header, false);
-                    });
-                }
-                Transmit::Control { to, datagram } => carrier.transmit_control(to, datagram),
+        self.unsent = 0;
+        loop {
+            let Self { protocol, carrier, .. } = self;
+            let is_sent = protocol.transmit_fresh(now, u32::MAX, |to, packet, header| {
+                carrier.transmit_packet(to, packet, header, false);
+            });
+            if !is_sent && !self.transmit_any(now) {
+                break;
             }
             // What follows from having nothing more is seen to when the packets are on their way.
-            if !protocol.has_more() {
-                carrier.flush();
+            if !self.protocol.has_more() {
+                self.carrier.flush();
             }
         }
-        carrier.flush();
+        self.carrier.flush();
+    }
+
+    /// Sends the next thing that the protocol has to send, whatever it is, and returns whether there was one.
+    fn transmit_any(&mut self, now: Time) -> bool {
+        let Self { protocol, carrier, .. } = self;
+        match protocol.poll_transmit(now) {
+            None => return false,
+            Some(Transmit::Packet { peer, to, packet, header, crc, .. }) => {
+                carrier.transmit_packet(to, packet, &header, crc);
+                protocol.transmit_followers(now, peer, header, |packet, header| {
+                    carrier.transmit_packet(to, packet, header, false);
+                });
+            }
+            Some(Transmit::Control { to, datagram }) => carrier.transmit_control(to, datagram),
+        }
+        true
     }
 
     #[inline]

@@ -36,12 +36,8 @@ impl OpenPacket {
         parts: impl Iterator<Item = &'m [u8]>,
         carrier: &mut dyn Carrier,
     ) {
-        let left = self.payload_bytes_max - self.used;
-        let piece = framing::chunks(kind, bytes, left, self.payload_bytes_max).next().expect("at least one");
         let room = &mut carrier.payload_mut(&self.packet)[self.used..];
-        let header = piece.header();
-        room[..header.len()].copy_from_slice(header);
-        let mut at = header.len();
+        let mut at = framing::put_whole_header(kind, bytes, room);
         for part in parts {
             room[at..at + part.len()].copy_from_slice(part);
             at += part.len();
@@ -77,6 +73,15 @@ struct PeerState {
     starved: bool,
 }
 
+/// What of a peer's state is asked for before a message to it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Standing {
+    /// A packet is being filled for it.
+    pub(super) has_open: bool,
+    /// Nothing more is sent to it.
+    pub(super) is_ended: bool,
+}
+
 impl Peers {
     #[inline]
     fn state(&mut self, peer: Peer) -> Option<&mut PeerState> {
@@ -89,9 +94,13 @@ impl Peers {
         self.state(peer)?.open.as_mut()
     }
 
+    /// What a peer has, if it has anything.
     #[inline]
-    pub(super) fn is_ended(&mut self, peer: Peer) -> bool {
-        self.state(peer).is_some_and(|state| state.ended)
+    pub(super) fn standing(&self, peer: Peer) -> Standing {
+        match self.of.get(peer.index()).filter(|state| state.peer == Some(peer)) {
+            Some(state) => Standing { has_open: state.open.is_some(), is_ended: state.ended },
+            None => Standing { has_open: false, is_ended: false },
+        }
     }
 
     pub(super) fn end(&mut self, peer: Peer) {
@@ -111,6 +120,7 @@ impl Peers {
     }
 
     /// The state of a peer that the protocol knows; a new one if another peer had its place before.
+    #[inline]
     fn known(&mut self, peer: Peer) -> &mut PeerState {
         if self.of.len() <= peer.index() {
             self.of.resize_with(peer.index() + 1, PeerState::default);

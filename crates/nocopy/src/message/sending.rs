@@ -4,11 +4,11 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use nocopy_proto::message::framing::{self, whole_header_bytes};
-use nocopy_proto::message::{Gone, Kind, Peer, QueueError};
+use nocopy_proto::message::{Gone, Kind, Outlook, Peer, QueueError};
 
 use super::carrier::{Layout, Packet};
 use super::endpoint::{LOOK_INTERVAL, Patience, is_over};
-use super::open_packet::OpenPacket;
+use super::open_packet::{OpenPacket, Standing};
 use super::{Endpoint, Payload};
 use crate::engine::wait::LOOK_AGAIN;
 use crate::facts::rejected::{Reason, Rejected};
@@ -125,13 +125,16 @@ impl Endpoint {
 
     /// Sends a message for which there is no open packet, or no room in it.
     fn send_in_fresh(&mut self, peer: Peer, kind: Kind, message: &[u8]) -> Result<(), Reason> {
-        let Plan { payload_bytes_max, packets } = self.plan(peer, kind, message.len())?;
+        let plan = self.plan(peer, kind, message.len())?;
+        let Plan { payload_bytes_max, packets, .. } = plan;
         let left = self.carrier.room().packets;
-        if left < packets || !self.has_share(peer, left)? {
+        if left < packets || plan.unacknowledged > left {
             return Err(self.starve(peer, left));
         }
-        self.close_packet_of(peer);
-        if packets == 1 && whole_header_bytes(kind) + message.len() <= payload_bytes_max {
+        if plan.has_open {
+            self.close_packet_of(peer);
+        }
+        if plan.is_whole {
             let Some(packet) = self.carrier.packet() else { return Err(self.starve(peer, left)) };
             let open = self.peers.begin(peer, OpenPacket::new(packet, payload_bytes_max));
             open.put(kind, message.len(), std::iter::once(message), &mut *self.carrier);
@@ -195,10 +198,10 @@ impl Endpoint {
     /// # Errors
     /// As [`send`](Self::send).
     pub fn buffers(&mut self, bytes: usize, to: Peer) -> Result<Vec<Buffer>, Reason> {
-        let Plan { payload_bytes_max, .. } = self.plan(to, Kind::Plain, bytes)?;
+        let Plan { payload_bytes_max, unacknowledged, .. } = self.plan(to, Kind::Plain, bytes)?;
         let layout = Layout { kind: Kind::Plain, bytes, payload_bytes_max };
         let left = self.carrier.room().either();
-        let buffers = if self.has_share(to, left)? { self.carrier.buffers_for(layout) } else { None };
+        let buffers = if unacknowledged <= left { self.carrier.buffers_for(layout) } else { None };
         buffers.map(Buffers::into_vec).ok_or_else(|| self.starve(to, left))
     }
 
@@ -257,46 +260,42 @@ impl Endpoint {
         let plan = self.plan(peer, kind, bytes)?;
         let room = self.carrier.room();
         let left = room.either();
-        if room.fragments < plan.packets || room.buffers < buffers || !self.has_share(peer, left)? {
+        if room.fragments < plan.packets || room.buffers < buffers || plan.unacknowledged > left {
             return Err(self.starve(peer, left));
         }
         self.close_packet_of(peer);
         Ok(plan)
     }
 
-    /// Whether packets can be made for a peer when so many are left for all: not while more of its packets wait to be acknowledged, so
-    /// that peers which acknowledge nothing leave some for others.
-    #[inline]
-    fn has_share(&self, peer: Peer, left: usize) -> Result<bool, Reason> {
-        Ok(self.protocol.unacknowledged(peer).map_err(gone)? <= left)
-    }
-
     /// How a message is laid into fresh packets, if there is room for them behind the open one.
     pub(super) fn plan(&mut self, peer: Peer, kind: Kind, bytes: usize) -> Result<Plan, Reason> {
-        let payload_bytes_max = self.protocol.payload_bytes_max(peer).map_err(gone)?;
-        if self.peers.is_ended(peer) {
+        let Outlook { payload_bytes_max, message_bytes_max, room, unacknowledged } =
+            self.protocol.outlook(peer).map_err(gone)?;
+        let Standing { has_open, is_ended } = self.peers.standing(peer);
+        if is_ended {
             return Err(Reason::Finished);
         }
         if payload_bytes_max == 0 {
             return Err(Reason::Full); // not connected yet
         }
         let header_bytes = whole_header_bytes(kind);
-        let packets = match header_bytes + bytes <= payload_bytes_max {
+        let is_whole = header_bytes + bytes <= payload_bytes_max;
+        let packets = match is_whole {
             true => 1,
             // The first one says how long the message is.
             false => (bytes + header_bytes).div_ceil(payload_bytes_max - 4),
         };
         let window_bytes = self.window_packets.saturating_sub(2).saturating_mul(payload_bytes_max - 4);
-        let bytes_max = self.protocol.message_bytes_max(peer).map_err(gone)?.min(window_bytes);
+        let bytes_max = message_bytes_max.min(window_bytes);
         if bytes > bytes_max {
             return Err(Reason::TooLong { bytes_max });
         }
-        let closing = usize::from(self.peers.open(peer).is_some());
-        if self.protocol.room(peer).map_err(gone)? < closing + packets {
-            self.protocol.want_room(peer, closing + packets).map_err(gone)?;
+        let needed = usize::from(has_open) + packets;
+        if room < needed {
+            self.protocol.want_room(peer, needed).map_err(gone)?;
             return Err(Reason::Full);
         }
-        Ok(Plan { payload_bytes_max, packets })
+        Ok(Plan { payload_bytes_max, packets, is_whole, has_open, unacknowledged })
     }
 
     /// None of the packets that are left is for this peer: packets come back when peers acknowledge what they have.
@@ -308,7 +307,7 @@ impl Endpoint {
             self.carrier.freed();
         }
         // One that has its share already waits for its own.
-        if self.has_share(peer, left).is_ok_and(|has_share| has_share) {
+        if self.protocol.unacknowledged(peer).is_ok_and(|unacknowledged| unacknowledged <= left) {
             self.protocol.want_packets(self.now());
         }
         if self.peers.starve(peer) {
@@ -492,4 +491,11 @@ fn gone(_: Gone) -> Reason {
 pub(super) struct Plan {
     payload_bytes_max: usize,
     packets: usize,
+    /// It fits into one.
+    is_whole: bool,
+    /// A packet is being filled for the peer.
+    has_open: bool,
+    /// Packets to the peer that wait to be acknowledged: not more than are left for all, so that peers which acknowledge nothing leave
+    /// some for others.
+    unacknowledged: usize,
 }

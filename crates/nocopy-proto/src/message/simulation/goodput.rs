@@ -18,6 +18,7 @@ fn measure(loss: f64, window_packets: usize) -> (f64, f64) {
         memory_packets: 4 * window_packets,
         reading: None,
         says: None,
+        is_general: Some(false),
         link: LinkSettings { loss, ..LinkSettings::gigabit() },
     };
     let mut world = World::new(1);

@@ -23,6 +23,8 @@ pub struct HostSettings {
     pub reading: Option<(usize, Duration)>,
     /// What it says to who connects.
     pub says: Option<Traffic>,
+    /// Whether its endpoint takes no short way through the common case; every other one does if nothing is said.
+    pub is_general: Option<bool>,
     /// The link towards it; its interface has the same rate.
     pub link: LinkSettings,
 }
@@ -115,7 +117,11 @@ impl Host {
     fn endpoint(settings: &HostSettings, seed: u64) -> Endpoint<Vec<u8>, Vec<u8>> {
         let mut bytes = [0; 32];
         fastrand::Rng::with_seed(seed).fill(&mut bytes);
-        Endpoint::new(settings.endpoint.clone(), bytes)
+        let mut endpoint = Endpoint::new(settings.endpoint.clone(), bytes);
+        if settings.is_general.unwrap_or(seed % 2 == 1) {
+            endpoint.go_the_general_way();
+        }
+        endpoint
     }
 
     /// The program is started again: nothing is left of what it knew.
@@ -261,9 +267,26 @@ impl Host {
         self.endpoint.set_free(self.settings.memory_packets - self.kept);
     }
 
+    /// Sends by the short way what goes it, as much as the interface takes now; whether that was something.
+    fn transmit_fresh(&mut self, now: Time, departures: &mut Vec<Departure>) -> bool {
+        let Self { endpoint, counts, settings, interface_free, .. } = self;
+        let packet = settings.link.transmission(settings.endpoint.datagram_bytes.into());
+        let left = INTERFACE_AHEAD - interface_free.since(now);
+        let most = 1 + left.as_nanos() / packet.as_nanos().max(1);
+        endpoint.transmit_fresh(now, most as u32, |to, packet, header| {
+            counts.packets += 1;
+            let datagram = [&header[..], packet].concat();
+            *interface_free = (*interface_free).max(now) + settings.link.transmission(datagram.len());
+            departures.push(Departure { at: *interface_free, to, datagram });
+        })
+    }
+
     /// Sends what there is. Gives when it can go on, if the interface has enough for now.
     fn transmit(&mut self, now: Time, departures: &mut Vec<Departure>) -> Option<Time> {
         while self.interface_free.since(now) < INTERFACE_AHEAD {
+            if self.transmit_fresh(now, departures) {
+                continue;
+            }
             let (to, datagram) = match self.endpoint.poll_transmit(now)? {
                 Transmit::Packet { to, packet, header, crc, again, .. } => {
                     self.counts.packets += 1;

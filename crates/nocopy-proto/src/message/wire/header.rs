@@ -107,7 +107,19 @@ impl Header {
         if flags & !allowed.0 != 0 {
             return Err(Malformed::Flags { kind: kind as u8, flags });
         }
-        Ok(Self {
+        Ok(Self::read(kind, header))
+    }
+
+    /// Reads the header of a packet, of which kind and flags were looked at.
+    #[inline]
+    pub(in crate::message) fn of_packet(header: &[u8; HEADER_BYTES]) -> Self {
+        Self::read(HeaderKind::Data, header)
+    }
+
+    #[inline]
+    fn read(kind: HeaderKind, header: &[u8; HEADER_BYTES]) -> Self {
+        let [flags] = FlagBits::get(header);
+        Self {
             kind,
             flags: Flags(flags),
             marked: Marked::number(header),
@@ -117,7 +129,7 @@ impl Header {
             credit: Credit::number(header),
             sent: Sent::number(header),
             echo: Echo::number(header),
-        })
+        }
     }
 
     /// Writes the header.
@@ -141,6 +153,14 @@ pub(in crate::message) fn plain(datagram: &[u8]) -> Option<&[u8; HEADER_BYTES]> 
     let header = datagram.first_chunk()?;
     let is_plain = header[0] == DATA && header[1] & !Flags::ECHO.0 == 0;
     is_plain.then_some(header)
+}
+
+/// The header of an Ack that has no flags, or none but ECHO, and no ranges.
+#[inline]
+pub(in crate::message) fn plain_ack(datagram: &[u8]) -> Option<Header> {
+    let header: &[u8; HEADER_BYTES] = datagram.try_into().ok()?;
+    let is_plain = header[0] == ACK && header[1] & !Flags::ECHO.0 == 0;
+    is_plain.then(|| Header::read(HeaderKind::Ack, header))
 }
 
 /// The `sent` of the packet with that sequence, if it says otherwise what the header of the one before it says.

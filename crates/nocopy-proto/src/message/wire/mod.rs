@@ -38,7 +38,7 @@ use super::crc::{self, CRC_BYTES};
 
 pub use ending::{Abort, AbortReason, ENDING_BYTES, Unknown};
 pub use header::{Flags, HEADER_BYTES, Header, HeaderKind};
-pub(super) use header::{follows, plain, renumber};
+pub(super) use header::{follows, plain, plain_ack, renumber};
 pub use parameters::{DATAGRAM_BYTES_MIN, Parameters};
 pub use ranges::{RANGES_MAX, Ranges};
 pub use set_up::{Accept, COOKIE_BYTES, Connect, Cookie, HELLO_BYTES_MIN, Hello, Refused, VERSION, Versions};
