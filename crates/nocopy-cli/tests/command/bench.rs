@@ -669,7 +669,9 @@ fn a_short_bench_moves_messages_in_every_way() {
             assert!(found.iter().all(|row| row["dropped_percent"] == 0.0), "{found:?}");
             if variant.is_some() {
                 let found = baselines(&found);
-                assert_eq!(found.contains(&"tcp-batched".into()), batched, "{method} {bytes}: {found:?}");
+                for several in ["tcp-batched", "tcp-gathered"] {
+                    assert_eq!(found.contains(&several.into()), batched, "{method} {bytes}: {found:?}");
+                }
                 assert!(found.contains(&"tcp-blocking".into()), "{method} {bytes}: {found:?}");
             }
         }

@@ -22,12 +22,22 @@ const JOINED_BYTES_MAX: usize = 4096;
 /// The most pieces a call takes (`IOV_MAX`).
 const PIECES_MAX: usize = 1024;
 
+/// How several messages are sent that are there at a time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Several {
+    /// Each by a call of its own.
+    Alone,
+    /// By one `writev`, from where they lie.
+    Batched,
+    /// Copied into one buffer, with their lengths in front, and by one `write` of that.
+    Gathered,
+}
+
 #[derive(Debug)]
 pub struct Tcp {
     stream: TcpStream,
     waiting: Waiting,
-    /// Whether several messages go by one call.
-    batched: bool,
+    several: Several,
     reader: Reader,
     joined: Vec<u8>,
 }
@@ -41,12 +51,38 @@ impl Tcp {
             stream.set_read_timeout(Some(PATIENCE))?;
             stream.set_write_timeout(Some(PATIENCE))?;
         }
-        Ok(Self { stream, waiting, batched: false, reader: Reader::new(), joined: Vec::new() })
+        Ok(Self { stream, waiting, several: Several::Alone, reader: Reader::new(), joined: Vec::new() })
     }
 
     /// Several messages by one `writev`.
     pub fn batched(self) -> Self {
-        Self { batched: true, ..self }
+        Self { several: Several::Batched, ..self }
+    }
+
+    /// Several messages by one `write`, of a buffer that they are copied into.
+    pub fn gathered(self) -> Self {
+        Self { several: Several::Gathered, ..self }
+    }
+
+    fn send_batched(&self, messages: &[&[u8]]) -> io::Result<()> {
+        for messages in messages.chunks(PIECES_MAX / 2) {
+            let prefixes =
+                messages.iter().map(|message| prefix(message.len())).collect::<io::Result<Vec<_>>>()?;
+            let pairs = prefixes.iter().zip(messages);
+            let mut pieces: Vec<_> =
+                pairs.flat_map(|(prefix, message)| [IoSlice::new(prefix), IoSlice::new(message)]).collect();
+            write_all(&self.stream, self.waiting, &mut pieces)?;
+        }
+        Ok(())
+    }
+
+    fn send_gathered<'m>(&mut self, messages: impl Iterator<Item = &'m [u8]>) -> io::Result<()> {
+        self.joined.clear();
+        for message in messages {
+            self.joined.extend_from_slice(&prefix(message.len())?);
+            self.joined.extend_from_slice(message);
+        }
+        write_all(&self.stream, self.waiting, &mut [IoSlice::new(&self.joined)])
     }
 }
 
@@ -72,19 +108,11 @@ impl Exchange for Tcp {
     }
 
     fn send_all<'m>(&mut self, mut messages: impl Iterator<Item = &'m [u8]>) -> io::Result<()> {
-        if !self.batched {
-            return messages.try_for_each(|message| self.send(message));
+        match self.several {
+            Several::Alone => messages.try_for_each(|message| self.send(message)),
+            Several::Batched => self.send_batched(&messages.collect::<Vec<_>>()),
+            Several::Gathered => self.send_gathered(messages),
         }
-        let messages: Vec<&[u8]> = messages.collect();
-        for messages in messages.chunks(PIECES_MAX / 2) {
-            let prefixes =
-                messages.iter().map(|message| prefix(message.len())).collect::<io::Result<Vec<_>>>()?;
-            let pairs = prefixes.iter().zip(messages);
-            let mut pieces: Vec<_> =
-                pairs.flat_map(|(prefix, message)| [IoSlice::new(prefix), IoSlice::new(message)]).collect();
-            write_all(&self.stream, self.waiting, &mut pieces)?;
-        }
-        Ok(())
     }
 
     fn receive(&mut self, mut take: impl FnMut(&[u8])) -> io::Result<bool> {
@@ -205,9 +233,9 @@ mod tests {
     #[test]
     fn messages_of_every_length_arrive_whole_and_in_order() {
         for waiting in Waiting::ALL {
-            for batched in [false, true] {
+            for several in [Several::Alone, Several::Batched, Several::Gathered] {
                 let (mut from, mut to) = pair(waiting);
-                from.batched = batched;
+                from.several = several;
                 let lengths = [0, 1, 3, 64, 4096, 4097, BUFFER_BYTES - 4, BUFFER_BYTES, 1_000_003, 5];
                 let messages: Vec<Vec<u8>> =
                     lengths.iter().enumerate().map(|(number, &bytes)| vec![number as u8; bytes]).collect();
@@ -217,7 +245,7 @@ mod tests {
                     from.finish(PATIENCE).unwrap();
                 });
                 for message in &messages {
-                    assert!(next(&mut to) == *message, "{waiting:?} {batched} {}", message.len());
+                    assert!(next(&mut to) == *message, "{waiting:?} {several:?} {}", message.len());
                 }
                 sender.join().unwrap();
                 let end = loop {

@@ -66,6 +66,10 @@ impl Workload for MessageStream {
                 "one connection with TCP_NODELAY, a write for each message; waits in the kernel",
             ),
             ("tcp-batched", "the same, with one writev() for a batch of messages"),
+            (
+                "tcp-gathered",
+                "the same, with one write() of a buffer that a batch of messages is copied into",
+            ),
             ("tcp-spinning", "one connection with TCP_NODELAY; both ends spin"),
             (
                 "message-xdp",
@@ -118,11 +122,12 @@ fn trials(stage: &Stage, bytes: usize) -> Vec<Trial<'_>> {
         bytes,
         is_reliable: true,
     };
-    let mut trials = vec![streamed("tcp-blocking", &[], Blocking).tcp(stage, false)];
+    let mut trials = vec![streamed("tcp-blocking", &[], Blocking).tcp(stage, |tcp| tcp)];
     if batch(bytes) > 1 {
-        trials.push(streamed("tcp-batched", &["tcp-blocking"], Blocking).tcp(stage, true));
+        trials.push(streamed("tcp-batched", &["tcp-blocking"], Blocking).tcp(stage, Tcp::batched));
+        trials.push(streamed("tcp-gathered", &["tcp-blocking"], Blocking).tcp(stage, Tcp::gathered));
     }
-    trials.push(streamed("tcp-spinning", &["tcp-blocking"], Spinning).tcp(stage, false));
+    trials.push(streamed("tcp-spinning", &["tcp-blocking"], Spinning).tcp(stage, |tcp| tcp));
     for carrier in Carrier::ALL {
         trials.extend([Blocking, Spinning].map(|waiting| {
             let streamed = streamed(carrier.method(), baselines(carrier), waiting);
@@ -143,8 +148,8 @@ fn trials(stage: &Stage, bytes: usize) -> Vec<Trial<'_>> {
 /// As many as there are at that length.
 fn baselines(carrier: Carrier) -> &'static [&'static str] {
     match carrier {
-        Carrier::Port => &["tcp-blocking", "tcp-batched", "xdp-spinning"],
-        Carrier::Sockets => &["tcp-blocking", "tcp-batched", "udp-spinning"],
+        Carrier::Port => &["tcp-blocking", "tcp-batched", "tcp-gathered", "xdp-spinning"],
+        Carrier::Sockets => &["tcp-blocking", "tcp-batched", "tcp-gathered", "udp-spinning"],
     }
 }
 
@@ -166,13 +171,13 @@ struct Streamed {
 }
 
 impl Streamed {
-    fn tcp(self, stage: &Stage, batched: bool) -> Trial<'_> {
+    /// `sending`: makes the sending end send several messages as it is to.
+    fn tcp(self, stage: &Stage, sending: fn(Tcp) -> Tcp) -> Trial<'_> {
         self.trial(stage, move |stage, waiting| {
             let action = "check that the kernel has the cubic congestion control";
             let pair = tcp::pair(stage, waiting);
             let (from, to) = pair.map_err(Failure::step(self.method, "open its sockets", action))?;
-            let from = if batched { Tcp::batched(from) } else { from };
-            Ok(((from, to), Evidence::copied(SOCKET_CAUSE)))
+            Ok(((sending(from), to), Evidence::copied(SOCKET_CAUSE)))
         })
     }
 
