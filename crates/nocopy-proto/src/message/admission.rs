@@ -116,6 +116,35 @@ impl Admission {
         true
     }
 
+    /// Counts the next packet of a connection in order, while there is [plenty](Self::has_plenty) of memory.
+    #[inline]
+    pub(super) fn keep_next(&mut self, index: u32) {
+        if let Some(asked) = self.asked.get_mut(index as usize) {
+            *asked = self.shortage.now();
+        }
+        self.free -= 1;
+        self.shares.keep(index);
+    }
+
+    /// Takes note of such a packet of whole messages, where nothing is unfinished.
+    #[inline]
+    pub(super) fn has_whole(&mut self, index: u32, kept: usize) {
+        if self.turn.is_some_and(|turn| turn.index == index) {
+            self.go_on(kept, true, false);
+        }
+    }
+
+    /// Takes note of a message that was read, of a packet in which there are more.
+    #[inline]
+    pub(super) fn read_part(&mut self, index: u32, kept: usize, is_unfinished: bool) {
+        if let Some(asked) = self.asked.get_mut(index as usize) {
+            *asked = self.shortage.now();
+        }
+        if self.turn.is_some_and(|turn| turn.index == index) {
+            self.go_on(kept, true, is_unfinished);
+        }
+    }
+
     /// The same for what is left, when that is no more than half.
     fn admit_to_rest(&mut self, now: Time, index: u32, arrival: Arrival) -> bool {
         // What is kept of a share would be the beginning of one more message in a turn that is to end.

@@ -5,9 +5,19 @@
 use std::net::SocketAddr;
 
 use super::endpoint::{Entry, PACKETS_IN_A_ROW, State, index_of};
-use super::receive_window::Arrival;
 use super::wire::{self, HEADER_BYTES, Header, Ranges};
 use super::{Endpoint, Time};
+
+/// What [`Endpoint::transmit_fresh`] sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fresh {
+    /// Nothing.
+    None,
+    /// Packets.
+    Some,
+    /// Packets, and there is nothing more to send to anybody: [`Endpoint::rest_after_last`] is to follow.
+    Last,
+}
 
 impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
     /// Handles a packet that is the next one of its connection and holds nothing but whole messages, as
@@ -42,9 +52,9 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         connection.handle_acknowledgement(now, &header, Ranges::default(), counters, free);
         connection.note_next(now, &header, congested);
         counters.packets_received += 1;
-        self.admission.admit(now, index, Arrival::InOrder); // there is plenty
+        self.admission.keep_next(index);
         connection.receive.push_whole(datagram, messages);
-        self.admission.came(index, connection.receive.kept(), true, false);
+        self.admission.has_whole(index, connection.receive.kept());
         self.urgent |= connection.wants_to_send();
         if !*is_readable {
             *is_readable = true;
@@ -75,8 +85,8 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         connection.handle_acknowledgement(now, &header, Ranges::default(), counters, free);
         let wants_to_send = connection.wants_to_send();
         self.urgent |= wants_to_send;
-        // What is due later than before needs no other alarm.
-        if wants_to_send || !self.timers.of(index).is_some_and(|alarm| connection.is_early_enough(alarm)) {
+        // Otherwise nothing is due earlier than before, when an alarm was set.
+        if wants_to_send || connection.looks_for_losses() || self.timers.of(index).is_none() {
             self.touch(index);
         }
         self.released.push(datagram);
@@ -85,24 +95,39 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
 
     /// Sends what is queued to the peer whose turn it is, as [`poll_transmit`](Self::poll_transmit) would give it, for as long as that is
     /// packets that were not sent before and there is nothing to decide, and no more than `most`: gives each with where it goes and its
-    /// header, and returns whether there was one.
+    /// header.
     #[inline]
     pub fn transmit_fresh(
         &mut self,
         now: Time,
         most: u32,
         mut each: impl FnMut(SocketAddr, &mut S, &[u8; HEADER_BYTES]),
-    ) -> bool {
+    ) -> Fresh {
         let most = most.min(PACKETS_IN_A_ROW - 1 - self.in_a_row);
-        let Some(&index) = self.sending.front() else { return false };
+        let Some(&index) = self.sending.front() else { return Fresh::None };
         if most == 0 || !self.answers.is_empty() || !self.takes_short_ways() {
-            return false;
+            return Fresh::None;
         }
-        let State::Open(connection) = &mut self.entries[index as usize].state else { return false };
+        let State::Open(connection) = &mut self.entries[index as usize].state else { return Fresh::None };
         let to = connection.agreed.to;
         let sent = connection.send_fresh(now, most, |packet, header| each(to, packet, header));
         self.in_a_row += sent;
         self.counters.packets_sent += u64::from(sent);
-        sent > 0
+        match sent {
+            0 => Fresh::None,
+            _ if self.sending.len() == 1 && !connection.wants_to_send() => Fresh::Last,
+            _ => Fresh::Some,
+        }
+    }
+
+    /// After [`Fresh::Last`], when its packets are on their way: what [`poll_transmit`](Self::poll_transmit) would do, which would give
+    /// nothing.
+    #[inline]
+    pub fn rest_after_last(&mut self, now: Time) {
+        self.urgent = false;
+        if let Some(index) = self.sending.pop_front() {
+            self.in_a_row = 0;
+            self.rest(index, now);
+        }
     }
 }

@@ -298,10 +298,13 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
         if expected == self.send.first() && ranges.is_empty() {
             return; // nothing new, as most packets of one direction say
         }
-        let ranges = ranges.iter(expected);
         let in_flight = self.send.in_flight();
-        let minimum = self.round_trip.minimum();
-        let Some(acknowledged) = self.send.acknowledge(expected, ranges, minimum, now, free) else {
+        let one = if ranges.is_empty() { self.send.acknowledge_one(expected, free) } else { None };
+        let booked = one.or_else(|| {
+            let (ranges, minimum) = (ranges.iter(expected), self.round_trip.minimum());
+            self.send.acknowledge(expected, ranges, minimum, now, free)
+        });
+        let Some(acknowledged) = booked else {
             counters.impossible_acks += 1;
             return;
         };
@@ -455,6 +458,12 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
             self.acks.now = true;
             self.acks.newest = Some((header.sent, now));
         }
+    }
+
+    /// Packets may be lost, and count as such if nothing is heard of them for a while.
+    #[inline]
+    pub(super) fn looks_for_losses(&self) -> bool {
+        self.losses_look_again.is_some()
     }
 
     /// Something is to be told, or may have come to its end.

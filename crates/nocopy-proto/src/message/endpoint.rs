@@ -9,7 +9,7 @@ use siphasher::sip::SipHasher24;
 
 use super::admission::Admission;
 use super::answers::{Answered, Answers};
-use super::connection::{Agreed, Connection, Linger, Next};
+use super::connection::{self, Agreed, Connection, Linger};
 use super::cookie::Cookies;
 use super::handshake::Connecting;
 use super::receive_window::Complete;
@@ -144,6 +144,13 @@ pub enum Transmit<'a, S> {
     },
 }
 
+/// The next message, found and not read yet.
+#[derive(Debug)]
+pub struct Next {
+    peer: Peer,
+    complete: Complete,
+}
+
 /// What may be sent to a peer.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Outlook {
@@ -184,7 +191,7 @@ impl<S, R: AsRef<[u8]>> Places<'_, S, R> {
 enum Step {
     Answer,
     SetUp,
-    Next(Next),
+    Next(connection::Next),
 }
 
 impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
@@ -977,12 +984,12 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
                 let State::Open(connection) = &mut entry.state else { return None };
                 let Agreed { to, crc, .. } = connection.agreed;
                 match next {
-                    Next::Ack { header } => {
+                    connection::Next::Ack { header } => {
                         self.counters.acks_sent += 1;
                         connection.emit_ack(&header, &mut self.control);
                         Transmit::Control { to, datagram: &self.control }
                     }
-                    Next::Packet { sequence, header } => {
+                    connection::Next::Packet { sequence, header } => {
                         let (packet, again) = connection.send.send(sequence, now);
                         self.counters.packets_sent += u64::from(!again);
                         self.counters.packets_sent_again += u64::from(again);
@@ -1053,7 +1060,7 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
 
     /// A connection has nothing to send for now.
     #[inline]
-    fn rest(&mut self, index: u32, now: Time) {
+    pub(super) fn rest(&mut self, index: u32, now: Time) {
         let entry = &mut self.entries[index as usize];
         entry.is_sending = false;
         let deadline = match &entry.state {
@@ -1097,6 +1104,18 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         self.next_complete().map(|(peer, complete)| (peer, complete.kind))
     }
 
+    /// What [`Endpoint::receive`] would give.
+    #[inline]
+    pub fn peek(&mut self) -> Option<Next> {
+        self.next_complete().map(|(peer, complete)| Next { peer, complete })
+    }
+
+    /// The message that [`peek`](Self::peek) has just found.
+    #[inline]
+    pub fn receive_next(&mut self, next: Next) -> Message<'_, S, R> {
+        Message::new(self, next.peer, next.complete)
+    }
+
     /// Whether there is a message that is complete.
     #[inline]
     pub fn has_message(&mut self) -> bool {
@@ -1111,7 +1130,7 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         false
     }
 
-    #[inline]
+    #[inline(always)] // for each message
     fn next_complete(&mut self) -> Option<(Peer, Complete)> {
         loop {
             let index = *self.readable.front()?;
@@ -1182,14 +1201,19 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
     pub(super) fn consume(&mut self, peer: Peer, message: &Complete) {
         let index = peer.index;
         let State::Open(connection) = &mut self.entries[index as usize].state else { return };
-        connection.receive.consume(message, &mut self.released);
-        connection.consumed();
         self.counters.messages_received += 1;
         self.counters.message_bytes_received += u64::from(message.bytes);
-        let receive = &connection.receive;
-        self.admission.read(index, receive.kept(), receive.is_unfinished());
-        if connection.wants_attention() {
-            self.touch(index);
+        if connection.receive.consume_part(message) {
+            let receive = &connection.receive;
+            self.admission.read_part(index, receive.kept(), receive.is_unfinished());
+        } else {
+            connection.receive.consume(message, &mut self.released);
+            connection.consumed();
+            let receive = &connection.receive;
+            self.admission.read(index, receive.kept(), receive.is_unfinished());
+            if connection.wants_attention() {
+                self.touch(index);
+            }
         }
         if self.readable.len() > 1 {
             self.readable.rotate_left(1);

@@ -44,7 +44,8 @@ mod twins;
 mod waiting;
 pub mod wire;
 
-pub use endpoint::{Endpoint, Outlook, Places, Transmit};
+pub use common_case::Fresh;
+pub use endpoint::{Endpoint, Next, Outlook, Places, Transmit};
 pub use received::{Message, Piece};
 pub use settings::{
     ConnectError, Counters, Event, Gone, Kind, LostReason, MESSAGE_BYTES_MAX, Peer, PeerStats, QueueError,

@@ -8,6 +8,8 @@ use super::framing::{self, Chunk, Place};
 use super::wire::{Flags, HEADER_BYTES};
 use super::{Kind, Violation, sequence};
 
+/// Places that a new connection has.
+const FIRST_SLOTS: usize = 2;
 /// Places for packets that a connection without any keeps memory for.
 pub(super) const IDLE_SLOTS: usize = 64;
 
@@ -107,7 +109,7 @@ impl<R: AsRef<[u8]>> ReceiveWindow<R> {
         payload_bytes_max: usize,
     ) -> Self {
         Self {
-            slots: VecDeque::new(),
+            slots: VecDeque::with_capacity(FIRST_SLOTS),
             first,
             ahead: Ahead::new(),
             expected: first,
@@ -426,6 +428,17 @@ impl<R: AsRef<[u8]>> ReceiveWindow<R> {
                 each(Taken::Part(&slot.as_ref().expect("its payload was looked at").as_ref()[range]));
             }
         }
+    }
+
+    /// Goes behind a message that is one piece and is followed by others in its packet, and returns whether it is such a one.
+    #[inline]
+    pub(super) fn consume_part(&mut self, message: &Complete) -> bool {
+        let is_part = message.has_more_behind && message.is_whole();
+        if is_part {
+            self.ready -= 1;
+            self.cursor = message.end;
+        }
+        is_part
     }
 
     /// Goes behind a message; packets that are read go to `released`.

@@ -14,6 +14,9 @@ use super::time::Span;
 /// A packet is lost when one has arrived that was sent so many transmissions later (RFC 9002 section 6.1.1).
 const ORDER_THRESHOLD: u64 = 3;
 
+/// Places that a new connection has: the first packets wait for no memory.
+const FIRST_SLOTS: usize = 2;
+
 #[derive(Debug)]
 pub(super) struct SendWindow<S> {
     slots: VecDeque<Slot<S>>,
@@ -94,7 +97,7 @@ pub(super) struct Losses {
 impl<S> SendWindow<S> {
     pub(super) fn new(first: u64) -> Self {
         Self {
-            slots: VecDeque::new(),
+            slots: VecDeque::with_capacity(FIRST_SLOTS),
             first,
             fresh: first,
             in_flight: 0,
@@ -282,6 +285,26 @@ impl<S> SendWindow<S> {
         (self.transmissions, self.fresh) = (order, sequence);
         self.in_flight += (sequence - before) as usize;
         (sequence - before) as u32
+    }
+
+    /// Books that the peer has everything below `expected`, as [`acknowledge`](Self::acknowledge) does, if that is no more than one packet,
+    /// which was sent once, and nothing is known of those behind it. `None`, and no change, otherwise.
+    #[inline]
+    pub(super) fn acknowledge_one(&mut self, expected: u64, free: &mut Vec<S>) -> Option<Acknowledged> {
+        let slot = self.slots.front()?;
+        let is_one = expected == self.first + 1
+            && slot.state == State::InFlight
+            && !slot.repeated
+            && self.known.is_empty();
+        if !is_one {
+            return None;
+        }
+        let Slot { packet, order, .. } = self.slots.pop_front()?;
+        free.extend(packet);
+        self.first = expected;
+        self.in_flight -= 1;
+        self.arrived = self.arrived.max(order);
+        Some(Acknowledged { packets: 1, late: 0, arrived: order })
     }
 
     /// Books what the peer has: everything below `expected`, and the ranges above. Packets that are free go to `free`. Of packets

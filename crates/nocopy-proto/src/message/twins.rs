@@ -128,13 +128,18 @@ impl Twins {
         let mut sent = Vec::new();
         loop {
             let before = sent.len();
-            let is_more = self.carried % 4 < 2
-                && self.runs[from].transmit_fresh(self.now, 20, |_, packet, header| {
+            let is_fresh = self.carried % 4 < 2;
+            let fresh = match is_fresh {
+                false => Fresh::None,
+                true => self.runs[from].transmit_fresh(self.now, 20, |_, packet, header| {
                     sent.push([&header[..], packet].concat());
-                });
+                }),
+            };
             self.fresh += sent.len() - before;
-            if is_more {
-                continue;
+            match fresh {
+                Fresh::None => {}
+                Fresh::Some => continue,
+                Fresh::Last => break self.runs[from].rest_after_last(self.now),
             }
             let Some(transmit) = self.runs[from].poll_transmit(self.now) else { break };
             match transmit {

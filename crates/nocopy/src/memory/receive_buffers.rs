@@ -5,6 +5,7 @@
 #![allow(unsafe_code)]
 
 use std::io;
+use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 
 use super::pool::Buffer;
@@ -57,6 +58,15 @@ impl ReceiveBuffers {
     #[inline]
     pub(crate) fn bytes(&self, index: usize, message: &Message) -> &[u8] {
         &self.free[self.free.len() - 1 - index][..message.bytes]
+    }
+
+    /// The sender of a message, whether it was marked, and its bytes where they lie, if that is all there is to know of it
+    /// ([`Messages::lone`]), and no buffer was taken since the call.
+    #[inline]
+    pub(crate) fn lone(&self, index: usize) -> Option<(SocketAddr, bool, &[u8])> {
+        let (from, congested, bytes) = self.call.lone(index)?;
+        let bytes = self.free.get(self.free.len() - 1 - index)?.get(..bytes)?;
+        Some((from, congested, bytes))
     }
 
     /// Puts another buffer in the place of the one that a message was received into, and returns that one.

@@ -4,11 +4,12 @@ use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use nocopy_proto::message::{self as protocol, Event, Peer, Settings, Time, Transmit};
+use nocopy_proto::message::{self as protocol, Event, Fresh, Next, Peer, Settings, Time, Transmit};
 
-use super::carrier::{Came, Carrier, Packet, Received};
+use super::carrier::{Came, Carrier, Packet, Received, Returned};
 use super::counters::SentCounters;
 use super::descriptor::Descriptor;
 use super::open_packet::Peers;
@@ -62,6 +63,8 @@ const ARM_LOOKS_MAX: u32 = 64;
 pub struct Endpoint {
     pub(super) protocol: protocol::Endpoint<Packet, Received>,
     pub(super) carrier: Box<dyn Carrier>,
+    /// What counts the frames that the program takes, if the carrier has frames.
+    home: Option<Arc<Returned>>,
     pub(super) descriptor: Descriptor,
     pub(super) peers: Peers,
     /// Packets of a message that is being queued.
@@ -149,6 +152,7 @@ impl Endpoint {
             descriptor: Descriptor::new().map_err(|source| OpenError::Poll { source })?,
             window_packets: settings.window_packets,
             protocol: protocol::Endpoint::new(settings, seed),
+            home: carrier.home().cloned(),
             carrier,
             peers: Peers::default(),
             made: Vec::new(),
@@ -201,17 +205,39 @@ impl Endpoint {
 
     #[inline]
     fn receive_within(&mut self, patience: Patience) -> io::Result<Option<Message<'_>>> {
-        if !self.has_message() {
-            self.wait_for_message(patience)?;
-        } else if self.at_hand >= AT_HAND_MAX {
-            self.work(Patience::None)?;
+        if self.aside.is_empty()
+            && self.at_hand < AT_HAND_MAX
+            && let Some(next) = self.protocol.peek()
+        {
+            return Ok(Some(self.read(next)));
         }
-        self.at_hand += 1;
+        self.find_message(patience)?;
+        Ok(self.receive_found())
+    }
+
+    /// The message that was found, if there is one.
+    fn receive_found(&mut self) -> Option<Message<'_>> {
         if let Some(message) = self.aside.pop_front() {
-            return Ok(Some(Message::owned(message)));
+            self.at_hand += 1;
+            return Some(Message::owned(message));
         }
-        let home = self.carrier.home();
-        Ok(self.protocol.receive().map(|message| Message::here(message, home)))
+        let next = self.protocol.peek()?;
+        Some(self.read(next))
+    }
+
+    #[inline]
+    fn read(&mut self, next: Next) -> Message<'_> {
+        self.at_hand += 1;
+        Message::here(self.protocol.receive_next(next), self.home.as_ref())
+    }
+
+    /// Works until there is a message, if there is none, or if it was long ago that it worked.
+    fn find_message(&mut self, patience: Patience) -> io::Result<()> {
+        match self.has_message() {
+            true if self.at_hand < AT_HAND_MAX => Ok(()),
+            true => self.work(Patience::None),
+            false => self.wait_for_message(patience).map(drop),
+        }
     }
 
     #[inline]
@@ -377,15 +403,19 @@ impl Endpoint {
         self.unsent = 0;
         loop {
             let Self { protocol, carrier, .. } = self;
-            let is_sent = protocol.transmit_fresh(now, u32::MAX, |to, packet, header| {
+            let sent = protocol.transmit_fresh(now, u32::MAX, |to, packet, header| {
                 carrier.transmit_packet(to, packet, header, false);
             });
-            if !is_sent && !self.transmit_any(now) {
-                break;
-            }
             // What follows from having nothing more is seen to when the packets are on their way.
-            if !self.protocol.has_more() {
-                self.carrier.flush();
+            match sent {
+                Fresh::Some => continue,
+                Fresh::Last => {
+                    carrier.flush();
+                    return protocol.rest_after_last(now);
+                }
+                Fresh::None if !self.transmit_any(now) => break,
+                Fresh::None if !self.protocol.has_more() => self.carrier.flush(),
+                Fresh::None => {}
             }
         }
         self.carrier.flush();

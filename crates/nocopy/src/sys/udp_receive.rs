@@ -192,6 +192,26 @@ impl Messages {
         Ok(received)
     }
 
+    /// The sender of a message that the last call received, whether it was marked, and its bytes, if it is one datagram over IPv4 that fitted,
+    /// of which nothing else was told. `None` of any other.
+    #[inline]
+    pub(crate) fn lone(&self, index: usize) -> Option<(SocketAddr, bool, usize)> {
+        let index = self.received.start + index;
+        let libc::mmsghdr { msg_hdr: header, msg_len: bytes } = self.headers.get(index)?;
+        let [family_low, family_high, port_high, port_low, a, b, c, d, ..] = self.addresses[index].0;
+        let is_ipv4 = libc::c_int::from(u16::from_ne_bytes([family_low, family_high])) == libc::AF_INET
+            && header.msg_namelen as usize == size_of::<libc::sockaddr_in>();
+        let is_lone = header.msg_flags & libc::MSG_TRUNC == 0 && header.msg_controllen == TRAFFIC_CLASS_BYTES;
+        if !is_ipv4 || !is_lone {
+            return None;
+        }
+        // SAFETY: the header points to a control buffer, of which the kernel wrote as much as a control message has; the macro stays there.
+        let class = unsafe { libc::CMSG_FIRSTHDR(header).as_ref() }?;
+        let is_class = (class.cmsg_level, class.cmsg_type) == (libc::IPPROTO_IP, libc::IP_TOS);
+        let from = (Ipv4Addr::new(a, b, c, d), u16::from_be_bytes([port_high, port_low])).into();
+        is_class.then(|| (from, payload(class).is_some_and(is_marked), *bytes as usize))
+    }
+
     /// What was told of a message that the last call received.
     ///
     /// # Panics

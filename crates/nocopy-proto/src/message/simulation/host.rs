@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::conversation::{Conversation, End};
 use super::link::LinkSettings;
 use super::traffic::{Flow, Flows, Traffic};
-use crate::message::{Endpoint, Event, Peer, Piece, Settings, Time, Transmit, crc};
+use crate::message::{Endpoint, Event, Fresh, Peer, Piece, Settings, Time, Transmit, crc};
 
 /// How far ahead of the wire a host fills the queue of its interface.
 const INTERFACE_AHEAD: Duration = Duration::from_micros(100);
@@ -273,12 +273,16 @@ impl Host {
         let packet = settings.link.transmission(settings.endpoint.datagram_bytes.into());
         let left = INTERFACE_AHEAD - interface_free.since(now);
         let most = 1 + left.as_nanos() / packet.as_nanos().max(1);
-        endpoint.transmit_fresh(now, most as u32, |to, packet, header| {
+        let sent = endpoint.transmit_fresh(now, most as u32, |to, packet, header| {
             counts.packets += 1;
             let datagram = [&header[..], packet].concat();
             *interface_free = (*interface_free).max(now) + settings.link.transmission(datagram.len());
             departures.push(Departure { at: *interface_free, to, datagram });
-        })
+        });
+        if sent == Fresh::Last {
+            endpoint.rest_after_last(now);
+        }
+        sent != Fresh::None
     }
 
     /// Sends what there is. Gives when it can go on, if the interface has enough for now.

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use super::conversation::Packer;
 use crate::message::receive_window::IDLE_SLOTS;
-use crate::message::{Endpoint, Event, Kind, Peer, Settings, Time, Transmit, crc, wire};
+use crate::message::{Endpoint, Event, Fresh, Kind, Peer, Settings, Time, Transmit, crc, wire};
 
 /// Datagrams under way in one direction; more push out the oldest.
 const ON_WIRE_MAX: usize = 512;
@@ -488,14 +488,16 @@ impl Side {
         let mut count = 0;
         loop {
             let Self { endpoint, address: from, .. } = self;
-            let is_sent = endpoint.transmit_fresh(now, 3, |to, packet, header| {
+            let sent = endpoint.transmit_fresh(now, 3, |to, packet, header| {
                 count += 1;
                 if to == other.address {
                     other.take(*from, [&header[..], packet].concat());
                 }
             });
-            if is_sent {
-                continue;
+            match sent {
+                Fresh::None => {}
+                Fresh::Some => continue,
+                Fresh::Last => break self.endpoint.rest_after_last(now),
             }
             let Some(transmit) = self.endpoint.poll_transmit(now) else { break };
             count += 1;

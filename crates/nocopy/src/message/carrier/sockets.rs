@@ -253,7 +253,11 @@ impl Carrier for Sockets {
     #[inline]
     fn receive(&mut self, deliver: &mut Deliver<'_>) -> io::Result<usize> {
         let Self { receiver, intake, counters, .. } = self;
-        match receiver.receive_in_place(|run| intake.take(run, deliver)) {
+        let take = |came: kernel::Came<'_>| match came {
+            kernel::Came::Lone(from, congested, bytes) => intake.copy(from, congested, bytes, deliver),
+            kernel::Came::Run(mut run) => intake.take(&mut run, deliver),
+        };
+        match receiver.receive_in_place(take) {
             Ok(datagrams) => {
                 counters.datagrams_received += datagrams as u64;
                 Ok(datagrams)

@@ -1,6 +1,7 @@
 //! The half that receives by the kernel's socket.
 
 use std::io;
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -254,7 +255,7 @@ impl Receiver {
     /// # Errors
     /// The socket failed, or the pool has no buffer to receive into (`OutOfMemory`).
     #[inline]
-    pub(crate) fn receive_in_place(&mut self, mut each: impl FnMut(&mut InPlace<'_>)) -> io::Result<usize> {
+    pub(crate) fn receive_in_place(&mut self, mut each: impl FnMut(Came<'_>)) -> io::Result<usize> {
         if !self.free.is_full() {
             self.refill()?;
         }
@@ -264,11 +265,17 @@ impl Receiver {
         }
         let (mut datagrams, mut bytes) = (0, 0);
         for index in 0..received {
+            if let Some((from, congested, all)) = self.free.lone(index) {
+                datagrams += 1;
+                bytes += all.len() as u64;
+                each(Came::Lone(from, congested, all));
+                continue;
+            }
             let message = self.free.message(index);
             datagrams += message.datagrams();
             bytes += message.bytes as u64;
             self.counters.truncated += u64::from(message.truncated);
-            each(&mut InPlace { buffers: &mut self.free, pool: &self.pool, index, message });
+            each(Came::Run(InPlace { buffers: &mut self.free, pool: &self.pool, index, message }));
         }
         self.counters.runs += received as u64;
         self.ledger.add(Evidence::Copied(Cause::SocketCall), datagrams as u64, bytes);
@@ -408,6 +415,14 @@ impl Waiting for Looks<'_> {
     fn coalescer(&mut self) -> &mut Coalescer {
         &mut self.receiver.coalescer
     }
+}
+
+/// What came, where it lies.
+pub(crate) enum Came<'a> {
+    /// A datagram alone: its sender, whether it was marked, and its bytes.
+    Lone(SocketAddr, bool, &'a [u8]),
+    /// The same with more to know about it, or several.
+    Run(InPlace<'a>),
 }
 
 /// A run in the buffer that it was received into.

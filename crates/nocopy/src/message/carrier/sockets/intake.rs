@@ -94,7 +94,6 @@ impl Intake {
     }
 
     /// Hands over all datagrams of a run, each with its sender and whether it was marked.
-    #[inline]
     pub(super) fn take(&mut self, run: &mut InPlace<'_>, deliver: &mut Deliver<'_>) {
         let message = run.message();
         let (from, congested) = (message.from, message.congested);
@@ -120,8 +119,15 @@ impl Intake {
         deliver(from, congested, Came::Run(Parts { held, at: 0, step: step as u32, end: all as u32 }));
     }
 
+    /// Hands over a datagram in a small buffer of its own.
     #[inline]
-    fn copy(&mut self, from: SocketAddr, congested: bool, bytes: &[u8], deliver: &mut Deliver<'_>) {
+    pub(super) fn copy(
+        &mut self,
+        from: SocketAddr,
+        congested: bool,
+        bytes: &[u8],
+        deliver: &mut Deliver<'_>,
+    ) {
         let Some(mut buffer) = self.here.pop().or_else(|| self.small.take()) else {
             self.no_memory += 1;
             return;

@@ -30,6 +30,9 @@ pub(super) struct Waiting {
 
 #[derive(Debug)]
 pub(super) struct Outbox {
+    /// The only one that waits, and where to: nearly always it goes as it is, and needs no queue.
+    lone: Option<(Waiting, SocketAddr)>,
+    /// Otherwise all of them.
     waiting: VecDeque<Waiting>,
     /// Where to: so many of those in a row to one address.
     rows: VecDeque<(SocketAddr, usize)>,
@@ -58,6 +61,7 @@ enum Outcome {
 impl Outbox {
     pub(super) fn new(is_ipv6: bool) -> Self {
         Self {
+            lone: None,
             waiting: VecDeque::new(),
             rows: VecDeque::new(),
             controls: 0,
@@ -72,12 +76,12 @@ impl Outbox {
     /// How many packets wait.
     #[inline]
     pub(super) fn len(&self) -> usize {
-        self.waiting.len()
+        self.waiting.len() + usize::from(self.lone.is_some())
     }
 
     #[inline]
     pub(super) fn is_empty(&self) -> bool {
-        self.waiting.is_empty()
+        self.lone.is_none() && self.waiting.is_empty()
     }
 
     /// Datagrams of the protocol's own that wait.
@@ -89,6 +93,17 @@ impl Outbox {
     #[inline]
     pub(super) fn push(&mut self, waiting: Waiting, to: SocketAddr) {
         self.controls += usize::from(waiting.control);
+        if self.is_empty() {
+            self.lone = Some((waiting, to));
+            return;
+        }
+        if let Some((first, to)) = self.lone.take() {
+            self.queue(first, to);
+        }
+        self.queue(waiting, to);
+    }
+
+    fn queue(&mut self, waiting: Waiting, to: SocketAddr) {
         self.waiting.push_back(waiting);
         match self.rows.back_mut() {
             Some((same, count)) if *same == to => *count += 1,
@@ -104,10 +119,13 @@ impl Outbox {
         cargo: &mut Cargo,
         counters: &mut CarrierCounters,
     ) {
-        if self.waiting.len() == 1 && self.send_lone(socket, staging) {
-            counters.calls += 1;
-            counters.datagrams_sent += 1;
-            return self.forget(1, staging, cargo);
+        if let Some((waiting, to)) = self.lone.take() {
+            if send_lone(waiting, to, socket, staging) {
+                counters.calls += 1;
+                counters.datagrams_sent += 1;
+                return self.let_go(waiting, staging, cargo);
+            }
+            self.queue(waiting, to);
         }
         while !self.waiting.is_empty() {
             match self.call(socket, staging, cargo) {
@@ -124,16 +142,6 @@ impl Outbox {
                 Outcome::Refused(error) => self.refused(&error, socket, staging, cargo, counters),
             }
         }
-    }
-
-    /// Sends the only one that waits, if it lies in one piece, without the arguments of a call for many. False: it did not go.
-    #[inline]
-    fn send_lone(&self, socket: BorrowedFd<'_>, staging: &Staging) -> bool {
-        let (Some(Waiting { slot, .. }), Some((to, _))) = (self.waiting.front(), self.rows.front()) else {
-            return false;
-        };
-        let bytes = staging.in_one_piece(*slot);
-        bytes.is_some_and(|bytes| send(socket, bytes, Some(&(*to).into()), libc::MSG_DONTWAIT).is_ok())
     }
 
     /// Puts as many messages together as go into a call, and makes it.
@@ -219,14 +227,21 @@ impl Outbox {
         sent
     }
 
+    /// One waits no more.
+    #[inline]
+    fn let_go(&mut self, waiting: Waiting, staging: &mut Staging, cargo: &mut Cargo) {
+        let Waiting { slot, control } = waiting;
+        self.controls -= usize::from(control);
+        if staging.hold_mut(slot).end_wait() || control {
+            staging.free_slot(slot, cargo);
+        }
+    }
+
     /// The first packets wait no more.
     fn forget(&mut self, packets: usize, staging: &mut Staging, cargo: &mut Cargo) {
         for _ in 0..packets {
-            let Some(Waiting { slot, control }) = self.waiting.pop_front() else { break };
-            self.controls -= usize::from(control);
-            if staging.hold_mut(slot).end_wait() || control {
-                staging.free_slot(slot, cargo);
-            }
+            let Some(waiting) = self.waiting.pop_front() else { break };
+            self.let_go(waiting, staging, cargo);
         }
         let mut gone = packets;
         while let Some((_, count)) = self.rows.front_mut().filter(|_| gone > 0) {
@@ -238,6 +253,13 @@ impl Outbox {
         }
         self.alone = self.alone.saturating_sub(packets);
     }
+}
+
+/// Sends the only one that waits, if it lies in one piece, without the arguments of a call for many. False: it did not go.
+#[inline]
+fn send_lone(waiting: Waiting, to: SocketAddr, socket: BorrowedFd<'_>, staging: &Staging) -> bool {
+    let bytes = staging.in_one_piece(waiting.slot);
+    bytes.is_some_and(|bytes| send(socket, bytes, Some(&to.into()), libc::MSG_DONTWAIT).is_ok())
 }
 
 /// Packets to one peer, all of one length but the last, which may be shorter.
