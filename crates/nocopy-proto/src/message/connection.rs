@@ -96,6 +96,8 @@ pub(super) struct Connection<S, R> {
     pub(super) confirmed: bool,
     /// The caller knows of it.
     pub(super) announced: bool,
+    /// The caller asked for it, and the peer did so at the same time: this end answered.
+    pub(super) is_joined: bool,
     /// Somebody was refused so many places in the queue; 0: nobody.
     refused: usize,
     pub(super) finish_told: bool,
@@ -173,6 +175,7 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
             keep_alives: 0,
             confirmed: false,
             announced: false,
+            is_joined: false,
             refused: 0,
             finish_told: false,
             ended: None,

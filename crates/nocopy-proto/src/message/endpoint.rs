@@ -1,6 +1,6 @@
 //! All connections of one endpoint: whose datagram it is, who may send next, whose message is next, whose time is up.
 
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::hash::Hasher;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -49,13 +49,15 @@ const EVENTS_MAX: usize = 1 << 16;
 pub struct Endpoint<S, R> {
     pub(super) settings: Settings,
     pub(super) cookies: Cookies,
-    ids: Ids,
+    pub(super) ids: Ids,
     pub(super) entries: Vec<Entry<S, R>>,
     vacant: Vec<u32>,
     /// Connections that are over and still answer, by the time when they ended.
     lingering: BTreeSet<(Time, u32)>,
     /// All connections by the peer's address and its name for them.
     by_remote: HashMap<(SocketAddr, u64), u32>,
+    /// Connections that are being set up from here: by where to, and our name for them.
+    attempts: BTreeMap<(SocketAddr, u64), u32>,
     /// Who may have something to send.
     pub(super) sending: VecDeque<u32>,
     /// Packets sent for the first one of them.
@@ -98,13 +100,13 @@ pub(super) enum State<S, R> {
 
 /// Numbers that nobody can guess.
 #[derive(Debug)]
-struct Ids {
+pub(super) struct Ids {
     secret: [u8; 16],
     count: u64,
 }
 
 impl Ids {
-    fn next(&mut self) -> u64 {
+    pub(super) fn next(&mut self) -> u64 {
         self.count += 1;
         let mut hasher = SipHasher24::new_with_key(&self.secret);
         hasher.write_u64(self.count);
@@ -214,6 +216,7 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
             vacant: Vec::new(),
             lingering: BTreeSet::new(),
             by_remote: HashMap::new(),
+            attempts: BTreeMap::new(),
             sending: VecDeque::new(),
             in_a_row: 0,
             urgent: false,
@@ -242,6 +245,7 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         let entry = &mut self.entries[index as usize];
         entry.state = State::Connecting(Connecting::new(to, entry.id, first_sequence, &self.settings, now));
         let peer = Peer { index, generation: entry.generation };
+        self.attempts.insert((to, entry.id), index);
         self.touch(index);
         Ok(peer)
     }
@@ -505,6 +509,9 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
                 self.lingering.remove(&(since, index));
             }
         }
+        if let State::Connecting(connecting) = &entry.state {
+            self.attempts.remove(&(connecting.to, entry.id));
+        }
         entry.state = State::Vacant;
         entry.generation = entry.generation.wrapping_add(1);
         entry.id = 0;
@@ -516,7 +523,8 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
     pub(super) fn lose(&mut self, index: u32, reason: LostReason) {
         let entry = &self.entries[index as usize];
         let peer = Peer { index, generation: entry.generation };
-        let is_known = !matches!(&entry.state, State::Open(connection) if !connection.announced);
+        let is_known = !matches!(&entry.state, State::Open(connection)
+            if !connection.announced && !connection.is_joined);
         self.remove(index);
         if is_known {
             self.events.push_back(Event::Lost(peer, reason));
@@ -736,7 +744,11 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         let peer = Peer { index, generation: entry.generation };
         if !connection.announced {
             connection.announced = true;
-            self.events.push_back(Event::Accepted(peer, connection.agreed.to));
+            let to = connection.agreed.to;
+            self.events.push_back(match connection.is_joined {
+                true => Event::Connected(peer, to),
+                false => Event::Accepted(peer, to),
+            });
         }
         if connection.has_room_again() {
             self.events.push_back(Event::Writable(peer));
@@ -872,10 +884,18 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         self.by_remote.insert((to, connection.agreed.remote_id), index);
         self.admission.joined(index, to.ip(), accepted);
         let entry = &mut self.entries[index as usize];
+        self.attempts.remove(&(to, entry.id));
         entry.state = State::Open(Box::new(connection));
         let peer = Peer { index, generation: entry.generation };
         self.touch(index);
         peer
+    }
+
+    /// Of the connections that are being set up to an address, our name for one and its place: the one that has the greatest name, as the
+    /// other end finds it, too.
+    pub(super) fn attempt_to(&self, address: SocketAddr) -> Option<(u64, u32)> {
+        let attempts = self.attempts.range((address, 0)..=(address, u64::MAX));
+        attempts.last().map(|((_, id), index)| (*id, *index))
     }
 
     /// The connection that a client has made before with the same id, and our name for it.

@@ -122,7 +122,7 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         if hello.versions.newest_common(Versions::HERE).is_none() {
             let versions = Versions::HERE;
             self.answer(Answered::Hello, from, |datagram| Refused { versions, client_id }.emit(datagram));
-        } else if !self.settings.accept {
+        } else if !self.settings.accept && self.attempt_to(from).is_none() {
             self.refuse(Answered::Hello, from, client_id);
         } else {
             let cookie = self.cookies.bake(now, from, client_id);
@@ -151,15 +151,20 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
                 (server_id, connection.agreed.first_sent, connection.agreed.datagram_bytes as u16)
             }
             None => {
-                let Some((index, server_id, first_sequence)) =
-                    self.settings.accept.then(|| self.place_for_client(from)).flatten()
-                else {
-                    return self.refuse(Answered::Proven, from, client_id);
+                let attempt = self.attempt_to(from);
+                let (index, server_id, first_sequence) = match attempt {
+                    Some((id, _)) if id > client_id => return, // it has ours, and joins that
+                    Some((id, index)) => (index, id, self.ids.next() as u32),
+                    None => match self.settings.accept.then(|| self.place_for_client(from)).flatten() {
+                        Some(place) => place,
+                        None => return self.refuse(Answered::Proven, from, client_id),
+                    },
                 };
                 let ours = parameters(&self.settings, first_sequence);
                 let agreed = agreed(from, client_id, &ours, &theirs);
-                let connection = Connection::new(agreed, &self.settings, now);
-                self.establish(index, connection, true);
+                let mut connection = Connection::new(agreed, &self.settings, now);
+                connection.is_joined = attempt.is_some();
+                self.establish(index, connection, attempt.is_none());
                 (server_id, first_sequence, datagram_bytes)
             }
         };

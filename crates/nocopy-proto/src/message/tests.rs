@@ -212,6 +212,58 @@ fn both_ends_end() {
     assert_eq!(table.hosts[0].room(client), Err(Gone));
 }
 
+/// Proves that two that connect to each other at once have one connection, whichever of their first datagrams are lost.
+#[test]
+fn connecting_from_both_ends_gives_one_connection() {
+    for lost in 0..1_u32 << 8 {
+        let mut table = Table::new(&Settings::default());
+        let peers = [0, 1].map(|host| table.hosts[host].connect(table.now, address(1 - host)).unwrap());
+        let mut carried = 0;
+        let mut passes = |_: usize, _: &[u8]| {
+            carried += 1;
+            carried > 8 || lost & 1 << (carried - 1) == 0
+        };
+        table.settle(&mut passes);
+        table.sleep_while(Duration::from_secs(5), &mut passes);
+        for host in [0, 1] {
+            let event = table.hosts[host].poll_event();
+            assert_eq!(event, Some(Event::Connected(peers[host], address(1 - host))), "{lost:b}");
+            assert_eq!((table.hosts[host].poll_event(), table.hosts[host].peers()), (None, 1), "{lost:b}");
+            table.send(host, peers[host], b"both ways");
+        }
+        table.settle(|_, _| true);
+        assert_eq!([0, 1].map(|host| table.received(host)), [0, 1].map(|_| Some(b"both ways".to_vec())));
+    }
+}
+
+/// Proves that ends which accept nobody are connected all the same if both asked for it.
+#[test]
+fn connecting_from_both_ends_needs_no_acceptance() {
+    let mut table = Table::new(&Settings { accept: false, ..Settings::default() });
+    let peers = [0, 1].map(|host| table.hosts[host].connect(table.now, address(1 - host)).unwrap());
+    table.settle(|_, _| true);
+    table.sleep(Duration::from_secs(1));
+    for host in [0, 1] {
+        assert_eq!(table.hosts[host].poll_event(), Some(Event::Connected(peers[host], address(1 - host))));
+    }
+}
+
+/// Proves that an end which answered, and then hears nothing, tells its caller.
+#[test]
+fn a_connection_from_both_ends_that_breaks_is_lost() {
+    let mut table = Table::new(&Settings::default());
+    let peers = [0, 1].map(|host| table.hosts[host].connect(table.now, address(1 - host)).unwrap());
+    let is_accept =
+        |datagram: &[u8]| matches!(wire::Datagram::parse(datagram), Ok(wire::Datagram::Accept(_)));
+    table.settle(|_, datagram| !is_accept(datagram));
+    table.sleep_while(Duration::from_secs(100), |_, datagram| !is_accept(datagram));
+    for host in [0, 1] {
+        let event = table.hosts[host].poll_event();
+        assert!(matches!(event, Some(Event::Lost(peer, _)) if peer == peers[host]), "{event:?}");
+        assert_eq!(table.hosts[host].peers(), 0);
+    }
+}
+
 /// Finishes both directions, of which nothing is unread.
 fn finish(table: &mut Table, peers: [Peer; 2]) {
     for (host, peer) in peers.into_iter().enumerate() {

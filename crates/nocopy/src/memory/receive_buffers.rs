@@ -106,6 +106,7 @@ mod tests {
 
     use super::*;
     use crate::memory::pool::Pool;
+    use crate::sys::udp_receive::use_congestion_marks;
 
     /// Receives all that is there, and returns it with the buffers that it came in.
     fn received(buffers: &mut ReceiveBuffers, socket: &UdpSocket) -> Vec<(u8, Buffer)> {
@@ -166,6 +167,31 @@ mod tests {
         let kept = buffers.exchange(1, pool.take().unwrap());
         assert_eq!(receive([4, 5, 6], &mut buffers), [[4], [5], [6]]);
         assert_eq!(kept[0], 2);
+    }
+
+    /// Proves that the short way tells of a datagram what the long one does, or nothing.
+    #[test]
+    fn a_lone_datagram_is_told_of_alike() {
+        for (at, has_class, is_lone) in
+            [("127.0.0.1:0", true, true), ("127.0.0.1:0", false, false), ("[::1]:0", true, false)]
+        {
+            let socket = UdpSocket::bind(at).unwrap();
+            let address = socket.local_addr().unwrap();
+            if has_class {
+                use_congestion_marks(&socket, address.is_ipv6()).unwrap();
+            }
+            let pool = Pool::packed(2, 64).unwrap();
+            let mut buffers = ReceiveBuffers::new(2);
+            (0..2).for_each(|_| buffers.push(pool.take().unwrap()));
+            for bytes in [&[7; 65][..], &[8; 64], &[]] {
+                assert_eq!(socket.send_to(bytes, address).unwrap(), bytes.len());
+                assert_eq!(buffers.receive(socket.as_fd(), true).unwrap(), 1);
+                let message = buffers.message(0);
+                let long = (message.from, message.congested, buffers.bytes(0, &message));
+                assert_eq!((long.0, long.2), (address, &bytes[..bytes.len().min(64)]));
+                assert_eq!(buffers.lone(0), (is_lone && bytes.len() <= 64).then_some(long), "{at}");
+            }
+        }
     }
 
     #[test]

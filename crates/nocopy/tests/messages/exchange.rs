@@ -83,6 +83,28 @@ fn a_message_goes_and_its_answer_comes_back() {
 }
 
 #[test]
+fn endpoints_that_connect_to_each_other_have_one_connection() {
+    let mut ends = [endpoint(|builder| builder), endpoint(|builder| builder.accept(false))];
+    let addresses = ends.each_ref().map(Endpoint::local_address);
+    let peers = [0, 1].map(|end| ends[end].start_connect(addresses[1 - end]).unwrap());
+    let mut events = [None, None];
+    wait_until("both are connected", || {
+        for (end, event) in ends.iter_mut().zip(&mut events) {
+            end.wait(Duration::from_millis(1)).unwrap();
+            *event = event.or_else(|| end.poll_event());
+        }
+        events.iter().all(Option::is_some)
+    });
+    assert_eq!(events, [0, 1].map(|end| Some(Event::Connected(peers[end], addresses[1 - end]))));
+    let [left, right] = &mut ends;
+    left.send_copy(b"to the right", peers[0]).unwrap();
+    assert_eq!(receive(left, right), (peers[1], Kind::Plain, b"to the right".to_vec()));
+    right.send_copy(b"to the left", peers[1]).unwrap();
+    assert_eq!(receive(right, left), (peers[0], Kind::Plain, b"to the left".to_vec()));
+    assert_eq!(ends.each_mut().map(Endpoint::poll_event), [None, None]);
+}
+
+#[test]
 fn messages_of_every_length_arrive_in_order() {
     let (mut left, to_right, mut right, to_left) = pair(|builder| builder.max_message_bytes(1 << 20));
     let lengths = [0, 1, 63, 1424, 1428, 1436, 1437, 1440, 1441, 2860, 3000, 65_507, 100_000, 1 << 20];
