@@ -36,7 +36,7 @@ const SHOWN: &[&str] = &["receive-trusting", "send-trusting", "send-library-fram
 /// only one, where it pays for all that a packet costs at both ends; the same with each question to another of 10,000 peers,
 /// where the answer is acknowledged by a packet of its own.
 const MESSAGES: &[(&str, f64)] =
-    &[("message-packed", 680.0), ("message-alone", 3500.0), ("message-many-peers", 5700.0)];
+    &[("message-packed", 680.0), ("message-alone", 3500.0), ("message-many-peers", 5200.0)];
 
 pub(crate) fn guards() -> Outcome {
     machine::with_valgrind(|| count_and_compare().into())

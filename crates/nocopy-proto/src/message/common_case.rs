@@ -83,6 +83,9 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         }
         let (counters, free) = (&mut self.counters, &mut self.acknowledged);
         connection.handle_acknowledgement(now, &header, Ranges::default(), counters, free);
+        if let Some(deadline) = connection.deadline_at_rest() {
+            self.timers.put_off(index, deadline);
+        }
         let wants_to_send = connection.wants_to_send();
         self.urgent |= wants_to_send;
         // Otherwise nothing is due earlier than before, when an alarm was set.

@@ -664,6 +664,27 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
             && self.send.has_nothing_to_send()
     }
 
+    /// The same if everything was said and acknowledged in both directions: then nothing is due for long.
+    #[inline]
+    pub(super) fn deadline_at_rest(&self) -> Option<Time> {
+        let is_at_rest = self.send.len() == 0
+            && self.acks.due.is_none()
+            && !self.acks.now
+            && !self.probe_due
+            && !self.unheard
+            && self.losses_look_again.is_none()
+            && self.linger.is_none()
+            && self.ended.is_none();
+        is_at_rest.then(|| self.quiet_until())
+    }
+
+    /// When the silence of the peer is to be ended, or has been too long.
+    #[inline]
+    fn quiet_until(&self) -> Time {
+        let quiet = self.heard + self.keep_alive.times(self.keep_alives + 1);
+        quiet.min(self.heard + self.dead_after)
+    }
+
     /// When something is due, if nothing arrives.
     pub(super) fn deadline(&self, now: Time) -> Option<Time> {
         if self.ended.is_some() {
@@ -673,8 +694,7 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
             return Some(self.acks.due.map_or(until, |due| due.min(until)));
         }
         let waits = self.send.len() > 0;
-        let quiet = self.heard + self.keep_alive.times(self.keep_alives + 1);
-        let mut earliest = quiet.min(self.heard + self.dead_after);
+        let mut earliest = self.quiet_until();
         let mut look_at = |due: Option<Time>| earliest = due.map_or(earliest, |due| due.min(earliest));
         look_at(self.acks.due);
         look_at(self.losses_look_again);

@@ -593,6 +593,9 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
                     let (counters, free) = (&mut self.counters, &mut self.acknowledged);
                     connection.handle_acknowledgement(now, &header, ranges, counters, free);
                     connection.handle_question(now, &header);
+                    if let Some(deadline) = connection.deadline_at_rest() {
+                        self.timers.put_off(index, deadline);
+                    }
                     self.after_packet(index);
                 }
                 Some(datagram)

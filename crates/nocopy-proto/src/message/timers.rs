@@ -106,6 +106,18 @@ impl Timers {
         self.next = Some(self.next.map_or(begin, |next| next.min(begin)));
     }
 
+    /// Moves the alarm of a connection to a later time, if one is set: nothing is due before any more.
+    pub(super) fn put_off(&mut self, index: u32, time: Time) {
+        let Some(before) = self.of(index).filter(|before| *before < time) else { return };
+        let begin = self.begin_of(self.alarms[index as usize].list, before);
+        self.unlink(index);
+        self.alarms[index as usize].time = time;
+        self.link(index);
+        if self.next == Some(begin) {
+            self.next = self.begin_of_first();
+        }
+    }
+
     /// Takes the alarm of a connection away.
     pub(super) fn clear(&mut self, index: u32) {
         if self.of(index).is_some() {
@@ -225,7 +237,7 @@ mod tests {
     proptest! {
         /// Proves that alarms come in order and once, against a sorted map, and that who looks when it is said misses none.
         #[test]
-        fn alarms_come_in_order(steps in prop::collection::vec((0u32..20, times(), 0..4), 0..200)) {
+        fn alarms_come_in_order(steps in prop::collection::vec((0u32..20, times(), 0..5), 0..200)) {
             let (mut timers, mut model) = (Timers::default(), BTreeMap::new());
             let mut now = Time::default();
             for (index, ns, what) in steps {
@@ -243,6 +255,10 @@ mod tests {
                         if let Some(index) = due {
                             prop_assert_eq!(model.remove(&index), earliest);
                         }
+                    }
+                    2 => {
+                        timers.put_off(index, time);
+                        model.entry(index).and_modify(|set| *set = time.max(*set));
                     }
                     _ => {
                         timers.set(now, index, time);
