@@ -6,6 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use nocopy::Pool;
 use rustix::rand::{GetRandomFlags, getrandom};
 
 use super::core::{Done, Limits, ProcedureNumber};
@@ -21,6 +22,9 @@ use crate::wire::xdr::{self, Xdr};
 /// Longer reads and writes of one call gain nothing.
 const CALL_BYTES_MAX: usize = 1 << 20;
 
+/// Of a pool that no one else gave.
+const BUFFERS: u32 = 16;
+
 /// The longest reply of a mount: a handle and flavors.
 const MOUNT_REPLY_BYTES_MAX: usize = 1024;
 
@@ -33,6 +37,7 @@ pub struct Builder {
     is_reserved: bool,
     user: User,
     call_bytes_max: usize,
+    pool: Option<Pool>,
 }
 
 impl Default for Builder {
@@ -44,6 +49,7 @@ impl Default for Builder {
             is_reserved: false,
             user: User::of_process(),
             call_bytes_max: CALL_BYTES_MAX,
+            pool: None,
         }
     }
 }
@@ -90,6 +96,12 @@ impl Builder {
         Self { call_bytes_max: bytes.max(1), ..self }
     }
 
+    /// With the buffers of a pool, which several clients may share (16 of the longest read of one call). All of them are to be at home now.
+    #[must_use]
+    pub fn pool(self, pool: Pool) -> Self {
+        Self { pool: Some(pool), ..self }
+    }
+
     /// Mounts what is exported at the front of the address's path; returns what of the path lies below.
     ///
     /// # Errors
@@ -98,12 +110,22 @@ impl Builder {
         let ip = resolve(url)?;
         let [nfs, mount] = self.ports(url, ip)?;
         let (root, export, below) = self.mount(url, SocketAddr::new(ip, mount))?;
+        let pool = match &self.pool {
+            Some(pool) => pool.clone(),
+            None => {
+                Pool::new(BUFFERS, self.call_bytes_max.min(CALL_BYTES_MAX)).map_err(ClientError::Memory)?
+            }
+        };
+        let mut transport = self.transport(SocketAddr::new(ip, nfs), self.connections);
+        transport.core.set_pool(&pool);
         let mut client = Client {
-            transport: self.transport(SocketAddr::new(ip, nfs), self.connections),
+            transport,
+            pool,
             export,
             root,
             patience: self.patience,
             filled: Default::default(),
+            begun: Default::default(),
             watch: Watch::new()
                 .map_err(|source| TransportError::Wait { address: SocketAddr::new(ip, nfs), source })?,
         };

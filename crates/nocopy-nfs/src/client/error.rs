@@ -40,6 +40,9 @@ pub enum ClientError {
         "{subject}: cannot be {what}: the reply makes no sense: {source}; the server is broken, or is none of NFS"
     )]
     BadReply { subject: String, what: &'static str, source: BadReply },
+    /// There is none for the buffers.
+    #[error("the client's buffers: no memory ({0}); free some")]
+    Memory(#[source] std::io::Error),
     /// It was given up with everything else.
     #[error("{subject}: cannot be {what}: the server was given up; try again")]
     GivenUp { subject: String, what: &'static str },
@@ -65,6 +68,12 @@ impl ClientError {
             Self::Status { status, .. } | Self::Uncertain { status, .. } => Some(*status),
             _ => None,
         }
+    }
+}
+
+impl From<ClientError> for std::io::Error {
+    fn from(error: ClientError) -> Self {
+        Self::other(error)
     }
 }
 

@@ -19,6 +19,7 @@
 //! Errors say what, why, and what to do ([`ClientError`]). What is written is on the server's disk when [`commit`](Client::commit) has said so,
 //! and not before.
 
+mod begun;
 mod builder;
 pub mod core;
 mod credential;
@@ -34,12 +35,15 @@ mod url;
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
+use begun::Begun;
+pub use begun::Finished;
 pub use builder::Builder;
 pub use core::{CallError, Counts, Place, ReadEnd, Ticket};
 pub use directory::Entry;
 pub use error::ClientError;
 pub use files::Found;
 pub use moving::Filled;
+use nocopy::Pool;
 pub use transport::TransportError;
 pub use url::{Url, UrlError, is_url};
 
@@ -70,6 +74,9 @@ pub struct Client {
     filled: VecDeque<Filled>,
     /// For waits by loops of others.
     watch: Watch,
+    pool: Pool,
+    /// Calls whose results are asked for later.
+    begun: Begun,
 }
 
 impl Client {
@@ -181,10 +188,18 @@ impl Client {
     }
 
     fn keep(&mut self, done: Done) {
-        if let Done::Filled { ticket, buffer, place, outcome } = done {
-            self.filled.push_back(Filled { ticket, buffer, place, outcome });
+        match done {
+            Done::Filled { ticket, buffer, place, outcome } => {
+                self.filled.push_back(Filled { ticket, buffer, place, outcome });
+            }
+            // What was not begun is of a call that failed with all others: its error has been returned.
+            Done::Results { ticket, results, is_repeated } => {
+                self.begun.take_results(ticket, results, is_repeated);
+            }
+            Done::Committed { ticket, outcome, .. } => {
+                self.begun.take_results(ticket, outcome.map(|()| Vec::new()), false);
+            }
         }
-        // Anything else is of a call that failed with all others: its error has been returned.
     }
 }
 

@@ -3,7 +3,7 @@
 use std::io;
 use std::time::{Duration, Instant};
 
-use nocopy::{Buffer, Cause, Counter, Evidence, Explanation, Ledger, Reason, Rejected, Stats};
+use nocopy::{Buffer, Cause, Counter, Evidence, Explanation, Ledger, Reason, Rejected, Stats, Wait};
 
 use super::core::{CallError, Done, Limits};
 use super::{Client, ClientError, Place, ReadEnd, Ticket};
@@ -38,10 +38,32 @@ impl Filled {
 }
 
 impl Client {
+    // ---- buffers and waits -------------------------------------------------------------------------------------
+
+    /// An empty buffer of the client's [pool](super::Builder::pool), to be posted or filled; `None` while all are in use. Dropped anywhere, it
+    /// goes home.
+    pub fn buffer(&self) -> Option<Buffer> {
+        self.pool.take()
+    }
+
+    /// Takes a buffer back: the next [`buffer`](Self::buffer) is this one, which is in the processor's cache still.
+    pub fn recycle(&self, buffer: Buffer) {
+        drop(buffer);
+    }
+
+    /// Changes how to wait for replies, from the next wait on. [`Wait::Spin`] looks again and again, each time a system call;
+    /// [`Wait::Interrupt`], the default, sleeps in the kernel; [`Wait::Adaptive`] looks for a while, then sleeps. [`Wait::Coalesced`] sleeps
+    /// for its `delay` first, so that more has come at each wake-up.
+    pub fn set_wait(&mut self, wait: Wait) {
+        self.transport.set_wait(wait);
+    }
+
     // ---- reading -----------------------------------------------------------------------------------------------
 
     /// Posts a buffer to be read into: as many bytes as it has, or as it has room for if it has none. The file's bytes go there and nowhere
-    /// else; [`receive`](Self::receive) gives it back. Many can be posted, and come back in any order.
+    /// else; [`receive`](Self::receive) gives it back. Many can be posted, and come back in any order. Those of the client's
+    /// [pool](super::Builder::pool) that are of one length are alike: each reply goes into the one that was posted last, which is most likely in
+    /// the processor's cache.
     ///
     /// Nothing is sent before the next call that receives, waits, or [`try_flush`](Self::try_flush)es.
     ///
@@ -89,7 +111,7 @@ impl Client {
             if is_over || self.core().in_flight() == 0 {
                 return Ok(None);
             }
-            self.transport.turn(until)?;
+            self.transport.turn_to_receive(until)?;
             has_turned = true;
         }
     }

@@ -7,6 +7,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
+use nocopy::Wait;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
@@ -16,8 +17,9 @@ use super::socket;
 /// Calls that one system call sends.
 const BATCH_MAX: usize = 16;
 
-/// Receiving calls of one connection before it is another one's turn.
-const RECEIVES_MAX: usize = 64;
+/// Once so many bytes of replies are there, the program gets them before more are received: they are in the processor's cache still, and so
+/// is the buffer when it is posted again.
+const TURN_BYTES: usize = 256 << 10;
 
 /// Between two attempts to connect: this long at first, then twice as long each time.
 const RETRY_MIN: Duration = Duration::from_millis(50);
@@ -101,6 +103,11 @@ pub(super) struct Transport {
     /// When to ask again a server that was not ready.
     resume_at: Option<Instant>,
     counts: SocketCounts,
+    /// The connection to be read from next.
+    first: usize,
+    wait: Wait,
+    /// Reads that are queued need not be sent before the server has little to do.
+    is_patient: bool,
 }
 
 impl Transport {
@@ -121,11 +128,26 @@ impl Transport {
             was_connected: false,
             resume_at: None,
             counts: SocketCounts::default(),
+            first: 0,
+            wait: Wait::Interrupt,
+            is_patient: false,
         }
+    }
+
+    pub(super) fn set_wait(&mut self, wait: Wait) {
+        self.wait = wait;
     }
 
     pub(super) fn counts(&self) -> SocketCounts {
         self.counts
+    }
+
+    /// As [`turn`](Self::turn), for a program that waits for the bytes of files: calls to read may be sent later, together.
+    pub(super) fn turn_to_receive(&mut self, until: Option<Instant>) -> Result<(), TransportError> {
+        self.is_patient = true;
+        let turned = self.turn(until);
+        self.is_patient = false;
+        turned
     }
 
     /// Sends and receives what can be sent and received; if that is nothing, waits until it is something, at most until then.
@@ -166,16 +188,42 @@ impl Transport {
 
     /// Whether anything was sent or received.
     fn move_all(&mut self) -> Result<bool, TransportError> {
-        let mut has_moved = false;
+        let mut has_moved = self.look_at_idle()?;
+        if !(self.is_patient && self.core.can_wait()) {
+            self.distribute();
+        }
         for number in 0..self.connections.len() {
-            // A server may have closed a connection that was idle.
-            let is_idle = self.core.queued() > 0 && !self.core.is_waited_for(number);
-            if is_idle {
-                self.connections[number].is_drained = false;
-                has_moved |= self.receive(number)?;
+            has_moved |= self.send(number);
+        }
+        self.look_at_drained()?;
+        // Another one begins each time, so that none is never read from.
+        let (count, mut left) = (self.connections.len(), TURN_BYTES);
+        let first = self.first;
+        for number in (0..count).map(|place| (first + place) % count) {
+            if left == 0 {
+                break;
             }
-            has_moved |= self.send(number, is_idle);
-            has_moved |= self.receive(number)?;
+            has_moved |= self.receive(number, &mut left)?;
+            self.first = (number + 1) % count;
+        }
+        Ok(has_moved)
+    }
+
+    /// A server may have closed a connection by which no call was in flight.
+    fn look_at_idle(&mut self) -> Result<bool, TransportError> {
+        let mut has_moved = false;
+        if self.core.queued() == 0 {
+            return Ok(false);
+        }
+        for number in 0..self.connections.len() {
+            if self.connections[number].stream.is_none() || self.core.is_waited_for(number) {
+                continue;
+            }
+            self.connections[number].is_drained = false;
+            has_moved |= self.receive(number, &mut 0)?;
+            if self.connections[number].stream.is_some() {
+                self.connections[number].heard = Some(Instant::now());
+            }
         }
         Ok(has_moved)
     }
@@ -249,30 +297,32 @@ impl Transport {
 
     // ---- moving ------------------------------------------------------------------------------------------------
 
-    /// Sends as much as the socket takes; whether anything has happened. `is_idle`: no call was in flight there.
-    fn send(&mut self, number: usize, is_idle: bool) -> bool {
-        let share = self.core.queued().div_ceil(self.connections.len()).min(BATCH_MAX);
-        let Self { core, connections, .. } = self;
-        let connection = &mut connections[number];
-        if connection.stream.is_none() || connection.is_full {
-            return false;
+    /// Gives each call that is queued to the connection by which the fewest are in flight.
+    fn distribute(&mut self) {
+        if self.core.queued() == 0 {
+            return;
         }
-        while connection.out.len() < share {
-            match core.next_call(number) {
-                Some(xid) => connection.out.push_back(xid),
-                None => break,
-            }
+        let mut loads = vec![0; self.connections.len()];
+        self.core.count_in_flight(&mut loads);
+        while self.core.queued() > 0 {
+            let takes = |connection: &Connection| {
+                connection.stream.is_some() && !connection.is_full && connection.out.len() < BATCH_MAX
+            };
+            let numbers = (0..loads.len()).filter(|number| takes(&self.connections[*number]));
+            let Some(number) = numbers.min_by_key(|number| loads[*number]) else { return };
+            self.connections[number].out.extend(self.core.next_call(number));
+            loads[number] += 1;
         }
-        if is_idle && !connection.out.is_empty() {
-            connection.heard = Some(Instant::now());
-        }
+    }
+
+    /// Sends as much as the socket takes; whether anything has happened.
+    fn send(&mut self, number: usize) -> bool {
         let mut has_sent = false;
-        while !self.connections[number].out.is_empty() {
+        while !self.connections[number].out.is_empty() && !self.connections[number].is_full {
             match self.send_once(number) {
                 Ok(()) => has_sent = true,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     self.connections[number].is_full = true;
-                    break;
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(_) => {
@@ -303,14 +353,10 @@ impl Transport {
         Ok(())
     }
 
-    /// Whether anything was received.
-    fn receive(&mut self, number: usize) -> Result<bool, TransportError> {
+    /// Whether anything was received. It ends early when more than `left` was, behind a whole reply.
+    fn receive(&mut self, number: usize, left: &mut usize) -> Result<bool, TransportError> {
         let mut has_received = false;
-        // Nothing more comes before a wait for it; of several, one may have bytes while another one is never waited for.
-        if self.connections[number].is_drained && self.connections.len() == 1 {
-            return Ok(false);
-        }
-        for _ in 0..RECEIVES_MAX {
+        while !self.connections[number].is_drained {
             let Self { core, connections, counts, .. } = self;
             let connection = &mut connections[number];
             let Some(stream) = &mut connection.stream else { break };
@@ -331,18 +377,17 @@ impl Transport {
                         self.break_off(number, source)?;
                         break;
                     }
-                    if core.counts().replies > replies {
+                    let has_reply = core.counts().replies > replies;
+                    if has_reply {
                         (self.bad_replies, self.trouble, self.pause) = (0, None, RETRY_MIN);
                     }
-                    if bytes < room {
-                        self.connections[number].is_drained = true;
+                    *left = left.saturating_sub(bytes);
+                    self.connections[number].is_drained = bytes < room;
+                    if has_reply && *left == 0 {
                         break;
                     }
                 }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    connection.is_drained = true;
-                    break;
-                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => connection.is_drained = true,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Ok(0) | Err(_) => {
                     self.drop_connection(number);
@@ -387,8 +432,53 @@ impl Transport {
     fn wait(&mut self, until: Option<Instant>) -> Result<(), TransportError> {
         let now = Instant::now();
         let end = [until, self.next_time()].into_iter().flatten().min().unwrap_or(now + RETRY_MAX);
-        let timeout = Timespec::try_from(end.saturating_duration_since(now))
-            .unwrap_or(Timespec { tv_sec: 1, tv_nsec: 0 });
+        self.counts.waits += 1;
+        let spun = match self.wait {
+            Wait::Spin => Some(end),
+            Wait::Adaptive { spin } => Some(end.min(now + spin)),
+            Wait::Coalesced { delay, .. } => {
+                std::thread::sleep(delay.min(end.saturating_duration_since(now)));
+                None
+            }
+            _ => None,
+        };
+        let is_there = match spun {
+            Some(spun) => self.spin(spun)?,
+            None => false,
+        };
+        if !is_there {
+            self.look(end.saturating_duration_since(Instant::now()))?;
+        }
+        self.drop_silent(Instant::now());
+        Ok(())
+    }
+
+    /// Looks again and again until there is something to do; `false`: until then there was not.
+    fn spin(&mut self, until: Instant) -> Result<bool, TransportError> {
+        loop {
+            if self.look(Duration::ZERO)? {
+                return Ok(true);
+            }
+            if Instant::now() >= until {
+                return Ok(false);
+            }
+            std::hint::spin_loop();
+        }
+    }
+
+    /// Asks whether connections have bytes again that had none, before others are read from that still have some: those would keep this
+    /// client from ever waiting.
+    fn look_at_drained(&mut self) -> Result<(), TransportError> {
+        let drained = self.connections.iter().filter(|connection| connection.is_drained).count();
+        if drained == 0 || drained == self.connections.len() {
+            return Ok(());
+        }
+        self.look(Duration::ZERO).map(drop)
+    }
+
+    /// Waits, for at most so long, until there is something to receive, or room for what is to be sent; whether there is.
+    fn look(&mut self, at_most: Duration) -> Result<bool, TransportError> {
+        let timeout = Timespec::try_from(at_most).unwrap_or(Timespec { tv_sec: 1, tv_nsec: 0 });
         let mut numbers = Vec::with_capacity(self.connections.len());
         let mut polled = Vec::with_capacity(self.connections.len());
         for (number, connection) in self.connections.iter().enumerate() {
@@ -397,13 +487,13 @@ impl Transport {
             numbers.push(number);
             polled.push(PollFd::new(stream, PollFlags::IN | out));
         }
-        self.counts.waits += 1;
-        match poll(&mut polled, Some(&timeout)) {
-            Ok(_) | Err(Errno::INTR) => {}
+        let is_there = match poll(&mut polled, Some(&timeout)) {
+            Ok(count) => count > 0,
+            Err(Errno::INTR) => true,
             Err(error) => {
                 return Err(TransportError::Wait { address: self.reach.address, source: error.into() });
             }
-        }
+        };
         let ready: Vec<_> = numbers.into_iter().zip(polled.iter().map(PollFd::revents)).collect();
         for (number, events) in ready {
             let connection = &mut self.connections[number];
@@ -411,8 +501,7 @@ impl Transport {
             connection.is_full &= !(is_over || events.contains(PollFlags::OUT));
             connection.is_drained &= !(is_over || events.contains(PollFlags::IN));
         }
-        self.drop_silent(Instant::now());
-        Ok(())
+        Ok(is_there)
     }
 
     /// Connections that have calls in flight and bring no reply are taken for lost.

@@ -119,6 +119,11 @@ pub(super) struct Reading {
 }
 
 impl Reading {
+    /// Whether it may be read into another buffer of the pool: nothing has been received, and it is memory of the pool.
+    pub(super) fn is_exchangeable(&self, pool: &Range<usize>) -> bool {
+        self.filled == 0 && self.head.is_none() && pool.contains(&self.buffer.as_ptr().addr())
+    }
+
     /// Where in the buffer the bytes of the reply go that are not there yet.
     pub(super) fn space(&mut self, bytes: usize) -> &mut [u8] {
         let start = self.filled + self.received;

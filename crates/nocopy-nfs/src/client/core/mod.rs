@@ -22,9 +22,10 @@ mod uncommitted;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
+use std::ops::Range;
 use std::sync::Arc;
 
-use nocopy::{Buffer, Reason, Rejected};
+use nocopy::{Buffer, Pool, Reason, Rejected};
 
 pub use bad_reply::BadReply;
 use call::{Call, Reading, Work, Writing};
@@ -36,6 +37,12 @@ use crate::wire::nfs3::{FileHandle, Procedure, ReadArguments, Stability, WRITE_B
 use crate::wire::rpc::{self, AUTH_SYS, Credential};
 use crate::wire::xdr::Xdr;
 use crate::wire::{nfs3, record};
+
+/// Reads wait to be sent while the server has so many calls for each of them.
+const IN_FLIGHT_PER_QUEUED: usize = 3;
+
+/// So many calls are looked at for the buffer that was posted last: those behind it are of other kinds.
+const LATEST_MAX: usize = 16;
 
 /// A procedure by the numbers of its program, its version and itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -113,7 +120,8 @@ pub struct Core {
     limits: Limits,
     xid: u32,
     ticket: u64,
-    calls: BTreeMap<u32, Call>,
+    /// Boxed, since a map moves what it has whenever something goes.
+    calls: BTreeMap<u32, Box<Call>>,
     /// Those to be sent, the first one in front.
     queue: VecDeque<u32>,
     incoming: Vec<Incoming>,
@@ -123,6 +131,8 @@ pub struct Core {
     delayed: Vec<Work>,
     delays_max: u32,
     counts: Counts,
+    /// Where the memory of the pool lies whose buffers may be exchanged.
+    pool: Range<usize>,
 }
 
 impl Core {
@@ -142,7 +152,20 @@ impl Core {
             delayed: Vec::new(),
             delays_max: 0,
             counts: Counts::default(),
+            pool: 0..0,
         }
+    }
+
+    /// Of the buffers of this pool that are at home now, which one holds which reply is chosen when the reply comes, if they are posted. Of
+    /// other memory each read gets what was posted for it.
+    pub fn set_pool(&mut self, pool: &Pool) {
+        let buffers: Vec<Buffer> = std::iter::from_fn(|| pool.take()).collect();
+        let first = |buffer: &Buffer| buffer.as_ptr().addr();
+        let begin = buffers.iter().map(first).min().unwrap_or(0);
+        let end = buffers.iter().map(|buffer| first(buffer) + buffer.capacity()).max().unwrap_or(0);
+        // Home again in the other order, so that the one that was on top is.
+        buffers.into_iter().rev().for_each(drop);
+        self.pool = begin..end;
     }
 
     /// Sets how long reads and writes of one call may be. What was asked for before is not changed.
@@ -252,7 +275,7 @@ impl Core {
         let [_, data, padding] = call.pieces();
         let more = data.len() + padding.len();
         record::end(&mut call.head, more);
-        self.calls.insert(xid, call);
+        self.calls.insert(xid, Box::new(call));
         self.queue.push_back(xid);
         self.counts.calls += 1;
     }
@@ -310,7 +333,7 @@ impl Core {
     /// The bytes of a call in flight: its record up to the data, the data, and what fills them up. `None` once its reply has come, which a
     /// correct server does not send before it has all of the call.
     pub fn pieces(&self, xid: u32) -> Option<[&[u8]; 3]> {
-        self.calls.get(&xid).map(Call::pieces)
+        self.calls.get(&xid).map(|call| call.pieces())
     }
 
     /// A connection is over, and another one will take its place. What was in flight there is to be sent again, before everything else.
@@ -369,8 +392,9 @@ impl Core {
 
     fn next_step(&mut self, connection: usize) -> Result<Option<Step>, BadReply> {
         let calls = &self.calls;
-        let of_connection =
-            |xid: u32| calls.get(&xid).filter(|call| call.connection == Some(connection)).map(Call::expected);
+        let of_connection = |xid: u32| {
+            calls.get(&xid).filter(|call| call.connection == Some(connection)).map(|call| call.expected())
+        };
         let next = self.incoming[connection].next(of_connection);
         next.map_err(|(xid, error)| self.break_off(connection, xid, error))
     }
@@ -379,7 +403,7 @@ impl Core {
     fn break_off(&mut self, connection: usize, xid: Option<u32>, error: BadReply) -> BadReply {
         self.counts.bad_replies += 1;
         if let Some(call) = xid.and_then(|xid| self.calls.remove(&xid)) {
-            self.fail(call, error.into());
+            self.fail(*call, error.into());
         }
         self.lose(connection);
         error
@@ -395,9 +419,10 @@ impl Core {
             Step::Fragment => Ok(()),
             Step::Record { xid, record } => {
                 let call = self.calls.remove(&xid).expect("it was expected");
-                self.finish(call, &record)
+                self.finish(*call, &record)
             }
             Step::Data { xid, head, first } => {
+                self.exchange(xid);
                 let Some(Work::Read(reading)) = self.calls.get_mut(&xid).map(|call| &mut call.work) else {
                     unreachable!("it was expected")
                 };
@@ -414,6 +439,30 @@ impl Core {
         }
     }
 
+    /// Gives a reply the buffer of the pool that was posted last, so that one which was used a moment ago, and is still in the processor's
+    /// cache, is filled again; the read that it was posted for gets the other one. Posted in turn, each would be out of the cache when its
+    /// turn comes.
+    fn exchange(&mut self, xid: u32) {
+        let Some(mut call) = self.calls.remove(&xid) else { return };
+        if let Work::Read(reading) = &mut call.work
+            && reading.is_exchangeable(&self.pool)
+        {
+            let others = self.calls.values_mut().rev().filter_map(|other| match &mut other.work {
+                Work::Read(other) => Some(other),
+                _ => None,
+            });
+            let bytes = reading.buffer.len();
+            let is_alike =
+                |other: &&mut Reading| other.is_exchangeable(&self.pool) && other.buffer.len() == bytes;
+            if let Some(latest) =
+                others.take(LATEST_MAX).find(is_alike).filter(|latest| latest.ticket > reading.ticket)
+            {
+                std::mem::swap(&mut reading.buffer, &mut latest.buffer);
+            }
+        }
+        self.calls.insert(xid, call);
+    }
+
     // ---- what is over ------------------------------------------------------------------------------------------
 
     /// What has become of something that was asked for; each exactly once.
@@ -427,7 +476,7 @@ impl Core {
         // What fails can begin new calls: a commit, once the writes before it are over.
         loop {
             match self.calls.pop_first() {
-                Some((_, call)) => self.fail(call, error),
+                Some((_, call)) => self.fail(*call, error),
                 None => match self.delayed.pop() {
                     Some(work) => self.fail_work(work, error, false),
                     None => break,
@@ -473,9 +522,24 @@ impl Core {
         self.queue.len()
     }
 
+    /// Whether those may wait a little longer: they are reads, and the server has three times as many to do. Sent together they cost both ends
+    /// less.
+    pub fn can_wait(&self) -> bool {
+        let is_read = |xid: &u32| self.calls.get(xid).is_some_and(|call| matches!(call.work, Work::Read(_)));
+        let sent = self.calls.len() - self.queue.len();
+        sent >= IN_FLIGHT_PER_QUEUED * self.queue.len() && self.queue.iter().all(is_read)
+    }
+
     /// Whether calls are in flight by that connection.
     pub fn is_waited_for(&self, connection: usize) -> bool {
         self.calls.values().any(|call| call.connection == Some(connection))
+    }
+
+    /// Counts calls in flight, by connection.
+    pub fn count_in_flight(&self, connections: &mut [usize]) {
+        for connection in self.calls.values().filter_map(|call| call.connection) {
+            connections[connection] += 1;
+        }
     }
 
     /// Bytes of what was written and is not committed.

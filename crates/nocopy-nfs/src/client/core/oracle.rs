@@ -87,6 +87,7 @@ impl<'a> World<'a> {
     fn new(pool: &'a Pool) -> Self {
         let mut core = Core::new(CONNECTIONS, 1, Vec::new());
         core.set_limits(Limits { read_bytes_max: 1000, write_bytes_max: 1000 });
+        core.set_pool(pool);
         Self { pool, core, asked: BTreeSet::new(), sent: Default::default() }
     }
 

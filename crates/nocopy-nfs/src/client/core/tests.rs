@@ -571,3 +571,70 @@ fn any_replies_leave_the_core_in_order() {
     let least = [reads, writes, repeated, bad_replies].into_iter().min();
     assert!(least > Some(200), "too little happened: {reads} {writes} {repeated} {bad_replies}");
 }
+
+/// A core that knows a pool, and all buffers of it.
+fn core_with_pool(count: u32) -> (Core, Vec<Buffer>) {
+    let (mut core, pool) = (core(), Pool::new(count, 4096).unwrap());
+    core.set_pool(&pool);
+    (core, std::iter::from_fn(|| pool.take()).collect())
+}
+
+#[test]
+fn a_reply_goes_into_the_buffer_that_was_posted_last() {
+    let (mut core, buffers) = core_with_pool(3);
+    let places: Vec<_> = buffers.iter().map(|buffer| buffer.as_ptr()).collect();
+    for (number, buffer) in buffers.into_iter().enumerate() {
+        core.post(buffer, at(number as u64 * 4096)).unwrap();
+    }
+    let xids = send_all(&mut core);
+    let mut last = places[2];
+    for (number, xid) in xids.iter().enumerate() {
+        let data = pattern(number * 4096, 4096);
+        receive(&mut core, 0, &read_record(*xid, &data, false), 1000).unwrap();
+        let Some(Done::Filled { buffer, place, outcome, .. }) = core.next_done() else {
+            panic!("nothing came back")
+        };
+        assert_eq!((place, &buffer[..]), (at(number as u64 * 4096), &data[..]));
+        assert!(outcome.is_ok());
+        // It is posted again before the next reply comes.
+        assert_eq!(buffer.as_ptr(), last, "reply {number}");
+        last = buffer.as_ptr();
+        core.post(buffer, at((number as u64 + 3) * 4096)).unwrap();
+    }
+}
+
+#[test]
+fn memory_that_is_not_of_the_pool_keeps_its_place() {
+    let (mut core, mut buffers) = core_with_pool(2);
+    let foreign = buffer(4096);
+    let place = foreign.as_ptr();
+    core.post(foreign, at(0)).unwrap();
+    core.post(buffers.remove(0), at(4096)).unwrap();
+    let mut shorter = buffers.remove(0);
+    shorter.resize(100);
+    core.post(shorter, at(8192)).unwrap();
+    let xids = send_all(&mut core);
+    for (number, bytes) in [(0, 4096), (1, 4096), (2, 100)] {
+        let data = pattern(number, bytes);
+        receive(&mut core, 0, &read_record(xids[number], &data, false), usize::MAX).unwrap();
+        let (_, buffer, _) = filled(&mut core);
+        assert_eq!((&buffer[..], buffer.as_ptr() == place), (&data[..], number == 0), "read {number}");
+    }
+}
+
+#[test]
+fn reads_wait_for_others_while_the_server_has_work() {
+    let mut core = core();
+    for number in 0..4 {
+        core.post(buffer(4096), at(number * 4096)).unwrap();
+    }
+    assert!(!core.can_wait(), "the server has nothing to do");
+    send_all(&mut core);
+    core.post(buffer(4096), at(0)).unwrap();
+    assert!(core.can_wait());
+    core.post(buffer(4096), at(0)).unwrap();
+    assert!(!core.can_wait(), "it has twice as much to do as waits");
+    send_all(&mut core);
+    core.call(Procedure::GetAttr.into(), &file(), 100);
+    assert!(!core.can_wait(), "a program waits for that");
+}

@@ -20,7 +20,7 @@ pub fn run(arguments: &CatArguments) -> Result<Outcome, Failure> {
     let pool = Pool::new(BUFFERS, BUFFER_BYTES).map_err(Failure::Memory)?;
     let mut out = io::stdout().lock();
     for url in &arguments.urls {
-        let Reached { mut client, found } = reach(url, &arguments.reach)?;
+        let Reached { mut client, found } = reach(url, &arguments.reach, Some(&pool))?;
         if found.is_directory() {
             let (subject, status) = (url.to_string(), Status::IsDirectory);
             return Err(ClientError::Status { subject, what: "printed", status }.into());

@@ -67,7 +67,7 @@ pub fn run(arguments: &LsArguments) -> Result<Outcome, Failure> {
 }
 
 fn list(url: &Url, arguments: &LsArguments) -> Result<Listed, Failure> {
-    let Reached { mut client, found } = reach(url, &arguments.reach)?;
+    let Reached { mut client, found } = reach(url, &arguments.reach, None)?;
     let mut entries: Vec<_> = match found.is_directory() {
         true => client.list(found.file)?.iter().map(|entry| Entry::new(&entry.name, &entry.found)).collect(),
         false => {

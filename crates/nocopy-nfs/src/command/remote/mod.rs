@@ -5,6 +5,7 @@ mod cat;
 mod cp;
 mod ls;
 
+use nocopy::Pool;
 use nocopy_report::capability;
 use rustix::thread::{CapabilitySet, capabilities};
 
@@ -32,14 +33,14 @@ struct Reached {
     found: Found,
 }
 
-/// Connects to the server, and looks the path up.
-fn reach(url: &Url, options: &Reach) -> Result<Reached, Failure> {
-    let (mut client, below) = connect(url, options)?;
+/// Connects to the server, and looks the path up. What is read goes into buffers of the pool.
+fn reach(url: &Url, options: &Reach, pool: Option<&Pool>) -> Result<Reached, Failure> {
+    let (mut client, below) = connect(url, options, pool)?;
     let found = client.walk(&below)?;
     Ok(Reached { client, found })
 }
 
-fn connect(url: &Url, options: &Reach) -> Result<(Client, std::path::PathBuf), Failure> {
+fn connect(url: &Url, options: &Reach, pool: Option<&Pool>) -> Result<(Client, std::path::PathBuf), Failure> {
     let is_privileged =
         capabilities(None).is_ok_and(|held| held.effective.contains(CapabilitySet::NET_BIND_SERVICE));
     let mut builder = Client::builder()
@@ -49,6 +50,9 @@ fn connect(url: &Url, options: &Reach) -> Result<(Client, std::path::PathBuf), F
         .reserved_port(is_privileged);
     if let Some((user, group)) = options.user {
         builder = builder.user(user, group);
+    }
+    if let Some(pool) = pool {
+        builder = builder.pool(pool.clone());
     }
     Ok(builder.connect(url)?)
 }

@@ -39,7 +39,7 @@ impl Batch {
         Self { wanted: wanted.into_iter(), active: BTreeMap::new(), tickets: HashMap::new(), number: 0 }
     }
 
-    /// Copies all of them; returns those that are whole, but for their names.
+    /// Copies all of them; returns those that are whole and are to be compared before they get their names, if that is wanted.
     ///
     /// # Errors
     /// What ends everything. What concerns one file is noted.
@@ -79,9 +79,17 @@ impl Batch {
                 continue;
             }
             let partial = self.active.remove(&at).expect("just looked at").partial;
-            match taken {
-                Ok(_) => whole.push(partial),
-                Err(failure) => copying.fail(partial.name(), failure)?,
+            let name = partial.name();
+            let finished = match taken {
+                Ok(_) if copying.arguments.verify => {
+                    whole.push(partial);
+                    Ok(())
+                }
+                Ok(_) => partial.finish(copying),
+                Err(failure) => Err(failure),
+            };
+            if let Err(failure) = finished {
+                copying.fail(name, failure)?;
             }
         }
     }

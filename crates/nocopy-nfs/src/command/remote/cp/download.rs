@@ -30,7 +30,7 @@ pub(super) fn run(
     }
     for source in from {
         let url = url(source)?;
-        let Reached { client, found } = reach(&url, &copying.arguments.reach)?;
+        let Reached { client, found } = reach(&url, &copying.arguments.reach, Some(&copying.pool))?;
         clients.push(client);
         let client = clients.last_mut().expect("just put there");
         let target = match url.path.file_name() {
@@ -100,16 +100,19 @@ impl Partial {
         self.file.write_all(bytes).map_err(|error| local(&self.path, error))
     }
 
-    /// It is whole: compares it, if that is wanted, and gives it its name.
-    fn finish(self, copying: &mut Copying<'_>, client: &mut Client) -> Result<(), Failure> {
+    /// Compares it with what the server has.
+    fn verify(&self, copying: &mut Copying<'_>, client: &mut Client) -> Result<(), Failure> {
+        let compared = compare(copying, client, self.source(), (&self.file, &self.path));
+        compared.inspect_err(|failure| {
+            if matches!(failure, Failure::Differs { .. }) {
+                let _ = fs::remove_file(&self.path); // nothing to go on with
+            }
+        })
+    }
+
+    /// It is whole: gives it its name.
+    pub(super) fn finish(self, copying: &mut Copying<'_>) -> Result<(), Failure> {
         let Self { wanted: Wanted { found, to }, file, path, .. } = self;
-        if copying.arguments.verify {
-            compare(copying, client, found.file, (&file, &path)).inspect_err(|failure| {
-                if matches!(failure, Failure::Differs { .. }) {
-                    let _ = fs::remove_file(&path); // nothing to go on with
-                }
-            })?;
-        }
         let mode = fs::Permissions::from_mode(found.attributes.mode & 0o777);
         file.set_permissions(mode).map_err(|error| local(&path, error))?;
         file.set_modified(modified(&found.attributes)).map_err(|error| local(&path, error))?;
@@ -151,12 +154,14 @@ fn copy_files(copying: &mut Copying<'_>, client: &mut Client, all: Vec<Wanted>) 
         copying.counts.bytes_all += wanted.found.attributes.size;
     }
     let mut files = files.into_iter().peekable();
-    // So many at a time, that names are given soon, and no more files are open than a process may have.
+    // Of those that are compared when they are whole, so many at a time, that no more files are open than a process may have.
+    let at_once = if copying.arguments.verify { OPEN_MAX } else { usize::MAX };
     while files.peek().is_some() {
-        let some: Vec<_> = files.by_ref().take(OPEN_MAX).collect();
+        let some: Vec<_> = files.by_ref().take(at_once).collect();
         for partial in Batch::new(some).run(copying, client)? {
             let name = partial.name();
-            if let Err(failure) = partial.finish(copying, client) {
+            let verified = partial.verify(copying, client);
+            if let Err(failure) = verified.and_then(|()| partial.finish(copying)) {
                 copying.fail(name, failure)?;
             }
         }
@@ -191,6 +196,9 @@ fn open(part: &Path, is_resumed: bool, size: u64) -> Result<(File, u64), Failure
     options.read(true).write(true).create(true).truncate(!is_resumed).mode(0o600);
     options.custom_flags(rustix::fs::OFlags::NOFOLLOW.bits().cast_signed());
     let mut file = options.open(part).map_err(|error| local(part, error))?;
+    if !is_resumed {
+        return Ok((file, 0));
+    }
     let there = file.metadata().map_err(|error| local(part, error))?.len();
     let start = if there <= size { there } else { 0 };
     file.set_len(start).map_err(|error| local(part, error))?;

@@ -29,7 +29,7 @@ pub(super) fn run(
     to: &Url,
     clients: &mut Clients,
 ) -> Result<(), Failure> {
-    let (client, below) = connect(to, &copying.arguments.reach)?;
+    let (client, below) = connect(to, &copying.arguments.reach, Some(&copying.pool))?;
     clients.push(client);
     let client = clients.last_mut().expect("just put there");
     let (directory, name) = target(client, &below)?;

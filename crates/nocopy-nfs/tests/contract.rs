@@ -1,0 +1,34 @@
+//! The client as a half: it keeps the contract of all halves, and has the words that it shares with others.
+#![allow(missing_docs)]
+
+#[macro_use]
+#[path = "../../nocopy/tests/contract/halves.rs"]
+mod halves;
+
+use std::error::Error;
+use std::io;
+use std::os::fd::AsFd;
+use std::time::Duration;
+
+use nocopy::{Buffer, Explanation, Ledger, Rejected, Stats, Wait};
+use nocopy_nfs::client::{Client, Filled, Place, Ticket};
+
+const TIME: Duration = Duration::from_secs(1);
+
+receives! {
+    files: Client,
+}
+
+/// To receive into given memory, and the cheap way home.
+#[expect(dead_code, reason = "it is enough that it compiles")]
+fn posts(client: &mut Client, place: Place) -> Result<(), Box<dyn Error>> {
+    let buffer: Buffer = client.buffer().ok_or("all buffers are in use")?;
+    let posted: Result<Ticket, Rejected<Buffer>> = client.post(buffer, place);
+    posted?;
+    let _: usize = client.in_flight();
+    let _: bool = client.try_flush()?;
+    if let Some(Filled { buffer, .. }) = client.receive()? {
+        client.recycle(buffer);
+    }
+    Ok(())
+}

@@ -1,0 +1,55 @@
+//! The methods that every half has: this does not compile for one that lacks one, or has another type for it. The crates beside this one that have
+//! halves of their own take this file by its path.
+
+/// All methods of a half that receives. The traits are not imported, so these are the half's own.
+macro_rules! receives {
+    ($($name:ident: $half:ty),+ $(,)?) => { $(
+        #[expect(dead_code, reason = "it is enough that it compiles")]
+        fn $name(half: &mut $half) -> io::Result<()> {
+            fn keeps_the_contract(_: &impl nocopy::ReceiverHalf) {}
+            keeps_the_contract(half);
+            let _ = half.receive()?;
+            let _ = half.receive_timeout(TIME)?;
+            let _ = half.try_receive()?;
+            half.set_wait(Wait::Interrupt);
+            let _: bool = half.arm()?;
+            let _: Ledger = half.ledger();
+            let _: Stats = half.stats()?;
+            let _: Explanation = half.explain();
+            let _ = half.as_fd();
+            Ok(())
+        }
+    )+ };
+}
+
+/// All methods of a half that sends; `send` and `send_copy` take the payload, and behind it the destination if there are several.
+#[allow(unused_macros, reason = "not every crate has halves that send")]
+macro_rules! sends {
+    ($($name:ident: $half:ty $(, to $to:ident: $address:ty)?);+ $(;)?) => { $(
+        #[expect(dead_code, reason = "it is enough that it compiles")]
+        fn $name(half: &mut $half $(, $to: $address)?) -> Result<(), Box<dyn Error>> {
+            fn keeps_the_contract(_: &impl nocopy::SenderHalf) {}
+            keeps_the_contract(half);
+            let buffer = half.buffer().ok_or("all buffers are in use")?;
+            if let Err(Rejected { item: _, reason: Reason::Full }) = half.send(buffer $(, $to)?) {
+                half.flush()?;
+            }
+            half.send_copy(b"bytes" $(, $to)?)?;
+            let _: bool = half.try_flush()?;
+            let _: bool = half.flush_timeout(TIME)?;
+            let _: usize = half.reap();
+            let _: usize = half.in_flight();
+            let _: bool = half.drain(TIME)?;
+            let _: bool = half.close(TIME)?;
+            if let Some(buffer) = half.buffer() {
+                half.recycle(buffer);
+            }
+            let _: bool = half.arm()?;
+            let _: Ledger = half.ledger();
+            let _: Stats = half.stats()?;
+            let _: Explanation = half.explain();
+            let _ = half.as_fd();
+            Ok(())
+        }
+    )+ };
+}
