@@ -8,6 +8,7 @@ mod compare;
 mod download;
 mod summary;
 mod upload;
+mod uploads;
 
 use std::ffi::{OsStr, OsString};
 use std::io;
