@@ -6,10 +6,10 @@ use std::path::Path;
 use crate::gate::Outcome;
 use crate::step::{Failed, Step, is_root, run_all};
 
-/// A program that something here starts.
+/// A program that something here starts, or a header that it is compiled with.
 struct Program {
     name: &'static str,
-    /// How to ask whether it is there.
+    /// How to ask whether it is there; nothing, of a header.
     question: &'static str,
     /// One package or more.
     apt: &'static str,
@@ -66,6 +66,9 @@ pub(crate) const STRIP: &str = "llvm-strip-14";
 /// What links programs for aarch64.
 pub(crate) const AARCH64_LINKER: &str = "aarch64-linux-gnu-gcc";
 
+/// Where those of C libraries lie: some of what is needed is one.
+const HEADERS: &str = "/usr/include";
+
 /// Where a program is a part of the Rust toolchain and in no package.
 const RUSTUP: [&str; 2] = ["", ""];
 
@@ -83,6 +86,8 @@ const PROGRAMS: &[Program] = &[
     program("ngrep", "-V", ["ngrep", "ngrep"], Needed::Tests),
     program("nmap", "--version", ["nmap", "nmap"], Needed::Tests),
     program("nfs-cp", "--help", ["libnfs-utils", "libnfs-utils"], Needed::Tests),
+    // For a program of the bench, which gcc compiles.
+    program("nfsc/libnfs.h", "", ["libnfs-dev", "libnfs-devel"], Needed::Tests),
     // With what it needs to serve a directory: the bench compares with it.
     program(
         "ganesha.nfsd",
@@ -110,6 +115,9 @@ const PROGRAMS: &[Program] = &[
 
 impl Program {
     fn is_there(&self) -> bool {
+        if self.name.ends_with(".h") {
+            return Path::new(HEADERS).join(self.name).exists();
+        }
         Step::new(self.name, self.name, &[self.question]).succeeds_quietly()
     }
 }

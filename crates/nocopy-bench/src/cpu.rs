@@ -34,6 +34,14 @@ pub(crate) fn time_of_process(id: u32) -> io::Result<Duration> {
     Ok(Duration::from_nanos(total))
 }
 
+/// The most memory that a process ever had in its page tables, in KiB: of itself by the name `self`.
+pub(crate) fn peak_memory_kib(process: &str) -> io::Result<u64> {
+    let text = fs::read_to_string(format!("/proc/{process}/status"))?;
+    let line = text.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    let peak = line.and_then(|line| line.trim().trim_end_matches(" kB").parse().ok());
+    peak.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "/proc/self/status has no VmHWM"))
+}
+
 /// Time the processors together spent idle, or were taken away by another machine, since boot; and how many they are.
 ///
 /// Busy time is what is left of the clock. The kernel's own busy columns are samples: whatever was running

@@ -24,7 +24,9 @@ mod founding;
 mod frame;
 mod generator;
 mod headline;
+mod lines;
 mod message;
+mod nfs_content;
 mod plan;
 mod ramp;
 mod series;
@@ -45,6 +47,7 @@ use nocopy_report::{Interrupt, Outcome, ResultFile, capability, page, print, res
 
 pub use arguments::BenchArguments;
 pub use baseline::injector::run as inject;
+pub use baseline::nfs_client::run as read_nfs;
 pub use baseline::nfs_server::run as serve_nfs;
 use bench::Bench;
 use choice::{Choice, Kind};

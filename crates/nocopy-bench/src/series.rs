@@ -97,6 +97,7 @@ impl Sample {
             Figure::ReceiverCpu => self.receiver_cpu_percent(),
             // A nanosecond a byte is a millisecond a megabyte.
             Figure::SenderCpuPerMegabyte => self.sender_cpu_ns().map(|ns| ns * 1e3),
+            Figure::ReceiverCpuPerMegabyte => self.receiver_cpu_ns().map(|ns| ns * 1e3),
             Figure::MedianLatency => self.latency.and_then(|latency| latency.p50_us),
             Figure::TailLatency => self.latency.and_then(|latency| latency.p99_us),
         }
@@ -218,7 +219,9 @@ fn plain_row(series: &Series<'_>, trial: &Trial<'_>, samples: &[Sample]) -> Opti
         ..Row::default()
     };
     Some(match series.figure {
-        Figure::BytesPerSecond | Figure::SenderCpuPerMegabyte => row_of_stream(row, samples, last),
+        Figure::BytesPerSecond | Figure::SenderCpuPerMegabyte | Figure::ReceiverCpuPerMegabyte => {
+            row_of_stream(row, samples, last)
+        }
         Figure::MedianLatency | Figure::TailLatency => row_of_latency(row, samples),
         Figure::MessagesPerSecond => row_of_messages(row, samples),
         _ => row_of_packets(row, samples, last),
@@ -289,6 +292,9 @@ fn row_of_stream(row: Row, samples: &[Sample], last: &Sample) -> Row {
         receiver_cpu_us_per_mb: us_per_mb(median_of(samples, Sample::receiver_cpu_ns)),
         machine_cpu_us_per_mb: us_per_mb(machine_cpu_ns(samples)),
         receiver_cpu_percent: median_of(samples, Sample::receiver_cpu_percent),
+        receiver_memory_mib: median_of(samples, |sample| {
+            sample.traffic.stream.memory_bytes.map(|bytes| bytes as f64 / f64::from(1 << 20))
+        }),
         mapped_fraction: median_of(samples, |sample| sample.traffic.stream.mapped_fraction),
         ..row
     }

@@ -45,6 +45,8 @@ pub struct StreamFacts {
     pub mapped_fraction: Option<f64>,
     /// The receiver's buffer, where it has one of a fixed length.
     pub buffer_bytes: Option<usize>,
+    /// The most memory that the receiver's process had.
+    pub memory_bytes: Option<u64>,
 }
 
 /// The counters around the window, read as close together as can be.
@@ -60,6 +62,11 @@ impl Probe {
         let (idle, processors) = cpu::machine_idle_time()?;
         let packets = sink.map_or(Ok(0), |count| count())?;
         Ok(Self { at: Instant::now(), idle, processors, packets })
+    }
+
+    /// How long since then, and what the sink has counted meanwhile.
+    pub(crate) fn counted_since(&self, before: &Probe) -> (Duration, u64) {
+        (self.at - before.at, self.packets.saturating_sub(before.packets))
     }
 
     pub(crate) fn machine_busy_since(&self, before: &Probe) -> Duration {
@@ -100,7 +107,10 @@ pub(crate) fn conduct(
         Ok(Traffic {
             senders: senders.into_iter().collect::<Result<_, _>>()?,
             receivers,
-            sink: sink.map(|_| (after.packets.saturating_sub(before.packets), after.at - before.at)),
+            sink: sink.map(|_| {
+                let (elapsed, packets) = after.counted_since(&before);
+                (packets, elapsed)
+            }),
             machine_busy: after.machine_busy_since(&before),
             stream: StreamFacts::default(),
         })

@@ -78,6 +78,12 @@ pub(crate) enum Command {
         /// The frame, in hexadecimal digits.
         frame: String,
     },
+    /// Part of `bench`: a program that reads from a server of NFS.
+    #[command(hide = true)]
+    BenchNfsClient {
+        /// What and how, as the bench says it.
+        task: String,
+    },
     /// Part of `bench`: a server of NFS to compare with.
     #[command(hide = true)]
     BenchNfsServer {

@@ -40,6 +40,7 @@ fn main() -> ExitCode {
         Command::BenchInject { interface, frame } => {
             nocopy_bench::inject(&interface, &frame).map_err(Failure::from)
         }
+        Command::BenchNfsClient { task } => nocopy_bench::read_nfs(&task).map_err(Failure::from),
         Command::BenchNfsServer { task } => nocopy_bench::serve_nfs(&task).map_err(Failure::from),
         Command::Report(arguments) => report::run(&arguments),
         Command::Doctor(arguments) => doctor::run(&arguments),

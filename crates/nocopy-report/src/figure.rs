@@ -23,6 +23,9 @@ pub enum Figure {
     /// Of the process that sends a stream, or serves files.
     #[serde(rename = "sender_cpu_us_per_mb")]
     SenderCpuPerMegabyte,
+    /// Of the process that receives a stream, or reads files from a server.
+    #[serde(rename = "receiver_cpu_us_per_mb")]
+    ReceiverCpuPerMegabyte,
     #[serde(rename = "p50_us")]
     MedianLatency,
     #[serde(rename = "p99_us")]
@@ -39,6 +42,7 @@ impl Figure {
             Figure::MachineCpuPerPacket => "machine CPU per packet",
             Figure::ReceiverCpu => "receiver CPU",
             Figure::SenderCpuPerMegabyte => "sender CPU per megabyte",
+            Figure::ReceiverCpuPerMegabyte => "receiver CPU per megabyte",
             Figure::MedianLatency => "p50",
             Figure::TailLatency => "p99",
         }
@@ -54,6 +58,7 @@ impl Figure {
             Figure::MachineCpuPerPacket => "CPU of the machine, ns per packet",
             Figure::ReceiverCpu => "receiver CPU, % of a processor",
             Figure::SenderCpuPerMegabyte => "sender CPU, us per megabyte",
+            Figure::ReceiverCpuPerMegabyte => "receiver CPU, us per megabyte",
             Figure::MedianLatency => "p50 of the round trip, us",
             Figure::TailLatency => "p99 of the round trip, us",
         }

@@ -90,9 +90,10 @@ fn shown(figure: Figure, value: f64) -> String {
         Figure::BytesPerSecond => format!("{:.1} Gbit/s", figure.shown(value)),
         Figure::ReceiverCpuPerPacket | Figure::MachineCpuPerPacket => format!("{value:.0} ns"),
         Figure::ReceiverCpu => format!("{value:.1} %"),
-        Figure::SenderCpuPerMegabyte | Figure::MedianLatency | Figure::TailLatency => {
-            format!("{value:.1} us")
-        }
+        Figure::SenderCpuPerMegabyte
+        | Figure::ReceiverCpuPerMegabyte
+        | Figure::MedianLatency
+        | Figure::TailLatency => format!("{value:.1} us"),
     }
 }
 

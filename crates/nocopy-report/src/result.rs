@@ -225,6 +225,9 @@ pub struct Row {
     /// Of the bytes received, those that were mapped and not copied.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mapped_fraction: Option<f64>,
+    /// The most memory that the receiver's process had.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub receiver_memory_mib: Option<f64>,
     /// Messages with an answer, of all rounds together, and those without.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub answered: Option<u64>,
@@ -283,6 +286,7 @@ impl Figure {
             Figure::MachineCpuPerPacket => row.machine_cpu_ns_per_packet,
             Figure::ReceiverCpu => row.receiver_cpu_percent,
             Figure::SenderCpuPerMegabyte => row.sender_cpu_us_per_mb,
+            Figure::ReceiverCpuPerMegabyte => row.receiver_cpu_us_per_mb,
             Figure::MedianLatency => row.p50_us,
             Figure::TailLatency => row.p99_us,
         }
@@ -339,6 +343,7 @@ mod tests {
             Figure::MachineCpuPerPacket,
             Figure::ReceiverCpu,
             Figure::SenderCpuPerMegabyte,
+            Figure::ReceiverCpuPerMegabyte,
             Figure::MedianLatency,
             Figure::TailLatency,
         ];

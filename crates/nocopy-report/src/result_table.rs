@@ -54,7 +54,7 @@ pub fn table(section: Section<'_>, causes: &mut Causes) -> Table {
     let columns = StreamColumns::of(rows);
     let header = match section.figure() {
         Figure::MedianLatency | Figure::TailLatency => LATENCY_HEADER.to_vec(),
-        Figure::BytesPerSecond | Figure::SenderCpuPerMegabyte => columns.header(),
+        figure if is_of_stream(figure) => columns.header(),
         Figure::MessagesPerSecond => MESSAGE_HEADER.to_vec(),
         _ => PACKET_HEADER.to_vec(),
     };
@@ -62,7 +62,7 @@ pub fn table(section: Section<'_>, causes: &mut Causes) -> Table {
         let name = name(row, title);
         let cells = match section.figure() {
             Figure::MedianLatency | Figure::TailLatency => latency_cells(name, row),
-            Figure::BytesPerSecond | Figure::SenderCpuPerMegabyte => columns.cells(name, row),
+            figure if is_of_stream(figure) => columns.cells(name, row),
             Figure::MessagesPerSecond => message_cells(name, row),
             _ => packet_cells(name, row),
         };
@@ -71,6 +71,10 @@ pub fn table(section: Section<'_>, causes: &mut Causes) -> Table {
         cells.into_iter().chain([ratio(row) + &against, evidence(row, causes)]).collect()
     };
     Table::new(&header, 1..header.len() - 2, rows.iter().map(|row| cells(row, causes)).collect())
+}
+
+fn is_of_stream(figure: Figure) -> bool {
+    matches!(figure, Figure::BytesPerSecond | Figure::SenderCpuPerMegabyte | Figure::ReceiverCpuPerMegabyte)
 }
 
 const PACKET_HEADER: [&str; 9] = [
@@ -133,19 +137,22 @@ fn latency_cells(name: String, row: &Row) -> Vec<String> {
 struct StreamColumns {
     proxy: bool,
     mapped: bool,
+    memory: bool,
 }
 
 impl StreamColumns {
     fn of(rows: &[Row]) -> Self {
         let proxy = rows.iter().any(|row| row.proxy_cpu_us_per_mb.is_some());
-        Self { proxy, mapped: rows.iter().any(|row| row.mapped_fraction.is_some()) }
+        let mapped = rows.iter().any(|row| row.mapped_fraction.is_some());
+        Self { proxy, mapped, memory: rows.iter().any(|row| row.receiver_memory_mib.is_some()) }
     }
 
     fn header(self) -> Vec<&'static str> {
         let proxy = self.proxy.then_some("proxy");
         let mapped = self.mapped.then_some("mapped");
-        let first = ["method", "Gbit/s", "sender"].into_iter().chain(proxy);
-        first.chain(["receiver", "machine"]).chain(mapped).chain(["ratio [low–high]", "copies"]).collect()
+        let memory = self.memory.then_some("MiB");
+        let first = ["method", "Gbit/s", "sender"].into_iter().chain(proxy).chain(["receiver", "machine"]);
+        first.chain(mapped).chain(memory).chain(["ratio [low–high]", "copies"]).collect()
     }
 
     fn cells(self, name: String, row: &Row) -> Vec<String> {
@@ -158,6 +165,9 @@ impl StreamColumns {
         if self.mapped {
             cells
                 .push(row.mapped_fraction.map_or_else(dash, |fraction| format!("{:.1} %", fraction * 100.0)));
+        }
+        if self.memory {
+            cells.push(number(row.receiver_memory_mib, 1));
         }
         cells
     }

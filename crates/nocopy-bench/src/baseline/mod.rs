@@ -8,6 +8,7 @@ pub(crate) mod datagram_receiver;
 pub(crate) mod datagram_sender;
 pub(crate) mod fi_pingpong;
 pub(crate) mod injector;
+pub(crate) mod nfs_client;
 pub(crate) mod nfs_server;
 pub(crate) mod packet_ring;
 pub(crate) mod packet_socket;

@@ -67,6 +67,7 @@ impl Cast {
             proxy: reports.proxy.map(|report| report.reading),
             mapped_fraction: reports.receiver.mapped_fraction,
             buffer_bytes: self.receive.buffer_bytes(),
+            memory_bytes: None,
         };
         let traffic = Traffic {
             senders: vec![reports.sender.reading],

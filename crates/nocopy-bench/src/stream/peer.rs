@@ -1,14 +1,13 @@
 //! A process of a stream, as the bench sees it.
 
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::net::SocketAddr;
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
-use std::time::{Duration, Instant};
-
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::time::Duration;
 
 use super::task::{COMMAND, Task};
 use super::words::{Report, Word};
+use crate::lines::Lines;
 use crate::stage::Site;
 use crate::window::Phase;
 
@@ -20,9 +19,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 pub(super) struct Peer {
     child: Child,
     phases: ChildStdin,
-    words: ChildStdout,
-    /// What was read and is not a whole line yet.
-    heard: Vec<u8>,
+    words: Lines,
 }
 
 impl Peer {
@@ -35,7 +32,7 @@ impl Peer {
         let (Some(phases), Some(words)) = (child.stdin.take(), child.stdout.take()) else {
             unreachable!("both are pipes, as said above");
         };
-        Ok(Self { child, phases, words, heard: Vec::new() })
+        Ok(Self { child, phases, words: Lines::new(words, PATIENCE) })
     }
 
     /// Where it listens.
@@ -87,32 +84,9 @@ impl Peer {
     }
 
     fn next(&mut self) -> io::Result<Word> {
-        let line = self.line()?;
-        match serde_json::from_slice(&line)? {
+        match serde_json::from_slice(&self.words.next()?)? {
             Word::Failed(why) => Err(io::Error::other(why)),
             word => Ok(word),
-        }
-    }
-
-    fn line(&mut self) -> io::Result<Vec<u8>> {
-        let start = Instant::now();
-        loop {
-            if let Some(end) = self.heard.iter().position(|&byte| byte == b'\n') {
-                let rest = self.heard.split_off(end + 1);
-                return Ok(std::mem::replace(&mut self.heard, rest));
-            }
-            let left = PATIENCE.saturating_sub(start.elapsed());
-            let timeout = Timespec::try_from(left).map_err(io::Error::other)?;
-            if poll(&mut [PollFd::new(&self.words, PollFlags::IN)], Some(&timeout))? == 0 {
-                let seconds = PATIENCE.as_secs();
-                let said = format!("its process has said nothing for {seconds} s");
-                return Err(io::Error::new(io::ErrorKind::TimedOut, said));
-            }
-            let mut piece = [0; 1024];
-            match self.words.read(&mut piece)? {
-                0 => return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "its process ended early")),
-                count => self.heard.extend_from_slice(&piece[..count]),
-            }
         }
     }
 }

@@ -5,7 +5,7 @@ use crate::founding;
 use super::{Workload, capture, latency, libpcap, messages, nfs, packet_send, record, tcp, udp_send};
 
 /// All of them, in the order in which they are measured.
-pub(crate) const ALL: [&dyn Workload; 13] = [
+pub(crate) const ALL: [&dyn Workload; 14] = [
     &packet_send::PacketSend,
     &capture::Capture,
     &record::Record,
@@ -15,6 +15,7 @@ pub(crate) const ALL: [&dyn Workload; 13] = [
     &tcp::receive::TcpReceive,
     &tcp::proxy::TcpProxy,
     &nfs::Nfs,
+    &nfs::NfsRead,
     &libpcap::Libpcap,
     &latency::RoundTrip,
     &messages::latency::MessageLatency,

@@ -469,6 +469,48 @@ fn a_short_bench_serves_files_by_nfs() {
     assert_eq!(beside.contains("nocopy by nocopy"), has_disk, "{beside:?}");
 }
 
+/// Proves that every program reads by NFS what the server has, and is compared as it should be.
+#[test]
+fn a_short_bench_reads_files_by_nfs() {
+    if nocopy_lab::lab_or_skip().is_none() {
+        return;
+    }
+    let (output, report) = bench("nfs-read", &["nfs-read"], has_moved);
+    let printed = text(&output.stdout);
+    let [has_libnfs, has_memory, has_disk] =
+        ["SKIP: nfs-read, libnfs", "SKIP: nfs-read, copies", "SKIP: nfs-read, a long"]
+            .map(|skip| !printed.contains(skip));
+    let rows = report["results"].as_array().unwrap();
+    let methods = |series: &str, figure: &str| -> Vec<String> {
+        let of = rows.iter().filter(|row| row["series"] == series && row["figure"] == figure);
+        let by = |row: &Value| row["baseline"].as_str().map(|baseline| format!(" by {baseline}"));
+        of.map(|row| row["method"].as_str().unwrap().to_owned() + &by(row).unwrap_or_default()).collect()
+    };
+    let ours = if has_libnfs { &["libnfs", "nocopy by libnfs"][..] } else { &["nocopy"] };
+    for bytes in [64, 1024] {
+        for connections in ["1 connection", "8 connections"] {
+            let series = format!("nfs-read, reads of {bytes} KiB, {connections}");
+            for figure in ["bytes_per_s", "receiver_cpu_us_per_mb"] {
+                let found = methods(&series, figure);
+                let limits = found.iter().filter(|name| *name == "recv").count();
+                assert!(limits == 3 && found.contains(&"nocopy by recv".to_owned()), "{series}: {found:?}");
+                assert_eq!(found.contains(&"nocopy by libnfs".to_owned()), has_libnfs, "{series}: {found:?}");
+            }
+        }
+    }
+    let small = methods("nfs-read, 1000 files of 4 KiB copied", "messages_per_s");
+    assert_eq!(small, if has_memory { ours } else { &[] });
+    let long = "nfs-read, 1 GiB copied by 1024 KiB";
+    assert_eq!(methods(long, "bytes_per_s"), if has_disk { ours } else { &[] });
+    for row in rows.iter().filter(|row| row["series"] == long && row["method"] == "nocopy") {
+        assert!(row["receiver_memory_mib"].as_f64() < Some(64.0), "{row:#}");
+    }
+    if has_libnfs {
+        let cause = rows.iter().find(|row| row["method"] == "libnfs").unwrap()["cause"].as_str().unwrap();
+        assert!(cause.starts_with("libnfs ") && cause.as_bytes()[7].is_ascii_digit(), "{cause}");
+    }
+}
+
 /// Proves that every way to send datagrams does, into every sink, and is compared with what it should be.
 #[test]
 fn a_short_bench_sends_datagrams_in_every_way() {

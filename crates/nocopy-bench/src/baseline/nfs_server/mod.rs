@@ -1,4 +1,5 @@
-//! NFS servers to compare with, each in a process of its own: Ganesha, two by hand that answer reads of one file, and one that answers writes.
+//! NFS servers to compare with, each in a process of its own: Ganesha, two by hand that answer reads of one file, one that answers writes, and one
+//! that sends recorded replies.
 //!
 //! ```text
 //!   bench ── task (argument), its end (stdin) ──▶ nocopy bench-nfs-server ── one word (stdout) ──▶ bench
@@ -7,6 +8,7 @@
 
 mod by_hand;
 mod ganesha;
+mod recorded;
 mod writes_by_hand;
 
 use std::io::{self, Read, Write};
@@ -28,6 +30,8 @@ pub(crate) const COMMAND: &str = "bench-nfs-server";
 pub(crate) enum Task {
     /// Reads or writes of one file, by hand.
     ByHand { way: Way, at: Ipv4Addr, file: PathBuf },
+    /// What is in a file, again and again, whatever is asked.
+    Recorded { at: Ipv4Addr, file: PathBuf },
     /// Ganesha, of a directory; its own files go into another one.
     Ganesha { directory: PathBuf, scratch: PathBuf, is_writable: bool },
 }
@@ -63,6 +67,10 @@ fn serve(task: Task) -> io::Result<()> {
         }
         Task::ByHand { way, at, file } => {
             let server = by_hand::Server::open(way, at, &file)?;
+            serve_by_hand(server.port()?, || server.run())
+        }
+        Task::Recorded { at, file } => {
+            let server = recorded::Server::open(at, &file)?;
             serve_by_hand(server.port()?, || server.run())
         }
         Task::Ganesha { directory, scratch, is_writable } => {

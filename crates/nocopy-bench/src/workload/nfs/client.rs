@@ -16,7 +16,7 @@ use nocopy_nfs::wire::xdr::{Reader, Xdr, padding};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, recv};
 
-use super::files::is_content;
+use crate::nfs_content::is_content;
 
 /// Calls that are under way at a time.
 pub(super) const UNDER_WAY: usize = 8;
@@ -295,6 +295,21 @@ impl Reads {
             self.receive_content()?
         }
         Ok(place)
+    }
+
+    /// Takes the next reply as it is, with its mark, wherever in the file it belongs.
+    pub(super) fn take_whole(&mut self, into: &mut impl Write) -> io::Result<()> {
+        let mut mark = [0; MARK_BYTES];
+        self.receive(&mut mark)?;
+        let bytes = (u32::from_be_bytes(mark) & !(1 << 31)) as usize;
+        if bytes > REPLY_BYTES_MAX {
+            return Err(io::Error::other(format!("a reply of {bytes} bytes")));
+        }
+        let mut reply = vec![0; bytes];
+        self.receive(&mut reply)?;
+        self.under_way.pop();
+        into.write_all(&mark)?;
+        into.write_all(&reply)
     }
 
     /// What stands between the status and the bytes.

@@ -1,7 +1,7 @@
 //! What is served to be read: one file that is in memory, one that is not, and a directory with many files.
 
 use std::fs::{self, DirBuilder, File};
-use std::io::{self, BufWriter, Write};
+use std::io::{self, BufReader, BufWriter, Write};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
@@ -9,10 +9,16 @@ use rustix::fs::{Advice, fadvise, statfs};
 
 use super::Contents;
 use super::exported::Exported;
+use crate::nfs_content::word_at;
 
 pub(super) const CACHED: &str = "cached";
 pub(super) const COLD: &str = "cold";
 pub(super) const MANY: &str = "many";
+pub(super) const SMALL: &str = "small";
+pub(super) const LONG: &str = "long";
+
+/// Of each small file.
+pub(super) const SMALL_BYTES: usize = 4 << 10;
 
 /// A magic number of statfs(2).
 const TMPFS: u64 = 0x0102_1994;
@@ -46,6 +52,13 @@ impl Files {
         for number in 0..contents.many {
             File::create(files.path(MANY).join(name_of(number)))?;
         }
+        fs::create_dir(files.path(SMALL))?;
+        for number in 0..contents.small {
+            fs::write(files.path(SMALL).join(name_of(number)), small_content(number))?;
+        }
+        // A hole: it takes no room on the disk. Its pages are made when it is read first.
+        File::create(files.path(LONG))?.set_len(contents.long_bytes)?;
+        io::copy(&mut BufReader::with_capacity(1 << 20, File::open(files.path(LONG))?), &mut io::sink())?;
         Ok(files)
     }
 
@@ -61,6 +74,20 @@ impl Files {
     /// How many files the long directory has.
     pub(super) fn many(&self) -> usize {
         self.contents.many
+    }
+
+    /// How many small files there are.
+    pub(super) fn small(&self) -> usize {
+        self.contents.small
+    }
+
+    pub(super) fn long_bytes(&self) -> u64 {
+        self.contents.long_bytes
+    }
+
+    /// A place beside what is exported, on the same disk.
+    pub(super) fn scratch(&self) -> PathBuf {
+        self.own.join("scratch")
     }
 
     pub(super) fn cached_bytes(&self) -> u64 {
@@ -88,15 +115,9 @@ pub(super) fn name_of(number: usize) -> String {
     format!("measurement-{number:06}.dat")
 }
 
-/// What the file has from `offset` on, both in steps of eight bytes.
-pub(super) fn is_content(offset: u64, bytes: &[u8]) -> bool {
-    let words = bytes.chunks_exact(8);
-    words.remainder().is_empty() && words.zip(offset / 8..).all(|(word, place)| word == word_at(place))
-}
-
-/// Another one at each place.
-pub(super) fn word_at(place: u64) -> [u8; 8] {
-    place.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes()
+/// What a small file has: another begin each.
+pub(super) fn small_content(number: usize) -> Vec<u8> {
+    (0..SMALL_BYTES / 8).flat_map(|place| word_at((number + place) as u64)).collect()
 }
 
 fn write(path: &Path, bytes: u64) -> io::Result<()> {
@@ -138,23 +159,14 @@ pub(super) fn memory() -> Option<PathBuf> {
     directories.into_iter().find(|directory| has_room(directory, true, MEMORY_ROOM_BYTES))
 }
 
+/// Whether there is so much room on the disk that the files are on.
+pub(super) fn has_disk_room(bytes: u64) -> bool {
+    disk().is_some_and(|directory| has_room(&directory, false, bytes))
+}
+
 fn has_room(directory: &Path, is_memory: bool, bytes: u64) -> bool {
     statfs(directory).is_ok_and(|found| {
         let is_on_tmpfs = found.f_type.unsigned_abs() == TMPFS;
         found.f_bavail * found.f_bsize.unsigned_abs() >= bytes && is_on_tmpfs == is_memory
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn content_is_told_from_that_of_another_place() {
-        let words = |from: u64| (from..from + 4).flat_map(word_at).collect::<Vec<u8>>();
-        assert!(is_content(64, &words(8)) && !is_content(72, &words(8)));
-        let mut changed = words(8);
-        changed[31] ^= 1;
-        assert!(!is_content(64, &changed) && !is_content(64, &words(8)[..31]));
-    }
 }

@@ -15,13 +15,14 @@ use nocopy_nfs::wire::xdr::Reader;
 use nocopy_report::figure::Figure;
 
 use super::client::{Client, UNDER_WAY, malformed, refused};
-use super::files::{self, name_of, word_at};
+use super::files::{self, name_of};
 use super::reads::{failed, observe};
 use super::server::{Server, Way};
 use super::writes::written;
 use super::written::Written;
 use super::{NAME, Place};
 use crate::baseline::nfs_server;
+use crate::nfs_content::word_at;
 use crate::series::{Sample, Series, Trial};
 use crate::traffic::Work;
 use crate::window::Gauge;

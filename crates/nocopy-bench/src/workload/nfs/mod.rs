@@ -8,6 +8,7 @@ mod client;
 mod exported;
 mod files;
 mod made;
+mod readers;
 mod reads;
 mod server;
 mod writes;
@@ -29,6 +30,7 @@ use crate::bench::Bench;
 use crate::plan::Plan;
 use crate::stage::{Stage, USUAL_MTU_BYTES};
 use files::Files;
+pub(crate) use readers::NfsRead;
 pub(crate) use reads::{LONGEST_BYTES, of_length};
 
 const NAME: &str = "nfs";
@@ -115,16 +117,21 @@ pub(crate) struct Contents {
     pub many: usize,
     /// The file that is dropped from memory.
     pub cold_bytes: u64,
+    /// Files of a directory, each with a few bytes.
+    pub small: usize,
+    /// A file without contents.
+    pub long_bytes: u64,
 }
 
 impl Contents {
     /// One file to be read and nothing else.
-    pub(crate) const FILE: Self = Self { cached_bytes: CACHED_BYTES, many: 0, cold_bytes: 0 };
+    pub(crate) const FILE: Self =
+        Self { cached_bytes: CACHED_BYTES, many: 0, cold_bytes: 0, small: 0, long_bytes: 0 };
 
     fn all(is_quick: bool) -> Self {
         match is_quick {
-            true => Self { cached_bytes: 8 << 20, many: 2000, cold_bytes: 16 << 20 },
-            false => Self { cached_bytes: CACHED_BYTES, many: 50_000, cold_bytes: 256 << 20 },
+            true => Self { cached_bytes: 8 << 20, many: 2000, cold_bytes: 16 << 20, ..Self::FILE },
+            false => Self { many: 50_000, cold_bytes: 256 << 20, ..Self::FILE },
         }
     }
 }

@@ -13,12 +13,13 @@ use nocopy_nfs::wire::xdr::Reader;
 use nocopy_report::figure::Figure;
 
 use super::client::{Client, UNDER_WAY, malformed, refused};
-use super::files::{self, word_at};
+use super::files;
 use super::reads::{failed, observe};
 use super::server::{Server, Way};
 use super::written::{FILE, Written};
 use super::{NAME, Place};
 use crate::baseline::nfs_server;
+use crate::nfs_content::word_at;
 use crate::series::{Sample, Series, Trial};
 use crate::traffic::Work;
 use crate::window::Gauge;

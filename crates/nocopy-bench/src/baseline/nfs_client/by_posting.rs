@@ -1,0 +1,53 @@
+//! Reads by this library's client: buffers are posted, and come back filled.
+
+use std::io;
+use std::time::Duration;
+
+use nocopy::Pool;
+use nocopy_nfs::client::{Client, Place, Url};
+
+use super::{Done, IN_FLIGHT, Window};
+use crate::nfs_content::is_content;
+
+pub(super) fn read(
+    url: &str,
+    connections: usize,
+    bytes: usize,
+    file_bytes: u64,
+    window: Duration,
+) -> io::Result<Done> {
+    let url: Url = url.parse().map_err(io::Error::other)?;
+    let pool = Pool::new(IN_FLIGHT as u32, bytes)?;
+    let builder = Client::builder().connections(connections).pool(pool);
+    let (mut client, below) = builder.connect(&url).map_err(io::Error::other)?;
+    let file = client.walk(&below).map_err(io::Error::other)?.file;
+    let (mut next, mut unchecked) = (0, file_bytes / bytes as u64);
+    let mut measured: Option<Window> = None;
+    loop {
+        while let Some(buffer) = client.buffer() {
+            client.post(buffer, Place { file, offset: next }).map_err(|rejected| {
+                io::Error::other(format!("a buffer is not taken: {}", rejected.reason))
+            })?;
+            next = (next + bytes as u64) % file_bytes;
+        }
+        let filled = client.receive().map_err(io::Error::other)?;
+        let filled = filled.ok_or_else(|| io::Error::other("no posted buffer came back"))?;
+        let offset = filled.place.offset;
+        let (buffer, _) = filled.read().map_err(io::Error::other)?;
+        if buffer.len() != bytes {
+            return Err(io::Error::other(format!("a read of {bytes} bytes brought {}", buffer.len())));
+        }
+        if unchecked > 0 {
+            if !is_content(offset, &buffer) {
+                return Err(io::Error::other(format!(
+                    "what was read at {offset} is not what the file has there"
+                )));
+            }
+            unchecked -= 1;
+        } else if let Some(done) = measured.get_or_insert_with(|| Window::new(window)).count(bytes)? {
+            let counts = client.stats()?;
+            return Ok(Done { moved_bytes: counts.get("moved_bytes").unwrap_or(0), ..done });
+        }
+        client.recycle(buffer);
+    }
+}

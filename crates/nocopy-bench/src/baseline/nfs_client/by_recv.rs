@@ -1,0 +1,39 @@
+//! The least that a program can do to receive: a loop of `recv()` that looks at no byte.
+
+use std::io;
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, recv};
+
+use super::{Done, Window};
+
+pub(super) fn read(from: SocketAddr, connections: usize, bytes: usize, window: Duration) -> io::Result<Done> {
+    let streams: Vec<TcpStream> =
+        (0..connections).map(|_| TcpStream::connect(from)).collect::<Result<_, _>>()?;
+    let mut buffer = vec![0; bytes];
+    let mut window = Window::new(window);
+    // Of one connection it waits in the call itself.
+    let flags = if streams.len() == 1 { RecvFlags::empty() } else { RecvFlags::DONTWAIT };
+    loop {
+        if streams.len() > 1 {
+            let mut polled: Vec<_> =
+                streams.iter().map(|stream| PollFd::new(stream, PollFlags::IN)).collect();
+            poll(&mut polled, None)?;
+        }
+        for stream in &streams {
+            match recv(stream, &mut buffer[..], flags) {
+                Ok((_, 0)) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok((_, count)) => {
+                    if let Some(done) = window.count(count)? {
+                        return Ok(done);
+                    }
+                }
+                Err(Errno::AGAIN) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+}

@@ -1,0 +1,58 @@
+//! A program on libnfs, Debian's or any other: compiled when it is needed, since libnfs-dev has what it takes, and programs that come with the
+//! library make one call at a time.
+
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+const SOURCE: &str = include_str!("libnfs.c");
+const COMPILER: &str = "cc";
+
+/// Whether it can be compiled here.
+pub(crate) fn is_installed() -> bool {
+    compile(&["-fsyntax-only"]).is_ok_and(|output| output.status.success())
+}
+
+/// Of the package, or what pkg-config says.
+pub(crate) fn version() -> String {
+    let questions = [
+        ["dpkg-query", "-W", "-f=${Version}", "libnfs-dev"].as_slice(),
+        &["pkg-config", "--modversion", "libnfs"],
+    ];
+    let ask = |words: &[&str]| {
+        let asked =
+            Command::new(words[0]).args(&words[1..]).stdin(Stdio::null()).stderr(Stdio::null()).output();
+        let said = asked.ok().filter(|output| output.status.success())?;
+        Some(String::from_utf8_lossy(&said.stdout).trim().to_owned()).filter(|version| !version.is_empty())
+    };
+    questions.into_iter().find_map(ask).unwrap_or_else(|| "of an unknown version".into())
+}
+
+/// Compiles it into a directory; where the program lies.
+pub(crate) fn build(directory: &Path) -> io::Result<PathBuf> {
+    let program = directory.join("reads-by-libnfs");
+    let name = program.to_str().ok_or_else(|| io::Error::other("a path that is no text"))?;
+    let output = compile(&["-O2", "-o", name, "-", "-lnfs"])?;
+    match output.status.success() {
+        true => Ok(program),
+        false => {
+            let said = String::from_utf8_lossy(&output.stderr);
+            let first = said.lines().find(|line| line.contains("error")).unwrap_or("it says nothing");
+            Err(io::Error::other(format!("{COMPILER} does not compile the program on libnfs: {first}")))
+        }
+    }
+}
+
+fn compile(words: &[&str]) -> io::Result<Output> {
+    let mut command = Command::new(COMPILER);
+    command
+        .args(["-std=gnu11", "-x", "c"])
+        .args(words)
+        .args(words.iter().all(|word| *word != "-").then_some("-"));
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn()?;
+    let mut input = child.stdin.take().expect("it is piped");
+    // One that ends before it has read everything says why.
+    let _ = input.write_all(SOURCE.as_bytes());
+    drop(input);
+    child.wait_with_output()
+}

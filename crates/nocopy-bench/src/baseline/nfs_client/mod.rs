@@ -1,0 +1,133 @@
+//! Programs that read by NFS, each a process of its own: this library's client, one on libnfs, and a loop of `recv()` that knows nothing of NFS.
+//!
+//! ```text
+//!   bench ── task (arguments) ──▶ nocopy bench-nfs-client, or the program on libnfs ── lines of JSON (stdout) ──▶ bench
+//! ```
+//! Each opens and closes its window by itself, so that both are measured alike.
+
+mod by_posting;
+mod by_recv;
+pub(crate) mod libnfs;
+
+use std::io::{self, Write};
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+
+use crate::{Failure, cpu};
+use nocopy_report::{Outcome, capability};
+
+/// The name of the command that is the process.
+pub(crate) const COMMAND: &str = "bench-nfs-client";
+
+/// Reads that are in flight, of all connections together.
+pub(crate) const IN_FLIGHT: usize = 16;
+
+/// From the first pass over the file, which is compared with what was written, to the window.
+pub(crate) const WARM_UP: Duration = Duration::from_millis(25);
+
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Task {
+    pub(crate) way: Way,
+    pub(crate) connections: usize,
+    pub(crate) window: Duration,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) enum Way {
+    /// A file from its start to its end and again, by this library's client; what it has is as the bench wrote it.
+    Post { url: String, bytes: usize, file_bytes: u64 },
+    /// Whatever comes, into a buffer of so many bytes.
+    Recv { from: SocketAddr, bytes: usize },
+}
+
+/// What the process says.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) enum Word {
+    /// The window has begun.
+    Measuring,
+    Done(Done),
+    Failed(String),
+}
+
+/// What it did within the window.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub(crate) struct Done {
+    pub(crate) bytes: u64,
+    pub(crate) elapsed_ns: u64,
+    /// Of the whole process.
+    pub(crate) cpu_ns: u64,
+    /// The most memory that it ever had.
+    pub(crate) peak_kib: u64,
+    /// Of all bytes that it has received, those that were copied once more.
+    pub(crate) moved_bytes: u64,
+}
+
+/// Is the process.
+pub fn run(task: &str) -> Result<Outcome, Failure> {
+    let task: Task = serde_json::from_str(task).map_err(Failure::Task)?;
+    let done = capability::narrow(capability::NONE).and_then(|()| read(&task));
+    let (word, outcome) = match done {
+        Ok(done) => (Word::Done(done), Outcome::Positive),
+        Err(error) => (Word::Failed(error.to_string()), Outcome::Negative),
+    };
+    word.say().map_err(nocopy_report::Failure::Print)?;
+    Ok(outcome)
+}
+
+fn read(task: &Task) -> io::Result<Done> {
+    let Task { way, connections, window } = task;
+    match way {
+        Way::Post { url, bytes, file_bytes } => {
+            by_posting::read(url, *connections, *bytes, *file_bytes, *window)
+        }
+        Way::Recv { from, bytes } => by_recv::read(*from, *connections, *bytes, *window),
+    }
+}
+
+impl Word {
+    fn say(&self) -> io::Result<()> {
+        let mut output = io::stdout().lock();
+        serde_json::to_writer(&mut output, self)?;
+        output.write_all(b"\n")?;
+        output.flush()
+    }
+}
+
+/// The window of a process that does nothing else.
+#[derive(Debug)]
+struct Window {
+    length: Duration,
+    ready: Instant,
+    begin: Option<(Instant, Duration, u64)>,
+    bytes: u64,
+}
+
+impl Window {
+    /// Begins to warm up.
+    fn new(length: Duration) -> Self {
+        Self { length, ready: Instant::now(), begin: None, bytes: 0 }
+    }
+
+    /// Counts bytes; what was done, once the window is over.
+    fn count(&mut self, bytes: usize) -> io::Result<Option<Done>> {
+        self.bytes += bytes as u64;
+        let now = Instant::now();
+        match self.begin {
+            None if now - self.ready >= WARM_UP => {
+                self.begin = Some((now, cpu::process_time(), self.bytes));
+                Word::Measuring.say()?;
+                Ok(None)
+            }
+            Some((begin, cpu, before)) if now - begin >= self.length => Ok(Some(Done {
+                bytes: self.bytes - before,
+                elapsed_ns: (now - begin).as_nanos() as u64,
+                cpu_ns: (cpu::process_time() - cpu).as_nanos() as u64,
+                peak_kib: cpu::peak_memory_kib("self")?,
+                moved_bytes: 0,
+            })),
+            _ => Ok(None),
+        }
+    }
+}

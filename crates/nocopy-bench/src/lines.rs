@@ -1,0 +1,45 @@
+//! Lines that a process of the bench says, each within a time.
+
+use std::io::{self, Read};
+use std::process::ChildStdout;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+#[derive(Debug)]
+pub(crate) struct Lines {
+    output: ChildStdout,
+    /// What was read and is not a whole line yet.
+    heard: Vec<u8>,
+    patience: Duration,
+}
+
+impl Lines {
+    /// Each line is waited for this long.
+    pub(crate) fn new(output: ChildStdout, patience: Duration) -> Self {
+        Self { output, heard: Vec::new(), patience }
+    }
+
+    /// The next one, with its end.
+    pub(crate) fn next(&mut self) -> io::Result<Vec<u8>> {
+        let start = Instant::now();
+        loop {
+            if let Some(end) = self.heard.iter().position(|&byte| byte == b'\n') {
+                let rest = self.heard.split_off(end + 1);
+                return Ok(std::mem::replace(&mut self.heard, rest));
+            }
+            let left = self.patience.saturating_sub(start.elapsed());
+            let timeout = Timespec::try_from(left).map_err(io::Error::other)?;
+            if poll(&mut [PollFd::new(&self.output, PollFlags::IN)], Some(&timeout))? == 0 {
+                let seconds = self.patience.as_secs();
+                let said = format!("its process has said nothing for {seconds} s");
+                return Err(io::Error::new(io::ErrorKind::TimedOut, said));
+            }
+            let mut piece = [0; 1024];
+            match self.output.read(&mut piece)? {
+                0 => return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "its process ended early")),
+                count => self.heard.extend_from_slice(&piece[..count]),
+            }
+        }
+    }
+}

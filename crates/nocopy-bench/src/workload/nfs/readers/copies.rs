@@ -1,0 +1,180 @@
+//! Copies to this host: of many small files, and of a long one.
+
+use std::fs::{self, DirBuilder};
+use std::io;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use nocopy_report::figure::Figure;
+use nocopy_report::result::Evidence;
+
+use super::process::{Run, run};
+use super::{NAME, Reader, Scene, failed};
+use crate::baseline::nfs_client::IN_FLIGHT;
+use crate::series::{Sample, Series, Trial};
+use crate::traffic::{Probe, StreamFacts, Traffic};
+use crate::window::Reading;
+use crate::workload::nfs::files::{self, LONG, SMALL, SMALL_BYTES, name_of, small_content};
+use crate::workload::nfs::server::{Server, Way};
+
+/// What must be free on the disk for a long copy.
+pub(super) const ROOM_BYTES: u64 = 6 << 30;
+
+/// A read of the long file.
+const PIECE_BYTES: usize = 1 << 20;
+
+const OUR_CAUSE: &str =
+    "by the kernel, out of the socket into the posted buffer, and by write() from there into the file";
+
+/// Many small files, into a file system in memory.
+pub(super) fn small<'a>(scene: &'a Scene<'a>) -> Vec<Series<'a>> {
+    if files::memory().is_none() {
+        return Vec::new(); // a note says so
+    }
+    let count = scene.place.files.small();
+    vec![Series {
+        workload: NAME,
+        title: format!("{NAME}, {count} files of {} KiB copied", SMALL_BYTES >> 10),
+        sink: None,
+        payload_bytes: SMALL_BYTES,
+        link: Some(scene.place.link.clone()),
+        figure: Figure::MessagesPerSecond,
+        trials: trials(scene, copy_small),
+    }]
+}
+
+/// One long file, onto the disk.
+pub(super) fn long<'a>(scene: &'a Scene<'a>) -> Vec<Series<'a>> {
+    if !files::has_disk_room(ROOM_BYTES) {
+        return Vec::new(); // a note says so
+    }
+    let gib = scene.place.files.long_bytes() >> 30;
+    vec![Series {
+        workload: NAME,
+        title: format!("{NAME}, {gib} GiB copied by {} KiB", PIECE_BYTES >> 10),
+        sink: None,
+        payload_bytes: PIECE_BYTES,
+        link: Some(scene.place.link.clone()),
+        figure: Figure::BytesPerSecond,
+        trials: trials(scene, copy_long),
+    }]
+}
+
+fn trials<'a>(scene: &'a Scene<'a>, copy: fn(&Scene<'_>, Reader) -> io::Result<Sample>) -> Vec<Trial<'a>> {
+    let trial = |reader: Reader, baselines: &'static [&'static str]| Trial {
+        method: reader.method(),
+        variant: None,
+        baselines,
+        run: Box::new(move |_| copy(scene, reader).map_err(failed(reader))),
+    };
+    match scene.libnfs {
+        Some(_) => vec![trial(Reader::Libnfs, &[]), trial(Reader::Nocopy, &["libnfs"])],
+        None => vec![trial(Reader::Nocopy, &[])], // a note says so
+    }
+}
+
+fn copy_small(scene: &Scene<'_>, reader: Reader) -> io::Result<Sample> {
+    let around = Around::make(&files::memory().ok_or(io::ErrorKind::StorageFull)?)?;
+    let to = around.0.join("copy");
+    let server = Server::start(scene.place, Way::Nocopy)?;
+    let url = scene.url(&server, SMALL);
+    let mut command = match &scene.libnfs {
+        Some(program) if reader == Reader::Libnfs => {
+            let mut command = Command::new(program);
+            command.arg("directory").arg(url).arg(&to).arg(IN_FLIGHT.to_string());
+            command
+        }
+        _ => cp(&["-r", &url], &to),
+    };
+    let sample = observe(scene, &server, reader, &mut command, scene.place.files.small() as u64)?;
+    for number in 0..scene.place.files.small() {
+        if fs::read(to.join(name_of(number)))? != small_content(number) {
+            return Err(io::Error::other(format!("the copy of file {number} is not what was served")));
+        }
+    }
+    Ok(sample)
+}
+
+fn copy_long(scene: &Scene<'_>, reader: Reader) -> io::Result<Sample> {
+    let around = Around::make(&scene.place.files.scratch())?;
+    let to = around.0.join("copy");
+    let server = Server::start(scene.place, Way::Nocopy)?;
+    let (url, bytes) = (scene.url(&server, LONG), scene.place.files.long_bytes());
+    let mut command = match &scene.libnfs {
+        Some(program) if reader == Reader::Libnfs => {
+            let mut command = Command::new(program);
+            command.arg("file").arg(url).arg(&to);
+            command.args([PIECE_BYTES, IN_FLIGHT].map(|number| number.to_string()));
+            command
+        }
+        _ => cp(&[&url], &to),
+    };
+    let sample = observe(scene, &server, reader, &mut command, bytes)?;
+    match fs::metadata(&to)?.len() {
+        copied if copied == bytes => Ok(sample),
+        copied => Err(io::Error::other(format!("{copied} bytes of {bytes} were copied"))),
+    }
+}
+
+/// A directory for a copy; removed when dropped.
+struct Around(PathBuf);
+
+impl Around {
+    fn make(parent: &Path) -> io::Result<Self> {
+        let own = parent.join(format!("nocopy-bench-copies-{}", std::process::id()));
+        DirBuilder::new().mode(0o700).create(&own)?;
+        Ok(Self(own))
+    }
+}
+
+impl Drop for Around {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0); // what is left over does no harm
+    }
+}
+
+fn cp(words: &[&str], to: &Path) -> Command {
+    let mut command = Command::new("/proc/self/exe");
+    command.arg("cp").args(words).arg(to).arg("--json");
+    command
+}
+
+/// Runs it to its end, and counts what it has copied: files, or bytes.
+fn observe(
+    scene: &Scene<'_>,
+    server: &Server,
+    reader: Reader,
+    command: &mut Command,
+    count: u64,
+) -> io::Result<Sample> {
+    let time_of_server = || server.cpu_ns();
+    let before = Probe::take(Some(&time_of_server))?;
+    let done = run(&scene.place.stage.receiver, command)?;
+    let after = Probe::take(Some(&time_of_server))?;
+    let (elapsed, cpu_ns) = after.counted_since(&before);
+    let reading = |elapsed, cpu| Reading { packets: count, elapsed, cpu, packets_total: count };
+    let traffic = Traffic {
+        senders: vec![reading(elapsed, Duration::from_nanos(cpu_ns))],
+        receivers: vec![reading(done.elapsed, done.cpu)],
+        sink: None,
+        machine_busy: after.machine_busy_since(&before),
+        stream: StreamFacts { memory_bytes: Some(done.peak_bytes), ..StreamFacts::default() },
+    };
+    Ok(Sample { traffic, latency: None, evidence: evidence(scene, reader, &done), wanted_share: 1.0 })
+}
+
+fn evidence(scene: &Scene<'_>, reader: Reader, done: &Run) -> Evidence {
+    let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
+    let (peak, early) = (mib(done.peak_bytes), mib(done.early_peak_bytes));
+    let how = match reader {
+        Reader::Libnfs => {
+            scene.evidence_of_libnfs.cause.clone().unwrap_or_default() + ", and by write() from there"
+        }
+        _ => OUR_CAUSE.into(),
+    };
+    Evidence::copied(format!(
+        "{how}; it had {early:.1} MiB of memory at most after a quarter of the time, {peak:.1} MiB at its end"
+    ))
+}

@@ -1,0 +1,136 @@
+//! `nfs-read`: programs that read by NFS, against the same server: this library's client and one on libnfs. The server runs on the sender's
+//! processor, the program, a process of its own, on the receiver's.
+
+mod copies;
+mod process;
+mod reads;
+mod recorded;
+
+use std::path::PathBuf;
+
+use nocopy_report::figure::Figure;
+use nocopy_report::result::{Evidence, Row};
+
+use super::server::Server;
+use super::{CACHED_BYTES, Contents, Place, files};
+use crate::Failure;
+use crate::baseline::nfs_client::libnfs;
+use crate::bench::Bench;
+use crate::plan::Plan;
+use crate::stage::USUAL_MTU_BYTES;
+use crate::workload::{LOOPBACK, Method, Workload};
+
+const NAME: &str = "nfs-read";
+
+/// Ratios of both are taken from the same rounds.
+const BY: [Figure; 2] = [Figure::BytesPerSecond, Figure::ReceiverCpuPerMegabyte];
+
+const SKIP_LIBNFS: &str =
+    "SKIP: nfs-read, libnfs: not installed: 'apt install libnfs-dev gcc' or what your system calls them.";
+const SKIP_MEMORY: &str =
+    "SKIP: nfs-read, copies of small files: no directory in memory (tmpfs) with 1 GiB free was found.";
+const SKIP_DISK: &str = "SKIP: nfs-read, a long copy: no directory on a disk with 6 GiB free was found.";
+
+/// Programs that read files from a server.
+#[derive(Debug)]
+pub(crate) struct NfsRead;
+
+impl Workload for NfsRead {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn about(&self) -> &'static str {
+        "Programs that read files by NFS: this library's client, one on libnfs, and a loop of recv()"
+    }
+
+    fn methods(&self) -> &'static [Method] {
+        &[
+            ("recv", "the limit: a loop of recv() of recorded replies, which are sent from memory"),
+            ("libnfs", "a C program on the asynchronous calls of Debian's libnfs"),
+            ("nocopy", "nocopy_nfs::client; of copies 'nocopy cp'"),
+        ]
+    }
+
+    fn lab_only(&self) -> Option<&'static str> {
+        Some(LOOPBACK)
+    }
+
+    fn notes(&self) -> &'static [&'static str] {
+        &[
+            "nfs-read: sender is the server's process, 'nocopy serve nfs'; receiver is that of the program, with all that the kernel does in its name. \
+             MiB: the most memory that the program had. 16 reads are in flight, of all connections together.",
+        ]
+    }
+
+    fn skips(&self, _plan: &Plan) -> Vec<String> {
+        let libnfs = (!libnfs::is_installed()).then_some(SKIP_LIBNFS);
+        let memory = files::memory().is_none().then_some(SKIP_MEMORY);
+        let disk = (!files::has_disk_room(copies::ROOM_BYTES)).then_some(SKIP_DISK);
+        [libnfs, memory, disk].into_iter().flatten().map(str::to_owned).collect()
+    }
+
+    fn measure(&self, bench: &mut Bench<'_>) -> Result<(), Failure> {
+        let place = Place::new(USUAL_MTU_BYTES, contents(bench.plan.quick))?;
+        let scene = Scene::new(&place)?;
+        bench.play_figures(reads::series(&scene), &BY, 60, |_: &mut Row| {})?;
+        bench.play(copies::small(&scene), 20)?;
+        // Once is enough for what memory it takes.
+        bench.play_figures(copies::long(&scene), &BY, 1, |_: &mut Row| {})
+    }
+}
+
+fn contents(is_quick: bool) -> Contents {
+    let (small, long_bytes) = if is_quick { (1000, 1 << 30) } else { (10_000, 4 << 30) };
+    Contents { cached_bytes: CACHED_BYTES, small, long_bytes, ..Contents::FILE }
+}
+
+/// Who reads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Reader {
+    Recv,
+    Libnfs,
+    Nocopy,
+}
+
+impl Reader {
+    fn method(self) -> &'static str {
+        match self {
+            Self::Recv => "recv",
+            Self::Libnfs => "libnfs",
+            Self::Nocopy => "nocopy",
+        }
+    }
+}
+
+/// Where files are served, and the program on libnfs, if there is one.
+#[derive(Debug)]
+struct Scene<'a> {
+    place: &'a Place,
+    libnfs: Option<PathBuf>,
+    /// What is known of its copies.
+    evidence_of_libnfs: Evidence,
+}
+
+impl<'a> Scene<'a> {
+    fn new(place: &'a Place) -> Result<Self, Failure> {
+        let build = || libnfs::is_installed().then(|| libnfs::build(&place.files.scratch())).transpose();
+        let libnfs = build().map_err(failed(Reader::Libnfs))?;
+        let evidence_of_libnfs = Evidence::copied(format!(
+            "libnfs {}: by the kernel, out of the socket into memory that the library takes for each reply and frees behind its callback",
+            libnfs::version()
+        ));
+        Ok(Self { place, libnfs, evidence_of_libnfs })
+    }
+
+    fn url(&self, server: &Server, name: &str) -> String {
+        let (address, mount_port) = (server.address, server.mount_address.port());
+        let path = self.place.files.path(name);
+        let (ip, port, path) = (address.ip(), address.port(), path.display());
+        format!("nfs://{ip}{path}?nfsport={port}&mountport={mount_port}")
+    }
+}
+
+fn failed(reader: Reader) -> impl FnOnce(std::io::Error) -> Failure {
+    Failure::step(reader.method(), "read files by NFS", "start it by itself, and see what it says")
+}

@@ -1,0 +1,133 @@
+//! A program that reads, as the bench sees it.
+
+use std::io;
+use std::process::{Child, Command, Stdio};
+use std::thread::{self, sleep};
+use std::time::{Duration, Instant};
+
+use nix::sys::resource::{UsageWho, getrusage};
+use nocopy_report::capability;
+
+use crate::baseline::nfs_client::{Done, Word};
+use crate::cpu;
+use crate::lines::Lines;
+use crate::stage::Site;
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A copy that goes on for longer is broken.
+const COPY_MAX: Duration = Duration::from_secs(120);
+
+/// Between two looks at how much memory it has.
+const LOOK: Duration = Duration::from_millis(2);
+
+/// Killed when dropped.
+#[derive(Debug)]
+pub(super) struct Process {
+    child: Child,
+    words: Lines,
+}
+
+impl Process {
+    pub(super) fn start(site: &Site, command: &mut Command) -> io::Result<Self> {
+        command.stdin(Stdio::null()).stdout(Stdio::piped());
+        let mut child = spawn(site, command)?;
+        let words = child.stdout.take().expect("it is piped");
+        Ok(Self { child, words: Lines::new(words, PATIENCE) })
+    }
+
+    /// Waits until its window has begun.
+    pub(super) fn wait_until_measuring(&mut self) -> io::Result<()> {
+        match self.next()? {
+            Word::Measuring => Ok(()),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// What it has done, once its window is over.
+    pub(super) fn done(&mut self) -> io::Result<Done> {
+        match self.next()? {
+            Word::Done(done) => Ok(done),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    fn next(&mut self) -> io::Result<Word> {
+        match serde_json::from_slice(&self.words.next()?)? {
+            Word::Failed(why) => Err(io::Error::other(why)),
+            word => Ok(word),
+        }
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // It may have ended; it is not waited for yet, so the number is still its own.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn unexpected(word: &Word) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, format!("its process said {word:?} out of turn"))
+}
+
+/// On the processor of its side, without privileges.
+fn spawn(site: &Site, command: &mut Command) -> io::Result<Child> {
+    thread::scope(|scope| {
+        let started = scope.spawn(|| {
+            site.enter(0)?;
+            capability::narrow(capability::NONE)?;
+            command.spawn()
+        });
+        started.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
+}
+
+/// What a program took that ran to its end.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Run {
+    pub(super) elapsed: Duration,
+    pub(super) cpu: Duration,
+    /// The most memory that it had, and what that was after a quarter of the time.
+    pub(super) peak_bytes: u64,
+    pub(super) early_peak_bytes: u64,
+}
+
+/// Runs a program to its end, which is to be a success.
+pub(super) fn run(site: &Site, command: &mut Command) -> io::Result<Run> {
+    let before = time_of_children()?;
+    let start = Instant::now();
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+    let mut child = spawn(site, command)?;
+    let (id, mut peaks) = (child.id().to_string(), Vec::new());
+    while child.try_wait()?.is_none() {
+        if start.elapsed() > COPY_MAX {
+            child.kill()?;
+        }
+        // One that has just ended has none any more.
+        peaks.extend(cpu::peak_memory_kib(&id));
+        sleep(LOOK);
+    }
+    let elapsed = start.elapsed();
+    let ended = child.wait_with_output()?;
+    if !ended.status.success() {
+        let said = String::from_utf8_lossy(&ended.stderr);
+        let first = said.lines().next().unwrap_or("it says nothing");
+        return Err(io::Error::other(format!("it ended with {}: {first}", ended.status)));
+    }
+    let cpu = time_of_children()?.saturating_sub(before);
+    let at = |index: usize| peaks.get(index).copied().unwrap_or(0) << 10;
+    let (peak_bytes, early_peak_bytes) = (at(peaks.len().saturating_sub(1)), at(peaks.len() / 4));
+    Ok(Run { elapsed, cpu, peak_bytes, early_peak_bytes })
+}
+
+/// Processor time of the processes that were waited for.
+fn time_of_children() -> io::Result<Duration> {
+    let usage = getrusage(UsageWho::RUSAGE_CHILDREN)?;
+    let time = [usage.user_time(), usage.system_time()];
+    Ok(time
+        .map(|time| Duration::from_micros((time.tv_sec() * 1_000_000 + time.tv_usec()) as u64))
+        .iter()
+        .sum())
+}

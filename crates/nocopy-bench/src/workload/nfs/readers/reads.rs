@@ -1,0 +1,164 @@
+//! Reads of a file that is in memory, again and again.
+
+use std::io;
+use std::process::Command;
+use std::time::Duration;
+
+use nocopy_report::figure::Figure;
+use nocopy_report::result::Evidence;
+
+use super::process::Process;
+use super::{NAME, Reader, Scene, failed, recorded};
+use crate::baseline::nfs_client::{COMMAND, Done, IN_FLIGHT, Task, WARM_UP, Way as ClientWay};
+use crate::series::{BEST_RECV, Sample, Series, Trial};
+use crate::traffic::{Probe, StreamFacts, Traffic};
+use crate::window::Reading;
+use crate::workload::nfs::files::CACHED;
+use crate::workload::nfs::server::{Server, Way};
+
+/// Of one read.
+const READS_BYTES: [usize; 2] = [64 << 10, 1 << 20];
+const CONNECTIONS: [usize; 2] = [1, 8];
+
+/// Of the loop of recv(): the best one is the limit.
+const RECV_BYTES: [(usize, &str); 3] = [(64 << 10, "64-KiB"), (256 << 10, "256-KiB"), (1 << 20, "1-MiB")];
+
+/// What is read, and how.
+#[derive(Debug, Clone, Copy)]
+struct Case {
+    bytes: usize,
+    connections: usize,
+}
+
+pub(super) fn series<'a>(scene: &'a Scene<'a>) -> Vec<Series<'a>> {
+    let cases = READS_BYTES
+        .into_iter()
+        .flat_map(|bytes| CONNECTIONS.into_iter().map(move |connections| Case { bytes, connections }));
+    cases.map(|case| of(scene, case)).collect()
+}
+
+fn of<'a>(scene: &'a Scene<'a>, case: Case) -> Series<'a> {
+    let mut trials: Vec<Trial<'_>> =
+        RECV_BYTES.into_iter().map(|(bytes, name)| recv(scene, case, bytes, name)).collect();
+    let mut baselines: &[&str] = &[BEST_RECV];
+    if scene.libnfs.is_some() {
+        trials.push(trial(scene, case, Reader::Libnfs, &[])); // otherwise a note says so
+        baselines = &["libnfs", BEST_RECV];
+    }
+    trials.push(trial(scene, case, Reader::Nocopy, baselines));
+    let Case { bytes, connections } = case;
+    let ending = if connections == 1 { "" } else { "s" };
+    Series {
+        workload: NAME,
+        title: format!("{NAME}, reads of {} KiB, {connections} connection{ending}", bytes >> 10),
+        sink: None,
+        payload_bytes: bytes,
+        link: Some(scene.place.link.clone()),
+        figure: Figure::BytesPerSecond,
+        trials,
+    }
+}
+
+fn recv<'a>(scene: &'a Scene<'a>, case: Case, bytes: usize, name: &str) -> Trial<'a> {
+    let run = move |window| play_recv(scene, case, bytes, window).map_err(failed(Reader::Recv));
+    Trial { method: Reader::Recv.method(), variant: Some(name.into()), baselines: &[], run: Box::new(run) }
+}
+
+fn trial<'a>(
+    scene: &'a Scene<'a>,
+    case: Case,
+    reader: Reader,
+    baselines: &'static [&'static str],
+) -> Trial<'a> {
+    let run = move |window| play(scene, case, reader, window).map_err(failed(reader));
+    Trial { method: reader.method(), variant: None, baselines, run: Box::new(run) }
+}
+
+fn play_recv(scene: &Scene<'_>, case: Case, bytes: usize, window: Duration) -> io::Result<Sample> {
+    let replies = recorded::record(scene, case.bytes)?;
+    let server = Server::start_of(scene.place, Way::Recorded, &replies)?;
+    let way = ClientWay::Recv { from: server.address, bytes };
+    let evidence =
+        Evidence::copied("by recv() out of the socket into one buffer, with the heads of the replies");
+    observe(scene, &server, &mut ours(way, case, window)?, |_| evidence)
+}
+
+fn play(scene: &Scene<'_>, case: Case, reader: Reader, window: Duration) -> io::Result<Sample> {
+    let server = Server::start(scene.place, Way::Nocopy)?;
+    let url = scene.url(&server, CACHED);
+    let file_bytes = scene.place.files.cached_bytes();
+    let Case { bytes, connections } = case;
+    match &scene.libnfs {
+        Some(program) if reader == Reader::Libnfs => {
+            let numbers = [
+                bytes as u64,
+                IN_FLIGHT as u64,
+                connections as u64,
+                file_bytes,
+                millis(WARM_UP),
+                millis(window),
+            ];
+            let mut command = Command::new(program);
+            command.arg("reads").arg(url).args(numbers.map(|number| number.to_string()));
+            observe(scene, &server, &mut command, |_| scene.evidence_of_libnfs.clone())
+        }
+        _ => {
+            let way = ClientWay::Post { url, bytes, file_bytes };
+            observe(scene, &server, &mut ours(way, case, window)?, evidence_of_ours)
+        }
+    }
+}
+
+fn millis(duration: Duration) -> u64 {
+    duration.as_millis() as u64
+}
+
+fn ours(way: ClientWay, case: Case, window: Duration) -> io::Result<Command> {
+    let mut command = Command::new("/proc/self/exe");
+    let task = Task { way, connections: case.connections, window };
+    command.arg(COMMAND).arg(serde_json::to_string(&task)?);
+    Ok(command)
+}
+
+fn evidence_of_ours(done: &Done) -> Evidence {
+    let twice = if done.moved_bytes > 0 { "; a few bytes that came along with a head once more" } else { "" };
+    Evidence::copied(format!("by the kernel, out of the socket into the posted buffer{twice}"))
+}
+
+fn observe(
+    scene: &Scene<'_>,
+    server: &Server,
+    command: &mut Command,
+    evidence: impl FnOnce(&Done) -> Evidence,
+) -> io::Result<Sample> {
+    let time_of_server = || server.cpu_ns();
+    let mut process = Process::start(&scene.place.stage.receiver, command)?;
+    process.wait_until_measuring()?;
+    let before = Probe::take(Some(&time_of_server))?;
+    let done = process.done()?;
+    let after = Probe::take(Some(&time_of_server))?;
+    let elapsed = Duration::from_nanos(done.elapsed_ns);
+    let read = Reading {
+        packets: done.bytes,
+        elapsed,
+        cpu: Duration::from_nanos(done.cpu_ns),
+        packets_total: done.bytes,
+    };
+    // The clock of the server's time runs a little longer.
+    let (whole, cpu_ns) = after.counted_since(&before);
+    let share = whole.as_secs_f64() / elapsed.as_secs_f64().max(f64::MIN_POSITIVE);
+    let served = Reading {
+        packets: (done.bytes as f64 * share) as u64,
+        elapsed: whole,
+        cpu: Duration::from_nanos(cpu_ns),
+        packets_total: done.bytes,
+    };
+    let traffic = Traffic {
+        senders: vec![served],
+        receivers: vec![read],
+        sink: None,
+        machine_busy: after.machine_busy_since(&before),
+        stream: StreamFacts { memory_bytes: Some(done.peak_kib << 10), ..StreamFacts::default() },
+    };
+    Ok(Sample { traffic, latency: None, evidence: evidence(&done), wanted_share: 1.0 })
+}
