@@ -221,6 +221,66 @@ fn a_copy_to_a_server_survives_its_end() {
     assert!(fs::read(scene.path("exported/below/file")).unwrap() == content(BYTES));
 }
 
+/// Many files at a time, more than there are buffers, and long ones among them that need all of these.
+#[test]
+fn a_directory_is_copied_to_a_server_several_files_at_a_time() {
+    let scene = Scene::new();
+    let from = scene.path("from");
+    fs::create_dir_all(from.join("inside/empty")).unwrap();
+    let sizes = |number: usize| if number.is_multiple_of(40) { 9_000_001 + number } else { 3 * number };
+    for number in 0..100 {
+        fs::write(from.join(format!("inside/{number}")), content(sizes(number))).unwrap();
+    }
+    fs::set_permissions(from.join("inside/7"), fs::Permissions::from_mode(0o640)).unwrap();
+    scene.give_away();
+    let server = scene.serve(0, &["--writable"]);
+    let (from, url) = (from.display().to_string(), server.url("/below"));
+    let (copied, code) = json(&["cp", "-r", "--json", "--connections", "3", &from, &url]);
+    assert_eq!((code, &copied["files"], &copied["directories"]), (0, &100.into(), &3.into()), "{copied}");
+    for number in 0..100 {
+        let copy = scene.path(&format!("exported/below/from/inside/{number}"));
+        assert!(fs::read(&copy).unwrap() == content(sizes(number)), "file {number}");
+        let [ours, theirs] = [&Path::new(&from).join(format!("inside/{number}")), &copy]
+            .map(|path| fs::metadata(path).unwrap());
+        assert_eq!((ours.mtime(), ours.mode()), (theirs.mtime(), theirs.mode()), "file {number}");
+    }
+    // Nothing is copied again, and one that is shorter now is.
+    fs::write(Path::new(&from).join("inside/8"), b"short").unwrap();
+    let (copied, code) = json(&["cp", "-r", "--json", "--resume", &from, &url]);
+    assert_eq!((code, &copied["unchanged"], &copied["files"]), (0, &99.into(), &1.into()), "{copied}");
+    assert_eq!(fs::read(scene.path("exported/below/from/inside/8")).unwrap(), b"short");
+}
+
+/// However long the file is: its buffers are all the memory that a program has for it.
+#[test]
+fn memory_does_not_grow_with_the_file() {
+    const MEMORY_KIB_MAX: u64 = 64 << 10;
+    let scene = Scene::new();
+    let sparse = fs::File::create(scene.path("exported/sparse")).unwrap();
+    let server = scene.serve(0, &[]);
+    let peak_of = |bytes: u64| {
+        sparse.set_len(bytes).unwrap();
+        let mut command = nocopy(&["cat", &server.url("/sparse")]);
+        let mut printing = command.stdout(Stdio::piped()).spawn().unwrap();
+        let (status, mut out) = (format!("/proc/{}/status", printing.id()), printing.stdout.take().unwrap());
+        let (mut peak, mut printed, mut piece, zeros) = (0, 0, vec![0; 1 << 20], vec![0; 1 << 20]);
+        // It cannot have ended before all is read, except for its last bytes.
+        while printed < bytes {
+            let about = fs::read_to_string(&status).unwrap();
+            let line = about.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap_or("0 kB");
+            peak = peak.max(line.trim().trim_end_matches(" kB").parse::<u64>().unwrap());
+            let count = std::io::Read::read(&mut out, &mut piece).unwrap();
+            assert!(count > 0 && piece[..count] == zeros[..count], "after {printed} bytes");
+            printed += count as u64;
+        }
+        assert!(printing.wait().unwrap().success());
+        peak
+    };
+    let peaks = [64 << 20, 1 << 30].map(peak_of);
+    let [short, long] = peaks;
+    assert!(long <= MEMORY_KIB_MAX && long <= short + 2048, "of 64 MiB and of 1 GiB: {peaks:?} KiB");
+}
+
 /// Ganesha, with the rpcbind that it needs, in the network namespace of the thread that starts it. Dropped, all of them end.
 struct Ganesha {
     process: Child,
