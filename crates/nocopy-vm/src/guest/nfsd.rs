@@ -33,6 +33,10 @@ const NUMBER: u32 = 1;
 const NEVER: u32 = 0x7fff_ffff;
 const THREADS: &str = "4";
 
+/// What a call to mount ends with: the path `/`, the only one there is. Others are refused.
+const ROOT: &[u8] = b"\0\0\0\x01/\0\0\0";
+const NO_ENTRY: u32 = 2;
+
 /// The longest call that is answered.
 const CALL_BYTES_MAX: u32 = 64 << 10;
 
@@ -122,7 +126,7 @@ fn parse_hex(text: &str) -> Option<Vec<u8>> {
     pairs.map(|pair| u8::from_str_radix(pair?, 16).ok()).collect()
 }
 
-/// Answers every call: of mounting with the handle, others with "yes", as rpcbind says to all that register.
+/// Answers every call: of mounting the root with the handle, others with "yes", as rpcbind says to all that register.
 fn answer(listener: &TcpListener, handle: &[u8]) {
     for stream in listener.incoming() {
         let (Ok(stream), handle) = (stream, handle.to_vec()) else { return };
@@ -146,7 +150,10 @@ fn serve_one(mut stream: TcpStream, handle: &[u8]) -> io::Result<()> {
         };
         // A reply, accepted, without a verifier, and a success.
         let mut reply = words(&[word(0), 1, 0, 0, 0, 0]);
-        if (word(3), word(5)) == (MOUNT_PROGRAM, MOUNT_PROCEDURE) {
+        let is_mount = (word(3), word(5)) == (MOUNT_PROGRAM, MOUNT_PROCEDURE);
+        if is_mount && !call.ends_with(ROOT) {
+            reply.extend(words(&[NO_ENTRY]));
+        } else if is_mount {
             reply.extend(words(&[0, handle.len() as u32]));
             reply.extend(handle);
             reply.resize(reply.len().next_multiple_of(4), 0);
