@@ -15,7 +15,7 @@ pub struct BenchArguments {
     /// What to measure; unless said, the main jobs in less than a minute, a line each.
     #[arg(value_name = "WORKLOAD", value_parser = workload_parser())]
     pub(crate) workloads: Vec<&'static dyn Workload>,
-    /// Measure everything, which takes about 16 minutes.
+    /// Measure everything, which takes about 18 minutes.
     #[arg(long, conflicts_with = "workloads")]
     pub all: bool,
     /// Measure what the five systems that founded the project measured, beside what they published, in about 5 minutes.

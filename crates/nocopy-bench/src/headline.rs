@@ -127,7 +127,7 @@ pub(crate) fn workloads() -> Vec<&'static dyn Workload> {
 pub(crate) fn more() -> String {
     let names: Vec<_> = list::ALL.iter().map(|workload| workload.name()).collect();
     let one = wrapped(&format!("one: nocopy bench {}", names.join(" | ")));
-    format!("see all: nocopy bench --all (about 16 minutes) · how: nocopy bench --explain\n{one}\n")
+    format!("see all: nocopy bench --all (about 18 minutes) · how: nocopy bench --explain\n{one}\n")
 }
 
 /// What there is to print under the lines.
