@@ -10,7 +10,13 @@ use std::path::{Path, PathBuf};
 use crate::gate::Outcome;
 use crate::step::{Failed, root};
 
-const CRATES: [&str; 4] = ["crates/nocopy", "crates/nocopy-proto", "crates/nocopy-pcap", "crates/nocopy-nfs"];
+const CRATES: [&str; 5] = [
+    "crates/nocopy",
+    "crates/nocopy-proto",
+    "crates/nocopy-pcap",
+    "crates/nocopy-sockets",
+    "crates/nocopy-nfs",
+];
 
 /// What the line in front of the declaration says.
 const HEADING: &str = "in their layers";

@@ -4,6 +4,7 @@
 //! typed views and bytes go out, so every part runs in a simulation and under a fuzzer as it runs on a port.
 //!
 //! * [`describe`]: one line of text for a packet.
+//! * [`discipline`]: what queueing disciplines do with packets.
 //! * [`ebpf`]: the instructions of XDP programs.
 //! * [`filter`]: packet filters, checked, run and translated.
 //! * [`message`]: the message protocol.
@@ -17,12 +18,13 @@
 //! ```text
 //! describe  message  run
 //! filter  pcapng
-//! ebpf  quantity  wire
+//! discipline  ebpf  quantity  wire
 //! ```
 
 #![forbid(unsafe_code)]
 
 pub mod describe;
+pub mod discipline;
 pub mod ebpf;
 pub mod filter;
 pub mod message;

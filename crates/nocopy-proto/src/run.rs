@@ -18,6 +18,7 @@
 mod instructions;
 #[doc(hidden)]
 pub mod oracle;
+pub mod sockets;
 
 use std::fmt;
 

@@ -1,0 +1,71 @@
+//! Bursts of equal datagrams without any of the rules: one socket, no deadline, nothing else hands them over. Only what the bench
+//! measures as the ceiling; `NOCOPY_BATCH_TUNING=by-hand` asks for it.
+
+use std::cell::UnsafeCell;
+
+use crate::run::Shape;
+use crate::sys;
+
+const BUFFER_BYTES: usize = 64 << 10;
+
+struct Burst {
+    descriptor: i32,
+    shape: Option<Shape>,
+    count: usize,
+    bytes: [u8; BUFFER_BYTES],
+}
+
+struct Cell(UnsafeCell<Burst>);
+
+// SAFETY: the programs for which this is meant send from one thread.
+unsafe impl Sync for Cell {}
+
+static BURST: Cell =
+    Cell(UnsafeCell::new(Burst { descriptor: -1, shape: None, count: 0, bytes: [0; BUFFER_BYTES] }));
+
+/// Whether it has joined, or left with, the burst.
+pub(crate) fn send(descriptor: i32, shape: Shape, parts: &[libc::iovec]) -> bool {
+    if shape.segments_max() < 2 {
+        return false;
+    }
+    // SAFETY: one thread.
+    let burst = unsafe { &mut *BURST.0.get() };
+    if (burst.descriptor, burst.shape) != (descriptor, Some(shape)) {
+        hand_over(burst);
+        (burst.descriptor, burst.shape) = (descriptor, Some(shape));
+    }
+    let mut at = burst.count * shape.bytes;
+    for part in parts {
+        // SAFETY: the program's memory; so many datagrams fit (`segments_max`).
+        unsafe {
+            let to = burst.bytes.as_mut_ptr().add(at);
+            std::ptr::copy_nonoverlapping(part.iov_base.cast::<u8>(), to, part.iov_len);
+        }
+        at += part.iov_len;
+    }
+    burst.count += 1;
+    if burst.count >= shape.segments_max() {
+        hand_over(burst);
+    }
+    true
+}
+
+fn hand_over(burst: &mut Burst) {
+    let Some(shape) = burst.shape.filter(|_| burst.count > 0) else { return };
+    let bytes = burst.bytes.get(..burst.count * shape.bytes).unwrap_or_default();
+    loop {
+        let segment = (burst.count > 1).then_some(shape.bytes as u16);
+        let sent = sys::send(burst.descriptor, shape.destination.bytes(), bytes, segment);
+        if sys::error(sent) != Some(libc::EAGAIN) {
+            break;
+        }
+        sys::wait_for_room(burst.descriptor, 100);
+    }
+    burst.count = 0;
+}
+
+/// What is left, at the end of the program.
+pub(crate) fn finish() {
+    // SAFETY: one thread.
+    hand_over(unsafe { &mut *BURST.0.get() });
+}

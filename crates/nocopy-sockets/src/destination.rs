@@ -1,0 +1,94 @@
+//! Where a datagram goes, in a form that is quick to compare and can be given to the kernel again.
+
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
+
+/// Bytes of the longest address: `struct sockaddr_in6`.
+const BYTES_MAX: usize = 28;
+
+/// `struct sockaddr_in` and `struct sockaddr_in6`, in bytes.
+const V4_BYTES: usize = 16;
+const V6_BYTES: usize = 28;
+
+/// Family, port and address of `struct sockaddr_in`; the rest of it means nothing.
+const V4_USED_BYTES: usize = 8;
+
+/// A destination as the program gave it, or that to which the socket is connected.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Destination {
+    address: [u8; BYTES_MAX],
+    bytes: u8,
+}
+
+impl Destination {
+    /// The peer of a connected socket.
+    pub(crate) const CONNECTED: Self = Self { address: [0; BYTES_MAX], bytes: 0 };
+
+    /// An address of the program; nothing for those that are neither IPv4 nor IPv6, or too short.
+    #[inline]
+    pub(crate) fn of(address: &[u8]) -> Option<Self> {
+        let family = i32::from(u16::from_ne_bytes(*address.first_chunk()?));
+        let (bytes, used) = match family {
+            libc::AF_INET => (V4_BYTES, V4_USED_BYTES),
+            libc::AF_INET6 => (V6_BYTES, V6_BYTES),
+            _ => return None,
+        };
+        let (given, mut kept) = (address.get(..bytes)?, [0; BYTES_MAX]);
+        kept[..used].copy_from_slice(&given[..used]);
+        Some(Self { address: kept, bytes: bytes as u8 })
+    }
+
+    /// As the kernel takes it; empty for the peer of a connected socket.
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.address[..usize::from(self.bytes)]
+    }
+
+    /// As people read it.
+    pub(crate) fn socket_address(&self) -> Option<SocketAddr> {
+        let address = self.bytes();
+        let port = u16::from_be_bytes(*address.get(2..)?.first_chunk()?);
+        if address.len() == V4_BYTES {
+            let ip: [u8; 4] = *address.get(4..)?.first_chunk()?;
+            return Some(SocketAddr::new(Ipv4Addr::from(ip).into(), port));
+        }
+        let ip: [u8; 16] = *address.get(8..)?.first_chunk()?;
+        Some(SocketAddrV6::new(Ipv6Addr::from(ip), port, 0, 0).into())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn v4(port: u16, last: u8, filling: u8) -> [u8; 16] {
+        let mut address = [filling; 16];
+        address[..2].copy_from_slice(&(libc::AF_INET as u16).to_ne_bytes());
+        address[2..4].copy_from_slice(&port.to_be_bytes());
+        address[4..8].copy_from_slice(&[192, 0, 2, last]);
+        address
+    }
+
+    #[test]
+    fn what_programs_leave_in_the_padding_is_no_difference() {
+        assert_eq!(Destination::of(&v4(9, 1, 0)), Destination::of(&v4(9, 1, 0xff)));
+        assert_ne!(Destination::of(&v4(9, 1, 0)), Destination::of(&v4(9, 2, 0)));
+        assert_ne!(Destination::of(&v4(9, 1, 0)), Destination::of(&v4(10, 1, 0)));
+        assert_ne!(Destination::of(&v4(0, 0, 0)), Some(Destination::CONNECTED));
+        let address = Destination::of(&v4(9, 1, 7)).unwrap().socket_address();
+        assert_eq!(address, Some("192.0.2.1:9".parse().unwrap()));
+    }
+
+    #[test]
+    fn short_and_foreign_addresses_are_refused() {
+        let whole = v4(9, 1, 0);
+        assert!((0..16).all(|end| Destination::of(&whole[..end]).is_none()));
+        let mut other = whole;
+        other[..2].copy_from_slice(&(libc::AF_UNIX as u16).to_ne_bytes());
+        assert_eq!(Destination::of(&other), None);
+        assert_eq!(Destination::CONNECTED.socket_address(), None);
+        let mut v6 = [0_u8; 28];
+        v6[..2].copy_from_slice(&(libc::AF_INET6 as u16).to_ne_bytes());
+        (v6[3], v6[23]) = (9, 1);
+        let address = Destination::of(&v6).unwrap().socket_address();
+        assert_eq!(address, Some("[::1]:9".parse().unwrap()));
+    }
+}

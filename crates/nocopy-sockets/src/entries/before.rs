@@ -1,0 +1,55 @@
+//! Functions before which the burst is handed over: after them, something could tell that it has not left yet.
+
+use super::hooks;
+use super::trampoline::before;
+
+// Descriptors: what is known of them is forgotten.
+before!(always hooks::close; close __close);
+before!(always hooks::replace; dup2 __dup2 dup3);
+before!(always hooks::close_range; close_range);
+before!(always hooks::close_from; closefrom);
+before!(always hooks::settings; setsockopt connect __connect bind shutdown ioctl);
+before!(always hooks::control; fcntl __fcntl fcntl64);
+before!(queued hooks::close_or_dup; dup pclose);
+
+// The process: it forks by handlers (`process`), here is all else.
+before!(queued hooks::process_ends;
+    vfork __vfork clone execve execv execvp execvpe execl execlp execle execveat fexecve
+    posix_spawn posix_spawnp system popen
+    exit _exit _Exit quick_exit abort __assert_fail __assert __assert_perror_fail
+    kill killpg raise tgkill pthread_kill sigqueue pthread_sigqueue pidfd_send_signal pthread_exit pthread_cancel);
+
+// What applies to the threads of the process that the C library knows, or is refused to a process of several threads.
+before!(always hooks::quiesce;
+    unshare setns setuid setgid seteuid setegid setreuid setregid setresuid setresgid setgroups initgroups
+    chroot capset);
+before!(always hooks::process_control; prctl);
+before!(always hooks::system_call; syscall);
+
+// Output elsewhere: by descriptor,
+before!(queued hooks::output;
+    pwrite pwrite64 __pwrite64 pwritev pwritev64 pwritev2 pwritev64v2 sendfile sendfile64 splice tee vmsplice
+    copy_file_range eventfd_write mq_send mq_timedsend msgsnd sem_post semop semtimedop
+    aio_write aio_write64 lio_listio lio_listio64);
+// by stream,
+before!(queued hooks::output;
+    printf fprintf vprintf vfprintf dprintf vdprintf __printf_chk __fprintf_chk __vprintf_chk __vfprintf_chk
+    __dprintf_chk __vdprintf_chk puts fputs fputs_unlocked putchar putchar_unlocked putc putc_unlocked
+    fputc fputc_unlocked _IO_putc _IO_puts fwrite fwrite_unlocked fflush fflush_unlocked fclose fcloseall freopen
+    freopen64 perror psignal __overflow fputws fputws_unlocked putwchar putwchar_unlocked putwc
+    putwc_unlocked fputwc fputwc_unlocked wprintf fwprintf vwprintf vfwprintf __wprintf_chk
+    __fwprintf_chk __vwprintf_chk __vfwprintf_chk error error_at_line warn warnx vwarn vwarnx err errx
+    verr verrx syslog vsyslog __syslog_chk __vsyslog_chk fseek fseeko fseeko64 rewind putw);
+// and what others see in a file system.
+before!(queued hooks::output;
+    open open64 __open __open64 __open_2 __open64_2 openat openat64 __openat_2 __openat64_2 creat creat64
+    fopen fopen64 rename renameat renameat2 unlink unlinkat remove mkdir mkdirat rmdir link linkat
+    symlink symlinkat mknod mknodat mkfifo mkfifoat truncate truncate64 ftruncate ftruncate64 fallocate
+    fallocate64 posix_fallocate posix_fallocate64 fsync fdatasync msync sync syncfs utime utimes utimensat
+    futimens chmod fchmod fchmodat chown fchown lchown fchownat flock lockf lockf64 mkstemp mkstemp64);
+
+// Sleeps, and waits for something that is no descriptor.
+before!(queued hooks::wait;
+    sleep usleep nanosleep __nanosleep clock_nanosleep pause sigsuspend __sigsuspend sigwait sigwaitinfo sigtimedwait
+    wait waitpid __waitpid __wait wait3 wait4 waitid accept accept4 pthread_join sem_wait
+    sem_timedwait msgrcv mq_receive mq_timedreceive);

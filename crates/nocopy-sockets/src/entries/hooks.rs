@@ -1,0 +1,99 @@
+//! What is done before a function: the burst is handed over, and what is known of a descriptor is forgotten.
+
+use nocopy_proto::run::sockets::Flush;
+
+use crate::outgoing::flush;
+use crate::shared::is_queued;
+use crate::{process, slots};
+
+/// Functions that only hand over the burst, for a reason.
+macro_rules! flushes {
+    ($($name:ident = $why:ident;)*) => { $(
+        pub(super) extern "C" fn $name() {
+            flush(Flush::$why);
+        }
+    )* };
+}
+
+flushes! {
+    output = Output;
+    wait = Wait;
+    close_or_dup = Close;
+    process_ends = Process;
+}
+
+fn flush_if_queued(why: Flush) {
+    if is_queued() {
+        flush(why);
+    }
+}
+
+/// `close(descriptor)`
+pub(super) extern "C" fn close(descriptor: i32) {
+    flush_if_queued(Flush::Close);
+    slots::forget(descriptor);
+}
+
+/// `dup2(old, new)`, `dup3(old, new, flags)`
+pub(super) extern "C" fn replace(_old: i32, new: i32) {
+    flush_if_queued(Flush::Close);
+    slots::forget(new);
+}
+
+/// `close_range(first, last, flags)`
+pub(super) extern "C" fn close_range(first: u32, last: u32) {
+    flush_if_queued(Flush::Close);
+    let as_descriptor = |number: u32| i32::try_from(number).unwrap_or(i32::MAX);
+    slots::forget_from(as_descriptor(first), as_descriptor(last));
+}
+
+/// `closefrom(first)`
+pub(super) extern "C" fn close_from(first: i32) {
+    flush_if_queued(Flush::Close);
+    slots::forget_from(first, i32::MAX);
+}
+
+/// `setsockopt(descriptor, …)`, `connect`, `bind`, `shutdown`, `ioctl`: what was found of the socket may hold no longer.
+pub(super) extern "C" fn settings(descriptor: i32) {
+    flush_if_queued(Flush::Settings);
+    crate::outgoing::forget_findings(descriptor);
+}
+
+/// `fcntl(descriptor, command, …)`
+pub(super) extern "C" fn control(_descriptor: i32) {
+    flush_if_queued(Flush::Settings);
+}
+
+/// What changes threads one by one, or asks for a process of one thread.
+pub(super) extern "C" fn quiesce() {
+    process::quiesce();
+}
+
+/// `prctl(operation, …)`
+pub(super) extern "C" fn process_control(operation: i32) {
+    match operation {
+        libc::PR_SET_SECCOMP => process::confine(),
+        // Asked and told often, and no business of other threads.
+        libc::PR_SET_NAME | libc::PR_GET_NAME => {}
+        _ => process::quiesce(),
+    }
+}
+
+/// `syscall(number, …)`
+pub(super) extern "C" fn system_call(number: i64) {
+    match number {
+        libc::SYS_seccomp => process::confine(),
+        libc::SYS_unshare | libc::SYS_setns | libc::SYS_capset | libc::SYS_clone | libc::SYS_clone3 => {
+            process::quiesce();
+        }
+        libc::SYS_setuid
+        | libc::SYS_setgid
+        | libc::SYS_setresuid
+        | libc::SYS_setresgid
+        | libc::SYS_setgroups => {
+            process::quiesce();
+        }
+        libc::SYS_futex | libc::SYS_gettid | libc::SYS_getpid | libc::SYS_getrandom => {}
+        _ => flush_if_queued(Flush::Output),
+    }
+}

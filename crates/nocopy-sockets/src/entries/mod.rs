@@ -1,0 +1,35 @@
+//! What programs call: functions of the C library, each of which does something for the burst before or instead.
+//!
+//! Most are a few instructions: if no burst is under way they jump to the C library's own function, with the registers and the stack as they
+//! are. So a function may have any parameters, return twice (`vfork`), not return, or be cancelled. `exports.txt` is the reviewed list.
+
+#[allow(non_snake_case, reason = "the C library's names")]
+mod before;
+mod hooks;
+mod opening;
+mod sending;
+mod trampoline;
+mod waiting;
+
+/// Runs before the program, and before other libraries where these need this one.
+#[cfg(not(test))]
+#[used]
+#[unsafe(link_section = ".init_array")]
+static AT_START: extern "C" fn() = {
+    extern "C" fn start() {
+        crate::real::resolve_all();
+        crate::process::begin();
+    }
+    start
+};
+
+/// Runs when the program has ended by `exit` or by returning from `main`, after its own handlers: what waits is sent.
+#[cfg(not(test))]
+#[used]
+#[unsafe(link_section = ".fini_array")]
+static AT_END: extern "C" fn() = {
+    extern "C" fn end() {
+        crate::process::switch_off();
+    }
+    end
+};

@@ -1,0 +1,19 @@
+//! Functions that return new descriptors: what was known of these numbers is forgotten, as they may have been closed unseen.
+
+use super::trampoline::function;
+use crate::real::call;
+use crate::slots;
+
+function!(SOCKET = socket);
+
+/// `socket(2)`
+///
+/// # Safety
+/// As of the C library's.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub(crate) unsafe extern "C-unwind" fn socket(domain: i32, kind: i32, protocol: i32) -> i32 {
+    // SAFETY: numbers.
+    let descriptor = unsafe { call!(SOCKET, (i32, i32, i32) -> i32, domain, kind, protocol) };
+    slots::forget(descriptor);
+    descriptor
+}

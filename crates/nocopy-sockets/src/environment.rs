@@ -1,0 +1,95 @@
+//! What `nocopy run` tells the library by the environment. A process that has more rights than its user reads nothing of it.
+//!
+//! Nothing here allocates: it is read before the program starts, with nothing but the C library.
+
+use std::ffi::CStr;
+use std::sync::OnceLock;
+
+use nocopy_proto::run::sockets::FILE_BYTES;
+
+use crate::run::{ENTRY, Tuning};
+use crate::sys;
+
+/// The file that counts are kept in, as `NUMBER:INODE` of a descriptor that the program inherits.
+const REPORT: &CStr = c"NOCOPY_BATCH_REPORT";
+
+/// How to treat sockets, for tests: words `entry=N`, `always`, `deadline=MICROSECONDS`, `by-hand`, with commas between.
+const TUNING: &CStr = c"NOCOPY_BATCH_TUNING";
+
+/// A datagram waits for company for between one and two of these.
+const DEADLINE_US: u64 = 50;
+
+fn variable(name: &CStr) -> Option<&'static str> {
+    // SAFETY: takes a number.
+    let is_elevated = unsafe { libc::getauxval(libc::AT_SECURE) } != 0;
+    if is_elevated {
+        return None;
+    }
+    // SAFETY: the name ends with a zero; the value does, and stays: the program has not begun yet.
+    unsafe {
+        let value = libc::getenv(name.as_ptr());
+        if value.is_null() { None } else { CStr::from_ptr(value).to_str().ok() }
+    }
+}
+
+/// The descriptor of the shared file, if it is still that file and not something else that has its number now.
+pub(crate) fn report_file() -> Option<i32> {
+    let (number, inode) = variable(REPORT)?.split_once(':')?;
+    let (number, inode): (i32, u64) = (number.parse().ok()?, inode.parse().ok()?);
+    (sys::inode_and_bytes(number)? == (inode, FILE_BYTES as u64)).then_some(number)
+}
+
+/// How the library works in this program.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Ways {
+    pub(crate) tuning: Tuning,
+    /// Time from one look at a waiting burst to the next; 0: no burst waits.
+    pub(crate) deadline_us: u64,
+    /// Bursts of all equal sends, without any of the rules: what the bench measures as the ceiling.
+    pub(crate) is_by_hand: bool,
+}
+
+static WAYS: OnceLock<Ways> = OnceLock::new();
+
+/// Reads the environment, before the program starts.
+pub(crate) fn read() {
+    let _ = WAYS.set(variable(TUNING).map_or(Ways::USUAL, Ways::parse));
+}
+
+/// How the library works in this program.
+#[inline]
+pub(crate) fn ways() -> Ways {
+    WAYS.get().copied().unwrap_or(Ways::USUAL)
+}
+
+impl Ways {
+    const USUAL: Self = Self { tuning: Tuning::USUAL, deadline_us: DEADLINE_US, is_by_hand: false };
+
+    fn parse(words: &str) -> Self {
+        let mut ways = Self::USUAL;
+        for word in words.split(',') {
+            match word.split_once('=') {
+                Some(("entry", count)) => ways.tuning.entry = count.parse().unwrap_or(ENTRY).max(1),
+                Some(("deadline", time)) => ways.deadline_us = time.parse().unwrap_or(DEADLINE_US),
+                None if word == "always" => ways.tuning.always = true,
+                None if word == "by-hand" => ways.is_by_hand = true,
+                _ => {}
+            }
+        }
+        ways
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_that_are_not_known_change_nothing() {
+        let ways = Ways::parse("entry=1,always,deadline=0,more=2,,entry");
+        assert_eq!((ways.tuning.entry, ways.tuning.always, ways.deadline_us), (1, true, 0));
+        let ways = Ways::parse("entry=0,deadline=x,by-hand");
+        assert_eq!((ways.tuning.entry, ways.tuning.always, ways.deadline_us), (1, false, DEADLINE_US));
+        assert!(ways.is_by_hand);
+    }
+}

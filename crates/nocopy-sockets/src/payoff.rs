@@ -1,0 +1,248 @@
+//! Whether bursts pay on a socket, found by measuring while the program sends.
+//!
+//! Bursts and plain sends take turns for short epochs, in pairs, because the speed of a shared machine drifts; the median of the pairs'
+//! ratios decides. A decision for bursts holds for a while, which is so long that measuring again costs about a hundredth of the time, and
+//! doubles each time it is confirmed. A decision for plain sends is for as many datagrams as take that long.
+//!
+//! (The library's own policy measures the same way among many methods and classes; it allocates when it meets a new class, which a
+//! function that a signal handler may call must not do.)
+
+/// Datagrams of an epoch of each kind.
+const BATCHED_DATAGRAMS: u32 = 256;
+const PLAIN_DATAGRAMS: u32 = 64;
+
+/// An epoch that was interrupted so many times is made half as long, down to a quarter: a program may pause after every hundred datagrams.
+const INTERRUPTIONS: u32 = 16;
+const HALVINGS_MAX: u32 = 2;
+
+/// Pairs of epochs of one comparison: an odd number, so that there is a median.
+const PAIRS: usize = 5;
+
+/// Bursts are chosen unless plain sends are faster by more than this share: they take less of the processor where both wait for the card.
+const FASTER_SHARE: f64 = 0.02;
+
+/// A decision holds for so many times the plain epochs' duration, at first; and at most for so long.
+const HOLD_TIMES: u64 = 100;
+const HOLD_NS_MAX: u64 = 10_000_000_000;
+
+/// Datagrams from one look at the clock to the next, while a decision holds.
+const LOOK_DATAGRAMS: u32 = 1024;
+
+/// What a comparison decided.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Decision {
+    /// Whether bursts go on.
+    pub(crate) batches: bool,
+    /// Nanoseconds a datagram, alone and in bursts: the medians.
+    pub(crate) plain_ns: u64,
+    pub(crate) batched_ns: u64,
+    /// How many datagrams are to go alone before it is tried again, if bursts do not go on.
+    pub(crate) retry_after: u32,
+}
+
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Payoff {
+    stage: Stage,
+    /// Datagrams of this epoch, or since the last look at the clock.
+    datagrams: u32,
+    /// When the epoch began.
+    since_ns: u64,
+    /// Costs of the epochs so far, in nanoseconds a datagram: batched, plain.
+    costs: [[f64; PAIRS]; 2],
+    pairs: usize,
+    plain_spent_ns: u64,
+    interruptions: u32,
+    /// How often the last decision was confirmed.
+    doublings: u32,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    /// An epoch of bursts begins with the next datagram.
+    Fresh,
+    Batched,
+    Plain,
+    Holding {
+        until_ns: u64,
+    },
+    /// Bursts, whatever they cost.
+    Always,
+}
+
+impl Payoff {
+    pub(crate) const fn new() -> Self {
+        Self {
+            stage: Stage::Fresh,
+            datagrams: 0,
+            since_ns: 0,
+            costs: [[0.0; PAIRS]; 2],
+            pairs: 0,
+            plain_spent_ns: 0,
+            interruptions: 0,
+            doublings: 0,
+        }
+    }
+
+    /// One that measures nothing, and always chooses bursts.
+    pub(crate) const fn always() -> Self {
+        Self { stage: Stage::Always, ..Self::new() }
+    }
+
+    /// A datagram was sent, either way.
+    #[inline]
+    pub(crate) fn count(&mut self) {
+        self.datagrams = self.datagrams.wrapping_add(1);
+    }
+
+    /// Whether it is a plain epoch.
+    #[inline]
+    pub(crate) fn is_plain(&self) -> bool {
+        self.stage == Stage::Plain
+    }
+
+    /// To be called when no burst is under way, before each datagram: whether [`turn`](Self::turn) is to be called with the time.
+    #[inline]
+    pub(crate) fn is_due(&self) -> bool {
+        match self.stage {
+            Stage::Fresh => true,
+            Stage::Batched => self.datagrams >= BATCHED_DATAGRAMS >> self.halvings(),
+            Stage::Plain => self.datagrams >= PLAIN_DATAGRAMS >> self.halvings(),
+            Stage::Holding { .. } => self.datagrams >= LOOK_DATAGRAMS,
+            Stage::Always => false,
+        }
+    }
+
+    /// Ends an epoch, and begins the next.
+    pub(crate) fn turn(&mut self, now_ns: u64) -> Option<Decision> {
+        let elapsed_ns = now_ns.saturating_sub(self.since_ns);
+        let cost_ns = elapsed_ns as f64 / f64::from(self.datagrams.max(1));
+        let (mut decision, pair) = (None, self.pairs.min(PAIRS - 1));
+        match self.stage {
+            Stage::Fresh => self.stage = Stage::Batched,
+            Stage::Batched => {
+                self.costs[0][pair] = cost_ns;
+                self.stage = Stage::Plain;
+            }
+            Stage::Plain => {
+                self.costs[1][pair] = cost_ns;
+                self.plain_spent_ns = self.plain_spent_ns.saturating_add(elapsed_ns);
+                self.pairs += 1;
+                self.stage = Stage::Batched;
+                if self.pairs == PAIRS {
+                    decision = Some(self.decide(now_ns));
+                }
+            }
+            Stage::Holding { until_ns } if now_ns >= until_ns => self.stage = Stage::Batched,
+            Stage::Holding { .. } | Stage::Always => {}
+        }
+        (self.datagrams, self.since_ns) = (0, now_ns);
+        decision
+    }
+
+    /// The program paused: what this epoch cost so far says nothing, and a pair of epochs begins again.
+    pub(crate) fn interrupt(&mut self) {
+        if matches!(self.stage, Stage::Batched | Stage::Plain) {
+            self.stage = Stage::Fresh;
+            self.interruptions = self.interruptions.saturating_add(1);
+        }
+    }
+
+    #[inline]
+    fn halvings(&self) -> u32 {
+        (self.interruptions / INTERRUPTIONS).min(HALVINGS_MAX)
+    }
+
+    fn decide(&mut self, now_ns: u64) -> Decision {
+        let mut ratios = [0.0; PAIRS];
+        for (ratio, (batched, plain)) in ratios.iter_mut().zip(self.costs[0].iter().zip(&self.costs[1])) {
+            *ratio = plain / batched.max(1.0);
+        }
+        let batches = median(ratios) > 1.0 - FASTER_SHARE;
+        let (batched_ns, plain_ns) = (median(self.costs[0]), median(self.costs[1]));
+        let hold_ns = self.plain_spent_ns.saturating_mul(HOLD_TIMES) << self.doublings.min(20);
+        let hold_ns = hold_ns.min(HOLD_NS_MAX);
+        let doublings = self.doublings + 1;
+        let stage = if batches { Stage::Holding { until_ns: now_ns + hold_ns } } else { Stage::Fresh };
+        *self = Self { stage, doublings, ..Self::new() };
+        let retry_after = (hold_ns as f64 / plain_ns.max(1.0)) as u32;
+        Decision { batches, plain_ns: plain_ns as u64, batched_ns: batched_ns as u64, retry_after }
+    }
+}
+
+/// Of an odd number.
+fn median(mut values: [f64; PAIRS]) -> f64 {
+    values.sort_unstable_by(f64::total_cmp);
+    values[PAIRS / 2]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Sends so many datagrams, which cost so much each, and returns the last decision and the share that went in bursts.
+    fn play(
+        payoff: &mut Payoff,
+        datagrams: u32,
+        now_ns: &mut u64,
+        costs_ns: [u64; 2],
+    ) -> (Option<Decision>, u32) {
+        let (mut last, mut batched) = (None, 0);
+        for _ in 0..datagrams {
+            if payoff.is_due() {
+                last = payoff.turn(*now_ns).or(last);
+            }
+            let is_plain = payoff.is_plain();
+            batched += u32::from(!is_plain);
+            *now_ns += costs_ns[usize::from(is_plain)];
+            payoff.count();
+        }
+        (last, batched)
+    }
+
+    #[test]
+    fn faster_bursts_are_kept_and_measuring_costs_little() {
+        let (mut payoff, mut now_ns) = (Payoff::new(), 1_000_000);
+        let (decision, _) = play(&mut payoff, 1700, &mut now_ns, [70, 900]);
+        let decision = decision.unwrap();
+        assert!(decision.batches && decision.batched_ns == 70 && decision.plain_ns == 900, "{decision:?}");
+        let before_ns = now_ns;
+        let (decision, batched) = play(&mut payoff, 10_000_000, &mut now_ns, [70, 900]);
+        assert!(decision.is_some_and(|decision| decision.batches), "it looks again");
+        let all_batched_ns = 70 * 10_000_000;
+        assert!((now_ns - before_ns) as f64 / (all_batched_ns as f64) < 1.02, "{batched}");
+    }
+
+    #[test]
+    fn slower_bursts_are_given_up_for_longer_each_time() {
+        let (mut payoff, mut now_ns) = (Payoff::new(), 0);
+        let (first, _) = play(&mut payoff, 1700, &mut now_ns, [950, 900]);
+        let first = first.unwrap();
+        assert!(!first.batches && first.retry_after > 10_000, "{first:?}");
+        let (second, _) = play(&mut payoff, 1700, &mut now_ns, [950, 900]);
+        assert!(second.unwrap().retry_after > first.retry_after);
+    }
+
+    #[test]
+    fn a_stall_in_one_epoch_decides_nothing() {
+        let (mut payoff, mut now_ns) = (Payoff::new(), 0);
+        play(&mut payoff, 100, &mut now_ns, [70, 900]);
+        now_ns += 50_000_000;
+        let (decision, _) = play(&mut payoff, 1600, &mut now_ns, [70, 900]);
+        assert!(decision.unwrap().batches);
+    }
+
+    #[test]
+    fn an_interrupted_epoch_begins_again() {
+        let (mut payoff, mut now_ns) = (Payoff::new(), 0);
+        for _ in 0..1000 {
+            play(&mut payoff, 60, &mut now_ns, [70, 900]);
+            now_ns += 1_000_000;
+            payoff.interrupt();
+        }
+        assert!(!payoff.is_plain() && payoff.pairs == 0);
+        let (decision, _) = play(&mut payoff, 420, &mut now_ns, [70, 900]);
+        assert!(decision.is_some_and(|decision| decision.batches), "epochs are shorter by now");
+        let mut always = Payoff::always();
+        assert_eq!(play(&mut always, 100_000, &mut now_ns, [950, 900]), (None, 100_000));
+    }
+}

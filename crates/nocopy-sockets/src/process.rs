@@ -1,0 +1,57 @@
+//! The process: how the library begins in it, its forks and its end, and what makes the library do nothing any more.
+
+use nocopy_proto::run::sockets::Flush;
+
+use crate::shared::{self, PAGE_BYTES, SHARED};
+use crate::{by_hand, environment, fitness, outgoing, record, slots, ticker};
+
+/// Before the program starts.
+pub(crate) fn begin() {
+    environment::read();
+    record::open();
+    // SAFETY: the page is the library's own, and all zero; the kernel clears it in children, where the handlers below are not called.
+    unsafe { libc::madvise((&raw const SHARED).cast_mut().cast(), PAGE_BYTES, libc::MADV_WIPEONFORK) };
+    // SAFETY: the handlers are functions of this library, which stays loaded (`build.rs`).
+    unsafe { libc::pthread_atfork(Some(before_fork), None, Some(in_child)) };
+    shared::switch(true);
+}
+
+/// No burst begins any more. One that is under way has been handed over.
+pub(crate) fn switch_off() {
+    outgoing::flush(Flush::Process);
+    if environment::ways().is_by_hand {
+        by_hand::finish();
+    }
+    shared::switch(false);
+    ticker::end();
+}
+
+/// The process filters its system calls from now on: those that bursts need may end it. (A filter that it was started with is one for
+/// programs in general, and those make the same calls.)
+pub(crate) fn confine() {
+    if !shared::is_off() {
+        record::confined();
+    }
+    switch_off();
+}
+
+/// Makes this a process of the program's own threads only, until the next burst.
+pub(crate) fn quiesce() {
+    outgoing::flush(Flush::Process);
+    ticker::end();
+    fitness::forget_disciplines();
+}
+
+/// The burst is the parent's, and the child has no thread for a deadline: a program that looks at its threads finds its own.
+unsafe extern "C" fn before_fork() {
+    outgoing::flush(Flush::Process);
+    ticker::end();
+}
+
+unsafe extern "C" fn in_child() {
+    // SAFETY: the child of a fork has one thread. The page is as in a new process: also where the kernel could not clear it.
+    unsafe {
+        std::ptr::write_bytes((&raw const SHARED).cast_mut().cast::<u8>(), 0, PAGE_BYTES);
+        slots::begin_process();
+    }
+}

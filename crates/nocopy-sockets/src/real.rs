@@ -1,0 +1,78 @@
+//! The functions of the C library that stand behind this library's own.
+
+use std::ffi::{CStr, c_void};
+use std::sync::atomic::{AtomicPtr, Ordering::Relaxed};
+
+/// One function: where the loader finds it next, after this library. The address comes first: assembly reads it.
+#[repr(C)]
+pub(crate) struct Real {
+    address: AtomicPtr<c_void>,
+    name: &'static CStr,
+}
+
+impl Real {
+    pub(crate) const fn new(name: &'static CStr) -> Self {
+        Self { address: AtomicPtr::new(std::ptr::null_mut()), name }
+    }
+
+    /// Looks for it, unless that was done.
+    pub(crate) fn resolve(&self) -> *mut c_void {
+        let known = self.address.load(Relaxed);
+        if !known.is_null() {
+            return known;
+        }
+        // SAFETY: the name ends with a zero.
+        let found = unsafe { libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr()) };
+        self.address.store(found, Relaxed);
+        found
+    }
+
+    /// A function that is called, so that it must be there.
+    #[inline]
+    pub(crate) fn found(&self) -> *mut c_void {
+        let known = self.address.load(Relaxed);
+        if known.is_null() { self.found_anew() } else { known }
+    }
+
+    #[cold]
+    fn found_anew(&self) -> *mut c_void {
+        let found = self.resolve();
+        if found.is_null() {
+            // A program that calls what its C library does not have does not get so far.
+            std::process::abort();
+        }
+        found
+    }
+}
+
+unsafe extern "C" {
+    // Where the linker has put the references to all functions.
+    #[link_name = "__start_nocopy_functions"]
+    static FIRST: [usize; 0];
+    #[link_name = "__stop_nocopy_functions"]
+    static END: [usize; 0];
+}
+
+/// Looks for all functions, so that no later call has to, which may be one of a signal handler.
+pub(crate) fn resolve_all() {
+    let (first, end) = ((&raw const FIRST).cast::<&Real>(), (&raw const END).cast::<&Real>());
+    // SAFETY: the linker puts both around the section of that name, which has nothing but references.
+    let all = unsafe { std::slice::from_raw_parts(first, end.offset_from_unsigned(first)) };
+    all.iter().for_each(|function| _ = function.resolve());
+}
+
+/// Calls a function of the C library; its type is that of its manual page.
+macro_rules! call {
+    ($place:expr, ($($type:ty),*) -> $result:ty, $($argument:expr),*) => {
+        std::mem::transmute::<*mut std::ffi::c_void, unsafe extern "C-unwind" fn($($type),*) -> $result>(
+            $place.found(),
+        )($($argument),*)
+    };
+}
+
+pub(crate) use call;
+
+/// For entry points in assembly: the function whose address is not known yet.
+pub(crate) extern "C" fn resolve(real: &Real) -> *mut c_void {
+    real.found()
+}

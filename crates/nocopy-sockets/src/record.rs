@@ -1,0 +1,133 @@
+//! What is counted of each socket: in the file that `nocopy run` shares with the library, where there is one.
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use nocopy_proto::run::sockets::{
+    Alone, FILE_BYTES, Flush, MAGIC, Plain, SOCKETS_MAX, WORDS, head, peer_words, word,
+};
+
+use crate::destination::Destination;
+use crate::environment;
+use crate::sys;
+
+/// A record: counters that any thread adds to, and any process reads.
+pub(crate) type Words = [AtomicU64; WORDS];
+
+/// Where counts go that nobody asked for.
+static NOWHERE: Words = [const { AtomicU64::new(0) }; WORDS];
+
+static FILE: OnceLock<&'static [Words]> = OnceLock::new();
+
+/// Maps the file, where `nocopy run` has passed one on. Called once, before the program starts.
+pub(crate) fn open() {
+    let Some(records) = environment::report_file().and_then(map) else { return };
+    if FILE.set(records).is_ok() {
+        records[0][head::PROGRAMS_AT].fetch_add(1, Relaxed);
+    }
+}
+
+/// The library does nothing in this program.
+pub(crate) fn confined() {
+    if let Some(records) = FILE.get() {
+        records[0][head::CONFINED_AT].fetch_add(1, Relaxed);
+    }
+}
+
+fn map(descriptor: i32) -> Option<&'static [Words]> {
+    let memory = sys::map_shared(descriptor, FILE_BYTES)?;
+    // SAFETY: so many bytes are mapped, and stay mapped; the atomics are valid for any content, and page-aligned.
+    let records = unsafe { std::slice::from_raw_parts(memory.cast::<Words>(), 1 + SOCKETS_MAX) };
+    (records[0][head::MAGIC_AT].load(Relaxed) == MAGIC).then_some(records)
+}
+
+/// The record of one socket.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Record(&'static Words);
+
+impl Record {
+    pub(crate) const NONE: Self = Self(&NOWHERE);
+
+    /// As a slot keeps it; null is [`NONE`](Self::NONE).
+    #[inline]
+    pub(crate) fn from_pointer(pointer: *mut Words) -> Self {
+        // SAFETY: null, or made of a reference by `pointer`.
+        unsafe { pointer.as_ref() }.map_or(Self::NONE, Self)
+    }
+
+    pub(crate) fn pointer(self) -> *mut Words {
+        std::ptr::from_ref(self.0).cast_mut()
+    }
+
+    /// A new one for a socket of this process.
+    pub(crate) fn claim(process: u32) -> Self {
+        let Some(records) = FILE.get() else { return Self::NONE };
+        let taken = records[0][head::SOCKETS_AT].fetch_add(1, Relaxed);
+        let record = usize::try_from(taken).ok().and_then(|taken| records.get(1 + taken));
+        let Some(record) = record else { return Self::NONE };
+        let name = program_name();
+        for (at, part) in name.into_iter().enumerate() {
+            record[word::PROGRAM_AT + at].store(part, Relaxed);
+        }
+        record[word::PROCESS_AT].store(process.into(), Relaxed);
+        Self(record)
+    }
+
+    #[inline]
+    pub(crate) fn alone(self, plain: Plain) {
+        self.add(word::PLAIN_AT + plain as usize, 1);
+    }
+
+    /// Many that were sent alone by one call.
+    pub(crate) fn alone_many(self, plain: Plain, count: u64) {
+        self.add(word::PLAIN_AT + plain as usize, count);
+    }
+
+    /// A burst was handed over.
+    pub(crate) fn burst(self, why: Flush, datagrams: u64) {
+        self.add(word::JOINED_AT, datagrams);
+        self.add(word::BURSTS_AT, 1);
+        self.add(word::FLUSHED_AT + why as usize, 1);
+    }
+
+    pub(crate) fn refused(self, datagrams: u64) {
+        self.add(word::REFUSED_AT, datagrams);
+    }
+
+    pub(crate) fn lost(self, datagrams: u64) {
+        self.add(word::LOST_AT, datagrams);
+    }
+
+    pub(crate) fn left_alone(self, why: Alone) {
+        self.0[word::ALONE_AT].store(why as u64, Relaxed);
+        self.add(word::LEFT_AT, 1);
+    }
+
+    /// Bursts begin: to whom, and of what.
+    pub(crate) fn begun(self, to: Destination, bytes: usize) {
+        self.0[word::ALONE_AT].store(Alone::Not as u64, Relaxed);
+        self.0[word::BYTES_AT].store(bytes as u64, Relaxed);
+        if let Some(address) = to.socket_address() {
+            for (at, part) in peer_words(address).into_iter().enumerate() {
+                self.0[word::PEER_AT + at].store(part, Relaxed);
+            }
+        }
+    }
+
+    pub(crate) fn compared(self, plain_ns: u64, batched_ns: u64) {
+        self.0[word::PLAIN_NS_AT].store(plain_ns, Relaxed);
+        self.0[word::BATCHED_NS_AT].store(batched_ns, Relaxed);
+    }
+
+    #[inline]
+    fn add(self, at: usize, count: u64) {
+        self.0[at].fetch_add(count, Relaxed);
+    }
+}
+
+/// The name of the thread that asks, which of most programs is the program's.
+fn program_name() -> [u64; 2] {
+    let mut name = [0_u64; 2];
+    sys::process_control(libc::PR_GET_NAME, (&raw mut name) as usize);
+    name
+}

@@ -1,0 +1,272 @@
+//! What one socket's datagrams do: which begin a run, which join a burst, when the socket is left alone. It decides only: it makes no
+//! system call and reads no clock.
+//!
+//! ```text
+//!                 8 quick equal sends          one more goes plainly        others join
+//!   no run ─────────────────────────▶ examined ────────────────────▶ open ─────────────▶ a burst
+//!      ▲                                 │ not fit for bursts          ▲                    │ handed over
+//!      │                                 ▼                             └────────────────────┘
+//!      └───────────────────────────── left alone, for so many datagrams
+//! ```
+
+use nocopy_proto::run::sockets::{Alone, Flush, Plain};
+
+use crate::destination::Destination;
+use crate::payoff::{Decision, Payoff};
+
+/// Datagrams of a burst: `UDP_MAX_SEGMENTS` of Linux before 6.9.
+pub(crate) const SEGMENTS_MAX: usize = 64;
+
+/// Bytes of a burst: the longest payload of a UDP datagram over IPv4.
+pub(crate) const BURST_BYTES_MAX: usize = 65_507;
+
+/// Equal datagrams within this time of each other are a run.
+const GAP_NS: u64 = 50_000;
+
+/// Equal sends that make a run, where nothing else is asked for.
+pub(crate) const ENTRY: u32 = 8;
+
+/// How long what was found of a socket's options and of queueing disciplines is believed.
+const EXAMINED_NS: u64 = 100_000_000;
+
+/// Sends without a run after which a socket is left alone; and for how many it is, at first and at most.
+const PATIENCE: u32 = 256;
+const LEFT_ALONE: u32 = 4096;
+const LEFT_ALONE_MAX: u32 = 1 << 18;
+
+/// Bursts with fewer datagrams are short; those that the deadline ended, with fewer than the second.
+const SHORT: u32 = 4;
+const SHORT_BY_DEADLINE: u32 = 8;
+
+/// Short bursts, less those that are not, after which a socket is left alone.
+const SHORT_BURSTS_MAX: u32 = 16;
+
+/// What two datagrams must share to be in one burst.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Shape {
+    pub(crate) bytes: usize,
+    pub(crate) destination: Destination,
+}
+
+impl Shape {
+    /// How many fit into a burst.
+    #[inline]
+    pub(crate) fn segments_max(&self) -> usize {
+        BURST_BYTES_MAX.checked_div(self.bytes).unwrap_or(0).min(SEGMENTS_MAX)
+    }
+}
+
+/// What to do with a datagram.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// Send it alone, and say how that went by [`Run::sent`].
+    Alone(Plain),
+    /// Put it into a burst.
+    Join,
+    /// Find out whether the socket is fit for bursts, say so by [`Run::examined`], and ask again.
+    Examine,
+}
+
+/// How a socket is to be treated, where that is not what programs need.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Tuning {
+    /// Equal sends that make a run.
+    pub(crate) entry: u32,
+    /// Bursts are not measured, and short ones are no reason to stop.
+    pub(crate) always: bool,
+}
+
+impl Tuning {
+    pub(crate) const USUAL: Self = Self { entry: ENTRY, always: false };
+}
+
+/// The run of one socket.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Run {
+    shape: Shape,
+    /// Equal datagrams sent so far, up to `entry`.
+    equal: u32,
+    since_ns: u64,
+    /// Whether the next datagram of this shape joins a burst: the one before it went plainly, and went well.
+    is_open: bool,
+    /// Sends since there was a run.
+    fruitless: u32,
+    examined: Option<(Destination, u64)>,
+    payoff: Payoff,
+    shorts: u32,
+    /// Datagrams of so many bytes and more were refused as a burst.
+    refused_bytes: usize,
+    left_alone: u32,
+    tuning: Tuning,
+}
+
+impl Run {
+    pub(crate) const fn new(tuning: Tuning) -> Self {
+        Self {
+            shape: Shape { bytes: 0, destination: Destination::CONNECTED },
+            equal: 0,
+            since_ns: 0,
+            is_open: false,
+            fruitless: 0,
+            examined: None,
+            payoff: if tuning.always { Payoff::always() } else { Payoff::new() },
+            shorts: 0,
+            refused_bytes: usize::MAX,
+            left_alone: LEFT_ALONE,
+            tuning,
+        }
+    }
+
+    /// What to do with a datagram, when no burst is under way that it could join.
+    pub(crate) fn offer(&mut self, shape: Shape, now: impl FnOnce() -> u64) -> Step {
+        if shape.segments_max() < 2 {
+            self.end();
+            return Step::Alone(Plain::Unfit);
+        }
+        if shape != self.shape {
+            self.shape = shape;
+            self.end();
+        }
+        if self.equal < self.tuning.entry || shape.bytes >= self.refused_bytes {
+            return Step::Alone(Plain::NoRun);
+        }
+        if self.payoff.is_plain() && !self.payoff.is_due() {
+            return Step::Alone(Plain::Measured);
+        }
+        if self.is_open {
+            return Step::Join;
+        }
+        let now_ns = now();
+        let is_known = self.examined.is_some_and(|(destination, then_ns)| {
+            destination == shape.destination && now_ns.saturating_sub(then_ns) < EXAMINED_NS
+        });
+        if is_known { Step::Alone(Plain::First) } else { Step::Examine }
+    }
+
+    /// Whether an epoch of measuring is over; then [`turn`](Self::turn) is to be called, before [`offer`](Self::offer).
+    #[inline]
+    pub(crate) fn is_due(&self) -> bool {
+        self.equal >= self.tuning.entry && self.payoff.is_due()
+    }
+
+    /// Ends an epoch. Says for how many datagrams the socket is to be left alone, if bursts do not pay.
+    pub(crate) fn turn(&mut self, now_ns: u64) -> (Option<Decision>, Option<u32>) {
+        let decision = self.payoff.turn(now_ns);
+        let given_up = decision.filter(|decision| !decision.batches);
+        if given_up.is_some() {
+            self.end();
+        }
+        (decision, given_up.map(|decision| decision.retry_after.clamp(LEFT_ALONE, LEFT_ALONE_MAX)))
+    }
+
+    /// What became of a datagram that was sent alone. Says for how many datagrams the socket is to be left alone, if nothing comes of it.
+    pub(crate) fn sent(
+        &mut self,
+        shape: Shape,
+        plain: Plain,
+        is_sent: bool,
+        now: impl FnOnce() -> u64,
+    ) -> Option<u32> {
+        if !is_sent || shape != self.shape {
+            self.end();
+            return self.fruitless_send();
+        }
+        match plain {
+            Plain::First | Plain::Measured => {
+                self.payoff.count();
+                self.is_open = true;
+                None
+            }
+            _ => self.count_equal(now),
+        }
+    }
+
+    fn count_equal(&mut self, now: impl FnOnce() -> u64) -> Option<u32> {
+        self.equal += 1;
+        let entry = self.tuning.entry;
+        // The clock is read for runs only, and twice: at the second datagram and at the last.
+        if self.equal == 2 && entry > 2 {
+            self.since_ns = now();
+        } else if self.equal >= entry {
+            let steps = u64::from(entry.saturating_sub(2));
+            let is_quick = steps == 0 || now().saturating_sub(self.since_ns) <= steps * GAP_NS;
+            if !is_quick {
+                self.equal = 0;
+                return self.fruitless_send();
+            }
+            self.fruitless = 0;
+            return None;
+        }
+        self.fruitless_send()
+    }
+
+    fn fruitless_send(&mut self) -> Option<u32> {
+        self.fruitless += 1;
+        (self.fruitless >= PATIENCE).then(|| self.leave())
+    }
+
+    /// A datagram has joined the burst.
+    #[inline]
+    pub(crate) fn joined(&mut self) {
+        self.payoff.count();
+    }
+
+    /// What was found of the socket and the way to the destination.
+    ///
+    /// # Errors
+    /// It is to be left alone, for so many datagrams.
+    pub(crate) fn examined(&mut self, fit: Result<(), Alone>, now_ns: u64) -> Result<(), u32> {
+        match fit {
+            Ok(()) => {
+                self.examined = Some((self.shape.destination, now_ns));
+                Ok(())
+            }
+            Err(_) => Err(self.leave()),
+        }
+    }
+
+    /// A burst was handed over. Says for how many datagrams the socket is to be left alone, if bursts come to nothing.
+    pub(crate) fn flushed(&mut self, why: Flush, datagrams: u32) -> Option<u32> {
+        self.is_open = false;
+        if matches!(why, Flush::Wait | Flush::Deadline) {
+            self.payoff.interrupt();
+        }
+        let is_short = datagrams < SHORT || (why == Flush::Deadline && datagrams < SHORT_BY_DEADLINE);
+        if self.tuning.always || !is_short {
+            self.shorts = self.shorts.saturating_sub(1);
+            return None;
+        }
+        self.shorts += 1;
+        (self.shorts >= SHORT_BURSTS_MAX).then(|| self.leave())
+    }
+
+    /// The kernel refused a burst as such (`EIO`, `EINVAL`): all of them where it cannot cut them, or those of this size and more.
+    pub(crate) fn refused(&mut self, bytes: usize, is_for_all: bool) {
+        self.refused_bytes = self.refused_bytes.min(if is_for_all { 0 } else { bytes });
+        self.end();
+    }
+
+    /// The socket may be another one than before: its options, or its peer, have changed.
+    pub(crate) fn forget(&mut self) {
+        self.examined = None;
+        self.refused_bytes = usize::MAX;
+        self.end();
+    }
+
+    /// The next datagram is the first of its kind.
+    fn end(&mut self) {
+        (self.equal, self.is_open) = (0, false);
+    }
+
+    /// Leaves the socket alone, for longer each time.
+    fn leave(&mut self) -> u32 {
+        let count = self.left_alone;
+        self.left_alone = count.saturating_mul(2).min(LEFT_ALONE_MAX);
+        (self.fruitless, self.shorts, self.examined) = (0, 0, None);
+        self.end();
+        count
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,192 @@
+//! The state that all threads of the process share: which burst is under way, who changes it, and the thread for the deadline.
+//!
+//! It lies on a page of its own, which the kernel clears in the child of any fork (`MADV_WIPEONFORK`): a child has no burst, no holder of
+//! the lock and no thread, also where no handler of the C library's was called.
+
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+
+/// Everything is zero at first.
+#[repr(C, align(4096))]
+pub(crate) struct Shared {
+    /// See [`Word`]. Must be the first field: entry points in assembly look at its lower half, which is zero while no burst is under way.
+    pub(crate) word: AtomicU64,
+    pub(crate) lock: Lock,
+    /// Whether the socket had no room when the burst was last handed over.
+    pub(crate) is_stuck: AtomicBool,
+    /// Whether the thread for the deadline runs, or is being started.
+    pub(crate) is_ticking: AtomicBool,
+    /// Its number; the kernel sets it, and clears it and wakes waits when the thread is gone.
+    pub(crate) ticker: AtomicU32,
+    /// Asks it to end.
+    pub(crate) stop: AtomicU32,
+}
+
+pub(crate) static SHARED: Shared = Shared {
+    word: AtomicU64::new(0),
+    lock: Lock { owner: AtomicUsize::new(0) },
+    is_stuck: AtomicBool::new(false),
+    is_ticking: AtomicBool::new(false),
+    ticker: AtomicU32::new(0),
+    stop: AtomicU32::new(0),
+};
+
+/// Whether the library works: a burst may begin.
+static IS_ON: AtomicBool = AtomicBool::new(false);
+
+pub(crate) fn switch(on: bool) {
+    IS_ON.store(on, Ordering::Relaxed);
+}
+
+/// Whether datagrams are to be sent as if the library were not there.
+#[inline]
+pub(crate) fn is_off() -> bool {
+    !IS_ON.load(Ordering::Relaxed)
+}
+
+/// Bytes of the page.
+pub(crate) const PAGE_BYTES: usize = size_of::<Shared>();
+
+/// How far the burst that is under way is, in one word, so that a datagram joins it by one compare-and-exchange.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Word(u64);
+
+impl Word {
+    pub(crate) fn load() -> Self {
+        // Acquire: pairs with the release of `replace`, which publishes the burst's bytes.
+        Self(SHARED.word.load(Ordering::Acquire))
+    }
+
+    /// Which burst it is, of all that there were.
+    pub(crate) fn number(self) -> u32 {
+        (self.0 >> 32) as u32
+    }
+
+    /// Datagrams in it that the kernel has already, because they went one by one.
+    pub(crate) fn first(self) -> usize {
+        usize::from((self.0 >> 16) as u16)
+    }
+
+    /// Datagrams in it, with those.
+    pub(crate) fn count(self) -> usize {
+        usize::from(self.0 as u16)
+    }
+
+    fn with(number: u32, first: usize, count: usize) -> Self {
+        Self((u64::from(number) << 32) | ((first as u64 & 0xffff) << 16) | (count as u64 & 0xffff))
+    }
+
+    pub(crate) fn one_more(self) -> Self {
+        Self::with(self.number(), self.first(), self.count() + 1)
+    }
+
+    pub(crate) fn from(self, first: usize) -> Self {
+        Self::with(self.number(), first, self.count())
+    }
+
+    /// No burst; the next one has another number.
+    pub(crate) fn over(self) -> Self {
+        Self::with(self.number().wrapping_add(1), 0, 0)
+    }
+
+    /// Puts another one in its place, if it still stands: a signal handler of the same thread may have handed the burst over.
+    pub(crate) fn replace(self, by: Self) -> bool {
+        SHARED.word.compare_exchange(self.0, by.0, Ordering::AcqRel, Ordering::Acquire).is_ok()
+    }
+}
+
+/// Whether a burst is under way.
+#[inline]
+pub(crate) fn is_queued() -> bool {
+    // Relaxed: a thread that must see the burst of another has synchronised with it since.
+    SHARED.word.load(Ordering::Relaxed) as u32 != 0
+}
+
+/// Who holds the lock: the address of a thread's own data, or this for the thread of the deadline.
+const TICKER: usize = 1;
+
+/// Looks at a lock without sleeping, and with: about a second altogether, after which the caller does without.
+const SPINS: u32 = 200;
+const LOOKS: u32 = 20_000;
+const NAP_NS: u64 = 50_000;
+
+/// One holder at a time. A signal handler does not wait for the call that it interrupted.
+#[derive(Debug)]
+pub(crate) struct Lock {
+    owner: AtomicUsize,
+}
+
+/// What asking for the lock brings.
+#[derive(Debug)]
+pub(crate) enum Hold {
+    /// It is held until this is dropped.
+    Ours(Guard),
+    /// This thread has it: the caller is a signal handler that interrupted a call, or comes after a call that was left by siglongjmp(3).
+    Interrupted,
+}
+
+#[derive(Debug)]
+pub(crate) struct Guard(());
+
+impl Lock {
+    #[inline]
+    fn take(&self, owner: usize) -> Result<Guard, usize> {
+        // Acquire: pairs with the release of the holder before.
+        let taken = self.owner.compare_exchange(0, owner, Ordering::Acquire, Ordering::Relaxed);
+        taken.map(|_| Guard(()))
+    }
+
+    /// Nothing if another thread does not let go of it.
+    #[inline]
+    pub(crate) fn acquire(&self) -> Option<Hold> {
+        // SAFETY: takes nothing; the number of a thread is the address of its data, and not zero.
+        let own = unsafe { libc::pthread_self() } as usize;
+        match self.take(own) {
+            Ok(guard) => Some(Hold::Ours(guard)),
+            Err(owner) if owner == own => Some(Hold::Interrupted),
+            Err(_) => self.wait(own),
+        }
+    }
+
+    #[cold]
+    fn wait(&self, own: usize) -> Option<Hold> {
+        for look in 0..LOOKS {
+            match look {
+                ..SPINS => std::hint::spin_loop(),
+                // A holder of lower priority would never run if all this did was to yield.
+                _ if look % 2 == 0 => crate::sys::yield_processor(),
+                _ => crate::sys::sleep_ns(NAP_NS),
+            }
+            if let Ok(guard) = self.take(own) {
+                return Some(Hold::Ours(guard));
+            }
+        }
+        None
+    }
+
+    /// For the thread of the deadline, which does not wait.
+    pub(crate) fn acquire_for_ticker(&self) -> Option<Guard> {
+        self.take(TICKER).ok()
+    }
+}
+
+impl Drop for Guard {
+    #[inline]
+    fn drop(&mut self) {
+        // Release: pairs with the acquire of the next holder.
+        SHARED.lock.owner.store(0, Ordering::Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_word_keeps_its_parts_apart() {
+        let word = Word::with(u32::MAX, 3, 64);
+        assert_eq!((word.number(), word.first(), word.count()), (u32::MAX, 3, 64));
+        assert_eq!(word.one_more(), Word::with(u32::MAX, 3, 65));
+        assert_eq!(word.from(7), Word::with(u32::MAX, 7, 64));
+        assert_eq!(word.over(), Word::with(0, 0, 0));
+    }
+}

@@ -1,0 +1,194 @@
+//! What is known of each descriptor: a cache. A descriptor may be closed and opened again without any call that this library sees, so what
+//! matters is asked of the kernel when a burst begins and when it is handed over: the socket's cookie.
+
+use std::cell::UnsafeCell;
+use std::mem::MaybeUninit;
+use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, Ordering::Relaxed};
+
+use nocopy_proto::run::sockets::Alone;
+
+use crate::record::{Record, Words};
+use crate::run::Run;
+use crate::sys;
+
+/// Descriptors that are looked after; those above are left alone.
+const SLOTS: usize = 1024;
+
+/// What a descriptor is.
+const UNKNOWN: u32 = 0;
+/// No UDP socket.
+const OTHER: u32 = 1;
+/// A UDP socket.
+const ACTIVE: u32 = 2;
+/// One that is left alone for a number of datagrams.
+const ALONE: u32 = 3;
+
+/// One descriptor.
+#[derive(Debug)]
+pub(crate) struct Slot {
+    kind: AtomicU32,
+    /// Datagrams for which it is left alone.
+    remaining: AtomicU32,
+    /// The error of a datagram that the program was told is sent: its next call fails with it.
+    owed: AtomicI32,
+    record: AtomicPtr<Words>,
+    /// Written before `kind` becomes `ACTIVE`, and read and written under the lock only.
+    socket: UnsafeCell<MaybeUninit<Socket>>,
+}
+
+/// A UDP socket.
+#[derive(Debug)]
+pub(crate) struct Socket {
+    pub(crate) run: Run,
+    pub(crate) cookie: u64,
+    pub(crate) is_v6: bool,
+}
+
+// SAFETY: `socket` is reached under the lock only; all else is atomic.
+unsafe impl Sync for Slot {}
+
+static ALL: [Slot; SLOTS] = [const {
+    Slot {
+        kind: AtomicU32::new(UNKNOWN),
+        remaining: AtomicU32::new(0),
+        owed: AtomicI32::new(0),
+        record: AtomicPtr::new(std::ptr::null_mut()),
+        socket: UnsafeCell::new(MaybeUninit::uninit()),
+    }
+}; SLOTS];
+
+/// How a datagram on a descriptor is treated without looking further.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// No UDP socket, or a descriptor that is not looked after.
+    Other,
+    /// A UDP socket that is left alone.
+    Alone,
+    /// It must be looked at under the lock.
+    Active,
+}
+
+#[inline]
+pub(crate) fn of(descriptor: i32) -> Option<&'static Slot> {
+    ALL.get(usize::try_from(descriptor).ok()?)
+}
+
+/// What was known of a descriptor holds no longer.
+#[inline]
+pub(crate) fn forget(descriptor: i32) {
+    if let Some(slot) = of(descriptor) {
+        slot.forget();
+    }
+}
+
+pub(crate) fn forget_from(first: i32, last: i32) {
+    let first = usize::try_from(first).unwrap_or(0).min(SLOTS);
+    let end = usize::try_from(last).map_or(0, |last| last.saturating_add(1)).clamp(first, SLOTS);
+    ALL[first..end].iter().for_each(Slot::forget);
+}
+
+impl Slot {
+    #[inline]
+    pub(crate) fn kind(&self) -> Kind {
+        match self.kind.load(Relaxed) {
+            OTHER => Kind::Other,
+            ALONE => Kind::Alone,
+            _ => Kind::Active,
+        }
+    }
+
+    fn forget(&self) {
+        // Of sockets that were never looked at there is nothing to forget.
+        if self.kind.load(Relaxed) != UNKNOWN {
+            self.owed.store(0, Relaxed);
+            self.kind.store(UNKNOWN, Relaxed);
+        }
+    }
+
+    /// A datagram of a socket that is left alone; after some it is looked at again.
+    #[inline]
+    pub(crate) fn pass(&self, datagrams: u32) {
+        let remaining = self.remaining.load(Relaxed);
+        if remaining > datagrams {
+            self.remaining.store(remaining - datagrams, Relaxed);
+        } else if self.kind.load(Relaxed) == ALONE {
+            self.kind.store(ACTIVE, Relaxed);
+        }
+    }
+
+    #[inline]
+    pub(crate) fn record(&self) -> Record {
+        Record::from_pointer(self.record.load(Relaxed))
+    }
+
+    /// The error that is to be told, once.
+    #[inline]
+    pub(crate) fn take_owed(&self) -> Option<i32> {
+        if self.owed.load(Relaxed) == 0 {
+            return None;
+        }
+        Some(self.owed.swap(0, Relaxed)).filter(|errno| *errno != 0)
+    }
+
+    pub(crate) fn owe(&self, errno: i32) {
+        let _ = self.owed.compare_exchange(0, errno, Relaxed, Relaxed);
+    }
+
+    pub(crate) fn leave_alone(&self, why: Alone, datagrams: u32) {
+        self.record().left_alone(why);
+        self.remaining.store(datagrams, Relaxed);
+        self.kind.store(ALONE, Relaxed);
+    }
+
+    /// The socket, if it is a UDP socket.
+    ///
+    /// # Safety
+    /// The caller holds the lock, and no other reference to it.
+    #[expect(clippy::mut_from_ref, reason = "the lock is held")]
+    pub(crate) unsafe fn socket(&self) -> Option<&mut Socket> {
+        match self.kind.load(Relaxed) {
+            // SAFETY: written before the kind; the caller holds the lock.
+            ACTIVE | ALONE => Some(unsafe { (*self.socket.get()).assume_init_mut() }),
+            _ => None,
+        }
+    }
+
+    /// Finds out what the descriptor is, if that is not known.
+    ///
+    /// # Safety
+    /// As [`socket`](Self::socket).
+    pub(crate) unsafe fn identify(&self, descriptor: i32, run: Run) -> Kind {
+        if self.kind.load(Relaxed) == UNKNOWN {
+            match udp_socket(descriptor) {
+                Some((cookie, is_v6)) => {
+                    let record = Record::claim(sys::process() as u32);
+                    self.record.store(record.pointer(), Relaxed);
+                    // SAFETY: the lock is held.
+                    unsafe { (*self.socket.get()).write(Socket { run, cookie, is_v6 }) };
+                    self.kind.store(ACTIVE, Relaxed);
+                }
+                None => self.kind.store(OTHER, Relaxed),
+            }
+        }
+        self.kind()
+    }
+}
+
+/// The cookie of a UDP socket, and whether it is one of IPv6.
+fn udp_socket(descriptor: i32) -> Option<(u64, bool)> {
+    let number = |name| sys::option::<i32>(descriptor, libc::SOL_SOCKET, name).ok();
+    let domain = number(libc::SO_DOMAIN).filter(|domain| [libc::AF_INET, libc::AF_INET6].contains(domain))?;
+    let is_udp =
+        number(libc::SO_TYPE)? == libc::SOCK_DGRAM && number(libc::SO_PROTOCOL)? == libc::IPPROTO_UDP;
+    Some((sys::cookie(descriptor).filter(|_| is_udp)?, domain == libc::AF_INET6))
+}
+
+/// In the child of a fork: sockets are counted as those of another process, and errors are told to the parent.
+///
+/// # Safety
+/// No other thread runs in this process.
+pub(crate) unsafe fn begin_process() {
+    for slot in &ALL {
+        slot.forget();
+    }
+}

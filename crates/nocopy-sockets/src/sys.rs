@@ -1,0 +1,223 @@
+//! System calls without the C library: they set no `errno`, are no cancellation points, and run in a thread that the C library does not
+//! know of. What they return is what the kernel returns: a negative number is an error.
+
+use std::arch::asm;
+use std::ffi::c_void;
+use std::mem::size_of;
+
+/// Makes a system call.
+///
+/// # Safety
+/// The call's own demands: pointers point to what the call reads or writes, for as long as it takes.
+#[inline]
+pub(crate) unsafe fn call(number: i64, arguments: [usize; 6]) -> isize {
+    let [first, second, third, fourth, fifth, sixth] = arguments;
+    let result: isize;
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: by contract; the kernel keeps all registers but these.
+    unsafe {
+        asm!(
+            "syscall",
+            inlateout("rax") number as isize => result,
+            in("rdi") first, in("rsi") second, in("rdx") third,
+            in("r10") fourth, in("r8") fifth, in("r9") sixth,
+            lateout("rcx") _, lateout("r11") _,
+            options(nostack),
+        );
+    }
+    #[cfg(target_arch = "aarch64")]
+    // SAFETY: by contract; the kernel keeps all registers but the first.
+    unsafe {
+        asm!(
+            "svc 0",
+            in("x8") number,
+            inlateout("x0") first => result,
+            in("x1") second, in("x2") third, in("x3") fourth, in("x4") fifth, in("x5") sixth,
+            options(nostack),
+        );
+    }
+    result
+}
+
+/// The error of a failed call, as a positive number.
+#[inline]
+pub(crate) fn error(result: isize) -> Option<i32> {
+    (result < 0).then_some(-result as i32)
+}
+
+fn plain<const N: usize>(number: i64, arguments: [usize; N]) -> isize {
+    let mut all = [0; 6];
+    all[..N].copy_from_slice(&arguments);
+    // SAFETY: only used below, for calls that take numbers, or pointers to references that outlive them.
+    unsafe { call(number, all) }
+}
+
+pub(crate) fn process() -> isize {
+    plain(libc::SYS_getpid, [])
+}
+
+pub(crate) fn yield_processor() {
+    plain(libc::SYS_sched_yield, []);
+}
+
+pub(crate) fn close(descriptor: i32) {
+    plain(libc::SYS_close, [descriptor as usize]);
+}
+
+/// Nanoseconds of the monotonic clock.
+#[inline]
+pub(crate) fn now_ns() -> u64 {
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: writes to `now`. It makes no system call, and takes no lock.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut now) };
+    (now.tv_sec as u64).wrapping_mul(1_000_000_000).wrapping_add(now.tv_nsec as u64)
+}
+
+pub(crate) fn sleep_ns(ns: u64) {
+    let time = libc::timespec { tv_sec: 0, tv_nsec: ns as _ };
+    plain(libc::SYS_nanosleep, [(&raw const time) as usize, 0]);
+}
+
+/// Signals of this thread, 64 of them a bit each.
+pub(crate) type Signals = u64;
+
+/// Blocks all signals of this thread; returns those that were blocked before.
+pub(crate) fn block_signals() -> Signals {
+    set_signals(u64::MAX)
+}
+
+pub(crate) fn set_signals(signals: Signals) -> Signals {
+    let mut before: u64 = 0;
+    let (new, old) = ((&raw const signals) as usize, (&raw mut before) as usize);
+    plain(libc::SYS_rt_sigprocmask, [libc::SIG_SETMASK as usize, new, old, size_of::<u64>()]);
+    before
+}
+
+/// Waits until a word is another one, it is woken, or the time is over.
+pub(crate) fn wait_on(word: &std::sync::atomic::AtomicU32, value: u32, timeout_ns: u64) {
+    let time = libc::timespec { tv_sec: 0, tv_nsec: timeout_ns as _ };
+    let address = word.as_ptr() as usize;
+    // Not a private one: the kernel wakes waits for the end of a thread only so.
+    let operation = libc::FUTEX_WAIT as usize;
+    plain(libc::SYS_futex, [address, operation, value as usize, (&raw const time) as usize]);
+}
+
+pub(crate) fn wake(word: &std::sync::atomic::AtomicU32) {
+    plain(libc::SYS_futex, [word.as_ptr() as usize, libc::FUTEX_WAKE as usize, i32::MAX as usize]);
+}
+
+/// Whether a thread of this process exists.
+pub(crate) fn is_thread(thread: u32) -> bool {
+    plain(libc::SYS_tgkill, [process() as usize, thread as usize, 0]) == 0
+}
+
+/// An option of a socket that is a number.
+pub(crate) fn option<T: Default>(descriptor: i32, level: i32, name: i32) -> Result<T, i32> {
+    let (mut value, mut bytes) = (T::default(), size_of::<T>() as u32);
+    let arguments = [
+        descriptor as usize,
+        level as usize,
+        name as usize,
+        (&raw mut value) as usize,
+        (&raw mut bytes) as usize,
+    ];
+    match error(plain(libc::SYS_getsockopt, arguments)) {
+        None => Ok(value),
+        Some(errno) => Err(errno),
+    }
+}
+
+/// The number of a socket, which no other one has while the machine runs.
+pub(crate) fn cookie(descriptor: i32) -> Option<u64> {
+    option(descriptor, libc::SOL_SOCKET, libc::SO_COOKIE).ok()
+}
+
+/// Whether calls on the descriptor do not wait.
+pub(crate) fn is_nonblocking(descriptor: i32) -> bool {
+    let flags = plain(libc::SYS_fcntl, [descriptor as usize, libc::F_GETFL as usize, 0]);
+    flags >= 0 && flags as i32 & libc::O_NONBLOCK != 0
+}
+
+/// Waits until a socket has room, at most for so long.
+pub(crate) fn wait_for_room(descriptor: i32, timeout_ms: u32) {
+    let mut wait = libc::pollfd { fd: descriptor, events: libc::POLLOUT, revents: 0 };
+    let time = libc::timespec {
+        tv_sec: i64::from(timeout_ms / 1000),
+        tv_nsec: i64::from(timeout_ms % 1000) * 1_000_000,
+    };
+    plain(libc::SYS_ppoll, [(&raw mut wait) as usize, 1, (&raw const time) as usize, 0, size_of::<u64>()]);
+}
+
+/// Control data that gives the kernel the length of a burst's datagrams.
+#[repr(C)]
+struct Segment {
+    header: libc::cmsghdr,
+    bytes: u16,
+    filling: [u8; 6],
+}
+
+/// Sends a datagram, or with `segment_bytes` a burst of datagrams that are so long each, the last perhaps shorter. It does not wait.
+pub(crate) fn send(descriptor: i32, to: &[u8], payload: &[u8], segment_bytes: Option<u16>) -> isize {
+    let mut part = libc::iovec { iov_base: payload.as_ptr().cast_mut().cast(), iov_len: payload.len() };
+    // SAFETY: all zero is a header without data.
+    let mut segment: Segment = unsafe { std::mem::zeroed() };
+    segment.header.cmsg_len = (size_of::<libc::cmsghdr>() + size_of::<u16>()) as _;
+    (segment.header.cmsg_level, segment.header.cmsg_type) = (libc::SOL_UDP, libc::UDP_SEGMENT);
+    segment.bytes = segment_bytes.unwrap_or(0);
+    // SAFETY: all zero is a message without parts.
+    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+    if !to.is_empty() {
+        (message.msg_name, message.msg_namelen) = (to.as_ptr().cast_mut().cast::<c_void>(), to.len() as u32);
+    }
+    (message.msg_iov, message.msg_iovlen) = (&raw mut part, 1);
+    if segment_bytes.is_some() {
+        message.msg_control = (&raw mut segment).cast();
+        message.msg_controllen = size_of::<Segment>() as _;
+    }
+    let flags = (libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) as usize;
+    plain(libc::SYS_sendmsg, [descriptor as usize, (&raw const message) as usize, flags])
+}
+
+/// Opens a socket that asks for queueing disciplines.
+pub(crate) fn netlink() -> isize {
+    plain(
+        libc::SYS_socket,
+        [
+            libc::AF_NETLINK as usize,
+            (libc::SOCK_RAW | libc::SOCK_CLOEXEC) as usize,
+            libc::NETLINK_ROUTE as usize,
+        ],
+    )
+}
+
+pub(crate) fn write_all(descriptor: i32, bytes: &[u8]) -> bool {
+    plain(libc::SYS_write, [descriptor as usize, bytes.as_ptr() as usize, bytes.len()])
+        == bytes.len() as isize
+}
+
+/// Reads at once, or not at all.
+pub(crate) fn receive(descriptor: i32, buffer: &mut [u8]) -> isize {
+    let (address, bytes) = (buffer.as_mut_ptr() as usize, buffer.len());
+    let flags = libc::MSG_DONTWAIT as usize;
+    plain(libc::SYS_recvfrom, [descriptor as usize, address, bytes, flags, 0, 0])
+}
+
+/// What `prctl` says of the process.
+pub(crate) fn process_control(operation: i32, argument: usize) -> isize {
+    plain(libc::SYS_prctl, [operation as usize, argument, 0, 0, 0])
+}
+
+/// Maps a file that is shared with other processes.
+pub(crate) fn map_shared(descriptor: i32, bytes: usize) -> Option<*mut c_void> {
+    let access = (libc::PROT_READ | libc::PROT_WRITE) as usize;
+    let mapped = plain(libc::SYS_mmap, [0, bytes, access, libc::MAP_SHARED as usize, descriptor as usize, 0]);
+    error(mapped).is_none().then_some(mapped as *mut c_void)
+}
+
+/// The inode of an open file and its length.
+pub(crate) fn inode_and_bytes(descriptor: i32) -> Option<(u64, u64)> {
+    // SAFETY: all zero is a valid status.
+    let mut status: libc::stat = unsafe { std::mem::zeroed() };
+    let result = plain(libc::SYS_fstat, [descriptor as usize, (&raw mut status) as usize]);
+    error(result).is_none().then_some((status.st_ino, status.st_size as u64))
+}

@@ -1,0 +1,197 @@
+//! The thread for the deadline: hands over a burst that has waited for company for 50 to 100 us.
+//!
+//! It exists only while there are bursts. The C library does not know of it: starting a thread by `pthread_create` takes memory, which a
+//! function that a signal handler may call must not do. So it must not use anything of the C library's either, not even `errno`: system
+//! calls only. All signals are blocked in it. It is ended before what asks for a process of one thread, or changes threads one by one
+//! ([`end`]).
+
+use std::arch::naked_asm;
+use std::cell::UnsafeCell;
+use std::sync::OnceLock;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+
+use crate::shared::{SHARED, Word};
+use crate::{environment, sys};
+
+/// Ticks without a burst after which it ends.
+const IDLE_TICKS: u32 = 200;
+
+/// A burst for which its socket has no room is tried again so many ticks later.
+const STUCK_TICKS: u32 = 20;
+
+/// How often to look whether an ending thread is gone, and how long at a time.
+const LOOKS: u32 = 10_000;
+const LOOK_NS: u64 = 1_000_000;
+
+const STACK_BYTES: usize = 64 << 10;
+
+#[repr(C, align(16))]
+struct Stack(UnsafeCell<[u8; STACK_BYTES]>);
+
+// SAFETY: one thread at a time uses it, as its stack.
+unsafe impl Sync for Stack {}
+
+static STACK: Stack = Stack(UnsafeCell::new([0; STACK_BYTES]));
+
+/// Whether there is a thread for the deadline; starts one if there is none. Called by the holder of the lock.
+///
+/// `flush` hands over the burst of a number.
+pub(crate) fn is_ready(flush: fn(u32)) -> bool {
+    SHARED.is_ticking.load(Acquire) || start(flush)
+}
+
+/// Hands over the burst of a number.
+static FLUSH: OnceLock<fn(u32)> = OnceLock::new();
+
+#[cold]
+fn start(flush: fn(u32)) -> bool {
+    FLUSH.get_or_init(|| flush);
+    let signals = sys::block_signals();
+    let is_started = wait_until_gone() && {
+        SHARED.stop.store(0, Relaxed);
+        SHARED.is_ticking.store(true, Release);
+        // SAFETY: the stack is free, as the thread before is gone.
+        let result = unsafe { begin(FLAGS, STACK.0.get().add(1).cast(), SHARED.ticker.as_ptr(), run) };
+        let is_started = sys::error(result).is_none();
+        SHARED.is_ticking.store(is_started, Release);
+        is_started
+    };
+    sys::set_signals(signals);
+    is_started
+}
+
+/// Ends the thread, and waits until the kernel has forgotten it.
+pub(crate) fn end() {
+    if SHARED.ticker.load(Acquire) == 0 {
+        return;
+    }
+    // Held, so that no other thread starts one meanwhile. The one that ends does not wait for the lock.
+    let hold = SHARED.lock.acquire();
+    wait_until_gone();
+    SHARED.is_ticking.store(false, Release);
+    drop(hold);
+}
+
+/// Asks the thread to end, and waits until it has.
+fn wait_until_gone() -> bool {
+    for _ in 0..LOOKS {
+        let thread = SHARED.ticker.load(Acquire);
+        if thread == 0 {
+            return true;
+        }
+        SHARED.stop.store(1, Release);
+        sys::wake(&SHARED.stop);
+        sys::wait_on(&SHARED.ticker, thread, LOOK_NS);
+        // Its memory is free a moment before its number is.
+        let mut looks = 0..LOOKS;
+        while SHARED.ticker.load(Acquire) == 0 && sys::is_thread(thread) && looks.next().is_some() {
+            sys::yield_processor();
+        }
+    }
+    false
+}
+
+/// What threads of one process share; the kernel writes the thread's number, and clears it when it is gone.
+const FLAGS: usize = (libc::CLONE_VM
+    | libc::CLONE_FS
+    | libc::CLONE_FILES
+    | libc::CLONE_SIGHAND
+    | libc::CLONE_THREAD
+    | libc::CLONE_SYSVSEM
+    | libc::CLONE_PARENT_SETTID
+    | libc::CLONE_CHILD_CLEARTID) as usize;
+
+/// Starts a thread on a stack: `clone(flags, stack, number, tls, number)`, and `run` in the new one.
+///
+/// # Safety
+/// The stack is free, and `number` stays.
+#[cfg(target_arch = "x86_64")]
+#[unsafe(naked)]
+unsafe extern "C" fn begin(
+    flags: usize,
+    stack: *mut u8,
+    number: *mut u32,
+    run: unsafe extern "C" fn() -> !,
+) -> isize {
+    naked_asm!(
+        "mov r9, rcx",
+        "mov r10, rdx",
+        "xor r8d, r8d",
+        "mov eax, 56",
+        "syscall",
+        "test rax, rax",
+        "jnz 2f",
+        "xor ebp, ebp",
+        "call r9",
+        "ud2",
+        "2:",
+        "ret",
+    )
+}
+
+/// Starts a thread on a stack: `clone(flags, stack, number, tls, number)`, and `run` in the new one.
+///
+/// # Safety
+/// The stack is free, and `number` stays.
+#[cfg(target_arch = "aarch64")]
+#[unsafe(naked)]
+unsafe extern "C" fn begin(
+    flags: usize,
+    stack: *mut u8,
+    number: *mut u32,
+    run: unsafe extern "C" fn() -> !,
+) -> isize {
+    naked_asm!(
+        "mov x9, x3",
+        "mov x4, x2",
+        "mov x3, xzr",
+        "mov x8, #220",
+        "svc #0",
+        "cbnz x0, 2f",
+        "mov x29, xzr",
+        "blr x9",
+        "brk #1",
+        "2:",
+        "ret",
+    )
+}
+
+/// The thread.
+unsafe extern "C" fn run() -> ! {
+    sys::process_control(libc::PR_SET_NAME, c"nocopy-deadline".as_ptr() as usize);
+    // Otherwise every wait is 50 us longer.
+    sys::process_control(libc::PR_SET_TIMERSLACK, 1);
+    let tick_ns = environment::ways().deadline_us.wrapping_mul(1000);
+    let (mut seen, mut idle, mut stuck) = (Word::load().number(), 0_u32, 0_u32);
+    while SHARED.stop.load(Acquire) == 0 {
+        sys::wait_on(&SHARED.stop, 0, tick_ns);
+        let word = Word::load();
+        if word.count() == 0 {
+            idle = idle.wrapping_add(1);
+            if idle > IDLE_TICKS && retire() {
+                break;
+            }
+        } else {
+            idle = 0;
+            stuck = if SHARED.is_stuck.load(Relaxed) { stuck.wrapping_add(1) } else { 0 };
+            if word.number() == seen && stuck % STUCK_TICKS == 0 {
+                FLUSH.get().into_iter().for_each(|flush| flush(seen));
+            }
+        }
+        seen = word.number();
+    }
+    loop {
+        // SAFETY: ends this thread alone.
+        unsafe { sys::call(libc::SYS_exit, [0; 6]) };
+    }
+}
+
+/// Whether the thread may end: from then on the next burst starts another.
+fn retire() -> bool {
+    let Some(_guard) = SHARED.lock.acquire_for_ticker() else { return false };
+    let is_idle = Word::load().count() == 0;
+    if is_idle {
+        SHARED.is_ticking.store(false, Release);
+    }
+    is_idle
+}

@@ -1,0 +1,142 @@
+//! Programs in C that send, with the library and without: every datagram arrives once, intact, and in order.
+
+use std::os::unix::process::ExitStatusExt;
+
+use crate::common::{How, Program, arrived, receiver, run};
+
+/// Bursts from the second equal datagram on, which nothing ends but what the program does, and the deadline.
+const EAGER: &str = "entry=2,always";
+
+/// What arrives of a run of `sender`: numbers of datagrams, and -1 for marks.
+struct Arrived {
+    numbers: Vec<i64>,
+    status: std::process::ExitStatus,
+    joined: u64,
+    lost: u64,
+    text: String,
+}
+
+const BYTES: usize = 1000;
+
+fn send(count: u32, what: &str, how: How<'_>) -> Arrived {
+    let program = Program::compile("sender");
+    let (socket, address) = receiver();
+    let mut command = program.command();
+    command.args([&address.port().to_string(), &count.to_string(), &BYTES.to_string(), what]);
+    let (output, sockets) = run(command, how);
+    let numbers = arrived(&socket).iter().map(|datagram| number(datagram)).collect();
+    let sum = |of: fn(&nocopy_proto::run::sockets::Socket) -> u64| sockets.sockets.iter().map(of).sum();
+    let text = crate::common::text(&output.stdout) + &crate::common::text(&output.stderr);
+    let (joined, lost) = (sum(|socket| socket.joined), sum(|socket| socket.lost));
+    Arrived { numbers, status: output.status, joined, lost, text }
+}
+
+/// Checks all bytes.
+fn number(datagram: &[u8]) -> i64 {
+    if datagram == b"m" {
+        return -1;
+    }
+    assert_eq!(datagram.len(), BYTES);
+    let number = i64::from_ne_bytes(*datagram.first_chunk().unwrap());
+    let is_intact = datagram[8..].iter().all(|&byte| byte == number as u8);
+    assert!(is_intact, "datagram {number} has other bytes");
+    number
+}
+
+/// The same without the library and with it, in three ways: bursts at once, at the usual pace, and each datagram by itself.
+#[track_caller]
+fn same(count: u32, what: &str) {
+    let plain = send(count, what, How::Plainly);
+    for tuning in [EAGER, "", "entry=1,always,deadline=0", "entry=1,always,deadline=7"] {
+        let ours = send(count, what, How::Preloaded(tuning));
+        assert_eq!(ours.numbers, plain.numbers, "{what} with '{tuning}': {}", ours.text);
+        assert_eq!(ours.status, plain.status, "{what} with '{tuning}': {}", ours.text);
+        assert_eq!((ours.lost, &ours.text), (0, &plain.text), "{what} with '{tuning}'");
+        assert!(ours.joined > 0 || tuning.is_empty(), "{what} with '{tuning}': nothing joined");
+    }
+}
+
+#[test]
+fn a_loop_arrives_in_order_and_mostly_in_bursts() {
+    let ours = send(5000, "return", How::Preloaded("always"));
+    assert_eq!(ours.numbers, (0..5000).collect::<Vec<_>>());
+    assert!(ours.joined > 2500, "{} joined", ours.joined);
+    same(300, "return");
+}
+
+#[test]
+fn every_way_to_end_sends_what_waits() {
+    for what in ["exit", "_exit", "abort", "raise", "exec"] {
+        same(10, what);
+    }
+}
+
+#[test]
+fn a_program_that_kills_itself_has_sent_everything() {
+    let ours = send(10, "kill", How::Preloaded(EAGER));
+    assert_eq!((ours.numbers.len(), ours.status.signal()), (10, Some(9)));
+}
+
+#[test]
+fn children_and_threads_keep_the_order() {
+    for what in ["fork", "vfork", "spawn", "thread"] {
+        same(10, what);
+    }
+}
+
+#[test]
+fn output_elsewhere_comes_after_the_burst() {
+    same(7, "other");
+}
+
+#[test]
+fn closed_and_duplicated_descriptors_keep_their_datagrams() {
+    for what in ["close", "dup"] {
+        same(10, what);
+    }
+}
+
+#[test]
+fn a_descriptor_that_is_replaced_unseen_is_noticed() {
+    let ours = send(10, "raw-close", How::Preloaded(EAGER));
+    let after: Vec<_> = ours.numbers.iter().copied().skip_while(|&number| number >= 0).collect();
+    assert_eq!(after, [-1].into_iter().chain(10..20).collect::<Vec<_>>(), "{}", ours.text);
+    let before = ours.numbers.len() - after.len();
+    assert_eq!(before as u64 + ours.lost, 10, "what did not arrive was counted");
+}
+
+#[test]
+fn waits_keep_the_order() {
+    same(10, "waits");
+}
+
+#[test]
+fn every_call_that_sends_can_join() {
+    same(500, "calls");
+}
+
+#[test]
+fn threads_that_take_turns_keep_the_order() {
+    let ours = send(300, "turns", How::Preloaded(EAGER));
+    assert_eq!(ours.numbers, (0..2700).collect::<Vec<_>>(), "{}", ours.text);
+}
+
+#[test]
+fn a_signal_handler_that_sends_neither_waits_nor_reorders() {
+    let program = Program::compile("sender");
+    let (socket, address) = receiver();
+    let mut command = program.command();
+    command.args([&address.port().to_string(), "20000", &BYTES.to_string(), "handler"]);
+    let (output, sockets) = run(command, How::Preloaded(EAGER));
+    assert!(output.status.success(), "{}", crate::common::text(&output.stderr));
+    let said = crate::common::text(&output.stdout);
+    let by_handler: i64 = said.split(' ').next().unwrap().parse().unwrap();
+    let numbers: Vec<_> = arrived(&socket)
+        .iter()
+        .map(|datagram| i64::from_ne_bytes(*datagram.first_chunk().unwrap()))
+        .collect();
+    let (own, handlers): (Vec<_>, Vec<_>) = numbers.iter().copied().partition(|&number| number >= 1_000_000);
+    assert_eq!(own, (1_000_000..1_020_000).collect::<Vec<_>>(), "the loop's own are all there, and in order");
+    assert_eq!(handlers, (0..by_handler).collect::<Vec<_>>(), "and so are the handler's");
+    assert!(sockets.sockets.iter().any(|socket| socket.joined > 0));
+}
