@@ -85,6 +85,8 @@ const PROGRAMS: &[Program] = &[
     program("dumpcap", "--version", ["wireshark-common", "wireshark-cli"], Needed::Tests),
     program("ngrep", "-V", ["ngrep", "ngrep"], Needed::Tests),
     program("nmap", "--version", ["nmap", "nmap"], Needed::Tests),
+    // A program that sends datagrams as users write it.
+    program("python3", "--version", ["python3", "python3"], Needed::Tests),
     program("nfs-cp", "--help", ["libnfs-utils", "libnfs-utils"], Needed::Tests),
     // For a program of the bench, which gcc compiles.
     program("nfsc/libnfs.h", "", ["libnfs-dev", "libnfs-devel"], Needed::Tests),

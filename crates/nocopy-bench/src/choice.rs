@@ -182,6 +182,7 @@ mod tests {
         let choice = Choice::new(&line.arguments);
         let tools = Tools {
             libpcap: Err("not here".into()),
+            sockets: Err("not here".into()),
             receive_analysis: |_, _, _| Err("not here".into()),
             receive_analysis_capabilities: capability::NONE,
         };

@@ -46,6 +46,7 @@ use nocopy_lab::Lab;
 use nocopy_report::{Interrupt, Outcome, ResultFile, capability, page, print, result_table};
 
 pub use arguments::BenchArguments;
+pub use baseline::datagram_program::run as send_datagrams;
 pub use baseline::injector::run as inject;
 pub use baseline::nfs_client::run as read_nfs;
 pub use baseline::nfs_server::run as serve_nfs;

@@ -12,6 +12,8 @@ use rustix::thread::CapabilitySet;
 pub struct Tools {
     /// Our library in front of libpcap, or why it was not found.
     pub libpcap: Result<PathBuf, String>,
+    /// Our library in front of the C library, which joins datagrams, or why it was not found.
+    pub sockets: Result<PathBuf, String>,
     /// Measures where the time of a TCP receiver goes, within about so much time, and as long as it is to go on.
     pub receive_analysis: Analyse,
     /// What that needs.

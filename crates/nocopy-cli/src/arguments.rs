@@ -5,6 +5,7 @@ mod serve;
 mod target;
 
 use std::ffi::OsString;
+use std::net::Ipv4Addr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -83,6 +84,16 @@ pub(crate) enum Command {
     BenchNfsClient {
         /// What and how, as the bench says it.
         task: String,
+    },
+    /// Part of `bench`: a program that sends datagrams one by one.
+    #[command(hide = true)]
+    BenchSendto {
+        /// Where to.
+        address: Ipv4Addr,
+        /// The port.
+        port: u16,
+        /// Bytes of a datagram.
+        bytes: usize,
     },
     /// Part of `bench`: a server of NFS to compare with.
     #[command(hide = true)]
@@ -166,10 +177,10 @@ pub(crate) enum Command {
         #[arg(last = true, required = true)]
         command: Vec<OsString>,
     },
-    /// Run a program that uses libpcap, such as tcpdump, with nocopy in place of libpcap.
+    /// Run a program unchanged with nocopy: one that uses libpcap, such as tcpdump, or with --batch-udp one that sends datagrams.
     ///
     /// Preloads a library with libpcap's functions into COMMAND and all it starts; what nocopy cannot do is left to the system's libpcap.
-    /// The host keeps its traffic, unless told to take it. Passes signals on, and ends with COMMAND's exit code, 128 + N where signal N ended
+    /// The host keeps its traffic, unless told to take it. With --batch-udp the library is one that joins equal datagrams to bursts. Passes signals on, and ends with COMMAND's exit code, 128 + N where signal N ended
     /// it; 125 if nocopy itself failed, 126 if COMMAND cannot be run, 127 if it is not found.
     Run(RunArguments),
     /// Print the manual page.

@@ -28,7 +28,10 @@ fn main() -> ExitCode {
     let outcome = match arguments.command {
         Command::Bench(arguments) => {
             let tools = nocopy_bench::Tools {
-                libpcap: run::library::find(None).map_err(|error| error.to_string()),
+                libpcap: run::library::find(run::library::Kind::Pcap, None)
+                    .map_err(|error| error.to_string()),
+                sockets: run::library::find(run::library::Kind::Sockets, None)
+                    .map_err(|error| error.to_string()),
                 receive_analysis: |time, progress, go_on| {
                     Ok(nocopy_profile::sweep::founding(time, progress, go_on)?)
                 },
@@ -41,6 +44,9 @@ fn main() -> ExitCode {
             nocopy_bench::inject(&interface, &frame).map_err(Failure::from)
         }
         Command::BenchNfsClient { task } => nocopy_bench::read_nfs(&task).map_err(Failure::from),
+        Command::BenchSendto { address, port, bytes } => {
+            nocopy_bench::send_datagrams(address, port, bytes).map_err(Failure::from)
+        }
         Command::BenchNfsServer { task } => nocopy_bench::serve_nfs(&task).map_err(Failure::from),
         Command::Report(arguments) => report::run(&arguments),
         Command::Doctor(arguments) => doctor::run(&arguments),

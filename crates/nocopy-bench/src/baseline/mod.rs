@@ -4,6 +4,7 @@
 //! The packet and datagram files and the injector are the only ones of this crate with unsafe code: system calls for which rustix has
 //! no safe form, and of libpcap's functions.
 
+pub(crate) mod datagram_program;
 pub(crate) mod datagram_receiver;
 pub(crate) mod datagram_sender;
 pub(crate) mod fi_pingpong;

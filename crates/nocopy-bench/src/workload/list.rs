@@ -2,10 +2,12 @@
 
 use crate::founding;
 
-use super::{Workload, capture, latency, libpcap, messages, nfs, packet_send, record, tcp, udp_send};
+use super::{
+    Workload, capture, latency, libpcap, messages, nfs, packet_send, record, run_udp, tcp, udp_send,
+};
 
 /// All of them, in the order in which they are measured.
-pub(crate) const ALL: [&dyn Workload; 14] = [
+pub(crate) const ALL: [&dyn Workload; 15] = [
     &packet_send::PacketSend,
     &capture::Capture,
     &record::Record,
@@ -17,6 +19,7 @@ pub(crate) const ALL: [&dyn Workload; 14] = [
     &nfs::Nfs,
     &nfs::NfsRead,
     &libpcap::Libpcap,
+    &run_udp::RunUdp,
     &latency::RoundTrip,
     &messages::latency::MessageLatency,
     &messages::stream::MessageStream,

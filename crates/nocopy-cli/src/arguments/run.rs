@@ -10,8 +10,11 @@ pub(crate) struct RunArguments {
     /// Take incoming packets from the host, by AF_XDP, instead of looking at them: all, or those that match the program's filter.
     #[arg(long)]
     pub(crate) take: bool,
-    /// Say at the end of each capture handle which library, mode and filter place it had, and what it counted: on standard error, or
-    /// in FILE.
+    /// Join equal datagrams that a program sends quickly to bursts, instead of standing in for libpcap.
+    #[arg(long, conflicts_with = "take")]
+    pub(crate) batch_udp: bool,
+    /// Say at the end of each capture handle which library, mode and filter place it had, and what it counted; with --batch-udp of each UDP
+    /// socket what was batched, and why the rest was not: on standard error, or in FILE.
     #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true)]
     pub(crate) report: Option<Option<PathBuf>>,
     /// Overwrite FILE if it exists.
@@ -20,7 +23,7 @@ pub(crate) struct RunArguments {
     /// Make that report JSON.
     #[arg(long)]
     pub(crate) json: bool,
-    /// The library to put in front of libpcap, where it is not at one of its usual places.
+    /// The library to preload, where it is not at one of its usual places.
     #[arg(long, value_name = "FILE")]
     pub(crate) library: Option<PathBuf>,
     /// The program and its arguments.

@@ -6,6 +6,8 @@ use std::process::ExitCode;
 
 use nocopy_report::Failure;
 
+use super::library::Kind;
+
 /// Of `nocopy run` itself, as of env(1) and nohup(1).
 const OWN_FAILURE: u8 = 125;
 /// The command is there and cannot be run.
@@ -16,12 +18,12 @@ const NOT_FOUND: u8 = 127;
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {
     #[error(
-        "libnocopy_pcap.so is at none of {}: build it with 'cargo build --release', install it there, or name it with --library",
-        list(places)
+        "{} is at none of {}: build it with 'cargo build --release', install it there, or name it with --library",
+        kind.file(), list(places)
     )]
-    NoLibrary { places: Vec<PathBuf> },
-    #[error("{path}: not a library: {why}: name libnocopy_pcap.so with --library", path = path.display())]
-    NotALibrary { path: PathBuf, why: String },
+    NoLibrary { kind: Kind, places: Vec<PathBuf> },
+    #[error("{path}: not a library: {why}: name {} with --library", kind.file(), path = path.display())]
+    NotALibrary { kind: Kind, path: PathBuf, why: String },
     #[error(
         "{path}: its path has a blank or a colon, where the loader's LD_PRELOAD ends a name: install it elsewhere, and name it \
          with --library",
@@ -38,6 +40,10 @@ pub(crate) enum Error {
     Start { program: String, source: io::Error },
     #[error("{program}: cannot be waited for: {source}: start nocopy where SIGCHLD is not ignored")]
     Wait { program: String, source: io::Error },
+    #[error("cannot make a file to count sockets in: {0}: free memory, or raise 'ulimit -n'")]
+    Counts(#[source] io::Error),
+    #[error("what the library counted cannot be read: {0}: run it once more")]
+    Counted(#[source] io::Error),
     #[error("cannot make a socket for the command to report by: {0}: raise 'ulimit -n', or free memory")]
     Socket(#[source] io::Error),
     #[error("cannot catch signals: {0}: start it where sigaction(2) and signalfd(2) are allowed")]

@@ -1,4 +1,4 @@
-//! Where the library is that stands in front of libpcap.
+//! Where the library is that is preloaded.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -7,23 +7,39 @@ use std::path::{Path, PathBuf};
 use super::Error;
 use super::executable::Executable;
 
-const NAME: &str = "libnocopy_pcap.so";
+/// Which library.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// In front of libpcap.
+    Pcap,
+    /// In front of the C library: it joins datagrams to bursts.
+    Sockets,
+}
+
+impl Kind {
+    pub(crate) fn file(self) -> &'static str {
+        match self {
+            Self::Pcap => "libnocopy_pcap.so",
+            Self::Sockets => "libnocopy_sockets.so",
+        }
+    }
+}
 
 /// From the directory of this program: a build's own, where a build of cargo's puts what others need, and installed places.
 const BESIDE: [&str; 4] = ["", "deps", "../lib/nocopy", "../lib"];
 const INSTALLED: [&str; 2] = ["/usr/local/lib/nocopy", "/usr/lib/nocopy"];
 
 /// Finds it: the one that was named, or the first of the usual places. Returns its absolute path.
-pub(crate) fn find(named: Option<&Path>) -> Result<PathBuf, Error> {
+pub(crate) fn find(kind: Kind, named: Option<&Path>) -> Result<PathBuf, Error> {
     let path = match named {
         Some(path) => path.to_owned(),
         None => {
-            let places = places();
+            let places = places(kind);
             let found = places.iter().find(|place| place.is_file()).cloned();
-            found.ok_or(Error::NoLibrary { places })?
+            found.ok_or(Error::NoLibrary { kind, places })?
         }
     };
-    check(&path)?;
+    check(kind, &path)?;
     let absolute = path.canonicalize().unwrap_or(path);
     match absolute.as_os_str().as_bytes().iter().any(|byte| matches!(byte, b' ' | b':' | b'\t' | b'\n')) {
         true => Err(Error::LibraryPath { path: absolute }),
@@ -32,8 +48,8 @@ pub(crate) fn find(named: Option<&Path>) -> Result<PathBuf, Error> {
 }
 
 /// The loader would only warn, and the program run without it.
-fn check(path: &Path) -> Result<(), Error> {
-    let failed = |why: String| Error::NotALibrary { path: path.into(), why };
+fn check(kind: Kind, path: &Path) -> Result<(), Error> {
+    let failed = |why: String| Error::NotALibrary { kind, path: path.into(), why };
     let library = Executable::read(path).map_err(|error| failed(error.to_string()))?;
     match library {
         None => Err(failed("the file is not ELF".into())),
@@ -42,11 +58,11 @@ fn check(path: &Path) -> Result<(), Error> {
     }
 }
 
-fn places() -> Vec<PathBuf> {
+fn places(kind: Kind) -> Vec<PathBuf> {
     let own = std::env::current_exe().ok();
     let directory = own.as_deref().and_then(Path::parent);
-    let beside = directory.into_iter().flat_map(|own| BESIDE.map(|place| own.join(place).join(NAME)));
-    beside.chain(INSTALLED.map(|place| Path::new(place).join(NAME))).collect()
+    let beside = directory.into_iter().flat_map(|own| BESIDE.map(|place| own.join(place).join(kind.file())));
+    beside.chain(INSTALLED.map(|place| Path::new(place).join(kind.file()))).collect()
 }
 
 /// `LD_PRELOAD` with the library first, before what was to be loaded anyway.
@@ -73,7 +89,7 @@ mod tests {
 
     #[test]
     fn what_is_no_library_is_refused() {
-        let refused = |path: &str| find(Some(Path::new(path))).unwrap_err().to_string();
+        let refused = |path: &str| find(Kind::Pcap, Some(Path::new(path))).unwrap_err().to_string();
         assert!(refused("/nowhere/x.so").contains("No such file"), "{}", refused("/nowhere/x.so"));
         assert!(refused(concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml")).contains("not ELF"));
     }

@@ -1,4 +1,4 @@
-//! `nocopy run`: a program as it is, with nocopy in place of libpcap.
+//! `nocopy run`: a program as it is, with nocopy in place of libpcap, or between it and its UDP sockets.
 
 mod controls;
 mod error;
@@ -9,6 +9,7 @@ mod listener;
 mod program;
 mod report;
 mod signals;
+mod sockets;
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -24,12 +25,14 @@ use rustix::thread::CapabilitySet;
 
 use crate::arguments::RunArguments;
 pub(crate) use error::Error;
+use library::Kind;
 use listener::Listener;
 use nocopy_report::ResultFile;
 use nocopy_report::{capability, print};
 use program::Program;
 use report::Report;
 use signals::{Early, Signals};
+use sockets::Counts;
 
 /// What loads filters, and talks to a command that runs as another user.
 const CAPABILITIES: CapabilitySet =
@@ -66,26 +69,30 @@ struct Run<'a> {
     obstacle: Option<String>,
     file: Option<ResultFile>,
     listener: Listener,
+    /// What the library counts of UDP sockets, if it is that library.
+    counts: Option<Counts>,
     child: Child,
     signals: Signals,
 }
 
 impl<'a> Run<'a> {
     fn start(arguments: &'a RunArguments) -> Result<Self, Error> {
-        let library = library::find(arguments.library.as_deref())?;
+        let kind = if arguments.batch_udp { Kind::Sockets } else { Kind::Pcap };
+        let library = library::find(kind, arguments.library.as_deref())?;
         let file = match &arguments.report {
             Some(Some(path)) => Some(ResultFile::open(path, arguments.force)?),
             _ => None,
         };
         let program = Program::look_at(&arguments.command[0]);
-        let obstacle = program.obstacle();
+        let obstacle = program.obstacle(kind);
         if let Some(obstacle) = &obstacle {
             print::say(format_args!("nocopy: warning: {obstacle}"));
         }
         let (listener, theirs) = Listener::new().map_err(|errno| Error::Socket(errno.into()))?;
+        let counts = arguments.batch_udp.then(Counts::new).transpose().map_err(Error::Counts)?;
         let early = Early::catch()?;
-        let child =
-            spawn(arguments, &library, &theirs).map_err(|source| Error::start(program.name(), source))?;
+        let child = spawn(arguments, &library, &theirs, counts.as_ref())
+            .map_err(|source| Error::start(program.name(), source))?;
         drop(theirs);
         let signals = match early.wait_for_more() {
             Ok(signals) => signals,
@@ -96,7 +103,7 @@ impl<'a> Run<'a> {
         if let Err(error) = capability::drop_all_but(CAPABILITIES) {
             return Err(stop(child, error.into()));
         }
-        Ok(Self { arguments, library, program, obstacle, file, listener, child, signals })
+        Ok(Self { arguments, library, program, obstacle, file, listener, counts, child, signals })
     }
 
     /// Waits, listens and passes signals on until the command has ended; then reports. Returns how it ended, if that is known.
@@ -136,7 +143,12 @@ impl<'a> Run<'a> {
         let command = self.arguments.command.iter().map(|word| word.to_string_lossy().into_owned()).collect();
         let heard = &self.listener.heard;
         let mut report = Report::new(command, &self.library, self.arguments.take, status, heard);
-        if heard.handles.is_empty() {
+        if let Some(counts) = &self.counts {
+            let is_silent = report.add_sockets(&counts.read().map_err(Error::Counted)?);
+            if is_silent {
+                report.note(self.obstacle.unwrap_or_else(|| self.program.silence_of_sockets()));
+            }
+        } else if heard.handles.is_empty() {
             report.note(self.obstacle.unwrap_or_else(|| self.program.silence()));
         }
         let text = if self.arguments.json { report.json()? } else { report.text() };
@@ -149,7 +161,12 @@ impl<'a> Run<'a> {
     }
 }
 
-fn spawn(arguments: &RunArguments, library: &Path, theirs: &OwnedFd) -> io::Result<Child> {
+fn spawn(
+    arguments: &RunArguments,
+    library: &Path,
+    theirs: &OwnedFd,
+    counts: Option<&Counts>,
+) -> io::Result<Child> {
     let before = std::env::var_os("LD_PRELOAD");
     let mut command = Command::new(&arguments.command[0]);
     command.args(&arguments.command[1..]);
@@ -161,6 +178,10 @@ fn spawn(arguments: &RunArguments, library: &Path, theirs: &OwnedFd) -> io::Resu
         true => command.env("NOCOPY_TAKE", "1"),
         false => command.env_remove("NOCOPY_TAKE"),
     };
+    match counts {
+        Some(counts) => counts.pass_on(&mut command)?,
+        None => _ = command.env_remove("NOCOPY_BATCH_REPORT"),
+    }
     command.spawn()
 }
 

@@ -9,6 +9,7 @@ use rustix::fs::{Access, access, getxattr};
 use rustix::process::{getegid, geteuid, getuid};
 
 use super::executable::Executable;
+use super::library::Kind;
 
 const SET_USER: u32 = libc::S_ISUID;
 const SET_GROUP: u32 = libc::S_ISGID | libc::S_IXGRP;
@@ -34,13 +35,18 @@ impl Program {
     }
 
     /// Why it will run without the library, whatever is set, and what to do.
-    pub(super) fn obstacle(&self) -> Option<String> {
+    pub(super) fn obstacle(&self, kind: Kind) -> Option<String> {
         let why = self.privileges().or_else(|| {
             let executable = self.executable.as_ref()?;
             match executable {
-                _ if !executable.has_loader => Some(
-                    "it is statically linked, so nothing can be preloaded into it: use a build that loads libpcap.so.0.8",
-                ),
+                _ if !executable.has_loader => Some(match kind {
+                    Kind::Pcap => {
+                        "it is statically linked, so nothing can be preloaded into it: use a build that loads libpcap.so.0.8"
+                    }
+                    Kind::Sockets => {
+                        "it is statically linked, so nothing can be preloaded into it: use a build that loads the C library"
+                    }
+                }),
                 _ if !executable.is_native() => Some(
                     "it is for another architecture than the library, which the loader then leaves out: use one for this \
                      architecture",
@@ -67,6 +73,15 @@ impl Program {
         let has_capabilities = getxattr(path, "security.capability", &mut [0; 64]).is_ok();
         (has_capabilities && !getuid().is_root()).then_some(
             "its file has capabilities, and the loader preloads nothing into such programs: run 'nocopy run' as root",
+        )
+    }
+
+    /// Why no socket may have been counted, once it has ended without any.
+    pub(super) fn silence_of_sockets(&self) -> String {
+        format!(
+            "{}: no UDP socket was reported: it sent no datagram by the C library's functions (Go, io_uring and raw system calls are \
+             left alone), or it closed the descriptors that it inherited",
+            self.name
         )
     }
 
@@ -111,7 +126,7 @@ mod tests {
 
     #[test]
     fn a_plain_program_has_no_obstacle() {
-        assert_eq!(Program::look_at(OsStr::new("env")).obstacle(), None);
-        assert_eq!(Program::look_at(OsStr::new("no-such-program")).obstacle(), None);
+        assert_eq!(Program::look_at(OsStr::new("env")).obstacle(Kind::Sockets), None);
+        assert_eq!(Program::look_at(OsStr::new("no-such-program")).obstacle(Kind::Sockets), None);
     }
 }

@@ -1,13 +1,15 @@
-//! What is said at the end: of each handle, which library it had, how it captured, and what it counted.
+//! What is said at the end: of each handle, which library it had, how it captured, and what it counted; of each UDP socket, what was batched.
 
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::ExitStatus;
 
+use nocopy_proto::run::sockets::Sockets;
 use nocopy_proto::run::{CaptureMode, Counts, FilterPlace, Library};
 use serde::Serialize;
 
 use super::heard::{Handle, Heard, State};
+use super::sockets;
 use nocopy_report::Failure;
 use nocopy_report::print;
 use nocopy_report::table::Table;
@@ -24,7 +26,11 @@ pub(super) struct Report {
     exit_code: Option<i32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     signal: Option<i32>,
-    handles: Vec<Row>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    handles: Option<Vec<Row>>,
+    /// Instead of handles, where the library is the one that joins datagrams.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    sockets: Option<Vec<sockets::Row>>,
     /// What the user should know besides.
     notes: Vec<String>,
 }
@@ -72,9 +78,19 @@ impl Report {
             take,
             exit_code: status.code(),
             signal: status.signal(),
-            handles: heard.handles.iter().map(Row::new).collect(),
+            handles: Some(heard.handles.iter().map(Row::new).collect()),
+            sockets: None,
             notes: notes(heard),
         }
+    }
+
+    /// Makes it a report of UDP sockets. Returns whether there are none.
+    pub(super) fn add_sockets(&mut self, found: &Sockets) -> bool {
+        let rows: Vec<_> = found.sockets.iter().map(sockets::Row::new).collect();
+        let is_silent = rows.is_empty();
+        (self.handles, self.sockets) = (None, Some(rows));
+        self.notes.extend(sockets::notes(found));
+        is_silent
     }
 
     pub(super) fn note(&mut self, note: String) {
@@ -91,37 +107,44 @@ impl Report {
             (None, Some(signal)) => format!("signal {signal}"),
             (None, None) => "an unknown status".into(),
         };
-        let count = self.handles.len();
+        let handles = self.handles.as_deref().unwrap_or_default();
+        let (count, thing) = match &self.sockets {
+            Some(sockets) => (sockets.len(), "UDP socket"),
+            None => (handles.len(), "capture handle"),
+        };
         let plural = if count == 1 { "" } else { "s" };
         let mut text =
-            format!("nocopy: {} ended with {how}; {count} capture handle{plural}\n", self.command.join(" "));
-        if count > 0 {
-            text += &self.table().text();
+            format!("nocopy: {} ended with {how}; {count} {thing}{plural}\n", self.command.join(" "));
+        if !handles.is_empty() {
+            text += &table(handles).text();
         }
-        for row in &self.handles {
+        for row in handles {
             row.words().for_each(|words| text += &format!("{words}\n"));
+        }
+        if let Some(rows) = self.sockets.as_deref().filter(|rows| !rows.is_empty()) {
+            text += &sockets::text(rows);
         }
         for note in &self.notes {
             text += &format!("{note}\n");
         }
         print::printable(&text)
     }
+}
 
-    fn table(&self) -> Table {
-        let header = [
-            "process",
-            "program",
-            "interface",
-            "library",
-            "mode",
-            "filter",
-            "received",
-            "dropped",
-            "interface dropped",
-            "sent",
-        ];
-        Table::new(&header, 6..10, self.handles.iter().map(Row::cells).collect())
-    }
+fn table(handles: &[Row]) -> Table {
+    let header = [
+        "process",
+        "program",
+        "interface",
+        "library",
+        "mode",
+        "filter",
+        "received",
+        "dropped",
+        "interface dropped",
+        "sent",
+    ];
+    Table::new(&header, 6..10, handles.iter().map(Row::cells).collect())
 }
 
 impl Row {

@@ -15,6 +15,7 @@ mod record;
 mod recording;
 mod report;
 mod run;
+mod run_udp;
 mod running;
 mod scratch;
 mod send;

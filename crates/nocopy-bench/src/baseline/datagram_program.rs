@@ -1,0 +1,134 @@
+//! Programs that send datagrams one by one as fast as they can, as they are: processes of their own, which a library may be preloaded into.
+
+use std::io::{self, BufRead, BufReader, Write};
+use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use crate::Failure;
+use crate::cpu;
+use nocopy_report::Outcome;
+
+/// The name of the command that is the process.
+const COMMAND: &str = "bench-sendto";
+
+/// What the process says when its first datagrams have left.
+const UNDER_WAY: &str = "under way";
+
+/// Datagrams before it says so.
+const FIRST: u32 = 256;
+
+/// Python's loop, as its users write it.
+const PYTHON: &str = "
+import socket, sys
+sender = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+to, data = (sys.argv[1], int(sys.argv[2])), bytes(int(sys.argv[3]))
+for _ in range(256): sender.sendto(data, to)
+print('under way', flush=True)
+while True: sender.sendto(data, to)
+";
+
+/// Which program.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Program {
+    /// A loop of `sendto`.
+    Loop,
+    Python,
+}
+
+impl Program {
+    pub(crate) const ALL: [Self; 2] = [Self::Loop, Self::Python];
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Loop => "sendto-loop",
+            Self::Python => "python-loop",
+        }
+    }
+
+    pub(crate) fn is_installed(self) -> bool {
+        match self {
+            Self::Loop => true,
+            Self::Python => Command::new("python3").arg("--version").output().is_ok(),
+        }
+    }
+
+    fn command(self) -> io::Result<Command> {
+        Ok(match self {
+            Self::Loop => {
+                let mut command = Command::new(std::env::current_exe()?);
+                command.arg(COMMAND);
+                command
+            }
+            Self::Python => {
+                let mut command = Command::new("python3");
+                command.args(["-c", PYTHON]);
+                command
+            }
+        })
+    }
+}
+
+/// The process, as the bench sees it; killed when dropped.
+#[derive(Debug)]
+pub(crate) struct Running {
+    child: Child,
+}
+
+impl Running {
+    /// Starts it from a thread that is where it is to run; returns when datagrams have left.
+    pub(crate) fn start(
+        program: Program,
+        to: (Ipv4Addr, u16),
+        bytes: usize,
+        prepare: impl FnOnce(&mut Command),
+    ) -> io::Result<Self> {
+        let mut command = program.command()?;
+        command.args([to.0.to_string(), to.1.to_string(), bytes.to_string()]);
+        prepare(&mut command);
+        let mut running = Self { child: command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn()? };
+        let Some(output) = running.child.stdout.take() else { unreachable!("piped, as said above") };
+        let mut word = String::new();
+        BufReader::new(output).read_line(&mut word)?;
+        match word.trim_end() {
+            UNDER_WAY => Ok(running),
+            said => Err(io::Error::other(format!("{}: {said}", program.name()))),
+        }
+    }
+
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Processor time of all of its threads so far.
+    pub(crate) fn cpu(&self) -> io::Result<Duration> {
+        cpu::time_of_process(self.child.id())
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // Fails if it has ended.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Is the process: sends until it is killed.
+pub fn run(address: Ipv4Addr, port: u16, bytes: usize) -> Result<Outcome, Failure> {
+    let action = "run 'nocopy bench run-udp', which starts this";
+    send((address, port).into(), bytes).map_err(Failure::step("sendto", "send", action))?;
+    Ok(Outcome::Positive)
+}
+
+fn send(to: SocketAddr, bytes: usize) -> io::Result<()> {
+    let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
+    let datagram = vec![0x5a; bytes];
+    for _ in 0..FIRST {
+        socket.send_to(&datagram, to)?;
+    }
+    writeln!(io::stdout(), "{UNDER_WAY}")?;
+    loop {
+        socket.send_to(&datagram, to)?;
+    }
+}
