@@ -97,6 +97,12 @@ impl Slot {
         }
     }
 
+    /// Whether it is known to be a UDP socket.
+    #[inline]
+    pub(crate) fn is_udp(&self) -> bool {
+        self.kind.load(Relaxed) == ACTIVE
+    }
+
     fn forget(&self) {
         // Of sockets that were never looked at there is nothing to forget.
         if self.kind.load(Relaxed) != UNKNOWN {

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use nocopy_report::Failure;
 
-use super::library::Kind;
+use super::kind::Kind;
 
 /// Of `nocopy run` itself, as of env(1) and nohup(1).
 const OWN_FAILURE: u8 = 125;

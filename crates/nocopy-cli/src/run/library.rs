@@ -6,24 +6,7 @@ use std::path::{Path, PathBuf};
 
 use super::Error;
 use super::executable::Executable;
-
-/// Which library.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
-    /// In front of libpcap.
-    Pcap,
-    /// In front of the C library: it joins datagrams to bursts.
-    Sockets,
-}
-
-impl Kind {
-    pub(crate) fn file(self) -> &'static str {
-        match self {
-            Self::Pcap => "libnocopy_pcap.so",
-            Self::Sockets => "libnocopy_sockets.so",
-        }
-    }
-}
+use super::kind::Kind;
 
 /// From the directory of this program: a build's own, where a build of cargo's puts what others need, and installed places.
 const BESIDE: [&str; 4] = ["", "deps", "../lib/nocopy", "../lib"];

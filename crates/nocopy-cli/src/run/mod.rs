@@ -4,6 +4,7 @@ mod controls;
 mod error;
 mod executable;
 mod heard;
+pub(crate) mod kind;
 pub(crate) mod library;
 mod listener;
 mod program;
@@ -25,7 +26,7 @@ use rustix::thread::CapabilitySet;
 
 use crate::arguments::RunArguments;
 pub(crate) use error::Error;
-use library::Kind;
+use kind::Kind;
 use listener::Listener;
 use nocopy_report::ResultFile;
 use nocopy_report::{capability, print};

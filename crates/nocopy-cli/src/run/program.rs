@@ -9,7 +9,7 @@ use rustix::fs::{Access, access, getxattr};
 use rustix::process::{getegid, geteuid, getuid};
 
 use super::executable::Executable;
-use super::library::Kind;
+use super::kind::Kind;
 
 const SET_USER: u32 = libc::S_ISUID;
 const SET_GROUP: u32 = libc::S_ISGID | libc::S_IXGRP;

@@ -81,9 +81,10 @@ fn a_table_says_why_a_socket_is_left_alone() {
 import socket
 sender = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
 sender.setsockopt(socket.SOL_SOCKET, 47, 10**9) # SO_MAX_PACING_RATE
-sender.connect(('10.77.0.2', 9))
-for _ in range(100): sender.sendto(bytes(100), ('10.77.0.2', 9))
+for _ in range(100): sender.sendto(bytes(100), ('10.77.0.2', 9000))
 ";
+    let right = lab.right();
+    let _receiver = right.namespace().run(|| UdpSocket::bind((right.ipv4(), 9000)).unwrap());
     let output =
         lab.left().namespace().run(|| run(&["--report"], &["python3", "-c", program]).output().unwrap());
     let said = text(&output.stderr);

@@ -11,7 +11,7 @@ use crate::outgoing::{self, Datagram, Ticket, Verdict};
 use crate::real::call;
 use crate::run::Shape;
 use crate::shared::{is_off, is_queued};
-use crate::slots::{self, Kind};
+use crate::slots::{self, Kind, Slot};
 use crate::{by_hand, environment};
 
 function!(SEND = send);
@@ -74,6 +74,7 @@ fn joining(descriptor: i32, parts: &[iovec], flags: i32, shape: Option<Shape>) -
     let shape = shape.filter(|_| flags & !HARMLESS == 0);
     if environment::ways().is_by_hand
         && let Some(shape) = shape
+        && slots::of(descriptor).is_some_and(Slot::is_udp) // from the second datagram on
         && by_hand::send(descriptor, shape, parts)
     {
         return Way::Done(shape.bytes as isize);

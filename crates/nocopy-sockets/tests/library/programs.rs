@@ -140,3 +140,30 @@ fn a_signal_handler_that_sends_neither_waits_nor_reorders() {
     assert_eq!(handlers, (0..by_handler).collect::<Vec<_>>(), "and so are the handler's");
     assert!(sockets.sockets.iter().any(|socket| socket.joined > 0));
 }
+
+/// Without a receiver: the kernel tells the error of one datagram at the next call.
+#[test]
+fn a_closed_port_is_told_at_the_second_datagram() {
+    let program = Program::compile("refused");
+    for how in [How::Plainly, How::Preloaded(""), How::Preloaded("entry=1,always")] {
+        // The number of a socket that is closed by now, and that nothing else here has.
+        let (socket, address) = receiver();
+        drop(socket);
+        let mut command = program.command();
+        command.arg(address.port().to_string());
+        let (output, _) = run(command, how);
+        assert_eq!(crate::common::text(&output.stdout), "0 refused, waits end\n", "{how:?}");
+    }
+}
+
+#[test]
+fn a_full_socket_says_so_before_it_takes_a_datagram() {
+    if nocopy_lab::lab_or_skip().is_none() {
+        return; // the program makes a namespace and an interface, too
+    }
+    let program = Program::compile("full");
+    let (output, sockets) = run(program.command(), How::Preloaded("entry=1,always"));
+    assert_eq!(crate::common::text(&output.stdout), "every datagram that was taken has arrived\n");
+    assert!(output.status.success(), "{}", crate::common::text(&output.stderr));
+    assert!(sockets.sockets.iter().any(|socket| socket.joined > 0));
+}
