@@ -16,8 +16,8 @@ const REPORT: &CStr = c"NOCOPY_BATCH_REPORT";
 /// How to treat sockets, for tests: words `entry=N`, `always`, `deadline=MICROSECONDS`, `by-hand`, with commas between.
 const TUNING: &CStr = c"NOCOPY_BATCH_TUNING";
 
-/// A datagram waits for company for between one and two of these.
-const DEADLINE_US: u64 = 50;
+/// A burst waits for company for so long, and for what the timer of the kernel is late.
+const DEADLINE_US: u64 = 90;
 
 fn variable(name: &CStr) -> Option<&'static str> {
     // SAFETY: takes a number.
@@ -43,7 +43,7 @@ pub(crate) fn report_file() -> Option<i32> {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Ways {
     pub(crate) tuning: Tuning,
-    /// Time from one look at a waiting burst to the next; 0: no burst waits.
+    /// How long a burst waits for company; 0: not at all.
     pub(crate) deadline_us: u64,
     /// Bursts of all equal sends, without any of the rules: what the bench measures as the ceiling.
     pub(crate) is_by_hand: bool,

@@ -230,6 +230,7 @@ fn begin_burst(guard: &Guard, slot: &'static Slot, shape: Shape, datagram: Datag
         return None;
     }
     slot.record().begun(shape.destination, shape.bytes);
+    SHARED.begun_ns.store(sys::now_ns(), Relaxed);
     // SAFETY: the lock is held, and there is no burst, so that a signal handler does not read it.
     unsafe { (*BURST.0.get()).write(Head { descriptor, cookie, shape, slot }) };
     match join(guard, word, head(guard), datagram) {

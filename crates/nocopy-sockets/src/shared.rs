@@ -13,6 +13,8 @@ pub(crate) struct Shared {
     pub(crate) lock: Lock,
     /// Whether the socket had no room when the burst was last handed over.
     pub(crate) is_stuck: AtomicBool,
+    /// When the burst began, in nanoseconds of the monotonic clock.
+    pub(crate) begun_ns: AtomicU64,
     /// Whether the thread for the deadline runs, or is being started.
     pub(crate) is_ticking: AtomicBool,
     /// Its number; the kernel sets it, and clears it and wakes waits when the thread is gone.
@@ -25,6 +27,7 @@ pub(crate) static SHARED: Shared = Shared {
     word: AtomicU64::new(0),
     lock: Lock { owner: AtomicUsize::new(0) },
     is_stuck: AtomicBool::new(false),
+    begun_ns: AtomicU64::new(0),
     is_ticking: AtomicBool::new(false),
     ticker: AtomicU32::new(0),
     stop: AtomicU32::new(0),

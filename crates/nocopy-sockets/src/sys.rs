@@ -73,6 +73,13 @@ pub(crate) fn now_ns() -> u64 {
     (now.tv_sec as u64).wrapping_mul(1_000_000_000).wrapping_add(now.tv_nsec as u64)
 }
 
+/// The same without the C library.
+pub(crate) fn now_ns_by_call() -> u64 {
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    plain(libc::SYS_clock_gettime, [libc::CLOCK_MONOTONIC as usize, (&raw mut now) as usize]);
+    (now.tv_sec as u64).wrapping_mul(1_000_000_000).wrapping_add(now.tv_nsec as u64)
+}
+
 pub(crate) fn sleep_ns(ns: u64) {
     let time = libc::timespec { tv_sec: 0, tv_nsec: ns as _ };
     plain(libc::SYS_nanosleep, [(&raw const time) as usize, 0]);
