@@ -1,4 +1,9 @@
 //! `nocopy profile`: where the time and the copies of network calls go.
+//!
+//! The *instrument* (`instrument`, `bpf/profile.bpf.c`) opens a window, closes it, and returns what it *measured*: sums, and stacks
+//! with their counts. Everything that is reported is made of that, without another look at the machine. Each stack has a *place*,
+//! found in a table of functions where the innermost context decides. *Figures* are arithmetic, *checks* compare two independent
+//! counts, *advice* reads figures.
 
 // Read by the crates of this workspace alone: what a name does not say, a comment does.
 #![allow(missing_docs)]

@@ -8,6 +8,9 @@
 //! Both ends keep a private copy of the index they own and a cached copy of the other's, so a batch touches each shared
 //! cache line at most once. The other end is never trusted: an index that claims more than the ring holds is counted
 //! ([`Producer::bad_indices`]) and read as "full" or "empty"; the slot number is masked, so no index leaves the array.
+//!
+//! Fill and completion rings have twice the entries that are ever in use, so the producer need not read the kernel's index for every
+//! batch.
 #![allow(unsafe_code)]
 
 use std::any::Any;

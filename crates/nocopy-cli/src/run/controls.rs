@@ -1,4 +1,8 @@
 //! The filters in front of captures, which are loaded for processes that may not do so themselves.
+//!
+//! tcpdump sets its filter as a user who may not load XDP programs. So the runner keeps, for each capture that takes packets, a
+//! duplicate of its link and map, and makes the program itself, from classic BPF. A process can choose packets of its own capture by
+//! that, and nothing else.
 
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;

@@ -1,4 +1,7 @@
 //! Signals, which are for the command.
+//!
+//! The command stays in the runner's process group, so the terminal's signals reach it directly. A signalfd tells these from signals
+//! sent to the runner.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;

@@ -3,6 +3,11 @@
 //! A capture has two sides. [`Capture`] is the side that one thread at a time reads from: it waits for packets and passes them to the
 //! program without copying them. [`Control`] may be used at the same time by other threads, by signal handlers and by the program's own
 //! callback: it sets the filter and returns counts. A new setting applies from the next packet on.
+//!
+//! A handle that nocopy captures for is activated by the system's libpcap, too, with a small buffer and a socket bound to no protocol.
+//! So it compiles filters as for any live capture (they look for the VLAN tag beside the frame), and refuses calls that come too late.
+//! What nocopy cannot do is decided once, in `pcap_activate`; the report names the reason. The child of a fork changes nothing that
+//! its parent has.
 
 pub(crate) mod deaf;
 mod filter;

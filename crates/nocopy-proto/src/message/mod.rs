@@ -11,6 +11,10 @@
 //!
 //! * [`wire`]: datagrams; [`framing`]: messages in the payloads of packets.
 //! * [`Endpoint`]: all connections; each one only decides, by parts that are pure: windows, losses, round trips, congestion, pacing.
+//!
+//! A packet keeps its sequence number when it is sent again, so it stays in the frame where it was written, with a new header in
+//! front. Packets that came or go as a run are checked one by one only until the rest says nothing but the continuation; `twins` tests
+//! that this changes nothing.
 
 mod admission;
 mod ahead;

@@ -1,4 +1,6 @@
 //! One end of a conversation in messages, whatever carries them: what `bench`, `ping` and `serve` talk through.
+//!
+//! What is received is passed on piece by piece where it lies, so no transport pays for a copy that another one needs.
 
 pub mod message;
 pub mod over_port;

@@ -1,4 +1,6 @@
 //! Datagrams, sent back with the mark of an answer: nothing that has it is answered, so no two servers answer each other.
+//!
+//! UDP cannot share its port number with messages, which are UDP, too: plain datagrams are served at another port.
 
 use std::io;
 use std::net::UdpSocket;

@@ -1,4 +1,8 @@
 //! The receiver's side of a run: what came is counted, and told when asked.
+//!
+//! The receiver only answers, so it cannot be made to send more than arrived. It does not change its last answer, so both ends print
+//! the same numbers. That answer names the number of datagrams it is about, so datagrams after the end of a short run are not counted
+//! as lost.
 
 use std::net::SocketAddr;
 use std::time::Duration;

@@ -1,6 +1,17 @@
 //! What code that takes any half builds on, as [`tokio`](crate::tokio) does.
 //!
 //! All halves have more methods in common (`tests/contract` names them): these are their own, and no trait need be imported to use one.
+//!
+//! `send` and `send_copy` are in no trait: a half with one destination takes no address. Other differences have reasons, too. UDP and
+//! TCP senders return a `Ticket` from `send`, and `completed` names the tickets that are over. A port's `completed` returns the frames
+//! themselves, in the driver's order, and several messages share one packet, so neither has tickets. An endpoint has no `completed`:
+//! peers acknowledge packets, and buffers return by themselves. Only TCP has `wait_buffer`: there memory returns when the peer
+//! acknowledges, and a program without a free buffer has nothing else to wait for. Receiving into a given buffer (`post`) is not there
+//! yet.
+//!
+//! A half's descriptor becomes readable for everything that `arm` checks. The kernel reports no event for frames that return to their
+//! pool, for what AF_XDP has sent, for the protocol's deadlines and for io_uring's completions. A timer or a second descriptor stands
+//! behind the same one then (`sys/lookout.rs`, `sys/readiness.rs`, `message/descriptor.rs`).
 
 use std::io;
 use std::os::fd::AsFd;

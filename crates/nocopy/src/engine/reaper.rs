@@ -2,6 +2,10 @@
 //!
 //! Completions come by the descriptor, and none after it is closed. So one thread of the process keeps such descriptors until the
 //! kernel has done; it ends when there are none left.
+//!
+//! A sender that is closed by force gives its memory up at once. Pages of a pool are replaced (`MADV_DONTNEED`; the kernel keeps the
+//! old ones; locked pages, too). If rings have registered the pool, they are replaced when the last of these rings ends. Other memory
+//! is leaked and counted if it carried datagrams, and left to the reaper if it belongs to a stream.
 
 use std::borrow::Cow;
 use std::cmp::Reverse;

@@ -1,4 +1,7 @@
 //! How a receiver waits.
+//!
+//! No wait of a port lasts longer than 100 ms at a time: poll(2) and epoll(7) do not report that an interface is down or removed, nor
+//! that frames have returned to their pool.
 
 use std::io;
 use std::time::{Duration, Instant};

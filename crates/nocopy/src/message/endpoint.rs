@@ -1,4 +1,7 @@
 //! The endpoint: the protocol, what carries its datagrams, and when each of them works.
+//!
+//! Work for which the program waits comes first: a message is returned before the alarms and acknowledgements that its packet leads
+//! to, and packets are sent before the bookkeeping of having sent them. That work is done while the peer has its turn.
 
 use std::collections::VecDeque;
 use std::io;

@@ -11,6 +11,12 @@
 //! memory must be the client's. It is in the map before it is passed, so that the client needs no bpf(2), which kernels
 //! before 5.19 and many sandboxes refuse it; the kernel drops the queue's packets until it is bound
 //! (`xsk_rcv_check`). The link is the client's alone: when the client ends, however, the program is gone.
+//!
+//! The client sends no request back after binding. That would save the packets dropped in between, but the opener could not exit, and
+//! a client could keep it waiting. Since Linux 7.1 the map accepts no socket without an rx ring, so the opener creates that ring. What
+//! arrives is checked without bpf(2), by `/proc/self/fdinfo`; the length of the rx ring is checked by how much of it can be mapped.
+//! Whether the opener kept duplicates cannot be seen. With a duplicate of the socket it could write to the rings, so it is trusted
+//! with the bytes in the area.
 
 pub(super) mod message;
 

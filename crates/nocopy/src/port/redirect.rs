@@ -1,4 +1,9 @@
 //! The XDP program of an interface, shared by the ports of this process on its queues.
+//!
+//! Closing a port empties its slot in the XDP map and waits for a grace period, so no running program can still receive into its
+//! frames. Closing the socket would not be enough: a mapping of a ring, or a duplicate of the descriptor, keeps it open. Frames lent
+//! to receive are free then in the copy modes. Frames that a device may still write to are *retired*: counted, and not used again
+//! while the area lives. They are also retired where the slot cannot be emptied.
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

@@ -1,4 +1,8 @@
 //! Sending packets with requests, and what a port can do of them.
+//!
+//! A request is an argument of sending, not a state of the frame, so none can be left over. The kernel wants room in front of every
+//! packet of such a socket, and would keep a frame without room for ever; so these ports check each frame, on the path that oversized
+//! frames take anyway.
 
 use super::redirect::Redirect;
 use super::sender::{length_refused, no_room_for_request};

@@ -1,4 +1,9 @@
 //! Where a port's filter runs, and what becomes of packets that do not match where it runs in user space.
+//!
+//! Where the kernel refuses a filter because it is too long, the receiver runs it, in the cold part that counts the descriptors of a
+//! batch. A batch is then a run of packets that match, so the hot path knows nothing of filters. Packets that do not match are
+//! returned to the host (`to_host`). Where a filter asks for what XDP cannot know (the packet's type, a hash), that mode is refused
+//! and the ladder goes on to the packet ring.
 
 use std::ops::Deref;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};

@@ -1,4 +1,7 @@
 //! The ways to receive, and which of them is used.
+//!
+//! How long chunks are and whether pages are mapped is decided by measurement: from a call, less its wait, to the next call, so that
+//! the program's work on the bytes is included; the cost of unmapping is spread over the chunks.
 
 use std::fmt;
 use std::time::{Duration, Instant};

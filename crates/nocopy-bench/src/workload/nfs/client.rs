@@ -1,4 +1,6 @@
 //! A client that keeps several calls under way, and looks at every reply.
+//!
+//! Every reply is checked, so a broken server cannot win.
 
 use std::io::{self, IoSlice, Write};
 use std::net::{SocketAddr, TcpStream};

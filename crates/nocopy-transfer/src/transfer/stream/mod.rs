@@ -4,6 +4,10 @@
 //! One connection is for *control*: the sender asks, the receiver answers, from before the first byte to after the last. The others
 //! carry *data*: a header, then bytes as they are, to the end of the connection. So data need no frames, which pages that go by reference
 //! could not have, and what is known of them at the end only has its own way.
+//!
+//! One thread per stream moves bytes and one more exchanges messages, so a receiver that waits for its disk, or a sender that waits
+//! for its pipe, still answers. Down a pipe the next stream is read when the one before has ended; the kernel's flow control holds the
+//! others back.
 
 mod answering;
 mod asking;

@@ -3,6 +3,10 @@
 //! Any thread pushes (one compare-and-swap for a whole chain); one thread takes everything with one swap. Because nobody
 //! ever pops a single element, the classic ABA problem of linked stacks cannot arise. The links live in a side array
 //! indexed by frame number, so frames themselves stay untouched.
+//!
+//! A frame that is recycled on the half that received it, or a borrowed packet that is dropped, does not come here: both are a push
+//! onto the half's own stack, without an atomic operation. A plain `drop` on that half's thread cannot do the same. A destructor
+//! cannot know its thread without a lock or a thread-local cache, and frames parked in a cache would be missing from the balance.
 
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 

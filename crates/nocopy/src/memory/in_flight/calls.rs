@@ -1,4 +1,9 @@
 //! Calls by number, until the kernel says that they are over.
+//!
+//! A `MSG_ZEROCOPY` call that fails may have been counted by the kernel all the same. With UDP segmentation after the MTU was lowered,
+//! the packet is made, found too long, and its completion reported, while `sendmsg` returns `EINVAL`. So after any failure the error
+//! queue is read before the next call, and the data of the failed call is held until its number is known. Calls of io_uring carry
+//! their number; one that returns an error is repeated as an ordinary call.
 
 use std::collections::VecDeque;
 use std::ops::Range;

@@ -1,4 +1,8 @@
 //! The part of the address space that received pages are mapped into, and who holds which of them.
+//!
+//! The window belongs to a socket that was closed at once, so chunks outlive their connection and do not keep it open. Slots of 2 MiB
+//! are filled from front to back, and unmapped as a whole when all chunks of a slot are dropped, because each unmapping flushes
+//! address translation caches (TLB).
 
 use std::fmt;
 use std::io;

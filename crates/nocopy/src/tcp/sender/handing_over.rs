@@ -1,4 +1,7 @@
 //! How a sender hands over what is queued: which method takes what, and what is done where one does not.
+//!
+//! Sends of io_uring are made one by one, without waiting: one that waited inside the kernel could be overtaken by the next. Only the
+//! time of the calls is measured: how long a peer does not read says nothing of the method.
 
 use std::io;
 use std::time::{Duration, Instant};

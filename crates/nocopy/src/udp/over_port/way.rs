@@ -1,4 +1,7 @@
 //! Which way a datagram goes: over the port, with headers that are prepared, or through the kernel, and why.
+//!
+//! The check for changes comes before the first datagram of a batch, so no datagram is sent by what held before a pause. Neighbours
+//! are resolved and confirmed by the kernel, never here.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
