@@ -1,4 +1,7 @@
 //! Blocks made around packets in the memory that these lie in: no packet moves.
+//!
+//! The kernel reads the block's status word while the block is with the program. Those four bytes are the body of a filler, so they
+//! may have any value.
 
 use std::ops::Range;
 

@@ -1,6 +1,9 @@
 //! Capture files, packet by packet: pcap and pcapng, of either byte order, in any resolution of time.
 //!
 //! Blocks are cut out here, with every length checked, and given to `pcap-parser` whole.
+//!
+//! So no length in a file decides how much memory is taken, and each error names its byte. (The crate `pcap-file` reads files by
+//! itself and offers neither.)
 
 use std::io::{Read, Seek};
 use std::ops::Range;
