@@ -1,10 +1,11 @@
-//! Programs that read by NFS, each a process of its own: this library's client, one on libnfs, and a loop of `recv()` that knows nothing of NFS.
+//! Programs that read by NFS, each a process of its own: this library's client, one on libnfs, and loops of `recv()` that know nothing of NFS.
 //!
 //! ```text
 //!   bench ── task (arguments) ──▶ nocopy bench-nfs-client, or the program on libnfs ── lines of JSON (stdout) ──▶ bench
 //! ```
 //! Each opens and closes its window by itself, so that both are measured alike.
 
+mod by_asking;
 mod by_posting;
 mod by_recv;
 pub(crate) mod libnfs;
@@ -38,6 +39,8 @@ pub(crate) struct Task {
 pub(crate) enum Way {
     /// A file from its start to its end and again, by this library's client; what it has is as the bench wrote it.
     Post { url: String, bytes: usize, file_bytes: u64 },
+    /// The same by calls made beforehand; of the replies only the length is looked at.
+    Ask { url: String, from: SocketAddr, bytes: usize, file_bytes: u64 },
     /// Whatever comes, into a buffer of so many bytes.
     Recv { from: SocketAddr, bytes: usize },
 }
@@ -81,6 +84,9 @@ fn read(task: &Task) -> io::Result<Done> {
     match way {
         Way::Post { url, bytes, file_bytes } => {
             by_posting::read(url, *connections, *bytes, *file_bytes, *window)
+        }
+        Way::Ask { url, from, bytes, file_bytes } => {
+            by_asking::read(url, *from, *connections, *bytes, *file_bytes, *window)
         }
         Way::Recv { from, bytes } => by_recv::read(*from, *connections, *bytes, *window),
     }

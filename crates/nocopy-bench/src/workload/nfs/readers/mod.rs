@@ -47,6 +47,10 @@ impl Workload for NfsRead {
     fn methods(&self) -> &'static [Method] {
         &[
             ("recv", "the limit: a loop of recv() of recorded replies, which are sent from memory"),
+            (
+                "by-hand",
+                "the limit of this server: calls made beforehand, and a loop of recv() that only counts what comes",
+            ),
             ("libnfs", "a C program on the asynchronous calls of Debian's libnfs"),
             ("nocopy", "nocopy_nfs::client; of copies 'nocopy cp'"),
         ]
@@ -89,6 +93,7 @@ fn contents(is_quick: bool) -> Contents {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Reader {
     Recv,
+    ByHand,
     Libnfs,
     Nocopy,
 }
@@ -97,6 +102,7 @@ impl Reader {
     fn method(self) -> &'static str {
         match self {
             Self::Recv => "recv",
+            Self::ByHand => "by-hand",
             Self::Libnfs => "libnfs",
             Self::Nocopy => "nocopy",
         }

@@ -23,6 +23,8 @@ const CONNECTIONS: [usize; 2] = [1, 8];
 /// Of the loop of recv(): the best one is the limit.
 const RECV_BYTES: [(usize, &str); 3] = [(64 << 10, "64-KiB"), (256 << 10, "256-KiB"), (1 << 20, "1-MiB")];
 
+const BY_HAND_CAUSE: &str = "by recv() out of the socket into one buffer of 256 KiB, with the heads of the replies, which are not looked at";
+
 /// What is read, and how.
 #[derive(Debug, Clone, Copy)]
 struct Case {
@@ -40,10 +42,11 @@ pub(super) fn series<'a>(scene: &'a Scene<'a>) -> Vec<Series<'a>> {
 fn of<'a>(scene: &'a Scene<'a>, case: Case) -> Series<'a> {
     let mut trials: Vec<Trial<'_>> =
         RECV_BYTES.into_iter().map(|(bytes, name)| recv(scene, case, bytes, name)).collect();
-    let mut baselines: &[&str] = &[BEST_RECV];
+    trials.push(trial(scene, case, Reader::ByHand, &[]));
+    let mut baselines: &[&str] = &[BEST_RECV, "by-hand"];
     if scene.libnfs.is_some() {
-        trials.push(trial(scene, case, Reader::Libnfs, &[])); // otherwise a note says so
-        baselines = &["libnfs", BEST_RECV];
+        trials.push(trial(scene, case, Reader::Libnfs, &["by-hand"])); // otherwise a note says so
+        baselines = &["libnfs", BEST_RECV, "by-hand"];
     }
     trials.push(trial(scene, case, Reader::Nocopy, baselines));
     let Case { bytes, connections } = case;
@@ -101,6 +104,11 @@ fn play(scene: &Scene<'_>, case: Case, reader: Reader, window: Duration) -> io::
             let mut command = Command::new(program);
             command.arg("reads").arg(url).args(numbers.map(|number| number.to_string()));
             observe(scene, &server, &mut command, |_| scene.evidence_of_libnfs.clone())
+        }
+        _ if reader == Reader::ByHand => {
+            let way = ClientWay::Ask { url, from: server.address, bytes, file_bytes };
+            let evidence = Evidence::copied(BY_HAND_CAUSE);
+            observe(scene, &server, &mut ours(way, case, window)?, |_| evidence)
         }
         _ => {
             let way = ClientWay::Post { url, bytes, file_bytes };

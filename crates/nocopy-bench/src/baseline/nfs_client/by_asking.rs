@@ -1,0 +1,131 @@
+//! The least that a program can do to read by NFS: calls that were made beforehand, and a loop of `recv()` that only counts how many bytes
+//! of replies came.
+
+use std::io::{self, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+use nocopy_nfs::client::{Client, Url};
+use nocopy_nfs::wire::nfs3::{self, FileHandle, Procedure, ReadArguments};
+use nocopy_nfs::wire::record;
+use nocopy_nfs::wire::rpc::{AUTH_NONE, Call, Credential};
+use nocopy_nfs::wire::xdr::Xdr;
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, recv};
+
+use super::{Done, IN_FLIGHT, Window};
+
+/// Of the buffer that everything is received into; so much the best of the loops of `recv()` has.
+const BUFFER_BYTES: usize = 256 << 10;
+
+/// Where the offset stands in a call, from its end.
+const OFFSET_FROM_END: usize = 12;
+
+pub(super) fn read(
+    url: &str,
+    from: SocketAddr,
+    connections: usize,
+    bytes: usize,
+    file_bytes: u64,
+    window: Duration,
+) -> io::Result<Done> {
+    let url: Url = url.parse().map_err(io::Error::other)?;
+    let (mut client, below) = Client::builder().connect(&url).map_err(io::Error::other)?;
+    let file = client.walk(&below).map_err(io::Error::other)?.file;
+    drop(client);
+    let mut calls = Calls { call: call(file, bytes as u32), next: 0, file_bytes, bytes: bytes as u64 };
+    let mut streams: Vec<Stream> = (0..connections).map(|_| Stream::new(from)).collect::<io::Result<_>>()?;
+    for stream in &mut streams {
+        calls.send(&stream.socket, IN_FLIGHT / connections)?;
+    }
+    let mut buffer = vec![0; BUFFER_BYTES];
+    let mut window = Window::new(window);
+    let flags = if connections == 1 { RecvFlags::empty() } else { RecvFlags::DONTWAIT };
+    loop {
+        if connections > 1 {
+            let mut polled: Vec<_> =
+                streams.iter().map(|stream| PollFd::new(&stream.socket, PollFlags::IN)).collect();
+            poll(&mut polled, None)?;
+        }
+        for stream in &mut streams {
+            let count = match recv(&stream.socket, &mut buffer[..], flags) {
+                Ok((_, 0)) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok((_, count)) => count,
+                Err(Errno::AGAIN) => continue,
+                Err(error) => return Err(error.into()),
+            };
+            let answered = stream.count(&buffer[..count], bytes)?;
+            calls.send(&stream.socket, answered)?;
+            if let Some(done) = window.count(answered * bytes)? {
+                return Ok(done);
+            }
+        }
+    }
+}
+
+/// A call to read from the start of the file.
+fn call(file: FileHandle, bytes: u32) -> Vec<u8> {
+    let mut call = record::begin();
+    let credential = Credential { flavor: AUTH_NONE, body: &[] };
+    let procedure = Procedure::Read as u32;
+    Call { xid: 0, program: nfs3::PROGRAM, version: 3, procedure, credential, arguments: &[] }
+        .encode(&mut call);
+    ReadArguments { file, offset: 0, bytes }.encode(&mut call);
+    record::end(&mut call, 0);
+    call
+}
+
+#[derive(Debug)]
+struct Calls {
+    call: Vec<u8>,
+    next: u64,
+    file_bytes: u64,
+    bytes: u64,
+}
+
+impl Calls {
+    /// The next so many, by one system call.
+    fn send(&mut self, mut socket: &TcpStream, count: usize) -> io::Result<()> {
+        let mut all = Vec::with_capacity(count * self.call.len());
+        for _ in 0..count {
+            let at = self.call.len() - OFFSET_FROM_END;
+            self.call[at..at + 8].copy_from_slice(&self.next.to_be_bytes());
+            all.extend_from_slice(&self.call);
+            self.next = (self.next + self.bytes) % self.file_bytes;
+        }
+        socket.write_all(&all)
+    }
+}
+
+#[derive(Debug)]
+struct Stream {
+    socket: TcpStream,
+    /// Of each reply; 0 until the first has come.
+    reply_bytes: usize,
+    /// Of a reply that is not whole yet.
+    begun: usize,
+}
+
+impl Stream {
+    fn new(from: SocketAddr) -> io::Result<Self> {
+        let socket = TcpStream::connect(from)?;
+        socket.set_nodelay(true)?;
+        Ok(Self { socket, reply_bytes: 0, begun: 0 })
+    }
+
+    /// How many replies end with these bytes. All are as long as the first, which must have the bytes that were asked for.
+    fn count(&mut self, received: &[u8], bytes: usize) -> io::Result<usize> {
+        if self.reply_bytes == 0 {
+            let mark = received.first_chunk().ok_or(io::ErrorKind::InvalidData)?;
+            self.reply_bytes = 4 + (u32::from_be_bytes(*mark) & !(1 << 31)) as usize;
+            if self.reply_bytes < bytes {
+                return Err(io::Error::other(format!("a reply of {} bytes", self.reply_bytes)));
+            }
+        }
+        self.begun += received.len();
+        let answered = self.begun / self.reply_bytes;
+        self.begun %= self.reply_bytes;
+        Ok(answered)
+    }
+}
