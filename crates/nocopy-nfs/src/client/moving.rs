@@ -65,7 +65,8 @@ impl Client {
     /// [pool](super::Builder::pool) that are of one length are alike: each reply goes into the one that was posted last, which is most likely in
     /// the processor's cache.
     ///
-    /// Nothing is sent before the next call that receives, waits, or [`try_flush`](Self::try_flush)es.
+    /// Nothing is sent before the next call that receives, waits, or [`try_flush`](Self::try_flush)es. Reads of places that follow one another
+    /// in a file, and are posted one after the other, are asked for by one call of up to 512 KiB.
     ///
     /// # Errors
     /// Too many are in flight ([`Reason::Full`]), or its memory cannot be written to.
@@ -237,6 +238,7 @@ impl Client {
                     "Bytes read that came along with a head, and were copied once more",
                     counts.moved_bytes,
                 ),
+                ("joined", "Reads that were asked for by the call of the read before them", counts.joined),
                 ("writes", "Writes that have a reply", counts.writes),
                 ("written_bytes", "Bytes written, each time the server says so", counts.written_bytes),
                 (

@@ -2,7 +2,7 @@
 //! lost.
 
 use std::collections::VecDeque;
-use std::io::{self, IoSlice, IoSliceMut, Read, Write};
+use std::io::{self, IoSlice, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
@@ -11,7 +11,7 @@ use nocopy::Wait;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
-use super::core::{BadReply, CallError, Core, Space};
+use super::core::{BadReply, CallError, Core};
 use super::socket;
 
 /// Calls that one system call sends.
@@ -353,37 +353,36 @@ impl Transport {
         Ok(())
     }
 
-    /// Whether anything was received. It ends early when more than `left` was, behind a whole reply.
+    /// Whether anything was received. It ends early when more than `left` was, behind a whole reply or read.
     fn receive(&mut self, number: usize, left: &mut usize) -> Result<bool, TransportError> {
         let mut has_received = false;
         while !self.connections[number].is_drained {
             let Self { core, connections, counts, .. } = self;
             let connection = &mut connections[number];
             let Some(stream) = &mut connection.stream else { break };
-            let Space { data, head } = core.space(number);
-            let room = data.len() + head.len();
             counts.receives += 1;
-            // One call: the rest of a reply's data into its buffer, and the next head.
-            let received = match data.is_empty() {
-                true => stream.read(head),
-                false => stream.read_vectored(&mut [IoSliceMut::new(data), IoSliceMut::new(head)]),
+            let (room, received) = {
+                // One call: the rest of a reply's data into their buffers, and the next head.
+                let mut space = core.space(number);
+                (space.room(), stream.read_vectored(space.pieces()))
             };
             match received {
                 Ok(bytes @ 1..) => {
                     has_received = true;
                     connection.heard = Some(Instant::now());
-                    let replies = core.counts().replies;
+                    let before = core.counts();
                     if let Err(source) = core.received(number, bytes) {
                         self.break_off(number, source)?;
                         break;
                     }
-                    let has_reply = core.counts().replies > replies;
-                    if has_reply {
+                    let after = core.counts();
+                    if after.replies > before.replies {
                         (self.bad_replies, self.trouble, self.pause) = (0, None, RETRY_MIN);
                     }
                     *left = left.saturating_sub(bytes);
                     self.connections[number].is_drained = bytes < room;
-                    if has_reply && *left == 0 {
+                    let is_for_program = after.replies > before.replies || after.reads > before.reads;
+                    if is_for_program && *left == 0 {
                         break;
                     }
                 }

@@ -1,5 +1,7 @@
 //! A call that has no reply yet, and what is known when it has one.
 
+use std::collections::VecDeque;
+use std::io::IoSliceMut;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -7,6 +9,7 @@ use nocopy::Buffer;
 
 use super::bad_reply::BadReply;
 use super::incoming::Expected;
+use super::space::{DATA_PIECES_MAX, Pieces};
 use crate::wire::nfs3::{Attributes, FileHandle, ReadHead, Status};
 use crate::wire::rpc::Reply;
 use crate::wire::xdr::padding;
@@ -112,23 +115,121 @@ pub(super) struct Reading {
     pub(super) asked: usize,
     /// Of the reply that is being received.
     pub(super) head: Option<ReadHead>,
-    /// So many of its bytes are there.
+    /// So many of its bytes are in this buffer.
     pub(super) received: usize,
     /// How often the server was not ready.
     pub(super) delays: u32,
+    /// Reads of what follows in the file, each behind the one before it: the same call asks for them, too.
+    pub(super) joined: VecDeque<Reading>,
+    /// A call that asked for more than this was refused, so this one is asked for alone.
+    pub(super) is_alone: bool,
 }
 
 impl Reading {
     /// Whether it may be read into another buffer of the pool: nothing has been received, and it is memory of the pool.
     pub(super) fn is_exchangeable(&self, pool: &Range<usize>) -> bool {
-        self.filled == 0 && self.head.is_none() && pool.contains(&self.buffer.as_ptr().addr())
+        self.filled == 0 && self.received == 0 && pool.contains(&self.buffer.as_ptr().addr())
     }
 
-    /// Where in the buffer the bytes of the reply go that are not there yet.
-    pub(super) fn space(&mut self, bytes: usize) -> &mut [u8] {
+    /// The buffer that was posted last of those of its call, if it was posted after that read and may be exchanged for its buffer.
+    pub(super) fn latest_for(&mut self, reading: &Self, pool: &Range<usize>) -> Option<&mut Buffer> {
+        let is_alike = |other: &Self| {
+            other.is_exchangeable(pool)
+                && other.buffer.len() == reading.buffer.len()
+                && other.ticket > reading.ticket
+        };
+        match self.joined.iter().rposition(is_alike) {
+            Some(number) => Some(&mut self.joined[number].buffer),
+            None => is_alike(self).then_some(&mut self.buffer),
+        }
+    }
+
+    /// Into a buffer, of which nothing is filled.
+    pub(super) fn new(ticket: Ticket, buffer: Buffer, place: Place) -> Self {
+        let (filled, asked, received, delays) = (0, 0, 0, 0);
+        let (head, joined, is_alone) = (None, VecDeque::new(), false);
+        Self { ticket, buffer, place, filled, asked, head, received, delays, joined, is_alone }
+    }
+
+    /// Where the next bytes of the reply go, at most so many: in its own buffer and in those behind it, as far as there is room in `pieces`.
+    /// Returns for how many there is.
+    pub(super) fn space<'a>(&'a mut self, bytes: usize, pieces: &mut Pieces<'a>) -> usize {
         let start = self.filled + self.received;
-        let memory = self.buffer.as_mut().expect("looked at when it was posted");
-        &mut memory[start..start + bytes]
+        let (own, joined) = (&mut self.buffer, &mut self.joined);
+        let behind = joined.iter_mut().map(|reading| (&mut reading.buffer, 0));
+        let mut left = bytes;
+        for (buffer, start) in std::iter::once((own, start)).chain(behind).take(DATA_PIECES_MAX) {
+            let memory = buffer.as_mut().expect("looked at when it was posted");
+            let end = memory.len().min(start + left);
+            left -= end - start;
+            pieces.push(IoSliceMut::new(&mut memory[start..end]));
+        }
+        bytes - left
+    }
+
+    /// Counts bytes of the reply that were received into that space, of which so many are still to come behind them. Returns the reads that
+    /// have all their bytes, but not the last one of the reply.
+    pub(super) fn advance(&mut self, mut bytes: usize, still: usize) -> Vec<Self> {
+        let mut full = Vec::new();
+        loop {
+            let room = self.buffer.len() - self.filled - self.received;
+            let now = bytes.min(room);
+            self.received += now;
+            bytes -= now;
+            if now < room || bytes + still == 0 {
+                return full;
+            }
+            let Some(mut next) = self.joined.pop_front() else { return full };
+            (next.head, next.asked) = (self.head, self.asked);
+            next.joined = std::mem::take(&mut self.joined);
+            self.filled = self.buffer.len();
+            full.push(std::mem::replace(self, next));
+        }
+    }
+
+    /// Whether a call that has not been sent may ask for it and for more.
+    pub(super) fn is_joinable(&self) -> bool {
+        !self.is_alone && self.filled == 0 && self.asked >= self.buffer.len()
+    }
+
+    /// Where the last of the reads of its call ends.
+    pub(super) fn end(&self) -> Place {
+        let last = self.joined.back().unwrap_or(self);
+        last.place.behind(last.buffer.len())
+    }
+
+    /// Whether the call that it is asked for by asks, or asked, for others, too.
+    pub(super) fn is_joined(&self) -> bool {
+        self.asked > self.buffer.len() - self.filled
+    }
+
+    /// Of its call, those that do not have all their bytes.
+    pub(super) fn count(&self) -> usize {
+        1 + self.joined.len()
+    }
+
+    /// This one and those that were joined with it, each by itself.
+    pub(super) fn split(mut self) -> impl Iterator<Item = Self> {
+        let joined = std::mem::take(&mut self.joined);
+        std::iter::once(self).chain(joined)
+    }
+}
+
+impl Call {
+    /// How many things were asked for that its reply answers.
+    pub(super) fn count(&self) -> usize {
+        match &self.work {
+            Work::Read(reading) => reading.count(),
+            _ => 1,
+        }
+    }
+
+    /// A read that has not been sent yet.
+    pub(super) fn unsent_read(&self) -> Option<&Reading> {
+        match &self.work {
+            Work::Read(reading) if self.times_sent == 0 && reading.is_joinable() => Some(reading),
+            _ => None,
+        }
     }
 }
 

@@ -13,7 +13,7 @@ use crate::wire::xdr::{self, Reader};
 
 impl Core {
     /// A call has a reply that is a record.
-    pub(super) fn finish(&mut self, call: Call, record: &[u8]) -> Result<(), BadReply> {
+    pub(super) fn finish(&mut self, xid: u32, call: Call, record: &[u8]) -> Result<(), BadReply> {
         let mut input = Reader::new(record);
         let reply = match Reply::decode(&mut input) {
             Ok((_, reply)) => reply,
@@ -33,44 +33,45 @@ impl Core {
                 self.done.push_back(Done::Results { ticket, results, is_repeated });
                 Ok(())
             }
-            Work::Read(reading) => self.finish_read_record(reading, input.rest()),
+            Work::Read(_) => self.finish_read_record(xid, call, input.rest()),
             Work::Write(writing) => self.finish_write(writing, input.rest()),
             Work::Commit { file } => self.finish_commit(file, input.rest()),
         }
     }
 
-    /// A read has all the data of its reply.
+    /// A read has all the data of its reply, of which those before it in the file may have had their part.
     pub(super) fn finish_read(&mut self, mut reading: Reading) -> Result<(), BadReply> {
         let head = reading.head.expect("data have a head before them");
-        let count = head.count as usize;
-        reading.filled += count;
-        self.counts.read_bytes += u64::from(head.count);
-        let is_whole = reading.filled == reading.buffer.len();
-        if head.is_end || is_whole {
-            let outcome = Ok(ReadEnd { is_end: head.is_end, attributes: head.attributes });
-            self.give_back(reading, outcome);
-        } else if count == 0 {
-            let error = BadReply::NoProgress { bytes: 0, asked: reading.asked };
-            self.give_back(reading, Err(error.into()));
+        let (count, asked) = (head.count as usize, reading.asked);
+        reading.filled += reading.received;
+        self.counts.read_bytes += reading.received as u64;
+        if count == 0 && !head.is_end {
+            let error = BadReply::NoProgress { bytes: 0, asked };
+            self.fail_read(reading, error.into());
             return Err(error);
-        } else {
-            self.begin_read(reading);
+        }
+        if count < asked && !head.is_end {
+            // A server that sends less than it is asked for would do so again.
+            self.joined_bytes_max = count;
+        }
+        let end = ReadEnd { is_end: head.is_end, attributes: head.attributes };
+        for reading in reading.split() {
+            match head.is_end || reading.filled == reading.buffer.len() {
+                true => self.give_back(reading, Ok(end)),
+                false => self.begin_read(reading),
+            }
         }
         Ok(())
     }
 
     /// A read has its results in one record: it was refused, or its data are copied from there.
-    fn finish_read_record(&mut self, mut reading: Reading, results: &[u8]) -> Result<(), BadReply> {
+    fn finish_read_record(&mut self, xid: u32, mut call: Call, results: &[u8]) -> Result<(), BadReply> {
+        let Work::Read(reading) = &mut call.work else { unreachable!("that is what the record is for") };
         let mut input = Reader::new(results);
         let checked = match input.read::<NfsResult<ReadHead, Option<Attributes>>>() {
             Ok(Ok(head)) => check_data(&head, input.rest().len(), reading.asked).map(|()| head),
-            Ok(Err(Refusal { status: Status::Jukebox, .. })) if reading.delays < self.delays_max => {
-                reading.delays += 1;
-                self.delayed.push(Work::Read(reading));
-                return input.finish().map_err(BadReply::from);
-            }
-            Ok(Err(refused)) => {
-                self.give_back(reading, Err(refused.status.into()));
+            Ok(Err(Refusal { status, .. })) => {
+                self.refuse_read(call, status);
                 return input.finish().map_err(BadReply::from);
             }
             Err(error) => Err(error.into()),
@@ -78,15 +79,35 @@ impl Core {
         let head = match checked {
             Ok(head) => head,
             Err(error) => {
-                self.give_back(reading, Err(error.into()));
+                self.fail(call, error.into());
                 return Err(error);
             }
         };
-        let data = &input.rest()[..head.count as usize];
         (reading.head, reading.received) = (Some(head), 0);
-        reading.space(data.len()).copy_from_slice(data);
-        self.counts.moved_bytes += data.len() as u64;
-        self.finish_read(reading)
+        self.calls.insert(xid, Box::new(call));
+        let count = head.count as usize;
+        self.put(xid, &input.rest()[..count], 0);
+        match self.calls.remove(&xid).map(|call| call.work) {
+            Some(Work::Read(reading)) => self.finish_read(reading),
+            _ => unreachable!("it was put there"),
+        }
+    }
+
+    /// A server says why it does not read. One that was asked for several reads may refuse one of them only, so each is asked for alone.
+    fn refuse_read(&mut self, call: Call, status: Status) {
+        let Work::Read(reading) = call.work else { unreachable!("that is what was refused") };
+        let is_joined = reading.is_joined();
+        for mut reading in reading.split() {
+            if status == Status::Jukebox && reading.delays < self.delays_max {
+                reading.delays += 1;
+                self.delayed.push(Work::Read(reading));
+            } else if is_joined {
+                reading.is_alone = true;
+                self.begin_read(reading);
+            } else {
+                self.give_back(reading, Err(status.into()));
+            }
+        }
     }
 
     fn finish_write(&mut self, mut writing: Writing, results: &[u8]) -> Result<(), BadReply> {

@@ -16,12 +16,13 @@ mod call;
 mod finished;
 mod incoming;
 pub mod oracle;
+mod space;
 #[cfg(test)]
 mod tests;
 mod uncommitted;
 
 use std::collections::{BTreeMap, VecDeque};
-use std::io;
+use std::io::{self, IoSliceMut};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -31,6 +32,8 @@ pub use bad_reply::BadReply;
 use call::{Call, Reading, Work, Writing};
 pub use call::{CallError, Done, Place, ReadEnd, StatusText, Ticket};
 use incoming::{Incoming, Step};
+use space::Pieces;
+pub use space::Space;
 use uncommitted::Uncommitted;
 
 use crate::wire::nfs3::{FileHandle, Procedure, ReadArguments, Stability, WRITE_BYTES_MAX};
@@ -40,6 +43,10 @@ use crate::wire::{nfs3, record};
 
 /// Reads wait to be sent while the server has so many calls for each of them.
 const IN_FLIGHT_PER_QUEUED: usize = 3;
+
+/// Reads of what follows one another in a file are asked for together, up to so many bytes: a server takes about as long to find, and to
+/// answer, one call as it takes to send 100 KiB. Longer replies would leave the processor's cache before they are received.
+const JOINED_BYTES_MAX: usize = 512 << 10;
 
 /// So many calls are looked at for the buffer that was posted last: those behind it are of other kinds.
 const LATEST_MAX: usize = 16;
@@ -95,21 +102,14 @@ pub struct Counts {
     pub read_bytes: u64,
     /// Of these, bytes that came along with a head, or in a record of several fragments, and were copied once more.
     pub moved_bytes: u64,
+    /// Of these reads, those that were asked for by the call of another one.
+    pub joined: u64,
     /// Writes that have their reply.
     pub writes: u64,
     /// Bytes that servers say they have written, each time they say so.
     pub written_bytes: u64,
     /// Bytes that were sent again because the server had lost them.
     pub lost_bytes: u64,
-}
-
-/// Where bytes of a connection are received: first into the one, then into the other.
-#[derive(Debug)]
-pub struct Space<'a> {
-    /// The rest of a reply's data, in its posted buffer; empty between replies.
-    pub data: &'a mut [u8],
-    /// What stands behind that, up to the data of the next reply.
-    pub head: &'a mut [u8],
 }
 
 /// Calls and their replies, over any number of connections.
@@ -130,6 +130,8 @@ pub struct Core {
     /// Reads and writes for which the server is not ready.
     delayed: Vec<Work>,
     delays_max: u32,
+    /// Of one call that several reads are asked for by.
+    joined_bytes_max: usize,
     counts: Counts,
     /// Where the memory of the pool lies whose buffers may be exchanged.
     pool: Range<usize>,
@@ -151,6 +153,7 @@ impl Core {
             done: VecDeque::new(),
             delayed: Vec::new(),
             delays_max: 0,
+            joined_bytes_max: JOINED_BYTES_MAX,
             counts: Counts::default(),
             pool: 0..0,
         }
@@ -218,9 +221,7 @@ impl Core {
             return Err(Rejected { item: buffer, reason: Reason::System(error) });
         }
         let ticket = self.next_ticket();
-        let reading =
-            Reading { ticket, buffer, place, filled: 0, asked: 0, head: None, received: 0, delays: 0 };
-        self.begin_read(reading);
+        self.begin_read(Reading::new(ticket, buffer, place));
         Ok(ticket)
     }
 
@@ -265,12 +266,7 @@ impl Core {
         }
         let xid = self.xid;
         self.xid = xid.wrapping_add(1);
-        let mut encoded = Vec::new();
-        arguments.encode(&mut encoded);
-        let ProcedureNumber { program, version, procedure } = procedure;
-        let credential = Credential { flavor: AUTH_SYS, body: &self.credential };
-        let mut head = record::begin();
-        rpc::Call { xid, program, version, procedure, credential, arguments: &encoded }.encode(&mut head);
+        let head = self.encoded(xid, procedure, arguments);
         let mut call = Call { head, work, connection: None, times_sent: 0 };
         let [_, data, padding] = call.pieces();
         let more = data.len() + padding.len();
@@ -278,6 +274,16 @@ impl Core {
         self.calls.insert(xid, Box::new(call));
         self.queue.push_back(xid);
         self.counts.calls += 1;
+    }
+
+    fn encoded<'a>(&self, xid: u32, procedure: ProcedureNumber, arguments: &impl Xdr<'a>) -> Vec<u8> {
+        let mut encoded = Vec::new();
+        arguments.encode(&mut encoded);
+        let ProcedureNumber { program, version, procedure } = procedure;
+        let credential = Credential { flavor: AUTH_SYS, body: &self.credential };
+        let mut head = record::begin();
+        rpc::Call { xid, program, version, procedure, credential, arguments: &encoded }.encode(&mut head);
+        head
     }
 
     fn begin_read(&mut self, mut reading: Reading) {
@@ -323,11 +329,41 @@ impl Core {
     /// The next call to be sent by that connection, which from now on is in flight there.
     pub fn next_call(&mut self, connection: usize) -> Option<u32> {
         let xid = self.queue.pop_front()?;
+        self.join(xid);
         let call = self.calls.get_mut(&xid).expect("queued calls have no reply");
         call.connection = Some(connection);
         self.counts.repeated += u64::from(call.times_sent > 0);
         call.times_sent += 1;
         Some(xid)
+    }
+
+    /// Lets a read that is about to be sent ask for those, too, that are queued behind it and follow it in the file.
+    fn join(&mut self, xid: u32) {
+        let Some(mut call) = self.calls.remove(&xid) else { return };
+        let max = self.joined_bytes_max.min(self.limits.read_bytes_max);
+        while let Some(reading) = call.unsent_read()
+            && let Some(next_xid) = self.queue.front()
+            && let Some(next) = self.calls.get(next_xid).and_then(|next| next.unsent_read())
+            && next.place == reading.end()
+            && next.asked <= max.saturating_sub(reading.asked)
+        {
+            let next = self.queue.pop_front().and_then(|xid| self.calls.remove(&xid)).map(|next| next.work);
+            let (Work::Read(reading), Some(Work::Read(next))) = (&mut call.work, next) else {
+                unreachable!("both were looked at")
+            };
+            reading.asked += next.asked;
+            reading.joined.push_back(next);
+            self.counts.joined += 1;
+        }
+        if let Work::Read(reading) = &call.work
+            && reading.is_joined()
+        {
+            let Place { file, offset } = reading.place;
+            let asked = ReadArguments { file, offset, bytes: reading.asked as u32 };
+            call.head = self.encoded(xid, Procedure::Read.into(), &asked);
+            record::end(&mut call.head, 0);
+        }
+        self.calls.insert(xid, call);
     }
 
     /// The bytes of a call in flight: its record up to the data, the data, and what fills them up. `None` once its reply has come, which a
@@ -336,14 +372,23 @@ impl Core {
         self.calls.get(&xid).map(|call| call.pieces())
     }
 
-    /// A connection is over, and another one will take its place. What was in flight there is to be sent again, before everything else.
+    /// A connection is over, and another one will take its place. What was in flight there is to be sent again, before everything else but
+    /// reads that were asked for together: some of them may be over, so the others are asked for anew.
     pub fn lose(&mut self, connection: usize) {
         self.incoming[connection] = Incoming::default();
-        for (xid, call) in self.calls.iter_mut().rev() {
-            if call.connection == Some(connection) {
+        let mut joined = Vec::new();
+        for (xid, call) in self.calls.iter_mut().rev().filter(|(_, call)| call.connection == Some(connection))
+        {
+            if matches!(&call.work, Work::Read(reading) if reading.is_joined()) {
+                joined.push(*xid);
+            } else {
                 call.connection = None;
                 self.queue.push_front(*xid);
             }
+        }
+        for xid in joined.into_iter().rev() {
+            let Some(Work::Read(reading)) = self.calls.remove(&xid).map(|call| call.work) else { continue };
+            reading.split().for_each(|reading| self.begin_read(reading));
         }
     }
 
@@ -352,14 +397,17 @@ impl Core {
     /// Where the next bytes of that connection are to be received.
     pub fn space(&mut self, connection: usize) -> Space<'_> {
         let incoming = &mut self.incoming[connection];
-        let data: &mut [u8] = match incoming.data() {
-            Some((xid, bytes)) => match self.calls.get_mut(&xid).map(|call| &mut call.work) {
-                Some(Work::Read(reading)) => reading.space(bytes),
-                _ => unreachable!("data are received for reads in flight"),
-            },
-            None => &mut [],
-        };
-        Space { data, head: incoming.open() }
+        let mut pieces = Pieces::new();
+        if let Some((xid, left)) = incoming.data() {
+            let Some(Work::Read(reading)) = self.calls.get_mut(&xid).map(|call| &mut call.work) else {
+                unreachable!("data are received for reads in flight")
+            };
+            if reading.space(left, &mut pieces) < left {
+                return Space { pieces };
+            }
+        }
+        pieces.push(IoSliceMut::new(incoming.open()));
+        Space { pieces }
     }
 
     /// So many bytes were received into that space.
@@ -376,9 +424,8 @@ impl Core {
         incoming.close(bytes - data);
         if data > 0 {
             incoming.note_data(data);
-            if let Some(Work::Read(reading)) = self.calls.get_mut(&xid).map(|call| &mut call.work) {
-                reading.received += data;
-            }
+            let still = incoming.data().map_or(0, |(_, left)| left);
+            self.advance(xid, data, still);
         }
         while let Some(step) = self.next_step(connection)? {
             let is_whole = matches!(step, Step::Record { .. } | Step::End { .. });
@@ -419,17 +466,15 @@ impl Core {
             Step::Fragment => Ok(()),
             Step::Record { xid, record } => {
                 let call = self.calls.remove(&xid).expect("it was expected");
-                self.finish(*call, &record)
+                self.finish(xid, *call, &record)
             }
             Step::Data { xid, head, first } => {
-                self.exchange(xid);
                 let Some(Work::Read(reading)) = self.calls.get_mut(&xid).map(|call| &mut call.work) else {
                     unreachable!("it was expected")
                 };
                 (reading.head, reading.received) = (Some(head), 0);
-                reading.space(first.len()).copy_from_slice(&first);
-                reading.received = first.len();
-                self.counts.moved_bytes += first.len() as u64;
+                self.exchange(xid);
+                self.put(xid, &first, head.count as usize - first.len());
                 Ok(())
             }
             Step::End { xid } => match self.calls.remove(&xid).map(|call| call.work) {
@@ -437,6 +482,36 @@ impl Core {
                 _ => unreachable!("it was expected"),
             },
         }
+    }
+
+    /// Copies bytes of a reply to where they belong, of which so many are to come.
+    fn put(&mut self, xid: u32, bytes: &[u8], still: usize) {
+        self.counts.moved_bytes += bytes.len() as u64;
+        let mut rest = bytes;
+        while !rest.is_empty()
+            && let Some(Work::Read(reading)) = self.calls.get_mut(&xid).map(|call| &mut call.work)
+        {
+            let mut pieces = Pieces::new();
+            reading.space(rest.len(), &mut pieces);
+            let filled = Space { pieces }.fill(rest);
+            rest = &rest[filled..];
+            self.advance(xid, filled, rest.len() + still);
+        }
+    }
+
+    /// Bytes of a reply are where they belong. Of several reads that the call asked for, those are over that have theirs.
+    fn advance(&mut self, xid: u32, bytes: usize, still: usize) {
+        let Some(Work::Read(reading)) = self.calls.get_mut(&xid).map(|call| &mut call.work) else { return };
+        let full = reading.advance(bytes, still);
+        if full.is_empty() {
+            return;
+        }
+        for reading in full {
+            let attributes = reading.head.and_then(|head| head.attributes);
+            self.counts.read_bytes += reading.filled as u64;
+            self.give_back(reading, Ok(ReadEnd { is_end: false, attributes }));
+        }
+        self.exchange(xid);
     }
 
     /// Gives a reply the buffer of the pool that was posted last, so that one which was used a moment ago, and is still in the processor's
@@ -447,17 +522,13 @@ impl Core {
         if let Work::Read(reading) = &mut call.work
             && reading.is_exchangeable(&self.pool)
         {
-            let others = self.calls.values_mut().rev().filter_map(|other| match &mut other.work {
-                Work::Read(other) => Some(other),
+            let mut others = self.calls.values_mut().rev().take(LATEST_MAX);
+            let latest = others.find_map(|other| match &mut other.work {
+                Work::Read(other) => other.latest_for(reading, &self.pool),
                 _ => None,
             });
-            let bytes = reading.buffer.len();
-            let is_alike =
-                |other: &&mut Reading| other.is_exchangeable(&self.pool) && other.buffer.len() == bytes;
-            if let Some(latest) =
-                others.take(LATEST_MAX).find(is_alike).filter(|latest| latest.ticket > reading.ticket)
-            {
-                std::mem::swap(&mut reading.buffer, &mut latest.buffer);
+            if let Some(latest) = latest {
+                std::mem::swap(&mut reading.buffer, latest);
             }
         }
         self.calls.insert(xid, call);
@@ -497,10 +568,14 @@ impl Core {
             Work::Plain { ticket, .. } => {
                 self.done.push_back(Done::Results { ticket, results: Err(error), is_repeated });
             }
-            Work::Read(reading) => self.give_back(reading, Err(error)),
+            Work::Read(reading) => self.fail_read(reading, error),
             Work::Write(writing) => self.end_write(writing.place.file, Err(error)),
             Work::Commit { file } => self.end_commit(file, Err(error)),
         }
+    }
+
+    fn fail_read(&mut self, reading: Reading, error: CallError) {
+        reading.split().for_each(|reading| self.give_back(reading, Err(error)));
     }
 
     fn give_back(&mut self, reading: Reading, outcome: Result<ReadEnd, CallError>) {
@@ -512,9 +587,9 @@ impl Core {
 
     // ---- what is known -----------------------------------------------------------------------------------------
 
-    /// Calls without a reply, and those that are to be made again.
+    /// What was asked for and has no reply, and what is to be asked for again.
     pub fn in_flight(&self) -> usize {
-        self.calls.len() + self.delayed.len()
+        self.calls.values().map(|call| call.count()).sum::<usize>() + self.delayed.len()
     }
 
     /// Calls that wait to be sent.
@@ -526,7 +601,7 @@ impl Core {
     /// less.
     pub fn can_wait(&self) -> bool {
         let is_read = |xid: &u32| self.calls.get(xid).is_some_and(|call| matches!(call.work, Work::Read(_)));
-        let sent = self.calls.len() - self.queue.len();
+        let sent = self.calls.values().map(|call| call.count()).sum::<usize>() - self.queue.len();
         sent >= IN_FLIGHT_PER_QUEUED * self.queue.len() && self.queue.iter().all(is_read)
     }
 
@@ -535,10 +610,12 @@ impl Core {
         self.calls.values().any(|call| call.connection == Some(connection))
     }
 
-    /// Counts calls in flight, by connection.
+    /// Counts what is asked for in flight, by connection.
     pub fn count_in_flight(&self, connections: &mut [usize]) {
-        for connection in self.calls.values().filter_map(|call| call.connection) {
-            connections[connection] += 1;
+        for call in self.calls.values() {
+            if let Some(connection) = call.connection {
+                connections[connection] += call.count();
+            }
         }
     }
 

@@ -1,11 +1,11 @@
 //! What must hold whatever a server replies: shared by the tests and the fuzz target.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
 use nocopy::Pool;
 
-use super::{Core, Counts, Done, Limits, Place, Space, Ticket};
+use super::{Core, Counts, Done, Limits, Place, Ticket};
 use crate::wire::nfs3::{
     Attributes, CommitResult, FileHandle, NfsResult, Procedure, ReadHead, Stability, WeakCacheConsistency,
     WriteResult,
@@ -74,7 +74,10 @@ impl<'a> Input<'a> {
 struct World<'a> {
     pool: &'a Pool,
     core: Core,
-    asked: BTreeSet<Ticket>,
+    /// What is asked for; of reads, how many bytes.
+    asked: BTreeMap<Ticket, usize>,
+    /// Where the last read ends.
+    behind: u64,
     /// Calls in flight, by connection.
     sent: [Vec<u32>; CONNECTIONS],
 }
@@ -88,7 +91,7 @@ impl<'a> World<'a> {
         let mut core = Core::new(CONNECTIONS, 1, Vec::new());
         core.set_limits(Limits { read_bytes_max: 1000, write_bytes_max: 1000 });
         core.set_pool(pool);
-        Self { pool, core, asked: BTreeSet::new(), sent: Default::default() }
+        Self { pool, core, asked: BTreeMap::new(), behind: 0, sent: Default::default() }
     }
 
     fn step(&mut self, step: u8, input: &mut Input<'_>) {
@@ -108,7 +111,8 @@ impl<'a> World<'a> {
 
     fn ask(&mut self, input: &mut Input<'_>) {
         let (kind, bytes) = (input.number(), 1 + 16 * input.number());
-        let place = Place { file: file(), offset: bytes as u64 };
+        let offset = if kind % 8 == 1 { self.behind } else { bytes as u64 };
+        let place = Place { file: file(), offset };
         let buffer = |bytes: usize| {
             let mut buffer = self.pool.take()?;
             buffer.resize(BUFFER_BYTES);
@@ -118,7 +122,10 @@ impl<'a> World<'a> {
         };
         let ticket = match kind % 4 {
             0 => Some(self.core.call(Procedure::GetAttr.into(), &file(), RESULTS_BYTES_MAX)),
-            1 => buffer(bytes).map(|buffer| self.core.post(buffer, place).expect("it can be written to")),
+            1 => buffer(bytes).map(|buffer| {
+                self.behind = place.offset + buffer.len() as u64;
+                self.core.post(buffer, place).expect("it can be written to")
+            }),
             2 => {
                 if let Some(buffer) = buffer(bytes) {
                     self.core.write(buffer, place).expect("it has bytes");
@@ -127,7 +134,7 @@ impl<'a> World<'a> {
             }
             _ => self.core.commit(file()),
         };
-        self.asked.extend(ticket);
+        self.asked.extend(ticket.map(|ticket| (ticket, bytes.min(BUFFER_BYTES))));
     }
 
     fn lose(&mut self, connection: usize) {
@@ -155,14 +162,13 @@ impl<'a> World<'a> {
 
     fn receive(&mut self, connection: usize, mut bytes: &[u8], at_once: usize) {
         while !bytes.is_empty() {
-            let Space { data, head } = self.core.space(connection);
-            assert!(data.len() <= BUFFER_BYTES && (1..=HEAD_BYTES_MAX).contains(&head.len()));
-            let in_data = data.len().min(bytes.len()).min(at_once);
-            data[..in_data].copy_from_slice(&bytes[..in_data]);
-            let in_head = head.len().min(bytes.len() - in_data).min(at_once - in_data);
-            head[..in_head].copy_from_slice(&bytes[in_data..][..in_head]);
-            bytes = &bytes[in_data + in_head..];
-            if self.core.received(connection, in_data + in_head).is_err() {
+            let filled = {
+                let mut space = self.core.space(connection);
+                assert!((1..=BUFFERS as usize * BUFFER_BYTES + HEAD_BYTES_MAX).contains(&space.room()));
+                space.fill(&bytes[..at_once.min(bytes.len())])
+            };
+            bytes = &bytes[filled..];
+            if self.core.received(connection, filled).is_err() {
                 self.sent[connection].clear();
                 return;
             }
@@ -179,15 +185,15 @@ impl<'a> World<'a> {
                     ticket
                 }
                 Done::Committed { ticket, .. } => ticket,
-                Done::Filled { ticket, mut buffer, place, .. } => {
-                    let asked = place.offset as usize;
+                Done::Filled { ticket, mut buffer, .. } => {
+                    let asked = self.asked.get(&ticket).copied().unwrap_or(0);
                     assert!(buffer.len() <= asked, "no more than was asked for");
                     buffer.resize(BUFFER_BYTES);
                     assert!(buffer[asked.min(BUFFER_BYTES)..].iter().all(|byte| *byte == 0xee), "{asked}");
                     ticket
                 }
             };
-            assert!(self.asked.remove(&ticket), "done once, and asked for before");
+            assert!(self.asked.remove(&ticket).is_some(), "done once, and asked for before");
         }
         assert!(self.core.uncommitted_bytes() <= BUFFERS as usize * BUFFER_BYTES);
     }

@@ -182,13 +182,9 @@ impl World {
         let Self { random, core, links, .. } = self;
         let waiting = &mut links[connection].to_client;
         let count = random.below(4000).min(waiting.len());
-        let Space { data, head } = core.space(connection);
-        let in_data = data.len().min(count);
-        let in_head = head.len().min(count - in_data);
-        data[..in_data].copy_from_slice(&waiting[..in_data]);
-        head[..in_head].copy_from_slice(&waiting[in_data..][..in_head]);
-        waiting.drain(..in_data + in_head);
-        core.received(connection, in_data + in_head).unwrap();
+        let filled = core.space(connection).fill(&waiting[..count]);
+        waiting.drain(..filled);
+        core.received(connection, filled).unwrap();
     }
 
     fn check_done(&mut self) {

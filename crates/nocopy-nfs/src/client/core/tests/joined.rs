@@ -1,0 +1,149 @@
+//! Reads of adjacent places, which one call asks for.
+
+use super::*;
+
+/// Four reads of 1000 bytes each from byte 0 on.
+fn four_posted() -> (Core, Vec<Ticket>) {
+    let mut core = core();
+    let tickets = (0..4).map(|number| core.post(buffer(1000), at(1000 * number)).unwrap()).collect();
+    (core, tickets)
+}
+
+/// What a call that was sent asks for: from where on, and how many bytes.
+fn asked(core: &Core, xid: u32) -> (u64, u32) {
+    let sent = core.pieces(xid).unwrap().concat();
+    let call = rpc::Call::parse(&sent[4..]).unwrap();
+    let asked: ReadArguments = xdr::parse(call.arguments).unwrap();
+    (asked.offset, asked.bytes)
+}
+
+fn all_asked(core: &mut Core) -> Vec<(u64, u32)> {
+    send_all(core).into_iter().map(|xid| asked(core, xid)).collect()
+}
+
+#[test]
+fn one_call_asks_for_adjacent_reads_and_each_gets_its_part() {
+    for at_once in [1, 7, 999, 1001, 2500, usize::MAX] {
+        let (mut core, tickets) = four_posted();
+        let [xid] = send_all(&mut core)[..] else { panic!("one call") };
+        assert_eq!((asked(&core, xid), core.in_flight()), ((0, 4000), 4));
+        receive(&mut core, 0, &read_record(xid, &pattern(0, 4000), false), at_once).unwrap();
+        for (number, expected) in tickets.into_iter().enumerate() {
+            let (ticket, buffer, outcome) = filled(&mut core);
+            assert_eq!(ticket, expected);
+            assert!(buffer[..] == pattern(1000 * number, 1000), "{at_once}: {number}");
+            assert_eq!(outcome, Ok(ReadEnd { is_end: false, attributes: Some(attributes()) }));
+        }
+        let counts = core.counts();
+        assert_eq!((counts.calls, counts.reads, counts.joined, counts.read_bytes), (4, 4, 3, 4000));
+        assert!(core.next_done().is_none() && core.in_flight() == 0 && core.is_between_replies(0));
+    }
+}
+
+#[test]
+fn only_adjacent_reads_that_fit_into_a_call_are_joined() {
+    let mut core = core();
+    for (bytes, offset) in [(2000, 0), (2000, 2000), (2000, 4000), (100, 7000), (100, 6900), (5000, 7000)] {
+        core.post(buffer(bytes), at(offset)).unwrap();
+    }
+    core.call(Procedure::GetAttr.into(), &file(), 100);
+    core.post(buffer(100), at(12_000)).unwrap();
+    let xids = send_all(&mut core);
+    let reads = [(0, 4000), (4000, 2000), (7000, 100), (6900, 100), (7000, 4096)];
+    let found: Vec<_> = xids[..5].iter().map(|xid| asked(&core, *xid)).collect();
+    assert_eq!(found, reads);
+    assert_eq!((xids.len(), asked(&core, xids[6])), (7, (12_000, 100)));
+}
+
+#[test]
+fn behind_the_end_of_the_file_the_others_are_empty() {
+    for (bytes, lengths) in [(1500, [1000, 500, 0, 0]), (2000, [1000, 1000, 0, 0]), (0, [0; 4])] {
+        let (mut core, _) = four_posted();
+        let [xid] = send_all(&mut core)[..] else { panic!("one call") };
+        receive(&mut core, 0, &read_record(xid, &pattern(0, bytes), true), 300).unwrap();
+        for (number, length) in lengths.into_iter().enumerate() {
+            let (_, buffer, outcome) = filled(&mut core);
+            assert!(buffer[..] == pattern(1000 * number, length), "{bytes}: {number}");
+            let is_last = 1000 * (number + 1) >= bytes;
+            assert_eq!(outcome.map(|end| end.is_end), Ok(is_last), "{bytes}: {number}");
+        }
+        assert_eq!(core.in_flight(), 0);
+    }
+}
+
+#[test]
+fn what_a_short_reply_left_out_is_asked_for_again_in_calls_that_are_no_longer() {
+    let (mut core, _) = four_posted();
+    let [xid] = send_all(&mut core)[..] else { panic!("one call") };
+    receive(&mut core, 0, &read_record(xid, &pattern(0, 1700), false), 300).unwrap();
+    assert!(filled(&mut core).1[..] == pattern(0, 1000));
+    assert!(core.next_done().is_none());
+    assert_eq!(all_asked(&mut core), [(1700, 300), (2000, 1000), (3000, 1000)]);
+}
+
+#[test]
+fn a_refusal_of_several_reads_says_nothing_of_one_of_them() {
+    let (mut core, tickets) = four_posted();
+    let [xid] = send_all(&mut core)[..] else { panic!("one call") };
+    let refusal =
+        |status| encoded(&NfsResult::<ReadHead, _>::Err(nfs3::Refusal { status, rest: Some(attributes()) }));
+    receive(&mut core, 0, &record(xid, Reply::Success, &refusal(Status::Io)), 300).unwrap();
+    assert!(core.next_done().is_none());
+    let xids = send_all(&mut core);
+    let found: Vec<_> = xids.iter().map(|xid| asked(&core, *xid)).collect();
+    assert_eq!(found, [(0, 1000), (1000, 1000), (2000, 1000), (3000, 1000)]);
+    for (number, xid) in xids.into_iter().enumerate() {
+        let reply = match number {
+            2 => record(xid, Reply::Success, &refusal(Status::Io)),
+            _ => read_record(xid, &pattern(1000 * number, 1000), false),
+        };
+        receive(&mut core, 0, &reply, 300).unwrap();
+        let (ticket, _, outcome) = filled(&mut core);
+        assert_eq!((ticket, outcome.is_err()), (tickets[number], number == 2));
+    }
+}
+
+#[test]
+fn a_server_that_is_not_ready_is_asked_for_all_of_them_again() {
+    let (mut core, _) = four_posted();
+    core.set_delays_max(1);
+    let [xid] = send_all(&mut core)[..] else { panic!("one call") };
+    let refusal = nfs3::Refusal { status: Status::Jukebox, rest: None::<Attributes> };
+    let reply = record(xid, Reply::Success, &encoded(&NfsResult::<ReadHead, _>::Err(refusal)));
+    receive(&mut core, 0, &reply, 300).unwrap();
+    assert_eq!((core.delayed(), core.in_flight()), (4, 4));
+    core.resume();
+    assert_eq!(all_asked(&mut core), [(0, 4000)]);
+}
+
+#[test]
+fn only_what_has_not_come_is_asked_for_when_a_connection_is_lost() {
+    let (mut core, tickets) = four_posted();
+    let [xid] = send_all(&mut core)[..] else { panic!("one call") };
+    let reply = read_record(xid, &pattern(0, 4000), false);
+    let head = reply.len() - 4000;
+    receive(&mut core, 0, &reply[..head + 2400], 300).unwrap();
+    assert_eq!(filled(&mut core).0, tickets[0]);
+    assert_eq!(filled(&mut core).0, tickets[1]);
+    core.lose(0);
+    let [xid] = send_all(&mut core)[..] else { panic!("one call") };
+    assert_eq!(asked(&core, xid), (2000, 2000));
+    receive(&mut core, 0, &read_record(xid, &pattern(2000, 2000), false), 300).unwrap();
+    for number in [2, 3] {
+        let (ticket, buffer, outcome) = filled(&mut core);
+        assert!(ticket == tickets[number] && outcome.is_ok() && buffer[..] == pattern(1000 * number, 1000));
+    }
+    assert_eq!((core.in_flight(), core.counts().read_bytes), (0, 4000));
+}
+
+#[test]
+fn all_fail_by_a_reply_that_makes_no_sense() {
+    let (mut core, _) = four_posted();
+    let [xid] = send_all(&mut core)[..] else { panic!("one call") };
+    let error = receive(&mut core, 0, &read_record(xid, &pattern(0, 4001), false), 5000).unwrap_err();
+    assert_eq!(error, BadReply::MoreThanAsked { bytes: 4001, asked: 4000 });
+    for _ in 0..4 {
+        assert_eq!(filled(&mut core).2, Err(error.into()));
+    }
+    assert_eq!(core.in_flight(), 0);
+}
