@@ -597,12 +597,15 @@ impl Core {
         self.queue.len()
     }
 
-    /// Whether those may wait a little longer: they are reads, and the server has three times as many to do. Sent together they cost both ends
-    /// less.
+    /// Whether those may wait a little longer: they are reads of less than a call can ask for, and the server has three times as many to do.
+    /// Sent together they cost both ends less.
     pub fn can_wait(&self) -> bool {
-        let is_read = |xid: &u32| self.calls.get(xid).is_some_and(|call| matches!(call.work, Work::Read(_)));
+        let bytes = self.queue.iter().map(|xid| match self.calls.get(xid).map(|call| &call.work) {
+            Some(Work::Read(reading)) => reading.asked,
+            _ => JOINED_BYTES_MAX,
+        });
         let sent = self.calls.values().map(|call| call.count()).sum::<usize>() - self.queue.len();
-        sent >= IN_FLIGHT_PER_QUEUED * self.queue.len() && self.queue.iter().all(is_read)
+        sent >= IN_FLIGHT_PER_QUEUED * self.queue.len() && bytes.sum::<usize>() < JOINED_BYTES_MAX
     }
 
     /// Whether calls are in flight by that connection.
