@@ -374,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn methods_that_send_other_things_are_no_baseline_for_owned_buffers() {
+    fn methods_that_send_other_data_are_no_baseline() {
         let trials = vec![
             trial("plain", None, &[]),
             trial("zerocopy", None, &["plain"]),

@@ -583,7 +583,7 @@ mod tests {
     }
 
     #[test]
-    fn packets_are_taken_in_every_mode_but_that_which_leaves_them_to_the_host() {
+    fn every_mode_takes_packets_except_the_observing_one() {
         for mode in ModeName::value_variants() {
             let name = mode.to_possible_value().unwrap();
             let parsed =

@@ -329,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_with_two_baselines_is_compared_once_and_each_ratio_with_its_like() {
+    fn a_row_with_two_baselines_is_compared_once() {
         let rows = |best: &str| {
             let auto = || made_up::row("send", "auto", 2e6);
             let plain = made_up::row("send", "plain", 1e6);

@@ -92,7 +92,7 @@ mod tests {
     use crate::result::Row;
 
     #[test]
-    fn a_page_has_the_command_the_machine_and_a_table_for_each_series() {
+    fn a_page_has_command_machine_and_a_table_per_series() {
         let because = |row| Row { cause: Some("socket call".into()), ..row };
         let baseline = because(made_up::row("capture, short", "packet-ring", 1e6));
         let xdp = made_up::against("packet-ring", 2.0, because(made_up::row("capture, short", "xdp", 2e6)));

@@ -84,14 +84,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn this_program_is_loaded_dynamically_and_does_not_ask_for_libpcap() {
+    fn this_program_is_dynamic_and_does_not_need_libpcap() {
         let own = Executable::read(Path::new("/proc/self/exe")).unwrap().unwrap();
         assert!(own.has_loader && own.is_native() && !own.needs_libpcap());
         assert!(own.libraries.iter().any(|name| name.starts_with("libc.so")), "{own:?}");
     }
 
     #[test]
-    fn what_is_no_program_is_told_apart_and_a_damaged_one_is_an_error() {
+    fn non_programs_are_recognised_and_damaged_ones_are_errors() {
         let parse = |bytes: &[u8]| Executable::parse(io::Cursor::new(bytes.to_vec()));
         assert_eq!(parse(b"#!/bin/sh\necho\n").unwrap(), None);
         assert_eq!(parse(b"").unwrap(), None);

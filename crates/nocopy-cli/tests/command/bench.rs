@@ -85,7 +85,7 @@ fn manual_and_completions_know_the_options() {
 }
 
 #[test]
-fn the_doctor_tells_what_a_port_would_be_and_exits_1_when_none_opens() {
+fn doctor_reports_the_mode_of_a_port_and_exits_1_if_none_opens() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
     let end = lab.left();
     let doctor = |arguments: &[&str]| end.namespace().run(|| nocopy(&[&["doctor"], arguments].concat()));

@@ -638,7 +638,7 @@ fn files_follow_each_other_by_time() {
 }
 
 #[test]
-fn it_ends_by_itself_after_so_many_packets_or_so_long_and_cuts_them_on_request() {
+fn count_duration_and_snap_length_are_obeyed() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
     let directory = Directory::new("count");
     let path = directory.file("out.pcapng");
@@ -716,7 +716,7 @@ fn joined_packets_and_outgoing_ones_are_whole() {
 }
 
 #[test]
-fn payloads_lie_back_to_back_and_gaps_of_their_counter_are_counted() {
+fn payloads_are_contiguous_and_gaps_in_numbers_are_counted() {
     use std::net::UdpSocket;
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
     let (left, right) = (lab.left(), lab.right());
@@ -884,7 +884,7 @@ fn what_cannot_be_recorded_is_an_error_of_one_line() {
 }
 
 #[test]
-fn an_interface_that_goes_ends_it_with_an_error_and_a_whole_file() {
+fn a_removed_interface_is_an_error_and_the_file_is_whole() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
     let directory = Directory::new("gone");
     let path = directory.file("out.pcapng");

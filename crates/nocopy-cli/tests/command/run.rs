@@ -241,7 +241,7 @@ fn a_report_goes_where_standard_error_goes() {
 }
 
 #[test]
-fn what_is_preloaded_already_stays_and_taking_is_asked_for_by_an_option() {
+fn earlier_preloads_stay_and_an_option_asks_for_taking() {
     let environment = |options: &[&str], preloaded: &str| {
         let mut command = run(options, &["env"]);
         command.env("LD_PRELOAD", preloaded).env("NOCOPY_TAKE", "1");
@@ -447,7 +447,7 @@ fn json_in(said: &str) -> Value {
 }
 
 #[test]
-fn several_programs_are_told_apart_and_a_killed_one_leaves_its_handle() {
+fn reports_list_each_program_and_the_handle_of_a_killed_one() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
     let right = lab.right();
     let each = format!("tcpdump -nn -l -i {} udp port 9000", right.interface());
@@ -509,7 +509,7 @@ fn wait_until_nothing_is_left(end: &End) {
 
 /// Debian's tcpdump opens its capture as root, becomes somebody else, and sets its filter then.
 #[test]
-fn a_filter_that_is_set_without_privileges_is_in_front_of_the_packets() {
+fn a_filter_set_without_privileges_is_applied() {
     let Some(lab) = lab_for_taking() else { return };
     let right = lab.right();
     let bound = |port: u16| right.namespace().run(|| UdpSocket::bind((right.ipv4(), port)).unwrap());
@@ -536,7 +536,7 @@ fn a_filter_that_is_set_without_privileges_is_in_front_of_the_packets() {
 
 /// The runner refuses what is of another network namespace than its own: then the library runs the filter.
 #[test]
-fn a_filter_that_the_runner_may_not_load_is_in_user_space_and_the_report_says_why() {
+fn a_filter_the_runner_cannot_load_runs_in_user_space() {
     let Some(lab) = lab_for_taking() else { return };
     let right = lab.right();
     let mut inside = Command::new("sleep");
@@ -557,7 +557,7 @@ fn a_filter_that_the_runner_may_not_load_is_in_user_space_and_the_report_says_wh
 }
 
 #[test]
-fn nothing_is_left_of_a_capture_that_was_killed_while_the_runner_goes_on() {
+fn a_killed_capture_leaves_nothing_while_the_runner_lives() {
     let Some(lab) = lab_for_taking() else { return };
     let right = lab.right();
     let script = format!(
@@ -580,7 +580,7 @@ fn nothing_is_left_of_a_capture_that_was_killed_while_the_runner_goes_on() {
 }
 
 #[test]
-fn a_capture_that_takes_goes_on_when_the_runner_is_killed_and_leaves_nothing() {
+fn a_taking_capture_outlives_its_runner_and_cleans_up() {
     let Some(lab) = lab_for_taking() else { return };
     let right = lab.right();
     let words = ["tcpdump", "-nn", "-l", "-i", right.interface(), "udp port 9000"];
@@ -595,7 +595,7 @@ fn a_capture_that_takes_goes_on_when_the_runner_is_killed_and_leaves_nothing() {
 }
 
 #[test]
-fn the_second_program_that_would_take_packets_looks_on_and_the_report_says_so() {
+fn a_second_taking_program_only_observes_and_is_reported() {
     let Some(lab) = lab_for_taking() else { return };
     let right = lab.right();
     let first = ["tcpdump", "-nn", "-l", "-i", right.interface(), "udp port 9000"];

@@ -44,7 +44,7 @@ sys.exit(3)
 ";
 
 #[test]
-fn pythons_datagrams_arrive_over_a_wire_in_bursts_and_are_reported() {
+fn datagrams_of_python_arrive_in_bursts_and_are_reported() {
     let Some(lab) = Lab::builder().build_or_skip() else { return };
     let right = lab.right();
     let receiver = right.namespace().run(|| UdpSocket::bind((right.ipv4(), 0)).unwrap());

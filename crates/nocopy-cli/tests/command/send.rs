@@ -735,7 +735,7 @@ fn wrong_arguments_are_errors_too() {
 
 /// Proves that combinations of values, which are refused by more than the grammar of the options, end a command before it sends anything.
 #[test]
-fn values_that_exclude_each_other_are_refused_before_anything_is_sent() {
+fn conflicting_values_are_refused_before_sending() {
     let (datagrams, streams) =
         (UdpSocket::bind("127.0.0.1:0").unwrap(), TcpListener::bind("127.0.0.1:0").unwrap());
     datagrams.set_nonblocking(true).unwrap();

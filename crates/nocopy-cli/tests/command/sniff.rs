@@ -440,7 +440,7 @@ fn what_cannot_be_done_is_an_error_of_one_line() {
 }
 
 #[test]
-fn only_what_matches_is_shown_or_taken_and_the_host_has_the_rest() {
+fn only_matching_packets_are_shown_or_taken() {
     for way in [&["--take", "--mode", "xdp-copy-native"][..], &[]] {
         let Some(lab) = nocopy_lab::lab_or_skip() else { return };
         let (left, others) = (udp(lab.left(), 9000), udp(lab.right(), 9002));
@@ -463,7 +463,7 @@ fn only_what_matches_is_shown_or_taken_and_the_host_has_the_rest() {
 }
 
 #[test]
-fn a_filter_comes_as_bytecode_too_and_a_bad_one_is_an_error_of_one_line() {
+fn filters_as_bytecode_work_and_bad_ones_are_one_line_errors() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
     let place = std::env::temp_dir().join(format!("nocopy-filter-{}", std::process::id()));
     let path = place.to_str().unwrap();
@@ -565,7 +565,7 @@ fn number_of(line: &str) -> u8 {
 
 /// Proves that packets without an Ethernet header are not described as if they had one.
 #[test]
-fn an_interface_without_ethernet_headers_is_an_error_of_one_line() {
+fn no_ethernet_headers_is_an_error_of_one_line() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
     lab.right().namespace().run(|| {
         let made = Command::new("ip").args(["tuntap", "add", "dev", "nctun", "mode", "tun"]).status();

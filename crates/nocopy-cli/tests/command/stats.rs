@@ -324,7 +324,7 @@ fn the_summary_counts_what_came_while_it_was_watched() {
 }
 
 #[test]
-fn interfaces_that_go_leave_the_table_and_end_only_a_view_of_their_own() {
+fn a_removed_interface_leaves_the_table() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
     let mut all = Live::at(lab.right(), &["--all", "--interval", "10ms"]);
     let mut one = Live::at(lab.right(), &["nc1", "--interval", "10ms"]);
@@ -403,7 +403,7 @@ fn an_interface_that_goes_while_watched_ends_it_with_an_error() {
 
 /// Proves that a signal ends refreshes for programs in order: in the middle of a pause, and where a script's shell had it ignored.
 #[test]
-fn interrupted_it_ends_with_a_summary_where_there_is_no_terminal() {
+fn without_a_terminal_an_interrupt_prints_a_summary() {
     let run = |shell: &str, options: &[&str]| {
         let mut command = Command::new("sh");
         let script = format!("{shell} exec \"$@\"");

@@ -184,7 +184,7 @@ fn unprivileged(run: impl FnOnce() + Send) {
 }
 
 #[test]
-fn without_privileges_a_renamed_file_is_found_once_it_is_looked_up() {
+fn without_privileges_a_lookup_finds_a_renamed_file() {
     let scene = Scene::new();
     unprivileged(|| {
         let export = scene.export();
@@ -202,7 +202,7 @@ fn without_privileges_a_renamed_file_is_found_once_it_is_looked_up() {
 
 /// While no server runs: a file by itself, and one by a directory above it.
 #[test]
-fn handles_of_renamed_files_are_good_where_the_kernel_opens_them() {
+fn the_kernel_opens_handles_of_renamed_files() {
     let scene = Scene::new();
     fs::create_dir(scene.path("exported/target")).unwrap();
     fs::write(scene.path("exported/below/deeper/other"), b"other").unwrap();

@@ -101,7 +101,7 @@ fn clients_that_stop_within_a_write_hold_nobody_up() {
 
 /// Attributes before a write would tell a client that nothing but its write has changed the file.
 #[test]
-fn a_write_between_the_pieces_of_another_leaves_no_attributes_before_it() {
+fn interleaved_writes_give_no_attributes_from_before() {
     let scene = Scene::new();
     scene.file("file", 100);
     let server = writable(&scene);

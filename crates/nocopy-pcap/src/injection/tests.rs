@@ -110,7 +110,7 @@ fn what_is_owed_is_told_once_for_each_frame_and_in_order() {
 }
 
 #[test]
-fn frames_arrive_in_order_however_they_go_and_without_another_call() {
+fn frames_arrive_in_order_without_another_call() {
     const LAST: u32 = u32::MAX;
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
     let (send, arrived) = mpsc::channel();
@@ -180,7 +180,7 @@ fn onlooker(end: &End) -> OwnedFd {
 }
 
 #[test]
-fn an_interface_that_goes_down_is_told_of_each_frame_that_did_not_leave() {
+fn interface_down_is_an_error_for_each_unsent_frame() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
     let left = lab.left();
     let injector = injector(left);
@@ -237,7 +237,7 @@ fn a_forked_child_does_not_keep_the_queue() {
 }
 
 #[test]
-fn a_signal_handler_does_not_wait_for_the_call_that_it_interrupts() {
+fn a_signal_handler_does_not_wait_for_the_interrupted_call() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
     let injector = injector(lab.left());
     in_time(move || {

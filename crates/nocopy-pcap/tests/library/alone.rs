@@ -58,7 +58,7 @@ fn linked_with_ours(scratch: &Scratch) -> PathBuf {
     nocopy_sanitizer,
     ignore = "needs the address sanitizer's library, which such a program does not preload"
 )]
-fn a_program_with_rights_of_its_file_does_not_listen_to_the_environment() {
+fn file_capabilities_disable_the_environment_variables() {
     let scratch = Scratch::new("secure");
     let program = linked_with_ours(&scratch);
     let run = |what| text(&Command::new(&program).arg(what).env(VARIABLE, "/nonexistent").output().unwrap());
@@ -76,7 +76,7 @@ fn a_program_with_rights_of_its_file_does_not_listen_to_the_environment() {
 }
 
 #[test]
-fn what_would_never_end_is_refused_and_a_callback_may_do_anything() {
+fn endless_reads_are_refused_and_callbacks_may_do_anything() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
     let scratch = Scratch::new("alone");
     let told = run(&compile("alone", &scratch), Library::Ours, &lab);

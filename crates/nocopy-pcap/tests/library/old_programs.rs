@@ -29,7 +29,7 @@ fn sending_is_the_same() {
 }
 
 #[test]
-fn nothing_is_left_of_a_handle_that_is_closed_while_a_call_reads() {
+fn a_handle_closed_during_a_read_leaves_nothing_behind() {
     let scratch = Scratch::new("closing");
     let program = crate::common::compile("closing", &scratch);
     for library in [Library::Ours, Library::Taking] {

@@ -60,7 +60,7 @@ fn what_does_not_match_is_the_hosts_and_what_matches_is_not() {
 }
 
 #[test]
-fn what_is_handed_back_was_not_received_and_what_the_host_does_not_get_was_dropped() {
+fn returned_packets_are_not_received_and_undelivered_are_drops() {
     let scratch = Scratch::new("handed");
     let program = crate::common::compile("handed", &scratch);
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };

@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pause_is_caught_up_by_a_bounded_burst_and_the_rest_is_given_up() {
+    fn a_bounded_burst_follows_a_pause_and_the_rest_is_dropped() {
         let mut pacer = Pacer::new(Pace::Rate(Rate::Packets(1000.0)));
         let mut pause = Some(3 * SECOND_NS);
         let times =

@@ -367,7 +367,7 @@ mod tests {
 
     /// Proves that answers without bytes are not kept without end.
     #[test]
-    fn a_peer_that_takes_no_answers_is_let_go_however_short_they_are() {
+    fn a_peer_that_reads_no_answers_is_disconnected() {
         let mut served = Served::new(Scheme::Message, ([127, 0, 0, 1], 0).into());
         let (mut server, peer, ..) = connected(&mut served);
         let most = KEPT_BYTES_MAX / ANSWER_BYTES;

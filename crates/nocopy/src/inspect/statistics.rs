@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn a_change_is_the_difference_and_what_is_new_or_began_anew_counts_in_full() {
+    fn new_and_restarted_counters_count_in_full() {
         let link =
             |rx_packets, tx_packets| LinkCounters { rx_packets, tx_packets, ..LinkCounters::default() };
         let before = snapshot(link(100, 100), &[(1, 5), (2, 5)]);

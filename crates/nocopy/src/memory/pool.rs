@@ -731,7 +731,7 @@ mod tests {
     }
 
     #[test]
-    fn abandoned_buffers_of_a_registered_pool_come_home_with_its_last_ring() {
+    fn abandoned_registered_buffers_return_with_the_last_ring() {
         let pool = Pool::new(2, 4096).unwrap();
         let registrations = [pool.register(), pool.register()];
         for _ in 0..2 {

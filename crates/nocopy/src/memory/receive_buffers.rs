@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn datagrams_lie_in_the_buffers_in_order_however_many_there_are_and_whatever_was_exchanged() {
+    fn datagrams_stay_in_order_when_buffers_are_exchanged() {
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
         socket.connect(socket.local_addr().unwrap()).unwrap();
         let pool = Pool::new(6, 64).unwrap();

@@ -88,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn expressions_become_programs_and_nonsense_an_error_of_one_line() {
+    fn expressions_compile_and_invalid_ones_are_one_line_errors() {
         let program = match compile("udp port 9000 and host 10.0.0.1") {
             Err(CompileError::NoLibrary { .. }) => return nocopy_lab::skip(&Missing::Device("libpcap")),
             compiled => compiled.unwrap(),

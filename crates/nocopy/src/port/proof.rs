@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn silence_and_invented_addresses_are_no_proof_and_cost_one_frame() {
+    fn silence_and_invented_addresses_prove_nothing() {
         let silence = |_| Ok(None);
         let (proven, area, _) = run(SHORT, silence);
         assert!(!proven.unwrap());

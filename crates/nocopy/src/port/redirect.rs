@@ -275,7 +275,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_kernel_that_takes_nothing_back_runs_no_filter_in_user_space() {
+    fn without_reinjection_no_filter_runs_in_user_space() {
         let place = |minor| in_user_space(&"why", Some(KernelVersion(5, minor)));
         assert_eq!(place(18).unwrap(), FilterPlace::UserSpace("why".into()));
         let error = place(17).unwrap_err();

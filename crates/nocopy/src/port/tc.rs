@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_card_would_segment_arrives_whole_and_counts_as_what_it_would_become() {
+    fn unsegmented_packets_count_as_their_segments() {
         let Some(lab) = lab_or_skip() else { return };
         let sink = lab.right().namespace().run(|| CountingDrop::attach(lab.right().interface()).unwrap());
         let socket = lab.left().namespace().run(|| UdpSocket::bind((lab.left().ipv4(), 0)).unwrap());

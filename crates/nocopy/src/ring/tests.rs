@@ -84,7 +84,7 @@ fn capacity_is_a_power_of_two() {
 }
 
 #[test]
-fn entries_of_a_forgotten_iterator_are_lost_and_never_read_twice() {
+fn entries_of_a_forgotten_iterator_are_never_read_twice() {
     let (mut producer, mut consumer) = pair::<u64>(4);
     (0..3).for_each(|i| producer.push(i).unwrap());
     producer.publish();

@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn the_descriptor_is_readable_when_it_rang_until_it_is_set_again() {
+    fn the_descriptor_is_readable_from_expiry_until_set_again() {
         let mut alarm = Alarm::new().unwrap();
         let wait =
             |alarm: &Alarm, timeout| super::super::poll::wait_readable(alarm.as_fd(), timeout).unwrap();

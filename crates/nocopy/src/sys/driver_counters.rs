@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn what_runs_over_its_room_is_an_error_and_not_somebody_elses_memory() {
+    fn an_answer_longer_than_its_buffer_is_an_error() {
         let Some(lab) = nocopy_lab::lab_or_skip() else { return };
         lab.left().namespace().run(|| {
             let mut small = Guarded::new(8 + 8).unwrap();

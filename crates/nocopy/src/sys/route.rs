@@ -268,7 +268,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_answer_that_nobody_read_is_not_the_answer_to_another_question() {
+    fn an_unread_answer_is_not_taken_for_a_later_question() {
         let socket = socket().unwrap();
         let mut given_up = LinkMessage::default();
         given_up.header.index = 12_345; // no such link: an error

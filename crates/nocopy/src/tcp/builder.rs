@@ -408,7 +408,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_stream_that_was_sent_on_without_copies_before_is_not_sent_on_so() {
+    fn a_stream_with_so_zerocopy_set_before_is_not_zero_copy() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let used = || {
             let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();

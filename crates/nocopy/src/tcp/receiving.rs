@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn mapping_is_found_where_it_is_cheaper_and_not_where_it_is_dearer() {
+    fn mapping_is_chosen_only_where_it_is_cheaper() {
         // 48 KiB: a sender that is slower than the receiver, so no chunk is ever filled.
         for queued in [48 << 10, 4 << 20] {
             let cheaper = after(2 << 30, queued, linear(500.0, 400.0, 250.0));

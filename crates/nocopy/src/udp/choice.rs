@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_socket_lacks_is_never_chosen_even_after_all_was_forgotten() {
+    fn unsupported_methods_are_never_chosen_even_after_a_reset() {
         let mut chooser = Chooser::new(None, false);
         chooser.without_zero_copy("the kernel refuses it");
         chooser.forget_all();

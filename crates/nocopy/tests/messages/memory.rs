@@ -96,7 +96,7 @@ fn messages_flow_without_allocations() {
 }
 
 #[test]
-fn memory_is_what_was_allowed_and_a_receiver_that_reads_nothing_stops_its_sender() {
+fn memory_stays_within_the_limit_if_a_receiver_reads_nothing() {
     let error = Endpoint::builder().memory(1 << 20).bind("127.0.0.1:0".parse().unwrap()).unwrap_err();
     assert!(matches!(error, OpenError::TooLittleMemory { .. }), "{error}");
     let (mut left, mut right) = (endpoint(|builder| builder), endpoint(|builder| builder));
@@ -156,7 +156,7 @@ fn who_acknowledges_nothing_leaves_packets_for_others() {
 
 /// Proves the same of owned messages, of which there are fewer packets than of others.
 #[test]
-fn owned_messages_that_are_not_acknowledged_leave_packets_for_others() {
+fn unacknowledged_messages_leave_packets_for_other_peers() {
     let mut server = endpoint(|builder| builder);
     let message = pattern(1, 1400);
     let owned = || [Buffer::from(message.clone())];

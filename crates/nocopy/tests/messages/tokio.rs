@@ -148,7 +148,7 @@ async fn what_was_sent_is_drained() {
 }
 
 #[test]
-fn the_descriptor_is_readable_for_datagrams_and_timers_and_else_silent() {
+fn the_descriptor_is_readable_only_for_datagrams_and_timers() {
     let silent = |builder: Builder| builder.keep_alive(10 * PATIENCE).dead_after(20 * PATIENCE);
     let (mut left, to_right, mut right) = pair(silent);
     let wait = |endpoint: &Endpoint, timeout| {

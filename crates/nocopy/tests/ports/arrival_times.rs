@@ -32,7 +32,7 @@ fn arrivals(port: &mut Port, count: usize) -> Vec<Result<Timestamp, Unsupported>
 }
 
 #[test]
-fn every_packet_has_the_time_at_which_it_came_in_both_places_of_the_program() {
+fn every_packet_has_its_arrival_time_in_both_programs() {
     for mode in NATIVE_AND_GENERIC {
         let lab = lab!();
         let mut left = open(lab.left());
@@ -65,7 +65,7 @@ fn every_packet_has_the_time_at_which_it_came_in_both_places_of_the_program() {
 }
 
 #[test]
-fn what_a_program_noted_on_the_way_here_does_not_keep_the_time_away() {
+fn earlier_metadata_does_not_prevent_the_time() {
     // With GRO veth takes frames that XDP redirects; the generator's have four bytes in front of them.
     let lab = lab!(Lab::builder().gro_right(true));
     for asks_driver in [false, true] {
@@ -88,7 +88,7 @@ fn what_a_program_noted_on_the_way_here_does_not_keep_the_time_away() {
 }
 
 #[test]
-fn a_driver_that_gives_no_time_leaves_it_to_the_kernel_and_the_rest_is_said_as_ever() {
+fn without_driver_times_the_kernel_gives_them() {
     let lab = lab!();
     let mut left = open(lab.left());
     let both = |builder: PortBuilder| {
@@ -115,7 +115,7 @@ fn a_driver_that_gives_no_time_leaves_it_to_the_kernel_and_the_rest_is_said_as_e
 }
 
 #[test]
-fn ports_that_share_a_program_have_what_it_notes_if_they_asked_and_say_so_if_it_notes_nothing() {
+fn ports_sharing_a_program_get_its_notes_only_if_asked() {
     let lab = lab!(Lab::builder().queues(2));
     let mut senders: Vec<_> =
         (0..2).map(|queue| open_with(lab.left(), |builder| builder.queue(queue)).unwrap()).collect();

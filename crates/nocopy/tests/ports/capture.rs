@@ -36,7 +36,7 @@ fn receive(blocks: &mut Capture, count: usize) -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn packets_come_as_they_were_sent_with_times_and_the_host_keeps_them() {
+fn packets_arrive_unchanged_with_times_and_reach_the_host() {
     let lab = lab!();
     let mut blocks = capture(lab.right(), |builder| builder);
     let mut left = open(lab.left());
@@ -83,7 +83,7 @@ fn a_vlan_tag_is_put_back_once() {
 }
 
 #[test]
-fn in_immediate_mode_each_packet_has_a_block_of_its_own_and_what_finds_no_room_is_counted() {
+fn immediate_mode_gives_each_packet_a_block_and_counts_drops() {
     const TOO_MANY: usize = 20;
     let lab = lab!();
     let mut blocks = capture(lab.right(), |builder| builder.immediate(true).outgoing(true));
@@ -171,7 +171,7 @@ fn a_block_outlives_its_capture_on_another_thread() {
 }
 
 #[test]
-fn a_filter_and_a_snap_length_decide_what_is_kept_and_stopping_ends_it() {
+fn filter_and_snap_length_apply_and_stopping_ends_it() {
     let instruction =
         |code, jump_true, jump_false, constant| Instruction { code, jump_true, jump_false, constant };
     // The last byte of the number in the packet is odd.
@@ -252,7 +252,7 @@ fn packets_of(reader: &mut BlockReader, count: usize) -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn a_block_is_read_packet_by_packet_and_goes_back_behind_the_last() {
+fn a_block_returns_after_its_last_packet_was_read() {
     let lab = lab!();
     let mut blocks = capture(lab.right(), |builder| builder);
     let mut left = open(lab.left());
@@ -295,7 +295,7 @@ fn without(number: u32) -> Program {
 }
 
 #[test]
-fn a_control_replaces_the_filter_and_counts_while_another_thread_takes_blocks() {
+fn a_control_replaces_the_filter_while_blocks_are_taken() {
     let lab = lab!();
     let mut blocks = capture(lab.right(), |builder| builder);
     let control = blocks.control();
@@ -331,7 +331,7 @@ fn a_control_replaces_the_filter_and_counts_while_another_thread_takes_blocks() 
 }
 
 #[test]
-fn a_filter_sees_tags_on_the_wire_and_a_socket_filter_beside_the_frame() {
+fn filters_see_vlan_tags_in_the_frame_or_beside_it() {
     let lab = lab!();
     let mut blocks = capture(lab.right(), |builder| builder);
     let control = blocks.control();
@@ -383,7 +383,7 @@ fn every_way_to_wait_gets_all_blocks() {
 
 #[cfg(feature = "tokio")]
 #[tokio::test]
-async fn a_tokio_program_is_woken_for_each_block_and_for_an_interface_that_goes() {
+async fn tokio_wakes_for_each_block_and_a_removed_interface() {
     use nocopy::tokio::AsyncReceiver;
     use tokio::time::timeout;
 

@@ -38,7 +38,7 @@ fn an_interface_that_goes_down_is_an_error_and_comes_back() {
 }
 
 #[test]
-fn a_receiver_blocked_without_a_timeout_learns_that_the_interface_is_down_or_gone() {
+fn a_blocked_receiver_reports_a_down_or_removed_interface() {
     for (mode, wait) in MODES.into_iter().flat_map(|mode| [(mode, Wait::Spin), (mode, Wait::Interrupt)]) {
         let lab = lab!();
         let mut port = open_with(lab.right(), |builder| builder.mode(mode).wait(wait)).unwrap();
@@ -55,7 +55,7 @@ fn a_receiver_blocked_without_a_timeout_learns_that_the_interface_is_down_or_gon
 }
 
 #[test]
-fn an_interface_deleted_in_use_is_an_error_for_every_way_of_waiting() {
+fn every_wait_reports_a_deleted_interface() {
     let coalesced = Wait::Coalesced { packets: 8, delay: Duration::from_millis(1) };
     let waits = [Wait::Spin, Wait::Interrupt, coalesced];
     for (mode, wait) in MODES.into_iter().flat_map(|mode| waits.map(|wait| (mode, wait))) {
@@ -115,7 +115,7 @@ fn a_renamed_interface_goes_on_and_a_moved_one_is_gone() {
 }
 
 #[test]
-fn too_little_locked_memory_is_named_with_the_limit_to_raise_and_leaves_the_packet_ring() {
+fn the_memlock_limit_is_named_and_the_packet_ring_opens() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     use rustix::thread::CapabilitySet as Capabilities;
     let lab = lab!();

@@ -92,7 +92,7 @@ fn what_matches_comes_and_the_rest_is_the_hosts_in_every_mode() {
 }
 
 #[test]
-fn a_filter_that_the_kernel_does_not_take_runs_in_user_space_and_the_host_gets_the_rest() {
+fn a_filter_the_kernel_refuses_runs_in_user_space() {
     let filter = too_long_for_xdp(u32::MAX, 0);
     for mode in MODES {
         let lab = lab!();
@@ -215,7 +215,7 @@ fn with(first: Instruction, program: &Program) -> Program {
 
 /// Proves that what the queue's share takes of a program's room is thought of.
 #[test]
-fn a_filter_with_no_room_for_the_share_of_a_queue_runs_in_user_space() {
+fn a_filter_too_long_with_the_queue_check_runs_in_user_space() {
     let lab = lab!(Lab::builder().queues(2));
     // Not rewritten, because it asks for the tag itself.
     let tag = Instruction { code: 0x20, jump_true: 0, jump_false: 0, constant: 0xffff_f030 };

@@ -63,7 +63,7 @@ fn messages() -> (OwnedFd, OwnedFd) {
 }
 
 #[test]
-fn a_filter_is_replaced_in_both_places_with_all_that_the_program_does_besides() {
+fn a_filter_is_replaced_and_the_program_keeps_its_features() {
     for mode in [Mode::XdpCopyNative, Mode::XdpCopyGeneric] {
         let lab = lab!();
         let mut left = open(lab.left());

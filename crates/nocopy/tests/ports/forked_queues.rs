@@ -20,7 +20,7 @@ fn alone() -> MutexGuard<'static, ()> {
 /// The parent goes on as if there had been no child.
 #[test]
 #[allow(unsafe_code)]
-fn a_forked_child_gives_its_ports_up_without_a_change_for_the_parent() {
+fn a_forked_child_drops_its_ports_without_harm_to_the_parent() {
     let _alone = alone();
     let lab = lab!(Lab::builder().queues(2));
     let inherited = |builder: PortBuilder| {

@@ -259,7 +259,7 @@ fn packets_not_asked_for_stay_for_the_next_batch() {
 }
 
 #[test]
-fn frames_the_program_keeps_are_replaced_when_they_come_home_even_without_traffic() {
+fn returned_frames_are_lent_again_without_traffic() {
     let (mut left, mut right) =
         Port::builder("memory").frame_count(4, 64).ring_sizes(4, 64).memory_pair().unwrap();
     send(&mut left, &[b"keep"; 4]);
@@ -366,7 +366,7 @@ fn drafts_are_sent_when_queued_and_free_again_when_not() {
 }
 
 #[test]
-fn drafts_written_before_a_panic_are_sent_and_the_one_being_written_is_not() {
+fn a_panic_drops_only_the_draft_being_written() {
     let (mut left, mut right) = Port::memory_pair().unwrap();
     let sender = left.sender();
     let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
@@ -521,7 +521,7 @@ fn a_kept_frame_that_is_refused_is_like_any_other() {
 }
 
 #[test]
-fn kept_frames_outlive_the_port_and_those_nobody_asked_for_go_home() {
+fn kept_frames_outlive_the_port_and_unclaimed_ones_return() {
     let (mut left, right) = Port::memory_pair().unwrap();
     let total = left.balance().total;
     for number in 0..10_u8 {

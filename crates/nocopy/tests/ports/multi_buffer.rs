@@ -192,7 +192,7 @@ fn a_port_that_was_not_told_says_how_to_take_a_large_mtu() {
 }
 
 #[test]
-fn the_packet_ring_counts_what_is_longer_than_a_frame_if_it_was_not_told() {
+fn the_packet_ring_counts_packets_longer_than_a_frame() {
     let lab = lab!(Lab::builder().mtu(9000));
     // An area with larger frames than AF_XDP could use would hold it; one with small frames does not.
     let mut left = open_in(lab.left(), Mode::PacketRing);
@@ -235,7 +235,7 @@ fn memory_ports_carry_chains_whole_or_not_at_all() {
 }
 
 #[test]
-fn a_packet_of_more_pieces_than_there_are_frames_is_counted_and_blocks_nothing() {
+fn a_packet_with_too_many_pieces_is_counted_and_skipped() {
     let lab = lab!(Lab::builder().mtu(9000));
     let mut left = open_in(lab.left(), Mode::PacketRing);
     let few = |builder: PortBuilder| {
@@ -254,7 +254,7 @@ fn a_packet_of_more_pieces_than_there_are_frames_is_counted_and_blocks_nothing()
 }
 
 #[test]
-fn a_second_port_that_wants_several_buffers_is_told_which_port_is_in_the_way() {
+fn a_second_multi_buffer_port_is_refused_with_the_reason() {
     let lab = lab!(Lab::builder().queues(2));
     let first = open_with(lab.left(), |builder| builder).unwrap();
     let error = open_with(lab.left(), |builder| builder.queue(1).multi_buffer(true)).unwrap_err();

@@ -52,7 +52,7 @@ fn packets_cross_both_ways_across_many_blocks() {
 }
 
 #[test]
-fn a_taken_packet_is_a_frame_like_any_other_and_counted_as_copied() {
+fn a_taken_packet_is_a_frame_and_counts_as_copied() {
     let lab = lab!();
     let (mut left, mut right) = (open(lab.left()), open_ring(lab.right()));
     for number in 0..100 {
@@ -182,7 +182,7 @@ fn the_ladder_follows_interface_and_purpose_and_says_so() {
 }
 
 #[test]
-fn a_measurement_on_real_traffic_chooses_the_mode_and_is_reported() {
+fn measuring_real_traffic_chooses_the_mode_and_is_reported() {
     let lab = lab!();
     let (left, right) = (lab.left(), lab.right());
     let stop = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
@@ -220,7 +220,7 @@ fn a_measurement_on_real_traffic_chooses_the_mode_and_is_reported() {
 }
 
 #[test]
-fn a_port_without_the_capabilities_of_xdp_steps_down_to_the_packet_ring_and_without_any_says_which() {
+fn missing_capabilities_step_down_or_are_named() {
     use rustix::thread::CapabilitySet as Capabilities;
     let lab = lab!();
     let end = lab.right();
@@ -245,7 +245,7 @@ fn a_port_without_the_capabilities_of_xdp_steps_down_to_the_packet_ring_and_with
 }
 
 #[test]
-fn a_packet_of_a_large_mtu_lies_in_one_frame_that_the_mode_does_not_bound() {
+fn a_large_mtu_packet_fits_one_frame_of_the_packet_ring() {
     let lab = lab!(Lab::builder().mtu(9000));
     let (mut left, mut right) = (open_ring(lab.left()), open_ring(lab.right()));
     let jumbo = packet(lab.right(), 1, 9014);
@@ -273,7 +273,7 @@ fn a_vlan_tag_stays_where_it_was_on_the_wire() {
 }
 
 #[test]
-fn arming_tells_of_an_interface_that_is_down_or_gone_and_a_forgotten_batch_stops_nothing() {
+fn arming_reports_an_interface_that_is_down_or_removed() {
     let lab = lab!();
     let (mut left, mut right) = (open_ring(lab.left()), open_ring(lab.right()));
     send(&mut left, &[packet(lab.right(), 1, 100)]);

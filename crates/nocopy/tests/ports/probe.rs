@@ -10,7 +10,7 @@ fn gate(end: &End, name: &str) -> Gate {
 }
 
 #[test]
-fn every_gate_has_a_name_of_its_own_and_no_closed_one_is_without_a_way_out() {
+fn gate_names_are_unique_and_closed_gates_have_advice() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
     let end = lab.left();
     for interface in [end.interface(), "lo"] {

@@ -13,7 +13,7 @@ use nocopy_lab::patience::wait_until;
 use nocopy_lab::{End, Lab};
 
 #[test]
-fn every_queues_packets_come_in_turns_through_every_way_of_waiting() {
+fn every_wait_takes_the_queues_in_turn() {
     let coalesced = Wait::Coalesced { packets: 64, delay: Duration::from_millis(2) };
     let adaptive = Wait::Adaptive { spin: Duration::from_micros(100) };
     for wait in [Wait::Interrupt, Wait::Spin, adaptive, coalesced] {
@@ -182,7 +182,7 @@ fn a_lost_interface_is_an_error_for_all_of_them_in_every_mode() {
 }
 
 #[test]
-fn queues_in_packet_ring_mode_wait_for_frames_without_losing_packets_or_the_deadline() {
+fn packet_ring_queues_wait_for_frames_and_lose_nothing() {
     let lab = lab!(Lab::builder().queues(2));
     let small = |builder: PortBuilder| builder.mode(Mode::PacketRing).frame_count(4, 4).ring_sizes(64, 4);
     let mut queues = open_queues(lab.right(), small);
@@ -253,7 +253,7 @@ fn a_wait_is_ended_from_another_thread_however_it_waits() {
 }
 
 #[test]
-fn what_is_there_comes_without_a_wait_and_a_meter_tells_what_was_counted() {
+fn try_receive_does_not_wait_and_a_meter_has_the_counts() {
     let lab = lab!(Lab::builder().queues(2));
     let small =
         |builder: PortBuilder| builder.mode(Mode::XdpCopyNative).frame_count(16, 16).ring_sizes(16, 16);

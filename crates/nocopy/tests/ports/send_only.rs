@@ -51,7 +51,7 @@ fn receive_numbers(port: &mut Port, count: usize) -> Vec<u32> {
 }
 
 #[test]
-fn a_port_that_only_sends_does_so_and_leaves_what_arrives_to_the_host() {
+fn a_send_only_port_leaves_arriving_packets_to_the_host() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
     let (left, right) = (lab.left(), lab.right());
     for mode in [None, Some(Mode::XdpCopyNative), Some(Mode::XdpCopyGeneric), Some(Mode::PacketRing)] {
@@ -83,7 +83,7 @@ fn a_port_that_only_sends_does_so_and_leaves_what_arrives_to_the_host() {
 }
 
 #[test]
-fn in_memory_what_a_port_without_receive_frames_is_sent_is_lost_and_counted() {
+fn without_receive_frames_arriving_packets_count_as_lost() {
     let builder = Port::builder("memory").frame_count(0, FRAMES).ring_sizes(FRAMES, FRAMES);
     let (mut left, mut right) = builder.memory_pair().unwrap();
     send_numbered(&mut left, [2; 6], 3 * FRAMES);

@@ -68,7 +68,7 @@ async fn a_port_on_an_interface_sends_more_than_it_has_frames() {
 }
 
 #[tokio::test]
-async fn a_frame_that_comes_home_ends_the_wait_of_a_receiver_without_frames() {
+async fn a_returned_frame_ends_the_wait_of_an_empty_receiver() {
     let lab = lab!();
     let right = crate::common::open_with(lab.right(), |builder| builder.frame_count(8, 8).ring_sizes(8, 8));
     let (mut receiver, _sender) = halves(right.unwrap());

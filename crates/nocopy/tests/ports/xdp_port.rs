@@ -412,7 +412,7 @@ fn a_port_opens_again_right_after_it_was_closed() {
 }
 
 #[test]
-fn a_duplicate_of_the_descriptor_does_not_keep_the_port_receiving() {
+fn a_duplicated_descriptor_does_not_keep_the_port_open() {
     let lab = lab!(Lab::builder().queues(2));
     let area = nocopy::Area::new(nocopy::area::AreaConfig { frame_count: 64, ..Default::default() }).unwrap();
     let other = open_with(lab.right(), |builder| builder.queue(1)).unwrap(); // keeps the program

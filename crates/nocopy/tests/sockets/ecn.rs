@@ -158,7 +158,7 @@ fn codepoints_seen(port: &mut Port, count: usize) -> Vec<u8> {
 }
 
 #[test]
-fn what_is_sent_over_a_port_or_through_the_kernel_is_capable_when_asked() {
+fn ecn_is_set_on_request_by_port_and_kernel_sockets() {
     let lab = lab!();
     let right = lab.right();
     let mut raw =

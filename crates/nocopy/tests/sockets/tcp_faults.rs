@@ -64,7 +64,7 @@ fn send(sender: &mut Sender, first: usize, bytes: usize) -> io::Result<()> {
 }
 
 #[test]
-fn a_peer_that_resets_in_mid_send_is_told_and_all_memory_comes_back() {
+fn a_reset_during_a_send_is_an_error_and_returns_all_memory() {
     for method in WAYS {
         let (lab, pool) = (lab!(), Pool::new(16, 64 << 10).unwrap());
         let (mut socket, mut peer) = connected(&lab, by(method).send_pool(&pool));
@@ -147,7 +147,7 @@ fn a_peer_that_stalls_for_seconds_gets_everything_in_the_end() {
 }
 
 #[test]
-fn a_stream_closed_while_its_peer_stalls_is_closed_in_time_and_arrives() {
+fn a_stream_closed_while_its_peer_stalls_still_arrives() {
     const BYTES: usize = 20 * 8000;
     for method in WAYS {
         let (lab, pool) = (lab!(), Pool::new(32, 8192).unwrap());
@@ -179,7 +179,7 @@ fn limit_memory(end: &End, bytes: u32) {
 }
 
 #[test]
-fn without_memory_to_remember_sends_by_they_are_copied_and_said_to_be() {
+fn without_memory_for_completions_tcp_sends_are_copied() {
     const PIECE_BYTES: usize = 500;
     let lab = lab!();
     // For some three calls. What waits in the send buffer is remembered as one, so each is to leave at once: and be lost.
@@ -369,7 +369,7 @@ fn an_mtu_lowered_and_raised_in_mid_stream_changes_no_byte() {
 }
 
 #[test]
-fn an_interface_set_down_for_a_while_delays_a_stream_and_no_more() {
+fn an_interface_set_down_only_delays_a_stream() {
     for method in WAYS {
         crosses(&lab!(), method, |lab| {
             let before = sent_in_vain(lab);

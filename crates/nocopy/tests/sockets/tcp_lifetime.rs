@@ -98,7 +98,7 @@ fn send_of_pool(sender: &mut Sender) -> Vec<u8> {
 }
 
 #[test]
-fn closing_by_force_brings_buffers_home_and_what_was_sent_arrives() {
+fn forced_close_returns_buffers_and_sent_data_arrives() {
     for method in ZERO_COPY {
         let (lab, pool) = (lab!(), pool());
         let (mut socket, peer) = connected(&lab, builder(method, &pool));
@@ -116,7 +116,7 @@ fn closing_by_force_brings_buffers_home_and_what_was_sent_arrives() {
 }
 
 #[test]
-fn memory_that_cannot_be_replaced_comes_back_after_closing_by_force() {
+fn irreplaceable_memory_returns_after_a_forced_close() {
     for method in ZERO_COPY {
         // Because some is of the program's own, or because the ring of another stream reads the pool.
         for has_ring in [false, true] {

@@ -154,7 +154,7 @@ fn a_way_that_has_ended_lets_the_other_go_on_without_spinning() {
 }
 
 #[test]
-fn a_target_that_reads_nothing_holds_the_source_without_spinning() {
+fn a_target_that_reads_nothing_stops_the_source() {
     const OFFERED: usize = 256 * MIB;
     let (left, right, running, calls) = counted_peers();
     left.set_nonblocking(true).unwrap();

@@ -68,7 +68,7 @@ fn every_method_sends_every_byte_once_and_in_order() {
 }
 
 #[test]
-fn memory_of_the_programs_own_is_sent_from_where_it_lies_and_comes_back() {
+fn memory_of_the_program_is_sent_in_place_and_returned() {
     for method in Method::ALL {
         let (address, reader) = reader();
         let mut socket = by(method).return_buffers(true).connect(address).unwrap();
@@ -164,7 +164,7 @@ fn a_cut_stream_ends_with_a_reset_and_not_as_if_it_were_whole() {
 }
 
 #[test]
-fn nothing_is_sent_behind_the_end_and_the_other_direction_stays_open() {
+fn nothing_follows_the_end_and_receiving_goes_on() {
     let (listener, bytes) = (TcpListener::bind("127.0.0.1:0").unwrap(), b"still here");
     let mut socket = Stream::connect(listener.local_addr().unwrap()).unwrap();
     let (mut peer, _) = listener.accept().unwrap();

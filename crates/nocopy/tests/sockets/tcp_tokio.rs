@@ -154,7 +154,7 @@ fn buffers_come_back_when_the_peer_has_acknowledged_them() {
 }
 
 #[test]
-fn a_flush_behind_an_empty_pipe_resolves_when_the_pipe_is_filled() {
+fn a_flush_waiting_for_a_pipe_resolves_when_it_is_filled() {
     let (stream, mut peer) = pair(Stream::builder());
     let (pipe, mut writer) = std::io::pipe().unwrap();
     let runtime = runtime();

@@ -131,7 +131,7 @@ pub(crate) fn assert_all_arrive(receiver: &UdpSocket) {
 }
 
 #[test]
-fn memory_given_up_by_force_is_written_and_what_was_sent_arrives() {
+fn memory_is_reused_after_a_forced_close_and_data_arrives() {
     for method in ZERO_COPY {
         let lab = lab!();
         hold_back(&lab);
@@ -303,7 +303,7 @@ fn drop_in_child<T>(parents: &mut ManuallyDrop<T>) {
 }
 
 #[test]
-fn without_memory_to_remember_sends_by_they_are_copied_and_counted() {
+fn without_memory_for_completions_datagrams_are_copied() {
     const MANY: usize = 2000;
     let lab = lab!();
     // Nothing comes back while they are sent, however slowly this thread gets on.
@@ -373,7 +373,7 @@ fn no_datagram_is_overtaken_where_the_send_buffer_is_full() {
 }
 
 #[test]
-fn a_datagram_refused_when_parts_of_it_are_under_way_does_not_shift_what_is_behind() {
+fn a_partly_sent_refused_datagram_does_not_shift_the_next() {
     const LONG_BYTES: usize = 20_000;
     for method in [Method::ZeroCopy, Method::ZeroCopyGso] {
         let lab = lab!();
@@ -416,7 +416,7 @@ fn a_datagram_refused_when_parts_of_it_are_under_way_does_not_shift_what_is_behi
 }
 
 #[test]
-fn what_a_ring_was_given_arrives_as_it_was_after_a_close_by_force() {
+fn data_given_to_a_ring_arrives_after_a_forced_close() {
     /// Fewer than there is room for at a time, and more than leave at once.
     const LAST: usize = 8;
     let lab = lab!();

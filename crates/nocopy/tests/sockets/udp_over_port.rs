@@ -434,7 +434,7 @@ fn numbers(peer: &UdpSocket, last: u32) -> BTreeSet<u32> {
 
 /// A neighbour that nobody knows is the kernel's to find; one that moves is followed.
 #[test]
-fn neighbours_are_resolved_by_the_kernel_and_followed_when_they_move() {
+fn the_kernel_resolves_neighbours_and_changes_are_followed() {
     let lab = lab!();
     let (left, right) = (lab.left(), lab.right());
     let (local, remote) = addresses(&lab, false);

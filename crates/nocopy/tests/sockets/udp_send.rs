@@ -244,7 +244,7 @@ fn nobody_listening_is_told_and_ends_nothing() {
 }
 
 #[test]
-fn a_datagram_the_host_cannot_send_is_counted_and_the_rest_goes_on() {
+fn an_unsendable_datagram_is_counted_and_others_are_sent() {
     let (mut socket, receiver) = pair("127.0.0.1", None);
     // A broadcast address, which was not allowed.
     let all = SocketAddr::from(([255; 4], 9));
@@ -259,7 +259,7 @@ fn a_datagram_the_host_cannot_send_is_counted_and_the_rest_goes_on() {
 }
 
 #[test]
-fn more_pieces_than_the_kernel_takes_are_refused_and_the_rest_goes_on() {
+fn too_many_pieces_are_refused_and_others_are_sent() {
     for method in METHODS {
         let (mut socket, receiver) = pair("127.0.0.1", Some(method));
         let piece = || Buffer::from(vec![1]);

@@ -216,7 +216,7 @@ async fn a_buffer_that_another_task_gives_back_ends_the_wait_for_one() {
 }
 
 #[tokio::test]
-async fn a_frame_that_comes_home_ends_the_wait_of_a_socket_over_a_port() {
+async fn a_returned_frame_ends_the_wait_of_a_socket_over_a_port() {
     let lab = lab!();
     let (local, remote) = (lab.left().ipv4(), lab.right().ipv4());
     let port = Port::builder(lab.left().interface()).mode(Mode::XdpCopyNative);

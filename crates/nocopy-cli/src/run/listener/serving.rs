@@ -48,7 +48,7 @@ fn answer(listener: &mut Listener, channel: &OwnedFd) -> Reply {
 }
 
 #[test]
-fn who_has_not_joined_or_talks_nonsense_is_counted_and_not_heard() {
+fn invalid_and_early_messages_are_counted_and_ignored() {
     let (mut listener, shared) = Listener::new().unwrap();
     let closed = Closed { handle: 1, counts: Counts::default(), sending: None };
     say(&shared, &Message::Closed(closed), &[]);
@@ -86,7 +86,7 @@ fn handed_over(lab: &Lab, listener: &mut Listener, shared: &OwnedFd) -> (Port, O
 }
 
 #[test]
-fn a_filter_is_loaded_for_its_own_handle_and_taken_away_if_nobody_hears_of_it() {
+fn a_filter_whose_answer_is_not_delivered_is_removed() {
     let Some(lab) = Lab::builder().gro_right(false).build_or_skip() else { return };
     let right = lab.right();
     let sender = lab.left().namespace().run(|| UdpSocket::bind((lab.left().ipv4(), 0)).unwrap());

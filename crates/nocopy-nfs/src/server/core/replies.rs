@@ -61,7 +61,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_that_comes_again_has_the_same_place_until_newer_ones_took_it() {
+    fn a_repeated_call_keeps_its_place_until_newer_calls_need_it() {
         let replies = Replies::default();
         let first = replies.place(client(1), 7, "mkdir");
         assert!(Arc::ptr_eq(&first, &replies.place(client(1), 7, "mkdir")));

@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn at_a_steady_high_rate_each_sleep_brings_about_what_is_worth_it() {
+    fn at_a_steady_high_rate_each_sleep_gathers_enough_packets() {
         for rate_per_s in [250e3, 300e3, 1e6] {
             let fared = run(10.0, |at| (at * rate_per_s) as u64);
             let each = 10.0 * rate_per_s / f64::from(fared.slices);

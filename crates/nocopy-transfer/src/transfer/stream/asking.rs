@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn a_receiver_that_has_enough_is_thanked_and_nothing_is_compared() {
+    fn nothing_is_compared_if_the_receiver_has_enough() {
         let mut asking = running();
         asking.handle(answer(5, true), SECOND_NS);
         assert_eq!(asking.state(SECOND_NS), State::EndedEarly);

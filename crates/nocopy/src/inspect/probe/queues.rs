@@ -120,7 +120,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn two_queues_on_one_cpu_close_the_gate_unless_there_are_no_more() {
+    fn two_queues_on_one_of_several_cpus_close_the_gate() {
         let interrupt = |queue, cpus: &str| Interrupt { queue, number: 28 + queue, cpus: cpus.to_owned() };
         let apart = spread("interrupts", &[interrupt(0, "0"), interrupt(1, "1")], 2);
         assert_eq!((apart.state, &apart.fix), (State::Open, &None), "{apart}");

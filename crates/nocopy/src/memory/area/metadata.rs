@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn a_note_is_believed_only_for_the_packet_that_it_was_written_for() {
+    fn a_note_is_used_only_for_the_packet_it_describes() {
         let (pool, mut rings) = one_frame();
         for shift in [0, 8, 16, 40, 64, 65, 100] {
             let packet = receive(&pool, &mut rings, shift);

@@ -61,7 +61,7 @@ fn headers_go_on_and_off_without_moving_data() {
 }
 
 #[test]
-fn frames_outlive_everything_and_free_the_area_when_the_last_is_home() {
+fn the_last_returned_frame_frees_the_area() {
     let area = small_area();
     let weak = Arc::downgrade(&area.shared);
     let pool = area.pool(Half::Send, 4).unwrap();
@@ -116,7 +116,7 @@ fn a_closed_pools_frames_serve_the_next_pool() {
 }
 
 #[test]
-fn strays_go_home_in_chains_and_lent_frames_are_reclaimed_or_retired() {
+fn frames_return_in_chains_and_lent_ones_are_reclaimed() {
     let area = small_area();
     let (receive, send) = (area.pool(Half::Receive, 4).unwrap(), area.pool(Half::Send, 4).unwrap());
     let (mut kernel_completion, mut completion) = crate::ring::pair::<u64>(8);
@@ -270,7 +270,7 @@ fn a_kept_frame_comes_back_as_it_was_and_only_when_it_was_kept() {
 }
 
 #[test]
-fn kept_frames_on_their_way_when_their_pool_closes_are_reclaimed_retired_or_stay_yours() {
+fn kept_frames_are_reclaimed_or_retired_when_their_pool_closes() {
     for how in [Lent::Reclaim, Lent::Retire] {
         let area = small_area();
         let weak = Arc::downgrade(&area.shared);

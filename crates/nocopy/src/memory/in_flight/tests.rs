@@ -94,7 +94,7 @@ fn a_call_reads_only_the_loads_that_it_took_bytes_of() {
 }
 
 #[test]
-fn what_the_ring_could_not_submit_goes_when_completions_are_read() {
+fn reading_completions_submits_what_did_not_fit_the_ring() {
     let (socket, to) = connected();
     let mut kept = Sender::new(socket, None);
     assert!(kept.open_ring(&Pool::new(1, 4096).unwrap(), 128).unwrap());

@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn a_displaced_program_that_cannot_be_put_back_is_an_error_of_close() {
+    fn close_fails_if_the_displaced_program_cannot_return() {
         let Some(lab) = nocopy_lab::lab_or_skip() else { return };
         let (index, name) = (lab.left().index(), lab.left().interface());
         lab.left().namespace().run(|| {

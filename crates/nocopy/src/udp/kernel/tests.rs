@@ -206,7 +206,7 @@ fn many_senders_are_kept_apart() {
 }
 
 #[test]
-fn small_buffers_get_single_datagrams_and_what_is_too_long_is_marked() {
+fn small_buffers_get_one_datagram_and_mark_truncation() {
     let small = Pool::new(8, 4096).unwrap();
     let (mut receiver, address) = receiver_at(LOOPBACK, &small);
     let sender = sender_to(address);
@@ -463,7 +463,7 @@ fn receiver_in(end: &End) -> (Receiver, u16) {
 }
 
 #[test]
-fn runs_arrive_over_a_wire_whether_the_other_end_coalesces_or_not() {
+fn runs_arrive_with_and_without_coalescing_at_the_peer() {
     for coalesced in [false, true] {
         let Some(lab) = Lab::builder().gro_right(coalesced).build_or_skip() else { return };
         let (mut receiver, port) = receiver_in(lab.right());
