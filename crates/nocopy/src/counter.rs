@@ -2,25 +2,24 @@
 
 use std::borrow::Cow;
 
-/// One counter: monotonic as long as what counts lives.
+/// One counter. It only grows, as long as the thing that it counts for exists.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Counter {
-    /// Its name: the kernel's, the driver's, or this library's field.
+    /// Its name: the kernel's, the driver's, or a field of this library.
     pub name: Cow<'static, str>,
-    /// What it counts; empty where only its driver knows.
+    /// What it counts; empty if only the driver knows.
     pub meaning: &'static str,
-    /// How many.
     pub value: u64,
 }
 
 impl Counter {
-    /// What was counted since it stood at `earlier`. One that went back began anew, so all of it is new.
+    /// The growth since `earlier`. A counter that is smaller now was restarted, so its whole value is new.
     pub(crate) fn since(value: u64, earlier: u64) -> u64 {
         value.checked_sub(earlier).unwrap_or(value)
     }
 }
 
-/// Makes a struct of counters whose documentation is also what the counters say of themselves.
+/// Makes a struct of counters. The documentation of each field is also the meaning that its [`Counter`] has.
 macro_rules! counters {
     ($(#[$about:meta])* $vis:vis struct $group:ident { $($(#[doc = $meaning:literal])+ $name:ident,)+ }) => {
         $(#[$about])*
@@ -41,7 +40,7 @@ macro_rules! counters {
                 .into_iter()
             }
 
-            /// What was counted since `earlier`; a counter that went back began anew, so all of it is new.
+            /// What was counted since `earlier`; all of a counter that was restarted is new.
             #[must_use]
             #[allow(dead_code, reason = "not all groups need it")]
             $vis fn since(&self, earlier: &Self) -> Self {

@@ -34,21 +34,21 @@
 //! | messages between nodes | [`message::Endpoint::builder`]`().bind(address)` | [`Buffer`]s, over sockets or a port |
 //! | all packets, which the host keeps | [`Capture::open`]`("eth0")` | [`Block`](capture::Block)s of packets |
 //!
-//! **Receiving.** `receive` waits for as long as it takes, `receive_timeout` for a time, `try_receive` not at all. What comes is borrowed,
-//! and used again by the next call; `take` makes it yours. How to wait is a setting ([`Wait`]): spin for the lowest latency, sleep for the
-//! least work, or the one and then the other.
+//! **Receiving.** `receive` waits without limit, `receive_timeout` for a time, `try_receive` not at all. What is received is borrowed until
+//! the next call; `take` makes it yours. How to wait is a setting ([`Wait`]): spin for the lowest latency, sleep for the
+//! least work, or spin first and then sleep.
 //!
-//! **Sending.** `buffer` gives an empty buffer. `send` takes it over and puts it into a queue, without a system call; `flush` hands over
-//! the whole queue at once. The memory comes back by itself when the kernel is done with it: `reap` looks for it, `in_flight` counts what
-//! is away, and `drain` waits for all of it. What cannot be sent is given back with the reason ([`Rejected`]); the reason for "not now"
-//! is always [`Reason::Full`]. `send_copy` sends bytes that stay yours, by copying them. `close` drains, and ends sending.
+//! **Sending.** `buffer` gives an empty buffer. `send` takes it over and puts it into a queue, without a system call; `flush` hands the
+//! whole queue to the kernel at once. The memory is yours again when the kernel no longer reads it: `reap` looks for such memory,
+//! `in_flight` counts sends that the kernel still reads, and `drain` waits for all of them. What cannot be sent is returned with the reason
+//! ([`Rejected`]); the reason for "not now" is always [`Reason::Full`]. `send_copy` copies the bytes, which stay yours. `close` drains, and ends sending.
 //!
 //! **Waiting elsewhere.** Every half has a descriptor for `poll`, `epoll` and the like; call `arm` before each wait on it. With the feature
 //! `tokio`, [`AsyncReceiver`](tokio::AsyncReceiver) and [`AsyncSender`](tokio::AsyncSender) take any half.
 //!
-//! **Knowing.** `ledger` says how many bytes were moved without a copy, how many were copied and why, and of how many nothing is known
-//! ([`Evidence`]). `stats` has every counter, so that no loss goes unseen. `explain` says which of several ways is used on this machine for
-//! this work, and what it was compared with.
+//! **Knowing.** `ledger` returns how many bytes were moved without a copy, how many were copied and why, and how many are unknown
+//! ([`Evidence`]). `stats` has every counter, so every loss is counted. `explain` returns which method is used on this machine for
+//! this work, and how it compared with the others.
 //!
 //! [`ReceiverHalf`] and [`SenderHalf`] are this contract as traits, for code that takes any half.
 //!
@@ -56,10 +56,10 @@
 //!
 //! * [`port`]: modes of a port and how one is chosen, all queues of an interface, granting a port to a process without privileges.
 //! * [`filter`]: which packets come to a port, decided before they are copied; [`metadata`]: checksums and times that the card adds.
-//! * [`area`], [`pool`]: the memory, which half has which part of it, and the balance of it all.
+//! * [`area`], [`pool`]: the memory, which half holds which part of it, and the balance of all parts.
 //! * [`tcp`]: published data that goes to any number of peers by reference, files, pipes, and a proxy between two streams.
 //!
-//! The modules in their layers: each uses those below it only (`cargo xtask check` reads this list).
+//! The modules in their layers: each uses only those below it (`cargo xtask check` reads this list).
 //!
 //! ```text
 //! integration

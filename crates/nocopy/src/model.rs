@@ -1,4 +1,4 @@
-//! Models run against the real thing: one list of operations, shared by proptest and the fuzz targets.
+//! Models compared with the real code: one list of operations, shared by proptest and the fuzz targets.
 //!
 //! Every operation is a pair (what, how much), so any bytes are a list of operations.
 
@@ -18,7 +18,7 @@ pub fn operations(bytes: &[u8]) -> Vec<Operation> {
     bytes.chunks_exact(3).map(|chunk| (chunk[0], u16::from_le_bytes([chunk[1], chunk[2]]))).collect()
 }
 
-/// A ring against a queue: what goes in comes out, once, in order; nothing staged is seen; capacity holds.
+/// A ring compared with a queue: each entry comes out once, in order; staged entries are not visible; the capacity holds.
 ///
 /// # Panics
 /// When ring and queue disagree.
@@ -72,8 +72,8 @@ pub fn ring(operations: &[Operation]) {
 /// Frames of the model's receiving and sending pools, and of the pool of another port in the same area.
 const FRAMES: u32 = 6;
 
-/// The halves of a port against a kernel that lies: any address, any length, any number of times. Whatever it says, no
-/// frame has two owners, every byte handed out lies in the area, and the frames add up.
+/// The halves of a port with a kernel that reports any address, any length, any number of times. No frame ever
+/// has two owners, every byte handed out lies in the area, and the frames add up.
 ///
 /// # Panics
 /// When one of these is violated.

@@ -23,7 +23,7 @@ use crate::sync::{AtomicU32, Ordering, Slot};
 /// `XDP_RING_NEED_WAKEUP` of `linux/if_xdp.h`: the kernel sleeps and wants a system call to go on.
 const NEED_WAKEUP: u32 = 1;
 
-/// What both ends of one ring see.
+/// The memory that both ends of a ring share.
 struct Shared<T> {
     /// Entries ever produced, modulo 2^32. Written only by the producer.
     producer: NonNull<AtomicU32>,
@@ -34,7 +34,7 @@ struct Shared<T> {
     /// `mask + 1` slots; a slot is the producer's from consumption to publication, the consumer's otherwise.
     entries: NonNull<Slot<T>>,
     mask: u32,
-    /// Keeps what the pointers above point into.
+    /// Keeps the mapping that the pointers above point into.
     memory: Arc<dyn Any + Send + Sync>,
 }
 
@@ -49,7 +49,7 @@ unsafe impl<T: Send> Send for Shared<T> {}
 
 impl<T: Copy> Shared<T> {
     fn producer(&self) -> &AtomicU32 {
-        // SAFETY: valid for the life of `memory` (constructors).
+        // SAFETY: valid as long as `memory` exists (constructors).
         unsafe { self.producer.as_ref() }
     }
 
@@ -161,7 +161,7 @@ pub(crate) fn pair<T: Copy + Default + Send + 'static>(capacity: u32) -> (Produc
     (Producer::new(shared.clone()), Consumer::new(shared))
 }
 
-/// The producer of a ring that never has room, and always wants a wake-up: where there is nothing to be handed over.
+/// The producer of a ring that never has room and always wants a wake-up: for ports that lack this ring.
 pub(crate) fn closed<T: Copy + Default + Send + 'static>() -> Producer<T> {
     let (mut producer, _) = pair(1);
     let _ = producer.push(T::default()); // there is room for one
@@ -221,7 +221,7 @@ impl<T: Copy> Producer<T> {
         (0..count).map(move |place| unsafe { self.shared.slot(first.wrapping_add(place)).read() })
     }
 
-    /// Times the other end's index claimed the impossible.
+    /// How often the other end's index was impossible.
     pub(crate) fn bad_indices(&self) -> u64 {
         self.bad_indices
     }
@@ -271,7 +271,7 @@ impl<T: Copy> Producer<T> {
         }
     }
 
-    /// The next slot, if the ring is not full: for an entry that must not be made unless it can be staged.
+    /// The next slot, if the ring is not full: for entries that must be made only if they can be staged.
     #[inline]
     pub(crate) fn vacant(&mut self) -> Option<Vacant<'_, T>> {
         if self.head.wrapping_sub(self.consumed) > self.shared.mask {
@@ -331,11 +331,11 @@ impl<T: Copy> Vacant<'_, T> {
 #[derive(Debug)]
 pub(crate) struct Reservation<'ring, T: Copy> {
     ring: &'ring mut Producer<T>,
-    // Copies of what the ring says, so that a loop over slots keeps them in registers: each of a register's size, or the
+    // Copies of the ring's fields, so that a loop over slots keeps them in registers. Each has a register's size, or the
     // compiler packs two into one.
     entries: NonNull<Slot<T>>,
     mask: usize,
-    /// Indices as the ring's, not wrapping around: `end` is at most a ring's size beyond 2^32.
+    /// Like the ring's indices, but without wrapping: `end` is at most a ring's size beyond 2^32.
     next: u64,
     end: u64,
 }
@@ -361,7 +361,7 @@ impl<T: Copy> Reservation<'_, T> {
     pub(crate) unsafe fn fill(&mut self, entries: impl ExactSizeIterator<Item = T>) {
         assert!(entries.len() <= self.left() as usize, "more entries than slots");
         for entry in entries {
-            // SAFETY: a slot is left for each: asserted, and the iterator does not lie.
+            // SAFETY: a slot is left for each: asserted, and the iterator's length is right.
             unsafe { self.push_unchecked(entry) };
         }
     }
@@ -423,7 +423,7 @@ impl<T: Copy> Consumer<T> {
         self.shared.capacity()
     }
 
-    /// Times the other end's index claimed the impossible.
+    /// How often the other end's index was impossible.
     pub(crate) fn bad_indices(&self) -> u64 {
         self.bad_indices
     }
@@ -457,8 +457,8 @@ impl<T: Copy> Consumer<T> {
     pub(crate) fn peek(&mut self, count: u32) -> Peek<'_, T> {
         let next = self.tail;
         let end = next.wrapping_add(self.available(count).min(count));
-        // Everything offered counts as read until drop puts back what was not: an iterator that is forgotten loses
-        // entries, where one that moved the index as it went would have them read again.
+        // Everything offered counts as read until drop puts back what was not. So a forgotten iterator loses
+        // entries; if the index moved with the iterator, they would be read again.
         self.tail = end;
         Peek { entries: self.shared.entries, mask: self.shared.mask, next, end, ring: self }
     }
@@ -474,7 +474,7 @@ impl<T: Copy> Consumer<T> {
 #[derive(Debug)]
 pub(crate) struct Peek<'ring, T: Copy> {
     ring: &'ring mut Consumer<T>,
-    // Copies of what the ring says, so that a loop over entries keeps them in registers.
+    // Copies of the ring's fields, so that a loop over entries keeps them in registers.
     entries: NonNull<Slot<T>>,
     mask: u32,
     next: u32,
@@ -485,7 +485,7 @@ pub(crate) struct Peek<'ring, T: Copy> {
 unsafe impl<T: Copy + Send> Send for Peek<'_, T> {}
 
 impl<T: Copy> Peek<'_, T> {
-    /// Like [`look`](Self::look), as a hint only: the entry may be read in parts, or more than once.
+    /// Like [`look`](Self::look), but only a hint: the entry may be read in parts, or more than once.
     #[inline]
     pub(crate) fn glance(&self, ahead: u32) -> Option<T> {
         if ahead >= self.end.wrapping_sub(self.next) {
@@ -581,7 +581,7 @@ mod loom_tests {
     /// reused and a wrong ordering on the consumer index shows as a race on the slot.
     #[test]
     fn entries_cross_threads_in_order() {
-        // Three forced switches reach every reordering of two indices; without a bound this runs for minutes.
+        // Three forced switches reach every reordering of two indices; without a limit this runs for minutes.
         let mut model = loom::model::Builder::new();
         model.preemption_bound = Some(3);
         model.check(|| {

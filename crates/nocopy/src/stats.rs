@@ -1,4 +1,4 @@
-//! Everything that one half has counted, in one value.
+//! All counters of one half, in one value.
 
 use std::fmt;
 use std::iter::Sum;
@@ -6,10 +6,10 @@ use std::ops::{AddAssign, Index};
 
 use crate::counter::Counter;
 
-/// Everything that a half has counted since it was opened, in one value.
+/// All counters of a half since it was opened, in one value.
 ///
-/// Five sums have the same meaning for every half. Behind them are the counters that they are made of and all others of that half, each
-/// under its own name: the kernel's where the kernel counts.
+/// Five sums have the same meaning for every half. [`counters`](Self::counters) has the counters that they are made of and all others of
+/// that half, each under its own name: the kernel's where the kernel counts.
 ///
 /// ```
 /// # let (mut port, _peer) = nocopy::Port::memory_pair()?;
@@ -27,15 +27,15 @@ use crate::counter::Counter;
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stats {
-    /// Packets, datagrams, buffers of a stream, blocks or messages that were received, or that the kernel took to send. Not: delivered.
+    /// Packets, datagrams, buffers of a stream, blocks or messages that were received, or that the kernel accepted for sending (not: delivered).
     pub moved: u64,
     /// Their bytes.
     pub bytes: u64,
-    /// Those that were lost here, of whatever cause.
+    /// Those that were lost in this half or the kernel, for any cause.
     pub dropped: u64,
-    /// Things that a correct kernel and a correct peer never do.
+    /// Events that a correct kernel and a correct peer never cause.
     pub faults: u64,
-    /// Calls that handed over what was queued. Always 0 for a half that only receives.
+    /// Calls that handed over queued data. Always 0 for a half that only receives.
     pub flushes: u64,
     counters: Vec<Counter>,
 }
@@ -45,7 +45,7 @@ impl Stats {
         Self { moved, bytes, ..Self::default() }
     }
 
-    /// With counters of things that were lost, all of which add up.
+    /// Adds counters of lost things, each of which adds to `dropped`.
     pub(crate) fn with_dropped(mut self, counters: impl IntoIterator<Item = Counter>) -> Self {
         let before = self.counters.len();
         self.counters.extend(counters);
@@ -53,7 +53,7 @@ impl Stats {
         self
     }
 
-    /// With counters of faults, all of which add up.
+    /// Adds counters of faults, each of which adds to `faults`.
     pub(crate) fn with_faults(mut self, counters: impl IntoIterator<Item = Counter>) -> Self {
         let before = self.counters.len();
         self.counters.extend(counters);
@@ -61,7 +61,7 @@ impl Stats {
         self
     }
 
-    /// With counters that belong to none of the sums.
+    /// Adds counters that belong to none of the sums.
     pub(crate) fn with(mut self, counters: impl IntoIterator<Item = Counter>) -> Self {
         self.counters.extend(counters);
         self
@@ -84,14 +84,13 @@ impl Stats {
 }
 
 impl Extend<Counter> for Stats {
-    /// With counters that belong to none of the sums. For kinds of I/O that are built on this crate.
+    /// Adds counters that belong to none of the sums. For kinds of I/O that are built on this crate.
     fn extend<I: IntoIterator<Item = Counter>>(&mut self, counters: I) {
         self.counters.extend(counters);
     }
 }
 
 impl AddAssign for Stats {
-    /// Counter by counter.
     fn add_assign(&mut self, other: Self) {
         self.moved += other.moved;
         self.bytes += other.bytes;

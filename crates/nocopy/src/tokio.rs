@@ -52,7 +52,7 @@ impl<R: ReceiverHalf> AsyncReceiver<R> {
         Ok(Self { watched, half })
     }
 
-    /// Resolves when there is something to receive, and returns it. It can be dropped unfinished: nothing is lost.
+    /// Resolves when there is something to receive, and returns it. Dropping the future loses nothing.
     ///
     /// # Errors
     /// Those of the half.
@@ -68,7 +68,7 @@ impl<R: ReceiverHalf> AsyncReceiver<R> {
 #[derive(Debug)]
 pub struct AsyncSender<S> {
     watched: Watched,
-    /// Ends waits for buffers that other tasks have: no event reports that they come home.
+    /// Ends waits for buffers that other tasks hold: no event reports their return.
     lookout: Lookout,
     half: S,
 }
@@ -86,7 +86,7 @@ impl<S: SenderHalf> AsyncSender<S> {
         Ok(Self { watched, lookout, half })
     }
 
-    /// Resolves when an empty buffer is there. What is queued is handed over meanwhile, since that brings buffers back.
+    /// Resolves when there is an empty buffer. Meanwhile queued data is handed over, since that frees buffers.
     ///
     /// # Errors
     /// Those of [`SenderHalf::try_flush`].
@@ -96,7 +96,7 @@ impl<S: SenderHalf> AsyncSender<S> {
                 return Ok(buffer);
             }
             self.half.try_flush()?;
-            // What was copied is free at once, and nothing else would tell of it.
+            // The buffers of copied sends are free at once, and no event reports them.
             if let Some(buffer) = self.half.buffer() {
                 return Ok(buffer);
             }
@@ -106,7 +106,7 @@ impl<S: SenderHalf> AsyncSender<S> {
         }
     }
 
-    /// Resolves when everything that was queued is handed over. Dropped unfinished, the rest stays queued.
+    /// Resolves when everything that was queued is handed over. If the future is dropped, the rest stays queued.
     ///
     /// # Errors
     /// Those of [`SenderHalf::try_flush`].
@@ -117,7 +117,7 @@ impl<S: SenderHalf> AsyncSender<S> {
         Ok(())
     }
 
-    /// Resolves when everything is handed over, and the kernel is done with all memory.
+    /// Resolves when everything is handed over and the kernel no longer reads any of the memory.
     ///
     /// # Errors
     /// Those of [`SenderHalf::try_flush`].
@@ -129,7 +129,7 @@ impl<S: SenderHalf> AsyncSender<S> {
         Ok(())
     }
 
-    /// Waits for an event, perhaps of completions or room, and takes the completions.
+    /// Waits for an event (completions, room to send), and takes the completions.
     async fn event(&mut self) -> io::Result<()> {
         if !self.half.arm()? {
             self.watched.event().await?;

@@ -13,16 +13,15 @@ use crate::engine::wait::{Coalescer, Wait};
 use crate::sys::interface::{Inquiry, Interface, InterfaceError, Promiscuous};
 use crate::sys::packet::{self, PacketSocket, SINGLE_FRONT_BYTES};
 
-/// A block is made of pages.
 const PAGE_BYTES: u32 = 4096;
-/// The kernel's limit of a ring is 4 GiB less a page, of a block what memory it finds in one piece.
+/// The kernel's limit of a ring is 4 GiB less a page; of a block, the contiguous memory it finds.
 const BLOCK_BYTES_MAX: u32 = 64 << 20;
 
-/// The longest packet that is joined or not cut yet (IPv4's), and what may be in front of it and behind: two tags, a checksum.
+/// The longest packet that is joined or not yet segmented (IPv4's).
 const JOINED_BYTES_MAX: u32 = 65_535;
 const LINK_BYTES_MAX: u32 = 14 + 2 * 4 + 4;
 
-/// Blocks of single packets there are at least, so that a burst finds room.
+/// The least number of single-packet blocks, so that a burst finds room.
 const SINGLE_COUNT_MIN: u32 = 128;
 
 /// Settings for a [`Capture`].
@@ -71,7 +70,7 @@ pub enum OpenError {
         /// The interface.
         interface: String,
     },
-    /// The kernel makes no such blocks.
+    /// The kernel makes no blocks of this size or number.
     #[error(
         "{count} blocks of {bytes} B: a block is a power of two from {PAGE_BYTES} B to {BLOCK_BYTES_MAX} B, there are at least 2, and \
          they are less than 4 GiB; ask for others"
@@ -82,7 +81,7 @@ pub enum OpenError {
         /// Bytes of each.
         bytes: u32,
     },
-    /// There is no memory for the blocks.
+    /// There is not enough memory for the blocks.
     #[error("{interface}: the kernel has no {bytes} B for the blocks ({source}); ask for less")]
     Memory {
         /// The interface.
@@ -92,7 +91,7 @@ pub enum OpenError {
         /// The kernel's reason.
         source: io::Error,
     },
-    /// The filter cannot be changed to read VLAN tags, which the kernel takes out of packets.
+    /// The filter cannot be changed to read VLAN tags, which the kernel removes from packets.
     #[error("{interface}: the filter cannot be used on a packet socket: {source}")]
     Filter {
         /// The interface.
@@ -100,7 +99,7 @@ pub enum OpenError {
         /// What is wrong with it.
         source: InvalidProgram,
     },
-    /// The kernel refused something else.
+    /// The kernel refused another operation.
     #[error("{interface}: cannot {operation}: {source}")]
     System {
         /// The interface.
@@ -140,7 +139,7 @@ impl Builder {
         self
     }
 
-    /// The most bytes of a packet that the kernel copies (default, and most: 262,144).
+    /// How many bytes of a packet the kernel copies at most (default, and largest value: 262,144).
     pub fn snap(mut self, bytes: u32) -> Self {
         self.snap_bytes = bytes.clamp(1, SNAP_BYTES_MAX);
         self
@@ -158,9 +157,9 @@ impl Builder {
         self
     }
 
-    /// Hands each packet over as soon as it is there, in a block of its own (default false). The blocks have as many bytes altogether as
-    /// was asked for, or more, so that there are at least 128. Each has room for the longest packet, 128 KiB unless [`snap`](Self::snap) is
-    /// less. `tp_freeze_q_cnt` is not counted then.
+    /// Delivers each packet at once, in a block of its own (default false). The blocks have at least as many bytes in total as
+    /// [`blocks`](Self::blocks) asks for, and there are at least 128. Each has room for the longest packet, 128 KiB unless
+    /// [`snap`](Self::snap) is less. `tp_freeze_q_cnt` is then not counted.
     pub fn immediate(mut self, on: bool) -> Self {
         self.immediate = on;
         self
@@ -172,9 +171,8 @@ impl Builder {
         self
     }
 
-    /// How to wait for blocks (default: sleeping, [`Wait::Interrupt`]). Whatever this is, the kernel hands a block over only when it is full
-    /// or after the [`block_timeout`](Self::block_timeout): spinning saves the wake-up, not that delay; for that, see
-    /// [`immediate`](Self::immediate).
+    /// How to wait for blocks (default: sleeping, [`Wait::Interrupt`]). With every setting, the kernel hands a block over only when it is full
+    /// or after the [`block_timeout`](Self::block_timeout): spinning saves the wake-up, not that delay; [`immediate`](Self::immediate) avoids it.
     pub fn wait(mut self, wait: Wait) -> Self {
         self.wait = wait;
         self
@@ -223,9 +221,9 @@ impl Builder {
         if is_block && count >= 2 && fits { Ok(()) } else { Err(OpenError::Blocks { count, bytes }) }
     }
 
-    /// Blocks of single packets in place of those that were asked for: bytes of each, and how many.
+    /// The single-packet blocks that replace the blocks asked for: bytes of each, and how many.
     fn single_packet_blocks(&self, interface: &Interface) -> (u32, u32) {
-        // What the host sends has not been cut into segments yet; what comes in may have been joined, or come from a host that is this one.
+        // Outgoing packets are not yet segmented; incoming ones may have been joined, or come unsegmented from this same host.
         let longest = JOINED_BYTES_MAX.max(interface.mtu_bytes) + LINK_BYTES_MAX;
         let block_bytes = (longest.min(self.snap_bytes) + SINGLE_FRONT_BYTES).next_power_of_two();
         let count = u64::from(self.block_bytes) * u64::from(self.block_count) / u64::from(block_bytes);
@@ -268,13 +266,13 @@ impl Builder {
     }
 }
 
-/// A filter over frames as they are on the wire, for a socket that has them without their tags.
+/// A filter written for frames on the wire, changed for a socket that gets frames without their VLAN tags.
 pub(super) fn of_the_wire(filter: Option<&Program>, interface: &str) -> Result<Option<Program>, OpenError> {
     let filter = filter.map(Program::for_packet_socket).transpose();
     filter.map_err(|source| OpenError::Filter { interface: interface.to_owned(), source })
 }
 
-/// The filter, or one that takes everything; what it returns is how many bytes are kept.
+/// The filter, or one that accepts everything; it returns how many bytes to keep.
 pub(super) fn instructions(filter: Option<&Program>, snap_bytes: u32) -> Vec<Instruction> {
     const RETURN: u16 = (libc::BPF_RET | libc::BPF_K) as u16;
     let everything = [Instruction { code: RETURN, jump_true: 0, jump_false: 0, constant: u32::MAX }];

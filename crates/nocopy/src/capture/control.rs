@@ -1,4 +1,4 @@
-//! A capture's filter and counts, for several threads.
+//! Filter and counts of a capture, for use by several threads.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -10,29 +10,29 @@ use nocopy_proto::filter::Program;
 use super::builder::{OpenError, instructions, of_the_wire};
 use crate::sys::packet::PacketSocket;
 
-/// What the kernel counted for a capture since it was opened, under its names (`struct tpacket_stats_v3`).
+/// What the kernel counted for a capture since it was opened, under the kernel's names (`struct tpacket_stats_v3`).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Totals {
-    /// Packets that matched the filter, also those that were dropped then.
+    /// Packets that matched the filter, including those then dropped.
     pub tp_packets: u64,
     /// Packets dropped because no block was free.
     pub tp_drops: u64,
-    /// How often the kernel came to a block that was not free.
+    /// How often the kernel reached a block that was not free.
     pub tp_freeze_q_cnt: u64,
 }
 
-/// How many blocks the kernel cannot write to now: they are away, or wait to be taken.
+/// How many blocks the kernel cannot write to now: the program holds them, or they wait to be received.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Fill {
-    /// Those.
+    /// Blocks that the kernel cannot write to.
     pub used: u32,
-    /// All.
+    /// All blocks.
     pub total: u32,
 }
 
 impl Fill {
-    /// The part of all, from 0 to 1.
+    /// `used / total`, from 0 to 1.
     pub fn ratio(&self) -> f64 {
         f64::from(self.used) / f64::from(self.total.max(1))
     }
@@ -45,7 +45,7 @@ pub(super) struct Shared {
     pub(super) socket: PacketSocket,
     snap_bytes: u32,
     has_filter: AtomicBool,
-    // Sums of what the kernel returned each time it was asked. Nothing else depends on them, so their order does not matter.
+    // Sums of what the kernel returned each time. Nothing else depends on them, so relaxed ordering suffices.
     packets: AtomicU64,
     drops: AtomicU64,
     freezes: AtomicU64,
@@ -66,7 +66,7 @@ impl Shared {
         self.has_filter.load(Ordering::Relaxed)
     }
 
-    /// Each answer of the kernel, which starts anew each time, is added once, whichever thread asks.
+    /// Each answer of the kernel, which restarts its counters, is added once, whichever thread asks.
     pub(super) fn totals(&self) -> io::Result<Totals> {
         let since = self.socket.counts()?;
         let add = |sum: &AtomicU64, more: u32| {
@@ -80,7 +80,7 @@ impl Shared {
     }
 }
 
-/// A capture's filter and counts for others than the thread that takes its blocks: another thread, or a signal handler. It keeps the
+/// A capture's filter and counts for use outside the thread that receives: another thread, or a signal handler. It keeps the
 /// capture's socket open.
 #[derive(Debug, Clone)]
 pub struct Control {
@@ -88,8 +88,8 @@ pub struct Control {
 }
 
 impl Control {
-    /// Has the kernel decide by another filter from now on; `None` takes everything. It replaces the old one at once: no packet goes
-    /// by neither. What the old one let through and is in blocks, also in the one that the kernel writes to, stays there.
+    /// Replaces the kernel's filter; `None` accepts everything. The change is atomic: every packet is judged by one of the two filters.
+    /// Packets that the old filter accepted stay in their blocks, also in the block that the kernel is writing.
     ///
     /// # Errors
     /// [`OpenError::Filter`] and [`OpenError::System`]; the old filter stays.
@@ -97,8 +97,8 @@ impl Control {
         self.replace_filter(of_the_wire(filter, &self.shared.interface)?.as_ref())
     }
 
-    /// As [`Control::set_filter`], with a filter for packet sockets, which have a frame without its VLAN tag and the tag beside it
-    /// (`SKF_AD_VLAN_TAG`): what libpcap compiles for its live captures is one.
+    /// As [`Control::set_filter`], with a filter for packet sockets, which get the VLAN tag beside the frame
+    /// (`SKF_AD_VLAN_TAG`), such as libpcap compiles for its live captures.
     ///
     /// # Errors
     /// [`OpenError::System`]; the old filter stays.
@@ -117,17 +117,17 @@ impl Control {
         Ok(())
     }
 
-    /// What the kernel counted so far: one system call, no lock and no allocation, so a signal handler may ask.
+    /// What the kernel counted so far: one system call, no lock and no allocation, so a signal handler may call it.
     ///
     /// # Errors
-    /// The kernel's refusal.
+    /// The kernel refused the system call.
     pub fn totals(&self) -> io::Result<Totals> {
         self.shared.totals()
     }
 }
 
 impl AsFd for Control {
-    /// That of the capture.
+    /// The capture's descriptor.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.shared.socket.as_fd()
     }

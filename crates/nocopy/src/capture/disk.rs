@@ -14,7 +14,7 @@ use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use crate::sys::disk::{self, WriteRing};
 pub use crate::sys::disk::{SectorBuffer, Sectors};
 
-/// What every write must be a multiple of: no disk has larger sectors.
+/// Every write must be a multiple of this: no disk has larger sectors.
 pub const SECTOR_BYTES: usize = 4096;
 
 /// The most pieces in a write.
@@ -23,9 +23,9 @@ pub const PIECES_MAX: usize = disk::PIECES_MAX;
 /// How a file is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Method {
-    /// Past the page cache (`O_DIRECT`): the disk reads the packets' memory itself. Otherwise each write is copied.
+    /// Past the page cache (`O_DIRECT`): the disk reads the packets' memory itself. If false, each write is copied.
     pub direct: bool,
-    /// While the program does something else (io_uring). Otherwise the program waits (`pwritev`).
+    /// By io_uring, while the program does something else. If false, the program waits (`pwritev`).
     pub in_background: bool,
 }
 
@@ -40,7 +40,7 @@ impl fmt::Display for Method {
     }
 }
 
-/// A write that is over.
+/// A finished write.
 #[derive(Debug)]
 pub struct Written {
     /// What was to be written.
@@ -51,24 +51,23 @@ pub struct Written {
     pub error: Option<io::Error>,
 }
 
-/// Appends to one file after the other.
+/// Appends to a file, and later to another.
 #[derive(Debug)]
 pub struct Writer {
     file: File,
-    /// Up to where the file is written.
+    /// The length that is written.
     end: u64,
     direct: bool,
-    /// `None` where io_uring is not to be had, for this reason.
+    /// The error says why io_uring is not available.
     ring: Result<WriteRing, io::Error>,
     under_way: Option<UnderWay>,
 }
 
 #[derive(Debug)]
 struct UnderWay {
-    /// Bytes of it that are written.
     done: usize,
     total: usize,
-    /// Where no ring has them.
+    /// Held here if there is no ring.
     sectors: Option<(Vec<Sectors>, io::Result<usize>)>,
 }
 
@@ -76,7 +75,7 @@ impl Writer {
     /// Writes to a file from its beginning: an empty regular one, open for writing. Its flags change: `O_DIRECT`.
     ///
     /// # Errors
-    /// It is no regular file, or the kernel does not say.
+    /// It is not a regular file, or the kernel refused to say.
     pub fn new(file: File) -> io::Result<Self> {
         let direct = make_direct(&file)?;
         Ok(Self { file, end: 0, direct, ring: WriteRing::new(), under_way: None })
@@ -92,10 +91,10 @@ impl Writer {
         Ok(Self { file, end: 0, direct, ring, under_way: None })
     }
 
-    /// Goes on with another file.
+    /// Continues with another file.
     ///
     /// # Errors
-    /// As [`Writer::new`]; it goes on with the old one.
+    /// As [`Writer::new`]; the writer then continues with the old file.
     ///
     /// # Panics
     /// While a write is under way.
@@ -142,7 +141,7 @@ impl Writer {
         self.go_on(sectors, 0);
     }
 
-    /// Hands what is left of a write to the kernel.
+    /// Hands the rest of a write to the kernel.
     fn go_on(&mut self, sectors: Vec<Sectors>, done: usize) {
         let offset = self.end + done as u64;
         let over = match &mut self.ring {
@@ -164,7 +163,7 @@ impl Writer {
         (under_way.sectors, under_way.done) = (over, done);
     }
 
-    /// The write under way, if it is over now.
+    /// Returns the write under way if it is finished.
     pub fn poll(&mut self) -> Option<Written> {
         loop {
             let under_way = self.under_way.as_mut()?;
@@ -187,7 +186,7 @@ impl Writer {
                 Err(error) if matches!(error.raw_os_error(), Some(libc::EINTR | libc::EAGAIN)) => {
                     self.go_on(sectors, done);
                 }
-                // Refused only now, or what was left is no multiple of a sector.
+                // The refusal comes only now, or the rest is no multiple of a sector.
                 Err(error) if self.direct && error.raw_os_error() == Some(libc::EINVAL) => {
                     match self.leave_direct() {
                         Ok(()) => self.go_on(sectors, done),
@@ -205,7 +204,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Ends a failed write: what is whole stays, the rest is cut off.
+    /// Ends a failed write: whole sectors stay, the rest is cut off.
     fn cut(&mut self, sectors: Vec<Sectors>, done: usize, error: io::Error) -> Written {
         let (mut whole, mut bytes) = (0, 0);
         for len in sectors.iter().map(|sectors| sectors.as_ref().len()) {
@@ -220,10 +219,10 @@ impl Writer {
         Written { sectors, whole, error: Some(error) }
     }
 
-    /// Waits until the write under way is over, but not longer. A signal may end the wait early.
+    /// Waits until the write under way is finished, or for `timeout` at most. A signal may end the wait early.
     ///
     /// # Errors
-    /// The kernel's refusal to wait.
+    /// The kernel refused the wait.
     pub fn wait(&self, timeout: Duration) -> io::Result<()> {
         match (&self.under_way, &self.ring) {
             (Some(UnderWay { sectors: None, .. }), Ok(ring)) => ring.wait(timeout),
@@ -231,13 +230,13 @@ impl Writer {
         }
     }
 
-    /// Makes the file as long as its contents, where its last sector is not full.
+    /// Sets the file's length, if its last sector is not full.
     ///
     /// # Errors
-    /// The kernel's refusal.
+    /// The kernel refused it.
     ///
     /// # Panics
-    /// While a write is under way, or if that is longer than the file.
+    /// While a write is under way, or if `bytes` is more than the file has.
     pub fn set_end(&mut self, bytes: u64) -> io::Result<()> {
         assert!(self.under_way.is_none() && bytes <= self.end, "no end of the file");
         self.file.set_len(bytes)?;
@@ -246,16 +245,16 @@ impl Writer {
     }
 }
 
-/// Has a file written directly if its file system does that; returns whether.
+/// Makes writes to a file direct if its file system can do that; returns whether.
 fn make_direct(file: &File) -> io::Result<bool> {
     if !file.metadata()?.is_file() {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
     }
-    // Not asked for when it is opened: some file systems make the file and then refuse, and to open it again may be to open another.
+    // Not an option of open(2): some file systems create the file and then refuse, and a second open may find another file.
     Ok(!is_memory(file)? && fcntl_setfl(file, fcntl_getfl(file)? | OFlags::DIRECT).is_ok())
 }
 
-/// Whether a file system is nothing but page cache: since Linux 6.6 tmpfs takes direct writes, and copies them all the same.
+/// Whether a file system is only page cache: since Linux 6.6 tmpfs accepts direct writes, and copies them nevertheless.
 fn is_memory(file: &File) -> io::Result<bool> {
     const TMPFS: i64 = 0x0102_1994;
     const RAMFS: i64 = 0x8584_58f6;

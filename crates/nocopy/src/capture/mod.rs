@@ -1,8 +1,8 @@
-//! Passive capture of a whole interface, in blocks of packets that are owned.
+//! Passive capture of a whole interface, in owned blocks of packets.
 //!
 //! The host keeps its traffic. The kernel copies each packet once, into a block of memory that it shares with the program, and
-//! hands over whole blocks: nothing is called or copied for a packet. A [`Block`] can go to any thread, and goes back to the kernel when
-//! it is dropped. While every block is away or waits to be taken, what arrives is dropped, and counted.
+//! hands over whole blocks: there is no call and no copy per packet. A [`Block`] can go to any thread, and returns to the kernel when
+//! it is dropped. While the program holds every block, arriving packets are dropped and counted.
 //!
 //! ```no_run
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -39,13 +39,13 @@ use crate::sys::poll::{Wakeup, wait_readable_or_broken};
 pub use builder::{Builder, OpenError};
 use control::{Control, Fill, Shared, Totals};
 
-/// How long a wait looks away while the kernel reports blocks and means those that are away.
+/// How long to wait without polling while poll(2) returns at once for a block that the program already holds.
 const GLANCE: Duration = Duration::from_millis(1);
 
-/// How long a wait goes without a look at the interface: poll(2) does not report that it was removed.
+/// How often a waiting receiver checks the interface: poll(2) does not report that it was removed.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// What a packet takes up in a block, until some have come.
+/// The assumed bytes of a packet in a block, until some have arrived.
 const PACKET_BYTES_ASSUMED: u64 = 2048;
 
 /// A capture of an interface; see the [module](self).
@@ -60,7 +60,7 @@ pub struct Capture {
     taken: Taken,
 }
 
-/// What blocks that were taken held.
+/// What the received blocks held.
 #[derive(Debug, Clone, Copy, Default)]
 struct Taken {
     blocks: u64,
@@ -108,7 +108,7 @@ impl Capture {
     /// The next block if there is one, without waiting.
     ///
     /// # Errors
-    /// None: [`receive`](Self::receive) and [`arm`](Self::arm) look at the interface.
+    /// None; only [`receive`](Self::receive) and [`arm`](Self::arm) check the interface.
     pub fn try_receive(&mut self) -> io::Result<Option<Block>> {
         let Some((block, bytes)) = self.blocks.take() else { return Ok(None) };
         self.taken.blocks += 1;
@@ -139,19 +139,19 @@ impl Capture {
         Ok(self.blocks.is_ready())
     }
 
-    /// Bytes of the blocks that were received, with the headers that the kernel writes in front of packets: all copied, into the ring.
+    /// Bytes of the received blocks, including the headers that the kernel writes before packets. All were copied into the ring.
     pub fn ledger(&self) -> Ledger {
         let mut ledger = Ledger::default();
         ledger.add(Evidence::Copied(Cause::PacketRing), self.taken.packets, self.taken.bytes);
         ledger
     }
 
-    /// Everything that was counted: `moved` and `bytes` count blocks. The kernel's counters are `tp_packets`, all packets that matched the
-    /// filter, also those that were dropped then; `tp_drops`, those dropped because no block was free; `tp_freeze_q_cnt`, how often the
-    /// kernel came to a block that was not free.
+    /// All counters: `moved` and `bytes` count blocks. The kernel's counters are `tp_packets`, all packets that matched the
+    /// filter, including those then dropped; `tp_drops`, those dropped because no block was free; `tp_freeze_q_cnt`, how often the
+    /// kernel reached a block that was not free.
     ///
     /// # Errors
-    /// The kernel's refusal.
+    /// The kernel refused to return its counters.
     pub fn stats(&self) -> io::Result<Stats> {
         let Totals { tp_packets, tp_drops, tp_freeze_q_cnt } = self.shared.totals()?;
         let counter = |name: &'static str, meaning, value| Counter { name: name.into(), meaning, value };
@@ -164,7 +164,7 @@ impl Capture {
         Ok(Stats::moved(self.taken.blocks, self.taken.bytes).with_dropped([dropped]).with(others))
     }
 
-    /// How packets come in. A capture is compared with nothing: it is the packet ring, whatever else the interface has.
+    /// How packets are received. A capture always uses the packet ring, compared with nothing else;
     /// [`Purpose::Capture`](crate::port::Purpose::Capture) of a port compares the modes.
     ///
     /// ```no_run
@@ -193,7 +193,7 @@ impl Capture {
         explanation
     }
 
-    /// Looks whether the interface is still there and up.
+    /// Checks that the interface still exists and is up.
     fn check(&self) -> io::Result<()> {
         self.shared.socket.forget_error()?;
         let (kind, errno) = match self.inquiry.condition() {
@@ -204,20 +204,20 @@ impl Capture {
         Err(io::Error::new(kind, io::Error::from_raw_os_error(errno)))
     }
 
-    /// Ends the capture: nothing more comes in. What is there already can be received; a block that is not full within twice the time that
-    /// is set for it.
+    /// Ends the capture: no further packet is taken. Those already taken can be received; a block that is not full, within twice
+    /// its timeout.
     #[doc(hidden)]
     pub fn stop(&mut self) -> io::Result<()> {
         self.shared.socket.deafen()
     }
 
-    /// The filter and the counts, for other threads.
+    /// A handle for other threads, with the filter and the counts.
     #[doc(hidden)]
     pub fn control(&self) -> Control {
         Control { shared: Arc::clone(&self.shared) }
     }
 
-    /// How full the blocks are.
+    /// How many blocks are in use.
     #[doc(hidden)]
     pub fn fill(&self) -> Fill {
         Fill { used: self.blocks.in_use(), total: self.blocks.count() }
@@ -227,7 +227,7 @@ impl Capture {
 receiver_half!(Capture, Option<Block>);
 
 impl AsFd for Capture {
-    /// Readable when there is a block, and while the block before the next is away.
+    /// Readable when there is a block, and while the program holds the block before the next one.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.shared.socket.as_fd()
     }
@@ -255,8 +255,8 @@ impl Waiting for Capture {
     }
 
     fn wait_readable(&mut self, timeout: Duration) -> io::Result<Wakeup> {
-        // The kernel calls a socket readable while the block before the one it writes to is not its own (`packet_poll`): one
-        // that is away makes every poll return at once.
+        // The kernel reports a socket as readable while the block before the one it writes to is not its own (`packet_poll`): a
+        // block that the program holds makes every poll return at once.
         if self.blocks.last_is_away() {
             sleep(timeout.min(GLANCE));
             return Ok(Wakeup::TimedOut);
@@ -268,7 +268,7 @@ impl Waiting for Capture {
         Ok(wakeup)
     }
 
-    /// Room for packets of the length that they had until now.
+    /// Packets received, and room for more of their average length.
     fn progress(&self) -> (u32, u32) {
         let Taken { packets, bytes, .. } = self.taken;
         let packet_bytes = bytes.checked_div(packets).unwrap_or(PACKET_BYTES_ASSUMED).max(1);

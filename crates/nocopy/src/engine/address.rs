@@ -1,4 +1,4 @@
-//! The addresses of a socket's two ends, as the kernel tells them.
+//! The addresses of a socket's two ends.
 
 use std::io;
 use std::net::SocketAddr;
@@ -6,18 +6,18 @@ use std::os::fd::AsFd;
 
 use socket2::{SockAddr, SockRef};
 
-/// Of this end.
+/// The local address.
 ///
 /// # Errors
-/// The kernel's; `InvalidData` where it is of no internet protocol.
+/// The kernel's; `InvalidData` if the socket is not of an internet protocol.
 pub(crate) fn local(socket: &impl AsFd) -> io::Result<SocketAddr> {
     of_internet(&SockRef::from(socket).local_addr()?)
 }
 
-/// Of the other end.
+/// The peer's address.
 ///
 /// # Errors
-/// The kernel's: there is no other end; `InvalidData` where it is of no internet protocol.
+/// The kernel's, if there is no peer; `InvalidData` if the socket is not of an internet protocol.
 pub(crate) fn peer(socket: &impl AsFd) -> io::Result<SocketAddr> {
     of_internet(&SockRef::from(socket).peer_addr()?)
 }

@@ -19,7 +19,7 @@ pub(crate) struct Chooser<M> {
 }
 
 impl<M: Copy + Eq> Chooser<M> {
-    /// By a policy, except that a single unit of fewer than `small_bytes` goes by the `plain` method unless another is pinned.
+    /// Uses a policy, except that a single unit of fewer than `small_bytes` is sent by `plain` unless another method is pinned.
     pub(crate) fn by(policy: Policy<M>, plain: M, small_bytes: usize) -> Self {
         let small_bytes = if policy.is_pinned() { 0 } else { small_bytes };
         Self { policy, plain, small_bytes }
@@ -40,7 +40,7 @@ impl<M: Copy + Eq> Chooser<M> {
         units <= 1 && bytes < self.small_bytes
     }
 
-    /// Whether a single unit goes by the plain call, and its cost need not be measured.
+    /// Whether a single unit is sent by the plain call, so that its cost need not be measured.
     #[inline]
     pub(crate) fn is_plain(&mut self, destination: u32, bytes: usize) -> bool {
         if self.is_small(1, bytes) {
@@ -50,12 +50,12 @@ impl<M: Copy + Eq> Chooser<M> {
         self.policy.choose_at_once(work) == Some(self.plain)
     }
 
-    /// Takes what a measured choice cost; `sent` may be less than what was asked for.
+    /// Records the cost of a measured choice; `sent` may be less than what was asked for.
     pub(crate) fn record(&mut self, choice: Choice<M>, sent: impl Into<Work>, cost: Duration) {
         self.policy.record(choice, sent.into(), cost);
     }
 
-    /// What is known at once of bytes that a copying method sent, so many units of that size at a time.
+    /// The evidence for bytes that a copying method sent, `units` of that size at a time.
     #[inline]
     pub(crate) fn copied(&self, units: usize, bytes: usize) -> Evidence {
         Evidence::Copied(match self.is_pinned() {
@@ -65,7 +65,7 @@ impl<M: Copy + Eq> Chooser<M> {
         })
     }
 
-    /// Takes what the completion of a zero-copy call says that was made at `since`, if that is known. The size is that of its [`Work`].
+    /// Records the completion of a zero-copy call made at `since`, if that is known. The size is that of its [`Work`].
     pub(crate) fn completed(
         &mut self,
         method: M,
@@ -77,17 +77,17 @@ impl<M: Copy + Eq> Chooser<M> {
         self.policy.completed(destination, method, bytes, copied, since.map(|since| since.elapsed()));
     }
 
-    /// The kernel does not take such sends by this method, which another may do.
+    /// Records that the kernel refuses such sends by this method; another may work.
     pub(crate) fn refused(&mut self, method: M, destination: u32, bytes: u32) {
         self.policy.refused(destination, method, bytes);
     }
 
-    /// A zero-copy method met `ENOBUFS`, and no completion came that made room.
+    /// Records that a zero-copy method met `ENOBUFS`, and that no completion made room.
     pub(crate) fn no_buffers(&mut self, method: M) {
         self.rule_out(method, Reason::Temporary(NO_MEMORY));
     }
 
-    /// The socket does not have it.
+    /// Records that the socket does not have this method.
     pub(crate) fn unavailable(&mut self, method: M, why: &'static str) {
         self.rule_out(method, Reason::Unavailable(why));
     }
@@ -96,7 +96,7 @@ impl<M: Copy + Eq> Chooser<M> {
         self.policy.rule_out(method, why);
     }
 
-    /// Forgets what was learnt of all destinations, but not what is unavailable.
+    /// Forgets what was learned about all destinations, but not which methods are unavailable.
     pub(crate) fn forget_all(&mut self) {
         self.policy.forget_all();
     }

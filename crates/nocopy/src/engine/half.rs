@@ -1,22 +1,21 @@
-//! What code that takes any half builds on, as [`tokio`](crate::tokio) does.
+//! Traits for code that takes any half, as [`tokio`](crate::tokio) does.
 //!
-//! All halves have more methods in common (`tests/contract` names them): these are their own, and no trait need be imported to use one.
+//! All halves have more methods in common (`tests/contract` names them). They are inherent methods, so no trait need be imported.
 //!
 //! `send` and `send_copy` are in no trait: a half with one destination takes no address. Other differences have reasons, too. UDP and
 //! TCP senders return a `Ticket` from `send`, and `completed` names the tickets that are over. A port's `completed` returns the frames
 //! themselves, in the driver's order, and several messages share one packet, so neither has tickets. An endpoint has no `completed`:
 //! peers acknowledge packets, and buffers return by themselves. Only TCP has `wait_buffer`: there memory returns when the peer
-//! acknowledges, and a program without a free buffer has nothing else to wait for. Receiving into a given buffer (`post`) is not there
-//! yet.
+//! acknowledges, and a program without a free buffer has nothing else to wait for. Receiving into a given buffer (`post`) does not exist yet.
 //!
 //! A half's descriptor becomes readable for everything that `arm` checks. The kernel reports no event for frames that return to their
-//! pool, for what AF_XDP has sent, for the protocol's deadlines and for io_uring's completions. A timer or a second descriptor stands
-//! behind the same one then (`sys/lookout.rs`, `sys/readiness.rs`, `message/descriptor.rs`).
+//! pool, for completed AF_XDP sends, for the protocol's deadlines and for io_uring's completions. There, a timer or a second descriptor is
+//! behind the half's descriptor (`sys/lookout.rs`, `sys/readiness.rs`, `message/descriptor.rs`).
 
 use std::io;
 use std::os::fd::AsFd;
 
-/// Anything that receives: packets, datagrams, a stream, blocks, messages.
+/// A half that receives packets, datagrams, a stream, blocks or messages.
 ///
 /// One function for every kind of I/O:
 ///
@@ -40,7 +39,7 @@ use std::os::fd::AsFd;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub trait ReceiverHalf: AsFd {
-    /// A batch, or one thing and `None` when nothing came: borrowed until the next call, unless taken.
+    /// A batch; or one item, `None` if there was none. Borrowed until the next call, unless taken.
     type Received<'half>
     where
         Self: 'half;
@@ -51,15 +50,15 @@ pub trait ReceiverHalf: AsFd {
     /// Nothing more can be received, or not now.
     fn try_receive(&mut self) -> io::Result<Self::Received<'_>>;
 
-    /// Prepares for a wait on the descriptor ([`AsFd`]) until it is readable, and returns whether something is there already: then there is
-    /// nothing to wait for. Call it before each such wait.
+    /// Prepares for a wait on the descriptor ([`AsFd`]) until it is readable. Returns true if there is something to receive already, so that
+    /// no wait is needed. Call it before each such wait.
     ///
     /// # Errors
     /// As [`try_receive`](Self::try_receive).
     fn arm(&mut self) -> io::Result<bool>;
 }
 
-/// Anything that sends.
+/// A half that sends.
 ///
 /// One function for every kind of I/O:
 ///
@@ -83,27 +82,27 @@ pub trait SenderHalf: AsFd {
     /// An empty buffer; `None` while all are in use.
     fn buffer(&mut self) -> Option<Self::Buffer>;
 
-    /// Hands over what there is room for, without waiting. `false`: something is left.
+    /// Hands over as much as there is room for, without waiting. Returns false if something is left.
     ///
     /// # Errors
-    /// Nothing more can be sent, or something was refused for good; it is counted, and the rest was handed over.
+    /// Nothing more can be sent, or something was refused for good: then that is counted, and the rest was handed over.
     fn try_flush(&mut self) -> io::Result<bool>;
 
-    /// Takes back the memory that the kernel is done with, and returns how many sends that completes.
+    /// Takes back memory that the kernel no longer reads, and returns how many sends that completes.
     fn reap(&mut self) -> usize;
 
-    /// Sends whose memory the kernel still has.
+    /// Sends whose memory the kernel may still read.
     fn in_flight(&mut self) -> usize;
 
     /// Prepares for a wait on the descriptor ([`AsFd`]) until it is readable: there is room to flush again, or memory to reap. Returns
-    /// whether that is so already. Call it before each such wait.
+    /// true if there is already. Call it before each such wait.
     ///
     /// # Errors
     /// As [`try_flush`](Self::try_flush).
     fn arm(&mut self) -> io::Result<bool>;
 }
 
-/// A half keeps the contract by its own methods.
+/// Implements the trait by the half's own methods.
 macro_rules! receiver_half {
     ($half:ty, $received:ty) => {
         impl $crate::engine::half::ReceiverHalf for $half {
@@ -126,7 +125,7 @@ macro_rules! sender_half {
     ($half:ty, $buffer:ty) => {
         $crate::engine::half::sender_half!($half, $buffer, arm);
     };
-    // With another `arm`, where the half also receives.
+    // With another `arm`, for types that also receive.
     ($half:ty, $buffer:ty, $arm:ident) => {
         impl $crate::engine::half::SenderHalf for $half {
             type Buffer = $buffer;

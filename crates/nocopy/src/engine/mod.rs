@@ -1,8 +1,8 @@
-//! What all kinds of sockets, and ports, share: waiting, the choice by measurement, what the kernel still reads.
+//! Shared by all kinds of sockets, and ports: waiting, the measured choice of method, memory that the kernel still reads.
 //!
-//! **Forked children** have the same sockets, and copies of their parent's halves. What the kernel still reads stays as it is for the
-//! parent, whatever the child does: its copy of a sender copies what it sends, takes no completions (its `in_flight` stays what it was), and
-//! ends no stream when it is dropped. The buffers of a [`Pool`](crate::Pool) are not there: touching one ends the child.
+//! **Forked children** have the same sockets, and copies of their parent's halves. The child cannot change what the kernel still reads for
+//! the parent: its copy of a sender copies what it sends, takes no completions (its `in_flight` does not change), and
+//! ends no stream when it is dropped. The buffers of a [`Pool`](crate::Pool) are not mapped in the child: touching one ends it.
 
 pub(crate) mod address;
 pub(crate) mod choice;

@@ -1,4 +1,4 @@
-//! What is behind the socket on the way to a destination: whether a completion proves anything.
+//! What is behind the socket on the way to a destination. It decides whether a completion proves anything.
 
 use std::net::IpAddr;
 use std::os::fd::AsFd;
@@ -9,37 +9,36 @@ use crate::facts::evidence::{Cause, Evidence};
 use crate::sys::fork::{Generation, OfProcess};
 use crate::sys::option;
 
-/// The routes of each network namespace that sockets of this process are in, from each of their addresses; one for all sockets,
-/// since each has two netlink sockets.
+/// The routes of each network namespace that has sockets of this process, from each of their addresses. Shared by all sockets,
+/// because each needs two netlink sockets.
 static SHARED: OfProcess<Mutex<Shared>> = OfProcess::new();
 
 type Shared = Vec<(Key, Weak<Mutex<Routes>>)>;
 
-/// A network namespace, by its cookie, and the address sent from, since policies may depend on it.
+/// A network namespace, by its cookie, and the source address, since policy routing may depend on it.
 type Key = (u64, Option<IpAddr>);
 
 /// The paths from a socket.
 #[derive(Debug)]
 pub(crate) struct Paths {
-    /// `None` where the host does not tell.
+    /// `None` if the host does not answer.
     routes: Option<Arc<Mutex<Routes>>>,
-    /// Of the process that asks. A forked child has the same netlink sockets: what it read its parent would never be told.
+    /// The process that asks. A forked child shares the netlink sockets: an answer that it reads is lost to its parent.
     generation: Generation,
 }
 
-/// What is known of a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Path {
-    /// It ends in a socket of this machine, or in one of a machine that lives in it: what arrives there is copied late.
+    /// It ends in a socket of this machine, or in a virtual machine or container on it: arriving data is copied late.
     Local,
     /// It leaves by a card.
     Card,
-    /// Nobody knows what comes behind.
+    /// It is not known what follows.
     Unknown,
 }
 
 impl Path {
-    /// What a completion proves. That the socket layer did not copy says nothing of what comes behind it, unless that is a card.
+    /// What a completion proves. "Not copied by the socket layer" says nothing about the layers below, unless a card is there.
     pub(crate) fn evidence(self, copied: bool) -> Evidence {
         match (copied, self) {
             (true, Self::Local) => Evidence::Copied(Cause::DeliveredLocally),
@@ -51,7 +50,7 @@ impl Path {
 }
 
 impl Paths {
-    /// Of a socket with that address. To be called in its network namespace.
+    /// The paths of a socket with that address. To be called in its network namespace.
     pub(crate) fn of(socket: &impl AsFd, local: Option<IpAddr>) -> Self {
         let from = local.map(|local| local.to_canonical()).filter(|local| !local.is_unspecified());
         let routes = option::namespace_cookie(socket).ok().and_then(|cookie| shared((cookie, from)));
@@ -83,7 +82,7 @@ impl Paths {
         routes.interface_name(index)
     }
 
-    /// Takes notice of what changed. One system call if nothing did.
+    /// Reads which routes changed. One system call if none did.
     pub(crate) fn refresh(&self) {
         if let Some(mut routes) = self.routes() {
             routes.poll_changes();
@@ -92,7 +91,7 @@ impl Paths {
 }
 
 fn look_up(routes: &mut Routes, to: IpAddr) -> Path {
-    // What goes to an IPv4-mapped address goes the way of IPv4.
+    // IPv4-mapped addresses are routed as IPv4.
     let to = to.to_canonical();
     if is_of_a_link(to) {
         return Path::Unknown;
@@ -100,7 +99,7 @@ fn look_up(routes: &mut Routes, to: IpAddr) -> Path {
     let Ok(route) = routes.look_up(to) else { return Path::Unknown };
     match route.kind {
         Kind::Local => return Path::Local,
-        // Receivers of this host may get them, too; and what stands in front may be more than a header.
+        // Receivers on this host may get them, too; and an encapsulation may be more than a header.
         Kind::Broadcast | Kind::Multicast | Kind::Encapsulated => return Path::Unknown,
         Kind::Unicast => {}
     }
@@ -111,7 +110,7 @@ fn look_up(routes: &mut Routes, to: IpAddr) -> Path {
     }
 }
 
-/// Whether the address says nothing without an interface, which the socket, or the address's scope, names: the table's may be another.
+/// Whether the address is valid only on one link, named by the socket or the address's scope: the table's link may be another.
 fn is_of_a_link(to: IpAddr) -> bool {
     match to {
         IpAddr::V4(to) => to.is_link_local() || to.is_multicast(),

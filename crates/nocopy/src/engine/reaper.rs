@@ -1,10 +1,10 @@
 //! Memory that the kernel still reads when its socket is dropped.
 //!
-//! Completions come by the descriptor, and none after it is closed. So one thread of the process keeps such descriptors until the
-//! kernel has done; it ends when there are none left.
+//! Completions arrive on the socket's descriptor, so none arrives after it is closed. One thread of the process keeps such descriptors
+//! until the kernel reads no more; it ends when there are none left.
 //!
 //! A sender that is closed by force gives its memory up at once. Pages of a pool are replaced (`MADV_DONTNEED`; the kernel keeps the
-//! old ones; locked pages, too). If rings have registered the pool, they are replaced when the last of these rings ends. Other memory
+//! old ones, even if they are locked). If rings have registered the pool, pages are replaced when the last of these rings ends. Other memory
 //! is leaked and counted if it carried datagrams, and left to the reaper if it belongs to a stream.
 
 use std::borrow::Cow;
@@ -26,57 +26,57 @@ use crate::stats::Stats;
 use crate::sys::fork::OfProcess;
 use crate::sys::udp_send::unsent_bytes;
 
-/// How long to sleep between two looks: at first, and at most. A peer that stalls may do so for long.
+/// Shortest and longest sleep between two looks; a stalled peer may stall for long.
 const PAUSE: Duration = Duration::from_millis(5);
 const PAUSE_MAX: Duration = Duration::from_millis(200);
 
-/// How long packets that are under way on this machine may keep memory that is cut off from its socket: in a queue of the device, or of a
-/// receiver on this host.
+/// How long packets under way on this machine may keep memory that is cut off from its socket: in a device's queue, or at a
+/// local receiver.
 const GRACE: Duration = Duration::from_secs(1);
 
-/// The most bytes that sockets are waited for with: of more, those are cut off whose peers acknowledged nothing for the longest time.
+/// The most bytes that waiting sockets may hold. Beyond it, the sockets whose peers acknowledged nothing for the longest time are cut off.
 const BYTES_MAX: usize = 256 << 20;
 
-/// How long each is waited for, also where there are too many: several round trips of the longest ways, with losses.
+/// How long to wait for each socket even if there are too many: several long round trips with losses.
 const TIME_MIN: Duration = Duration::from_secs(10);
 
-/// The same of their number, as a part of the descriptors that the process may have: the program needs the rest.
+/// The most sockets, as a fraction of the process's limit of descriptors: the program needs the rest.
 const SHARE_OF_DESCRIPTORS: u64 = 4;
 
-/// What is left of a socket that nobody has any more: its descriptor, and what the kernel reads.
+/// What is left of a dropped socket: its descriptor, and the memory that the kernel reads.
 trait Orphan: Send {
-    /// Lets go of what the kernel has done with.
+    /// Releases memory that the kernel no longer reads.
     fn reap(&mut self);
 
     /// Whether the kernel still reads any of it.
     fn is_read(&self) -> bool;
 
-    /// Bytes that it reads.
+    /// Bytes that the kernel reads.
     fn bytes(&self) -> usize;
 
-    /// Bytes that its peer has not acknowledged, or that are on their way.
+    /// Bytes that the peer has not acknowledged, or that are on their way.
     fn outstanding_bytes(&self) -> usize;
 
     /// How long nothing may be acknowledged before the socket is [cut off](Self::cut_off).
     fn patience(&self) -> Duration;
 
-    /// Makes the kernel let go of as much as it can, at the cost of what was not delivered: streams are reset.
+    /// Makes the kernel release as much as it can; undelivered data is lost, streams are reset.
     fn cut_off(&mut self);
 
-    /// Gives up what the kernel still reads, and returns how many bytes are lost to the program.
+    /// Gives up what the kernel still reads, and returns how many bytes the program cannot use again.
     fn abandon(self: Box<Self>) -> usize;
 }
 
-/// What becomes of a socket that is dropped while the kernel reads memory for it.
+/// How to treat a socket that is dropped while the kernel reads its memory.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Parting {
-    /// How long nothing may be acknowledged before it is cut off.
+    /// How long nothing may be acknowledged before the socket is cut off.
     pub(crate) patience: Duration,
-    /// Makes the kernel drop what it has not sent, or may have to send again; `None` for datagrams, which are sent once, and soon.
+    /// Makes the kernel drop unsent and unacknowledged data; `None` for datagrams, which are sent once, and soon.
     pub(crate) cut_off: Option<fn(BorrowedFd<'_>)>,
 }
 
-/// Leaves what the kernel still reads of a sender that is dropped to the reaper.
+/// Leaves the memory that the kernel still reads for a dropped sender to the reaper.
 pub(crate) fn leave<M, T, C>(kept: &mut Kept<M, T, C>, parting: Parting)
 where
     M: Load + 'static,
@@ -88,7 +88,7 @@ where
     }
 }
 
-/// What is left of a sender.
+/// What is left of a dropped sender.
 struct Left<M, T, C> {
     kept: Kept<M, T, C>,
     parting: Parting,
@@ -115,7 +115,7 @@ impl<M: Load, T: Send, C: Send> Orphan for Left<M, T, C> {
         self.parting.patience
     }
 
-    /// Not where the program may still receive on the socket.
+    /// Does nothing if the program may still receive on the socket.
     fn cut_off(&mut self) {
         let is_ours = !self.kept.is_inherited() && !KernelSocket::is_shared(self.kept.kernel_socket());
         if let Some(cut_off) = self.parting.cut_off.filter(|_| is_ours) {
@@ -131,12 +131,12 @@ impl<M: Load, T: Send, C: Send> Orphan for Left<M, T, C> {
 struct Waiting {
     orphan: Box<dyn Orphan>,
     since: Instant,
-    /// When its peer last acknowledged anything, and what it had not acknowledged then.
+    /// When the peer last acknowledged anything; below, the bytes not acknowledged then.
     progress: Instant,
     outstanding_bytes: usize,
-    /// Its time is up before its patience is.
+    /// Its wait is cut short, because there are too many.
     is_hurried: bool,
-    /// When it was cut off first.
+    /// When it was first cut off.
     cut_off: Option<Instant>,
 }
 
@@ -146,20 +146,20 @@ struct Home {
     is_running: bool,
 }
 
-/// A forked child has none of its parent's threads, and leaves its parent's orphans to the parent.
+/// A forked child has none of its parent's threads, and leaves its parent's sockets to the parent.
 static HOME: OfProcess<Mutex<Home>> = OfProcess::new();
 static LEAKED_BYTES: AtomicU64 = AtomicU64::new(0);
 static SOCKETS_CUT_OFF: AtomicU64 = AtomicU64::new(0);
 
 /// What dropped and closed sockets of this process gave up.
 ///
-/// * `leaked_bytes`: memory that the kernel never gave back, and that could not be replaced: foreign memory and frames (and pages of pools, if
+/// * `leaked_bytes`: memory that the kernel never released, and that could not be replaced: foreign memory and frames (and pages of pools, if
 ///   the kernel refuses to replace them) of UDP sockets that were closed by force, and of dropped sockets that were not completed in time
 ///   (10 s for datagrams; for streams two minutes, and a second after the connection was reset).
-/// * `sockets_cut_off`: dropped sockets that were not waited for any longer: their peers acknowledged nothing for two minutes (streams) or
-///   10 s (datagrams), or there were too many. Dropped sockets may be a quarter of the descriptors that the process may have (`ulimit -n`), and
-///   hold 256 MiB; beyond that those go first whose peers acknowledged nothing for the longest time, none before 10 s. Streams are reset,
-///   unless the program still has the receiving half.
+/// * `sockets_cut_off`: dropped sockets whose completions are no longer waited for: their peers acknowledged nothing for two minutes
+///   (streams) or 10 s (datagrams), or there were too many. Dropped sockets may be a quarter of the process's limit of descriptors
+///   (`ulimit -n`), and hold 256 MiB; beyond that, those whose peers were silent for the longest time are cut off, none before 10 s.
+///   Streams are reset, unless the program still has the receiving half.
 ///
 /// ```
 /// assert_eq!(nocopy::process_stats().get("leaked_bytes"), Some(0)); // nothing was given up
@@ -183,7 +183,7 @@ fn home() -> MutexGuard<'static, Home> {
     HOME.get().lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Takes over what the kernel still reads.
+/// Takes over memory that the kernel still reads.
 fn adopt(orphan: Box<dyn Orphan>) {
     let mut home = home();
     home.orphans.push(Waiting::new(orphan, Instant::now()));
@@ -191,7 +191,7 @@ fn adopt(orphan: Box<dyn Orphan>) {
         match thread::Builder::new().name("nocopy-reaper".into()).spawn(run) {
             Ok(_) => home.is_running = true,
             Err(_) => {
-                // Without a thread to wait for it, the memory is given up at once; what the program drops then may come here again.
+                // Without a thread, the memory is given up at once; values that the program drops then may lead here again.
                 let orphans = std::mem::take(&mut home.orphans);
                 drop(home);
                 orphans.into_iter().for_each(Waiting::abandon);
@@ -206,7 +206,7 @@ fn run() {
         thread::sleep(pause);
         let mut orphans = std::mem::take(&mut home().orphans);
         hurry(&mut orphans, count_max(), BYTES_MAX);
-        // A fault of ours costs that socket only: what is read while it is dropped stays where it is for good.
+        // A panic here costs one socket only: the memory being dropped then is leaked.
         let look = |waiting: Waiting| catch_unwind(AssertUnwindSafe(|| waiting.look())).ok().flatten();
         let waiting: Vec<_> = orphans.into_iter().filter_map(look).collect();
         let mut home = home();
@@ -219,13 +219,13 @@ fn run() {
     }
 }
 
-/// The most sockets that are waited for.
+/// The most dropped sockets to wait for.
 fn count_max() -> usize {
     let descriptors = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
     usize::try_from(descriptors / SHARE_OF_DESCRIPTORS).unwrap_or(usize::MAX)
 }
 
-/// Of too many, those that stood still for the longest time are waited for no longer.
+/// If there are too many, shortens the wait for those whose peers were silent for the longest time.
 fn hurry(orphans: &mut [Waiting], count_max: usize, bytes_max: usize) {
     orphans.sort_by_key(|waiting| Reverse(waiting.progress));
     let mut bytes = 0_usize;
@@ -241,7 +241,7 @@ impl Waiting {
         Self { orphan, since, progress: since, outstanding_bytes, is_hurried: false, cut_off: None }
     }
 
-    /// Whether it was waited for long enough.
+    /// Whether the wait has lasted long enough.
     fn is_late(&mut self) -> bool {
         let outstanding_bytes = self.orphan.outstanding_bytes();
         if outstanding_bytes < self.outstanding_bytes {
@@ -254,7 +254,7 @@ impl Waiting {
             || (self.is_hurried && self.since.elapsed() >= TIME_MIN.min(patience))
     }
 
-    /// Lets go of what the kernel has done with, or of everything when it is late; `None` if there is nothing left to wait for.
+    /// Releases what the kernel no longer reads, or everything if it is late; `None` if there is nothing left to wait for.
     fn look(mut self) -> Option<Self> {
         self.orphan.reap();
         if !self.orphan.is_read() {
@@ -271,7 +271,7 @@ impl Waiting {
         self.orphan.is_read().then_some(self)
     }
 
-    /// To be called again: while another thread receives on a stream the kernel may refuse (`EBUSY`).
+    /// To be repeated: while another thread receives on a stream the kernel may refuse (`EBUSY`).
     fn cut_off(&mut self) {
         if self.cut_off.is_none() {
             self.cut_off = Some(Instant::now());
@@ -297,7 +297,7 @@ mod tests {
     use super::*;
     use crate::sys::fork::tests::in_forked_child;
 
-    /// Has been looked at once, and then nothing is left.
+    /// Is finished after the first look.
     struct Looked(Arc<AtomicBool>);
 
     impl Orphan for Looked {
@@ -328,7 +328,7 @@ mod tests {
         }
     }
 
-    /// The kernel lets go of it when it is cut off; or never.
+    /// Completes when it is cut off, or never.
     struct Silent {
         obeys: bool,
         patience: Duration,
@@ -410,7 +410,7 @@ mod tests {
         }
     }
 
-    /// One whose cutting off has an effect, and that is waited for as long as it takes.
+    /// A socket that only a cut-off ends, with unlimited patience.
     fn patient(since: Instant, end: &Arc<Mutex<Option<&'static str>>>) -> Waiting {
         let (patience, end) = (Duration::MAX, Arc::clone(end));
         Waiting::new(Box::new(Silent { obeys: true, patience, is_cut_off: false, end }), since)

@@ -1,4 +1,4 @@
-//! Where the host would send: routes, neighbours and links, asked for by netlink, remembered, and forgotten when they change.
+//! Routes, neighbours and links of the host, asked for by netlink, and remembered until they change.
 
 use std::collections::HashMap;
 use std::io;
@@ -17,13 +17,13 @@ use nocopy_proto::MacAddress;
 
 use crate::sys::route::{self, Changes};
 
-/// Routes, and neighbours, remembered at most, some MiB. Who has more destinations than that looks them up again.
+/// The most routes, and the most neighbours, remembered (some MiB). Beyond it they are asked for again.
 const ROUTES_MAX: usize = 65_536;
 
-/// The largest message the kernel makes of a change: `NLMSG_GOODSIZE`, a page or 8 KiB; links with many attributes get more.
+/// The largest message about a change: `NLMSG_GOODSIZE`, a page or 8 KiB; for links with many attributes more.
 const CHANGE_BYTES: usize = 32 * 1024;
 
-/// Datagrams of changes read at a time; what is left is read the next time.
+/// Change messages read per call; the rest is read by the next.
 const CHANGES_AT_A_TIME: usize = 64;
 
 /// The way to a destination.
@@ -41,7 +41,6 @@ pub(crate) struct Route {
     pub(crate) kind: Kind,
 }
 
-/// What a destination is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// Another host.
@@ -56,10 +55,10 @@ pub(crate) enum Kind {
     Encapsulated,
 }
 
-/// What is needed of an interface to send on it.
+/// What is needed to send on an interface.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Link {
-    /// Its hardware address; `None` where that is not one of Ethernet.
+    /// Its hardware address; `None` if it is not an Ethernet address.
     pub(crate) mac: Option<MacAddress>,
     pub(crate) mtu_bytes: u32,
     pub(crate) medium: Medium,
@@ -68,7 +67,7 @@ pub(crate) struct Link {
 /// What carries the packets of an interface.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Medium {
-    /// This machine: what it carries ends in a socket here, or in a machine that lives here (loopback, veth, tun and tap, bridge).
+    /// This machine: packets end in a local socket or virtual machine (loopback, veth, tun and tap, bridge).
     Host,
     /// A card on a bus.
     Card,
@@ -76,12 +75,12 @@ pub(crate) enum Medium {
     Unknown,
 }
 
-/// What is known of a station on a link.
+/// What is known of a host on a link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Neighbour {
-    /// Its hardware address; `None` as long as it has not answered.
+    /// Its hardware address; `None` until it has answered.
     pub(crate) mac: Option<MacAddress>,
-    /// Nothing was heard of it for a while: the host would make sure again when it sends.
+    /// It was silent for a while: the host would check it before sending.
     pub(crate) is_stale: bool,
 }
 
@@ -93,10 +92,10 @@ pub(crate) enum RouteError {
     Unreachable {
         /// The destination.
         to: IpAddr,
-        /// What the kernel said.
+        /// The kernel's reason.
         source: io::Error,
     },
-    /// The kernel's answer says too little.
+    /// The kernel's answer is incomplete.
     #[error(
         "the kernel's route to {to} names no interface: {source}; this is a fault of nocopy or the kernel"
     )]
@@ -106,12 +105,12 @@ pub(crate) enum RouteError {
         /// What was wrong with the answer.
         source: io::Error,
     },
-    /// The kernel refused the question.
+    /// The kernel refused the request.
     #[error("{operation}: {source}; see whether netlink is allowed to this process")]
     System {
         /// What was asked.
         operation: &'static str,
-        /// What the kernel said.
+        /// The kernel's reason.
         source: io::Error,
     },
 }
@@ -122,7 +121,7 @@ impl RouteError {
     }
 }
 
-/// The routes of a network namespace, as seen by a socket: of the thread that made this, wherever it is used then.
+/// The routes of the network namespace of the thread that opened this.
 #[derive(Debug)]
 pub(crate) struct Routes {
     requests: Socket,
@@ -132,19 +131,19 @@ pub(crate) struct Routes {
     routes: HashMap<IpAddr, Route>,
     neighbours: HashMap<(u32, IpAddr), Neighbour>,
     links: HashMap<u32, Link>,
-    /// Something was forgotten for want of room: whoever remembers what follows from it would not be told of its changes.
+    /// Something was forgotten for lack of room, so its later changes are not noticed by users that remember results of it.
     crowded: bool,
     buffer: Box<[u8]>,
 }
 
 impl Routes {
-    /// Routes from an address, if it is given: policies may depend on it. Groups, and addresses that mean something on one link
-    /// only, are sent to by an interface, if that is given.
+    /// Routes from an address, if one is given: policies may depend on it. Multicast and link-local destinations are sent to by
+    /// `link_interface`, if one is given.
     ///
     /// # Errors
-    /// The kernel gives no netlink sockets.
+    /// The kernel refused the netlink sockets.
     pub(crate) fn open(from: Option<IpAddr>, link_interface: Option<u32>) -> Result<Self, RouteError> {
-        // In this order: what changes after a question was answered is heard of.
+        // Changes first: whatever changes after an answer is then noticed.
         let changes = route::changes().map_err(RouteError::system("listen to changes of routes"))?;
         let requests = route::socket().map_err(RouteError::system("open a netlink socket"))?;
         Ok(Self {
@@ -160,7 +159,7 @@ impl Routes {
         })
     }
 
-    /// The way to an address, remembered until it changes.
+    /// The route to an address, remembered until it changes.
     ///
     /// # Errors
     /// There is none.
@@ -183,10 +182,8 @@ impl Routes {
         Ok(route)
     }
 
-    /// An interface.
-    ///
     /// # Errors
-    /// It is gone.
+    /// The interface was removed.
     pub(crate) fn link(&mut self, interface_index: u32) -> Result<Link, RouteError> {
         if let Some(link) = self.links.get(&interface_index) {
             return Ok(*link);
@@ -209,7 +206,7 @@ impl Routes {
         Ok(link)
     }
 
-    /// What an interface is called; not remembered.
+    /// The name of an interface; not remembered.
     pub(crate) fn interface_name(&self, interface_index: u32) -> Option<String> {
         let answer = route::link_by(&self.requests, interface_index).ok()?;
         answer.attributes.into_iter().find_map(|attribute| match attribute {
@@ -218,10 +215,10 @@ impl Routes {
         })
     }
 
-    /// A station on a link.
+    /// A host on a link.
     ///
     /// # Errors
-    /// The kernel refused the question.
+    /// The kernel refused the request.
     pub(crate) fn neighbour(
         &mut self,
         interface_index: u32,
@@ -242,7 +239,7 @@ impl Routes {
         Ok(neighbour)
     }
 
-    /// Makes the host find out whether a stale neighbour is still there, as it would if its own traffic went there.
+    /// Makes the host check whether a stale neighbour still exists, as its own traffic would.
     ///
     /// # Errors
     /// `CAP_NET_ADMIN` is missing.
@@ -250,7 +247,7 @@ impl Routes {
         route::use_neighbour(&self.requests, interface_index, address)
     }
 
-    /// Forgets what has changed since it was last asked, and says whether anything was. One system call if nothing happened.
+    /// Forgets what has changed since the last call; returns whether anything was forgotten. One system call if nothing changed.
     pub(crate) fn poll_changes(&mut self) -> bool {
         let mut forgot = std::mem::take(&mut self.crowded);
         for _ in 0..CHANGES_AT_A_TIME {
@@ -271,7 +268,7 @@ impl Routes {
         forgot
     }
 
-    /// Forgets everything. Of some things no change is told: what is learnt of a path's MTU, that a neighbour got stale.
+    /// Forgets everything. Some changes are not reported: a path's MTU, a neighbour that became stale.
     pub(crate) fn forget(&mut self) {
         self.routes.clear();
         self.neighbours.clear();
@@ -279,7 +276,7 @@ impl Routes {
     }
 }
 
-/// Forgets what a change concerns, and says whether it was known.
+/// Forgets what a change concerns; returns whether it was known.
 fn forget(
     change: &RouteNetlinkMessage,
     routes: &mut HashMap<IpAddr, Route>,
@@ -288,7 +285,7 @@ fn forget(
 ) -> bool {
     match change {
         RouteNetlinkMessage::NewNeighbour(neighbour) | RouteNetlinkMessage::DelNeighbour(neighbour) => {
-            // Those of bridges have no address of IP.
+            // Neighbours of bridges have no IP address.
             let address = neighbour.attributes.iter().find_map(|attribute| match attribute {
                 NeighbourAttribute::Destination(NeighbourAddress::Inet(address)) => {
                     Some(IpAddr::V4(*address))
@@ -315,7 +312,7 @@ fn forget(
     }
 }
 
-/// Whether an interface is of a kind that hands its packets to somebody in this machine.
+/// Whether an interface of this kind passes its packets to something on this machine.
 fn is_of_host(info: &LinkInfo) -> bool {
     matches!(info, LinkInfo::Kind(InfoKind::Veth | InfoKind::Tun | InfoKind::Bridge))
 }
@@ -327,7 +324,7 @@ fn parse_route(to: IpAddr, answer: &RouteMessage) -> Result<Route, RouteError> {
         gateway: None,
         mtu_bytes: 0,
         kind: match answer.header.kind {
-            // Of groups the kernel speaks in several ways; what the address says is certain.
+            // The kernel names multicast routes in several ways; the address is certain.
             _ if to.is_multicast() => Kind::Multicast,
             RouteType::Local | RouteType::Anycast => Kind::Local,
             RouteType::Broadcast => Kind::Broadcast,
@@ -375,7 +372,7 @@ fn parse_neighbour(found: &NeighbourMessage) -> Neighbour {
     Neighbour { mac: mac.filter(|_| usable), is_stale: found.header.state == NeighbourState::Stale }
 }
 
-/// Whether an IPv6 address says nothing without an interface.
+/// Whether an IPv6 address is valid only on one link.
 fn is_link_local(address: IpAddr) -> bool {
     matches!(address, IpAddr::V6(address) if address.is_unicast_link_local())
 }
@@ -411,12 +408,12 @@ mod tests {
         text.parse().unwrap()
     }
 
-    /// With IPv6, which the lab leaves off, and without the silence that duplicate address detection takes.
+    /// Adds IPv6 addresses, without the delay of duplicate address detection.
     fn with_ipv6(end: &End, own: &str) {
         let setting = format!("/proc/sys/net/ipv6/conf/{}/disable_ipv6", end.interface());
         end.namespace().run(|| std::fs::write(setting, "0").unwrap());
         ip(end, &format!("-6 address add {own}/64 dev {} nodad", end.interface()));
-        // The kernel makes the route by which the host receives later, in a worker (`addrconf_dad_work`).
+        // The kernel adds the local route later, in a worker (`addrconf_dad_work`).
         let is_local = || {
             let show = ["-6", "route", "show", "table", "local"];
             let shown = end.namespace().run(|| Command::new("ip").args(show).output().unwrap());
@@ -491,7 +488,7 @@ mod tests {
             assert_eq!(known(13), Neighbour { mac, is_stale: false });
             assert_eq!(known(14), Neighbour { mac, is_stale: false });
             assert_eq!(known(99), Neighbour { mac: None, is_stale: false });
-            // The host makes sure of it: stale no more.
+            // The host checks it: no longer stale.
             routes.confirm(index, address("10.77.0.11")).unwrap();
             routes.forget();
             let confirming = routes.neighbour(index, address("10.77.0.11")).unwrap();
@@ -538,7 +535,7 @@ mod tests {
         let mut routes = left.namespace().run(|| Routes::open(None, None).unwrap());
         let peer = address("10.77.0.2");
         assert_eq!(routes.neighbour(index, peer).unwrap().mac, Some(MacAddress(lab.right().mac())));
-        // As if it had asked for so many, which takes a second.
+        // As if so many had been asked for, which would take a second.
         let none = Neighbour { mac: None, is_stale: false };
         let stations = (0..).map(|number| Ipv4Addr::from_bits(0x0a4e_0000 + number).into());
         routes.neighbours.extend(stations.take(ROUTES_MAX - 2).map(|station| ((index, station), none)));
@@ -559,7 +556,7 @@ mod tests {
         let left = lab.left();
         let mut routes = left.namespace().run(|| Routes::open(None, None).unwrap());
         routes.look_up(address("10.77.0.2")).unwrap();
-        // The kernel's least.
+        // The kernel's minimum.
         rustix::net::sockopt::set_socket_recv_buffer_size(&routes.changes, 2048).unwrap();
         for last in 3..60 {
             ip(left, &format!("neighbour add 10.77.0.{last} lladdr 02:00:00:00:00:07 dev nc0 nud permanent"));

@@ -1,6 +1,6 @@
-//! The sending half that all sockets share: a queue of loads, what of them is in flight, and the buffers that come back.
+//! The sending half that all sockets share: a queue of loads, which of them are in flight, and the buffers that return.
 //!
-//! What a kind of socket adds is how its queue is cut into calls, and what a call proves that is over.
+//! Each kind of socket adds how its queue is cut into calls, and what a finished call proves.
 
 use std::collections::VecDeque;
 use std::io;
@@ -18,22 +18,22 @@ use crate::sys::poll::{Wakeup, wait_for_completions};
 use crate::sys::readiness::Readiness;
 use crate::sys::uring_send::UringRefused;
 
-/// Open zero-copy calls at which completions are looked for: often enough that buffers come back while they are in the cache.
+/// Number of open zero-copy calls from which completions are read: often enough that buffers return while they are in the cache.
 pub(crate) const REAP_AT: usize = 16;
 
-/// A place in the queue: so many bytes of that load are in front of it.
+/// A position in the queue: a load, and how many of its bytes are in front of the position.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Place {
     pub(crate) ticket: u64,
     pub(crate) bytes: usize,
 }
 
-/// What was sent, and whose memory is free again.
+/// A finished send, whose memory is free again.
 #[derive(Debug)]
 pub struct Completed<T> {
     /// What `send` returned for it.
     pub ticket: Ticket,
-    /// What is known of its bytes; if of some more than of others, of the worst part.
+    /// The evidence for its bytes; if it differs between parts, that of the worst part.
     pub evidence: Evidence,
     /// The buffer or the message itself.
     pub item: T,
@@ -43,7 +43,7 @@ pub struct Completed<T> {
 #[derive(Debug)]
 pub(crate) struct Sending<M, T, C> {
     kept: Kept<M, T, C>,
-    /// What goes next: the first load that was not handed over whole, and how many of its bytes were.
+    /// The next load: the first that was not handed over whole, and how many of its bytes were.
     next: Place,
     home: Home<M>,
     pub(crate) books: Books,
@@ -52,7 +52,7 @@ pub(crate) struct Sending<M, T, C> {
     strange_completions: u64,
 }
 
-/// Where buffers go that are free.
+/// Where free buffers go.
 #[derive(Debug)]
 struct Home<M> {
     cache: Cache,
@@ -60,7 +60,7 @@ struct Home<M> {
 }
 
 impl<M: Load> Home<M> {
-    /// Takes loads that are free.
+    /// A function that takes free loads.
     #[inline]
     fn taker(&mut self) -> impl FnMut(Ticket, M, Evidence) {
         |ticket, load, evidence| match &mut self.completed {
@@ -72,14 +72,14 @@ impl<M: Load> Home<M> {
     }
 }
 
-/// What is learnt of the bytes that were sent.
+/// The evidence collected for the bytes that were sent.
 #[derive(Debug)]
 pub(crate) struct Books {
     pub(crate) tally: Ledger,
     paths: Paths,
-    /// The path to the destination of the last call that was over, which is most often that of the next.
+    /// The path to the destination of the last finished call, which is usually that of the next.
     last_path: Option<(u32, Path)>,
-    /// The path of the first call of a range that the kernel told of at once.
+    /// The path of the first call of a range that one completion covers.
     of_range: Option<Path>,
 }
 
@@ -88,18 +88,18 @@ impl Books {
         Self { tally: Ledger::default(), paths, last_path: None, of_range: None }
     }
 
-    /// Forgets the path that was looked up last: its number went to another destination.
+    /// Forgets the path that was looked up last: its number now means another destination.
     pub(crate) fn forget_path(&mut self) {
         self.last_path = None;
     }
 
-    /// Takes notice of routes that changed.
+    /// Reads which routes changed.
     fn refresh(&mut self) {
         self.paths.refresh();
         self.last_path = None;
     }
 
-    /// What it proves of a call to that destination that the kernel told this of.
+    /// What a completion proves for a call to that destination.
     pub(crate) fn judge(
         &mut self,
         destination: u32,
@@ -114,7 +114,7 @@ impl Books {
             _ => self.paths.to(to()),
         };
         self.last_path = Some((destination, path));
-        // The kernel joins completions that follow each other, and keeps the word on the first only (`skb_zerocopy_notify_extend`).
+        // The kernel joins consecutive completions, and reports "copied" of the first only (`skb_zerocopy_notify_extend`).
         let is_spoken_for = *self.of_range.get_or_insert(path) == path;
         if is_spoken_for { path.evidence(told.copied) } else { Evidence::Unknown }
     }
@@ -152,7 +152,7 @@ impl<M: Load, T, C> Sending<M, T, C> {
         self.kept.socket()
     }
 
-    /// The buffers that are here.
+    /// The free buffers of this half.
     #[inline]
     pub(crate) fn cache(&self) -> &Cache {
         &self.home.cache
@@ -163,7 +163,7 @@ impl<M: Load, T, C> Sending<M, T, C> {
         &mut self.home.cache
     }
 
-    /// Takes a buffer that is free.
+    /// Takes a free buffer.
     #[inline]
     pub(crate) fn recycle(&mut self, buffer: Buffer) {
         self.home.cache.put(buffer);
@@ -174,7 +174,7 @@ impl<M: Load, T, C> Sending<M, T, C> {
         self.kept.push(load, note)
     }
 
-    /// Makes the ring, with the pool's memory registered, unless it is there; returns whether it was made now.
+    /// Makes the ring with the pool's memory registered, if there is none; returns whether it was made now.
     pub(crate) fn open_ring(&mut self, sends: u32) -> Result<bool, UringRefused> {
         let is_new = self.kept.open_ring(self.home.cache.pool(), sends)?;
         if let Some(ring) = self.kept.ring_descriptor().filter(|_| is_new) {
@@ -183,15 +183,15 @@ impl<M: Load, T, C> Sending<M, T, C> {
         Ok(is_new)
     }
 
-    /// The load at the front of the queue, to be taken out and put back; and the socket.
+    /// The socket, and the load at the front of the queue, to be taken out and put back.
     ///
     /// # Panics
-    /// A call reads it.
+    /// If the kernel reads the load.
     pub(crate) fn unread_mut(&mut self) -> (&mut Option<M>, BorrowedFd<'_>) {
         self.kept.unread_mut(self.next.ticket)
     }
 
-    /// What goes next.
+    /// The next load.
     #[inline]
     pub(crate) fn next(&self) -> Place {
         self.next
@@ -209,7 +209,7 @@ impl<M: Load, T, C> Sending<M, T, C> {
         self.kept.in_flight()
     }
 
-    /// Goes on at `to`; `evidence` is of what was passed, where no call will tell of it.
+    /// Continues at `to`; `evidence` is that of the skipped bytes, if no call reports it.
     #[inline]
     pub(crate) fn pass_to(&mut self, to: Place, evidence: Option<Evidence>) {
         let from = std::mem::replace(&mut self.next, to);
@@ -224,7 +224,7 @@ impl<M: Load, T, C> Sending<M, T, C> {
         }
     }
 
-    /// Goes on behind the only load, which was sent by a call that copied: `take` takes its buffer out.
+    /// Removes the only load, which a copying call sent; `take` takes its buffer out.
     #[inline(always)]
     pub(crate) fn pop_only(&mut self, take: impl FnOnce(&mut M) -> Option<Buffer>, evidence: Evidence)
     where
@@ -239,7 +239,7 @@ impl<M: Load, T, C> Sending<M, T, C> {
         }
     }
 
-    /// Takes what was not handed over out of the queue, in order. What the kernel reads a part of stays.
+    /// Removes the loads that were not handed over, in order. Those that the kernel reads in part stay.
     pub(crate) fn take_unsent(&mut self) -> Vec<M> {
         let end = self.kept.messages().end();
         let mut unsent = Vec::new();
@@ -250,8 +250,8 @@ impl<M: Load, T, C> Sending<M, T, C> {
         unsent
     }
 
-    /// Takes what the kernel says of MSG_ZEROCOPY calls, and of the network's errors; returns how many calls are over. `judge` books a
-    /// call that is over, and returns what that proves.
+    /// Reads the completions of MSG_ZEROCOPY calls, and the network's errors; returns how many calls are finished. `judge` books a
+    /// finished call, and returns its evidence.
     pub(crate) fn reap(&mut self, mut judge: impl FnMut(&mut Books, &C, Told) -> Evidence) -> usize {
         if self.in_flight() > 0 {
             self.books.refresh();
@@ -262,60 +262,60 @@ impl<M: Load, T, C> Sending<M, T, C> {
         over
     }
 
-    /// The same of calls by io_uring. Those that were refused [wait](Kept::failed) for what is to become of them.
+    /// The same for calls by io_uring. Refused ones [stay](Kept::failed) until [`settle_failed`](Self::settle_failed).
     pub(crate) fn reap_ring(&mut self, mut judge: impl FnMut(&mut Books, &C, Told) -> Evidence) -> usize {
         let Self { kept, home, books, .. } = self;
         kept.reap_ring(&mut |call, told| judge(books, call, told), &mut home.taker())
     }
 
-    /// A call that the ring refused was made up for by others, of which `evidence` is known: returns why it was refused.
+    /// Settles a call that the ring refused and other calls replaced, with their evidence; returns the ring's reason.
     pub(crate) fn settle_failed(&mut self, evidence: Evidence) -> Option<io::Error> {
         self.kept.settle_failed(evidence, &mut self.home.taker())
     }
 
-    /// Waits for what the kernel tells of earlier sends.
+    /// Waits for completions of earlier sends.
     pub(crate) fn wait(&self, timeout: Duration) -> io::Result<Wakeup> {
         wait_for_completions(self.kept.socket(), self.kept.ring(), timeout)
     }
 
-    /// Whether loads that are free wait to be [taken](Self::completed), rather than their buffers going home.
+    /// Whether free loads wait to be [taken](Self::completed), instead of their buffers returning to the pool.
     #[inline]
     pub(crate) fn returns_buffers(&self) -> bool {
         self.home.completed.is_some()
     }
 
-    /// The next load that is free again, if it was asked for.
+    /// The next load that is free again, if completions are kept.
     pub(crate) fn completed(&mut self) -> Option<Completed<M>> {
         self.home.completed.as_mut()?.pop_front()
     }
 
-    /// Completions of calls that were never made: a fault of the kernel's.
+    /// Completions of calls that were never made: kernel faults.
     pub(crate) fn strange_completions(&self) -> u64 {
         self.strange_completions + self.kept.ring_faults()
     }
 
-    /// Whether the descriptor tells of room to send in.
+    /// Whether the descriptor also reports room to send.
     #[inline]
     pub(crate) fn wants_room(&self) -> bool {
         self.readiness.wants_room()
     }
 
-    /// Has the descriptor tell of room to send in, or not.
+    /// Sets whether the descriptor also reports room to send.
     #[inline]
     pub(crate) fn want_room(&self, wanted: bool) {
         self.readiness.want_room(self.kept.socket(), wanted);
     }
 
-    /// Makes the descriptor readable also while another one is, or no longer.
+    /// Sets whether the descriptor is also readable while another one is.
     pub(crate) fn watch_also(&self, other: BorrowedFd<'_>, wanted: bool) {
         self.readiness.watch_also(other, wanted);
     }
 
-    /// A descriptor that is readable while the kernel has something to report of what was sent, by the socket or by its ring, and while
-    /// there is room, if that is wanted.
+    /// A descriptor that is readable while the kernel has something to report about sends, by the socket or by its ring, or, if wanted,
+    /// there is room to send.
     ///
     /// # Panics
-    /// When it is first asked for, if the process has no descriptor left.
+    /// At the first call, if the process has no descriptor left.
     pub(crate) fn descriptor(&self) -> BorrowedFd<'_> {
         self.readiness.descriptor_of(self.kept.socket(), self.kept.ring_descriptor())
     }

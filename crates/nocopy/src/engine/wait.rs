@@ -11,10 +11,10 @@ use crate::sys::poll::Wakeup;
 /// How often a waiting receiver asks the kernel whether the port still works.
 pub(crate) const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
-/// How often to look for frames coming home while none is free for a packet.
+/// How often to look for returned frames while none is free for a packet.
 pub(crate) const STARVED_INTERVAL: Duration = Duration::from_millis(1);
 
-/// The shortest sleep on purpose: below it, the kernel's timers make no difference.
+/// The shortest deliberate sleep: shorter ones are below the resolution of the kernel's timers.
 const SLEEP_MIN: Duration = Duration::from_micros(20);
 
 /// How a receiver waits for packets; may be changed at any time.
@@ -37,16 +37,16 @@ const SLEEP_MIN: Duration = Duration::from_micros(20);
 pub enum Wait {
     /// Look at the ring again and again: lowest latency, one core busy.
     Spin,
-    /// Sleep in `poll(2)` until the kernel signals: no CPU while idle, one wake-up a packet at moderate rates.
+    /// Sleep in `poll(2)` until the kernel signals: no CPU while idle, one wake-up per packet at moderate rates.
     Interrupt,
     /// Spin for a while, then sleep until the kernel signals.
     Adaptive {
         /// How long to spin before sleeping.
         spin: Duration,
     },
-    /// Sleep on purpose until about `packets` packets are there or `delay` has passed, for capture where latency does
-    /// not matter. The sleep follows the measured rate so that the ring is never more than half full when it ends; it
-    /// at most doubles from one to the next, so a rising rate is seen early.
+    /// Sleep until about `packets` packets have arrived or `delay` has passed, for captures whose latency does
+    /// not matter. The sleep is chosen from the measured rate, so that the ring is at most half full at its end. Each sleep is
+    /// at most twice the last, so a rising rate is noticed early.
     Coalesced {
         /// Packets worth waking up for.
         packets: u32,
@@ -55,53 +55,53 @@ pub enum Wait {
     },
 }
 
-/// What waits for packets: one receiver, several as one, or a socket. What a socket does not need does nothing by default.
+/// What waits for packets: one receiver, several as one, or a socket. Methods that a socket does not need do nothing by default.
 pub(crate) trait Waiting {
-    /// Empty looks between two looks at the clock while spinning: where a look reads memory, a look at the clock costs as much as
+    /// While spinning, looks between two reads of the clock: where a look only reads memory, a clock read costs as much as
     /// some 50 of them.
     const LOOKS_PER_CLOCK: u32 = 64;
 
-    /// Whether a batch can be made.
+    /// Whether there is something to receive.
     fn is_ready(&mut self) -> bool;
-    /// Prepares for a wait by the kernel; true if there is nothing to wait for.
+    /// Prepares for a wait by the kernel; true if no wait is needed.
     fn arm(&mut self) -> io::Result<bool>;
-    /// Lends the frames that came home, and makes the kernel go on if it wants to be told: what a wait without the kernel does
+    /// Lends returned frames, and wakes the kernel if it asks for it: what a wait without the kernel must do
     /// now and then.
     fn refresh(&mut self) -> io::Result<()>;
-    /// Makes the kernel go on if it wants to be told.
+    /// Wakes the kernel if it asks for it.
     fn poke(&mut self) -> io::Result<()> {
         Ok(())
     }
-    /// Asks whether the port still works.
+    /// Checks whether the port still works.
     fn check(&mut self) -> io::Result<()> {
         Ok(())
     }
-    /// How long the kernel may wait before the next look, because something that matters does not end its wait.
+    /// How long the kernel may wait before the next look, if some event does not end its wait.
     fn nap_max(&self) -> Duration {
         Duration::MAX
     }
-    /// Whether packets are there, and must wait for a frame: that would end any wait by the kernel at once.
+    /// Whether packets have arrived that need a frame: any wait by the kernel would end at once.
     fn is_starved(&mut self) -> bool {
         false
     }
     /// Lets the kernel wait.
     fn wait_readable(&mut self, timeout: Duration) -> io::Result<Wakeup>;
-    /// Whether the wait is to end because somebody else wants it to; that is heard then.
+    /// Whether another thread asks for the wait to end; clears that request.
     #[inline]
     fn is_woken(&mut self) -> bool {
         false
     }
-    /// Sleeps, and says whether the wait is to end.
+    /// Sleeps; returns whether the wait is to end.
     fn sleep(&mut self, duration: Duration) -> io::Result<bool> {
         std::thread::sleep(duration);
         Ok(false)
     }
-    /// Packets read since the beginning, modulo 2^32, and how many may come before they are dropped.
+    /// Packets read so far, modulo 2^32, and how many may arrive before packets are dropped.
     fn progress(&self) -> (u32, u32);
     fn coalescer(&mut self) -> &mut Coalescer;
 }
 
-/// Waits until packets are there, the time is up, or a signal came.
+/// Waits until packets have arrived, the deadline has passed, or a signal arrived.
 pub(crate) fn wait(waiting: &mut impl Waiting, how: Wait, deadline: Option<Instant>) -> io::Result<()> {
     match how {
         Wait::Spin => spin(waiting, deadline).map(drop),
@@ -117,11 +117,11 @@ pub(crate) fn wait(waiting: &mut impl Waiting, how: Wait, deadline: Option<Insta
     }
 }
 
-/// Spins until packets are there or somebody ends the wait (true), or the time is up (false).
+/// Spins until packets have arrived or another thread ends the wait (true), or until the deadline (false).
 fn spin<W: Waiting>(waiting: &mut W, deadline: Option<Instant>) -> io::Result<bool> {
     let mut last_check = Instant::now();
     loop {
-        // Frames that came home otherwise than by a batch: without them there may never be another batch.
+        // Frames that returned by other ways than a batch: without them there may never be another batch.
         waiting.refresh()?;
         for _ in 0..W::LOOKS_PER_CLOCK {
             if waiting.is_ready() {
@@ -154,7 +154,7 @@ fn sleep(waiting: &mut impl Waiting, deadline: Option<Instant>) -> io::Result<()
             std::thread::sleep(STARVED_INTERVAL.min(left));
             continue;
         }
-        // What has come is given at once: to arm again would cost system calls that nobody waits for.
+        // Packets are returned at once: arming again would cost needless system calls.
         if waiting.wait_readable(waiting.nap_max().min(left))? == Wakeup::Interrupted || waiting.is_ready() {
             return Ok(());
         }
@@ -187,7 +187,7 @@ fn coalesce(
     }
 }
 
-/// Adds up the progress of several receivers. All packets may come to one of them: its ring must not overflow.
+/// Adds up the progress of several receivers. All packets may arrive at one of them, and its ring must not overflow.
 pub(crate) fn add_progress((all, least): (u32, u32), (read, room): (u32, u32)) -> (u32, u32) {
     (all.wrapping_add(read), least.min(room))
 }
@@ -196,18 +196,18 @@ fn time_left(deadline: Option<Instant>) -> Duration {
     deadline.map_or(Duration::MAX, |end| end.saturating_duration_since(Instant::now()))
 }
 
-/// How long to wait at a time for completions, or for room: not all that matters ends a wait by the kernel.
+/// How long one wait for completions or room lasts at most: not every event ends a wait by the kernel.
 pub(crate) const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
-/// What a look found at something that is waited for.
+/// The result of a look.
 pub(crate) enum Look<T> {
     Done(T),
-    /// Something moved: it is worth another look at once.
+    /// Something changed: look again at once.
     Moved,
     Nothing,
 }
 
-/// Looks until it is done, and lets `wait` wait between two looks that found nothing. `None`: it was not done in time.
+/// Looks until it is done; `wait` waits after a look that found nothing. `None`: not done in time.
 pub(crate) fn look_until_done<S, T, E>(
     state: &mut S,
     timeout: Duration,
@@ -233,18 +233,18 @@ pub(crate) fn look_until_done<S, T, E>(
 /// The rate assumed before any was measured: 64-byte frames on a 10 Gbit/s link.
 const RATE_ASSUMED_PER_S: f64 = 14.88e6;
 
-/// Decides how long a coalescing receiver sleeps. Knows no clock: time comes in from outside.
+/// Decides how long a coalescing receiver sleeps. It reads no clock: time is an argument.
 #[derive(Debug, Default)]
 pub(crate) struct Coalescer {
     /// When the last sleep was decided.
     since: Option<Instant>,
-    /// What had been read then.
+    /// The packets read by then.
     read: u32,
     last: Duration,
 }
 
 impl Coalescer {
-    /// How long to sleep now that `read` packets were read since the beginning, modulo 2^32, from rings that hold `ring` of them.
+    /// How long to sleep, given that `read` packets were read so far, modulo 2^32, from rings of `ring` entries.
     fn sleep(&mut self, now: Instant, read: u32, ring: u32, packets: u32, delay: Duration) -> Duration {
         let safe = f64::from(ring) / 2.0;
         let received = read.wrapping_sub(std::mem::replace(&mut self.read, read));

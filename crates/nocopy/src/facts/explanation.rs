@@ -8,11 +8,11 @@ use super::evidence::Evidence;
 use super::metadata::{Clock, Unsupported};
 use super::mode::Mode;
 
-/// What was chosen on this machine, what it was compared with, and why. Displayed as text for people, a line for each choice; the fields are
+/// What was chosen on this machine, what it was compared with, and why. Displayed as text, a line for each choice; the fields are
 /// for programs.
 ///
-/// Ports, queues, captures, and whatever goes over a port fill in what they know of the port's modes and of its card. Elsewhere those
-/// fields are empty, and the text has everything.
+/// Ports, queues, captures, and everything that uses a port fill in what they know about the port's modes and card. For other kinds the
+/// fields are empty, and the text says everything.
 ///
 /// ```
 /// # let listener = nocopy::tcp::Listener::bind("127.0.0.1:0".parse()?)?;
@@ -30,30 +30,30 @@ use super::mode::Mode;
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Explanation {
-    /// What is known of copies before anything is sent or received: by the mode of a port, or because the kernel's socket copies.
-    /// [`Unknown`](Evidence::Unknown) where each send is decided by itself; then the half's `ledger` has what became of the bytes.
+    /// What is known about copies before anything is sent or received: from the mode of a port, or because the kernel's socket copies.
+    /// [`Unknown`](Evidence::Unknown) if it differs from send to send; the half's `ledger` then has the evidence.
     pub evidence: Evidence,
     /// The modes of a port that were tried before, and why each was refused.
     pub refusals: Vec<Refusal>,
     /// Where a filter runs, if there is one ([`PortBuilder::filter`](crate::port::PortBuilder::filter)).
     pub filter: Option<FilterPlace>,
-    /// Whether the card (`xdp zero-copy`) or the kernel (other modes) completes checksums of what a port sends; otherwise it is done in
-    /// software, and this is why.
+    /// Whether the card (`xdp zero-copy`) or the kernel (other modes) completes the checksums of sent packets. If not, it is done in
+    /// software, for this reason.
     pub checksum: Result<(), Unsupported>,
-    /// The clock that times of leaving are read from ([`Request::timestamp`](crate::metadata::Request::timestamp)).
+    /// The clock of departure times ([`Request::timestamp`](crate::metadata::Request::timestamp)).
     pub departure_clock: Result<Clock, Unsupported>,
     text: String,
 }
 
 impl From<(String, Evidence)> for Explanation {
-    /// Of text, and what is known of copies before anything is moved. For kinds of I/O that are built on this crate.
+    /// Made of text, and what is known about copies in advance. For kinds of I/O that are built on this crate.
     fn from((text, evidence): (String, Evidence)) -> Self {
         Self::of(&text, evidence)
     }
 }
 
 impl Explanation {
-    /// Without a port below.
+    /// An explanation without a port.
     pub(crate) fn of(choice: &impl fmt::Display, evidence: Evidence) -> Self {
         Self {
             evidence,
@@ -65,12 +65,12 @@ impl Explanation {
         }
     }
 
-    /// With further lines in front, of what goes over it.
+    /// Adds lines at the front, about something that uses this.
     pub(crate) fn below(self, choice: &impl fmt::Display) -> Self {
         Self { text: format!("{choice}\n{self}"), ..self }
     }
 
-    /// Of several ports: the lines and the refusals of each, and otherwise what is said of the first.
+    /// Joins the lines and refusals of several ports; the other fields are the first port's.
     pub(crate) fn of_several(all: impl IntoIterator<Item = Self>) -> Option<Self> {
         all.into_iter().reduce(|mut all, next| {
             all.text = format!("{all}\n{next}");
@@ -95,9 +95,9 @@ impl fmt::Display for Explanation {
 pub struct Refusal {
     /// The mode.
     pub mode: Mode,
-    /// What the kernel said, or why it was not asked.
+    /// The kernel's reason, or why the kernel was not asked.
     pub reason: Arc<io::Error>,
-    /// What the reason means here, and what would open this mode; `None` where that is not known.
+    /// What the reason means on this machine, and what would make the mode available; `None` if that is unknown.
     pub(crate) remedy: Option<String>,
 }
 
@@ -112,12 +112,12 @@ impl fmt::Display for Refusal {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum FilterPlace {
-    /// In front of the redirect, as eBPF: what does not match goes to the host, untouched and uncopied.
+    /// Before the redirect, as eBPF: packets that do not match go to the host, unchanged and not copied.
     Xdp,
-    /// At the packet socket, as classic BPF: what does not match is not copied into the ring.
+    /// At the packet socket, as classic BPF: packets that do not match are not copied into the ring.
     Socket,
-    /// In the receiver, because the kernel refused it: the text says why. Packets that do not match have been copied by then; in
-    /// the modes of AF_XDP each is handed to the host ([`ToHost`](crate::ToHost)), by a system call and another copy.
+    /// In the receiver, because the kernel refused it, for the reason in the text. Packets that do not match are already copied by then; in
+    /// the AF_XDP modes each is returned to the host ([`ToHost`](crate::ToHost)), by a system call and another copy.
     UserSpace(String),
 }
 

@@ -1,4 +1,4 @@
-//! Which kernel this is.
+//! The version of the running kernel.
 
 /// A kernel release, major and minor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

@@ -1,4 +1,4 @@
-//! The words for what travels with a packet besides its bytes.
+//! Types for metadata: what is known about a packet besides its bytes.
 
 pub(crate) use nocopy_proto::filter::VlanTag;
 pub(crate) use nocopy_proto::wire::checksum::{Place, PlaceOutside};
@@ -6,7 +6,7 @@ pub(crate) use nocopy_proto::wire::checksum::{Place, PlaceOutside};
 use super::kernel::KernelVersion;
 use super::mode::Mode;
 
-/// Why something is not known of a packet, or not done for it.
+/// Why something is not known about a packet, or cannot be done for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Unsupported {
@@ -19,50 +19,50 @@ pub enum Unsupported {
     /// The driver does not offer it.
     #[error("the interface's driver does not offer it; do it in software, or use another card")]
     Driver,
-    /// The mode has none.
+    /// The mode does not support it.
     #[error("mode '{0}' has none; do it in software, or open the port in another mode")]
     Mode(Mode),
-    /// The program on the interface does not ask for it, or notes the answers for others: a port that did not want them, or the
-    /// opener of a granted port, has attached it.
+    /// The XDP program on the interface does not ask for it, or writes the answers for other ports: it was attached by a port that did not
+    /// want them, or by the opener of a granted port.
     #[error(
         "the interface's program was attached by another port, which did not ask for it, or by another process; open the first \
          port with the same settings, too"
     )]
     OtherProgram,
-    /// The kernel refused the program that would ask the driver.
+    /// The kernel refused the XDP program that would ask the driver.
     #[error(
         "the kernel refused the XDP program that asks the driver for it; 'nocopy doctor' shows what the driver offers"
     )]
     Refused,
-    /// Others have it, this packet does not.
+    /// Other packets have it, this one does not.
     #[error("this packet carries none")]
     Absent,
 }
 
-/// A clock that timestamps are read from.
+/// The clock that a timestamp was read from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Clock {
-    /// The card's own: what it counts from is up to the driver, usually 1970 (TAI) once something like `ptp4l` has set it.
+    /// The card's own. The driver decides when it starts, usually 1970 (TAI) once a program such as `ptp4l` has set it.
     Device,
-    /// The system's, as `CLOCK_REALTIME`.
+    /// The system's `CLOCK_REALTIME`.
     Realtime,
-    /// The system's, as `CLOCK_TAI`: without leap seconds.
+    /// The system's `CLOCK_TAI`: without leap seconds.
     Tai,
-    /// The system's, as `CLOCK_MONOTONIC`: since the machine was started.
+    /// The system's `CLOCK_MONOTONIC`: since the machine started.
     Monotonic,
 }
 
 /// A point in time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Timestamp {
-    /// Nanoseconds since the clock's beginning.
+    /// Nanoseconds since the clock's start.
     pub ns: u64,
-    /// Whose.
+    /// The clock.
     pub clock: Clock,
 }
 
-/// What came with a received packet.
+/// Metadata of a received packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Arrival {
@@ -70,25 +70,25 @@ pub struct Arrival {
     pub timestamp: Result<Timestamp, Unsupported>,
     /// The flow's hash: packets of one flow have the same.
     pub hash: Result<u32, Unsupported>,
-    /// The VLAN tag, if it was taken out of the packet. From a packet ring it is back in the packet as well.
+    /// The VLAN tag, if it was removed from the packet. In a packet ring it is also put back into the packet.
     pub vlan: Result<VlanTag, Unsupported>,
-    /// Whether the host sends it: it did not come in.
+    /// Whether the host sent it (true), or it arrived from outside (false).
     pub outgoing: Result<bool, Unsupported>,
 }
 
 impl Arrival {
-    /// Nothing is known, and why.
+    /// Nothing is known, for this reason.
     pub(crate) const fn unknown(reason: Unsupported) -> Self {
         Self { timestamp: Err(reason), hash: Err(reason), vlan: Err(reason), outgoing: Err(reason) }
     }
 
-    /// Nothing is known but that it came in, and why.
+    /// Only that it arrived from outside is known, for this reason.
     pub(crate) const fn incoming(reason: Unsupported) -> Self {
         Self { outgoing: Ok(false), ..Self::unknown(reason) }
     }
 }
 
-/// What is to be done for a packet that is sent; by default nothing.
+/// What is to be done for a sent packet; by default nothing.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Request {
     pub(crate) checksum: Option<Place>,
@@ -96,15 +96,15 @@ pub struct Request {
 }
 
 impl Request {
-    /// Completes the checksum at `place`, where the sum of the pseudo-header is now: by the card or the kernel where they do that, in
-    /// software where not.
+    /// Completes the checksum at `place`, which now holds the sum of the pseudo-header: by the card or the kernel if they can, otherwise in
+    /// software.
     #[must_use]
     pub const fn checksum(mut self, place: Place) -> Self {
         self.checksum = Some(place);
         self
     }
 
-    /// Asks for the time when the packet leaves; [`Sender::departures`](crate::Sender::departures) returns `token` with it.
+    /// Asks for the time at which the packet leaves; [`Sender::departures`](crate::Sender::departures) returns it with `token`.
     #[must_use]
     pub const fn timestamp(mut self, token: u64) -> Self {
         self.timestamp = Some(token);
@@ -115,18 +115,18 @@ impl Request {
 /// What a port can do for the packets it sends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Offers {
-    /// Whether card or kernel complete checksums.
+    /// Whether the card or the kernel completes checksums.
     pub(crate) checksum: Result<(), Unsupported>,
-    /// The clock that times of leaving are read from.
+    /// The clock of departure times.
     pub(crate) timestamp: Result<Clock, Unsupported>,
 }
 
 impl Offers {
-    /// Nothing, and why.
+    /// Offers nothing, for this reason.
     pub(crate) const fn none(reason: Unsupported) -> Self {
         Self { checksum: Err(reason), timestamp: Err(reason) }
     }
 }
 
-/// A packet that has left: its token, and when; [`Unsupported::Absent`] if the driver did not say.
+/// A packet that has left: its token and the time; [`Unsupported::Absent`] if the driver gave none.
 pub(crate) type Departure = (u64, Result<Timestamp, Unsupported>);

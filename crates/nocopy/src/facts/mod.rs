@@ -1,4 +1,4 @@
-//! The words that all other parts speak; it uses none of them.
+//! Types that all other modules use; it uses none of them.
 
 pub(crate) mod evidence;
 pub(crate) mod explanation;

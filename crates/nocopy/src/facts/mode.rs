@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// How a port moves frames: what the kernel reports, never what was asked for.
+/// How a port moves frames, as reported by the kernel; not necessarily what was asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Mode {
@@ -12,11 +12,11 @@ pub enum Mode {
     XdpCopyNative,
     /// AF_XDP, copied by the kernel, with XDP on socket buffers: works on every interface.
     XdpCopyGeneric,
-    /// A packet socket: packets come in blocks into which the kernel copies them, and the host has them too. Packets are read
-    /// where they lie; taking one copies it. Packets that the kernel has joined (GRO, GSO: most of TCP) may be longer than a frame:
-    /// they come as chains with [`multi_buffer`](crate::port::PortBuilder::multi_buffer), and are dropped and counted without.
+    /// A packet socket: the kernel copies packets into blocks, and the host gets them too. Packets are read
+    /// in place; taking one copies it. Packets that the kernel has joined (GRO, GSO: most of TCP) may be longer than a frame:
+    /// with [`multi_buffer`](crate::port::PortBuilder::multi_buffer) they are received as chains, otherwise dropped and counted.
     PacketRing,
-    /// A linked pair in one process.
+    /// A linked pair of ports in one process.
     Memory,
 }
 

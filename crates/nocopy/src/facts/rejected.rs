@@ -1,10 +1,10 @@
-//! What was not sent, given back with the reason.
+//! A refused send, returned with the reason.
 
 use std::io;
 
 use super::metadata::{PlaceOutside, Unsupported};
 
-/// What was not sent, and why. It is yours again, as it was given.
+/// Something that was not sent, and why. It is yours again, unchanged.
 ///
 /// ```
 /// # let (mut port, _peer) = nocopy::Port::memory_pair()?;
@@ -18,9 +18,9 @@ use super::metadata::{PlaceOutside, Unsupported};
 #[derive(Debug, thiserror::Error)]
 #[error("not sent: {reason}")]
 pub struct Rejected<T> {
-    /// What was to be sent.
+    /// The frame, buffer or other payload.
     pub item: T,
-    /// What stood in the way.
+    /// Why it was not sent.
     #[source]
     pub reason: Reason,
 }
@@ -49,7 +49,7 @@ pub enum Reason {
     /// It holds no bytes.
     #[error("it holds no bytes; fill it first")]
     Empty,
-    /// It is longer than the interface, the protocol or the peer takes.
+    /// It is longer than the interface, the protocol or the peer accepts.
     #[error("it is longer than {bytes_max} bytes, the most that can be sent here; send it in parts")]
     TooLong {
         /// The longest that can be sent.
@@ -70,7 +70,7 @@ pub enum Reason {
     NoHeadroom {
         /// Bytes needed.
         needed_bytes: usize,
-        /// Bytes there are.
+        /// Bytes that are free.
         free_bytes: usize,
     },
     /// The frame belongs to another area than the port.
@@ -79,12 +79,12 @@ pub enum Reason {
     /// No destination was given, and none was set.
     #[error("it has no destination; connect the socket, or say where to send it")]
     NotConnected,
-    /// This side has ended its sending: the stream, the connection, or all of it (`finish`, `close`).
+    /// This side has ended its sending: the stream, the connection, or the whole endpoint (`finish`, `close`).
     #[error(
         "this side has ended its sending (finish or close), and nothing can follow; connect or open again"
     )]
     Finished,
-    /// The peer is not connected any more.
+    /// The peer is no longer connected.
     #[error("the peer is gone; connect again")]
     Gone,
     /// The range does not lie within the data.
@@ -92,18 +92,18 @@ pub enum Reason {
     OutOfRange {
         /// The first byte asked for.
         start: u64,
-        /// The byte behind the last one.
+        /// The byte after the last one.
         end: u64,
-        /// Bytes there are.
+        /// Bytes that the data has.
         bytes: u64,
     },
-    /// What was asked for the packet cannot be done here.
+    /// What was requested for the packet is not supported here.
     #[error("what was asked for the packet cannot be done: {0}")]
     Unsupported(Unsupported),
     /// The checksum to be completed lies outside the packet.
     #[error(transparent)]
     ChecksumOutside(PlaceOutside),
-    /// The kernel refused it: there is no route, for example.
+    /// The kernel refused it, for example because there is no route.
     #[error("{0}")]
     System(io::Error),
 }

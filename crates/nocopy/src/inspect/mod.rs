@@ -1,4 +1,4 @@
-//! Looking at machine, interfaces and ports without changing anything: what `nocopy doctor` and `nocopy stats` read.
+//! Inspects machine, interfaces and ports without changing anything, for `nocopy doctor` and `nocopy stats`.
 
 pub mod probe;
 pub(crate) mod statistics;

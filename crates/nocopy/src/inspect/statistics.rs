@@ -1,4 +1,4 @@
-//! Everything that is counted for an interface and the ports on it, at one moment and between two.
+//! All counters of an interface and of the ports on it, at one moment or between two.
 //!
 //! ```no_run
 //! use nocopy::integration::statistics::Snapshot;
@@ -27,7 +27,7 @@ use crate::sys::{interface, route};
 
 counters! {
     /// What the kernel counts for an interface, under its names (`struct rtnl_link_stats64`, the kernel's
-    /// Documentation/networking/statistics.rst). What a driver counts where differs: the sums may count a packet twice.
+    /// Documentation/networking/statistics.rst). Drivers differ in what they count where: the sums may count a packet twice.
     pub struct LinkCounters {
         /// Packets received and passed on by the device.
         rx_packets,
@@ -82,7 +82,7 @@ counters! {
     }
 }
 
-/// What one queue of the device counted, as far as its driver keeps count.
+/// What one queue of the device counted, as far as its driver counts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Queue {
@@ -94,7 +94,7 @@ pub struct Queue {
     pub counters: Vec<Counter>,
 }
 
-/// An AF_XDP socket on the interface, of whatever process.
+/// An AF_XDP socket on the interface, of any process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Socket {
@@ -111,11 +111,11 @@ pub struct Socket {
 impl Socket {
     /// Each counter of an AF_XDP socket with its name and meaning.
     pub fn counters(&self) -> impl Iterator<Item = Counter> + use<> {
-        // Those of packet rings are in the same structure, and none of an AF_XDP socket's.
+        // The structure also has counters of packet rings, which AF_XDP sockets do not use.
         self.statistics.counters().filter(|counter| !counter.name.starts_with("tp_"))
     }
 
-    /// The process that has it, number and name, as far as this one may look into others; it searches all of `/proc`.
+    /// The owning process, number and name, if this process may see it; it searches all of `/proc`.
     pub fn process(&self) -> Option<(u32, String)> {
         let wanted = format!("socket:[{}]", self.inode);
         let processes = std::fs::read_dir("/proc").ok()?.flatten();
@@ -134,7 +134,7 @@ impl Socket {
     }
 }
 
-/// Everything counted for one interface up to a moment.
+/// All counters of one interface at a moment.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Snapshot {
@@ -144,11 +144,11 @@ pub struct Snapshot {
     pub taken: Instant,
     /// By the kernel, for the interface.
     pub link: LinkCounters,
-    /// By the device, for each queue; empty where the driver or the kernel (before Linux 6.9) does not tell.
+    /// By the device, for each queue; empty if the driver or the kernel (before Linux 6.9) does not report them.
     pub queues: Vec<Queue>,
-    /// By the driver, under names of its own (`ethtool -S`). Not all of them need be counters.
+    /// By the driver, under its own names (`ethtool -S`). Not all of them need be counters.
     pub driver: Vec<Counter>,
-    /// By the kernel, for each AF_XDP socket on the interface, in the order of queues; `None` where it does not tell
+    /// By the kernel, for each AF_XDP socket on the interface, in the order of queues; `None` if it does not report them
     /// (built without `CONFIG_XDP_SOCKETS_DIAG`).
     pub sockets: Option<Vec<Socket>>,
 }
@@ -160,14 +160,14 @@ pub enum SnapshotError {
     /// The interface cannot be used.
     #[error(transparent)]
     Interface(#[from] InterfaceError),
-    /// Anything else the kernel refused.
+    /// The kernel refused another operation.
     #[error("{interface}: {operation}: {source}")]
     System {
         /// The interface.
         interface: String,
         /// What was to be read.
         operation: &'static str,
-        /// What the kernel said.
+        /// The kernel's reason.
         source: io::Error,
     },
 }
@@ -176,7 +176,7 @@ impl Snapshot {
     /// What is counted for `interface` of the calling thread's network namespace. Needs no privilege.
     ///
     /// # Errors
-    /// No such interface, or the kernel's refusal.
+    /// No such interface, or the kernel refused to answer.
     pub fn of(interface: &str) -> Result<Self, SnapshotError> {
         let refused = |operation| {
             move |source: io::Error| match InterfaceError::of(interface, &source) {
@@ -202,8 +202,7 @@ impl Snapshot {
         })
     }
 
-    /// What was counted since `earlier`. What is new since then counts in full; so does a counter that went back, since it
-    /// began anew.
+    /// What was counted since `earlier`. Things that did not exist then, and counters that were restarted, count in full.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
         let mut counted = self.clone();

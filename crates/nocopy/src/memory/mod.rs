@@ -1,4 +1,4 @@
-//! Memory that the kernel, and the card, read and write: [`area`]s of frames, [`pool`]s of buffers, and what of them is with the kernel.
+//! Memory that the kernel and the card read and write: [`area`]s of frames, [`pool`]s of buffers, and records of what the kernel holds.
 
 pub mod area;
 pub(crate) mod in_flight;

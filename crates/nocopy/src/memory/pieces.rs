@@ -1,13 +1,12 @@
-//! Buffers that belong together, one after the other.
+//! The buffers of one message, in order.
 
 use smallvec::SmallVec;
 
 use super::pool::Buffer;
 
-/// The buffers of one message.
 pub(crate) type Buffers = SmallVec<[Buffer; 2]>;
 
-/// What the buffers of a message come out of.
+/// Iterator over the buffers of a message.
 #[derive(Debug)]
 pub struct Pieces(smallvec::IntoIter<[Buffer; 2]>);
 

@@ -1,7 +1,7 @@
-//! Buffers for sockets: owned memory that is lent to the kernel and comes back.
+//! Buffers for sockets: owned memory that is lent to the kernel and returned.
 //!
-//! A [`Buffer`] is memory of a [`Pool`], memory of the program's own, or a frame of an area. What is being sent has been moved away,
-//! so touching it does not compile; it comes back when the kernel has let go of it.
+//! A [`Buffer`] is memory of a [`Pool`], memory of the program, or a frame of an area. While it is being sent it is moved away,
+//! so touching it does not compile; it returns when the kernel no longer reads it.
 #![allow(unsafe_code)]
 
 use std::any::Any;
@@ -16,18 +16,17 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use crate::memory::area::Frame;
 use crate::sys::memory::Mapping;
 
-/// Buffers begin on a page: what the kernel still reads when nobody will wait for it is then given up by whole pages.
+/// Buffers begin on a page, so that memory which the kernel still reads at a forced close can be given up in whole pages.
 const PAGE_BYTES: usize = 4096;
 
-/// Where buffers that share pages begin.
+/// Alignment of buffers that share pages.
 const CACHE_LINE_BYTES: usize = 64;
 
 /// Memory cut into buffers of one size. Clones are the same pool.
 ///
-/// Kept out of forked children (`MADV_DONTFORK`), which find no buffer in it: otherwise a fork would make the parent's next write go to a
-/// new page, and an io_uring instance that has the pool registered would send the old one. (Memory of the program's own need not be kept
-/// out: it is looked up for each call and not written to until that is over, and where a child writes to its copy the kernel gives that a
-/// new page.)
+/// The memory is kept out of forked children (`MADV_DONTFORK`), which find no buffer in it: otherwise a fork would move the parent's next
+/// write to a new page, and an io_uring instance with the pool registered would send the old one. (The program's own memory can stay in
+/// children: it is looked up for each call and not written during it, and a child that writes gets a new page.)
 ///
 /// ```
 /// use nocopy::Pool;
@@ -46,23 +45,23 @@ pub struct Pool(Arc<Shared>);
 struct Shared {
     mapping: Mapping,
     buffer_bytes: usize,
-    /// Each buffer is of whole pages, which can be replaced by themselves.
+    /// Each buffer consists of whole pages, which can be replaced one by one.
     whole_pages: bool,
     total: u32,
-    /// Streams that send from it.
+    /// How many streams send from it.
     sharers: AtomicUsize,
     /// Locked while pages are replaced.
     registered: Mutex<Registered>,
-    /// The buffers at home; last in, first out, so that what is taken is in the cache.
+    /// The free buffers; last in, first out, so that a taken buffer is in the cache.
     free: Mutex<Vec<u32>>,
 }
 
-/// What io_uring instances have of a pool's memory.
+/// io_uring instances that have the pool registered.
 #[derive(Debug, Default)]
 struct Registered {
-    /// Instances that were told of it, or are about to be: they read the pages that were there then, and no others.
+    /// Instances that have registered it, or are about to: they read the pages of that time, and no others.
     instances: usize,
-    /// Buffers that were given up meanwhile. Their pages are replaced when there is no instance any more.
+    /// Buffers given up meanwhile. Their pages are replaced when there is no instance any more.
     given_up: Vec<u32>,
 }
 
@@ -70,7 +69,7 @@ impl Pool {
     /// A pool of `buffers` buffers of `buffer_bytes` bytes, rounded up to pages.
     ///
     /// # Errors
-    /// No memory.
+    /// There is not enough memory.
     ///
     /// # Panics
     /// If `buffers` or `buffer_bytes` is 0, or a buffer would have 4 GiB or more.
@@ -78,11 +77,11 @@ impl Pool {
         Self::of(buffers, buffer_bytes.next_multiple_of(PAGE_BYTES), true)
     }
 
-    /// A pool of buffers that share pages: for what the kernel is done with when a call returns. (Given up while the kernel reads it,
+    /// A pool of buffers that share pages, for calls after which the kernel no longer reads the memory. (If given up while the kernel reads it,
     /// such a buffer would be lost.)
     ///
     /// # Errors
-    /// No memory.
+    /// There is not enough memory.
     ///
     /// # Panics
     /// As [`Pool::new`].
@@ -107,7 +106,7 @@ impl Pool {
         })))
     }
 
-    /// A buffer, empty; `None` while all are away.
+    /// An empty buffer; `None` while all are in use.
     pub fn take(&self) -> Option<Buffer> {
         let index = self.free()?.pop()?;
         Some(Buffer { data: self.first_byte(index), len: 0, home: Home::Pool { pool: self.clone(), index } })
@@ -119,13 +118,13 @@ impl Pool {
         unsafe { self.0.mapping.base().add(index as usize * self.0.buffer_bytes) }
     }
 
-    /// Puts other pages in the place of a buffer's; whether that could be done.
+    /// Replaces a buffer's pages by others; returns whether that worked.
     ///
     /// # Safety
-    /// The buffer is neither at home nor anybody's, and no io_uring instance has the pool registered.
+    /// The buffer is neither free nor in use, and no io_uring instance has the pool registered.
     unsafe fn replace(&self, index: u32) -> bool {
         let (first, bytes) = (self.first_byte(index), self.0.buffer_bytes);
-        // SAFETY: whole pages of this buffer, which nobody looks into; they read as zeros from now on.
+        // SAFETY: whole pages of this buffer, which has no owner; they read as zeros from now on.
         self.0.whole_pages && unsafe { self.0.mapping.replace(first, bytes) }.is_ok()
     }
 
@@ -134,27 +133,27 @@ impl Pool {
         self.0.buffer_bytes
     }
 
-    /// Buffers at home or away.
+    /// All buffers, free or in use.
     pub fn total(&self) -> usize {
         self.0.total as usize
     }
 
-    /// Buffers at home.
+    /// Free buffers.
     pub fn at_home(&self) -> usize {
         self.free().map_or(0, |free| free.len())
     }
 
-    /// All of its memory.
+    /// Start and length of its memory.
     pub(crate) fn memory(&self) -> (NonNull<u8>, usize) {
         (self.0.mapping.base(), self.0.mapping.bytes())
     }
 
-    /// Streams that send from it, and those that were dropped while the kernel reads some of it.
+    /// Streams that send from it, and dropped ones whose memory the kernel still reads.
     pub(crate) fn sharers(&self) -> usize {
         self.0.sharers.load(Relaxed)
     }
 
-    /// Its memory is going to be registered with an io_uring instance: from now on none of it is replaced while the result lives.
+    /// Announces that an io_uring instance will register the memory: none of it is replaced while the result exists.
     pub(crate) fn register(&self) -> Registration {
         REGISTRATIONS.fetch_add(1, Relaxed);
         if let Some(mut registered) = self.registered() {
@@ -168,14 +167,14 @@ impl Pool {
         self.locked(&self.0.registered)
     }
 
-    /// The same.
+    /// `None` in a forked child, which does not have the memory.
     fn free(&self) -> Option<MutexGuard<'_, Vec<u32>>> {
         self.locked(&self.0.free)
     }
 
-    /// A forked child does not even lock: one of its parent's threads may have, when it forked.
+    /// A forked child does not even lock: a thread of its parent may have held the lock at the fork.
     fn locked<'a, T>(&self, mutex: &'a Mutex<T>) -> Option<MutexGuard<'a, T>> {
-        // Pushing and popping numbers leaves nothing half done.
+        // Poisoning does not matter: pushing and popping numbers leaves nothing half done.
         (!self.0.mapping.is_elsewhere()).then(|| mutex.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
@@ -190,7 +189,7 @@ impl Pool {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
-    /// Whether it is one of this pool.
+    /// Whether the buffer is one of this pool.
     pub(crate) fn owns(&self, buffer: &Buffer) -> bool {
         matches!(&buffer.home, Home::Pool { pool, .. } if pool.is(self))
     }
@@ -199,20 +198,20 @@ impl Pool {
 /// Registrations of all pools of this process.
 static REGISTRATIONS: AtomicUsize = AtomicUsize::new(0);
 
-/// How many io_uring instances have pools registered, in this process.
+/// How many io_uring instances of this process have pools registered.
 pub(crate) fn registrations() -> usize {
     REGISTRATIONS.load(Relaxed)
 }
 
-/// Bytes of buffers that were given up while instances had them registered, and did not come home with the last of those.
+/// Bytes of buffers that were given up while registered, and whose pages could not be replaced afterwards.
 static NOT_REPLACED_BYTES: AtomicU64 = AtomicU64::new(0);
 
-/// The same, of this process.
+/// The same bytes, as a number.
 pub(crate) fn not_replaced_bytes() -> u64 {
     NOT_REPLACED_BYTES.load(Relaxed)
 }
 
-/// Keeps a pool's memory where it is, and its pages what they are, for an io_uring instance.
+/// Keeps a pool's memory and its pages in place for an io_uring instance.
 #[derive(Debug)]
 pub(crate) struct Registration(Pool);
 
@@ -225,7 +224,7 @@ impl Drop for Registration {
             return;
         }
         for index in std::mem::take(&mut registered.given_up) {
-            // SAFETY: given up, so nobody's; there is no instance any more, and none comes while this is locked.
+            // SAFETY: given up, so without an owner; no instance exists, and none is added while this is locked.
             if unsafe { self.0.replace(index) } {
                 self.0.bring_home(index);
             } else {
@@ -235,7 +234,7 @@ impl Drop for Registration {
     }
 }
 
-/// One of the streams that send from a pool, as long as it lives.
+/// Counts as one stream that sends from a pool, until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Sharer(Pool);
 
@@ -252,7 +251,7 @@ impl Drop for Sharer {
     }
 }
 
-/// Bytes that are owned, wherever they lie.
+/// Owned bytes: memory of a pool, of the program, or a frame.
 ///
 /// ```
 /// use nocopy::Pool;
@@ -272,30 +271,30 @@ pub struct Buffer {
     home: Home,
 }
 
-/// Whom the memory belongs to.
+/// The owner of the memory.
 enum Home {
     Pool {
         pool: Pool,
         index: u32,
     },
-    /// A value of the program's own, from `Box::into_raw`: a box that moves would claim its bytes for itself.
+    /// A value of the program, from `Box::into_raw`: moving a box would claim exclusive access to its bytes.
     Owner(NonNull<dyn Any + Send>),
     Frame(Frame),
 }
 
 // SAFETY: a buffer is the only access to its bytes; every owner is `Send`, and so are pools and frames.
 unsafe impl Send for Buffer {}
-// SAFETY: `&Buffer` only reads bytes that nobody can write meanwhile: those of an owner are borrowed from it for good.
+// SAFETY: `&Buffer` only reads bytes that nothing can write meanwhile: those of an owner stay borrowed from it.
 unsafe impl Sync for Buffer {}
 
 impl Buffer {
-    /// Memory of the program's own, at any place and of any alignment, without a copy: a `Vec<u8>`, an `Arc<[u8]>`, a mapped file.
+    /// Memory of the program, of any alignment, without a copy: a `Vec<u8>`, an `Arc<[u8]>`, a mapped file.
     ///
     /// It can be read and sent, not changed. [`into_owner`](Self::into_owner) gives it back.
     ///
-    /// The owner is dropped by the thread that drops the buffer: often one that sends, and that of all dropped sockets if its own socket
-    /// was dropped first. So its `Drop` should not wait. If it panics, the panic hook reports that, and the panic goes no further, so
-    /// that it does not disturb what the thread does for other buffers.
+    /// The owner is dropped by the thread that drops the buffer: usually one that sends, or the reaper thread of all dropped sockets if the socket
+    /// was dropped first. So its `Drop` should not wait. If it panics, the panic hook reports that, and the panic ends there, so
+    /// that it does not disturb the handling of other buffers.
     ///
     /// ```
     /// use nocopy::Buffer;
@@ -309,31 +308,31 @@ impl Buffer {
     /// ```
     ///
     /// # Panics
-    /// If it is of 4 GiB or more.
+    /// If it has 4 GiB or more.
     pub fn from_owner(owner: impl AsRef<[u8]> + Send + 'static) -> Self {
-        // No box any more when its bytes are looked for: moving one would claim them for itself.
+        // The pointer is taken out of the box before its bytes are borrowed: moving a box would end that borrow.
         let owner = NonNull::from(Box::leak(Box::new(owner)));
-        // Owns the value from here on, should it panic.
+        // Owns the value from here on, in case `as_ref` panics.
         let mut buffer = Self { data: NonNull::dangling(), len: 0, home: Home::Owner(owner) };
-        // SAFETY: alive as long as the buffer, which gives no other access to it meanwhile.
+        // SAFETY: the value exists as long as the buffer, which gives no other access to it.
         let bytes: &[u8] = unsafe { owner.as_ref() }.as_ref();
         buffer.len = u32::try_from(bytes.len()).expect("fewer than 4 GiB");
         buffer.data = NonNull::from(bytes).cast();
         buffer
     }
 
-    /// The memory it was made of by [`from_owner`](Self::from_owner).
+    /// Returns the value that [`from_owner`](Self::from_owner) was given.
     ///
     /// # Errors
     /// Returns the buffer if it was made of a value of another type, or is memory of a pool or a frame.
     pub fn into_owner<T: 'static>(self) -> Result<T, Self> {
         let Home::Owner(owner) = self.home else { return Err(self) };
-        // SAFETY: the value is alive as long as the buffer.
+        // SAFETY: the value exists as long as the buffer.
         if !unsafe { owner.as_ref() }.is::<T>() {
             return Err(self);
         }
         std::mem::forget(self);
-        // SAFETY: the pointer is that of the box, the value is a `T`, and the buffer that owned it is gone.
+        // SAFETY: the pointer came from the box, the value is a `T`, and the buffer that owned it no longer exists.
         Ok(*unsafe { Box::from_raw(owner.as_ptr().cast::<T>()) })
     }
 
@@ -342,7 +341,7 @@ impl Buffer {
         matches!(self.home, Home::Frame(_))
     }
 
-    /// How long it may be.
+    /// The most bytes it can hold.
     pub fn capacity(&self) -> usize {
         match &self.home {
             Home::Pool { pool, .. } => pool.buffer_bytes(),
@@ -351,7 +350,7 @@ impl Buffer {
         }
     }
 
-    /// Makes it shorter or longer. Bytes that are added have whatever contents the memory had.
+    /// Makes it shorter or longer. Added bytes have the memory's earlier contents.
     ///
     /// # Panics
     /// Beyond its capacity.
@@ -361,7 +360,7 @@ impl Buffer {
         self.len = bytes as u32;
     }
 
-    /// Its bytes, to be changed; `None` where they are the program's own.
+    /// Its bytes, to be changed; `None` if they belong to the program.
     #[inline]
     pub fn as_mut(&mut self) -> Option<&mut [u8]> {
         match self.home {
@@ -371,8 +370,8 @@ impl Buffer {
         }
     }
 
-    /// Makes a copy of `bytes` its contents. `None`, and no change, if they are longer than its capacity, or if it was made
-    /// [of a value](Self::from_owner) of the program's.
+    /// Replaces its contents by a copy of `bytes`. `None`, and no change, if they are longer than its capacity, or if it was made
+    /// [of a value](Self::from_owner) of the program.
     pub fn fill(&mut self, bytes: &[u8]) -> Option<()> {
         if bytes.len() > self.capacity() || matches!(self.home, Home::Owner(_)) {
             return None;
@@ -382,18 +381,17 @@ impl Buffer {
         Some(())
     }
 
-    /// Whether other pages can come in its place as soon as `ring`, if it is of this pool, has ended.
+    /// Whether its pages can be replaced, at the latest when `ring` ends (if that has this pool registered).
     pub(crate) fn is_replaceable(&self, ring: Option<&Registration>) -> bool {
         let Home::Pool { pool, .. } = &self.home else { return false };
         let of_ring = usize::from(ring.is_some_and(|ring| ring.0.is(pool)));
         pool.0.whole_pages && pool.registered().is_some_and(|registered| registered.instances == of_ring)
     }
 
-    /// Gives it up while the kernel may still read it, and will never say when it has done. Returns the bytes that are lost to the
-    /// program for good.
+    /// Gives the buffer up while the kernel may still read it, without waiting for completions. Returns the bytes that are lost for good.
     ///
-    /// Pages of a pool are replaced: the kernel keeps the old ones as long as it needs them. Where io_uring instances have the pool
-    /// registered, the buffer comes home when the last of them ends. Memory of any other kind cannot be replaced, and is leaked.
+    /// Pages of a pool are replaced: the kernel keeps the old ones as long as it needs them. If io_uring instances have the pool
+    /// registered, the buffer returns when the last of them ends. Any other memory cannot be replaced, and is leaked.
     pub(crate) fn abandon(mut self) -> usize {
         let bytes = self.len as usize;
         match std::mem::replace(&mut self.home, Home::nothing()) {
@@ -403,7 +401,7 @@ impl Buffer {
                     registered.given_up.push(index);
                     return 0;
                 }
-                // SAFETY: nobody has the buffer any more; of instances there are none, and none comes while this is locked.
+                // SAFETY: the buffer has no owner any more; no instance exists, and none is added while this is locked.
                 let is_replaced = unsafe { pool.replace(index) };
                 drop(registered);
                 if !is_replaced {
@@ -422,7 +420,7 @@ impl Buffer {
 
 impl Home {
     fn nothing() -> Self {
-        // A value without size: boxing it takes no memory.
+        // A value without size: boxing it does not allocate.
         let nothing: Box<dyn Any + Send> = Box::new(());
         Self::Owner(NonNull::new(Box::into_raw(nothing)).expect("a box is somewhere"))
     }
@@ -438,15 +436,15 @@ impl From<Frame> for Buffer {
 impl TryFrom<Buffer> for Frame {
     type Error = Buffer;
 
-    /// The frame that the buffer is.
+    /// The frame that the buffer holds.
     ///
     /// # Errors
-    /// Returns the buffer if it is memory of another kind.
+    /// Returns the buffer if it is another kind of memory.
     fn try_from(mut buffer: Buffer) -> Result<Self, Buffer> {
         if !buffer.is_frame() {
             return Err(buffer);
         }
-        // An owner of nothing in its place, whose end does nothing.
+        // Left in its place: an owner of nothing, whose drop does nothing.
         match std::mem::replace(&mut buffer.home, Home::nothing()) {
             Home::Frame(mut frame) => {
                 let bytes = buffer.len as usize;
@@ -470,7 +468,7 @@ impl Deref for Buffer {
 
     #[inline]
     fn deref(&self) -> &[u8] {
-        // SAFETY: initialised memory of this length, which nobody changes while the buffer is borrowed.
+        // SAFETY: initialised memory of this length, which nothing changes while the buffer is borrowed.
         unsafe { std::slice::from_raw_parts(self.data.as_ptr(), self.len as usize) }
     }
 }
@@ -497,7 +495,7 @@ impl Drop for Buffer {
         match &self.home {
             Home::Pool { pool, index } => pool.bring_home(*index),
             Home::Owner(owner) => {
-                // SAFETY: from `Box::into_raw`, and nobody else has it.
+                // SAFETY: from `Box::into_raw`, and there is no other owner.
                 drop_owner(unsafe { Box::from_raw(owner.as_ptr()) });
             }
             Home::Frame(_) => {} // goes home by itself
@@ -505,8 +503,8 @@ impl Drop for Buffer {
     }
 }
 
-/// Drops a value of the program's own. A panic of its `Drop` ends here: buffers are dropped in the middle of loops over completions, which
-/// would forget the other buffers of the same completion, or drop what the kernel still reads.
+/// Drops a value of the program. A panic of its `Drop` ends here: buffers are dropped in loops over completions, and an unwound loop
+/// would forget other buffers of the same completion, or drop memory that the kernel still reads.
 fn drop_owner(owner: Box<dyn Any + Send>) {
     if let Err(panic) = catch_unwind(AssertUnwindSafe(|| drop(owner))) {
         // Dropping the panic's own value may panic, too.
@@ -514,7 +512,7 @@ fn drop_owner(owner: Box<dyn Any + Send>) {
     }
 }
 
-/// The most buffers a half keeps for itself: those it takes next.
+/// The most free buffers a half keeps for itself.
 const CACHED_MAX: usize = 16;
 
 /// A half's own free buffers of a pool: taking one and giving it back costs neither lock nor atomic.
@@ -523,7 +521,7 @@ pub(crate) struct Cache {
     pool: Pool,
     free: Vec<Buffer>,
     free_max: usize,
-    /// Memory of this half's own beside a shared pool, made when it is first needed.
+    /// This half's own memory besides a shared pool, made when first needed.
     reserve: Option<Pool>,
 }
 
@@ -533,18 +531,18 @@ impl Cache {
         Self { pool, free: Vec::with_capacity(free_max), free_max, reserve: None }
     }
 
-    /// One that keeps none to itself: where many share a pool, those that are idle must not starve the others.
+    /// A cache that keeps no buffers: if several streams share a pool, idle ones must not starve the others.
     pub(crate) fn sharing(pool: Pool) -> Self {
         Self { pool, free: Vec::new(), free_max: 0, reserve: None }
     }
 
-    /// Counts a stream among those that share the pool, if it is shared.
+    /// Counts a stream as one that shares the pool, if it is shared.
     pub(crate) fn share(&self) -> Option<Sharer> {
         (self.free_max == 0).then(|| Sharer::new(self.pool.clone()))
     }
 
-    /// A buffer although all are away: with other streams, which may never give them back. For a half that has none on their way, so
-    /// that there is nothing to wait for. It gets as many as its share of the pool is.
+    /// A buffer although all are in use by other streams, which may never return them. For a half that has none in flight, so
+    /// that waiting would be useless. The half gets as many as its share of the pool.
     #[cold]
     pub(crate) fn take_reserved(&mut self) -> Option<Buffer> {
         if self.reserve.is_none() && self.pool.sharers() > 1 {
@@ -554,7 +552,7 @@ impl Cache {
         self.reserve.as_ref()?.take()
     }
 
-    /// An empty buffer; `None` while all are away, and in a forked child, where there is no memory behind those that are here.
+    /// An empty buffer; `None` while all are in use, and in a forked child, which does not have their memory.
     #[inline]
     pub(crate) fn take(&mut self) -> Option<Buffer> {
         let is_here = !self.pool.0.mapping.is_elsewhere();
@@ -562,17 +560,17 @@ impl Cache {
         free.or_else(|| self.pool.take())
     }
 
-    /// Takes a buffer back; one of another home goes there.
+    /// Takes a buffer back; one of another pool returns there.
     #[inline]
     pub(crate) fn put(&mut self, mut buffer: Buffer) {
-        // The rest goes home, for others that share the pool.
+        // Others return to the pool, for those that share it.
         if self.free.len() < self.free_max && self.owns(&buffer) {
             buffer.len = 0;
             self.free.push(buffer);
         }
     }
 
-    /// Whether it is one of this pool, or of the half's own beside it.
+    /// Whether it is one of this pool, or of the half's reserve.
     #[inline]
     pub(crate) fn owns(&self, buffer: &Buffer) -> bool {
         let is_own =
@@ -584,19 +582,19 @@ impl Cache {
         &self.pool
     }
 
-    /// Whether none is here; others may be at home.
+    /// Whether the cache holds none; the pool may have some.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.free.is_empty()
     }
 
-    /// Whether it is time to look for those that are away, so that they come back before all are.
+    /// Whether few are left, so that completions should be read.
     #[inline]
     pub(crate) fn is_low(&self) -> bool {
         self.free.is_empty() && (self.free_max > 0 || self.pool.at_home() == 0)
     }
 
-    /// Buffers to be had: here, or at home in the pool.
+    /// Free buffers in the cache and in the pool.
     pub(crate) fn available(&self) -> usize {
         self.free.len() + self.pool.at_home()
     }
@@ -635,7 +633,7 @@ mod tests {
         in_forked_child(|| {
             assert!(pool.take().is_none() && parents.0.take().is_none());
             assert_eq!(pool.at_home(), 0);
-            // SAFETY: the child ends without looking at it again.
+            // SAFETY: the child ends without using it again.
             unsafe { ManuallyDrop::drop(&mut parents) };
             drop(ManuallyDrop::into_inner(registration));
         });
@@ -646,7 +644,7 @@ mod tests {
     fn locked_pages_are_replaced_as_well() {
         let pool = Pool::new(1, 4096).unwrap();
         let (first, bytes) = pool.memory();
-        // SAFETY: memory of the pool, whose contents stay.
+        // SAFETY: memory of the pool, whose contents do not change.
         assert_eq!(unsafe { libc::mlock(first.as_ptr().cast(), bytes) }, 0);
         for is_registered in [false, true] {
             let registration = is_registered.then(|| pool.register());
@@ -766,7 +764,7 @@ mod tests {
         assert_eq!(Arc::strong_count(&alive), 1);
     }
 
-    /// Counts the values dropped, and panics each time, with a value that does the same.
+    /// Counts its drops, and panics at each, with a value that does the same.
     struct PanicsWhenDropped(Arc<AtomicUsize>);
 
     impl AsRef<[u8]> for PanicsWhenDropped {
@@ -788,7 +786,7 @@ mod tests {
         let buffer = || Buffer::from_owner(PanicsWhenDropped(Arc::clone(&dropped)));
         drop(vec![buffer(), buffer(), buffer()]);
         assert_eq!(dropped.load(Relaxed), 3);
-        // Also while the thread unwinds already, where a second panic would end the process.
+        // Also while the thread already unwinds, where a second panic would end the process.
         let unwound = catch_unwind(AssertUnwindSafe(|| {
             let _held = buffer();
             panic!("on purpose");

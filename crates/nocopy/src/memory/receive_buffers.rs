@@ -1,7 +1,7 @@
-//! Buffers that datagrams are received into by one call. What the call is told of a buffer is written when the buffer comes, not before
-//! each call: most calls receive one datagram and leave the other buffers as they are.
+//! Buffers into which one call receives datagrams. The call's arguments for a buffer are written when the buffer is added, not before
+//! each call: most calls receive one datagram and leave the other buffers unchanged.
 
-// Tells the kernel where buffers lie, and owns them as long as it may be told so again.
+// Passes addresses of buffers to the kernel, and owns the buffers meanwhile.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -17,7 +17,7 @@ use crate::sys::udp_receive::{Message, Messages};
 pub(crate) struct ReceiveBuffers {
     free: Vec<Buffer>,
     call: Messages,
-    /// How many buffers a call may fill.
+    /// The most buffers a call may fill.
     most: usize,
 }
 
@@ -34,8 +34,8 @@ impl ReceiveBuffers {
         self.free.len() >= self.most
     }
 
-    /// Adds a buffer, as long as it can be; it is the next to be filled, since it was used last, and is in the cache. Dropped if there are enough, or
-    /// if it is memory of the program's that may not be written.
+    /// Adds a buffer, which is filled next, because it was used last and is in the cache. It is dropped if there are enough, or
+    /// if it is memory of the program that may not be written.
     #[inline]
     pub(crate) fn push(&mut self, mut buffer: Buffer) {
         buffer.resize(buffer.capacity());
@@ -51,17 +51,17 @@ impl ReceiveBuffers {
         self.free.pop()
     }
 
-    /// The bytes of a message that the last call received, where they lie, if no buffer was taken since.
+    /// The bytes of a message that the last call received, in place, if no buffer was taken since.
     ///
     /// # Panics
-    /// It received fewer.
+    /// If the call received fewer.
     #[inline]
     pub(crate) fn bytes(&self, index: usize, message: &Message) -> &[u8] {
         &self.free[self.free.len() - 1 - index][..message.bytes]
     }
 
-    /// The sender of a message, whether it was marked, and its bytes where they lie, if that is all there is to know of it
-    /// ([`Messages::lone`]), and no buffer was taken since the call.
+    /// Sender, ECN mark and bytes of a message, in place, if nothing else is known about it
+    /// ([`Messages::lone`]) and no buffer was taken since the call.
     #[inline]
     pub(crate) fn lone(&self, index: usize) -> Option<(SocketAddr, bool, &[u8])> {
         let (from, congested, bytes) = self.call.lone(index)?;
@@ -69,10 +69,10 @@ impl ReceiveBuffers {
         Some((from, congested, bytes))
     }
 
-    /// Puts another buffer in the place of the one that a message was received into, and returns that one.
+    /// Replaces the buffer that a message was received into by another, and returns it.
     ///
     /// # Panics
-    /// The last call received fewer messages, or the other one is memory of the program's that may not be written.
+    /// If the last call received fewer messages, or `other` is memory of the program that may not be written.
     pub(crate) fn exchange(&mut self, index: usize, mut other: Buffer) -> Buffer {
         let place = self.free.len() - 1 - index;
         other.resize(other.capacity());
@@ -84,12 +84,12 @@ impl ReceiveBuffers {
     #[inline]
     pub(crate) fn receive(&mut self, socket: BorrowedFd<'_>, wait: bool) -> io::Result<usize> {
         let first = self.most - self.free.len();
-        // SAFETY: each slot from `first` on was set by `push` to the whole of a buffer that is in `free` since, where nobody reads or
+        // SAFETY: each slot from `first` on was set by `push` to a whole buffer that has been in `free` since, where nothing reads or
         // writes it; a buffer's memory does not move with it.
         unsafe { self.call.receive_from(first, socket, wait) }
     }
 
-    /// What was told of a message that the last call received.
+    /// What the kernel reported with a message of the last call.
     ///
     /// # Panics
     /// If it received fewer.
@@ -108,7 +108,7 @@ mod tests {
     use crate::memory::pool::Pool;
     use crate::sys::udp_receive::use_congestion_marks;
 
-    /// Receives all that is there, and returns it with the buffers that it came in.
+    /// Receives all waiting datagrams; returns them with their buffers.
     fn received(buffers: &mut ReceiveBuffers, socket: &UdpSocket) -> Vec<(u8, Buffer)> {
         let count = buffers.receive(socket.as_fd(), true).unwrap();
         let lengths: Vec<usize> = (0..count).map(|index| buffers.message(index).bytes).collect();
@@ -127,7 +127,7 @@ mod tests {
         let pool = Pool::new(6, 64).unwrap();
         let mut buffers = ReceiveBuffers::new(4);
         let (mut sent, mut read) = (0_u8, 0_u8);
-        // How many buffers there are, how many datagrams are sent, and how many of the buffers that they came in come back.
+        // Number of buffers, of datagrams, and of their buffers that are put back.
         for (free, count, back) in [(2, 3, 2), (2, 0, 1), (4, 4, 3), (3, 1, 1), (4, 9, 4), (4, 1, 4)] {
             while buffers.free.len() < free {
                 buffers.push(pool.take().unwrap());
@@ -169,7 +169,6 @@ mod tests {
         assert_eq!(kept[0], 2);
     }
 
-    /// Proves that the short way tells of a datagram what the long one does, or nothing.
     #[test]
     fn a_lone_datagram_is_told_of_alike() {
         for (at, has_class, is_lone) in

@@ -1,5 +1,5 @@
-//! A filter run three ways: by the kernel as classic BPF on a socket, by our interpreter, and by the kernel as the XDP program
-//! we translate it to. They agree, on every packet.
+//! Runs a filter three ways: by the kernel as classic BPF on a socket, by our interpreter, and by the kernel as the translated XDP
+//! program. They must agree on every packet.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -12,13 +12,13 @@ use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
 use crate::facts::kernel::KernelVersion;
 use crate::sys::{bpf, option};
 
-/// What the XDP program returns on a match: nothing that XDP knows.
+/// The XDP program's return value on a match: no value of XDP.
 const MATCHED: u32 = 77;
 const XDP_PASS: u32 = 2;
 const ETHERNET_BYTES: usize = 14;
 
-/// Pieces of packets are cut like this in test runs: the kernel wants Ethernet's header, and not more than a page less its
-/// own needs, in the first.
+/// Where test runs cut packets: the kernel requires Ethernet's header, and at most a page less its
+/// own needs, in the first piece.
 const LINEAR_BYTES_MAX: usize = 2048;
 
 /// A filter in all three forms.
@@ -38,10 +38,10 @@ struct Socket {
 }
 
 impl Filter {
-    /// Attaches and loads a filter. `None` if XDP cannot express it, and says why.
+    /// Attaches and loads a filter. `None`, with a reason, if XDP cannot express it.
     ///
     /// # Errors
-    /// The kernel refuses sockets or programs, for want of a capability.
+    /// The kernel refuses sockets or programs, because a capability is missing.
     ///
     /// # Panics
     /// When the kernel refuses a translation as wrong, rather than as too complex.
@@ -55,7 +55,7 @@ impl Filter {
         Ok(Some(Self { program: program.clone(), socket: Socket::new(program)?, xdp: [plain, fragments] }))
     }
 
-    /// Runs the filter all ways over a packet of at least 14 bytes. `cut` says where its first piece ends.
+    /// Runs the filter all three ways over a packet of at least 14 bytes. `cut` is the end of its first piece.
     ///
     /// # Panics
     /// When two of them disagree.
@@ -87,7 +87,7 @@ impl Filter {
     }
 
     fn check_xdp(&self, fragments: usize, packet: &[u8], linear_bytes: usize) {
-        // Test runs pretend to come from lo.
+        // Test runs pretend that packets arrived on lo.
         let ancillary = Ancillary { interface_index: Some(1), queue: 1, ..Ancillary::default() };
         let kept = self.program.run(&[packet], &ancillary);
         let (linear, rest) = packet.split_at(linear_bytes);
@@ -113,7 +113,7 @@ impl Filter {
 }
 
 /// Checks a program made of any bytes over `packet`, and over packets of the usual shape; with `long`, the packet is padded to that
-/// many bytes. Then once more over `packet`, comparing what A is in the end.
+/// many bytes. Then once more over `packet`, comparing the final value of A.
 ///
 /// # Panics
 /// When the ways to run a filter disagree, or privileges for XDP are missing.
@@ -143,7 +143,7 @@ fn load(mut prefix: Vec<Instruction>, fragments: bool) -> io::Result<Option<Owne
     }
 }
 
-/// From here on a load relative to a header reaches all of a packet (`bpf_skb_load_helper_convert_offset` in `net/core/filter.c`).
+/// Since this kernel, a load relative to a header reaches all of a packet (`bpf_skb_load_helper_convert_offset` in `net/core/filter.c`).
 const ALL_FROM_HEADERS_KERNEL_MIN: KernelVersion = KernelVersion(6, 16);
 
 /// Bytes of a datagram that loads relative to a header reach: those in the linear part of its socket buffer (`unix_dgram_sendmsg`), which

@@ -23,8 +23,8 @@ use crate::sys::interface::{Interface, InterfaceError, Promiscuous};
 use crate::sys::netdev::XdpFeatures;
 use crate::sys::xsk::{Binding, Rings, TxKick, XskSocket};
 
-/// How often to look whether the kernel has let go of a queue whose socket was just closed: that is done by a worker, which stands still
-/// with the machine. So looks are counted, and not time.
+/// How often to check whether the kernel has released a queue whose socket was just closed. A kernel worker does that, which stalls
+/// with the machine, so checks are counted, not time.
 const RELEASE_LOOKS: u32 = 100;
 const RETRY_INTERVAL: Duration = Duration::from_millis(10);
 
@@ -32,7 +32,7 @@ const RETRY_INTERVAL: Duration = Duration::from_millis(10);
 /// one more where the driver takes linear ones, `xsk_build_skb`).
 pub(super) const CHAIN_FRAMES_MAX: usize = 17;
 
-/// A bound AF_XDP socket with what feeds it.
+/// A bound AF_XDP socket, and the program that feeds it.
 #[derive(Debug)]
 pub(super) struct XdpBackend {
     pub(super) redirect: Arc<Redirect>,
@@ -44,12 +44,12 @@ pub(super) struct XdpBackend {
 }
 
 impl XdpBackend {
-    /// Ends receiving; true when it is certain that the kernel receives into none of the port's frames any more.
+    /// Ends receiving; true if the kernel certainly receives into none of the port's frames any more.
     pub(super) fn disconnect(&self) -> bool {
         self.leave_to_host() && redirect::wait_for_programs()
     }
 
-    /// Leaves what arrives to the host; see [`Redirect::clear`].
+    /// Leaves arriving packets to the host; see [`Redirect::clear`].
     pub(super) fn leave_to_host(&self) -> bool {
         self.redirect.clear(self.queue)
     }
@@ -71,7 +71,7 @@ impl Backend for XdpBackend {
         }
     }
 
-    /// Of all calls, this one looks at the interface: poll and epoll never tell that it is down or gone.
+    // Only this call checks the interface: poll and epoll never report that it is down or removed.
     fn check(&self) -> io::Result<()> {
         self.kick_rx()
     }
@@ -91,20 +91,20 @@ impl AsFd for XdpBackend {
     }
 }
 
-/// The modes of AF_XDP as rungs of the ladder: what one leaves for the next.
+/// The modes of AF_XDP as steps of the ladder, with what one leaves for the next.
 #[derive(Default)]
 pub(super) struct XdpRungs {
     socket: Option<(XskSocket, Rings)>,
-    /// The program of the rung before.
+    /// The program of the previous step.
     redirect: Option<Arc<Redirect>>,
     /// The mode that was tried last.
     pub(super) mode: Option<Mode>,
-    /// What another process made, as long as it is not used.
+    /// The socket that another process made, until it is used.
     granted_socket: Option<XskSocket>,
     granted: Option<Granted>,
 }
 
-/// A socket that is bound in a mode that works.
+/// A socket bound in a mode that works.
 pub(super) struct Standing {
     socket: XskSocket,
     rings: Rings,
@@ -119,7 +119,7 @@ impl XdpRungs {
         Self { granted_socket, granted, ..Self::default() }
     }
 
-    /// Tries a mode. What the driver refuses is the inner error, what would be refused in any mode the outer one.
+    /// Tries a mode. The driver's refusal of this mode is the inner error, an error for all modes the outer one.
     pub(super) fn climb(
         &mut self,
         settings: &PortBuilder,
@@ -140,7 +140,7 @@ impl XdpRungs {
         if !settings.only_sends() && !drivers::receives(interface.driver.as_deref(), mode) {
             return refuse(Step::Members, members(interface));
         }
-        // A granted socket is all there is: it is registered once.
+        // Only a granted socket is used, and it is registered once.
         let requests = match &self.granted {
             Some(_) => settings.send_metadata,
             None => settings.registers_requests(interface, mode),
@@ -172,7 +172,7 @@ impl XdpRungs {
         let mut bound = settings.bind(interface, &socket, zero_copy)?;
         let unsupported = |error: &io::Error| error.raw_os_error() == Some(libc::EOPNOTSUPP);
         if bound.as_ref().is_err_and(unsupported) && socket.takes_requests && self.granted.is_none() {
-            // Some drivers' packets cannot carry requests in any mode (virtio_net, `IFF_TX_SKB_NO_LINEAR`); a port can do without.
+            // Some drivers' packets cannot carry requests in any mode (virtio_net, `IFF_TX_SKB_NO_LINEAR`); a port works without.
             (socket, rings) = settings.socket(None, area, false)?;
             bound = settings.bind(interface, &socket, zero_copy)?;
         }
@@ -181,7 +181,7 @@ impl XdpRungs {
                 let mode = settings.reported_mode(&socket, at)?;
                 if mode == Mode::XdpZeroCopy && !settings.is_proven(interface, area, &socket, &mut rings)? {
                     let refusal = settings.refusal(interface, mode, Step::Proof, unproven());
-                    // The socket cannot be bound again: the next rung makes another. Only an opener could, of a granted one.
+                    // The socket cannot be bound again: the next step makes another. Only an opener could make another granted one.
                     self.redirect = Some(redirect);
                     let stuck = self.granted.is_some();
                     return if stuck { Err(settings.no_mode(vec![refusal])) } else { Ok(Err(refusal)) };
@@ -221,7 +221,7 @@ impl Standing {
                 .map_err(|error| settings.system("put the socket into the XDP map", error))?;
         }
         let (program, place) = redirect.filter.clone().unzip();
-        // Where it cannot be had, whoever asks for it is told why.
+        // If it is not available, `ToHost` reports why.
         let way_to_host = settings
             .tuning
             .way_to_host
@@ -255,7 +255,7 @@ impl Standing {
 }
 
 impl PortBuilder {
-    /// The socket that was granted, or one of our own, with its memory and its rings.
+    /// The granted socket, or a new one, with its memory and its rings.
     fn socket(
         &self,
         granted: Option<XskSocket>,
@@ -358,7 +358,7 @@ impl PortBuilder {
         }
     }
 
-    /// The mode by the kernel's own word.
+    /// The mode that the kernel reports.
     fn reported_mode(&self, socket: &XskSocket, at: Attach) -> Result<Mode, OpenError> {
         let zero_copy = socket.is_zero_copy().map_err(|error| self.system("read XDP_OPTIONS", error))?;
         Ok(match (zero_copy, at) {
@@ -369,7 +369,7 @@ impl PortBuilder {
     }
 }
 
-/// The most frames of one packet: in zero-copy the driver says.
+/// The most frames of one packet: in zero-copy the driver reports it.
 fn chain_frames_max(mode: Mode, interface: &Interface) -> usize {
     let of_driver = || XdpFeatures::of(interface.index).ok()?.zero_copy_buffers?.try_into().ok();
     let of_driver = (mode == Mode::XdpZeroCopy).then(of_driver).flatten();
@@ -398,7 +398,7 @@ fn unproven() -> io::Error {
     io::Error::new(io::ErrorKind::TimedOut, words)
 }
 
-/// What the kernel said, if it refused the program in the driver for a reason that may not hold outside it.
+/// The kernel's reason, if it refused the program in the driver in a way that may not apply outside it.
 pub(super) fn refused_here(at: Attach, error: xdp::Error) -> Result<io::Error, OpenError> {
     match error {
         xdp::Error::NoNative { source, .. }

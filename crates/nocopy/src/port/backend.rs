@@ -1,4 +1,4 @@
-//! What stands at the other end of a port's rings: for each mode its own type, in the mode's own file.
+//! The other end of a port's rings: one type for each mode, in the mode's own file.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -15,20 +15,20 @@ use crate::sys::xsk::TxKick;
 pub(super) trait Backend: AsFd + Send + Sync {
     fn statistics(&self) -> io::Result<Statistics>;
 
-    /// Makes the other side take what is on the tx ring.
+    /// Makes the other end process the tx ring.
     fn kick_tx(&self) -> io::Result<TxKick>;
 
-    /// Makes the other side look at the fill ring. Not needed where the receiver runs the other side itself, or where there is none.
+    /// Makes the other end look at the fill ring. Does nothing if the receiver itself runs the other end, or if there is none.
     fn kick_rx(&self) -> io::Result<()> {
         Ok(())
     }
 
-    /// Sleeps until a packet is there or `timeout` passed.
+    /// Sleeps until a packet has arrived or `timeout` has passed.
     fn wait_readable(&self, timeout: Duration) -> io::Result<Wakeup> {
         poll::wait_readable(self.as_fd(), timeout)
     }
 
-    /// Asks whether the interface is still there and up.
+    /// Checks that the interface still exists and is up.
     fn check(&self) -> io::Result<()> {
         Ok(())
     }
@@ -38,7 +38,7 @@ pub(super) trait Backend: AsFd + Send + Sync {
         None
     }
 
-    /// This one, if it takes packets away from the host.
+    /// This backend, if it takes packets away from the host.
     fn as_xdp(&self) -> Option<&XdpBackend> {
         None
     }

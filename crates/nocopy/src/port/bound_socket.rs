@@ -1,4 +1,4 @@
-//! An AF_XDP socket bound to a queue, as far as it sends: all of a sender without a port, and half of a port.
+//! The sending part of a bound AF_XDP socket: all of a sender without a port, and half of a port.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -8,7 +8,6 @@ use super::{Mode, PortBuilder, Statistics};
 use crate::sys::interface::{Condition, Inquiry};
 use crate::sys::xsk::{TxKick, XskSocket};
 
-/// An AF_XDP socket that is bound.
 #[derive(Debug)]
 pub(super) struct BoundSocket {
     pub(super) socket: XskSocket,
@@ -19,13 +18,13 @@ pub(super) struct BoundSocket {
 
 impl BoundSocket {
     pub(super) fn new(settings: &PortBuilder, mode: Mode, socket: XskSocket, inquiry: Inquiry) -> Self {
-        // The option came one version after the index stopped lagging.
+        // The option was added one version after the index stopped lagging.
         let tx_index_lags = mode != Mode::XdpZeroCopy && !socket.raise_tx_budget(settings.rings.tx);
         Self { socket, tx_index_lags, inquiry }
     }
 
-    /// Whether the driver refuses only because it is just starting its device anew, as some do when queues are changed, or
-    /// when carrier goes while frames wait to be sent (igb): the interface is up all the same.
+    /// Whether the driver refuses only because it is restarting its device, as some do when queues change, or
+    /// when the carrier is lost while frames wait to be sent (igb). The interface is up nevertheless.
     #[cold]
     pub(super) fn is_resetting(&self, error: &io::Error) -> bool {
         error.raw_os_error() == Some(libc::ENETDOWN) && self.inquiry.condition() == Condition::Up

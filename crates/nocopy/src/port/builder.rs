@@ -10,14 +10,14 @@ use crate::sys::interface::Interface;
 use crate::sys::queues::node_of;
 use crate::sys::xsk::RingSizes;
 
-/// Prepares to open a port; see [`Port::builder`].
+/// Settings of a port to be opened; see [`Port::builder`].
 ///
 /// Settings that depend on each other:
 ///
-/// * [`mode`](Self::mode): takes one mode, so [`purpose`](Self::purpose) and [`measure`](Self::measure) do not choose another.
-/// * [`area`](Self::area): has to have room for the [`frame_count`](Self::frame_count) (frames) of every port that uses it.
+/// * [`mode`](Self::mode): allows one mode, so [`purpose`](Self::purpose) and [`measure`](Self::measure) have no effect.
+/// * [`area`](Self::area): must have enough frames ([`frame_count`](Self::frame_count)) for every port that uses it.
 /// * [`ring_sizes`](Self::ring_sizes): entries, powers of two.
-/// * [`wait`](Self::wait): with [`Wait::Coalesced`], the rx ring and the frames to receive into have to hold what comes during a sleep.
+/// * [`wait`](Self::wait): with [`Wait::Coalesced`], the rx ring and the receive frames must hold what arrives during a sleep.
 /// * [`multi_buffer`](Self::multi_buffer): without it, packets longer than a frame are neither received nor sent.
 /// * [`filter`](Self::filter): ports on several queues of one interface in one process must have the same.
 /// * [`send_metadata`](Self::send_metadata): needs 16 free bytes in front of every packet that is sent.
@@ -64,7 +64,7 @@ pub struct PortBuilder {
     pub(super) displace: bool,
     pub(super) purpose: Purpose,
     pub(super) measure: Option<Duration>,
-    /// Not a setting: what was measured before opening for good.
+    /// Not a setting: measurements made before the final opening.
     pub(super) measured: Vec<Measurement>,
     pub(super) multi_buffer: bool,
     pub(super) filter: Option<Program>,
@@ -80,42 +80,42 @@ pub struct PortBuilder {
 pub struct PortTuning {
     /// Whether the kernel may sleep and ask for wake-ups (default true: saves system calls on both sides).
     pub need_wakeup: bool,
-    /// How long to wait for carrier, before and after attaching: some drivers reset the link whenever a program comes or
-    /// goes, so also when the port before this one was closed (default 5 s).
+    /// How long to wait for carrier, before and after attaching: some drivers reset the link whenever a program is attached or
+    /// detached, also when the previous port was closed (default 5 s).
     pub carrier_timeout: Duration,
-    /// In packet ring mode: shares the interface's packets with the other ports of a group, told by its number, as `fanout` says
-    /// (default: this port has all packets of its queue). A port that joins while others receive has none of its share yet for the
-    /// moment between two system calls, and what comes then is not counted: open all of a group before it matters.
+    /// In packet ring mode: distributes the interface's packets among the ports of a group, named by a number, as `fanout` says
+    /// (default: this port gets all packets of its queue). A port that joins while others receive misses its share during the
+    /// moment between two system calls, uncounted: open all of a group before traffic matters.
     pub fanout: Option<(u16, Fanout)>,
-    /// In packet ring mode: receives what the host sends on the interface, too (default false).
+    /// In packet ring mode: receives packets that the host sends on the interface, too (default false).
     pub outgoing: bool,
     /// In packet ring mode: how long a packet may wait in a block that is not full, in whole milliseconds (default: the delay of
     /// [`Wait::Coalesced`], otherwise 1 ms).
     pub block_timeout: Option<Duration>,
-    /// Before zero-copy is believed, sends one frame of 60 B (to the interface itself, EtherType 0x88b5) and steps down if it is not
-    /// reported as sent within `timeout`. By default only where the driver is known to have taken a socket and sent nothing
-    /// (bonding: 1 s). A frame that does not come back is lost to the area.
+    /// Checks zero-copy by sending one frame of 60 B (to the interface itself, EtherType 0x88b5); steps down if it is not
+    /// reported as sent within `timeout`. By default only for drivers known to accept a socket and send nothing
+    /// (bonding: 1 s). A frame that does not return is lost to the area.
     pub probe_frame: Option<Duration>,
-    /// Notes of each packet that arrives when it did, by [`Clock::Monotonic`], where the card gives no time of its own
-    /// ([`Packet::arrival`]; default false): in the modes of AF_XDP; a packet ring always has a time. Costs a look at the clock for
-    /// each packet that is redirected, by the processor that does it.
+    /// Records the arrival time of each packet by [`Clock::Monotonic`], if the card gives no time
+    /// ([`Packet::arrival`]; default false): for the AF_XDP modes; a packet ring always has a time. Costs one clock read per
+    /// redirected packet, on the processor that redirects it.
     ///
-    /// Ports of one process on an interface share its program: one that was opened without has none for those opened later, and they
-    /// say so ([`Unsupported::OtherProgram`]).
+    /// Ports of one process on an interface share its program: if the first was opened without this, later ones have no times, and
+    /// report [`Unsupported::OtherProgram`].
     ///
     /// [`Clock::Monotonic`]: crate::metadata::Clock::Monotonic
     /// [`Packet::arrival`]: crate::Packet::arrival
     /// [`Unsupported::OtherProgram`]: crate::metadata::Unsupported::OtherProgram
     pub arrival_times: bool,
-    /// Prepares the way to hand taken packets to the host ([`ToHost`]) while the port is opened, for programs that give up their
-    /// privileges afterwards: to prepare it takes those of opening a port, to use it none, since Linux 5.19 or where
-    /// `kernel.unprivileged_bpf_disabled` is 0 (default false: it is prepared when it is asked for).
+    /// Prepares returning packets to the host ([`ToHost`]) when the port is opened, for programs that give up their
+    /// privileges afterwards. Preparing needs the privileges of opening a port; using it needs none, since Linux 5.19 or if
+    /// `kernel.unprivileged_bpf_disabled` is 0 (default false: it is prepared at first use).
     ///
     /// [`ToHost`]: super::ToHost
     pub way_to_host: bool,
-    /// Leaves the area's memory to forked children, as the rings are anyway (default false: they have nothing there). For libraries in
-    /// programs that fork as they like: one of parent and child may go on with the port, as a daemon does whose parent ends, and the
-    /// other gives it up ([`Queues::leave`](super::Queues::leave)). See [`AreaConfig::inherited`], which counts where an area is given.
+    /// Shares the area's memory with forked children, as the rings always are (default false: it is unmapped there). For libraries in
+    /// programs that fork freely: either parent or child may continue with the port (as a daemon whose parent ends), and the
+    /// other gives it up ([`Queues::leave`](super::Queues::leave)). With a given area, [`AreaConfig::inherited`] decides.
     ///
     /// [`AreaConfig::inherited`]: crate::area::AreaConfig::inherited
     pub inherited: bool,
@@ -164,7 +164,7 @@ impl PortBuilder {
         }
     }
 
-    /// The queue to take, counted from 0 (default 0).
+    /// The queue, counted from 0 (default 0).
     #[must_use]
     pub fn queue(mut self, queue: u32) -> Self {
         self.queue = queue;
@@ -179,26 +179,26 @@ impl PortBuilder {
         self
     }
 
-    /// Opens the port in each mode that works for so long, and then in the one that received most packets, or of those that
-    /// received as many took the least processor time (default: no measurement, but what is known of drivers). For ports that
-    /// receive, on an interface with its usual traffic: without packets it decides nothing. Attaching and detaching resets the link
-    /// on some drivers, each time.
+    /// Opens the port in each working mode for this long, and then in the one that received most packets or, among about equal
+    /// ones, used the least processor time (default: no measurement, but known facts about drivers). For ports that
+    /// receive, on an interface with its usual traffic; without packets it changes nothing. On some drivers, each attaching and detaching
+    /// resets the link.
     #[must_use]
     pub fn measure(mut self, duration: Duration) -> Self {
         self.measure = Some(duration);
         self
     }
 
-    /// Takes this mode or none: strict, where by default a port steps down until a mode works.
+    /// Allows only this mode (strict); by default a port steps down until a mode works.
     #[must_use]
     pub fn mode(mut self, mode: Mode) -> Self {
         self.mode = Some(mode);
         self
     }
 
-    /// Uses frames of an area that exists, so that frames can go from port to port without a copy. By default a port
-    /// makes an area of its own, of frames of 2048 or 4096 bytes, the smaller that holds the interface's MTU; in packet ring mode, and
-    /// only there, of up to 32,768 bytes.
+    /// Uses frames of an existing area, so that frames can move between ports without a copy. By default a port
+    /// makes its own area, with frames of 2048 or 4096 bytes, the smaller that holds the interface's MTU; in packet ring mode
+    /// of up to 32,768 bytes.
     #[must_use]
     pub fn area(mut self, area: &Area) -> Self {
         self.area = Some(area.clone());
@@ -207,9 +207,9 @@ impl PortBuilder {
 
     /// Frames for the receiving and the sending half (default 4096 and 2048).
     ///
-    /// A port with 0 frames to receive into only sends: what arrives on its queue stays with the host. In zero-copy it lends the
-    /// card as many frames as the card's receive ring holds, beyond those asked for (an area of your own must have room for
-    /// them), and what arrives is copied out of those for the host: a queue in zero-copy has no other buffers.
+    /// A port with 0 receive frames only sends: packets arriving on its queue stay with the host. In zero-copy mode it then lends the
+    /// card as many extra frames as the card's receive ring holds (an area of your own must have room for
+    /// them), and arriving packets are copied out of them for the host: a queue in zero-copy mode has no other buffers.
     #[must_use]
     pub fn frame_count(mut self, receive: u32, send: u32) -> Self {
         self.rx_frames = receive;
@@ -218,7 +218,7 @@ impl PortBuilder {
     }
 
     /// Entries of the rx ring (default 4096) and of the tx ring (default 2048): powers of two. The fill and completion
-    /// rings hold twice as many: room to spare means that the other end's index need not be read for every batch.
+    /// rings hold twice as many, so that the other end's index need not be read for every batch.
     #[must_use]
     pub fn ring_sizes(mut self, receive: u32, send: u32) -> Self {
         self.rings = ring_sizes(receive, send);
@@ -254,9 +254,9 @@ impl PortBuilder {
         self
     }
 
-    /// Takes the place of an XDP program that is there already, and puts it back when the last port of the interface closes (default
+    /// Replaces an XDP program that is already attached, and puts it back when the last port of the interface closes (default
     /// false: opening fails, and names the program). It stays detached if the process is killed, or closes the port without
-    /// `CAP_NET_ADMIN`, which is not reported: a program that gives up its privileges keeps that one for this.
+    /// `CAP_NET_ADMIN`, which is not reported: a program that gives up its privileges should keep that one.
     #[must_use]
     pub fn displace(mut self, on: bool) -> Self {
         self.displace = on;
@@ -276,17 +276,17 @@ impl PortBuilder {
         self
     }
 
-    /// Receives packets that match only; see [`filter`](crate::filter) (default: all). In the modes of AF_XDP the filter is that of the
-    /// interface: ports on several of its queues in one process must have the same. Where the kernel does not take it, it runs in
-    /// user space, and [`Port::explain`] says so and why. Packets that match come whole, whatever length the filter returns.
+    /// Receives only packets that match; see [`filter`](crate::filter) (default: all). In the AF_XDP modes the filter belongs to the
+    /// interface: ports on several of its queues in one process must have the same. If the kernel refuses it, it runs in
+    /// user space, and [`Port::explain`] says why. Matching packets are received whole, whatever length the filter returns.
     #[must_use]
     pub fn filter(mut self, filter: &Program) -> Self {
         self.filter = Some(filter.clone());
         self
     }
 
-    /// Asks the card about each packet that arrives: when, its hash, its VLAN tag ([`Packet::arrival`]; default false). Where the
-    /// card, the kernel or the mode cannot tell, the port opens all the same, and each answer says why there is none.
+    /// Asks the card about each arriving packet: time, hash, VLAN tag ([`Packet::arrival`]; default false). If the
+    /// card, the kernel or the mode does not report them, the port opens nevertheless, and each answer says why it is missing.
     ///
     /// [`Packet::arrival`]: crate::Packet::arrival
     #[must_use]
@@ -295,9 +295,9 @@ impl PortBuilder {
         self
     }
 
-    /// Lets packets be sent with a request to the card or the kernel: complete the checksum, note when it left
-    /// ([`Sender::send_with`]; default false). Where neither can, the port opens all the same, and [`Port::explain`] says why. Every
-    /// packet then needs 16 free bytes in front, as those that are written into fresh frames have.
+    /// Lets packets be sent with a request to the card or the kernel: complete the checksum, report the departure time
+    /// ([`Sender::send_with`]; default false). If neither can, the port opens nevertheless, and [`Port::explain`] says why. Every
+    /// packet then needs 16 free bytes in front; packets written into fresh frames have them.
     ///
     /// [`Sender::send_with`]: super::Sender::send_with
     #[must_use]
@@ -319,7 +319,7 @@ impl PortBuilder {
         &self.interface
     }
 
-    /// Bytes of memory that a port of this size pins, on the smallest frames.
+    /// Bytes of memory that such a port locks, with the smallest frames.
     pub(crate) fn memory_bytes(&self) -> u64 {
         u64::from(self.rx_frames + self.tx_frames) * 2048
     }
@@ -327,7 +327,7 @@ impl PortBuilder {
     /// Opens the port.
     ///
     /// # Errors
-    /// [`OpenError`] says what is in the way and how to remove it.
+    /// [`OpenError`] says what prevents it and what to do.
     pub fn open(self) -> Result<Port, OpenError> {
         self.check()?;
         match self.measure {
@@ -336,10 +336,10 @@ impl PortBuilder {
         }
     }
 
-    /// Makes two ports linked back to back in this process; see [`Port::memory_pair`].
+    /// Makes two ports linked to each other in this process; see [`Port::memory_pair`].
     ///
     /// # Errors
-    /// Settings that cannot work, or no memory.
+    /// Invalid settings, or not enough memory.
     pub fn memory_pair(self) -> Result<(Port, Port), OpenError> {
         self.check()?;
         memory::pair(&self)
@@ -373,7 +373,7 @@ impl PortBuilder {
         frame_count: u32,
     ) -> Result<Area, OpenError> {
         let node = node_of(interface);
-        // That node was not asked for: where it cannot be had, any will do.
+        // The node was not asked for: if it has no memory, any node will do.
         self.area_or_new(frame_bytes, frame_count, node).or_else(|refused| {
             if node.is_some() { self.area_or_new(frame_bytes, frame_count, None) } else { Err(refused) }
         })

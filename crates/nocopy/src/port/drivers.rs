@@ -1,18 +1,18 @@
-//! What is known of drivers beyond what they say of themselves: the one place for it.
+//! What is known about drivers beyond what they report: the one place for it.
 //!
-//! An entry without an effect is told by `nocopy doctor` and dealt with for every driver alike; one with an effect changes
-//! what opening a port does.
+//! An entry without an effect is shown by `nocopy doctor` and handled for every driver alike; one with an effect changes
+//! how a port is opened.
 
 use std::time::Duration;
 
 use super::Mode;
 
-/// How long a sender that is dropped waits for the frames it has given to the kernel. Cards tell what they have sent when they
-/// interrupt, and may put interrupts off (`tx-usecs` of ethtool, some ms at most); where no carrier lets nothing out, waiting
-/// longer would not help either.
+/// How long a dropped sender waits for the frames it has given to the kernel. Cards report sent frames with interrupts,
+/// and may delay these (`tx-usecs` of ethtool, some ms at most); without carrier a longer wait
+/// would not help either.
 pub(super) const DRAIN_TIMEOUT: Duration = Duration::from_millis(100);
 
-/// How long a card may take to send one frame, where it must show that it sends at all.
+/// How long a card may take to send the frame that proves that it sends at all.
 pub(super) const PROBE_FRAME_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Something known of some drivers.
@@ -22,12 +22,12 @@ pub(crate) struct Entry {
     effect: Effect,
     /// What the driver does, as the predicate of a sentence.
     pub(crate) does: &'static str,
-    /// What follows for a port.
+    /// The consequence for a port.
     pub(crate) port: &'static str,
-    /// Where it is known from: the kernel's source, or a thread.
+    /// The source: the kernel's source code, or a mail thread.
     #[cfg_attr(not(test), expect(dead_code, reason = "for readers, and for the test that none lacks it"))]
     source: &'static str,
-    /// `FILE` or `FILE: FUNCTION`, from the root of the repository: what shows it, or that it does no harm.
+    /// `FILE` or `FILE: FUNCTION`, from the root of the repository: the test that shows it, or that it does no harm.
     #[cfg_attr(not(test), expect(dead_code, reason = "for readers, and for the test that it exists"))]
     test: &'static str,
 }
@@ -35,17 +35,17 @@ pub(crate) struct Entry {
 /// What an entry changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Effect {
-    /// Nothing by itself: every driver is treated so.
+    /// Nothing by itself: every driver is treated this way.
     None,
-    /// Of a frame, only whole KiB hold packets that the device writes.
+    /// The device writes packets only into whole KiB of a frame.
     WholeKib,
-    /// A socket that was bound in zero-copy sends a frame before it is believed.
+    /// A socket bound in zero-copy mode must send a frame as proof.
     ProbeFrame,
     /// Packets come from sockets of this machine: a capture tries the packet ring first.
     FedBySockets,
-    /// What arrives is received in generic mode only.
+    /// Arriving packets are received in generic mode only.
     GenericOnly,
-    /// What another socket of this machine, or of the host under it, sent never was on a wire, and its checksum may not be done.
+    /// Packets from another socket of this machine, or of its VM host, were never on a wire, and may lack a checksum.
     UnfinishedChecksums,
 }
 
@@ -141,12 +141,12 @@ pub(crate) fn known(driver: Option<&str>) -> impl Iterator<Item = &'static Entry
     KNOWN.iter().filter(move |entry| driver.is_some_and(|driver| entry.drivers.contains(&driver)))
 }
 
-/// Whether something is known of a driver that has this effect.
+/// Whether a driver has a known fact with this effect.
 pub(crate) fn has(driver: Option<&str>, effect: Effect) -> bool {
     known(driver).any(|entry| entry.effect == effect)
 }
 
-/// Whether a port of that mode can receive anything, as far as is known.
+/// Whether a port in that mode can receive anything, as far as is known.
 pub(crate) fn receives(driver: Option<&str>, mode: Mode) -> bool {
     !matches!(mode, Mode::XdpZeroCopy | Mode::XdpCopyNative) || !has(driver, Effect::GenericOnly)
 }

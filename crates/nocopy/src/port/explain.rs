@@ -1,4 +1,4 @@
-//! What a port is and how it came to be that.
+//! The explanation of a port: its mode, and why.
 
 use std::fmt;
 
@@ -8,7 +8,7 @@ use crate::facts::metadata::Unsupported;
 use crate::memory::area::AreaConfig;
 
 impl Inner {
-    /// What the halves and the port say of themselves.
+    /// The explanation that port and halves return.
     pub(super) fn explanation(&self) -> Explanation {
         let mut explanation = Explanation::of(&Lines(self), self.evidence());
         explanation.refusals.clone_from(&self.refusals);
@@ -19,7 +19,7 @@ impl Inner {
     }
 }
 
-/// The mode, what is known of copies, each better mode with the reason it was refused and what would open it, and the memory.
+/// The mode, what is known about copies, each better mode with the reason of its refusal and what would make it available, and the memory.
 struct Lines<'port>(&'port Inner);
 
 impl fmt::Display for Lines<'_> {

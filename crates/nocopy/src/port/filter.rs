@@ -4,14 +4,14 @@
 //! pcap-filter(7) by the system's libpcap, or given as bytecode ([`Program::parse`] reads what `tcpdump -ddd` prints). A port
 //! ([`PortBuilder::filter`](crate::port::PortBuilder::filter)) runs it where it costs least:
 //!
-//! | mode | where | what does not match |
+//! | mode | where | packets that do not match |
 //! |---|---|---|
-//! | AF_XDP | in front of the redirect, translated to eBPF | goes to the host, untouched and uncopied |
-//! | packet ring | at the socket, as classic BPF | is not copied into the ring |
+//! | AF_XDP | before the redirect, translated to eBPF | go to the host, unchanged and not copied |
+//! | packet ring | at the socket, as classic BPF | are not copied into the ring |
 //!
-//! AF_XDP sees the frame as the device hands it over: a VLAN tag that the card takes out is not there, for the filter and for the
-//! port ('ethtool -K INTERFACE rxvlan off' leaves it in). Before Linux 5.18 an XDP program cannot run every filter (none that asks for
-//! the length, or loads relative to X, as for ports); the port is a packet ring then.
+//! AF_XDP gets the frame as the device delivers it: a VLAN tag that the card removes is missing for the filter and for the
+//! port ('ethtool -K INTERFACE rxvlan off' keeps it). Before Linux 5.18 an XDP program cannot run every filter (none that uses
+//! the packet's length, or loads relative to X, as filters for ports do); the port is then a packet ring.
 //!
 //! ```no_run
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -34,7 +34,7 @@ use crate::sys::pcap::{self, Refusal};
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CompileError {
-    /// There is no libpcap.
+    /// libpcap was not found.
     #[error(
         "filter '{expression}': libpcap, which compiles expressions, cannot be loaded ({reason}); install it ('apt install \
          libpcap0.8'), or give the filter as bytecode"
@@ -42,18 +42,18 @@ pub enum CompileError {
     NoLibrary {
         /// The expression.
         expression: String,
-        /// What the loader said.
+        /// The loader's reason.
         reason: String,
     },
-    /// It is not an expression.
+    /// It is not a valid expression.
     #[error("filter '{expression}': {reason}; see pcap-filter(7)")]
     Expression {
         /// The expression.
         expression: String,
-        /// What libpcap said.
+        /// libpcap's reason.
         reason: String,
     },
-    /// What libpcap made of it is not a program that the kernel would take.
+    /// libpcap compiled it into a program that the kernel would refuse.
     #[error("filter '{expression}': {source}")]
     Program {
         /// The expression.
@@ -63,11 +63,11 @@ pub enum CompileError {
     },
 }
 
-/// Compiles an expression of pcap-filter(7) for Ethernet frames, by the system's libpcap, which is loaded when first needed. A name
-/// of a host in it is looked up.
+/// Compiles an expression of pcap-filter(7) for Ethernet frames, by the system's libpcap, which is loaded at first use. Host names
+/// in it are looked up.
 ///
 /// # Errors
-/// libpcap is not there, or refuses the expression.
+/// libpcap was not found, or refuses the expression.
 pub fn compile(expression: &str) -> Result<Program, CompileError> {
     let given = || expression.to_owned();
     let text = CString::new(expression).map_err(|_| CompileError::Expression {

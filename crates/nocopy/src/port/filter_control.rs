@@ -1,4 +1,4 @@
-//! Replacing the filter in front of a port's packets, from another process.
+//! Replaces the filter of a port from another process.
 //!
 //! ```text
 //!   capture (opened with privileges)                    helper (keeps its privileges)
@@ -6,8 +6,8 @@
 //!   gives its privileges up; asks for a filter          FilterControl::set: loads a program with that filter,
 //!                                                       which takes the place of the link's at once
 //! ```
-//!
-//! A program is loaded with privileges only; that another takes its place on a link takes none but the link
+//! Loading a program needs privileges; replacing the program of a link needs only the link
+//! (`BPF_LINK_UPDATE`). So a helper can be asked for a filter on that one link, with a program made here, and for nothing else.
 //! (`BPF_LINK_UPDATE`). So a helper can be asked for a filter on that one link, whose program is made here, and for nothing else.
 
 use std::fmt;
@@ -28,13 +28,12 @@ const MESSAGE_BYTES: usize = MARK_AT + size_of::<u64>();
 const PASS_AT: usize = Header::BYTES;
 const MARK_AT: usize = PASS_AT + PassHeader::BYTES as usize + 2;
 
-/// Map, link.
 const DESCRIPTORS: usize = 2;
 
-/// Replaces the filter in front of the packets of a port, or of ports on queues of one interface, which goes on meanwhile: made by
-/// [`Queues::filter_control`], and passed to another process where this one gives up its privileges.
+/// Replaces the filter of a port, or of several on queues of one interface, while they are in use. Made by
+/// [`Queues::filter_control`], and passed to another process, so that this one can give up its privileges.
 ///
-/// It keeps the program on the interface as long as it lives, like the port itself: whoever has it closes it when the port is closed.
+/// It keeps the program on the interface as long as it exists, like the port itself: close it when the port is closed.
 ///
 /// ```no_run
 /// use nocopy::{Port, filter, integration::FilterControl};
@@ -57,11 +56,11 @@ pub struct FilterControl {
     link: OwnedFd,
 }
 
-/// Why a filter could not be replaced, or its control not be had.
+/// Why a filter could not be replaced, or a control not be made.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FilterControlError {
-    /// There is no program in front of the port's packets, or another process's.
+    /// The port has no XDP program, or another process's.
     #[error(
         "{interface}: a port in mode '{mode}' has no XDP program of this process in front of its packets; open it in a mode of AF_XDP, \
          not granted"
@@ -72,41 +71,41 @@ pub enum FilterControlError {
         /// The port's mode.
         mode: Mode,
     },
-    /// The control could not be passed, or is none.
+    /// The control could not be passed, or the message is something else.
     #[error("the control of a filter could not be passed: {0}")]
     Passing(#[from] GrantError),
     /// An XDP program cannot run the filter.
     #[error("{0}: run the filter in user space (Queues::filter_in_user_space)")]
     Filter(#[from] Untranslatable),
-    /// The program with the filter could not be loaded: the one before stays.
+    /// The program with the filter could not be loaded; the old one stays.
     #[error(transparent)]
     Program(#[from] xdp::Error),
-    /// It could not take the place of the one before, which stays.
+    /// The program could not replace the old one, which stays.
     #[error("{interface}: the XDP program was not replaced: {source}; the interface may be gone")]
     Replace {
         /// The interface.
         interface: String,
-        /// What the kernel said.
+        /// The kernel's reason.
         source: io::Error,
     },
-    /// Anything else the kernel refused.
+    /// The kernel refused another operation.
     #[error("{interface}: cannot {operation}: {source}")]
     System {
         /// The interface.
         interface: String,
-        /// What was to be done.
+        /// The operation.
         operation: &'static str,
-        /// What the kernel said.
+        /// The kernel's reason.
         source: io::Error,
     },
 }
 
 impl Queues {
-    /// The control of the filter in front of the packets of these ports and all others of this process on the interface. Takes the
+    /// The control of the filter of these ports and all others of this process on the interface. Needs the
     /// privileges of opening one.
     ///
     /// # Errors
-    /// Not a mode of AF_XDP, or granted; the kernel's refusal.
+    /// Not an AF_XDP mode, a granted port, or a refusal of the kernel.
     #[doc(hidden)]
     pub fn filter_control(&self) -> Result<FilterControl, FilterControlError> {
         FilterControl::of(self.first().inner())
@@ -144,14 +143,14 @@ impl FilterControl {
         &self.interface
     }
 
-    /// Has only packets that match come to the ports from now on, or all with `None`; what does not match goes to the host. No packet
-    /// is lost or comes twice meanwhile. Packets that lie in the rings already are of the filter before.
+    /// Makes the ports receive only packets that match from now on, or all with `None`; others go to the host. No packet
+    /// is lost or duplicated meanwhile. Packets already in the rings were chosen by the old filter.
     ///
-    /// A filter that runs in user space is none of its business. Nor does what [`Port::explain`](super::Port::explain) says change, and a port that this
+    /// A filter in user space does not change. [`Port::explain`](super::Port::explain) does not change either, and a port that this
     /// process opens later on the interface is still compared with the filter that the first was opened with.
     ///
     /// # Errors
-    /// An XDP program cannot run the filter, the kernel does not load or attach it, a privilege is missing: the filter before
+    /// An XDP program cannot run the filter, the kernel refuses to load or attach it, or a privilege is missing: the old filter
     /// stays.
     pub fn set(&self, filter: Option<&Program>) -> Result<(), FilterControlError> {
         let Self { recipe, sockets, link, interface, interface_index, .. } = self;
@@ -161,10 +160,10 @@ impl FilterControl {
             .map_err(|source| FilterControlError::Replace { interface: interface.clone(), source })
     }
 
-    /// Passes a duplicate on to another process, by a Unix socket: one message.
+    /// Passes a duplicate to another process through a Unix socket: one message.
     ///
     /// # Errors
-    /// The kernel's refusal.
+    /// The kernel refused it.
     pub fn send(&self, socket: &impl AsFd) -> Result<(), FilterControlError> {
         let descriptors = [self.sockets.as_fd(), self.link.as_fd()];
         match descriptor::send(socket.as_fd(), &self.emit(), &descriptors) {
@@ -174,11 +173,11 @@ impl FilterControl {
         }
     }
 
-    /// Receives one that is there, and waits for none: who sends it may have this socket too. Nothing of what comes is believed: each
-    /// field, and what each descriptor is open on, is checked. To be called from a thread in the network namespace of the interface.
+    /// Receives a waiting control; does not block, since the sender may use this socket for other things. Everything in the message is checked: each
+    /// field, and what each descriptor refers to. To be called from a thread in the network namespace of the interface.
     ///
     /// # Errors
-    /// It says what is wrong with it. All descriptors that came are closed then.
+    /// What is wrong with the message. All received descriptors are then closed.
     pub fn receive(socket: &impl AsFd) -> Result<Self, FilterControlError> {
         // One byte more, so that a message that is too long is not taken for a whole one.
         let mut bytes = [0; MESSAGE_BYTES + 1];
@@ -229,7 +228,7 @@ fn parse(bytes: &[u8; MESSAGE_BYTES]) -> Result<(Header, Recipe), GrantError> {
 }
 
 impl fmt::Debug for FilterControl {
-    /// Without what is secret.
+    /// Omits the secret fields.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("FilterControl").field("interface", &self.interface).finish_non_exhaustive()
     }

@@ -1,4 +1,4 @@
-//! Ports for processes without privileges: one that has them *grants* a port to another over a Unix socket.
+//! Ports for processes without privileges: a privileged process *grants* a port to another over a Unix socket.
 //!
 //! ```text
 //!   opener (privileged)                                 client (no capabilities)
@@ -7,14 +7,14 @@
 //!   (its copies are closed)                             registers its memory, maps the rings, binds: a Port
 //! ```
 //!
-//! The socket is passed unbound, because kernels before 6.4 refuse to map the rings of one that is bound, and the
-//! memory must be the client's. It is in the map before it is passed, so that the client needs no bpf(2), which kernels
-//! before 5.19 and many sandboxes refuse it; the kernel drops the queue's packets until it is bound
-//! (`xsk_rcv_check`). The link is the client's alone: when the client ends, however, the program is gone.
+//! The socket is passed unbound, because kernels before 6.4 refuse to map the rings of a bound one, and the
+//! memory must be the client's. It is put into the map before it is passed, so that the client needs no bpf(2), which kernels
+//! before 5.19 and many sandboxes refuse; the kernel drops the queue's packets until it is bound
+//! (`xsk_rcv_check`). Only the client holds the link, so the program is detached when the client ends.
 //!
-//! The client sends no request back after binding. That would save the packets dropped in between, but the opener could not exit, and
-//! a client could keep it waiting. Since Linux 7.1 the map accepts no socket without an rx ring, so the opener creates that ring. What
-//! arrives is checked without bpf(2), by `/proc/self/fdinfo`; the length of the rx ring is checked by how much of it can be mapped.
+//! The client sends no request back after binding. That would avoid the packets dropped in between, but the opener could not exit, and
+//! a client could keep it waiting. Since Linux 7.1 the map accepts no socket without an rx ring, so the opener creates that ring. The
+//! client checks what it received without bpf(2), by `/proc/self/fdinfo`, and the length of the rx ring by how much of it can be mapped.
 //! Whether the opener kept duplicates cannot be seen. With a duplicate of the socket it could write to the rings, so it is trusted
 //! with the bytes in the area.
 
@@ -40,34 +40,33 @@ use crate::sys::namespace::NamespaceId;
 use crate::sys::option::namespace_cookie;
 use crate::sys::xsk::{XskSocket, known_entries_min};
 
-/// The oldest kernel that takes an unbound socket into an XDP map.
+/// The oldest kernel that accepts an unbound socket in an XDP map.
 const KERNEL_MIN: KernelVersion = KernelVersion(5, 10);
 
 const FIND_NAMESPACE: &str = "find out the network namespace";
 
 const OF_XDP: &str = "only the modes of AF_XDP can be granted";
 
-/// Socket, map, link.
 const DESCRIPTORS: usize = 3;
 
-/// What a process without privileges needs to open one port: made by [`PortBuilder::grant`] in a process that has them,
-/// used up by [`PortBuilder::open_granted`].
+/// What a process without privileges needs to open one port: made by [`PortBuilder::grant`] in a privileged process,
+/// consumed by [`PortBuilder::open_granted`].
 ///
-/// Until it is used, packets of the queue are dropped. Dropped unused, everything is undone.
+/// Until it is used, packets of the queue are dropped. Dropping it unused undoes everything.
 ///
-/// # What is given away
-/// The client can receive the packets of the queue. It can send on *every* interface of the network namespace, because it is
-/// the client that binds the socket, and, if promiscuous mode was granted, put each into that mode. It can take the
-/// program off the interface, and other queues of it back from whoever they were granted to: grants that one process
-/// makes on an interface share their program. It cannot receive anything else.
+/// # Rights of the client
+/// The client can receive the packets of the queue. It can send on *every* interface of the network namespace, because
+/// the client binds the socket, and, if promiscuous mode was granted, put each into that mode. It can detach the
+/// program, and so take away queues of this interface that were granted to others: grants of one process
+/// on an interface share their program. It cannot receive anything else.
 ///
-/// # What the opener is trusted with
-/// The client checks what it is given ([`Grant::receive`]), but cannot see whether the opener kept duplicates. With one of the socket
-/// the opener, or whoever it passes it to, can map the port's rings and write to them: name frames that the kernel has yet to fill, or has yet
-/// to send, so that the bytes of a packet change while the client reads them, or what is sent changes on the way. It can also share the area
-/// (`XDP_SHARED_UMEM`): send what lies in it, and receive into it. With one of the map or the program it can take the port's packets away. It
-/// cannot make the client touch memory outside of the area, or give a frame two owners: addresses from rings are checked, whoever
-/// wrote them. So take grants only from a process that may see and change whatever lies in the area; give such a port an area of its own.
+/// # Trust in the opener
+/// The client checks the grant ([`Grant::receive`]), but cannot see whether the opener kept duplicates. With a duplicate of the socket,
+/// the opener can map the port's rings and write to them: name frames that the kernel has yet to fill or to send, so that the bytes of a
+/// packet change while the client reads them, or sent data changes on the way. It can also share the area
+/// (`XDP_SHARED_UMEM`): send its contents, and receive into it. With a duplicate of the map or the program it can take the port's packets
+/// away. It cannot make the client touch memory outside of the area, or give a frame two owners: all addresses from rings are checked.
+/// So accept grants only from a process that may see and change everything in the area; give such a port an area of its own.
 ///
 /// ```no_run
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -82,22 +81,21 @@ const DESCRIPTORS: usize = 3;
 /// ```
 #[derive(Debug)]
 pub struct Grant {
-    /// Of the interface: device and inode.
     namespace: (u64, u64),
     interface: String,
     interface_index: u32,
     queue: u32,
-    /// Of the rx ring: it is there already, or the map would not take the socket.
+    /// Entries of the rx ring, which already exists, or the map would not accept the socket.
     rx_entries: u32,
     pub(super) socket: XskSocket,
     pub(super) rest: Granted,
 }
 
-/// What a port needs beside its socket.
+/// What a port needs besides its socket.
 #[derive(Debug)]
 pub(super) struct Granted {
     redirect: Arc<Redirect>,
-    /// The errno of native XDP, where it was refused before generic was taken.
+    /// The errno of native XDP, if it was refused before generic was used.
     native_refused: Option<i32>,
     pub(super) promiscuous: Option<Promiscuous>,
 }
@@ -106,13 +104,13 @@ pub(super) struct Granted {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum GrantError {
-    /// The other end went away.
+    /// The other end closed the socket.
     #[error("no port was granted: the other end closed the connection; look at what the opener says")]
     Closed,
-    /// The message is not whole.
+    /// The message is incomplete.
     #[error("a grant of {bytes} B: a whole one has {MESSAGE_BYTES}; connect to a program that grants ports")]
     Truncated {
-        /// Bytes that came.
+        /// Bytes received.
         bytes: usize,
     },
     /// The message is something else.
@@ -124,10 +122,10 @@ pub enum GrantError {
          nocopy"
     )]
     Version {
-        /// The version that came.
+        /// The version received.
         theirs: u32,
     },
-    /// A field has a value that none can have.
+    /// A field has an impossible value.
     #[error(
         "a grant with an impossible {field}: its sender is at fault; connect to a program that grants ports"
     )]
@@ -142,14 +140,14 @@ pub enum GrantError {
         if *cut { " or more" } else { "" }
     )]
     Descriptors {
-        /// How many came.
+        /// How many were received.
         received: usize,
-        /// Whether more were sent than came.
+        /// Whether more were sent than received.
         cut: bool,
-        /// How many should have.
+        /// How many belong to a grant.
         expected: usize,
     },
-    /// A descriptor is open on something else.
+    /// A descriptor refers to something else.
     #[error(
         "a grant whose {descriptor} is {found}: its sender is at fault; connect to a program that grants ports"
     )]
@@ -168,7 +166,7 @@ pub enum GrantError {
         /// The interface.
         interface: String,
     },
-    /// The program is not on the interface any more.
+    /// The program is no longer attached to the interface.
     #[error(
         "{interface}: the granted XDP program is not attached to it as it was said; the interface was deleted, or the \
          program detached: grant the port anew"
@@ -177,14 +175,14 @@ pub enum GrantError {
         /// The interface.
         interface: String,
     },
-    /// The kernel would not say what was received.
+    /// The kernel refused to describe the received descriptors.
     #[error("{interface}: cannot {operation}: {source}; a client needs /proc")]
     Check {
         /// The interface.
         interface: String,
-        /// What was to be done.
+        /// The operation.
         operation: &'static str,
-        /// What the kernel said.
+        /// The kernel's reason.
         source: io::Error,
     },
     /// The message could not be sent.
@@ -201,10 +199,10 @@ impl Grant {
         &self.interface
     }
 
-    /// Passes the grant on, and closes this process's copies of it: one message, which fits any socket buffer.
+    /// Passes the grant to another process, and closes this process's copies: one message, which fits any socket buffer.
     ///
     /// # Errors
-    /// The kernel's refusal; then everything is undone.
+    /// The kernel refused it; everything is then undone.
     pub fn send(self, stream: &UnixStream) -> Result<(), GrantError> {
         let bytes = self.message().emit();
         let (map, link) = self.rest.redirect.descriptors();
@@ -233,13 +231,13 @@ impl Grant {
 
     /// Receives a grant. Waits for it as long as the stream does ([`UnixStream::set_read_timeout`]).
     ///
-    /// Checked are each field; what each descriptor is open on; that sockets, map and link are of this thread's network namespace, and the
-    /// link's program is attached where it is said to be; and that the rx ring is as long as it is said to be. Not checked, because the
-    /// kernel does not say, are that the program uses this map, that the map has the socket at the queue's place, and that nobody
-    /// else has the descriptors: see [what the opener is trusted with](Self#what-the-opener-is-trusted-with).
+    /// Checked are: each field; what each descriptor refers to; that sockets, map and link are of this thread's network namespace, and the
+    /// link's program is attached as stated; and the length of the rx ring. Not checked, because the
+    /// kernel does not report it: that the program uses this map, that the map has the socket at the queue's place, and that no other process
+    /// has the descriptors; see [trust in the opener](Self#trust-in-the-opener).
     ///
     /// # Errors
-    /// [`GrantError`] says what is wrong with it. All descriptors that came are closed then.
+    /// [`GrantError`] says what is wrong with it. All received descriptors are then closed.
     pub fn receive(stream: &UnixStream) -> Result<Self, GrantError> {
         let mut bytes = [0; MESSAGE_BYTES];
         let received = descriptor::receive(stream.as_fd(), &mut bytes).map_err(GrantError::Receive)?;
@@ -277,7 +275,7 @@ impl Grant {
     }
 }
 
-/// Whether map and link are what they should be, and the link's program is where it is said to be; how many queues the map is for.
+/// Whether map and link are valid, and the link's program is attached as stated; returns for how many queues the map is.
 pub(super) fn check_program(header: &Header, map: &OwnedFd, link: &OwnedFd) -> Result<u32, GrantError> {
     let interface = || header.interface.clone();
     let check = |operation| {
@@ -303,7 +301,7 @@ pub(super) fn check_program(header: &Header, map: &OwnedFd, link: &OwnedFd) -> R
     Ok(entries)
 }
 
-/// Whether sockets are of the network namespace that was said, in which they bind and join (Linux 5.14 tells).
+/// Whether sockets are of the stated network namespace, in which they bind and join (reported since Linux 5.14).
 fn check_namespace(header: &Header, sockets: [Option<&OwnedFd>; 2]) -> Result<(), GrantError> {
     let interface = || header.interface.clone();
     let check = |source| GrantError::Check { interface: interface(), operation: FIND_NAMESPACE, source };
@@ -316,7 +314,7 @@ fn check_namespace(header: &Header, sockets: [Option<&OwnedFd>; 2]) -> Result<()
     Err(GrantError::Namespace { interface: interface() })
 }
 
-/// Whether the rx ring is of so many entries: by another number, what the kernel writes to it would be read at wrong places.
+/// Whether the rx ring has that many entries: with another number, entries would be read at wrong places.
 fn check_ring(header: &Header, socket: &XskSocket, rx_entries: u32) -> Result<(), GrantError> {
     let look = "look at the rx ring";
     let check = |source| GrantError::Check { interface: header.interface.clone(), operation: look, source };
@@ -351,14 +349,14 @@ fn is_socket(descriptor: &'static str, socket: &OwnedFd, family: i32) -> Result<
 }
 
 impl PortBuilder {
-    /// Does what needs privileges, so that another process can open the port without any: makes the socket, attaches the
-    /// program, and puts the socket into its map. Of the settings, [`queue`](Self::queue), [`mode`](Self::mode),
+    /// Does the privileged part, so that another process can open the port without privileges: makes the socket, attaches the
+    /// program, and puts the socket into its map. Used here are the settings [`queue`](Self::queue), [`mode`](Self::mode),
     /// [`filter`](Self::filter), [`promiscuous`](Self::promiscuous), [`busy_poll`](Self::busy_poll) and the
-    /// rx ring's size ([`ring_sizes`](Self::ring_sizes)) count here, [`multi_buffer`](Self::multi_buffer) here and where the
-    /// port is opened, all others there.
+    /// rx ring's size ([`ring_sizes`](Self::ring_sizes)); [`multi_buffer`](Self::multi_buffer) is used here and when the
+    /// port is opened, all others only then.
     ///
     /// # Errors
-    /// As [`PortBuilder::open`]; and a program that is there already cannot be displaced, because the client could not
+    /// As [`PortBuilder::open`]. A program that is already attached cannot be displaced, because the client could not
     /// put it back.
     pub fn grant(self) -> Result<Grant, OpenError> {
         if self.mode == Some(Mode::PacketRing) {
@@ -393,13 +391,13 @@ impl PortBuilder {
         Ok(Grant { namespace, interface: name, interface_index: index, queue, rx_entries, socket, rest })
     }
 
-    /// Opens a port that another process granted; needs no privileges. Interface, queue and the rx ring's size are the
-    /// grant's.
+    /// Opens a port that another process granted; needs no privileges. The grant decides interface, queue and the size of the rx
+    /// ring.
     ///
     /// # Errors
     /// As [`PortBuilder::open`]. The area counts against the user's limit of locked memory (`ulimit -l`): see
-    /// [`frame_count`](Self::frame_count). Displacing and busy polling can be asked for only where the port is granted;
-    /// promiscuous mode too.
+    /// [`frame_count`](Self::frame_count). Displacing, busy polling and promiscuous mode can only be asked for when the port is
+    /// granted.
     pub fn open_granted(mut self, grant: Grant) -> Result<Port, OpenError> {
         self.interface.clone_from(&grant.interface);
         self.queue = grant.queue;
@@ -439,7 +437,7 @@ impl PortBuilder {
         OpenError::NotGranted { interface: self.interface.clone(), queue: self.queue, setting, advice }
     }
 
-    /// Attaches in the driver or, where that is refused, outside it; with the errno of the refusal.
+    /// Attaches in the driver or, if that is refused, outside it; also returns the errno of the refusal.
     fn attach_somewhere(&self, interface: &Interface) -> Result<(Arc<Redirect>, Option<i32>), OpenError> {
         let mut native_refused = None;
         let receives = drivers::receives(interface.driver.as_deref(), Mode::XdpCopyNative);
@@ -453,7 +451,7 @@ impl PortBuilder {
         Ok((Redirect::on(interface, Attach::Generic, self)?, native_refused))
     }
 
-    /// Why the map does not take an unbound socket.
+    /// Why the map does not accept an unbound socket.
     fn no_slot(&self, error: io::Error) -> OpenError {
         match (error.raw_os_error(), KernelVersion::running()) {
             (Some(libc::EEXIST), _) => {

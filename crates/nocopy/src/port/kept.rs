@@ -1,15 +1,15 @@
-//! Sending frames that come back: for protocols that send again what was lost, without a copy.
+//! Sending frames that return to the sender: for protocols that send lost data again without a copy.
 
 use super::sender::Sender;
 use crate::facts::rejected::Rejected;
 use crate::memory::area::Frame;
 
 impl Sender {
-    /// Like [`Sender::send`], for a frame that is wanted back: when the kernel is done with it, it does not go home to its pool but
-    /// waits for [`Sender::completed`], and holds what it held when it was sent, at the same place.
+    /// Like [`Sender::send`], for a frame that the sender wants back: after sending, it does not return to its pool but
+    /// waits for [`Sender::completed`], with its contents unchanged, at the same place.
     ///
-    /// Frames sent this way and any other way may take turns. (The first one sent this way allocates four bytes for each frame of
-    /// the area; no other does.)
+    /// This can be mixed with other ways to send. (The first call allocates four bytes for each frame of
+    /// the area; no other call does.)
     ///
     /// ```
     /// # let (mut port, _peer) = nocopy::Port::memory_pair()?;
@@ -32,10 +32,10 @@ impl Sender {
         self.send(frame).inspect_err(|rejected| self.pool.unkeep(&rejected.item))
     }
 
-    /// The next frame that [`send_kept`](Sender::send_kept) sent and the kernel has finished, in the order in which they came back. Takes
-    /// more back, as [`Sender::reap`] does, when all that came before were returned here.
+    /// The next frame that [`send_kept`](Sender::send_kept) sent and the kernel has finished, in the order of completion. Reads
+    /// more completions, as [`Sender::reap`] does, when all earlier ones were returned.
     ///
-    /// It is yours: [`recycle`](Sender::recycle) is the cheapest way home.
+    /// The frame is yours: [`recycle`](Sender::recycle) is the cheapest way to return it to its pool.
     pub fn completed(&mut self) -> Option<Frame> {
         if self.returned.is_empty() {
             self.reap();
@@ -45,31 +45,31 @@ impl Sender {
         self.returned.pop()
     }
 
-    /// All of them at once, for a protocol that asks for them in no other way.
+    /// All of them at once, for a protocol that takes them in no other way.
     pub(crate) fn take_completed(&mut self) -> impl ExactSizeIterator<Item = Frame> + '_ {
         debug_assert!(self.returned.is_empty(), "asked for one by one before");
         self.reap();
         self.kept.drain(..)
     }
 
-    /// Takes a frame back that is not to be sent: free of any atomic if it belongs here, and the same as dropping it otherwise.
+    /// Takes back a frame that is not to be sent: without an atomic operation if it belongs here, otherwise like dropping it.
     #[inline]
     pub fn recycle(&mut self, frame: Frame) {
         self.pool.recycle(frame);
     }
 
-    /// Makes the frame come back as it is now from the next time it is sent, whatever is put in front of it before.
+    /// Makes the frame return unchanged after its next sending, whatever is put in front of it before.
     #[inline]
     pub(crate) fn keep(&mut self, frame: &Frame) {
         self.pool.keep(frame);
     }
 
-    /// It was not sent after all.
+    /// Undoes [`keep`](Self::keep) for a frame that was not sent.
     pub(crate) fn unkeep(&self, frame: &Frame) {
         self.pool.unkeep(frame);
     }
 
-    /// Hands a frame that was kept back without having sent it here: what it held is on its way already.
+    /// Returns a kept frame without sending it here: its contents are already on their way.
     pub(crate) fn hand_back(&mut self, frame: Frame) {
         self.pool.unkeep(&frame);
         self.kept.push(frame);

@@ -1,4 +1,4 @@
-//! The ladder: the modes, tried from the fastest for an interface and a purpose down until one works.
+//! The ladder: the modes, tried from the fastest down, for an interface and a purpose, until one works.
 
 use std::io;
 use std::sync::Arc;
@@ -17,10 +17,10 @@ pub(crate) const LADDER: [Mode; 4] =
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Purpose {
-    /// To receive and to answer. The packets are the port's alone where the mode allows: all modes of AF_XDP.
+    /// To receive and to answer. The port alone gets the packets if the mode allows it (all AF_XDP modes).
     #[default]
     Exchange,
-    /// To look at packets that come in. Whether the host has them too does not matter.
+    /// To observe arriving packets. It does not matter whether the host gets them too.
     Capture,
     /// To send.
     Send,
@@ -29,7 +29,7 @@ pub enum Purpose {
 /// From this length on a packet is sent faster by a packet socket than by AF_XDP in copy mode (`nocopy bench packet-send`).
 const LONG_PACKET_BYTES: u32 = 4096;
 
-/// The modes to try, and why in this order where it is not the usual one.
+/// The modes to try, and the reason if the order is not the usual one.
 #[derive(Debug)]
 pub(super) struct Order {
     pub(super) modes: Vec<Mode>,
@@ -38,7 +38,7 @@ pub(super) struct Order {
 }
 
 impl Order {
-    /// Whether there may be a mode that works although AF_XDP does not, in any of its modes.
+    /// Whether another mode may work although no AF_XDP mode does.
     pub(super) fn goes_on_after(&self, error: &OpenError) -> bool {
         let others_there = matches!(
             error,
@@ -57,32 +57,32 @@ impl Order {
                 | OpenError::PinnedMemory { .. }
                 | OpenError::Xdp(xdp::Error::Capability { .. } | xdp::Error::Kernel { .. })
         );
-        // A capture does not mind who else has the packets.
+        // A capture does not mind other users of the packets.
         not_for_us || (others_there && self.purpose == Purpose::Capture)
     }
 }
 
-/// How far it got.
+/// How far opening a mode got.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Step {
-    /// Frames of this size would not do: nothing was asked of the kernel.
+    /// Frames of this size cannot be used; the kernel was not asked.
     Frames { bytes: u32 },
-    /// The program would run where the socket gets nothing from: nothing was asked of the kernel.
+    /// The socket would get nothing from where the program would run; the kernel was not asked.
     Members,
     /// The XDP program was refused.
     Attach,
     /// The binding was refused.
     Bind,
-    /// The socket was bound, and a frame sent as proof did not come back.
+    /// The socket was bound, and a frame sent as proof did not return.
     Proof,
     /// The packet sockets were refused.
     Socket,
-    /// AF_XDP was refused altogether; the reason says it all.
+    /// AF_XDP was refused as a whole, with a complete reason.
     Whole,
 }
 
 impl Step {
-    /// What a reason means for a mode that got so far on an interface, and what would open the mode; `None` where that is not known.
+    /// What the reason means for a mode that got this far, and what would make the mode available; `None` if that is unknown.
     fn remedy(
         self,
         mode: Mode,

@@ -1,4 +1,4 @@
-//! A short measurement, in place of what is known of drivers.
+//! A short measurement, instead of known facts about drivers.
 
 use std::fmt;
 use std::time::{Duration, Instant};
@@ -8,7 +8,7 @@ use rustix::time::{ClockId, clock_gettime};
 use super::ladder::LADDER;
 use super::{Mode, OpenError, Port, PortBuilder, open};
 
-/// Modes that receive so nearly as many packets as the best are told apart by processor time.
+/// Modes that receive at least this share of the best are compared by processor time.
 const AS_MANY: f64 = 0.97;
 
 /// What a port in one mode received while it was measured.
@@ -52,7 +52,7 @@ pub(super) fn open_best(settings: &PortBuilder, duration: Duration) -> Result<Po
     open::open(PortBuilder { mode: chosen, measured, ..plain })
 }
 
-/// `None` if it broke.
+/// `None` if the port failed.
 fn measure(mut port: Port, duration: Duration) -> Option<Measurement> {
     let (started, cpu) = (Instant::now(), thread_time());
     let mut packets = 0;
@@ -66,8 +66,8 @@ fn measure(mut port: Port, duration: Duration) -> Option<Measurement> {
     Some(Measurement { mode: port.mode(), packets, elapsed, cpu })
 }
 
-/// The mode that received most, and of those that received about as many the one that took the least time; `None` if
-/// nothing came.
+/// The mode that received most or, among about equal ones, used the least processor time; `None` if
+/// no packet arrived.
 fn best(measured: &[Measurement]) -> Option<Mode> {
     let most = measured.iter().map(Measurement::packets_per_s).fold(0.0, f64::max);
     let as_many = measured.iter().filter(|one| one.packets > 0 && one.packets_per_s() >= most * AS_MANY);

@@ -1,6 +1,6 @@
-//! The memory mode: two ports of one process, back to back, over the same rings as AF_XDP.
+//! The memory mode: two linked ports of one process, over the same rings as AF_XDP.
 //!
-//! In place of the kernel stands a [`Wire`] for each direction. It runs when the sender kicks it, on the sender's
+//! A [`Wire`] for each direction takes the kernel's part. It runs when the sender kicks it, on the sender's
 //! thread, and does what AF_XDP does in copy mode: takes a descriptor off the tx ring and a frame off the peer's fill
 //! ring, copies, and announces both on the rx and completion rings. A packet without a frame is dropped and counted.
 
@@ -28,7 +28,7 @@ struct Wire {
     rx: Producer<Descriptor>,
     from: Area,
     to: Area,
-    /// Both ends are there; otherwise packets are dropped, as a NIC without a peer does.
+    /// Whether both ends exist; otherwise packets are dropped, as by a NIC without a peer.
     linked: bool,
     sent: Statistics,
     received: Statistics,
@@ -46,7 +46,7 @@ impl Wire {
             if waiting.look(more).is_none() {
                 break; // nothing left, or a packet that is not all there
             }
-            // Like the kernel, a wire takes a packet whole or not at all, and completes what it drops.
+            // Like the kernel, a wire takes a packet whole or not at all, and completes the packets that it drops.
             let bytes_max = self.to.packet_bytes_max();
             let is_cut_for_it = |place| waiting.look(place).is_some_and(|piece| piece.len <= bytes_max);
             let refusal = if !self.linked || !(0..=more).all(is_cut_for_it) {
@@ -82,11 +82,11 @@ impl Wire {
     }
 }
 
-/// What stands behind the rings of one memory port.
+/// The other end of the rings of one memory port.
 pub(super) struct Endpoint {
     outgoing: Arc<Mutex<Wire>>,
     incoming: Arc<Mutex<Wire>>,
-    /// Readable when packets have arrived since it was last cleared.
+    /// Readable if packets have arrived since it was last cleared.
     event: Arc<OwnedFd>,
     peer_event: Arc<OwnedFd>,
 }
@@ -111,7 +111,7 @@ impl Backend for Endpoint {
         self.transmit()
     }
 
-    /// Makes the event unreadable until something arrives from now on.
+    /// Makes the event unreadable until something arrives.
     fn kick_rx(&self) -> io::Result<()> {
         match rustix::io::read(&self.event, &mut [0_u8; 8]) {
             Ok(_) | Err(rustix::io::Errno::AGAIN) => Ok(()),
@@ -133,7 +133,7 @@ impl AsFd for Endpoint {
 
 impl Drop for Endpoint {
     fn drop(&mut self) {
-        // From here on neither wire touches this port's frames.
+        // From here on neither wire uses this port's frames.
         lock(&self.outgoing).linked = false;
         lock(&self.incoming).linked = false;
     }

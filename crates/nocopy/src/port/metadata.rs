@@ -1,31 +1,31 @@
-//! What travels with a packet besides its bytes: when it arrived or left, its hash, its VLAN tag, a checksum left to the card.
+//! Metadata of packets: time of arrival or departure, flow hash, VLAN tag, a checksum that the card completes.
 //!
 //! # Receiving
 //!
-//! [`Packet::arrival`](crate::Packet::arrival) returns when a packet arrived, its flow hash, and the VLAN tag that the card took out.
+//! [`Packet::arrival`](crate::Packet::arrival) returns when a packet arrived, its flow hash, and the VLAN tag that the card removed.
 //!
-//! | mode | where it comes from | |
+//! | mode | source | condition |
 //! |---|---|---|
-//! | `xdp zero-copy`, `xdp copy native` | the card, asked by the XDP program for each packet | [`PortBuilder::receive_metadata`], Linux 6.3, a driver that has it |
+//! | `xdp zero-copy`, `xdp copy native` | the card, asked by the XDP program for each packet | [`PortBuilder::receive_metadata`], Linux 6.3, driver support |
 //! | `packet ring` | the header in front of each packet: time and hash by the kernel if the card gave none | time always; the hash with [`PortBuilder::receive_metadata`] |
 //! | `memory` | | nothing |
 //!
-//! The program puts what the driver says in front of the packet, in the frame. Those bytes cannot be an earlier packet's: they are
-//! erased each time the frame is lent to the kernel, and count only with a random number behind them that this port's program
-//! writes last and that is kept secret (kernel: Documentation/networking/xdp-rx-metadata.rst).
+//! The program writes the driver's answers in front of the packet, in the frame. They cannot be those of an earlier packet: the bytes are
+//! erased each time the frame is lent to the kernel, and count only if followed by a secret random number that this port's program
+//! writes last (kernel: Documentation/networking/xdp-rx-metadata.rst).
 //!
 //! # Sending
 //!
-//! [`Sender::send_with`] sends a frame with a [`Request`]: complete its checksum, note when it left. What a port opened with
-//! [`PortBuilder::send_metadata`] can do is in its [`Explanation`].
+//! [`Sender::send_with`] sends a frame with a [`Request`]: complete its checksum, report its departure time. The port's
+//! [`Explanation`] says what a port opened with [`PortBuilder::send_metadata`] can do.
 //!
-//! | mode | checksum | time of leaving |
+//! | mode | checksum | departure time |
 //! |---|---|---|
-//! | `xdp zero-copy` | the card, where its driver says so | the card's clock, where its driver says so |
-//! | `xdp copy native`, `xdp copy generic` | the kernel, while it copies; not with virtio_net, which takes packets from the area itself | when the kernel was done with the packet, by the system's clock |
-//! | `packet ring`, `memory` | | |
+//! | `xdp zero-copy` | the card, if its driver says so | the card's clock, if its driver says so |
+//! | `xdp copy native`, `xdp copy generic` | the kernel, while it copies; not with virtio_net, which reads packets in the area itself | when the kernel had finished with the packet, by the system's clock |
+//! | `packet ring`, `memory` | software | none |
 //!
-//! Needs Linux 6.11 (kernel: Documentation/networking/xsk-tx-metadata.rst). Where neither card nor kernel completes checksums,
+//! Needs Linux 6.11 (kernel: Documentation/networking/xsk-tx-metadata.rst). If neither card nor kernel completes checksums,
 //! [`Sender::send_with`] does, in software, so the program is the same:
 //!
 //! ```no_run
@@ -44,8 +44,8 @@
 //! # Ok(()) }
 //! ```
 //!
-//! The request is written in front of the packet as the frame is sent and holds for that one time: a frame that is forwarded, or
-//! sent again, carries none unless it is given a new one.
+//! The request is written in front of the packet when the frame is sent and is used once: a frame that is forwarded, or
+//! sent again, has no request unless it is given a new one.
 //!
 //! [`PortBuilder::receive_metadata`]: crate::port::PortBuilder::receive_metadata
 //! [`PortBuilder::send_metadata`]: crate::port::PortBuilder::send_metadata

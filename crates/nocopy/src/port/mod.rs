@@ -1,17 +1,17 @@
 //! Ports: where frames enter and leave.
 //!
-//! A port is one queue of one interface ([`Queues`]: several). It comes as two halves that may live on two threads: a [`Receiver`] and a
-//! [`Sender`], each with a pool of frames of its own in the port's area.
+//! A port is one queue of one interface ([`Queues`]: several). It consists of two halves that may be on two threads: a [`Receiver`] and a
+//! [`Sender`], each with its own pool of frames in the port's area.
 //!
 //! # When the interface breaks
 //!
-//! | what happens | what the halves do | afterwards |
+//! | event | effect on the halves | afterwards |
 //! |---|---|---|
-//! | the link is lost, or the driver starts its device anew (queues changed) | no error: nothing arrives, and what is sent is lost on the way or waits | the port goes on |
-//! | the interface is set down | errors of the kind [`io::ErrorKind::NetworkDown`]; what is queued stays queued | the port goes on when it is up |
-//! | it is deleted, its driver unloaded | errors of the kind [`io::ErrorKind::NotConnected`], possibly after some of the kind above | close the port; another can be opened when the interface is back |
+//! | the link is lost, or the driver restarts its device (queues changed) | no error: nothing arrives, sent packets are lost or wait | the port continues |
+//! | the interface is set down | errors of the kind [`io::ErrorKind::NetworkDown`]; queued packets stay queued | the port continues when it is up |
+//! | it is deleted, its driver unloaded | errors of the kind [`io::ErrorKind::NotConnected`], possibly after some of the kind above | close the port; another can be opened when the interface exists again |
 //!
-//! Whatever happens, the frames add up ([`Port::balance`]).
+//! In every case, all frames stay accounted for ([`Port::balance`]).
 
 mod af_xdp;
 mod backend;
@@ -79,7 +79,7 @@ use crate::sys::packet::Fanout;
 use crate::sys::poll::Wakeup;
 use crate::sys::xsk::{Statistics, TX_BUDGET, TxKick};
 
-/// One queue of one interface, through which frames enter and leave.
+/// One queue of one interface, for receiving and sending frames.
 ///
 /// ```no_run
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -96,30 +96,30 @@ pub struct Port {
 }
 
 impl Port {
-    /// Opens queue 0 of an interface with the defaults of [`Port::builder`]. Every packet arriving on the queue comes
-    /// to the port; other queues stay with the host.
+    /// Opens queue 0 of an interface with the defaults of [`Port::builder`]. The port receives every packet that arrives on the
+    /// queue; other queues stay with the host.
     ///
     /// # Errors
-    /// [`OpenError`] says what is in the way and how to remove it.
+    /// [`OpenError`] says what prevents it and what to do.
     pub fn open(interface: &str) -> Result<Self, OpenError> {
         Self::builder(interface).open()
     }
 
-    /// Prepares to open a port with other than the default settings.
+    /// Settings for a port to be opened.
     pub fn builder(interface: &str) -> PortBuilder {
         PortBuilder::new(interface)
     }
 
-    /// Two ports in this process, linked back to back: what one sends the other receives. No privileges needed; for
-    /// tests, and to learn with.
+    /// Two linked ports in this process: each receives what the other sends. Needs no privileges; for
+    /// tests, and for learning.
     ///
     /// # Errors
-    /// No memory for the areas.
+    /// Not enough memory for the areas.
     pub fn memory_pair() -> Result<(Self, Self), OpenError> {
         Self::builder("memory").memory_pair()
     }
 
-    /// Takes the port apart into halves that can go to different threads.
+    /// Splits the port into halves that can go to different threads.
     pub fn split(self) -> (Receiver, Sender) {
         (self.receiver, self.sender)
     }
@@ -177,7 +177,7 @@ impl Port {
         self.inner().mode
     }
 
-    /// What the port is, which modes were tried before, and what it can do for packets that are sent. Its halves say the same.
+    /// What the port is, which modes were tried before, and what it can do for sent packets. Its halves return the same.
     pub fn explain(&self) -> Explanation {
         self.inner().explanation()
     }
@@ -198,7 +198,7 @@ impl Port {
     }
 }
 
-/// What an error of a half says; the kernel's errno is its source.
+/// The text of an error of a half; the kernel's errno is its source.
 #[derive(Debug, thiserror::Error)]
 #[error("{interface} queue {queue}: {source}; {advice}")]
 struct Broken {
@@ -215,9 +215,9 @@ struct Inner {
     interface_index: u32,
     queue: u32,
     mode: Mode,
-    /// Why the modes were tried in another than the usual order.
+    /// Why the modes were not tried in the usual order.
     order: Option<&'static str>,
-    /// The most frames a packet to be sent may lie in, where it may lie in several.
+    /// The most frames of one sent packet, if it may have several.
     chain_frames_max: usize,
     refusals: Vec<Refusal>,
     measured: Vec<Measurement>,
@@ -225,27 +225,27 @@ struct Inner {
     multi_buffer: bool,
     /// Where the filter runs.
     filter: Option<FilterPlace>,
-    /// By filters of the receiver.
+    /// Counts of packets that filters of the receiver rejected.
     turned_away: TurnedAway,
-    /// What can be asked for packets that are sent.
+    /// The requests that sent packets may carry.
     offers: Offers,
     area: Area,
-    /// The kernel reads the rings and says when it wants a kick; other backends take what is sent only when kicked.
+    /// The kernel reads the rings and sets a flag if it needs a kick; other backends process sent packets only when kicked.
     has_kernel_rings: bool,
     /// The kernel wants room for a request in front of every packet.
     sends_with_requests: bool,
     /// See [`Inner::silent_kicks`].
     tx_index_lags: bool,
-    /// `None` only while dropping: it must go before the pools.
+    /// `None` only while dropping: it must be dropped before the pools.
     backend: Option<Box<dyn Backend>>,
-    /// In a forked child that gave the port up: nothing that the parent has is touched.
+    /// True in a forked child that gave the port up: it touches nothing of its parent.
     left: AtomicBool,
-    /// Pools of halves that are gone: the kernel may use their lent frames as long as the socket lives.
+    /// Pools of dropped halves: the kernel may use their lent frames as long as the socket exists.
     parked: Mutex<Vec<Pool>>,
 }
 
 impl Inner {
-    /// For the only mode that was tried, without a filter; opening sets `order`, `refusals` and `filter` where it knows more.
+    /// For the only mode that was tried, without a filter; opening sets `order`, `refusals` and `filter` otherwise.
     fn new(
         settings: &PortBuilder,
         interface_index: u32,
@@ -304,8 +304,8 @@ impl Inner {
         self.ask(|backend| backend.kick_tx())
     }
 
-    /// How many kicks in a row may show no progress although the kernel sends: before Linux 6.17 it shows what it took
-    /// from the tx ring in copy mode only when it has taken all it saw, and each call takes a budget's worth.
+    /// How many kicks in a row may show no progress although the kernel sends: before Linux 6.17, in copy mode, its index
+    /// of the tx ring moves only when it has processed all it saw, and each call processes a limited number.
     fn silent_kicks(&self, queued: u32) -> u32 {
         if self.tx_index_lags { queued.div_ceil(TX_BUDGET) + 1 } else { 0 }
     }
@@ -318,13 +318,13 @@ impl Inner {
         self.ask(|backend| backend.wait_readable(timeout))
     }
 
-    /// Asks whether the port still works: polling a ring in memory never finds out.
+    /// Checks whether the port still works, which polling a ring in memory cannot show.
     #[cold]
     fn check(&self) -> io::Result<()> {
         self.ask(|backend| backend.check())
     }
 
-    /// Puts the kernel's errno into words a user can act on.
+    /// Explains the kernel's errno in words.
     fn explain(&self, source: io::Error) -> io::Error {
         let (kind, advice) = match source.raw_os_error() {
             Some(libc::ENETDOWN) => (
@@ -340,7 +340,7 @@ impl Inner {
         io::Error::new(kind, Broken { interface: interface.clone(), queue: *queue, advice, source })
     }
 
-    /// Gives the port up in a forked child: closing it changes nothing for the parent.
+    /// Gives the port up in a forked child: closing it then changes nothing for the parent.
     fn leave(&self) {
         self.left.store(true, Relaxed);
         if let Some(xdp) = self.backend().as_xdp() {
@@ -348,7 +348,7 @@ impl Inner {
         }
     }
 
-    /// Leaves what arrives to the host, which in the other modes has it anyway; see [`Redirect::clear`](redirect::Redirect::clear).
+    /// Leaves arriving packets to the host; in modes other than AF_XDP the host has them anyway. See [`Redirect::clear`](redirect::Redirect::clear).
     fn leave_to_host(&self) -> bool {
         self.backend().as_xdp().is_none_or(XdpBackend::leave_to_host)
     }
@@ -357,7 +357,7 @@ impl Inner {
         self.left.load(Relaxed)
     }
 
-    /// Keeps the pool of a half that is being dropped until the whole port is gone.
+    /// Keeps the pool of a half that is being dropped until the whole port is dropped.
     fn park(&self, pool: Pool) {
         self.parked.lock().unwrap_or_else(PoisonError::into_inner).push(pool);
     }
@@ -383,13 +383,13 @@ impl Drop for Inner {
 }
 
 impl Inner {
-    /// Whether frames still lent are free once the socket is closed. Received into: in the copy modes, because
-    /// [`wait_for_programs`](redirect::wait_for_programs) waited for every running one; a zero-copy device is told
-    /// later, by a worker. Being sent: never, because some drivers take the pages themselves even in copy mode
-    /// (`IFF_TX_SKB_NO_LINEAR`) and the socket's closing does not wait for them.
+    /// Whether frames still lent are free once the socket is closed. Lent to receive: in the copy modes, because
+    /// [`wait_for_programs`](redirect::wait_for_programs) waited for every running one; a zero-copy device stops
+    /// later, by a worker. Lent to send: never, because some drivers use the pages themselves even in copy mode
+    /// (`IFF_TX_SKB_NO_LINEAR`) and closing the socket does not wait for them.
     fn kernel_is_done_with(&self, pool: &Pool) -> bool {
         match self.mode {
-            // Nothing is lent to receive, and what was sent was copied.
+            // Nothing is lent to receive, and sent packets were copied.
             Mode::PacketRing | Mode::Memory => true,
             Mode::XdpCopyNative | Mode::XdpCopyGeneric => pool.receives(),
             Mode::XdpZeroCopy => false,
@@ -413,13 +413,12 @@ const fn counter(name: &'static str, meaning: &'static str, value: u64) -> Count
     Counter { name: Cow::Borrowed(name), meaning, value }
 }
 
-/// Names of the faults that each half counts.
 pub(crate) const RX_FAULTS: [&str; 4] =
     ["rx_fault_out_of_range", "rx_fault_misaligned", "rx_fault_not_lent", "rx_fault_bad_index"];
 pub(crate) const TX_FAULTS: [&str; 4] =
     ["tx_fault_out_of_range", "tx_fault_misaligned", "tx_fault_not_lent", "tx_fault_bad_index"];
 
-/// Words of the kernel's that a half has refused.
+/// Descriptors and indices of the kernel that a half has refused.
 fn fault_counters(names: [&'static str; 4], faults: Faults, bad_index: u64) -> [Counter; 4] {
     let [out_of_range_name, misaligned_name, not_lent_name, bad_index_name] = names;
     let Faults { out_of_range, misaligned, not_lent, .. } = faults;
@@ -431,7 +430,7 @@ fn fault_counters(names: [&'static str; 4], faults: Faults, bad_index: u64) -> [
     ]
 }
 
-/// Builds the two halves of a port around what they share.
+/// Builds the two halves of a port around their shared state.
 fn assemble(
     mut inner: Inner,
     rings: crate::sys::xsk::Rings,

@@ -1,4 +1,4 @@
-//! Opening a port: what it needs of the interface and the area, whatever its mode.
+//! Opening a port: the checks of interface and area that are the same in every mode.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -18,10 +18,10 @@ const RETRY_INTERVAL: Duration = Duration::from_millis(10);
 /// Ethernet header and two VLAN tags: what a received frame may have beyond the MTU.
 const LINK_HEADER_BYTES: u32 = 14 + 2 * 4;
 
-/// What a native XDP driver keeps free behind a packet in a page (`struct skb_shared_info` and alignment).
+/// A page, in which a native XDP driver keeps room for `struct skb_shared_info` behind the packet.
 pub(super) const PAGE_BYTES: u32 = 4096;
 
-/// The largest frame chosen unasked: it holds 9,000 bytes and more, and larger ones would fill the memory.
+/// The largest frame chosen by default: it holds 9,000 bytes and more; larger ones would use too much memory.
 const LONG_FRAME_BYTES_MAX: u32 = 16 << 10;
 
 /// Why a port could not be opened.
@@ -113,7 +113,7 @@ pub enum OpenError {
         /// The oldest that would do.
         needed: KernelVersion,
     },
-    /// The kernel may not pin more memory.
+    /// The kernel refuses to lock more memory.
     #[error(
         "{interface} queue {queue}: the kernel could not pin {bytes} B for the area ({source}); raise the limit with \
          'ulimit -l unlimited', grant CAP_IPC_LOCK, or ask for fewer frames"
@@ -123,9 +123,9 @@ pub enum OpenError {
         interface: String,
         /// The queue.
         queue: u32,
-        /// Bytes to be pinned.
+        /// Bytes to be locked.
         bytes: usize,
-        /// What the kernel said.
+        /// The kernel's reason.
         source: io::Error,
     },
     /// A ring size the kernel cannot make.
@@ -136,7 +136,7 @@ pub enum OpenError {
         /// Entries asked for.
         entries: u32,
     },
-    /// A batch of nothing.
+    /// A batch size of 0.
     #[error("batch of 0 packets: nothing could ever be received; use at least 1")]
     Batch,
     /// Frames larger than a page.
@@ -148,7 +148,7 @@ pub enum OpenError {
         /// Bytes in a frame.
         frame_bytes: u32,
     },
-    /// A mode that is not for interfaces.
+    /// The mode is not for interfaces.
     #[error("mode 'memory' has no interface; use Port::memory_pair")]
     MemoryMode,
     /// Every mode was refused.
@@ -161,7 +161,7 @@ pub enum OpenError {
         /// Each mode with the reason.
         refusals: Vec<Refusal>,
     },
-    /// A setting that cannot go with a grant.
+    /// A setting that is not possible with a grant.
     #[error("{interface} queue {queue}: a granted port cannot have '{setting}': {advice}")]
     NotGranted {
         /// The interface.
@@ -173,12 +173,12 @@ pub enum OpenError {
         /// Why, and what to do.
         advice: &'static str,
     },
-    /// The kernel does not take the filter, and in user space it would cost the host its packets.
+    /// The kernel refuses the filter, and in user space it would keep packets from the host.
     #[error(
         "the filter was to run in user space, but what does not match cannot be handed to the host: {source}"
     )]
     Filter {
-        /// Why not.
+        /// Why packets could not be returned to the host.
         source: Box<ToHostError>,
     },
     /// The area could not be made or shared.
@@ -187,16 +187,16 @@ pub enum OpenError {
     /// The XDP program could not be loaded or attached.
     #[error(transparent)]
     Xdp(#[from] xdp::Error),
-    /// Anything else the kernel refused.
+    /// The kernel refused another operation.
     #[error("{interface} queue {queue}: {operation}: {source}")]
     System {
         /// The interface.
         interface: String,
         /// The queue.
         queue: u32,
-        /// What was to be done.
+        /// The operation.
         operation: &'static str,
-        /// What the kernel said.
+        /// The kernel's reason.
         source: io::Error,
     },
 }
@@ -205,18 +205,18 @@ fn next_size(entries: u32) -> u32 {
     entries.max(2).checked_next_power_of_two().unwrap_or(1 << 15).min(1 << 15)
 }
 
-/// Walks down the modes, in the order that is fastest for this interface and purpose, to the first that works.
+/// Tries the modes, from the fastest for this interface and purpose down, until one works.
 pub(super) fn open(settings: PortBuilder) -> Result<Port, OpenError> {
     open_by(settings, None)
 }
 
-/// [`open`]; with a grant only the modes of AF_XDP, and what takes privileges is the grant's.
+/// As [`open`]; with a grant only the AF_XDP modes, and the grant has done the privileged part.
 pub(super) fn open_by(mut settings: PortBuilder, grant: Option<Grant>) -> Result<Port, OpenError> {
     let interface = settings.examine()?;
     settings.mtu_bytes = interface.mtu_bytes;
     let area = settings.area_for(&interface, 1)?;
     settings.check_area(&interface, &area)?;
-    // Also before: a port that was just closed, or refused, has reset the link of some drivers.
+    // Also before opening: closing or refusing an earlier port may have reset the link.
     settings.wait_for_carrier(false)?;
     let mut order = settings.order(&interface);
     if grant.is_some() {
@@ -244,7 +244,7 @@ pub(super) fn open_by(mut settings: PortBuilder, grant: Option<Grant>) -> Result
             }
         }
     }
-    // What keeps AF_XDP out altogether says more than that the packet ring did not do either.
+    // The reason that blocks AF_XDP as a whole is more useful than the refusal of the packet ring.
     Err(blocked.unwrap_or_else(|| settings.no_mode(refusals)))
 }
 
@@ -253,7 +253,7 @@ fn frame_bytes(packet_bytes: u32, headroom_bytes: u32) -> u32 {
 }
 
 impl PortBuilder {
-    /// The smaller frame that holds a packet of the interface's MTU in every mode wanted.
+    /// The smaller frame that holds a packet of the interface's MTU in every allowed mode.
     pub(crate) fn frame_bytes_for(&self, interface: &Interface) -> u32 {
         if self.mode == Some(Mode::PacketRing) && !Self::fits(interface, PAGE_BYTES, 0) {
             return Self::long_frame_bytes(interface);
@@ -263,13 +263,13 @@ impl PortBuilder {
         if needed(interface, 0) <= 2048 { 2048 } else { PAGE_BYTES }
     }
 
-    /// The same where AF_XDP does not bound it, for an MTU that is too much for a page.
+    /// The frame size without AF_XDP's limit, for an MTU too large for a page.
     fn long_frame_bytes(interface: &Interface) -> u32 {
         let needed = Self::frame_bytes_needed(interface, 0);
         needed.checked_next_power_of_two().unwrap_or(LONG_FRAME_BYTES_MAX).min(LONG_FRAME_BYTES_MAX)
     }
 
-    /// An area for packet sockets alone, in place of one whose frames were made for AF_XDP, if the frames were not asked for and
+    /// An area for packet sockets alone, instead of one made for AF_XDP, if the frames were not asked for and
     /// do not hold a packet of the MTU: packets in one frame are sent faster than those in several.
     pub(super) fn packet_area(&self, interface: &Interface, made: &Area) -> Result<Area, OpenError> {
         if self.area.is_some()
@@ -285,7 +285,7 @@ impl PortBuilder {
         frame_bytes(interface.mtu_bytes.saturating_add(LINK_HEADER_BYTES), headroom_bytes)
     }
 
-    /// The same where the device itself writes into frames.
+    /// The frame size if the device itself writes into frames.
     pub(super) fn zero_copy_frame_bytes(interface: &Interface, headroom_bytes: u32) -> u32 {
         let in_kib = drivers::has(interface.driver.as_deref(), Effect::WholeKib);
         let packet_bytes = interface.mtu_bytes.saturating_add(LINK_HEADER_BYTES);
@@ -299,13 +299,13 @@ impl PortBuilder {
         Interface::named(&self.interface).map_err(|error| self.of_interface("look up the interface", error))
     }
 
-    /// What a refusal says of the interface, or that the operation failed.
+    /// The error for a refusal: the interface's state, or the failed operation.
     pub(super) fn of_interface(&self, operation: &'static str, error: io::Error) -> OpenError {
         InterfaceError::of(&self.interface, &error)
             .map_or_else(|| self.system(operation, error), OpenError::from)
     }
 
-    /// Looks at the interface and refuses what cannot work, before anything is changed.
+    /// Checks the interface and refuses what cannot work, before anything is changed.
     pub(super) fn examine(&self) -> Result<Interface, OpenError> {
         if self.mode == Some(Mode::Memory) {
             return Err(OpenError::MemoryMode);
@@ -322,7 +322,7 @@ impl PortBuilder {
 
     /// Whether a packet of the interface's MTU fits a frame.
     pub(crate) fn fits(interface: &Interface, frame_bytes: u32, headroom_bytes: u32) -> bool {
-        // The MTU of the loopback interface bounds nothing that a port on it receives in practice.
+        // In practice the MTU of the loopback interface limits no packet that a port on it receives.
         Self::frame_bytes_needed(interface, headroom_bytes) <= frame_bytes || interface.loopback
     }
 

@@ -1,14 +1,15 @@
-//! The packet ring mode: packets come in the blocks of a packet socket, and go out through another.
+//! The packet ring mode: packets arrive in the blocks of one packet socket, and are sent through another.
 //!
-//! The halves work on the same rings as with AF_XDP. What stands at the kernel's ends of them is here: an [`Announcer`](crate::sys::packet::Announcer) that says
-//! on the rx ring what lies in the blocks (the receiver has it, so that it runs only when no packet is borrowed), and [`Sending`], which hands what is on the tx ring to the socket straight from
-//! its frames. Nothing is lent to receive into: a packet is read where it lies, and a frame is kept free for taking it.
+//! The halves use the same rings as with AF_XDP; this module is at the kernel's ends of them. An
+//! [`Announcer`](crate::sys::packet::Announcer) puts descriptors of the packets in the blocks on the rx ring; the receiver runs it, only
+//! when no packet is borrowed. [`Sending`] passes packets on the tx ring to the socket, directly from their frames. Nothing is lent to
+//! receive into: a packet is read in place, and a frame is kept free for taking it.
 //!
 //! Packets are sent by `sendmmsg` and not through a ring of their own (`PACKET_TX_RING`): that copies each packet once more,
 //! into its slot, and is slower at every length (`nocopy bench packet-send`).
 //!
-//! A packet's address names no frame, so claiming it leaves the hot path for a cold one, which reserves a free frame for each packet.
-//! So the loop over AF_XDP packets pays nothing for this mode. Taking a packet copies it into the reserved frame, and the copy is
+//! A packet's address names no frame, so claiming it takes a slow path, which reserves a free frame for each packet;
+//! the loop over AF_XDP packets has no cost from this mode. Taking a packet copies it into the reserved frame, and the copy is
 //! counted. While no frame is free, packets wait in their blocks.
 
 use std::io;
@@ -31,12 +32,12 @@ use crate::sys::packet::{Capture, Outgoing, PacketSocket, Pieces, Share};
 use crate::sys::poll::{Wakeup, wait_readable_or_broken};
 use crate::sys::xsk::{Descriptor, PACKET_CONTINUES, Rings, TxKick};
 
-/// Bytes of a block, of which a ring has several: the best of what was tried at full rate (`nocopy bench capture`; with 64 KiB a
+/// Bytes of a block: the best of several sizes tried at full rate (`nocopy bench capture`; with 64 KiB a
 /// third is lost at 1400 bytes, with 256 KiB a tenth).
 const BLOCK_BYTES: u32 = 1 << 20;
 const BLOCKS_MIN: u32 = 4;
 
-/// How long a packet may wait in a block that is not full, if the receiver does not say that it has time.
+/// How long a packet may wait in a block that is not full, unless the receiver's wait allows more.
 const BLOCK_TIMEOUT: Duration = Duration::from_millis(1);
 
 /// A receiving and a sending packet socket.
@@ -50,7 +51,7 @@ pub(super) struct PacketRing {
     _promiscuous: Option<Promiscuous>,
 }
 
-/// What the kernel dropped, added up: it forgets what it was asked for.
+/// Sum of the kernel's drops: it resets its counter at each read.
 #[derive(Debug, Default)]
 struct Dropped {
     drops: u64,
@@ -66,7 +67,7 @@ struct Sending {
     batch: Outgoing,
     /// Pieces of each packet in the batch.
     counts: Vec<u32>,
-    /// Those of the packet being added.
+    /// Pieces of the packet being added.
     pieces: Vec<Descriptor>,
     invalid: u64,
 }
@@ -76,7 +77,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Sending {
-    /// Hands what is on the tx ring to the kernel, as far as it takes it.
+    /// Passes packets of the tx ring to the kernel, as many as it accepts.
     fn run(&mut self) -> io::Result<TxKick> {
         loop {
             self.gather();
@@ -92,7 +93,7 @@ impl Sending {
                 Ok(sent) => self.complete(sent),
                 Err(error) => match error.raw_os_error() {
                     Some(libc::EAGAIN | libc::ENOBUFS | libc::EINTR) => return Ok(TxKick::Again),
-                    // As an AF_XDP socket does: a packet that the interface cannot take is done with, and counted.
+                    // As with AF_XDP: a packet that the interface cannot send is completed, and counted.
                     None | Some(libc::EMSGSIZE | libc::EINVAL) => {
                         self.invalid += 1;
                         self.complete(1);
@@ -103,7 +104,7 @@ impl Sending {
         }
     }
 
-    /// Gathers packets from the front of the tx ring, for which completions can be given; takes none off it.
+    /// Collects packets from the front of the tx ring, as many as can be completed; removes none.
     fn gather(&mut self) {
         self.counts.clear();
         let room = self.completion.free(u32::MAX) as usize;
@@ -133,7 +134,7 @@ impl Sending {
         self.pieces.clear();
     }
 
-    /// Gives back the frames of the first `packets` packets gathered.
+    /// Completes the first `packets` collected packets.
     fn complete(&mut self, packets: usize) {
         let frames = self.counts[..packets].iter().sum();
         for descriptor in self.tx.peek(frames) {
@@ -156,7 +157,7 @@ impl Backend for PacketRing {
         Ok(wakeup)
     }
 
-    /// The socket's own word is read only to be forgotten: it may be of long ago.
+    // The socket's own error is read only to clear it: it may be old.
     fn check(&self) -> io::Result<()> {
         self.receiving.forget_error()?;
         match self.inquiry.condition() {
@@ -257,13 +258,13 @@ pub(super) fn open(
 }
 
 impl PortBuilder {
-    /// The filter as the kernel is to run it, and where it runs.
+    /// The filter for the kernel, and where it runs.
     ///
     /// # Errors
-    /// The kernel does not take it, and nobody else can run it.
+    /// The kernel refuses it, and user space cannot run it.
     fn socket_filter(&self, capture: &Capture) -> io::Result<(Vec<Instruction>, Option<FilterPlace>)> {
         let Some(program) = &self.filter else { return Ok((Vec::new(), None)) };
-        // Packets that match come whole, as in the other modes.
+        // Matching packets are received whole, as in the other modes.
         let why = match program.keeping(u32::MAX).and_then(|program| program.for_packet_socket()) {
             Ok(program) => match PacketSocket::takes(capture, program.instructions()) {
                 Ok(()) => return Ok((program.instructions().to_vec(), Some(FilterPlace::Socket))),
@@ -281,7 +282,7 @@ impl PortBuilder {
         }
     }
 
-    /// The receiving socket's settings: as much memory as an AF_XDP port of the same size has frames.
+    /// The receiving socket's settings: as much memory as the frames of an AF_XDP port of the same size.
     fn capture(&self, interface: &Interface) -> Capture {
         let bytes = u64::from(self.rings.rx) * 2048;
         let block_timeout = match (self.tuning.block_timeout, self.wait) {

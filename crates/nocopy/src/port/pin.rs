@@ -1,4 +1,4 @@
-//! Putting a thread where a queue's interrupt runs.
+//! Pins a thread to the processors of a queue's interrupt.
 
 use std::io;
 
@@ -9,7 +9,7 @@ use crate::sys::interface::Interface;
 use crate::sys::queues::interrupt_cpus;
 
 impl Port {
-    /// Puts the calling thread on the processors where the interrupt of the port's queue runs, so that packets are still in the
+    /// Pins the calling thread to the processors of the queue's interrupt, so that packets are still in the
     /// cache when the program reads them; returns the processors.
     ///
     /// ```
@@ -21,7 +21,7 @@ impl Port {
     ///
     /// # Errors
     /// [`io::ErrorKind::NotFound`]: the queue has no interrupt (veth, tap), or neither the driver nor the interrupts' names show which.
-    /// Otherwise the thread may not run there. It stays where it was.
+    /// Otherwise the thread is not allowed there. Its affinity then did not change.
     pub fn pin(&self) -> io::Result<Vec<usize>> {
         let (interface, queue) = (&self.inner().interface, self.queue());
         let found = Interface::named(interface).ok().and_then(|looked_at| interrupt_cpus(&looked_at, queue));

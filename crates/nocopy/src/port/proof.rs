@@ -1,4 +1,4 @@
-//! A frame that proves that a socket sends: some drivers take one and carry nothing.
+//! Proves with one frame that a socket sends: some drivers accept frames and send nothing.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -11,7 +11,7 @@ use crate::ring::{Consumer, Producer};
 use crate::sys::interface::{self, Interface};
 use crate::sys::xsk::{Descriptor, Rings, XskSocket};
 
-/// An EtherType for experiments (IEEE 802 local experimental 1): no stack takes an interest in it.
+/// An EtherType for experiments (IEEE 802 local experimental 1), which no network stack uses.
 const ETHERTYPE: [u8; 2] = [0x88, 0xb5];
 
 /// The shortest Ethernet frame, without its check sequence.
@@ -20,7 +20,7 @@ const FRAME_BYTES: usize = 60;
 const LOOK_INTERVAL: Duration = Duration::from_micros(100);
 
 impl PortBuilder {
-    /// How long zero-copy may take to send a frame, where it must.
+    /// How long zero-copy may take to send the frame, if a proof is needed.
     fn proof_timeout(&self, interface: &Interface) -> Option<Duration> {
         let known = drivers::has(interface.driver.as_deref(), Effect::ProbeFrame);
         self.tuning.probe_frame.or(known.then_some(PROBE_FRAME_TIMEOUT))
@@ -31,8 +31,8 @@ impl PortBuilder {
         u32::from(self.proof_timeout(interface).is_some())
     }
 
-    /// Whether a socket just bound in zero-copy sends. It is believed, except where the user or the table of drivers wants
-    /// a frame as proof: addressed to the interface itself, so that nobody else takes it in.
+    /// Whether a socket just bound in zero-copy mode sends. A proof is needed only if the user or the table of drivers asks for
+    /// it: a frame addressed to the interface itself, so that no other host receives it.
     pub(super) fn is_proven(
         &self,
         interface: &Interface,
@@ -50,7 +50,7 @@ impl PortBuilder {
     }
 }
 
-/// Sends one frame and waits until it comes back, for at most `timeout`. If it does not, it is retired with its pool.
+/// Sends one frame and waits up to `timeout` for its completion. Without one, the frame is retired with its pool.
 fn completes(
     area: &Area,
     tx: &mut Producer<Descriptor>,
@@ -95,11 +95,11 @@ mod tests {
 
     const MAC: [u8; 6] = [2, 0, 0, 0, 0, 7];
 
-    /// For what comes, and for what does not.
+    /// Both for waits that succeed and for one that does not.
     const LONG: Duration = Duration::from_secs(60);
     const SHORT: Duration = Duration::from_millis(5);
 
-    /// A kernel that answers each kick with `answer`, given what is on its end of the tx ring.
+    /// A kernel that answers each kick with `answer`, which gets its end of the tx ring.
     fn run(
         timeout: Duration,
         mut answer: impl FnMut(Option<Descriptor>) -> io::Result<Option<u64>>,

@@ -26,14 +26,14 @@ use crate::stats::Stats;
 use crate::sys::lookout::Lookout;
 use crate::sys::poll::{Wakeup, wait_readable};
 
-/// Ports on several queues of one interface, over one area: as one, or, by [`Queues::into_ports`], one for each thread.
+/// Ports on several queues of one interface, over one area: used as one, or ([`Queues::into_ports`]) one per thread.
 ///
 /// Frames received on any of them may be sent on any other.
 ///
-/// # Which queue a packet comes to
+/// # The queue of a packet
 ///
 /// The card decides, and a port changes nothing about it. Usually it hashes addresses and ports of each packet (receive-side
-/// scaling), so that a flow stays on one queue and in order, and looks the queue up in a table. Shown and changed by:
+/// scaling), so that a flow stays on one queue and in order, and looks the queue up in a table. Commands to show and change this:
 ///
 /// | | |
 /// |---|---|
@@ -42,7 +42,7 @@ use crate::sys::poll::{Wakeup, wait_readable};
 /// | `ethtool -n eth0 rx-flow-hash udp4`, `ethtool -N eth0 rx-flow-hash udp4 sdfn` | what is hashed; for UDP often only the addresses |
 /// | `ethtool -N eth0 flow-type udp4 dst-port 9000 action 3` | one flow to one queue: the rest stays with the host on the others |
 ///
-/// Packets that are not IP come to queue 0 on most cards.
+/// On most cards, packets that are not IP arrive on queue 0.
 ///
 /// ```no_run
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -56,27 +56,27 @@ use crate::sys::poll::{Wakeup, wait_readable};
 #[derive(Debug)]
 pub struct Queues {
     ports: Vec<Port>,
-    /// Readable when packets are there on any of them.
+    /// Readable when packets are waiting on any of them.
     poll: OwnedFd,
-    /// Whose turn it is.
+    /// The port whose turn is next.
     next: usize,
     wait: Wait,
     coalescer: Coalescer,
     lookout: Lookout,
-    /// If a wait may be ended from elsewhere.
+    /// Set if another thread may end a wait.
     waker: Option<Waker>,
-    /// For meters: packets that were given out; and how far each port's ring had been read when they were added up.
+    /// For meters: packets handed out; and the ring positions at which they were counted.
     received: Arc<AtomicU64>,
     read: Vec<u32>,
 }
 
-/// In place of a port's: a wake.
+/// The epoll value of a wake, instead of a port's.
 const WAKE: u64 = u64::MAX;
 
 impl PortBuilder {
     /// Opens a port on each of several queues of the interface, `..` for all, over one area with a pool for each half of each.
-    /// Frame counts and ring sizes are those of each port; [`PortBuilder::queue`] does not matter. Each AF_XDP socket registers
-    /// the area: the kernel counts it as locked memory once for every queue, where that is limited (`ulimit -l`).
+    /// Frame counts and ring sizes are those of each port; [`PortBuilder::queue`] is ignored. Each AF_XDP socket registers
+    /// the area: the kernel counts it as locked memory once per queue, if that is limited (`ulimit -l`).
     ///
     /// # Errors
     /// As [`PortBuilder::open`]; none stays open if one cannot be opened.
@@ -120,7 +120,7 @@ impl PortBuilder {
         })
     }
 
-    /// How many queues the interface receives on; 1 where its driver does not say.
+    /// The number of receive queues of the interface; 1 if its driver does not report it.
     ///
     /// # Errors
     /// There is no such interface.
@@ -140,7 +140,7 @@ fn watch(ports: &[Port]) -> io::Result<OwnedFd> {
 }
 
 impl Queues {
-    /// One port for each queue, to go to threads of their own; [`Port::pin`] puts a thread where its queue's interrupt runs.
+    /// One port for each queue, to be moved to threads; [`Port::pin`] pins a thread to the processors of its queue's interrupt.
     ///
     /// ```no_run
     /// let queues = nocopy::Port::builder("eth0").open_queues(..)?;
@@ -187,7 +187,7 @@ impl Queues {
         self.receive_until(None)
     }
 
-    /// Like [`Queues::receive`], but returns an empty batch when nothing came for `timeout`.
+    /// Like [`Queues::receive`], but returns an empty batch if nothing arrives for `timeout`.
     ///
     /// # Errors
     /// The interface is down or was removed.
@@ -202,7 +202,7 @@ impl Queues {
         self.take_turn()
     }
 
-    /// A batch of the queue whose turn it is, possibly empty.
+    /// A batch of the queue whose turn is next, possibly empty.
     fn take_turn(&mut self) -> io::Result<Batch<'_>> {
         self.add_up();
         let turn = self.look().unwrap_or(self.next);
@@ -210,7 +210,7 @@ impl Queues {
         self.ports[turn].receiver.try_receive()
     }
 
-    /// Tells the meters what was read of the rings since this was last done.
+    /// Adds what was read since the last call to the meters' count.
     fn add_up(&mut self) {
         let mut received = self.received.load(Relaxed);
         for (port, before) in self.ports.iter().zip(&mut self.read) {
@@ -220,7 +220,7 @@ impl Queues {
         self.received.store(received, Relaxed); // nobody else stores
     }
 
-    /// Returns what is there on some queue, possibly nothing, without waiting; queues take turns.
+    /// Returns waiting packets of one queue, possibly none, without waiting; queues take turns.
     ///
     /// # Errors
     /// The interface is down or was removed, if the kernel had to be asked for packets.
@@ -231,8 +231,8 @@ impl Queues {
         self.take_turn()
     }
 
-    /// How many packets came since the ports were opened, one for each buffer where packets may have several; and how many of those
-    /// lie in the rings, whatever a filter in user space would say of them. Looks at memory only.
+    /// Packets that arrived since the ports were opened (or their buffers, if packets may have several), and how many of them
+    /// are still in the rings, before any filter in user space. Reads memory only.
     #[doc(hidden)]
     pub fn came(&mut self) -> (u64, u32) {
         self.add_up();
@@ -246,7 +246,7 @@ impl Queues {
         self.coalescer = Coalescer::default();
     }
 
-    /// What ends a wait from another thread, or from a signal handler. From now on such a wake also makes the descriptor ([`AsFd`])
+    /// A handle that ends a wait from another thread, or from a signal handler. From now on a wake also makes the descriptor ([`AsFd`])
     /// readable, until it has ended a wait or [`Waker::hear`] was called.
     ///
     /// # Errors
@@ -262,19 +262,19 @@ impl Queues {
         Ok(waker)
     }
 
-    /// What reads the counts of all ports while this is used elsewhere.
+    /// A handle that reads the counts of all ports, also from other threads.
     #[doc(hidden)]
     pub fn meter(&self) -> Meter {
         let ports = self.ports.iter().map(|port| port.receiver.downgrade()).collect();
         Meter { ports, received: Arc::clone(&self.received) }
     }
 
-    /// Runs a filter in the receivers from now on, also over what lies in the rings already, beside whatever filter the kernel runs:
-    /// each packet that does not match is handed to the host ([`ToHost`](super::ToHost)), in packet ring mode the host has it. `None`
-    /// ends that. What was turned away adds up in `filter_to_host` and `filter_lost` of [`Queues::stats`].
+    /// Runs a filter in the receivers from now on, also on packets already in the rings, in addition to the kernel's filter:
+    /// packets that do not match are returned to the host ([`ToHost`](super::ToHost)), which in packet ring mode has them anyway. `None`
+    /// ends that. Rejected packets are counted in `filter_to_host` and `filter_lost` of [`Queues::stats`].
     ///
     /// # Errors
-    /// Packets cannot be handed to the host: see `PortTuning::way_to_host` for programs that give up their privileges. Nothing has
+    /// Packets cannot be returned to the host: see `PortTuning::way_to_host` for programs that give up their privileges. Nothing has
     /// changed then.
     #[doc(hidden)]
     pub fn filter_in_user_space(&mut self, filter: Option<&Program>) -> Result<(), ToHostError> {
@@ -291,15 +291,15 @@ impl Queues {
         self.ports.iter().map(|port| port.receiver.ledger()).sum()
     }
 
-    /// Everything that was counted on all queues; see [`Receiver::stats`].
+    /// All counters, summed over all queues; see [`Receiver::stats`].
     ///
     /// # Errors
-    /// The kernel does not report what it has counted.
+    /// The kernel refused to return its counters.
     pub fn stats(&self) -> io::Result<Stats> {
         self.ports.iter().map(|port| port.receiver.stats()).sum()
     }
 
-    /// What each port is, queue by queue. The fields beside the text have the refusals of all, and otherwise what the first port says;
+    /// The explanation of each port, queue by queue. The fields have the refusals of all ports, and otherwise the first port's values;
     /// `evidence` is unknown if the ports differ.
     ///
     /// ```no_run
@@ -311,24 +311,24 @@ impl Queues {
         Explanation::of_several(self.ports.iter().map(Port::explain)).expect("at least one queue")
     }
 
-    /// Leaves to the host what arrives from now on. What was taken before lies in the rings and can still be received, so that nothing
+    /// Leaves packets to the host from now on. Those already in the rings can still be received, so that nothing
     /// is lost or uncounted when the ports are closed. In packet ring mode the host has its packets anyway, and nothing changes.
     ///
-    /// Returns whether it is certain that no packet is taken any more. Where the kernel refuses bpf(2) (before Linux 5.19, without
-    /// privileges and with `kernel.unprivileged_bpf_disabled` set) only closing the ports ends it.
+    /// Returns whether the kernel certainly takes no more packets. If it refuses bpf(2) (before Linux 5.19, without
+    /// privileges and with `kernel.unprivileged_bpf_disabled` set), only closing the ports ends it.
     #[doc(hidden)]
     pub fn stop_taking(&self) -> bool {
-        // Each of them, also behind one that is refused; and one wait for all.
+        // Each of them, also after one that is refused; and one wait for all.
         let refused = self.ports.iter().filter(|port| !port.inner().leave_to_host()).count();
         redirect::wait_for_programs() && refused == 0
     }
 
-    /// Gives everything up in the child of a fork, without a change to what the parent has: no queue is taken from its ports, no
+    /// Gives the ports up in a forked child, without changing the parent's: they keep their queues, no
     /// program is detached, and nothing is waited for. Needs `PortTuning::inherited`; no batch, packet or frame of these ports may
-    /// be touched afterwards.
+    /// be used afterwards.
     ///
-    /// A child that does not do so, or not before it ends, keeps the parent's program on the interface and its sockets open as long as
-    /// it has its descriptors: the kernel takes them away when the last process has closed them. Dropped instead, the ports would
+    /// A child that does not call this keeps the parent's program on the interface and its sockets open as long as
+    /// it has the descriptors: the kernel removes them when the last process has closed them. Dropping the ports instead would
     /// take the parent's packets away.
     #[doc(hidden)]
     pub fn leave(self) {
@@ -343,8 +343,8 @@ impl Queues {
             .find(|turn| self.ports[*turn].receiver.is_ready())
     }
 
-    /// Prepares all ports for a wait on the descriptor ([`AsFd`]), as [`Receiver::arm`] does one, and returns whether packets are there
-    /// already.
+    /// Prepares all ports for a wait on the descriptor ([`AsFd`]), as [`Receiver::arm`] does for one, and returns whether packets are
+    /// waiting already.
     ///
     /// # Errors
     /// The interface is down or was removed.
@@ -427,7 +427,7 @@ impl Waiting for Queues {
 }
 
 impl AsFd for Queues {
-    /// Readable when packets are there on any queue; call [`Queues::arm`] before waiting for it.
+    /// Readable when packets are waiting on any queue; call [`Queues::arm`] before waiting for it.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.lookout.descriptor(Some(self.poll.as_fd()))
     }

@@ -34,9 +34,9 @@ struct Counts {
 
 /// The receiving half of a port.
 ///
-/// [`stats`](Receiver::stats) has these counters besides its sums: `rx_dropped`, `rx_ring_full`, `tp_drops` and `filter_lost` of packets
-/// that were dropped; `rx_fault_…` and `rx_invalid_descs` of faults; `rx_fill_ring_empty_descs`, `tp_freeze_q_cnt`, `filter_to_host` and
-/// `rx_copied_out`. A packet in several buffers that is read buffer by buffer counts as several.
+/// [`stats`](Receiver::stats) has these counters besides its sums: of dropped packets `rx_dropped`, `rx_ring_full`, `tp_drops` and
+/// `filter_lost`; of faults `rx_fault_…` and `rx_invalid_descs`; others are `rx_fill_ring_empty_descs`, `tp_freeze_q_cnt`,
+/// `filter_to_host` and `rx_copied_out`. A packet in several buffers that is read buffer by buffer counts as several.
 ///
 /// ```
 /// # let (mut left, mut right) = nocopy::Port::memory_pair()?;
@@ -60,9 +60,9 @@ pub struct Receiver {
     queue: u32,
     batch: u32,
     multi_buffer: bool,
-    /// In packet ring mode: what stands at the kernel's end of the rx ring. Ours, so that it runs only when no packet is borrowed.
+    /// In packet ring mode: the kernel's end of the rx ring. Owned by the receiver, so that it runs only when no packet is borrowed.
     announcer: Option<Announcer>,
-    /// Where the kernel does not run the port's filter.
+    /// A filter that the kernel does not run.
     filter: Option<Box<UserFilter>>,
     wait: Wait,
     coalescer: Coalescer,
@@ -99,8 +99,8 @@ impl Receiver {
         }
     }
 
-    /// Makes the device take frames to receive into, when it must be asked to: otherwise what arrives between opening and
-    /// the first [`Receiver::receive`] finds none.
+    /// Makes the device take frames to receive into, if it must be asked to: otherwise packets arriving before
+    /// the first [`Receiver::receive`] find none.
     pub(super) fn start(&mut self) -> io::Result<()> {
         self.poke()
     }
@@ -117,7 +117,7 @@ impl Receiver {
         Ok(self.take_batch())
     }
 
-    /// Like [`Receiver::receive`], but returns an empty batch when nothing came for `timeout`.
+    /// Like [`Receiver::receive`], but returns an empty batch if nothing arrives for `timeout`.
     ///
     /// ```
     /// # let (mut left, mut right) = nocopy::Port::memory_pair()?;
@@ -138,7 +138,7 @@ impl Receiver {
         Ok(self.take_batch())
     }
 
-    /// Returns what is there, possibly nothing, without waiting.
+    /// Returns waiting packets, possibly none, without waiting.
     ///
     /// # Errors
     /// The interface is down or was removed, if the kernel had to be asked for packets.
@@ -150,13 +150,13 @@ impl Receiver {
         Ok(self.take_batch())
     }
 
-    /// Whether a batch is not simply as many words as there are.
+    /// Whether the length of a batch must be computed, instead of being the number of descriptors.
     #[inline]
     fn counts_words(&self) -> bool {
         self.pool.has_blocks() || self.multi_buffer || self.filter.is_some()
     }
 
-    /// How many words to take so that the batch ends with a packet, and a frame is free for each where packets lie in blocks.
+    /// How many descriptors to take so that the batch ends with a whole packet, and each packet in a block has a free frame.
     #[cold]
     fn whole_packets(&mut self) -> u32 {
         if let Some(filter) = self.filter.take() {
@@ -177,14 +177,14 @@ impl Receiver {
         whole
     }
 
-    /// How many words there is room for, where each needs a free frame.
+    /// How many descriptors there is room for, if each needs a free frame.
     fn room(&self) -> u32 {
         if self.pool.has_blocks() { self.pool.free_count() } else { u32::MAX }
     }
 
-    /// As [`Receiver::whole_packets`], for packets that match, up to one that does not; turns those away that come before.
+    /// As [`Receiver::whole_packets`], for matching packets up to one that does not match; rejects those before the first match.
     ///
-    /// AF_XDP goes on filling the ring meanwhile: after a batch of those the caller has a look at the clock. An announcer does not.
+    /// AF_XDP continues to fill the ring meanwhile, so the caller checks the clock after each batch of rejected packets.
     fn matching_packets(&mut self, mut filter: Box<UserFilter>) -> u32 {
         let mut patience = if self.announcer.is_some() { u32::MAX } else { self.batch };
         let words = loop {
@@ -207,19 +207,18 @@ impl Receiver {
             }
             drop(batch);
             self.inner.turned_away.add(to_host, lost);
-            // Counted as turned away, and not as received.
+            // Counted as rejected, not as received.
             self.counts = Counts { packets, bytes, ..self.counts };
         };
         self.filter = Some(filter);
         words
     }
 
-    /// Runs a filter that the kernel does not.
     pub(super) fn filter_by(&mut self, filter: UserFilter) {
         self.filter = Some(Box::new(filter));
     }
 
-    /// A filter to be run here, if one is, for [`Receiver::replace_filter`].
+    /// A filter to be run here, if there is one, for [`Receiver::replace_filter`].
     pub(super) fn user_filter(&self, program: Option<&Program>) -> Result<Option<UserFilter>, ToHostError> {
         let Some(program) = program else { return Ok(None) };
         let rest = match self.inner.mode {
@@ -284,11 +283,11 @@ impl Receiver {
         self.coalescer = Coalescer::default();
     }
 
-    /// Prepares for a wait on the descriptor ([`AsFd`]) by epoll or an async runtime, and returns whether packets are there already;
-    /// if so, do not wait. Call it before every such wait: unlike `poll(2)`, epoll does not make the kernel go on with the rings.
+    /// Prepares for a wait on the descriptor ([`AsFd`]) by epoll or an async runtime, and returns whether packets are waiting already;
+    /// if so, do not wait. Call it before every such wait: unlike `poll(2)`, epoll does not make the kernel process the rings.
     ///
-    /// While all frames are away, which the kernel needs to receive into, the descriptor becomes readable once a millisecond: no event
-    /// reports a frame that comes home.
+    /// While the program holds all frames, so that the kernel has none to receive into, the descriptor becomes readable once a millisecond:
+    /// no event reports the return of a frame.
     ///
     /// # Errors
     /// The interface is down or was removed.
@@ -301,7 +300,7 @@ impl Receiver {
         if self.is_ready() {
             return Ok(true);
         }
-        // Making an AF_XDP socket go on has told whether the interface is still there.
+        // Waking an AF_XDP socket has already checked the interface.
         if self.announcer.is_some() {
             self.inner.check()?;
         }
@@ -310,7 +309,7 @@ impl Receiver {
         Ok(false)
     }
 
-    /// Makes the kernel's end of the rings go on. What it announced was read: no packet is borrowed now.
+    /// Makes the kernel's end of the rings continue. All that it announced was read: no packet is borrowed now.
     fn go_on(&mut self) -> io::Result<()> {
         match &mut self.announcer {
             Some(announcer) => {
@@ -322,8 +321,8 @@ impl Receiver {
         }
     }
 
-    /// Takes a frame back for receiving into: free of any atomic if it was received here, and the same as dropping it
-    /// otherwise.
+    /// Takes a frame back for receiving into: without an atomic operation if it was received here, otherwise like dropping
+    /// it.
     ///
     /// ```
     /// # let (mut left, mut right) = nocopy::Port::memory_pair()?;
@@ -340,7 +339,7 @@ impl Receiver {
         self.pool.recycle(frame);
     }
 
-    /// What hands packets to the host's network stack that turn out to be meant for it: a value of its own, for any thread of the port's
+    /// Makes a handle that returns packets to the host's network stack. It can be used on any thread in the port's
     /// network namespace.
     ///
     /// [`ToHost`] shows how to use it.
@@ -353,8 +352,8 @@ impl Receiver {
     /// ```
     ///
     /// # Errors
-    /// A kernel before 5.18, a missing capability, an interface that was removed; a port in packet ring mode, which leaves the host
-    /// its packets anyway, or in memory mode.
+    /// A kernel before 5.18, a missing capability, an interface that was removed; a port in packet ring mode, whose packets the host
+    /// has anyway, or in memory mode.
     pub fn to_host(&self) -> Result<ToHost, ToHostError> {
         ToHost::of(&self.inner)
     }
@@ -368,17 +367,17 @@ impl Receiver {
         self.inner.explanation()
     }
 
-    /// The bytes that were received: copied between wire and area or not, as the port's mode is.
+    /// The evidence for received bytes: the port's mode decides whether they were copied between wire and area.
     pub fn ledger(&self) -> Ledger {
         let mut ledger = Ledger::default();
         ledger.add(self.evidence(), self.counts.packets, self.counts.bytes);
         ledger
     }
 
-    /// Everything that was counted; the names of the counters are in the documentation of [`Receiver`].
+    /// All counters; their names are in the documentation of [`Receiver`].
     ///
     /// # Errors
-    /// The kernel does not report what it has counted.
+    /// The kernel refused to return its counters.
     pub fn stats(&self) -> io::Result<Stats> {
         let kernel = self.inner.statistics()?;
         let bad_index = self.rx.bad_indices() + self.fill.bad_indices();
@@ -403,7 +402,7 @@ impl Receiver {
             ]))
     }
 
-    /// Where every frame of the area is; exact if the other half is at rest and has flushed, reaped or been asked for
+    /// Where every frame of the area is; exact if the other half is idle and has flushed, reaped or returned
     /// its balance since its last work.
     pub(crate) fn balance(&self) -> Balance {
         self.pool.balance()
@@ -413,12 +412,12 @@ impl Receiver {
         &self.inner
     }
 
-    /// No frame is with the kernel, and none can be lent to it.
+    /// The kernel has no frame, and none can be lent to it.
     pub(crate) fn lacks_frames(&self) -> bool {
         self.pool.lent_count() == 0 && self.pool.free_count() == 0
     }
 
-    /// The descriptor of the port itself: readable when packets are there, and for nothing else.
+    /// The descriptor of the port itself: readable when packets are waiting, and for nothing else.
     pub(crate) fn socket(&self) -> BorrowedFd<'_> {
         self.inner.as_fd()
     }
@@ -451,7 +450,7 @@ impl Waiting for Receiver {
     }
 
     fn nap_max(&self) -> Duration {
-        // Neither frames that come home nor an interface that is removed end the kernel's wait.
+        // Neither returned frames nor a removed interface end the kernel's wait.
         if self.lacks_frames() { wait::STARVED_INTERVAL } else { wait::CHECK_INTERVAL }
     }
 
@@ -475,10 +474,10 @@ impl Waiting for Receiver {
 }
 
 impl AsFd for Receiver {
-    /// Readable when packets are there; call [`Receiver::arm`] before waiting for it.
+    /// Readable when packets are waiting; call [`Receiver::arm`] before waiting for it.
     ///
     /// # Panics
-    /// When it is first asked for, if no descriptor is left.
+    /// At the first call, if no descriptor is left.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.lookout.descriptor(Some(self.inner.as_fd()))
     }
@@ -496,18 +495,18 @@ impl Drop for Receiver {
     }
 }
 
-/// Received packets, borrowed from the receiver: an iterator over [`Packet`]s. When the batch is dropped, the slots it
-/// used go back to the kernel with one store, and the frames of packets that were not taken go back to the fill ring
-/// with another. Packets not asked for stay in the ring for the next batch.
+/// Received packets, borrowed from the receiver: an iterator over [`Packet`]s. When the batch is dropped, its ring slots
+/// return to the kernel with one store, and the frames of packets that were not taken return to the fill ring
+/// with another. Packets not iterated over stay in the ring for the next batch.
 #[derive(Debug)]
 pub struct Batch<'half> {
     packets: Peek<'half, Descriptor>,
     fill: &'half mut Producer<u64>,
     claims: Claims<'half>,
     counts: &'half mut Counts,
-    /// Where in the ring it began: buffers are counted by how far it was read, without a count of their own.
+    /// Its start in the ring: buffers are counted by the distance, without a counter.
     first: u32,
-    /// Faults that were counted by then: as many words of the batch were refused as there are more.
+    /// Faults counted before the batch: each later one is a refused descriptor of the batch.
     faults_before: u64,
     /// Buffers that are not the first of their packet.
     pieces: u64,
@@ -527,9 +526,9 @@ impl Batch<'_> {
 }
 
 impl<'half> Batch<'half> {
-    /// The next packet, for a loop that claims many before it looks at any: iterating asks for the packets ahead, and so many would drive
-    /// each other out of the processor's nearest cache. See [`Packet::prefetch_arrival`]. Of a packet in several buffers one buffer, as
-    /// iterating gives it.
+    /// The next packet, without prefetching the packets after it, for a loop that claims many before it reads any: the prefetched lines
+    /// would drive each other out of the nearest cache. See [`Packet::prefetch_arrival`]. For a packet in several buffers, one buffer, as
+    /// with iteration.
     #[doc(hidden)]
     #[inline]
     pub fn claim(&mut self) -> Option<Packet<'half>> {
@@ -542,8 +541,8 @@ impl<'half> Batch<'half> {
         }
     }
 
-    /// The next packet of a port opened with [`multi_buffer`](PortBuilder::multi_buffer), whole: as a chain of the buffers it lies
-    /// in, which iterating over the batch would give one by one (and after which the rest of that packet comes here). On other
+    /// The next packet as a whole, on a port opened with [`multi_buffer`](PortBuilder::multi_buffer): a chain of its buffers.
+    /// (Iterating over the batch returns buffers singly; if it stopped inside a packet, this returns the rest of it.) On other
     /// ports each packet is a chain of one.
     pub fn next_chain(&mut self) -> Option<Chain<Packet<'half>>> {
         loop {

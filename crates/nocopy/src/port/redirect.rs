@@ -2,8 +2,8 @@
 //!
 //! Closing a port empties its slot in the XDP map and waits for a grace period, so no running program can still receive into its
 //! frames. Closing the socket would not be enough: a mapping of a ring, or a duplicate of the descriptor, keeps it open. Frames lent
-//! to receive are free then in the copy modes. Frames that a device may still write to are *retired*: counted, and not used again
-//! while the area lives. They are also retired where the slot cannot be emptied.
+//! to receive are then free in the copy modes. Frames that a device may still write to are *retired*: counted, and not used again
+//! while the area exists. They are also retired if the slot cannot be emptied.
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -27,45 +27,45 @@ use crate::sys::interface::Interface;
 use crate::sys::namespace::NamespaceId;
 use crate::sys::netdev::XdpFeatures;
 
-/// How often to look whether a program has gone that is on its way out: the kernel removes that of a killed process a moment after its
-/// death (0.3 s measured). Looks are counted, and not time: a machine that stands still for a second has removed nothing in it.
+/// How often to check whether a program is still attached: the kernel detaches that of a killed process a moment after its
+/// death (0.3 s measured). Checks are counted, not time, because kernel workers stall with the machine.
 const RELEASE_LOOKS: u32 = 50;
 const RETRY_INTERVAL: Duration = Duration::from_millis(20);
 
-/// A redirecting program on an interface, detached when its last port goes.
+/// A redirecting program on an interface, detached when its last port is closed.
 #[derive(Debug)]
 pub(super) struct Redirect {
     pub(super) recipe: Recipe,
     sockets: SocketMap,
-    /// Why it does not note what the driver tells of packets, or when they came.
+    /// Why it does not note the driver's metadata, or arrival times.
     refused: Refused,
-    /// What it lets through to the sockets, and where that is decided.
+    /// Its filter, and where that runs.
     pub(super) filter: Option<(Program, FilterPlace)>,
-    /// Taken away before the map: no packet may look up a socket that is going.
+    /// Dropped before the map: no packet may look up a socket that is being closed.
     attachment: Attachment,
-    /// Another process attached it.
+    /// Whether another process attached it.
     pub(super) granted: bool,
 }
 
-/// Why a program does not note what it might.
+/// Why a program does not write certain notes.
 #[derive(Debug, Clone, Copy)]
 struct Refused {
     hints: Option<Unsupported>,
     times: Option<Unsupported>,
 }
 
-/// An interface, told apart from those of other network namespaces.
+/// Identifies an interface among those of all network namespaces.
 #[derive(Debug, PartialEq, Eq, Hash)]
 struct Key {
     namespace: NamespaceId,
     interface_index: u32,
 }
 
-/// Programs this process has attached. One interface takes one program, whatever the number of ports.
+/// Programs that this process has attached: one per interface, whatever the number of ports.
 static ATTACHED: Mutex<Option<HashMap<Key, Weak<Redirect>>>> = Mutex::new(None);
 
 impl Redirect {
-    /// The program of this interface: the one this process has there already, or a new one.
+    /// The program of this interface: the one that this process has attached already, or a new one.
     pub(super) fn on(interface: &Interface, at: Attach, settings: &PortBuilder) -> Result<Arc<Self>, Error> {
         let namespace = NamespaceId::of_thread()
             .map_err(|source| Error::System { operation: "find out the network namespace", source })?;
@@ -90,7 +90,7 @@ impl Redirect {
 
     fn attach(interface: &Interface, at: Attach, settings: &PortBuilder) -> Result<Self, Error> {
         let PortBuilder { multi_buffer: fragments, displace, .. } = *settings;
-        // Not of those there are now: the program stays when queues are added, and ports are opened on them.
+        // Not the current number of queues: the program stays when queues are added, and ports are opened on them.
         let sockets = SocketMap::new(interface.rx_queues_max)?;
         let random = |source| Error::System { operation: "draw a random number", source };
         let pass = (at == Attach::Generic).then(PassHeader::new).transpose().map_err(random)?;
@@ -113,7 +113,7 @@ impl Redirect {
                 }
                 Err(Error::Occupied { .. }) if looks.next().is_some() => std::thread::sleep(RETRY_INTERVAL),
                 Err(_) if recipe.notes.hints => {
-                    // A program that is bound to the device may be refused where another is not.
+                    // The kernel may refuse a device-bound program and accept another.
                     refused.hints = Some(Unsupported::Refused);
                     program = refused.load(&mut recipe, &sockets, &filter, interface.index)?;
                 }
@@ -136,7 +136,7 @@ impl Redirect {
         })
     }
 
-    /// What a port of this mode finds in front of its packets.
+    /// The metadata in front of the packets of a port in this mode.
     pub(super) fn arrivals(&self, settings: &PortBuilder, mode: Mode) -> Arrivals {
         let (Notes { hints, times, mark }, refused) = (self.recipe.notes, self.refused);
         let wanted = (settings.receive_metadata, settings.tuning.arrival_times);
@@ -154,7 +154,7 @@ impl Redirect {
         }
     }
 
-    /// Leaves the program to whoever else has its link, as a forked child must: what it displaced stays so.
+    /// Leaves the program to the other holders of its link, as a forked child must: a displaced program stays displaced.
     pub(super) fn leave(&self) {
         self.attachment.leave();
     }
@@ -164,7 +164,7 @@ impl Redirect {
         (self.sockets.as_fd(), self.attachment.link())
     }
 
-    /// As [`Redirect::set`], unless the queue is another socket's: `EEXIST`.
+    /// As [`Redirect::set`], but fails with `EEXIST` if the queue is another socket's.
     pub(super) fn reserve(&self, queue: u32, socket: BorrowedFd<'_>) -> io::Result<()> {
         self.sockets.reserve(queue, socket)
     }
@@ -174,22 +174,22 @@ impl Redirect {
         self.sockets.set(queue, socket)
     }
 
-    /// Sends the packets of `queue` to the host, but for those of XDP programs that run already ([`wait_for_programs`]). Closing the
+    /// Sends the packets of `queue` to the host, except those of XDP programs that run already ([`wait_for_programs`]). Closing the
     /// socket would do so, unless the user has a duplicate of its descriptor.
     ///
-    /// Returns whether it was done: a process without privileges may be refused bpf(2).
+    /// Returns whether it was done: without privileges, bpf(2) may be refused.
     pub(super) fn clear(&self, queue: u32) -> bool {
         self.sockets.clear(queue).is_ok()
     }
 }
 
-/// Waits until no XDP program still running can have seen a socket that was taken out of its map. Returns whether that is certain: some
+/// Waits until no XDP program still running can have seen a socket that was removed from its map. Returns whether that is certain: some
 /// kernels have no such barrier (`nohz_full`).
 pub(super) fn wait_for_programs() -> bool {
     rustix::thread::membarrier(rustix::thread::MembarrierCommand::Global).is_ok() // an RCU grace period
 }
 
-/// The instructions of a filter in front of a redirect, none if it is to run in user space, and where it runs.
+/// The instructions of a filter before the redirect, none if it is to run in user space; and where it runs.
 fn in_front(
     filter: Option<&Program>,
     sockets: &SocketMap,
@@ -205,7 +205,7 @@ fn in_front(
         }
         Err(source) => return Err(Error::Filter { source }),
     };
-    // The filter is to blame for a refusal only if a program without it would do.
+    // The filter is the cause of a refusal only if a program without it is accepted.
     match XdpProgram::redirect_to(sockets, fragments, &instructions, None) {
         Ok(_) => Ok((instructions, Some(FilterPlace::Xdp))),
         Err(error) => match XdpProgram::redirect_to(sockets, fragments, &[], None) {
@@ -215,7 +215,7 @@ fn in_front(
     }
 }
 
-/// Where a filter runs that the kernel does not take. What it turns away must get to the host: a kernel that cannot take it back
+/// Where a filter runs that the kernel refuses. Rejected packets must be returned to the host: a kernel that cannot do that
 /// is refused here, before a packet is taken, so that a packet ring may be opened instead.
 fn in_user_space(why: &dyn fmt::Display, running: Option<KernelVersion>) -> Result<FilterPlace, Error> {
     match running {
@@ -229,10 +229,10 @@ fn in_user_space(why: &dyn fmt::Display, running: Option<KernelVersion>) -> Resu
 }
 
 impl Refused {
-    /// What need not be tried, and why.
+    /// Notes that need not be tried, and why.
     fn before_asking(interface: &Interface, at: Attach, settings: &PortBuilder) -> Self {
         let unwanted = Some(Unsupported::OtherProgram); // said to ports that ask later
-        // A program that asks in vain would cost every packet, and refusals by the verifier tell nothing.
+        // A program that asks in vain would cost every packet, and the verifier's refusals do not show which function is missing.
         let is_silent =
             || XdpFeatures::of(interface.index).is_ok_and(|features| features.receive_metadata == Some(0));
         let hints = match settings.receive_metadata && at == Attach::Native {
@@ -242,7 +242,7 @@ impl Refused {
         Self { hints, times: if settings.tuning.arrival_times { None } else { unwanted } }
     }
 
-    /// Loads a program that notes all that was not refused; what is refused now is noted here.
+    /// Loads a program that writes all notes not refused yet; new refusals are recorded.
     fn load(
         &mut self,
         recipe: &mut Recipe,
@@ -262,10 +262,10 @@ impl Refused {
     }
 }
 
-/// A random number that tells a program's notes: not what frames are erased with.
+/// A random number that identifies a program's notes; never the value that frames are erased with.
 fn mark() -> io::Result<u64> {
     let mut mark = [0; size_of::<u64>()];
-    // Never short: so few bytes come at once (getrandom(2)).
+    // Never short: getrandom(2) returns so few bytes at once.
     rustix::rand::getrandom(&mut mark, rustix::rand::GetRandomFlags::empty())?;
     Ok(u64::from_ne_bytes(mark) | 1)
 }

@@ -1,6 +1,6 @@
-//! Sending packets with requests, and what a port can do of them.
+//! Sending packets with requests, and which of them a port can fulfil.
 //!
-//! A request is an argument of sending, not a state of the frame, so none can be left over. The kernel wants room in front of every
+//! A request is an argument of sending, not a state of the frame, so none can be left over. The kernel needs room in front of every
 //! packet of such a socket, and would keep a frame without room for ever; so these ports check each frame, on the path that oversized
 //! frames take anyway.
 
@@ -15,7 +15,7 @@ use crate::sys::interface::Interface;
 use crate::sys::netdev::XdpFeatures;
 use crate::sys::xsk::XskSocket;
 
-/// The first kernel that takes `XDP_UMEM_TX_METADATA_LEN`; some before it knew requests in another way.
+/// The first kernel that accepts `XDP_UMEM_TX_METADATA_LEN`; some earlier ones had other requests.
 const REQUESTS_KERNEL_MIN: KernelVersion = KernelVersion(6, 11);
 
 // linux/netdev.h, `enum netdev_xsk_flags`
@@ -23,7 +23,7 @@ const NETDEV_XSK_FLAGS_TX_TIMESTAMP: u64 = 1 << 0;
 const NETDEV_XSK_FLAGS_TX_CHECKSUM: u64 = 1 << 1;
 
 impl PortBuilder {
-    /// Tells the pools of an AF_XDP port what comes with packets, and what may be asked for them.
+    /// Sets which metadata the pools of an AF_XDP port receive, and which requests they accept.
     pub(super) fn equip(
         &self,
         pools: &mut (Pool, Pool),
@@ -46,14 +46,14 @@ impl PortBuilder {
         });
     }
 
-    /// Whether packets may carry requests in this mode: not where the driver would heed none: the room in front of each
-    /// packet would be for nothing.
+    /// Whether packets may carry requests in this mode. Not if the driver would ignore them: the room in front of each
+    /// packet would be wasted.
     pub(super) fn registers_requests(&self, interface: &Interface, mode: Mode) -> bool {
         self.send_metadata && (mode != Mode::XdpZeroCopy || offers_of_driver(interface).are_any())
     }
 }
 
-/// What a driver does for packets that it takes out of the area itself.
+/// Requests of a driver that reads packets in the area itself.
 fn offers_of_driver(interface: &Interface) -> Offers {
     let bits = XdpFeatures::of(interface.index).ok().and_then(|features| features.send_metadata).unwrap_or(0);
     let has = |bit| if bits & bit == 0 { Err(Unsupported::Driver) } else { Ok(()) };
@@ -70,9 +70,9 @@ impl Offers {
 }
 
 impl Sender {
-    /// Like [`Sender::send`], with a request to the card or the kernel, which holds for this one time. A checksum that neither of them
-    /// completes ([`Explanation::checksum`](crate::Explanation::checksum)) is completed in software. (Packets in several frames take no
-    /// request.)
+    /// Like [`Sender::send`], with a request to the card or the kernel, used once. A checksum that neither of them
+    /// completes ([`Explanation::checksum`](crate::Explanation::checksum)) is completed in software. (Packets in several frames cannot have
+    /// requests.)
     ///
     /// ```
     /// # let (mut port, _peer) = nocopy::Port::memory_pair()?;
@@ -86,8 +86,8 @@ impl Sender {
     /// ```
     ///
     /// # Errors
-    /// As [`Sender::send`]; and no time of leaving is available here, the checksum would lie outside the packet, or there is no room for
-    /// the request in front of the packet (16 bytes). The frame that is given back is as it was.
+    /// As [`Sender::send`]. Also: no departure time is available here, the checksum would lie outside the packet, or there is no room for
+    /// the request in front of the packet (16 bytes). The frame is returned unchanged.
     pub fn send_with(&mut self, frame: Frame, request: Request) -> Result<(), Rejected<Frame>> {
         let outside = request.checksum.and_then(|place| place.check(frame.len()).err());
         let offers = self.pool.offers();
@@ -100,7 +100,7 @@ impl Sender {
         }
     }
 
-    /// With the checksum completed in software.
+    /// Sends with the checksum completed in software.
     fn send_summed_up(
         &mut self,
         mut frame: Frame,
@@ -118,7 +118,7 @@ impl Sender {
         })
     }
 
-    /// With a request that can be met.
+    /// Sends with a request that can be fulfilled.
     fn send_requesting(&mut self, frame: Frame, request: Request) -> Result<(), Rejected<Frame>> {
         if request == Request::default() {
             return self.send(frame);
@@ -145,8 +145,8 @@ impl Sender {
         self.send_with(frame, Request::default().checksum(place))
     }
 
-    /// When packets left that were sent with [`Request::timestamp`], each by its token, in the order in which the kernel was done with
-    /// them; [`Unsupported::Absent`] if the driver did not say when. Look after [`Sender::flush`] or [`Sender::reap`]; what is not taken is
+    /// Departure times of packets sent with [`Request::timestamp`], each with its token, in the order in which the kernel finished
+    /// them; [`Unsupported::Absent`] if the driver gave none. Call it after [`Sender::flush`] or [`Sender::reap`]; times not taken are
     /// kept.
     ///
     /// ```no_run
@@ -165,7 +165,7 @@ impl Sender {
         self.departures.take()
     }
 
-    /// Why a frame cannot be sent, on a port whose packets may carry requests: the kernel wants room for one in front of each.
+    /// Why a frame cannot be sent, on a port whose packets may carry requests: the kernel needs room for one in front of each.
     #[cold]
     pub(super) fn refusal_on_sight(&self, frame: &Frame) -> Option<Reason> {
         if frame.is_empty() || frame.len() > self.longest_frame() {
@@ -186,7 +186,7 @@ impl Sender {
         self.put(frame)
     }
 
-    /// [`Sender::reap`] while times of leaving are awaited: they lie in the frames, which may be sent again once they are home.
+    /// [`Sender::reap`] while departure times are awaited: they are in the frames, which may be sent again after their return.
     #[cold]
     pub(super) fn reap_departures(&mut self) -> u32 {
         let completed = self.completion.peek(u32::MAX);

@@ -1,14 +1,14 @@
 //! Ports that only send: no frames to receive into (`frame_count(0, n)`).
 //!
-//! Their socket is not in the XDP map, so every packet that arrives stays with the host. In zero-copy that takes frames all
-//! the same: a card's receive queue then has no other buffers than those of the fill ring, whoever the packets are for. The
-//! kernel's document says to leave that ring empty; what drivers make of it is in the table ([`super::drivers`]).
+//! Their socket is not in the XDP map, so every arriving packet stays with the host. In zero-copy mode that needs frames
+//! nevertheless: a card's receive queue then has only the buffers of the fill ring, for all packets. The
+//! kernel's document says to leave that ring empty; how drivers handle that is in the table ([`super::drivers`]).
 
 use super::{Mode, PortBuilder};
 use crate::sys::interface::{self, Interface};
 use crate::sys::netdev::XdpFeatures;
 
-/// For a card whose driver does not tell the size of its receive ring: a common default.
+/// For a card whose driver does not report the size of its receive ring: a common default.
 const CARD_RING_FRAMES: u32 = 512;
 
 impl PortBuilder {
@@ -16,7 +16,7 @@ impl PortBuilder {
         self.rx_frames == 0
     }
 
-    /// Frames that a port which only sends must have to lend: as many as the card's receive ring holds, if zero-copy may be.
+    /// Extra frames of a send-only port to be lent: as many as the card's receive ring holds, if zero-copy is possible.
     pub(super) fn frames_to_lend(&self, interface: &Interface) -> u32 {
         let may_be = self.only_sends()
             && self.mode.is_none_or(|mode| mode == Mode::XdpZeroCopy)

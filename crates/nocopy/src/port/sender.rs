@@ -21,15 +21,15 @@ use crate::sys::xsk::{Descriptor, PACKET_CONTINUES, SEND_METADATA_BYTES, TxKick}
 /// Ethernet header and one VLAN tag: what a frame may have beyond the MTU.
 pub(super) const LINK_HEADER_BYTES: u32 = 14 + 4;
 
-/// How long to leave the kernel to its work before the next look: no event reports what it has finished.
+/// How long to wait before the next look at completions, which no event reports.
 const LOOK_AGAIN: Duration = Duration::from_micros(50);
 
 /// The sending half of a port.
 ///
-/// [`send`](Sender::send) only writes the ring; [`flush`](Sender::flush) makes the kernel look, once for a whole batch.
+/// [`send`](Sender::send) only writes the ring; [`flush`](Sender::flush) makes the kernel read it, once for a whole batch.
 ///
-/// [`stats`](Sender::stats) has these counters besides its sums: `tx_dropped` and `tx_invalid_descs` of packets that were dropped,
-/// `tx_fault_…` of faults, and `tx_ring_empty_descs`. Packets that are still queued are not counted.
+/// [`stats`](Sender::stats) has these counters besides its sums: of dropped packets `tx_dropped` and `tx_invalid_descs`,
+/// of faults `tx_fault_…`, and `tx_ring_empty_descs`. Packets that are still queued are not counted.
 ///
 /// ```
 /// # let (mut port, _peer) = nocopy::Port::memory_pair()?;
@@ -54,37 +54,37 @@ pub struct Sender {
     /// `tx.written()` as last booked in the pool, and frames booked in all.
     booked: Cell<u32>,
     frames: Cell<u64>,
-    /// Bytes queued, modulo 2^64. A frame counts as `draft_bytes` when it is booked, so that drafts need no count of their own; one
-    /// that is sent otherwise is put right when it is sent.
+    /// Bytes queued, modulo 2^64. A frame counts as `draft_bytes` when it is booked, so that drafts need no count of their own; frames
+    /// sent in other ways are corrected when sent.
     bytes: Cell<u64>,
     draft_bytes: u64,
-    /// The longest frame that may be sent without further looks: that the interface takes, or none where the kernel wants room in
+    /// The longest frame that may be sent without further checks: the interface's limit, or 0 if the kernel needs room in
     /// front of each.
     frame_bytes_max: usize,
-    /// The longest packet to write in place: that, behind the headroom.
+    /// The longest packet to write in place: the same limit, after the headroom.
     packet_bytes_max: usize,
-    /// The longest packet the interface takes, in however many frames.
+    /// The longest packet that the interface accepts, in any number of frames.
     chain_bytes_max: usize,
     /// The most frames a packet may lie in.
     chain_frames_max: usize,
     pub(super) departures: Departures,
-    /// Frames that came back from [`Sender::send_kept`] and were not asked for yet.
+    /// Frames of [`Sender::send_kept`] that returned and were not taken yet.
     pub(super) kept: Vec<Frame>,
     /// Those that [`Sender::completed`] returns next, the last one first.
     pub(super) returned: Vec<Frame>,
     lookout: Lookout,
-    /// What had moved when [`Sender::arm`] was last called.
+    /// The progress at the last call of [`Sender::arm`].
     moved_before: u64,
     /// Last, so that the rings are unmapped before the socket is closed: a mapping keeps it open.
     inner: Arc<Inner>,
 }
 
-/// What a sender counts, besides frames.
+/// The counters of a sender, except those of frames.
 #[derive(Debug, Clone, Copy, Default)]
 struct Counts {
     /// Frames that are not the first of their packet.
     pieces: u64,
-    /// Of those given as slices.
+    /// Packets given as slices, which were copied.
     copied_packets: u64,
     copied_bytes: u64,
     dropped: u64,
@@ -138,7 +138,7 @@ impl Sender {
         self.chain_bytes_max.min(self.pool.frame_bytes() as usize)
     }
 
-    /// The longest packet that can be sent from fresh frames, in as many as it may lie in.
+    /// The longest packet that can be sent from fresh frames, in as many as one packet may have.
     pub(crate) fn packet_bytes_max(&self) -> usize {
         if self.chain_frames_max == 1 {
             return self.packet_bytes_max;
@@ -161,8 +161,8 @@ impl Sender {
         self.pool.frame()
     }
 
-    /// Sets up to `count` frames and ring slots aside, to write packets of up to `bytes` bytes in place: the fast way for
-    /// packets made on the spot. Fewer, possibly none, when the ring is full or frames are on their way: flush, and ask
+    /// Reserves up to `count` frames and ring slots, to write packets of up to `bytes` bytes in place: the fastest way for
+    /// packets that are made for sending. Fewer, possibly none, if the ring is full or frames are in flight: flush, and ask
     /// again.
     ///
     /// # Errors
@@ -193,7 +193,7 @@ impl Sender {
         Ok(self.pool.drafts(self.tx.reserve(count), bytes as u32))
     }
 
-    /// How many frames are free, having looked for more if those are fewer than wanted.
+    /// How many frames are free, after reaping if those are fewer than wanted.
     #[inline]
     fn free_frames(&mut self, wanted: u32) -> u32 {
         if self.pool.free_count() < wanted {
@@ -204,10 +204,10 @@ impl Sender {
     }
 
     /// Puts a frame into the ring to be sent with the next [`Sender::flush`]. Frames received by any port of the same
-    /// area may be sent as they are.
+    /// area may be sent unchanged.
     ///
     /// # Errors
-    /// Gives the frame back: the ring is full ([`Reason::Full`]; flush first), or the frame cannot be sent here at all.
+    /// Returns the frame: the ring is full ([`Reason::Full`]; flush first), or the frame cannot be sent by this port.
     #[inline]
     pub fn send(&mut self, frame: Frame) -> Result<(), Rejected<Frame>> {
         if !self.fits(&frame) {
@@ -216,7 +216,7 @@ impl Sender {
         self.put(frame)
     }
 
-    /// Sends a frame that was looked at.
+    /// Sends a frame that was checked.
     #[inline]
     pub(super) fn put(&mut self, frame: Frame) -> Result<(), Rejected<Frame>> {
         let Some(slot) = self.tx.vacant() else {
@@ -269,7 +269,7 @@ impl Sender {
         Ok(())
     }
 
-    /// Like [`Sender::send`], for a packet in one or several frames: all go out as one packet, or none does. On ports not
+    /// Like [`Sender::send`], for a packet in one or several frames: all are sent as one packet, or none. On ports not
     /// opened with [`multi_buffer`](PortBuilder::multi_buffer) a chain of one frame can be sent.
     ///
     /// ```
@@ -289,7 +289,7 @@ impl Sender {
     /// ```
     ///
     /// # Errors
-    /// Gives the chain back: the ring is full ([`Reason::Full`]; flush first), or the packet cannot be sent here at all.
+    /// Returns the chain: the ring is full ([`Reason::Full`]; flush first), or the packet cannot be sent by this port.
     #[expect(clippy::result_large_err, reason = "gives back what it was given")]
     pub fn send_chain(&mut self, chain: Chain<Frame>) -> Result<(), Rejected<Chain<Frame>>> {
         match self.refusal_of(&chain) {
@@ -301,7 +301,7 @@ impl Sender {
         }
     }
 
-    /// Queues the frames of a packet that was looked at.
+    /// Queues the frames of a packet that was checked.
     fn put_chain(&mut self, chain: Chain<Frame>) {
         let last = chain.buffers().len() - 1;
         chain.buffers().iter().for_each(|frame| self.correct_bytes(frame.len()));
@@ -336,15 +336,15 @@ impl Sender {
         }
     }
 
-    /// Whether a frame has bytes, and no more than can be sent without further looks.
+    /// Whether a frame has bytes, and few enough to be sent without further checks.
     #[inline]
     fn fits(&self, frame: &Frame) -> bool {
         frame.len().wrapping_sub(1) < self.frame_bytes_max
     }
 
-    /// Hands everything that is queued over to the kernel, which sends it, and takes back what it has finished: one system call for a
-    /// whole batch where the kernel allows. Waits while the kernel has no room, as in copy mode, where the socket's send buffer limits how
-    /// much is on its way.
+    /// Hands everything that is queued to the kernel, which sends it, and takes back finished frames: one system call for a
+    /// whole batch if the kernel allows. Waits while the kernel has no room: in copy mode, the socket's send buffer limits how
+    /// much is in flight.
     ///
     /// # Errors
     /// The interface is down or was removed; the frames stay queued.
@@ -382,7 +382,7 @@ impl Sender {
         Ok(false)
     }
 
-    /// Like [`Sender::flush`], without waiting. `false`: something is still queued, because the kernel has no room for it now.
+    /// Like [`Sender::flush`], without waiting. `false`: something is still queued, because the kernel has no room now.
     ///
     /// # Errors
     /// As [`Sender::flush`].
@@ -390,7 +390,7 @@ impl Sender {
         self.hand_over(true)
     }
 
-    /// What a flush does, and a wait that goes on with it, which does not count as one.
+    /// One flush, or, if not `counts`, the continuation of one.
     fn hand_over(&mut self, counts: bool) -> io::Result<bool> {
         self.book();
         if self.tx.staged() > 0 {
@@ -408,7 +408,7 @@ impl Sender {
             let now = self.tx.in_flight();
             if now == queued {
                 if kick == TxKick::Done || silent_kicks == 0 {
-                    // No progress: the device is full, or a zero-copy device takes it at its own pace.
+                    // No progress: the device is full, or a zero-copy device reads at its own pace.
                     return Ok(self.inner.mode == Mode::XdpZeroCopy && kick == TxKick::Done);
                 }
                 silent_kicks -= 1;
@@ -418,21 +418,20 @@ impl Sender {
         Ok(true)
     }
 
-    /// Frames that the kernel has not taken yet: those sent since the last [`Sender::flush`], and those it could not take then.
+    /// Frames that the kernel has not accepted yet: those sent since the last [`Sender::flush`], and those it had no room for.
     #[doc(hidden)]
     #[inline]
     pub fn queued(&mut self) -> u32 {
         self.tx.in_flight()
     }
 
-    /// Whether the kernel has not taken everything yet.
     #[inline]
     pub(crate) fn has_queued(&mut self) -> bool {
         self.tx.in_flight() > 0
     }
 
-    /// Takes back the frames the kernel has finished sending, and returns how many. [`Sender::flush`] does it too, and
-    /// [`Sender::buffer`] when no frame is free.
+    /// Takes back frames that the kernel has finished sending, and returns how many. [`Sender::flush`] does it too, and
+    /// [`Sender::buffer`] if no frame is free.
     pub fn reap(&mut self) -> usize {
         self.book();
         let count = match self.departures.is_awaiting() {
@@ -443,7 +442,7 @@ impl Sender {
         count as usize
     }
 
-    /// Books frames written to the ring since last time, all at once.
+    /// Books frames written to the ring since the last call, all at once.
     #[inline]
     fn book(&self) {
         let written = self.tx.written();
@@ -453,20 +452,20 @@ impl Sender {
         self.pool.sent(count);
     }
 
-    /// Frames on their way: queued, or with the kernel. (Arrival is another matter: a frame the far end drops
+    /// Frames queued or held by the kernel. (A completed frame need not have arrived: a frame that the far end drops
     /// completes like any other.)
     pub fn in_flight(&mut self) -> usize {
         self.reap();
         self.pool.lent_count() as usize
     }
 
-    /// Whether nothing is on its way that was not taken back.
+    /// Whether no frame is queued, in flight, or finished but not taken back.
     pub(crate) fn is_idle(&self) -> bool {
         self.book();
         self.pool.lent_count() == 0
     }
 
-    /// Flushes until nothing is in flight any more, for at most `timeout`; returns whether it got there.
+    /// Flushes until nothing is in flight any more, for at most `timeout`; returns whether that was reached.
     ///
     /// ```
     /// # let (mut port, _peer) = nocopy::Port::memory_pair()?;
@@ -493,8 +492,8 @@ impl Sender {
         Ok(true)
     }
 
-    /// Drains as long as `timeout`, and sends nothing more from then on. `false`: something is left with the kernel, which may still send it
-    /// and gives it back when the port is gone. (Dropping the sender instead drains it for a while of its own.)
+    /// Drains for at most `timeout`, and refuses to send from then on. `false`: the kernel still has frames, which it may still send,
+    /// and which return when the port is closed. (Dropping the sender instead also drains it for a while.)
     ///
     /// ```
     /// # let (mut port, _peer) = nocopy::Port::memory_pair()?;
@@ -510,7 +509,7 @@ impl Sender {
     /// As [`Sender::drain`].
     pub fn close(&mut self, timeout: Duration) -> io::Result<bool> {
         let drained = self.drain(timeout);
-        // Nothing is short enough from now on, so that what may still be sent is not looked at for this.
+        // No packet is short enough from now on, so the send path needs no check for a closed sender.
         (self.frame_bytes_max, self.packet_bytes_max, self.chain_bytes_max) = (0, 0, 0);
         drained
     }
@@ -520,10 +519,10 @@ impl Sender {
         self.chain_bytes_max == 0
     }
 
-    /// Prepares for a wait on the descriptor ([`AsFd`]), and returns whether there is nothing to wait for: frames are there to be taken
+    /// Prepares for a wait on the descriptor ([`AsFd`]), and returns whether no wait is needed: frames can be taken
     /// back, or nothing is in flight. Flushes, so that the kernel has work to finish.
     ///
-    /// No event reports what the kernel has finished, so the descriptor becomes readable 50 µs later, to look again.
+    /// No event reports finished frames, so the descriptor becomes readable 50 µs later, to look again.
     ///
     /// # Errors
     /// As [`Sender::flush`].
@@ -544,7 +543,7 @@ impl Sender {
         Ok(false)
     }
 
-    /// Puts right what a frame will count as.
+    /// Corrects the bytes counted for a frame.
     pub(super) fn correct_bytes(&self, bytes: usize) {
         let more = (bytes as u64).wrapping_sub(self.draft_bytes);
         self.bytes.set(self.bytes.get().wrapping_add(more));
@@ -565,8 +564,8 @@ impl Sender {
         self.inner.evidence()
     }
 
-    /// The bytes that were given to be sent, also those still queued: copied between area and wire or not, as the port's mode is; and
-    /// those that [`Sender::send_copy`] copied.
+    /// The evidence for bytes given to be sent, also those still queued: the port's mode decides whether they are copied between area and
+    /// wire; [`Sender::send_copy`] always copies.
     pub fn ledger(&self) -> Ledger {
         self.book();
         let Counts { pieces, copied_packets, copied_bytes, .. } = self.counts;
@@ -578,10 +577,10 @@ impl Sender {
         ledger
     }
 
-    /// Everything that was counted; the names of the counters are in the documentation of [`Sender`].
+    /// All counters; their names are in the documentation of [`Sender`].
     ///
     /// # Errors
-    /// The kernel does not report what it has counted.
+    /// The kernel refused to return its counters.
     pub fn stats(&self) -> io::Result<Stats> {
         self.book();
         let kernel = self.inner.statistics()?;
@@ -604,7 +603,7 @@ impl Sender {
         Ok(stats)
     }
 
-    /// Frames that the interface took in copy mode and dropped, without a system call.
+    /// Frames that the interface accepted in copy mode and then dropped; read without a system call.
     #[doc(hidden)]
     pub fn dropped(&self) -> u64 {
         self.counts.dropped
@@ -615,15 +614,15 @@ impl Sender {
         self.inner.explanation()
     }
 
-    /// Where every frame of the area is; exact if the other half is at rest and has been asked for its balance.
+    /// Where every frame of the area is; exact if the other half is idle and has returned its balance.
     pub(crate) fn balance(&self) -> Balance {
         self.book();
         self.pool.balance()
     }
 
-    /// Gives the sender up in the child of a fork, without a change to what the parent has: the child's descriptor and rings are closed,
+    /// Gives the sender up in a forked child, without changing the parent's: the child's descriptor and rings are closed,
     /// so that the queue is free when the parent closes its own, and nothing is sent or waited for. Needs
-    /// `PortTuning::inherited`; of a port, see [`Queues::leave`](super::Queues::leave).
+    /// `PortTuning::inherited`; for a whole port, see [`Queues::leave`](super::Queues::leave).
     #[doc(hidden)]
     pub fn leave(self) {
         self.inner.leave();
@@ -632,7 +631,7 @@ impl Sender {
 
 sender_half!(Sender, Frame);
 
-/// Why a packet of that length cannot be sent; a sender that was [closed](Sender::close) takes none of any length.
+/// Why a packet of that length cannot be sent; a [closed](Sender::close) sender refuses every length.
 #[cold]
 pub(super) fn length_refused(bytes: usize, bytes_max: usize) -> Reason {
     match (bytes, bytes_max) {
@@ -652,7 +651,7 @@ impl AsFd for Sender {
     /// Readable when it is time to look again; call [`Sender::arm`] before waiting for it.
     ///
     /// # Panics
-    /// When it is first asked for, if no descriptor is left.
+    /// At the first call, if no descriptor is left.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.lookout.descriptor(None)
     }
@@ -666,7 +665,7 @@ impl AsRawFd for Sender {
 
 impl Drop for Sender {
     fn drop(&mut self) {
-        // There is no caller to return an error to; what the kernel keeps is accounted for when the port closes.
+        // There is no caller to return an error to; frames that the kernel keeps are accounted for when the port closes.
         if !self.inner.is_left() && !self.is_closed() {
             let _ = self.drain(DRAIN_TIMEOUT);
         }

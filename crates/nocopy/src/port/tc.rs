@@ -1,8 +1,8 @@
-//! A sink where packets enter the host's stack: a program of a few instructions at tc's ingress hook.
+//! Drops and counts packets before the host's stack: a program of a few instructions at tc's ingress hook.
 //!
-//! An XDP program sees packets one by one, so veth cuts what the sender left to the card into datagrams first. Here they
-//! arrive as they were sent: on veth, a burst that is to be segmented by the card (`UDP_SEGMENT`) comes whole. Dropped here, it costs
-//! its sender what a card that segments would cost it.
+//! An XDP program sees single packets, so veth first segments a burst that was left to the card. At this hook, on veth,
+//! a burst that the card is to segment (`UDP_SEGMENT`) arrives whole. Dropping it here makes it as cheap for
+//! its sender as with a card that segments.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -12,15 +12,15 @@ use nocopy_proto::ebpf::{Instruction, R0, R1, R6, R7, exit, load_u32, set, skip_
 use crate::port::xdp::{Counter, Error, KernelVersion, lookup};
 use crate::sys::bpf;
 
-/// The oldest kernel that attaches such a program by link, and so takes it away when the process dies.
+/// The oldest kernel that attaches such a program by link, and so detaches it when the process dies.
 const KERNEL_MIN: KernelVersion = KernelVersion(6, 6);
 
-/// Offset of `gso_segs` in `struct __sk_buff`: how many packets one that is yet to be segmented is; 0 of all others.
+/// Offset of `gso_segs` in `struct __sk_buff`: how many packets a burst will become; 0 for single packets.
 const SEGMENTS_BYTES: i16 = 164;
 
 const TCX_DROP: i32 = 2;
 
-/// Drops every packet that comes in by an interface, and counts; detached on drop, and by the kernel when the process dies.
+/// Drops and counts every packet that arrives on an interface; detached on drop, and by the kernel when the process dies.
 #[derive(Debug)]
 pub struct CountingDrop {
     _link: OwnedFd,
@@ -34,7 +34,7 @@ impl CountingDrop {
         KernelVersion::running() >= Some(KERNEL_MIN)
     }
 
-    /// Attaches to `interface`, looked up in the calling thread's network namespace, in front of what is there.
+    /// Attaches to `interface`, looked up in the calling thread's network namespace, before other programs there.
     ///
     /// # Errors
     /// No such interface, a kernel before 6.6, a missing capability (`CAP_BPF` and `CAP_NET_ADMIN`), the kernel's refusal.
@@ -53,7 +53,7 @@ impl CountingDrop {
         Ok(Self { _link: link, packets, datagrams })
     }
 
-    /// Packets as they arrived: one that is yet to be segmented is one.
+    /// Packets as they arrived: an unsegmented burst counts as one.
     ///
     /// # Errors
     /// The kernel's refusal.
@@ -61,7 +61,7 @@ impl CountingDrop {
         self.packets.packets()
     }
 
-    /// What they are on a wire: one that is yet to be segmented is as many as it will be.
+    /// Packets as on a wire: an unsegmented burst counts as many as it would become.
     ///
     /// # Errors
     /// The kernel's refusal.

@@ -1,4 +1,4 @@
-//! Handing a packet to the host's own network stack.
+//! Returns packets to the host's own network stack.
 
 use std::io;
 use std::ops::Deref;
@@ -16,27 +16,27 @@ use crate::sys::bpf;
 use crate::sys::interface::{Condition, Inquiry};
 use crate::sys::namespace::NamespaceId;
 
-/// An Ethernet header: less is no packet.
+/// An Ethernet header: anything shorter is no packet.
 const PACKET_BYTES_MIN: usize = 14;
 
-/// What every kernel takes: a page less 256 bytes of headroom, the kernel's own notes in front (some 170) and
-/// `struct skb_shared_info` behind (320); see `bpf_prog_test_run_xdp` in its `net/bpf/test_run.c`.
+/// What every kernel accepts: a page less 256 bytes of headroom, some 170 of the kernel's notes in front, and
+/// 320 of `struct skb_shared_info` behind; see `bpf_prog_test_run_xdp` in `net/bpf/test_run.c`.
 const PACKET_BYTES_SURE: usize = 3072;
 
 /// Hands packets that a port took to the host's network stack, as if they had just arrived on the port's interface: for
 /// ARP, pings and whatever else the program does not answer itself. Made by [`Receiver::to_host`](super::Receiver::to_host).
 ///
-/// Each packet costs a copy ([`ToHost::ledger`]) and four system calls, three of them to know that the calling thread is still in the
-/// port's network namespace; where all of some queue's packets are for the host, leave it the queue. The packet is borrowed, so its
-/// frame stays yours whatever becomes of it. Nothing is left on the machine: the kernel runs a program that lets the packet pass, once,
+/// Each packet costs a copy ([`ToHost::ledger`]) and four system calls, three of them to check that the calling thread is still in the
+/// port's network namespace; if all packets of a queue are for the host, open no port on it. The packet is borrowed, so its
+/// frame stays yours. Nothing remains on the machine: the kernel runs a program that lets the packet pass, once,
 /// and that program is attached nowhere
 /// (`BPF_PROG_TEST_RUN` with live frames, the kernel's Documentation/bpf/bpf_prog_run.rst).
 ///
-/// The kernel keeps a small pool of pages for each packet until the host is done with it. Of a packet that a socket of the host
-/// leaves unread for a minute, the kernel log says `stalled pool shutdown`: nothing is wrong, and it goes when it is read.
+/// The kernel keeps a small pool of pages for each packet until the host has finished with it. If a socket of the host leaves
+/// a packet unread for a minute, the kernel logs `stalled pool shutdown`; that is harmless, and ends when the packet is read.
 ///
-/// The host verifies checksums. A virtual interface such as veth may bring packets whose checksum the sender left to a
-/// device that never was; the host drops those ('ethtool -K INTERFACE tx off' at the sender makes them whole).
+/// The host verifies checksums. A virtual interface such as veth may deliver packets whose checksum the sender left to a
+/// card that does not exist; the host drops those ('ethtool -K INTERFACE tx off' at the sender completes them).
 ///
 /// ```no_run
 /// # fn is_ours(packet: &[u8]) -> bool { packet.len() > 100 }
@@ -55,22 +55,21 @@ pub struct ToHost {
     way: Way,
     interface: String,
     interface_index: u32,
-    /// Its header is in use as long as the port's program is on the interface; not kept there by this.
+    /// The program whose header is used; this does not keep it attached.
     redirect: Weak<Redirect>,
-    /// For packets behind a header; kept to allocate once.
+    /// For a packet with the header in front; kept to allocate once.
     buffer: Vec<u8>,
-    /// For packets in one piece that came in several.
+    /// For packets in several buffers, joined.
     whole: Vec<u8>,
     handed_over: u64,
     bytes: u64,
     refused: u64,
 }
 
-/// What it takes privileges to have.
+/// The parts that need privileges to make.
 #[derive(Debug, Clone)]
 pub(super) struct Way {
     program: Arc<Program>,
-    /// The port's.
     namespace: NamespaceId,
 }
 
@@ -91,11 +90,11 @@ impl Way {
     }
 }
 
-/// Why packets cannot be handed to the host, or one was not.
+/// Why packets cannot be returned to the host, or one was not.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ToHostError {
-    /// The program that passes them cannot be had: the kernel is too old, or a capability missing.
+    /// The program that passes them is not available: the kernel is too old, or a capability is missing.
     #[error(transparent)]
     Program(#[from] xdp::Error),
     /// A memory port has no host behind it.
@@ -127,7 +126,7 @@ pub enum ToHostError {
         /// The port's interface.
         interface: String,
     },
-    /// The interface is gone.
+    /// The interface was removed.
     #[error("{interface}: not handed to the host: the interface is gone; open a port on another one")]
     Gone {
         /// The port's interface.
@@ -154,14 +153,14 @@ pub enum ToHostError {
         /// Bytes of the packet.
         bytes: usize,
     },
-    /// Anything else the kernel refused.
+    /// The kernel refused another operation.
     #[error("{interface}: {operation}: {source}")]
     System {
         /// The port's interface.
         interface: String,
-        /// What was to be done.
+        /// The operation.
         operation: &'static str,
-        /// What the kernel said.
+        /// The kernel's reason.
         source: io::Error,
     },
 }
@@ -197,12 +196,12 @@ impl ToHost {
         })
     }
 
-    /// Hands one packet, from its Ethernet header on, to the host, which has dealt with it or queued it when this returns. One that lies in
-    /// several buffers is handed over in one piece ([`Chain::to_vec`](crate::Chain::to_vec)).
+    /// Returns one packet, from its Ethernet header on, to the host, which has processed or queued it when this call ends. A packet in
+    /// several buffers must be joined first ([`Chain::to_vec`](crate::Chain::to_vec)).
     ///
     /// # Errors
     /// The thread is in another network namespace than the port; the interface was removed; the packet is shorter than an
-    /// Ethernet header or longer than a page leaves (some 3,300 B). Nothing was handed over then.
+    /// Ethernet header or longer than a page can hold (some 3,300 B). The packet was then not returned.
     pub fn hand_over(&mut self, packet: &[u8]) -> Result<(), ToHostError> {
         let done = self.run(packet);
         match done {
@@ -229,8 +228,8 @@ impl ToHost {
     }
 
     fn run(&mut self, packet: &[u8]) -> Result<(), ToHostError> {
-        // A thread of which it is not known, as where no descriptor is left for a socket, is taken to be in the port's, as most are: the
-        // packet would be lost otherwise.
+        // If the thread's namespace is unknown, because no descriptor is left for a socket, it is assumed to be the port's, as usual: otherwise the
+        // packet would be lost.
         if NamespaceId::of_thread().is_ok_and(|here| here != self.way.namespace) {
             return Err(ToHostError::OtherNamespace { interface: self.interface.clone() });
         }
@@ -267,8 +266,8 @@ impl ToHost {
         ledger
     }
 
-    /// What was counted: packets handed over, and `refused` of those that were not, each with an error. What the host does with a packet
-    /// it counts itself.
+    /// The counters: packets returned to the host, and `refused` for those that were not, each with an error. The host
+    /// itself counts what it does with a packet.
     pub fn stats(&self) -> Stats {
         let refused = counter("refused", "Packets that were not handed over", self.refused);
         Stats::moved(self.handed_over, self.bytes).with([refused])

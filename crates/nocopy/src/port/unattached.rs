@@ -1,9 +1,9 @@
-//! Senders without a port: an AF_XDP socket in copy mode, and nothing on the interface.
+//! Senders without a port: an AF_XDP socket in copy mode, with nothing attached to the interface.
 //!
-//! A port attaches a program even where it only sends, because in zero-copy some drivers ask for one; that is refused where another
-//! program is attached, and makes some drivers reset the link. Copy mode asks for nothing of the kind: the kernel takes the
-//! frames of any socket bound to a queue, makes socket buffers of them and hands those to the driver. So this is for programs that send
-//! much on interfaces which are somebody else's business.
+//! A port attaches a program even if it only sends, because in zero-copy mode some drivers need one. That is refused if another
+//! program is attached, and makes some drivers reset the link. Copy mode needs no program: the kernel takes the
+//! frames of any socket bound to a queue, makes socket buffers of them and passes those to the driver. So this is for programs that send
+//! much on interfaces whose configuration they must not touch.
 
 use super::af_xdp::CHAIN_FRAMES_MAX;
 use super::bound_socket::BoundSocket;
@@ -14,22 +14,22 @@ use crate::sys::capability;
 use crate::sys::interface::Interface;
 use crate::sys::xsk::{Binding, Descriptor, RingSizes, XskSocket};
 
-/// Nothing is ever put on it.
+/// Nothing is ever put on the fill ring.
 const FILL_ENTRIES: u32 = 1;
 
-/// Frames that hold a packet of the common MTU; longer ones are faster by a packet socket.
+/// Frames that hold a packet of the common MTU; longer packets are faster through a packet socket.
 const FRAME_BYTES: u32 = 2048;
 
 impl PortBuilder {
-    /// Opens a sender alone, in copy mode: nothing is attached to the interface, and what arrives stays with the host. Of the
-    /// settings, those of areas, frames and rings count; without an area, frames are of 2048 B whatever the MTU, and
-    /// packets that fit none are refused one by one.
+    /// Opens only a sender, in copy mode: nothing is attached to the interface, and arriving packets stay with the host. Of the
+    /// settings, those of areas, frames and rings are used; without an area, frames have 2048 B whatever the MTU, and
+    /// packets that do not fit are refused singly.
     ///
-    /// What it sends goes straight to the driver: past the queueing discipline, and unseen by packet sockets that look on. While it
-    /// is open, no other AF_XDP socket gets its queue.
+    /// Sent packets go straight to the driver, past the queueing discipline, and capturing packet sockets do not see them. While it
+    /// is open, no other AF_XDP socket can use its queue.
     ///
     /// # Errors
-    /// [`OpenError`] says what is in the way. Another socket on the queue, too, and at once: there is no wait for one that is being
+    /// [`OpenError`] says what prevents it. Another socket on the queue is an error at once: there is no wait for one that is being
     /// closed.
     #[doc(hidden)]
     pub fn open_sender(mut self) -> Result<Sender, OpenError> {

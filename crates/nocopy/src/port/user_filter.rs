@@ -1,9 +1,9 @@
-//! Where a port's filter runs, and what becomes of packets that do not match where it runs in user space.
+//! Filters in user space, and what happens to packets that do not match.
 //!
-//! Where the kernel refuses a filter because it is too long, the receiver runs it, in the cold part that counts the descriptors of a
-//! batch. A batch is then a run of packets that match, so the hot path knows nothing of filters. Packets that do not match are
-//! returned to the host (`to_host`). Where a filter asks for what XDP cannot know (the packet's type, a hash), that mode is refused
-//! and the ladder goes on to the packet ring.
+//! If the kernel refuses a filter because it is too long, the receiver runs it, in the cold part that counts the descriptors of a
+//! batch. A batch is then a run of matching packets, so the hot path has no filter code. Packets that do not match are
+//! returned to the host (`to_host`). If a filter needs data that XDP does not have (the packet's type, a hash), the mode is refused
+//! and the ladder continues to the packet ring.
 
 use std::ops::Deref;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -15,7 +15,7 @@ use crate::memory::area::{Chain, Claims};
 use crate::sys::xsk::{Descriptor, PACKET_CONTINUES};
 use nocopy_proto::filter::{Ancillary, Program};
 
-/// Packets that filters in user space turned away. The receiver alone writes it; a meter reads it from other threads.
+/// Counts of packets that filters in user space rejected. Only the receiver writes them; a meter reads them from other threads.
 #[derive(Debug, Default)]
 pub(super) struct TurnedAway {
     to_host: AtomicU64,
@@ -23,25 +23,24 @@ pub(super) struct TurnedAway {
 }
 
 impl TurnedAway {
-    /// Counts some more.
     pub(super) fn add(&self, to_host: u64, lost: u64) {
         for (counter, more) in [(&self.to_host, to_host), (&self.lost, lost)] {
             counter.store(counter.load(Relaxed) + more, Relaxed); // nothing else stores
         }
     }
 
-    /// The host has them: it has all of them (packet ring), or was handed these.
+    /// Packets that the host has: all (packet ring), or those returned to it.
     pub(super) fn to_host(&self) -> u64 {
         self.to_host.load(Relaxed)
     }
 
-    /// They are lost: there is no host (memory), or they could not be handed over, for the reasons of [`ToHost::hand_over`].
+    /// Lost packets: there is no host (memory), or they could not be returned, for the reasons of [`ToHost::hand_over`].
     pub(super) fn lost(&self) -> u64 {
         self.lost.load(Relaxed)
     }
 }
 
-/// Who gets what does not match.
+/// Where packets that do not match go.
 #[derive(Debug)]
 pub(super) enum Rest {
     /// The host has it anyway.
@@ -54,7 +53,7 @@ pub(super) enum Rest {
 #[derive(Debug)]
 pub(super) struct UserFilter {
     program: Program,
-    /// What is known of each packet besides.
+    /// Data about each packet besides its bytes.
     ancillary: Ancillary,
     rest: Rest,
 }
@@ -62,14 +61,14 @@ pub(super) struct UserFilter {
 impl UserFilter {
     /// For packets of a queue of an interface.
     pub(super) fn new(program: Program, interface_index: u32, queue: u32, rest: Rest) -> Self {
-        // One more, as the kernel counts queues.
+        // One more, as the kernel numbers queues in this field.
         let queue = u16::try_from(queue + 1).unwrap_or(0);
         let ancillary = Ancillary { interface_index: Some(interface_index), queue, ..Ancillary::default() };
         Self { program, ancillary, rest }
     }
 
-    /// How many words from the front are of whole packets that match, or that do not: at most `room`, and of packets of several no
-    /// more than it takes to have `enough`.
+    /// How many descriptors from the front belong to whole packets that all match, or that all do not: at most `room`; for packets with
+    /// several, no more than needed to have `enough`.
     pub(super) fn run_of(
         &self,
         matching: bool,
@@ -89,7 +88,7 @@ impl UserFilter {
             if descriptor.options & PACKET_CONTINUES != 0 {
                 continue;
             }
-            // What cannot be read counts as matching: whoever claims it counts the fault.
+            // An unreadable packet counts as matching: claiming it then counts the fault.
             if (!readable || self.program.run(&pieces, &self.ancillary) != 0) != matching {
                 break;
             }
@@ -99,7 +98,7 @@ impl UserFilter {
         whole
     }
 
-    /// Turns a packet away that does not match, and returns whether the host has it.
+    /// Rejects a packet that does not match, and returns whether the host has it.
     pub(super) fn turn_away<B: Deref<Target = [u8]>>(&mut self, packet: &Chain<B>) -> bool {
         match &mut self.rest {
             Rest::HostHas => true,

@@ -1,4 +1,4 @@
-//! An alarm for waits that come again and again.
+//! An alarm for repeated waits.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -13,13 +13,13 @@ use smallvec::SmallVec;
 use super::clock::monotonic_ns;
 use super::poll::{Wakeup, poll};
 
-/// Ends waits, instead of a time-out of their own: that would program the processor's timer for each, and again when it is not needed
-/// after all, and in a virtual machine either is a way out to the host and back. An alarm that is set stays, and if it rings for a wait
-/// that is over, it costs the next one a look.
+/// Ends waits in place of their own time-outs, which would program the processor's timer for each wait, and again when the wait ends
+/// early; in a virtual machine either is an exit to the host. A set alarm stays set; if it expires after its wait is over,
+/// it costs the next wait one look.
 #[derive(Debug)]
 pub(crate) struct Alarm {
     timer: OwnedFd,
-    /// When it rings; `None`: it is not set.
+    /// When it expires; `None`: it is not set.
     rings_ns: Option<u64>,
 }
 
@@ -29,7 +29,7 @@ impl Alarm {
         Ok(Self { timer: timerfd_create(TimerfdClockId::Monotonic, flags)?, rings_ns: None })
     }
 
-    /// Waits until any of several descriptors is readable, at most for `timeout`, and seldom for less.
+    /// Waits until any of several descriptors is readable, at most for `timeout`, and rarely less.
     pub(crate) fn wait_readable<'fd>(
         &'fd mut self,
         fds: impl Iterator<Item = BorrowedFd<'fd>>,
@@ -48,7 +48,7 @@ impl Alarm {
         Ok(if rang && !told.any(|is_readable| is_readable) { Wakeup::TimedOut } else { wakeup })
     }
 
-    /// Makes the descriptor readable after `timeout` at the latest; without one it stays as it was set, or off. It is not readable until then.
+    /// Makes the descriptor readable after `timeout` at the latest; `None` leaves the setting. It is not readable until then.
     pub(crate) fn set(&mut self, timeout: Option<Duration>) -> io::Result<()> {
         let has_rung = self.rings_ns.is_some_and(|set_ns| set_ns <= monotonic_ns());
         if has_rung {
@@ -77,7 +77,7 @@ impl Alarm {
         Ok(())
     }
 
-    /// Sets the timer to a moment, or stops it at zero; either way it has not rung.
+    /// Sets the timer to a moment, or stops it at zero; it is then not readable.
     fn program(&self, time: Timespec) -> io::Result<()> {
         let once = Itimerspec { it_interval: Timespec::default(), it_value: time };
         timerfd_settime(&self.timer, TimerfdTimerFlags::ABSTIME, &once)?;
@@ -86,7 +86,7 @@ impl Alarm {
 }
 
 impl AsFd for Alarm {
-    /// Readable when it has rung.
+    /// Readable from its expiry on.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.timer.as_fd()
     }
@@ -110,12 +110,12 @@ mod tests {
         one.send(b"something").unwrap();
         assert_eq!(wait(long), Wakeup::Ready);
         other.recv(&mut [0; 16]).unwrap();
-        // Sooner than the one that is set.
+        // Earlier than the one that is set.
         assert_eq!(wait(short), Wakeup::TimedOut);
         one.send(b"something").unwrap();
         assert_eq!(wait(short), Wakeup::Ready);
         other.recv(&mut [0; 16]).unwrap();
-        // Later than the one that may still be set: it ends at most one wait.
+        // Later than the one that may still be set, which ends at most one wait.
         let began = monotonic_ns();
         while monotonic_ns() - began < 50_000_000 {
             assert_eq!(wait(Duration::from_millis(50)), Wakeup::TimedOut);

@@ -1,17 +1,17 @@
-//! One class of sends: who is used, who challenged with what success, and when the next may.
+//! One class of sends: the method in use, the results of its challengers, and when the next may challenge.
 
 use super::METHODS_MAX;
 use super::table::Kind;
 use super::trial::{GLANCES, Side, Step, Trial, Verdict, median, sort};
 
-/// In between trials every so-manieth call is measured. Prime, so that it does not fall in step with a sender's pattern. A look
-/// at the clock before and after costs [`CLOCK_NS`], so a call pays under 2 ns.
+/// Between trials, one call in this many is measured. Prime, so that it does not follow a pattern of the sender. Two
+/// reads of the clock cost [`CLOCK_NS`], so a call pays under 2 ns.
 const SAMPLE_EVERY: u8 = 31;
 
-/// What the two looks at the clock of a measured call cost (vDSO, in a virtual machine).
+/// The cost of the two clock reads of a measured call (vDSO, in a virtual machine).
 const CLOCK_NS: f64 = 50.0;
 
-/// Calls measured before the first trial: what later costs are compared with.
+/// Calls measured before the first trial: the reference for later costs.
 const OPENING_CALLS: u8 = 8;
 
 /// The costs kept of the method in use.
@@ -20,28 +20,28 @@ const SAMPLES: usize = OPENING_CALLS as usize;
 /// Measured calls that may stay unrecorded in a row (they failed) before a trial is given up.
 const UNRECORDED_MAX: u8 = 32;
 
-/// The incumbent's cost changed by this, in so many samples in a row: the machine or the route is not what it was.
+/// A change of the incumbent's cost by this factor, in so many samples in a row, means that the machine or the route changed.
 const CHANGED: f32 = 1.5;
 const CHANGED_SAMPLES: i8 = 3;
 
-/// Until a loser may try again, in the class's own time: at first, after being copied, and at most. It doubles with each time,
-/// and is never so short that this loser's trials would cost more than [`RETRY_SHARE`].
+/// The wait of a loser, in the class's own time: first, after being copied, and longest. It doubles each time,
+/// and is long enough that this loser's trials cost no more than [`RETRY_SHARE`].
 const RETRY_NS: f64 = 20e6;
 const RETRY_COPIED_NS: f64 = 100e6;
 const RETRY_NS_MAX: f64 = 10e9;
 const RETRY_SHARE: f64 = 0.002;
 
-/// A challenger whose first pairs were better than this is compared at once, before others are looked at.
+/// A challenger whose first pairs were better than this is compared at once, before the others.
 const PROMISING: f32 = 0.7;
 
-/// So many completions that say copied, more than not, and a method is out.
+/// After so many more completions with "copied" than without, a method is out.
 const COPIES_MAX: u8 = 3;
 
 /// What is known of a method in a class.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Outcome {
     Untried,
-    /// Looked at; not far off, so it will be compared when all were looked at.
+    /// Not far off at first sight, so it will be compared after all were tried briefly.
     Promising,
     NoBetter,
     MuchSlower,
@@ -78,11 +78,11 @@ const UNTRIED: Rival = Rival {
     copies: 0,
 };
 
-/// What holds for all classes.
+/// What is the same for all classes.
 pub(super) struct Terms<'a> {
     /// The candidates in order of preference.
     pub(super) order: &'a [u8],
-    /// A bit for each that is not ruled out; at least one of `order`.
+    /// A bit for each candidate that is not ruled out; at least one of `order`.
     pub(super) available: u8,
     pub(super) budget: &'a mut Budget,
 }
@@ -101,19 +101,19 @@ impl Terms<'_> {
     }
 }
 
-/// What exploring may cost: a credit for the start, and then a share of the time spent sending. It is one for all classes, so a
-/// thousand peers explore no more than one. Trials start while it is not overdrawn.
+/// What exploring may cost: an initial credit, then a share of the time spent sending. It is one budget for all classes, so
+/// exploring costs the same with a thousand peers as with one. Trials start while it is not overdrawn.
 #[derive(Debug, Clone)]
 pub(super) struct Budget {
     credit_ns: f64,
-    /// Time spent sending: measured calls, and for the others between them what they cost.
+    /// Time spent sending: measured calls, and the estimated cost of the others.
     pub(super) sent_ns: f64,
-    /// Of it, what trying slower methods and looking at the clock cost.
+    /// The part of it spent on slower methods and on clock reads.
     pub(super) explored_ns: f64,
 }
 
 impl Budget {
-    /// Enough to find out that three methods are 60 times as slow as GSO of 44 datagrams.
+    /// Enough to find three methods that are 60 times as slow as GSO of 44 datagrams.
     const START_NS: f64 = 300e3;
     const SHARE: f64 = 0.01;
 
@@ -160,18 +160,18 @@ pub(super) struct Class {
     quiet: u8,
     /// Index of the method of the next call.
     now: u8,
-    /// Measured calls in a row of which nothing was heard.
+    /// Measured calls in a row that were not recorded.
     unrecorded: u8,
     /// Calls until trials may start.
     opening: u8,
-    /// Tells the records of this epoch from late ones.
+    /// Distinguishes records of this epoch from late ones.
     epoch: u32,
     pub(super) incumbent: u8,
     trial: Option<Trial>,
     samples: Samples,
     /// What a unit cost when the method was chosen.
     reference_ns: f32,
-    /// Samples in a row that were far above it, or, negative, far below.
+    /// Samples in a row far above `reference_ns`, or, negative, far below.
     off: i8,
     /// The class's own time: what was spent on sending in it.
     sent_ns: f64,
@@ -181,8 +181,8 @@ pub(super) struct Class {
 }
 
 impl Class {
-    /// A class that knows nothing and begins with `incumbent`. If that is `known` to be good elsewhere there is no hurry to
-    /// measure: most peers are sent little.
+    /// A class without measurements that begins with `incumbent`. If that is `known` to be good for other destinations, measuring is not
+    /// urgent: most peers are sent little.
     pub(super) fn new(kind: Kind, incumbent: u8, known: bool) -> Self {
         Self {
             kind,
@@ -202,7 +202,7 @@ impl Class {
         }
     }
 
-    /// Forgets all; records of calls before are late.
+    /// Forgets everything; records of earlier calls count as late.
     pub(super) fn reset(&mut self, incumbent: u8, known: bool) {
         *self = Self { epoch: self.epoch.wrapping_add(1), ..Self::new(self.kind, incumbent, known) };
     }
@@ -230,7 +230,7 @@ impl Class {
         (self.now, self.epoch)
     }
 
-    /// Takes what a measured call cost. `ns` and `units` are above zero.
+    /// Records the cost of a measured call. `ns` and `units` are above zero.
     pub(super) fn record(&mut self, terms: &mut Terms<'_>, epoch: u32, ns: f64, units: f64) {
         if epoch != self.epoch {
             return;
@@ -255,7 +255,7 @@ impl Class {
             self.reference_ns = each_ns;
             self.spend(terms, ns);
         } else {
-            // The median, lest a call that was preempted stands for all of these.
+            // The median, so that a preempted call does not stand for all of these.
             self.spend(terms, f64::from(SAMPLE_EVERY) * f64::from(each_ns) * units);
             self.look_for_change((ns / units) as f32);
         }
@@ -278,7 +278,7 @@ impl Class {
         }
     }
 
-    /// The machine changed: what was lost may be won now.
+    /// The machine changed: earlier losers may win now.
     fn reopen(&mut self) {
         self.off = 0;
         self.opening = OPENING_CALLS;
@@ -292,8 +292,8 @@ impl Class {
 
     // ---- trials ------------------------------------------------------------------------------------------------
 
-    /// Lets a candidate challenge, if one may: those that nothing is known of in order of preference, then the one that cost least.
-    /// While exploring is overdrawn, only what looked better than the incumbent: that is no expense.
+    /// Lets a candidate challenge, if one may: first those never tried, in order of preference, then the cheapest.
+    /// While exploring is overdrawn, only those that looked better than the incumbent.
     fn begin_trial(&mut self, terms: &Terms<'_>, units: f64) {
         let rival = |method: u8| &self.rivals[usize::from(method)];
         let each_ns = rival(self.incumbent).cost_ns;
@@ -314,7 +314,7 @@ impl Class {
         terms.candidates().filter(|&method| method != self.incumbent).filter(is_ready)
     }
 
-    /// Whether the challenger is not far off, and others have not been looked at: one of them may be far better.
+    /// Whether to try others first: the challenger is close, and an untried one may be far better.
     fn is_to_be_parked(&self, terms: &Terms<'_>, trial: &Trial) -> bool {
         let untried = |method| self.rivals[usize::from(method)].outcome == Outcome::Untried;
         let glanced = trial.pairs() == GLANCES && trial.ratio() > PROMISING;
@@ -369,7 +369,7 @@ impl Class {
         }
     }
 
-    /// Until when `method` has to wait, having lost.
+    /// Makes `method`, which lost, wait.
     fn lose(&mut self, method: u8, outcome: Outcome, wait_ns: f64) {
         let rival = &mut self.rivals[usize::from(method)];
         rival.outcome = outcome;
@@ -385,7 +385,7 @@ impl Class {
         self.quiet = SAMPLE_EVERY - 1;
     }
 
-    /// The incumbent is a new one.
+    /// Restarts the measurements for a new incumbent.
     fn take_over(&mut self) {
         self.use_incumbent();
         self.switches = self.switches.wrapping_add(1);
@@ -413,22 +413,22 @@ impl Class {
         }
     }
 
-    /// A method did not take what another may: as good as copied. It is tried again, with longer and longer waits, for routes change.
+    /// A method was refused where another may work; treated like copied. It is tried again after growing waits, because routes change.
     pub(super) fn refused(&mut self, terms: &Terms<'_>, method: u8) {
         self.rivals[usize::from(method)].copies = COPIES_MAX;
         self.end_turn(terms, method);
     }
 
-    /// Takes out a method whose sends are copied, or refused.
+    /// Removes a method whose sends are copied or refused.
     fn end_turn(&mut self, terms: &Terms<'_>, method: u8) {
         let challenges = self.trial.as_ref().is_some_and(|trial| trial.challenger == method);
         let rival = &mut self.rivals[usize::from(method)];
         let untried = rival.outcome == Outcome::Untried;
-        // Out already, and this is one of those still under way: it must not double the wait.
+        // It is out already, and this call was still under way: it must not double the wait.
         if !(challenges || method == self.incumbent || untried) {
             return;
         }
-        // One more completion that says copied will do, next time.
+        // Next time, one more completion with "copied" is enough.
         rival.copies = COPIES_MAX - 1;
         if challenges {
             self.use_incumbent();
@@ -438,19 +438,19 @@ impl Class {
         self.lose(method, Outcome::Copied, RETRY_COPIED_NS);
     }
 
-    /// Methods were ruled out: none of them may stay in use.
+    /// Some methods were ruled out: replaces the incumbent if it is one of them.
     pub(super) fn ruled_out(&mut self, terms: &Terms<'_>) {
         if self.trial.as_ref().is_some_and(|trial| !terms.is_available(trial.challenger)) {
             self.use_incumbent();
         }
         if !terms.is_available(self.incumbent) {
-            // What is copied is better than what is not to be had.
+            // A copying method is better than an unavailable one.
             let _ = self.give_way(terms, Outcome::Copied) || self.give_way(terms, Outcome::Unrecorded);
         }
     }
 
-    /// Replaces the incumbent by what cost least when last tried, but for those with an outcome; false if there is
-    /// nothing else.
+    /// Replaces the incumbent by the method that was cheapest when last tried, except those with outcome `except`; false if there is
+    /// none.
     fn give_way(&mut self, terms: &Terms<'_>, except: Outcome) -> bool {
         let rival = |method: u8| self.rivals[usize::from(method)];
         let cost = |method: &u8| if rival(*method).cost_ns > 0.0 { rival(*method).cost_ns } else { f32::MAX };
@@ -474,7 +474,7 @@ impl Class {
         self.trial.as_ref().map(|trial| trial.challenger)
     }
 
-    /// Calls in it were measured and led to a choice.
+    /// Whether calls were measured and led to a choice.
     pub(super) fn is_settled(&self) -> bool {
         self.opening == 0 && self.trial.is_none()
     }

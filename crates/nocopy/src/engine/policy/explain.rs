@@ -1,4 +1,4 @@
-//! What was chosen and why, for people.
+//! What was chosen and why, as text.
 
 use std::fmt;
 use std::time::Duration;
@@ -8,14 +8,14 @@ use nocopy_proto::quantity::time;
 use super::class::{Class, Outcome};
 use super::{Policy, Reason};
 
-/// What the units of a policy's work are: the words in which it is explained.
+/// The unit of a policy's work, for the words of the explanation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Matter {
     /// Datagrams of some bytes each, to several destinations.
     Datagrams,
-    /// Pages of 4 KiB of a stream that is sent, in writes of some bytes each.
+    /// Pages of 4 KiB of a sent stream, in writes of some bytes each.
     Writes,
-    /// Pages of 4 KiB of a stream that is received.
+    /// Pages of 4 KiB of a received stream.
     Reads,
 }
 
@@ -29,29 +29,26 @@ impl Matter {
     }
 }
 
-/// What a [`Policy`] chose, and why. Displays as text, a line for each class and each method that was not chosen in it.
+/// What a [`Policy`] chose, and why. Displays as text: a line for each class and for each method not chosen in it.
 #[derive(Debug, Clone)]
 pub(crate) struct Explanation<M> {
-    /// What it is about.
     pub matter: Matter,
     /// The user chose.
     pub pinned: bool,
     /// Time spent sending, estimated from the calls that were measured.
     pub sent: Duration,
-    /// Of it, what trying slower methods and looking at the clock cost.
+    /// The part of it spent on slower methods and on clock reads.
     pub explored: Duration,
-    /// Methods that cannot be used, or could not for a while.
+    /// Methods that are ruled out, for good or for a while.
     pub ruled_out: Vec<(M, Reason)>,
-    /// Each class of sends there was.
     pub classes: Vec<ClassExplanation<M>>,
 }
 
 /// What was chosen for a class of sends.
 #[derive(Debug, Clone)]
 pub(crate) struct ClassExplanation<M> {
-    /// In which words it is told.
     pub matter: Matter,
-    /// The caller's number; `None`: all destinations that were not told apart.
+    /// The caller's number; `None`: all destinations without a class of their own.
     pub destination: Option<u32>,
     /// Smallest and largest [`Work::bytes`](super::Work::bytes).
     pub bytes: (u32, u32),
@@ -94,17 +91,17 @@ pub(crate) struct Ratio<M> {
 /// Why a method is not used in a class.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Why {
-    /// Its turn to be tried has not come, or not again since the machine changed.
+    /// Not tried yet, or not again since the machine changed.
     Untried,
-    /// Not far off at first sight; to be compared.
+    /// Close at first sight; to be compared.
     Promising,
     /// It is being compared.
     Challenging,
-    /// Not faster, by 3 %.
+    /// Not faster by 3 % or more.
     NoBetter,
-    /// So much slower that two short looks were enough.
+    /// So much slower that two short trials were enough.
     MuchSlower,
-    /// Its completions say that the kernel copied, or it was refused.
+    /// Its completions report that the kernel copied, or it was refused.
     Copied,
     /// Its calls failed, so that nothing could be measured.
     Unrecorded,

@@ -1,23 +1,23 @@
-//! Which of several ways to send is fastest here, found by measuring while sending.
+//! Finds the fastest of several ways to send, by measuring while sending.
 //!
 //! No table of thresholds is right for every machine: the same call is the fastest to one destination and the slowest to
-//! another, because what happens behind the socket differs (a card that segments, a bridge, a local receiver). So a
-//! [`Policy`] watches what the calls cost, for each *class* of sends by itself: a destination, a size in bytes, a count of
-//! units. What a unit is, the caller decides: a datagram over UDP, a page's worth of a stream over TCP. In a class one method
+//! another, because the layers below the socket differ (a card that segments, a bridge, a local receiver). So a
+//! [`Policy`] measures what calls cost, separately for each *class* of sends: a destination, a size in bytes, a count of
+//! units. The caller defines the unit: a datagram over UDP, a page's worth of a stream over TCP. In each class one method
 //! is the incumbent; now and then another challenges it:
 //!
-//! * They take turns for short epochs, in pairs, and the median of the pairs' ratios decides, with a rule of confidence, because the
+//! * They alternate in short epochs, in pairs. The median of the pairs' ratios decides, with a confidence interval, because the
 //!   speed of a shared machine drifts by 2x. The challenger has to be better by 3 %.
-//! * All are first looked at shortly: one that is slower by 1.3x in two pairs of single calls is dropped, at the cost of three.
-//!   One that is off by 15 % in three longer pairs is decided on too; what is closer takes 9 to 47.
-//! * A loser waits before it may try again, each time twice as long: 20 ms to 10 s of *time spent sending* in this class. That clock
+//! * First, all are tried briefly: one that is slower by 1.3x in two pairs of single calls is dropped, at the cost of three.
+//!   One that differs by 15 % in three longer pairs is decided on then; closer ones take 9 to 47 pairs.
+//! * A loser waits before it may try again, each time twice as long: 20 ms to 10 s of *time spent sending* in this class. That time
 //!   needs no clock, stands still while nothing is sent, and makes the waits a share of the cost.
-//! * All exploring together is paid from one budget: 0.3 ms at first, then 1 % of the time spent sending.
+//! * All trials together are paid from one budget: 0.3 ms at first, then 1 % of the time spent sending.
 //! * When the cost of the incumbent changes by 1.5x for long, the machine has changed: all may try again.
-//! * A zero-copy method whose completions say *copied* is out, for this destination and size.
+//! * A zero-copy method whose completions report *copied* is out, for this destination and size.
 //!
-//! In between one call in 31 is measured, and choosing costs a few nanoseconds. It is sans-I/O: it does not know what
-//! a method is, reads no clock and draws no random numbers. The caller asks ([`Policy::choose`]), sends, and says what it cost
+//! Otherwise one call in 31 is measured, and choosing costs a few nanoseconds. The policy is sans-I/O: it does not know what
+//! a method is, reads no clock and draws no random numbers. The caller asks ([`Policy::choose`]), sends, and reports the cost
 //! ([`Policy::record`]).
 
 use std::time::Duration;
@@ -37,11 +37,11 @@ pub(crate) use explain::{Explanation, Matter};
 /// Methods that a policy can choose from.
 pub(crate) const METHODS_MAX: usize = 8;
 
-/// How long a method is first out for a temporary reason, in time spent sending; it doubles with each time.
+/// The first wait of a method that is out for a temporary reason, in time spent sending; it doubles each time.
 const TEMPORARY_NS: f64 = 100e6;
 const TEMPORARY_NS_MAX: f64 = 60e9;
 
-/// What is sent, or received, by one choice: so many units of one size. Costs are compared by the unit.
+/// What one choice sends or receives: a number of units of one size. Costs are compared per unit.
 ///
 /// | | a unit is | `bytes` are those of |
 /// |---|---|---|
@@ -49,8 +49,8 @@ const TEMPORARY_NS_MAX: f64 = 60e9;
 /// | TCP | a page's worth of the stream, 4 KiB | the whole write; a page where writes are not told apart |
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Work {
-    /// A small number the caller gives to each destination, from 0. Some 256 at a time are told apart; with more, the most
-    /// talkative ones, and the rest are one. A stream has only one destination.
+    /// A small number the caller gives to each destination, from 0. Some 256 have classes of their own; if there are more, the
+    /// busiest ones have, and the others share classes. A stream has only one destination.
     pub destination: u32,
     /// The size that decides which method is fastest: work of different sizes is measured separately.
     pub bytes: u32,
@@ -61,16 +61,15 @@ pub(crate) struct Work {
 /// How to send a [`Work`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Choice<M> {
-    /// The method.
     pub method: M,
-    /// Whether the policy wants to know what it costs; otherwise the clock need not be read.
+    /// Whether the policy needs the cost; otherwise the clock need not be read.
     pub measured: bool,
     class: u16,
     epoch: u32,
 }
 
 impl<M> Choice<M> {
-    /// A choice that took no policy: nothing is measured.
+    /// A choice made without a policy: nothing is measured.
     pub(crate) fn by_rule(method: M) -> Self {
         Self { method, measured: false, class: 0, epoch: 0 }
     }
@@ -79,14 +78,13 @@ impl<M> Choice<M> {
 /// Why a method cannot be used on this socket, whatever the destination.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Reason {
-    /// Not to be had here; the text is the fact and its cause ("io_uring is disabled by kernel.io_uring_disabled").
+    /// Not available on this machine; the text is the fact and its cause ("io_uring is disabled by kernel.io_uring_disabled").
     Unavailable(&'static str),
-    /// Not to be had now; the text is the fact and its cause ("ENOBUFS: net.core.optmem_max is exhausted"). It is tried again
-    /// after a wait that doubles with each time.
+    /// Not available now; the text is the fact and its cause ("ENOBUFS: net.core.optmem_max is exhausted"). It is tried again
+    /// after a wait that doubles each time.
     Temporary(&'static str),
 }
 
-/// A method that is ruled out.
 #[derive(Debug, Clone, Copy)]
 struct Out {
     reason: Reason,
@@ -97,7 +95,7 @@ struct Out {
 
 /// The measured choice of one socket among methods of sending.
 ///
-/// Allocates when a destination or a kind of send is seen for the first time, and never else. One class takes some 600 bytes.
+/// Allocates only when a destination or a kind of send is new. One class takes some 600 bytes.
 #[derive(Debug)]
 pub(crate) struct Policy<M> {
     last_work: Work,
@@ -122,8 +120,8 @@ struct Candidates<M> {
 impl<M: Copy + Eq> Policy<M> {
     /// A policy that chooses among `methods`.
     ///
-    /// They are in order of preference: the first is used until another is measured to be faster, and wins ties. The last is what
-    /// remains if all are ruled out.
+    /// They are in order of preference: the first is used until another is measured to be faster, and wins ties. The last is used
+    /// if all are ruled out.
     ///
     /// # Panics
     /// There is no method, or there are more than [`METHODS_MAX`].
@@ -139,8 +137,8 @@ impl<M: Copy + Eq> Policy<M> {
         Self::among(candidates)
     }
 
-    /// Other candidates for work of a single unit, in order of preference. The plain call goes first; what gains nothing from a
-    /// single unit is best left out.
+    /// Other candidates for work of a single unit, in order of preference. The plain call should be first; methods that gain nothing from a
+    /// single unit are best left out.
     ///
     /// # Panics
     /// As [`new`](Self::new), where all methods of both lists count.
@@ -150,7 +148,7 @@ impl<M: Copy + Eq> Policy<M> {
         self
     }
 
-    /// A policy that always chooses `method`; it still measures now and then, to be able to say what it costs.
+    /// A policy that always chooses `method`; it still measures now and then, to report the cost.
     pub(crate) fn pinned(method: M) -> Self {
         Self { pinned: true, ..Self::new(&[method]) }
     }
@@ -168,14 +166,14 @@ impl<M: Copy + Eq> Policy<M> {
         }
     }
 
-    /// The same for units other than datagrams; its choice is explained in their words.
+    /// Sets the unit used in explanations.
     #[must_use]
     pub(crate) fn about(mut self, matter: Matter) -> Self {
         self.matter = matter;
         self
     }
 
-    /// How to do the next work. Costs some 5 ns while work does not change, 10 ns where only the destination does, and
+    /// How to do the next work. Costs some 5 ns while work does not change, 10 ns if only the destination does, and
     /// 15 to 30 ns otherwise (measured).
     #[inline]
     pub(crate) fn choose(&mut self, work: Work) -> Choice<M> {
@@ -187,8 +185,8 @@ impl<M: Copy + Eq> Policy<M> {
         self.choose_anew(work)
     }
 
-    /// The same where it takes no thought: work of the same kind as before, and nothing to be measured. Otherwise `None`, and
-    /// [`choose`](Self::choose) is to be asked.
+    /// The same without a decision: work of the same kind as before that need not be measured. `None` if
+    /// [`choose`](Self::choose) must be called.
     #[inline]
     pub(crate) fn choose_at_once(&mut self, work: Work) -> Option<M> {
         if work != self.last_work {
@@ -200,7 +198,7 @@ impl<M: Copy + Eq> Policy<M> {
 
     fn choose_anew(&mut self, work: Work) -> Choice<M> {
         if work != self.last_work || self.last_class == usize::MAX {
-            // Many destinations in turn are mostly sent the same.
+            // Several destinations in turn are mostly sent the same.
             if (work.bytes, work.count) != (self.last_work.bytes, self.last_work.count) {
                 self.last_kind = Kind::of(work.bytes, work.count);
             }
@@ -219,11 +217,11 @@ impl<M: Copy + Eq> Policy<M> {
         Choice { method, measured: true, class: self.last_class as u16, epoch }
     }
 
-    /// Takes what a measured choice cost: the elapsed time of its system calls, sending and reaping what completions are due.
-    /// Reaping must not be put off for more than some calls, or a method looks cheaper than it is.
+    /// Records the cost of a measured choice: the elapsed time of its system calls, sending and reaping due completions.
+    /// Reaping must not be delayed by more than some calls, or a method looks cheaper than it is.
     ///
-    /// `work` is what was sent; its count may be smaller than what was asked for. A choice that was not measured, or that is
-    /// late, because meanwhile another method's turn came, is ignored. Calls that failed need not be recorded.
+    /// `work` is what was sent; its count may be smaller than what was asked for. A choice that was not measured, or whose record
+    /// comes after another method's turn began, is ignored. Failed calls need not be recorded.
     pub(crate) fn record(&mut self, choice: Choice<M>, work: Work, cost: Duration) {
         let Some(class) = self.table.class(usize::from(choice.class)).filter(|_| choice.measured) else {
             return;
@@ -238,9 +236,9 @@ impl<M: Copy + Eq> Policy<M> {
         }
     }
 
-    /// Takes what a completion says of a zero-copy send to `destination` of [size](Work::bytes) `bytes`: whether the kernel copied after
-    /// all, and how long after sending it came. Completions of sends before [`forget`](Self::forget) speak of the old
-    /// route and are best not told.
+    /// Records the completion of a zero-copy send to `destination` of [size](Work::bytes) `bytes`: whether the kernel copied after
+    /// all, and how long after sending it came. Completions of sends before [`forget`](Self::forget) concern the old
+    /// route and should not be recorded.
     pub(crate) fn completed(
         &mut self,
         destination: u32,
@@ -267,7 +265,7 @@ impl<M: Copy + Eq> Policy<M> {
         });
     }
 
-    /// Takes `method` out, for all destinations. False if nothing else is left for some sends, which then go on by the last
+    /// Rules `method` out for all destinations. False if some sends have no other method left; they then use the last
     /// candidate.
     pub(crate) fn rule_out(&mut self, method: M, why: Reason) -> bool {
         let Some(method) = self.candidates.index(method) else { return true };
@@ -281,7 +279,7 @@ impl<M: Copy + Eq> Policy<M> {
             .all(|order| candidates.allowed(order, budget.sent_ns) != 0)
     }
 
-    /// Forgets all that was learnt, and which methods were out for a while. What is [unavailable](Reason::Unavailable) stays so.
+    /// Forgets everything learned, and temporary reasons. [Unavailable](Reason::Unavailable) methods stay so.
     pub(crate) fn forget_all(&mut self) {
         let mut candidates = self.candidates.clone();
         for out in &mut candidates.out {
@@ -290,7 +288,7 @@ impl<M: Copy + Eq> Policy<M> {
         *self = Self { pinned: self.pinned, matter: self.matter, ..Self::among(candidates) };
     }
 
-    /// Whether the user chose.
+    /// Whether the user chose the method.
     pub(crate) fn is_pinned(&self) -> bool {
         self.pinned
     }
@@ -344,7 +342,7 @@ impl<M: Copy + Eq> Candidates<M> {
         Terms { order, available, budget }
     }
 
-    /// What a new class begins with.
+    /// The method that a new class begins with.
     fn first(&self, kind: Kind, hint: Option<u8>, sent_ns: f64) -> u8 {
         let order = self.order(kind);
         let allowed = self.allowed(order, sent_ns);
@@ -360,7 +358,7 @@ impl<M: Copy + Eq> Candidates<M> {
             Reason::Unavailable(_) => f64::INFINITY,
             Reason::Temporary(_) => (TEMPORARY_NS * f64::from(1_u32 << doublings)).min(TEMPORARY_NS_MAX),
         };
-        // A temporary reason does not shorten a lasting one.
+        // A temporary reason does not shorten a longer wait.
         if out.is_none_or(|out| out.until_ns <= sent_ns + wait_ns) {
             *out = Some(Out { reason, until_ns: sent_ns + wait_ns, doublings });
         }

@@ -1,4 +1,4 @@
-//! Where the classes of each destination lie: bounded, found without hashing.
+//! The classes of each destination: a bounded table, without hashing.
 
 use super::class::Class;
 
@@ -8,16 +8,16 @@ use super::class::Class;
 const SIZE_EDGES: [u32; 7] = [128, 512, 1472, 4096, 8972, 16_384, 65_536];
 const SIZES: usize = SIZE_EDGES.len() + 1;
 
-/// Upper ends of the batch classes, in units of a work; the last has none. What a batch costs is shared by few or by many.
+/// Upper ends of the batch classes, in units of a work; the last has none. The fixed cost of a batch is shared by few or by many units.
 const BATCH_EDGES: [u32; 3] = [1, 4, 16];
 const BATCHES: usize = BATCH_EDGES.len() + 1;
 
 const KINDS: usize = SIZES * BATCHES;
 
-/// Destinations that have classes of their own, at most.
+/// The most destinations that have classes of their own.
 const DESTINATIONS_MAX: u32 = 256;
 
-/// Sends to others that a destination's place outlives after its last own.
+/// How many sends to others it takes to free the place of a silent destination.
 const WARMTH: u8 = 16;
 
 /// Size class and batch class.
@@ -48,7 +48,7 @@ impl Kind {
         range(&BATCH_EDGES, self.index() % BATCHES, 1)
     }
 
-    /// The kinds of a size, whatever the batch.
+    /// The kinds with the same size, for all batches.
     fn of_size(bytes: u32) -> impl Iterator<Item = Self> {
         let first = Self::of(bytes, 1).0;
         (first..first + BATCHES as u8).map(Self)
@@ -74,19 +74,19 @@ struct Place {
 
 const EMPTY: Place = Place { owner: None, warmth: 0, classes: [None; KINDS] };
 
-/// The place of all destinations that have none of their own.
+/// The place shared by all destinations without one of their own.
 const OTHERS: usize = 0;
 
 /// All classes.
 ///
-/// A destination's place follows from its index, modulo [`DESTINATIONS_MAX`]. Where two meet, the first keeps it; the other's
-/// sends go by the classes of *others*, and cool the place down, until the first has been silent for [`WARMTH`] of them. So
-/// thousands of peers cost a look at a place each. Memory grows with what is used, up to 257 places of 32 classes.
+/// A destination's place is its index modulo [`DESTINATIONS_MAX`]. If two have the same, the first keeps it; the other's
+/// sends use the classes of *others*. The first loses the place when it was silent during [`WARMTH`] of them. So
+/// thousands of peers cost one look at a place each. Memory grows with use, up to 257 places of 32 classes.
 #[derive(Debug)]
 pub(super) struct Table {
     places: Vec<Place>,
     classes: Vec<Class>,
-    /// What was last chosen for each kind, for whatever destination: where a new class begins.
+    /// The last choice for each kind, for any destination: a new class begins with it.
     hints: [Option<u8>; KINDS],
 }
 
@@ -100,7 +100,7 @@ impl Table {
         self.classes.get_mut(index)
     }
 
-    /// The class of a send; made if there is none, with what `first` makes of the last choice for such sends.
+    /// The class of a send. If there is none it is made, beginning with the result of `first` for the last choice.
     pub(super) fn find(
         &mut self,
         destination: u32,
@@ -119,7 +119,7 @@ impl Table {
         index
     }
 
-    /// The place a destination's sends go by.
+    /// The place that a destination's sends use.
     fn settle(&mut self, destination: u32, first: &impl Fn(Kind, Option<u8>) -> u8) -> usize {
         let index = place_of(destination);
         if index >= self.places.len() {
@@ -169,12 +169,11 @@ impl Table {
         self.hints[kind.index()] = Some(method);
     }
 
-    /// All classes, to be changed.
     pub(super) fn classes(&mut self) -> impl Iterator<Item = &mut Class> {
         self.classes.iter_mut()
     }
 
-    /// All classes, with their destination; `None` for the others.
+    /// All classes with their destination; `None` for the others.
     pub(super) fn iter(&self) -> impl Iterator<Item = (Option<u32>, &Class)> {
         self.places.iter().flat_map(move |place| {
             let classes = place.classes.iter().flatten();
@@ -234,7 +233,7 @@ mod tests {
         let first = table.find(0, kind, |_, _| 0);
         let others = table.find(256, kind, |_, _| 0);
         assert_ne!(first, others);
-        // As long as the first sends now and then it keeps its place.
+        // The first keeps its place as long as it sends now and then.
         for _ in 0..100 {
             (0..10).for_each(|_| assert_eq!(table.find(256, kind, |_, _| 0), others));
             assert_eq!(table.find(0, kind, |_, _| 0), first);

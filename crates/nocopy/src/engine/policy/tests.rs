@@ -1,4 +1,4 @@
-//! The policy on a simulated machine: costs as measured, with noise, drift and interruptions, on a virtual clock.
+//! The policy on a simulated machine: measured costs, with noise, drift and interruptions, on a virtual clock.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -37,20 +37,20 @@ impl fmt::Display for Method {
 /// What a datagram costs in ns by each method, in the order of [`BATCHES`].
 type Costs = [f64; 5];
 
-/// A way to a destination: costs, and whether zero-copy sends are copied there.
+/// A destination: costs, and whether zero-copy sends to it are copied.
 #[derive(Debug, Clone, Copy)]
 struct Route {
     costs: Costs,
     copied: bool,
 }
 
-/// Measured on a veth pair, 64, 1400 and 8192 bytes ("Sending" in the project's notes): super-packets arrive whole.
+/// Measured on a veth pair, with 64, 1400 and 8192 bytes: super-packets are delivered whole.
 const OFFLOAD: [Costs; 3] = [
     [13.0, 18.0, 807.0, 692.0, 863.0],
     [51.0, 32.0, 804.0, 721.0, 884.0],
     [306.0, 198.0, 775.0, 825.0, 976.0],
 ];
-/// Every datagram is made.
+/// Every datagram becomes a packet of its own.
 const SEGMENTED: [Costs; 3] = [
     [259.0, 318.0, 902.0, 738.0, 891.0],
     [341.0, 359.0, 913.0, 805.0, 970.0],
@@ -63,7 +63,7 @@ const DELIVERED: [Costs; 3] = [
     [1148.0, 1629.0, 2679.0, 2183.0, 2367.0],
 ];
 const BYTES: [u32; 3] = [64, 1400, 8192];
-/// As many as make one GSO call.
+/// The largest counts for one GSO call.
 const COUNTS: [u32; 3] = [64, 44, 7];
 
 const fn sent(costs: Costs) -> Route {
@@ -96,18 +96,18 @@ struct Machine {
     now_ns: f64,
     noise: f64,
     drift: f64,
-    /// Completions on their way, with the number of the call before which they come.
+    /// Completions under way, with the number of the call before which they arrive.
     completions: VecDeque<(u64, Work, Method, bool)>,
     calls: [u64; 5],
-    /// What the calls cost, and what they would have by the best method.
+    /// The cost of the calls, and what the best method would have cost.
     spent_ns: f64,
     best_ns: f64,
 }
 
-/// Completions come this many calls later.
+/// Completions arrive this many calls later.
 const LAG: u64 = 8;
 
-/// What the caller pays for its two looks at the clock, and for choosing.
+/// The caller's cost of two clock reads, and of choosing.
 const CLOCK_NS: f64 = 50.0;
 const CHOOSE_NS: f64 = 10.0;
 
@@ -139,7 +139,7 @@ impl Machine {
         self.drift.powf(swing / 2.0)
     }
 
-    /// One flush: chosen by the policy, paid by the clock, told back.
+    /// One flush: the policy chooses, the clock advances by the cost, the policy records it.
     fn flush(&mut self, policy: &mut Policy<Method>, route: Route, work: Work) -> Method {
         let choice = policy.choose(work);
         let method = BATCHES.iter().position(|&one| one == choice.method).expect("a candidate");
@@ -148,7 +148,7 @@ impl Machine {
         let noise = 1.0 + self.noise * 12_f64.sqrt() * (self.uniform() - 0.5);
         let mut ns = each_ns * scale * noise;
         let best = route.costs.into_iter().fold(f64::INFINITY, f64::min) * scale;
-        // An interruption hits whoever runs: the best method would meet them in proportion.
+        // Interruptions hit calls in proportion to their length, also those of the best method.
         let interrupted = if self.noise > 0.0 && self.uniform() < ns / 4e6 { 50e3 } else { 0.0 };
         ns += interrupted;
         self.best_ns += best * if self.noise > 0.0 { 1.0 + 50e3 / 4e6 } else { 1.0 };
@@ -182,7 +182,7 @@ impl Machine {
         }
     }
 
-    /// Cost over that of the best method since last asked.
+    /// Cost over that of the best method, since the last call of this.
     fn over_best(&mut self) -> f64 {
         let ratio = self.spent_ns / self.best_ns;
         (self.spent_ns, self.best_ns) = (0.0, 0.0);
@@ -194,8 +194,7 @@ fn switches(policy: &Policy<Method>) -> u32 {
     policy.explain().classes.iter().map(|class| class.switches).sum()
 }
 
-/// How often a test is run with other random numbers: `all` times in a release build, and a fifth of that in a debug build, which
-/// is for every day.
+/// How often a test is repeated with other random numbers: `all` times in a release build, a fifth of that in a debug build.
 const fn times(all: u64) -> u64 {
     if cfg!(debug_assertions) { all.div_ceil(5) } else { all }
 }
@@ -219,7 +218,7 @@ fn every_column_within_3_percent_of_the_best_and_stays() {
     }
 }
 
-/// A bench makes a socket for each round of some 80 ms: the start is all it sees.
+/// A bench makes a socket for each round of some 80 ms, so only the start counts.
 #[test]
 fn short_rounds_pay_little_for_finding_out() {
     for (name, route, work) in columns() {
@@ -249,7 +248,7 @@ fn the_best_is_in_use_within_10_ms() {
     }
 }
 
-/// The preference is wrong: what is tried last is the best.
+/// The preference is wrong: the method tried last is the best.
 #[test]
 fn a_wrong_preference_costs_milliseconds() {
     let (mut machine, mut policy) = (Machine::new(1), Policy::new(&[Socket, Sendmmsg, UringZerocopy, Gso]));
@@ -261,7 +260,7 @@ fn a_wrong_preference_costs_milliseconds() {
 #[test]
 fn single_datagrams_cost_no_more_than_the_plain_call() {
     for (name, route, work) in columns() {
-        // One datagram a call: GSO and sendmmsg are the plain call with more work, and zero-copy pins pages.
+        // One datagram per call: GSO and sendmmsg are the plain call with more work, and zero-copy pins pages.
         let plain = route.costs[4];
         let costs = [plain * 1.02, plain * 1.17, plain * 1.08, plain * 1.01, plain];
         let work = Work { count: 1, ..work };
@@ -296,7 +295,7 @@ fn follows_the_machine_when_it_changes() {
         follow(sent(OFFLOAD[1]), ZerocopyGso);
         follow(delivered(DELIVERED[1]), Gso);
         follow(sent(OFFLOAD[1]), ZerocopyGso);
-        // Nothing is copied here, so only the cost tells.
+        // Nothing is copied here, so only the cost matters.
         follow(sent(SEGMENTED[1]), Gso);
         follow(sent(OFFLOAD[1]), ZerocopyGso);
     }
@@ -304,7 +303,7 @@ fn follows_the_machine_when_it_changes() {
 
 #[test]
 fn copied_completions_take_zerocopy_out() {
-    // By its cost alone zero-copy would win, as it does where the copy is made on another processor.
+    // By its cost alone zero-copy would win, as it does if the copy is made on another processor.
     let route = Route { costs: [51.0, 32.0, 804.0, 721.0, 884.0], copied: true };
     let work = Work { destination: 0, bytes: 1400, count: 44 };
     let (mut machine, mut policy) = (Machine::new(1), Policy::new(&[ZerocopyGso, Gso, Socket]));
@@ -340,7 +339,7 @@ fn a_refused_method_gives_way_for_this_destination_and_size() {
     assert_eq!(works.map(|work| policy.choose(work).method), [ZerocopyGso; 3]);
     policy.refused(0, ZerocopyGso, 8192);
     assert_eq!(works.map(|work| policy.choose(work).method), [Gso, ZerocopyGso, ZerocopyGso]);
-    // Refusals of calls that were already under way do not make it wait longer.
+    // Refusals of calls that were already under way do not prolong the wait.
     (0..100).for_each(|_| policy.refused(0, ZerocopyGso, 8192));
     let mut machine = Machine::new(1);
     machine.drift = 1.0;
@@ -378,7 +377,7 @@ fn what_is_ruled_out_is_never_chosen() {
     assert!(policy.rule_out(UringZerocopy, why));
     machine.run(&mut policy, sent(OFFLOAD[2]), work, 50e6);
     assert_eq!(machine.calls[2], 0);
-    // The one in use, too, at once.
+    // The method in use is replaced at once.
     assert_eq!(policy.explain().classes[0].method, ZerocopyGso);
     assert!(policy.rule_out(ZerocopyGso, Reason::Unavailable("ENOPROTOOPT")));
     let before = machine.calls[1];
@@ -456,7 +455,7 @@ fn destinations_differ() {
 
 #[test]
 fn thousands_of_peers() {
-    // One datagram each: all methods are the plain call with more or less work. Batches: as measured.
+    // One datagram each: the methods cost about the same. Batches: as measured.
     let single = sent([990.0, 1130.0, 1050.0, 980.0, 970.0]);
     for (count, route) in [(1, single), (8, sent(SEGMENTED[1])), (8, delivered(DELIVERED[1]))] {
         let (mut machine, mut policy) = (Machine::new(4), Policy::new(&BATCHES).singles(&SINGLES));
@@ -471,7 +470,7 @@ fn thousands_of_peers() {
     }
 }
 
-/// What a policy asks to be measured costs its caller two looks at the clock.
+/// Each measured call costs its caller two clock reads.
 #[test]
 fn few_calls_are_measured_in_the_long_run() {
     let mut policy = Policy::new(&BATCHES).singles(&SINGLES);
@@ -532,7 +531,7 @@ fn no_candidates() {
     let _ = Policy::<Method>::new(&[]);
 }
 
-/// No call is cheaper than 600 ns, as none is.
+/// No call is cheaper than 600 ns, as in reality.
 fn costs_and_count() -> impl Strategy<Value = (Costs, u32)> {
     (1_u32..64).prop_flat_map(|count| {
         let least = (600.0 / f64::from(count)).max(10.0);
@@ -543,8 +542,8 @@ fn costs_and_count() -> impl Strategy<Value = (Costs, u32)> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: times(40) as u32, max_shrink_iters: 30, ..ProptestConfig::default() })]
 
-    /// With calls of up to 128 us, a second is few of them. Of 400 cases all but one were within 3 %, that one at 3.4 %: the bound
-    /// leaves room for bad luck, since the seeds are drawn anew each time.
+    /// With calls of up to 128 us, a second has few of them. Of 400 cases all but one were within 3 %, that one at 3.4 %: the limit
+    /// leaves room for bad luck, because the seeds are new each time.
     #[test]
     fn any_machine_near_the_best(
         (costs, count) in costs_and_count(),
@@ -558,7 +557,7 @@ proptest! {
         prop_assert!(over < 1.06, "{over} {:?}\n{}", machine.calls, policy.explain());
     }
 
-    /// Whatever callers do, in whatever order: only candidates are chosen, and none that is out while another is left.
+    /// Any order of calls: only candidates are chosen, and none that is out while another is left.
     #[test]
     fn any_use_is_served(operations in proptest::collection::vec((0_u8..8, 0_u32..600, 0_u32..70_000, 0_u32..80, 0_usize..5), 1..2000)) {
         let mut policy = Policy::new(&BATCHES).singles(&SINGLES);

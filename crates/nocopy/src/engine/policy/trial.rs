@@ -1,29 +1,29 @@
-//! Two methods compared, in pairs of short epochs next to each other.
+//! Compares two methods, in pairs of short consecutive epochs.
 //!
-//! Times drift by 2x within seconds on a shared machine, so only ratios of neighbours count. A pair is an epoch of the
+//! Times drift by 2x within seconds on a shared machine, so only ratios of consecutive epochs count. A pair is an epoch of the
 //! incumbent and one of the challenger, in alternating order (IC CI IC …), so that a drift favours neither. The median of
-//! the ratios is decided on: a preempted call spoils one pair, not the verdict.
+//! the ratios decides: a preempted call spoils one pair, not the verdict.
 
-/// Pairs of one call each at the start, which find out what is far off: a challenger 60 times as slow costs three calls.
+/// Pairs of one call each at the start: a challenger 60 times as slow costs three calls.
 pub(super) const GLANCES: usize = 2;
 
-/// A challenger slower by this in both glances is dropped.
+/// A challenger slower by this factor in both glances is dropped.
 const MUCH_SLOWER: f32 = 1.3;
 
-/// A challenger faster by this in both glances has won. Stricter than [`MUCH_SLOWER`]: one call may leave costs to later
+/// A challenger faster by this factor in both glances has won. Stricter than [`MUCH_SLOWER`]: one call may leave work to later
 /// ones (completions to be reaped), and so look cheaper than it is.
 const MUCH_FASTER: f32 = 0.5;
 
-/// Time and calls of an epoch after the glances: long against the noise of calls, short against drift. In front comes one call that
-/// is not counted: it may reap what the other method left.
+/// Time and calls of an epoch after the glances: long compared with the noise of calls, short compared with drift. One call that
+/// is not counted comes first: it may reap what the other method left.
 const EPOCH_NS: f64 = 120e3;
 const EPOCH_CALLS: std::ops::RangeInclusive<u8> = 8..=32;
 
-/// A challenger that is off by this in the first three pairs after the glances needs no more.
+/// A challenger that differs by this in the first three pairs after the glances is decided on.
 const CLEARLY: f32 = 0.15;
 const CLEAR_PAIRS: usize = 3;
 
-/// Pairs after the glances before a verdict, and at most.
+/// The least and the most pairs after the glances.
 const PAIRS_MIN: usize = 9;
 const PAIRS_MAX: usize = 47;
 
@@ -99,9 +99,9 @@ pub(super) struct Trial {
     epoch: Cost,
     /// Of the pair's first epoch.
     first_each_ns: f64,
-    /// All calls of the challenger in this pair, the uncounted ones too: what trying it cost.
+    /// All calls of the challenger in this pair, including uncounted ones: what trying it cost.
     tried: Cost,
-    /// What trying cost over what the incumbent would have, so far.
+    /// The cost of trying so far, less what the incumbent would have cost.
     pub(super) excess_ns: f64,
     /// Challenger's cost over incumbent's, of each pair.
     ratios: [f32; GLANCES + PAIRS_MAX],
@@ -109,7 +109,7 @@ pub(super) struct Trial {
 }
 
 impl Trial {
-    /// A trial of `challenger`, while a call of the incumbent costs `call_ns`.
+    /// A trial of `challenger`; a call of the incumbent costs `call_ns`.
     pub(super) fn new(challenger: u8, call_ns: f64) -> Self {
         Self {
             challenger,
@@ -135,7 +135,7 @@ impl Trial {
         self.pairs
     }
 
-    /// Takes the cost of a call made for the side whose turn it is; `ns` and `units` are above zero.
+    /// Records the cost of a call made for the side whose turn it is; `ns` and `units` are above zero.
     pub(super) fn record(&mut self, ns: f64, units: f64) -> Step {
         if self.side == Side::Challenger {
             self.tried.add(ns, units);
@@ -183,14 +183,14 @@ impl Trial {
         self.tried = Cost::default();
     }
 
-    /// Median of the ratios; the glances count only while there is nothing else.
+    /// Median of the ratios; the glances count only if there are no other pairs.
     pub(super) fn ratio(&self) -> f32 {
         let ratios = &self.ratios[..self.pairs];
         let counted = if ratios.len() > GLANCES { &ratios[GLANCES..] } else { ratios };
         median(sort(counted, &mut [0.0; PAIRS_MAX]))
     }
 
-    /// What the pairs so far say. A challenger that is `preferred` to the incumbent need not be better by a margin: it
+    /// The verdict so far. A challenger that is `preferred` to the incumbent need not be better by a margin: it
     /// wins ties.
     pub(super) fn verdict(&self, preferred: bool) -> Verdict {
         let ratios = &self.ratios[..self.pairs];
@@ -214,8 +214,8 @@ fn decide_early(contest: &[f32]) -> Verdict {
     }
 }
 
-/// The rule of confidence: better means that the median is, by the margin, and that the upper end of its confidence
-/// interval shows it to be better at all; no better, that the lower end is not better by the margin.
+/// Better: the median is below 1 by the margin, and the upper end of its confidence
+/// interval is below 1. No better: the lower end is not below 1 by the margin.
 fn decide(contest: &[f32], preferred: bool) -> Verdict {
     let mut space = [0.0; PAIRS_MAX];
     let sorted = sort(contest, &mut space);
@@ -230,7 +230,7 @@ fn decide(contest: &[f32], preferred: bool) -> Verdict {
     }
 }
 
-/// The values in order, in a space of at least their number.
+/// Sorts the values into `space`, which holds at least as many.
 pub(super) fn sort<'a>(values: &[f32], space: &'a mut [f32]) -> &'a [f32] {
     let sorted = &mut space[..values.len()];
     sorted.copy_from_slice(values);
@@ -238,7 +238,7 @@ pub(super) fn sort<'a>(values: &[f32], space: &'a mut [f32]) -> &'a [f32] {
     sorted
 }
 
-/// The middle of what is in order; 1 of nothing.
+/// The middle value; 1 if there are none.
 pub(super) fn median(sorted: &[f32]) -> f32 {
     match sorted {
         [] => 1.0,
@@ -258,7 +258,7 @@ fn interval(sorted: &[f32]) -> (f32, f32) {
 mod tests {
     use super::*;
 
-    /// Runs a trial on costs by call; the calls made for each side, and the verdict.
+    /// Runs a trial with the cost of each call; returns the calls made for each side, and the verdict.
     fn run(mut cost: impl FnMut(Side, usize) -> f64, preferred: bool) -> (usize, usize, Verdict) {
         let mut trial = Trial::new(1, 15e3);
         let (mut incumbent, mut challenger) = (0, 0);

@@ -1,4 +1,4 @@
-//! What became of the bytes of a socket, summed up.
+//! The sum of the evidence for the bytes of a half.
 
 use std::fmt;
 use std::iter::Sum;
@@ -6,9 +6,9 @@ use std::ops::AddAssign;
 
 use super::{Cause, Evidence};
 
-/// A ledger of evidence: how many bytes were copied and why, how many were not, and for how many it is not known.
+/// How many bytes were copied and why, how many were not copied, and for how many this is unknown.
 ///
-/// The three are never merged: [`bytes_of`](Self::bytes_of) each of them adds up to [`bytes`](Self::bytes).
+/// The three are never merged; [`bytes_of`](Self::bytes_of) all of them add up to [`bytes`](Self::bytes).
 ///
 /// ```
 /// # let (mut port, _peer) = nocopy::Port::memory_pair()?;
@@ -30,7 +30,7 @@ pub struct Ledger {
 }
 
 impl Ledger {
-    /// Books datagrams of so many bytes in all.
+    /// Adds datagrams with that many bytes in total.
     #[inline]
     pub(crate) fn add(&mut self, evidence: Evidence, datagrams: u64, bytes: u64) {
         self.datagrams += datagrams;
@@ -41,17 +41,17 @@ impl Ledger {
         }
     }
 
-    /// Datagrams booked.
+    /// Number of datagrams.
     pub fn datagrams(&self) -> u64 {
         self.datagrams
     }
 
-    /// Bytes booked.
+    /// Number of bytes.
     pub fn bytes(&self) -> u64 {
         self.zero_copy + self.unknown + self.copied.iter().sum::<u64>()
     }
 
-    /// Bytes with this evidence; of [`Evidence::Copied`], those copied for that cause.
+    /// Bytes with this evidence; with [`Evidence::Copied`], those copied for that cause.
     pub fn bytes_of(&self, evidence: Evidence) -> u64 {
         match evidence {
             Evidence::ZeroCopy => self.zero_copy,
@@ -60,7 +60,7 @@ impl Ledger {
         }
     }
 
-    /// The evidence there is, with its bytes; what there is none of is left out.
+    /// All evidence that occurred, with its bytes.
     pub fn entries(&self) -> impl Iterator<Item = (Evidence, u64)> + use<> {
         let copied =
             Cause::ALL.into_iter().zip(self.copied).map(|(cause, bytes)| (Evidence::Copied(cause), bytes));
@@ -70,7 +70,7 @@ impl Ledger {
 }
 
 impl Extend<(Evidence, u64)> for Ledger {
-    /// Books bytes by their evidence, as [`entries`](Self::entries) has them: each entry is one datagram. For kinds of I/O that are built on
+    /// Adds bytes by their evidence, as [`entries`](Self::entries) has them: each entry is one datagram. For kinds of I/O that are built on
     /// this crate.
     fn extend<I: IntoIterator<Item = (Evidence, u64)>>(&mut self, entries: I) {
         let entries = entries.into_iter().filter(|(_, bytes)| *bytes > 0);

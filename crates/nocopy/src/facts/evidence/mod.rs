@@ -1,4 +1,4 @@
-//! Evidence: what is known of copies, in three values that are never merged.
+//! Evidence: what is known about copies, in three values that are never merged.
 
 mod ledger;
 
@@ -9,11 +9,11 @@ pub use ledger::Ledger;
 /// Whether bytes were copied on their way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Evidence {
-    /// The kernel said that it moved the bytes without copying.
+    /// The kernel reported that it moved the bytes without copying.
     ZeroCopy,
     /// The bytes were copied, for this reason.
     Copied(Cause),
-    /// Not known: the kernel does not report it. Never a guess in either direction.
+    /// Not known, because the kernel does not report it. Never a guess.
     Unknown,
 }
 
@@ -31,40 +31,40 @@ pub enum Cause {
     PacketRing,
     /// A packet handed to the host: the kernel copies it into a buffer of its own.
     ToHost,
-    /// An ordinary socket call, chosen because doing without copies is measured to be slower, or has too little to gain.
+    /// An ordinary socket call, chosen because sending without a copy was measured to be slower, or can gain too little.
     CopyingIsFaster,
-    /// A datagram by itself, too short for it to be worth anything to keep its pages in place.
+    /// A single datagram, too short for sending without a copy to gain anything.
     BelowThreshold,
-    /// The bytes were given as a slice, which is the caller's again when the call returns.
+    /// The bytes were given as a slice, which belongs to the caller when the call returns.
     Slice,
-    /// A zero-copy send that ended in a socket of this machine, which gets a copy of its own.
+    /// A zero-copy send to a socket on this machine, which gets its own copy.
     DeliveredLocally,
-    /// A zero-copy send of which the kernel says that it copied after all: a packet tap captures on the interface, or the
+    /// A zero-copy send that the kernel copied nevertheless: a packet tap captures on the interface, or the
     /// device cannot gather.
     ZeroCopyRefused,
-    /// A zero-copy send for which the kernel had no memory to remember it by (`ENOBUFS`).
+    /// A zero-copy send for which the kernel had no memory to record it (`ENOBUFS`).
     NoBuffers,
-    /// Several streams send from one pool, and this one had as many of its buffers in flight as were left free: a copy gives a buffer
-    /// back at once.
+    /// Several streams send from one pool, and this one already had its share of buffers in flight: a copy frees its buffer
+    /// at once.
     ShareInFlight,
-    /// The pieces of a packet that lay in several buffers, put together.
+    /// The pieces of a packet in several buffers, joined.
     Gathered,
-    /// Less than a page was received: what is mapped is whole pages.
+    /// Less than a page was received; only whole pages can be mapped.
     PartOfPage,
-    /// The sender is on this machine, and its bytes lie on pages that cannot be mapped: of high order, of the page cache, or shared.
+    /// The sender is on this machine, and its bytes are on pages that cannot be mapped: of high order, of the page cache, or shared.
     LocalPages,
-    /// The card puts headers in front of the data, so they do not begin with a page.
+    /// The card puts headers in front of the data, so the data does not begin at a page boundary.
     HeadersNotSplit,
-    /// Packets came by a card, and their data do not fill whole pages.
+    /// Packets arrived through a card, and their data does not fill whole pages.
     SegmentSize,
-    /// Pages that could not be mapped, for a reason that is not known.
+    /// Pages that could not be mapped, for an unknown reason.
     NotMapped,
-    /// There was no room to map pages into: the program holds too many that were received before.
+    /// There was no room to map pages into: the program holds too many that it received before.
     NoSlot,
 }
 
 impl Cause {
-    /// All there are, in the order in which they are told.
+    /// All causes, in the order of reports.
     pub const ALL: [Self; 19] = [
         Self::XdpCopyMode,
         Self::MemoryPort,

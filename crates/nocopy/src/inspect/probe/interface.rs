@@ -1,11 +1,11 @@
-//! The interface itself: whether packets flow, what is attached, whose driver it is.
+//! The interface itself: link state, attached programs, driver.
 
 use super::{Gate, State, quoted};
 use crate::port::xdp;
 use crate::port::{Port, PortBuilder, drivers};
 use crate::sys::interface::Interface;
 
-/// Without these, nothing arrives.
+/// The conditions for packets to arrive.
 pub(super) fn flow(interface: &Interface) -> [Gate; 5] {
     [up(interface), carrier(interface), ethernet(interface), mtu(interface), program(interface)]
 }
@@ -30,7 +30,7 @@ fn ethernet(interface: &Interface) -> Gate {
         .or_fix("use an interface of type 1 (ether), for a tunnel the one that it goes over")
 }
 
-/// The driver, and what is known of it beyond what it says of itself.
+/// The driver, and what is known about it beyond what it reports.
 pub(super) fn driver(interface: &Interface) -> Gate {
     let Some(driver) = &interface.driver else {
         return Gate::new("driver", State::Unknown, "it does not say its name");

@@ -1,4 +1,4 @@
-//! What a driver does with XDP packets beyond moving them.
+//! XDP features of a driver besides moving packets.
 
 use std::io;
 

@@ -1,7 +1,7 @@
-//! Probe: what this machine and an interface would let a port do. It looks, and changes nothing.
+//! What this machine and an interface would let a port do, found without changing anything.
 //!
-//! What stands between a program and a mode is a [`Gate`]: *open*, *closed* with the reason and what would open it, or
-//! *unknown* where nobody can say without trying.
+//! Each condition of a mode is a [`Gate`]: *open*, *closed* with the reason and what would open it, or
+//! *unknown* if only an attempt can show it.
 //!
 //! ```
 //! for gate in nocopy::integration::probe::machine() {
@@ -32,7 +32,7 @@ pub enum State {
     Open,
     /// It does not.
     Closed,
-    /// It cannot be told without trying.
+    /// Only an attempt can show it.
     Unknown,
 }
 
@@ -49,17 +49,17 @@ impl fmt::Display for State {
 /// One thing that a port, or a mode of it, depends on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Gate {
-    /// What it is, such as `carrier` or `CAP_NET_RAW`.
+    /// Its name, such as `carrier` or `CAP_NET_RAW`.
     pub name: &'static str,
     /// Whether it lets a port through.
     pub state: State,
     /// What was found.
     pub found: String,
-    /// What would open it, or make it wider: a command, or a setting.
+    /// What would open it, or improve it: a command, or a setting.
     pub fix: Option<String>,
-    /// The shell command that opens it without anything else; there is none for a gate that is not closed.
+    /// The shell command that opens it without anything else; only for closed gates.
     pub command: Option<String>,
-    /// Whether no port of default settings opens while it is closed, whatever its mode.
+    /// Whether no port with default settings opens while it is closed, in any mode.
     pub needed: bool,
 }
 
@@ -68,12 +68,12 @@ impl Gate {
         Self { name, state, found: found.into(), fix: None, command: None, needed: false }
     }
 
-    /// Open or closed, by what was found.
+    /// Open or closed, with what was found.
     fn of(name: &'static str, open: bool, found: impl Into<String>) -> Self {
         Self::new(name, if open { State::Open } else { State::Closed }, found)
     }
 
-    /// The same gate under another name, which says something else of it when it is open.
+    /// The same gate under another name, with another text if it is open.
     fn named(self, name: &'static str, open: &str) -> Self {
         let found = if self.state == State::Open { open.to_owned() } else { self.found };
         Self { name, found, ..self }
@@ -84,7 +84,7 @@ impl Gate {
         self
     }
 
-    /// With what would open it, said only when it is not open.
+    /// Adds what would open it, if it is not open.
     fn or_fix(mut self, fix: impl Into<String>) -> Self {
         if self.state != State::Open {
             self.fix = Some(fix.into());
@@ -92,7 +92,7 @@ impl Gate {
         self
     }
 
-    /// With the shell command that opens it, and what to know of it or do instead; said only when it is not open.
+    /// Adds the shell command that opens it, and a remark; if it is not open.
     fn or_command(mut self, command: impl Into<String>, remark: &str) -> Self {
         let command = command.into();
         self = self.or_fix(format!("'{command}'{remark}"));
@@ -110,7 +110,7 @@ impl fmt::Display for Gate {
     }
 }
 
-/// A name as one word of a shell; the kernel takes almost anything for the name of an interface.
+/// A name quoted as one word of a shell; the kernel allows almost any name for an interface.
 fn quoted(name: &str) -> Cow<'_, str> {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "._-@".contains(c);
     match name.chars().all(is_plain) {
@@ -119,11 +119,11 @@ fn quoted(name: &str) -> Cow<'_, str> {
     }
 }
 
-/// What holds for every interface: the kernel, what this process may do, memory.
+/// Gates for every interface: the kernel, the rights of this process, memory.
 pub fn machine() -> Vec<Gate> {
     let mut gates = vec![machine::kernel(), machine::af_xdp()];
     gates.extend(capabilities::capabilities());
-    // The last rung of the ladder: without AF_XDP there is still this.
+    // The last mode that a port tries, without AF_XDP.
     gates.extend([capabilities::packet_sockets().needed(), machine::locked_memory(), machine::huge_pages()]);
     gates.extend([sockets::option_memory(), sockets::io_uring(), sockets::uring_receive()]);
     gates
@@ -132,11 +132,11 @@ pub fn machine() -> Vec<Gate> {
 /// An interface as a port would find it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Interface {
-    /// `None` where it does not say its name.
+    /// `None` if the interface does not report it.
     pub driver: Option<String>,
     /// Receive queues in use.
     pub receive_queues: u32,
-    /// What it has, and then the modes a port on it would try, from the fastest down.
+    /// The interface's own gates, then the modes that a port would try, from the fastest down.
     pub gates: Vec<Gate>,
 }
 
@@ -146,7 +146,7 @@ impl Interface {
         self.gates.iter().filter(|gate| LADDER.iter().any(|mode| mode.name() == gate.name))
     }
 
-    /// The mode that a port would try first with a chance.
+    /// The first mode that may work.
     pub fn first_mode(&self) -> Option<&'static str> {
         self.modes().find(|gate| gate.state != State::Closed).map(|gate| gate.name)
     }

@@ -8,7 +8,7 @@ use crate::sys::capability;
 use crate::sys::interface::Interface;
 use crate::sys::netdev::XdpFeatures;
 
-/// The modes that a port tries, by what the driver says of itself.
+/// The modes that a port tries, by what the driver reports.
 pub(super) fn modes(interface: &Interface, features: &io::Result<XdpFeatures>) -> Vec<Gate> {
     LADDER.into_iter().filter_map(|mode| gate(interface, features, mode)).collect()
 }
@@ -44,7 +44,7 @@ fn gate(interface: &Interface, features: &io::Result<XdpFeatures>, mode: Mode) -
     }
 }
 
-/// What a driver says of itself, unless more is known.
+/// What a driver reports, unless more is known.
 fn of_driver(interface: &Interface, mode: Mode, says: &str) -> Gate {
     let (name, driver) = (mode.name(), interface.driver_words());
     if drivers::receives(interface.driver.as_deref(), mode) {
@@ -54,12 +54,12 @@ fn of_driver(interface: &Interface, mode: Mode, says: &str) -> Gate {
         .or_fix(format!("a port on each member of {}", interface.name))
 }
 
-/// No such netlink family before Linux 6.3.
+/// The netlink family exists since Linux 6.3.
 fn unknown(name: &'static str, error: &io::Error) -> Gate {
     Gate::new(name, State::Unknown, format!("the kernel does not say: {error}"))
 }
 
-/// Why no mode of AF_XDP is for this process, whatever the interface.
+/// Why this process can use no AF_XDP mode on any interface.
 fn without_xdp(name: &'static str) -> Option<Gate> {
     if let Some(capability) = capability::missing(capability::PORT) {
         return Some(

@@ -1,9 +1,9 @@
-//! What is done to packets between the card and whoever receives them.
+//! What changes packets between the card and the receiver.
 
 use super::{Gate, State, quoted};
 use crate::sys::interface::{self, Interface};
 
-/// Packets that the card joins are too long for a frame, and drivers refuse XDP meanwhile.
+/// Packets that the card joins are too long for a frame, and drivers refuse XDP while it does.
 pub(super) fn joining(interface: &Interface) -> Gate {
     const NAME: &str = "large receive offload";
     match interface::joins_received(&interface.name) {
@@ -13,7 +13,7 @@ pub(super) fn joining(interface: &Interface) -> Gate {
     }
 }
 
-/// AF_XDP sees packets before they are joined for sockets, a packet ring often after; and what is redirected to a veth needs it.
+/// AF_XDP sees packets before they are joined for sockets, a packet ring often after; redirecting to a veth needs it.
 pub(super) fn joining_for_sockets(interface: &Interface) -> Gate {
     const NAME: &str = "generic receive offload";
     let off = match interface.driver.as_deref() {
@@ -32,7 +32,7 @@ pub(super) fn joining_for_sockets(interface: &Interface) -> Gate {
     }
 }
 
-/// Data in buffers of its own: what lets TCP map what it received, and io_uring receive without copies.
+/// Headers and data in separate buffers: needed by TCP to map what it received, and by io_uring to receive without copies.
 pub(super) fn header_split(interface: &Interface, split: Option<bool>) -> Gate {
     const NAME: &str = "header split";
     match split {

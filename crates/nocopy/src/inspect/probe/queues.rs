@@ -40,7 +40,7 @@ pub(super) fn card_ring(interface: &Interface) -> Gate {
     }
 }
 
-/// Memory of another node than the card's is slower to reach, for the card and for the program.
+/// Memory of a NUMA node other than the card's is slower for the card and for the program.
 pub(super) fn node(interface: &Interface) -> Gate {
     const NAME: &str = "NUMA node";
     if device(interface).is_none() {
@@ -64,7 +64,7 @@ fn near_cpus(name: &'static str, node: u32, list: &str, near: &Cpus, allowed: &C
     gate
 }
 
-/// Where each queue's interrupt runs: the CPU beside which its port is best.
+/// The CPU of each queue's interrupt: a port of that queue is best on a CPU beside it.
 pub(super) fn interrupts(interface: &Interface) -> Gate {
     const NAME: &str = "interrupts";
     if device(interface).is_none() {
@@ -96,7 +96,7 @@ struct Interrupt {
     cpus: String,
 }
 
-/// Closed if two share a CPU although there are enough.
+/// Closed if two share a CPU although there are enough CPUs.
 fn spread(name: &'static str, interrupts: &[Interrupt], cpus: usize) -> Gate {
     let words = |Interrupt { queue, number, cpus }: &Interrupt| {
         format!("queue {queue}: {number} on CPU {}", if cpus.is_empty() { "unknown" } else { cpus })

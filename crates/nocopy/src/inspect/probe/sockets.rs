@@ -1,4 +1,4 @@
-//! What else than a port moves bytes without copies: sockets, and io_uring.
+//! Zero-copy features other than ports: sockets, and io_uring.
 
 use std::fs;
 use std::io;
@@ -13,7 +13,7 @@ use crate::sys::{capability, io_uring as uring, sockets};
 /// The kernel's default since Linux 6.7 (`net/core/sock.c`: `sysctl_optmem_max`); before, 20 KiB were enough for some 30 sends.
 const OPTMEM_BYTES: u64 = 128 * 1024;
 
-/// A page, and what TCP over IPv4 puts in front of it, with timestamps: 20 + 20 + 12.
+/// A page, and the headers of TCP over IPv4 with timestamps: 20 + 20 + 12.
 const PAGE_BYTES: u32 = 4096;
 const TCP_HEADERS_BYTES: u32 = 52;
 
@@ -37,7 +37,7 @@ pub(super) fn io_uring() -> Gate {
     }
 }
 
-/// io_uring's zero-copy receive, as far as the kernel goes.
+/// io_uring's zero-copy receive, as far as the kernel's part goes.
 pub(super) fn uring_receive() -> Gate {
     const NAME: &str = "io_uring zero-copy receive";
     match uring::has_zero_copy_receive() {
@@ -48,7 +48,7 @@ pub(super) fn uring_receive() -> Gate {
     }
 }
 
-/// Memory that sends without copies may take for telling when they are done.
+/// Memory that the kernel may use to report the completion of zero-copy sends.
 pub(super) fn option_memory() -> Gate {
     const NAME: &str = "socket option memory";
     let limit = fs::read_to_string("/proc/sys/net/core/optmem_max");
@@ -71,7 +71,7 @@ pub(super) fn zero_copy_send(interface: &Interface) -> Gate {
             .or_fix("Linux 4.14 or newer");
     }
     let gathers = interface::gathers(&interface.name);
-    // These hand packets to sockets of this machine, and `skb_orphan_frags_rx` copies what such a socket is to keep.
+    // These deliver packets to sockets of this machine, and `skb_orphan_frags_rx` copies what such a socket keeps.
     let late = ["veth", "tun", "bridge"].iter().any(|driver| interface.driver.as_deref() == Some(driver));
     if late || interface.loopback {
         let at_once = if gathers == Some(false) { ", and at once: scatter-gather is off" } else { "" };
@@ -123,8 +123,8 @@ pub(super) fn zero_copy_receive(interface: &Interface, split: Option<bool>) -> G
     }
 }
 
-/// Whether io_uring receives into the program's memory through this interface: what the kernel asks for before it lends a queue's
-/// buffers to a program (`net_mp_open_rxq`), as far as it can be looked at.
+/// Whether io_uring can receive into the program's memory through this interface: the visible conditions of
+/// `net_mp_open_rxq`, by which the kernel lends a queue's buffers to a program.
 pub(super) fn uring_receive_on(interface: &Interface, split: io::Result<HeaderSplit>) -> Gate {
     const NAME: &str = "zero-copy receive by io_uring";
     let name = &interface.name;

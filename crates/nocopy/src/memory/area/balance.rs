@@ -2,14 +2,14 @@
 
 use std::fmt;
 
-/// The account of an area's frames. The terms are counted separately, at the places where frames change hands, and none
-/// is derived from the others, so that [`Balance::is_whole`] is a real check: a frame lost or doubled shows.
+/// The account of an area's frames. Each term is counted separately, where frames change hands, and none
+/// is derived from the others, so that [`Balance::is_whole`] is a real check for lost or doubled frames.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Balance {
     /// Frames in the area.
     pub total: u32,
-    /// Frames at home: in a pool, on their way to it, or in no pool.
+    /// Free frames: in a pool, on their way to it, or in no pool.
     pub free: u64,
     /// Frames the program holds.
     pub yours: i64,
@@ -17,12 +17,12 @@ pub struct Balance {
     pub lent_rx: u64,
     /// Frames lent to the kernel to send.
     pub lent_tx: u64,
-    /// Frames a zero-copy device still had when its port was closed; not given out again while the area lives.
+    /// Frames a zero-copy device still had when its port was closed; not used again while the area exists.
     pub retired: u32,
 }
 
 impl Balance {
-    /// Whether every frame is accounted for exactly once. Certain only while the halves are at rest, since the terms are read one by one.
+    /// Whether every frame is accounted for exactly once. Reliable only while the halves are idle, since the terms are read one by one.
     pub fn is_whole(&self) -> bool {
         let counted = i128::from(self.free)
             + i128::from(self.yours)

@@ -1,4 +1,4 @@
-//! A packet that lies in several buffers.
+//! A packet in several buffers.
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};
@@ -7,13 +7,13 @@ use smallvec::SmallVec;
 
 use super::{Frame, Packet};
 
-/// Buffers of a chain that cost no allocation: enough for 9,000 bytes in frames of 2048.
+/// Buffers that a chain holds without an allocation: enough for 9,000 bytes in frames of 2048.
 const INLINE: usize = 8;
 
 /// One packet as a chain of buffers: of [`Packet`]s as received, or of [`Frame`]s, taken or to be sent.
 ///
-/// Where a packet is cut is not part of it: AF_XDP cuts what it sends elsewhere than what it receives. Never empty of buffers
-/// when received.
+/// The places where a packet is cut have no meaning: AF_XDP cuts sent packets at other places than received ones. A received chain
+/// has at least one buffer.
 ///
 /// ```
 /// # let (mut left, mut right) = nocopy::Port::builder("memory").multi_buffer(true).memory_pair()?;
@@ -46,7 +46,7 @@ impl<B: Deref<Target = [u8]>> Chain<B> {
         self.buffers.iter().map(|buffer| buffer.len()).sum()
     }
 
-    /// Whether there is not one byte.
+    /// Whether the packet has no bytes.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -68,7 +68,7 @@ impl<B: Deref<Target = [u8]>> Chain<B> {
 }
 
 impl<B: DerefMut<Target = [u8]>> Chain<B> {
-    /// Writes over the packet's bytes from `offset` on, across buffers, and returns how many fitted before its end.
+    /// Overwrites the packet's bytes from `offset` on, across buffers, and returns how many fit.
     pub fn write_at(&mut self, offset: usize, bytes: &[u8]) -> usize {
         let (mut done, mut start) = (0, 0);
         for buffer in &mut self.buffers {

@@ -12,27 +12,27 @@ use crate::facts::metadata::{Place, PlaceOutside, Request};
 use crate::ring::Reservation;
 use crate::sys::xsk::{Descriptor, REQUESTED};
 
-/// Free frames and as many slots of the tx ring, set aside to be written: a batch of [`Draft`]s.
+/// A batch of [`Draft`]s: free frames, and as many slots of the tx ring, to be written.
 ///
-/// What is queued is shown to the kernel when the batch is dropped, all at once, and what was not used is free again.
+/// Queued drafts are published to the kernel together when the batch is dropped; unused frames are free again.
 pub struct Drafts<'half> {
     slots: Reservation<'half, Descriptor>,
     pool: &'half Pool,
-    // Copies of what the pool says, so that a loop over drafts keeps them in registers.
+    // Copies of the pool's fields, so that a loop over drafts keeps them in registers.
     view: View,
     frames: &'half [Cell<u32>],
     free_count: u32,
     /// Where packets start inside a frame.
     start: u16,
     bytes: u32,
-    /// Drafts still to be given out.
+    /// Drafts not yet handed out.
     left: u32,
-    /// By how much less than `bytes` was queued, in all.
+    /// By how many bytes the queued packets are shorter than `bytes`, in total.
     short_bytes: u64,
 }
 
 impl Pool {
-    /// Sets free frames aside for packets of up to `bytes` bytes, one for each slot, or as many as there are.
+    /// Reserves free frames for packets of up to `bytes` bytes, one for each slot, or as many as there are.
     ///
     /// # Panics
     /// If a packet of that length does not fit a frame.
@@ -45,8 +45,8 @@ impl Pool {
         assert!(bytes <= self.packet_bytes_max(), "packet longer than a frame");
         let free_count = self.free_count.get();
         let left = slots.left().min(free_count);
-        // Out of the cache until drop puts back what was not used: a batch that is forgotten loses its frames, as a
-        // forgotten `Frame` is lost, where one that took them singly would leave the queued ones in the cache.
+        // Removed from the cache until drop puts unused ones back. So a forgotten batch loses its frames, as a
+        // forgotten `Frame` does; if frames were removed one by one, queued ones would stay in the cache.
         self.free_count.set(free_count - left);
         let (view, frames, start) = (self.view, &self.free[..free_count as usize], self.shared.data_offset);
         Drafts { slots, pool: self, view, frames, free_count, start, bytes, left, short_bytes: 0 }
@@ -54,18 +54,18 @@ impl Pool {
 }
 
 impl<'half> Drafts<'half> {
-    /// How many more drafts there are; if none, flush and ask the sender for more.
+    /// How many more drafts there are; if none, flush and ask the sender for another batch.
     #[inline]
     pub fn left(&self) -> usize {
         self.left as usize
     }
 
-    /// The next packet to write, as long as the batch's packets are; its contents are whatever was there.
+    /// The next packet to write, with the batch's length; its contents are undefined.
     #[inline]
     pub fn next_draft(&mut self) -> Option<Draft<'_, 'half>> {
         self.left = self.left.checked_sub(1)?;
-        // SAFETY: a frame is used up by a draft that is queued, of which there are no more than were given out; so the
-        // frames set aside in `Pool::drafts` last.
+        // SAFETY: only queued drafts use frames up, and there are no more of them than were handed out; so the
+        // frames reserved in `Pool::drafts` suffice.
         let frame = unsafe { self.frames.get_unchecked(self.free_count as usize - 1).get() };
         let address = self.view.address(frame, self.start);
         let (data, bytes) = (self.view.data(address), self.bytes);
@@ -81,7 +81,7 @@ impl Drop for Drafts<'_> {
     }
 }
 
-/// A packet being written in place: bytes of a free frame. [`queue`](Draft::queue) it to have it sent, or drop it.
+/// A packet being written in place: bytes of a free frame. [`queue`](Draft::queue) sends it, dropping discards it.
 ///
 /// ```
 /// # let (mut left, mut right) = nocopy::Port::memory_pair()?;
@@ -113,14 +113,14 @@ impl Draft<'_, '_> {
         self.bytes = self.bytes.min(u32::try_from(bytes).unwrap_or(u32::MAX));
     }
 
-    /// Queues the packet to be sent with the next flush. An empty one is not: no interface takes it.
+    /// Queues the packet to be sent with the next flush. An empty one is discarded: no interface accepts it.
     #[inline]
     pub fn queue(self) {
         self.queue_as(0);
     }
 
-    /// Like [`Draft::queue`], for a packet whose checksum is still to be completed at `place`: by card or kernel where the port was
-    /// opened for it ([`Explanation::checksum`](crate::Explanation::checksum)), in software where not.
+    /// Like [`Draft::queue`], for a packet whose checksum is to be completed at `place`: by the card or kernel if the port was
+    /// opened for it ([`Explanation::checksum`](crate::Explanation::checksum)), otherwise in software.
     ///
     /// ```
     /// # let (mut left, mut right) = nocopy::Port::memory_pair()?;

@@ -1,4 +1,4 @@
-//! A frame that is yours.
+//! An owned frame.
 
 use std::fmt;
 use std::mem::ManuallyDrop;
@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use super::{Shared, bring_home};
 
-/// One packet's worth of an area, owned: bytes with room in front and behind.
+/// One frame of an area, owned: a packet with room in front and behind.
 ///
 /// A frame is a move-only value of 24 bytes. Sending it gives it away, so reading, changing or sending it again
 /// does not compile:
@@ -20,8 +20,8 @@ use super::{Shared, bring_home};
 /// # }
 /// ```
 ///
-/// It may outlive its port, wait in a channel, and go to other threads; when it is dropped, it returns to its pool. The cheapest
-/// way to return it is [`Receiver::recycle`](crate::Receiver::recycle) on the half that received it: without an atomic operation.
+/// It may outlive its port, wait in a channel, and move to other threads; when it is dropped, it returns to its pool. The cheapest
+/// way to return it is [`Receiver::recycle`](crate::Receiver::recycle) on the half that received it, without an atomic operation.
 ///
 /// Headers are put in front of a packet and taken off without moving it:
 ///
@@ -43,18 +43,18 @@ use super::{Shared, bring_home};
 /// ```
 #[must_use = "a dropped frame goes back to its pool unsent"]
 pub struct Frame {
-    /// Alive as long as this frame is away from home (see the module documentation of `area`).
+    /// Valid while this frame is not free (module documentation of `area`).
     shared: NonNull<Shared>,
-    /// First byte of the packet, `start` bytes into frame `index`: kept so that reading chases no pointers.
+    /// First byte of the packet, `start` bytes into frame `index`: kept so that reading follows no pointers.
     data: NonNull<u8>,
     index: u32,
     start: u16,
     len: u16,
 }
 
-// SAFETY: a frame is the only access to its bytes, wherever it goes; going home is an atomic operation.
+// SAFETY: a frame is the only access to its bytes, on any thread; returning it is an atomic operation.
 unsafe impl Send for Frame {}
-// SAFETY: `&Frame` only reads bytes that nobody can write meanwhile.
+// SAFETY: `&Frame` only reads bytes that nothing can write meanwhile.
 unsafe impl Sync for Frame {}
 
 impl Frame {
@@ -72,7 +72,7 @@ impl Frame {
         Self { shared, data, index, start, len }
     }
 
-    /// Gives the frame up without sending it home: (index, first byte, length).
+    /// Returns index, first byte and length, without returning the frame to its pool.
     #[inline]
     pub(super) fn into_parts(self) -> (u32, NonNull<u8>, u16) {
         let frame = ManuallyDrop::new(self);
@@ -104,7 +104,7 @@ impl Frame {
         unsafe { std::slice::from_raw_parts_mut(self.data.add(offset).as_ptr(), len) }
     }
 
-    /// Its number in the area, which it has as long as the area lives: for tables of frames that are away.
+    /// Its number in the area, which never changes: for tables of frames in use.
     #[inline]
     pub(crate) fn index(&self) -> u32 {
         self.index
@@ -122,8 +122,8 @@ impl Frame {
         self.shared().frame_bytes() as usize - usize::from(self.start) - usize::from(self.len)
     }
 
-    /// Opens `bytes` bytes in front of the packet, for a header, and returns them; their contents are whatever was
-    /// there. `None`, and no change, if there is less headroom.
+    /// Adds `bytes` bytes in front of the packet, for a header, and returns them with undefined
+    /// contents. `None`, and no change, if there is less headroom.
     #[inline]
     pub fn prepend(&mut self, bytes: usize) -> Option<&mut [u8]> {
         let count = u16::try_from(bytes).ok()?;
@@ -136,7 +136,7 @@ impl Frame {
         }
     }
 
-    /// Opens `bytes` bytes behind the packet and returns them; their contents are whatever was there. `None`, and no
+    /// Adds `bytes` bytes behind the packet and returns them with undefined contents. `None`, and no
     /// change, if there is less tailroom.
     #[inline]
     pub fn append(&mut self, bytes: usize) -> Option<&mut [u8]> {
@@ -166,7 +166,7 @@ impl Frame {
         self.len = self.len.min(u16::try_from(bytes).unwrap_or(u16::MAX));
     }
 
-    /// Replaces the contents by `packet`, copied to where packets start. `None`, and no change, if it does not fit.
+    /// Replaces the contents by a copy of `packet`, at the usual start of packets. `None`, and no change, if it does not fit.
     #[inline]
     pub fn fill(&mut self, packet: &[u8]) -> Option<()> {
         let offset = self.shared().data_offset;
@@ -180,7 +180,7 @@ impl Frame {
         Some(())
     }
 
-    /// Turns the frame into a counted, read-only one with many owners; it goes home after the last.
+    /// Makes the frame read-only with several owners, counted; it returns to its pool after the last.
     ///
     /// ```
     /// # let (mut port, _peer) = nocopy::Port::memory_pair()?;

@@ -1,21 +1,21 @@
-//! Frames that come back as they were sent: for who may have to send them again.
+//! Frames that the sender gets back unchanged after sending, so that it can send them again.
 //!
-//! A completion tells an address and no more, so where the packet lay in its frame, and how long it was, is noted here before
-//! it is sent. That such a note holds is part of the frame's state word ([`KEPT`]): it is set and cleared together with who has
-//! the frame, so a lie about a completion cannot bring a frame back twice, and a frame sent any other way never finds a note
-//! that an earlier sending left.
+//! A completion reports only an address, so the packet's place and length in its frame are noted here before
+//! sending. The flag [`KEPT`] in the frame's state word says that a note is valid. It is set and cleared together with the
+//! borrower, so a false completion cannot return a frame twice, and an old note is never used for a frame that was sent
+//! without being kept.
 
 use std::cell::Cell;
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::{Frame, KEPT, Pool};
 
-/// Where packets lay in their frames when they were sent: `start << 16 | len`, by frame number. Empty until one is kept.
+/// Place of packets in their frames when they were sent: `start << 16 | len`, by frame number. Empty until one is kept.
 #[derive(Default)]
 pub(super) struct Notes(Box<[Cell<u32>]>);
 
 impl Pool {
-    /// Makes the frame come back from its next sending, as it is now. Whoever does not send it says so by [`Pool::unkeep`].
+    /// Makes the frame return unchanged after its next sending. A caller that does not send it calls [`Pool::unkeep`].
     #[inline]
     pub(crate) fn keep(&mut self, frame: &Frame) {
         if !self.owns(frame) {
@@ -30,13 +30,13 @@ impl Pool {
         word.store(word.load(Relaxed) | u32::from(KEPT), Relaxed);
     }
 
-    /// All at once, for frames of every pool of the area: sending itself never allocates.
+    /// Allocated at once, for frames of every pool of the area: sending itself never allocates.
     #[cold]
     fn make_notes(&mut self) {
         self.notes.0 = (0..self.shared.frame_count).map(|_| Cell::new(0)).collect();
     }
 
-    /// Takes back what [`Pool::keep`] said of a frame that was not sent.
+    /// Undoes [`Pool::keep`] for a frame that was not sent.
     #[cold]
     pub(crate) fn unkeep(&self, frame: &Frame) {
         if self.owns(frame) {
@@ -45,16 +45,16 @@ impl Pool {
         }
     }
 
-    /// A frame as it was when [`Pool::keep`] was told of it.
+    /// The frame as it was at [`Pool::keep`].
     ///
     /// # Safety
-    /// The kernel has given it back, it was kept, and nobody else has it.
+    /// The kernel has returned it, it was kept, and it has no other owner.
     #[inline]
     pub(super) unsafe fn kept_frame(&self, index: u32) -> Frame {
         let note = self.notes.0[index as usize].get();
         let (start, len) = ((note >> 16) as u16, note as u16);
         let data = self.view.data(self.view.address(index, start));
-        // SAFETY: the caller owns the frame, whose packet lay there when it was noted.
+        // SAFETY: the caller owns the frame, whose packet was at the noted place.
         unsafe { Frame::new(self.area(), data, index, start, len) }
     }
 }

@@ -1,5 +1,5 @@
-//! What lies in a frame in front of its packet: what the XDP program notes of an arrival, and what the kernel is asked to do
-//! for a packet to be sent.
+//! Bytes in front of a packet in its frame: what the XDP program notes about its arrival, and what the kernel is asked to do
+//! when sending it.
 
 use std::cell::Cell;
 use std::collections::{HashMap, VecDeque};
@@ -15,18 +15,18 @@ use crate::facts::mode::Mode;
 use crate::sys::packet;
 use crate::sys::xsk::{Descriptor, REQUESTED, SEND_METADATA_BYTES, SendMetadata};
 
-/// Where a pool's packets carry what is known of their arrival.
+/// Where a pool's packets have the metadata of their arrival.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Arrivals {
     /// Nowhere.
     Unknown(Unsupported),
-    /// In front of the packet, with this mark if the program wrote it.
+    /// In front of the packet, if this mark is there.
     Marked(u64),
-    /// The time alone is there, with this mark; why nothing else is.
+    /// Only the time, in front of the packet, if this mark is there; and why there is nothing else.
     Timed(u64, Unsupported),
 }
 
-/// What a pool knows of metadata; nothing that the way of a plain packet looks at.
+/// A pool's state for metadata; not used for packets without.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Metadata {
     arrivals: Arrivals,
@@ -44,7 +44,7 @@ impl Metadata {
     }
 }
 
-/// How far behind its usual place a packet may start: some drivers (igc) leave what the card wrote in front of it in the frame.
+/// By how much a packet may start later than usual: some drivers (igc) leave the card's data in front of it in the frame.
 const SHIFT_BYTES_MAX: u16 = 64;
 
 impl Pool {
@@ -60,12 +60,12 @@ impl Pool {
         self.metadata.offers
     }
 
-    /// Makes sure of a free frame that what will be found in front of a packet in it was written for that packet.
+    /// Erases old notes in a free frame, so that a note found later was written for that packet.
     pub(super) fn erase_hints(&self, frame: &Cell<u32>) {
         const MARK_BYTES: u16 = size_of::<u64>() as u16;
         let first = self.shared.data_offset - MARK_BYTES;
         let bytes = u32::from(MARK_BYTES + SHIFT_BYTES_MAX).min(self.frame_bytes() - u32::from(first));
-        // SAFETY: inside the frame, which is free: nobody else has it.
+        // SAFETY: inside the frame, which is free: it has no owner.
         unsafe { self.shared.pointer(frame.get(), first).write_bytes(0, bytes as usize) };
     }
 
@@ -84,13 +84,13 @@ impl Pool {
         Ok(Descriptor { options: REQUESTED, ..descriptor })
     }
 
-    /// What the device left in place of a request, if the frame is lent by this half.
+    /// The device's answer to a request, if the frame is lent by this half.
     fn reply(&self, address: u64) -> Option<u64> {
         // SAFETY: the pool keeps the area alive.
         let (_, word) = unsafe { self.view.frame_at(address) }?;
         (lent_to(word.load(Relaxed)) == self.id()).then(|| {
             let request = self.view.data(address - u64::from(SEND_METADATA_BYTES)).cast::<SendMetadata>();
-            // SAFETY: a request was written there (`lend_with`), the frame lies in the area (`frame_at`), and the kernel is done with
+            // SAFETY: a request was written there (`lend_with`), the frame lies in the area (`frame_at`), and the kernel no longer writes
             // it: it is on the completion ring, read with acquire.
             unsafe { request.read_unaligned() }.answer
         })
@@ -108,15 +108,15 @@ pub(super) unsafe fn put_request(packet: NonNull<u8>, request: &Request) {
 }
 
 impl Frame {
-    /// Whether the kernel finds room in front of the packet for what it may be asked to do.
+    /// Whether there is room for a request in front of the packet.
     pub(crate) fn has_room_for_request(&self) -> bool {
         self.headroom_bytes() >= SEND_METADATA_BYTES as usize
     }
 }
 
 impl Packet<'_> {
-    /// When the packet arrived, its hash, its VLAN tag, each as far as driver and kernel report it ([`metadata`](crate::metadata) says
-    /// where they do). Read it before [`Packet::take`]; of a packet in several frames, from the first.
+    /// When the packet arrived, its hash, its VLAN tag, each if driver and kernel report it ([`metadata`](crate::metadata) lists
+    /// which do). Read it before [`Packet::take`]; for a packet in several frames, from the first.
     ///
     /// ```
     /// # let (mut left, mut right) = nocopy::Port::memory_pair()?;
@@ -138,7 +138,7 @@ impl Packet<'_> {
                 0 => return Arrival::unknown(Unsupported::Absent), // not the first piece of its packet
                 header => header,
             };
-            // SAFETY: so far in front of the packet lies the header that announced it, in a block that is ours as long as the
+            // SAFETY: at this distance in front of the packet is its header, in a block that is ours as long as the
             // packet is borrowed.
             let arrival = unsafe { packet::arrival(self.first_byte().sub(header), header) };
             return match pool.metadata.arrivals {
@@ -153,7 +153,7 @@ impl Packet<'_> {
             Arrivals::Unknown(reason) => Arrival::incoming(reason),
             _ if !is_in_place => absent,
             Arrivals::Marked(mark) => {
-                // SAFETY: the packet starts at least `PACKET_HEADROOM_BYTES` into its frame, which is ours; any bytes will do.
+                // SAFETY: the packet starts at least `PACKET_HEADROOM_BYTES` into its frame, which is ours; any bytes are valid.
                 let hints =
                     unsafe { self.first_byte().sub(size_of::<Hints>()).cast::<Hints>().read_unaligned() };
                 if hints.mark == mark { read(&hints) } else { absent }
@@ -171,8 +171,8 @@ impl Packet<'_> {
         }
     }
 
-    /// Asks for the cache lines that [`Packet::arrival`] will look at, and where the packet begins: for a loop that claims many packets
-    /// before it looks at any.
+    /// Prefetches the cache lines that [`Packet::arrival`] reads, and the packet's first: for a loop that claims several packets
+    /// before it reads any.
     #[doc(hidden)]
     #[inline]
     pub fn prefetch_arrival(&self) {
@@ -199,7 +199,7 @@ fn read(hints: &Hints) -> Arrival {
         _ if answer == ANSWER_OLD_KERNEL => Err(Unsupported::Kernel(VLAN_KERNEL_MIN)),
         _ => Err(Unsupported::Absent), // ENODATA
     });
-    // veth says yes, and gives 0, for packets that no card has stamped or hashed.
+    // veth returns success, and 0, for packets that no card has stamped or hashed.
     let present = |there: bool| if there { Ok(()) } else { Err(Unsupported::Absent) };
     let clock = if hints.kernel_time == 1 { Clock::Monotonic } else { Clock::Device };
     Arrival {
@@ -213,10 +213,10 @@ fn read(hints: &Hints) -> Arrival {
     }
 }
 
-/// Packets whose time of leaving is wanted.
+/// Packets whose departure time is wanted.
 #[derive(Debug, Default)]
 pub(crate) struct Departures {
-    /// By the address of the packet: its token, and what was written where the time will be.
+    /// By the address of the packet: its token, and the value written at the place of the time.
     awaited: HashMap<u64, (u64, u64)>,
     known: VecDeque<Departure>,
 }
@@ -226,14 +226,14 @@ impl Departures {
         !self.awaited.is_empty()
     }
 
-    /// Waits for the packet at an address, which is being sent with a request.
+    /// Registers the packet at an address, which is being sent with a request.
     pub(crate) fn expect(&mut self, address: u64, request: &Request) {
         if let Some(token) = request.timestamp {
             self.awaited.insert(address, (token, SendMetadata::of(request).answer));
         }
     }
 
-    /// Looks at a packet that the kernel says it has sent, before its frame goes home.
+    /// Reads the answer for a packet that the kernel has sent, before its frame returns to its pool.
     pub(crate) fn completed(&mut self, address: u64, pool: &Pool) {
         let Some((token, written)) = self.awaited.get(&address).copied() else { return };
         let Some(ns) = pool.reply(address) else { return };
@@ -270,7 +270,7 @@ mod tests {
     }
 
     fn put(packet: &Packet<'_>, note: Hints) {
-        // SAFETY: there is headroom in front of the packet, which is borrowed by this test alone.
+        // SAFETY: there is headroom in front of the packet, which only this test uses.
         unsafe { packet.first_byte().sub(size_of::<Hints>()).cast::<Hints>().write_unaligned(note) };
     }
 
@@ -347,7 +347,7 @@ mod tests {
         };
         let (silent, telling) = (send(1), send(2));
         let request = pool.view.data(telling - u64::from(SEND_METADATA_BYTES)).cast::<SendMetadata>();
-        // SAFETY: in front of a packet in a frame that nobody else touches; what the card would write.
+        // SAFETY: in front of a packet in a frame with no other user; written as the card would.
         unsafe { (*request.as_ptr()).answer = 99 };
         departures.completed(u64::MAX, &pool);
         departures.completed(telling, &pool);

@@ -1,15 +1,14 @@
-//! The area: one block of memory cut into frames, and the record of who owns each of them.
+//! The area: one block of memory cut into frames, and the record of who owns each of them (AF_XDP's *umem*).
 //!
-//! This is the communication area of the founding design, and what AF_XDP calls *umem*. Everything inside is named by
-//! offset, never by pointer, so the kernel and the program treat the same memory as their own.
+//! Everything in it is named by offset, never by pointer, because kernel and program map it at different addresses.
 //!
 //! **Ownership.** Every frame has one state word: its *home* (the pool it belongs to) and the half it is *lent* to while
-//! the kernel has it. A half hands out a frame only if the word says that the frame was lent by this very half, so
-//! an address that comes back twice, or that was never lent, is a counted fault and never a second owner.
+//! the kernel holds it. A half hands out a frame only if the word says that this very half lent it, so
+//! an address that the kernel returns twice or invents is a counted fault and never a second owner.
 //!
-//! **Lifetime.** Frames carry no lifetime and no reference count. An open pool keeps the area alive for all its frames;
-//! when a pool closes, each of its frames still away receives one count of the area, which it gives back when it comes
-//! home. So the area is unmapped exactly when its last frame is home, and the hot path never counts.
+//! **Lifetime.** Frames have no lifetime parameter and no reference count. An open pool keeps the area alive for all its frames.
+//! When a pool closes, each of its frames still in use gets one count of the area, which it gives back when it
+//! returns. So the area is unmapped exactly when its last frame returns, and the hot path never counts.
 #![allow(unsafe_code)]
 
 mod balance;
@@ -50,7 +49,7 @@ use returns::{FRAME_COUNT_MAX, ReturnList};
 /// made for sending start at the same place, so a header can be put in front of either.
 pub const PACKET_HEADROOM_BYTES: u32 = 256;
 
-/// Pools an area can have open at once: one for each half of each port.
+/// The most open pools of an area: one for each half of each port.
 pub const POOL_COUNT_MAX: usize = 512;
 
 /// The smallest frame (`XDP_UMEM_MIN_CHUNK_SIZE` of the kernel's `xdp_umem.c`).
@@ -58,11 +57,11 @@ const FRAME_BYTES_MIN: u32 = 2048;
 /// Offsets and lengths inside a frame fit sixteen bits.
 const FRAME_BYTES_MAX: u32 = 32768;
 
-/// Why an area could not be made or a pool not taken from it.
+/// Why an area or a pool of it could not be made.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AreaError {
-    /// Frame size the kernel or this library cannot use.
+    /// The kernel or this library cannot use this frame size.
     #[error(
         "frame size {0} B: a frame must be a power of two from {FRAME_BYTES_MIN} to {FRAME_BYTES_MAX} bytes; \
          use 2048 for MTU 1500 or 4096 for more"
@@ -71,7 +70,7 @@ pub enum AreaError {
     /// Frame count out of range.
     #[error("{0} frames: an area holds from 1 to {FRAME_COUNT_MAX} frames; ask for fewer")]
     FrameCount(u64),
-    /// Headroom that leaves no room for a packet.
+    /// The headroom leaves no room for a packet.
     #[error(
         "headroom {headroom_bytes} B: with the kernel's {PACKET_HEADROOM_BYTES} B it leaves no room in a frame of \
          {frame_bytes} B; ask for less headroom or larger frames"
@@ -82,17 +81,17 @@ pub enum AreaError {
         /// Size of a frame.
         frame_bytes: u32,
     },
-    /// The kernel gave no memory.
+    /// There is not enough memory.
     #[error(
         "area of {bytes} B: the kernel gave no memory ({source}); ask for fewer or smaller frames, or free memory"
     )]
     Memory {
         /// Bytes asked for.
         bytes: usize,
-        /// What `mmap` or `madvise` said.
+        /// The reason of `mmap` or `madvise`.
         source: io::Error,
     },
-    /// No memory can be had from the NUMA node.
+    /// The NUMA node has no memory for it.
     #[error(
         "NUMA node {node}: the kernel takes no memory from there ({source}); 'numactl --hardware' lists nodes, or leave \
          it out"
@@ -100,7 +99,7 @@ pub enum AreaError {
     NumaNode {
         /// The node asked for.
         node: u32,
-        /// What `mbind` said.
+        /// The reason of `mbind`.
         source: io::Error,
     },
     /// Too few frames are left for another pool.
@@ -115,7 +114,7 @@ pub enum AreaError {
         /// Frames in the area.
         total: u32,
     },
-    /// Every pool is taken.
+    /// [`POOL_COUNT_MAX`] pools are open.
     #[error("area already has {POOL_COUNT_MAX} pools open; close a port or make another area")]
     PoolsExhausted,
 }
@@ -129,11 +128,11 @@ pub struct AreaConfig {
     pub frame_bytes: u32,
     /// Bytes kept free in front of every packet, beyond the kernel's own [`PACKET_HEADROOM_BYTES`].
     pub headroom_bytes: u32,
-    /// The NUMA node to take the memory from, as far as it has any left; `None` leaves it to the kernel, which takes the
-    /// calling thread's.
+    /// The NUMA node to take the memory from, as long as it has any left; `None`: the kernel takes the
+    /// calling thread's node.
     pub numa_node: Option<u32>,
-    /// Whether forked children have the memory, too, as the same pages: otherwise they have nothing there, and touching it ends them.
-    /// Such memory lies on transparent huge pages only where `transparent_hugepage/shmem_enabled` allows it.
+    /// Whether forked children share the memory. If false, they have none there, and touching it ends them.
+    /// Shared memory is on transparent huge pages only if `transparent_hugepage/shmem_enabled` allows it.
     pub inherited: bool,
 }
 
@@ -145,7 +144,7 @@ impl Default for AreaConfig {
 
 /// A block of memory cut into frames; a handle, cheap to clone.
 ///
-/// The memory stays mapped until the last handle, the last port and the last frame are gone.
+/// The memory stays mapped until the last handle, port and frame is dropped.
 ///
 /// Ports that share an area pass frames on to each other:
 ///
@@ -167,10 +166,10 @@ pub struct Area {
 }
 
 impl Area {
-    /// Maps an area, on huge pages where there are any; `explain` of a port says which kind of pages it lies on.
+    /// Maps an area, on huge pages if there are any; `explain` of a port reports the kind of pages.
     ///
     /// # Errors
-    /// A shape that cannot work, or no memory.
+    /// The configuration is invalid, or there is not enough memory.
     pub fn new(config: AreaConfig) -> Result<Self, AreaError> {
         let AreaConfig { frame_count, frame_bytes, headroom_bytes, numa_node, inherited } = config;
         if !frame_bytes.is_power_of_two() || !(FRAME_BYTES_MIN..=FRAME_BYTES_MAX).contains(&frame_bytes) {
@@ -192,7 +191,7 @@ impl Area {
         Ok(Self { shared: Arc::new(Shared::new(memory, pages, config)) })
     }
 
-    /// What was made: as asked for, but with the NUMA node that the memory begins on, `None` where the kernel knows of no nodes.
+    /// The configuration in effect: as asked for, but with the NUMA node of the first page, `None` if the kernel knows no nodes.
     pub fn config(&self) -> &AreaConfig {
         &self.shared.config
     }
@@ -202,7 +201,7 @@ impl Area {
         self.shared.packet_bytes_max()
     }
 
-    /// Whether a frame is one of it.
+    /// Whether the frame belongs to this area.
     pub(crate) fn owns(&self, frame: &Frame) -> bool {
         std::ptr::eq(frame.area().as_ptr(), Arc::as_ptr(&self.shared))
     }
@@ -212,30 +211,30 @@ impl Area {
         self.shared.pages
     }
 
-    /// Where every frame is: exact when the halves are at rest, a snapshot while they run.
+    /// Where every frame is: exact while the halves are idle, approximate while they run.
     pub fn balance(&self) -> Balance {
         self.shared.balance()
     }
 
-    /// Start and length of the memory, for registering it with the kernel.
+    /// Start and length of the memory.
     pub(crate) fn memory(&self) -> (NonNull<u8>, usize) {
         (self.shared.memory.base(), self.shared.frame_count as usize * self.shared.frame_bytes as usize)
     }
 
-    /// What a memory port does in place of the kernel: copies a packet from a frame lent to send into a frame lent to
-    /// receive, and returns its new descriptor. `None` if either word is not good.
+    /// The kernel's part in a memory port: copies a packet from a frame lent to send into a frame lent to
+    /// receive, and returns its new descriptor. `None` if a state word or the descriptor is wrong.
     pub(crate) fn copy_lent(&self, packet: Descriptor, to: &Self, address: u64) -> Option<Descriptor> {
         let from_start = self.shared.locate(packet.address, packet.len)?;
         let target = address - address % u64::from(to.shared.frame_bytes) + u64::from(to.shared.data_offset);
         let to_start = to.shared.locate(target, packet.len)?;
-        // SAFETY: both ranges lie inside frames (`locate`) that are lent to the wire, so no half touches them; two lent
+        // SAFETY: both ranges lie inside frames (`locate`) that are lent, so no half touches them; two lent
         // frames never overlap, and a frame is not lent both ways at once.
         unsafe { to_start.copy_from_nonoverlapping(from_start, packet.len as usize) };
         Some(Descriptor { address: target, ..packet })
     }
 
-    /// Adds a packet that is lent to a packet socket to a batch of it: false if the batch is full, `None` if its words are not
-    /// good. The batch is sent and cleared before the frames are given back.
+    /// Adds a packet that is lent to a packet socket to a batch of it: false if the batch is full, `None` if the descriptors are
+    /// wrong. The batch is sent and cleared before the frames are returned.
     pub(crate) fn add_lent(&self, pieces: &[Descriptor], batch: &mut Outgoing) -> Option<bool> {
         if !pieces.iter().all(|piece| self.shared.locate(piece.address, piece.len).is_some()) {
             return None;
@@ -248,7 +247,7 @@ impl Area {
         Some(unsafe { batch.push(pointers) })
     }
 
-    /// Takes `frames` frames out of the area as a pool of one half.
+    /// Takes `frames` frames of the area as a pool of one half.
     pub(crate) fn pool(&self, half: Half, frames: u32) -> Result<Pool, AreaError> {
         Pool::take_from(Arc::clone(&self.shared), half, frames)
     }
@@ -264,18 +263,18 @@ impl fmt::Debug for Area {
     }
 }
 
-/// Number of a pool inside its area; 0 is nobody.
+/// Number of a pool inside its area; 0 means none.
 type PoolId = u16;
 
-/// In place of the borrower: a zero-copy device may still write to the frame, nobody gets it again.
+/// In place of the borrower: a zero-copy device may still write to the frame, so it is never used again.
 const RETIRED: PoolId = PoolId::MAX;
 
-/// Added to the borrower: the frame comes back to the program from its sending, instead of going home ([`kept`]). Far above
-/// the numbers of pools.
+/// Added to the borrower: after sending the frame returns to the program, not to its pool ([`kept`]). Larger than any
+/// pool number.
 const KEPT: PoolId = 1 << 14;
 const _: () = assert!(POOL_COUNT_MAX < KEPT as usize);
 
-/// The state word of a frame: whose it is, and whom it is lent to.
+/// The state word of a frame: its pool, and its borrower.
 const fn state(home: PoolId, lent_to: PoolId) -> u32 {
     (home as u32) << 16 | lent_to as u32
 }
@@ -297,7 +296,7 @@ struct Shared {
     memory: Mapping,
     pages: Pages,
     config: AreaConfig,
-    // The two words of it that every frame is looked up with.
+    // The two fields that every look-up of a frame needs.
     frame_count: u32,
     frame_bytes: u32,
     /// Log2 of the frame size.
@@ -314,26 +313,26 @@ struct Shared {
     home: Mutex<Home>,
 }
 
-/// The part of a pool that others see.
+/// The shared part of a pool.
 #[repr(align(128))]
 struct PoolRecord {
     returns: ReturnList,
     ledger: Terms,
 }
 
-/// A half's account of its frames, stored by its owner once per batch so that anybody can add up the area.
+/// A half's account of its frames, stored by its owner once per batch so that any thread can add up the area.
 #[derive(Default)]
 struct Terms {
     /// Frames in the half's own cache.
     free: PlainU64,
-    /// Frames the kernel has.
+    /// Frames the kernel holds.
     lent: PlainU64,
-    /// Frames given to the user here, minus frames the user gave back here; negative on a half that only sends
+    /// Frames given to the program by this half, minus frames it returned to this half; negative for a half that only sends
     /// what others received.
     yours: AtomicI64,
     /// Frames ever fetched from this pool's return list.
     fetched: PlainU64,
-    /// Frames of other pools that this half sent, and returned to their lists when the kernel was done.
+    /// Frames of other pools that this half sent, and returned to their lists afterwards.
     strays: PlainU64,
     /// Whether `lent` counts frames lent to send (1) or to receive (0).
     sends: PlainU32,
@@ -341,16 +340,15 @@ struct Terms {
 
 /// Frames that belong to no open pool.
 struct Home {
-    /// Free for new pools.
     unassigned: Vec<u32>,
-    /// Lent in zero-copy mode when their port closed: a device may still write to them, so they are never given out
-    /// again while the area lives.
+    /// Lent in zero-copy mode when their port closed: a device may still write to them, so they are never used
+    /// again while the area exists.
     retired: u32,
-    /// For each pool slot: whether a half has it.
+    /// For each pool number: whether a half uses it.
     open: Vec<bool>,
-    /// For each closed pool: its frames still away. The number is reused when none is.
+    /// For each closed pool: its frames still in use. The number is reused when there are none.
     away: Vec<u32>,
-    /// What closed pools leave to the sum of `yours`, less the frames that came home since.
+    /// The sum of `yours` of closed pools, less the frames that returned since.
     yours: i64,
 }
 
@@ -418,7 +416,7 @@ impl Shared {
         &self.pools[usize::from(pool) - 1]
     }
 
-    /// A panic while holding the lock leaves counts that are still whole: each update is a single step.
+    /// Poisoning does not matter: each update of the counts is a single step.
     fn lock_home(&self) -> MutexGuard<'_, Home> {
         self.home.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -457,7 +455,7 @@ impl Shared {
             } else {
                 lent_rx += lent
             }
-            // What reached a return list came from the user, unless it was a stray the kernel gave back.
+            // Frames on a return list come from the program, except strays that the kernel returned.
             yours += ledger.yours.load(Relaxed) + counted(ledger.strays.load(Relaxed));
             yours -= counted(ledger.fetched.load(Relaxed) + waiting);
         }
@@ -473,14 +471,14 @@ fn counted(frames: u64) -> i64 {
     i64::try_from(frames).expect("fewer than 2^63 frames ever pass")
 }
 
-/// Brings a frame home that its pool's half does not hold: onto the pool's return list, or, if the pool is closed,
-/// straight to the area's unassigned frames.
+/// Returns a frame from outside its pool's half: to the pool's return list, or, if the pool is closed,
+/// to the area's unassigned frames.
 ///
 /// # Safety
-/// `shared` must be alive and `frame` the caller's, who gives it up. If the frame's pool is closed, the frame's count of
-/// the area is given back, so `shared` may be gone afterwards.
+/// `shared` must be valid and `frame` the caller's, who gives it up. If the frame's pool is closed, the frame's count of
+/// the area is given back, so `shared` may be invalid afterwards.
 unsafe fn bring_home(shared: NonNull<Shared>, frame: u32) {
-    // SAFETY: alive by contract: either the frame's pool is open and holds a count, or the frame does.
+    // SAFETY: valid by contract: either the frame's pool is open and holds a count, or the frame does.
     let area = unsafe { shared.as_ref() };
     let home = home_of(area.state(frame));
     if area.record(home).returns.push(&area.links, frame).is_ok() {

@@ -1,4 +1,4 @@
-//! What an XDP program notes in front of a packet: written by it (`port::xdp`), read here.
+//! The layout of what an XDP program (`port::xdp`) notes in front of a packet.
 
 use crate::facts::kernel::KernelVersion;
 
@@ -18,22 +18,22 @@ pub(crate) struct Hints {
     pub(crate) refusals: [u8; 3],
     /// 1 if the timestamp is the kernel's, by its monotonic clock.
     pub(crate) kernel_time: u8,
-    /// The random number that tells a note of this program.
+    /// The random number that identifies notes of this program.
     pub(crate) mark: u64,
 }
 
-/// What is noted of the time alone: the bytes in front of the packet.
+/// A note of the time only: the bytes in front of the packet.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct TimeNote {
-    /// By the monotonic clock.
+    /// In ns of the monotonic clock.
     pub(crate) ns: u64,
     /// As that of [`Hints`].
     pub(crate) mark: u64,
 }
 
-/// In place of an answer: the kernel does not know the question.
+/// In place of an answer: the kernel does not have this function.
 pub(crate) const ANSWER_OLD_KERNEL: u8 = u8::MAX;
 
-/// The first kernel that tells of VLAN tags.
+/// The first kernel that reports VLAN tags.
 pub(crate) const VLAN_KERNEL_MIN: KernelVersion = KernelVersion(6, 8);

@@ -1,4 +1,4 @@
-//! Packets as they come from the kernel.
+//! Received packets.
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};
@@ -9,7 +9,7 @@ use super::pool::{Fault, Faults, Pool};
 use super::view::{View, prefetch};
 use crate::sys::xsk::Descriptor;
 
-/// Takes received packets from the kernel: a pool with its [`View`] in a local, for the length of a batch.
+/// Takes received packets from the kernel: a pool and its [`View`] as locals, during one batch.
 #[derive(Clone, Copy)]
 pub(crate) struct Claims<'half> {
     pool: &'half Pool,
@@ -17,7 +17,7 @@ pub(crate) struct Claims<'half> {
 }
 
 impl Pool {
-    /// The means of taking received packets from the kernel one by one.
+    /// Starts taking received packets one by one.
     #[inline]
     pub(crate) fn claims(&self) -> Claims<'_> {
         Claims { pool: self, view: self.view }
@@ -25,13 +25,13 @@ impl Pool {
 }
 
 impl<'half> Claims<'half> {
-    /// Takes one packet, if its word is good; counts a fault otherwise.
+    /// Takes one packet, if its state word is right; counts a fault otherwise.
     #[inline]
     pub(crate) fn claim(self, descriptor: Descriptor, faults: &mut Faults) -> Option<Packet<'half>> {
         let Descriptor { address, len, options } = descriptor;
         // SAFETY: the pool keeps the area alive.
         let Some(frame) = (unsafe { self.view.reclaim(address) }) else {
-            // What is announced in blocks is shorter than a frame.
+            // Packets in blocks of a packet ring are shorter than a frame.
             let words = u64::from(options) << 32 | u64::from(len);
             let Reserved { data, words } = not_lent(self.pool, faults, address, words);
             let (frame, start, len) = (words as u32, (words >> 48) as u16, (words >> 32) as u16);
@@ -44,7 +44,7 @@ impl<'half> Claims<'half> {
         Some(Packet { pool: self.pool, data: self.view.data(address), frame, start, len: len as u16 })
     }
 
-    /// The bytes of a packet that is not claimed yet, if its word is good.
+    /// The bytes of a packet that is not claimed yet, if its state word is right.
     #[cold]
     pub(crate) fn look(self, Descriptor { address, len, .. }: Descriptor) -> Option<&'half [u8]> {
         let data = match self.pool.in_blocks(address, len) {
@@ -56,18 +56,17 @@ impl<'half> Claims<'half> {
                 self.view.data(address)
             }
         };
-        // SAFETY: the bytes lie in one frame or in the blocks (just checked), which live as long as the pool; announced and not
-        // claimed, the kernel writes them no more and nobody else has them.
+        // SAFETY: the bytes lie in one frame or in the blocks (just checked), which exist as long as the pool; after announcing
+        // them the kernel does not write them, and before the claim they have no other owner.
         Some(unsafe { std::slice::from_raw_parts(data.as_ptr(), len as usize) })
     }
 
-    /// Asks for the first bytes of a packet that will be claimed soon.
+    /// Prefetches the first bytes of a packet that will be claimed soon.
     #[inline]
     pub(crate) fn prefetch(self, address: u64) {
         self.view.prefetch(address);
     }
 
-    /// The pool the packets come into.
     #[inline]
     pub(crate) fn pool(self) -> &'half Pool {
         self.pool
@@ -80,15 +79,15 @@ impl fmt::Debug for Claims<'_> {
     }
 }
 
-/// Where a packet lies, null for nowhere; and, from the lowest bit: the frame reserved for it, its length, its start.
+/// Where a packet lies (null: nowhere); and, from the lowest bit: the frame reserved for it, its length, its start.
 #[repr(C)]
 struct Reserved {
     data: *mut u8,
     words: u64,
 }
 
-/// What an address means that names no frame lent here: a packet in the blocks of a packet ring, or a fault. Like
-/// [`misaligned`] a call that cannot unwind: for one that could, every loop over packets would pay in registers.
+/// Handles an address that names no frame lent here: a packet in the blocks of a packet ring, or a fault. Like
+/// [`misaligned`] a call that cannot unwind, because otherwise every loop over packets would pay in registers.
 #[cold]
 #[inline(never)]
 extern "C" fn not_lent(pool: &Pool, faults: &mut Faults, address: u64, words: u64) -> Reserved {
@@ -103,7 +102,7 @@ extern "C" fn not_lent(pool: &Pool, faults: &mut Faults, address: u64, words: u6
     Reserved { data: std::ptr::null_mut(), words: 0 }
 }
 
-/// Takes a frame back whose packet runs over its end.
+/// Takes back a frame whose packet extends beyond its end.
 #[cold]
 #[inline(never)]
 extern "C" fn misaligned(pool: &Pool, faults: &mut Faults, frame: u32) {
@@ -114,8 +113,8 @@ extern "C" fn misaligned(pool: &Pool, faults: &mut Faults, frame: u32) {
 
 /// A received packet, borrowed from its batch's half: read it, edit it in place, or [`take`](Packet::take) it.
 ///
-/// Dropped, its frame goes back to the kernel with the next batch, at no cost worth counting. It stays on its thread, since
-/// that way back is not synchronised; a taken frame may go anywhere:
+/// When it is dropped, its frame is lent again with the next batch, at almost no cost. It stays on its thread, because
+/// that return is not synchronised; a taken frame may go to any thread:
 ///
 /// ```compile_fail,E0277
 /// # fn outside(mut receiver: nocopy::Receiver) {
@@ -124,7 +123,7 @@ extern "C" fn misaligned(pool: &Pool, faults: &mut Faults, frame: u32) {
 /// # }
 /// ```
 ///
-/// What is not asked for stays:
+/// Packets of a batch that are not taken out stay:
 ///
 /// ```
 /// # let (mut left, mut right) = nocopy::Port::memory_pair()?;
@@ -143,9 +142,9 @@ extern "C" fn misaligned(pool: &Pool, faults: &mut Faults, frame: u32) {
 pub struct Packet<'half> {
     pool: &'half Pool,
     data: NonNull<u8>,
-    /// The frame it lies in; in a packet ring, the one it would be taken into.
+    /// The frame it lies in; in a packet ring, the one that `take` copies it into.
     frame: u32,
-    /// Where in the frame; in a packet ring, how far behind the kernel's header.
+    /// Its offset in the frame; in a packet ring, its distance from the kernel's header.
     start: u16,
     len: u16,
 }
@@ -164,7 +163,7 @@ impl Packet<'_> {
         unsafe { Frame::new(shared, packet.data, packet.frame, packet.start, packet.len) }
     }
 
-    /// Asks for the lines of a short packet behind its first, all at once: who reads them one after the other waits for each.
+    /// Prefetches the lines of a short packet after its first, all at once, so that a reader does not wait for each.
     #[inline]
     pub(crate) fn prefetch(&self) {
         let first = self.data.as_ptr().cast_const();
@@ -180,7 +179,7 @@ impl Packet<'_> {
         self.data
     }
 
-    /// Where in its frame it starts, or how far behind the header that announced it in a block.
+    /// Its offset in the frame; in a block, its distance from its header.
     pub(super) fn start(&self) -> u16 {
         self.start
     }

@@ -17,26 +17,26 @@ use crate::sys::memory::Mapping;
 use crate::sys::packet::IN_BLOCKS;
 use crate::sys::xsk::Descriptor;
 
-/// Number of the pool left behind by [`Pool::take`]: nobody's.
+/// Number of the pool left behind by [`Pool::take`]: no pool.
 const HOLLOW: PoolId = 0;
 
-/// Which way a pool's frames travel.
+/// Whether a pool's frames are lent to receive or to send.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Half {
     Receive,
     Send,
 }
 
-/// What becomes of the frames still lent when a pool closes.
+/// What to do with the frames still lent when a pool closes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Lent {
-    /// The kernel is done with them: they are free again.
+    /// The kernel no longer uses them: they are free again.
     Reclaim,
-    /// A device may still write to them: they are never given out again.
+    /// A device may still write to them: they are never used again.
     Retire,
 }
 
-/// Why a word from a ring was refused.
+/// Why a descriptor from a ring was refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fault {
     OutOfRange,
@@ -44,16 +44,16 @@ pub(crate) enum Fault {
     NotLent,
 }
 
-/// Words from the kernel's rings that were refused, by reason; each would have been a corrupted or doubly owned frame.
+/// Descriptors from the kernel's rings that were refused, by reason; each would have been a corrupt frame or one with two owners.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Faults {
     /// Addresses outside the area.
     pub(crate) out_of_range: u64,
     /// Packets that do not lie inside one frame.
     pub(crate) misaligned: u64,
-    /// Frames that were not lent to the kernel by this half: duplicates above all.
+    /// Frames that were not lent to the kernel by this half: mostly duplicates.
     pub(crate) not_lent: u64,
-    /// All of them: as many words were refused.
+    /// All refused descriptors.
     pub(crate) total: u64,
 }
 
@@ -70,17 +70,17 @@ impl Faults {
 
 /// The frames of one half, with a last-in-first-out cache so that the warmest frame goes out next.
 ///
-/// `Send` but not `Sync`: the cells are touched by whoever holds the half.
+/// `Send` but not `Sync`: only the owner of the half uses the cells.
 pub(crate) struct Pool {
     pub(super) shared: Arc<Shared>,
-    /// What every packet needs of `shared`.
+    /// The part of `shared` that every packet needs.
     pub(super) view: View,
     id: PoolId,
     half: Half,
-    /// What is free: the first `free_count` cells hold frame numbers.
+    /// The free frames: the first `free_count` cells hold their numbers.
     pub(super) free: Box<[Cell<u32>]>,
     pub(super) free_count: Cell<u32>,
-    /// `free_count` as last settled: the difference is what went to or came from the user since.
+    /// `free_count` when last settled: the difference is what the program took or returned since.
     settled: Cell<u32>,
     /// The terms of [`Terms`](super::Terms), kept here and published once per batch.
     yours: Cell<i64>,
@@ -92,7 +92,7 @@ pub(crate) struct Pool {
     blocks: Option<Arc<Mapping>>,
     /// Packets copied out of them.
     copied: Cell<u64>,
-    /// By how much less was written in place than was asked for, of what was queued.
+    /// By how many bytes queued packets were shorter than asked for, in total.
     pub(super) short_bytes: Cell<u64>,
     pub(super) metadata: Metadata,
     pub(super) notes: Notes,
@@ -141,7 +141,7 @@ impl Pool {
         Ok(pool)
     }
 
-    /// The pointer that frames keep: from the `Arc` itself, since a frame may give back the count that its pool left it.
+    /// The pointer that frames keep: from the `Arc` itself, because a frame may give back the count that its pool left it.
     #[inline]
     pub(super) fn area(&self) -> NonNull<Shared> {
         // SAFETY: what an `Arc` points at is never at address zero.
@@ -174,7 +174,7 @@ impl Pool {
         self.half == Half::Receive
     }
 
-    /// The longest packet that fits a frame behind the headroom.
+    /// The longest packet that fits a frame after the headroom.
     pub(crate) fn packet_bytes_max(&self) -> u32 {
         self.shared.packet_bytes_max()
     }
@@ -197,14 +197,14 @@ impl Pool {
         Some(self.free[count as usize].get())
     }
 
-    /// Books what moved between cache and user since last time: frames never counted one by one.
+    /// Books frames moved between cache and program since the last call, so that none is counted singly.
     #[inline]
     fn settle(&self) {
         let (now, then) = (self.free_count.get(), self.settled.replace(self.free_count.get()));
         self.yours.set(self.yours.get() + i64::from(then) - i64::from(now));
     }
 
-    /// Shows this half's account to whoever adds up the area: plain stores, once per batch.
+    /// Publishes this half's account for the sum over the area: plain stores, once per batch.
     #[inline]
     pub(crate) fn publish(&self) {
         let ledger = &self.shared.record(self.id).ledger;
@@ -215,7 +215,7 @@ impl Pool {
         ledger.strays.store(self.strays.get(), Relaxed);
     }
 
-    /// Fetches frames that were dropped elsewhere; a plain load when there are none.
+    /// Fetches frames that were dropped by other threads; a plain load if there are none.
     #[inline]
     pub(crate) fn fetch(&self) {
         let returns = &self.shared.record(self.id).returns;
@@ -236,14 +236,14 @@ impl Pool {
 
     // ---- receiving -------------------------------------------------------------------------------------------
 
-    /// Lends every free frame there is room for to the kernel, to receive into; returns how many. A call, once a batch:
-    /// inlined it makes dropping a batch too large to inline, and a batch whose drop is a call is kept in memory.
+    /// Lends as many free frames as fit to the kernel, to receive into; returns how many. Not inlined: otherwise dropping a batch would be
+    /// too large to inline itself, and a batch whose drop is a call is kept in memory.
     #[inline(never)]
     pub(crate) fn refill(&self, fill: &mut Producer<u64>) -> u32 {
         if self.metadata.is_marked() { self.refill_erased(fill) } else { self.lend_free::<false>(fill) }
     }
 
-    /// The same, with what lies in front of packets erased.
+    /// The same, with the bytes in front of packets erased.
     #[cold]
     #[inline(never)]
     fn refill_erased(&self, fill: &mut Producer<u64>) -> u32 {
@@ -291,7 +291,7 @@ impl Pool {
 
     // ---- receiving from a packet ring ------------------------------------------------------------------------
 
-    /// Makes packets come out of blocks: those announced in them are this half's until it asks for more.
+    /// Makes packets come out of blocks: announced packets belong to this half until it asks for more.
     pub(crate) fn receive_from(&mut self, blocks: &Arc<Mapping>) {
         self.blocks = Some(Arc::clone(blocks));
     }
@@ -302,7 +302,7 @@ impl Pool {
         self.blocks.is_some()
     }
 
-    /// Where a packet announced in the blocks lies, with a free frame to take it into; `None` if it lies elsewhere, or if no
+    /// Where a packet announced in the blocks lies, and a free frame for taking it; `None` if it lies elsewhere, or if no
     /// frame is free.
     #[inline]
     pub(super) fn reserve_for(&self, address: u64, len: u32) -> Option<(NonNull<u8>, u32)> {
@@ -331,7 +331,7 @@ impl Pool {
         self.copied.get()
     }
 
-    /// By how much less was written in place than was asked for, of what was queued.
+    /// By how many bytes queued packets were shorter than asked for, in total.
     pub(crate) fn short_bytes(&self) -> u64 {
         self.short_bytes.get()
     }
@@ -371,7 +371,7 @@ impl Pool {
         self.pop()
     }
 
-    /// Takes a frame back without any atomic if it belongs here, and sends it home otherwise.
+    /// Takes a frame back, without an atomic operation if it belongs to this pool.
     #[inline]
     pub(crate) fn recycle(&self, frame: Frame) {
         if self.owns(&frame) {
@@ -412,8 +412,8 @@ impl Pool {
         self.yours.set(self.yours.get() - i64::from(count));
     }
 
-    /// Takes back what the kernel has finished sending: own frames into the cache, others home in chains, kept ones into `kept`.
-    /// Only the frame that an address lies in matters: where in it the packet started was ours to say.
+    /// Takes back frames that the kernel has sent: own ones into the cache, others to their pools in chains, kept ones into `kept`.
+    /// Only the frame of an address matters; where the packet started is this side's choice.
     pub(crate) fn reap(
         &self,
         completion: &mut Consumer<u64>,
@@ -456,13 +456,13 @@ impl Pool {
 
     // ---- closing ---------------------------------------------------------------------------------------------
 
-    /// Closes the pool; frames the user still holds find their way home later.
+    /// Closes the pool; frames that the program still holds return later.
     pub(crate) fn close(self, lent: Lent) {
         self.on_close.set(lent);
     }
 
-    /// Moves the pool out of a half that is being dropped, leaving a hollow one behind: the kernel may use the lent
-    /// frames until the other half is gone too.
+    /// Moves the pool out of a half that is being dropped, leaving an empty one behind: the kernel may use the lent
+    /// frames until the other half is dropped too.
     pub(crate) fn take(&mut self) -> Self {
         let hollow = Self {
             shared: Arc::clone(&self.shared),
@@ -486,7 +486,7 @@ impl Pool {
         std::mem::replace(self, hollow)
     }
 
-    /// Takes back or retires what the kernel still has; returns strays to be brought home once the lock is released,
+    /// Takes back or retires the lent frames; returns strays, to be returned once the lock is released,
     /// and the number of area counts that retired frames of closed pools held.
     fn settle_lent(&self, home: &mut Home) -> (Vec<u32>, u32) {
         let (mut strays, mut counts) = (Vec::new(), 0);
@@ -530,7 +530,7 @@ impl Drop for Pool {
         let mut home = area.lock_home();
         self.settle();
         let (strays, counts) = self.settle_lent(&mut home);
-        // What the kernel gave back and nobody booked: the packets of batches that were forgotten.
+        // Packets of forgotten batches, which the kernel returned and no one booked.
         self.claimed(self.lent.get());
         for frame in area.record(self.id).returns.close(&area.links) {
             self.push(frame);
@@ -548,8 +548,8 @@ impl Drop for Pool {
         home.open[slot] = false;
         home.away[slot] = u32::try_from(away).expect("no more than the frames of an area");
         home.yours += self.yours.get() + counted(self.strays.get()) - counted(self.fetched.get());
-        // Every frame still away now keeps the area alive itself (module documentation of `area`). A frame that is
-        // being dropped right now waits for the lock in `bring_home` and finds its count made.
+        // From now on every frame in use keeps the area alive itself (module documentation of `area`). A frame that is
+        // being dropped right now waits for the lock in `bring_home` and then finds its count.
         for _ in 0..away {
             // SAFETY: `area` holds a count, so the pointer is a live `Arc`.
             unsafe { Arc::increment_strong_count(Arc::as_ptr(&area)) };
@@ -560,7 +560,7 @@ impl Drop for Pool {
             unsafe { bring_home(self.area(), frame) };
         }
         for _ in 0..counts {
-            // SAFETY: a retired frame of a closed pool held this count; it never comes home to give it back itself.
+            // SAFETY: a retired frame of a closed pool held this count; it never returns, so it cannot give the count back itself.
             unsafe { Arc::decrement_strong_count(Arc::as_ptr(&area)) };
         }
     }
@@ -573,8 +573,8 @@ impl fmt::Debug for Pool {
     }
 }
 
-/// Completed frames that do not go into the pool's cache: those of other pools, linked up so that each pool's list is touched
-/// once a run, and those that the program keeps.
+/// Completed frames that do not go into the pool's cache: those of other pools, linked so that each pool's list is touched
+/// once per run, and kept ones.
 struct Strays<'pool> {
     pool: &'pool Pool,
     kept: &'pool mut Vec<Frame>,
@@ -589,7 +589,7 @@ impl<'pool> Strays<'pool> {
         Self { pool, kept, home: 0, first: 0, last: 0, count: 0 }
     }
 
-    /// Takes back a frame of another pool, or one that is kept; counts a fault and says false if the address does not name one lent here.
+    /// Takes back a frame of another pool, or a kept one; counts a fault and returns false if the address names none lent here.
     #[cold]
     fn reclaim(&mut self, address: u64, faults: &mut Faults) -> bool {
         // SAFETY: the pool keeps the area alive.
@@ -604,7 +604,7 @@ impl<'pool> Strays<'pool> {
         }
         word.store(state(home_of(now), 0), Relaxed);
         if is_kept(now) {
-            // SAFETY: the word said that it was kept, and lent by this half, which has just got it back.
+            // SAFETY: the word said that it was kept and lent by this half, which has just got it back.
             self.kept.push(unsafe { self.pool.kept_frame(frame) });
             self.pool.yours.set(self.pool.yours.get() + 1);
         } else {
@@ -637,7 +637,7 @@ impl<'pool> Strays<'pool> {
         if shared.record(home).returns.push_chain(&shared.links, first, last, count).is_ok() {
             return;
         }
-        // That pool was closed meanwhile: one by one, each giving back the count of the area it holds.
+        // That pool was closed meanwhile: each frame is returned singly, and gives back its count of the area.
         let mut frame = first;
         for _ in 0..count {
             let next = shared.links[frame as usize].load(crate::sync::Ordering::Relaxed);

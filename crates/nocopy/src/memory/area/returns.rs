@@ -1,18 +1,18 @@
 //! The return list: where frames dropped away from their pool wait until the pool's half fetches them.
 //!
-//! Any thread pushes (one compare-and-swap for a whole chain); one thread takes everything with one swap. Because nobody
-//! ever pops a single element, the classic ABA problem of linked stacks cannot arise. The links live in a side array
-//! indexed by frame number, so frames themselves stay untouched.
+//! Any thread pushes (one compare-and-swap for a whole chain); one thread takes everything with one swap. Because no thread
+//! pops single elements, the ABA problem of linked stacks cannot arise. The links are in a side array
+//! indexed by frame number, so frames themselves are not touched.
 //!
-//! A frame that is recycled on the half that received it, or a borrowed packet that is dropped, does not come here: both are a push
-//! onto the half's own stack, without an atomic operation. A plain `drop` on that half's thread cannot do the same. A destructor
-//! cannot know its thread without a lock or a thread-local cache, and frames parked in a cache would be missing from the balance.
+//! A frame that is recycled on the half that received it, or a borrowed packet that is dropped, takes no part in this: both are a push
+//! onto the half's own stack, without an atomic operation. A plain `drop` on that half's thread cannot do the same: a destructor
+//! cannot know its thread without a lock or a thread-local cache, and frames in such a cache would be missing from the balance.
 
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 
 /// Low half of an empty list's head.
 const END: u32 = u32::MAX;
-/// Low half of a closed list's head: the pool is gone, frames must go home another way.
+/// Low half of a closed list's head: the pool is closed, so frames return to the area.
 const CLOSED: u32 = u32::MAX - 1;
 
 /// The largest number of frames an area can hold, so that no frame number looks like a marker.
@@ -37,7 +37,7 @@ fn unpack(head: u64) -> (u32, u32) {
 pub(crate) struct Closed;
 
 impl ReturnList {
-    /// A list nobody owns yet: closed.
+    /// A list without an owner: closed.
     pub(crate) fn new() -> Self {
         Self { head: AtomicU64::new(pack(0, CLOSED)) }
     }
@@ -130,7 +130,6 @@ mod loom_tests {
         Arc::new((list, (0..frames).map(|_| AtomicU32::new(0)).collect()))
     }
 
-    /// Two droppers and one owner: every frame is taken exactly once.
     #[test]
     fn each_frame_is_taken_once() {
         loom::model(|| {
@@ -156,7 +155,6 @@ mod loom_tests {
         });
     }
 
-    /// Closing races with a drop: the frame is either in the closing chain or refused, never both, never neither.
     #[test]
     fn closing_loses_nothing() {
         loom::model(|| {

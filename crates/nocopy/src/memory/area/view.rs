@@ -1,11 +1,11 @@
-//! The frames of an area as one half sees them: what a loop over packets needs, small enough to live in registers.
+//! The frames of an area for one half: the fields that a loop over packets needs, few enough for registers.
 
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32 as PlainU32, Ordering::Relaxed};
 
 use super::{PoolId, Shared, state};
 
-/// A copy of the few words of [`Shared`] that the hot path reads, so that it does not go through two pointers.
+/// A copy of the fields of [`Shared`] that the hot path reads, so that it does not follow two pointers.
 #[derive(Clone, Copy)]
 pub(super) struct View {
     base: NonNull<u8>,
@@ -15,7 +15,7 @@ pub(super) struct View {
     /// The frame size less one: the bits of an address that lie within a frame.
     mask: u32,
     frame_count: u32,
-    /// State words of this half's frames: lent to the kernel, and at home or yours.
+    /// State words of this half's frames: lent to the kernel; and free or in use.
     lent_here: u32,
     owned: u32,
 }
@@ -63,7 +63,7 @@ impl View {
         Some(frame)
     }
 
-    /// Whether an address names one of this half's own frames that the kernel has.
+    /// Whether an address names one of this half's own frames that are lent.
     ///
     /// # Safety
     /// The area is alive.
@@ -72,7 +72,7 @@ impl View {
         unsafe { self.frame_at(address) }.is_some_and(|(_, word)| word.load(Relaxed) == self.lent_here)
     }
 
-    /// Where in its frame a packet starts; `None` if it runs over the frame's end.
+    /// The offset of a packet in its frame; `None` if it extends beyond the frame's end.
     #[inline]
     pub(super) fn start(self, address: u64, len: u32) -> Option<u16> {
         let start = address as u32 & self.mask;
@@ -96,7 +96,7 @@ impl View {
         (u64::from(frame) << self.shift) + u64::from(start)
     }
 
-    /// Pointer to an address; only good for use if the address lies in the area.
+    /// Pointer to an address; valid only if the address lies in the area.
     #[inline]
     pub(super) fn data(self, address: u64) -> NonNull<u8> {
         let data = self.base.as_ptr().wrapping_add(address as usize);
@@ -110,14 +110,14 @@ impl View {
         (data.as_ptr().addr() - self.base.as_ptr().addr()) as u64
     }
 
-    /// Asks for the cache line at an address that will be claimed soon. Any word will do: a prefetch cannot fault.
+    /// Prefetches the cache line of an address that will be claimed soon. The address need not be valid.
     #[inline]
     pub(super) fn prefetch(self, address: u64) {
         prefetch(self.base.as_ptr().wrapping_add(address as usize));
     }
 }
 
-/// Asks for a cache line, anywhere.
+/// Prefetches a cache line at any address.
 #[inline]
 pub(super) fn prefetch(byte: *const u8) {
     #[cfg(target_arch = "x86_64")]

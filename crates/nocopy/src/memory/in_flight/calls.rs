@@ -1,6 +1,6 @@
-//! Calls by number, until the kernel says that they are over.
+//! Zero-copy calls by number, until the kernel completes them.
 //!
-//! A `MSG_ZEROCOPY` call that fails may have been counted by the kernel all the same. With UDP segmentation after the MTU was lowered,
+//! The kernel may count a `MSG_ZEROCOPY` call that fails. With UDP segmentation after the MTU was lowered,
 //! the packet is made, found too long, and its completion reported, while `sendmsg` returns `EINVAL`. So after any failure the error
 //! queue is read before the next call, and the data of the failed call is held until its number is known. Calls of io_uring carry
 //! their number; one that returns an error is repeated as an ordinary call.
@@ -8,7 +8,7 @@
 use std::collections::VecDeque;
 use std::ops::Range;
 
-/// Calls by number, which both sides count. Completions may come in any order, and for many at once.
+/// Calls by number, as both sides count them. Completions may come in any order, and for several calls at once.
 #[derive(Debug)]
 pub(super) struct Calls<C> {
     first: u64,
@@ -23,7 +23,7 @@ impl<C> Default for Calls<C> {
 }
 
 impl<C> Calls<C> {
-    /// None yet; the first gets that number.
+    /// No calls yet; the first gets that number.
     pub(super) fn starting_at(first: u64) -> Self {
         Self { first, ..Self::default() }
     }
@@ -34,7 +34,7 @@ impl<C> Calls<C> {
         self.first + self.calls.len() as u64 - 1
     }
 
-    /// Takes call `number`; `None` if there is none, or it is over already: a number is the kernel's word, and not believed.
+    /// Takes call `number`; `None` if there is none, or it is finished already: the kernel's number is checked, not trusted.
     pub(super) fn take(&mut self, number: u64) -> Option<C> {
         let place = number.checked_sub(self.first)?;
         let call = self.calls.get_mut(usize::try_from(place).ok()?)?.take()?;
@@ -43,7 +43,7 @@ impl<C> Calls<C> {
         Some(call)
     }
 
-    /// A number that the kernel gave to a call which is over.
+    /// Skips a number that the kernel gave to a finished call.
     pub(super) fn skip(&mut self) {
         self.calls.push_back(None);
         self.forget_front();
@@ -56,19 +56,19 @@ impl<C> Calls<C> {
         }
     }
 
-    /// The number whose lower half is `low`, as the kernel counts: the nearest to those that are open, which may be in front of them.
+    /// The full number for the kernel's 32-bit `low`: the nearest to the open calls, possibly in front of them.
     pub(super) fn number(&self, low: u32) -> i64 {
         let away = low.wrapping_sub(self.first as u32).cast_signed();
         self.first.cast_signed() + i64::from(away)
     }
 
-    /// Those of a range that may be open.
+    /// The part of a range that may be open.
     pub(super) fn among(&self, range: &Range<i64>) -> Range<u64> {
         let within = |number: i64| u64::try_from(number).unwrap_or(0).clamp(self.first, self.end());
         within(range.start)..within(range.end)
     }
 
-    /// How many are not over.
+    /// How many are not finished.
     pub(super) fn open(&self) -> usize {
         self.open
     }

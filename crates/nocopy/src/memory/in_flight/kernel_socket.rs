@@ -1,8 +1,8 @@
-//! The kernel's socket under one or several senders, and what there is only once for all of them.
+//! The kernel's socket below one or several senders, and the state that they share.
 //!
-//! The kernel numbers the `MSG_ZEROCOPY` calls of a socket from 0, whichever descriptor they are made by, and tells of their completions
+//! The kernel numbers the `MSG_ZEROCOPY` calls of a socket from 0, for all its descriptors together, and reports completions
 //! in one error queue, among the errors of the network. So one sender at a time [makes such calls](KernelSocket::claim), the next one
-//! goes on counting where it ended, and the queue is read here only: a completion that another half finds is kept for that sender.
+//! continues its count, and only this module reads the queue: a completion that another half finds is kept for that sender.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -14,23 +14,23 @@ use crate::sys::error_queue::{Done, Notice, Refusal, next_notice};
 use crate::sys::fork::Generation;
 use crate::sys::option;
 
-/// The most errors of the network that are kept until they are asked for.
+/// The most network errors kept until they are taken.
 const ERRORS_MAX: usize = 64;
 
-/// The most that is read of the queue at a time, at under a microsecond each.
+/// The most entries read from the queue at a time, at under a microsecond each.
 const READ_MAX: usize = 1024;
 
 #[derive(Debug)]
 pub(crate) struct KernelSocket {
     descriptor: Arc<OwnedFd>,
-    /// Of the process that reads the queue. A forked child does not: its parent would never be told.
+    /// The process that reads the queue. A forked child must not: its parent would miss what the child reads.
     generation: Generation,
     queue: Mutex<Queue>,
-    /// Errors of the network that were read so far, the forgotten ones included.
+    /// Network errors read so far, including forgotten ones.
     errors_told: AtomicU64,
 }
 
-/// What was read of the error queue and not taken.
+/// Entries of the error queue that were read and not taken.
 #[derive(Debug)]
 struct Queue {
     numbering: Numbering,
@@ -44,27 +44,27 @@ struct Queue {
 enum Numbering {
     /// No sender makes `MSG_ZEROCOPY` calls; the next call gets this number.
     Free(u64),
-    /// One sender makes them, or its completions are waited for.
+    /// One sender makes them, or waits for its completions.
     Taken,
-    /// The number of the next call is not known: others made calls, or calls were given up.
+    /// The number of the next call is unknown: calls were made by others, or given up.
     Lost,
 }
 
 impl KernelSocket {
-    /// A socket on which no `MSG_ZEROCOPY` call was ever made, and to which nobody else has a descriptor.
+    /// A socket without earlier `MSG_ZEROCOPY` calls and without other descriptors.
     pub(crate) fn new(descriptor: Arc<OwnedFd>) -> Arc<Self> {
         let queue = Queue { numbering: Numbering::Free(0), done: VecDeque::new(), errors: VecDeque::new() };
         let (queue, generation) = (Mutex::new(queue), Generation::current());
         Arc::new(Self { descriptor, generation, queue, errors_told: AtomicU64::new(0) })
     }
 
-    /// Whether another half of this process has the socket as well.
+    /// Whether another half of this process uses the socket as well.
     pub(crate) fn is_shared(socket: &Arc<Self>) -> bool {
         Arc::strong_count(socket) > 1 || Arc::strong_count(&socket.descriptor) > 1
     }
 
-    /// Makes the caller the one sender that makes `MSG_ZEROCOPY` calls, and returns the number of its first. `None` while another one is,
-    /// and once the number is not known any more; nor in a forked child, whose parent goes on counting.
+    /// Makes the caller the one sender of `MSG_ZEROCOPY` calls, and returns the number of its first. `None` while there is another,
+    /// if the number is unknown, and in a forked child, whose parent continues to count.
     pub(super) fn claim(&self) -> Option<u64> {
         let mut queue = self.queue()?;
         let Numbering::Free(next) = queue.numbering else { return None };
@@ -92,11 +92,11 @@ impl KernelSocket {
         }
     }
 
-    /// Reads what is in the error queue, and returns how many errors of the network that was.
+    /// Reads the error queue, and returns how many network errors there were.
     pub(crate) fn read(&self) -> u64 {
         let Some(mut queue) = self.queue() else { return 0 };
         let before = self.errors_told();
-        // Of a flood of errors not all: other halves wait for the lock.
+        // Not all of a flood of errors: other halves wait for the lock.
         (0..READ_MAX).take_while(|_| self.read_one(&mut queue)).for_each(drop);
         self.errors_told() - before
     }
@@ -120,26 +120,26 @@ impl KernelSocket {
         true
     }
 
-    /// Errors of the network that were read so far.
+    /// Network errors read so far.
     #[inline]
     pub(crate) fn errors_told(&self) -> u64 {
         self.errors_told.load(Relaxed)
     }
 
-    /// The last of them that nobody took yet, oldest first.
+    /// The last of them that were not taken yet, oldest first.
     pub(crate) fn take_errors(&self) -> VecDeque<Refusal> {
         self.queue().map(|mut queue| std::mem::take(&mut queue.errors)).unwrap_or_default()
     }
 
-    /// What the kernel keeps for the socket beside its data: options, and each `MSG_ZEROCOPY` call until its completion was read
-    /// (`sock_omalloc` of net/core/sock.c). `None` where it does not tell (Linux 4.12 does).
+    /// Memory that the kernel keeps for the socket besides its data: options, and each `MSG_ZEROCOPY` call until its completion was read
+    /// (`sock_omalloc` of net/core/sock.c). `None` if the kernel does not report it (Linux 4.12 does).
     pub(crate) fn option_memory_bytes(&self) -> Option<u32> {
         option::option_memory_bytes(self).ok()
     }
 
-    /// `None` in a forked child, which does not even lock it: one of its parent's threads may have, when it forked.
+    /// `None` in a forked child, which does not even lock: a thread of its parent may have held the lock at the fork.
     fn queue(&self) -> Option<MutexGuard<'_, Queue>> {
-        // Nothing in it is half done where a panic could come.
+        // Poisoning does not matter: no code that may panic leaves it half changed.
         (!self.generation.is_past()).then(|| self.queue.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
@@ -160,7 +160,7 @@ mod tests {
     use crate::sys::fork::tests::in_forked_child;
     use crate::sys::udp_send::report_errors;
 
-    /// Of a half that nobody asks for them, while another one reads the queue.
+    /// For a half whose errors are not taken, while another half reads the queue.
     #[test]
     fn errors_that_are_not_taken_are_counted_and_the_last_are_kept() {
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();

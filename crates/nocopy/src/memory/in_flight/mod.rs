@@ -1,8 +1,8 @@
-//! What is sent without a copy: queued, and read by the kernel until it says that it has done.
+//! Memory that is sent without a copy: queued, then read by the kernel until it reports completion.
 //!
-//! A load is held from [`push`](Kept::push) until all of it was handed over and every zero-copy call that reads it is over. Nothing but
-//! this module hands its bytes to such calls (`sending`), numbers them, and takes the kernel's word that they are over, which is checked:
-//! a completion of a call that was never made, or is over, frees nothing.
+//! A load is held from [`push`](Kept::push) until all of it was handed over and every zero-copy call that reads it is finished. Only
+//! this module hands its bytes to such calls (`sending`), numbers them, and takes completions, which are checked:
+//! a completion of a call that was never made, or is finished, frees nothing.
 #![allow(unsafe_code)]
 
 mod calls;
@@ -34,9 +34,9 @@ const BUSY: &str = "the kernel has not told yet how many MSG_ZEROCOPY calls were
 const FORKED: &str = "this process is a forked child of the one that sends on this socket, which would go on numbering its MSG_ZEROCOPY \
                       calls: ask in the parent, before the fork";
 
-/// What is queued as one: a message of datagrams, a piece of a stream.
+/// One item of the queue: a message of datagrams, a piece of a stream.
 ///
-/// Its buffers do not change while it is only moved about, and all of them come out of it: what the kernel reads is nobody's to change.
+/// Moving it does not change its buffers, and all of them come out of it: memory that the kernel reads must not change.
 pub(crate) trait Load: Send {
     /// The memory of it, in order.
     fn buffers(&self) -> &[Buffer];
@@ -44,7 +44,7 @@ pub(crate) trait Load: Send {
     /// The same, as owner.
     fn into_buffers(self) -> impl Iterator<Item = Buffer>;
 
-    /// Whether it is given back whole to programs that want that.
+    /// Whether it is returned as a whole to programs that take completions.
     fn comes_back(&self) -> bool {
         true
     }
@@ -55,30 +55,30 @@ fn bytes_of(load: &impl Load) -> usize {
     load.buffers().iter().map(|buffer| buffer.len()).sum()
 }
 
-/// What is noted of a call until it is over.
+/// What is noted about a call until it is finished.
 pub(crate) trait Note: Copy + Send {
-    /// The same of a call that failed, and sent nothing, although the kernel may have counted it: as datagrams' may.
+    /// The note for a failed call that sent nothing, although the kernel may have counted it (datagrams).
     #[must_use]
     fn of_nothing(self) -> Self {
         self
     }
 }
 
-/// What the kernel told of a call that is over.
+/// What the kernel reported about a finished call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Told {
-    /// Those that the call took.
+    /// Bytes that the call took.
     pub(crate) bytes: usize,
     /// Whether the kernel copied.
     pub(crate) copied: bool,
-    /// Whether this is the first call that the word is of: it may be joined from those of several.
+    /// Whether this is the first call of the kernel's report, which may cover several.
     pub(crate) is_first: bool,
 }
 
-/// A call that the kernel took and has not completed.
+/// A call that the kernel has accepted and not completed.
 #[derive(Debug)]
 struct Made<C> {
-    /// The tickets of what it reads all or part of.
+    /// The tickets of the loads that it reads in whole or in part.
     reads: Range<u64>,
     /// Bytes that it took.
     taken: usize,
@@ -87,51 +87,52 @@ struct Made<C> {
 
 /// Loads `M`, each with a note `T`, and the calls that carry them, each with a note `C`.
 ///
-/// Dropped while the kernel reads some of it, all of it stays where it is for good. That happens where a fault unwinds the reaper, and in
-/// forked children: what they have is a copy, whose socket is their parent's, and whose ring is not mapped there.
+/// If dropped while the kernel reads some of it, all of it is leaked. That happens if a panic unwinds the reaper, and in
+/// forked children: they have a copy, whose socket belongs to their parent, and whose ring is not mapped.
 #[derive(Debug)]
 pub(crate) struct Kept<M, T, C> {
     socket: Arc<KernelSocket>,
     messages: Messages<M, T>,
-    /// Of MSG_ZEROCOPY; the error queue tells of them.
+    /// MSG_ZEROCOPY calls, which the error queue completes.
     calls: Calls<Made<C>>,
     numbering: Numbering,
-    /// At most one: no call is made until it is over.
+    /// At most one: no call is made until it is resolved.
     doubt: Option<Doubt<C>>,
     ring: Option<Ring<C>>,
-    /// What is in flight after the sender was dropped is away from those that share its pool, too.
+    /// Counts this sender among those that share its pool, even after it was dropped while calls are in flight.
     _sharer: Option<Sharer>,
-    /// Of the process that makes the calls, and gets their completions.
+    /// The process that makes the calls, and gets their completions.
     generation: Generation,
 }
 
-/// Whether this sender makes MSG_ZEROCOPY calls. All that are made on a socket have one numbering.
+/// Whether this sender makes MSG_ZEROCOPY calls. All such calls on a socket share one numbering.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Numbering {
     /// It makes none.
     NotOurs,
-    /// It alone makes them. Before the first the kernel kept so much [beside data](KernelSocket::option_memory_bytes).
+    /// Only it makes them. Before the first, the kernel kept `idle_bytes` [besides data](KernelSocket::option_memory_bytes).
     Ours { idle_bytes: Option<u32> },
-    /// It made them, and waits for the last. From now on others may make such calls.
+    /// It made them, and waits for the last. Other senders may make such calls now.
     GivenAway,
 }
 
 /// A MSG_ZEROCOPY call of datagrams failed. The kernel has counted it if it had made the packet before it found that it cannot send it.
 ///
-/// Most often it has told of its completion, too, before the call returned. But parts of the packet may be under way, and read their
-/// memory: the first fragments of a long datagram, a copy for the receivers of a group on this host. Then nothing is told yet, and to
-/// take the next call's number for this one's would free memory that the kernel reads. So a call that fails on purpose
-/// (`fell_short` of `sending`) follows: the number it is told by says whether the one before was counted. Until that is known the
+/// Usually its completion is reported before the call returns. But parts of the packet may be under way, and read their
+/// memory: the first fragments of a long datagram, a copy for local receivers of a multicast group. Then nothing is reported yet, and
+/// taking the next call's number for this one's would free memory that the kernel reads. So a call that fails on purpose
+/// (`fell_short` of `sending`) follows: its reported number shows whether the one before was counted. Until that is known the
+/// memory is held, also if there was no memory for that call.
 /// memory is held, also where there was no memory to find out.
 #[derive(Debug)]
 struct Doubt<C> {
-    /// As if it had carried nothing.
+    /// Noted as if it had carried nothing.
     failed: Made<C>,
-    /// Whether the next number, and the one behind it, were told.
+    /// Whether the next number, and the one after it, were reported.
     told: [bool; 2],
-    /// The call on purpose met the same error, and that is one of looking for the way: no packet was made of either.
+    /// The call on purpose failed with the same error, in the route look-up: neither call made a packet.
     is_uncounted: bool,
-    /// It was tried again, and not told.
+    /// The call on purpose was repeated, and not reported.
     is_tried: bool,
 }
 
@@ -145,9 +146,9 @@ impl<C> Doubt<C> {
 #[derive(Debug, thiserror::Error)]
 #[error("{}", self.why())]
 pub(crate) enum NoZeroCopy {
-    /// Another sender does, or gave calls up that the kernel has not completed.
+    /// Another sender makes them, or gave up calls that the kernel has not completed.
     Taken,
-    /// There may be other descriptors of the socket, by which others may make such calls.
+    /// There may be other descriptors of the socket, through which such calls may be made.
     Shared,
     /// Such calls were made before the socket was handed over, so their number is not known.
     Used,
@@ -179,20 +180,20 @@ impl NoZeroCopy {
 struct Ring<C> {
     sender: UringSender,
     calls: Calls<Made<C>>,
-    /// Those the kernel refused, whose loads are still held.
+    /// Calls the kernel refused, whose loads are still held.
     failed: Vec<(Made<C>, io::Error)>,
     memory: Registration,
 }
 
 impl<M, T, C> Kept<M, T, C> {
-    /// `sharer`: of those that share a pool this is one.
+    /// `sharer`: the membership among those that share a pool.
     pub(crate) fn new(socket: Arc<KernelSocket>, sharer: Option<Sharer>) -> Self {
         let (messages, calls) = (Messages::default(), Calls::default());
         let (numbering, generation) = (Numbering::NotOurs, Generation::current());
         Self { socket, messages, calls, numbering, doubt: None, ring: None, _sharer: sharer, generation }
     }
 
-    /// All of it, to be kept by another. What is queued from then on has the tickets that follow.
+    /// Moves everything out. Later loads get the following tickets.
     pub(crate) fn take(&mut self) -> Self {
         let mut none = Self::new(Arc::clone(&self.socket), None);
         none.messages = Messages::beginning_at(self.messages.end());
@@ -225,10 +226,10 @@ impl<M, T, C> Kept<M, T, C> {
         self.messages.pop(take)
     }
 
-    /// A load that no call reads, to be taken out and put back; and the socket.
+    /// The socket, and a load that no call reads, to be taken out and put back.
     ///
     /// # Panics
-    /// A call reads it.
+    /// If a call reads it.
     pub(crate) fn unread_mut(&mut self, ticket: u64) -> (&mut Option<M>, BorrowedFd<'_>) {
         (self.messages.unread_mut(ticket), self.socket.as_fd())
     }
@@ -244,24 +245,24 @@ impl<M, T, C> Kept<M, T, C> {
         self.messages.handed_over(ticket, evidence, free);
     }
 
-    /// Something was learnt of a part of a load.
+    /// Records evidence for a part of a load.
     #[inline]
     pub(crate) fn learn(&mut self, ticket: u64, evidence: Evidence) {
         self.messages.learn(ticket, evidence);
     }
 
-    /// MSG_ZEROCOPY calls of which no completion has come.
+    /// MSG_ZEROCOPY calls without a completion.
     pub(crate) fn numbered_calls(&self) -> usize {
         self.calls.open()
     }
 
-    /// Whether completions are to be read before the next MSG_ZEROCOPY call, or its number would be another than the kernel's.
+    /// Whether completions must be read before the next MSG_ZEROCOPY call, because its number is uncertain.
     #[inline]
     pub(crate) fn is_unsure(&self) -> bool {
         self.doubt.is_some()
     }
 
-    /// Before the first MSG_ZEROCOPY call: makes this sender the one that makes such calls on the socket.
+    /// Before the first MSG_ZEROCOPY call: makes this sender the one that makes them on the socket.
     ///
     /// # Errors
     /// See [`NoZeroCopy`].
@@ -279,11 +280,11 @@ impl<M, T, C> Kept<M, T, C> {
         Ok(())
     }
 
-    /// From now on others may make MSG_ZEROCOPY calls on the socket; this sender makes none any more.
+    /// Lets others make MSG_ZEROCOPY calls on the socket; this sender makes none any more.
     ///
     /// # Errors
-    /// `ResourceBusy`: another sender may make them, or a call failed of which it is not known yet whether it has a number. `Unsupported`
-    /// in a forked child, whose parent goes on making them.
+    /// `ResourceBusy`: another sender may make them, or it is not known whether a failed call has a number. `Unsupported`
+    /// in a forked child, whose parent continues to make them.
     pub(crate) fn give_numbering_away(&mut self) -> io::Result<()> {
         match self.numbering {
             Numbering::GivenAway => return Ok(()),
@@ -301,7 +302,7 @@ impl<M, T, C> Kept<M, T, C> {
     /// Before each MSG_ZEROCOPY call.
     ///
     /// # Errors
-    /// `Unsupported` where this sender may not make them.
+    /// `Unsupported` if this sender may not make them.
     fn check_zero_copy(&self) -> io::Result<()> {
         self.check_process()?;
         match self.numbering {
@@ -310,15 +311,15 @@ impl<M, T, C> Kept<M, T, C> {
         }
     }
 
-    /// Before each zero-copy call: a forked child would take a number of the socket's, and its parent that call for one of its own.
+    /// Before each zero-copy call: a forked child would use up a number of the socket, and its parent would take that call for its own.
     ///
     /// # Errors
-    /// `Unsupported` in a child: what is copied can be sent all the same.
+    /// `Unsupported` in a child, which can only send copies.
     pub(crate) fn check_process(&self) -> io::Result<()> {
         if self.is_inherited() { Err(io::ErrorKind::Unsupported.into()) } else { Ok(()) }
     }
 
-    /// The next completion of MSG_ZEROCOPY calls; reads what else is in the error queue, too.
+    /// The next completion of MSG_ZEROCOPY calls; also reads the other entries of the error queue.
     fn next_done(&self) -> Option<Done> {
         if self.numbering == Numbering::NotOurs {
             self.socket.read();
@@ -332,9 +333,9 @@ impl<M, T, C> Kept<M, T, C> {
         if self.ring.is_some() {
             return Ok(false);
         }
-        // First: from here on none of its pages is replaced by others.
+        // First: from here on none of the pool's pages is replaced.
         let memory = pool.register();
-        // SAFETY: `memory` has the pool, stays beside the ring, and is dropped behind it.
+        // SAFETY: `memory` holds the pool, stays beside the ring, and is dropped after it.
         let sender = unsafe { UringSender::new(self.socket.as_fd(), Some(pool.memory()), sends)? };
         self.ring = Some(Ring { sender, calls: Calls::default(), failed: Vec::new(), memory });
         Ok(true)
@@ -344,12 +345,12 @@ impl<M, T, C> Kept<M, T, C> {
         self.ring.is_some()
     }
 
-    /// Whether there is a ring, and it knows the results of all sends: none waits in the kernel.
+    /// Whether there is a ring, and the results of all sends are known.
     pub(crate) fn is_ring_decided(&self) -> bool {
         self.ring.as_ref().is_some_and(|ring| !ring.sender.is_undecided())
     }
 
-    /// What becomes readable when calls by the ring are over.
+    /// A descriptor that is readable when calls by the ring are finished.
     pub(crate) fn ring(&self) -> Option<BorrowedFd<'_>> {
         self.ring.as_ref().filter(|ring| ring.calls.open() > 0).map(|ring| ring.sender.as_fd())
     }
@@ -359,12 +360,12 @@ impl<M, T, C> Kept<M, T, C> {
         self.ring.as_ref().filter(|_| !self.is_inherited()).map(|ring| ring.sender.as_fd())
     }
 
-    /// Whether there is a ring that takes nothing more for now.
+    /// Whether there is a ring that accepts nothing more for now.
     pub(crate) fn is_ring_full(&self) -> bool {
         self.ring.as_ref().is_some_and(|ring| ring.sender.is_full())
     }
 
-    /// The same, for good.
+    /// Whether there is a ring that accepts nothing any more.
     pub(crate) fn is_ring_broken(&self) -> bool {
         self.ring.as_ref().is_some_and(|ring| ring.sender.is_broken())
     }
@@ -374,9 +375,9 @@ impl<M, T, C> Kept<M, T, C> {
         self.ring.as_ref().map_or(0, |ring| ring.sender.faults())
     }
 
-    /// Takes what the kernel says of MSG_ZEROCOPY calls, and reads what else is in the error queue. `judge` tells what it proves of a call
-    /// that is over, and `free` takes what no call reads any more. Returns how many were over, and how many of those that the kernel named
-    /// were never made, or over before.
+    /// Takes completions of MSG_ZEROCOPY calls, and reads the other entries of the error queue. `judge` returns the evidence of a
+    /// finished call, `free` takes loads that no call reads any more. Returns how many calls were finished, and how many of the completions
+    /// named calls that were never made or already finished.
     pub(crate) fn reap(
         &mut self,
         judge: &mut impl FnMut(&C, Told) -> Evidence,
@@ -391,7 +392,7 @@ impl<M, T, C> Kept<M, T, C> {
                 (over, strange) = (over + more, strange + unknown);
             }
             self.conclude(was_quiet, free);
-            // With the last completions it may be quiet.
+            // After the last completions it may be quiet.
             if over == before || !self.is_unsure() {
                 return (over, strange);
             }
@@ -424,24 +425,24 @@ impl<M, T, C> Kept<M, T, C> {
             }
         }
         let strange = (named.end - named.start - expected).cast_unsigned();
-        // Once others make calls their numbers are told here, too.
+        // The calls of other senders are reported here, too.
         (over, if self.numbering == Numbering::GivenAway { 0 } else { strange })
     }
 
-    /// Whether there is a call in doubt, and the kernel remembers none: it reads no memory, and all completions were read. To be asked
-    /// before completions are read, for [`conclude`](Self::conclude): of what was read by another half meanwhile this says nothing.
+    /// Whether there is a call in doubt, and the kernel holds none: it reads no memory, and all completions were read. To be called
+    /// before completions are read, for [`conclude`](Self::conclude): another half may read some meanwhile.
     fn is_quiet(&self) -> bool {
         let Numbering::Ours { idle_bytes: Some(idle) } = self.numbering else { return false };
         self.doubt.is_some() && self.socket.option_memory_bytes().is_some_and(|bytes| bytes <= idle)
     }
 
-    /// Completions were read: concludes from them how the kernel counts, as far as they say enough.
+    /// After completions were read: concludes from them how the kernel counts, if they suffice.
     fn conclude(&mut self, was_quiet: bool, free: &mut impl FnMut(Ticket, M, Evidence)) {
         let Some(doubt) = self.doubt.take() else { return };
         let numbers = match doubt.told {
             [false, false] if doubt.is_uncounted || was_quiet => 0,
             [false, false] => {
-                // The kernel was too short of memory for the call on purpose.
+                // The kernel had too little memory for the call on purpose.
                 self.doubt = Some(doubt);
                 return;
             }
@@ -457,7 +458,7 @@ impl<M, T, C> Kept<M, T, C> {
         self.messages.returned(doubt.failed.reads, None, free);
     }
 
-    /// The same of calls by the ring. Those that the kernel refused [wait](Self::failed) for what is to become of them.
+    /// The same for calls by the ring. Refused ones [stay](Self::failed) until they are settled.
     pub(crate) fn reap_ring(
         &mut self,
         judge: &mut impl FnMut(&C, Told) -> Evidence,
@@ -468,7 +469,7 @@ impl<M, T, C> Kept<M, T, C> {
         }
         let (Some(ring), messages) = (&mut self.ring, &mut self.messages) else { return 0 };
         let (calls, failed) = (&mut ring.calls, &mut ring.failed);
-        // What the kernel did not take when it was short of memory. It may be again: then the next time.
+        // What the kernel refused for lack of memory. If it fails again, the next call repeats it.
         let _ = ring.sender.submit();
         ring.sender.reap(|number, done| {
             let Some(call) = calls.take(number) else { return };
@@ -489,13 +490,13 @@ impl<M, T, C> Kept<M, T, C> {
         self.ring.as_ref().is_some_and(|ring| !ring.failed.is_empty())
     }
 
-    /// A call by the ring that the kernel refused: the first load that it was of, and what was noted. Its loads stay until it is
+    /// A call by the ring that the kernel refused: its first load, and its note. Its loads stay until it is
     /// [settled](Self::settle_failed).
     pub(crate) fn failed(&self) -> Option<(u64, &C)> {
         self.ring.as_ref()?.failed.last().map(|(call, _)| (call.reads.start, &call.note))
     }
 
-    /// That call was made up for by others, of which `evidence` is known: returns why it was refused.
+    /// Settles that call, which others replaced, with their evidence; returns why it was refused.
     pub(crate) fn settle_failed(
         &mut self,
         evidence: Evidence,
@@ -506,7 +507,7 @@ impl<M, T, C> Kept<M, T, C> {
         Some(error)
     }
 
-    /// Lets go of what the kernel refused: nobody is there who could send it again.
+    /// Releases the loads of refused calls, which no one will send again.
     pub(crate) fn drop_failed(&mut self) {
         let failed = self.ring.iter_mut().flat_map(|ring| ring.failed.drain(..));
         for (call, _) in failed {
@@ -514,7 +515,7 @@ impl<M, T, C> Kept<M, T, C> {
         }
     }
 
-    /// Takes what the kernel says of all calls, for a socket that nobody has any more.
+    /// Takes all completions, for a dropped socket.
     pub(crate) fn reap_unseen(&mut self) {
         let (judge, free) = (&mut |_: &C, _| Evidence::Unknown, &mut |_, message: M, _| drop(message));
         self.reap(judge, free);
@@ -522,7 +523,7 @@ impl<M, T, C> Kept<M, T, C> {
         self.drop_failed();
     }
 
-    /// Whether other pages can come in the place of all that the kernel reads, once this sender's ring has ended.
+    /// Whether all pages that the kernel reads can be replaced, once this sender's ring has ended.
     pub(crate) fn is_replaceable(&self) -> bool
     where
         M: Load,
@@ -539,7 +540,7 @@ impl<M, T, C> Kept<M, T, C> {
         self.messages.read().map(bytes_of).sum()
     }
 
-    /// Gives up what the kernel still reads, and returns the bytes that are lost to the program.
+    /// Gives up what the kernel still reads, and returns the bytes that the program cannot use again.
     pub(crate) fn abandon(mut self) -> usize
     where
         M: Load,
@@ -552,7 +553,7 @@ impl<M, T, C> Kept<M, T, C> {
         }
         self.reap_ring(&mut |_, _| Evidence::Unknown, &mut |_, message, _| drop(message));
         self.drop_failed();
-        // Pages that come in the place of others are not those the ring has registered: it ends first.
+        // The ring has the old pages registered: it must end before they are replaced.
         drop(self.ring.take());
         std::mem::take(&mut self.messages).abandon().flat_map(Load::into_buffers).map(Buffer::abandon).sum()
     }

@@ -1,15 +1,15 @@
-//! What is sent, from the moment it is queued until the kernel has let go of its memory.
+//! The queue of sends: loads from when they are queued until the kernel no longer reads them.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 
 use crate::facts::evidence::Evidence;
 
-/// The number of what was queued to be sent, counted from 0 for each sender.
+/// The number of a send, counted from 0 for each sender.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Ticket(pub(crate) u64);
 
-/// The most messages between the first that the kernel reads and the last, before the first is kept elsewhere.
+/// The most messages between the first and the last that the kernel reads, before the first is moved aside.
 const SPAN_MAX: usize = 4096;
 
 /// A message that is queued, or that the kernel still reads.
@@ -17,9 +17,9 @@ const SPAN_MAX: usize = 4096;
 pub(crate) struct Held<M, T> {
     /// `None` once it is free again, until those in front of it are too.
     pub(crate) message: Option<M>,
-    /// Whom it is for.
+    /// Its destination.
     pub(crate) to: T,
-    /// Calls of which no completion has come.
+    /// Calls without a completion.
     calls: u32,
     /// Whether all of it was handed over.
     handed_over: bool,
@@ -31,7 +31,7 @@ pub(crate) struct Held<M, T> {
 pub(crate) struct Messages<M, T> {
     first: u64,
     held: VecDeque<Held<M, T>>,
-    /// Those in front of `first`: the kernel reads them long after it has done with many behind them, whose places they would keep.
+    /// Messages in front of `first`, which the kernel reads much longer than many after them, and whose places are needed.
     late: BTreeMap<u64, Held<M, T>>,
 }
 
@@ -42,7 +42,7 @@ impl<M, T> Default for Messages<M, T> {
 }
 
 impl<M, T> Messages<M, T> {
-    /// None yet; the first one gets that ticket.
+    /// No messages yet; the first one gets that ticket.
     pub(super) fn beginning_at(first: u64) -> Self {
         Self { first, ..Self::default() }
     }
@@ -58,7 +58,7 @@ impl<M, T> Messages<M, T> {
         ticket
     }
 
-    /// Makes an end of what only waits for the first to be over.
+    /// Moves late messages aside, so that those behind them need not be kept.
     #[cold]
     fn put_aside(&mut self) {
         if self.held.front().is_some_and(|first| first.handed_over)
@@ -70,7 +70,7 @@ impl<M, T> Messages<M, T> {
         }
     }
 
-    /// The only message there is, if no call reads it.
+    /// The only message, if no call reads it.
     #[inline(always)]
     pub(crate) fn only(&self) -> Option<&Held<M, T>> {
         if self.held.len() == 1 { self.held.front().filter(|held| held.calls == 0) } else { None }
@@ -81,7 +81,7 @@ impl<M, T> Messages<M, T> {
         self.get(ticket).calls > 0
     }
 
-    /// Takes something out of the first message, all of which was handed over, and none of which the kernel reads; the rest of it is
+    /// Takes something out of the first message, which was handed over completely and is not read by the kernel; the rest of it is
     /// dropped.
     #[inline(always)]
     pub(super) fn pop<B>(&mut self, take: impl FnOnce(&mut M) -> B) -> Option<B> {
@@ -110,7 +110,7 @@ impl<M, T> Messages<M, T> {
     /// The message itself, to be taken out and put back.
     ///
     /// # Panics
-    /// A call reads it.
+    /// If a call reads it.
     pub(super) fn unread_mut(&mut self, ticket: u64) -> &mut Option<M> {
         let held = self.get_mut(ticket);
         assert!(held.calls == 0, "the kernel reads it");
@@ -124,14 +124,14 @@ impl<M, T> Messages<M, T> {
         }
     }
 
-    /// A call that reads all or part of these was made.
+    /// Notes a call that reads all or part of these.
     pub(super) fn called(&mut self, tickets: Range<u64>) {
         for ticket in tickets {
             self.get_mut(ticket).calls += 1;
         }
     }
 
-    /// Such a call is over; `evidence` is what it tells, if it sent anything. What is free now is given to `free`.
+    /// Notes that such a call is finished, with its evidence, if it sent anything. Free messages are given to `free`.
     pub(super) fn returned(
         &mut self,
         tickets: Range<u64>,
@@ -148,7 +148,7 @@ impl<M, T> Messages<M, T> {
         }
     }
 
-    /// The last of it was handed over; `evidence` is of what no call will tell of.
+    /// Notes that the last of it was handed over; `evidence` is for the parts that no call reports.
     pub(super) fn handed_over(
         &mut self,
         ticket: u64,
@@ -163,7 +163,7 @@ impl<M, T> Messages<M, T> {
         self.release(ticket, free);
     }
 
-    /// Something was learnt of a part of it.
+    /// Records evidence for a part of it.
     pub(super) fn learn(&mut self, ticket: u64, evidence: Evidence) {
         self.get_mut(ticket).learn(evidence);
     }
@@ -195,12 +195,12 @@ impl<M, T> Messages<M, T> {
         self.late.values().chain(&self.held).filter(|held| held.message.is_some())
     }
 
-    /// What the kernel may still read.
+    /// Messages the kernel may still read.
     pub(crate) fn read(&self) -> impl Iterator<Item = &M> {
         self.iter().filter(|held| held.calls > 0).filter_map(|held| held.message.as_ref())
     }
 
-    /// Gives everything up, and returns what the kernel may still read; the rest is dropped.
+    /// Returns the messages that the kernel may still read; the rest is dropped.
     pub(super) fn abandon(self) -> impl Iterator<Item = M> {
         let all = self.late.into_values().chain(self.held);
         all.filter(|held| held.calls > 0).filter_map(|held| held.message)
@@ -208,7 +208,7 @@ impl<M, T> Messages<M, T> {
 }
 
 impl<M, T> Held<M, T> {
-    /// What is known of a message is what is known of its worst part.
+    /// The evidence for a message is that of its worst part.
     fn learn(&mut self, evidence: Evidence) {
         self.evidence = Some(match (self.evidence, evidence) {
             (None, new) => new,

@@ -1,4 +1,4 @@
-//! The calls that hand bytes of what is held to the kernel: each is noted before anything else can happen.
+//! The calls that hand held bytes to the kernel: each is noted before anything else can happen.
 
 use std::io;
 use std::ops::Range;
@@ -11,12 +11,12 @@ use crate::sys::udp_send::Address;
 use crate::sys::uring_send::Full;
 use crate::sys::{stream, udp_send};
 
-/// Bytes of loads that follow each other: so many from byte `at` of the first on, or less where the last one ends.
+/// Bytes of consecutive loads, from byte `at` of the first on; fewer if the last one ends before.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Span {
     pub(crate) first: u64,
     pub(crate) last: u64,
-    /// Where it begins in the first load; 0 where that is several buffers.
+    /// Where it begins in the first load; 0 if that has several buffers.
     pub(crate) at: usize,
     pub(crate) bytes: usize,
 }
@@ -26,7 +26,7 @@ impl Span {
         self.first..self.last + 1
     }
 
-    /// Its pieces, as the kernel gets them.
+    /// The pieces to pass to the kernel.
     #[inline]
     pub(crate) fn pieces<M: Load, T>(self, messages: &Messages<M, T>) -> impl Iterator<Item = &[u8]> {
         let (mut at, mut left) = (self.at, self.bytes);
@@ -39,7 +39,7 @@ impl Span {
         })
     }
 
-    /// The tickets of those loads of which a call took bytes, so many in all.
+    /// The tickets of the loads of which a call took bytes, `bytes` in total.
     pub(super) fn taken<M: Load, T>(self, bytes: usize, messages: &Messages<M, T>) -> Range<u64> {
         let mut left = if bytes == 0 { 0 } else { self.at + bytes };
         let mut end = self.first;
@@ -51,7 +51,7 @@ impl Span {
     }
 }
 
-/// Memory for a call of many messages, each with a note.
+/// Memory for a call of several messages, each with a note.
 #[derive(Debug)]
 pub(crate) struct Burst<C> {
     burst: udp_send::Burst,
@@ -64,12 +64,12 @@ impl<C> Burst<C> {
     }
 }
 
-/// Messages for one call and one destination, put together of what is held, which stays as it is until the call was made.
+/// Messages for one call and one destination, made of held loads, which do not change until the call was made.
 #[derive(Debug)]
 pub(crate) struct Filling<'a, M, T, C> {
     kept: &'a mut Kept<M, T, C>,
     burst: &'a mut Burst<C>,
-    /// `None`: the address that the socket is connected to.
+    /// `None`: the address to which the socket is connected.
     to: Option<&'a Address>,
 }
 
@@ -110,10 +110,10 @@ impl<M: Load, T, C: Note> Kept<M, T, C> {
         Ok(())
     }
 
-    /// Has the kernel take what is queued with the ring.
+    /// Submits what is queued in the ring.
     ///
     /// # Errors
-    /// The kernel's: what was not taken is with the next call. `Unsupported` in a forked child.
+    /// The kernel's: the next call repeats what was not accepted. `Unsupported` in a forked child.
     pub(crate) fn submit(&mut self) -> io::Result<()> {
         self.check_process()?;
         self.ring.as_mut().map_or(Ok(()), |ring| ring.sender.submit())
@@ -131,7 +131,7 @@ impl<M: Load, T, C: Note> Kept<M, T, C> {
     /// The same without a copy.
     ///
     /// # Errors
-    /// The kernel's: no byte was taken, and the call has no number. `Unsupported` where this sender may make no such calls.
+    /// The kernel's: no byte was taken, and the call has no number. `Unsupported` if this sender may make no such calls.
     pub(crate) fn send_zero_copy(&mut self, span: Span, waits: bool, note: C) -> io::Result<usize> {
         self.check_zero_copy()?;
         // SAFETY: the loads are held, unchanged, until `self.calls` has seen the completion, or the reaper has, or they were abandoned for
@@ -143,10 +143,10 @@ impl<M: Load, T, C: Note> Kept<M, T, C> {
         Ok(taken)
     }
 
-    /// The same by the ring, which tells of each call, also where it took nothing.
+    /// The same by the ring, which reports each call, also if it took nothing.
     ///
     /// # Errors
-    /// The kernel's: no byte was taken. `Unsupported` where there is no ring that works, and in a forked child; `ENOBUFS` where it is full.
+    /// The kernel's: no byte was taken. `Unsupported` without a working ring, and in a forked child; `ENOBUFS` if it is full.
     pub(crate) fn send_by_ring(&mut self, span: Span, note: C) -> io::Result<usize> {
         self.check_process()?;
         let Self { messages, ring, .. } = self;
@@ -155,7 +155,7 @@ impl<M: Load, T, C: Note> Kept<M, T, C> {
             _ => return Err(io::ErrorKind::Unsupported.into()),
         };
         if ring.sender.is_full() {
-            // Not `WouldBlock`: the socket has room, so waiting for that would be no wait at all.
+            // Not `WouldBlock`: the socket has room, so a wait for room would end at once.
             return Err(io::Error::from_raw_os_error(libc::ENOBUFS));
         }
         // SAFETY: the loads are held, unchanged, until `ring.calls` has seen the completion, or the reaper has, or they were abandoned for
@@ -179,7 +179,7 @@ impl<M: Load, T, C: Note> Filling<'_, M, T, C> {
         &self.kept.messages
     }
 
-    /// Whether there is room for one more message of so many pieces.
+    /// Whether there is room for one more message of that many pieces.
     #[inline]
     pub(crate) fn has_room(&self, pieces: usize) -> bool {
         self.burst.burst.has_room(pieces)
@@ -202,23 +202,23 @@ impl<M: Load, T, C: Note> Filling<'_, M, T, C> {
     /// # Errors
     /// The kernel's, of the first.
     pub(crate) fn send_copied(self, flags: i32) -> io::Result<usize> {
-        // SAFETY: the pieces were just put together from what is held, and stay until the call was made, which copies.
+        // SAFETY: the pieces were just made of held loads, and stay until the call was made, which copies.
         unsafe { self.burst.burst.send(self.kept.socket.as_fd(), 0, flags & !libc::MSG_ZEROCOPY) }
     }
 
     /// Sends the messages without copying, and returns how many the kernel took.
     ///
     /// # Errors
-    /// The kernel's, of the first. `Unsupported` where this sender may make no such calls. As long as it [is unsure](Kept::is_unsure) how
-    /// the kernel counts: `EINTR`, read completions and try again; then `ENOBUFS`, there is no memory to find out.
+    /// The kernel's, for the first message. `Unsupported` if this sender may make no such calls. While it [is uncertain](Kept::is_unsure) how
+    /// the kernel counts: `EINTR` (read completions and try again), then `ENOBUFS` (no memory to find out).
     pub(crate) fn send_zero_copy(mut self, flags: i32) -> io::Result<usize> {
         self.kept.check_zero_copy()?;
         if self.kept.is_unsure() {
             return Err(self.ask_again(flags));
         }
         let Self { kept, burst: Burst { burst, of }, .. } = &mut self;
-        // SAFETY: the pieces were just put together from what is held, unchanged, until `kept.calls` has seen the completion, or the reaper
-        // has, or it was abandoned for good: it is noted as read below.
+        // SAFETY: the pieces were just made of held loads, which do not change until `kept.calls` has seen the completion, or the reaper
+        // has, or they were abandoned for good: they are noted as read below.
         let sent = unsafe { burst.send(kept.socket.as_fd(), 0, flags | libc::MSG_ZEROCOPY) };
         let count = *sent.as_ref().unwrap_or(&0);
         for &(span, note) in of.iter().take(count) {
@@ -231,7 +231,7 @@ impl<M: Load, T, C: Note> Filling<'_, M, T, C> {
         sent
     }
 
-    /// A call failed; `error` is its own, unless others of its burst were taken. It may have a number: what it was to carry stays until
+    /// Handles a failed call; `error` is its own, unless others of its burst were taken. It may have a number: its loads stay until
     /// that is known ([`Kept::conclude`]).
     #[cold]
     #[inline(never)]
@@ -244,12 +244,12 @@ impl<M: Load, T, C: Note> Filling<'_, M, T, C> {
         let failed = Made { reads: span.tickets(), taken: 0, note: note.of_nothing() };
         let doubt = self.kept.doubt.insert(Doubt::new(failed));
         let again = self.burst.burst.count_one(self.kept.socket.as_fd(), self.to, flags).raw_os_error();
-        // Of memory there may be enough for one and not for the other.
+        // There may be enough memory for one call and not for the other.
         let is_of_memory = |errno| [libc::ENOBUFS, libc::ENOMEM, libc::EAGAIN].contains(&errno);
         doubt.is_uncounted = errno.is_some_and(|errno| again == Some(errno) && !is_of_memory(errno));
     }
 
-    /// Has the kernel tell how it counts, before the next call.
+    /// Makes a call on purpose that shows how the kernel counts.
     #[cold]
     #[inline(never)]
     fn ask_again(&mut self, flags: i32) -> io::Error {

@@ -7,7 +7,6 @@ use crate::engine::reaper::{self, Parting};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Nothing is noted of a call.
 impl Note for () {}
 
 impl Load for Buffer {
@@ -30,7 +29,7 @@ fn connected() -> (Arc<KernelSocket>, UdpSocket) {
     (KernelSocket::new(Arc::new(from.into())), to)
 }
 
-/// Queues a datagram of 100 bytes, and returns what is to be sent of it.
+/// Queues a datagram of 100 bytes, and returns its span.
 fn push(kept: &mut Sender) -> Span {
     let Ticket(ticket) = kept.push(vec![7; 100].into(), ());
     Span { first: ticket, last: ticket, at: 0, bytes: 100 }
@@ -149,7 +148,7 @@ fn the_next_sender_goes_on_counting_when_the_last_one_has_done() {
     to.recv(&mut [0; 200]).unwrap();
     while second.in_flight() > 0 {
         assert!(Instant::now() < give_up, "stuck");
-        // Another half may be the one that reads it.
+        // Another half may read the queue.
         socket.read();
         let (_, strange) = second.reap(&mut unknown, &mut |_, _, _| {});
         assert_eq!(strange, 0);
@@ -171,7 +170,7 @@ fn calls_that_are_given_up_end_the_numbering() {
 #[test]
 fn a_call_in_doubt_holds_its_memory_until_its_number_is_known() {
     let done = |number| Done { first: number, last: number, copied: false };
-    // What is told at first; what the kernel keeps for no call any more; whether the memory is free then; the next number.
+    // First reports; whether the kernel then holds no call; whether the memory is free then; the next number.
     let cases = [
         (vec![], false, false, 0),
         (vec![], true, true, 0),

@@ -15,7 +15,7 @@ fn filter(program: &Program) -> Option<Filter> {
     Filter::new(program).expect("the privileges that XDP takes")
 }
 
-/// Whether programs may be loaded here: a test that may not is skipped, and says so.
+/// Whether programs may be loaded here: otherwise the test is skipped with a message.
 fn loads() -> bool {
     let missing = capability::missing(LOAD);
     if let Some(name) = missing {
@@ -27,7 +27,7 @@ fn loads() -> bool {
 const LOAD: &[(CapabilitySet, &str)] =
     &[(CapabilitySet::NET_ADMIN, "CAP_NET_ADMIN"), (CapabilitySet::BPF, "CAP_BPF")];
 
-/// Does it in a thread that has no other capabilities than filters in XDP take.
+/// Runs it in a thread with only the capabilities that filters in XDP need.
 fn with_capabilities_to_load(check: impl FnOnce() + Send) {
     let check = || {
         let mut sets = capabilities(None).expect("our own capabilities");
@@ -39,7 +39,6 @@ fn with_capabilities_to_load(check: impl FnOnce() + Send) {
         .unwrap_or_else(|panic| std::panic::resume_unwind(panic));
 }
 
-/// Proves that the kernel and our interpreter find the same behind the linear part of a large datagram, from its header on.
 #[test]
 fn a_large_datagram_is_read_alike() {
     if !loads() {
@@ -132,7 +131,7 @@ fn matches_as_xdp(text: &str, runs: usize) -> [usize; 2] {
     })
 }
 
-/// Proves that helpers of the kernel are called for what is another thing each time, which no comparison of runs could show.
+/// No comparison of runs could show this.
 #[test]
 fn the_processor_and_random_numbers_are_the_kernels() {
     if !loads() {

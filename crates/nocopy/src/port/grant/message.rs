@@ -1,4 +1,4 @@
-//! What a grant says beside its descriptors: one message of a fixed size. What it says of the interface and its program is a [`Header`]
+//! The data of a grant besides its descriptors: one message of a fixed size. The part about the interface and its program is a [`Header`]
 //! that other messages about programs have in the same places.
 //!
 //! | bytes | field |
@@ -8,15 +8,15 @@
 //! | 12..20, 20..28 | device and inode of the network namespace |
 //! | 28..32 | number of the interface in it |
 //! | 32..36 | of a grant: queue |
-//! | 36..40 | of a grant: errno of native XDP, should it have been refused; otherwise 0 |
+//! | 36..40 | of a grant: errno of native XDP if it was refused, otherwise 0 |
 //! | 40 | where the program runs: 1 native, 2 generic |
 //! | 41 | of a grant: 1 with a promiscuous membership, otherwise 0 |
-//! | 42 | 1 with a program that takes packets of several buffers, otherwise 0 |
+//! | 42 | 1 with a program that accepts packets of several buffers, otherwise 0 |
 //! | 43 | of a grant: 0 |
 //! | 44..48 | of a grant: entries of the rx ring |
 //! | 48..64 | name of the interface, padded with zeroes |
 //!
-//! Numbers are in the machine's own order: both ends are on one.
+//! Numbers are in the machine's byte order: both ends are on the same machine.
 
 use super::GrantError;
 use crate::port::xdp::Attach;
@@ -26,10 +26,10 @@ const MAGIC: [u8; 8] = *b"nocopy\0g";
 pub(super) const VERSION: u32 = 1;
 
 const NAME_BYTES_MAX: usize = 15;
-/// Of Linux (`MAX_ERRNO`).
+/// Linux's `MAX_ERRNO`.
 const ERRNO_MAX: i32 = 4095;
 
-/// What a message about an XDP program says of it first.
+/// The first part of a message about an XDP program.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::port) struct Header {
     pub(in crate::port) namespace: (u64, u64),

@@ -1,4 +1,4 @@
-//! What ports counted, for another thread than theirs.
+//! Reads the counters of ports from another thread.
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -6,10 +6,10 @@ use std::sync::{Arc, Weak};
 
 use super::super::{Inner, Statistics};
 
-/// Reads what the ports of a [`Queues`](super::Queues) counted while those are used elsewhere: made by
+/// Reads the counters of the ports of a [`Queues`](super::Queues) while those are used elsewhere: made by
 /// [`Queues::meter`](super::Queues::meter). Does not keep the ports open.
 ///
-/// In the modes of AF_XDP a signal handler may read it, also one that interrupts a wait for packets.
+/// In the AF_XDP modes a signal handler may read it, also one that interrupts a wait for packets.
 #[derive(Debug, Clone)]
 pub struct Meter {
     pub(super) ports: Arc<[Weak<Inner>]>,
@@ -20,10 +20,9 @@ pub struct Meter {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Measured {
-    /// Packets given out in batches that are over, one for each buffer where packets may have several; added up each time packets are
-    /// asked for.
+    /// Packets handed out in finished batches (or their buffers, if packets may have several); updated by each call that receives.
     pub received: u64,
-    /// Packets that a filter in user space turned away, and that the host could not be given.
+    /// Packets that a filter in user space rejected, and that could not be returned to the host.
     pub filter_lost: u64,
     /// What the kernel counted.
     pub statistics: Statistics,
@@ -33,7 +32,7 @@ impl Meter {
     /// What was counted until now.
     ///
     /// # Errors
-    /// The ports are closed ([`io::ErrorKind::NotConnected`]); the kernel's refusal.
+    /// The ports are closed ([`io::ErrorKind::NotConnected`]), or the kernel refused to return its counters.
     pub fn read(&self) -> io::Result<Measured> {
         let mut measured = Measured { received: self.received.load(Relaxed), ..Measured::default() };
         for port in &*self.ports {

@@ -1,4 +1,4 @@
-//! Ending a wait from elsewhere.
+//! Ends a wait from another thread.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -13,9 +13,9 @@ pub struct Waker(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
-    /// Readable from a wake until it was heard.
+    /// Readable from a wake until a wait or `hear` has taken it.
     event: OwnedFd,
-    /// The same for whoever spins.
+    /// The same for a spinning wait.
     flag: AtomicBool,
 }
 
@@ -25,21 +25,21 @@ impl Waker {
         Ok(Self(Arc::new(Shared { event, flag: AtomicBool::new(false) })))
     }
 
-    /// Ends the wait that is going on, or else the next: it returns an empty batch. Several wakes that nobody has heard yet are as one.
+    /// Ends the current wait, or else the next one, which returns an empty batch. Several wakes before that count as one.
     pub fn wake(&self) {
         self.0.flag.store(true, Relaxed);
-        // Refused only while it is readable already.
+        // Fails only while it is readable already.
         let _ = rustix::io::write(&self.0.event, &1_u64.to_ne_bytes());
     }
 
-    /// Whether there was a wake since this was last asked; looks at memory only.
+    /// Whether there was a wake since the last call; reads memory only.
     pub(super) fn is_flagged(&self) -> bool {
         self.0.flag.load(Relaxed)
     }
 
-    /// Takes a wake that has ended no wait yet, and returns whether there was one: for waits by other means than ours.
+    /// Takes a wake that has ended no wait yet, and returns whether there was one: for programs that wait in other ways.
     pub fn hear(&self) -> bool {
-        // Before the event: a wake in between is heard twice rather than never.
+        // Before the event: a wake in between is reported twice rather than never.
         let flagged = self.0.flag.swap(false, Relaxed);
         rustix::io::read(&self.0.event, &mut [0_u8; 8]).is_ok() || flagged
     }

@@ -1,4 +1,4 @@
-//! Attaching a program, by link, and putting back what was displaced.
+//! Attaches programs by link, and restores displaced ones.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -38,18 +38,18 @@ impl Attach {
     }
 }
 
-/// A program on an interface; detached on drop, and by the kernel when the process dies. One that it displaced is put back on
-/// [`close`](Self::close) and on drop only, see [`Program::displace`].
+/// A program on an interface; detached on drop, and by the kernel when the process dies. A program that it displaced is restored
+/// only by [`close`](Self::close) and on drop, see [`Program::displace`].
 #[derive(Debug)]
 pub struct Attachment {
     link: Option<OwnedFd>,
     displaced: Option<Displaced>,
-    /// Nothing is put back.
+    /// True: the displaced program is not restored.
     left: AtomicBool,
 }
 
 impl Attachment {
-    /// That of a link made elsewhere.
+    /// The attachment of a link made by another process.
     pub(crate) fn by(link: OwnedFd) -> Self {
         Self { link: Some(link), displaced: None, left: AtomicBool::new(false) }
     }
@@ -59,17 +59,17 @@ impl Attachment {
         self.left.store(true, Relaxed);
     }
 
-    /// Detaches the program, and puts back the one that it displaced: as on drop, which cannot say that it failed.
+    /// Detaches the program, and restores the displaced one: as on drop, but reports errors.
     ///
     /// # Errors
-    /// The displaced program could not be put back, because the process has no `CAP_NET_ADMIN` any more, or because another program has
-    /// come meanwhile, which is left where it is. The displaced one stays detached. (That the interface is gone is no error.)
+    /// The displaced program could not be restored, because the process has no `CAP_NET_ADMIN` any more, or because another program was
+    /// attached meanwhile, which stays. The displaced one stays detached. (A removed interface is no error.)
     pub fn close(mut self) -> Result<(), Error> {
         self.detach()
     }
 
     fn detach(&mut self) -> Result<(), Error> {
-        // Our link first: the kernel keeps links and plain attachments apart.
+        // The link first: the kernel does not allow plain attachments beside it.
         self.link.take();
         let displaced = self.displaced.take().filter(|_| !*self.left.get_mut());
         match displaced.map_or(Ok(()), |displaced| displaced.put_back()) {
@@ -85,7 +85,7 @@ impl Attachment {
     }
 }
 
-/// A program that was there before, attached without a link.
+/// A program without a link that was attached before.
 #[derive(Debug)]
 struct Displaced {
     program: OwnedFd,
@@ -106,20 +106,20 @@ impl Program {
         Ok(Attachment::by(link))
     }
 
-    /// Attaches the program even if another is there; that one is put back when the attachment is closed or dropped. It stays detached
-    /// if the process is killed instead, or has given up `CAP_NET_ADMIN` by then: only [`Attachment::close`] reports the latter. In the
-    /// moments between one program and the other the interface has none.
+    /// Attaches the program even if another is attached, which is restored when the attachment is closed or dropped. That one stays detached
+    /// if the process is killed instead, or has given up `CAP_NET_ADMIN` by then: only [`Attachment::close`] reports the latter. For
+    /// a moment between the two programs the interface has none.
     ///
     /// # Errors
-    /// As [`Program::attach`]; and a program that is held by a bpf link cannot be displaced. If programs come and go meanwhile, the one
-    /// that is there is left alone ([`Error::Occupied`]).
+    /// As [`Program::attach`]. A program held by a bpf link cannot be displaced. If programs are attached and detached meanwhile, the
+    /// present one stays ([`Error::Occupied`]).
     pub fn displace(&self, interface: &str, at: Attach) -> Result<Attachment, Error> {
         let known = lookup(interface)?;
         match self.link(&known, at) {
             Ok(link) => Ok(Attachment::by(link)),
             Err(Error::Occupied { program_id, .. }) => {
                 let displaced = Displaced::take_away(&known, program_id)?;
-                // From here on the other program is put back, also if this one cannot be attached.
+                // From here on the other program is restored, also if this one cannot be attached.
                 let mut attachment =
                     Attachment { link: None, displaced: Some(displaced), left: AtomicBool::new(false) };
                 attachment.link = Some(self.link(&known, at)?);
@@ -183,20 +183,20 @@ impl Displaced {
         let displaced = Self { program, interface_index: interface.index, at, route };
         displaced.detach().map_err(|source| match source.raw_os_error() {
             Some(libc::EBUSY) => Error::Held { interface: interface.name.clone(), program_id },
-            // Another has come in its place.
+            // Another one replaced it.
             Some(libc::EEXIST) => occupied(),
             _ => Error::System { operation: "detach the XDP program there", source },
         })?;
         Ok(displaced)
     }
 
-    /// Takes this program off the interface, and none that has come in its place since it was looked up: `EEXIST`.
+    /// Detaches this program; `EEXIST` if another has replaced it since it was looked up.
     fn detach(&self) -> io::Result<()> {
         let flags = LinkXdp::Flags(self.at.flags() | XDP_FLAGS_REPLACE);
         self.change(vec![LinkXdp::Fd(-1), LinkXdp::ExpectedFd(bpf::number(&self.program)), flags])
     }
 
-    /// Puts the program where no other is.
+    /// Attaches the program if there is no other.
     fn put_back(&self) -> io::Result<()> {
         let flags = LinkXdp::Flags(self.at.flags() | XDP_FLAGS_UPDATE_IF_NOEXIST);
         self.change(vec![LinkXdp::Fd(bpf::number(&self.program).cast_signed()), flags])
@@ -221,7 +221,7 @@ impl Drop for Attachment {
 mod tests {
     use super::*;
 
-    /// A program that is attached without a link, as `ip link` does, once it is put there.
+    /// A program attached without a link, as by `ip link`.
     fn plain(interface_index: u32) -> Displaced {
         let program = Program::pass().unwrap().as_fd().try_clone_to_owned().unwrap();
         Displaced { program, interface_index, at: Attach::Native, route: route::socket().unwrap() }
@@ -261,7 +261,7 @@ mod tests {
         });
     }
 
-    /// Does something on this thread as a program would that has given up the capability.
+    /// Runs a closure on this thread as in a program that has given up the capability.
     fn without_net_admin(act: impl FnOnce()) {
         use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities};
         let held = capabilities(None).unwrap();

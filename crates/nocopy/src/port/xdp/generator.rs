@@ -7,11 +7,11 @@ use super::attachment::lookup;
 use super::{Attach, Attachment, Error, Program};
 use crate::sys::bpf;
 
-/// Frames the kernel makes at a time. It would take 256, but veth has room for 256 frames in all and drops the rest: with
+/// Frames the kernel makes at a time. It would accept 256, but veth has room for 256 frames in all and drops the rest: with
 /// 64 nothing was lost.
 const BATCH: u32 = 64;
 
-/// Resends a frame out of an interface as fast as the kernel can, without making it anew each time.
+/// Sends one frame repeatedly out of an interface, as fast as the kernel can, without building it again each time.
 ///
 /// The frames look to the receiver like those of a NIC with XDP: native XDP buffers, not socket buffers.
 #[derive(Debug)]
@@ -19,7 +19,7 @@ pub struct Generator {
     program: Program,
     interface_index: u32,
     /// Keeps the program in the kernel's XDP dispatcher. Otherwise every call would add and remove it there, and wait
-    /// for a grace period both times (some 30 ms a call). It passes whatever arrives on its own.
+    /// for a grace period both times (some 30 ms per call). On lo it lets every packet pass.
     _in_dispatcher: Option<Attachment>,
 }
 
@@ -34,7 +34,7 @@ impl Generator {
     pub fn new(interface: &str) -> Result<Self, Error> {
         let index = lookup(interface)?.index;
         let program = Program::redirect_marked(index)?;
-        // Where the loopback interface is down or has a program already, calls are slower, and that is all.
+        // If the loopback interface is down or has a program already, calls are only slower.
         let in_dispatcher = program.attach("lo", Attach::Generic).ok();
         Ok(Self { program, interface_index: index, _in_dispatcher: in_dispatcher })
     }

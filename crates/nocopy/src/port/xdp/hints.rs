@@ -1,8 +1,8 @@
-//! The redirecting programs that also note something in front of each packet: what the driver, asked, knows of it (kernel:
+//! Redirecting programs that also note something in front of each packet: metadata from the driver (kernel:
 //! Documentation/networking/xdp-rx-metadata.rst), or the time.
 //!
-//! Functions of the kernel that answer such questions are no helpers with a number but *kfuncs*: called by the number that the
-//! kernel's own type information (BTF) gives them, from a program that is bound to one device, whose driver puts its own in place.
+//! The kernel's functions for metadata are not helpers with fixed numbers but *kfuncs*: called by their number in the
+//! kernel's own type information (BTF), from a program bound to one device, whose driver supplies the implementation.
 
 use std::mem::offset_of;
 
@@ -18,12 +18,11 @@ use super::{Error, KernelVersion, Program, SocketMap};
 use crate::facts::metadata::Unsupported;
 use crate::memory::area::note::{ANSWER_OLD_KERNEL, Hints, TimeNote};
 
-/// What a program notes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Notes {
-    /// What the driver tells.
+    /// Metadata from the driver.
     pub(crate) hints: bool,
-    /// The time, where the driver tells none.
+    /// The time, if the driver gives none.
     pub(crate) times: bool,
     pub(crate) mark: u64,
 }
@@ -34,7 +33,7 @@ const HINTS_KERNEL_MIN: KernelVersion = KernelVersion(6, 3);
 const HINTS_BYTES: i32 = size_of::<Hints>() as i32;
 const _: () = assert!(HINTS_BYTES == 32, "as the program lays them out");
 
-/// Numbers of the kernel's functions.
+/// BTF numbers of the kernel's functions.
 #[derive(Debug, Clone, Copy)]
 struct Questions {
     timestamp: i32,
@@ -56,10 +55,10 @@ impl Questions {
 }
 
 impl Program {
-    /// Does what [`Program::redirect_to`] does, and notes in front of each packet that it redirects what the interface's driver knows
-    /// of it, with a mark. Packets that go to the host stay as they are: notes that differ would keep it from joining them (GRO).
+    /// Does what [`Program::redirect_to`] does, and notes the driver's metadata in front of each redirected packet,
+    /// with a mark. Packets for the host are not changed: differing notes would keep it from joining them (GRO).
     ///
-    /// Where there is no room for a note the packet is redirected all the same.
+    /// If there is no room for a note, the packet is redirected without one.
     pub(crate) fn redirect_with_hints(
         sockets: &SocketMap,
         fragments: bool,
@@ -80,8 +79,8 @@ impl Program {
 }
 
 impl Program {
-    /// Does what [`Program::redirect_to`] does behind what is in front of it, and notes in front of each packet that it redirects when
-    /// that was, with a mark. As with hints, where there is no room for a note the packet is redirected all the same.
+    /// Does what [`Program::redirect_to`] does, and notes the time in front of each redirected packet,
+    /// with a mark. If there is no room for a note, the packet is redirected without one.
     pub(super) fn redirect_with_times(
         sockets: &SocketMap,
         fragments: bool,
@@ -99,7 +98,7 @@ impl Program {
 
 const TIME_NOTE_BYTES: i32 = size_of::<TimeNote>() as i32;
 
-/// Redirects, and goes on with what is redirected: the context in R6, what to return in R7.
+/// Redirects; the following instructions run for redirected packets, with the context in R6 and the return value in R7.
 fn redirect(sockets: i32) -> [Instruction; 9] {
     let [map_low, map_high] = map(R1, sockets);
     [
@@ -115,9 +114,9 @@ fn redirect(sockets: i32) -> [Instruction; 9] {
     ]
 }
 
-/// Takes away what another program noted in front of a packet on its way here, or our own note would not lie next to the packet: all
-/// that a kernel lets be there, 252 bytes at most in fours, piece by piece, because how long it is may be computed by privileged programs
-/// only (`CAP_PERFMON`).
+/// Removes metadata that another program wrote in front of a packet, because our note must lie next to the packet: all
+/// that a kernel allows, at most 252 bytes in fours, piece by piece, because only privileged programs (`CAP_PERFMON`) may compute
+/// the length.
 fn bare() -> Vec<Instruction> {
     const PIECES_BYTES: [i32; 6] = [128, 64, 32, 16, 8, 4];
     let has = |bytes: i32, or_skip: usize| {
@@ -132,12 +131,12 @@ fn bare() -> Vec<Instruction> {
     let pieces =
         PIECES_BYTES.iter().flat_map(|&bytes| [&has(bytes, take(bytes).len())[..], &take(bytes)].concat());
     let pieces: Vec<_> = pieces.collect();
-    // Mostly there is nothing.
+    // Usually there is nothing.
     [&has(4, pieces.len())[..], &pieces].concat()
 }
 
-/// Makes room in front of the packet and, where there is some, writes a note: `before` has R0 left to its own, `note` finds it there
-/// and the place in R1. Returns.
+/// Makes room in front of the packet and, if that succeeds, writes a note: `before` may leave a value in R0 for `note`, which also gets
+/// the place in R1. Returns.
 fn place(bytes: i32, before: &[Instruction], note: &[Instruction]) -> Vec<Instruction> {
     let placing = [
         load_u32(R1, R6, DATA_META_BYTES),
@@ -156,7 +155,7 @@ fn place(bytes: i32, before: &[Instruction], note: &[Instruction]) -> Vec<Instru
     program
 }
 
-/// The note as it is made up on the stack, below the frame pointer.
+/// The place of a field in the note on the stack, relative to the frame pointer.
 const fn field(offset: usize) -> i16 {
     offset as i16 - HINTS_BYTES as i16
 }
@@ -186,7 +185,7 @@ fn instructions(questions: Questions, sockets: i32, notes: Notes) -> Vec<Instruc
     program
 }
 
-/// The kernel's time where the driver refused to give one, or gave 0.
+/// The kernel's time if the driver refused to give one, or gave 0.
 fn time_in_place_of_none() -> [Instruction; 10] {
     let (refusal, timestamp) = (field(offset_of!(Hints, refusals)), field(offset_of!(Hints, timestamp)));
     [
@@ -203,7 +202,7 @@ fn time_in_place_of_none() -> [Instruction; 10] {
     ]
 }
 
-/// Asks the driver a question about the packet, whose answers go to the fields of the note at `into`, and the errno to `refusal`.
+/// Calls a driver function about the packet; its answers are written at `into` of the note, the errno at `refusal`.
 fn ask(program: &mut Vec<Instruction>, question: Option<i32>, into: &[usize], refusal: usize) {
     match question {
         Some(question) => {

@@ -1,8 +1,8 @@
-//! XDP programs: generated here as a handful of instructions, so that neither clang nor an ELF loader is needed.
+//! XDP programs, assembled here from a few instructions, so that neither clang nor an ELF loader is needed.
 //!
-//! A program is attached by a *link*: when the [`Attachment`] goes, or the process dies by whatever cause, the kernel
-//! detaches the program. A program that is already there is never displaced unless asked
-//! ([`Program::displace`]), and then put back.
+//! A program is attached by a *link*: when the [`Attachment`] is dropped, or the process dies for any reason, the kernel
+//! detaches the program. A program that is already attached is displaced only on request
+//! ([`Program::displace`]), and restored afterwards.
 
 mod attachment;
 mod generator;
@@ -27,10 +27,10 @@ use crate::facts::metadata::Unsupported;
 use crate::sys::capability;
 use nocopy_proto::filter::Untranslatable;
 
-/// The oldest kernel that makes real packets of a program's test run.
+/// The oldest kernel that sends real packets from a program's test run.
 pub(crate) const LIVE_FRAMES_KERNEL_MIN: KernelVersion = KernelVersion(5, 18);
 
-/// The oldest kernel that attaches XDP programs by link, and so takes them away when a process dies.
+/// The oldest kernel that attaches XDP programs by link, and so detaches them when a process dies.
 pub(crate) const KERNEL_MIN: KernelVersion = KernelVersion(5, 9);
 
 /// Why an XDP program could not be loaded, attached or run.
@@ -43,7 +43,7 @@ pub enum Error {
         capability::GRANT
     )]
     Capability {
-        /// What was to be done.
+        /// The operation.
         operation: &'static str,
         /// The capability, by its name in capabilities(7).
         capability: &'static str,
@@ -51,11 +51,11 @@ pub enum Error {
     /// The kernel is too old.
     #[error("{operation}: Linux {running} is too old; it needs Linux {needed} or newer")]
     Kernel {
-        /// What was to be done.
+        /// The operation.
         operation: &'static str,
         /// The running kernel.
         running: KernelVersion,
-        /// The oldest that would do.
+        /// The oldest kernel with the feature.
         needed: KernelVersion,
     },
     /// No such interface in this network namespace.
@@ -75,7 +75,7 @@ pub enum Error {
         /// Kernel number of the program there, as bpftool shows it.
         program_id: u32,
     },
-    /// Another port of this process has its program there, which takes no packets of several buffers.
+    /// Another port of this process has its program on the interface, which accepts no packets of several buffers.
     #[error(
         "{interface}: a port of this process has an XDP program there that takes packets of one buffer only; open that port with \
          multi_buffer, too"
@@ -84,7 +84,7 @@ pub enum Error {
         /// The interface.
         interface: String,
     },
-    /// Another port of this process has its program there, which has another filter or none.
+    /// Another port of this process has its program on the interface, with another filter or none.
     #[error(
         "{interface}: a port of this process has an XDP program there with another filter, or none; ports on queues of one interface share \
          the program: give them one filter, or close that port"
@@ -93,19 +93,19 @@ pub enum Error {
         /// The interface.
         interface: String,
     },
-    /// A filter asks for what an XDP program cannot know.
+    /// A filter needs data that an XDP program does not have.
     #[error("{source}: use the mode 'packet ring'")]
     Filter {
-        /// What it asks for.
+        /// What it needs.
         source: Untranslatable,
     },
-    /// The program asks the driver about packets, and that does not work.
+    /// The program asks the driver for metadata, and that does not work.
     #[error("an XDP program that asks the driver about packets: {source}")]
     Hints {
         /// Why not.
         source: Unsupported,
     },
-    /// The program there is held by a link, which only its owner can undo.
+    /// The attached program is held by a link, which only its owner can release.
     #[error(
         "{interface}: XDP program {program_id} is held by a bpf link and cannot be displaced; end the process that \
          attached it ('bpftool link' shows it)"
@@ -116,15 +116,15 @@ pub enum Error {
         /// Kernel number of the program there.
         program_id: u32,
     },
-    /// The driver has no XDP of its own.
+    /// The driver does not support XDP.
     #[error("{interface}: its driver has no native XDP; use generic mode, which copies")]
     NoNative {
         /// The interface.
         interface: String,
-        /// What the kernel said.
+        /// The kernel's reason.
         source: io::Error,
     },
-    /// The MTU is more than the driver can give to XDP in one buffer.
+    /// The MTU is larger than the driver can pass to XDP in one buffer.
     #[error(
         "{interface}: MTU {mtu_bytes} is too large for XDP without multi-buffer support ({source}); lower it, for example \
          'ip link set dev {interface} mtu 1500'"
@@ -134,7 +134,7 @@ pub enum Error {
         interface: String,
         /// Its MTU.
         mtu_bytes: u32,
-        /// What the kernel said.
+        /// The kernel's reason.
         source: io::Error,
     },
     /// The verifier refused a program: a fault of this library or a very old kernel.
@@ -142,26 +142,26 @@ pub enum Error {
     Verifier {
         /// Last line of the verifier's log.
         log: String,
-        /// What the kernel said.
+        /// The kernel's reason.
         source: io::Error,
     },
-    /// Anything else the kernel refused.
+    /// The kernel refused another operation.
     #[error("{operation}: {source}")]
     System {
-        /// What was to be done.
+        /// The operation.
         operation: &'static str,
-        /// What the kernel said.
+        /// The kernel's reason.
         source: io::Error,
     },
 }
 
 impl Error {
-    /// Names the cause of a refusal as exactly as this process can tell.
+    /// Finds the cause of a refusal as exactly as this process can.
     fn from_refusal(operation: &'static str, source: io::Error) -> Self {
         Self::from_refusal_since(operation, KERNEL_MIN, source)
     }
 
-    /// The same, of what came with the kernel `needed`.
+    /// The same for a feature since the kernel `needed`.
     pub(crate) fn from_refusal_since(
         operation: &'static str,
         needed: KernelVersion,

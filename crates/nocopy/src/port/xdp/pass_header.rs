@@ -1,27 +1,27 @@
-//! How a generic program tells a packet handed to the host from one that arrived.
+//! A header by which a generic program recognises packets that the port returned to the host.
 
-/// A secret in the shape of an Ethernet header, in front of what a port in generic mode hands to the host. The kernel runs
+/// A secret in the shape of an Ethernet header, in front of packets that a port in generic mode returns to the host. The kernel runs
 /// generic programs late, on everything the host receives, and keeps no other mark: without it the packet would come back
-/// to the port. The port's own program takes it off.
+/// to the port. The port's own program removes it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct PassHeader([u8; Self::BYTES as usize]);
 
-/// For local experiments (IEEE 802): no host takes a packet of this type for anything, should one ever meet it.
+/// For local experiments (IEEE 802): no host uses this type.
 const ETHER_TYPE: [u8; 2] = [0x88, 0xb5];
 
 impl PassHeader {
     pub(crate) const BYTES: i32 = 14;
 
-    /// A new one that nobody on the wire can guess.
+    /// A new one that cannot be guessed from outside.
     pub(crate) fn new() -> std::io::Result<Self> {
         let mut bytes = [0; Self::BYTES as usize];
-        // Never short: so few bytes come at once (getrandom(2)).
+        // Never short: getrandom(2) returns so few bytes at once.
         rustix::rand::getrandom(&mut bytes[..12], rustix::rand::GetRandomFlags::empty())?;
         bytes[12..].copy_from_slice(&ETHER_TYPE);
         Ok(Self(bytes))
     }
 
-    /// One that another process made; none if it has not their shape.
+    /// One that another process made; an error if it does not have this shape.
     pub(crate) fn of(bytes: [u8; Self::BYTES as usize]) -> Result<Self, ()> {
         if bytes[12..] == ETHER_TYPE { Ok(Self(bytes)) } else { Err(()) }
     }
@@ -30,7 +30,7 @@ impl PassHeader {
         &self.0
     }
 
-    /// The packet behind the header.
+    /// The packet after the header.
     pub(crate) fn in_front_of(&self, packet: &[u8], buffer: &mut Vec<u8>) {
         buffer.clear();
         buffer.extend_from_slice(&self.0);

@@ -1,4 +1,4 @@
-//! The programs themselves.
+//! The XDP programs, instruction by instruction.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -49,8 +49,8 @@ impl Program {
         })
     }
 
-    /// Loads a program bound to an interface of the calling thread's network namespace: it may ask the driver about packets, and can
-    /// be attached there only, in the driver (`BPF_F_XDP_DEV_BOUND_ONLY`, since Linux 6.3).
+    /// Loads a program bound to an interface of the calling thread's network namespace: it may ask the driver for metadata, and can
+    /// be attached only there, in the driver (`BPF_F_XDP_DEV_BOUND_ONLY`, since Linux 6.3).
     pub(super) fn load_bound(
         instructions: &[Instruction],
         fragments: bool,
@@ -68,7 +68,7 @@ impl Program {
         Self::load(&[set(R0, XDP_PASS), exit()])
     }
 
-    /// Drops every packet and counts it: the sink to measure senders against.
+    /// Drops and counts every packet: a sink for measuring senders.
     ///
     /// # Errors
     /// The kernel's refusal.
@@ -82,9 +82,9 @@ impl Program {
         Ok((program, counter))
     }
 
-    /// Hands packets that `filter` lets through to the AF_XDP socket of the queue they arrived on, and all others, and those where
-    /// no socket is, to the host. Those that carry `pass` go to the host without it: a generic program sees again what the port
-    /// handed to the host.
+    /// Passes packets that `filter` accepts to the AF_XDP socket of the queue they arrived on, and all others, and those without a
+    /// socket, to the host. Packets with the header `pass` go to the host without it: a generic program sees packets again that the port
+    /// returned to the host.
     pub(crate) fn redirect_to(
         sockets: &SocketMap,
         fragments: bool,
@@ -109,7 +109,7 @@ impl Program {
         [&pass.map(Self::pass_marked).unwrap_or_default(), filter].concat()
     }
 
-    /// Lets packets that begin with the secret of `pass` go on to the host without it, and falls through for all others,
+    /// Passes packets that begin with the secret of `pass` to the host without it, and falls through for all others,
     /// with the context in its register.
     fn pass_marked(pass: &PassHeader) -> Vec<Instruction> {
         let (first, second) = pass.secret();
@@ -139,7 +139,7 @@ impl Program {
     }
 
     /// Sends packets that carry metadata out of an interface, and lets all others pass: a generator's frames carry some,
-    /// those that really arrive do not.
+    /// really arriving ones do not.
     pub(super) fn redirect_marked(interface_index: u32) -> Result<Self, Error> {
         Self::load(&[
             load_u32(R2, R1, DATA_META_BYTES),
@@ -164,7 +164,7 @@ pub(super) fn descriptor(fd: &impl AsFd) -> i32 {
     bpf::number(fd).cast_signed()
 }
 
-/// Counts packets in the kernel, one counter a CPU.
+/// Counts packets in the kernel, with one counter per CPU.
 #[derive(Debug)]
 pub struct Counter {
     map: OwnedFd,
@@ -180,7 +180,7 @@ impl Counter {
         Ok(Self { map, cpus })
     }
 
-    /// Adds `amount`, a register that is kept over calls; R0 to R5 and the stack's last word are lost.
+    /// Adds `amount`, a register preserved over calls; overwrites R0 to R5 and the stack's last word.
     pub(crate) fn add(&self, amount: Register) -> [Instruction; 11] {
         let [map_low, map_high] = map(R1, descriptor(&self.map));
         [
@@ -209,7 +209,7 @@ impl Counter {
     }
 }
 
-/// Which AF_XDP socket takes the packets of which queue (`BPF_MAP_TYPE_XSKMAP`).
+/// The AF_XDP socket of each queue (`BPF_MAP_TYPE_XSKMAP`).
 #[derive(Debug)]
 pub(crate) struct SocketMap {
     pub(super) map: OwnedFd,
@@ -226,7 +226,7 @@ impl SocketMap {
         bpf::set_map_descriptor(self.map.as_fd(), queue, socket, Slot::Any)
     }
 
-    /// As [`SocketMap::set`], unless another socket is there: `EEXIST`.
+    /// As [`SocketMap::set`], but fails with `EEXIST` if the queue has another socket.
     pub(crate) fn reserve(&self, queue: u32, socket: BorrowedFd<'_>) -> io::Result<()> {
         bpf::set_map_descriptor(self.map.as_fd(), queue, socket, Slot::Empty)
     }

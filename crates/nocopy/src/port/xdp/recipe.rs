@@ -1,4 +1,4 @@
-//! What a redirecting program is made of besides its filter and its map: enough to make another one in its place.
+//! The parts of a redirecting program besides its filter and its map: enough to make a replacement.
 
 use nocopy_proto::ebpf::Instruction;
 
@@ -8,16 +8,16 @@ use super::{Attach, Error, Notes, PassHeader, Program, SocketMap};
 pub(crate) struct Recipe {
     /// Where the program is attached.
     pub(crate) at: Attach,
-    /// Whether it takes packets of several buffers.
+    /// Whether it accepts packets of several buffers.
     pub(crate) fragments: bool,
-    /// In front of what is handed to the host, where the program sees that too; not known of a program that was granted.
+    /// The header of packets returned to the host, if the program sees those too; unknown for a granted program.
     pub(crate) pass: Option<PassHeader>,
     pub(crate) notes: Notes,
 }
 
 impl Recipe {
-    /// Loads a program with these instructions of a filter, none for all packets. One that asks the driver is bound to the interface,
-    /// which must be of the calling thread's network namespace.
+    /// Loads a program with the instructions of a filter, none for all packets. One that asks the driver is bound to the interface,
+    /// which must be in the calling thread's network namespace.
     pub(crate) fn program(
         &self,
         sockets: &SocketMap,
