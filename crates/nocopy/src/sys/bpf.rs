@@ -134,7 +134,7 @@ struct ById {
 }
 
 /// # Safety
-/// `argument` is laid out as `command` wants it, and every pointer inside it is good for the call.
+/// `argument` has the layout of `command`, and every pointer inside it is valid for the call.
 unsafe fn bpf<T>(command: libc::c_int, argument: &mut T) -> io::Result<RawFd> {
     // SAFETY: by contract; the size says how much of the union there is.
     let result =
@@ -184,7 +184,7 @@ pub(crate) fn create_map(kind: MapKind, value_bytes: u32, entries: u32) -> io::R
     unsafe { bpf_fd(BPF_MAP_CREATE, &mut argument) }
 }
 
-/// Which slots [`set_map_descriptor`] sets.
+/// Whether [`set_map_descriptor`] may replace a value.
 #[derive(Debug, Clone, Copy)]
 #[repr(u64)]
 pub(crate) enum Slot {
@@ -225,14 +225,13 @@ pub(crate) fn per_cpu_values(map: BorrowedFd<'_>, key: u32, values: &mut [u64]) 
     unsafe { bpf(BPF_MAP_LOOKUP_ELEM, &mut argument).map(drop) }
 }
 
-/// CPUs the kernel could ever have, which is what per-CPU maps are sized by.
+/// The most CPUs the kernel can have, which is the size of per-CPU maps.
 pub(crate) fn possible_cpus() -> io::Result<usize> {
     let list = std::fs::read_to_string("/sys/devices/system/cpu/possible")?;
     let last = list.trim().rsplit([',', '-']).next().and_then(|last| last.parse::<usize>().ok());
     last.map(|last| last + 1).ok_or_else(|| io::Error::from(io::ErrorKind::InvalidData))
 }
 
-/// What a program is for.
 #[derive(Debug, Clone, Copy)]
 enum Kind {
     Xdp { fragments: bool, bound_to: Option<u32> },
@@ -248,13 +247,13 @@ pub(crate) fn load_xdp(
     load(instructions, Kind::Xdp { fragments, bound_to })
 }
 
-/// Loads a program for packets where they enter the host's stack (tc). The error as that of [`load_xdp`].
+/// Loads a program that gets packets before the host's stack (tc). Errors as for [`load_xdp`].
 pub(crate) fn load_classifier(instructions: &[Instruction]) -> Result<OwnedFd, (io::Error, String)> {
     load(instructions, Kind::Classifier)
 }
 
 fn load(instructions: &[Instruction], kind: Kind) -> Result<OwnedFd, (io::Error, String)> {
-    // Asked for a log, the verifier also writes one of programs it finds good, and refuses those whose log is too long.
+    // The verifier also logs valid programs, and refuses those whose log is too long: so a log is requested only after a refusal.
     load_logging(instructions, kind, &mut []).map_err(|error| {
         let mut log = vec![0_u8; 1 << 16];
         let _refused_again = load_logging(instructions, kind, &mut log);
@@ -304,12 +303,12 @@ fn until_verified<T>(mut load: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     }
 }
 
-/// Attaches an XDP program by a link: it is gone when the descriptor is closed.
+/// Attaches an XDP program by a link: the kernel detaches it when the descriptor is closed.
 pub(crate) fn attach_xdp(program: BorrowedFd<'_>, interface_index: u32, flags: u32) -> io::Result<OwnedFd> {
     attach(program, interface_index, BPF_XDP, flags)
 }
 
-/// Attaches a classifier, in front of others, to what comes in by an interface (Linux 6.6); by a link, as [`attach_xdp`].
+/// Attaches a classifier, before others, to packets arriving on an interface (Linux 6.6); by a link, as [`attach_xdp`].
 pub(crate) fn attach_tcx_ingress(program: BorrowedFd<'_>, interface_index: u32) -> io::Result<OwnedFd> {
     attach(program, interface_index, BPF_TCX_INGRESS, BPF_F_BEFORE)
 }
@@ -326,7 +325,7 @@ fn attach(
     unsafe { bpf_fd(BPF_LINK_CREATE, &mut argument) }
 }
 
-/// Puts a program in the place of a link's own, at once: no packet meets neither.
+/// Replaces the program of a link, atomically: every packet meets one of the two.
 pub(crate) fn update_link(link: BorrowedFd<'_>, program: BorrowedFd<'_>) -> io::Result<()> {
     let mut argument = LinkUpdate { link: number(&link), program: number(&program), flags: 0, replaced: 0 };
     // SAFETY: laid out as `BPF_LINK_UPDATE` wants it, no pointers inside.
@@ -370,8 +369,8 @@ pub(crate) fn run_live(
     unsafe { bpf(BPF_PROG_TEST_RUN, &mut argument).map(drop) }
 }
 
-/// Runs an XDP program over a frame of at least 14 bytes, without sending anything: what it returns. The first `linear_bytes`
-/// are the linear part, the rest lies in fragments (Linux 6.18; earlier ones say `EINVAL` unless that is all of them).
+/// Runs an XDP program over a frame of at least 14 bytes, without sending anything; returns its result. The first `linear_bytes`
+/// are the linear part, the rest lies in fragments (Linux 6.18; earlier kernels return `EINVAL` if there are any).
 #[cfg(any(feature = "fuzzing", test))]
 pub(crate) fn run_dry(program: BorrowedFd<'_>, data: &[u8], linear_bytes: usize) -> io::Result<u32> {
     let context = XdpContext { data_end: length(linear_bytes), ..XdpContext::default() };

@@ -15,19 +15,19 @@ pub(crate) fn holds(capability: CapabilitySet) -> bool {
     missing(&[(capability, "")]).is_none()
 }
 
-/// What grants a program all that a port takes; `setcap` replaces what was granted before, so it names all.
+/// How to grant a program all that a port needs; `setcap` replaces earlier grants, so it names all.
 pub(crate) const GRANT: &str = "'setcap cap_net_raw,cap_net_admin,cap_bpf+ep PROGRAM'";
 
-/// What opening an AF_XDP port takes: the socket, the programs, attaching them.
+/// Capabilities for opening an AF_XDP port: the socket, the programs, attaching them.
 pub(crate) const PORT: &[(CapabilitySet, &str)] = &[
     (CapabilitySet::NET_RAW, "CAP_NET_RAW"),
     (CapabilitySet::NET_ADMIN, "CAP_NET_ADMIN"),
     (CapabilitySet::BPF, "CAP_BPF"),
 ];
 
-/// What a sender without a port takes.
+/// Capabilities of a sender without a port.
 pub(crate) const SENDER: &[(CapabilitySet, &str)] = &[(CapabilitySet::NET_RAW, "CAP_NET_RAW")];
 
-/// What loading and attaching an XDP program takes.
+/// Capabilities for loading and attaching an XDP program.
 pub(crate) const PROGRAM: &[(CapabilitySet, &str)] =
     &[(CapabilitySet::NET_ADMIN, "CAP_NET_ADMIN"), (CapabilitySet::BPF, "CAP_BPF")];

@@ -2,8 +2,8 @@
 
 use std::mem::MaybeUninit;
 
-/// Nanoseconds since the machine was started, as `Instant` counts them, without its detours: where time is asked for with each message
-/// they cost more than the clock. (`rustix` would do, but finds its way to the clock by means that valgrind does not have.)
+/// Nanoseconds since the machine started, as `Instant` counts them, but faster: with one call per message the overhead of `Instant`
+/// exceeds the clock's. (`rustix` would do, but finds the vDSO by means that valgrind does not have.)
 #[inline]
 pub(crate) fn monotonic_ns() -> u64 {
     let mut now = MaybeUninit::<libc::timespec>::uninit();

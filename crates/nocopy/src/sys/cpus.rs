@@ -6,7 +6,7 @@ use rustix::thread::{CpuSet, sched_getaffinity};
 
 pub(crate) type Cpus = BTreeSet<usize>;
 
-/// Those this thread may run on; `None` where the kernel does not say.
+/// CPUs this thread may run on; `None` if the kernel does not report them.
 pub(crate) fn allowed() -> Option<Cpus> {
     let set = sched_getaffinity(None).ok()?;
     Some((0..CpuSet::MAX_CPU).filter(|cpu| set.is_set(*cpu)).collect())

@@ -1,4 +1,4 @@
-//! Descriptors that go from process to process (`SCM_RIGHTS`, unix(7)), and what they are.
+//! Passing descriptors between processes (`SCM_RIGHTS`, unix(7)), and what they refer to.
 
 use std::fs;
 use std::io::{self, IoSlice, IoSliceMut};
@@ -12,7 +12,7 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags, recvmsg, sendmsg, sockopt,
 };
 
-/// Descriptors a message may have: more than any message of ours, so that too many can be told from the right number.
+/// The most descriptors read from a message: more than any of our messages has, so that too many are noticed.
 const DESCRIPTORS_MAX: usize = 8;
 
 /// Sends one message with descriptors; returns how many bytes of it went.
@@ -24,16 +24,16 @@ pub(crate) fn send(
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
     let mut control = SendAncillaryBuffer::new(&mut space);
     assert!(control.push(SendAncillaryMessage::ScmRights(descriptors)), "room for {DESCRIPTORS_MAX}");
-    // Without a signal should nobody read any more.
+    // Without SIGPIPE if the peer has closed its end.
     Ok(retry_on_intr(|| sendmsg(stream, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL))?)
 }
 
-/// What one message brought.
+/// A received message.
 #[derive(Debug)]
 pub(crate) struct Received {
     pub(crate) bytes: usize,
     pub(crate) descriptors: Vec<OwnedFd>,
-    /// Whether it had more descriptors than could be taken: the kernel has closed those.
+    /// Whether it had more descriptors than fit: the kernel has closed the others.
     pub(crate) cut: bool,
 }
 
@@ -42,7 +42,7 @@ pub(crate) fn receive(stream: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<R
     receive_with(stream, buffer, RecvFlags::empty())
 }
 
-/// As [`receive`], of what is there: whoever else has the socket cannot make this one wait by what it sets, or reads.
+/// As [`receive`], without waiting: other processes with this socket could otherwise make this one wait.
 pub(crate) fn receive_at_once(stream: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<Received> {
     receive_with(stream, buffer, RecvFlags::DONTWAIT)
 }
@@ -64,12 +64,12 @@ fn receive_with(stream: BorrowedFd<'_>, buffer: &mut [u8], flags: RecvFlags) -> 
     })
 }
 
-/// The address family of a socket; `None` if it is none.
+/// The address family of a socket; `None` if it is not a socket.
 pub(crate) fn socket_family(descriptor: &impl AsFd) -> Option<u16> {
     sockopt::socket_domain(descriptor).ok().map(rustix::net::AddressFamily::as_raw)
 }
 
-/// What the kernel says of a BPF object to whoever holds it, without bpf(2), which may be refused to this process.
+/// The kernel's description of a BPF object, read from `/proc` without bpf(2), which may be refused to this process.
 #[derive(Debug)]
 pub(crate) struct Description(String);
 
@@ -88,7 +88,7 @@ impl Description {
     }
 }
 
-/// What a descriptor is open on, for people.
+/// What a descriptor refers to, as text.
 pub(crate) fn name(descriptor: &impl AsFd) -> String {
     fs::read_link(place("fd", descriptor))
         .map_or_else(|_| "unknown".to_owned(), |target| target.to_string_lossy().into_owned())

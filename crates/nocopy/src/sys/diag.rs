@@ -23,7 +23,7 @@ const INODE_BYTES: usize = 4;
 /// Where the flags lie in `struct xdp_diag_umem`.
 const UMEM_FLAGS_BYTES: usize = 32;
 
-/// An AF_XDP socket bound to an interface, whoever has it.
+/// An AF_XDP socket of any process that is bound to an interface.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct XskDiagnosis {
     pub(crate) inode: u32,
@@ -33,7 +33,7 @@ pub(crate) struct XskDiagnosis {
     pub(crate) statistics: Statistics,
 }
 
-/// Those of the calling thread's network namespace; `None` where the kernel was built without the diagnosis.
+/// Sockets of the calling thread's network namespace; `None` if the kernel was built without this.
 pub(crate) fn xdp_sockets() -> io::Result<Option<Vec<XskDiagnosis>>> {
     let show = XDP_SHOW_INFO | XDP_SHOW_UMEM | XDP_SHOW_STATS;
     let mut request = vec![u8::try_from(libc::AF_XDP).expect("small constant"), 0, 0, 0]; // family, protocol, padding

@@ -22,30 +22,30 @@ pub struct SectorBuffer {
 }
 
 impl SectorBuffer {
-    /// Of so many bytes, zeroed.
+    /// Zeroed memory of that many bytes.
     ///
     /// # Errors
-    /// No memory.
+    /// There is not enough memory.
     pub fn new(bytes: usize) -> io::Result<Self> {
         let mapping = Mapping::pages(bytes.max(1))?;
         Ok(Self { mapping, bytes })
     }
 
-    /// Makes it shorter: what is behind is not written.
+    /// Shortens the part that is written.
     ///
     /// # Panics
-    /// If it is not as long.
+    /// If it is shorter already.
     pub fn truncate(&mut self, bytes: usize) {
         assert!(bytes <= self.bytes, "longer than before");
         self.bytes = bytes;
     }
 
-    /// How long it was made.
+    /// The original length.
     pub fn capacity(&self) -> usize {
         self.mapping.bytes()
     }
 
-    /// Makes it as long as it was made.
+    /// Restores the original length.
     pub fn restore(&mut self) {
         self.bytes = self.mapping.bytes();
     }
@@ -65,10 +65,10 @@ impl AsMut<[u8]> for SectorBuffer {
     }
 }
 
-/// Memory for a write: it stays where it is, wherever its owner goes.
+/// Memory for a write, at a fixed address.
 #[derive(Debug)]
 pub enum Sectors {
-    /// A block of a capture, written from where the kernel put it.
+    /// A block of a capture, written from the kernel's memory.
     Block(PcapngBlock),
     /// Anything else.
     Memory(SectorBuffer),
@@ -104,10 +104,10 @@ impl WriteRing {
         Ok(Self { uring: IoUring::new(2)?, flight: None })
     }
 
-    /// Starts to write what of the sectors is behind their first `skipped` bytes.
+    /// Starts to write the sectors, without their first `skipped` bytes.
     ///
     /// # Errors
-    /// The kernel takes nothing; the sectors come back.
+    /// The kernel accepts nothing; the sectors are returned.
     ///
     /// # Panics
     /// If another write is under way.
@@ -124,8 +124,8 @@ impl WriteRing {
             .collect();
         let file = types::Fd(file.as_raw_fd());
         let write = opcode::Writev::new(file, pieces.as_ptr(), pieces.len() as u32).offset(offset).build();
-        // SAFETY: the pieces, and the sectors they point into, which do not move, are kept until the write is done: they are
-        // given away only then (`finished`), and leaked if nobody learns of it (`drop`).
+        // SAFETY: the pieces, and the sectors they point into, which do not move, are kept until the write is finished: they are
+        // returned only then (`finished`), and otherwise leaked (`drop`).
         let pushed = unsafe { self.uring.submission().push(&write) };
         assert!(pushed.is_ok(), "the queue has room for one");
         let flight = self.flight.insert(Flight { sectors, pieces });
@@ -133,7 +133,7 @@ impl WriteRing {
         match self.submit() {
             Ok(()) => Ok(()),
             Err(error) => {
-                // Not taken, and never will be: the ring is not used again.
+                // Not accepted, and never will be: the ring is not used again.
                 let flight = self.flight.take().expect("just put there");
                 Err((flight.sectors, error))
             }
@@ -152,7 +152,7 @@ impl WriteRing {
         }
     }
 
-    /// The sectors of a write that is done, and how many bytes of them were written.
+    /// The sectors of a finished write, and how many bytes of them were written.
     pub(crate) fn finished(&mut self) -> Option<(Vec<Sectors>, io::Result<usize>)> {
         let entry = self.uring.completion().next()?;
         let result = usize::try_from(entry.result())

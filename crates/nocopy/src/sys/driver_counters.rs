@@ -14,7 +14,7 @@ const ETHTOOL_GSSET_INFO: u32 = 0x0000_0037;
 /// Which set of strings: the names of counters.
 const ETH_SS_STATS: u32 = 1;
 const NAME_BYTES: usize = 32;
-/// More than any driver has; a larger number is not believed.
+/// More than any driver has; larger numbers are refused.
 const COUNT_MAX: usize = 1 << 16;
 
 /// `struct ethtool_sset_info` for one set.
@@ -27,7 +27,7 @@ struct SetInfo {
     padding: u32,
 }
 
-/// Name and value of each; nothing where the driver keeps none.
+/// Name and value of each; empty if the driver keeps none.
 pub(crate) fn driver_counters(name: &str) -> io::Result<Vec<(String, u64)>> {
     let socket = control_socket()?;
     let mut info =
@@ -64,7 +64,7 @@ pub(crate) fn driver_counters(name: &str) -> io::Result<Vec<(String, u64)>> {
     Ok(pairs.filter(|(name, _)| !name.is_empty()).collect())
 }
 
-/// Zeroed memory that ends at a page nobody may touch: ethtool's calls write as much as the driver has at that moment,
+/// Zeroed memory that ends at an inaccessible page: ethtool's calls write as much as the driver has at that moment,
 /// whatever was asked for.
 struct Guarded {
     base: NonNull<u8>,
@@ -87,7 +87,7 @@ impl Guarded {
         Ok(guarded)
     }
 
-    /// Where byte `at` is, counted so that the last ends at the guard.
+    /// Pointer to byte `at`, counted so that the last byte is before the guard.
     fn pointer(&mut self, at: usize) -> *mut libc::c_char {
         assert!(at <= self.bytes);
         let start = self.mapped_bytes - page_size() - self.bytes;

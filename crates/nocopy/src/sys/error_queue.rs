@@ -1,4 +1,4 @@
-//! What a socket's error queue tells: which zero-copy calls are over, and what the network refused.
+//! Reads a socket's error queue: completions of zero-copy calls, and errors of the network.
 
 use std::io;
 use std::mem::offset_of;
@@ -10,17 +10,17 @@ const SO_EE_ORIGIN_LOCAL: u8 = 1;
 const SO_EE_ORIGIN_ICMP: u8 = 2;
 const SO_EE_ORIGIN_ICMP6: u8 = 3;
 const SO_EE_ORIGIN_ZEROCOPY: u8 = 5;
-/// The kernel copied after all.
+/// The kernel copied nevertheless.
 const SO_EE_CODE_ZEROCOPY_COPIED: u8 = 1;
 
-/// What the error queue tells.
+/// An entry of the error queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Notice {
     Done(Done),
     Refused(Refusal),
 }
 
-/// The kernel is done with the zero-copy calls of these numbers, counted from 0 for each socket, the last one included.
+/// The kernel has completed the zero-copy calls of these numbers, counted from 0 for each socket, including the last.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Done {
     pub(crate) first: u32,
@@ -28,7 +28,7 @@ pub(crate) struct Done {
     pub(crate) copied: bool,
 }
 
-/// The network, or the host itself, could not bring a datagram to that address.
+/// The network, or the host itself, could not deliver a datagram to that address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Refusal {
     pub(crate) errno: i32,
@@ -36,7 +36,7 @@ pub(crate) struct Refusal {
     pub(crate) from: Option<IpAddr>,
 }
 
-/// `struct sock_extended_err`, and the address of who complains behind it.
+/// `struct sock_extended_err`, followed by the address of the reporting host.
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct ExtendedError {
@@ -82,7 +82,7 @@ pub(crate) fn next_notice(socket: BorrowedFd<'_>) -> io::Result<Option<Notice>> 
         if let Some(notice) = read_notice(&control.0[..length], to) {
             return Ok(Some(notice));
         }
-        // Of a kind that nobody here asked for: the next one.
+        // Of an unknown kind: the next one.
     }
 }
 

@@ -1,4 +1,4 @@
-//! What only ethtool's generic netlink family knows of an interface, not its ioctl.
+//! Settings of an interface that only ethtool's generic netlink family reports, not its ioctl.
 
 use std::io;
 
@@ -13,19 +13,19 @@ const ETHTOOL_A_RINGS_HDS_THRESH: u16 = 17;
 const ETHTOOL_TCP_DATA_SPLIT_DISABLED: u64 = 1;
 const ETHTOOL_TCP_DATA_SPLIT_ENABLED: u64 = 2;
 
-/// How a card puts the headers of TCP and the data into buffers of their own.
+/// Whether a card puts TCP headers and data into separate buffers.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct HeaderSplit {
-    /// Whether it does; `None` where the driver does not say, and before Linux 6.0.
+    /// Whether it does; `None` if the driver does not report it, and before Linux 6.0.
     pub(crate) on: Option<bool>,
-    /// Only packets longer than this are split; `None` where there is no such limit to be set, and before Linux 6.14.
+    /// Only packets longer than this are split; `None` if there is no such limit, and before Linux 6.14.
     pub(crate) threshold_bytes: Option<u64>,
 }
 
 /// How an interface splits headers off.
 ///
 /// # Errors
-/// `EOPNOTSUPP` where the driver says nothing at all of its rings.
+/// `EOPNOTSUPP` if the driver reports nothing about its rings.
 pub(crate) fn header_split(interface: &str) -> io::Result<HeaderSplit> {
     let header = nested(ETHTOOL_A_RINGS_HEADER, &[text(ETHTOOL_A_HEADER_DEV_NAME, interface)]);
     let rings = Family::named("ethtool")?.ask(ETHTOOL_MSG_RINGS_GET, &[header])?;

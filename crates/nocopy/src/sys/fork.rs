@@ -1,24 +1,24 @@
-//! Telling a forked child from its parent.
+//! Distinguishes a forked child from its parent.
 
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 
-/// How often this process's line of ancestors forked. Written by the child alone, before it goes on; nothing else depends on it.
+/// The number of forks between the first process and this one. Written only by the child, before it runs; nothing else depends on it.
 static GENERATION: AtomicU32 = AtomicU32::new(0);
 
-/// A generation of processes. What was made in an earlier one is the parent's: its sockets are the same ones, its memory is a copy, or
-/// is not there (`MADV_DONTFORK`).
+/// A generation of processes. Things made in an earlier one belong to the parent: sockets are shared, memory is a copy, or
+/// not mapped (`MADV_DONTFORK`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Generation(u32);
 
 impl Generation {
-    /// This process's.
+    /// This process's generation.
     ///
     /// # Panics
-    /// The C library has no memory to remember its handler of forks by.
+    /// If the C library has no memory for its fork handler.
     pub fn current() -> Self {
-        // Not a lock: a child that is forked while another thread has it would wait for ever. Registered twice, the handler counts two for
-        // each fork, which is as good.
+        // Not a lock: a child forked while another thread holds it would wait for ever. If the handler is registered twice, it counts two for
+        // each fork, which works too.
         static IS_WATCHED: AtomicBool = AtomicBool::new(false);
         if !IS_WATCHED.load(Ordering::Relaxed) {
             // SAFETY: the handler only stores a number; the C library forgets it when it unloads what it lies in.
@@ -29,7 +29,7 @@ impl Generation {
         Self(GENERATION.load(Ordering::Relaxed))
     }
 
-    /// Whether this process is of a later one.
+    /// Whether this process is of a later generation.
     #[inline]
     pub fn is_past(self) -> bool {
         self.0 != GENERATION.load(Ordering::Relaxed)
@@ -40,8 +40,8 @@ unsafe extern "C" fn in_child() {
     GENERATION.fetch_add(1, Ordering::Relaxed);
 }
 
-/// A value that each process makes for itself, and never drops. A forked child does not touch its parent's: a thread that the child does
-/// not have may have locked it at the time.
+/// A value that each process makes for itself, and never drops. A forked child does not use its parent's, because a thread that does
+/// not exist in the child may hold its lock.
 #[derive(Debug)]
 pub(crate) struct OfProcess<T>(AtomicPtr<(Generation, T)>);
 
@@ -82,7 +82,7 @@ pub(crate) mod tests {
 
     use super::*;
 
-    /// Does the work in a forked child. Fails if that panics, or never ends.
+    /// Runs the work in a forked child. Fails if that panics or hangs.
     pub(crate) fn in_forked_child(work: impl FnOnce()) {
         // SAFETY: the child does the work with what this thread has, and ends.
         let child = unsafe { libc::fork() };

@@ -1,4 +1,4 @@
-//! What can be asked of a network interface without changing it (ioctls of netdevice(7) and ethtool).
+//! Queries about network interfaces (ioctls of netdevice(7) and ethtool), which change nothing.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -48,7 +48,7 @@ pub enum InterfaceError {
 }
 
 impl InterfaceError {
-    /// What the kernel's refusal says of the interface; `None` if it is of something else.
+    /// The error of the interface that the kernel's refusal means; `None` if it means something else.
     pub(crate) fn of(interface: &str, refusal: &io::Error) -> Option<Self> {
         let interface = interface.to_owned();
         match refusal.raw_os_error()? {
@@ -59,7 +59,7 @@ impl InterfaceError {
     }
 }
 
-/// An interface as it was when asked.
+/// The state of an interface when it was queried.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Interface {
     pub(crate) name: String,
@@ -70,11 +70,11 @@ pub(crate) struct Interface {
     /// Has carrier; see [`route::carrier`].
     pub(crate) carrier: bool,
     pub(crate) loopback: bool,
-    /// What its packets begin with (`ARPHRD_*`).
+    /// The type of its link-level header (`ARPHRD_*`).
     pub(crate) hardware: u16,
-    /// Receive queues in use; 1 where the driver has no channels to count.
+    /// Receive queues in use; 1 if the driver has no channels.
     pub(crate) rx_queues: u32,
-    /// The most there can be, should somebody change their number (`ethtool -L`).
+    /// The largest number that `ethtool -L` could set.
     pub(crate) rx_queues_max: u32,
     /// `None` where the driver does not say.
     pub(crate) driver: Option<String>,
@@ -179,7 +179,7 @@ impl Interface {
     }
 }
 
-/// Entries of the card's own receive ring: (now, at most); `None` where the driver does not say.
+/// Entries of the card's own receive ring: (now, maximum); `None` if the driver does not report them.
 pub(crate) fn receive_ring(name: &str) -> Option<(u32, u32)> {
     let mut rings = RingParameters { command: ETHTOOL_GRINGPARAM, ..RingParameters::default() };
     // SAFETY: `RingParameters` is the structure this command fills.
@@ -187,22 +187,22 @@ pub(crate) fn receive_ring(name: &str) -> Option<(u32, u32)> {
     Some((rings.rx, rings.rx_max)).filter(|(_, max)| *max > 0)
 }
 
-/// Whether received packets are joined by the card (large receive offload), where the driver says.
+/// Whether the card joins received packets (large receive offload), if the driver reports it.
 pub(crate) fn joins_received(name: &str) -> Option<bool> {
     Some(value(name, ETHTOOL_GFLAGS)? & ETH_FLAG_LRO != 0)
 }
 
-/// Whether received packets are joined by the kernel for its own sockets (generic receive offload).
+/// Whether the kernel joins received packets for its own sockets (generic receive offload).
 pub(crate) fn joins_for_sockets(name: &str) -> Option<bool> {
     Some(value(name, ETHTOOL_GGRO)? != 0)
 }
 
-/// Whether what is sent may lie in several places (scatter-gather).
+/// Whether a sent packet may be in several pieces (scatter-gather).
 pub(crate) fn gathers(name: &str) -> Option<bool> {
     Some(value(name, ETHTOOL_GSG)? != 0)
 }
 
-/// One of ethtool's numbers, where the kernel says it.
+/// One of ethtool's numbers, if the kernel reports it.
 fn value(name: &str, command: u32) -> Option<u32> {
     let mut value = Value { command, value: 0 };
     // SAFETY: `Value` is the structure these commands fill.
@@ -210,8 +210,8 @@ fn value(name: &str, command: u32) -> Option<u32> {
     Some(value.value)
 }
 
-/// Where the card is on its bus, such as `0000:01:00.0`; `None` where there is none. Unlike its directory among the
-/// interfaces of sysfs, this does not depend on the network namespace that sysfs was mounted in.
+/// The card's bus address, such as `0000:01:00.0`; `None` if there is none. Unlike sysfs's directory of
+/// interfaces, this does not depend on the network namespace that sysfs was mounted in.
 pub(crate) fn bus_address(name: &str) -> Option<String> {
     let info = driver_info(&control_socket().ok()?, name)?;
     word(&info.bus).filter(|bus| !bus.is_empty())
@@ -222,14 +222,14 @@ pub(crate) fn index(name: &str) -> io::Result<u32> {
     Ok(rustix::net::netdevice::name_to_index(&control_socket()?, name)?)
 }
 
-/// Asks about an interface later on, from whatever network namespace the thread is in by then, and whatever its name is.
+/// Queries an interface later, even from another network namespace or after it was renamed.
 #[derive(Debug)]
 pub(crate) struct Inquiry {
     index: u32,
     socket: OwnedFd,
 }
 
-/// What became of an interface.
+/// The present state of an interface.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Condition {
     Up,
@@ -244,12 +244,12 @@ impl Inquiry {
         Ok(Self { index, socket: control_socket()? })
     }
 
-    /// The network namespace it was in.
+    /// The interface's network namespace.
     pub(crate) fn namespace(&self) -> io::Result<NamespaceId> {
         NamespaceId::of_socket(&self.socket)
     }
 
-    /// What became of it, as far as the kernel says.
+    /// The interface's present state, if the kernel reports it.
     pub(crate) fn condition(&self) -> Condition {
         let name = rustix::net::netdevice::index_to_name(&self.socket, self.index);
         let flags = name.map_err(io::Error::from).and_then(|name| {
@@ -281,7 +281,7 @@ pub(crate) fn hardware_address(name: &str) -> io::Result<[u8; 6]> {
     Ok(data.first_chunk().expect("14 bytes").map(|byte| u8::from_ne_bytes(byte.to_ne_bytes())))
 }
 
-/// Keeps an interface in promiscuous mode while it lives; the kernel ends it with the descriptor, also after kill -9.
+/// Keeps an interface in promiscuous mode; the kernel ends that when the descriptor is closed, also after kill -9.
 #[derive(Debug)]
 pub(crate) struct Promiscuous {
     socket: OwnedFd,
@@ -316,7 +316,7 @@ impl AsFd for Promiscuous {
     }
 }
 
-/// Makes a socket receive nothing, for good: whoever is given it could otherwise bind it and listen on any interface.
+/// Makes a socket receive nothing, for good: a process that is given it could otherwise bind it and receive from any interface.
 fn deafen(socket: &OwnedFd) -> io::Result<()> {
     option::deafen(socket)?;
     // SAFETY: the option takes an `int`.
@@ -400,7 +400,7 @@ mod tests {
 
     use super::*;
 
-    /// What anybody can do with a packet socket that was passed on, without any capability.
+    /// Tries to use a passed packet socket without any capability.
     fn listen(socket: &OwnedFd, interface_index: u32) {
         // SAFETY: all-zero is a valid address.
         let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };

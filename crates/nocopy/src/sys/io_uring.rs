@@ -1,4 +1,4 @@
-//! Whether io_uring is there, and its zero-copy receive: asked of the kernel by questions that it refuses.
+//! Whether io_uring and its zero-copy receive exist, found by calls that the kernel refuses.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -19,7 +19,7 @@ struct Parameters {
     rest: [u32; 27],
 }
 
-/// An instance that nothing is ever given to.
+/// An instance that is never used.
 fn instance(flags: u32) -> io::Result<OwnedFd> {
     let mut parameters = Parameters { flags, ..Parameters::default() };
     // SAFETY: `Parameters` is as large as the structure this call reads and writes (120 bytes), and outlives it.
@@ -36,7 +36,7 @@ fn instance(flags: u32) -> io::Result<OwnedFd> {
 /// Whether this process may use io_uring.
 ///
 /// # Errors
-/// The kernel's refusal: `EPERM` where it is turned off, `ENOSYS` where it was left out.
+/// The kernel's refusal: `EPERM` if it is turned off, `ENOSYS` if it was not built in.
 pub(crate) fn available() -> io::Result<()> {
     instance(0).map(drop)
 }
@@ -44,7 +44,7 @@ pub(crate) fn available() -> io::Result<()> {
 /// Whether the kernel has io_uring's zero-copy receive.
 ///
 /// # Errors
-/// The kernel's refusal to say: `EPERM` without CAP_NET_ADMIN.
+/// The kernel's refusal to answer: `EPERM` without CAP_NET_ADMIN.
 pub(crate) fn has_zero_copy_receive() -> io::Result<bool> {
     // Before Linux 6.1 there is no such instance: the flags are refused.
     let ring = match instance(IORING_SETUP_CQE32 | IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN) {

@@ -1,4 +1,4 @@
-//! Files as the kernel names them to servers of files: whatever they are called.
+//! File handles: the kernel's names of files for file servers, independent of their paths.
 
 use std::ffi::CStr;
 use std::io;
@@ -14,13 +14,13 @@ struct Raw {
     bytes: [u8; BYTES_MAX],
 }
 
-/// What name_to_handle_at(2) returns: on most file systems inode number and generation, so a file that gets the number of one that was
-/// removed has another. It means something to the kernel only, and to the file system that it came from.
+/// A handle of name_to_handle_at(2): on most file systems inode number and generation, so a file that reuses the number of a
+/// removed one has another handle. Only the same kernel and file system can read it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct KernelHandle(Box<[u8]>);
 
 impl KernelHandle {
-    /// That of a name in a directory, not followed if it is a symbolic link; with an empty name, of what the descriptor itself is of.
+    /// The handle of a name in a directory, of a symbolic link itself; with an empty name, of the file that the descriptor refers to.
     ///
     /// # Errors
     /// There is no such file, or its file system has no handles (`EOPNOTSUPP`).
@@ -45,20 +45,20 @@ impl KernelHandle {
         Ok(Self([&raw.head.handle_type.to_ne_bytes(), bytes].concat().into()))
     }
 
-    /// What [`as_bytes`](Self::as_bytes) returned; `None` if it cannot have.
+    /// From the bytes of [`as_bytes`](Self::as_bytes); `None` if they are too many.
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
         (4..=4 + BYTES_MAX).contains(&bytes.len()).then(|| Self(bytes.into()))
     }
 
-    /// Its representation: of the kernel and the machine that it is from.
+    /// Its bytes, valid for this kernel and machine.
     pub fn as_bytes(&self) -> &[u8] {
         &self.0
     }
 
-    /// Opens the file by open_by_handle_at(2), for its attributes only (`O_PATH`); `mount`: any file that is open on its file system.
+    /// Opens the file by open_by_handle_at(2), for its attributes only (`O_PATH`); `mount`: any open file on its file system.
     ///
     /// # Errors
-    /// The file is gone (`ESTALE`), or this process lacks `CAP_DAC_READ_SEARCH` (`EPERM`).
+    /// The file was removed (`ESTALE`), or this process lacks `CAP_DAC_READ_SEARCH` (`EPERM`).
     pub fn open(&self, mount: impl AsFd) -> io::Result<OwnedFd> {
         let (kind, from) = self.0.split_first_chunk().expect("it is never shorter");
         let (handle_bytes, handle_type) = (from.len() as u32, i32::from_ne_bytes(*kind));
@@ -86,7 +86,7 @@ mod tests {
 
     use super::*;
 
-    /// The file systems that tests run on give the number of a removed file to the next one, ext4 at once.
+    /// The file systems of the tests reuse the number of a removed file, ext4 at once.
     #[test]
     fn a_file_in_the_place_of_another_has_another_handle() {
         let directory = tempfile::tempdir().unwrap();

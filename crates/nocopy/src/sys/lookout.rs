@@ -1,4 +1,4 @@
-//! A descriptor to wait on, for what no event reports: it is readable when a socket is, or when it is time to look again.
+//! A descriptor that is readable when a socket is, or when it is time to look again for something that no event reports.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -10,7 +10,7 @@ use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create, timerfd_settime,
 };
 
-/// Made when its descriptor is first asked for: until then it costs nothing.
+/// Made when its descriptor is first requested; without that it costs nothing.
 #[derive(Debug, Default)]
 pub(crate) struct Lookout {
     made: OnceLock<Made>,
@@ -25,7 +25,7 @@ struct Made {
 }
 
 impl Lookout {
-    /// One whose descriptor is made now, so that a lack of descriptors is reported here.
+    /// A lookout whose descriptor is made now, so that a lack of descriptors is reported here.
     ///
     /// # Errors
     /// No descriptor is left.
@@ -36,7 +36,7 @@ impl Lookout {
     /// The descriptor, for [`AsFd`].
     ///
     /// # Panics
-    /// When it is first asked for, if no descriptor is left.
+    /// At the first call, if no descriptor is left.
     pub(crate) fn descriptor(&self, socket: Option<BorrowedFd<'_>>) -> BorrowedFd<'_> {
         let made = self.made.get_or_init(|| {
             Made::new(socket).unwrap_or_else(|error| {
@@ -54,7 +54,7 @@ impl Lookout {
         let Some(Made { timer, .. }) = self.made.get().filter(|_| self.is_set || after.is_some()) else {
             return Ok(());
         };
-        // 0 stops it. What rang before is forgotten either way.
+        // 0 stops it. An earlier expiry is cleared either way.
         let it_value = Timespec::try_from(after.unwrap_or_default()).expect("a short time");
         let once = Itimerspec { it_interval: Timespec::default(), it_value };
         timerfd_settime(timer, TimerfdTimerFlags::empty(), &once)?;

@@ -43,7 +43,7 @@ impl fmt::Display for Pages {
 #[derive(Debug)]
 pub(crate) enum AreaRefused {
     Memory(io::Error),
-    /// The NUMA node cannot be had.
+    /// The NUMA node has no memory.
     Node(io::Error),
 }
 
@@ -58,24 +58,24 @@ impl From<io::Error> for AreaRefused {
 pub(crate) struct Mapping {
     base: NonNull<u8>,
     bytes: usize,
-    /// Of the only process that has it, if it was kept out of forked children: in one of those something else may lie there.
+    /// The only process that has the mapping, if it was kept out of forked children, where something else may be at its address.
     only_in: Option<Generation>,
 }
 
-// SAFETY: plain memory; who may touch which part is the business of the types built on it.
+// SAFETY: plain memory; the types built on it decide which part may be used.
 unsafe impl Send for Mapping {}
 // SAFETY: as above; `Mapping` itself gives no access.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// Anonymous, populated, zeroed memory on the largest pages to be had, kept out of forked children unless they are to have it, too;
-    /// of one NUMA node as far as it has memory left, if that matters.
+    /// Anonymous, populated, zeroed memory on the largest available pages, kept out of forked children unless `inherited`;
+    /// on one NUMA node, if given, as long as that has memory left.
     pub(crate) fn area(
         bytes: usize,
         node: Option<u32>,
         inherited: bool,
     ) -> Result<(Self, Pages), AreaRefused> {
-        // Private memory would be copied by the fork, and the kernel go on with the pages of one process only.
+        // Private memory would be copied by the fork, and the kernel would continue to use one process's pages.
         let sharing = if inherited { MapFlags::SHARED } else { MapFlags::PRIVATE };
         let keep_out = |mapping: &mut Self| if inherited { Ok(()) } else { mapping.keep_out_of_children() };
         let huge_bytes = bytes.next_multiple_of(HUGE_PAGE_BYTES);
@@ -95,7 +95,7 @@ impl Mapping {
             Err(_) => Pages::Base,
         };
         keep_out(&mut mapping)?;
-        // Shared memory is merged by the way of files, which is off by default; asked for it at once, the kernel does so all the same.
+        // Huge pages for shared memory are off by default, as for files; but an immediate request is fulfilled.
         let is_merged = inherited && mapping.merge();
         mapping.populate(PAGE_BYTES)?;
         Ok((mapping, if is_merged { Pages::Transparent } else { pages }))
@@ -107,14 +107,14 @@ impl Mapping {
     /// it (`io_sg_from_iter`: `PAGE_ALIGN(bv_len + bv_offset)`), up to 2 MiB, so that one fills a socket's buffer.
     pub(crate) fn buffers(bytes: usize) -> io::Result<Self> {
         let mut mapping = Self::pages(bytes)?;
-        // Where the kernel knows no huge pages, there is nothing to turn off.
+        // Without huge pages in the kernel, there is nothing to turn off.
         let _ = mapping.advise(Advice::LinuxNoHugepage);
         mapping.keep_out_of_children()?;
         Ok(mapping)
     }
 
-    /// Takes pages out; new, zeroed ones come in their place where the mapping is anonymous. Who still has the old ones, as the kernel
-    /// may, keeps them.
+    /// Removes pages; in an anonymous mapping, new zeroed ones replace them. Other users of the old pages, such as the kernel,
+    /// keep them.
     ///
     /// # Safety
     /// The range is whole pages of this mapping, and nobody needs what is in them.
@@ -125,7 +125,7 @@ impl Mapping {
         let place = first.as_ptr().cast();
         // SAFETY: by contract.
         match unsafe { mm::madvise(place, bytes, Advice::LinuxDontNeed) } {
-            // Locked (`mlockall`). Linux 5.18 has a word for that; before, they are unlocked first.
+            // Locked (`mlockall`). Linux 5.18 has an advice for that; before, they are unlocked first.
             Err(Errno::INVAL) => {}
             replaced => return Ok(replaced?),
         }
@@ -145,10 +145,10 @@ impl Mapping {
         Self::anonymous(bytes, MapFlags::PRIVATE)
     }
 
-    /// Merges pages that are not there yet into huge ones now (Linux 6.1); whether that could be done.
+    /// Merges pages that are not populated yet into huge ones now (Linux 6.1); returns whether that worked.
     ///
-    /// It takes one page of each huge one to be there. Were all, the kernel would clear and then copy them: 64 MiB took 55-95 ms, and
-    /// take 10-30 so.
+    /// One page of each huge one must be populated. If all were, the kernel would clear and then copy them: 64 MiB then take 55-95 ms
+    /// instead of 10-30.
     fn merge(&self) -> bool {
         let populate = |first: usize| {
             // SAFETY: the page at `first` is one of this mapping's, whose contents stay.
@@ -170,8 +170,8 @@ impl Mapping {
         Ok(Self::at(base, bytes))
     }
 
-    /// An address that is free just now and a multiple of huge pages, for a hint to the kernel, which gives shared memory any; null for
-    /// none.
+    /// An address that is free now and aligned to huge pages, as a hint for shared memory, which the kernel does not align; null if there
+    /// is none.
     fn aligned_place(bytes: usize) -> *mut libc::c_void {
         // SAFETY: as in `anonymous`; it is unmapped again, untouched.
         let found = unsafe {
@@ -196,8 +196,8 @@ impl Mapping {
         Ok(Self::at(base, bytes))
     }
 
-    /// The first bytes of a file, shared with all who have it mapped; at least a page, which is not to be touched where the file ends
-    /// before it. To be written, it is kept out of forked children: the kernel seals no file that a child could write.
+    /// Maps the first bytes of a file, shared with all its other mappings; at least a page, whose part beyond the file's end must
+    /// not be touched. A writable mapping is kept out of forked children: the kernel seals no file that a child could write.
     pub(crate) fn of_file(file: &impl AsFd, bytes: usize, is_writable: bool) -> io::Result<Self> {
         let prot = if is_writable { ProtFlags::READ | ProtFlags::WRITE } else { ProtFlags::READ };
         let mut mapping = Self::shared(file, bytes.max(1), prot)?;
@@ -230,13 +230,13 @@ impl Mapping {
         Ok(())
     }
 
-    /// Whether this process is a forked child that does not have it.
+    /// Whether this process is a forked child without the mapping.
     #[inline]
     pub(crate) fn is_elsewhere(&self) -> bool {
         self.only_in.is_some_and(Generation::is_past)
     }
 
-    /// Takes the memory for all pages, which are of so many bytes, so that no access fails later.
+    /// Allocates all pages, of that size, so that no access fails later.
     pub(super) fn populate(&self, page_bytes: usize) -> io::Result<()> {
         match self.advise(Advice::LinuxPopulateWrite) {
             // Before Linux 5.14.
@@ -247,7 +247,7 @@ impl Mapping {
         }
     }
 
-    /// Has the kernel write to a page: where there is none to be had, that is an error (`EFAULT`), and a write of the program's a signal.
+    /// Makes the kernel write to a page: if none is available, that is an error (`EFAULT`), where the program's own write would be a signal.
     fn touch(&self, offset: usize) -> io::Result<()> {
         assert!(offset.is_multiple_of(size_of::<u64>()) && offset < self.bytes);
         // SAFETY: eight bytes of a page of this mapping, which is not in use before it is populated. The kernel writes this thread's signal
@@ -319,8 +319,8 @@ impl Drop for Mapping {
         if self.is_elsewhere() {
             return;
         }
-        // SAFETY: exactly the range that was mapped, and nobody holds a pointer into it any more.
-        // A failure would leak the range, which harms nobody.
+        // SAFETY: exactly the range that was mapped, and there is no pointer into it any more.
+        // A failure would only leak the range.
         let _ = unsafe { mm::munmap(self.base.as_ptr().cast(), self.bytes) };
     }
 }
@@ -329,7 +329,7 @@ impl Drop for Mapping {
 mod tests {
     use super::*;
 
-    /// More than there is of anything, without a reservation: some page is not to be had.
+    /// More memory than exists, without a reservation: some page is not available.
     fn unobtainable() -> Option<Mapping> {
         const MANY_BYTES: usize = 1 << 40;
         Mapping::anonymous(MANY_BYTES, MapFlags::PRIVATE | MapFlags::HUGETLB | MapFlags::NORESERVE).ok()

@@ -1,4 +1,4 @@
-//! Which network namespace something is in.
+//! Identifies network namespaces.
 
 use std::fs::{File, Metadata};
 use std::io;
@@ -11,23 +11,23 @@ use super::option;
 /// `linux/sockios.h`: a descriptor of a socket's network namespace (Linux 4.10).
 const SIOCGSKNS: libc::c_ulong = 0x894c;
 
-/// A network namespace, told apart from every other that lives.
+/// A network namespace, distinct from every other existing one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum NamespaceId {
-    /// What the kernel says of a socket to anybody: also after privileges were dropped, and after chroot(2) to where no `/proc` is.
+    /// The kernel's cookie, which any process can read from a socket: also without privileges, and after chroot(2) without `/proc`.
     Cookie(u64),
     /// Before Linux 5.14: device and inode of its file.
     File { device: u64, inode: u64 },
 }
 
 impl NamespaceId {
-    /// Of the calling thread, which may have moved since it last asked.
+    /// The namespace of the calling thread, which may have changed since the last call.
     pub(crate) fn of_thread() -> io::Result<Self> {
         let socket = socket_with(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
         Self::of(&socket, || std::fs::metadata("/proc/thread-self/ns/net"))
     }
 
-    /// Of a socket: the one it was opened in, for good.
+    /// The namespace in which a socket was opened, which never changes.
     pub(crate) fn of_socket(socket: &impl AsFd) -> io::Result<Self> {
         Self::of(socket, || namespace_file(socket)?.metadata())
     }
@@ -44,7 +44,7 @@ impl NamespaceId {
         }
     }
 
-    /// As numbers, to tell another process.
+    /// As numbers, for messages to another process.
     pub(crate) const fn numbers(self) -> (u64, u64) {
         match self {
             Self::Cookie(cookie) => (0, cookie), // no device is 0

@@ -26,17 +26,17 @@ const NETDEV_XDP_ACT_REDIRECT: u64 = 1 << 1;
 const NETDEV_XDP_ACT_XSK_ZEROCOPY: u64 = 1 << 3;
 const NETDEV_XDP_ACT_RX_SG: u64 = 1 << 5;
 
-/// What of a received packet a driver tells an XDP program (`enum netdev_xdp_rx_metadata`), by bit.
+/// Metadata of received packets that a driver gives to an XDP program (`enum netdev_xdp_rx_metadata`), by bit.
 pub(crate) const RECEIVE_METADATA: [&str; 3] = ["timestamp", "hash", "VLAN tag"];
 
-/// What a driver does for a packet that AF_XDP sends (`enum netdev_xsk_flags`), by bit.
+/// Requests of sent AF_XDP packets that a driver fulfils (`enum netdev_xsk_flags`), by bit.
 pub(crate) const SEND_METADATA: [&str; 3] = ["timestamp", "checksum", "launch time"];
 
-/// What a driver says it can do.
+/// The features that a driver reports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct XdpFeatures {
     features: u64,
-    /// Buffers that one packet may lie in, in zero-copy; `None` where the kernel does not say.
+    /// The most buffers of a packet in zero-copy; `None` if the kernel does not report it.
     pub(crate) zero_copy_buffers: Option<u64>,
     /// Bits for [`RECEIVE_METADATA`]; `None` before Linux 6.6.
     pub(crate) receive_metadata: Option<u64>,
@@ -45,7 +45,7 @@ pub(crate) struct XdpFeatures {
 }
 
 impl XdpFeatures {
-    /// Of an interface of the calling thread's network namespace.
+    /// The features of an interface of the calling thread's network namespace.
     pub(crate) fn of(interface_index: u32) -> io::Result<Self> {
         let index = number(NETDEV_A_DEV_IFINDEX, interface_index);
         let device = Family::named("netdev")?.ask(NETDEV_CMD_DEV_GET, &[index])?;
@@ -75,7 +75,7 @@ impl XdpFeatures {
     }
 }
 
-/// The interrupt of a receive queue; `None` where the driver does not say (before Linux 6.8 none does).
+/// The interrupt of a receive queue; `None` if the driver does not report it (none does before Linux 6.8).
 pub(crate) fn interrupt_of(interface_index: u32, queue: u32) -> Option<u32> {
     let family = Family::named("netdev").ok()?;
     let question = [

@@ -1,4 +1,4 @@
-//! Socket options that no crate knows, and classic filters.
+//! Socket options missing in other crates, and classic filters.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
@@ -9,7 +9,7 @@ use nocopy_proto::filter::Instruction;
 /// Sets an option.
 ///
 /// # Safety
-/// `option` takes a `T`, and every pointer in it is good for the call.
+/// `option` takes a `T`, and every pointer in it is valid for the call.
 pub(super) unsafe fn set<T>(socket: &impl AsFd, level: i32, option: i32, value: &T) -> io::Result<()> {
     let bytes = libc::socklen_t::try_from(size_of::<T>()).expect("options are small");
     let socket = socket.as_fd().as_raw_fd();
@@ -21,13 +21,13 @@ pub(super) unsafe fn set<T>(socket: &impl AsFd, level: i32, option: i32, value: 
 /// Lets the socket send from the program's memory.
 ///
 /// # Errors
-/// The kernel's refusal.
+/// The kernel refused it.
 pub(crate) fn allow_zero_copy(socket: &impl AsFd) -> io::Result<()> {
     // SAFETY: the option takes an `int`.
     unsafe { set(socket, libc::SOL_SOCKET, libc::SO_ZEROCOPY, &1_i32) }
 }
 
-/// Whether somebody has allowed it already.
+/// Whether the socket allows it already.
 ///
 /// # Errors
 /// The kernel does not know the option.
@@ -48,7 +48,7 @@ unsafe fn get<T: Default>(socket: &impl AsFd, level: i32, option: i32) -> io::Re
     if result == 0 { Ok(value) } else { Err(io::Error::last_os_error()) }
 }
 
-/// What tells the network namespace of a socket from all others, as long as this machine runs (Linux 5.14).
+/// A number that identifies the network namespace of a socket as long as this machine runs (Linux 5.14).
 ///
 /// # Errors
 /// The kernel does not know the option.
@@ -57,10 +57,10 @@ pub(crate) fn namespace_cookie(socket: &impl AsFd) -> io::Result<u64> {
     unsafe { get(socket, libc::SOL_SOCKET, libc::SO_NETNS_COOKIE) }
 }
 
-/// Bytes that the kernel keeps for the socket beside its data (`SK_MEMINFO_OPTMEM`).
+/// Bytes that the kernel keeps for the socket besides its data (`SK_MEMINFO_OPTMEM`).
 ///
 /// # Errors
-/// The kernel does not know the option: Linux 4.12 does.
+/// The kernel does not know the option, as Linux 4.12 does.
 pub(crate) fn option_memory_bytes(socket: &impl AsFd) -> io::Result<u32> {
     // linux/sock_diag.h
     const SK_MEMINFO_OPTMEM: usize = 6;
@@ -70,10 +70,10 @@ pub(crate) fn option_memory_bytes(socket: &impl AsFd) -> io::Result<u32> {
     Ok(words[SK_MEMINFO_OPTMEM])
 }
 
-/// How long a receiving call waits: `None` is for ever. Rounded up to the kernel's clock ticks (1 to 10 ms).
+/// Sets how long a receiving call waits: `None` is for ever. Rounded up to the kernel's clock ticks (1 to 10 ms).
 ///
 /// # Panics
-/// If it is zero, which the kernel takes for ever.
+/// If it is zero, which means for ever to the kernel.
 pub(crate) fn set_receive_timeout(socket: &impl AsFd, timeout: Option<Duration>) -> io::Result<()> {
     let time = timeout.map_or(libc::timeval { tv_sec: 0, tv_usec: 0 }, |timeout| {
         assert!(!timeout.is_zero(), "a timeout of zero would be none");
@@ -87,7 +87,7 @@ pub(crate) fn set_receive_timeout(socket: &impl AsFd, timeout: Option<Duration>)
     unsafe { set(socket, libc::SOL_SOCKET, libc::SO_RCVTIMEO, &time) }
 }
 
-/// How many bytes have to be there before somebody who waits is woken (`SO_RCVLOWAT`).
+/// Sets how many bytes must have arrived before a waiting thread is woken (`SO_RCVLOWAT`).
 pub(super) fn set_low_water(socket: &impl AsFd, bytes: usize) -> io::Result<()> {
     let bytes = libc::c_int::try_from(bytes).unwrap_or(libc::c_int::MAX);
     // SAFETY: the option takes an `int`.
@@ -103,7 +103,7 @@ pub(crate) fn filter(socket: &impl AsFd, program: &[Instruction]) -> io::Result<
     unsafe { set(socket, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &program) }
 }
 
-/// Attaches a filter that lets nothing through.
+/// Attaches a filter that rejects everything.
 pub(super) fn deafen(socket: &impl AsFd) -> io::Result<()> {
     filter(socket, &[classic(libc::BPF_RET | libc::BPF_K, 0, 0, 0)])
 }
@@ -113,7 +113,7 @@ pub(super) const fn classic(code: u32, jump_true: u8, jump_false: u8, constant: 
     Instruction { code: code as u16, jump_true, jump_false, constant }
 }
 
-/// What the kernel, or the card, cuts the socket's messages into (`UDP_SEGMENT`).
+/// Sets the datagram size into which the kernel or the card cuts the socket's messages (`UDP_SEGMENT`).
 #[cfg(test)]
 pub(crate) fn segment_bytes(socket: &impl AsFd, bytes: i32) -> io::Result<()> {
     // SAFETY: the option takes an `int`.

@@ -1,4 +1,4 @@
-//! What of a file lies in memory.
+//! Whether parts of a file are in memory.
 
 use std::os::fd::{AsFd, AsRawFd};
 
@@ -25,9 +25,9 @@ const PAGE_BYTES: u64 = 4096;
 /// cachestat(2), since Linux 6.5; the same number on every architecture.
 const SYS_CACHESTAT: libc::c_long = 451;
 
-/// Whether all pages of a range of a file are in the page cache now; `None` where the kernel does not say.
+/// Whether all pages of a range of a file are in the page cache now; `None` if the kernel does not report it.
 ///
-/// By the next call it may be otherwise. A range beyond the end of the file has no pages there, so cut it first.
+/// This may change at any time. A range beyond the end of the file has no pages there, so limit it first.
 pub fn is_cached(file: impl AsFd, offset: u64, bytes: u64) -> Option<bool> {
     let pages = (offset + bytes).div_ceil(PAGE_BYTES) - offset / PAGE_BYTES;
     let range = CachestatRange { offset, bytes };

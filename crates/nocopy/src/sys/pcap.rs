@@ -6,7 +6,7 @@ use std::sync::Mutex;
 
 use nocopy_proto::filter::Instruction;
 
-/// Its names: Debian's, and everyone else's.
+/// Its file names: Debian's, and those of others.
 const NAMES: [&CStr; 3] = [c"libpcap.so.0.8", c"libpcap.so.1", c"libpcap.so"];
 
 /// `DLT_EN10MB`: Ethernet.
@@ -47,7 +47,7 @@ struct Functions {
     close: Close,
 }
 
-/// Loaded once, and never unloaded. Locked while compiling: before libpcap 1.8 the compiler was one for the process.
+/// Loaded once, and never unloaded. Locked while compiling: before libpcap 1.8 the compiler used global state.
 static LOADED: Mutex<Option<Functions>> = Mutex::new(None);
 
 /// Why an expression was not compiled, in libpcap's or the loader's words.
@@ -117,7 +117,7 @@ fn symbol(library: NonNull<c_void>, name: &CStr) -> Result<*mut c_void, String> 
     if address.is_null() { Err(loader_error()) } else { Ok(address) }
 }
 
-/// What the loader said last.
+/// The loader's last message.
 fn loader_error() -> String {
     // SAFETY: takes nothing; the text is this thread's, good until the loader is called again.
     let message = unsafe { libc::dlerror() };

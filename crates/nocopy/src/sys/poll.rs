@@ -11,9 +11,9 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 pub enum Wakeup {
     /// A descriptor is ready.
     Ready,
-    /// The time is up.
+    /// The timeout has passed.
     TimedOut,
-    /// By a signal.
+    /// A signal arrived.
     Interrupted,
 }
 
@@ -22,7 +22,7 @@ pub(crate) fn wait_readable(fd: BorrowedFd<'_>, timeout: Duration) -> io::Result
     Ok(wait_readable_or_broken(fd, timeout)?.0)
 }
 
-/// Waits until a descriptor is readable, or a socket has an error to tell, which the second value says.
+/// Waits until a descriptor is readable, or a socket has an error; the second value says whether it has.
 pub(crate) fn wait_readable_or_broken(fd: BorrowedFd<'_>, timeout: Duration) -> io::Result<(Wakeup, bool)> {
     let mut waited = [PollFd::from_borrowed_fd(fd, PollFlags::IN)];
     let wakeup = poll(&mut waited, Some(timeout))?;
@@ -43,27 +43,27 @@ pub(crate) fn wait_for_completions(
     poll(&mut waited[..count], Some(timeout))
 }
 
-/// Waits until a descriptor is readable, or takes more to send.
+/// Waits until a descriptor is readable or writable.
 pub(crate) fn wait_readable_or_writable(fd: BorrowedFd<'_>, timeout: Duration) -> io::Result<Wakeup> {
     poll(&mut [PollFd::from_borrowed_fd(fd, PollFlags::IN | PollFlags::OUT)], Some(timeout))
 }
 
-/// Waits until a socket takes more to send.
+/// Waits until a socket is writable.
 pub(crate) fn wait_writable(socket: BorrowedFd<'_>, timeout: Duration) -> io::Result<Wakeup> {
     poll(&mut [PollFd::from_borrowed_fd(socket, PollFlags::OUT)], Some(timeout))
 }
 
-/// What of `events` a descriptor is ready for now.
+/// The `events` that a descriptor is ready for now.
 pub(crate) fn ready_for(fd: BorrowedFd<'_>, events: PollFlags) -> io::Result<PollFlags> {
     let mut polled = [PollFd::from_borrowed_fd(fd, events)];
     poll(&mut polled, Some(Duration::ZERO))?;
     Ok(polled[0].revents())
 }
 
-/// Waits for any of several descriptors, for ever without a time-out.
+/// Waits for any of several descriptors, without a limit if `timeout` is `None`.
 ///
 /// # Errors
-/// The kernel's, except that a signal is none.
+/// The kernel's; a signal is not an error.
 pub fn poll(waited: &mut [PollFd<'_>], timeout: Option<Duration>) -> io::Result<Wakeup> {
     let longest = Timespec { tv_sec: i64::MAX, tv_nsec: 0 };
     let timeout = timeout.map(|timeout| Timespec::try_from(timeout).unwrap_or(longest));

@@ -1,4 +1,4 @@
-//! What the queues of a device counted, by the kernel's generic netlink family `netdev` (Linux 6.9; the kernel's
+//! Counters of the queues of a device, by the kernel's generic netlink family `netdev` (Linux 6.9; the kernel's
 //! Documentation/netlink/specs/netdev.yaml).
 
 use std::borrow::Cow;
@@ -19,14 +19,14 @@ const NETDEV_QUEUE_TYPE_RX: u64 = 0;
 /// What one queue of a device counted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct QueueCounters {
-    /// It receives; otherwise it sends.
+    /// Whether it receives; otherwise it sends.
     pub(crate) receives: bool,
     pub(crate) queue: u32,
     /// Those the driver keeps.
     pub(crate) counters: Vec<Counter>,
 }
 
-/// What the queues of an interface counted; nothing where the driver or the kernel does not say.
+/// Counters of the queues of an interface; empty if the driver or the kernel does not report them.
 pub(crate) fn queue_counters(interface_index: u32) -> io::Result<Vec<QueueCounters>> {
     let family = match Family::named("netdev") {
         Err(error) if error.raw_os_error() == Some(libc::ENOENT) => return Ok(Vec::new()),

@@ -1,4 +1,4 @@
-//! Where the queues of a card are: the card in sysfs, its node, the processors that their interrupts run on.
+//! The location of a card's queues: its directory in sysfs, its NUMA node, the processors of its interrupts.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,18 +14,18 @@ pub(crate) fn device(interface: &Interface) -> Option<PathBuf> {
     path.exists().then_some(path)
 }
 
-/// The NUMA node of a card; `None` where it is as near to every one, or nobody says.
+/// The NUMA node of a card; `None` if it is equally near to all, or unknown.
 pub(crate) fn node_of(interface: &Interface) -> Option<u32> {
-    // -1 where the machine has one node, or the firmware does not say.
+    // -1 if the machine has one node, or the firmware does not report it.
     fs::read_to_string(device(interface)?.join("numa_node")).ok()?.trim().parse().ok()
 }
 
-/// The processors on which the interrupt of a queue runs; `None` where nobody says which that is.
+/// The processors of a queue's interrupt; `None` if the interrupt is unknown.
 pub(crate) fn interrupt_cpus(interface: &Interface, queue: u32) -> Option<Cpus> {
     cpus::parse(&cpu_list(interrupt_of(interface, queue)?))
 }
 
-/// Where an interrupt runs, in the kernel's notation.
+/// The processors of an interrupt, in the kernel's notation.
 pub(crate) fn cpu_list(interrupt: u32) -> String {
     let path = |file| format!("/proc/irq/{interrupt}/{file}");
     let list = fs::read_to_string(path("effective_affinity_list"))
@@ -34,7 +34,7 @@ pub(crate) fn cpu_list(interrupt: u32) -> String {
     list.trim().to_owned()
 }
 
-/// By the kernel's word, or by the names that drivers give: `eth0-TxRx-1`, `virtio3-input.1`.
+/// As reported by the kernel, or found by the names that drivers give: `eth0-TxRx-1`, `virtio3-input.1`.
 pub(crate) fn interrupt_of(interface: &Interface, queue: u32) -> Option<u32> {
     netdev::interrupt_of(interface.index, queue).or_else(|| {
         let of_card = fs::read_dir(device(interface)?.join("msi_irqs")).ok()?;

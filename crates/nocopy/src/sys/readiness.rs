@@ -1,4 +1,4 @@
-//! A descriptor to wait on that gives nobody the socket behind it.
+//! A descriptor for waiting that does not expose its socket.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -9,25 +9,25 @@ use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 
 use super::fork::Generation;
 
-/// An epoll instance that watches one socket, and is readable while that is ready. Made when it is first asked for, since every packet
+/// An epoll instance that watches one socket, and is readable while the socket is ready. Made at first use, because every packet
 /// costs a little more from then on.
 ///
-/// A descriptor of the socket itself could be sent on, also by safe code: a `MSG_ZEROCOPY` call of the program would be counted among
-/// ours, and free memory that the kernel reads.
+/// If the socket's own descriptor were exposed, even safe code could send on it: a `MSG_ZEROCOPY` call of the program would be counted
+/// among ours, and free memory that the kernel reads.
 #[derive(Debug)]
 pub(crate) struct Readiness {
     epoll: OnceLock<Box<Instance>>,
     always: EventFlags,
-    /// Whether room to send in is waited for. Only its owner writes it, between two waits: nothing else depends on it.
+    /// Whether a wait includes room to send. Only its owner writes it, between two waits: nothing else depends on it.
     wants_room: AtomicBool,
 }
 
-/// The instance of one process: what a forked child changed in its parent's would hold for the parent, too.
+/// The instance of one process: a child's changes to its parent's instance would affect the parent, too.
 #[derive(Debug)]
 struct Instance {
     epoll: OwnedFd,
     generation: Generation,
-    /// That of a forked child.
+    /// The instance of a forked child.
     next: OnceLock<Box<Self>>,
 }
 
@@ -46,13 +46,13 @@ impl Readiness {
         Self { epoll: OnceLock::new(), always, wants_room: AtomicBool::new(false) }
     }
 
-    /// Whether the descriptor tells of room to send in.
+    /// Whether the descriptor also reports room to send.
     #[inline]
     pub(crate) fn wants_room(&self) -> bool {
         self.wants_room.load(Relaxed)
     }
 
-    /// Has the descriptor tell of room to send in, or not.
+    /// Sets whether the descriptor also reports room to send.
     #[inline]
     pub(crate) fn want_room(&self, socket: BorrowedFd<'_>, wanted: bool) {
         if self.wants_room() == wanted {
@@ -61,7 +61,7 @@ impl Readiness {
         self.wants_room.store(wanted, Relaxed);
         if let Some(epoll) = self.place().get() {
             let epoll = &epoll.epoll;
-            // It is watched since the instance was made.
+            // It is watched since the instance was made, so this cannot fail.
             let _ = epoll::modify(epoll, socket, EventData::new_u64(0), self.events());
         }
     }
@@ -80,10 +80,10 @@ impl Readiness {
         place
     }
 
-    /// Has the descriptor tell of what can be read from another one, too, until that is closed; or not any more.
+    /// Sets whether the descriptor is also readable while `other` is, until that is closed.
     pub(crate) fn watch_also(&self, other: BorrowedFd<'_>, wanted: bool) {
         if let Some(epoll) = self.place().get() {
-            // One that is watched is watched already, and one that is not, not.
+            // Fails only if nothing changes.
             let _ = match wanted {
                 true => epoll::add(&epoll.epoll, other, EventData::new_u64(0), EventFlags::IN),
                 false => epoll::delete(&epoll.epoll, other),
@@ -94,7 +94,7 @@ impl Readiness {
     /// The descriptor, for [`AsFd`].
     ///
     /// # Panics
-    /// When it is first asked for, if no descriptor is left.
+    /// At the first call, if no descriptor is left.
     pub(crate) fn descriptor(&self, socket: BorrowedFd<'_>) -> BorrowedFd<'_> {
         self.descriptor_of(socket, [])
     }
@@ -126,7 +126,7 @@ impl Readiness {
             for other in others {
                 epoll::add(&epoll, other, EventData::new_u64(0), EventFlags::IN)?;
             }
-            // Another thread may have made one meanwhile, which is as good.
+            // Another thread may have made one meanwhile, which works too.
             let _ = place.set(Box::new(Instance {
                 epoll,
                 generation: Generation::current(),

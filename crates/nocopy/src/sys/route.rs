@@ -1,4 +1,4 @@
-//! Requests by netlink, above all to its route family, which knows links.
+//! Netlink requests, mostly to its route family.
 
 use std::io;
 use std::net::IpAddr;
@@ -14,10 +14,10 @@ use netlink_packet_route::route::{RouteAttribute, RouteMessage};
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
 
-/// Whether an interface has carrier, in the sense that the kernel sends on it from now on.
+/// Whether an interface has carrier, meaning that the kernel sends on it from now on.
 ///
-/// Neither of the two other words will do: ethtool's comes from the driver, and some (igb) look at the cable before the
-/// kernel has been told; `IFF_RUNNING` lags by up to a second.
+/// Two other sources do not suffice: ethtool's comes from the driver, and some drivers (igb) check the cable before the
+/// kernel knows; `IFF_RUNNING` lags by up to a second.
 pub(crate) fn carrier(interface_index: u32) -> io::Result<bool> {
     Ok(link(interface_index)?.header.flags.contains(LinkFlags::LowerUp))
 }
@@ -35,7 +35,7 @@ fn link(interface_index: u32) -> io::Result<LinkMessage> {
     link_by(&socket()?, interface_index)
 }
 
-/// A link, asked for on a socket that is there.
+/// A link, queried through an existing socket.
 pub(crate) fn link_by(socket: &Socket, interface_index: u32) -> io::Result<LinkMessage> {
     let mut message = LinkMessage::default();
     message.header.index = interface_index;
@@ -48,7 +48,7 @@ pub(crate) fn link_by(socket: &Socket, interface_index: u32) -> io::Result<LinkM
 /// The route that the host would take to an address now; from an address and by an interface, if they are given.
 ///
 /// # Errors
-/// There is none (`ENETUNREACH`, `EHOSTUNREACH`), or one that says not to (`EINVAL` for a black hole, `EACCES`).
+/// There is none (`ENETUNREACH`, `EHOSTUNREACH`), or one that forbids sending (`EINVAL` for a black hole, `EACCES`).
 pub(crate) fn route_to(
     socket: &Socket,
     to: IpAddr,
@@ -71,7 +71,7 @@ pub(crate) fn route_to(
     }
 }
 
-/// What the host knows of a neighbour; `None` if it has not been asked for it yet.
+/// What the host knows about a neighbour; `None` if it has not resolved it yet.
 pub(crate) fn neighbour(
     socket: &Socket,
     interface_index: u32,
@@ -86,8 +86,8 @@ pub(crate) fn neighbour(
     }
 }
 
-/// Tells the host that a neighbour is in use (`NTF_USE`), as its own traffic would: of one that it has not heard from for a while
-/// it makes sure again. Not for permanent ones, which would be that no longer. Needs `CAP_NET_ADMIN`.
+/// Tells the host that a neighbour is in use (`NTF_USE`), as its own traffic would: it then checks a stale
+/// one. Not for permanent neighbours, which would stop being permanent. Needs `CAP_NET_ADMIN`.
 pub(crate) fn use_neighbour(socket: &Socket, interface_index: u32, address: IpAddr) -> io::Result<()> {
     let mut message = neighbour_message(interface_index, address);
     message.header.flags = NeighbourFlags::Use;
@@ -110,25 +110,25 @@ fn family_of(address: IpAddr) -> AddressFamily {
 /// Groups of linux/rtnetlink.h, `enum rtnetlink_groups`: links, neighbours, and of both families addresses, routes, rules.
 const GROUPS: [u32; 8] = [1, 3, 5, 7, 8, 9, 11, 19];
 
-/// A socket that is told of every change to links, neighbours, addresses, routes and rules.
+/// A socket that receives every change to links, neighbours, addresses, routes and rules.
 pub(crate) fn changes() -> io::Result<Socket> {
     let socket = socket()?;
     GROUPS.iter().try_for_each(|group| socket.add_membership(*group))?;
     Ok(socket)
 }
 
-/// What [`next_changes`] found.
+/// The result of [`next_changes`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Changes {
     /// Nothing new.
     None,
-    /// Something, and possibly more.
+    /// One datagram of changes; there may be more.
     Some,
-    /// More than the socket could keep, or something that cannot be read: anything may have changed.
+    /// Changes were lost or cannot be read: anything may have changed.
     Lost,
 }
 
-/// Reads what came on a socket of [`changes`], without waiting: one datagram into `buffer`, one call of `each` for each message.
+/// Reads one datagram from a socket of [`changes`] into `buffer`, without waiting; calls `each` for each message.
 pub(crate) fn next_changes(
     socket: &Socket,
     buffer: &mut [u8],
@@ -189,7 +189,7 @@ pub(crate) fn exchange<M: NetlinkSerializable + NetlinkDeserializable>(
     }
 }
 
-/// Sends one request, and returns the number that its answers bear.
+/// Sends one request, and returns the sequence number of its answers.
 fn ask<M: NetlinkSerializable>(socket: &Socket, request: M, flags: u16) -> io::Result<u32> {
     static NEXT: AtomicU32 = AtomicU32::new(1);
     let number = NEXT.fetch_add(1, Ordering::Relaxed); // alone: nothing else is ordered by it
@@ -214,7 +214,7 @@ pub(crate) fn dump<M: NetlinkSerializable + NetlinkDeserializable>(
         let mut rest = &datagram[..];
         while !rest.is_empty() {
             let message = NetlinkMessage::<M>::deserialize(rest).map_err(io::Error::other)?;
-            // Messages begin at multiples of four; one is at least its header, so this comes to an end.
+            // Messages begin at multiples of four; each is at least a header long, so the loop ends.
             let length = (message.header.length as usize).next_multiple_of(4).clamp(4, rest.len());
             rest = &rest[length..];
             if message.header.sequence_number != number {

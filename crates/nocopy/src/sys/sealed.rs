@@ -1,4 +1,4 @@
-//! Memory that nobody can change any more: sealed files without a name (memfd_create(2), `F_ADD_SEALS`).
+//! Memory that nothing can change any more: sealed files without a name (memfd_create(2), `F_ADD_SEALS`).
 
 use std::fs::File;
 use std::io;
@@ -10,8 +10,8 @@ use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags, SeekFrom};
 
 use super::memory::{Mapping, PAGE_BYTES};
 
-/// What keeps bytes and length as they are: no writing, by whatever mapping or call, and no cutting off, which would take pages away
-/// under a mapping (`SIGBUS`).
+/// The seals against writing, by any mapping or call, and against truncation, which would remove pages
+/// of a mapping (`SIGBUS`).
 pub(crate) const UNCHANGEABLE: SealFlags = SealFlags::WRITE.union(SealFlags::SHRINK);
 
 /// A new file and its memory, to be written and then sealed.
@@ -23,8 +23,8 @@ pub(crate) struct Unsealed {
 }
 
 impl Unsealed {
-    /// So many bytes, zeroed. The pages are there: writing to them does not fail later for want of memory, and what is never written is
-    /// no hole for whoever gets the file.
+    /// Zeroed memory of that many bytes. The pages are allocated: writing to them cannot fail later, and unwritten parts are
+    /// no holes for receivers of the file.
     pub(crate) fn new(bytes: usize) -> io::Result<Self> {
         let length = u64::try_from(bytes).map_err(|_| io::ErrorKind::OutOfMemory)?;
         let file = File::from(create()?);
@@ -40,7 +40,7 @@ impl Unsealed {
 
     /// Gives up the memory that can be written and seals the file.
     ///
-    /// The kernel refuses (`EBUSY`) while anybody else can write to it: a mapping, or input that a device or another call still
+    /// The kernel refuses (`EBUSY`) while anything else can write to it: a mapping, or input that a device or another call still
     /// writes.
     pub(crate) fn seal(self) -> io::Result<Sealed> {
         let Self { file, mapping, .. } = self;
@@ -50,7 +50,7 @@ impl Unsealed {
     }
 }
 
-/// Neither run as a program nor inherited by one. Kernels before 6.3 do not know the first.
+/// The file can neither be executed nor is inherited by executed programs. Kernels before 6.3 do not know the first flag.
 fn create() -> io::Result<std::os::fd::OwnedFd> {
     const FLAGS: MemfdFlags = MemfdFlags::CLOEXEC.union(MemfdFlags::ALLOW_SEALING);
     match rustix::fs::memfd_create("nocopy-published", FLAGS | MemfdFlags::NOEXEC_SEAL) {
@@ -88,11 +88,11 @@ impl Sealed {
     /// Maps a file that has the seals.
     ///
     /// # Panics
-    /// It has not.
+    /// If it has not.
     pub(crate) fn map(file: File) -> io::Result<Self> {
-        // A guard of memory: without the seals the bytes could change, or go away, under a reference to them.
+        // Protects memory: without the seals the bytes could change, or be unmapped, under a reference to them.
         assert!(seals(&file)?.contains(UNCHANGEABLE), "only sealed files are mapped");
-        // Behind the seals, so it is the length for ever, or, without the seal against growing, one that is there for ever.
+        // Read after the seals, so the length cannot shrink.
         let bytes =
             usize::try_from(file.metadata()?.len()).ok().filter(|&bytes| isize::try_from(bytes).is_ok());
         let bytes = bytes.ok_or(io::ErrorKind::OutOfMemory)?;
@@ -104,16 +104,16 @@ impl Sealed {
         &self.file
     }
 
-    /// Whether all of its memory is there. What is not would be taken from the process that first reads it, and as nobody writes to the file
-    /// or cuts pieces out, what is there stays.
+    /// Whether all of its memory is allocated. Missing pages would be charged to the process that first reads them; allocated
+    /// ones stay, because nothing can write to the file or punch holes.
     pub(crate) fn is_whole(&self) -> io::Result<bool> {
         let bytes = self.bytes as u64;
-        // As `du` counts. For files on huge pages this has to do: what is asked below finds no holes in them.
+        // As `du` counts. For files on huge pages this must suffice: the query below finds no holes in them.
         let taken = self.file.metadata()?.blocks().saturating_mul(512);
         if bytes == 0 || taken < bytes {
             return Ok(bytes == 0);
         }
-        // Pages may lie behind the end, and be counted. The position is also that of the process that passed the file.
+        // Pages beyond the end may be counted, too. The file position is shared with the process that passed the file.
         let position = rustix::fs::tell(&self.file)?;
         let hole = rustix::fs::seek(&self.file, SeekFrom::Hole(0));
         rustix::fs::seek(&self.file, SeekFrom::Start(position))?;

@@ -1,7 +1,7 @@
 //! Calls that raise `SIGPIPE`, made without raising it.
 //!
-//! splice(2) and sendfile(2) to a stream that takes nothing any more raise it as write(2) does, and unlike send(2) they have no flag
-//! against that. Rust and Python programs ignore the signal. A host in C does not, and a library must neither end it nor change how
+//! splice(2) and sendfile(2) to a closed stream raise the signal as write(2) does, and unlike send(2) they have no flag
+//! against that. Rust and Python programs ignore the signal. A C program does not, and a library must neither end it nor change how
 //! its process handles signals.
 
 use std::mem::MaybeUninit;
@@ -9,14 +9,14 @@ use std::ptr;
 
 /// Makes a call that may raise `SIGPIPE` for this thread.
 ///
-/// Where the process does not ignore the signal, this thread blocks it for the call and takes away what the call raised: also a call
-/// that moved something may have, as a part of it failed afterwards. A `SIGPIPE` that another process sends to this one in that very
-/// moment may be taken for it.
+/// If the process does not ignore the signal, this thread blocks it during the call and removes what the call raised (also after a call
+/// that moved something, because a later part of it may have failed). A `SIGPIPE` that another process sends in that very
+/// moment may be removed, too.
 pub(super) fn without<R>(call: impl FnOnce() -> R) -> R {
     if is_ignored() {
         return call();
     }
-    // What is pending already was blocked by the caller, who will see to it: a second one would not be told from it.
+    // A signal pending before was blocked by the caller, who will handle it; a second one could not be distinguished from it.
     let was_pending = is_pending();
     let _mask = Blocked::new();
     let result = call();
@@ -47,7 +47,7 @@ fn is_pending() -> bool {
 
 fn take() {
     let (only, now) = (only_sigpipe(), libc::timespec { tv_sec: 0, tv_nsec: 0 });
-    // SAFETY: set and time outlive the call; nobody wants to know more about the signal. That there is none is no matter.
+    // SAFETY: set and time outlive the call. If no signal is pending, that does not matter.
     unsafe { libc::sigtimedwait(&raw const only, ptr::null_mut(), &raw const now) };
 }
 

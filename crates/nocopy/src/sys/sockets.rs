@@ -1,4 +1,4 @@
-//! What the kernel's own sockets can do without copies, asked of sockets that are never used.
+//! Zero-copy features of the kernel's own sockets, tested with sockets that are never used.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -13,7 +13,7 @@ const TCP_ZEROCOPY_RECEIVE: i32 = 35;
 /// Whether sockets take `MSG_ZEROCOPY`.
 ///
 /// # Errors
-/// The kernel's refusal: `ENOPROTOOPT` where it does not know the option.
+/// The kernel's refusal: `ENOPROTOOPT` if it does not know the option.
 pub(crate) fn zero_copy_send() -> io::Result<()> {
     // SAFETY: the option takes an `int`.
     unsafe { option::set(&tcp()?, libc::SOL_SOCKET, libc::SO_ZEROCOPY, &1_i32) }
@@ -22,7 +22,7 @@ pub(crate) fn zero_copy_send() -> io::Result<()> {
 /// Whether TCP maps what it receives into the program's memory.
 ///
 /// # Errors
-/// The kernel's refusal: `ENOPROTOOPT` where it does not know the option.
+/// The kernel's refusal: `ENOPROTOOPT` if it does not know the option.
 pub(crate) fn zero_copy_receive() -> io::Result<()> {
     /// The first members of `struct tcp_zerocopy_receive`: address, length, bytes to skip.
     #[repr(C)]
@@ -42,7 +42,7 @@ pub(crate) fn zero_copy_receive() -> io::Result<()> {
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Whether this process may make packet sockets. One for no protocol receives nothing.
+/// Whether this process may make packet sockets. The one made here, for no protocol, receives nothing.
 ///
 /// # Errors
 /// The kernel's refusal.

@@ -1,7 +1,7 @@
-//! Bytes that are moved by reference to their pages: pipes, splice(2), vmsplice(2), sendfile(2).
+//! Moving bytes by reference to their pages: pipes, splice(2), vmsplice(2), sendfile(2).
 //!
-//! None of them knows `MSG_DONTWAIT`: whether a call waits for the *socket* is the socket's own setting (see
-//! [`stream`](super::stream)). For the pipe none of them waits. None raises `SIGPIPE`.
+//! None of these calls has `MSG_DONTWAIT`: whether a call waits for the *socket* is the socket's setting (see
+//! [`stream`](super::stream)). None waits for the pipe. None raises `SIGPIPE`.
 
 use std::fs::File;
 use std::io;
@@ -14,7 +14,7 @@ use rustix::pipe::{self, IoSliceRaw, PipeFlags, SpliceFlags};
 use super::sealed::Sealed;
 use super::sigpipe;
 
-/// A pipe of this process alone: references to pages on their way.
+/// A pipe inside this process, for references to pages.
 #[derive(Debug)]
 pub(crate) struct Pipe {
     reader: OwnedFd,
@@ -22,10 +22,10 @@ pub(crate) struct Pipe {
 }
 
 impl Pipe {
-    /// A pipe for `bytes` bytes of whole pages; a smaller one where the user has as much of pipes as it may have (pipe(7)).
+    /// A pipe for `bytes` bytes of whole pages; smaller if the user's limit of pipe memory is reached (pipe(7)).
     pub(crate) fn new(bytes: usize) -> io::Result<Self> {
         let (reader, writer) = pipe::pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
-        // EPERM: over pipe-max-size or pipe-user-pages-soft. What it has suffices, in more calls.
+        // EPERM: over pipe-max-size or pipe-user-pages-soft. A smaller pipe works, with more calls.
         let _ = pipe::fcntl_setpipe_size(&writer, bytes);
         Ok(Self { reader, writer })
     }
@@ -40,7 +40,7 @@ impl Pipe {
         Ok(retry_on_intr(|| unsafe { pipe::vmsplice(&self.writer, &bytes, SpliceFlags::NONBLOCK) })?)
     }
 
-    /// Moves up to `bytes` bytes from a socket into the pipe; 0 is the end of the stream, `WouldBlock` that nothing has come or that
+    /// Moves up to `bytes` bytes from a socket into the pipe; 0 is the end of the stream, `WouldBlock` means that nothing has arrived or
     /// the pipe is full.
     pub(crate) fn fill(&self, from: BorrowedFd<'_>, bytes: usize) -> io::Result<usize> {
         splice(from, &self.writer, bytes, SpliceFlags::empty())

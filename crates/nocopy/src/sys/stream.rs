@@ -1,4 +1,4 @@
-//! Sending on streams, gathered from where the bytes lie; and how much a stream would take.
+//! Sending on streams, gathered from several places; and how much room a stream has.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -8,13 +8,13 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::retry_on_intr;
 use rustix::net::{SendAncillaryBuffer, SendFlags, sendmsg};
 
-/// Sends as many bytes as the socket takes, and returns how many; where it takes none it waits, or says `WouldBlock`. Raises no signal.
+/// Sends as many bytes as the socket accepts, and returns how many; if it accepts none, waits or returns `WouldBlock`. Raises no signal.
 ///
 /// # Errors
 /// The kernel's.
 ///
 /// # Safety
-/// The bytes of a zero-copy call stay where they are, unchanged, until the error queue tells of it.
+/// The bytes of a zero-copy call stay in place, unchanged, until the error queue reports its completion.
 pub(crate) unsafe fn send(
     socket: BorrowedFd<'_>,
     pieces: &[io::IoSlice<'_>],
@@ -26,7 +26,7 @@ pub(crate) unsafe fn send(
     Ok(sendmsg(socket, pieces, &mut SendAncillaryBuffer::default(), flags)?)
 }
 
-/// The same of bytes in one piece, which the kernel copies; waits as the socket is set to.
+/// The same for bytes in one piece, which the kernel copies; waits if the socket is set to.
 ///
 /// # Errors
 /// The kernel's.
@@ -38,19 +38,19 @@ fn flags(waits: bool) -> SendFlags {
     if waits { SendFlags::NOSIGNAL } else { SendFlags::NOSIGNAL | SendFlags::DONTWAIT }
 }
 
-/// What a TCP socket takes without waiting, or `None` while it is not writable for poll(2) either.
+/// How much a TCP socket accepts without waiting, or `None` while it is not writable for poll(2) either.
 ///
-/// `None` has told the kernel that somebody waits, as a failed call would have: it grows the buffer only for those who do, and wakes
+/// `None` has told the kernel that the caller waits, as a failed call would have: it grows the buffer only for waiting callers, and wakes
 /// only them (`SOCK_NOSPACE`).
 pub(crate) fn room(socket: BorrowedFd<'_>) -> io::Result<Option<Room>> {
     let Memory { limit, queued } = Memory::of(socket)?;
     let left = limit.saturating_sub(queued);
-    // As the kernel has it (sk_stream_is_writeable), so that waiting by poll(2) ends when there is room.
+    // The kernel's own rule (sk_stream_is_writeable), so that waiting by poll(2) ends when there is room.
     let is_writable = (left > 0 && left >= queued / 2) || is_writable(socket)?;
     Ok(is_writable.then_some(Room { left, limit }))
 }
 
-/// What the send buffer has left, in bytes.
+/// The room left in the send buffer.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Room {
     left: usize,
@@ -58,21 +58,21 @@ pub(crate) struct Room {
 }
 
 impl Room {
-    /// Bytes that are likely to fit: the kernel counts its own structures in. At least 1.
+    /// Bytes that probably fit: the kernel counts its own structures too. At least 1.
     pub(crate) fn bytes(self) -> usize {
         (self.left - self.left / 8).max(1)
     }
 
-    /// Whether the socket is writable still with so many bytes more.
+    /// Whether the socket is still writable after that many more bytes.
     ///
-    /// Only then may they be kept back for what follows (`MSG_MORE`). Else nothing could follow, as the buffer is full of what is
-    /// kept back, until the kernel loses patience (200 ms).
+    /// Only then may they be held back for following bytes (`MSG_MORE`). Otherwise nothing could follow, because held-back bytes fill
+    /// the buffer, until the kernel sends them after 200 ms.
     pub(crate) fn is_ample_for(self, bytes: usize) -> bool {
         self.left.saturating_sub(bytes) >= self.limit / 2
     }
 }
 
-/// Of the socket's memory, what concerns sending, in bytes.
+/// The parts of the socket's memory that concern sending, in bytes.
 struct Memory {
     limit: usize,
     queued: usize,
@@ -105,7 +105,7 @@ fn is_writable(socket: BorrowedFd<'_>) -> io::Result<bool> {
     Ok(polled[0].revents().intersects(PollFlags::OUT | PollFlags::HUP))
 }
 
-/// Whether a call that sends would find room, or that the connection is no more.
+/// Whether a sending call would find room, or a closed connection.
 pub(crate) fn would_go_on(socket: BorrowedFd<'_>, wants_room: bool) -> io::Result<bool> {
     let events = if wants_room { PollFlags::OUT } else { PollFlags::empty() };
     let mut polled = [PollFd::from_borrowed_fd(socket, events)];
@@ -113,7 +113,7 @@ pub(crate) fn would_go_on(socket: BorrowedFd<'_>, wants_room: bool) -> io::Resul
     Ok(polled[0].revents().intersects(PollFlags::OUT | PollFlags::ERR | PollFlags::HUP))
 }
 
-/// Fails where the connection is no more: no call would tell that has nothing to send.
+/// Fails if the connection is closed, which no call without data would show.
 pub(crate) fn check(socket: BorrowedFd<'_>) -> io::Result<()> {
     let mut polled = [PollFd::from_borrowed_fd(socket, PollFlags::empty())];
     look(&mut polled)?;
@@ -131,11 +131,11 @@ fn look(polled: &mut [PollFd<'_>]) -> io::Result<()> {
     Ok(())
 }
 
-/// Makes calls that send by a blocking socket wait no longer than a tick of the kernel's clock (1 to 10 ms), and then say
+/// Limits how long sending calls on a blocking socket wait to a tick of the kernel's clock (1 to 10 ms); then they return
 /// `WouldBlock` (`SO_SNDTIMEO`).
 ///
-/// splice(2) and sendfile(2) go by the mode of the open file, which the half that receives shares and may want to block.
+/// splice(2) and sendfile(2) use the mode of the open file, which is shared with the receiving half, which may want to block.
 pub(crate) fn hardly_wait(socket: BorrowedFd<'_>) -> io::Result<()> {
-    // Rounded up to a tick. Less than a microsecond would be none: for ever.
+    // Rounded up to a tick. Less than a microsecond would mean for ever.
     socket2::SockRef::from(&socket).set_write_timeout(Some(Duration::from_micros(1)))
 }

@@ -1,4 +1,4 @@
-//! Receiving many datagrams by one system call (`recvmmsg`), coalesced by the kernel where it can (`UDP_GRO`).
+//! Receiving several datagrams by one system call (`recvmmsg`), coalesced by the kernel if it can (`UDP_GRO`).
 
 use std::fmt;
 use std::io;
@@ -13,11 +13,11 @@ use nocopy_proto::wire::{MARKABLE, is_marked};
 use super::error_queue::read_address;
 use super::option;
 
-/// The longest that a datagram, or a run of them that the kernel coalesced, can be: an IP packet has 16 bits for its length.
+/// The longest possible datagram or coalesced run: an IP packet has 16 bits for its length.
 pub(crate) const RUN_BYTES_MAX: usize = 65_535;
 
-/// Room for what the kernel says beside the bytes: the segment size (an `int`), the local address, the longer of `in_pktinfo` and
-/// `in6_pktinfo`, and the traffic class (an `int` at most). A dual-stack socket can be told all of both. Checked by
+/// Room for control messages: the segment size (an `int`), the local address, the longer of `in_pktinfo` and
+/// `in6_pktinfo`, and the traffic class (an `int` at most). A dual-stack socket can get both kinds of all. Checked by
 /// `Control::is_large_enough`.
 const CONTROL_BYTES: usize = 160;
 
@@ -63,18 +63,18 @@ impl Address {
     }
 }
 
-/// What of a message was to be told but is not part of its bytes.
+/// What the kernel reported about a message besides its bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Message {
     pub(crate) bytes: usize,
     /// Whether the buffer was too small; the rest is lost.
     pub(crate) truncated: bool,
-    /// Unspecified, with port 0, should the kernel name an address of no family that UDP has.
+    /// Unspecified, with port 0, if the kernel names an address of another family.
     pub(crate) from: SocketAddr,
     /// How long each datagram is, except a last one that may be shorter; `None` if the message is one datagram.
     pub(crate) segment_bytes: Option<NonZeroUsize>,
     pub(crate) local: Option<LocalAddress>,
-    /// Whether a router marked it, because its queue grew (RFC 3168); known only where that was asked for.
+    /// Whether a router marked it, because its queue grew (RFC 3168); known only if that was asked for.
     pub(crate) congested: bool,
 }
 
@@ -95,7 +95,7 @@ pub struct LocalAddress {
     pub interface: u32,
 }
 
-/// The arguments of `recvmmsg`, made once.
+/// The arguments of `recvmmsg`, allocated once.
 pub(crate) struct Messages {
     headers: Box<[libc::mmsghdr]>,
     /// Pointed to by the headers, one each, as are the addresses and the control buffers.
@@ -141,7 +141,7 @@ impl Messages {
         }
     }
 
-    /// Has messages received into a buffer, from now on until the slot is set again.
+    /// Sets the buffer of a slot, until it is set again.
     #[inline]
     pub(crate) fn set_slot(&mut self, slot: usize, buffer: &mut [u8]) {
         self.pieces[slot] = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
@@ -158,15 +158,15 @@ impl Messages {
         Ok(unsafe { self.receive_from(last, socket, false) }? > 0)
     }
 
-    /// Receives a message into the buffer of each slot from `first` on, as far as there are messages; waits for the first one if `wait`, as
-    /// long as [`set_receive_timeout`](option::set_receive_timeout) says. Returns how many came; what is past a message's length in a buffer is as it was.
+    /// Receives a message into the buffer of each slot from `first` on, as far as there are messages; if `wait`, waits for the first one, as
+    /// long as [`set_receive_timeout`](option::set_receive_timeout) allows. Returns the number of messages; buffers do not change beyond them.
     ///
     /// # Errors
-    /// The kernel's: `EAGAIN` when there is nothing, `EINTR`, or an error that ICMP reported for an earlier send. An error
-    /// that comes behind messages is told by the next call.
+    /// The kernel's: `EAGAIN` if there is nothing, `EINTR`, or an error that ICMP reported for an earlier send. An error
+    /// after some messages is returned by the next call.
     ///
     /// # Safety
-    /// Each of these slots was set to a buffer that lies there still, and that nobody else reads or writes during the call.
+    /// Each of these slots was set to a buffer that still exists, and that nothing else reads or writes during the call.
     #[inline]
     pub(crate) unsafe fn receive_from(
         &mut self,
@@ -177,8 +177,8 @@ impl Messages {
         let written = std::mem::replace(&mut self.received, 0..0);
         self.rearm(written);
         let headers = &mut self.headers[first..];
-        // MSG_WAITFORONE: do not wait for the second one. The call's own timeout is looked at only after a message has
-        // come (recvmmsg(2), BUGS), so it is of no use.
+        // MSG_WAITFORONE: do not wait for the second one. The call's own timeout is checked only after a message has
+        // arrived (recvmmsg(2), BUGS), so it is useless.
         let flags = if wait { libc::MSG_WAITFORONE } else { libc::MSG_DONTWAIT };
         // SAFETY: as many headers as are pointed to. Each points to its address, control buffer and piece in boxes that have
         // not moved, with their lengths; each piece to a buffer that the caller vouches for.
@@ -192,8 +192,8 @@ impl Messages {
         Ok(received)
     }
 
-    /// The sender of a message that the last call received, whether it was marked, and its bytes, if it is one datagram over IPv4 that fitted,
-    /// of which nothing else was told. `None` of any other.
+    /// Sender, congestion mark and bytes of a message of the last call, if it is one whole datagram over IPv4 about which
+    /// nothing else was reported; otherwise `None`.
     #[inline]
     pub(crate) fn lone(&self, index: usize) -> Option<(SocketAddr, bool, usize)> {
         let index = self.received.start + index;
@@ -212,10 +212,10 @@ impl Messages {
         is_class.then(|| (from, payload(class).is_some_and(is_marked), *bytes as usize))
     }
 
-    /// What was told of a message that the last call received.
+    /// What was reported about a message of the last call.
     ///
     /// # Panics
-    /// If it received fewer.
+    /// If the call received fewer.
     #[inline]
     pub(crate) fn message(&self, index: usize) -> Message {
         assert!(index < self.received.len(), "message {index} of {}", self.received.len());
@@ -244,7 +244,7 @@ impl fmt::Debug for Messages {
     }
 }
 
-/// What the kernel says beside the bytes.
+/// The contents of the control messages.
 #[derive(Default)]
 struct Told {
     segment_bytes: Option<NonZeroUsize>,
@@ -259,7 +259,7 @@ fn control(header: &libc::msghdr) -> Told {
     let first = unsafe { libc::CMSG_FIRSTHDR(header).as_ref() };
     match first {
         None => Told::default(),
-        // Nearly always the traffic class is all there is.
+        // Usually the traffic class is the only message.
         Some(first)
             if (first.cmsg_level, first.cmsg_type) == (libc::IPPROTO_IP, libc::IP_TOS)
                 && header.msg_controllen <= TRAFFIC_CLASS_BYTES =>
@@ -270,11 +270,11 @@ fn control(header: &libc::msghdr) -> Told {
     }
 }
 
-/// Bytes of a control buffer in which nothing but the traffic class of IPv4 is.
+/// Bytes of a control buffer that holds only the traffic class of IPv4.
 // SAFETY: arithmetic without memory.
 const TRAFFIC_CLASS_BYTES: usize = unsafe { libc::CMSG_SPACE(1) } as usize;
 
-/// The same, whatever there is.
+/// The same, for any control messages.
 fn control_messages(header: &libc::msghdr) -> Told {
     let mut told_all = Told::default();
     let Told { segment_bytes, local, congested } = &mut told_all;
@@ -328,14 +328,14 @@ fn payload<T: Copy>(message: &libc::cmsghdr) -> Option<T> {
     (message.cmsg_len >= needed).then(|| unsafe { libc::CMSG_DATA(message).cast::<T>().read_unaligned() })
 }
 
-/// Has the kernel coalesce datagrams of one sender into runs, or not. To be set before the socket is bound: what was queued
-/// before is not affected.
+/// Sets whether the kernel coalesces datagrams of one sender into runs. To be set before the socket is bound: datagrams queued
+/// before are not affected.
 pub(crate) fn set_coalescing(socket: &impl AsFd, on: bool) -> io::Result<()> {
     // SAFETY: the option takes an `int`.
     unsafe { option::set(socket, libc::SOL_UDP, libc::UDP_GRO, &libc::c_int::from(on)) }
 }
 
-/// Has the kernel tell where each datagram was sent to and by which interface it came.
+/// Makes the kernel report where each datagram was sent to, and its interface.
 pub(crate) fn tell_local_address(socket: &impl AsFd, ipv6: bool) -> io::Result<()> {
     let on: libc::c_int = 1;
     let (level, name) = if ipv6 {
@@ -347,7 +347,7 @@ pub(crate) fn tell_local_address(socket: &impl AsFd, ipv6: bool) -> io::Result<(
     unsafe { option::set(socket, level, name, &on) }
 }
 
-/// Sends packets that routers may mark instead of dropping (ECT(0), RFC 3168), and has the kernel tell which came with a mark.
+/// Sends packets that routers may mark instead of dropping (ECT(0), RFC 3168), and makes the kernel report the marks of received ones.
 pub(crate) fn use_congestion_marks(socket: &impl AsFd, ipv6: bool) -> io::Result<()> {
     const CAPABLE: libc::c_int = MARKABLE as libc::c_int;
     let on: libc::c_int = 1;
@@ -358,7 +358,7 @@ pub(crate) fn use_congestion_marks(socket: &impl AsFd, ipv6: bool) -> io::Result
             option::set(socket, libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS, &on)?;
         }
     }
-    // Of IPv6 sockets, too: what they exchange with IPv4-mapped addresses is IPv4.
+    // For IPv6 sockets, too: they use IPv4 with IPv4-mapped addresses.
     // SAFETY: both options take an `int`.
     unsafe {
         option::set(socket, libc::IPPROTO_IP, libc::IP_TOS, &CAPABLE)?;
@@ -385,7 +385,7 @@ pub(crate) fn dropped_packets(socket: &impl AsFd) -> io::Result<u32> {
     }
 }
 
-/// Has the kernel cut each message of a socket into datagrams of so many bytes.
+/// Makes the kernel cut each message of a socket into datagrams of that many bytes.
 #[cfg(test)]
 pub(crate) fn cut_into(socket: &impl AsFd, segment_bytes: u16) {
     // SAFETY: the option takes an `int`.

@@ -1,4 +1,4 @@
-//! Sending datagrams by the kernel's UDP sockets, several in a call, gathered from where their bytes lie.
+//! Sending datagrams by the kernel's UDP sockets, several in a call, gathered from several places.
 
 use std::fmt;
 use std::io;
@@ -17,7 +17,7 @@ pub(crate) const PIECES_MAX: usize = 1024;
 /// The most datagrams in a message since Linux 4.18 (`UDP_MAX_SEGMENTS` of `linux/udp.h`; 128 since 6.9).
 pub(crate) const SEGMENTS_MAX: usize = 64;
 
-/// An address as the kernel wants it.
+/// An address in the kernel's layout.
 #[derive(Clone, Copy)]
 pub(crate) struct Address {
     storage: Storage,
@@ -70,7 +70,7 @@ impl fmt::Debug for Address {
     }
 }
 
-/// Room for the one control message there is: `UDP_SEGMENT`, a `u16`.
+/// Room for the only control message: `UDP_SEGMENT`, a `u16`.
 pub(super) const CONTROL_BYTES: usize = 24;
 
 #[repr(C, align(8))]
@@ -91,7 +91,7 @@ impl Control {
     }
 }
 
-/// Messages for one call, put together in memory that is allocated once.
+/// Messages for one call, in memory that is allocated once.
 pub(crate) struct Burst {
     messages: Box<[libc::mmsghdr]>,
     pieces: Box<[libc::iovec]>,
@@ -101,7 +101,7 @@ pub(crate) struct Burst {
     piece_count: usize,
 }
 
-// SAFETY: the pointers in it are only followed by `send`, whose callers vouch for them.
+// SAFETY: its pointers are followed only by `send`, whose contract covers them.
 unsafe impl Send for Burst {}
 
 impl Burst {
@@ -167,11 +167,11 @@ impl Burst {
         message.msg_iovlen += 1;
     }
 
-    /// Hands messages over, from number `from` on, and returns how many the kernel took. An error is of the first.
+    /// Sends messages, from number `from` on, and returns how many the kernel accepted. An error concerns the first.
     ///
     /// # Safety
-    /// The bytes of all pieces since `clear` are still there; with `MSG_ZEROCOPY` they stay there, unchanged, until the error queue
-    /// tells of them.
+    /// The bytes of all pieces since `clear` still exist; with `MSG_ZEROCOPY` they stay in place, unchanged, until the error queue
+    /// reports their completion.
     pub(crate) unsafe fn send(
         &mut self,
         socket: BorrowedFd<'_>,
@@ -195,11 +195,11 @@ impl Burst {
         usize::try_from(sent).map_err(|_| io::Error::last_os_error())
     }
 
-    /// Makes a zero-copy call that sends nothing, and returns its error. What was put together before is gone.
+    /// Makes a zero-copy call that sends nothing, and returns its error. Clears the messages prepared before.
     ///
-    /// It asks for more datagrams of a byte each than any kernel cuts a message into (`UDP_MAX_SEGMENTS`: 64, since Linux 6.9 128). That
-    /// is looked at when the packet is made and the call is counted (`udp_send_skb`). The packet is thrown away there, and the
-    /// completion, with the call's number, is in the error queue when this returns. An error that comes earlier leaves the count alone.
+    /// It asks for more datagrams of a byte each than any kernel cuts a message into (`UDP_MAX_SEGMENTS`: 64, since Linux 6.9 128). The
+    /// kernel checks that after making the packet and counting the call (`udp_send_skb`). It then drops the packet, and the
+    /// completion, with the call's number, is in the error queue when this returns. An earlier error does not change the count.
     pub(crate) fn count_one(
         &mut self,
         socket: BorrowedFd<'_>,
@@ -222,7 +222,7 @@ impl fmt::Debug for Burst {
     }
 }
 
-/// Messages for one call of which the kernel copies the bytes: they are borrowed until it was made.
+/// Messages for one call that copies: the bytes are borrowed until it was made.
 #[derive(Debug)]
 pub(crate) struct CopiedBurst<'a> {
     burst: &'a mut Burst,
@@ -253,7 +253,7 @@ impl<'a> CopiedBurst<'a> {
         self.burst.piece(bytes);
     }
 
-    /// Has messages copied and sent, from number `from` on, without waiting, and returns how many the kernel took. An error is of the
+    /// Sends copies of the messages, from number `from` on, without waiting, and returns how many the kernel accepted. An error concerns the
     /// first.
     pub(crate) fn send(&mut self, socket: BorrowedFd<'_>, from: usize) -> io::Result<usize> {
         // SAFETY: every piece since `clear` is borrowed for longer than this, and there is no `MSG_ZEROCOPY`.
@@ -261,8 +261,8 @@ impl<'a> CopiedBurst<'a> {
     }
 }
 
-/// Whether the socket's datagrams may be cut into fragments on their way: by the kernel where one is longer than it knows that the way
-/// takes, and by routers. Where not, such a one fails with `EMSGSIZE`.
+/// Sets whether the socket's datagrams may be fragmented: by the kernel if one is longer than the path's known MTU, and by routers.
+/// If not, such a datagram fails with `EMSGSIZE`.
 pub(crate) fn allow_fragments(socket: &impl AsFd, is_ipv6: bool, allowed: bool) -> io::Result<()> {
     let (v4, v6) = if allowed {
         (libc::IP_PMTUDISC_DONT, libc::IPV6_PMTUDISC_DONT)
@@ -277,7 +277,7 @@ pub(crate) fn allow_fragments(socket: &impl AsFd, is_ipv6: bool, allowed: bool) 
     unsafe { option::set(socket, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, &v4) }
 }
 
-/// Sends one datagram that lies in one piece; the kernel copies it.
+/// Sends one datagram in one piece; the kernel copies it.
 #[inline]
 pub(crate) fn send(socket: BorrowedFd<'_>, bytes: &[u8], to: Option<&Address>, flags: i32) -> io::Result<()> {
     let (name, length) = to.map_or((std::ptr::null_mut(), 0), |to| (to.pointer(), to.bytes));
@@ -288,7 +288,7 @@ pub(crate) fn send(socket: BorrowedFd<'_>, bytes: &[u8], to: Option<&Address>, f
     if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// Has the network's errors (ICMP) put into the error queue, with whom they are from.
+/// Makes the kernel put the network's errors (ICMP) into the error queue, with their senders.
 ///
 /// # Errors
 /// The kernel's refusal.
@@ -297,7 +297,7 @@ pub(crate) fn report_errors(socket: &impl AsFd, is_ipv6: bool) -> io::Result<()>
         // SAFETY: the option takes an `int`.
         unsafe { option::set(socket, libc::IPPROTO_IPV6, libc::IPV6_RECVERR, &1_i32)? };
     }
-    // Of IPv6 sockets, too: what they send to IPv4-mapped addresses is IPv4.
+    // For IPv6 sockets, too: they use IPv4 with IPv4-mapped addresses.
     // SAFETY: the option takes an `int`.
     unsafe { option::set(socket, libc::IPPROTO_IP, libc::IP_RECVERR, &1_i32) }
 }
@@ -311,7 +311,7 @@ pub(crate) fn omit_checksum(socket: &impl AsFd) -> io::Result<()> {
     unsafe { option::set(socket, libc::SOL_SOCKET, libc::SO_NO_CHECK, &1_i32) }
 }
 
-/// Sends what is for a multicast group by the interface of that index (IPv4; IPv6 has an option that `socket2` knows).
+/// Sets the interface for sending to multicast groups (IPv4; `socket2` has the option for IPv6).
 ///
 /// # Errors
 /// The kernel's refusal: no such interface.
@@ -323,7 +323,7 @@ pub(crate) fn send_groups_by(socket: &impl AsFd, interface: u32) -> io::Result<(
     unsafe { option::set(socket, libc::IPPROTO_IP, libc::IP_MULTICAST_IF, &by) }
 }
 
-/// Bytes of the send buffer (`SO_SNDBUF`), as the kernel counts: with what it needs beside the data.
+/// Bytes of the send buffer (`SO_SNDBUF`), as the kernel counts: with its overhead besides the data.
 ///
 /// # Errors
 /// The kernel's.

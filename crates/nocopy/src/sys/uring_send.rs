@@ -1,7 +1,7 @@
-//! Zero-copy sends of a socket by io_uring, from memory that the kernel was told of once.
+//! Zero-copy sends of a socket by io_uring, from memory registered once.
 //!
-//! Each send has two completions: its result, and, once the kernel has let go of the memory, a notification that says whether it
-//! copied. They are told as one.
+//! Each send has two completions: its result, and, once the kernel no longer reads the memory, a notification whether it
+//! copied. They are reported as one.
 
 use std::fmt;
 use std::io;
@@ -21,13 +21,13 @@ const IORING_NOTIF_USAGE_ZC_COPIED: u32 = 1 << 31;
 /// The most sends in flight: each may have two completions waiting, and a ring takes 65,536 (`IORING_MAX_CQ_ENTRIES`).
 const SENDS_MAX: u32 = 1 << 15;
 
-/// The longest piece of memory that the kernel takes as one registered buffer (`io_buffer_validate` of io_uring/rsrc.c).
+/// The longest piece of memory that the kernel accepts as one registered buffer (`io_buffer_validate` of io_uring/rsrc.c).
 const REGISTERED_BYTES_MAX: usize = 1 << 30;
 
-/// The only registered buffer that gathered sends can be of: the crate builds entries of them with this number.
+/// The only registered buffer that gathered sends can use: the crate builds their entries with this number.
 const GATHERED_BUFFER: u16 = 0;
 
-/// How often the kernel is asked to take a send of a stream, when it is short of memory.
+/// How often to submit a send of a stream while the kernel is short of memory.
 const ATTEMPTS_MAX: u32 = 1000;
 
 /// The socket is the ring's only file.
@@ -71,7 +71,7 @@ impl UringRefused {
         Self::with_setting(error, setting.and_then(|setting| setting.trim().parse().ok()).unwrap_or(0))
     }
 
-    /// The same in a few words that never change.
+    /// The same as a short constant text.
     pub(crate) fn why(&self) -> &'static str {
         match self {
             Self::TurnedOff { .. } => {
@@ -96,7 +96,7 @@ impl UringRefused {
     }
 }
 
-/// As many sends are in flight as there can be: reap some.
+/// The most sends are in flight: reap some.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Full;
 
@@ -105,15 +105,15 @@ pub(crate) struct Full;
 pub(crate) struct Done {
     /// The bytes that were taken, or why none.
     pub(crate) result: io::Result<usize>,
-    /// Whether the kernel copied, all or part. Without meaning where `result` is an error.
+    /// Whether the kernel copied all or part. Meaningless if `result` is an error.
     pub(crate) copied: bool,
 }
 
-/// What the kernel reads of a send, beside its bytes.
+/// What the kernel reads of a send, besides its bytes.
 ///
-/// It is kept until the result is there. Addresses and pieces are read when the send is submitted (`IORING_FEAT_SUBMIT_STABLE`), but the
-/// control message each time the send is tried, which may be later, when the socket's send buffer was full: `io_sendmsg_zc` of
-/// io_uring/net.c hands on the pointer that it kept (`sr->msg_control`), and `____sys_sendmsg` copies from there.
+/// It is kept until the result arrives. Addresses and pieces are read when the send is submitted (`IORING_FEAT_SUBMIT_STABLE`), but the
+/// control message at each attempt to send, which may be later, if the socket's send buffer was full: `io_sendmsg_zc` of
+/// io_uring/net.c keeps the pointer (`sr->msg_control`), and `____sys_sendmsg` copies from there.
 struct Arguments {
     header: libc::msghdr,
     address: MaybeUninit<Address>,
@@ -128,7 +128,7 @@ impl Arguments {
         Self { header, address: MaybeUninit::uninit(), control: MaybeUninit::uninit(), pieces: Vec::new() }
     }
 
-    /// Points the header to the rest, for which nothing of it may move any more.
+    /// Points the header to the other fields, which must not move afterwards.
     fn assemble(&mut self, to: Option<&Address>, segment_bytes: Option<u16>) {
         self.header.msg_iov = self.pieces.as_mut_ptr();
         self.header.msg_iovlen = self.pieces.len() as _;
@@ -152,18 +152,18 @@ impl Arguments {
     }
 }
 
-/// What is known of a send.
+/// The state of a send.
 #[derive(Debug, Clone, Copy, Default)]
 struct Flight {
-    /// The caller's word for it.
+    /// The caller's number for it.
     user_data: u64,
     is_open: bool,
-    /// Told from others that had the same place by this.
+    /// Distinguishes it from earlier sends in the same place.
     generation: u32,
     result: Option<i32>,
-    /// Whether the result said that a notification comes.
+    /// Whether the result announced a notification.
     awaits_notice: bool,
-    /// Whether the notification said that the kernel copied.
+    /// Whether the notification reported a copy.
     copied: Option<bool>,
 }
 
@@ -172,7 +172,7 @@ impl Flight {
         u64::from(self.generation) << 32 | u64::from(place)
     }
 
-    /// What became of it, if its memory is free: the result is there, and the notification, if there is to be one.
+    /// Its outcome, if its memory is free: the result has arrived, and the notification, if there is to be one.
     fn done(&self) -> Option<Done> {
         let result = self.result.filter(|_| !self.awaits_notice || self.copied.is_some())?;
         let result =
@@ -181,7 +181,7 @@ impl Flight {
     }
 }
 
-/// Memory that was registered: buffers one behind the other, all of the largest size but the last.
+/// Registered memory: consecutive buffers, all of the largest size except the last.
 #[derive(Debug, Clone, Copy)]
 struct Registered {
     start: usize,
@@ -189,7 +189,7 @@ struct Registered {
 }
 
 impl Registered {
-    /// The number of the buffer that all of a piece lies in.
+    /// The number of the buffer that contains all of a piece.
     fn buffer_of(&self, piece: &[u8]) -> Option<u16> {
         let first = (piece.as_ptr() as usize).checked_sub(self.start)?;
         let end = first.checked_add(piece.len())?;
@@ -200,29 +200,29 @@ impl Registered {
 
 /// A ring for the zero-copy sends of one socket, which it keeps open.
 ///
-/// **Memory in flight**: a send reads its memory until it was reaped, whatever becomes of ring and socket meanwhile. A ring that is dropped
-/// tells nobody any more: so whoever has a ring keeps it until [`in_flight`](Self::in_flight) is 0, or never uses that memory again.
-/// Registered memory stays pinned, and pages that are replaced (`MADV_DONTNEED`) are not those that the ring sends.
+/// **Memory in flight**: a send reads its memory until it was reaped, even if ring and socket are dropped. A dropped ring
+/// reports nothing any more: so its owner keeps it until [`in_flight`](Self::in_flight) is 0, or never uses that memory again.
+/// Registered memory stays pinned, and replaced pages (`MADV_DONTNEED`) are not those that the ring sends.
 ///
-/// It may go from thread to thread. Sends for which the socket's send buffer has no room wait in the kernel, and others may overtake
-/// them: whoever minds the order submits no more than there is room for.
+/// It may move between threads. Sends for which the socket's send buffer has no room wait in the kernel, and others may overtake
+/// them: a caller that needs their order submits no more than there is room for.
 pub(crate) struct UringSender {
     uring: IoUring,
     registered: Option<Registered>,
-    /// Whether gathered sends may come out of registered memory (Linux 6.15).
+    /// Whether gathered sends may use registered memory (Linux 6.15).
     gathers_registered: bool,
     arguments: Box<[Arguments]>,
     flights: Box<[Flight]>,
     /// Places without a send; the last one is used next.
     free: Vec<u32>,
     queued: usize,
-    /// Sends whose result has not come.
+    /// Sends without a result yet.
     undecided: usize,
-    /// Places of sends whose memory is free, to be told.
+    /// Places of sends whose memory is free, to be reported.
     over: Vec<u32>,
-    /// The kernel did not take a send that belongs to a stream.
+    /// The kernel refused a send that belongs to a stream.
     is_broken: bool,
-    /// Completions of sends that there are none of.
+    /// Completions of sends that do not exist.
     faults: u64,
 }
 
@@ -232,11 +232,11 @@ unsafe impl Send for UringSender {}
 unsafe impl Sync for UringSender {}
 
 impl UringSender {
-    /// A ring for so many sends at a time, rounded up to a power of two. Pieces that lie in `memory` are sent as registered: the kernel
-    /// then need not find their pages for each send.
+    /// A ring for that many sends at a time, rounded up to a power of two. Pieces in `memory` are sent as registered: the kernel
+    /// then need not look up their pages for each send.
     ///
     /// # Safety
-    /// `memory` stays mapped as long as the ring lives.
+    /// `memory` stays mapped as long as the ring exists.
     pub(crate) unsafe fn new(
         socket: BorrowedFd<'_>,
         memory: Option<(NonNull<u8>, usize)>,
@@ -245,9 +245,9 @@ impl UringSender {
         let sends = sends.clamp(1, SENDS_MAX).next_power_of_two();
         let uring = IoUring::builder()
             .dontfork()
-            // One that is refused does not keep back those behind it.
+            // A refused send does not hold back later ones.
             .setup_submit_all()
-            // Notifications need not interrupt this thread: they are seen when it next enters the kernel. The flag says when to.
+            // Notifications need not interrupt this thread: they are handled when it next enters the kernel. A flag tells when to.
             .setup_coop_taskrun()
             .setup_taskrun_flag()
             // Never short: as many as all sends can have waiting.
@@ -276,14 +276,14 @@ impl UringSender {
         Ok(ring)
     }
 
-    /// Looks whether the kernel knows what is needed, by sends that it refuses.
+    /// Checks that the kernel has the needed features, by sends that it refuses.
     fn probe(&mut self) -> Result<(), UringRefused> {
         let mut known = Probe::new();
         self.uring.submitter().register_probe(&mut known).map_err(UringRefused::of)?;
         if ![opcode::SendZc::CODE, opcode::SendMsgZc::CODE].into_iter().all(|code| known.is_supported(code)) {
             return Err(UringRefused::TooOld(io::Error::from_raw_os_error(libc::EINVAL)));
         }
-        // Flags are looked at first (EINVAL), and only then the file (EBADF).
+        // The kernel checks flags first (EINVAL), and only then the file (EBADF).
         let nowhere = types::Fd(-1);
         let plain =
             opcode::SendZc::new(nowhere, std::ptr::null(), 0).zc_flags(IORING_SEND_ZC_REPORT_USAGE).build();
@@ -298,14 +298,14 @@ impl UringSender {
         Ok(())
     }
 
-    /// Submits what the kernel refuses, and returns why.
+    /// Submits something that the kernel refuses, and returns the reason.
     fn refusal(&mut self, entry: squeue::Entry) -> Result<io::Error, UringRefused> {
         // SAFETY: of no file and no memory; what else it points to outlives the wait.
         unsafe { self.uring.submission().push(&entry) }.expect("the ring is empty");
         self.uring.submit_and_wait(1).map_err(UringRefused::Kernel)?;
         let mut error = None;
         while let Some(completion) = self.uring.completion().next() {
-            // The first is the result; a notification behind it says nothing.
+            // The first is the result; a notification after it does not matter.
             error.get_or_insert(io::Error::from_raw_os_error(completion.result().saturating_neg()));
         }
         error.ok_or_else(|| UringRefused::Kernel(io::ErrorKind::InvalidData.into()))
@@ -340,7 +340,7 @@ impl UringSender {
     /// [`Full`]; nothing was queued.
     ///
     /// # Safety
-    /// The memory of the pieces stays where it is, unchanged, until `user_data` was reaped.
+    /// The memory of the pieces stays in place, unchanged, until `user_data` was reaped.
     pub(crate) unsafe fn queue<'p>(
         &mut self,
         user_data: u64,
@@ -352,25 +352,25 @@ impl UringSender {
         unsafe { self.queue_flagged(user_data, pieces, to, segment_bytes, 0) }.map(drop)
     }
 
-    /// Sends on a stream by one system call, as much as the socket takes at once, and returns how many bytes that is. As any other it is
-    /// reaped once its memory is free, also where it failed.
+    /// Sends on a stream by one system call, as much as the socket accepts at once, and returns how many bytes that is. Like any other send
+    /// it is reaped once its memory is free, also if it failed.
     ///
     /// # Errors
-    /// The kernel's, `WouldBlock` where there is no room, in the send buffer or the ring; no byte was sent. Only where the ring had no
+    /// The kernel's, `WouldBlock` if there is no room in the send buffer or the ring; no byte was sent. Only if the ring had no
     /// room ([`is_full`](Self::is_full) before) there is nothing to be reaped. `EIO`: the ring [is broken](Self::is_broken).
     ///
     /// # Panics
-    /// After it broke, sooner or later: nothing that is queued then leaves the queue.
+    /// If it is used on after it broke: queued sends then never leave the queue.
     ///
     /// # Safety
-    /// The memory of the pieces stays where it is, unchanged, until `user_data` was reaped.
+    /// The memory of the pieces stays in place, unchanged, until `user_data` was reaped.
     pub(crate) unsafe fn send_at_once<'p>(
         &mut self,
         user_data: u64,
         pieces: impl IntoIterator<Item = &'p [u8]>,
     ) -> io::Result<usize> {
-        // A send that waited would be overtaken by the next. One that shares a packet with the one before is said to be copied, since
-        // Linux 6.10, although it is not (`io_link_skb` of io_uring/notif.c: what the packet's end proves is noted for the first only):
+        // The next send would overtake a waiting one. Since Linux 6.10, a send that shares a packet with the one before is reported as
+        // copied although it is not (`io_link_skb` of io_uring/notif.c: the evidence is noted only for the first):
         // so each ends its packet.
         let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL | libc::MSG_EOR;
         // SAFETY: by contract.
@@ -390,13 +390,13 @@ impl UringSender {
             attempts += 1;
             if submitted.is_err() && self.queued > 0 && attempts >= ATTEMPTS_MAX {
                 self.break_off(place);
-                // Of the ring, whatever it was, and not of the connection: there are other ways to send.
+                // An error of the ring, not of the connection: other methods still work.
                 return Err(io::Error::from_raw_os_error(libc::EIO));
             }
         }
     }
 
-    /// The kernel does not take what is in the ring. Nor will it later, when the stream has gone on: nothing is submitted any more.
+    /// The kernel refuses what is in the ring. Later it would be out of order in the stream, so nothing is submitted any more.
     fn break_off(&mut self, place: usize) {
         self.is_broken = true;
         self.flights[place].result = Some(-libc::EIO);
@@ -404,12 +404,12 @@ impl UringSender {
         self.over.push(place as u32);
     }
 
-    /// Whether the kernel took no more: then there is nothing to be queued any more.
+    /// Whether the kernel refused a send of a stream: nothing may be queued any more.
     pub(crate) fn is_broken(&self) -> bool {
         self.is_broken
     }
 
-    /// Whether as many sends are in flight as there can be.
+    /// Whether the most sends are in flight.
     pub(crate) fn is_full(&self) -> bool {
         self.free.is_empty()
     }
@@ -472,10 +472,10 @@ impl UringSender {
         Ok(place as usize)
     }
 
-    /// Hands over what is queued, by one system call.
+    /// Submits what is queued, by one system call.
     ///
     /// # Errors
-    /// The kernel is short of memory (`EAGAIN`), or refuses. What it did not take stays queued: call again.
+    /// The kernel is short of memory (`EAGAIN`), or refuses. Refused sends stay queued: call again.
     pub(crate) fn submit(&mut self) -> io::Result<()> {
         if self.is_broken {
             return Err(io::Error::other("the ring is out of order"));
@@ -491,18 +491,18 @@ impl UringSender {
         Ok(())
     }
 
-    /// Has the kernel forget sends that wait for room in the socket's send buffer: it would read their memory when there is some, even
-    /// after the ring was dropped. They come back as refused (`ECANCELED`).
+    /// Cancels sends that wait for room in the socket's send buffer: the kernel would otherwise read their memory later, even
+    /// after the ring was dropped. They are reported as refused (`ECANCELED`).
     pub(crate) fn cancel(&mut self) {
-        // Nothing to cancel is an error, too; and Linux 6.0 knows the call, as zero-copy sends.
+        // Fails if there is nothing to cancel. Linux 6.0 has this call, as it has zero-copy sends.
         let all = types::CancelBuilder::any().all();
         let _ = self.uring.submitter().register_sync_cancel(Some(types::Timespec::new().sec(1)), all);
     }
 
-    /// Tells of each send whose memory is free, once; does not wait. Returns how many.
+    /// Reports each send whose memory is free, once, without waiting. Returns how many.
     pub(crate) fn reap(&mut self, mut each: impl FnMut(u64, Done)) -> usize {
         if self.uring.submission().taskrun() {
-            // Completions of this thread's sends are ready to be written. An error leaves them for the next time.
+            // Lets the kernel write the completions of this thread's sends. An error leaves them for the next time.
             let _ = self.run_tasks();
         }
         self.collect();
@@ -521,7 +521,7 @@ impl UringSender {
         count
     }
 
-    /// Reads completions; sends that are over by them wait to be told.
+    /// Reads completions; finished sends wait to be reported.
     fn collect(&mut self) {
         for entry in self.uring.completion() {
             let place = entry.user_data() as u32;
@@ -547,7 +547,7 @@ impl UringSender {
         unsafe { self.uring.submitter().enter::<()>(0, 0, IORING_ENTER_GETEVENTS, None) }
     }
 
-    /// Whether sends wait in the kernel, because the socket's send buffer had no room: what is submitted now may overtake them.
+    /// Whether sends wait in the kernel, because the socket's send buffer had no room: later ones may overtake them.
     pub(crate) fn is_undecided(&self) -> bool {
         self.undecided > 0
     }
@@ -562,13 +562,13 @@ impl UringSender {
         self.flights.len()
     }
 
-    /// Completions of sends that were never made, or were over: a fault of the kernel's.
+    /// Completions of sends that were never made, or already finished: a fault of the kernel.
     pub(crate) fn faults(&self) -> u64 {
         self.faults
     }
 }
 
-/// Notes what a completion says; false if it says what was said before.
+/// Notes a completion; false if it repeats an earlier one.
 fn note(flight: &mut Flight, entry: &cqueue::Entry) -> bool {
     if cqueue::notif(entry.flags()) {
         let copied = entry.result().cast_unsigned() & IORING_NOTIF_USAGE_ZC_COPIED != 0;
@@ -594,7 +594,7 @@ impl Drop for UringSender {
             std::mem::forget(std::mem::take(&mut self.arguments));
         }
         if self.in_flight() == 0 {
-            // A closed ring is taken apart later, and would keep the socket's port until then.
+            // The kernel frees a closed ring later, and would keep the socket's port until then.
             let _ = self.uring.submitter().unregister_files();
         }
     }

@@ -7,16 +7,16 @@ use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-/// Has tokio watch a descriptor.
+/// Registers a descriptor with tokio's reactor.
 ///
 /// # Errors
-/// The kernel's refusal.
+/// The kernel refused it.
 pub(crate) fn watch(descriptor: OwnedFd, interest: Interest) -> io::Result<AsyncFd<OwnedFd>> {
     // SAFETY: an `OwnedFd` is the same open descriptor until it is dropped, and `AsyncFd` drops it after it has deregistered it.
     unsafe { AsyncFd::register_with_interest(descriptor, interest) }.map_err(io::Error::from)
 }
 
-/// Descriptors that are watched as one: an epoll instance is readable when something happens to one of its own.
+/// Descriptors watched together: an epoll instance is readable when something happens to one of its own.
 #[derive(Debug)]
 pub(crate) struct Watched(AsyncFd<OwnedFd>);
 
@@ -27,7 +27,7 @@ impl Watched {
         watch(epoll::create(CreateFlags::CLOEXEC)?, Interest::READABLE).map(Self)
     }
 
-    /// Watches a descriptor, too: for what can be read, for room to write, for errors. It ends when that is closed.
+    /// Adds a descriptor, for reading, room to write, and errors; until it is closed.
     ///
     /// # Errors
     /// The kernel's refusal.
@@ -36,10 +36,10 @@ impl Watched {
         Ok(epoll::add(self.0.get_ref(), descriptor, EventData::new_u64(0), events)?)
     }
 
-    /// Resolves when something has happened since the last time.
+    /// Resolves when something has happened since the last call.
     ///
     /// # Errors
-    /// The reactor is gone.
+    /// The reactor was shut down.
     pub(crate) async fn event(&self) -> io::Result<()> {
         self.0.readable().await?.clear_ready();
         Ok(())

@@ -21,7 +21,7 @@ use crate::ring::{self, Consumer, Producer, RingLayout};
 /// `XDP_MAX_TX_SKB_BUDGET` of `linux/if_xdp.h`, since Linux 6.18: frames one system call may send in copy mode.
 const XDP_MAX_TX_SKB_BUDGET: i32 = 9;
 
-/// `XDP_PKT_CONTD` of `linux/if_xdp.h`: the packet goes on in the next entry.
+/// `XDP_PKT_CONTD` of `linux/if_xdp.h`: the packet continues in the next entry.
 pub(crate) const PACKET_CONTINUES: u32 = 1;
 
 /// `XDP_TX_METADATA` of `linux/if_xdp.h`: in front of the packet lies a [`SendMetadata`].
@@ -33,17 +33,17 @@ const XDP_UMEM_TX_METADATA_LEN: u32 = 1 << 2;
 const XDP_TXMD_FLAGS_TIMESTAMP: u64 = 1 << 0;
 const XDP_TXMD_FLAGS_CHECKSUM: u64 = 1 << 1;
 
-/// What the kernel or the card is to do for a packet, in front of it (`struct xsk_tx_metadata` as far as it goes back to the first
-/// kernels that had it: without launch time).
+/// A request to the kernel or the card, in front of the packet (`struct xsk_tx_metadata` as in the first kernels that had it,
+/// without launch time).
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct SendMetadata {
     flags: u64,
-    /// Where the checksum is (`csum_start`, `csum_offset`); once the packet has left, when it did.
+    /// Place of the checksum (`csum_start`, `csum_offset`); after sending, the departure time.
     pub(crate) answer: u64,
 }
 
-/// Bytes of a [`SendMetadata`]: what must be free in front of every packet of a socket that may have one.
+/// Bytes of a [`SendMetadata`]: the free space needed in front of every packet of a socket that may send requests.
 pub(crate) const SEND_METADATA_BYTES: u32 = size_of::<SendMetadata>() as u32;
 
 impl SendMetadata {
@@ -70,7 +70,7 @@ pub(crate) struct Descriptor {
     pub(crate) options: u32,
 }
 
-/// The fewest entries of an rx ring whose number another process can find out: those of a page. Twice as many need a page more.
+/// The fewest entries of an rx ring whose number another process can find out: one page of them. Twice as many need a page more.
 pub(crate) fn known_entries_min() -> u32 {
     (rustix::param::page_size() / size_of::<Descriptor>()) as u32
 }
@@ -96,7 +96,7 @@ pub(crate) struct Rings {
 counters! {
     /// What the kernel counts for the socket of one port, under the kernel's names (`struct xdp_statistics`, and `tp_…`).
     pub struct Statistics {
-        /// Packets dropped for want of a frame to receive into, or because they were longer than one.
+        /// Packets dropped because there was no frame to receive into, or because they were longer than one.
         rx_dropped,
         /// Addresses on the fill ring that were refused.
         rx_invalid_descs,
@@ -104,14 +104,14 @@ counters! {
         tx_invalid_descs,
         /// Packets dropped because the rx ring was full.
         rx_ring_full,
-        /// Times the kernel looked for a frame and found the fill ring empty: the usual cause of `rx_dropped` in copy mode.
-        /// In zero-copy mode the device drops by itself and counts on the interface.
+        /// How often the kernel needed a frame and found the fill ring empty: the usual cause of `rx_dropped` in copy mode.
+        /// In zero-copy mode the device itself drops packets, and the interface's counters count them.
         rx_fill_ring_empty_descs,
-        /// Times the kernel looked for something to send and found nothing.
+        /// How often the kernel looked for something to send and found nothing.
         tx_ring_empty_descs,
         /// Packets dropped because every block of a packet ring was full (`struct tpacket_stats_v3`).
         tp_drops,
-        /// Times every block of a packet ring was full.
+        /// How often every block of a packet ring was full.
         tp_freeze_q_cnt,
     }
 }
@@ -155,9 +155,9 @@ impl XskSocket {
         Ok(Self { fd, asked_for_requests: false, takes_requests: false })
     }
 
-    /// Registers an area as this socket's umem. The kernel pins the pages itself, so they stay valid for it whatever
-    /// happens to the mapping. If asked, and the kernel can (Linux 6.11), packets may then be sent with requests; the kernel itself
-    /// completes their checksums in copy mode. (Left to the driver there, veth and others would pass them on incomplete.)
+    /// Registers an area as this socket's umem. The kernel pins the pages itself, so they stay valid for it even
+    /// if they are unmapped. If asked for and possible (Linux 6.11), packets may then be sent with requests; the kernel itself
+    /// completes their checksums in copy mode. (Drivers such as veth would pass them on incomplete.)
     pub(crate) fn register(
         &mut self,
         (base, bytes): (NonNull<u8>, usize),
@@ -191,15 +191,15 @@ impl XskSocket {
         Ok(sockopt::set_xdp_umem_reg(&self.fd, plain)?)
     }
 
-    /// Sizes the rx ring: a socket without one is not taken into an XDP map (since Linux 7.1, and older ones that are
-    /// maintained: "xskmap: reject TX-only AF_XDP sockets").
+    /// Sizes the rx ring: an XDP map refuses a socket without one (since Linux 7.1, and in maintained older
+    /// kernels: "xskmap: reject TX-only AF_XDP sockets").
     pub(crate) fn make_rx_ring(&self, entries: u32) -> io::Result<()> {
         Ok(sockopt::set_xdp_rx_ring_size(&self.fd, entries)?)
     }
 
-    /// Whether the rx ring, which another process made, is of so many entries; at least [`known_entries_min`].
+    /// Whether the rx ring, which another process made, has that many entries; at least [`known_entries_min`].
     ///
-    /// The kernel does not say how long a ring is, but maps whole pages of it, and no more than there are (`xsk_mmap`).
+    /// The kernel does not report a ring's length, but maps only whole pages that exist (`xsk_mmap`).
     pub(crate) fn has_rx_ring(&self, entries: u32) -> io::Result<bool> {
         let first = sockopt::xdp_mmap_offsets(&self.fd)?.rx.desc;
         let is_there = |entries: u64| {
@@ -231,7 +231,7 @@ impl XskSocket {
         }
     }
 
-    /// Maps the rings of a socket that only sends: it has no rx ring, and a fill ring only because binding asks for one.
+    /// Maps the rings of a socket that only sends: it has no rx ring, and a fill ring only because binding requires one.
     pub(crate) fn make_send_rings(
         &self,
         sizes: RingSizes,
@@ -287,7 +287,7 @@ impl XskSocket {
         Ok(rustix::net::bind(&self.fd, &SocketAddrXdp::new(flags, binding.interface_index, binding.queue))?)
     }
 
-    /// Whether the kernel says that this socket moves packets without copying.
+    /// Whether the kernel reports that this socket moves packets without copying.
     pub(crate) fn is_zero_copy(&self) -> io::Result<bool> {
         Ok(sockopt::xdp_options(&self.fd)?.contains(XdpOptionsFlags::XDP_OPTIONS_ZEROCOPY))
     }
@@ -306,7 +306,7 @@ impl XskSocket {
     }
 
     /// Lets one system call send up to `frames` frames in copy mode instead of [`TX_BUDGET`]. Kernels before 6.18 do not
-    /// know the option; their calls send less each. Returns whether this one does.
+    /// have the option; their calls send fewer. Returns whether this kernel has it.
     pub(crate) fn raise_tx_budget(&self, frames: u32) -> bool {
         self.set_option(libc::SOL_XDP, XDP_MAX_TX_SKB_BUDGET, frames).is_ok()
     }
@@ -325,7 +325,7 @@ impl XskSocket {
         unsafe { option::set(&self.fd, level, option, &value) }
     }
 
-    /// Makes the kernel look at the tx ring. Its "try again" answers are not errors: what was not sent stays in the ring.
+    /// Makes the kernel read the tx ring. Its "try again" answers are not errors: unsent packets stay in the ring.
     pub(crate) fn kick_tx(&self) -> io::Result<TxKick> {
         match rustix::net::send(&self.fd, &[], SendFlags::DONTWAIT) {
             Ok(_) => Ok(TxKick::Done),
@@ -335,7 +335,7 @@ impl XskSocket {
         }
     }
 
-    /// Makes the kernel look at the fill ring.
+    /// Makes the kernel read the fill ring.
     pub(crate) fn kick_rx(&self) -> io::Result<()> {
         match rustix::net::recv(&self.fd, &mut [0_u8; 0], RecvFlags::DONTWAIT) {
             Ok(_) => Ok(()),
@@ -357,7 +357,7 @@ impl AsFd for XskSocket {
     }
 }
 
-/// Frames that one system call sends in copy mode unless told otherwise (`TX_BATCH_SIZE` in `net/xdp/xsk.c`).
+/// Frames that one system call sends in copy mode by default (`TX_BATCH_SIZE` in `net/xdp/xsk.c`).
 pub(crate) const TX_BUDGET: u32 = 32;
 
 /// The kernel's answer to [`XskSocket::kick_tx`].

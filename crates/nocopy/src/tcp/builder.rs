@@ -1,4 +1,4 @@
-//! How a stream is made.
+//! Settings and opening of a stream.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -18,24 +18,24 @@ use crate::memory::in_flight::NoZeroCopy;
 use crate::memory::pool::{Cache, Pool};
 use crate::sys::option;
 
-/// Bytes of a buffer of the sender's own pool, and how many it has: small enough to stay in the processor's cache when they are used again.
+/// Bytes and number of buffers of the sender's own pool: small enough to stay in the processor's cache.
 const BUFFER_BYTES: usize = 64 << 10;
 const BUFFERS: u32 = 64;
 
 const LOCAL: &str = "the peer is on this machine: what is sent without a copy is copied when it arrives";
 
-/// Connections that may wait to be accepted (the kernel takes `net.core.somaxconn` at most).
+/// Connections that may wait to be accepted (the kernel limits it to `net.core.somaxconn`).
 const BACKLOG: i32 = 4096;
 
 /// Settings of a [`Stream`], or of all that a [`Listener`] accepts.
 ///
 /// Lengths are in bytes. Settings that depend on each other:
 ///
-/// * [`send_buffer`](Self::send_buffer), [`receive_buffer`](Self::receive_buffer): set before [`connect`](Self::connect), since they settle
-///   the scale of the window; a listener's are inherited by all its connections.
+/// * [`send_buffer`](Self::send_buffer), [`receive_buffer`](Self::receive_buffer): set before [`connect`](Self::connect), because they decide
+///   the scale of the window; connections inherit a listener's.
 /// * [`send_pool`](Self::send_pool): shared by all connections of a listener, and by all streams it is given to. Each then has only a share
 ///   of it in flight without a copy.
-/// * [`receive_pool`](Self::receive_pool): [`ReceiveMethod::Recv`] may ask for no more than one of its buffers takes.
+/// * [`receive_pool`](Self::receive_pool): [`ReceiveMethod::Recv`] may ask for at most one of its buffers' length.
 /// * [`method`](Self::method): with [`wrap`](Self::wrap), [`Method::ZeroCopy`] is refused.
 /// * [`return_buffers`](Self::return_buffers): [`Sender::completed`] returns nothing without it.
 /// * [`connect_timeout`](Self::connect_timeout): for [`connect`](Self::connect) only.
@@ -70,19 +70,19 @@ pub struct Builder {
     connect_timeout: Option<Duration>,
 }
 
-/// Why there is no stream.
+/// Why a stream was not opened.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
-    /// The kernel makes no socket, or does not set it.
+    /// The kernel refused to make the socket, or a basic setting of it.
     #[error(
         "TCP socket: not made ({0}); the process may have no descriptor left; see 'ulimit -n', and the sandbox it runs in"
     )]
     Socket(#[source] io::Error),
-    /// No connection was accepted. Of kind `WouldBlock` where none is there, and the listener does not wait.
+    /// No connection was accepted. The kind is `WouldBlock` if there is none, and the listener does not wait.
     #[error("no connection was accepted ({0}); try again when the listener is readable")]
     Accept(#[source] io::Error),
-    /// The address is not one of this host, or in use.
+    /// The address does not belong to this host, or is in use.
     #[error("{address}: not bound ({source}); {}", bind_advice(.source))]
     Bind {
         /// The address.
@@ -90,7 +90,7 @@ pub enum OpenError {
         /// The kernel's reason.
         source: io::Error,
     },
-    /// The other end does not take the connection.
+    /// The connection was not established.
     #[error("{address}: not connected ({source}); {}", connect_advice(.source))]
     Connect {
         /// The address.
@@ -101,7 +101,7 @@ pub enum OpenError {
     /// A setting was refused.
     #[error("{setting}: refused ({source}); leave it out, or use a kernel that knows it")]
     Setting {
-        /// Which.
+        /// The setting.
         setting: &'static str,
         /// The kernel's reason.
         source: io::Error,
@@ -111,30 +111,30 @@ pub enum OpenError {
         "congestion control '{name}': refused ({source}); choose one that 'sysctl net.ipv4.tcp_allowed_congestion_control' lists"
     )]
     Congestion {
-        /// As it was asked for.
+        /// The name asked for.
         name: String,
         /// The kernel's reason.
         source: io::Error,
     },
-    /// The method to send is not available.
+    /// The sending method is not available.
     #[error("method {method}: not available ({source}); leave the choice to measurement")]
     Method {
-        /// Which.
+        /// The method.
         method: Method,
         /// The reason.
         source: io::Error,
     },
-    /// Chunks cannot be of that length.
+    /// Chunks cannot have that length.
     #[error(
         "chunks of {bytes} bytes: refused; a buffer of the pool takes 1 to {buffer_bytes}; ask for as many, or make a pool of larger buffers"
     )]
     ChunkLength {
-        /// What was asked for.
+        /// The length asked for.
         bytes: u32,
-        /// What a buffer takes.
+        /// The length of a buffer.
         buffer_bytes: usize,
     },
-    /// No memory for buffers.
+    /// Not enough memory for buffers.
     #[error("no memory for buffers ({0}); ask for fewer")]
     Memory(#[source] io::Error),
 }
@@ -177,28 +177,28 @@ impl Builder {
         }
     }
 
-    /// Sends owned buffers by this method only, instead of the one that is measured to be best.
+    /// Sends owned buffers only by this method, instead of the one measured to be best.
     pub fn method(mut self, method: Method) -> Self {
         self.method = Some(method);
         self
     }
 
-    /// Sends from buffers of this pool (default: one of its own, of 64 buffers of 64 KiB). Several streams may share one: then each has at
-    /// most as many buffers in flight as it leaves in the pool, and copies what is beyond that, so that no peer that reads slowly holds
+    /// Sends from buffers of this pool (default: its own, of 64 buffers of 64 KiB). Several streams may share one: each then has at
+    /// most as many buffers in flight as it leaves in the pool, and copies the rest, so that no peer that reads slowly holds
     /// all of them.
     pub fn send_pool(mut self, pool: &Pool) -> Self {
         self.send_pool = Some(pool.clone());
         self
     }
 
-    /// Sends published data by this method only.
+    /// Sends published data only by this method.
     #[doc(hidden)]
     pub fn published_method(mut self, method: PublishedMethod) -> Self {
         self.published_method = Some(method);
         self
     }
 
-    /// Receives by this method only, instead of the one that is measured to be best.
+    /// Receives only by this method, instead of the one measured to be best.
     pub fn receive_method(mut self, method: ReceiveMethod) -> Self {
         self.receive_method = Some(method);
         self
@@ -210,27 +210,27 @@ impl Builder {
         self
     }
 
-    /// Receives into buffers of this pool (default: one of its own, of 16 buffers of 1 MiB, touched as far as they are used). A receiver
-    /// that waits has a buffer in hand, so a pool for several connections needs one for each, and those for chunks that are kept.
+    /// Receives into buffers of this pool (default: its own, of 16 buffers of 1 MiB, whose memory is allocated when used). A waiting
+    /// receiver holds one buffer, so a pool for several connections needs one for each, and more for chunks that are kept.
     pub fn receive_pool(mut self, pool: &Pool) -> Self {
         self.receive_pool = Some(pool.clone());
         self
     }
 
-    /// Hands buffers whose memory is free to [`Sender::completed`], instead of sending them home. They pile up there until they are
+    /// Keeps buffers whose memory is free for [`Sender::completed`], instead of returning them to their pool. They accumulate until
     /// taken.
     pub fn return_buffers(mut self, on: bool) -> Self {
         self.return_buffers = on;
         self
     }
 
-    /// Bytes that may wait in the kernel to be sent (`SO_SNDBUF`), instead of what the kernel adjusts by itself.
+    /// Bytes that may wait in the kernel to be sent (`SO_SNDBUF`); by default the kernel adjusts this.
     pub fn send_buffer(mut self, bytes: usize) -> Self {
         self.send_buffer_bytes = Some(bytes);
         self
     }
 
-    /// Bytes that may wait in the kernel to be received (`SO_RCVBUF`), instead of what the kernel adjusts by itself.
+    /// Bytes that may wait in the kernel to be received (`SO_RCVBUF`); by default the kernel adjusts this.
     pub fn receive_buffer(mut self, bytes: usize) -> Self {
         self.receive_buffer_bytes = Some(bytes);
         self
@@ -242,7 +242,7 @@ impl Builder {
         self
     }
 
-    /// How long connecting may take (default: as long as the kernel tries, some two minutes).
+    /// How long connecting may take (default: the kernel's limit, some two minutes).
     pub fn connect_timeout(mut self, timeout: Duration) -> Self {
         self.connect_timeout = Some(timeout);
         self
@@ -255,18 +255,18 @@ impl Builder {
     pub fn connect(self, address: SocketAddr) -> Result<Stream, OpenError> {
         let socket = socket(address)?;
         self.set(&socket)?; // before connecting: the window's scale is settled then
-        // Also without a timeout by the call that has one: signals do not end it.
+        // By this call also without a timeout, because signals do not end it.
         let connected =
             socket.connect_timeout(&address.into(), self.connect_timeout.unwrap_or(Duration::MAX));
         connected.map_err(|source| OpenError::Connect { address, source })?;
         self.finish(socket.into(), false)
     }
 
-    /// Takes over a stream that is connected already. It belongs to the result from then on: what is sent by other handles to it
-    /// (`try_clone`) gets in between. It becomes a blocking one (`O_NONBLOCK` is cleared), for them, too.
+    /// Takes over a connected stream. From then on it belongs to the result: data sent by other handles to it
+    /// (`try_clone`) is mixed in. It becomes a blocking one (`O_NONBLOCK` is cleared), for them, too.
     ///
     /// [`Method::ZeroCopy`] is never used: the kernel numbers the calls of all descriptors of a stream together, and another part of the
-    /// program, or another process, may have one. What is sent without a copy goes by io_uring.
+    /// program, or another process, may have one. Zero-copy sends use io_uring.
     ///
     /// ```
     /// use nocopy::tcp::{Listener, Stream};
@@ -285,14 +285,14 @@ impl Builder {
         self.finish(stream.into(), true)
     }
 
-    /// The same of a stream that has no other user: by all methods.
+    /// The same for a stream that has no other user: with all methods.
     ///
     /// # Errors
     /// See [`OpenError`].
     ///
     /// # Safety
-    /// As long as the result lives, no `MSG_ZEROCOPY` call is made by another descriptor of the stream, and its error queue is not read, in
-    /// this process or any other. (Such a call would shift the numbers by which the kernel reports what memory is free.)
+    /// As long as the result exists, no `MSG_ZEROCOPY` call is made by another descriptor of the stream, and its error queue is not read, in
+    /// this process or any other. (Such a call would shift the numbers by which the kernel reports free memory.)
     #[doc(hidden)]
     #[allow(unsafe_code)]
     pub unsafe fn wrap_unshared(self, stream: TcpStream) -> Result<Stream, OpenError> {
@@ -300,8 +300,8 @@ impl Builder {
         self.finish(stream.into(), false)
     }
 
-    /// Listens at that address; port 0 takes a free one. All connections have these settings. They share the pool to send from, and a pool
-    /// to receive into that was given here; otherwise each has its own, whose memory is taken as it is used.
+    /// Listens at that address; port 0 chooses a free one. All connections have these settings. They share the pool to send from, and a pool
+    /// to receive into that was given here; otherwise each has its own, whose memory is allocated when used.
     ///
     /// # Errors
     /// See [`OpenError`].
@@ -309,7 +309,7 @@ impl Builder {
         let socket = socket(address)?;
         let bound = socket.set_reuse_address(true).and_then(|()| socket.bind(&address.into()));
         bound.map_err(|source| OpenError::Bind { address, source })?;
-        // What is accepted inherits the sizes of buffers, and the window's scale with them.
+        // Accepted connections inherit the buffer sizes, and with them the window's scale.
         self.set(&socket)?;
         socket.listen(BACKLOG).map_err(|source| OpenError::Bind { address, source })?;
         self.send_pool = Some(own_or(self.send_pool)?);
@@ -329,7 +329,7 @@ impl Builder {
             rustix::net::sockopt::set_tcp_congestion(descriptor, name)
                 .map_err(|errno| OpenError::Congestion { name: name.clone(), source: errno.into() })?;
         }
-        // The last part of what was flushed goes at once, also if it fills no segment.
+        // The last part of flushed data is sent at once, also if it fills no segment.
         socket.set_tcp_nodelay(true).map_err(refused("no delay"))
     }
 
@@ -340,7 +340,7 @@ impl Builder {
         let (local, peer) = (ip(address::local(&*socket)), ip(address::peer(&*socket)));
         let paths = Paths::of(&*socket, local);
         if self.method.is_none() && paths.ends_here(peer) {
-            // Nothing to be measured: calls look cheap whose copy is made later, and the word that it was comes later still.
+            // Not measured: calls look cheap if the copy is made later, and it is reported later still.
             chooser.unavailable(Method::ZeroCopy, LOCAL);
             chooser.unavailable(Method::UringZeroCopy, LOCAL);
         }
@@ -373,7 +373,7 @@ impl Builder {
 }
 
 impl Listener {
-    /// Takes the next connection, with the settings of the listener; waits for one, unless it was made non-blocking.
+    /// Accepts the next connection, with the settings of the listener; waits for one, unless it was made non-blocking.
     ///
     /// # Errors
     /// See [`OpenError`].
@@ -385,7 +385,7 @@ impl Listener {
     }
 }
 
-/// Whether the kernel takes `MSG_ZEROCOPY` calls, and only ours: then the first has number 0.
+/// Whether the kernel accepts `MSG_ZEROCOPY` calls, and only ours: then the first has number 0.
 fn can_zero_copy(socket: &OwnedFd, is_shared: bool) -> Result<(), NoZeroCopy> {
     match option::allows_zero_copy(socket).map_err(NoZeroCopy::Kernel)? {
         true => Err(NoZeroCopy::Used),

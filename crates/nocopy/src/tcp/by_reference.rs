@@ -1,9 +1,9 @@
-//! Bytes that go to a stream socket by reference to their pages: published data, ranges of files, what comes by a pipe.
+//! Bytes that are sent to a stream socket by reference to their pages: published data, ranges of files, contents of a pipe.
 //!
-//! A [`Transfer`] says what goes, and how far it has come; a [`ByReference`] hands over the next piece of it. Between two steps nothing
-//! is anywhere in between: what a step reports was taken by the socket, and all else is still to be sent. (vmsplice(2) goes by way of a
-//! pipe. What the socket did not take of it is thrown away with the pipe and referred to anew; since a piece is no longer than what the
-//! socket has room for, that is rare. So thousands of sockets that are full do not hold a pipe each.)
+//! A [`Transfer`] is a source and how much of it was sent; a [`ByReference`] sends the next piece of it. Between two steps no bytes
+//! are in between: what a step reports was accepted by the socket, and everything else is still to be sent. (vmsplice(2) needs a
+//! pipe. What the socket did not accept is discarded with the pipe and referred to again; that is rare, because a piece is no longer than
+//! the socket's room. So thousands of full sockets do not hold a pipe each.)
 
 use std::cell::Cell;
 use std::fmt;
@@ -26,7 +26,7 @@ use crate::sys::sealed::Sealed;
 use crate::sys::splice::{self, Pipe};
 use crate::sys::stream;
 
-/// At most so much a step: what a call costs is small against it, and the pipe for it is far from what a user may have of pipes.
+/// The most bytes of a step: large compared with a call's cost, and far below a user's limit of pipe memory.
 const PIECE_BYTES: usize = 256 << 10;
 
 const PAGE_BYTES: usize = 4096;
@@ -34,11 +34,11 @@ const PAGE_BYTES: usize = 4096;
 const NO_PIPE: &str =
     "the descriptor is not that of a pipe, so nothing can be moved out of it; pass the end that is read";
 
-/// How published data goes to a socket.
+/// How published data is sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum PublishedMethod {
-    /// References to its mapped pages, by way of a pipe (vmsplice(2), splice(2)).
+    /// References to its mapped pages, through a pipe (vmsplice(2), splice(2)).
     Vmsplice,
     /// References to the pages of its file (sendfile(2)).
     Sendfile,
@@ -47,10 +47,10 @@ pub enum PublishedMethod {
 }
 
 impl PublishedMethod {
-    /// All there are, in the order in which they are tried.
+    /// All methods, in the order in which they are tried.
     pub const ALL: [Self; 3] = [Self::Vmsplice, Self::Sendfile, Self::Copy];
 
-    /// Its name, as the command line and the bench say it.
+    /// Its name, as used by the command line and the bench.
     pub fn name(self) -> &'static str {
         match self {
             Self::Vmsplice => "published-vmsplice",
@@ -66,11 +66,11 @@ impl fmt::Display for PublishedMethod {
     }
 }
 
-/// A range of bytes on its way to a socket, and how far it has come.
+/// A range of bytes being sent, and how much of it was.
 #[derive(Debug)]
 pub(super) struct Transfer {
     source: Source,
-    /// The next byte of the source that the socket has not taken.
+    /// The next byte of the source that the socket has not accepted.
     at: u64,
     range: Range<u64>,
 }
@@ -86,7 +86,7 @@ impl Transfer {
     /// A range of published data, in bytes.
     ///
     /// # Errors
-    /// It does not lie within the data.
+    /// The range does not lie within the data.
     pub(super) fn published(data: &Published, range: Range<u64>) -> Result<Self, NotSent> {
         let range = within(range, data.len() as u64)?;
         Ok(Self::of(Source::Published(data.clone()), range))
@@ -94,24 +94,24 @@ impl Transfer {
 
     /// A range of a file, in bytes.
     ///
-    /// What goes are the file's own pages, and the kernel never says when it has done with them. So who writes to the file
-    /// changes what the peer receives, also some time after everything was handed over and even after it was received in part: until the peer
+    /// The file's own pages are sent, and the kernel never reports when it no longer reads them. So a write to the file
+    /// changes what the peer receives, even some time after everything was handed over: until the peer
     /// has acknowledged it, and, on this machine, until the peer has *read* it. A file that is replaced by renaming another over it is
-    /// safe; one that is written to in place is not: publish its bytes, or send them from a buffer.
+    /// safe; one that is written in place is not: publish its bytes, or send them from a buffer.
     ///
-    /// A file that becomes shorter before the range has gone is an error of the step that finds it.
+    /// If the file becomes shorter before the range was sent, the next step is an error.
     ///
     /// # Errors
-    /// It does not lie within the file, as long as it is now. (Of what is no ordinary file no length is known.)
+    /// The range does not lie within the file as it is now. (Special files have no known length.)
     pub(super) fn file(file: Arc<File>, range: Range<u64>) -> Result<Self, NotSent> {
         let about = file.metadata().map_err(NotSent::System)?;
         let range = within(range, if about.is_file() { about.len() } else { u64::MAX })?;
         Ok(Self::of(Source::File(file), range))
     }
 
-    /// The next bytes that come out of a pipe, so many.
+    /// The next `bytes` bytes of a pipe.
     ///
-    /// If they were put into it by reference, the same holds as for a [`file`](Self::file).
+    /// If they were put into it by reference, the warning of [`file`](Self::file) applies.
     ///
     /// # Errors
     /// The descriptor is not that of a pipe.
@@ -127,12 +127,12 @@ impl Transfer {
         Self { source, at: range.start, range }
     }
 
-    /// Whether the bytes come out of a pipe, nobody knows when.
+    /// Whether the bytes come from a pipe, at an unknown time.
     pub(super) fn is_of_pipe(&self) -> bool {
         matches!(self.source, Source::Pipe(_))
     }
 
-    /// The pipe that the bytes come out of.
+    /// The pipe that the bytes come from.
     pub(super) fn pipe_reader(&self) -> Option<&OwnedFd> {
         if let Source::Pipe(reader) = &self.source { Some(reader) } else { None }
     }
@@ -142,12 +142,12 @@ impl Transfer {
         self.range.end - self.range.start
     }
 
-    /// Bytes that the socket has taken.
+    /// Bytes that the socket has accepted.
     pub(super) fn sent(&self) -> u64 {
         self.at - self.range.start
     }
 
-    /// Whether all have gone.
+    /// Whether all were accepted.
     #[cfg(test)]
     pub(super) fn is_done(&self) -> bool {
         self.at == self.range.end
@@ -161,15 +161,15 @@ fn within(range: Range<u64>, bytes: u64) -> Result<Range<u64>, NotSent> {
     Ok(range)
 }
 
-/// What a step did.
+/// The result of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use]
 pub(super) enum Step {
-    /// The socket took so many bytes. Ask again, unless the transfer is done.
+    /// The socket accepted that many bytes. Call again, unless the transfer is done.
     Sent {
         /// At least 1.
         bytes: u64,
-        /// What is known of copies: by reference nobody ever says, so that is [`Evidence::Unknown`].
+        /// The evidence: for sends by reference nothing reports it, so that is [`Evidence::Unknown`].
         evidence: Evidence,
     },
     /// The socket has no room now: wait until it can be written to (`POLLOUT`).
@@ -180,7 +180,7 @@ pub(super) enum Step {
     Done,
 }
 
-/// Why a transfer does not go on. What the socket took before has gone; see [`Transfer::sent`].
+/// Why a transfer cannot continue. Bytes accepted before were sent; see [`Transfer::sent`].
 #[derive(Debug, thiserror::Error)]
 pub(super) enum TransferError {
     /// The file became shorter, or the pipe was closed by its writer.
@@ -188,13 +188,13 @@ pub(super) enum TransferError {
         "the source ended with {missing} bytes still to be sent: the file was cut off, or the pipe closed; the peer lacks them, so close the connection"
     )]
     Ended {
-        /// So many.
+        /// Missing bytes.
         missing: u64,
     },
-    /// The connection is no more, or this end of it was closed.
+    /// The connection or its sending side is closed.
     #[error("the connection takes no more ({0}); connect again")]
     Connection(#[source] io::Error),
-    /// The kernel does not move such bytes to such a socket.
+    /// The kernel refuses to move such bytes to such a socket.
     #[error(
         "{call} is refused ({source}): the kernel or a sandbox does not allow it here, or the source cannot be read; send the bytes from a buffer"
     )]
@@ -206,10 +206,10 @@ pub(super) enum TransferError {
     },
 }
 
-/// What a stream socket needs to send by reference: the choice of the way that is fastest on it.
+/// State of a stream socket for sending by reference: the choice of the fastest method on it.
 ///
-/// A step never waits for the socket if that is non-blocking. Neither splice(2) nor sendfile(2) can be told so call by call; for a
-/// blocking one [`new`](Self::new) sets `SO_SNDTIMEO` to the least there is, so that a step that finds less room than it was told of waits for
+/// A step never waits for the socket if that is non-blocking. Neither splice(2) nor sendfile(2) has a flag for that; for a
+/// blocking one [`new`](Self::new) sets `SO_SNDTIMEO` to the minimum, so that a step that finds less room than reported waits for
 /// one tick of the kernel's clock (1 to 10 ms).
 ///
 /// No step raises `SIGPIPE`.
@@ -219,7 +219,6 @@ pub(super) struct ByReference {
     ended_early: u64,
 }
 
-/// What one step tries.
 #[derive(Debug, Clone, Copy)]
 struct Piece {
     at: u64,
@@ -228,25 +227,25 @@ struct Piece {
 }
 
 impl ByReference {
-    /// For a connected TCP socket; the way published data goes is found by measurement, or always the one that is given.
+    /// For a connected TCP socket; the method for published data is `pinned`, or found by measurement.
     ///
     /// # Errors
     /// It is no socket.
     pub(super) fn new(socket: BorrowedFd<'_>, pinned: Option<PublishedMethod>) -> io::Result<Self> {
         stream::hardly_wait(socket)?;
         let policy = pinned.map_or_else(|| Policy::new(&PublishedMethod::ALL), Policy::pinned);
-        // A page at most is copied.
+        // At most a page is copied.
         let chooser = Chooser::by(policy.about(Matter::Writes), PublishedMethod::Copy, PAGE_BYTES + 1);
         Ok(Self { chooser, ended_early: 0 })
     }
 
-    /// Hands the next piece of a transfer to the socket, without waiting. `more`: other bytes follow at once, and may share a
-    /// segment with the last of these (`MSG_MORE`; sendfile(2) cannot be told).
+    /// Passes the next piece of a transfer to the socket, without waiting. `more`: other bytes follow at once, and may share a
+    /// segment with the last of these (`MSG_MORE`; sendfile(2) has no such flag).
     ///
-    /// Several transfers go one after the other: each has to be done before the next is begun.
+    /// Transfers are sent one after the other: each has to be done before the next is begun.
     ///
     /// # Errors
-    /// See [`TransferError`]. The transfer has not moved.
+    /// See [`TransferError`]. Nothing of the transfer was sent by this call.
     pub(super) fn step(
         &mut self,
         transfer: &mut Transfer,
@@ -265,7 +264,7 @@ impl ByReference {
         let moved = match &transfer.source {
             Source::Published(data) => self.published(data, piece, socket),
             Source::File(file) => sendfile(file, piece, socket).map(|moved| (moved, Evidence::Unknown)),
-            // Not told of more: nobody knows when it comes.
+            // Without "more", because the time of further bytes is unknown.
             Source::Pipe(reader) => match splice::from_pipe(reader, socket, bytes, false) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(full_or_empty(reader)),
                 moved => {
@@ -290,7 +289,7 @@ impl ByReference {
         }
     }
 
-    /// By the chosen way; by another where the kernel refuses that, unless it was pinned.
+    /// By the chosen method; by another if the kernel refuses that, unless it was pinned.
     fn published(
         &mut self,
         data: &Published,
@@ -332,13 +331,13 @@ impl ByReference {
         self.ended_early
     }
 
-    /// Which way was chosen for published data and why.
+    /// The method chosen for published data and why.
     pub(super) fn explain(&self) -> Explanation<PublishedMethod> {
         self.chooser.explain()
     }
 }
 
-/// In pages, so that what a step costs is compared by its length, whatever the socket had room for.
+/// In pages, so that costs are compared by length, whatever room the socket had.
 fn work(bytes: usize) -> Work {
     Work { destination: 0, bytes: PAGE_BYTES as u32, count: bytes.div_ceil(PAGE_BYTES) as u32 }
 }
@@ -390,13 +389,13 @@ thread_local! {
 
 struct LentPipe {
     pipe: Pipe,
-    /// A forked child has the same pipe: what it put in would come out here.
+    /// A forked child has the same pipe: bytes it writes would appear here.
     generation: Generation,
 }
 
 impl LentPipe {
     fn take() -> io::Result<Self> {
-        // None where the thread ends and its own are gone.
+        // None while the thread ends and its thread-locals are dropped.
         let kept = PIPE.try_with(Cell::take).ok().flatten().filter(|kept| !kept.generation.is_past());
         let generation = Generation::current();
         kept.map_or_else(|| Ok(Self { pipe: Pipe::new(PIECE_BYTES)?, generation }), Ok)
@@ -407,7 +406,7 @@ impl LentPipe {
     }
 }
 
-/// Why moving out of a pipe would have to wait.
+/// Why moving out of a pipe would block.
 fn full_or_empty(reader: &OwnedFd) -> Step {
     if is_empty(reader) { Step::SourceEmpty } else { Step::SocketFull }
 }
@@ -417,7 +416,7 @@ pub(super) fn is_empty(reader: impl AsFd) -> bool {
     matches!(rustix::io::ioctl_fionread(reader), Ok(0))
 }
 
-/// A call's error, for whom it concerns. `WouldBlock` is told apart by the step.
+/// The error of a call, by its cause. The step handles `WouldBlock`.
 fn failed(call: &'static str, source: io::Error) -> TransferError {
     use io::ErrorKind as Kind;
     match source.kind() {

@@ -1,11 +1,11 @@
-//! Which method sends what: the choice among the methods a stream has.
+//! The choice among a stream's sending methods.
 
 use super::Method;
 use super::outbox::Run;
 use crate::engine::choice;
 use crate::engine::policy::{Matter, Policy, Reason, Work};
 
-/// So many bytes are one unit of work: what sending costs grows by pages. A write of fewer is copied: to keep it in place costs as much.
+/// Bytes of one unit of work: the cost of sending grows by pages. Shorter writes are copied, because pinning a page costs as much.
 const UNIT_BYTES: usize = 4096;
 
 const RING_FULL: &str = "as many sends wait for the peer's acknowledgement as a ring has places: send larger buffers, or flush more of \
@@ -16,13 +16,13 @@ const REFUSED: &str = "the kernel did not take by it what a plain call takes";
 pub(super) type Chooser = choice::Chooser<Method>;
 
 impl Chooser {
-    /// Among all methods, or always the one that is given.
+    /// Among all methods, or always `pinned`.
     pub(super) fn new(pinned: Option<Method>) -> Self {
         let policy = pinned.map_or_else(|| Policy::new(&Method::ALL), Policy::pinned);
         Self::by(policy.about(Matter::Writes), Method::Plain, UNIT_BYTES)
     }
 
-    /// A zero-copy method met `ENOBUFS`, or a full ring, and no completion came that made room.
+    /// Records that a zero-copy method met `ENOBUFS`, or a full ring, and that no completion made room.
     pub(super) fn no_room(&mut self, method: Method, is_ring_full: bool) {
         match method {
             Method::UringZeroCopy if is_ring_full => self.rule_out(method, Reason::Temporary(RING_FULL)),
@@ -30,13 +30,13 @@ impl Chooser {
         }
     }
 
-    /// The kernel did not take by a zero-copy method what a plain call may take: it is out for a while, whatever the size.
+    /// Records that the kernel refused a zero-copy send that a plain call may send: the method is out for a while, for all sizes.
     pub(super) fn not_taken(&mut self, method: Method) {
         self.rule_out(method, Reason::Temporary(REFUSED));
     }
 }
 
-/// A write of some bytes, in pages. A stream has one destination.
+/// A write in pages. A stream has one destination.
 impl From<Run> for Work {
     #[inline]
     fn from(run: Run) -> Self {
@@ -45,12 +45,11 @@ impl From<Run> for Work {
     }
 }
 
-/// Units that so many bytes are.
+/// Units of that many bytes.
 pub(super) fn pages(bytes: usize) -> usize {
     bytes.div_ceil(UNIT_BYTES)
 }
 
-/// The size of work of so many bytes.
 pub(super) fn size(bytes: usize) -> u32 {
     u32::try_from(bytes).unwrap_or(u32::MAX)
 }

@@ -1,13 +1,13 @@
-//! What was received by one call.
+//! The data that one call received.
 
 use crate::facts::evidence::{Cause, Evidence, Ledger};
 use crate::memory::pool::Buffer;
 use crate::sys::tcp_receive::{MappedBytes, PAGE_BYTES, Pages};
 
-/// A piece of the stream, owned: it stays what it is when the connection is closed, and may be dropped in any thread. It can be sent
+/// A piece of the stream, owned: it stays valid after the connection is closed, and may be dropped on any thread. It can be sent
 /// ([`Sender::send`](super::Sender::send)).
 ///
-/// Its bytes lie in up to two places: on pages that the kernel mapped ([`mapped`](Self::mapped)), which come first, and in a buffer that it
+/// Its bytes are in up to two places: first, pages that the kernel mapped ([`mapped`](Self::mapped)), then a buffer that it
 /// copied to ([`copied`](Self::copied)). A sender on the same host may still change the former, see [`MappedBytes`].
 ///
 /// ```
@@ -30,7 +30,7 @@ use crate::sys::tcp_receive::{MappedBytes, PAGE_BYTES, Pages};
 pub struct Chunk {
     pages: Option<Pages>,
     copied: Option<Buffer>,
-    /// Of the bytes that were copied.
+    /// The cause of the copied bytes.
     cause: Cause,
 }
 
@@ -40,13 +40,13 @@ impl Chunk {
         self.into()
     }
 
-    /// Of pages that come first, and of bytes that were copied for this reason; none of them empty, and at least one there.
+    /// Made of pages that come first, and of bytes copied for this cause; none of them empty, and at least one given.
     pub(super) fn new(pages: Option<Pages>, copied: Option<Buffer>, cause: Cause) -> Self {
         debug_assert!(pages.is_some() || copied.as_ref().is_some_and(|buffer| !buffer.is_empty()));
         Self { pages, copied, cause }
     }
 
-    /// Its bytes that the kernel mapped. They come first.
+    /// Its bytes that the kernel mapped, which come first.
     pub fn mapped(&self) -> MappedBytes<'_> {
         self.pages.as_ref().map_or(MappedBytes::from(&[][..]), Pages::bytes)
     }
@@ -56,7 +56,7 @@ impl Chunk {
         self.copied.as_deref().unwrap_or_default()
     }
 
-    /// Calls `read` with all of the bytes in their order: those that the kernel copied where they lie, and those that it mapped as copies of
+    /// Calls `read` with all of the bytes in their order: copied ones in place, mapped ones as copies of
     /// a page at a time, which stay in the processor's nearest cache.
     pub fn for_each_part(&self, mut read: impl FnMut(&[u8])) {
         if let Some(pages) = &self.pages {
@@ -90,14 +90,14 @@ impl Chunk {
         tally.add(Evidence::Copied(self.cause), 0, copied);
     }
 
-    /// The buffer, where there is one; pages go home.
+    /// The buffer, if there is one; pages are released.
     pub(super) fn into_copied(self) -> Option<Buffer> {
         self.copied
     }
 }
 
 impl From<Chunk> for Buffer {
-    /// The bytes as one buffer, to change or to send. They stay where they are unless some of them lie on [mapped](Chunk::mapped) pages,
+    /// The bytes as one buffer, to change or to send. They are not copied unless some of them are on [mapped](Chunk::mapped) pages,
     /// which can only be read: then all are copied.
     fn from(chunk: Chunk) -> Self {
         match chunk {

@@ -1,4 +1,4 @@
-//! Why pages were not mapped: what is known, what it most likely comes from, and what to do.
+//! Why pages were not mapped: facts, the most likely cause, and what to do.
 
 use std::fmt;
 use std::fs;
@@ -14,34 +14,34 @@ use crate::sys::{ethtool, option, sockets};
 /// What TCP puts in front of its data, with timestamps: over IPv4 20 + 20 + 12 bytes, over IPv6 20 more.
 const HEADERS_BYTES: [u32; 2] = [52, 72];
 
-/// Of what was received: less than one in so many bytes is not worth a word.
+/// Less than one in this many bytes is not mentioned.
 const MENTIONED_SHARE: u64 = 100;
 
-/// Where the packets of the other side come from.
+/// Where the peer's packets come from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Carrier {
     /// This machine.
     Host,
-    /// An interface without a card (veth, bridge, tap): who sends lives on this machine, or behind a card that is not seen from here.
+    /// An interface without a card (veth, bridge, tap): the sender is on this machine, or behind a card that is not visible here.
     Link,
     /// A card.
     Card,
-    /// The host does not say.
+    /// The host does not report it.
     Unknown,
 }
 
-/// What mapping pages depends on, as it was found.
+/// The conditions for mapping pages, as found.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Facts {
-    /// The bytes of a full segment, as the kernel has seen them come (`tcpi_rcv_mss`); 0: it does not say.
+    /// Bytes of a full segment, as the kernel has received them (`tcpi_rcv_mss`); 0: not reported.
     pub(super) segment_bytes: u32,
-    /// Where packets come from, if they come the way that others go.
+    /// Where packets come from, if they use the same path as packets to the peer.
     pub(super) carrier: Carrier,
-    /// The interface, as far as it can be asked.
+    /// The interface, if it can be queried.
     pub(super) interface: Option<String>,
-    /// Whether the card puts headers and data into buffers of their own; `None`: not a card, or it does not say.
+    /// Whether the card puts headers and data into separate buffers; `None`: not a card, or not reported.
     pub(super) splits_headers: Option<bool>,
-    /// Whether this machine's sockets send from pages of high order (`net.core.high_order_alloc_disable` is 0); `None`: not told in
+    /// Whether this machine's sockets send from pages of high order (`net.core.high_order_alloc_disable` is 0); `None`: not reported in
     /// this network namespace.
     pub(super) high_order_pages: Option<bool>,
     is_ipv6: bool,
@@ -52,38 +52,38 @@ pub(super) struct Facts {
 pub(super) struct Diagnosis {
     /// Bytes that were mapped.
     pub(super) mapped_bytes: u64,
-    /// Bytes that were copied though they were to be mapped.
+    /// Bytes that were copied though they should have been mapped.
     pub(super) unmapped_bytes: u64,
     /// What was found.
     pub(super) facts: Facts,
-    /// What most likely follows; never empty.
+    /// The likely causes; never empty.
     pub(super) findings: Vec<Finding>,
 }
 
 /// One reason for which pages are not mapped.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Finding {
-    /// Nothing was to be mapped yet.
+    /// Mapping was not tried yet.
     Untried,
     /// All but less than 1 % was mapped.
     Mapped,
-    /// The sender is on this machine, or may be, and what it sends lies on pages that the kernel does not map.
+    /// The sender is on this machine, or may be, and its bytes are on pages that the kernel does not map.
     LocalSender,
-    /// What fills a packet does not fill whole pages.
+    /// The data of a packet does not fill whole pages.
     SegmentSize,
     /// The card puts headers in front of the data.
     HeadersNotSplit,
-    /// The driver does not say whether it splits headers off.
+    /// The driver does not report whether it splits headers off.
     HeaderSplitUnknown,
-    /// Parts of pages came, since the sender, or a packet, ended there.
+    /// Parts of pages arrived, because a send, or a packet, ended there.
     PartsOfPages,
-    /// The program holds too much of what was received before.
+    /// The program holds too much of what it received before.
     NoSlot,
     /// None of the known reasons.
     Unexplained,
 }
 
-/// What is asked for facts.
+/// Where facts are read from.
 #[derive(Debug)]
 pub(super) struct Surroundings {
     paths: Paths,
@@ -120,7 +120,7 @@ impl Surroundings {
     }
 }
 
-/// Whether the interfaces that this thread can ask are those of the socket.
+/// Whether this thread is in the socket's network namespace, so that its interfaces can be queried.
 fn is_of_this_namespace(socket: &impl AsFd) -> bool {
     let mine = sockets::tcp().and_then(|socket| option::namespace_cookie(&socket));
     matches!((mine, option::namespace_cookie(socket)), (Ok(mine), Ok(its)) if mine == its)
@@ -132,7 +132,7 @@ fn high_order_pages() -> Option<bool> {
 }
 
 impl Facts {
-    /// Why whole pages did not map, as far as it is certain.
+    /// The certain cause why whole pages were not mapped.
     pub(super) fn cause(&self) -> Cause {
         match (self.carrier, self.splits_headers) {
             (Carrier::Host, _) => Cause::LocalPages,
@@ -162,7 +162,7 @@ impl Diagnosis {
         Self { mapped_bytes, unmapped_bytes, facts, findings }
     }
 
-    /// What is booked for bytes that were to be mapped.
+    /// The causes booked for bytes that should have been mapped.
     const CAUSES: [Cause; 6] = [
         Cause::PartOfPage,
         Cause::LocalPages,
@@ -172,7 +172,7 @@ impl Diagnosis {
         Cause::NoSlot,
     ];
 
-    /// The share of what was to be mapped that was, 0 to 1; `None` where nothing was.
+    /// The share that was mapped of what should have been, 0 to 1; `None` if there was nothing.
     pub(super) fn mapped_fraction(&self) -> Option<f64> {
         let all = self.mapped_bytes + self.unmapped_bytes;
         (all > 0).then(|| self.mapped_bytes as f64 / all as f64)
@@ -317,7 +317,7 @@ mod tests {
             (facts(Carrier::Card, 1448, None), Cause::SegmentSize),
             (facts(Carrier::Card, 4096, None), Cause::NotMapped),
             (facts(Carrier::Unknown, 1448, None), Cause::NotMapped),
-            // Who is behind a veth may be on another machine.
+            // The sender behind a veth may be on another machine.
             (facts(Carrier::Link, 1448, None), Cause::NotMapped),
         ];
         for (facts, cause) in cases {

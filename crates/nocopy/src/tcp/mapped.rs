@@ -1,4 +1,4 @@
-//! Receiving by mapping pages, and what it has brought so far.
+//! Receiving by mapping pages, and its results so far.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -6,47 +6,47 @@ use std::time::{Duration, Instant};
 
 use crate::sys::tcp_receive::{Arrived, Window};
 
-/// Slots of a window: the bound of what is mapped at a time, in use or to be unmapped with the rest of its slot. 16 MiB.
+/// Slots of a window, in use or waiting to be unmapped: the limit of mapped memory, 16 MiB.
 const SLOTS: usize = 8;
 
-/// Bytes by which it is judged whether anything maps, and the share of them that must have: one in so many.
+/// Bytes after which the share of mapped ones is judged, and the least share: one in this many.
 const JUDGED_BYTES: u64 = 256 << 10;
 const WORTHWHILE_SHARE: u64 = 10;
 
-/// Why nothing was mapped, though it was tried.
+/// Why nothing was mapped.
 #[derive(Debug)]
 pub(super) enum Refused {
     /// The program holds pages of all slots.
     NoSlot,
-    /// The kernel, or the machine, does not do it.
+    /// The kernel or the machine does not support it.
     Unavailable(io::Error),
 }
 
-/// Calls that copied, in a row, after which the window is given back, with pages that were dropped and not unmapped yet. More than a trial
-/// of the policy makes in between.
+/// Consecutive copying calls after which the window is released, with its dropped pages that are still mapped. More than a trial
+/// of the policy makes.
 const UNUSED_CALLS: u8 = 128;
 
-/// The mapping way of a receiver.
+/// The part of a receiver that maps.
 #[derive(Debug, Default)]
 pub(super) struct Mapper {
     /// Made when it is first needed.
     window: Option<Window>,
-    /// Calls in a row that did without.
+    /// Consecutive calls that did not map.
     unused_calls: u8,
-    /// What it costs to unmap a byte, smoothed: it comes for all of a slot at once, in the call that finds it full.
+    /// The cost of unmapping a byte, smoothed: all of a slot is unmapped at once, in the call that finds it full.
     unmapping_ns: f64,
-    /// Bytes since it was last judged.
+    /// Bytes since the last judgement.
     mapped_bytes: u64,
     copied_bytes: u64,
 }
 
 impl Mapper {
-    /// Whether the next call has to unmap what others mapped before, which is no cost of its own.
+    /// Whether the next call must unmap what earlier ones mapped, which is not its own cost.
     pub(super) fn is_full(&self) -> bool {
         self.window.as_ref().is_some_and(Window::is_full)
     }
 
-    /// Maps what is there. Does not wait; at the end of the stream nothing arrives.
+    /// Maps received data. Does not wait; at the end of the stream nothing arrives.
     pub(super) fn receive(&mut self, socket: BorrowedFd<'_>) -> Result<Arrived, Refused> {
         self.unused_calls = 0;
         let window = match &mut self.window {
@@ -54,7 +54,7 @@ impl Mapper {
             none => none.insert(Window::new(SLOTS).map_err(Refused::Unavailable)?),
         };
         match window.receive(socket) {
-            // What it is the end of, the call that copies knows better.
+            // The copying call finds out which end it is.
             Err(error) if error.raw_os_error() == Some(libc::EIO) => Ok(Arrived::default()),
             arrived => arrived.map_err(Refused::Unavailable),
         }
@@ -73,12 +73,12 @@ impl Mapper {
         Ok(())
     }
 
-    /// What it will cost to unmap so many bytes.
+    /// The future cost of unmapping that many bytes.
     pub(super) fn unmapping(&self, bytes: usize) -> Duration {
         Duration::from_nanos((self.unmapping_ns * bytes as f64) as u64)
     }
 
-    /// A call did without it.
+    /// Notes a call that did not map.
     #[inline]
     pub(super) fn unused(&mut self) {
         if self.window.is_some() {
@@ -90,7 +90,7 @@ impl Mapper {
         }
     }
 
-    /// Takes what was received when pages were to be mapped, and says whether this is to be given up for now: nearly nothing maps.
+    /// Adds up the results of calls that tried to map; returns whether to give up for now, because almost nothing is mapped.
     pub(super) fn is_pointless(&mut self, mapped_bytes: usize, copied_bytes: usize) -> bool {
         self.mapped_bytes += mapped_bytes as u64;
         self.copied_bytes += copied_bytes as u64;

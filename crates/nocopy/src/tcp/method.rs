@@ -16,7 +16,7 @@ pub enum Method {
 }
 
 impl Method {
-    /// All there are.
+    /// All methods.
     pub const ALL: [Self; 3] = [Self::Plain, Self::ZeroCopy, Self::UringZeroCopy];
 
     /// Whether the kernel reads the program's memory after the call.

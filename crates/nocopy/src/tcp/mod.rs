@@ -1,4 +1,4 @@
-//! Streams in owned buffers, without copies where that is faster here, with evidence of every byte.
+//! Streams in owned buffers, without copies if that is faster on this machine, with evidence for every byte.
 //!
 //! ```
 //! use std::time::Duration;
@@ -82,7 +82,7 @@ impl Stream {
         Self::builder().connect(address)
     }
 
-    /// Settings, to connect or to listen with.
+    /// Settings for connecting or listening.
     pub fn builder() -> Builder {
         Builder::new()
     }
@@ -90,7 +90,7 @@ impl Stream {
     /// The address of this end.
     ///
     /// # Errors
-    /// The kernel refuses to say.
+    /// The kernel refuses to report it.
     pub fn local_address(&self) -> io::Result<SocketAddr> {
         address::local(&self.socket)
     }
@@ -98,7 +98,7 @@ impl Stream {
     /// The address of the other end.
     ///
     /// # Errors
-    /// The connection is over.
+    /// The connection is closed.
     pub fn peer_address(&self) -> io::Result<SocketAddr> {
         address::peer(&self.socket)
     }
@@ -113,14 +113,14 @@ impl Stream {
         &mut self.receiver
     }
 
-    /// Both halves, for a thread each. Dropping the sender ends the stream to the peer.
+    /// Both halves, for two threads. Dropping the sender ends the stream for the peer.
     pub fn split(self) -> (Receiver, Sender) {
         (self.receiver, self.sender)
     }
 }
 
 impl Listener {
-    /// Listens at that address; port 0 takes a free one.
+    /// Listens at that address; port 0 chooses a free one.
     ///
     /// # Errors
     /// See [`OpenError`].
@@ -131,13 +131,13 @@ impl Listener {
     /// The address it listens at.
     ///
     /// # Errors
-    /// The kernel refuses to say.
+    /// The kernel refuses to report it.
     pub fn local_address(&self) -> io::Result<SocketAddr> {
         self.listener.local_addr()
     }
 
-    /// Whether [`accept`](Self::accept) fails with `WouldBlock` where it would wait. The descriptor ([`AsFd`]) is readable when a
-    /// connection is there.
+    /// Sets whether [`accept`](Self::accept) fails with `WouldBlock` instead of waiting. The descriptor ([`AsFd`]) is readable when there is
+    /// a connection.
     ///
     /// ```
     /// use nocopy::tcp::{Listener, OpenError, Stream};
@@ -151,14 +151,14 @@ impl Listener {
     /// ```
     ///
     /// # Errors
-    /// The kernel refuses.
+    /// The kernel refused it.
     pub fn set_nonblocking(&self, on: bool) -> io::Result<()> {
         self.listener.set_nonblocking(on)
     }
 }
 
 impl AsFd for Stream {
-    /// That of its [`Receiver`].
+    /// The [`Receiver`]'s descriptor.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.receiver.as_fd()
     }

@@ -1,7 +1,7 @@
-//! What is queued of a stream: buffers, cut into calls, and what is sent by reference.
+//! The queue of a stream: buffers, cut into calls, and data sent by reference.
 //!
-//! What went without a copy is held until the peer has acknowledged its last byte. Only calls that took something are counted by the
-//! kernel (`net_zcopy_put_abort` of `tcp_sendmsg_locked` takes the number of a call that failed back).
+//! Data sent without a copy is held until the peer has acknowledged its last byte. The kernel counts only calls that sent something
+//! (`net_zcopy_put_abort` of `tcp_sendmsg_locked` takes the number of a failed call back).
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -19,7 +19,7 @@ use crate::memory::in_flight::{Load, Note, Span, Ticket};
 use crate::memory::pool::{self, Buffer, Cache};
 use crate::sys::uring_send::UringRefused;
 
-/// The most bytes of a call: enough that the call itself costs nothing, and little enough that memory comes back while more is sent.
+/// The most bytes of a call: enough that the call itself costs little, and few enough that memory returns while more is sent.
 const RUN_BYTES_MAX: usize = 1 << 20;
 
 /// The most pieces of a call.
@@ -28,34 +28,34 @@ const RUN_PIECES_MAX: usize = 64;
 /// Sends that a ring has at a time.
 const RING_SENDS: u32 = 256;
 
-/// Pools that are registered with rings, in this process, before streams make no more by themselves: registered memory is locked, and
-/// thousands of connections must not lock all there is.
+/// The most pools registered with rings, in this process, before streams make rings only if asked: registered memory is locked, and
+/// thousands of connections must not lock all memory.
 const RINGS_MAX: usize = 64;
 
-/// How long a peer may take to acknowledge what was sent, when nobody has the socket any more.
+/// How long the peer of a dropped socket may take to acknowledge.
 const PARTING: Parting = Parting { patience: Duration::from_secs(120), cut_off: Some(reset) };
 
-/// What is at the front of the queue.
+/// The front of the queue.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Next {
-    /// So many bytes of buffers, which go into one call.
+    /// Bytes of buffers for one call.
     Run(Run),
     Reference,
 }
 
-/// Bytes of buffers that are sent alike.
+/// Bytes of buffers that are sent by one method.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Run {
     pub(super) bytes: usize,
 }
 
-/// A call that the kernel took and has not completed.
+/// A call that the kernel accepted and has not completed.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Call {
-    /// Of the run it is of.
+    /// Bytes of the run it belongs to.
     pub(super) run_bytes: usize,
     pub(super) method: Method,
-    /// Whether its first packet may be one of the call before, so that its completion may say *copied* although it was not.
+    /// Whether its first packet may be shared with the previous call, so that its completion may report *copied* although it was not.
     pub(super) may_share: bool,
     /// When it was made, if the policy measures it.
     pub(super) since: Option<Instant>,
@@ -63,11 +63,11 @@ pub(super) struct Call {
 
 impl Note for Call {}
 
-/// What is queued.
+/// A queue entry.
 #[derive(Debug)]
 pub(super) enum Item {
     Buffer(Buffer),
-    /// Pages that are referred to, of which no call will ever tell.
+    /// Pages sent by reference, without a completion.
     Reference(Transfer),
 }
 
@@ -89,7 +89,7 @@ impl Item {
 }
 
 impl Load for Item {
-    /// Of what was only referred to nothing comes back.
+    /// Data sent by reference is never returned.
     fn comes_back(&self) -> bool {
         self.buffer().is_some()
     }
@@ -108,9 +108,9 @@ impl Load for Item {
 pub(super) struct How {
     pub(super) method: Method,
     pub(super) waits: bool,
-    /// What is known at once; `None`: the completion will tell.
+    /// The evidence known at once; `None`: the completion will report it.
     pub(super) evidence: Option<Evidence>,
-    /// When the policy began to measure, if it does.
+    /// Start of the policy's measurement, if there is one.
     pub(super) since: Option<Instant>,
     pub(super) run_bytes: usize,
 }
@@ -118,14 +118,14 @@ pub(super) struct How {
 #[derive(Debug)]
 pub(super) struct Outbox {
     pub(super) sending: Sending<Item, (), Call>,
-    /// Bytes of buffers that were not handed over, and of what is referred to: of a pipe any number may be asked for.
+    /// Bytes of buffers not handed over; without those sent by reference, because a pipe may be asked for any number.
     buffered_bytes: u64,
     referred_bytes: u128,
     /// The stream was ended: nothing more can be sent.
     pub(super) is_finished: bool,
-    /// Something that belongs to the stream was taken out of it.
+    /// Something that belongs to the stream was removed from it.
     is_cut: bool,
-    /// The last call by the ring took a part, so its last packet was not ended.
+    /// The last call by the ring sent a part, so its last packet is unfinished.
     is_packet_open: bool,
 }
 
@@ -159,7 +159,7 @@ impl Outbox {
         self.buffered_bytes
     }
 
-    /// Whether the run is of buffers of a pool of which the kernel would read more, if it went without a copy, than are left at home.
+    /// Whether the run's buffers are from a pool of which the kernel would read more, without a copy, than is left free.
     pub(super) fn exceeds_share(&self, run: Run) -> bool {
         let cache = self.sending.cache();
         let of_pool = |item: &&Item| item.buffer().is_some_and(|buffer| cache.owns(buffer));
@@ -185,8 +185,8 @@ impl Outbox {
         })
     }
 
-    /// The transfer at the front of the queue, the socket, and whether bytes are queued behind it that are there already: for others
-    /// nothing is to be kept back.
+    /// The transfer at the front of the queue, the socket, and whether bytes that exist already are queued after it: only for those
+    /// a segment may be held back.
     pub(super) fn next_reference(&mut self) -> Option<(&mut Transfer, BorrowedFd<'_>, bool)> {
         let mut behind =
             (self.sending.next().ticket + 1..self.sending.messages().end()).map(|ticket| self.item(ticket));
@@ -200,12 +200,12 @@ impl Outbox {
         }
     }
 
-    /// So many bytes of the transfer at the front have gone.
+    /// Notes that the socket accepted bytes of the transfer at the front.
     pub(super) fn reference_went(&mut self, bytes: u64) {
         self.referred_bytes -= u128::from(bytes);
     }
 
-    /// The pipe at the front of the queue, if nothing is in it.
+    /// The pipe at the front of the queue, if it is empty.
     pub(super) fn silent_pipe(&self) -> Option<BorrowedFd<'_>> {
         self.pipe().filter(|pipe| by_reference::is_empty(pipe))
     }
@@ -218,13 +218,13 @@ impl Outbox {
         }
     }
 
-    /// All of it has.
+    /// Removes a finished transfer.
     pub(super) fn pass_reference(&mut self) {
         let ticket = self.sending.next().ticket + 1;
         self.sending.pass_to(Place { ticket, bytes: 0 }, None);
     }
 
-    /// Buffers from the front of the queue on, at most so many bytes; none but in a queue that begins with a buffer.
+    /// Buffers from the front of the queue, at most that many bytes; empty if the queue does not begin with a buffer.
     fn span(&self, bytes_max: usize) -> Span {
         let Place { ticket: first, bytes: at } = self.sending.next();
         let mut span = Span { first, last: first, at, bytes: 0 };
@@ -245,14 +245,14 @@ impl Outbox {
         self.sending.messages().get(ticket).message.as_ref().expect("what is queued is held")
     }
 
-    /// Hands over bytes from the front of the queue, by one call, and returns how many.
+    /// Sends bytes from the front of the queue, by one call, and returns how many.
     ///
     /// # Errors
     /// The kernel's: no byte was handed over.
     pub(super) fn send(&mut self, bytes: usize, how: How) -> io::Result<usize> {
         let span = self.span(bytes);
         if span.bytes == 0 {
-            // Buffers of no bytes: nothing to send, and not for the kernel, which would take it for the end of a call that failed.
+            // Buffers without bytes: not passed to the kernel, which would take them for the end of a failed call.
             self.pass(0, how.evidence);
             return Ok(0);
         }
@@ -272,7 +272,7 @@ impl Outbox {
         Ok(sent)
     }
 
-    /// Goes on behind so many bytes, of which `evidence` is known.
+    /// Advances by that many bytes, with their evidence.
     fn pass(&mut self, mut bytes: usize, evidence: Option<Evidence>) {
         self.buffered_bytes -= bytes as u64;
         let mut to = self.sending.next();
@@ -289,7 +289,7 @@ impl Outbox {
         self.sending.pass_to(to, evidence);
     }
 
-    /// Makes the ring, with the pool's memory registered, unless it is there. One that was not asked for is not made where there are many.
+    /// Makes the ring, with the pool's memory registered, if there is none. Unless asked for, it is not made if there are many.
     pub(super) fn open_ring(&mut self, asked_for: bool) -> Result<(), RingRefused> {
         if !self.sending.kept().has_ring() && !asked_for && pool::registrations() >= RINGS_MAX {
             return Err(RingRefused::Many);
@@ -297,7 +297,7 @@ impl Outbox {
         self.sending.open_ring(RING_SENDS).map(drop).map_err(RingRefused::Kernel)
     }
 
-    /// Takes what was not handed over out of the queue, in order; of the first some bytes may have been. If the kernel still reads those
+    /// Removes what was not handed over, in order; the first entry may be partly sent. If the kernel still reads that,
     /// it stays.
     pub(super) fn take_unsent(&mut self) -> Vec<Item> {
         self.is_cut |= self.queued_bytes() > 0;
@@ -305,8 +305,8 @@ impl Outbox {
         self.sending.take_unsent()
     }
 
-    /// Gives up what the kernel still reads, which goes on sending it: all of it if it can be replaced by other pages, else nothing,
-    /// which is left to the reaper. Returns how many calls that is, and the bytes that come back later.
+    /// Gives up what the kernel still reads and continues to send: all of it if its pages can be replaced, otherwise nothing,
+    /// which is left to the reaper. Returns how many calls that is, and the bytes that return later.
     pub(super) fn give_up(&mut self) -> (usize, usize) {
         drop(self.take_unsent());
         let mut kept = self.sending.kept_mut().take();
@@ -320,13 +320,13 @@ impl Outbox {
         (calls, bytes)
     }
 
-    /// Ends the stream: the peer sees the end behind what was handed over. Where something is left it sees a reset instead, lest it take
-    /// a part for the whole.
+    /// Ends the stream: the peer sees the end after what was handed over. If something is left, it sees a reset instead, so that it does
+    /// not take a part for the whole.
     pub(super) fn end(&mut self) {
         if std::mem::replace(&mut self.is_finished, true) {
             return;
         }
-        // The connection may be gone already: then nothing is to be ended.
+        // Fails if the connection is closed already, which does not matter.
         if self.queued_bytes() == 0 && !self.is_cut {
             let _ = rustix::net::shutdown(self.sending.socket(), rustix::net::Shutdown::Write);
         } else {
@@ -335,10 +335,10 @@ impl Outbox {
     }
 }
 
-/// Ends a connection at once, in both directions: the kernel drops what was not acknowledged, and tells of all calls that they are over.
+/// Ends a connection at once, in both directions: the kernel drops unacknowledged data, and completes all calls.
 fn reset(socket: BorrowedFd<'_>) {
     if rustix::net::connect_unspec(socket).is_err() {
-        // Another thread receives, and the kernel is of those that mind (`EBUSY`): then when the last half is closed.
+        // If another thread receives, some kernels refuse (`EBUSY`): then the reset comes when the last half is closed.
         let _ = rustix::net::sockopt::set_socket_linger(socket, Some(Duration::ZERO));
     }
 }
@@ -356,7 +356,7 @@ impl RingRefused {
     const MANY: &str =
         "this process has many rings already, each of which locks memory; ask for the method by name";
 
-    /// The same in a few words that never change.
+    /// The same as a short constant text.
     pub(super) fn why(&self) -> &'static str {
         match self {
             Self::Kernel(refused) => refused.why(),
@@ -366,8 +366,8 @@ impl RingRefused {
 }
 
 impl Drop for Outbox {
-    /// What is queued is not sent. What the kernel still reads stays where it is until it has done. In a forked child the stream is its
-    /// parent's, and goes on.
+    /// Queued data is not sent. Memory that the kernel still reads is kept meanwhile. In a forked child the stream belongs to its
+    /// parent, and continues.
     fn drop(&mut self) {
         if !self.sending.kept().is_inherited() {
             self.end();
@@ -386,7 +386,7 @@ mod tests {
     use super::*;
     use crate::memory::pool::Pool;
 
-    /// An outbox with buffers of that pool, and the peer, which does not read.
+    /// An outbox with buffers of that pool, and a peer that does not read.
     fn outbox(pool: &Pool) -> (Outbox, TcpStream) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
@@ -409,7 +409,7 @@ mod tests {
         assert_eq!(outbox.queued_bytes(), 0);
     }
 
-    /// The peer does not read, so most of what is sent stays with the kernel.
+    /// The peer does not read, so most of the data stays in the kernel.
     #[test]
     fn a_reset_brings_back_what_a_silent_peer_does_not_acknowledge() {
         for method in [Method::ZeroCopy, Method::UringZeroCopy] {
@@ -420,7 +420,7 @@ mod tests {
                 _ if outbox.open_ring(true).is_err() => return,
                 _ => {}
             }
-            // So much that it cannot all be with the peer's kernel.
+            // More than the peer's kernel can hold.
             while let Some(mut buffer) = pool.take() {
                 buffer.resize(buffer.capacity());
                 outbox.push(Item::Buffer(buffer));

@@ -1,22 +1,22 @@
-//! What becomes of what is sent.
+//! Errors of sending, and its limits.
 
 use std::io;
 
 /// The most bytes that are queued before they must be flushed.
 pub(super) const QUEUE_BYTES_MAX: u64 = 1 << 30;
 
-/// The connection is over: the inner error of what senders return.
+/// The connection is closed: the inner error of a sender's errors.
 #[derive(Debug, thiserror::Error)]
 #[error("{unsent_bytes} bytes were not sent ({source}); {}", advice(.source))]
 pub(super) struct SendError {
-    /// How many were still queued.
+    /// Bytes still queued.
     pub(super) unsent_bytes: u64,
     /// The kernel's reason.
     pub(super) source: io::Error,
 }
 
 impl From<SendError> for io::Error {
-    /// Of the same kind as the kernel's reason.
+    /// An error of the same kind as the kernel's reason.
     fn from(error: SendError) -> Self {
         Self::new(error.source.kind(), error)
     }

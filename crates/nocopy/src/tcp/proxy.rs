@@ -1,4 +1,4 @@
-//! A stream moved from one socket to another, without its bytes being seen by the program.
+//! Moves a stream from one socket to another, without its bytes entering the program.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -13,15 +13,15 @@ use crate::sys::splice::Pipe;
 /// Room in the pipe of a direction.
 const PIPE_BYTES: usize = 256 << 10;
 
-/// What a direction did, or what it waits for.
+/// The result of a step, or what it waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use]
 enum Flow {
-    /// Nothing has come: wait until the source can be read (`POLLIN`).
+    /// Nothing has arrived: wait until the source is readable (`POLLIN`).
     SourceEmpty,
-    /// The target takes no more now: wait until it can be written to (`POLLOUT`), and not for the source.
+    /// The target accepts nothing now: wait until it is writable (`POLLOUT`), and not for the source.
     TargetFull,
-    /// The source has ended, all of it was moved, and the target was told (its writing half is shut down).
+    /// The source has ended, everything was moved, and the target's writing half is shut down.
     Done,
 }
 
@@ -36,9 +36,9 @@ enum DirectionError {
     Target(#[source] io::Error),
 }
 
-/// One way of a proxy: from a socket to another, by way of a pipe of its own.
+/// One direction of a proxy: from a socket to another, through its own pipe.
 ///
-/// Memory is bounded: nothing is read while the target takes nothing, so the source's peer is held back by its window.
+/// Memory is bounded: nothing is read while the target accepts nothing, so flow control stops the source's peer.
 #[derive(Debug)]
 struct Direction<'sockets> {
     from: BorrowedFd<'sockets>,
@@ -57,24 +57,24 @@ enum State {
     Done,
 }
 
-/// Calls of a step at most, so that no direction starves the other.
+/// The most calls of a step, so that no direction starves the other.
 const ROUNDS: usize = 16;
 
 impl<'sockets> Direction<'sockets> {
-    /// From one connected stream socket to another. Both have to be non-blocking, or steps wait: splice(2) goes by the mode of
+    /// From one connected stream socket to another. Both must be non-blocking, or steps wait: splice(2) uses the mode of
     /// the open file.
     ///
     /// # Errors
-    /// No pipe is to be had.
+    /// No pipe is available.
     fn new(from: BorrowedFd<'sockets>, to: BorrowedFd<'sockets>) -> io::Result<Self> {
         let pipe = Pipe::new(PIPE_BYTES)?;
         Ok(Self { from, to, pipe, in_pipe: 0, moved: 0, state: State::Open })
     }
 
-    /// Moves what there is to be moved now; `None`: there may be more.
+    /// Moves what can be moved now; `None`: there may be more.
     ///
     /// # Errors
-    /// A socket failed; which one is told. Bytes that were read and not written are lost with the direction.
+    /// A socket failed; the error names it. Bytes that were read and not written are lost with the direction.
     fn step(&mut self) -> Result<Option<Flow>, DirectionError> {
         for _ in 0..ROUNDS {
             let waits_for = if self.in_pipe > 0 { self.empty()? } else { self.fill()? };
@@ -97,7 +97,7 @@ impl<'sockets> Direction<'sockets> {
         }
     }
 
-    /// The pipe is empty, so that what would block is the source.
+    /// The pipe is empty, so only the source can block.
     fn fill(&mut self) -> Result<Option<Flow>, DirectionError> {
         if self.state == State::Open {
             match self.pipe.fill(self.from, PIPE_BYTES) {
@@ -123,7 +123,7 @@ impl<'sockets> Direction<'sockets> {
     }
 }
 
-/// What went through a proxy, in bytes.
+/// Bytes moved by a proxy.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Proxied {
     /// From the first socket to the second.
@@ -143,23 +143,23 @@ enum Side {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ProxyError {
-    /// Nothing was: both connections are as they were.
+    /// Nothing was moved: both connections are unchanged.
     #[error(
         "no pipe to move bytes by ({0}); both connections are as they were; raise 'ulimit -n', or close what is not needed"
     )]
     NotBegun(#[source] io::Error),
-    /// The first connection failed. Both were reset, so that neither peer takes what it got for all there was.
+    /// The first connection failed. Both were reset, so that neither peer takes a part for the whole.
     #[error("the first connection failed ({source}) after {} bytes there and {} back; both were reset; connect again", proxied.there, proxied.back)]
     First {
-        /// What went before.
+        /// Bytes moved before.
         proxied: Proxied,
         /// The kernel's reason.
         source: io::Error,
     },
-    /// The same of the second.
+    /// The second connection failed; both were reset.
     #[error("the second connection failed ({source}) after {} bytes there and {} back; both were reset; connect again", proxied.there, proxied.back)]
     Second {
-        /// What went before.
+        /// Bytes moved before.
         proxied: Proxied,
         /// The kernel's reason.
         source: io::Error,
@@ -168,8 +168,8 @@ pub enum ProxyError {
 
 /// Moves bytes both ways between two connected stream sockets until both have ended, by splice(2): they do not enter the program.
 ///
-/// The end of one way is passed on (half-close), and the other goes on. A socket that fails resets the other. The calling thread waits
-/// in poll(2). Both sockets are made non-blocking meanwhile, for all that have them open.
+/// The end of one direction is passed on (half-close), and the other continues. If a socket fails, the other is reset. The calling thread
+/// waits in poll(2). Both sockets are made non-blocking meanwhile, for all descriptors of them.
 ///
 /// # Errors
 /// See [`ProxyError`]: a connection was reset or timed out, or there is no descriptor left for a pipe.
@@ -202,7 +202,7 @@ pub fn proxy(first: impl AsFd, second: impl AsFd) -> Result<Proxied, ProxyError>
     let ended = both.run();
     let proxied = Proxied { there: both.there.moved, back: both.back.moved };
     ended.map_err(|(side, source)| {
-        // Dissolving the association resets the connection. One that is no more cannot be reset, which is as well.
+        // Dissolving the association resets the connection. If it is closed already, that does not matter.
         let _ = (rustix::net::connect_unspec(first), rustix::net::connect_unspec(second));
         match side {
             Side::First => ProxyError::First { proxied, source },
@@ -231,7 +231,7 @@ impl Both<'_> {
             }
             let now = Some((self.there.progress(), self.back.progress()));
             if before == now {
-                // What poll(2) calls ready need not be for splice(2): messages in an error queue, memory that is short. No spinning.
+                // A socket that poll(2) calls ready may not be for splice(2): messages in an error queue, lack of memory. This avoids spinning.
                 std::thread::sleep(PAUSE);
             }
             before = now;
@@ -239,7 +239,7 @@ impl Both<'_> {
         }
     }
 
-    /// Waits until one of them may go on.
+    /// Waits until one of the directions may continue.
     fn wait(&self, there: Flow, back: Flow) -> Result<(), (Side, io::Error)> {
         let wanted = [(self.first, wants(there, back)), (self.second, wants(back, there))];
         let polled =
@@ -249,7 +249,7 @@ impl Both<'_> {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(error) => return Err((Side::First, error.into())),
         }
-        // A target that fails while its source is silent: no step would find out.
+        // No step would notice a target that fails while its source is silent.
         for (side, socket) in [(Side::First, self.first), (Side::Second, self.second)] {
             match socket2::SockRef::from(&socket).take_error() {
                 Ok(None) => {}
@@ -262,9 +262,9 @@ impl Both<'_> {
 
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// What a socket is polled for, that is the source of one direction and the target of the other; `None`: for nothing.
+/// The events polled for a socket that is the source of one direction and the target of the other; `None`: none.
 ///
-/// As a source that is not waited for, it is left out: that it has ended may be known already, and poll(2) would not stop saying so.
+/// A source that is not waited for is left out: its end may be known already, and poll(2) would report it again and again.
 fn wants(as_source: Flow, as_target: Flow) -> Option<PollFlags> {
     let mut wanted = match as_target {
         Flow::TargetFull => Some(PollFlags::OUT),

@@ -1,11 +1,11 @@
-//! What the header in front of a packet in a block tells of it (`struct tpacket3_hdr`, and `struct sockaddr_ll` behind it).
+//! Reads the metadata in the header of a packet in a block (`struct tpacket3_hdr`, followed by `struct sockaddr_ll`).
 
 use std::ptr::NonNull;
 
 use super::header::{time_ns, vlan_tag};
 use crate::facts::metadata::{Arrival, Clock, Timestamp, Unsupported};
 
-/// Where the kernel notes whom a packet is from, behind its header.
+/// Offset of the packet's source address from its header.
 const LINK_OFFSET: usize = size_of::<libc::tpacket3_hdr>().next_multiple_of(libc::TPACKET_ALIGNMENT);
 
 /// Reads a packet's header, which is `header_bytes` in front of it.
@@ -26,7 +26,7 @@ fn read(header: &libc::tpacket3_hdr, link: Option<&libc::sockaddr_ll>) -> Arriva
     let hash = header.hv1.tp_rxhash;
     Arrival {
         timestamp: Ok(Timestamp { ns, clock: Clock::Realtime }),
-        // The kernel makes one up where the card gave none; 0 is for packets without a flow.
+        // The kernel computes one if the card gave none; 0 is for packets without a flow.
         hash: if hash == 0 { Err(Unsupported::Absent) } else { Ok(hash) },
         vlan: vlan_tag(header).ok_or(Unsupported::Absent),
         outgoing: link.ok_or(Unsupported::Absent).map(|link| link.sll_pkttype == libc::PACKET_OUTGOING),

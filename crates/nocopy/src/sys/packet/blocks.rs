@@ -9,19 +9,19 @@ use crate::ring::Producer;
 use crate::sys::memory::Mapping;
 use crate::sys::xsk::{Descriptor, PACKET_CONTINUES};
 
-/// Marks an address that lies in blocks: no area is that large.
+/// Marks an address in blocks: no area is that large.
 pub(crate) const IN_BLOCKS: u64 = 1 << 63;
 
-/// What is announced in place of a packet whose header cannot be believed: it lies nowhere, and is counted as such.
+/// Announced in place of a packet whose header is invalid: its address is nowhere, and counts as a fault.
 const NOWHERE: Descriptor = Descriptor { address: u64::MAX, len: 1, options: 0 };
 
 /// The blocks of a receiving ring, of which the one being read is ours.
 #[derive(Debug)]
 pub(super) struct Blocks {
     memory: BlockMemory,
-    /// The block that is ours, or comes next.
+    /// The block being read, or the next one.
     block: u32,
-    /// What is left of a block that is ours.
+    /// The unread part of a block being read.
     cursor: Option<Contents>,
 }
 
@@ -35,10 +35,10 @@ struct Arrival {
     len: u32,
 }
 
-/// A header that contradicts itself, or the block it lies in; the rest of the block cannot be read.
+/// A header that contradicts itself or its block; the rest of the block cannot be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Incredible {
-    /// Packets that are lost with it, by the kernel's word.
+    /// Packets lost with it, as the kernel counts.
     packets: u32,
 }
 
@@ -47,11 +47,11 @@ impl Blocks {
         Self { memory, block: 0, cursor: None }
     }
 
-    /// Gives a block back that was read to its end and takes the next, if the kernel has handed it over; returns whether
+    /// Returns a block that was read to its end and takes the next, if the kernel has handed it over; returns whether
     /// there are packets to read.
     ///
     /// # Safety
-    /// Nobody reads packets of the block any more.
+    /// The packets of the block are not used any more.
     unsafe fn turn(&mut self) -> bool {
         match self.cursor {
             Some(Contents { packets: 1.., .. }) => return true,
@@ -69,10 +69,10 @@ impl Blocks {
         true
     }
 
-    /// The next packet of the block that is ours, with its VLAN tag put back where it was on the wire.
+    /// The next packet of the present block, with its VLAN tag put back.
     ///
     /// # Errors
-    /// Its header cannot be believed.
+    /// Its header is invalid.
     fn next(&mut self) -> Option<Result<Arrival, Incredible>> {
         let Contents { header, packets } = self.cursor.filter(|left| left.packets > 0)?;
         let is_last = packets == 1;
@@ -85,7 +85,7 @@ impl Blocks {
         Some(read.map(|(arrival, _)| arrival).ok_or(Incredible { packets }))
     }
 
-    /// The packet of a header, and how far it is to the next header; `None` if the header cannot be believed.
+    /// The packet of a header, and the distance to the next header; `None` if the header is invalid.
     fn read(&self, at: u32, is_last: bool) -> Option<(Arrival, u32)> {
         let block_bytes = self.memory.block_bytes();
         if at.checked_add(header::BYTES)? > block_bytes {
@@ -110,7 +110,7 @@ impl Blocks {
     }
 }
 
-/// Blocks whose packets are announced on an rx ring, as those of an AF_XDP socket are.
+/// Blocks whose packets are announced on an rx ring, like those of an AF_XDP socket.
 #[derive(Debug)]
 pub(crate) struct Announcer {
     blocks: Blocks,
@@ -118,7 +118,7 @@ pub(crate) struct Announcer {
     pieces: Pieces,
     /// A packet that waits for room.
     next: Option<Arrival>,
-    /// Packets not announced: in more pieces than there may be, or behind a header that cannot be believed.
+    /// Packets not announced: with too many pieces, or with an invalid header.
     unannounced: Arc<AtomicU64>,
 }
 
@@ -147,7 +147,7 @@ impl Announcer {
         self.blocks.memory.mapping()
     }
 
-    /// Announces packets that have arrived, each whole. Who calls it has borrowed none that was announced before.
+    /// Announces packets that have arrived, each whole. The caller has borrowed none of those announced before.
     pub(crate) fn run(&mut self) {
         if self.rx.in_flight() > 0 {
             return;
@@ -160,13 +160,13 @@ impl Announcer {
             let arrival = match next {
                 Ok(arrival) => arrival,
                 Err(Incredible { packets }) => {
-                    // The first is counted where it is found to lie nowhere.
+                    // The first is counted when its address is found to be nowhere.
                     let announced = u64::from(self.rx.push(NOWHERE).is_ok());
                     self.unannounced.fetch_add(u64::from(packets) - announced, Ordering::Relaxed);
                     break;
                 }
             };
-            // A division for long packets only.
+            // Divides only for long packets.
             let is_short = arrival.len <= self.pieces.bytes_max;
             let pieces = if is_short { 1 } else { arrival.len.div_ceil(self.pieces.bytes_max) };
             if pieces > self.pieces.count_max {
@@ -205,7 +205,7 @@ pub(super) mod tests {
 
     const BLOCK_BYTES: u32 = 4096;
 
-    /// One block that holds what a kernel would never write.
+    /// A block with contents that no kernel writes.
     pub(in super::super) fn block(
         first: u32,
         packets: u32,

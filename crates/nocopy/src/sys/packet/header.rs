@@ -1,21 +1,21 @@
-//! The header in front of a packet in a block (`struct tpacket3_hdr`): what is believed of it, and the tag it tells of.
+//! The header of a packet in a block (`struct tpacket3_hdr`): checks, and the VLAN tag.
 
 use crate::facts::metadata::VlanTag;
 
-/// A VLAN tag, which the kernel takes out of packets.
+/// A VLAN tag, which the kernel removes from packets.
 pub(super) const VLAN_TAG_BYTES: u32 = 4;
 
-/// Two hardware addresses: what stands in front of a VLAN tag.
+/// The two hardware addresses before a VLAN tag.
 const ADDRESSES_BYTES: usize = 12;
 
-/// Room for a tag, and the addresses behind it.
+/// Room for a tag, and the following addresses.
 pub(super) const FRONT_BYTES: usize = VLAN_TAG_BYTES as usize + ADDRESSES_BYTES;
 
 /// Bytes of a header.
 pub(super) const BYTES: u32 = size_of::<libc::tpacket3_hdr>() as u32;
 
-/// Where a packet whose header is at `at` begins; `None` if it does not lie between the header and `end`, or the next header not
-/// behind it: the same bytes would be two packets.
+/// Where a packet whose header is at `at` begins; `None` if it is not between the header and `end`, or overlaps the next header:
+/// the same bytes would belong to two packets.
 #[inline]
 pub(super) fn first_byte(header: &libc::tpacket3_hdr, at: u32, end: u32, is_last: bool) -> Option<u32> {
     let (len, header_bytes) = (header.tp_snaplen, u32::from(header.tp_mac));
@@ -26,7 +26,7 @@ pub(super) fn first_byte(header: &libc::tpacket3_hdr, at: u32, end: u32, is_last
     (is_last || header.tp_next_offset >= header_bytes + len).then_some(first)
 }
 
-/// The tag to be put back into a packet, if there is room for it behind the header, and an address on each side.
+/// The tag to be put back into a packet, if there is room for it between the header and the packet, and an address on each side.
 #[inline]
 pub(super) fn tag_to_put_back(header: &libc::tpacket3_hdr) -> Option<VlanTag> {
     let tag = vlan_tag(header)?;
@@ -34,7 +34,7 @@ pub(super) fn tag_to_put_back(header: &libc::tpacket3_hdr) -> Option<VlanTag> {
     (room && header.tp_snaplen as usize >= ADDRESSES_BYTES).then_some(tag)
 }
 
-/// Puts a tag back where it was, behind the addresses, which move to the front.
+/// Puts a tag back after the addresses, which move to the front.
 pub(super) fn put_back(front: &mut [u8; FRONT_BYTES], VlanTag { protocol, control }: VlanTag) {
     front.copy_within(VLAN_TAG_BYTES as usize.., 0);
     let [.., a, b, c, d] = front;
@@ -42,7 +42,7 @@ pub(super) fn put_back(front: &mut [u8; FRONT_BYTES], VlanTag { protocol, contro
     [*c, *d] = control.to_be_bytes();
 }
 
-/// The tag that the kernel has taken out; its EtherType, where the kernel does not tell (before Linux 3.14), that of a customer's.
+/// The tag that the kernel has removed; if the kernel does not report its EtherType (before Linux 3.14), that of a customer tag.
 #[inline]
 pub(super) fn vlan_tag(header: &libc::tpacket3_hdr) -> Option<VlanTag> {
     let protocol = match header.tp_status & libc::TP_STATUS_VLAN_TPID_VALID {
@@ -53,8 +53,8 @@ pub(super) fn vlan_tag(header: &libc::tpacket3_hdr) -> Option<VlanTag> {
     is_there.then_some(VlanTag { protocol, control: header.hv1.tp_vlan_tci as u16 })
 }
 
-/// When the packet arrived, by `CLOCK_REALTIME`. The card's own time is there only if somebody has asked for it
-/// (`SO_TIMESTAMPING`, `PACKET_TIMESTAMP`): we have not.
+/// Arrival time, by `CLOCK_REALTIME`. The card's own time would be here only if it had been requested
+/// (`SO_TIMESTAMPING`, `PACKET_TIMESTAMP`), which this library does not.
 #[inline]
 pub(super) fn time_ns(header: &libc::tpacket3_hdr) -> u64 {
     u64::from(header.tp_sec) * 1_000_000_000 + u64::from(header.tp_nsec)

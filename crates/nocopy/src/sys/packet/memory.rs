@@ -1,7 +1,7 @@
-//! The memory of a receiving ring: blocks that change hands between the kernel and us.
+//! The memory of a receiving ring: blocks that change owner between the kernel and this process.
 //!
-//! Blocks are version 3 of the ring (`TPACKET_V3`), and hold as many packets as fit. A ring of *single* packets is version 2, where each has a
-//! place of its own, and its own header: as a block it is one of one packet, whose header is written anew as that of version 3.
+//! Blocks are version 3 of the ring (`TPACKET_V3`), and hold as many packets as fit. A ring of *single* packets is version 2, where each has
+//! its own place and header: it is treated as a block of one packet, whose header is rewritten as one of version 3.
 
 use std::mem::offset_of;
 use std::ptr::NonNull;
@@ -10,30 +10,30 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::sys::memory::Mapping;
 
-/// From the beginning of a block to the word by which it changes hands.
+/// Offset of a block's status word, by which it changes owner.
 pub(super) const STATUS_OFFSET: u32 =
     (offset_of!(libc::tpacket_block_desc, hdr) + offset_of!(libc::tpacket_hdr_v1, block_status)) as u32;
 
-/// From the beginning of a block of a single packet to the header that is written for it: behind the word by which it changes hands.
+/// Offset of the header that is written for a single packet: after its status word.
 const SINGLE_HEADER_OFFSET: u32 = 16;
 
-/// Room to ask for in front of single packets, so that they come to lie behind that header as those in blocks do.
+/// Room to request in front of single packets, so that they are at the same distance from that header as those in blocks.
 pub(super) const SINGLE_RESERVE_BYTES: u32 = 34;
 
-/// What a block of a single packet holds besides the packet: less than this.
+/// A single packet's block needs fewer bytes than this besides the packet.
 pub(crate) const SINGLE_FRONT_BYTES: u32 = 128;
 
 /// All blocks of a ring.
 #[derive(Debug)]
 pub(super) struct BlockMemory {
     mapping: Arc<Mapping>,
-    /// From the beginning of a block to the word by which it changes hands.
+    /// Offset of a block's status word.
     status_at: u32,
     block_bytes: u32,
     block_count: u32,
 }
 
-/// What the kernel says of a block's contents.
+/// The kernel's description of a block's contents.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Contents {
     /// The first packet's header, from the start of the block.
@@ -72,13 +72,13 @@ impl BlockMemory {
         self.status(block).load(Ordering::Acquire) & libc::TP_STATUS_USER != 0
     }
 
-    /// Gives a block back to the kernel, which may write into it at once.
+    /// Returns a block to the kernel, which may write into it at once.
     pub(super) fn give_back(&self, block: u32) {
         // Release: pairs with the kernel's read of the status before it writes into the block again.
         self.status(block).store(libc::TP_STATUS_KERNEL, Ordering::Release);
     }
 
-    /// What lies in a block that was just handed over, by the kernel's word.
+    /// The contents of a block that was just handed over, as the kernel describes them.
     pub(super) fn contents(&self, block: u32) -> Contents {
         if self.holds_single_packets() {
             self.write_header(block);
@@ -95,7 +95,7 @@ impl BlockMemory {
         }
     }
 
-    /// Bytes that the kernel has written into a block that was just handed over, with its headers, by the kernel's word.
+    /// Bytes that the kernel has written into a block that was just handed over, with its headers, as it reports.
     pub(super) fn written_bytes(&self, block: u32) -> u32 {
         let field = match self.holds_single_packets() {
             true => offset_of!(libc::tpacket2_hdr, tp_snaplen),
@@ -109,7 +109,7 @@ impl BlockMemory {
         self.status_at == 0
     }
 
-    /// Writes the header of a single packet as those in blocks are, and its address behind it.
+    /// Writes the header of a single packet like those in blocks, followed by its address.
     fn write_header(&self, block: u32) {
         const ADDRESS_OFFSET: u32 = size_of::<libc::tpacket2_hdr>() as u32;
         let [start, from] = [0, ADDRESS_OFFSET].map(|at| self.pointer(block, at));
@@ -123,7 +123,7 @@ impl BlockMemory {
         (written.tp_sec, written.tp_nsec) = (header.tp_sec, header.tp_nsec);
         (written.tp_len, written.tp_snaplen) = (header.tp_len, header.tp_snaplen);
         written.tp_status = header.tp_status;
-        // One that would lie in front of it is not believed.
+        // A packet that would begin before its header is rejected later.
         written.tp_mac = header.tp_mac.saturating_sub(SINGLE_HEADER_OFFSET as u16);
         written.hv1.tp_vlan_tci = header.tp_vlan_tci.into();
         written.hv1.tp_vlan_tpid = header.tp_vlan_tpid;
@@ -136,7 +136,7 @@ impl BlockMemory {
         }
     }
 
-    /// The word by which a block changes hands.
+    /// The status word of a block.
     fn status(&self, block: u32) -> &AtomicU32 {
         // SAFETY: inside the block, aligned, mapped as long as `self` lives; the kernel and we access it
         // atomically only.

@@ -30,22 +30,22 @@ use super::option::{self, classic};
 use super::xsk::Descriptor;
 use crate::ring::Producer;
 
-/// Every protocol, as the kernel wants it: in network byte order.
+/// Every protocol, in network byte order.
 const EVERYTHING: u16 = (libc::ETH_P_ALL as u16).to_be();
-/// A socket that only sends is handed no packets.
+/// No protocol: a socket that only sends receives nothing.
 const NOTHING: u16 = 0;
 
-/// Room in front of a packet whose block becomes part of a file: it puts packets with an Ethernet header, also a tagged one, onto a
-/// multiple of four; for a tag there is room anyway (kernel: `tpacket_rcv` rounds up to 16 before adding this).
+/// Room in front of a packet whose block becomes part of a file: it aligns packets with an Ethernet header, also a tagged one, to a
+/// multiple of four (kernel: `tpacket_rcv` rounds up to 16 before adding this).
 const ALIGNING_BYTES: u32 = 2;
 
-/// What the kernel allocates at a time for single packets, at least: a multiple of every page there is.
+/// The least that the kernel allocates at a time for single packets: a multiple of every page size.
 const PIECE_BYTES: u32 = 1 << 16;
 
-/// Only bounds a block from below in version 3: packets lie as close as they fit.
+/// In version 3 only a lower limit for blocks: packets are packed densely.
 const FRAME_BYTES: u32 = 2048;
 
-/// How packets are shared out among the sockets of a fanout group (`PACKET_FANOUT_*`).
+/// How packets are distributed among the sockets of a fanout group (`PACKET_FANOUT_*`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Fanout {
@@ -67,7 +67,7 @@ impl Fanout {
     }
 }
 
-/// What a packet socket is to receive, and into how much memory.
+/// What a packet socket is to receive, and its memory.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Capture {
     pub(crate) interface_index: u32,
@@ -87,7 +87,7 @@ pub(crate) struct Capture {
 }
 
 impl Capture {
-    /// What the socket is to run, when that is `filter` for packets of its share, or nothing.
+    /// The instructions for the socket, if `filter` applies to packets of its share.
     fn filter(&self, filter: &[Instruction]) -> Vec<Instruction> {
         let everything = [classic(libc::BPF_RET | libc::BPF_K, 0, 0, u32::MAX)];
         match self.share {
@@ -106,8 +106,8 @@ pub(crate) struct Share {
 }
 
 impl Share {
-    /// Goes on to the instructions behind it with packets of the queue, by what the driver noted: each packet is one queue's, also
-    /// where the driver noted none (queue 0's), or one that there is not.
+    /// Continues with the following instructions for packets of the queue, by the number that the driver noted: each packet belongs to one queue,
+    /// also if the driver noted none (queue 0), or an invalid one.
     fn filter(self) -> Vec<Instruction> {
         let Self { queue, queues } = self;
         let load_queue = (libc::SKF_AD_OFF + libc::SKF_AD_QUEUE).cast_unsigned();
@@ -126,9 +126,9 @@ impl Share {
     }
 }
 
-/// A filter for an ordinary UDP socket, so that it does not hear what a packet socket of the same process hears as well: whole
-/// datagrams without IP options that came by an interface, on one of its queues. What is longer than the MTU came in fragments; what
-/// the host sends to a group comes back to it by the interface, and packet sockets do not hear it.
+/// A filter for an ordinary UDP socket, so that it does not also receive what a packet socket of the same process receives: whole
+/// datagrams without IP options that arrived on an interface, on one of its queues. Those longer than the MTU arrived in fragments; what
+/// the host sends to a group returns to it on the interface, and packet sockets do not see it.
 pub(crate) fn deaf_to(interface_index: u32, mtu_bytes: u32, share: Share, is_ipv4: bool) -> Vec<Instruction> {
     let kernel_word = |word: i32| (libc::SKF_AD_OFF + word).cast_unsigned();
     let network = libc::SKF_NET_OFF.cast_unsigned();
@@ -150,7 +150,7 @@ pub(crate) fn deaf_to(interface_index: u32, mtu_bytes: u32, share: Share, is_ipv
         classic(equals, 1, 0, plain),
         classic(libc::BPF_RET | libc::BPF_K, 0, 0, u32::MAX),
     ];
-    // Goes on with packets of the queue and ends with 0 for others: the two answers are the wrong way round here.
+    // Continues for packets of the queue and returns 0 for others: the two results are exchanged here.
     if share.queues > 1 {
         let mut of_queue = share.filter();
         of_queue[5].constant = u32::MAX;
@@ -160,10 +160,10 @@ pub(crate) fn deaf_to(interface_index: u32, mtu_bytes: u32, share: Share, is_ipv
     filter
 }
 
-/// What the kernel counted for a packet socket since it was last asked (`struct tpacket_stats_v3`).
+/// The kernel's counts for a packet socket since the last call (`struct tpacket_stats_v3`).
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Counts {
-    /// All that the filter let through, also what was dropped then.
+    /// All that passed the filter, including those then dropped.
     pub(crate) packets: u32,
     pub(crate) drops: u32,
     pub(crate) freezes: u32,
@@ -182,7 +182,7 @@ impl PacketSocket {
         Ok(Self { fd })
     }
 
-    /// A socket that receives into blocks what `filter` lets through, if there is one, and announces it on `rx`, in pieces.
+    /// A socket that receives packets passing `filter`, if there is one, into blocks, and announces them on `rx`, in pieces.
     pub(crate) fn receiving(
         capture: &Capture,
         filter: &[Instruction],
@@ -194,20 +194,20 @@ impl PacketSocket {
         Ok((socket, Announcer::new(Blocks::new(memory), rx, pieces)))
     }
 
-    /// A socket that receives what a filter lets through into blocks, to be had one by one.
+    /// A socket that receives packets passing a filter into blocks, which can be owned one by one.
     pub(crate) fn lending(capture: &Capture, filter: &[Instruction]) -> io::Result<(Self, OwnedBlocks)> {
         let (socket, memory) = Self::with_ring(capture, ALIGNING_BYTES)?;
         socket.start(capture, filter)?;
         Ok((socket, OwnedBlocks::new(memory)))
     }
 
-    /// The same, of blocks of one packet each, which are handed over as soon as it is there.
+    /// The same with blocks of one packet each, which are handed over at once.
     pub(crate) fn lending_single_packets(
         capture: &Capture,
         filter: &[Instruction],
     ) -> io::Result<(Self, OwnedBlocks)> {
         let socket = Self::new()?;
-        // What we call a block is a frame here, of which several lie in a block. Powers of two both, so that they lie in a row.
+        // What we call a block is a frame here, and the kernel's block holds several. Both are powers of two, so frames are contiguous.
         let (frame_bytes, piece_bytes) = (capture.block_bytes, capture.block_bytes.max(PIECE_BYTES));
         let pieces = capture.block_count.div_ceil(piece_bytes / frame_bytes);
         let block_count = pieces * (piece_bytes / frame_bytes);
@@ -226,7 +226,7 @@ impl PacketSocket {
         Ok((socket, OwnedBlocks::new(memory)))
     }
 
-    /// A socket with a receiving ring, that hears nothing yet.
+    /// A socket with a receiving ring that receives nothing yet.
     fn with_ring(capture: &Capture, reserve_bytes: u32) -> io::Result<(Self, BlockMemory)> {
         let socket = Self::new()?;
         let Capture { block_bytes, block_count, .. } = *capture;
@@ -240,7 +240,7 @@ impl PacketSocket {
             tp_frame_nr: block_count * (block_bytes / FRAME_BYTES),
             tp_retire_blk_tov: timeout_ms,
             tp_sizeof_priv: 0,
-            // It is calculated for each packet that has none.
+            // The kernel then calculates it for packets without one.
             tp_feature_req_word: if capture.hash { libc::TP_FT_REQ_FILL_RXHASH } else { 0 },
         };
         socket.set(libc::PACKET_RX_RING, &request)?;
@@ -248,7 +248,7 @@ impl PacketSocket {
         Ok((socket, BlockMemory::new(memory, block_bytes, block_count)))
     }
 
-    /// Maps a ring of so many blocks, as the kernel was asked for, into which nothing comes that is not wanted.
+    /// Maps a ring of that many blocks, before anything is received.
     fn map_ring(&self, capture: &Capture, block_bytes: u32, block_count: u32) -> io::Result<Mapping> {
         if !capture.outgoing {
             self.set(libc::PACKET_IGNORE_OUTGOING, &1_i32)?;
@@ -256,7 +256,7 @@ impl PacketSocket {
         Mapping::ring(self.fd.as_fd(), 0, block_bytes as usize * block_count as usize)
     }
 
-    /// Makes it hear what `filter` lets through, if there is one.
+    /// Starts receiving packets that pass `filter`, if there is one.
     fn start(&self, capture: &Capture, filter: &[Instruction]) -> io::Result<()> {
         let filter = capture.filter(filter);
         let fanout = capture.fanout.filter(|_| capture.receives);
@@ -279,24 +279,24 @@ impl PacketSocket {
         Ok(())
     }
 
-    /// Has it run another filter from now on; what lies in its blocks is not looked at again.
+    /// Replaces the filter; packets already in blocks stay.
     pub(crate) fn filter(&self, filter: &[Instruction]) -> io::Result<()> {
         option::filter(&self.fd, filter)
     }
 
-    /// Lets nothing more in.
+    /// Stops receiving.
     pub(crate) fn deafen(&self) -> io::Result<()> {
         option::deafen(&self.fd)
     }
 
-    /// Whether the kernel takes a filter, and what goes before it, on a socket that receives nothing.
+    /// Whether the kernel accepts a filter with its prefix, tested on a socket that receives nothing.
     pub(crate) fn takes(capture: &Capture, filter: &[Instruction]) -> io::Result<()> {
         let fd =
             rustix::net::socket_with(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
         option::filter(&fd, &capture.filter(filter))
     }
 
-    /// A socket that sends, past the queueing discipline.
+    /// A socket that sends, bypassing the queueing discipline.
     pub(crate) fn sending(interface_index: u32) -> io::Result<Self> {
         let socket = Self::new()?;
         socket.set(libc::PACKET_QDISC_BYPASS, &1_i32)?;
@@ -320,7 +320,7 @@ impl PacketSocket {
         if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
     }
 
-    /// What was dropped since this was last asked: the kernel starts anew each time.
+    /// Packets and drops since the last call: the kernel resets its counts each time.
     pub(crate) fn counts(&self) -> io::Result<Counts> {
         let mut counts = libc::tpacket_stats_v3 { tp_packets: 0, tp_drops: 0, tp_freeze_q_cnt: 0 };
         let mut bytes = libc::socklen_t::try_from(size_of_val(&counts)).expect("small");
@@ -340,7 +340,7 @@ impl PacketSocket {
         Ok(Counts { packets: counts.tp_packets, drops: counts.tp_drops, freezes: counts.tp_freeze_q_cnt })
     }
 
-    /// Takes the socket's error away, which would end every wait.
+    /// Clears the socket's error, which would end every wait.
     pub(crate) fn forget_error(&self) -> io::Result<()> {
         sockopt::socket_error(&self.fd)?.ok();
         Ok(())
@@ -349,7 +349,7 @@ impl PacketSocket {
     /// Sends packets from the front of `batch`, and returns how many.
     ///
     /// # Errors
-    /// What the kernel said of the first packet. It was not sent.
+    /// The kernel's, for the first packet, which was not sent.
     pub(crate) fn send(&self, batch: &mut Outgoing) -> io::Result<usize> {
         batch.send(self.fd.as_fd())
     }

@@ -1,9 +1,9 @@
-//! Packets to be sent by one system call, straight from where they lie.
+//! Packets to be sent by one system call, without gathering them first.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-/// Packets a system call (`sendmmsg`).
+/// Packets per system call (`sendmmsg`).
 const BATCH: usize = 64;
 
 /// A batch of packets, each in one piece or several.
@@ -36,7 +36,7 @@ impl Outgoing {
     /// Adds a packet in pieces; false, and no change, if the batch is full.
     ///
     /// # Safety
-    /// The pieces stay readable, and nobody writes to them, until the batch is cleared.
+    /// The pieces stay readable, and are not written, until the batch is cleared.
     pub(crate) unsafe fn push(&mut self, pieces: impl ExactSizeIterator<Item = (*const u8, usize)>) -> bool {
         let count = pieces.len();
         if self.packets.len() == BATCH || self.pieces.len() + count > Self::PIECES_MAX {

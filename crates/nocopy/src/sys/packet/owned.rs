@@ -1,4 +1,4 @@
-//! Blocks of a receiving ring that are owned one by one, wherever they go.
+//! Blocks of a receiving ring that are owned one by one.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -9,15 +9,15 @@ use super::header::{self, BYTES, FRONT_BYTES, VLAN_TAG_BYTES};
 use super::memory::{self, BlockMemory, STATUS_OFFSET};
 use crate::facts::metadata::VlanTag;
 
-/// From the beginning of a block to what is only ours while the block is: behind the word that the kernel reads.
+/// Offset of the part of a block that is exclusively ours: after the word that the kernel reads.
 const OURS_OFFSET: u32 = STATUS_OFFSET + 4;
 
 const _: () = assert!(OURS_OFFSET as usize == InPlace::HEAD_BYTES);
 
-/// Put into a header whose packet has its tag back. The kernel clears that byte.
+/// Marks a header whose packet has its tag back. The kernel clears that byte.
 const PUT_BACK: u8 = 0x6e;
 
-/// The blocks of a ring, each of which is handed out once at a time.
+/// The blocks of a ring, each of which has at most one owner.
 #[derive(Debug)]
 pub(crate) struct OwnedBlocks {
     ring: Arc<Ring>,
@@ -27,9 +27,9 @@ pub(crate) struct OwnedBlocks {
 #[derive(Debug)]
 struct Ring {
     memory: BlockMemory,
-    /// Which blocks are handed out: the ring comes round to one that is, and the kernel's word for it still stands.
+    /// Blocks that the program holds: when the ring reaches one, its status word is still set.
     away: Box<[AtomicBool]>,
-    /// How many.
+    /// Their number.
     away_count: AtomicU32,
 }
 
@@ -61,22 +61,22 @@ impl OwnedBlocks {
         Some((Block { ring: Arc::clone(&self.ring), block, contents, returns: true }, bytes))
     }
 
-    /// Whether the block before the next is handed out.
+    /// Whether the program holds the block before the next.
     pub(crate) fn last_is_away(&self) -> bool {
         let count = self.count();
         self.ring.away[((self.next + count - 1) % count) as usize].load(Ordering::Relaxed)
     }
 
-    /// Blocks that the kernel cannot write to now. Not counted one by one: each look at a block misses the cache.
+    /// Blocks that the kernel cannot write to now. Computed without looking at each block, which would miss the cache.
     pub(crate) fn in_use(&self) -> u32 {
         let Ring { memory, away, away_count } = &*self.ring;
         let waits = |behind: &u32| {
             let block = (self.next + behind) % memory.block_count();
-            // In this order: of one that is away the word may be written over (`Block::into_pcapng`).
+            // In this order: the status word of a block held by the program may be overwritten (`Block::into_pcapng`).
             !away[block as usize].load(Ordering::Relaxed) && memory.is_ours(block)
         };
         let waiting = (0..self.count()).take_while(waits).count() as u32;
-        // Only a number: one that comes back meanwhile is counted or not.
+        // Only a number: a block that returns meanwhile is counted or not.
         away_count.load(Ordering::Relaxed) + waiting
     }
 
@@ -95,14 +95,14 @@ impl OwnedBlocks {
     }
 }
 
-/// A block of packets as the kernel filled it. It goes back to the kernel when it is dropped, on any thread, in any order, also
+/// A block of packets as the kernel filled it. It returns to the kernel when it is dropped, on any thread, in any order, also
 /// after the end of its [`Capture`](crate::Capture).
 #[derive(Debug)]
 pub struct Block {
     ring: Arc<Ring>,
     block: u32,
     contents: memory::Contents,
-    /// Whether it goes back when it is dropped.
+    /// Whether it returns to the kernel when it is dropped.
     returns: bool,
 }
 
@@ -120,7 +120,7 @@ impl Block {
         Packets { rest, left: packets }
     }
 
-    /// Makes it one that is read packet by packet, with pauses.
+    /// Makes it a reader of single packets, with pauses.
     #[doc(hidden)]
     #[must_use]
     pub fn into_reader(self) -> BlockReader {
@@ -129,20 +129,20 @@ impl Block {
         BlockReader { block: self, at, left: packets, unreadable: 0 }
     }
 
-    /// Makes it a piece of a pcapng file, where it lies: no packet is copied.
+    /// Makes it a piece of a pcapng file, in place: no packet is copied.
     #[doc(hidden)]
     #[must_use]
     pub fn into_pcapng(mut self, layout: &PcapngLayout) -> PcapngBlock {
         let memory::Contents { header, packets } = self.contents;
         let (laid, contents) = lay(self.bytes_mut(), header, packets, layout);
         let start = self.ring.memory.pointer(self.block, 0);
-        // SAFETY: the first eight bytes of the block, which is ours. The kernel does not read them, as the status is behind; of a single
+        // SAFETY: the first eight bytes of the block, which is ours. The kernel does not read them, as the status is after them; for a single
         // packet they are the status, which keeps its lowest bit (`TP_STATUS_USER`) and so stays ours.
         unsafe { start.cast::<[u8; 8]>().write(laid.head) };
         PcapngBlock { block: self, bytes: laid.bytes, contents }
     }
 
-    /// All of it but its beginning, which the kernel reads.
+    /// The whole block except its beginning, which the kernel reads.
     fn bytes_mut(&mut self) -> &mut [u8] {
         let memory = &self.ring.memory;
         let bytes = (memory.block_bytes() - OURS_OFFSET) as usize;
@@ -169,19 +169,19 @@ impl Drop for Block {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Captured<'block> {
-    /// What was kept of it, with its VLAN tag where it was on the wire.
+    /// The kept bytes, with the VLAN tag in its place.
     pub bytes: &'block [u8],
-    /// How long it was.
+    /// The original length.
     pub original_bytes: u32,
-    /// When it came, in nanoseconds since 1970 (`CLOCK_REALTIME`).
+    /// Arrival time, in nanoseconds since 1970 (`CLOCK_REALTIME`).
     pub time_ns: u64,
-    /// The VLAN tag that the card or the kernel had taken out.
+    /// The VLAN tag that the card or the kernel had removed.
     pub vlan: Option<VlanTag>,
     /// Whether the host sent it.
     pub outgoing: bool,
 }
 
-/// The packets of a [`Block`]. They end early where a header contradicts itself; on any kernel known, none does.
+/// The packets of a [`Block`]. They end early if a header contradicts itself, which no known kernel causes.
 #[derive(Debug)]
 struct Packets<'block> {
     /// Begins with the next packet's header.
@@ -207,7 +207,7 @@ impl<'block> Iterator for Packets<'block> {
     }
 }
 
-/// A [`Block`] that is read packet by packet, and goes back to the kernel when it is dropped.
+/// A [`Block`] that is read packet by packet, and returns to the kernel when it is dropped.
 #[derive(Debug)]
 pub struct BlockReader {
     block: Block,
@@ -223,12 +223,12 @@ impl BlockReader {
         self.left
     }
 
-    /// Packets that are lost because the kernel's words for them contradict themselves; none, on any kernel known.
+    /// Packets lost because the kernel's headers contradict themselves; no known kernel causes this.
     pub fn unreadable(&self) -> u32 {
         self.unreadable
     }
 
-    /// The next packet; `None` behind the last.
+    /// The next packet; `None` after the last.
     #[inline]
     pub fn next_packet(&mut self) -> Option<Captured<'_>> {
         let left = self.left.checked_sub(1)?;
@@ -243,13 +243,13 @@ impl BlockReader {
         Some(Captured { bytes: &rest[first..first + len], original_bytes, time_ns, vlan, outgoing })
     }
 
-    /// Lets go of the block without giving it back to the kernel: for the child of a fork, whose parent reads in the same memory.
+    /// Drops the block without returning it to the kernel: for forked children, whose parent uses the same memory.
     pub fn leave(mut self) {
         self.block.returns = false;
     }
 }
 
-/// What is believed of a packet, counted from its header.
+/// The checked place of a packet, relative to its header.
 #[derive(Debug)]
 struct Place {
     first: usize,
@@ -262,7 +262,7 @@ struct Place {
     outgoing: bool,
 }
 
-/// Reads the header in front of `rest`, and puts a tag back into its packet if that was not done yet; `None` if it cannot be believed.
+/// Reads the header in front of `rest`, and puts a tag back into its packet if that was not done yet; `None` if the header is invalid.
 fn settle(rest: &mut [u8], is_last: bool) -> Option<Place> {
     let mut header = header::read(rest)?;
     let end = u32::try_from(rest.len()).ok()?;
@@ -292,7 +292,7 @@ fn settle(rest: &mut [u8], is_last: bool) -> Option<Place> {
     })
 }
 
-/// Whether an address (`struct sockaddr_ll`) behind a header is of a packet that left.
+/// Whether an address (`struct sockaddr_ll`) after a header marks a sent packet.
 fn was_sent(header: &[u8]) -> bool {
     let kind = BYTES as usize + std::mem::offset_of!(libc::sockaddr_ll, sll_pkttype);
     header.get(kind) == Some(&libc::PACKET_OUTGOING)
@@ -301,17 +301,17 @@ fn was_sent(header: &[u8]) -> bool {
 /// How a block becomes a piece of a file.
 #[derive(Debug, Clone, Copy)]
 pub struct PcapngLayout {
-    /// What was counted so far, if the file is to say so here.
+    /// The counts so far, if the file is to contain them.
     pub counts: Option<Counts>,
     /// The most bytes of a packet that are kept.
     pub snap_bytes: u32,
     /// The most packets that are kept.
     pub packets_max: u64,
-    /// The piece is a multiple of so many bytes, a power of two up to a page.
+    /// The piece is a multiple of this many bytes, a power of two up to a page.
     pub unit_bytes: usize,
 }
 
-/// What a piece of a file holds.
+/// The contents of a piece of a file.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Contents {
@@ -319,15 +319,15 @@ pub struct Contents {
     pub packets: u64,
     /// Their bytes.
     pub packet_bytes: u64,
-    /// Packets that are lost because the kernel's words for them contradict themselves; none, on any kernel known.
+    /// Packets lost because the kernel's headers contradict themselves; no known kernel causes this.
     pub unreadable: u64,
-    /// Packets beyond those wanted.
+    /// Packets beyond `packets_max`.
     pub left_out: u64,
-    /// Packets moved by a few bytes, because they did not lie on a multiple of four.
+    /// Packets moved by a few bytes, because they were not aligned to four.
     pub moved: u64,
-    /// When its first packet came, in nanoseconds since 1970.
+    /// Arrival time of its first packet, in nanoseconds since 1970.
     pub first_ns: Option<u64>,
-    /// When its last packet came.
+    /// Arrival time of its last packet.
     pub last_ns: Option<u64>,
 }
 
@@ -340,14 +340,14 @@ pub struct PcapngBlock {
 }
 
 impl PcapngBlock {
-    /// What is in it.
+    /// Its contents.
     pub fn contents(&self) -> &Contents {
         &self.contents
     }
 }
 
 impl AsRef<[u8]> for PcapngBlock {
-    /// Whole blocks of the format.
+    /// Whole pcapng blocks.
     fn as_ref(&self) -> &[u8] {
         let memory = &self.block.ring.memory;
         assert!(self.bytes <= memory.block_bytes() as usize, "more than a block");

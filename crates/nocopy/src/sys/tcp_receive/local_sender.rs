@@ -9,7 +9,7 @@ use socket2::{Domain, Socket, Type};
 use super::PAGE_BYTES;
 use crate::sys::memory::Mapping;
 
-/// Pages that the kernel maps elsewhere, unlike other memory of a process: each is a block of its own, so it is part of no larger one.
+/// Pages that the kernel maps at the receiver, unlike other memory of a process: each is a block of its own, not part of a larger one.
 #[derive(Debug)]
 pub(crate) struct RingPages {
     ring: Mapping,

@@ -9,13 +9,13 @@ use std::ptr::{self, NonNull};
 
 use super::Pages;
 
-/// Received bytes where they lie: on pages that the kernel mapped into this process.
+/// Received bytes on pages that the kernel mapped into this process.
 ///
 /// They may change while they are read, so they are never a `&[u8]`, except by [`as_slice`](Self::as_slice), which is unsafe. A sender on the
 /// same host that sends by reference (`splice`, `vmsplice`) sends the pages themselves, not their contents, and can write to them
-/// afterwards; whether a sender is on the same host cannot be known for certain. So there are copies
-/// ([`copy_to`](Self::copy_to)). Decide by what was copied: the next copy may differ. [`write_to`](Self::write_to) passes them to a file
-/// without a copy in this process.
+/// afterwards; whether a sender is on the same host cannot be known for certain. So read them by copies
+/// ([`copy_to`](Self::copy_to)), and decide only by copied bytes, because the next copy may differ. [`write_to`](Self::write_to) passes
+/// them to a file without a copy in this process.
 ///
 /// ```
 /// use nocopy::tcp::MappedBytes;
@@ -37,11 +37,11 @@ use super::Pages;
 pub struct MappedBytes<'pages> {
     first: NonNull<u8>,
     len: usize,
-    /// Stay mapped, with all bytes from `first` on.
+    /// The pages stay mapped, with all bytes from `first` on.
     pages: PhantomData<&'pages Pages>,
 }
 
-// SAFETY: the bytes are mapped in all threads, and only read, in ways that bear a change at the same time (see `copy`).
+// SAFETY: the bytes are mapped in all threads, and only read, in ways that tolerate concurrent changes (see `copy`).
 unsafe impl Send for MappedBytes<'_> {}
 // SAFETY: as above.
 unsafe impl Sync for MappedBytes<'_> {}
@@ -60,10 +60,10 @@ impl<'pages> MappedBytes<'pages> {
         self.len
     }
 
-    /// Those at these places, the first of all being at 0.
+    /// The bytes in a range; the first byte is at 0.
     ///
     /// # Panics
-    /// The range is not within them.
+    /// If the range is not within them.
     #[must_use]
     pub fn slice(&self, range: Range<usize>) -> Self {
         let Range { start, end } = range;
@@ -72,7 +72,7 @@ impl<'pages> MappedBytes<'pages> {
         unsafe { Self::new(self.first.add(start), end - start) }
     }
 
-    /// Copies the first of them, as many as there is room for, and returns how many that were.
+    /// Copies the first of them, as many as `room` holds, and returns how many that were.
     pub fn copy_to(&self, room: &mut [u8]) -> usize {
         let bytes = self.len.min(room.len());
         // SAFETY: as many as can be read, and written.
@@ -91,11 +91,11 @@ impl<'pages> MappedBytes<'pages> {
         copied
     }
 
-    /// Writes them to a file, pipe or socket from where they lie, and returns how many were written: at that place of the file
-    /// (pwrite(2)), or with `None` at its own (write(2)).
+    /// Writes them to a file, pipe or socket without a copy, and returns how many were written: at `offset` of the file
+    /// (pwrite(2)), or with `None` at its own position (write(2)).
     ///
     /// # Errors
-    /// The kernel's; `InvalidInput` if there can be no such place.
+    /// The kernel's; `InvalidInput` if the offset is impossible.
     pub fn write_to(&self, file: impl AsFd, offset: impl Into<Option<u64>>) -> io::Result<usize> {
         let (file, first) = (file.as_fd().as_raw_fd(), self.as_ptr().cast());
         let written = match offset.into() {
@@ -110,7 +110,7 @@ impl<'pages> MappedBytes<'pages> {
         usize::try_from(written).map_err(|_| io::Error::last_os_error())
     }
 
-    /// The first one. Reads should be volatile.
+    /// Pointer to the first. Reads should be volatile.
     pub(crate) const fn as_ptr(&self) -> *const u8 {
         self.first.as_ptr()
     }
@@ -118,7 +118,7 @@ impl<'pages> MappedBytes<'pages> {
     /// The bytes as an ordinary slice.
     ///
     /// # Safety
-    /// No process writes to them while the slice is in use. That is so if the sender is on another host, or is known not to write to what
+    /// No process writes to them while the slice is in use. That holds if the sender is on another host, or is known not to write to what
     /// it has sent by reference.
     pub const unsafe fn as_slice(&self) -> &'pages [u8] {
         // SAFETY: they can be read for so long, and by contract nobody writes to them.
@@ -126,27 +126,27 @@ impl<'pages> MappedBytes<'pages> {
     }
 }
 
-/// Copies bytes that may change at the same time, at the speed of memcpy(3). Each byte that is written is one that was there during the
-/// call, and it is read no more after it.
+/// Copies bytes that may change at the same time, at the speed of memcpy(3). Each byte written was there at some moment during the
+/// call, and the original is not read after it.
 ///
-/// To the compiler this is a call of a function it knows nothing of: a volatile read gives the address. So no read of Rust's races with the
-/// other writer, as one of `ptr::copy_nonoverlapping` would; and no read of the copy can become another one of the
-/// original, as optimisers are free to do with a copy they understand. Volatile reads of words, instead, took up to three times as long.
+/// To the compiler this is a call of an unknown function, because a volatile read gives its address. So Rust's reads do not race with the
+/// other writer, as those of `ptr::copy_nonoverlapping` would; and no read of the copy can become another read of the
+/// original, as an optimiser may do with a copy it understands. Volatile reads of words took up to three times as long.
 ///
 /// # Safety
-/// So many bytes can be read, and written, and do not overlap.
+/// That many bytes are readable and writable, and do not overlap.
 unsafe fn copy(from: *const u8, to: *mut u8, bytes: usize) {
     type Copy =
         unsafe extern "C" fn(*mut libc::c_void, *const libc::c_void, libc::size_t) -> *mut libc::c_void;
     static COPY: Copy = libc::memcpy;
     // SAFETY: a static of this type.
     let opaque = unsafe { ptr::read_volatile(&raw const COPY) };
-    // SAFETY: by contract. memcpy(3) takes no decision by the bytes, so it does not matter which it finds.
+    // SAFETY: by contract. memcpy(3) makes no decision by the bytes, so any values will do.
     unsafe { opaque(to.cast(), from.cast(), bytes) };
 }
 
 impl<'bytes> From<&'bytes [u8]> for MappedBytes<'bytes> {
-    /// Bytes that nobody changes, for what takes both.
+    /// Bytes that do not change, for functions that accept both.
     fn from(bytes: &'bytes [u8]) -> Self {
         // SAFETY: they are borrowed for as long.
         unsafe { Self::new(NonNull::from(bytes).cast(), bytes.len()) }

@@ -1,4 +1,4 @@
-//! Receiving from a TCP connection, by copy or by mapping (`TCP_ZEROCOPY_RECEIVE`), and what the kernel knows of it.
+//! Receiving from a TCP connection, by copy or by mapping (`TCP_ZEROCOPY_RECEIVE`), and the kernel's state of it.
 
 #[cfg(test)]
 pub(crate) mod local_sender;
@@ -17,35 +17,35 @@ pub(crate) use window::{Arrived, PAGE_BYTES, Pages, Window};
 use super::option;
 use window::Request;
 
-/// Copies what is there, up to the buffer's length; waits for the first byte if `wait`, as long as
-/// [`set_receive_timeout`](super::option::set_receive_timeout) says. 0: the stream is at its end, or was shut, or lost ([`end`]).
+/// Copies received bytes, up to the buffer's length; waits for the first byte if `wait`, as long as
+/// [`set_receive_timeout`](super::option::set_receive_timeout) allows. 0: the stream is at its end, or was shut, or lost ([`end`]).
 pub(crate) fn receive(socket: BorrowedFd<'_>, buffer: &mut [u8], wait: bool) -> io::Result<usize> {
     let flags = if wait { RecvFlags::empty() } else { RecvFlags::DONTWAIT };
     Ok(recv(socket, buffer, flags)?.0)
 }
 
-/// Whether a byte is there to be received, which stays there; false at the end, as for [`receive`].
+/// Whether a byte can be received, which stays queued; false at the end, as for [`receive`].
 ///
-/// It waits in the receiving call and not by poll: completions of the sending half would wake a poll for ever.
+/// It waits in the receiving call and not by poll: completions of the sending half would wake a poll again and again.
 pub(crate) fn peek(socket: BorrowedFd<'_>, wait: bool) -> io::Result<bool> {
     let flags = if wait { RecvFlags::empty() } else { RecvFlags::DONTWAIT };
     Ok(recv(socket, &mut [0], flags | RecvFlags::PEEK)?.0 > 0)
 }
 
-/// Bytes that are there to be received (`SIOCINQ`, tcp(7)).
+/// Bytes that can be received (`SIOCINQ`, tcp(7)).
 pub(crate) fn queued_bytes(socket: BorrowedFd<'_>) -> io::Result<u64> {
     Ok(rustix::io::ioctl_fionread(socket)?)
 }
 
-/// Waits until so many bytes are there, or the stream is at its end, as long as
-/// [`set_receive_timeout`](super::option::set_receive_timeout) says.
+/// Waits until that many bytes have arrived, or the stream is at its end, as long as
+/// [`set_receive_timeout`](super::option::set_receive_timeout) allows.
 pub(crate) fn wait_for(socket: BorrowedFd<'_>, bytes: usize) -> io::Result<()> {
     option::set_low_water(&socket, bytes)?;
     let flags = libc::MSG_PEEK | libc::MSG_TRUNC;
     // SAFETY: with MSG_TRUNC a TCP socket writes nothing (tcp(7)); and what it wrote to no address would be an error.
     let waited = unsafe { libc::recv(socket.as_raw_fd(), std::ptr::null_mut(), bytes, flags) };
     let waited = if waited < 0 { Err(io::Error::last_os_error()) } else { Ok(()) };
-    // Or nobody would be woken for less.
+    // Otherwise fewer bytes would wake no one.
     option::set_low_water(&socket, 1)?;
     match waited {
         Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {
@@ -58,19 +58,19 @@ pub(crate) fn wait_for(socket: BorrowedFd<'_>, bytes: usize) -> io::Result<()> {
 /// Why a receiving call returned no byte.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum End {
-    /// The other side has sent all it wanted to, and all of it was received.
+    /// The peer has sent everything, and all of it was received.
     Finished,
-    /// This side does not want to receive any more (`shutdown`).
+    /// This side has stopped receiving (`shutdown`).
     Shut,
-    /// The connection broke, and another call was told why.
+    /// The connection broke, and another call returned the reason.
     Lost,
 }
 
-/// Tells an end from a loss, when a receiving call has returned no byte.
+/// Distinguishes an end from a loss, after a receiving call has returned no byte.
 ///
-/// The error of a reset is told once, to whoever calls first, be it the sending half; after that the kernel returns no byte as at a proper
-/// end. It knows the difference (`SOCK_DONE` is set by a FIN, `tcp_fin`), and says so in one place: `TCP_ZEROCOPY_RECEIVE` answers `EIO`.
-/// A kernel that does not know the option cannot tell.
+/// The error of a reset is returned once, to the first call, which may be the sending half's; after that the kernel returns no byte as at a
+/// proper end. It knows the difference (`SOCK_DONE` is set by a FIN, `tcp_fin`), and shows it in one place: `TCP_ZEROCOPY_RECEIVE` returns
+/// `EIO`. A kernel without that option cannot tell.
 pub(crate) fn end(socket: BorrowedFd<'_>) -> End {
     /// `TCP_CLOSE` of `net/tcp_states.h`.
     const CLOSED: u8 = 7;
@@ -81,7 +81,7 @@ pub(crate) fn end(socket: BorrowedFd<'_>) -> End {
     }
 }
 
-/// What the kernel knows of a connection (`TCP_INFO`).
+/// The kernel's state of a connection (`TCP_INFO`).
 pub(crate) fn information(socket: &impl AsFd) -> io::Result<libc::tcp_info> {
     let mut told = MaybeUninit::<libc::tcp_info>::zeroed();
     let mut bytes = size_of::<libc::tcp_info>() as libc::socklen_t;
@@ -93,6 +93,6 @@ pub(crate) fn information(socket: &impl AsFd) -> io::Result<libc::tcp_info> {
     if result != 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: zeros, and in front of them what the kernel wrote; all members are integers.
+    // SAFETY: zeros, partly overwritten by the kernel; all members are integers.
     Ok(unsafe { told.assume_init() })
 }

@@ -1,4 +1,4 @@
-//! The part of the address space that received pages are mapped into, and who holds which of them.
+//! The part of the address space that received pages are mapped into, and which of them are in use.
 //!
 //! The window belongs to a socket that was closed at once, so chunks outlive their connection and do not keep it open. Slots of 2 MiB
 //! are filled from front to back, and unmapped as a whole when all chunks of a slot are dropped, because each unmapping flushes
@@ -15,18 +15,18 @@ use super::MappedBytes;
 use crate::sys::memory::Mapping;
 use crate::sys::sockets;
 
-/// What is mapped is whole pages of this size; on a machine with others there is no window.
+/// Mappings consist of whole pages of this size; on a machine with others there is no window.
 pub(crate) const PAGE_BYTES: usize = 4096;
 
-/// Bytes that are unmapped together, at the cost of one flush of the processors' address caches: what one table of pages covers.
+/// Bytes that are unmapped together, with one flush of the processors' address caches: the range of one page table.
 const SLOT_BYTES: usize = 2 << 20;
 
-/// Address space of slots. One is filled from front to back by one call after the other, and emptied as a whole, when the program has
-/// dropped all pages of it.
+/// Slots of address space. One after the other is filled from front to back, and unmapped as a whole when the program has
+/// dropped all its pages.
 ///
 /// It belongs to no connection: the kernel maps into any mapping of any TCP socket (`find_tcp_vma`), so this is one of a socket that was
-/// closed at once. One of the connection's own would hold its file, and closing the connection would send no FIN until the last page
-/// was dropped.
+/// closed at once. A mapping of the connection's own socket would hold its file, and closing the connection would send no FIN until the
+/// last page was dropped.
 #[derive(Debug)]
 pub(crate) struct Window {
     shared: Arc<Shared>,
@@ -38,17 +38,17 @@ pub(crate) struct Window {
 #[derive(Debug)]
 struct Shared {
     mapping: Mapping,
-    /// Of each slot, how many [`Pages`] there are.
+    /// The number of [`Pages`] of each slot.
     held: Box<[AtomicU32]>,
 }
 
-/// What one call brought, in the order of the stream: pages, and bytes to be received by another call.
+/// The result of one call, in the order of the stream: pages, then bytes to be received by another call.
 #[derive(Debug, Default)]
 pub(crate) struct Arrived {
     pub(crate) pages: Option<Pages>,
-    /// Bytes that come next and cannot be mapped.
+    /// Following bytes that cannot be mapped.
     pub(crate) unmappable_bytes: usize,
-    /// What the kernel has to say of the connection. It will not say so again.
+    /// The connection's error, which the kernel reports once.
     pub(crate) error: Option<io::Error>,
 }
 
@@ -73,7 +73,7 @@ impl Window {
         Ok(Self { shared: Arc::new(Shared { mapping, held }), filled: vec![0; slots].into(), current: 0 })
     }
 
-    /// Whether room is to be made before anything can be mapped.
+    /// Whether room must be made before anything can be mapped.
     pub(crate) fn is_full(&self) -> bool {
         self.filled[self.current] == SLOT_BYTES
     }
@@ -83,13 +83,13 @@ impl Window {
         (0..self.filled.len()).all(|slot| self.shared.is_free(slot))
     }
 
-    /// Goes on in a slot of which all pages were dropped, and returns the bytes that had to be unmapped; `None` while the program holds
+    /// Continues in a slot whose pages were all dropped, and returns the bytes that had to be unmapped; `None` while the program holds
     /// pages of every slot.
     ///
     /// # Errors
     /// The kernel's, to unmap.
     pub(crate) fn make_room(&mut self) -> io::Result<Option<usize>> {
-        // The same one again where it can be: its table of pages is in the cache, and the other slots stay empty.
+        // The same slot again if possible: its page table is in the cache, and the other slots stay empty.
         let mut order = [self.current].into_iter().chain(0..self.filled.len());
         let Some(free) = order.find(|&slot| self.shared.is_free(slot)) else { return Ok(None) };
         let unmapped = self.filled[free];
@@ -101,14 +101,14 @@ impl Window {
         Ok(Some(unmapped))
     }
 
-    /// Maps what has come, as far as it lies on whole pages of its own and there is room. Does not wait.
+    /// Maps received data, as far as it consists of whole pages and there is room. Does not wait.
     ///
-    /// The kernel offers to copy what comes behind in the same call, and is not asked to: where room ends it would copy the beginning
+    /// The kernel offers to copy the bytes after them in the same call, which is not used: where room ends it would copy the beginning
     /// of a page that could be mapped, so that the rest of its packet could not, and it would copy past the mark of an urgent byte
-    /// (`tcp_zc_handle_leftover` looks at the packet's length only).
+    /// (`tcp_zc_handle_leftover` checks only the packet's length).
     ///
     /// # Errors
-    /// The kernel's: `EIO` at the end of the stream. Nothing was received then.
+    /// The kernel's: `EIO` at the end of the stream. Nothing was then received.
     ///
     /// # Panics
     /// If there is no room.
@@ -142,9 +142,9 @@ impl Window {
 }
 
 impl Shared {
-    /// Whether nobody holds pages of a slot.
+    /// Whether no pages of a slot are held.
     fn is_free(&self, slot: usize) -> bool {
-        // With the release of `Pages::drop`: who held pages has done with them.
+        // Pairs with the release of `Pages::drop`: the holders of pages have finished with them.
         self.held[slot].load(Ordering::Acquire) == 0
     }
 
@@ -155,8 +155,8 @@ impl Shared {
     }
 }
 
-/// Pages that were received, which this process cannot write to. They stay mapped until dropped, wherever that is, and whatever became of the
-/// connection.
+/// Received pages, which this process cannot write to. They stay mapped until dropped, on any thread, even after the connection was
+/// closed.
 pub(crate) struct Pages {
     shared: Arc<Shared>,
     first: NonNull<u8>,
@@ -164,14 +164,14 @@ pub(crate) struct Pages {
     slot: u32,
 }
 
-// SAFETY: memory that can be had as `MappedBytes` only, held by a counter that any thread may change.
+// SAFETY: memory that is accessible only as `MappedBytes`, held by a counter that any thread may change.
 unsafe impl Send for Pages {}
 // SAFETY: as above.
 unsafe impl Sync for Pages {}
 
 impl Pages {
     fn new(shared: &Arc<Shared>, slot: usize, start: usize, bytes: usize) -> Self {
-        // Only this thread makes it more, so nobody can find it to be zero meanwhile but this thread.
+        // Only this thread increments it, so it cannot become zero by other threads and be reused meanwhile.
         shared.held[slot].fetch_add(1, Ordering::Relaxed);
         // SAFETY: `start` is within the slot.
         let first = unsafe { shared.slot(slot).add(start) };
@@ -182,10 +182,10 @@ impl Pages {
         self.bytes as usize
     }
 
-    /// What lies on them.
+    /// The bytes of the pages.
     ///
-    /// The kernel maps no page of a file or of a process's ordinary memory (`can_map_frag`), but it does map one that it has given to a
-    /// process as a ring, of packets or of io_uring, from where vmsplice(2) sends it; and that process can still write to it.
+    /// The kernel maps no page of a file or of a process's ordinary memory (`can_map_frag`), but it does map a page of a ring (of packets or
+    /// of io_uring) that a process sends by vmsplice(2); and that process can still write to it.
     pub(crate) fn bytes(&self) -> MappedBytes<'_> {
         // SAFETY: the kernel said that it mapped so many bytes here. They are unmapped only when nobody holds pages of the slot, or
         // with the mapping, which this keeps.
@@ -195,7 +195,7 @@ impl Pages {
 
 impl Drop for Pages {
     fn drop(&mut self) {
-        // With the acquire of `is_free`.
+        // Pairs with the acquire of `is_free`.
         self.shared.held[self.slot as usize].fetch_sub(1, Ordering::Release);
     }
 }
@@ -211,7 +211,7 @@ impl fmt::Debug for Pages {
 #[derive(Debug, Default)]
 pub(super) struct Request {
     address: u64,
-    /// Asked for, and then mapped.
+    /// Bytes requested, and then mapped.
     length: u32,
     skip: u32,
     queued: u32,
@@ -229,14 +229,14 @@ impl Request {
     const OPTION: libc::c_int = 35;
     /// `TCP_RECEIVE_ZEROCOPY_FLAG_TLB_CLEAN_HINT`: nothing is mapped there, so nothing need be unmapped.
     const IS_UNMAPPED: u32 = 1;
-    /// As far as `recv_skip_hint`: then the kernel keeps the connection's error to itself.
+    /// Ends with `recv_skip_hint`: the kernel then does not report the connection's error.
     const SHORT_BYTES: usize = 16;
 
     fn ask(&mut self, socket: BorrowedFd<'_>) -> io::Result<()> {
         self.get(socket, size_of::<Self>())
     }
 
-    /// Maps and copies nothing, whatever there is, and takes no error away from others.
+    /// Maps and copies nothing, and takes no error away from other calls.
     pub(super) fn ask_shortly(&mut self, socket: BorrowedFd<'_>) -> io::Result<()> {
         self.get(socket, Self::SHORT_BYTES)
     }

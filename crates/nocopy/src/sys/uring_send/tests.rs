@@ -41,7 +41,7 @@ fn buffer(pool: &Pool, bytes: &[u8]) -> Buffer {
     buffer
 }
 
-/// Submits and waits until nothing is in flight. What came of each, which is told once.
+/// Submits and waits until nothing is in flight; returns the result of each, which is reported once.
 fn finish(ring: &mut UringSender) -> HashMap<u64, Done> {
     let mut all = HashMap::new();
     let deadline = Instant::now() + PATIENCE;
@@ -169,7 +169,7 @@ fn errors_are_told_and_end_nothing() {
     assert!(received(&sink) == bytes[..100]);
 
     drop(sink);
-    // The first is sent, and ICMP answers; the next one is told.
+    // The first is sent, and ICMP answers; the next one fails.
     for user_data in [6, 7] {
         // SAFETY: as above.
         unsafe { ring.queue(user_data, [&bytes[..100]], None, None) }.unwrap();
