@@ -268,7 +268,7 @@ const PAUSE: Duration = Duration::from_millis(1);
 fn wants(as_source: Flow, as_target: Flow) -> Option<PollFlags> {
     let mut wanted = match as_target {
         Flow::TargetFull => Some(PollFlags::OUT),
-        // Whether it fails is told in any case.
+        // Failures are reported in any case.
         Flow::SourceEmpty => Some(PollFlags::empty()),
         Flow::Done => None,
     };
@@ -285,7 +285,7 @@ fn whose(error: DirectionError, source: Side, target: Side) -> (Side, io::Error)
     }
 }
 
-/// A socket that is non-blocking for a while.
+/// Makes a socket non-blocking until it is dropped.
 struct NonBlocking<'socket> {
     socket: BorrowedFd<'socket>,
     was: bool,
@@ -301,7 +301,7 @@ impl<'socket> NonBlocking<'socket> {
 
 impl Drop for NonBlocking<'_> {
     fn drop(&mut self) {
-        // It could be set, so it can be put back.
+        // It could be set, so it can be restored.
         let _ = rustix::io::ioctl_fionbio(self.socket, self.was);
     }
 }

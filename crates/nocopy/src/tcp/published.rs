@@ -11,14 +11,14 @@ use rustix::fs::SealFlags;
 
 use crate::sys::sealed::{self, Sealed, UNCHANGEABLE, Unsealed};
 
-/// Bytes that can never change again, not even by this process: they may go to any number of peers by reference to their pages.
+/// Bytes that can never change again, not even by this process: they may be sent to any number of peers by reference to their pages.
 ///
-/// The kernel never says when it has done with pages that were sent by reference (vmsplice(2), sendfile(2)): long after the call, and
-/// after the socket was closed, it may send them again. So they must never change, and here they cannot: the bytes lie in a
-/// sealed file without a name (`F_SEAL_WRITE`, memfd_create(2)), to which the kernel refuses all writing, for ever. The type has no way
-/// to change them either. Clones are the same bytes, and free.
+/// The kernel never reports when it no longer reads pages that were sent by reference (vmsplice(2), sendfile(2)): long after the call, and
+/// after the socket was closed, it may send them again. So they must never change, and here they cannot: the bytes are in a
+/// sealed file without a name (`F_SEAL_WRITE`, memfd_create(2)), to which the kernel refuses all writing. The type cannot
+/// change them either. Clones are the same bytes, and free.
 ///
-/// Dropping the last clone gives the memory back when the kernel has sent its pages, too. A forked child shares the
+/// After the last clone was dropped and the kernel has sent its pages, the memory is free. A forked child shares the
 /// pages and can only read them.
 ///
 /// ```
@@ -40,11 +40,11 @@ use crate::sys::sealed::{self, Sealed, UNCHANGEABLE, Unsealed};
 pub struct Published(Arc<Sealed>);
 
 impl Published {
-    /// Publishes so many bytes, which `write` writes where they are to lie; they are zeros before. Takes 0.1 to some 10 ms, as the kernel
-    /// first makes sure that the pages are not in use elsewhere: for what is sent more than once, or is large.
+    /// Publishes `bytes` bytes, which `write` fills in place; they are zeros before. Takes 0.1 to some 10 ms, because the kernel
+    /// first checks that the pages are not in use elsewhere: for data that is sent more than once, or is large.
     ///
     /// # Errors
-    /// No memory, or the kernel does not seal them.
+    /// Not enough memory, or the kernel refuses to seal them.
     pub fn written(bytes: usize, write: impl FnOnce(&mut [u8])) -> Result<Self, PublishError> {
         let mut memory = Unsealed::new(bytes).map_err(|source| PublishError::Memory { bytes, source })?;
         write(&mut memory);
@@ -71,7 +71,7 @@ impl AsRef<[u8]> for Published {
 }
 
 impl AsFd for Published {
-    /// The sealed file, for another process: it makes the same bytes of it by [`TryFrom<OwnedFd>`](Published#impl-TryFrom<OwnedFd>-for-Published).
+    /// The sealed file, for another process, which makes the same bytes of it by [`TryFrom<OwnedFd>`](Published#impl-TryFrom<OwnedFd>-for-Published).
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.file().as_fd()
     }
@@ -80,8 +80,8 @@ impl AsFd for Published {
 impl TryFrom<OwnedFd> for Published {
     type Error = PublishError;
 
-    /// All the bytes of a sealed file (memfd_create(2)), as another process may have passed it. Without the seals `F_SEAL_WRITE` and
-    /// `F_SEAL_SHRINK` it is refused, since it could still be changed then. With holes it is refused, too: it may be of any length, and
+    /// All bytes of a sealed file (memfd_create(2)), which another process may have passed. It is refused without the seals `F_SEAL_WRITE` and
+    /// `F_SEAL_SHRINK`, because it could still change, and with holes, because it may be of any length, and
     /// reading it would take that much memory from this process.
     fn try_from(descriptor: OwnedFd) -> Result<Self, PublishError> {
         let file = File::from(descriptor);
@@ -106,16 +106,16 @@ impl fmt::Debug for Published {
     }
 }
 
-/// Why bytes could not be published, or those of a descriptor are not published ones.
+/// Why bytes could not be published, or a descriptor not used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PublishError {
-    /// There is no memory.
+    /// There is not enough memory.
     #[error(
         "no memory for {bytes} bytes to be published ({source}); publish less, or raise the memory limit of the process or its cgroup"
     )]
     Memory {
-        /// So many were asked for.
+        /// Bytes asked for.
         bytes: usize,
         /// The kernel's reason.
         source: io::Error,
@@ -125,7 +125,7 @@ pub enum PublishError {
         "the bytes were not sealed ({0}); on EBUSY another process has opened them by /proc and can write to them; keep it from that"
     )]
     Seal(#[source] io::Error),
-    /// The descriptor is not of a file that takes seals.
+    /// The descriptor is not a file that can be sealed.
     #[error(
         "the descriptor is not of a file that can be sealed ({0}); make it by memfd_create with MFD_ALLOW_SEALING, or send it as a file"
     )]

@@ -26,34 +26,34 @@ use crate::sys::readiness::Readiness;
 use crate::sys::tcp_receive::{self, Arrived, End, PAGE_BYTES};
 use error::ReceiveError;
 
-/// Buffers of a pool that was not given; each is of the largest chunk, and touched only as far as it is used.
+/// Buffers of the default pool; each has the largest chunk's length, and memory is allocated when used.
 const BUFFERS: u32 = 16;
 
-/// What is copied at a time while there is no room to map pages.
+/// Bytes to copy at a time while there is no room to map pages.
 const INSTEAD_BYTES: usize = 64 << 10;
 
-/// Chunks for which a cause is taken to be still the one that was found.
+/// For how many chunks a cause is reused before it is looked up again.
 const CAUSE_CHUNKS: u32 = 256;
 
-/// What a full packet of Ethernet carries, with timestamps.
+/// The data of a full Ethernet packet, with timestamps.
 const PACKET_BYTES: usize = 1448;
 
 /// The receiving half of a stream.
 ///
-/// It returns the stream in [`Chunk`]s as they come, each owned: in buffers of a pool, or on pages that the kernel mapped. How much is
-/// received at a time, and by which [`ReceiveMethod`], is measured while receiving, for what a byte costs depends on where it is read after
-/// that: [`explain`](Self::explain) says what was found.
+/// It returns the stream in [`Chunk`]s as they arrive, each owned: in buffers of a pool, or on pages that the kernel mapped. How much is
+/// received at a time, and by which [`ReceiveMethod`], is measured while receiving, because the cost of a byte includes reading it
+/// afterwards. [`explain`](Self::explain) returns the result.
 ///
-/// **The end**: all three receiving methods return `None` when nothing came, and at the end of the stream; [`is_finished`](Self::is_finished)
-/// says which. [`receive`](Self::receive) waits as long as it takes, so its `None` is always the end. A stream that breaks never looks like
-/// one that ends: that is an error.
+/// **The end**: all three receiving methods return `None` if nothing has arrived, and at the end of the stream; [`is_finished`](Self::is_finished)
+/// tells which. [`receive`](Self::receive) waits without limit, so its `None` is always the end. A broken connection never looks like
+/// the end: it is an error.
 ///
-/// **Memory**: a program that drops a chunk before it asks for the next always gets the same memory, warm in the cache. One that keeps
-/// them runs out of buffers (an error of kind [`OutOfMemory`](io::ErrorKind::OutOfMemory), until some come back), or out of room to map
-/// pages, at 16 MiB; what cannot be mapped is copied. Mapped pages that were dropped are given back 2 MiB at a time, or after a while in
-/// which none are mapped.
+/// **Memory**: a program that drops a chunk before it receives the next always gets the same memory, warm in the cache. One that keeps
+/// them runs out of buffers (an error of kind [`OutOfMemory`](io::ErrorKind::OutOfMemory), until some return), or out of room to map
+/// pages, at 16 MiB; what cannot be mapped is copied. Dropped mapped pages are unmapped 2 MiB at a time, or after a while
+/// without mapping.
 ///
-/// **Waiting** is done in the kernel's receiving call. A poll would be woken by each completion of the sending half.
+/// **Waiting** is done in the kernel's receiving call, because completions of the sending half would wake a poll.
 ///
 /// ```
 /// # use nocopy::tcp::{Listener, Stream};
@@ -81,22 +81,22 @@ pub struct Receiver {
     chooser: Chooser,
     mapper: Mapper,
     surroundings: Surroundings,
-    /// Why whole pages were not mapped, and for how many chunks that is believed.
+    /// Why whole pages were not mapped, and for how many more chunks to reuse that.
     cause: Option<(Cause, u32)>,
-    /// What the kernel has told of the connection's end, to be passed on behind the bytes that came before.
+    /// The error of the connection, to be returned after the bytes that came before it.
     failure: Option<io::Error>,
-    /// What the socket's own timeout is set to; `None` is for ever.
+    /// The present timeout of the socket; `None` is for ever.
     timeout: Option<Duration>,
     wait: Wait,
     low_water: Option<LowWater>,
-    /// The end of the stream was returned.
+    /// Whether the end of the stream was returned.
     is_finished: bool,
-    /// Calls that found no buffer to receive into.
+    /// Calls that failed because no buffer was free.
     starved: u64,
     tally: Ledger,
 }
 
-/// What is waited for, once something has come.
+/// How much to wait for, once something has arrived.
 #[derive(Debug, Clone, Copy)]
 struct LowWater {
     bytes: usize,
@@ -111,8 +111,8 @@ enum Patience {
 }
 
 impl Receiver {
-    /// The receiving half of a connected socket. To be called in the network namespace of the socket, which from now on waits where it is
-    /// to, and as long (`O_NONBLOCK` and `SO_RCVTIMEO` are cleared).
+    /// The receiving half of a connected socket. To be called in the network namespace of the socket, whose own settings for waiting
+    /// (`O_NONBLOCK` and `SO_RCVTIMEO`) are cleared.
     pub(super) fn new(
         socket: Arc<OwnedFd>,
         method: Option<ReceiveMethod>,
@@ -145,10 +145,10 @@ impl Receiver {
     }
 
     /// Changes how to wait, from the next wait on. [`Wait::Spin`] tries again and again, each time a system call; [`Wait::Interrupt`] sleeps
-    /// in the kernel; [`Wait::Adaptive`] tries for a while, then sleeps. [`Wait::Coalesced`] sleeps until something comes, and then until so
-    /// many full packets of it are there (each counted as 1448 bytes), the stream ends, or `delay` is over, rounded up to ticks of the
-    /// kernel's clock (1 to 10 ms): one wake-up for many small packets (`SO_RCVLOWAT`). It is for streams that are long and busy; an answer
-    /// that is shorter comes later by `delay`.
+    /// in the kernel; [`Wait::Adaptive`] tries for a while, then sleeps. [`Wait::Coalesced`] sleeps until something arrives, and then until that
+    /// many full packets have arrived (each counted as 1448 bytes), the stream ends, or `delay` is over, rounded up to ticks of the
+    /// kernel's clock (1 to 10 ms): one wake-up for many small packets (`SO_RCVLOWAT`). It is for long, busy streams; a shorter
+    /// answer is delayed by `delay`.
     pub fn set_wait(&mut self, wait: Wait) {
         self.wait = wait;
         let (bytes, within) = match wait {
@@ -158,23 +158,23 @@ impl Receiver {
         self.set_low_water(bytes, within);
     }
 
-    /// A receive that waits does so, once something has come, until so many bytes are there or `within` is over.
+    /// Makes waiting calls wait, once something has arrived, until there are that many bytes or `within` is over.
     fn set_low_water(&mut self, bytes: usize, within: Duration) {
         self.low_water = (bytes > 1 && !within.is_zero()).then_some(LowWater { bytes, within });
     }
 
-    /// Waits for bytes and returns those that are there, as many as a chunk may have; `None` at the end of the stream.
+    /// Waits for bytes and returns those that have arrived, up to a chunk's length; `None` at the end of the stream.
     ///
     /// # Errors
-    /// The connection broke: all that came before was returned, and the rest is lost. Of kind [`OutOfMemory`](io::ErrorKind::OutOfMemory):
-    /// all buffers are in use; what comes waits in the kernel.
+    /// The connection broke: everything received before was returned, and the rest is lost. Of kind [`OutOfMemory`](io::ErrorKind::OutOfMemory):
+    /// all buffers are in use; data waits in the kernel.
     pub fn receive(&mut self) -> io::Result<Option<Chunk>> {
         let received = self.receive_within(None);
         self.told(received)
     }
 
-    /// Like [`receive`](Self::receive), but `None` also when nothing came for `timeout`, rounded up to ticks of the kernel's clock (1 to
-    /// 10 ms) unless the half spins, or when a signal came: see [`is_finished`](Self::is_finished).
+    /// Like [`receive`](Self::receive), but also returns `None` if nothing arrived within `timeout`, rounded up to ticks of the kernel's clock
+    /// (1 to 10 ms) unless the half spins, or if a signal arrived: see [`is_finished`](Self::is_finished).
     ///
     /// # Errors
     /// As [`receive`](Self::receive).
@@ -186,7 +186,7 @@ impl Receiver {
         self.told(received)
     }
 
-    /// Returns what is there, without waiting: `None` where nothing is, and at the end of the stream; see
+    /// Returns received bytes, without waiting: `None` if there are none, and at the end of the stream; see
     /// [`is_finished`](Self::is_finished).
     ///
     /// # Errors
@@ -197,7 +197,7 @@ impl Receiver {
         self.told(received)
     }
 
-    /// Whether the end of the stream was returned: the other side has sent all that it wanted to, and all of it was received.
+    /// Whether the end of the stream was returned: the peer has sent everything, and all of it was received.
     pub fn is_finished(&self) -> bool {
         self.is_finished
     }
@@ -248,7 +248,7 @@ impl Receiver {
         self.next(Patience::AsSet)
     }
 
-    /// Tries again and again for so long.
+    /// Tries again and again for that long.
     fn spin(&mut self, start: Instant, limit: Duration) -> Result<Option<Chunk>, ReceiveError> {
         loop {
             match self.next(Patience::None) {
@@ -258,7 +258,7 @@ impl Receiver {
         }
     }
 
-    /// What a call that received returns.
+    /// The result of a receiving call.
     #[inline]
     fn told(&mut self, received: Result<Option<Chunk>, ReceiveError>) -> io::Result<Option<Chunk>> {
         match received {
@@ -304,7 +304,7 @@ impl Receiver {
         received
     }
 
-    /// Waits until there is as much as was asked for, if anything comes at all.
+    /// Once something has arrived, waits until there is as much as was asked for.
     fn gather(&mut self, patience: Patience) -> Result<(), ReceiveError> {
         let Some(LowWater { bytes, within }) = self.low_water.filter(|_| patience == Patience::AsSet) else {
             return Ok(());
@@ -315,7 +315,7 @@ impl Receiver {
         if self.look(patience)? && !self.has(bytes)? {
             let timeout = self.timeout;
             self.set_timeout(Some(within))?;
-            // What it fails for, the call that receives is told again, or tells behind what has come.
+            // If it fails, the receiving call gets the error again, or returns it after the bytes.
             self.failure = tcp_receive::wait_for(self.socket.as_fd(), bytes).err().or(self.failure.take());
             self.set_timeout(timeout)?;
             self.chooser.restart();
@@ -323,7 +323,7 @@ impl Receiver {
         Ok(())
     }
 
-    /// Whether so many bytes are there.
+    /// Whether that many bytes have arrived.
     fn has(&self, bytes: usize) -> Result<bool, ReceiveError> {
         let queued = tcp_receive::queued_bytes(self.socket.as_fd()).map_err(ReceiveError::Socket)?;
         Ok(queued >= bytes as u64)
@@ -352,7 +352,7 @@ impl Receiver {
     fn copy_to(&mut self, buffer: &mut [u8], patience: Patience) -> Result<usize, ReceiveError> {
         let wait = patience == Patience::AsSet;
         if wait && self.chooser.is_measuring() {
-            // A wait is not to be measured, so it is done apart.
+            // Waiting must not be measured, so it is done before.
             match tcp_receive::receive(self.socket.as_fd(), buffer, false) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.look(patience)?,
                 received => return received.map_err(ReceiveError::of),
@@ -361,7 +361,7 @@ impl Receiver {
         self.patiently(|socket| tcp_receive::receive(socket, buffer, wait))
     }
 
-    /// Calls until no signal comes in between; one that comes while there is a timeout ends the wait, lest signals make it endless.
+    /// Repeats a call that a signal interrupts; with a timeout, a signal ends the wait, because repeated waits might never end.
     fn patiently<T>(&self, mut call: impl FnMut(BorrowedFd<'_>) -> io::Result<T>) -> Result<T, ReceiveError> {
         loop {
             match call(self.socket.as_fd()) {
@@ -383,7 +383,7 @@ impl Receiver {
         })
     }
 
-    /// What it means that a call returned no byte.
+    /// The meaning of a call that returned no byte.
     fn ended(&mut self) -> Result<(), ReceiveError> {
         if let Some(error) = self.failure.take() {
             return Err(ReceiveError::of(error));
@@ -399,7 +399,7 @@ impl Receiver {
     fn by_mapping(&mut self, patience: Patience) -> Result<Option<Chunk>, ReceiveError> {
         let mut buffer = self.buffer()?;
         buffer.resize(buffer.capacity());
-        // What is there cannot be had by mapping before an urgent byte is passed (`tcp_inq`).
+        // Before an urgent byte is passed, data cannot be mapped (`tcp_inq`).
         let mut cause = Cause::NotMapped;
         for is_first in [true, false] {
             match self.map() {
@@ -430,23 +430,23 @@ impl Receiver {
     fn map(&mut self) -> Result<Arrived, Refused> {
         if self.mapper.is_full() {
             let made = self.mapper.make_room();
-            // Each chunk is charged with its share instead.
+            // Instead, each chunk is charged with its share.
             self.chooser.restart();
             made?;
         }
         self.mapper.receive(self.socket.as_fd())
     }
 
-    /// Whether anything is there; waits for it with patience.
+    /// Whether anything has arrived; may wait for it.
     fn look(&mut self, patience: Patience) -> Result<bool, ReceiveError> {
         let wait = patience == Patience::AsSet;
         let is_there = self.patiently(|socket| tcp_receive::peek(socket, wait))?;
-        // What a wait takes is nobody's cost.
+        // The time of a wait is not a cost.
         self.chooser.restart();
         Ok(is_there)
     }
 
-    /// Copies what comes next and cannot be mapped; returns how much.
+    /// Copies the following bytes that cannot be mapped; returns how many.
     fn complete(&mut self, arrived: &mut Arrived, rest: &mut [u8]) -> usize {
         self.failure = arrived.error.take().or(self.failure.take());
         let bytes = arrived.unmappable_bytes.min(rest.len());
@@ -457,7 +457,7 @@ impl Receiver {
             Ok(copied_bytes) => copied_bytes,
             Err(error) => {
                 if !matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) {
-                    // Behind what has arrived.
+                    // Returned after the bytes that have arrived.
                     self.failure = Some(error);
                 }
                 0
@@ -482,7 +482,7 @@ impl Receiver {
         Chunk::new(arrived.pages, copied, cause)
     }
 
-    /// Looked for now and then: routes change, and the kernel's idea of a full segment grows with those that come.
+    /// Looked up from time to time: routes change, and the kernel's estimate of a full segment grows.
     fn cause_of_not_mapping(&mut self) -> Cause {
         let (cause, chunks) = match self.cause {
             Some((cause, chunks @ 1..)) => (cause, chunks - 1),
@@ -494,12 +494,12 @@ impl Receiver {
 
     // ---- what is known -----------------------------------------------------------------------------------------
 
-    /// What became of the bytes that were received. Its *datagrams* are chunks.
+    /// The evidence for the received bytes. Its *datagrams* are chunks.
     pub fn ledger(&self) -> Ledger {
         self.tally
     }
 
-    /// Everything that was counted; `moved` are chunks. Nothing is ever dropped: what was not received waits in the kernel.
+    /// All counters; `moved` counts chunks. Nothing is ever dropped: unreceived data waits in the kernel.
     ///
     /// # Errors
     /// None; other kinds of halves have some.
@@ -512,8 +512,8 @@ impl Receiver {
         Ok(Stats::moved(self.tally.datagrams(), self.tally.bytes()).with([starved]))
     }
 
-    /// The method in use, and what it was compared with; and where pages were to be mapped, why some were not: fact, cause, what to do. It
-    /// takes some system calls.
+    /// The method in use, and what it was compared with; if pages were to be mapped and some were not, why: fact, cause, what to do. Makes
+    /// some system calls.
     pub fn explain(&self) -> Explanation {
         let (method, diagnosis) = (self.chooser.explain(), self.diagnosis());
         if diagnosis.mapped_fraction().is_none() {
@@ -529,10 +529,10 @@ impl Receiver {
 
 receiver_half!(Receiver, Option<Chunk>);
 
-/// A pool for a receiver: as many buffers as do for some chunks to be in use, as long as chunks get. Its memory is taken as it is used.
+/// A pool for a receiver: enough buffers of the largest chunk for some chunks in use. Its memory is allocated when used.
 ///
 /// # Errors
-/// No memory.
+/// Not enough memory.
 pub(super) fn own_pool() -> io::Result<Pool> {
     Pool::new(BUFFERS, CHUNK_BYTES_MAX)
 }
@@ -590,7 +590,7 @@ impl AsFd for Receiver {
     /// sent on it.
     ///
     /// # Panics
-    /// When it is first asked for, if the process has no descriptor left.
+    /// At the first call, if the process has no descriptor left.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.readiness.descriptor(self.socket.as_fd())
     }

@@ -1,6 +1,6 @@
-//! The ways to receive, and which of them is used.
+//! The ways to receive, and the choice among them.
 //!
-//! How long chunks are and whether pages are mapped is decided by measurement: from a call, less its wait, to the next call, so that
+//! The length of chunks and whether to map pages are chosen by measurement: from one call, less its wait, to the next call, so that
 //! the program's work on the bytes is included; the cost of unmapping is spread over the chunks.
 
 use std::fmt;
@@ -15,12 +15,12 @@ use crate::facts::evidence::Cause;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ReceiveMethod {
-    /// An ordinary call copies up to so many bytes into a buffer.
+    /// An ordinary call copies up to `bytes` bytes into a buffer.
     Recv {
-        /// The most that one call receives; not more than a buffer of the pool takes.
+        /// The most that one call receives; at most a buffer of the pool.
         bytes: u32,
     },
-    /// The pages that the data lie on are mapped (`TCP_ZEROCOPY_RECEIVE`; Linux 4.18); what does not fill whole pages is copied.
+    /// The pages of the data are mapped (`TCP_ZEROCOPY_RECEIVE`; Linux 4.18); data that does not fill whole pages is copied.
     Mapped,
 }
 
@@ -36,30 +36,30 @@ impl fmt::Display for ReceiveMethod {
     }
 }
 
-/// What the choice is among, with mapping behind the first, in the order in which they are tried. Below, the call costs too much; above, no cache
-/// holds a chunk until it is read.
+/// The lengths to choose from (mapping is tried after the first), in order. Below them, the call costs too much; above, a chunk
+/// leaves the caches before it is read.
 const CHUNK_BYTES: [u32; policy::METHODS_MAX - 1] =
     [64 << 10, 128 << 10, 256 << 10, 32 << 10, 512 << 10, 1 << 20, 16 << 10];
 
 /// The largest of them.
 pub(super) const CHUNK_BYTES_MAX: usize = 1 << 20;
 
-/// What costs are compared by: a page's worth of bytes. A chunk has a number of them, whatever way it came.
+/// The unit of costs: a page's worth of bytes, however it was received.
 const UNIT_BYTES: usize = 4096;
 
-/// The same for all chunks, so that they are compared; the true number is told with the cost.
+/// The same for all chunks, so that they are compared; the true count is recorded with the cost.
 const WORK: Work = Work { destination: 0, bytes: UNIT_BYTES as u32, count: 32 };
 
-/// Chunks that are shorter, and could be longer, tell more of the sender's pauses than of the cost.
+/// Chunks that are shorter, and could be longer, show the sender's pauses rather than the cost.
 const TELLING_BYTES_MIN: usize = 32 << 10;
 
-/// Which way is used, by what receiving and *using* a byte costs: from the start of one call, less what it waited, to the start of the
-/// next. So what a chunk does to the caches is in it, and what unmapping costs whoever drops it.
+/// The choice, by the cost of receiving and *using* a byte: from the start of one call, less its wait, to the start of the
+/// next. So it includes a chunk's effect on the caches, and the cost of unmapping.
 #[derive(Debug)]
 pub(super) struct Chooser {
     policy: Policy<ReceiveMethod>,
     is_pinned: bool,
-    /// Mapping was measured, or found not to work.
+    /// Whether mapping was measured, or found not to work.
     is_mapping_known: bool,
     sample: Option<Sample>,
 }
@@ -68,34 +68,34 @@ pub(super) struct Chooser {
 struct Sample {
     choice: Choice<ReceiveMethod>,
     started: Instant,
-    /// What it will cost later on.
+    /// Its later cost.
     owed: Duration,
-    /// What it brought; 0 as long as it tells nothing.
+    /// Units it received; 0 while the cost shows nothing.
     units: u32,
-    /// The call found nothing, so that the next one takes its place.
+    /// The call found nothing, so the next one continues it.
     is_open: bool,
 }
 
 impl Chooser {
-    /// Always the method that is given, or the best of all that buffers are long enough for.
+    /// Always `pinned`, or the best of all ways that fit the buffers.
     pub(super) fn new(pinned: Option<ReceiveMethod>, buffer_bytes: usize) -> Self {
         let policy = pinned.map_or_else(|| among(buffer_bytes), Policy::pinned).about(Matter::Reads);
         Self { policy, is_pinned: pinned.is_some(), is_mapping_known: false, sample: None }
     }
 
-    /// Why what is not to be mapped is copied. That it is faster is not said before it is known.
+    /// The cause booked for copied bytes. "Copying is faster" is not booked before it is known.
     #[inline]
     pub(super) fn cause_of_copying(&self) -> Cause {
         if self.is_mapping_known && !self.is_pinned { Cause::CopyingIsFaster } else { Cause::SocketCall }
     }
 
-    /// The way to receive now; what was received before has been used.
+    /// The way to receive now; the data received before has been used.
     #[inline]
     pub(super) fn begin(&mut self) -> ReceiveMethod {
         self.begin_by(Instant::now)
     }
 
-    /// The same by a clock, which is read only where something is measured.
+    /// The same with a clock, which is read only while measuring.
     #[inline]
     fn begin_by(&mut self, clock: impl Fn() -> Instant) -> ReceiveMethod {
         let now = match self.sample.take() {
@@ -127,27 +127,27 @@ impl Chooser {
         }
     }
 
-    /// Whether it matters when the call waits.
+    /// Whether a wait of the call affects a measurement.
     #[inline]
     pub(super) fn is_measuring(&self) -> bool {
         self.sample.is_some()
     }
 
-    /// What the call did until now is none of its cost.
+    /// Restarts the measurement: the time so far is not a cost.
     pub(super) fn restart(&mut self) {
         if let Some(sample) = &mut self.sample {
             sample.started = Instant::now();
         }
     }
 
-    /// What the chunk will cost when it is cleared away together with others.
+    /// Adds the cost of unmapping the chunk later, together with others.
     pub(super) fn owes(&mut self, cost: Duration) {
         if let Some(sample) = &mut self.sample {
             sample.owed = cost;
         }
     }
 
-    /// The call brought nothing yet.
+    /// Notes that the call found nothing yet.
     #[inline]
     pub(super) fn found_nothing(&mut self) {
         if let Some(sample) = &mut self.sample {
@@ -155,8 +155,8 @@ impl Chooser {
         }
     }
 
-    /// What the call brought, and by which way. A receiver that is faster than its sender never fills a large chunk, so it need not be full,
-    /// only long enough that what it cost is the cost of its bytes.
+    /// Notes what the call received, and how. A receiver that is faster than its sender never fills a large chunk, so it need not be full,
+    /// only long enough that its cost is the cost of its bytes.
     #[inline]
     pub(super) fn received(&mut self, way: ReceiveMethod, bytes: usize) {
         let Some(sample) = &mut self.sample else { return };
@@ -170,7 +170,7 @@ impl Chooser {
         }
     }
 
-    /// Pages do not map, for now or at all.
+    /// Notes that pages cannot be mapped, now or ever.
     pub(super) fn rule_out_mapping(&mut self, why: Reason) {
         self.sample = None;
         self.is_mapping_known = true;
@@ -190,7 +190,7 @@ fn among(buffer_bytes: usize) -> Policy<ReceiveMethod> {
     if ways.is_empty() {
         ways.push(ReceiveMethod::Recv { bytes: buffer_bytes as u32 });
     }
-    // The first to be tried, since it has the most to gain; whether anything maps is known after some chunks.
+    // Tried first, because it has the most to gain; whether anything is mapped is known after some chunks.
     ways.insert(1, ReceiveMethod::Mapped);
     Policy::new(&ways)
 }
@@ -253,7 +253,7 @@ mod tests {
         assert_eq!(used(&explanation), Some(ReceiveMethod::Recv { bytes: 64 << 10 }));
     }
 
-    /// Receives until so many bytes came, while a call by each way takes that long for those that wait, of which there are so many.
+    /// Receives that many bytes, where each waiting call takes that long by each way.
     fn after(
         bytes: usize,
         queued: usize,

@@ -29,12 +29,12 @@ use crate::stats::Stats;
 use crate::sys::poll::{Wakeup, wait_readable, wait_writable};
 use crate::sys::stream;
 
-/// How long to wait at a time where nothing can be waited for.
+/// How long to sleep at a time if there is no event to wait for.
 const LOOK_AGAIN_SOON: Duration = Duration::from_millis(1);
 
 const ALL_HELD: &str = "no buffer is on its way: the program holds all of the pool; send, recycle or drop some, or make the pool larger";
 
-/// What a sender counts beside its ledger.
+/// The sender's counters besides its ledger.
 #[derive(Debug, Clone, Copy, Default)]
 struct Counted {
     /// Slices that were copied. (Items of the queue have tickets.)
@@ -44,33 +44,33 @@ struct Counted {
     no_buffers_bytes: u64,
     abandoned_calls: u64,
     kept_bytes: u64,
-    /// Items that were taken back, and so were not handed over.
+    /// Items that were taken back unsent.
     unsent: u64,
-    /// Those that close gave up.
+    /// Items that close gave up.
     dropped: u64,
 }
 
 /// The sending half of a stream.
 ///
-/// [`send`](Self::send) queues; [`flush`](Self::flush) hands over what is queued. A buffer that went without a copy comes back when the
+/// [`send`](Self::send) queues; [`flush`](Self::flush) hands over what is queued. A buffer sent without a copy returns when the
 /// peer has acknowledged it.
 ///
-/// Dropping it ends the stream: the peer sees the end behind the last byte that was handed over, or, where something was still queued,
-/// a reset, so that it does not take a part for the whole. Memory that the kernel still reads then is kept until the peer has
+/// Dropping it ends the stream: the peer sees the end after the last byte that was handed over, or, if something was still queued,
+/// a reset, so that it does not take a part for the whole. Memory that the kernel then still reads is kept until the peer has
 /// acknowledged it; a peer that acknowledges nothing for two minutes is reset.
 ///
-/// **Errors**: where a method returns an error, the connection is over. What was queued stays so,
-/// and [`take_unsent`](Self::take_unsent) gives it back; how much arrived of what was handed over before is not known.
+/// **Errors**: if a method returns an error, the connection is closed. Queued data stays queued,
+/// and [`take_unsent`](Self::take_unsent) returns it; how much arrived of the data handed over before is unknown.
 #[derive(Debug)]
 pub struct Sender {
     outbox: Outbox,
     chooser: Chooser,
     peer: Option<IpAddr>,
     counted: Counted,
-    /// The pipe in front, which the descriptor tells of, as long as it is empty.
+    /// Whether the descriptor watches the pipe at the front of the queue, because it is empty.
     watches_pipe: bool,
     asked_for_ring: bool,
-    /// How published data goes, if it was asked for.
+    /// The method for published data, if one was asked for.
     published_method: Option<PublishedMethod>,
     /// Made when something is first sent by reference.
     by_reference: Option<ByReference>,
@@ -98,15 +98,15 @@ impl Sender {
         }
     }
 
-    /// Makes the ring now, rather than when it is first sent by.
+    /// Makes the ring now, instead of at its first use.
     pub(super) fn open_ring(&mut self) -> io::Result<()> {
         self.asked_for_ring = true;
         self.outbox.open_ring(true).map_err(io::Error::other)
     }
 
-    /// An empty buffer of the stream's pool; `None` while all are away: [`flush`](Self::flush) and [`reap`](Self::reap) bring them back.
+    /// An empty buffer of the stream's pool; `None` while all are in use: [`flush`](Self::flush) and [`reap`](Self::reap) free them.
     ///
-    /// Where several streams share the pool, and others have all of it, a stream that waits for none of its own takes memory beside the
+    /// If other streams sharing the pool hold all of it, and this stream has none in flight, it takes memory besides the
     /// pool: as many buffers as its share of the pool is, at least one.
     #[inline]
     pub fn buffer(&mut self) -> Option<Buffer> {
@@ -119,12 +119,12 @@ impl Sender {
         if waits_for_own { None } else { self.outbox.sending.cache_mut().take_reserved() }
     }
 
-    /// An empty buffer; while all are away it flushes, and waits for `timeout` at most until the peer has acknowledged what is on its way.
-    /// `None`: none came back.
+    /// An empty buffer; while all are in use it flushes, and waits for at most `timeout` until the peer has acknowledged data in flight.
+    /// `None`: none returned.
     ///
     /// # Errors
-    /// As [`flush`](Self::flush). Of kind [`WouldBlock`](io::ErrorKind::WouldBlock) if all buffers are with the program, so that no wait
-    /// brings one back; where others share the pool, if as many as this stream's share are.
+    /// As [`flush`](Self::flush). Of kind [`WouldBlock`](io::ErrorKind::WouldBlock) if the program holds all buffers, so that waiting
+    /// is useless; in a shared pool, if it holds this stream's share.
     ///
     /// ```
     /// # use nocopy::{Pool, tcp::{Listener, Stream}};
@@ -165,13 +165,13 @@ impl Sender {
         look_until_done(self, timeout, look, Self::wait)
     }
 
-    /// Takes a buffer that was not sent back, more cheaply than dropping it.
+    /// Takes back a buffer that was not sent, more cheaply than dropping it.
     #[inline]
     pub fn recycle(&mut self, buffer: Buffer) {
         self.outbox.sending.recycle(buffer);
     }
 
-    /// Queues a buffer, a [`Chunk`](super::Chunk), or what else makes one; several are gathered into one call without being joined.
+    /// Queues a buffer, a [`Chunk`](super::Chunk), or something that converts into one; several are gathered into one call without being joined.
     ///
     /// ```
     /// # use nocopy::tcp::{Listener, Stream};
@@ -202,8 +202,8 @@ impl Sender {
         }
     }
 
-    /// Queues a range of published data, in bytes, which goes by reference to its pages where that is faster. The same data may go to any
-    /// number of peers. No completion is reported, and none is needed, since the data never change.
+    /// Queues a range of published data, in bytes, which is sent by reference to its pages if that is faster. The same data may be sent to any
+    /// number of peers. No completion is reported, and none is needed, because the data never changes.
     ///
     /// ```
     /// # use nocopy::tcp::{Listener, Stream};
@@ -225,10 +225,10 @@ impl Sender {
         self.refer(Transfer::published(data, range)?)
     }
 
-    /// Queues a range of a file, in bytes, which goes by reference to the file's pages (sendfile(2)).
+    /// Queues a range of a file, in bytes, which is sent by reference to the file's pages (sendfile(2)).
     ///
-    /// The kernel never says when it is done with them: a program that writes to the file in place changes what the peer receives, until
-    /// it has read it. (What never changes is [`Published`].)
+    /// The kernel never reports when it no longer reads them: a program that writes to the file in place changes what the peer receives, until
+    /// the peer has read it. ([`Published`] data never changes.)
     ///
     /// ```
     /// # use nocopy::tcp::{Listener, Stream};
@@ -244,7 +244,7 @@ impl Sender {
     /// ```
     ///
     /// # Errors
-    /// [`Reason::OutOfRange`] or [`Reason::Finished`]; [`Reason::System`] where the kernel does not say how long the file is.
+    /// [`Reason::OutOfRange`] or [`Reason::Finished`]; [`Reason::System`] if the kernel does not report the file's length.
     pub fn send_file(&mut self, file: Arc<File>, range: Range<u64>) -> Result<Ticket, Reason> {
         self.refer(Transfer::file(file, range)?)
     }
@@ -267,13 +267,13 @@ impl Sender {
     /// ```
     ///
     /// # Errors
-    /// [`Reason::Finished`], or [`Reason::System`] where the descriptor is not that of a pipe.
+    /// [`Reason::Finished`], or [`Reason::System`] if the descriptor is not a pipe.
     pub fn send_pipe(&mut self, reader: OwnedFd, bytes: u64) -> Result<Ticket, Reason> {
         self.refer(Transfer::pipe(reader, bytes)?)
     }
 
     fn refer(&mut self, transfer: Transfer) -> Result<Ticket, Reason> {
-        // Of what is only referred to any amount may be queued.
+        // Sends by reference are not limited.
         match self.refusal(0) {
             None => Ok(self.outbox.push(Item::Reference(transfer))),
             Some(reason) => Err(reason),
@@ -288,7 +288,7 @@ impl Sender {
         (bytes > 0 && is_full && self.queued() > 0).then_some(Reason::Full)
     }
 
-    /// Sends bytes now, behind what is queued: the kernel copies them, so they are the caller's again at once. Waits while the socket's
+    /// Sends bytes now, after what is queued: the kernel copies them, so they are the caller's again at once. Waits while the socket's
     /// send buffer is full.
     ///
     /// # Errors
@@ -304,12 +304,12 @@ impl Sender {
         Ok(())
     }
 
-    /// Sends as many bytes as the socket takes; waits while it takes none.
+    /// Sends as many bytes as the socket accepts; waits while it accepts none.
     fn send_some(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let sent = loop {
             match stream::send_copied(self.outbox.sending.socket(), bytes) {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                // Also a blocking socket says so, once something went by reference.
+                // A blocking socket returns this, too, after data was sent by reference.
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.make_room()?,
                 sent => break sent?,
             }
@@ -330,15 +330,15 @@ impl Sender {
         self.outbox.sending.in_flight()
     }
 
-    /// Hands over everything queued; waits while the socket's send buffer is full, for as long as the peer does not read.
+    /// Hands over everything queued; waits while the socket's send buffer is full, which lasts as long as the peer does not read.
     ///
     /// # Errors
-    /// The connection is over, or a file or pipe that was queued has ended (kind [`UnexpectedEof`](io::ErrorKind::UnexpectedEof)).
+    /// The connection is closed, or a queued file or pipe has ended (kind [`UnexpectedEof`](io::ErrorKind::UnexpectedEof)).
     pub fn flush(&mut self) -> io::Result<()> {
         self.hand_over(true).map(drop)
     }
 
-    /// Hands over as much as the socket takes at once. `false`: something is left, for which [`arm`](Self::arm) prepares a wait.
+    /// Hands over as much as the socket accepts at once. `false`: something is left, for which [`arm`](Self::arm) prepares a wait.
     ///
     /// # Errors
     /// As [`flush`](Self::flush).
@@ -346,7 +346,7 @@ impl Sender {
         self.hand_over(false)
     }
 
-    /// Hands over what the peer makes room for within `timeout`. `false`: something is left.
+    /// Hands over as much as the peer makes room for within `timeout`. `false`: something is left.
     ///
     /// ```
     /// # use nocopy::tcp::{Listener, Stream};
@@ -378,7 +378,7 @@ impl Sender {
         is_all
     }
 
-    /// Has the descriptor tell of what holds up the queue: room to send in, or an empty pipe.
+    /// Makes the descriptor watch what the queue waits for: room to send, or an empty pipe.
     fn wait_in_descriptor(&mut self) {
         self.watches_pipe = self.outbox.silent_pipe().is_some();
         if self.watches_pipe {
@@ -387,7 +387,7 @@ impl Sender {
         self.outbox.sending.want_room(self.queued() > 0 && !self.watches_pipe);
     }
 
-    /// Has the descriptor tell of the pipe in front, or not any more.
+    /// Sets whether the descriptor watches the pipe at the front of the queue.
     fn watch_pipe(&self, wanted: bool) {
         if let Some(pipe) = self.outbox.pipe() {
             self.outbox.sending.watch_also(pipe, wanted);
@@ -404,7 +404,7 @@ impl Sender {
         self.wait_for_room(LOOK_AGAIN)
     }
 
-    /// Waits until it may go on, be it that the pipe in front was empty.
+    /// Waits until the queue may continue, also if the pipe at its front was empty.
     fn wait_for_room(&mut self, timeout: Duration) -> io::Result<()> {
         // Completions would end the wait at once.
         self.reap();
@@ -436,7 +436,7 @@ impl Sender {
         over
     }
 
-    /// The next buffer that is free again, where the builder was told to [return them](super::Builder::return_buffers).
+    /// The next buffer that is free again, if the builder was set to [return them](super::Builder::return_buffers).
     ///
     /// ```
     /// # use nocopy::tcp::{Listener, Stream};
@@ -457,8 +457,8 @@ impl Sender {
     }
 
     /// Takes back what was queued and not handed over, in order: after an error, to send it by another connection. A part of the
-    /// first one may have been sent already. While the kernel still reads it (never for long, once the connection is over), that one is not
-    /// returned here, but in the way of those that were sent. The peer sees a reset at the end, since it did not get everything.
+    /// first one may have been sent already; while the kernel still reads it (briefly, once the connection is closed), it is not
+    /// returned here, but like sent ones. The peer sees a reset at the end, because it did not get everything.
     ///
     /// Files, pipes and published data are not returned.
     ///
@@ -485,7 +485,7 @@ impl Sender {
         self.outbox.take_unsent().into_iter().filter_map(buffer).collect()
     }
 
-    /// Hands over everything queued, and ends the stream: the peer sees its end behind the last byte. This side can still receive.
+    /// Hands over everything queued, and ends the stream: the peer sees its end after the last byte. This side can still receive.
     ///
     /// # Errors
     /// As [`flush`](Self::flush).
@@ -495,8 +495,8 @@ impl Sender {
         Ok(())
     }
 
-    /// Hands over everything queued, and waits for `timeout` at most until the kernel has let go of all memory: of what went without a
-    /// copy, until the peer has acknowledged it. `false`: it has not.
+    /// Hands over everything queued, and waits for at most `timeout` until the kernel no longer reads any memory: for data sent without a
+    /// copy, until the peer has acknowledged it. `false`: this was not reached.
     ///
     /// # Errors
     /// As [`flush`](Self::flush).
@@ -512,7 +512,7 @@ impl Sender {
         look_until_done(self, timeout, look, Self::wait).map(|done| done.is_some())
     }
 
-    /// Waits for room for what is queued; with nothing queued, for what the kernel tells of earlier sends, which it takes.
+    /// Waits for room for what is queued; with nothing queued, for completions of earlier sends, and reads them.
     fn wait(&mut self, timeout: Duration) -> io::Result<()> {
         if self.queued() > 0 {
             return self.wait_for_room(timeout).map_err(|error| self.error(error));
@@ -520,14 +520,14 @@ impl Sender {
         let waited = self.outbox.sending.wait(timeout);
         let is_ready = waited.map_err(|error| self.error(error))? == Wakeup::Ready;
         if self.reap() == 0 && is_ready {
-            // Where both sides have ended the stream every wait is over at once (POLLHUP), while the last bytes are on their way.
+            // After both sides have ended the stream every wait ends at once (POLLHUP), while the last bytes are under way.
             std::thread::sleep(LOOK_AGAIN_SOON.min(timeout));
         }
         Ok(())
     }
 
-    /// Prepares for a wait on the descriptor ([`AsFd`]) until it is readable: a flush can go on, or memory is free. Returns whether that is so
-    /// already; what was free has been taken back then.
+    /// Prepares for a wait on the descriptor ([`AsFd`]) until it is readable: a flush can continue, or memory is free. Returns true if that is
+    /// so already; free memory was then taken back.
     ///
     /// # Errors
     /// As [`flush`](Self::flush).
@@ -541,11 +541,11 @@ impl Sender {
         stream::would_go_on(self.outbox.sending.socket(), wants_room).map_err(|error| self.error(error))
     }
 
-    /// The kernel's socket, for options and calls that are missing here. ([`AsFd`] gives a descriptor that can only be waited on.)
+    /// The kernel's socket, for options and calls that are missing here. ([`AsFd`] returns a descriptor that can only be waited on.)
     ///
     /// From then on nothing is sent by `MSG_ZEROCOPY`: the kernel numbers the calls of all descriptors of a socket together, and reports only
-    /// the numbers when memory is free. Plain calls go on, and io_uring, whose completions say which call they are of. The error queue is
-    /// this sender's: memory whose completion was read elsewhere does not come back before the sender is dropped.
+    /// numbers when memory is free. Plain calls remain, and io_uring, whose completions name their call. Only this sender may read the error
+    /// queue: memory whose completion was read elsewhere does not return before the sender is dropped.
     ///
     /// ```
     /// # use nocopy::tcp::{Listener, Stream};
@@ -559,26 +559,26 @@ impl Sender {
     /// ```
     ///
     /// # Errors
-    /// `Unsupported` in a forked child, unless its parent asked for the socket before the fork: the parent would go on with such calls.
+    /// `Unsupported` in a forked child, unless its parent asked for the socket before the fork: the parent may continue such calls.
     pub fn kernel_socket(&mut self) -> io::Result<BorrowedFd<'_>> {
         self.share()?;
         Ok(self.outbox.sending.socket())
     }
 
-    /// Others may send on the socket from now on.
+    /// Allows others to send on the socket.
     pub(super) fn share(&mut self) -> io::Result<()> {
         self.outbox.sending.kept_mut().give_numbering_away()?;
         self.chooser.unavailable(Method::ZeroCopy, NoZeroCopy::Shared.why());
         Ok(())
     }
 
-    /// What is known of the bytes sent, as soon as their memory is free.
+    /// The evidence for the bytes sent, complete when their memory is free.
     pub fn ledger(&self) -> Ledger {
         self.outbox.sending.books.tally
     }
 
-    /// Everything that was counted; `moved` are buffers, ranges and slices that the kernel took whole. Dropped is only what
-    /// [`close`](Self::close) gave up: what was not sent stays queued.
+    /// All counters; `moved` counts buffers, ranges and slices that the kernel accepted whole. Only [`close`](Self::close) drops
+    /// anything: otherwise unsent data stays queued.
     ///
     /// # Errors
     /// None; other kinds of halves have some.
@@ -621,7 +621,7 @@ impl Sender {
         Ok(stats.with_dropped([dropped]).with_faults([strange]).with(others))
     }
 
-    /// Which methods are used for owned buffers, and what they were compared with. What is shorter than a page goes by a plain call, and is booked as
+    /// The methods in use for owned buffers, and what they were compared with. Writes shorter than a page use a plain call, and are booked as
     /// [below threshold](Cause::BelowThreshold). The same for published data, if any was sent.
     pub fn explain(&self) -> Explanation {
         let owned = self.chooser.explain();
@@ -636,11 +636,11 @@ impl Sender {
         }
     }
 
-    /// Hands over everything queued and ends the stream, waits for `timeout` at most until the peer has acknowledged what went without a
-    /// copy, and lets go. `false`: something was given up. Then the kernel goes on sending what it still reads. If that is pages of pools
-    /// alone, and no io_uring instance of another stream has them registered, they are replaced by others, so the buffers are home at once.
-    /// Otherwise all of it stays as it is, like that of a dropped sender: until the peer has acknowledged it, or, after two minutes, the
-    /// connection is reset. What is still queued is not sent, and the peer sees a reset. [`stats`](Self::stats) count what was given up.
+    /// Hands over everything queued and ends the stream, then waits for at most `timeout` until the peer has acknowledged data sent without a
+    /// copy. `false`: something was given up, but the kernel still sends what it reads. If that is only pages of pools
+    /// that no other stream's io_uring instance has registered, they are replaced, so their buffers are free at once.
+    /// Otherwise all of it is kept, like that of a dropped sender: until the peer has acknowledged it, or, after two minutes, the
+    /// connection is reset. Queued data is not sent, and the peer then sees a reset. [`stats`](Self::stats) counts what was given up.
     ///
     /// ```
     /// # use nocopy::tcp::{Listener, Stream};
@@ -661,7 +661,7 @@ impl Sender {
         let start = Instant::now();
         let flushed = self.flush_timeout(timeout);
         self.outbox.end();
-        // Nothing is queued any more that could fail.
+        // Nothing that could fail is queued any more.
         let drained = if matches!(flushed, Ok(true)) {
             self.drain(timeout.saturating_sub(start.elapsed()))
         } else {
@@ -679,7 +679,7 @@ impl Sender {
 
 sender_half!(Sender, Buffer);
 
-/// Books a call that is over, and returns what that proves.
+/// Books a finished call, and returns its evidence.
 fn book(books: &mut Books, call: &Call, told: Told, peer: Option<IpAddr>, chooser: &mut Chooser) -> Evidence {
     let evidence = books.judge(0, || peer, told);
     let is_doubtful = told.copied && call.may_share;
@@ -709,7 +709,7 @@ impl AsFd for Sender {
     /// [`kernel_socket`](Sender::kernel_socket).
     ///
     /// # Panics
-    /// When it is first asked for, if the process has no descriptor left.
+    /// At the first call, if the process has no descriptor left.
     fn as_fd(&self) -> BorrowedFd<'_> {
         let descriptor = self.outbox.sending.descriptor();
         if self.watches_pipe {

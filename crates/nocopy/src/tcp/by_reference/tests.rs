@@ -1,4 +1,4 @@
-//! Published data, files and pipes go to stream sockets by reference, whole and in order, whatever the peers do.
+//! Published data, files and pipes are sent to stream sockets by reference, whole and in order, whatever the peers do.
 
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::net::{TcpListener, TcpStream};
@@ -18,7 +18,6 @@ use crate::tcp::PublishError;
 
 const MIB: usize = 1 << 20;
 
-/// Reads once.
 fn read_some(mut from: impl Read, buffer: &mut [u8]) -> io::Result<usize> {
     uninterrupted(|| from.read(buffer))
 }
@@ -138,7 +137,7 @@ fn ten_peers_at_once_get_the_same_pages_whole() {
     }
 }
 
-/// Goes round until all are done.
+/// Steps them in turn until all are done.
 fn drive(peers: &mut [(TcpStream, ByReference, Transfer)], pinned: Option<PublishedMethod>) {
     while peers.iter().any(|(_, _, transfer)| !transfer.is_done()) {
         let mut stuck = true;
@@ -182,7 +181,7 @@ fn a_step_on_a_full_socket_comes_back_even_if_the_socket_blocks() {
             };
             fill(&mut by, &mut transfer, &socket); // nobody reads
             let went = transfer.sent();
-            // Given up midway: what the socket took stays, and nothing else turns up.
+            // Given up midway: the bytes that the socket accepted stay, and no others appear.
             drop(transfer);
             let mut received = vec![0; went as usize];
             receiver.read_exact(&mut received).unwrap();
@@ -213,7 +212,7 @@ fn what_was_given_up_for_one_peer_never_reaches_another() {
 
 #[test]
 fn a_reset_midway_is_an_error_and_no_signal() {
-    // A handler in place of what Rust programs have, which is to ignore it.
+    // A handler, because Rust programs ignore the signal by default.
     let raised = Arc::new(AtomicBool::new(false));
     signal_hook::flag::register(signal_hook::consts::SIGPIPE, Arc::clone(&raised)).unwrap();
     let bytes = pattern(8 * MIB, 4);
@@ -231,7 +230,7 @@ fn a_reset_midway_is_an_error_and_no_signal() {
         receiver.read_exact(&mut [0; 1000]).unwrap();
         socket2::SockRef::from(&receiver).set_linger(Some(Duration::ZERO)).unwrap();
         drop(receiver);
-        // The first call tells of the reset, those after it that the socket is closed.
+        // The first call returns the reset, later ones that the socket is closed.
         for _ in 0..3 {
             let error = loop {
                 match by.step(&mut transfer, socket.as_fd(), false) {
@@ -300,7 +299,7 @@ fn signals_end_no_transfer() {
             0 => Transfer::published(&data, 0..data.len() as u64).unwrap(),
             _ => Transfer::file(file(&bytes), 0..bytes.len() as u64).unwrap(),
         };
-        // Never waiting: what finds the socket full is what signals come into.
+        // Without waiting, so signals interrupt calls that find the socket full.
         while by.step(&mut transfer, socket.as_fd(), false).unwrap() != Step::Done {}
     }
     drop(signals);
@@ -395,7 +394,7 @@ fn published_bytes_cannot_be_changed_by_any_way_there_is() {
         result.unwrap_err().raw_os_error() == Some(rustix::io::Errno::PERM.raw_os_error())
     };
     let descriptor = File::from(data.as_fd().try_clone_to_owned().unwrap());
-    // Anybody who may look into /proc can open it again.
+    // Any process that may read this process's /proc entry can open it again.
     let path = format!("/proc/self/fd/{}", descriptor.as_raw_fd());
     let again = File::options().read(true).write(true).open(path).unwrap();
     for mut file in [descriptor, again] {
@@ -500,7 +499,7 @@ fn planned() -> impl Strategy<Value = Planned> {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(48) })]
 
-    /// What arrives is what was to be sent, once and in order, whatever the lengths, ways and buffers.
+    /// What arrives is what was planned, once and in order, for all lengths, methods and buffers.
     #[test]
     fn transfers_in_a_row_arrive_as_they_were_planned(
         plan in proptest::collection::vec(planned(), 1..8),

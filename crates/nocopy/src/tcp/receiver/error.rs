@@ -2,12 +2,12 @@
 
 use std::io;
 
-/// Why nothing was received. In errors that are returned it is the inner one, but for the first.
+/// Why nothing was received. Most are the inner error of a returned one.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ReceiveError {
     #[error("nothing came")]
     WouldBlock,
-    /// What comes waits in the kernel until there is a buffer, and the sender waits as well.
+    /// Data waits in the kernel until there is a buffer, and flow control stops the sender.
     #[error(
         "no buffer to receive into: all {total} of the pool are in use; drop or send some of what was received, or make the pool larger"
     )]
@@ -15,10 +15,10 @@ pub(super) enum ReceiveError {
         /// Buffers of the pool.
         total: usize,
     },
-    /// All that had come before was returned; what the other side sent after that is lost.
+    /// Everything received before was returned; what the peer sent after that is lost.
     #[error("the connection broke ({0}); what came before was received, and the rest is lost; connect again")]
     Broken(#[source] io::Error),
-    /// The kernel reports this once, and did to another call: the sending half's, as a rule.
+    /// The kernel returns the reason once, and another call got it, usually the sending half's.
     #[error("the connection broke, as the sending half has reported; the stream is not whole; connect again")]
     BrokenBefore,
     #[error("receiving failed ({0}); see whether the socket is connected")]

@@ -1,4 +1,4 @@
-//! Streams received in every way, over loopback and veth.
+//! Streams received by every method, over loopback and veth.
 
 use std::fs::File;
 use std::io::{Read, Seek, Write};
@@ -21,10 +21,10 @@ use crate::tcp::diagnosis::{Diagnosis, Finding};
 
 const LONGEST: Duration = Duration::from_secs(60);
 
-/// No multiple of anything that matters.
+/// Not a multiple of any size in use.
 const PERIOD: usize = 1_000_003;
 
-/// What is sent: the same in each period. Two of them, so that there is a write of one period from any place on.
+/// The data that is sent: two equal periods, so that a write of one period can begin anywhere.
 fn pattern() -> &'static [u8] {
     static PATTERN: OnceLock<Vec<u8>> = OnceLock::new();
     PATTERN.get_or_init(|| {
@@ -40,7 +40,7 @@ fn pattern() -> &'static [u8] {
     })
 }
 
-/// Where the stream goes on.
+/// The position in the stream.
 #[derive(Debug, Default)]
 struct Expected {
     at: usize,
@@ -78,7 +78,7 @@ struct Sending {
     zero_copy: bool,
 }
 
-/// What waits in the kernel.
+/// Bytes waiting in the kernel.
 fn queued(receiver: &Receiver) -> usize {
     tcp_receive::queued_bytes(receiver.socket.as_fd()).unwrap() as usize
 }
@@ -92,7 +92,7 @@ fn send(stream: &mut TcpStream, what: Sending) {
         let count = what.write_bytes.min(what.bytes - at);
         match SockRef::from(&*stream).send_with_flags(&pattern()[phase..phase + count], flags) {
             Ok(sent) => at += sent,
-            // Too many notifications that nobody reads.
+            // Too many unread notifications.
             Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => {
                 thread::sleep(Duration::from_millis(1))
             }
@@ -143,7 +143,7 @@ fn in_another_thread(mut stream: TcpStream, what: Sending) -> JoinHandle<TcpStre
     })
 }
 
-/// The next chunk. A wait with a time limit ends also when the process is stopped and goes on (SIGSTOP, SIGCONT): then there is another.
+/// The next chunk. A wait with a time limit also ends if the process is stopped and continued (SIGSTOP, SIGCONT): it is then repeated.
 fn next_chunk(receiver: &mut Receiver) -> io::Result<Option<Chunk>> {
     let give_up = Instant::now() + LONGEST;
     loop {
@@ -154,7 +154,7 @@ fn next_chunk(receiver: &mut Receiver) -> io::Result<Option<Chunk>> {
     }
 }
 
-/// Receives all of what is sent, checks it and drops it at once.
+/// Receives everything, checks it and drops it at once.
 fn transfer(
     (sender, receiver): (TcpStream, TcpStream),
     receiving: Option<ReceiveMethod>,
@@ -215,8 +215,8 @@ fn a_message_is_received_when_it_is_there_however_short() {
     }
 }
 
-/// Sends 60,000 bytes in parts, each of the first five when the receiver is seen to wait for 50,000. `None`: the wait was over before,
-/// as it is after a stop of the whole process.
+/// Sends 60,000 bytes in parts, each of the first five when the receiver is seen to wait for 50,000. `None`: the wait ended early,
+/// as after a stop of the whole process.
 fn waited_for_enough(receiving: Option<ReceiveMethod>) -> Option<(TcpStream, Receiver, Expected)> {
     const PART_BYTES: usize = 10_000;
     let (mut sender, stream) = over_loopback();
@@ -415,7 +415,7 @@ fn an_urgent_byte_behind_mapped_pages_is_passed_as_well() {
         sending.send_out_of_band(b"!").unwrap();
         sending.send(&pattern()[WHOLE_BYTES + 3..WHOLE_BYTES + 1000]).unwrap();
         until_queued(&receiver, WHOLE_BYTES + 3);
-        // What lies behind the mark is not counted there, but acknowledged.
+        // Data after the mark is not counted there, but acknowledged.
         let started = Instant::now();
         while udp_send::unsent_bytes(&peer).unwrap() > 0 {
             assert!(started.elapsed() < LONGEST, "not acknowledged");
@@ -509,7 +509,7 @@ fn without_room_to_map_pages_are_copied_until_some_are_dropped() {
         expected.check_chunk(&chunk);
         let is_enough = receiver.ledger().bytes_of(Evidence::Copied(Cause::NoSlot)) > 1 << 20;
         if is_enough {
-            // From now on they are dropped at once.
+            // From here on they are dropped at once.
             let mut again = Expected::default();
             kept.drain(..).for_each(|chunk: Chunk| again.check_chunk(&chunk));
             mapped_again += chunk.mapped().len();
@@ -555,8 +555,8 @@ fn without_buffers_nothing_is_lost() {
     }
 }
 
-/// Pages of a sender on this host, filled with that byte and received as a chunk that has them mapped. `None`: what it takes is missing, and
-/// that was said.
+/// Pages of a sender on this host, filled with that byte and received as a chunk that has them mapped. `None`, with a message, if the
+/// machine lacks a feature.
 fn rewritable_chunk(byte: u8) -> Option<(RingPages, TcpStream, Receiver, Chunk)> {
     let pages = match RingPages::new(RING_PAGES) {
         Ok(pages) => pages,
@@ -625,7 +625,7 @@ fn mapped_bytes_are_copied_while_their_sender_changes_them() {
         });
         for _ in 0..1000 {
             let copy = chunk.mapped().to_vec();
-            // What was decided by the copy still holds: it is not read from the pages again.
+            // What was decided by the copy still holds: the pages are not read again.
             let ones = copy.iter().filter(|&&byte| byte == 1).count();
             let twos = copy.iter().filter(|&&byte| byte == 2).count();
             assert_eq!(ones + twos, copy.len());
@@ -690,7 +690,7 @@ fn ip(end: &End, arguments: &str) {
     assert!(done.status.success(), "ip {arguments}: {}", String::from_utf8_lossy(&done.stderr));
 }
 
-/// In one transfer of a few: where a packet is lost, which a slow machine does, what is sent again ends between pages.
+/// One transfer of a few suffices: if a packet is lost, as on a slow machine, retransmitted data ends between pages.
 #[test]
 fn segments_of_whole_pages_map() {
     for mtu in [4148, 8244] {
@@ -709,7 +709,7 @@ fn segments_of_whole_pages_map() {
 #[test]
 fn segments_of_other_lengths_do_not_and_it_is_said_so() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
-    // Packets as they would be on a wire; a veth carries them joined otherwise.
+    // Packets as on a wire; otherwise veth carries them joined.
     ip(lab.right(), "link set dev nc1 gso_max_segs 1");
     let diagnosis = transfer(over_veth(&lab), Some(ReceiveMethod::Mapped), MUCH).diagnosis();
     assert_eq!(diagnosis.mapped_bytes, 0, "{diagnosis}");

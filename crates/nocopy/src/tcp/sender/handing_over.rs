@@ -1,7 +1,7 @@
-//! How a sender hands over what is queued: which method takes what, and what is done where one does not.
+//! How a sender hands over its queue: the method for each part, and the fallback if a method fails.
 //!
-//! Sends of io_uring are made one by one, without waiting: one that waited inside the kernel could be overtaken by the next. Only the
-//! time of the calls is measured: how long a peer does not read says nothing of the method.
+//! Sends of io_uring are made one by one, without waiting: the next send could overtake one that waits inside the kernel. Only the
+//! time of the calls is measured: the time that a peer does not read says nothing about the method.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -14,7 +14,7 @@ use crate::tcp::by_reference::{Step, TransferError};
 use crate::tcp::choice::pages;
 use crate::tcp::outbox::{How, Next, Run};
 
-/// What is known of what a stream sends beyond its share of a pool.
+/// The evidence for data that a stream sends beyond its share of a pool.
 const OVER_SHARE: Evidence = Evidence::Copied(Cause::ShareInFlight);
 
 const RING_BROKEN: &str = "the kernel took no more from io_uring: it was short of memory for long";
@@ -35,7 +35,7 @@ impl Sender {
         Ok(true)
     }
 
-    /// Sends what is referred to at the front of the queue. `false`: the socket takes no more now, or nothing is in the pipe.
+    /// Sends what is at the front of the queue by reference. `false`: the socket accepts no more now, or the pipe is empty.
     fn send_reference(&mut self, waits: bool) -> io::Result<bool> {
         if self.by_reference.is_none() {
             self.by_reference = Some(ByReference::new(self.outbox.sending.socket(), self.published_method)?);
@@ -68,10 +68,10 @@ impl Sender {
         }
     }
 
-    /// Sends a run by one method, in as many calls as it takes. `false`: the socket takes no more now.
+    /// Sends a run by one method, in as many calls as it takes. `false`: the socket accepts no more now.
     ///
-    /// What is measured is the time of the calls, without the time that the socket had no room: a peer that reads slowly says nothing
-    /// of the method.
+    /// Only the time of the calls is measured, without the time that the socket had no room: a peer that reads slowly says nothing
+    /// about the method.
     fn send_run(&mut self, run: Run, waits: bool) -> io::Result<bool> {
         let choice = self.chooser.choose(run);
         let is_over_share = choice.method.is_zero_copy() && self.is_over_share(run);
@@ -103,8 +103,8 @@ impl Sender {
         Ok(is_done)
     }
 
-    /// Whether the run, sent without a copy, would leave too little of the pool to the other streams that share it: each may have as many
-    /// buffers in flight as it leaves at home, however long its peer does not read. A stream that has the pool for itself may have all.
+    /// Whether the run, sent without a copy, would leave too few buffers to the other streams that share the pool: each may have as many
+    /// in flight as it leaves free, however long its peer does not read. A stream that does not share the pool may have all.
     fn is_over_share(&self, run: Run) -> bool {
         let pool = self.outbox.sending.cache().pool();
         pool.sharers() > 1 && self.outbox.exceeds_share(run)
@@ -134,7 +134,7 @@ impl Sender {
         let sent = self.call(bytes, how);
         match sent {
             Err(error) if how.method.is_zero_copy() && is_no_buffers(&error) => {
-                // Completions make room. Without any it is a copy.
+                // Completions make room. Without any, a copy is sent.
                 self.reap();
                 if self.in_flight() < in_flight { Ok(0) } else { self.send_copied(bytes, how) }
             }
@@ -151,7 +151,7 @@ impl Sender {
         Ok(sent)
     }
 
-    /// There is no memory to remember zero-copy calls by, or no place in the ring.
+    /// For when there is no memory to record zero-copy calls, or no place in the ring.
     #[cold]
     fn send_copied(&mut self, bytes: usize, how: How) -> io::Result<usize> {
         let evidence = Some(Evidence::Copied(Cause::NoBuffers));
