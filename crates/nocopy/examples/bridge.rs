@@ -1,4 +1,4 @@
-//! Joins two interfaces until interrupted, frame by frame and without a copy of its own: `bridge INTERFACE INTERFACE`
+//! Forwards frames between two interfaces until interrupted, without a copy of its own: `bridge INTERFACE INTERFACE`
 
 use std::error::Error;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use std::time::Duration;
 use nocopy::area::AreaConfig;
 use nocopy::{Area, Port, Reason, Receiver, Rejected, Sender};
 
-/// Forwards one way, and returns packets forwarded and dropped.
+/// Forwards in one direction; returns packets forwarded and dropped.
 fn forward(from: &mut Receiver, to: &mut Sender, stop: &AtomicBool) -> std::io::Result<(u64, u64)> {
     let (mut forwarded, mut dropped) = (0, 0);
     while !stop.load(Relaxed) {
@@ -19,7 +19,7 @@ fn forward(from: &mut Receiver, to: &mut Sender, stop: &AtomicBool) -> std::io::
                 to.flush()?;
                 sent = to.send(frame);
             }
-            // A frame that was refused again goes home here.
+            // A frame that was refused again returns to its pool here.
             *(if sent.is_ok() { &mut forwarded } else { &mut dropped }) += 1;
         }
         to.flush()?;

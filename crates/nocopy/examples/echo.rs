@@ -1,4 +1,4 @@
-//! Sends every packet back where it came from, without moving a byte of it: `echo INTERFACE [COUNT]`
+//! Sends every packet back to its sender, without moving its bytes: `echo INTERFACE [COUNT]`
 
 use std::error::Error;
 use std::time::Duration;

@@ -1,6 +1,6 @@
 //! Counts packets that match: `filter INTERFACE EXPRESSION [COUNT]`, an expression of pcap-filter(7) such as `udp port 9000`
 //!
-//! Only what matches comes here; everything else stays the host's, untouched, as without this program.
+//! The program receives only matching packets; all others go to the host as usual.
 
 use std::error::Error;
 

@@ -16,7 +16,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
 }
 
-/// Turns every request around until a peer has sent its last.
+/// Answers every request with its own content until a peer has sent its last.
 fn answer(mut endpoint: Endpoint) -> Result<(), Box<dyn Error>> {
     loop {
         while let Some(event) = endpoint.poll_event() {

@@ -1,6 +1,6 @@
 //! Prints a line for each packet: `receive INTERFACE [COUNT]`
 //!
-//! Every packet of queue 0 comes here instead of to the host while this runs.
+//! While it runs, every packet of queue 0 goes to it instead of the host.
 
 use std::error::Error;
 

@@ -1,4 +1,4 @@
-//! Passes connections on, without their bytes entering the program: `tcp_proxy LISTEN ONWARDS [CONNECTIONS]`
+//! Forwards connections, without their bytes entering the program: `tcp_proxy LISTEN ONWARDS [CONNECTIONS]`
 
 use std::error::Error;
 use std::net::{SocketAddr, TcpListener, TcpStream};

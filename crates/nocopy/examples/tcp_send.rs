@@ -1,4 +1,4 @@
-//! Sends a pattern by TCP, the way that is fastest on this machine: `tcp_send ADDRESS [MEBIBYTES]`
+//! Sends a pattern by TCP, by the fastest method on this machine: `tcp_send ADDRESS [MEBIBYTES]`
 
 use std::error::Error;
 use std::net::SocketAddr;
@@ -16,7 +16,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let started = Instant::now();
     let mut sent = 0;
     while sent < bytes {
-        // Waits while all buffers are on their way: one comes back when the peer has acknowledged it.
+        // Waits while all buffers are in flight: one returns when the peer has acknowledged it.
         let mut buffer = sender.wait_buffer(Duration::MAX)?.ok_or("a wait without a limit ended")?;
         buffer.resize(buffer.capacity().min(bytes - sent));
         let block = buffer.as_mut().ok_or("buffers of a pool can be written")?;
@@ -24,7 +24,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             word.copy_from_slice(&((sent / 8 + number) as u64).to_be_bytes()[..word.len()]);
         }
         sent += block.len();
-        // Moved: to touch the buffer from here on does not compile.
+        // Moved: touching the buffer from here on does not compile.
         sender.send(buffer)?;
         sender.flush()?;
     }

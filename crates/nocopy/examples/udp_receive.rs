@@ -1,4 +1,4 @@
-//! Counts datagrams where they lie, many a call: `udp_receive ADDRESS [COUNT]`
+//! Counts datagrams in place, several per call: `udp_receive ADDRESS [COUNT]`
 
 use std::error::Error;
 

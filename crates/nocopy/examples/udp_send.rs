@@ -1,4 +1,4 @@
-//! Sends numbered datagrams to an address, the way that is fastest on this machine: `udp_send ADDRESS [COUNT]`
+//! Sends numbered datagrams to an address, by the fastest method on this machine: `udp_send ADDRESS [COUNT]`
 
 use std::error::Error;
 use std::net::SocketAddr;
@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use nocopy::udp::{Message, Socket};
 
-/// So many lie in one buffer, back to back.
+/// Datagrams in one buffer, contiguous.
 const DATAGRAMS: usize = 44;
 const BYTES: usize = 1400;
 
@@ -22,7 +22,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut next = 0;
     while next < count {
         let Some(mut buffer) = sender.buffer() else {
-            // All are on their way: wait until the kernel has let go of them.
+            // All are in flight: wait until the kernel no longer reads them.
             sender.drain(Duration::from_secs(1))?;
             continue;
         };
@@ -33,7 +33,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             datagram[..8].copy_from_slice(&next.to_be_bytes());
             next += 1;
         }
-        // Moved: to touch the buffer from here on does not compile.
+        // Moved: touching the buffer from here on does not compile.
         sender.send(Message::segments(buffer, BYTES), None)?;
         sender.flush()?;
     }

@@ -1,7 +1,7 @@
 //! Receives without privileges: `unprivileged INTERFACE [COUNT]`, started as root
 //!
-//! Only the part that grants the port has privileges; the part that sees packets from the network is another process of
-//! a user who may do nothing.
+//! Only the part that grants the port has privileges; the part that receives packets from the network is another process of
+//! an unprivileged user.
 
 use std::error::Error;
 use std::io;
@@ -21,7 +21,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     if interface == CLIENT { receive(count.parse()?) } else { grant(&interface, &count) }
 }
 
-/// With privileges.
+/// Runs with privileges.
 fn grant(interface: &str, count: &str) -> Result<(), Box<dyn Error>> {
     let (ours, theirs) = UnixStream::pair()?;
     let mut client = Command::new("/proc/self/exe");
@@ -32,11 +32,11 @@ fn grant(interface: &str, count: &str) -> Result<(), Box<dyn Error>> {
     if status.success() { Ok(()) } else { Err(format!("the client: {status}").into()) }
 }
 
-/// Without.
+/// Runs without privileges.
 fn receive(mut left: usize) -> Result<(), Box<dyn Error>> {
     let opener = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
     let grant = Grant::receive(&opener)?;
-    // 4 MiB: such users may lock only a little memory ('ulimit -l').
+    // 4 MiB: such users may lock only little memory ('ulimit -l').
     let settings = Port::builder(grant.interface()).ring_sizes(1024, 1024).frame_count(1024, 1024);
     let mut port = settings.open_granted(grant)?;
     println!("{}", port.explain());

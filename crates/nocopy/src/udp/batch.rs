@@ -1,4 +1,4 @@
-//! What was received: datagrams where they lie, and datagrams that were taken.
+//! Received datagrams, borrowed in a batch or taken.
 
 use std::net::SocketAddr;
 use std::ops::{Deref, Range};
@@ -14,7 +14,7 @@ use crate::sys::udp_receive::LocalAddress;
 
 /// Received datagrams: an iterator over [`Datagram`]s.
 ///
-/// Their memory is used again by the next call, unless they are [taken](Datagram::take). Datagrams that are not asked for stay for the
+/// Their memory is used again by the next call, unless they are [taken](Datagram::take). Datagrams not iterated over stay for the
 /// next batch.
 ///
 /// ```
@@ -45,10 +45,10 @@ enum Source<'half> {
 /// What the kernel received.
 #[derive(Debug)]
 struct Runs<'half> {
-    /// Those that were not begun, of so many.
+    /// Runs of which no datagram was returned yet.
     runs: IterMut<'half, Run>,
     count: usize,
-    /// One of several datagrams, and the bytes of those that are left; of none if nothing is begun.
+    /// The current run, and its remaining bytes; empty if there is none.
     begun: Option<&'half Run>,
     left: &'half [u8],
     given: &'half mut Given,
@@ -74,7 +74,7 @@ impl<'half> Batch<'half> {
         Self(Source::Port(batch))
     }
 
-    /// The runs that the kernel coalesced, as far as no datagram of them was given out. Over a port there are none.
+    /// The runs that the kernel coalesced, without those of which a datagram was returned. Over a port there are none.
     #[doc(hidden)]
     pub fn into_runs(self) -> &'half [Run] {
         match self.0 {
@@ -119,7 +119,7 @@ impl<'half> Runs<'half> {
 }
 
 impl Drop for Runs<'_> {
-    /// What was not asked for comes with the next batch.
+    /// Datagrams not returned are in the next batch.
     #[inline]
     fn drop(&mut self) {
         let runs = self.count - self.runs.len();
@@ -133,7 +133,7 @@ impl Drop for Runs<'_> {
     }
 }
 
-/// A received datagram, where it lies: it is its payload.
+/// A received datagram, in place. It derefs to its payload.
 #[derive(Debug)]
 pub struct Datagram<'half>(Body<'half>);
 
@@ -165,14 +165,14 @@ impl Datagram<'_> {
         }
     }
 
-    /// The address that it was sent to, if [that was asked for](super::Builder::local_addresses); always, over a port.
+    /// The address that it was sent to, if [requested](super::Builder::local_addresses); over a port always.
     #[inline]
     pub fn local(&self) -> Option<LocalAddress> {
         self.about().local
     }
 
-    /// Whether a router on the way marked it because its queue grew (ECN, RFC 3168). Known only where
-    /// [marks were asked for](super::Builder::congestion_marks).
+    /// Whether a router on the path marked it because its queue grew (ECN, RFC 3168). Known only if
+    /// [marks were requested](super::Builder::congestion_marks).
     #[inline]
     pub fn is_congested(&self) -> bool {
         self.about().congested
@@ -184,7 +184,7 @@ impl Datagram<'_> {
         self.about().truncated
     }
 
-    /// Makes it yours, without a copy: the frame or buffer it came in, which it may share with other datagrams.
+    /// Makes it yours, without a copy: its frame or buffer, which it may share with other datagrams.
     #[inline]
     pub fn take(self) -> OwnedDatagram {
         let from = self.from();
@@ -219,8 +219,8 @@ impl AsRef<[u8]> for Datagram<'_> {
     }
 }
 
-/// A received datagram that is yours, with the memory it came in: it is its payload. To send it on, give it to
-/// [`Sender::send`](super::Sender::send), or make it a [`Buffer`].
+/// An owned datagram with its memory. It derefs to its payload. To forward it, give it to
+/// [`Sender::send`](super::Sender::send), or convert it into a [`Buffer`].
 #[derive(Debug)]
 pub struct OwnedDatagram {
     from: SocketAddr,
@@ -233,7 +233,7 @@ enum Bytes {
     Part(Part),
 }
 
-/// A part of a buffer that others share.
+/// A part of a shared buffer.
 #[derive(Debug)]
 struct Part {
     buffer: Arc<Buffer>,
@@ -270,7 +270,7 @@ impl AsRef<[u8]> for OwnedDatagram {
     }
 }
 
-/// Without a copy. A datagram that shares its buffer with others becomes memory that can be sent, not changed.
+/// Without a copy. A datagram that shares its buffer with others becomes read-only memory, which can be sent.
 impl From<OwnedDatagram> for Buffer {
     #[inline]
     fn from(datagram: OwnedDatagram) -> Self {

@@ -1,4 +1,4 @@
-//! How a socket is made.
+//! Settings and opening of a socket.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -20,7 +20,7 @@ use crate::memory::pool::Pool;
 use crate::port::PortBuilder;
 use crate::sys::udp_send;
 
-/// Bytes of a buffer: the longest message the kernel takes or joins.
+/// Bytes of a buffer: the longest message that the kernel delivers or coalesces.
 const BUFFER_BYTES: usize = 64 << 10;
 const BUFFERS: u32 = 64;
 
@@ -28,12 +28,12 @@ const BUFFERS: u32 = 64;
 ///
 /// Lengths are in bytes. Settings that depend on each other:
 ///
-/// * [`port`](Self::port): the port's frames receive, so [`receive_pool`](Self::receive_pool) is not used, and its own interface joins
-///   groups, so [`multicast_interface`](Self::multicast_interface) is not. Only with a port is [`Method::Xdp`] available.
+/// * [`port`](Self::port): the port's frames receive, so [`receive_pool`](Self::receive_pool) is not used, and its interface joins
+///   groups, so [`multicast_interface`](Self::multicast_interface) is not used. Only with a port is [`Method::Xdp`] available.
 /// * [`checksum`](Self::checksum): `Offloaded` needs a port with [`PortBuilder::send_metadata`].
-/// * [`receive_pool`](Self::receive_pool): with buffers of less than 64 KiB the kernel joins no datagrams, and what is longer than a buffer
-///   [is cut off](super::Datagram::is_truncated).
-/// * [`wait`](Self::wait): with [`Wait::Coalesced`], the [`receive_buffer`](Self::receive_buffer) has to hold what comes during a sleep.
+/// * [`receive_pool`](Self::receive_pool): with buffers of less than 64 KiB the kernel coalesces no datagrams, and a datagram longer than
+///   a buffer [is truncated](super::Datagram::is_truncated).
+/// * [`wait`](Self::wait): with [`Wait::Coalesced`], the [`receive_buffer`](Self::receive_buffer) must hold what arrives during a sleep.
 /// * [`return_buffers`](Self::return_buffers): [`Sender::completed`] returns nothing without it.
 /// * [`congestion_marks`](Self::congestion_marks) and [`local_addresses`](Self::local_addresses): without them,
 ///   [`is_congested`](super::Datagram::is_congested) is always `false`, and [`local`](super::Datagram::local) is `None` unless there is a
@@ -76,14 +76,14 @@ impl Builder {
         }
     }
 
-    /// Sends and receives over a port, past the host's network stack, and by the kernel what the port cannot carry; see the
-    /// [module](super). The filter of the port is the socket's own.
+    /// Sends and receives over a port, bypassing the host's network stack, and through the kernel for what the port cannot carry; see the
+    /// [module](super). The socket sets the port's filter.
     pub fn port(mut self, port: PortBuilder) -> Self {
         self.port = Some(port);
         self
     }
 
-    /// Sends by this method only, instead of the one that is measured to be best.
+    /// Sends only by this method, instead of the one measured to be best.
     ///
     /// ```
     /// use nocopy::udp::{Method, Socket};
@@ -104,20 +104,20 @@ impl Builder {
         self
     }
 
-    /// Sends from buffers of this pool (default: one of its own, of 64 buffers of 64 KiB). Several sockets may share one.
+    /// Sends from buffers of this pool (default: its own, of 64 buffers of 64 KiB). Several sockets may share one.
     pub fn send_pool(mut self, pool: &Pool) -> Self {
         self.send_pool = Some(pool.clone());
         self
     }
 
-    /// Receives into buffers of this pool (default: one of its own, of 64 buffers of 64 KiB). A port receives into its frames instead.
+    /// Receives into buffers of this pool (default: its own, of 64 buffers of 64 KiB). A port receives into its frames instead.
     pub fn receive_pool(mut self, pool: &Pool) -> Self {
         self.receive_pool = Some(pool.clone());
         self
     }
 
-    /// Keeps messages whose memory is free for [`Sender::completed`], instead of sending their buffers home. They pile up until they are
-    /// taken. Frames that a port has sent go home all the same.
+    /// Keeps messages whose memory is free for [`Sender::completed`], instead of returning their buffers to the pool. They accumulate until
+    /// taken. Frames sent by a port always return to their pool.
     pub fn return_buffers(mut self, on: bool) -> Self {
         self.return_buffers = on;
         self
@@ -142,29 +142,29 @@ impl Builder {
         self
     }
 
-    /// Shares the address with other sockets that do so too (`SO_REUSEADDR`): several receivers of one multicast group.
+    /// Shares the address with other sockets with this setting (`SO_REUSEADDR`): for several receivers of one multicast group.
     pub fn reuse_address(mut self, on: bool) -> Self {
         self.settings.reuse_address = on;
         self
     }
 
-    /// How [`Receiver::receive`] waits (default: [`Wait::Interrupt`], or as the port was set to). For the kernel's socket, `Spin` calls it
+    /// How [`Receiver::receive`] waits (default: [`Wait::Interrupt`], or the port's setting). For the kernel's socket, `Spin` calls it
     /// again and again, `Interrupt` sleeps in the receiving call, `Adaptive` does one after the other, and `Coalesced` sleeps for a time
-    /// that follows the measured rate, up to the delay it is given: choose a [receive buffer](Self::receive_buffer) that holds what comes
+    /// that follows the measured rate, up to its delay: choose a [receive buffer](Self::receive_buffer) that holds what arrives
     /// meanwhile.
     pub fn wait(mut self, wait: Wait) -> Self {
         self.wait = Some(wait);
         self
     }
 
-    /// Asks for the address each datagram [was sent to](super::Datagram::local), and the interface by which it came.
+    /// Requests the address to which each datagram [was sent](super::Datagram::local), and its interface.
     pub fn local_addresses(mut self, on: bool) -> Self {
         self.settings.local_addresses = on;
         self
     }
 
-    /// Sends what routers may mark instead of dropping it where queues are long (ECT(0), RFC 3168), and asks for
-    /// [marks](super::Datagram::is_congested) of what is received. Only for programs that answer a mark by sending less.
+    /// Sends datagrams that routers may mark instead of dropping when their queues are long (ECT(0), RFC 3168), and requests
+    /// [marks](super::Datagram::is_congested) of received ones. Only for programs that react to a mark by sending less.
     ///
     /// ```
     /// use nocopy::udp::Socket;
@@ -181,21 +181,21 @@ impl Builder {
         self
     }
 
-    /// What to do about the UDP checksum of what is sent (default: it is computed). `Omitted` is for IPv4 only. `Offloaded` leaves it to the
-    /// card where the port offers that ([`PortBuilder::send_metadata`]); the kernel's socket does so by itself where it can.
+    /// How to set the UDP checksum of sent datagrams (default: it is computed). `Omitted` is for IPv4 only. `Offloaded` leaves it to the
+    /// card if the port supports that ([`PortBuilder::send_metadata`]); the kernel's socket always does so if it can.
     pub fn checksum(mut self, checksum: UdpChecksum) -> Self {
         self.settings.checksum = checksum;
         self
     }
 
-    /// How many routers may pass on what is sent to one host, and one more (TTL, hop limit; default: the host's own setting).
+    /// TTL or hop limit of datagrams to one host (default: the host's setting).
     pub fn hop_limit(mut self, hops: u8) -> Self {
         self.settings.hop_limit = Some(hops);
         self
     }
 
-    /// Receives from this multicast group, too, by the [`multicast_interface`](Self::multicast_interface) or, without one, by that which
-    /// the routing table names; over a port by its interface. May be called for several groups: each adds one.
+    /// Also receives from this multicast group, on the [`multicast_interface`](Self::multicast_interface) or, without one, on the interface that
+    /// the routing table names; over a port on its interface. May be called for several groups.
     ///
     /// ```
     /// use nocopy::udp::Socket;
@@ -217,20 +217,20 @@ impl Builder {
         self
     }
 
-    /// Sends what is for a multicast group by the interface of this index, and joins groups by it (default: the one that the routing table
+    /// The index of the interface for sending to multicast groups and joining them (default: the one that the routing table
     /// names). A port always uses its own.
     pub fn multicast_interface(mut self, index: u32) -> Self {
         self.settings.multicast_interface = Some(index);
         self
     }
 
-    /// How many routers may pass on what is sent to a group, and one more (TTL, hop limit; the kernel's default is 1: this network only).
+    /// TTL or hop limit of datagrams to a group (the kernel's default is 1: this network only).
     pub fn multicast_hops(mut self, hops: u8) -> Self {
         self.settings.multicast_hops = Some(hops);
         self
     }
 
-    /// Makes the socket, with this address; port 0 takes a free one. Over a port it is an address of the port's interface.
+    /// Makes the socket, with this address; port 0 chooses a free one. Over a port it must be an address of the port's interface.
     ///
     /// # Errors
     /// See [`OpenError`].
@@ -245,17 +245,17 @@ impl Builder {
         }
     }
 
-    /// The same over all queues of the port's interface: a socket for each, in their order, over one area, with one address. Without a port
+    /// Makes a socket for each queue of the port's interface, in their order, over one area, with one address. Without a port
     /// it is one socket.
     ///
-    /// The card decides which queue a datagram comes to ([`Queues`](crate::port::Queues)), so a program receives from all of them; it may
-    /// send by any, also frames that another received. What comes through the kernel is received by whichever socket looks first. Of
-    /// their senders only the first has the methods by `MSG_ZEROCOPY`, since the kernel numbers such calls of all of them together; it has
-    /// them until all of its memory is back. The others send without a copy by the port and by io_uring. What the kernel counts for the
-    /// address (`sk_drops`, `peer_errors`) is in the first one's stats only, so that a sum over all is right.
+    /// The card decides on which queue a datagram arrives ([`Queues`](crate::port::Queues)), so a program receives from all of them; it may
+    /// send by any, also frames that another received. Any of the sockets may receive datagrams that arrive through the kernel. Only the
+    /// first sender has the methods by `MSG_ZEROCOPY`, because the kernel numbers such calls of all of them together; it has
+    /// them until all of its memory has returned. The others send without a copy by the port and by io_uring. The kernel's counts for the
+    /// address (`sk_drops`, `peer_errors`) are only in the first one's stats, so that a sum over all is right.
     ///
     /// # Errors
-    /// See [`OpenError`]; none stays open if one cannot be opened.
+    /// See [`OpenError`]; if one cannot be opened, all are closed.
     pub fn bind_queues(mut self, address: SocketAddr) -> Result<Vec<Socket>, OpenError> {
         let Some(port) = self.port.take() else { return Ok(vec![self.bind_kernel(address)?]) };
         let under = over_port::Socket::open_queues(port, address, &self.settings)?;
@@ -263,7 +263,7 @@ impl Builder {
         under.into_iter().map(|under| self.over(under, &pool)).collect()
     }
 
-    /// What is under sockets over all queues of an interface: for the carrier of messages, which sends by the ports themselves.
+    /// The ports and sockets below sockets over all queues: for the carrier of messages, which sends by the ports themselves.
     pub(crate) fn open_queues(
         self,
         port: PortBuilder,
@@ -272,8 +272,8 @@ impl Builder {
         over_port::Socket::open_queues(port, address, &self.settings)
     }
 
-    /// The receiving half alone, for the carrier of messages, which sends by calls of its own; errors of the network are not reported. One
-    /// call receives into `batch` buffers at most.
+    /// Only the receiving half, for the carrier of messages, which makes its own sending calls; errors of the network are not reported. One
+    /// call receives into at most `batch` buffers.
     pub(crate) fn bind_receiver(
         self,
         address: SocketAddr,

@@ -1,4 +1,4 @@
-//! Sending over an AF_XDP port as one of the ways: frames of its area without a copy, other memory copied into frames.
+//! Sending over an AF_XDP port as one of the methods: frames of its area without a copy, other memory copied into frames.
 
 use std::io;
 use std::net::SocketAddr;
@@ -23,7 +23,7 @@ impl Sender {
             match self.send_next_over_port(to) {
                 Ok(()) => self.count_sent(1, bytes as u64),
                 Err(Reason::Full) => self.make_frames_free(how.flags)?,
-                // The kernel's own ways say why.
+                // The other methods report why.
                 Err(_) => return Err(io::ErrorKind::Unsupported.into()),
             }
         }
@@ -63,7 +63,7 @@ impl Sender {
         Ok(())
     }
 
-    /// Copies bytes into a frame, behind nothing that is queued. What the port does not take goes by a call.
+    /// Copies bytes into a frame, if nothing is queued before them. What the port refuses is sent by a call.
     pub(super) fn copy_over_port(&mut self, bytes: &[u8], destination: u32) -> Result<(), Reason> {
         let (Some(port), Some(to)) = (&mut self.port, self.destinations.get(destination).to) else {
             return Err(Reason::NotConnected);
@@ -79,10 +79,10 @@ impl Sender {
         }
     }
 
-    /// Whether nothing is on its way by the port any more.
+    /// Whether nothing sent by the port is in flight any more.
     ///
     /// # Errors
-    /// The interface is gone, with its frames. One that is down may come up again, within the time that is left.
+    /// The interface was removed, with its frames. One that is down may come up again within `left`.
     pub(super) fn port_is_drained(&mut self, left: Duration) -> io::Result<bool> {
         match self.port.as_mut().map(|port| port.drain(left)) {
             None => Ok(true),
@@ -91,14 +91,14 @@ impl Sender {
         }
     }
 
-    /// All frames are on their way, or the ring is full, or the kernel has no room for a datagram that does not go by the port.
+    /// For when all frames are in flight, the ring is full, or the kernel has no room for a datagram that the port cannot send.
     fn make_frames_free(&mut self, flags: i32) -> io::Result<()> {
         let Some(port) = &mut self.port else { return Ok(()) };
         if port.reap() > 0 {
             return Ok(());
         }
         if port.program_has_frames() {
-            // The kernel's own ways need none.
+            // The other methods need no frames.
             return Err(io::ErrorKind::Unsupported.into());
         }
         port.flush()?;
@@ -109,7 +109,7 @@ impl Sender {
             self.awaits_completions = port.in_flight() > 0;
             return Err(io::ErrorKind::WouldBlock.into());
         }
-        // With nothing on its way it is the kernel's room that is waited for.
+        // With nothing in flight, it waits for the kernel's room.
         if port.drain(FRAMES_WAIT)? {
             self.reap(); // or what is told of earlier datagrams would end the wait at once
             wait_writable(self.outbox.sending.socket(), FRAMES_WAIT)?;

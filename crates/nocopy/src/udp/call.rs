@@ -1,11 +1,11 @@
-//! What is remembered of a call until it is over.
+//! The notes of a call until it is finished.
 
 use std::time::Instant;
 
 use super::Method;
 use crate::memory::in_flight::Note;
 
-/// A call that the kernel took and has not completed.
+/// A call that the kernel accepted and has not completed.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Call {
     /// Where it begins in the first message that it reads.

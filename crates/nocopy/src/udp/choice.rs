@@ -1,4 +1,4 @@
-//! Which method sends what: the choice among the methods a socket has.
+//! The choice among a socket's sending methods.
 
 use super::Method;
 use super::outbox::Run;
@@ -9,25 +9,25 @@ use crate::engine::policy::{Policy, Work};
 const BATCHES: [Method; 5] =
     [Method::Gso, Method::ZeroCopyGso, Method::UringZeroCopyGso, Method::SendMmsg, Method::Socket];
 
-/// For one: there is nothing to gain from calls for many.
+/// For one datagram: calls for several gain nothing.
 const SINGLES: [Method; 2] = [Method::Socket, Method::ZeroCopy];
 
-/// A single datagram under so many bytes is copied: `MSG_ZEROCOPY` pays "at writes over around 10 KB" (networking/msg_zerocopy in the
-/// kernel's documentation), and below a page it costs as much to keep it in place as to copy it. Nothing is measured there, since that
-/// would cost more than it could find.
+/// A single datagram shorter than this is copied: `MSG_ZEROCOPY` pays "at writes over around 10 KB" (networking/msg_zerocopy in the
+/// kernel's documentation), and below a page pinning costs as much as copying. This is not measured, because that
+/// would cost more than it could gain.
 const SINGLE_BYTES_MIN: usize = 4096;
 
 pub(super) type Chooser = choice::Chooser<Method>;
 
 impl Chooser {
-    /// Among all methods, a port too if there is one, which then has small datagrams measured as well; or always the one that is given.
+    /// Among all methods, including a port if there is one, with which small datagrams are measured too; or always `pinned`.
     pub(super) fn new(pinned: Option<Method>, has_port: bool) -> Self {
         let policy = pinned.map_or_else(|| among_all(has_port), Policy::pinned);
         Self::by(policy, Method::Socket, if has_port { 0 } else { SINGLE_BYTES_MIN })
     }
 
-    /// There are no `MSG_ZEROCOPY` calls. (Where the kernel refused `SO_ZEROCOPY` it would take them all the same, copy, and never say that
-    /// it has done.)
+    /// Excludes `MSG_ZEROCOPY` calls. (If the kernel refused `SO_ZEROCOPY` it would accept them nevertheless, copy, and never report
+    /// completion.)
     pub(super) fn without_zero_copy(&mut self, why: &'static str) {
         let by_flag = Method::ALL.into_iter().filter(|method| method.is_by_flag());
         by_flag.for_each(|method| self.unavailable(method, why));

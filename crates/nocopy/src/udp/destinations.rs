@@ -1,11 +1,11 @@
-//! Whom a socket sends to.
+//! The destinations of a socket, by number.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
 
 use crate::sys::udp_send::Address;
 
-/// The most that are remembered; then all are forgotten but those in use, and come back as they are used.
+/// The most destinations that are remembered; then all unused ones are forgotten.
 const DESTINATIONS_MAX: usize = 65_536;
 
 #[derive(Debug)]
@@ -14,16 +14,16 @@ pub(super) struct Destination {
     pub(super) address: Option<Address>,
 }
 
-/// Each has a number, which what is queued carries.
+/// Each destination has a number, which queued messages carry.
 #[derive(Debug)]
 pub(super) struct Destinations {
     all: Vec<Destination>,
     /// Numbers of those that were forgotten.
     free: Vec<u32>,
     numbers: HashMap<SocketAddr, u32>,
-    /// Most programs send to the same again.
+    /// Most programs send to the same destination again.
     last: Option<(SocketAddr, u32)>,
-    /// The peer the socket is connected to: no address goes with what is sent.
+    /// The peer to which the socket is connected: its datagrams need no address.
     connected: Option<u32>,
 }
 
@@ -32,8 +32,8 @@ impl Destinations {
         Self { all: Vec::new(), free: Vec::new(), numbers: HashMap::new(), last: None, connected: None }
     }
 
-    /// Another peer has another number: what is queued or on its way keeps its destination. `names_it`: the socket itself is not
-    /// connected, so the address goes with what is sent.
+    /// Another peer gets another number, so that messages queued or in flight keep their destination. `names_it`: the socket itself is not
+    /// connected, so datagrams need the address.
     pub(super) fn connect(&mut self, to: SocketAddr, names_it: bool) {
         if let Some(before) = self.connected {
             let before = &mut self.all[before as usize];
@@ -83,13 +83,13 @@ impl Destinations {
         number
     }
 
-    /// Whether it is time to forget some.
+    /// Whether unused ones should be forgotten.
     #[inline]
     pub(super) fn is_full(&self) -> bool {
         self.free.is_empty() && self.all.len() >= DESTINATIONS_MAX
     }
 
-    /// Forgets all but the connected one and those `in_use`: numbers of what is queued, or on its way. Other numbers are given again.
+    /// Forgets all but the connected one and those `in_use` by messages queued or in flight. Their numbers are reused.
     pub(super) fn forget(&mut self, in_use: impl Iterator<Item = u32>) {
         let mut stays = vec![false; self.all.len()];
         in_use.chain(self.connected).for_each(|number| stays[number as usize] = true);

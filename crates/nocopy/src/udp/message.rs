@@ -1,4 +1,4 @@
-//! What is given to be sent: datagrams in owned buffers.
+//! Messages to be sent: datagrams in owned buffers.
 
 use smallvec::SmallVec;
 
@@ -9,7 +9,7 @@ use crate::memory::pool::Buffer;
 /// The longest payload of a UDP datagram over IPv4: 65,535 less 20 and 8 bytes of headers (RFC 768, RFC 791).
 pub const DATAGRAM_BYTES_MAX: usize = 65_507;
 
-/// One datagram, gathered of pieces; or many of one length, back to back in one buffer.
+/// One datagram, gathered from pieces; or several of one length, contiguous in one buffer.
 ///
 /// ```
 /// use nocopy::{Buffer, udp::{Message, Socket}};
@@ -33,19 +33,19 @@ pub const DATAGRAM_BYTES_MAX: usize = 65_507;
 pub struct Message {
     pieces: Buffers,
     bytes: usize,
-    /// Of each datagram but the last.
+    /// Bytes of each datagram but the last.
     datagram_bytes: usize,
 }
 
 impl Message {
-    /// One datagram whose bytes lie in several buffers, without joining them: header and payload, for example.
+    /// One datagram whose bytes are in several buffers, without joining them: header and payload, for example.
     pub fn gathered(pieces: impl IntoIterator<Item = Buffer>) -> Self {
         let pieces: Buffers = pieces.into_iter().collect();
         let bytes = pieces.iter().map(|piece| piece.len()).sum();
         Self { pieces, bytes, datagram_bytes: bytes }
     }
 
-    /// Datagrams of `datagram_bytes` bytes, back to back in one buffer; the last one has what is left.
+    /// Datagrams of `datagram_bytes` bytes, contiguous in one buffer; the last one has the rest.
     ///
     /// # Panics
     /// If `datagram_bytes` is 0.
@@ -84,7 +84,7 @@ impl Message {
         self.pieces.pop()
     }
 
-    /// The bytes of its only datagram if they lie in one piece.
+    /// The bytes of its only datagram if they are in one piece.
     #[inline(always)]
     pub(super) fn single(&self) -> Option<&[u8]> {
         self.single_buffer().map(|buffer| &**buffer)
@@ -114,7 +114,6 @@ impl IntoIterator for Message {
     type Item = Buffer;
     type IntoIter = Pieces;
 
-    /// The buffers, back.
     #[inline(always)]
     fn into_iter(self) -> Pieces {
         self.pieces.into()

@@ -6,27 +6,27 @@ use std::fmt;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Method {
-    /// One datagram a call (`sendto`, `sendmsg`).
+    /// One datagram per call (`sendto`, `sendmsg`).
     Socket,
-    /// Up to 64 datagrams a call (`sendmmsg`).
+    /// Up to 64 datagrams per call (`sendmmsg`).
     SendMmsg,
     /// Up to 64 KiB of datagrams of one length as one message, cut by the kernel or the card (`UDP_SEGMENT`; Linux 4.18).
     Gso,
-    /// One datagram a call, from the program's memory (`MSG_ZEROCOPY`; Linux 5.0).
+    /// One datagram per call, from the program's memory (`MSG_ZEROCOPY`; Linux 5.0).
     ZeroCopy,
-    /// Both: a long message from the program's memory, cut by the kernel or the card.
+    /// [`Gso`](Self::Gso) with zero-copy: a long message from the program's memory, cut by the kernel or the card.
     ZeroCopyGso,
-    /// Zero-copy sends by io_uring, many a call, from memory that is registered once (`IORING_OP_SEND_ZC`; Linux 6.2). Completions
+    /// Zero-copy sends by io_uring, several per call, from memory that is registered once (`IORING_OP_SEND_ZC`; Linux 6.2). Completions
     /// may interrupt other calls of the thread that flushed (`EINTR`).
     UringZeroCopy,
-    /// Both: long messages from registered memory, cut by the kernel or the card (Linux 6.15 for memory that is registered).
+    /// [`Gso`](Self::Gso) by io_uring: long messages from registered memory, cut by the kernel or the card (registered since Linux 6.15).
     UringZeroCopyGso,
     /// Frames of an AF_XDP port, headers and all.
     Xdp,
 }
 
 impl Method {
-    /// All there are.
+    /// All methods.
     pub const ALL: [Self; 8] = [
         Self::Socket,
         Self::SendMmsg,
@@ -43,7 +43,7 @@ impl Method {
         self.is_by_flag() || self.is_by_ring()
     }
 
-    /// The way to go where this one is refused, though another might do it; `None` if there is none.
+    /// The fallback if this method refuses a send that another may accept; `None` if there is none.
     pub(crate) fn instead(self) -> Option<Self> {
         match self {
             Self::ZeroCopyGso | Self::UringZeroCopyGso => Some(Self::Gso),

@@ -1,4 +1,4 @@
-//! Datagrams in owned buffers, sent the way that is fastest here, with evidence of every copy.
+//! Datagrams in owned buffers, sent by the fastest method on this machine, with evidence for every copy.
 //!
 //! ```no_run
 //! use nocopy::udp::{Message, Socket};
@@ -16,18 +16,18 @@
 //! ```
 //!
 //! # Over a port
-//! The same socket over a [`Port`](crate::Port) ([`Builder::port`]) writes the headers itself, in front of payloads that lie in frames, and
-//! takes its own datagrams out of the interface's by a filter: they pass neither the host's network stack nor its packet filter
-//! (netfilter) and IPsec policies. What such a socket needs to know it asks the host, and stays informed: the route, the next station's
-//! hardware address, the MTU. The rest goes through an ordinary socket with the same address:
+//! The same socket over a [`Port`](crate::Port) ([`Builder::port`]) writes the headers itself, in front of payloads in frames, and
+//! separates its own datagrams from the interface's other packets by a filter: they bypass the host's network stack, packet filter
+//! (netfilter) and IPsec policies. The socket asks the host for routes, the next hop's hardware address and the MTU, and is notified of
+//! changes. Everything else goes through an ordinary socket with the same address:
 //!
 //! | through the kernel, copied, and counted ([`Sender::stats`], [`Receiver::stats`]) | why |
 //! |---|---|
-//! | sent to a neighbour whose hardware address is not known yet | the kernel asks for it, and keeps the datagram meanwhile |
+//! | sent to a neighbour whose hardware address is not known yet | the kernel resolves it, and keeps the datagram meanwhile |
 //! | sent, longer than the MTU | the kernel fragments |
-//! | sent by another interface, to this host, to all hosts of a link, into a tunnel | not on this port |
-//! | sent, where the kernel's own ways are measured to be faster | [`Sender::explain`] |
-//! | received in fragments, with IP options or a VLAN tag, on another queue, from this host | the filter leaves it to the host |
+//! | sent through another interface, to this host, as a broadcast, into a tunnel | not possible on this port |
+//! | sent, if the kernel's methods are measured to be faster | [`Sender::explain`] |
+//! | received in fragments, with IP options or a VLAN tag, on another queue, from this host | the filter passes it to the host |
 //!
 //! ```no_run
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -44,11 +44,11 @@
 //! # }
 //! ```
 //!
-//! A socket of the same machine, or of the host under it, can hand several datagrams on as one packet (`UDP_SEGMENT`), and a port in
-//! packet ring or generic mode sees that packet. If it is longer than the MTU it is lost and counted; **if it is not, it is received as one
-//! datagram**. Where such senders are, take native mode, which makes a veth cut them, or turn it off at the sender's interface
-//! (`ethtool -K IF tx-udp-segmentation off`). In packet ring mode, datagrams that came in fragments but are no longer than the MTU are
-//! lost, counted among `sk_drops`.
+//! A socket of the same machine, or of its VM host, can send several datagrams as one packet (`UDP_SEGMENT`), and a port in
+//! packet ring or generic mode receives that packet whole. If it is longer than the MTU it is lost and counted; **if it is not, it is received as one
+//! datagram**. With such senders, use native mode, in which veth cuts the packet, or turn this off at the sender's interface
+//! (`ethtool -K IF tx-udp-segmentation off`). In packet ring mode, datagrams that arrived in fragments but are no longer than the MTU are
+//! lost, counted in `sk_drops`.
 
 mod batch;
 mod builder;
@@ -89,18 +89,18 @@ use crate::engine::address;
 use crate::memory::in_flight::kernel_socket::KernelSocket;
 pub use crate::sys::udp_receive::LocalAddress;
 
-/// A UDP socket whose buffers are owned: the kernel's, or over a [port](Builder::port).
+/// A UDP socket with owned buffers: the kernel's, or over a [port](Builder::port).
 #[derive(Debug)]
 pub struct Socket {
     kernel: Arc<KernelSocket>,
-    /// Of one over a port.
+    /// The address of a socket over a port.
     address: Option<SocketAddr>,
     sender: Sender,
     receiver: Receiver,
 }
 
 impl Socket {
-    /// A socket with that address; port 0 takes a free one.
+    /// A socket with that address; port 0 chooses a free one.
     ///
     /// # Errors
     /// See [`OpenError`].
@@ -108,15 +108,15 @@ impl Socket {
         Self::builder().bind(address)
     }
 
-    /// Settings, to be bound.
+    /// Settings, to be bound with.
     pub fn builder() -> Builder {
         Builder::new()
     }
 
-    /// Makes that address the one that is sent to where no other is given, and the only one that is received from.
+    /// Sets the peer: the default destination, and the only address that is received from.
     ///
     /// # Errors
-    /// The kernel's refusal: no route to it, or the socket is of the other IP version.
+    /// The kernel's refusal: no route to it, or the socket has the other IP version.
     pub fn connect(&mut self, to: SocketAddr) -> io::Result<()> {
         match self.address {
             None => socket2::SockRef::from(&*self.kernel).connect(&to.into())?,
@@ -130,10 +130,10 @@ impl Socket {
         Ok(())
     }
 
-    /// The address it was bound to.
+    /// The local address.
     ///
     /// # Errors
-    /// The kernel's refusal to say.
+    /// The kernel refuses to report it.
     pub fn local_address(&self) -> io::Result<SocketAddr> {
         self.address.map_or_else(|| address::local(&*self.kernel), Ok)
     }
@@ -148,7 +148,7 @@ impl Socket {
         &mut self.receiver
     }
 
-    /// Both halves, for a thread each.
+    /// Both halves, for two threads.
     pub fn split(self) -> (Receiver, Sender) {
         (self.receiver, self.sender)
     }

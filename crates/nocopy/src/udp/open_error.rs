@@ -1,4 +1,4 @@
-//! Why there is no socket.
+//! Why a socket was not opened.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -6,14 +6,14 @@ use std::net::{IpAddr, SocketAddr};
 use super::Method;
 use crate::port;
 
-/// Why there is no socket.
+/// Why a socket was not opened.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
-    /// The kernel makes none.
+    /// The kernel refused to make it.
     #[error("no UDP socket ({0}); look at 'ulimit -n' and the sandbox this process runs in")]
     Socket(#[source] io::Error),
-    /// The address is not this host's, or taken.
+    /// The address does not belong to this host, or is in use.
     #[error("{address}: not bound ({source}); {}", bind_advice(.source))]
     Bind {
         /// The address.
@@ -24,7 +24,7 @@ pub enum OpenError {
     /// A setting was refused.
     #[error("{setting}: refused ({source}); leave it out, or use a kernel that knows it")]
     Setting {
-        /// Which.
+        /// The setting.
         setting: &'static str,
         /// The kernel's reason.
         source: io::Error,
@@ -32,12 +32,12 @@ pub enum OpenError {
     /// The method asked for is not available.
     #[error("{method}: not available here ({source}); leave the choice to the policy")]
     Method {
-        /// Which.
+        /// The method.
         method: Method,
         /// The reason.
         source: io::Error,
     },
-    /// No memory for buffers.
+    /// Not enough memory for buffers.
     #[error("no memory for buffers ({0}); ask for fewer")]
     Memory(#[source] io::Error),
     /// IPv6 packets need a UDP checksum (RFC 8200 section 8.1).
@@ -46,7 +46,7 @@ pub enum OpenError {
         /// The socket's address.
         address: SocketAddr,
     },
-    /// It is not a group, or of the other IP version.
+    /// It is not a multicast group, or of the other IP version.
     #[error(
         "{group}: not a group that a socket on {address} can receive from; give multicast addresses of the same IP version"
     )]
@@ -66,7 +66,7 @@ pub enum OpenError {
         /// The most there can be.
         count_max: usize,
     },
-    /// The kernel did not join a group.
+    /// The kernel refused to join a group.
     #[error("{group}: not joined ({source}); name the interface to join it on, and look at 'ip maddress'")]
     Join {
         /// The group.
@@ -74,12 +74,12 @@ pub enum OpenError {
         /// The kernel's reason.
         source: io::Error,
     },
-    /// A socket over a port was to have no particular address.
+    /// A socket over a port needs a specific address.
     #[error(
         "{address}: headers need an address of this host, and so does the filter; give that of the port's interface"
     )]
     Unspecified {
-        /// What was asked for.
+        /// The address asked for.
         address: SocketAddr,
     },
     /// The port's interface could not be looked up.
@@ -92,13 +92,13 @@ pub enum OpenError {
         /// The kernel's reason.
         source: io::Error,
     },
-    /// The kernel does not answer questions about routes.
+    /// The kernel does not answer route requests.
     #[error("no routes ({0}); see whether netlink is allowed to this process")]
     Routes(#[source] io::Error),
     /// The port could not be opened.
     #[error(transparent)]
     Port(#[from] port::OpenError),
-    /// There is no descriptor to wait on.
+    /// No descriptor is left to wait on.
     #[error("no descriptor to wait on ({0}); raise the limit of open files ('ulimit -n')")]
     Descriptor(#[source] io::Error),
 }

@@ -1,4 +1,4 @@
-//! What is queued, cut into calls: as many datagrams in each as the method takes.
+//! The queue of a sender, cut into calls of as many datagrams as the method allows.
 
 use std::io;
 use std::sync::Arc;
@@ -21,28 +21,28 @@ use crate::memory::pool::{Buffer, Cache};
 use crate::sys::udp_send::{self, Address};
 use crate::sys::uring_send::UringRefused;
 
-/// How many pages a message from the program's memory may lie on (`MAX_SKB_FRAGS` of `linux/skbuff.h`).
+/// The most pages of a message from the program's memory (`MAX_SKB_FRAGS` of `linux/skbuff.h`).
 const PAGES_MAX: usize = 17;
 const PAGE_BYTES: usize = 4096;
 
-/// Sends that a ring has at a time.
+/// The most sends of a ring at a time.
 const RING_SENDS: u32 = 128;
 
-/// What a message takes of the send buffer beside its bytes, at most: its buffer's head, and parts of two pages.
+/// The most that a message needs of the send buffer besides its bytes: its buffer's head, and parts of two pages.
 const BESIDE_BYTES: usize = 12 << 10;
 
-/// How long the kernel may take when the program has dropped the socket: longer than a neighbour is looked for (3 s, arp(7)), or a queue
-/// stands.
+/// How long the kernel may take for a dropped socket: longer than a neighbour is resolved (3 s, arp(7)), or a queue
+/// stalls.
 const PARTING: Parting = Parting { patience: Duration::from_secs(10), cut_off: None };
 
-/// How often a datagram is tried that the ring did not take.
+/// How often to try a datagram that the ring refused.
 const ATTEMPTS: usize = 4;
 
-/// What one message of a burst is of.
+/// The content of one message of a burst.
 #[derive(Debug, Clone, Copy)]
 struct Mark {
     from: Place,
-    /// Where the queue goes on behind it.
+    /// The queue's position after it.
     to: Place,
     last: u64,
     datagrams: u32,
@@ -50,7 +50,7 @@ struct Mark {
 }
 
 impl Mark {
-    /// What lies in it: a part of one buffer of many datagrams, or whole messages.
+    /// Its bytes: a part of one buffer of several datagrams, or whole messages.
     #[inline]
     fn span(self) -> Span {
         Span { first: self.from.ticket, last: self.last, at: self.from.bytes, bytes: self.bytes as usize }
@@ -77,12 +77,12 @@ impl Run {
     }
 }
 
-/// What a call took.
+/// The result of a call.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Taken {
     pub(super) datagrams: u64,
     pub(super) bytes: u64,
-    /// Zero-copy calls, whose completions are to come.
+    /// Zero-copy calls, which will have completions.
     pub(super) calls: u64,
 }
 
@@ -90,24 +90,24 @@ pub(super) struct Taken {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct How {
     pub(super) method: Method,
-    /// Of the call.
+    /// Flags of the call.
     pub(super) flags: i32,
-    /// What is known at once; `None`: the completion will show it.
+    /// The evidence known at once; `None`: the completion will report it.
     pub(super) evidence: Option<Evidence>,
-    /// When the policy began to measure, if it does.
+    /// Start of the policy's measurement, if there is one.
     pub(super) since: Option<Instant>,
 }
 
 #[derive(Debug)]
 pub(super) struct Outbox {
     pub(super) sending: Sending<Message, u32, Call>,
-    /// Of the socket, for a ring: what is sent by it must not wait in the kernel.
+    /// The socket's send buffer, for a ring, whose sends must not wait in the kernel.
     send_buffer_bytes: usize,
     burst: Burst<Call>,
     marks: Vec<Mark>,
 }
 
-/// What a second attempt by ordinary calls came to.
+/// The result of a second attempt by ordinary calls.
 #[derive(Debug, Default)]
 pub(super) struct Resent {
     pub(super) datagrams: u64,
@@ -126,7 +126,7 @@ impl Outbox {
         }
     }
 
-    /// The datagrams at the front of the queue that are alike.
+    /// The equal datagrams at the front of the queue.
     #[inline]
     pub(super) fn run(&self) -> Option<Run> {
         let end = self.sending.messages().end();
@@ -162,7 +162,7 @@ impl Outbox {
         self.sending.next().ticket < run.end
     }
 
-    /// The bytes of the next datagram, if they are a message of their own and in one piece.
+    /// The bytes of the next datagram, if they are a whole message in one piece.
     #[inline]
     pub(super) fn next_in_one_piece(&self) -> Option<&[u8]> {
         self.message(self.sending.next().ticket).single()
@@ -175,13 +175,13 @@ impl Outbox {
         Some((held.message.as_ref()?.single()?, held.to))
     }
 
-    /// Goes on behind the only message, which was sent by an ordinary call.
+    /// Removes the only message, which was sent by an ordinary call.
     #[inline(always)]
     pub(super) fn pop_only(&mut self, evidence: Evidence) {
         self.sending.pop_only(Message::pop_buffer, evidence);
     }
 
-    /// Takes the next message out of the queue if it is one frame, which no call reads.
+    /// Removes the next message if it is one frame that no call reads.
     pub(super) fn take_frame(&mut self) -> Option<Frame> {
         if self.sending.messages().is_read(self.sending.next().ticket) {
             return None;
@@ -192,7 +192,7 @@ impl Outbox {
         Frame::try_from(buffer).ok()
     }
 
-    /// Takes the next message out of the queue if it is several frames, which no call reads.
+    /// Removes the next message if it is several frames that no call reads.
     pub(super) fn take_chain(&mut self) -> Option<Chain<Frame>> {
         if self.sending.messages().is_read(self.sending.next().ticket) {
             return None;
@@ -205,17 +205,17 @@ impl Outbox {
         Some(pieces.map(|piece| Frame::try_from(piece).expect("looked at above")).collect())
     }
 
-    /// The frames just taken were not sent.
+    /// Puts frames just removed back, which were not sent.
     pub(super) fn put_chain_back(&mut self, chain: Chain<Frame>) {
         *self.sending.unread_mut().0 = Some(Message::gathered(chain.into_iter().map(Buffer::from)));
     }
 
-    /// The frame just taken was not sent.
+    /// Puts a frame just removed back, which was not sent.
     pub(super) fn put_frame_back(&mut self, frame: Frame) {
         *self.sending.unread_mut().0 = Some(Buffer::from(frame).into());
     }
 
-    /// What was just taken was sent, and finds its way home by itself.
+    /// Advances past frames just removed, which were sent, and return to their pool by themselves.
     pub(super) fn pass_frame(&mut self) {
         let ticket = self.sending.next().ticket + 1;
         self.sending.pass_to(Place { ticket, bytes: 0 }, None);
@@ -232,7 +232,7 @@ impl Outbox {
         mark.span().pieces(self.sending.messages()).collect()
     }
 
-    /// Goes on behind the next datagram, of which `evidence` is known.
+    /// Advances past the next datagram, with its evidence.
     #[inline]
     pub(super) fn pass(&mut self, evidence: Option<Evidence>) {
         let mark = self.measure_one(self.sending.next());
@@ -244,13 +244,13 @@ impl Outbox {
     /// # Errors
     /// The kernel's, of the first datagram: nothing was handed over.
     ///
-    /// Of a zero-copy call also those of [`Filling::send_zero_copy`].
+    /// With a zero-copy call also those of [`Filling::send_zero_copy`].
     pub(super) fn send(&mut self, run: &Run, how: How, destinations: &Destinations) -> io::Result<Taken> {
         let is_zero_copy = how.evidence.is_none();
         let address = destinations.get(run.destination).address.as_ref();
         let filling = fill(&mut self.sending, &mut self.burst, &mut self.marks, run, how, address);
         if self.marks.is_empty() {
-            // In more pieces than the kernel takes (`UIO_MAXIOV`).
+            // In more pieces than the kernel allows (`UIO_MAXIOV`).
             return Err(io::Error::from_raw_os_error(libc::EMSGSIZE));
         }
         let sent = match is_zero_copy {
@@ -268,7 +268,7 @@ impl Outbox {
         Ok(taken)
     }
 
-    /// Makes the ring, with the pool's memory registered, unless it is there.
+    /// Makes the ring, with the pool's memory registered, if there is none.
     pub(super) fn open_ring(&mut self) -> Result<(), UringRefused> {
         if self.sending.open_ring(RING_SENDS)? {
             self.send_buffer_bytes = udp_send::send_buffer_bytes(&self.sending.socket()).unwrap_or(0);
@@ -285,10 +285,10 @@ impl Outbox {
         Ok(Some(self.send_buffer_bytes.saturating_sub(unsent_bytes)))
     }
 
-    /// Hands datagrams of the run to the ring, as many as there is room for, by one call.
+    /// Passes datagrams of the run to the ring, as many as there is room for, by one call.
     ///
     /// # Errors
-    /// The kernel took nothing.
+    /// The kernel accepted nothing.
     pub(super) fn send_by_ring(
         &mut self,
         run: &Run,
@@ -321,11 +321,11 @@ impl Outbox {
             self.sending.pass_to(mark.to, None);
         }
         let submitted = self.sending.kept_mut().submit();
-        // With something in the ring an error is not of that: it goes with the next call, or when completions are read.
+        // If the ring holds something, an error does not concern it: it is submitted with the next call, or when completions are read.
         if taken.calls == 0 { submitted.map(|()| taken) } else { Ok(taken) }
     }
 
-    /// Sends what the kernel refused by the ring once more, by ordinary calls. Returns the call, why it was refused, and what came of it.
+    /// Sends what the kernel refused by the ring again, by ordinary calls. Returns the call, why it was refused, and the result.
     pub(super) fn send_again(
         &mut self,
         evidence: Evidence,
@@ -352,7 +352,7 @@ impl Outbox {
         Some((call, error, resent))
     }
 
-    /// An error that an earlier datagram left at the socket is reported by one call, and gone with it.
+    /// An error that an earlier datagram left at the socket is returned by one call, which clears it.
     fn send_mark_again(&mut self, mark: Mark, call: Call, to: Option<&Address>) -> io::Result<()> {
         let mut sent = Ok(0);
         for _ in 0..ATTEMPTS {
@@ -380,7 +380,7 @@ impl Outbox {
         measure_one(self.sending.messages(), from)
     }
 
-    /// Gives up what the kernel still reads, and returns how many calls those were, and the bytes that are lost to the program.
+    /// Gives up what the kernel still reads, and returns how many calls that were, and the bytes that the program cannot use again.
     pub(super) fn abandon(&mut self) -> (usize, usize) {
         drop(self.sending.take_unsent());
         let kept = self.sending.kept_mut().take();
@@ -388,7 +388,7 @@ impl Outbox {
     }
 }
 
-/// Puts datagrams of the run together for a call, from the front of the queue on; what they are is noted in `marks`.
+/// Collects datagrams of the run for a call, from the front of the queue; their description is put into `marks`.
 fn fill<'a>(
     sending: &'a mut Sending<Message, u32, Call>,
     burst: &'a mut Burst<Call>,
@@ -418,7 +418,7 @@ fn fill<'a>(
     filling
 }
 
-/// What goes into one message of the method.
+/// The content of one message of the method.
 #[inline]
 fn measure(messages: &Held, method: Method, from: Place, run: &Run) -> Mark {
     if method.is_segmented() {
@@ -436,7 +436,7 @@ fn measure_one(messages: &Held, from: Place) -> Mark {
     Mark { from, to: behind(from, bytes, message), last: from.ticket, datagrams: 1, bytes: bytes as u32 }
 }
 
-/// As many datagrams as the kernel cuts one message into: of one buffer that holds many, or of messages of one each.
+/// As many datagrams as the kernel cuts one message into: of one buffer that holds several, or of messages of one each.
 fn measure_long(messages: &Held, method: Method, from: Place, run: &Run) -> Mark {
     let limit = udp_send::SEGMENTS_MAX.min(DATAGRAM_BYTES_MAX / run.datagram_bytes.max(1)).max(1);
     let message = queued(messages, from.ticket);
@@ -476,7 +476,7 @@ fn call(mark: Mark, run: &Run, how: How) -> Call {
     }
 }
 
-/// What is queued has its message.
+/// The message of a queued ticket.
 #[inline]
 fn queued(messages: &Held, ticket: u64) -> &Message {
     messages.get(ticket).message.as_ref().expect("a message that is queued is held")
@@ -502,7 +502,7 @@ fn pages_of(message: &Message) -> usize {
 }
 
 impl Drop for Outbox {
-    /// What is queued is not sent. What the kernel still reads stays where it is until it has done.
+    /// Queued messages are not sent. Memory that the kernel still reads is kept meanwhile.
     fn drop(&mut self) {
         reaper::leave(self.sending.kept_mut(), PARTING);
     }

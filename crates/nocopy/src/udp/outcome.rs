@@ -1,4 +1,4 @@
-//! What comes of what was sent.
+//! Counts and errors of sending.
 
 use std::io;
 use std::net::SocketAddr;
@@ -8,35 +8,35 @@ use crate::counter::counters;
 counters! {
     /// What a sender counted.
     pub(crate) struct Counters {
-        /// Datagrams the kernel took. Not: delivered.
+        /// Datagrams the kernel accepted (not: delivered).
         sent,
         /// Their bytes.
         sent_bytes,
-        /// Datagrams the kernel refused for good; the flush that met one says why.
+        /// Datagrams the kernel refused for good; the flush that met one returns the reason.
         refused,
-        /// Datagrams of zero-copy calls that the kernel had no memory to remember, and that were copied instead.
+        /// Datagrams of zero-copy calls that the kernel had no memory to record, and that were copied instead.
         no_buffers,
         /// Errors of the network (ICMP) that were reported.
         peer_errors,
-        /// Completions of calls that were never made: a fault of the kernel's.
+        /// Completions of calls that were never made: a fault of the kernel.
         strange_completions,
-        /// Calls that handed over what was queued.
+        /// Calls that handed over queued messages.
         flushes,
         /// Messages of the queue that close did not hand over in time.
         given_up,
-        /// Zero-copy calls that close gave up before the kernel was done with them. What they carried is not in the ledger.
+        /// Zero-copy calls that close gave up before the kernel completed them. Their bytes are not in the ledger.
         abandoned_calls,
-        /// Bytes of foreign memory among them, which are lost to the program.
+        /// Bytes of foreign memory among them, which the program cannot use again.
         leaked_bytes,
     }
 }
 
-/// A datagram was refused for good, and is no longer queued; what was behind it was handed over. It is the inner error of what
-/// [`Sender::flush`](super::Sender::flush) returns.
+/// A datagram was refused for good, and removed from the queue; those after it were handed over. It is the inner error of
+/// [`Sender::flush`](super::Sender::flush)'s.
 #[derive(Debug, thiserror::Error)]
 #[error("{refused} of the datagrams were not sent, the first to {} ({source}); {}", named(.to), advice(.source))]
 pub struct SendError {
-    /// The destination of the first; `None`: the peer the socket is connected to.
+    /// The destination of the first; `None`: the peer to which the socket is connected.
     pub to: Option<SocketAddr>,
     /// How many were refused in this flush.
     pub refused: u64,

@@ -12,13 +12,13 @@ pub struct PeerError {
     pub to: Option<SocketAddr>,
     /// The sender of the report: a router, the destination; `None` for this host.
     pub from: Option<IpAddr>,
-    /// The cause: `ConnectionRefused` where no socket has the port, `HostUnreachable`, …
+    /// The cause: `ConnectionRefused` if no socket has the port, `HostUnreachable`, …
     pub error: io::Error,
 }
 
-/// Whether a call on a socket fails because of what the network reported for an earlier datagram. Receiving itself ends with none of these.
+/// Whether a call failed because of what the network reported for an earlier datagram. Receiving never ends with such an error.
 pub(super) fn is_of_network(error: &io::Error) -> bool {
-    // What ICMP's types and codes are turned into: `icmp_err_convert` of net/ipv4/icmp.c, `tab_unreach` and `icmpv6_err_convert` of
+    // The results of ICMP's types and codes: `icmp_err_convert` of net/ipv4/icmp.c, `tab_unreach` and `icmpv6_err_convert` of
     // net/ipv6/icmp.c.
     const BY_ICMP: [i32; 11] = [
         libc::ECONNREFUSED,

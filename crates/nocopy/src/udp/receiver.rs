@@ -18,14 +18,14 @@ use crate::stats::Stats;
 
 /// The receiving half of a socket.
 ///
-/// Datagrams of one sender that arrive together share a buffer, if the kernel coalesces them (`UDP_GRO`). Buffers are of at least 64 KiB
-/// for that; with smaller ones each datagram comes in its own, and what is longer is cut off and
-/// [marked](super::Datagram::is_truncated). Over a port each datagram is the frame that it came in.
+/// Datagrams of one sender that arrive together share a buffer, if the kernel coalesces them (`UDP_GRO`). That needs buffers of at least
+/// 64 KiB; with smaller ones each datagram has its own, and longer ones are truncated and
+/// [marked](super::Datagram::is_truncated). Over a port each datagram is in the frame that it arrived in.
 ///
-/// What the network reports of datagrams that were sent does not end receiving: [`Sender::errors`](super::Sender::errors) returns it.
+/// Errors that the network reports for sent datagrams do not end receiving: [`Sender::errors`](super::Sender::errors) returns them.
 ///
-/// **Waiting**: the descriptor by [`AsFd`] becomes readable; it is not the socket, and can only be waited on. As long as the sending half
-/// has completions to read it is readable, too, so wait edge-triggered, and ask [`arm`](Self::arm) before; or let
+/// **Waiting**: the descriptor of [`AsFd`] becomes readable; it is not the socket, and can only be waited on. It is also readable while
+/// the sending half has unread completions, so wait edge-triggered, and call [`arm`](Self::arm) before; or let
 /// [`receive_timeout`](Self::receive_timeout) wait.
 ///
 /// ```
@@ -63,12 +63,12 @@ impl Receiver {
         Self(Backend::Port(Box::new(receiver)))
     }
 
-    /// Waits for datagrams and returns those that are there, up to as many buffers as a batch may have. The batch may be empty: a signal
-    /// ended the wait, or what came was no datagram for this socket.
+    /// Waits for datagrams and returns those that have arrived, in at most a batch of buffers. The batch may be empty: a signal
+    /// ended the wait, or the packets were no datagrams for this socket.
     ///
     /// # Errors
-    /// `OutOfMemory`: all buffers of the pool are in use; datagrams wait in the kernel until there is one. Others are the kernel's, or
-    /// say that the port's interface is down or was removed.
+    /// `OutOfMemory`: all buffers of the pool are in use; datagrams wait in the kernel until one returns. Others are the kernel's, or
+    /// mean that the port's interface is down or was removed.
     pub fn receive(&mut self) -> io::Result<Batch<'_>> {
         match &mut self.0 {
             Backend::Kernel(kernel) => Ok(kernel.receive()?.give()),
@@ -76,7 +76,7 @@ impl Receiver {
         }
     }
 
-    /// Like [`Receiver::receive`], but returns an empty batch when nothing came for `timeout`. Where the kernel waits for its socket, that
+    /// Like [`Receiver::receive`], but returns an empty batch if nothing arrives for `timeout`. If the kernel waits for its socket, that
     /// is rounded up to ticks of its clock (1 to 10 ms).
     ///
     /// ```
@@ -99,7 +99,7 @@ impl Receiver {
         }
     }
 
-    /// Returns what is there, possibly nothing, without waiting.
+    /// Returns waiting datagrams, possibly none, without waiting.
     ///
     /// # Errors
     /// As [`receive`](Self::receive).
@@ -119,8 +119,8 @@ impl Receiver {
         }
     }
 
-    /// Prepares for a wait by another loop, on the descriptor ([`AsFd`]), and returns whether datagrams are there already: then there is
-    /// nothing to wait for.
+    /// Prepares for a wait on the descriptor ([`AsFd`]), and returns true if datagrams are waiting already, so that no
+    /// wait is needed.
     ///
     /// ```
     /// # use nocopy::udp::Socket;
@@ -145,7 +145,7 @@ impl Receiver {
         }
     }
 
-    /// Takes memory back to receive into, more cheaply than dropping it: a [datagram that was taken](super::OwnedDatagram), or its buffer.
+    /// Takes memory back to receive into, more cheaply than dropping it: an [owned datagram](super::OwnedDatagram), or its buffer.
     pub fn recycle(&mut self, memory: impl Into<Buffer>) {
         let memory = memory.into();
         match &mut self.0 {
@@ -158,8 +158,8 @@ impl Receiver {
         }
     }
 
-    /// Bytes of payloads that were received, by what is known of copies. The kernel's socket copies every byte
-    /// ([`Cause::SocketCall`](crate::Cause::SocketCall)); of a port it is the port's evidence.
+    /// The evidence for the received payloads. The kernel's socket copies every byte
+    /// ([`Cause::SocketCall`](crate::Cause::SocketCall)); over a port it is the port's evidence.
     pub fn ledger(&self) -> Ledger {
         match &self.0 {
             Backend::Kernel(kernel) => kernel.ledger(),
@@ -167,13 +167,13 @@ impl Receiver {
         }
     }
 
-    /// Everything that was counted. `sk_drops` are packets that the kernel dropped at the socket, because its receive buffer was full
-    /// (receive more often, or see [`Builder::receive_buffer`](super::Builder::receive_buffer)) or a checksum wrong: each is a datagram, or
-    /// a whole run that was coalesced before. Over a port it is the socket behind the port, which in packet ring mode drops what the port
-    /// brings as well; there it is not part of [`Stats::dropped`]. Sockets over all queues have one such socket, and the first reports it.
+    /// All counters. `sk_drops` counts packets that the kernel dropped at the socket, because its receive buffer was full
+    /// (receive more often, or see [`Builder::receive_buffer`](super::Builder::receive_buffer)) or a checksum was wrong: each is a datagram, or
+    /// a whole coalesced run. Over a port it is the socket behind the port, which in packet ring mode also drops what the port
+    /// receives; there it is not part of [`Stats::dropped`]. Sockets over all queues share one such socket, and the first reports it.
     ///
     /// # Errors
-    /// The kernel does not report what it dropped; `Unsupported` before Linux 4.12.
+    /// The kernel does not report its drops; `Unsupported` before Linux 4.12.
     pub fn stats(&self) -> io::Result<Stats> {
         match &self.0 {
             Backend::Kernel(kernel) => kernel.stats(),
@@ -181,7 +181,7 @@ impl Receiver {
         }
     }
 
-    /// How datagrams come in: by the kernel's socket, which copies each, or over a port, and then what that is.
+    /// How datagrams are received: by the kernel's socket, which copies each, or over a port, with its explanation.
     ///
     /// ```
     /// use nocopy::{Cause, Evidence, udp::Socket};
@@ -198,7 +198,7 @@ impl Receiver {
         }
     }
 
-    /// Receives from that address only.
+    /// Receives only from that address.
     pub(super) fn connected(&mut self, to: std::net::SocketAddr) {
         match &mut self.0 {
             Backend::Kernel(_) => {} // the kernel sees to it
@@ -213,7 +213,7 @@ impl AsFd for Receiver {
     /// A descriptor that is readable while something can be received; nothing can be sent on it.
     ///
     /// # Panics
-    /// When it is first asked for, if the process has no descriptor left.
+    /// At the first call, if the process has no descriptor left.
     fn as_fd(&self) -> BorrowedFd<'_> {
         match &self.0 {
             Backend::Kernel(kernel) => kernel.as_fd(),
@@ -222,7 +222,7 @@ impl AsFd for Receiver {
     }
 }
 
-/// The kernel's counter of what it dropped at a socket.
+/// The kernel's counter of drops at a socket.
 pub(super) fn sk_drops(value: u64) -> Counter {
     let meaning =
         "Packets that the kernel dropped at the socket: its receive buffer was full, or a checksum wrong.";

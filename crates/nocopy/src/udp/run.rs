@@ -1,4 +1,4 @@
-//! Datagrams that came together, in one buffer.
+//! Datagrams that arrived together, in one buffer.
 
 use std::net::SocketAddr;
 use std::ops::Range;
@@ -7,7 +7,7 @@ use std::sync::Arc;
 use crate::memory::pool::Buffer;
 use crate::sys::udp_receive::{LocalAddress, Message};
 
-/// Datagrams of one sender, back to back in one buffer: all of one length, except that the last may be shorter.
+/// Datagrams of one sender, contiguous in one buffer: all of one length, except that the last may be shorter.
 #[derive(Debug)]
 pub struct Run {
     store: Store,
@@ -20,13 +20,13 @@ pub struct Run {
 #[derive(Debug)]
 enum Store {
     Own(Buffer),
-    /// With those of its datagrams that were taken.
+    /// Shared with taken datagrams.
     Shared(Arc<Buffer>),
     /// Its only datagram was taken.
     Taken,
 }
 
-/// What is known of a datagram beside its bytes.
+/// Data about a datagram besides its bytes.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct About {
     pub(super) from: SocketAddr,
@@ -66,22 +66,22 @@ impl Run {
         self.bytes().len() <= self.segment_bytes
     }
 
-    /// Never: even without bytes it is a datagram.
+    /// Always false: even without bytes it is a datagram.
     pub fn is_empty(&self) -> bool {
         false
     }
 
-    /// The bytes of every datagram but the last, which may have fewer; at least 1.
+    /// Bytes of every datagram but the last, which may have fewer; at least 1.
     pub fn segment_bytes(&self) -> usize {
         self.segment_bytes
     }
 
-    /// Whether a router marked them; the kernel joins none with others.
+    /// Whether a router marked them; the kernel coalesces marked ones only with each other.
     pub fn is_congested(&self) -> bool {
         self.about.congested
     }
 
-    /// The bytes of all, back to back.
+    /// The contiguous bytes of all.
     #[inline]
     pub fn bytes(&self) -> &[u8] {
         match &self.store {
@@ -91,7 +91,7 @@ impl Run {
         }
     }
 
-    /// The payload of each datagram, where it lies.
+    /// The payload of each datagram, in place.
     pub fn datagrams(&self) -> impl ExactSizeIterator<Item = &[u8]> {
         (0..self.len()).map(|index| {
             let start = index * self.segment_bytes;
@@ -99,7 +99,7 @@ impl Run {
         })
     }
 
-    /// What is known of its datagram that ends there. What was cut off is the end of the last.
+    /// Data about the datagram that ends at `end`. Truncation affects only the last.
     #[inline]
     pub(super) fn about(&self, end: usize) -> About {
         About { truncated: self.about.truncated && end == self.bytes().len(), ..self.about }
@@ -112,7 +112,7 @@ impl Run {
         start..start + datagram.len()
     }
 
-    /// The buffer, with all its bytes; `None` while datagrams that were taken use it.
+    /// The buffer, with all its bytes; `None` while taken datagrams use it.
     pub(crate) fn into_buffer(self) -> Option<Buffer> {
         match self.store {
             Store::Own(buffer) => Some(buffer),
@@ -131,7 +131,7 @@ impl Run {
         }
     }
 
-    /// Makes its datagrams able to share the buffer.
+    /// Lets its datagrams share the buffer.
     #[inline]
     pub(super) fn share(&mut self) {
         self.store = match std::mem::replace(&mut self.store, Store::Taken) {
@@ -143,7 +143,7 @@ impl Run {
     /// The buffer, shared.
     ///
     /// # Panics
-    /// It is not [shared](Self::share).
+    /// If it is not [shared](Self::share).
     pub(super) fn shared(&self) -> Arc<Buffer> {
         match &self.store {
             Store::Shared(buffer) => Arc::clone(buffer),

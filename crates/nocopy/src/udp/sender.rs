@@ -36,16 +36,16 @@ use crate::sys::udp_send;
 /// The most messages that are queued before they must be flushed.
 const QUEUE_MAX: usize = 1024;
 
-/// How long to wait at a time for room: the completion that made it may have been read already.
+/// How long one wait for room lasts at most: the completion that made room may have been read already.
 const ROOM_WAIT: Duration = Duration::from_millis(1);
 
-/// How often a datagram may meet errors that were waiting at the socket because of others.
+/// How many errors caused by other datagrams a call may meet at the socket.
 const PENDING_ERRORS_MAX: usize = 16;
 
 /// The sending half of a socket.
 ///
-/// [`send`](Self::send) queues; [`flush`](Self::flush) hands over what is queued, in as few calls as the method allows. What is queued
-/// when it is dropped is not sent; memory that the kernel still reads then is kept until the kernel is done with it.
+/// [`send`](Self::send) queues; [`flush`](Self::flush) hands over what is queued, in as few calls as the method allows. Messages queued
+/// when it is dropped are not sent; memory that the kernel then still reads is kept until it no longer does.
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -69,14 +69,14 @@ pub struct Sender {
     queue_max: usize,
     pub(super) destinations: Destinations,
     pub(super) port: Option<Box<over_port::Sender>>,
-    /// Copies go over the port.
+    /// Whether copies use the port.
     copies_over_port: bool,
-    /// What did not go waits for completions, rather than for room in the socket.
+    /// Unsent messages wait for completions, not for room in the socket.
     pub(super) awaits_completions: bool,
     chooser: Chooser,
-    /// Errors of the network that were read at the socket before it had this sender.
+    /// Errors of the network that were read at the socket before this sender was made.
     errors_before: u64,
-    /// Datagrams that were handed over, and refused later; the next flush or drain says so.
+    /// Datagrams that were handed over, and refused later; the next flush or drain returns this.
     late_refusals: Option<SendError>,
     pub(super) counters: Counters,
 }
@@ -108,7 +108,7 @@ impl Sender {
         &mut self.outbox.sending.books.tally
     }
 
-    /// What has no destination goes there. The socket behind a port is not connected itself.
+    /// Sets the default destination. The socket behind a port is not connected itself.
     pub(super) fn connected(&mut self, to: SocketAddr) {
         if self.destinations.is_full() {
             self.forget_destinations();
@@ -116,7 +116,7 @@ impl Sender {
         self.destinations.connect(to, self.port.is_some());
     }
 
-    /// Makes this sender the one that makes the `MSG_ZEROCOPY` calls of its socket.
+    /// Makes this sender the one that makes `MSG_ZEROCOPY` calls on its socket.
     pub(super) fn allow_zero_copy(&mut self) -> Result<(), NoZeroCopy> {
         self.outbox.sending.kept_mut().allow_zero_copy()
     }
@@ -125,21 +125,21 @@ impl Sender {
         self.chooser.without_zero_copy(why);
     }
 
-    /// Sends over a port, too; and what is copied by it only, if so.
+    /// Adds a port as a method, and sets whether copies use only it.
     pub(super) fn set_port(&mut self, port: over_port::Sender, copies: bool) {
         self.port = Some(Box::new(port));
         self.copies_over_port = copies;
     }
 
-    /// Makes the ring now, rather than when it is first sent by.
+    /// Makes the ring now, instead of at its first use.
     pub(super) fn open_ring(&mut self) -> io::Result<()> {
         self.outbox.open_ring().map(drop).map_err(io::Error::other)
     }
 
-    /// An empty buffer; `None` while all are away: [`flush`](Self::flush) and [`reap`](Self::reap) bring them back.
+    /// An empty buffer; `None` while all are in use: [`flush`](Self::flush) and [`reap`](Self::reap) free them.
     ///
-    /// Over a port it is a frame, for one datagram that is sent without a copy by the port, as long as there is one. Otherwise it is memory
-    /// of the socket's pool, for up to 64 KiB. [`Buffer::capacity`] says which.
+    /// Over a port it is a frame, for one datagram that the port sends without a copy, as long as there are frames. Otherwise it is memory
+    /// of the socket's pool, for up to 64 KiB. [`Buffer::capacity`] shows which.
     #[inline]
     pub fn buffer(&mut self) -> Option<Buffer> {
         if let Some(port) = &mut self.port
@@ -150,7 +150,7 @@ impl Sender {
         self.outbox.sending.cache_mut().take()
     }
 
-    /// Takes a buffer that was not sent back, more cheaply than dropping it.
+    /// Takes back a buffer that was not sent, more cheaply than dropping it.
     #[inline]
     pub fn recycle(&mut self, buffer: Buffer) {
         match (&mut self.port, buffer.is_frame()) {
@@ -163,7 +163,7 @@ impl Sender {
         }
     }
 
-    /// Queues a message for an address; with `None`, for the peer the socket is connected to.
+    /// Queues a message for an address; with `None`, for the peer to which the socket is connected.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -179,7 +179,7 @@ impl Sender {
     /// ```
     ///
     /// # Errors
-    /// The message as it was given: the queue is full ([`Reason::Full`]; flush it), a datagram is longer than UDP takes, or there is no
+    /// The unchanged message: the queue is full ([`Reason::Full`]; flush it), a datagram is longer than UDP allows, or there is no
     /// destination.
     #[inline(always)]
     pub fn send(
@@ -195,7 +195,7 @@ impl Sender {
         }
     }
 
-    /// That address, or the peer the socket is connected to.
+    /// The number of that address, or of the peer to which the socket is connected.
     #[inline]
     fn whom(&mut self, to: Option<SocketAddr>) -> Option<u32> {
         match to {
@@ -212,7 +212,7 @@ impl Sender {
         self.destinations.number(to)
     }
 
-    /// Forgets destinations of which nothing is queued, nor on its way.
+    /// Forgets destinations without messages queued or in flight.
     #[cold]
     fn forget_destinations(&mut self) {
         self.destinations.forget(self.outbox.sending.messages().iter().map(|held| held.to));
@@ -237,9 +237,9 @@ impl Sender {
         if self.queue_max == 0 { Reason::Finished } else { Reason::Full }
     }
 
-    /// Sends a copy of the bytes as one datagram, behind what is queued, to an address, or with `None` to the peer the socket is connected
-    /// to. The bytes are the caller's again at once. The kernel's socket sends it now; a port with the next [`flush`](Self::flush), together
-    /// with others.
+    /// Sends a copy of the bytes as one datagram, after queued messages, to an address, or with `None` to the peer to which the socket is
+    /// connected. The bytes are the caller's again at once. The kernel's socket sends it now; a port with the next [`flush`](Self::flush),
+    /// together with others.
     ///
     /// ```
     /// # use nocopy::udp::Socket;
@@ -255,7 +255,7 @@ impl Sender {
     /// ```
     ///
     /// # Errors
-    /// There is no destination, or no room (over a port: flush it), or the kernel's refusal; and those of what was queued before, as
+    /// There is no destination, or no room (over a port: flush it), or the kernel refused it; also errors of messages queued before, as
     /// [`flush`](Self::flush) returns them. The datagram was not sent.
     pub fn send_copy(&mut self, bytes: &[u8], to: impl Into<Option<SocketAddr>>) -> Result<(), Reason> {
         let destination = self.whom(to.into()).ok_or(Reason::NotConnected)?;
@@ -304,10 +304,10 @@ impl Sender {
         self.counters.sent_bytes += bytes;
     }
 
-    /// Sends one datagram now, behind what is queued: what the queue costs is saved where a plain call is the way.
+    /// Sends one datagram now, after queued messages: if a plain call is the method, this saves the cost of the queue.
     ///
     /// # Errors
-    /// As [`flush`](Self::flush); and there is no destination, or it is longer than UDP takes.
+    /// As [`flush`](Self::flush); also if there is no destination, or it is longer than UDP allows.
     #[doc(hidden)]
     #[inline]
     pub fn send_now(&mut self, buffer: Buffer, to: Option<SocketAddr>) -> io::Result<()> {
@@ -324,7 +324,7 @@ impl Sender {
                 return Ok(());
             }
         }
-        // Where the call failed it is tried anew, and the error looked into.
+        // After a failed call it is tried again below, where the error is examined.
         self.queue_and_flush(buffer, to)
     }
 
@@ -341,7 +341,7 @@ impl Sender {
         self.outbox.sending.queued()
     }
 
-    /// Calls whose memory the kernel still reads, and frames that it has.
+    /// Calls and frames whose memory the kernel still reads.
     #[inline]
     pub fn in_flight(&mut self) -> usize {
         self.outbox.sending.in_flight() + self.port.as_mut().map_or(0, |port| port.in_flight())
@@ -350,19 +350,19 @@ impl Sender {
     /// Hands over everything queued; waits while the socket's send buffer is full, or the ring of the port.
     ///
     /// # Errors
-    /// Datagrams were refused for good: they are counted, and the rest was handed over all the same. The inner error is a [`SendError`].
+    /// Datagrams were refused for good: they are counted, and the others were handed over. The inner error is a [`SendError`].
     #[inline]
     pub fn flush(&mut self) -> io::Result<()> {
         self.counters.flushes += 1;
         if self.send_only() { Ok(()) } else { self.flush_all(None).map(drop) }
     }
 
-    /// Sends the only message, if it is a datagram that goes by a plain call: without the bookkeeping that others need. `false`: nothing
+    /// Sends the only message by a plain call, if that is its method, without the bookkeeping of others. `false`: nothing
     /// was done.
     #[inline(always)]
     fn send_only(&mut self) -> bool {
         let Some((bytes, destination)) = self.outbox.only() else { return false };
-        // What waits for room is to be told that there is no need to any more.
+        // Messages wait for room no longer, so the descriptor must not either.
         let is_alone = self.late_refusals.is_none() && !self.outbox.sending.wants_room();
         if !is_alone || !self.chooser.is_plain(destination, bytes.len()) {
             return false;
@@ -394,10 +394,10 @@ impl Sender {
             if left.is_zero() {
                 return Ok(false);
             }
-            // What the kernel tells of others would end the wait at once, again and again (`POLLERR` cannot be turned off).
+            // Completions would end the wait at once, again and again (`POLLERR` cannot be turned off).
             if self.reap() == 0 {
                 let wait = left.min(if self.awaits_completions { ROOM_WAIT } else { LOOK_AGAIN });
-                // The socket itself does not wait. What waiting fails for, trying again tells.
+                // The socket itself does not wait. If waiting fails, trying again finds the reason.
                 let _ = match self.awaits_completions {
                     true => self.outbox.sending.wait(wait),
                     false => wait_writable(self.outbox.sending.socket(), wait),
@@ -406,14 +406,14 @@ impl Sender {
         }
     }
 
-    /// Whether all of the queue was handed over, and all that the port was given was taken.
+    /// Whether all of the queue was handed over, and everything given to the port was accepted.
     fn hand_over_to_all(&mut self, flags: i32) -> io::Result<(bool, bool)> {
-        // Datagrams that were refused keep no others back.
+        // Refused datagrams do not hold up others.
         let (handed_over, taken) = (self.hand_over(flags), self.flush_port());
         Ok((handed_over?, taken?))
     }
 
-    /// Has the port send what was given to it. `false`: the interface has not taken all of it yet.
+    /// Makes the port send. `false`: the interface has not accepted everything yet.
     fn flush_port(&mut self) -> io::Result<bool> {
         let Some(port) = &mut self.port else { return Ok(true) };
         if !port.has_queued() {
@@ -422,7 +422,7 @@ impl Sender {
         port.flush()
     }
 
-    /// Hands over as much as there is room for at once. `false`: not everything.
+    /// Hands over as much as there is room for at once. `false`: something is left.
     ///
     /// # Errors
     /// As [`flush`](Self::flush).
@@ -432,7 +432,7 @@ impl Sender {
         Ok(is_all && is_taken)
     }
 
-    /// Hands over what there is room for within `timeout`. `false`: not everything.
+    /// Hands over as much as there is room for within `timeout`. `false`: something is left.
     ///
     /// ```
     /// # use nocopy::udp::Socket;
@@ -485,7 +485,7 @@ impl Sender {
         refused.or_else(|| self.late_refusals.take()).map_or(Ok(is_all), Err)
     }
 
-    /// Sends one call's worth after the other until the run is over. `false`: in another way than was chosen.
+    /// Makes one call after the other until the run is sent. `false`: another method than the chosen one was used.
     #[inline]
     fn send_run(&mut self, mut how: How, run: &Run) -> io::Result<bool> {
         let (mut pending, chosen) = (Pending::default(), how.method);
@@ -504,7 +504,7 @@ impl Sender {
         Ok(how.method == chosen)
     }
 
-    /// Sends the next datagram by a call of its own.
+    /// Sends the next datagram by its own call.
     #[inline]
     fn send_one(&mut self, how: How, run: &Run) -> io::Result<()> {
         let Some(bytes) = self.outbox.next_in_one_piece() else { return self.send_many(how, run) };
@@ -528,7 +528,7 @@ impl Sender {
         let open = self.outbox.sending.kept().numbered_calls();
         match self.call(run, How { evidence, ..how }) {
             Err(error) if evidence.is_none() && is_no_buffers(&error) => {
-                // Completions make room: those that came meanwhile are read. Without any it is a copy.
+                // Completions make room, so recent ones are read. Without any, a copy is sent.
                 if self.outbox.sending.kept().numbered_calls() < open {
                     Ok(())
                 } else {
@@ -550,7 +550,7 @@ impl Sender {
         if taken.calls == 0 {
             return self.make_room(how.flags);
         }
-        // Most results are there already, and it takes no call to see them.
+        // Most results have arrived already, and reading them takes no call.
         self.reap_ring();
         Ok(())
     }
@@ -561,7 +561,7 @@ impl Sender {
     fn make_room(&mut self, flags: i32) -> io::Result<()> {
         if self.reap() == 0 {
             if flags & libc::MSG_DONTWAIT != 0 {
-                // Without any on their way it is the socket's room.
+                // With nothing in flight, it waits for the socket's room.
                 self.awaits_completions = self.outbox.sending.in_flight() > 0;
                 return Err(io::ErrorKind::WouldBlock.into());
             }
@@ -583,7 +583,7 @@ impl Sender {
         Ok(taken)
     }
 
-    /// The kernel has no memory to remember zero-copy calls by.
+    /// For when the kernel has no memory to record zero-copy calls.
     #[cold]
     #[inline(never)]
     fn send_copied(&mut self, how: How, run: &Run) -> io::Result<()> {
@@ -595,7 +595,7 @@ impl Sender {
         Ok(())
     }
 
-    /// Whether the error was waiting at the socket, because of an earlier datagram; what it is of is kept for
+    /// Whether the error was waiting at the socket, because of an earlier datagram; its description is kept for
     /// [`errors`](Self::errors).
     #[cold]
     #[inline(never)]
@@ -607,12 +607,12 @@ impl Sender {
         }
         self.reap();
         pending.count += 1;
-        // One that nothing was told of may still have been waiting; an error of the datagram's own comes again.
+        // An error without a notice may still have been waiting; the datagram's own error comes again.
         let is_first = pending.count == 1 && !is_of_method(error) && !is_no_buffers(error);
         is_first || (self.errors_told() > pending.told && pending.count <= PENDING_ERRORS_MAX)
     }
 
-    /// Another way for what this one does not take; `None` if no other would.
+    /// The fallback for sends that this method refuses; `None` if there is none.
     #[cold]
     #[inline(never)]
     fn instead(&mut self, method: Method, run: &Run, error: &io::Error) -> Option<Method> {
@@ -624,7 +624,7 @@ impl Sender {
         Some(other)
     }
 
-    /// Takes the first datagram off the queue, which no way could send.
+    /// Removes the first datagram, which no method could send.
     #[cold]
     #[inline(never)]
     fn refuse(&mut self) {
@@ -632,7 +632,7 @@ impl Sender {
         self.pass_next();
     }
 
-    /// Goes on behind the next datagram, for which no completion will come.
+    /// Advances past the next datagram, for which no completion will come.
     pub(super) fn pass_next(&mut self) {
         self.outbox.pass(None);
     }
@@ -645,7 +645,7 @@ impl Sender {
         }
     }
 
-    /// Takes back the memory that the kernel is done with, and returns how many calls and frames that completes.
+    /// Takes back memory that the kernel no longer reads, and returns how many calls and frames that completes.
     pub fn reap(&mut self) -> usize {
         let frames = self.port.as_mut().map_or(0, |port| port.reap());
         let Self { outbox, destinations, chooser, .. } = self;
@@ -663,7 +663,7 @@ impl Sender {
         over
     }
 
-    /// What the ring did not take goes by ordinary calls: it was handed over, so it is not for the program to do.
+    // What the ring refused is sent by ordinary calls: for the program it was handed over already.
     #[cold]
     #[inline(never)]
     fn send_again(&mut self) {
@@ -692,7 +692,7 @@ impl Sender {
         self.outbox.sending.kept().kernel_socket().errors_told()
     }
 
-    /// What the network reported since the last time, oldest first; at most the last 64, while all are counted (`peer_errors` of the
+    /// Errors that the network reported since the last call, oldest first; at most the last 64, but all are counted (`peer_errors` of the
     /// [stats](Self::stats)). Senders that share a socket (over ports on several queues) share its errors: each is returned once.
     ///
     /// ```
@@ -738,7 +738,7 @@ impl Sender {
         self.outbox.sending.completed()
     }
 
-    /// Hands over everything queued, and waits until the kernel has let go of all memory. `false`: not in that time.
+    /// Hands over everything queued, and waits until the kernel no longer reads any memory. `false`: not within `timeout`.
     ///
     /// ```
     /// # use nocopy::udp::Socket;
@@ -759,7 +759,7 @@ impl Sender {
     /// As [`flush`](Self::flush).
     pub fn drain(&mut self, timeout: Duration) -> io::Result<bool> {
         let start = Instant::now();
-        // What was refused is told at the end: what is on its way is waited for all the same.
+        // Refusals are returned at the end: the wait for what is in flight goes on.
         self.counters.flushes += 1;
         let refused = self.flush_all(Some(timeout)).err();
         let look = |sender: &mut Self| {
@@ -773,9 +773,9 @@ impl Sender {
             })
         };
         let wait = |sender: &mut Self, timeout| {
-            // What waiting fails for, looking again tells.
+            // If waiting fails, looking again finds the reason.
             if sender.outbox.sending.wait(timeout).is_ok() {
-                // An error without a notice would end every wait at once; it is of an earlier datagram, and told nowhere else.
+                // An error without a notice would end every wait at once; it concerns an earlier datagram, and is reported only here.
                 let _ = rustix::net::sockopt::socket_error(sender.outbox.sending.socket());
             }
             Ok(())
@@ -786,9 +786,9 @@ impl Sender {
         refused.or(late).map_or(Ok(is_drained), Err)
     }
 
-    /// Prepares for a wait by another loop, on the descriptor ([`AsFd`]): it becomes readable when memory is free again, and after a
-    /// [`try_flush`](Self::try_flush) that left something when there is room. Returns whether that is so already; free memory is taken back
-    /// then.
+    /// Prepares for a wait on the descriptor ([`AsFd`]): it becomes readable when memory is free again, and, if
+    /// [`try_flush`](Self::try_flush) left something, when there is room. Returns true if that is so already; free memory was then taken
+    /// back.
     ///
     /// # Errors
     /// As [`flush`](Self::flush).
@@ -797,7 +797,7 @@ impl Sender {
             return Ok(true);
         }
         if let Some(port) = &mut self.port {
-            // Without a look at what is done: that is what arming the port is to find.
+            // Without reading completions: arming the port finds those.
             let is_away = !port.is_idle();
             self.outbox.sending.descriptor(); // made before what it is to watch
             self.outbox.sending.watch_also(port.port().as_fd(), is_away);
@@ -808,17 +808,17 @@ impl Sender {
         let socket = self.outbox.sending.socket();
         let events = ready_for(socket, PollFlags::OUT)?;
         if events.contains(PollFlags::ERR) {
-            // An error without a notice would make the descriptor readable for good; it is of an earlier datagram.
+            // An error without a notice would make the descriptor readable for good; it concerns an earlier datagram.
             let _ = rustix::net::sockopt::socket_error(socket);
         }
         Ok(self.outbox.sending.wants_room() && events.contains(PollFlags::OUT))
     }
 
-    /// The kernel's socket, for options and calls that are missing here. ([`AsFd`] gives a descriptor that can only be waited on.)
+    /// The kernel's socket, for options and calls that are missing here. ([`AsFd`] returns a descriptor that can only be waited on.)
     ///
     /// From then on nothing is sent by `MSG_ZEROCOPY`: the kernel numbers such calls of all senders on a socket together, and reports only
-    /// the numbers when memory is free. Plain calls go on, and io_uring, whose completions say which call they are of. The error queue is
-    /// this sender's: memory whose completion was read by others does not come back before the sender is dropped.
+    /// numbers when memory is free. Plain calls remain, and io_uring, whose completions name their call. Only this sender may read the error
+    /// queue: memory whose completion was read elsewhere does not return before the sender is dropped.
     ///
     /// ```
     /// # let mut socket = nocopy::udp::Socket::bind("127.0.0.1:0".parse()?)?;
@@ -832,7 +832,7 @@ impl Sender {
     /// # Errors
     /// `ResourceBusy`: another sender makes such calls on this socket (over a port on another queue), or one failed, and the kernel has not
     /// reported yet whether it counted it; [`drain`](Self::drain), and try again. `Unsupported` in a forked child, unless its parent asked for
-    /// the socket before the fork: the parent would go on with such calls.
+    /// the socket before the fork: the parent may continue such calls.
     pub fn kernel_socket(&mut self) -> io::Result<BorrowedFd<'_>> {
         self.reap();
         self.outbox.sending.kept_mut().give_numbering_away()?;
@@ -840,15 +840,15 @@ impl Sender {
         Ok(self.outbox.sending.socket())
     }
 
-    /// What is known of the bytes sent, as soon as their memory is free.
+    /// The evidence for the bytes sent, complete when their memory is free.
     pub fn ledger(&self) -> Ledger {
         let mut tally = self.outbox.sending.books.tally;
         tally += self.port.as_ref().map(|port| port.ledger()).unwrap_or_default();
         tally
     }
 
-    /// Everything that was counted. `moved` are datagrams that the kernel took, not those that arrived; over a port it has the ways that
-    /// they went by: `over_port`, and each reason to go through the kernel. Of sockets over all queues, the first has the `peer_errors` of
+    /// All counters. `moved` counts datagrams that the kernel accepted, not those that arrived; over a port there are counters of their
+    /// paths: `over_port`, and each reason to go through the kernel. With sockets over all queues, the first has the `peer_errors` of
     /// all.
     ///
     /// # Errors
@@ -880,8 +880,8 @@ impl Sender {
         })
     }
 
-    /// Which ways are taken, and why. Of single datagrams under 4 KiB there is nothing to say: without a port they go by a plain call,
-    /// and the ledger has them as [below threshold](Cause::BelowThreshold). Over a port also what that is.
+    /// The methods in use, and why. Single datagrams under 4 KiB are not mentioned: without a port they use a plain call,
+    /// and the ledger has them as [below threshold](Cause::BelowThreshold). Over a port also the port's explanation.
     pub fn explain(&self) -> Explanation {
         let ways = self.chooser.explain();
         match self.port.as_ref().map(|port| port.port().explain()) {
@@ -890,9 +890,9 @@ impl Sender {
         }
     }
 
-    /// Drains as long as `timeout`, and sends nothing more from then on. `false`: something was given up, which [`stats`](Self::stats)
-    /// count. Memory that the kernel still reads then is given up for good: pages of a pool are replaced by others, while the kernel keeps
-    /// the old ones; any other memory is leaked. (Dropping the sender instead leaves all of it where it is, for up to 10 s.)
+    /// Drains for at most `timeout`, and refuses to send from then on. `false`: something was given up, which [`stats`](Self::stats)
+    /// counts. Memory that the kernel then still reads is given up for good: pages of a pool are replaced, while the kernel keeps
+    /// the old ones; any other memory is leaked. (Dropping the sender instead keeps all of it, for up to 10 s.)
     ///
     /// ```
     /// # use nocopy::udp::Socket;
@@ -927,7 +927,7 @@ sender_half!(Sender, Buffer);
 #[derive(Debug, Default)]
 struct Pending {
     count: usize,
-    /// Errors of the network that were known before the call.
+    /// Errors of the network known before the call.
     told: u64,
 }
 
@@ -942,7 +942,7 @@ fn is_no_buffers(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::ENOBUFS | libc::ENOMEM))
 }
 
-/// Books a call that is over, and returns what that proves.
+/// Books a finished call, and returns its evidence.
 fn book(
     books: &mut Books,
     call: &Call,
@@ -962,7 +962,7 @@ impl AsFd for Sender {
     /// something in the queue, while there is room for more. Nothing can be sent on it: see [`kernel_socket`](Sender::kernel_socket).
     ///
     /// # Panics
-    /// When it is first asked for, if the process has no descriptor left.
+    /// At the first call, if the process has no descriptor left.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.outbox.sending.descriptor()
     }

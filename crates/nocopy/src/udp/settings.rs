@@ -1,4 +1,4 @@
-//! What is set of a socket, whatever it sends and receives by.
+//! Settings common to all kinds of sockets.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -10,7 +10,7 @@ use socket2::{InterfaceIndexOrAddress, SockRef};
 use super::OpenError;
 use crate::sys::{udp_receive, udp_send};
 
-/// Groups that a filter of a port can distinguish.
+/// The most groups that a port's filter can distinguish.
 const GROUPS_MAX: usize = 100;
 
 #[derive(Debug, Clone)]
@@ -46,7 +46,7 @@ impl Settings {
         }
     }
 
-    /// Whether a socket with this address can have them.
+    /// Whether a socket with this address can have these settings.
     pub(super) fn check(&self, address: SocketAddr) -> Result<(), OpenError> {
         if address.is_ipv6() && self.checksum == UdpChecksum::Omitted {
             return Err(OpenError::ChecksumOmitted { address });
@@ -82,7 +82,7 @@ impl Settings {
             socket.set_send_buffer_size(bytes).map_err(refused("send buffer"))?;
         }
         if let Some(bytes) = self.receive_buffer_bytes {
-            // Beyond the limit for all, if this process may; else up to it.
+            // Beyond the general limit, if this process may; otherwise up to it.
             if sockopt::set_socket_recv_buffer_size_force(socket, bytes).is_err() {
                 socket.set_recv_buffer_size(bytes).map_err(refused("receive buffer"))?;
             }
@@ -98,7 +98,7 @@ impl Settings {
         self.set_multicast(socket, is_ipv6)
     }
 
-    /// What the kernel reports with each datagram, also of groups.
+    /// What the kernel is to report with each datagram, also of groups.
     pub(super) fn set_what_is_told(&self, socket: &socket2::Socket, is_ipv6: bool) -> Result<(), OpenError> {
         let refused = |setting| move |source| OpenError::Setting { setting, source };
         if self.local_addresses {
@@ -130,13 +130,13 @@ impl Settings {
     }
 }
 
-/// Sends what is for a group by an interface.
+/// Sets the interface for sending to groups.
 pub(super) fn send_groups_by(socket: &socket2::Socket, is_ipv6: bool, index: u32) -> io::Result<()> {
     if is_ipv6 { socket.set_multicast_if_v6(index) } else { udp_send::send_groups_by(socket, index) }
 }
 
-/// Joins a group by an interface, and keeps away what others on this host joined: left to itself, Linux gives a socket that is bound to
-/// all addresses those groups, too (`IP_MULTICAST_ALL`).
+/// Joins a group on an interface, and excludes groups that others on this host joined: by default, Linux delivers
+/// those, too, to a socket bound to all addresses (`IP_MULTICAST_ALL`).
 pub(super) fn join(socket: &SockRef<'_>, group: IpAddr, interface: u32) -> Result<(), OpenError> {
     let joined = match group {
         IpAddr::V4(group) => socket
@@ -145,7 +145,7 @@ pub(super) fn join(socket: &SockRef<'_>, group: IpAddr, interface: u32) -> Resul
         IpAddr::V6(group) => {
             socket.join_multicast_v6(&group, interface).and_then(|()| {
                 match socket.set_multicast_all_v6(false) {
-                    // Linux 4.20: before, it cannot be turned off.
+                    // Before Linux 4.20 this cannot be turned off.
                     Err(error) if error.raw_os_error() == Some(libc::ENOPROTOOPT) => Ok(()),
                     set => set,
                 }

@@ -161,7 +161,7 @@ impl Sender {
         Ok(sent)
     }
 
-    /// The way to go on where a method does not take what another might.
+    /// The fallback if a method refuses a send that another may accept.
     #[cold]
     fn instead(&mut self, method: Method, error: io::Error) -> io::Result<Method> {
         let is_of_method = error.kind() == io::ErrorKind::Unsupported
@@ -184,7 +184,7 @@ fn is_no_buffers(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::ENOBUFS | libc::ENOMEM))
 }
 
-/// The kernel's reason, where it has one; `UnexpectedEof` where what is referred to has ended.
+/// The kernel's reason, if there is one; `UnexpectedEof` if the source has ended.
 fn of_transfer(error: TransferError) -> io::Error {
     match error {
         TransferError::Connection(source) => source,

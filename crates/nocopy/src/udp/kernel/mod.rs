@@ -1,4 +1,4 @@
-//! The half that receives by the kernel's socket.
+//! The half that receives through the kernel's socket.
 
 use std::io;
 use std::net::SocketAddr;
@@ -26,22 +26,22 @@ use crate::sys::udp_receive::{self, Message, RUN_BYTES_MAX};
 /// How many errors of the network a call may meet before it returns without datagrams.
 const ERRORS_MAX: usize = 16;
 
-/// Receives by `recvmmsg`, many datagrams a call, coalesced by the kernel.
+/// Receives by `recvmmsg`, several datagrams per call, coalesced by the kernel.
 #[derive(Debug)]
 pub(crate) struct Receiver {
     socket: Arc<OwnedFd>,
-    /// Keeps what the network reports for the sending half; `None` if there is none.
+    /// Keeps the network's errors for the sending half; `None` if there is none.
     errors: Option<Arc<KernelSocket>>,
     readiness: Readiness,
     pool: Pool,
-    /// The kernel joins datagrams of one sender into runs.
+    /// Whether the kernel coalesces datagrams of one sender into runs.
     coalesces: bool,
     /// Buffers to receive into.
     free: ReceiveBuffers,
-    /// What came by the last call and was not taken.
+    /// Runs of the last call that were not taken.
     runs: Vec<Run>,
     given: Given,
-    /// What the socket's own timeout is set to; `None` is for ever, as in a new socket.
+    /// The present timeout of the socket; `None` is for ever, as in a new socket.
     timeout: Option<Duration>,
     wait: Wait,
     coalescer: Coalescer,
@@ -50,12 +50,12 @@ pub(crate) struct Receiver {
     drops: Mutex<Drops>,
 }
 
-/// How much of what came was given out: what was not comes with the next batch.
+/// How much of the last call was returned: the rest is in the next batch.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Given {
     /// Whole runs.
     pub(super) runs: usize,
-    /// Datagrams of the run behind them.
+    /// Datagrams of the following run.
     pub(super) datagrams: usize,
 }
 
@@ -65,13 +65,13 @@ impl Given {
 }
 
 counters! {
-    /// What is counted beside datagrams and bytes.
+    /// Counters besides datagrams and bytes.
     pub(crate) struct Counters {
-        /// Runs of datagrams that were longer than their buffer and lost their ends; never with buffers of 64 KiB.
+        /// Runs of datagrams that were longer than their buffer and were truncated; never with buffers of 64 KiB.
         truncated,
-        /// Calls that found no buffer of the pool to receive into; the datagrams waited in the kernel.
+        /// Calls that found no free buffer of the pool; the datagrams waited in the kernel.
         no_buffers,
-        /// Buffers that datagrams came in: those that the kernel coalesced share one.
+        /// Buffers filled: coalesced datagrams share one.
         runs,
     }
 }
@@ -87,8 +87,8 @@ struct NoBuffers {
 }
 
 impl Receiver {
-    /// How many buffers a call may fill, unless set. Runs do not care: 221 to 248 ns of processor time for each datagram of 1400 bytes
-    /// with 1, 4, 8 and 16, on a busy machine. Datagrams that come alone share the call.
+    /// How many buffers a call may fill by default. Runs cost the same with any number: 221 to 248 ns of processor time per datagram of
+    /// 1400 bytes with 1, 4, 8 and 16, on a busy machine. Single datagrams share the call.
     pub(super) const BATCH: usize = 16;
 
     pub(super) fn new(socket: Arc<OwnedFd>, pool: Pool, batch: usize) -> io::Result<Self> {
@@ -121,18 +121,18 @@ impl Receiver {
         self.wait = wait;
     }
 
-    /// Waits for datagrams and returns those that are there, up to as many runs as a batch may have.
+    /// Waits for datagrams and returns those that have arrived, in at most a batch of runs.
     pub(super) fn receive(&mut self) -> io::Result<Batch<'_>> {
         self.receive_within(None)
     }
 
-    /// The same, but returns an empty batch when nothing came for `timeout`, rounded up to ticks of the kernel's clock (1 to 10 ms) where
+    /// The same, but returns an empty batch if nothing arrives for `timeout`, rounded up to ticks of the kernel's clock (1 to 10 ms) if
     /// the kernel waits.
     pub(super) fn receive_timeout(&mut self, timeout: Duration) -> io::Result<Batch<'_>> {
         self.receive_within(Some(timeout))
     }
 
-    /// Returns what is there, possibly nothing, without waiting.
+    /// Returns waiting datagrams, possibly none, without waiting.
     #[inline]
     pub(crate) fn try_receive(&mut self) -> io::Result<Batch<'_>> {
         if !self.has_left() {
@@ -141,7 +141,7 @@ impl Receiver {
         Ok(Batch { receiver: self })
     }
 
-    /// Whether datagrams are left of the last batch, which are the next one then.
+    /// Whether datagrams are left of the last batch, which then are the next one.
     #[inline]
     fn has_left(&mut self) -> bool {
         if self.given.runs >= self.runs.len() {
@@ -162,9 +162,9 @@ impl Receiver {
         Ok(Batch { receiver: self })
     }
 
-    /// The wait is the kernel's, in the receiving call. A poll before it would return at once, again and again, as long as
-    /// completions of zero-copy sends wait in the error queue (`POLLERR` cannot be turned off): a sleeper in `recvmmsg` is woken by
-    /// each of those, finds no datagram, and sleeps on for what is left of its time.
+    /// The kernel waits, in the receiving call. A poll before it would return at once, again and again, as long as
+    /// completions of zero-copy sends wait in the error queue (`POLLERR` cannot be turned off): a thread sleeping in `recvmmsg` is woken by
+    /// each of those, finds no datagram, and sleeps on for the rest of its time.
     fn sleep(&mut self, timeout: Option<Duration>) -> io::Result<()> {
         if timeout.is_some_and(|timeout| timeout.is_zero()) {
             return self.call(false);
@@ -176,7 +176,7 @@ impl Receiver {
         self.call(true)
     }
 
-    /// Looks again and again, by calls that do not wait; then lets the kernel wait where that is the way.
+    /// Spins by calls that do not wait; then lets the kernel wait if `how` says so.
     #[cold]
     fn look(&mut self, how: Wait, timeout: Option<Duration>) -> io::Result<()> {
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
@@ -198,7 +198,7 @@ impl Receiver {
         self.sleep(deadline.map(|end| end.saturating_duration_since(Instant::now())))
     }
 
-    /// Whether a datagram is there. Errors do not count: the sending half takes them.
+    /// Whether a datagram is waiting. Errors do not count: the sending half takes them.
     pub(super) fn arm(&self) -> io::Result<bool> {
         let is_left = self.given.runs < self.runs.len();
         Ok(is_left || ready_for(self.socket(), PollFlags::IN)?.contains(PollFlags::IN))
@@ -217,7 +217,7 @@ impl Receiver {
         Ok(())
     }
 
-    /// Receives into the buffers, and returns how many runs came.
+    /// Receives into the buffers, and returns the number of runs.
     #[inline]
     fn fetch(&mut self, wait: bool) -> io::Result<usize> {
         match self.free.receive(self.socket.as_fd(), wait) {
@@ -233,7 +233,7 @@ impl Receiver {
         for _ in 0..ERRORS_MAX {
             match error.kind() {
                 io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => return Ok(0),
-                // It is of a datagram that was sent earlier; the socket goes on.
+                // It concerns a datagram sent earlier; the socket still works.
                 _ if is_of_network(&error) => {
                     self.errors.iter().for_each(|socket| {
                         socket.read();
@@ -249,8 +249,8 @@ impl Receiver {
         Ok(0)
     }
 
-    /// Receives what is there, without waiting, and gives each run where it lies; returns how many datagrams those are. What is not kept of
-    /// a run is gone with the next call.
+    /// Receives waiting datagrams, without waiting, and passes each run in place; returns the number of datagrams. Runs that are not kept
+    /// are lost with the next call.
     ///
     /// # Errors
     /// The socket failed, or the pool has no buffer to receive into (`OutOfMemory`).
@@ -318,7 +318,7 @@ impl Receiver {
         {
             self.free.push(buffer);
         }
-        // Fewer than a batch are enough to go on.
+        // Fewer than a batch are enough.
         if self.free.is_empty() {
             self.counters.no_buffers += 1;
             let none = NoBuffers { total: self.pool.total() };
@@ -337,14 +337,14 @@ impl Receiver {
         }
     }
 
-    /// Takes back a buffer of the pool that was taken.
+    /// Takes back a taken buffer of the pool.
     pub(super) fn recycle(&mut self, buffer: Buffer) {
         if self.pool.owns(&buffer) {
             self.free.push(buffer);
         }
     }
 
-    /// What came so far. The kernel copies every byte from its own buffers: [`Cause::SocketCall`].
+    /// The evidence so far. The kernel copies every byte from its own buffers: [`Cause::SocketCall`].
     pub(crate) fn ledger(&self) -> Ledger {
         self.ledger
     }
@@ -355,15 +355,15 @@ impl Receiver {
         Ok(stats.with_dropped([dropped]).with(self.counters.counters()))
     }
 
-    /// What the kernel has dropped at this socket since it was made, up to now.
+    /// The kernel's drops at this socket since it was made.
     ///
-    /// Asked of the kernel by a system call (`SO_MEMINFO`). `SO_RXQ_OVFL` would report the same along with each datagram, but only once
-    /// another one comes.
+    /// Read by a system call (`SO_MEMINFO`). `SO_RXQ_OVFL` would report the same along with each datagram, but only when the next
+    /// one arrives.
     ///
     /// # Errors
     /// The kernel's refusal; `Unsupported` before Linux 4.12.
     pub(super) fn dropped(&self) -> io::Result<u64> {
-        // Asked for under the lock, or an older number would come behind a newer one, and be taken for a turn of the counter.
+        // Read under the lock: otherwise an older number could follow a newer one, and look like an overflow of the counter.
         let mut drops = self.drops.lock().unwrap_or_else(PoisonError::into_inner);
         Ok(drops.until(udp_receive::dropped_packets(&self.socket)?))
     }
@@ -373,23 +373,23 @@ impl AsFd for Receiver {
     /// A descriptor that is readable while something can be received; nothing can be sent on it.
     ///
     /// # Panics
-    /// When it is first asked for, if the process has no descriptor left.
+    /// At the first call, if the process has no descriptor left.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.readiness.descriptor(self.socket())
     }
 }
 
-/// Looks for datagrams by calls that do not wait. What came with the last one is in the receiver.
+/// Looks for datagrams by calls that do not wait. The receiver holds what the last one received.
 struct Looks<'a> {
     receiver: &'a mut Receiver,
     failed: Option<io::Error>,
 }
 
 impl Waiting for Looks<'_> {
-    /// Beside a system call, a look at the clock costs nothing.
+    /// Compared with a system call, a clock read costs nothing.
     const LOOKS_PER_CLOCK: u32 = 1;
 
-    /// Whether something came, or the socket failed.
+    /// Whether something arrived, or the socket failed.
     fn is_ready(&mut self) -> bool {
         self.failed = self.receiver.call(false).err();
         self.failed.is_some() || !self.receiver.runs.is_empty()
@@ -417,15 +417,15 @@ impl Waiting for Looks<'_> {
     }
 }
 
-/// What came, where it lies.
+/// Something received, in place.
 pub(crate) enum Came<'a> {
-    /// A datagram alone: its sender, whether it was marked, and its bytes.
+    /// A single datagram: its sender, whether it was marked, and its bytes.
     Lone(SocketAddr, bool, &'a [u8]),
-    /// The same with more to know about it, or several.
+    /// One with further data, or several.
     Run(InPlace<'a>),
 }
 
-/// A run in the buffer that it was received into.
+/// A run in its receive buffer.
 pub(crate) struct InPlace<'a> {
     buffers: &'a mut ReceiveBuffers,
     pool: &'a Pool,
@@ -434,19 +434,19 @@ pub(crate) struct InPlace<'a> {
 }
 
 impl InPlace<'_> {
-    /// What is known of it beside its bytes.
+    /// Data about it besides its bytes.
     #[inline]
     pub(crate) fn message(&self) -> &Message {
         &self.message
     }
 
-    /// Its datagrams, back to back.
+    /// Its datagrams, contiguous.
     #[inline]
     pub(crate) fn bytes(&self) -> &[u8] {
         self.buffers.bytes(self.index, &self.message)
     }
 
-    /// Takes it with its buffer, in the place of which another one of the pool comes. `None` if the pool would have no more than
+    /// Takes it with its buffer, which another of the pool replaces. `None` if the pool would have no more than
     /// `reserve` left.
     pub(crate) fn keep(&mut self, reserve: usize) -> Option<Run> {
         let other = if self.pool.at_home() > reserve { self.pool.take() } else { None };
@@ -454,7 +454,7 @@ impl InPlace<'_> {
     }
 }
 
-/// Turns coalescing on, and returns whether the kernel knows it (Linux 5.0); without it each datagram is a run.
+/// Turns coalescing on, and returns whether the kernel supports it (Linux 5.0); without it each datagram is a run.
 fn coalesce(socket: &impl AsFd) -> io::Result<bool> {
     match udp_receive::set_coalescing(socket, true) {
         Err(error) if error.raw_os_error() == Some(libc::ENOPROTOOPT) => Ok(false),
@@ -462,7 +462,7 @@ fn coalesce(socket: &impl AsFd) -> io::Result<bool> {
     }
 }
 
-/// A counter of 64 bits of one that the kernel keeps in 32.
+/// A 64-bit counter made from the kernel's 32-bit one.
 #[derive(Debug, Default)]
 pub(super) struct Drops {
     total: u64,
@@ -482,7 +482,7 @@ pub(crate) struct Batch<'a> {
 }
 
 impl<'a> Batch<'a> {
-    /// It as datagrams. Those that are not asked for come with the next batch.
+    /// As a batch of datagrams. Those not iterated over are in the next batch.
     #[inline]
     pub(super) fn give(self) -> super::Batch<'a> {
         let Receiver { runs, given, .. } = self.receiver;

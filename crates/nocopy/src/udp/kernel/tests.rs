@@ -54,7 +54,7 @@ impl<'a> Batch<'a> {
     }
 }
 
-/// For what has to happen, on a busy machine, too.
+/// For events that must happen, on a busy machine, too.
 const PATIENCE: Duration = Duration::from_secs(60);
 const LOOPBACK: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 
@@ -84,12 +84,12 @@ fn sender_to(to: SocketAddr) -> UdpSocket {
     socket
 }
 
-/// Bytes that differ with the number and from place to place.
+/// Bytes that depend on number and position.
 fn pattern(number: usize, bytes: usize) -> Vec<u8> {
     (0..bytes).map(|i| (number * 31 + i + (i >> 8)) as u8).collect()
 }
 
-/// Waits until there is something to receive. (A receive with a time limit would also end when the process is stopped and goes on.)
+/// Waits until there is something to receive. (A receive with a time limit would also end if the process is stopped and continued.)
 fn wait_for_any(receiver: &Receiver) {
     let mut polled = [PollFd::new(receiver, PollFlags::IN)];
     assert_eq!(poll(&mut polled, Some(&PATIENCE.try_into().unwrap())).unwrap(), 1, "nothing comes");
@@ -109,7 +109,7 @@ fn receive(receiver: &mut Receiver, count: usize) -> Vec<(SocketAddr, Vec<u8>)> 
     all
 }
 
-/// Sends runs cut by the kernel, with shorter last datagrams, and compares what comes with what was sent.
+/// Sends runs cut by the kernel, with shorter last datagrams, and compares what arrives with what was sent.
 fn assert_runs_arrive(receiver: &mut Receiver, sender: &UdpSocket) -> usize {
     let (mut runs, mut total) = (0, 0);
     for (number, (segment_bytes, segments, last)) in
@@ -286,7 +286,7 @@ fn every_datagram_is_received_or_counted_as_dropped() {
         for _ in 0..SENT {
             sender.send(&bytes).unwrap();
         }
-        // Over lo a message stays whole, so a packet is what was sent at once.
+        // Over lo a message stays whole, so a packet is everything sent by one call.
         let (all, give_up) = (SENT * segments as u64, Instant::now() + PATIENCE);
         let (mut came, mut accounted) = (0, 0);
         while accounted < all {
@@ -373,7 +373,7 @@ fn waiting_sleeps_while_completions_wait_in_the_error_queue() {
     assert!((1..10).contains(&calls.of(RECEIVE)), "woken early: {} calls", calls.of(RECEIVE));
     assert!(calls.total() < 40, "spinning: {} system calls", calls.total());
 
-    // More completions, and then a datagram, come while it waits.
+    // While it waits, more completions arrive, and then a datagram.
     let calls = Calls::none();
     let (counting, (tell, told)) = (calls.clone(), mpsc::channel());
     thread::scope(|scope| {
@@ -507,7 +507,7 @@ fn groups_are_received_by_who_joined_them() {
         ("ff02::7700".parse().unwrap(), (Ipv6Addr::UNSPECIFIED, 0).into()),
     ];
     for (group, any) in groups {
-        // In another group, so that it is not told of all.
+        // In another group, so that it does not get the datagrams of all.
         let another = match group {
             IpAddr::V4(_) => Ipv4Addr::new(239, 77, 0, 2).into(),
             IpAddr::V6(_) => "ff02::7701".parse().unwrap(),
@@ -546,7 +546,6 @@ fn groups_are_received_by_who_joined_them() {
     }
 }
 
-/// A batch that is dropped early keeps nothing back.
 #[test]
 fn what_is_not_asked_for_comes_with_the_next_batch() {
     let (mut receiver, address) = receiver_at(LOOPBACK, &pool(4));
@@ -568,7 +567,7 @@ fn what_is_not_asked_for_comes_with_the_next_batch() {
     assert_eq!(receiver.ledger().datagrams(), 7);
 }
 
-/// However it waits, it returns what comes, and an empty batch when nothing does.
+/// With every kind of wait, it returns what arrives, and an empty batch if nothing does.
 #[test]
 fn every_wait_ends_with_a_datagram_or_its_timeout() {
     let ten = Duration::from_millis(10);

@@ -21,15 +21,15 @@ use crate::sys::packet::{Share, deaf_to};
 use crate::sys::udp_receive::{Message, Messages, dropped_packets};
 use crate::sys::udp_send::report_errors;
 
-/// How often a call may meet errors of the network that were waiting at the socket.
+/// How many network errors waiting at the socket a call may meet.
 const PENDING_ERRORS_MAX: usize = 16;
 
-/// Ordinary sockets, none of which ever waits.
+/// Ordinary sockets, none of which ever blocks.
 #[derive(Debug)]
 pub(super) struct Kernel {
-    /// That of the socket's own address, then those of its groups.
+    /// The socket of the own address, then those of its groups.
     sockets: Vec<Bound>,
-    /// The first of them, with what the network reports (ICMP) for datagrams from its address, whichever way they went.
+    /// The first of them, with what the network reports (ICMP) for datagrams from its address, however they were sent.
     own: Arc<KernelSocket>,
     pub(super) hop_limit: u8,
     pub(super) multicast_hop_limit: u8,
@@ -48,14 +48,14 @@ impl Bound {
     }
 
     fn dropped(&self) -> io::Result<u64> {
-        // Asked for under the lock, or an older number would come behind a newer one, and be taken for a turn of the counter.
+        // Read under the lock: otherwise an older number could follow a newer one, and look like an overflow of the counter.
         let mut drops = self.drops.lock().unwrap_or_else(PoisonError::into_inner);
         Ok(drops.until(dropped_packets(&self.descriptor)?))
     }
 }
 
 impl Kernel {
-    /// Binds a socket to the address: no other program gets it, and what the kernel receives for it waits there.
+    /// Binds a socket to the address: no other program gets it, and datagrams that the kernel receives for it wait there.
     pub(super) fn reserve(local: SocketAddr, settings: &Settings) -> Result<Self, OpenError> {
         let refused = |setting| move |source| OpenError::Setting { setting, source };
         let socket = bound(local, |socket| settings.set(socket, local.is_ipv6()))?;
@@ -68,7 +68,7 @@ impl Kernel {
         Ok(Self { sockets: vec![Bound::new(local, socket)], own, hop_limit, multicast_hop_limit })
     }
 
-    /// Joins the groups on the interface, and makes the sockets deaf to what a port, or ports on all its queues, bring as well.
+    /// Joins the groups on the interface, and makes the sockets ignore what a port, or ports on all its queues, also receive.
     pub(super) fn join(
         &mut self,
         ports: &[Port],
@@ -84,7 +84,7 @@ impl Kernel {
                 IpAddr::V4(_) => SocketAddr::new(*group, local.port()),
                 IpAddr::V6(group) => SocketAddrV6::new(*group, local.port(), 0, interface.index).into(),
             };
-            // Bound to the group, so that it receives that alone; others may, too.
+            // Bound to the group, so that it receives only that; others may, too.
             let socket = bound(address, |socket| {
                 socket.set_reuse_address(true).map_err(refused("reuse address"))?;
                 settings.set_what_is_told(socket, group.is_ipv6())
@@ -131,14 +131,14 @@ impl Kernel {
         self.past_errors(|| socket.send_to_vectored(&pieces, &to)).map(drop)
     }
 
-    /// Makes a call, again if it fails by an error that was waiting at the socket because of an earlier datagram.
+    /// Makes a call, and repeats it if it fails by an error that was waiting at the socket because of an earlier datagram.
     fn past_errors<T>(&self, mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
         let mut left = PENDING_ERRORS_MAX;
         loop {
             match call() {
                 Err(error) if error.kind() != io::ErrorKind::WouldBlock && left > 0 => {
-                    // The kernel tells an error twice: in its queue, and then by a call. Another thread may have found the first,
-                    // so a call that fails without one is made once more.
+                    // The kernel reports an error twice: in its queue, and by a call. Another thread may have read the queue,
+                    // so a call that fails without an entry there is repeated once.
                     left = if self.own.read() > 0 { left - 1 } else { 0 };
                 }
                 done => return done,
@@ -146,12 +146,12 @@ impl Kernel {
         }
     }
 
-    /// Datagrams that the kernel dropped at the sockets: no room, or, in packet ring mode, brought by the port.
+    /// Datagrams that the kernel dropped at the sockets: no room, or, in packet ring mode, received by the port.
     pub(super) fn dropped(&self) -> io::Result<u64> {
         self.sockets.iter().map(Bound::dropped).sum()
     }
 
-    /// The next datagram that came to any of the sockets: what is known of it, and the address it was for. `None` if there is none.
+    /// The next datagram of any of the sockets: its metadata, and its destination. `None` if there is none.
     pub(super) fn receive(
         &self,
         call: &mut Messages,
@@ -165,7 +165,7 @@ impl Kernel {
         Ok(None)
     }
 
-    /// Receives at one of the sockets. What the network reports for datagrams that were sent does not end that: any host can forge it.
+    /// Receives at one of the sockets. What the network reports for sent datagrams does not end that: any host can forge it.
     fn receive_at(&self, socket: &Bound, call: &mut Messages, buffer: &mut [u8]) -> io::Result<bool> {
         for _ in 0..PENDING_ERRORS_MAX {
             match call.receive_one(socket.descriptor.as_fd(), buffer) {
@@ -212,7 +212,7 @@ mod tests {
 
     use super::*;
 
-    /// "Port unreachable", as a router would say it of a datagram from that port of this host (RFC 792).
+    /// "Port unreachable", as a router would report it for a datagram from that port of this host (RFC 792).
     fn forged(source_port: u16) -> [u8; 36] {
         let mut message = [0; 36];
         message[..2].copy_from_slice(&[3, 3]);

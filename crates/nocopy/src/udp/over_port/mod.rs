@@ -1,16 +1,16 @@
-//! UDP over a port: datagrams go out and come in as whole frames, past the host's network stack.
+//! UDP over a port: datagrams are sent and received as whole frames, bypassing the host's network stack.
 //!
-//! A [`Socket`] writes the headers itself, in front of payloads that already lie in frames, and takes its own datagrams out of the
-//! interface's by a filter. What it needs to know for that it asks the host, and stays informed: the route, the next station's
-//! hardware address, the MTU. The rest is the host's, by an ordinary socket that is bound to the same address and port; the documentation
-//! of [`udp`](super) has the cases.
+//! A [`Socket`] writes the headers itself, in front of payloads that are already in frames, and separates its own datagrams from the
+//! interface's other packets by a filter. It asks the host for routes, the next hop's hardware address and the MTU, and is notified of
+//! changes. Everything else goes through an ordinary socket bound to the same address and port; the documentation
+//! of [`udp`](super) lists the cases.
 //!
-//! What is sent this way passes neither the host's packet filter (netfilter) nor its IPsec policies. ICMP's word that a packet was too
-//! long reaches the host's routes, which are looked at again each second.
+//! Datagrams sent this way bypass the host's packet filter (netfilter) and its IPsec policies. ICMP's report that a packet was too
+//! long reaches the host's routes, which are looked up again each second.
 //!
-//! In packet ring mode the host has every packet, too: the ordinary socket is made deaf to those that the port brings. It cannot
-//! tell them from datagrams that came in fragments but are no longer than the MTU, so those are lost there, counted as `sk_drops`. The MTU
-//! is that at opening: if it is raised later, longer datagrams come twice.
+//! In packet ring mode the host gets every packet, too: the ordinary socket ignores those that the port receives. It cannot
+//! distinguish them from datagrams that arrived in fragments but are no longer than the MTU, so those are lost, counted as `sk_drops`. The
+//! MTU is that at opening: if it is raised later, longer datagrams are received twice.
 
 mod kernel;
 mod receiver;
@@ -42,14 +42,14 @@ pub(crate) struct Socket {
     local: SocketAddr,
 }
 
-/// The filter of a port under a socket.
+/// The filter of a port below a socket.
 fn filter(local: SocketAddr, settings: &Settings) -> Program {
     let addresses: Vec<IpAddr> = std::iter::once(local.ip()).chain(settings.groups.iter().copied()).collect();
     Program::udp_to(&addresses, local.port())
 }
 
 impl Socket {
-    /// Reserves an address of the host and opens a port with the filter that goes with it. With port number 0 the kernel chooses one.
+    /// Reserves an address of the host and opens a port with its filter. With port number 0 the kernel chooses one.
     pub(super) fn open(port: PortBuilder, local: SocketAddr, settings: &Settings) -> Result<Self, OpenError> {
         settings.check_over_port(local)?;
         let kernel = Kernel::reserve(local, settings)?;
@@ -57,8 +57,8 @@ impl Socket {
         Ok(Self::join(vec![port], kernel, settings)?.pop().expect("a socket for the port"))
     }
 
-    /// Like [`Socket::open`], over all queues of the interface: one socket for each, in their order, over one area, with one address. None
-    /// stays open if one cannot be opened.
+    /// Like [`Socket::open`], over all queues of the interface: one socket for each, in their order, over one area, with one address. If one
+    /// cannot be opened, all are closed.
     pub(super) fn open_queues(
         port: PortBuilder,
         local: SocketAddr,
@@ -104,7 +104,7 @@ impl Socket {
         (self.receiver, self.sender)
     }
 
-    /// The address it has, with the port number the kernel chose if it was to.
+    /// Its address, with the port number that the kernel chose if that was 0.
     pub(crate) fn local_address(&self) -> SocketAddr {
         self.local
     }
@@ -115,7 +115,7 @@ impl Socket {
     }
 }
 
-/// Why there is no way, as an error of the system.
+/// The reason why there is no route, as a system error.
 fn system(error: RouteError) -> io::Error {
     let (RouteError::Unreachable { source, .. }
     | RouteError::Unreadable { source, .. }

@@ -31,11 +31,11 @@ use crate::sys::lookout::Lookout;
 use crate::sys::poll::Wakeup;
 use crate::sys::udp_receive::{LocalAddress, Message, Messages};
 
-/// How often the ordinary sockets are looked at while the port keeps bringing datagrams.
+/// How often to look at the ordinary sockets while the port keeps receiving.
 const STRAYS_INTERVAL: Duration = Duration::from_millis(1);
 
-/// How often the kernel is asked for what it dropped, lest its counter of 32 bits goes round unseen: at 10 million packets a second it
-/// does so in seven minutes.
+/// How often to read the kernel's drops, so that no overflow of its 32-bit counter is missed: at 10 million packets a second it
+/// overflows in seven minutes.
 const DROPS_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Strays read at a time.
@@ -45,19 +45,19 @@ const STRAYS_AT_A_TIME: usize = 64;
 const DATAGRAM_BYTES_MAX: usize = 1 << 16;
 
 counters! {
-    /// What a socket received, and what became of packets that were not for it.
+    /// What a socket received, and what happened to packets that were not for it.
     pub(crate) struct Received {
         /// Datagrams over the port.
         over_port,
         /// Bytes of their payloads.
         over_port_bytes,
-        /// Datagrams that came through the kernel: in fragments, with options, on another queue, from this host.
+        /// Datagrams that arrived through the kernel: in fragments, with options, on another queue, from this host.
         strays,
         /// Bytes of their payloads.
         stray_bytes,
-        /// Of those over the port: their checksum was left to a device that there is not (veth, a virtual machine's card).
+        /// Of those over the port: their checksum was left to a card that does not exist (veth, a virtual machine's card).
         unfinished_checksums,
-        /// Of those over the port: they lay in several buffers and were put together, with a copy.
+        /// Of those over the port: they were in several buffers and were joined, with a copy.
         gathered,
         /// Bytes of their payloads.
         gathered_bytes,
@@ -65,27 +65,27 @@ counters! {
         bad_checksums,
         /// Packets over the port longer than the MTU, which sockets of this machine sent as one for several datagrams: lost.
         several_in_one,
-        /// Datagrams of other senders than the one the socket is connected to.
+        /// Datagrams of other senders than the connected peer.
         of_others,
-        /// Packets over the port that were not datagrams for the socket: the host has them.
+        /// Packets over the port that were not datagrams for the socket: they were returned to the host.
         to_host,
-        /// Packets over the port that were not datagrams for the socket, and that the host could not be given: lost.
+        /// Packets over the port that were not datagrams for the socket, and could not be returned to the host: lost.
         lost,
     }
 }
 
-/// Receives over a port, and what comes through the kernel.
+/// Receives over a port, and through the kernel.
 #[derive(Debug)]
 pub(crate) struct Receiver {
     port: crate::port::Receiver,
     kernel: Arc<Kernel>,
-    /// What the ordinary sockets count is reported by another socket over another queue, which has the same ones.
+    /// Another socket, over another queue, reports the counts of the shared ordinary sockets.
     counts_elsewhere: bool,
     sorting: Sorting,
     strays: VecDeque<Stray>,
-    /// When the ordinary sockets were looked at.
+    /// When the ordinary sockets were last looked at.
     looked: Instant,
-    /// When they were asked for what they dropped.
+    /// When their drops were last read.
     counted: Instant,
     buffer: Box<[u8]>,
     /// The call that reads one of them.
@@ -97,7 +97,7 @@ pub(crate) struct Receiver {
     wait: Wait,
 }
 
-/// A datagram that came through the kernel.
+/// A datagram that arrived through the kernel.
 #[derive(Debug)]
 struct Stray {
     bytes: Box<[u8]>,
@@ -106,7 +106,7 @@ struct Stray {
     congested: bool,
 }
 
-/// What becomes of packets that are not for the socket.
+/// Where packets that are not for the socket go.
 #[derive(Debug)]
 enum Host {
     /// The host has them anyway.
@@ -115,21 +115,21 @@ enum Host {
     Nobody,
 }
 
-/// Tells the socket's datagrams from other packets.
+/// Recognises the socket's datagrams among other packets.
 #[derive(Debug)]
 struct Sorting {
     mine: Vec<IpAddr>,
     port_number: u16,
     interface_index: u32,
-    /// The longest frame there can be on the interface.
+    /// The longest possible frame on the interface.
     frame_bytes_max: usize,
-    /// Packets may never have been on a wire, so that a checksum may be left undone.
+    /// Packets may come from this machine without a wire, so that checksums may be incomplete.
     wireless: bool,
-    /// Marks of congestion were asked for.
+    /// Whether congestion marks were requested.
     tells_marks: bool,
-    /// The flow of the last datagram, and what is known of all of it.
+    /// The flow of the last datagram, and what holds for all of it.
     last: Option<(UdpFlow, Found)>,
-    /// The only address that is received from, if there is one.
+    /// The connected peer, if there is one.
     peer: Option<SocketAddr>,
     host: Host,
     received: Received,
@@ -143,7 +143,7 @@ impl Receiver {
         interface: &Interface,
         settings: &Settings,
     ) -> Result<Self, OpenError> {
-        // The port's socket itself: its own descriptor would be one more epoll instance in another, of which there may be few.
+        // The port's socket itself: its own descriptor would nest epoll instances, whose depth is limited.
         let sockets = std::iter::once(port.socket()).chain(kernel.descriptors());
         let lookout = Lookout::on(sockets).map_err(OpenError::Descriptor)?;
         let alarm = Alarm::new().map_err(OpenError::Descriptor)?;
@@ -179,8 +179,8 @@ impl Receiver {
         })
     }
 
-    /// Waits for datagrams, in the way set by [`Receiver::set_wait`], and returns them as one batch, which may turn out empty: a
-    /// signal ended the wait, or what came was not for the socket.
+    /// Waits for datagrams, in the way set by [`Receiver::set_wait`], and returns them as one batch, which may be empty: a
+    /// signal ended the wait, or the packets were not for the socket.
     ///
     /// # Errors
     /// The interface is down or gone.
@@ -188,7 +188,7 @@ impl Receiver {
         self.receive_until(None)
     }
 
-    /// Like [`Receiver::receive`], but returns an empty batch when nothing came for `timeout`.
+    /// Like [`Receiver::receive`], but returns an empty batch if nothing arrives for `timeout`.
     ///
     /// # Errors
     /// The interface is down or gone.
@@ -204,7 +204,7 @@ impl Receiver {
         self.batch()
     }
 
-    /// Returns what is there, possibly nothing, without waiting.
+    /// Returns waiting datagrams, possibly none, without waiting.
     ///
     /// # Errors
     /// The interface is down or gone, if the kernel had to be asked for packets.
@@ -219,7 +219,7 @@ impl Receiver {
         Ok(Batch { packets, in_several, strays: &mut self.strays, sorting: &mut self.sorting })
     }
 
-    /// Looks at the ordinary sockets, at most once in a while: a system call for each.
+    /// Looks at the ordinary sockets, at limited intervals: a system call for each.
     fn look_now_and_then(&mut self) -> io::Result<()> {
         let now = Instant::now();
         if now.duration_since(self.looked) < STRAYS_INTERVAL {
@@ -247,14 +247,14 @@ impl Receiver {
 
     /// Changes how to wait, from the next [`Receiver::receive`] on. (It begins as the port's was set.)
     pub(crate) fn set_wait(&mut self, wait: Wait) {
-        // What was measured for the same one still holds.
+        // Measurements for the same setting still hold.
         if wait != self.wait {
             self.wait = wait;
             self.port.set_wait(wait);
         }
     }
 
-    /// Prepares for a wait by another loop, on [`AsFd`], and returns whether something is there already; see
+    /// Prepares for a wait on [`AsFd`], and returns whether something is waiting already; see
     /// [`nocopy::Receiver::arm`].
     ///
     /// [`nocopy::Receiver::arm`]: crate::Receiver::arm
@@ -262,7 +262,7 @@ impl Receiver {
     /// # Errors
     /// The interface is down or gone.
     pub(crate) fn arm(&mut self) -> io::Result<bool> {
-        // Nobody tells again of what came to the ordinary sockets before.
+        // Earlier arrivals at the ordinary sockets are not reported again.
         self.look()?;
         let is_ready = !self.strays.is_empty() || self.port.arm()?;
         let lacks_frames = !is_ready && self.port.lacks_frames();
@@ -278,7 +278,7 @@ impl Receiver {
         self.port.recycle(frame);
     }
 
-    /// Has the first socket of those over several queues report what their ordinary sockets count.
+    /// Makes the first socket over several queues report the counts of their ordinary sockets.
     pub(super) fn leave_counts_to_first(&mut self) {
         self.counts_elsewhere = true;
     }
@@ -289,7 +289,7 @@ impl Receiver {
         self.sorting.last = None;
     }
 
-    /// What was received, what became of the rest, and what the kernel dropped at the ordinary sockets.
+    /// What was received, what happened to other packets, and the kernel's drops at the ordinary sockets.
     pub(in crate::udp) fn stats(&self) -> io::Result<Stats> {
         let all = self.sorting.received;
         let is_dropped =
@@ -304,14 +304,14 @@ impl Receiver {
             .with_faults(below.only(&["rx_invalid_descs"]))
             .with_faults(below.only(&port::RX_FAULTS));
         let sk_drops = [sk_drops(if self.counts_elsewhere { 0 } else { self.kernel.dropped()? })];
-        // The sockets are made deaf to what a packet ring brings as well: those are no losses.
+        // The sockets ignore what a packet ring also receives: those drops are no losses.
         Ok(match self.sorting.host {
             Host::HasThem => stats.with(sk_drops),
             _ => stats.with_dropped(sk_drops),
         })
     }
 
-    /// What became of the bytes of all payloads up to here: the port's evidence, or the reason they were copied for. (Taking one
+    /// The evidence for all payloads so far: the port's evidence, or the cause of a copy. (Taking one
     /// from a packet ring copies once more: `rx_copied_out` of the port's stats.)
     pub(crate) fn ledger(&self) -> Ledger {
         let Received { over_port, over_port_bytes, gathered, gathered_bytes, strays, stray_bytes, .. } =
@@ -323,7 +323,7 @@ impl Receiver {
         ledger
     }
 
-    /// What the port is, and what does not come over it.
+    /// The port's explanation, and what is not received over it.
     pub(in crate::udp) fn explain(&self) -> Explanation {
         let strays = "over a port; datagrams in fragments, with options or from this host come through the kernel's socket, with a copy";
         self.port.explain().below(&strays)
@@ -382,13 +382,13 @@ impl Waiting for Receiver {
 }
 
 impl AsFd for Receiver {
-    /// Readable when datagrams may be there; call [`Receiver::arm`] before waiting for it.
+    /// Readable when datagrams may be waiting; call [`Receiver::arm`] before waiting for it.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.lookout.descriptor(None)
     }
 }
 
-/// Received datagrams: an iterator over [`Datagram`]s. What is not asked for stays for the next batch.
+/// Received datagrams: an iterator over [`Datagram`]s. Those not iterated over stay for the next batch.
 #[derive(Debug)]
 pub(crate) struct Batch<'half> {
     packets: port::Batch<'half>,
@@ -437,7 +437,7 @@ impl<'half> Batch<'half> {
     }
 }
 
-/// A datagram for the socket: whose, for which of its addresses, and where in the packet.
+/// A datagram for the socket: its sender, its destination, and its place in the packet.
 #[derive(Debug, Clone, Copy)]
 struct Found {
     from: SocketAddr,
@@ -448,7 +448,7 @@ struct Found {
 }
 
 impl Sorting {
-    /// Finds the socket's datagram in a packet, or sees to what becomes of it.
+    /// Finds the socket's datagram in a packet, or handles a packet that is not for it.
     #[inline]
     fn sort(&mut self, packet: &[u8]) -> Option<Found> {
         if let Some((flow, found)) = &self.last
@@ -462,7 +462,7 @@ impl Sorting {
         self.parse(packet)
     }
 
-    /// The same for a packet that is not like the last one.
+    /// The same for a packet of another flow than the last.
     fn parse(&mut self, packet: &[u8]) -> Option<Found> {
         let Ok(view) = UdpPacket::parse(packet) else {
             return self.turn_away(packet);
@@ -470,7 +470,7 @@ impl Sorting {
         let (addresses, datagram) = (view.addresses(), view.datagram());
         let (from, to) = (addresses.source(), addresses.destination());
         let is_mine = datagram.destination_port() == self.port_number && self.mine.contains(&to);
-        // With the socket's own address an answer would come back to it.
+        // An answer to the socket's own address would return to it.
         if !is_mine || !can_be_sender(from) || self.mine.contains(&from) {
             return self.turn_away(packet);
         }
@@ -502,7 +502,7 @@ impl Sorting {
         Some(found)
     }
 
-    /// The same for a packet that may lie in several buffers.
+    /// The same for a packet in possibly several buffers.
     fn whole<'half>(&mut self, chain: Chain<Packet<'half>>) -> Option<Datagram<'half>> {
         if chain.buffers().len() == 1 {
             let packet = chain.into_iter().next()?;
@@ -517,15 +517,15 @@ impl Sorting {
         Some(Datagram { from, local, congested, body: Body::Bytes(bytes) })
     }
 
-    /// Whether datagrams from there are received; if not, it is counted.
+    /// Whether datagrams from there are received; others are counted.
     fn is_peer(&mut self, from: SocketAddr) -> bool {
         let is_peer = self.peer.is_none_or(|peer| (peer.ip(), peer.port()) == (from.ip(), from.port()));
         self.received.of_others += u64::from(!is_peer);
         is_peer
     }
 
-    /// Longer than the interface's MTU at opening. If it never was on a wire it is taken for several datagrams that another socket of
-    /// this machine sent as one (`UDP_SEGMENT`): how long each is only the kernel knows.
+    /// Handles a packet longer than the interface's MTU at opening. If it never was on a wire it is assumed to be several datagrams that another
+    /// socket of this machine sent as one (`UDP_SEGMENT`), whose lengths only the kernel knows.
     #[cold]
     fn too_long(&mut self, packet: &[u8], is_unfinished: bool) -> Option<Found> {
         if is_unfinished {
@@ -547,14 +547,14 @@ impl Sorting {
     }
 }
 
-/// Whether a packet on a wire can come from there (RFC 1122 section 3.2.1.3, RFC 4291 sections 2.5 and 2.7).
+/// Whether a packet on a wire can have this source (RFC 1122 section 3.2.1.3, RFC 4291 sections 2.5 and 2.7).
 #[inline]
 fn can_be_sender(from: IpAddr) -> bool {
     let is_broadcast = matches!(from, IpAddr::V4(from) if from.is_broadcast());
     !(from.is_unspecified() || from.is_loopback() || from.is_multicast() || is_broadcast)
 }
 
-/// A received datagram. Dropped, its frame goes back to the kernel.
+/// A received datagram. When it is dropped, its frame returns to the kernel.
 #[derive(Debug)]
 pub(crate) struct Datagram<'half> {
     from: SocketAddr,
@@ -587,7 +587,7 @@ impl Datagram<'_> {
         About { from: self.from, local: Some(self.local), truncated: false, congested: self.congested }
     }
 
-    /// Makes the payload yours: the frame it came in, cut to the payload, at no cost in the modes of AF_XDP.
+    /// Makes the payload yours: its frame, cut to the payload, without a copy in the AF_XDP modes.
     #[inline]
     pub(crate) fn take(self) -> Payload {
         match self.body {
@@ -617,8 +617,8 @@ impl Deref for Datagram<'_> {
 /// A payload that is yours.
 #[derive(Debug)]
 pub(crate) enum Payload {
-    /// In the frame it came in.
+    /// In the frame that it arrived in.
     Frame(Frame),
-    /// In memory of its own: it came through the kernel, or in several buffers.
+    /// In memory of its own: it arrived through the kernel, or in several buffers.
     Bytes(Box<[u8]>),
 }

@@ -19,7 +19,7 @@ use crate::memory::area::{Chain, Frame};
 use crate::memory::in_flight::kernel_socket::KernelSocket;
 
 counters! {
-    /// What a socket sent, and which way. Datagrams over the port have the port's evidence; those through the kernel were copied.
+    /// What a socket sent, by path. Datagrams over the port have the port's evidence; those through the kernel were copied.
     pub(crate) struct Sent {
         /// Datagrams over the port.
         over_port,
@@ -29,13 +29,13 @@ counters! {
         from_slices,
         /// Bytes of their payloads.
         from_slices_bytes,
-        /// Datagrams through the kernel: the next station's hardware address was not known yet.
+        /// Datagrams through the kernel: the next hop's hardware address was not known yet.
         unresolved,
         /// Through the kernel, so that it confirms the address of a neighbour that was silent for a while.
         confirming,
         /// Through the kernel: longer than the MTU, so it fragments them.
         too_long,
-        /// Through the kernel: another interface leads there.
+        /// Through the kernel: the route uses another interface.
         other_interface,
         /// Through the kernel: they were for this host.
         local,
@@ -43,18 +43,18 @@ counters! {
         broadcast,
         /// Through the kernel: it puts other headers in front.
         encapsulated,
-        /// Through the kernel: answers to addresses that may be forged, for which nothing was looked up.
+        /// Through the kernel: answers to addresses that may be forged, for which no route is looked up.
         strangers,
         /// Bytes of the payloads of all datagrams through the kernel.
         through_kernel_bytes,
-        /// How often announced changes of routes, neighbours or interfaces had the sender look up its ways again; not those it looked
-        /// up because they had grown old.
+        /// How often notified changes of routes, neighbours or interfaces made the sender look up routes again; without look-ups
+        /// because of age.
         announced_changes,
     }
 }
 
 impl Sent {
-    /// Datagrams through the kernel, for whatever reason.
+    /// Datagrams through the kernel, for any reason.
     pub(crate) fn through_kernel(&self) -> u64 {
         let Self {
             unresolved,
@@ -113,29 +113,29 @@ fn of_kernel(error: io::Error) -> Reason {
 
 /// Sends over a port, or through the kernel what the port cannot carry.
 ///
-/// What is sent over the port only writes its ring; [`flush`](Sender::flush) makes the kernel look, once for a whole batch. What
-/// must go through the kernel goes at once, after everything that was queued before.
+/// A send over the port only writes its ring; [`flush`](Sender::flush) makes the kernel read it, once for a whole batch. Datagrams that
+/// must go through the kernel are sent at once, after everything that was queued before.
 #[derive(Debug)]
 pub(crate) struct Sender {
     port: crate::port::Sender,
     kernel: Arc<Kernel>,
-    /// What the ordinary sockets count is reported by another socket over another queue, which has the same ones.
+    /// Another socket, over another queue, reports the counts of the shared ordinary sockets.
     counts_elsewhere: bool,
     ways: Ways,
     sent: Sent,
-    /// Nothing was queued since the last flush.
+    /// Whether nothing was queued since the last flush.
     at_rest: bool,
-    /// The last datagram to be copied found too few free frames.
+    /// Whether the last datagram to be copied found too few free frames.
     lacked_frames: bool,
 }
 
-/// What was decided for one datagram.
+/// The decision for one datagram.
 enum Verdict<'a> {
     Port(&'a UdpTemplate),
     Kernel(Detour),
 }
 
-/// The way of a datagram, looked up again where something changed; the clock is looked at once for a batch.
+/// The route of a datagram, looked up again if something changed; the clock is read once per batch.
 #[inline]
 fn decide(ways: &mut Ways, at_rest: bool, to: SocketAddr, bytes: usize) -> Result<Verdict<'_>, Reason> {
     if at_rest {
@@ -170,26 +170,26 @@ impl Sender {
         self.counts_elsewhere
     }
 
-    /// An empty frame to fill with a payload and send, with room for headers in front; `None` when all are on their way (flush,
+    /// An empty frame to fill with a payload and send, with room for headers in front; `None` while all are in use (flush,
     /// and try again).
     #[inline]
     pub(crate) fn frame(&mut self) -> Option<Frame> {
         self.port.buffer()
     }
 
-    /// Sends a payload that lies in a frame of the port's area, with at least 42 bytes free in front of it over IPv4 and 62 over
-    /// IPv6; 16 more where the port was opened with [`send_metadata`](crate::port::PortBuilder::send_metadata). Over the port no
+    /// Sends a payload in a frame of the port's area, with at least 42 bytes free in front of it over IPv4 and 62 over
+    /// IPv6; 16 more if the port was opened with [`send_metadata`](crate::port::PortBuilder::send_metadata). Over the port no
     /// byte of it moves.
     ///
     /// # Errors
-    /// Gives the payload back as it was: no room (flush first), or it cannot be sent at all.
+    /// Returns the unchanged payload: no room (flush first), or it cannot be sent at all.
     #[inline]
     pub(crate) fn send(&mut self, frame: Frame, to: SocketAddr) -> Result<(), Rejected<Frame>> {
         self.send_either_way(frame, to).map(drop)
     }
 
-    /// Like [`Sender::send`], for a payload that is wanted back: when the kernel is done with its frame, the frame waits for
-    /// [`Sender::reap_into`], with the payload as it was sent, without headers. One that went through the kernel waits there at once.
+    /// Like [`Sender::send`], for a payload that the caller wants back: when the kernel has finished with its frame, it waits for
+    /// [`Sender::reap_into`], with the payload as it was sent, without headers. One sent through the kernel waits there at once.
     ///
     /// # Errors
     /// As [`Sender::send`].
@@ -209,7 +209,7 @@ impl Sender {
         }
     }
 
-    /// Gives back the frame of a datagram that went through the kernel.
+    /// Returns the frame of a datagram that was sent through the kernel.
     #[inline]
     fn send_either_way(
         &mut self,
@@ -242,7 +242,7 @@ impl Sender {
     }
 
     /// Like [`Sender::send`], for a payload in several frames, on ports opened with
-    /// [`multi_buffer`](crate::port::PortBuilder::multi_buffer); the room for headers is that in front of the first.
+    /// [`multi_buffer`](crate::port::PortBuilder::multi_buffer); the headers need room in front of the first.
     ///
     /// # Errors
     /// As [`Sender::send`].
@@ -286,8 +286,8 @@ impl Sender {
         Ok(())
     }
 
-    /// Sends a payload that lies in the program's own memory, in pieces: copied into frames, and otherwise as [`Sender::send`]. This
-    /// is the control to compare that with.
+    /// Sends a payload in the program's own memory, in pieces: copied into frames, and otherwise as [`Sender::send`]. Benches
+    /// compare that with sending without a copy.
     ///
     /// # Errors
     /// No room (flush first), or it cannot be sent at all.
@@ -318,7 +318,7 @@ impl Sender {
         Ok(())
     }
 
-    /// Whether the last datagram to be copied found too few free frames, and none is on its way that would come back: the program has them.
+    /// Whether the last datagram to be copied found too few free frames, and none is in flight that would return: the program holds them.
     pub(in crate::udp) fn program_has_frames(&self) -> bool {
         self.lacked_frames && self.port.is_idle()
     }
@@ -355,15 +355,15 @@ impl Sender {
         Ok(())
     }
 
-    /// Sends to an address that may be forged: through the kernel, so that nothing is looked up for it here, nor remembered. It may
-    /// overtake what is queued.
+    /// Sends to an address that may be forged: through the kernel, so that no route is looked up or remembered for it. It may
+    /// overtake queued datagrams.
     pub(crate) fn send_to_stranger(&mut self, to: SocketAddr, payload: &[u8]) -> Result<(), Reason> {
         self.kernel.send(to, &[payload]).map_err(of_kernel)?;
         self.sent.count_through_kernel(Detour::Stranger, payload.len());
         Ok(())
     }
 
-    /// Shows what is queued to the kernel and makes it send, once for a whole batch; see [`nocopy::Sender::flush`].
+    /// Publishes queued datagrams to the kernel and makes it send, once for a whole batch; see [`nocopy::Sender::flush`].
     ///
     /// [`nocopy::Sender::flush`]: crate::Sender::flush
     ///
@@ -374,18 +374,18 @@ impl Sender {
         self.port.try_flush()
     }
 
-    /// Whether the kernel has not taken everything yet that was given to the port.
+    /// Whether the kernel has not accepted everything yet that was given to the port.
     #[inline]
     pub(crate) fn has_queued(&mut self) -> bool {
         self.port.has_queued()
     }
 
-    /// Takes back the frames the kernel has finished sending, and returns how many.
+    /// Takes back frames that the kernel has sent, and returns how many.
     pub(crate) fn reap(&mut self) -> usize {
         self.port.reap()
     }
 
-    /// Takes back the frames the kernel has finished sending, and adds those that [`send_kept`](Sender::send_kept) sent to
+    /// Takes back frames that the kernel has sent, and adds those of [`send_kept`](Sender::send_kept) to
     /// `frames`; see [`nocopy::Sender::completed`].
     ///
     /// [`nocopy::Sender::completed`]: crate::Sender::completed
@@ -396,7 +396,7 @@ impl Sender {
         count
     }
 
-    /// Takes a frame back that is not to be sent (again); see [`nocopy::Sender::recycle`].
+    /// Takes back a frame that is not to be sent (again); see [`nocopy::Sender::recycle`].
     ///
     /// [`nocopy::Sender::recycle`]: crate::Sender::recycle
     #[inline]
@@ -404,7 +404,7 @@ impl Sender {
         self.port.recycle(frame);
     }
 
-    /// Flushes until nothing is on its way any more, for at most `timeout`; returns whether it got there.
+    /// Flushes until nothing is in flight any more, for at most `timeout`; returns whether that was reached.
     ///
     /// # Errors
     /// The interface is down or gone.
@@ -413,12 +413,12 @@ impl Sender {
         self.port.drain(timeout)
     }
 
-    /// What was sent, and which way. Errors of the network are not among it: they are those of the socket.
+    /// What was sent, by path. The network's errors are not included: they belong to the socket.
     pub(in crate::udp) fn sent(&self) -> Sent {
         Sent { announced_changes: self.ways.changes(), ..self.sent }
     }
 
-    /// What became of the bytes of all payloads: the port's evidence, or the reason they were copied for.
+    /// The evidence for all payloads: the port's evidence, or the cause of a copy.
     pub(crate) fn ledger(&self) -> Ledger {
         let Sent { over_port, over_port_bytes, from_slices, from_slices_bytes, through_kernel_bytes, .. } =
             self.sent;
@@ -448,7 +448,7 @@ impl Sender {
         self.kernel.local()
     }
 
-    /// Whether the kernel has no frames that were not taken back.
+    /// Whether the kernel has no frames, and all were taken back.
     pub(in crate::udp) fn is_idle(&self) -> bool {
         self.port.is_idle()
     }
@@ -477,7 +477,7 @@ impl Sender {
         Ok(())
     }
 
-    /// Sends what was queued before something that goes another way.
+    /// Sends queued datagrams before one that takes another path.
     fn settle(&mut self) -> io::Result<()> {
         if self.at_rest { Ok(()) } else { self.flush().map(drop) }
     }
@@ -508,7 +508,7 @@ fn put_headers(frame: &mut Frame, template: &UdpTemplate) -> Result<(), Reason> 
     Ok(())
 }
 
-/// The same headers, with a checksum that is completed here: ports complete none of packets in several frames.
+/// The same headers, with a checksum completed here, because ports complete none of packets in several frames.
 fn in_software(template: &UdpTemplate) -> UdpTemplate {
     match template.flow().checksum {
         UdpChecksum::Offloaded => {

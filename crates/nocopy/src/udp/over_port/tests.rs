@@ -1,4 +1,4 @@
-//! What only the carrier of messages does with a socket over a port, and what cannot be made from outside.
+//! Functions of a socket over a port that only the carrier of messages uses, and states that cannot be produced from outside.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, UdpSocket};
@@ -14,7 +14,7 @@ use crate::facts::rejected::Reason;
 use crate::memory::area::Frame;
 use crate::port::Mode;
 
-/// For what has to happen, on a busy machine, too.
+/// For events that must happen, on a busy machine, too.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 fn ip(end: &End, arguments: &str) {
@@ -84,7 +84,7 @@ fn filled(sender: &mut Sender, payload: &[u8]) -> Frame {
     frame
 }
 
-/// Closes the socket, and looks that frames and interface are as they should be.
+/// Closes the socket, and checks frames and interface.
 fn close(end: &End, socket: Socket) {
     let (receiver, mut sender) = socket.split();
     assert!(sender.drain(PATIENCE).unwrap(), "frames stuck with the kernel");
@@ -107,7 +107,7 @@ fn soon(mut is_so: impl FnMut() -> bool) -> bool {
     true
 }
 
-/// The numbers that come until `last` does, each once.
+/// The numbers that arrive until `last` does, each once.
 fn numbers(peer: &UdpSocket, last: u32) -> BTreeSet<u32> {
     let mut came = BTreeSet::new();
     let mut buffer = [0; 64];
@@ -131,7 +131,7 @@ fn until_over_port(socket: &mut Socket, to: SocketAddr, number: &mut u32) {
     }));
 }
 
-/// The kernel numbers the zero-copy calls of a socket, whichever sender makes them: one at a time does.
+/// The kernel numbers the zero-copy calls of all senders of a socket together, so only one sender may make them.
 #[test]
 fn senders_that_share_a_socket_have_one_numbering() {
     let Some(lab) = Lab::builder().queues(3).build_or_skip() else { return };
@@ -166,7 +166,6 @@ fn senders_that_share_a_socket_have_one_numbering() {
     }
 }
 
-/// Without a filter the port takes everything; what is not the socket's goes to the host.
 #[test]
 fn over_a_port_that_takes_everything_the_host_keeps_its_own() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
@@ -193,7 +192,6 @@ fn over_a_port_that_takes_everything_the_host_keeps_its_own() {
     close(left, socket);
 }
 
-/// A full ring gives the payload back as it was, and nothing is lost by trying again.
 #[test]
 fn a_full_ring_gives_the_payload_back() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
@@ -240,7 +238,7 @@ fn kept(sender: &mut Sender, count: usize, what: &str) -> Vec<Frame> {
     back
 }
 
-/// A sender that keeps what it sent until it is sure: the same frames again and again, over the port and through the kernel.
+/// The same frames are sent again and again, over the port and through the kernel.
 #[test]
 fn kept_payloads_come_back_and_are_sent_again() {
     for (mode, ipv6) in [
@@ -280,7 +278,7 @@ fn kept_payloads_come_back_and_are_sent_again() {
         }
         assert!(refusals > 0, "{what}: the ring was never full");
         assert_eq!(socket.sender.sent().over_port, 300, "{what}: {:?}", socket.sender.sent());
-        // One that is refused for good, and then sent as any other, does not come back.
+        // A frame that is refused for good, and then sent without being kept, does not return.
         let mut bare = filled(&mut socket.sender, &[7; 300]);
         bare.prepend(250).unwrap();
         let mut frame = socket.sender.send_kept(bare, remote).unwrap_err().item;
@@ -322,7 +320,7 @@ fn kept_payloads_that_went_through_the_kernel_are_back_at_once() {
     socket.sender.send(frame, remote).unwrap();
     assert!(socket.sender.drain(PATIENCE).unwrap());
     assert_eq!(socket.sender.reap_into(&mut back), 0, "it was not kept this time");
-    // What the kernel refuses is the caller's again, and kept no more.
+    // A frame that the kernel refuses belongs to the caller again, and is no longer kept.
     let unreachable = "203.0.113.1:9".parse().unwrap();
     let frame = filled(&mut socket.sender, b"x");
     let rejected = socket.sender.send_kept(frame, unreachable).unwrap_err();

@@ -1,7 +1,7 @@
-//! Which way a datagram goes: over the port, with headers that are prepared, or through the kernel, and why.
+//! The path of a datagram: over the port, with prepared headers, or through the kernel, and why.
 //!
-//! The check for changes comes before the first datagram of a batch, so no datagram is sent by what held before a pause. Neighbours
-//! are resolved and confirmed by the kernel, never here.
+//! Changes are checked before the first datagram of a batch, so none is sent by a route from before a pause. The kernel resolves and
+//! confirms neighbours, never this module.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
@@ -18,41 +18,41 @@ use crate::engine::route::{Kind, Route, RouteError, Routes};
 use crate::sys::clock::monotonic_ns;
 use crate::sys::interface::Interface;
 
-/// How often the host is asked whether its routes changed, while something is sent.
+/// How often to ask the host for route changes while sending.
 const POLL_INTERVAL_NS: u64 = 1_000_000;
 
-/// After how long everything is looked up again: of some things no change is told ([`Routes::forget`]).
+/// The age at which everything is looked up again: some changes are not reported ([`Routes::forget`]).
 const AGE_MAX: Duration = Duration::from_secs(1);
 
-/// How many destinations are looked up again in a second, on average, for no other reason than their age: each can cost two
-/// questions to the kernel. Who has more destinations keeps them longer than [`AGE_MAX`].
+/// How many destinations are looked up again per second, on average, only because of their age: each can cost two
+/// requests to the kernel. With more destinations, they are kept longer than [`AGE_MAX`].
 const RENEWED_A_SECOND: u32 = 1000;
 
-/// How many ways are looked up between two questions for changes, that is in a millisecond, at some 10 us each: a program that answers
-/// any address is not kept busy by forged ones. Datagrams for others go through the kernel until there is time.
+/// How many routes are looked up between two checks for changes, that is in a millisecond, at some 10 us each: so forged addresses
+/// cannot keep a program busy that answers any address. Other datagrams go through the kernel meanwhile.
 const LOOKUPS_MAX: u32 = 32;
 
-/// Destinations whose headers are kept at most: some 16 MiB.
+/// The most destinations whose headers are kept: some 16 MiB.
 const WAYS_MAX: usize = 65_536;
 
 /// Why a datagram went through the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Detour {
-    /// The next station's hardware address is not known yet.
+    /// The next hop's hardware address is not known yet.
     Unresolved,
-    /// It may have changed: the kernel makes sure when it sends.
+    /// It may have changed: the kernel confirms it when it sends.
     Confirming,
     /// Longer than the MTU.
     TooLong,
-    /// Another interface leads there.
+    /// The route uses another interface.
     OtherInterface,
     /// It is this host.
     Local,
-    /// It is all hosts of a link: a privilege that the kernel looks at.
+    /// A broadcast: the kernel checks whether it is allowed.
     Broadcast,
-    /// The kernel puts other headers in front.
+    /// The kernel adds other headers.
     Encapsulated,
-    /// The address may be forged: nothing is looked up for it.
+    /// The address may be forged: no route is looked up for it.
     Stranger,
 }
 
@@ -63,20 +63,20 @@ pub(super) enum Way {
         template: UdpTemplate,
         /// The longest payload.
         payload_bytes_max: usize,
-        /// The next datagram goes through the kernel, so that it makes sure of the neighbour.
+        /// The next datagram goes through the kernel, so that it confirms the neighbour.
         confirm: bool,
     },
     Kernel(Detour),
 }
 
-/// The ways of a socket, remembered as long as they hold.
+/// The routes of a socket, remembered while they are valid.
 #[derive(Debug)]
 pub(super) struct Ways {
     routes: Routes,
     known: Vec<(SocketAddr, Way)>,
-    /// Where in `known` a destination is.
+    /// Index in `known` of a destination.
     places: HashMap<SocketAddr, usize>,
-    /// The place that was asked for last.
+    /// The index that was used last.
     last: usize,
     local: SocketAddr,
     interface_index: u32,
@@ -87,11 +87,11 @@ pub(super) struct Ways {
     hop_limits: (u8, u8),
     polled_ns: u64,
     renewed_ns: u64,
-    /// Ways that may still be looked up before the next question for changes.
+    /// Routes that may still be looked up before the next check for changes.
     lookups_left: u32,
-    /// That of a destination for which none may.
+    /// The path of a destination whose route may not be looked up now.
     not_looked_up: Way,
-    /// How often an announcement of the kernel made something known invalid.
+    /// How often a notification of the kernel made a known route invalid.
     changes: u64,
 }
 
@@ -125,7 +125,7 @@ impl Ways {
         })
     }
 
-    /// Forgets what no longer holds; costs a look at the clock most of the time.
+    /// Forgets invalid routes; usually costs one clock read.
     #[inline]
     pub(super) fn renew(&mut self) {
         let now_ns = monotonic_ns();
@@ -139,7 +139,7 @@ impl Ways {
         self.polled_ns = now_ns;
         self.lookups_left = LOOKUPS_MAX;
         let old = u128::from(now_ns - self.renewed_ns) >= age_max(self.known.len()).as_nanos();
-        // First, so that a change counts as announced also when everything is old.
+        // First, so that a change counts as notified also when everything is old.
         let changed = self.routes.poll_changes();
         self.changes += u64::from(changed);
         if old {
@@ -151,18 +151,18 @@ impl Ways {
         }
     }
 
-    /// How often an announcement of the kernel made something known invalid, as opposed to its age.
+    /// How often a notification of the kernel, not age, made a known route invalid.
     pub(super) fn changes(&self) -> u64 {
         self.changes
     }
 
-    /// Keeps the memory: as many are likely to be needed again.
+    /// Keeps the memory: probably as many will be needed again.
     fn clear(&mut self) {
         self.known.clear();
         self.places.clear();
     }
 
-    /// The way to a destination.
+    /// The path to a destination.
     ///
     /// # Errors
     /// There is none.
@@ -175,7 +175,7 @@ impl Ways {
         Ok(&mut self.known[self.last].1)
     }
 
-    /// `None`: it is not known, and enough was looked up.
+    /// `None`: it is not known, and no more may be looked up now.
     fn place_of(&mut self, to: SocketAddr) -> Result<Option<usize>, RouteError> {
         if let Some(place) = self.places.get(&to) {
             return Ok(Some(*place));
@@ -192,7 +192,7 @@ impl Ways {
     }
 
     fn decide(&mut self, to: SocketAddr) -> Result<Way, RouteError> {
-        // The kernel refuses the other family, and port number 0, in its own words.
+        // The kernel refuses the other address family, and port number 0, with its own errors.
         let Some(addresses) = IpAddresses::new(self.local.ip(), to.ip()).filter(|_| to.port() != 0) else {
             return Ok(Way::Kernel(Detour::OtherInterface));
         };
@@ -230,14 +230,14 @@ impl Ways {
         Ok(Way::Port { template, payload_bytes_max, confirm })
     }
 
-    /// The next station, if its hardware address is known, and whether only the kernel's own traffic makes sure that it still is.
+    /// The next hop, if its hardware address is known, and whether only the kernel's own traffic can confirm it.
     fn station(&mut self, to: IpAddr, route: &Route) -> Result<(Option<MacAddress>, bool), RouteError> {
         if let Some(group) = MacAddress::of_group(to) {
             return Ok((Some(group), false));
         }
         let (interface, next) = (route.interface_index, route.gateway.unwrap_or(to));
         let neighbour = self.routes.neighbour(interface, next)?;
-        // At most once in `AGE_MAX`. Who may not tell the kernel to, lets it send.
+        // At most once in `AGE_MAX`. Without the privilege to request it, the kernel must send.
         let confirm = neighbour.is_stale && self.routes.confirm(interface, next).is_err();
         Ok((neighbour.mac, confirm))
     }
@@ -258,7 +258,7 @@ impl Ways {
     }
 }
 
-/// After how long so many destinations are looked up again.
+/// The age at which that many destinations are looked up again.
 fn age_max(destinations: usize) -> Duration {
     let destinations = u32::try_from(destinations).unwrap_or(u32::MAX);
     AGE_MAX.max(Duration::from_secs(1) / RENEWED_A_SECOND * destinations)
@@ -296,7 +296,7 @@ mod tests {
             left.namespace().run(|| Socket::open(port, local, &Settings::new())).expect("opened");
         let ways = socket.sender.ways();
         ways.lookups_left = u32::MAX;
-        // A tenth are stations of their own (unknown ones), which costs two questions each.
+        // A tenth are hosts on the link that are not resolved, which costs two requests each.
         let destination = |number: u32| match number % 10 {
             0 => SocketAddr::new(Ipv4Addr::from_bits(0x0a4e_0100 + number / 10).into(), 9),
             _ => SocketAddr::new(lab.right().ipv4().into(), 1 + number as u16 % 60_000),
