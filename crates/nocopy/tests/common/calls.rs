@@ -1,5 +1,5 @@
-//! The system calls of a thread: counted, and the one that it waits in. Counts say whether a wait sleeps or makes calls without a pause,
-//! however slow the machine is, which processor time does not. A loop that makes no system call at all is not seen. (The library's own
+//! Counts the system calls of a thread, and shows in which one it waits. Counts show whether a wait sleeps or calls without a pause,
+//! however slow the machine is; processor time does not. A loop without system calls is not noticed. (The library's own
 //! unit tests use this file, too.)
 #![allow(unsafe_code)]
 
@@ -37,7 +37,7 @@ pub(crate) struct Calls {
 
 #[derive(Debug)]
 struct Counts {
-    /// What the kernel reports calls by, or one of the values below.
+    /// The descriptor by which the kernel reports calls, or one of the values below.
     listener: AtomicI32,
     by_number: [AtomicU64; NUMBERS],
 }
@@ -54,12 +54,12 @@ impl Calls {
 
     /// Counts each system call of the calling thread from here on until the thread ends, and of the threads that it starts.
     ///
-    /// A call that SIGSTOP and SIGCONT interrupt is made again, and counts again.
+    /// A call that SIGSTOP and SIGCONT interrupt is repeated, and counted again.
     pub(crate) fn count_this_thread(&self) {
         let counts = Arc::clone(&self.counts);
         thread::spawn(move || counts.follow());
         let listener = report_calls();
-        // No system call comes before this: nothing would answer it. Pairs with the Acquire in `Counts::follow`, which must see the
+        // No system call may come before this, because nothing would answer it. Pairs with the Acquire in `Counts::follow`, which must see the
         // descriptor open.
         self.counts.listener.store(*listener.as_ref().unwrap_or(&REFUSED), Release);
         if let Err(error) = listener {
@@ -73,19 +73,19 @@ impl Calls {
         }
     }
 
-    /// All that were made so far.
+    /// All calls so far.
     pub(crate) fn total(&self) -> u64 {
         self.counts.by_number.iter().map(|count| count.load(Relaxed)).sum()
     }
 
-    /// Those with these numbers.
+    /// Calls with these numbers.
     pub(crate) fn of(&self, numbers: &[c_long]) -> u64 {
         numbers.iter().map(|&number| self.counts.by_number[number as usize].load(Relaxed)).sum()
     }
 }
 
 impl Counts {
-    /// Counts what is reported, and lets it go on, until no thread is left that reports. Allocates nothing: a thread that waits for the
+    /// Counts reported calls, and lets them continue, until no reporting thread is left. Allocates nothing: a thread that waits for the
     /// answer may hold the allocator's lock.
     fn follow(&self) {
         let listener = loop {
@@ -141,7 +141,7 @@ fn report_calls() -> io::Result<i32> {
     if listener < 0 { Err(io::Error::last_os_error()) } else { Ok(listener as i32) }
 }
 
-/// Does that on a thread of its own, and counts the system calls it takes.
+/// Runs the work on a thread of its own, and counts its system calls.
 pub(crate) fn count_calls<T: Send>(work: impl FnOnce() -> T + Send) -> (T, Calls) {
     let calls = Calls::none();
     let counting = calls.clone();
@@ -158,16 +158,16 @@ pub(crate) fn count_calls<T: Send>(work: impl FnOnce() -> T + Send) -> (T, Calls
     }
 }
 
-/// The number by which other threads see the calling one.
+/// The calling thread's number, for other threads.
 pub(crate) fn this_thread() -> i32 {
     rustix::thread::gettid().as_raw_nonzero().get()
 }
 
-/// Waits until a thread of this process is seen asleep in one of these calls, or is about to make it, if its calls are counted: the
-/// kernel shows a call also while it waits for the answer of the thread that counts. `false`: the thread has ended.
+/// Waits until a thread of this process sleeps in one of these calls, or is about to make it, if its calls are counted: the
+/// kernel also shows a call while it waits for the counting thread's answer. `false`: the thread has ended.
 pub(crate) fn wait_until_in(thread: i32, calls: &[c_long]) -> bool {
     let give_up = Instant::now() + PATIENCE;
-    // Waits with a timeout go on under another name when the process was stopped and continued (restart_syscall(2)).
+    // After a stop of the process, waits with a timeout continue under another name (restart_syscall(2)).
     let restarts = calls.iter().any(|call| POLL.contains(call) || SLEEP.contains(call));
     loop {
         // "running", or the number of the call and what it was given (proc_pid_syscall(5)).

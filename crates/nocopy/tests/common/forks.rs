@@ -2,7 +2,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// How a child ends whose work was done, and another one.
+/// The exit codes of a child whose work was done, and of a failed one.
 const DONE: i32 = 7;
 const FAILED: i32 = 8;
 
@@ -10,7 +10,7 @@ const FAILED: i32 = 8;
 pub(crate) struct ForkedChild(libc::pid_t);
 
 impl ForkedChild {
-    /// A copy of this process, with this thread alone, which does the work and ends.
+    /// Starts a copy of this process, with this thread only, which does the work and ends.
     #[allow(unsafe_code)]
     pub(crate) fn start(work: impl FnOnce()) -> Self {
         // SAFETY: the child works with what this thread has made, and ends. (Other threads may hold the allocator's locks, which the C
@@ -25,7 +25,6 @@ impl ForkedChild {
         }
     }
 
-    /// Waits until it has ended.
     #[allow(unsafe_code)]
     pub(crate) fn join(self) {
         let mut status = 0;

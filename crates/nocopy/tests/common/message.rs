@@ -1,4 +1,4 @@
-//! What the tests of messages share.
+//! Shared by the tests of messages.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -13,7 +13,7 @@ pub(crate) fn pattern(number: usize, bytes: usize) -> Vec<u8> {
     (0..bytes).map(|place| (number * 31 + place * 7 + place / 251) as u8).collect()
 }
 
-/// Connects the left one to the right one, and returns each one's peer.
+/// Connects the left endpoint to the right one, and returns the peers.
 pub(crate) fn connect(left: &mut Endpoint, right: &mut Endpoint) -> (Peer, Peer) {
     let to_right = left.start_connect(right.local_address()).unwrap();
     let give_up = Instant::now() + PATIENCE;
@@ -26,7 +26,7 @@ pub(crate) fn connect(left: &mut Endpoint, right: &mut Endpoint) -> (Peer, Peer)
             Some(Event::Connected(peer, to)) => {
                 assert_eq!((peer, to), (to_right, right.local_address()));
                 connected = true;
-                // A client is announced when it has spoken.
+                // A client is announced after its first message.
                 left.send_copy(b"hello", to_right).unwrap();
             }
             Some(event) => panic!("{event:?}"),
@@ -68,7 +68,7 @@ pub(crate) fn send(endpoint: &mut Endpoint, other: &mut Endpoint, peer: Peer, me
     }
 }
 
-/// Answers requests with what they hold until the last client has gone, on its own thread.
+/// Answers requests with their content until the last client has left, on its own thread.
 pub(crate) fn echo(mut server: Endpoint, clients: usize) {
     let (mut gone, give_up) = (0, Instant::now() + 60 * SECOND);
     while gone < clients {

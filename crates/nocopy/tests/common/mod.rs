@@ -1,4 +1,4 @@
-//! What the tests of ports on real traffic share.
+//! Shared by the tests of ports on real traffic.
 #![allow(dead_code, unused_imports, unused_macros)] // no test file uses all of it
 
 pub(crate) mod calls;
@@ -17,7 +17,7 @@ pub(crate) use nocopy_lab::patience::PATIENCE;
 
 pub(crate) const SECOND: Duration = Duration::from_secs(1);
 
-/// Enters a lab or leaves the test with a skip that names what is missing.
+/// Makes a lab, or leaves the test with a skip that names what is missing.
 macro_rules! lab {
     () => {
         match nocopy_lab::lab_or_skip() {
@@ -61,7 +61,7 @@ pub(crate) fn packet(to: &End, number: u32, bytes: usize) -> Vec<u8> {
     packet
 }
 
-/// A hundred packets of many lengths up to the MTU of 1500, others in each round, numbered through from 1.
+/// A hundred packets of different lengths up to the MTU of 1500, other lengths in each round, numbered from 1.
 pub(crate) fn packets_of_many_lengths(to: &End, round: usize) -> Vec<Vec<u8>> {
     (0..100).map(|i| packet(to, (round * 100 + i) as u32 + 1, 60 + (round * 37 + i * 101) % 1455)).collect()
 }
@@ -94,7 +94,7 @@ pub(crate) fn receive(port: &mut Port, count: usize) -> Vec<Vec<u8>> {
     received
 }
 
-/// So many packets, that come to any of several ports; and more, if more come.
+/// That many packets received by any of several ports; more, if more arrive.
 pub(crate) fn receive_of_all(ports: &mut [Port], count: usize) -> Vec<Vec<u8>> {
     let mut received = Vec::new();
     let give_up = Instant::now() + PATIENCE;
@@ -119,7 +119,7 @@ pub(crate) fn assert_settled(port: &mut Port) {
     assert_eq!(port.receiver().stats().unwrap().faults + port.sender().stats().unwrap().faults, 0);
 }
 
-/// The kernel's count of who wants everything (`IFLA_PROMISCUITY`); the flag shows only what `ip link` set.
+/// The kernel's count of requests for promiscuous mode (`IFLA_PROMISCUITY`); the flag shows only what `ip link` set.
 pub(crate) fn is_promiscuous(end: &End) -> bool {
     use netlink_packet_core::{NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload};
     use netlink_packet_route::RouteNetlinkMessage;
@@ -155,7 +155,7 @@ pub(crate) fn area_of(frame_bytes: u32) -> Area {
     Area::new(AreaConfig { frame_count: 12_288, frame_bytes, ..AreaConfig::default() }).unwrap()
 }
 
-/// Drafts packets of `bytes` bytes for `to`, all alike, and queues them.
+/// Drafts equal packets of `bytes` bytes for `to`, and queues them.
 pub(crate) fn queue_alike(port: &mut Port, to: &End, count: usize, bytes: usize) {
     let mut drafts = port.sender().drafts(count, bytes).unwrap();
     assert_eq!(drafts.left(), count);
@@ -167,7 +167,7 @@ pub(crate) fn queue_alike(port: &mut Port, to: &End, count: usize, bytes: usize)
     }
 }
 
-/// Writes into every buffer of the pool that is to be had, and returns how many those were.
+/// Writes into every free buffer of the pool, and returns how many those were.
 pub(crate) fn scribble(pool: &Pool) -> usize {
     let all: Vec<Buffer> = std::iter::from_fn(|| pool.take()).collect();
     let count = all.len();

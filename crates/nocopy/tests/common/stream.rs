@@ -1,4 +1,4 @@
-//! Streams whose bytes tell where they belong, from one end of a lab to the other, and a way between that can lose everything.
+//! Streams whose bytes depend on their position, from one end of a lab to the other, and a link that can lose everything.
 
 use std::io::{self, Read};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -13,19 +13,19 @@ use nocopy_lab::patience::{uninterrupted, wait_until};
 
 pub(crate) use super::PATIENCE;
 
-/// Bytes that tell where in the stream they belong.
+/// Bytes that depend on their position in the stream.
 pub(crate) fn pattern(first: usize, bytes: usize) -> Vec<u8> {
     (first..first + bytes).map(|at| (at ^ (at >> 8) ^ (at >> 16)) as u8).collect()
 }
 
-/// What did not go as it should, without the bytes.
+/// Compares without printing the bytes.
 pub(crate) fn assert_same(received: &[u8], sent: &[u8], what: impl std::fmt::Display) {
     assert_eq!(received.len(), sent.len(), "{what}: bytes received");
     let wrong = received.iter().zip(sent).position(|(one, other)| one != other);
     assert_eq!(wrong, None, "{what}: the first wrong byte");
 }
 
-/// A socket of ours at the left end, and an ordinary one at the right. The congestion control is one that every kernel has.
+/// Our socket at the left end, and an ordinary one at the right. The congestion control is one that every kernel has.
 pub(crate) fn connected(lab: &Lab, builder: Builder) -> (Stream, TcpStream) {
     let listener = listener(lab);
     connected_to(lab, builder, &listener)
@@ -45,19 +45,17 @@ pub(crate) fn connected_to(lab: &Lab, builder: Builder, listener: &TcpListener) 
     (socket, peer)
 }
 
-/// Reads once.
 pub(crate) fn read_some(mut from: impl Read, buffer: &mut [u8]) -> io::Result<usize> {
     uninterrupted(|| from.read(buffer))
 }
 
-/// Closes the sending half, and returns whether all was acknowledged, and what was counted.
+/// Closes the sending half, and returns whether everything was acknowledged, and the counters.
 pub(crate) fn close(socket: Stream, timeout: Duration) -> (bool, Stats) {
     let mut sender = socket.split().1;
     let is_all = sender.close(timeout).expect("the connection stands");
     (is_all, sender.stats().expect("nothing fails"))
 }
 
-/// Everything there is to be read.
 pub(crate) fn read_all(mut peer: &TcpStream) -> Vec<u8> {
     let mut all = Vec::new();
     peer.read_to_end(&mut all).expect("read to the end");
@@ -69,7 +67,6 @@ pub(crate) fn reading(peer: TcpStream) -> JoinHandle<Vec<u8>> {
     thread::spawn(move || read_all(&peer))
 }
 
-/// How many buffers are free.
 pub(crate) fn buffers_free(sender: &mut Sender) -> usize {
     let buffers: Vec<_> = std::iter::from_fn(|| sender.buffer()).collect();
     let count = buffers.len();
@@ -77,7 +74,7 @@ pub(crate) fn buffers_free(sender: &mut Sender) -> usize {
     count
 }
 
-/// From now on everything that is sent to the right end is lost, until the result is dropped. `None`: skipped.
+/// Loses all packets to the right end, until the result is dropped. `None`: skipped.
 pub(crate) fn lose(lab: &Lab) -> Option<CountingDrop> {
     if !CountingDrop::is_supported() {
         nocopy_lab::skip(&nocopy_lab::Missing::Kernel("tcx links (Linux 6.6)"));
@@ -87,7 +84,7 @@ pub(crate) fn lose(lab: &Lab) -> Option<CountingDrop> {
     Some(right.namespace().run(|| CountingDrop::attach(right.interface()).unwrap()))
 }
 
-/// Waits until more packets were sent than there were, and lost.
+/// Waits until more packets are lost than before.
 pub(crate) fn wait_for_retransmission(loss: &CountingDrop) {
     let before = loss.packets().unwrap();
     wait_until("a retransmission", || loss.packets().unwrap() > before);

@@ -1,4 +1,4 @@
-//! Whether another thread waits, and what waits at a socket: facts to look at, in place of a sleep that is hoped to be long enough.
+//! Whether another thread waits, and what waits at a socket, read from the kernel instead of sleeping long enough.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -9,17 +9,17 @@ use nocopy_lab::End;
 use nocopy_lab::patience::wait_until;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-/// Processor time after which a thread that never sleeps is taken for one that spins, in ticks of a hundredth of a second.
+/// Processor time after which a thread that never sleeps counts as spinning, in ticks of a hundredth of a second.
 const SPINNING_TICKS: u64 = 3;
 
-/// A thread that is about to wait, as others see it.
+/// A thread that is about to wait, as seen by others.
 pub(crate) struct Waiter {
     stat: PathBuf,
     ticks_before: u64,
 }
 
 impl Waiter {
-    /// The calling thread; what it calls next is the wait.
+    /// The calling thread, whose next call is the wait.
     pub(crate) fn this_thread() -> Self {
         let task = fs::read_link("/proc/thread-self").unwrap();
         let stat = Path::new("/proc").join(task).join("stat");
@@ -27,7 +27,7 @@ impl Waiter {
         Self { stat, ticks_before }
     }
 
-    /// Returns when the thread was seen asleep, or has spent so much processor time that it spins.
+    /// Returns when the thread was seen asleep, or has used so much processor time that it spins.
     pub(crate) fn wait_until_it_waits(&self) {
         wait_until("waiting", || {
             let fields = read(&self.stat);
@@ -39,7 +39,7 @@ impl Waiter {
 /// The fields of a thread from its state on (proc_pid_stat(5)).
 fn read(stat: &Path) -> Vec<String> {
     let text = fs::read_to_string(stat).expect("the thread lives");
-    // Its name, in parentheses, may hold anything.
+    // Its name, in parentheses, may contain anything.
     let (_, fields) = text.rsplit_once(") ").expect("a name in parentheses");
     fields.split(' ').map(str::to_owned).collect()
 }
@@ -49,11 +49,11 @@ fn ticks(fields: &[String]) -> u64 {
     fields[11..13].iter().map(|ticks| ticks.parse::<u64>().unwrap()).sum()
 }
 
-/// A UDP socket of this process that something else owns: what waits at it can be seen, and stays there.
+/// A UDP socket of this process with another owner: what waits at it can be seen without taking it.
 pub(crate) struct Observed(OwnedFd);
 
 impl Observed {
-    /// The one that is bound to an IPv4 or IPv6 address at one end. The port number stays in use while this lives.
+    /// The socket bound to an IPv4 or IPv6 address at one end. The port number stays in use while this exists.
     pub(crate) fn udp_socket(end: &End, address: SocketAddr) -> Self {
         let table = if address.is_ipv4() { "udp" } else { "udp6" };
         let table = end.namespace().run(|| fs::read_to_string(format!("/proc/thread-self/net/{table}")));
@@ -76,7 +76,7 @@ impl Observed {
         Self(rustix::process::pidfd_getfd(process.unwrap(), number.unwrap(), flags).unwrap())
     }
 
-    /// Whether an error or a completion waits in its error queue, or an error is still to be told by a call.
+    /// Whether its error queue has an error or a completion, or the next call would return an error.
     pub(crate) fn has_error(&self) -> bool {
         let mut watched = [PollFd::from_borrowed_fd(self.0.as_fd(), PollFlags::empty())];
         poll(&mut watched, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).unwrap();

@@ -1,7 +1,7 @@
-//! The methods that every half has: this does not compile for one that lacks one, or has another type for it. The crates beside this one that have
-//! halves of their own take this file by its path.
+//! The methods of every half: this does not compile if a half lacks one, or has another type for it. Other crates
+//! with halves of their own include this file by its path.
 
-/// All methods of a half that receives. The traits are not imported, so these are the half's own.
+/// All methods of a receiving half. The traits are not imported, so these are inherent methods.
 macro_rules! receives {
     ($($name:ident: $half:ty),+ $(,)?) => { $(
         #[expect(dead_code, reason = "it is enough that it compiles")]
@@ -22,7 +22,7 @@ macro_rules! receives {
     )+ };
 }
 
-/// All methods of a half that sends; `send` and `send_copy` take the payload, and behind it the destination if there are several.
+/// All methods of a sending half; `send` and `send_copy` take the payload, and then the destination if there are several.
 #[allow(unused_macros, reason = "not every crate has halves that send")]
 macro_rules! sends {
     ($($name:ident: $half:ty $(, to $to:ident: $address:ty)?);+ $(;)?) => { $(

@@ -1,4 +1,4 @@
-//! One contract for every kind of I/O: what is learned for one half holds for all.
+//! One contract for every kind of I/O: all halves have the same methods.
 #![allow(missing_docs)]
 
 #[macro_use]

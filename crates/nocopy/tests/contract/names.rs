@@ -1,4 +1,4 @@
-//! Every half, by name: this does not compile when one lacks a method, or has another type for it.
+//! Every half, by name: this does not compile if a half lacks a method, or has another type for it.
 
 use std::error::Error;
 use std::io;
@@ -30,7 +30,7 @@ sends! {
     messages_sent: Endpoint, to to: Peer;
 }
 
-/// What the kernel is done with, one at a time: with a ticket where `send` returned one, and as itself where a frame comes back.
+/// One completion: with a ticket if `send` returned one, or the frame itself.
 #[expect(dead_code, reason = "it is enough that it compiles")]
 fn completed(
     packets: &mut port::Sender,
@@ -40,7 +40,7 @@ fn completed(
     (packets.completed(), datagrams.completed(), stream.completed())
 }
 
-/// A port says of itself what its halves say.
+/// A port returns the same explanation as its halves.
 #[expect(dead_code, reason = "it is enough that it compiles")]
 fn port_explained(port: &Port) -> Explanation {
     port.explain()

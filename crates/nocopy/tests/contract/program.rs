@@ -1,4 +1,4 @@
-//! One program of five lines over every kind of I/O: it sends back what it receives.
+//! One program of five lines over every kind of I/O: it sends back everything that it receives.
 
 use std::error::Error;
 use std::io::{Read, Write};
@@ -13,7 +13,7 @@ use nocopy_lab::patience::PATIENCE;
 
 const TEXT: &[u8] = b"the same program for every kind";
 
-/// The program: with a destination, and for halves that know one only.
+/// The program, with a destination, and for halves with only one.
 macro_rules! send_back {
     ($receiver:expr, $sender:expr, by from) => {
         let came: Vec<_> = $receiver.receive()?.into_iter().map(|item| item.take()).collect();
@@ -104,7 +104,7 @@ fn messages_are_sent_back() -> Result<(), Box<dyn Error>> {
         }
     });
     while !client.is_finished() {
-        // An event ends a wait too, with nothing received.
+        // An event also ends a wait, without anything received.
         while endpoint.poll_event().is_some() {}
         if !endpoint.arm()? {
             std::thread::sleep(Duration::from_millis(1));

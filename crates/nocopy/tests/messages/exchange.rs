@@ -20,7 +20,7 @@ fn pattern(number: usize, bytes: usize) -> Vec<u8> {
     (0..bytes).map(|place| (number * 31 + place * 7 + place / 251) as u8).collect()
 }
 
-/// Two endpoints, connected, and each one's peer.
+/// Two connected endpoints, and the peer of each.
 fn pair(set: impl Fn(Builder) -> Builder) -> (Endpoint, Peer, Endpoint, Peer) {
     let (mut left, mut right) = (endpoint(&set), endpoint(&set));
     let to_right = left.start_connect(right.local_address()).unwrap();
@@ -28,7 +28,7 @@ fn pair(set: impl Fn(Builder) -> Builder) -> (Endpoint, Peer, Endpoint, Peer) {
     (left, to_right, right, to_left)
 }
 
-/// A silent connection has no timer that comes up during a test.
+/// Without a timer that expires during a test.
 fn silent(builder: Builder) -> Builder {
     builder.keep_alive(10 * PATIENCE).dead_after(20 * PATIENCE)
 }
@@ -50,7 +50,6 @@ fn accepted(left: &mut Endpoint, right: &mut Endpoint) -> Peer {
     accepted.unwrap()
 }
 
-/// Receives one message, while the other end works, too.
 fn receive(from: &mut Endpoint, at: &mut Endpoint) -> (Peer, Kind, Vec<u8>) {
     let give_up = Instant::now() + PATIENCE;
     loop {
@@ -182,7 +181,7 @@ fn a_call_has_its_response_and_others_wait_meanwhile() {
 
 #[test]
 fn the_end_behind_the_last_message_ends_the_next_wait() {
-    // If the end does not end the wait, nothing does.
+    // Only the end of the connection can end the wait.
     let (mut left, to_right, mut right, _) = pair(silent);
     for number in 0..2 {
         left.send_copy(&pattern(number, 64), to_right).unwrap();
@@ -218,7 +217,6 @@ fn a_wait_tells_of_events_behind_those_that_nobody_took() {
     assert_eq!(right.poll_event(), None);
 }
 
-/// Proves that a call does not wait for a peer that has left, though its last message is read during the call.
 #[test]
 fn a_call_to_a_peer_that_has_left_is_lost() {
     let (mut left, to_right, mut right, to_left) = pair(silent);
@@ -231,7 +229,6 @@ fn a_call_to_a_peer_that_has_left_is_lost() {
     assert_eq!(left.try_receive().unwrap().expect("kept").to_vec(), b"the last one");
 }
 
-/// Proves that a program may wait with `receive` although it asks `arm` first: nothing else comes from a peer that has left.
 #[test]
 fn an_event_reported_by_arm_ends_the_next_wait() {
     let (left, _, mut right, _) = pair(silent);
@@ -242,7 +239,7 @@ fn an_event_reported_by_arm_ends_the_next_wait() {
     assert!(!right.wait(Duration::ZERO).unwrap(), "the event was taken");
 }
 
-/// Proves that what is sent is looked after while a message waits to be read: the peer is silent, so it has to be asked.
+/// The silent peer must be probed meanwhile.
 #[test]
 fn a_message_that_nobody_reads_does_not_stop_the_clock() {
     let (mut left, to_right, mut right, to_left) = pair(|builder| builder);

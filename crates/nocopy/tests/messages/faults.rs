@@ -22,7 +22,7 @@ fn over_port(end: &End) -> Endpoint {
     end.namespace().run(open).expect("opened")
 }
 
-/// Works on an endpoint until it has an event, and returns that.
+/// Runs an endpoint until it has an event, and returns that.
 fn event(endpoint: &mut Endpoint, other: Option<&mut Endpoint>) -> Event {
     let (give_up, mut other) = (Instant::now() + PATIENCE, other);
     loop {
@@ -87,7 +87,7 @@ fn both_ends_finish_and_are_told() {
 #[test]
 fn a_peer_that_goes_says_so_and_one_that_is_silent_is_lost() {
     let lab = lab!();
-    // Longer than a machine stands still, or who connects would be silent for too long.
+    // Longer than a machine stalls; otherwise the connecting endpoint would be silent for too long.
     let short = |builder: Builder| builder.keep_alive(SECOND / 2).dead_after(4 * SECOND);
     let (mut left, mut right) = (over_sockets(lab.left(), short), over_port(lab.right()));
     let (to_right, _) = connect(&mut left, &mut right);

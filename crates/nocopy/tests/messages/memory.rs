@@ -1,4 +1,4 @@
-//! What messages cost in memory: nothing from the heap while they flow, and no more than was allowed.
+//! The memory that messages use: no heap allocation per message, and no more than allowed.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -9,11 +9,11 @@ use crate::common::message::{connect, pattern, receive};
 use nocopy::message::{Builder, Endpoint, Event, OpenError, Peer};
 use nocopy::{Buffer, Reason};
 
-/// Counts what is asked of it.
+/// Counts allocations.
 struct Counting;
 
 thread_local! {
-    /// Of this thread: the one that prints what became of the tests before may be late.
+    /// Per thread, because the thread that prints earlier results may be late.
     static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
 }
 
@@ -38,7 +38,7 @@ static COUNTING: Counting = Counting;
 /// Series of messages of which at least one must need no allocation.
 const SERIES_MAX: usize = 5;
 
-/// Refusals one after the other, with work done on both ends in between, after which a sender is taken for stopped.
+/// Consecutive refusals, with both ends run in between, after which a sender counts as stopped.
 const REFUSALS: u32 = 500;
 
 fn endpoint(set: impl FnOnce(Builder) -> Builder) -> Endpoint {
@@ -76,8 +76,8 @@ fn messages_flow_without_allocations() {
         .into_iter()
         .map(|bytes| pattern(bytes, bytes))
         .collect();
-    // Until every list has its length. A list that grows doubles, so there is an end to that; but a machine that stands still can have one
-    // grow late, which is no cost of a message: that comes back in every series.
+    // Until every list has its final length. Growing lists double, so that ends; but after a stall of the machine one may
+    // grow late. The cost of a message would appear in every series.
     let mut allocations = Vec::new();
     let series = std::iter::from_fn(|| {
         let before = ALLOCATIONS.get();
@@ -133,12 +133,12 @@ fn memory_stays_within_the_limit_if_a_receiver_reads_nothing() {
     assert!(writable, "who was refused is told of room");
 }
 
-/// Proves that peers which acknowledge nothing do not take all packets there are to send: others get theirs.
+/// Peers that acknowledge nothing must leave packets for others.
 #[test]
 fn who_acknowledges_nothing_leaves_packets_for_others() {
     let mut server = endpoint(|builder| builder);
     let (message, long) = (pattern(1, 1400), pattern(2, 100_000));
-    // Each may have a window of 1,024 packets on its way, of some 8,000 in all. They are not run any more once they are connected.
+    // Each may have a window of 1,024 packets in flight, of some 8,000 in all. They are not run once they are connected.
     let silent: Vec<_> = (0..8)
         .map(|_| {
             let mut client = endpoint(|builder| builder);
@@ -154,7 +154,7 @@ fn who_acknowledges_nothing_leaves_packets_for_others() {
     drop(silent);
 }
 
-/// Proves the same of owned messages, of which there are fewer packets than of others.
+/// The same for owned messages, which have fewer packets.
 #[test]
 fn unacknowledged_messages_leave_packets_for_other_peers() {
     let mut server = endpoint(|builder| builder);

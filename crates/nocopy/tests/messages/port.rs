@@ -128,7 +128,7 @@ fn a_message_in_buffers_cut_for_it_is_not_copied_by_us() {
             assert!(came == message, "{bytes} B");
         }
         assert_eq!(copied(&sender), before, "{left:?}");
-        // Cut otherwise they arrive all the same.
+        // If it were cut differently it would still arrive.
         let message = pattern(9, 10_000);
         let parts: Vec<Buffer> = message.chunks(700).map(|part| Buffer::from(part.to_vec())).collect();
         sender.send(parts, to_right).unwrap();
@@ -136,7 +136,6 @@ fn a_message_in_buffers_cut_for_it_is_not_copied_by_us() {
     }
 }
 
-/// Proves that peers which acknowledge nothing do not take all frames of a port: others get theirs, for copies and for what lies in frames.
 #[test]
 fn peers_that_acknowledge_nothing_leave_frames_for_others() {
     for is_owned in [false, true] {
@@ -150,7 +149,7 @@ fn peers_that_acknowledge_nothing_leave_frames_for_others() {
                 server.send(buffers, peer).is_ok()
             }),
         };
-        // Each may have a window of 1,024 packets on its way, of little more than two in all. They are not run once they are connected.
+        // Each may have a window of 1,024 packets in flight, of little more than two in all. They are not run once they are connected.
         let silent: Vec<_> = (0..3)
             .map(|_| {
                 let mut client = endpoint(lab.left(), Way::Sockets, |builder| builder);
@@ -167,7 +166,7 @@ fn peers_that_acknowledge_nothing_leave_frames_for_others() {
     }
 }
 
-/// What goes through the kernel comes back at once, and nothing that is queued makes anybody look for it.
+/// An answer through the kernel arrives at once, and nothing queued makes either end look for it.
 #[test]
 fn acknowledgements_through_the_kernel_do_not_run_out_of_frames() {
     let lab = lab!();

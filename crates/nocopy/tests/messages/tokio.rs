@@ -46,7 +46,7 @@ async fn echo(mut endpoint: AsyncReceiver<Endpoint>) {
     }
 }
 
-/// The next message, whatever events come before.
+/// The next message, skipping events.
 async fn message(endpoint: &mut AsyncReceiver<Endpoint>) -> (Kind, Vec<u8>) {
     loop {
         if let Some(message) = within(endpoint.receive()).await.unwrap() {
@@ -95,7 +95,7 @@ async fn an_endpoint_over_ports_is_woken_by_every_queue() {
     }
 }
 
-/// Proves that the timers of the protocol end a wait: nothing else happens on this connection for longer than a silent peer is kept.
+/// Only timers end a wait on this connection, for longer than a silent peer is kept.
 #[tokio::test]
 async fn an_idle_connection_stays() {
     let (left, to_right, right) = pair(|builder| builder.keep_alive(SECOND / 5).dead_after(4 * SECOND));
@@ -169,7 +169,7 @@ fn the_descriptor_is_readable_only_for_datagrams_and_timers() {
         assert_eq!(wait(&right, PATIENCE), Wakeup::Ready);
         assert!(right.arm().unwrap());
         assert_eq!(right.try_receive().unwrap().unwrap().to_vec(), pattern(number, 64));
-        // The acknowledgement waits for a timer, whose end makes the descriptor readable.
+        // The acknowledgement waits for a timer, whose expiry makes the descriptor readable.
         while left.in_flight() > 0 {
             assert!(Instant::now() < give_up);
             if !right.arm().unwrap() && !left.arm().unwrap() {

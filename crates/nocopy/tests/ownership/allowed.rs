@@ -1,4 +1,4 @@
-//! What the other programs do in the wrong order, or twice, in the right one.
+//! The operations of the other programs, in the right order and once.
 use nocopy::Buffer;
 use nocopy::{tcp, udp};
 

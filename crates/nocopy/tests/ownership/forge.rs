@@ -1,4 +1,4 @@
-//! A frame cannot be made out of nothing, nor out of another.
+//! A frame cannot be constructed, nor made from another.
 fn main() {
     let (mut port, _peer) = nocopy::Port::memory_pair().unwrap();
     let frame = port.sender().buffer().unwrap();

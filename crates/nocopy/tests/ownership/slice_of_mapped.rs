@@ -1,4 +1,4 @@
-//! What lies on mapped pages may change: it is no slice, and `unsafe` is needed to make it one. It is gone with its chunk.
+//! Mapped pages may change: they are no slice, and making them one needs `unsafe`. They cannot outlive their chunk.
 use nocopy::tcp::{Chunk, MappedBytes, Stream};
 
 fn main() {

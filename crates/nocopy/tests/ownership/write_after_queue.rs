@@ -1,4 +1,4 @@
-//! A packet written in place cannot be written once it was queued, nor while others are being flushed.
+//! A packet written in place cannot be written after it was queued, nor while others are being flushed.
 fn main() {
     let (mut port, _peer) = nocopy::Port::memory_pair().unwrap();
     let sender = port.sender();

@@ -1,4 +1,4 @@
-//! What the halves count: stats and ledgers agree with what was sent and received.
+//! Stats and ledgers of the halves agree with what was sent and received.
 
 use std::time::Instant;
 
@@ -110,7 +110,7 @@ fn losses_are_counted_by_their_cause() {
     assert_eq!((stats["rx_ring_full"], stats["filter_lost"], stats.dropped), (2, 3, 5), "{stats}");
 }
 
-/// Receives from any half so many packets that it would give as a batch of something.
+/// Receives that many packets from any half whose batches are iterators.
 fn receive_by<R>(half: &mut R, count: usize) -> usize
 where
     R: ReceiverHalf,

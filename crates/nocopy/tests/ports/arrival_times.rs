@@ -1,4 +1,4 @@
-//! When packets came, by the clock of the kernel that redirects them, on veth pairs in private namespaces.
+//! Arrival times by the clock of the redirecting kernel, on veth pairs in private namespaces.
 
 use crate::common::{PATIENCE, assert_settled, lab, open, open_with, packet, send};
 use nocopy::integration::PortTuning;
@@ -16,7 +16,7 @@ fn now_ns() -> u64 {
     now.tv_sec.cast_unsigned() * 1_000_000_000 + now.tv_nsec.cast_unsigned()
 }
 
-/// What is said of so many packets.
+/// The metadata of that many packets.
 fn arrivals(port: &mut Port, count: usize) -> Vec<Result<Timestamp, Unsupported>> {
     let mut said = Vec::new();
     while said.len() < count {
@@ -36,7 +36,7 @@ fn every_packet_has_its_arrival_time_in_both_programs() {
     for mode in NATIVE_AND_GENERIC {
         let lab = lab!();
         let mut left = open(lab.left());
-        // Few frames: each is used again and again, and what is in front of its packet must be that packet's.
+        // Few frames, so that each is used again and again, and its note must belong to its present packet.
         let few = |builder: PortBuilder| {
             builder
                 .mode(mode)
@@ -66,7 +66,7 @@ fn every_packet_has_its_arrival_time_in_both_programs() {
 
 #[test]
 fn earlier_metadata_does_not_prevent_the_time() {
-    // With GRO veth takes frames that XDP redirects; the generator's have four bytes in front of them.
+    // With GRO veth delivers frames that XDP redirects; the generator's have four bytes of metadata.
     let lab = lab!(Lab::builder().gro_right(true));
     for asks_driver in [false, true] {
         let mut right = open_with(lab.right(), |builder| {

@@ -26,7 +26,7 @@ fn bytes_of(block: &mut Block) -> Vec<Vec<u8>> {
     block.packets().map(|packet| packet.bytes.to_vec()).collect()
 }
 
-/// Packets, until there are as many.
+/// Receives until there are that many packets.
 fn receive(blocks: &mut Capture, count: usize) -> Vec<Vec<u8>> {
     let mut received = Vec::new();
     while received.len() < count {
@@ -130,11 +130,11 @@ fn blocks_go_back_in_any_order_and_none_is_handed_out_twice() {
         held.push(next(&mut blocks));
     }
     assert_eq!((blocks.fill().used, blocks.fill().total), (4, 8));
-    // A wait while blocks are away ends with its time, and not before.
+    // While the program holds blocks, a wait lasts its full time.
     let start = Instant::now();
     assert!(blocks.receive_timeout(Duration::from_millis(20)).unwrap().is_none());
     assert!(start.elapsed() >= Duration::from_millis(20));
-    // The second is kept; the ring comes round to it and stops.
+    // The program keeps the second block; the ring stops when it reaches it.
     let mut kept = held.remove(1);
     while let Some(block) = held.pop() {
         drop(block);
@@ -195,7 +195,7 @@ fn filter_and_snap_length_apply_and_stopping_ends_it() {
     let expected: Vec<_> =
         packets.iter().skip(1).step_by(2).map(|packet| (packet[..60].to_vec(), 100)).collect();
     assert_eq!(kept, expected);
-    // Another capture sees when all have come.
+    // Another capture shows when all have arrived.
     let mut other = capture(lab.right(), |builder| builder);
     blocks.stop().unwrap();
     send(&mut left, &packets);
@@ -258,7 +258,7 @@ fn a_block_returns_after_its_last_packet_was_read() {
     let mut left = open(lab.left());
     let mut expected: Vec<Vec<u8>> = (1..20).map(|number| packet(lab.right(), number, 100)).collect();
     expected[7].splice(12..12, [0x81, 0x00, 0x01, 0x23]);
-    // Twice as many rounds as there are blocks: what did not go back would be missed.
+    // Twice as many rounds as there are blocks, so that a missing return is noticed.
     for _ in 0..16 {
         send(&mut left, &expected);
         let mut read = Vec::new();
@@ -323,7 +323,7 @@ fn a_control_replaces_the_filter_while_blocks_are_taken() {
     control.set_filter(None).unwrap();
     send(&mut left, &three);
     assert_eq!(receive(&mut blocks, 3), three);
-    // Whoever asks gets the sum of all that were told to anybody.
+    // Every caller gets the sum of what all callers were told.
     assert_eq!(blocks.stats().unwrap()["tp_packets"], 8);
     assert_eq!(control.totals().unwrap().tp_packets, 8);
     drop(blocks);
@@ -342,10 +342,10 @@ fn filters_see_vlan_tags_in_the_frame_or_beside_it() {
     // ether[12:2] == 0x8100
     let at_type = Program::parse("4,40 0 0 12,21 0 1 33024,6 0 0 262144,6 0 0 0").unwrap();
     control.set_filter(Some(&at_type)).unwrap();
-    // The last one matches: when that is there, the filter has seen all.
+    // The last packet matches: when it has arrived, the filter has seen all.
     send(&mut left, &[tagged.clone(), plain.clone(), tagged.clone()]);
     assert_eq!(receive(&mut blocks, 2), [tagged.clone(), tagged.clone()]);
-    // ether[12:2] == 0x88b5: what the frame is without its tag.
+    // ether[12:2] == 0x88b5: the frame without its tag.
     let untagged = Program::parse("4,40 0 0 12,21 0 1 34997,6 0 0 262144,6 0 0 0").unwrap();
     control.set_socket_filter(Some(&untagged)).unwrap();
     send(&mut left, &[plain.clone(), tagged.clone()]);
@@ -396,7 +396,7 @@ async fn tokio_wakes_for_each_block_and_a_removed_interface() {
         let block = timeout(PATIENCE, capture.receive()).await.expect("in time").unwrap();
         let mut block = block.expect("resolved for a block");
         assert_eq!(bytes_of(&mut block), [packet(lab.right(), number, 100)]);
-        // Blocks that are away keep the descriptor readable.
+        // Blocks held by the program keep the descriptor readable.
         held.push(block);
         held.drain(..held.len().saturating_sub(3));
     }

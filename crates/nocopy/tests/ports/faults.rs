@@ -1,4 +1,4 @@
-//! What goes wrong around a port, in every mode that a veth pair has: each a clear error, and every frame accounted for.
+//! Faults around a port, in every mode of a veth pair: each a clear error, and every frame accounted for.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, mpsc};
@@ -96,7 +96,7 @@ fn a_renamed_interface_goes_on_and_a_moved_one_is_gone() {
         lab.right().rename("other0").unwrap();
         send(&mut left, &[packet(lab.right(), 1, 100)]);
         assert_eq!(receive(&mut right, 1), [packet(lab.right(), 1, 100)], "{mode}");
-        // To arm is to ask whether the port still works.
+        // Arming checks whether the port still works.
         assert!(!right.receiver().arm().unwrap(), "{mode}");
         assert!(right.receiver().receive_timeout(Duration::from_millis(250)).unwrap().is_empty(), "{mode}");
         assert!(!right.receiver().arm().unwrap(), "{mode}");
@@ -121,7 +121,7 @@ fn the_memlock_limit_is_named_and_the_packet_ring_opens() {
     let lab = lab!();
     let end = lab.left();
     let before = getrlimit(Resource::Memlock);
-    // Of the whole process, but every other thread has the capability that lifts it.
+    // The limit is the whole process's, but every other thread has the capability that lifts it.
     setrlimit(Resource::Memlock, Rlimit { current: Some(64 << 10), ..before }).unwrap();
     let limited = |mode: Option<Mode>| {
         end.namespace().run(|| {
@@ -165,13 +165,13 @@ fn the_capability_that_is_missing_is_named() {
     }
 }
 
-/// A profiler's, for one, or those of a process that is stopped and goes on. The verifier of the kernel gives up for a signal.
+/// Signals of a profiler, or of stopping and continuing the process. The kernel's verifier gives up at a signal.
 #[test]
 #[allow(unsafe_code)]
 fn signals_do_not_keep_a_port_from_opening() {
-    /// For each port: fewer than the times that a program is given to the verifier, so even if each interrupts it, the last is left alone.
+    /// For each port: fewer than the attempts to load a program, so even if each signal interrupts one, the last succeeds.
     const SIGNALS_MAX: u32 = 90;
-    /// One after the other. Pauses between them spread them over all that opening does.
+    /// Signals in a row. Pauses between bursts spread them over all steps of opening.
     const BURST: u32 = 20;
     const PAUSE: Duration = Duration::from_millis(10);
     let lab = lab!();
@@ -193,12 +193,12 @@ fn signals_do_not_keep_a_port_from_opening() {
         std::thread::sleep(Duration::from_micros(100));
         if open != opens.load(Relaxed) {
             (open, signals) = (opens.load(Relaxed), 0);
-            // Each time the bursts come at other moments.
+            // Bursts come at other moments each time.
             std::thread::sleep(PAUSE * (open % 4) / 4);
         } else if signals > 0 && signals % BURST == 0 {
             std::thread::sleep(PAUSE);
         }
-        // What was sent to one port must not be counted as another's.
+        // Signals for one port must not be counted as another's.
         if signals == SIGNALS_MAX || open != opens.load(Relaxed) {
             continue;
         }

@@ -1,4 +1,4 @@
-//! Filters of ports on real traffic: what matches comes, what does not stays the host's, wherever the filter runs.
+//! Filters of ports on real traffic: matching packets arrive, others stay with the host, wherever the filter runs.
 
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -16,10 +16,10 @@ use nocopy_proto::filter::Instruction;
 
 const MODES: [Mode; 3] = [Mode::XdpCopyNative, Mode::XdpCopyGeneric, Mode::PacketRing];
 
-/// The packets of the tests with odd numbers.
+/// Matches the packets of the tests with odd numbers.
 const ODD: &str = "ether proto 0x88b5 and ether[17] & 1 = 1";
 
-/// Packets that a filter in user space left to the host, and that it lost.
+/// Packets that a filter in user space returned to the host, and that it lost.
 fn filter_counts(port: &mut Port) -> (u64, u64) {
     let stats = port.receiver().stats().unwrap();
     (stats["filter_to_host"], stats["filter_lost"])
@@ -30,12 +30,12 @@ fn open_filtered(end: &End, mode: Mode, filter: &Program) -> Port {
     open_with(end, move |builder| builder.mode(mode).filter(&filter).tuning(read_late())).expect("opened")
 }
 
-/// Of a packet ring that is read late: few blocks, each with many packets, however slowly those are sent.
+/// For a packet ring that is read late: few blocks, each with many packets, however slowly those are sent.
 fn read_late() -> PortTuning {
     PortTuning { block_timeout: Some(Duration::from_millis(300)), ..PortTuning::default() }
 }
 
-/// What the host has: a packet ring beside the port, which sees what passes the port by.
+/// A packet ring beside the port, which sees the packets that the host gets.
 fn host(end: &End) -> Port {
     open_with(end, |builder| builder.mode(Mode::PacketRing).tuning(read_late())).expect("opened")
 }
@@ -44,12 +44,12 @@ fn numbers(packets: &[Vec<u8>]) -> Vec<u32> {
     packets.iter().map(|packet| u32::from_be_bytes(packet[14..18].try_into().unwrap())).collect()
 }
 
-/// To be asked when the last packet that was sent is known to be where it belongs: packets stay in order, so no other is on its way.
+/// To be called after the last packet was received by either: packets stay in order, so no other is under way.
 fn has_no_more(port: &mut Port) -> bool {
     port.receiver().try_receive().unwrap().next().is_none()
 }
 
-/// Jumps over more than an eBPF jump can, to the end: `then`, or `otherwise` if the frame's byte 17 is even.
+/// Jumps further than an eBPF jump can, to the end: `then`, or `otherwise` if the frame's byte 17 is even.
 fn too_long_for_xdp(then: u32, otherwise: u32) -> Program {
     let instruction =
         |code, jump_true, jump_false, constant| Instruction { code, jump_true, jump_false, constant };
@@ -150,7 +150,7 @@ fn a_filter_in_user_space_keeps_packets_of_several_frames_whole() {
     assert_settled(&mut right);
 }
 
-/// Proves that neither a batch that is less than a packet, nor packets without end that do not match, keep the caller for ever.
+/// Neither a batch with less than one packet, nor endless packets that do not match, keep the caller from returning.
 #[test]
 fn a_filter_in_user_space_gives_the_caller_a_turn() {
     let memory = |batch| {
@@ -186,7 +186,7 @@ fn a_filter_in_user_space_gives_the_caller_a_turn() {
     assert_settled(&mut right);
 }
 
-/// Proves that a filter chooses packets, and does not cut them: a packet socket would, where a filter says.
+/// A packet socket would truncate packets to the filter's return value; a port does not.
 #[test]
 fn what_matches_is_whole_whatever_the_filter_returns() {
     let length_as_a = "3,48 0 0 17,84 0 0 1,22 0 0 0"; // A, which is 1 if the byte is odd
@@ -213,17 +213,17 @@ fn with(first: Instruction, program: &Program) -> Program {
     Program::new([&[first], program.instructions()].concat()).unwrap()
 }
 
-/// Proves that what the queue's share takes of a program's room is thought of.
+/// Together with the check of the queue, the filter exceeds the limit of a program.
 #[test]
 fn a_filter_too_long_with_the_queue_check_runs_in_user_space() {
     let lab = lab!(Lab::builder().queues(2));
-    // Not rewritten, because it asks for the tag itself.
+    // Not rewritten, because the filter itself reads the tag.
     let tag = Instruction { code: 0x20, jump_true: 0, jump_false: 0, constant: 0xffff_f030 };
     let mut filter = Program::parse("4,48 0 0 17,69 0 1 1,6 0 0 40,6 0 0 0").unwrap();
     while filter.instructions().len() < 4095 {
         filter = with(tag, &filter);
     }
-    // Enough, where it is the namespace's own (Linux 6.8): the share must be what is too much.
+    // Enough, if the namespace has a limit of its own (Linux 6.8): only the check of the queue must exceed it.
     let _ = lab.right().namespace().run(|| std::fs::write("/proc/sys/net/core/optmem_max", "1000000"));
     let mut right = open_filtered(lab.right(), Mode::PacketRing, &filter);
     assert!(matches!(right.explain().filter, Some(FilterPlace::UserSpace(_))), "{}", right.explain());
@@ -232,7 +232,7 @@ fn a_filter_too_long_with_the_queue_check_runs_in_user_space() {
     assert_eq!(numbers(&receive(&mut right, 5)), [1, 3, 5, 7, 9]);
 }
 
-/// Proves that what only the kernel can answer is refused where the kernel does not run the filter, and not answered wrongly.
+/// Filters that need data only the kernel has are refused, if the kernel does not run them.
 #[test]
 fn user_space_does_not_pretend_to_know() {
     let packet_type = Instruction { code: 0x28, jump_true: 0, jump_false: 0, constant: 0xffff_f004 };
@@ -244,7 +244,6 @@ fn user_space_does_not_pretend_to_know() {
     assert!(matches!(error, OpenError::NoMode { .. }) && error.to_string().lines().count() == 1, "{error}");
 }
 
-/// Proves that a filter for Ethernet is not run over what has no such header.
 #[test]
 fn an_interface_without_ethernet_headers_is_refused() {
     let lab = lab!();
@@ -285,7 +284,7 @@ fn filters_read_behind_the_first_buffer_of_long_packets() {
         };
         let mut left = open(lab.left(), None);
         let mut right = open(lab.right(), Some(compile("ether[8000:2] = 0x0102 and len > 8500").unwrap()));
-        // The last one matches, so none that does not can be behind it.
+        // The last one matches, so no other can follow it.
         for (kind, bytes) in [(1, 9000), (0, 9000), (1, 8400), (1, 100), (1, 9014)] {
             let mut long = packet(lab.right(), 1, bytes);
             if let Some(field) = long.get_mut(8000..8002) {
@@ -305,7 +304,6 @@ fn filters_read_behind_the_first_buffer_of_long_packets() {
     }
 }
 
-/// Proves that the tag, which the kernel takes out of packets for packet sockets, is where the filter looks for it.
 #[test]
 fn a_filter_sees_vlan_tags_where_they_were_on_the_wire() {
     for mode in MODES {
@@ -403,7 +401,6 @@ fn a_filter_is_granted_and_not_asked_for_later() {
     assert!(matches!(error, OpenError::NotGranted { setting: "filter", .. }), "{error}");
 }
 
-/// Proves that a filter which asks for what XDP cannot know steps down to a mode that can.
 #[test]
 fn what_xdp_cannot_know_is_left_to_the_packet_ring() {
     let lab = lab!();

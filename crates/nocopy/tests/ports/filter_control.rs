@@ -1,4 +1,4 @@
-//! The filter in front of a port's packets, replaced while they come, also by another process, on veth pairs in private namespaces.
+//! Replacing the filter of a port in use, also from another process, on veth pairs in private namespaces.
 
 use std::io::{Write, stdin, stdout};
 use std::os::fd::OwnedFd;
@@ -18,10 +18,10 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType};
 const ODD: &str = "ether proto 0x88b5 and ether[17] & 1 = 1";
 const EVEN: &str = "ether proto 0x88b5 and ether[17] & 1 = 0";
 
-/// The filter that the other process of these tests is to set.
+/// Environment variable: the filter that the other process of these tests sets.
 const FILTER: &str = "NOCOPY_FILTER_CONTROL";
 
-/// Sends packets with the numbers 0 to 9, and sees that these come, which are of some of them, in order.
+/// Sends packets with the numbers 0 to 9, and checks which of them arrive, in order.
 fn assert_come(left: &mut Port, right: &End, queues: &mut Queues, expected: impl Fn(&u32) -> bool) {
     send(left, &(0..10).map(|number| packet(right, number, 60)).collect::<Vec<_>>());
     let expected: Vec<u32> = (0..10).filter(expected).collect();
@@ -43,7 +43,7 @@ fn even(number: &u32) -> bool {
     number.is_multiple_of(2)
 }
 
-/// Jumps over more than an eBPF jump can, if the frame's byte 17 is odd.
+/// Jumps further than an eBPF jump can, if the frame's byte 17 is odd.
 fn too_long_for_xdp() -> Program {
     let instruction =
         |code, jump_true, jump_false, constant| Instruction { code, jump_true, jump_false, constant };
@@ -57,7 +57,7 @@ fn too_long_for_xdp() -> Program {
     Program::new(instructions).unwrap()
 }
 
-/// A pair of connected Unix sockets that keep messages apart.
+/// A pair of connected Unix sockets that preserve message boundaries.
 fn messages() -> (OwnedFd, OwnedFd) {
     rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap()
 }
@@ -84,16 +84,16 @@ fn a_filter_is_replaced_and_the_program_keeps_its_features() {
         send(&mut left, &[packet(lab.right(), 1, 60)]);
         let time = queues.receive_timeout(PATIENCE).unwrap().next().expect("a packet").arrival().timestamp;
         assert_eq!(time.map(|time| time.clock), Ok(Clock::Monotonic), "{mode}: its notes are believed");
-        // What the port hands over must not come back to it: generic programs know it by a secret.
+        // Packets returned to the host must not come back: generic programs recognise them by a secret.
         let mut host = queues.ports()[0].receiver().to_host().unwrap();
         lab.right().namespace().run(|| host.hand_over(&packet(lab.right(), 2, 60)).unwrap());
-        // What is sent behind it is the first to come.
+        // A packet sent after it is the first to arrive.
         let behind = packet(lab.right(), 3, 60);
         send(&mut left, std::slice::from_ref(&behind));
         let came: Vec<_> = queues.receive_timeout(PATIENCE).unwrap().map(|one| one.to_vec()).collect();
         assert_eq!(came, [behind], "{mode}");
         drop((queues, control));
-        // A child that another test starts has all descriptors until it runs its program.
+        // A child that another test starts has all descriptors until it executes its program.
         wait_until("detached with the last of both", || lab.right().xdp_program().unwrap().is_none());
     }
 }

@@ -1,5 +1,5 @@
-//! Several queues as one that a child inherits by fork(2), with all other descriptors of the process: `cargo xtask test` gives each test
-//! a process of its own.
+//! Several queues used as one and inherited by a forked child, with all other descriptors of the process: `cargo xtask test` runs each
+//! test in a process of its own.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -10,14 +10,13 @@ use nocopy::port::{PortBuilder, Queues};
 use nocopy_lab::Lab;
 use nocopy_lab::patience::wait_until;
 
-/// A child has the descriptors of all tests of its process, and keeps open what they close. With `cargo test`, where they share one,
-/// there is only one of these at a time.
+/// Only one of these tests at a time: with `cargo test`, where they share a process, a child would keep the descriptors of all of them
+/// open.
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The parent goes on as if there had been no child.
 #[test]
 #[allow(unsafe_code)]
 fn a_forked_child_drops_its_ports_without_harm_to_the_parent() {
@@ -59,7 +58,7 @@ fn a_forked_child_drops_its_ports_without_harm_to_the_parent() {
     assert!(balance.is_whole() && balance.yours == 0, "{balance}");
 }
 
-/// As with a daemon, whose parent ends.
+/// As for a daemon, whose parent ends.
 #[test]
 #[allow(unsafe_code)]
 fn a_forked_child_goes_on_where_its_parent_left_off() {

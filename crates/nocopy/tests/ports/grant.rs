@@ -22,20 +22,20 @@ use rustix::net::{
 };
 use rustix::process::{Resource, Rlimit, setrlimit};
 
-/// The user that has no privileges anywhere.
+/// A user without privileges.
 const NOBODY: u32 = 65534;
 
-/// Says to this program that it is the client, and of which kind.
+/// Environment variable: makes this program the client, and selects its kind.
 const ROLE: &str = "NOCOPY_GRANT_CLIENT";
 const ECHO: &str = "echo";
-/// In a sandbox that refuses bpf(2), as kernels before 5.19 do.
+/// Runs in a sandbox that refuses bpf(2), as kernels before 5.19 do.
 const WITHOUT_BPF: &str = "without bpf";
-/// May lock 64 KiB.
+/// Runs with a limit of 64 KiB of locked memory.
 const POOR: &str = "poor";
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A process of another user, without capabilities, connected by a socket; killed with the test.
+/// A process of another user, without capabilities, connected by a socket; killed at the end of the test.
 struct Client {
     process: Child,
     stream: UnixStream,
@@ -46,7 +46,7 @@ impl Client {
     fn start(end: &End, role: &str) -> Self {
         let (stream, theirs) = UnixStream::pair().unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        // Not by its path: that user may not be allowed to look into the build directory.
+        // Not by its path: that user may not have access to the build directory.
         let mut command = Command::new("/proc/self/exe");
         command.args(["--exact", "grant::client", "--ignored"]).env(ROLE, role).stdin(OwnedFd::from(theirs));
         command.stdout(Stdio::null()).uid(NOBODY).gid(NOBODY);
@@ -55,14 +55,14 @@ impl Client {
         Self { process, stream, words }
     }
 
-    /// Its next line.
+    /// Returns its next line.
     fn says(&mut self) -> String {
         let mut line = String::new();
         self.words.read_line(&mut line).expect("an answer in time");
         line.trim_end().to_owned()
     }
 
-    /// Makes it close its port; what it says then.
+    /// Makes it close its port; returns its last line.
     fn end(mut self) -> String {
         self.stream.shutdown(std::net::Shutdown::Write).unwrap();
         let last = self.says();
@@ -93,7 +93,7 @@ fn client() {
     }
 }
 
-/// Opens the granted port and sends every packet back, byte for byte, until the other side is tired of it.
+/// Opens the granted port and sends every packet back, unchanged, until the other side closes.
 fn serve(stream: &mut UnixStream, role: &str) -> Result<(), Box<dyn Error>> {
     match role {
         WITHOUT_BPF => refuse_bpf(),
@@ -137,7 +137,7 @@ fn grant(end: &End, set: impl FnOnce(PortBuilder) -> PortBuilder + Send) -> Resu
     end.namespace().run(|| set(Port::builder(end.interface())).grant())
 }
 
-/// A client at the right end with its port open.
+/// A client at the right end with an open port.
 fn served(lab: &Lab, role: &str) -> Client {
     let mut client = Client::start(lab.right(), role);
     grant(lab.right(), small).unwrap().send(&client.stream).unwrap();
@@ -145,7 +145,7 @@ fn served(lab: &Lab, role: &str) -> Client {
     client
 }
 
-/// Sends packets of many sizes to the right end, whose client sends them back, several times around its rings.
+/// Sends packets of different sizes to the right end, whose client sends them back, several times around its rings.
 fn exchange(lab: &Lab) {
     let mut port = open(lab.left());
     for round in 0..20_u32 {
@@ -157,7 +157,7 @@ fn exchange(lab: &Lab) {
     }
 }
 
-/// Waits until an interface has no XDP program; that of a killed process goes a moment after it.
+/// Waits until an interface has no XDP program; that of a killed process is detached a moment later.
 fn wait_for_no_program(end: &End) {
     let give_up = Instant::now() + PATIENCE;
     while let Some(program) = end.xdp_program().unwrap() {
@@ -166,7 +166,7 @@ fn wait_for_no_program(end: &End) {
     }
 }
 
-/// Descriptors of this process that hold a program's link.
+/// Descriptors of this process that refer to a program's link.
 fn held_links(program: u32) -> usize {
     let wanted = format!("prog_id:\t{program}\n");
     let descriptors = fs::read_dir("/proc/self/fdinfo").unwrap();
@@ -198,7 +198,7 @@ fn a_process_without_privileges_receives_and_sends() {
     wait_for_no_program(lab.right());
 }
 
-/// Proves that a client needs no bpf(2), and closes safely without: frames it lent may not be given out again.
+/// A client needs no bpf(2), and closes safely without it: the frames it lent are not used again.
 #[test]
 fn a_sandbox_without_bpf_will_do() {
     let lab = lab!();
@@ -248,7 +248,7 @@ fn each_queue_has_a_client_of_its_own() {
     let mut port = open_with(lab.left(), |builder| builder.queue(1)).unwrap();
     let packets: Vec<_> = (0..50).map(|number| packet(lab.right(), number, 500)).collect();
     send(&mut port, &packets);
-    // A veth takes for an answer the queue that the packet came from.
+    // On a veth, an answer uses the queue on which the packet arrived.
     assert_eq!(receive(&mut port, packets.len()), packets);
     clients[1].kill();
     wait_for_no_program(lab.right());
@@ -348,7 +348,7 @@ fn a_queue_that_is_taken_is_not_granted() {
     let granted = grant(right, |builder| builder).unwrap();
     taken(grant(right, |builder| builder).unwrap_err());
     drop(granted);
-    // A client's: the program is another process's by now.
+    // As a client, whose program belongs to another process.
     let client = served(&lab, ECHO);
     let error = grant(right, |builder| builder).unwrap_err();
     assert!(matches!(error, OpenError::Xdp(xdp::Error::Occupied { .. })), "{error}");
@@ -368,7 +368,7 @@ fn too_little_locked_memory_is_said_and_leaves_nothing() {
     wait_for_no_program(lab.right());
 }
 
-/// A grant on its way, to be tampered with.
+/// A grant in transit, to be modified.
 struct Parcel {
     bytes: Vec<u8>,
     descriptors: Vec<OwnedFd>,
@@ -395,7 +395,7 @@ impl Parcel {
     }
 }
 
-/// What the receiver says of such a message.
+/// The receiver's error for such a message.
 fn refusal(bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> String {
     let (ours, theirs) = UnixStream::pair().unwrap();
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(16))];
@@ -438,7 +438,7 @@ fn what_can_be_checked_of_a_grant_is_checked() {
             (changed(32, 200), "impossible queue"),
             (changed(40, 2), "not attached to it as it was said"),
             (changed(41, 1), "3 descriptor(s): 4 belong"),
-            // Said to be of 64, 2048, 8192 and 2^31 entries; it is of 4096.
+            // Claims 64, 2048, 8192 and 2^31 entries; the ring has 4096.
             (ring_of(64), "impossible size of the rx ring"),
             (ring_of(2048), "impossible size of the rx ring"),
             (ring_of(8192), "impossible size of the rx ring"),
@@ -462,7 +462,7 @@ fn what_can_be_checked_of_a_grant_is_checked() {
     });
     let said = refusal(&parcel.bytes, &parcel.borrowed());
     assert!(said.contains("another network namespace"), "{said}");
-    // The same, not tampered with.
+    // The same, unmodified.
     let (ours, theirs) = UnixStream::pair().unwrap();
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
     let mut control = SendAncillaryBuffer::new(&mut space);

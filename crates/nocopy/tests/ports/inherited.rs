@@ -1,4 +1,4 @@
-//! A port's memory in a forked child: there where that was asked for, nothing otherwise.
+//! A port's memory in a forked child: mapped if that was requested, unmapped otherwise.
 
 use std::fs;
 

@@ -1,4 +1,4 @@
-//! Ports in memory mode: the whole life of a frame without privileges.
+//! Ports in memory mode: all states of a frame, without privileges.
 
 use std::time::{Duration, Instant};
 
@@ -23,7 +23,6 @@ fn assert_settled(port: &Port) {
     assert!(balance.is_whole() && balance.yours == 0, "{balance}");
 }
 
-/// All kept frames that are back.
 fn completed(sender: &mut Sender) -> Vec<Frame> {
     std::iter::from_fn(|| sender.completed()).collect()
 }
@@ -299,7 +298,7 @@ fn frames_that_come_home_during_a_wait_end_the_starvation() {
             scope.spawn(move || {
                 waiter.wait_until_it_waits();
                 drop(kept);
-                // Nothing is sent meanwhile: only the wait itself can do it.
+                // Nothing is sent meanwhile: only the wait itself can lend them.
                 wait_until("lent again", || area.balance().lent_rx == 4);
                 send(&mut left, &[b"late"]);
             });
@@ -426,7 +425,7 @@ fn forgotten_drafts_stay_in_the_account() {
     let balance = left.balance();
     assert!(balance.is_whole() && balance.yours == 8, "{balance}");
     drop((left, right));
-    // The one that was queued is taken back; the others were lost as a forgotten frame is.
+    // The queued one returns; the others are lost, as a forgotten frame is.
     assert_eq!((area.balance().yours, area.balance().is_whole()), (7, true), "{}", area.balance());
 }
 
@@ -441,7 +440,7 @@ fn drafts_use_the_frames_that_came_home() {
     assert_settled(&left);
 }
 
-/// What a protocol does that sends again: every frame stays its own from sending to sending, and none is copied.
+/// As a protocol with retransmissions uses them: the same frames are sent again and again without a copy.
 #[test]
 fn kept_frames_come_back_with_what_they_held_and_are_sent_again() {
     let (mut left, mut right) = Port::memory_pair().unwrap();
@@ -457,7 +456,7 @@ fn kept_frames_come_back_with_what_they_held_and_are_sent_again() {
         for frame in window.drain(..) {
             left.sender().send_kept(frame).expect("sent");
         }
-        // Others in between go home, also by drafts, which use up what is free.
+        // Other frames sent in between return to the pool, also those of drafts, which use up free ones.
         let mut drafts = left.sender().drafts(round % 24, 7).unwrap();
         let drafted = drafts.left();
         while let Some(mut draft) = drafts.next_draft() {

@@ -1,4 +1,4 @@
-//! Checksums left to others, and what comes with packets, on veth pairs in private namespaces.
+//! Checksum requests and metadata of packets, on veth pairs in private namespaces.
 
 use std::net::UdpSocket;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -17,12 +17,12 @@ use nocopy_proto::wire::udp::{Datagram, Integrity};
 use nocopy_proto::wire::{ethernet, ipv4};
 use nocopy_proto::{IpAddresses, MacAddress, UdpChecksum, UdpFrame};
 
-/// How far two readings of the system's clock may lie apart in a test that was kept waiting.
+/// The largest difference of two clock readings in a test that was delayed.
 const CLOSE_NS: u64 = 60_000_000_000;
 
 const PORT: u16 = 4660;
 
-/// In a note that no kernel wrote.
+/// A value in a note that no kernel wrote.
 const FORGED: u32 = 0xf0f0_f0f1;
 
 fn flow(lab: &Lab, checksum: UdpChecksum) -> UdpFrame {
@@ -64,8 +64,8 @@ fn integrity(flow: &UdpFrame, packet: &[u8]) -> Integrity {
     Datagram::parse(ip.payload()).unwrap().verify_checksum(&flow.addresses).expect("a right checksum")
 }
 
-/// Sends datagrams of every length up to `bytes_max` and some beyond, and checks each at a socket of the kernel's, which drops
-/// those whose checksum is wrong.
+/// Sends datagrams of every length up to `bytes_max` and some beyond, and checks each at a socket of the kernel, which drops
+/// those with a wrong checksum.
 fn send_all_lengths(lab: &Lab, port: &mut Port) {
     let socket = lab.right().namespace().run(|| UdpSocket::bind((lab.right().ipv4(), PORT)).unwrap());
     socket.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -135,11 +135,11 @@ fn the_checksum_is_in_the_packet_when_it_arrives() {
     assert_settled(&mut left);
 }
 
-/// A frame keeps the bytes of a request in front of its packet; sent again without one, nothing may be done to it.
+/// A frame keeps the bytes of a request in front of its packet; sent again without one, they must have no effect.
 #[test]
 fn a_request_holds_for_one_time_only() {
     let lab = lab!();
-    // One frame to send, so that it is the same one each time.
+    // One frame, so that the same one is sent each time.
     let one = |builder: PortBuilder| {
         builder.mode(Mode::XdpCopyNative).send_metadata(true).frame_count(64, 1).ring_sizes(64, 64)
     };
@@ -208,7 +208,7 @@ fn what_cannot_be_asked_is_refused_and_the_frame_given_back() {
     let frame = frame_of(&mut left, &flow, b"as it was");
     let rejected = left.sender().send_with(frame, Request::default().checksum(outside)).unwrap_err();
     assert!(matches!(rejected.reason, Reason::ChecksumOutside(_)), "{rejected}");
-    // The kernel wants room for a request in front of every packet, and would keep the frame for ever otherwise.
+    // The kernel needs room for a request in front of every packet, and would otherwise keep the frame for ever.
     let mut frame = rejected.item;
     frame.truncate(100);
     let room = frame.headroom_bytes() - 15;
@@ -279,7 +279,7 @@ fn veth_tells_hashes_and_has_no_clock() {
     let native = |builder: PortBuilder| builder.mode(Mode::XdpCopyNative).receive_metadata(true);
     let mut right = open_with(lab.right(), native).unwrap();
     let flow = flow(&lab, UdpChecksum::Computed);
-    // More packets than frames, so that every frame is used again and again.
+    // More packets than frames, so that every frame is reused.
     for number in 0..10_000_u16 {
         let (destination_port, is_ip) = (u16::from(number % 5 > 2), number % 2 == 0);
         let flow = UdpFrame { destination_port, ..flow };
@@ -296,7 +296,7 @@ fn veth_tells_hashes_and_has_no_clock() {
         assert_eq!(arrival.timestamp, Err(Unsupported::Absent), "nobody stamped it");
         assert_eq!(arrival.vlan, Err(Unsupported::Absent));
         if is_ip {
-            // Which one is veth's affair: under load packets of one flow came with several (Linux 6.18).
+            // veth chooses the hash: under load packets of one flow had different ones (Linux 6.18).
             assert!(arrival.hash.is_ok(), "packets of a flow have one");
         }
     }
@@ -351,8 +351,8 @@ fn the_first_port_of_an_interface_decides_what_its_program_asks() {
     drop(asking);
 }
 
-/// The bytes in front of a packet are the user's once the frame is his: neither may what he leaves there be believed later, nor
-/// does it keep the program from noting what is true.
+/// The bytes in front of a packet belong to the program while it owns the frame: what it writes there must neither be believed later,
+/// nor keep the XDP program from noting what is true.
 #[test]
 fn what_lies_in_a_frame_is_not_taken_for_a_packets_own() {
     let lab = lab!();
@@ -392,7 +392,7 @@ fn what_lies_in_a_frame_is_not_taken_for_a_packets_own() {
     }
     assert_settled(&mut right);
 
-    // Metadata that packets come with make room for the note, which says that nobody has hashed them.
+    // The generator's metadata is removed to make room for the note, which reports that there is no hash.
     let generator = lab.left().namespace().run(|| Generator::new(lab.left().interface()).unwrap());
     let sent = packet(lab.right(), 7, 64);
     for _ in 0..20 {

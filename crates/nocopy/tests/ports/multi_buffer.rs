@@ -1,4 +1,4 @@
-//! Packets longer than a frame, as chains of several, in every mode that can be had here.
+//! Packets longer than a frame, as chains of several, in every available mode.
 
 use std::net::UdpSocket;
 
@@ -34,7 +34,7 @@ fn receive_all(port: &mut Port, count: usize) -> Vec<Vec<u8>> {
     received
 }
 
-/// Packets of many lengths around those at which frames end, each after the others.
+/// Packet lengths around the multiples of a frame's length.
 fn lengths(longest: usize) -> Vec<usize> {
     let around = |edge: usize| [edge - 1, edge, edge + 1];
     let edges = (1..).map(|frames| frames * 3840).take_while(|edge| edge + 1 < longest);
@@ -212,7 +212,7 @@ fn memory_ports_carry_chains_whole_or_not_at_all() {
         send_all(&mut left, some);
         assert_eq!(receive_all(&mut right, some.len()), some);
     }
-    // Frames with less room than the packet's: not as a hole, and no frame of the other end is lost by it.
+    // Frames with less room than the packet's: this loses no part of a packet, and no frame of the other end.
     let wide = |port: &mut Port| {
         let mut frame = port.sender().buffer().unwrap();
         frame.fill(&[7; 1700]).unwrap();

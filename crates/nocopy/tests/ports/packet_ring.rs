@@ -18,7 +18,7 @@ fn open_ring(end: &End) -> Port {
     open_with(end, |builder| builder.mode(Mode::PacketRing)).expect("opened")
 }
 
-/// A ring of 32 blocks, of which a slow sender's packets may take one each: the kernel gives a partly filled one away after a millisecond.
+/// A ring of 32 blocks, because a slow sender's packets may use one each: the kernel hands over a partly filled one after a millisecond.
 fn open_long_ring(end: &End) -> Port {
     open_with(end, |builder| builder.mode(Mode::PacketRing).ring_sizes(16_384, 256)).expect("opened")
 }
@@ -118,7 +118,7 @@ fn what_the_host_sends_is_seen_when_asked_for() {
     let sender = left.namespace().run(|| UdpSocket::bind((left.ipv4(), 0)).unwrap());
     sender.send_to(b"outwards", (right.ipv4(), 9001)).unwrap();
     assert!(receive(&mut port, 1)[0].ends_with(b"outwards"));
-    // What comes from the other side behind it is the first that the deaf one sees.
+    // The first packet that the non-receiving port sees is one sent later from the other side.
     let behind = packet(left, 1, 100);
     send(&mut open(right), std::slice::from_ref(&behind));
     assert_eq!(receive(&mut deaf, 1), [behind]);
@@ -196,7 +196,7 @@ fn measuring_real_traffic_chooses_the_mode_and_is_reported() {
             }
         }
     });
-    // A mode whose window the sender slept through has seen nothing; that does not happen each time, least of all with long windows.
+    // A mode whose measurement fell into a pause of the sender has seen nothing; that does not happen each time, least of all with long ones.
     let measured = |port: &Port| -> Vec<String> {
         port.explain()
             .to_string()
@@ -252,7 +252,7 @@ fn a_large_mtu_packet_fits_one_frame_of_the_packet_ring() {
     send(&mut left, std::slice::from_ref(&jumbo));
     assert_eq!(receive(&mut right, 1), [jumbo]);
     assert_settled(&mut left);
-    // Also where AF_XDP was tried before, with frames it can use; not where they were asked for.
+    // Also if AF_XDP was tried before, with frames it can use; not if they were asked for.
     let sending = |builder: PortBuilder| builder.purpose(Purpose::Send).multi_buffer(true);
     let stepped_down = open_with(lab.left(), sending).unwrap();
     assert_eq!((stepped_down.mode(), stepped_down.area().config().frame_bytes), (Mode::PacketRing, 16_384));

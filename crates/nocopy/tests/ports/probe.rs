@@ -1,4 +1,4 @@
-//! What the probe says of a machine and of a veth pair whose settings are known.
+//! The gates of a machine, and of a veth pair with known settings.
 
 use nocopy::integration::probe::{self, Gate, State};
 use nocopy::{Mode, Port};

@@ -1,4 +1,4 @@
-//! Several queues of one interface as one, on veth pairs with as many queues.
+//! Several queues of one interface used as one, on veth pairs with as many queues.
 
 use std::os::fd::AsFd;
 use std::time::Duration;
@@ -22,7 +22,7 @@ fn every_wait_takes_the_queues_in_turn() {
         for queue in 0..3 {
             send_on(lab.left(), queue, lab.right(), queue * 100, 40);
         }
-        // Turns can be told only where all of them have packets.
+        // The order of turns is visible only if all queues have packets.
         wait_until("packets on every queue", || {
             queues.ports().iter_mut().all(|port| port.receiver().arm().unwrap())
         });
@@ -79,7 +79,7 @@ fn queues_are_explained_one_by_one() {
     assert_eq!(of_receiver.to_string(), each[1].to_string(), "a half says what its port says");
 }
 
-/// So many packets, all of one queue.
+/// That many packets, all of one queue.
 fn take(queues: &mut Queues, from: u32, count: usize) -> Vec<Frame> {
     let mut frames = Vec::new();
     while frames.len() < count {
@@ -268,7 +268,7 @@ fn try_receive_does_not_wait_and_a_meter_has_the_counts() {
     });
     let mut count = 0;
     let read = std::thread::scope(|scope| {
-        // It is another thread's while this one has a batch.
+        // Another thread owns it while this one has a batch.
         let batch = queues.try_receive().unwrap();
         let read = scope.spawn(|| meter.read().unwrap()).join().unwrap();
         count += batch.count();
@@ -309,7 +309,7 @@ fn a_filter_in_user_space_comes_and_goes_while_packets_come() {
             numbers.sort_unstable();
             numbers
         };
-        // What lies in the rings already is filtered, too.
+        // Packets in the rings already are filtered, too.
         send_on(lab.left(), 0, lab.right(), 0, 10);
         wait_until("packets", || queues.arm().unwrap());
         queues.filter_in_user_space(Some(&odd)).unwrap();
@@ -328,8 +328,8 @@ fn a_filter_in_user_space_comes_and_goes_while_packets_come() {
     }
 }
 
-/// Proves that ports which take no more leave what comes to the host, and still give what they had taken before, each packet to one of
-/// the two. The filter lets none of the host's own packets through.
+/// After taking stops, earlier packets can still be received, and each packet goes either to a port or to the host.
+/// The filter rejects the host's own packets.
 #[test]
 fn ports_that_stop_taking_leave_the_rest_to_the_host() {
     let of_the_test = nocopy::filter::compile("ether proto 0x88b5").unwrap();

@@ -1,4 +1,4 @@
-//! Ports without frames to receive into, on veth and in memory. In zero-copy: the VM lab.
+//! Ports without frames to receive into, on veth and in memory. The VM lab tests zero-copy.
 
 use std::net::UdpSocket;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use nocopy::{Mode, Port};
 use nocopy_lab::End;
 use nocopy_lab::patience::uninterrupted;
 
-/// For what has to happen, on a busy machine, too.
+/// For events that must happen, on a busy machine, too.
 const PATIENCE: Duration = Duration::from_secs(60);
 const FRAMES: u32 = 64;
 
@@ -101,7 +101,7 @@ fn a_sender_alone_leaves_the_interface_as_it_is() {
         let sender = settings().open_sender().expect("opened");
         let refused = settings().open_sender().unwrap_err();
         assert!(matches!(refused, OpenError::QueueTaken { .. }), "{refused}");
-        // Nothing is in the way of another's program.
+        // Another program can be attached.
         let program = nocopy::integration::xdp::Program::pass().expect("loaded");
         drop(program.attach(left.interface(), nocopy::integration::xdp::Attach::Native).expect("attached"));
         sender

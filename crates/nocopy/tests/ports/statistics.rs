@@ -1,4 +1,4 @@
-//! Snapshots of everything counted, on known traffic in a private lab.
+//! Snapshots of all counters, with known traffic in a private lab.
 
 use crate::common;
 use nocopy::Port;
@@ -12,12 +12,12 @@ fn snapshot(end: &End) -> Snapshot {
 }
 
 fn open(end: &End) -> Port {
-    // Room for 64 packets; whatever comes before they are read is dropped.
+    // Room for 64 packets; others that arrive before they are read are dropped.
     let set = || Port::builder(end.interface()).frame_count(64, 512).ring_sizes(64, 512).open();
     end.namespace().run(set).unwrap()
 }
 
-/// Sends so many packets, and returns when the driver at the other end has brought all of them to its program.
+/// Sends that many packets, and returns when the driver at the other end has passed all of them to its program.
 fn send(port: &mut Port, to: &End, count: usize) {
     let before = packets_seen(to);
     common::queue_alike(port, to, count, 100);
@@ -40,7 +40,7 @@ fn known_traffic_shows_on_the_link_and_its_losses_on_the_socket() {
     let change = (snapshot(lab.left()).since(&before.0), snapshot(lab.right()).since(&before.1));
     let (sent, arrived) = (change.0.link, change.1.link);
     assert_eq!((sent.tx_packets, arrived.rx_packets), (200, 200));
-    // veth leaves the Ethernet header out; other drivers count it.
+    // veth does not count the Ethernet header; other drivers do.
     assert!((200 * 86..=200 * 100).contains(&sent.tx_bytes) && sent.tx_bytes == arrived.rx_bytes, "{sent:?}");
     let seen = change.1.driver.iter().find(|one| one.name == "rx_queue_0_xdp_packets").unwrap();
     assert_eq!(seen.value, 200, "by the driver");

@@ -1,4 +1,4 @@
-//! Packets taken by a port and handed to the host, in a private lab.
+//! Packets taken by a port and returned to the host, in a private lab.
 //!
 //! ```text
 //!   left: a port in place of a host ──── right: a port that takes everything, and the host behind it
@@ -16,7 +16,7 @@ use nocopy_proto::wire::vlan::TagControl;
 use nocopy_proto::wire::{EtherType, MacAddress, arp, ethernet};
 use nocopy_proto::{IpAddresses, UdpChecksum, UdpFrame};
 
-/// For what has to happen, on a busy machine, too.
+/// For events that must happen, on a busy machine, too.
 const PATIENCE: Duration = Duration::from_secs(60);
 const UDP_PORT: u16 = 7100;
 
@@ -31,7 +31,7 @@ fn send(port: &mut Port, packet: &[u8]) {
     port.sender().flush().unwrap();
 }
 
-/// Takes one packet and hands it to the host; gives the packet as it was taken.
+/// Takes one packet and returns it to the host; also returns a copy of it.
 fn hand_over_one(port: &mut Port, end: &End) -> Vec<u8> {
     let mut host = port.receiver().to_host().unwrap();
     let mut batch = port.receiver().receive_timeout(PATIENCE).unwrap();
@@ -81,7 +81,7 @@ fn arp_request(lab: &Lab, sender_ip: Ipv4Addr) -> Vec<u8> {
     packet
 }
 
-/// Every packet that an interface shows to taps, as tcpdump would see it.
+/// Captures every packet of an interface, as tcpdump does.
 fn tap(end: &End) -> rustix::fd::OwnedFd {
     use rustix::net::{AddressFamily, SocketFlags, SocketType, netdevice, sockopt};
     let all = rustix::net::Protocol::from_raw(std::num::NonZero::new(3_u32.swap_bytes() >> 16).unwrap());
@@ -95,8 +95,8 @@ fn tap(end: &End) -> rustix::fd::OwnedFd {
     })
 }
 
-/// Proves the whole way in both places where a port's program can be: in the driver, and in the stack, where it sees again
-/// what was handed over and must let it pass.
+/// In both places of a port's program: in the driver, and in the stack, where it sees returned packets again
+/// and must let them pass.
 #[test]
 fn the_host_receives_and_answers_what_a_port_hands_over() {
     for mode in [Mode::XdpCopyNative, Mode::XdpCopyGeneric] {
@@ -140,7 +140,7 @@ fn a_tagged_packet_reaches_the_host_with_its_tag() {
     let address = (lab.right().ipv4(), UDP_PORT);
     let socket = lab.right().namespace().run(|| UdpSocket::bind(address).unwrap());
     socket.set_read_timeout(Some(PATIENCE)).unwrap();
-    // VLAN 0 is a mere priority and for the interface itself; VLAN 5 is for nobody here.
+    // VLAN 0 is only a priority, so the interface receives it; no interface has VLAN 5.
     for (vlan, arrives) in [(5_u16, false), (0, true)] {
         let sent = datagram(&lab, Some(TagControl(3 << 13 | vlan)), &vlan.to_be_bytes());
         send(&mut left, &sent);
@@ -195,7 +195,7 @@ fn what_cannot_be_handed_over_is_an_error_that_says_why() {
     assert!(matches!(right.receiver().to_host().unwrap_err(), ToHostError::Gone { .. }));
 }
 
-/// Proves that a hand-over keeps no program on the interface, in the mode that needs one for it.
+/// In the mode that needs a program on the interface for this, none is left.
 #[test]
 fn the_way_to_the_host_outlives_its_port_and_leaves_nothing() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
@@ -223,7 +223,7 @@ fn a_packet_in_several_buffers_reaches_the_host_in_one_piece() {
         socket.set_read_timeout(Some(PATIENCE)).unwrap();
         let payload: Vec<u8> = (0..1400).map(|at| at as u8).collect();
         let packet = datagram(&lab, None, &payload);
-        // Cut anywhere, also within a header.
+        // Cut at any place, also inside a header.
         let chain: Chain<Vec<u8>> =
             [&packet[..20], &packet[20..700], &packet[700..]].map(<[u8]>::to_vec).into_iter().collect();
         for _ in 0..2 {
@@ -236,7 +236,7 @@ fn a_packet_in_several_buffers_reaches_the_host_in_one_piece() {
     }
 }
 
-/// A thread without any capability uses the way that was prepared with them, and cannot prepare one.
+/// A thread without capabilities uses what was prepared with them, and cannot prepare it itself.
 #[test]
 fn a_way_prepared_at_opening_needs_no_privileges_afterwards() {
     use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};
@@ -258,7 +258,7 @@ fn a_way_prepared_at_opening_needs_no_privileges_afterwards() {
         let socket = end.namespace().run(|| UdpSocket::bind(address).unwrap());
         socket.set_read_timeout(Some(PATIENCE)).unwrap();
         let packet = datagram(&lab, None, b"without");
-        // A thread of its own: it gets its capabilities from nobody again.
+        // On a thread of its own, which cannot regain capabilities.
         let unprivileged = |mut port: Port| {
             let packet = &packet;
             let to_host = move || {

@@ -15,7 +15,7 @@ fn halves(port: Port) -> (AsyncReceiver<nocopy::Receiver>, AsyncSender<nocopy::S
     (AsyncReceiver::new(receiver).unwrap(), AsyncSender::new(sender).unwrap())
 }
 
-/// Sends packets one by one, each in a frame of its own, more than there are frames.
+/// Sends single packets, each in its own frame, more than there are frames.
 async fn send_all(sender: &mut AsyncSender<nocopy::Sender>, packets: &[Vec<u8>]) {
     for packet in packets {
         let mut frame = within(sender.buffer()).await.unwrap();

@@ -20,7 +20,7 @@ use nocopy::{Cause, Evidence, Frame, Mode, Port, Wait};
 use nocopy_lab::patience::{uninterrupted, wait_until};
 use nocopy_lab::{End, Lab};
 
-/// Which program is on an interface, by the name of the error that attaching another one gives.
+/// Whether a program is attached, by the error of attaching another one.
 fn is_occupied(end: &End, at: Attach) -> bool {
     let attempt = end.namespace().run(|| Program::pass().unwrap().attach(end.interface(), at).map(drop));
     match attempt {
@@ -76,7 +76,7 @@ fn taken_frames_are_echoed_in_place() {
 fn the_kernels_own_sockets_are_the_other_end() {
     let lab = lab!();
     let (left, right) = (lab.left(), lab.right());
-    // The kernel's UDP stack sends; the port sees the datagram with good headers.
+    // The kernel's UDP stack sends; the port receives the datagram with correct headers.
     let mut port = open(right);
     let socket = left.namespace().run(|| UdpSocket::bind((left.ipv4(), 0)).unwrap());
     socket.send_to(b"from a socket", (right.ipv4(), 9000)).unwrap();
@@ -87,7 +87,7 @@ fn the_kernels_own_sockets_are_the_other_end() {
     assert_eq!((udp.destination_port(), udp.payload()), (9000, &b"from a socket"[..]));
     assert!(ipv4.checksum_is_valid());
     drop(port);
-    // And the other way round: the port builds a datagram that a kernel socket receives.
+    // And in the other direction: the port builds a datagram that a kernel socket receives.
     let mut port = open(left);
     let receiver = right.namespace().run(|| UdpSocket::bind((right.ipv4(), 9001)).unwrap());
     receiver.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -193,12 +193,12 @@ fn driver_counter(end: &End, name: &str) -> u64 {
     counter.unwrap_or_else(|| panic!("no counter {name}: {:?}", snapshot.driver)).value
 }
 
-/// Frames redirected out of this end of a veth pair: those that the ring of the other end took, and those it had no room for.
+/// Frames redirected out of this end of a veth pair: those that the other end's ring accepted, and those it had no room for.
 fn redirected(end: &End) -> [u64; 2] {
     ["tx_queue_0_xdp_xmit", "tx_queue_0_xdp_xmit_errors"].map(|name| driver_counter(end, name))
 }
 
-/// Sends so many frames, in several calls, and returns how many calls a signal ended early: those are made once more.
+/// Sends that many frames, in several calls, and returns how many calls a signal ended early: those are repeated.
 fn generate(interface: &str, frame: &[u8], count: u32) -> u32 {
     const CALLS: u32 = 20;
     let generator = Generator::new(interface).unwrap();
@@ -239,14 +239,14 @@ fn every_packet_sent_is_received_or_counted_at_full_rate() {
                 last_came = Instant::now();
                 continue;
             }
-            // Counted by the socket; or, where veth's own ring was full before XDP saw the packet, by the driver.
+            // Counted by the socket; or, if veth's own ring was full before XDP saw the packet, by the driver.
             let lost = receiver.stats().unwrap().dropped;
             let now = redirected(left);
             let [taken, overflows] = [0, 1].map(|place| now[place] - before[place]);
             let account = format!("{received} received, {lost} lost of {taken}; no room for {overflows}");
             assert!(received + lost <= taken, "more than were sent: {account}");
             if received + lost == taken {
-                // What was sent by calls that a signal ended is known by the driver's counters only.
+                // Only the driver's counters show what calls sent that a signal ended.
                 let (sent, interrupted) = (taken + overflows, source.join().unwrap());
                 let packets = u64::from(PACKETS);
                 assert!(sent == packets || sent > packets && interrupted > 0, "{account}");

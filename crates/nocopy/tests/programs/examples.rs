@@ -14,7 +14,7 @@ use nocopy::message::{Endpoint, Event, LostReason};
 use nocopy_lab::patience::uninterrupted;
 use nocopy_lab::{Chain, End, Lab, Namespace};
 
-/// A running example, ended with the test whatever happens.
+/// A running example, which ends with the test.
 struct Example(Child);
 
 impl Example {
@@ -60,8 +60,8 @@ impl Drop for Example {
     }
 }
 
-/// An example's program. `cargo test` builds them, unless it is asked for particular tests: then they are built here, as part of the
-/// workspace with all features, as everything is, so that no library is compiled once more for them.
+/// An example's program. `cargo test` builds the examples, unless it runs only particular tests: then they are built here, as part of the
+/// workspace with all features, so that no library is compiled again for them.
 fn built(name: &str) -> PathBuf {
     static BUILT: Once = Once::new();
     // Test binaries lie in target/PROFILE/deps, examples beside it.
@@ -89,7 +89,7 @@ fn is_up_to_date(program: &Path) -> bool {
         return false;
     };
     let (_, sources) = list.split_once(':').expect("a rule of make");
-    // A file whose name has a space in it is not found, and the program taken for old.
+    // The name of a file with a space is not found, and the program is then taken for old.
     sources.split_whitespace().all(|source| changed(Path::new(source)).is_ok_and(|changed| changed <= made))
 }
 
@@ -320,7 +320,7 @@ fn tokio_receives_without_missing_a_wakeup() {
     let (line, mut output) = example.first_line();
     assert!(line.contains("receiving"), "{line}");
     let mut port = open(lab.left());
-    // Each one ends a wait of its own: the next is sent when the one before was told of.
+    // Each one ends a wait of its own: the next is sent after the previous one was reported.
     for number in 0..50 {
         send(&mut port, lab.right(), 1);
         let mut line = String::new();
@@ -330,7 +330,7 @@ fn tokio_receives_without_missing_a_wakeup() {
     example.succeeds();
 }
 
-/// Proves that two hosts' ordinary sockets talk through the bridge, and that it ends with every frame accounted for.
+/// Ordinary sockets of two hosts communicate through the bridge, which ends with every frame accounted for.
 ///
 /// ```text
 ///   left host ──── nc1 [bridge] nc2 ──── right host
@@ -349,7 +349,7 @@ fn two_hosts_talk_through_the_bridge() {
     assert!(line.contains("forwarding"), "{line}");
     let (mut sent, mut buffer) = ([0; 1400], [0; 2048]);
     for number in 0..200_u32 {
-        // Less at once than what a socket's buffer holds; answered one by one.
+        // No more at once than a socket's buffer holds; answered one by one.
         for at in 0..50 {
             sent[..4].copy_from_slice(&(number * 50 + at).to_be_bytes());
             left.send_to(&sent[..64 + 13 * at as usize], (chain.right().ipv4(), 7000)).unwrap();

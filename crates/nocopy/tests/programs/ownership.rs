@@ -1,4 +1,4 @@
-//! What ownership forbids: each file in `ownership/` fails to compile at the lines marked `//~` with those errors, and with no other;
+//! What ownership forbids: each file in `ownership/` fails to compile at the lines marked `//~` with those errors, and no others;
 //! a file without a mark compiles.
 
 use std::collections::BTreeSet;
@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Where the compiler reports an error, and which (`rustc --explain`). Its words are not compared: they change with every version.
+/// Line and code of compiler errors (`rustc --explain`). Their texts are not compared, because they change with every version.
 type Errors = BTreeSet<(usize, String)>;
 
 /// The errors that a file announces.
@@ -35,7 +35,7 @@ fn reported(file: &Path) -> Errors {
     for directory in dependencies(&library) {
         command.arg("-L").arg(format!("dependency={}", directory.display()));
     }
-    // What the program would become is of no interest.
+    // The compiled program is not needed.
     command.arg("-o").arg(Path::new(env!("CARGO_TARGET_TMPDIR")).join("ownership.rmeta")).arg(file);
     let output = command.output().unwrap_or_else(|error| panic!("{}: {error}", rustc.display()));
     let said = String::from_utf8_lossy(&output.stderr);
@@ -70,7 +70,7 @@ fn library() -> PathBuf {
     newest.expect("the library was built for this test")
 }
 
-/// Where the crates lie that the library needs: beside it, in `…/debug/deps`. If it was built with `--target`, that is
+/// The directories of the library's dependencies: beside it, in `…/debug/deps`. If it was built with `--target`, that is
 /// `…/TARGET/debug/deps`, and macros, which run in the compiler, are built for the host, in `…/debug/deps`.
 fn dependencies(library: &Path) -> Vec<PathBuf> {
     let beside = library.parent().unwrap();

@@ -1,4 +1,4 @@
-//! Explicit congestion notification: what is sent can be marked, and marks are told of exactly what was marked.
+//! Explicit congestion notification: sent datagrams can be marked, and exactly the marked ones are reported.
 
 use std::net::{SocketAddr, UdpSocket};
 use std::time::Instant;
@@ -9,10 +9,10 @@ use nocopy::{Buffer, Frame, Mode, Port};
 use nocopy_lab::End;
 use socket2::SockRef;
 
-/// What the two bits can say: not capable, capable (two ways), marked.
+/// The values of the two bits: not capable, capable (two values), marked.
 const CODEPOINTS: [u32; 4] = [0b00, 0b01, 0b10, 0b11];
 
-/// From now on what the socket sends carries this, besides a class of its own.
+/// Sets the two bits of the socket's datagrams, besides a traffic class.
 fn set_codepoint(socket: SockRef<'_>, to: SocketAddr, codepoint: u32) {
     let class = 0b1010_0000 | codepoint;
     match to {
@@ -23,7 +23,7 @@ fn set_codepoint(socket: SockRef<'_>, to: SocketAddr, codepoint: u32) {
 
 #[test]
 fn an_ordinary_socket_tells_marks() {
-    // The last: an IPv6 socket that is sent to over IPv4.
+    // The last: an IPv6 socket that receives over IPv4.
     for (ip, from, to) in
         [("127.0.0.1", "127.0.0.1", "127.0.0.1"), ("::1", "::1", "::1"), ("::", "127.0.0.1", "127.0.0.1")]
     {
@@ -98,7 +98,7 @@ fn over(end: &End, mode: Mode, local: SocketAddr, marks: bool) -> Socket {
     end.namespace().run(|| builder.port(port).bind(local)).expect("opened")
 }
 
-/// The marks of so many datagrams, by their first byte.
+/// The marks of that many datagrams, by their first byte.
 fn marks(socket: &mut Socket, count: usize) -> Vec<(u8, bool, bool)> {
     let mut marks = Vec::new();
     let give_up = Instant::now() + PATIENCE;
@@ -127,7 +127,7 @@ fn a_socket_over_a_port_tells_marks_of_what_comes_either_way() {
         for (codepoint, told, copied) in marks(&mut socket, 4) {
             assert_eq!((told, copied), (codepoint == 0b11, false), "{mode}: {codepoint:02b}");
         }
-        // Longer than the MTU: in fragments, which the kernel puts together.
+        // Longer than the MTU: in fragments, which the kernel joins.
         for codepoint in CODEPOINTS {
             set_codepoint(SockRef::from(&peer), local, codepoint);
             peer.send_to(&[codepoint as u8; 3000], local).unwrap();
@@ -142,7 +142,7 @@ fn a_socket_over_a_port_tells_marks_of_what_comes_either_way() {
     }
 }
 
-/// The codepoints of the next UDP packets that the port brings, or of their fragments.
+/// The codepoints of the next UDP packets that the port receives, or of their fragments.
 fn codepoints_seen(port: &mut Port, count: usize) -> Vec<u8> {
     let mut seen = Vec::new();
     let give_up = Instant::now() + PATIENCE;

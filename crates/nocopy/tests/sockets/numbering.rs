@@ -1,5 +1,5 @@
-//! The kernel numbers the zero-copy calls of a socket, whoever makes them: memory comes back when it is free, also where there are
-//! several senders, other descriptors, or calls of which it is not known whether they were counted.
+//! The kernel numbers the zero-copy calls of a socket for all its senders together: memory returns when it is free, also with
+//! several senders, other descriptors, or calls that may not have been counted.
 
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::AsFd;
@@ -20,7 +20,7 @@ use crate::udp_lifetime::{
     receiver, send, sender, shape, wait_until_gone,
 };
 
-/// Linux 6.8 has it.
+/// Needs Linux 6.8.
 const OWN_LIMIT: Missing = Missing::Kernel("a net.core.optmem_max of each network namespace");
 
 const LOOPBACK: &str = "127.0.0.1:0";
@@ -31,7 +31,7 @@ fn bound() -> UdpSocket {
     socket
 }
 
-/// Writes over all of the sender's memory that is free.
+/// Overwrites all of the sender's free memory.
 fn scribble(sender: &mut Sender) {
     let free: Vec<Buffer> = std::iter::from_fn(|| sender.buffer()).collect();
     for mut buffer in free {
@@ -57,7 +57,7 @@ fn calls_of_the_program_free_no_memory_of_the_sender() {
     let mut socket = sender(&lab, Method::ZeroCopy, &pool, &receiver);
     send(&mut socket, 0..COUNT / 2);
     assert!(socket.sender().in_flight() > 0);
-    // Some of the program's own, which are over at once.
+    // Some sends of the program's memory, which finish at once.
     let here = lab.left().namespace().run(|| UdpSocket::bind((lab.left().ipv4(), 0)).unwrap());
     here.set_read_timeout(Some(PATIENCE)).unwrap();
     let to_here = here.local_addr().unwrap().into();
@@ -82,7 +82,7 @@ fn calls_of_the_program_free_no_memory_of_the_sender() {
 fn a_failed_call_that_may_be_counted_keeps_its_memory() {
     const LONG_BYTES: usize = 20_000;
     let lab = lab!();
-    // One call can be remembered, and not another one to find out whether the first was counted.
+    // Memory to record one call, and not a second one to find out whether the first was counted.
     let allow =
         |bytes: &str| lab.left().namespace().run(|| std::fs::write("/proc/sys/net/core/optmem_max", bytes));
     if allow("1000").is_err() {
@@ -102,7 +102,7 @@ fn a_failed_call_that_may_be_counted_keeps_its_memory() {
     assert_eq!((error.refused, error.source.raw_os_error()), (1, Some(libc::ENOBUFS)), "{error}");
     sender.reap();
     assert_eq!((sender.in_flight(), buffers_free(sender)), (1, 7), "its fragments are under way");
-    // They leave, and the other end forgets them.
+    // They leave, and the other end drops them.
     shape(&lab, "change", FAST, 10_000);
     hurry(&lab);
     wait_until_gone(&lab);
@@ -140,7 +140,7 @@ fn is_readable(descriptor: impl AsFd) -> bool {
     rustix::io::retry_on_intr(|| poll(&mut polled, Some(&now))).unwrap() > 0
 }
 
-/// Whether a descriptor is none that can be sent on.
+/// Whether a descriptor cannot be sent on.
 fn is_for_waiting_only(descriptor: impl AsFd) -> bool {
     let sent = SockRef::from(&descriptor).send_with_flags(b"from outside", libc::MSG_ZEROCOPY);
     sent.is_err_and(|error| Errno::from_io_error(&error) == Some(Errno::NOTSOCK))
@@ -160,7 +160,7 @@ fn what_datagrams_are_waited_for_by_cannot_be_sent_on() {
     assert!(!is_readable(&sender), "nothing of its own");
     assert_eq!(receiver.try_receive().unwrap().count(), 1);
     assert!(!is_readable(&receiver));
-    // A free buffer at hand: without one every flush looks for completions.
+    // A free buffer is left: otherwise every flush would read completions.
     let buffer = sender.buffer().unwrap();
     sender.recycle(buffer);
     sender.send(Buffer::from(vec![1; 1000]), None).unwrap();
@@ -171,7 +171,7 @@ fn what_datagrams_are_waited_for_by_cannot_be_sent_on() {
     assert!(!is_readable(&sender));
 }
 
-/// A flush of one message only goes without the queue's bookkeeping.
+/// A flush of a single message skips the queue's bookkeeping.
 #[test]
 fn room_is_not_told_of_when_nothing_waits_for_it_any_more() {
     let lab = lab!();
@@ -201,7 +201,7 @@ fn room_is_not_told_of_when_nothing_waits_for_it_any_more() {
     assert!(!is_readable(&sender), "there is room, and nothing is queued");
 }
 
-/// The parent goes on numbering its calls, of which it would not know.
+/// The parent would continue to number its calls without knowing of the child's.
 #[test]
 fn a_forked_child_is_not_given_the_kernels_socket() {
     let there = bound();
@@ -259,7 +259,7 @@ fn what_a_stream_is_waited_for_by_cannot_be_sent_on() {
     wait_until("readable", || is_readable(&receiver));
     drop(receiver.receive().unwrap());
     assert!(!is_readable(&receiver));
-    // Room is told of while something waits for it.
+    // Room is reported while something waits for it.
     sender.send(vec![1; 64 << 20]).unwrap();
     assert!(!sender.try_flush().unwrap() && !is_readable(&sender));
     let reader = std::thread::spawn(move || std::io::copy(&mut peer, &mut std::io::sink()).unwrap());
@@ -274,7 +274,7 @@ fn what_a_stream_is_waited_for_by_cannot_be_sent_on() {
     reader.join().unwrap();
 }
 
-/// Sends something by `MSG_ZEROCOPY`, if that may be, and returns whether it was.
+/// Sends something by `MSG_ZEROCOPY`, if allowed, and returns whether it was.
 fn goes_without_copy(socket: &mut tcp::Stream, peer: &mut impl std::io::Read) -> bool {
     const BYTES: usize = 64 << 10;
     let sender = socket.sender();

@@ -1,4 +1,4 @@
-//! Connecting goes on whatever signals come in between.
+//! Connecting continues after signals.
 
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
@@ -12,10 +12,10 @@ use nocopy_lab::patience::wait_until;
 
 use crate::common::calls::{POLL, this_thread, wait_until_in};
 
-/// Signals that came.
+/// Number of signals handled.
 static HANDLED: AtomicUsize = AtomicUsize::new(0);
 
-/// A handler that does not ask for calls to go on behind it (`SA_RESTART`), as interpreters set them.
+/// A handler without `SA_RESTART`, as interpreters install them.
 #[allow(unsafe_code)]
 fn interrupts_calls(signal: i32) {
     extern "C" fn count(_: i32) {
@@ -30,7 +30,7 @@ fn interrupts_calls(signal: i32) {
     assert_eq!(result, 0);
 }
 
-/// Connections that wait to be accepted, and how many may without being more than the listener wants.
+/// Connections that wait to be accepted, and how many the listener allows.
 #[allow(unsafe_code)]
 fn waiting(listener: &TcpListener) -> (u32, u32) {
     let mut bytes = size_of::<libc::tcp_info>() as libc::socklen_t;
@@ -44,7 +44,7 @@ fn waiting(listener: &TcpListener) -> (u32, u32) {
     (info.tcpi_unacked, info.tcpi_sacked) // `tcp_get_info` of net/ipv4/tcp.c, for listeners
 }
 
-/// A listener with as many connections that nothing accepts as it takes: it answers no more for now.
+/// A listener with as many waiting connections as it allows: it answers no more for now.
 #[allow(unsafe_code)]
 fn full() -> (TcpListener, Vec<TcpStream>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -52,7 +52,7 @@ fn full() -> (TcpListener, Vec<TcpStream>) {
     assert_eq!(unsafe { libc::listen(listener.as_raw_fd(), 0) }, 0);
     let address = listener.local_addr().unwrap();
     let mut streams = Vec::new();
-    // It takes one more than it wants.
+    // It accepts one more than its limit.
     while waiting(&listener) < (1, 0) {
         let before = waiting(&listener).0;
         streams.push(TcpStream::connect(address).unwrap());
@@ -82,7 +82,7 @@ fn signals_do_not_end_connecting() {
         }
         listener.set_nonblocking(true).unwrap();
         while !stop.load(Relaxed) {
-            // The kernel tries again after a second, and finds room.
+            // The kernel tries again after a second, and then finds room.
             drop(listener.accept());
             thread::sleep(Duration::from_millis(5));
         }

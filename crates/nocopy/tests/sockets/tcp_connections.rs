@@ -1,4 +1,4 @@
-//! Ten thousand connections at a time, which take most of a process's descriptors: `cargo xtask test` gives each test a process of its own.
+//! Ten thousand connections at a time, which use most of a process's descriptors: `cargo xtask test` runs each test in a process of its own.
 #![allow(unsafe_code)]
 
 use std::io::{Read, Write};
@@ -17,12 +17,12 @@ const CONNECTIONS: usize = 10_000;
 const ROUNDS: usize = 3;
 const MESSAGE_BYTES: usize = 12_000;
 
-/// What a connection sends in a round.
+/// The message of a connection in a round.
 fn message(number: usize, round: usize) -> Vec<u8> {
     (0..MESSAGE_BYTES).map(|place| (number * 31 + round * 7 + place) as u8).collect()
 }
 
-/// Opens them all, and reads each message; in every round, once everybody has its connection.
+/// Opens all connections, and then reads the message of each, in every round.
 fn clients(to: SocketAddr) {
     // SAFETY: descriptors of its own from here on, so the limit holds for each end apart; none is shared with other threads.
     unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::FILES) }.unwrap();
@@ -72,7 +72,7 @@ fn ten_thousand_share_a_pool_and_none_starves() {
         tell.send(()).unwrap();
     });
     let before = resident_bytes();
-    // In the order in which they were made.
+    // In the order in which they were opened.
     let mut sockets: Vec<Stream> = (0..CONNECTIONS).map(|_| listener.accept().unwrap().0).collect();
     for round in 0..ROUNDS {
         for (number, socket) in sockets.iter_mut().enumerate() {

@@ -1,4 +1,4 @@
-//! Streams while something is wrong: the right error, memory back, nothing stuck, and every byte accounted for.
+//! Streams under faults: the right error, memory returned, nothing stuck, and every byte accounted for.
 
 use std::io::{self, ErrorKind, Read};
 use std::process::Command;
@@ -21,7 +21,7 @@ use crate::common::stream::{
 };
 use crate::common::{SECOND, scribble};
 
-/// A counter of the kernel's at the left end: in this file of /proc/net, group and name.
+/// A kernel counter at the left end: a file of /proc/net, group and name.
 fn counter(lab: &Lab, file: &str, group: &str, name: &str) -> u64 {
     let read = || std::fs::read_to_string(format!("/proc/thread-self/net/{file}")).unwrap();
     let text = lab.left().namespace().run(read);
@@ -31,7 +31,7 @@ fn counter(lab: &Lab, file: &str, group: &str, name: &str) -> u64 {
     counters.find(|&(found, _)| found == name).unwrap_or_else(|| panic!("no {name}")).1.parse().unwrap()
 }
 
-/// How often the left end has tried in vain to send: something new, for want of a route, or something again, until the time was up.
+/// How often the left end failed to send new data (no route), or sent again after a time-out.
 fn sent_in_vain(lab: &Lab) -> u64 {
     counter(lab, "snmp", "Ip:", "OutNoRoutes") + counter(lab, "netstat", "TcpExt:", "TCPTimeouts")
 }
@@ -80,7 +80,7 @@ fn a_reset_during_a_send_is_an_error_and_returns_all_memory() {
         let said = error.to_string();
         let (unsent_bytes, _) = said.split_once(" bytes were not sent").expect("it says how many");
         let unsent_bytes: u64 = unsent_bytes.parse().unwrap();
-        // It does not get better.
+        // The error persists.
         assert!(sender.send_copy(b"more").is_err() && sender.finish().is_err());
         let unsent: usize = sender.take_unsent().iter().map(|buffer| buffer.len()).sum();
         assert!(unsent as u64 >= unsent_bytes, "{}: {unsent} of {error}", name(method));
@@ -88,7 +88,7 @@ fn a_reset_during_a_send_is_an_error_and_returns_all_memory() {
         assert_eq!(buffers_free(sender), 16, "{}", name(method));
         assert_eq!(sender.stats().unwrap().faults, 0, "{}", name(method));
         assert_eq!(sender.ledger().bytes(), sender.stats().unwrap().bytes, "{}", name(method));
-        // Nothing is left to wait for: this returns although nothing limits it.
+        // Nothing is left to wait for: this returns although it has no time limit.
         let mut sender = socket.split().1;
         assert!(sender.close(Duration::MAX).unwrap(), "{}: {}", name(method), sender.stats().unwrap());
         drop(sender);
@@ -131,10 +131,10 @@ fn a_peer_that_stalls_for_seconds_gets_everything_in_the_end() {
             assert_eq!(sender.ledger().bytes(), BYTES as u64);
             assert_eq!((sender.stats().unwrap().faults, buffers_free(sender)), (0, 16));
         });
-        // The window is shut within milliseconds, and stays so.
+        // The window closes within milliseconds, and stays closed.
         assert!(wait_until_in(told.recv().unwrap(), &[POLL, SEND].concat()), "{}: it waits", name(method));
         thread::sleep(2 * SECOND);
-        // It looks ten times a second, and what it finds takes some calls. A loop without a pause never gets there.
+        // It looks ten times a second, with a few calls each time. A loop without a pause would make far more.
         wait_until("waiting without spinning", || {
             let before = calls.total();
             thread::sleep(SECOND);
@@ -159,7 +159,7 @@ fn a_stream_closed_while_its_peer_stalls_still_arrives() {
             buffer.fill(&pattern(first, 8000)).unwrap();
             socket.sender().send(buffer).unwrap();
         }
-        // The peer reads only behind this: by itself it returns.
+        // The peer reads only after this, so the call must return by itself.
         let (is_all, stats) = close(socket, SECOND);
         assert_eq!((stats.dropped, stats["kept_bytes"]), (0, 0), "{}: {stats}", name(method));
         assert_eq!(is_all, stats["abandoned_calls"] == 0);
@@ -172,7 +172,7 @@ fn a_stream_closed_while_its_peer_stalls_still_arrives() {
     }
 }
 
-/// Sets how much memory a socket of that end may take for what it remembers.
+/// Sets how much memory a socket of that end may use to record sends.
 fn limit_memory(end: &End, bytes: u32) {
     let write = || std::fs::write("/proc/sys/net/core/optmem_max", bytes.to_string());
     end.namespace().run(write).expect("each network namespace has its own since Linux 6.7");
@@ -182,9 +182,9 @@ fn limit_memory(end: &End, bytes: u32) {
 fn without_memory_for_completions_tcp_sends_are_copied() {
     const PIECE_BYTES: usize = 500;
     let lab = lab!();
-    // For some three calls. What waits in the send buffer is remembered as one, so each is to leave at once: and be lost.
+    // For about three calls. Data waiting in the send buffer is recorded as one, so each must leave at once, and be lost.
     limit_memory(lab.left(), 2000);
-    // Once more, if it took so long that the kernel began to send again, and kept the rest.
+    // Repeated if it took so long that the kernel began to retransmit, and kept the rest.
     let give_up = Instant::now() + PATIENCE;
     let (mut socket, peer, loss) = loop {
         assert!(Instant::now() < give_up, "it takes so long each time");
@@ -218,7 +218,7 @@ fn without_memory_for_completions_tcp_sends_are_copied() {
     assert!(why.contains("optmem_max"), "{why}");
 }
 
-/// Calls that fail have no number: a range of the kernel's would name others otherwise, and some would never come back.
+/// Failed calls have no number: otherwise the kernel's ranges would name other calls, and some would never complete.
 #[test]
 fn calls_that_fail_or_take_a_part_shift_no_completion() {
     for method in [Method::ZeroCopy, Method::UringZeroCopy] {
@@ -229,12 +229,12 @@ fn calls_that_fail_or_take_a_part_shift_no_completion() {
         peer.set_read_timeout(Some(SECOND / 50)).unwrap();
         let mut was_full = 0;
         for round in 0.. {
-            // How often it is full depends on how quickly the other end acknowledges.
+            // How often the buffer is full depends on how quickly the other end acknowledges.
             if round >= 60 && was_full > 3 {
                 break;
             }
             assert!(round < 2000, "{method}: full only {was_full} times");
-            // A part, or none, since the send buffer has less room.
+            // A part, or nothing, because the send buffer has less room.
             let bytes = pattern(sent.len(), 3001 + 1777 * (round % 30));
             sent.extend_from_slice(&bytes);
             sender.send(bytes).unwrap();
@@ -259,7 +259,7 @@ fn calls_that_fail_or_take_a_part_shift_no_completion() {
     }
 }
 
-/// This thread may lock only so much. (Capabilities are a thread's own; the limit is the whole process's, but binds only threads
+/// Limits this thread's locked memory. (Capabilities belong to a thread; the limit belongs to the process, but applies only to threads
 /// without this capability.)
 fn limit_locked(bytes: u64) {
     let mut sets = capabilities(None).unwrap();
@@ -277,7 +277,7 @@ fn without_leave_to_lock_memory_sends_are_copied_and_counted() {
     let refused = lab_connect(&lab, by(Some(Method::UringZeroCopy))).unwrap_err();
     let text = refused.to_string();
     assert!(matches!(refused, OpenError::Method { .. }) && text.contains("ulimit -l"), "{text}");
-    // A ring whose pool can be locked; the program's own memory cannot, nor can any without a ring.
+    // The ring's pool can be locked; the program's own memory cannot, nor any without a ring.
     let small = Pool::new(4, 4096).unwrap();
     for method in [None, Some(Method::ZeroCopy), Some(Method::UringZeroCopy)] {
         let (mut socket, peer) = connected(&lab, by(method).send_pool(&small));
@@ -325,7 +325,7 @@ fn where_io_uring_is_refused_streams_go_on_without() {
     let (mut socket, peer) = connected(&lab, by(None));
     let reader = thread::spawn(move || std::io::copy(&mut &peer, &mut std::io::sink()).unwrap());
     let (sender, mut sent) = (socket.sender(), 0);
-    // The policy takes its time, of which exploring gets a small part.
+    // The policy takes time, because exploring gets a small share.
     while !sender.explain().to_string().contains("io_uring refused") {
         assert!(sent < 4 << 30, "{}", sender.explain());
         send(sender, sent, 16 << 20).unwrap();
@@ -336,11 +336,11 @@ fn where_io_uring_is_refused_streams_go_on_without() {
     assert_eq!(reader.join().unwrap(), sent as u64);
 }
 
-/// Changes the lab in the middle of a stream, which cannot be over by then: the peer reads the rest only after the change.
+/// Changes the lab in the middle of a stream: the peer reads the rest only after the change.
 fn crosses(lab: &Lab, method: Option<Method>, change: impl FnOnce(&Lab)) {
     const BYTES: usize = 24 << 20;
     let (mut socket, mut peer) = connected(lab, by(method));
-    // Far less than the stream, whatever the kernel would have it grow to (32 MiB since Linux 6.16).
+    // Far less than the stream, even if the kernel lets it grow (32 MiB since Linux 6.16).
     socket2::SockRef::from(&peer).set_recv_buffer_size(256 << 10).unwrap();
     let sends = thread::spawn(move || {
         let sender = socket.sender();

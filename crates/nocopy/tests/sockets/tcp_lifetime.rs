@@ -1,4 +1,4 @@
-//! Memory of streams that the kernel still reads, when a stream is closed or dropped: what it carries is lost on the way, and sent again
+//! Memory of streams that the kernel still reads when a stream is closed or dropped: its packets are lost, and retransmitted
 //! from that memory.
 
 use std::io::{Read, Write};
@@ -38,7 +38,7 @@ macro_rules! lose {
     };
 }
 
-/// The send buffer takes all pieces at once.
+/// The send buffer holds all pieces at once.
 fn builder(method: Method, pool: &Pool) -> Builder {
     Stream::builder().method(method).send_pool(pool).send_buffer(4 << 20)
 }
@@ -47,7 +47,7 @@ fn pool() -> Pool {
     Pool::new(32, 8192).unwrap()
 }
 
-/// Memory of the program's own whose end is seen.
+/// Memory of the program whose drop is noticed.
 struct Watched {
     bytes: Vec<u8>,
     gone: Arc<AtomicUsize>,
@@ -66,7 +66,7 @@ impl Drop for Watched {
     }
 }
 
-/// Hands over all pieces, one in three from memory of the program's own, and returns the stream.
+/// Hands over all pieces, one in three from memory of the program, and returns the stream.
 fn send_all(sender: &mut Sender, gone: &Arc<AtomicUsize>) -> Vec<u8> {
     for number in 0..PIECES {
         let bytes = pattern(number * PIECE_BYTES, PIECE_BYTES);
@@ -118,9 +118,9 @@ fn forced_close_returns_buffers_and_sent_data_arrives() {
 #[test]
 fn irreplaceable_memory_returns_after_a_forced_close() {
     for method in ZERO_COPY {
-        // Because some is of the program's own, or because the ring of another stream reads the pool.
+        // Because some memory is the program's, or because the ring of another stream reads the pool.
         for has_ring in [false, true] {
-            // So many buffers that all pieces are less than a stream's share of them, where there are two.
+            // So many buffers that all pieces are less than a stream's share of them, with two streams.
             let (lab, pool, gone) = (lab!(), Pool::new(64, 8192).unwrap(), Arc::default());
             let (mut socket, peer) = connected(&lab, builder(method, &pool));
             let other = has_ring.then(|| connected(&lab, builder(Method::UringZeroCopy, &pool)));
@@ -216,7 +216,7 @@ fn frames_are_held_like_any_memory() {
                 drop(socket);
             }
             wait_for_retransmission(&loss);
-            // Whoever has a frame may write into it: none of these is to be had.
+            // A frame's owner may write into it: none of these may be free.
             let mut free: Vec<_> = std::iter::from_fn(|| port.sender().buffer()).collect();
             for frame in &mut free {
                 frame.fill(&[0xee; 1500]).unwrap();
@@ -239,7 +239,7 @@ fn what_is_queued_when_a_stream_is_closed_is_no_silent_end() {
             connected(&lab, Stream::builder().method(method).send_pool(&pool).send_buffer(32 << 10));
         let bytes = pattern(0, 8 << 20);
         socket.sender().send(bytes.clone()).unwrap();
-        // The peer reads only behind this: by itself it returns.
+        // The peer reads only after this, so the call must return by itself.
         let (is_all, stats) = close(socket, SECOND / 5);
         assert!(!is_all && stats.dropped == 1, "{method}: {stats}");
         let mut part = Vec::new();
@@ -268,13 +268,13 @@ fn each_side_ends_its_own_direction_while_packets_are_lost() {
             assert_eq!(received, b"from the other side");
             sender.finish().unwrap();
             wait_for_retransmission(&loss);
-            // Both have ended, so every poll is over at once: that must not be a loop without a pause.
+            // Both have ended, so every poll returns at once: that must not become a loop without a pause.
             let (drained, calls) = count_calls(|| sender.drain(SECOND / 2).unwrap());
             assert_eq!(drained, method == Method::Plain, "{method}");
             let (polls, pauses) = (calls.of(POLL), calls.of(SLEEP));
             assert!(polls <= pauses + 40, "{method}: {polls} waits, and {pauses} pauses");
             assert!(drained || polls == 0 || pauses > 0, "{method}: it waited in another way");
-            // Each pause ends after a millisecond, and what is looked at then takes six calls: some 2500.
+            // Each pause lasts a millisecond, followed by six calls: some 2500.
             assert!(calls.total() <= 5000, "{method}: {} system calls", calls.total());
             let reader = reading(peer);
             drop(loss);
@@ -305,7 +305,7 @@ fn a_ring_without_places_is_no_reason_to_wait_or_to_spin() {
     assert!(calls.total() <= 6 * PIECES as u64, "{} system calls", calls.total());
     let (drained, calls) = count_calls(|| sender.drain(SECOND / 2).unwrap());
     assert!(!drained);
-    // Five waits and what they find, and again after a stop of the process.
+    // Five waits with their calls, and more after a stop of the process.
     assert!(calls.total() <= 200, "{} system calls, {} of them waits", calls.total(), calls.of(POLL));
     let reader = reading(peer);
     drop(loss);
@@ -322,17 +322,17 @@ fn a_ring_without_places_is_no_reason_to_wait_or_to_spin() {
     );
 }
 
-/// How long a child may stay.
+/// The longest time a child may live.
 const LONGEST: rustix::event::Timespec = rustix::event::Timespec { tv_sec: 120, tv_nsec: 0 };
 
-/// A child between fork and exec, which has what a fork copies.
+/// A child between fork and exec, with everything that a fork copies.
 #[test]
 #[allow(unsafe_code)]
 fn a_fork_does_not_come_between_a_stream_and_its_memory() {
     for method in ZERO_COPY {
         let (lab, pool, gone) = (lab!(), pool(), Arc::default());
         let (mut socket, peer) = connected(&lab, builder(method, &pool));
-        // Some is under way for as long as nobody reads. (Losing it would not end: the child has that descriptor, too.)
+        // Some data is in flight as long as no one reads. (Losing packets would not end: the child has that descriptor, too.)
         socket2::SockRef::from(&peer).set_recv_buffer_size(4096).unwrap();
         let sender = socket.sender();
         let sent = send_all(sender, &gone);
@@ -340,7 +340,7 @@ fn a_fork_does_not_come_between_a_stream_and_its_memory() {
         let mut child = Command::new("true");
         let forked = move || {
             rustix::io::write(&tell, &std::process::id().to_ne_bytes())?;
-            // Not for ever, should the test fail: the child has the gate's other end itself.
+            // Not for ever, in case the test fails: the child itself has the other end of the gate.
             let mut opened = [rustix::event::PollFd::new(&gate, rustix::event::PollFlags::IN)];
             rustix::event::poll(&mut opened, Some(&LONGEST))?;
             Ok(())
@@ -362,7 +362,7 @@ fn a_fork_does_not_come_between_a_stream_and_its_memory() {
         assert!(sender.in_flight() > 0, "{method}");
         let reader = reading(peer);
         assert!(sender.drain(PATIENCE).unwrap());
-        // The same buffers again, while the child is there.
+        // The same buffers again, while the child exists.
         let again = pattern(11, 20 * 8000);
         for bytes in again.chunks(8000) {
             let mut buffer = sender.wait_buffer(PATIENCE).unwrap().expect("a buffer");
@@ -376,7 +376,7 @@ fn a_fork_does_not_come_between_a_stream_and_its_memory() {
     }
 }
 
-/// Memory that the program goes on writing to, beside the bytes it sends.
+/// Memory that the program continues to write, beside the bytes it sends.
 struct Beside {
     pages: *mut [u8],
     sent_bytes: usize,
@@ -394,7 +394,7 @@ impl AsRef<[u8]> for Beside {
     }
 }
 
-/// Also where the child drops the stream, or writes to its copy of the memory.
+/// Also if the child drops the stream, or writes to its copy of the memory.
 #[test]
 #[allow(unsafe_code)]
 fn a_forked_child_changes_nothing_for_its_parents_stream() {

@@ -1,4 +1,4 @@
-//! A proxy moves streams between sockets: both ways, to their ends, and never more than the slower side takes.
+//! A proxy moves streams between sockets: both ways, to their ends, and never more than the slower side accepts.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -14,7 +14,7 @@ use crate::common::stream::read_some;
 
 const MIB: usize = 1 << 20;
 
-/// System calls while there is nothing to do, at most: of the last bytes, and of stops of the whole process in between, which interrupt
+/// The most system calls while there is nothing to do: for the last bytes, and for stops of the whole process, which interrupt
 /// poll(2). A proxy that spins makes hundreds even if it pauses for a millisecond each time.
 const IDLE_CALLS_MAX: u64 = 60;
 
@@ -38,7 +38,7 @@ fn peers() -> (TcpStream, TcpStream, JoinHandle<Ended>) {
     (left, right, running)
 }
 
-/// The same, and the system calls of the proxy.
+/// The same, with the proxy's system calls counted.
 fn counted_peers() -> (TcpStream, TcpStream, JoinHandle<Ended>, Calls) {
     let ((left, first), (second, right)) = (pair(), pair());
     let calls = Calls::none();
@@ -50,8 +50,8 @@ fn counted_peers() -> (TcpStream, TcpStream, JoinHandle<Ended>, Calls) {
     (left, right, running, calls)
 }
 
-/// Waits until the proxy has made no system call twice in a row, for a while each: a stop of the whole process takes but one of them.
-/// A proxy that spins never gets there.
+/// Waits until the proxy has made no system call in two consecutive intervals: a stop of the whole process affects only one of them.
+/// A proxy that spins never becomes idle.
 fn wait_until_idle(calls: &Calls) {
     wait_until("idle", || {
         let before = calls.total();
@@ -63,14 +63,14 @@ fn wait_until_idle(calls: &Calls) {
     });
 }
 
-/// What the proxy calls in a third of a second.
+/// The proxy's calls during a third of a second.
 fn calls_of_an_idle_time(calls: &Calls) -> u64 {
     let before = calls.total();
     thread::sleep(Duration::from_millis(300));
     calls.total() - before
 }
 
-/// A stream of numbers that depends on the place of each, and the check of it.
+/// A stream of numbers that depend on their position, and the check of it.
 struct Numbers {
     state: u64,
     left: usize,
@@ -135,7 +135,7 @@ fn a_way_that_has_ended_lets_the_other_go_on_without_spinning() {
     let (left, right, running, calls) = counted_peers();
     write(&left, 3, 8000);
     check(&right, 3, 8000);
-    // Half closed, and idle.
+    // One direction is closed, and the other idle.
     let idle = calls_of_an_idle_time(&calls);
     assert!(idle <= IDLE_CALLS_MAX, "{idle} system calls while nothing came");
     let before = calls.of(POLL);
@@ -170,7 +170,7 @@ fn a_target_that_reads_nothing_stops_the_source() {
         }
         taken > before
     };
-    // Both are at a stand: the source takes no more, and the proxy does nothing.
+    // Both have stopped: the source accepts no more, and the proxy does nothing.
     loop {
         fill();
         wait_until_idle(&calls);
@@ -180,7 +180,7 @@ fn a_target_that_reads_nothing_stops_the_source() {
     }
     // Two sockets' buffers on either side, and a pipe.
     assert!(taken < OFFERED / 2, "{taken} bytes went to a peer that reads nothing");
-    // The source has ended behind it, which poll(2) would tell again and again.
+    // After them the source has ended, which poll(2) would report again and again.
     left.shutdown(Shutdown::Write).unwrap();
     let idle = calls_of_an_idle_time(&calls);
     assert!(idle <= IDLE_CALLS_MAX, "{idle} system calls while nothing could go");
@@ -216,7 +216,7 @@ fn a_reset_on_one_side_is_seen_on_the_other() {
             let mut hello = [0; 5];
             (&other).read_exact(&mut hello).unwrap();
             if after_end {
-                // Its own way ends in order; the other way is silent when it dies.
+                // Its own direction ends in order; the other is silent when it is reset.
                 dying.shutdown(Shutdown::Write).unwrap();
                 assert_eq!(read_some(&other, &mut [0]).unwrap(), 0);
             }
@@ -230,7 +230,7 @@ fn a_reset_on_one_side_is_seen_on_the_other() {
             assert_eq!((is_first_broken, proxied.there + proxied.back), (is_first, 5), "{error}");
             assert!(error.to_string().contains("were reset"), "{error}");
             if after_end {
-                // The end of the stream was read already; writing finds the connection gone.
+                // The end of the stream was read already; writing finds the connection closed.
                 wait_until("reset on the other side", || (&other).write_all(b"?").is_err());
             } else {
                 assert!(is_reset(&other), "{error}: an orderly end, as if this was all");
@@ -255,7 +255,7 @@ fn a_reset_while_bytes_flow_ends_the_proxy_without_a_signal() {
     assert!(!raised.load(Relaxed), "SIGPIPE");
 }
 
-/// Takes pipes from this thread, as if all descriptors were in use.
+/// Makes pipes fail on this thread, as if all descriptors were in use.
 fn without_pipes() {
     use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
     let refused = SeccompAction::Errno(libc::EMFILE.cast_unsigned());

@@ -1,4 +1,4 @@
-//! What a stream's queue holds is of several kinds, one behind the other: none holds another up, and waiting costs nothing.
+//! A stream's queue holds several kinds of data, one after the other: none blocks another, and waiting costs nothing.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -24,7 +24,7 @@ fn pair(builder: Builder) -> (Stream, TcpStream) {
     (socket, peer)
 }
 
-/// Bytes that the kernel has and has never sent (`SIOCOUTQNSD`).
+/// Bytes that the kernel holds and has never sent (`SIOCOUTQNSD`).
 #[allow(unsafe_code)]
 fn kept_back(sender: &mut Sender) -> i32 {
     const SIOCOUTQNSD: libc::c_ulong = 0x894b; // linux/sockios.h
@@ -36,10 +36,10 @@ fn kept_back(sender: &mut Sender) -> i32 {
     bytes
 }
 
-/// How long the kernel holds bytes behind which more was announced, at least (`TCP_RTO_MIN`).
+/// How long the kernel holds bytes back for announced following ones, at least (`TCP_RTO_MIN`).
 const HELD_AT_LEAST: Duration = Duration::from_millis(200);
 
-/// Whether published bytes leave sooner than the kernel would send them if they were held for what comes behind them.
+/// Whether published bytes are sent sooner than the kernel would send held-back ones.
 fn leaves_at_once(method: PublishedMethod, data: &Published, behind: &str) -> bool {
     let (mut socket, _peer) = pair(Stream::builder().published_method(method));
     let (reader, _writer) = std::io::pipe().unwrap();
@@ -65,7 +65,7 @@ fn nothing_is_kept_back_for_what_brings_no_bytes() {
     let data = Published::written(20_000, |memory| memory.fill(7)).unwrap();
     for method in PublishedMethod::ALL {
         for behind in ["an empty buffer", "an empty range", "an empty pipe", "an empty buffer and pipe"] {
-            // A machine that stands still delays bytes, too: so there are several attempts. What is held never leaves sooner.
+            // A stall of the machine delays bytes, too: so there are several attempts. Held-back bytes are never sent sooner.
             let leaves = (0..5).any(|_| leaves_at_once(method, &data, behind));
             assert!(leaves, "{method}: held until the kernel loses patience, for {behind}");
         }
@@ -82,7 +82,7 @@ fn waiting_for_a_silent_pipe_does_not_spin() {
         assert!(!sender.flush_timeout(Duration::from_millis(400)).unwrap());
         assert!(!sender.drain(Duration::from_millis(400)).unwrap());
     });
-    // Eight waits and what they find, and again after a stop of the process.
+    // Eight waits with their calls, and more after a stop of the process.
     assert!(calls.total() <= 200, "{} system calls, {} of them waits", calls.total(), calls.of(POLL));
     writer.write_all(b"hello").unwrap();
     assert!(sender.flush_timeout(PATIENCE).unwrap());
@@ -117,7 +117,7 @@ fn a_short_buffer_goes_behind_a_file_of_any_length() {
     file.set_len(3 << 30).unwrap();
     sender.send_file(Arc::new(file), 0..3 << 30).unwrap();
     sender.send(b"the end of it".to_vec()).unwrap();
-    // Whoever wants all of a pipe may say so.
+    // A program may ask for everything in a pipe.
     for _ in 0..2 {
         let (reader, _) = std::io::pipe().unwrap();
         sender.send_pipe(reader.into(), u64::MAX).unwrap();

@@ -1,4 +1,4 @@
-//! Streams of owned buffers arrive whole and in order by every method, and their memory is free when the kernel has done with it.
+//! Streams of owned buffers arrive whole and in order by every method, and their memory is free when the kernel no longer reads it.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -15,7 +15,7 @@ use rustix::fs::{MemfdFlags, memfd_create};
 use crate::common::calls::{POLL, this_thread, wait_until_in};
 use crate::common::stream::{PATIENCE, assert_same, buffers_free, pattern, reading};
 
-/// Who reads everything there, and returns it.
+/// A thread that reads everything from one connection, and returns it.
 fn reader() -> (SocketAddr, JoinHandle<Vec<u8>>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -234,7 +234,7 @@ fn a_listener_shares_its_pool_among_what_it_accepts() {
     assert_eq!(pool.at_home(), 4);
 }
 
-/// A stream of a listener by zero-copy calls alone, and its peer, whose kernel takes little that is not read.
+/// An accepted stream that uses only zero-copy calls, and its peer, whose kernel buffers little.
 fn accepted(listener: &Listener) -> (Sender, TcpStream) {
     let peer = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
     peer.set_recv_buffer_size(4096).unwrap();
@@ -243,13 +243,13 @@ fn accepted(listener: &Listener) -> (Sender, TcpStream) {
     (listener.accept().unwrap().0.split().1, peer.into())
 }
 
-/// The send buffer takes all of the pool.
+/// The send buffer holds all of the pool.
 fn listener_by_zero_copy(pool: &Pool) -> Listener {
     let builder = Stream::builder().method(Method::ZeroCopy).send_pool(pool).send_buffer(4 << 20);
     builder.listen("127.0.0.1:0".parse().unwrap()).unwrap()
 }
 
-/// Hands over buffers of the pool until the kernel takes no more, or none is left.
+/// Hands over buffers of the pool until the kernel accepts no more, or none is left.
 fn fill_up(sender: &mut Sender) {
     while let Some(mut buffer) = sender.buffer() {
         buffer.resize(buffer.capacity());
@@ -260,7 +260,7 @@ fn fill_up(sender: &mut Sender) {
     }
 }
 
-/// Sends numbered buffers, one behind the other, several of which are filled at a time, and reads them.
+/// Sends numbered buffers, several of which are filled at a time, and reads them.
 fn assert_all_arrive(sender: &mut Sender, peer: TcpStream) {
     let reader = reading(peer);
     let mut sent = Vec::new();
@@ -291,7 +291,7 @@ fn a_peer_that_never_reads_stops_no_other_stream() {
     assert_all_arrive(&mut other, peer);
 }
 
-/// A stream has all of the pool while it is the only one.
+/// A stream may use all of the pool while it is the only one.
 #[test]
 fn a_stream_finds_buffers_where_an_earlier_one_has_the_pool() {
     let pool = Pool::new(8, 16 << 10).unwrap();
@@ -303,7 +303,7 @@ fn a_stream_finds_buffers_where_an_earlier_one_has_the_pool() {
     let (mut other, peer) = accepted(&listener);
     assert!(stalled.buffer().is_none(), "its own come back");
     assert_all_arrive(&mut other, peer);
-    // The same of one that was dropped, as long as its peer acknowledges nothing.
+    // The same after a drop, as long as the peer acknowledges nothing.
     drop(stalled);
     let (mut third, peer) = accepted(&listener);
     assert_all_arrive(&mut third, peer);

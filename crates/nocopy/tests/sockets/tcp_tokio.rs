@@ -1,4 +1,4 @@
-//! The halves of a stream in tokio programs: they resolve when something can go on, and cost nothing until then.
+//! The halves of a stream in tokio programs: they resolve when something can continue, and cost nothing until then.
 #![cfg(feature = "tokio")]
 
 use std::io::{ErrorKind, Read, Write};
@@ -16,10 +16,10 @@ use crate::common::stream::{PATIENCE, assert_same, pattern};
 
 const BYTES: usize = 8 << 20;
 
-/// So long nothing happens.
+/// How long nothing happens.
 const PAUSE: Duration = Duration::from_millis(300);
 
-/// System calls in a pause of a program that waits, and one that was interrupted.
+/// The most system calls of a waiting program during a pause, including interruptions.
 const CALLS_MAX: u64 = 60;
 
 fn runtime() -> Runtime {
@@ -35,7 +35,7 @@ fn halves(stream: Stream) -> (AsyncReceiver<Receiver>, AsyncSender<Sender>) {
     (AsyncReceiver::new(receiver).unwrap(), AsyncSender::new(sender).unwrap())
 }
 
-/// A stream of ours, and its peer, which is an ordinary one.
+/// A stream, and its peer, which is an ordinary one.
 fn pair(builder: Builder) -> (Stream, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let stream = builder.connect(listener.local_addr().unwrap()).unwrap();
@@ -82,7 +82,7 @@ async fn send_pattern(mut sender: AsyncSender<Sender>) {
 fn an_echo_in_tokio_returns_every_byte_by_every_method() {
     for method in Method::ALL {
         runtime().block_on(async {
-            // As many buffers for what is echoed as the kernel may have in flight.
+            // As many buffers for echoed data as the kernel may have in flight.
             let pool = Pool::new(256, 64 << 10).unwrap();
             let builder = Stream::builder().method(method);
             let listener: Listener =
@@ -110,7 +110,7 @@ fn a_sender_whose_peer_does_not_read_waits_without_spinning() {
         let runtime = runtime();
         stream.sender().send(pattern(0, BYTES)).unwrap();
         let (_receiver, mut sender) = runtime.block_on(async { halves(stream) });
-        // Until the peer's kernel takes no more.
+        // Until the peer's kernel accepts no more.
         let mut stalled = || {
             runtime.block_on(async { tokio::time::timeout(PAUSE, sender.flush()).await }).unwrap_err();
         };
@@ -207,6 +207,6 @@ fn a_reset_ends_what_waits_with_an_error() {
     resetting.join().unwrap();
     assert!(matches!(error.kind(), ErrorKind::ConnectionReset | ErrorKind::BrokenPipe), "{error}");
     assert!(!sender.take_unsent().is_empty(), "what was not handed over can be sent elsewhere");
-    // It is reported once as what it was, and never as an end.
+    // It is reported once, with its cause, and never as an end.
     assert!(runtime.block_on(within(receiver.receive())).is_err() && !receiver.is_finished());
 }

@@ -1,4 +1,4 @@
-//! A UDP sender that has a port as one more way: frames of the port, buffers of a pool and foreign memory arrive by every way.
+//! A UDP sender with a port as one more method: frames of the port, buffers of a pool and foreign memory arrive by every method.
 
 use std::net::{SocketAddr, UdpSocket};
 
@@ -34,7 +34,7 @@ fn pattern(number: usize, bytes: usize) -> Vec<u8> {
     (0..bytes).map(|place| (number * 31 + place * 7) as u8).collect()
 }
 
-/// Memory of every kind, by its number; what was to be sent is the pattern of that number.
+/// Memory of each kind, by number; its contents are the pattern of that number.
 fn message(sender: &mut Sender, pool: &Pool, number: usize) -> Message {
     let bytes = pattern(number, 100 + number * 6);
     let filled = |buffer: Option<Buffer>| {
@@ -70,7 +70,7 @@ fn every_kind_of_memory_arrives_by_every_way() {
         }
         assert!(sender.drain(PATIENCE).unwrap(), "{method:?}");
         let mut bytes = [0; 2000];
-        // Two ways may overtake each other.
+        // Datagrams of different methods may overtake each other.
         let mut missing: Vec<_> = (0..COUNT).map(|number| pattern(number, 100 + number * 6)).collect();
         for _ in 0..COUNT {
             let length = uninterrupted(|| receiver.recv(&mut bytes)).expect("it arrived");
@@ -150,7 +150,7 @@ fn without_a_port_there_is_no_such_way() {
     assert!(matches!(error, OpenError::Method { method: Method::Xdp, .. }), "{error}");
 }
 
-/// The receiving half of the port reads the error queue in which completions are told, too; none gets lost there.
+/// The receiving half of the port reads the error queue that also has completions; none of them gets lost.
 #[test]
 fn completions_and_errors_are_told_while_the_port_receives() {
     let lab = lab!();
@@ -167,7 +167,7 @@ fn completions_and_errors_are_told_while_the_port_receives() {
     // One error for each datagram, however soon after another.
     lab.right().namespace().run(|| std::fs::write("/proc/sys/net/ipv4/icmp_ratelimit", "0").unwrap());
     let at_the_socket = Observed::udp_socket(end, local);
-    // Free buffers at hand: without any the sender looks for completions with every call, and finds all before the half does.
+    // Free buffers are left: without any, the sender would read completions with every call, before the half does.
     let buffers: Vec<Buffer> = std::iter::from_fn(|| sender.buffer()).collect();
     buffers.into_iter().for_each(|buffer| sender.recycle(buffer));
     let nobody = SocketAddr::new(to.ip(), 9);
@@ -177,7 +177,7 @@ fn completions_and_errors_are_told_while_the_port_receives() {
         }
         sender.flush().unwrap();
         assert_eq!(uninterrupted(|| receiver.recv(&mut [0; 2000])).expect("it arrived"), 1000);
-        // The half reads the queue when the error is there, and then all that waits in it.
+        // The half reads the queue when the error has arrived, with everything else that waits in it.
         wait_until("something to read", || at_the_socket.has_error());
         wait_until("read by the receiving half", || {
             assert_eq!(half.try_receive().unwrap().count(), 0);

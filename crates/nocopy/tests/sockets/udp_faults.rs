@@ -1,4 +1,4 @@
-//! UDP sockets while something is wrong: the right error, and every byte accounted for.
+//! UDP sockets under faults: the right error, and every byte accounted for.
 
 use std::net::{SocketAddr, UdpSocket};
 
@@ -43,7 +43,7 @@ fn pattern(number: usize, bytes: usize) -> Vec<u8> {
     (0..bytes).map(|place| (number * 31 + place * 7) as u8).collect()
 }
 
-/// Sends twenty datagrams of 1,400 bytes out of one buffer, and looks at each where it arrives.
+/// Sends twenty datagrams of 1,400 bytes from one buffer, and checks each where it arrives.
 fn cross(socket: &mut Socket, receiver: &UdpSocket, round: usize) {
     let mut buffer = socket.sender().buffer().unwrap();
     buffer.fill(&pattern(round, 20 * 1400)).unwrap();
@@ -94,7 +94,7 @@ fn an_interface_set_down_and_up_is_told_and_the_socket_goes_on() {
 
 #[test]
 fn without_leave_to_pin_memory_sends_are_copied_and_counted() {
-    // Capabilities are a thread's own; the limit is the whole process's, but binds only threads without this capability.
+    // Capabilities belong to a thread; the limit belongs to the process, but applies only to threads without this capability.
     let mut sets = capabilities(None).unwrap();
     sets.effective.remove(CapabilitySet::IPC_LOCK);
     set_capabilities(None, sets).unwrap();
@@ -162,7 +162,7 @@ fn ten_thousand_sockets_opened_and_closed_leave_nothing() {
         assert_eq!(uninterrupted(|| receiver.recv(&mut bytes)).unwrap(), 4);
         assert_eq!(bytes[..4], number.to_be_bytes());
     }
-    // Those whose completion was not there yet are with the reaper for some milliseconds; and other tests have descriptors.
+    // The reaper keeps those without a completion for some milliseconds; and other tests have descriptors.
     let give_up = std::time::Instant::now() + PATIENCE;
     while open() > before + 50 || pool.at_home() < pool.total() {
         assert!(std::time::Instant::now() < give_up, "{} descriptors, {} before", open(), before);

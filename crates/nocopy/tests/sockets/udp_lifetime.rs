@@ -1,4 +1,4 @@
-//! Memory that the kernel still reads, when a socket is closed, dropped, or out of buffers: on an interface that holds packets back.
+//! Memory that the kernel still reads when a socket is closed, dropped, or out of buffers: on an interface that delays packets.
 
 use std::io::ErrorKind;
 use std::mem::ManuallyDrop;
@@ -25,27 +25,27 @@ pub(crate) const FAST: &str = "8mbit";
 pub(crate) const DATAGRAM_BYTES: usize = 1000;
 pub(crate) const COUNT: usize = 40;
 
-/// Packets leave the left end so slowly that they are seen waiting, also by a thread that stands still for minutes: one in eight
+/// Makes packets leave the left end so slowly that they are seen waiting even after a stall of minutes: one in eight
 /// seconds, the first two at once.
 pub(crate) fn hold_back(lab: &Lab) {
     shape(lab, "replace", SLOW, 10_000_000);
 }
 
-/// Those that were held back leave, at some 1 MB/s.
+/// Lets delayed packets leave, at some 1 MB/s.
 pub(crate) fn let_go(lab: &Lab) {
     shape(lab, "change", FAST, 10_000_000);
     hurry(lab);
 }
 
-/// Makes the shaper look what may leave by its new rate: by itself it does so when that was to happen by the old one. What it is given
-/// for that goes to no socket.
+/// Makes the shaper use its new rate at once: by itself it waits until the next packet's time by the old rate. The packet sent
+/// for that reaches no socket.
 pub(crate) fn hurry(lab: &Lab) {
     let left = lab.left();
     let socket = left.namespace().run(|| UdpSocket::bind((left.ipv4(), 0)).unwrap());
     socket.send_to(&[0], (lab.right().ipv4(), 9)).unwrap();
 }
 
-/// Lets so much leave the left end in a second; what waits and is more than so many bytes is dropped.
+/// Limits the rate at which packets leave the left end; those that wait and exceed so many bytes are dropped.
 pub(crate) fn shape(lab: &Lab, what: &str, rate: &str, bytes: usize) {
     let interface = lab.left().interface();
     let shaper = ["rate", rate, "burst", "2kb", "limit", &bytes.to_string()];
@@ -55,7 +55,7 @@ pub(crate) fn shape(lab: &Lab, what: &str, rate: &str, bytes: usize) {
     assert!(done.success(), "a shaper on {interface}");
 }
 
-/// Waits until everything has left that was held back.
+/// Waits until all delayed packets have left.
 pub(crate) fn wait_until_gone(lab: &Lab) {
     let show = ["-s", "qdisc", "show", "dev", lab.left().interface()];
     let give_up = Instant::now() + PATIENCE;
@@ -81,7 +81,7 @@ pub(crate) fn receiver(lab: &Lab) -> UdpSocket {
 
 pub(crate) fn sender(lab: &Lab, method: Method, pool: &Pool, to: &UdpSocket) -> Socket {
     let address = SocketAddr::new(lab.left().ipv4().into(), 0);
-    // Enough for all of them: the send buffer is not what shall run out.
+    // Enough for all of them: the send buffer must not run out.
     let builder = Socket::builder().method(method).send_pool(pool).send_buffer(4 << 20);
     let mut socket = lab.left().namespace().run(|| builder.bind(address)).unwrap();
     lab.left().namespace().run(|| socket.connect(to.local_addr().unwrap())).unwrap();
@@ -96,7 +96,7 @@ fn send_all(socket: &mut Socket) {
     send(socket, 0..COUNT);
 }
 
-/// Sends some of them, one in three from memory of the program's own.
+/// Sends some messages, one in three from memory of the program.
 pub(crate) fn send(socket: &mut Socket, numbers: Range<usize>) {
     for number in numbers {
         let buffer = match number % 3 {
@@ -174,7 +174,7 @@ fn a_dropped_socket_keeps_its_memory_until_the_kernel_has_done() {
     }
 }
 
-/// Memory of the program's own whose `Drop` panics.
+/// Memory of the program whose `Drop` panics.
 struct PanicsWhenDropped(Vec<u8>);
 
 impl AsRef<[u8]> for PanicsWhenDropped {
@@ -229,7 +229,7 @@ fn a_panic_of_an_owners_drop_costs_that_buffer_only() {
     }
 }
 
-/// The child has the same socket, and a copy of what is known of it.
+/// The child has the same socket, and a copy of its state.
 #[test]
 fn a_forked_child_leaves_its_parent_what_is_in_flight() {
     for method in ZERO_COPY {
@@ -242,7 +242,7 @@ fn a_forked_child_leaves_its_parent_what_is_in_flight() {
         assert!(in_flight > 0, "{method}");
         let_go(&lab);
         assert_all_arrive(&receiver);
-        // Everything has arrived, so completions wait for whoever looks first.
+        // Everything has arrived, so completions wait for the first reader.
         let child = ForkedChild::start(|| {
             assert_eq!(socket.sender().reap(), 0, "completions are the parent's");
             for _ in 0..3 {
@@ -269,7 +269,7 @@ fn a_forked_child_leaves_its_parent_what_is_in_flight() {
     }
 }
 
-/// What a forked child does not have is not unmapped there either: something else may lie in its place.
+/// Memory that a forked child does not have must not be unmapped there: something else may be at its address.
 #[test]
 fn a_forked_child_drops_sockets_and_pools_that_are_its_parents() {
     for method in ZERO_COPY {
@@ -280,7 +280,7 @@ fn a_forked_child_drops_sockets_and_pools_that_are_its_parents() {
         send_all(&mut socket);
         let mut parents = ManuallyDrop::new((socket, pool));
         ForkedChild::start(|| {
-            // As long as the parent's, and so where that was, or close to it.
+            // As large as the parent's, so it is placed at that address, or close to it.
             let pools: Vec<Pool> = (0..4).map(|_| Pool::new(64, 4096).unwrap()).collect();
             drop_in_child(&mut parents);
             pools.iter().for_each(|pool| assert_eq!(scribble(pool), pool.total()));
@@ -295,7 +295,7 @@ fn a_forked_child_drops_sockets_and_pools_that_are_its_parents() {
     }
 }
 
-/// Drops what the parent has, too, and drops itself.
+/// Drops copies of the parent's values, and then its own.
 #[allow(unsafe_code)]
 fn drop_in_child<T>(parents: &mut ManuallyDrop<T>) {
     // SAFETY: the child ends without looking at it again.
@@ -306,7 +306,7 @@ fn drop_in_child<T>(parents: &mut ManuallyDrop<T>) {
 fn without_memory_for_completions_datagrams_are_copied() {
     const MANY: usize = 2000;
     let lab = lab!();
-    // Nothing comes back while they are sent, however slowly this thread gets on.
+    // No completion returns while they are sent, however slow this thread is.
     hold_back(&lab);
     let (receiver, pool) = (receiver(&lab), Pool::new(1, 4096).unwrap());
     let mut socket = sender(&lab, Method::ZeroCopy, &pool, &receiver);
@@ -333,8 +333,8 @@ fn without_memory_for_completions_datagrams_are_copied() {
     }
 }
 
-/// Keeps this thread, and those that it starts, on the processor where it is. Packets that two processors hand to a veth pair may
-/// overtake each other there, whoever sends them.
+/// Keeps this thread, and those that it starts, on its present processor. Packets that two processors pass to a veth pair may
+/// overtake each other.
 fn stay_on_this_processor() {
     let mut here = rustix::thread::CpuSet::new();
     here.set(rustix::thread::sched_getcpu());
@@ -378,7 +378,7 @@ fn a_partly_sent_refused_datagram_does_not_shift_the_next() {
     for method in [Method::ZeroCopy, Method::ZeroCopyGso] {
         let lab = lab!();
         shape(&lab, "replace", FAST, 10_000);
-        // The other end waits so long for the rest, and both are one machine: the memory is read until then.
+        // The other end waits this long for the missing fragments, and both ends are one machine: the memory is read until then.
         let waits = || std::fs::write("/proc/sys/net/ipv4/ipfrag_time", "1");
         lab.right().namespace().run(waits).unwrap();
         let (receiver, pool) = (receiver(&lab), Pool::new(8, 32 << 10).unwrap());
@@ -386,7 +386,7 @@ fn a_partly_sent_refused_datagram_does_not_shift_the_next() {
         let sender = socket.sender();
         let mut bytes = [0; DATAGRAM_BYTES];
         for number in 0..3 {
-            // Room for some fragments of a long one, and not for all, also where its sender stands still in between.
+            // Room for some fragments of a long one, and not for all, even if its sender stalls in between.
             shape(&lab, "change", SLOW, 10_000);
             sender.send(Buffer::from(vec![0xaa; LONG_BYTES]), None).unwrap();
             let error: SendError = sender.flush().unwrap_err().downcast().unwrap();
@@ -417,13 +417,13 @@ fn a_partly_sent_refused_datagram_does_not_shift_the_next() {
 
 #[test]
 fn data_given_to_a_ring_arrives_after_a_forced_close() {
-    /// Fewer than there is room for at a time, and more than leave at once.
+    /// Fewer than fit at a time, and more than leave at once.
     const LAST: usize = 8;
     let lab = lab!();
     shape(&lab, "replace", "800kbit", 10_000_000);
     let (receiver, pool) = (receiver(&lab), Pool::new(64, 4096).unwrap());
     let address = SocketAddr::new(lab.left().ipv4().into(), 0);
-    // Room for some of them at a time: none waits in the ring, whose memory would not be there any more.
+    // Room for some of them at a time: none may wait in the ring, because its memory would be gone.
     let builder = Socket::builder().method(Method::UringZeroCopy).send_pool(&pool).send_buffer(32 << 10);
     let mut socket = lab.left().namespace().run(|| builder.bind(address)).unwrap();
     socket.connect(receiver.local_addr().unwrap()).unwrap();
@@ -453,7 +453,7 @@ fn data_given_to_a_ring_arrives_after_a_forced_close() {
 fn through_veth_nobody_can_say() {
     let lab = lab!();
     let (receiver, pool) = (receiver(&lab), Pool::new(64, 4096).unwrap());
-    // A receiver's socket gets a copy, so the kernel says copied; nobody there, and the packet dies in the other namespace: unmarked.
+    // A receiver's socket gets a copy, so the kernel reports a copy; without one, the packet is dropped in the other namespace without one.
     let mut socket = sender(&lab, Method::ZeroCopyGso, &pool, &receiver);
     send_all(&mut socket);
     assert!(socket.sender().drain(PATIENCE).unwrap());
@@ -466,7 +466,7 @@ fn through_veth_nobody_can_say() {
     assert_eq!(tally.bytes_of(Evidence::ZeroCopy), 0, "{tally}");
 }
 
-/// Closing gives everything up; what is called afterwards finds nothing, and is refused.
+/// After closing gave everything up, later calls find nothing, and are refused.
 #[test]
 fn closed_senders_are_empty_and_refuse() {
     let any: SocketAddr = "127.0.0.1:0".parse().unwrap();

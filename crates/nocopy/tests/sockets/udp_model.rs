@@ -1,4 +1,4 @@
-//! Random messages by every method: each datagram arrives as it was given, each message comes back once, and the books balance.
+//! Random messages by every method: each datagram arrives unchanged, each message returns once, and the ledger balances.
 
 use std::collections::HashMap;
 use std::net::{SocketAddr, UdpSocket};
@@ -7,11 +7,11 @@ use std::time::Duration;
 use nocopy::udp::{Message, Method, Sender, Socket};
 use nocopy::{Buffer, Evidence, Pool, Ticket};
 
-/// For what has to happen, on a busy machine, too.
+/// For events that must happen, on a busy machine, too.
 const PATIENCE: Duration = Duration::from_secs(60);
 const LOOPBACK: &str = "127.0.0.1:0";
 const ROUNDS: usize = 250;
-/// What the receivers' buffers hold of one round, however small the datagrams are.
+/// The bytes of one round that fit the receivers' buffers, however small the datagrams are.
 const ROUND_BYTES: usize = 100_000;
 const ROUND_DATAGRAMS: usize = 120;
 
@@ -47,7 +47,7 @@ impl Random {
         (0..count as u64).map(|place| (first + place * 7 + (place >> 8)) as u8).collect()
     }
 
-    /// Small ones, those of a packet, and now and then one as long as they get.
+    /// Short ones, those of a full packet, and sometimes the longest.
     fn datagram_bytes(&mut self) -> usize {
         match self.below(40) {
             0 => 0,
@@ -63,9 +63,9 @@ struct Model {
     random: Random,
     pool: Pool,
     receivers: Vec<UdpSocket>,
-    /// Of each receiver, what it is to get.
+    /// The datagrams expected by each receiver.
     expected: Vec<Vec<Vec<u8>>>,
-    /// Of each message that has not come back, its bytes.
+    /// The bytes of each message that has not returned.
     away: HashMap<Ticket, Vec<u8>>,
     datagrams: u64,
     bytes: u64,
@@ -81,8 +81,8 @@ impl Model {
         };
         Self {
             random: Random(seed),
-            // Less than a huge page. Of registered memory on huge ones the kernel charges each datagram of a ring with up to 2 MiB
-            // (`io_sg_from_iter`), and three fill a receiver's buffer.
+            // Less than a huge page. For registered memory on huge pages the kernel charges each datagram of a ring with up to 2 MiB
+            // (`io_sg_from_iter`), and three would fill a receiver's buffer.
             pool: Pool::new(24, 64 << 10).unwrap(),
             receivers: (0..3).map(receiver).collect(),
             expected: vec![Vec::new(); 3],
@@ -151,7 +151,7 @@ impl Model {
         }
     }
 
-    /// In the order in which they were sent, except that by a ring some may overtake others.
+    /// In the order of sending, except that with a ring some may overtake others.
     fn receive(&mut self, method: Option<Method>) {
         let in_order = !matches!(method, None | Some(Method::UringZeroCopy | Method::UringZeroCopyGso));
         let mut room = vec![0; 1 << 16];

@@ -1,4 +1,4 @@
-//! UDP over a port against ordinary sockets, in a private lab.
+//! UDP over a port with ordinary sockets as peers, in a private lab.
 //!
 //! ```text
 //!   left: a socket over a port ──── right: an ordinary socket
@@ -21,7 +21,7 @@ use nocopy_lab::patience::uninterrupted;
 use nocopy_lab::{End, Lab};
 use nocopy_proto::UdpChecksum;
 
-/// Every pair of addresses has port numbers of its own: what another test's thread forks off holds descriptors for a moment after
+/// Every pair of addresses has its own port numbers: a child forked by another test holds descriptors for a moment after
 /// they are closed here.
 static NEXT_PORT: AtomicU16 = AtomicU16::new(7200);
 
@@ -33,7 +33,7 @@ fn ip(end: &End, arguments: &str) {
     assert!(done.status.success(), "ip {arguments}: {}", String::from_utf8_lossy(&done.stderr));
 }
 
-/// IPv6, which the lab leaves off, with neighbours that know each other.
+/// Adds IPv6, with resolved neighbours.
 fn with_ipv6(lab: &Lab) {
     for end in [lab.left(), lab.right()] {
         let setting = format!("/proc/sys/net/ipv6/conf/{}/disable_ipv6", end.interface());
@@ -51,7 +51,7 @@ fn add_ipv6(lab: &Lab, left: &str, right: &str) {
         ip(end, &format!("-6 address add {own}/64 dev {name} nodad"));
         let mac: Vec<String> = peer.mac().iter().map(|byte| format!("{byte:02x}")).collect();
         ip(end, &format!("-6 neighbour add {other} lladdr {} dev {name} nud permanent", mac.join(":")));
-        // The kernel makes the route by which the host receives later, in a worker (`addrconf_dad_work`).
+        // The kernel adds the local route later, in a worker (`addrconf_dad_work`).
         let is_local = || {
             let show = ["-6", "route", "show", "table", "local"];
             let shown = end.namespace().run(|| Command::new("ip").args(show).output().unwrap());
@@ -70,7 +70,7 @@ fn addresses(lab: &Lab, ipv6: bool) -> (SocketAddr, SocketAddr) {
     (SocketAddr::new(pair.0, port), SocketAddr::new(pair.1, port + 1))
 }
 
-/// A socket that sends by the port whatever it can.
+/// A socket that sends by the port if possible.
 fn xdp() -> Builder {
     Socket::builder().method(Method::Xdp)
 }
@@ -109,7 +109,7 @@ fn filled(sender: &mut Sender, payload: &[u8]) -> Buffer {
     frame.into()
 }
 
-/// Receives so many datagrams.
+/// Receives that many datagrams.
 fn receive(socket: &mut Socket, count: usize) -> Vec<(SocketAddr, IpAddr, Buffer)> {
     let mut received = Vec::new();
     let give_up = Instant::now() + PATIENCE;
@@ -127,7 +127,7 @@ fn receive(socket: &mut Socket, count: usize) -> Vec<(SocketAddr, IpAddr, Buffer
     received
 }
 
-/// Closes the socket, and looks that the kernel has none of its frames and that the interface is as it was.
+/// Closes the socket, and checks that the kernel has none of its frames and that the interface is unchanged.
 fn close(end: &End, socket: Socket) {
     let (receiver, mut sender) = socket.split();
     assert!(sender.drain(PATIENCE).unwrap(), "frames stuck with the kernel");
@@ -137,7 +137,6 @@ fn close(end: &End, socket: Socket) {
     assert!(soon(|| end.xdp_program().unwrap().is_none()), "a program stayed on the interface");
 }
 
-/// Whether something comes true.
 fn soon(mut is_so: impl FnMut() -> bool) -> bool {
     let give_up = Instant::now() + PATIENCE;
     while !is_so() {
@@ -149,13 +148,13 @@ fn soon(mut is_so: impl FnMut() -> bool) -> bool {
     true
 }
 
-/// Lets so much time pass that the next datagram asks for announced changes: a sender asks at most once in a millisecond. A longer
-/// pause does no harm: what is known grows old within a second, but [`Noticed`] counts only what was announced.
+/// Waits so long that the next datagram checks for notified changes: a sender checks at most once in a millisecond. A longer
+/// wait does no harm: known routes expire within a second, but [`Noticed`] counts only notified changes.
 fn until_changes_are_asked_for() {
     std::thread::sleep(Duration::from_millis(2));
 }
 
-/// Changes that were announced to a sender up to here.
+/// Changes notified to a sender so far.
 struct Noticed(u64);
 
 impl Noticed {
@@ -163,7 +162,7 @@ impl Noticed {
         Self(socket.sender().stats().unwrap()["announced_changes"])
     }
 
-    /// One more was announced since, and heeded.
+    /// One more change was notified since, and used.
     fn assert_more(&mut self, socket: &mut Socket, what: &str) {
         let Self(now) = Self::by(socket);
         assert!(now > self.0, "{what}: no announced change was noticed");
@@ -173,7 +172,7 @@ impl Noticed {
 
 const MODES: [Mode; 3] = [Mode::XdpCopyNative, Mode::XdpCopyGeneric, Mode::PacketRing];
 
-/// Every way to send, every length, with each checksum, arrives at an ordinary socket as it was; and back.
+/// Every method, every length and each checksum setting arrives unchanged at an ordinary socket; and in the other direction.
 #[test]
 fn datagrams_go_both_ways_with_an_ordinary_socket() {
     let lab = lab!();
@@ -249,7 +248,6 @@ fn exchange(socket: &mut Socket, peer: &UdpSocket, lengths: &[usize], what: &str
     assert!(socket.receiver().try_receive().unwrap().next().is_none(), "{what}: something came twice");
 }
 
-/// An echo by the frames received: no byte is copied but by the kernel.
 #[test]
 fn a_received_payload_is_sent_on_in_its_frame() {
     let lab = lab!();
@@ -269,7 +267,7 @@ fn a_received_payload_is_sent_on_in_its_frame() {
     close(lab.left(), socket);
 }
 
-/// The checksum is the receiver's to check: what is damaged is lost, and counted.
+/// The receiver checks the checksum: damaged datagrams are lost, and counted.
 #[test]
 fn damaged_datagrams_are_counted_and_lost() {
     let lab = lab!();
@@ -302,7 +300,7 @@ fn damaged_datagrams_are_counted_and_lost() {
         whole(UdpChecksum::Computed, 22),
     ];
     common::send(&mut other, &packets);
-    // Handing over works in the port's namespace.
+    // Returning packets to the host works in the port's namespace.
     lab.left().namespace().run(|| {
         let received = receive(&mut socket, 1);
         assert_eq!(received[0].2[99 - 42], 0x10, "without checksum nobody knows");
@@ -320,7 +318,6 @@ fn damaged_datagrams_are_counted_and_lost() {
     close(lab.left(), socket);
 }
 
-/// Groups: sent to and received from, joined by the host.
 #[test]
 fn groups_are_sent_to_and_received_from() {
     let lab = lab!();
@@ -400,7 +397,7 @@ fn heard_from_this_host(end: &End, socket: &mut Socket, group: IpAddr, what: &st
     assert_eq!(socket.receiver().stats().unwrap()["strays"], before + 1, "{what}");
 }
 
-/// Sends numbered datagrams, one a flush, until one goes over the port; returns how many there were.
+/// Sends numbered datagrams, each with its own flush, until one is sent by the port; returns how many there were.
 fn until_over_port(socket: &mut Socket, to: SocketAddr, number: &mut u32) -> u32 {
     let first = *number;
     let before = socket.sender().stats().unwrap()["over_port"];
@@ -419,7 +416,7 @@ fn until_over_port(socket: &mut Socket, to: SocketAddr, number: &mut u32) -> u32
     *number - first
 }
 
-/// The numbers that come until `last` does, each once.
+/// The numbers that arrive until `last` does, each once.
 fn numbers(peer: &UdpSocket, last: u32) -> BTreeSet<u32> {
     let mut came = BTreeSet::new();
     let mut buffer = [0; 64];
@@ -432,7 +429,7 @@ fn numbers(peer: &UdpSocket, last: u32) -> BTreeSet<u32> {
     came
 }
 
-/// A neighbour that nobody knows is the kernel's to find; one that moves is followed.
+/// The kernel resolves an unknown neighbour; a moved one is followed.
 #[test]
 fn the_kernel_resolves_neighbours_and_changes_are_followed() {
     let lab = lab!();
@@ -453,7 +450,7 @@ fn the_kernel_resolves_neighbours_and_changes_are_followed() {
         "the kernel kept what it could not send yet"
     );
 
-    // The peer gets another hardware address, and says so to nobody: what goes to the old one is lost until the host notices.
+    // The peer gets another hardware address without an announcement: datagrams are lost until the host notices.
     ip(right, "link set nc1 address 02:6e:63:00:00:99");
     ip(left, "neighbour flush all");
     let (first, mut noticed) = (number, Noticed::by(&mut socket));
@@ -469,7 +466,7 @@ fn the_kernel_resolves_neighbours_and_changes_are_followed() {
     let expected: BTreeSet<u32> = (first..first + count).collect();
     assert_eq!(came, expected, "flushed neighbours are forgotten at once");
 
-    // And once more, told by the kernel of an announcement.
+    // And once more, when the kernel is told by an announcement.
     ip(right, "link set nc1 address 02:6e:63:00:00:aa");
     ip(left, "neighbour replace 10.77.0.2 lladdr 02:6e:63:00:00:aa dev nc0 nud reachable");
     until_changes_are_asked_for();
@@ -482,7 +479,7 @@ fn the_kernel_resolves_neighbours_and_changes_are_followed() {
     close(left, socket);
 }
 
-/// The state the kernel gives the neighbour.
+/// The kernel's state of the neighbour.
 fn neighbour_state(end: &End) -> String {
     let shown =
         end.namespace().run(|| Command::new("ip").args(["neighbour", "show", "10.77.0.2"]).output().unwrap());
@@ -490,7 +487,7 @@ fn neighbour_state(end: &End) -> String {
     shown.split_whitespace().last().unwrap_or("none").to_owned()
 }
 
-/// The kernel does not see that a neighbour is in use, so it is told.
+/// The kernel does not see the neighbour's use, so the sender reports it.
 #[test]
 fn a_stale_neighbour_is_confirmed() {
     let lab = lab!();
@@ -512,7 +509,7 @@ fn a_stale_neighbour_is_confirmed() {
     close(left, socket);
 }
 
-/// What is longer than the MTU is the kernel's to fragment, also when the MTU changes on the way; so is what comes in fragments.
+/// The kernel fragments what is longer than the MTU, also after a change of the MTU, and joins received fragments.
 #[test]
 fn fragments_are_the_kernels_business_both_ways() {
     let lab = lab!();
@@ -572,7 +569,7 @@ fn fragments_are_the_kernels_business_both_ways() {
     }
 }
 
-/// Who may not tell the kernel of a neighbour in use lets it send, once in a while.
+/// Without the privilege to report a use, the kernel sends from time to time.
 #[test]
 fn without_the_privilege_the_kernel_confirms_by_sending() {
     use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
@@ -598,14 +595,14 @@ fn without_the_privilege_the_kernel_confirms_by_sending() {
     close(left, socket);
 }
 
-/// What comes on other queues comes through the kernel, once.
+/// Datagrams on other queues arrive through the kernel, once.
 #[test]
 fn other_queues_are_the_kernels() {
     let lab = lab!(Lab::builder().queues(2));
     for mode in MODES {
         let (local, remote) = addresses(&lab, false);
         let mut socket = open(lab.left(), local, xdp(), |port| port.mode(mode)).unwrap();
-        // The sender's card spreads flows over its queues, and a veth delivers on the same one.
+        // The sender's card spreads flows over its queues, and veth delivers on the same one.
         let mut came = Vec::new();
         let mut peers = Vec::new();
         for flow in 0..32_u16 {
@@ -614,7 +611,7 @@ fn other_queues_are_the_kernels() {
             came.extend(receive(&mut socket, 3));
             peers.push(peer);
         }
-        // Behind them one more of each: what came twice would be in front of it.
+        // One more of each follows: a duplicate would arrive before it.
         for (flow, peer) in (0..32_u16).zip(&peers) {
             peer.send_to(&flow.to_be_bytes(), local).unwrap();
         }
@@ -627,7 +624,7 @@ fn other_queues_are_the_kernels() {
         assert!(counts.len() == 32 && counts.values().all(|count| *count == 4), "{mode}: {counts:?}");
         assert!(!socket.receiver().arm().unwrap(), "{mode}: something came twice");
         let received = socket.receiver().stats().unwrap();
-        // A veth notes the queue of what it delivers for the driver's own program only: others see all on queue 0.
+        // veth records the queue only for the driver's own program: others see all on queue 0.
         let spread = mode == Mode::XdpCopyNative;
         assert!(received["over_port"] > 0 && (received["strays"] > 0 || !spread), "{mode}: {received:?}");
         assert_eq!(received["over_port"] + received["strays"], 128, "{mode}");
@@ -635,7 +632,7 @@ fn other_queues_are_the_kernels() {
     }
 }
 
-/// Over all queues nothing comes through the kernel, and a socket sends what another received.
+/// Over all queues nothing arrives through the kernel, and a socket sends frames that another received.
 #[test]
 fn all_queues_have_one_address() {
     let lab = lab!(Lab::builder().queues(2));
@@ -643,7 +640,7 @@ fn all_queues_have_one_address() {
         let (local, remote) = addresses(&lab, false);
         let area = area_of(4096);
         let mut sockets = lab.left().namespace().run(|| {
-            // A packet ring has few blocks: packets that come slowly are not to take one each.
+            // A packet ring has few blocks: slow packets must not use one each.
             let tuning =
                 PortTuning { block_timeout: Some(Duration::from_millis(100)), ..PortTuning::default() };
             let port = Port::builder(lab.left().interface()).mode(mode).tuning(tuning);
@@ -669,7 +666,7 @@ fn all_queues_have_one_address() {
         let (over_port, strays): (Vec<u64>, Vec<u64>) =
             counts.map(|received| (received["over_port"], received["strays"])).unzip();
         assert_eq!((over_port.iter().sum(), strays.iter().sum()), (96_u64, 0_u64), "{mode}");
-        // A veth notes the queue for the driver's own program only: others see all on queue 0.
+        // veth records the queue only for the driver's own program: others see all on queue 0.
         assert!(mode != Mode::XdpCopyNative || over_port.iter().all(|count| *count > 0), "{over_port:?}");
         for (queue, from, payload) in came {
             let frame = Frame::try_from(Buffer::from(payload)).unwrap_or_else(|_| panic!("{mode}: copied"));
@@ -698,7 +695,7 @@ fn all_queues_have_one_address() {
     }
 }
 
-/// Sockets over all queues share the kernel's socket: what that counts is in one of their stats, so that a sum is right.
+/// Sockets over all queues share the kernel's socket: its counts are in the stats of one of them, so that a sum is right.
 #[test]
 fn sockets_of_all_queues_count_the_kernels_socket_once() {
     let lab = lab!(Lab::builder().queues(2));
@@ -731,7 +728,7 @@ fn sockets_of_all_queues_count_the_kernels_socket_once() {
     assert_eq!(dropped.sum::<u64>(), drops(&mut sockets)[0]);
 }
 
-/// Addresses that mean something on one link only.
+/// Addresses that are valid on one link only.
 #[test]
 fn link_local_addresses_have_an_interface() {
     let lab = lab!();
@@ -768,7 +765,7 @@ fn halves_go_to_threads() {
     goes::<nocopy::udp::OwnedDatagram>();
 }
 
-/// A route that moves is followed: to another host, away, onto another interface, to nowhere.
+/// A changed route is followed: to another host, removed, to another interface, unreachable.
 #[test]
 fn routes_are_followed() {
     let lab = lab!();
@@ -812,7 +809,7 @@ fn routes_are_followed() {
     close(left, socket);
 }
 
-/// What is for this host or for all goes through the kernel; what this host sends comes as a stray.
+/// Local and broadcast datagrams go through the kernel; datagrams from this host arrive through the kernel.
 #[test]
 fn this_host_is_reached_through_the_kernel() {
     let lab = lab!();
@@ -844,7 +841,6 @@ fn this_host_is_reached_through_the_kernel() {
     }
 }
 
-/// Datagrams longer than a frame go in several, and come in several.
 #[test]
 fn long_datagrams_lie_in_several_frames() {
     let lab = lab!(Lab::builder().mtu(9000));
@@ -883,7 +879,6 @@ fn long_datagrams_lie_in_several_frames() {
     }
 }
 
-/// The port number is the socket's alone, and free again afterwards.
 #[test]
 fn the_port_number_is_reserved_while_the_socket_is_open() {
     let lab = lab!();
@@ -921,7 +916,6 @@ fn what_cannot_be_is_refused_before_anything_is_opened() {
     assert!(matches!(refused("192.0.2.1:0", xdp()), OpenError::Bind { .. }));
 }
 
-/// A socket that is connected sends there, and receives from there only, whichever way it comes.
 #[test]
 fn a_connected_socket_receives_from_its_peer_only() {
     let lab = lab!();
@@ -946,7 +940,7 @@ fn a_connected_socket_receives_from_its_peer_only() {
     close(lab.left(), socket);
 }
 
-/// What comes to a group by an interface on which somebody else joined it is not the socket's.
+/// Datagrams to a group on an interface where another program joined it are not received.
 #[test]
 fn groups_are_heard_by_the_ports_interface_only() {
     let lab = lab!();
@@ -969,7 +963,7 @@ fn groups_are_heard_by_the_ports_interface_only() {
         (other, third)
     });
     other.set_read_timeout(Some(PATIENCE)).unwrap();
-    // When the second is there, the kernel has delivered the first to every socket that is to have it.
+    // When the second has arrived, the kernel has delivered the first to every receiver.
     for text in [b"on lo 1", b"on lo 2"] {
         third.send_to(text, to).unwrap();
         expect(&other, third.local_addr().unwrap(), text, "the other program");
@@ -980,7 +974,7 @@ fn groups_are_heard_by_the_ports_interface_only() {
     close(left, socket);
 }
 
-/// Where nobody listens ICMP says so, to the ordinary socket, and the program hears of it; nothing else fails for that.
+/// ICMP reports a closed port to the ordinary socket, and the program gets that error; nothing else fails because of it.
 #[test]
 fn errors_of_the_network_are_told_and_disturb_nothing() {
     let lab = lab!();
@@ -1009,7 +1003,7 @@ fn errors_of_the_network_are_told_and_disturb_nothing() {
         assert_eq!(told[0].error.kind(), std::io::ErrorKind::ConnectionRefused, "{what}");
         assert_eq!(socket.sender().stats().unwrap()["over_port"], 1, "{what}");
 
-        // One waits at the socket, and what is no fault of the call's is not told by it.
+        // One error waits at the socket, and a call does not return what it did not cause.
         let long = payload(3, 4000);
         call_nobody(socket.sender());
         assert!(soon(|| at_the_socket.has_error()), "{what}: no error waits at the socket");
@@ -1021,7 +1015,7 @@ fn errors_of_the_network_are_told_and_disturb_nothing() {
         assert!(*receive(&mut socket, 1)[0].2 == long, "{what}");
         call_nobody(socket.sender());
         assert!(soon(|| at_the_socket.has_error()), "{what}: no error waits at the socket");
-        // The wait does not fail, and takes the error from the socket: it is not ended by it over and over.
+        // The wait does not fail, and clears the socket's error, which would end every wait.
         assert!(socket.receiver().receive_timeout(Duration::from_millis(50)).unwrap().next().is_none());
         assert!(!at_the_socket.has_error(), "{what}: it would end every wait");
         drop(at_the_socket);
@@ -1036,7 +1030,7 @@ fn errors_of_the_network_are_told_and_disturb_nothing() {
     }
 }
 
-/// An answer to such a sender would go to everybody, or come back here: the host, which drops it, sees to it.
+/// An answer to such a sender would be a broadcast, or return here: the host drops its packets.
 #[test]
 fn senders_that_cannot_be_are_the_hosts_to_judge() {
     let lab = lab!();
@@ -1062,12 +1056,12 @@ fn senders_that_cannot_be_are_the_hosts_to_judge() {
         packet
     });
     common::send(&mut other, &packets);
-    // Handing over works in the port's namespace.
+    // Returning packets to the host works in the port's namespace.
     lab.left().namespace().run(|| {
         let received = receive(&mut socket, 1);
         assert_eq!(received[0].0, remote);
         drop(received);
-        // Behind them something that comes through the host, because it is in fragments.
+        // After them a datagram that arrives through the host, because it is in fragments.
         let peer = ordinary(lab.right(), remote);
         peer.send_to(&payload(1, 3000), local).unwrap();
         let received = receive(&mut socket, 1);
@@ -1082,7 +1076,7 @@ fn senders_that_cannot_be_are_the_hosts_to_judge() {
     close(lab.left(), socket);
 }
 
-/// A hop limit of 0 means this host alone, and port number 0 nobody: the kernel knows both.
+/// A hop limit of 0 means this host only, and port number 0 none: the kernel handles both.
 #[test]
 fn what_may_not_leave_the_host_does_not() {
     let lab = lab!();
@@ -1099,7 +1093,7 @@ fn what_may_not_leave_the_host_does_not() {
     socket.sender().send_copy(b"to us here", group).unwrap();
     socket.sender().flush().unwrap();
     expect(&here, local, b"to us here", "on this host");
-    // What leaves behind it is the first to arrive.
+    // The first to arrive is one that was sent later.
     let behind = ordinary(lab.left(), SocketAddr::new(local.ip(), local.port() + 5));
     socket2::SockRef::from(&behind).set_multicast_if_v4(&lab.left().ipv4()).unwrap();
     behind.send_to(b"to all of you", group).unwrap();
@@ -1111,7 +1105,7 @@ fn what_may_not_leave_the_host_does_not() {
     close(lab.left(), socket);
 }
 
-/// Not only a veth delivers what sockets of the same machine left to a device.
+/// Other drivers than veth, too, deliver packets whose checksum sockets of the same machine left to a card.
 #[test]
 fn checksums_left_to_a_device_that_there_is_not_are_taken() {
     let lab = lab!();
@@ -1138,7 +1132,7 @@ fn checksums_left_to_a_device_that_there_is_not_are_taken() {
     }
 }
 
-/// The MTU is lowered while datagrams wait to be sent: each arrives or is counted, and the next are cut to it.
+/// The MTU is lowered while datagrams are queued: each arrives or is counted, and later ones are cut to it.
 #[test]
 fn what_an_mtu_lowered_in_between_takes_is_counted() {
     let lab = lab!();
@@ -1177,7 +1171,7 @@ fn what_an_mtu_lowered_in_between_takes_is_counted() {
     }
 }
 
-/// Several datagrams that a socket of this machine handed on as one packet are not taken for one datagram.
+/// Several datagrams that a socket of this machine sent as one packet are not received as one datagram.
 #[test]
 fn several_datagrams_in_one_packet_are_never_one_long_datagram() {
     let lab = lab!();
@@ -1192,7 +1186,7 @@ fn several_datagrams_in_one_packet_are_never_one_long_datagram() {
         let all = payload(1, 10_000);
         peer.sender().send(Message::segments(all.clone().into(), 1000), local).unwrap();
         peer.sender().flush().unwrap();
-        // A veth with a program of its own makes its peer cut them.
+        // A veth with its own program makes its peer segment them.
         if mode == Mode::XdpCopyNative {
             let received = receive(&mut socket, 10);
             assert!(received.iter().zip(all.chunks(1000)).all(|((_, _, came), sent)| **came == *sent));

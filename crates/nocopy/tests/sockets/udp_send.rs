@@ -1,4 +1,4 @@
-//! UDP sockets send owned buffers by every method, and tell what was copied.
+//! UDP sockets send owned buffers by every method, and report what was copied.
 
 use std::net::{SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
@@ -7,10 +7,10 @@ use nocopy::udp::{Message, Method, SendError, Socket};
 use nocopy::{Buffer, Cause, Evidence, Ledger, Pool, Reason};
 use nocopy_lab::patience::uninterrupted;
 
-/// For what has to happen, on a busy machine, too.
+/// For events that must happen, on a busy machine, too.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Everything but ports, which have tests of their own.
+/// All methods except ports, which have their own tests.
 const METHODS: [Method; 7] = [
     Method::Socket,
     Method::SendMmsg,
@@ -47,7 +47,7 @@ fn pattern(number: usize, bytes: usize) -> Vec<u8> {
     (0..bytes).map(|place| (number * 31 + place * 7) as u8).collect()
 }
 
-/// What a flush says of datagrams that were refused.
+/// The error of a flush for refused datagrams.
 fn refused(error: std::io::Error) -> SendError {
     error.downcast().expect("datagrams were refused")
 }
@@ -213,7 +213,7 @@ fn rejected_messages_come_back() {
     assert!(matches!(rejected.reason, nocopy::Reason::Full));
 }
 
-/// Where nobody listens: no other test is at this address.
+/// An address without a socket, which no other test uses.
 fn nobody() -> SocketAddr {
     UdpSocket::bind(local("127.0.0.77")).unwrap().local_addr().unwrap()
 }
@@ -222,7 +222,7 @@ fn nobody() -> SocketAddr {
 fn nobody_listening_is_told_and_ends_nothing() {
     let nobody = nobody();
     for method in METHODS {
-        // Not connected: the kernel tells a connected socket only of its peer.
+        // Not connected: the kernel reports errors to a connected socket only about its peer.
         let (_, receiver) = pair("127.0.0.1", Some(method));
         let mut socket = Socket::builder().method(method).bind(local("127.0.0.1")).unwrap();
         let somebody = receiver.local_addr().unwrap();
@@ -246,7 +246,7 @@ fn nobody_listening_is_told_and_ends_nothing() {
 #[test]
 fn an_unsendable_datagram_is_counted_and_others_are_sent() {
     let (mut socket, receiver) = pair("127.0.0.1", None);
-    // A broadcast address, which was not allowed.
+    // A broadcast address, without permission.
     let all = SocketAddr::from(([255; 4], 9));
     socket.sender().send(Buffer::from(vec![1; 10]), all).unwrap();
     socket.sender().send(Buffer::from(b"behind".to_vec()), None).unwrap();

@@ -1,4 +1,4 @@
-//! Sockets in tokio programs: what is sent comes back when its memory is free, over the kernel's socket and over a port.
+//! Sockets in tokio programs: messages return when their memory is free, over the kernel's socket and over a port.
 #![cfg(feature = "tokio")]
 
 use std::net::SocketAddr;
@@ -78,13 +78,13 @@ async fn a_late_completion_of_a_ring_wakes_the_task_that_waits() {
             || Command::new("tc").args(arguments.into_iter().chain(shaper)).status().expect("tc is there");
         assert!(lab.left().namespace().run(status).success());
     };
-    // The first goes at once. Each that follows waits for over a minute.
+    // The first leaves at once. Each that follows waits for over a minute.
     shape("replace", "100bit");
     let address = |end: &nocopy_lab::End, port| SocketAddr::new(end.ipv4().into(), port);
     let builder = Socket::builder().method(Method::UringZeroCopy).return_buffers(true);
     let socket = lab.left().namespace().run(|| builder.bind(address(lab.left(), 0))).unwrap();
     let mut sender = AsyncSender::new(socket.split().1).unwrap();
-    // There is a receiver, or the network's errors would wake the task.
+    // There is a receiver, because otherwise the network's errors would wake the task.
     let listens = || std::net::UdpSocket::bind(address(lab.right(), 0)).unwrap();
     let receiver = lab.right().namespace().run(listens);
     let to = receiver.local_addr().unwrap();
@@ -99,7 +99,7 @@ async fn a_late_completion_of_a_ring_wakes_the_task_that_waits() {
     }
     assert!(sender.in_flight() > 0);
     shape("change", "1gbit");
-    // The queue is looked at when something comes behind it.
+    // The queue is looked at when something is queued after it.
     let nudge = || std::net::UdpSocket::bind(address(lab.left(), 0)).unwrap();
     lab.left().namespace().run(nudge).send_to(&[7], to).unwrap();
     let mut completed = all_completed(&mut sender).await;
@@ -115,7 +115,7 @@ async fn a_late_completion_of_a_ring_wakes_the_task_that_waits() {
     }
 }
 
-/// More than a ring takes at a time, and more messages than the queue holds.
+/// More than a ring holds at a time, and more messages than the queue holds.
 #[tokio::test]
 async fn a_full_queue_and_a_full_ring_empty_themselves() {
     let (mut sender, receiver, _) =
@@ -178,7 +178,7 @@ async fn an_echo_is_the_same_over_both_backends() {
     }
 }
 
-/// What a half waits for, a loop of the program's own can wait for.
+/// The program's own loop can wait for the same events as a half.
 #[tokio::test]
 #[allow(unsafe_code)]
 async fn what_a_half_is_waited_for_by_can_be_watched() {
