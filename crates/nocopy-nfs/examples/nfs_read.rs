@@ -20,14 +20,14 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut offset = 0;
     let (mut sum, mut read) = (0_u64, 0_u64);
     loop {
-        // Posted: the bytes of the file go there, and the buffer is not ours until they have.
+        // Posted: the file's bytes are written there, and the buffer is not ours until they have arrived.
         while offset < bytes {
             let Some(buffer) = pool.take() else { break };
             let length = buffer.capacity() as u64;
             client.post(buffer, Place { file, offset })?;
             offset += length;
         }
-        // Replies come in any order, which makes no difference to a sum.
+        // Replies arrive in any order, which does not matter for a sum.
         let Some(filled) = client.receive()? else { break };
         let (buffer, _) = filled.read()?;
         sum += buffer.iter().map(|byte| u64::from(*byte)).sum::<u64>();

@@ -1,4 +1,4 @@
-//! NFS version 3 over TCP (RFC 1813, 5531, 4506): what goes over the wire, a server, and a client.
+//! NFS version 3 over TCP (RFC 1813, 5531, 4506): wire formats, a server, and a client.
 //!
 //! ```text
 //!   a client's bytes ─▶ wire::record ─▶ wire::rpc, nfs3, mount: a call
@@ -9,7 +9,7 @@
 //!                                        a pipe ─▶ the socket
 //! ```
 //!
-//! The modules in their layers: each uses those below it only (`cargo xtask check` reads this list).
+//! The modules in their layers: each uses only those below it (`cargo xtask check` reads this list).
 //!
 //! ```text
 //! command
@@ -17,7 +17,7 @@
 //! export
 //! wire
 //! ```
-// Read by the crates of this workspace alone: what a name does not say, a comment does.
+// Used only by the crates of this workspace: comments are needed only where a name does not suffice.
 #![allow(missing_docs)]
 
 pub mod client;

@@ -1,4 +1,4 @@
-//! The client as a half: it keeps the contract of all halves, and has the words that it shares with others.
+//! The client as a half: it fulfils the contract of all halves, and uses their names for its other methods.
 #![allow(missing_docs)]
 
 #[macro_use]
@@ -19,7 +19,7 @@ receives! {
     files: Client,
 }
 
-/// To receive into given memory, and the cheap way home.
+/// Receiving into given memory, and returning it.
 #[expect(dead_code, reason = "it is enough that it compiles")]
 fn posts(client: &mut Client, place: Place) -> Result<(), Box<dyn Error>> {
     let buffer: Buffer = client.buffer().ok_or("all buffers are in use")?;

@@ -1,4 +1,4 @@
-//! What the user sees while files are served: a table drawn anew on a terminal; elsewhere the same lines, now and then.
+//! The progress of a server: a table redrawn on a terminal; elsewhere the same lines from time to time.
 
 use std::collections::BTreeMap;
 use std::io::IsTerminal;
@@ -12,10 +12,10 @@ use nocopy_report::table::Table;
 
 use crate::server::{Accounts, Counts};
 
-/// So many clients have lines of their own, those that read most now; the others have one together.
+/// The most clients with lines of their own, the busiest first; the others share one.
 const CLIENTS_MAX: usize = 12;
 
-/// How often where it is not drawn anew.
+/// The interval if it is not redrawn.
 const PLAIN_INTERVAL: Duration = Duration::from_secs(10);
 
 #[derive(Debug)]
@@ -54,7 +54,7 @@ impl Live {
     }
 }
 
-/// A line for each client, of what was done since; those for which `is_shown` of that holds.
+/// A line for each client with its recent work, if `is_shown` of that holds.
 fn table(
     now: &BTreeMap<Option<IpAddr>, Counts>,
     before: &BTreeMap<Option<IpAddr>, Counts>,

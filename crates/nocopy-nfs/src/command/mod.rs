@@ -1,4 +1,4 @@
-//! `nocopy serve nfs`, which exports a directory until it is asked to end; and what copies from servers without a mount.
+//! `nocopy serve nfs`, which exports a directory until it is asked to end; and the commands that copy from servers without a mount.
 
 mod arguments;
 mod live;
@@ -26,7 +26,7 @@ use crate::export::{Caller, Export, ExportError};
 use crate::server::core::Callers;
 use crate::server::{CONNECTIONS_MAX, Progress, Server, ServerError, Settings};
 
-/// How often to look whether all is over.
+/// How often to check whether to end.
 const LOOK: Duration = Duration::from_millis(20);
 
 #[derive(Debug, thiserror::Error)]
@@ -73,7 +73,7 @@ pub enum Failure {
 }
 
 impl Failure {
-    /// Whether it would be the same with every other file.
+    /// Whether every other file would fail the same way.
     fn concerns_all(&self) -> bool {
         match self {
             Self::Client(error) => matches!(error, ClientError::Transport(_) | ClientError::GivenUp { .. }),
@@ -119,7 +119,7 @@ pub fn run(arguments: &NfsArguments) -> Result<Outcome, Failure> {
     print::finish(&summary, arguments.json, false, done.err().map(Failure::Serve))
 }
 
-/// As whom calls are made: as root for the users that clients name, if that is possible.
+/// The users for whom calls are made: those that clients name, if the server is root.
 fn callers(arguments: &NfsArguments) -> Result<Callers, Failure> {
     let is_root = geteuid().is_root();
     if is_root && Caller::can_be_acted_for() {
@@ -132,11 +132,11 @@ fn callers(arguments: &NfsArguments) -> Result<Callers, Failure> {
     }
 }
 
-/// What a server does not give up. Who may read every file goes on finding and reading every file.
+/// Capabilities that a server keeps. One that may read every file continues to find and read every file.
 fn needed(callers: Callers, is_writable: bool) -> CapabilitySet {
     let find = CapabilitySet::DAC_READ_SEARCH;
     let act = CapabilitySet::SETUID | CapabilitySet::SETGID;
-    // Those of the kernel's checks of files, which whoever acts as another user has not.
+    // Those that override file permissions, which a thread acting as another user does not have.
     let write =
         CapabilitySet::DAC_OVERRIDE | CapabilitySet::CHOWN | CapabilitySet::FOWNER | CapabilitySet::FSETID;
     match callers {
@@ -146,7 +146,7 @@ fn needed(callers: Callers, is_writable: bool) -> CapabilitySet {
     }
 }
 
-/// Until the end is asked for, the time is up, or the server fails.
+/// Waits until the end is requested, the time is over, or the server fails.
 fn wait(progress: &Progress<'_>, arguments: &NfsArguments, interrupt: &Interrupt, start: Instant) -> Ended {
     let mut live = Live::new(start);
     loop {

@@ -1,4 +1,4 @@
-//! What was served: the JSON schema `nocopy.serve-nfs/1` (docs/nfs.md).
+//! The summary of a server: the JSON schema `nocopy.serve-nfs/1` (docs/nfs.md).
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -21,9 +21,9 @@ pub(super) struct Summary {
     clients: Vec<Client>,
     /// Connections of networks that are not allowed.
     refused: u64,
-    /// Connections that were ended to make room for others.
+    /// Connections ended to make room for others.
     ended_for_others: u64,
-    /// Connections that ended by something that was no call.
+    /// Connections ended by something that is not a call.
     malformed: u64,
     /// How often the index of handles could not be written.
     unsaved: u64,
@@ -38,7 +38,7 @@ pub(super) struct Export {
 
 #[derive(Debug, Serialize)]
 struct Client {
-    /// Absent for all that were not told apart.
+    /// Absent for the clients that are counted together.
     #[serde(skip_serializing_if = "Option::is_none")]
     address: Option<String>,
     #[serde(flatten)]
@@ -56,14 +56,14 @@ struct Done {
     ledger: Ledger,
 }
 
-/// Bytes of files by what is known of copies.
+/// Bytes of files by evidence.
 #[derive(Debug, Serialize)]
 struct Ledger {
     /// By the server, with the cause.
     copied_bytes: BTreeMap<&'static str, u64>,
-    /// Not by the server; of what the kernel and the device do with the pages nothing is known.
+    /// Not copied by the server; whether the kernel or the device copied the pages is unknown.
     unknown_bytes: u64,
-    /// Of those that were written, each as often as it was copied, by where.
+    /// Bytes written, counted once per copy, by place.
     written_copied_bytes: BTreeMap<&'static str, u64>,
 }
 

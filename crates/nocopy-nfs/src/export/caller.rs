@@ -1,5 +1,5 @@
-//! Who a call is made for. The kernel decides what that user may do: the thread that makes the call acts as the user meanwhile
-//! (setfsuid(2), setfsgid(2), and setgroups(2) of this thread alone).
+//! The user for whom a call is made. The kernel decides what that user may do: the thread that makes the call acts as the user meanwhile
+//! (setfsuid(2), setfsgid(2), and setgroups(2) for this thread only).
 
 use std::cell::Cell;
 
@@ -10,13 +10,13 @@ use rustix::thread::set_thread_groups;
 use crate::wire::nfs3::Status;
 use crate::wire::rpc::GROUPS_MAX;
 
-/// The user and the group that have no rights but those of everybody.
+/// The user and the group without special rights.
 const NOBODY: u32 = 65_534;
 
-/// No user and no group: a call that is given it changes nothing.
+/// An invalid user or group: a call with it changes nothing.
 const NONE: u32 = u32::MAX;
 
-/// Who a call is made for.
+/// The user for whom a call is made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Caller {
     /// The user of this process.
@@ -36,8 +36,8 @@ pub struct User {
 impl User {
     pub const NOBODY: Self = Self { user: NOBODY, group: NOBODY, groups: [0; GROUPS_MAX], group_count: 0 };
 
-    /// Root, and what is no user or group, become nobody; root stays root where `is_root_trusted`. Of more groups than [`GROUPS_MAX`] the
-    /// first ones count.
+    /// Root and invalid numbers become nobody; root stays root if `is_root_trusted`. Only the first [`GROUPS_MAX`] groups
+    /// count.
     pub fn new(user: u32, group: u32, groups: &[u32], is_root_trusted: bool) -> Self {
         let squashed =
             |number| if number == NONE || (number == 0 && !is_root_trusted) { NOBODY } else { number };
@@ -72,19 +72,19 @@ impl Caller {
         action()
     }
 
-    /// Whether this process may act as its callers.
+    /// Whether this process may act for other users.
     pub fn can_be_acted_for() -> bool {
         Self::User(User::NOBODY).act(|| Ok(())).is_ok()
     }
 }
 
 thread_local! {
-    /// Whose groups this thread has. They stay until there are others: the server itself needs none, and each change takes the kernel a
-    /// microsecond or two.
+    /// The user whose groups this thread has. They stay until another user's are needed: the server itself needs none, and each change costs
+    /// a microsecond or two.
     static GROUPS: Cell<Option<User>> = const { Cell::new(None) };
 }
 
-/// While it lives, this thread has the rights of a user. Dropped, it gives back those that the thread had.
+/// As long as it exists, this thread has the rights of a user. Drop restores the thread's own.
 struct Acting {
     before: NixUid,
 }
@@ -99,7 +99,7 @@ impl Acting {
         }
         let number = NixUid::from_raw(user.user);
         let acting = Self { before: setfsuid(number) };
-        // It tells only who it was before: called again, whether it did it.
+        // It returns only the previous user: a second call shows whether the first succeeded.
         if setfsuid(number) == number { Ok(acting) } else { Err(Status::ServerFault) }
     }
 }

@@ -1,8 +1,8 @@
-//! What changes files and directories, each with the attributes before and after, by which a client sees whether what it has cached is
-//! still so.
+//! Changes of files and directories, each with the attributes before and after, by which a client checks its
+//! cache.
 //!
-//! Changes of one file are made one after the other here, so the attributes before and after are those of this change; a program of this
-//! host that changes the same file in just that moment is not seen.
+//! Changes of one file are made one after the other, so the attributes before and after are those of this change; if another program of
+//! this host changes the same file at the same moment, that is not noticed.
 
 use std::ffi::{CStr, CString};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -27,17 +27,17 @@ use crate::wire::nfs3::{
     Verifier, WeakCacheConsistency,
 };
 
-/// What became of a call, and of what it was to change.
+/// The result of a call, and the attributes before and after.
 pub type Changed<T> = (Result<T, Status>, WeakCacheConsistency);
 
-/// Permissions of what is made without a word about them.
+/// Default permissions of new files.
 const FILE_MODE: u32 = 0o600;
 const DIRECTORY_MODE: u32 = 0o700;
 
-/// Files are changed one at a time if they share one of these.
+/// Files that share one of these locks are changed one at a time.
 const LOCKS: usize = 64;
 
-/// By which clients see that what they wrote, and was not on the disk, may be lost: another one for each start of the server.
+/// A number that is different for each start of the server: by a change of it clients see that unstable writes may be lost.
 #[derive(Debug)]
 pub(super) struct WriteVerifier(AtomicU64);
 
@@ -60,7 +60,7 @@ impl WriteVerifier {
 #[derive(Debug)]
 pub(super) struct Locks {
     locks: [Mutex<()>; LOCKS],
-    /// What was changed under each of them, or is about to be.
+    /// The number of changes begun under each lock.
     changes: [AtomicU64; LOCKS],
 }
 
@@ -94,8 +94,8 @@ impl Locks {
         &self.changes[Self::place(file.identity())]
     }
 
-    /// That of a file which is being written: if others have changed it since the last piece, what was before the first one tells a client
-    /// nothing.
+    /// The lock of a file being written: if others have changed the file since the last piece, the attributes before the first piece
+    /// are useless to a client.
     fn again(&self, file: &OpenFile, writing: &mut Writing) -> MutexGuard<'_, ()> {
         let lock = self.one(file);
         let changes = self.changes(file).load(Ordering::Acquire);
@@ -106,7 +106,7 @@ impl Locks {
         lock
     }
 
-    /// Of both, in the same order whoever asks.
+    /// The locks of two files, always in the same order.
     fn two(&self, one: &OpenFile, other: &OpenFile) -> (MutexGuard<'_, ()>, Option<MutexGuard<'_, ()>>) {
         let (one, other) = (Self::place(one.identity()), Self::place(other.identity()));
         let first = self.lock(one.min(other));
@@ -114,35 +114,35 @@ impl Locks {
     }
 }
 
-/// A write whose bytes come in pieces, between which others may change the file.
+/// A write whose bytes arrive in pieces; others may change the file between them.
 #[derive(Debug)]
 pub struct Writing {
     handle: FileHandle,
     caller: Caller,
-    /// Unless it was released.
+    /// `None` after it was released.
     file: Option<Arc<OpenFile>>,
     offset: u64,
     written: usize,
     failed: Option<Status>,
     before: Option<SizeAndTimes>,
-    /// Of the file's lock, when this was the last to change something under it.
+    /// The lock's number of changes, if this write made the last.
     changes: u64,
 }
 
 impl Writing {
-    /// No more can be written.
+    /// Whether nothing more can be written.
     pub fn has_failed(&self) -> bool {
         self.failed.is_some()
     }
 
-    /// Closes the file until the next piece: a client that sends nothing for days then holds no descriptor, nor the room of a file that
-    /// was removed, and what it may do is asked again.
+    /// Closes the file until the next piece: so a client that sends nothing for days holds no descriptor and no disk space of a removed
+    /// file, and its permission is checked again.
     pub fn release_file(&mut self) {
         self.file = None;
     }
 }
 
-/// Makes a change, between two looks at what it is of. What was removed cannot be changed.
+/// Makes a change, and reads the attributes before and after. A removed file cannot be changed.
 fn between<T>(file: &OpenFile, change: impl FnOnce() -> Result<T, Status>) -> Changed<T> {
     let before = match file.attributes() {
         Ok(attributes) => Some(attributes.size_and_times()),
@@ -153,7 +153,7 @@ fn between<T>(file: &OpenFile, change: impl FnOnce() -> Result<T, Status>) -> Ch
 }
 
 impl Export {
-    /// Changes attributes; nothing, if the file was not changed last at the time of `guard`.
+    /// Changes attributes; if `guard` is given, only if the file was last changed at that time.
     pub fn set_attributes(
         &self,
         caller: &Caller,
@@ -195,10 +195,10 @@ impl Export {
         caller.act(|| ftruncate(&*file, bytes).map_err(refusal))
     }
 
-    /// Begins a write of so many bytes.
+    /// Begins a write of that many bytes.
     ///
     /// # Errors
-    /// Nothing may be written there.
+    /// Writing is not allowed there.
     pub fn begin_write(
         &self,
         caller: &Caller,
@@ -218,7 +218,7 @@ impl Export {
         Ok(Writing { handle, caller, file, offset, written: 0, failed: None, before, changes })
     }
 
-    /// Writes a piece, which `put` puts into the file at an offset, as far as that goes at a time.
+    /// Writes a piece; `put` writes at an offset as much as it can at a time.
     pub fn write_on(
         &self,
         writing: &mut Writing,
@@ -235,7 +235,7 @@ impl Export {
         let done = caller.act(|| {
             while *written < end {
                 match retry_on_intr(|| put(&file, *offset + *written as u64)).map_err(refusal)? {
-                    // As if the disk were full: the client sends the rest again, and is told what is so then.
+                    // As if the disk were full: the client sends the rest again, and then gets the reason.
                     0 => return Err(Status::NoSpace),
                     count => *written += count,
                 }
@@ -253,7 +253,7 @@ impl Export {
         Ok(file.clone().expect("it is open"))
     }
 
-    /// Ends a write, and returns how many bytes were written. What is asked to be stable is so then.
+    /// Ends a write, and returns how many bytes were written. A stable write is on the disk by then.
     pub fn end_write(&self, mut writing: Writing, stability: Stability) -> Changed<usize> {
         let file = match self.file_of(&mut writing) {
             Ok(file) => file,
@@ -265,13 +265,13 @@ impl Export {
         };
         let done = match writing {
             Writing { written: 0, failed: Some(status), .. } => Err(status),
-            // The client sends the rest again, and is told then why it was not written.
+            // The client sends the rest again, and then gets the reason.
             Writing { written, .. } => self.settle(&file, stability).map(|()| written),
         };
         (done, changed)
     }
 
-    /// Has what was written to a file on the disk before it returns.
+    /// Makes sure that what was written to a file is on the disk.
     pub fn commit(&self, caller: &Caller, file: &FileHandle) -> Changed<()> {
         match self.file(file).and_then(|file| self.writable(caller, &file)) {
             Ok(file) => between(&file, || self.settle(&file, Stability::FileSync)),
@@ -280,7 +280,7 @@ impl Export {
     }
 
     fn settle(&self, file: &OpenFile, stability: Stability) -> Result<(), Status> {
-        // The kernel tells of what was lost once for each descriptor: who asks next finds the other verifier.
+        // The kernel reports lost data once per descriptor: later callers notice it by the changed verifier.
         let _settling = file.settling();
         let settled = match stability {
             Stability::Unstable => return Ok(()),
@@ -290,14 +290,14 @@ impl Export {
         settled.map_err(|error| self.lost(error))
     }
 
-    /// What was written before may be lost: clients send it again when the verifier is another.
+    /// Earlier writes may be lost: a changed verifier makes clients send them again.
     fn lost(&self, error: Errno) -> Status {
         self.verifier.change();
         refusal(error)
     }
 
-    /// Has what became of a directory, or of attributes, on the disk: a client that was told of a change does not ask for it again, so all
-    /// procedures but an unstable WRITE are answered when it is there (RFC 1813, section 4.7).
+    /// Makes sure that a change of a directory, or of attributes, is on the disk: a client does not repeat a reported change, so all
+    /// procedures but an unstable WRITE are answered only then (RFC 1813, section 4.7).
     fn settle_change(&self, file: &OpenFile) -> Result<(), Status> {
         if file.is_readable() || file.is_writable() {
             return self.settle(file, Stability::FileSync);
@@ -310,7 +310,7 @@ impl Export {
         settled.map_err(|error| self.lost(error))
     }
 
-    /// Makes a file, or takes one that is there if the call says so.
+    /// Makes a file, or opens an existing one if the call allows it.
     pub fn create(
         &self,
         caller: &Caller,
@@ -361,7 +361,7 @@ impl Export {
             HowToCreate::Unchecked(NewAttributes { size: None, .. }) => Ok(()),
             HowToCreate::Unchecked(NewAttributes { size: Some(bytes), .. }) => {
                 let file = self.file(&self.lookup(caller, directory, name.to_bytes())?.handle)?;
-                // That of the directory is held, so its own cannot be waited for.
+                // The directory's lock is held, so its own cannot be waited for.
                 self.locks.changes(&file).fetch_add(1, Ordering::AcqRel);
                 self.truncate(caller, &file, *bytes)
             }
@@ -404,7 +404,7 @@ impl Export {
         })
     }
 
-    /// Makes something, and returns what it is called by; `make` returns a new file open, to be read and written.
+    /// Makes something, and returns its handle; `make` returns a new file, open for reading and writing.
     fn make(
         &self,
         directory: &OpenFile,
@@ -430,7 +430,7 @@ impl Export {
         (done.and_then(settle), changed)
     }
 
-    /// Keeps a new file open: who makes it writes it next.
+    /// Keeps a new file open: its creator usually writes it next.
     fn keep_made(&self, directory: &OpenFile, name: &CStr, file: OwnedFd) -> Result<Found, Status> {
         let about = file::about(&file).map_err(refusal)?;
         let identity = Identity::of(&about, &file, c"");
@@ -439,7 +439,7 @@ impl Export {
         self.found(identity, &about)
     }
 
-    /// Gives a file one more name.
+    /// Adds a name to a file.
     pub fn link(&self, caller: &Caller, file: &OpenFile, directory: &OpenFile, name: &[u8]) -> Changed<()> {
         let (done, changed) = {
             let _lock = self.locks.one(directory);
@@ -455,7 +455,7 @@ impl Export {
         (done.and_then(|()| self.settle_change(directory)), changed)
     }
 
-    /// Removes a name: of a directory, which has to be empty, or of anything else.
+    /// Removes a name, of an empty directory or of anything else.
     pub fn remove(
         &self,
         caller: &Caller,
@@ -477,7 +477,7 @@ impl Export {
         (done.and_then(|()| self.settle_change(directory)), changed)
     }
 
-    /// Renames, over what has the new name. Returns also what became of the directory that it went to.
+    /// Renames, replacing a file with the new name. Also returns the attributes of the target directory.
     pub fn rename(
         &self,
         caller: &Caller,
@@ -492,7 +492,7 @@ impl Export {
                 let replaced = named(to, &entry);
                 caller.act(|| renameat(from, &*name, to, &*entry).map_err(refusal))?;
                 self.close(replaced);
-                // Where it lies now, so that its handle stays good.
+                // Its new place, so that its handle stays valid.
                 self.lookup(&Caller::Server, to, new).map(drop).or(Ok(()))
             });
             target = changed;
@@ -504,7 +504,7 @@ impl Export {
         ((done.and_then(settle), source), target)
     }
 
-    /// A file that lost a name is not kept open: if it was the last one, its room on the disk is free when it is closed.
+    /// Closes a file that lost a name: if it was the last one, its disk space is free then.
     fn close(&self, file: Option<Identity>) {
         if let Some(identity) = file {
             self.open.close(identity);
@@ -522,18 +522,18 @@ impl Export {
         Ok(writable)
     }
 
-    /// What is so of a file that was not changed.
+    /// The attributes of a file that was not changed.
     pub fn unchanged(&self, file: &FileHandle) -> WeakCacheConsistency {
         WeakCacheConsistency::unchanged(self.file(file).and_then(|file| file.attributes()).ok())
     }
 
-    /// What replies to writes have: another one, if what was written may be lost.
+    /// The verifier for replies to writes; it changes if written data may be lost.
     pub fn verifier(&self) -> Verifier {
         self.verifier.now()
     }
 }
 
-/// That the kernel does not take a number for something else: -1 for nobody, nanoseconds of more than a second for "now" and "not at all".
+/// Rejects numbers with a special meaning for the kernel: -1 for nobody, nanoseconds of more than a second for "now" and "omit".
 fn check(new: &NewAttributes) -> Result<(), Status> {
     let is_user = |number: Option<u32>| number != Some(u32::MAX);
     let is_time = |set| !matches!(set, SetTime::To(time) if time.nanoseconds >= 1_000_000_000);
@@ -541,7 +541,7 @@ fn check(new: &NewAttributes) -> Result<(), Status> {
     if is_good { Ok(()) } else { Err(Status::Invalid) }
 }
 
-/// Gives what was just made its attributes; whom it belongs to, only where that is allowed.
+/// Sets the attributes of a new file; its owner only if that is allowed.
 fn begin_with(
     directory: &OpenFile,
     name: &CStr,
@@ -561,7 +561,7 @@ fn begin_with(
     set_times(directory, name, new, AtFlags::SYMLINK_NOFOLLOW)
 }
 
-/// What has the name now.
+/// The file that has the name now.
 fn named(directory: &OpenFile, name: &CStr) -> Option<Identity> {
     file::about_at(directory, name).ok().map(|about| Identity::of(&about, directory, name))
 }
@@ -574,7 +574,7 @@ fn new_name(directory: &OpenFile, name: &[u8]) -> Result<CString, Status> {
     }
 }
 
-/// A name that is to go.
+/// A name to be removed.
 fn old_name(directory: &OpenFile, name: &[u8]) -> Result<CString, Status> {
     match name {
         b"." | b".." => Err(Status::Invalid),
@@ -600,8 +600,8 @@ fn set_times(directory: impl AsFd, name: &CStr, new: &NewAttributes, flags: AtFl
     utimensat(directory, name, &times, flags).map_err(refusal)
 }
 
-/// The attributes of a file that was made by a call with this verifier, all of which is in its times: so the same call finds it also after the
-/// server was started again. The client sets the times next.
+/// The attributes of a file made by a call with this verifier, which is stored in its times: so the same call finds it even after a
+/// restart of the server. The client sets the times next.
 fn marked(verifier: &Verifier) -> NewAttributes {
     let part = |at: usize| u32::from(u16::from_be_bytes([verifier[at], verifier[at + 1]]));
     let time = |at| SetTime::To(Time { seconds: part(at), nanoseconds: part(at + 2) });

@@ -1,4 +1,4 @@
-//! An open file, and what the kernel says of it.
+//! An open file, and its attributes.
 
 use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -17,7 +17,7 @@ use super::identity::{Identity, device};
 use super::{listing, name_of_descriptor};
 use crate::wire::nfs3::{Attributes, FileType, Status, Time};
 
-/// For fewer uses, of a file that is made, written and closed, opening its name costs more than it saves.
+/// With fewer uses, as for a file that is made, written and closed, opening its link costs more than it saves.
 const OFTEN: u32 = 3;
 
 /// A file of the export that is open.
@@ -26,25 +26,25 @@ pub struct OpenFile {
     file: OwnedFd,
     identity: Identity,
     file_type: FileType,
-    /// Not only its attributes.
+    /// Opened for reading, not only for its attributes.
     is_readable: bool,
     is_writable: bool,
     /// Its name below /proc.
     link: CString,
-    /// What has that name, once its place was asked for often: reading that costs half as much as by the name.
+    /// The link, opened once its place was asked for often: reading it then costs half as much as by name.
     place: OnceLock<Option<OwnedFd>>,
     /// How often it was.
     asked: AtomicU32,
-    /// What was found last, as asking the kernel takes as long as a short read.
+    /// The last result, because asking the kernel takes as long as a short read.
     allowed: Mutex<Option<Allowed>>,
     /// Held while it is synchronised.
     settling: Mutex<()>,
 }
 
-/// Held while the permissions of a file are others for a moment.
+/// Held while the permissions of a file are changed for a moment.
 static OPENING: Mutex<()> = Mutex::new(());
 
-/// A user may do that with a file as long as it was not changed since: permissions and owners do not change without that.
+/// A permission of a user, valid as long as the file was not changed: permissions and owners do not change without that.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Allowed {
     user: User,
@@ -53,7 +53,7 @@ struct Allowed {
 }
 
 impl OpenFile {
-    /// One that was opened by `O_PATH`.
+    /// A file that was opened by `O_PATH`.
     pub(super) fn new(file: OwnedFd, identity: Identity, file_type: FileType) -> Self {
         let link = name_of_descriptor(file.as_raw_fd());
         Self {
@@ -70,7 +70,7 @@ impl OpenFile {
         }
     }
 
-    /// A new file that was opened to be read and written.
+    /// A new file, open for reading and writing.
     pub(super) fn made(file: OwnedFd, identity: Identity) -> Self {
         Self { is_readable: true, is_writable: true, ..Self::new(file, identity, FileType::Regular) }
     }
@@ -87,14 +87,14 @@ impl OpenFile {
         self.is_readable
     }
 
-    /// The same file, opened to be read: never a device, a FIFO or a link.
+    /// The same file, opened for reading: never a device, a FIFO or a link.
     pub(super) fn reopened(&self) -> Result<Self, Status> {
         let flags = match self.file_type {
             FileType::Regular => OFlags::NONBLOCK | OFlags::NOCTTY,
             FileType::Directory => OFlags::DIRECTORY,
             _ => return Err(Status::Invalid),
         };
-        // By the descriptor, so it is this very file, wherever it has been moved.
+        // By the descriptor, so it is this very file, even if it was moved.
         let file = openat(CWD, &self.link, flags | OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
             .map_err(|error| status_of(error, Status::Stale))?;
         Ok(Self { is_readable: true, ..Self::new(file, self.identity, self.file_type) })
@@ -108,7 +108,7 @@ impl OpenFile {
         self.is_writable
     }
 
-    /// The same file, opened to be written, and to be read where that is allowed, too.
+    /// The same file, opened for writing, and for reading if that is allowed, too.
     pub(super) fn reopened_to_write(&self) -> Result<Self, Status> {
         match self.file_type {
             FileType::Regular => {}
@@ -128,8 +128,8 @@ impl OpenFile {
         Ok(Self { is_readable, is_writable: true, ..Self::new(file, self.identity, self.file_type) })
     }
 
-    /// A client may write on to a file that it has open whatever was made of its permissions meanwhile, and NFS does not tell when a file is
-    /// opened: so its owner may always write it, who can change the permissions as well.
+    /// Clients may continue to write an open file whatever its permissions become, and NFS does not report when a file is
+    /// opened: so its owner, who could change the permissions, may always write it.
     fn opened_as_owner(&self) -> Result<OwnedFd, Status> {
         let _opening = OPENING.lock().unwrap_or_else(PoisonError::into_inner);
         let about = self.about()?;
@@ -145,7 +145,7 @@ impl OpenFile {
         opened.map_err(refused)
     }
 
-    /// Its name below /proc, by which it is changed itself, whatever it is called now.
+    /// Its link below /proc, by which the file itself is changed, wherever it was moved.
     pub(super) fn link(&self) -> &CStr {
         &self.link
     }
@@ -156,8 +156,8 @@ impl OpenFile {
         caller.act(|| accessat(CWD, &self.link, access, AtFlags::EACCESS).map_err(refused)).is_ok()
     }
 
-    /// Makes sure that a caller may read or write it. (What the server's own user may do is seen when it is opened.) NFS does not tell when a
-    /// file is opened, and clients read and write on what they have open: so the owner of a file always may, and who may execute it may
+    /// Checks that a caller may read or write it. (The rights of the server's own user are checked when it is opened.) NFS does not report when
+    /// a file is opened, and clients continue to read and write open files: so a file's owner always may, and users who may execute it may
     /// read it.
     ///
     /// # Errors
@@ -186,7 +186,7 @@ impl OpenFile {
         self.allowed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Where it lies now, as the kernel names it.
+    /// Its present path, as the kernel reports it.
     pub(super) fn path(&self) -> rustix::io::Result<CString> {
         let (flags, room) = (OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Vec::with_capacity(256));
         if self.asked.fetch_add(1, Ordering::Relaxed) < OFTEN {
@@ -198,10 +198,10 @@ impl OpenFile {
         }
     }
 
-    /// What the kernel says of it.
+    /// Its attributes, as the kernel reports them.
     pub(super) fn about(&self) -> Result<Statx, Status> {
         let about = about(&self.file).map_err(|error| status_of(error, Status::Stale))?;
-        // It has no name any more: what keeps it is this descriptor alone.
+        // It has no name any more: only this descriptor keeps it.
         if about.stx_nlink == 0 { Err(Status::Stale) } else { Ok(about) }
     }
 
@@ -224,7 +224,7 @@ pub(super) fn about(file: impl AsFd) -> rustix::io::Result<Statx> {
     statx(file, c"", AtFlags::EMPTY_PATH, WANTED)
 }
 
-/// What the kernel says of a name in a directory, which is not followed if it is a link.
+/// The attributes of a name in a directory, of a link itself.
 pub(super) fn about_at(directory: impl AsFd, name: &CStr) -> rustix::io::Result<Statx> {
     let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
     statx(directory, name, flags, WANTED)
@@ -258,7 +258,7 @@ pub(super) fn attributes(about: &Statx) -> Attributes {
     }
 }
 
-/// The wire's seconds go from 1970 to 2106; what lies outside is its end.
+/// Times on the wire range from 1970 to 2106; others are clamped.
 fn time(of: StatxTimestamp) -> Time {
     match u32::try_from(of.tv_sec) {
         Ok(seconds) => Time { seconds, nanoseconds: of.tv_nsec },
@@ -267,7 +267,7 @@ fn time(of: StatxTimestamp) -> Time {
     }
 }
 
-/// What a client is told of an error; `missing` where the file is not there.
+/// The status for an error; `missing` if the file does not exist.
 pub fn status_of(error: Errno, missing: Status) -> Status {
     match error {
         Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::XDEV => missing,
@@ -277,7 +277,7 @@ pub fn status_of(error: Errno, missing: Status) -> Status {
         Errno::STALE => Status::Stale,
         Errno::INVAL => Status::Invalid,
         Errno::ISDIR => Status::IsDirectory,
-        // Short of descriptors or memory, or overtaken by renaming: that may be over soon.
+        // Too few descriptors or too little memory, or a concurrent renaming: a later attempt may succeed.
         Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::AGAIN | Errno::INTR => Status::Jukebox,
         _ => Status::Io,
     }

@@ -9,10 +9,10 @@ use crate::wire::nfs3::FileHandle;
 
 const MAC_BYTES: usize = 16;
 
-/// A handle is an identity and a MAC over it and the root's identity: so one of another export with the same key is refused, too.
+/// A handle is an identity and a MAC over it and the root's identity: so a handle of another export with the same key is refused, too.
 #[derive(Debug)]
 pub(super) struct HandleKey {
-    /// Has the key and the root's identity in it.
+    /// Initialised with the key and the root's identity.
     begun: SipHasher24,
 }
 
@@ -30,7 +30,7 @@ impl HandleKey {
         FileHandle::new(&bytes).expect("24 and 16 bytes are not more than 64")
     }
 
-    /// Whose handle it is, if it was made here.
+    /// The identity in a handle, if this export made it.
     pub(super) fn identity(&self, handle: &FileHandle) -> Option<Identity> {
         let (identity, mac) = handle.as_bytes().split_first_chunk()?;
         let expected = self.mac(identity);

@@ -1,4 +1,4 @@
-//! Which file it is, whatever it is called.
+//! The identity of a file, independent of its name.
 
 use std::ffi::CStr;
 use std::hash::Hasher;
@@ -8,20 +8,20 @@ use nocopy::integration::KernelHandle;
 use rustix::fs::{Statx, StatxFlags};
 use siphasher::sip::SipHasher24;
 
-/// Device, inode number, and what tells the file from one that had the number before.
+/// Device, inode number, and a value that distinguishes the file from earlier ones with that number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Identity {
     pub(crate) device: u64,
     pub(crate) inode: u64,
-    /// Time of birth in nanoseconds since 1970; on a file system that keeps none, a hash of the kernel's own handle, which has the inode's
-    /// generation; 0 on one that has neither.
+    /// Time of birth in nanoseconds since 1970; on a file system without it, a hash of the kernel's own handle, which has the inode's
+    /// generation; 0 if there is neither.
     pub(crate) generation: i64,
 }
 
 impl Identity {
     pub(crate) const BYTES: usize = 24;
 
-    /// Of a name in a directory of which the kernel says that; with an empty name, of what the descriptor itself is of.
+    /// The identity of a name in a directory with these attributes; with an empty name, of the descriptor's file.
     pub(crate) fn of(about: &Statx, directory: impl AsFd, name: &CStr) -> Self {
         let has_birth = StatxFlags::from_bits_retain(about.stx_mask).contains(StatxFlags::BTIME);
         let born = about.stx_btime;
@@ -64,7 +64,6 @@ mod tests {
     use super::super::file;
     use super::*;
 
-    /// As on a file system that keeps no time of birth.
     #[test]
     fn files_are_told_apart_without_a_time_of_birth() {
         let directory = tempfile::tempdir().unwrap();
@@ -73,7 +72,7 @@ mod tests {
             let opened = File::open(&path).unwrap();
             let mut about = file::about(&opened).unwrap();
             about.stx_mask &= !StatxFlags::BTIME.bits();
-            // Whether or not the number of the file that was removed is given again.
+            // Whether or not the number of the removed file is reused.
             Identity { inode: 0, ..Identity::of(&about, &opened, c"") }
         };
         let mut found = Vec::new();

@@ -1,6 +1,6 @@
-//! Where each file lies that a client has a handle of: its parent's identity and its name. Kept in a file, for the next server.
+//! The place of each file whose handle a client has: its parent's identity and its name. Stored in a file, for the next server.
 //!
-//! Nothing depends on the index being right: what lies at a place must have the identity that is looked for.
+//! Wrong entries do no harm: the file at a place must have the identity that is looked for.
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
@@ -14,27 +14,27 @@ use rustix::fs::{Mode, OFlags, openat, renameat};
 
 use super::identity::Identity;
 
-/// Its file, and what that is called until all of it is written.
+/// The file's name, and its name until it is written completely.
 const NAME: &str = "index";
 const NEW_NAME: &str = "index.new";
 
-/// The start of the file; changes when what follows does.
+/// The start of the file; changes with its format.
 const MAGIC: &[u8; 16] = b"nocopy-nfs-ind/2";
 
-/// Before name and handle: both identities, and the lengths of the two.
+/// Before name and handle: both identities, and the two lengths.
 const HEAD_BYTES: usize = 2 * Identity::BYTES + 2 + 1;
 
-/// Directories above each other, at most; more are a circle.
+/// The most nested directories; more are a cycle.
 const DEPTH_MAX: usize = 512;
 
-/// So many entries more than files, and the file is written anew.
+/// When the file has this many more entries than files, it is rewritten.
 const SURPLUS_MAX: usize = 4096;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Place {
     pub(super) parent: Identity,
     pub(super) name: Box<[u8]>,
-    /// By which the kernel opens the file wherever it lies.
+    /// With which the kernel opens the file wherever it is.
     pub(super) handle: Option<KernelHandle>,
 }
 
@@ -43,15 +43,15 @@ pub(super) struct Index {
     places: HashMap<Identity, Place>,
     directory: File,
     file: File,
-    /// Entries in the file, those of `unsaved` too.
+    /// Entries in the file, including `unsaved`.
     entries: usize,
     unsaved: Vec<u8>,
-    /// It could not be written, so the file is to be written anew.
+    /// It could not be written, so the file must be rewritten.
     is_behind: bool,
 }
 
 impl Index {
-    /// Reads what the file in a directory has; what a killed server left half written is dropped.
+    /// Reads the file in a directory; an incomplete last entry of a killed server is dropped.
     pub(super) fn read(directory: File) -> io::Result<Self> {
         let flags = OFlags::RDWR | OFlags::APPEND | OFlags::CREATE | OFlags::CLOEXEC;
         let mut file = File::from(openat(&directory, NAME, flags, Mode::RUSR | Mode::WUSR)?);
@@ -86,7 +86,7 @@ impl Index {
         Some(names.iter().rev().map(|name| OsStr::from_bytes(name)).collect())
     }
 
-    /// Notes where a file was found.
+    /// Notes the place of a file.
     pub(super) fn learn(&mut self, identity: Identity, place: Place) {
         if self.places.get(&identity) == Some(&place) {
             return;
@@ -96,10 +96,10 @@ impl Index {
         self.places.insert(identity, place);
     }
 
-    /// Writes what was learned.
+    /// Writes new entries.
     ///
     /// # Errors
-    /// The disk takes nothing; once that has happened, [`restore`](Self::restore) has to succeed first.
+    /// Writing failed; after that, [`restore`](Self::restore) has to succeed first.
     pub(super) fn save(&mut self) -> io::Result<()> {
         if self.unsaved.is_empty() {
             return Ok(());
@@ -114,19 +114,19 @@ impl Index {
         saved
     }
 
-    /// Writes the file anew if it could not be written: not with each call, as all of it is much.
+    /// Rewrites the file if writing failed: not with each call, because the file is large.
     pub(super) fn restore(&mut self) {
         if self.is_behind {
             self.is_behind = self.rewrite().is_err();
         }
     }
 
-    /// Entries that later ones replaced. One file with two names, looked up by both in turns, makes one each time.
+    /// Entries that later ones replaced. A file with two names, looked up by both in turn, adds one each time.
     fn surplus(&self) -> usize {
         self.entries.saturating_sub(2 * self.places.len())
     }
 
-    /// The old file stays until the new one is whole: a server that is killed meanwhile loses nothing.
+    /// The old file stays until the new one is complete: a server killed meanwhile loses nothing.
     fn rewrite(&mut self) -> io::Result<()> {
         let mut bytes = MAGIC.to_vec();
         self.places.iter().for_each(|(identity, place)| put(&mut bytes, *identity, place));
@@ -150,7 +150,7 @@ fn put(out: &mut Vec<u8>, identity: Identity, place: &Place) {
     out.extend_from_slice(handle);
 }
 
-/// The first entry, and what follows; `None` at the end, also at one that is not whole.
+/// The first entry, and the rest; `None` at the end, also at an incomplete one.
 fn parse(bytes: &[u8]) -> Option<(Identity, Place, &[u8])> {
     let (head, rest) = bytes.split_first_chunk::<HEAD_BYTES>()?;
     let (identity, head) = head.split_first_chunk()?;
@@ -211,7 +211,6 @@ mod tests {
         assert_eq!(path(&read(&directory), 4).as_deref(), Some("renamed/new"));
     }
 
-    /// A server that is killed while it writes the file anew leaves the old one.
     #[test]
     fn the_old_file_is_whole_until_the_new_one_is() {
         let directory = tempfile::tempdir().unwrap();

@@ -1,9 +1,9 @@
-//! Directories in an order that does not depend on what else is in them.
+//! Directories in an order that does not depend on their other entries.
 //!
-//! The cookie of an entry is a keyed hash of its name, and entries come in the order of their cookies. So a cookie means the same place
-//! whatever was added and removed, on every file system and by every server with the same key: an entry that is there all the time
-//! comes exactly once. (The kernel's own positions are no such cookies on tmpfs and overlayfs.) That two names of a directory with a
-//! million entries have the same cookie is as likely as 1 in 10 million.
+//! The cookie of an entry is a keyed hash of its name, and entries are listed in the order of their cookies. So a cookie means the same
+//! place whatever was added or removed, on every file system and for every server with the same key: an entry that exists all the time
+//! is listed exactly once. (The kernel's own positions do not have this property on tmpfs and overlayfs.) The probability that two names of a
+//! directory with a million entries have the same cookie is 1 in 10 million.
 
 use std::collections::VecDeque;
 use std::hash::Hasher;
@@ -20,23 +20,23 @@ use super::file::{OpenFile, status_of};
 use super::identity::Identity;
 use crate::wire::nfs3::{Attributes, Status, Time};
 
-/// Directories that are remembered while clients go through them, and entries of all of them.
+/// The most directories remembered while clients list them, and the most entries of all.
 const LISTINGS_MAX: usize = 16;
 const ENTRIES_MAX: usize = 1 << 20;
 
 const BUFFER_BYTES: usize = 64 << 10;
 
-/// How long what was found of entries is told again to those who list the same directory. Clients themselves go on with it for three seconds
-/// and more, and ask anew when they open a file.
+/// How long attributes of entries are reused for clients that list the same directory. Clients themselves use them for three seconds
+/// and more, and ask again when they open a file.
 const RECENT: Duration = Duration::from_secs(1);
 
-/// Of so many entries at most in a directory.
+/// The most such entries in a directory.
 const RECENT_MAX: usize = 1 << 16;
 
-/// File systems tell times of changes by steps of this or less.
+/// The largest granularity of a file system's times.
 const TIME_STEP_NS: u64 = 2_000_000_000;
 
-/// The lowest cookie of a name: 0 is the begin, and two are for `.` and `..`.
+/// The lowest cookie of a name: 0 is the beginning, and two are for `.` and `..`.
 const COOKIE_MIN: u64 = 3;
 
 /// An entry of a directory.
@@ -53,7 +53,7 @@ pub struct Listing {
     recent: Mutex<Recent>,
 }
 
-/// What was found of entries since a moment, and how many changes had been made through this server then.
+/// Attributes of entries found since a moment, and the number of changes made through this server by then.
 #[derive(Debug)]
 struct Recent {
     since: Instant,
@@ -73,7 +73,7 @@ impl Listing {
         Self { names, recent: Mutex::new(recent) }
     }
 
-    /// What an entry is: as it was found just now, or as `find` finds it. `changes` is asked for before.
+    /// The file of an entry: as found recently, or by `find`. `changes` is read before.
     pub(super) fn found(
         &self,
         entry: &Name,
@@ -106,7 +106,7 @@ impl Listing {
         self.recent.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What follows the entry with this cookie, whether or not that is still there.
+    /// The entries after a cookie, whether or not its own entry still exists.
     pub fn after(&self, cookie: u64) -> &[Name] {
         &self.names[self.names.partition_point(|name| name.cookie <= cookie)..]
     }
@@ -115,16 +115,16 @@ impl Listing {
 #[derive(Debug)]
 pub(super) struct Listings {
     key: [u8; 16],
-    /// Those that were used last are at the back.
+    /// Most recently used last.
     known: Mutex<VecDeque<Known>>,
 }
 
 #[derive(Debug)]
 struct Known {
     directory: Identity,
-    /// Of the directory, before it was listed.
+    /// The directory's times before it was listed.
     changed: (Time, Time),
-    /// So long after these times that one later change at least shows in them.
+    /// Listed long enough after these times that any later change shows in them.
     is_settled: bool,
     listing: Arc<Listing>,
 }
@@ -134,8 +134,8 @@ impl Listings {
         Self { key, known: Mutex::new(VecDeque::new()) }
     }
 
-    /// The entries of a directory: of now, or those that were listed last if the directory says that it did not change. (Its times may be
-    /// too coarse to tell while it changes, so who begins is given what is there then.)
+    /// The entries of a directory: the present ones, or those listed last if the directory's times did not change. (The times may
+    /// be too coarse while it changes, so a listing from the beginning reads the present ones.)
     pub(super) fn get(
         &self,
         directory: &OpenFile,
@@ -174,7 +174,7 @@ impl Listings {
         Some(listing)
     }
 
-    /// Gives the memory back of what was found of entries and is too old.
+    /// Frees attributes of entries that are too old.
     pub(super) fn tidy(&self) {
         for one in &*self.lock() {
             let mut recent = one.listing.recent();
@@ -200,7 +200,7 @@ impl Listings {
         Ok(names)
     }
 
-    /// Of 63 bits, as some clients take it for a signed number.
+    /// 63 bits, because some clients treat it as a signed number.
     fn cookie(&self, name: &[u8]) -> u64 {
         let mut hasher = SipHasher24::new_with_key(&self.key);
         hasher.write(b"cookie");
@@ -209,7 +209,7 @@ impl Listings {
     }
 }
 
-/// Whether a file was changed at this time so long ago that one more change shows in its times.
+/// Whether a time of change is long enough ago that any later change would show.
 pub(super) fn is_settled(changed: Time) -> bool {
     now_ns().saturating_sub(ns_of(changed)) > TIME_STEP_NS
 }
@@ -218,13 +218,13 @@ fn ns_of(time: Time) -> u64 {
     u64::from(time.seconds) * 1_000_000_000 + u64::from(time.nanoseconds)
 }
 
-/// By the clock that files are marked by.
+/// By the clock of file times.
 fn now_ns() -> u64 {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     u64::try_from(now.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// The name in a directory of the file with an inode number.
+/// The name of the file with an inode number in a directory.
 pub(super) fn find(directory: impl AsFd, inode: u64) -> Option<Box<[u8]>> {
     let mut found = None;
     each_entry(directory, |number, bytes| {
@@ -235,9 +235,9 @@ pub(super) fn find(directory: impl AsFd, inode: u64) -> Option<Box<[u8]>> {
     found
 }
 
-/// Goes through the inode numbers and names of a directory, but for `.` and `..`, as long as `each` returns true.
+/// Iterates over inode numbers and names of a directory, without `.` and `..`, as long as `each` returns true.
 fn each_entry(directory: impl AsFd, mut each: impl FnMut(u64, &[u8]) -> bool) -> rustix::io::Result<()> {
-    // A descriptor of its own, as the position in a directory is one of the descriptor.
+    // A descriptor of its own, because the position in a directory belongs to the descriptor.
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let opened = openat(directory, c".", flags, Mode::empty())?;
     let mut buffer = vec![MaybeUninit::uninit(); BUFFER_BYTES];

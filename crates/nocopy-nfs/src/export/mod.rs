@@ -1,11 +1,11 @@
-//! The directory that is exported: handles, files, attributes and listings; nothing that lies outside of it.
+//! The exported directory: handles, files, attributes and listings; nothing outside of it is accessible.
 //!
-//! A handle has the file's *identity* (device, inode number, time of birth) and a MAC. Where the file lies is in the index, by its
-//! parent's identity and its name; whatever is opened there must have the identity of the handle, or the handle is stale. So neither a
+//! A handle has the file's *identity* (device, inode number, time of birth) and a MAC. The index has the file's place: its
+//! parent's identity and its name. A file opened there must have the identity of the handle, or the handle is stale. So neither a
 //! forged handle, nor a damaged index, nor a symbolic link, nor `..` leads outside: every path is walked beneath the root
-//! (`openat2(2)`, `RESOLVE_BENEATH`), and what is kept open is asked for its path again before each use. A process that may open files by
-//! the kernel's own handles (`CAP_DAC_READ_SEARCH`) asks by them where a file is that is no more where the index says; nothing else is done
-//! with what is opened so.
+//! (`openat2(2)`, `RESOLVE_BENEATH`), and the path of an open file is checked again before each use. With the right to open files by
+//! the kernel's own handles (`CAP_DAC_READ_SEARCH`), the process uses them only to find the path of a file that is not where the index
+//! says.
 
 mod caller;
 mod changes;
@@ -64,21 +64,21 @@ pub enum ExportError {
 pub struct Export {
     root: Arc<OpenFile>,
     path: PathBuf,
-    /// The same directory as it was named, which may lead there by links.
+    /// The same directory as it was given, possibly through links.
     named: PathBuf,
     key: HandleKey,
     index: Mutex<Index>,
     open: OpenFiles,
     listings: Listings,
-    /// How many changes were made through this server.
+    /// The number of changes made through this server.
     changes: AtomicU64,
     locks: Locks,
     verifier: WriteVerifier,
-    /// On its file system files are opened by the kernel's own handles; `None` where that is not permitted.
+    /// Any file on its file system, to open others by the kernel's own handles; `None` if that is not permitted.
     mount: Option<OwnedFd>,
 }
 
-/// A file that was found in a directory.
+/// A file found in a directory.
 #[derive(Debug, Clone, Copy)]
 pub struct Found {
     pub handle: FileHandle,
@@ -119,12 +119,12 @@ impl Export {
         })
     }
 
-    /// Where it lies.
+    /// Its path.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// What of a path lies below the exported directory; `/` is that directory, too.
+    /// The part of a path below the exported directory; `/` means that directory, too.
     pub fn inside<'a>(&self, path: &'a Path) -> Option<&'a Path> {
         let below = |root: &Path| path.strip_prefix(root).ok();
         let root = Path::new("/");
@@ -135,7 +135,7 @@ impl Export {
         self.key.handle(self.root.identity())
     }
 
-    /// The handle of what a path leads to, from the root on, through directories only.
+    /// The handle of the file at a path from the root, through directories only.
     ///
     /// # Errors
     /// There is no such file.
@@ -153,15 +153,15 @@ impl Export {
         Ok(at)
     }
 
-    /// The file of a handle, open for its attributes at least.
+    /// The file of a handle, open at least for its attributes.
     ///
     /// # Errors
-    /// [`Status::BadHandle`]: the handle is not from here. [`Status::Stale`]: the file is no more where it was.
+    /// [`Status::BadHandle`]: another server made the handle. [`Status::Stale`]: the file is no longer at its place.
     pub fn file(&self, handle: &FileHandle) -> Result<Arc<OpenFile>, Status> {
         self.find(self.key.identity(handle).ok_or(Status::BadHandle)?)
     }
 
-    /// Whether a file, or what has a name in it, is found without waiting for the disk. A hint: by the next call it may be otherwise.
+    /// Whether a file, or a name in it, is found without waiting for the disk. A hint, which may be wrong by the next call.
     pub fn is_at_hand(&self, handle: &FileHandle, name: Option<&[u8]>) -> bool {
         let Some(identity) = self.key.identity(handle) else { return true };
         let root = self.root.identity();
@@ -175,7 +175,7 @@ impl Export {
                 let path = path.join(OsStr::from_bytes(name.unwrap_or_default()));
                 let how = ResolveFlags::BENEATH | ResolveFlags::CACHED;
                 let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-                // Other errors are found out at once; EINVAL: this kernel does not say (before Linux 5.12).
+                // Other errors are found at once; EINVAL: this kernel does not report it (before Linux 5.12).
                 !matches!(openat2(&**from, path, flags, Mode::empty(), how), Err(Errno::AGAIN))
             }
         }
@@ -184,7 +184,7 @@ impl Export {
     /// A file whose content can be read: a regular one or a directory.
     ///
     /// # Errors
-    /// As [`file`](Self::file); and caller or server may not read it.
+    /// As [`file`](Self::file); also if caller or server may not read it.
     pub fn readable_file(&self, caller: &Caller, handle: &FileHandle) -> Result<Arc<OpenFile>, Status> {
         let file = self.file(handle)?;
         file.check(caller, Access::READ_OK)?;
@@ -201,7 +201,7 @@ impl Export {
     /// Looks a name up in a directory.
     ///
     /// # Errors
-    /// There is no such name, it cannot be one, or the caller may not search there.
+    /// There is no such name, it is invalid, or the caller may not search there.
     pub fn lookup(&self, caller: &Caller, directory: &OpenFile, name: &[u8]) -> Result<Found, Status> {
         if directory.file_type() != FileType::Directory {
             return Err(Status::NotDirectory);
@@ -218,7 +218,7 @@ impl Export {
         // Not followed if it is a link.
         let name = entry_name(directory, name)?;
         let refused = |error| {
-            // A directory that was removed has no names, and is told as removed.
+            // A removed directory has no names, and is reported as removed.
             directory.about().err().unwrap_or_else(|| status_of(error, Status::NoEntry))
         };
         let about = caller.act(|| file::about_at(directory, &name).map_err(refused))?;
@@ -227,10 +227,10 @@ impl Export {
         self.found(identity, &about)
     }
 
-    /// All entries of a directory, in the order of their cookies; `is_begin`: as they are now.
+    /// All entries of a directory, in the order of their cookies; if `is_begin`, the present ones.
     ///
     /// # Errors
-    /// It is no directory, or cannot be read by the caller or the server.
+    /// It is not a directory, or caller or server may not read it.
     pub fn list(
         &self,
         caller: &Caller,
@@ -245,22 +245,22 @@ impl Export {
         self.listings.get(directory, parent.identity(), is_begin)
     }
 
-    /// What an entry of a listed directory is, possibly as it was a moment ago; `None` if it is no more there. Who may be told is asked before.
+    /// The file of a listed entry, possibly as of a moment ago; `None` if it no longer exists. Permissions are checked before.
     pub fn listed(&self, directory: &OpenFile, listing: &Listing, name: &Name) -> Option<Found> {
-        // Before it is looked at: a change that comes between counts as not seen.
+        // Read first, so that a change in between counts as not seen.
         let changes = self.changes.load(Ordering::Acquire);
         listing.found(name, changes, || self.lookup(&Caller::Server, directory, &name.bytes).ok())
     }
 
-    /// A file was changed through this server: what was found before is not told any more.
+    /// Notes a change through this server: attributes found before are not reused.
     pub(crate) fn note_change(&self) {
         self.changes.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// What a symbolic link leads to.
+    /// The target of a symbolic link.
     ///
     /// # Errors
-    /// It is none.
+    /// It is not a link.
     pub fn read_link(&self, link: &OpenFile) -> Result<Vec<u8>, Status> {
         if link.file_type() != FileType::SymbolicLink {
             return Err(Status::Invalid);
@@ -269,7 +269,7 @@ impl Export {
         path.map(std::ffi::CString::into_bytes).map_err(|error| status_of(error, Status::Stale))
     }
 
-    /// How full the file system is that a file lies on.
+    /// Sizes of the file system of a file.
     ///
     /// # Errors
     /// The kernel refuses.
@@ -277,7 +277,7 @@ impl Export {
         rustix::fs::fstatvfs(file).map_err(|error| status_of(error, Status::Stale))
     }
 
-    /// Makes the handles that were given out good for the next server, too: to be called before a reply that has one leaves.
+    /// Makes handles valid for the next server, too: to be called before a reply with a new one is sent.
     ///
     /// # Errors
     /// The index cannot be written.
@@ -285,7 +285,7 @@ impl Export {
         self.lock().save()
     }
 
-    /// What is to be done from time to time: closes files that were not used since, and writes the index if that failed.
+    /// To be called from time to time: closes unused files, and writes the index if that failed.
     pub fn tidy(&self) {
         self.open.close_unused();
         self.listings.tidy();
@@ -350,12 +350,12 @@ impl Export {
         Ok((file, about))
     }
 
-    /// Asks the kernel where a file lies now, and notes it in the index. What is noted is checked as everything in there, so a file that
-    /// lies elsewhere is not found by it.
+    /// Asks the kernel where a file is now, and notes that in the index. Like every entry it is checked at use, so a file outside
+    /// is not found by it.
     fn learn_by_handle(&self, identity: Identity) -> Option<()> {
         let place = self.lock().place(identity)?.clone();
         let file = self.open_by_handle(&place)?;
-        // The kernel does not know names that nobody used since the machine was started, but those of directories.
+        // Since the start of the machine the kernel knows only names that were used, except those of directories.
         let path = self.path_below(&file).or_else(|| self.name_by_number(place.parent, identity.inode))?;
         let (mut below, mut parent) = (PathBuf::new(), self.root.identity());
         for name in path.components() {
@@ -369,7 +369,7 @@ impl Export {
         Some(())
     }
 
-    /// What the kernel opens by the handle that it once gave: only to be asked for its path.
+    /// Opens a file by the kernel's handle, only to find its path.
     fn open_by_handle(&self, place: &Place) -> Option<OpenFile> {
         let file = place.handle.as_ref()?.open(self.mount.as_ref()?).ok()?;
         Some(OpenFile::new(file, self.root.identity(), FileType::Regular))
@@ -396,7 +396,7 @@ impl Export {
     fn path_below(&self, file: &OpenFile) -> Option<PathBuf> {
         let (root, path) = (self.root.path().ok()?, file.path().ok()?);
         let (root, path) = (root.to_bytes(), path.to_bytes());
-        // The kernel's mark of a name that was removed; the file may have others, outside. (One that is really called so is opened anew.)
+        // The kernel's mark of a removed name; the file may have others, outside. (A file with such a name is opened again.)
         if path.ends_with(b" (deleted)") {
             return None;
         }
@@ -406,7 +406,7 @@ impl Export {
     }
 }
 
-/// The root opened so that files are opened by handles on its file system, if this process may do that.
+/// The root, opened so that files on its file system can be opened by handles, if this process may do that.
 fn handles_are_opened_by(root: impl AsFd) -> Option<OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let mount = openat(root, c".", flags, Mode::empty()).ok()?;
@@ -414,7 +414,7 @@ fn handles_are_opened_by(root: impl AsFd) -> Option<OwnedFd> {
     is_permitted.then_some(mount)
 }
 
-/// A name as one part of a path below a directory. What is not '..' cannot lead out of that.
+/// A name as one component of a path below a directory. Only '..' could lead out of that.
 fn entry_name(directory: &OpenFile, name: &[u8]) -> Result<CString, Status> {
     if directory.file_type() != FileType::Directory {
         return Err(Status::NotDirectory);
@@ -432,11 +432,11 @@ fn file_type(about: &Statx) -> FileType {
     file::attributes(about).file_type
 }
 
-/// Opens a path for attributes, by no symbolic link and not out of the directory.
+/// Opens a path for attributes, without following symbolic links, and not outside of the directory.
 fn beneath(root: impl AsFd, path: &Path, flags: OFlags) -> rustix::io::Result<OwnedFd> {
     let flags = flags | OFlags::PATH | OFlags::CLOEXEC;
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
-    // EAGAIN: something was renamed meanwhile, so that it cannot be told.
+    // EAGAIN: a concurrent renaming made the result uncertain.
     (0..8)
         .find_map(|_| match openat2(&root, path, flags, Mode::empty(), resolve) {
             Err(Errno::AGAIN | Errno::INTR) => None,

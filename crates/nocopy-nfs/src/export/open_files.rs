@@ -1,4 +1,4 @@
-//! Files that are kept open, so that each call does not open its own anew.
+//! Files that are kept open between calls.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -6,7 +6,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use super::file::OpenFile;
 use super::identity::Identity;
 
-/// At most so many.
 const FILES_MAX: usize = 256;
 
 #[derive(Debug, Default)]
@@ -14,16 +13,16 @@ pub(super) struct OpenFiles(Mutex<Files>);
 
 #[derive(Debug, Default)]
 struct Files {
-    /// Each with the number of the use that was its last.
+    /// Each with the number of its last use.
     open: HashMap<Identity, (Arc<OpenFile>, u64)>,
-    /// How often one was used.
+    /// The number of uses.
     uses: u64,
-    /// As many uses there were when unused ones were last closed.
+    /// The number of uses when unused ones were last closed.
     uses_before: u64,
 }
 
 impl OpenFiles {
-    /// The file, if it is open and good to be used.
+    /// The file, if it is open and still valid.
     pub(super) fn get(
         &self,
         identity: Identity,
@@ -44,12 +43,12 @@ impl OpenFiles {
         None
     }
 
-    /// The file, if it is open; not to be used, as it may not be good any more.
+    /// The file, if it is open; it may no longer be valid.
     pub(super) fn peek(&self, identity: Identity) -> Option<Arc<OpenFile>> {
         self.lock().open.get(&identity).map(|(file, _)| Arc::clone(file))
     }
 
-    /// Keeps it in the place of the same file, or of the one that was not used for longest.
+    /// Keeps it in place of the same file, or of the least recently used one.
     pub(super) fn keep(&self, file: Arc<OpenFile>) {
         let mut files = self.lock();
         if files.open.len() >= FILES_MAX
@@ -64,12 +63,12 @@ impl OpenFiles {
         files.open.insert(file.identity(), (file, used));
     }
 
-    /// Closes the file, when nobody is using it any more.
+    /// Closes the file when its last user has finished.
     pub(super) fn close(&self, identity: Identity) {
         self.lock().open.remove(&identity);
     }
 
-    /// Closes what was not used since this was last called: an open file that was removed still takes room on the disk.
+    /// Closes files not used since the last call: an open file that was removed still uses disk space.
     pub(super) fn close_unused(&self) {
         let mut files = self.lock();
         let before = files.uses_before;

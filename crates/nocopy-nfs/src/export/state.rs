@@ -1,4 +1,4 @@
-//! What has to outlive the server, so that its handles do: the key of the MAC, and the index.
+//! State that outlives the server, so that its handles stay valid: the key of the MAC, and the index.
 
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::hash::Hasher;
@@ -55,7 +55,7 @@ impl State {
     }
 }
 
-/// The key, in a file that only its owner can read; a new one where there is none yet.
+/// The key, in a file that only its owner can read; a new one if there is none yet.
 fn read_key(path: &Path) -> io::Result<[u8; KEY_BYTES]> {
     let mut file = OpenOptions::new().read(true).append(true).create(true).mode(0o600).open(path)?;
     let mut found = Vec::new();
@@ -67,12 +67,12 @@ fn read_key(path: &Path) -> io::Result<[u8; KEY_BYTES]> {
     getrandom(&mut key, GetRandomFlags::empty())?;
     file.set_len(0)?;
     file.write_all(&key)?;
-    // Handles are good as long as it is there, also after the power failed.
+    // Handles are valid as long as the file exists, also after a power failure.
     file.sync_all()?;
     Ok(key)
 }
 
-/// One for each directory that is exported, below `XDG_STATE_HOME`.
+/// A directory for each exported one, below `XDG_STATE_HOME`.
 fn default_directory(exported: &Path) -> Result<PathBuf, StateError> {
     let variable = |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
     let state = variable("XDG_STATE_HOME").or_else(|| Some(variable("HOME")?.join(".local/state")));

@@ -1,4 +1,3 @@
-//! Exports of directories made for a test.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, symlink};
@@ -7,7 +6,7 @@ use std::path::Path;
 use super::*;
 use crate::wire::nfs3::FileHandle;
 
-/// A directory that is exported, one for the state beside it, and a file that clients must not see.
+/// An exported directory, one for the state beside it, and a file that clients must not see.
 struct Scene {
     around: tempfile::TempDir,
 }
@@ -88,7 +87,7 @@ fn no_name_and_no_link_leads_outside() {
     assert_eq!(status(export.lookup(&Caller::Server, &root, &[b'a'; 256])), Status::NameTooLong);
     assert_eq!(status(export.lookup(&Caller::Server, &root, b"absent")), Status::NoEntry);
     assert_eq!(export.lookup(&Caller::Server, &root, b"..").unwrap().handle, export.root());
-    // The link itself is a file like others; what it leads to is the client's business.
+    // A link is a file like others; following it is up to the client.
     let link = export.walk(Path::new("below/link")).unwrap();
     let link = export.file(&link).unwrap();
     assert_eq!(export.read_link(&link).unwrap(), b"../../secret");
@@ -102,7 +101,7 @@ fn no_name_and_no_link_leads_outside() {
     assert_eq!(status(export.read_link(&below)), Status::Invalid);
 }
 
-/// A directory that became a link to one outside, between the lookup and the use of the handle.
+/// Replaced between the lookup and the use of the handle.
 #[test]
 fn a_directory_that_became_a_link_is_not_followed() {
     let scene = Scene::new();
@@ -123,7 +122,7 @@ fn what_was_moved_out_is_stale_also_while_it_is_open() {
     assert_eq!(read(&export, &handle).unwrap(), b"content");
     fs::rename(scene.path("exported/below/file"), scene.path("moved")).unwrap();
     assert_eq!(status(read(&export, &handle)), Status::Stale);
-    // A name that only begins like that of the exported directory.
+    // A name with the exported directory's name as its prefix.
     fs::create_dir(scene.path("exported-not")).unwrap();
     let handle = export.walk(Path::new("below/deeper")).unwrap();
     export.file(&handle).unwrap();
@@ -131,7 +130,7 @@ fn what_was_moved_out_is_stale_also_while_it_is_open() {
     assert_eq!(status(export.file(&handle)), Status::Stale);
 }
 
-/// Its other name lies outside, so it is not removed, and it is open.
+/// Its other name is outside, so it still exists, and it is open.
 #[test]
 fn a_file_whose_name_inside_was_removed_is_stale() {
     let scene = Scene::new();
@@ -141,7 +140,7 @@ fn a_file_whose_name_inside_was_removed_is_stale() {
     assert_eq!(read(&export, &handle).unwrap(), b"content");
     fs::remove_file(scene.path("exported/below/file")).unwrap();
     assert_eq!(status(read(&export, &handle)), Status::Stale);
-    // A file may be called as the kernel marks names that were removed.
+    // A file may have a name like the kernel's mark for removed names.
     fs::write(scene.path("exported/file (deleted)"), b"content").unwrap();
     let handle = export.walk(Path::new("file (deleted)")).unwrap();
     (0..2).for_each(|_| assert_eq!(read(&export, &handle).unwrap(), b"content"));
@@ -172,7 +171,7 @@ fn an_open_file_stays_good_when_it_is_renamed_inside() {
     assert_eq!(read(&export, &handle).unwrap(), b"content");
 }
 
-/// Runs in a thread of its own, which has given up its capabilities.
+/// Runs in a thread that has given up its capabilities.
 fn unprivileged(run: impl FnOnce() + Send) {
     std::thread::scope(|scope| {
         let run = || {
@@ -200,7 +199,7 @@ fn without_privileges_a_lookup_finds_a_renamed_file() {
     });
 }
 
-/// While no server runs: a file by itself, and one by a directory above it.
+/// While no server runs: a file, and another by a directory above it.
 #[test]
 fn the_kernel_opens_handles_of_renamed_files() {
     let scene = Scene::new();
@@ -249,7 +248,7 @@ fn handles_of_files_that_were_moved_out_are_stale() {
     assert_eq!(read(&export, &file).unwrap(), b"content");
 }
 
-/// As after the machine was started again: the kernel opens a file, and knows no name of it.
+/// As after a restart of the machine: the kernel opens a file, but knows no name of it.
 #[test]
 fn a_renamed_file_is_found_by_its_number_in_its_directory() {
     let scene = Scene::new();
@@ -287,7 +286,7 @@ fn what_is_cached_is_at_hand() {
     ] {
         assert!(export.is_at_hand(&handle, name), "{name:?}");
     }
-    // Where it lies is not known: the disk has to be asked.
+    // Its place is not known, so the disk is needed.
     let unknown = Identity { device: 1, inode: 2, generation: 3 };
     assert!(!export.is_at_hand(&export.key.handle(unknown), None));
 }
@@ -313,7 +312,6 @@ fn devices_and_fifos_are_never_opened() {
     assert_eq!(status(export.readable_file(&Caller::Server, &handle)), Status::Invalid);
 }
 
-/// What is there all the time comes exactly once, whatever comes and goes between two parts.
 #[test]
 fn a_directory_that_changes_loses_no_entry() {
     let scene = Scene::new();
@@ -339,7 +337,7 @@ fn a_directory_that_changes_loses_no_entry() {
     expected.sort_unstable();
     assert_eq!(kept, expected);
     assert_eq!(seen[..2], [".", ".."]);
-    // The next server goes on where this one ended.
+    // The next server continues where this one ended.
     export.save().unwrap();
     let (before, middle) = (names(&export, &handle, 0), names(&export, &handle, 0)[50].cookie);
     drop(export);

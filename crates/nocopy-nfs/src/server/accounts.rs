@@ -1,17 +1,17 @@
-//! What was done for whom.
+//! Counts of work, by client.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// So many clients are told apart; what more of them do is counted together. IPv6 has addresses without end.
+/// The most clients counted separately; further ones are counted together, because IPv6 addresses are unlimited.
 const CLIENTS_MAX: usize = 1024;
 
 /// Why bytes were copied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Copied {
-    /// Shorter reads cost less so.
+    /// Short reads are cheaper this way.
     Small,
     Stable,
     /// Other clients hold all pipes.
@@ -33,7 +33,7 @@ impl Copied {
     }
 }
 
-/// What one client has done, counted by several threads.
+/// Counts of one client, updated by several threads.
 #[derive(Debug, Default)]
 pub struct ClientCounts {
     connections: AtomicU64,
@@ -47,21 +47,20 @@ pub struct ClientCounts {
     copied: [AtomicU64; Copied::ALL.len()],
 }
 
-/// What was counted.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counts {
     pub connections: u64,
     pub calls: u64,
     /// Calls that were answered by bytes of a file.
     pub reads: u64,
-    /// Calls that wrote bytes into a file, and these bytes: copied into the page cache, and before that out of the socket, but for those that
-    /// went from the socket by reference.
+    /// Calls that wrote bytes into a file, and these bytes. They are copied into the page cache, and before that out of the socket, unless
+    /// they were moved from the socket by reference.
     pub writes: u64,
     pub written: u64,
     pub written_by_reference: u64,
-    /// Bytes that were copied in between, from one buffer of the server to another one, of these calls with what stands before the data.
+    /// Bytes copied from one buffer of the server to another for these calls, with their headers.
     pub moved: u64,
-    /// Bytes that went by reference to their pages: not copied here, and unknown below.
+    /// Bytes sent by reference to their pages: not copied by the server; whether layers below copied them is unknown.
     pub spliced: u64,
     /// By cause, in the order of [`Copied::ALL`].
     pub copied: [u64; Copied::ALL.len()],
@@ -73,7 +72,7 @@ impl Counts {
         self.spliced + self.copied.iter().sum::<u64>()
     }
 
-    /// What was counted after `before` was.
+    /// The counts since `before`.
     pub(crate) fn since(&self, before: &Self) -> Self {
         Self {
             connections: self.connections - before.connections,
@@ -110,7 +109,7 @@ impl ClientCounts {
         add(&self.reads, 1);
     }
 
-    /// A call that wrote so many bytes; how many were copied before they were, and how many came by reference.
+    /// Notes a call that wrote that many bytes; how many were copied before, and how many were moved by reference.
     pub(super) fn note_written(&self, bytes: usize, moved: usize, by_reference: usize) {
         add(&self.writes, u64::from(bytes > 0));
         add(&self.written, bytes as u64);
@@ -146,7 +145,7 @@ impl ClientCounts {
 #[derive(Debug, Default)]
 pub struct Accounts {
     clients: Mutex<BTreeMap<IpAddr, Arc<ClientCounts>>>,
-    /// Clients that were not told apart any more.
+    /// Clients that are counted together.
     others: Arc<ClientCounts>,
     refused: AtomicU64,
     ended: AtomicU64,
@@ -155,7 +154,7 @@ pub struct Accounts {
 }
 
 impl Accounts {
-    /// That of a client with one connection more.
+    /// Notes a new connection; returns its client's counts.
     pub(super) fn connected(&self, address: IpAddr) -> Arc<ClientCounts> {
         let mut clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
         let is_full = clients.len() >= CLIENTS_MAX && !clients.contains_key(&address);
@@ -180,7 +179,7 @@ impl Accounts {
         add(&self.unsaved, count);
     }
 
-    /// Each client; `None` are all that were not told apart.
+    /// Each client; `None` is all those counted together.
     pub fn clients(&self) -> Vec<(Option<IpAddr>, Counts)> {
         let clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
         let known = clients.iter().map(|(address, counts)| (Some(*address), counts.counts()));
@@ -199,12 +198,12 @@ impl Accounts {
         self.refused.load(Ordering::Relaxed)
     }
 
-    /// Connections that made room for others.
+    /// Connections ended to make room for others.
     pub fn ended(&self) -> u64 {
         self.ended.load(Ordering::Relaxed)
     }
 
-    /// Connections that ended by something that was no call.
+    /// Connections ended by something that is not a call.
     pub fn malformed(&self) -> u64 {
         self.malformed.load(Ordering::Relaxed)
     }

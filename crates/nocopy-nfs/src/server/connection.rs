@@ -1,4 +1,4 @@
-//! One client's connection: calls in, replies out, neither without bound.
+//! One client's connection: calls are read and replies sent, with bounded memory for both.
 
 use std::borrow::Cow;
 use std::collections::VecDeque;
@@ -22,43 +22,43 @@ use super::workers::{Inbox, Job, Work};
 use super::writing::{Done, LongWrite};
 use crate::wire::record::{MARK_BYTES, Records};
 
-/// Calls that are not answered yet, at most; more are not read before.
+/// The most calls without an answer; with so many, no more are read.
 const CALLS_MAX: usize = 128;
 
-/// Memory of replies that have not gone, at most, before no more are made. (What workers have comes on top.)
+/// The most memory of unsent replies; with so much, no more are made. (Results of workers are not included.)
 const REPLIES_BYTES_MAX: usize = 256 << 10;
 
-/// Calls that wait for workers, at most, before no more are read: two of the longest writes.
+/// The most memory of calls waiting for workers, two of the longest writes; with so much, no more are read.
 const WORK_BYTES_MAX: usize = 2 << 20;
 
-/// Of a connection, with the workers or done by them and holding a pipe, at a time.
+/// The most jobs of a connection with the workers, or finished and holding a pipe, at a time.
 const JOBS_MAX: usize = 4;
 
-/// Bytes that go in one turn, before other connections have theirs.
+/// The most bytes sent in one turn, before other connections have theirs.
 const TURN_BYTES_MAX: usize = 1 << 20;
 
-/// A client that is gone without a word is noticed after a while of silence.
+/// After this much silence, a vanished client is noticed.
 const KEEPALIVE: Duration = Duration::from_secs(60);
 
-/// One that reads nothing of what was sent, and so holds pipes and memory, is given up after that: it can connect again.
+/// A client that reads nothing, and so holds pipes and memory, is disconnected after this; it can connect again.
 const UNREAD_MS_MAX: u32 = 120_000;
 
 /// Why a connection ends.
 #[derive(Debug)]
 pub(super) enum End {
-    /// The client has ended it, or it broke.
+    /// The client has closed it, or it broke.
     Closed,
-    /// What came is no call.
+    /// The received bytes are not a call.
     Malformed,
 }
 
-/// Whether a long write is under way.
+/// The state of a long write.
 #[derive(Debug)]
 enum Long {
     No,
-    /// More of it has to come.
+    /// More of it must arrive.
     Waits(Box<LongWrite>),
-    /// It is with the workers, or is given to them next, and so is what comes out of the socket.
+    /// Workers have it, or will get it next, and also everything that arrives on the socket.
     GoesOn,
 }
 
@@ -66,7 +66,7 @@ enum Long {
 pub(super) struct Connection {
     pub(super) socket: Arc<TcpStream>,
     pub(super) address: IpAddr,
-    /// When bytes went one way or the other.
+    /// When bytes were last received or sent.
     pub(super) moved: Instant,
     /// What it waits for.
     pub(super) interest: EventFlags,
@@ -74,15 +74,15 @@ pub(super) struct Connection {
     client: Arc<ClientCounts>,
     records: Records,
     output: Output,
-    /// For workers, once those have done what they have.
+    /// For the workers, after their present jobs.
     work: VecDeque<Work>,
     work_bytes: usize,
     jobs: usize,
-    /// A call whose data go into a file as they come, before any other call is read.
+    /// A call whose data are written into a file as they arrive, before any other call is read.
     long: Long,
     /// The client sends no more.
     is_finished: bool,
-    /// The last turn ended before all was done that could be.
+    /// The last turn ended before everything possible was done.
     is_cut: bool,
 }
 
@@ -119,7 +119,7 @@ impl Connection {
         })
     }
 
-    /// What it has to wait for now.
+    /// The events to wait for now.
     pub(super) fn wanted(&self, shared: &Shared) -> EventFlags {
         let mut wanted = EventFlags::empty();
         let is_taking = match self.long {
@@ -128,12 +128,12 @@ impl Connection {
             Long::GoesOn => false,
         };
         wanted.set(EventFlags::IN, is_taking);
-        // A turn that was cut may have left whole calls in memory, of which the socket knows nothing: being writable ends that wait.
+        // A cut turn may have left whole calls in memory, which the socket does not report: waiting for room to send ends at once.
         wanted.set(EventFlags::OUT, !self.output.is_empty() || self.is_cut);
         wanted
     }
 
-    /// Takes from the workers what was done.
+    /// Takes a result of the workers.
     pub(super) fn done(&mut self, done: Done) {
         self.jobs -= usize::from(!matches!(done, Done::ReplyAndMore(_)));
         match done {
@@ -150,7 +150,7 @@ impl Connection {
         }
     }
 
-    /// More has come, which is for the workers if a long write waits for it.
+    /// More has arrived, which is for the workers if a long write waits for it.
     pub(super) fn go_on_writing(&mut self, now: Instant) {
         match std::mem::replace(&mut self.long, Long::GoesOn) {
             Long::Waits(write) => {
@@ -161,12 +161,12 @@ impl Connection {
         }
     }
 
-    /// Whether workers have something of it.
+    /// Whether workers have a job of it.
     pub(super) fn is_worked_for(&self) -> bool {
         self.jobs > 0
     }
 
-    /// Reads calls and writes replies, as far as both go at once.
+    /// Reads calls and writes replies, as far as possible without waiting.
     ///
     /// # Errors
     /// The connection ends.
@@ -200,20 +200,20 @@ impl Connection {
         !matches!(self.long, Long::No)
     }
 
-    /// No more calls are taken now.
+    /// Whether no more calls are read now.
     fn is_full(&self, shared: &Shared) -> bool {
         self.output.len() + self.work.len() + self.jobs >= CALLS_MAX
             || self.work_bytes > WORK_BYTES_MAX
             || self.is_heavy(shared)
     }
 
-    /// No more replies are made now: too much memory waits for the client to read.
+    /// Whether no more replies are made now: too much memory waits for the client to read.
     fn is_heavy(&self, shared: &Shared) -> bool {
         self.output.memory_bytes() > if shared.queued.is_much() { 0 } else { REPLIES_BYTES_MAX }
     }
 
     fn receive(&mut self, shared: &Shared, buffer: &mut [u8]) -> Result<usize, End> {
-        // A whole call is held at most, and what came with it.
+        // At most a whole call is held, and what arrived with it.
         let is_held = self.records.held() >= shared.core.call_bytes_max() + MARK_BYTES;
         if self.is_finished || self.is_full(shared) || is_held || self.is_writing() {
             return Ok(0);
@@ -294,8 +294,8 @@ impl Connection {
         Ok(written)
     }
 
-    /// Reads what is in memory, and leaves to the workers what is not. A hint that is wrong, or not to be had, costs time and nothing
-    /// else.
+    /// Reads cached data itself, and leaves other reads to the workers. A wrong or missing hint costs only
+    /// time.
     fn read(&mut self, shared: &Shared, call: ReadCall) {
         if !shared.core.is_at_hand(&call) {
             return self.work.push_back(Work::Read(call));

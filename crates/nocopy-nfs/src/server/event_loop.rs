@@ -1,4 +1,4 @@
-//! A thread, and the connections that it serves.
+//! A thread with the connections that it serves.
 
 use std::collections::HashMap;
 use std::io;
@@ -20,13 +20,13 @@ use super::workers::Inbox;
 
 const EVENTS_MAX: usize = 64;
 
-/// Many calls; of a long one, which is received elsewhere, the begin only.
+/// Room for many calls; of a long one, which is received elsewhere, only the beginning.
 const BUFFER_BYTES: usize = 16 << 10;
 
-/// New connections are taken so many at a time, so that those there are get their turn.
+/// New connections are accepted in groups of this size, so that existing ones get their turn.
 const ACCEPTED_MAX: usize = 64;
 
-/// How often to look for files that nobody uses, and whether connections can be taken again.
+/// How often to close unused files, and to check whether connections can be accepted again.
 const TICK: Duration = Duration::from_secs(1);
 
 /// What an event is about: this loop's inbox, a listener, or a connection (its number, from [`FIRST`] on).
@@ -41,10 +41,10 @@ pub(super) struct EventLoop {
     shared: Arc<Shared>,
     inbox: Arc<Inbox>,
     connections: HashMap<u64, Connection>,
-    /// One loop looks after what all share.
+    /// The first loop does the work that concerns all.
     is_first: bool,
     next: u64,
-    /// The machine is short of something, so no connections are taken.
+    /// The machine is short of something, so no connections are accepted.
     is_paused: bool,
     ticked: Instant,
     buffer: Vec<u8>,
@@ -94,7 +94,7 @@ impl EventLoop {
                 let (data, flags) = (event.data.u64(), event.flags);
                 match data {
                     INBOX => self.take_done(now),
-                    // Reset: nothing that is sent arrives.
+                    // Reset, because nothing that is sent would arrive.
                     id if id >= FIRST && flags.intersects(EventFlags::HUP | EventFlags::ERR) => {
                         self.remove(id);
                     }
@@ -124,7 +124,7 @@ impl EventLoop {
                     Some(Errno::AGAIN) => break,
                     Some(Errno::INTR | Errno::CONNABORTED) => {}
                     Some(Errno::MFILE) if !self.connections.is_empty() => self.make_place(),
-                    // The connection stays in the queue, and would be told again at once.
+                    // The connection stays in the queue, and would be reported again at once.
                     _ => return self.pause(),
                 },
             }
@@ -148,7 +148,7 @@ impl EventLoop {
         if !allow.is_empty() && !allow.iter().any(|network| network.contains(&address)) {
             return self.shared.accounts.note_refused();
         }
-        // However they fell to the loops. One without connections has one more: there are few loops.
+        // The limit is shared by the loops. One without connections may have one more: there are few loops.
         if self.shared.connections.load(Ordering::Relaxed) >= self.shared.connections_max {
             self.make_place();
         }
@@ -163,14 +163,14 @@ impl EventLoop {
             epoll::add(&self.epoll, &*connection.socket, data, connection.interest)?;
             Ok(connection)
         });
-        // What is wrong with one connection is no reason not to serve others.
+        // An error of one connection must not end the service of others.
         if let Ok(connection) = connection {
             self.connections.insert(id, connection);
             self.shared.connections.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// Ends a connection: of the network that has most of them the one that has stood still longest.
+    /// Ends a connection: of the network with the most connections, the one that was idle for longest.
     fn make_place(&mut self) {
         let mut shares = HashMap::<IpAddr, usize>::new();
         for connection in self.connections.values() {
@@ -229,7 +229,7 @@ impl EventLoop {
     fn remove(&mut self, id: u64) {
         let Some(connection) = self.connections.remove(&id) else { return };
         self.shared.connections.fetch_sub(1, Ordering::Relaxed);
-        // A worker may still read from it. It is gone or broken already, or shall be.
+        // A worker may still read from it. It is closed or broken already, or soon will be.
         let _ = epoll::delete(&self.epoll, &*connection.socket);
         let _ = connection.socket.shutdown(Shutdown::Both);
         if connection.is_worked_for() {

@@ -1,4 +1,4 @@
-//! The server: calls come in, replies go out, and the bytes of files go by reference to their pages.
+//! The server: answers calls, and sends the bytes of files by reference to their pages.
 //!
 //! ```text
 //!   socket ─▶ connection ─▶ core: an answer ──────────────┐
@@ -7,18 +7,18 @@
 //!            output: an ordered queue of [header │ pages in a pipe │ what fills up] ─▶ socket
 //! ```
 //!
-//! A read goes by splice(2) from the file into a pipe *first*: so the count and the end of the file that its reply tells are true, whatever
-//! becomes of the file meanwhile. Then the header goes with `MSG_MORE`, and by splice(2) the pages. Only the loop of a connection sends
-//! on its socket, and a reply that was begun is finished before the next. Warm reads are put into a pipe when it is their turn, so that a client
-//! that does not read holds one pipe and no more.
+//! A read is moved by splice(2) from the file into a pipe *first*: so the count and the end of the file in its reply are true, even if
+//! the file changes meanwhile. Then the header is sent with `MSG_MORE`, followed by the pages, by splice(2). Only the loop of a connection
+//! sends on its socket, and finishes a reply before it begins the next. Cached reads are put into a pipe when it is their turn, so that a
+//! client that does not read holds only one pipe.
 //!
-//! A long write goes the other way, by a worker that for so long is the only one to read from the socket: from there into a pipe, and from the
-//! pipe into the file, as it comes.
+//! A long write goes the other way: a worker, meanwhile the only reader of the socket, moves its bytes from the socket into a pipe, and from the
+//! pipe into the file, as they arrive.
 //!
-//! The socket side is not [`nocopy::tcp`]: its sender takes a pipe for good, where these go back to a pool; it has no replies to be told
-//! apart by the ledger of their client; and it owns what is written, where a header here is 132 bytes of a vector.
+//! The socket is not a [`nocopy::tcp`] stream: that keeps a pipe for good, where these return to a pool; its ledger does not distinguish the
+//! replies of several clients; and it owns what it sends, where a header here is 132 bytes of a vector.
 //!
-//! Pages that change after their reply was queued reach the client as they are when they are sent, as with the kernel's server. `--stable`
+//! Pages that change after their reply was queued are sent with their new contents, as by the kernel's server. `--stable`
 //! copies instead.
 
 mod accounts;
@@ -52,16 +52,16 @@ use pipes::Pipes;
 use turns::Turns;
 use workers::Workers;
 
-/// More threads than that do not make one disk or one network faster.
+/// More threads than this do not make one disk or one network faster.
 const LOOPS_MAX: usize = 4;
 
 /// Threads that wait for disks.
 const WORKERS: usize = 8;
 
-/// Connections at most, unless there are fewer descriptors.
+/// The most connections, unless there are fewer descriptors.
 pub const CONNECTIONS_MAX: usize = 2048;
 
-/// Descriptors that are no connections: open files, listings, and what every program has. (Pipes are counted for each connection.)
+/// Descriptors for other things: open files, listings, and what every program has. (Pipes are counted for each connection.)
 const OTHER_DESCRIPTORS: usize = 768;
 
 #[derive(Debug, thiserror::Error)]
@@ -85,21 +85,21 @@ fn advice(error: &io::Error) -> &'static str {
 #[derive(Debug, Clone)]
 pub struct Settings {
     pub address: SocketAddr,
-    /// Who may connect; empty: who can reach the address.
+    /// The networks that may connect; empty: all that can reach the address.
     pub allow: Vec<IpNet>,
-    /// Copy what is read, so that it is sent as it was read.
+    /// Copy what is read, so that later changes of the file do not change the reply.
     pub is_stable: bool,
-    /// Let clients change what is exported.
+    /// Let clients change files.
     pub is_writable: bool,
-    /// As whom they do what they ask for.
+    /// The users for whom calls are made.
     pub callers: Callers,
-    /// Tell clients the port, at the port where they ask for it.
+    /// Answer port requests at port 111.
     pub is_portmapper: bool,
-    /// With one more, another one ends.
+    /// The most connections; one more ends another.
     pub connections_max: usize,
 }
 
-/// What all loops and workers share.
+/// Shared by all loops and workers.
 #[derive(Debug)]
 struct Shared {
     core: Core,
@@ -109,7 +109,7 @@ struct Shared {
     queued: Arc<Queued>,
     workers: Workers,
     turns: Turns,
-    /// How many there are, and at most.
+    /// How many there are, and the most.
     connections: AtomicUsize,
     connections_max: usize,
     is_over: AtomicBool,
@@ -168,10 +168,10 @@ impl Server {
         self.address
     }
 
-    /// Answers until `wait` returns, which is given what has been counted so far.
+    /// Answers calls until `wait` returns; `wait` gets the progress.
     ///
     /// # Errors
-    /// The kernel does not let it wait for connections any more.
+    /// The kernel refuses to wait for connections.
     pub fn run(self, wait: impl FnOnce(&Progress<'_>)) -> (Accounts, io::Result<()>) {
         let Self { shared, loops, .. } = self;
         let wakers: Vec<_> = loops.iter().map(EventLoop::waker).collect();
@@ -217,7 +217,7 @@ impl Progress<'_> {
         self.shared.queued.bytes()
     }
 
-    /// A part of it has ended by itself, which is an error.
+    /// Whether a part of it has ended by itself, which is an error.
     pub fn is_failed(&self) -> bool {
         (self.is_failed)()
     }
@@ -232,7 +232,7 @@ fn listen(address: SocketAddr) -> Result<TcpListener, ServerError> {
     listen().map_err(|source| ServerError::Listen { address, source })
 }
 
-/// Raises the limit of descriptors as far as that goes without privileges; returns how many connections it allows, and as many pipes.
+/// Raises the limit of descriptors as far as possible without privileges; returns how many connections it allows, with as many pipes.
 fn raise_descriptors() -> usize {
     let limit = getrlimit(Resource::Nofile);
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });

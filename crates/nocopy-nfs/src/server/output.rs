@@ -1,4 +1,4 @@
-//! Replies on their way to one socket, in order.
+//! Replies being sent on one socket, in order.
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
@@ -13,34 +13,34 @@ use super::accounts::{ClientCounts, Copied};
 use super::core::ReadCall;
 use super::pipes::Lease;
 
-/// So many replies go by one call.
+/// The most replies sent by one call.
 const GATHERED_MAX: usize = 16;
 
-/// From so much memory of all queues on, each connection has one reply at a time, and a short one.
+/// From this much memory of all queues on, each connection has only one reply at a time, and a short one.
 const QUEUED_BYTES_MAX: usize = 128 << 20;
 
-/// What a place in the queue takes beside the bytes of the reply.
+/// The cost of an entry besides the bytes of the reply.
 const REPLY_BYTES: usize = 128;
 
 const ZEROS: [u8; 3] = [0; 3];
 
-/// A reply, or what will be one.
+/// A reply, or a read that will become one.
 #[derive(Debug)]
 pub(super) enum Outgoing {
     Bytes {
         bytes: Vec<u8>,
         sent: usize,
-        /// Of a file, and why they were copied.
+        /// Bytes of a file, and why they were copied.
         copied: Option<(Copied, usize)>,
     },
     Piped {
         head: Vec<u8>,
         sent: usize,
         pipe: Lease,
-        /// What fills up, and has not gone.
+        /// Unsent padding.
         padding: usize,
     },
-    /// To be read when it is its turn.
+    /// To be read when it reaches the front.
     Read(ReadCall),
 }
 
@@ -71,7 +71,7 @@ impl Outgoing {
     }
 }
 
-/// What there is to do at the front of the queue.
+/// What to do with the front of the queue.
 #[derive(Debug)]
 pub(super) enum Front {
     Empty,
@@ -117,7 +117,7 @@ impl Output {
         self.queue.push_back(reply);
     }
 
-    /// In front of all: what a read that was taken there has become.
+    /// Puts the reply to a read that was taken from the front there.
     pub(super) fn push_front(&mut self, reply: Outgoing) {
         self.note(&reply);
         self.queue.push_front(reply);
@@ -169,10 +169,10 @@ impl Output {
         Some(first)
     }
 
-    /// Writes what is at the front, as far as the socket takes it at once; returns how many bytes that were.
+    /// Writes the front of the queue, as far as the socket accepts it at once; returns how many bytes.
     ///
     /// # Errors
-    /// The socket takes nothing now (`WouldBlock`), or not any more.
+    /// The socket accepts nothing now (`WouldBlock`), or is closed.
     pub(super) fn write(&mut self, socket: impl AsFd, client: &ClientCounts) -> io::Result<usize> {
         match self.queue.front_mut() {
             None | Some(Outgoing::Read(_)) => Ok(0),
@@ -217,7 +217,7 @@ impl Output {
     }
 }
 
-/// The next part of it: the header, which waits for the pages in the socket; the pages; what fills up.
+/// Sends the next part: the header, which waits in the socket for the pages; the pages; the padding.
 fn write_piped(
     socket: impl AsFd,
     head: &[u8],

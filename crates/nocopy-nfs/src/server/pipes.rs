@@ -1,8 +1,8 @@
-//! Pipes that hold references to pages on their way from a file to a socket, or from a socket into a file.
+//! Pipes that hold references to pages, between a file and a socket.
 //!
-//! A user may have so many pages of pipes without privileges (`pipe-user-pages-soft`, 64 MiB as a rule), and what other programs of the user
-//! need comes out of the same. So the pool takes three quarters at most: half of them by pipes for the longest read, the rest by small ones, into
-//! which less of a read fits, so that its reply is short. When there is none, the read is copied.
+//! Without privileges a user's pipes may have a limited number of pages (`pipe-user-pages-soft`, usually 64 MiB), shared with
+//! other programs of the user. So the pool takes at most three quarters: half of them for pipes of the longest read, the rest for small ones, which
+//! hold less of a read, so that its reply is short. If none is free, the read is copied.
 
 use std::fs;
 use std::io;
@@ -14,16 +14,16 @@ use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_getpipe_size, fcntl_setpipe_siz
 
 pub(super) const PAGE_BYTES: usize = 4096;
 
-/// Of a small pipe.
+/// Pages of a small pipe.
 const SMALL_PAGES: usize = 16;
 
-/// Without limits of the kernel.
+/// If the kernel has no limits.
 pub(super) const LARGE_PAGES_MAX: usize = 256;
 const PAGES_MAX: usize = 1 << 16;
 
 #[derive(Debug)]
 pub(super) struct Pipes {
-    /// Of a large pipe.
+    /// Pages of a large pipe.
     large_pages: usize,
     pages_max: usize,
     /// Each takes two descriptors.
@@ -36,7 +36,7 @@ struct State {
     /// Empty ones.
     large: Vec<Pipe>,
     small: Vec<Pipe>,
-    /// Of all pipes, also of those in use.
+    /// Pages of all pipes, including those in use.
     pages: usize,
     count: usize,
 }
@@ -63,7 +63,7 @@ impl Pipes {
         Self { large_pages, pages_max, count_max, state: Mutex::default() }
     }
 
-    /// An empty pipe, for so many pages if there is one.
+    /// An empty pipe, with room for that many pages if there is one.
     pub(super) fn take(self: &Arc<Self>, pages: usize) -> Option<Lease> {
         let mut state = self.lock();
         let is_large = pages > SMALL_PAGES;
@@ -79,13 +79,13 @@ impl Pipes {
         Some(Lease { pool: Arc::clone(self), pipe: Some(pipe), held: 0 })
     }
 
-    /// A new pipe, if there are not more than so many pages of pipes by it.
+    /// A new pipe, unless the pages of all pipes would exceed the limit.
     fn open(&self, state: &mut State, pages: usize, pages_max: usize) -> Option<Pipe> {
         if state.pages + pages > pages_max || state.count == self.count_max {
             return None;
         }
         let (reader, writer) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK).ok()?;
-        // EPERM: the user has all that is allowed, by other programs. Then it is as small as the kernel made it: two pages may be all.
+        // EPERM: other programs of the user have reached the limit. The pipe then has the kernel's minimum, perhaps two pages.
         let _ = fcntl_setpipe_size(&writer, pages * PAGE_BYTES);
         let pages = fcntl_getpipe_size(&writer).ok()? / PAGE_BYTES;
         if pages < SMALL_PAGES {
@@ -101,7 +101,7 @@ impl Pipes {
     }
 }
 
-/// A pipe in use; dropped, it goes back, or is closed if something is left in it.
+/// A pipe in use; when dropped it returns, or is closed if it is not empty.
 #[derive(Debug)]
 pub(super) struct Lease {
     pool: Arc<Pipes>,
@@ -116,7 +116,7 @@ impl Lease {
         self.held
     }
 
-    /// Puts references to the pages of a file in, up to so many bytes, as there is room and until the file ends.
+    /// Puts references to the pages of a file in, up to that many bytes, as there is room and until the file ends.
     ///
     /// # Errors
     /// Nothing could be put in.
@@ -136,17 +136,17 @@ impl Lease {
         Ok(())
     }
 
-    /// Moves what it holds to a socket, as much as that takes; `more`: something follows at once.
+    /// Moves its contents to a socket, as much as that accepts; `more`: something follows at once.
     ///
     /// # Errors
-    /// The socket takes nothing now (`WouldBlock`), or not any more.
+    /// The socket accepts nothing now (`WouldBlock`), or is closed.
     pub(super) fn empty(&mut self, socket: impl AsFd, more: bool) -> io::Result<usize> {
         let pipe = self.pipe.as_ref().expect("it is not dropped");
         let more = if more { SpliceFlags::MORE } else { SpliceFlags::empty() };
         let flags = SpliceFlags::NONBLOCK | more;
         let count = retry_on_intr(|| splice(&pipe.reader, None, &socket, None, self.held, flags))?;
         if count == 0 {
-            // The pages are not in memory any more, by a fault of the disk or of the file system.
+            // The pages are no longer in memory, by a fault of the disk or of the file system.
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
         self.held -= count;
@@ -155,10 +155,10 @@ impl Lease {
 }
 
 impl Lease {
-    /// Takes what a socket has, up to so many bytes, as there is room; 0: the socket has ended.
+    /// Takes received bytes of a socket, up to that many, as there is room; 0: the socket has ended.
     ///
     /// # Errors
-    /// The socket has nothing now (`AGAIN`), or not any more.
+    /// The socket has nothing now (`AGAIN`), or is closed.
     pub(super) fn receive(&mut self, socket: impl AsFd, bytes: usize) -> rustix::io::Result<usize> {
         let pipe = self.pipe.as_ref().expect("it is not dropped");
         let count =
@@ -167,10 +167,10 @@ impl Lease {
         Ok(count)
     }
 
-    /// Moves what it holds into a file, as much as goes at a time.
+    /// Moves its contents into a file, as much as possible at a time.
     ///
     /// # Errors
-    /// Nothing could be moved; `INVAL`: the file takes no references.
+    /// Nothing could be moved; `INVAL`: the file accepts no references.
     pub(super) fn put(&mut self, file: impl AsFd, offset: u64) -> rustix::io::Result<usize> {
         let pipe = self.pipe.as_ref().expect("it is not dropped");
         let (held, mut offset) = (self.held, offset);
@@ -180,7 +180,7 @@ impl Lease {
         Ok(count)
     }
 
-    /// Copies what it holds into a buffer, up to its length.
+    /// Copies its contents into a buffer, up to its length.
     ///
     /// # Errors
     /// There is nothing.
@@ -231,7 +231,7 @@ mod tests {
         assert!(all.iter().all(|lease| pages(lease) == SMALL_PAGES));
         assert_eq!(all.len(), (64 * 2 + SMALL_PAGES * 3) / SMALL_PAGES);
         assert!(pipes.take(1).is_none());
-        // One that is given back with something in it is closed, and makes room for another.
+        // A pipe that is returned with contents is closed, and makes room for another.
         all[0].fill(file(100), 0, 100).unwrap();
         all.remove(0);
         assert!(pipes.lock().small.is_empty());

@@ -1,4 +1,4 @@
-//! From the description of a read to a reply that is ready to go.
+//! Turns a read call into its reply.
 
 use std::io::IoSliceMut;
 use std::num::NonZeroU64;
@@ -19,30 +19,30 @@ use crate::export::{OpenFile, status_of};
 use crate::wire::nfs3::{Attributes, NfsResult, Refusal, Status};
 use crate::wire::xdr::padding;
 
-/// Of a reply to a read, before the bytes of the file.
+/// Bytes of a read's reply before the bytes of the file.
 const HEAD_BYTES: usize = 132;
 
-/// Up to so many bytes a copy costs no more than a pipe.
+/// Up to this many bytes a copy costs no more than a pipe.
 pub(super) const COPY_BYTES_MAX: usize = 8 << 10;
 
-/// When there is no pipe, or much memory is in use. No more, because every client may have one.
+/// The limit without a pipe, or when much memory is in use. Not more, because every client may have one.
 const NO_PIPE_BYTES_MAX: usize = 64 << 10;
 
-/// A cold file is fetched by so much at a time while others are served: what the kernel does for one part holds up who shares the
-/// processor, and by its own readahead, of megabytes, for longer than many a read takes.
+/// An uncached file is fetched in parts of this size while others are served: the kernel's work for one part delays others on the same
+/// processor, and its own readahead, of megabytes, for longer than many reads take.
 const FETCH_BYTES: u64 = 64 << 10;
 
-/// Who reads a file from its start to its end finds so much of it fetched beforehand.
+/// How much is fetched in advance for a client that reads a file from start to end.
 const AHEAD_BYTES: u64 = 1 << 20;
 
-/// How often a file is read again that had an end there, and has not any more.
+/// How often to read again a file whose end moved meanwhile.
 const GROWTH_MAX: usize = 4;
 
-/// What a read found: attributes, bytes, and whether the file ends there.
+/// The result of a read: attributes, bytes, and whether the file ends there.
 type Found = NfsResult<(Attributes, usize, bool), Option<Attributes>>;
 
-/// Whether a byte of a file is read without waiting for the disk, which also begins to read what is not there; not known, where the file
-/// system does not say. (cachestat(2) says it of all pages, but there is none before Linux 6.5, nor for files of other users.)
+/// Whether a byte of a file can be read without waiting for the disk (which also begins to read it if not); `None` if the
+/// file system does not report it. (cachestat(2) reports it for all pages, but not before Linux 6.5, nor for files of other users.)
 fn is_read_at_once(file: impl AsFd, offset: u64) -> Option<bool> {
     let read = || preadv2(&file, &mut [IoSliceMut::new(&mut [0])], offset, ReadWriteFlags::NOWAIT);
     match retry_on_intr(read) {
@@ -60,7 +60,7 @@ pub(super) struct Reading {
 }
 
 impl Reading {
-    /// Whether all that is to be read lies in memory; not known, where the kernel does not say.
+    /// Whether everything to be read is in memory; `None` if the kernel does not report it.
     pub(super) fn is_warm(&self) -> Option<bool> {
         let size = self.file.attributes().ok()?.size;
         let bytes = size.saturating_sub(self.call.offset).min(self.call.bytes as u64);
@@ -73,7 +73,7 @@ impl Reading {
         })
     }
 
-    /// Asks for the pages from the disk, and waits for none.
+    /// Requests the pages from the disk without waiting.
     pub(super) fn fetch(&self) {
         let (begin, bytes) = (self.call.offset, self.call.bytes as u64);
         let before = begin.checked_sub(PAGE_BYTES as u64);
@@ -81,13 +81,13 @@ impl Reading {
         let ahead = if before.is_some_and(is_known) { AHEAD_BYTES } else { 0 };
         let end = begin.saturating_add(bytes + ahead);
         for at in (begin..end).step_by(FETCH_BYTES as usize) {
-            // A file system that has no such thing reads all the same, later.
+            // A file system without this reads later.
             let _ = fadvise(&*self.file, at, NonZeroU64::new(FETCH_BYTES.min(end - at)), Advice::WillNeed);
             thread::yield_now();
         }
     }
 
-    /// Reads, which waits for the disk where that is needed.
+    /// Reads, and waits for the disk if necessary.
     pub(super) fn read(&self, shared: &Shared) -> Outgoing {
         let bytes = self.call.bytes;
         let copied_bytes = bytes.min(if shared.queued.is_much() { NO_PIPE_BYTES_MAX } else { usize::MAX });
@@ -148,7 +148,7 @@ impl Reading {
         self.refused(Errno::IO)
     }
 
-    /// Reads on until a reply has so many bytes, or the file ends.
+    /// Continues reading until a reply has that many bytes, or the file ends.
     fn fill(&self, reply: &mut Vec<u8>, bytes: usize) -> rustix::io::Result<()> {
         while reply.len() < bytes {
             let offset = self.call.offset + (reply.len() - HEAD_BYTES) as u64;
@@ -160,14 +160,14 @@ impl Reading {
         Ok(())
     }
 
-    /// What is true of the file after so many bytes were read.
+    /// The attributes and end of the file after that many bytes were read.
     fn judge(&self, count: usize) -> Found {
         let attributes = self.file.attributes().map_err(|status| Refusal { status, rest: None })?;
         let is_end = self.call.offset.saturating_add(count as u64) >= attributes.size;
         Ok((attributes, count, is_end))
     }
 
-    /// Nothing was there, and now there is: clients take no bytes and no end for an error.
+    /// Nothing was read, and now there is something: clients treat a reply without bytes and without end as an error.
     fn is_in_doubt(&self, found: &Found) -> bool {
         matches!(found, Ok((_, 0, false))) && self.call.bytes > 0
     }
@@ -187,7 +187,6 @@ mod tests {
 
     use super::*;
 
-    /// Both hints agree, where the kernel has both.
     #[test]
     fn pages_in_memory_are_told_from_those_on_the_disk() {
         const BYTES: u64 = 16 << 20;

@@ -4,13 +4,13 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Connections that had turns one after the other within this time are served at the same time.
+/// Connections with turns within this time are served at the same time.
 const PRESENT: Duration = Duration::from_millis(100);
 
 #[derive(Debug)]
 pub(super) struct Turns {
     begin: Instant,
-    /// The socket that had the last turn, and how long after the beginning it was another one than before.
+    /// The socket of the last turn, and the time when another than before had one.
     last: AtomicI32,
     changed_ms: AtomicU64,
 }
@@ -20,17 +20,17 @@ impl Turns {
         Self { begin: Instant::now(), last: AtomicI32::new(-1), changed_ms: AtomicU64::new(0) }
     }
 
-    /// A connection has its turn.
+    /// Notes a turn of a connection.
     pub(super) fn note(&self, socket: &impl AsRawFd, now: Instant) {
         let socket: RawFd = socket.as_raw_fd();
-        // Relaxed: a hint. Mostly it is the same, and then nothing is written that other threads read.
+        // Relaxed: a hint. Usually it is the same socket, and then nothing is written that other threads read.
         if self.last.load(Ordering::Relaxed) != socket {
             self.last.store(socket, Ordering::Relaxed);
             self.changed_ms.store(self.ms(now), Ordering::Relaxed);
         }
     }
 
-    /// Whether more connections than one are served.
+    /// Whether more than one connection is being served.
     pub(super) fn alternate(&self, now: Instant) -> bool {
         let since_ms = self.ms(now).saturating_sub(self.changed_ms.load(Ordering::Relaxed));
         Duration::from_millis(since_ms) < PRESENT

@@ -1,4 +1,4 @@
-//! Threads that wait for disks, so that the loops do not: reads of cold files, what is not known of files, and directories.
+//! Threads that wait for disks, so that the loops do not: for uncached reads, look-ups of files, and directories.
 
 use std::collections::VecDeque;
 use std::net::IpAddr;
@@ -20,7 +20,7 @@ use super::writing::{Buffer, Done, LongWrite};
 pub(super) enum Work {
     Read(ReadCall),
     List(ListCall),
-    /// A call, how many bytes were copied to put it together, and whose it is.
+    /// A call, the bytes copied to assemble it, and its client.
     Call {
         record: Vec<u8>,
         moved: usize,
@@ -29,7 +29,7 @@ pub(super) enum Work {
     Write(Box<LongWrite>),
 }
 
-/// Work of a connection, and which loop has it.
+/// Work of a connection, and its loop.
 #[derive(Debug)]
 pub(super) struct Job {
     /// Of the client.
@@ -40,7 +40,7 @@ pub(super) struct Job {
     pub(super) work: Work,
 }
 
-/// Where a loop finds what was done for its connections; it is woken for that.
+/// Results for the connections of a loop, which is woken for them.
 #[derive(Debug)]
 pub(super) struct Inbox {
     done: Mutex<Vec<(u64, Done)>>,
@@ -53,17 +53,17 @@ impl Inbox {
         Ok(Self { done: Mutex::default(), event })
     }
 
-    /// Readable while something is there.
+    /// Readable while there are results.
     pub(super) fn event(&self) -> &OwnedFd {
         &self.event
     }
 
     pub(super) fn wake(&self) {
-        // It fails only where it is awake already, 2^64 times.
+        // Fails only after 2^64 wake-ups, when it is readable already.
         let _ = rustix::io::write(&self.event, &1_u64.to_ne_bytes());
     }
 
-    /// Everything that was done for which connections.
+    /// All results, with their connections.
     pub(super) fn take(&self) -> Vec<(u64, Done)> {
         let _ = rustix::io::read(&self.event, &mut [0; 8]);
         std::mem::take(&mut *self.lock())
@@ -73,7 +73,7 @@ impl Inbox {
         let is_awake = {
             let mut done = self.lock();
             done.push((connection, step));
-            // Who put the first one there wakes the loop, which then takes them all.
+            // The first result wakes the loop, which then takes all.
             done.len() > 1
         };
         if !is_awake {
@@ -86,7 +86,7 @@ impl Inbox {
     }
 }
 
-/// Work to be done: networks take turns, so a client with many connections is not served before others.
+/// Work to be done: networks take turns, so a client with many connections has no advantage.
 #[derive(Debug, Default)]
 pub(super) struct Workers {
     queue: Mutex<Queue>,
@@ -95,7 +95,7 @@ pub(super) struct Workers {
 
 #[derive(Debug, Default)]
 struct Queue {
-    /// Whose turn is next at the front: each network with its jobs in the order they came, and at least one.
+    /// The network whose turn is next is at the front: each with its jobs in order of arrival, and at least one.
     networks: VecDeque<(IpAddr, VecDeque<Job>)>,
     is_over: bool,
 }
@@ -131,7 +131,7 @@ impl Workers {
         self.changed.notify_one();
     }
 
-    /// Drops what was not begun of a connection that has ended: one client after the other could fill the memory otherwise.
+    /// Drops the waiting jobs of a closed connection: otherwise clients in succession could fill the memory.
     pub(super) fn forget(&self, inbox: &Arc<Inbox>, connection: u64) {
         self.lock().forget(inbox, connection);
     }

@@ -1,8 +1,8 @@
-//! From the begin of a long write to its reply: the data go from the socket into the file as they come.
+//! Long writes: their data are moved from the socket into the file as they arrive.
 //!
-//! A worker moves what there is by splice(2), through a pipe: the kernel copies it once, into the page cache. It goes on with the next write
-//! of the connection, and waits for a moment when no more is there, unless other work waits: to wake another thread takes as long as a tenth
-//! of a write of 1 MiB. Then it gives the write back to the loop of the connection, which waits for the socket: so a client that stops in the
+//! A worker moves them by splice(2), through a pipe: the kernel copies them once, into the page cache. It continues with the next write
+//! of the connection, and waits for a moment if no more has arrived, unless other work waits: waking another thread takes as long as a tenth
+//! of a write of 1 MiB. Then it returns the write to the loop of the connection, which waits for the socket: so a client that stops in the
 //! middle holds no thread, no pipe, no memory, and no lock of the file.
 
 use std::net::TcpStream;
@@ -21,56 +21,56 @@ use super::output::Outgoing;
 use super::pipes::{LARGE_PAGES_MAX, Lease};
 use crate::wire::record::{BEGIN_BYTES, Begun, MARK_BYTES, Records};
 
-/// What is copied through a buffer, where there is no pipe, goes by so much: half of a usual second-level cache.
+/// Bytes copied at a time through a buffer, if there is no pipe: half of a usual second-level cache.
 const BUFFER_BYTES: usize = 256 << 10;
 
-/// Less than that costs as much by a pipe.
+/// For fewer bytes a pipe is not cheaper.
 const SPLICED_BYTES_MIN: usize = 64 << 10;
 
-/// Of the next call: its begin, with whatever stands before the data of a write.
+/// The first bytes of the next call: everything before the data of a write.
 const NEXT_BYTES: usize = MARK_BYTES + BEGIN_BYTES;
 
-/// So many writes of a connection follow each other, before it is another one's turn.
+/// The most consecutive writes of a connection, before others have their turn.
 const WRITES_MAX: usize = 16;
 
-/// Much longer than a client takes to send more that it has, and short for whoever waits.
+/// Much longer than a client with more data needs to send it, and short for those who wait.
 const MOMENT: Timespec = Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
 
-/// A write that was not received whole.
+/// A write that was not received completely.
 #[derive(Debug)]
 pub(super) struct LongWrite {
     call: WriteCall,
     socket: Arc<TcpStream>,
     client: Arc<ClientCounts>,
-    /// What came with the call, of its data and before them.
+    /// The received part of the call: header and first data.
     begin: Vec<u8>,
     data_at: usize,
-    /// Once a worker has begun it.
+    /// Set when a worker has begun it.
     write: Option<Write>,
-    /// Of the data, and of what fills them up, what has not come.
+    /// Bytes of data and padding that have not arrived.
     left: usize,
     padding: usize,
-    /// Bytes that were copied between buffers, and that were not copied out of the socket.
+    /// Bytes copied between buffers, and bytes not copied out of the socket.
     moved: usize,
     spliced: usize,
 }
 
-/// What a worker has done.
+/// The result of a worker.
 #[derive(Debug)]
 pub(super) enum Done {
-    /// A call, to which this is the reply.
+    /// The reply to a call.
     Reply(Outgoing),
-    /// A long write of which this is the reply; it goes on with what follows.
+    /// The reply to a long write; another one follows.
     ReplyAndMore(Outgoing),
-    /// All long writes there were. What has come behind them is this, and other calls are read again.
+    /// No long write follows. These bytes arrived after it, and other calls are read again.
     OtherCalls(Vec<u8>),
-    /// What has come of a long write.
+    /// A long write that waits for more data.
     WriteWaits(Box<LongWrite>),
-    /// A part of a long write, behind which the connection has ended.
+    /// A long write whose connection has ended.
     Ended,
 }
 
-/// Memory of a worker, which it takes when it first needs some.
+/// Memory of a worker, allocated when first needed.
 #[derive(Debug, Default)]
 pub(super) struct Buffer(Vec<u8>);
 
@@ -82,7 +82,7 @@ impl Buffer {
 }
 
 impl LongWrite {
-    /// The long write that begins next in what has come of a connection, if one does.
+    /// The long write that begins the received bytes of a connection, if there is one.
     pub(super) fn begun(
         records: &mut Records,
         shared: &Shared,
@@ -108,7 +108,7 @@ impl LongWrite {
         })
     }
 
-    /// Writes what there is, and long writes that follow; the replies to all are given to `tell`.
+    /// Writes what has arrived, and following long writes; the replies are passed to `tell`.
     pub(super) fn go_on(
         mut self: Box<Self>,
         shared: &Shared,
@@ -140,7 +140,7 @@ impl LongWrite {
     /// Writes all of it.
     ///
     /// # Errors
-    /// Not all of it has come (`AGAIN`), or will.
+    /// Not all of it has arrived (`AGAIN`), or will.
     fn finish(&mut self, shared: &Shared, buffer: &mut Buffer) -> rustix::io::Result<Outgoing> {
         if self.write.is_none() {
             self.write = Some(self.begin(shared));
@@ -165,7 +165,7 @@ impl LongWrite {
         self.padding -= count - data;
     }
 
-    /// The write that follows, or what has come that is none.
+    /// The following write, or the received bytes if they are something else.
     fn next(&self, shared: &Shared) -> Result<Self, Vec<u8>> {
         let mut begin = vec![0; NEXT_BYTES];
         let count = loop {
@@ -182,13 +182,13 @@ impl LongWrite {
         Self::begun(&mut records, shared, &self.socket, &self.client).ok_or(begin)
     }
 
-    /// Waits for more for a moment, if no other work waits, and returns whether some has come.
+    /// Waits for more for a moment, if no other work waits, and returns whether some has arrived.
     fn waits(&self, shared: &Shared) -> bool {
         let mut sockets = [PollFd::new(&self.socket, PollFlags::IN)];
         !shared.workers.are_wanted() && poll(&mut sockets, Some(&MOMENT)).is_ok_and(|ready| ready > 0)
     }
 
-    /// Opens the file, and writes what came with the call.
+    /// Opens the file, and writes the data that arrived with the call.
     fn begin(&mut self, shared: &Shared) -> Write {
         let mut write = shared.core.begin_write(&self.call);
         let begin = std::mem::take(&mut self.begin);
@@ -199,7 +199,7 @@ impl LongWrite {
         write
     }
 
-    /// Moves what there is, or a part of it, and returns how many bytes came out of the socket.
+    /// Moves what has arrived, or a part of it, and returns how many bytes were taken out of the socket.
     fn piece(&mut self, shared: &Shared, buffer: &mut Buffer) -> rustix::io::Result<usize> {
         let is_good = self.write.as_ref().is_some_and(Write::is_good);
         let is_long = self.left >= SPLICED_BYTES_MIN && is_good;
@@ -211,7 +211,7 @@ impl LongWrite {
 
     fn splice(&mut self, shared: &Shared, mut pipe: Lease, buffer: &mut Buffer) -> rustix::io::Result<usize> {
         let count = match pipe.receive(&self.socket, self.left) {
-            // Nothing has come, or an urgent byte is next, at which splice(2) stops for ever and recv(2) does not.
+            // Nothing has arrived, or an urgent byte is next, at which splice(2) stops for ever and recv(2) does not.
             Err(Errno::AGAIN) => return self.copy(shared, buffer.get()),
             received => received?,
         };
@@ -235,8 +235,8 @@ impl LongWrite {
     }
 }
 
-/// Puts what a pipe holds into a file: by reference, or, where the file system has no such thing, through the buffer, a part of which,
-/// `copied`, is still to be written.
+/// Moves a pipe's contents into a file: by reference, or, if the file system does not support that, through the buffer, whose part
+/// `copied` is still to be written.
 fn empty(
     pipe: &mut Lease,
     file: impl AsFd,
@@ -295,7 +295,7 @@ mod tests {
         check(file.as_file(), file.path());
     }
 
-    /// Of a file that is opened to be appended to, the kernel refuses splice(2) just as of one whose file system has none.
+    /// For a file opened for appending, the kernel refuses splice(2) as for a file system without it.
     #[test]
     fn where_a_file_refuses_splice_it_is_written_from_a_buffer() {
         let file = tempfile::NamedTempFile::new().unwrap();

@@ -1,8 +1,8 @@
-//! What goes over the wire, for servers and clients alike: bytes in, values out, and back. No sockets and no clock.
+//! Wire formats, for servers and clients: bytes in, values out, and back. No sockets and no clock.
 //!
-//! Nothing here takes memory by a length that a peer claims: lengths are checked against what has arrived, opaque data is borrowed
-//! from the record it came in, and lists grow by what was read. (The types of the crate `nfs3_types` were tried: they allocate an
-//! opaque field by its claimed length, 4 GiB for eight bytes received, before they find out that the data is missing.)
+//! Claimed lengths never decide how much memory is allocated: they are checked against what has arrived, opaque data is borrowed
+//! from its record, and lists grow while they are read. (The crate `nfs3_types` was tried: it allocates an
+//! opaque field by its claimed length, 4 GiB for eight bytes received, before it finds that the data is missing.)
 
 pub mod mount;
 pub mod nfs3;

@@ -1,4 +1,4 @@
-//! How a client finds the first handle: MOUNT, version 3 (RFC 1813, appendix I).
+//! MOUNT, version 3 (RFC 1813, appendix I): how a client gets the first handle.
 
 use super::nfs3::{FileHandle, HANDLE_BYTES_MAX};
 use super::xdr::{Reader, Xdr, XdrError, put_opaque, xdr_enum, xdr_struct};
@@ -9,7 +9,7 @@ pub const VERSION: u32 = 3;
 pub const PATH_BYTES_MAX: usize = 1024;
 pub const NAME_BYTES_MAX: usize = 255;
 
-/// More flavors of authentication than there are.
+/// More flavors of authentication than exist.
 const FLAVORS_MAX: u32 = 64;
 
 xdr_enum! {
@@ -59,7 +59,7 @@ impl<'a, const MAX: usize> Xdr<'a> for Text<'a, MAX> {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mounted {
     pub handle: FileHandle,
-    /// The flavors of authentication that are taken.
+    /// The accepted flavors of authentication.
     pub flavors: Vec<u32>,
 }
 
@@ -96,14 +96,14 @@ impl Xdr<'_> for MountReply {
 }
 
 xdr_struct! {
-    /// One that is mounted: an element of what DUMP returns.
+    /// A mounted path: an element of what DUMP returns.
     MountEntry<'a> {
         client: Name<'a>,
         path: Path<'a>,
     }
 }
 
-/// A directory that is exported, and to which networks (none: to all): an element of what EXPORT returns.
+/// An exported directory, and the networks that may mount it (none: all): an element of what EXPORT returns.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ExportEntry<'a> {
     pub path: Path<'a>,

@@ -1,4 +1,4 @@
-//! What must hold for any bytes: shared by the tests and the fuzz target.
+//! Properties of arbitrary bytes: shared by the tests and the fuzz target.
 
 use super::mount::{self, ExportEntry, MountEntry, MountReply};
 use super::nfs3::{
@@ -14,10 +14,10 @@ use super::record::Records;
 use super::rpc::{Call, Reply};
 use super::xdr::{self, Reader, Xdr};
 
-/// No panic; and what is read is written as it was read, but for the bytes that fill up, which count as zeros.
+/// Decoded values are encoded as they were, except that padding becomes zeros.
 ///
 /// # Panics
-/// That does not hold.
+/// If that does not hold, or decoding panics.
 pub fn check(bytes: &[u8]) {
     check_records(bytes);
     let _ = Reply::decode(&mut Reader::new(bytes));

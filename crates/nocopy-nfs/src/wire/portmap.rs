@@ -1,11 +1,11 @@
-//! How a client finds the port of a program: PORTMAP, version 2 (RFC 1833, section 3).
+//! PORTMAP, version 2 (RFC 1833, section 3): how a client finds the port of a program.
 
 use super::xdr::{xdr_enum, xdr_struct};
 
 pub const PROGRAM: u32 = 100_000;
 pub const VERSION: u32 = 2;
 
-/// Where it is asked for.
+/// The port mapper's own port.
 pub const PORT: u16 = 111;
 
 pub const TCP: u32 = 6;
@@ -19,7 +19,7 @@ xdr_enum! {
 }
 
 xdr_struct! {
-    /// A program, and where it is served; what is asked for has port 0.
+    /// A program, and its port; 0 in a question.
     Mapping {
         program: u32,
         version: u32,

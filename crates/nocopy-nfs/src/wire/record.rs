@@ -1,11 +1,11 @@
-//! Messages in a stream (RFC 5531, section 11): fragments with their length in front, of which the last of a record is marked.
+//! Messages in a stream (RFC 5531, section 11): fragments with a length in front; the last of a record is marked.
 
 use std::borrow::Cow;
 
-/// Longer records, which are writes, are put together in memory of their own.
+/// Longer records, which are writes, are assembled in memory of their own.
 const LONG_BYTES: usize = 16 << 10;
 
-/// So much of a long record is there before it is begun with: all that stands before the data of a write, whatever its credential.
+/// How much of a long record must have arrived before it is begun: everything before the data of a write, with any credential.
 pub const BEGIN_BYTES: usize = 1 << 10;
 
 /// In the word before a fragment: it is the last of its record.
@@ -21,27 +21,27 @@ pub struct TooLong {
     pub max: usize,
 }
 
-/// Puts records together from the bytes of a stream.
+/// Assembles records from the bytes of a stream.
 ///
-/// It holds what was [pushed](Self::push) and not yet taken, and of one record at most `max` bytes: a longer one is refused as soon as a
+/// It holds what was [pushed](Self::push) and not yet taken, and at most `max` bytes of one record: a longer one is refused as soon as a
 /// fragment announces it.
 #[derive(Debug)]
 pub struct Records {
     max: usize,
-    /// As they came, from `start` on.
+    /// As received, from `start` on.
     bytes: Vec<u8>,
     start: usize,
-    /// Fragments of the record that is not whole yet.
+    /// Fragments of the record that is incomplete.
     fragments: Vec<u8>,
-    /// The record that was given last lies in `fragments`.
+    /// The record returned last is in `fragments`.
     is_given: bool,
     long: Option<Long>,
 }
 
-/// A record, and how many bytes were copied to put it together.
+/// A record, and how many bytes were copied to assemble it.
 pub type Taken<'a> = (Cow<'a, [u8]>, usize);
 
-/// The begin of a long record, of which more is to come.
+/// The beginning of a long, incomplete record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Begun<'a> {
     pub begin: &'a [u8],
@@ -49,7 +49,7 @@ pub struct Begun<'a> {
     pub bytes: usize,
 }
 
-/// What there is of a long record, and how long it will be.
+/// The received part of a long record, and its length.
 #[derive(Debug)]
 struct Long {
     bytes: Vec<u8>,
@@ -63,7 +63,7 @@ impl Records {
         Self { max, bytes: Vec::new(), start: 0, fragments: Vec::new(), is_given: false, long: None }
     }
 
-    /// Takes what the stream brought.
+    /// Adds received bytes.
     pub fn push(&mut self, bytes: &[u8]) {
         let mut rest = bytes;
         if let Some(Long { bytes: long, whole, moved }) = &mut self.long {
@@ -77,12 +77,12 @@ impl Records {
         self.bytes.extend_from_slice(rest);
     }
 
-    /// Where what the stream brings next may be put, behind what is there, instead of being pushed: a long record is received where it stays.
+    /// Where received bytes may be put instead of being pushed: a long record is received into its final memory.
     pub fn long(&mut self) -> Option<&mut Vec<u8>> {
         self.long.as_mut().filter(|long| long.bytes.len() < long.whole).map(|long| &mut long.bytes)
     }
 
-    /// A long record that is next and not whole, before [`take`](Self::take) begins to put it together.
+    /// A long record that is next and incomplete, before [`take`](Self::take) begins to assemble it.
     pub fn begun(&self) -> Option<Begun<'_>> {
         let is_between = self.long.is_none() && (self.is_given || self.fragments.is_empty());
         let (mark, begin) = self.bytes[self.start..].split_first_chunk().filter(|_| is_between)?;
@@ -92,8 +92,8 @@ impl Records {
         (is_long && begin.len() >= BEGIN_BYTES && begin.len() < bytes).then_some(Begun { begin, bytes })
     }
 
-    /// Gives up the record that is [`begun`](Self::begun), the rest of which goes elsewhere. Its begin goes from the place that is returned to
-    /// the end of the bytes.
+    /// Removes the record that is [`begun`](Self::begun), whose rest is received elsewhere. Its beginning is in the bytes from the returned
+    /// place on.
     ///
     /// # Panics
     /// There is none.
@@ -102,13 +102,13 @@ impl Records {
         (std::mem::take(&mut self.bytes), std::mem::take(&mut self.start) + MARK_BYTES)
     }
 
-    /// Bytes of memory that are in use.
+    /// Bytes of memory in use.
     pub fn held(&self) -> usize {
         let long = self.long.as_ref().map_or(0, |long| long.bytes.len());
         self.bytes.len() - self.start + self.fragments.len() + long
     }
 
-    /// The next record, if all of it is there.
+    /// The next record, if all of it has arrived.
     ///
     /// # Errors
     /// It is too long; the stream cannot be read on.
@@ -116,7 +116,7 @@ impl Records {
         Ok(self.take_counted()?.map(|(record, _)| record))
     }
 
-    /// The same, and how many bytes were copied to put it together.
+    /// The same, and how many bytes were copied to assemble it.
     ///
     /// # Errors
     /// As [`take`](Self::take).
@@ -165,7 +165,7 @@ impl Records {
         }
     }
 
-    /// What was received behind a long record: nothing was pushed since that began.
+    /// Adds what was received after a long record; nothing was pushed since that began.
     fn push_front(&mut self, bytes: Vec<u8>) {
         if !bytes.is_empty() {
             self.bytes.splice(..self.start, bytes);
@@ -179,7 +179,7 @@ pub fn begin() -> Vec<u8> {
     vec![0; MARK_BYTES]
 }
 
-/// Fills in the mark of a record that was begun and to which `more` bytes follow.
+/// Fills in the mark of a record that was begun and that `more` bytes follow.
 ///
 /// # Panics
 /// The record has 2 GiB or more.

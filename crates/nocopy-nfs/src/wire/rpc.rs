@@ -1,4 +1,4 @@
-//! Remote procedure calls (RFC 5531): what stands in front of arguments and results.
+//! Remote procedure calls (RFC 5531): headers of calls and replies.
 
 use super::xdr::{Reader, Xdr, XdrError, put_opaque, xdr_enum};
 
@@ -13,7 +13,7 @@ const AUTH_ERROR: u32 = 1;
 /// The longest credential (RFC 5531, section 8.2).
 const CREDENTIAL_BYTES_MAX: usize = 400;
 
-/// Of a machine's name, and of further groups, at most.
+/// The longest machine name, and the most further groups.
 pub const MACHINE_BYTES_MAX: usize = 255;
 pub const GROUPS_MAX: usize = 16;
 
@@ -28,7 +28,7 @@ xdr_enum! {
     }
 }
 
-/// A call, with its arguments as they came.
+/// A call, with its arguments as received.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Call<'a> {
     /// Chosen by the client; its reply has the same.
@@ -40,7 +40,7 @@ pub struct Call<'a> {
     pub arguments: &'a [u8],
 }
 
-/// Who a client says that it is. Nothing proves it.
+/// The user that a client claims. Nothing proves it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Credential<'a> {
     pub flavor: u32,
@@ -62,7 +62,7 @@ impl<'a> Xdr<'a> for Credential<'a> {
     }
 }
 
-/// What a credential of [`AUTH_SYS`] says (RFC 5531, appendix A).
+/// The contents of a credential of [`AUTH_SYS`] (RFC 5531, appendix A).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SystemCredential<'a> {
     pub machine: &'a [u8],
@@ -92,7 +92,7 @@ impl<'a> Xdr<'a> for SystemCredential<'a> {
     }
 }
 
-/// A message that is no call.
+/// A message that is not a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum NoCall {
     /// There is nothing to answer.
@@ -104,10 +104,10 @@ pub enum NoCall {
 }
 
 impl<'a> Call<'a> {
-    /// Takes a record apart.
+    /// Parses a record.
     ///
     /// # Errors
-    /// It is no call.
+    /// It is not a call.
     pub fn parse(record: &'a [u8]) -> Result<Self, NoCall> {
         let mut input = Reader::new(record);
         let xid = input.read()?;
@@ -134,12 +134,12 @@ impl<'a> Call<'a> {
     }
 }
 
-/// What becomes of a call. Results follow a success.
+/// The kind of a reply. Results follow a success.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reply {
     Success,
     ProgramUnavailable,
-    /// Of the program only these versions are served.
+    /// Only these versions of the program are served.
     ProgramMismatch {
         low: u32,
         high: u32,
@@ -159,7 +159,7 @@ impl Reply {
     /// To a [`NoCall::Version`].
     pub const MISMATCH: Self = Self::Mismatch { low: RPC_VERSION, high: RPC_VERSION };
 
-    /// What stands in front of the results.
+    /// Writes the header before the results.
     pub fn encode(self, xid: u32, out: &mut Vec<u8>) {
         let accepted = |status: u32, out: &mut Vec<u8>| {
             ACCEPTED.encode(out);
@@ -186,10 +186,10 @@ impl Reply {
         }
     }
 
-    /// The reply to which call a record is; its results are left in `input`.
+    /// The call that a record answers; its results are left in `input`.
     ///
     /// # Errors
-    /// It is no reply.
+    /// It is not a reply.
     pub fn decode(input: &mut Reader<'_>) -> Result<(u32, Self), XdrError> {
         let xid = input.read()?;
         match input.read()? {

@@ -29,7 +29,7 @@ fn packed(value: &impl Pack) -> Vec<u8> {
     out
 }
 
-/// What the other crate reads, written by it again.
+/// What the other crate reads, encoded by it again.
 fn reread<T: Pack + Unpack>(bytes: &[u8]) -> Vec<u8> {
     let (value, count) = T::unpack(&mut &bytes[..]).unwrap();
     assert_eq!(count, bytes.len());
@@ -84,14 +84,13 @@ fn new_attributes() -> impl Strategy<Value = NewAttributes> {
     )
 }
 
-/// Proves that the other crate reads the same, and writes it the same.
 fn check_theirs<'a, T: Pack + Unpack>(value: &impl Xdr<'a>) -> Result<(), TestCaseError> {
     let bytes = encoded(value);
     prop_assert_eq!(&reread::<T>(&bytes), &bytes);
     Ok(())
 }
 
-/// Proves that a value is read as it was written, and that no part of its representation is one.
+/// A value is decoded as it was encoded, and no prefix of its encoding is a value.
 fn check_both_ways<T>(value: &T)
 where
     T: for<'a> Xdr<'a> + PartialEq + std::fmt::Debug,
@@ -245,7 +244,6 @@ proptest! {
         }
     }
 
-    /// However a stream is cut into fragments and into pieces that arrive, its records are the same.
     #[test]
     fn records_do_not_depend_on_how_they_arrive(
         records in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..200), 1..6),
@@ -281,7 +279,7 @@ proptest! {
     }
 }
 
-/// Long records among short ones, pushed, received where they stay, or either in turn, with more behind them than was asked for.
+/// Long records among short ones, pushed, received into their final memory, or either in turn, with further bytes after them.
 #[test]
 fn long_records_are_put_together_from_what_comes() {
     let lengths = [10, 200_000, 3, 70_000, 16_384, 16_385, 0, 300_000];
@@ -313,7 +311,7 @@ fn long_records_are_put_together_from_what_comes() {
     }
 }
 
-/// As soon as enough of it is there, behind other records or not, and as long as it is not whole.
+/// As soon as enough of it has arrived, after other records or not, and as long as it is incomplete.
 #[test]
 fn a_long_record_can_be_given_up() {
     let record = |length: usize| {
@@ -351,7 +349,7 @@ fn a_length_that_is_only_claimed_takes_no_memory() {
     reader.push(&[0xff; 4]);
     assert_eq!(reader.take(), Err(TooLong { bytes: 0x7fff_ffff, max: 64 }));
     assert_eq!(reader.held(), 4);
-    // Many fragments are no way around the limit.
+    // Several fragments do not avoid the limit.
     let mut reader = Records::new(64);
     for _ in 0..16 {
         reader.push(&[0, 0, 0, 4, 1, 2, 3, 4]);

@@ -1,4 +1,4 @@
-//! External data representation (RFC 4506): big-endian words, and everything filled up to a multiple of four bytes.
+//! External data representation (RFC 4506): big-endian words, everything padded to a multiple of four bytes.
 
 /// Why bytes are not what was expected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -22,7 +22,7 @@ pub trait Xdr<'a>: Sized {
     fn decode(input: &mut Reader<'a>) -> Result<Self, XdrError>;
 }
 
-/// Takes a message apart, from front to back.
+/// Reads a message from front to back.
 #[derive(Debug, Clone)]
 pub struct Reader<'a> {
     rest: &'a [u8],
@@ -44,7 +44,7 @@ impl<'a> Reader<'a> {
         T::decode(self)
     }
 
-    /// So many bytes as they are, without what fills them up.
+    /// That many bytes without their padding.
     ///
     /// # Errors
     /// There are fewer.
@@ -70,7 +70,7 @@ impl<'a> Reader<'a> {
     }
 
     /// # Errors
-    /// There is something behind what was read.
+    /// Bytes follow what was read.
     pub fn finish(self) -> Result<(), XdrError> {
         if self.rest.is_empty() { Ok(()) } else { Err(XdrError::TooLong { bytes: self.rest.len() }) }
     }
@@ -87,7 +87,7 @@ pub fn parse<'a, T: Xdr<'a>>(bytes: &'a [u8]) -> Result<T, XdrError> {
     Ok(value)
 }
 
-/// How many bytes fill up so many.
+/// The padding of that many bytes.
 pub const fn padding(bytes: usize) -> usize {
     bytes.wrapping_neg() & 3
 }
@@ -181,7 +181,7 @@ impl<'a, T: Xdr<'a>> Xdr<'a> for Option<T> {
     }
 }
 
-/// A list whose end is marked: each element behind a `true`, and a `false` behind the last.
+/// A list: each element after a `true`, and a final `false`.
 impl<'a, T: Xdr<'a>> Xdr<'a> for Vec<T> {
     fn encode(&self, out: &mut Vec<u8>) {
         for element in self {

@@ -1,4 +1,4 @@
-//! What changes files, looked at in the directory itself.
+//! Changes, checked in the directory itself.
 
 use std::fs;
 use std::io::Write;
@@ -27,7 +27,7 @@ pub(crate) fn entry(directory: FileHandle, name: &str) -> Entry<'_> {
     Entry { directory, name: Text(name.as_bytes()) }
 }
 
-/// Asks, and returns the result or the status.
+/// Makes a call, and returns the result or the status.
 fn ask<'a, T: for<'b> Xdr<'b>>(
     client: &mut Client,
     procedure: Procedure,
@@ -110,7 +110,7 @@ fn what_is_written_lies_in_the_file_and_is_read_back() {
     let settled: CommitResult = ask(&mut client, Procedure::Commit, &asked).unwrap();
     assert!(verifiers.iter().all(|verifier| *verifier == settled.verifier), "of one start of the server");
     assert!(fs::read(scene.path("run")).unwrap() == bytes && client.read_all(file, 1 << 20) == bytes);
-    // Behind the end, with a hole before it; past all ends; and more than the call has.
+    // Beyond the end, with a hole before it; past all ends; and more than the call has.
     write(&mut client, file, 5 << 20, b"end", Stability::Unstable).unwrap();
     assert_eq!(fs::metadata(scene.path("run")).unwrap().len(), (5 << 20) + 3);
     let refused = write(&mut client, file, u64::MAX - 1, b"end", Stability::Unstable);
@@ -141,7 +141,7 @@ fn a_file_is_made_as_the_call_says() {
     assert_eq!(create(&mut client, entry(root, "old"), empty), Ok(old));
     assert_eq!(fs::metadata(scene.path("old")).unwrap().len(), 0);
     assert_eq!(create(&mut client, entry(root, "directory"), keep), Err(Status::Exists));
-    // The whole verifier tells whether it is the same call.
+    // The whole verifier decides whether it is the same call.
     let exclusive = |verifier: Verifier| HowToCreate::Exclusive(verifier);
     let (one, other) = ([0xff, 1, 2, 3, 4, 5, 6, 7], [0xff, 1, 2, 3, 4, 5, 6, 8]);
     let new = create(&mut client, entry(root, "new"), exclusive(one)).unwrap();
@@ -244,7 +244,7 @@ fn names_that_lead_elsewhere_are_refused() {
         assert_eq!(renamed.map(drop), Err(Status::Invalid));
     }
     assert_eq!(make_directory(&mut client, entry(file, "below")), Err(Status::NotDirectory));
-    // A link that is there is not gone through.
+    // An existing link is not followed.
     std::os::unix::fs::symlink("../outside", scene.path("link")).unwrap();
     let through = HowToCreate::Unchecked(NewAttributes { size: Some(0), ..NewAttributes::NONE });
     assert_eq!(create(&mut client, entry(root, "link"), through), Err(Status::Exists));
@@ -286,7 +286,7 @@ fn attributes_are_set_unless_the_file_was_changed_meanwhile() {
     assert_eq!(fs::metadata(scene.path("file")).unwrap().len(), 20);
 }
 
-/// Proves that a call that comes again, also by another connection, is made once and has the same reply.
+/// Also by another connection; the reply is the same.
 #[test]
 fn a_call_that_comes_again_is_not_made_again() {
     let scene = Scene::new();
@@ -317,14 +317,14 @@ fn a_call_that_comes_again_is_not_made_again() {
     assert_eq!(fs::read_dir(scene.path("")).unwrap().count(), 0);
 }
 
-/// A write as a record, of which so many bytes are to be written.
+/// A write as a record, of which that many bytes are to be written.
 pub(crate) fn write_record(xid: u32, file: FileHandle, offset: u64, count: u32, data: &[u8]) -> Vec<u8> {
     let stability = Stability::Unstable;
     let arguments = encoded(&WriteArguments { file, offset, count, stability, data: Data(data) });
     call_record(xid, nfs3::PROGRAM, Procedure::Write as u32, &arguments)
 }
 
-/// How many bytes a reply says were written.
+/// How many bytes were written, according to a reply.
 pub(crate) fn count_of(reply: (u32, Result<Vec<u8>, Reply>)) -> u32 {
     xdr::parse::<Refusable<WriteResult>>(&reply.1.unwrap()).unwrap().unwrap().count
 }
@@ -337,7 +337,7 @@ fn a_write_is_the_same_however_it_arrives() {
     let root = client.mount("/").unwrap().handle;
     let file = create(&mut client, entry(root, "file"), FRESH).unwrap();
     let mut expected = Vec::new();
-    // Shorter and longer than what is put together in memory of its own; byte by byte, in pieces, and all at once.
+    // Shorter and longer than the limit for memory of their own; byte by byte, in pieces, and all at once.
     let lengths = [1, 4096, 20_000, 40_001, 300_000, 1 << 20];
     for (number, (length, piece_bytes)) in lengths
         .into_iter()
@@ -355,7 +355,7 @@ fn a_write_is_the_same_however_it_arrives() {
         assert_eq!(count_of(client.reply()) as usize, length, "in pieces of {piece_bytes}");
         expected.extend_from_slice(&data);
     }
-    // Many together, short and long in turns, with replies that come in any order.
+    // Many together, short and long in turn, with replies in any order.
     let length = |number: u32| if number.is_multiple_of(2) { 5000 } else { 100_000 };
     let mut all = Vec::new();
     for number in 0..40_u32 {
@@ -403,7 +403,7 @@ fn only_what_is_asked_for_is_written() {
     assert!(client.read_all(file, 1 << 20) == expected);
 }
 
-/// The server has a new file open; that leads to it no more once it lies elsewhere, or is another one.
+/// The server has a new file open; it must not be used once the file was moved or replaced.
 #[test]
 fn a_new_file_that_went_away_is_not_written() {
     let scene = Scene::new();

@@ -1,4 +1,4 @@
-//! A client that makes one call at a time, or writes what it likes.
+//! A client that makes one call at a time, or writes arbitrary bytes.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -17,7 +17,7 @@ pub(crate) struct Client {
     pub(crate) stream: TcpStream,
     records: Records,
     xid: u32,
-    /// Who it says that it is.
+    /// The user that it claims.
     user: Option<Vec<u8>>,
 }
 
@@ -35,7 +35,7 @@ pub(crate) fn encoded<'a>(value: &impl Xdr<'a>) -> Vec<u8> {
     out
 }
 
-/// A call as a record, of no user.
+/// A call as a record, without a user.
 pub(crate) fn call_record(xid: u32, program: u32, procedure: u32, arguments: &[u8]) -> Vec<u8> {
     call_record_of(Credential::NONE, xid, program, procedure, arguments)
 }
@@ -61,12 +61,12 @@ impl Client {
         Self { stream, records: Records::new(4 << 20), xid: 0, user: None }
     }
 
-    /// The next calls are of this user, with a main group and others.
+    /// Makes the next calls as this user, with a main group and others.
     pub(crate) fn act_as(&mut self, user: u32, group: u32, groups: &[u32]) {
         self.user = Some(encoded(&SystemCredential { machine: b"test", user, group, groups: groups.into() }));
     }
 
-    /// The next record that comes; `None` at the end of the connection.
+    /// The next record received; `None` at the end of the connection.
     pub(crate) fn record(&mut self) -> Option<Vec<u8>> {
         let mut buffer = vec![0; 64 << 10];
         loop {
@@ -81,7 +81,7 @@ impl Client {
         }
     }
 
-    /// The next reply that comes: to which call, and its results.
+    /// The next reply received: the number of its call, and its results.
     pub(crate) fn reply(&mut self) -> (u32, Result<Vec<u8>, Reply>) {
         let record = self.record().expect("a reply");
         let mut input = Reader::new(&record);

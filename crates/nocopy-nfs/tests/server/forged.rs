@@ -1,4 +1,4 @@
-//! What no client should send: it ends that connection at most, and no other notices.
+//! Input that no client should send: it ends at most that connection, and affects no other.
 
 use std::io::Write;
 use std::net::Shutdown;
@@ -33,7 +33,7 @@ fn records_that_are_no_calls_end_their_connection_only() {
     client.stream.write_all(&[0x80, 0, 0, 40, 0, 0]).unwrap();
     client.stream.shutdown(Shutdown::Write).unwrap();
     assert_eq!(client.record(), None);
-    // Fragments without end and without bytes are no record, and take no memory.
+    // Endless fragments without bytes are no record, and use no memory.
     let mut client = server.connect();
     client.stream.write_all(&[0; 4000]).unwrap();
     assert_eq!(sound.read_all(file, 4096), pattern(0, 10_000));

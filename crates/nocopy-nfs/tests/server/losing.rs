@@ -11,7 +11,7 @@ use nocopy_nfs::wire::xdr;
 use crate::changing::{FRESH, create, entry, make_directory, remove, rename, set, writable, write};
 use crate::running::Scene;
 
-/// Proves that handles of a directory that was removed are stale, also that of the exported directory itself.
+/// Also if the exported directory itself was removed.
 #[test]
 fn a_removed_directory_is_stale() {
     let scene = Scene::new();
@@ -48,7 +48,7 @@ fn a_removed_directory_is_stale() {
     refused(root, file);
 }
 
-/// Proves that a file whose last name is removed or replaced takes no more room on the disk: the server has it open no longer.
+/// A file whose last name is removed or replaced uses no more disk space.
 #[test]
 fn a_removed_file_is_not_kept_open() {
     let scene = Scene::new();

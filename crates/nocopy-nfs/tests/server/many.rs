@@ -8,7 +8,7 @@ use nocopy_nfs::wire::nfs3::{self, FileHandle, Procedure, ReadArguments, ReadDir
 use crate::client::{Client, call_record, encoded, parse_read};
 use crate::running::{Scene, pattern};
 
-/// Asks for 1 MiB at a time, and reads none of it.
+/// Requests 1 MiB at a time, and reads none of it.
 fn ask(client: &mut Client, file: FileHandle, count: u32) {
     let calls: Vec<u8> = (0..count)
         .flat_map(|number| {
@@ -20,7 +20,7 @@ fn ask(client: &mut Client, file: FileHandle, count: u32) {
     client.stream.write_all(&calls).unwrap();
 }
 
-/// 400 connections at once are served, and one that nobody reads from holds up none of the others.
+/// 400 connections at once are served, and one whose client does not read delays none of the others.
 #[test]
 fn clients_that_do_not_read_hold_up_no_others() {
     let scene = Scene::new();
@@ -40,7 +40,7 @@ fn clients_that_do_not_read_hold_up_no_others() {
     }
     assert!(first.read_all(file, 1 << 20) == content);
     assert_eq!(server.counts().connections, 401);
-    // Those that did not read go on where they are.
+    // Those that did not read continue where they were.
     for client in slow.iter_mut().take(5) {
         for _ in 0..100 {
             let (number, results) = client.reply();
@@ -54,7 +54,7 @@ fn clients_that_do_not_read_hold_up_no_others() {
     assert_eq!((accounts.refused(), accounts.ended(), accounts.malformed()), (0, 0, 0));
 }
 
-/// What workers do for a client that does not read waits, too, once some of it lies there.
+/// Workers, too, stop for a client that does not read, once some replies wait for it.
 #[test]
 fn replies_that_nobody_reads_take_bounded_memory() {
     const CALLS: u32 = 128;
@@ -76,7 +76,7 @@ fn replies_that_nobody_reads_take_bounded_memory() {
         (0..CALLS).flat_map(|xid| call_record(xid, nfs3::PROGRAM, procedure, &encoded(&asked))).collect();
     let mut slow = server.connect();
     slow.stream.write_all(&calls).unwrap();
-    // Work is done in the order it came, a few jobs of each connection at a time.
+    // Work is done in order of arrival, a few jobs of each connection at a time.
     let shortest = (0..CALLS).map(|_| quick.nfs(Procedure::ReadDirPlus, &asked).len()).min();
     assert!(shortest.is_some_and(|bytes| bytes > 60_000), "{shortest:?}");
     let queued_bytes = server.queued_bytes();
@@ -85,7 +85,7 @@ fn replies_that_nobody_reads_take_bounded_memory() {
     assert_eq!(replied.len(), CALLS as usize);
 }
 
-/// However they fall to the loops, all that are allowed are served; one more, and one that was still ends.
+/// However the loops share them, all allowed connections are served; one more ends an idle one.
 #[test]
 fn connections_end_only_when_all_places_are_taken() {
     const CONNECTIONS: usize = 40;
@@ -94,7 +94,7 @@ fn connections_end_only_when_all_places_are_taken() {
     let null = |client: &mut Client| client.call(nfs3::PROGRAM, Procedure::Null as u32, &[]);
     let mut clients: Vec<Client> = (0..CONNECTIONS).map(|_| server.connect()).collect();
     (0..2).for_each(|_| clients.iter_mut().for_each(|client| drop(null(client))));
-    // A loop that has no connection takes one more; then one ends for each.
+    // A loop without connections accepts one more; then one ends for each.
     clients.extend((0..20).map(|_| server.connect()));
     nocopy_lab::patience::wait_until("all to be accepted", || server.counts().connections == 60);
     let accounts = server.end();

@@ -1,5 +1,5 @@
-//! Random changes by two clients, some of them sent twice, over connections that are cut and by servers that are started again, beside the same changes of
-//! a plain directory.
+//! Random changes by two clients, some of them sent twice, over connections that are cut and with restarted servers, compared with the same
+//! changes of a plain directory.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -22,7 +22,7 @@ use crate::running::{Running, Scene, pattern};
 const NAMES: u64 = 6;
 const STEPS: u32 = 1500;
 
-/// What an error is called on the wire.
+/// The status for an error.
 pub(crate) fn status_of(error: &std::io::Error) -> Status {
     match Errno::from_io_error(error).unwrap() {
         Errno::PERM => Status::NotPermitted,
@@ -49,13 +49,13 @@ impl Random {
         (self.0 >> 33) % below
     }
 
-    /// One of few names, in the root or in one of two directories.
+    /// One of a few names, in the root or in one of two directories.
     fn path(&mut self) -> (&'static str, String) {
         (["", "left", "right"][self.below(3) as usize], format!("n{}", self.below(NAMES)))
     }
 }
 
-/// Two clients of a server, and what they ask for.
+/// Two clients of a server.
 struct Both<'a> {
     scene: &'a Scene,
     server: Option<Running>,
@@ -98,7 +98,7 @@ impl<'a> Both<'a> {
         Entry { directory: self.directories[directory], name: Text(name.as_bytes()) }
     }
 
-    /// The handle of what has a name, if there is such.
+    /// The handle of a name, if it exists.
     fn look_up(&mut self, client: usize, at: &(&'static str, String)) -> Option<FileHandle> {
         let asked = self.entry(at);
         let reply = self.clients[client].nfs(Procedure::Lookup, &asked);
@@ -106,7 +106,7 @@ impl<'a> Both<'a> {
         parse::<Found>(&reply).unwrap().ok().map(|found| found.file)
     }
 
-    /// The status of a call. If it is sent twice, nobody waits for the first reply.
+    /// The status of a call. If it is sent twice, the first reply is not read.
     fn ask<'b>(&mut self, client: usize, procedure: Procedure, asked: &impl Xdr<'b>, is_twice: bool) -> u32 {
         self.xid += 1;
         let record = call_record(self.xid, nfs3::PROGRAM, procedure as u32, &encoded(asked));
@@ -123,7 +123,7 @@ impl<'a> Both<'a> {
     }
 }
 
-/// Everything below a directory, with its contents and permissions.
+/// Everything below a directory, with contents and permissions.
 fn tree(directory: &Path) -> BTreeMap<String, String> {
     let mut found = BTreeMap::new();
     for below in ["", "left", "right"] {
@@ -238,7 +238,7 @@ fn random_changes_are_those_of_a_plain_directory() {
                     let stability = Stability::ALL[random.below(3) as usize];
                     let count = bytes as u32;
                     let asked = WriteArguments { file, offset, count, stability, data: Data(&data) };
-                    // A write that comes late is written late.
+                    // A delayed write is executed late.
                     let status = both.ask(client, Procedure::Write, &asked, false);
                     (Procedure::Write, status, opened.write_all_at(&data, offset))
                 }

@@ -1,4 +1,4 @@
-//! Reads of every length and place, while files grow, shrink, change and go.
+//! Reads of every length and place, while files grow, shrink, change and are removed.
 
 use std::collections::HashMap;
 use std::fs;
@@ -11,7 +11,7 @@ use nocopy_nfs::wire::nfs3::{self, Procedure, ReadArguments, Status};
 use crate::client::{call_record, encoded, parse_read};
 use crate::running::{Scene, pattern};
 
-/// Whether or not they go by reference, what arrives is what the file has, and the ledger says which way it went.
+/// By reference or not, what arrives is what the file has, and the ledger says how it was sent.
 #[test]
 fn every_place_and_length_is_read_as_it_is() {
     let scene = Scene::new();
@@ -27,7 +27,7 @@ fn every_place_and_length_is_read_as_it_is() {
                 let read = client.read(file, offset as u64, length).unwrap();
                 let there = bytes.saturating_sub(offset).min(length as usize).min(1 << 20);
                 assert_eq!(read.bytes, pattern(offset, read.bytes.len()), "{offset} {length}");
-                // What does not begin at a page may not fit into a pipe by as much as it lies in the page.
+                // A read that does not begin at a page boundary may not fit into a pipe by its offset in the page.
                 let least =
                     if is_stable || length < 1 << 20 { there } else { there.min((1 << 20) - offset % 4096) };
                 assert!(
@@ -53,7 +53,7 @@ fn every_place_and_length_is_read_as_it_is() {
     }
 }
 
-/// Steps from a fixed seed, each compared with what the directory has: by reference, copied, and with several files.
+/// Steps from a fixed seed, each compared with the directory: by reference, copied, and with several files.
 #[test]
 fn reads_are_what_the_directory_has_after_every_change() {
     const FILES: u64 = 4;
@@ -101,7 +101,7 @@ fn reads_are_what_the_directory_has_after_every_change() {
     assert!(counts.spliced > 0 && counts.copied[Copied::Small as usize] > 0, "{counts:?}");
 }
 
-/// What a reply says of a file is true at one moment: the bytes that are there, and whether they are the last.
+/// A reply is true for one moment: the bytes of the file, and whether they are the last.
 #[test]
 fn a_file_that_grows_and_shrinks_is_read_without_untrue_bytes() {
     let scene = Scene::new();
@@ -130,7 +130,7 @@ fn a_file_that_grows_and_shrinks_is_read_without_untrue_bytes() {
         }
         changing.join().unwrap();
     });
-    // Nothing changes any more: what is read is the file.
+    // Nothing changes any more: reads return the file.
     assert_eq!(client.read_all(handle, 1 << 20), fs::read(scene.path("file")).unwrap());
     fs::write(scene.path("file"), b"short").unwrap();
     let read = client.read(handle, 0, 1 << 20).unwrap();
@@ -141,7 +141,7 @@ fn a_file_that_grows_and_shrinks_is_read_without_untrue_bytes() {
     server.end_and_count();
 }
 
-/// Replies may come in another order than their calls went, each as a whole.
+/// Replies may arrive in another order than their calls, each as a whole.
 #[test]
 fn reads_that_are_not_waited_for_are_all_answered() {
     let scene = Scene::new();
@@ -173,7 +173,7 @@ fn reads_that_are_not_waited_for_are_all_answered() {
     assert_eq!(counts.reads, 500);
 }
 
-/// More calls than are taken at once, whose replies are as much as one turn sends: no event of the socket says that there are more.
+/// More calls than are accepted at once, whose replies fill a turn: no event of the socket reports that there are more.
 #[test]
 fn calls_that_arrive_together_are_all_answered() {
     const BYTES: u32 = 8100;
@@ -192,7 +192,7 @@ fn calls_that_arrive_together_are_all_answered() {
     }
 }
 
-/// Pages that are not in memory are read by workers; that changes nothing but who waits.
+/// Workers read pages that are not in memory; only the waiting thread changes.
 #[test]
 fn holes_and_cold_pages_are_read_as_they_are() {
     let scene = Scene::new();
@@ -210,7 +210,7 @@ fn holes_and_cold_pages_are_read_as_they_are() {
     assert_eq!(client.read_all(handle, 300_000), expected);
 }
 
-/// A client goes on with the handles it has, although the server is another one.
+/// A client continues to use its handles with another server.
 #[test]
 fn handles_outlive_the_server() {
     let scene = Scene::new();

@@ -14,7 +14,7 @@ use nocopy_nfs::server::{Accounts, Counts, Server, Settings};
 
 use crate::client::Client;
 
-/// A directory that is exported, and one beside it for the state.
+/// An exported directory, and one beside it for the state.
 pub(crate) struct Scene {
     around: tempfile::TempDir,
 }
@@ -30,7 +30,7 @@ impl Scene {
         self.around.path().join("exported").join(below)
     }
 
-    /// A file of so many bytes, which differ by their places.
+    /// A file of that many bytes, which depend on their positions.
     pub(crate) fn file(&self, name: &str, bytes: usize) -> File {
         let file = File::options().read(true).write(true).create(true).truncate(true).open(self.path(name));
         let file = file.unwrap();
@@ -74,7 +74,7 @@ impl Scene {
     }
 }
 
-/// What a file has from a place on.
+/// The contents of a file from an offset on.
 pub(crate) fn pattern(from: usize, bytes: usize) -> Vec<u8> {
     (from..from + bytes).map(|place| (place.wrapping_mul(2_654_435_761) >> 13) as u8).collect()
 }
@@ -112,7 +112,7 @@ impl Running {
         self.thread.take().unwrap().join().unwrap()
     }
 
-    /// What was counted for this host, by the end.
+    /// Ends the server; returns the counts for this host.
     pub(crate) fn end_and_count(self) -> Counts {
         let accounts = self.end();
         let clients = accounts.clients();

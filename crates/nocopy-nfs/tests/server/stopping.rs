@@ -1,4 +1,4 @@
-//! Clients that stop within a write, or end there.
+//! Clients that stop or vanish within a write.
 
 use std::fs;
 use std::io::Write;
@@ -18,12 +18,12 @@ use crate::running::{Scene, pattern};
 
 const BYTES: usize = 1 << 20;
 
-/// Of a call that writes, what stands before its data.
+/// Bytes of a write call before its data.
 fn head_bytes(file: FileHandle) -> usize {
     write_record(0, file, 0, 0, &[]).len()
 }
 
-/// Proves that a file has what was `expected`, but for bytes of the range, up to any of them, which are `new`: and takes these as expected.
+/// Checks that a file has the `expected` bytes, except for a prefix of the range, which is `new`; updates `expected`.
 fn check_written(path: &std::path::Path, expected: &mut [u8], range: Range<usize>, new: u8) {
     let found = fs::read(path).unwrap();
     let count = found[range.clone()].iter().take_while(|byte| **byte == new).count();
@@ -31,7 +31,7 @@ fn check_written(path: &std::path::Path, expected: &mut [u8], range: Range<usize
     assert!(found == expected, "{count} bytes of {range:?} were written, and something else");
 }
 
-/// Proves that of the calls of a client that vanishes those are made that were sent whole, and no byte is written that was not sent.
+/// Calls that were sent completely are executed, and no byte is written that was not sent.
 #[test]
 fn a_client_that_vanishes_changes_only_what_it_sent() {
     let scene = Scene::new();
@@ -52,7 +52,7 @@ fn a_client_that_vanishes_changes_only_what_it_sent() {
         expected[at..at + 100].fill(0xaa);
         check_written(&scene.path("file"), &mut expected, BYTES..BYTES + sent.saturating_sub(head), new);
     }
-    // A fragment that is whole, of a call that is not; and one that is not waited for.
+    // A whole fragment of an incomplete call; and one that is not waited for.
     for (first, sent) in [(0x7f, BYTES + head), (0xff, BYTES / 2)] {
         let mut client = server.connect();
         let mut fragment = write_record(3, file, 0, BYTES as u32, &vec![0xee; BYTES]);
@@ -64,7 +64,7 @@ fn a_client_that_vanishes_changes_only_what_it_sent() {
     check_written(&scene.path("file"), &mut expected, 0..BYTES / 2 - head, 0xee);
 }
 
-/// Many more than there are threads.
+/// Many more clients than threads.
 #[test]
 fn clients_that_stop_within_a_write_hold_nobody_up() {
     const CLIENTS: usize = 40;
@@ -99,7 +99,7 @@ fn clients_that_stop_within_a_write_hold_nobody_up() {
     assert!(fs::read(scene.path("file")).unwrap() == expected);
 }
 
-/// Attributes before a write would tell a client that nothing but its write has changed the file.
+/// Attributes from before a write would tell a client that only its own write has changed the file.
 #[test]
 fn interleaved_writes_give_no_attributes_from_before() {
     let scene = Scene::new();

@@ -14,7 +14,7 @@ use crate::wire::nfs3::{FileHandle, Status};
 /// Prints files, one after the other.
 ///
 /// # Errors
-/// A server cannot be reached, a file cannot be read, or nothing can be printed.
+/// A server cannot be reached, a file cannot be read, or output fails.
 pub fn run(arguments: &CatArguments) -> Result<Outcome, Failure> {
     narrow()?;
     let pool = Pool::new(BUFFERS, BUFFER_BYTES).map_err(Failure::Memory)?;
@@ -34,11 +34,11 @@ pub fn run(arguments: &CatArguments) -> Result<Outcome, Failure> {
     Ok(Outcome::Positive)
 }
 
-/// Reads a file from a place to its end, with many reads in flight; each piece is taken in its order. `range` ends where the file is likely
-/// to end: if it has grown since, it is read on. Returns how many bytes it has from there.
+/// Reads a file from an offset to its end, with several reads in flight; pieces are passed on in order. `range` ends at the probable
+/// end of the file: if the file has grown, reading continues. Returns the number of bytes from the offset on.
 ///
 /// # Errors
-/// It cannot be read, or not be taken. Reads that are in flight then are waited for.
+/// Reading or passing on failed. Reads in flight are then waited for.
 pub(super) fn read(
     client: &mut Client,
     file: FileHandle,
@@ -47,7 +47,7 @@ pub(super) fn read(
     take: impl FnMut(&[u8]) -> Result<(), Failure>,
 ) -> Result<u64, Failure> {
     let done = read_in_order(client, file, range, pool, take);
-    // They lie behind the end, or are not wanted any more.
+    // They are beyond the end, or no longer needed.
     while let Ok(Some(_)) = client.receive() {}
     done
 }

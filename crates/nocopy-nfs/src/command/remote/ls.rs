@@ -1,4 +1,4 @@
-//! `nocopy ls`: what is in directories of a server. Its JSON is the schema `nocopy.ls/1` (docs/nfs-client.md).
+//! `nocopy ls`: lists directories of a server. Its JSON is the schema `nocopy.ls/1` (docs/nfs-client.md).
 
 use nocopy_report::table::Table;
 use nocopy_report::{Outcome, print, wall_clock};
@@ -120,7 +120,7 @@ fn long(entries: &[Entry]) -> String {
     text.lines().map(|line| format!("{}\n", line.trim_start())).collect()
 }
 
-/// `-rwxr-x---`, without the bits above.
+/// `-rwxr-x---`, without setuid, setgid and sticky.
 fn permissions(letter: char, mode: u32) -> String {
     let bits = (0..9).rev().zip("rwxrwxrwx".chars());
     let bits = bits.map(|(bit, letter)| if mode & 1 << bit != 0 { letter } else { '-' });

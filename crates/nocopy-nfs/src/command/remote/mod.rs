@@ -19,21 +19,21 @@ use crate::client::{Client, Found, Url};
 use crate::wire::nfs3::FileType;
 use arguments::Reach;
 
-/// What copying as root means, and low ports, which some servers ask for.
+/// Capabilities for copying as root, and for low ports, which some servers require.
 const KEPT: CapabilitySet =
     CapabilitySet::DAC_OVERRIDE.union(CapabilitySet::DAC_READ_SEARCH).union(CapabilitySet::NET_BIND_SERVICE);
 
-/// Reads of a file that are in flight, and the bytes of each: what is under way on a fast network, and no more memory than that.
+/// The most reads of a file in flight, and the bytes of each: enough for a fast network, with bounded memory.
 const BUFFERS: u32 = 16;
 const BUFFER_BYTES: usize = 1 << 20;
 
-/// A client, and the file that the address names.
+/// A client, and the file at the URL.
 struct Reached {
     client: Client,
     found: Found,
 }
 
-/// Connects to the server, and looks the path up. What is read goes into buffers of the pool.
+/// Connects to the server, and looks up the path. Reads use buffers of the pool.
 fn reach(url: &Url, options: &Reach, pool: Option<&Pool>) -> Result<Reached, Failure> {
     let (mut client, below) = connect(url, options, pool)?;
     let found = client.walk(&below)?;

@@ -1,24 +1,24 @@
-//! As whom calls are made.
+//! The users for whom calls are made.
 
 use crate::export::{Caller, User};
 use crate::wire::rpc::{AUTH_SYS, AuthError, Credential, SystemCredential};
 use crate::wire::xdr;
 
-/// As whom calls are made.
+/// The users for whom calls are made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Callers {
-    /// All as the user of this process, whoever they say that they are.
+    /// Always the user of this process, whatever the credential says.
     Server,
-    /// Each as the user that its credential names; without one, as nobody. Takes the rights to do so ([`Caller::can_be_acted_for`]).
+    /// The user in the credential; without one, nobody. Needs the rights for that ([`Caller::can_be_acted_for`]).
     Users {
-        /// Root is root, and not nobody.
+        /// Whether root stays root instead of becoming nobody.
         is_root_trusted: bool,
     },
 }
 
 impl Callers {
     /// # Errors
-    /// The credential is none of its flavor.
+    /// The credential is not valid for its flavor.
     pub(super) fn of(self, credential: &Credential<'_>) -> Result<Caller, AuthError> {
         let Self::Users { is_root_trusted } = self else { return Ok(Caller::Server) };
         if credential.flavor != AUTH_SYS {

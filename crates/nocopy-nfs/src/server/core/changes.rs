@@ -1,4 +1,4 @@
-//! The procedures that change something.
+//! Procedures that change something.
 #![expect(clippy::result_large_err, reason = "a call that is refused tells as much as one that is not")]
 
 use std::net::IpAddr;
@@ -15,7 +15,7 @@ use crate::wire::rpc::{Call, Reply};
 use crate::wire::xdr::Reader;
 
 impl Core {
-    /// Makes a change, and returns the reply. What a client asks for a second time, because no reply came, is done once.
+    /// Makes a change, and returns the reply. A call that a client repeats, because no reply arrived, is done once.
     pub(super) fn change(
         &self,
         call: &Call<'_>,
@@ -35,7 +35,7 @@ impl Core {
         caller: &Caller,
         client: IpAddr,
     ) -> Result<Answer, Refused> {
-        // Done a second time, these do the same, and tell so.
+        // Done a second time, these have the same effect and reply.
         match procedure {
             Procedure::Write => self.write(call.xid, caller, &arguments(call)?),
             Procedure::Commit => {
@@ -65,7 +65,7 @@ impl Core {
             Procedure::RemoveDirectory => success(xid, &self.remove(caller, &arguments(call)?, true)),
             Procedure::Rename => success(xid, &self.rename(caller, &arguments(call)?)),
             Procedure::Link => success(xid, &self.link(caller, &arguments(call)?)),
-            // Devices, FIFOs and sockets: nobody would be served by them.
+            // Devices, FIFOs and sockets are useless to clients.
             _ => {
                 let directory = Reader::new(call.arguments).read().map_err(|_| Reply::GarbageArguments)?;
                 success(xid, &self.refused::<WeakCacheConsistency>(Status::NotSupported, &directory))
@@ -90,14 +90,14 @@ impl Core {
         }
     }
 
-    /// All of the file, whatever part of it is asked for.
+    /// Commits the whole file, whatever part is requested.
     fn commit(
         &self,
         caller: &Caller,
         asked: &CommitArguments,
     ) -> NfsResult<CommitResult, WeakCacheConsistency> {
         let committed = self.export.commit(caller, &asked.file);
-        // After it: if another call was told that something was lost, this one was not.
+        // Read afterwards: if another call was told of lost data, this verifier shows it.
         let verifier = self.export.verifier();
         result(committed, |(), changed| CommitResult { changed, verifier })
     }

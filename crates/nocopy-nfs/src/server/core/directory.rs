@@ -11,13 +11,13 @@ use crate::wire::nfs3::{
 };
 use crate::wire::xdr::{Xdr, padding};
 
-/// The longest part that is given, whatever was asked for.
+/// The longest part that is returned, whatever was requested.
 const PAGE_BYTES_MAX: usize = 64 << 10;
 
-/// Of a part without entries: attributes, verifier, and the two words that end it.
+/// Bytes of a part without entries: attributes, verifier, and the two final words.
 const PAGE_BYTES: usize = 4 + Attributes::BYTES + 8 + 4 + 4;
 
-/// Of an entry, what follows the cookie: attributes, and a handle of ours.
+/// Bytes of an entry after its cookie: attributes, and a handle.
 const FULL_BYTES: usize = 4 + Attributes::BYTES + 4 + 4 + 40;
 
 /// A part of a directory that is to be listed.
@@ -27,7 +27,7 @@ pub struct ListCall {
     caller: Caller,
     directory: FileHandle,
     cookie: u64,
-    /// At most so much of names, numbers and cookies; `None`: names are all that is asked for.
+    /// The limit of names, numbers and cookies; `None`: only names are requested.
     names_bytes_max: Option<usize>,
     bytes_max: usize,
 }
@@ -55,8 +55,8 @@ impl ListCall {
         }
     }
 
-    /// How many of the names fit into the reply. The first may have more of names than was asked for: a client that said little of
-    /// them could not go on otherwise.
+    /// How many of the names fit into the reply. The first may exceed the limit of names: a client with a low limit
+    /// could not continue otherwise.
     fn fitting(&self, names: &[Name]) -> usize {
         let (mut names_bytes, mut bytes) = (0, PAGE_BYTES);
         let full_bytes = self.names_bytes_max.map_or(0, |_| FULL_BYTES);
@@ -107,7 +107,7 @@ impl Core {
     }
 }
 
-/// An entry with what a client would look up next; without, if it is no more there, or that would be refused.
+/// An entry with attributes and handle; without them, if the file no longer exists, or the look-up would be refused.
 fn full_entry(name: &Name, found: Option<Found>) -> FullDirectoryEntry<'_> {
     FullDirectoryEntry {
         file_id: name.file_id,

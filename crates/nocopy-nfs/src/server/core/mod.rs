@@ -1,4 +1,4 @@
-//! What is answered to a call: bytes in, descriptions of replies out. No sockets and no clock.
+//! Answers to calls: bytes in, descriptions of replies out. No sockets and no clock.
 
 mod callers;
 mod changes;
@@ -28,15 +28,15 @@ use crate::wire::rpc::{AUTH_NONE, AUTH_SYS, AuthError, Call, NoCall, Reply};
 use crate::wire::xdr::{Reader, Xdr, XdrError, padding};
 use crate::wire::{mount, nfs3, portmap, record};
 
-/// The longest call that is taken where nothing is written.
+/// The longest call that is accepted without writing.
 pub const CALL_BYTES_MAX: usize = 40 << 10;
 
-/// What becomes of a call.
+/// How a call is answered.
 #[derive(Debug)]
 pub enum Answer {
     /// The whole reply.
     Reply(Vec<u8>),
-    /// The same to a write, and how many bytes were written.
+    /// The reply to a write, and how many bytes were written.
     Written(Vec<u8>, usize),
     /// A file is to be read: see [`Core::open`] and [`read_reply`].
     Read(ReadCall),
@@ -44,7 +44,7 @@ pub enum Answer {
     List(ListCall),
 }
 
-/// A file that is to be read. It is not open yet: so many calls that wait do not hold a descriptor each.
+/// A file to be read. It is not open yet, so that waiting calls do not hold a descriptor each.
 #[derive(Debug, Clone, Copy)]
 pub struct ReadCall {
     pub xid: u32,
@@ -58,18 +58,18 @@ pub struct ReadCall {
 #[derive(Debug)]
 pub struct Core {
     export: Arc<Export>,
-    /// The networks that may connect, as clients are told them.
+    /// The networks that may connect, as text for clients.
     groups: Vec<String>,
     port: u16,
     mounts: Mounts,
-    /// Clients may change what is exported.
+    /// Whether clients may change files.
     is_writable: bool,
     callers: Callers,
     replies: Replies,
     unsaved: AtomicU64,
 }
 
-/// Why a call is not answered by its results.
+/// The reply instead of results.
 type Refused = Reply;
 
 impl Core {
@@ -92,13 +92,13 @@ impl Core {
         Self { is_writable, ..self }
     }
 
-    /// As whom calls are made; as the user of this process, unless said.
+    /// Sets the users for whom calls are made (default: the user of this process).
     #[must_use]
     pub fn callers(self, callers: Callers) -> Self {
         Self { callers, ..self }
     }
 
-    /// The longest call that is taken.
+    /// The longest call that is accepted.
     pub fn call_bytes_max(&self) -> usize {
         if self.is_writable { CALL_BYTES_MAX + WRITE_BYTES_MAX } else { CALL_BYTES_MAX }
     }
@@ -107,24 +107,24 @@ impl Core {
         &self.export
     }
 
-    /// How often the index of handles could not be written: handles given out since may be stale for the next server.
+    /// How often the index of handles could not be written: recent handles may be stale for the next server.
     pub fn unsaved(&self) -> u64 {
         self.unsaved.load(Ordering::Relaxed)
     }
 
-    /// Whether a record is answered without waiting for the disk, which threads that serve others must not do. A hint.
+    /// Whether a record is answered without waiting for the disk, for which threads that serve others must not wait. A hint.
     pub fn is_quick(&self, record: &[u8]) -> bool {
         let Ok(call) = Call::parse(record) else { return true };
         match call.program {
             nfs3::PROGRAM if self.is_writable && nfs::is_change(&call) => false,
             nfs3::PROGRAM => nfs::named(&call).is_none_or(|(file, name)| self.export.is_at_hand(&file, name)),
-            // A path, all of which is walked.
+            // A path, each part of which is looked up.
             mount::PROGRAM => call.procedure != mount::Procedure::Mount as u32,
             _ => true,
         }
     }
 
-    /// Whether a read finds its file so.
+    /// Whether a read finds its file without waiting.
     pub fn is_at_hand(&self, call: &ReadCall) -> bool {
         self.export.is_at_hand(&call.file, None)
     }
@@ -132,7 +132,7 @@ impl Core {
     /// Answers a record.
     ///
     /// # Errors
-    /// It is no call, so that there is nothing to answer, and no telling what follows.
+    /// It is not a call: there is nothing to answer, and the following bytes have no known meaning.
     pub fn answer(&self, record: &[u8], client: IpAddr) -> Result<Answer, XdrError> {
         let call = match Call::parse(record) {
             Ok(call) => call,
@@ -143,7 +143,7 @@ impl Core {
     }
 
     fn dispatch(&self, call: &Call<'_>, client: IpAddr) -> Result<Answer, Refused> {
-        // Nothing is asked of the null procedure, so anybody may ask it.
+        // The null procedure does nothing, so everyone may call it.
         if call.procedure != 0 && !matches!(call.credential.flavor, AUTH_NONE | AUTH_SYS) {
             return Err(Reply::Denied(AuthError::TooWeak));
         }
@@ -181,7 +181,7 @@ impl Core {
         })
     }
 
-    /// What was given out is good for the next server when the reply leaves.
+    /// Makes new handles valid for the next server before the reply is sent.
     fn save(&self) {
         if self.export.save().is_err() {
             self.unsaved.fetch_add(1, Ordering::Relaxed);
@@ -189,7 +189,7 @@ impl Core {
     }
 }
 
-/// The arguments of a call, and nothing behind them.
+/// The arguments of a call, which must end there.
 fn arguments<'a, T: Xdr<'a>>(call: &Call<'a>) -> Result<T, Refused> {
     let mut input = Reader::new(call.arguments);
     let read = input.read();
@@ -208,7 +208,7 @@ fn success<'a>(xid: u32, results: &impl Xdr<'a>) -> Vec<u8> {
     head(xid, results, 0)
 }
 
-/// A reply to which `more` bytes follow.
+/// The beginning of a reply that `more` bytes follow.
 fn head<'a>(xid: u32, results: &impl Xdr<'a>, more: usize) -> Vec<u8> {
     let mut out = record::begin();
     Reply::Success.encode(xid, &mut out);
@@ -217,7 +217,7 @@ fn head<'a>(xid: u32, results: &impl Xdr<'a>, more: usize) -> Vec<u8> {
     out
 }
 
-/// The reply to a read up to its bytes, which follow with what fills them up; or all of it, where there are none.
+/// The reply to a read without its bytes and padding, which follow; or a whole reply, if there are none.
 pub fn read_reply(xid: u32, read: NfsResult<(Attributes, usize, bool), Option<Attributes>>) -> Vec<u8> {
     let count = read.as_ref().map_or(0, |(_, count, _)| *count);
     let result = read.map(|(attributes, count, is_end)| {

@@ -11,11 +11,11 @@ use crate::wire::mount::{self, ExportEntry, MountEntry, MountReply, Mounted, Pro
 use crate::wire::nfs3::{self, FileType};
 use crate::wire::rpc::{AUTH_NONE, AUTH_SYS, Call, Reply};
 
-/// So many are remembered, and so much of their paths. They are only there to be listed, by one reply.
+/// The most mounts remembered, and the most bytes of their paths. They only serve to be listed, in one reply.
 const MOUNTS_MAX: usize = 1024;
 const PATHS_BYTES_MAX: usize = 64 << 10;
 
-/// Which clients say that they have mounted which path.
+/// The paths that clients claim to have mounted.
 #[derive(Debug, Default)]
 pub(super) struct Mounts(Mutex<Vec<(IpAddr, Box<[u8]>)>>);
 

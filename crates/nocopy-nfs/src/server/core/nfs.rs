@@ -1,4 +1,4 @@
-//! The procedures of NFS. What would change something is refused, with what is so instead.
+//! The procedures of NFS. Without `writable`, calls that change something are refused, with the present attributes.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -19,13 +19,13 @@ use crate::wire::xdr::{Reader, XdrError};
 /// The longest read: as much as a pipe holds without privileges.
 pub const READ_BYTES_MAX: u32 = 1 << 20;
 
-/// What clients are told that a write may have. It is refused all the same, and a small one costs less.
+/// The write size announced to clients if writing is refused: small ones cost less.
 const REFUSED_WRITE_BYTES_MAX: u32 = 32 << 10;
 
-/// What clients are told that a part of a directory may have.
+/// The announced size of a part of a directory.
 const DIRECTORY_BYTES: u32 = 64 << 10;
 
-/// Results, or a status and the attributes.
+/// Results, or a status with attributes.
 type Outcome<T> = NfsResult<T, Option<Attributes>>;
 
 impl Core {
@@ -79,7 +79,7 @@ impl Core {
         Ok(LookupResult { file: found.handle, attributes: Some(found.attributes), directory_attributes })
     }
 
-    /// What the kernel says that the caller may do.
+    /// The permissions of the caller, as the kernel decides.
     fn access(&self, caller: &Caller, asked: &AccessArguments) -> Outcome<AccessResult> {
         let (file, attributes) = self.known(&asked.file)?;
         let execute = match file.file_type() {
@@ -90,7 +90,7 @@ impl Core {
         if self.is_writable {
             let write = AccessArguments::MODIFY | AccessArguments::EXTEND;
             kinds.push(match file.file_type() {
-                // Names in it come and go only where it can be searched, too.
+                // Adding and removing names also requires that the directory can be searched.
                 FileType::Directory => (write | AccessArguments::DELETE, Access::WRITE_OK | Access::EXEC_OK),
                 _ => (write, Access::WRITE_OK),
             });
@@ -191,7 +191,7 @@ impl Core {
         Ok((file, attributes))
     }
 
-    /// Of the arguments only the handles are read, which is all that the reply depends on.
+    /// Only the handles of the arguments are read, because the reply depends on nothing else.
     fn refuse_change(&self, call: &Call<'_>, procedure: Procedure) -> Result<Vec<u8>, XdrError> {
         let mut input = Reader::new(call.arguments);
         let (status, first) = self.unchanged(&input.read()?);
@@ -218,12 +218,12 @@ impl Core {
     }
 }
 
-/// Whether a call is to change something.
+/// Whether a call changes something.
 pub(super) fn is_change(call: &Call<'_>) -> bool {
     Procedure::from_number(call.procedure).is_some_and(Procedure::is_change)
 }
 
-/// The file that a call is about, and of which name in it; `None` where it is about none, or that is found out later.
+/// The file of a call, and a name in it; `None` if there is none, or it is found later.
 pub(super) fn named<'a>(call: &Call<'a>) -> Option<(FileHandle, Option<&'a [u8]>)> {
     let mut input = Reader::new(call.arguments);
     match Procedure::from_number(call.procedure)? {
@@ -235,7 +235,7 @@ pub(super) fn named<'a>(call: &Call<'a>) -> Option<(FileHandle, Option<&'a [u8]>
     }
 }
 
-/// A refusal when there is no file to tell attributes of.
+/// A refusal without a file whose attributes could be returned.
 fn unknown(status: Status) -> Refusal<Option<Attributes>> {
     Refusal { status, rest: None }
 }

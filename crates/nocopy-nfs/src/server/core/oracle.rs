@@ -1,4 +1,4 @@
-//! What must hold for any call: shared by the tests and the fuzz target.
+//! Properties of every call: shared by the tests and the fuzz target.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -10,14 +10,14 @@ use crate::wire::{mount, nfs3, portmap};
 
 const XID: u32 = 0x7e57;
 
-/// Longer than any reply without the bytes of a file.
+/// Longer than any reply without bytes of a file.
 const REPLY_BYTES_MAX: usize = 256 << 10;
 
-/// Of the input, the first bytes choose program, procedure, and whether the arguments begin with the handle of the root; the rest are
-/// arguments, and the whole is a record, too.
+/// The first bytes of the input choose program, procedure, and whether the arguments begin with the root's handle; the rest are
+/// arguments. The whole input is also used as a record.
 ///
 /// # Panics
-/// The call is not answered by one whole record.
+/// If the call is not answered by one whole record.
 pub fn check(core: &Core, input: &[u8]) {
     let client = IpAddr::V4(Ipv4Addr::LOCALHOST);
     let _ = core.answer(input, client);

@@ -1,4 +1,4 @@
-//! Replies to calls that must not be made twice: a client that got none sends its call again, also by another connection (RFC 1813, 4.5).
+//! Replies to calls that must not be executed twice: a client without a reply repeats its call, possibly on another connection (RFC 1813, 4.5).
 
 use std::collections::VecDeque;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -7,17 +7,17 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use super::Refused;
 
-/// So many of each client are kept, and so many clients: those that asked last.
+/// The most calls kept per client, and the most clients, both by recent use.
 const CALLS_MAX: usize = 256;
 const CLIENTS_MAX: usize = 128;
 
-/// A reply, once it is there. Who asks again while the call is being worked on waits for it.
+/// A reply, once it exists. A repeated call waits while the first is being executed.
 pub(super) type Place = Arc<OnceLock<Result<Vec<u8>, Refused>>>;
 
 #[derive(Debug, Default)]
 pub(super) struct Replies(Mutex<VecDeque<Client>>);
 
-/// Calls, the last one behind.
+/// Calls, the latest last.
 #[derive(Debug)]
 struct Client {
     address: IpAddr,
@@ -25,7 +25,7 @@ struct Client {
 }
 
 impl Replies {
-    /// The place of the reply to a call that has this number, and asks for that.
+    /// The place of the reply to a call with this number and these arguments.
     pub(super) fn place(&self, address: IpAddr, xid: u32, asked: impl Hash) -> Place {
         let mut hasher = DefaultHasher::new();
         asked.hash(&mut hasher);

@@ -224,7 +224,7 @@ fn a_read_is_described_or_refused() {
             xdr::parse::<NfsResult<ReadHead, Option<Attributes>>>(&results(&reply).unwrap()).unwrap();
         assert_eq!(refused.unwrap_err().status, status);
     }
-    // The record that is announced has what follows.
+    // The announced length includes the following bytes.
     let attributes = scene.attributes(scene.handle("file")).unwrap();
     let head = read_reply(7, Ok((attributes, 5, true)));
     let reply = [&head[..], b"bytes\0\0\0"].concat();
@@ -235,7 +235,7 @@ fn a_read_is_described_or_refused() {
     assert_eq!(head.len(), 132, "what goes before the bytes");
 }
 
-/// Everything that would change something is refused, with attributes of before and after.
+/// Every call that would change something is refused, with attributes from before and after.
 #[test]
 fn nothing_can_be_changed() {
     let scene = Scene::new();
@@ -272,7 +272,7 @@ fn nothing_can_be_changed() {
     assert_eq!(fs::read(scene.path("file")).unwrap(), b"content");
 }
 
-/// Every length that a client may ask for gives parts that are no longer, and together the whole directory.
+/// With every requested length, parts are no longer than that, and together are the whole directory.
 #[test]
 fn parts_of_a_directory_make_the_whole() {
     let scene = Scene::new();

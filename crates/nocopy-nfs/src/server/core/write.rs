@@ -1,4 +1,4 @@
-//! Writes: of a long one the data go into the file as they come.
+//! Writes; the data of a long one are written into the file as they arrive.
 
 use rustix::io::pwrite;
 
@@ -11,7 +11,7 @@ use crate::wire::nfs3::{
 use crate::wire::rpc::{AUTH_NONE, AUTH_SYS, Call, Reply};
 use crate::wire::xdr::{Reader, padding};
 
-/// A write whose data are still to come.
+/// A write whose data have not arrived yet.
 #[derive(Debug, Clone, Copy)]
 pub struct WriteCall {
     xid: u32,
@@ -20,13 +20,13 @@ pub struct WriteCall {
 }
 
 impl WriteCall {
-    /// The length of its data, without what fills them up.
+    /// The length of its data, without padding.
     pub fn bytes(&self) -> usize {
         self.head.count as usize
     }
 }
 
-/// A write that was begun, or why it could not be.
+/// A write in progress, or why it could not begin.
 #[derive(Debug)]
 pub struct Write {
     xid: u32,
@@ -36,15 +36,15 @@ pub struct Write {
 }
 
 impl Write {
-    /// Whether what comes goes into the file; else it goes nowhere.
+    /// Whether its data are written into the file; otherwise they are discarded.
     pub fn is_good(&self) -> bool {
         self.writing.as_ref().is_ok_and(|writing| !writing.has_failed())
     }
 }
 
 impl Core {
-    /// The write that a long record of so many bytes begins with, and where in the record its data begin; `None` where the whole record is
-    /// needed to answer it.
+    /// The write with which a long record of that many bytes begins, and where its data begin; `None` if the whole record is
+    /// needed for the answer.
     pub fn parse_long_write(&self, begin: &[u8], bytes: usize) -> Option<(WriteCall, usize)> {
         let call = Call::parse(begin).ok().filter(|_| self.is_writable)?;
         let is_known = matches!(call.credential.flavor, AUTH_NONE | AUTH_SYS);
@@ -62,17 +62,17 @@ impl Core {
         is_plain.then_some((WriteCall { xid: call.xid, caller, head }, data_at))
     }
 
-    /// Opens what is to be written, which may wait for the disk.
+    /// Opens the file to be written, which may wait for the disk.
     pub fn begin_write(&self, call: &WriteCall) -> Write {
         let WriteCall { xid, caller, head } = *call;
-        // Before the write: what is lost after it changes the one that the client has.
+        // Before the write: data lost later changes the verifier that the client has.
         let verifier = self.export.verifier();
         let writing = self.export.begin_write(&caller, &head.file, head.offset, call.bytes());
         Write { xid, head, verifier, writing }
     }
 
-    /// Writes the next bytes by calls of `put`, which is given an offset in the file and returns how many it has put there; none, if the write
-    /// is not [good](Write::is_good).
+    /// Writes the next bytes by calls of `put`, which gets an offset in the file and returns how many bytes it has written; not called if the
+    /// write is not [good](Write::is_good).
     pub fn write_on(
         &self,
         write: &mut Write,
@@ -86,14 +86,14 @@ impl Core {
         }
     }
 
-    /// Closes the file of a write for which more has to come, nobody knows when.
+    /// Closes the file of a write whose next data may arrive much later.
     pub fn release_file(&self, write: Option<&mut Write>) {
         if let Some(Write { writing: Ok(writing), .. }) = write {
             writing.release_file();
         }
     }
 
-    /// Ends a write, once what was asked to be stable is so: the reply, and how many bytes were written.
+    /// Ends a write, after a stable one is on the disk: the reply, and how many bytes were written.
     pub fn end_write(&self, write: Write) -> (Vec<u8>, usize) {
         let Write { xid, head, verifier, writing } = write;
         let stability = head.stability;
@@ -102,7 +102,7 @@ impl Core {
             Err(status) => (Err(status), self.export.unchanged(&head.file)),
         };
         let written = match written {
-            // Something was lost meanwhile, possibly of this: so it is to be sent again, as it would be by the verifier if it were not stable.
+            // Data was lost meanwhile, possibly of this write: so it must be sent again, as an unstable one would be by the verifier.
             (Ok(_), changed) if stability != Stability::Unstable && self.export.verifier() != verifier => {
                 (Err(Status::Jukebox), changed)
             }
@@ -119,7 +119,7 @@ impl Core {
         (success(xid, &written), count)
     }
 
-    /// A write all of which is there.
+    /// A write with all its data.
     pub(super) fn write(
         &self,
         xid: u32,
@@ -136,7 +136,7 @@ impl Core {
     }
 }
 
-/// Writes of `data` as much as goes at a time, and leaves the rest.
+/// Writes as much of `data` as possible at a time, and leaves the rest.
 pub fn put(file: &OpenFile, offset: u64, data: &mut &[u8]) -> rustix::io::Result<usize> {
     let count = pwrite(file, data, offset)?;
     *data = &data[count..];

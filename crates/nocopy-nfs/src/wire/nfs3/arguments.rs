@@ -1,10 +1,10 @@
-//! What calls ask for. Where a handle is all, that is its type.
+//! Arguments of calls. If a call has only a handle, that is its type.
 
 use super::FileHandle;
 use crate::wire::mount::Text;
 use crate::wire::xdr::xdr_struct;
 
-/// The name of a file in its directory. Longer ones are read, so that they can be refused by their own status.
+/// The name of a file in its directory. Longer ones are decoded, so that they can be refused by their own status.
 pub type Name<'a> = Text<'a, 1024>;
 
 xdr_struct! {
@@ -42,10 +42,10 @@ xdr_struct! {
 xdr_struct! {
     ReadDirArguments {
         directory: FileHandle,
-        /// Of the last entry that the client has; 0 at the begin.
+        /// The cookie of the last entry that the client has; 0 at the beginning.
         cookie: u64,
         verifier: [u8; 8],
-        /// The longest reply that is taken.
+        /// The longest reply that the client accepts.
         bytes_max: u32,
     }
 }
@@ -55,9 +55,9 @@ xdr_struct! {
         directory: FileHandle,
         cookie: u64,
         verifier: [u8; 8],
-        /// At most so much of names, numbers and cookies.
+        /// The limit of names, numbers and cookies.
         names_bytes_max: u32,
-        /// The longest reply that is taken.
+        /// The longest reply that the client accepts.
         bytes_max: u32,
     }
 }

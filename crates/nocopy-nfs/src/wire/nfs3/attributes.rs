@@ -1,4 +1,4 @@
-//! What is known of a file.
+//! Attributes of files.
 
 use crate::wire::xdr::{xdr_enum, xdr_struct};
 
@@ -36,7 +36,7 @@ xdr_struct! {
         used: u64,
         device_major: u32,
         device_minor: u32,
-        /// Which file system it lies on.
+        /// The number of its file system.
         file_system: u64,
         /// Its number on that file system.
         file_id: u64,
@@ -56,7 +56,7 @@ impl Attributes {
 }
 
 xdr_struct! {
-    /// wcc_attr of the RFC: by which a client sees whether what it has cached is still so.
+    /// wcc_attr of the RFC: by which a client checks its cache.
     SizeAndTimes {
         size: u64,
         modified: Time,

@@ -1,4 +1,4 @@
-//! Calls that change something, and what they return.
+//! Calls that change something, and their results.
 
 use super::FileHandle;
 use super::arguments::LookupArguments;
@@ -9,10 +9,10 @@ use crate::wire::xdr::{Reader, Xdr, XdrError, put_opaque, xdr_enum, xdr_struct};
 /// The longest write that is read from a record.
 pub const WRITE_BYTES_MAX: usize = 1 << 20;
 
-/// Of a call that gives one out: the server's own, other than it was before the server was started again.
+/// A number that the server changes at each start.
 pub type Verifier = [u8; 8];
 
-/// What a time is set to.
+/// The new value of a time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SetTime {
     Keep,
@@ -44,7 +44,7 @@ impl Xdr<'_> for SetTime {
 }
 
 xdr_struct! {
-    /// sattr3 of the RFC: what is to be changed.
+    /// sattr3 of the RFC: the attributes to be changed.
     NewAttributes {
         mode: Option<u32>,
         user: Option<u32>,
@@ -71,13 +71,13 @@ xdr_struct! {
     SetAttributesArguments {
         file: FileHandle,
         new: NewAttributes,
-        /// Change nothing unless the file was changed last at this time.
+        /// If given, change nothing unless the file was last changed at this time.
         guard: Option<Time>,
     }
 }
 
 xdr_enum! {
-    /// How much of what was written, and of the file's attributes, has to be on the disk before the reply.
+    /// How much of the written data, and of the file's attributes, has to be on the disk before the reply.
     Stability, "how stable a write is" {
         Unstable = 0,
         DataSync = 1,
@@ -111,13 +111,13 @@ xdr_struct! {
 }
 
 xdr_struct! {
-    /// What stands before the bytes of a write.
+    /// The header before the bytes of a write.
     WriteHead {
         file: FileHandle,
         offset: u64,
         count: u32,
         stability: Stability,
-        /// The length of the bytes, which follow with what fills them up.
+        /// The length of the bytes, which follow with padding.
         data_bytes: u32,
     }
 }
@@ -126,7 +126,7 @@ xdr_struct! {
     WriteResult {
         changed: WeakCacheConsistency,
         count: u32,
-        /// How it was written, which may be more stable than was asked for.
+        /// How it was written, which may be more stable than requested.
         stability: Stability,
         verifier: Verifier,
     }
@@ -135,11 +135,11 @@ xdr_struct! {
 /// How a file is made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HowToCreate {
-    /// If there is one, it gets the size that is asked for.
+    /// An existing file gets the requested size.
     Unchecked(NewAttributes),
-    /// There may be none.
+    /// The file must not exist.
     Guarded(NewAttributes),
-    /// There may be none but by the same call, which a client sends again if no reply came.
+    /// The file must not exist, unless the same call made it, which a client repeats if no reply arrived.
     Exclusive(Verifier),
 }
 

@@ -24,7 +24,7 @@ use super::xdr::{Reader, Xdr, XdrError, put_opaque, xdr_enum};
 pub const PROGRAM: u32 = 100_003;
 pub const VERSION: u32 = 3;
 
-/// The port that clients expect it at.
+/// The port that clients expect.
 pub const PORT: u16 = 2049;
 
 pub const HANDLE_BYTES_MAX: usize = 64;
@@ -57,7 +57,7 @@ xdr_enum! {
 }
 
 impl Procedure {
-    /// Whether it changes files, or has them changed.
+    /// Whether it changes files, or commits changes.
     pub fn is_change(self) -> bool {
         use Procedure::{
             Commit, Create, Link, MakeDirectory, MakeNode, Remove, RemoveDirectory, Rename, SetAttr,
@@ -81,7 +81,7 @@ impl Procedure {
 }
 
 xdr_enum! {
-    /// Why a call did not do what it asks for.
+    /// Why a call failed.
     Status, "a status of NFS" {
         NotPermitted = 1,
         NoEntry = 2,
@@ -115,7 +115,7 @@ xdr_enum! {
     }
 }
 
-/// What a file is called by, as long as it exists; only the server knows what the bytes mean.
+/// The handle of a file, valid as long as it exists; only the server knows the meaning of the bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct FileHandle {
     bytes: [u8; HANDLE_BYTES_MAX],

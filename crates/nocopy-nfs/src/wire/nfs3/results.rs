@@ -1,4 +1,4 @@
-//! What calls return.
+//! Results of calls.
 
 use super::arguments::Name;
 use super::attributes::{Attributes, Time};
@@ -6,10 +6,10 @@ use super::{FileHandle, Status};
 use crate::wire::mount::Text;
 use crate::wire::xdr::{Reader, Xdr, XdrError, xdr_struct};
 
-/// What a call returns: results, or a status with what is known all the same.
+/// Results, or a status with what a refused call still returns.
 pub type NfsResult<T, R> = Result<T, Refusal<R>>;
 
-/// A call that was refused, and what its reply has behind the status.
+/// A refused call: the status, and the rest of its reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Refusal<R> {
     pub status: Status,
@@ -51,12 +51,12 @@ xdr_struct! {
 xdr_struct! {
     AccessResult {
         attributes: Option<Attributes>,
-        /// What of it is allowed.
+        /// The allowed part of it.
         access: u32,
     }
 }
 
-/// What a symbolic link leads to.
+/// The target of a symbolic link.
 pub type PathText<'a> = Text<'a, 4096>;
 
 xdr_struct! {
@@ -67,7 +67,7 @@ xdr_struct! {
 }
 
 xdr_struct! {
-    /// What stands before the bytes that were read, which follow with what fills them up.
+    /// The header before the bytes that were read, which follow with padding.
     ReadHead {
         attributes: Option<Attributes>,
         count: u32,
@@ -91,7 +91,7 @@ impl DirectoryEntry<'_> {
 }
 
 xdr_struct! {
-    /// With what a client would look up next.
+    /// With attributes and handle.
     FullDirectoryEntry<'a> {
         file_id: u64,
         name: Name<'a>,
@@ -140,7 +140,7 @@ xdr_struct! {
         files: u64,
         files_free: u64,
         files_available: u64,
-        /// How long this is likely to stay so.
+        /// How long this will probably not change.
         seconds_unchanged: u32,
     }
 }

@@ -1,4 +1,4 @@
-//! The files of one directory, read at once: while one is written here, the next ones are on their way.
+//! Reads the files of one directory together: while one is written here, the next ones are being read.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -12,21 +12,21 @@ use crate::client::{Client, Place, Ticket};
 /// A file of which reads are in flight.
 struct Active {
     partial: Partial,
-    /// Of the next byte to be written, and of the next one to be posted.
+    /// Offsets of the next byte to be written, and of the next one to be requested.
     next: u64,
     posted: u64,
-    /// Pieces that have come before those in front of them, and whether the file ends with them.
+    /// Pieces that arrived before earlier ones, and whether the file ends with them.
     ahead: BTreeMap<u64, (Buffer, bool)>,
 }
 
 impl Active {
-    /// Whether there is something to post: at least one read, which says that the file ends, wherever it does by then.
+    /// Whether there is something to request: at least one read, which finds the end of the file.
     fn wants(&self) -> bool {
         self.posted < self.partial.size().max(self.next + 1)
     }
 }
 
-/// Files of which some are being read.
+/// Files, some of which are being read.
 pub(super) struct Batch {
     wanted: std::vec::IntoIter<Wanted>,
     active: BTreeMap<u64, Active>,
@@ -39,10 +39,10 @@ impl Batch {
         Self { wanted: wanted.into_iter(), active: BTreeMap::new(), tickets: HashMap::new(), number: 0 }
     }
 
-    /// Copies all of them; returns those that are whole and are to be compared before they get their names, if that is wanted.
+    /// Copies all of them; returns complete ones that are to be compared before they get their names.
     ///
     /// # Errors
-    /// What ends everything. What concerns one file is noted.
+    /// An error that ends everything. Errors of single files are noted.
     pub(super) fn run(
         mut self,
         copying: &mut Copying<'_>,
@@ -50,7 +50,7 @@ impl Batch {
     ) -> Result<Vec<Partial>, Failure> {
         let mut whole = Vec::new();
         let done = self.read_all(copying, client, &mut whole);
-        // Reads behind the ends of files, or that are not wanted any more.
+        // Reads beyond the ends of files, or no longer needed.
         while let Ok(Some(_)) = client.receive() {}
         done.map(|()| whole)
     }
@@ -68,7 +68,7 @@ impl Batch {
             }
             let filled = client.receive()?.expect("reads are in flight, as long as files are not whole");
             let at = self.tickets.remove(&filled.ticket).expect("it was posted here");
-            // Behind the end of a file that is whole.
+            // Beyond the end of a complete file.
             let Some(one) = self.active.get_mut(&at) else { continue };
             let offset = filled.place.offset;
             let taken = filled.read().map_err(Failure::from).and_then(|(buffer, end)| {
@@ -94,7 +94,7 @@ impl Batch {
         }
     }
 
-    /// Posts what buffers there are. Files that were begun go on before others begin.
+    /// Requests as much as there are buffers for. Files in progress come before others.
     fn post(&mut self, copying: &mut Copying<'_>, client: &mut Client) -> Result<(), Failure> {
         while let Some(buffer) = copying.pool.take() {
             let wanting = self.active.iter().find(|(_, one)| one.wants()).map(|(number, _)| *number);
@@ -111,7 +111,7 @@ impl Batch {
         Ok(())
     }
 
-    /// Opens the next file that can be copied to.
+    /// Opens the next file that needs to be copied.
     fn begin(&mut self, copying: &mut Copying<'_>) -> Result<Option<u64>, Failure> {
         for wanted in self.wanted.by_ref() {
             let name = wanted.name();
@@ -131,7 +131,7 @@ impl Batch {
     }
 }
 
-/// Writes the pieces that are next; whether the file has ended with them.
+/// Writes the pieces that are next; returns whether the file has ended with them.
 fn take(one: &mut Active, copying: &mut Copying<'_>) -> Result<bool, Failure> {
     while let Some((buffer, is_end)) = one.ahead.remove(&one.next) {
         one.partial.write(&buffer)?;

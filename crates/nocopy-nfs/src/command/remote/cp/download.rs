@@ -54,7 +54,7 @@ impl Wanted {
     }
 }
 
-/// A file that is being copied, and does not have its name yet.
+/// A file being copied, which does not have its final name yet.
 pub(super) struct Partial {
     wanted: Wanted,
     file: File,
@@ -63,7 +63,7 @@ pub(super) struct Partial {
 }
 
 impl Partial {
-    /// Opens what is copied to; `None` if nothing need be copied.
+    /// Opens the target; `None` if nothing needs to be copied.
     pub(super) fn open(copying: &mut Copying<'_>, wanted: Wanted) -> Result<Option<Self>, Failure> {
         let Wanted { found, to } = &wanted;
         let is_resumed = copying.arguments.resume;
@@ -86,12 +86,12 @@ impl Partial {
         self.wanted.found.file
     }
 
-    /// Where the server's file ended when it was looked up.
+    /// The end of the server's file when it was looked up.
     pub(super) fn size(&self) -> u64 {
         self.wanted.found.attributes.size
     }
 
-    /// How much of it is there from before.
+    /// The bytes that an earlier copy left.
     pub(super) fn start(&self) -> u64 {
         self.start
     }
@@ -110,7 +110,7 @@ impl Partial {
         })
     }
 
-    /// It is whole: gives it its name.
+    /// Gives a complete file its name.
     pub(super) fn finish(self, copying: &mut Copying<'_>) -> Result<(), Failure> {
         let Self { wanted: Wanted { found, to }, file, path, .. } = self;
         let mode = fs::Permissions::from_mode(found.attributes.mode & 0o777);
@@ -122,7 +122,7 @@ impl Partial {
     }
 }
 
-/// Copies a file, or a directory with what is in it: one after the other, without recursion, however deep a server makes it.
+/// Copies a file, or a directory with its contents: iteratively, so that the server's depth does not matter.
 fn copy(copying: &mut Copying<'_>, client: &mut Client, found: &Found, to: PathBuf) -> Result<(), Failure> {
     if !found.is_directory() {
         return copy_files(copying, client, vec![Wanted { found: *found, to }]);
@@ -154,7 +154,7 @@ fn copy_files(copying: &mut Copying<'_>, client: &mut Client, all: Vec<Wanted>) 
         copying.counts.bytes_all += wanted.found.attributes.size;
     }
     let mut files = files.into_iter().peekable();
-    // Of those that are compared when they are whole, so many at a time, that no more files are open than a process may have.
+    // Files to be compared are processed in groups, so that no more files are open than a process may have.
     let at_once = if copying.arguments.verify { OPEN_MAX } else { usize::MAX };
     while files.peek().is_some() {
         let some: Vec<_> = files.by_ref().take(at_once).collect();
@@ -178,7 +178,7 @@ fn enter(
     let Wanted { found, to } = directory;
     let entries = client.list(found.file)?;
     match fs::create_dir(to) {
-        // Links are not copied: what one leads to here was made by somebody else.
+        // Links are not copied: a link of this host could lead elsewhere.
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists && to.is_dir() => {}
         made => made.map_err(|error| local(to, error))?,
     }
@@ -189,9 +189,9 @@ fn enter(
     Ok(wanted.partition(|wanted| !wanted.found.is_directory()))
 }
 
-/// The file that is copied to, and how much of it is there.
+/// The target file, and how much of it exists.
 fn open(part: &Path, is_resumed: bool, size: u64) -> Result<(File, u64), Failure> {
-    // No link is followed: the name is this copy's own.
+    // No link is followed, because the name belongs to this copy.
     let mut options = OpenOptions::new();
     options.read(true).write(true).create(true).truncate(!is_resumed).mode(0o600);
     options.custom_flags(rustix::fs::OFlags::NOFOLLOW.bits().cast_signed());

@@ -1,7 +1,7 @@
 //! `nocopy cp`: files and directories from a server, or to one.
 //!
-//! A file is copied to NAME.nocopy-part, in order, and gets its name when it is whole: what has the name is never half a file, and what an
-//! interrupted copy leaves is the front of one, with which `--resume` goes on.
+//! A file is copied to NAME.nocopy-part, in order, and renamed when it is complete: so a file with the final name is never incomplete, and
+//! an interrupted copy leaves a prefix, from which `--resume` continues.
 
 mod batch;
 mod compare;
@@ -24,10 +24,10 @@ use super::{BUFFER_BYTES, BUFFERS, CpArguments, Failure, narrow};
 use crate::client::{Client, Url, is_url};
 use summary::{Counts, Summary};
 
-/// The end of the name of a file that is not whole.
+/// The suffix of an incomplete file.
 const PART: &str = ".nocopy-part";
 
-/// What all files of one copy share.
+/// Shared by all files of one copy.
 struct Copying<'a> {
     arguments: &'a CpArguments,
     interrupt: Interrupt,
@@ -52,7 +52,7 @@ impl<'a> Copying<'a> {
         })
     }
 
-    /// Counts bytes, and shows how it goes.
+    /// Counts bytes, and shows the progress.
     fn note(&mut self, bytes: usize) -> Result<(), Failure> {
         self.counts.bytes += bytes as u64;
         let Self { line, counts, shown_bytes, .. } = self;
@@ -71,7 +71,7 @@ impl<'a> Copying<'a> {
         if self.interrupt.came() { Err(Failure::Interrupted) } else { Ok(()) }
     }
 
-    /// One file could not be copied; the others are. What concerns all of them ends everything.
+    /// Notes that one file could not be copied; an error for all of them ends everything.
     fn fail(&mut self, name: String, failure: Failure) -> Result<(), Failure> {
         if failure.concerns_all() {
             return Err(failure);
@@ -81,15 +81,15 @@ impl<'a> Copying<'a> {
     }
 }
 
-/// A number that a unit follows: `1.23 M` has its space already.
+/// A number with a space before its unit: `1.23 M` has one already.
 fn spaced(number: String) -> String {
     if number.contains(' ') { number } else { number + " " }
 }
 
-/// Copies, and says what was copied.
+/// Copies, and prints a summary.
 ///
 /// # Errors
-/// Nothing can be copied, or not everything that was asked for; what was copied is printed all the same.
+/// Not everything could be copied; the summary is printed nevertheless.
 pub fn run(arguments: &CpArguments) -> Result<Outcome, Failure> {
     narrow()?;
     let (to, from) = arguments.paths.split_last().expect("clap requires two");
@@ -132,8 +132,8 @@ fn url(path: &OsStr) -> Result<Url, Failure> {
     Ok(text.parse::<Url>().map_err(crate::client::ClientError::from)?)
 }
 
-/// Whether a name is that of a file which is not whole. In a directory they are left out: their copies would be called what this copy calls its
-/// own.
+/// Whether a name is that of an incomplete file. Such files in a directory are left out: the names of their copies would conflict with
+/// this copy's own.
 fn is_part(name: &OsStr) -> bool {
     name.as_encoded_bytes().ends_with(PART.as_bytes())
 }
@@ -144,10 +144,10 @@ fn part_of(name: &OsStr) -> OsString {
     part
 }
 
-/// What went wrong with a file of this host.
+/// The error for a file of this host.
 fn local(path: &Path, source: io::Error) -> Failure {
     Failure::Local { path: path.to_owned(), source }
 }
 
-/// Of several clients, one a server.
+/// Several clients, one per server.
 type Clients = Vec<Client>;

@@ -1,4 +1,4 @@
-//! What was copied: the JSON schema `nocopy.cp/1` (docs/nfs-client.md).
+//! The summary of a copy: the JSON schema `nocopy.cp/1` (docs/nfs-client.md).
 
 use std::time::Duration;
 
@@ -17,9 +17,9 @@ pub(super) struct Counts {
     pub(super) bytes: u64,
     /// Left out: links, devices, and directories without `--recursive`.
     pub(super) left_out: u64,
-    /// Left out by `--resume`: there already.
+    /// Left out by `--resume`: copied already.
     pub(super) unchanged: u64,
-    /// There already by an earlier copy that was not finished.
+    /// Bytes of an earlier, incomplete copy that were kept.
     pub(super) resumed_bytes: u64,
     pub(super) verified_bytes: u64,
     /// Known so far.
@@ -49,12 +49,12 @@ pub(super) struct Summary {
     failed: Vec<Failed>,
 }
 
-/// Bytes read from servers by what is known of copies.
+/// Bytes read from servers, by evidence.
 #[derive(Debug, Default, Serialize)]
 struct Ledger {
-    /// Out of the socket into the buffer that was posted for them.
+    /// From the socket into the buffer posted for them.
     copied_once_bytes: u64,
-    /// Along with a head, and once more.
+    /// Together with a header, and a second time.
     copied_twice_bytes: u64,
 }
 

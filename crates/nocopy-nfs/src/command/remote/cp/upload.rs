@@ -56,7 +56,7 @@ pub(super) fn run(
     uploads.finish(copying, client)
 }
 
-/// The directory to copy into, and the name in it; `None`: each has its own.
+/// The target directory and name; `None`: each source keeps its own name.
 fn target(client: &mut Client, below: &Path) -> Result<(FileHandle, Option<OsString>), Failure> {
     match client.walk(below) {
         Ok(found) if found.is_directory() => return Ok((found.file, None)),

@@ -1,4 +1,4 @@
-//! Files on their way to a server, several at a time: each takes some calls one after the other, and while one waits for a reply others go on.
+//! Uploads of several files at a time: each makes some calls one after the other, and while one waits for a reply others continue.
 
 use std::collections::{HashMap, VecDeque};
 use std::ffi::OsString;
@@ -14,10 +14,10 @@ use super::{Copying, local, part_of};
 use crate::client::{Client, ClientError, Finished, Found, Place, Ticket};
 use crate::wire::nfs3::{FileHandle, HowToCreate, NewAttributes, SetTime, Status, Time};
 
-/// Writes that wait for replies: what the network holds, and below the client's own limit.
+/// The most writes waiting for replies: enough for the network, and below the client's own limit.
 const CALLS_MAX: usize = 64;
 
-/// Where a file or directory of this host is to go.
+/// A file or directory of this host, and its target.
 pub(super) struct Job {
     pub(super) from: PathBuf,
     pub(super) directory: FileHandle,
@@ -30,7 +30,7 @@ enum Step {
     Create,
     /// A buffer.
     Buffer,
-    /// A commit of what is written so far, because it has all the buffers.
+    /// A commit of what was written so far, because it holds all the buffers.
     CommitPart,
     CommitAll,
     SetAttributes,
@@ -46,12 +46,12 @@ struct Upload {
     size: u64,
     part: OsString,
     step: Step,
-    /// Known once it is made.
+    /// Set when the file was created.
     to: Option<FileHandle>,
-    /// Of the next byte to be written, and of the first that is not known to be on the server's disk.
+    /// Offsets of the next byte to be written, and of the first that may not be on the server's disk.
     offset: u64,
     committed: u64,
-    /// Reported once nothing of it is in flight any more.
+    /// Reported once nothing of the file is in flight any more.
     failure: Option<Failure>,
 }
 
@@ -86,7 +86,7 @@ impl Upload {
         self.to.expect("it is made first")
     }
 
-    /// Whether it is there already, by an earlier copy.
+    /// Whether an earlier copy is complete.
     fn is_there(&self, client: &mut Client) -> Result<bool, ClientError> {
         match client.look_up(self.job.directory, self.job.name.as_bytes()) {
             Ok(found) => {
@@ -108,13 +108,13 @@ impl Upload {
         NewAttributes { mode: Some(self.mode), modified: SetTime::To(self.modified), ..NewAttributes::NONE }
     }
 
-    /// While it is not whole, and once it is: a name in the same directory.
+    /// The names of the incomplete and of the complete file, in the same directory.
     fn names(&self) -> [(FileHandle, &[u8]); 2] {
         let directory = self.job.directory;
         [(directory, self.part.as_bytes()), (directory, self.job.name.as_bytes())]
     }
 
-    /// Goes on behind what is there of an earlier copy.
+    /// Continues after the bytes of an earlier copy.
     fn begin_at(&mut self, found: Found, client: &mut Client) -> Result<(), Failure> {
         self.to = Some(found.file);
         self.offset = found.attributes.size;
@@ -139,17 +139,17 @@ pub(super) struct Uploads {
 }
 
 impl Uploads {
-    /// Begins with a file, once there are few enough.
+    /// Begins a file, once few enough are in progress.
     ///
     /// # Errors
-    /// What ends everything. What concerns one file is noted.
+    /// An error that ends everything. Errors of single files are noted.
     pub(super) fn begin(
         &mut self,
         copying: &mut Copying<'_>,
         client: &mut Client,
         job: Job,
     ) -> Result<(), Failure> {
-        // What is compared at the end needs the buffers.
+        // The comparison at the end needs the buffers.
         let most = if copying.arguments.verify { 1 } else { BUFFERS as usize };
         while self.all.len() >= most {
             self.go_on(copying, client)?;
@@ -186,7 +186,7 @@ impl Uploads {
         Ok(())
     }
 
-    /// Takes a reply, and does what comes next for its file.
+    /// Takes a reply, and makes the next call for its file.
     fn go_on(&mut self, copying: &mut Copying<'_>, client: &mut Client) -> Result<(), Failure> {
         let Finished { ticket, outcome } = client.next_finished()?.expect("each file waits for a call");
         let number = self.tickets.remove(&ticket).expect("it was begun here");
@@ -228,7 +228,7 @@ impl Uploads {
         Ok(())
     }
 
-    /// One file could not be copied. What was written of it is committed, or its buffers would never come back.
+    /// Gives up one file. Its written part is committed, because otherwise its buffers would never return.
     fn fail(
         &mut self,
         number: u64,
@@ -260,14 +260,14 @@ fn advance(
     copying: &mut Copying<'_>,
     client: &mut Client,
 ) -> Result<Next, Failure> {
-    // A server that is not ready is asked again, one file at a time.
+    // A server that is not ready is asked again, for one file at a time.
     let is_delayed = outcome.as_ref().is_err_and(|error| error.status() == Some(Status::Jukebox));
     match upload.step {
         Step::Create => {
             let (directory, part) = (upload.job.directory, upload.part.as_bytes());
             let found = match outcome {
                 Ok(Some(found)) => found,
-                // A server need not tell.
+                // A server need not report it.
                 Ok(None) => client.look_up(directory, part)?,
                 Err(_) if is_delayed => {
                     client.create(directory, part, upload.how(copying.arguments.resume))?
@@ -314,8 +314,8 @@ fn advance(
     }
 }
 
-/// Writes on, as far as there are buffers. In order, and each buffer full before the next: so what is on the server's disk after a commit is the
-/// front of the file.
+/// Continues writing, as far as there are buffers. In order, and each buffer full before the next: so the part on the server's disk after a
+/// commit is a prefix of the file.
 fn write(upload: &mut Upload, copying: &mut Copying<'_>, client: &mut Client) -> Result<Next, Failure> {
     loop {
         let Some(mut buffer) = copying.pool.take() else {
@@ -338,7 +338,7 @@ fn write(upload: &mut Upload, copying: &mut Copying<'_>, client: &mut Client) ->
             upload.offset += count as u64;
             copying.note(count)?;
         }
-        // A buffer that is not full is the last one.
+        // Only the last buffer is not full.
         if count < buffer_bytes {
             return Ok(commit(upload, Step::CommitAll, client));
         }
