@@ -1,46 +1,46 @@
-//! Which values of a counter came: next, late, again, or too late to say.
+//! Classifies the values of a received counter: next, late, repeated, or too old.
 
-/// What the coming of a value says.
+/// What a received value is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Arrival {
-    /// The next one, or a later one: then so many before it have not come yet.
+    /// The next value, or a later one: then `left_out` values before it have not arrived yet.
     Ahead { left_out: u64, went_round: bool },
-    /// After later ones.
+    /// It arrived after later ones.
     Late,
-    /// Not for the first time.
+    /// It arrived before.
     Again,
-    /// So far back that whether it came is not remembered.
+    /// So old that it is not known whether it arrived before.
     Stale,
 }
 
-/// Follows a counter that goes up by one, over a window of its last values.
+/// Follows a counter that increases by one, over a window of its last values.
 #[derive(Debug)]
 pub struct Arrivals {
     /// The largest value.
     mask: u64,
     /// The value that comes next.
     next: u64,
-    /// Which of the last values came, by value modulo the window.
+    /// Which of the last values arrived, by value modulo the window.
     seen: Box<[bool]>,
 }
 
 impl Arrivals {
-    /// Of a counter of so many bits, from 1 to 64, that begins at `next`; its last `window` values are remembered, or half of all it
-    /// has.
+    /// For a counter of 1 to 64 bits that begins at `next`; the last `window` values are remembered, at most half of all
+    /// values.
     ///
-    /// Values before the first are taken for seen: that they were sent is not known.
+    /// Values before the first count as seen, because it is not known whether they were sent.
     pub fn new(bits: u32, window: u64, next: u64) -> Self {
         let window = window.min(1 << (bits - 1).min(62));
         Self { mask: u64::MAX >> (64 - bits), next, seen: vec![true; window as usize].into() }
     }
 
-    /// Begins anew at `next`.
+    /// Restarts at `next`.
     pub fn restart(&mut self, next: u64) {
         self.seen.fill(true);
         self.next = next & self.mask;
     }
 
-    /// The value that comes next: one past the largest that came.
+    /// The next value: one more than the largest received.
     pub fn next(&self) -> u64 {
         self.next
     }
@@ -66,7 +66,7 @@ impl Arrivals {
         }
         self.seen[(value % window) as usize] = true;
         let next = value.wrapping_add(1) & self.mask;
-        // The one after it is 0, or the values left out went past it.
+        // The one after it is 0, or the values left out include 0.
         let went_round = value < self.next || next == 0;
         self.next = next;
         Arrival::Ahead { left_out, went_round }
@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// Proves that whatever comes, within the window, each value is new exactly once, and what is left out adds up.
+        /// Within the window, each value is new exactly once, and the number left out is right.
         #[test]
         fn values_are_new_once_and_the_balance_holds(steps in proptest::collection::vec(0..60_u64, 1..300)) {
             let mut arrivals = Arrivals::new(64, 64, 0);

@@ -48,7 +48,7 @@ pub fn run(arguments: &CallArguments) -> Result<Outcome, Failure> {
     }
 }
 
-/// One call; its waits end early when the user asks for the end.
+/// One call; its waits end early if the user interrupts it.
 struct Call<'a> {
     arguments: &'a CallArguments,
     interrupt: Interrupt,
@@ -112,7 +112,7 @@ impl Call<'_> {
         Ok(None)
     }
 
-    /// Whether a response may still come, when everything that came was read.
+    /// Whether a response may still arrive, after everything received was read.
     fn check_connection(&mut self) -> Result<(), Error> {
         let why = std::iter::from_fn(|| self.endpoint.poll_event()).find_map(|event| match event {
             Event::Lost(_, reason) => Some(reason.to_string()),
@@ -126,7 +126,7 @@ impl Call<'_> {
         Error::Call { target: self.arguments.target.clone(), source }
     }
 
-    /// What became of the request so far.
+    /// What happened to the request so far.
     fn sent_words(&self, peer: Peer) -> &'static str {
         match self.endpoint.peer_stats(peer) {
             Some(stats) if stats.in_flight + stats.queued == 0 => {
@@ -143,7 +143,7 @@ impl Call<'_> {
     }
 }
 
-/// A terminal is not given what would steer it; anything else has the response byte for byte.
+/// Control characters are not printed on a terminal; otherwise the response is printed unchanged.
 fn print_response(response: &[u8]) -> Result<(), Failure> {
     let mut output = io::stdout().lock();
     if !output.is_terminal() {
@@ -161,7 +161,7 @@ fn print_response(response: &[u8]) -> Result<(), Failure> {
     Ok(())
 }
 
-/// What is asked; read before anything is opened.
+/// The request, read before anything is opened.
 fn request(arguments: &CallArguments) -> Result<Vec<u8>, Failure> {
     let Some(path) = &arguments.file else { return Ok(arguments.text().into_bytes()) };
     let mut request = Vec::new();

@@ -1,4 +1,4 @@
-//! The connection over which the two ends of a transfer talk: messages each way, without waiting.
+//! The control connection between the two ends of a transfer: messages in both directions, without waiting.
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
@@ -11,11 +11,11 @@ use crate::transfer::stream::{Malformed, Message, MessageBuffer};
 pub(crate) struct Control {
     stream: TcpStream,
     buffer: MessageBuffer,
-    /// What the kernel had no room for.
+    /// Bytes that the kernel had no room for.
     unsent: Vec<u8>,
 }
 
-/// What came from the other end.
+/// What arrived from the other end.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Incoming {
     Message(Result<Message, Malformed>),
@@ -32,7 +32,7 @@ impl Control {
         Ok(Self { stream, buffer: MessageBuffer::new(), unsent: Vec::new() })
     }
 
-    /// Whether the kernel has taken all messages; until then a caller should queue no more.
+    /// Whether the kernel has accepted all messages; until then a caller should queue no more.
     pub(crate) fn is_clear(&mut self) -> bool {
         self.push();
         self.unsent.is_empty()
@@ -43,7 +43,7 @@ impl Control {
         self.push();
     }
 
-    /// Writes what the kernel has room for. A broken connection is noticed by reading.
+    /// Writes what the kernel has room for. A broken connection is noticed when reading.
     fn push(&mut self) {
         while !self.unsent.is_empty() {
             match self.stream.write(&self.unsent) {
@@ -71,7 +71,7 @@ impl Control {
         }
     }
 
-    /// The connection, from which a message may have come.
+    /// The connection, from which a message may have arrived.
     pub(crate) fn into_stream(self) -> TcpStream {
         self.stream
     }
@@ -117,7 +117,7 @@ mod tests {
         };
         assert_eq!(receive(&message[10..]), Incoming::Message(Ok(Message::Head(head))));
         assert_eq!(receive(&[0; CONTROL_BYTES]), Incoming::Message(Err(Malformed)));
-        // More than the receiver has room for is kept, and goes when there is room.
+        // More than the receiver has room for is kept, and sent when there is room.
         let mut said = 0;
         while control.is_clear() {
             control.send(&message);

@@ -1,10 +1,10 @@
-//! Where datagrams, streams and messages go and come from: `udp://HOST:PORT`, `tcp://HOST:PORT`, `message://HOST:PORT`, `xdp://HOST:PORT`.
+//! Addresses of datagrams, streams and messages: `udp://HOST:PORT`, `tcp://HOST:PORT`, `message://HOST:PORT`, `xdp://HOST:PORT`.
 
 use std::fmt;
 use std::io;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 
-/// What is spoken there.
+/// The protocol of an address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scheme {
     Udp,
@@ -15,7 +15,7 @@ pub enum Scheme {
     Xdp,
 }
 
-/// What `ping` and `serve` know.
+/// The schemes of `ping` and `serve`.
 const ROUNDS: &[Scheme] = &[Scheme::Message, Scheme::Udp, Scheme::Tcp, Scheme::Xdp];
 
 impl Scheme {
@@ -28,7 +28,7 @@ impl Scheme {
         }
     }
 
-    /// Without what is behind it in an address.
+    /// The name without `://`.
     pub fn name(self) -> &'static str {
         self.prefix().trim_end_matches("://")
     }
@@ -44,14 +44,14 @@ pub struct Endpoint {
 }
 
 impl Endpoint {
-    /// From `SCHEME://HOST:PORT`; nothing if the text does not begin with one of those.
+    /// Parses `SCHEME://HOST:PORT`; `None` if the text does not begin with one of the schemes.
     fn read(text: &str, known: &[Scheme]) -> Option<Result<Self, String>> {
         let (scheme, place) =
             known.iter().find_map(|scheme| Some((*scheme, text.strip_prefix(scheme.prefix())?)))?;
         Some(Self::place(scheme, place, scheme.prefix()))
     }
 
-    /// From `HOST:PORT`.
+    /// Parses `HOST:PORT`.
     fn place(scheme: Scheme, place: &str, prefix: &str) -> Result<Self, String> {
         let parsed = place.rsplit_once(':').and_then(|(host, port)| {
             let inside = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
@@ -65,22 +65,22 @@ impl Endpoint {
         parsed.ok_or_else(|| format!("write {prefix}HOST:PORT, an IPv6 address as in {prefix}[::1]:9000"))
     }
 
-    /// From `HOST:PORT`, for receiving: the host, which is this one, may be left out, and port 0 is any that is free.
+    /// Parses `HOST:PORT` for receiving: the host, which is this one, may be missing, and port 0 chooses a free one.
     pub fn parse(scheme: Scheme, text: &str) -> Result<Self, String> {
         Self::place(scheme, text, "")
     }
 
-    /// From `HOST:PORT`, for sending.
+    /// Parses `HOST:PORT` for sending.
     pub fn parse_peer(scheme: Scheme, text: &str) -> Result<Self, String> {
         Self::parse(scheme, text)?.into_peer()
     }
 
-    /// From `SCHEME://HOST:PORT`, for sending by one of these schemes.
+    /// Parses `SCHEME://HOST:PORT` for sending by one of these schemes.
     fn read_peer(text: &str, known: &[Scheme], said: &str) -> Result<Self, String> {
         Self::read(text, known).unwrap_or_else(|| Err(format!("write {said}")))?.into_peer()
     }
 
-    /// Itself, if it names a host and a port.
+    /// Checks that it names a host and a port.
     fn into_peer(self) -> Result<Self, String> {
         match self.host.is_empty() || self.port == 0 {
             true => Err("a host and a port from 1 on are needed".into()),
@@ -88,18 +88,18 @@ impl Endpoint {
         }
     }
 
-    /// Of whom to ask for answers, in whatever way.
+    /// Parses the target of `ping`.
     pub fn parse_round(text: &str) -> Result<Self, String> {
         let said = "message://HOST:PORT, udp://HOST:PORT, tcp://HOST:PORT or xdp://HOST:PORT";
         Self::read_peer(text, ROUNDS, said)
     }
 
-    /// Of whom to ask for a response.
+    /// Parses the target of `call`.
     pub fn parse_call(text: &str) -> Result<Self, String> {
         Self::read_peer(text, &[Scheme::Message], "message://HOST:PORT")
     }
 
-    /// Where to answer; without a scheme messages and TCP there, and UDP at the next port number: messages are UDP as well.
+    /// Parses an address of `serve`; without a scheme, messages and TCP use the port, and UDP the next port, because messages use UDP as well.
     pub fn parse_services(text: &str) -> Result<Vec<Self>, String> {
         if let Some(one) = Self::read(text, ROUNDS) {
             return one.map(|one| vec![one]);
@@ -121,7 +121,7 @@ impl Endpoint {
         self.scheme
     }
 
-    /// The host as it was given, if it was.
+    /// The host as it was given, if there is one.
     pub fn host(&self) -> Option<&str> {
         (!self.host.is_empty()).then_some(&*self.host)
     }
@@ -149,7 +149,7 @@ impl fmt::Display for Endpoint {
     }
 }
 
-/// Which addresses a name may stand for.
+/// The address families of a name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Family {
     Any,

@@ -1,4 +1,4 @@
-//! What ends a transfer with exit code 2. One line each: fact, cause, action.
+//! Errors that end a transfer with exit code 2. One line each: fact, cause, action.
 
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
@@ -16,7 +16,7 @@ pub enum Failure {
     Statistics(#[from] nocopy::integration::statistics::SnapshotError),
     #[error(transparent)]
     MessageEndpoint(#[from] nocopy::message::OpenError),
-    /// An error of one command, which makes it one of these itself: this file knows none of them.
+    /// An error of a command that this module does not know, converted by that command.
     #[error(transparent)]
     Command(Box<dyn std::error::Error + Send + Sync>),
     #[error("{interface}: no such interface in this network namespace: 'ip link' lists them")]
@@ -24,7 +24,7 @@ pub enum Failure {
 }
 
 impl Failure {
-    /// For `map_err`: what a lookup of an interface failed for.
+    /// For `map_err`: a failed lookup of an interface.
     pub fn lookup(interface: &str) -> impl FnOnce(nocopy_lab::Error) -> Failure {
         move |error| match error.is_no_interface() {
             true => Failure::NoInterface { interface: interface.into() },

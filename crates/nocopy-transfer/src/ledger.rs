@@ -1,4 +1,4 @@
-//! What is known of copies, as it is told.
+//! Evidence of copies, for reports.
 
 use std::collections::BTreeMap;
 

@@ -1,5 +1,5 @@
-//! What moves data from host to host: send, receive, ping, serve and call, with the exchange of messages that the bench measures too.
-// Read by the crates of this workspace alone: what a name does not say, a comment does.
+//! Moves data between hosts: send, receive, ping, serve and call, with the exchange of messages that the bench also measures.
+// Used only by the crates of this workspace: comments are needed only where a name does not suffice.
 #![allow(missing_docs)]
 
 pub mod arguments;

@@ -1,4 +1,4 @@
-//! What of the processor this process used.
+//! Processor time of this process.
 
 use std::time::{Duration, Instant};
 
@@ -31,7 +31,7 @@ impl Start {
         Self { at: Instant::now(), user, system }
     }
 
-    /// What was used since, for so many datagrams.
+    /// The time used since the start, also per datagram.
     pub(crate) fn used(self, datagrams: u64) -> Use {
         let (user, system) = times();
         let [user, system] = [user.saturating_sub(self.user), system.saturating_sub(self.system)];
@@ -53,7 +53,7 @@ impl Use {
     }
 }
 
-/// In user space and in the kernel. Only a kernel's refusal to tell a process its own times would make them 0.
+/// In user space and in the kernel. They would be 0 only if the kernel refused to report a process's own times.
 fn times() -> (Duration, Duration) {
     let Ok(usage) = getrusage(UsageWho::RUSAGE_SELF) else { return Default::default() };
     let duration = |microseconds: i64| Duration::from_micros(microseconds.unsigned_abs());

@@ -10,19 +10,19 @@ use nocopy::{Buffer, Ledger, Port, Reason};
 
 use super::{Exchange, PATIENCE, SEND_MAX, Waiting};
 
-/// How long a connection may take to come.
+/// How long connecting may take.
 pub const CONNECT_MAX: Duration = Duration::from_secs(5);
 
-/// What an endpoint is opened with.
+/// Settings of an endpoint.
 #[derive(Debug, Clone, Copy)]
 pub struct Setting<'a> {
     pub at: SocketAddr,
-    /// Over a port of it; through the kernel's sockets without.
+    /// The interface whose port is used; `None`: the kernel's sockets.
     pub interface: Option<&'a str>,
     pub waiting: Waiting,
     /// The longest message to be received.
     pub message_bytes_max: usize,
-    /// The longest datagram; what fits the usual MTU unless given.
+    /// The longest datagram; by default the longest for the usual MTU.
     pub datagram_bytes: Option<u16>,
     /// Whether others may connect.
     pub accept: bool,
@@ -46,24 +46,24 @@ impl Setting<'_> {
     }
 }
 
-/// An endpoint that talks to one peer.
+/// An endpoint with one peer.
 #[derive(Debug)]
 pub struct Message {
     endpoint: Endpoint,
     /// `None` until one has connected.
     peer: Option<Peer>,
-    /// The peer has said that there is no more.
+    /// The peer has ended its direction.
     is_ended: bool,
 }
 
 impl Message {
-    /// Talks to the endpoint at that address.
+    /// Connects to the endpoint at that address.
     pub fn connect(mut endpoint: Endpoint, to: SocketAddr) -> Result<Self, Error> {
         let peer = endpoint.connect(to, CONNECT_MAX)?;
         Ok(Self { endpoint, peer: Some(peer), is_ended: false })
     }
 
-    /// Two that talk to each other: the first connects to the second.
+    /// Two connected endpoints: the first connects to the second.
     pub fn pair(mut one: Endpoint, mut other: Endpoint) -> Result<(Self, Self), Error> {
         let address = other.local_address();
         let peer = one.start_connect(address)?;
@@ -91,7 +91,7 @@ impl Message {
         self.peer.ok_or_else(|| io::ErrorKind::NotConnected.into())
     }
 
-    /// Looks what happened to the connection.
+    /// Handles events of the connection.
     fn note_events(&mut self) -> io::Result<()> {
         while let Some(event) = self.endpoint.poll_event() {
             match event {
@@ -104,7 +104,7 @@ impl Message {
         Ok(())
     }
 
-    /// Tries until there is room, and sees to the connection meanwhile.
+    /// Tries until there is room, and runs the connection meanwhile.
     fn with_room(&mut self, mut attempt: impl FnMut(&mut Endpoint) -> Result<(), Reason>) -> io::Result<()> {
         let mut stalled: Option<Instant> = None;
         loop {
@@ -130,7 +130,7 @@ impl Exchange for Message {
     fn send_all<'m>(&mut self, messages: impl Iterator<Item = &'m [u8]>) -> io::Result<()> {
         let peer = self.peer()?;
         for message in messages {
-            // The way that there is nearly always room is short.
+            // Usually there is room, and this is the short path.
             match self.endpoint.send_copy(message, peer) {
                 Err(Reason::Full) => self.with_room(|endpoint| endpoint.send_copy(message, peer))?,
                 sent => sent?,
@@ -139,7 +139,7 @@ impl Exchange for Message {
         self.endpoint.flush()
     }
 
-    /// By reference: the endpoint keeps its hold on what lies ready until the other end has it.
+    /// By reference: the endpoint keeps `ready` until the other end has it.
     fn send_ready(&mut self, new: &[u8], ready: &Arc<[u8]>) -> io::Result<()> {
         let peer = self.peer()?;
         let parts = [Buffer::from(new.to_vec()), Buffer::from_owner(Arc::clone(ready))];
@@ -184,7 +184,7 @@ impl Exchange for Message {
         let Some(peer) = self.peer else { return Ok(()) };
         self.with_room(|endpoint| endpoint.finish(peer))?;
         let start = Instant::now();
-        // A peer that is gone has ended, too, and has everything.
+        // A peer that has left has ended, too, and has received everything.
         while let Some(stats) = self.endpoint.peer_stats(peer) {
             if stats.in_flight + stats.queued == 0 || start.elapsed() > patience {
                 break;

@@ -1,4 +1,4 @@
-//! Messages as UDP datagrams over a port: AF_XDP at this end, without the kernel's network stack.
+//! Messages as UDP datagrams over a port: AF_XDP at this end, bypassing the kernel's network stack.
 
 use std::collections::VecDeque;
 use std::io;
@@ -16,7 +16,7 @@ pub struct OverPort {
     sender: Sender,
     to: SocketAddr,
     waiting: Waiting,
-    /// Came with one that was given, in order.
+    /// Datagrams that arrived together with one that was passed on, in order.
     others: VecDeque<Vec<u8>>,
 }
 
@@ -43,7 +43,7 @@ pub fn open(interface: &str, at: SocketAddr, waiting: Waiting) -> Result<Socket,
 impl Exchange for OverPort {
     fn send(&mut self, message: &[u8]) -> io::Result<()> {
         match self.sender.send_copy(message, self.to) {
-            // No room now: as if it were lost on the way, which its sender has to expect anyway.
+            // No room now: treated like a lost datagram, which a sender must expect anyway.
             Ok(()) | Err(Reason::Full) => self.sender.flush(),
             Err(reason) => Err(reason.into()),
         }
@@ -62,13 +62,13 @@ impl Exchange for OverPort {
         let mut of_peer = batch.filter(|datagram| (datagram.from().ip(), datagram.from().port()) == to);
         let Some(first) = of_peer.next() else { return Ok(false) };
         take(&first);
-        // One is under way at a time, so others are late, or the answer is behind a late one: seldom.
+        // One is in flight at a time, so others are late, or the answer follows a late one, which is rare.
         self.others.extend(of_peer.map(|datagram| datagram.to_vec()));
         Ok(true)
     }
 }
 
-/// The address that the host would send from to there, by that interface; with a port number that it chooses.
+/// The source address that the host would use for that destination and interface; with a port number of its choice.
 pub fn source_address(to: SocketAddr, interface: &str) -> io::Result<SocketAddr> {
     let any: IpAddr = match to {
         SocketAddr::V4(_) => [0; 4].into(),

@@ -13,21 +13,21 @@ use super::{Exchange, PATIENCE, SEND_MAX, Waiting, attend};
 /// Bytes of the length.
 const PREFIX_BYTES: usize = 4;
 
-/// What is read by one call, at most.
+/// The most bytes read by one call.
 const BUFFER_BYTES: usize = 256 << 10;
 
-/// Up to here length and message are put into one piece: cheaper than to tell the kernel of two.
+/// Up to this length, prefix and message are joined: cheaper than passing two pieces to the kernel.
 const JOINED_BYTES_MAX: usize = 4096;
 
-/// The most pieces a call takes (`IOV_MAX`).
+/// The most pieces of a call (`IOV_MAX`).
 const PIECES_MAX: usize = 1024;
 
-/// How several messages are sent that are there at a time.
+/// How to send several messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Several {
-    /// Each by a call of its own.
+    /// Each by its own call.
     Alone,
-    /// By one `writev`, from where they lie.
+    /// By one `writev`, in place.
     Batched,
     /// Copied into one buffer, with their lengths in front, and by one `write` of that.
     Gathered,
@@ -43,7 +43,7 @@ pub struct Tcp {
 }
 
 impl Tcp {
-    /// Over a connection; small messages leave at once.
+    /// Over a connection; small messages are sent at once.
     pub fn new(stream: TcpStream, waiting: Waiting) -> io::Result<Self> {
         stream.set_nodelay(true)?;
         stream.set_nonblocking(!waiting.sleeps_in_calls())?;
@@ -59,7 +59,7 @@ impl Tcp {
         Self { several: Several::Batched, ..self }
     }
 
-    /// Several messages by one `write`, of a buffer that they are copied into.
+    /// Several messages by one `write`, copied into one buffer.
     pub fn gathered(self) -> Self {
         Self { several: Several::Gathered, ..self }
     }
@@ -139,7 +139,7 @@ fn prefix(message_bytes: usize) -> io::Result<[u8; PREFIX_BYTES]> {
     Ok(bytes.to_be_bytes())
 }
 
-/// One call, and more only where the kernel did not take all of it.
+/// One call, and more only if the kernel did not accept everything.
 fn write_all(mut stream: &TcpStream, waiting: Waiting, mut pieces: &mut [IoSlice<'_>]) -> io::Result<()> {
     let mut stalled: Option<Instant> = None;
     while !pieces.is_empty() {
@@ -163,14 +163,14 @@ fn write_all(mut stream: &TcpStream, waiting: Waiting, mut pieces: &mut [IoSlice
     Ok(())
 }
 
-/// Cuts a stream into messages, which are given where they lie.
+/// Cuts a stream into messages, which are passed on in place.
 #[derive(Debug)]
 struct Reader {
     buffer: Box<[u8]>,
-    /// What was read and not given yet is from here to `end`.
+    /// Read bytes that were not passed on yet are from here to `end`.
     start: usize,
     end: usize,
-    /// Bytes that the current message still lacks; `None` before its length is known.
+    /// Missing bytes of the current message; `None` before its length is known.
     missing: Option<usize>,
 }
 
@@ -180,7 +180,7 @@ impl Reader {
     }
 
     fn fill(&mut self, mut stream: &TcpStream) -> io::Result<usize> {
-        // What is left here is a part of a length at most.
+        // The rest is at most a part of a length.
         self.buffer.copy_within(self.start..self.end, 0);
         (self.start, self.end) = (0, self.end - self.start);
         let read = stream.read(&mut self.buffer[self.end..])?;
@@ -188,7 +188,7 @@ impl Reader {
         Ok(read)
     }
 
-    /// Gives what is here of the current message; true if that is its end.
+    /// Passes on the present bytes of the current message; true if that is its end.
     fn take_message(&mut self, take: &mut impl FnMut(&[u8])) -> bool {
         let missing = match self.missing {
             Some(missing) => missing,

@@ -19,7 +19,7 @@ pub struct Udp {
 }
 
 impl Udp {
-    /// Over a socket that is connected to the other end.
+    /// Over a socket connected to the other end.
     pub fn new(socket: UdpSocket, waiting: Waiting) -> io::Result<Self> {
         socket.set_nonblocking(!waiting.sleeps_in_calls())?;
         if waiting.sleeps_in_calls() {
@@ -32,7 +32,7 @@ impl Udp {
 impl Exchange for Udp {
     fn send(&mut self, message: &[u8]) -> io::Result<()> {
         match self.socket.send(message) {
-            // No room now: as if it were lost on the way, which its sender has to expect anyway.
+            // No room now: treated like a lost datagram, which a sender must expect anyway.
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(()),
             Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => Ok(()),
             sent => sent.map(drop),

@@ -12,7 +12,7 @@ use serde::Serialize;
 
 use super::{PATIENCE, SPIN};
 
-/// Looks between two looks at the clock.
+/// Looks between two reads of the clock.
 const LOOKS_A_CLOCK: u32 = 16;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize)]
@@ -33,7 +33,7 @@ pub enum Waiting {
 impl Waiting {
     pub const ALL: [Self; 3] = [Self::Spinning, Self::Blocking, Self::Adaptive];
 
-    /// As variants of methods are called.
+    /// Its name in variants of methods.
     pub fn name(self) -> &'static str {
         match self {
             Self::Spinning => "spinning",
@@ -42,7 +42,7 @@ impl Waiting {
         }
     }
 
-    /// The same of a port.
+    /// The corresponding wait of a port.
     pub fn of_port(self) -> Wait {
         match self {
             Self::Spinning => Wait::Spin,
@@ -57,7 +57,7 @@ impl Waiting {
     }
 }
 
-/// Attempts a call until it gives something, for as long as this way of waiting takes; `None`: nothing came, or a signal.
+/// Repeats a call until it returns something, for as long as this way of waiting takes; `None`: nothing arrived, or a signal did.
 pub fn attend<T>(
     waiting: Waiting,
     socket: impl AsFd,

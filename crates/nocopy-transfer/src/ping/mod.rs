@@ -1,4 +1,4 @@
-//! `nocopy ping`: how long messages take there and back.
+//! `nocopy ping`: measures round trips of messages.
 
 mod rounds;
 mod summary;
@@ -20,7 +20,7 @@ use nocopy_report::{Interrupt, Outcome, capability, print};
 use rounds::Rounds;
 use summary::Summary;
 
-/// Messages unless told, and unless a time is.
+/// Default number of messages, if no time is given.
 const COUNT: u64 = 10_000;
 
 #[derive(Debug, thiserror::Error)]
@@ -53,7 +53,7 @@ impl From<Error> for Failure {
     }
 }
 
-/// What to do when the other end does not answer as it should.
+/// What to do if the other end does not answer as expected.
 fn advice(error: &io::Error) -> &'static str {
     match error.kind() {
         io::ErrorKind::ConnectionRefused => "no program listens there: start 'nocopy serve'",
@@ -137,7 +137,7 @@ pub fn open(
     Ok(setting.open()?)
 }
 
-/// The address to send from over a port of that interface.
+/// The source address for a port of that interface.
 pub fn address_on(interface: &str, to: SocketAddr) -> Result<SocketAddr, Error> {
     if interface == LOOPBACK {
         return Err(Error::OwnInterface { interface: interface.into() });

@@ -1,4 +1,4 @@
-//! One message after the other, and what became of each.
+//! One message after the other, and the result of each.
 
 use std::io;
 use std::thread::sleep;
@@ -14,36 +14,36 @@ use nocopy_report::live::LiveLine;
 use nocopy_report::quantity::short;
 use nocopy_report::{Ended, Interrupt};
 
-/// Bytes of a message's number, at its beginning; its highest bit is for who answers.
+/// Bytes of a message's number, at its beginning; the answering end sets its highest bit.
 const NUMBER_BYTES: usize = 8;
 
-/// How exactly a sleep ends: what is left of a pause is spent looking at the clock.
+/// The precision of a sleep: the rest of a pause is spent reading the clock.
 const SLEEP_SLACK: Duration = Duration::from_micros(150);
 
 /// Spinning, looks between two looks at the clock.
 const LOOKS_A_CLOCK: u32 = 64;
 
-/// What was asked for, and what came of it.
+/// The request, and its results.
 pub(super) struct Rounds<'a> {
     arguments: &'a PingArguments,
     interrupt: Interrupt,
-    /// Whether who answers marks its answers.
+    /// Whether the other end marks its answers.
     is_marked: bool,
     message: Vec<u8>,
     start: Instant,
     pub elapsed: Duration,
     processor: processor::Start,
     pub used: Option<processor::Use>,
-    /// From sending to the answer, and from when it was due, in ns.
+    /// From sending to the answer, and from the due time, in ns.
     pub round_trips: Histogram<u64>,
     pub since_due: Histogram<u64>,
     pub sent: u64,
     pub answered: u64,
     /// Without an answer in time.
     pub lost: u64,
-    /// Answers that came after that, or twice.
+    /// Answers that arrived later, or twice.
     pub late: u64,
-    /// Of other bytes than were sent.
+    /// Answers with other bytes than were sent.
     pub changed: u64,
     pub ended: Option<Ended>,
 }
@@ -75,14 +75,14 @@ impl<'a> Rounds<'a> {
         }
     }
 
-    /// Goes on until all is done or the user asks for the end.
+    /// Continues until everything is done or the user interrupts it.
     pub(super) fn run(&mut self, mut exchange: impl Exchange) -> io::Result<()> {
         let mut line = LiveLine::default();
         self.start = Instant::now();
         let played = self.play(&mut exchange, &mut line);
         self.elapsed = self.start.elapsed();
         self.used = Some(self.processor.used(self.answered));
-        // Who has answered it all need not wait for the end of it.
+        // An end that has answered everything need not wait.
         let _ = exchange.finish(PATIENCE);
         played
     }
@@ -182,7 +182,7 @@ impl<'a> Rounds<'a> {
     }
 }
 
-/// What became of a message.
+/// The result of a message.
 enum Awaited {
     Came(Instant),
     /// Not in time.
@@ -190,12 +190,12 @@ enum Awaited {
     Interrupted,
 }
 
-/// An answer that comes piece by piece.
+/// An answer that arrives piece by piece.
 #[derive(Debug, Default)]
 struct Answer {
     head: [u8; NUMBER_BYTES],
     bytes: usize,
-    /// Behind the number, other bytes came than were sent.
+    /// Whether the bytes after the number differ from those sent.
     is_changed: bool,
 }
 
@@ -215,7 +215,7 @@ impl Answer {
             let (head, rest) = piece.split_at(piece.len().min(NUMBER_BYTES - self.bytes));
             self.head[self.bytes..self.bytes + head.len()].copy_from_slice(head);
             if is_marked && self.bytes == 0 && !head.is_empty() {
-                // An answer has the mark; a message that comes back without it is no answer.
+                // An answer has the mark; a message that returns without it is no answer.
                 self.head[0] ^= MARK;
             }
             self.bytes += head.len();
@@ -244,14 +244,14 @@ mod tests {
 
     use super::*;
 
-    /// The options of `ping` alone.
+    /// The options of `ping` only.
     #[derive(Parser)]
     struct Options {
         #[command(flatten)]
         ping: PingArguments,
     }
 
-    /// Gives back what was sent last.
+    /// Returns what was sent last.
     #[derive(Default)]
     struct Mirror {
         message: Vec<u8>,

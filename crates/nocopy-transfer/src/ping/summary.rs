@@ -1,4 +1,4 @@
-//! What the round trips amount to: the JSON schema `nocopy.ping/1` (docs/ping.md). A field that does not apply is absent.
+//! The summary of round trips: the JSON schema `nocopy.ping/1` (docs/ping.md). A field that does not apply is absent.
 
 use std::fmt::Write as _;
 use std::net::SocketAddr;
@@ -14,7 +14,7 @@ use nocopy_report::quantity::{short, time};
 use nocopy_report::table::Table;
 use nocopy_report::{Ended, Outcome};
 
-/// The most rows of a histogram, and the ratios of their bounds to choose from.
+/// The most rows of a histogram, and the possible ratios of their bounds.
 const ROWS_MAX: usize = 20;
 const RATIOS: [f64; 7] = [1.05, 1.1, 1.2, 1.5, 2.0, 4.0, 10.0];
 
@@ -26,7 +26,7 @@ pub(super) struct Summary {
     target: String,
     scheme: &'static str,
     address: SocketAddr,
-    /// Whose port carries the messages, if it is not the kernel's sockets.
+    /// The interface whose port carries the messages; absent with the kernel's sockets.
     #[serde(skip_serializing_if = "Option::is_none")]
     interface: Option<String>,
     wait: Waiting,
@@ -44,10 +44,10 @@ pub(super) struct Summary {
     /// From sending a message to its answer.
     #[serde(skip_serializing_if = "Option::is_none")]
     round_trip: Option<Times>,
-    /// From when it was to be sent: with an interval only.
+    /// From the due time: only with an interval.
     #[serde(skip_serializing_if = "Option::is_none")]
     since_due: Option<Times>,
-    /// Of the round trips.
+    /// Histogram of the round trips.
     histogram: Vec<Bar>,
     #[serde(skip_serializing_if = "Option::is_none")]
     processor: Option<Use>,
@@ -64,7 +64,7 @@ struct Times {
     max_us: f64,
 }
 
-/// How many took from `from_us` on, and less than `to_us`.
+/// Number of round trips of at least `from_us` and less than `to_us`.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 struct Bar {
     from_us: f64,
@@ -95,7 +95,7 @@ impl Times {
     }
 }
 
-/// Rows whose bounds are in a fixed ratio, the finest that has them all in a screenful.
+/// Rows whose bounds have a fixed ratio, the smallest with which all fit.
 fn bars(times: &Histogram<u64>) -> Vec<Bar> {
     if times.is_empty() {
         return Vec::new();
@@ -107,7 +107,7 @@ fn bars(times: &Histogram<u64>) -> Vec<Bar> {
     let mut bars: Vec<Bar> = Vec::new();
     let mut to = 0;
     for step in times.iter_recorded() {
-        // Values that are not told apart are all told as the highest of them.
+        // Values that the histogram does not distinguish are reported as the highest of them.
         let value = step.value_iterated_to().min(times.max());
         while bars.is_empty() || value >= to {
             let from = if bars.is_empty() { times.min() } else { to };
@@ -157,7 +157,7 @@ impl Summary {
 impl nocopy_report::Summary for Summary {
     const SCHEMA: &'static str = "nocopy.ping/1";
 
-    /// Negative if an answer is missing, or none came.
+    /// Negative if an answer is missing, or none arrived.
     fn outcome(&self) -> Outcome {
         match self.lost > 0 || self.changed > 0 || self.answered == 0 {
             true => Outcome::Negative,
@@ -197,7 +197,7 @@ fn picture(bars: &[Bar]) -> String {
     let most = bars.iter().map(|bar| bar.count).max().unwrap_or(0).max(1);
     let mut text = String::new();
     for Bar { from_us, to_us, count } in bars {
-        // What is there is seen, be it little.
+        // A count above 0 is visible, even if small.
         let length = (count * BAR_CHARACTERS).div_ceil(most) as usize;
         let line = format!("{from_us:>12.1} to {to_us:>10.1} us {count:>9} {}", "█".repeat(length));
         let _ = writeln!(text, "{}", line.trim_end());

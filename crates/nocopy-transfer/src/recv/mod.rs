@@ -1,4 +1,4 @@
-//! `nocopy recv`: what a host sends, and what is known of what did not come.
+//! `nocopy recv`: receives from a host, and reports what is missing.
 
 mod output;
 mod tcp;
@@ -13,7 +13,7 @@ use crate::endpoint::Scheme;
 use nocopy_report::Interrupt;
 use nocopy_report::{Outcome, print};
 
-/// How long a sender may be silent unless told: it is heard several times a second.
+/// Default for how long a sender may be silent: it sends several times a second.
 const IDLE: Duration = Duration::from_secs(10);
 
 pub fn run(arguments: &RecvArguments) -> Result<Outcome, Failure> {
@@ -25,7 +25,7 @@ pub fn run(arguments: &RecvArguments) -> Result<Outcome, Failure> {
     }
 }
 
-/// Says where it receives, and unless senders were named, that any host may be the sender.
+/// Prints the address, and, unless senders were named, that any host may be the sender.
 fn announce(arguments: &RecvArguments, address: SocketAddr) {
     print::say(format_args!("nocopy: receiving at {}://{address}", arguments.address().scheme().name()));
     if arguments.from.is_empty() {

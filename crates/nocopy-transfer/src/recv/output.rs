@@ -1,4 +1,4 @@
-//! Where what was sent goes: a file, which has places, or a pipe, which has none.
+//! The output: a file, which is written by offset, or a pipe, which is written in order.
 
 use std::fs::File;
 use std::io::{self, IoSlice};
@@ -16,7 +16,7 @@ pub(super) struct Opened {
     /// For messages about it.
     pub path: PathBuf,
     pub file: File,
-    /// Whether it takes bytes at any place, in any order.
+    /// Whether it can be written at any offset, in any order.
     pub has_places: bool,
 }
 
@@ -34,10 +34,10 @@ impl Opened {
     }
 }
 
-/// What it means that `path` could not be written.
+/// The error if `path` could not be written.
 pub(super) fn failure(path: &Path, source: io::Error) -> Failure {
     match source.kind() {
-        // `| head`: the reader has read enough.
+        // `| head`: the reader has closed the pipe.
         io::ErrorKind::BrokenPipe => Failure::Print(source),
         _ => Failure::Output { path: path.into(), source },
     }

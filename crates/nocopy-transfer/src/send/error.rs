@@ -1,4 +1,4 @@
-//! Why nothing can be sent as asked, besides what ports say themselves.
+//! Errors of sending, besides those of ports.
 
 use std::io;
 use std::net::IpAddr;
@@ -57,7 +57,7 @@ pub enum Error {
     SpeedOfFlatOut,
     #[error("cannot send: {0}")]
     Rejected(#[from] Reason),
-    /// A port's own words.
+    /// An error of a port.
     #[error("{0}")]
     Port(#[source] io::Error),
 }

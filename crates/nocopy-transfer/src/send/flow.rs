@@ -1,4 +1,4 @@
-//! What the headers of generated packets say, as asked for on the command line.
+//! The headers of generated packets, from the command line.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -12,7 +12,7 @@ const IPV4: [Ipv4Addr; 2] = [Ipv4Addr::new(198, 18, 0, 1), Ipv4Addr::new(198, 18
 const IPV6: [Ipv6Addr; 2] =
     [Ipv6Addr::new(0x2001, 2, 0, 0, 0, 0, 0, 1), Ipv6Addr::new(0x2001, 2, 0, 0, 0, 0, 0, 2)];
 
-/// No station has it: what is sent by mistake burdens no host. Locally administered, unicast.
+/// No host has it: packets sent by mistake burden no host. Locally administered, unicast.
 const NOBODY: MacAddress = MacAddress([0x02, 0x6e, 0x63, 0x0f, 0xff, 0xff]);
 
 const HOP_LIMIT: u8 = 64;
@@ -39,7 +39,7 @@ pub(super) fn of(arguments: &SendArguments, own_mac: [u8; 6]) -> Result<UdpFrame
     })
 }
 
-/// Both addresses, of the family that is asked for or that one of them is of.
+/// Both addresses, of the requested family or that of a given one.
 fn addresses(arguments: &SendArguments) -> Result<IpAddresses, Error> {
     let (source, destination) = (arguments.frames.source, arguments.frames.destination);
     let given = [source, destination].into_iter().flatten();

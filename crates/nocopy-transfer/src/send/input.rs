@@ -1,4 +1,4 @@
-//! What a recording is read from: a file, or a pipe, which may have nothing yet.
+//! The input for a recording: a file, or a pipe, which may have nothing yet.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, IoSliceMut, Read, Seek, SeekFrom};
@@ -12,33 +12,33 @@ use rustix::event::{PollFd, PollFlags};
 
 use nocopy_report::Interrupt;
 
-/// How long to wait for a pipe before looking for an interrupt; a signal ends the wait.
+/// How long to wait for a pipe before checking for an interrupt; a signal ends the wait.
 const LOOK_INTERVAL: Duration = Duration::from_millis(50);
 
 #[derive(Debug)]
 pub(in crate::send) struct Input {
     file: File,
-    /// Whether it may have nothing now, and something later.
+    /// Whether more input may follow later.
     may_pause: bool,
-    /// What ends the wait for it; none once it does not wait any more.
+    /// What ends a wait for it; `None` if it does not wait any more.
     patience: Option<Interrupt>,
 }
 
 impl Input {
-    /// Opens it, and does not look into it yet.
+    /// Opens it without reading.
     pub(in crate::send) fn open(path: &Path, interrupt: &Interrupt) -> io::Result<Self> {
         let input = Self::open_at_once(path)?;
         Ok(Self { patience: Some(interrupt.clone()), ..input })
     }
 
-    /// Opens it, to be read as [`Self::wait_no_more`] says.
+    /// Opens it, to be read without waiting, as after [`Self::wait_no_more`].
     pub(in crate::send) fn open_at_once(path: &Path) -> io::Result<Self> {
-        // A named pipe is open at once, and not only when a program writes to it.
+        // A named pipe can be opened at once, even if no program writes to it.
         let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
         Self::of_file(file)
     }
 
-    /// Standard input, to be read in the same way. It is shared with others and stays as it is: so it is only read when it has something.
+    /// Standard input, to be read without waiting. It is shared with others and must not change, so it is only read when it is readable.
     pub(in crate::send) fn of_standard_input() -> io::Result<Self> {
         Self::of_file(File::from(io::stdin().as_fd().try_clone_to_owned()?))
     }
@@ -51,17 +51,17 @@ impl Input {
         Ok(Self { may_pause: !metadata.is_file(), file, patience: None })
     }
 
-    /// The file that it is, or itself, a pipe.
+    /// The file, or the input itself if it is a pipe.
     pub(in crate::send) fn into_file(self) -> Result<File, Self> {
         if self.may_pause { Err(self) } else { Ok(self.file) }
     }
 
-    /// From here on it is [`io::ErrorKind::WouldBlock`] at once where there is nothing yet: the sender has other things to do.
+    /// From here on reading returns [`io::ErrorKind::WouldBlock`] if there is nothing yet, so that the sender can do other things.
     pub(in crate::send) fn wait_no_more(&mut self) {
         self.patience = None;
     }
 
-    /// Whether there is something to read, or the end, perhaps after waiting.
+    /// Whether there is something to read, or the end, possibly after waiting.
     fn is_ready(&self) -> io::Result<bool> {
         loop {
             let timeout = if self.patience.is_some() { LOOK_INTERVAL } else { Duration::ZERO };

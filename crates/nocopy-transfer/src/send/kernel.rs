@@ -1,4 +1,4 @@
-//! The kernel as the generator: one frame, resent as it is.
+//! The kernel as the generator: it sends one frame repeatedly.
 
 use nocopy::integration::xdp::Generator;
 
@@ -10,12 +10,12 @@ use super::transmitter::Transmitter;
 use crate::Failure;
 use crate::arguments::{ChecksumName, PayloadArgument, SendArguments};
 
-/// Frames a call at most: enough for its fixed cost not to show, few enough to end in time.
+/// The most frames per call: enough to make its fixed cost negligible, few enough to end in time.
 const BURST: u32 = 16_384;
 
 pub(super) const CAUSE: &str = "a template resent by the kernel: no program writes these frames";
 
-/// Refuses what takes a look at each packet, or a port: values of options, between which clap knows no conflicts.
+/// Refuses options that need changes of each packet, or a port, between which clap knows no conflicts.
 pub(super) fn check(arguments: &SendArguments) -> Result<(), Error> {
     let refused = [
         (arguments.frames.flows > 1, "--flows"),
@@ -30,7 +30,7 @@ pub(super) fn check(arguments: &SendArguments) -> Result<(), Error> {
     }
 }
 
-/// What it sends unless told: nothing that would be different in each packet.
+/// Its default payload, equal in all packets.
 pub(super) const PAYLOAD: Payload = Payload::Bytes(Vec::new());
 
 #[derive(Debug)]

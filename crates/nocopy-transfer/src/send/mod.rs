@@ -1,4 +1,4 @@
-//! `nocopy send`: packets out of an interface, generated or replayed from a file; or datagrams to a host (`udp`).
+//! `nocopy send`: sends packets on an interface, generated or replayed from a file; or datagrams to a host (`udp`).
 
 mod error;
 mod flow;
@@ -55,13 +55,13 @@ use transmitter::PortTransmitter;
 /// Frames of a port, and entries of its tx ring.
 const FRAMES: u32 = 2048;
 
-/// What a frame of a page holds: with a longer MTU packets may lie in several.
+/// The largest MTU of a frame of one page: with a longer MTU packets may be in several.
 const ONE_FRAME_MTU_BYTES: u32 = 3818;
 
-/// What a datagram carries at most, in IPv6; its length has 16 bits.
+/// The longest payload of a datagram, in IPv6; its length has 16 bits.
 const PAYLOAD_BYTES_MAX: usize = u16::MAX as usize - UDP_HEADER_BYTES;
 
-/// How long the kernel may take to finish with what was handed over.
+/// How long the kernel may take to finish sending.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 pub fn run(arguments: &SendArguments) -> Result<Outcome, Failure> {
@@ -75,7 +75,7 @@ pub fn run(arguments: &SendArguments) -> Result<Outcome, Failure> {
     }
 }
 
-/// Drawn for each run, so that no stranger's is taken for it. Never short: so few bytes come at once (getrandom(2)).
+/// Random for each run, to distinguish it from others. Never short: getrandom(2) returns so few bytes at once.
 fn run_number() -> io::Result<u64> {
     let mut bytes = [0; 8];
     getrandom(&mut bytes, GetRandomFlags::empty())?;
@@ -131,14 +131,14 @@ fn load(payload: Option<&PayloadArgument>) -> Result<Option<Payload>, Error> {
     })
 }
 
-/// As much of a file as says whether it is too long.
+/// Reads enough of a file to know whether it is too long.
 fn read(path: &Path) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     File::open(path)?.take(PAYLOAD_BYTES_MAX as u64 + 1).read_to_end(&mut bytes)?;
     Ok(bytes)
 }
 
-/// What every way of sending needs.
+/// Common to all kinds of sending.
 struct Sending<'a> {
     arguments: &'a SendArguments,
     interface: Interface,
@@ -180,7 +180,7 @@ impl<'a> Sending<'a> {
         let template = self.template(Some(payload.unwrap_or(kernel::PAYLOAD)))?;
         let name = &self.interface.name;
         let generator = Generator::new(name)?;
-        // With its descriptor a program may be run; before Linux 5.19 that took CAP_BPF where bpf(2) is not for everybody.
+        // A program may be run through its descriptor; before Linux 5.19 that needed CAP_BPF if bpf(2) is restricted.
         capability::drop_all_but(CapabilitySet::BPF)?;
         let mut transmitter = KernelTransmitter::new(name, generator, self.queue(template));
         let before = Snapshot::of(name)?;
@@ -218,7 +218,7 @@ impl<'a> Sending<'a> {
         }
     }
 
-    /// A port that only sends: what arrives stays with the host.
+    /// A port that only sends: arriving packets stay with the host.
     fn open(&self, leaves_checksum: bool) -> Result<Port, Failure> {
         let FrameArguments { queue, mode, .. } = &self.arguments.frames;
         let builder = Port::builder(&self.interface.name)
@@ -251,7 +251,7 @@ impl<'a> Sending<'a> {
     }
 
     fn finish(&self, mut summary: Summary, before: &Snapshot, run: Run) -> Result<Outcome, Failure> {
-        // Without an interface there is nothing to tell.
+        // Without an interface there are no counters.
         if let Ok(after) = Snapshot::of(&self.interface.name) {
             summary.add_interface(&after.since(before).link);
         }
@@ -259,8 +259,8 @@ impl<'a> Sending<'a> {
     }
 }
 
-/// Runs on a thread of its own that takes no signals: they go to the main thread. The kernel would break off a call of its generator for one,
-/// and not tell how many frames it had made.
+/// Runs on a thread that takes no signals: they go to the main thread. For a signal the kernel would break off a call of its generator,
+/// without reporting how many frames it had sent.
 fn undisturbed<T: Send>(act: impl FnOnce() -> T + Send) -> T {
     let without_signals = || {
         SigSet::all().thread_block().expect("a thread has a mask of signals");
@@ -269,7 +269,7 @@ fn undisturbed<T: Send>(act: impl FnOnce() -> T + Send) -> T {
     thread::scope(|scope| scope.spawn(without_signals).join()).unwrap_or_else(|panic| resume_unwind(panic))
 }
 
-/// Packets the interface has counted as sent since `before`, once they are that many or it was given the time.
+/// Packets that the interface has counted as sent since `before`, once they are that many or some time has passed.
 fn counted_since(interface: &str, before: &Snapshot, packets: u64) -> u64 {
     let start = Instant::now();
     loop {

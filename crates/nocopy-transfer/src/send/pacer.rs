@@ -1,36 +1,36 @@
-//! When the next packet is due: a pure decision; the caller gives the time.
+//! Decides when the next packet is due; the caller passes the time.
 
 use std::ops::Range;
 
 use nocopy_report::quantity::Rate;
 
-/// How far sending may be behind its schedule and still catch up, by a burst; what is more is given up.
+/// How far sending may be behind its schedule and still catch up, by a burst; a longer delay is given up.
 pub(super) const CATCH_UP_NS_MAX: u64 = 100_000_000;
 
-/// Gaps, in the middle of a long run, that are not worth a wait each: what comes due in a short sleep is sent together. Not where
-/// gaps are so long that each packet can be on time, nor so short that a sleep's packets are more than receivers have room for
-/// (veth: 256). Nor in the beginning: there the last packet's being late, by a sleep, would be seen in the rate.
+/// Gaps, in the middle of a long run, that are too short for a wait each: packets that become due in a short sleep are sent together. Longer
+/// gaps allow each packet to be on time; with shorter ones a sleep's packets would exceed the room of receivers
+/// (veth: 256). Not at the beginning, where a delay of the last packet by a sleep would show in the rate.
 const BUNCHED_GAP_NS: Range<f64> = 1_500.0..100_000.0;
 const EXACT_NS: u64 = 20_000_000;
 
-/// How packets follow each other.
+/// The intervals between packets.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Pace {
     FlatOut,
     Rate(Rate),
-    /// As far apart as they were recorded, so much faster.
+    /// As recorded, faster by this factor.
     Recorded {
         speed: f64,
     },
 }
 
-/// A schedule from the first packet on. Each time is computed from the start, so errors of waiting do not add up.
+/// A schedule from the first packet on. Each time is computed from the start, so errors of waiting do not accumulate.
 #[derive(Debug, Clone)]
 pub(super) struct Pacer {
     pace: Pace,
-    /// Of a packet or a bit, if there is a rate.
+    /// Time of a packet or a bit, if there is a rate.
     ns_per_unit: f64,
-    /// Packets or bits sent, in all and by the last packet.
+    /// Packets or bits sent, in total and by the last packet.
     units: u64,
     last_units: u64,
     given_up_ns: u64,
@@ -45,8 +45,8 @@ impl Pacer {
         Self { pace, ns_per_unit, units: 0, last_units: 0, given_up_ns: 0 }
     }
 
-    /// When the next packet is due, `recorded_ns` after the first of the recording; both times are nanoseconds since the start.
-    /// Never more than [`CATCH_UP_NS_MAX`] before `now_ns`.
+    /// When the next packet is due, recorded `recorded_ns` after the first; both times are nanoseconds since the start.
+    /// At most [`CATCH_UP_NS_MAX`] before `now_ns`.
     #[inline]
     pub(super) fn due_ns(&mut self, recorded_ns: u64, now_ns: u64) -> u64 {
         let planned_ns = match self.pace {
@@ -62,7 +62,7 @@ impl Pacer {
         due_ns.max(earliest_ns)
     }
 
-    /// Tells that the packet went out.
+    /// Notes that the packet was sent.
     #[inline]
     pub(super) fn sent(&mut self, bytes: usize) {
         self.last_units = match self.pace {
@@ -72,13 +72,13 @@ impl Pacer {
         self.units += self.last_units;
     }
 
-    /// Whether the next packet, which is not due yet, had better go together with others.
+    /// Whether the next packet, which is not due yet, should be sent together with others.
     pub(super) fn bunches(&self, now_ns: u64) -> bool {
         let gap_ns = self.last_units as f64 * self.ns_per_unit;
         now_ns > EXACT_NS && BUNCHED_GAP_NS.contains(&gap_ns)
     }
 
-    /// By how much the schedule was put off because sending could not keep up with it.
+    /// By how much the schedule was delayed because sending could not keep up.
     pub(super) fn given_up_ns(&self) -> u64 {
         self.given_up_ns
     }
@@ -150,7 +150,7 @@ mod tests {
 
     #[test]
     fn waking_up_late_does_not_add_up() {
-        // A rate whose gap is no whole number of nanoseconds, and waits that end up to 90 ms late.
+        // A rate whose gap is not a whole number of nanoseconds, and waits that end up to 90 ms late.
         let mut pacer = Pacer::new(Pace::Rate(Rate::Packets(300_007.0)));
         let mut turn = 0;
         let times = run(&mut pacer, 1_000_000, 64, |_| {
@@ -183,7 +183,7 @@ mod tests {
                     if due_ns == SECOND_NS / 2 { pause.take().unwrap_or(0) } else { 0 }
                 },
             );
-        // Half a second in order; then 3 s late, of which 100 ms are caught up at once.
+        // Half a second on time; then 3 s late, of which 100 ms are caught up at once.
         assert_eq!(times[499], 499_000_000);
         let burst = times.iter().filter(|&&time| time == 3_500_000_000).count();
         assert_eq!((burst, pacer.given_up_ns()), (101, 2_900_000_000));
@@ -215,8 +215,8 @@ mod tests {
     }
 
     proptest! {
-        /// However late each wait ends, no packet is early, the count over any time is that of the rate as long as nothing is given
-        /// up, and a burst is never longer than what may be caught up.
+        /// However late each wait ends, no packet is early, the count over any time matches the rate as long as nothing is given
+        /// up, and bursts are bounded.
         #[test]
         fn no_packet_is_early_and_bursts_are_bounded(
             rate in 1.0..1e6_f64, delays in proptest::collection::vec(0..400_000_000_u64, 1..50),

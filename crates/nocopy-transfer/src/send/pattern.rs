@@ -1,12 +1,12 @@
-//! What is sent where nothing else is given.
+//! The default content of what is sent.
 
 use std::ops::Range;
 
-/// Bytes in no order that anything on the way could compress, from a place that each number moves on.
+/// Incompressible bytes, read from an offset that depends on a number.
 #[derive(Debug)]
 pub(in crate::send) struct Pattern(Box<[u8]>);
 
-/// From how many places.
+/// The number of offsets.
 const PLACES: u64 = 4096;
 
 impl Pattern {
@@ -22,18 +22,18 @@ impl Pattern {
         Self((0..PLACES as usize + bytes_max).map(|_| next()).collect())
     }
 
-    /// All there is to write from.
+    /// All bytes of the pattern.
     pub(in crate::send) fn bytes(&self) -> &[u8] {
         &self.0
     }
 
-    /// Where in that so many bytes of a number are.
+    /// The range of the bytes for a number.
     pub(in crate::send) fn range(&self, bytes: usize, number: u64) -> Range<usize> {
         let place = (number.wrapping_mul(61) % PLACES) as usize;
         place..place + bytes
     }
 
-    /// Writes what that number stands for: the same number, the same bytes.
+    /// Writes the bytes for a number; the same number always has the same bytes.
     pub(in crate::send) fn write(&self, payload: &mut [u8], number: u64) {
         payload.copy_from_slice(&self.0[self.range(payload.len(), number)]);
     }

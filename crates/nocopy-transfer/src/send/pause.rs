@@ -1,26 +1,26 @@
-//! Waiting for the next packet's time: asleep as long as a wake-up is not too late, then looking at the clock.
+//! Waits for the next packet's time: sleeps first, then reads the clock until the time.
 
 use std::hint::spin_loop;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-/// A sleep ends later than asked, usually by less than this; so the end of a wait is spent awake.
+/// A sleep ends later than requested, usually by less than this; so the end of a wait is spent awake.
 const AWAKE: Duration = Duration::from_micros(100);
 
-/// The longest sleep: after it the user may want to see a rate, or the end.
+/// The longest sleep: after it the live line is updated, and the user may interrupt.
 const ASLEEP_MAX: Duration = Duration::from_millis(50);
 
-/// How long to leave the interface alone that has no room.
+/// How long to wait for an interface without room.
 const NO_ROOM: Duration = Duration::from_micros(20);
 
-/// How long packets that go together wait for each other: some 100 us, as sleeps end up to 50 us later than asked (prctl(2),
+/// How long packets that are sent together wait for each other: some 100 us, as sleeps end up to 50 us late (prctl(2),
 /// PR_SET_TIMERSLACK).
 const BATCH: Duration = Duration::from_micros(40);
 
-/// How long to leave a pipe alone that has nothing.
+/// How long to wait for an empty pipe.
 const NO_INPUT: Duration = Duration::from_millis(1);
 
-/// Waits until `until`, or some time less: the caller has other things to look at now and then.
+/// Waits until `until`, or less: the caller has other work from time to time.
 pub(super) fn toward(until: Instant) {
     let left = until.saturating_duration_since(Instant::now());
     if left > AWAKE {

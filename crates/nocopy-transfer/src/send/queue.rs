@@ -1,4 +1,4 @@
-//! What is to be sent next, and when: decided by count, time and length, without a port.
+//! Decides what is sent next, and when, by count, time and length, without a port.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use super::source::{Ahead, Source};
 use crate::Failure;
 use crate::arguments::SendArguments;
 
-/// When to end, whatever comes first; the source may end before.
+/// The limits of a run, whichever is reached first; the source may end before.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Goal {
     pub packets: Option<u64>,
@@ -22,46 +22,46 @@ impl Goal {
     }
 }
 
-/// What was handed over, and what could not be.
+/// Counts of what was handed over, and what could not be.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Tally {
     pub packets: u64,
     pub bytes: u64,
-    /// Frames these packets lay in.
+    /// Frames of these packets.
     pub frames: u64,
     /// Length of the last one.
     pub last_bytes: u64,
     /// Packets longer than the port sends.
     pub too_long: u64,
-    /// Packets that are no frames.
+    /// Packets shorter than an Ethernet header.
     pub too_short: u64,
 }
 
-/// How a step ended.
+/// The result of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Step {
     /// There may be more to do at once.
     Sent,
     /// The next packet is due then.
     Early { due_ns: u64 },
-    /// The next packets are due soon, and are to go together.
+    /// The next packets are due soon, and should be sent together.
     Batch,
     /// The source has nothing yet.
     Silence,
-    /// Every frame is on its way.
+    /// All frames are in flight.
     NoRoom,
     /// Everything was handed over.
     Done,
 }
 
-/// What is to become of the next packet.
+/// What to do with the next packet.
 pub(super) enum Next {
     Send(usize),
     Skip,
     Stop(Step),
 }
 
-/// When packets go, as far as that does not depend on what they are.
+/// The times of packets, independent of their content.
 #[derive(Debug, Clone)]
 pub(super) struct Schedule {
     pub pacer: Pacer,
@@ -74,7 +74,7 @@ impl Schedule {
         Self { pacer: Pacer::new(pace), goal, tally: Tally::default() }
     }
 
-    /// Why the next packet, recorded so long after the first, is not to go now; `None` if it is.
+    /// Why the next packet, recorded that long after the first, is not to be sent now; `None` if it is.
     #[inline]
     pub(super) fn reason_to_stop(&mut self, recorded_ns: u64, now_ns: u64) -> Option<Step> {
         if self.is_enough() {
@@ -90,7 +90,7 @@ impl Schedule {
         })
     }
 
-    /// Whether no room is needed any more: the count is reached, or the time is up, also when sending is late.
+    /// Whether no room is needed any more: the count is reached, or the time is over, also if sending is late.
     pub(super) fn is_over(&self, now_ns: u64) -> bool {
         self.is_enough() || self.is_late(now_ns.saturating_sub(CATCH_UP_NS_MAX))
     }
@@ -116,7 +116,7 @@ impl Schedule {
     }
 }
 
-/// What decides over packets.
+/// Decides about packets.
 #[derive(Debug)]
 pub(super) struct Queue<S> {
     pub source: S,
@@ -151,7 +151,7 @@ impl<S: Source> Queue<S> {
         Ok(Next::Skip)
     }
 
-    /// Counts the packet as handed over, and goes on.
+    /// Counts the packet as handed over, and advances.
     #[inline]
     pub(super) fn sent(&mut self, bytes: usize, frames: usize) {
         self.schedule.sent(bytes, frames);
@@ -170,7 +170,7 @@ mod tests {
     use super::*;
     use crate::send::source::Upcoming;
 
-    /// Packets of 60 bytes, as many as there are, and then silence.
+    /// Some packets of 60 bytes, and then nothing yet.
     struct Pipe(u64);
 
     impl Source for Pipe {

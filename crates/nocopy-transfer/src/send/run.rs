@@ -1,4 +1,4 @@
-//! The run: step by step, until everything is handed over, the user has had enough, or something breaks.
+//! The run: step by step, until everything is handed over, the user interrupts it, or something fails.
 
 use std::time::{Duration, Instant};
 
@@ -12,10 +12,10 @@ use nocopy_report::live::LiveLine;
 use nocopy_report::quantity::short;
 use nocopy_report::{Ended, Interrupt};
 
-/// How often the live line is thought of.
+/// How often to check the live line.
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 
-/// How a run went.
+/// The result of a run.
 #[derive(Debug)]
 pub(super) struct Run {
     /// Until the last packet was handed over.
@@ -25,7 +25,7 @@ pub(super) struct Run {
 }
 
 impl Run {
-    /// One that the user ended before it began.
+    /// A run that the user interrupted before it began.
     pub(super) fn interrupted() -> Self {
         Self { duration: Duration::ZERO, interrupted: true, failure: None }
     }
@@ -38,7 +38,7 @@ impl Run {
         }
     }
 
-    /// Waits, not for ever, until the kernel is done with everything; flat out, that time is part of it.
+    /// Waits for a limited time until the kernel has finished everything; without a rate, that time is included.
     pub(super) fn finish<S: Source>(
         &mut self,
         transmitter: &mut PortTransmitter<S>,
@@ -92,7 +92,7 @@ pub(super) fn run(transmitter: &mut impl Transmitter, interrupt: &Interrupt) -> 
     }
 }
 
-/// What the user sees meanwhile.
+/// The live line.
 struct Live {
     line: LiveLine,
     next: Instant,

@@ -1,4 +1,4 @@
-//! Where packets come from: generated, or replayed from a file.
+//! Sources of packets: generated, or replayed from a file.
 
 use crate::Failure;
 
@@ -8,7 +8,7 @@ pub(super) struct Upcoming {
     pub bytes: usize,
     /// Whether it has a VLAN tag, which the MTU does not count.
     pub tagged: bool,
-    /// How long after the first packet it was recorded; never less than the one before.
+    /// Its recorded time after the first packet; never less than the previous packet's.
     pub recorded_ns: u64,
 }
 
@@ -23,12 +23,12 @@ pub(super) enum Ahead {
 }
 
 pub(super) trait Source {
-    /// What is next, a packet the same until [`Source::advance`].
+    /// The next packet, the same until [`Source::advance`].
     fn ahead(&mut self) -> Result<Ahead, Failure>;
 
     /// Writes the next packet into a buffer of its length.
     fn write(&mut self, buffer: &mut [u8]);
 
-    /// Goes on to the packet after.
+    /// Advances to the packet after it.
     fn advance(&mut self);
 }

@@ -1,4 +1,4 @@
-//! What came of it: the JSON schema `nocopy.send/1` (docs/send.md). A field that does not apply is absent.
+//! The summary: the JSON schema `nocopy.send/1` (docs/send.md). A field that does not apply is absent.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -19,7 +19,7 @@ use super::transmitter::PortTransmitter;
 use nocopy_report::Ended;
 use nocopy_report::quantity::Rate;
 
-/// A rate counts as reached down to this part of what was asked for.
+/// A rate counts as reached from this part of what was asked for.
 const REACHED: f64 = 0.99;
 
 pub(super) type Counts = BTreeMap<String, u64>;
@@ -31,24 +31,24 @@ pub(super) struct Summary {
     pub queue: Option<u32>,
     /// A port's mode, or `kernel generator`.
     pub mode: String,
-    /// What the port says of itself, in lines.
+    /// The port's explanation, in lines.
     pub report: Vec<String>,
     pub evidence: EvidenceRow,
     pub ended: Ended,
     pub packets: u64,
     pub bytes: u64,
-    /// Packets the kernel is done with, delivered or not.
+    /// Packets the kernel has finished, delivered or not.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub completed: Option<u64>,
-    /// Until the last packet was handed over; flat out, until the kernel was done with it.
+    /// Until the last packet was handed over; without a rate, until the kernel had finished it.
     pub seconds: f64,
     #[serde(flatten)]
     pub rates: Rates,
     /// Packets that were not handed over, by cause.
     pub not_sent: Counts,
-    /// Packets that were, and are known to be lost, under the names of the counters.
+    /// Packets that were handed over and are known to be lost, by counter name.
     pub dropped: Counts,
-    /// What the kernel counted on the interface meanwhile, of all senders.
+    /// Counts of the interface meanwhile, of all senders.
     pub interface_counters: Counts,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub replay: Option<ReplayRow>,
@@ -56,7 +56,7 @@ pub(super) struct Summary {
     pub balance: Option<BalanceRow>,
 }
 
-/// What was achieved, and what was asked for.
+/// The achieved rate, and the requested one.
 #[derive(Debug, Serialize)]
 pub(super) struct Rates {
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -66,7 +66,7 @@ pub(super) struct Rates {
     pub asked: Asked,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rate_reached: Option<bool>,
-    /// By how much the schedule was put off.
+    /// By how much the schedule was delayed.
     pub behind_seconds: f64,
 }
 
@@ -81,7 +81,7 @@ impl Rates {
         Self { packets_per_second, bits_per_second, asked, rate_reached, behind_seconds }
     }
 
-    /// Whether less than that was handed over, or more slowly.
+    /// Whether fewer packets were handed over than requested, or more slowly.
     pub(super) fn are_missed(&self, packets: u64) -> bool {
         let too_few = self.asked.packets.is_some_and(|asked| packets < asked);
         too_few || self.asked.seconds.is_some() && self.rate_reached == Some(false)
@@ -167,7 +167,7 @@ impl Asked {
 }
 
 impl Summary {
-    /// Of packets sent through a port, which was drained.
+    /// For packets sent through a port, which was drained.
     pub(super) fn of_port<S: Source>(
         interface: &str,
         transmitter: &mut PortTransmitter<S>,
@@ -184,7 +184,7 @@ impl Summary {
         summary.dropped = dropped(port);
         summary.balance = Some(port.balance().into());
         let unfinished = port.sender().in_flight();
-        // Which packets the frames are of is known only where each packet is one.
+        // Frames can be assigned to packets only if each packet is one.
         summary.completed = match unfinished {
             0 => Some(summary.packets),
             frames => (transmitter.queue().schedule.tally.frames == summary.packets)
@@ -193,7 +193,7 @@ impl Summary {
         summary
     }
 
-    /// Of packets made by the kernel, which tells nothing more of them.
+    /// For packets made by the kernel, which reports nothing more about them.
     pub(super) fn of_kernel(interface: &str, transmitter: &KernelTransmitter, pace: Pace, run: &Run) -> Self {
         let queue = transmitter.queue();
         Self::new(interface, &queue.schedule, pace, run)
@@ -232,20 +232,20 @@ impl Summary {
         });
     }
 
-    /// For packets whose fate the kernel does not report: those that the interface does not count as sent are lost, and
+    /// For packets whose fate the kernel does not report: those that the interface does not count as sent are lost;
     /// there may be more if others sent, too.
     pub(super) fn add_missing(&mut self, counted: u64) {
         self.dropped.insert("not_taken".into(), self.packets.saturating_sub(counted));
     }
 
-    /// What the interface counted meanwhile, on its way out.
+    /// Adds the interface's counts for sending.
     pub(super) fn add_interface(&mut self, counted: &LinkCounters) {
         self.interface_counters =
             counts(counted.counters().filter(|counter| counter.name.starts_with("tx_")));
     }
 }
 
-/// Packets and bits a second. On a schedule, the time from the first packet to the last is that of all gaps, one fewer than packets.
+/// Packets and bits per second. With a schedule, the time from the first packet to the last has one gap fewer than packets.
 fn achieved(tally: Tally, pace: Pace, duration: Duration) -> [Option<f64>; 2] {
     let (packets, bytes) = match pace {
         Pace::Rate(_) | Pace::Recorded { .. } => {
@@ -258,7 +258,7 @@ fn achieved(tally: Tally, pace: Pace, duration: Duration) -> [Option<f64>; 2] {
     [a_second(packets), a_second(8 * bytes)]
 }
 
-/// What is counted as lost after it was handed over.
+/// Packets counted as lost after they were handed over.
 fn dropped(port: &mut Port) -> Counts {
     let stats = port.sender().stats().unwrap_or_default();
     counts(stats.counters().iter().filter(|counter| counter.name != "tx_ring_empty_descs").cloned())

@@ -1,4 +1,4 @@
-//! The summary for people, and whether it is a success.
+//! The summary as text, and whether it is a success.
 
 use super::summary::{Counts, Rates, Summary};
 use nocopy_report::quantity::{in_time, short, time};
@@ -97,7 +97,7 @@ pub(in crate::send) fn behind(rates: &Rates) -> Option<(String, String)> {
     (rates.behind_seconds > 0.0).then(|| ("behind".into(), format!("{} {said}", time(rates.behind_seconds))))
 }
 
-/// What was asked for, and whether it was reached; bits are those of `what`.
+/// The requested rate, and whether it was reached; bits are those of `what`.
 pub(in crate::send) fn asked(rates: &Rates, what: &str) -> Option<String> {
     let asked = &rates.asked;
     let reached = match rates.rate_reached {
@@ -115,7 +115,7 @@ pub(in crate::send) fn asked(rates: &Rates, what: &str) -> Option<String> {
     (!all.is_empty()).then(|| all.join(", "))
 }
 
-/// What was counted at all.
+/// The counters that are not 0.
 fn list(counts: &Counts) -> String {
     let some: Vec<_> = counts
         .iter()

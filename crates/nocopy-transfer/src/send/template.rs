@@ -1,4 +1,4 @@
-//! Generated packets: a template written into each frame, and over it what differs from packet to packet.
+//! Generated packets: a template written into each frame, and then the fields that differ.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -10,7 +10,7 @@ use super::error::Error;
 use super::source::{Ahead, Source, Upcoming};
 use crate::Failure;
 
-/// Unless a payload or headers need more.
+/// Default length, if payload and headers fit.
 const FRAME_BYTES: usize = 64;
 
 const SEQUENCE_BYTES: usize = 8;
@@ -20,7 +20,7 @@ const IPV4_CHECKSUM: usize = 10;
 const IPV4_SOURCE: usize = 12;
 const IPV6_SOURCE: usize = 8;
 
-/// What packets carry.
+/// The payload of packets.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Payload {
     /// A number in each packet, then zeros.
@@ -49,13 +49,13 @@ pub(super) struct Template {
     flows: Flows,
     tagged: bool,
     udp_at: usize,
-    /// The sum of what the UDP checksum covers and is alike in all packets; none if it is left out.
+    /// The sum of all equal parts that the UDP checksum covers; `None` if it is left out.
     udp_sum: Option<Sum>,
-    /// Whether that is all there is to sum, and not only what a device starts from.
+    /// Whether that is the complete sum, and not only the start for a device.
     complete: bool,
 }
 
-/// What tells one flow from another.
+/// The differences of flows.
 #[derive(Debug)]
 struct Flows {
     count: u64,
@@ -68,7 +68,7 @@ struct Flows {
 }
 
 impl Flows {
-    /// Source address and port of a packet's flow: the ports from the first up, then the next address.
+    /// Source address and port of a packet's flow: first all ports, then the next address.
     #[inline]
     fn of_packet(&self, number: u64) -> (Octets, u16) {
         let flow = number % self.count;
@@ -110,7 +110,7 @@ impl Octets {
 }
 
 impl Template {
-    /// Frames of `frame_bytes`, or as many as headers and payload need. Without a payload asked for, a sequence where it fits.
+    /// Frames of `frame_bytes`, or as many as headers and payload need. The default payload is a sequence, if it fits.
     pub(super) fn new(
         headers: &UdpFrame,
         payload: Option<Payload>,
@@ -157,7 +157,7 @@ impl Template {
         left.then_some(Place { start: self.udp_at as u16, offset: udp::CHECKSUM_OFFSET })
     }
 
-    /// Writes what differs from packet to packet over a frame that is like the others.
+    /// Writes the fields that differ into a frame with the template.
     #[inline]
     fn patch(&self, frame: &mut [u8]) {
         let (source, port) = self.flows.of_packet(self.number);
@@ -210,7 +210,7 @@ impl Flows {
     }
 }
 
-/// As many bytes as asked for, or as are needed.
+/// The requested length, or the needed one.
 fn length(frame_bytes: Option<u64>, bytes_min: usize) -> Result<usize, Error> {
     match frame_bytes {
         Some(frame_bytes) if frame_bytes < bytes_min as u64 => {
@@ -221,7 +221,7 @@ fn length(frame_bytes: Option<u64>, bytes_min: usize) -> Result<usize, Error> {
     }
 }
 
-/// The sum of what the checksum of a UDP segment covers, but for source address and port and a sequence, which is zero in it.
+/// The sum of a UDP segment for its checksum, without source address and port and with a sequence of zero.
 fn udp_sum(headers: &UdpFrame, segment: &[u8]) -> Option<Sum> {
     let no_source = match headers.addresses {
         IpAddresses::V4 { destination, .. } => IpAddresses::V4 { source: Ipv4Addr::UNSPECIFIED, destination },
@@ -234,7 +234,7 @@ fn udp_sum(headers: &UdpFrame, segment: &[u8]) -> Option<Sum> {
         UdpChecksum::Offloaded => Some(pseudo),
         UdpChecksum::Computed => {
             let payload = &segment[udp::HEADER_BYTES..];
-            // What is added after a payload of odd length must begin a word.
+            // Bytes added after a payload of odd length must begin a word.
             let padding = &[0][..payload.len() % 2];
             Some(pseudo.with(&segment[2..checksum_at]).with(payload).with(padding))
         }
@@ -317,7 +317,7 @@ mod tests {
     }
 
     proptest! {
-        /// Every packet of every combination is the one that would be written from scratch, checksums included.
+        /// In every combination, patched packets equal those written from scratch, including checksums.
         #[test]
         fn packets_are_those_written_from_scratch(
             ipv6: bool, tagged: bool, sequence: bool, offloaded: bool, content in proptest::collection::vec(any::<u8>(), 0..40),
@@ -368,7 +368,7 @@ mod tests {
     #[test]
     fn a_checksum_that_comes_to_zero_is_sent_as_its_other_form() {
         let headers = headers(false, false, UdpChecksum::Computed, 1);
-        // Among 65,536 sequences each checksum comes up.
+        // 65,536 sequences have all checksums.
         let mut template = Template::new(&headers, None, None, 1).unwrap();
         let fields: Vec<[u8; 2]> = (0..0x1_0000)
             .map(|_| {

@@ -1,4 +1,4 @@
-//! Packets from a source to a port, each when it is due.
+//! Sends packets from a source through a port, each when it is due.
 
 use nocopy::{Port, Reason, Sender};
 use nocopy_proto::wire::checksum::Place;
@@ -8,13 +8,13 @@ use super::queue::{Next, Queue, Step, Tally};
 use super::source::Source;
 use crate::Failure;
 
-/// Most packets and bytes handed over at a time: written while they are in the nearest caches.
+/// The most packets and bytes handed over at a time, so that they are written in the nearest caches.
 const BATCH_MAX: usize = 64;
 const BATCH_BYTES: usize = 64 << 10;
 
 /// Sends packets, step by step.
 pub(super) trait Transmitter {
-    /// Hands over what is due, up to a batch.
+    /// Hands over due packets, up to a batch.
     fn step(&mut self, now_ns: u64) -> Result<Step, Failure>;
 
     fn tally(&self) -> Tally;
@@ -25,7 +25,7 @@ pub(super) trait Transmitter {
 pub(super) struct PortTransmitter<S> {
     queue: Queue<S>,
     port: Port,
-    /// The longest packet that lies in one frame.
+    /// The longest packet in one frame.
     draft_bytes_max: usize,
     batch: usize,
     /// The checksum left to the device.
@@ -37,7 +37,7 @@ pub(super) struct PortTransmitter<S> {
 impl<S: Source> PortTransmitter<S> {
     /// Packets of the source are at most `bytes_max` long, if that is known.
     pub(super) fn new(mut port: Port, queue: Queue<S>, bytes_max: usize, checksum: Option<Place>) -> Self {
-        // Nothing is as long as that: the refusal says what is.
+        // No packet is as long as that: the refusal contains the limit.
         let draft_bytes_max = match port.sender().drafts(0, usize::MAX) {
             Err(Reason::TooLong { bytes_max: longest }) => longest.min(bytes_max),
             _ => bytes_max,

@@ -1,4 +1,4 @@
-//! Datagrams, sent back with the mark of an answer: nothing that has it is answered, so no two servers answer each other.
+//! Datagrams, sent back with the mark of an answer: marked ones are not answered, so two servers never answer each other.
 //!
 //! UDP cannot share its port number with messages, which are UDP, too: plain datagrams are served at another port.
 
@@ -28,7 +28,7 @@ pub(super) fn serve(
     while !interrupt.came() {
         let received = match attend(waiting, socket, || socket.recv_from(&mut buffer)) {
             Ok(received) => received,
-            // An earlier answer found no receiver: no reason not to answer others.
+            // An earlier answer found no receiver, which does not concern others.
             Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => continue,
             Err(error) => return Err(error),
         };
@@ -74,7 +74,7 @@ pub(super) fn serve_over_port(
     Ok(())
 }
 
-/// The answer to a datagram, if it is to have one.
+/// The answer to a datagram, unless it is marked.
 fn mark(datagram: &mut [u8]) -> Option<&[u8]> {
     let first = datagram.first_mut().filter(|first| **first & MARK == 0)?;
     *first |= MARK;

@@ -1,4 +1,4 @@
-//! The message protocol: plain messages go back as they came, requests get their response.
+//! The message protocol: plain messages are sent back, requests get a response.
 
 mod jobs;
 
@@ -21,21 +21,21 @@ use jobs::{Done, Job, Jobs, RUNS_MAX, Runs};
 use nocopy_report::Interrupt;
 use nocopy_report::print;
 
-/// Bytes of answers that are kept at most for one peer that does not take them, and for all. Beyond that the connection of the peer ends
-/// for which the most are kept.
+/// The most bytes of answers kept for one peer that does not receive them, and for all. Beyond that the peer for which
+/// most are kept is disconnected.
 const KEPT_BYTES_MAX: usize = 32 << 20;
 const KEPT_BYTES_MAX_ALL: usize = 256 << 20;
 
-/// What a kept answer costs beside its bytes, at most: its place in a queue that doubles, its owner, and what the allocator adds.
+/// The overhead of a kept answer, at most: its place in a queue that doubles, its owner, and the allocator's.
 const ANSWER_BYTES: usize = 192;
 
 /// How long to wait for messages while programs run: their responses end no wait.
 const RUN_LOOK: Duration = Duration::from_millis(1);
 
-/// How long peers are given to take their last answers.
+/// How long peers may take to receive their last answers.
 const CLOSE_MAX: Duration = Duration::from_millis(500);
 
-/// Answers until the end is asked for.
+/// Answers until the end is requested.
 pub(super) fn serve(
     endpoint: Endpoint,
     waiting: Waiting,
@@ -53,12 +53,12 @@ pub(super) fn serve(
             let (jobs, done) = (&jobs, done.clone());
             scope.spawn(move || jobs.work(program, &done, interrupt));
         }
-        // Its end of the jobs is gone when it returns, and the threads end by that.
+        // It drops its end of the jobs when it returns, which ends the threads.
         Server::new(endpoint, waiting, Some(Runs::new(&jobs, responses)), served).run(interrupt)
     })
 }
 
-/// The peer that uses the most of the network that uses the most: many connections of one network get no more than one connection.
+/// The peer that uses the most in the network that uses the most: so many connections of one network get no more than one.
 fn greediest(uses: impl Iterator<Item = (IpAddr, Peer, usize)> + Clone) -> Option<Peer> {
     let network = most(uses.clone().map(|(network, _, count)| (network, count)))?;
     most(uses.filter(|(of, ..)| *of == network).map(|(_, peer, count)| (peer, count)))
@@ -82,7 +82,7 @@ impl Answer {
         Self { kind, buffer: bytes.into() }
     }
 
-    /// Bytes of memory.
+    /// Its memory in bytes.
     fn cost(&self) -> usize {
         ANSWER_BYTES + self.buffer.len()
     }
@@ -91,7 +91,7 @@ impl Answer {
 struct Kept {
     network: IpAddr,
     answers: VecDeque<Answer>,
-    /// What all of them cost.
+    /// The memory of all of them.
     bytes: usize,
 }
 
@@ -101,7 +101,7 @@ struct Server<'a> {
     runs: Option<Runs<'a>>,
     kept: HashMap<Peer, Kept>,
     kept_bytes: usize,
-    /// Peers that send no more, and to which we do not have said the same yet.
+    /// Peers that have ended their direction, and whose other direction is not ended yet.
     finished: HashSet<Peer>,
     served: &'a mut Served,
     /// The message that is being answered.
@@ -141,23 +141,23 @@ impl<'a> Server<'a> {
             if let Some((peer, kind)) = about {
                 self.take(peer, kind);
             }
-            // Also while messages come, or a peer that never pauses would hold up what the others wait for.
+            // Also while messages arrive: otherwise a peer that never pauses would delay the answers of others.
             self.note_events();
             self.take_responses();
         }
         self.endpoint.close(CLOSE_MAX).map(drop)
     }
 
-    /// Answers the message in the scratch memory, or has the program answer it.
+    /// Answers the message in the scratch memory, or makes the program answer it.
     fn take(&mut self, peer: Peer, kind: Kind) {
         let kind = match (kind, &mut self.runs) {
             (Kind::Request(call), Some(_)) => return self.start(peer, call),
             (Kind::Request(call), None) => Kind::Response(call),
             (Kind::Plain, _) => Kind::Plain,
-            // Nothing was asked here.
+            // A response, but nothing was asked.
             (Kind::Response(_), _) => return self.served.refused += 1,
         };
-        // Behind those that wait, or they would change places.
+        // After waiting ones, to keep the order.
         if kind == Kind::Plain && !self.kept.contains_key(&peer) {
             match self.endpoint.send_copy(&self.scratch, peer) {
                 Err(Reason::Full) => {}
@@ -172,7 +172,7 @@ impl<'a> Server<'a> {
         self.endpoint.peer_address(peer).map(|address| network_of(address.ip()))
     }
 
-    /// Has the program answer the request in the scratch memory.
+    /// Makes the program answer the request in the scratch memory.
     fn start(&mut self, peer: Peer, call: u32) {
         let Some(network) = self.network(peer) else { return self.served.refused += 1 };
         let Some(runs) = &mut self.runs else { return };
@@ -213,7 +213,7 @@ impl<'a> Server<'a> {
         }
     }
 
-    /// Until there is room.
+    /// Keeps an answer until there is room.
     fn keep(&mut self, peer: Peer, answer: Answer) {
         let Some(network) = self.network(peer) else { return self.served.refused += 1 };
         let kept =
@@ -249,7 +249,7 @@ impl<'a> Server<'a> {
         self.drop_kept(peer);
     }
 
-    /// Says that nothing follows, when that is so: behind the last answer to who asks for no more.
+    /// Ends the direction to a peer that has ended its own, after the last answer.
     fn finish_if_answered(&mut self, peer: Peer) {
         let has_runs = self.runs.as_ref().is_some_and(|runs| runs.is_waited_for_by(peer));
         if has_runs || self.kept.contains_key(&peer) || !self.finished.contains(&peer) {
@@ -275,7 +275,7 @@ impl<'a> Server<'a> {
         }
     }
 
-    /// Ends the connection of a peer that cannot be answered, which tells the peer so.
+    /// Disconnects a peer that cannot be answered, which notifies it.
     fn let_go(&mut self, peer: Peer) {
         self.forget(peer);
         self.served.refused += 1;
@@ -343,14 +343,14 @@ mod tests {
         endpoint_at("127.0.0.1:0")
     }
 
-    /// A server that is driven by hand, a client of it, and the name of each for the other.
+    /// A server that is run step by step, a client of it, and the names of both for each other.
     fn connected(served: &mut Served) -> (Server<'_>, Peer, Endpoint, Peer) {
         let mut server = Server::new(endpoint(), Waiting::Blocking, None, served);
         let (to_client, client, to_server) = connect(&mut server, "127.0.0.1:0");
         (server, to_client, client, to_server)
     }
 
-    /// What the server calls a new client, the client, and what that calls the server.
+    /// The server's name for a new client, the client, and its name for the server.
     fn connect(server: &mut Server<'_>, from: &str) -> (Peer, Endpoint, Peer) {
         let mut client = endpoint_at(from);
         let to_server = client.start_connect(server.endpoint.local_address()).unwrap();
@@ -365,7 +365,7 @@ mod tests {
         }
     }
 
-    /// Proves that answers without bytes are not kept without end.
+    /// The answers have no bytes.
     #[test]
     fn a_peer_that_reads_no_answers_is_disconnected() {
         let mut served = Served::new(Scheme::Message, ([127, 0, 0, 1], 0).into());
@@ -397,7 +397,7 @@ mod tests {
         served
     }
 
-    /// Ends the server also when the test fails.
+    /// Ends the server even if the test fails.
     struct Ended<'a>(&'a Interrupt);
 
     impl Drop for Ended<'_> {
@@ -406,7 +406,7 @@ mod tests {
         }
     }
 
-    /// What comes until the other end says that there is no more.
+    /// Everything received until the other end ends its direction.
     fn all_answers(client: &mut Endpoint) -> Vec<(Kind, usize)> {
         let mut answers = Vec::new();
         let start = Instant::now();
@@ -424,7 +424,7 @@ mod tests {
         }
     }
 
-    /// Proves that who ends its own direction gets every answer and then the end, also when they have to wait for room.
+    /// Also if answers must wait for room, the peer gets each, and then the end.
     #[test]
     fn a_peer_that_ends_its_direction_has_all_answers_first() {
         const MESSAGES: usize = 4000;
@@ -432,7 +432,7 @@ mod tests {
             let message = [7; 1000];
             let start = Instant::now();
             let mut sent = 0;
-            // Nothing is read until all has been said.
+            // Nothing is read until everything was sent.
             while sent <= MESSAGES {
                 assert!(start.elapsed() < LONG, "{sent} messages");
                 let done =
@@ -449,21 +449,21 @@ mod tests {
         assert_eq!((served.answered, served.refused), (Some(MESSAGES as u64), 0));
     }
 
-    /// Proves that who asks for more than it takes is told, and does not wait for it.
+    /// The peer is disconnected without waiting.
     #[test]
     fn a_peer_that_takes_no_answer_so_long_is_let_go() {
         let program = Program::parse("head -c 3000000 /dev/zero", LONG).unwrap();
         let served = while_served(Some(&program), |mut client, peer| {
-            // Told, and not waited for until the time is over.
+            // Disconnected at once, not after the time-out.
             assert!(matches!(client.call([], peer, LONG), Err(Error::Lost)));
         });
         assert_eq!((served.answered, served.refused, served.failed_runs), (Some(0), 1, Some(0)));
     }
 
-    /// Proves that a network that fills the queue of requests, by however many connections, loses its places to other networks.
+    /// A network that fills the queue of requests, with any number of connections, loses places to other networks.
     #[test]
     fn a_peer_with_few_requests_is_answered_beside_a_flood() {
-        // Programs wait until the other end is opened; by then most requests have been thrown away.
+        // Programs wait until the pipe's other end is opened; by then most requests have been dropped.
         let fifo = Fifo::new("greedy");
         let program = Program::parse(&format!("cat {}", fifo.0.display()), LONG).unwrap();
         let served = while_served(Some(&program), |mut honest, peer| {
@@ -476,7 +476,7 @@ mod tests {
                 greedy.wait(Duration::ZERO).unwrap();
             }
             let call = honest.request([], peer).unwrap();
-            // Whichever programs read the pipe now end.
+            // All programs that read the pipe now end.
             while honest.receive_timeout(Duration::from_millis(1)).unwrap().map(|answer| answer.kind())
                 != Some(Kind::Response(call))
             {
@@ -487,8 +487,8 @@ mod tests {
         assert_eq!(served.failed_runs, Some(0));
     }
 
-    /// Makes a server keep more answers than it may: for eight peers of one network, and for one peer of another network, which has the
-    /// last answer, and more than any other peer. Proves that this one stays, and that the connection of one of the others ends.
+    /// Makes a server keep more answers than allowed: for eight peers of one network, and for one peer of another network, which has the
+    /// last answer, and more than any other peer. That one must stay, and one of the others be disconnected.
     fn keep_too_many(at: &str, honest_from: &str, others_from: impl Fn(usize) -> String) {
         const BYTES: usize = 15 << 20;
         let mut served = Served::new(Scheme::Message, at.parse().unwrap());
@@ -564,10 +564,10 @@ mod tests {
         }
     }
 
-    /// Proves that a response that is still being made comes to who has ended its own direction.
+    /// The response was still being made when the peer ended its direction.
     #[test]
     fn a_run_answers_a_peer_that_ended_its_direction() {
-        // Its program waits until the other end is opened.
+        // Its program waits until the pipe's other end is opened.
         let fifo = Fifo::new("finished");
         let program = Program::parse(&format!("cat {}", fifo.0.display()), LONG).unwrap();
         let served = while_served(Some(&program), |mut client, peer| {

@@ -1,4 +1,4 @@
-//! `nocopy serve`: who answers 'nocopy ping' and 'nocopy call'.
+//! `nocopy serve`: answers 'nocopy ping' and 'nocopy call'.
 
 mod datagrams;
 mod messages;
@@ -23,7 +23,7 @@ use nocopy_report::{Ended, Interrupt, Outcome, capability, print};
 use program::Program;
 use summary::{Served, Summary};
 
-/// How often to look whether all is over.
+/// How often to check whether to end.
 const LOOK: Duration = Duration::from_millis(20);
 
 #[derive(Debug, thiserror::Error)]
@@ -56,7 +56,7 @@ impl From<Error> for Failure {
     }
 }
 
-/// What to do when no client can be answered.
+/// What to do if no client can be answered.
 fn advice(error: &io::Error) -> &'static str {
     match error.kind() {
         io::ErrorKind::AddrInUse => "another program has it: name another port",
@@ -124,7 +124,7 @@ fn open(service: &Endpoint, arguments: &ServeArguments) -> Result<Service, Failu
             let address = address.map_err(|source| Error::Resolve { address: service.clone(), source })?;
             open_at(scheme, address, arguments)?
         }
-        // All addresses of both families; or of the one there is.
+        // All addresses of both families, or of the only available one.
         None => match open_at(scheme, (Ipv6Addr::UNSPECIFIED, service.port()).into(), arguments) {
             Ok(opened) => opened,
             Err(_) if !has_ipv6() => {
@@ -179,7 +179,7 @@ fn message_endpoint(
     Ok(setting.open()?)
 }
 
-/// A thread for each service, until the end is asked for, the time is up, or one of them fails.
+/// Runs a thread for each service, until the end is requested, the time is over, or one of them fails.
 fn serve(
     arguments: &ServeArguments,
     services: Vec<Service>,
@@ -209,7 +209,7 @@ fn serve(
 }
 
 impl Service {
-    /// Answers until the end is asked for; what it did, and why it could not go on.
+    /// Answers until the end is requested; returns its counts, and its error.
     fn serve(
         self,
         arguments: &ServeArguments,

@@ -1,4 +1,4 @@
-//! Requests answered by a program: the request is its input, what it prints the response.
+//! Requests answered by a program: the request is its input, its output the response.
 
 use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
@@ -18,7 +18,7 @@ use crate::exchange::PATIENCE;
 use nocopy_report::Interrupt;
 use nocopy_report::quantity::time;
 
-/// How often to look whether it has ended, once it prints no more.
+/// How often to check whether it has ended, after it closed its output.
 const LOOK: Duration = Duration::from_millis(1);
 
 const BUFFER_BYTES: usize = 64 << 10;

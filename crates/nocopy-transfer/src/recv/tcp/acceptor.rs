@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use crate::control::{Control, Incoming};
 use crate::transfer::stream::Message;
 
-/// The most that are accepted, or wait, at a time; the one that has waited longest goes first.
+/// The most connections accepted at a time, or waiting; the one that has waited longest is closed first.
 const WAITING_MAX: usize = 256;
 
 /// Accepts connections, and closes those that send no message in time.
@@ -19,7 +19,7 @@ pub(super) struct Acceptor {
     waiting: Vec<Waiting>,
     patience: Duration,
     foreign: u64,
-    /// No descriptor or memory was left to accept with: polling the listener at once would spin.
+    /// No descriptor or memory was left for accepting: polling the listener at once would spin.
     is_short: bool,
 }
 
@@ -30,7 +30,7 @@ struct Waiting {
     since: Instant,
 }
 
-/// A connection and the first message that came on it.
+/// A connection and its first message.
 #[derive(Debug)]
 pub(super) struct FirstMessage {
     pub control: Control,
@@ -50,8 +50,8 @@ impl Acceptor {
         listener.into_iter().chain(self.waiting.iter().map(|waiting| waiting.control.as_fd()))
     }
 
-    /// Accepts connections, and closes those of addresses that may not send. At most so many at a time: a flood of connections must not
-    /// keep the receiver from reading those it has.
+    /// Accepts connections, and closes those of addresses that may not send. A limited number at a time: a flood of connections must not
+    /// keep the receiver from reading others.
     pub(super) fn accept(&mut self, may_send: impl Fn(IpAddr) -> bool) -> Vec<(TcpStream, SocketAddr)> {
         let mut accepted = Vec::new();
         for _ in 0..WAITING_MAX {
@@ -71,7 +71,7 @@ impl Acceptor {
             accepted.as_ref().map_err(io::Error::raw_os_error),
             Err(Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM))
         );
-        // Whatever is wrong with one connection, or for the moment, the next may be sound.
+        // If one connection fails, the next may work.
         accepted.ok()
     }
 
@@ -89,7 +89,7 @@ impl Acceptor {
         }
     }
 
-    /// Connections whose first message has come.
+    /// Connections whose first message has arrived.
     pub(super) fn first_messages(&mut self) -> Vec<FirstMessage> {
         let mut first_messages = Vec::new();
         for mut waiting in std::mem::take(&mut self.waiting) {
@@ -120,7 +120,7 @@ mod tests {
 
     use super::*;
 
-    /// Proves that a flood of connections is accepted in parts, and that addresses that may not send are turned away.
+    /// Connections of addresses that may not send are closed.
     #[test]
     fn a_flood_of_connections_is_accepted_in_parts() {
         let socket =

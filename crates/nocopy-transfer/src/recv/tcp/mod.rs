@@ -1,4 +1,4 @@
-//! `nocopy recv tcp://…`: a stream from a host, by one connection or several, and what is known of what did not come.
+//! `nocopy recv tcp://…`: receives a stream from a host, by one connection or several, and reports what is missing.
 
 mod acceptor;
 mod reader;
@@ -55,9 +55,9 @@ fn advice(error: &io::Error) -> &'static str {
 
 pub(super) fn run(arguments: &RecvArguments, interrupt: Interrupt) -> Result<Outcome, Failure> {
     let address = address(arguments)?;
-    // Bound before a file is overwritten, and listening after: no sender is to connect to a receiver that cannot write.
+    // Bound before a file is overwritten, and listening after: no sender should connect to a receiver that cannot write.
     let socket = Bound::new(address, arguments)?;
-    // With nothing but the user's own rights.
+    // With the user's own rights only.
     capability::drop_all_but(capability::NONE)?;
     let sink = arguments.output.as_deref().map(|path| Sink::open(path, arguments.making())).transpose()?;
     let listener = socket.receive_questions()?;
@@ -68,7 +68,7 @@ pub(super) fn run(arguments: &RecvArguments, interrupt: Interrupt) -> Result<Out
     print::finish(&summary, arguments.json, to_stdout, failure)
 }
 
-/// Where to receive; without a host at all addresses of both families.
+/// The address to receive at; without a host, all addresses of both families.
 fn address(arguments: &RecvArguments) -> Result<SocketAddr, Error> {
     let own = arguments.address();
     match own.host() {
@@ -84,13 +84,13 @@ struct Bound {
     address: SocketAddr,
 }
 
-/// Connections that wait to be accepted: all streams of a run, and strangers.
+/// Connections waiting to be accepted: all streams of a run, and others.
 const BACKLOG: i32 = 256;
 
 impl Bound {
     fn new(address: SocketAddr, arguments: &RecvArguments) -> Result<Self, Error> {
         match Self::at(address, arguments.buffer) {
-            // All addresses of the one family there is.
+            // All addresses of the only available family.
             Err(source)
                 if source.raw_os_error() == Some(libc::EAFNOSUPPORT)
                     && arguments.address().host().is_none() =>
@@ -107,13 +107,13 @@ impl Bound {
         let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket = socket_with(family, SocketType::STREAM, flags, None)?;
-        // A port whose last connections still linger is free.
+        // A port whose last connections are in TIME_WAIT can be used.
         sockopt::set_socket_reuseaddr(&socket, true)?;
         if address.ip() == IpAddr::V6(Ipv6Addr::UNSPECIFIED) {
             sockopt::set_ipv6_v6only(&socket, false)?;
         }
         if let Some(bytes) = buffer {
-            // Before connections come: they have theirs from here, and the window's scale with it.
+            // Before connections arrive: they inherit it, and with it the window's scale.
             sockopt::set_socket_recv_buffer_size(&socket, bytes as usize)?;
         }
         bind(&socket, &address)?;

@@ -1,4 +1,4 @@
-//! One connection, and how bytes get out of it.
+//! Reads one connection.
 
 use std::io;
 use std::net::TcpStream;
@@ -8,10 +8,10 @@ use nocopy::Ledger;
 use nocopy::pool::Pool;
 use nocopy::tcp::{Chunk, ReceiveMethod, Stream};
 
-/// The longest wait for bytes: after it the user may want the end.
+/// The longest wait for bytes: the user may interrupt after it.
 const WAIT: Duration = Duration::from_millis(50);
 
-/// One is written while the next comes.
+/// One is written while the next is received.
 const BUFFERS: u32 = 2;
 
 #[derive(Debug)]
@@ -31,7 +31,7 @@ impl StreamReader {
         Ok(Self { stream: builder.wrap(stream).map_err(io::Error::other)? })
     }
 
-    /// What has come, perhaps after waiting; nothing if nothing came in a while, or [at the end](Self::is_finished).
+    /// Received bytes, possibly after waiting; nothing if nothing arrived for a while, or [at the end](Self::is_finished).
     pub(super) fn take(&mut self) -> io::Result<Option<Chunk>> {
         self.stream.receiver().receive_timeout(WAIT)
     }
@@ -48,7 +48,7 @@ impl StreamReader {
         self.stream.receiver().ledger()
     }
 
-    /// Which way was taken, and why, in lines; and where pages were to be mapped, why some were not.
+    /// The method used and why, in lines; and if pages were to be mapped, why some were not.
     pub(super) fn report(&mut self) -> Vec<String> {
         let said = self.stream.receiver().explain().to_string();
         said.lines().map(|line| line.trim().to_owned()).filter(|line| !line.is_empty()).collect()

@@ -1,4 +1,4 @@
-//! One run: from the first connection to the last word.
+//! One run: from the first connection to the last message.
 
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsFd;
@@ -25,10 +25,10 @@ use nocopy_report::live::LiveLine;
 use nocopy_report::quantity::short;
 use nocopy_report::{Ended, Interrupt};
 
-/// The longest wait for the sender's word: after it the user may want to see a rate, or the end.
+/// The longest wait for the sender's messages: after it the live line is updated, and the user may interrupt.
 const WAIT: Duration = Duration::from_millis(10);
 
-/// The most messages received at a time: a peer that never stops sending must not keep others waiting.
+/// The most messages received at a time: a peer that never stops sending must not delay others.
 const MESSAGES_MAX: u32 = 64;
 
 pub(super) struct Reception<'a> {
@@ -38,16 +38,16 @@ pub(super) struct Reception<'a> {
     interrupt: Interrupt,
     start: Instant,
     progress: Arc<Progress>,
-    /// When the last bytes were seen to come, and how many there were then.
+    /// When bytes last arrived, and how many there were then.
     moved: (Instant, u64),
 }
 
-/// What has come of it so far.
+/// The run so far.
 struct Run<'scope> {
     from: SocketAddr,
     /// None with `--raw`.
     session: Option<Session>,
-    /// Streams that are not read yet: where they are written one behind the other, only the next one is.
+    /// Streams that are not read yet: without offsets, only the next one is read.
     waiting: Vec<(TcpStream, Head)>,
     running: Vec<Reading<'scope>>,
     ends: Vec<WorkerEnd>,
@@ -56,7 +56,7 @@ struct Run<'scope> {
 
 /// A stream that is being read.
 struct Reading<'scope> {
-    /// To look at; its worker reads it.
+    /// For checks; the worker reads it.
     stream: TcpStream,
     worker: ScopedJoinHandle<'scope, WorkerEnd>,
 }
@@ -79,7 +79,7 @@ impl<'a> Reception<'a> {
         Self { arguments, acceptor, sink, interrupt, start, progress: Arc::default(), moved: (start, 0) }
     }
 
-    /// Receives, and says what came; and what failed, if so.
+    /// Receives; returns the summary and the error, if there is one.
     pub(super) fn run(mut self, address: SocketAddr) -> Result<(Summary, Option<Failure>), Failure> {
         thread::scope(|scope| {
             let mut run = None;
@@ -140,7 +140,7 @@ impl<'a> Reception<'a> {
             }
             run.collect();
             if let Some(ended) = ended {
-                // A receiver that ends does not wait, whatever its streams are doing.
+                // When it ends, the receiver does not wait for its streams.
                 self.progress.stop.store(true, Ordering::Relaxed);
                 if run.running.is_empty() {
                     run.close(matches!(ended, Ended::Done | Ended::Silent), now_ns);
@@ -170,7 +170,7 @@ impl<'a> Reception<'a> {
         poll(&mut descriptors, Some(WAIT)).map(drop).map_err(Error::Wait)
     }
 
-    /// Accepts new connections, and finds out what they are for.
+    /// Accepts new connections, and reads what they are for.
     fn accept(&mut self, run: &mut Option<Run>) {
         let may_send = |from| self.arguments.may_send(from);
         if self.arguments.raw {
@@ -195,7 +195,7 @@ impl<'a> Reception<'a> {
         }
     }
 
-    /// Begins the run with the first sender that asks; others are refused.
+    /// Begins the run with the first sender that asks; refuses others.
     fn begin(&self, run: &mut Option<Run>, first: FirstMessage) -> bool {
         let FirstMessage { mut control, from, message } = first;
         let Message::Ask(ask) = message else { return false };
@@ -216,7 +216,7 @@ impl<'a> Reception<'a> {
         false
     }
 
-    /// Reads the streams that are there: all, or where they have no places, the next one.
+    /// Reads the waiting streams: all, or without offsets, the next one.
     fn read_on<'scope>(&self, scope: &'scope Scope<'scope, '_>, run: &mut Run<'scope>)
     where
         'a: 'scope,
@@ -267,9 +267,9 @@ impl<'a> Reception<'a> {
         if bytes != self.moved.1 || self.progress.writing.load(Ordering::Relaxed) > 0 {
             self.moved = (Instant::now(), bytes);
         }
-        // What has arrived and was not read yet is no silence: this process itself may have been stopped.
+        // Unread data means that the sender was not silent: this process itself may have been stopped.
         let is_silent_for = |time| self.moved.0.elapsed() > time && !run.has_unread();
-        // After the streams, or what is left of them, have ended.
+        // After the streams, or their remaining parts, have ended.
         let is_read = run.running.is_empty() && run.waiting.is_empty();
         let Some(session) = &run.session else {
             return match run.ends.first().map(|end| &end.why) {
@@ -338,7 +338,7 @@ impl<'scope> Run<'scope> {
         }
     }
 
-    /// Whether bytes, or the end, of a stream that is being read lie in its socket.
+    /// Whether bytes, or the end, of a stream being read are in its socket.
     fn has_unread(&self) -> bool {
         let streams = self.running.iter().map(|reading| PollFd::new(&reading.stream, PollFlags::IN));
         let polled = poll(&mut streams.collect::<Vec<_>>(), Some(Duration::ZERO));
@@ -359,13 +359,13 @@ impl<'scope> Run<'scope> {
         }
     }
 
-    /// Says the last word, once.
+    /// Sends the last message, once.
     fn close(&mut self, is_whole: bool, now_ns: u64) {
         self.ends.sort_by_key(|end| end.number);
         let count = self.ends.iter().map(|end| end.count).reduce(Count::then);
         let nothing = Count::nothing(self.has_checksums());
         if let Some(session) = &mut self.session {
-            // A sender that broke off has not reported what is missing; no end was asked for.
+            // A sender that broke off has not reported what is missing; no end was requested.
             let is_whole =
                 is_whole || session.answering.is_broken_off() || session.answering.is_silent(now_ns);
             session.answering.close(count.unwrap_or(nothing), is_whole, now_ns);
@@ -377,7 +377,7 @@ impl<'scope> Run<'scope> {
     }
 }
 
-/// What the user sees meanwhile.
+/// The live line.
 struct Live {
     line: LiveLine,
     bytes: u64,
@@ -406,7 +406,7 @@ mod tests {
 
     use super::*;
 
-    /// Proves that bytes of a stream that were not read yet, and its end, are seen while its thread does not run.
+    /// Also while the stream's thread does not run.
     #[test]
     fn what_lies_in_a_socket_is_unread() {
         for is_end in [false, true] {

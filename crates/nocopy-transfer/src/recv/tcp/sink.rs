@@ -1,4 +1,4 @@
-//! Where streams are written: each at its place in a file, or one behind the other down a pipe.
+//! The output of streams: each at its offset in a file, or one after the other into a pipe.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -16,7 +16,7 @@ use crate::Failure;
 use crate::recv::output::{self, Opened};
 use nocopy_report::output_file::PrivateFile;
 
-/// How long to wait for the reader of a pipe before looking for an interrupt.
+/// How long to wait for the reader of a pipe before checking for an interrupt.
 const LOOK_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Written by all streams at once.
@@ -42,8 +42,8 @@ impl Sink {
         self.opened.has_places
     }
 
-    /// Writes what belongs there; without places, behind what was written last. Returns how much: all, unless it is to stop while
-    /// the reader of the pipe does not.
+    /// Writes bytes at their offset; without offsets, after those written last. Returns how many: all, unless it is to stop while
+    /// the reader of the pipe does not read.
     pub(super) fn write(
         &self,
         offset: u64,
@@ -52,7 +52,7 @@ impl Sink {
     ) -> Result<usize, Failure> {
         let written = self.write_all(offset, bytes, stop);
         let written = written.map_err(|source| output::failure(&self.opened.path, source))?;
-        // Relaxed: it is told when all threads have ended.
+        // Relaxed: it is read when all threads have ended.
         self.written_bytes.fetch_add(written as u64, Ordering::Relaxed);
         Ok(written)
     }
@@ -88,8 +88,8 @@ impl Sink {
     }
 }
 
-/// The same pipe, opened once more so that writing never waits: the one that was given is shared with others, and stays as it is.
-/// Whatever else it is (a file has its own place in it, a socket cannot be opened) is written to as it is.
+/// The same pipe, opened again so that writing never waits: the given descriptor is shared with others, and stays as it is.
+/// Other outputs (a file has its own position, a socket cannot be opened) are used as they are.
 fn without_waiting(pipe: &File) -> io::Result<File> {
     if !pipe.metadata()?.file_type().is_fifo() {
         return Err(io::ErrorKind::Unsupported.into());

@@ -1,4 +1,4 @@
-//! What came, and what the sender says: the JSON schema `nocopy.recv-tcp/1` (docs/recv.md). A field that does not apply is absent.
+//! What was received, and what the sender reports: the JSON schema `nocopy.recv-tcp/1` (docs/recv.md). A field that does not apply is absent.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -43,10 +43,10 @@ pub(super) struct Summary {
     /// Without `--raw`: what both ends have counted.
     #[serde(flatten)]
     findings: Option<Findings>,
-    /// Connections of others.
+    /// Connections of others than the run's sender.
     foreign: u64,
     evidence: LedgerResult,
-    /// Which ways were taken, and why, in lines.
+    /// The methods used, and why, in lines.
     report: Vec<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     output: Option<String>,
@@ -113,7 +113,7 @@ impl Summary {
         }
     }
 
-    /// With what both ends have told each other.
+    /// Adds what both ends have exchanged.
     pub(super) fn with_findings(self, findings: Option<Findings>, has_checksums: bool) -> Self {
         Self { total: findings.and_then(|findings| findings.total), findings, has_checksums, ..self }
     }
@@ -136,7 +136,7 @@ impl Summary {
 impl nocopy_report::Summary for Summary {
     const SCHEMA: &'static str = "nocopy.recv-tcp/1";
 
-    /// Negative if less arrived than was sent, or not as it was sent, or the sender broke off; or if no sender connected.
+    /// Negative if less arrived than was sent, or it was changed, or the sender broke off, or no sender connected.
     fn outcome(&self) -> Outcome {
         let broken = matches!(self.ended, Ended::BrokenOff | Ended::Silent);
         let bad = self.findings.is_some_and(|findings| !findings.are_good());
@@ -199,7 +199,7 @@ fn why(end: &WorkerEnd) -> Option<String> {
     }
 }
 
-/// The address as it is known elsewhere: a socket of both families has those of IPv4 in IPv6 ones.
+/// The address without IPv4-mapping, which sockets of both families use.
 fn plain(address: SocketAddr) -> SocketAddr {
     match address.ip().to_canonical() {
         ip @ IpAddr::V4(_) => SocketAddr::new(ip, address.port()),

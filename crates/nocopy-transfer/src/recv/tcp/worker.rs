@@ -1,4 +1,4 @@
-//! One stream: from a connection to its place.
+//! One stream: from a connection to its place in the output.
 
 use std::io;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use super::sink::Sink;
 use crate::Failure;
 use crate::transfer::stream::Count;
 
-/// What is copied at a time, where it is to be.
+/// Bytes copied at a time, if there is a copy.
 const COPY_BYTES: usize = 64 << 10;
 
 /// Receives one stream, on a thread of its own.
@@ -21,38 +21,38 @@ pub(super) struct Worker<'a> {
     pub number: u32,
     pub reader: StreamReader,
     pub offset: u64,
-    /// How much is to come, where that is known.
+    /// The expected length, if known.
     pub length: Option<u64>,
     pub count: Count,
     pub sink: Option<&'a Sink>,
 }
 
-/// What the waiting thread sees and sets, of all streams.
+/// State shared with the waiting thread, for all streams.
 #[derive(Debug, Default)]
 pub(super) struct Progress {
     pub stop: AtomicBool,
     pub bytes: AtomicU64,
-    /// How many are just writing: meanwhile the sender does not count as silent.
+    /// How many streams are writing now: meanwhile the sender does not count as silent.
     pub writing: AtomicU64,
 }
 
-/// How a stream went.
+/// The result of a stream.
 #[derive(Debug)]
 pub(super) struct WorkerEnd {
     pub number: u32,
     pub offset: u64,
     pub count: Count,
-    /// When the first and the last of it came, since the start.
+    /// When its first and last bytes arrived, since the start.
     pub times: Option<(Duration, Duration)>,
     pub why: Why,
     pub ledger: nocopy::Ledger,
     pub report: Vec<String>,
-    /// The connection, which stays open until the sender knows why it is not read any more.
+    /// The connection, which stays open until the sender knows why it is no longer read.
     _reader: Option<StreamReader>,
 }
 
 impl WorkerEnd {
-    /// Of a stream that could not be read at all.
+    /// The result of a stream that could not be read at all.
     pub(super) fn of_nothing(number: u32, offset: u64, count: Count, failure: Failure) -> Self {
         let (ledger, report) = (nocopy::Ledger::default(), Vec::new());
         Self { number, offset, count, times: None, why: Why::Failed(failure), ledger, report, _reader: None }
@@ -62,13 +62,13 @@ impl WorkerEnd {
 /// Why a stream ended.
 #[derive(Debug)]
 pub(super) enum Why {
-    /// The sender said that it was all.
+    /// The sender ended it.
     End,
     Stopped,
     Broken(io::Error),
-    /// More came than was to come.
+    /// More arrived than announced.
     TooMuch,
-    /// It could not be read, or written, here.
+    /// Reading or writing failed at this end.
     Failed(Failure),
 }
 
@@ -109,11 +109,11 @@ impl Worker<'_> {
         Why::Stopped
     }
 
-    /// Writes what came, and counts what was written: all, unless it is to stop.
+    /// Writes received bytes, and counts them: all, unless it is to stop.
     fn keep(&mut self, chunk: &Chunk, progress: &Progress) -> Result<(), Failure> {
         let mut mapped = chunk.mapped();
         if self.count.crc32c.is_some() && mapped.len() > 0 {
-            // A sender on this host may change the pages. Made of a copy, the checksum is that of what is written.
+            // A sender on this host may change the pages. The checksum is made of a copy, so it is that of the written bytes.
             let mut copy = [0; COPY_BYTES];
             while mapped.len() > 0 {
                 let copied = mapped.copy_to(&mut copy);
@@ -131,14 +131,14 @@ impl Worker<'_> {
         Ok(())
     }
 
-    /// The same of bytes that cannot change; whether that was all of them.
+    /// The same for bytes that cannot change; returns whether all were written.
     fn keep_own(&mut self, bytes: &[u8], progress: &Progress) -> Result<bool, Failure> {
         let written = self.write(bytes.into(), progress)?;
         self.count.add(&bytes[..written]);
         Ok(written == bytes.len())
     }
 
-    /// Returns how much was written: less only if it is to stop.
+    /// Returns how many bytes were written: fewer only if it is to stop.
     fn write(&self, bytes: MappedBytes<'_>, progress: &Progress) -> Result<usize, Failure> {
         let Some(sink) = self.sink else { return Ok(bytes.len()) };
         progress.writing.fetch_add(1, Ordering::Relaxed);

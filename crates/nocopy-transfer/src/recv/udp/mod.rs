@@ -1,4 +1,4 @@
-//! `nocopy recv udp://…`: datagrams from a host, and what is known of those that did not come.
+//! `nocopy recv udp://…`: receives datagrams from a host, and reports what is missing.
 
 mod order;
 mod output;
@@ -24,13 +24,13 @@ use output::Output;
 use summary::Summary;
 use tally::{Kind, Tally};
 
-/// The longest wait for datagrams: after it the user may want to see a rate, or the end.
+/// The longest wait for datagrams: after it the live line is updated, and the user may interrupt.
 const WAIT: Duration = Duration::from_millis(20);
 
-/// How often the kernel is asked what it dropped, while datagrams come.
+/// How often to read the kernel's drops while datagrams arrive.
 const DROPS_INTERVAL: Duration = Duration::from_millis(10);
 
-/// Of the kernel, for datagrams that were not received yet.
+/// The kernel's buffer for unreceived datagrams.
 const BUFFER_BYTES: u64 = 8 << 20;
 
 #[derive(Debug, thiserror::Error)]
@@ -60,7 +60,7 @@ impl From<Error> for Failure {
 pub(super) fn run(arguments: &RecvArguments, interrupt: Interrupt) -> Result<Outcome, Failure> {
     let socket = bind(arguments)?;
     capability::drop_all_but(capability::NONE)?;
-    // With nothing but the user's own rights; and a file that is to be overwritten is kept if nothing can be received.
+    // With the user's own rights only; and a file to be overwritten is kept if nothing can be received.
     let output =
         arguments.output.as_deref().map(|path| Output::open(path, arguments.making())).transpose()?;
     let to_stdout = arguments.output.as_deref().is_some_and(|path| path.as_os_str() == "-");
@@ -91,7 +91,7 @@ fn bind(arguments: &RecvArguments) -> Result<Socket, Failure> {
     if arguments.datagrams.interface.is_some() {
         return Err(Error::NeedlessInterface.into());
     }
-    // All addresses of both families; or of the one there is.
+    // All addresses of both families, or of the only available one.
     let any = |ip: IpAddr| bind((ip, own.port()).into());
     match any(Ipv6Addr::UNSPECIFIED.into()) {
         Err(Error::Open(OpenError::Socket(_))) => Ok(any(Ipv4Addr::UNSPECIFIED.into())?),
@@ -99,7 +99,7 @@ fn bind(arguments: &RecvArguments) -> Result<Socket, Failure> {
     }
 }
 
-/// Receives what is sent to a group, perhaps beside others on this host.
+/// Receives from a group, possibly together with others on this host.
 fn join(builder: Builder, group: SocketAddr, arguments: &RecvArguments) -> Result<Socket, Failure> {
     if !arguments.raw {
         return Err(Error::Group { to: group }.into());
@@ -110,7 +110,7 @@ fn join(builder: Builder, group: SocketAddr, arguments: &RecvArguments) -> Resul
         None => 0,
     };
     let own = match group {
-        // Groups of one link are known by its interface (RFC 4007).
+        // Link-local groups need an interface (RFC 4007).
         SocketAddr::V6(group) if index > 0 => {
             SocketAddrV6::new(*group.ip(), group.port(), group.flowinfo(), index).into()
         }
@@ -156,7 +156,7 @@ impl<'a> Reception<'a> {
         let mut live = Live::new();
         let received = self.receive_all(&mut live);
         if received.is_err() {
-            // The sender is told in order, though nothing is written any more.
+            // The sender is told in order, although nothing is written any more.
             self.ended = Some(Ended::Failed);
             self.close();
             let output = self.output.take();
@@ -178,7 +178,7 @@ impl<'a> Reception<'a> {
                 self.close();
             }
             self.receive()?;
-            // What had come by then was taken: a receiver that stood still itself does not think that the sender was silent.
+            // Everything that had arrived was read: if the receiver itself stalled, the sender does not count as silent.
             if let Some(ended) = self.tally.is_over(elapsed.as_nanos() as u64, self.ended.is_some()) {
                 self.ended.get_or_insert(ended);
                 return Ok(());
@@ -226,7 +226,7 @@ impl<'a> Reception<'a> {
         }
     }
 
-    /// Counts nothing more, and tells the sender.
+    /// Stops counting, and tells the sender.
     fn close(&mut self) {
         note_drops(&mut self.tally, &mut self.receiver);
         let now_ns = self.start.elapsed().as_nanos() as u64;
@@ -244,19 +244,19 @@ impl<'a> Reception<'a> {
     }
 }
 
-/// An answer that does not go out is asked for again.
+/// Sends an answer; if it is lost, the sender asks again.
 fn say(sender: &mut Sender, to: SocketAddr, answer: &[u8]) {
     let _ = sender.send_copy(answer, to);
 }
 
-/// Where the kernel does not tell, nothing is known of drops, and what is lost is known all the same.
+/// If the kernel does not report drops, they are unknown; losses are known nevertheless.
 fn note_drops(tally: &mut Tally, receiver: &mut Receiver) {
     if let Ok(stats) = receiver.stats() {
         tally.note_kernel_drops(stats["sk_drops"]);
     }
 }
 
-/// What the user sees meanwhile.
+/// The live line.
 struct Live {
     line: LiveLine,
     packets: u64,

@@ -1,12 +1,12 @@
-//! A stream put back into order, for a pipe.
+//! Puts a stream back into order, for a pipe.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 
-/// The most that is kept back while something before it is missing.
+/// The most bytes held back while an earlier piece is missing.
 const HELD_BYTES_MAX: usize = 1 << 20;
 
-/// Hands on pieces of a stream in order. What does not come in time is left out.
+/// Passes on pieces of a stream in order. Pieces that do not arrive in time are left out.
 #[derive(Debug)]
 pub(super) struct Order<W> {
     output: W,
@@ -44,7 +44,7 @@ impl<W: Write> Order<W> {
         self.follow()
     }
 
-    /// Hands on what was kept back: what is missing before it will not come.
+    /// Passes on held-back pieces, because the missing ones will not arrive.
     pub(super) fn give_up(&mut self) -> io::Result<()> {
         while !self.held.is_empty() {
             self.skip()?;
@@ -52,7 +52,7 @@ impl<W: Write> Order<W> {
         self.output.flush()
     }
 
-    /// Leaves out what is missing before the first piece kept back.
+    /// Leaves out what is missing before the first held-back piece.
     fn skip(&mut self) -> io::Result<()> {
         if let Some(first) = self.held.keys().next() {
             self.left_out += first.saturating_sub(self.next);
@@ -61,7 +61,7 @@ impl<W: Write> Order<W> {
         self.follow()
     }
 
-    /// Hands on what was kept back and comes next.
+    /// Passes on held-back pieces that are next.
     fn follow(&mut self) -> io::Result<()> {
         while let Some(first) = self.held.first_entry().filter(|first| *first.key() <= self.next) {
             let (offset, bytes) = first.remove_entry();
@@ -76,13 +76,13 @@ impl<W: Write> Order<W> {
         Ok(())
     }
 
-    /// Bytes left out, as far as is known, and bytes that came when their place had been left out.
+    /// Bytes left out, as far as known, and bytes that arrived after they had been left out.
     pub(super) fn gaps(&self) -> (u64, u64) {
         (self.left_out, self.too_late)
     }
 }
 
-/// The memory a piece takes: small ones are mostly what surrounds them.
+/// The memory of a piece: for small ones mostly overhead.
 fn cost(bytes: &[u8]) -> usize {
     bytes.len() + 64
 }
@@ -120,7 +120,6 @@ mod tests {
     }
 
     proptest! {
-        /// Proves that a stream cut anyhow and shuffled comes out whole.
         #[test]
         fn a_shuffled_stream_comes_out_whole(
             cuts in proptest::collection::vec(1..50_usize, 1..60), swaps in proptest::collection::vec(any::<prop::sample::Index>(), 0..60),

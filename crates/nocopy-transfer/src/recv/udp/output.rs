@@ -1,4 +1,4 @@
-//! Where the stream goes: to its places in a file, or in order down a pipe.
+//! The output of datagrams: at their offsets in a file, or in order into a pipe.
 
 use std::fs::File;
 use std::io::{self, BufWriter, IoSlice};
@@ -9,15 +9,15 @@ use crate::recv::output::{Opened, write_all_at};
 use nocopy_report::Failure;
 use nocopy_report::output_file::PrivateFile;
 
-/// The most pieces a call takes (`IOV_MAX`).
+/// The most pieces of a call (`IOV_MAX`).
 const PIECES_MAX: usize = 1024;
 
-/// How much of the disk may be used: so many times what was received, and so much more. A sender of bytes that are blocks apart does not
-/// get further; pieces of 512 bytes never take as much, wherever they belong.
+/// The limit of disk space: this many times the received bytes, plus a constant. So a sender of bytes in distant blocks cannot fill the
+/// disk; pieces of 512 bytes never reach it, at any offset.
 const DISK_RATIO: u64 = 16;
 const DISK_BYTES: u64 = 64 << 20;
 
-/// What file systems allocate at least.
+/// The smallest allocation of file systems.
 const BLOCK_BYTES: u64 = 4096;
 
 #[derive(Debug)]
@@ -25,9 +25,9 @@ pub(super) struct Output {
     path: PathBuf,
     way: Way,
     written_bytes: u64,
-    /// Of pieces that would take too much of the disk, or lie beyond the longest file.
+    /// Bytes of pieces that would use too much disk space, or exceed the longest file.
     left_out_bytes: u64,
-    /// At most what the file has of the disk.
+    /// An upper bound of the file's disk space.
     disk_bytes: u64,
     /// Where the last piece ended.
     last_block: u64,
@@ -35,7 +35,7 @@ pub(super) struct Output {
 
 #[derive(Debug)]
 enum Way {
-    /// Pieces are written where they belong, in whatever order they come; what does not come is a hole.
+    /// Pieces are written at their offsets, in any order; missing ones are holes.
     Placed(File),
     InOrder(Order<BufWriter<File>>),
 }
@@ -51,7 +51,7 @@ impl Output {
         Ok(Self { path, way, written_bytes: 0, left_out_bytes: 0, disk_bytes: 0, last_block: 0 })
     }
 
-    /// Writes pieces of the stream, by their places.
+    /// Writes pieces of the stream at their offsets.
     pub(super) fn write(&mut self, mut pieces: Vec<(u64, &[u8])>) -> Result<(), Failure> {
         if let Way::Placed(_) = self.way {
             pieces.retain(|(offset, bytes)| self.may_use_disk(*offset, bytes.len() as u64));
@@ -70,7 +70,7 @@ impl Output {
         Ok(())
     }
 
-    /// Whether a piece may be written; counts what it takes of the disk, or that it is left out.
+    /// Whether a piece may be written; counts its disk space, or that it is left out.
     fn may_use_disk(&mut self, offset: u64, bytes: u64) -> bool {
         if bytes == 0 {
             return true;
@@ -88,7 +88,7 @@ impl Output {
         true
     }
 
-    /// Writes what waited for something before it: that will not come.
+    /// Writes held-back pieces, because the missing ones will not arrive.
     pub(super) fn give_up(&mut self) -> Result<(), Failure> {
         match &mut self.way {
             Way::Placed(_) => Ok(()),
@@ -96,7 +96,7 @@ impl Output {
         }
     }
 
-    /// Whether pieces came that were not written.
+    /// Whether pieces arrived that were not written.
     pub(super) fn has_left_out(&self) -> bool {
         self.left_out_bytes > 0
     }
@@ -128,7 +128,7 @@ impl Output {
     }
 }
 
-/// One call for pieces that follow each other. Returns the bytes that lie beyond the longest file that the file system has.
+/// One call for contiguous pieces. Returns the bytes beyond the file system's longest file.
 fn write_places(file: &File, mut pieces: &[(u64, &[u8])]) -> io::Result<u64> {
     let mut too_far = 0;
     while let Some((start, _)) = pieces.first() {
@@ -176,7 +176,7 @@ mod tests {
         let disk_max = DISK_BYTES + DISK_RATIO * (pieces + 3);
         assert!(512 * metadata.blocks() <= disk_max + BLOCK_BYTES, "{metadata:?}");
         assert!(output.has_left_out() && output.words().contains("left out"), "{}", output.words());
-        // Whole pieces are written again, however far the stream has come.
+        // After each growth of the stream, whole pieces may be written again.
         let left_out = output.left_out_bytes;
         (0..1000).for_each(|place| output.write(vec![((1 << 40) + 1400 * place, &[b'x'; 1400])]).unwrap());
         std::fs::remove_file(&path).unwrap();

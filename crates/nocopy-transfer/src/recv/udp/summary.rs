@@ -1,4 +1,4 @@
-//! What came, and what the sender says: the JSON schema `nocopy.recv/1` (docs/recv.md). A field that does not apply is absent.
+//! What was received, and what the sender reports: the JSON schema `nocopy.recv/1` (docs/recv.md). A field that does not apply is absent.
 
 use std::net::SocketAddr;
 
@@ -26,7 +26,7 @@ pub(super) struct Summary {
     pub packets_per_second: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bits_per_second: Option<f64>,
-    /// What the sender counted, once it has said that it is done.
+    /// The sender's counts, once it has reported that it is done.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sent: Option<Sent>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -49,7 +49,7 @@ pub(super) struct Summary {
     pub findings: Option<Findings>,
     #[serde(skip)]
     pub has_checksums: bool,
-    /// Whether something was received and not written.
+    /// Whether something received was not written.
     #[serde(skip)]
     pub left_out: bool,
 }

@@ -1,4 +1,4 @@
-//! What is counted, with nocopy's header and without.
+//! Counts of datagrams, with nocopy's header and without.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -11,23 +11,23 @@ use nocopy_report::Ended;
 
 #[derive(Debug)]
 pub(super) struct Tally {
-    /// None where datagrams have no header.
+    /// `None` if datagrams have no header.
     receiving: Option<Receiving>,
     count: Option<u64>,
     idle: Option<Duration>,
     packets: u64,
     bytes: u64,
-    /// When the first and the last of these came.
+    /// When the first and the last of these arrived.
     times_ns: Option<(u64, u64)>,
     last_bytes: u64,
-    /// Where the last came from.
+    /// The source of the last.
     from: Option<SocketAddr>,
     kernel_dropped: u64,
     /// Datagrams from addresses that may not send.
     turned_away: u64,
     start: Option<processor::Start>,
     closed: bool,
-    /// What is to be said to the sender because there is enough.
+    /// The answer that tells the sender to stop.
     last_answer: Option<LastAnswer>,
 }
 
@@ -71,7 +71,7 @@ impl Tally {
     pub(super) fn take<'a>(&mut self, from: SocketAddr, bytes: &'a [u8], now_ns: u64) -> Kind<'a> {
         let kind = self.sort(from, bytes, now_ns);
         if self.is_enough() && !self.closed {
-            // At once: the next of the same batch is one too many.
+            // At once: the next of the same batch would be one too many.
             self.last_answer = self.close(now_ns);
         }
         kind
@@ -114,13 +114,13 @@ impl Tally {
         self.count.is_some_and(|count| self.packets >= count)
     }
 
-    /// Counts nothing more. Returns the last answer and its receiver.
+    /// Stops counting. Returns the last answer and its receiver.
     pub(super) fn close(&mut self, now_ns: u64) -> Option<LastAnswer> {
         self.closed = true;
         self.last_answer.take().or_else(|| self.receiving.as_mut()?.close(now_ns))
     }
 
-    /// Why nothing more is to be received, if so; `ended`: nothing more is counted in any case.
+    /// Why to end, if there is a reason; `ended`: counting has stopped in any case.
     pub(super) fn is_over(&self, now_ns: u64, ended: bool) -> Option<Ended> {
         match self.receiving.as_ref().map(|receiving| receiving.phase(now_ns)) {
             Some(Phase::Over) => Some(Ended::Done),
@@ -195,7 +195,7 @@ impl Tally {
     }
 }
 
-/// The address as it is known elsewhere: a socket of both families has those of IPv4 in IPv6 ones.
+/// The address without IPv4-mapping, which sockets of both families use.
 fn plain(address: SocketAddr) -> SocketAddr {
     match address.ip().to_canonical() {
         ip @ IpAddr::V4(_) => SocketAddr::new(ip, address.port()),

@@ -1,9 +1,8 @@
-//! Capture files, packet by packet: pcap and pcapng, of either byte order, in any resolution of time.
+//! Capture files, packet by packet: pcap and pcapng, of either byte order, with any time resolution.
 //!
-//! Blocks are cut out here, with every length checked, and given to `pcap-parser` whole.
-//!
-//! So no length in a file decides how much memory is taken, and each error names its byte. (The crate `pcap-file` reads files by
-//! itself and offers neither.)
+//! Blocks are cut out here, with every length checked, and passed to `pcap-parser` whole.
+//! So no length in a file decides how much memory is allocated, and each error names its byte offset. (The crate `pcap-file` reads files
+//! itself and has neither property.)
 
 use std::io::{Read, Seek};
 use std::ops::Range;
@@ -24,13 +23,13 @@ use super::window::Window;
 
 const ETHERNET: i64 = 1;
 
-/// What libpcap writes at most (`MAXIMUM_SNAPLEN`).
+/// The longest packet that libpcap writes (`MAXIMUM_SNAPLEN`).
 const PACKET_BYTES_MAX: u32 = 262_144;
 
-/// What Wireshark reads at most of a pcapng block.
+/// The longest pcapng block that Wireshark reads.
 const BLOCK_BYTES_MAX: u32 = 16 << 20;
 
-/// The same of a block that is parsed: a packet, and options, each of which costs more memory than the 4 bytes it may have.
+/// The longest block that is parsed: a packet, and options, each of which uses more memory than its minimum of 4 bytes.
 const PARSED_BYTES_MAX: u32 = 1 << 20;
 
 /// Interfaces of a section.
@@ -38,7 +37,7 @@ const INTERFACES_MAX: usize = 1 << 16;
 
 const PCAP_HEADER_BYTES: usize = 24;
 
-/// Type and length, and the length once more at the end.
+/// Type and length, and the length again at the end.
 const BLOCK_HEADER_BYTES: usize = 8;
 const BLOCK_BYTES_MIN: u32 = 12;
 
@@ -49,14 +48,14 @@ const OBSOLETE_PACKET: u32 = 2;
 const SIMPLE_PACKET: u32 = 3;
 const ENHANCED_PACKET: u32 = 6;
 
-// Options that say how long the frame check sequence of packets is: sections 4.2 and 4.3.
+// Options with the length of the frame check sequence of packets: sections 4.2 and 4.3.
 const INTERFACE_FCS: OptionCode = OptionCode(13);
 const PACKET_FLAGS: OptionCode = OptionCode(2);
 
-/// What a file says of a packet.
+/// The data of a packet in a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Recorded {
-    /// Since 1970; none if it was not noted.
+    /// Since 1970; `None` if it was not recorded.
     pub time_ns: Option<i128>,
     /// Whether it was longer on the wire than in the file, without its frame check sequence.
     pub cut: bool,
@@ -83,14 +82,14 @@ struct Interface {
 pub(super) struct Capture<R> {
     window: Window<R>,
     format: Format,
-    /// Where the current packet lies in the window, and what lies in front of the next one.
+    /// The place of the current packet in the window, and the bytes before the next one.
     packet: Range<usize>,
     block_bytes: usize,
     packets: u64,
 }
 
 impl<R: Read> Capture<R> {
-    /// Reads as far as the file says what it is.
+    /// Reads the file's header.
     pub(super) fn open(input: R) -> Result<Self, Damage> {
         let mut window = Window::new(input);
         let (format, header_bytes) = recognize(&mut window)?;
@@ -98,7 +97,7 @@ impl<R: Read> Capture<R> {
         Ok(Self { window, format, packet: 0..0, block_bytes: 0, packets: 0 })
     }
 
-    /// Goes to the next packet; `None` at the end of the file.
+    /// Advances to the next packet; `None` at the end of the file.
     pub(super) fn next(&mut self) -> Result<Option<Recorded>, Damage> {
         self.window.skip(std::mem::take(&mut self.block_bytes));
         self.packet = 0..0;
@@ -110,12 +109,12 @@ impl<R: Read> Capture<R> {
         next
     }
 
-    /// The bytes of the packet that was gone to.
+    /// The bytes of the current packet.
     pub(super) fn packet(&self) -> &[u8] {
         self.window.part(self.packet.start, self.packet.len())
     }
 
-    /// How many packets were gone to.
+    /// How many packets were read.
     pub(super) fn packets(&self) -> u64 {
         self.packets
     }
@@ -177,12 +176,12 @@ impl<R: Read> Capture<R> {
         }
     }
 
-    /// The type and length of the next block, which is there as a whole.
+    /// The type and length of the next block, which is completely in the window.
     fn next_block(&mut self) -> Result<Option<(u32, usize)>, Damage> {
         let Format::PcapNg { big_endian, .. } = self.format else { return Ok(None) };
         let Some(header) = self.look(BLOCK_HEADER_BYTES)? else { return Ok(None) };
         let kind = word(header, big_endian);
-        // A section has a byte order of its own, which it says behind its length.
+        // A section has its own byte order, which is stated after its length.
         let big_endian = match kind {
             SECTION_HEADER => match self.look(BLOCK_HEADER_BYTES + 4)? {
                 Some(header) => header[8] == 0x1a,
@@ -230,7 +229,7 @@ impl<R: Read> Capture<R> {
             link_type: interface.linktype.0.into(),
             snap_bytes: interface.snaplen,
             resolution: interface.if_tsresol,
-            // The parser takes it for little-endian.
+            // The parser assumes little-endian.
             offset_s: if *big_endian { interface.if_tsoffset.swap_bytes() } else { interface.if_tsoffset },
             fcs_bytes: fcs_of_interface(&interface.options),
         });
@@ -301,7 +300,7 @@ impl<R: Read> Capture<R> {
         }
     }
 
-    /// The number of the next packet, from 1, and where in the file it or what stands before it begins.
+    /// The number of the next packet, from 1, and the offset in the file where it, or the block before it, begins.
     fn place(&self) -> (u64, u64) {
         (self.packets + 1, self.window.offset())
     }
@@ -348,14 +347,14 @@ impl Interface {
     }
 }
 
-/// What a file is, and how long the header is that says so.
+/// The format of a file, and the length of its header.
 fn recognize<R: Read>(window: &mut Window<R>) -> Result<(Format, usize), Damage> {
     let header = window.look(PCAP_HEADER_BYTES)?;
     if header.is_empty() {
         return Err(Damage::Empty);
     }
     if header.len() >= 4 && word(header, false) == SECTION_HEADER {
-        // What follows is read as any block.
+        // The following is read like any block.
         return Ok((Format::PcapNg { big_endian: false, interfaces: Vec::new() }, 0));
     }
     let magic: Vec<u8> = header.iter().copied().take(4).collect();
@@ -394,14 +393,14 @@ fn fcs_of_interface(options: &[PcapNGOption<'_>]) -> u32 {
     }
 }
 
-/// Option epb_flags, bits 5 to 8: in bytes, for packets that are not like the others of the interface.
+/// Option epb_flags, bits 5 to 8: in bytes, for packets that differ from others of the interface.
 fn fcs_of_packet(options: &[PcapNGOption<'_>], big_endian: bool) -> Option<u32> {
     let option = options.iter().find(|option| option.code == PACKET_FLAGS && option.value.len() >= 4)?;
     let fcs_bytes = word(&option.value, big_endian) >> 5 & 0xf;
     (fcs_bytes > 0).then_some(fcs_bytes)
 }
 
-/// How many of the recorded bytes are not the frame check sequence at the end of the wire's, which an interface adds itself; and
+/// How many of the recorded bytes are not the final frame check sequence, which an interface adds itself; and
 /// whether some are missing.
 fn without_fcs(recorded_bytes: u32, wire_bytes: u32, fcs_bytes: u32) -> (usize, bool) {
     let frame_bytes = wire_bytes.max(recorded_bytes).saturating_sub(fcs_bytes);

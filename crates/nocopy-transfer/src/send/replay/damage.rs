@@ -1,4 +1,4 @@
-//! What is wrong with a capture file, and where.
+//! Errors in a capture file, with their place.
 
 use std::io;
 

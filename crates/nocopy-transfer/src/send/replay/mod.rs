@@ -1,7 +1,7 @@
 //! Packets of a capture file.
 //!
-//! The file is read while it is sent. What can be known before the first packet (that there is one, and what it is) is an error
-//! before anything is sent; damage further on ends the run there, after the packets before it.
+//! The file is read while it is sent. Errors that can be found before the first packet are reported
+//! before anything is sent; a later error ends the run there, after the packets before it.
 
 mod capture;
 pub(super) mod damage;
@@ -23,7 +23,7 @@ use crate::Failure;
 use crate::arguments::Rounds;
 use nocopy_report::Interrupt;
 
-/// Opens a file, and does not look into it yet.
+/// Opens a file without reading.
 pub(super) fn open(path: &Path, interrupt: &Interrupt) -> Result<Input, Error> {
     Input::open(path, interrupt)
         .map_err(|source| Error::Replay { path: path.into(), source: Damage::Read(source) })
@@ -62,8 +62,8 @@ impl Replay {
         self.playback.rounds == Rounds::Forever
     }
 
-    /// How often the file was sent as a whole. Looks whether the last packet that was sent ends it; what is wrong with it there does
-    /// not matter any more.
+    /// How often the file was sent completely. Checks whether it ends after the last packet sent; errors there no longer
+    /// matter.
     pub(super) fn rounds_done(&mut self) -> u64 {
         let _ = self.playback.ahead();
         self.playback.rounds_done
@@ -94,12 +94,12 @@ struct Playback<R> {
     rounds: Rounds,
     rounds_done: u64,
     cut: u64,
-    /// The packet the capture stands at.
+    /// The current packet.
     current: Option<Recorded>,
     ended: bool,
-    /// When the first packet of the file was recorded, once one has a time.
+    /// The recorded time of the file's first packet, once one has a time.
     first_ns: Option<i128>,
-    /// Where the round began on the time scale, and where the current packet is.
+    /// The start of the round on the time scale, and the current packet's time.
     round_ns: u64,
     current_ns: u64,
 }
@@ -150,7 +150,7 @@ impl<R: Read + Seek> Playback<R> {
         }
     }
 
-    /// A packet recorded before the one in front of it is sent with that one; so is one without a time.
+    /// A packet recorded earlier than the one before it, or without a time, is sent together with that one.
     fn place_in_time(&mut self, recorded: Recorded) {
         if let Some(time_ns) = recorded.time_ns {
             let first_ns = *self.first_ns.get_or_insert(time_ns);
@@ -160,14 +160,14 @@ impl<R: Read + Seek> Playback<R> {
         self.current = Some(recorded);
     }
 
-    /// The next round begins when the last packet of the one before was sent.
+    /// The next round begins when the last packet of the previous one was sent.
     fn begin_round(&mut self) -> Result<(), Damage> {
         self.rounds_done += 1;
         let more = match self.rounds {
             Rounds::Times(times) => self.rounds_done < times,
             Rounds::Forever => true,
         };
-        // A round without a packet would be followed by others, for ever.
+        // A round without a packet would be repeated for ever.
         self.ended = !more || self.capture.packets() == 0;
         if !self.ended {
             self.capture.rewind()?;

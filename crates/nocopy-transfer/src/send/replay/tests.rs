@@ -107,7 +107,7 @@ fn simple_packets_have_no_time_and_no_interface_of_their_own() {
     assert!(matches!(read(&of_none).1, Some(Damage::Corrupt { packet: 1, .. })));
 }
 
-/// Proves that a frame check sequence is left out wherever a file says that there is one, also if some or all of it was cut off.
+/// Wherever a file declares it, and also if a part or all of it was cut off.
 #[test]
 fn frame_check_sequences_are_left_out() {
     for big_endian in [false, true] {
@@ -165,7 +165,7 @@ fn what_is_no_recording_of_ethernet_is_refused() {
     }
 }
 
-/// Proves that wherever a file ends, the packets before are read, and the damage names the place.
+/// The packets before the end are read, and the error names the place.
 #[test]
 fn a_file_may_end_anywhere() {
     let packets = packets(3);
@@ -291,7 +291,7 @@ fn rounds_follow_each_other_on_one_time_scale() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
-    /// Any bytes behind any header are read to an end or to damage, and never more packets than there is room for.
+    /// Arbitrary bytes after any header are read to an end or an error, and never give more packets than there is room for.
     #[test]
     fn nothing_panics(
         kind in 0..6_usize, count in 0..4_u64, tail in proptest::collection::vec(any::<u8>(), 0..200),

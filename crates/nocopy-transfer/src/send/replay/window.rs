@@ -1,18 +1,18 @@
-//! The part of a file that is being looked at: files larger than memory pass through it.
+//! The part of a file in memory, so that files larger than memory can be read.
 
 use std::io::{self, Read};
 
-/// Bytes to begin with: many packets a read.
+/// Initial size: many packets per read.
 const BYTES: usize = 256 << 10;
 
 #[derive(Debug)]
 pub(super) struct Window<R> {
     input: R,
     buffer: Vec<u8>,
-    /// What of the buffer is still to be looked at.
+    /// The unread part of the buffer.
     start: usize,
     end: usize,
-    /// Where in the file `start` is.
+    /// The file offset of `start`.
     offset: u64,
 }
 
@@ -21,12 +21,12 @@ impl<R: Read> Window<R> {
         Self { input, buffer: vec![0; BYTES], start: 0, end: 0, offset: 0 }
     }
 
-    /// Where in the file it begins.
+    /// The file offset of its start.
     pub(super) fn offset(&self) -> u64 {
         self.offset
     }
 
-    /// The next `bytes` bytes, or as many as there are before the file ends. Memory grows with what is read, not with what is
+    /// The next `bytes` bytes, or fewer at the end of the file. Memory grows with what is read, not with what is
     /// asked for.
     pub(super) fn look(&mut self, bytes: usize) -> io::Result<&[u8]> {
         while self.end - self.start < bytes && self.read_more(bytes)? > 0 {}
@@ -34,12 +34,12 @@ impl<R: Read> Window<R> {
         Ok(&self.buffer[self.start..end])
     }
 
-    /// What was looked at, from a place in it on.
+    /// A part of what was looked at, from an offset.
     pub(super) fn part(&self, from: usize, bytes: usize) -> &[u8] {
         &self.buffer[self.start + from..][..bytes]
     }
 
-    /// Goes on behind the next `bytes` bytes, which were looked at.
+    /// Advances past the next `bytes` bytes, which were looked at.
     pub(super) fn skip(&mut self, bytes: usize) {
         self.start += bytes;
         self.offset += bytes as u64;
@@ -65,7 +65,7 @@ impl<R: Read> Window<R> {
         }
     }
 
-    /// Begins anew with an input that stands at its start.
+    /// Restarts with an input at its start.
     pub(super) fn restart(&mut self) {
         (self.start, self.end, self.offset) = (0, 0, 0);
     }
@@ -79,7 +79,7 @@ impl<R: Read> Window<R> {
 mod tests {
     use super::*;
 
-    /// Gives a few bytes a call, as a pipe may.
+    /// Returns a few bytes per call, as a pipe may.
     struct Trickle(Vec<u8>);
 
     impl Read for Trickle {

@@ -1,4 +1,4 @@
-//! Getting through to the receiver.
+//! Connects to the receiver.
 
 use std::io;
 use std::net::{SocketAddr, TcpStream};
@@ -17,10 +17,10 @@ use nocopy_report::Interrupt;
 /// Between two attempts while the port is closed.
 const RETRY_INTERVAL: Duration = Duration::from_millis(50);
 
-/// How long to wait for an answer of the other host before looking whether the user has had enough.
+/// How long to wait for the other host before checking for an interrupt.
 const LOOK_INTERVAL: Duration = Duration::from_millis(50);
 
-/// Whether connections may use that congestion control; tried before any connection is made.
+/// Whether the congestion control is allowed; tried before any connection is made.
 pub(super) fn check_congestion(name: &str, to: SocketAddr) -> Result<(), Error> {
     let tried = socket(family(to), SocketType::STREAM, None)
         .and_then(|socket| sockopt::set_tcp_congestion(socket, name));
@@ -51,7 +51,7 @@ pub(super) fn connect(
     }
 }
 
-/// As [`TcpStream::connect_timeout`], which no signal ends.
+/// As [`TcpStream::connect_timeout`], but not ended by signals.
 fn attempt(
     to: SocketAddr,
     congestion: Option<&str>,
@@ -83,7 +83,7 @@ fn attempt(
     Ok(Some(socket.into()))
 }
 
-/// Whether the attempt has come to an end, perhaps after waiting for a moment.
+/// Whether the attempt has ended, possibly after waiting for a moment.
 fn is_decided(socket: &OwnedFd) -> io::Result<bool> {
     Ok(poll(&mut [PollFd::new(socket, PollFlags::OUT)], Some(LOOK_INTERVAL))? == Wakeup::Ready)
 }

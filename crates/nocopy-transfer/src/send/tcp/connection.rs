@@ -1,4 +1,4 @@
-//! One connection, and how bytes get into it.
+//! Writes one connection.
 
 use std::fs::File;
 use std::io;
@@ -11,13 +11,13 @@ use nocopy::Ledger;
 use nocopy::pool::{Buffer, Pool};
 use nocopy::tcp::{Method, OpenError, Published, Sender, Stream};
 
-/// The longest wait for the other end to take something: after it the user may want the end.
+/// The longest wait for room: the user may interrupt after it.
 const WAIT: Duration = Duration::from_millis(50);
 
-/// So much is handed over at a time, unless there is a reason to do it before.
+/// Bytes handed over at a time, unless there is a reason to do it earlier.
 const BATCH_BYTES: u64 = 256 << 10;
 
-/// Memory of a connection for what is on its way, and the least and most buffers it is.
+/// Memory of a connection for data in flight, and the least and most buffers of it.
 const POOL_BYTES: usize = 4 << 20;
 const BUFFERS_MIN: usize = 4;
 const BUFFERS_MAX: usize = 64;
@@ -27,20 +27,20 @@ pub(super) struct Connection {
     socket: Stream,
     /// Bytes that were given to it.
     given_bytes: u64,
-    /// Of them, those since it was last asked to hand over what is queued.
+    /// Of them, those since the last hand-over.
     waiting_bytes: u64,
 }
 
-/// What a connection did.
+/// The counts of a connection.
 #[derive(Debug)]
 pub(super) struct Account {
-    /// Which ways were taken, and why, in lines.
+    /// The methods used, and why, in lines.
     pub report: Vec<String>,
     pub ledger: Ledger,
 }
 
 impl Connection {
-    /// Takes over a connection that nothing else uses, for pieces up to that length; by the method given, or as it measures best.
+    /// Takes over an unshared connection, for pieces up to that length; with the given method, or the one measured to be best.
     pub(super) fn new(
         stream: TcpStream,
         method: Option<Method>,
@@ -58,7 +58,7 @@ impl Connection {
         Ok(Self { socket, given_bytes: 0, waiting_bytes: 0 })
     }
 
-    /// A buffer to be written and [sent](Self::send); none while all are on their way.
+    /// A buffer to be written and [sent](Self::send); `None` while all are in flight.
     pub(super) fn buffer(&mut self) -> io::Result<Option<Buffer>> {
         self.socket.sender().wait_buffer(WAIT)
     }
@@ -87,7 +87,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Sends a range of a file so.
+    /// Sends a range of a file by reference.
     pub(super) fn refer_file(&mut self, file: &Arc<File>, range: Range<u64>) -> io::Result<()> {
         let given_bytes = range.end - range.start;
         let queued = self.socket.sender().send_file(Arc::clone(file), range);
@@ -96,14 +96,14 @@ impl Connection {
         Ok(())
     }
 
-    /// Hands over what is queued, perhaps after waiting for the other end to take some. `false`: it has not taken all yet.
+    /// Hands over queued data, possibly after waiting for room. `false`: something is left.
     /// [`io::ErrorKind::UnexpectedEof`]: the file became shorter.
     pub(super) fn advance(&mut self) -> io::Result<bool> {
         self.waiting_bytes = 0;
         self.socket.sender().flush_timeout(WAIT)
     }
 
-    /// Bytes that were given to it, and that the kernel did not take.
+    /// Bytes that were given to it, and that the kernel did not accept.
     pub(super) fn unsent_bytes(&mut self) -> u64 {
         let taken_bytes = self.socket.sender().stats().map_or(0, |stats| stats.bytes);
         self.given_bytes.saturating_sub(taken_bytes)
@@ -114,7 +114,7 @@ impl Connection {
         self.socket.sender().finish()
     }
 
-    /// Takes what the other end says until it has closed too, or has had time to: closing a connection with unread bytes resets it.
+    /// Reads from the other end until it has closed too, or time is over: closing a connection with unread bytes resets it.
     pub(super) fn await_end(&mut self, patience: Duration) {
         let end = Instant::now() + patience;
         let receiver = self.socket.receiver();
@@ -128,10 +128,10 @@ impl Connection {
         }
     }
 
-    /// What it did, once the other end has acknowledged it or was given the time to.
+    /// Its counts, once the other end has acknowledged everything or time is over.
     pub(super) fn account(&mut self, patience: Duration) -> Account {
         let sender: &mut Sender = self.socket.sender();
-        // What is wrong with the connection was told before.
+        // Errors of the connection were reported before.
         let _ = sender.drain(patience);
         let lines = |said: String| said.lines().map(|line| line.trim().to_owned()).collect::<Vec<_>>();
         Account { report: lines(sender.explain().to_string()), ledger: sender.ledger() }

@@ -1,4 +1,4 @@
-//! Why no stream can be sent as asked.
+//! Errors of sending a stream.
 
 use std::io;
 use std::net::SocketAddr;

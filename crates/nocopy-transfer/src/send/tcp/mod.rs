@@ -1,4 +1,4 @@
-//! `nocopy send tcp://HOST:PORT`: a stream to a host, by one connection or several, and what its receiver says of it.
+//! `nocopy send tcp://HOST:PORT`: sends a stream to a host, by one connection or several, and prints the receiver's report.
 
 mod connect;
 mod connection;
@@ -29,7 +29,7 @@ use session::Session;
 use summary::Summary;
 use worker::{Progress, Worker, WorkerEnd};
 
-/// How long to wait for streams before looking around.
+/// How long to wait for streams before checking other things.
 const LOOK_INTERVAL: Duration = Duration::from_millis(10);
 
 pub(super) fn run(
@@ -66,7 +66,7 @@ struct Transmission<'a> {
 }
 
 impl Transmission<'_> {
-    /// Gets all connections ready. `None`: the user has had enough of that.
+    /// Opens all connections. `None`: the user interrupted it.
     fn open(&mut self) -> Result<Option<Vec<Worker>>, Error> {
         if let Some(name) = &self.arguments.stream.congestion {
             connect::check_congestion(name, self.to)?;
@@ -104,7 +104,7 @@ impl Transmission<'_> {
                 None => (0, None),
             };
             let head = Head { run, number, streams: self.plan.streams(), offset, length };
-            // So few bytes always have room in the kernel.
+            // The kernel always has room for so few bytes.
             stream.write_all(&head.emit()).map_err(|source| Error::Broken { to: self.to, source })?;
         }
         let piece_bytes = self.plan.piece_bytes as usize;
@@ -181,7 +181,7 @@ impl Transmission<'_> {
         reason
     }
 
-    /// What is still to be said when no stream goes on.
+    /// The final exchange, after all streams have ended.
     fn settle(&mut self, mut ended: Ended, ends: &mut [WorkerEnd]) -> Ended {
         let is_broken = ends.iter().any(|end| end.break_off.is_some());
         match &mut self.session {
@@ -196,7 +196,7 @@ impl Transmission<'_> {
                         ended = if ended == Ended::Done { Ended::ByReceiver } else { ended };
                         session.finish(sent, &self.interrupt);
                     }
-                    // A stream that could not go on, with a receiver that is there and goes on.
+                    // A stream that failed, although the receiver still works.
                     State::Running if is_broken => ended = ended.but(Ended::BrokenOff),
                     State::Running => session.finish(sent, &self.interrupt),
                     _ => ended = ended.but(Ended::BrokenOff),
@@ -228,7 +228,7 @@ impl Transmission<'_> {
     }
 }
 
-/// What the user sees meanwhile.
+/// The live line.
 struct Live {
     line: LiveLine,
     bytes: u64,

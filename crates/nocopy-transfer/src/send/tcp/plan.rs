@@ -1,4 +1,4 @@
-//! What is to be sent, and by which streams: decided and opened before any connection is made.
+//! What each stream sends: decided and opened before any connection is made.
 
 use std::fs::File;
 use std::io;
@@ -21,15 +21,15 @@ use crate::transfer::stream::cut;
 use nocopy_report::capability;
 use nocopy_report::quantity::Rate;
 
-/// Pieces unless told: small enough to stay in the processor's cache until they are used again. And at most.
+/// Default length of pieces, small enough to stay in the processor's cache; and the longest.
 const PIECE_BYTES: u64 = 64 << 10;
 
-/// Pieces of a file that goes by reference.
+/// Pieces of a file sent by reference.
 const REFERRED_BYTES: u64 = 1 << 20;
 
 const PIECE_BYTES_MAX: u64 = 64 << 20;
 
-/// With a rate, pieces are so small that so many go in a second, but not smaller than a packet carries.
+/// With a rate, pieces are so small that this many are sent in a second, but not smaller than a packet's data.
 const PIECES_A_SECOND: f64 = 100.0;
 const PIECE_BYTES_MIN: u64 = 1400;
 
@@ -39,15 +39,15 @@ pub(super) struct Plan {
     /// For messages about it.
     path: PathBuf,
     pub piece_bytes: u64,
-    /// One for each stream, as far as it is known where they end.
+    /// One for each stream, if its end is known.
     pub ranges: Vec<Option<Range<u64>>>,
-    /// Of these together.
+    /// Their total.
     pub total: Option<u64>,
     pub pace: Pace,
     pub goal: Goal,
-    /// Whether there is an end besides that of a count: a time, or that of a stream.
+    /// Whether there is another end than a count: a time, or the end of the input.
     pub has_end: bool,
-    /// For what lies in buffers; none: as it measures best.
+    /// The method for buffers; `None`: measured.
     pub method: Option<Method>,
 }
 
@@ -99,7 +99,7 @@ impl Plan {
         })
     }
 
-    /// What opening takes: memory that a ring registers is beyond the limit for all with `CAP_IPC_LOCK` only.
+    /// Capabilities for opening: only with `CAP_IPC_LOCK` may a ring register memory beyond the limit.
     pub(super) fn needs(&self) -> CapabilitySet {
         if self.method.is_some() { CapabilitySet::IPC_LOCK } else { capability::NONE }
     }
@@ -112,7 +112,7 @@ impl Plan {
         self.path.clone()
     }
 
-    /// What one of the streams carries.
+    /// The content of the next stream.
     pub(super) fn content(&mut self) -> Content {
         match &mut self.source {
             Source::Pattern(pattern) => Content::Pattern(Arc::clone(pattern)),
@@ -127,7 +127,7 @@ impl Plan {
         }
     }
 
-    /// The number of a stream's first piece, and how far it is from one to the next.
+    /// The number of a stream's first piece, and the distance to the next.
     pub(super) fn pieces(&self, number: u32) -> (u64, u64) {
         match &self.ranges[number as usize] {
             Some(range) => (range.start / self.piece_bytes, 1),
@@ -143,13 +143,13 @@ impl Plan {
             Pace::Rate(Rate::Bits(rate)) => Pace::Rate(Rate::Bits(part(rate))),
             other => other,
         };
-        // Where the bytes are known, they are what is counted.
+        // If the bytes are known, they are counted.
         let packets = if self.total.is_some() { None } else { self.goal.packets };
         Schedule::new(pace, Goal { packets, ..self.goal })
     }
 }
 
-/// The protocol takes no more (nor does any file).
+/// The protocol's limit (no file is longer).
 const BYTES_MAX: u64 = (1 << 62) - 1;
 
 fn method(name: MethodName) -> Option<Method> {
@@ -177,7 +177,7 @@ fn piece_bytes(arguments: &SendArguments) -> Result<u64, Error> {
     }
 }
 
-/// Whether it is a file that goes by reference, if it is one at all.
+/// Whether it is a file that is sent by reference.
 fn is_referred(arguments: &HostArguments) -> bool {
     arguments.file.is_some() && matches!(arguments.method, MethodName::Auto | MethodName::Sendfile)
 }

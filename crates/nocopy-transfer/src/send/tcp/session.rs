@@ -12,13 +12,13 @@ use crate::control::{Control, Incoming};
 use crate::transfer::stream::{Asking, Count, Findings, State};
 use nocopy_report::Interrupt;
 
-/// How long to wait for an answer before looking around.
+/// How long to wait for an answer before checking other things.
 const LOOK_INTERVAL: Duration = Duration::from_millis(10);
 
-/// The most messages received at a time: a receiver that never stops sending must not hold up the sender.
+/// The most messages received at a time: a receiver that never stops sending must not delay the sender.
 const MESSAGES_MAX: u32 = 64;
 
-/// How long the last answer of a receiver that closes its connections may take.
+/// How long to wait for the last answer of a receiver that closes its connections.
 const LAST_WORD: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
@@ -65,13 +65,13 @@ impl Session {
                 }
                 State::Gone => return Err(Error::NoAnswer { to, said: "closes the connection" }),
                 State::Silent => return Err(Error::NoAnswer { to, said: "does not answer" }),
-                // Perhaps that it has enough already.
+                // The receiver may have enough already.
                 _ => return Ok(true),
             }
         }
     }
 
-    /// Asks when it is due, and takes the answers that come within a moment.
+    /// Asks when it is due, and reads answers that arrive within a moment.
     pub(super) fn exchange(&mut self, sent_bytes: u64) {
         self.send_question(sent_bytes);
         if !self.is_open {
@@ -80,7 +80,7 @@ impl Session {
         }
         match poll(&mut [PollFd::new(&self.control, PollFlags::IN)], Some(LOOK_INTERVAL)) {
             Ok(Wakeup::TimedOut | Wakeup::Interrupted) => {}
-            // What poll refuses, reading would tell better.
+            // If poll fails, reading finds the reason.
             _ => self.receive_answers(),
         }
     }
@@ -109,7 +109,7 @@ impl Session {
         }
     }
 
-    /// Waits for the receiver's last answer, which may have been on its way when it closed a stream.
+    /// Waits for the receiver's last answer, which may have been under way when it closed a stream.
     pub(super) fn await_end(&mut self) {
         let start = Instant::now();
         while self.state() == State::Running && start.elapsed() < LAST_WORD {

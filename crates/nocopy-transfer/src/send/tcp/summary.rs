@@ -1,4 +1,4 @@
-//! What came of it, at both ends: the JSON schema `nocopy.send-tcp/1` (docs/send.md). A field that does not apply is absent.
+//! The summary of both ends: the JSON schema `nocopy.send-tcp/1` (docs/send.md). A field that does not apply is absent.
 
 use std::net::SocketAddr;
 
@@ -19,7 +19,7 @@ use nocopy_report::summary::indented;
 use nocopy_report::table::Table;
 use nocopy_report::{Ended, Outcome};
 
-/// Of a run that was interrupted before.
+/// For a run that was interrupted before.
 const NOT_CONNECTED: &str = "nothing: no receiver was connected yet";
 
 #[derive(Debug, Serialize)]
@@ -39,13 +39,13 @@ pub(super) struct Summary {
     method: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     congestion: Option<String>,
-    /// Which ways were taken, and why, in lines.
+    /// The methods used, and why, in lines.
     report: Vec<String>,
     ended: Ended,
-    /// Why it did not go on.
+    /// Why it ended early.
     #[serde(skip_serializing_if = "Option::is_none")]
     why: Option<String>,
-    /// What was to be sent, where that was known from the beginning.
+    /// The bytes to be sent, if known from the beginning.
     #[serde(skip_serializing_if = "Option::is_none")]
     total: Option<u64>,
     /// Handed to the kernel.
@@ -114,7 +114,7 @@ impl Summary {
         }
     }
 
-    /// With what the receiver has last told.
+    /// Adds the receiver's last report.
     pub(super) fn with_findings(self, findings: Option<Findings>, has_checksums: bool) -> Self {
         Self { findings, has_checksums, ..self }
     }
@@ -137,7 +137,7 @@ impl Summary {
 impl nocopy_report::Summary for Summary {
     const SCHEMA: &'static str = "nocopy.send-tcp/1";
 
-    /// Negative if nothing could be sent yet, less was sent than asked for, or arrived than was sent, or not as it was sent.
+    /// Negative if nothing was sent, less was sent than requested, less arrived than was sent, or it was changed.
     fn outcome(&self) -> Outcome {
         let cut_short = self.ended != Ended::Done && self.has_end && self.rates.asked.packets.is_none();
         let less = self.total.is_some_and(|total| self.bytes < total);
@@ -190,7 +190,7 @@ impl From<&WorkerEnd> for StreamRow {
     }
 }
 
-/// One schedule that was kept by all streams as theirs were.
+/// One schedule for all streams together.
 fn together(plan: &Plan, ends: &[WorkerEnd]) -> Schedule {
     let latest = ends.iter().map(|end| &end.schedule).max_by_key(|schedule| schedule.pacer.given_up_ns());
     let mut whole = latest.cloned().unwrap_or_else(|| plan.schedule());
@@ -204,7 +204,7 @@ fn together(plan: &Plan, ends: &[WorkerEnd]) -> Schedule {
     whole
 }
 
-/// Why it did not go on.
+/// Why it ended early.
 fn why(state: Option<State>, ends: &[WorkerEnd]) -> String {
     let broken = ends.iter().find_map(|end| end.break_off.as_ref());
     match (state, broken) {

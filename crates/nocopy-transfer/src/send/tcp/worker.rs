@@ -1,4 +1,4 @@
-//! One stream: pieces of what is to be sent, each when it is due, into one connection.
+//! One stream: sends pieces, each when it is due, by one connection.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -25,13 +25,13 @@ use crate::transfer::stream::Count;
 pub(super) enum Content {
     /// Pieces by their number.
     Pattern(Arc<Pattern>),
-    /// The same, by reference to the pages it was published in.
+    /// The same, by reference to published pages.
     Published(Arc<Pattern>, Published),
     File(Arc<File>, FileWay),
     Input(Input),
 }
 
-/// How a file gets into the connection.
+/// How a file is sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum FileWay {
     /// Read into a buffer.
@@ -50,20 +50,20 @@ pub(super) struct Worker {
     /// Where its bytes are in the whole, if it has an end.
     pub range: Option<Range<u64>>,
     pub piece_bytes: usize,
-    /// Number of the next piece, and how far it is to the one after that.
+    /// Number of the next piece, and the distance to the one after it.
     pub piece: u64,
     pub pieces_apart: u64,
     pub schedule: Schedule,
     pub count: Count,
     pub connection: Connection,
-    /// What was read of a file only to be summed up.
+    /// Bytes of a file read only for the checksum.
     pub read: Vec<u8>,
 }
 
-/// What became of a piece that was to be taken.
+/// The result of taking a piece.
 enum Taken {
     Piece(usize),
-    /// All memory is on its way.
+    /// All memory is in flight.
     NoRoom,
     /// There is nothing to be sent yet.
     Nothing,
@@ -71,16 +71,16 @@ enum Taken {
     End,
 }
 
-/// What the waiting thread sees and sets.
+/// State shared with the waiting thread.
 #[derive(Debug, Default)]
 pub(super) struct Progress {
     pub stop: AtomicBool,
-    /// The other end reads no more: what is left is not worth a wait.
+    /// The other end reads no more: waiting is useless.
     pub is_in_vain: AtomicBool,
     pub bytes: AtomicU64,
 }
 
-/// How a stream went.
+/// The result of a stream.
 #[derive(Debug)]
 pub(super) struct WorkerEnd {
     pub number: u32,
@@ -98,15 +98,15 @@ pub(super) struct WorkerEnd {
 }
 
 impl WorkerEnd {
-    /// Lets go of the connection, when nothing is to be said about it any more.
+    /// Closes the connection, when nothing more is to be reported about it.
     pub(super) fn close(&mut self, patience: Duration) {
         self.account = Some(self.connection.account(patience));
     }
 }
 
-/// Why a stream does not go on.
+/// Why a stream ends early.
 enum Stop {
-    /// The other end does not take it.
+    /// The other end does not accept it.
     Connection(io::Error),
     Failure(Failure),
 }
@@ -139,11 +139,11 @@ impl Worker {
         }
     }
 
-    /// Counts only what the kernel took, where it did not take all.
+    /// Corrects the count if the kernel did not accept everything.
     fn take_back(&mut self) {
         let unsent = self.connection.unsent_bytes().min(self.count.bytes);
         if unsent > 0 {
-            // The sum is that of more than was sent.
+            // The checksum includes more than was sent.
             self.count = Count { bytes: self.count.bytes - unsent, crc32c: None };
             self.schedule.tally.bytes = self.count.bytes;
         }
@@ -163,13 +163,13 @@ impl Worker {
             if step == Step::Sent {
                 continue;
             }
-            // Nothing is kept back while others are waited for.
+            // Nothing is held back while waiting for other things.
             if !self.connection.advance().map_err(|error| self.stop(error))? {
                 now = start.elapsed();
                 continue;
             }
             match step {
-                // Room is waited for by the connection.
+                // The connection waits for room.
                 Step::Sent | Step::NoRoom => {}
                 Step::Early { due_ns } => pause::toward(start + Duration::from_nanos(due_ns)),
                 Step::Batch => pause::for_a_batch(),
@@ -181,7 +181,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Hands over what is left, unless the other end does not take it, and then says that it was all.
+    /// Hands over the rest, unless the other end does not accept it, and ends the stream.
     fn finish(&mut self, start: Instant, progress: &Progress, duration: &mut Duration) -> Result<(), Stop> {
         let asked = Instant::now();
         while !self.connection.advance().map_err(Stop::Connection)? {
@@ -217,7 +217,7 @@ impl Worker {
         Ok(Step::Sent)
     }
 
-    /// Takes the next piece, of so many bytes at most, counts it, and queues it.
+    /// Takes the next piece, of at most that many bytes, counts it, and queues it.
     fn take(&mut self, bytes: usize) -> Result<Taken, Stop> {
         let offset = self.range.as_ref().map_or(0, |range| range.start) + self.count.bytes;
         match &self.content {
@@ -261,7 +261,7 @@ impl Worker {
         Ok(Taken::End)
     }
 
-    /// Gives a range of a file, and sums it up where that is wanted: by reading it, which the connection does not.
+    /// Sends a range of a file, and reads it for the checksum if requested, because the connection does not read it.
     fn refer_file(&mut self, file: &Arc<File>, offset: u64, bytes: usize) -> Result<Taken, Stop> {
         if !self.connection.advance().map_err(|error| self.stop(error))? {
             return Ok(Taken::NoRoom);
@@ -291,10 +291,10 @@ impl Worker {
         Ok(Taken::Piece(range.len()))
     }
 
-    /// What it means that the kernel did not take a piece.
+    /// The reason if the kernel did not accept a piece.
     fn stop(&self, error: io::Error) -> Stop {
         match error.kind() {
-            // Not the connection, but the file that lies behind it.
+            // The error is of the file, not of the connection.
             io::ErrorKind::UnexpectedEof => self.unreadable(error),
             _ => Stop::Connection(error),
         }

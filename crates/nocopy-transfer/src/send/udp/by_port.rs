@@ -1,4 +1,4 @@
-//! Datagrams over a port, each in a frame of its own; or, to compare with that, copied into one.
+//! Datagrams over a port, each in its own frame; or, for comparison, copied into one.
 
 use std::io;
 use std::net::SocketAddr;
@@ -21,10 +21,10 @@ use crate::send::{ONE_FRAME_MTU_BYTES, PATIENCE};
 /// Entries of the tx ring, with a frame for each.
 const TX_RING: u32 = 2048;
 
-/// The same of the rx ring: little is received.
+/// Entries of the rx ring: little is received.
 const RX_RING: u32 = 64;
 
-/// How long to leave a port alone that has no room.
+/// How long to wait for a port without room.
 const NO_ROOM: Duration = Duration::from_micros(20);
 
 /// A socket over a port.
@@ -41,14 +41,14 @@ pub(super) struct ByPort {
 /// Where datagrams are written.
 #[derive(Debug)]
 enum Memory {
-    /// In frames: those that are here.
+    /// In frames: the free ones.
     Frames(Vec<Buffer>),
-    /// In memory of this program; they are copied into frames.
+    /// In memory of this program, copied into frames.
     Own { buffer: Vec<u8>, asked: bool },
 }
 
 impl ByPort {
-    /// For datagrams of up to so many bytes; with a copy where that is asked for, and where they are longer than a frame.
+    /// For datagrams of up to that many bytes; with a copy if requested, and if they are longer than a frame.
     pub(super) fn open(
         interface: &Interface,
         to: SocketAddr,
@@ -78,7 +78,7 @@ impl ByPort {
         Ok(Self { interface: name.clone(), to, sender, receiver, evidence, memory })
     }
 
-    /// Hands over what was queued, within a time in which any port takes something.
+    /// Hands over what was queued, within a time in which any port accepts something.
     fn flush(&mut self) -> Result<(), Error> {
         match self.sender.flush_timeout(PATIENCE) {
             Ok(true) => Ok(()),
@@ -87,7 +87,7 @@ impl ByPort {
         }
     }
 
-    /// Takes frames that are here, up to so many.
+    /// Takes up to that many free frames.
     fn frames(&mut self, count: usize) -> Vec<Buffer> {
         let Memory::Frames(home) = &mut self.memory else { return Vec::new() };
         let mut frames = std::mem::take(home);
@@ -187,7 +187,7 @@ impl Transport for ByPort {
             false => self.receiver.receive_timeout(patience),
         };
         for datagram in batch.map_err(Error::Port)? {
-            // Unlike a connected socket, it takes whatever comes to its address.
+            // Unlike a connected socket, it receives everything sent to its address.
             let from = datagram.from();
             if (from.ip(), from.port()) == (self.to.ip(), self.to.port()) {
                 take(&datagram);

@@ -1,4 +1,4 @@
-//! Datagrams through a socket, many in one buffer.
+//! Datagrams through a socket, several in one buffer.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -16,7 +16,7 @@ use super::writer::DatagramWriter;
 pub(super) struct BySocket(Socket);
 
 impl BySocket {
-    /// By the method given, or as it measures best; to groups by the interface of that index.
+    /// With the given method, or the one measured to be best; to groups on the interface of that index.
     pub(super) fn open(
         to: SocketAddr,
         method: Option<Method>,
@@ -93,7 +93,7 @@ impl Transport for BySocket {
     }
 }
 
-/// A full queue has room again later, and takes the next.
+/// A full queue is not an error: it has room again later.
 fn forgive(error: io::Error) -> Result<(), Error> {
     let refused = error.get_ref().and_then(|inner| inner.downcast_ref::<SendError>());
     match refused.and_then(|refused| refused.source.raw_os_error()) {

@@ -1,4 +1,4 @@
-//! Why no datagrams can be sent as asked.
+//! Errors of sending datagrams.
 
 use std::io;
 use std::net::SocketAddr;
@@ -68,7 +68,7 @@ pub(super) enum Error {
     NotOverPort { to: SocketAddr, reason: Reason },
     #[error("{interface} took nothing for 2 s: its queue is full: look at 'ip -s link show {interface}'")]
     NoRoom { interface: String },
-    /// A port's own words.
+    /// An error of a port.
     #[error("{0}")]
     Port(#[source] io::Error),
 }

@@ -1,4 +1,4 @@
-//! `nocopy send udp://HOST:PORT`: datagrams to a host, and what its receiver says of them.
+//! `nocopy send udp://HOST:PORT`: sends datagrams to a host, and prints the receiver's report.
 
 mod by_port;
 mod by_socket;
@@ -40,7 +40,7 @@ use transport::Transport;
 /// Fits an MTU of 1,500 with all headers, over tunnels too.
 const DATAGRAM_BYTES: u64 = 1400;
 
-/// The most that is written before it is handed over: a buffer of the socket's pool.
+/// The most bytes written before a hand-over: a buffer of the socket's pool.
 const BATCH_BYTES: usize = 64 << 10;
 
 pub(super) fn run(
@@ -142,10 +142,10 @@ fn open_session(
     Ok(Session::new(transport, to, sending))
 }
 
-/// How datagrams are handed to the kernel.
+/// The method of sending.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum How {
-    /// A socket, as it measures best.
+    /// A socket, with the method measured to be best.
     Measured,
     By(Method),
     OverPort {
@@ -172,7 +172,7 @@ impl How {
         })
     }
 
-    /// What opening takes: memory that a ring registers is beyond the limit for all with `CAP_IPC_LOCK` only.
+    /// Capabilities for opening: only with `CAP_IPC_LOCK` may a ring register memory beyond the limit.
     fn needs(self) -> CapabilitySet {
         match self {
             Self::Measured => capability::NONE,

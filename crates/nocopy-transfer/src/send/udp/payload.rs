@@ -1,21 +1,21 @@
-//! What datagrams carry: a pattern, or a stream, written where it is sent from.
+//! The payload of datagrams: a pattern, or a stream, written into the memory that is sent.
 
 use std::io::{self, IoSliceMut, Read};
 
 use crate::send::input::Input;
 use crate::send::pattern::Pattern;
 
-/// How datagrams lie in their places: of one length but for the last, with room for a header in front of each.
+/// The layout of datagrams: all of one length but the last, with room for a header in front of each.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Shape {
     pub header_bytes: usize,
     pub datagram_bytes: usize,
 }
 
-/// What was written.
+/// The result of writing.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Filled {
-    /// Datagrams, of so many bytes with the room for headers; the last may be shorter than the others.
+    /// Datagrams, with that many bytes including the room for headers; the last may be shorter than the others.
     Bytes(usize),
     /// There is nothing yet.
     Nothing,
@@ -30,7 +30,7 @@ pub(super) enum Payload {
 }
 
 impl Payload {
-    /// Writes what the next datagrams carry, the first of which has that number, into places as long as a datagram each.
+    /// Writes the payload of the next datagrams, the first of which has that number, into places as long as a datagram each.
     pub(super) fn fill<'p>(
         &mut self,
         places: impl Iterator<Item = &'p mut [u8]>,
@@ -72,7 +72,7 @@ fn read<'p>(
 }
 
 impl Shape {
-    /// Of datagrams that carry so many bytes.
+    /// The length of datagrams with that many bytes of payload.
     fn length_around(self, bytes: usize) -> usize {
         let carried = self.datagram_bytes - self.header_bytes;
         let rest = match bytes % carried {
@@ -82,7 +82,7 @@ impl Shape {
         bytes / carried * self.datagram_bytes + rest
     }
 
-    /// Of each datagram, where all have so many bytes.
+    /// The length of each datagram, if all have that many bytes.
     pub(super) fn lengths(self, bytes: usize) -> impl Iterator<Item = usize> {
         (0..bytes).step_by(self.datagram_bytes).map(move |at| self.datagram_bytes.min(bytes - at))
     }

@@ -11,7 +11,7 @@ use crate::transfer::{Sending, State};
 use nocopy_report::Interrupt;
 use nocopy_report::live::LiveLine;
 
-/// How long to wait for an answer before looking around.
+/// How long to wait for an answer before checking other things.
 const LOOK_INTERVAL: Duration = Duration::from_millis(10);
 
 const REFUSED: &str = "port unreachable";
@@ -20,11 +20,11 @@ const NO_ANSWER: &str = "nothing comes back";
 #[derive(Debug)]
 pub(super) struct Session {
     pub transport: Box<dyn Transport>,
-    /// None where datagrams have no header: no receiver answers.
+    /// `None` if datagrams have no header, so that no receiver answers.
     pub sending: Option<Sending>,
     to: SocketAddr,
     start: Instant,
-    /// What the network said, by its words.
+    /// Errors reported by the network, by text.
     pub errors: BTreeMap<String, u64>,
     refused: bool,
 }
@@ -43,7 +43,7 @@ impl Session {
         self.start.elapsed().as_nanos() as u64 // ns of 584 years
     }
 
-    /// How it stands with the receiver; without one that answers, as if it were there.
+    /// The receiver's state; without one that answers, as if it were ready.
     fn state(&self) -> State {
         self.sending.as_ref().map_or(State::Running, |sending| sending.state(self.now_ns()))
     }
@@ -67,7 +67,7 @@ impl Session {
             State::Silent if self.refused => Err(Error::NobodyThere { to: self.to, said: REFUSED }),
             State::Silent => Err(Error::NobodyThere { to: self.to, said: NO_ANSWER }),
             _ => {
-                // What was said of questions that came too early.
+                // Errors for questions that came too early.
                 self.refused = false;
                 self.errors.clear();
                 Ok(true)

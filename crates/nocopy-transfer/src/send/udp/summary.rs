@@ -1,4 +1,4 @@
-//! What came of it, at both ends: the JSON schema `nocopy.send-udp/1` (docs/send.md). A field that does not apply is absent.
+//! The summary of both ends: the JSON schema `nocopy.send-udp/1` (docs/send.md). A field that does not apply is absent.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -26,18 +26,18 @@ pub(super) struct Summary {
     target: String,
     address: SocketAddr,
     method: String,
-    /// Which ways were taken, and why, in lines.
+    /// The methods used, and why, in lines.
     report: Vec<String>,
     ended: Ended,
-    /// Datagrams, and what they carry with headers.
+    /// Datagrams, and their payload with headers.
     packets: u64,
     bytes: u64,
     seconds: f64,
     #[serde(flatten)]
     rates: Rates,
-    /// Datagrams that the kernel did not take.
+    /// Datagrams that the kernel did not accept.
     refused: u64,
-    /// Without `--raw`: what the sender counted, and what the receiver has last told.
+    /// Without `--raw`: the sender's counts, and the receiver's last report.
     #[serde(skip_serializing_if = "Option::is_none")]
     sent: Option<Sent>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -50,14 +50,14 @@ pub(super) struct Summary {
     #[serde(skip_serializing_if = "Option::is_none")]
     verified: Option<bool>,
     evidence: LedgerResult,
-    /// What the network said, and how often.
+    /// Errors reported by the network, and how often.
     errors: BTreeMap<String, u64>,
     processor: Use,
     #[serde(skip)]
     has_checksums: bool,
     #[serde(skip)]
     findings: Option<Findings>,
-    /// Whether there was an end besides that of a count: a time, or that of a stream.
+    /// Whether there was another end than a count: a time, or the end of the input.
     #[serde(skip)]
     has_end: bool,
 }
@@ -106,10 +106,10 @@ impl nocopy_report::Summary for Summary {
 
     /// Negative if fewer datagrams were sent than asked for, or arrived than were sent.
     fn outcome(&self) -> Outcome {
-        // Of a count it is known below whether it was reached.
+        // Below it is checked whether a count was reached.
         let cut_short = self.ended != Ended::Done && self.has_end && self.rates.asked.packets.is_none();
         let unknown = self.sent.is_some() && self.is_final != Some(true);
-        // With a header, what was refused is among what was lost, unless it was a question.
+        // With a header, refused datagrams are among the lost ones, except questions.
         let refused = self.sent.is_none() && self.refused > 0;
         let lost = refused || self.lost.is_some_and(|lost| lost > 0) || self.verified == Some(false);
         if cut_short || self.rates.are_missed(self.packets) || unknown || lost {

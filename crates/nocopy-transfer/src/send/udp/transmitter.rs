@@ -1,4 +1,4 @@
-//! Datagrams from a payload to the receiver, many at a time, each when it is due.
+//! Sends datagrams to the receiver, several at a time, each when it is due.
 
 use std::path::PathBuf;
 
@@ -67,7 +67,7 @@ impl DatagramTransmitter {
         })
     }
 
-    /// How many datagrams may go now, up to a buffer full, and what is to be waited for if there are none.
+    /// How many datagrams may be sent now, up to a buffer full, and what to wait for if there are none.
     fn due(&self, now_ns: u64) -> (usize, Step) {
         let mut trial = self.schedule.clone();
         for count in 0..self.batch {

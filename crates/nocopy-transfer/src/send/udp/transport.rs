@@ -1,4 +1,4 @@
-//! How datagrams get to the host and back: by a socket, or by a port.
+//! Transports of datagrams: a socket, or a port.
 
 use std::fmt::Debug;
 use std::io;
@@ -9,31 +9,31 @@ use nocopy::Ledger;
 use super::Error;
 use super::writer::DatagramWriter;
 
-/// The way to one receiver.
+/// The path to one receiver.
 pub(super) trait Transport: Debug {
-    /// Sends up to so many datagrams, which the writer fills, and not more than a [batch](super::BATCH_BYTES).
+    /// Sends up to that many datagrams, filled by the writer, and at most a [batch](super::BATCH_BYTES).
     fn send(&mut self, writer: &mut DatagramWriter<'_>, count: usize) -> Result<SendResult, Error>;
 
-    /// Sends one datagram behind these, with a copy; without room it is dropped.
+    /// Sends one datagram after these, with a copy; without room it is dropped.
     fn send_control(&mut self, datagram: &[u8]) -> Result<(), Error>;
 
-    /// Hands on the datagrams of the receiver, after waiting for up to `patience`.
+    /// Passes on the datagrams of the receiver, after waiting for up to `patience`.
     fn receive(&mut self, patience: Duration, take: &mut dyn FnMut(&[u8])) -> Result<(), Error>;
 
     /// Errors that the network reported since the last call.
     fn network_errors(&mut self) -> Vec<io::Error>;
 
-    /// Waits until the kernel is done with everything, not for ever.
+    /// Waits for a limited time until the kernel has finished everything.
     fn drain(&mut self, patience: Duration) -> Result<(), Error>;
 
     fn account(&mut self) -> Account;
 }
 
-/// What became of datagrams that were to be sent.
+/// The result of sending datagrams.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum SendResult {
     Sent,
-    /// All memory is on its way.
+    /// All memory is in flight.
     NoRoom,
     /// There is nothing to be sent yet.
     Nothing,
@@ -41,12 +41,12 @@ pub(super) enum SendResult {
     End,
 }
 
-/// What a transport did.
+/// The counts of a transport.
 #[derive(Debug)]
 pub(super) struct Account {
-    /// Which ways were taken, and why, in lines.
+    /// The methods used, and why, in lines.
     pub report: Vec<String>,
-    /// Datagrams that the kernel did not take.
+    /// Datagrams that the kernel did not accept.
     pub refused: u64,
     pub ledger: Ledger,
 }

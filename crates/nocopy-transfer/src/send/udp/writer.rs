@@ -1,4 +1,4 @@
-//! Writes the datagrams that are due into the memory of a transport.
+//! Writes due datagrams into the memory of a transport.
 
 use std::path::Path;
 
@@ -14,13 +14,13 @@ pub(super) struct DatagramWriter<'a> {
     /// For messages about it.
     pub path: &'a Path,
     pub shape: Shape,
-    /// What writes headers, if they have any.
+    /// Writes headers, if there are any.
     pub sending: Option<&'a mut Sending>,
     pub schedule: &'a mut Schedule,
 }
 
 impl DatagramWriter<'_> {
-    /// Writes what the next datagrams carry into places as long as a datagram each.
+    /// Writes the payload of the next datagrams into places as long as a datagram each.
     pub(super) fn fill<'p>(&mut self, places: impl Iterator<Item = &'p mut [u8]>) -> Result<Filled, Error> {
         let filled = self.payload.fill(places, self.shape, self.schedule.tally.packets);
         filled.map_err(|source| Error::Input { path: self.path.to_owned(), source })
