@@ -49,17 +49,17 @@ pub(super) struct Program {
 }
 
 impl Program {
-    /// From words parted at blanks.
+    /// From words separated by blanks.
     pub(super) fn parse(words: &str, timeout: Duration) -> Result<Self, Error> {
         let mut words = words.split_whitespace().map(str::to_owned);
         let name = words.next().ok_or(Error::NoProgram)?;
         Ok(Self { name, arguments: words.collect(), timeout })
     }
 
-    /// Runs it once. What it has started ends with it, unless that has left its process group.
+    /// Runs it once. Its child processes are killed when it ends, unless they have left its process group.
     pub(super) fn run(&self, request: &[u8], interrupt: &Interrupt) -> Result<Vec<u8>, RunError> {
         let mut command = Command::new(&self.name);
-        // A group of its own: what it starts ends with it, and Ctrl-C is not for it.
+        // A process group of its own: child processes end with it, and Ctrl-C does not reach it.
         command.args(&self.arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).process_group(0);
         let child = command.spawn();
         let child = child.map_err(|source| RunError::Start { program: self.name.clone(), source })?;
@@ -74,7 +74,7 @@ impl Program {
         }
     }
 
-    /// What it prints until it has ended; then, or with an error, it is still to be waited for.
+    /// Passes input and reads output until it closes the output; it must still be waited for afterwards, also after an error.
     fn talk(
         &self,
         running: &mut Running,
@@ -108,26 +108,26 @@ impl Program {
     }
 }
 
-/// A program, and the group of processes that has its number.
+/// A running program, and its process group.
 struct Running {
     child: Child,
 }
 
 impl Running {
-    /// Without waiting for it: until that is done, no other process has its number.
+    /// Without reaping it: until then no other process can have its number.
     fn has_ended(&self) -> io::Result<bool> {
         let peek = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
         Ok(waitid(WaitId::Pid(Pid::from_child(&self.child)), peek)?.is_some())
     }
 
-    /// Kills what is left of the group. The status is the program's own if it had ended.
+    /// Kills the rest of the group. The status is the program's own if it had ended.
     fn end(mut self) -> io::Result<ExitStatus> {
         let _ = kill_process_group(Pid::from_child(&self.child), Signal::KILL);
         self.child.wait()
     }
 }
 
-/// Both ways at once: a program may print before it has read all.
+/// Both directions at once: a program may print before it has read everything.
 struct Pipes<'a> {
     input: Option<ChildStdin>,
     output: ChildStdout,
@@ -148,7 +148,7 @@ impl<'a> Pipes<'a> {
         Ok(Self { input, output, request, response: Vec::new(), buffer: vec![0; BUFFER_BYTES] })
     }
 
-    /// Moves what can be moved; true when the program prints no more.
+    /// Moves what can be moved; true if the program has closed its output.
     fn step(&mut self) -> io::Result<bool> {
         self.wait()?;
         if let Some(input) = &mut self.input {
@@ -201,14 +201,14 @@ mod tests {
         let request: Vec<u8> = (0..3_000_000).map(|place| place as u8).collect();
         assert!(run("cat", &request, LONG).unwrap() == request);
         assert_eq!(run("wc -c", b"four", LONG).unwrap(), b"4\n");
-        // It reads nothing, or has ended before all was written.
+        // It reads nothing, or has ended before everything was written.
         assert_eq!(run("echo all done", &request, LONG).unwrap(), b"all done\n");
         assert_eq!(run("true", b"", LONG).unwrap(), b"");
         // No shell: the words are arguments.
         assert_eq!(run("echo $HOME ; false", b"", LONG).unwrap(), b"$HOME ; false\n");
     }
 
-    /// Proves that what a program leaves behind is killed, also when the program itself has done well.
+    /// Also if the program itself was successful.
     #[test]
     fn what_a_program_has_started_ends_with_it() {
         let script = std::env::temp_dir().join(format!("nocopy-serve-{}.sh", std::process::id()));
@@ -218,7 +218,7 @@ mod tests {
         let left_behind = String::from_utf8(left_behind.unwrap()).unwrap();
         let stat = format!("/proc/{}/stat", left_behind.trim());
         let start = Instant::now();
-        // Gone, or waiting for the process that inherited it to notice.
+        // Ended, or waiting for its new parent to reap it.
         while std::fs::read_to_string(&stat).is_ok_and(|stat| !stat.contains(") Z ")) {
             assert!(start.elapsed() < LONG, "{stat}");
             sleep(LOOK);

@@ -1,4 +1,4 @@
-//! TCP connections: what comes goes back, byte for byte. One thread has all of them, and so knows which of them use how much.
+//! TCP connections: received bytes are sent back unchanged. One thread serves all of them, and so knows the share of each.
 
 use std::cmp::Reverse;
 use std::collections::{HashMap, VecDeque};
@@ -14,20 +14,20 @@ use super::summary::Served;
 use crate::exchange::{PATIENCE, SPIN, Waiting};
 use nocopy_report::Interrupt;
 
-/// Connections at a time. When one more comes, one of those that are there ends.
+/// The most connections at a time. One more ends an existing one.
 const CONNECTIONS_MAX: usize = 256;
 
-/// Connections that are accepted before the others have their turn.
+/// Connections accepted in a row, before the others have their turn.
 const ACCEPTED_MAX: usize = 16;
 
-/// What a peer that does not read has sent is kept in pieces of this length, each read by one call.
+/// Length of the pieces in which bytes of a peer that does not read are kept, each read by one call.
 const PIECE_BYTES: usize = 64 << 10;
 
-/// What is kept at most for one peer, which is not read any more then: more than the longest message, so that a peer that sends one
-/// before it reads has it back.
+/// The most bytes kept for one peer, which is then not read any more: more than the longest message, so that a peer that sends one
+/// before it reads gets it back.
 const KEPT_BYTES_MAX: usize = (16 << 20) + 2 * PIECE_BYTES;
 
-/// What is kept for all peers: 256 MiB with the piece that each may get before it is looked at again. Beyond it a connection ends.
+/// The most bytes kept for all peers: 256 MiB including the piece that each may add before the next check. Beyond it a connection ends.
 const KEPT_BYTES_MAX_ALL: usize = (256 << 20) - (CONNECTIONS_MAX + 1) * PIECE_BYTES;
 
 pub(super) fn serve(
@@ -46,7 +46,7 @@ pub(super) fn serve(
 struct Server<'a> {
     listener: &'a TcpListener,
     waiting: Waiting,
-    /// How long a connection may stand still.
+    /// How long a connection may be idle.
     idle: Duration,
     connections: Vec<Connection>,
     buffer: Box<[u8]>,
@@ -77,7 +77,7 @@ impl Server<'_> {
         Ok(())
     }
 
-    /// Notes which connections may have something to do; after waiting for that, or all. Returns whether there may be a new one.
+    /// Finds connections that may have something to do, possibly after a wait. Returns whether there may be a new one.
     fn look(&mut self, sleeps: bool) -> io::Result<bool> {
         self.pause = self.pause.filter(|end| Instant::now() < *end);
         if !sleeps {
@@ -108,7 +108,7 @@ impl Server<'_> {
                         self.make_place();
                     }
                 }
-                // Whatever is wrong with one connection, the next may be sound.
+                // If one connection fails, the next may work.
                 Err(error) => match error.raw_os_error() {
                     Some(libc::EAGAIN) => return,
                     Some(libc::EINTR | libc::ECONNABORTED) => {}
@@ -120,13 +120,13 @@ impl Server<'_> {
         }
     }
 
-    /// Ends a connection: of the network that has most of them the one that has stood still longest.
+    /// Ends a connection: of the network with the most connections, the one that was idle for longest.
     fn make_place(&mut self) {
         let first = greediest(&self.connections, |_| 1, |connection| Reverse(connection.moved));
         self.end(first);
     }
 
-    /// Moves what can be moved. Returns whether that was anything.
+    /// Moves what can be moved. Returns whether anything was moved.
     fn turn(&mut self, now: Instant) -> bool {
         let Self { connections, buffer, served, .. } = self;
         let mut has_moved = false;
@@ -163,7 +163,7 @@ impl Server<'_> {
     }
 }
 
-/// Which connection goes first: of the network with the largest share, the one with the largest part in it.
+/// The connection to end first: in the network with the largest share, the one with the largest part of it.
 fn greediest<P: Ord>(
     connections: &[Connection],
     share: impl Fn(&Connection) -> usize,
@@ -185,11 +185,11 @@ struct Connection {
     is_ended: bool,
     /// There may be something to do.
     is_ready: bool,
-    /// When bytes went one way or the other.
+    /// When bytes were last received or sent.
     moved: Instant,
 }
 
-/// Bytes that went by a connection.
+/// Bytes moved by a connection.
 struct Moved {
     read: usize,
     written: usize,
@@ -222,7 +222,7 @@ impl Connection {
         wanted
     }
 
-    /// Writes what is kept, and reads once, which goes back as far as there is room.
+    /// Writes kept bytes, reads once, and sends that back as far as there is room.
     fn turn(&mut self, buffer: &mut [u8]) -> io::Result<Moved> {
         let mut written = 0;
         while let Some(first) = self.kept.first() {
@@ -246,17 +246,17 @@ impl Connection {
     }
 }
 
-/// What came and did not go back yet.
+/// Received bytes that were not sent back yet.
 #[derive(Default)]
 struct Kept {
     /// None of them is empty, and all but the last are full.
     pieces: VecDeque<Vec<u8>>,
-    /// How much of the first has gone.
+    /// How much of the first was sent.
     gone: usize,
 }
 
 impl Kept {
-    /// What it takes.
+    /// Its memory.
     fn memory_bytes(&self) -> usize {
         self.pieces.len() * PIECE_BYTES
     }

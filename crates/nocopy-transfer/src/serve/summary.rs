@@ -1,4 +1,4 @@
-//! What was answered: the JSON schema `nocopy.serve/1` (docs/serve.md). A field that does not apply is absent.
+//! The summary of services: the JSON schema `nocopy.serve/1` (docs/serve.md). A field that does not apply is absent.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -16,17 +16,17 @@ pub(super) struct Summary {
     services: Vec<Served>,
 }
 
-/// What one service did.
+/// The counts of one service.
 #[derive(Debug, Serialize)]
 pub(super) struct Served {
     scheme: &'static str,
     address: SocketAddr,
-    /// Messages or datagrams that were answered; of TCP, where messages cannot be told apart, none.
+    /// Messages or datagrams that were answered; absent for TCP, where messages cannot be distinguished.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub answered: Option<u64>,
-    /// Of what was answered.
+    /// Bytes of the answers.
     pub bytes: u64,
-    /// Connections that came.
+    /// Connections accepted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub connections: Option<u64>,
     /// Connections refused or broken off, and datagrams not answered.

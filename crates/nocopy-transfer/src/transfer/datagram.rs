@@ -14,32 +14,32 @@ use super::wire::{CONTROL_BYTES, COUNTS, Control, Data, Kind, NUMBER_MAX, Packet
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct Sent {
     pub datagrams: u64,
-    /// Of the stream, without headers.
+    /// Bytes of the stream, without headers.
     pub bytes: u64,
-    /// Sum of the checksums of the datagrams, which cover their numbers: so it is one over the whole stream. 0 without checksums.
+    /// Sum of the checksums of the datagrams, which include their numbers: so it covers the whole stream. 0 without checksums.
     pub checksum: u64,
 }
 
 /// What the receiver has received.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct Received {
-    /// Each once, and undamaged.
+    /// Undamaged ones, each counted once.
     pub datagrams: u64,
     pub bytes: u64,
     pub checksum: u64,
-    /// After later ones.
+    /// Received after later ones.
     pub reordered: u64,
-    /// Once more.
+    /// Received again.
     pub duplicate: u64,
-    /// With another content than they were sent with: not counted as received. Data, and questions.
+    /// Received with changed content, not counted as received. Includes questions.
     pub corrupt: u64,
-    /// So late that it was not known whether they had come before: not counted as received.
+    /// So late that it is not known whether they arrived before; not counted as received.
     pub stale: u64,
     /// By the receiver's kernel, whose buffer was full (SO_RXQ_OVFL).
     pub kernel_dropped: u64,
 }
 
-/// What the sender says.
+/// A question of the sender.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Ask {
     pub run: u64,
@@ -49,11 +49,11 @@ pub(super) struct Ask {
     pub verify: bool,
 }
 
-/// What the receiver says to that.
+/// The receiver's answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Answer {
     pub run: u64,
-    /// How many datagrams were to come, as far as it knows: up to the last that came, or all that were sent.
+    /// The number of datagrams expected: up to the last received, or all that were sent, if known.
     pub expected: u64,
     pub received: Received,
     pub last: bool,

@@ -1,8 +1,8 @@
-//! What `nocopy send udp://…` and `nocopy recv udp://…` say to each other (docs/recv.md), decided without sockets and clocks: datagrams
-//! and times come in, datagrams and findings go out.
+//! The protocol between `nocopy send udp://…` and `nocopy recv udp://…` (docs/recv.md), without sockets and clocks: datagrams
+//! and times in, datagrams and findings out.
 //!
-//! Three kinds of datagrams. *Data* carry a number and a place in the stream. The sender *asks* now and then, first of all for whether
-//! the receiver is there, last for what arrived; the receiver only ever *answers*, with what it counted.
+//! There are three kinds of datagrams. *Data* carry a number and an offset in the stream. The sender *asks* regularly: first whether
+//! the receiver is there, last what arrived. The receiver only *answers*, with its counts.
 
 mod datagram;
 mod receiving;

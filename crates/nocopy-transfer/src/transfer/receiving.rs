@@ -1,4 +1,4 @@
-//! The receiver's side of a run: what came is counted, and told when asked.
+//! The receiver's side of a run: it counts what arrives, and answers questions.
 //!
 //! The receiver only answers, so it cannot be made to send more than arrived. It does not change its last answer, so both ends print
 //! the same numbers. That answer names the number of datagrams it is about, so datagrams after the end of a short run are not counted
@@ -13,19 +13,19 @@ use super::sending::SILENCE_NS;
 use super::wire::{CONTROL_BYTES, Data, Refusal};
 use crate::arrivals::{Arrival, Arrivals};
 
-/// How far back numbers are remembered. Flows are reordered over a few milliseconds at most: this many pass in 6 ms at 10 M/s.
+/// How many numbers are remembered. Flows are reordered over a few milliseconds at most: this many arrive in 6 ms at 10 M/s.
 const WINDOW: u64 = 1 << 16;
 
 /// More than a datagram holds.
 const DATAGRAM_BYTES_MAX: u64 = 1 << 16;
 
-/// How long nothing must have come, after the sender said that it is done, for what is missing to count as lost.
+/// After the sender is done, missing datagrams count as lost when nothing has arrived for this long.
 const SETTLE_NS: u64 = 100_000_000;
 
-/// How long the sender may take to thank for the last answer: it asks again meanwhile if that was lost.
+/// How long to wait for the sender's thanks for the last answer: it asks again meanwhile if that was lost.
 const LINGER_NS: u64 = 1_000_000_000;
 
-/// How long a sender that neither thanks nor falls silent is put up with: no answer reaches it, so it gives up by itself.
+/// The longest wait for a sender that neither sends thanks nor falls silent: no answer reaches it, so it gives up by itself.
 const GIVE_UP_NS: u64 = SILENCE_NS + LINGER_NS;
 
 /// Receives one run: the first that a sender begins.
@@ -49,9 +49,9 @@ struct Run {
     /// What the sender sent, once it is done.
     sent: Option<Sent>,
     heard_ns: u64,
-    /// When data came last, or it was first heard that there are no more.
+    /// When data last arrived, or the end was first announced.
     data_ns: u64,
-    /// What was counted until then is what was answered, or will be: it does not change any more.
+    /// Final counts, which do not change any more.
     closed: Option<Closed>,
     thanked: bool,
     heard_bytes: u64,
@@ -66,14 +66,14 @@ struct Closed {
     expected: u64,
 }
 
-/// What a datagram was.
+/// The meaning of a datagram.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Handled<'a> {
     /// Data, for the first time.
     Data(Data<'a>),
-    /// A question, to be answered by this.
+    /// A question, with the answer to send.
     Answer([u8; CONTROL_BYTES]),
-    /// Counted, and of no more use.
+    /// Counted, without further use.
     Nothing,
 }
 
@@ -82,9 +82,9 @@ pub(crate) enum Phase {
     /// No sender was there yet.
     Waiting,
     Running,
-    /// The sender knows what arrived, or has been given the time to ask.
+    /// The sender knows what arrived, or had time to ask.
     Over,
-    /// The sender was not heard for too long.
+    /// The sender was silent for too long.
     Silent,
 }
 
@@ -94,10 +94,10 @@ impl Receiving {
         Self { wants_checksums, idle_ns, foreign: 0, run: None }
     }
 
-    /// Takes a datagram that came at `now_ns`; times never go back.
+    /// Handles a datagram that arrived at `now_ns`; times never go back.
     pub(crate) fn handle<'a>(&mut self, from: SocketAddr, bytes: &'a [u8], now_ns: u64) -> Handled<'a> {
         let datagram = Datagram::parse(bytes);
-        // A run that ends as it begins is one of before, with a receiver of before.
+        // A run that ends as it begins is an old one, of an earlier receiver.
         if let (None, Ok(Datagram::Ask(ask @ Ask { last: false, thanks: false, .. }))) =
             (&self.run, &datagram)
         {
@@ -125,8 +125,8 @@ impl Receiving {
         }
     }
 
-    /// Counts nothing more. The sender is told by the datagram returned, once and only if more came from it than goes back to it, and
-    /// whenever it asks.
+    /// Stops counting. Returns a datagram that tells the sender, once and only if the sender has sent more bytes than that; the sender is also
+    /// told whenever it asks.
     pub(crate) fn close(&mut self, now_ns: u64) -> Option<(SocketAddr, [u8; CONTROL_BYTES])> {
         let run = self.run.as_mut().filter(|run| run.closed.is_none())?;
         run.close(now_ns);
@@ -148,7 +148,7 @@ impl Receiving {
         }
     }
 
-    /// Tells how many datagrams the kernel has dropped so far, of whomever.
+    /// Notes how many datagrams the kernel has dropped so far, of any sender.
     pub(crate) fn note_kernel_drops(&mut self, dropped: u64) {
         if let Some(run) = self.run.as_mut().filter(|run| run.closed.is_none()) {
             run.received.kernel_dropped = dropped;
@@ -159,7 +159,7 @@ impl Receiving {
         self.run.as_ref().map(|run| run.peer)
     }
 
-    /// What there is to say of the run, once one has begun.
+    /// The findings, once a run has begun.
     pub(crate) fn findings(&self) -> Option<Findings> {
         self.run.as_ref().map(|run| Findings {
             received: run.received,
@@ -174,7 +174,7 @@ impl Receiving {
         self.run.as_ref().is_some_and(|run| run.verify)
     }
 
-    /// Datagrams that are of no run here: of other programs, other senders, earlier runs.
+    /// Datagrams of no run here: of other programs, other senders, earlier runs.
     pub(crate) fn foreign(&self) -> u64 {
         self.foreign
     }
@@ -198,7 +198,7 @@ impl Run {
         }
     }
 
-    /// Whether these are data that did not come before.
+    /// Whether these are new data.
     fn count(&mut self, data: &Data, now_ns: u64) -> bool {
         if self.closed.is_some() {
             return false;
@@ -227,8 +227,8 @@ impl Run {
         true
     }
 
-    /// Whether there may be such data: what comes before them fits into as many datagrams as came before, and they end where the sender
-    /// says that it has ended.
+    /// Whether such data may exist: the bytes before them must fit into that many datagrams, and they must end before the end that the sender
+    /// has announced.
     fn is_possible(&self, data: &Data) -> bool {
         let end = data.offset + data.bytes.len() as u64; // places are below 2^62
         data.offset <= data.number.saturating_mul(DATAGRAM_BYTES_MAX)
@@ -258,7 +258,7 @@ impl Run {
         self.closed.get_or_insert(Closed { at_ns, expected });
     }
 
-    /// How many datagrams were to come: all that were sent, or, until that is known, those up to the last that came.
+    /// How many datagrams are expected: all that were sent, or, until that is known, those up to the last received.
     fn expected(&self) -> u64 {
         match (self.closed, self.sent) {
             (Some(closed), _) => closed.expected,
@@ -391,7 +391,7 @@ mod tests {
         assert!(answer(receiving.handle(peer(1), &ask(7, None), 3)).last);
     }
 
-    /// Proves that what a receiver with enough tells its sender is not changed by what that has sent besides.
+    /// A receiver with enough tells its sender; later datagrams do not change the counts.
     #[test]
     fn what_comes_after_the_end_is_not_lost() {
         let mut receiving = begun();
@@ -427,7 +427,7 @@ mod tests {
         assert_eq!((received(&receiving).corrupt, received(&receiving).datagrams), (3, 2));
     }
 
-    /// Proves that a sender that no answer reaches does not keep a receiver from ending.
+    /// No answer reaches the sender.
     #[test]
     fn a_sender_that_goes_on_for_ever_is_left() {
         let mut receiving = begun();
@@ -440,7 +440,6 @@ mod tests {
         assert_eq!(receiving.phase(GIVE_UP_NS), Phase::Over);
     }
 
-    /// Proves that what is left on the way of a run that is over begins none.
     #[test]
     fn the_end_of_a_run_of_before_begins_none() {
         let thanks = Ask { run: 7, sent: Sent::default(), last: false, thanks: true, verify: false }.emit();
@@ -462,7 +461,7 @@ mod tests {
         assert_eq!((received(&receiving).corrupt, received(&receiving).datagrams), (1, 0));
     }
 
-    /// What may come: questions, data, damage, thanks, and whatever, of two runs and two senders.
+    /// Possible input: questions, data, damage, thanks, and other bytes, of two runs and two senders.
     fn anything() -> impl Strategy<Value = Vec<u8>> {
         let run = 7..9_u64;
         prop_oneof![
@@ -483,8 +482,8 @@ mod tests {
     }
 
     proptest! {
-        /// Proves that whatever comes, no address is sent more than came from it, nor more often; that what counts as received adds up
-        /// with what was handed on; and that what was told as the last word stays.
+        /// With any input, no address is sent more bytes or datagrams than came from it; the counts of received data match
+        /// what was passed on; and the last answer never changes.
         #[test]
         fn answers_are_bounded_and_counts_add_up(
             all in proptest::collection::vec((anything(), 1..3_u16, 0..200_000_000_u64), 0..100), close_at in 0..200_usize,

@@ -1,4 +1,4 @@
-//! What both ends say of a run, in the same words.
+//! The findings about a run, in the same words at both ends.
 
 use super::datagram::{Received, Sent};
 
@@ -6,9 +6,9 @@ use super::datagram::{Received, Sent};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Findings {
     pub received: Received,
-    /// How many datagrams were to come: all that were sent, or those up to the last that came.
+    /// The number of datagrams expected: all that were sent, or those up to the last received.
     pub expected: u64,
-    /// What the sender counted, once it has said so.
+    /// The sender's counts, once it has reported them.
     pub sent: Option<Sent>,
     /// Whether these are all that were sent, and not those before a receiver had enough.
     pub is_whole: bool,
@@ -22,7 +22,7 @@ impl Findings {
         self.expected.saturating_sub(self.received.datagrams)
     }
 
-    /// Whether what arrived is what was sent, up to where the receiver had enough; of datagrams that have checksums. `None`: not known.
+    /// Whether what arrived is what was sent, up to where the receiver had enough; for datagrams with checksums. `None`: not known.
     pub(crate) fn verified(&self) -> Option<bool> {
         let Self { received, sent, .. } = self;
         let same = |sent: Sent| {
@@ -99,7 +99,6 @@ mod tests {
         assert!(said[2].starts_with("reordered: 3 arrived") && said[3].contains("NO"), "{said:?}");
     }
 
-    /// Proves that what came after an early end does not count as lost, and that nothing is claimed where an end is missing.
     #[test]
     fn what_is_not_known_is_not_claimed() {
         let received = Received { datagrams: 8, bytes: 80, ..Received::default() };

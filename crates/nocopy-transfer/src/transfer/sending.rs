@@ -1,4 +1,4 @@
-//! The sender's side of a run: data are numbered, and the receiver is asked what became of them.
+//! The sender's side of a run: it numbers data, and asks the receiver what arrived.
 
 use std::time::Duration;
 
@@ -6,13 +6,13 @@ use super::datagram::{Answer, Ask, Datagram, Sent};
 use super::report::Findings;
 use super::wire::{CONTROL_BYTES, HEADER_BYTES, emit_data};
 
-/// From one question to the next: until the receiver answers, while data flow (so that both know that the other is there), and after the
-/// last of them.
+/// Intervals of questions: until the receiver answers, while data flow (so that both ends know that the other works), and after the
+/// last data.
 const CONNECTING_NS: u64 = 50_000_000;
 const RUNNING_NS: u64 = 100_000_000;
 const FINISHING_NS: u64 = 20_000_000;
 
-/// How long no answer may come, once one has. In it a hundred questions are asked: one gets through if 9 of 10 datagrams are lost.
+/// How long answers may be missing. Meanwhile a hundred questions are asked: one gets through if 9 of 10 datagrams are lost.
 pub(super) const SILENCE_NS: u64 = 10_000_000_000;
 
 /// Sends one run.
@@ -36,25 +36,25 @@ enum Stage {
     Running,
     /// All data were sent.
     Finishing,
-    /// The last answer has come; whether it was while data were sent, and whether it was thanked for.
+    /// The last answer has arrived; whether that was while data were sent, and whether thanks were sent.
     Over {
         early: bool,
         thanked: bool,
     },
 }
 
-/// How it stands between the two.
+/// The state of the exchange.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum State {
     /// There was no answer yet.
     Connecting,
     /// The receiver is there.
     Running,
-    /// It has ended, before all data were sent.
+    /// The receiver has ended it, before all data were sent.
     EndedEarly,
-    /// It is asked for its last word.
+    /// The receiver is asked for its last answer.
     Finishing,
-    /// It has given it.
+    /// The last answer has arrived.
     Agreed,
     /// It has not answered for too long, or never.
     Silent,
@@ -68,7 +68,7 @@ impl Sending {
         Self { run, verify, patience_ns, sent, answer: None, stage, heard_ns: 0, ask_ns: 0 }
     }
 
-    /// Writes the header in front of what `datagram` has behind it, and counts it as sent.
+    /// Writes the header in front of the bytes in `datagram`, and counts it as sent.
     ///
     /// # Panics
     ///
@@ -83,7 +83,7 @@ impl Sending {
         };
     }
 
-    /// What is to be said to the receiver now, if anything is.
+    /// The question to be sent now, if there is one.
     pub(crate) fn ask(&mut self, now_ns: u64) -> Option<[u8; CONTROL_BYTES]> {
         if let Stage::Over { thanked: thanked @ false, .. } = &mut self.stage {
             *thanked = true;
@@ -107,7 +107,7 @@ impl Sending {
         Ask { run: self.run, sent: self.sent, last, thanks, verify: self.verify }.emit()
     }
 
-    /// Takes a datagram that came from the receiver's address; what is no answer of this run is ignored.
+    /// Handles a datagram from the receiver's address; everything but answers of this run is ignored.
     pub(crate) fn handle(&mut self, bytes: &[u8], now_ns: u64) {
         let Ok(Datagram::Answer(answer)) = Datagram::parse(bytes) else { return };
         if answer.run != self.run || matches!(self.stage, Stage::Over { .. }) {
@@ -115,7 +115,7 @@ impl Sending {
         }
         self.heard_ns = now_ns;
         self.answer = Some(answer);
-        // Only before there are data: a stream has checksums or has none.
+        // Only before there are data: either all of a stream has checksums, or nothing.
         self.verify |= answer.verify && self.sent.datagrams == 0;
         self.stage = match self.stage {
             stage if answer.last => Stage::Over { early: stage != Stage::Finishing, thanked: false },
@@ -124,7 +124,7 @@ impl Sending {
         };
     }
 
-    /// Tells that all data were sent.
+    /// Notes that all data were sent.
     pub(crate) fn finish(&mut self, now_ns: u64) {
         if self.stage == Stage::Running {
             self.stage = Stage::Finishing;
@@ -148,7 +148,7 @@ impl Sending {
         self.sent
     }
 
-    /// What the receiver has last told, if it has told anything.
+    /// The receiver's last report, if there is one.
     pub(crate) fn findings(&self) -> Option<Findings> {
         self.answer.map(|Answer { expected, received, last, .. }| Findings {
             received,
@@ -224,7 +224,7 @@ mod tests {
         }
     }
 
-    /// A way that loses, delays, repeats and damages.
+    /// A path that loses, delays, repeats and damages datagrams.
     struct Way {
         fates: Box<dyn Iterator<Item = u8>>,
         under_way: VecDeque<(u64, Vec<u8>)>,
@@ -256,8 +256,8 @@ mod tests {
     }
 
     proptest! {
-        /// Proves that over a way that loses, repeats, delays and damages, in both directions, both ends come to the same numbers, what
-        /// was handed on is what was sent, and both end.
+        /// Over a path that loses, repeats, delays and damages in both directions, both ends get the same counts, data are passed on
+        /// unchanged, and both ends end.
         #[test]
         fn both_ends_agree(fates in proptest::collection::vec(0..10_u8, 1..400), datagrams in 0..120_u64, verify: bool) {
             let way = |skipped| Way {
@@ -294,7 +294,7 @@ mod tests {
                     sending.handle(&answer, now_ns);
                 }
             }
-            // Where the answers that were lost were too many for anything else, there is silence.
+            // If nearly all answers were lost, the result is silence.
             prop_assume!(sending.state(now_ns) != State::Silent);
             prop_assert_eq!(sending.state(now_ns), State::Agreed);
             prop_assert_eq!(receiving.phase(now_ns), Phase::Over);

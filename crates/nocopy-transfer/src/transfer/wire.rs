@@ -1,18 +1,18 @@
-//! What the two ends of a transfer send, as bytes: data, questions, answers, and the heads of streams. All numbers are big-endian.
+//! The messages between the two ends of a transfer: data, questions, answers, and the heads of streams. All numbers are big-endian.
 //!
 //! | bytes | |
 //! |---|---|
 //! | 0..4 | `nocp` |
 //! | 4, 5 | version, kind |
 //! | 6..8 | flags |
-//! | 8..16 | the run: drawn by the sender, the same in all that belongs together |
+//! | 8..16 | the run: a random number of the sender, the same in all its messages |
 //! | 16..24 | number |
 //! | 24..32 | offset |
-//! | 32..36 | CRC32C of header, with zeros here, and rest; 0 without |
-//! | 36..40 | bytes behind the header |
+//! | 32..36 | CRC32C of header (with zeros here) and rest; 0 without checksum |
+//! | 36..40 | bytes after the header |
 //!
-//! Behind the header are the bytes of data; in all else a record of eight counts. What number, offset and counts mean, and which of them
-//! must be 0, datagrams (`datagram.rs`) and streams (`stream/message.rs`) say.
+//! After the header are the bytes of data; in all other kinds a record of eight counts. The meaning of number, offset and counts, and which of
+//! them must be 0, is in `datagram.rs` for datagrams and in `stream/message.rs` for streams.
 
 const MAGIC: [u8; 4] = *b"nocp";
 const VERSION: u8 = 2;
@@ -24,20 +24,20 @@ const LENGTH_AT: usize = 36;
 /// What a record consists of.
 pub(super) const COUNTS: usize = 8;
 
-/// A header and a record. All that is no data has this length, so that an answer is never longer than what asked for it.
+/// A header and a record. All messages without data have this length, so that an answer is never longer than its question.
 pub(crate) const CONTROL_BYTES: usize = HEADER_BYTES + 8 * COUNTS;
 
-/// Where a record has its checksum, which may be any number.
+/// The place of a checksum in a record, which may be any number.
 pub(super) const CHECKSUM_COUNT: usize = 2;
 
-/// All other numbers are below this: no sum of two of them is too large.
+/// All other numbers are below this, so that the sum of two does not overflow.
 pub(super) const NUMBER_MAX: u64 = 1 << 62;
 
 /// The header has a checksum.
 const CHECKED: u16 = 1;
-/// In a question: all data were sent. In an answer: nothing more is counted.
+/// In a question: all data were sent. In an answer: the counts are final.
 const LAST: u16 = 2;
-/// In a question: the last answer has come.
+/// In a question: the last answer has arrived.
 const THANKS: u16 = 4;
 /// All data are to have a checksum.
 const VERIFY: u16 = 8;
@@ -51,7 +51,7 @@ pub(super) enum Kind {
     Question = 1,
     /// Of the receiver.
     Answer = 2,
-    /// What a connection for data begins with.
+    /// The beginning of a connection for data.
     Head = 3,
 }
 
@@ -60,7 +60,7 @@ impl Kind {
         [Self::Data, Self::Question, Self::Answer, Self::Head].into_iter().find(|kind| *kind as u8 == byte)
     }
 
-    /// Flags that mean something in it.
+    /// Flags that have a meaning in it.
     fn flags(self) -> u16 {
         match self {
             Self::Data => CHECKED,
@@ -77,7 +77,7 @@ pub(crate) struct Data<'a> {
     pub run: u64,
     pub number: u64,
     pub offset: u64,
-    /// If it has one; it is right.
+    /// Its checksum, if it has one, already verified.
     pub checksum: Option<u32>,
     pub bytes: &'a [u8],
 }
@@ -102,12 +102,12 @@ pub(super) enum Packet<'a> {
     Control(Control),
 }
 
-/// Why bytes are none of these.
+/// Why bytes are not a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Refusal {
     /// Of another program, or version.
     Foreign,
-    /// Of the run that it says, but not as it was sent.
+    /// Of this run, but changed.
     Corrupt { run: u64 },
 }
 
@@ -175,8 +175,8 @@ impl Control {
     }
 }
 
-/// Writes the header of data in front of them: `buffer` is the datagram, which has its bytes already. Returns the checksum, if there is
-/// to be one.
+/// Writes the header of data in front of them: `buffer` is the datagram with its bytes. Returns the checksum, if one is
+/// requested.
 ///
 /// # Panics
 ///
@@ -262,7 +262,6 @@ pub(super) mod tests {
         )
     }
 
-    /// Proves that the bytes are those of the documentation, and the checksum that of RFC 3720.
     #[test]
     fn a_header_is_the_bytes_it_is_documented_to_be() {
         let datagram = data(0x0102_0304_0506_0708, 9, 10, b"abc", false);
@@ -293,7 +292,7 @@ pub(super) mod tests {
         }
     }
 
-    /// Proves that what no sender writes is refused also where its checksum is right.
+    /// Such messages are refused even if their checksum is right.
     #[test]
     fn what_cannot_be_is_corrupt() {
         let plain = data(1, 2, 3, b"abc", false);
@@ -329,7 +328,7 @@ pub(super) mod tests {
     }
 
     proptest! {
-        /// Proves that any bytes are read without a panic, also with a right beginning, length and checksum.
+        /// Without a panic, also with a valid beginning, length and checksum.
         #[test]
         fn any_bytes_are_taken(mut bytes in proptest::collection::vec(any::<u8>(), 0..200), ours: bool) {
             if ours && bytes.len() >= HEADER_BYTES {
@@ -359,7 +358,7 @@ pub(super) mod tests {
             prop_assert_eq!(read.checksum.is_some(), checked);
         }
 
-        /// Proves that with a checksum no changed bit goes unnoticed, wherever it is.
+        /// With a checksum, at any place.
         #[test]
         fn a_changed_bit_is_noticed(
             control in control(), bytes in proptest::collection::vec(any::<u8>(), 0..60), is_data: bool,

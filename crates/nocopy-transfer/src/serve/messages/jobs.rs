@@ -1,4 +1,4 @@
-//! Requests for the program: which wait, which run, and whose turn is next.
+//! Requests for the program: waiting ones, running ones, and the next.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
@@ -12,22 +12,22 @@ use super::greediest;
 use crate::serve::program::{Program, RunError};
 use nocopy_report::Interrupt;
 
-/// Programs that run at a time.
+/// The most programs running at a time.
 pub(super) const RUNS_MAX: usize = 8;
 
-/// Of those, for requests of one network: one is left to others.
+/// The most of them for requests of one network: one is left for others.
 const RUNS_MAX_OF_NETWORK: usize = RUNS_MAX - 1;
 
-/// Bytes of requests that wait, all together.
+/// The most bytes of waiting requests in total.
 const WAITING_BYTES_MAX: usize = 256 << 20;
 
-/// Requests that wait, all together: a short one counts as its share of the bytes.
+/// The most waiting requests in total: a short one counts as its share of the bytes.
 const WAITING_MAX: usize = 256;
 
 /// A request for the program.
 pub(super) struct Job {
     pub peer: Peer,
-    /// The network of its peer, whose peers share what one may have.
+    /// The network of its peer, whose peers share a limit.
     pub network: IpAddr,
     pub call: u32,
     pub request: Vec<u8>,
@@ -40,14 +40,14 @@ impl Job {
     }
 }
 
-/// What came of it.
+/// Its result.
 pub(super) struct Done {
     pub peer: Peer,
     pub call: u32,
     pub response: Result<Vec<u8>, RunError>,
 }
 
-/// What the server and the threads that run programs share.
+/// Shared by the server and the threads that run programs.
 #[derive(Default)]
 pub(super) struct Jobs {
     queue: Mutex<Queue>,
@@ -60,13 +60,13 @@ struct Queue {
     waiting: VecDeque<Job>,
     /// What they cost.
     cost: usize,
-    /// How many run for each network that has some.
+    /// Number of running programs for each network that has some.
     running: HashMap<IpAddr, usize>,
     is_closed: bool,
 }
 
 impl Queue {
-    /// Takes the oldest request of the network for which the fewest run, unless even that one has as many as it may.
+    /// Takes the oldest request of the network with the fewest running programs, unless that one has reached its limit.
     fn next(&mut self) -> Option<Job> {
         let running = |job: &Job| self.running.get(&job.network).copied().unwrap_or(0);
         let (place, runs) =
@@ -100,7 +100,7 @@ impl Jobs {
         }
     }
 
-    /// A program for a request of this network has ended.
+    /// Notes that a program for this network has ended.
     fn ended(&self, network: IpAddr) {
         let mut queue = self.queue();
         subtract(&mut queue.running, network, 1);
@@ -123,11 +123,11 @@ impl Jobs {
     }
 }
 
-/// The server's end of it. Dropped, no more programs are started.
+/// The server's end. When it is dropped, no more programs are started.
 pub(super) struct Runs<'a> {
     jobs: &'a Jobs,
     responses: Receiver<Done>,
-    /// How many wait or run for each peer that has some.
+    /// Number of waiting and running requests for each peer that has some.
     of_peers: HashMap<Peer, usize>,
 }
 
@@ -136,7 +136,7 @@ impl<'a> Runs<'a> {
         Self { jobs, responses, of_peers: HashMap::new() }
     }
 
-    /// Has the program answer.
+    /// Makes the program answer.
     pub(super) fn start(&mut self, job: Job) {
         *self.of_peers.entry(job.peer).or_default() += 1;
         let mut queue = self.jobs.queue();
@@ -146,7 +146,7 @@ impl<'a> Runs<'a> {
         self.jobs.changed.notify_one();
     }
 
-    /// If more requests wait than may, the peer that has the most of them.
+    /// If too many requests wait, the peer that has the most of them.
     pub(super) fn surplus(&self) -> Option<Peer> {
         let queue = self.jobs.queue();
         let uses = queue.waiting.iter().map(|job| (job.network, job.peer, job.cost()));
@@ -192,7 +192,7 @@ impl Drop for Runs<'_> {
     }
 }
 
-/// So many fewer; a peer with none is taken out.
+/// Subtracts a number; removes a peer with none left.
 fn subtract<K: std::hash::Hash + Eq>(counts: &mut HashMap<K, usize>, key: K, fewer: usize) {
     if let Entry::Occupied(mut count) = counts.entry(key) {
         *count.get_mut() -= fewer;
@@ -223,7 +223,7 @@ mod tests {
         Job { peer, network, call: 0, request: vec![0; bytes] }
     }
 
-    /// Whose requests would be begun, in their order.
+    /// The peers whose requests would be started, in order.
     fn begun(jobs: &Jobs) -> Vec<Peer> {
         std::iter::from_fn(|| jobs.queue().next()).map(|job| job.peer).collect()
     }
@@ -248,7 +248,7 @@ mod tests {
         assert_eq!(begun(&jobs), [one]);
     }
 
-    /// Proves that waiting requests take no more memory than they may, and that the peer with the most of them loses them.
+    /// Waiting requests do not exceed their limit of memory.
     #[test]
     fn the_peer_with_most_requests_loses_them_first() {
         for bytes in [0, 16 << 20] {

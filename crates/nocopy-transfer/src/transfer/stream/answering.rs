@@ -1,4 +1,4 @@
-//! The receiver's end of control.
+//! The receiver's end of the control connection.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use super::super::wire::CONTROL_BYTES;
 use super::message::{Answer, Ask, Count, Malformed, Message};
 use super::report::Findings;
 
-/// How long to wait for thanks: nothing is lost without.
+/// How long to wait for thanks, which need not arrive.
 const THANKS_NS: u64 = 1_000_000_000;
 
 #[derive(Debug)]
@@ -18,18 +18,18 @@ pub(crate) struct Answering {
     heard_ns: u64,
     /// A question has not been answered yet.
     owes: bool,
-    /// All that was sent, once the sender has said so.
+    /// The sender's total, once it has reported it.
     sent: Option<Count>,
     /// Whether all that came was counted until the sender's end.
     is_whole: bool,
-    /// The last word, and when it was given.
+    /// The last answer, and when it was given.
     last: Option<(Count, u64)>,
-    /// Nothing more is to be heard: thanks came, the connection's end, or nonsense.
+    /// Nothing more will arrive: thanks, the end of the connection, or a malformed message did.
     is_over: bool,
 }
 
 impl Answering {
-    /// Begins with the sender's first question. `verify`: checksums are wanted here.
+    /// Begins with the sender's first question. `verify`: this end wants checksums.
     pub(crate) fn new(ask: &Ask, verify: bool, idle: Duration, now_ns: u64) -> Self {
         let mut begun = Self {
             run: ask.run,
@@ -51,7 +51,7 @@ impl Answering {
         self.verify
     }
 
-    /// What the sender says.
+    /// Handles a message of the sender.
     pub(crate) fn handle(&mut self, message: Result<Message, Malformed>, now_ns: u64) {
         match message {
             Ok(Message::Ask(ask)) if ask.run == self.run => {
@@ -71,7 +71,7 @@ impl Answering {
         self.is_over = true;
     }
 
-    /// What is to be said now, if so; so much was received until now.
+    /// The answer to be sent now, if there is one; `received_bytes` so far.
     pub(crate) fn answer(&mut self, received_bytes: u64) -> Option<[u8; CONTROL_BYTES]> {
         if !std::mem::take(&mut self.owes) {
             return None;
@@ -80,19 +80,19 @@ impl Answering {
             Some((received, _)) => (received, true),
             None => (Count { bytes: received_bytes, crc32c: None }, false),
         };
-        // Until the last word the flag asks for checksums; in it, it says that there is one.
+        // Before the last answer the flag asks for checksums; in it, it says that there is one.
         let verify = if last { received.crc32c.is_some() } else { self.verify };
         Some(Answer { run: self.run, refusal: None, received, last, verify }.emit())
     }
 
-    /// Counts nothing more. What was received is all that came until the streams' ends, or there is enough.
+    /// Stops counting. `received` is everything until the streams' ends, or there is enough.
     pub(crate) fn close(&mut self, received: Count, is_whole: bool, now_ns: u64) {
         if self.last.is_none() {
             (self.last, self.is_whole, self.owes) = (Some((received, now_ns)), is_whole, true);
         }
     }
 
-    /// Whether the sender has said that all was sent.
+    /// Whether the sender has reported that everything was sent.
     pub(crate) fn is_all_sent(&self) -> bool {
         self.sent.is_some()
     }
@@ -102,7 +102,7 @@ impl Answering {
         self.is_over || self.last.is_some_and(|(_, last_ns)| now_ns.saturating_sub(last_ns) > THANKS_NS)
     }
 
-    /// Whether the sender broke off: nothing more is to be heard from it, and it has not said that all was sent.
+    /// Whether the sender broke off: it has ended without reporting that everything was sent.
     pub(crate) fn is_broken_off(&self) -> bool {
         self.is_over && self.sent.is_none() && self.last.is_none()
     }
@@ -116,7 +116,7 @@ impl Answering {
             total: self.total,
             sent: self.sent,
             received: self.last.map(|(received, _)| received),
-            // The sender does not hear it where it broke off.
+            // A sender that broke off does not receive it.
             is_final: self.last.is_some() && (self.sent.is_some() || !self.is_whole),
             is_whole: self.is_whole,
         }
@@ -139,7 +139,7 @@ mod tests {
         }
     }
 
-    /// Proves that the two ends, one wanting checksums, come to the same findings.
+    /// With one end wanting checksums.
     #[test]
     fn both_ends_agree() {
         for (theirs, ours) in [(true, false), (false, true), (false, false)] {
@@ -180,7 +180,7 @@ mod tests {
         }
     }
 
-    /// Proves that a receiver that had enough says so unasked, once, and does not wait for ever.
+    /// Without being asked, once, and without waiting for ever.
     #[test]
     fn a_receiver_that_has_enough_says_so() {
         let mut asking = Asking::new(7, 1, None, false, IDLE);

@@ -1,4 +1,4 @@
-//! The sender's end of control.
+//! The sender's end of the control connection.
 
 use std::time::Duration;
 
@@ -9,25 +9,25 @@ use super::report::Findings;
 /// Between two questions: often enough for a receiver that waits [10 s](SILENCE_NS) or a second.
 const INTERVAL_NS: u64 = 100_000_000;
 
-/// Without an answer for so long the receiver is considered gone.
+/// How long answers may be missing.
 const SILENCE_NS: u64 = 10_000_000_000;
 
-/// How it stands with the receiver.
+/// The state of the exchange.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum State {
     /// It has not answered yet.
     Connecting,
     Running,
-    /// It counts nothing more, though not all was sent.
+    /// The receiver has stopped counting, before everything was sent.
     EndedEarly,
-    /// All was sent; it has not said yet that it counts nothing more.
+    /// Everything was sent; the receiver has not confirmed the end yet.
     Finishing,
-    /// Both have said their last word.
+    /// Both have sent their last message.
     Agreed,
     Refused(Refusal),
-    /// What it says is not of this protocol.
+    /// The receiver's messages are not of this protocol.
     Malformed,
-    /// It has closed the connection without a last word.
+    /// The receiver has closed the connection without a last answer.
     Gone,
     /// It has not answered in time.
     Silent,
@@ -37,13 +37,13 @@ pub(crate) enum State {
 pub(crate) struct Asking {
     ask: Ask,
     patience_ns: u64,
-    /// When it was asked last, and heard last.
+    /// When the last question was sent, and the last answer received.
     asked_ns: Option<u64>,
     heard_ns: u64,
     answer: Option<Answer>,
-    /// It said its last word before all was sent.
+    /// The last answer arrived before everything was sent.
     is_early: bool,
-    /// It is gone, or says what cannot be.
+    /// The connection was closed, or a malformed message arrived.
     broken: Option<State>,
 }
 
@@ -70,7 +70,7 @@ impl Asking {
         }
     }
 
-    /// What is to be said now, if so; so much was sent until now, as far as is known.
+    /// The question to be sent now, if there is one; `sent_bytes` so far, as far as known.
     pub(crate) fn ask(&mut self, sent_bytes: u64, now_ns: u64) -> Option<[u8; CONTROL_BYTES]> {
         if matches!(self.state(now_ns), State::Agreed) && !self.ask.thanks {
             self.ask.thanks = true;
@@ -87,7 +87,7 @@ impl Asking {
         Some(self.ask.emit())
     }
 
-    /// All was sent. A receiver that ended early is only thanked.
+    /// Everything was sent. A receiver that ended early only gets thanks.
     pub(crate) fn finish(&mut self, sent: Count) {
         self.is_early = self.answer.is_some_and(|answer| answer.last);
         self.ask.last = true;
@@ -96,14 +96,14 @@ impl Asking {
         self.asked_ns = None;
     }
 
-    /// What the receiver says.
+    /// Handles a message of the receiver.
     pub(crate) fn handle(&mut self, message: Result<Message, Malformed>, now_ns: u64) {
         match message {
             Ok(Message::Answer(mut answer)) if answer.run == self.ask.run => {
                 if !answer.last {
                     answer.received.crc32c = None; // it is not over
                 }
-                // The last word is the last.
+                // The last answer must be the last message.
                 if self.answer.is_none_or(|answer| !answer.last) {
                     self.answer = Some(answer);
                 }
@@ -118,7 +118,7 @@ impl Asking {
         self.broken = self.broken.or(Some(State::Gone));
     }
 
-    /// Whether all that is sent is to be summed up: one end wants it.
+    /// Whether everything sent needs a checksum, because one end wants it.
     pub(crate) fn has_checksums(&self) -> bool {
         self.ask.verify || self.answer.is_some_and(|answer| answer.verify)
     }

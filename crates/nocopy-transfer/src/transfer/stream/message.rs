@@ -2,11 +2,11 @@
 //!
 //! | | number | offset | counts |
 //! |---|---|---|---|
-//! | head | of the stream, from 0 | where its bytes are in the whole | streams in all, bytes of the stream |
+//! | head | of the stream, from 0 | offset of its bytes in the whole | number of streams, bytes of the stream |
 //! | question | 0 | bytes of the whole | streams in all, bytes sent, their CRC32C |
 //! | answer | 0, or why the run is refused | 0 | 0, bytes received, their CRC32C |
 //!
-//! The bytes of the whole and of a stream are 0 where they are not known, which a flag says.
+//! The bytes of the whole and of a stream are 0 if unknown; a flag says which.
 
 use serde::{Serialize, Serializer};
 
@@ -19,7 +19,7 @@ pub(super) const STREAMS_MAX: u32 = 64;
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct Count {
     pub bytes: u64,
-    /// Of all bytes, in the order of the streams; absent without checksums.
+    /// For all bytes, in the order of the streams; `None` without checksums.
     #[serde(serialize_with = "hex", skip_serializing_if = "Option::is_none")]
     pub crc32c: Option<u32>,
 }
@@ -33,7 +33,7 @@ fn hex<S: Serializer>(value: &Option<u32>, serializer: S) -> Result<S::Ok, S::Er
 }
 
 impl Count {
-    /// With what comes behind it.
+    /// Appends the count of following bytes.
     #[must_use]
     pub(crate) fn then(self, behind: Self) -> Self {
         let crc32c = self.crc32c.zip(behind.crc32c);
@@ -45,7 +45,7 @@ impl Count {
         }
     }
 
-    /// Nothing yet; with a checksum or without.
+    /// A count of no bytes, with a checksum or without.
     pub(crate) fn nothing(has_checksum: bool) -> Self {
         Self { bytes: 0, crc32c: has_checksum.then_some(0) }
     }
@@ -56,7 +56,7 @@ impl Count {
     }
 }
 
-/// What a connection for data begins with.
+/// The beginning of a connection for data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Head {
     pub run: u64,
@@ -67,13 +67,13 @@ pub(crate) struct Head {
     pub length: Option<u64>,
 }
 
-/// What the sender says.
+/// A question of the sender.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Ask {
     pub run: u64,
-    /// How many connections there are for data: from 1 to [`STREAMS_MAX`].
+    /// The number of connections for data: from 1 to [`STREAMS_MAX`].
     pub streams: u32,
-    /// How many bytes there are in all, where that is known from the beginning.
+    /// The number of bytes in total, if it is known from the beginning.
     pub total: Option<u64>,
     pub sent: Count,
     pub last: bool,
@@ -81,16 +81,16 @@ pub(crate) struct Ask {
     pub verify: bool,
 }
 
-/// Why a receiver does not want a run.
+/// Why a receiver refuses a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Refusal {
     /// It has one already.
     Busy,
-    /// It is to write what comes on several connections, and it is not known where each belongs.
+    /// There are several connections, and the offsets of their bytes are not known.
     NoPlaces,
 }
 
-/// What the receiver says to that.
+/// The receiver's answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Answer {
     pub run: u64,
@@ -100,7 +100,7 @@ pub(crate) struct Answer {
     pub verify: bool,
 }
 
-/// The receiver's answer to a sender that it refuses.
+/// The answer that refuses a sender.
 pub(crate) fn refuse(ask: &Ask, why: Refusal) -> [u8; CONTROL_BYTES] {
     let received = Count::default();
     Answer { run: ask.run, refusal: Some(why), received, last: true, verify: false }.emit()
@@ -135,12 +135,12 @@ impl Message {
     }
 }
 
-/// A number of bytes that is 0 where it is not known.
+/// A number of bytes that is 0 if unknown.
 fn known(bytes: u64, is_known: bool) -> Option<Option<u64>> {
     (is_known || bytes == 0).then_some(is_known.then_some(bytes))
 }
 
-/// How many streams there are, if there may be so many.
+/// The number of streams, if it is allowed.
 fn streams(count: u64) -> Option<u32> {
     u32::try_from(count).ok().filter(|count| (1..=STREAMS_MAX).contains(count))
 }
@@ -216,7 +216,7 @@ impl Answer {
     }
 }
 
-/// Puts messages together of the pieces in which they come.
+/// Assembles messages from received pieces.
 #[derive(Debug, Clone)]
 pub(crate) struct MessageBuffer {
     message: [u8; CONTROL_BYTES],
@@ -228,12 +228,12 @@ impl MessageBuffer {
         Self { message: [0; CONTROL_BYTES], filled: 0 }
     }
 
-    /// Where the next bytes of the message belong; so many are to come at most.
+    /// Where the next bytes of the message are to be written.
     pub(crate) fn room(&mut self) -> &mut [u8] {
         &mut self.message[self.filled..]
     }
 
-    /// So many bytes were written to the [room](Self::room). Returns the message, if it is whole now.
+    /// Notes that bytes were written to the [room](Self::room). Returns the message, if it is complete.
     pub(crate) fn filled(&mut self, bytes: usize) -> Option<Result<Message, Malformed>> {
         self.filled = (self.filled + bytes).min(CONTROL_BYTES);
         (self.filled == CONTROL_BYTES).then(|| {
@@ -250,7 +250,7 @@ pub(super) mod tests {
     use super::super::super::wire::{NUMBER_MAX, tests::resealed};
     use super::*;
 
-    /// What these bytes say, which must be as many as a message has.
+    /// Parses bytes, which must have the length of a message.
     pub(in crate::transfer::stream) fn read(bytes: &[u8]) -> Result<Message, Malformed> {
         Message::parse(bytes.try_into().unwrap())
     }
@@ -315,7 +315,7 @@ pub(super) mod tests {
     }
 
     proptest! {
-        /// Proves that any bytes are read without a panic, in any pieces, also with a right beginning and checksum.
+        /// Without a panic, in any pieces, also with a valid beginning and checksum.
         #[test]
         fn any_bytes_are_taken(
             bytes in proptest::collection::vec(any::<u8>(), CONTROL_BYTES), ours: bool, pieces in 1..110_usize,

@@ -1,11 +1,11 @@
-//! Which bytes go by which stream.
+//! The ranges of bytes of each stream.
 
 use std::ops::Range;
 
 use super::message::Head;
 
-/// Cuts so many bytes into a range for each stream, as equal as whole pieces allow; each has a piece, so there may be fewer of them.
-/// Nothing at all is one empty range.
+/// Divides the bytes into a range for each stream, as equal as whole pieces allow; each has a piece, so there may be fewer of them.
+/// No bytes are one empty range.
 pub(crate) fn cut(total: u64, piece_bytes: u64, streams: u32) -> Vec<Range<u64>> {
     let piece_bytes = piece_bytes.max(1);
     let pieces = total.div_ceil(piece_bytes);
@@ -16,7 +16,7 @@ pub(crate) fn cut(total: u64, piece_bytes: u64, streams: u32) -> Vec<Range<u64>>
     (0..streams).map(|number| start(number)..start(number + 1)).collect()
 }
 
-/// What the receiver knows of where streams belong; what they claim is checked against each other.
+/// The ranges of streams at the receiver; the streams' claims are checked against each other.
 #[derive(Debug)]
 pub(crate) struct Places {
     run: u64,
@@ -30,7 +30,7 @@ impl Places {
         Self { run, total, taken: vec![None; streams as usize] }
     }
 
-    /// Whether a connection is a stream of this run, the only one of its number, and does not lie over another.
+    /// Whether a connection is a stream of this run, with a new number, and without overlap.
     pub(crate) fn take(&mut self, head: &Head) -> bool {
         let Self { run, total, taken } = self;
         let end = match (*total, head.length) {
@@ -57,7 +57,7 @@ impl Places {
         }
     }
 
-    /// Streams that have come.
+    /// Streams accepted so far.
     pub(crate) fn taken(&self) -> usize {
         self.taken.iter().flatten().count()
     }
@@ -106,7 +106,7 @@ mod tests {
     }
 
     proptest! {
-        /// Proves that ranges follow each other from the first byte to the last, and fit together at the receiver.
+        /// Ranges are contiguous from the first byte to the last, and the receiver accepts them.
         #[test]
         fn every_byte_goes_once(total in 0..1_u64 << 50, piece in 1..1_u64 << 30, streams in 1..=64_u32) {
             let ranges = cut(total, piece, streams);
