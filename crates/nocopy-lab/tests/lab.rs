@@ -44,7 +44,6 @@ fn a_datagram_goes_there_and_back() {
     ping(&lab).unwrap();
 }
 
-/// Proves that nothing forwards by itself in the middle of a chain, and what does is all there.
 #[test]
 fn a_chain_has_a_middle_that_forwards_nothing() {
     let Some(chain) = Chain::new_or_skip() else { return };
@@ -61,7 +60,6 @@ fn a_chain_has_a_middle_that_forwards_nothing() {
     assert_eq!(right.recv(&mut [0; 16]).unwrap_err().kind(), std::io::ErrorKind::WouldBlock);
 }
 
-/// Proves that options reach the kernel.
 #[test]
 fn options_are_what_the_kernel_has() {
     let Some(lab) = Lab::builder().mtu(9000).queues(2).gro_right(true).build_or_skip() else { return };

@@ -332,7 +332,6 @@ mod tests {
         assert_eq!(serde_json::from_str::<Row>(&text).unwrap().link, Some(link));
     }
 
-    /// Proves that the name of a figure is that of the field it stands for.
     #[test]
     fn figures_are_fields() {
         let figures = [

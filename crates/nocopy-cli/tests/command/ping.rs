@@ -147,7 +147,6 @@ fn ports_and_sockets_answer_each_other() {
     }
 }
 
-/// Proves that what is asked for at a pace is asked at that pace, and also told from when it was due.
 #[test]
 fn at_a_pace_times_are_told_from_when_they_were_due() {
     let server = Server::start(&["udp://127.0.0.1:0"], &[]);

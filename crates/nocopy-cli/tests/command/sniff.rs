@@ -348,7 +348,6 @@ fn it_ends_when_the_time_is_up() {
     assert!(status.success() && captured <= sent, "{captured} of {sent}: {errors}");
 }
 
-/// Proves that packets that are not printed are counted.
 #[test]
 fn packets_that_are_not_shown_are_counted() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
@@ -373,7 +372,6 @@ fn it_has_no_capabilities() {
     }
 }
 
-/// Proves that on the loopback interface each packet is seen once.
 #[test]
 fn loopback_is_seen_once() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };

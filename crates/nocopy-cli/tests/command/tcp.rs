@@ -102,7 +102,6 @@ fn with_every_method_all_arrives_and_both_tell_so() {
     }
 }
 
-/// Proves that bytes are the same by whatever way they are taken, and that the ledger has them all.
 #[test]
 fn each_way_of_receiving_gives_the_same_bytes() {
     let content = noise(3_000_000);
@@ -123,7 +122,6 @@ fn each_way_of_receiving_gives_the_same_bytes() {
     }
 }
 
-/// Proves that what lies on mapped pages is written: from where it lies, and with checksums, which are of what is written, from a copy.
 #[test]
 fn mapped_pages_are_written_with_and_without_checksums() {
     let content = noise(3_000_001);
@@ -615,7 +613,6 @@ fn a_sender_knows_a_receiver_that_is_none() {
     }
 }
 
-/// Proves that bytes changed on the way are found, by both.
 #[test]
 fn what_was_changed_on_the_way_is_found() {
     let (receiver, at) = recv("127.0.0.1", &["--json"]);

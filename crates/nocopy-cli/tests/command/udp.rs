@@ -78,7 +78,6 @@ fn with_every_method_all_arrives_and_both_tell_so() {
     }
 }
 
-/// Proves that a file arrives byte for byte, in a file and down a pipe, whatever its length.
 #[test]
 fn a_file_arrives_byte_for_byte() {
     for bytes in [0, 1, 1360, 1361, 60_000] {
