@@ -126,7 +126,7 @@ mod tests {
         if std::ptr::eq(command, definitions) && words.peek().is_some_and(|word| !word.starts_with('-')) {
             return Err(format!("no such command: {line}"));
         }
-        // What stands behind `--` is another program's.
+        // Words after `--` are another program's.
         for word in words.take_while(|word| *word != "--") {
             let Some(name) = word.trim_start_matches('[').strip_prefix("--") else { continue };
             let name = name.split(['=', '[', ']', ',']).next().unwrap_or_default();

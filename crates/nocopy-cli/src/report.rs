@@ -40,7 +40,7 @@ impl Results {
         }
     }
 
-    /// As what can be compared: of a sweep that is the throughput.
+    /// The comparable part: of a sweep the throughput.
     fn into_report(self) -> Report {
         match self {
             Self::Bench(report) => report,
@@ -91,7 +91,7 @@ fn page_file(path: Option<&Path>, taken: &[&Path], force: bool) -> Result<Option
     }
 }
 
-/// The part of results that says what the rest is.
+/// The field that names the kind of results.
 #[derive(Deserialize)]
 struct Kind {
     schema: String,

@@ -1,4 +1,4 @@
-//! An interface with its gates, and what they mean for a port on it.
+//! An interface with its gates, and their meaning for a port on it.
 
 use nocopy::integration::probe::{self, Gate, Interface, State};
 use nocopy::port::{InterfaceError, OpenError};
@@ -32,7 +32,7 @@ impl Examined {
         self.probed.first_mode().filter(|_| is_possible)
     }
 
-    /// Why no port opens here; or, where one does, why it is not in the fastest mode.
+    /// Why no port opens here; or, if one does, why it is not in the fastest mode.
     pub(super) fn obstacles(&self, machine: &[Gate]) -> Vec<String> {
         let all = machine.iter().chain(&self.probed.gates);
         let blocking: Vec<_> = all.filter(|gate| blocks(gate)).map(words).collect();

@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::examined::Examined;
 
-/// Changes when a field changes its meaning or goes.
+/// Changes when a field is removed or changes its meaning.
 const SCHEMA: &str = "nocopy.doctor/1";
 
 /// As wide as a terminal usually is; sentences wrap.

@@ -1,4 +1,4 @@
-//! The shell commands that open what is closed: printed, never run.
+//! Shell commands that open closed gates: printed, never run.
 
 use std::collections::HashSet;
 use std::fmt::Write;
@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use super::examined::{Examined, blocks};
 
-/// Changes when a field changes its meaning or goes.
+/// Changes when a field is removed or changes its meaning.
 const SCHEMA: &str = "nocopy.doctor-fix/1";
 
 /// Closed gates that a command opens, and those without which no port opens and that are for people to open.
@@ -52,7 +52,7 @@ impl<'a> Fixes<'a> {
         Self { schema: SCHEMA, fixes: fixes.collect() }
     }
 
-    /// Commands for a shell, each behind a comment that says what it opens.
+    /// Commands for a shell, each after a comment that names its gate.
     pub(super) fn script(&self) -> String {
         let mut text = String::new();
         for Fix { interface, gate, found, fix, command } in &self.fixes {

@@ -1,4 +1,4 @@
-//! `nocopy doctor`: what stands between this machine and a fast port.
+//! `nocopy doctor`: what keeps this machine from a fast port.
 
 mod examined;
 mod export;

@@ -113,7 +113,7 @@ impl Files {
         Ok(())
     }
 
-    /// Opens one; it is read again where a killed recording is cut back.
+    /// Opens a file; it is read again if a killed recording is cut back.
     fn open(&self, path: &Path) -> io::Result<File> {
         self.making.open(path, File::options().read(true).write(true))
     }
@@ -132,7 +132,7 @@ impl Files {
         }
     }
 
-    /// Whether what comes belongs into the next file.
+    /// Whether the next packets belong into the next file.
     pub(super) fn is_full(&self, bytes: u64, more: u64, time_ns: u64) -> bool {
         let too_large = self.rotation.bytes.is_some_and(|most| bytes + more > most);
         let age_ns = u128::from(time_ns.saturating_sub(self.begun_ns));
@@ -150,7 +150,7 @@ impl Files {
         self.refused.as_ref().unwrap_or(last)
     }
 
-    /// The output's name, with number and time in front of its extension where there may be several.
+    /// The output's name, with number and time before its extension if there may be several.
     fn name(&self, now_ns: u64) -> PathBuf {
         if self.rotation.bytes.is_none() && self.rotation.time.is_none() {
             return self.output.clone();
@@ -165,8 +165,8 @@ impl Files {
     }
 }
 
-/// Deletes a file, and returns whether it is gone: another program may have deleted it before. One that stays is no reason to end the
-/// recording: the summary tells.
+/// Deletes a file, and returns whether it no longer exists: another program may have deleted it before. A failure does not end the
+/// recording, but is in the summary.
 fn remove(path: &Path) -> bool {
     std::fs::remove_file(path).map_or_else(|error| error.kind() == io::ErrorKind::NotFound, |()| true)
 }
@@ -190,7 +190,7 @@ fn stamp(seconds: u64) -> String {
 mod tests {
     use super::*;
 
-    /// Files that are not there, so that each is gone when it is to be deleted.
+    /// Files that do not exist, so that deleting each succeeds.
     fn files(keep: Option<u32>) -> Files {
         let making = PrivateFile { force: false, permissions: None };
         Files::none(

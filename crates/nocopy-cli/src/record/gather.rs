@@ -1,4 +1,4 @@
-//! Packets, or what they carry, copied together into whole sectors.
+//! Packets, or their payloads, copied together into whole sectors.
 
 use std::collections::VecDeque;
 use std::io;
@@ -16,7 +16,7 @@ use nocopy_report::wall_clock::now_ns;
 /// Bytes of a buffer.
 pub(super) const BUFFER_BYTES: usize = 1 << 20;
 
-/// How long what was gathered waits for more.
+/// How long collected packets wait for more.
 const PATIENCE: Duration = Duration::from_millis(200);
 
 #[derive(Debug)]
@@ -24,7 +24,7 @@ pub(super) struct Gather {
     format: Format,
     buffer: Option<SectorBuffer>,
     used: usize,
-    /// When the first packet in the buffer came, and when it was put there.
+    /// When the first packet in the buffer arrived, and when it was put there.
     begun: Option<(u64, Instant)>,
     amount: Amount,
     pub(super) no_payload: u64,
@@ -47,7 +47,7 @@ struct Payloads {
 }
 
 impl Gather {
-    /// What the arguments ask for, where packets are copied.
+    /// As the arguments ask, if packets are copied.
     pub(super) fn new(arguments: &RecordArguments) -> Self {
         let format = match arguments.format {
             RecordFormat::Pcapng => Format::Pcapng { snap_bytes: arguments.snap as usize },
@@ -68,7 +68,7 @@ impl Gather {
         }
     }
 
-    /// Adds a packet, or what it carries; false if it carries nothing that is wanted.
+    /// Adds a packet, or its payload; false if it has none.
     pub(super) fn add(&mut self, sink: &mut Sink, packet: &Packet, bytes: &[u8]) -> io::Result<bool> {
         match &mut self.format {
             Format::Pcapng { snap_bytes } => {
@@ -126,7 +126,7 @@ impl Gather {
         })
     }
 
-    /// Hands over what has waited long enough.
+    /// Hands over packets that have waited long enough.
     pub(super) fn flush_old(&mut self, sink: &mut Sink) -> io::Result<()> {
         match self.begun {
             Some((_, since)) if since.elapsed() >= PATIENCE => self.flush(sink, false),
@@ -142,7 +142,7 @@ impl Gather {
         Ok(is_cut.then_some(SECTOR_BYTES as u64 - rest))
     }
 
-    /// Hands over what is gathered. Of payloads, what does not fill a sector stays, unless this is `all`.
+    /// Hands over collected packets. The rest of payloads that does not fill a sector stays, unless this is `all`.
     fn flush(&mut self, sink: &mut Sink, all: bool) -> io::Result<()> {
         let Some(mut buffer) = self.buffer.take() else { return Ok(()) };
         let (used, whole) = match &self.format {

@@ -1,4 +1,4 @@
-//! A second process that outlives a killed recording, and cuts its file back to what was written whole.
+//! A second process that outlives a killed recording, and cuts its file back to the last whole piece.
 //!
 //! Only where writes go through the page cache: there the kernel stops a killed process between two pages. A direct write is one
 //! piece of work of the disk.
@@ -38,7 +38,7 @@ impl Guard {
         Ok(Self { child, line })
     }
 
-    /// Tells it how much of the file is whole.
+    /// Reports to it how much of the file is whole.
     pub(super) fn tell(&mut self, bytes: u64) -> io::Result<()> {
         self.line.as_mut().map_or(Ok(()), |line| line.write_all(&bytes.to_le_bytes()))
     }
@@ -51,7 +51,7 @@ impl Drop for Guard {
     }
 }
 
-/// Is the other process: standard input tells how much is whole, standard output is the file.
+/// Runs the other process: standard input reports how much is whole, standard output is the file.
 pub(crate) fn run() -> Result<Outcome, Failure> {
     let (mut input, mut whole) = (io::stdin().lock(), None);
     let mut word = [0; 8];

@@ -44,7 +44,7 @@ pub(crate) fn run(arguments: &RecordArguments) -> Result<Outcome, Failure> {
     report(arguments, sink, recorded)
 }
 
-/// Where packets come from.
+/// The source of packets.
 #[derive(Debug)]
 enum Source {
     Blocks(Capture),
@@ -71,7 +71,7 @@ trait Recording {
     fn describe(&mut self) -> Description;
 }
 
-/// How packets came.
+/// How packets were received.
 #[derive(Debug)]
 struct Description {
     mode: String,
@@ -88,7 +88,7 @@ struct Recorded {
     gaps: Option<Gaps>,
     description: Description,
     ended: Ended,
-    /// Why it did not go on.
+    /// The error that ended it, if there was one.
     failed: io::Result<()>,
 }
 
@@ -108,7 +108,7 @@ fn record(
         (surplus, gaps) = (gather.finish(sink).map_err(broken)?, gather.gaps());
     }
     let description = recording.describe();
-    // Before what waits is written, which takes as long as the disk likes: meanwhile open ports might keep packets from the host.
+    // Before waiting packets are written, which takes as long as the disk: meanwhile open ports could keep packets from the host.
     drop(recording);
     sink.finish();
     if let Some(bytes) = surplus {
@@ -117,7 +117,7 @@ fn record(
     Ok(Recorded { elapsed, loss, gaps, description, ended, failed })
 }
 
-/// Says what the recording was, and whether it is whole.
+/// Prints the summary, and whether the recording is complete.
 fn report(arguments: &RecordArguments, sink: Sink, recorded: Recorded) -> Result<Outcome, Failure> {
     let Recorded { elapsed, loss, gaps, description, ended, failed } = recorded;
     let summary = Summary {

@@ -1,4 +1,4 @@
-//! Recording the kernel's blocks where they lie.
+//! Recording the kernel's blocks in place.
 
 use std::io;
 use std::thread::sleep;
@@ -38,9 +38,9 @@ pub(super) struct Passive {
     wanted: u64,
     taken: Taken,
     counted: Instant,
-    /// Counts that no block says yet.
+    /// Counts that are in no block yet.
     fresh: Option<Counts>,
-    /// Where blocks are not written as they lie.
+    /// If blocks are not written in place.
     gather: Option<Gather>,
     /// Gathered buffers that may wait to be written.
     buffers_max: usize,
@@ -94,7 +94,7 @@ impl Passive {
         stats["tp_packets"].saturating_sub(stats["tp_drops"] + packets + unreadable + left_out)
     }
 
-    /// Whether what is gathered may become more.
+    /// Whether more may be collected.
     fn has_room(&self, sink: &Sink) -> bool {
         self.gather.is_none() || sink.backlog() < self.buffers_max
     }
@@ -126,7 +126,7 @@ impl Passive {
         self.highest_fill = self.highest_fill.max(self.blocks.fill().ratio());
     }
 
-    /// Copies what a block's packets carry.
+    /// Copies the payloads of a block's packets.
     fn copy(&mut self, block: Block, sink: &mut Sink, gather: &mut Gather) -> io::Result<()> {
         let mut reader = block.into_reader();
         while let Some(packet) = reader.next_packet() {
@@ -208,7 +208,7 @@ impl Recording for Passive {
                 (missing, looks) = (self.missing(&stats), 0);
             }
             match self.take_all(sink, GLANCE) {
-                // Also of an interface that is gone there may be a block still.
+                // Also after the interface was removed there may be another block.
                 Err(_) => sleep(GLANCE),
                 Ok(()) => sink.wait(GLANCE)?,
             }

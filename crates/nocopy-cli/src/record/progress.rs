@@ -1,4 +1,4 @@
-//! When a recording is to end, and how it goes meanwhile.
+//! The limits of a recording, and its live line.
 
 use std::time::{Duration, Instant};
 

@@ -39,13 +39,13 @@ impl Field {
 /// What became of the counter.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub(super) struct Gaps {
-    /// Values that never came.
+    /// Values that never arrived.
     pub(super) missing: u64,
     /// Times that values were left out.
     pub(super) gaps: u64,
-    /// Values that came more than once, as far back as is remembered.
+    /// Values that arrived more than once, as far back as is remembered.
     pub(super) duplicate: u64,
-    /// Values that came after later ones, each taken off the missing.
+    /// Values that arrived after later ones; they are not counted as missing.
     pub(super) reordered: u64,
     /// Times that it began anew at 0.
     pub(super) wraps: u64,

@@ -12,9 +12,9 @@ use super::guard::Guard;
 use crate::Failure;
 use nocopy_report::wall_clock::now_ns;
 
-/// Bytes of a write past the page cache, if so many wait.
+/// Bytes of a write that bypasses the page cache, if so many wait.
 const WRITE_BYTES_MAX: usize = 8 << 20;
-/// Bytes of one that is copied into it: the processor's caches still have what came last.
+/// Bytes of a write through the page cache: the processor's caches still have the latest.
 const COPIED_BYTES_MAX: usize = 1 << 20;
 
 /// Packets and their bytes.
@@ -36,7 +36,7 @@ impl Amount {
 pub(super) struct Piece {
     pub(super) sectors: Sectors,
     pub(super) amount: Amount,
-    /// When its first packet came.
+    /// When its first packet arrived.
     pub(super) time_ns: u64,
 }
 
@@ -44,16 +44,16 @@ pub(super) struct Piece {
 pub(super) struct Sink {
     writer: Writer,
     pub(super) files: Files,
-    /// What every file begins with; nothing, where it is not made of blocks.
+    /// The beginning of every file; empty for payloads.
     head: Vec<u8>,
     waiting: VecDeque<Piece>,
     /// What each piece of the write under way holds.
     under_way: Vec<Amount>,
     /// What this file was given so far.
     state: State,
-    /// Cuts the file back if this process is killed, where a write may then be half done.
+    /// Cuts the file back if this process is killed, if a write may then be incomplete.
     guard: Option<Guard>,
-    /// Why there is none where there should be.
+    /// Why there is no guard although one is needed.
     pub(super) unguarded: Option<io::Error>,
     pub(super) counts: Counts,
     pub(super) written: Amount,
@@ -99,7 +99,7 @@ impl Sink {
         &self.writer
     }
 
-    /// Memory to gather into, of `bytes`, which is always the same.
+    /// Memory for collecting, always of the same length.
     pub(super) fn buffer(&mut self, bytes: usize) -> io::Result<SectorBuffer> {
         match self.spare.pop() {
             Some(mut buffer) => {
@@ -198,7 +198,7 @@ impl Sink {
         }
     }
 
-    /// Starts a write of what waits and fits the file.
+    /// Starts a write of waiting data that fits the file.
     fn start(&mut self) {
         let (mut batch, mut bytes) = (Vec::new(), 0);
         let bytes_max = if self.writer.method().direct { WRITE_BYTES_MAX } else { COPIED_BYTES_MAX };
@@ -225,7 +225,7 @@ impl Sink {
         }
     }
 
-    /// Tells the guard what is whole before more is written. Of payloads nothing is ever half.
+    /// Reports the whole pieces to the guard before more is written. Payloads are never incomplete.
     fn watch(&mut self) {
         if self.writer.method().direct || self.head.is_empty() || self.unguarded.is_some() {
             return;
@@ -240,7 +240,7 @@ impl Sink {
         }
     }
 
-    /// Writes what was counted as the end of a file that is made of blocks; whether that is done.
+    /// Writes the counts at the end of a pcapng file; returns whether that is done.
     fn close(&mut self) -> bool {
         if self.state == State::Closed || self.head.is_empty() {
             return true;
@@ -301,7 +301,7 @@ impl Sink {
         }
     }
 
-    /// Nothing is written any more; what waits is lost, and counted.
+    /// Stops writing; waiting packets are lost, and counted.
     fn fail(&mut self, error: io::Error) {
         self.failed.get_or_insert(error);
         for piece in self.waiting.drain(..) {

@@ -11,7 +11,7 @@ use nocopy_report::quantity::{short, time};
 use nocopy_report::table::Table;
 use nocopy_report::{Ended, Outcome};
 
-/// Where packets went that are not in the files, by cause; under the kernel's names where the kernel counts.
+/// Packets that are not in the files, by cause; under the kernel's names if the kernel counts.
 #[derive(Debug, Clone, Copy, Default, Serialize)]
 pub(super) struct Loss {
     /// Packets that matched the filter, whatever became of them.
@@ -27,7 +27,7 @@ pub(super) struct Loss {
     pub(super) no_payload: u64,
     /// Beyond those asked for.
     pub(super) left_out: u64,
-    /// Packets that did not match, and that the host could not be handed either, where the filter runs in user space: its loss.
+    /// Packets that a filter in user space rejected, and that could not be returned to the host either: lost for the host.
     pub(super) filter_lost: u64,
     /// Not lost, but moved by a few bytes before they were written.
     #[serde(skip)]

@@ -96,7 +96,7 @@ impl Taken {
     }
 }
 
-/// A packet where it lies, or, if that is in several frames, joined.
+/// A packet in place, or joined, if it is in several frames.
 fn in_one_piece<'a>(packet: &'a Chain<Received<'_>>, joined: &'a mut Vec<u8>) -> &'a [u8] {
     if let [whole] = packet.buffers() {
         return whole;
@@ -113,7 +113,7 @@ impl Recording for Taken {
             if has_room {
                 let timeout = if sink.is_busy() { GLANCE } else { WAIT };
                 match self.take(sink, timeout) {
-                    // It may come up again; meanwhile there is nothing to wait for.
+                    // It may come up again; meanwhile there is nothing to receive.
                     Err(error) if error.kind() == io::ErrorKind::NetworkDown => sleep(timeout),
                     taken => taken?,
                 }
@@ -130,8 +130,8 @@ impl Recording for Taken {
     }
 
     fn stop(&mut self, sink: &mut Sink) -> io::Result<Loss> {
-        // From now on the host has what arrives. A kernel that refuses this ends it when the ports are closed, which is soon: until then
-        // more may come, so what is taken is bounded by what the rings hold.
+        // From now on the host gets arriving packets. If the kernel refuses this, closing the ports soon has the same effect: until then
+        // more may arrive, so the number of packets still taken is limited to the size of the rings.
         self.queues.stop_taking();
         for _ in 0..FRAMES {
             let before = self.received;

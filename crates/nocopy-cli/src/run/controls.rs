@@ -48,7 +48,7 @@ impl Controls {
         self.0.len()
     }
 
-    /// Keeps what came for a handle; `others` are those of all processes.
+    /// Keeps the control of a handle; `others` are those of all processes.
     pub(super) fn keep(&mut self, handle: u64, others: usize, came: Vec<OwnedFd>) -> Result<(), NotKept> {
         let Ok([socket]) = <[OwnedFd; 1]>::try_from(came) else { return Err(NotKept::Descriptors) };
         if others >= CONTROLS_MAX {
@@ -72,7 +72,7 @@ impl Controls {
         }
     }
 
-    /// Forgets a handle that is closed: its program goes with the last descriptor of its link.
+    /// Drops the control of a closed handle: its program is detached with the last descriptor of its link.
     pub(super) fn forget(&mut self, handle: u64) {
         self.0.remove(&handle);
     }

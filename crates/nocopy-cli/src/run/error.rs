@@ -1,4 +1,4 @@
-//! Why a command was not run, or how it went was not told. One line each: fact, cause, action.
+//! Why a command was not run, or its exit status is unknown. One line each: fact, cause, action.
 
 use std::io;
 use std::path::PathBuf;

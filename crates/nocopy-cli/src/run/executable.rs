@@ -1,4 +1,4 @@
-//! What a program file says about itself: whether the loader would preload anything into it.
+//! Reads from a program's file whether the loader would preload anything into it.
 
 use std::fs::File;
 use std::io::{self, Read, Seek};

@@ -1,11 +1,11 @@
-//! What the command's processes have said of their handles.
+//! Reports of the command's processes about their handles.
 
 use nocopy_proto::run::{Closed, FilterPlace, Opened};
 
 /// So many handles are in a report at most: a script may start programs for ever.
 const HANDLES_MAX: usize = 4096;
 
-/// What is told of, in the order in which it was opened.
+/// All reported handles, in the order in which they were opened.
 #[derive(Debug, Default)]
 pub(super) struct Heard {
     pub(super) handles: Vec<Handle>,
@@ -40,7 +40,7 @@ pub(super) enum State {
     /// Still open when the command ended.
     Open,
     Closed(Closed),
-    /// Its process has ended without closing it, so what it counted is not known.
+    /// Its process has ended without closing it, so its counts are unknown.
     Left,
 }
 
@@ -80,7 +80,7 @@ impl Heard {
         self.first_malformed.get_or_insert_with(|| why.to_string());
     }
 
-    /// The last one of that number which is open.
+    /// The latest open handle with that number.
     fn find(&mut self, channel: u64, handle: u64) -> Option<&mut Handle> {
         let mut all = self.handles.iter_mut().rev();
         all.find(|known| {

@@ -8,7 +8,7 @@ use super::Error;
 use super::executable::Executable;
 use super::kind::Kind;
 
-/// From the directory of this program: a build's own, where a build of cargo's puts what others need, and installed places.
+/// Directories relative to this program: the build's own, cargo's for dependencies, and installed ones.
 const BESIDE: [&str; 4] = ["", "deps", "../lib/nocopy", "../lib"];
 const INSTALLED: [&str; 2] = ["/usr/local/lib/nocopy", "/usr/lib/nocopy"];
 
@@ -48,7 +48,7 @@ fn places(kind: Kind) -> Vec<PathBuf> {
     beside.chain(INSTALLED.map(|place| Path::new(place).join(kind.file()))).collect()
 }
 
-/// `LD_PRELOAD` with the library first, before what was to be loaded anyway.
+/// `LD_PRELOAD` with the library first, before earlier ones.
 pub(crate) fn preload(library: &Path, before: Option<&OsStr>) -> OsString {
     let mut all = library.as_os_str().to_owned();
     if let Some(before) = before.filter(|before| !before.is_empty()) {

@@ -1,4 +1,4 @@
-//! The runner's end of what the preloaded library says, in every process of the command.
+//! The runner's end of the channels to the preloaded library, in every process of the command.
 
 #[cfg(test)]
 mod serving;
@@ -50,7 +50,7 @@ struct Channel {
 
 /// What one look at a socket brought.
 enum Received {
-    /// A datagram of so many bytes, with descriptors.
+    /// A datagram of that many bytes, with descriptors.
     Datagram(usize, Vec<OwnedFd>),
     /// One that is longer than any of ours.
     TooLong,
@@ -76,7 +76,7 @@ impl Listener {
         self.shared.iter().chain(self.channels.iter().map(|channel| &channel.socket)).map(AsFd::as_fd)
     }
 
-    /// Hears what has been said, and answers. Returns whether there may be more.
+    /// Reads messages, and answers. Returns whether there may be more.
     pub(super) fn listen(&mut self) -> bool {
         let mut more = self.hear_joins();
         let mut channels = std::mem::take(&mut self.channels);
@@ -130,7 +130,7 @@ impl Listener {
         self.channels.push(Channel { number: self.joined, socket, process, controls: Controls::default() });
     }
 
-    /// Returns whether there may be more; nothing if the process has gone. `controls` are those of all processes.
+    /// Reads a channel; returns whether there may be more, `None` if the process has ended. `controls` are those of all processes.
     fn hear(&mut self, channel: &mut Channel, controls: &mut usize) -> Option<bool> {
         for _ in 0..TURN {
             match receive(&channel.socket, &mut self.buffer) {
@@ -206,7 +206,7 @@ fn receive(socket: &OwnedFd, buffer: &mut [u8]) -> Received {
     {
         Ok(message) => message,
         Err(Errno::AGAIN) => return Received::Nothing,
-        // Told once, by who ended without reading an answer: what it said before is still there.
+        // Reported once, if the process ended without reading an answer: its earlier messages are still there.
         Err(Errno::CONNRESET) => return receive(socket, buffer),
         Err(_) => return Received::End,
     };
@@ -227,7 +227,7 @@ fn is_at_end(socket: &OwnedFd) -> bool {
     let mut end = [PollFd::new(socket, PollFlags::RDHUP)];
     let at_once = Timespec::default();
     let is_closed = retry_on_intr(|| poll(&mut end, Some(&at_once)));
-    // Asked after that: nothing comes any more.
+    // Read after that: nothing more arrives.
     is_closed != Ok(0) && !matches!(ioctl_fionread(socket), Ok(1..))
 }
 
@@ -273,7 +273,7 @@ mod tests {
         let mut reply = [0; 64];
         let (bytes, _) = rustix::net::recv(&channel, &mut reply[..], RecvFlags::DONTWAIT).unwrap();
         assert_eq!(Reply::parse(&reply[..bytes]).unwrap(), Reply::Here { request: 7 });
-        // What was said before the end is heard, also behind one, and of who leaves an answer unread.
+        // Messages before the end are read, also after another, and if an answer was left unread.
         let reply = Reply::Loaded { request: 0 }.datagram().unwrap();
         send(&listener.channels[0].socket, &reply, SendFlags::empty()).unwrap();
         send(&channel, &[], SendFlags::empty()).unwrap();

@@ -39,7 +39,7 @@ use sockets::Counts;
 const CAPABILITIES: CapabilitySet =
     CapabilitySet::BPF.union(CapabilitySet::NET_ADMIN).union(CapabilitySet::KILL);
 
-/// After its end so many times every socket is read on: what the command said before is there, what others say may never end.
+/// How often every socket is read after the command's end: its earlier messages are there; other processes may never end.
 const LAST_TURNS: usize = 64;
 
 /// Runs the command. Returns its exit code, as a shell has it.
@@ -53,7 +53,7 @@ pub(crate) fn run(arguments: &RunArguments) -> ExitCode {
     };
     match run.finish() {
         (status, Ok(())) => exit_code(status),
-        // The command's own failure says more than that it could not be told.
+        // The command's own failure is more important than a missing report.
         (status, Err(error)) => {
             print::say(format_args!("nocopy: {error}"));
             if status.is_some_and(|status| !status.success()) { exit_code(status) } else { error.exit_code() }
@@ -66,7 +66,7 @@ struct Run<'a> {
     arguments: &'a RunArguments,
     library: std::path::PathBuf,
     program: Program,
-    /// What the user has been told of already.
+    /// The obstacle that was already printed.
     obstacle: Option<String>,
     file: Option<ResultFile>,
     listener: Listener,
@@ -100,7 +100,7 @@ impl<'a> Run<'a> {
             Err(error) => return Err(stop(child, error)),
         };
         early.pass_on(Pid::from_child(&child));
-        // The command has what it would have had; this process reads what it says.
+        // The command gets the descriptors it would have had; this process reads the channels.
         if let Err(error) = capability::drop_all_but(CAPABILITIES) {
             return Err(stop(child, error.into()));
         }
@@ -155,7 +155,7 @@ impl<'a> Run<'a> {
         let text = if self.arguments.json { report.json()? } else { report.text() };
         match self.file {
             Some(file) => file.write(&text)?,
-            // Standard output is closed: the command's exit code is its own all the same.
+            // Standard output is closed: the exit code is still the command's.
             None => print::say(text.trim_end()),
         }
         Ok(())
@@ -172,7 +172,7 @@ fn spawn(
     let mut command = Command::new(&arguments.command[0]);
     command.args(&arguments.command[1..]);
     command.env("LD_PRELOAD", library::preload(library, before.as_deref()));
-    // With its inode: a program that closes what it does not know may open something else at that number.
+    // With its inode: a program that closes unknown descriptors may open something else with that number.
     let socket = format!("{}:{}", theirs.as_raw_fd(), fstat(theirs)?.st_ino);
     command.env("NOCOPY_RUN_SOCKET", socket);
     match arguments.take {

@@ -19,7 +19,7 @@ const SET_GROUP: u32 = libc::S_ISGID | libc::S_IXGRP;
 pub(super) struct Program {
     name: String,
     path: Option<PathBuf>,
-    /// `None` for scripts, and what may not be read.
+    /// `None` for scripts, and unreadable files.
     executable: Option<Executable>,
 }
 
@@ -34,7 +34,7 @@ impl Program {
         &self.name
     }
 
-    /// Why it will run without the library, whatever is set, and what to do.
+    /// Why the library cannot be preloaded, and what to do.
     pub(super) fn obstacle(&self, kind: Kind) -> Option<String> {
         let why = self.privileges().or_else(|| {
             let executable = self.executable.as_ref()?;

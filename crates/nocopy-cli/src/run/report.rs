@@ -1,4 +1,4 @@
-//! What is said at the end: of each handle, which library it had, how it captured, and what it counted; of each UDP socket, what was batched.
+//! The final report: for each handle, its library, mode and counts; for each UDP socket, what was batched.
 
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
@@ -28,7 +28,7 @@ pub(super) struct Report {
     signal: Option<i32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     handles: Option<Vec<Row>>,
-    /// Instead of handles, where the library is the one that joins datagrams.
+    /// Instead of handles, with the library that joins datagrams.
     #[serde(skip_serializing_if = "Option::is_none")]
     sockets: Option<Vec<sockets::Row>>,
     /// What the user should know besides.

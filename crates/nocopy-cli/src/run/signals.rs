@@ -19,7 +19,7 @@ use nocopy_report::interrupt::is_ignored;
 const PASSED_ON: [Signal; 6] =
     [Signal::SIGHUP, Signal::SIGINT, Signal::SIGQUIT, Signal::SIGTERM, Signal::SIGUSR1, Signal::SIGUSR2];
 
-/// Signals that came while the command was being started. They are caught and not blocked, since a program inherits what is blocked.
+/// Signals that arrived while the command was being started. They are caught and not blocked, because a program inherits blocked ones.
 #[derive(Debug)]
 pub(super) struct Early(Vec<(Signal, Arc<AtomicBool>)>);
 
@@ -45,7 +45,7 @@ impl Early {
         Ok(Signals { descriptor })
     }
 
-    /// Passes on what came, which the command may or may not have received too.
+    /// Passes on these signals, which the command may have received too.
     pub(super) fn pass_on(&self, command: Pid) {
         for (signal, _) in self.0.iter().filter(|(_, came)| came.load(Ordering::Relaxed)) {
             send(command, *signal as i32);
@@ -53,17 +53,17 @@ impl Early {
     }
 }
 
-/// Signals, as they come.
+/// Signals, as they arrive.
 #[derive(Debug)]
 pub(super) struct Signals {
     descriptor: SignalFd,
 }
 
 impl Signals {
-    /// Passes on what has come.
+    /// Passes on signals that have arrived.
     pub(super) fn pass_on(&self, command: Pid) {
         while let Ok(Some(signal)) = self.descriptor.read_signal() {
-            // From the keyboard: it came to everybody in the terminal's group, and twice is more than once. Or its own.
+            // From the keyboard: the whole foreground group got it, and a second one could have another effect. Or sent by this process itself.
             let from_terminal = signal.ssi_code == libc::SI_KERNEL && is_beside_us(command);
             let its_own = signal.ssi_code == libc::SI_USER
                 && signal.ssi_pid == command.as_raw_nonzero().get().unsigned_abs();

@@ -1,4 +1,4 @@
-//! UDP sockets whose datagrams were joined to bursts: the file that the library counts in, and what is said of it.
+//! UDP sockets whose datagrams were joined to bursts: the library's file of counters, and the report of them.
 
 use std::fs::File;
 use std::io;
@@ -25,7 +25,7 @@ impl Counts {
         Ok(Self(file))
     }
 
-    /// Tells the library of it. With its inode: a program that closes what it does not know may open something else at that number.
+    /// Passes the file to the library. With its inode: a program that closes unknown descriptors may open something else with that number.
     pub(super) fn pass_on(&self, command: &mut Command) -> io::Result<()> {
         let inode = fstat(&self.0)?.st_ino;
         command.env("NOCOPY_BATCH_REPORT", format!("{}:{inode}", self.0.as_raw_fd()));
@@ -41,7 +41,7 @@ impl Counts {
     }
 }
 
-/// What is said of one socket.
+/// The report of one socket.
 #[derive(Debug, Serialize)]
 pub(super) struct Row {
     process: u32,

@@ -102,7 +102,7 @@ impl<'a> Sniffing<'a> {
         })
     }
 
-    /// Says what happened, also when it ended badly.
+    /// Prints the summary, also after an error.
     fn finish(&mut self, ended: Ended, output: &mut impl Write) -> Result<(), Failure> {
         let Self { arguments, source, count, began, .. } = self;
         let ending = Ending {

@@ -1,4 +1,4 @@
-//! Where packets come from: the one place that knows ports.
+//! The source of packets: the only module that uses ports.
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use crate::{Failure, taking};
 use nocopy_report::wall_clock::now_ns;
 use nocopy_transfer::arguments::LOOPBACK;
 
-/// Bytes that are joined for a description where a packet lies in pieces: more than all headers together.
+/// Bytes that are joined for a description if a packet is in pieces: more than all headers together.
 const DESCRIBED_BYTES: usize = 2048;
 
 /// How long a packet may wait in the kernel: short for an eye; and a ring of blocks that each wait so long, though hardly filled,
@@ -31,7 +31,7 @@ pub(super) struct Sighting<'a> {
     /// Bytes the packet has.
     pub(super) packet_bytes: usize,
     pub(super) stamp: Stamp,
-    /// Whether the host sends it; `None` where that is not known.
+    /// Whether the host sent it; `None` if that is unknown.
     pub(super) outgoing: Option<bool>,
 }
 
@@ -76,7 +76,7 @@ pub(super) struct Wish {
     snap_bytes: usize,
     /// Of packets in pieces, no more than these: the rest would be a copy for nothing.
     joined_bytes: usize,
-    /// Only those that the host sends, or only those that come in.
+    /// Only those that the host sends (true), or only arriving ones (false).
     outgoing: Option<bool>,
 }
 
@@ -151,7 +151,7 @@ impl Source {
         self.first().explain().evidence
     }
 
-    /// How the ports came to be what they are: of each that is not like the first.
+    /// The explanation of each port that differs from the first.
     pub(super) fn reports(&mut self) -> Vec<String> {
         let first = self.first().mode();
         let ports = self.queues.ports().iter().enumerate();
@@ -165,7 +165,7 @@ impl Source {
     pub(super) fn drops(&mut self) -> Drops {
         let mut drops = Drops::default();
         for port in self.queues.ports() {
-            // The counters of a port whose interface is gone are lost with it.
+            // The counters of a port whose interface was removed are lost with it.
             drops.add(&port.receiver().stats().unwrap_or_default());
         }
         drops
@@ -193,7 +193,7 @@ fn look_on(arguments: &SniffArguments, filter: Option<&Program>) -> Result<Queue
         .open_queues(..)?)
 }
 
-/// The host has what is left.
+/// Takes matching packets; others go to the host.
 fn take(arguments: &SniffArguments, filter: Option<&Program>) -> Result<Queues, Failure> {
     let mut builder = builder(arguments, filter).purpose(Purpose::Exchange);
     if let Some(mode) = arguments.mode {
@@ -237,7 +237,7 @@ impl Drops {
     }
 }
 
-/// As much of a packet as is wanted: where it lies if it lies in one piece.
+/// The wanted part of a packet, in place if it is in one piece.
 fn bytes_of<'a>(packet: &'a Chain<Packet<'_>>, wish: Wish, joined: &'a mut Vec<u8>) -> &'a [u8] {
     let [first, rest @ ..] = packet.buffers() else { return &[] };
     if rest.is_empty() || first.len() >= wish.joined_bytes {

@@ -10,7 +10,7 @@ use super::source::{Drops, Origin, Sighting, Source};
 use nocopy_report::table::Table;
 use nocopy_report::{Ended, Outcome, Summary, quantity};
 
-/// What is counted while packets come.
+/// Counts of packets.
 #[derive(Debug, Default)]
 pub(super) struct Count {
     pub(super) packets: u64,
@@ -39,7 +39,7 @@ impl Count {
         } += 1;
     }
 
-    /// Where times are from: by whom, and of how many packets.
+    /// The clocks of the times, with the number of packets.
     fn times(&self) -> impl Iterator<Item = (Origin, u64)> {
         let times = [
             (Origin::Kernel, self.by_kernel),
@@ -122,7 +122,7 @@ impl Summary for Capture<'_> {
     const SCHEMA: &'static str = SCHEMA;
     const IS_ONE_LINE: bool = true;
 
-    /// None: what is said of packets that were printed one a line is said in lines.
+    /// An empty table: after packets printed as lines, the summary is printed as lines, too.
     fn table(&self) -> Table {
         Table::default()
     }

@@ -1,4 +1,4 @@
-//! The lines of the live view and its summary: an interface, a queue of it or an AF_XDP socket on it, with what each moves and drops.
+//! The lines of the live view and its summary: an interface, one of its queues or AF_XDP sockets, with what each moves and drops.
 
 use std::collections::BTreeMap;
 
@@ -42,7 +42,7 @@ pub(super) struct Amount {
 pub(super) struct Line {
     pub(super) interface: String,
     pub(super) part: Part,
-    /// By [`Quantity`]; `None` where it is not counted.
+    /// By [`Quantity`]; `None` if it is not counted.
     amounts: [Option<Amount>; 5],
 }
 
@@ -74,7 +74,7 @@ pub(super) fn lines(report: &Report) -> Vec<Line> {
                 let part = Part::Socket(socket.queue, socket.inode, table::words(source));
                 parts.add(part, rows, of_socket);
             }
-            // Its queues once more, where the kernel has them already.
+            // The driver's counters of a queue that the kernel's counters already include.
             Source::Driver if has_queues => {}
             Source::Driver => parts.add_of_driver(rows),
         }
@@ -96,7 +96,7 @@ impl Parts {
         }
     }
 
-    /// Some drivers count what XDP programs had beside all packets, some (veth) nothing else: it stands in where there is nothing else.
+    /// Some drivers count XDP packets besides all packets, some (veth) nothing else: then these are used instead.
     fn add_of_driver(&mut self, rows: &[Row]) {
         let all = rows.iter().filter_map(|row| Some((of_driver(&row.counter.name)?, row)));
         let (of_xdp, all): (Vec<_>, Vec<_>) = all.partition(|(name, _)| name.is_xdp);
@@ -153,7 +153,7 @@ fn moved(name: &str) -> Option<Quantity> {
     }
 }
 
-/// What the driver's name of a counter says.
+/// The meaning of a driver's counter name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct DriverName {
     queue: u32,
@@ -204,7 +204,7 @@ pub(super) mod tests {
     use super::*;
     use crate::stats::report::Socket;
 
-    /// Counters with what they counted in the last two seconds.
+    /// Counters with their growth in the last two seconds.
     pub(in crate::stats) fn group(source: Source, rows: &[(&'static str, u64, u64)]) -> Group {
         let row = |&(name, value, counted): &(&'static str, u64, u64)| Row {
             counter: Counter { name: Cow::Borrowed(name), meaning: "", value },

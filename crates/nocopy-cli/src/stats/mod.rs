@@ -1,4 +1,4 @@
-//! `nocopy stats`: what is counted for interfaces, live.
+//! `nocopy stats`: shows counters of interfaces, live.
 
 mod export;
 mod line;

@@ -1,11 +1,11 @@
-//! One refresh: totals, and rates where there was a snapshot before.
+//! One refresh: totals, and rates if there was an earlier snapshot.
 
 use std::collections::HashMap;
 
 use nocopy::Counter;
 use nocopy::integration::statistics::Snapshot;
 
-/// A counter with what it counted since the snapshot before, and its rate.
+/// A counter with its growth since the previous snapshot, and its rate.
 #[derive(Debug)]
 pub(super) struct Row {
     pub(super) counter: Counter,
@@ -20,7 +20,7 @@ pub(super) enum Source {
     Link,
     /// The device, for a queue: `rx` or `tx`, and its number.
     Queue(String, u32),
-    /// The driver, under names of its own.
+    /// The driver, under its own names.
     Driver,
     /// The kernel, for an AF_XDP socket.
     Socket(Socket),
@@ -46,7 +46,7 @@ pub(super) struct Report {
     /// Since the snapshot before.
     pub(super) seconds: Option<f64>,
     pub(super) groups: Vec<Group>,
-    /// Whether the kernel tells of AF_XDP sockets at all.
+    /// Whether the kernel reports AF_XDP sockets at all.
     pub(super) knows_sockets: bool,
 }
 
@@ -59,7 +59,7 @@ impl Report {
         let counted = counted.as_ref();
         let seconds = before.map(|before| now.taken.saturating_duration_since(before.taken).as_secs_f64());
         let per_second = |count: u64, seconds: f64| if seconds > 0.0 { count as f64 / seconds } else { 0.0 };
-        // What changed has the shape of what is, so one goes beside the other.
+        // The growth has the same structure as the totals, so they can be zipped.
         let group = |source, totals: Vec<Counter>, counted: Option<Vec<Counter>>| {
             let counted = |at: usize| Some(counted.as_ref()?[at].value);
             let row = |(at, counter)| {

@@ -1,4 +1,4 @@
-//! What is watched: one interface, or all of them as they come and go.
+//! The watched interfaces: one, or all present ones.
 
 use nocopy::integration::statistics::{Snapshot, SnapshotError};
 use nocopy::port::InterfaceError;
@@ -65,7 +65,7 @@ mod tests {
     use super::*;
     use crate::stats::report::Row;
 
-    /// An interface that has received so many packets, two seconds after another snapshot if there is one.
+    /// An interface that has received that many packets, two seconds after the previous snapshot if there is one.
     fn snapshot(interface: &str, rx_packets: u64, before: Option<&Snapshot>) -> Snapshot {
         let mut snapshot = Snapshot::of("lo").unwrap();
         interface.clone_into(&mut snapshot.interface);

@@ -1,4 +1,4 @@
-//! The command as its users meet it: output, exit codes, and what it leaves behind.
+//! The command as users run it: output, exit codes, and what it leaves behind.
 
 use std::collections::{BTreeSet, HashSet};
 use std::fs;
@@ -26,7 +26,6 @@ fn assert_error(output: &Output, words: &[&str]) {
     assert!(words.iter().all(|word| message.contains(word)), "{message}");
 }
 
-/// Proves that what can be known to fail fails before anything is measured, and in one line.
 #[test]
 fn errors_are_one_line_and_come_first() {
     assert_error(
@@ -159,8 +158,8 @@ fn a_closed_pipe_is_not_an_error() {
     assert_eq!((output.status.code(), text(&output.stderr)), (Some(0), String::new()));
 }
 
-/// Runs a bench of short windows and returns what it printed, and its report. A machine that stands still moves nothing in those that
-/// it sleeps through, which is not what the tests are about: such a row is that of another run of its method, of longer windows.
+/// Runs a bench of short windows and returns its output and report. A machine that stalls moves nothing in some windows,
+/// which the tests do not check: such a row is replaced by that of another run of its method, with longer windows.
 fn bench(name: &str, arguments: &[&str], is_good: impl Fn(&Value) -> bool) -> (Output, Value) {
     const WINDOWS_AGAIN: [&str; 2] = ["300ms", "1s"];
     let (output, mut report) = bench_once(name, "100ms", arguments);
@@ -378,7 +377,7 @@ fn a_short_bench_runs_programs_of_libpcap() {
     if nocopy_lab::lab_or_skip().is_none() {
         return;
     }
-    // Without it, what is wrong with a filter is not known.
+    // Without it, the reason why a filter is invalid is not known.
     if !text(&nocopy(&["sniff", "lo", "udp prot 9"]).stderr).contains("pcap-filter(7)") {
         return nocopy_lab::skip(&nocopy_lab::Missing::Device("libpcap.so.0.8"));
     }
@@ -469,7 +468,7 @@ fn a_short_bench_serves_files_by_nfs() {
     assert_eq!(beside.contains("nocopy by nocopy"), has_disk, "{beside:?}");
 }
 
-/// Proves that every program reads by NFS what the server has, and is compared as it should be.
+/// Every method reads the server's bytes, and is compared with its baseline.
 #[test]
 fn a_short_bench_reads_files_by_nfs() {
     if nocopy_lab::lab_or_skip().is_none() {
@@ -511,7 +510,7 @@ fn a_short_bench_reads_files_by_nfs() {
     }
 }
 
-/// Proves that every way to send datagrams does, into every sink, and is compared with what it should be.
+/// Every method sends, into every sink, and is compared with its baseline.
 #[test]
 fn a_short_bench_sends_datagrams_in_every_way() {
     if nocopy_lab::lab_or_skip().is_none() {
@@ -566,7 +565,7 @@ const UDP_METHODS: [&str; 10] = [
     "auto",
 ];
 
-/// Proves that every way to move a stream does, over every link, and is compared with what it should be.
+/// Every method moves a stream, over every link, and is compared with its baseline.
 #[test]
 fn a_short_bench_moves_streams_in_every_way() {
     if nocopy_lab::lab_or_skip().is_none() {
@@ -607,7 +606,7 @@ fn a_short_bench_moves_streams_in_every_way() {
         for method in TCP_SEND_METHODS {
             assert!(!of("tcp-send", method, link, mtu_bytes).is_empty(), "{link} {method}");
         }
-        // Owned buffers, and what is published, are each compared with plain sends of the same memory.
+        // Owned buffers and published data are each compared with plain sends of the same memory.
         let sources = numbers(rows, "tcp-send", "source_bytes");
         let plain = of("tcp-send", "plain", link, mtu_bytes);
         assert_eq!(plain.len(), sources.len(), "{link}");
@@ -640,7 +639,7 @@ fn a_short_bench_moves_streams_in_every_way() {
 const TCP_SEND_METHODS: [&str; 6] =
     ["plain", "zerocopy", "uring-zerocopy", "published", "sendfile", "vmsplice"];
 
-/// Proves that every way to move messages does, there and back and one way, and is compared with what it should be.
+/// Every method moves messages, there and back and one way, and is compared with its baseline.
 #[test]
 fn a_short_bench_moves_messages_in_every_way() {
     if nocopy_lab::lab_or_skip().is_none() {
@@ -829,7 +828,7 @@ fn a_killed_bench_leaves_nothing() {
     child.kill().unwrap();
     child.wait().unwrap();
     let start = Instant::now();
-    // We keep one of the two namespaces. When the other is destroyed, the end of the pair in ours goes with it.
+    // We keep one of the two namespaces. When the other is destroyed, the pair is removed from ours.
     while kept.interfaces().unwrap().len() > 1 {
         assert!(start.elapsed() < Duration::from_secs(60), "the other namespace lives on");
         sleep(Duration::from_millis(20));

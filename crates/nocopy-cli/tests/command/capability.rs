@@ -75,7 +75,7 @@ fn wait_until(mut is_so: impl FnMut() -> bool) -> bool {
     true
 }
 
-/// Proves that what only prints has no capability any more when it does: its output goes where there is no room.
+/// Commands that only print drop all capabilities before: here their output blocks.
 #[test]
 fn what_prints_has_no_capabilities() {
     for arguments in [&["man"][..], &["completions", "bash"], &["doctor"], &["doctor", "lo", "--json"]] {
@@ -116,7 +116,7 @@ fn threads_that_see_packets_have_no_capabilities() {
     }
 }
 
-/// Proves that what counts keeps only what shows it the sockets of other processes.
+/// `stats` keeps only the capability that shows the sockets of other processes.
 #[test]
 fn what_counts_keeps_only_the_means_to_look() {
     const LOOK: u64 = 1 << 2 | 1 << 19; // CAP_DAC_READ_SEARCH, CAP_SYS_PTRACE
@@ -129,7 +129,7 @@ fn what_counts_keeps_only_the_means_to_look() {
     assert!(narrowed && !threads.is_empty(), "{threads:?}");
 }
 
-/// Proves that who profiles keeps only the means to look, and that a command it starts is none the poorer.
+/// `profile` keeps only capabilities for observing, and the command that it starts keeps its own.
 #[test]
 fn what_profiles_keeps_only_the_means_to_look() {
     // CAP_SYS_PTRACE, CAP_SYS_ADMIN, CAP_SYSLOG, CAP_PERFMON, CAP_BPF
@@ -156,7 +156,7 @@ fn what_profiles_keeps_only_the_means_to_look() {
     }
 }
 
-/// Proves that who runs a program keeps only the means to load filters and to pass signals on, and that the program is none the poorer.
+/// `run` keeps only capabilities for loading filters and passing signals on, and the program keeps its own.
 #[test]
 fn what_runs_a_program_keeps_only_the_means_to_serve_it() {
     const SERVE: u64 = 1 << 5 | 1 << 12 | 1 << 39; // CAP_KILL, CAP_NET_ADMIN, CAP_BPF
@@ -190,13 +190,13 @@ fn what_runs_a_program_keeps_only_the_means_to_serve_it() {
     fs::remove_file(&output).unwrap();
 }
 
-/// Proves that who sends has nothing left, and who lets the kernel send only what older kernels ask for that.
+/// `send` drops all; with the kernel's generator it keeps only what older kernels require.
 #[test]
 fn what_sends_has_no_capabilities() {
     const BPF: u64 = 1 << 39;
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
     let interface = lab.left().interface();
-    // Nobody answers: it asks meanwhile, with what it has then.
+    // Without a receiver: it asks meanwhile, with its remaining capabilities.
     let to_host = format!("udp://{}:9", lab.right().ipv4());
     let to_host = ["send", &to_host, "--connect-timeout=10m"];
     for (arguments, kept) in [
@@ -215,13 +215,13 @@ fn what_sends_has_no_capabilities() {
     }
 }
 
-/// Proves that who answers, and who asks, has nothing left, whatever carries the messages.
+/// With every transport.
 #[test]
 fn what_answers_and_asks_has_no_capabilities() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
     let (end, peer) = (lab.left(), lab.right().ipv4());
     let at = |scheme: &str| format!("{scheme}://{}:7000", end.ipv4());
-    // It waits for an answer that nobody gives.
+    // It waits for an answer that does not arrive.
     let (asked, nobody) = (format!("xdp://{peer}:9"), ["--interface", end.interface(), "--timeout=10m"]);
     for arguments in [
         vec!["serve".to_owned(), at("message"), at("tcp"), format!("udp://{}:7001", end.ipv4())],

@@ -1,4 +1,4 @@
-//! `nocopy serve nfs` as its users meet it: clients go on when it was killed, and its summary says what was copied.
+//! `nocopy serve nfs` as users run it: clients continue after it was killed, and its summary says what was copied.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -41,7 +41,7 @@ impl Server {
         Self { running, address }
     }
 
-    /// The results of a call on a connection of its own.
+    /// Makes a call on its own connection; returns the results.
     fn call<'a>(&self, program: u32, procedure: u32, asked: &impl Xdr<'a>) -> Vec<u8> {
         let mut arguments = Vec::new();
         asked.encode(&mut arguments);
@@ -132,7 +132,7 @@ fn a_client_goes_on_when_the_server_was_killed() {
     let ledger = &summary["clients"][0]["ledger"];
     assert_eq!(ledger["unknown_bytes"], 200_000, "{summary}");
     assert_eq!(ledger["copied_bytes"], serde_json::json!({}), "{summary}");
-    // The control: everything is copied, and the summary says so.
+    // For comparison: everything is copied, and the summary says so.
     let server = Server::start(&around, &["--stable"]);
     assert_eq!(server.read(file, 0, 1 << 20), content());
     let summary = server.end();

@@ -35,7 +35,7 @@ impl Scene {
         self.around.path().join(below)
     }
 
-    /// Makes all of it another user's, if this is root: who serves is another user than who copies.
+    /// As root, gives all of it to another user, so that server and copier are different users.
     fn give_away(&self) {
         if geteuid().is_root() {
             for path in ["", "exported", "exported/below"] {
@@ -150,7 +150,7 @@ fn a_directory_is_copied_from_a_server_and_gone_on_with() {
     assert_eq!((&copied["unchanged"], &copied["bytes"]), (&51.into(), &0.into()), "{copied}");
 }
 
-/// The control of `--verify`: what an earlier copy left is not the front of the file.
+/// An earlier copy left something else than a prefix of the file.
 #[test]
 fn a_copy_that_differs_is_found_and_does_not_get_its_name() {
     let scene = Scene::new();
@@ -166,7 +166,7 @@ fn a_copy_that_differs_is_found_and_does_not_get_its_name() {
     let error = copied["failed"][0]["error"].as_str().unwrap();
     assert!(error.contains("differs from byte 1100077 on"), "{error}");
     assert!(!to.exists() && !part.exists());
-    // Without what was left there is nothing wrong.
+    // Without the earlier copy nothing is wrong.
     let (copied, code) = json(&words);
     assert_eq!((code, &copied["verified_bytes"]), (0, &1_500_000.into()), "{copied}");
     assert!(fs::read(to).unwrap() == content(1_500_000));
@@ -193,7 +193,7 @@ fn what_cannot_be_copied_is_said_with_what_to_do() {
     }
 }
 
-/// The server is killed in the middle, and started again: the copy goes on, and what the server has is whole.
+/// The server is killed in the middle, and restarted: the copy continues, and the server's file is complete.
 #[test]
 fn a_copy_to_a_server_survives_its_end() {
     const BYTES: usize = 64 << 20;
@@ -304,13 +304,13 @@ impl Ganesha {
 
 impl Drop for Ganesha {
     fn drop(&mut self) {
-        // It ends what it started when its input ends, also if this process is killed.
+        // It ends its child processes when its input ends, also if this process is killed.
         drop(self.process.stdin.take());
         let _ = self.process.wait();
     }
 }
 
-/// Runs a test in a network of its own, where Ganesha has its ports; skipped where there is none.
+/// Runs a test in its own network namespace, where Ganesha has its ports; skipped without Ganesha.
 fn with_ganesha(test: impl FnOnce() + Send) {
     let namespace = match nocopy_lab::Namespace::with_loopback() {
         Ok(namespace) => namespace,
@@ -323,7 +323,7 @@ fn with_ganesha(test: impl FnOnce() + Send) {
     namespace.run(test);
 }
 
-/// Proves that what a server of others lost when it was killed is sent again, and that the file is whole.
+/// Data that a foreign server lost when it was killed is sent again, and the file is complete.
 #[test]
 fn a_copy_to_ganesha_survives_its_end() {
     const BYTES: usize = 96 << 20;

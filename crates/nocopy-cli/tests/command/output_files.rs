@@ -1,4 +1,4 @@
-//! Files that commands write: who may read them, and what is not overwritten.
+//! Files that commands write: permissions, and what is not overwritten.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, chown, symlink};
@@ -7,7 +7,7 @@ use std::process::{Command, Output, Stdio};
 
 use crate::running::{nocopy, text};
 
-/// A directory that is gone with the test.
+/// A directory that is removed with the test.
 struct Scratch(PathBuf);
 
 impl Scratch {

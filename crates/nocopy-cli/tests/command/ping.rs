@@ -16,7 +16,7 @@ use rustix::net::{AddressFamily, SocketType, bind, connect, socket};
 use rustix::process::{Pid, Resource, Rlimit, Signal, prlimit};
 use serde_json::Value;
 
-/// A server of those, once it is there, and what it says each of them is.
+/// A server of those services, once it listens, and the addresses that it prints.
 struct Server {
     running: Running,
     targets: Vec<String>,
@@ -52,12 +52,12 @@ impl Server {
     }
 }
 
-/// What `nocopy ping` tells, and its exit code.
+/// The summary of `nocopy ping`, and its exit code.
 fn ping(target: &str, options: &[&str]) -> (Value, i32) {
     Running::start(&[&["ping", target, "--json"], options].concat()).summary()
 }
 
-/// Proves that so many messages were answered, each once, and that the figures fit together.
+/// Checks that so many messages were answered, each once, and that the figures are consistent.
 fn assert_all_answered((summary, code): &(Value, i32), count: u64) {
     assert_eq!((*code, &summary["schema"]), (0, &"nocopy.ping/1".into()), "{summary}");
     for (field, expected) in [("sent", count), ("answered", count), ("lost", 0), ("late", 0), ("changed", 0)]
@@ -114,7 +114,7 @@ fn every_scheme_is_answered_however_both_wait() {
     }
 }
 
-/// Proves that long messages come back whole, where who sends one has to read before all of it is sent.
+/// With them, the sender has to read before it has sent everything.
 #[test]
 fn the_longest_messages_come_back() {
     let server = Server::start(&["message://127.0.0.1:0", "tcp://127.0.0.1:0"], &[]);
@@ -169,7 +169,7 @@ fn at_a_pace_times_are_told_from_when_they_were_due() {
     server.end();
 }
 
-/// Answers so many messages of one client, and takes one more.
+/// Answers that many messages of one client, and receives one more.
 fn answer(endpoint: &mut Endpoint, count: usize) {
     let give_up = Instant::now() + PATIENCE;
     let mut answered = 0;
@@ -187,7 +187,7 @@ fn answer(endpoint: &mut Endpoint, count: usize) {
     }
 }
 
-/// Proves that an interrupted ping prints what there is: exactly what was answered, and nothing of what it still waited for.
+/// The summary contains the answered messages, and not the one still waited for.
 #[test]
 fn an_interrupted_ping_prints_what_there_is() {
     const ANSWERED: usize = 20;
@@ -209,7 +209,7 @@ fn an_interrupted_ping_prints_what_there_is() {
     server.end();
 }
 
-/// Proves that answers that are missing, late, changed, or nobody's are counted as what they are.
+/// Missing, late, changed and foreign answers are counted as such.
 #[test]
 fn every_message_is_accounted_for() {
     with_enough_time(|seconds| account_of_five(&format!("{seconds}s")).then_some(()));
@@ -249,7 +249,7 @@ fn account_of_five(timeout: &str) -> bool {
     let [sent, answered, lost, late, changed] =
         ["sent", "answered", "lost", "late", "changed"].map(|field| summary[field].as_u64().unwrap());
     assert_eq!((sent, answered + lost), (5, 5), "{summary}");
-    // Of four answers, one of them behind a changed one, and of a message that came back.
+    // Of four answers, one of which follows a changed one, and of an unmarked message.
     assert!(answered + late <= 4 && changed <= 2, "{summary}");
     if answered < 3 {
         return false;
@@ -300,7 +300,7 @@ fn assert_error(output: &Output, words: &[&str]) {
 #[test]
 fn what_cannot_be_fails_in_one_line() {
     let run = |arguments: &[&str]| Running::start(arguments).end();
-    // Free a moment ago, and nobody's now: no other test is at this address.
+    // Free a moment ago, and still: no other test uses this address.
     let free = UdpSocket::bind("127.0.0.77:0").unwrap().local_addr().unwrap();
     for scheme in ["tcp", "udp"] {
         let target = format!("{scheme}://{free}");
@@ -368,7 +368,7 @@ fn a_response_on_a_terminal_is_only_shown() {
         drop(command); // it has the other end of the terminal
         assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
         let mut drawn = Vec::new();
-        // Ends with an error when nobody has the other end any more.
+        // Returns an error when the other end is closed.
         let _ = screen.read_to_end(&mut drawn);
         (text(&drawn), text(&output.stderr))
     };
@@ -378,7 +378,7 @@ fn a_response_on_a_terminal_is_only_shown() {
     assert!(said.contains("not for a terminal") && said.lines().count() == 1, "{said}");
 }
 
-/// Proves that a program answers requests, several at a time, that pings are not for it, and that its failure is told to who asked.
+/// Several at a time. Pings do not reach it, and its failure is reported to the client.
 #[test]
 fn a_program_answers_requests() {
     let server = Server::start(&["message://127.0.0.1:0"], &["--exec", "tr a-z A-Z"]);
@@ -394,7 +394,7 @@ fn a_program_answers_requests() {
     assert_eq!((&served["answered"], &served["failed_runs"]), (&26.into(), &0.into()), "{served}");
     for (program, options) in [("false", &[][..]), ("sleep 60", &["--exec-timeout", "100ms"])] {
         let server = Server::start(&["message://127.0.0.1:0"], &[&["--exec", program], options].concat());
-        // It is told, and does not wait for the end of its own time.
+        // The client is notified, and does not wait for its own time-out.
         let output = Running::start(&["call", &server.targets[0], "x", "--timeout", "1h"]).end();
         assert_error(&output, &["no response", "nocopy serve"]);
         let served = &server.end()[0];
@@ -402,7 +402,7 @@ fn a_program_answers_requests() {
     }
 }
 
-/// Proves that Ctrl-C ends a call with what became of it, before and after there is a connection.
+/// Ctrl-C ends a call with its state, before and after there is a connection.
 #[test]
 fn a_call_that_is_interrupted_says_what_was_done() {
     let silent = UdpSocket::bind("127.0.0.1:0").unwrap();
@@ -433,7 +433,7 @@ fn a_call_that_is_interrupted_says_what_was_done() {
 /// Proves that an address without a scheme serves all there is, of both families.
 #[test]
 fn a_bare_address_serves_messages_tcp_and_udp() {
-    // Two free numbers side by side, of those that the kernel gives to nobody who leaves it the choice (ip_local_port_range).
+    // Two adjacent free numbers outside of the range that the kernel chooses from (ip_local_port_range).
     let is_free =
         |port: u16| UdpSocket::bind(("::", port)).is_ok() && TcpListener::bind(("::", port)).is_ok();
     let first = 20_000 + (std::process::id() % 5_000) as u16 * 2;
@@ -475,7 +475,7 @@ fn is_echoed(mut stream: &TcpStream) -> bool {
     stream.write_all(b"echo").is_ok() && stream.read_exact(&mut echo).is_ok() && echo == *b"echo"
 }
 
-/// Proves that peers that send and never read take no more memory than is said, and that others are served all the same.
+/// Other peers are served meanwhile.
 #[test]
 fn peers_that_never_read_are_kept_within_the_bound() {
     let server = Server::start(&["tcp://127.0.0.1:0"], &[]);
@@ -484,7 +484,7 @@ fn peers_that_never_read_are_kept_within_the_bound() {
     let mut greedy: Vec<TcpStream> = Vec::new();
     for _ in 0..40 {
         let mut stream = connect_from("127.0.0.1", &server);
-        // As much as is kept for one; or as far as it goes.
+        // As much as is kept for one; or as much as can be sent.
         let _ = stream.write_all(&vec![7; 16 << 20]);
         greedy.push(stream);
     }

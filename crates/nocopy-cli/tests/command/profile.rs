@@ -1,4 +1,4 @@
-//! `nocopy profile` as its users meet it, on programs of known behaviour: what it counts comes out exactly right.
+//! `nocopy profile` as users run it, on programs of known behaviour: its counts are exact.
 
 use std::fs;
 use std::io::{BufRead, BufReader, IoSlice, Read, Write};
@@ -24,7 +24,7 @@ const WINDOW: &str = "10m";
 
 const KIB: usize = 1024;
 
-/// False after saying what is missing.
+/// False after printing what is missing.
 fn may_profile() -> bool {
     let held = capabilities(None).unwrap().effective;
     let may = held.contains(CapabilitySet::SYS_ADMIN);
@@ -34,7 +34,7 @@ fn may_profile() -> bool {
     may
 }
 
-/// A window that is open; what it measures is its summary.
+/// A running measurement, whose result is its summary.
 fn profile(arguments: &[&str]) -> Running {
     let mut child = nocopy(&[&["profile", "--json"], arguments].concat()).spawn().unwrap();
     let mut errors = BufReader::new(child.stderr.take().unwrap());
@@ -110,7 +110,7 @@ fn connection() -> (TcpStream, TcpStream, u16) {
     (sender, listener.accept().unwrap().0, at.port())
 }
 
-/// Waits until so many bytes lie in the receive queue.
+/// Waits until that many bytes are in the receive queue.
 fn wait_for_queue(receiver: &TcpStream, bytes: usize) {
     while (rustix::io::ioctl_fionread(receiver).unwrap() as usize) < bytes {
         thread::sleep(Duration::from_millis(1));
@@ -122,7 +122,7 @@ fn receive_whole(receiver: &TcpStream, buffer: &mut [u8]) {
     assert_eq!(received, buffer.len());
 }
 
-/// Proves that calls, bytes, copies and the queue's depth come out exactly where all lies ready before the first read.
+/// Calls, bytes, copies and the queue's depth, if all bytes are waiting before the first read.
 #[test]
 fn reads_of_what_lies_ready_are_counted_exactly() {
     if !may_profile() {
@@ -160,9 +160,9 @@ fn reads_of_what_lies_ready_are_counted_exactly() {
         );
         let tcp = &report["tcp"];
         assert_eq!(number(&tcp["sockets"]), 2, "{report}");
-        // None, where the machine does not stand still so long that an acknowledgement is late; no other than the kernel's own.
+        // None, unless the machine stalls so long that an acknowledgement is late; no other than the kernel's own.
         assert!(number(&tcp["retransmits"]) <= sent_again() - again_before, "{report}");
-        // Both ends are here: what one sent the other got, but for an acknowledgement that nobody has looked for since.
+        // Both ends are here: each received what the other sent, except perhaps a last acknowledgement.
         let [segments_in, segments_out] = ["segments_in", "segments_out"].map(|field| number(&tcp[field]));
         assert!(segments_out > 1 && segments_in.abs_diff(segments_out) <= 2, "{report}");
         Some(())
@@ -177,7 +177,7 @@ fn wait_until_asleep(thread: i32) {
     }
 }
 
-/// Proves that bytes that a call waited for are told from those that lay ready, and the time as asleep.
+/// Bytes that a call waited for are distinguished from waiting ones, and the time counts as asleep.
 #[test]
 fn what_is_waited_for_is_told() {
     if !may_profile() {
@@ -214,7 +214,7 @@ fn what_is_waited_for_is_told() {
     });
 }
 
-/// Proves that bytes that are peeked at, discarded, spliced, or gathered from several buffers are each counted as what they are.
+/// Bytes that are peeked at, discarded, spliced, or gathered from several buffers.
 #[test]
 fn unusual_calls_are_told_apart() {
     if !may_profile() {
@@ -233,7 +233,7 @@ fn unusual_calls_are_told_apart() {
             assert_eq!(recv(&receiver, &mut [0; 1500][..], RecvFlags::TRUNC).unwrap().1, 1500);
             assert_eq!((&receiver).read(&mut [0; 2500]).unwrap(), 2500);
             assert_eq!(splice(&receiver, None, &write_end, None, 3000, SpliceFlags::empty()).unwrap(), 3000);
-            // Of a pipe, which is none of its business.
+            // From a pipe, which is not counted.
             assert_eq!(rustix::io::read(&read_end, &mut [0; 3000][..]).unwrap(), 3000);
         })?;
         assert_eq!(calls(&report, "send"), [2, 7000], "{report}");
@@ -352,7 +352,7 @@ fn a_process_that_runs_is_looked_at_from_the_middle() {
     );
 }
 
-/// Proves that a command and its children are profiled from their start to their end, and that how it ended is told.
+/// From start to end, with its children and exit status.
 #[test]
 fn a_command_is_profiled_from_its_start() {
     if !may_profile() {
@@ -364,7 +364,7 @@ fn a_command_is_profiled_from_its_start() {
     assert_eq!(report["notes"].as_array().map(Vec::len), Some(0), "{report}");
 }
 
-/// Proves that a command is not let go before it is watched, whoever sends it a signal that continues what was stopped.
+/// Also if another process sends it SIGCONT.
 #[test]
 fn a_command_waits_until_it_is_watched() {
     if !may_profile() {
@@ -414,7 +414,6 @@ fn as_many_processes_as_come_and_go_are_followed() {
     assert_eq!(report["sent_bytes"], 1_000_000, "{report}");
 }
 
-/// Proves that sockets for which there is no room are told.
 #[test]
 fn sockets_that_are_too_many_are_counted_as_lost() {
     const SOCKETS: usize = 17_000;
@@ -446,7 +445,7 @@ fn sockets_that_are_too_many_are_counted_as_lost() {
     assert!(sockets > ROOM / 2, "{}", report["tcp"]);
 }
 
-/// Proves that what goes by no call is not passed over.
+/// They use no system call per transfer.
 #[test]
 fn bytes_by_io_uring_are_noted() {
     if !may_profile() {
@@ -458,12 +457,12 @@ fn bytes_by_io_uring_are_noted() {
     assert!(notes.contains("1000000 bytes went by io_uring"), "{report}");
 }
 
-/// What a profile finds of a shell that sends a million bytes by a child, and what it says on standard error.
+/// The profile of a shell that sends a million bytes by a child, and its standard error.
 fn sent_by_child(method: &str, then: &str) -> (Value, String) {
     sent_by("", method, then)
 }
 
-/// The same, with what the shell does before.
+/// The same, after another command of the shell.
 fn sent_by(first: &str, method: &str, then: &str) -> (Value, String) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let at = listener.local_addr().unwrap();
@@ -483,7 +482,6 @@ fn sent_by(first: &str, method: &str, then: &str) -> (Value, String) {
     (report, text(&output.stderr))
 }
 
-/// Proves that what cannot be profiled is refused with the reason.
 #[test]
 fn targets_that_are_not_there_are_refused() {
     if !may_profile() {

@@ -1,4 +1,4 @@
-//! `nocopy profile sweep` as its users meet it: every cell is there, and what is counted is what was sent.
+//! `nocopy profile sweep` as users run it: every cell is there, and the counts match what was sent.
 
 use std::collections::HashSet;
 use std::process::Command;
@@ -35,7 +35,7 @@ fn a_sweep_counts_every_byte_of_every_cell() {
         assert!(cell["without_gbit_per_s"]["median"].as_f64().unwrap() > 0.0, "{cell}");
         let exact = cell["checks"].as_array().unwrap().iter().filter(|check| check["unit"] == "bytes");
         assert!(exact.clone().count() >= 3 && exact.clone().all(|check| check["passed"] == true), "{cell}");
-        // Whole buffers, and what is left of the last or the end; a signal cuts a call in two.
+        // Whole buffers, and the rest of the last one or the end; a signal cuts a call in two.
         let buffer_bytes = cell["buffer_bytes"].as_u64().unwrap();
         let receives = figures["calls"].as_array().unwrap().iter().find(|calls| calls["kind"] == "receive");
         let count = receives.unwrap()["count"].as_u64().unwrap();
@@ -52,7 +52,7 @@ fn a_sweep_counts_every_byte_of_every_cell() {
         let cells = cells.iter().filter(|cell| cell["receive_buffer_bytes"].is_u64() == fixed);
         cells.map(|cell| cell["figures"]["tcp"]["receive_buffer_bytes"].as_u64().unwrap()).max().unwrap()
     };
-    // The kernel doubles what is set.
+    // The kernel doubles the value.
     assert_eq!(largest(true), 128 << 10);
     assert!(largest(false) > 128 << 10);
 }

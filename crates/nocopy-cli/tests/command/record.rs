@@ -17,7 +17,7 @@ use serde_json::Value;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A directory that goes with the test.
+/// A directory that is removed with the test.
 struct Directory(PathBuf);
 
 impl Directory {
@@ -176,7 +176,7 @@ fn only_bytes(packets: Vec<(usize, Vec<u8>)>) -> Vec<Vec<u8>> {
         .collect()
 }
 
-/// Runs a program of others on a file, which must find nothing to say against it, and returns what it prints.
+/// Runs another program on a file, which must report no error, and returns its output.
 fn read_by(program: &str, arguments: &[&str], path: &Path) -> Option<String> {
     let output = Command::new(program).args(arguments).arg(path).output();
     let Ok(output) = output else {
@@ -281,14 +281,14 @@ fn what_was_sent_is_in_the_file_and_others_read_it() {
     }
 }
 
-/// Proves that a terminal that goes, of which the shell and the kernel both tell, ends a recording as Ctrl-C does.
+/// Shell and kernel both report a closed terminal; the recording ends as with Ctrl-C.
 #[test]
 fn a_hangup_ends_it_in_order() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
     let directory = Directory::new("hangup");
     let path = directory.file("out.pcapng");
     let packets: Vec<_> = (0..100).map(|number| packet(lab.right(), number, 100)).collect();
-    // The tests themselves may run under nohup(1), and who ignores a signal has its children ignore it.
+    // The tests themselves may run under nohup(1), and children inherit ignored signals.
     let mut command = Command::new("env");
     command.args(["--default-signal=HUP", env!("CARGO_BIN_EXE_nocopy"), "record"]);
     command.args([lab.right().interface(), "--json", "-o"]).arg(&path);
@@ -306,7 +306,7 @@ fn a_hangup_ends_it_in_order() {
     assert_eq!(only_bytes(read_packets(&path)), packets);
 }
 
-/// Proves that a recording under nohup(1) goes on without its terminal.
+/// As under nohup(1).
 #[test]
 fn a_hangup_that_is_ignored_ends_nothing() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
@@ -334,7 +334,7 @@ fn a_killed_recording_leaves_a_readable_file() {
     }
 }
 
-/// Proves the same where writes go through the page cache, and a killed one stops half-way.
+/// With writes through the page cache, a killed process stops half-way.
 #[test]
 fn a_killed_recording_in_memory_leaves_a_readable_file() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
@@ -447,11 +447,11 @@ fn a_limit_of_the_file_size_ends_it_the_same_way() {
     }
 }
 
-/// Proves that what does not fit the ring while nobody takes anything out of it is counted, wherever counts are.
+/// Packets that do not fit the ring while it is not read are in all counts.
 #[test]
 fn a_ring_that_overflows_is_loss_that_is_counted_and_told() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
-    // Something else may make it go on before all was sent: then once more.
+    // Something else may resume it before everything was sent: then once more.
     assert!((0..5).any(|_| overflow(&lab)), "it never stood still");
 }
 
@@ -487,7 +487,7 @@ fn overflow(lab: &Lab) -> bool {
     true
 }
 
-/// Says to this program what to start without io_uring.
+/// Environment variable: what to start without io_uring.
 const SANDBOXED: &str = "NOCOPY_SANDBOXED";
 
 #[test]
@@ -519,7 +519,7 @@ fn without_io_uring_it_writes_all_the_same_and_says_so() {
     let output = recording.end();
     assert_eq!(output.status.code(), Some(0));
     let printed = String::from_utf8(output.stdout).unwrap();
-    // Where tests run one by one, what runs this one has said its name on the same line.
+    // If tests run one by one, the test runner has printed the name on the same line.
     let line = printed.lines().last().unwrap();
     let summary: Value = serde_json::from_str(&line[line.find('{').unwrap()..]).unwrap();
     let method = summary["write_method"].as_str().unwrap();
@@ -568,7 +568,7 @@ fn files_follow_each_other_by_size_each_complete_in_itself() {
     assert_eq!(listed.iter().map(packets_of).sum::<u64>() + packets_of(deleted), 6000, "{summary}");
 }
 
-/// Proves that who takes finished files away does not end the recording.
+/// Another program moves finished files away.
 #[test]
 fn a_file_that_somebody_took_away_needs_no_deletion() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
@@ -697,7 +697,7 @@ fn joined_packets_and_outgoing_ones_are_whole() {
     assert!(longest > 3000, "no packet was joined: {longest}");
     let from = |mac: [u8; 6]| packets.iter().filter(move |(_, bytes)| bytes[6..12] == mac);
     assert!(from(right.mac()).count() > 0, "what the host sent");
-    // Without loss on the way, what was sent is what the segments carry; on a machine that stood still some come once more.
+    // Without loss, the segments carry exactly what was sent; after a stall some are retransmitted.
     let (mut carried, mut first) = (vec![None; data.len()], None);
     for (original, bytes) in from(left.mac()) {
         assert_eq!(*original, bytes.len());
@@ -834,7 +834,7 @@ fn taken_packets_in_several_frames_are_recorded_whole() {
     assert!(summary["evidence"].as_str().unwrap().ends_with("two of packets in several frames"), "{summary}");
 }
 
-/// Proves that only matches are recorded, whichever way, with the tag seen where it was on the wire.
+/// In every mode, and the filter sees VLAN tags in their place.
 #[test]
 fn a_filter_decides_which_packets_are_recorded() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };

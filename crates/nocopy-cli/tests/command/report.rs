@@ -1,4 +1,4 @@
-//! `nocopy report` as its users meet it: what it prints and writes, and what it refuses.
+//! `nocopy report` as users run it: its output and files, and what it refuses.
 
 use std::fs;
 use std::path::PathBuf;
@@ -6,7 +6,7 @@ use std::process::{Command, Output};
 
 use serde_json::{Value, json};
 
-/// A directory that is gone with the test.
+/// A directory that is removed with the test.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -40,7 +40,7 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8(bytes.to_vec()).unwrap()
 }
 
-/// The same as lines, with one of a kind that nobody knows yet.
+/// The same as lines, with one of an unknown kind.
 fn lines(report: &Value) -> String {
     let mut header = report.clone();
     header["schema"] = "nocopy.bench/2".into();
@@ -56,7 +56,7 @@ fn lines(report: &Value) -> String {
     lines.map(|line| format!("{line}\n")).collect()
 }
 
-/// Results of one row, as the first version of the schema had them, with a field that nobody knows yet.
+/// Results of one row, as in the first version of the schema, with an unknown field.
 fn results(method: &str, packets_per_s: f64) -> Value {
     json!({
         "schema": "nocopy.bench/1",
@@ -76,7 +76,7 @@ fn results(method: &str, packets_per_s: f64) -> Value {
     })
 }
 
-/// Proves that a page can be made at any time of what was written, and that it is the same page.
+/// The page made later from the results is the same.
 #[test]
 fn the_page_of_a_bench_is_that_of_its_results() {
     if nocopy_lab::lab_or_skip().is_none() {
@@ -232,7 +232,7 @@ fn what_is_not_results_is_refused_in_one_line() {
     assert_eq!(alone.status.code(), Some(2), "one file is JSON already");
 }
 
-/// Proves that what a file says does not steer the terminal, also not where it is refused.
+/// Control characters in a file do not reach the terminal, also if it is refused.
 #[test]
 fn words_of_a_refused_file_are_only_shown() {
     let scratch = Scratch::new("escapes");
@@ -249,7 +249,7 @@ fn words_of_a_refused_file_are_only_shown() {
     }
 }
 
-/// Proves that an error that cannot be printed is still told by the exit code.
+/// The exit code still reports the error.
 #[test]
 fn a_broken_standard_error_changes_no_exit_code() {
     let full = fs::File::options().write(true).open("/dev/full").unwrap();

@@ -17,7 +17,7 @@ use serde_json::Value;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// How often a condition is looked at that nobody announces.
+/// The interval of polling for conditions without an event.
 const LOOK: Duration = Duration::from_millis(10);
 
 /// The library of this build: cargo puts it beside the test, as something that the test depends on.
@@ -25,7 +25,7 @@ fn library() -> PathBuf {
     std::env::current_exe().unwrap().with_file_name("libnocopy_pcap.so")
 }
 
-/// `nocopy run` with options, and what it runs.
+/// `nocopy run` with options and a command.
 fn run(options: &[&str], words: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_nocopy"));
     command.arg("run").arg("--library").arg(library()).args(options).arg("--").args(words);
@@ -82,7 +82,7 @@ impl Watched {
         Pid::from_raw(children.trim().parse().unwrap()).unwrap()
     }
 
-    /// How it ended, and what it said that was not asked for before.
+    /// Its exit status, and its further output.
     fn end(mut self) -> (ExitStatus, String, String) {
         let status = wait_for(|| self.child.try_wait().unwrap());
         let rest = |lines: &Receiver<String>| lines.iter().map(|line| line + "\n").collect::<String>();
@@ -228,7 +228,7 @@ fn a_report_goes_into_a_file_that_loses_nothing_before() {
     assert_eq!(report["handles"], Value::Array(Vec::new()));
 }
 
-/// `/dev/stderr` is a link that stands for the program's own output, wherever that goes.
+/// `/dev/stderr` is a link to the program's own output.
 #[test]
 fn a_report_goes_where_standard_error_goes() {
     let directory = Directory::new("stderr");
@@ -267,7 +267,7 @@ fn a_report_on_standard_error_steers_no_terminal() {
 fn programs_into_which_nothing_is_preloaded_are_told_of() {
     let directory = Directory::new("setuid");
     let path = directory.file("set-user-id");
-    // Not by this process: one that another test starts meanwhile would have it open for writing, and nobody could run it.
+    // By another process: a child that another test starts could have it open for writing, and executing it would fail.
     assert!(Command::new("cp").args(["/bin/true", &path]).status().unwrap().success());
     let other = if rustix::process::geteuid().is_root() { Some(65_534) } else { None };
     if std::os::unix::fs::chown(&path, other, None).is_err() || other.is_none() {
@@ -289,7 +289,7 @@ fn is_ignored(signal: Signal) -> bool {
     u64::from_str_radix(mask, 16).unwrap() & 1 << (signal.as_raw() - 1) != 0
 }
 
-/// A shell that says which signals it gets, and ends with 3 when it gets SIGTERM.
+/// A shell that prints the signals it gets, and ends with 3 on SIGTERM.
 const TELLING: &str = "for s in HUP INT QUIT USR1 USR2; do trap \"echo $s\" $s; done; trap 'exit 3' TERM
     echo ready; while :; do sleep 0.05; done";
 
@@ -323,7 +323,7 @@ fn a_signal_that_ends_the_command_is_its_exit_code() {
     assert_eq!((status.code(), &report["signal"]), (Some(128 + 15), &15.into()));
 }
 
-/// Proves that nothing runs on that nobody passes signals on to.
+/// Otherwise it would run on without getting signals.
 #[test]
 fn a_command_that_cannot_be_watched_any_more_is_ended() {
     // Beyond its limit of descriptors poll(2) takes none, as `nocopy run` finds when it looks again.
@@ -349,13 +349,13 @@ fn what_was_ignored_before_is_left_ignored() {
     let mut running = Watched::start(ignoring);
     running.expect("ready");
     running.signal(Signal::HUP);
-    // Had it ended either of them, nobody would answer.
+    // If it had ended either of them, there would be no answer.
     running.child.stdin.take().unwrap().write_all(b"still there\n").unwrap();
     running.expect("still there");
     assert_eq!(running.end().0.code(), Some(4));
 }
 
-/// Proves that Ctrl-C comes to the program, and that `nocopy run` lives on to tell how that ended.
+/// Ctrl-C reaches the program, and `nocopy run` still reports how that ended.
 #[test]
 fn a_key_that_interrupts_is_the_commands() {
     let controller = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
@@ -440,7 +440,7 @@ fn what_the_systems_library_does_is_told_with_its_reason() {
     assert!(handle.get("mode").is_none(), "{said}");
 }
 
-/// The report, behind what tcpdump says.
+/// The report, which follows tcpdump's output.
 fn json_in(said: &str) -> Value {
     let start = said.find("{\n").unwrap_or_else(|| panic!("no JSON: {said}"));
     serde_json::from_str(&said[start..]).unwrap_or_else(|error| panic!("{error}: {said}"))
@@ -458,7 +458,7 @@ fn reports_list_each_program_and_the_handle_of_a_killed_one() {
     let mut command = run(&["--json"], &["sh", "-c", &script]);
     command.stdin(Stdio::piped());
     let mut running = Watched::on(right, command);
-    // Each writes its line in pieces, so both may stand in one.
+    // Each writes its line in pieces, so one line may contain both.
     let mut listening = 0;
     while listening < 2 {
         listening += running.expect_error("listening on").matches("listening on").count();
@@ -492,7 +492,7 @@ fn a_program_goes_on_when_the_runner_is_killed() {
     let tcpdump = running.command();
     running.signal(Signal::KILL);
     send_until(&lab, || running.lines.try_recv().is_ok());
-    // It closes its handle, and tells nobody of it: a signal on the way would leave out what comes last.
+    // It closes its handle and does not wait: a signal to the runner could hide the last message.
     kill_process(tcpdump, Signal::TERM).unwrap();
     running.expect_error("packets dropped by kernel");
 }
@@ -502,12 +502,12 @@ fn lab_for_taking() -> Option<Lab> {
     Lab::builder().gro_right(false).build_or_skip()
 }
 
-/// The program that a capture has put onto the interface goes with its last descriptor, which the kernel lets go a moment later.
+/// The XDP program of a capture is detached with its last descriptor, which the kernel closes a moment later.
 fn wait_until_nothing_is_left(end: &End) {
     wait_for(|| end.xdp_program().unwrap().is_none().then_some(()));
 }
 
-/// Debian's tcpdump opens its capture as root, becomes somebody else, and sets its filter then.
+/// Debian's tcpdump opens its capture as root, changes its user, and then sets its filter.
 #[test]
 fn a_filter_set_without_privileges_is_applied() {
     let Some(lab) = lab_for_taking() else { return };
@@ -534,7 +534,7 @@ fn a_filter_set_without_privileges_is_applied() {
     drop(taken);
 }
 
-/// The runner refuses what is of another network namespace than its own: then the library runs the filter.
+/// The runner refuses requests of another network namespace than its own; the library then runs the filter.
 #[test]
 fn a_filter_the_runner_cannot_load_runs_in_user_space() {
     let Some(lab) = lab_for_taking() else { return };

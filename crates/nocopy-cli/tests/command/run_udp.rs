@@ -22,7 +22,7 @@ fn library() -> PathBuf {
 fn run(options: &[&str], words: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_nocopy"));
     command.args(["run", "--batch-udp", "--library"]).arg(library()).args(options).arg("--").args(words);
-    // No measuring: what a busy machine finds faster differs.
+    // Without measuring, whose result varies on a busy machine.
     command.env("NOCOPY_BATCH_TUNING", "always");
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command

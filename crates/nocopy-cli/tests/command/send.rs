@@ -1,4 +1,4 @@
-//! `nocopy send` as its users meet it, in a private lab: what arrives at the other end is what was asked for.
+//! `nocopy send` as users run it, in a private lab: exactly what was asked for arrives at the other end.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, Ipv6Addr, TcpListener, UdpSocket};
@@ -59,7 +59,7 @@ fn receiver(end: &End) -> Port {
     end.namespace().run(builder).unwrap()
 }
 
-/// So many packets, or more if more come, without those that the kernels send to get to know each other.
+/// That many packets, or more if more arrive, without those that the kernels exchange to resolve each other.
 fn received(port: &mut Port, count: usize) -> Vec<Vec<u8>> {
     let (mut all, give_up) = (Vec::new(), Instant::now() + PATIENCE);
     loop {
@@ -143,7 +143,7 @@ macro_rules! lab {
     };
 }
 
-/// Proves that in every mode exactly the packets asked for arrive, in order, and that the summary says so.
+/// In order; and the summary is right.
 #[test]
 fn in_every_mode_exactly_what_was_asked_for_arrives() {
     for mode in MODES {
@@ -238,7 +238,7 @@ fn payloads_are_text_files_or_zeros() {
     }
 }
 
-/// Proves that a checksum left to others arrives complete, and that who cannot do it says so.
+/// A checksum left to others arrives complete, or is refused.
 #[test]
 fn a_checksum_left_to_the_device_arrives_complete_or_is_refused() {
     let lab = lab!();
@@ -307,7 +307,7 @@ fn the_kernel_resends_one_frame() {
     }
 }
 
-/// Proves that packets which veth throws away unseen, because nobody takes redirected frames there, are said to be lost.
+/// veth drops redirected frames if the peer has no XDP program; they are reported as lost.
 #[test]
 fn what_nobody_takes_from_the_kernels_generator_is_counted() {
     let lab = lab!();
@@ -335,7 +335,7 @@ fn frames(packets: &[Packet]) -> Vec<Vec<u8>> {
     packets.iter().map(|packet| packet.bytes.clone()).collect()
 }
 
-/// Proves that what a file holds arrives byte for byte and in order, from every kind of file and in every mode.
+/// Unchanged and in order, from every kind of file and in every mode.
 #[test]
 fn a_recording_arrives_byte_for_byte() {
     let lab = lab!();
@@ -409,7 +409,7 @@ fn what_cannot_be_sent_of_a_recording_is_counted() {
     );
 }
 
-/// Proves that a file which is no good from the start sends nothing, and one that is damaged later what comes before.
+/// If the beginning is damaged nothing is sent, otherwise the packets before the damage.
 #[test]
 fn damaged_recordings_end_with_an_error_that_names_the_place() {
     let lab = lab!();
@@ -436,7 +436,7 @@ fn damaged_recordings_end_with_an_error_that_names_the_place() {
         let output = run(&lab, &["--replay", file.path(), "--timing=flat-out", "--json"]);
         assert_error(&output, &[&["cannot replay ", file.path()], words].concat());
         assert!(received(&mut right, count) == frames(&packets[..count]), "{name}");
-        // What was sent before the damage is summed up all the same.
+        // The summary includes what was sent before the damage.
         assert_eq!(output.stdout.is_empty(), count == 0, "{name}");
         if count > 0 {
             let summary: Value = serde_json::from_slice(&output.stdout).unwrap();
@@ -455,7 +455,7 @@ impl Running {
         Self(lab.left().namespace().run(spawn))
     }
 
-    /// Sends what is written into it.
+    /// Sends from a pipe.
     fn start_with_pipe(lab: &Lab, arguments: &[&str]) -> Self {
         Self::start_with(lab, Stdio::piped(), arguments)
     }
@@ -491,7 +491,7 @@ impl Drop for Running {
     }
 }
 
-/// Receives until so many packets have come.
+/// Receives until that many packets have arrived.
 fn wait_for_packets(port: &mut Port, count: usize) -> usize {
     let (mut came, deadline) = (0, Instant::now() + PATIENCE);
     while came < count {
@@ -501,7 +501,7 @@ fn wait_for_packets(port: &mut Port, count: usize) -> usize {
     came
 }
 
-/// Receives what has come, or comes within that time, and counts it; without what the kernels send.
+/// Receives what arrives within that time, and counts it; without packets of the kernels.
 fn receive_some(port: &mut Port, timeout: Duration) -> usize {
     let mut batch = port.receiver().receive_timeout(timeout).unwrap();
     let mut count = 0;
@@ -511,8 +511,8 @@ fn receive_some(port: &mut Port, timeout: Duration) -> usize {
     count
 }
 
-/// Proves that Ctrl-C ends a run in order: with a summary of exactly what arrived, and every frame at home. So slowly that there is
-/// room for what arrives while this thread stands still.
+/// The summary contains exactly what arrived, and every frame is free. Sent slowly, so that there is
+/// room for everything while this thread stalls.
 #[test]
 fn an_interrupt_ends_it_with_a_summary() {
     let lab = lab!();
@@ -542,7 +542,7 @@ fn a_pipe_that_pauses_holds_up_nothing() {
     let mut right = receiver(lab.right());
     let packets = recorded(5);
     let file = pcap(false, true, 1, &packets);
-    // Half of a packet's header ends what is there.
+    // The input ends with half of a packet's header.
     let pieces = [&file[..], &[0; 7]].concat();
     let assert_ended = |output: Output, ended: &str| {
         let summary: Value = serde_json::from_slice(&output.stdout).unwrap();
@@ -575,7 +575,7 @@ fn a_pipe_that_pauses_holds_up_nothing() {
     assert!(received(&mut right, 0).is_empty(), "nothing of what cannot be sent as asked");
 }
 
-/// Proves that the kernel's generator, too, ends in order, and not in the middle of a call of which nobody knows what it did.
+/// Not in the middle of a call, whose effect would be unknown.
 #[test]
 fn an_interrupt_ends_the_kernels_generator() {
     let lab = lab!(Lab::builder().gro_right(true));
@@ -590,7 +590,7 @@ fn an_interrupt_ends_the_kernels_generator() {
     assert!(summary["packets"].as_u64().unwrap() >= 1000, "{summary}");
 }
 
-/// Proves that a reader who has gone does not change how it went.
+/// A closed output pipe does not change the exit code.
 #[test]
 fn a_broken_pipe_hides_no_result() {
     let lab = lab!();
@@ -610,7 +610,7 @@ fn a_broken_pipe_hides_no_result() {
     }
 }
 
-/// Proves that whoever waits long for the next packet is asleep, and that Ctrl-C wakes it.
+/// It sleeps until the next packet, and Ctrl-C wakes it.
 #[test]
 fn a_slow_sender_sleeps() {
     const SLEEPS: u64 = 25;
@@ -634,14 +634,14 @@ fn a_slow_sender_sleeps() {
     }
 }
 
-/// Proves that the time ends it after exactly its packets, and that a rate beyond everybody is said to be missed.
+/// It ends after exactly the packets of that time, and an impossible rate is reported as missed.
 #[test]
 fn the_time_ends_it_and_a_missed_rate_is_said() {
     let lab = lab!();
     sent(&lab, &["--duration=200ms"]);
     let output = run(&lab, &["--duration=200ms", "--rate=10kpps", "--json"]);
     let summary: Value = serde_json::from_slice(&output.stdout).unwrap();
-    // A machine that stood still has missed some, and says so.
+    // After a stall some are missing, which is reported.
     assert!(summary["packets"] == 2000 || summary["behind_seconds"].as_f64().unwrap() > 0.0, "{summary}");
     let output = run(&lab, &["--duration=300ms", "--rate=500Mpps", "--json"]);
     let summary: Value = serde_json::from_slice(&output.stdout).unwrap();
@@ -654,7 +654,7 @@ fn the_time_ends_it_and_a_missed_rate_is_said() {
     // By how much the first packet was late the gap is shorter; without one the rate would be thousands.
     assert!(rate > 0.0 && rate <= 4.0, "one gap of half a second: {summary}");
     let table = text(&run(&lab, &["--count=2", "--rate=2.5pps"]).stdout);
-    // A gap is longer on a machine that stood still at its end, and then that is said.
+    // If the machine stalled at the end of a gap, that is longer, and reported.
     assert!(["reached", "NOT reached"].iter().any(|word| table.contains(&format!("2.50 packets/s, {word}"))));
     let table = text(&run(&lab, &["--duration=300ms", "--rate=500Mpps"]).stdout);
     assert!(table.contains("500 M packets/s, NOT reached") && table.contains("given up"), "{table}");

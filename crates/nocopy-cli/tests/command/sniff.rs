@@ -106,7 +106,7 @@ fn send(end: &End, frames: &[Vec<u8>]) {
     });
 }
 
-/// A frame for `lab`'s right end that nobody understands, told by `mark`.
+/// A frame of an unknown protocol for `lab`'s right end, marked by `mark`.
 fn frame(lab: &Lab, mark: u16) -> Vec<u8> {
     let header = [&lab.right().mac()[..], &lab.left().mac(), &mark.to_be_bytes()].concat();
     [header, vec![7; 86]].concat()
@@ -116,7 +116,7 @@ fn udp(end: &End, port: u16) -> UdpSocket {
     end.namespace().run(|| UdpSocket::bind((end.ipv4(), port)).unwrap())
 }
 
-/// Proves that what two kernels say to each other is printed as it was, in both directions, while they have it, too.
+/// Traffic of two kernels in both directions, which they still receive.
 #[test]
 fn what_kernels_say_is_printed() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
@@ -195,7 +195,7 @@ fn tags_headers_and_bytes() {
     );
 }
 
-/// Proves that as many packets are printed as were asked for, all of them, and that programs read what people do.
+/// As many packets are printed as were asked for, in all forms.
 #[test]
 fn counted_as_text_json_and_in_silence() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
@@ -250,7 +250,7 @@ fn one_direction_only() {
     }
 }
 
-/// Proves that what is taken the host does not have, and that it has its packets back afterwards.
+/// The host does not receive taken packets, and receives packets again afterwards.
 #[test]
 fn what_is_taken_the_host_does_not_have() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
@@ -266,7 +266,7 @@ fn what_is_taken_the_host_does_not_have() {
     {
         assert!(errors.contains(words), "{words}: {errors}");
     }
-    // The program goes with the process, asynchronously.
+    // The program is detached with the process, asynchronously.
     let (give_up, mut first, mut bytes) = (Instant::now() + PATIENCE, [0; 100], 0);
     right.set_read_timeout(Some(Duration::from_millis(10))).unwrap();
     while bytes == 0 {
@@ -295,7 +295,7 @@ fn a_reader_that_has_enough_ends_it() {
     let mut sniffer = Sniffer::start(lab.right(), &[]);
     send(lab.left(), &[frame(&lab, 0x88b5)]);
     sniffer.expect(&["0x88b5"]);
-    // The thread that reads ends with the next line that nobody wants.
+    // The reading thread ends with the next unwanted line.
     drop(std::mem::replace(&mut sniffer.lines, mpsc::channel().1));
     let give_up = Instant::now() + PATIENCE;
     let status = loop {
@@ -310,7 +310,7 @@ fn a_reader_that_has_enough_ends_it() {
     assert_eq!((status.code(), &*errors), (Some(0), ""));
 }
 
-/// Proves that a deleted interface, or one set down, ends it with what was seen, and an error.
+/// Also if it is set down; the summary and an error are printed.
 #[test]
 fn an_interface_that_goes_ends_it_with_its_summary() {
     for delete in [true, false] {
@@ -357,7 +357,6 @@ fn packets_that_are_not_shown_are_counted() {
     assert!(lines.is_empty() && errors.contains("50 packets captured"), "{lines:?} {errors}");
 }
 
-/// Proves that whoever looks at packets has no capability.
 #[test]
 fn it_has_no_capabilities() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
@@ -385,7 +384,7 @@ fn loopback_is_seen_once() {
     assert!(lines[1].ends_with("UDP, length 6"), "{lines:?}");
 }
 
-/// Proves that on a terminal, and in silence, a line says how it goes, and is gone in the end.
+/// Without printing packets, a line shows the progress, and is erased at the end.
 #[test]
 fn on_a_terminal_a_line_shows_rates() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
@@ -397,7 +396,7 @@ fn on_a_terminal_a_line_shows_rates() {
     let (say, said) = mpsc::channel();
     std::thread::spawn(move || {
         let mut buffer = [0; 4096];
-        // Ends with an error when nobody has the other end any more.
+        // Returns an error when the other end is closed.
         while let Ok(bytes @ 1..) = terminal.read(&mut buffer) {
             let _ = say.send(String::from_utf8_lossy(&buffer[..bytes]).into_owned());
         }
@@ -484,13 +483,13 @@ fn filters_as_bytecode_work_and_bad_ones_are_one_line_errors() {
     assert!(failure(&["udp prot 9"]).contains("pcap-filter(7)"));
 }
 
-/// A filter for odd bytes 17, as bytecode, that is too long for XDP: a jump leads over more than it can say.
+/// A filter for odd bytes 17, as bytecode, that is too long for XDP: a jump exceeds its range.
 fn too_long_for_xdp() -> String {
     let loads = "80 0 0 3\n".repeat(4000);
     format!("4005\n48 0 0 17\n69 0 1 1\n5 0 0 4001\n{loads}6 0 0 0\n6 0 0 262144\n")
 }
 
-/// Proves that without a capability the host still gets what a filter in user space turns away, or that it is said to be lost.
+/// Without capabilities the host still gets the packets that a filter in user space rejects, or they are reported as lost.
 #[test]
 fn what_a_filter_in_user_space_turns_away_is_accounted_for() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
@@ -540,7 +539,7 @@ fn an_interface_of_several_queues() {
             expected.push(number);
         }
         if ways == 2 {
-            // Through the kernel: what passes the queueing discipline by is not shown to anyone.
+            // Through the kernel: packets that bypass the queueing discipline are not captured.
             udp(lab.right(), 9001).send_to(&[3; 20], (lab.left().ipv4(), 9000)).unwrap();
             expected.push(3);
         }

@@ -29,7 +29,7 @@ fn stats(end: &End, arguments: &[&str]) -> String {
     String::from_utf8(stdout).unwrap()
 }
 
-/// A port with room for 64 packets: whatever comes beyond is dropped and counted, because nobody reads.
+/// A port with room for 64 packets: further ones are dropped and counted, because it is not read.
 fn small_port(end: &End) -> Port {
     let set = || Port::builder(end.interface()).frame_count(64, 512).ring_sizes(64, 512).open();
     end.namespace().run(set).unwrap()
@@ -69,7 +69,7 @@ fn known_traffic_shows_in_every_form() {
     assert_eq!(metrics[r#"nocopy_link_rx_packets_total{interface="nc1"}"#], 200);
     assert_eq!(metrics[r#"nocopy_driver{interface="nc1",name="rx_queue_0_xdp_packets"}"#], 200);
 
-    // The kernel tells of other processes' sockets, or says in every form that it does not.
+    // The kernel reports other processes' sockets, or every form says that it does not.
     let pid = std::process::id();
     if let Some(sockets) = json["sockets"].as_array() {
         assert_eq!((&sockets[0]["pid"], &sockets[0]["queue"]), (&pid.into(), &0.into()));
@@ -83,8 +83,8 @@ fn known_traffic_shows_in_every_form() {
     }
 }
 
-/// Proves that rates and totals are of one piece: what the rates add up to is what the totals grew by, whenever the
-/// traffic came between the refreshes.
+/// The sum of the rates is the growth of the totals, whenever the
+/// traffic arrived between the refreshes.
 #[test]
 fn rates_add_up_to_what_the_totals_grew_by() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
@@ -153,7 +153,7 @@ impl Live {
         self.person.write_all(key.as_bytes()).unwrap();
     }
 
-    /// Looks on until what was drawn since the last time is so.
+    /// Reads until the output since the last call contains it.
     fn until(&mut self, wanted: &str, is_so: impl Fn(&str) -> bool) -> String {
         let (mut bytes, limit) = (Vec::new(), Timespec::try_from(PATIENCE).unwrap());
         loop {
@@ -199,13 +199,13 @@ struct Ended {
     /// All of it.
     drawn: String,
     code: i32,
-    /// On standard error.
+    /// Its standard error.
     said: String,
     modes: LocalModes,
 }
 
 impl Ended {
-    /// What stands on the terminal when the view has left it.
+    /// The text left on the terminal after the view.
     fn summary(&self) -> &str {
         self.drawn.rsplit_once(LEAVE).unwrap().1
     }
@@ -401,7 +401,7 @@ fn an_interface_that_goes_while_watched_ends_it_with_an_error() {
     assert!(status.code() == Some(2) && message.contains("no such interface"), "{status} {message}");
 }
 
-/// Proves that a signal ends refreshes for programs in order: in the middle of a pause, and where a script's shell had it ignored.
+/// In the middle of a pause, and if the shell of a script had the signal ignored.
 #[test]
 fn without_a_terminal_an_interrupt_prints_a_summary() {
     let run = |shell: &str, options: &[&str]| {

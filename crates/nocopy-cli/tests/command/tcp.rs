@@ -1,4 +1,4 @@
-//! `nocopy send tcp://…` and `nocopy recv tcp://…` as their users meet them: two processes, over lo and over a lab, that tell the same.
+//! `nocopy send tcp://…` and `nocopy recv tcp://…` as users run them: two processes, over lo and over a lab, whose summaries agree.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -34,7 +34,7 @@ fn send(to: SocketAddr, arguments: &[&str]) -> Running {
     transferring::send("tcp", to, arguments)
 }
 
-/// Proves that both ends tell the same, and returns both.
+/// Checks that both summaries agree, and returns both.
 fn agreed(sender: Running, receiver: Running) -> ((Value, i32), (Value, i32)) {
     let ends = transferring::agreed(&["sent", "received", "missing", "final"], sender, receiver);
     let ((sent, _), (received, _)) = &ends;
@@ -47,7 +47,7 @@ fn agreed(sender: Running, receiver: Running) -> ((Value, i32), (Value, i32)) {
     ends
 }
 
-/// An address where nobody listens: no other test is there, and nobody connects to it from itself.
+/// An address without a listener, which no other test uses, and whose port the kernel does not choose for clients.
 fn free() -> SocketAddr {
     TcpListener::bind("127.0.0.77:0").unwrap().local_addr().unwrap()
 }
@@ -81,7 +81,7 @@ fn a_file_arrives_byte_for_byte() {
     }
 }
 
-/// Proves that each method sends what it is to send, from each source, and that its evidence is complete.
+/// With every method and source; the evidence is complete.
 #[test]
 fn with_every_method_all_arrives_and_both_tell_so() {
     let source = Scratch::of("methods", noise(700_000));
@@ -130,7 +130,7 @@ fn mapped_pages_are_written_with_and_without_checksums() {
         let options =
             [&["--json", "--receive", "mapped", "--force", "--output", target.path()], verify].concat();
         let (receiver, at) = recv("127.0.0.1", &options);
-        // Over loopback the kernel copies these to pages of its own, late, and those it maps.
+        // Over loopback the kernel copies these late, to its own pages, and maps those.
         let sender = send(at, &["--json", "--method", "zerocopy", "--file", source.path()]);
         let ((sent, _), (received, code)) = agreed(sender, receiver);
         assert_eq!((code, received["verified"] == true), (0, !verify.is_empty()), "{sent}{received}");
@@ -139,7 +139,7 @@ fn mapped_pages_are_written_with_and_without_checksums() {
     }
 }
 
-/// Proves that standard input is sent when it comes, that silence ends nothing, and that its end is known.
+/// At once, also after a silence, until its end.
 #[test]
 fn standard_input_is_sent_as_it_comes() {
     let sent = transferring::send_three_pieces("tcp", &["--file", "-", "--json", "--verify"]);
@@ -231,7 +231,7 @@ fn is_read_after_a_stop(idle: Duration) -> bool {
     was_stopped
 }
 
-/// A sender that goes on until it is told, and its receiver, as soon as data have come.
+/// An endless sender and its receiver, after data have arrived.
 fn at_work(name: &str, receiving: &[&str], sending: &[&str]) -> (Running, Running, Scratch) {
     at_work_in_time(name, receiving, sending).expect("the receiver goes on until data come")
 }
@@ -287,7 +287,7 @@ fn whichever_end_is_interrupted_the_other_ends_in_order() {
     assert_eq!((&sent["ended"], &received["ended"]), (&"interrupted".into(), &"done".into()));
     assert_eq!((code, received_code, &sent["verified"]), (0, 0, &true.into()), "{sent}{received}");
 
-    // Of a count less came than was announced.
+    // Less arrived than the count announced.
     let (sender, receiver, _stream) = at_work("count-interrupted", &[], &["--count", "1M"]);
     sender.signal(Signal::INT);
     let ((sent, code), (received, received_code)) = agreed(sender, receiver);
@@ -319,7 +319,7 @@ fn a_receiver_whose_reader_is_gone_ends_its_sender() {
     transferring::close_the_receivers_pipe("tcp", &["--json"]);
 }
 
-/// Proves that a file that became shorter ends the run at once, at both ends, and that both tell what went.
+/// Both ends stop at once, and report what was sent.
 #[test]
 fn a_file_that_shrinks_keeps_nobody_waiting() {
     let source = Scratch::of("shrinks", noise(20_000_000));
@@ -330,8 +330,8 @@ fn a_file_that_shrinks_keeps_nobody_waiting() {
     assert_eq!((&sent["ended"], &received["ended"]), (&"failed".into(), &"done".into()));
 }
 
-/// Proves that a receiver ends when it is asked to, also while nobody reads what it writes; that its sender does; and that both count only
-/// what went: the pipe has what the receiver says, the ledger what the sender says.
+/// A receiver ends on request while its output is not read, and so does its sender. Both count only
+/// what was moved: the pipe has the receiver's count, the ledger is the sender's.
 #[test]
 fn a_receiver_whose_reader_stalls_ends_all_the_same() {
     let (mut receiver, at) = recv("127.0.0.1", &["--output", "-"]);
@@ -432,7 +432,7 @@ fn who_waits_for_a_connection_can_be_interrupted() {
     listen(&full, 0).unwrap();
     let full = TcpListener::from(full);
     let at = full.local_addr().unwrap();
-    // What is to be accepted has no room for more, so nobody answers.
+    // The queue of the listener is full, so it does not answer.
     let _first = TcpStream::connect(at).unwrap();
     while TcpStream::connect_timeout(&at, Duration::from_millis(500)).is_ok_and(|more| {
         std::mem::forget(more);
@@ -462,7 +462,7 @@ fn who_waits_for_an_answer_can_be_interrupted() {
     assert_ended_unconnected(sender);
 }
 
-/// Proves that a sender reports that it sent nothing, and why, as an end short of what was asked for.
+/// Checks that a sender reports that nothing was sent, and why, as a negative result.
 fn assert_ended_unconnected(sender: Running) {
     let output = sender.end();
     let said = text(&output.stdout);
@@ -475,7 +475,7 @@ fn limit(process: &Running, what: Resource, most: u64) {
     prlimit(Some(Pid::from_child(process.0.as_ref().unwrap())), what, limit).unwrap();
 }
 
-/// Proves that a receiver that has no memory for a stream says so, and does not wait for what it does not read.
+/// It reports an error, and does not wait for unread data.
 #[test]
 fn a_receiver_without_memory_ends() {
     for options in [&["--raw"][..], &[]] {
@@ -488,7 +488,7 @@ fn a_receiver_without_memory_ends() {
     }
 }
 
-/// Proves that a receiver that cannot let anybody in waits for that asleep, and goes on when it can.
+/// A receiver that cannot accept connections sleeps, and continues when it can.
 #[test]
 fn a_receiver_without_descriptors_sleeps() {
     const DESCRIPTORS: u64 = 16;
@@ -503,7 +503,7 @@ fn a_receiver_without_descriptors_sleeps() {
     wait_until("no descriptor is left", || limited() == DESCRIPTORS);
     let start = Instant::now();
     let before = sleeps(receiver.id());
-    // One that polls for what it cannot accept is told at once each time, and never sleeps.
+    // A receiver that polled for connections it cannot accept would return at once each time, and never sleep.
     wait_until("it sleeps again and again", || sleeps(receiver.id()) >= before + 50);
     // It sleeps 10 ms at a time: half a second in all. One that sleeps a little at a time is there sooner.
     let slept = start.elapsed();
@@ -523,7 +523,7 @@ fn message(kind: u8, flags: u8, counts: [u64; 8]) -> Vec<u8> {
     message
 }
 
-/// A stream of a run that nobody has begun.
+/// A stream of an unknown run.
 fn stream_of_no_run() -> Vec<u8> {
     message(3, 16, [1, 9, 0, 0, 0, 0, 0, 0])
 }
@@ -572,7 +572,7 @@ fn a_stranger_may_not_be_silent_for_ever() {
     assert_eq!((&received["ended"], &received["foreign"]), (&"interrupted".into(), &1.into()), "{received}");
 }
 
-/// Proves that a receiver that waits in vain for what a sender says it has sent does not claim to have had enough.
+/// Announced data that never arrives counts as missing.
 #[test]
 fn what_was_sent_and_never_comes_is_missing() {
     let (receiver, at) = recv("127.0.0.1", &["--json", "--idle", "500ms"]);
@@ -592,7 +592,7 @@ fn what_was_sent_and_never_comes_is_missing() {
     );
 }
 
-/// Proves that a peer that says what cannot be, or closes without a word, is told from one that is well.
+/// A malformed answer, and a close without one, are errors.
 #[test]
 fn a_sender_knows_a_receiver_that_is_none() {
     for (answer, said) in [(&[7; MESSAGE_BYTES][..], "never says"), (b"", "closes the connection")] {
@@ -657,7 +657,7 @@ fn a_rate_is_that_of_all_streams() {
     // By 30 Mbit/s a piece is due every 2⅔ ms, the first at once.
     let (pieces, due) = (sent["bytes"].as_u64().unwrap() / 10_000, 375);
     assert!(pieces <= due, "{sent}");
-    // A machine that stood still has missed some, and says so.
+    // After a stall some are missing, which is reported.
     assert!(pieces == due || sent["behind_seconds"].as_f64().unwrap() > 0.0, "{sent}{received}");
     assert_eq!(code == 0, sent["rate_reached"] == true, "{sent}{received}");
 }
@@ -681,7 +681,7 @@ fn a_lab_between_them_changes_nothing() {
     }
 }
 
-/// Proves that an address of either family finds who is at all of them, and that who comes late is waited for.
+/// With an address of either family, also if the receiver starts later.
 #[test]
 fn a_receiver_at_all_addresses_is_found_at_each() {
     for (host, name) in [("127.0.0.1", "127.0.0.1:"), ("[::1]", "[::1]:")] {
@@ -700,7 +700,7 @@ fn a_receiver_at_all_addresses_is_found_at_each() {
     assert_eq!(agreed(sender, receiver).0.1, 0);
 }
 
-/// Proves that a file is only overwritten by who can receive.
+/// A file is only overwritten if the receiver can receive.
 #[test]
 fn a_receiver_without_a_port_leaves_files_alone() {
     let other = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -765,7 +765,7 @@ fn errors_are_one_line_and_say_what_to_do() {
     );
 }
 
-/// Proves that with --from only that address is the sender, and that without it a user is told that it may be anybody.
+/// Without --from a warning says that any host may be the sender.
 #[test]
 fn only_allowed_senders_are_received_from() {
     let target = Scratch::new("from");

@@ -1,4 +1,4 @@
-//! `nocopy send udp://…` and `nocopy recv` as their users meet them: two processes, over lo and over a lab, that tell the same.
+//! `nocopy send udp://…` and `nocopy recv` as users run them: two processes, over lo and over a lab, whose summaries agree.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -17,7 +17,7 @@ use serde_json::Value;
 /// Bytes of nocopy's header.
 const HEADER_BYTES: usize = 40;
 
-/// So few that they fit into any socket's buffer, whether or not anybody reads: nothing may be lost.
+/// So few that they fit into any socket's buffer even if it is not read: nothing may be lost.
 const FEW: [&str; 4] = ["--count", "100", "--size", "200"];
 
 /// A receiver at a free port of that address, once it is there.
@@ -34,7 +34,7 @@ fn send(to: SocketAddr, arguments: &[&str]) -> Running {
     transferring::send("udp", to, arguments)
 }
 
-/// Proves that both ends tell the same, and returns both.
+/// Checks that both summaries agree, and returns both.
 fn agreed(sender: Running, receiver: Running) -> ((Value, i32), (Value, i32)) {
     let ends = transferring::agreed(&["sent", "received", "lost", "final"], sender, receiver);
     let sent = &ends.0.0;
@@ -96,7 +96,7 @@ fn a_file_arrives_byte_for_byte() {
     }
 }
 
-/// Proves that standard input is sent when it comes, not when there is a datagram full of it, and that silence ends nothing.
+/// At once, not when a datagram is full; a silence ends nothing.
 #[test]
 fn standard_input_is_sent_as_it_comes() {
     let sent = transferring::send_three_pieces("udp", &["--stdin", "--json"]);
@@ -113,7 +113,7 @@ enum Fate {
     Damage,
 }
 
-/// Stands between the two, in both directions, until both are gone.
+/// Forwards between two sockets, in both directions, until both are closed.
 fn relay(to: SocketAddr, fate: impl Fn(u64) -> Fate + Send + 'static) -> SocketAddr {
     let (front, back) = (UdpSocket::bind("127.0.0.1:0").unwrap(), UdpSocket::bind("127.0.0.1:0").unwrap());
     back.connect(to).unwrap();
@@ -160,7 +160,7 @@ fn relay(to: SocketAddr, fate: impl Fn(u64) -> Fate + Send + 'static) -> SocketA
     at
 }
 
-/// Proves that what happens on the way is counted, exactly, and told alike by both.
+/// Losses, repeats and damage on the path are counted exactly, and equally by both.
 #[test]
 fn what_a_bad_way_does_is_counted_exactly_by_both() {
     let (receiver, at) = recv("127.0.0.1", &["--json"]);
@@ -184,7 +184,7 @@ fn what_a_bad_way_does_is_counted_exactly_by_both() {
     assert_eq!((&received["lost"], &received["verified"]), (&15.into(), &false.into()));
 }
 
-/// Proves that what does not come is a hole in a file, and left out of a pipe, and that what comes late is where it belongs.
+/// Missing datagrams are a hole in a file, and left out of a pipe; late ones are written at their offsets.
 #[test]
 fn gaps_are_holes_in_files_and_left_out_of_pipes() {
     let content = noise(20_000);
@@ -212,7 +212,7 @@ fn gaps_are_holes_in_files_and_left_out_of_pipes() {
     }
 }
 
-/// Proves that datagrams that the receiver's kernel throws away are told alike by both.
+/// Datagrams dropped by the receiver's kernel are counted equally by both.
 #[test]
 fn a_receiver_without_room_loses_what_both_count() {
     let (receiver, at) = recv("127.0.0.1", &["--json", "--buffer", "1"]);
@@ -224,7 +224,7 @@ fn a_receiver_without_room_loses_what_both_count() {
     assert!(sent["received"]["kernel_dropped"].as_u64().unwrap() > 0, "{sent}");
 }
 
-/// Proves that who is stopped in the middle of a file says so, and who has sent a count of it does not.
+/// An interrupted file is reported, and a requested count of its datagrams is not.
 #[test]
 fn a_file_that_was_not_sent_to_its_end_is_a_negative_result() {
     let source = Scratch::of("long", noise(1_000_000));
@@ -241,7 +241,7 @@ fn a_file_that_was_not_sent_to_its_end_is_a_negative_result() {
     }
 }
 
-/// Proves that a file is only overwritten by who can receive.
+/// A file is only overwritten if the receiver can receive.
 #[test]
 fn a_receiver_without_a_port_leaves_files_alone() {
     let other = UdpSocket::bind("127.0.0.1:0").unwrap();
@@ -295,7 +295,7 @@ fn over_a_port_all_arrives() {
     }
 }
 
-/// Proves that what is sent to a group reaches all who joined it, by the interface that was named.
+/// Datagrams to a group reach all its members, on the named interface.
 #[test]
 fn groups_are_joined() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
@@ -308,7 +308,7 @@ fn groups_are_joined() {
             Running::start(&options)
         })
     });
-    // Who joins says so when it has.
+    // A receiver prints its address after joining.
     let receivers = receivers.map(|mut receiver| {
         let mut errors = BufReader::new(receiver.0.as_mut().unwrap().stderr.take().unwrap());
         let mut line = String::new();
@@ -340,7 +340,7 @@ fn groups_are_joined() {
     }
 }
 
-/// Proves that over a port, too, it is heard that nobody receives.
+/// The network's error is also received over a port.
 #[test]
 fn over_a_port_a_missing_receiver_is_known() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
@@ -356,7 +356,7 @@ fn over_a_port_a_missing_receiver_is_known() {
     });
 }
 
-/// Whether a sender found that nothing receives at its port. If not, it must have found no answer within its time.
+/// Whether a sender found that its port is closed. If not, it must have got no answer in time.
 fn is_refused(said: &str) -> bool {
     let is_refused = said.contains("port unreachable");
     assert!(is_refused || said.contains("nothing comes back"), "{said}");
@@ -380,7 +380,7 @@ fn a_lab_between_them_changes_nothing() {
     }
 }
 
-/// Proves that other programs are sent to and received from, and that nothing is claimed about what is not known.
+/// In both directions, and unknown values are not reported.
 #[test]
 fn without_a_header_other_programs_are_understood() {
     let other = UdpSocket::bind("127.0.0.1:0").unwrap();
@@ -409,7 +409,7 @@ fn without_a_header_other_programs_are_understood() {
     assert_eq!((&received["packets"], fs::read(target.path()).unwrap()), (&3.into(), b"onetwo".to_vec()));
 }
 
-/// Proves that with both families an IPv4 address is written as one, and that a name may stand for either.
+/// With both families an IPv4 address is printed as such, and a name may have addresses of either.
 #[test]
 fn a_receiver_at_all_addresses_is_found_at_each() {
     for (host, name) in [("127.0.0.1", "127.0.0.1:"), ("[::1]", "[::1]:"), ("localhost", "")] {
@@ -446,7 +446,7 @@ fn a_receiver_answers_nobody_but_its_sender() {
     assert!(other.recv(&mut [0; 10]).is_err(), "nothing came back");
 }
 
-/// A sender that goes on until it is told, and its receiver, as soon as data have come.
+/// An endless sender and its receiver, after data have arrived.
 fn at_work(name: &str, receiving: &[&str]) -> (Running, Running) {
     at_work_in_time(name, receiving).expect("the receiver goes on until data come")
 }
@@ -483,7 +483,7 @@ fn a_sender_whose_receiver_was_killed_ends() {
     );
     let summary: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!((&summary["ended"], &summary["final"]), (&"failed".into(), &false.into()));
-    // It has sent more since it was last told: that is not known to be lost.
+    // It has sent more since the last answer: that is not known to be lost.
     assert_eq!((&summary["lost"], &summary["verified"]), (&0.into(), &Value::Null), "{summary}");
     assert!(summary["errors"]["Connection refused (os error 111)"].as_u64().unwrap() > 0, "{summary}");
 }
@@ -596,7 +596,7 @@ fn errors_are_one_line_and_say_what_to_do() {
     ]);
 }
 
-/// Proves that with --from only that address is the sender, and that without it a user is told that it may be anybody.
+/// Without --from a warning says that any host may be the sender.
 #[test]
 fn only_allowed_senders_are_received_from() {
     let target = Scratch::new("from");

@@ -26,7 +26,7 @@ fn say(socket: &OwnedFd, message: &Message, descriptors: &[BorrowedFd<'_>]) {
     sendmsg(socket, &[IoSlice::new(&datagram)], &mut control, SendFlags::NOSIGNAL).unwrap();
 }
 
-/// A process that has joined, by what it talks with.
+/// A process that has joined, represented by its socket.
 fn join(listener: &mut Listener, shared: &OwnedFd) -> OwnedFd {
     let (ours, theirs) = pair();
     let joining = Join { version: VERSION, process: 7, program: "test".into() };

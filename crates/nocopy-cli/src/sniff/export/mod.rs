@@ -9,7 +9,7 @@ use text::TextExporter;
 use super::source::Sighting;
 use crate::arguments::SniffArguments;
 
-/// Changes when a field changes its meaning or goes.
+/// Changes when a field is removed or changes its meaning.
 pub(super) const SCHEMA: &str = "nocopy.sniff/1";
 
 /// How packets are printed.

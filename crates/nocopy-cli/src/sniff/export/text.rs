@@ -41,7 +41,7 @@ impl TextExporter {
     }
 }
 
-/// Bytes from the link-level header on: offset, pairs of hex, and what is printable.
+/// Bytes from the link-level header on: offset, pairs of hex digits, and printable characters.
 fn dump(bytes: &[u8], text: &mut String) {
     for (number, row) in bytes.chunks(BYTES_PER_LINE).enumerate() {
         // A string takes everything.

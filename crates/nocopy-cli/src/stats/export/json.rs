@@ -4,7 +4,7 @@ use serde::{Serialize, Serializer};
 
 use crate::stats::report::{Group, Report, Row, Source};
 
-/// Changes when a field changes its meaning or goes.
+/// Changes when a field is removed or changes its meaning.
 const SCHEMA: &str = "nocopy.stats/1";
 
 #[derive(Serialize)]
@@ -16,7 +16,7 @@ struct Refresh<'a> {
     link: Counters<'a>,
     queues: Vec<Queue<'a>>,
     driver: Counters<'a>,
-    /// `None` where the kernel does not tell.
+    /// `None` if the kernel does not report them.
     sockets: Option<Vec<Socket<'a>>>,
 }
 

@@ -12,7 +12,7 @@ use crate::stats::report::{Report, Row, Source};
 
 type Labels = Vec<(&'static str, String)>;
 
-/// One counter of everyone who has it.
+/// One counter, of everything that has it.
 #[derive(Debug)]
 struct Family {
     name: String,
@@ -47,7 +47,7 @@ impl Families {
         families
     }
 
-    /// Samples of a family must stand together, wherever they come from.
+    /// Samples of a family must be contiguous.
     fn add(&mut self, name: String, help: &'static str, labels: Labels, value: u64) {
         match self.0.iter_mut().find(|family| family.name == name) {
             Some(family) => family.samples.push((labels, value)),

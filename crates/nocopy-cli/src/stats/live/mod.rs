@@ -26,7 +26,7 @@ use signals::{Request, Signals};
 use terminal::Terminal;
 use view::{Key, View};
 
-/// Until it ends by itself, a key or a signal; then, or after an error, one line says what was counted.
+/// Runs until its end, a key or a signal; then, or after an error, one line summarises the counts.
 pub(super) fn run(
     watch: &mut Watch,
     first: Vec<Report>,

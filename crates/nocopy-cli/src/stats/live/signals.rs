@@ -38,7 +38,7 @@ impl Signals {
         Ok(Self { descriptor: opened.map_err(|errno| Failure::Signals(errno.into()))? })
     }
 
-    /// The next one that has come.
+    /// The next one that has arrived.
     pub(super) fn next(&self) -> Option<Request> {
         let signal = self.descriptor.read_signal().ok()??.ssi_signo.cast_signed();
         match Signal::try_from(signal).ok()? {

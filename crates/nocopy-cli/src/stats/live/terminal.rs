@@ -31,7 +31,7 @@ pub(super) struct Drawn {
     pub(super) emphasis: Emphasis,
 }
 
-/// What a line is shown as, where there are colours.
+/// The style of a line, if there are colours.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Emphasis {
     None,
@@ -48,7 +48,7 @@ pub(super) struct Terminal {
     has_colours: bool,
 }
 
-/// The terminal, and what it was.
+/// The terminal, and its original settings.
 #[derive(Debug)]
 struct State {
     output: File,
@@ -74,7 +74,7 @@ fn has_colours(variable: impl Fn(&str) -> Option<OsString>) -> bool {
 }
 
 impl Terminal {
-    /// Standard output, with the keys of standard input where that is a terminal in whose foreground this process is.
+    /// Standard output, with the keys of standard input if that is a terminal with this process in the foreground.
     pub(super) fn standard() -> io::Result<Self> {
         let input = io::stdin();
         // A process in the background that reads keys, or sets how they are read, is stopped.
@@ -94,7 +94,7 @@ impl Terminal {
         Ok(terminal)
     }
 
-    /// What a panic says would be gone with the other screen.
+    /// A panic's message would disappear with the alternate screen.
     fn leave_before_panics(&self) {
         let (state, print) = (Arc::clone(&self.state), panic::take_hook());
         panic::set_hook(Box::new(move |why| {
@@ -114,7 +114,7 @@ impl Terminal {
         Ok(kill_process(getpid(), Signal::STOP)?)
     }
 
-    /// What becomes readable when a key is pressed; `None` where there are no keys.
+    /// Readable when a key is pressed; `None` if there are no keys.
     pub(super) fn keyboard(&self) -> Option<BorrowedFd<'_>> {
         let keyboard = self.state.keyboard.as_ref().filter(|_| self.has_keys);
         keyboard.map(|keyboard| keyboard.input.as_fd())
@@ -134,10 +134,10 @@ impl Terminal {
         self.has_keys = false;
     }
 
-    /// Draws over what was drawn before: as many lines as there is room for, each as wide as there is.
+    /// Draws over the previous output: as many lines as there is room for, cut to the width.
     pub(super) fn draw(&self, lines: &[Drawn]) -> io::Result<()> {
         let size = tcgetwinsize(&self.state.output)?;
-        // A terminal that does not say its size says 0.
+        // A terminal without a known size reports 0.
         let room = |cells: u16, usual: usize| if cells == 0 { usual } else { usize::from(cells) };
         let frame = frame(lines, room(size.ws_row, 24), room(size.ws_col, 80), self.has_colours);
         (&self.state.output).write_all(frame.as_bytes())
@@ -163,7 +163,7 @@ impl State {
         if !self.is_entered.swap(false, Ordering::Relaxed) {
             return;
         }
-        // A terminal that is gone needs nothing.
+        // Fails only if the terminal was closed.
         let _ = (&self.output).write_all(LEAVE.as_bytes());
         if let Some(Keyboard { input, before, .. }) = &self.keyboard {
             let _ = tcsetattr(input, OptionalActions::Now, before);
@@ -172,13 +172,13 @@ impl State {
 }
 
 impl Keyboard {
-    /// `None` where it is no terminal.
+    /// `None` if it is not a terminal.
     fn of(input: OwnedFd) -> Option<Self> {
         let before = tcgetattr(&input).ok()?;
         Some(Self { input, before })
     }
 
-    /// Without waiting for ends of lines, and without showing what is typed; Ctrl-C and Ctrl-Z are signals as ever.
+    /// Without line buffering and echo; Ctrl-C and Ctrl-Z still are signals.
     fn read_single_keys(&self) -> io::Result<()> {
         let mut modes = self.before.clone();
         modes.local_modes.remove(LocalModes::ICANON | LocalModes::ECHO);
@@ -214,7 +214,7 @@ mod tests {
 
     use super::*;
 
-    /// The two ends of a terminal: where a person looks and types, and where a command draws and reads.
+    /// The two ends of a terminal: the user's, and the command's.
     fn ends() -> (File, File) {
         let person = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
         grantpt(&person).unwrap();

@@ -54,7 +54,7 @@ const COLUMNS: [(Column, &str); 7] = [
 ];
 
 impl Column {
-    /// `None` where a line has no such figure.
+    /// `None` if a line has no such figure.
     fn figure(self, line: &Line) -> Option<f64> {
         match self {
             Self::Interface => None,

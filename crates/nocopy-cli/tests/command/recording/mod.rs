@@ -106,7 +106,7 @@ pub(crate) fn enhanced(order: Order, interface: u32, ticks: u64, packet: &Packet
     block(order, 6, &content)
 }
 
-/// One section; interfaces in nanoseconds unless they say otherwise, and between the packets blocks nobody need know.
+/// One section; interfaces in nanoseconds by default, and blocks of unknown types between the packets.
 pub(crate) fn pcapng(big_endian: bool, interfaces: &[Interface], packets: &[Packet]) -> Vec<u8> {
     let order = Order { big_endian };
     let mut file = section(order);

@@ -23,7 +23,7 @@ pub(crate) fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// A terminal: the end where what is drawn is read, until nobody has the other one, and the end that a command is given.
+/// A terminal: the end that reads what is drawn, until the other is closed, and the end for a command.
 pub(crate) fn terminal(rows: u16, columns: u16) -> (File, File) {
     let terminal = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
     grantpt(&terminal).unwrap();

@@ -4,14 +4,14 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// The path of a file that is gone with the test.
+/// The path of a file that is removed with the test.
 pub(crate) struct Scratch(PathBuf);
 
 impl Scratch {
     pub(crate) fn new(name: &str) -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let (process, number) = (std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
-        // Made by cargo where it builds, which need not be where this runs.
+        // Made by cargo on the building machine, which may be another one.
         let directory = Path::new(env!("CARGO_TARGET_TMPDIR"));
         fs::create_dir_all(directory).unwrap();
         Self(directory.join(format!("{name}-{process}-{number}")))

@@ -1,4 +1,4 @@
-//! `nocopy send` and `nocopy recv`, and what holds for them whatever the protocol.
+//! `nocopy send` and `nocopy recv`, independent of the protocol.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::SocketAddr;
@@ -10,7 +10,7 @@ use crate::running::{Running, nocopy, text};
 use crate::watching::with_enough_time;
 use serde_json::Value;
 
-/// A receiver at a free port of an address, once it is there; and what it prints on standard error after that, once it has ended.
+/// A receiver at a free port of an address, once it listens; and its later standard error, once it has ended.
 pub(crate) fn recv_with_errors(
     scheme: &str,
     address: &str,
@@ -72,7 +72,7 @@ pub(crate) fn send_three_pieces(scheme: &str, sending: &[&str]) -> Value {
         let mut piece = [0; 6];
         for words in [b"first,", b"second", b",third"] {
             if words == b"second" {
-                // Longer than the sender may be silent: its questions say that it is there.
+                // Longer than the sender may be silent: its questions show that it still runs.
                 let (start, pause) = (Instant::now(), idle * 3 / 2);
                 thread::sleep(pause);
                 overslept = start.elapsed() - pause;

@@ -1,4 +1,4 @@
-//! What a process is doing, as the kernel tells it: so no test has to guess how long something takes.
+//! What a process is doing, as the kernel reports it: so no test has to guess how long something takes.
 
 use std::fs;
 
@@ -12,12 +12,12 @@ pub(crate) fn with_enough_time<T>(mut attempt: impl FnMut(u64) -> Option<T>) -> 
     seconds.into_iter().find_map(&mut attempt).unwrap_or_else(|| panic!("not within {seconds:?} seconds"))
 }
 
-/// How often the first thread of a process has gone to sleep. One that looks again and again without a pause never does.
+/// How often the first thread of a process has gone to sleep. A spinning thread never does.
 pub(crate) fn sleeps(process: u32) -> u64 {
     status(&format!("/proc/{process}/status"), "voluntary_ctxt_switches:")
 }
 
-/// How often the threads of a process have left a processor, each: while they stand still, these numbers do not change.
+/// How often each thread of a process has left a processor: while they sleep, these numbers do not change.
 pub(crate) fn switches(process: u32) -> Vec<(String, u64)> {
     let both = ["voluntary_ctxt_switches:", "nonvoluntary_ctxt_switches:"];
     let count = |thread: String| {
@@ -43,7 +43,7 @@ pub(crate) fn wait_until_asleep_in(process: u32, call: libc::c_long) {
     });
 }
 
-/// Does something while a process stands still: afterwards it finds all of it at once.
+/// Runs a closure while a process is stopped, so that it later finds all effects at once.
 pub(crate) fn while_stopped<T>(process: Pid, act: impl FnOnce() -> T) -> T {
     wait_until("it stands still", || {
         kill_process(process, Signal::STOP).unwrap();
