@@ -4,7 +4,7 @@ use std::ffi::{c_int, c_uchar, c_uint};
 
 use nocopy_proto::filter::Instruction;
 
-/// `pcap_t`: the system's libpcap knows what is in it.
+/// `pcap_t`, whose contents only the system's libpcap knows.
 #[repr(C)]
 #[derive(Debug)]
 pub(crate) struct Pcap {

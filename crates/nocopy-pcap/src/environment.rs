@@ -1,4 +1,4 @@
-//! What `nocopy run` tells the library, by the environment; a process with more rights than whoever started it does not listen.
+//! Settings that `nocopy run` passes in environment variables; a process with more rights than its starter ignores them.
 
 use std::ffi::OsString;
 use std::os::fd::{BorrowedFd, RawFd};
@@ -6,10 +6,10 @@ use std::os::fd::{BorrowedFd, RawFd};
 use rustix::fs::{FileType, fstat};
 use rustix::net::{AddressFamily, SocketType, sockopt};
 
-/// Where the system's libpcap is, if not where the loader looks.
+/// The path of the system's libpcap, if the loader does not find it.
 pub(crate) const SYSTEM_LIBPCAP: &str = "NOCOPY_SYSTEM_LIBPCAP";
 
-/// The socket by which `nocopy run` is told, as `NUMBER:INODE`.
+/// The socket to `nocopy run`, as `NUMBER:INODE`.
 const RUN_SOCKET: &str = "NOCOPY_RUN_SOCKET";
 
 /// Whether packets are to be taken from the host (`1`).
@@ -22,7 +22,7 @@ pub(crate) fn variable(name: &str) -> Option<OsString> {
     if is_elevated { None } else { std::env::var_os(name) }
 }
 
-/// Whether to take packets from the host where that can be done.
+/// Whether to take packets from the host if possible.
 pub(crate) fn takes() -> bool {
     variable(TAKE).is_some_and(|value| value == "1")
 }

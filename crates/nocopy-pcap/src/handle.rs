@@ -77,16 +77,16 @@ impl Handle {
         Capture::open(&self.device, &settings)
     }
 
-    /// Activates the system's handle and goes live with our capture. The system's has a buffer as small as can be and is made deaf:
-    /// it compiles filters, opens files and refuses what is too late, as it does for captures of its own. What is returned is
-    /// `pcap_activate`'s; below 0 the capture is closed.
+    /// Activates the system's handle and starts our capture. The system's has the smallest buffer and receives nothing:
+    /// it compiles filters, opens files and refuses calls that come too late, as for its own captures. Returns the result of
+    /// `pcap_activate`; below 0 the capture is closed.
     ///
     /// # Safety
     /// `real` is the open handle of the system's libpcap that this is beside.
     pub(crate) unsafe fn go_live(&self, real: *mut Pcap, opened: Opened) -> c_int {
         let Opened { capture, control, library } = opened;
         let settings = self.settings().clone();
-        // Before the system's handle is activated: what fails then leaves it as it was.
+        // Before the system's handle is activated: an error then leaves it unchanged.
         if settings.nonblocking
             && let Err(words) = live::set_flag(control.descriptor(), true)
         {
@@ -144,7 +144,7 @@ impl Handle {
         }
     }
 
-    /// Closes it: as whoever opened it, or as the child of a fork, whose parent may go on. `real` is closed afterwards.
+    /// Closes it for its opener, or in a forked child, whose parent may continue. `real` is closed afterwards.
     ///
     /// # Safety
     /// It is the caller's, and is touched no more but by a call that reads it right now.
@@ -180,7 +180,7 @@ impl Handle {
     /// Closes the capture.
     ///
     /// # Safety
-    /// It is the caller's alone, made of a box, and gone afterwards.
+    /// It is the caller's alone, made of a box, and invalid afterwards.
     unsafe fn end(handle: NonNull<Self>) {
         // SAFETY: by contract.
         let handle = unsafe { Box::from_raw(handle.as_ptr()) };

@@ -13,16 +13,16 @@
 //!     capture::{Passive}      injection
 //! ```
 //!
-//! A program's `pcap_t*` is one of the system's libpcap. Ours hangs beside it, in `table`, from `pcap_create` to `pcap_close`; a
-//! pointer that is not there goes to the system's library, so what that tolerates is tolerated. Texts of errors are written into
+//! A program's `pcap_t*` is one of the system's libpcap. Our state for it is in `table`, from `pcap_create` to `pcap_close`; an
+//! unknown pointer is passed to the system's library, so that whatever that tolerates is tolerated. Texts of errors are written into
 //! the real handle's own buffer.
 //!
-//! * `exports`: what programs call.
+//! * `exports`: the functions that programs call.
 //! * `system`: finding and loading the system's libpcap.
 //! * `table`, `handle`: our state beside a `pcap_t`.
 //! * `capture`, `injection`: packets in and out.
 //! * `guard`: no panic leaves the library.
-//! * `environment`, `report`: what `nocopy run` tells the library, and is told.
+//! * `environment`, `report`: what `nocopy run` tells the library, and learns from it.
 //!
 //! The modules in their layers: each uses those below it only (`cargo xtask check` reads this list).
 //!

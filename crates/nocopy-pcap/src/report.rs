@@ -1,7 +1,7 @@
-//! What becomes of each handle, told to `nocopy run` where that has started the program, and filters asked of it.
+//! Reports on each handle to `nocopy run`, if that has started the program, and requests for filters.
 //!
-//! None of this may disturb the program: nothing waits but for the answer to a request, and that for nobody who does not answer; there
-//! is no signal, no output, and no error but that of a request. Who is not heard is not heard.
+//! None of this may disturb the program: only a request is waited for, and only if the runner has answered before; there
+//! is no signal, no output, and no error but that of a request. A report that does not arrive is ignored.
 
 mod channel;
 
@@ -42,8 +42,8 @@ pub(crate) fn filter(handle: u64, place: Option<FilterPlace>) {
     say(|| Message::Filter { handle, place });
 }
 
-/// Hands over what the filter in front of a handle's packets can be replaced by, when this process may not do that any more: `put`
-/// sends it by a socket (`FilterControl::send`), and says whether that went well.
+/// Passes on a control that can replace the filter of a handle's packets, for when this process may no longer do that: `put`
+/// sends it through a socket (`FilterControl::send`), and returns whether that succeeded.
 pub(crate) fn control(handle: u64, put: impl FnOnce(BorrowedFd<'_>) -> bool) {
     if let Some(channel) = channel() {
         channel.hand_over(handle, put);
@@ -53,7 +53,7 @@ pub(crate) fn control(handle: u64, put: impl FnOnce(BorrowedFd<'_>) -> bool) {
 /// Asks for a filter in front of a handle's packets, or with `None` for none, and waits for the answer.
 ///
 /// # Errors
-/// Nobody can put it there; what was there is unchanged.
+/// It could not be installed; the earlier one is unchanged.
 pub(crate) fn request_filter(handle: u64, filter: Option<&Program>) -> Result<(), Refused> {
     let channel = channel().ok_or_else(|| {
         Refused(

@@ -26,7 +26,7 @@ const MULTIARCH: [&str; 2] = if cfg!(target_arch = "aarch64") {
     ["/usr/lib/x86_64-linux-gnu", "/lib/x86_64-linux-gnu"]
 };
 
-/// Functions of the library, under their names: a pointer to each, or to one that ends the program and says what is missing.
+/// Functions of the library, by name: a pointer to each, or to one that ends the program and names the missing function.
 macro_rules! functions {
     ($($name:ident($($type:ty),*) $(-> $result:ty)?;)*) => {
         /// The functions of the system's libpcap.
@@ -168,7 +168,7 @@ static AT_START: extern "C" fn() = {
     load_early
 };
 
-/// The system's libpcap. A program that has none ends here and says so, as it would have in the loader.
+/// The system's libpcap. Without one the program ends here with a message, as it would have in the loader.
 #[inline]
 pub(crate) fn system() -> &'static System {
     SYSTEM.get().unwrap_or_else(load)
@@ -176,7 +176,7 @@ pub(crate) fn system() -> &'static System {
 
 #[cold]
 fn load() -> &'static System {
-    // A call that a program makes does not change errno where libpcap would not.
+    // A program's call must not change errno if libpcap would not.
     let errno = std::io::Error::last_os_error().raw_os_error().unwrap_or(0);
     let system = SYSTEM.get_or_init(|| match Library::open() {
         Ok(library) => System::of(library),
@@ -236,8 +236,8 @@ impl Library {
     fn open_at(path: &Path) -> Result<Self, String> {
         let file =
             CString::new(path.as_os_str().as_bytes()).map_err(|_| "a zero byte in a path".to_owned())?;
-        // What it calls of itself is its own, and not what programs find first: us.
-        // The address sanitizer does not allow that; its tests name a libpcap that says so of itself.
+        // Its internal calls use its own functions, not those that programs find first: ours.
+        // The address sanitizer does not allow that; its tests use a libpcap that was linked so.
         let own = if cfg!(nocopy_sanitizer) { 0 } else { libc::RTLD_DEEPBIND };
         let flags = libc::RTLD_NOW | libc::RTLD_LOCAL | own;
         // SAFETY: opening a library runs its initialisers; those of libpcap and what it needs do nothing that matters here.
@@ -271,7 +271,7 @@ fn own_file() -> Option<PathBuf> {
     Path::new(std::ffi::OsStr::from_bytes(name.to_bytes())).canonicalize().ok()
 }
 
-/// What the loader said last.
+/// The loader's last message.
 fn loader_words() -> String {
     // SAFETY: takes nothing; the text is this thread's, good until the loader is called again.
     let words = unsafe { libc::dlerror() };

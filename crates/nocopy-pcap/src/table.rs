@@ -12,7 +12,7 @@ use crate::handle::Handle;
 /// Slots of a segment: one for each handle.
 const SLOTS: usize = 256;
 
-/// The key of a slot whose handle was removed. A lookup goes on past it, an insertion may reuse it.
+/// The key of a slot whose handle was removed. A lookup continues past it, an insertion may reuse it.
 fn closed() -> *mut Pcap {
     without_provenance_mut(1)
 }

@@ -6,7 +6,7 @@ use std::fmt::Display;
 use crate::abi::{ERROR_BYTES, Pcap};
 use crate::system::system;
 
-/// Writes a text where `pcap_geterr` finds it.
+/// Writes a text that `pcap_geterr` returns.
 ///
 /// # Safety
 /// The handle is open.
@@ -15,7 +15,7 @@ pub(crate) unsafe fn set(handle: *mut Pcap, text: &(impl Display + ?Sized)) {
     unsafe { write((system().pcap_geterr)(handle), text) };
 }
 
-/// Writes a text into a program's buffer, cut to what fits; nothing if there is no buffer.
+/// Writes a text into a program's buffer, truncated to its size; does nothing without a buffer.
 ///
 /// # Safety
 /// The buffer has [`ERROR_BYTES`].
@@ -35,7 +35,7 @@ pub(crate) unsafe fn write(buffer: *mut c_char, text: &(impl Display + ?Sized)) 
     }
 }
 
-/// Copies what `pcap_geterr` says of one handle to another.
+/// Copies the error text of one handle to another.
 ///
 /// # Safety
 /// Both are open.
@@ -47,7 +47,7 @@ pub(crate) unsafe fn copy(from: *mut Pcap, to: *mut Pcap) {
     }
 }
 
-/// What the kernel said, as libpcap words it: what was tried, and the error in the C library's words.
+/// The kernel's error in libpcap's form: the failed call, and the C library's text.
 pub(crate) fn of_errno(tried: &str, error: &std::io::Error) -> String {
     let Some(errno) = error.raw_os_error() else { return format!("{tried}: {error}") };
     // SAFETY: takes a number; the text is good until the next call of this thread, and copied at once.

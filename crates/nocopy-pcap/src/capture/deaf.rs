@@ -16,7 +16,7 @@ pub(crate) fn deafen(socket: c_int) {
     unsafe {
         libc::fcntl(socket, libc::F_SETFD, libc::FD_CLOEXEC);
         if libc::getsockname(socket, (&raw mut address).cast(), &raw mut bytes) == 0 {
-            // None, which is 0, is taken for the one that it has (`packet_bind`).
+            // "No protocol", which is 0, would mean the present one (`packet_bind`).
             address.sll_protocol = NOBODYS_PROTOCOL.to_be();
             libc::bind(socket, (&raw const address).cast(), size_of_val(&address) as libc::socklen_t);
         }

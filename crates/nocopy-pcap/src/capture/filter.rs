@@ -12,7 +12,7 @@ const ADDRESSES_BYTES: usize = 12;
 /// Bytes of one.
 const TAG_BYTES: usize = 4;
 
-/// Takes so many bytes of every packet.
+/// Accepts that many bytes of every packet.
 const fn take(bytes: u32) -> Instruction {
     let code = (libc::BPF_RET | libc::BPF_K) as u16;
     Instruction { code, jump_true: 0, jump_false: 0, constant: bytes }

@@ -70,7 +70,7 @@ fn ask(socket: BorrowedFd<'_>, device: &CStr, what: c_ulong) -> io::Result<libc:
     }
 }
 
-/// A packet socket bound to an interface; it hears packets of a protocol, or none where that is 0.
+/// A packet socket bound to an interface; it receives packets of a protocol, or none if that is 0.
 pub(super) fn packet_socket(device: &CStr, protocol: u16) -> io::Result<OwnedFd> {
     // SAFETY: the name ends with a zero.
     let index = unsafe { libc::if_nametoindex(device.as_ptr()) };
@@ -96,7 +96,7 @@ pub(super) fn packet_socket(device: &CStr, protocol: u16) -> io::Result<OwnedFd>
     }
 }
 
-/// The socket's error, which is thereby forgotten.
+/// The socket's error, which is cleared.
 pub(super) fn socket_error(socket: BorrowedFd<'_>) -> io::Error {
     let mut error: c_int = 0;
     let mut bytes = size_of::<c_int>() as libc::socklen_t;
@@ -116,7 +116,7 @@ pub(super) fn socket_error(socket: BorrowedFd<'_>) -> io::Error {
 /// Whether an interface that was down is up.
 ///
 /// # Errors
-/// It is gone, or cannot be asked about; in libpcap's words.
+/// It was removed, or cannot be queried; in libpcap's words.
 pub(super) fn is_up(socket: BorrowedFd<'_>, device: &CStr) -> Result<bool, String> {
     const GONE: &str = "The interface disappeared";
     // SAFETY: numbers.

@@ -1,4 +1,4 @@
-//! Where packets come from.
+//! Captures: the sources of packets.
 //!
 //! A capture has two sides. [`Capture`] is the side that one thread at a time reads from: it waits for packets and passes them to the
 //! program without copying them. [`Control`] may be used at the same time by other threads, by signal handlers and by the program's own
@@ -107,7 +107,7 @@ impl Capture {
     /// Opens a capture on a device, with the program's settings.
     ///
     /// # Errors
-    /// nocopy cannot capture this, so the system's libpcap has to; says why.
+    /// The error is the reason why nocopy cannot capture this, and the system's libpcap must.
     pub(crate) fn open(device: &CStr, settings: &Settings) -> Result<Opened, Refusal> {
         settings.check()?;
         let note = match environment::takes().then(|| Take::open(device, settings)) {
@@ -160,7 +160,7 @@ impl Capture {
         }
     }
 
-    /// Closes it in a forked child; the parent's capture goes on.
+    /// Closes it in a forked child; the parent's capture continues.
     pub(crate) fn leave(self) {
         match self {
             Self::Passive(passive) => passive.leave(),

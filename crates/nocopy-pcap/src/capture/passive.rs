@@ -1,7 +1,7 @@
-//! Captures that leave the host its traffic: the kernel's blocks, read where they lie.
+//! Captures that leave the host its traffic: the kernel's blocks, read in place.
 //!
-//! What libpcap 1.10.3 does with such blocks is done here (its pcap-linux.c): when a call waits and when it returns, what it says of an
-//! interface that went, and that packets which an old filter let through are run through the new one.
+//! This behaves like libpcap 1.10.3 with such blocks (its pcap-linux.c): when a call waits and when it returns, its errors for a
+//! removed interface, and that packets which passed an old filter are run through the new one.
 
 use std::ffi::{CStr, CString, c_int};
 use std::io::{self, Write as _};
@@ -27,10 +27,10 @@ use super::interface::{self, Drops, InterfaceKind};
 /// Bytes of a block: as many as libpcap's.
 const BLOCK_BYTES: u32 = SNAP_BYTES_MAX as u32;
 
-/// Bytes of all blocks, where the program does not say (libpcap's default).
+/// Default bytes of all blocks (libpcap's default).
 const BUFFER_BYTES: u32 = 2 << 20;
 
-/// "No timeout", for the kernel: what is in a block that is not full waits that long.
+/// "No timeout", for the kernel: the longest time that packets wait in a block that is not full.
 const TIMEOUT_MAX: Duration = Duration::from_millis(u32::MAX as u64);
 
 /// What is read, by one thread at a time.
@@ -39,7 +39,7 @@ pub(crate) struct Passive {
     blocks: Capture,
     is_immediate: bool,
     reading: Option<BlockReader>,
-    /// What packets are looked at with here, beside what the kernel does.
+    /// The filter that runs here, besides the kernel's.
     filter: Option<UserFilter>,
     /// The change that `filter` is of.
     seen: Seen,
@@ -62,7 +62,7 @@ struct Shared {
     is_loopback: bool,
     /// Only read and written as a whole.
     direction: AtomicU8,
-    /// Whether the interface went down, and was not seen up or gone since.
+    /// Whether the interface went down, and was not seen up or removed since.
     is_down: AtomicBool,
     posted: Posted,
     /// Packets in blocks that contradict themselves.
@@ -105,7 +105,7 @@ impl Passive {
     #[cold]
     fn turn(&mut self) -> bool {
         self.put_back();
-        // An interface that is down or gone is no error here: `wait` reports it in the words of libpcap.
+        // An interface that is down or removed is no error here: `wait` reports it in the words of libpcap.
         self.reading = self.blocks.try_receive().ok().flatten().map(|block| block.into_reader());
         self.reading.is_some()
     }
@@ -157,7 +157,7 @@ impl Passive {
                 });
             }
         }
-        // A block that was read to its end goes back at once: while it is ours the descriptor stays readable.
+        // A block that was read to its end is returned at once: while it is held the descriptor stays readable.
         if self.reading.as_ref().is_some_and(|block| block.left() == 0) {
             self.put_back();
         }
@@ -169,7 +169,7 @@ impl Passive {
     fn refresh(&mut self) {
         let Some(Setting { filter, place }) = self.shared.posted.look(&mut self.seen) else { return };
         let blocks = match place {
-            // Those that wait or are in hand, the one that the kernel writes to, and one that it came to meanwhile.
+            // Those that wait or are held, the one that the kernel writes to, and perhaps one that it has reached meanwhile.
             FilterPlace::UserSpace { .. } => None,
             // In immediate mode there may be one that is not written yet in front of others that are.
             FilterPlace::Socket | FilterPlace::Xdp => {
@@ -238,7 +238,7 @@ impl Passive {
         }
     }
 
-    /// What it means that the socket has something else to say than that there are packets.
+    /// The meaning of other events of the socket than packets.
     fn socket_event(&self, events: i16) -> Result<(), String> {
         if events & libc::POLLNVAL != 0 {
             return Err("Invalid polling request on packet socket".into());
@@ -261,7 +261,7 @@ impl Passive {
         }
     }
 
-    /// Looks whether an interface that was down is up or gone.
+    /// Checks whether an interface that was down is up or removed.
     fn look(&self) -> Result<(), String> {
         if interface::is_up(self.shared.control.as_fd(), &self.shared.device)? {
             self.shared.is_down.store(false, Ordering::Relaxed);
@@ -315,7 +315,7 @@ impl Shared {
     }
 }
 
-/// What anybody may use.
+/// The part that any thread may use.
 #[derive(Debug)]
 pub(crate) struct Control {
     shared: Arc<Shared>,
@@ -327,7 +327,7 @@ impl Control {
         self.shared.posted.set(filter, |filter, _| match self.put_in_kernel(filter) {
             Ok(()) => Ok(FilterPlace::Socket),
             Err(refusal) => {
-                // As libpcap says it; `eprintln!` would panic where standard error is broken.
+                // In libpcap's words; `eprintln!` would panic if standard error is broken.
                 let _ = writeln!(io::stderr(), "Warning: {}", warning(&refusal));
                 self.shared.control.set_socket_filter(None).map_err(|error| match error {
                     OpenError::System { source, .. } => text::of_errno("can't remove kernel filter", &source),
@@ -373,7 +373,7 @@ impl Control {
     }
 }
 
-/// What libpcap says of a filter that the kernel does not take.
+/// libpcap's warning for a filter that the kernel refuses.
 fn warning(refusal: &OpenError) -> String {
     match refusal {
         OpenError::System { source, .. } if source.raw_os_error() == Some(libc::ENOMEM) => {

@@ -6,7 +6,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use super::Filter;
 use crate::report::FilterPlace;
 
-/// The filter that was set last, and where it runs.
+/// The latest filter, and where it runs.
 #[derive(Debug, Default)]
 pub(super) struct Posted {
     setting: Mutex<Option<Setting>>,
@@ -25,7 +25,7 @@ pub(super) struct Setting {
 pub(super) struct Seen(u32);
 
 impl Posted {
-    /// Sets a filter: `put` installs it, given the place of the filter before, and returns where it runs.
+    /// Sets a filter: `put` installs it, given the place of the previous one, and returns where it runs.
     ///
     /// # Errors
     /// Those of `put`; the filter before stays.

@@ -8,7 +8,7 @@ use crate::abi::SNAP_BYTES_MAX;
 /// `PCAP_TSTAMP_HOST_*`: time stamps of the kernel's, which ours are.
 const HOST_TIMES: [c_int; 4] = [-1, 0, 1, 2];
 
-/// What a program asked for before it activated the handle; as libpcap has it where nothing was asked.
+/// The settings made before the handle is activated; by default libpcap's.
 #[derive(Debug, Clone)]
 pub(crate) struct Settings {
     /// As it was given; see [`Settings::snap_bytes`].
@@ -44,7 +44,7 @@ impl Settings {
         }
     }
 
-    /// How much of a packet is kept: what makes no sense is libpcap's most.
+    /// How much of a packet is kept: libpcap's maximum for invalid values.
     pub(crate) fn snap_bytes(&self) -> c_int {
         if (1..=SNAP_BYTES_MAX).contains(&self.snap_bytes_asked) {
             self.snap_bytes_asked
@@ -53,7 +53,7 @@ impl Settings {
         }
     }
 
-    /// Whether a capture of ours, of whatever kind, can do what was asked for.
+    /// Whether our captures, of any kind, support these settings.
     ///
     /// # Errors
     /// What it cannot.

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 #[derive(Debug)]
 pub(crate) struct Stop {
     asked: AtomicBool,
-    /// An eventfd that ends a wait; none where there was no descriptor left, as in libpcap.
+    /// An eventfd that ends a wait; `None` if there was no descriptor left, as in libpcap.
     wakeup: Option<OwnedFd>,
 }
 
@@ -31,18 +31,18 @@ impl Stop {
         }
     }
 
-    /// Whether somebody wishes it.
+    /// Whether a stop is requested.
     #[inline]
     pub(crate) fn is_asked(&self) -> bool {
         self.asked.load(Ordering::Relaxed)
     }
 
-    /// Whether somebody wished it; the wish is fulfilled by that.
+    /// Whether a stop was requested; clears the request.
     pub(crate) fn take(&self) -> bool {
         self.is_asked() && self.asked.swap(false, Ordering::AcqRel)
     }
 
-    /// Readable when somebody wishes it.
+    /// Readable while a stop is requested.
     pub(crate) fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         self.wakeup.as_ref().map(OwnedFd::as_fd)
     }

@@ -1,7 +1,7 @@
-//! Captures that take packets from the host: AF_XDP ports on all queues of an interface, read where the kernel has put them.
+//! Captures that take packets from the host: AF_XDP ports on all queues of an interface, read in place.
 //!
-//! What does not match the filter is the host's: in front of the ports it is never seen here, and where the filter runs here it is
-//! handed back, one system call for each. What the host sends is not seen at all.
+//! Packets that do not match the filter go to the host: a filter before the ports hides them, and a filter that runs here
+//! returns them, with one system call each. Packets that the host sends are not captured.
 
 mod descriptor;
 mod filtering;
@@ -49,10 +49,10 @@ const FRAME_BYTES: u32 = 2048;
 /// Frames to send from. The ports do not send.
 const SEND_FRAMES: u32 = 16;
 
-/// How often whoever waits looks whether the interface is still there.
+/// How often a waiting call checks whether the interface still exists.
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 
-/// How long packets may gather where the program set no timeout.
+/// How long packets may accumulate if the program set no timeout.
 const DELAY: Duration = Duration::from_millis(100);
 
 /// In place of a handle's number, until it was reported.
@@ -132,7 +132,7 @@ impl Take {
             self.failure = Some(error.to_string());
             return false;
         }
-        // The only error is of an interface that is down or gone, which `wait` words as libpcap does.
+        // The only error is an interface that is down or removed, which `wait` reports in libpcap's words.
         let count = self.reading.claim().unwrap_or(0);
         let received = self.shared.received.load(Ordering::Relaxed) + count as u64;
         self.shared.received.store(received, Ordering::Relaxed); // nobody else stores
@@ -157,7 +157,7 @@ impl Take {
             self.filtering.update(&self.shared.posted);
             let Some(packet) = self.reading.next() else { break };
             if !self.filtering.matches(packet) {
-                // Refused, it is lost to the host, as on an interface that is gone.
+                // If that is refused, the host loses it, as on a removed interface.
                 let is_lost = self.to_host.hand_over(packet).is_err();
                 self.tell_handed_back(is_lost);
                 continue;
@@ -183,7 +183,7 @@ impl Take {
         lost.store(lost.load(Ordering::Relaxed) + u64::from(is_lost), Ordering::Relaxed);
     }
 
-    /// Keeps the descriptor readable while packets are in hand, and no longer.
+    /// Keeps the descriptor readable while packets are held, and no longer.
     fn tell(&self) {
         self.shared.descriptor.set_left(self.reading.left() > 0);
     }
@@ -226,7 +226,7 @@ impl Take {
         }
     }
 
-    /// Lets packets gather that come at such a rate that poll(2) would wake for the first of them at once. `None`: they no longer do.
+    /// Lets packets accumulate if they arrive at a rate at which poll(2) would wake for the first at once. `None`: they no longer do.
     fn gather_flow(&mut self, waiting: Waiting<'_>) -> Option<Waited> {
         let is_flowing =
             self.gathering.as_ref().is_some_and(|gathering| gathering.is_flowing(Instant::now()));
@@ -287,19 +287,19 @@ fn open_queues(name: &str, settings: &Settings, frames: u32) -> Result<Queues, R
     }
 }
 
-/// Queues that an interface receives on; 1 where that is not known.
+/// Receive queues of an interface; 1 if that is not known.
 fn queue_count(name: &str) -> u32 {
     Port::builder(name).queue_count().unwrap_or(1)
 }
 
-/// Frames of each of so many queues for a buffer of so many bytes, 0 where the program does not say.
+/// Frames of each of `queues` queues for a buffer of that many bytes, 0 for the default.
 fn frames(buffer_bytes: c_int, queues: u32) -> u32 {
     let asked = u32::try_from(buffer_bytes).unwrap_or(0).div_ceil(FRAME_BYTES);
     let share = FRAMES_ALL / queues.max(1);
     asked.max(share).clamp(FRAMES_MIN, FRAMES_MAX).next_power_of_two()
 }
 
-/// When a packet came: by the kernel that took it or, where it had no room to say so, now.
+/// Arrival time of a packet: by the kernel that took it, or now if that had no room to note it.
 #[inline]
 fn time_of(packet: &nocopy::Packet<'_>, realtime: &mut Realtime) -> u64 {
     match packet.arrival().timestamp {
@@ -314,7 +314,7 @@ fn now_ns() -> u64 {
     u64::try_from(now.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// Sleeps until packets come, if that matters, a stop is asked for, the time is up, or a signal comes. Returns whether the descriptor
+/// Sleeps until packets arrive (if given), a stop is requested, the time is over, or a signal arrives. Returns whether the descriptor
 /// for packets is readable.
 fn sleep(packets: Option<BorrowedFd<'_>>, stop: &Stop, duration: Duration) -> io::Result<bool> {
     let descriptor = |fd: Option<BorrowedFd<'_>>| libc::pollfd {
@@ -343,7 +343,7 @@ fn sleep(packets: Option<BorrowedFd<'_>>, stop: &Stop, duration: Duration) -> io
 #[derive(Debug)]
 pub(crate) struct Control {
     shared: Arc<Shared>,
-    /// For what the program sends. Bound to no protocol: it receives nothing, and the kernel finds out the protocol of each frame.
+    /// For sending. Bound to no protocol: it receives nothing, and the kernel finds the protocol of each frame.
     sending: OwnedFd,
     meter: Meter,
     in_front: FilterControl,
@@ -377,7 +377,7 @@ impl Control {
         report::control(handle, |socket| self.in_front.send(&socket).is_ok());
     }
 
-    /// Puts the filter in front of the ports or, where that cannot be done, has the receivers run it.
+    /// Installs the filter before the ports or, if that is not possible, makes the receivers run it.
     pub(super) fn set_filter(&self, filter: Filter) -> Result<FilterPlace, String> {
         if let Some(long) = &filter.long {
             let (count, most) = (long.len(), INSTRUCTIONS_MAX);
@@ -399,7 +399,7 @@ impl Control {
         })
     }
 
-    /// Puts a filter in front, or none; by `nocopy run` where this process may not.
+    /// Installs a filter before the ports, or none; by `nocopy run` if this process may not.
     fn put_in_front(&self, filter: Option<&Program>) -> Result<(), String> {
         match self.in_front.set(filter) {
             Ok(()) => Ok(()),
@@ -411,14 +411,14 @@ impl Control {
         }
     }
 
-    /// Leaves to the host what comes in from now on, where a filter can be put in front.
+    /// Leaves arriving packets to the host from now on, if a filter can be installed.
     pub(super) fn leave_to_host(&self) {
         let _ = self.put_in_front(Some(&filter::nothing()));
     }
 
     pub(super) fn set_direction(&self, direction: Direction) -> Result<(), String> {
         match direction {
-            // `Both` is the setting of programs that never asked for a direction: the report says that they get incoming packets only.
+            // `Both` is the default direction: the report says that only incoming packets are captured.
             Direction::Both | Direction::In => Ok(()),
             Direction::Out => {
                 Err("packets are taken as they come in (nocopy run --take): what goes out is not seen".into())

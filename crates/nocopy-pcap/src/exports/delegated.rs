@@ -1,6 +1,6 @@
-//! What the system's libpcap does: compiling, savefiles, devices, names, texts.
+//! Functions of the system's libpcap: compiling, savefiles, devices, names, texts.
 //!
-//! Nothing stands in between: no argument is looked at, errno stays as it comes, and nothing here can panic once the system's
+//! Calls are passed on directly: arguments are not checked, errno is not changed, and nothing here can panic once the system's
 //! libpcap is loaded.
 
 use std::ffi::{c_char, c_int, c_long, c_uchar, c_uint};

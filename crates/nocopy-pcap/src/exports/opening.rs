@@ -107,7 +107,7 @@ unsafe extern "C" fn pcap_open_live(
     unsafe { guard::entry(null_mut(), null_mut(), run) }
 }
 
-/// Sets a handle as ours is set, and goes live with a capture; false if that cannot be.
+/// Configures a handle like ours, and starts a capture; false if that is impossible.
 ///
 /// # Safety
 /// The handle is open, and not activated.

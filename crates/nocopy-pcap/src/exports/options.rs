@@ -1,4 +1,4 @@
-//! What a program asks for before it activates a handle. The system's libpcap is told too, and judges: its codes and texts hold.
+//! Settings before a handle is activated. The system's libpcap gets them too, and decides: its codes and texts are returned.
 
 use std::ffi::c_int;
 
@@ -8,7 +8,7 @@ use crate::guard;
 use crate::system::system;
 use crate::table;
 
-/// Tells the system's libpcap, and notes what it accepted: nothing, once the handle is activated.
+/// Passes a setting to the system's libpcap, and notes what it accepted: nothing, once the handle is activated.
 ///
 /// # Safety
 /// The handle is one that the program may use.

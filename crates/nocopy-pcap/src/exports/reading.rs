@@ -19,7 +19,7 @@ fn deliver_to(handler: Option<Handler>, user: *mut c_uchar) -> impl FnMut(&Packe
     }
 }
 
-/// Our state, if the capture is ours. No reference: it may be gone before the call is over.
+/// Our state, if the capture is ours. Not a reference, because it may be freed before the call ends.
 #[inline]
 fn ours(handle: *mut Pcap) -> Option<NonNull<Handle>> {
     // SAFETY: the program's word.

@@ -15,7 +15,7 @@ use crate::text;
 /// What `pcap_get_required_select_timeout` points at (libpcap's `netdown_timeout`).
 static LOOK: libc::timeval = libc::timeval { tv_sec: 0, tv_usec: 1000 };
 
-/// What is said of a filter that may never end.
+/// The error for a filter that may never end.
 const LOOPS: &str = "BPF program is not valid: nocopy refuses loops (ip6 protochain has them): filter for the protocol itself";
 
 /// Does something with a handle that is ours and activated, or has the system's libpcap do it.

@@ -14,10 +14,10 @@ use crate::capture::{Settings, Stop};
 use crate::report::{self, FilterPlace};
 use crate::text;
 
-/// A capture, and what a program does with it.
+/// An active capture, and its settings.
 #[derive(Debug)]
 pub(crate) struct Live {
-    /// The handle of the system's libpcap that this is beside: where texts are written.
+    /// The system's handle, into which texts are written.
     real: *mut Pcap,
     number: u64,
     device: String,
@@ -46,7 +46,7 @@ pub(crate) struct Reader {
     snap_bytes: u32,
     /// What `pcap_next_ex` points at.
     header: PacketHeader,
-    /// A packet that does not stay where it was, for `pcap_next_ex` to point at.
+    /// A copied packet for `pcap_next_ex` to point at.
     kept: Vec<u8>,
 }
 
@@ -87,7 +87,7 @@ impl Live {
         }
     }
 
-    /// Reads packets, at most `max` of them, as libpcap's `pcap_read_linux_mmap_v3` does: what it returns is `pcap_dispatch`'s.
+    /// Reads packets, at most `max` of them, as libpcap's `pcap_read_linux_mmap_v3` does; returns the result of `pcap_dispatch`.
     fn read(
         &self,
         reader: &mut Reader,
@@ -158,7 +158,7 @@ impl Live {
         }
     }
 
-    /// `pcap_next_ex`: the next packet, where it stays until the next call.
+    /// `pcap_next_ex`: the next packet, in place until the next call.
     pub(crate) fn next(&self, reader: &mut Reader, found: &mut (*mut PacketHeader, *const c_uchar)) -> c_int {
         let mut kept = std::mem::take(&mut reader.kept);
         let mut header = reader.header;
@@ -194,7 +194,7 @@ impl Live {
     /// Gives it back. If the handle was closed meanwhile it is the caller's to end.
     ///
     /// # Safety
-    /// The caller has it, and what [`Self::begin_reading`] returned is gone.
+    /// The caller has it, and no longer uses what [`Self::begin_reading`] returned.
     pub(super) unsafe fn end_reading(&self) -> ControlFlow<()> {
         // SAFETY: by contract.
         unsafe { self.reader.give_back() }
@@ -250,7 +250,7 @@ impl Live {
         Ok(())
     }
 
-    /// Has `pcap_geterr` say something.
+    /// Sets the text for `pcap_geterr`.
     pub(crate) fn fail(&self, words: &str) -> c_int {
         if !self.is_abandoned.load(Ordering::Relaxed) {
             // SAFETY: the handle is open as long as this is.
@@ -269,15 +269,15 @@ impl Live {
         self.reader.is_in_use(from)
     }
 
-    /// Closes the handle for the program. If a call reads right now, which may be one whose callback closes it, that one ends soon, and
-    /// is left to end the handle: then this returns true, and it may be gone already.
+    /// Closes the handle for the program. If a call is reading right now (perhaps the one whose callback closes it), that call ends soon, and
+    /// ends the handle: then this returns true, and the handle may be invalid already.
     pub(super) fn abandon(&self, from: Place) -> bool {
         self.is_abandoned.store(true, Ordering::Relaxed);
         self.stop.ask();
         self.reader.abandon(from).is_break()
     }
 
-    /// Closes the capture; where it `is_inherited` it stays as it is for the parent.
+    /// Closes the capture; if it `is_inherited` the parent's does not change.
     pub(super) fn close(self, is_inherited: bool) {
         let Self { reader, sending, .. } = self;
         let capture = reader.into_inner().capture;
@@ -314,7 +314,7 @@ fn limit(count: c_int) -> usize {
     usize::try_from(count).ok().filter(|&count| count > 0).unwrap_or(c_int::MAX as usize)
 }
 
-/// The header of a packet, cut to what is kept.
+/// The header of a packet, with the kept length.
 #[inline]
 fn header_of(packet: &Packet<'_>, nanoseconds: bool, snap_bytes: u32) -> PacketHeader {
     let (seconds, ns) = (packet.time_ns / 1_000_000_000, packet.time_ns % 1_000_000_000);

@@ -1,4 +1,4 @@
-//! What a handle sends: opened with the first packet, apart from what it captures, so that one thread sends while another waits.
+//! The sending part of a handle: opened with the first packet, separate from its capture, so that one thread sends while another waits.
 
 use std::fmt;
 use std::io;
@@ -17,7 +17,7 @@ impl Sending {
     /// Sends a packet; the number of its bytes.
     ///
     /// # Errors
-    /// What the kernel said.
+    /// The kernel's error.
     #[inline]
     pub(crate) fn inject(
         &self,
@@ -37,7 +37,7 @@ impl Sending {
     #[cold]
     fn open(&self, interface: &str, control: &Control) -> io::Result<&Arc<Injector>> {
         let injector = Injector::open(interface, Some(control.sending_socket()))?;
-        // Of two threads that send their first packets at once, the injector of one goes unused.
+        // If two threads send their first packets at once, one injector is not used.
         Ok(self.injector.get_or_init(|| injector))
     }
 
@@ -46,14 +46,14 @@ impl Sending {
         self.injector.get().and_then(|injector| injector.summary())
     }
 
-    /// Sends what waits; then, how many frames were sent, and how, for the report.
+    /// Sends waiting frames; returns how many frames were sent, and how, for the report.
     pub(crate) fn finish(&self) -> (u64, Option<String>) {
         let Some(injector) = self.injector.get() else { return (0, None) };
         let _ = injector.close();
         (injector.sent(), injector.summary())
     }
 
-    /// Sends what waits, and ends; unless this is a signal handler that interrupts the sending itself, which may go on then.
+    /// Sends waiting frames, and ends; unless this is a signal handler that interrupts sending, which continues then.
     pub(crate) fn close(self) {
         if let Some(injector) = self.injector.into_inner()
             && injector.close().is_break()

@@ -12,7 +12,7 @@ use super::interface::Interface;
 /// Frames a system call: more make it no cheaper, and would wait longer.
 const BATCH: u32 = 32;
 
-/// Frames on their way: what a card sends at 10 Gbit/s in a third of a millisecond.
+/// Frames in flight: what a card sends at 10 Gbit/s in a third of a millisecond.
 const FRAMES: u32 = 512;
 
 /// Longer frames are as fast by a packet socket (`docs/bench.md`).

@@ -1,7 +1,7 @@
-//! What traffic control does with frames that are sent: by AF_XDP they go past it, so where it does more than queue, they do not.
+//! Traffic control on sent frames: AF_XDP bypasses it, so if it does more than queue, AF_XDP is not used.
 //!
-//! Asked of rtnetlink(7): `RTM_GETQDISC`. Programs that are attached without a queueing discipline (tcx, netfilter's egress) it does not tell
-//! of.
+//! Asked by rtnetlink(7): `RTM_GETQDISC`. That does not report programs attached without a queueing discipline (tcx, netfilter's
+//! egress).
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};

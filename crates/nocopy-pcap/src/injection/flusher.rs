@@ -11,7 +11,7 @@ use super::{Injector, LOOK_AGAIN, Way};
 /// A frame waits for two of them at most.
 const TICK: Duration = Duration::from_micros(500);
 
-/// A program that sent nothing for so long needs no batches: other programs may want the queue.
+/// A program that sent nothing for this long needs no batches: other programs may want the queue.
 const QUIET_MAX: Duration = Duration::from_millis(250);
 
 const STACK_BYTES: usize = 256 << 10;

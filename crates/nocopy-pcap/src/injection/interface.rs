@@ -1,4 +1,4 @@
-//! What is to be known of the interface before frames go past what the kernel does for packet sockets.
+//! Checks of the interface before frames bypass the kernel's path for packet sockets.
 
 use std::ffi::{CStr, CString};
 use std::io;
@@ -72,7 +72,7 @@ fn call(socket: BorrowedFd<'_>, number: libc::Ioctl, request: &mut libc::ifreq) 
     }
 }
 
-/// Whether the calling thread is in the network namespace of a socket; if the kernel cannot tell (before 5.14), it is taken to be.
+/// Whether the calling thread is in a socket's network namespace; assumed if the kernel does not report it (before 5.14).
 pub(super) fn is_at_home(socket: BorrowedFd<'_>) -> bool {
     let here = open(libc::AF_UNIX, libc::SOCK_DGRAM).ok().and_then(|here| namespace_of(here.as_fd()));
     here.is_none() || here == namespace_of(socket)

@@ -1,7 +1,7 @@
-//! A lock that can be held over a fork: taken before it, and let go in both processes.
+//! A lock that can be held over a fork: taken before it, and released in both processes.
 //!
-//! What it guards is held for a copy into a frame, or for one system call. Only the flusher and a program that sends on two threads
-//! ever meet there, so who finds it taken lets others run and looks again.
+//! It is held during a copy into a frame, or one system call. Only the flusher and a program that sends on two threads
+//! ever contend for it, so a thread that finds it taken yields and looks again.
 
 use std::cell::UnsafeCell;
 use std::ops::{Deref, DerefMut};
@@ -59,11 +59,11 @@ impl<T> Lock<T> {
 
     #[inline]
     pub(super) fn try_lock(&self) -> Option<Guard<'_, T>> {
-        // Acquire: pairs with the release of whoever held it before.
+        // Acquire: pairs with the release of the previous holder.
         (!self.held.swap(true, Ordering::Acquire)).then(|| Guard(self))
     }
 
-    /// For those who can do without.
+    /// For callers that can do without it.
     pub(super) fn lock_within(&self, timeout: Duration) -> Option<Guard<'_, T>> {
         self.try_lock().or_else(|| self.wait(Some(timeout)))
     }
@@ -83,14 +83,14 @@ impl<T> Lock<T> {
     /// # Safety
     /// This thread, or the thread that it was before a fork, holds it, and has no guard of it.
     pub(super) unsafe fn let_go(&self) {
-        // Release: pairs with the acquire of whoever holds it next.
+        // Release: pairs with the acquire of the next holder.
         self.held.store(false, Ordering::Release);
     }
 
     /// The value, held by [`Lock::hold_within`].
     ///
     /// # Safety
-    /// As [`Lock::let_go`]; and what is returned is gone before that is called.
+    /// As [`Lock::let_go`]; and the returned reference is not used after that call.
     #[expect(clippy::mut_from_ref, reason = "what a guard does, for those who cannot keep one")]
     pub(super) unsafe fn held(&self) -> &mut T {
         // SAFETY: held by the caller alone.

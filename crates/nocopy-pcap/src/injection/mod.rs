@@ -1,14 +1,14 @@
 //! Packets out: `pcap_inject` and `pcap_sendpacket`.
 //!
-//! libpcap sends each frame by one call of a packet socket, and so do we, as long as a program does not send many. Then its errors, what
-//! captures on the same host see and what traffic control does are libpcap's, because they are the kernel's. A program that sends
-//! frames as fast as it can gets [`batches`]: the frames of an AF_XDP socket in copy mode, 32 to a system call. Those go past
-//! the queueing discipline ([`discipline`]) and are not seen by packet sockets, so they are for interfaces on which nobody looks on
-//! ([`onlookers`]); this is looked at again ten times a second.
+//! libpcap sends each frame by one call of a packet socket, and so does this module, as long as a program sends few. Then errors,
+//! local captures and traffic control are the same as with libpcap, because the kernel's path is. A program that sends
+//! frames as fast as it can gets [`batches`]: the frames of an AF_XDP socket in copy mode, 32 to a system call. Those bypass
+//! the queueing discipline ([`discipline`]) and are not seen by packet sockets, so they are used only on interfaces without local captures
+//! ([`onlookers`]); this is checked ten times a second.
 //!
-//! What the kernel says of a frame in a batch comes too late for the call that sent it. It is *owed*: for each frame that was said
-//! to be sent and was not, a later call fails with that error. Its own frame is not sent either, so that who sends it again sends it once.
-//! What could not be told is in [`Injector::summary`].
+//! The kernel's error for a frame in a batch comes too late for the call that sent it. It is *owed*: for each frame whose sending was
+//! reported and failed, a later call fails with that error. That call's own frame is not sent either, so that a repeated call sends it once.
+//! Errors that could not be reported are in [`Injector::summary`].
 //!
 //! [`flusher`]: a thread for as long as there are batches, so that no frame waits for company longer than a millisecond.
 //! [`process`]: nothing is left behind when the program exits or forks.
@@ -36,7 +36,7 @@ use batches::{Batches, Put};
 use interface::Interface;
 use lock::{Guard, Lock};
 
-/// A program sends many frames if so many take it no longer than that: 20,000 a second.
+/// A program sends fast if this many frames take it no longer than that: 20,000 a second.
 const MANY: u32 = 64;
 const MANY_WITHIN: Duration = Duration::from_micros(3200);
 
@@ -48,7 +48,7 @@ const LOOK_AGAIN: Duration = Duration::from_millis(100);
 pub(crate) struct Injector {
     /// The interface, by its number in the namespace of `socket`.
     index: u32,
-    /// The capture's own packet socket, or one of our own: a capture does not see what is sent by its own socket.
+    /// The capture's own packet socket, or a new one: a capture does not see what is sent by its own socket.
     socket: OwnedFd,
     inode: u64,
     /// Frames that went by `socket`.
@@ -81,7 +81,7 @@ enum Way {
     Batches(Box<Batches>),
 }
 
-/// Frames that were said to be sent and were not, by the error to tell.
+/// Frames reported as sent that were not, by the error to report.
 #[derive(Debug, Default)]
 struct Owed {
     frames: Vec<(i32, u64)>,
@@ -100,7 +100,7 @@ impl Owed {
         }
     }
 
-    /// Fails if there is something to be told.
+    /// Fails if there is an error to report.
     #[inline]
     fn pay(&mut self) -> io::Result<()> {
         if self.frames.is_empty() { Ok(()) } else { Err(self.pay_one()) }
@@ -123,7 +123,7 @@ impl Owed {
 }
 
 thread_local! {
-    /// Whether this thread is sending: a signal handler that sends, too, must not wait for what it interrupts.
+    /// Whether this thread is sending: a signal handler that sends, too, must not wait for the interrupted call.
     static SENDING: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -145,7 +145,7 @@ impl Drop for Sending {
 }
 
 impl Injector {
-    /// For an interface; `capture` is the packet socket of the capture, if it has one: what is sent on it does not come back to it.
+    /// For an interface; `capture` is the packet socket of the capture, if there is one, which does not receive what is sent on it.
     ///
     /// # Errors
     /// The kernel's.
@@ -178,7 +178,7 @@ impl Injector {
     /// Sends a frame. It has left, or leaves within about a millisecond.
     ///
     /// # Errors
-    /// What the kernel says of it, or said of one before that was taken for sent. The frame was not sent.
+    /// The kernel's, for this frame, or for an earlier one that was reported as sent. This frame was not sent.
     #[inline]
     pub(crate) fn inject(self: &Arc<Self>, frame: &[u8], nonblocking: bool) -> io::Result<()> {
         let Some((_sending, mut state)) = self.begin() else { return self.send(frame, nonblocking) };
@@ -197,12 +197,12 @@ impl Injector {
         self.send(frame, nonblocking)
     }
 
-    /// Sends what is queued, and tells what there is to tell of the frame that filled the batch.
+    /// Sends what is queued, and reports an error for the frame that filled the batch.
     #[cold]
     fn flush_full(&self, mut state: Guard<'_, State>) -> io::Result<()> {
         let is_alone = matches!(&state.way, Way::Batches(batches) if batches.staged == 1);
         let given_up = state.flush();
-        // Otherwise it is as likely another that was dropped: the next call tells, and does not send.
+        // Otherwise the dropped frame may as well be another: the next call reports it, and does not send.
         let told = if is_alone || given_up.is_some() { state.owed.pay() } else { Ok(()) };
         drop(state);
         drop(given_up);
@@ -224,7 +224,7 @@ impl Injector {
             if nonblocking || error.kind() != io::ErrorKind::WouldBlock {
                 return Err(error);
             }
-            // The capture's descriptor may be non-blocking where the handle is not.
+            // The capture's descriptor may be non-blocking although the handle is not.
             let mut wait = libc::pollfd { fd: self.socket.as_raw_fd(), events: libc::POLLOUT, revents: 0 };
             // SAFETY: one entry, which outlives the call.
             if unsafe { libc::poll(&raw mut wait, 1, -1) } < 0 {
@@ -233,7 +233,7 @@ impl Injector {
         }
     }
 
-    /// Sends what is queued, and ends the batches. If nothing was done, because somebody is sending who does not get done, the
+    /// Sends what is queued, and ends the batches. If nothing was done, because another call is sending and does not end, the
     /// injector must stay.
     pub(crate) fn close(&self) -> ControlFlow<()> {
         let Some((_sending, mut state)) = self.begin() else { return ControlFlow::Break(()) };
@@ -243,8 +243,8 @@ impl Injector {
         ControlFlow::Continue(())
     }
 
-    /// The state, for calls of the program. None for a signal handler, which would wait for ever for what it interrupts; nor where it
-    /// cannot be had.
+    /// The state, for calls of the program. `None` for a signal handler, which would wait for ever for the call it interrupts, and if the
+    /// state is not available.
     #[inline]
     fn begin(&self) -> Option<(Sending, Guard<'_, State>)> {
         let sending = Sending::begin()?;
@@ -297,7 +297,7 @@ impl Injector {
         Some(words)
     }
 
-    /// Whether to go on with batches, or begin: the interface, or why not.
+    /// Whether to continue with batches, or begin: the interface, or why not.
     fn examine(&self) -> Result<Interface, String> {
         let interface = Interface::of(self.socket.as_fd(), self.index).map_err(|error| error.to_string())?;
         if let Some(objection) = interface.objection() {
@@ -373,7 +373,7 @@ impl State {
         }
     }
 
-    /// Makes the kernel take what is queued. After an error there are no more batches: what was behind them is returned, to be dropped
+    /// Makes the kernel send what is queued. After an error there are no more batches: their sender is returned, to be dropped
     /// without the lock.
     fn flush(&mut self) -> Option<Sender> {
         let Way::Batches(batches) = &mut self.way else { return None };
@@ -386,7 +386,7 @@ impl State {
         }
     }
 
-    /// Ends the batches with what is still queued in them.
+    /// Ends the batches with frames still queued in them.
     fn abandon(&mut self, errno: i32, objection: &str) -> Option<Sender> {
         let Way::Batches(mut batches) = std::mem::replace(&mut self.way, Way::Singly) else { return None };
         self.batched += batches.frames;
@@ -396,7 +396,7 @@ impl State {
         Some(batches.sender)
     }
 
-    /// Waits until the kernel has taken what is queued, so that what goes another way does not overtake it.
+    /// Waits until the kernel has accepted what is queued, so that frames sent by another path do not overtake it.
     fn settle(&mut self) {
         for _ in 0..batches::LOOKS {
             drop(self.flush());
@@ -419,7 +419,7 @@ impl State {
         Some(batches.sender)
     }
 
-    /// Ends the batches in a child, which shares them with its parent: what was queued is the parent's to send.
+    /// Ends the batches in a forked child, which shares them with its parent: queued frames are the parent's to send.
     fn leave(&mut self) {
         if let Way::Batches(batches) = std::mem::replace(&mut self.way, Way::Singly) {
             batches.sender.leave();
@@ -434,7 +434,7 @@ impl State {
     }
 }
 
-/// What the kernel said, of an error of a sender.
+/// The kernel's errno in an error of a sender.
 fn errno_of(error: &io::Error) -> i32 {
     match error.kind() {
         io::ErrorKind::NetworkDown => libc::ENETDOWN,

@@ -1,5 +1,5 @@
-//! Packet sockets that look on: what a program sends by a packet socket, captures on the same interface see; what it sends by AF_XDP,
-//! they do not.
+//! Finds capturing packet sockets: local captures on an interface see what a program sends by a packet socket, but not what it sends by
+//! AF_XDP.
 
 use std::fs;
 use std::io;
@@ -7,7 +7,7 @@ use std::io;
 /// Packet sockets of the thread's network namespace.
 const LIST: &str = "/proc/thread-self/net/packet";
 
-/// A socket of every protocol (`ETH_P_ALL`): those of one protocol never see what is sent.
+/// A socket of every protocol (`ETH_P_ALL`): those of one protocol never see sent frames.
 const EVERYTHING: &str = "0003";
 
 /// The inode of a packet socket, other than `own`, that would see what is sent on an interface.

@@ -60,7 +60,7 @@ pub(super) fn register(injector: &Arc<Injector>) {
 }
 
 pub(super) fn is_exiting() -> bool {
-    // Relaxed: who does not see it yet is flushed after it was set, under the lock.
+    // Relaxed: a thread that does not see it yet is flushed after it was set, under the lock.
     EXITING.load(Ordering::Relaxed)
 }
 
@@ -112,7 +112,7 @@ unsafe extern "C" fn in_child() {
     end_fork(|state| state.leave());
 }
 
-/// Lets go of what `before_fork` holds, after a last look at each state.
+/// Releases what `before_fork` holds, after a last look at each state.
 fn end_fork(look: impl Fn(&mut State)) {
     if !FORKING.replace(false) {
         return;

@@ -7,10 +7,10 @@ use nocopy_lab::End;
 
 use super::*;
 
-/// For what has to happen, on a busy machine, too.
+/// For events that must happen, on a busy machine, too.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Frames on their way at a time: what veth's own ring holds, and some.
+/// Frames in flight at a time: somewhat more than veth's own ring holds.
 const BURST: u32 = 200;
 
 fn frame(number: u32, bytes: usize) -> Vec<u8> {
@@ -188,7 +188,7 @@ fn interface_down_is_an_error_for_each_unsent_frame() {
         begin_batches(&injector);
         let (started, mut sent) = (Instant::now(), injector.sent());
         left.set_down().unwrap();
-        // It goes on until it is told, and is told as long as the interface is down.
+        // It continues until it gets the error, which lasts as long as the interface is down.
         let mut failed = 0;
         while failed < 1000 {
             match injector.inject(&frame(0, 60), false) {
@@ -203,7 +203,7 @@ fn interface_down_is_an_error_for_each_unsent_frame() {
         let state = injector.state.lock();
         assert_eq!(state.owed.untold(), 0);
         let taken = injector.singly.load(Relaxed) + state.batched_so_far();
-        // Of those lost, the last may have been told at once.
+        // The last of the lost ones may have been reported at once.
         assert!((0..=1).contains(&(taken - sent)), "{taken} were taken, {sent} calls succeeded");
     });
 }
@@ -241,7 +241,7 @@ fn a_signal_handler_does_not_wait_for_the_interrupted_call() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
     let injector = injector(lab.left());
     in_time(move || {
-        // `close` waits for the kernel, and a signal comes.
+        // `close` waits for the kernel, and a signal arrives.
         let closing = injector.begin().expect("nothing else has it");
         injector.inject(&frame(0, 60), false).unwrap();
         assert!(injector.close().is_break());

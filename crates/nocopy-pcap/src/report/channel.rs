@@ -19,13 +19,13 @@ use rustix::net::{
 
 use super::Refused;
 
-/// How long `nocopy run` may take to say that it is there.
+/// How long `nocopy run` may take to answer at first.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// More than any reply has.
 const REPLY_BYTES: usize = 16 << 10;
 
-/// At once or not at all, and without a signal if nobody is there.
+/// Without waiting, and without a signal if the socket is closed.
 const QUIETLY: SendFlags = SendFlags::DONTWAIT.union(SendFlags::NOSIGNAL);
 
 #[derive(Debug)]
@@ -54,7 +54,7 @@ impl Channel {
         }
     }
 
-    /// Passes on what `put` puts into a socket: in one message with the handle that it is about, so that nothing comes between.
+    /// Sends what `put` puts into a socket together with its handle, so that nothing comes between.
     pub(super) fn hand_over(&self, handle: u64, put: impl FnOnce(BorrowedFd<'_>) -> bool) {
         let (Some(socket), Ok((ours, theirs))) = (self.socket.get(), pair()) else { return };
         let Ok(datagram) = Message::Control { handle }.datagram() else { return };
@@ -73,7 +73,7 @@ impl Channel {
         let socket = self.socket.get().filter(|_| !self.is_silent.load(Ordering::Relaxed));
         let socket = socket.ok_or_else(gone)?;
         let request = self.requests.fetch_add(1, Ordering::Relaxed);
-        // Nothing is asked for before somebody has answered, and what is asked for is waited for: what is in front is always known.
+        // Nothing is requested before the runner has answered once, and each request is waited for: so the present filter is always known.
         let call =
             Message::Call { request }.datagram().map_err(|malformed| Refused(malformed.to_string()))?;
         retry_on_intr(|| send(socket, &call, QUIETLY)).map_err(|_| gone())?;
@@ -99,7 +99,7 @@ fn gone() -> Refused {
     )
 }
 
-/// The reply to a request; `None` if it does not come in time, where there is a limit, or nobody is there.
+/// The reply to a request; `None` if it does not arrive within the limit, if there is one, or the socket is closed.
 fn await_reply(socket: BorrowedFd<'_>, request: u64, patience: Option<Duration>) -> Option<Reply> {
     let deadline = patience.map(|patience| Instant::now() + patience);
     let mut buffer = vec![0; REPLY_BYTES];
@@ -152,7 +152,7 @@ impl Socket {
         Ok(Self { descriptor: ManuallyDrop::new(descriptor), inode })
     }
 
-    /// The socket, if it is still there. Sockets of all kinds have their inodes of one file system, so the number tells it.
+    /// The socket, if it still exists. Sockets of all kinds have their inodes in one file system, so the number identifies it.
     fn get(&self) -> Option<BorrowedFd<'_>> {
         let status = fstat(&*self.descriptor).ok()?;
         let is_socket = rustix::fs::FileType::from_raw_mode(status.st_mode).is_socket();
@@ -245,7 +245,7 @@ mod tests {
         assert_eq!(channel.request(1, None), Err(gone()));
     }
 
-    /// Proves that a filter does not come to be in front, later on, of which the program was told that it is not.
+    /// Otherwise a filter could be installed later although the program was told that it is not.
     #[test]
     fn who_does_not_answer_is_not_asked_for_anything() {
         let (channel, theirs) = joined();

@@ -1,4 +1,4 @@
-//! What only our library does: finding the system's, not listening to the environment of others, refusing what would never end.
+//! Behaviour only of our library: finding the system's, ignoring the environment of others, refusing endless calls.
 
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
@@ -38,7 +38,7 @@ fn a_system_without_libpcap_is_told_when_something_is_called() {
     assert!(said.contains("libpcap version") && error.is_empty(), "{said}{error}");
 }
 
-/// A program that is linked with our library, as one is where that is installed for the whole system.
+/// A program linked with our library, as if that were installed for the whole system.
 fn linked_with_ours(scratch: &Scratch) -> PathBuf {
     let directory = scratch.path().join("lib");
     std::fs::create_dir_all(&directory).unwrap();

@@ -1,4 +1,4 @@
-//! What the library exports is what the system's libpcap does, and what was reviewed.
+//! The exported functions are those of the system's libpcap, and were reviewed.
 
 use std::path::Path;
 use std::process::Command;
@@ -35,7 +35,7 @@ fn the_library_exports_what_the_systems_libpcap_does() {
     let libpcap = crate::common::system_library();
     let (theirs, ours) = (exported(&libpcap), exported(&crate::common::our_library()));
     let is_reviewed = libpcap.canonicalize().unwrap().ends_with(format!("libpcap.so.{}", reviewed().1));
-    // Another version may export more; what ours has it has, with the same kind.
+    // Another version may export more; it must have all of ours, of the same kind.
     let theirs: Vec<_> = theirs.into_iter().filter(|symbol| is_reviewed || ours.contains(symbol)).collect();
     assert_eq!(theirs, ours, "{}", libpcap.display());
 }

@@ -1,4 +1,4 @@
-//! A C program that sends, with the system's libpcap and with ours: the same frames arrive, and the same is said.
+//! A C program that sends, with the system's libpcap and with ours: frames and output are the same.
 
 use std::fs;
 use std::io::{self, BufRead, BufReader, Write};
@@ -38,7 +38,7 @@ fn start(
     (child, stdin, BufReader::new(stdout).lines().map(Result::unwrap))
 }
 
-/// Tells the numbers and lengths of frames that arrive at an end, until nobody listens.
+/// Sends the numbers and lengths of frames that arrive at an end, until the channel is closed.
 fn receive(end: &End, arrived: &mpsc::Sender<(u32, usize)>, over: &mpsc::Receiver<()>) {
     let open = || Port::builder(end.interface()).mode(Mode::XdpCopyNative).open();
     let mut port = end.namespace().run(open).unwrap();
@@ -72,7 +72,7 @@ fn is_flushed(child: &Child) -> bool {
     tasks.filter_map(name).any(|name| name.trim_end() == "nocopy-flusher")
 }
 
-/// Packet sockets that hear everything, in the network namespace of a program.
+/// Packet sockets of every protocol, in the network namespace of a program.
 fn hearing(child: &Child) -> usize {
     let sockets = fs::read_to_string(format!("/proc/{}/net/packet", child.id())).unwrap();
     let protocol = |line: &str| line.split_whitespace().nth(3).map(str::to_owned);

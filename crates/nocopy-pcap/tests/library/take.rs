@@ -1,4 +1,4 @@
-//! Captures that take packets from the host: what comes in is the same as with the system's libpcap, and the host gets the rest.
+//! Captures that take packets from the host: they get the same as with the system's libpcap, and the host gets the rest.
 
 use crate::common::{Library, Scratch, Wire};
 
@@ -43,7 +43,7 @@ fn what_does_not_match_is_the_hosts_and_what_matches_is_not() {
     assert_eq!(said("setfilter: -1 can't remove the filter in front"), 1, "{told:#?}");
     assert_eq!(said("a second one: 1"), 1, "{told:#?}");
     assert_eq!((said("inject: 60"), said("arrived: 1 frames, 60 bytes")), (1, 1), "{told:#?}");
-    // Nothing is on the interface any more: this comes to the host, after everything else.
+    // Nothing is attached to the interface any more: this reaches the host, after everything else.
     let last = crate::common::frame(lab.right(), 77, 60);
     Wire::open(lab.left()).send(&last);
     let mut ports = Vec::new();

@@ -1,5 +1,5 @@
-//! Debian's programs with a library that takes packets from the host: of what comes in they show and write the same as with the
-//! system's libpcap, and the host gets what they do not want.
+//! Debian's programs with a library that takes packets from the host: their output for incoming packets is the same as with the
+//! system's libpcap, and the host gets the packets that they do not want.
 #![allow(unsafe_code)] // a packet socket of the test's own
 
 use std::net::UdpSocket;
@@ -50,7 +50,7 @@ fn tcpdump_sees_what_comes_in() {
     );
 }
 
-/// Proves that filters let the same through, where tcpdump may have them in front of its capture and where it has given up root before.
+/// With the filter before the capture, also after tcpdump has given up root.
 #[test]
 fn tcpdump_s_filters_let_the_same_in() {
     let Some(scene) = scene("taken-filters", &["tcpdump"]) else { return };
@@ -94,7 +94,7 @@ fn other_programs_see_what_comes_in() {
     );
 }
 
-/// Proves that the host gets what does not match, wherever the filter runs, and does not get what does.
+/// Wherever the filter runs; matching packets do not reach the host.
 #[test]
 fn the_host_gets_the_rest() {
     const PORT: u16 = 7_100;
@@ -126,7 +126,7 @@ fn the_host_gets_the_rest() {
     }
 }
 
-/// Proves that an interface that goes down and away is told of in the same words.
+/// The errors are the same.
 #[test]
 fn an_interface_that_goes_is_told_alike() {
     let words: Vec<_> = BOTH

@@ -21,7 +21,7 @@ fn tcpdump_scene(name: &str) -> Option<Scene> {
     scene(name, &["tcpdump"])
 }
 
-/// Proves that whatever is asked of tcpdump, it shows and writes the same, and says the same counts.
+/// Output, files and counts of tcpdump are the same with every option.
 #[test]
 fn every_option_gives_the_same() {
     let Some(scene) = tcpdump_scene("options") else { return };
@@ -61,7 +61,7 @@ fn every_option_gives_the_same() {
     }
 }
 
-/// Proves that times have nanoseconds where they are asked for, and only there.
+/// Only if they were requested.
 #[test]
 fn nanoseconds_are_those_of_the_kernel() {
     let Some(scene) = tcpdump_scene("nanoseconds") else { return };
@@ -82,7 +82,7 @@ fn nanoseconds_are_those_of_the_kernel() {
     }
 }
 
-/// Proves that the kernel's filter lets through the same, tags included, also where it is set after root is dropped.
+/// The kernel's filter accepts the same packets, tags included, also if it is set after root is dropped.
 #[test]
 fn every_filter_lets_the_same_through() {
     let Some(scene) = tcpdump_scene("filters") else { return };
@@ -116,7 +116,7 @@ fn every_filter_lets_the_same_through() {
     }
 }
 
-/// Proves that files are full at the same packet, when they are rotated by whoever tcpdump has become.
+/// Also when tcpdump has changed its user; files are full at the same packet.
 #[test]
 fn files_are_rotated_alike() {
     let Some(scene) = tcpdump_scene("rotation") else { return };
@@ -178,7 +178,7 @@ fn a_connection_is_seen_alike() {
     }
 }
 
-/// By one thread: what is written fits into the receiver's buffer.
+/// On one thread: everything fits into the receiver's buffer.
 fn exchange(scene: &Scene) {
     let (left, right) = (scene.lab.left(), scene.lab.right());
     let listener = right.namespace().run(|| TcpListener::bind((right.ipv4(), 0))).unwrap();
@@ -203,7 +203,7 @@ fn exchange(scene: &Scene) {
     assert_eq!(uninterrupted(|| near.read(&mut room)).unwrap(), 0);
 }
 
-/// Proves that a capture goes on when its interface was down for a while, and ends with the same words when it is gone.
+/// A capture continues after its interface was down, and ends with the same error when it was removed.
 #[test]
 fn an_interface_that_goes_ends_it_alike() {
     let Some(scene) = tcpdump_scene("down") else { return };
@@ -237,7 +237,7 @@ fn an_interface_that_goes_ends_it_alike() {
     }
 }
 
-/// Proves that what is refused is refused in the same words and with the same exit code, and that lists are the same.
+/// With the same text and exit code; lists are the same, too.
 #[test]
 fn what_is_refused_is_refused_alike() {
     let Some(scene) = tcpdump_scene("refused") else { return };

@@ -1,12 +1,12 @@
-//! How long packets may gather before the program is woken for them.
+//! How long packets may accumulate before the program is woken for them.
 //!
-//! Once a packet is there, the program's thread sleeps in slices and looks at the rings after each, as long as the last slice brought
-//! more, fewer than are worth it are there, and the handle's timeout is not over. A slice is long at a high rate, where few
-//! wakes are what counts, and short at a low one, which may be the quiet before a burst. What that costs: nothing on an idle interface,
-//! two wakes a packet at the lowest rates, never more than about 500 a second, and from 40,000 packets a second on fewer and fewer.
+//! Once there is a packet, the program's thread sleeps in slices and looks at the rings after each, as long as the last slice brought
+//! more, there are fewer than are worth a wake, and the handle's timeout is not over. A slice is long at a high rate, where the number of
+//! wakes matters, and short at a low one, which may be the pause before a burst. The cost: nothing on an idle interface,
+//! two wakes per packet at the lowest rates, never more than about 500 a second, and from 40,000 packets a second on fewer and fewer.
 //!
-//! Packets come in bursts, also those of a steady rate: cards moderate their interrupts, and programs send many in one call. What a
-//! slice brought says little then, if it began before a burst or behind it. A rate is the highest of the last few milliseconds.
+//! Packets arrive in bursts, even at a steady rate: cards moderate their interrupts, and programs send several in one call. So one
+//! slice's packets say little, if it began before or after a burst. A rate is the highest of the last few milliseconds.
 
 use std::time::{Duration, Instant};
 
@@ -25,10 +25,10 @@ const HIGH_PER_S: f64 = 40e3;
 /// So long are a burst and the quiet behind it, at most.
 const WINDOW: Duration = Duration::from_millis(4);
 
-/// After so long without a look there may be a quiet behind the program, and what was before says nothing.
+/// After so long without a look the program may have paused, and earlier measurements do not apply.
 const FORGET: Duration = Duration::from_millis(32);
 
-/// What came in less is no rate.
+/// The shortest time over which a rate is measured.
 const MOMENT: Duration = Duration::from_millis(1);
 
 /// Decides how long to sleep while packets are there.
@@ -44,7 +44,7 @@ pub(super) struct Gathering {
     longest: Duration,
     until: Instant,
     rate: Rate,
-    /// Of the look before: when it was, how many had come ever, and how many were there, if that says whether it is over.
+    /// The last look: when it was, how many packets had arrived in total, and how many were waiting, if that is known.
     looked: Instant,
     came: u64,
     waiting: Option<u32>,
@@ -52,10 +52,10 @@ pub(super) struct Gathering {
     is_flowing: bool,
 }
 
-/// How many packets come in a second.
+/// Packets per second.
 #[derive(Debug)]
 struct Rate {
-    /// The window that is not over: since when, and how many had come ever by then.
+    /// The current window: its start, and the number of packets by then.
     since: Instant,
     came: u64,
     /// The highest of its slices.
@@ -69,7 +69,7 @@ impl Rate {
         Self { since, came, slice_per_s: 0.0, windows_per_s: [0.0; 2] }
     }
 
-    /// Now that so many have come ever, `slice_per_s` of them since the last look.
+    /// Updates the rate; `came` packets have arrived in total, `slice_per_s` is the rate since the last look.
     fn at(&mut self, now: Instant, came: u64, slice_per_s: f64) -> f64 {
         self.slice_per_s = self.slice_per_s.max(slice_per_s);
         let elapsed = now.saturating_duration_since(self.since);
@@ -83,7 +83,7 @@ impl Rate {
 }
 
 impl Gathering {
-    /// Into rings with room for so many packets each.
+    /// For rings with room for `room` packets each.
     pub(super) fn new(room: u32, delay: Duration, now: Instant) -> Self {
         let aim = f64::from(PACKETS.min(room / 4)) * 7.0 / 8.0;
         let short = Duration::from_secs_f64(f64::from(room / 2) / BURST_PER_S).min(SHORT_MAX);
@@ -102,7 +102,7 @@ impl Gathering {
         }
     }
 
-    /// Whether packets come at such a rate that it is not worth being woken for the first.
+    /// Whether packets arrive at a rate at which waking for the first is not worth it.
     pub(super) fn is_flowing(&self, now: Instant) -> bool {
         self.is_flowing && !self.is_long_ago(now)
     }
@@ -118,8 +118,8 @@ impl Gathering {
         self.waiting = (!self.is_flowing(now)).then_some(0);
     }
 
-    /// How long to sleep until the next look, where `came` packets have come since the capture began, of which so many are waiting in
-    /// the rings; `None` is for no longer.
+    /// How long to sleep until the next look, when `came` packets have arrived since the capture began, `waiting` of which are in
+    /// the rings; `None`: no longer.
     pub(super) fn slice(&mut self, now: Instant, (came, waiting): (u64, u32)) -> Option<Duration> {
         let elapsed = now.saturating_duration_since(self.looked).max(MOMENT);
         let more = came.saturating_sub(self.came);
@@ -152,7 +152,7 @@ mod tests {
     const ROOM: u32 = 8192;
     const WAKE: Duration = Duration::from_micros(60);
 
-    /// How packets fared of which `came` have come after so many seconds.
+    /// Results for `came` packets after some seconds.
     #[derive(Debug, Default)]
     struct Fared {
         slices: u32,
@@ -162,7 +162,7 @@ mod tests {
         longest_s: f64,
     }
 
-    /// Gathers for so long.
+    /// Gathers for that long.
     fn gather(mut gathering: Gathering, start: Instant, seconds: f64, came: impl Fn(f64) -> u64) -> Fared {
         let (mut fared, mut read, mut now) = (Fared::default(), 0, start);
         let at = |now: Instant| now.duration_since(start).as_secs_f64();
@@ -206,7 +206,7 @@ mod tests {
         }
     }
 
-    /// Packets at a rate, after a tenth of a second, as they come of a program or a card that sends them in bursts.
+    /// The packets of a rate after a tenth of a second, if they arrive in bursts.
     fn bursts(rate_per_s: f64, interval_s: f64) -> impl Fn(f64) -> u64 {
         move |at| {
             let at = (at - 0.1).max(0.0);

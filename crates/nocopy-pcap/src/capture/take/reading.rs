@@ -1,4 +1,4 @@
-//! Packets that were claimed and lie where they came, beside the queues that they go back to.
+//! Claimed packets in place, together with the queues that they return to.
 
 use std::io;
 
@@ -60,7 +60,7 @@ impl Reading {
         self.held.len() - self.next
     }
 
-    /// The next one, which stays where it is until others are claimed.
+    /// The next one, which stays in place until others are claimed.
     #[inline]
     pub(super) fn next(&mut self) -> Option<&Packet<'_>> {
         if let Some(ahead) = self.held.get(self.next + AHEAD) {

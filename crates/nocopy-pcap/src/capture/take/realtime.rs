@@ -16,7 +16,7 @@ pub(super) struct Realtime {
 }
 
 impl Realtime {
-    /// As the clocks stand now.
+    /// By the present difference of the clocks.
     pub(super) fn new() -> Self {
         // The thread may be kept waiting between two readings: the closest of some.
         let samples = (0..5).map(|_| {
@@ -63,7 +63,7 @@ mod tests {
     #[test]
     fn a_time_of_day_lies_between_readings_of_that_clock() {
         let mut realtime = Realtime { offset_ns: 0, looked_up_at_ns: 0 };
-        // The clocks are read one after the other, which a machine that stands still makes inexact.
+        // The clocks are read one after the other, and a stall between makes the result inexact.
         let (before, slack_ns) = (read_ns(ClockId::Realtime), 60_000_000_000);
         let now = realtime.of(read_ns(ClockId::Monotonic));
         let after = read_ns(ClockId::Realtime);

@@ -13,7 +13,7 @@ pub(crate) struct Account {
     name: String,
     pub(crate) code: Option<i32>,
     pub(crate) signal: Option<i32>,
-    /// By name, with what it printed as `stdout` and `stderr`.
+    /// Files by name, with the output as `stdout` and `stderr`.
     pub(crate) files: BTreeMap<String, Content>,
 }
 
@@ -26,7 +26,7 @@ pub(crate) enum Content {
 /// A file of libpcap's format, or of packets in pcapng.
 #[derive(Debug)]
 pub(crate) struct Savefile {
-    /// Byte order, resolution, snapshot length, link type; nothing of pcapng, whose header tells of the run.
+    /// Byte order, resolution, snapshot length, link type; empty for pcapng, whose header depends on the run.
     pub(crate) header: Vec<u8>,
     pub(crate) packets: Vec<Packet>,
 }
@@ -39,7 +39,7 @@ pub(crate) struct Packet {
     pub(crate) bytes: Vec<u8>,
 }
 
-/// Without the time, which is of when each library's socket got it.
+/// Without the time, at which each library's socket got it.
 impl PartialEq for Packet {
     fn eq(&self, other: &Self) -> bool {
         (self.wire_bytes, &self.bytes) == (other.wire_bytes, &other.bytes)
