@@ -28,7 +28,7 @@ pub(crate) struct Rounds {
     /// At most.
     pub count: u32,
     pub window: Duration,
-    /// For all rounds, which are fewer where it is not enough.
+    /// For all rounds; there are fewer if it is not enough.
     pub time: Duration,
 }
 
@@ -100,12 +100,12 @@ impl<'a> Bench<'a> {
         Ok(())
     }
 
-    /// A private stage as `lab` says, or that of the interfaces given.
+    /// A private stage made by `lab`, or that of the given interfaces.
     pub(crate) fn stage(&self, lab: Builder) -> Result<Stage, Failure> {
         self.plan.stage(lab)
     }
 
-    /// Measures series in rounds of all of them, within about so much time.
+    /// Measures series in rounds of all of them, within about that time.
     pub(crate) fn play(&mut self, all: Vec<Series<'_>>, seconds: u64) -> Result<(), Failure> {
         self.play_named(all, seconds, |_| {})
     }
@@ -123,7 +123,7 @@ impl<'a> Bench<'a> {
         }
     }
 
-    /// The same, with rows of the same rounds for each of several figures, whatever the series say.
+    /// The same, with rows of the same rounds for each of several figures, whatever the series measure.
     pub(crate) fn play_figures(
         &mut self,
         mut all: Vec<Series<'_>>,
@@ -140,7 +140,7 @@ impl<'a> Bench<'a> {
         played
     }
 
-    /// Leaves what is to be measured, and says in which rounds; `None`: nothing is.
+    /// Keeps what is to be measured, and returns the rounds of each; `None`: nothing is.
     fn prepare(&self, all: &mut Vec<Series<'_>>, seconds: u64) -> Option<Rounds> {
         let (plan, time) = (self.plan, self.plan.halved(Duration::from_secs(seconds)));
         for series in &mut *all {
@@ -154,7 +154,7 @@ impl<'a> Bench<'a> {
         Some(Rounds { count: plan.rounds, window, time })
     }
 
-    /// Adds the rows of what was played, also where that was interrupted, as `name` names them.
+    /// Adds the rows of the rounds, named by `name`; also after an interruption.
     pub(crate) fn play_rounds(
         &mut self,
         all: &[Series<'_>],
@@ -166,7 +166,7 @@ impl<'a> Bench<'a> {
         played
     }
 
-    /// Those of each trial of each series, also where it was interrupted.
+    /// The samples of each trial of each series, also after an interruption.
     fn play_samples(&self, all: &[Series<'_>], rounds: Rounds) -> (Samples, Result<(), Failure>) {
         let mut samples: Samples =
             all.iter().map(|series| series.trials.iter().map(|_| Vec::new()).collect()).collect();

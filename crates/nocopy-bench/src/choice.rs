@@ -74,7 +74,7 @@ impl<'a> Choice<'a> {
         }
     }
 
-    /// Fails if nothing of what is asked for can be measured.
+    /// Fails if nothing of the choice can be measured.
     pub(crate) fn check(&self, plan: &Plan) -> Result<(), Failure> {
         let Self { workloads, .. } = self;
         if !workloads.iter().any(|workload| workload.can_play(plan)) {
@@ -115,7 +115,7 @@ impl<'a> Choice<'a> {
         words.join(" ")
     }
 
-    /// Measures all of it. What is measured stays also where a workload fails.
+    /// Measures all of it. Results stay if a workload fails.
     pub(crate) fn measure(&self, bench: &mut Bench<'_>) -> Result<(), Failure> {
         let measured = match self.kind {
             Kind::Headline => headline::measure(bench),
@@ -125,14 +125,14 @@ impl<'a> Choice<'a> {
         };
         debug_assert!(bench.rows.iter().all(|row| has_method(&row.workload, &row.method)));
         match measured {
-            // A signal of the terminal goes to the processes of a workload as well, which then fail.
+            // A signal of the terminal also goes to the processes of a workload, which then fail.
             Err(_) if bench.is_interrupted() => Err(Failure::Interrupted),
             Ok(()) if bench.rows.is_empty() => Err(Failure::NothingToMeasure),
             measured => measured,
         }
     }
 
-    /// What could not be measured, and what else a reader of the results needs to know.
+    /// What could not be measured, and other remarks for a reader of the results.
     pub(crate) fn notes(&self, plan: &Plan) -> Vec<String> {
         let mut notes: Vec<_> =
             self.workloads.iter().flat_map(|workload| self.skips(*workload, plan)).collect();

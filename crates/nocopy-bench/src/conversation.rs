@@ -1,4 +1,4 @@
-//! A message there and back, one at a time: both sides of it, and what its times amount to.
+//! A message there and back, one at a time: both ends, and the statistics of its times.
 
 use crate::evidence;
 use std::io;
@@ -16,10 +16,10 @@ use crate::Failure;
 use nocopy_report::result::Evidence;
 use nocopy_transfer::exchange::{Exchange, Waiting};
 
-/// A message without an answer for so long is lost, and another one is sent.
+/// A message without an answer for this long is lost, and another one is sent.
 const LOST_AFTER: Duration = Duration::from_millis(50);
 
-/// Looking at the clock costs about as much as looking for an answer: spinning, only every so many looks.
+/// Reading the clock costs about as much as looking for an answer: while spinning, the clock is read once in this many looks.
 const LOOKS_A_CLOCK: u32 = 256;
 
 /// Of the message's number, at its beginning.
@@ -140,7 +140,7 @@ fn await_answer(exchange: &mut impl Exchange, gauge: &Gauge<'_>, awaited: &Await
 fn answer(exchange: &mut impl Exchange, gauge: &mut Gauge<'_>) -> io::Result<()> {
     let mut message = Vec::new();
     while gauge.receiving() {
-        // Every way copies here: what is sent back is this side's own, as if it had made it.
+        // Every method copies here: the answer is built by this side, as if it had made it.
         let asked = exchange.receive(|piece| message.extend_from_slice(piece))?;
         if asked {
             exchange.send(&message)?;
@@ -151,7 +151,7 @@ fn answer(exchange: &mut impl Exchange, gauge: &mut Gauge<'_>) -> io::Result<()>
     Ok(())
 }
 
-/// A message that comes in pieces, each of whose bytes is read.
+/// A message that arrives in pieces, each of whose bytes is read.
 #[derive(Debug, Default)]
 pub(crate) struct Arriving {
     head: [u8; NUMBER_BYTES],

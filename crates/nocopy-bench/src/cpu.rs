@@ -74,7 +74,7 @@ fn idle_ticks(stat: &str) -> Option<(u64, u32)> {
     Some((idle + iowait + steal, u32::try_from(processors).ok()?))
 }
 
-/// Two processors for the two sides of a test; the same one twice where there is only one.
+/// Two processors for the two sides of a test; the same one twice if there is only one.
 ///
 /// One with an even and one with an odd number where that can be, in this order: veth and packet sockets choose one of two
 /// queues by the processor's number.

@@ -1,4 +1,4 @@
-//! The datagrams that are sent: bursts of them, back to back, in a source that goes round.
+//! The datagrams that are sent: contiguous bursts in a cyclic source.
 //!
 //! Their bytes are there before anything is measured, so that a method is not charged for what another one would have to do with them
 //! too; only a number is written into each as it is sent. All methods have a source of the same length.
@@ -9,16 +9,16 @@ use std::io;
 /// and less than may be locked without privileges (8 MiB).
 pub(crate) const BURSTS: usize = 64;
 
-/// Most bytes of a burst, and most datagrams: what the kernel takes as one message to be cut (`UDP_SEGMENT`).
+/// Most bytes and datagrams of a burst: the kernel's limits for one message that is cut (`UDP_SEGMENT`).
 const BURST_BYTES_MAX: usize = 65_507;
 const BURST_DATAGRAMS_MAX: usize = 64;
 
 const NUMBER_BYTES: usize = 8;
 
-/// After so many the bytes of a burst begin again.
+/// The bytes of a burst repeat after this many.
 const PATTERN_BYTES: usize = 256;
 
-/// What datagrams are like, and how many are at hand at a time.
+/// The shape of datagrams, and how many are prepared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Datagrams {
     pub bytes: usize,
@@ -49,7 +49,7 @@ impl Datagrams {
         bytes.iter_mut().enumerate().for_each(|(index, byte)| *byte = index as u8);
     }
 
-    /// Numbers datagrams that lie back to back.
+    /// Numbers contiguous datagrams.
     #[inline]
     pub(crate) fn number(self, datagrams: &mut [u8], first: u64) {
         for (datagram, number) in datagrams.chunks_exact_mut(self.bytes).zip(first..) {
@@ -64,7 +64,7 @@ impl Datagrams {
     }
 }
 
-/// What a datagram must be like where it arrives.
+/// The expected shape of a received datagram.
 #[derive(Debug)]
 pub(crate) struct Expected {
     datagrams: Datagrams,
@@ -80,7 +80,7 @@ impl Expected {
     }
 
     /// # Errors
-    /// `InvalidData`: its length, or a byte behind its number, is not what was sent.
+    /// `InvalidData`: its length, or a byte after its number, is not what was sent.
     pub(crate) fn check(&self, datagram: &[u8]) -> io::Result<()> {
         let Datagrams { bytes, a_burst } = self.datagrams;
         let number = datagram.first_chunk().map(|number| u64::from_be_bytes(*number));

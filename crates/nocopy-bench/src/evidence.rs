@@ -1,4 +1,4 @@
-//! What the library says of copies, as a row of results has it.
+//! The library's evidence of copies, as a field of results.
 
 use nocopy::Ledger;
 use nocopy_report::result::{Copies, Evidence};
@@ -6,7 +6,7 @@ use nocopy_report::result::{Copies, Evidence};
 const UNKNOWN_CAUSE: &str =
     "not copied by the socket; what a virtual interface does with the bytes is not reported";
 
-/// What the library says of one thing it moved.
+/// The library's evidence for one thing it moved.
 pub(crate) fn told(evidence: nocopy::Evidence) -> Evidence {
     match evidence {
         nocopy::Evidence::Copied(cause) => Evidence::copied(cause.to_string()),

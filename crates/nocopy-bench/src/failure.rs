@@ -50,7 +50,7 @@ pub enum Failure {
 }
 
 impl Failure {
-    /// Whether a signal, such as a stop and the word to go on, ended a call early: nothing is wrong.
+    /// Whether a signal, such as SIGSTOP and SIGCONT, ended a call early: no error.
     pub fn is_interrupted(&self) -> bool {
         matches!(self, Failure::Step { source, .. } if source.kind() == io::ErrorKind::Interrupted)
     }

@@ -24,7 +24,7 @@ const UDP_PORT: u16 = 7070;
 
 const WANTED_PORT: u16 = 7071;
 
-/// Where in a frame it stands.
+/// Its offset in a frame.
 const DESTINATION_PORT_AT: usize = 14 + 20 + 2;
 
 /// `udp dst port 7071`, as `tcpdump -ddd` compiles it.
@@ -87,7 +87,7 @@ impl Template {
         (BATCH_BYTES / self.bytes.len()).clamp(1, BATCH_MAX)
     }
 
-    /// Writes the whole frame into `buffer`, which is exactly as long.
+    /// Writes the whole frame into `buffer`, which has its length.
     #[inline]
     pub(crate) fn write(&self, buffer: &mut [u8], sequence: u64) {
         buffer.copy_from_slice(&self.bytes);

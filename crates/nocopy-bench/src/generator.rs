@@ -1,4 +1,4 @@
-//! The kernel as a source of frames that look as if they came from a card with XDP.
+//! The kernel as a source of frames that look as if a card with XDP had received them.
 
 use std::io;
 use std::thread::sleep;
@@ -10,7 +10,7 @@ use super::stage::Site;
 use super::window::Gauge;
 use crate::Failure;
 
-/// What there is to say about copies of these frames.
+/// The cause of copies of these frames.
 pub(crate) const CAUSE: &str = "a template resent by the kernel: no program writes these frames";
 
 /// Frames a call at full rate: long enough for its fixed cost not to show, short enough to stop in time.
@@ -44,7 +44,7 @@ pub(crate) fn open(site: &Site) -> Result<Generator, Failure> {
 /// Where a receiver wants some packets only: one of how many.
 pub(crate) const WANTED_ONE_IN: u32 = 100;
 
-/// Sends until the gauge says stop, and among the frames those that are wanted, if they are others; must run on a thread that entered the generator's site.
+/// Sends until the gauge ends it, including the wanted frames, if they differ; must run on a thread that entered the generator's site.
 pub(crate) fn generate(
     generator: &Generator,
     (frame, wanted): (&[u8], Option<&[u8]>),

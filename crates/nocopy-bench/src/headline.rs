@@ -20,13 +20,13 @@ use crate::workload::{Workload, capture, list, messages, packet_send, tcp, udp_s
 /// Seven: enough for an interval of 95 % (six), and one that may fail to be played in time.
 pub(crate) const ROUNDS: u32 = 7;
 
-/// With what a trial needs besides, seven rounds of all lines are within [`TIME`].
+/// With the other costs of a trial, seven rounds of all lines are within [`TIME`].
 const WINDOW: Duration = Duration::from_millis(120);
 
-/// For all lines together. Each may take its share of what is left, and then has fewer rounds.
+/// For all lines together. Each may use its share of the remaining time, possibly with fewer rounds.
 const TIME: Duration = Duration::from_secs(52);
 
-/// A line: a series of a workload, of which the job says what is measured.
+/// A line: a series of a workload, and what it measures.
 struct Line {
     workload: &'static dyn Workload,
     /// Sets the stage, and plays the series there.

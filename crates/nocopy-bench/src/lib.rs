@@ -7,7 +7,7 @@
 //! What the machine does to one method in a round it does to its neighbours too, so ratios are taken round
 //! by round, and survive a machine whose speed drifts.
 
-// Read by the crates of this workspace alone: what a name does not say, a comment does.
+// Used only by the crates of this workspace: comments are needed only where a name does not suffice.
 #![allow(missing_docs)]
 
 mod arguments;
@@ -74,7 +74,7 @@ pub fn run(arguments: &BenchArguments, tools: Tools) -> Result<Outcome, Failure>
     let html = arguments.html.as_deref().map(open).transpose()?;
     let choice = Choice::new(arguments);
     let plan = choice.plan(tools);
-    // Only now: to write where the files are to be may have taken one more.
+    // Only now: writing to the directory of the files may have needed another capability.
     capability::drop_all_but(choice.capabilities(&plan))?;
     choice.check(&plan)?;
     // What cannot work fails now, not after the first workload; and before a warning is printed.
@@ -105,7 +105,7 @@ pub fn run(arguments: &BenchArguments, tools: Tools) -> Result<Outcome, Failure>
     Ok(if report.is_silent() { Outcome::Negative } else { Outcome::Positive })
 }
 
-/// Other work on the processors is not wrong, but a reader of wide intervals should know where they are from.
+/// Other work on the processors is no error, but explains wide intervals to a reader.
 pub fn warn_if_busy() {
     if let Ok(percent) = cpu::busy_percent(BUSY_LOOK)
         && percent >= BUSY_PERCENT_MAX

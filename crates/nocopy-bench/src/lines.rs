@@ -1,4 +1,4 @@
-//! Lines that a process of the bench says, each within a time.
+//! Lines that a process of the bench prints, each within a time.
 
 use std::io::{self, Read};
 use std::process::ChildStdout;
@@ -9,7 +9,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 #[derive(Debug)]
 pub(crate) struct Lines {
     output: ChildStdout,
-    /// What was read and is not a whole line yet.
+    /// The read part of a line that is incomplete.
     heard: Vec<u8>,
     patience: Duration,
 }

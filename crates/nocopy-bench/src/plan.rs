@@ -1,4 +1,4 @@
-//! How it is measured: where, how often, and by which methods.
+//! Where, how often, and by which methods to measure.
 
 use std::time::Duration;
 
@@ -37,7 +37,7 @@ impl Plan {
         self.interfaces.is_some()
     }
 
-    /// A private one as `lab` says, or that of the interfaces given.
+    /// A private stage made by `lab`, or that of the given interfaces.
     pub(crate) fn stage(&self, lab: Builder) -> Result<Stage, Failure> {
         match &self.interfaces {
             Some((interface, peer)) => Stage::given(interface, peer),

@@ -32,7 +32,7 @@ pub(crate) struct Rates {
     pub kpps_max: f64,
 }
 
-/// One of them: how long, and of what.
+/// A rate: how long, and of what.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Rate<'a> {
     pub kpps: f64,
@@ -40,10 +40,10 @@ pub(crate) struct Rate<'a> {
     pub frame: &'a [u8],
 }
 
-/// What came of one rate.
+/// The result of one rate.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Taken {
-    /// Packets that came to the interface.
+    /// Packets that reached the interface.
     offered: u64,
     reading: Reading,
     machine_busy: Duration,
@@ -72,7 +72,7 @@ impl Taken {
 impl Rates {
     /// Halves the range of rates, by ratio, until it is narrow.
     ///
-    /// Where even the lowest is too much, what was lost of that shows.
+    /// If even the lowest is too much, its losses are shown.
     pub(crate) fn highest(self, at: impl Fn(f64) -> Result<Taken, Failure>) -> Result<Taken, Failure> {
         let (mut low, mut high, mut best) = (self.kpps_min, self.kpps_max, None);
         while high / low > STEP_RATIO {
@@ -93,7 +93,7 @@ impl Rates {
     }
 }
 
-/// Has a program count what comes at a rate, until it is asked to end. Called by a thread that entered the receiver's site.
+/// Makes a program count what arrives at a rate, until it is ended. Called on a thread that entered the receiver's site.
 pub(crate) fn take(
     stage: &Stage,
     generator: &Generator,
@@ -130,7 +130,7 @@ fn send(stage: &Stage, generator: &Generator, rate: Rate<'_>) -> io::Result<Dura
         if burst > 0 {
             match generator.send(frame, burst) {
                 Ok(()) => sent += u64::from(burst),
-                // By a signal, with a part of them sent: what came is counted at the receiver.
+                // Ended by a signal, with a part of them sent: the receiver counts what arrived.
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(error),
             }

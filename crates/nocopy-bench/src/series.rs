@@ -1,4 +1,4 @@
-//! Methods that are compared with each other, and what their rounds amount to.
+//! Methods that are compared with each other, and the results of their rounds.
 
 use std::time::Duration;
 
@@ -53,7 +53,7 @@ pub(crate) struct Series<'a> {
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Latency {
     pub mean_us: f64,
-    /// Absent where only the mean is told.
+    /// Absent if only the mean is known.
     pub p50_us: Option<f64>,
     pub p99_us: Option<f64>,
     pub p99_9_us: Option<f64>,
@@ -168,7 +168,7 @@ pub(crate) fn rows(series: &Series<'_>, rounds: &[Rounds]) -> Vec<Row> {
                 }
                 method => series.trials.iter().position(|other| other.method == method),
             };
-            // The best may be one that is named as well; and one may not have been played, where the bench was interrupted.
+            // The best may also be a named one; and a method may be missing, if the bench was interrupted.
             let is_new = |index: &usize| others.iter().all(|(known, _)| known != index);
             let is_played = |index: &usize| !rounds[*index].is_empty();
             others.extend(index.filter(is_new).filter(is_played).map(|index| (index, baseline)));

@@ -32,7 +32,7 @@ pub struct Site {
 }
 
 impl Site {
-    /// Runs `work` where the interface is visible. What it opens stays there.
+    /// Runs `work` where the interface is visible. Sockets opened there stay there.
     pub fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
         match &self.namespace {
             Some(namespace) => namespace.run(work),

@@ -1,4 +1,4 @@
-//! What the bench measures with and does not have itself: it comes from crates above.
+//! Measuring tools of higher crates, passed in.
 
 use std::error::Error;
 use std::path::PathBuf;
@@ -14,7 +14,7 @@ pub struct Tools {
     pub libpcap: Result<PathBuf, String>,
     /// Our library in front of the C library, which joins datagrams, or why it was not found.
     pub sockets: Result<PathBuf, String>,
-    /// Measures where the time of a TCP receiver goes, within about so much time, and as long as it is to go on.
+    /// Measures where the time of a TCP receiver goes, within about that time, and while it may continue.
     pub receive_analysis: Analyse,
     /// What that needs.
     pub receive_analysis_capabilities: CapabilitySet,

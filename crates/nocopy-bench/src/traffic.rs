@@ -18,7 +18,7 @@ const START_POLL: Duration = Duration::from_millis(1);
 /// Longer than any receiver sleeps.
 const DRAIN: Duration = Duration::from_millis(25);
 
-/// A thread's whole work: goes on until its gauge says otherwise.
+/// A thread's work: continues until its gauge ends it.
 pub(crate) type Work<'a> = Box<dyn FnOnce(&mut Gauge<'_>) -> io::Result<()> + Send + 'a>;
 
 /// A count kept by the kernel, such as the packets an XDP program dropped.
@@ -43,7 +43,7 @@ pub struct StreamFacts {
     pub proxy: Option<Reading>,
     /// Of the bytes received, those that were mapped and not copied.
     pub mapped_fraction: Option<f64>,
-    /// The receiver's buffer, where it has one of a fixed length.
+    /// The receiver's buffer, if it has a fixed length.
     pub buffer_bytes: Option<usize>,
     /// The most memory that the receiver's process had.
     pub memory_bytes: Option<u64>,
@@ -64,7 +64,7 @@ impl Probe {
         Ok(Self { at: Instant::now(), idle, processors, packets })
     }
 
-    /// How long since then, and what the sink has counted meanwhile.
+    /// The time since then, and the sink's counts meanwhile.
     pub(crate) fn counted_since(&self, before: &Probe) -> (Duration, u64) {
         (self.at - before.at, self.packets.saturating_sub(before.packets))
     }
@@ -101,7 +101,7 @@ pub(crate) fn conduct(
             sleep(DRAIN);
         }
         window.advance(Phase::Stop);
-        // First their errors: where a receiver has ended, a sender is refused.
+        // First their errors: after a receiver has ended, its sender gets an error.
         let receivers = receivers.into_iter().map(join).collect::<Result<_, _>>()?;
         let (before, after) = probes?;
         Ok(Traffic {

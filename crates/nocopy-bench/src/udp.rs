@@ -20,7 +20,7 @@ use nocopy_report::result::Evidence;
 /// Bytes of a buffer: a burst fits.
 const BUFFER_BYTES: usize = 64 << 10;
 
-/// Bursts queued before they are flushed: enough for 64 datagrams a call where those of a burst are fewer.
+/// Bursts queued before a flush: enough for 64 datagrams per call if those of a burst are fewer.
 const BURSTS_A_FLUSH: usize = 4;
 
 /// Datagrams from one look at the gauge to the next.
@@ -37,13 +37,13 @@ const RECEIVE_PATIENCE: Duration = Duration::from_millis(10);
 pub(crate) struct SharedLedger(Mutex<Ledger>);
 
 impl SharedLedger {
-    /// What the sender says itself.
+    /// The sender's evidence.
     pub(crate) fn evidence(&self) -> Evidence {
         evidence::of(&self.0.lock().expect("nobody panicked with it"))
     }
 }
 
-/// A socket that sends by this method; by what it finds best if none is given.
+/// A socket that sends by this method, or by the one it finds best.
 pub(crate) fn open(stage: &Stage, method: Option<Method>) -> Result<Sender, OpenError> {
     let pool = Pool::new(BURSTS as u32, BUFFER_BYTES).map_err(OpenError::Memory)?;
     let builder = Socket::builder().send_pool(&pool);
@@ -56,7 +56,7 @@ pub(crate) fn open(stage: &Stage, method: Option<Method>) -> Result<Sender, Open
     )
 }
 
-/// The same, which gives back what was sent: memory of the program's own.
+/// The same, returning sent messages: for memory of the program.
 pub(crate) fn open_returning(stage: &Stage, method: Method) -> Result<Sender, OpenError> {
     connect(stage, Socket::builder().method(method).return_buffers(true))
 }
@@ -102,7 +102,7 @@ pub(crate) fn send(
     close(sender, ledger)
 }
 
-/// Sends bursts of the program's own memory, which goes round.
+/// Sends bursts of the program's own memory, cyclically.
 pub(crate) fn send_foreign(
     mut sender: Sender,
     datagrams: Datagrams,
@@ -172,14 +172,14 @@ fn close(mut sender: Sender, ledger: &SharedLedger) -> io::Result<()> {
     closed.map(drop)
 }
 
-/// A socket to receive by, as it comes but for the kernel's buffer.
+/// A receiving socket with default settings except the kernel's buffer.
 pub(crate) fn open_receiver(site: &Site) -> Result<Receiver, OpenError> {
     let builder = Socket::builder().receive_buffer(RECEIVE_BUFFER_BYTES);
     let (receiver, _) = site.run(|| builder.bind((site.ipv4, PORT).into()))?.split();
     Ok(receiver)
 }
 
-/// Receives datagrams where they lie and reads every byte.
+/// Receives datagrams in place and reads every byte.
 pub(crate) fn receive(mut receiver: Receiver, gauge: &mut Gauge<'_>) -> io::Result<()> {
     while gauge.receiving() {
         let batch = receiver.receive_timeout(RECEIVE_PATIENCE)?;

@@ -1,4 +1,4 @@
-//! nocopy's own side: UDP over a port, with payloads that lie in its frames, and with payloads that are copied into them.
+//! nocopy's own methods: UDP over a port, with payloads in its frames, and with payloads that are copied into them.
 
 use crate::evidence;
 use std::collections::VecDeque;
@@ -27,7 +27,7 @@ const BATCH: u64 = 64;
 /// How long to wait for the last frames.
 const PATIENCE: Duration = Duration::from_millis(100);
 
-/// A socket over a port on the sender's interface, and whom it sends to.
+/// A socket over a port on the sender's interface, and its destination.
 #[derive(Debug)]
 pub(crate) struct Path {
     sender: Sender,
@@ -53,7 +53,7 @@ pub(crate) fn open(
 }
 
 impl Path {
-    /// Sends datagrams that lie in frames, which go round.
+    /// Sends datagrams in frames, which are reused.
     pub(crate) fn send(mut self, gauge: &mut Gauge<'_>) -> io::Result<()> {
         let mut home = self.fill();
         let mut sequence = 0;
@@ -72,7 +72,7 @@ impl Path {
         self.sender.drain(PATIENCE).map(drop)
     }
 
-    /// Sends datagrams that lie in the program's memory, as those of the socket calls do, by copying them into frames.
+    /// Sends datagrams in the program's memory, as the socket calls do, by copying them into frames.
     pub(crate) fn send_copied(mut self, gauge: &mut Gauge<'_>) -> io::Result<()> {
         let Self { sender, to, datagrams } = &mut self;
         let mut source = vec![0; datagrams.in_source() * datagrams.bytes];
@@ -107,7 +107,7 @@ impl Path {
         home
     }
 
-    /// Queues the next datagram, of what lies in the frames already. `false`: there are no frames.
+    /// Queues the next datagram, with the frames' present contents. `false`: there are no frames.
     fn queue(&mut self, home: &mut VecDeque<Buffer>, number: u64) -> io::Result<bool> {
         let Some(mut frame) = home.pop_front() else { return Ok(false) };
         let bytes = self.datagrams.bytes.min(frame.capacity());
@@ -122,7 +122,7 @@ impl Path {
         Ok(true)
     }
 
-    /// A datagram that is longer than a frame, and begins in this one.
+    /// A datagram that is longer than a frame, beginning in this one.
     #[cold]
     fn chain(&mut self, first: Buffer, home: &mut VecDeque<Buffer>) -> Option<Message> {
         let mut left = self.datagrams.bytes - first.len();

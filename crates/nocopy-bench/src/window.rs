@@ -13,7 +13,7 @@ use super::cpu;
 pub(crate) enum Phase {
     WarmUp,
     Measure,
-    /// Senders stop; receivers take what is still under way, so that what is missing was really lost.
+    /// Senders stop; receivers receive what is in flight, so that only really lost packets are missing.
     Drain,
     Stop,
 }
@@ -127,12 +127,12 @@ impl Gauge<'_> {
         self.first.is_some()
     }
 
-    /// True while a sender shall go on.
+    /// True while a sender should continue.
     pub(crate) fn sending(&self) -> bool {
         self.window.is_open()
     }
 
-    /// True while a receiver shall go on.
+    /// True while a receiver should continue.
     pub(crate) fn receiving(&self) -> bool {
         self.window.phase() < Phase::Stop
     }

@@ -37,7 +37,7 @@ pub(crate) enum Waiting {
     Spinning,
     /// Spinning for a while, then asleep.
     Adaptive,
-    /// Sleeping on purpose; how long depends on what is to come.
+    /// Deliberate sleep, whose length depends on the load.
     Coalesced(Load),
 }
 
@@ -77,7 +77,7 @@ impl Waiting {
     }
 }
 
-/// How long to sleep where one packet in a hundred is wanted.
+/// How long to sleep if one packet in a hundred is wanted.
 const SPARSE_DELAY: Duration = Duration::from_millis(10);
 
 fn filter() -> Program {
@@ -120,7 +120,7 @@ impl Wanted {
         Self::of(Choice::Ring(waiting))
     }
 
-    /// As it comes when nothing is said but what it is for.
+    /// The default for a purpose.
     pub(crate) const fn default_for(purpose: Purpose) -> Self {
         Self::of(Choice::Default(purpose))
     }
@@ -141,7 +141,7 @@ impl Wanted {
         matches!(self.choice, Choice::Ring(_))
     }
 
-    /// How it waits, where that was chosen.
+    /// How it waits, if that was chosen.
     pub(crate) fn waiting(self) -> Option<Waiting> {
         match self.choice {
             Choice::Xdp(waiting) | Choice::Ring(waiting) => Some(waiting),
@@ -158,7 +158,7 @@ impl Wanted {
             Choice::Ring(waiting) => (builder.mode(Mode::PacketRing), waiting, RING_RX),
         };
         let (builder, wait) = match self.filtered {
-            // Few come: the ring has room for those of a longer sleep.
+            // Few packets arrive: the ring has room for those of a longer sleep.
             true => (builder.filter(&filter()), Wait::Coalesced { packets: 1024, delay: SPARSE_DELAY }),
             false => (builder, waiting.wait()),
         };
@@ -169,7 +169,7 @@ impl Wanted {
         Ok(site.run(|| self.builder(site).open())?)
     }
 
-    /// One for each queue; in packet ring mode each has what came in on a processor.
+    /// One for each queue; in packet ring mode each gets the packets received on one processor.
     pub(crate) fn open_queues(self, site: &Site) -> Result<Vec<Port>, Failure> {
         let builder = self
             .builder(site)
@@ -178,7 +178,7 @@ impl Wanted {
     }
 }
 
-/// What the port itself says.
+/// The port's own evidence.
 pub(crate) fn evidence(port: &Port) -> Evidence {
     match port.explain().evidence {
         nocopy::Evidence::ZeroCopy => Evidence { copies: Copies::ZeroCopy, cause: None },
@@ -248,7 +248,7 @@ pub(crate) fn receive(port: Port, gauge: &mut Gauge<'_>) -> io::Result<()> {
     Ok(())
 }
 
-/// The same where packets may lie in several frames.
+/// The same if packets may be in several frames.
 pub(crate) fn receive_chains(port: Port, gauge: &mut Gauge<'_>) -> io::Result<()> {
     let (mut receiver, _sender) = port.split();
     while gauge.receiving() {
@@ -311,7 +311,7 @@ impl Exchange for Talker {
             exchange::Waiting::Spinning => self.receiver.try_receive()?,
             _ => self.receiver.receive_timeout(exchange::PATIENCE)?,
         };
-        // One is under way at a time; what else comes is the hosts' own, or was given up.
+        // One is in flight at a time; others are the hosts' own, or were given up.
         let own = batch.filter(|packet| packet.len() == self.template.bytes().len());
         let last = own.last();
         last.iter().for_each(|packet| take(&packet[HEADER_BYTES..]));

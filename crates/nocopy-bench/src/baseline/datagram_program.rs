@@ -12,10 +12,10 @@ use nocopy_report::Outcome;
 /// The name of the command that is the process.
 const COMMAND: &str = "bench-sendto";
 
-/// What the process says when its first datagrams have left.
+/// The process's output when its first datagrams were sent.
 const UNDER_WAY: &str = "under way";
 
-/// Datagrams before it says so.
+/// Datagrams before that output.
 const FIRST: u32 = 256;
 
 /// Python's loop, as its users write it.
@@ -76,7 +76,7 @@ pub(crate) struct Running {
 }
 
 impl Running {
-    /// Starts it from a thread that is where it is to run; returns when datagrams have left.
+    /// Starts it in the calling thread's namespace; returns when datagrams were sent.
     pub(crate) fn start(
         program: Program,
         to: (Ipv4Addr, u16),

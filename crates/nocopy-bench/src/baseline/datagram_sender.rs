@@ -60,7 +60,7 @@ pub(crate) fn send_segmented(
     })
 }
 
-/// Numbers and sends runs of so many datagrams, round and round the source.
+/// Numbers and sends runs of that many datagrams, cycling through the source.
 fn send_runs(
     datagrams: Datagrams,
     a_run: usize,

@@ -1,4 +1,4 @@
-//! `fi_pingpong` of libfabric, with its tcp provider: what message passing over ordinary networks commonly stands on.
+//! `fi_pingpong` of libfabric, with its tcp provider: the usual base of message passing over ordinary networks.
 
 use std::fs;
 use std::io;
@@ -19,7 +19,7 @@ pub(crate) const CAUSE: &str = "socket calls of libfabric's tcp provider: the ke
 /// Round trips a run, behind those that it does not count.
 const ITERATIONS: u32 = 1000;
 
-/// Where the server waits for its client unless told.
+/// The default port on which the server waits for its client.
 const CONTROL_PORT: u16 = 47592;
 
 /// How long a run may take, in the words of timeout(1), which ends both sides even if the bench is killed.
@@ -37,7 +37,7 @@ pub(crate) fn is_installed() -> bool {
     asked.is_ok_and(|status| status.code().is_some_and(|code| code < 126))
 }
 
-/// Messages of a length there and back; of their times it tells the mean only.
+/// Messages of a length there and back; it reports only their mean time.
 pub(crate) fn run(stage: &Stage, bytes: usize) -> io::Result<Latency> {
     let server = Side(start(&stage.receiver, bytes, None)?);
     server.wait_until_listening()?;
@@ -68,7 +68,7 @@ fn start(site: &Site, bytes: usize, server: Option<String>) -> io::Result<Child>
     })
 }
 
-/// Twice the time of one transfer, which is what the last line has in that column.
+/// Twice the time of one transfer, which is in that column of the last line.
 fn round_trip_us(said: &str) -> Option<f64> {
     let mut lines = said.lines();
     let column = lines.find_map(|line| line.split_whitespace().position(|word| word == "usec/xfer"))?;

@@ -1,4 +1,4 @@
-//! A program that injects frames by libpcap's functions: what one would write in C, in a process of its own.
+//! A program that injects frames by libpcap's functions, as one would write it in C, in its own process.
 //!
 //! It asks the loader for libpcap by its name, as programs do that were linked with it, so whatever library was preloaded under that name
 //! is the one it gets.
@@ -25,7 +25,7 @@ const ERROR_BYTES: usize = 256;
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// What the process says when its first frames have left.
+/// The process's output when its first frames were sent.
 const UNDER_WAY: &str = "under way";
 
 /// Frames from one look at the errors to the next.
@@ -38,7 +38,7 @@ pub(crate) struct Injector {
 }
 
 impl Injector {
-    /// Starts it from a thread that is where it is to run; returns when frames have left.
+    /// Starts it in the calling thread's namespace; returns when frames were sent.
     pub(crate) fn start(
         interface: &str,
         frame: &[u8],

@@ -15,7 +15,7 @@ use crate::window::Gauge;
 /// with few large ones nothing is won.
 const BLOCK_BYTES: usize = 1 << 20;
 const BLOCKS: usize = 8;
-/// Only bounds block, in version 3; packets lie as close as they fit.
+/// In version 3 only a lower limit for blocks; packets are packed densely.
 const FRAME_BYTES: usize = 2048;
 /// A block that does not fill is handed over after this.
 const BLOCK_TIMEOUT_MS: u32 = 10;
@@ -83,7 +83,7 @@ impl PacketRing {
         unsafe { AtomicU32::from_ptr(self.memory.as_ptr().add(offset).cast()) }
     }
 
-    /// Reads the packets of the next block, which is ours now; returns how many.
+    /// Reads the packets of the next block, which was handed over; returns how many.
     fn read_block(&self) -> u64 {
         // SAFETY: a block lies wholly inside the mapping, and while its status says so the kernel does not
         // write into it; the slice is gone before the block is given back.
@@ -123,7 +123,7 @@ impl Drop for PacketRing {
     }
 }
 
-/// Maps the ring that a socket was asked for, of so many bytes.
+/// Maps the ring that a socket was asked for, of that many bytes.
 pub(crate) fn map(socket: &OwnedFd, bytes: usize) -> io::Result<NonNull<u8>> {
     let protection = libc::PROT_READ | libc::PROT_WRITE;
     let flags = libc::MAP_SHARED | libc::MAP_POPULATE;

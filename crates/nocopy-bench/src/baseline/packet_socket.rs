@@ -1,4 +1,4 @@
-//! AF_PACKET sockets without a ring: one packet a call (what `pcap_inject` does), or many.
+//! AF_PACKET sockets without a ring: one packet per call (as `pcap_inject` does), or several.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -74,7 +74,7 @@ pub(crate) fn send_batches(socket: &OwnedFd, template: &Template, gauge: &mut Ga
     Ok(())
 }
 
-/// Receives batches by `recvmmsg`, of packets of at most `packet_bytes`, each of which is looked at.
+/// Receives batches by `recvmmsg`, of packets of at most `packet_bytes`, and reads each.
 pub(crate) fn receive_batches(
     socket: &impl AsFd,
     packet_bytes: usize,

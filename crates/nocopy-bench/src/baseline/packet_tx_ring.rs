@@ -16,7 +16,7 @@ use crate::window::Gauge;
 /// Slots: enough for two batches.
 const SLOTS: usize = 128;
 
-/// Where a packet lies in its slot, if nothing else is asked for: behind the header (`TPACKET2_HDRLEN`, without the address).
+/// The default offset of a packet in its slot: after the header (`TPACKET2_HDRLEN`, without the address).
 const PACKET_OFFSET: usize = size_of::<libc::tpacket2_hdr>().next_multiple_of(libc::TPACKET_ALIGNMENT);
 
 /// A sending ring on an interface.
@@ -33,7 +33,7 @@ pub(crate) struct PacketTxRing {
 unsafe impl Send for PacketTxRing {}
 
 impl PacketTxRing {
-    /// On an interface of the calling thread's namespace, for frames of so many bytes, past the queueing discipline.
+    /// On an interface of the calling thread's namespace, for frames of that many bytes, bypassing the queueing discipline.
     pub(crate) fn open(interface_index: u32, frame_bytes: usize) -> io::Result<Self> {
         let socket = open()?;
         set_option(&socket, libc::PACKET_VERSION, &libc::tpacket_versions::TPACKET_V2)?;

@@ -13,7 +13,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::cpu;
 
-/// The buffer of each: little against what is sent, so that it is the writing that has to keep up.
+/// The buffer of each: little compared with what is sent, so that writing has to keep up.
 const BUFFER_MIB: u32 = 64;
 
 /// How long a program may take to start, and to end when asked to.
@@ -105,7 +105,7 @@ impl Recorder {
         })
     }
 
-    /// Starts it from a thread that is where it is to run; returns when it captures.
+    /// Starts it in the calling thread's namespace; returns when it captures.
     pub(crate) fn start(self, interface: &str, file: &Path) -> io::Result<Running> {
         let before = capturing()?;
         let child = self.command(interface, file)?.spawn()?;
@@ -121,7 +121,7 @@ impl Recorder {
     }
 }
 
-/// What a program says at its end.
+/// A program's output at its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Recorded {
     pub packets: u64,
@@ -143,7 +143,7 @@ pub(crate) struct Running {
 }
 
 impl Running {
-    /// Starts tcpdump by a command of one's own; returns when it says that it listens.
+    /// Starts tcpdump by the given command; returns when it prints that it listens.
     pub(crate) fn listening(mut tcpdump: Command) -> io::Result<Self> {
         tcpdump.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut running = Self { recorder: Recorder::Tcpdump, child: tcpdump.spawn()? };
@@ -178,7 +178,7 @@ impl Running {
         cpu::time_of_process(self.child.id())
     }
 
-    /// Asks it to end, waits until it has, and returns how many packets it says it has recorded.
+    /// Ends it, and returns how many packets it reports as recorded.
     pub(crate) fn stop(mut self) -> io::Result<Recorded> {
         let pid = Pid::from_child(&self.child);
         kill_process(pid, Signal::INT)?;

@@ -26,7 +26,7 @@ pub(crate) fn send_by_reference(stream: &TcpStream, mut bytes: &[u8]) -> io::Res
     while !bytes.is_empty() {
         match send(stream, bytes, ZERO_COPY) {
             Ok(sent) => bytes = &bytes[sent..],
-            // Notices of calls under way are more than the socket may have: some of them come.
+            // More calls are in flight than the socket's memory allows: some have completed.
             Err(Errno::NOBUFS) => {
                 poll(&mut [PollFd::new(stream, PollFlags::empty())], None)?;
             }

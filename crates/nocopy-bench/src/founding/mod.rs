@@ -1,4 +1,4 @@
-//! `nocopy bench --founding`: what the five systems that founded the project measured, measured here.
+//! `nocopy bench --founding`: repeats the measurements of the five systems that founded the project.
 //!
 //! Each is a workload, so its rows are written, compared and explained as those of any other. `nocopy_report::founding` makes its table of
 //! them, beside what was published.

@@ -17,7 +17,7 @@ const NAME: &str = "ntzc";
 /// the paper's of 1,518 bytes.
 const FRAMES_BYTES: [usize; 6] = [64, 128, 256, 512, 1024, FRAME_BYTES_MAX];
 
-/// The shortest frames of which the paper says what a gigabit a second costs.
+/// The shortest frames for which the paper states the cost of a gigabit a second.
 const GIGABIT_FRAME_BYTES_MIN: usize = 256;
 
 /// Of a frame on a wire: its check sequence, the preamble, and the gap to the next one (IEEE 802.3).

@@ -1,4 +1,4 @@
-//! The receive analysis of 2011: TCP into buffers of many lengths, and where the receiver's processor time goes.
+//! The receive analysis of 2011: TCP into buffers of several lengths, and where the receiver's processor time goes.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ const NAME: &str = "tcp-receive-analysis";
 /// For all buffers and rounds.
 const TIME: Duration = Duration::from_secs(75);
 
-/// The same where the length of a window is given: some for each buffer.
+/// If the length of a window is given: several for each buffer.
 const WINDOWS: u32 = 30;
 
 /// TCP into buffers of many lengths.
@@ -46,7 +46,7 @@ impl Workload for ReceiveAnalysis {
         let analyse = bench.plan.tools.receive_analysis;
         let time = bench.plan.window.map_or(bench.plan.halved(TIME), |window| window * WINDOWS);
         let analysis = analyse(time, &bench.progress, &|| !bench.is_interrupted());
-        // A signal of the terminal goes to its processes as well, which then fail.
+        // A signal of the terminal also goes to its processes, which then fail.
         let interrupted = bench.is_interrupted().then_some(Failure::Interrupted);
         match analysis {
             Ok(analysis) => bench.add_receive_analysis(analysis)?,

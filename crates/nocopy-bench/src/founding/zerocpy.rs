@@ -114,7 +114,7 @@ fn series(place: &Place, bytes: usize) -> Series<'_> {
     }
 }
 
-/// Runs it for longer and longer, until so many have arrived.
+/// Runs it for longer and longer, until enough have arrived.
 fn at_least(
     datagrams: u64,
     window: Duration,

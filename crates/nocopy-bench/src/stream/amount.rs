@@ -13,7 +13,7 @@ use super::words::Report;
 use crate::cpu;
 use crate::window::Reading;
 
-/// How much, and how it is received: whole buffers (`MSG_WAITALL`), which nobody looks at.
+/// How much, received in whole buffers (`MSG_WAITALL`) that are not read.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub struct Amount {
     pub bytes: u64,
@@ -51,7 +51,7 @@ impl Amount {
     }
 }
 
-/// What is sent, again and again: it lies ready before the connection is made.
+/// The sent bytes, repeatedly; they are prepared before the connection is made.
 pub(super) fn source() -> Source {
     Source::new(SOURCE_BYTES)
 }

@@ -13,10 +13,10 @@ use crate::traffic::{Probe, StreamFacts, Traffic};
 use crate::window::Phase;
 use nocopy_report::result::Evidence;
 
-/// Long enough for TCP to find its buffers' sizes, and for whoever measures methods first.
+/// Long enough for TCP to find its buffer sizes, and for methods that are measured first.
 const WARM_UP: Duration = Duration::from_millis(150);
 
-/// Who does what.
+/// The roles of the processes.
 #[derive(Debug, Clone, Copy)]
 pub struct Cast {
     pub send: SendWay,
@@ -41,7 +41,7 @@ struct Company {
     sender: Peer,
 }
 
-/// What each process says it did.
+/// The reports of the processes.
 struct Reports {
     receiver: Report,
     proxy: Option<Report>,
@@ -53,7 +53,7 @@ impl Cast {
         let mut company = self.start(stage)?;
         company.all().try_for_each(Peer::wait_until_under_way)?;
         let probes = company.observe(duration);
-        // Also where a process is gone: it has said why, and its peers end with it.
+        // Also if a process has ended: it has reported why, and its peers end with it.
         let reports = company.reports()?;
         let (before, after) = probes?;
         reports.check()?;
@@ -102,7 +102,7 @@ impl Cast {
 }
 
 impl Company {
-    /// From the sender on: who fails first is heard first.
+    /// From the sender on: the first failure is reported first.
     fn all(&mut self) -> impl Iterator<Item = &mut Peer> {
         std::iter::once(&mut self.sender).chain(&mut self.proxy).chain(std::iter::once(&mut self.receiver))
     }
@@ -121,7 +121,7 @@ impl Company {
     }
 
     fn tell(&mut self, phase: Phase) -> io::Result<()> {
-        // The receiver first: it marks its window while bytes still come.
+        // The receiver first: it marks its window while bytes still arrive.
         let peers = std::iter::once(&mut self.receiver)
             .chain(&mut self.proxy)
             .chain(std::iter::once(&mut self.sender));
@@ -131,7 +131,7 @@ impl Company {
     fn reports(&mut self) -> io::Result<Reports> {
         let sender = self.sender.report();
         let proxy = self.proxy.as_mut().map(Peer::report).transpose();
-        // A receiver that fails is why the others do: its reason comes first.
+        // A failed receiver is the reason why the others fail: its error comes first.
         Ok(Reports { receiver: self.receiver.report()?, proxy: proxy?, sender: sender? })
     }
 }

@@ -32,7 +32,7 @@ impl<'w> Meter<'w> {
         Ok(())
     }
 
-    /// True while a sender shall go on.
+    /// True while a sender should continue.
     pub(super) fn sending(&self) -> bool {
         self.gauge.sending()
     }

@@ -16,14 +16,14 @@ use super::words::Report;
 use crate::frame;
 use nocopy_report::result::Evidence;
 
-/// Bytes of a buffer of a socket's own pool, as it comes.
+/// Bytes of a buffer of a socket's own pool, by default.
 const BUFFER_BYTES: usize = 64 << 10;
 
 /// How long the last bytes may take to be acknowledged.
 const PATIENCE: Duration = Duration::from_secs(10);
 const NAP: Duration = Duration::from_millis(10);
 
-/// Sends owned buffers by this method; by what is found best if none is given.
+/// Sends owned buffers by this method, or by the one found best.
 pub(super) fn send(
     stream: TcpStream,
     method: Option<Method>,
@@ -31,7 +31,7 @@ pub(super) fn send(
     meter: &mut Meter<'_>,
 ) -> io::Result<Evidence> {
     let pool = Pool::new((source_bytes / BUFFER_BYTES) as u32, BUFFER_BYTES)?;
-    // What may be locked is shared with the ring of the trial before, which the kernel takes apart when its process is gone already.
+    // The limit of locked memory is shared with the ring of the previous trial, which the kernel frees after its process has ended.
     let give_up = Instant::now() + PATIENCE;
     let mut socket = loop {
         let builder = Stream::builder().send_pool(&pool);
@@ -63,7 +63,7 @@ fn is_short_of_memory(error: &(dyn std::error::Error + 'static)) -> bool {
         .any(|error| error.downcast_ref().is_some_and(short))
 }
 
-/// Sends published data by what is found best for them.
+/// Sends published data by the method found best.
 pub(super) fn publish(stream: TcpStream, source_bytes: usize, meter: &mut Meter<'_>) -> io::Result<Evidence> {
     let data = Published::written(source_bytes, fill).map_err(io::Error::other)?;
     let mut socket = Stream::builder().wrap(stream).map_err(io::Error::other)?;
@@ -80,7 +80,7 @@ pub(super) fn publish(stream: TcpStream, source_bytes: usize, meter: &mut Meter<
     Ok(evidence::of(&sender.ledger()))
 }
 
-/// Buffers go round, whatever the socket makes of them: whoever takes them last in first out sends from a cache.
+/// Reuses buffers, whatever the socket does with them: taking the last returned one first sends from a cache.
 fn send_round(sender: &mut Sender, meter: &mut Meter<'_>) -> io::Result<()> {
     let mut home: VecDeque<Buffer> = std::iter::from_fn(|| sender.buffer()).collect();
     for buffer in &mut home {

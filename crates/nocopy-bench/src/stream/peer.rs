@@ -11,7 +11,7 @@ use crate::lines::Lines;
 use crate::stage::Site;
 use crate::window::Phase;
 
-/// How long a process may take to its next word: to begin, or to end when it is told to.
+/// How long a process may take until its next message, or until it ends.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Dropped, the process is killed if it has not ended.
@@ -43,7 +43,7 @@ impl Peer {
         }
     }
 
-    /// Waits until bytes have gone through it.
+    /// Waits until bytes have been transferred.
     pub(super) fn wait_until_under_way(&mut self) -> io::Result<()> {
         match self.next()? {
             Word::UnderWay => Ok(()),
@@ -97,7 +97,7 @@ fn unexpected(word: &Word) -> io::Error {
 
 impl Drop for Peer {
     fn drop(&mut self) {
-        // It may have ended; then this is for nobody: the number is not given away before the wait.
+        // It may have ended; then the signal has no effect, because its number is not reused before the wait.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

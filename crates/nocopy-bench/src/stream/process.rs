@@ -91,13 +91,13 @@ fn connect(to: SocketAddr) -> io::Result<TcpStream> {
     Ok(stream)
 }
 
-/// The parts of the trial, as the bench says them.
+/// The phases of the trial, as the bench announces them.
 #[derive(Debug)]
 struct Course {
     window: Window,
     /// When the window began and ended, and the processor time until then: for work that is not interrupted to count.
     marks: Mutex<Vec<(Instant, Duration)>>,
-    /// Whether somebody counts, and says when the window has begun for it.
+    /// Whether the process counts, and reports the start of its window.
     is_counted: bool,
 }
 
@@ -107,7 +107,7 @@ impl Course {
         Self { window: Window::of_process(), marks: Mutex::default(), is_counted }
     }
 
-    /// Everything is open: whoever moves bytes needs no privileges. They go before the thread comes, which would keep them.
+    /// Everything is open, and moving bytes needs no privileges. They are dropped before the thread starts, which would keep them.
     fn begin(&'static self) -> io::Result<()> {
         capability::narrow(capability::NONE)?;
         std::thread::Builder::new().name("phases".into()).spawn(|| self.follow())?;
@@ -118,7 +118,7 @@ impl Course {
         Meter::new(self.window.gauge())
     }
 
-    /// Goes from phase to phase, and ends the process when the bench is gone.
+    /// Follows the phases, and ends the process if the bench has ended.
     fn follow(&self) {
         let mut word = [0];
         let mut input = io::stdin();
@@ -133,7 +133,7 @@ impl Course {
         std::process::exit(2);
     }
 
-    /// Waits until the bench has seen what it wants to.
+    /// Waits until the bench is done with it.
     fn wait_until_over(&self) {
         while self.window.is_open() {
             std::thread::sleep(LOOK);

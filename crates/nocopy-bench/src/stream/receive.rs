@@ -20,7 +20,7 @@ const DISCARD_BYTES: usize = 1 << 20;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ReceiveWay {
-    /// `recv()` into a buffer that is used again and again, and nobody looks at.
+    /// `recv()` into a reused buffer that is not read.
     Unread {
         buffer_bytes: usize,
     },
@@ -36,7 +36,7 @@ pub enum ReceiveWay {
 }
 
 impl ReceiveWay {
-    /// Of the buffer, where its length is fixed.
+    /// The length of the buffer, if it is fixed.
     pub fn buffer_bytes(self) -> Option<usize> {
         match self {
             Self::Unread { buffer_bytes } | Self::Recv { buffer_bytes } => Some(buffer_bytes),

@@ -38,9 +38,9 @@ pub enum SendWay {
     /// Owned buffers by the library, with this method pinned.
     ZeroCopy,
     UringZeroCopy,
-    /// The same by what it finds best.
+    /// The same by the method it finds best.
     Auto,
-    /// Published data, by the library, by what it finds best for them.
+    /// Published data, by the library's best method for them.
     Published,
 }
 

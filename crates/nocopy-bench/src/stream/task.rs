@@ -1,4 +1,4 @@
-//! What the process of one side is told to do.
+//! The task of one side's process.
 
 use std::net::{Ipv4Addr, SocketAddr};
 

@@ -30,7 +30,7 @@ impl Transfer {
         self.receiver.id()
     }
 
-    /// Starts the sender, and waits until everything has come.
+    /// Starts the sender, and waits until everything has arrived.
     pub fn run(&mut self, stage: &Stage) -> io::Result<()> {
         let to = self.receiver.address()?;
         let role = Role::SendAmount { to, bytes: self.bytes };
@@ -39,7 +39,7 @@ impl Transfer {
         self.receiver.wait_until_received()
     }
 
-    /// Lets the receiver go, and says how long it took it.
+    /// Ends the receiver, and returns how long it took.
     pub fn end(mut self) -> io::Result<Reading> {
         self.receiver.tell(Phase::Stop)?;
         let reading = self.receiver.report()?.reading;

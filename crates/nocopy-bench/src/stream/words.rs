@@ -1,4 +1,4 @@
-//! What a process tells the bench, a line of JSON each.
+//! The messages of a process to the bench, a line of JSON each.
 
 use std::io::{self, Write};
 use std::net::SocketAddr;
@@ -12,11 +12,11 @@ use nocopy_report::result::Evidence;
 pub(super) enum Word {
     /// Whoever connects there is served.
     Listening(SocketAddr),
-    /// Bytes have gone through.
+    /// Bytes have been transferred.
     UnderWay,
     /// Its window has begun.
     Measuring,
-    /// All bytes have come; it waits until it is told to end.
+    /// All bytes have arrived; it waits until it is ended.
     Received,
     Done(Report),
     Failed(String),
@@ -27,7 +27,7 @@ pub(super) enum Word {
 pub struct Report {
     /// In bytes; of a proxy the times only.
     pub reading: Reading,
-    /// Of the side that decides: who has nothing to say about copies leaves it out.
+    /// From the side that knows about copies; absent from the other.
     pub evidence: Option<Evidence>,
     /// Of the bytes received, those that were mapped and not copied.
     pub mapped_fraction: Option<f64>,

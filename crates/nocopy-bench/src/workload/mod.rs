@@ -43,7 +43,7 @@ pub(crate) trait Workload: Debug + Sync {
         None
     }
 
-    /// What the programs it starts need besides what the network needs.
+    /// The capabilities of its programs besides those for the network.
     fn capabilities(&self, _plan: &Plan) -> CapabilitySet {
         capability::NONE
     }
@@ -53,7 +53,7 @@ pub(crate) trait Workload: Debug + Sync {
         &[]
     }
 
-    /// Whether it can be measured where it is to be.
+    /// Whether it can be measured at this place.
     fn can_play(&self, plan: &Plan) -> bool {
         !plan.is_between_interfaces() || self.lab_only().is_none()
     }
@@ -67,5 +67,5 @@ pub(crate) trait Workload: Debug + Sync {
     fn measure(&self, bench: &mut Bench<'_>) -> Result<(), Failure>;
 }
 
-/// A method's name, as on the command line and in results, and what it does.
+/// A method's name, as on the command line and in results, and its description.
 pub(crate) type Method = (&'static str, &'static str);

@@ -1,4 +1,4 @@
-//! Packets into a file: how many a second without losing one, and what they cost at a steady pace.
+//! Packets into a file: the highest rate without loss, and the cost at a steady pace.
 
 use std::fs;
 use std::io;
@@ -33,14 +33,14 @@ const PACE_KPPS: u32 = 300;
 /// Rates among which the highest without loss is looked for.
 const RATES: Rates = Rates { kpps_min: 200.0, kpps_max: 1600.0 };
 
-/// How long packets come at each rate, at least: buffers must not matter.
+/// How long packets arrive at each rate, at least, so that buffers do not matter.
 const STEP_MIN: Duration = Duration::from_millis(400);
 
 /// The same on a disk, where the page cache is a buffer too: the kernel begins to write it back when it holds some gigabytes
 /// (`vm.dirty_background_ratio`, a tenth of the memory).
 const STEP_MIN_DISK: Duration = Duration::from_secs(4);
 
-/// No rate is held for longer than it takes to send so much.
+/// The longest time at a rate is that of sending this many bytes.
 const STEP_BYTES_MAX: f64 = 4e9;
 const CAUSE: &str =
     "the kernel copies each socket buffer into the ring of a packet socket; further copies are the program's";
@@ -171,7 +171,7 @@ fn one_place<'a>(stage: &'a Stage, recorders: &[Recorder], place: &Place, figure
     }
 }
 
-/// The directory of this process in one where every user may make files, and links: no other user is let into it.
+/// The directory of this process in one where every user may make files and links: other users have no access to it.
 fn own(directory: &Path) -> PathBuf {
     directory.join(format!("nocopy-bench-{}", std::process::id()))
 }
@@ -193,7 +193,7 @@ impl Take<'_> {
         self.at(f64::from(PACE_KPPS), step).map(|taken| taken.sample(CAUSE))
     }
 
-    /// Records for a while what comes at a rate. The program runs on the receiver's processor.
+    /// Records for a while at a rate. The program runs on the receiver's processor.
     fn at(&self, kpps: f64, step: Duration) -> Result<Taken, Failure> {
         let step = step.min(Duration::from_secs_f64(STEP_BYTES_MAX / (kpps * 1e3 * FRAME_BYTES as f64)));
         let failed = |error| Failure::step(self.recorder.name(), "record", "try it by itself")(error);

@@ -113,7 +113,7 @@ impl<'a> Sender<'a> {
         let action = "try 'nocopy run --batch-udp --report' by itself";
         let failed = Failure::step(self.method, "send", action);
         let mut traffic = conduct(stage, duration, None, vec![self.work(&cpu)], receive).map_err(failed)?;
-        // What the program took for what arrived: it counts nothing itself.
+        // The count of the sink stands for that of the program, which counts nothing.
         let arrived: u64 = traffic.receivers.iter().map(|reading| reading.packets).sum();
         let cpu = *cpu.lock().expect("nobody panicked with it");
         traffic.senders = vec![Reading { packets: arrived, elapsed: duration, cpu, packets_total: 0 }];

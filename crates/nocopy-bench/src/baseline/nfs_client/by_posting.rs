@@ -1,4 +1,4 @@
-//! Reads by this library's client: buffers are posted, and come back filled.
+//! Reads with this library's client: buffers are posted, and returned filled.
 
 use std::io;
 use std::time::Duration;

@@ -13,7 +13,7 @@ pub(crate) fn is_installed() -> bool {
     compile(&["-fsyntax-only"]).is_ok_and(|output| output.status.success())
 }
 
-/// Of the package, or what pkg-config says.
+/// The version of the package, or of pkg-config.
 pub(crate) fn version() -> String {
     let questions = [
         ["dpkg-query", "-W", "-f=${Version}", "libnfs-dev"].as_slice(),
@@ -28,7 +28,7 @@ pub(crate) fn version() -> String {
     questions.into_iter().find_map(ask).unwrap_or_else(|| "of an unknown version".into())
 }
 
-/// Compiles it into a directory; where the program lies.
+/// Compiles it into a directory; returns the program's path.
 pub(crate) fn build(directory: &Path) -> io::Result<PathBuf> {
     let program = directory.join("reads-by-libnfs");
     let name = program.to_str().ok_or_else(|| io::Error::other("a path that is no text"))?;
@@ -51,7 +51,7 @@ fn compile(words: &[&str]) -> io::Result<Output> {
         .args(words.iter().all(|word| *word != "-").then_some("-"));
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn()?;
     let mut input = child.stdin.take().expect("it is piped");
-    // One that ends before it has read everything says why.
+    // If it ends before it has read everything, it prints why.
     let _ = input.write_all(SOURCE.as_bytes());
     drop(input);
     child.wait_with_output()

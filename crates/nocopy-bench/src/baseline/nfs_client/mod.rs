@@ -1,9 +1,9 @@
-//! Programs that read by NFS, each a process of its own: this library's client, one on libnfs, and loops of `recv()` that know nothing of NFS.
+//! Programs that read by NFS, each in its own process: this library's client, one on libnfs, and loops of `recv()` without NFS.
 //!
 //! ```text
 //!   bench ── task (arguments) ──▶ nocopy bench-nfs-client, or the program on libnfs ── lines of JSON (stdout) ──▶ bench
 //! ```
-//! Each opens and closes its window by itself, so that both are measured alike.
+//! Each opens and closes its own window, so that all are measured in the same way.
 
 mod by_asking;
 mod by_posting;
@@ -37,15 +37,15 @@ pub(crate) struct Task {
 
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Way {
-    /// A file from its start to its end and again, by this library's client; what it has is as the bench wrote it.
+    /// A file from start to end, repeatedly, by this library's client; its contents are as the bench wrote them.
     Post { url: String, bytes: usize, file_bytes: u64 },
-    /// The same by calls made beforehand; of the replies only the length is looked at.
+    /// The same by calls that were made beforehand; of the replies only the length is read.
     Ask { url: String, from: SocketAddr, bytes: usize, file_bytes: u64 },
-    /// Whatever comes, into a buffer of so many bytes.
+    /// Any bytes, into a buffer of that length.
     Recv { from: SocketAddr, bytes: usize },
 }
 
-/// What the process says.
+/// The process's messages.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Word {
     /// The window has begun.
@@ -116,7 +116,7 @@ impl Window {
         Self { length, ready: Instant::now(), begin: None, bytes: 0 }
     }
 
-    /// Counts bytes; what was done, once the window is over.
+    /// Counts bytes; returns the result, once the window is over.
     fn count(&mut self, bytes: usize) -> io::Result<Option<Done>> {
         self.bytes += bytes as u64;
         let now = Instant::now();

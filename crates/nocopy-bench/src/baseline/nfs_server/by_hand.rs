@@ -127,7 +127,7 @@ impl Server {
         stream.write_all(&[0; 3][..padding(count)])
     }
 
-    /// What stands in front of the bytes.
+    /// The header before the bytes.
     fn head(&self, xid: u32, offset: u64, count: usize) -> io::Result<Vec<u8>> {
         let attributes = attributes(&self.file.metadata()?);
         Ok(read_reply(xid, Ok((attributes, count, offset + count as u64 >= attributes.size))))

@@ -1,4 +1,4 @@
-//! Ganesha, Debian's: the server of NFS in user space that others use. It announces itself to an rpcbind, which is started beside it.
+//! Ganesha, from Debian: the common NFS server in user space. It registers with an rpcbind, which is started beside it.
 //!
 //! Both keep files below `/run` and `/var/lib/nfs`. They get their own, in memory, in a mount namespace of this process, so that a server
 //! that runs on this machine is not disturbed, and nothing is left behind.
@@ -16,7 +16,7 @@ use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
 const GANESHA: &str = "ganesha.nfsd";
 const RPCBIND: &str = "rpcbind";
 
-/// What serves files from a directory; a package of its own.
+/// Serves files from a directory; in a separate package.
 const MODULE: &str = "libfsalvfs.so";
 const MODULE_DIRECTORIES: [&str; 3] =
     ["/usr/lib/ganesha", "/usr/lib64/ganesha", "/usr/lib/x86_64-linux-gnu/ganesha"];
@@ -30,7 +30,7 @@ const LOOK: Duration = Duration::from_millis(5);
 /// `LISTEN`, as /proc/net/tcp has it.
 const LISTENING: &str = "0A";
 
-/// Whether it, and what it needs, can be started here.
+/// Whether it, and its requirements, can be started here.
 pub(crate) fn is_installed() -> bool {
     let can_start = |program: &str| {
         let said = Command::new(program).arg("-h").stdout(Stdio::null()).stderr(Stdio::null()).status();
@@ -54,7 +54,7 @@ impl Running {
         let [configuration, log] = ["ganesha.conf", "ganesha.log"].map(|name| scratch.join(name));
         fs::write(&configuration, self::configuration(directory, is_writable))?;
         let mut running = Self { programs: Vec::new() };
-        // In the foreground, without looking for what it knew before.
+        // In the foreground, without saved state.
         running.add(Command::new(RPCBIND).args(["-w", "-f"]))?;
         running.wait(|| Ok(Path::new("/run/rpcbind.sock").exists()), &log)?;
         let mut ganesha = Command::new(GANESHA);

@@ -36,7 +36,7 @@ pub(crate) enum Task {
     Ganesha { directory: PathBuf, scratch: PathBuf, is_writable: bool },
 }
 
-/// What the process says once it serves.
+/// The process's message once it serves.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Word {
     Serving {

@@ -6,7 +6,7 @@ use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::path::Path;
 use std::sync::Arc;
 
-/// The mark in front of a record: its length, and a bit that says that it is the last part.
+/// The mark before a record: its length, and a bit for the last part.
 const MARK_BYTES: usize = 4;
 
 #[derive(Debug)]
@@ -24,7 +24,7 @@ impl Server {
         self.listener.local_addr().map(|address| address.port())
     }
 
-    /// Sends to each connection from a thread of its own.
+    /// Sends on each connection from its own thread.
     pub(super) fn run(self) -> io::Result<()> {
         loop {
             let (stream, _) = self.listener.accept()?;

@@ -1,4 +1,4 @@
-//! A server that knows one file, and writes to it: what a program costs that copies through a buffer of its own.
+//! A server that only writes to one file: the cost of a program that copies through its own buffer.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -84,7 +84,7 @@ impl Server {
         Ok(reply(call.xid, WriteResult { changed, count, stability, verifier: VERIFIER }))
     }
 
-    /// What the file is like now; what it was like before is left out.
+    /// The file's present attributes; the earlier ones are left out.
     fn changed(&self) -> io::Result<WeakCacheConsistency> {
         Ok(WeakCacheConsistency { before: None, after: Some(attributes(&self.file.metadata()?)) })
     }

@@ -1,4 +1,4 @@
-//! A capture that wants one packet in a hundred: what those it does not want cost it.
+//! A capture that wants one packet in a hundred: the cost of the unwanted ones.
 
 use std::time::Duration;
 

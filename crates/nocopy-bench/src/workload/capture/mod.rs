@@ -31,7 +31,7 @@ const ACTION: &str = "run it as root or grant CAP_NET_RAW and CAP_NET_ADMIN";
 
 /// GRO is one of two things that make veth take redirected frames while no port is on the receiving end. The
 /// other, a program that passes everything, is a little slower for the packet ring (1.7 against 1.8 million/s).
-/// Packets from sockets come without either: there it is off, as it is on a new veth.
+/// Packets from sockets arrive without GRO: there it is off, as on a new veth.
 pub(crate) const WITH_GRO: bool = true;
 
 /// The pace of the paced load.
@@ -95,7 +95,7 @@ impl Workload for Capture {
     }
 }
 
-/// Where packets come from.
+/// The source of packets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Source {
     Generator(Load),
@@ -110,7 +110,7 @@ impl Source {
         }
     }
 
-    /// How fast they come.
+    /// Their rate.
     fn load(self) -> Load {
         match self {
             Source::Generator(load) => load,
@@ -119,7 +119,7 @@ impl Source {
     }
 }
 
-/// Frames that look as if they came from a card with XDP.
+/// Frames that look as if a card with XDP had received them.
 fn series(stage: &Stage) -> Vec<Series<'_>> {
     let loads = [Load::Full, PACE];
     let cases = loads.iter().flat_map(|&load| FRAME_BYTES.iter().map(move |&bytes| (load, bytes)));

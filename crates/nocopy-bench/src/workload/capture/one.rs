@@ -139,7 +139,7 @@ fn receive_by_port(context: &Context<'_>, duration: Duration) -> Result<Sample, 
     context.conduct(duration, None, vec![work], evidence)
 }
 
-/// The limit: what arrives when no program takes it.
+/// The limit: what arrives if no program receives it.
 fn drop_all(context: &Context<'_>, duration: Duration) -> Result<Sample, Failure> {
     let receiver = &context.stage.receiver;
     let (program, counter) = Program::counting_drop()?;

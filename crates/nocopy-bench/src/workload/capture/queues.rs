@@ -1,4 +1,4 @@
-//! Two queues, each with a sender and a receiver of its own, the two pairs on two processors.
+//! Two queues, each with its own sender and receiver, the two pairs on two processors.
 
 use std::time::Duration;
 

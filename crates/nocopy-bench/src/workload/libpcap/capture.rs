@@ -1,4 +1,4 @@
-//! tcpdump on frames for another host: the highest rate without loss, and what it costs at a steady pace.
+//! tcpdump on frames for another host: the highest rate without loss, and the cost at a steady pace.
 
 use std::fs;
 use std::io;
@@ -25,10 +25,10 @@ const PACE_KPPS: u32 = 300;
 
 const RATES: Rates = Rates { kpps_min: 300.0, kpps_max: 6000.0 };
 
-/// How long packets come at each rate, at least: buffers must not matter.
+/// How long packets arrive at each rate, at least, so that buffers do not matter.
 const STEP_MIN: Duration = Duration::from_millis(400);
 
-/// At the pace: the machine's time is told in steps of 10 ms.
+/// At the pace: the machine's time is reported in steps of 10 ms.
 const PACED_MIN: Duration = Duration::from_secs(1);
 
 const COPIED_CAUSE: &str = "the kernel copies each socket buffer into the ring of a packet socket";
@@ -83,7 +83,7 @@ struct Take<'a> {
 }
 
 impl Take<'_> {
-    /// Captures for a while what comes at a rate. The program runs on the receiver's processor.
+    /// Captures for a while at a rate. The program runs on the receiver's processor.
     fn at(&self, kpps: f64, step: Duration) -> Result<Taken, Failure> {
         let rate = Rate { kpps, step, frame: self.template.bytes() };
         let generator = generator::open(&self.stage.sender)?;

@@ -1,4 +1,4 @@
-//! Messages one way, as fast as they go, counted where they arrive.
+//! Messages one way, as fast as possible, counted where they arrive.
 
 use crate::evidence;
 use std::io;
@@ -33,14 +33,14 @@ const PAYLOADS_BYTES: [usize; 4] = [64, 1 << 10, 64 << 10, 1 << 20];
 /// At an MTU of 9000.
 const PAYLOADS_BYTES_LONG: [usize; 1] = [1 << 20];
 
-/// What is sent, again and again: it stays in a cache, as what a program has just made.
+/// The sent bytes, repeatedly: they stay in a cache, like data that a program has just made.
 const SOURCE_BYTES: usize = 1 << 20;
 
 /// Messages a sender has at a time, and how many bytes of them at most.
 const BATCH_MAX: usize = 64;
 const BATCH_BYTES: usize = 64 << 10;
 
-/// How long the last messages may take to arrive, where what is lost is sent again.
+/// How long the last messages may take to arrive, if lost ones are sent again.
 const LAST_MAX: Duration = Duration::from_secs(5);
 
 const SOCKET_CAUSE: &str = "socket call: the kernel copies what is sent, and what is received";
@@ -199,7 +199,7 @@ impl Streamed {
         })
     }
 
-    /// Frames with the headers of UDP, by no protocol: what the port alone could do.
+    /// Frames with UDP headers, without a protocol: the port's own limit.
     fn xdp(self, stage: &Stage) -> Trial<'_> {
         self.run(move |duration| {
             let wanted = Wanted::xdp(xdp::Waiting::Spinning);
@@ -259,7 +259,7 @@ fn send_all(exchange: &mut impl Exchange, bytes: usize, gauge: &mut Gauge<'_>) -
     exchange.finish(LAST_MAX)
 }
 
-/// What is not new of a message lies ready: no way pays for making it.
+/// The repeated part of a message is prepared: no method pays for making it.
 fn send_ready(exchange: &mut impl Exchange, bytes: usize, gauge: &mut Gauge<'_>) -> io::Result<()> {
     let ready: Arc<[u8]> = (NUMBER_BYTES..bytes).map(|place| place as u8).collect();
     let mut number = 0_u64;
@@ -273,7 +273,7 @@ fn send_ready(exchange: &mut impl Exchange, bytes: usize, gauge: &mut Gauge<'_>)
 
 fn receive_all(exchange: &mut impl Exchange, mut order: Order, gauge: &mut Gauge<'_>) -> io::Result<()> {
     let mut stopped: Option<Instant> = None;
-    // What is lost and sent again may come late.
+    // Retransmitted messages may arrive late.
     while gauge.receiving()
         || (order.is_reliable && stopped.get_or_insert_with(Instant::now).elapsed() < LAST_MAX)
     {
@@ -295,7 +295,7 @@ fn receive_all(exchange: &mut impl Exchange, mut order: Order, gauge: &mut Gauge
     Ok(())
 }
 
-/// What a receiver knows of the messages to come.
+/// What a receiver expects of the next messages.
 struct Order {
     arriving: Arriving,
     bytes: usize,

@@ -24,7 +24,7 @@ const READS_BYTES: [u32; 2] = [64 << 10, LONGEST_BYTES];
 /// Long enough for the hundredth part of the reads to be some.
 const WINDOW_MIN: Duration = Duration::from_millis(400);
 
-/// Who reads at the same time, 1 MiB at a time: nobody, a client of a file that is in memory, or one of a file that is not.
+/// Concurrent reads of 1 MiB: none, of a cached file, or of an uncached one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Beside {
     Nobody,

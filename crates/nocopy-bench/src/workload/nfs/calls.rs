@@ -99,7 +99,7 @@ struct Calls {
 }
 
 impl Calls {
-    /// Finds out what is asked for, and goes through the directory once.
+    /// Looks up what is requested, and lists the directory once.
     fn prepare(place: &Place, server: &Server, way: Way, kind: Kind) -> io::Result<Self> {
         let (client, directory) = open(place, server, way, MANY)?;
         let mut calls = Self { client, directory, files: Vec::new(), many: place.files.many() };
@@ -168,7 +168,7 @@ impl Calls {
         Ok(())
     }
 
-    /// Goes on to the end of the directory, or until `go_on`, which is told how many files came, says otherwise. Returns whether the end came.
+    /// Lists on to the end of the directory, or until `go_on`, which gets the number of files, returns false. Returns whether the end was reached.
     fn list_on(&mut self, position: &mut Position, mut go_on: impl FnMut(usize) -> bool) -> io::Result<bool> {
         loop {
             let asked = ReadDirPlusArguments {
@@ -213,7 +213,7 @@ struct Position {
     files: usize,
 }
 
-/// How many files a part of a directory has, each with what `ls -l` prints of it.
+/// The number of files in a part of a directory, after formatting each as `ls -l` does.
 fn files(page: &DirectoryPage<FullDirectoryEntry<'_>>) -> io::Result<usize> {
     let files = page.entries.iter().filter(|entry| !matches!(entry.name.0, b"." | b".."));
     let mut count = 0;

@@ -23,7 +23,7 @@ use crate::nfs_content::is_content;
 /// Calls that are under way at a time.
 pub(super) const UNDER_WAY: usize = 8;
 
-/// A server that says nothing for so long is broken.
+/// A server that is silent for this long is broken.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 const REPLY_BYTES_MAX: usize = 2 << 20;
