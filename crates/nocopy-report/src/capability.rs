@@ -28,7 +28,7 @@ pub const FILE_SERVERS: CapabilitySet = RECORDERS
     .union(CapabilitySet::DAC_READ_SEARCH)
     .union(CapabilitySet::KILL);
 
-/// Of whoever only computes, prints, or uses what is open.
+/// For a process that only computes, prints, or uses open descriptors.
 pub const NONE: CapabilitySet = CapabilitySet::empty();
 
 /// Gives up every capability of the calling thread but these, for good: no program it starts gets any back either.

@@ -11,7 +11,7 @@ pub struct Check {
     pub second: f64,
     pub allowed: f64,
     pub unit: String,
-    /// For a reader: what the two are.
+    /// For a reader: the two figures that are compared.
     pub about: String,
 }
 

@@ -17,7 +17,7 @@ pub struct Comparison<'a> {
     schema: &'static str,
     pub a: Side<'a>,
     pub b: Side<'a>,
-    /// In what the machines, or the commands, are not the same.
+    /// How the machines or the commands of the two runs differ.
     pub differences: Vec<Difference>,
     pub rows: Vec<Compared<'a>>,
     pub only_a: Vec<Identity<'a>>,
@@ -71,7 +71,7 @@ impl<'a> Identity<'a> {
 #[serde(rename_all = "kebab-case")]
 pub enum What {
     Figure,
-    /// To the baseline: what both had to suffer in one run divides out.
+    /// To the baseline of the same run: disturbances of both divide out.
     Ratio,
 }
 
@@ -91,13 +91,13 @@ pub struct Compared<'a> {
     pub more_is_better: bool,
     pub a: Estimate,
     pub b: Estimate,
-    /// Of the medians; absent where there is none, or A's is 0.
+    /// The quotient of the medians; absent if one is missing, or A's is 0.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub b_over_a: Option<f64>,
     pub verdict: Verdict,
 }
 
-/// What one run says of a value.
+/// The estimate of a value from one run.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Estimate {
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -222,7 +222,7 @@ fn compare<'a>(a: &'a Report, b: &'a Report, in_b: &HashMap<Identity<'a>, &'a Ro
     let ratios_of_b: HashMap<Pair<'a>, &'a Row> = b.results.iter().map(|row| (pair(row), row)).collect();
     let mut rows = Vec::new();
     for section in a.sections() {
-        // A row stands once for each of its baselines.
+        // A row appears once for each of its baselines.
         let firsts = section.rows.chunk_by(|one, other| Identity::of(one) == Identity::of(other));
         let figures = firsts.filter_map(|same| Some((&same[0], *in_b.get(&Identity::of(&same[0]))?)));
         let same_figure = figures.filter(|(one, other)| one.figure == other.figure);

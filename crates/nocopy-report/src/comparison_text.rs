@@ -48,7 +48,7 @@ fn line(side: &Side<'_>) -> String {
     )
 }
 
-/// In what the runs are not the same.
+/// How the runs differ.
 pub fn differences(comparison: &Comparison<'_>) -> Table {
     let rows = comparison.differences.iter();
     let rows =
@@ -118,7 +118,7 @@ fn evidence(row: &Compared<'_>) -> String {
     if a == b { a.into() } else { format!("A {a}, B {b}") }
 }
 
-/// Of a row that stands alone.
+/// The name of a row outside of a table.
 pub fn full_name(row: &Identity<'_>) -> String {
     let variant = row.variant.map(|variant| format!(" {variant}")).unwrap_or_default();
     format!("{} · {}{variant}", heading(row), row.method)

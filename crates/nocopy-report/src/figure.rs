@@ -14,7 +14,7 @@ pub enum Figure {
     BytesPerSecond,
     #[serde(rename = "receiver_cpu_ns_per_packet")]
     ReceiverCpuPerPacket,
-    /// Of all processors: what the kernel does for the packets wherever it does it, and the source's.
+    /// Of all processors, whichever of them handles the packets, including the source.
     #[serde(rename = "machine_cpu_ns_per_packet")]
     MachineCpuPerPacket,
     /// Of a processor's time, whatever the packets it gets.
@@ -64,7 +64,7 @@ impl Figure {
         }
     }
 
-    /// As it is shown to people: streams are told in bits.
+    /// As shown to people: streams in bits.
     pub fn shown(self, value: f64) -> f64 {
         if self == Figure::BytesPerSecond { value * 8.0 / 1e9 } else { value }
     }

@@ -17,7 +17,6 @@ pub const OF_VETH: &str = "veth has no zero-copy: AF_XDP runs in copy mode here,
 /// The widths of the columns but the last.
 const WIDTHS: [usize; 4] = [26, 20, 21, 16];
 
-/// The names of the columns.
 pub(crate) const HEADER: [&str; 5] = ["what", "nocopy", "the other way", "ratio [interval]", "copies"];
 
 /// The first line.
@@ -25,7 +24,7 @@ pub fn header() -> String {
     line(HEADER.map(str::to_owned))
 }
 
-/// A line for each row of the headline that is among these, with what it is compared with.
+/// A line for each row of the headline among `rows`, with its baseline.
 pub fn lines(rows: &[Row]) -> Vec<String> {
     let of_headline = rows.iter().filter_map(|row| Some((row, row.headline.as_ref()?)));
     of_headline.map(|(row, names)| cells(row, baseline(row, rows), names)).map(line).collect()
@@ -37,7 +36,7 @@ pub fn text(report: &Report) -> String {
     if lines.is_empty() { String::new() } else { header() + &lines.concat() + &footer(report) }
 }
 
-/// Rounds and machine, and what is particular to this run.
+/// Rounds, machine, and notes on this run.
 pub fn footer(report: &Report) -> String {
     let measured = format!("rounds: {} · {}", report.rounds(), report.machine.line());
     let mut text = format!("\n{}\n", wrapped(&measured));

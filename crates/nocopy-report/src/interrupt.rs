@@ -1,4 +1,4 @@
-//! Signals that ask for the end: Ctrl-C, the end of a service, a terminal that goes.
+//! Signals that ask the process to end: Ctrl-C, the end of a service, a terminal that is closed.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -10,14 +10,14 @@ use signal_hook::{flag, low_level};
 
 use crate::Failure;
 
-/// How long a signal may come before it is noticed by [`Interrupt::sleep`].
+/// The longest time until [`Interrupt::sleep`] notices a signal.
 const LOOK_INTERVAL: Duration = Duration::from_millis(50);
 
-/// Whether a signal has asked for the end. Waits of ports end early when a signal comes.
+/// Whether a signal has asked the process to end. Waits of ports end early when a signal arrives.
 #[derive(Debug, Clone)]
 pub struct Interrupt {
     came: Arc<AtomicBool>,
-    /// Which signal came last; 0: none.
+    /// The last signal; 0: none.
     signal: Arc<AtomicUsize>,
 }
 
@@ -50,7 +50,7 @@ impl Interrupt {
         self.came.store(true, Ordering::Relaxed);
     }
 
-    /// Ends the process by the signal that came, if one did: a shell or another process that waits for it sees that it was interrupted.
+    /// Ends the process by the signal that arrived, if one did, so that a waiting shell or process sees that it was interrupted.
     pub fn end_process(&self) {
         let signal = self.signal.load(Ordering::Relaxed);
         if let Some(signal) = i32::try_from(signal).ok().filter(|signal| *signal != 0) {
@@ -58,7 +58,7 @@ impl Interrupt {
         }
     }
 
-    /// Sleeps for so long, or until the end is asked for; returns whether it is.
+    /// Sleeps for this time, or until a signal asks the process to end; returns whether one has.
     pub fn sleep(&self, duration: Duration) -> bool {
         let start = Instant::now();
         while !self.came() {
@@ -71,7 +71,7 @@ impl Interrupt {
         true
     }
 
-    /// Relaxed: it says nothing about other memory.
+    /// Relaxed: no other memory depends on it.
     pub fn came(&self) -> bool {
         self.came.load(Ordering::Relaxed)
     }

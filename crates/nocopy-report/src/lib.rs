@@ -6,7 +6,7 @@
 //!                              ├▶ headline, chart ─▶ page ─▶ HTML
 //!                              └▶ comparison ─▶ comparison_text, page, JSON
 //! ```
-// Read by the crates of this workspace alone: what a name does not say, a comment does.
+// Used only by the crates of this workspace: comments are needed only where a name does not suffice.
 #![allow(missing_docs)]
 
 pub mod capability;

@@ -1,4 +1,4 @@
-//! A line that says how it goes, drawn anew while it goes, on a terminal only.
+//! A line of progress that is redrawn, on a terminal only.
 
 use std::time::{Duration, Instant};
 
@@ -6,7 +6,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 const INTERVAL: Duration = Duration::from_millis(500);
 
-/// On standard error, so that it never mixes with what is printed; gone when dropped.
+/// On standard error, so that it never mixes with results; removed when dropped.
 #[derive(Debug)]
 pub struct LiveLine {
     bar: ProgressBar,
@@ -24,7 +24,7 @@ impl Default for LiveLine {
 }
 
 impl LiveLine {
-    /// Draws what `say` says of the time since it was last asked, if that is long enough ago and anybody sees it.
+    /// Redraws the line with the text that `say` returns for the time since the last redraw, if a redraw is due and seen.
     pub fn update(&mut self, now: Instant, say: impl FnOnce(Duration) -> String) {
         let since = now.saturating_duration_since(self.drawn);
         if since < INTERVAL || self.bar.is_hidden() {

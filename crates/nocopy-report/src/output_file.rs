@@ -20,7 +20,7 @@ pub struct PrivateFile {
 }
 
 impl PrivateFile {
-    /// Opens a file to write to it from its beginning; what is no regular file, such as a pipe, as it is.
+    /// Opens a file to write it from its beginning; pipes and other special files are opened unchanged.
     ///
     /// # Errors
     /// As [`open`].
@@ -29,7 +29,7 @@ impl PrivateFile {
         let is_shared = |existing: Metadata| existing.mode() & 0o777 & !OWN != 0;
         let permissions = self.permissions.or(existing.is_some_and(is_shared).then_some(OWN));
         if file.metadata()?.is_file() {
-            // Before there is anything to read. Fails for a file of another user, who could read it whatever its permissions.
+            // Before anything can be read. Fails for a file of another user, who could read it whatever its permissions.
             permissions.map_or(Ok(()), |mode| file.set_permissions(Permissions::from_mode(mode)))?;
             file.set_len(0)?;
         }
@@ -47,7 +47,7 @@ pub fn open(
     options: &OpenOptions,
     may_overwrite: impl FnOnce(&Metadata) -> bool,
 ) -> io::Result<(File, Option<Metadata>)> {
-    // One call that makes a file or finds one: between a look and the next call somebody else could put a link there.
+    // A single call makes a file or finds one: between a check and a later call another user could put a link there.
     match options.clone().create_new(true).open(path) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
         made => return Ok((made?, None)),
@@ -68,7 +68,6 @@ pub fn open(
     Ok((file, Some(metadata)))
 }
 
-/// Whether standard output or standard error goes into this file.
 fn is_own_output(file: &Metadata) -> bool {
     let is_same = |stat: Stat| (stat.st_dev, stat.st_ino) == (file.dev(), file.ino());
     [fstat(io::stdout()), fstat(io::stderr())].into_iter().flatten().any(is_same)
@@ -82,7 +81,7 @@ mod tests {
 
     use super::*;
 
-    /// A directory that is gone with the test.
+    /// A directory that is removed with the test.
     struct Scratch(PathBuf);
 
     impl Scratch {

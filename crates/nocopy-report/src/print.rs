@@ -16,7 +16,7 @@ pub fn say(line: impl fmt::Display) {
     let _ = write(io::stderr().lock(), &format!("{line}\n"));
 }
 
-/// Prints a summary, beside what goes to standard output, and says how it went.
+/// Prints a summary, apart from what is written to standard output, and returns the exit code.
 pub fn summary<F: From<Failure>>(
     text: &str,
     to_stderr: bool,
@@ -30,12 +30,12 @@ pub fn summary<F: From<Failure>>(
     match (failure, printed.map_err(Failure::Print)) {
         (Some(failure), _) => Err(failure),
         (None, Err(failure)) if !failure.is_broken_pipe() => Err(failure.into()),
-        // Whether or not anybody reads it, it went as it went.
+        // The exit code does not depend on whether the summary could be printed.
         (None, _) => Ok(outcome),
     }
 }
 
-/// Prints what a command did, as JSON or as a table, and says how it went.
+/// Prints a summary as JSON or as a table, and returns the exit code.
 pub fn finish<S: Summary, F: From<Failure>>(
     done: &S,
     json: bool,

@@ -41,7 +41,7 @@ impl Progress {
         self.bar.inc(1);
     }
 
-    /// Says that a part is done, where no bar shows it.
+    /// Prints that a part is done, if no bar shows it.
     pub fn finished(&self, what: impl Display) {
         if self.bar.is_hidden() {
             print::say(what);

@@ -113,7 +113,7 @@ pub fn short(value: f64) -> String {
     format!("{value:.decimals$}{prefix}")
 }
 
-/// The end of what was done: ` in 1.50 s`, or nothing where it took no time.
+/// The end of a sentence: ` in 1.50 s`, or nothing for a time of zero.
 pub fn in_time(seconds: f64) -> String {
     if seconds > 0.0 { format!(" in {}", time(seconds)) } else { String::new() }
 }

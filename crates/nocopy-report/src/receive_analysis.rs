@@ -8,7 +8,7 @@ use crate::quantity::{length, short};
 use crate::statistics::Range;
 use crate::table::Table;
 
-/// Where the processor time of a TCP receiver goes, and what its socket does, by the length of the program's buffer.
+/// The processor time of a TCP receiver by place, and figures of its socket, for each length of the program's buffer.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ReceiveAnalysis {
     /// The amount that each transfer moved.
@@ -45,7 +45,7 @@ pub struct BufferAnalysis {
     /// often.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seen_share: Option<f64>,
-    /// Of the bytes received: those that did not lie in the receive queue when the call began.
+    /// The share of the received bytes that were not yet in the receive queue when the call began.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub direct_share: Option<f64>,
     /// Of the packets in: those that the process handled when it let go of the socket.

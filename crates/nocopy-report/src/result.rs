@@ -8,7 +8,7 @@ use super::receive_analysis::ReceiveAnalysis;
 /// As it is written: see [`crate::result_lines`].
 pub const SCHEMA: &str = "nocopy.bench/2";
 
-/// One object, which is a [`Report`]; as it was written before.
+/// The schema of earlier versions: one object, which is a [`Report`].
 pub const SCHEMA_1: &str = "nocopy.bench/1";
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -19,7 +19,7 @@ pub struct Report {
     /// UTC, to the second.
     pub measured_at: String,
     pub machine: Machine,
-    /// What a reader of the results needs to know, and what could not be measured.
+    /// What could not be measured, and what a reader of the results needs to know.
     pub notes: Vec<String>,
     pub results: Vec<Row>,
     /// Of `nocopy bench --founding` only.
@@ -35,7 +35,7 @@ impl Report {
         if fewest == most { format!("{most}") } else { format!("{fewest} to {most}") }
     }
 
-    /// The rows by what they are compared within.
+    /// The rows, grouped into those that are compared with each other.
     pub fn sections(&self) -> impl Iterator<Item = Section<'_>> {
         let same = |one: &Row, other: &Row| Section::key(one) == Section::key(other);
         self.results.chunk_by(same).map(|rows| Section { first: &rows[0], rows })
@@ -51,7 +51,7 @@ impl Report {
     }
 }
 
-/// The rows of one series with what they have in common; never empty.
+/// The rows of one series, and what they have in common; never empty.
 #[derive(Debug, Clone, Copy)]
 pub struct Section<'a> {
     first: &'a Row,
@@ -89,7 +89,7 @@ pub struct Machine {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub processor: Option<String>,
     pub processors: usize,
-    /// True when the processor says it is a virtual one, so that others share the real one.
+    /// Whether the processor reports that it is virtual, so that others share the real one.
     pub virtual_machine: bool,
     /// `private veth pair`, or the interfaces given.
     pub network: String,
@@ -139,7 +139,7 @@ impl Evidence {
     }
 }
 
-/// What a stream, or messages, go over, and how much memory they come from.
+/// The path of a stream or of messages, and the size of the memory that is sent.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Link {
     pub link: String,
@@ -150,10 +150,9 @@ pub struct Link {
     pub source_bytes: Option<usize>,
 }
 
-/// What a row of the headline, and what it is compared with, are called there.
+/// The names in the headline of a row and its baseline.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Headline {
-    /// The job.
     pub what: String,
     pub nocopy: String,
     pub other: String,
@@ -174,7 +173,7 @@ pub struct Row {
     /// Of streams: the interface, its MTU and how the ends control congestion.
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     pub link: Option<Link>,
-    /// The receiver's, where its length is fixed.
+    /// The receiver's buffer, if its length is fixed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub buffer_bytes: Option<usize>,
     /// Which of the following is compared, and its interval.
@@ -203,7 +202,7 @@ pub struct Row {
     pub receiver_cpu_ns_per_packet: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub receiver_cpu_percent: Option<f64>,
-    /// Receiving threads, where there are several.
+    /// The number of receiving threads, if several.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub receivers: Option<usize>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -247,7 +246,7 @@ pub struct Row {
     pub cause: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub baseline: Option<String>,
-    /// Which of several rows of the baseline, where it is not the only one.
+    /// Which row of the baseline, if there are several.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub baseline_variant: Option<String>,
     /// How many times better than the baseline: its cost over this one's, or this rate over its.

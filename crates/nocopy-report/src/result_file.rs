@@ -17,7 +17,7 @@ pub struct ResultFile {
 }
 
 impl ResultFile {
-    /// Makes or opens it; one that has something in it only if `force`. An empty one is what an interrupted command leaves behind.
+    /// Makes or opens the file; one that is not empty only if `force`. An interrupted command leaves an empty file behind.
     pub fn open(path: &Path, force: bool) -> Result<Self, Failure> {
         let may_overwrite = |existing: &Metadata| force || existing.len() == 0;
         let opened = output_file::open(path, File::options().write(true), may_overwrite);
@@ -50,7 +50,7 @@ impl ResultFile {
     }
 }
 
-/// A file whose lines are written as they come: a line is with the kernel when [`LineFile::write`] returns.
+/// A file that is written line by line: [`LineFile::write`] returns when the kernel has the line.
 #[derive(Debug)]
 pub struct LineFile(ResultFile);
 

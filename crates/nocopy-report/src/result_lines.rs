@@ -8,7 +8,7 @@ use crate::receive_analysis::ReceiveAnalysis;
 use crate::result::{Machine, Report, Row, SCHEMA};
 use crate::result_file::{LineFile, ResultFile};
 
-/// What a reader adds where the end is missing.
+/// The note that a reader adds if the end is missing.
 const CUT: &str =
     "KILLED: these results have no last line: the run did not come to its end, and rows are missing.";
 
@@ -63,21 +63,21 @@ pub struct Arguments {
 #[derive(Debug, Serialize, Deserialize)]
 pub struct End {
     pub ended: Completeness,
-    /// What a reader of the results needs to know, and what could not be measured.
+    /// What could not be measured, and what a reader of the results needs to know.
     pub notes: Vec<String>,
 }
 
-/// How much of what was asked for the results have.
+/// How complete the results are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Completeness {
-    /// All that was asked for was measured, but for what the notes say.
+    /// Everything was measured, except for what the notes say.
     Complete,
     /// By a signal or an error.
     Interrupted,
 }
 
-/// Writes results as they come; every line is in the file when its call returns.
+/// Writes results one by one; each line is in the file when its call returns.
 #[derive(Debug)]
 pub struct ResultLines(LineFile);
 
@@ -177,7 +177,6 @@ mod tests {
         assert_eq!((report.results[0].packets_per_s, report.machine), (Some(1e6), header().machine));
     }
 
-    /// Proves that what was written is in the file before the end, and is read without it.
     #[test]
     fn a_run_that_was_killed_keeps_its_rows() {
         let text = written("killed", |mut lines| lines.row(&row("xdp")).unwrap());

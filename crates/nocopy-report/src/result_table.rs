@@ -1,4 +1,4 @@
-//! The results for a reader: a table a series, and under all of them what it takes to read them rightly.
+//! The results for a reader: a table for each series, and below them what is needed to read them correctly.
 
 use std::fmt::Write as _;
 
@@ -203,7 +203,7 @@ fn rate_text(rate: f64, dropped_percent: Option<f64>) -> String {
     rate + &lost_text(dropped_percent)
 }
 
-/// What is said behind a rate; nothing where nothing was lost.
+/// The text behind a rate about lost packets; empty if none were lost.
 pub fn lost_text(dropped_percent: Option<f64>) -> String {
     let lost = dropped_percent.filter(|percent| *percent >= 0.05);
     lost.map_or_else(String::new, |percent| format!(" ({percent:.1} % lost)"))

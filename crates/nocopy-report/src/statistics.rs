@@ -1,4 +1,4 @@
-//! Medians, and what can be said of them without assuming a distribution.
+//! Medians and intervals that assume no distribution.
 //!
 //! Times on a shared machine have long tails and drift; a mean with a standard error would claim a normal
 //! distribution that is not there. The interval of the median by order statistics claims nothing.
@@ -74,7 +74,7 @@ fn coverage(count: usize, k: usize) -> f64 {
     1.0 - 2.0 * tail
 }
 
-/// `better[i] / worse[i]`, round by round: what both rounds suffered from divides out.
+/// `better[i] / worse[i]`, round by round: disturbances of both divide out.
 pub fn ratios(numerators: &[f64], denominators: &[f64]) -> Vec<f64> {
     let pairs = numerators.iter().zip(denominators);
     pairs.filter(|(_, denominator)| **denominator > 0.0).map(|(n, d)| n / d).collect()

@@ -1,4 +1,4 @@
-//! What a command says when it ends: why, a table for people or JSON for programs, and an exit code.
+//! The summary of a command: why it ended, a table for people or JSON for programs, and an exit code.
 
 use serde::Serialize;
 
@@ -20,7 +20,7 @@ pub enum Ended {
     ByReceiver,
     /// The other end closed its connections without saying that it was done.
     BrokenOff,
-    /// The other end was not heard any more.
+    /// Nothing more was received from the other end.
     Silent,
     Failed,
 }
@@ -32,7 +32,7 @@ impl Ended {
         if self == Self::Failed { self } else { other }
     }
 
-    /// The end of a sentence about what was done.
+    /// The end of a sentence about the result.
     pub fn words(self) -> &'static str {
         match self {
             Self::Done | Self::Count => "",
@@ -48,7 +48,7 @@ impl Ended {
 
 /// What a command did, as its JSON has it; a field that does not apply is absent.
 pub trait Summary: Serialize {
-    /// The name of the JSON's schema; changes when a field changes its meaning or goes.
+    /// The name of the JSON's schema; changes when a field is removed or changes its meaning.
     const SCHEMA: &'static str;
 
     /// Whether its JSON is one line, for programs that read line by line.
@@ -91,7 +91,7 @@ fn table_text(summary: &impl Summary) -> String {
     table + &summary.details()
 }
 
-/// Lines that belong to what stands above them.
+/// Lines that belong to the line above them.
 pub fn indented(lines: &[String]) -> String {
     lines.iter().map(|line| format!("   {line}\n")).collect()
 }

@@ -13,7 +13,7 @@ pub struct Table {
     pub rows: Vec<Vec<String>>,
 }
 
-/// A name in each line, and what is to be said of it.
+/// Lines of a name and its text.
 impl From<Vec<(String, String)>> for Table {
     fn from(rows: Vec<(String, String)>) -> Self {
         Self::new(&[], 0..0, rows.into_iter().map(|(name, said)| vec![name, said]).collect())

@@ -1,4 +1,4 @@
-//! The time of day, for packets that nobody else has stamped, and for results.
+//! The time of day, for packets without another time stamp, and for results.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 

@@ -6,7 +6,7 @@ use super::{Chart, Drawing, Scale, along, mark, percent, tick};
 
 #[derive(Debug, Clone)]
 pub struct Lines {
-    /// What is told over what, in which unit, and which way is better.
+    /// Which value is drawn over which other one, in which unit, and which direction is better.
     pub title: String,
     pub lines: Vec<Line>,
 }

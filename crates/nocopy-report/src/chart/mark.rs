@@ -1,4 +1,4 @@
-//! What stands for a value of a line: told apart by shape, and by colour besides.
+//! The marks of the values of a line, which differ in shape and colour.
 
 use maud::{Markup, html};
 

@@ -20,7 +20,7 @@ pub trait Chart {
 
     fn draw(&self) -> Drawing;
 
-    /// What the shapes and colours stand for, unless the page says it.
+    /// The meaning of shapes and colours, unless the page has it.
     fn legend(&self) -> Option<Markup> {
         None
     }
@@ -63,12 +63,12 @@ pub fn symbols() -> Markup {
     html! { svg class="symbols" aria-hidden="true" { defs { (mark::shapes()) (stack::textures()) } } }
 }
 
-/// A table in a box of its own, so that the page does not scroll sideways.
+/// A table in its own box, so that the page does not scroll sideways.
 pub fn markup(table: &Table, label: &str) -> Markup {
     with_intervals(table, label, |_, _| None)
 }
 
-/// The same, with intervals drawn under the figures of some cells, which are told by row and column.
+/// The same, with intervals drawn under the figures of some cells, given by row and column.
 pub fn with_intervals(
     table: &Table,
     label: &str,
@@ -105,7 +105,7 @@ pub struct CellInterval {
     pub low: f64,
     pub median: f64,
     pub high: f64,
-    /// Where a line stands that all of a column are held against.
+    /// The position of a reference line, with which a whole column is compared.
     pub reference: Option<f64>,
 }
 
@@ -117,7 +117,7 @@ impl CellInterval {
     }
 }
 
-/// Where a chart's values end, in percent of its width: the rest is for what stands over the end.
+/// The end of a chart's values, in percent of its width: the rest is for text behind the end.
 const RIGHT: f64 = 97.0;
 
 /// Along the width, from `left` percent on, of a place from 0 to 1.
@@ -129,7 +129,7 @@ fn percent(value: f64) -> String {
     format!("{value:.1}%")
 }
 
-/// What stands under a place of an axis, and does not run over the edges.
+/// The name of a place on an axis, kept within the edges.
 fn tick(along: f64, y: u32, text: &str) -> Markup {
     let anchor = match along {
         ..1.0 => Some("start"),
@@ -139,7 +139,7 @@ fn tick(along: f64, y: u32, text: &str) -> Markup {
     html! { text class="tick" x=(percent(along)) y=(y) text-anchor=[anchor] { (text) } }
 }
 
-/// What of a text fits on a phone, and the rest, and so on; broken at blanks where there are some.
+/// Splits a text into lines that fit on a phone; at blanks if there are any.
 fn lines(text: &str) -> Vec<String> {
     let mut lines = vec![String::new()];
     for word in text.split_inclusive(' ') {
@@ -160,13 +160,13 @@ fn lines(text: &str) -> Vec<String> {
 /// At 14 px, in 290 px.
 const LINE_CHARACTERS: usize = 34;
 
-/// The same, where there are figures: their characters are narrower.
+/// The same beside figures, whose characters are narrower.
 const BESIDE_CHARACTERS: usize = 40;
 
 /// Of a line of text.
 const LINE_PX: u32 = 19;
 
-/// What stands over a bar or an interval: a name at the left, a figure at the right, beside each other where they fit.
+/// The text over a bar or an interval: a name at the left, a figure at the right, in one line if they fit.
 fn heading(y: u32, name: &str, said: &str) -> (Markup, u32) {
     let names = lines(name);
     let last = names.last().map_or(0, |line| line.chars().count());

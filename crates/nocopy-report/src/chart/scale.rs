@@ -1,8 +1,8 @@
-//! Where values lie on an axis, and which of them are named there.
+//! The positions of values on an axis, and which values are named there.
 
 use crate::quantity;
 
-/// From the lowest to the highest place of an axis. What lies outside of it is drawn at its end.
+/// From the lowest to the highest place of an axis. Values outside are drawn at its ends.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Scale {
     steps: Steps,
@@ -13,7 +13,7 @@ pub struct Scale {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Steps {
     Even,
-    /// Equal ratios are equal distances; named in powers of 10 and what lies between.
+    /// Equal ratios are equal distances; powers of 10 and values between them are named.
     Decades,
     /// The same, named in powers of 2.
     Doublings,
@@ -26,15 +26,15 @@ pub struct Tick {
     pub text: String,
 }
 
-/// What is further apart than this would lie on top of each other at the beginning of an even axis.
+/// Values with a larger ratio than this would be drawn on top of each other at the beginning of an even axis.
 const FAR_APART: f64 = 200.0;
 
-/// Beyond these no measured figure lies, and arithmetic begins to lose it.
+/// No measured figure is outside of these, and arithmetic would lose precision.
 const SMALLEST: f64 = 1e-100;
 const LARGEST: f64 = 1e100;
 
 impl Scale {
-    /// From 0: lengths tell how values compare.
+    /// From 0: lengths show how values compare.
     pub fn even(values: impl IntoIterator<Item = f64>) -> Self {
         let high =
             values.into_iter().filter(|value| (SMALLEST..=LARGEST).contains(value)).fold(0.0, f64::max);
@@ -76,7 +76,7 @@ impl Scale {
             Steps::Even => (value - self.low) / (self.high - self.low),
             _ => (value / self.low).ln() / (self.high / self.low).ln(),
         };
-        // A value of 0 has no logarithm: it lies below everything.
+        // A value of 0 has no logarithm, and is below all others.
         if place.is_nan() { 0.0 } else { place.clamp(0.0, 1.0) }
     }
 
@@ -139,7 +139,7 @@ fn round_step(step: f64) -> f64 {
     digit.unwrap_or(10.0) * power
 }
 
-/// With as many decimals as tell it from its neighbours, which are `step` away, and no more.
+/// With just as many decimals as distinguish it from its neighbours, which are `step` away.
 fn text(value: f64, step: f64) -> String {
     let prefixes = [(1e12, " T"), (1e9, " G"), (1e6, " M"), (1e3, " k")];
     let chosen = prefixes.into_iter().find(|(unit, _)| value >= *unit && value >= 1e4);
@@ -235,7 +235,6 @@ mod tests {
             }
         }
 
-        /// Proves that no two neighbours have the same name, where there is room to tell them apart.
         #[test]
         fn ticks_have_names_of_their_own(low in 0.001..1e9_f64, factor in 1.001..1e4_f64) {
             for scale in scales(&[low, low * factor]) {

@@ -118,7 +118,7 @@ fn axis(scale: &Scale, ticks: &[Tick], y: u32) -> Markup {
     html! { @for named in ticks { (tick(along(0.0, scale.place(named.value)), y + 11, &named.text)) } }
 }
 
-/// What a part is called where there is no room for its name.
+/// The letter for a part with no room for its name.
 fn letter(index: usize) -> String {
     let letter = char::from(b'a' + (index % 26) as u8);
     if index < 26 { letter.to_string() } else { format!("{letter}{}", index / 26) }

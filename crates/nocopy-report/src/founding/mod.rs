@@ -1,4 +1,4 @@
-//! The five systems that founded the project: what each published, beside what `nocopy bench --founding` measured of the same work.
+//! The five systems that the project is based on: what each published, beside the same work measured by `nocopy bench --founding`.
 //!
 //! ```text
 //!   rows of a workload ─▶ table, words (reached or not), charts ─▶ terminal, page
@@ -23,7 +23,7 @@ use crate::table::Table;
 pub struct System {
     /// What it was, and when.
     pub title: &'static str,
-    /// What was measured then, and with what.
+    /// What the paper measured, and with which machines.
     pub about: &'static str,
     /// `None` if the run did not measure it.
     part: fn(&Report) -> Option<Part>,
@@ -37,13 +37,13 @@ const SYSTEMS: [System; 5] =
 #[derive(Debug, Default)]
 pub struct Part {
     pub table: Table,
-    /// Sentences: what was reached of the published ratios, and what was not, with the reason.
+    /// Sentences: which published ratios are reached, and why others are not.
     pub words: Vec<String>,
     pub bars: Vec<Stacks>,
     pub lines: Vec<Lines>,
 }
 
-/// The systems that were measured in a run, with what there is to show; none of a run of other workloads.
+/// The systems that were measured in a run, with their tables; empty if the run has other workloads only.
 pub fn parts(report: &Report) -> Vec<(&'static System, Part)> {
     SYSTEMS.iter().filter_map(|system| Some((system, (system.part)(report)?))).collect()
 }
@@ -104,7 +104,7 @@ impl<'a> Rows<'a> {
     }
 }
 
-/// What is shown where nothing was measured.
+/// Shown if nothing was measured.
 const NOTHING: &str = "–";
 
 fn shown(value: Option<f64>, decimals: usize) -> String {
@@ -122,7 +122,7 @@ fn ratio(row: Option<&Row>, method: &str) -> String {
     shown(row.and_then(|row| if row.method == method { Some(1.0) } else { row.ratio }), 2)
 }
 
-/// Says of a ratio that nothing was published of whether it shows a difference.
+/// Says whether a ratio without a published figure shows a difference.
 fn compared(what: &str, row: Option<&Row>) -> String {
     let Some((row, ratio)) = row.and_then(|row| Some((row, row.ratio?))) else {
         return format!("{what}: not measured.");
@@ -138,7 +138,7 @@ fn compared(what: &str, row: Option<&Row>) -> String {
     format!("{what}: {ratio:.2} x [{low:.2}–{high:.2}]: {said}.")
 }
 
-/// Says of a ratio whether it is what was published.
+/// Says whether a ratio reaches the published one.
 fn verdict(what: &str, row: Option<&Row>, published: f64) -> String {
     let Some((row, ratio)) = row.and_then(|row| Some((row, row.ratio?))) else {
         return format!("{what}: not measured; published: {published:.2} x.");
@@ -217,7 +217,7 @@ mod tests {
             assert_eq!(empty, expected_empty, "{}", part.table.text());
         }
         let text = text(&report);
-        // What belongs into the document is what 'nocopy report docs/founding.jsonl' prints.
+        // The document must have the output of 'nocopy report docs/founding.jsonl'.
         assert!(include_str!("../../../../docs/founding.md").contains(text.trim()), "{text}");
         let widest = text.lines().map(|line| line.chars().count()).max();
         assert!(widest.is_some_and(|widest| widest <= crate::headline_table::COLUMNS), "{widest:?}\n{text}");

@@ -23,7 +23,7 @@ const PUBLISHED_GIGABIT_PERCENT: f64 = 10.0;
 const PUBLISHED_TWO_QUEUES_PERCENT: f64 = 50.0;
 /// In millions a second.
 const PUBLISHED_TWO_QUEUES: f64 = 1.5;
-/// A source paced by bursts may be so much slower than asked for.
+/// A source that is paced by bursts may be slower than requested by this factor.
 const PACED: f64 = 0.97;
 
 /// What is compared with.

@@ -17,10 +17,10 @@ pub(super) const SYSTEM: System = System {
 /// From which length on the study saw throughput level.
 const PUBLISHED_LEVEL_BYTES: usize = 64 << 10;
 
-/// Throughput is level where it is this part of the best, or more.
+/// Throughput is level from this part of the best rate on.
 const LEVEL: f64 = 0.9;
 
-/// Below this part of the booked time, what samples missed could change the shares.
+/// Below this part of the accounted time, time without samples could change the shares.
 const SEEN_MIN: f64 = 0.9;
 
 fn part(report: &Report) -> Option<Part> {

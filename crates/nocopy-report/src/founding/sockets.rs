@@ -72,7 +72,7 @@ fn part(report: &Report) -> Option<Part> {
     })
 }
 
-/// Those of what is measured: runs of earlier versions have no files, and Ganesha is not everywhere.
+/// Only those that were measured: runs of earlier versions have no files, and Ganesha is not always installed.
 fn lines(
     rows: &Rows<'_>,
 ) -> impl Iterator<Item = &'static (&'static str, &'static str, &'static str, &'static str)> {

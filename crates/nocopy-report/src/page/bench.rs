@@ -69,7 +69,7 @@ fn headlines(lines: &[Line<'_>]) -> Markup {
 fn section(id: &str, section: Section<'_>) -> Markup {
     let mut causes = Causes::default();
     html! {
-        // A link to what is folded unfolds it.
+        // A link into a folded section unfolds it.
         section id=(id) {
             (table(section, &mut causes))
             @for cause in causes.lines() { p class="note" { (cause) } }
@@ -78,7 +78,7 @@ fn section(id: &str, section: Section<'_>) -> Markup {
     }
 }
 
-/// The table of the terminal, what is compared first: the figure and the ratio, each with its interval drawn, and the copies.
+/// The table of the terminal, with the main columns first: the figure and the ratio, each with its interval drawn, and the copies.
 fn table(section: Section<'_>, causes: &mut Causes) -> Markup {
     let rows = section.rows;
     let figures = Estimates::figures(rows.iter().filter_map(median));
@@ -111,7 +111,7 @@ fn compared_first(section: Section<'_>, causes: &mut Causes) -> Table {
     Table { figures: RATIO + 2..table.header.len(), ..table }
 }
 
-/// Whether the terminal's table begins with the figure, and with what was lost.
+/// Whether the terminal's table begins with this figure and the loss.
 fn is_rate(figure: Figure) -> bool {
     matches!(figure, Figure::PacketsPerSecond | Figure::MessagesPerSecond)
 }

@@ -9,7 +9,7 @@ pub(super) type Estimate = (f64, Option<(f64, f64)>);
 #[derive(Debug)]
 pub(super) struct Estimates {
     pub scale: Scale,
-    /// A value with a line of its own.
+    /// A value that gets its own line.
     reference: Option<f64>,
 }
 

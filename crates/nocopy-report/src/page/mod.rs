@@ -42,7 +42,7 @@ pub fn document(title: &str, body: &Markup) -> String {
     print::printable(&page.into_string())
 }
 
-/// Names and what they stand for.
+/// Names and their values.
 pub fn facts(facts: &[(&str, String)]) -> Markup {
     html! {
         dl {
@@ -53,7 +53,7 @@ pub fn facts(facts: &[(&str, String)]) -> Markup {
     }
 }
 
-/// Of the machine that measured, and what it measured with.
+/// The machine that measured, and the version and command.
 pub fn machine(machine: &Machine, measured_at: &str) -> [(&'static str, String); 5] {
     let processor = machine.processor.as_deref().unwrap_or("unknown");
     let shared =
@@ -84,7 +84,7 @@ pub fn contents(titles: &[String]) -> Markup {
     }
 }
 
-/// How to read what is drawn in cells.
+/// How to read the drawings in cells.
 const INTERVALS: &str = "Under a figure: its median (the mark) and its interval (the bar), from 0 to the largest of the series, \
     or logarithmic where they are more than 200 times apart. Under a ratio: the same, logarithmic, with a line at 1.";
 
@@ -109,7 +109,7 @@ fn workload(name: &str, is_open: bool, series: &[Series]) -> Markup {
     }
 }
 
-/// What a title says of its scale.
+/// The addition to a title for a logarithmic scale.
 fn logarithmic(scale: &Scale) -> &'static str {
     if scale.is_logarithmic() { ", logarithmic" } else { "" }
 }

@@ -100,7 +100,6 @@ fn buffers_of_several_lengths_are_a_curve() {
     assert!(page.contains(">64 KiB</text>") && page.contains(">4 MiB</text>"));
 }
 
-/// Proves that a page is made of nothing but what is written as JSON.
 #[test]
 fn results_that_were_written_and_read_make_the_same_page() {
     let report = made_up::report(section("capture", 5));
