@@ -10,12 +10,12 @@ use super::measured::{Measured, Owner};
 use super::place::{Place, Spot};
 use nocopy_report::quantity::short;
 
-/// `recv` into 1 KiB took 15 Gbit/s, 4 KiB 31, 16 KiB 49, 64 KiB 55, and more than that hardly more; what was read as well was slower
-/// with 4 MiB than with 256 KiB, which a processor's own cache (2 MiB) holds.
+/// `recv` into 1 KiB reached 15 Gbit/s, 4 KiB 31, 16 KiB 49, 64 KiB 55, and larger buffers hardly more; a receiver that also reads the
+/// bytes was slower with 4 MiB than with 256 KiB, which fit into a processor's own cache (2 MiB).
 const READ_BYTES_ENOUGH: f64 = 65_536.0;
 const READ_BYTES_MAX: f64 = 262_144.0;
 
-/// Calls, packets and samples under which a ratio of them says nothing.
+/// With fewer calls, packets or samples their ratio means nothing.
 const CALLS_MIN: u64 = 100;
 const PACKETS_MIN: u64 = 100;
 const SAMPLES_MIN: u64 = 100;
@@ -136,7 +136,7 @@ fn joined_segments(figures: &Figures) -> Option<Advice> {
     )
 }
 
-/// Softirqs that came on top of the threads that read.
+/// Softirqs that take processor time from the threads that read.
 fn one_core(measured: &Measured, figures: &Figures) -> Option<Advice> {
     let machine = |owners: &[Owner]| -> u64 {
         let stacks = measured.stacks.iter().filter(|stack| owners.contains(&stack.owner));

@@ -1,4 +1,4 @@
-//! Cross-checks: what two witnesses must agree on. One that fails is said loudly; what was measured is shown all the same.
+//! Cross-checks: pairs of independent figures that must agree. A failed check is printed prominently, beside the results.
 
 use nocopy_report::check::Check;
 
@@ -10,7 +10,7 @@ const ERRORS: f64 = 2.0;
 
 /// Those that apply.
 pub(crate) fn all(measured: &Measured, figures: &Figures) -> Vec<Check> {
-    // A witness that is not there contradicts nobody.
+    // If one of the two is missing, there is nothing to compare.
     let has = |what: &str| measured.absent.iter().all(|absent| absent.what != what);
     let checks = [
         copied_bytes(measured),
@@ -21,7 +21,7 @@ pub(crate) fn all(measured: &Measured, figures: &Figures) -> Vec<Check> {
     checks.into_iter().flatten().collect()
 }
 
-/// Counted where they are copied or mapped, and by TCP's receives.
+/// Bytes counted at the copies and mappings, and by TCP's receives.
 fn copied_bytes(measured: &Measured) -> Option<Check> {
     let copied = &measured.copied;
     let copied_once = copied.to_user_bytes.saturating_sub(copied.peeked_bytes);
@@ -31,7 +31,7 @@ fn copied_bytes(measured: &Measured) -> Option<Check> {
     (at_the_copy + by_tcp > 0).then(|| Check::bytes("copied-bytes", at_the_copy, by_tcp, about))
 }
 
-/// As the calls returned, and as the socket layer says.
+/// Bytes as returned by the calls, and as counted by the socket layer.
 fn socket_bytes(name: &str, what: &str, calls: &Calls) -> Option<Check> {
     let about = format!("bytes {what} by the calls, and as the socket layer says");
     (calls.bytes + calls.socket_bytes > 0).then(|| Check::bytes(name, calls.bytes, calls.socket_bytes, about))

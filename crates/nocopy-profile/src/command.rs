@@ -38,8 +38,8 @@ pub(crate) struct Command {
 }
 
 impl Command {
-    /// Starts the process, and returns once it has connected and waits for the start byte. What it prints goes to standard error if `aside`: standard output is for
-    /// the results alone then.
+    /// Starts the process, and returns when it has connected and waits for the start byte. If `aside`, its output goes to standard error, so
+    /// that standard output has only the results.
     pub(crate) fn start(words: &[OsString], aside: bool) -> Result<Self, Error> {
         let name = words[0].to_string_lossy().into_owned();
         let failed = |source| Error::Start { program: name.clone(), source };
@@ -77,7 +77,7 @@ impl Command {
         sent.map_err(|source| Error::Start { program: self.name.clone(), source })
     }
 
-    /// Waits so long, or until a signal comes, and says whether it has ended.
+    /// Waits for this time, or until a signal arrives, and returns whether the process has ended.
     pub(crate) fn has_ended_within(&self, time: Duration) -> bool {
         let mut ends = [PollFd::new(&self.descriptor, PollFlags::IN)];
         poll(&mut ends, Some(time)).is_ok_and(|wakeup| wakeup == Wakeup::Ready)

@@ -1,4 +1,4 @@
-//! What is reported, made of what was measured, by arithmetic alone: fields of the JSON schema `nocopy.profile/2` (docs/profile.md).
+//! The reported figures, computed from the measurement without any I/O: fields of the JSON schema `nocopy.profile/2` (docs/profile.md).
 //! A field that does not apply is absent.
 
 use std::collections::BTreeMap;
@@ -12,21 +12,21 @@ use super::place::{Place, Spot};
 /// Two-sided 95 % of a normal distribution, which a binomial one of some dozen samples is close to.
 const DEVIATIONS: f64 = 1.96;
 
-/// How late a sample may be: what it was due in has ended by then, and it is of what comes next. Interrupts of a virtual processor
-/// come up to 60 us late, and more on a busy machine; on average 10 to 24 us of each turn on a processor were missed, where turns were short.
+/// How late a sample may be taken, so that it counts for whatever runs after the function that it was due in. Interrupts of a virtual
+/// processor are up to 60 us late, and more on a busy machine; with short turns, 10 to 24 us of each turn on a processor were missed on average.
 pub(crate) const LATE_SECONDS: f64 = 80e-6;
-/// Of the booked time: where turns are shorter than that, as many samples come too late from others. Up to 0.38 was missed.
+/// As a share of the accounted time: with short turns about as many samples come too late from others. Up to 0.38 was missed.
 const LATE_SHARE_MAX: f64 = 0.5;
 
 /// Functions that are named with a place.
 const FUNCTIONS_MAX: usize = 5;
 
-/// Samples inside sending calls from which on one without a copy says something: were 5 % of them copies, none would be seen in
-/// one of 13 windows.
+/// From so many samples inside sending calls on, the absence of copies means something: if 5 % of them were copies, one of 13 windows
+/// would have none.
 const SENDING_SAMPLES_MIN: u64 = 50;
 
-/// Of the samples inside sending calls, so many are in the copy at least where every byte is copied: it was 14 to 40 % wherever it was
-/// looked at, from 1 KiB to 1 MiB a call.
+/// The least share of copies among the samples inside sending calls if every byte is copied: 14 to 40 % were measured, for calls of
+/// 1 KiB to 1 MiB.
 const COPYING_SHARE_MIN: f64 = 0.05;
 
 /// Copies besides those between the kernel and the program, by the functions that make them.
@@ -72,12 +72,12 @@ pub struct Time {
     pub sampled_seconds: f64,
     pub error_seconds: f64,
     pub booked_seconds: f64,
-    /// What samples may miss besides: because they come late, so much for each time that a thread left a processor; and as much of the
-    /// booked time as the clocks of all processors missed of their ticks.
+    /// Time that samples may have missed because they come late, for each time that a thread left a processor; and the part of the
+    /// accounted time for which the clock ticks of all processors are missing.
     pub late_seconds: f64,
     pub still_seconds: f64,
     pub switches: u64,
-    /// Of softirqs and devices' interrupts on all processors, whoever they were for, and the share of it that `places` have.
+    /// Time of softirqs and devices' interrupts on all processors, for any traffic, and the share of it that `places` have.
     pub machine_seconds: f64,
     pub machine_share: f64,
     pub period_us: f64,
@@ -160,7 +160,7 @@ pub struct ReceivedCopies {
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct SentCopies {
-    /// Absent where samples are too few to tell.
+    /// Absent if there are too few samples.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub per_byte: Option<f64>,
     /// Samples inside sending calls, and of those, the ones in the copy from the program.
@@ -172,7 +172,7 @@ pub struct SentCopies {
 pub struct OtherCopy {
     pub function: String,
     pub what: String,
-    /// On all processors, whoever the packets were for.
+    /// On all processors, for all packets.
     pub samples: u64,
     pub machine_seconds: f64,
 }
@@ -182,7 +182,7 @@ pub struct OtherCopy {
 pub struct Queue {
     pub depth_mean_bytes: f64,
     pub depth_max_bytes: u64,
-    /// In packets as they lie there, each of which may be several segments joined.
+    /// In packets as they are queued, each of which may be several segments joined.
     pub depth_mean_packets: f64,
     pub depth_max_packets: u64,
     /// Of the bytes received: those that lay there already.
@@ -276,7 +276,7 @@ impl Figures {
 struct Tally<'a> {
     /// Of the target's own work.
     own: u64,
-    /// Of the machine's, on whoever's stack.
+    /// Time of the machine, whichever thread it interrupted.
     machine: u64,
     functions: BTreeMap<&'a str, u64>,
 }
@@ -358,7 +358,7 @@ fn count_error(measured: &Measured, count: u64) -> f64 {
     DEVIATIONS * variance.sqrt() + measured.sampling.without_stack as f64 + 1.0
 }
 
-/// Of the ticks that were due, the share that never came.
+/// The share of the due clock ticks that did not happen.
 fn missed_ticks(sampling: &measured::Sampling) -> f64 {
     1.0 - ratio(sampling.ticks as f64, sampling.ticks_due as f64).unwrap_or(1.0).min(1.0)
 }

@@ -5,7 +5,7 @@
 //! found in a table of functions where the innermost context decides. *Figures* are arithmetic, *checks* compare two independent
 //! counts, *advice* reads figures.
 
-// Read by the crates of this workspace alone: what a name does not say, a comment does.
+// Used only by the crates of this workspace: comments are needed only where a name does not suffice.
 #![allow(missing_docs)]
 
 mod advice;
@@ -74,7 +74,7 @@ fn watch(arguments: &ProfileArguments) -> Result<Outcome, Failure> {
     let measured = instrument.read()?;
     let report = Report::of(words(arguments), &measured);
     let text = if arguments.json { report.json() } else { report.text() };
-    // Before the end of the command, for which nobody may want to wait.
+    // Before the command ends: the caller may not wait for that.
     let outcome = print::summary::<Error>(&text, false, None, report.outcome())?;
     if let Some(command) = command {
         print::say(format_args!("nocopy: the command ended with {}", command.end()?));

@@ -16,13 +16,13 @@ pub struct Measured {
     pub copied: Copied,
     /// Of the target's TCP sockets, all together.
     pub tcp: Tcp,
-    /// Packets that came up to the target's TCP sockets, after GRO, and datagrams that it took.
+    /// Packets that reached the target's TCP sockets, after GRO, and datagrams that it received.
     pub delivered_packets: u64,
     /// Packets that the machine's receive softirq handled meanwhile, after GRO, whosever they were (`/proc/net/softnet_stat`).
     pub machine_packets: u64,
     pub drops: Vec<Drops>,
     pub own_cost: OwnCost,
-    /// What this machine does not tell: its figures above are 0 and mean nothing.
+    /// What this machine cannot measure: the figures above are then 0, and mean nothing.
     pub absent: Vec<Absent>,
 }
 
@@ -56,8 +56,7 @@ pub struct Sampling {
     pub period: Duration,
     /// Samples that belong to the target or to the kernel's receive softirq.
     pub taken: u64,
-    /// How often the clocks of all processors came, and how often they should have: that of a virtual machine stands still while the machine
-    /// does.
+    /// The clock ticks of all processors that happened, and those that were due: a virtual machine that is paused has none.
     pub ticks: u64,
     pub ticks_due: u64,
     /// Of the samples, the ones whose stack could not be kept.
@@ -73,7 +72,7 @@ pub enum Owner {
     Sending,
     /// A thread of the target, anywhere else.
     Elsewhere,
-    /// Another task, or none: counts only where the stack is in an interrupt or a softirq.
+    /// Another task, or none: counts only if the stack is in an interrupt or a softirq.
     Stranger,
 }
 
@@ -91,7 +90,7 @@ pub struct Stack {
 pub struct Calls {
     pub count: u64,
     pub bytes: u64,
-    /// Bytes moved as the socket layer says (`sock:sock_recv_length`, `sock:sock_send_length`): the other witness of `bytes`.
+    /// Bytes moved as counted by the socket layer (`sock:sock_recv_length`, `sock:sock_send_length`), to check `bytes`.
     pub socket_bytes: u64,
     /// From entry to return.
     pub inside: Duration,
@@ -99,10 +98,10 @@ pub struct Calls {
     pub asleep: Duration,
     /// Of that, off the processor though ready, because another task ran.
     pub ready: Duration,
-    /// Of TCP receives: what lay in the receive queue at entry, in bytes, summed over `depth_count` calls, and the largest.
+    /// Of TCP receives: the bytes in the receive queue when the call began, summed over `depth_count` calls, and the largest.
     pub depth_sum_bytes: u64,
     pub depth_max_bytes: u64,
-    /// The same in packets, as they lie there.
+    /// The same in packets, as they are queued.
     pub depth_sum_packets: u64,
     pub depth_max_packets: u64,
     pub depth_count: u64,
@@ -122,7 +121,7 @@ pub struct Copied {
     pub mapped_bytes: u64,
     /// Of `to_user_bytes`: by calls that left them in the queue (`MSG_PEEK`), which are no bytes received.
     pub peeked_bytes: u64,
-    /// Received by TCP and neither copied nor mapped, because the call said so (`MSG_TRUNC`).
+    /// Received by TCP and neither copied nor mapped, because the call asked for that (`MSG_TRUNC`).
     pub discarded_bytes: u64,
 }
 
@@ -132,7 +131,7 @@ pub struct Tcp {
     pub sockets: u32,
     /// Segments as they were on the wire, with payload or without (`segs_in`).
     pub segments_in: u64,
-    /// Packets that came up to TCP: several segments each after GRO (`tcp:tcp_probe`).
+    /// Packets that reached TCP: several segments each after GRO (`tcp:tcp_probe`).
     pub packets_in: u64,
     /// Of those, the ones handled by a process that let go of the socket (backlog), not in softirq.
     pub packets_in_backlog: u64,
@@ -155,7 +154,7 @@ pub struct Drops {
     /// As the kernel names it.
     pub reason: String,
     pub packets: u64,
-    /// Of a socket of the target; else of anybody on this machine.
+    /// Of a socket of the target; otherwise of any socket on this machine.
     pub of_target: bool,
 }
 

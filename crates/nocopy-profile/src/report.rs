@@ -1,4 +1,4 @@
-//! What is told of one window: the JSON schema `nocopy.profile/2` (docs/profile.md), and tables for a reader.
+//! The report of one window: the JSON schema `nocopy.profile/2` (docs/profile.md), and tables for a reader.
 
 use std::fmt::Write as _;
 
@@ -16,7 +16,7 @@ use nocopy_report::quantity::short;
 use nocopy_report::result::Machine;
 use nocopy_report::table::Table;
 
-/// Changes when a field changes its meaning or goes.
+/// Changes when a field is removed or changes its meaning.
 const SCHEMA: &str = "nocopy.profile/2";
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

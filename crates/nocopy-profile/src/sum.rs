@@ -6,7 +6,7 @@ use std::ops::AddAssign;
 use super::measured::{Calls, Copied, Drops, Measured, OwnCost, Owner, Sampling, Stack, Tasks, Tcp};
 
 impl AddAssign for Measured {
-    /// Counts and times are added; what is a largest value stays one; the sampling period must be the same.
+    /// Counts and times are added; of largest values the larger is kept; the sampling period must be the same.
     fn add_assign(&mut self, other: Self) {
         self.elapsed += other.elapsed;
         self.tasks += other.tasks;

@@ -14,7 +14,7 @@ impl Symbols {
     /// Those of the running kernel, its modules and its BPF programs.
     ///
     /// # Errors
-    /// [`Error::SymbolsHidden`] where the kernel gives no addresses to this process.
+    /// [`Error::SymbolsHidden`] if the kernel shows no addresses to this process.
     pub(crate) fn read() -> Result<Self, Error> {
         let text = fs::read_to_string(PATH).map_err(|source| Error::Proc { path: PATH.into(), source })?;
         Self::parse(&text).ok_or(Error::SymbolsHidden)
@@ -34,7 +34,7 @@ impl Symbols {
         (!symbols.is_empty()).then_some(Self(symbols))
     }
 
-    /// The function that an address lies in, or the address itself.
+    /// The function that contains an address, or the address itself.
     fn name(&self, address: u64) -> String {
         let after = self.0.partition_point(|(start, _)| *start <= address);
         match after.checked_sub(1) {
@@ -47,7 +47,7 @@ impl Symbols {
     pub(crate) fn names(&self, addresses: impl IntoIterator<Item = u64>) -> Vec<String> {
         let mut callee = None;
         let mut name = |address: u64| {
-            // Where a caller goes on may be another function already, if it called what never returns.
+            // The return address may be in the next function, if the called function never returns.
             let inside = address - u64::from(callee.is_some());
             callee = Some(address);
             self.name(inside)
@@ -56,7 +56,7 @@ impl Symbols {
     }
 }
 
-/// The name as in the source: the compiler adds what it did behind a dot.
+/// The name as in the source: the compiler adds suffixes after a dot.
 fn plain(name: &str) -> &str {
     match name.find('.') {
         Some(end) if end > 0 => &name[..end],

@@ -4,7 +4,7 @@ use std::fs;
 
 use super::Error;
 
-/// Processes, ports, or both: then only what those processes do on those ports.
+/// Processes, ports, or both: then only the traffic of these processes on these ports.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Targets {
     /// With the children they get. Empty: all of the machine, as far as their sockets have the ports.
@@ -14,7 +14,7 @@ pub(crate) struct Targets {
 }
 
 impl Targets {
-    /// Checks that the processes are there, and can be told by their numbers.
+    /// Checks that the processes exist, and can be identified by their numbers.
     pub(crate) fn check(&self) -> Result<(), Error> {
         if !self.processes.is_empty() && !is_in_first_namespace() {
             return Err(Error::PidNamespace);

@@ -13,7 +13,7 @@ pub(crate) struct Used {
     /// How it was spent, in ticks: only their proportion counts.
     pub user_ticks: u64,
     pub system_ticks: u64,
-    /// How often it came onto a processor; 0 where the kernel does not tell.
+    /// How often the thread was scheduled; 0 if the kernel does not count it.
     pub runs: u64,
 }
 
@@ -45,7 +45,7 @@ fn used(thread: &Path) -> Option<Used> {
     Some(Used { runtime, user_ticks, system_ticks, runs })
 }
 
-/// How long a thread has been ready while another one ran, of all its life; nothing where the kernel does not tell, and of one that is no more.
+/// How long a thread has been ready while another one ran, since its start; zero if the kernel does not count it, or the thread has ended.
 pub(crate) fn run_delay(id: u32) -> Duration {
     let told = fs::read_to_string(format!("/proc/{id}/task/{id}/schedstat")).ok();
     let [_, waited_ns, _] = told.and_then(|text| numbers(&text)).unwrap_or_default();
@@ -87,7 +87,7 @@ pub(crate) fn between(before: &Threads, after: &Threads) -> [Duration; 2] {
     sum
 }
 
-/// How often they came onto a processor between the two.
+/// How often the threads were scheduled between the two.
 pub(crate) fn runs_between(before: &Threads, after: &Threads) -> u64 {
     let before = |id| before.get(id).map_or(0, |before| before.runs);
     after.iter().map(|(id, after)| after.runs.saturating_sub(before(id))).sum()

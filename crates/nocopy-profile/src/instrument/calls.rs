@@ -65,7 +65,7 @@ fn calls() -> impl Iterator<Item = &'static (c_long, u8)> {
     CALLS.iter().chain(OLD_CALLS)
 }
 
-/// What each call does, by its number; nothing where the programs do not know the machine.
+/// The kind of each call, by its number; `None` if the BPF programs do not support this architecture.
 pub(super) fn kinds() -> Option<[u8; NUMBERS]> {
     let mut kinds = [0; NUMBERS];
     for (number, kind) in calls() {

@@ -6,7 +6,7 @@ use std::fs;
 const PATH: &str = "/sys/kernel/btf/vmlinux";
 const ENUM: &str = "skb_drop_reason";
 
-/// Names by number; empty where the kernel has none.
+/// Names by number; empty if the kernel has none.
 #[derive(Debug, Default)]
 pub(super) struct Names(HashMap<u32, String>);
 
@@ -17,7 +17,7 @@ impl Names {
         Self(values.into_iter().map(|(name, value)| (value, name)).collect())
     }
 
-    /// Without what all of them begin with; a number where there is no name.
+    /// Without the common prefix; a number if there is no name.
     pub(super) fn name(&self, reason: u32) -> String {
         match self.0.get(&reason) {
             Some(name) => name.trim_start_matches("SKB_DROP_REASON_").into(),
@@ -64,7 +64,7 @@ fn values_of(file: &[u8], enumeration: &str) -> Option<Vec<(String, u32)>> {
 
 const KIND_ENUM: u32 = 6;
 
-/// Of what follows the three words that every type has.
+/// The length of a type's data after the three words that every type has.
 fn body_bytes(kind: u32, count: usize) -> Option<usize> {
     Some(match kind {
         1 | 14 | 17 => 4,              // integer, variable, declaration tag

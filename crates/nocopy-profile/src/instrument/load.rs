@@ -19,7 +19,7 @@ const PORTS_MAX: usize = 16;
 /// Without which nothing is known.
 const NEEDED: [&str; 2] = ["sys_enter", "sys_exit"];
 
-/// Programs by the name of their tracepoint, and what is not known without them.
+/// Programs by the name of their tracepoint, and the figures that are missing without them.
 const REFINEMENTS: [(&str, &str); 10] = [
     ("sock_recv_length", RECEIVED_BY_SOCKET),
     ("sock_send_length", SENT_BY_SOCKET),
@@ -40,7 +40,7 @@ const OLD_DROPS: &str = "kfree_skb_of_sender";
 const ENDS: &str = "TCP's counters of connections";
 pub(super) const OPEN_COUNTERS: &str = "TCP's counters of connections that go on";
 
-/// Takes a sample: the registers of each machine are read by a program of its own.
+/// Takes a sample: there is a program for each architecture, because registers differ.
 const SAMPLER: &str = if cfg!(target_arch = "aarch64") { "sample_arm64" } else { "sample_x86" };
 
 /// Reads the counters of a socket.
@@ -64,7 +64,7 @@ pub(super) fn load(targets: &Targets, kernel: &Btf) -> Result<Ebpf, Error> {
     loader.load(PROGRAMS).map_err(Error::Load)
 }
 
-/// Attaches all that this kernel takes; what it does not is returned.
+/// Attaches all programs that this kernel accepts; returns the others.
 pub(super) fn attach(
     programs: &mut Ebpf,
     kernel: &Btf,
@@ -110,7 +110,7 @@ fn attach_one(
 /// How often a program is given to the verifier, as in the library (`sys/bpf.rs`).
 const LOAD_ATTEMPTS: u32 = 100;
 
-/// Loads a program. The verifier stops with `EAGAIN` when a signal arrives (`bpf_check`), which says nothing of the program.
+/// Loads a program. The verifier stops with `EAGAIN` when a signal arrives (`bpf_check`), which is no fault of the program.
 fn verified(mut load: impl FnMut() -> Result<(), ProgramError>) -> Result<(), ProgramError> {
     (1..LOAD_ATTEMPTS).map(|_| load()).find(|loaded| !is_interrupted(loaded)).unwrap_or_else(load)
 }
@@ -140,7 +140,7 @@ fn attach_clock(programs: &mut Ebpf, samples_per_second: u32) -> Result<(), Prog
     Ok(())
 }
 
-/// The innermost reason: the others say what was tried.
+/// The innermost cause: the outer ones only name the attempt.
 fn cause(error: &dyn std::error::Error) -> String {
     match error.source() {
         Some(source) => cause(source),

@@ -52,7 +52,7 @@ impl Kernel {
     }
 }
 
-/// Asked before anything is tried: the kernel's EPERM does not say which one it wanted.
+/// Checked first, because the kernel's EPERM does not name the missing capability.
 fn require_capabilities() -> Result<(), Error> {
     let Ok(held) = capabilities(None) else { return Ok(()) };
     if held.effective.contains(CapabilitySet::SYS_ADMIN) {
@@ -88,7 +88,7 @@ impl<'a> Instrument<'a> {
     /// Opens a window on those targets.
     ///
     /// # Errors
-    /// What the kernel refuses, if nothing works without it; the rest is told by what is measured.
+    /// Fails only if nothing works without what the kernel refuses; other refusals are part of the measurement.
     pub(crate) fn attach(
         kernel: &'a Kernel,
         targets: &Targets,
@@ -117,7 +117,7 @@ impl<'a> Instrument<'a> {
         })
     }
 
-    /// Closes the window, and says what was found in it.
+    /// Closes the window, and returns its measurement.
     ///
     /// # Errors
     /// What the kernel does not let be read.
@@ -206,7 +206,7 @@ fn read_threads(sums: &Sums) -> Result<Threads, MapError> {
     Ok(threads)
 }
 
-/// Of all the threads of the processes; of a port's, what they did inside the calls on it, and nothing else.
+/// Adds all the threads of target processes; of a target port, only the calls on it.
 fn add_tasks(measured: &mut Measured, before: &Before, after: &Threads) {
     let Measured { tasks, receives, sends, .. } = measured;
     tasks.switches = tasks::runs_between(&before.threads, after);

@@ -56,7 +56,7 @@ impl Watch {
         Self { programs, before, stop, timing }
     }
 
-    /// Ends it after that time; nothing of the time if the kernel does not tell.
+    /// Ends it after that time; the time is zero if the kernel does not count it.
     pub(super) fn end(self, elapsed: Duration) -> (OwnCost, bool) {
         let _ = self.stop.send(());
         let timed = self.timing.join().expect("it does not panic");

@@ -158,12 +158,12 @@ impl Sums<'_> {
         Ok(tcp)
     }
 
-    /// Has the counters of all sockets read as they are now; or says why they cannot be.
+    /// Reads the present counters of all sockets, or returns why that is impossible.
     pub(super) fn read_sockets(&self) -> Result<Option<ProgramError>, MapError> {
         let map = HashMap::<&MapData, u64, Account>::try_from(self.map("accounts"))?;
         let reader = self.0.program(READER).expect("it is there");
         let reader: &RawTracePoint = reader.try_into().expect("it is of that kind");
-        // Sockets come and go meanwhile, and where one went the kernel begins again.
+        // Sockets are opened and closed meanwhile, and when one is closed the kernel's iteration starts again.
         let addresses: Result<HashSet<u64>, _> = map.keys().take(2 * ACCOUNTS_MAX).collect();
         for address in addresses? {
             let mut options = RawTracePointRunOptions::new();
@@ -220,7 +220,7 @@ impl Sums<'_> {
     }
 }
 
-/// Adds a socket that is there still; what a closed one counted is in the sum of those.
+/// Adds a socket that is still open; counters of closed sockets are in their sum.
 fn add_open(tcp: &mut Tcp, account: &Account) {
     let [protocol, first @ .., _, _, _, _, _, _, is_closed, is_ours] = account;
     if *is_ours == 0 || *is_closed != 0 || *protocol != IPPROTO_TCP {
@@ -228,7 +228,7 @@ fn add_open(tcp: &mut Tcp, account: &Account) {
     }
     let mut since = *account;
     for (word, first) in first[..4].iter().enumerate() {
-        // Of 32 bits in the kernel, and may have come round.
+        // The kernel's counter has 32 bits, and may have wrapped.
         since[5 + word] = u64::from((since[5 + word] as u32).wrapping_sub(*first as u32));
     }
     add(tcp, &since, 1, since[13]);
@@ -304,8 +304,8 @@ pub(super) fn is_inside(thread: &Thread) -> bool {
     thread[0] != 0
 }
 
-/// What of a call that is not over yet lies before `now_ns`, where the thread has been ready for so long, of all its life: its kind, the time
-/// inside, asleep and ready; nothing if it is over, or of a socket that is not known to be the target's.
+/// The part before `now_ns` of a call that still runs: its kind, and the times inside, asleep and ready, given how long the thread has been
+/// ready since its start; `None` if it is over, or if its socket is not known to be the target's.
 pub(super) fn unfinished(thread: &Thread, now_ns: u64, run_delay: Duration) -> Option<(u8, [Duration; 3])> {
     let [kind, start_ns, socket, _, _, _, off_sum_ns, run_delay_ns, off_ns, ..] = *thread;
     let kind = u8::try_from(kind & calls::KIND).expect("four bits");

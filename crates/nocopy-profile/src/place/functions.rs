@@ -10,11 +10,11 @@ pub(super) enum Role {
     Softirq,
     /// A thread that does a softirq's work for one card.
     PollThread,
-    /// Begins what a device asked for.
+    /// Begins the handling of a device's interrupt.
     DeviceInterrupt,
-    /// Begins what a timer or another processor asked for.
+    /// Begins the handling of a timer's or another processor's interrupt.
     OtherInterrupt,
-    /// Begins what a missing page asked for.
+    /// Begins the handling of a page fault.
     Fault,
     Driver,
     Receive,
@@ -70,7 +70,7 @@ const PREFIXES: [(&str, Role); 22] = [
 ];
 
 impl Role {
-    /// Whether what it calls is done for somebody else than its caller.
+    /// Whether the functions that it calls do work that is not for the interrupted caller.
     pub(super) fn is_context(self) -> bool {
         use Role::{DeviceInterrupt, Fault, OtherInterrupt, PollThread, Softirq};
         matches!(self, Softirq | PollThread | DeviceInterrupt | OtherInterrupt | Fault)
@@ -80,7 +80,7 @@ impl Role {
         matches!(self, Role::Driver | Role::Receive | Role::Send | Role::Timer(_))
     }
 
-    /// Of the function of that name; `None` of one that has none of its own.
+    /// The kind of the function with this name; `None` if it is not listed.
     pub(super) fn of(name: &str) -> Option<Self> {
         let name = name.split('.').next().unwrap_or(name);
         exact(name).or_else(|| {

@@ -102,7 +102,7 @@ impl Place {
     }
 }
 
-/// A sample's place, and whether a softirq or a device's interrupt did it: work for the machine, whoever's stack it lies on.
+/// A sample's place, and whether it belongs to a softirq or a device's interrupt: work for the machine, whichever thread it interrupted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Spot {
     pub place: Place,
@@ -116,7 +116,7 @@ impl Spot {
         // The innermost context decides first: on veth the sender's stack holds the receiver's softirq.
         let context = roles.iter().position(|role| role.is_some_and(Role::is_context));
         let (inside, outside) = roles.split_at(context.unwrap_or(roles.len()));
-        // A BPF program whose caller is not seen is one at a tracepoint: elsewhere they are called by what has a name.
+        // A BPF program without a known caller was called by a tracepoint: all other callers have names.
         let is_program = functions.first().is_some_and(|name| name.as_ref().starts_with("bpf_prog_"));
         let found = inside.iter().flatten().next().copied().or(is_program.then_some(Role::Measuring));
         let found = found.map(|found| at_a_timer(found, inside));
@@ -188,7 +188,7 @@ fn in_process(owner: Owner, found: Option<Role>, innermost: Option<Role>) -> Pla
         Some(Role::Scheduler) => Place::Scheduler,
         Some(Role::Measuring) => Place::Measuring,
         Some(Role::Poll) => Place::SystemCall,
-        // What other calls do deeper in the kernel is not what it takes to enter it.
+        // Work of other calls deeper in the kernel is not the cost of entering it.
         Some(Role::Call | Role::Entry) if owner != Owner::Elsewhere || found == innermost => {
             Place::SystemCall
         }
@@ -273,7 +273,7 @@ mod tests {
                 "virtnet_poll __napi_poll napi_threaded_poll_loop napi_threaded_poll kthread",
                 "softirq-driver machine",
             ),
-            // Whose time it is decides what a tick, a timer and a call of another kind are.
+            // The owner decides how ticks, timers and other calls are counted.
             (Owner::Stranger, "try_to_wake_up process_timeout run_timer_softirq handle_softirqs", "-"),
             (Owner::Stranger, "rcu_do_batch rcu_core handle_softirqs", "-"),
             (Owner::Elsewhere, "rcu_do_batch rcu_core handle_softirqs", "other"),
@@ -296,7 +296,7 @@ mod tests {
         }
     }
 
-    /// On arm64 an exception's way to its handler has other names; what a packet meets has the same.
+    /// On arm64 the functions between an exception and its handler have other names; those on a packet's path have the same.
     #[test]
     fn stacks_of_arm64_are_where_they_belong() {
         const CALL: &str =
@@ -407,7 +407,6 @@ mod tests {
     }
 
     proptest! {
-        /// Who called the softirq, or was interrupted, says nothing about what it does.
         #[test]
         fn the_innermost_context_decides(index in 0_usize..1000, outer in 0_usize..1000) {
             let all: Vec<_> = real().filter(|(.., functions)| !functions.is_empty()).collect();

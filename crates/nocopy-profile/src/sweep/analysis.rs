@@ -102,7 +102,6 @@ mod tests {
         analysis.rows.iter().find(|time| time.row == row).unwrap().share
     }
 
-    /// Every place has a row of its own, but for those that are everything else, and none is lost.
     #[test]
     fn time_is_split_by_the_rows_of_the_study() {
         let mut measured = bulk_receive();

@@ -1,4 +1,4 @@
-//! One combination of settings, and what its rounds found.
+//! One combination of settings, and the results of its rounds.
 
 use std::time::Duration;
 
@@ -80,7 +80,7 @@ impl Samples {
         }
     }
 
-    /// Here the truth is known: what was sent.
+    /// Compares with the number of bytes that were sent.
     fn amount_check(&self) -> Check {
         let about = "bytes received by the calls, and the amount that was moved".into();
         Check::bytes("amount", self.sum.receives.bytes, self.profiled_bytes, about)

@@ -41,12 +41,12 @@ pub const CAPABILITIES: CapabilitySet = instrument::CAPABILITIES.union(capabilit
 
 const NAME: &str = "profile sweep";
 
-/// From what reads lines to what reads files.
+/// From the buffer of a program that reads lines to that of one that copies files.
 const BUFFERS_BYTES: [usize; 13] = buffers();
 /// Of those, every second; 64 KiB is among them.
 const QUICK_STEP: usize = 2;
 
-/// As in the experiment this is after (docs/profile.md): what one read can find is bounded by it.
+/// As in the original experiment (docs/profile.md): it limits how much one read can return.
 const FIXED_BUFFER_BYTES: usize = 64 << 10;
 
 /// Six: the confidence interval is one of 95 % then.
@@ -163,7 +163,7 @@ fn measure_round<'a>(
     Ok(())
 }
 
-/// One transfer; profiled with so many samples a second, if at all.
+/// One transfer; profiled with `frequency` samples a second, if given.
 fn play(stage: &Stage, amount: Amount, profiler: Option<(&Kernel, u32)>) -> Result<Trial, Failure> {
     let moved = || nocopy_bench::Failure::step(NAME, "move the amount", "see what its process says");
     let mut transfer = Transfer::prepare(stage, amount).map_err(moved())?;

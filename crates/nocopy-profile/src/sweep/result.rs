@@ -8,7 +8,7 @@ use nocopy_report::check::Check;
 use nocopy_report::result::Machine;
 pub use nocopy_report::statistics::Range;
 
-/// Changes when a field changes its meaning or goes.
+/// Changes when a field is removed or changes its meaning.
 pub const SCHEMA: &str = "nocopy.profile-sweep/2";
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -31,7 +31,7 @@ pub struct Sweep {
 pub struct CellFigures {
     /// That of the program.
     pub buffer_bytes: usize,
-    /// `SO_RCVBUF` as it was set; absent where the kernel chooses.
+    /// `SO_RCVBUF` as set; absent if the kernel chooses it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub receive_buffer_bytes: Option<usize>,
     /// At the receiving interface.

@@ -7,7 +7,7 @@ use crate::place::Place;
 use nocopy_report::quantity::length;
 use nocopy_report::table::Table;
 
-/// Of the time in every cell of a table: a place that has less has no column of its own, but is among the rest.
+/// The least share of the time in any cell for which a place gets a column; others are summed up as the rest.
 const COLUMN_SHARE_MIN: f64 = 0.01;
 
 pub fn text(sweep: &Sweep) -> String {
