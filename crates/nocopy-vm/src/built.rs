@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-/// Where the list of the test programs lies in such a machine.
+/// The path of the list of test programs in such a machine.
 pub(crate) const TESTS: &str = "/tests.json";
 
 #[derive(Debug, Deserialize)]
@@ -13,7 +13,7 @@ pub(crate) struct Built {
     /// The lab's own program, one of the files; beside it the command.
     pub(crate) lab: PathBuf,
     pub(crate) tests: Vec<TestProgram>,
-    /// All that is to lie in the machine, at the same paths as here.
+    /// All files that the machine needs, at the same paths as here.
     pub(crate) files: Vec<PathBuf>,
 }
 

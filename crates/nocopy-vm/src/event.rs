@@ -1,4 +1,4 @@
-//! What a guest tells the host: one JSON value a line, appended to a file in the shared directory.
+//! Events that a guest reports to the host: one JSON value a line, appended to a file in the shared directory.
 
 use serde::{Deserialize, Serialize};
 
@@ -10,7 +10,7 @@ pub(crate) const FILE: &str = "events";
 pub(crate) enum Event {
     /// The machine is up.
     Booted {
-        /// As `uname -r` says it.
+        /// As printed by `uname -r`.
         kernel: String,
         /// What the kernel logged while booting.
         log: Log,
@@ -36,7 +36,7 @@ pub(crate) struct Log {
 }
 
 impl Log {
-    /// Adds what was logged later.
+    /// Adds events that were logged later.
     pub(crate) fn extend(&mut self, later: Self) {
         self.complaints.extend(later.complaints);
         self.stalls.extend(later.stalls);

@@ -10,7 +10,7 @@ use crate::guest::Guest;
 // One file in `tests/` is one test: the build script lists them.
 include!(concat!(env!("OUT_DIR"), "/tests.rs"));
 
-/// A test, named as its file: it runs in a process of its own inside a machine, with a freshly loaded driver.
+/// A test, named as its file: it runs in its own process inside a machine, with a freshly loaded driver.
 pub(crate) struct Test {
     /// What is known when it passes, in one sentence.
     pub(crate) proves: &'static str,
@@ -62,7 +62,7 @@ impl fmt::Display for Topology {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Kernel {
-    /// The newest to be had: drivers with zero-copy.
+    /// The newest that Debian has: its drivers have zero-copy.
     Newest,
     /// One whose igb and virtio_net have no zero-copy yet.
     Older,
@@ -107,7 +107,7 @@ impl fmt::Display for Kernel {
     }
 }
 
-/// Why a test failed: any error, in its own words and those of what caused it.
+/// Why a test failed: any error, with its message and those of its causes.
 #[derive(Debug)]
 pub(crate) struct Failure(pub(crate) String);
 

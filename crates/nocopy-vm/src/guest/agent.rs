@@ -1,4 +1,4 @@
-//! The guest's first process of ours: runs the tests one by one and tells the host.
+//! The first process of this crate in the guest: runs the tests one by one, and reports to the host.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Seek, Write};
@@ -14,7 +14,7 @@ use crate::arguments::{GuestArguments, RandomArguments};
 use crate::event::{self, Ended, Event};
 use crate::registry::{Failure, Topology};
 
-/// A test that takes longer is killed: ten times what the longest takes; with `--soak`, that plus the soak itself.
+/// A test that takes longer is killed: ten times the longest test; with `--soak`, that plus the soak itself.
 const TEST_TIMEOUT: Duration = Duration::from_secs(300);
 const SOAK_TIMEOUT: Duration = Duration::from_secs(1200);
 /// Of one that runs a whole program of tests.
@@ -31,7 +31,7 @@ pub(crate) fn time_limit(topology: Topology, random: RandomArguments) -> Duratio
 
 const TEST_POLL: Duration = Duration::from_millis(10);
 
-/// How much of what a test said is kept when it failed.
+/// How many lines of a failed test's output are kept.
 const WORDS_LINES_MAX: usize = 30;
 
 pub(crate) fn main(arguments: &GuestArguments) -> ExitCode {
@@ -53,7 +53,7 @@ fn run_all(arguments: &GuestArguments) -> Result<(), Failure> {
         ended.oversleep_ms = oversleep.as_millis().try_into().unwrap_or(u64::MAX);
         events.tell(&Event::Ended(ended))?;
     }
-    // What a test broke may show only when the driver goes.
+    // Damage done by a test may show only when the driver is unloaded.
     cards::unload_driver(arguments.topology)?;
     events.tell(&Event::Done { log: log.news()? })
 }
@@ -94,7 +94,7 @@ pub(super) fn wait(child: &mut Child, timeout: Duration) -> io::Result<Option<Ex
     }
 }
 
-/// What a failed test said last, and how it ended.
+/// The last output of a failed test, and how it ended.
 fn words(said: &mut File, end: &str) -> io::Result<String> {
     let said = contents(said)?;
     let last: Vec<&str> = said.trim_end().lines().rev().take(WORDS_LINES_MAX).collect();

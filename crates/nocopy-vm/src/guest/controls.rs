@@ -1,5 +1,5 @@
-//! A directory that can be written by NFS from `nocopy serve nfs`, and its controls: the same by the kernel's own server, and a directory
-//! of the same disk without NFS. What goes wrong on a control, too, is not the server's fault.
+//! A directory that is written by NFS from `nocopy serve nfs`, and its controls: the same from the kernel's own server, and a directory
+//! of the same disk without NFS. A failure that a control has, too, is not the server's fault.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -87,7 +87,7 @@ impl Controls {
         Ok(())
     }
 
-    /// Checks in each directory; `finds` returns what is wrong.
+    /// Checks in each directory; `finds` returns the failures.
     pub(crate) fn check(&mut self, name: &str, finds: impl Fn(&Place) -> Option<String>) {
         let (mut ours, mut controls) = (Vec::new(), Vec::new());
         for (place_name, kind, place) in &self.places {
@@ -106,7 +106,7 @@ impl Controls {
             self.wrong.append(&mut ours);
         }
         for (kind, why) in controls {
-            // Also what only a control has is worth knowing.
+            // Failures of a control alone are also reported.
             eprintln!("not ours alone: {why}");
             if kind == Kind::Local {
                 self.wrong.push(why);

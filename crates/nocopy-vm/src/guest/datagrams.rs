@@ -1,4 +1,4 @@
-//! Datagrams that can be told apart, from a socket of ours at the left end to an ordinary one at the right.
+//! Numbered datagrams, sent by this library's socket at the left end to an ordinary socket at the right.
 
 use std::io;
 use std::net::UdpSocket;
@@ -27,7 +27,7 @@ const WINDOW: u32 = 46;
 pub(crate) const ZERO_COPY: [Method; 4] =
     [Method::ZeroCopy, Method::ZeroCopyGso, Method::UringZeroCopy, Method::UringZeroCopyGso];
 
-/// Where what is sent lies.
+/// The memory that is sent.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Memory {
     /// A buffer of the socket's pool, with a whole window in it.
@@ -36,7 +36,7 @@ pub(crate) enum Memory {
     Foreign,
 }
 
-/// What is sent how, and what is to come of it.
+/// A way of sending, and the expected result.
 pub(crate) struct Case {
     pub(crate) name: &'static str,
     pub(crate) method: Method,
@@ -163,7 +163,7 @@ pub(crate) fn receive(socket: &UdpSocket) -> io::Result<Vec<u8>> {
     let mut bytes = vec![0; DATAGRAM_BYTES + 1];
     loop {
         match socket.recv(&mut bytes) {
-            // By what this thread sent with io_uring.
+            // Counted as sent by this thread with io_uring.
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             length => {
                 bytes.truncate(length?);

@@ -1,6 +1,6 @@
-//! Packets both ways while something breaks. Some may be lost meanwhile; but what arrives is what was sent, and arrives once.
+//! Packets in both directions while something breaks. Some may be lost; each that arrives has the bytes that were sent, and arrives once.
 //!
-//! The order is not looked at here: where an interface comes back after its buffers ran out, the emulator lets a new packet
+//! The order is not checked: when an interface recovers after its buffers ran out, the emulator lets a new packet
 //! overtake those that waited for it.
 
 use std::collections::{BTreeSet, HashSet};
@@ -54,7 +54,7 @@ impl Flow {
         sender.flush()
     }
 
-    /// Takes what arrives within [`PAUSE`], and checks it.
+    /// Receives packets for [`PAUSE`], and checks them.
     pub(crate) fn receive(&mut self, receiver: &mut Receiver) -> io::Result<()> {
         for packet in receiver.receive_timeout(PAUSE)? {
             let number = traffic::number(&packet);
@@ -80,7 +80,7 @@ impl Flow {
     }
 }
 
-/// What both ways came to.
+/// The result of both directions.
 #[derive(Debug, Serialize)]
 pub(crate) struct Account {
     sent: u32,

@@ -1,5 +1,5 @@
-//! The first process of a machine whose file system is what the lab put into its memory: mounts what a system has, starts the guest, and
-//! switches the machine off when that ends.
+//! The first process of a machine whose file system is in its memory: mounts the usual file systems, starts the guest, and
+//! switches the machine off when the guest ends.
 
 use std::ffi::CStr;
 use std::fs;
@@ -21,7 +21,7 @@ pub(crate) const SHARED: &str = "/shared";
 /// That port's name, given by the host.
 pub(crate) const EVENTS_PORT: &str = "nocopy.events";
 
-/// File systems by what they are called, and where they belong; later ones lie in earlier ones.
+/// File systems by name, and where they are mounted; later ones are inside earlier ones.
 const FILE_SYSTEMS: &[(&CStr, &str)] = &[
     (c"proc", "/proc"),
     (c"sysfs", "/sys"),
@@ -35,7 +35,7 @@ const FILE_SYSTEMS: &[(&CStr, &str)] = &[
     (c"cgroup2", "/sys/fs/cgroup"),
 ];
 
-/// Where what busybox is other programs for has links to it: behind those that are programs of their own.
+/// The directory of links to busybox for programs that are missing: last in the path, behind the real programs.
 const BUSYBOX: &str = "/usr/local/bin";
 
 /// Drivers that nothing loads when a test asks for them.
@@ -52,7 +52,7 @@ const ENVIRONMENT: &[(&str, &str)] = &[
     ("RUST_BACKTRACE", "1"),
 ];
 
-/// Does not return where the machine can be switched off.
+/// Does not return if the machine can be switched off.
 pub(crate) fn main(arguments: &[String]) -> ExitCode {
     let started = start(arguments);
     let code = super::exit("nocopy-vm init", started);

@@ -1,4 +1,4 @@
-//! The kernel's log: what in it is a complaint, and what only says that the machine stood still.
+//! The kernel's log: which lines are complaints, and which only say that the machine was paused.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read};
@@ -8,7 +8,7 @@ use rustix::fs::OFlags;
 
 use crate::event::Log;
 
-/// What the kernel says when it is wrong, or thinks that it is. Each with the case it is printed in.
+/// Messages about errors of the kernel, or possible ones. Each with the case in which it is printed.
 const COMPLAINTS: &[&str] = &[
     "WARNING:",
     "BUG:",
@@ -19,7 +19,7 @@ const COMPLAINTS: &[&str] = &[
     "general protection fault",
     "unable to handle",
     "unregister_netdevice: waiting",
-    // A card has not sent what it was given, for seconds.
+    // A card has not sent its packets for seconds.
     "NETDEV WATCHDOG",
     "possible recursive locking",
     "possible circular locking",
@@ -34,7 +34,7 @@ const COMPLAINTS: &[&str] = &[
     "Memory leak",
 ];
 
-/// Belongs to what was logged before it.
+/// Belongs to the message before it.
 const TRACE: &str = "Call Trace:";
 
 /// What the kernel says when it finds that it did not run for seconds, each with the function that prints it and a trace. A machine whose
@@ -60,7 +60,7 @@ const HICCUPS: &[&str] = &[
     "perf: interrupt took too long", // perf_duration_warn
 ];
 
-/// How many lines after a complaint, or after what a stall is told by, belong to it.
+/// How many lines after a complaint or a stall belong to it.
 const TRACE_LINES: usize = 40;
 
 /// The lines of the kernel's log, from the first one on.
@@ -86,7 +86,7 @@ impl KernelLog {
             match self.file.read(&mut record) {
                 Ok(bytes) => lines.extend(text(&String::from_utf8_lossy(&record[..bytes]))),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(lines),
-                // Records were overwritten before they were read; the next read goes on after them.
+                // Records were overwritten before they were read; the next read continues after them.
                 Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {
                     lines.push("WARNING: the kernel's log overflowed, lines are missing".into());
                 }
@@ -113,7 +113,7 @@ enum Kind {
 
 fn kind(line: &str) -> Option<Kind> {
     let has = |words: &&str| line.contains(*words);
-    // A soft lockup is printed as a BUG: first what is only a stall.
+    // A soft lockup is printed as a BUG: so check for stalls first.
     if STALLS.iter().any(has) {
         Some(Kind::Stall)
     } else if HICCUPS.iter().any(has) {
@@ -125,7 +125,7 @@ fn kind(line: &str) -> Option<Kind> {
     }
 }
 
-/// Whether it says that the kernel did not run for seconds.
+/// Whether the line says that the kernel did not run for seconds.
 pub(crate) fn is_long_stall(line: &str) -> bool {
     kind(line) == Some(Kind::Stall)
 }

@@ -32,7 +32,7 @@ use serde::Serialize;
 use crate::arguments::{RandomArguments, TestArguments};
 use crate::registry::{self, Failure, Topology};
 
-/// What a test is given: the two ends, each an interface in a network namespace of its own, freshly loaded, addressed,
+/// What a test gets: the two ends, each an interface in its own network namespace, with a freshly loaded driver, addressed,
 /// up and with carrier.
 #[derive(Debug)]
 pub(crate) struct Guest {
@@ -46,7 +46,7 @@ impl Guest {
         Ok(Self { topology, random, lab: fresh_lab(topology)? })
     }
 
-    /// Unloads the driver: the interfaces are gone, whatever the state they are in.
+    /// Unloads the driver, which removes the interfaces, whatever their state.
     pub(crate) fn unload_driver(&self) -> Result<(), Failure> {
         cards::unload_driver(self.topology)
     }
@@ -56,7 +56,7 @@ impl Guest {
         fresh_lab(self.topology)
     }
 
-    /// The two ends, as in the veth labs: what works there works here.
+    /// The two ends, with the same type as in the veth labs.
     pub(crate) fn lab(&self) -> &Lab {
         &self.lab
     }
@@ -71,7 +71,7 @@ impl Guest {
         self.topology
     }
 
-    /// Whether a test of random operations shall go on for long.
+    /// Whether a test of random operations runs for long.
     pub(crate) fn soak(&self) -> bool {
         self.random.soak
     }
@@ -83,7 +83,7 @@ impl Guest {
         seed
     }
 
-    /// Adds a measurement to the result of the test: it goes into the host's report.
+    /// Adds a measurement to the result of the test, for the host's report.
     pub(crate) fn record(&self, measurement: &impl Serialize) {
         // Standard output is the way to the agent; see `agent::run`.
         println!("{}", serde_json::to_string(measurement).expect("a measurement is plain data"));
@@ -98,13 +98,13 @@ fn fresh_lab(topology: Topology) -> Result<Lab, Failure> {
     let [left, right] = cards::interfaces(topology)?;
     let lab = Lab::of_interfaces(&left, &right)?;
     if topology == Topology::Igb {
-        // QEMU's cuts a long message into fragments of one datagram, where a card cuts it into datagrams (10.0).
+        // QEMU's cards split a long message into fragments of one datagram, real cards into datagrams (10.0).
         [lab.left(), lab.right()].into_iter().try_for_each(|end| end.set_udp_segmentation(false))?;
     }
     Ok(lab)
 }
 
-/// Runs one test in this process. What it says on standard error is the reason, should it fail.
+/// Runs one test in this process. If it fails, its standard error is the reason.
 pub(crate) fn run_test(arguments: &TestArguments) -> ExitCode {
     let result = registry::find(&arguments.name)
         .ok_or_else(|| {
@@ -114,7 +114,7 @@ pub(crate) fn run_test(arguments: &TestArguments) -> ExitCode {
     exit("nocopy-vm test", result)
 }
 
-/// What a process of the guest ends with; its failure goes to standard error.
+/// Ends a process of the guest; its failure is printed on standard error.
 fn exit(who: &str, result: Result<(), Failure>) -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -20,7 +20,7 @@ impl Monitor {
     pub(crate) fn open() -> Result<Self, Failure> {
         let port = OpenOptions::new().read(true).write(true).open(device_of_port(PORT)?)?;
         let mut monitor = Self { port: BufReader::new(port) };
-        // Refused when an earlier test has said it: the emulator's end of the line stays open.
+        // Refused if an earlier test has done it: the emulator's end of the line stays open.
         let _ = monitor.execute(&json!({ "execute": "qmp_capabilities" }));
         Ok(monitor)
     }

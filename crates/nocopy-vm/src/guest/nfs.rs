@@ -1,4 +1,4 @@
-//! A directory on a file system of its own, `nocopy serve nfs` at the left end, and the kernel's own client at the right one.
+//! A directory on its own file system, `nocopy serve nfs` at the left end, and the kernel's own client at the right one.
 
 use std::ffi::{CStr, CString};
 use std::fs;
@@ -18,13 +18,13 @@ use serde_json::Value;
 use super::cards::modprobe;
 use crate::registry::Failure;
 
-/// Where it serves, always: a server that is started again must be where the client looks for it.
+/// The server's port, always the same, so that the client finds a server that is started again.
 const PORT: u16 = 2049;
 
 /// The user that has no privileges anywhere.
 pub(crate) const NOBODY: u32 = 65534;
 
-/// Of the disk in memory that the directory lies on.
+/// The size of the disk in memory that has the directory.
 const DISK_KIB: u32 = 96 << 10;
 pub(crate) const DISK: &str = "/dev/ram0";
 /// Another one of that size.
@@ -32,13 +32,13 @@ pub(crate) const SPARE_DISK: &str = "/dev/ram1";
 /// More files than the disk would have by itself.
 const FILES_MAX: &str = "12000";
 
-/// A directory on a disk of its own, and places beside it: for the server's state, and to mount at.
+/// A directory on its own disk, and directories beside it for the server's state and for mounts.
 pub(crate) struct Scene {
     around: tempfile::TempDir,
 }
 
 impl Scene {
-    /// Makes the disk: ext4 in memory, so that what is read comes from the page cache of a file system with blocks, and can be cold.
+    /// Makes the disk: ext4 in memory, so that reads come from the page cache of a file system with blocks, and files can be cold.
     pub(crate) fn new() -> Result<Self, Failure> {
         Self::on_disk(&[], c"")
     }
@@ -54,12 +54,12 @@ impl Scene {
         Ok(scene)
     }
 
-    /// The same, the user without privileges being the owner of the directory: what is served from there can be written.
+    /// The same, with the directory owned by the user without privileges, so that its server can write there.
     pub(crate) fn writable() -> Result<Self, Failure> {
         Self::new()?.owned_by_nobody()
     }
 
-    /// The same, where that user may have so much and no more.
+    /// The same, with a quota for that user.
     pub(crate) fn with_quota(kib_max: u64) -> Result<Self, Failure> {
         modprobe(&["quota_v2"])?;
         let scene = Self::on_disk(&["-O", "quota", "-E", "quotatype=usrquota"], c"usrquota")?;
@@ -115,7 +115,7 @@ impl Scene {
         Server::start(lab.left(), &self.exported(), &self.around.path().join("state"), more)
     }
 
-    /// Mounts what is served at the left end, for the right one.
+    /// Mounts the served directory at the right end.
     pub(crate) fn mount(&self, lab: &Lab) -> Result<Mounted, Failure> {
         Offer::of(lab).mount(lab.right().namespace(), self.mounted(), "")
     }
@@ -166,7 +166,7 @@ impl Server {
         self.process.id()
     }
 
-    /// Kills it with SIGKILL; when this returns it is gone.
+    /// Kills it with SIGKILL, and waits until it has ended.
     pub(crate) fn kill(mut self) -> Result<(), Failure> {
         if let Some(status) = self.process.try_wait()? {
             return Err(Failure(format!("the server ended before it was killed ({status})")));
@@ -235,7 +235,7 @@ impl Mounted {
         self.at.join(below)
     }
 
-    /// Unmounts it, as the flags say.
+    /// Unmounts it with these flags.
     pub(crate) fn unmount(mut self, flags: UnmountFlags) -> Result<(), (Self, rustix::io::Errno)> {
         match unmount(&self.at, flags) {
             Ok(()) => {

@@ -1,4 +1,4 @@
-//! The kernel's own NFS server at the left end, as a control: what a check finds wrong on both is not ours.
+//! The kernel's own NFS server at the left end, as a control: a failure of both is not this project's.
 //!
 //! It needs no package. What rpc.mountd would tell the kernel (who may mount what) is written where that would write it, and one thread
 //! answers for it and for rpcbind.
@@ -48,7 +48,7 @@ pub(crate) struct KernelServer {
 }
 
 impl KernelServer {
-    /// Serves what the scene exports, to the left end itself and to the right one.
+    /// Serves the directory of the scene to the left end itself and to the right one.
     pub(crate) fn start(lab: &Lab, scene: &Scene) -> Result<Self, Failure> {
         modprobe(&["nfsd"])?;
         let address = lab.left().ipv4();
@@ -62,7 +62,7 @@ impl KernelServer {
         Ok(server)
     }
 
-    /// All of what the kernel has of it belongs to the namespace of this thread.
+    /// All of the kernel's server belongs to the network namespace of this thread.
     fn serve(&self, directory: &Path, clients: [Ipv4Addr; 2]) -> Result<(), Failure> {
         let listen = |address, port| {
             TcpListener::bind((address, port)).map_err(|error| Failure(format!("port {port}: {error}")))
@@ -87,7 +87,7 @@ impl KernelServer {
         Ok(())
     }
 
-    /// Writes to a file of nfsd's, and returns what it answers.
+    /// Writes to a file of nfsd's, and returns the reply.
     fn ask(&self, name: &str, words: &str) -> Result<String, Failure> {
         let ask = || {
             let mut file = OpenOptions::new().read(true).write(true).open(self.control.join(name))?;

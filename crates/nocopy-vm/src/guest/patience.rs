@@ -1,4 +1,4 @@
-//! Waiting for what the kernel does in its own time.
+//! Waiting until the kernel has done something.
 
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -8,7 +8,7 @@ use crate::registry::Failure;
 const WAIT_MAX: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(5);
 
-/// Waits until `what` is so.
+/// Waits until `is_so` returns true; `what` names that in the message of a failure.
 pub(crate) fn wait_until(what: &str, is_so: impl Fn() -> Result<bool, Failure>) -> Result<(), Failure> {
     let give_up = Instant::now() + WAIT_MAX;
     while !is_so()? {

@@ -19,16 +19,16 @@ use super::{Guest, agent};
 use crate::built::{self, TestProgram};
 use crate::registry::Failure;
 
-/// A test that takes longer hangs: ten times what one may take on a host.
+/// The time limit of a test: ten times what one may take on a host.
 const TEST_MAX: Duration = Duration::from_secs(600);
 
-/// How much of what a failed test printed is reported.
+/// How many lines of a failed test's output are reported.
 const OUTPUT_LINES: usize = 40;
 
 /// How many slow tests are named.
 const SLOWEST: usize = 8;
 
-/// Which tests of a program run on an emulated machine, by what their names begin with.
+/// Which tests of a program run on an emulated machine, by the beginning of their names.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Selection {
     /// All but these, each with the reason.
@@ -87,7 +87,7 @@ pub(crate) fn run(guest: &Guest, name: &str, selection: Selection) -> Result<(),
     }
 }
 
-/// The tests that took longest, for a look at what to leave out.
+/// The slowest tests, to decide which to leave out.
 fn slowest(ended: &[Ended]) -> String {
     let mut ended: Vec<&Ended> = ended.iter().collect();
     ended.sort_by_key(|ended| Reverse(ended.took));
@@ -121,7 +121,7 @@ fn run_all(program: &TestProgram, tests: &[String]) -> Result<Vec<Ended>, Failur
             let started = Instant::now();
             let (verdict, output) = run_one(program, test)?;
             let took = started.elapsed();
-            // Into what the host shows should the machine come to no end.
+            // Into the file that the host shows if the machine never ends.
             writeln!(&console, "{test}: {verdict:?}, {:.1} s\r", took.as_secs_f64())?;
             ended.push(Ended { test: test.clone(), verdict, output, took });
         }
@@ -154,7 +154,7 @@ fn run_one(program: &TestProgram, test: &str) -> Result<(Verdict, String), Failu
     let mut output = tempfile::tempfile()?;
     let mut command = Command::new(&program.program);
     command.args(libtest::command_line(test)).current_dir(&program.directory).process_group(0);
-    // A backtrace, without names, would push out what the test said.
+    // A backtrace without names would push out the test's own output.
     command.env("CARGO_MANIFEST_DIR", &program.directory).env("RUST_BACKTRACE", "0");
     command.stdin(Stdio::null()).stdout(output.try_clone()?).stderr(output.try_clone()?);
     // It begins in the namespace of the thread that starts it.

@@ -1,4 +1,4 @@
-//! The kernel's own sockets: what an interface is to everybody but us.
+//! The kernel's own sockets, as ordinary programs use them.
 
 use std::io;
 use std::net::UdpSocket;

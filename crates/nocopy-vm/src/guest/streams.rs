@@ -1,4 +1,4 @@
-//! A stream whose bytes tell where they belong, from a socket of ours at the left end to an ordinary one at the right.
+//! A stream whose bytes show their position, sent by this library's socket at the left end to an ordinary socket at the right.
 
 use std::io::{self, Read};
 use std::net::{TcpListener, TcpStream};
@@ -22,7 +22,7 @@ pub(crate) const BYTES: u64 = 1 << 20;
 /// Of a buffer. No whole number of them makes the stream, nor of pages a buffer.
 const PIECE_BYTES: usize = 50_000;
 
-/// What is sent how, and what is to come of it.
+/// A way of sending, and the expected result.
 pub(crate) struct Case {
     pub(crate) name: &'static str,
     pub(crate) method: Method,
@@ -42,7 +42,7 @@ pub(crate) fn measure(guest: &Guest, meter: &Meter, case: &Case) -> Result<(Ledg
     cross(guest, meter, (&case.method.to_string(), case.name), builder, |sender| send(sender, case))
 }
 
-/// The same of data that is never changed again, in a region of its own, sent by reference or by a copy.
+/// The same with data that never change, in their own region, sent by reference or by a copy.
 pub(crate) fn measure_published(
     guest: &Guest,
     meter: &Meter,

@@ -1,4 +1,4 @@
-//! Packets that can be told apart, sent from port to port and checked byte for byte.
+//! Numbered packets, sent from port to port and checked byte for byte.
 
 use std::panic::resume_unwind;
 use std::thread;
@@ -17,7 +17,7 @@ pub(crate) const ARRIVAL_MAX: Duration = Duration::from_secs(60);
 /// Packets on their way at a time: fewer than any ring holds, so that nothing may be lost.
 const WINDOW: u32 = 64;
 
-/// When nothing came for so long, nothing is on its way, most often: see [`STRAY`].
+/// After this time without a packet, most often none is in flight any more ([`STRAY`]).
 const SILENCE: Duration = Duration::from_millis(300);
 
 /// Packets of each kind that show that a port works: more than its rings hold.
@@ -30,7 +30,7 @@ const ETHERTYPE: u16 = 0x88b5;
 /// it over, as they do a frame that a port sent to itself as proof.
 const STRAY: u16 = 0x88b6;
 
-/// Opens a port at either end, as [`open`] does, at the same time: carrier may take seconds to come.
+/// Opens a port at either end, as [`open`] does, at the same time, because it may take seconds until there is carrier.
 pub(crate) fn open_both(lab: &Lab) -> Result<(Port, Port), OpenError> {
     thread::scope(|scope| {
         let left = scope.spawn(|| open(lab.left()));
@@ -59,7 +59,7 @@ pub(crate) fn packet(to: &End, number: u32, bytes: usize) -> Vec<u8> {
     numbered(to.mac(), number, bytes)
 }
 
-/// The same, for whoever has that address, of packets that may stray.
+/// The same for any destination address, with packets that may go astray.
 pub(crate) fn stray(to: [u8; 6], number: u32, bytes: usize) -> Vec<u8> {
     let mut packet = numbered(to, number, bytes);
     packet[12..14].copy_from_slice(&STRAY.to_be_bytes());
@@ -130,7 +130,7 @@ pub(crate) fn cross(
                 )));
             }
         }
-        // All the frames must be back before the next window: a card may take its time to say that it is done.
+        // All frames must have come back before the next window: a card may report late that it is done.
         if !from.sender().drain(ARRIVAL_MAX)? {
             return Err(Failure(format!("{bytes} B: frames stay with the kernel; {}", accounts(from, to)?)));
         }
@@ -153,7 +153,7 @@ pub(crate) fn expect(port: &mut Port, wanted: &[u8]) -> Result<(), Failure> {
     }
 }
 
-/// Checks that every frame of an idle port is accounted for and that the kernel told it nothing wrong.
+/// Checks that every frame of an idle port is accounted for and that the kernel returned no invalid address.
 pub(crate) fn assert_settled(port: &mut Port) -> Result<(), Failure> {
     assert!(port.sender().drain(ARRIVAL_MAX)?, "frames stay with the kernel: {}", port.balance());
     let balance = port.balance();
@@ -162,7 +162,7 @@ pub(crate) fn assert_settled(port: &mut Port) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Closes a port and checks that every frame is at home, or retired because the card may have it still.
+/// Closes a port and checks that every frame has come back, or is retired because the card may still have it.
 pub(crate) fn close(port: Port) {
     let area = port.area().clone();
     drop(port);
@@ -180,7 +180,7 @@ pub(crate) fn assert_unharmed(lab: &Lab, mut left: Port, mut right: Port) -> Res
         cross(&mut left, &mut right, lab.right(), bytes, AFTERWARDS)?;
         cross(&mut right, &mut left, lab.left(), bytes, AFTERWARDS)?;
     }
-    // An instrument that never sees one would say that none is left, too.
+    // If the instrument counts nothing here, its zero elsewhere proves nothing.
     assert!(pins::count()? > 0, "two open ports pin no page");
     for mut port in [left, right] {
         assert_settled(&mut port)?;
@@ -190,7 +190,7 @@ pub(crate) fn assert_unharmed(lab: &Lab, mut left: Port, mut right: Port) -> Res
     sockets::reach_across(lab)
 }
 
-/// Receives what is on its way still.
+/// Receives packets that are still in flight.
 pub(crate) fn discard(port: &mut Port) -> Result<(), Failure> {
     while port.receiver().receive_timeout(SILENCE)?.next().is_some() {}
     Ok(())

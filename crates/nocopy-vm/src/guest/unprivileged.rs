@@ -47,7 +47,7 @@ impl Client {
         Ok(Self { process, stream })
     }
 
-    /// What it says, once its port is open.
+    /// Reads its output once its port is open.
     fn says(&self) -> Result<String, Failure> {
         let mut line = String::new();
         BufReader::new(&self.stream).read_line(&mut line)?;
@@ -106,7 +106,7 @@ pub(crate) fn check(guest: &Guest, mode: Mode) -> Result<(), Failure> {
     let client = Client::start(left)?;
     let granted = left.namespace().run(|| small(left.interface()).promiscuous(true).grant())?;
     granted.send(&client.stream)?;
-    // What comes back is addressed to the left end still.
+    // Packets that come back still have the left end's address.
     let mut port = right.namespace().run(|| small(right.interface()).mode(mode).promiscuous(true).open())?;
     let said = client.says()?;
     guest.record(&json!({ "client": said }));

@@ -16,7 +16,7 @@ use crate::registry::Failure;
 /// How long it runs at most, should the test not end it.
 const LIFE_MAX: Duration = Duration::from_secs(600);
 
-/// What it says when its port is open.
+/// Its output when its port is open.
 const OPEN: &str = "open";
 
 /// The program, running; killed when dropped.
@@ -45,7 +45,7 @@ impl Victim {
         Err(Failure(format!("the program that was to be killed opened no port ({status})")))
     }
 
-    /// Kills it with SIGKILL; when this returns it is gone.
+    /// Kills it with SIGKILL, and waits until it has ended.
     pub(crate) fn kill(mut self) -> Result<(), Failure> {
         if let Some(status) = self.0.try_wait()? {
             return Err(Failure(format!("the program ended before it was killed ({status})")));

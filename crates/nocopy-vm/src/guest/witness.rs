@@ -31,7 +31,7 @@ pub(crate) struct Seen {
     pub(crate) sends: Count,
     /// Copied from packets to the process.
     pub(crate) copied: Count,
-    /// That came up to TCP, whoever they were for.
+    /// Packets that reached TCP, of any socket.
     pub(crate) packets: Count,
 }
 
@@ -109,7 +109,7 @@ fn account_of(descriptor: i32) -> std::io::Result<String> {
     fs::read_to_string(format!("/proc/self/fdinfo/{descriptor}"))
 }
 
-/// What stands behind that name in a file of `/proc/self/fdinfo`.
+/// The value of a field in a file of `/proc/self/fdinfo`.
 pub(super) fn field<'a>(account: &'a str, name: &str) -> Option<&'a str> {
     account.lines().find_map(|line| line.strip_prefix(name)).map(str::trim)
 }

@@ -21,7 +21,7 @@ const RELEASE: &str = "bookworm";
 /// What tests and the lab start: modprobe, ip and tc, the compiler of filters, a shell.
 const PACKAGES: &[&str] = &["kmod", "iproute2", "libpcap0.8", "busybox-static"];
 
-/// Where the packages of Debian's and Ubuntu's cross compiler keep the C library, and where programs look for it.
+/// Where Debian's and Ubuntu's packages of the cross compiler keep the C library, and where programs look for it.
 const LIBRARIES: &str = "/usr/aarch64-linux-gnu/lib";
 const LIBRARIES_THERE: &str = "/lib/aarch64-linux-gnu";
 const LOADER: &str = "ld-linux-aarch64.so.1";
@@ -35,7 +35,7 @@ const DRIVERS: &str = "kernel/drivers/net";
 /// The processor of many embedded boards, without the atomic instructions of later ones.
 const PROCESSOR: &str = "cortex-a72";
 
-/// Twice the file system, which is in memory twice while it is unpacked, and room for tests.
+/// Twice the size of the file system, which is in memory twice while it is unpacked, and room for tests.
 const MEMORY: &str = "4G";
 
 /// The file system of an arm64 machine.
@@ -87,7 +87,7 @@ impl Image {
         let port = format!("virtserialport,chardev=events,name={}", guest::init::EVENTS_PORT);
         words.extend(["-chardev".into(), events.into(), "-device".into(), port.into()]);
         words.extend(["-kernel".into(), kernel.image.clone().into(), "-initrd".into(), self.path().into()]);
-        // What stands behind '--' are the first process's arguments. A first process that ends ends the machine.
+        // The words after '--' are the first process's arguments. When the first process ends, the machine ends.
         let line = format!(
             "console=ttyAMA0 panic=-1 net.ifnames=0 rdinit={} -- init {}",
             self.program.display(),

@@ -1,4 +1,4 @@
-//! Where the lab keeps what it fetched. It survives a clean checkout, and may be deleted at any time no lab runs.
+//! The lab's cache of fetched files. It survives a clean checkout, and may be deleted whenever no lab runs.
 
 use std::env;
 use std::fs::{self, File};
@@ -33,7 +33,7 @@ impl Cache {
         Ok(Self { directory, lock })
     }
 
-    /// Lets others prepare: what is here is complete, and only grows.
+    /// Lets other labs prepare: this lab's files are complete, and files are only added.
     pub(crate) fn unlocked(self) -> PathBuf {
         drop(self.lock);
         self.directory
@@ -55,7 +55,7 @@ impl Cache {
             return Ok(place);
         }
         let temporary = self.directory.join(format!("{name}.incomplete"));
-        // Left by a lab that was killed: the lock is ours, so nobody works there.
+        // Left by a lab that was killed: this process has the lock, so no other lab uses it.
         if temporary.exists() {
             fs::remove_dir_all(&temporary).map_err(Error::at(&temporary))?;
         }

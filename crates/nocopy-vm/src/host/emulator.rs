@@ -1,4 +1,4 @@
-//! The process of a machine: what starts QEMU, and with what.
+//! The process of a machine: how QEMU is started, and its arguments.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -18,7 +18,7 @@ use crate::arguments::RandomArguments;
 use crate::guest;
 use crate::registry::Topology;
 
-/// The process that everything of a machine lives under; dropped, all of it is gone.
+/// The parent of all processes of a machine; dropping it ends them all.
 pub(super) struct Machine(pub(super) Child);
 
 impl Machine {
@@ -84,7 +84,7 @@ fn of_this_program(words: &[String]) -> std::io::Result<String> {
     Ok(format!("{} {}", std::env::current_exe()?.display(), words.join(" ")))
 }
 
-/// The arguments of what runs in the guest.
+/// The arguments of the program that runs in the guest.
 fn guest_words(boot: &Boot, tests: &[&'static str], random: RandomArguments, shared: &Path) -> Vec<String> {
     let mut words = vec!["guest".into()];
     words.extend([

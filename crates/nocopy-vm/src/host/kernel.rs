@@ -11,9 +11,9 @@ use crate::registry::{Architecture, Kernel};
 /// A kernel with its modules, as in the root directory of a machine.
 #[derive(Debug, Clone)]
 pub(crate) struct KernelTree {
-    /// As `uname -r` says it.
+    /// As printed by `uname -r`.
     pub(crate) version: String,
-    /// The bootable image; its modules lie beside it, where virtme-ng finds them.
+    /// The bootable image; its modules are beside it, where virtme-ng finds them.
     pub(crate) image: PathBuf,
     /// The directory of its modules.
     pub(crate) modules: PathBuf,

@@ -18,7 +18,7 @@ const BOOT_MAX: Duration = Duration::from_secs(20);
 
 const DEVICE: &str = "/dev/kvm";
 
-/// Cached words for a machine that came up.
+/// The content of the cache file after a machine has booted.
 const WORKS: &str = "works";
 
 /// What runs a machine's processors.

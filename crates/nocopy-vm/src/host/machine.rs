@@ -20,7 +20,7 @@ use crate::event::{self, Event, Log};
 use crate::guest;
 use crate::registry::Architecture;
 
-/// How much longer than its longest test may take a machine may say nothing: more than a boot takes.
+/// A machine may be silent for the time of its longest test plus this, which is more than a boot takes.
 const SILENCE_MORE: Duration = Duration::from_secs(60);
 
 /// How long a machine whose tests are done may take to go down.
@@ -34,7 +34,7 @@ const MACHINES_MORE: usize = 1;
 /// Those of arm64 wait for nothing, and have 4 GiB each.
 const MACHINES_ON_ARM64: usize = 2;
 
-/// What the console said last, when a machine ended before its tests did.
+/// How many last lines of the console are kept when a machine ends before its tests.
 const CONSOLE_LINES: usize = 40;
 
 /// What all machines of a run have in common.
@@ -49,7 +49,7 @@ pub(crate) struct Lab<'a> {
 /// What became of a machine.
 pub(crate) struct Outcome {
     pub(crate) boot: Boot,
-    /// As the machine's `uname -r` says it; the expected one if it never got so far.
+    /// As printed by the machine's `uname -r`; the expected one if it never got so far.
     pub(crate) version: String,
     pub(crate) boot_seconds: Option<f64>,
     pub(crate) seconds: f64,
@@ -67,9 +67,9 @@ pub(crate) struct Outcome {
 
 /// How a machine ended that should not have.
 pub(super) enum Ending {
-    /// It never came up: nothing of ours has run.
+    /// It never booted: no test has run.
     NeverUp(String),
-    /// It said nothing more.
+    /// It stopped sending output.
     Silent(String),
     /// Its emulator ran an instruction that the kernel was replacing.
     Mixed(String),
@@ -78,7 +78,7 @@ pub(super) enum Ending {
 }
 
 impl Ending {
-    /// Why it proves nothing about what ran there, if it does not.
+    /// Why a failure there proves nothing, if so.
     fn excuse(&self) -> Option<&'static str> {
         match self {
             Self::Silent(_) => Some("the machine said nothing more"),
@@ -130,7 +130,7 @@ fn machines_max(architecture: Architecture) -> usize {
     }
 }
 
-/// Runs tests on a machine, which is started once more when it does not come up.
+/// Runs tests on a machine, which is started once more if it does not boot.
 fn run(lab: &Lab<'_>, kernel: &KernelTree, tests: &[&'static str], outcome: &mut Outcome) {
     let started = Instant::now();
     let topology = outcome.boot.topology;
@@ -191,7 +191,7 @@ impl Outcome {
         let verdict = if run.ended.passed() { "ok" } else { "FAILED" };
         let stall = run.stall.as_ref().map(|stall| format!(" ({stall})")).unwrap_or_default();
         self.say(&format!("{} {verdict}, {:.1} s{stall}", run.ended.test, run.ended.seconds));
-        // The report comes at the end, which a run that is stopped does not see.
+        // The final report is missing if the run is stopped, so print it now, too.
         run.ended.failure.iter().for_each(|failure| eprintln!("{failure}"));
         if let Some(row) = self.rows.iter_mut().find(|row| row.test == run.ended.test) {
             row.runs.push(run);
@@ -251,7 +251,7 @@ fn follow(
     Err(ending)
 }
 
-/// Boots a machine by KVM, without a test; it is gone when this returns.
+/// Boots a machine by KVM, without a test; it has ended when this returns.
 pub(crate) fn boots_within(
     limit: Duration,
     cache: &Path,
@@ -269,7 +269,7 @@ pub(crate) fn boots_within(
             return Ok(());
         }
         if let Some(Err(ending)) = end {
-            // One line: what ended it, and what the console said last.
+            // One line: why it ended, and the console's last output.
             let mut lines = ending.words().lines().filter(|line| !line.trim().is_empty());
             let words = [lines.next(), lines.next_back()].into_iter().flatten();
             return Err(words.collect::<Vec<_>>().join(" "));
@@ -281,7 +281,7 @@ pub(crate) fn boots_within(
     }
 }
 
-/// A machine, and how far what it says has been read.
+/// A machine, and the position up to which its output was read.
 struct Reader {
     machine: Machine,
     shared: tempfile::TempDir,
@@ -322,10 +322,10 @@ impl Reader {
         })
     }
 
-    /// What was said since the last look, and how the machine ended, if it did.
+    /// The events since the last call, and how the machine ended, if it did.
     fn look(&mut self) -> (Vec<Event>, Option<Result<(), Ending>>) {
         self.looked = Instant::now();
-        // First whether it has ended, then what it has said: nothing is said after the end.
+        // First check whether it has ended, then read: it writes nothing after its end.
         let status = match self.machine.0.try_wait() {
             Ok(status) => status,
             Err(error) => return (Vec::new(), Some(Err(Ending::Early(error.to_string())))),
@@ -379,7 +379,7 @@ impl Reader {
     }
 }
 
-/// The file in the shared directory that the console goes to.
+/// The file in the shared directory that has the console's output.
 pub(super) const CONSOLE: &str = "console";
 
 /// How a kernel dies of a breakpoint that nobody set. While it replaces an instruction it puts one there (`text_poke_bp`), and takes it

@@ -89,7 +89,7 @@ impl Suite {
         Ok(names.map(str::to_owned).collect())
     }
 
-    /// These packages and the libraries that they need; not the C library, which comes with the linker.
+    /// These packages and the libraries that they need, except the C library, which comes with the linker.
     pub(crate) fn with_libraries(&self, packages: &[&str]) -> Result<Vec<String>, Error> {
         let mut all: Vec<String> = packages.iter().map(|&package| package.to_owned()).collect();
         let mut next = 0;
@@ -212,7 +212,7 @@ impl Release {
 /// An entry of apt's sources, in either of its two formats.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Source {
-    /// `deb [options] URI suite component…`, with what stands before and after the suite.
+    /// `deb [options] URI suite component…`: the text before and after the suite.
     Line { before: String, components: String },
     /// A paragraph of fields, without `Suites`.
     Paragraph(String),
@@ -231,7 +231,7 @@ impl Source {
         fs::write(&path, text).map_err(Error::at(path))
     }
 
-    /// Without what limits it to architectures of the machine.
+    /// Without a restriction to architectures of the machine.
     fn of_any_architecture(self) -> Self {
         match self {
             Self::Line { before, components } => {
@@ -256,7 +256,7 @@ impl Source {
         }
     }
 
-    /// Debian's archive, of which the machine's own sources say nothing.
+    /// Debian's archive, for machines whose own sources do not have it.
     fn of_debian() -> Self {
         let (keys, _) = DEBIAN_KEYS;
         Self::Paragraph(format!(
@@ -280,7 +280,7 @@ impl Source {
     }
 
     fn in_paragraphs(text: &str, codename: &str, components: &str) -> Option<Self> {
-        // A comment may stand between the fields of a paragraph; an empty line ends it.
+        // There may be a comment between the fields of a paragraph; an empty line ends it.
         let lines: Vec<&str> = text.lines().filter(|line| !line.starts_with('#')).collect();
         lines.split(|line| line.trim().is_empty()).find_map(|paragraph| {
             let has = |field: &str, word: &str| {
@@ -331,7 +331,7 @@ fn own_source(codename: &str, components: &str) -> Result<Option<Source>, Error>
     Ok(None)
 }
 
-/// Runs a command to its end and returns what it printed.
+/// Runs a command until it ends, and returns its output.
 pub(crate) fn run(what: &str, command: &mut Command) -> Result<String, Error> {
     let program = command.get_program().to_string_lossy().into_owned();
     let output = command.stdin(Stdio::null()).output().map_err(|source| Error::Start { program, source })?;

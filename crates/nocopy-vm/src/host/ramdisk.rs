@@ -28,7 +28,7 @@ impl Ramdisk {
         Self { to, paths: HashSet::new() }
     }
 
-    /// Adds a file of the host, or what a link leads to, at a path there.
+    /// Adds a file of the host, or the target of a link, at this path.
     pub(crate) fn add(&mut self, from: &Path, there: &Path) -> Result<(), Error> {
         let file = File::open(from).map_err(Error::at(from))?;
         let about = file.metadata().map_err(Error::at(from))?;
@@ -40,7 +40,7 @@ impl Ramdisk {
         self.write(there, FILE | 0o644, bytes.len() as u64, bytes).map_err(Error::at(there))
     }
 
-    /// Adds what lies below `from`, as far as it is wanted; a directory that is not wanted is left out with all that is in it.
+    /// Adds the wanted files below `from`; a directory that is not wanted is left out with everything in it.
     pub(crate) fn add_tree(
         &mut self,
         from: &Path,
@@ -103,7 +103,7 @@ impl Ramdisk {
 mod tests {
     use super::*;
 
-    /// Names, modes and contents of what is in the archive.
+    /// Names, modes and contents of the entries of the archive.
     fn entries(path: &Path) -> Vec<(String, u32, String)> {
         let mut all = Vec::new();
         let mut file = File::open(path).unwrap();

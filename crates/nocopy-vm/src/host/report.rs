@@ -1,4 +1,4 @@
-//! What came out: a table for people, JSON for programs.
+//! The results: a table for people, JSON for programs.
 
 use std::io::{self, Write};
 
@@ -10,7 +10,7 @@ use super::machine::{Lab, Outcome};
 use super::rows::{Row, Verdict};
 use crate::registry::{self, Kernel, TESTS, Topology};
 
-/// Changes when a field changes its meaning or goes.
+/// Changes when a field is removed or changes its meaning.
 const SCHEMA: &str = "nocopy.vm/1";
 
 /// As wide as a terminal usually is; sentences wrap.
@@ -55,7 +55,7 @@ struct TestRow {
     complaints: Vec<String>,
     /// What stood still while it ran.
     stall: Option<String>,
-    /// Of a flaky test: how it failed first, and what stood still then.
+    /// Of a flaky test: its first failure, and what was stalled then.
     failed_before: Option<Failed>,
     measured: Vec<Value>,
 }
@@ -120,7 +120,7 @@ impl Report {
         }
     }
 
-    /// What failed or was flaky, and what was wrong with machines.
+    /// Prints failed and flaky tests, and failures of machines.
     fn print_troubles(&self) {
         for machine in self.machines.iter().filter(|machine| machine.has_news()) {
             println!("\nthe machine {} with Linux {}:", machine.topology, machine.version);

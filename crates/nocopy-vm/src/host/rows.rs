@@ -10,11 +10,11 @@ use nocopy_lab::witness::{STALL_LIMIT, Stall};
 use crate::event::Ended;
 use crate::guest::kernel_log::is_long_stall;
 
-/// In a machine whose processors are emulated a thread may be kept waiting by what the kernel does there in a tenth of a second on
-/// another machine: its own witness counts from here on.
+/// The stall limit in a machine with emulated processors, where the kernel's work may make a thread wait for what takes a tenth of a second
+/// on another machine.
 const GUEST_STALL_LIMIT: Duration = Duration::from_secs(1);
 
-/// A test, and what came of each time it ran: at most two.
+/// A test, and the result of each run: at most two.
 #[derive(Debug)]
 pub(crate) struct Row {
     pub(crate) test: &'static str,
@@ -37,7 +37,7 @@ pub(crate) enum Verdict {
     /// It failed while something stood still, and passed when it ran once more.
     Flaky,
     Failed,
-    /// The machine ended before it came to an end.
+    /// The machine ended before the test did.
     NotRun,
 }
 
@@ -82,7 +82,7 @@ impl Run {
     }
 }
 
-/// What was seen to stand still by the host's witness, the guest's, or the guest's kernel.
+/// A stall that the host's witness, the guest's, or the guest's kernel has noticed.
 fn stall(ended: &Ended, host: Stall) -> Option<String> {
     if host.exceeds(STALL_LIMIT) {
         return Some(format!("the host {host}"));

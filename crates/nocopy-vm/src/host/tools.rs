@@ -34,7 +34,7 @@ const PROGRAMS: &[(&str, &str)] = &[
 /// Boots a kernel on the machine's own file system. Pinned: its options are its interface.
 const VIRTME: &str = "virtme-ng==1.42";
 
-/// What an arm64 machine needs on the host: depmod lists what its modules need.
+/// Programs that an arm64 machine needs on the host: depmod lists what its modules need.
 const PROGRAMS_FOR_ARM64: &[(&str, &str)] = &[("depmod", "kmod"), ("unshare", "util-linux")];
 
 const QEMU_FOR_ARM64: &str = "qemu-system-aarch64";
@@ -47,7 +47,7 @@ pub(crate) struct Tools {
 
 /// What starts a machine.
 pub(crate) enum Starter {
-    /// virtme-ng, on the host's own file system: a directory with `vng` and what it calls.
+    /// virtme-ng, on the host's own file system: a directory with `vng` and the programs that it calls.
     Virtme(PathBuf),
     /// QEMU, on a file system that was made for it.
     Arm64(Image),
@@ -57,7 +57,7 @@ impl Tools {
     pub(crate) fn prepare(cache: &Cache) -> Result<Self, Error> {
         let release = release()?;
         let mut packages = missing(&release, PROGRAMS);
-        // The module is there without its package in Debian; what is missing then is pip.
+        // In Debian the module exists without its package; then pip is missing.
         if run("looking for venv", Command::new("python3").args(["-c", "import venv, ensurepip"])).is_err() {
             packages.push("python3-venv");
         }
@@ -71,7 +71,7 @@ impl Tools {
         Ok(Self { starter: Starter::Virtme(virtme(cache)?), qemu_version: version(QEMU)? })
     }
 
-    /// Those for arm64 machines with that kernel, where `built` was built for them.
+    /// The tools for arm64 machines with that kernel, for which `built` was compiled.
     pub(crate) fn prepare_for_arm64(
         cache: &Cache,
         kernel: &KernelTree,
@@ -82,7 +82,7 @@ impl Tools {
     }
 }
 
-/// Installs what is missing to fetch an arm64 kernel and to emulate its machine.
+/// Installs the missing tools to fetch an arm64 kernel and to emulate its machine.
 pub(crate) fn install_for_arm64() -> Result<(), Error> {
     let release = release()?;
     install_of(&release, &missing(&release, PROGRAMS_FOR_ARM64))?;
@@ -119,7 +119,7 @@ fn install_newest(release: &Release, packages: &[&str]) -> Result<(), Error> {
     }
 }
 
-/// The first line of what QEMU says of itself.
+/// The first line of QEMU's `--version`.
 fn version(qemu: &str) -> Result<String, Error> {
     let version = run("asking QEMU for its version", Command::new(qemu).arg("--version"))?;
     Ok(version.lines().next().unwrap_or_default().to_owned())

@@ -12,7 +12,7 @@ use crate::registry::Topology;
 const TAPS: [&str; 2] = ["left", "right"];
 const BRIDGE: &str = "wire";
 
-/// Runs `machine`, everything of which starts and ends in there, where its wire is.
+/// Runs `machine` in the network namespace of its wire, with all of its processes.
 ///
 /// Taps are interfaces of the host, so they have a network namespace of their own: it has no name, and is gone with the machine and
 /// this thread, however they end. The host's own interfaces are not touched.
@@ -28,7 +28,7 @@ pub(crate) fn inside(
     namespace.run(|| bridge().map_err(Ending::NeverUp).and_then(|()| machine()))
 }
 
-/// Makes two taps and joins them; the interfaces say nothing of themselves.
+/// Makes two taps and a bridge between them; the interfaces send nothing by themselves.
 fn bridge() -> Result<(), String> {
     ip(&["link", "add", BRIDGE, "type", "bridge", "mcast_snooping", "0"])?;
     for tap in TAPS {

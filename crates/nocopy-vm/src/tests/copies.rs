@@ -24,14 +24,14 @@ const PAYLOAD_BYTES: usize = 1400;
 /// Ethernet, IPv4 and UDP.
 const HEADER_BYTES: usize = 14 + 20 + 8;
 
-/// How far the instrument may be off where the figure is known.
+/// How far the instrument's figure may be off where the true one is known.
 const TOLERANCE: f64 = 0.01;
 
 /// What generic mode may lack of two: the driver copies headers into a buffer of their own by itself, which the instrument does not
 /// see (virtio_net: 1.98 to 1.99).
 const GENERIC_HEADERS_MAX: f64 = 0.03;
 
-/// What a socket may show above one: headers that the stack moves to where it wants them are copied once more.
+/// How much a socket may show above one copy: headers that the stack moves are copied once more.
 const HEADERS_MAX: f64 = 0.02;
 
 fn run(guest: &Guest) -> Result<(), Failure> {
@@ -76,7 +76,7 @@ fn through_sockets(guest: &Guest) -> Result<(), Failure> {
         socket_with(family, kind, SocketFlags::CLOEXEC, Some(eth::IP))
     })?;
     sockopt::set_socket_timeout(&receiver, sockopt::Timeout::Recv, Some(Duration::from_secs(60)))?;
-    // Keeps the host from answering that nobody listens.
+    // Keeps the host from answering that the port is closed.
     let _listening = right.namespace().run(|| UdpSocket::bind((right.ipv4(), 7000)))?;
     let (sent, mut received) = ([7; PAYLOAD_BYTES], [0; HEADER_BYTES + PAYLOAD_BYTES + 1]);
     for _ in 0..PACKETS {

@@ -23,7 +23,7 @@ pub(crate) const TEST: Test = Test {
 const KILLS: u32 = 100;
 const KILLS_QUICK_ON_IGB: u32 = 6;
 
-/// More than one process sends: so each has numbers of its own.
+/// More than one process sends, so each uses its own numbers.
 const NUMBERS_EACH: u32 = 1_000_000;
 
 /// How long a process lives, at most, after its first packet arrived.
@@ -49,7 +49,7 @@ fn run(guest: &Guest) -> Result<(), Failure> {
         let mut victim = Victim::start(left, right, first)?;
         if kill % 2 == 0 {
             victim.wait_until_open()?;
-            // Not any packet: what the process before it sent may still be on the way.
+            // Not any packet: one of the process before may still be in flight.
             exchange(&mut port, &mut out, &mut back, |back| back.has_reached(first), traffic::ARRIVAL_MAX)?;
             assert!(back.has_reached(first), "no packet came from process {kill}");
             exchange(&mut port, &mut out, &mut back, |_| false, ms(random.u64(..TRAFFIC_MS_MAX)))?;

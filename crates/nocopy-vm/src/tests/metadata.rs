@@ -52,7 +52,7 @@ fn open(end: &End, mode: Mode) -> Result<Port, OpenError> {
     end.namespace().run(|| settings.open())
 }
 
-/// In copy mode the kernel does everything; in zero-copy the driver does, where it can.
+/// In copy mode the kernel does everything; in zero-copy mode the driver, if it can.
 fn assert_plausible(
     topology: Topology,
     mode: Mode,
@@ -70,7 +70,7 @@ fn assert_plausible(
     }
 }
 
-/// A flow that both ends know: its checksum is left to whoever can.
+/// A flow between both ends, with the checksum left to be computed.
 fn flow(guest: &Guest) -> UdpFrame {
     let (left, right) = (guest.lab().left(), guest.lab().right());
     UdpFrame {
@@ -86,7 +86,7 @@ fn flow(guest: &Guest) -> UdpFrame {
     }
 }
 
-/// Sends a datagram of each length, and checks its sum where it arrives.
+/// Sends a datagram of each length, and checks its checksum on arrival.
 fn send_checksummed(guest: &Guest, from: &mut Port, to: &mut Port) -> Result<(), Failure> {
     let flow = flow(guest);
     for bytes in PAYLOADS_BYTES {
@@ -119,7 +119,7 @@ fn next_datagram(port: &mut Port) -> Result<Vec<u8>, Failure> {
     Ok(packet.to_vec())
 }
 
-/// What comes with a packet: told, or said why not by what the driver says.
+/// Metadata of arriving packets: present, or absent with the reason that matches the driver.
 fn arrivals(guest: &Guest, from: &mut Port, to: &mut Port) -> Result<String, Failure> {
     let mut frame = from.sender().buffer().expect("more frames than packets");
     frame.fill(&traffic::packet(guest.lab().right(), 1, 64)).expect("fits");

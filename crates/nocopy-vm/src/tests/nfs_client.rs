@@ -58,7 +58,7 @@ const SPARSE_BYTES: u64 = 5 * GIB + 7;
 const ISLANDS: [u64; 3] = [4 * GIB - 5, 4 * GIB + (1 << 20) + 1, SPARSE_BYTES - 11];
 const ISLAND: &[u8] = b"not a hole.";
 
-/// Its name matters: it decides by it what to do.
+/// The name of busybox, which chooses its behaviour by its name.
 const PROGRAM: &str = "busybox";
 
 fn run(guest: &Guest) -> Result<(), Failure> {
@@ -177,7 +177,7 @@ fn open(path: &Path, flags: OFlags) -> io::Result<File> {
     OpenOptions::new().read(true).custom_flags(flags.bits().cast_signed()).open(path)
 }
 
-/// Bytes from an offset on; fewer where the file ends.
+/// Bytes from an offset on; fewer at the end of the file.
 fn piece(file: &File, at: u64, bytes: usize) -> io::Result<Vec<u8>> {
     let (mut found, mut filled) = (vec![0; bytes], 0);
     while filled < bytes {
@@ -326,7 +326,7 @@ fn ends_by_force(scene: &Scene, server: &Server, lab: &Lab) -> Result<(), Failur
     kill_process(server, Signal::STOP)?;
     let give_up = Instant::now() + ARRIVAL_MAX;
     while !reader.thread.is_finished() && Instant::now() < give_up {
-        // Fails what waits at this moment.
+        // Makes calls that wait at this moment fail.
         match mounted.unmount(UnmountFlags::FORCE) {
             Err((still, Errno::BUSY)) => mounted = still,
             Err((_, error)) => return Err(error.into()),

@@ -29,7 +29,7 @@ const READ_BYTES: usize = 1 << 20;
 /// Copied with each read beside the bytes of the file, at most: the client's call, the reply's header, its padding.
 const OTHER_BYTES_MAX: u64 = 512;
 
-/// The client asks the server for at least so many bytes at a time, also when it reads ahead.
+/// The least length of the client's reads, including read-ahead.
 const CALL_BYTES_MIN: u64 = 256 << 10;
 
 const NAME: &str = "model";
@@ -49,7 +49,7 @@ fn run(guest: &Guest) -> Result<(), Failure> {
     File::open("/dev/urandom")?.read_exact(&mut bytes)?;
     let path = scene.exported().join(NAME);
     std::fs::write(&path, &bytes)?;
-    // Of its own files the server learns by cachestat(2) what is in memory; of others by reading a byte at both ends.
+    // For its user's files the server asks cachestat(2) what is in memory; for others it reads a byte at both ends.
     chown(&path, Some(NOBODY), Some(NOBODY))?;
     let meter = Meter::start()?;
     for is_stable in [false, true] {
@@ -112,7 +112,7 @@ fn check(guest: &Guest, (is_stable, access): (bool, Access), copies: &Copies, se
     assert!(copies.bytes(Way::Received) >= total, "{row}");
 }
 
-/// The server's own summary says the same.
+/// Checks that the server's own summary has the same figures.
 fn check_ledger(summary: &Value, is_stable: bool) {
     let total = 2 * BYTES as u64;
     let ledger = &summary["ledger"];

@@ -52,7 +52,7 @@ fn served(guest: &Guest, scene: &Scene) -> Result<(Server, Mounted), Failure> {
     Ok((server, mounted))
 }
 
-/// As a user without privileges, who is nobody anywhere.
+/// Runs as a user without privileges, who is mapped to nobody.
 fn by_nobody<T: Send>(run: impl FnOnce() -> Result<T, Failure> + Send) -> Result<T, Failure> {
     as_nobody(run).map_err(Failure)?
 }
@@ -62,7 +62,7 @@ fn bytes(seed: u64) -> Vec<u8> {
     std::iter::repeat_with(|| random.u8(..)).take(BYTES).collect()
 }
 
-/// Takes an image of the disk right after a client was told that its bytes are on it.
+/// Takes an image of the disk right after a commit was answered.
 fn on_the_disk(guest: &Guest) -> Result<(), Failure> {
     let scene = Scene::writable()?;
     let (server, mounted) = served(guest, &scene)?;
@@ -79,7 +79,7 @@ fn on_the_disk(guest: &Guest) -> Result<(), Failure> {
         change_names(&mounted)?;
         Ok([file, file_sync])
     })?;
-    // That an image lacks what was not synchronised shows that it would lack the others, too.
+    // The image lacks data that were not synchronised, which shows that it would lack the others, too.
     let lost = scene.exported().join("lost");
     fs::write(&lost, &committed)?;
     let copy = scene.beside("copy")?;
@@ -102,7 +102,7 @@ fn on_the_disk(guest: &Guest) -> Result<(), Failure> {
     end(mounted, server)
 }
 
-/// What [`change_names`] leaves, with permissions, and what was written before.
+/// The names after [`change_names`], with permissions, and the files written before.
 const NAMES: [&str; 5] = ["committed 644", "directory 750", "link 777", "renamed 640", "stable 644"];
 
 /// Changes that are not of bytes, after all that was synchronised.
@@ -203,7 +203,7 @@ fn kill_in_the_middle(guest: &Guest, scene: &Scene, server: Server, round: u64) 
     scene.serve(guest.lab(), &["--writable"])
 }
 
-/// Writes until there is no room; goes on when there is some again.
+/// Writes until the disk is full; goes on when there is room again.
 fn no_room(guest: &Guest, scene: &Scene, wanted: Errno) -> Result<(), Failure> {
     let (server, mounted) = served(guest, scene)?;
     by_nobody(|| {
@@ -228,7 +228,7 @@ fn no_room(guest: &Guest, scene: &Scene, wanted: Errno) -> Result<(), Failure> {
     end(mounted, server)
 }
 
-/// A client is told at the latest when it wants to know.
+/// The client gets the error at the latest by fsync.
 fn fill(path: &Path) -> io::Result<()> {
     let file = File::create_new(path)?;
     file.write_all_at(&[7; 2 * BYTES], 0)?;
@@ -239,7 +239,7 @@ fn errno<T>(done: io::Result<T>) -> Option<Errno> {
     done.err().and_then(|error| Errno::from_io_error(&error))
 }
 
-/// What lay in a directory that is removed at the server, under a client that has it open, is stale; all else goes on.
+/// Files in a directory that is removed at the server, while a client has it open, are stale; everything else goes on.
 fn removed(guest: &Guest) -> Result<(), Failure> {
     let scene = Scene::writable()?;
     let (server, mounted) = served(guest, &scene)?;

@@ -18,10 +18,10 @@ pub(crate) const TEST: Test = Test {
     run,
 };
 
-/// What `cargo xtask nightly nfs` installs, beside what it builds.
+/// The programs that `cargo xtask nightly nfs` installs, apart from those that it builds.
 const FSX: &str = "../tools/bin/fsx";
 
-/// Of what a script said when it failed.
+/// How many lines of a failed script's output are printed.
 const LINES: usize = 8;
 
 /// A shell script that runs in an empty directory and fails if anything is not as it should be.
@@ -130,7 +130,7 @@ fn run(guest: &Guest) -> Result<(), Failure> {
     controls.end(guest)
 }
 
-/// Programs that lie where the user without privileges may not look, at places where it may.
+/// Programs in directories that the user without privileges cannot read, copied to where it can.
 struct Tools {
     place: tempfile::TempDir,
 }

@@ -25,12 +25,12 @@ fn run(guest: &Guest) -> Result<(), Failure> {
             .tuning(PortTuning { probe_frame: Some(timeout), ..PortTuning::default() });
         left.namespace().run(|| builder.open())
     };
-    // Cards take in what is for them; the proof is not.
+    // Cards receive frames that are addressed to them; the probe frame is not.
     let listener = traffic::small(right.interface()).promiscuous(true);
     let mut peer = right.namespace().run(|| listener.open())?;
     let mut port = open(traffic::ARRIVAL_MAX)?;
     assert_eq!(port.mode(), Mode::XdpZeroCopy, "{}", port.explain());
-    // The proof itself: 60 bytes to the card it came from.
+    // The probe frame: 60 bytes from the card to itself.
     let mut proof = [0; 60];
     proof[..6].copy_from_slice(&left.mac());
     proof[6..12].copy_from_slice(&left.mac());

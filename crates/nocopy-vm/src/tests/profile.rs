@@ -78,12 +78,12 @@ fn run(guest: &Guest) -> Result<(), Failure> {
     Ok(())
 }
 
-/// One figure, from all who have it.
+/// One figure, from all sources that have it.
 struct Row {
     what: &'static str,
     told: u64,
     witness: Count,
-    /// Of one call at most, where bytes are counted and not calls.
+    /// The largest size of one call, if bytes are counted and not calls.
     size: Option<usize>,
     process: Option<u64>,
 }
@@ -103,7 +103,7 @@ impl Row {
         })
     }
 
-    /// Within 1 %, and what each says it lost: the profile may tell so much less, and so much more than the witness saw.
+    /// Within 1 %, plus the losses that each reports: the profile may have less by its losses, and more by those of the witness.
     fn check(&self, lost: u64) {
         let (told, size) = (self.told, self.size.unwrap_or(1) as u64);
         let is_near = |known: u64, missed: u64| {
@@ -197,7 +197,7 @@ impl Profile {
         Err(Failure(format!("nocopy profile opened no window: {said}")))
     }
 
-    /// Ends the window, and returns what was found.
+    /// Ends the window, and returns the report.
     fn end(mut self) -> Result<Value, Failure> {
         kill_process(Pid::from_child(&self.0), Signal::INT)?;
         let mut said = Vec::new();

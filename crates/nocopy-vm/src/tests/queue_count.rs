@@ -29,7 +29,7 @@ fn run(guest: &Guest) -> Result<(), Failure> {
     let second = traffic::open_queue(lab.left(), 1)?;
     lab.left().set_queues(1).expect_err("a queue with a port stays");
     traffic::close(second);
-    // Not refused for another reason: without its port it goes.
+    // The refusal has no other reason: without the port the change is accepted.
     wait_until("the queue whose port is closed can go", || Ok(lab.left().set_queues(1).is_ok()))?;
     lab.wait_for_carrier()?;
     traffic::assert_unharmed(lab, left, right)

@@ -20,7 +20,7 @@ pub(crate) const TEST: Test = Test {
     run,
 };
 
-/// Flows, told apart by their addresses: the card hashes no more of a datagram than those.
+/// Flows that differ in their addresses, because the card hashes nothing else of a datagram.
 const FLOWS: u8 = 64;
 
 /// Spreads the numbers of flows over 24 bits of the source address, so that each of these bits differs between some of them. Which of two queues
@@ -81,7 +81,7 @@ fn pin_each(end: &End, queues: &mut Queues) -> Result<Vec<Vec<usize>>, Failure> 
     Ok(all)
 }
 
-/// The flows that come to each queue.
+/// The flows that arrive on each queue.
 fn receive(queues: &mut Queues) -> Result<Vec<BTreeSet<u8>>, Failure> {
     let mut seen = vec![BTreeSet::new(); queues.ports().len()];
     let started = Instant::now();

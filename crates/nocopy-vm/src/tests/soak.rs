@@ -51,7 +51,7 @@ fn run(guest: &Guest) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Two ports over one area, what is on its way between them, and what the program has taken.
+/// Two ports over one area, the packets in flight between them, and those the program keeps.
 struct Link<'guest> {
     ends: [&'guest End; 2],
     area: Area,
@@ -100,7 +100,7 @@ impl<'guest> Link<'guest> {
 
     fn send_frames(&mut self, side: usize) -> Result<(), Failure> {
         for _ in 0..self.random.u32(1..32) {
-            // A frame first: what is expected must be sent.
+            // First take a frame: a packet that is expected must be sent.
             let Some(mut frame) = self.ports[side].sender().buffer() else { break };
             let Some((number, bytes)) = self.next_packet(side) else { break };
             frame.fill(&traffic::packet(self.ends[1 - side], number, bytes)).expect("a packet fits a frame");
@@ -126,7 +126,7 @@ impl<'guest> Link<'guest> {
         Ok(self.ports[side].sender().flush()?)
     }
 
-    /// Receives a batch; of its packets some are kept, some sent back as they lie, most just read.
+    /// Receives a batch; some of its packets are kept, some sent back in place, most only read.
     fn receive(&mut self, side: usize) -> Result<(), Failure> {
         let patience = Duration::from_millis(self.random.u64(0..5));
         let (mut kept, mut back) = (Vec::new(), Vec::new());
@@ -204,14 +204,14 @@ impl<'guest> Link<'guest> {
         Ok(())
     }
 
-    /// Closes both ports and opens them over another area. What the program keeps stays good, and the area it lies in.
+    /// Closes both ports and opens them over another area. Kept packets stay valid, and so does their area.
     fn reopen(&mut self) -> Result<(), Failure> {
         self.close()?;
         (self.area, self.ports) = open(self.ends)?;
         Ok(())
     }
 
-    /// Closes both ports with nothing on its way; what the program kept is all that is not at home, or retired.
+    /// Closes both ports with nothing in flight; every frame that has not come back is kept by the program, or retired.
     fn close(&mut self) -> Result<(), Failure> {
         self.receive_all()?;
         self.drain()?;
@@ -246,7 +246,7 @@ impl<'guest> Link<'guest> {
         Ok(())
     }
 
-    /// Ends with every frame at home or with the kernel to receive into.
+    /// Ends with every frame free or posted for receiving.
     fn settle(&mut self) -> Result<(), Failure> {
         self.receive_all()?;
         self.kept.clear();

@@ -42,7 +42,7 @@ fn run(guest: &Guest) -> Result<(), Failure> {
         let (ledger, copies) = measure_published(guest, &meter, method)?;
         let copied_bytes = if method == PublishedMethod::Copy { BYTES } else { 0 };
         assert_eq!(copies.payload_bytes(Way::Sent), copied_bytes, "{method}: {ledger}; {copies:?}");
-        // Nothing tells of what goes by reference.
+        // There are no completions for data sent by reference.
         assert_eq!(ledger.bytes_of(Evidence::ZeroCopy), 0, "{method}: {ledger}");
     }
     let _watcher = watch(guest.lab().left())?;

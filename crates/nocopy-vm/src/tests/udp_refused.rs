@@ -42,7 +42,7 @@ fn run(guest: &Guest) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Sends zero-copy and is told that every byte was copied; returns how many bytes were.
+/// Sends zero-copy, with every byte reported as copied; returns how many bytes were.
 fn refused(guest: &Guest, meter: &Meter, name: &'static str, method: Method) -> Result<u64, Failure> {
     let cause = Cause::ZeroCopyRefused;
     let case = Case { name, method, memory: Memory::Pool, evidence: Evidence::Copied(cause) };

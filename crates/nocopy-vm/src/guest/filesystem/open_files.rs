@@ -95,7 +95,7 @@ fn renamed(ground: &Ground) -> Done {
     fs::rename(ground.path("two"), ground.path("one/below/two"))?;
     goes_on(&mut file, &mut expected)?;
     assert!(fs::read(ground.path("one/below/two/file"))? == expected);
-    // The directory that it lies in is moved, too.
+    // The directory above it is moved, too.
     fs::rename(ground.path("one"), ground.path("three"))?;
     goes_on(&mut file, &mut expected)?;
     assert!(fs::read(ground.path("three/below/two/file"))? == expected);

@@ -34,7 +34,7 @@ struct Exercised<'a> {
     name: String,
     open: [File; 2],
     expected: Vec<u8>,
-    /// What was done, to be told when it goes wrong.
+    /// The operations so far, printed on a failure.
     log: Vec<String>,
 }
 
