@@ -53,7 +53,7 @@ pub(crate) fn outcome() -> Outcome {
     }
 }
 
-/// Writes down what is to lie in the machine: what was built, and the files of the repository, where some tests look for theirs.
+/// Writes a list of the files for the machine: the test programs, and the files of the repository at the paths where tests look for them.
 fn listed(binaries: Vec<Binary>) -> Result<(), Failed> {
     let program = |name| suite::program(&format!("{TARGET}/debug"), name);
     let lab = program("nocopy-vm");

@@ -12,7 +12,7 @@ use crate::step::{Failed, Step, root};
 /// The committed list.
 const LIST: &str = "docs/api.txt";
 
-/// The most that there may be: what a user can learn.
+/// The most types that the API may have: as many as a user can learn.
 const TYPES_MAX: usize = 100;
 const FUNCTIONS_MAX: usize = 350;
 /// What this workspace's own crates may ask of the library besides, in `integration` and by hidden functions of public types.
@@ -247,7 +247,7 @@ fn array(value: &Value) -> &[Value] {
     value.as_array().map_or(&[], Vec::as_slice)
 }
 
-/// An item's kind, and what is said of that kind.
+/// An item's kind, and the data of that kind.
 fn kind_of(item: &Value) -> (&str, &Value) {
     let inner = item["inner"].as_object().and_then(|inner| inner.iter().next());
     inner.map_or(("", &Value::Null), |(kind, inner)| (kind.as_str(), inner))

@@ -1,4 +1,4 @@
-//! The BPF programs in C: built by clang into object files that are committed, so that only who changes them needs clang.
+//! The BPF programs in C, built by clang into object files that are committed, so that clang is needed only to change them.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -18,7 +18,7 @@ pub(crate) fn build() -> Result<(), Failed> {
 const NO_COMPILER: &str =
     "needs clang-14: the packages of this system have none; Debian 12 and Ubuntu 24.04 do";
 
-/// Checks that the committed objects are what their sources give.
+/// Checks that the committed objects match their sources.
 pub(crate) fn check() -> Outcome {
     match install_bpf_compiler() {
         Ok(true) => compare().into(),
@@ -51,7 +51,7 @@ fn sources() -> Result<Vec<PathBuf>, Failed> {
 }
 
 fn compile(source: &Path, object: &Path) -> Result<(), Failed> {
-    // The object names its source, which must not depend on where the repository lies.
+    // The object names its source, which must not depend on the path of the repository.
     let name = source.strip_prefix(root()).expect("in the repository").display().to_string();
     let object = object.display().to_string();
     let here = "-fdebug-compilation-dir=.";

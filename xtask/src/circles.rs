@@ -19,7 +19,7 @@ const CRATES: [&str; 5] = [
     "crates/nocopy-transfer",
 ];
 
-/// How many names may stand for each other: enough for every import, and an end for those that stand for themselves.
+/// How many renames are followed: enough for every import, and a limit for names that stand for themselves.
 const RENAMES_MAX: u32 = 8;
 
 /// A module by its names from the root, which has none.
@@ -51,7 +51,7 @@ struct Sources(BTreeMap<Module, File>);
 struct File {
     /// Below `src`.
     path: String,
-    /// What each imported name stands for, from the root.
+    /// The full path of each imported name.
     names: BTreeMap<String, Module>,
     /// Every path of the crate that it writes, from the root.
     used: BTreeSet<Module>,
@@ -108,7 +108,7 @@ impl Sources {
         used.filter(|used| !used.starts_with(user) && !user.starts_with(used)).collect()
     }
 
-    /// The module in which what a path leads to is written, through all imports that rename or pass it on.
+    /// The module that contains the item of a path, through all imports that rename or re-export it.
     fn home(&self, path: &[String], renames_left: u32) -> Module {
         let mut module = Module::new();
         for (place, name) in path.iter().enumerate() {
@@ -142,7 +142,7 @@ impl File {
             }
         }
         used.extend(paths_of(&rest).iter().filter_map(|words| from_root(words, module, modules)));
-        // A name that stands for itself, as 'use crate::a::B' does within 'a', leads nowhere else.
+        // A name that stands for itself, as 'use crate::a::B' does within 'a', has no other path.
         names.retain(|name, meant| *meant != below(module, std::slice::from_ref(name)));
         Self { path, names, used }
     }
@@ -187,7 +187,7 @@ fn code_of(text: &str) -> (String, Vec<String>) {
     (code, for_tests)
 }
 
-/// What stands behind each `use`, and the code without them.
+/// The path of each `use`, and the code without them.
 fn imports_of(code: &str) -> (Vec<String>, String) {
     let (mut imports, mut rest, mut left) = (Vec::new(), String::new(), code);
     while let Some(at) = left.find("use ") {

@@ -22,7 +22,7 @@ pub(crate) fn build() -> Result<(), Failed> {
     Ok(())
 }
 
-/// Writes what the command prints into a file below target/.
+/// Writes the output of the command into a file below target/.
 fn print(arguments: &[&str], file: &str) -> Result<(), Failed> {
     Step::cargo(file, &[&NOCOPY, arguments].concat()).into_file(&format!("target/{file}"))
 }

@@ -15,18 +15,18 @@ pub(crate) struct Outcome {
     /// Passed when run again, alone; counted as passed, too.
     pub(crate) flaky: Vec<Note>,
     pub(crate) skips: Vec<Note>,
-    /// What the summary says beside the verdict.
+    /// A remark that the summary prints after the verdict.
     pub(crate) remark: String,
 }
 
-/// Something that failed, and what it printed.
+/// A failure, and the output of what failed.
 #[derive(Debug)]
 pub(crate) struct Failure {
     pub(crate) name: String,
     pub(crate) output: String,
 }
 
-/// A test and what there is to say about it: the stall during a flaky one, what a skipped one needs.
+/// A test and a remark: the stall during a flaky one, what a skipped one needs.
 #[derive(Debug)]
 pub(crate) struct Note {
     pub(crate) name: String,
@@ -43,7 +43,7 @@ impl Outcome {
         Self { failures: vec![failure], ..Self::default() }
     }
 
-    /// A skip: this machine lacks what the step needs. Continuous integration lacks nothing, so there it is a failure.
+    /// A skip, because this machine lacks something that the step needs; on continuous integration that is a failure.
     pub(crate) fn unavailable(name: impl Into<String>, needs: impl Into<String>) -> Self {
         if std::env::var_os("CI").is_some_and(|value| value == "true") {
             return Self::failed(name, format!("a skip that CI does not allow: {}", needs.into()));
@@ -113,7 +113,7 @@ pub(crate) struct Gate {
 }
 
 impl Gate {
-    /// Runs a step and keeps what became of it.
+    /// Runs a step and keeps its outcome.
     pub(crate) fn run(&mut self, name: &'static str, step: impl FnOnce() -> Outcome) {
         eprintln!("xtask: {name}");
         let start = Instant::now();
@@ -139,7 +139,7 @@ impl Gate {
         self.steps.iter().map(|(_, outcome, _)| outcome.flaky.len()).sum::<usize>() > FLAKY_MAX
     }
 
-    /// A row for each step, what was flaky and skipped, the failures with their output, and the counts as the last line.
+    /// A row for each step, the flaky and skipped tests, the failures with their output, and the counts as the last line.
     fn summary(&self) -> String {
         let mut text = format!("\n{:<28} {:<8} {:>8}\n", "step", "verdict", "time");
         for (name, outcome, took) in &self.steps {

@@ -12,7 +12,7 @@ use crate::suite::{self, processors, side_by_side};
 /// The profile in the workspace's manifest that the loops are built by.
 const PROFILE: &str = "counted";
 
-/// Each measured twice, with so many batches; the difference leaves out the start-up.
+/// Each is measured twice, with these numbers of batches; the difference leaves out the start-up.
 const BATCHES: [u32; 2] = [100, 300];
 const BATCH_PACKETS: u32 = 64;
 
@@ -111,7 +111,7 @@ fn collected(program: &Path, name: &str, batches: u32) -> Result<f64, Failed> {
     valgrind.args(["--tool=callgrind", "--callgrind-out-file=/dev/null", "--collect-atstart=no"]);
     valgrind.arg("--toggle-collect=*measured_*");
     if name.starts_with("send-library") {
-        // Called from inside the measured function: the memory port's stand-in for the kernel is not counted.
+        // Called inside the measured function, but not counted: the memory port's stand-in for the kernel.
         valgrind.arg("--toggle-collect=*Endpoint*transmit*");
     }
     let output = valgrind

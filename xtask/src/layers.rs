@@ -1,4 +1,4 @@
-//! The layers of a crate: modules that use only what lies below them.
+//! The layers of a crate: modules that use only modules below them.
 //!
 //! A crate declares them in the documentation of its root: a block of text after [`HEADING`], one layer a line, the highest first. A module
 //! may use those of the lines below its own. Tests are left out: the ones of a low layer may look through the eyes of a high one.
@@ -18,7 +18,7 @@ const CRATES: [&str; 5] = [
     "crates/nocopy-nfs",
 ];
 
-/// What the line in front of the declaration says.
+/// Marks the comment line before the declaration.
 const HEADING: &str = "in their layers";
 
 /// Every import in the crates that declare layers.
@@ -54,7 +54,7 @@ fn check_crate(sources: &Path, found: &mut Vec<String>) -> Result<(), Failed> {
     Ok(())
 }
 
-/// How low each module lies: the lines of the declaration, counted from the top.
+/// The height of each module: the lines of the declaration, counted from the top.
 #[derive(Debug)]
 struct Layers(BTreeMap<String, usize>);
 
@@ -98,7 +98,7 @@ fn is_of_tests(module: &[String]) -> bool {
     module.iter().any(|name| name == "tests" || name == "model")
 }
 
-/// The modules of the root that a file names, each with its line; `depth` is how many modules deep the file lies.
+/// The modules of the root that a file uses, each with its line; `depth` is how many modules deep the file is.
 fn imports(text: &str, depth: usize) -> Vec<(usize, String)> {
     let mut found = Vec::new();
     let from_root = "super::".repeat(depth);
@@ -135,7 +135,7 @@ fn heads(path: &str) -> Vec<String> {
     starts.into_iter().map(|at| word(&group[at..])).filter(|head| !head.is_empty()).collect()
 }
 
-/// The code with its lines where they were; a module of tests is the last thing in a file.
+/// The code, with line numbers unchanged; a module of tests is always at the end of a file.
 fn without_comments_and_tests(text: &str) -> String {
     let of_tests = ["\n#[cfg(test)]\nmod ", "\n#[cfg(all(test, "];
     let tests = of_tests.iter().filter_map(|start| text.find(start)).min().unwrap_or(text.len());

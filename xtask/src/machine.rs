@@ -66,7 +66,7 @@ pub(crate) const STRIP: &str = "llvm-strip-14";
 /// What links programs for aarch64.
 pub(crate) const AARCH64_LINKER: &str = "aarch64-linux-gnu-gcc";
 
-/// Where those of C libraries lie: some of what is needed is one.
+/// Where the headers of C libraries are: some of the requirements are libraries.
 const HEADERS: &str = "/usr/include";
 
 /// Where a program is a part of the Rust toolchain and in no package.
@@ -90,7 +90,7 @@ const PROGRAMS: &[Program] = &[
     program("nfs-cp", "--help", ["libnfs-utils", "libnfs-utils"], Needed::Tests),
     // For a program of the bench, which gcc compiles.
     program("nfsc/libnfs.h", "", ["libnfs-dev", "libnfs-devel"], Needed::Tests),
-    // With what it needs to serve a directory: the bench compares with it.
+    // With the packages that it needs to serve a directory: the bench compares with it.
     program(
         "ganesha.nfsd",
         "-v",
@@ -140,7 +140,7 @@ pub(crate) fn programs_for_tests() -> Outcome {
     if outcome.is_good() { installed(Needed::Tests) } else { outcome }
 }
 
-/// Installs what compiles for aarch64.
+/// Installs the compiler for aarch64.
 pub(crate) fn aarch64_compiler() -> Outcome {
     installed(Needed::Aarch64)
 }
@@ -158,7 +158,7 @@ fn installed(needed: Needed) -> Outcome {
     }
 }
 
-/// Installs the BPF compiler; false where this system's packages have none of that version.
+/// Installs the BPF compiler; returns false if this system has no package of that version.
 pub(crate) fn install_bpf_compiler() -> Result<bool, Failed> {
     if missing(Needed::Bpf).is_empty() {
         return Ok(true);
@@ -216,7 +216,7 @@ fn install_lines(missing: &[&Program]) -> String {
     format!("as root: 'apt-get install {apt}' (Debian, Ubuntu) or 'dnf install {dnf}' (Fedora)")
 }
 
-/// Prints what is there of what the tests need; false when something is missing.
+/// Prints which requirements of the tests are installed; returns false if one is missing.
 pub(crate) fn doctor() -> bool {
     println!("{:<22} {:<8} needed for", "what", "there");
     let row = |what: &str, there: bool, needed: &str| {

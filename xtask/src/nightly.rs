@@ -147,7 +147,7 @@ fn sanitizer() -> Outcome {
     Suite { instrument: Instrument::AddressSanitizer, ..Suite::of("sanitizer", &all) }.outcome()
 }
 
-/// Every target for its time; the remark says what it covered at first and in the end.
+/// Runs every target for its time; the remark says how many edges it covered at first and in the end.
 fn fuzz() -> Outcome {
     if !Step::cargo("cargo fuzz there", &["fuzz", "--version"]).succeeds_quietly() {
         let install = Step::cargo("install cargo-fuzz", &["install", "cargo-fuzz", "--locked"]);

@@ -1,4 +1,4 @@
-//! Processes by who started them.
+//! Processes by their parents.
 
 use std::collections::HashMap;
 use std::fs;
@@ -11,7 +11,7 @@ pub(crate) fn below(root: Pid) -> Vec<Pid> {
     for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
         let Some(process) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
         let Ok(status) = fs::read_to_string(entry.path().join("stat")) else { continue };
-        // The name before it may have spaces and brackets of its own.
+        // The name before it may contain spaces and brackets.
         let parent = status.rsplit_once(')').and_then(|(_, rest)| rest.split(' ').nth(2)?.parse().ok());
         children.entry(parent.unwrap_or(0)).or_default().push(process);
     }

@@ -92,12 +92,12 @@ impl Step {
         if status.success() { Ok(()) } else { Err(self.failed(&messages)) }
     }
 
-    /// Runs the command, everything that it prints is shown; returns its exit code, if it had one, and what it printed.
+    /// Runs the command, with all of its output shown; returns its exit code, if it had one, and its output.
     pub(crate) fn status(&self) -> Result<(Option<i32>, String), Failed> {
         self.run_to_end(true).map(|(_, messages, status)| (status.code(), messages))
     }
 
-    /// Writes what the command prints into a file.
+    /// Writes the output of the command into a file.
     pub(crate) fn into_file(self, path: &str) -> Result<(), Failed> {
         let printed = self.captured()?;
         let path = root().join(path);
@@ -137,7 +137,7 @@ fn read(from: Option<impl Read>) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// Prints what comes, line by line, and returns it.
+/// Prints the input line by line as it arrives, and returns it.
 fn show(from: impl Read) -> String {
     let mut text = String::new();
     for line in BufReader::new(from).split(b'\n').map_while(Result::ok) {

@@ -10,7 +10,7 @@ use rustix::process::{Signal, kill_process};
 use crate::processes;
 use crate::suite::processors;
 
-/// How long a process stands still.
+/// How long a process is stopped.
 const STOP_MS: std::ops::Range<u64> = 100..280;
 
 /// How long all run between two stops.
@@ -60,7 +60,7 @@ fn stop_one() {
     thread::sleep(Duration::from_millis(fastrand::u64(GAP_MS)));
     let processes = processes::below(rustix::process::getpid());
     if let Some(process) = fastrand::choice(processes) {
-        // It may end at any moment, which is no error.
+        // The process may end at any moment, which is no error.
         let _ = kill_process(process, Signal::STOP);
         thread::sleep(Duration::from_millis(fastrand::u64(STOP_MS)));
         let _ = kill_process(process, Signal::CONT);

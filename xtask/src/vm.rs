@@ -10,7 +10,7 @@ use crate::gate::{Failure, Note, Outcome};
 use crate::step::{Failed, Step, root};
 use crate::suite::program;
 
-/// What the machines run, and what is compiled into it. Tests and documents beside it are left out.
+/// The files that determine what the machines run. Tests and documents beside them are left out.
 const INPUTS: &[&str] = &[
     ".cargo",
     "Cargo.lock",
@@ -46,10 +46,10 @@ const RESULTS_OF_NFS: &str = "target/xtask/vm-nfs.json";
 
 const RESULTS_ON_ARM64: &str = "target/xtask/vm-arm64.json";
 
-/// The lab's exit code where it cannot be had: another system than Debian or Ubuntu, another processor, not root.
+/// The lab's exit code if it cannot run: another system than Debian or Ubuntu, another processor, not root.
 const UNAVAILABLE: i32 = 3;
 
-/// Runs the lab with these arguments, on a build of its own.
+/// Builds the lab, and runs it with these arguments.
 pub(crate) fn run(arguments: &[String]) -> Result<(), Failed> {
     build()?;
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
@@ -79,7 +79,7 @@ pub(crate) fn outcome() -> Outcome {
         return Outcome { passed: kept.rows, ..Outcome::default() }.with_remark(remark);
     }
     let outcome = judged(&[], RESULTS);
-    // What was run is kept only if it is still what lies there.
+    // The result is kept only if the files are still the same.
     if outcome.is_good() && self::inputs().is_ok_and(|after| after == inputs) {
         Kept::remember(inputs, outcome.passed);
     }
@@ -100,7 +100,7 @@ fn judged(arguments: &[&str], results: &str) -> Outcome {
     }
 }
 
-/// The rows on arm64, where what that file lists was built for it.
+/// The rows on arm64, with the programs that the file lists.
 pub(crate) fn outcome_on_arm64(built: &str) -> Outcome {
     match build() {
         Ok(()) => judged(&["--kernel", "arm64", "--built", built], RESULTS_ON_ARM64),
@@ -167,7 +167,7 @@ fn read(results: &Path) -> Result<Lab, Failed> {
 }
 
 impl Lab {
-    /// What the rows and machines say; the lab's own verdict must be the same.
+    /// The outcome by rows and machines; the lab's own verdict must be the same.
     fn outcome(self, code: Option<i32>, output: &str) -> Outcome {
         let mut outcome = Outcome::default();
         for machine in self.machines {
@@ -209,7 +209,7 @@ impl Lab {
 }
 
 impl Measured {
-    /// A skipped test is a skip of the run; how many passed is said beside the verdict, which counts rows.
+    /// A skipped test is a skip of the run; the number of passed tests is put beside the verdict, which counts rows.
     fn add_to(self, outcome: &mut Outcome) {
         let program = self.program.unwrap_or_default();
         if let Some((test, needs)) = self.skipped {
@@ -222,7 +222,7 @@ impl Measured {
     }
 }
 
-/// A run that passed, and of what.
+/// A run that passed, and the files it was made from.
 #[derive(Serialize, Deserialize)]
 struct Kept {
     inputs: u64,

@@ -3,7 +3,7 @@ use crate::missing::require_capabilities;
 use crate::netlink::link;
 use crate::{Builder, End, Error, Interface, Lab, Namespace};
 
-/// Two hosts with a machine between them, for what forwards:
+/// Two hosts with a machine between them, for programs that forward:
 ///
 /// ```text
 ///   left                   middle                    right
@@ -28,7 +28,7 @@ impl Chain {
     /// A chain with an MTU of 1500 and one queue.
     ///
     /// # Errors
-    /// [`Error::Missing`] names what the machine lacks; the others are the kernel's refusals.
+    /// [`Error::Missing`] names what this machine lacks; other errors come from the kernel.
     pub fn new() -> Result<Self, Error> {
         require_capabilities()?;
         let (options, number) = (Lab::builder(), |number| [0x02, 0x6e, 0x63, 0, 0, number]);

@@ -54,7 +54,7 @@ impl Lab {
     /// A lab with an MTU of 1500 and one queue.
     ///
     /// # Errors
-    /// [`Error::Missing`] names what the machine lacks.
+    /// [`Error::Missing`] names what this machine lacks.
     pub fn new() -> Result<Self, Error> {
         Self::builder().build()
     }
@@ -99,7 +99,7 @@ impl Lab {
     /// Deletes both interfaces, as if the device had been pulled out. The namespaces stay.
     ///
     /// # Errors
-    /// [`Error::Netlink`]; `ENODEV` when they are gone already.
+    /// [`Error::Netlink`]; `ENODEV` if the pair has been deleted already.
     pub fn delete_pair(&self) -> Result<(), Error> {
         link::delete(&self.left.namespace, self.left.interface, self.left.index)
     }
@@ -128,7 +128,7 @@ impl Builder {
     }
 
     /// Generic receive offload on the left end. On veth it also makes the end take frames that XDP
-    /// redirects to it, without a program of its own.
+    /// redirects to it, without its own program.
     pub fn gro_left(mut self, on: bool) -> Self {
         self.gro[0] = on;
         self
@@ -143,7 +143,7 @@ impl Builder {
     /// Makes the lab; both ends are up and have carrier when it returns.
     ///
     /// # Errors
-    /// [`Error::Missing`] names what the machine lacks; the others are the kernel's refusals.
+    /// [`Error::Missing`] names what this machine lacks; other errors come from the kernel.
     pub fn build(self) -> Result<Lab, Error> {
         require_capabilities()?;
         let left = link::Plan::new(NAMES[0], [0x02, 0x6e, 0x63, 0, 0, 1], &self);
@@ -230,7 +230,7 @@ impl End {
         link::set_up(&self.namespace, self.interface, self.index, false)
     }
 
-    /// Gives the interface another name; this end goes on under the old one, which nothing has then.
+    /// Gives the interface another name; this end keeps the old one, which no interface has then.
     ///
     /// # Errors
     /// [`Error::Netlink`]; `EBUSY` while it is up, before Linux 6.2.
@@ -238,7 +238,7 @@ impl End {
         link::rename(&self.namespace, self.interface, self.index, name)
     }
 
-    /// Moves the interface into another namespace, where it is down; this end has none then.
+    /// Moves the interface into another namespace, where it is down; this end has no interface then.
     ///
     /// # Errors
     /// [`Error::Netlink`].
@@ -361,7 +361,7 @@ pub(crate) fn wait_for_carrier(namespace: &Namespace, interface: &'static str) -
     Ok(())
 }
 
-/// A new namespace with its loopback up and nothing to say.
+/// A new namespace with its loopback up, in which the kernel sends nothing by itself.
 pub(crate) fn quiet_namespace() -> Result<Namespace, Error> {
     let namespace = Namespace::new()?;
     silence_ipv6(&namespace)?;

@@ -1,6 +1,6 @@
 //! Programs of tests, as the compiler makes them: which tests are in one, and how one of these ended.
 //!
-//! Each test is started as a process of its own: `program --exact TEST --nocapture`.
+//! Each test is started as its own process: `program --exact TEST --nocapture`.
 
 use std::io;
 use std::path::Path;
@@ -42,12 +42,12 @@ fn listed(program: &Path, directory: &Path, which: &[&str]) -> io::Result<Vec<St
     Ok(text.lines().filter_map(|line| line.strip_suffix(": test")).map(str::to_owned).collect())
 }
 
-/// What starts one test of a program, and makes it print what it says.
+/// The arguments that make a program run one test and print its output.
 pub fn command_line(test: &str) -> [&str; 3] {
     ["--exact", test, "--nocapture"]
 }
 
-/// How a test that printed `output` ended. A program that runs no test exits with success, too: it must say that it ran one.
+/// The result of a test that printed `output`. A program that runs no test exits with success, too, so the output must say that it ran one.
 pub fn verdict(status: ExitStatus, output: &str) -> Verdict {
     let ran = output.lines().any(|line| line.starts_with("test result: ok. 1 passed; 0 failed"));
     let needs = |line: &str| {

@@ -30,7 +30,7 @@ impl Missing {
 /// A skip that continuous integration accepts, and why.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AllowedSkip {
-    /// What is missing, as [`Missing::name`] says it.
+    /// What is missing, with the name of [`Missing::name`].
     pub needs: &'static str,
     /// Why it is acceptable not to test this there.
     pub reason: &'static str,
@@ -56,7 +56,7 @@ pub const ALLOWED_SKIPS: &[AllowedSkip] = &[
 /// Prints `SKIP: needs …` for the running test.
 ///
 /// # Panics
-/// When the environment says `CI=true` and `missing` is not in [`ALLOWED_SKIPS`].
+/// If the environment has `CI=true` and `missing` is not in [`ALLOWED_SKIPS`].
 pub fn skip(missing: &Missing) {
     let in_ci = std::env::var_os("CI").is_some_and(|value| value == "true");
     match judge(missing, in_ci) {
@@ -76,7 +76,7 @@ fn judge(missing: &Missing, in_ci: bool) -> Result<String, String> {
     }
 }
 
-/// A default lab for a test, or `None` after saying what is missing: `let Some(lab) = lab_or_skip() else { return };`
+/// A default lab for a test, or `None` after printing what is missing: `let Some(lab) = lab_or_skip() else { return };`
 ///
 /// # Panics
 /// When the lab fails for another reason than a missing capability or kernel feature, and on a skip CI does not allow.
@@ -95,7 +95,7 @@ impl crate::Builder {
 }
 
 impl crate::Chain {
-    /// A chain for a test, or `None` after saying what is missing.
+    /// A chain for a test, or `None` after printing what is missing.
     ///
     /// # Panics
     /// As [`lab_or_skip`].
@@ -117,7 +117,7 @@ fn made_or_skip<T>(made: Result<T, Error>) -> Option<T> {
 
 /// Names the first capability a lab needs that this thread does not have.
 ///
-/// Asked before anything is tried: the kernel's EPERM does not say which one it wanted.
+/// Checked first, because the kernel's EPERM does not name the missing capability.
 pub(crate) fn require_capabilities() -> Result<(), Missing> {
     // A process that may not even read its own capabilities finds out at the first refused call.
     let Ok(sets) = rustix::thread::capabilities(None) else { return Ok(()) };

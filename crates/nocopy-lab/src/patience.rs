@@ -7,7 +7,7 @@ use std::io::{self, ErrorKind};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How long a test waits for what has to happen: much longer than a busy machine stands still, or a thread waits for its turn.
+/// How long a test waits for an event that must happen: much longer than a busy machine is stalled, or a thread is not scheduled.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// How often [`wait_until`] looks.
@@ -16,7 +16,7 @@ const INTERVAL: Duration = Duration::from_millis(5);
 /// Waits until `is_true` returns true; `what` names the fact in the message of a failure.
 ///
 /// # Panics
-/// When it is not true after [`PATIENCE`].
+/// If it is not true after [`PATIENCE`].
 #[track_caller]
 pub fn wait_until(what: &str, mut is_true: impl FnMut() -> bool) {
     let start = Instant::now();

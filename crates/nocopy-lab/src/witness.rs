@@ -161,7 +161,7 @@ fn watch_accounts(accounts: &Mutex<Accounts>, ended: &AtomicBool) {
     }
 }
 
-/// The processors that this process may use; the first one when the kernel does not say.
+/// The processors that this process may use; only the first if the kernel does not report them.
 fn processors() -> Vec<usize> {
     match rustix::thread::sched_getaffinity(None) {
         Ok(set) => (0..CpuSet::MAX_CPU).filter(|&processor| set.is_set(processor)).collect(),
@@ -247,7 +247,7 @@ fn pressure_in(pressure: &str) -> Option<Duration> {
     Some(Duration::from_micros(total.parse().ok()?))
 }
 
-/// What the kernel's accounts said from time to time.
+/// Successive readings of the kernel's accounts.
 #[derive(Debug)]
 struct Accounts {
     last: Reading,
@@ -270,7 +270,7 @@ impl Accounts {
     }
 
     fn note(&mut self, reading: Reading) {
-        // Fewer or more processors than before: no account of which is which.
+        // The number of processors has changed: readings do not match any more.
         let steal = match (&self.last.steal, &reading.steal) {
             (Some(before), Some(after)) if before.len() == after.len() => {
                 before.iter().zip(after).map(|(before, after)| after.saturating_sub(*before)).max()
@@ -286,7 +286,7 @@ impl Accounts {
         self.last = reading;
     }
 
-    /// The worst steal and the whole pressure of all spans that lie at least in part between the two.
+    /// The worst steal and the whole pressure of all spans that overlap the time between the two.
     fn worst_between(&self, start: Instant, end: Instant) -> (Option<Duration>, Option<Duration>) {
         let within = || self.spans.iter().filter(|span| span.from < end && span.to > start);
         let steal = within().filter_map(|span| span.steal).max();

@@ -113,7 +113,6 @@ fn an_end_goes_down_and_comes_back() {
     ping(&lab).unwrap();
 }
 
-/// Proves that interfaces made by somebody else become the same lab: here, the ends of a pair.
 #[test]
 fn existing_interfaces_become_a_lab() {
     let Some(made) = lab_or_skip() else { return };

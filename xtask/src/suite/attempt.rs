@@ -1,4 +1,4 @@
-//! One run of one test: a process of its own, in a network namespace of its own, for a limited time.
+//! One run of one test: its own process, in its own network namespace, with a time limit.
 
 use std::fs::File;
 use std::io::{Read, Seek};
@@ -32,9 +32,9 @@ pub(crate) struct Attempt {
 /// How the tests of this run are started.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Conditions<'a> {
-    /// Each in a network namespace of its own, which takes root.
+    /// Each in its own network namespace, which needs root.
     pub(crate) isolated: bool,
-    /// What random tests start from, if not from what they always start from.
+    /// The seed of random tests, if not the usual one.
     pub(crate) seed: Option<u64>,
     /// Where the tests are built with it.
     pub(crate) sanitizer: Option<&'a Sanitizer>,
@@ -66,7 +66,7 @@ fn started(case: &Case, conditions: Conditions<'_>) -> std::io::Result<(Child, F
     if let Some(sanitizer) = conditions.sanitizer {
         command.envs(sanitizer.variables());
     }
-    // Not a session of its own: its leader would take the first terminal that a test opens for its own.
+    // Not its own session: its leader would get the first terminal that a test opens as its controlling terminal.
     command.process_group(0);
     command.stdin(Stdio::null()).stdout(output.try_clone()?).stderr(output.try_clone()?);
     Ok((command.spawn()?, output))
@@ -104,13 +104,13 @@ fn wait(child: &mut Child) -> std::io::Result<Option<ExitStatus>> {
     Ok((ended > 0).then_some(status))
 }
 
-/// Becomes `program`, which ends with xtask; if `isolated`, in a network namespace where there is nothing but a loopback interface.
+/// Replaces this process by `program`, which is killed when xtask ends; if `isolated`, in a network namespace that has only a loopback interface.
 pub(crate) fn become_program(program: &str, arguments: &[String], isolated: bool) -> ExitCode {
     let refused = |what: &str, error: &dyn std::fmt::Display| {
         eprintln!("xtask: {program}: {what}: {error}");
         ExitCode::FAILURE
     };
-    // A process group of its own is out of reach of the terminal's Ctrl-C.
+    // In its own process group it does not get the terminal's Ctrl-C.
     if let Err(error) = rustix::process::set_parent_process_death_signal(Some(Signal::KILL)) {
         return refused("no death signal", &error);
     }

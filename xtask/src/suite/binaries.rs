@@ -50,7 +50,7 @@ pub(crate) fn build(arguments: &[&str], variables: &[(&str, &str)]) -> Result<Ve
     }
 }
 
-/// What cargo says of one thing that it built.
+/// Cargo's message about one artifact.
 #[derive(Deserialize)]
 struct Artifact {
     executable: Option<PathBuf>,

@@ -25,7 +25,7 @@ use crate::gate::{Failure, Note, Outcome};
 use crate::machine;
 use crate::step::{Failed, Step, root};
 
-/// Where each suite's times lie, for a search for the slow tests.
+/// Where the times of each suite are written, to find slow tests.
 const RESULTS: &str = "target/xtask";
 
 /// What cargo builds for all tests but loom's models, which are counted by themselves.
@@ -40,7 +40,7 @@ pub(crate) struct Suite<'a> {
     pub(crate) built: &'a [&'a str],
     /// Only the tests whose names contain one of these, if there are any.
     pub(crate) filters: &'a [String],
-    /// What random tests start from, if not from what they always start from.
+    /// The seed of random tests, if not the usual one.
     pub(crate) seed: Option<u64>,
     /// A failed test is run again if the machine stalled.
     pub(crate) retry: bool,
@@ -55,7 +55,7 @@ pub(crate) enum Instrument {
 }
 
 impl Instrument {
-    /// What the environment of the compiler says.
+    /// The environment variables for the compiler.
     const fn variables(self) -> &'static [(&'static str, &'static str)] {
         match self {
             Self::Nothing => &[],
@@ -66,7 +66,7 @@ impl Instrument {
     }
 }
 
-/// A test that ran, and what stood still meanwhile.
+/// A test that ran, and what was stalled meanwhile.
 struct Ran {
     case: Case,
     attempt: Attempt,
@@ -87,7 +87,7 @@ struct Row {
 }
 
 impl<'a> Suite<'a> {
-    /// All tests of what is built, as the gate runs them.
+    /// All tests that were built, run as the gate runs them.
     pub(crate) fn of(name: &'a str, built: &'a [&'a str]) -> Self {
         Self { name, built, filters: &[], seed: None, retry: true, instrument: Instrument::Nothing }
     }
@@ -198,7 +198,7 @@ pub(crate) fn processors() -> usize {
     thread::available_parallelism().map_or(1, usize::from)
 }
 
-/// Does `work` on all items, some at a time; returns what it gave, in the order of the items.
+/// Does `work` on all items, some at a time; returns the results in the order of the items.
 pub(crate) fn side_by_side<T: Sync, R: Send>(
     at_a_time: usize,
     items: &[T],
@@ -224,7 +224,7 @@ pub(crate) fn side_by_side<T: Sync, R: Send>(
     done.into_iter().map(|(_, result)| result).collect()
 }
 
-/// What a test that failed or was skipped has to say, and a line now and then for the others.
+/// Prints the output of a test that failed or was skipped, and now and then a line for the others.
 fn report(case: &Case, attempt: &Attempt, ended: usize, all: usize) {
     match &attempt.verdict {
         Verdict::Failed => eprintln!("xtask: {}: FAILED\n{}", case.name(), attempt.output.trim_end()),

@@ -40,7 +40,7 @@ impl Sanitizer {
         Ok(Self { runtime, libpcap })
     }
 
-    /// What the environment of a test says.
+    /// The environment variables for a test.
     pub(crate) fn variables(&self) -> [(&'static str, String); 3] {
         // Much is kept until the end of a process on purpose; and where a call lies on the stack is compared.
         let options = "detect_leaks=0:detect_stack_use_after_return=0".to_owned();
@@ -52,7 +52,7 @@ impl Sanitizer {
     }
 }
 
-/// A file where the C compiler looks for libraries.
+/// A file in the C compiler's library path.
 fn file_of_compiler(name: &str) -> Result<PathBuf, Failed> {
     let question = format!("-print-file-name={name}");
     let printed = Step::new(name, "cc", &[&question]).captured()?;
@@ -71,7 +71,7 @@ fn symbolic(mut library: Vec<u8>) -> Option<Vec<u8>> {
         (usize::try_from(number(header + 8)?).ok()?, usize::try_from(number(header + 32)?).ok()?);
     let entries = (start..start + bytes).step_by(16);
     let mut free = entries.filter(|&at| number(at) == Some(DT_NULL));
-    // The last one stays what it is.
+    // The last one stays unchanged.
     let (first, _) = (free.next()?, free.next()?);
     library[first..first + 8].copy_from_slice(&DT_SYMBOLIC.to_le_bytes());
     Some(library)

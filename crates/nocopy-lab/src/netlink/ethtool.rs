@@ -90,7 +90,7 @@ impl Set {
             bit.push(DefaultNla::new(ETHTOOL_A_BITSET_BIT_VALUE, Vec::new()));
         }
         let bits = nest(ETHTOOL_A_BITSET_BITS, &[nest(ETHTOOL_A_BITSET_BITS_BIT, &bit)]);
-        // Otherwise the kernel sends back what it changed.
+        // Otherwise the kernel returns the changes.
         let flags = number(ETHTOOL_A_HEADER_FLAGS, ETHTOOL_FLAG_OMIT_REPLY);
         let header = [string(ETHTOOL_A_HEADER_DEV_NAME, interface), flags];
         let attributes = vec![nest(ETHTOOL_A_HEADER, &header), nest(ETHTOOL_A_FEATURES_WANTED, &[bits])];
@@ -147,7 +147,7 @@ impl Emitable for Set {
 }
 
 impl ParseableParametrized<[u8], GenlHeader> for Set {
-    /// Replies are asked to be omitted; one that comes all the same says nothing we need.
+    /// The kernel is asked to omit replies; one that arrives anyway has nothing of use.
     fn parse_with_param(_: &[u8], _: GenlHeader) -> Result<Self, DecodeError> {
         Ok(Self { command: 0, attributes: Vec::new() })
     }

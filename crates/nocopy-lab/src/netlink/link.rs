@@ -41,7 +41,7 @@ impl Plan {
     }
 }
 
-/// What the kernel says of an interface.
+/// The kernel's description of an interface.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Interface {
     /// Its name.
@@ -54,7 +54,7 @@ pub struct Interface {
     pub mtu_bytes: u32,
     /// The number of its receive queues; as many for transmission on the lab's own.
     pub queue_count: u32,
-    /// True when it is up and so is what it is connected to.
+    /// True when both the interface and its peer are up.
     pub carrier: bool,
     /// The number of the XDP program on it.
     pub xdp_program: Option<u32>,

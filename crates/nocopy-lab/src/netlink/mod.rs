@@ -55,7 +55,7 @@ impl Connection {
     }
 }
 
-/// Adds the messages of one datagram to `answers`; true when the kernel has said its last word.
+/// Adds the messages of one datagram to `answers`; returns true after the kernel's last message.
 fn collect<M: NetlinkDeserializable + Debug>(datagram: &[u8], answers: &mut Vec<M>) -> io::Result<bool> {
     let mut rest = datagram;
     while !rest.is_empty() {

@@ -13,10 +13,10 @@ use nocopy::message::{Endpoint, Event, Payload, Peer};
 /// Messages in a batch.
 const BATCH: u32 = 64;
 const MESSAGE: [u8; 64] = [7; 64];
-/// A long one, sent from where it lies.
+/// A long message, sent in place.
 static BULK: [u8; 1 << 20] = [7; 1 << 20];
 
-/// Peers where there are many.
+/// The number of peers in the test with many.
 const MANY: usize = 10_000;
 
 struct Pair {
@@ -98,7 +98,7 @@ fn measured_conversation(pair: &mut Pair) {
     }
 }
 
-/// One way, as many as are at hand in a packet.
+/// One way, as many messages as fit in a packet.
 #[inline(never)]
 fn measured_stream(pair: &mut Pair) {
     let [client, server] = &mut pair.endpoints;
@@ -109,7 +109,7 @@ fn measured_stream(pair: &mut Pair) {
     client.flush().expect("a working network");
     let mut left = BATCH;
     while left > 0 {
-        // One thread for both: while the one waits, the other would not hear that it may go on.
+        // One thread for both: while one end waits, the other could not be woken.
         assert!(
             client.try_receive().expect("a working network").is_none(),
             "it has only acknowledgements to take"
@@ -121,7 +121,7 @@ fn measured_stream(pair: &mut Pair) {
     }
 }
 
-/// One way, long ones that are sent from where they lie.
+/// One way, long messages that are sent in place.
 #[inline(never)]
 fn measured_bulk(pair: &mut Pair) {
     let [client, server] = &mut pair.endpoints;

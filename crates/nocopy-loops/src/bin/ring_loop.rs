@@ -184,7 +184,7 @@ impl ByHand {
         unsafe { std::slice::from_raw_parts_mut(self.memory.as_mut_ptr().add(address as usize), len) }
     }
 
-    /// Whether the kernel may say this, as the library asks it.
+    /// Whether the kernel may return this descriptor, as checked by the library.
     #[inline(always)]
     fn accept(&mut self, descriptor: Descriptor) -> bool {
         let frame = descriptor.address >> self.shift;
