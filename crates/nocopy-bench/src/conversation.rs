@@ -33,8 +33,8 @@ struct Found {
     lost: u64,
 }
 
-/// Messages of `bytes` from the stage's sender to its receiver and back, each when the one before is answered. The evidence is what is
-/// known beforehand; who keeps books knows better afterwards.
+/// Messages of `bytes` from the stage's sender to its receiver and back, each after the answer to the one before. The evidence is
+/// what is known in advance; a method with a ledger reports better evidence afterwards.
 pub(crate) fn converse<E: Exchange>(
     stage: &Stage,
     method: &'static str,

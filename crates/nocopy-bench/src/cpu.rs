@@ -44,9 +44,9 @@ pub(crate) fn peak_memory_kib(process: &str) -> io::Result<u64> {
 
 /// Time the processors together spent idle, or were taken away by another machine, since boot; and how many they are.
 ///
-/// Busy time is what is left of the clock. The kernel's own busy columns are samples: whatever was running
-/// when the timer ticked, which work in bursts, between ticks, escapes or overfills. Idle time it measures.
-/// In steps of 10 ms all the same: sum many windows before dividing.
+/// Busy time is the rest of the elapsed time. The kernel's own busy columns are samples taken at timer ticks, which are wrong for work in
+/// short bursts; idle time is measured.
+/// It is measured in steps of 10 ms: sum many windows before dividing.
 pub(crate) fn machine_idle_time() -> io::Result<(Duration, u32)> {
     let text = fs::read_to_string("/proc/stat")?;
     let (ticks, processors) = idle_ticks(&text)

@@ -16,8 +16,8 @@ const BATCH_BYTES: usize = 64 << 10;
 /// Ethernet, IPv4 and UDP without options.
 pub(crate) const HEADER_BYTES: usize = 14 + 20 + 8;
 
-/// A host that is nobody here: with it as destination a frame is seen as on a mirror port, and the
-/// receiving kernel does not carry it through its IP stack. Locally administered, unicast.
+/// The address of another host: frames to it are received as on a mirror port, and the
+/// receiving kernel does not pass them through its IP stack. Locally administered, unicast.
 const OTHER_HOST: [u8; 6] = [0x02, 0x6e, 0x63, 0x0f, 0xff, 0xff];
 
 const UDP_PORT: u16 = 7070;

@@ -165,8 +165,8 @@ fn given_site(name: &str, processors: [usize; 2], host: u8) -> Result<Site, Fail
         let (interface, mtu_bytes) = (name.into(), found.mtu_bytes);
         return Err(Failure::SmallMtu { interface, mtu_bytes, frame_bytes: FRAME_BYTES_MAX });
     }
-    // Addresses from the range reserved for benchmarks (RFC 2544), put into frames only: the interfaces'
-    // own are nobody's business here, and may be missing.
+    // Addresses from the range reserved for benchmarks (RFC 2544), used in frames only: the interfaces'
+    // own addresses do not matter, and may be missing.
     let ipv4 = Ipv4Addr::new(198, 18, 0, host);
     Ok(Site {
         namespace: None,

@@ -36,7 +36,7 @@ pub struct Traffic {
     pub stream: StreamFacts,
 }
 
-/// What there is to know of a stream besides.
+/// Further properties of a stream.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct StreamFacts {
     /// The times of the proxy's process.

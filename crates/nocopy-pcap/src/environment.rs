@@ -34,8 +34,8 @@ pub(crate) fn run_socket() -> Option<BorrowedFd<'static>> {
     let (number, inode) = value.to_str()?.split_once(':')?;
     let (number, inode): (RawFd, u64) =
         (number.parse().ok().filter(|number| *number >= 0)?, inode.parse().ok()?);
-    // SAFETY: nothing is done to it before it is found to be what `nocopy run` made for this, and nobody closes that but the program,
-    // which would have to between this and the message: then the message is not sent.
+    // SAFETY: nothing is done to it before it is known to be the socket that `nocopy run` made for this, and only the program could close
+    // it between this and the message: then the message is not sent.
     let socket = unsafe { BorrowedFd::borrow_raw(number) };
     let status = fstat(socket).ok().filter(|status| status.st_ino == inode)?;
     let is_ours = FileType::from_raw_mode(status.st_mode).is_socket()

@@ -160,8 +160,8 @@ impl Handle {
         }
     }
 
-    /// Sends what waits, and reports what was counted. A call that goes on reading may do so for long, or for ever if it was left by a
-    /// program that closes the handle deeper in its stack: nothing more comes to it.
+    /// Sends queued frames, and reports the counters. A call that is still reading may do so for long, or for ever if it was left by a
+    /// program that closes the handle deeper in its stack: it gets no more packets.
     fn stop_and_report(&self, real: *mut Pcap, from: Place) {
         if let Some(live) = self.live().filter(|live| live.is_read(from)) {
             live.control.deafen();

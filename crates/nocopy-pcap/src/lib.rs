@@ -22,7 +22,7 @@
 //! * `table`, `handle`: our state beside a `pcap_t`.
 //! * `capture`, `injection`: packets in and out.
 //! * `guard`: no panic leaves the library.
-//! * `environment`, `report`: what `nocopy run` tells the library, and learns from it.
+//! * `environment`, `report`: the messages between `nocopy run` and the library.
 //!
 //! The modules in their layers: each uses those below it only (`cargo xtask check` reads this list).
 //!

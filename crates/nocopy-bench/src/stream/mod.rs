@@ -3,11 +3,11 @@
 //! ```text
 //!   bench ── task (argument), phases (stdin) ──▶ nocopy bench-peer ── words (stdout) ──▶ bench
 //! ```
-//! Each process opens its own socket: it is started inside the namespace where its side is. It ends when its work is done, or when
-//! standard input does, as it does with the bench, however that ends.
+//! Each process opens its own socket: it is started inside the namespace of its side. It ends when its work is done, or when its
+//! standard input ends, which happens when the bench ends, for any reason.
 //!
-//! Threads of one process would not do: a receiver that maps pages and unmaps them has to tell every processor that runs its memory,
-//! and would pay for the sender, too.
+//! Threads of one process would not do: a receiver that maps and unmaps pages has to notify every processor that runs its process,
+//! and would slow down the sender, too.
 
 mod amount;
 mod cast;

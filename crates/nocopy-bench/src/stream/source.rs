@@ -1,9 +1,9 @@
-//! What a stream is sent from.
+//! The data that streams send.
 //!
-//! Every sender of a series has the same source, in chunks that go round, filled beforehand. 4 MiB are more than a processor's own
-//! cache, so whoever copies reads memory, as a program does that sends what it made a while ago; and less than may be locked by anybody
-//! (8 MiB). 1 MiB stays in the cache, as what is sent to one peer after the other does. Nothing is written into it meanwhile, so what the
-//! kernel still refers to may be sent again.
+//! Every sender of a series sends the same data again and again, in chunks, filled beforehand. 4 MiB are more than a processor's own
+//! cache, so a method that copies reads memory, like a program that sends data made some time ago; and less than an ordinary user may lock
+//! (8 MiB). 1 MiB stays in the cache, as data do that are sent to one peer after the other. The data never change, so
+//! they may be sent again while the kernel still refers to them.
 
 /// Bytes a call, or a queued piece, of every method.
 pub const CHUNK_BYTES: usize = 128 << 10;

@@ -162,7 +162,7 @@ impl Recording for Taken {
 
     fn describe(&mut self) -> Description {
         let ports = self.queues.ports();
-        // Each tells what its halves know; the last has heard them all.
+        // Each port's balance includes its halves' reports; the last one is read after all of them.
         let balance = ports.iter().map(Port::balance).last().map(|balance| balance.to_string());
         let port = &ports[0];
         let times = if self.timed > 0 { "times by the card" } else { "times when a batch was taken" };

@@ -15,8 +15,8 @@
 //! A long write goes the other way: a worker, meanwhile the only reader of the socket, moves its bytes from the socket into a pipe, and from the
 //! pipe into the file, as they arrive.
 //!
-//! The socket is not a [`nocopy::tcp`] stream: that keeps a pipe for good, where these return to a pool; its ledger does not distinguish the
-//! replies of several clients; and it owns what it sends, where a header here is 132 bytes of a vector.
+//! The socket is not a [`nocopy::tcp`] stream, because that keeps a pipe for its whole life, while pipes here return to a pool; its ledger does not
+//! distinguish the replies of several clients; and it takes ownership of sent buffers, while a header here is 132 bytes of a vector.
 //!
 //! Pages that change after their reply was queued are sent with their new contents, as by the kernel's server. `--stable`
 //! copies instead.

@@ -185,7 +185,7 @@ impl Passive {
         loop {
             let is_down = self.shared.is_down.load(Ordering::Relaxed);
             // The kernel hands a block over when the timeout is up, if there is anything in it: no other timeout is needed, and in immediate
-            // mode libpcap has none. While the interface is down nothing tells that it is gone, so that is asked for.
+            // mode libpcap has none. While the interface is down the kernel does not report its removal, so that is polled.
             let timeout_ms = match (waiting.nonblocking, is_down) {
                 (true, _) => 0,
                 (false, true) => 1,
@@ -294,7 +294,7 @@ fn open_blocks(name: &str, settings: &Settings) -> Result<Capture, OpenError> {
         let builder = builder.immediate(settings.immediate);
         let builder = builder.snap(settings.snap_bytes().cast_unsigned()).promiscuous(settings.promiscuous);
         match builder.open() {
-            // There are fewest that it asks for all the same.
+            // The builder never asks for less than its minimum.
             Err(OpenError::Memory { bytes, .. }) if count > 2 && refused_bytes != Some(bytes) => {
                 refused_bytes = Some(bytes);
                 count -= (count / 20).max(1);

@@ -8,7 +8,7 @@ use crate::guard;
 use crate::system::system;
 use crate::table;
 
-/// Passes a setting to the system's libpcap, and notes what it accepted: nothing, once the handle is activated.
+/// Passes a setting to the system's libpcap, and records it if libpcap accepted it: not once the handle is activated.
 ///
 /// # Safety
 /// The handle is one that the program may use.

@@ -32,8 +32,8 @@ pub(crate) struct Live {
     is_abandoned: AtomicBool,
 }
 
-// SAFETY: the pointers are to handles of libpcap, which it lets any thread use, one at a time for what is not said to be safe from
-// others.
+// SAFETY: the pointers are to handles of libpcap, which may be used by any thread, by one at a time for functions that are not documented
+// as thread-safe.
 unsafe impl Send for Live {}
 // SAFETY: as above.
 unsafe impl Sync for Live {}

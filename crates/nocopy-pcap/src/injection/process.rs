@@ -1,8 +1,8 @@
 //! The program's exit, and its forks.
 //!
-//! Before a fork all batches are flushed, and their locks are held over it, so that the child finds them whole. It leaves them to
-//! its parent, and sends singly until it has a socket of its own. A program that ends by `exit` or by returning from `main` is flushed at
-//! its exit; one that ends by `_exit`, `exec` or a signal may take the frames of its last millisecond with it.
+//! Before a fork all batches are flushed, and their locks are held over it, so that the child finds them consistent. The child leaves them
+//! to its parent, and sends singly until it has its own socket. A program that ends by `exit` or by returning from `main` is flushed at
+//! its exit; one that ends by `_exit`, `exec` or a signal may lose the frames of its last millisecond.
 
 use std::cell::Cell;
 use std::mem::ManuallyDrop;

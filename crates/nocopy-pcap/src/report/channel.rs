@@ -138,8 +138,8 @@ fn send_with(socket: BorrowedFd<'_>, datagram: &[u8], descriptor: BorrowedFd<'_>
     Ok(())
 }
 
-/// A socket of ours among the descriptors of a program, which may close what it does not know, and get the number for
-/// something else: of that we keep our hands.
+/// The library's socket among the descriptors of a program, which may close descriptors that it does not know, and get the number for
+/// another file: that one is never touched.
 #[derive(Debug)]
 struct Socket {
     descriptor: ManuallyDrop<OwnedFd>,

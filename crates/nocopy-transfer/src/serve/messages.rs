@@ -58,7 +58,7 @@ pub(super) fn serve(
     })
 }
 
-/// The peer that uses the most in the network that uses the most: so many connections of one network get no more than one.
+/// The peer that uses the most in the network that uses the most: so a network gains nothing by many connections.
 fn greediest(uses: impl Iterator<Item = (IpAddr, Peer, usize)> + Clone) -> Option<Peer> {
     let network = most(uses.clone().map(|(network, _, count)| (network, count)))?;
     most(uses.filter(|(of, ..)| *of == network).map(|(_, peer, count)| (peer, count)))

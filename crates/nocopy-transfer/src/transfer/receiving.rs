@@ -125,8 +125,8 @@ impl Receiving {
         }
     }
 
-    /// Stops counting. Returns a datagram that tells the sender, once and only if the sender has sent more bytes than that; the sender is also
-    /// told whenever it asks.
+    /// Stops counting. Returns a datagram that reports this to the sender, once and only if the sender has sent more bytes than were counted; the
+    /// sender also gets it in answer to each request.
     pub(crate) fn close(&mut self, now_ns: u64) -> Option<(SocketAddr, [u8; CONTROL_BYTES])> {
         let run = self.run.as_mut().filter(|run| run.closed.is_none())?;
         run.close(now_ns);

@@ -117,7 +117,7 @@ impl Mapping {
     /// keep them.
     ///
     /// # Safety
-    /// The range is whole pages of this mapping, and nobody needs what is in them.
+    /// The range must be whole pages of this mapping, and no reference to their contents may be used afterwards.
     pub(crate) unsafe fn replace(&self, first: NonNull<u8>, bytes: usize) -> io::Result<()> {
         if self.is_elsewhere() {
             return Err(io::ErrorKind::Unsupported.into());
@@ -275,8 +275,8 @@ impl Mapping {
         let mut nodes: [libc::c_ulong; 16] = [0; 16];
         let word = nodes.get_mut((node / WORD_BITS) as usize);
         *word.ok_or(io::ErrorKind::InvalidInput)? = 1 << (node % WORD_BITS);
-        // SAFETY: the range is exactly this mapping, whose contents the call leaves alone; the mask outlives it. (The kernel
-        // reads one bit less than it is told of.)
+        // SAFETY: the range is exactly this mapping, whose contents the call does not change; the mask outlives it. (The kernel
+        // reads one bit less than the length it is given.)
         let result = unsafe {
             libc::syscall(
                 libc::SYS_mbind,

@@ -1,4 +1,4 @@
-//! Two servers that know one file and one call: what a program costs that copies through a buffer of its own, and one that has the kernel
+//! Two servers that know one file and one call: one copies through its own buffer, the other lets the kernel
 //! send the file.
 
 use std::fs::{File, Metadata};

@@ -1,4 +1,4 @@
-//! NFS servers to compare with, each in a process of its own: Ganesha, two by hand that answer reads of one file, one that answers writes, and one
+//! NFS servers to compare with, each in its own process: Ganesha, two by hand that answer reads of one file, one that answers writes, and one
 //! that sends recorded replies.
 //!
 //! ```text

@@ -128,8 +128,8 @@ impl Take<'_> {
     }
 }
 
-/// Packet sockets of this thread's network namespace that hear every protocol (`ETH_P_ALL`); a handle of ours that takes packets has one that
-/// hears none.
+/// Packet sockets of this thread's network namespace that receive every protocol (`ETH_P_ALL`); this library's handle that takes packets has one that
+/// receives none.
 fn hearing() -> io::Result<usize> {
     let sockets = fs::read_to_string("/proc/thread-self/net/packet")?;
     Ok(sockets.lines().filter(|line| line.split_whitespace().nth(3) == Some("0003")).count())

@@ -133,8 +133,8 @@ fn write(path: &Path, bytes: u64) -> io::Result<()> {
 pub(super) struct Cold(File);
 
 impl Cold {
-    /// Drops its pages, and returns whether there is one at this place that is not in memory now: those that are being read, or sent,
-    /// stay. Where the kernel does not say, it is taken to have done what it was told.
+    /// Drops the file's pages, and returns whether some page in this range is not in memory now: pages that are being read or sent
+    /// stay. If the kernel cannot report that, the answer is true.
     pub(super) fn drop_pages(&self, offset: u64, bytes: u64) -> io::Result<bool> {
         fadvise(&self.0, 0, None, Advice::DontNeed)?;
         Ok(nocopy::integration::is_cached(&self.0, offset, bytes) != Some(true))

@@ -1,4 +1,4 @@
-//! Files served by NFS: reads of what is in memory, calls about files, writes, and what a reader of a cold file does to others.
+//! Files served by NFS: cached reads, calls about files, writes, and the effect of a reader of a cold file on others.
 //!
 //! Each server is a process on the sender's processor, the client a thread on the receiver's, on the two ends of a veth pair.
 

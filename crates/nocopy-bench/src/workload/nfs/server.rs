@@ -1,4 +1,4 @@
-//! A server as the bench sees it: started for one trial, and asked at its end what it copied.
+//! A server under test: started for one trial, and asked at its end what it copied.
 
 use std::io::{self, BufRead, BufReader, Read};
 use std::net::SocketAddr;
@@ -36,7 +36,7 @@ pub(super) enum Way {
     RecvPwrite,
     Ganesha,
     Nocopy,
-    /// The same server, told to copy.
+    /// The same server with the option to copy.
     Stable,
     /// Replies that were recorded, whatever is asked.
     Recorded,
@@ -69,7 +69,7 @@ pub(super) struct Server {
     /// Closed, it asks the process to end.
     input: Option<ChildStdin>,
     pub(super) address: SocketAddr,
-    /// Where the first handle is to be had.
+    /// Where the first handle can be read.
     pub(super) mount_address: SocketAddr,
     process: u32,
 }
@@ -104,7 +104,7 @@ impl Server {
             command.arg("--writable");
             written::become_owner(&mut command);
         } else {
-            // As any user would: what it serves is this user's.
+            // As any user would: the served files belong to this user.
             capability::narrow(capability::NONE)?;
         }
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -185,7 +185,7 @@ impl Server {
         Ok(cpu::time_of_process(self.process)?.as_nanos() as u64)
     }
 
-    /// Asks it to end, waits until it has, and returns what is known of copies.
+    /// Asks it to end, waits for that, and returns the evidence about copies.
     pub(super) fn stop(mut self) -> io::Result<Evidence> {
         match self.way {
             Way::Nocopy | Way::Stable => kill_process(Pid::from_child(&self.child), Signal::INT)?,
@@ -215,7 +215,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // The process ends what it started when its input does; what has ended cannot be killed.
+        // When its input ends, the process ends the processes that it started; so a process that has ended already needs no kill.
         if self.input.take().is_none() {
             let _ = self.child.kill();
         }

@@ -119,7 +119,7 @@ impl Writes {
         Ok(())
     }
 
-    /// Writes the file once, or until `go_on`, which is told how many bytes were written, says otherwise, and commits what was written.
+    /// Writes the file once, or until `go_on` returns false for the number of bytes written, and commits.
     fn write_all(&mut self, mut go_on: impl FnMut(usize) -> bool) -> io::Result<()> {
         let (mut asked, mut is_on) = (0, true);
         while is_on && asked < PLACES || !self.under_way.is_empty() {

@@ -16,12 +16,12 @@ use super::files;
 /// The file that is written again and again.
 pub(super) const FILE: &str = "written";
 
-/// Whom files belong to where this is root: `nobody` and its group, everywhere.
+/// The owner of files if this process is root: `nobody` and its group, everywhere.
 const NOBODY: u32 = 65_534;
 
 static NUMBER: AtomicUsize = AtomicUsize::new(0);
 
-/// In memory, so that what is compared is servers and not a disk; removed when dropped.
+/// In memory, so that servers are compared and not a disk; removed when dropped.
 #[derive(Debug)]
 pub(super) struct Written {
     own: PathBuf,

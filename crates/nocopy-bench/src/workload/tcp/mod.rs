@@ -21,7 +21,7 @@ const BUFFER_BYTES: usize = 64 << 10;
 /// What the columns of its tables mean.
 const NOTE: &str = "tcp-*: one connection, cubic, each side a process; sender, proxy, receiver, machine: CPU us per megabyte.";
 
-/// The same connection all the time: what it goes over.
+/// The path of the connection, which stays the same.
 #[derive(Debug)]
 pub(crate) struct Place {
     stage: Stage,

@@ -99,7 +99,7 @@ fn series<'a>(places: &'a [Place], payload_bytes: &[usize]) -> Vec<Series<'a>> {
     lengths.flat_map(|datagrams| places.iter().map(move |place| in_bursts(place, datagrams))).collect()
 }
 
-/// Datagrams one by one: what is there to be sent is always one.
+/// Datagrams one by one, each handed over alone.
 fn series_of_single_datagrams<'a>(places: &'a [Place], payload_bytes: &[usize]) -> Vec<Series<'a>> {
     let segmented = places.iter().filter(|place| matches!(place.sink, Sink::Segmented(_)));
     segmented
@@ -219,7 +219,7 @@ impl<'a> Context<'a> {
         Ok(Sample { traffic, latency: None, evidence, wanted_share: 1.0 })
     }
 
-    /// Who sends, and what is known of copies beforehand; otherwise the ledger tells afterwards.
+    /// The sender, and the evidence that is known in advance; without any, the ledger has it afterwards.
     fn sender<'l>(self, ledger: &'l SharedLedger) -> Result<(Work<'l>, Option<Evidence>), Failure> {
         let Self { place, datagrams, way, .. } = self;
         let failed = || Failure::step(way.name(), "open a socket", "raise 'ulimit -n', or free memory");
@@ -302,7 +302,7 @@ mod tests {
         panic!("{name} {datagrams:?} {way:?}: nothing was sent in {ATTEMPTS} attempts");
     }
 
-    /// Proves that the sinks that drop miss nothing: what was sent, in however long messages, is what they count.
+    /// Proves that sinks that drop count all datagrams sent, in messages of any length.
     #[test]
     fn every_datagram_that_is_sent_is_counted_where_it_is_dropped() {
         if nocopy_lab::lab_or_skip().is_none() {
@@ -321,7 +321,7 @@ mod tests {
         }
     }
 
-    /// Proves what the sink called offload is for: it gets bursts whole, and counts what they are to become.
+    /// Proves that the sink called offload receives bursts unsplit, and counts the datagrams in them.
     #[test]
     fn bursts_arrive_whole_where_a_card_would_cut_them() {
         if nocopy_lab::lab_or_skip().is_none() {

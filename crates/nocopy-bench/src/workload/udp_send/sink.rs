@@ -38,7 +38,7 @@ pub(crate) enum Sink {
     Offload(CountingDrop),
     Segmented(packet_send::Sink),
     Delivered,
-    /// The same, and the receiver holds every byte against what was sent.
+    /// The same, and the receiver compares every byte with those sent.
     Checked,
     Pair,
 }
@@ -52,7 +52,7 @@ pub(crate) enum Taker {
     Ours,
 }
 
-/// A sink with its own pair of interfaces: what is attached to one would change what the others see.
+/// A sink with its own pair of interfaces, because programs attached for one sink would disturb others.
 #[derive(Debug)]
 pub(crate) struct Place {
     pub stage: Stage,
@@ -116,7 +116,7 @@ impl Sink {
         }
     }
 
-    /// Who takes what is delivered; none where it is dropped.
+    /// The receiver; none if the sink drops.
     pub(crate) fn taker(&self) -> Option<Taker> {
         match self {
             Self::Offload(_) | Self::Segmented(_) => None,

@@ -34,7 +34,7 @@ const RETRY_SHARE: f64 = 0.002;
 /// A challenger whose first pairs were better than this is compared at once, before the others.
 const PROMISING: f32 = 0.7;
 
-/// After so many more completions with "copied" than without, a method is out.
+/// After this many more completions with "copied" than without, a method is no longer used.
 const COPIES_MAX: u8 = 3;
 
 /// What is known of a method in a class.
@@ -395,7 +395,7 @@ impl Class {
         self.samples = Samples::default();
     }
 
-    // ---- what is told from outside -----------------------------------------------------------------------------
+    // ---- reports from outside -----------------------------------------------------------------------------
 
     /// A completion of a zero-copy send.
     pub(super) fn completed(&mut self, terms: &Terms<'_>, method: u8, copied: bool, held_ns: Option<f32>) {

@@ -10,8 +10,8 @@
 //!   speed of a shared machine drifts by 2x. The challenger has to be better by 3 %.
 //! * First, all are tried briefly: one that is slower by 1.3x in two pairs of single calls is dropped, at the cost of three.
 //!   One that differs by 15 % in three longer pairs is decided on then; closer ones take 9 to 47 pairs.
-//! * A loser waits before it may try again, each time twice as long: 20 ms to 10 s of *time spent sending* in this class. That time
-//!   needs no clock, stands still while nothing is sent, and makes the waits a share of the cost.
+//! * A loser waits before it may try again, each time twice as long: 20 ms to 10 s of *time spent sending* in this class. Measuring that
+//!   needs no clock, stops while nothing is sent, and makes the waits a share of the cost.
 //! * All trials together are paid from one budget: 0.3 ms at first, then 1 % of the time spent sending.
 //! * When the cost of the incumbent changes by 1.5x for long, the machine has changed: all may try again.
 //! * A zero-copy method whose completions report *copied* is out, for this destination and size.

@@ -89,7 +89,7 @@ fn columns() -> Vec<(String, Route, Work)> {
     ["offload", "segmented", "delivered"].into_iter().flat_map(of_sink).collect()
 }
 
-/// A machine that sends, shared with others: calls vary by 20 % (standard deviation), its speed swings by 2x twice a second,
+/// A sending machine that is shared with others: the cost of calls varies by 20 % (standard deviation), its speed changes by 2x twice a second,
 /// and it is interrupted for 50 us every 4 ms.
 struct Machine {
     random: u64,

@@ -25,7 +25,7 @@ pub(super) struct Blocks {
     cursor: Option<Contents>,
 }
 
-/// Where a packet lies in the memory of the blocks.
+/// The position of a packet in the memory of the blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Arrival {
     /// Its first byte, from the start of the first block.

@@ -283,7 +283,7 @@ impl Receiver {
         self.counts_elsewhere = true;
     }
 
-    /// Receives from that address only.
+    /// Receives from this address only.
     pub(in crate::udp) fn connected(&mut self, to: SocketAddr) {
         self.sorting.peer = Some(to);
         self.sorting.last = None;
