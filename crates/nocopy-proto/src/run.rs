@@ -489,7 +489,7 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_filter_fits_and_a_longer_one_is_refused_with_its_length() {
+    fn the_longest_filter_fits_and_a_longer_one_is_refused() {
         let longest =
             Instruction { code: u16::MAX, jump_true: u8::MAX, jump_false: u8::MAX, constant: u32::MAX };
         let of = |count| {

@@ -306,7 +306,7 @@ mod tests {
 
     /// Proves that a host which has all addresses of a network leaves memory to others.
     #[test]
-    fn a_network_keeps_at_most_three_times_as_many_packets_as_are_left() {
+    fn a_network_keeps_at_most_three_times_the_packets_left() {
         let mut admission = Admission::new(10);
         admission.set_free(1000);
         for (index, network) in [(1, 1), (2, 1), (3, 1), (4, 2)] {

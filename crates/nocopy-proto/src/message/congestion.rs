@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn a_loss_halves_once_a_round_and_then_one_packet_a_round_is_added() {
+    fn a_loss_halves_once_a_round_then_one_packet_is_added() {
         let mut sender = Sender::new();
         sender.full_round(0);
         sender.full_round(0);
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_sent_before_a_reduction_does_not_let_the_window_grow() {
+    fn packets_sent_before_a_reduction_do_not_grow_the_window() {
         let mut sender = Sender::new();
         sender.transmissions = 10;
         sender.lose(3);
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn a_collapse_leaves_the_minimum_and_slow_start_to_half_of_before() {
+    fn a_collapse_restarts_slow_start_to_half_the_window() {
         let mut sender = Sender::new();
         for _ in 0..3 {
             sender.full_round(0);

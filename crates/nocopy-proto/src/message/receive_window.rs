@@ -613,7 +613,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_that_the_window_cannot_hold_is_refused_at_its_first_packet() {
+    fn a_message_too_large_for_the_window_is_refused_at_once() {
         let message = packets(framing::bytes_in(4, PAYLOAD_BYTES), PAYLOAD_BYTES);
         assert_eq!(message.len(), 4);
         assert_eq!(insert_all(&mut window(4), message.clone()), Ok(()));

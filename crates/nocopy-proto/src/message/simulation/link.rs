@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn every_disturbance_happens_about_as_often_as_asked_and_all_datagrams_add_up() {
+    fn disturbances_have_the_asked_frequency_and_datagrams_add_up() {
         let settings = LinkSettings {
             loss: 0.1,
             duplication: 0.1,
