@@ -65,8 +65,8 @@ impl Lab {
     }
 
     /// A lab of two interfaces that exist already in the calling thread's namespace and are wired to each other: each is
-    /// moved into a namespace of its own, renamed to `nc0` or `nc1`, given its address, and set up. Their settings stay as
-    /// they are. When the lab is gone the kernel gives interfaces of hardware back to the first namespace.
+    /// moved into its own namespace, renamed to `nc0` or `nc1`, given its address, and set up. Their other settings stay
+    /// unchanged. When the lab is dropped the kernel returns hardware interfaces to the first namespace.
     ///
     /// # Errors
     /// [`Error::Netlink`], with `ENODEV` when there is no such interface; [`Error::NoCarrier`] when they are not wired.
@@ -276,7 +276,7 @@ impl End {
             .try_for_each(|feature| ethtool::set_feature(&self.namespace, self.interface, feature, on))
     }
 
-    /// Puts the interface into a bond of its own (active-backup), which has its hardware address but no address of IP, and
+    /// Puts the interface into its own bond (active-backup), which has its hardware address but no IP address, and
     /// returns the bond's name once it has carrier.
     ///
     /// # Errors
@@ -291,14 +291,14 @@ impl End {
     /// Changes how many combined queues the interface has.
     ///
     /// # Errors
-    /// [`Error::Netlink`]; `EINVAL` when the device cannot have so many (a veth has none that are combined), or when a
-    /// zero-copy AF_XDP socket is bound to one that would go.
+    /// [`Error::Netlink`]; `EINVAL` when the device cannot have so many (a veth has no combined queues), or when a
+    /// zero-copy AF_XDP socket is bound to a queue that would be removed.
     pub fn set_queues(&self, count: u32) -> Result<(), Error> {
         ethtool::set_combined_queues(&self.namespace, self.interface, count)
     }
 
-    /// Whether the interface leaves the checksums of what its host sends to the device. On veth, which computes none, they
-    /// are never finished: AF_XDP receives packets with wrong ones. The lab leaves it on, as the kernel does.
+    /// Whether the interface leaves the checksums of its host's packets to the device. On veth, which computes none, they
+    /// are never completed: AF_XDP receives packets with wrong ones. The lab leaves it on, as the kernel does.
     ///
     /// # Errors
     /// [`Error::Netlink`].

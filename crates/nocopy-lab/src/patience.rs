@@ -1,7 +1,7 @@
-//! Waiting in tests: for facts, and for as long as a slow machine needs.
+//! Waiting in tests for conditions, for as long as a slow machine needs.
 //!
-//! A test looks at a fact again and again instead of sleeping for a time that is hoped to be enough; only when the fact has not come
-//! true after [`PATIENCE`] does it fail.
+//! A test checks a condition again and again instead of sleeping for a time that is hoped to be long enough; it fails only if the condition is not
+//! true after [`PATIENCE`].
 
 use std::io::{self, ErrorKind};
 use std::thread;
@@ -26,8 +26,8 @@ pub fn wait_until(what: &str, mut is_true: impl FnMut() -> bool) {
     }
 }
 
-/// Makes a call again for as long as it is interrupted (`EINTR`). A call of a socket that has a timeout is interrupted also when the
-/// process is stopped and continued (SIGSTOP and SIGCONT, signal(7)), which happens to tests on a machine that stands still at times.
+/// Repeats a call while it is interrupted (`EINTR`). A call of a socket with a timeout is also interrupted when the
+/// process is stopped and continued (SIGSTOP and SIGCONT, signal(7)), as happens to tests on a machine that is paused at times.
 ///
 /// # Errors
 /// Those of the call, except [`ErrorKind::Interrupted`].

@@ -1,7 +1,7 @@
-//! What could be better, from the figures alone; none without its evidence.
+//! Advice on what could be better, derived from the figures; each piece names its evidence.
 //!
-//! Thresholds are what was measured on a 2-core virtual machine with Linux 6.18 over veth, or read in the kernel's source; each says
-//! which. They are where something begins to matter, not where it pays by itself: so advice names what to try, and why.
+//! Thresholds were measured on a 2-core virtual machine with Linux 6.18 over veth, or read in the kernel's source; each says
+//! which. From a threshold on something begins to matter, but a change need not pay: so advice names what to try, and why.
 
 use serde::{Deserialize, Serialize};
 

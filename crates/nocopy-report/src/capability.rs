@@ -16,12 +16,12 @@ pub const NETWORK: CapabilitySet = CapabilitySet::NET_RAW
 /// What sees which process has which socket: `/proc/PID/fd` of others.
 pub const OTHERS: CapabilitySet = CapabilitySet::SYS_PTRACE.union(CapabilitySet::DAC_READ_SEARCH);
 
-/// What other programs that record want besides when they run as root: to become somebody, be it root again, and to write files.
+/// Capabilities that other recording programs need in addition when they run as root: to change their user, even to root, and to write files.
 pub const RECORDERS: CapabilitySet =
     CapabilitySet::SETUID.union(CapabilitySet::SETGID).union(CapabilitySet::DAC_OVERRIDE);
 
-/// What other programs that serve files want besides when they run as root: to become somebody, to listen at a low port, to read and open
-/// all files, and, of who started one that became somebody, to give it files and to end it.
+/// Capabilities that other file servers need in addition when they run as root: to change their user, to listen at a low port, to read and open
+/// all files, and, for the process that started a server with another user, to give it files and to end it.
 pub const FILE_SERVERS: CapabilitySet = RECORDERS
     .union(CapabilitySet::CHOWN)
     .union(CapabilitySet::NET_BIND_SERVICE)

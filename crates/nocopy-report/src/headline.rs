@@ -4,7 +4,7 @@ use crate::headline_table;
 use crate::result::{Headline, Report, Row, Section};
 use crate::table::Table;
 
-/// A row of the headline, and what it is compared with.
+/// A row of the headline, and its baseline.
 #[derive(Debug, Clone)]
 pub struct Line<'a> {
     pub names: Headline,
@@ -15,7 +15,7 @@ pub struct Line<'a> {
     pub section: usize,
 }
 
-/// A job: a series, two of its methods, and what they are called in the headline.
+/// A job: a series, two of its methods, and their names in the headline.
 #[derive(Debug)]
 pub struct Job {
     pub what: &'static str,
@@ -25,9 +25,9 @@ pub struct Job {
     method: &'static str,
     variant: Option<&'static str>,
     nocopy: &'static str,
-    /// The method of the other way, and what it is called.
+    /// The method of the other way, and its name.
     other: (&'static str, &'static str),
-    /// Which of several, where that is not whichever is best.
+    /// Which of several variants, if it is not the best one.
     other_variant: Option<&'static str>,
 }
 

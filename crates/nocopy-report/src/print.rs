@@ -1,4 +1,4 @@
-//! What a command prints: results, when it is done, and what it says meanwhile. Words of others steer no terminal.
+//! Output of commands: results at the end, and messages meanwhile. Control characters in text from others are removed.
 
 use std::fmt;
 use std::io::{self, Write};

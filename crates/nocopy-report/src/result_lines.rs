@@ -42,7 +42,7 @@ impl Header {
         Self { schema: SCHEMA.into(), command, arguments, measured_at, machine }
     }
 
-    /// With what came of the run.
+    /// Adds the results of the run.
     pub fn report(self, notes: Vec<String>, results: Vec<Row>) -> Report {
         let Self { schema, command, measured_at, machine, .. } = self;
         Report { schema, command, measured_at, machine, notes, results, receive_analysis: None }

@@ -1,4 +1,4 @@
-//! The command as users run it: output, exit codes, and what it leaves behind.
+//! The command as users run it: output, exit codes, and files and processes that it must not leave behind.
 
 use std::collections::{BTreeSet, HashSet};
 use std::fs;

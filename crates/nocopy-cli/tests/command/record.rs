@@ -1,5 +1,5 @@
-//! `nocopy record` as its users meet it: what was sent is in the files, other programs read them, and whatever goes wrong leaves them
-//! whole.
+//! `nocopy record` as users run it: the sent packets are in the files, other programs can read them, and after any failure they are
+//! complete.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -99,7 +99,7 @@ fn clients_that_stop_within_a_write_hold_nobody_up() {
     assert!(fs::read(scene.path("file")).unwrap() == expected);
 }
 
-/// Attributes from before a write would tell a client that only its own write has changed the file.
+/// Checked because old attributes in a reply would mean to a client that only its own write has changed the file.
 #[test]
 fn interleaved_writes_give_no_attributes_from_before() {
     let scene = Scene::new();
@@ -123,7 +123,7 @@ fn interleaved_writes_give_no_attributes_from_before() {
     }
 }
 
-/// The data of a write that is refused are taken all the same, as calls follow them.
+/// The data of a refused write are read anyway, because calls follow them.
 #[test]
 fn what_is_refused_is_taken_from_the_stream() {
     let scene = Scene::new();
@@ -165,7 +165,7 @@ fn an_urgent_byte_holds_up_no_write() {
     assert!(fs::read(scene.path("file")).unwrap() == pattern(3, BYTES));
 }
 
-/// Numbers that the kernel takes for something else: user -1 is nobody's, and some nanoseconds mean "now" or "not at all".
+/// Numbers with a special meaning for the kernel: user -1 is nobody, and some nanoseconds mean "now" or "do not change".
 #[test]
 fn attributes_that_are_none_are_refused_before_anything_is_made() {
     let scene = Scene::new();

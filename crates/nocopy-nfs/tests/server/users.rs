@@ -41,7 +41,7 @@ fn serving(scene: &Scene, is_root_trusted: bool) -> Running {
     })
 }
 
-/// Does that as another user, who has no rights but its own.
+/// Runs it as another user, with only the rights of that user.
 fn as_user<T: Send>((user, group, groups): Who, action: impl FnOnce() -> T + Send) -> T {
     let become_user = || {
         let groups: Vec<Gid> = groups.iter().map(|group| Gid::from_raw(*group)).collect();
@@ -93,7 +93,7 @@ impl Asked {
         }
     }
 
-    /// Does it below that directory: the owner of a file may always read and write it, and who may execute it may read it.
+    /// Executes it below that directory. As in NFS, the owner of a file may always read and write it, and a user who may execute it may read it.
     fn directly(&self, root: &Path, who: Who) -> io::Result<()> {
         let at = |path: &Path| root.join(path);
         let open = |path: &Path, access: Access, options: &mut OpenOptions| {
@@ -232,7 +232,7 @@ fn furnish(root: &Path) {
     }
 }
 
-/// Everything below a directory: whose it is, what may be done with it, and what is in it.
+/// Everything below a directory: owners, permissions and contents.
 fn tree(root: &Path) -> BTreeMap<PathBuf, (u32, u32, u32, u64, Vec<u8>)> {
     let mut all = BTreeMap::new();
     for directory in DIRECTORIES {
@@ -248,7 +248,7 @@ fn tree(root: &Path) -> BTreeMap<PathBuf, (u32, u32, u32, u64, Vec<u8>)> {
     all
 }
 
-/// Proves that users may do by NFS just what the kernel lets them do in a directory, and that what they leave there is the same.
+/// Proves that users may do by NFS just what the kernel lets them do in a directory, with the same results.
 #[test]
 fn the_kernel_decides_what_each_user_may() {
     umask(Mode::empty());
@@ -284,7 +284,7 @@ fn the_kernel_decides_what_each_user_may() {
     drop(server.end());
 }
 
-/// Proves that root of a client is nobody unless it is told otherwise, as who gives no name always is.
+/// Proves that a client's root is mapped to nobody by default, and calls without a user always are.
 #[test]
 fn root_is_nobody_unless_it_is_trusted() {
     let scene = Scene::new();
@@ -315,7 +315,7 @@ fn root_is_nobody_unless_it_is_trusted() {
     }
 }
 
-/// Proves that what was opened for one user is not read or written by another who may not, and that the server's threads keep nothing.
+/// Proves that a file that was opened for one user is not used for another without the rights, and that the server's threads keep no user.
 #[test]
 fn what_one_user_opened_is_not_open_to_others() {
     let scene = Scene::new();

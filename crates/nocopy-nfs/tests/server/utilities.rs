@@ -63,7 +63,7 @@ fn the_programs_of_libnfs_write() {
     assert_eq!(server.end_and_count().written, 5_000_003 + 70_001);
 }
 
-/// A client that is not told the port asks for it at port 111.
+/// Without a port, a client asks for it at port 111.
 #[test]
 fn the_port_is_found_by_the_portmapper() {
     let namespace = match nocopy_lab::Namespace::with_loopback() {

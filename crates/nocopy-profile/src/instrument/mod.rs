@@ -24,9 +24,9 @@ use drop_reason::Names;
 use own_cost::Watch;
 use sums::{Inside, Sums};
 
-/// Of each processor, unless said. The interrupt for it stops a virtual processor for some 20 us, and a stream between two busy ones loses far
-/// more than that time: 997 a second cost 5 to 18 % of the throughput, 97 cost 1 to 4. Not a round number: what happens every so many
-/// milliseconds is not met in step.
+/// On each processor, by default. The interrupt for a sample stops a virtual processor for some 20 us, and a stream between two busy ones loses far
+/// more time than that: 997 a second cost 5 to 18 % of the throughput, 97 cost 1 to 4. Not a round number, so that samples do not coincide
+/// with periodic work.
 pub const SAMPLES_PER_SECOND: u32 = 97;
 
 /// What loads the programs: tracing, and the time they take (`BPF_ENABLE_STATS`); the functions' addresses, and the calls that others are in.

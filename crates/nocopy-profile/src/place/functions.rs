@@ -1,7 +1,7 @@
 //! What the kernel's functions do, as far as a packet meets them.
 //!
-//! Only those are here that decide: what they call (allocators, locks, copies of bytes) has no name of its own, and is found by its
-//! caller. Names of Linux 5.19 to 7.x; the compiler's variants (`.isra.0`, `.part.0`, `.constprop.0`, `.cold`) are the function itself.
+//! Only functions that decide a place are listed: functions that they call (allocators, locks, copies of bytes) are counted for their
+//! caller. Names of Linux 5.19 to 7.x; the compiler's variants (`.isra.0`, `.part.0`, `.constprop.0`, `.cold`) count as the function itself.
 
 /// What a function does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

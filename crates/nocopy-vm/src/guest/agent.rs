@@ -58,8 +58,8 @@ fn run_all(arguments: &GuestArguments) -> Result<(), Failure> {
     events.tell(&Event::Done { log: log.news()? })
 }
 
-/// Runs a test in a process of its own: one that dies or hangs takes no other with it, and the kernel takes its sockets,
-/// programs and namespaces away.
+/// Runs a test in its own process: if it dies or hangs, others are not affected, and the kernel removes its sockets,
+/// programs and namespaces.
 fn run(test: &str, arguments: &GuestArguments, log: &mut KernelLog) -> Result<Ended, Failure> {
     let (mut said, mut recorded) = (tempfile::tempfile()?, tempfile::tempfile()?);
     let mut command = Command::new(std::env::current_exe()?);

@@ -1,7 +1,7 @@
 //! The kernel's own NFS server at the left end, as a control: a failure of both is not this project's.
 //!
-//! It needs no package. What rpc.mountd would tell the kernel (who may mount what) is written where that would write it, and one thread
-//! answers for it and for rpcbind.
+//! It needs no package: this program writes to the kernel what rpc.mountd would write (who may mount which directory), and a thread
+//! answers calls for rpc.mountd and rpcbind.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};

@@ -1,4 +1,4 @@
-//! Programs of tests that were built for the machine, run as `cargo xtask test` runs them on the host: each test in a process of its own, in
+//! Test programs that were built for the machine, run as `cargo xtask test` runs them on the host: each test in its own process, in
 //! a network namespace in which only the loopback is up.
 
 use std::cmp::Reverse;

@@ -1,4 +1,4 @@
-//! Counts what a process's read calls return, and what it splices (`bpf/reads.bpf.c`): a program that never has the bytes of a file in
+//! Counts the bytes that a process's read calls return, and those it splices (`bpf/reads.bpf.c`): a program that never has the bytes of a file in
 //! its memory cannot have copied them.
 
 use std::fs;

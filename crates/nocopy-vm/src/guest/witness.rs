@@ -1,8 +1,8 @@
-//! Counts by kprobes what a process receives and sends by TCP (`bpf/witness.bpf.c`): a witness that hooks elsewhere than `nocopy profile`.
+//! Counts by kprobes what a process receives and sends by TCP (`bpf/witness.bpf.c`), at other functions than `nocopy profile`.
 //!
-//! A witness that knows what it did not see. The kernel passes a kprobe over on a processor that is inside another one already: a packet that
-//! interrupts a call which is being counted is not counted. That is rare, unless the processor is emulated and the machine under it busy;
-//! the kernel counts it, and so it is told.
+//! It also reports what it missed. The kernel skips a kprobe on a processor that is inside another one: a packet that
+//! interrupts a counted call is not counted. That is rare, unless the processor is emulated and its host busy;
+//! the kernel counts these cases, and they are reported.
 
 use std::fs;
 use std::os::fd::{AsFd, AsRawFd};

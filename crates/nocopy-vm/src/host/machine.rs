@@ -382,9 +382,9 @@ impl Reader {
 /// The file in the shared directory that has the console's output.
 pub(super) const CONSOLE: &str = "console";
 
-/// How a kernel dies of a breakpoint that nobody set. While it replaces an instruction it puts one there (`text_poke_bp`), and takes it
-/// away once every processor has been told. Emulated processors may still run the code that was translated with it. Nothing in the lab
-/// sets breakpoints.
+/// The kernel's last message when it dies of a breakpoint that was never set. While the kernel replaces an instruction it puts a breakpoint
+/// there (`text_poke_bp`), and removes it after notifying every processor. Emulated processors may still run code that was translated with
+/// it. No test in the lab sets breakpoints.
 const BREAKPOINT: &str = "int3: 0000 [#";
 
 fn last_lines(console: &str) -> String {

@@ -89,7 +89,7 @@ pub(crate) fn install_for_arm64() -> Result<(), Error> {
     if is_there(QEMU_FOR_ARM64) {
         return Ok(());
     }
-    // Debian's two emulators need what they share in one version: both of the same suite, or the other is removed.
+    // Debian's two emulators need the same version of their common files: both must be of the same suite, or one is removed.
     let both = ["qemu-system-arm", "qemu-system-x86"];
     install_newest(&release, if is_there(QEMU) { &both } else { &both[..1] })
 }
@@ -163,12 +163,12 @@ fn virtme(cache: &Cache) -> Result<PathBuf, Error> {
     Ok(programs)
 }
 
-/// How virtme-ng's first file system mounts the host's, and with what it keeps what has been read. Without, a machine reads each page of each
-/// program from the host, every time that it is started: half of what it does. The host's files do not change under a machine, but for the
-/// directory that both share, which is mounted by itself.
+/// The options with which virtme-ng's first file system mounts the host's, and the same with a cache. Without a cache a machine reads each page of
+/// each program from the host whenever it is started, which is half of its work. The host's files do not change under a machine, except in
+/// the directory that both share, which is mounted separately.
 const MOUNTED: (&str, &str) = ("msize=524288 /dev/root", "msize=524288,cache=loose /dev/root");
 
-/// Has machines keep what they read of the host's files; virtme-ng has no option for it.
+/// Makes machines cache the host's files that they have read; virtme-ng has no option for it.
 fn keep_what_is_read(programs: &Path) -> Result<(), Error> {
     let question = "import virtme.mkinitramfs; print(virtme.mkinitramfs.__file__)";
     let path = run("looking for virtme-ng", Command::new(programs.join("python3")).args(["-c", question]))?;

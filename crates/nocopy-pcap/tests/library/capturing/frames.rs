@@ -1,4 +1,4 @@
-//! Frames of many kinds that nobody answers, sent one after the other by one thread, so that every tap sees them in one order.
+//! Frames of many kinds that no host answers, sent one after the other by one thread, so that every tap receives them in one order.
 #![allow(unsafe_code)]
 
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -48,7 +48,7 @@ impl Wire {
         assert_eq!(sent, frame.len() as isize, "{}", std::io::Error::last_os_error());
     }
 
-    /// The frame that tells programs that it was the last, for somebody who is not there.
+    /// The frame that marks the end for the programs, addressed to a host that does not exist.
     pub(crate) fn send_last(&self) {
         self.send(&self.last());
     }
@@ -80,20 +80,20 @@ impl Wire {
         self.frame(0x0800, &[&header[..], payload].concat())
     }
 
-    /// A request for an address that nobody has.
+    /// A request for an unused address.
     pub(crate) fn arp(&self) -> Vec<u8> {
         let fixed = [0, 1, 8, 0, 6, 4, 0, 1];
         let addresses = [10, 77, 0, 88, 0, 0, 0, 0, 0, 0, 10, 77, 0, 77];
         self.frame(0x0806, &[&fixed[..], &self.source, &addresses].concat())
     }
 
-    /// Of that type, to a group that nobody is in.
+    /// Of that type, to a group without members.
     pub(crate) fn frame(&self, ether_type: u16, payload: &[u8]) -> Vec<u8> {
         let destination = [0x03, 0x6e, 0x63, 0, 0, 9];
         [&destination[..], &self.source, &ether_type.to_be_bytes(), payload].concat()
     }
 
-    /// One of each kind that filters tell apart, the `number`th time.
+    /// One frame of each kind that filters distinguish, the `number`th time.
     pub(crate) fn kinds(&self, number: u16) -> [Vec<u8>; KINDS] {
         let udp = |port, bytes: usize| self.udp(port, &vec![number as u8; bytes]);
         [
@@ -121,7 +121,7 @@ fn tagged(frame: &[u8], tags: &[(u16, u16)]) -> Vec<u8> {
     addresses.iter().copied().chain(tags).chain(rest.iter().copied()).collect()
 }
 
-/// Runs on one processor, on which what is sent then also arrives: in one order for all who look on.
+/// Runs on one processor, on which the sent frames also arrive: in one order for all captures.
 pub(crate) fn in_order<T: Send>(work: impl FnOnce() -> T + Send) -> T {
     std::thread::scope(|scope| {
         let worker = scope.spawn(|| {

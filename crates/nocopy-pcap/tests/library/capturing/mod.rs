@@ -27,7 +27,7 @@ pub(crate) enum Library {
     Taking,
 }
 
-/// What is run, and when it may be told to end.
+/// The command, and when it is asked to end.
 #[derive(Debug, Clone)]
 pub(crate) struct Case {
     /// Of its directories.
@@ -36,18 +36,18 @@ pub(crate) struct Case {
     /// What it says when it captures.
     pub(crate) ready: &'static str,
     pub(crate) end: End,
-    /// Who runs it, if not whoever runs the test.
+    /// The user, if not the one who runs the test.
     pub(crate) user: Option<u32>,
 }
 
 /// When a program has seen everything.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum End {
-    /// It shows so many of the two last frames, and is told to end then.
+    /// It is asked to end after it has shown this many of the two last frames.
     Shown(usize),
     /// The same, by Ctrl-C.
     Interrupted(usize),
-    /// It has enough of its own accord.
+    /// It ends by itself.
     Itself,
     /// The same, after a number of packets: how many more had been received by then is a matter of time.
     Enough,
@@ -69,7 +69,7 @@ impl Case {
     }
 }
 
-/// Separated by spaces; what is in single quotes is one.
+/// Words separated by spaces; text in single quotes is one word.
 pub(crate) fn words(line: &str) -> Vec<String> {
     let parts = line.split('\'').enumerate();
     let words = parts.flat_map(|(index, part)| match index % 2 {
@@ -92,7 +92,7 @@ pub(crate) struct Pair {
     ours: Program,
 }
 
-/// Nothing after saying what is missing.
+/// Returns `None` after printing what is missing.
 pub(crate) fn scene(name: &str, programs: &[&'static str]) -> Option<Scene> {
     if let Some(missing) = programs.iter().find(|program| !program::is_there(program)) {
         skip(&Missing::Device(missing));
@@ -151,7 +151,7 @@ impl Pair {
         self.case.name
     }
 
-    /// Waits until both have shown so many of the last frames.
+    /// Waits until both have shown this many of the last frames.
     pub(crate) fn wait_for_last_frames(&self, count: usize) {
         for program in [&self.system, &self.ours] {
             program.wait_for_last_frames(count);
@@ -169,7 +169,7 @@ impl Pair {
     /// Waits until both have seen everything, ends them, compares all that they printed and wrote, and gives that of ours.
     pub(crate) fn compare(self) -> Account {
         let Self { case, system, ours } = self;
-        // Both, before one of them ends: what comes late comes to both.
+        // Wait for both before one of them ends, so that late packets reach both.
         if let End::Shown(count) | End::Interrupted(count) = case.end {
             system.wait_for_last_frames(count);
             ours.wait_for_last_frames(count);

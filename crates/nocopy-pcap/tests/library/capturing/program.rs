@@ -26,7 +26,7 @@ pub(crate) fn is_there(program: &str) -> bool {
 }
 
 impl Program {
-    /// In a directory of its own, so that what it writes has the same names as with the other library.
+    /// Runs in its own directory, so that its files have the same names as with the other library.
     pub(crate) fn start(
         at: &nocopy_lab::End,
         directory: PathBuf,
@@ -71,7 +71,7 @@ impl Program {
         Account::read(&self.name, &self.directory)
     }
 
-    /// Waits until it has shown so many of the last frames.
+    /// Waits until it has shown this many of the last frames.
     pub(crate) fn wait_for_last_frames(&self, count: usize) {
         let (name, directory) = (&self.name, self.directory.display());
         wait_until(&format!("{name} shows {count} of the last frames: {directory}"), || {

@@ -1,4 +1,4 @@
-//! A directory for what programs write, whoever they run as.
+//! A directory for files of programs, whichever user runs them.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -14,14 +14,14 @@ impl Scratch {
         Self(path)
     }
 
-    /// A directory in it that anybody may write to.
+    /// A subdirectory in which every user may write.
     pub(crate) fn directory(&self, name: &str) -> PathBuf {
         let path = self.0.join(name);
         create(&path);
         path
     }
 
-    /// The library, where every user may read it: the build directory may be in somebody's home.
+    /// A copy of the library that every user may read: the build directory may be in a private home directory.
     pub(crate) fn library(&self) -> PathBuf {
         let copy = self.0.join("libpcap.so.0.8");
         if !copy.exists() {

@@ -85,7 +85,7 @@ pub(crate) struct Told {
     pub(crate) status: std::process::ExitStatus,
 }
 
-/// Runs a program on the right end of a lab of its own, and does what it asks for in lines that begin with `?`: see `program.h`.
+/// Runs a program on the right end of its own lab, and executes the requests in its output lines that begin with `?` (`program.h`).
 pub(crate) fn run(program: &Path, library: Library, lab: &Lab) -> Told {
     let right = lab.right();
     let wire = Wire::open(lab.left());
@@ -117,7 +117,7 @@ fn wait(child: &mut Child) -> std::process::ExitStatus {
     child.wait().unwrap()
 }
 
-/// Does what a program asks for; what it is answered.
+/// Executes a request of the program, and returns the answer.
 fn fulfil(wish: &str, lab: &Lab, wire: &Wire) -> String {
     let words: Vec<&str> = wish.split_whitespace().collect();
     let number = |at: usize| -> u32 { words[at].parse().unwrap() };
@@ -213,7 +213,7 @@ impl Wire {
         Some(buffer)
     }
 
-    /// Lengths and a sum of so many frames that come next.
+    /// Lengths and a sum of the next `count` frames.
     fn receive(&self, count: usize) -> String {
         let (mut total, mut sum) = (0, 0_u32);
         for got in 0..count {
@@ -241,7 +241,7 @@ fn set<T>(socket: &OwnedFd, level: i32, option: i32, value: &T) {
     assert_eq!(result, 0, "{}", std::io::Error::last_os_error());
 }
 
-/// Compares a program with itself: once with the system's libpcap, once with ours, each in a lab of its own.
+/// Compares two runs of a program: with the system's libpcap and with this library, each in its own lab.
 pub(crate) fn compare(name: &str) {
     compare_with(name, Library::Ours);
 }

@@ -105,7 +105,7 @@ impl Place {
     }
 }
 
-/// Removes a directory with all that it has. What a client keeps of a file that was open until a moment ago goes by itself.
+/// Removes a directory with everything in it. The client's hidden copies of files that were open until a moment ago disappear by themselves.
 pub(crate) fn remove_all(path: &Path) -> Result<(), Failure> {
     let is_gone = || match fs::remove_dir_all(path) {
         Ok(()) => Ok(true),
@@ -121,7 +121,7 @@ pub(crate) fn make_for_nobody(path: &Path) -> Result<(), Failure> {
     Ok(chown(path, Some(NOBODY), Some(NOBODY))?)
 }
 
-/// Runs it on a thread of the user without privileges, and so all that this starts; what it panics by is returned.
+/// Runs a closure on a thread of the user without privileges, which also applies to all that it starts; returns the message of a panic.
 pub(crate) fn as_nobody<T: Send>(run: impl FnOnce() -> T + Send) -> Result<T, String> {
     let powerless = || {
         set_thread_groups(&[])

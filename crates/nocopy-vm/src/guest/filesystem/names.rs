@@ -25,7 +25,7 @@ pub(super) const ALL: &[Check] = &[
     Check { name: "free space is told", run: free_space },
 ];
 
-/// Makes a tree, counts what is there, and removes it leaf by leaf.
+/// Makes a tree, counts its entries, and removes it leaf by leaf.
 fn trees(ground: &Ground) -> Done {
     let levels = if ground.is_long { 5 } else { 3 };
     let made = grow(&ground.path("tree"), levels)?;
@@ -80,7 +80,7 @@ fn lookups(ground: &Ground) -> Done {
     Ok(())
 }
 
-/// Names that stay are listed once each, whatever else goes meanwhile, and a listing that begins anew sees what is there then.
+/// Names that stay are listed once each, whatever else is removed meanwhile, and a new listing shows the names that are there then.
 fn listing(ground: &Ground) -> Done {
     let count = ground.times(120);
     let name = |number: usize| format!("name {number}");
@@ -148,7 +148,7 @@ fn refused_renames(ground: &Ground) -> Done {
     for (from, to, wanted) in tries {
         assert_eq!(errno(fs::rename(ground.path(from), ground.path(to))), Some(wanted), "{from} to {to}");
     }
-    // A directory replaces one that is empty, and takes what it has with it.
+    // A directory replaces an empty one, and keeps its own entries.
     let links = fs::metadata(&ground.here)?.nlink();
     fs::rename(ground.path("full"), ground.path("empty"))?;
     assert!(fs::metadata(ground.path("empty/below"))?.is_dir());
@@ -237,7 +237,7 @@ fn repeated(ground: &Ground) -> Done {
     Ok(())
 }
 
-/// Of two clients that make the same new file one does, and the other is told that it is there.
+/// If two clients make the same new file, one succeeds, and the other gets the error that it exists.
 fn exclusive(ground: &Ground) -> Done {
     for round in 0..ground.times(10) {
         let name = format!("lock {round}");
