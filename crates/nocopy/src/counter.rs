@@ -9,6 +9,7 @@ pub struct Counter {
     pub name: Cow<'static, str>,
     /// What it counts; empty if only the driver knows.
     pub meaning: &'static str,
+    /// The count.
     pub value: u64,
 }
 
