@@ -4,7 +4,7 @@
 use std::cell::UnsafeCell;
 
 use crate::run::Shape;
-use crate::sys;
+use crate::sys::{self, Message};
 
 const BUFFER_BYTES: usize = 64 << 10;
 
@@ -53,9 +53,10 @@ pub(crate) fn send(descriptor: i32, shape: Shape, parts: &[libc::iovec]) -> bool
 fn hand_over(burst: &mut Burst) {
     let Some(shape) = burst.shape.filter(|_| burst.count > 0) else { return };
     let bytes = burst.bytes.get(..burst.count * shape.bytes).unwrap_or_default();
+    let mut message = Message::EMPTY;
+    message.set(shape.destination.bytes(), bytes, shape.bytes as u16, burst.count);
     loop {
-        let segment = (burst.count > 1).then_some(shape.bytes as u16);
-        let sent = sys::send(burst.descriptor, shape.destination.bytes(), bytes, segment);
+        let sent = sys::send_once(burst.descriptor, &message);
         if sys::error(sent) != Some(libc::EAGAIN) {
             break;
         }

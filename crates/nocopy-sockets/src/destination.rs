@@ -14,9 +14,10 @@ const V4_USED_BYTES: usize = 8;
 
 /// A destination as the program gave it, or that to which the socket is connected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(align(8))]
 pub(crate) struct Destination {
     address: [u8; BYTES_MAX],
-    bytes: u8,
+    bytes: u32,
 }
 
 impl Destination {
@@ -34,12 +35,25 @@ impl Destination {
         };
         let (given, mut kept) = (address.get(..bytes)?, [0; BYTES_MAX]);
         kept[..used].copy_from_slice(&given[..used]);
-        Some(Self { address: kept, bytes: bytes as u8 })
+        Some(Self { address: kept, bytes: bytes as u32 })
+    }
+
+    /// Whether it is that of an address of the program, or of none: the peer of a connected socket.
+    #[inline]
+    pub(crate) fn is(&self, address: Option<&[u8]>) -> bool {
+        let Some(address) = address else { return self.bytes == 0 };
+        match self.bytes as usize {
+            V4_BYTES if address.len() >= V4_BYTES => {
+                self.address.first_chunk::<V4_USED_BYTES>() == address.first_chunk()
+            }
+            V6_BYTES => address.first_chunk() == Some(&self.address),
+            _ => false,
+        }
     }
 
     /// As the kernel takes it; empty for the peer of a connected socket.
     pub(crate) fn bytes(&self) -> &[u8] {
-        &self.address[..usize::from(self.bytes)]
+        &self.address[..self.bytes as usize]
     }
 
     /// As people read it.
@@ -73,6 +87,10 @@ mod tests {
         assert_ne!(Destination::of(&v4(9, 1, 0)), Destination::of(&v4(9, 2, 0)));
         assert_ne!(Destination::of(&v4(9, 1, 0)), Destination::of(&v4(10, 1, 0)));
         assert_ne!(Destination::of(&v4(0, 0, 0)), Some(Destination::CONNECTED));
+        let one = Destination::of(&v4(9, 1, 0)).unwrap();
+        assert!(one.is(Some(&v4(9, 1, 7))) && !one.is(Some(&v4(9, 2, 0))) && !one.is(Some(&v4(10, 1, 0))));
+        assert!(!one.is(None) && !one.is(Some(&v4(9, 1, 0)[..15])));
+        assert!(Destination::CONNECTED.is(None) && !Destination::CONNECTED.is(Some(&v4(0, 0, 0))));
         let address = Destination::of(&v4(9, 1, 7)).unwrap().socket_address();
         assert_eq!(address, Some("192.0.2.1:9".parse().unwrap()));
     }
@@ -90,5 +108,9 @@ mod tests {
         (v6[3], v6[23]) = (9, 1);
         let address = Destination::of(&v6).unwrap().socket_address();
         assert_eq!(address, Some("[::1]:9".parse().unwrap()));
+        let one = Destination::of(&v6).unwrap();
+        assert!(one.is(Some(&v6)) && !one.is(Some(&v6[..27])));
+        v6[27] = 1;
+        assert!(!one.is(Some(&v6)), "another scope");
     }
 }

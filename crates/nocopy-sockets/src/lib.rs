@@ -22,7 +22,8 @@
 //! only during bursts.
 //!
 //! * `entries`: what programs call.
-//! * `outgoing`: the burst.
+//! * `outgoing`: what becomes of a datagram.
+//! * `burst`: the burst, and how it is handed over.
 //! * `run`, `payoff`, `destination`: decisions, without any system call.
 //! * `slots`, `record`: what is known, and counted, of each socket.
 //! * `fitness`: options and queueing disciplines that forbid bursts.
@@ -37,6 +38,7 @@
 //! entries
 //! process
 //! outgoing
+//! burst
 //! ticker  fitness  slots  by_hand
 //! record
 //! environment  shared
@@ -47,6 +49,7 @@
 #![allow(unsafe_code)]
 #![cfg_attr(test, allow(dead_code))] // its own tests are no program that was preloaded: the functions have other names there
 
+mod burst;
 mod by_hand;
 mod destination;
 mod entries;

@@ -1,4 +1,4 @@
-//! The burst of the process: there is one at a time, so that datagrams leave in the order in which they were sent, whichever thread and
+//! What becomes of datagrams that programs send. The burst is that of the process: there is one at a time, so that datagrams leave in the order in which they were sent, whichever thread and
 //! socket they are of.
 //!
 //! All of it may run in a signal handler, and in one that interrupts a call to it: it takes no memory, waits for no lock of its own
@@ -6,46 +6,24 @@
 //! of a call that a handler may interrupt are made for it: a datagram joins by one compare-and-exchange after its bytes are in place, and
 //! a burst is handed over with signals blocked.
 
-use std::cell::UnsafeCell;
-use std::mem::MaybeUninit;
 use std::sync::atomic::Ordering::Relaxed;
 
 use nocopy_proto::run::sockets::{Alone, Flush, Plain};
 
+use crate::burst::{self, Handed, Head, give_up, hand_over, head};
 use crate::environment;
-use crate::record::Record;
 use crate::run::{Run, Shape, Step};
 use crate::shared::{Guard, Hold, SHARED, Word, is_queued};
 use crate::slots::{self, Kind, Slot};
 use crate::{fitness, sys, ticker};
-
-/// Room for a burst, and for the kernel's answers while there is none.
-const BUFFER_BYTES: usize = 64 << 10;
 
 /// How long other output waits for a socket that has no room, altogether and at a time. Then the datagrams are lost, if their socket is
 /// closed or their process ends, and otherwise overtaken.
 const PATIENCE_MS: u32 = 1000;
 const NAP_MS: u32 = 10;
 
-/// Which burst is under way. Written while there is none.
-#[derive(Debug, Clone, Copy)]
-struct Head {
-    descriptor: i32,
-    cookie: u64,
-    shape: Shape,
-    slot: &'static Slot,
-}
-
-struct Buffer(UnsafeCell<[u8; BUFFER_BYTES]>);
-struct Burst(UnsafeCell<MaybeUninit<Head>>);
-
-// SAFETY: both are written under the lock, and read under it.
-unsafe impl Sync for Buffer {}
-// SAFETY: as above.
-unsafe impl Sync for Burst {}
-
-static BUFFER: Buffer = Buffer(UnsafeCell::new([0; BUFFER_BYTES]));
-static BURST: Burst = Burst(UnsafeCell::new(MaybeUninit::uninit()));
+/// How long after a burst began that was full, and whose socket the kernel was asked for then, another one is believed to be of the same socket.
+const VERIFIED_NS: u64 = 200_000;
 
 /// What is to be done with a datagram that the program sends.
 #[derive(Debug)]
@@ -67,14 +45,6 @@ pub(crate) struct Ticket {
     plain: Plain,
 }
 
-/// What the kernel took.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Handed {
-    All,
-    /// There is no room: the rest waits.
-    Rest,
-}
-
 /// A datagram of the program.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Datagram<'a> {
@@ -84,6 +54,25 @@ pub(crate) struct Datagram<'a> {
     pub(crate) parts: &'a [libc::iovec],
     /// The call is not to wait (`MSG_DONTWAIT`).
     pub(crate) dont_wait: bool,
+}
+
+/// Puts a datagram behind those of the burst that is under way, if it is like them and nothing is in the way, and returns its bytes; [`offer`] finds
+/// out what else is to be done with it. `is_like` compares it with the burst's.
+#[inline]
+pub(crate) fn join(
+    descriptor: i32,
+    parts: &[libc::iovec],
+    is_like: impl FnOnce(&Shape) -> bool,
+) -> Option<usize> {
+    let guard = SHARED.lock.try_acquire()?;
+    let word = Word::load();
+    if word.count() == 0 {
+        return None;
+    }
+    let head = head(&guard);
+    let is_equal = head.descriptor == descriptor && is_like(&head.shape);
+    let is_joined = is_equal && head.has_room(word) && burst::add(&guard, word, head, parts);
+    is_joined.then_some(head.shape.bytes)
 }
 
 /// What to do with a datagram of a socket that is not left alone.
@@ -137,40 +126,16 @@ fn take(guard: &Guard, slot: &'static Slot, datagram: Datagram<'_>) -> Taken {
         let head = head(guard);
         let is_own = head.descriptor == datagram.descriptor;
         let is_equal = is_own && Some(head.shape) == datagram.shape;
-        let has_room = word.count() < head.shape.segments_max() && !SHARED.is_stuck.load(Relaxed);
-        if is_equal && has_room {
-            return join(guard, word, head, datagram);
+        if is_equal && head.has_room(word) {
+            let is_joined = burst::add(guard, word, head, datagram.parts);
+            return if is_joined { Taken::Done(Verdict::Joined) } else { Taken::Again };
         }
         let why = if is_equal { Flush::Full } else { Flush::Changed };
         if hand_over(why, Some(guard)) == Handed::Rest {
             return Taken::NoRoom { descriptor: head.descriptor, is_own };
         }
     }
-    Taken::Done(match begin(guard, slot, datagram) {
-        Some(verdict) => verdict,
-        None => return Taken::Again,
-    })
-}
-
-/// Puts a datagram behind those of the burst.
-#[inline]
-fn join(guard: &Guard, word: Word, head: Head, datagram: Datagram<'_>) -> Taken {
-    copy(guard, word.count() * head.shape.bytes, datagram.parts);
-    let joined = word.one_more();
-    if !word.replace(joined) {
-        return Taken::Again;
-    }
-    // SAFETY: the lock is held, and no other reference is alive.
-    if let Some(socket) = unsafe { head.slot.socket() } {
-        socket.run.joined();
-    }
-    let ways = environment::ways();
-    if joined.count() >= head.shape.segments_max() {
-        hand_over(Flush::Full, Some(guard));
-    } else if ways.deadline_us == 0 {
-        hand_over(Flush::Deadline, Some(guard));
-    }
-    Taken::Done(Verdict::Joined)
+    begin(guard, slot, datagram).map_or(Taken::Again, Taken::Done)
 }
 
 /// What to do with a datagram while there is no burst; nothing if a signal handler came between.
@@ -198,8 +163,8 @@ fn begin(guard: &Guard, slot: &'static Slot, datagram: Datagram<'_>) -> Option<V
     let mut step = socket.run.offer(shape, sys::now_ns);
     if step == Step::Examine {
         let now_ns = sys::now_ns();
-        // SAFETY: there is no burst, and the lock is held.
-        let scratch = unsafe { &mut *BUFFER.0.get() };
+        // SAFETY: there is no burst.
+        let scratch = unsafe { burst::scratch(guard) };
         let fit = fitness::examine(datagram.descriptor, socket.is_v6, now_ns, scratch);
         if let Err(datagrams) = socket.run.examined(fit, now_ns) {
             return Some(leave(slot, fit.err().unwrap_or(Alone::Not), datagrams));
@@ -214,29 +179,39 @@ fn begin(guard: &Guard, slot: &'static Slot, datagram: Datagram<'_>) -> Option<V
 }
 
 fn begin_burst(guard: &Guard, slot: &'static Slot, shape: Shape, datagram: Datagram<'_>) -> Option<Verdict> {
-    let descriptor = datagram.descriptor;
+    let (descriptor, now_ns) = (datagram.descriptor, sys::now_ns());
     // SAFETY: the lock is held, and no other reference is alive.
-    let cookie = unsafe { slot.socket() }.map(|socket| socket.cookie)?;
-    if sys::cookie(descriptor) != Some(cookie) {
-        // It is another socket than the one that was looked at, or none.
-        slots::forget(descriptor);
-        return Some(Verdict::Alone(None));
+    let socket = unsafe { slot.socket() }?;
+    let age_ns = now_ns.saturating_sub(SHARED.begun_ns.load(Relaxed));
+    let is_verified = std::mem::take(&mut socket.is_verified) && age_ns < VERIFIED_NS;
+    let cookie = socket.cookie;
+    if !is_verified {
+        if sys::cookie(descriptor) != Some(cookie) {
+            // It is another socket than the one that was looked at, or none.
+            slots::forget(descriptor);
+            return Some(Verdict::Alone(None));
+        }
+        slot.record().begun(shape.destination, shape.bytes);
     }
-    if environment::ways().deadline_us > 0 && !ticker::is_ready(flush_by_deadline) {
+    let deadline_ns = environment::ways().deadline_us.saturating_mul(1000);
+    if deadline_ns > 0 && !ticker::is_ready(flush_by_deadline) {
         return Some(leave(slot, Alone::NoThread, crate::run::ENTRY * 1000));
     }
     let word = Word::load();
     if word.count() > 0 {
         return None;
     }
-    slot.record().begun(shape.destination, shape.bytes);
-    SHARED.begun_ns.store(sys::now_ns(), Relaxed);
-    // SAFETY: the lock is held, and there is no burst, so that a signal handler does not read it.
-    unsafe { (*BURST.0.get()).write(Head { descriptor, cookie, shape, slot }) };
-    match join(guard, word, head(guard), datagram) {
-        Taken::Done(verdict) => Some(verdict),
-        Taken::Again | Taken::NoRoom { .. } => None,
+    SHARED.begun_ns.store(now_ns, Relaxed);
+    burst::set_head(guard, Head { descriptor, cookie, shape, room: shape.segments_max(), slot });
+    if !burst::add(guard, word, head(guard), datagram.parts) {
+        return None;
     }
+    if deadline_ns == 0 {
+        hand_over(Flush::Deadline, Some(guard));
+    } else {
+        ticker::arm(now_ns, deadline_ns);
+    }
+    Some(Verdict::Joined)
 }
 
 fn leave(slot: &'static Slot, why: Alone, datagrams: u32) -> Verdict {
@@ -318,159 +293,5 @@ pub(crate) fn is_stuck(descriptor: i32) -> bool {
     match SHARED.lock.acquire() {
         Some(Hold::Ours(guard)) => Word::load().count() > 0 && head(&guard).descriptor == descriptor,
         _ => false,
-    }
-}
-
-/// Which burst it is; of use while there is one.
-fn head(_guard: &Guard) -> Head {
-    // SAFETY: written before the first datagram joined the burst; the lock is held.
-    unsafe { (*BURST.0.get()).assume_init() }
-}
-
-fn copy(_guard: &Guard, at: usize, parts: &[libc::iovec]) {
-    let mut at = at;
-    let start = BUFFER.0.get().cast::<u8>();
-    for part in parts {
-        if part.iov_len > 0 {
-            // SAFETY: the shape's bytes are those of all parts, and so many datagrams fit (`segments_max`); the program's memory is
-            // as it would be for the kernel, and is not the buffer.
-            unsafe { std::ptr::copy_nonoverlapping(part.iov_base.cast::<u8>(), start.add(at), part.iov_len) };
-            at += part.iov_len;
-        }
-    }
-}
-
-/// Gives the kernel the burst. `guard` is missing in a signal handler that interrupted the holder of the lock: then what is known of the
-/// socket is left as it is.
-fn hand_over(why: Flush, guard: Option<&Guard>) -> Handed {
-    let signals = sys::block_signals();
-    let handed = hand_over_blocked(why, guard.is_some());
-    sys::set_signals(signals);
-    handed
-}
-
-fn hand_over_blocked(why: Flush, is_ours: bool) -> Handed {
-    let word = Word::load();
-    if word.count() == 0 {
-        return Handed::All;
-    }
-    // SAFETY: the burst has begun; this thread holds the lock, or interrupts itself where it does not write the head.
-    let head = unsafe { (*BURST.0.get()).assume_init() };
-    let record = head.slot.record();
-    if sys::cookie(head.descriptor) != Some(head.cookie) {
-        record.lost((word.count() - word.first()) as u64);
-        finish(word, &head, why, is_ours);
-        return Handed::All;
-    }
-    match burst(&head, word) {
-        Ok(()) => {}
-        Err(libc::EAGAIN) => return stuck(),
-        Err(errno @ (libc::EIO | libc::EINVAL)) => {
-            if is_ours {
-                // SAFETY: the lock is held, and no other reference is alive.
-                let socket = unsafe { head.slot.socket() };
-                socket
-                    .into_iter()
-                    .for_each(|socket| socket.run.refused(head.shape.bytes, errno == libc::EIO));
-                record.left_alone(Alone::Route);
-            }
-            if singly(&head, word, record) == Handed::Rest {
-                return stuck();
-            }
-        }
-        Err(errno) => {
-            // It may be the error of a datagram before these, which the kernel tells once.
-            head.slot.owe(errno);
-            let is_sent = match burst(&head, word) {
-                Ok(()) => true,
-                Err(libc::EAGAIN) => return stuck(),
-                Err(_) => false,
-            };
-            if !is_sent && singly(&head, word, record) == Handed::Rest {
-                return stuck();
-            }
-        }
-    }
-    finish(word, &head, why, is_ours);
-    Handed::All
-}
-
-fn stuck() -> Handed {
-    SHARED.is_stuck.store(true, Relaxed);
-    Handed::Rest
-}
-
-/// Sends what the kernel has not yet, in one call.
-fn burst(head: &Head, word: Word) -> Result<(), i32> {
-    let (bytes, rest) = (head.shape.bytes, word.count() - word.first());
-    let segment = (rest > 1).then_some(bytes as u16);
-    let result = sys::send(
-        head.descriptor,
-        head.shape.destination.bytes(),
-        payload(word.first() * bytes, rest * bytes),
-        segment,
-    );
-    sys::error(result).map_or(Ok(()), Err)
-}
-
-/// Sends them one by one.
-fn singly(head: &Head, word: Word, record: Record) -> Handed {
-    let bytes = head.shape.bytes;
-    let mut word = word;
-    while word.first() < word.count() {
-        let sent = sys::send(
-            head.descriptor,
-            head.shape.destination.bytes(),
-            payload(word.first() * bytes, bytes),
-            None,
-        );
-        match sys::error(sent) {
-            None => {}
-            Some(libc::EAGAIN) => return Handed::Rest,
-            Some(errno) => {
-                head.slot.owe(errno);
-                record.refused(1);
-            }
-        }
-        let next = word.from(word.first() + 1);
-        // Signals are blocked: nothing comes between.
-        word.replace(next);
-        word = next;
-    }
-    Handed::All
-}
-
-/// Some of the burst's bytes.
-fn payload(at: usize, bytes: usize) -> &'static [u8] {
-    // SAFETY: the lock is held, and these bytes were written before the datagrams joined.
-    let buffer: &'static [u8; BUFFER_BYTES] = unsafe { &*BUFFER.0.get() };
-    buffer.get(at..at + bytes).unwrap_or_default()
-}
-
-/// The burst is over.
-fn finish(word: Word, head: &Head, why: Flush, is_ours: bool) {
-    head.slot.record().burst(why, word.count() as u64);
-    SHARED.is_stuck.store(false, Relaxed);
-    let now = Word::load();
-    now.replace(now.over());
-    if !is_ours {
-        return;
-    }
-    // SAFETY: the lock is held, and no other reference is alive.
-    if let Some(socket) = unsafe { head.slot.socket() }
-        && let Some(datagrams) = socket.run.flushed(why, word.count() as u32)
-    {
-        head.slot.leave_alone(Alone::ShortBursts, datagrams);
-    }
-}
-
-/// Counts what the kernel does not take as lost.
-fn give_up(why: Flush, is_ours: bool) {
-    let word = Word::load();
-    if word.count() > 0 {
-        // SAFETY: as in `hand_over_blocked`.
-        let head = unsafe { (*BURST.0.get()).assume_init() };
-        head.slot.record().lost((word.count() - word.first()) as u64);
-        finish(word, &head, why, is_ours);
     }
 }

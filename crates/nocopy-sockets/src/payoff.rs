@@ -88,10 +88,10 @@ impl Payoff {
         Self { stage: Stage::Always, ..Self::new() }
     }
 
-    /// A datagram was sent, either way.
+    /// Datagrams were sent, either way.
     #[inline]
-    pub(crate) fn count(&mut self) {
-        self.datagrams = self.datagrams.wrapping_add(1);
+    pub(crate) fn count(&mut self, datagrams: u32) {
+        self.datagrams = self.datagrams.wrapping_add(datagrams);
     }
 
     /// Whether it is a plain epoch.
@@ -194,7 +194,7 @@ mod tests {
             let is_plain = payoff.is_plain();
             batched += u32::from(!is_plain);
             *now_ns += costs_ns[usize::from(is_plain)];
-            payoff.count();
+            payoff.count(1);
         }
         (last, batched)
     }

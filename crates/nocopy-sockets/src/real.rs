@@ -1,6 +1,7 @@
 //! The functions of the C library that stand behind this library's own.
 
 use std::ffi::{CStr, c_void};
+use std::ptr::NonNull;
 use std::sync::atomic::{AtomicPtr, Ordering::Relaxed};
 
 /// One function: where the loader finds it next, after this library. The address comes first: assembly reads it.
@@ -25,6 +26,12 @@ impl Real {
         let found = unsafe { libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr()) };
         self.address.store(found, Relaxed);
         found
+    }
+
+    /// Where it is, if it was looked for and found.
+    #[inline(always)]
+    pub(crate) fn known(&self) -> Option<NonNull<c_void>> {
+        NonNull::new(self.address.load(Relaxed))
     }
 
     /// A function that is called, so that it must be there.
@@ -64,13 +71,20 @@ pub(crate) fn resolve_all() {
 /// Calls a function of the C library; its type is that of its manual page.
 macro_rules! call {
     ($place:expr, ($($type:ty),*) -> $result:ty, $($argument:expr),*) => {
+        $crate::real::call_at!($place.found(), ($($type),*) -> $result, $($argument),*)
+    };
+}
+
+/// The same by its address.
+macro_rules! call_at {
+    ($address:expr, ($($type:ty),*) -> $result:ty, $($argument:expr),*) => {
         std::mem::transmute::<*mut std::ffi::c_void, unsafe extern "C-unwind" fn($($type),*) -> $result>(
-            $place.found(),
+            $address,
         )($($argument),*)
     };
 }
 
-pub(crate) use call;
+pub(crate) use {call, call_at};
 
 /// For entry points in assembly: the function whose address is not known yet.
 pub(crate) extern "C" fn resolve(real: &Real) -> *mut c_void {

@@ -49,6 +49,12 @@ pub(crate) struct Shape {
 }
 
 impl Shape {
+    /// Whether a datagram of so many bytes, to an address of the program or the peer of a connected socket, has this shape.
+    #[inline]
+    pub(crate) fn is(&self, bytes: usize, address: Option<&[u8]>) -> bool {
+        self.bytes == bytes && self.destination.is(address)
+    }
+
     /// How many fit into a burst.
     #[inline]
     pub(crate) fn segments_max(&self) -> usize {
@@ -173,7 +179,7 @@ impl Run {
         }
         match plain {
             Plain::First | Plain::Measured => {
-                self.payoff.count();
+                self.payoff.count(1);
                 self.is_open = true;
                 None
             }
@@ -205,12 +211,6 @@ impl Run {
         (self.fruitless >= PATIENCE).then(|| self.leave())
     }
 
-    /// A datagram has joined the burst.
-    #[inline]
-    pub(crate) fn joined(&mut self) {
-        self.payoff.count();
-    }
-
     /// What was found of the socket and the way to the destination.
     ///
     /// # Errors
@@ -228,6 +228,7 @@ impl Run {
     /// A burst was handed over. Says for how many datagrams the socket is to be left alone, if bursts come to nothing.
     pub(crate) fn flushed(&mut self, why: Flush, datagrams: u32) -> Option<u32> {
         self.is_open = false;
+        self.payoff.count(datagrams);
         if matches!(why, Flush::Wait | Flush::Deadline) {
             self.payoff.interrupt();
         }

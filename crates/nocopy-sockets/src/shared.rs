@@ -3,7 +3,9 @@
 //! It lies on a page of its own, which the kernel clears in the child of any fork (`MADV_WIPEONFORK`): a child has no burst, no holder of
 //! the lock and no thread, also where no handler of the C library's was called.
 
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+
+use crate::sys;
 
 /// Everything is zero at first.
 #[repr(C, align(4096))]
@@ -11,6 +13,8 @@ pub(crate) struct Shared {
     /// See [`Word`]. Must be the first field: entry points in assembly look at its lower half, which is zero while no burst is under way.
     pub(crate) word: AtomicU64,
     pub(crate) lock: Lock,
+    /// The word of the burst for which the holder of the lock calls the kernel; 0 otherwise.
+    pub(crate) sending: AtomicU64,
     /// Whether the socket had no room when the burst was last handed over.
     pub(crate) is_stuck: AtomicBool,
     /// When the burst began, in nanoseconds of the monotonic clock.
@@ -21,16 +25,22 @@ pub(crate) struct Shared {
     pub(crate) ticker: AtomicU32,
     /// Asks it to end.
     pub(crate) stop: AtomicU32,
+    /// The timer that signals it, and when it fires, in nanoseconds of the monotonic clock.
+    pub(crate) timer: AtomicI32,
+    pub(crate) fires_ns: AtomicU64,
 }
 
 pub(crate) static SHARED: Shared = Shared {
     word: AtomicU64::new(0),
     lock: Lock { owner: AtomicUsize::new(0) },
+    sending: AtomicU64::new(0),
     is_stuck: AtomicBool::new(false),
     begun_ns: AtomicU64::new(0),
     is_ticking: AtomicBool::new(false),
     ticker: AtomicU32::new(0),
     stop: AtomicU32::new(0),
+    timer: AtomicI32::new(0),
+    fires_ns: AtomicU64::new(0),
 };
 
 /// Whether the library works: a burst may begin.
@@ -54,30 +64,42 @@ pub(crate) const PAGE_BYTES: usize = size_of::<Shared>();
 pub(crate) struct Word(u64);
 
 impl Word {
+    #[inline]
     pub(crate) fn load() -> Self {
         // Acquire: pairs with the release of `replace`, which publishes the burst's bytes.
         Self(SHARED.word.load(Ordering::Acquire))
     }
 
+    /// As one number, which is not 0 while there is a burst.
+    #[inline]
+    pub(crate) fn bits(self) -> u64 {
+        self.0
+    }
+
     /// Which burst it is, of all that there were.
+    #[inline]
     pub(crate) fn number(self) -> u32 {
         (self.0 >> 32) as u32
     }
 
     /// Datagrams in it that the kernel has already, because they went one by one.
+    #[inline]
     pub(crate) fn first(self) -> usize {
         usize::from((self.0 >> 16) as u16)
     }
 
     /// Datagrams in it, with those.
+    #[inline]
     pub(crate) fn count(self) -> usize {
         usize::from(self.0 as u16)
     }
 
+    #[inline]
     fn with(number: u32, first: usize, count: usize) -> Self {
         Self((u64::from(number) << 32) | ((first as u64 & 0xffff) << 16) | (count as u64 & 0xffff))
     }
 
+    #[inline]
     pub(crate) fn one_more(self) -> Self {
         Self::with(self.number(), self.first(), self.count() + 1)
     }
@@ -91,7 +113,30 @@ impl Word {
         Self::with(self.number().wrapping_add(1), 0, 0)
     }
 
+    /// Puts another one in its place, if it still stands: a signal handler of the same thread may have handed the burst over. The lock is held.
+    #[inline]
+    #[cfg(target_arch = "x86_64")]
+    pub(crate) fn replace(self, by: Self) -> bool {
+        let found: u64;
+        // Without `lock`, which costs as much as a hundred bytes' copy: no other thread writes the word, and a handler of this one cannot come
+        // within an instruction. Stores are seen in their order here, which is the release that pairs with the acquire of `load`.
+        //
+        // SAFETY: writes to the word only, as an atomic store would.
+        unsafe {
+            std::arch::asm!(
+                "cmpxchg qword ptr [{word}], {by}",
+                word = in(reg) SHARED.word.as_ptr(),
+                by = in(reg) by.0,
+                inout("rax") self.0 => found,
+                options(nostack),
+            );
+        }
+        found == self.0
+    }
+
     /// Puts another one in its place, if it still stands: a signal handler of the same thread may have handed the burst over.
+    #[inline]
+    #[cfg(not(target_arch = "x86_64"))]
     pub(crate) fn replace(self, by: Self) -> bool {
         SHARED.word.compare_exchange(self.0, by.0, Ordering::AcqRel, Ordering::Acquire).is_ok()
     }
@@ -138,11 +183,16 @@ impl Lock {
         taken.map(|_| Guard(()))
     }
 
+    /// Nothing if it is not free.
+    #[inline]
+    pub(crate) fn try_acquire(&self) -> Option<Guard> {
+        self.take(sys::thread()).ok()
+    }
+
     /// Nothing if another thread does not let go of it.
     #[inline]
     pub(crate) fn acquire(&self) -> Option<Hold> {
-        // SAFETY: takes nothing; the number of a thread is the address of its data, and not zero.
-        let own = unsafe { libc::pthread_self() } as usize;
+        let own = sys::thread();
         match self.take(own) {
             Ok(guard) => Some(Hold::Ours(guard)),
             Err(owner) if owner == own => Some(Hold::Interrupted),
@@ -156,8 +206,8 @@ impl Lock {
             match look {
                 ..SPINS => std::hint::spin_loop(),
                 // A holder of lower priority would never run if all this did was to yield.
-                _ if look % 2 == 0 => crate::sys::yield_processor(),
-                _ => crate::sys::sleep_ns(NAP_NS),
+                _ if look % 2 == 0 => sys::yield_processor(),
+                _ => sys::sleep_ns(NAP_NS),
             }
             if let Ok(guard) = self.take(own) {
                 return Some(Hold::Ours(guard));

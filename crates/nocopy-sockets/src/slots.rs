@@ -5,7 +5,7 @@ use std::cell::UnsafeCell;
 use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, Ordering::Relaxed};
 
-use nocopy_proto::run::sockets::Alone;
+use nocopy_proto::run::sockets::{Alone, Plain};
 
 use crate::record::{Record, Words};
 use crate::run::Run;
@@ -42,6 +42,8 @@ pub(crate) struct Socket {
     pub(crate) run: Run,
     pub(crate) cookie: u64,
     pub(crate) is_v6: bool,
+    /// Whether the kernel was asked for the cookie when the last burst was handed over, and that was because it was full.
+    pub(crate) is_verified: bool,
 }
 
 // SAFETY: `socket` is reached under the lock only; all else is atomic.
@@ -95,6 +97,19 @@ impl Slot {
             ALONE => Kind::Alone,
             _ => Kind::Active,
         }
+    }
+
+    /// Whether a datagram, or other output, is none of this library's business; it is counted then.
+    #[inline(always)]
+    pub(crate) fn passes(&self) -> bool {
+        let kind = self.kind.load(Relaxed);
+        let remaining = self.remaining.load(Relaxed);
+        if kind != ALONE || remaining <= 1 || self.owed.load(Relaxed) != 0 {
+            return kind == OTHER;
+        }
+        self.remaining.store(remaining - 1, Relaxed);
+        self.record().alone(Plain::Alone);
+        true
     }
 
     /// Whether it is known to be a UDP socket.
@@ -170,7 +185,7 @@ impl Slot {
                     let record = Record::claim(sys::process() as u32);
                     self.record.store(record.pointer(), Relaxed);
                     // SAFETY: the lock is held.
-                    unsafe { (*self.socket.get()).write(Socket { run, cookie, is_v6 }) };
+                    unsafe { (*self.socket.get()).write(Socket { run, cookie, is_v6, is_verified: false }) };
                     self.kind.store(ACTIVE, Relaxed);
                 }
                 None => self.kind.store(OTHER, Relaxed),

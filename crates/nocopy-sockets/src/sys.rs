@@ -4,6 +4,7 @@
 use std::arch::asm;
 use std::ffi::c_void;
 use std::mem::size_of;
+use std::ptr::null_mut;
 
 /// Makes a system call.
 ///
@@ -56,6 +57,23 @@ pub(crate) fn process() -> isize {
     plain(libc::SYS_getpid, [])
 }
 
+/// A number of this thread among those of the process that the C library knows: the address of its data.
+#[inline]
+pub(crate) fn thread() -> usize {
+    let own: usize;
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: the first word of a thread's data is its own address (System V ABI for thread-local storage).
+    unsafe {
+        asm!("mov {}, qword ptr fs:[0]", out(reg) own, options(nostack, readonly, preserves_flags));
+    }
+    #[cfg(target_arch = "aarch64")]
+    // SAFETY: reads a register.
+    unsafe {
+        asm!("mrs {}, tpidr_el0", out(reg) own, options(nostack, nomem, preserves_flags));
+    }
+    own
+}
+
 pub(crate) fn yield_processor() {
     plain(libc::SYS_sched_yield, []);
 }
@@ -102,15 +120,56 @@ pub(crate) fn set_signals(signals: Signals) -> Signals {
 
 /// Waits until a word is another one, it is woken, or the time is over.
 pub(crate) fn wait_on(word: &std::sync::atomic::AtomicU32, value: u32, timeout_ns: u64) {
-    let time = libc::timespec { tv_sec: 0, tv_nsec: timeout_ns as _ };
+    let time = time(timeout_ns);
     let address = word.as_ptr() as usize;
     // Not a private one: the kernel wakes waits for the end of a thread only so.
     let operation = libc::FUTEX_WAIT as usize;
     plain(libc::SYS_futex, [address, operation, value as usize, (&raw const time) as usize]);
 }
 
-pub(crate) fn wake(word: &std::sync::atomic::AtomicU32) {
-    plain(libc::SYS_futex, [word.as_ptr() as usize, libc::FUTEX_WAKE as usize, i32::MAX as usize]);
+/// The signal that wakes the thread of the deadline: one that the C library keeps for itself, so that no program waits for it. It is sent to
+/// that thread only, which has it blocked, and so runs no handler.
+const TICK: i32 = 32;
+
+/// Wakes a thread of this process that [waits for it](wait_for_signal).
+pub(crate) fn signal(thread: u32) {
+    plain(libc::SYS_tgkill, [process() as usize, thread as usize, TICK as usize]);
+}
+
+/// Waits for the signal, at most for so long; says whether it came.
+pub(crate) fn wait_for_signal(timeout_ns: u64) -> bool {
+    let set: Signals = 1 << (TICK - 1);
+    let time = time(timeout_ns);
+    let (set, time) = ((&raw const set) as usize, (&raw const time) as usize);
+    error(plain(libc::SYS_rt_sigtimedwait, [set, 0, time, size_of::<Signals>()])).is_none()
+}
+
+fn time(ns: u64) -> libc::timespec {
+    libc::timespec { tv_sec: (ns / 1_000_000_000) as _, tv_nsec: (ns % 1_000_000_000) as _ }
+}
+
+/// A timer that signals a thread of this process.
+pub(crate) fn timer_for(thread: i32) -> Option<i32> {
+    // SAFETY: all zero is an event of the first kind, without a value.
+    let mut event: libc::sigevent = unsafe { std::mem::zeroed() };
+    (event.sigev_notify, event.sigev_signo) = (libc::SIGEV_THREAD_ID, TICK);
+    event.sigev_notify_thread_id = thread;
+    let mut timer: i32 = 0;
+    let (event, number) = ((&raw const event) as usize, (&raw mut timer) as usize);
+    let made = plain(libc::SYS_timer_create, [libc::CLOCK_MONOTONIC as usize, event, number]);
+    error(made).is_none().then_some(timer)
+}
+
+/// It fires once, at that time of the monotonic clock.
+pub(crate) fn set_timer(timer: i32, at_ns: u64) {
+    let never = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    let setting = libc::itimerspec { it_interval: never, it_value: time(at_ns) };
+    let setting = (&raw const setting) as usize;
+    plain(libc::SYS_timer_settime, [timer as usize, libc::TIMER_ABSTIME as usize, setting, 0]);
+}
+
+pub(crate) fn delete_timer(timer: i32) {
+    plain(libc::SYS_timer_delete, [timer as usize]);
 }
 
 /// Whether a thread of this process exists.
@@ -157,32 +216,91 @@ pub(crate) fn wait_for_room(descriptor: i32, timeout_ms: u32) {
 
 /// Control data that gives the kernel the length of a burst's datagrams.
 #[repr(C)]
+#[derive(Debug)]
 struct Segment {
     header: libc::cmsghdr,
     bytes: u16,
     filling: [u8; 6],
 }
 
-/// Sends a datagram, or with `segment_bytes` a burst of datagrams that are so long each, the last perhaps shorter. It does not wait.
-pub(crate) fn send(descriptor: i32, to: &[u8], payload: &[u8], segment_bytes: Option<u16>) -> isize {
-    let mut part = libc::iovec { iov_base: payload.as_ptr().cast_mut().cast(), iov_len: payload.len() };
-    // SAFETY: all zero is a header without data.
-    let mut segment: Segment = unsafe { std::mem::zeroed() };
-    segment.header.cmsg_len = (size_of::<libc::cmsghdr>() + size_of::<u16>()) as _;
-    (segment.header.cmsg_level, segment.header.cmsg_type) = (libc::SOL_UDP, libc::UDP_SEGMENT);
-    segment.bytes = segment_bytes.unwrap_or(0);
-    // SAFETY: all zero is a message without parts.
-    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
-    if !to.is_empty() {
-        (message.msg_name, message.msg_namelen) = (to.as_ptr().cast_mut().cast::<c_void>(), to.len() as u32);
+/// A datagram, or a burst of datagrams of one length, as the kernel takes it. It must stay where it is from [`set`](Self::set) to [`send`].
+#[repr(C)]
+#[derive(Debug)]
+pub(crate) struct Message {
+    header: libc::mmsghdr,
+    part: libc::iovec,
+    segment: Segment,
+    datagrams: usize,
+}
+
+impl Message {
+    /// Nothing.
+    // SAFETY: all zero is a message without parts, and a header without data.
+    pub(crate) const EMPTY: Self = unsafe { std::mem::zeroed() };
+
+    /// So many datagrams of so many bytes each.
+    #[inline]
+    pub(crate) fn set(&mut self, to: &[u8], payload: &[u8], bytes: u16, datagrams: usize) {
+        self.part = libc::iovec { iov_base: payload.as_ptr().cast_mut().cast(), iov_len: payload.len() };
+        self.datagrams = datagrams;
+        self.header.msg_len = 0;
+        let message = &mut self.header.msg_hdr;
+        message.msg_namelen = to.len() as u32;
+        message.msg_name = if to.is_empty() { null_mut() } else { to.as_ptr().cast_mut().cast() };
+        (message.msg_iov, message.msg_iovlen) = (&raw mut self.part, 1);
+        if datagrams > 1 {
+            let segment = &mut self.segment;
+            segment.header.cmsg_len = (size_of::<libc::cmsghdr>() + size_of::<u16>()) as _;
+            (segment.header.cmsg_level, segment.header.cmsg_type) = (libc::SOL_UDP, libc::UDP_SEGMENT);
+            segment.bytes = bytes;
+            message.msg_control = (&raw mut *segment).cast();
+            message.msg_controllen = size_of::<Segment>() as _;
+        } else {
+            (message.msg_control, message.msg_controllen) = (null_mut(), 0);
+        }
     }
-    (message.msg_iov, message.msg_iovlen) = (&raw mut part, 1);
-    if segment_bytes.is_some() {
-        message.msg_control = (&raw mut segment).cast();
-        message.msg_controllen = size_of::<Segment>() as _;
+
+    /// The kernel refuses it from now on, with `EMSGSIZE`, before it looks at the socket.
+    ///
+    /// # Safety
+    /// Only code that this one interrupts uses it.
+    pub(crate) unsafe fn spoil(message: *mut Self) {
+        // SAFETY: by contract.
+        unsafe { (&raw mut (*message).header.msg_hdr.msg_iovlen).write_volatile(PARTS_TOO_MANY as _) };
     }
-    let flags = (libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) as usize;
-    plain(libc::SYS_sendmsg, [descriptor as usize, (&raw const message) as usize, flags])
+
+    /// How many datagrams of it the kernel has: all or none.
+    ///
+    /// # Safety
+    /// As of [`spoil`](Self::spoil).
+    pub(crate) unsafe fn taken(message: *mut Self) -> usize {
+        // SAFETY: by contract. The kernel writes the length when it has taken a message, before the call returns.
+        unsafe {
+            let bytes = (&raw const (*message).header.msg_len).read_volatile();
+            if bytes > 0 { (*message).datagrams } else { 0 }
+        }
+    }
+}
+
+/// More than the kernel takes (`UIO_MAXIOV`).
+const PARTS_TOO_MANY: usize = 1 << 16;
+
+/// It does not wait.
+const SEND_FLAGS: usize = (libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) as usize;
+
+/// Sends a datagram or a burst, and notes in the message that it was taken.
+///
+/// # Safety
+/// The message is complete, and stays until the call returns.
+#[inline]
+pub(crate) unsafe fn send(descriptor: i32, message: *mut Message) -> isize {
+    plain(libc::SYS_sendmmsg, [descriptor as usize, message as usize, 1, SEND_FLAGS])
+}
+
+/// The same without the note.
+pub(crate) fn send_once(descriptor: i32, message: &Message) -> isize {
+    let header = &raw const message.header.msg_hdr;
+    plain(libc::SYS_sendmsg, [descriptor as usize, header as usize, SEND_FLAGS])
 }
 
 /// Opens a socket that asks for queueing disciplines.

@@ -4,6 +4,11 @@
 //! function that a signal handler may call must not do. So it must not use anything of the C library's either, not even `errno`: system
 //! calls only. All signals are blocked in it. It is ended before what asks for a process of one thread, or changes threads one by one
 //! ([`end`]).
+//!
+//! It sleeps until a timer of the kernel's signals it, and whoever begins a burst moves that timer away when it is about to fire ([`arm`]). So a
+//! sender that fills its bursts quickly never wakes it: a wake-up costs tens of microseconds on a virtual machine, moving the timer
+//! one, and it is moved once for each deadline that passes, not for each burst. (The timer is one of `timer_create`, not a timerfd: that
+//! would be a descriptor among the program's.)
 
 use std::arch::naked_asm;
 use std::cell::UnsafeCell;
@@ -13,11 +18,14 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use crate::shared::{SHARED, Word};
 use crate::{environment, sys};
 
-/// Ticks without a burst after which it ends.
-const IDLE_TICKS: u32 = 100;
+/// It ends when nothing has happened for so long.
+const IDLE_NS: u64 = 10_000_000;
 
-/// A burst for which its socket has no room is tried again so many ticks later.
-const STUCK_TICKS: u32 = 10;
+/// A timer that fires sooner than after this share of the deadline is moved away.
+const MARGIN_SHARE: u64 = 4;
+
+/// A burst for which its socket has no room is tried again after so many deadlines.
+const STUCK_TIMES: u64 = 10;
 
 /// How often to look whether an ending thread is gone, and how long at a time.
 const LOOKS: u32 = 10_000;
@@ -47,17 +55,45 @@ static FLUSH: OnceLock<fn(u32)> = OnceLock::new();
 fn start(flush: fn(u32)) -> bool {
     FLUSH.get_or_init(|| flush);
     let signals = sys::block_signals();
-    let is_started = wait_until_gone() && {
-        SHARED.stop.store(0, Relaxed);
-        SHARED.is_ticking.store(true, Release);
-        // SAFETY: the stack is free, as the thread before is gone.
-        let result = unsafe { begin(FLAGS, STACK.0.get().add(1).cast(), SHARED.ticker.as_ptr(), run) };
-        let is_started = sys::error(result).is_none();
-        SHARED.is_ticking.store(is_started, Release);
-        is_started
-    };
+    let is_started = wait_until_gone() && begin_with_timer();
     sys::set_signals(signals);
     is_started
+}
+
+fn begin_with_timer() -> bool {
+    SHARED.stop.store(0, Relaxed);
+    SHARED.fires_ns.store(0, Relaxed);
+    // SAFETY: the stack is free, as the thread before is gone.
+    let thread = unsafe { begin(FLAGS, STACK.0.get().add(1).cast(), SHARED.ticker.as_ptr(), run) };
+    if sys::error(thread).is_some() {
+        return false;
+    }
+    let timer = sys::timer_for(thread as i32);
+    SHARED.timer.store(timer.unwrap_or(NO_TIMER), Release);
+    if timer.is_none() {
+        wait_until_gone();
+    }
+    SHARED.is_ticking.store(timer.is_some(), Release);
+    timer.is_some()
+}
+
+/// The number of no timer.
+const NO_TIMER: i32 = -1;
+
+/// Has the thread look at the burst that begins now when its deadline is there. The lock is held.
+#[inline]
+pub(crate) fn arm(now_ns: u64, deadline_ns: u64) {
+    let fires_ns = SHARED.fires_ns.load(Relaxed);
+    if fires_ns < now_ns + deadline_ns / MARGIN_SHARE || fires_ns > now_ns + deadline_ns {
+        set_timer(now_ns + deadline_ns);
+    }
+}
+
+/// The thread and a sender may do this at once. Whichever timer is left then fires within the deadline of the burst that each knows, and
+/// a time that is noted and is not that of the timer is soon in the past.
+fn set_timer(fires_ns: u64) {
+    SHARED.fires_ns.store(fires_ns, Relaxed);
+    sys::set_timer(SHARED.timer.load(Acquire), fires_ns);
 }
 
 /// Ends the thread, and waits until the kernel has forgotten it.
@@ -80,7 +116,7 @@ fn wait_until_gone() -> bool {
             return true;
         }
         SHARED.stop.store(1, Release);
-        sys::wake(&SHARED.stop);
+        sys::signal(thread);
         sys::wait_on(&SHARED.ticker, thread, LOOK_NS);
         // Its memory is free a moment before its number is.
         let mut looks = 0..LOOKS;
@@ -161,32 +197,37 @@ unsafe extern "C" fn run() -> ! {
     sys::process_control(libc::PR_SET_NAME, c"nocopy-deadline".as_ptr() as usize);
     // Otherwise every wait is 50 us longer.
     sys::process_control(libc::PR_SET_TIMERSLACK, 1);
-    let deadline_ns = environment::ways().deadline_us.wrapping_mul(1000);
-    let (mut idle, mut stuck, mut wait_ns) = (0_u32, 0_u32, deadline_ns);
+    let deadline_ns = environment::ways().deadline_us.saturating_mul(1000);
+    let mut number = Word::load().number();
     while SHARED.stop.load(Acquire) == 0 {
-        sys::wait_on(&SHARED.stop, 0, wait_ns);
-        wait_ns = deadline_ns;
+        let is_signalled = sys::wait_for_signal(IDLE_NS);
         let word = Word::load();
-        if word.count() == 0 {
-            idle = idle.wrapping_add(1);
-            if idle > IDLE_TICKS && retire() {
-                break;
-            }
-            continue;
+        if word.count() > 0 {
+            look(word, deadline_ns);
+        } else if !is_signalled && word.number() == number && retire() {
+            break;
         }
-        idle = 0;
-        stuck = if SHARED.is_stuck.load(Relaxed) { stuck.wrapping_add(1) } else { 0 };
-        // A sender that fills its bursts in less time is not disturbed: the burst that is found is younger than the wait was long.
-        let age_ns = sys::now_ns_by_call().saturating_sub(SHARED.begun_ns.load(Relaxed));
-        if age_ns < deadline_ns {
-            wait_ns = (deadline_ns - age_ns).max(1000);
-        } else if stuck % STUCK_TICKS == 0 {
-            FLUSH.get().into_iter().for_each(|flush| flush(word.number()));
-        }
+        number = word.number();
     }
+    sys::delete_timer(SHARED.timer.load(Acquire));
     loop {
         // SAFETY: ends this thread alone.
         unsafe { sys::call(libc::SYS_exit, [0; 6]) };
+    }
+}
+
+/// Looks at the burst: it is handed over, or is younger than the timer thought, or must wait for room.
+fn look(word: Word, deadline_ns: u64) {
+    let now_ns = sys::now_ns_by_call();
+    let due_ns = SHARED.begun_ns.load(Relaxed).saturating_add(deadline_ns);
+    if due_ns > now_ns {
+        return set_timer(due_ns);
+    }
+    FLUSH.get().into_iter().for_each(|flush| flush(word.number()));
+    if Word::load().number() == word.number() {
+        // Its socket has no room, or another thread has the lock.
+        let times = if SHARED.is_stuck.load(Relaxed) { STUCK_TIMES } else { 1 };
+        set_timer(now_ns + deadline_ns.max(1000) * times);
     }
 }
 

@@ -7,8 +7,8 @@ use nocopy_proto::run::sockets::{Flush, Plain};
 
 use super::trampoline::function;
 use crate::destination::Destination;
-use crate::outgoing::{self, Datagram, Ticket, Verdict};
-use crate::real::call;
+use crate::outgoing::{self, Datagram, Verdict};
+use crate::real::{call, call_at};
 use crate::run::Shape;
 use crate::shared::{is_off, is_queued};
 use crate::slots::{self, Kind, Slot};
@@ -27,40 +27,141 @@ const HARMLESS: i32 = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
 /// Parts of a datagram that are put together; more are left to the kernel.
 const PARTS_MAX: usize = 16;
 
-/// How a datagram goes.
-enum Way {
-    /// The call returns this.
-    Done(isize),
-    /// The C library's function is to be called.
-    Plainly(Option<Ticket>),
+/// Whether a call is none of this library's business. It costs a few instructions, and no memory but that of the descriptor.
+#[inline(always)]
+fn is_left_alone(descriptor: i32) -> bool {
+    !is_queued() && slots::of(descriptor).is_none_or(|slot| is_off() || slot.passes())
 }
 
-/// What to do with a datagram. `shape` is looked at for sockets that are not left alone only.
-#[inline]
-fn way(descriptor: i32, parts: &[iovec], flags: i32, shape: impl FnOnce() -> Option<Shape>) -> Way {
-    if is_off() {
-        return Way::Plainly(None);
-    }
-    let Some(slot) = slots::of(descriptor) else {
-        before(Flush::Output);
-        return Way::Plainly(None);
-    };
-    match slot.kind() {
-        Kind::Other => {
-            before(Flush::Output);
-            Way::Plainly(None)
-        }
-        Kind::Alone => {
-            before(Flush::Output);
-            slot.pass(1);
-            slot.record().alone(Plain::Alone);
-            match slot.take_owed() {
-                Some(errno) => Way::Done(failed(errno)),
-                None => Way::Plainly(None),
+/// Functions that send. Each is three, so that the short ways need no registers and no stack for the long one: what is left alone; what joins
+/// a burst (`joins`, or nothing); everything else (`rest`).
+macro_rules! sends {
+    ($($name:ident = $place:ident else $joins:ident else $rest:ident($($argument:ident: $type:ty),*);)*) => { $(
+        #[doc = concat!("`", stringify!($name), "(2)`")]
+        ///
+        /// # Safety
+        /// As of the C library's.
+        #[cfg_attr(not(test), unsafe(no_mangle))]
+        pub(crate) unsafe extern "C-unwind" fn $name(descriptor: i32, $($argument: $type),*) -> isize {
+            #[inline(never)]
+            unsafe fn joins_or_not(descriptor: i32, $($argument: $type),*) -> isize {
+                // SAFETY: by contract.
+                match unsafe { $joins(descriptor, $($argument),*) } {
+                    Some(bytes) => bytes as isize,
+                    // SAFETY: by contract.
+                    None => unsafe { $rest(descriptor, $($argument),*) },
+                }
+            }
+            match $place.known() {
+                // SAFETY: by contract.
+                Some(real) if is_left_alone(descriptor) => unsafe {
+                    call_at!(real.as_ptr(), (i32, $($type),*) -> isize, descriptor, $($argument),*)
+                },
+                // SAFETY: by contract.
+                _ => unsafe { joins_or_not(descriptor, $($argument),*) },
             }
         }
-        Kind::Active => joining(descriptor, parts, flags, shape()),
+    )* };
+}
+
+sends! {
+    send = SEND else join_send else rest_send(data: *const c_void, bytes: usize, flags: i32);
+    sendto = SENDTO else join_sendto else rest_sendto(
+        data: *const c_void, bytes: usize, flags: i32, address: *const sockaddr, address_bytes: socklen_t
+    );
+    sendmsg = SENDMSG else join_sendmsg else rest_sendmsg(message: *const msghdr, flags: i32);
+    write = WRITE else join_write else rest_write(data: *const c_void, bytes: usize);
+    writev = WRITEV else join_writev else rest_writev(first: *const iovec, count: i32);
+}
+
+/// Puts a datagram into the burst that is under way, if `is_like` says that it is as those in it.
+#[inline(always)]
+fn join(descriptor: i32, parts: &[iovec], flags: i32, is_like: impl FnOnce(&Shape) -> bool) -> Option<usize> {
+    if flags & !HARMLESS != 0 || !is_queued() {
+        return None;
     }
+    outgoing::join(descriptor, parts, is_like)
+}
+
+fn part(data: *const c_void, bytes: usize) -> iovec {
+    iovec { iov_base: data.cast_mut(), iov_len: bytes }
+}
+
+/// # Safety
+/// As of [`send`].
+#[inline(always)]
+unsafe fn join_send(descriptor: i32, data: *const c_void, bytes: usize, flags: i32) -> Option<usize> {
+    join(descriptor, &[part(data, bytes)], flags, |of| of.is(bytes, None))
+}
+
+/// # Safety
+/// As of [`sendto`].
+#[inline(always)]
+unsafe fn join_sendto(
+    descriptor: i32,
+    data: *const c_void,
+    bytes: usize,
+    flags: i32,
+    address: *const sockaddr,
+    address_bytes: socklen_t,
+) -> Option<usize> {
+    // SAFETY: by contract.
+    let to = || unsafe { bytes_of(address.cast(), address_bytes) };
+    join(descriptor, &[part(data, bytes)], flags, |of| of.is(bytes, to()))
+}
+
+/// # Safety
+/// As of [`sendmsg`].
+#[inline(always)]
+unsafe fn join_sendmsg(descriptor: i32, message: *const msghdr, flags: i32) -> Option<usize> {
+    // SAFETY: by contract.
+    let (parts, shape) = unsafe { (parts_of(message), || shape_of(message)) };
+    join(descriptor, parts, flags, |of| shape() == Some(*of))
+}
+
+/// # Safety
+/// As of [`write`].
+#[inline(always)]
+unsafe fn join_write(descriptor: i32, data: *const c_void, bytes: usize) -> Option<usize> {
+    // SAFETY: by contract.
+    unsafe { join_send(descriptor, data, bytes, 0) }
+}
+
+/// # Safety
+/// As of [`writev`].
+#[inline(always)]
+unsafe fn join_writev(descriptor: i32, first: *const iovec, count: i32) -> Option<usize> {
+    // SAFETY: by contract.
+    let (parts, shape) = unsafe { vector(first, count) };
+    join(descriptor, parts, 0, |of| shape == Some(*of))
+}
+
+/// Sends what has not joined a burst, by the C library's function `real`, or begins one; `shape` is looked at if it may.
+#[inline]
+fn send_by(
+    descriptor: i32,
+    parts: &[iovec],
+    flags: i32,
+    shape: impl FnOnce() -> Option<Shape>,
+    real: impl Fn() -> isize,
+) -> isize {
+    match slots::of(descriptor).filter(|_| !is_off()) {
+        Some(slot) if slot.kind() == Kind::Active => {
+            joining(descriptor, parts, flags, shape().filter(|_| flags & !HARMLESS == 0), real)
+        }
+        slot => {
+            before(Flush::Output);
+            slot.filter(|slot| slot.kind() == Kind::Alone).map_or_else(&real, |slot| alone(slot, &real))
+        }
+    }
+}
+
+/// A datagram of a socket that is left alone.
+#[cold]
+fn alone(slot: &Slot, real: impl Fn() -> isize) -> isize {
+    slot.pass(1);
+    slot.record().alone(Plain::Alone);
+    slot.take_owed().map_or_else(real, failed)
 }
 
 #[inline]
@@ -70,79 +171,73 @@ fn before(why: Flush) {
     }
 }
 
-fn joining(descriptor: i32, parts: &[iovec], flags: i32, shape: Option<Shape>) -> Way {
-    let shape = shape.filter(|_| flags & !HARMLESS == 0);
+/// A datagram of a socket that is not left alone, or not known.
+fn joining(
+    descriptor: i32,
+    parts: &[iovec],
+    flags: i32,
+    shape: Option<Shape>,
+    real: impl Fn() -> isize,
+) -> isize {
     if environment::ways().is_by_hand
         && let Some(shape) = shape
         && slots::of(descriptor).is_some_and(Slot::is_udp) // from the second datagram on
         && by_hand::send(descriptor, shape, parts)
     {
-        return Way::Done(shape.bytes as isize);
+        return shape.bytes as isize;
     }
     let dont_wait = flags & libc::MSG_DONTWAIT != 0;
     match outgoing::offer(Datagram { descriptor, shape, parts, dont_wait }) {
-        Verdict::Joined => Way::Done(shape.map_or(0, |shape| shape.bytes as isize)),
-        Verdict::Failed(errno) => Way::Done(failed(errno)),
-        Verdict::Alone(ticket) => Way::Plainly(ticket),
+        Verdict::Joined => shape.map_or(0, |shape| shape.bytes as isize),
+        Verdict::Failed(errno) => failed(errno),
+        Verdict::Alone(None) => real(),
+        Verdict::Alone(Some(ticket)) => {
+            let result = real();
+            outgoing::sent(ticket, result >= 0);
+            result
+        }
     }
 }
 
+#[cold]
 fn failed(errno: i32) -> isize {
     // SAFETY: this thread's `errno`.
     unsafe { *libc::__errno_location() = errno };
     -1
 }
 
-/// Says how a datagram fared that went as it always did.
-#[inline]
-fn told(ticket: Option<Ticket>, result: isize) -> isize {
-    if let Some(ticket) = ticket {
-        outgoing::sent(ticket, result >= 0);
-    }
-    result
-}
-
+/// Nothing where there is no address.
+///
 /// # Safety
 /// The address is as long as said, or null.
-unsafe fn destination(address: *const c_void, bytes: socklen_t) -> Option<Destination> {
+#[inline]
+unsafe fn bytes_of<'a>(address: *const c_void, bytes: socklen_t) -> Option<&'a [u8]> {
     if address.is_null() {
-        return Some(Destination::CONNECTED);
+        return None;
     }
     // SAFETY: by contract.
-    Destination::of(unsafe { std::slice::from_raw_parts(address.cast::<u8>(), bytes as usize) })
+    Some(unsafe { std::slice::from_raw_parts(address.cast::<u8>(), bytes as usize) })
 }
 
-/// `send(2)`
-///
+fn destination(address: Option<&[u8]>) -> Option<Destination> {
+    address.map_or(Some(Destination::CONNECTED), Destination::of)
+}
+
 /// # Safety
-/// As of the C library's.
-#[cfg_attr(not(test), unsafe(no_mangle))]
-pub(crate) unsafe extern "C-unwind" fn send(
-    descriptor: i32,
-    data: *const c_void,
-    bytes: usize,
-    flags: i32,
-) -> isize {
-    let part = iovec { iov_base: data.cast_mut(), iov_len: bytes };
+/// As of [`send`].
+#[inline(never)]
+unsafe fn rest_send(descriptor: i32, data: *const c_void, bytes: usize, flags: i32) -> isize {
     let shape = || Some(Shape { bytes, destination: Destination::CONNECTED });
-    match way(descriptor, &[part], flags, shape) {
-        Way::Done(result) => result,
-        Way::Plainly(ticket) => {
-            // SAFETY: by contract.
-            let result = unsafe {
-                call!(SEND, (i32, *const c_void, usize, i32) -> isize, descriptor, data, bytes, flags)
-            };
-            told(ticket, result)
-        }
-    }
+    // SAFETY: by contract.
+    send_by(descriptor, &[part(data, bytes)], flags, shape, || unsafe {
+        call!(SEND, (i32, *const c_void, usize, i32) -> isize, descriptor, data, bytes, flags)
+    })
 }
 
-/// `sendto(2)`
-///
 /// # Safety
-/// As of the C library's.
-#[cfg_attr(not(test), unsafe(no_mangle))]
-pub(crate) unsafe extern "C-unwind" fn sendto(
+/// As of [`sendto`].
+#[inline(never)]
+unsafe fn rest_sendto(
     descriptor: i32,
     data: *const c_void,
     bytes: usize,
@@ -150,44 +245,39 @@ pub(crate) unsafe extern "C-unwind" fn sendto(
     address: *const sockaddr,
     address_bytes: socklen_t,
 ) -> isize {
-    let part = iovec { iov_base: data.cast_mut(), iov_len: bytes };
     // SAFETY: by contract.
-    let to = || unsafe { destination(address.cast(), address_bytes) };
-    match way(descriptor, &[part], flags, || Some(Shape { bytes, destination: to()? })) {
-        Way::Done(result) => result,
-        Way::Plainly(ticket) => {
-            // SAFETY: by contract.
-            let result = unsafe {
-                call!(
-                    SENDTO,
-                    (i32, *const c_void, usize, i32, *const sockaddr, socklen_t) -> isize,
-                    descriptor, data, bytes, flags, address, address_bytes
-                )
-            };
-            told(ticket, result)
-        }
-    }
+    let to = || unsafe { bytes_of(address.cast(), address_bytes) };
+    let shape = || Some(Shape { bytes, destination: destination(to())? });
+    // SAFETY: by contract.
+    send_by(descriptor, &[part(data, bytes)], flags, shape, || unsafe {
+        call!(
+            SENDTO,
+            (i32, *const c_void, usize, i32, *const sockaddr, socklen_t) -> isize,
+            descriptor, data, bytes, flags, address, address_bytes
+        )
+    })
 }
 
-/// What a message is as a datagram; nothing if it is more than that.
+/// What a message is as a datagram; nothing if it is more than that, or not there.
 ///
 /// # Safety
-/// The message is as the kernel reads it.
-unsafe fn shape_of(message: &msghdr) -> Option<Shape> {
-    if message.msg_iovlen > PARTS_MAX || (!message.msg_control.is_null() && message.msg_controllen > 0) {
+/// The message is as the kernel reads it, or null.
+unsafe fn shape_of(message: *const msghdr) -> Option<Shape> {
+    // SAFETY: by contract.
+    let known = unsafe { message.as_ref() }?;
+    if known.msg_iovlen > PARTS_MAX || (!known.msg_control.is_null() && known.msg_controllen > 0) {
         return None;
     }
     // SAFETY: by contract.
-    let (parts, destination) =
-        unsafe { (parts_of(message), destination(message.msg_name, message.msg_namelen)?) };
-    Some(Shape { bytes: length(parts)?, destination })
+    let (parts, address) = unsafe { (parts_of(message), bytes_of(known.msg_name, known.msg_namelen)) };
+    Some(Shape { bytes: length(parts)?, destination: destination(address)? })
 }
 
 /// # Safety
-/// The message is as the kernel reads it.
-unsafe fn parts_of(message: &msghdr) -> &[iovec] {
+/// The message is as the kernel reads it, or null.
+unsafe fn parts_of<'a>(message: *const msghdr) -> &'a [iovec] {
     // SAFETY: by contract.
-    unsafe { parts(message.msg_iov, message.msg_iovlen) }
+    unsafe { message.as_ref().map_or(&[], |message| parts(message.msg_iov, message.msg_iovlen)) }
 }
 
 /// # Safety
@@ -200,37 +290,32 @@ unsafe fn parts<'a>(first: *const iovec, count: usize) -> &'a [iovec] {
     unsafe { std::slice::from_raw_parts(first, count) }
 }
 
+/// What `writev` writes, and as a datagram to the peer of a connected socket.
+///
+/// # Safety
+/// There are so many parts.
+unsafe fn vector<'a>(first: *const iovec, count: i32) -> (&'a [iovec], Option<Shape>) {
+    let known = usize::try_from(count).ok().filter(|count| *count <= PARTS_MAX);
+    // SAFETY: by contract.
+    let parts = unsafe { parts(first, known.unwrap_or(0)) };
+    let bytes = known.and_then(|_| length(parts));
+    (parts, bytes.map(|bytes| Shape { bytes, destination: Destination::CONNECTED }))
+}
+
 fn length(parts: &[iovec]) -> Option<usize> {
     parts.iter().try_fold(0_usize, |sum, part| sum.checked_add(part.iov_len))
 }
 
-/// `sendmsg(2)`
-///
 /// # Safety
-/// As of the C library's.
-#[cfg_attr(not(test), unsafe(no_mangle))]
-pub(crate) unsafe extern "C-unwind" fn sendmsg(descriptor: i32, message: *const msghdr, flags: i32) -> isize {
+/// As of [`sendmsg`].
+#[inline(never)]
+unsafe fn rest_sendmsg(descriptor: i32, message: *const msghdr, flags: i32) -> isize {
     // SAFETY: by contract.
-    match unsafe { way_of_message(descriptor, message, flags) } {
-        Way::Done(result) => result,
-        Way::Plainly(ticket) => {
-            // SAFETY: by contract.
-            let result =
-                unsafe { call!(SENDMSG, (i32, *const msghdr, i32) -> isize, descriptor, message, flags) };
-            told(ticket, result)
-        }
-    }
-}
-
-/// # Safety
-/// The message is as the kernel reads it, or null.
-unsafe fn way_of_message(descriptor: i32, message: *const msghdr, flags: i32) -> Way {
+    let (parts, shape) = unsafe { (parts_of(message), || shape_of(message)) };
     // SAFETY: by contract.
-    match unsafe { message.as_ref() } {
-        // SAFETY: by contract.
-        Some(message) => unsafe { way(descriptor, parts_of(message), flags, || shape_of(message)) },
-        None => way(descriptor, &[], flags, || None),
-    }
+    send_by(descriptor, parts, flags, shape, || unsafe {
+        call!(SENDMSG, (i32, *const msghdr, i32) -> isize, descriptor, message, flags)
+    })
 }
 
 /// `sendmmsg(2)`: datagrams of one shape join one by one; others go as they always did.
@@ -272,9 +357,10 @@ unsafe fn many(descriptor: i32, messages: *mut mmsghdr, count: u32, flags: i32) 
     // SAFETY: by contract; the kernel writes lengths there, and so does this.
     let all = unsafe { std::slice::from_raw_parts_mut(messages, count as usize) };
     // SAFETY: by contract.
-    let shape = unsafe { shape_of(&all[0].msg_hdr) }?;
+    let shape = unsafe { shape_of(&raw const all[0].msg_hdr) }?;
     // SAFETY: by contract.
-    if flags & !HARMLESS != 0 || !all.iter().all(|one| unsafe { shape_of(&one.msg_hdr) } == Some(shape)) {
+    let is_equal = |one: &mmsghdr| unsafe { shape_of(&raw const one.msg_hdr) } == Some(shape);
+    if flags & !HARMLESS != 0 || !all.iter().all(is_equal) {
         return None;
     }
     for (at, one) in all.iter_mut().enumerate() {
@@ -288,47 +374,31 @@ unsafe fn many(descriptor: i32, messages: *mut mmsghdr, count: u32, flags: i32) 
     Some(count as i32)
 }
 
-/// `write(2)`
-///
 /// # Safety
-/// As of the C library's.
-#[cfg_attr(not(test), unsafe(no_mangle))]
-pub(crate) unsafe extern "C-unwind" fn write(descriptor: i32, data: *const c_void, bytes: usize) -> isize {
-    let part = iovec { iov_base: data.cast_mut(), iov_len: bytes };
+/// As of [`write`].
+#[inline(never)]
+unsafe fn rest_write(descriptor: i32, data: *const c_void, bytes: usize) -> isize {
     let shape = || Some(Shape { bytes, destination: Destination::CONNECTED });
-    match way(descriptor, &[part], 0, shape) {
-        Way::Done(result) => result,
-        Way::Plainly(ticket) => {
-            // SAFETY: by contract.
-            let result =
-                unsafe { call!(WRITE, (i32, *const c_void, usize) -> isize, descriptor, data, bytes) };
-            told(ticket, result)
-        }
-    }
+    // SAFETY: by contract.
+    send_by(descriptor, &[part(data, bytes)], 0, shape, || unsafe {
+        call!(WRITE, (i32, *const c_void, usize) -> isize, descriptor, data, bytes)
+    })
 }
 
-/// `writev(2)`
-///
 /// # Safety
-/// As of the C library's.
-#[cfg_attr(not(test), unsafe(no_mangle))]
-pub(crate) unsafe extern "C-unwind" fn writev(descriptor: i32, first: *const iovec, count: i32) -> isize {
-    let known = usize::try_from(count).ok().filter(|count| *count <= PARTS_MAX);
+/// As of [`writev`].
+#[inline(never)]
+unsafe fn rest_writev(descriptor: i32, first: *const iovec, count: i32) -> isize {
     // SAFETY: by contract.
-    let parts = unsafe { parts(first, known.unwrap_or(0)) };
-    let shape = || {
-        known?;
-        Some(Shape { bytes: length(parts)?, destination: Destination::CONNECTED })
-    };
-    match way(descriptor, parts, 0, shape) {
-        Way::Done(result) => result,
-        Way::Plainly(ticket) => {
-            // SAFETY: by contract.
-            let result =
-                unsafe { call!(WRITEV, (i32, *const iovec, i32) -> isize, descriptor, first, count) };
-            told(ticket, result)
-        }
-    }
+    let (parts, shape) = unsafe { vector(first, count) };
+    // SAFETY: by contract.
+    send_by(
+        descriptor,
+        parts,
+        0,
+        || shape,
+        || unsafe { call!(WRITEV, (i32, *const iovec, i32) -> isize, descriptor, first, count) },
+    )
 }
 
 /// `send` by its other name.

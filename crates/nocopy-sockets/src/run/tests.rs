@@ -39,7 +39,6 @@ impl Player {
         let step = if self.queued > 0 { Step::Join } else { self.run.offer(shape, || now_ns) };
         match step {
             Step::Join => {
-                self.run.joined();
                 (self.queued, self.joined) = (self.queued + 1, self.joined + 1);
                 if self.queued == shape.segments_max() {
                     self.flush(Flush::Full);

@@ -132,7 +132,7 @@ int main(int count, char **words) {
     if (!strcmp(what, "handler")) {
         struct sigaction action = {.sa_handler = on_alarm, .sa_flags = SA_RESTART};
         sigaction(SIGALRM, &action, NULL);
-        struct itimerval often = {{0, 300}, {0, 300}}, never = {{0, 0}, {0, 0}};
+        struct itimerval often = {{0, 60}, {0, 60}}, never = {{0, 0}, {0, 0}};
         setitimer(ITIMER_REAL, &often, NULL);
         for (long i = 0; i < number; i++) {
             char own[2048];

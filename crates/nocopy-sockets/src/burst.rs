@@ -1,0 +1,322 @@
+//! The burst that is under way, and how it is handed over to the kernel. There is one of the process at a time.
+//!
+//! A signal handler may interrupt all of it, and hands over what has joined the burst. Nothing here blocks signals for that, which would be two
+//! system calls for each burst. A datagram joins by one instruction after its bytes are in place. And whether the kernel took a burst is
+//! found in memory that the kernel itself writes before its call returns (`msg_len` of sendmmsg(2)): a handler that interrupts a
+//! hand-over between the call and what follows knows by it that nothing is left to be done; one that comes before the call hands the burst
+//! over itself, and spoils the call for which the interrupted code is about to ask (`Message::spoil`).
+
+use std::cell::UnsafeCell;
+use std::mem::MaybeUninit;
+use std::sync::atomic::Ordering::{self, Relaxed};
+use std::sync::atomic::compiler_fence;
+
+use nocopy_proto::run::sockets::{Alone, Flush};
+
+use crate::run::Shape;
+use crate::shared::{Guard, SHARED, Word};
+use crate::slots::Slot;
+use crate::sys::{self, Message};
+
+/// Room for a burst, and for the kernel's answers while there is none.
+const BUFFER_BYTES: usize = 64 << 10;
+
+/// Which burst is under way. Written while there is none.
+#[derive(Debug)]
+pub(crate) struct Head {
+    pub(crate) descriptor: i32,
+    pub(crate) cookie: u64,
+    pub(crate) shape: Shape,
+    /// How many datagrams fit.
+    pub(crate) room: usize,
+    pub(crate) slot: &'static Slot,
+}
+
+impl Head {
+    /// Whether another datagram fits, and the kernel was not found to have no room.
+    #[inline]
+    pub(crate) fn has_room(&self, word: Word) -> bool {
+        word.count() < self.room && !SHARED.is_stuck.load(Relaxed)
+    }
+}
+
+struct UnderLock<T>(UnsafeCell<T>);
+
+// SAFETY: written and read under the lock, or by a signal handler that interrupts the holder of the lock.
+unsafe impl<T> Sync for UnderLock<T> {}
+
+static BUFFER: UnderLock<[u8; BUFFER_BYTES]> = UnderLock(UnsafeCell::new([0; BUFFER_BYTES]));
+static HEAD: UnderLock<MaybeUninit<Head>> = UnderLock(UnsafeCell::new(MaybeUninit::uninit()));
+
+/// The call of the holder of the lock, where signal handlers find it.
+static MESSAGE: UnderLock<Message> = UnderLock(UnsafeCell::new(Message::EMPTY));
+
+/// What the kernel took.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Handed {
+    All,
+    /// There is no room: the rest waits.
+    Rest,
+}
+
+/// What became of one call.
+enum Sent {
+    Taken,
+    Refused(i32),
+    /// A signal handler has handed over the burst meanwhile.
+    Overtaken,
+}
+
+/// Which burst it is; of use while there is one.
+pub(crate) fn head(_guard: &Guard) -> &Head {
+    // SAFETY: written before the first datagram joined the burst; the lock is held.
+    unsafe { (*HEAD.0.get()).assume_init_ref() }
+}
+
+/// Says which burst begins with the next datagram that is [added](add).
+pub(crate) fn set_head(_guard: &Guard, head: Head) {
+    // SAFETY: the lock is held, and there is no burst, so that a signal handler does not read it.
+    unsafe { _ = (*HEAD.0.get()).write(head) };
+}
+
+/// Memory for the kernel's answers.
+///
+/// # Safety
+/// There is no burst, and no other reference to it.
+#[expect(clippy::mut_from_ref, reason = "the lock is held")]
+pub(crate) unsafe fn scratch(_guard: &Guard) -> &mut [u8] {
+    // SAFETY: by contract; the lock is held.
+    unsafe { &mut *BUFFER.0.get() }
+}
+
+/// Puts a datagram behind those of the burst, which has room for it, and hands it over if it is full then. It returns whether it has joined:
+/// a signal handler may have come between.
+#[inline]
+pub(crate) fn add(guard: &Guard, word: Word, head: &Head, parts: &[libc::iovec]) -> bool {
+    copy(word.count() * head.shape.bytes, parts);
+    let joined = word.one_more();
+    if !word.replace(joined) {
+        return false;
+    }
+    if joined.count() >= head.room {
+        hand_over(Flush::Full, Some(guard));
+    }
+    true
+}
+
+#[inline]
+fn copy(mut at: usize, parts: &[libc::iovec]) {
+    let start = BUFFER.0.get().cast::<u8>();
+    for part in parts {
+        if part.iov_len > 0 {
+            // SAFETY: the shape's bytes are those of all parts, and so many datagrams fit (`segments_max`); the program's memory is
+            // as it would be for the kernel, and is not the buffer; the lock is held.
+            unsafe { std::ptr::copy_nonoverlapping(part.iov_base.cast::<u8>(), start.add(at), part.iov_len) };
+            at += part.iov_len;
+        }
+    }
+}
+
+/// Gives the kernel the burst. `guard` is missing in a signal handler that interrupted the holder of the lock: then what is known of the
+/// socket is left as it is.
+pub(crate) fn hand_over(why: Flush, guard: Option<&Guard>) -> Handed {
+    if guard.is_some() {
+        let handed = Handover { is_ours: true, message: MESSAGE.0.get() }.run(why);
+        SHARED.sending.store(0, Relaxed);
+        return handed;
+    }
+    // Nothing interrupts this one: two that were interrupted would be one too many.
+    let signals = sys::block_signals();
+    let mut message = Message::EMPTY;
+    let handed = if is_left_to_interrupted() {
+        Handed::All
+    } else {
+        // SAFETY: this is the only thread that uses it, and it is interrupted.
+        unsafe { Message::spoil(MESSAGE.0.get()) };
+        Handover { is_ours: false, message: &raw mut message }.run(why)
+    };
+    sys::set_signals(signals);
+    handed
+}
+
+/// Whether the kernel has all of the burst, by a call of the code that was interrupted. What it has of a burst that goes one by one is
+/// noted here.
+fn is_left_to_interrupted() -> bool {
+    let word = Word::load();
+    if SHARED.sending.load(Relaxed) != word.bits() {
+        return false;
+    }
+    // SAFETY: this is the only thread that uses it, and it is interrupted.
+    let taken = unsafe { Message::taken(MESSAGE.0.get()) };
+    let first = word.first() + taken;
+    if first < word.count() {
+        word.replace(word.from(first));
+    }
+    word.count() > 0 && first >= word.count()
+}
+
+/// One hand-over.
+struct Handover {
+    /// The lock is held; otherwise this is a signal handler that interrupts the holder, and signals are blocked.
+    is_ours: bool,
+    message: *mut Message,
+}
+
+impl Handover {
+    fn run(&self, why: Flush) -> Handed {
+        let word = Word::load();
+        if word.count() == 0 {
+            return Handed::All;
+        }
+        // SAFETY: the burst has begun; this thread holds the lock, or interrupts itself where it does not write the head.
+        let head = unsafe { (*HEAD.0.get()).assume_init_ref() };
+        if sys::cookie(head.descriptor) != Some(head.cookie) {
+            self.lose(word, head, why);
+            return Handed::All;
+        }
+        let rest = word.count() - word.first();
+        match self.send(head, word, rest) {
+            Sent::Taken => {
+                self.finish(word, head, why);
+                Handed::All
+            }
+            Sent::Overtaken => overtaken(),
+            Sent::Refused(errno) => self.refused(errno, word, head, why),
+        }
+    }
+
+    #[cold]
+    fn refused(&self, errno: i32, word: Word, head: &Head, why: Flush) -> Handed {
+        match errno {
+            libc::EAGAIN => return stuck(),
+            libc::EIO | libc::EINVAL => {
+                if self.is_ours {
+                    // SAFETY: the lock is held, and no other reference is alive.
+                    let socket = unsafe { head.slot.socket() };
+                    socket
+                        .into_iter()
+                        .for_each(|socket| socket.run.refused(head.shape.bytes, errno == libc::EIO));
+                    head.slot.record().left_alone(Alone::Route);
+                }
+            }
+            // It may be the error of a datagram before these, which the kernel tells once.
+            errno => {
+                head.slot.owe(errno);
+                match self.send(head, word, word.count() - word.first()) {
+                    Sent::Taken => {
+                        self.finish(word, head, why);
+                        return Handed::All;
+                    }
+                    Sent::Overtaken => return overtaken(),
+                    Sent::Refused(libc::EAGAIN) => return stuck(),
+                    Sent::Refused(_) => {}
+                }
+            }
+        }
+        self.singly(word, head, why)
+    }
+
+    /// Sends them one by one.
+    fn singly(&self, mut word: Word, head: &Head, why: Flush) -> Handed {
+        while word.first() < word.count() {
+            match self.send(head, word, 1) {
+                Sent::Taken => {}
+                Sent::Overtaken => return overtaken(),
+                Sent::Refused(libc::EAGAIN) => return stuck(),
+                Sent::Refused(errno) => {
+                    head.slot.owe(errno);
+                    head.slot.record().refused(1);
+                }
+            }
+            let next = word.from(word.first() + 1);
+            if !word.replace(next) {
+                return overtaken();
+            }
+            word = next;
+        }
+        self.finish(word, head, why);
+        Handed::All
+    }
+
+    /// Sends the next ones that the kernel has not yet, in one call.
+    #[inline]
+    fn send(&self, head: &Head, word: Word, datagrams: usize) -> Sent {
+        let bytes = head.shape.bytes;
+        let payload = payload(word.first() * bytes, datagrams * bytes);
+        // SAFETY: the lock is held, so that only signal handlers use it meanwhile, as described above; or it is the handler's own.
+        unsafe { (*self.message).set(head.shape.destination.bytes(), payload, bytes as u16, datagrams) };
+        // A handler that comes before this point is noticed below, and one that comes after it finds a complete message.
+        compiler_fence(Ordering::SeqCst);
+        if self.is_ours {
+            SHARED.sending.store(word.bits(), Relaxed);
+        }
+        if Word::load() != word {
+            return Sent::Overtaken;
+        }
+        // SAFETY: it is complete, and lives longer than the call.
+        let errno = sys::error(unsafe { sys::send(head.descriptor, self.message) });
+        if Word::load() == word {
+            return errno.map_or(Sent::Taken, Sent::Refused);
+        }
+        // The kernel tells an error once. (`EMSGSIZE` is that of a spoiled call.)
+        if let Some(errno) = errno.filter(|errno| ![libc::EMSGSIZE, libc::EAGAIN].contains(errno)) {
+            head.slot.owe(errno);
+        }
+        Sent::Overtaken
+    }
+
+    /// The burst is over: the kernel has it, or refused it.
+    fn finish(&self, word: Word, head: &Head, why: Flush) {
+        if !word.replace(word.over()) {
+            return;
+        }
+        SHARED.is_stuck.store(false, Relaxed);
+        head.slot.record().burst(why, word.count() as u64);
+        if !self.is_ours {
+            return;
+        }
+        // SAFETY: the lock is held, and no other reference is alive.
+        if let Some(socket) = unsafe { head.slot.socket() } {
+            socket.is_verified = why == Flush::Full;
+            if let Some(datagrams) = socket.run.flushed(why, word.count() as u32) {
+                head.slot.leave_alone(Alone::ShortBursts, datagrams);
+            }
+        }
+    }
+
+    /// What the kernel has not is lost.
+    #[cold]
+    fn lose(&self, word: Word, head: &Head, why: Flush) {
+        head.slot.record().lost((word.count() - word.first()) as u64);
+        self.finish(word, head, why);
+    }
+}
+
+/// A signal handler handed over the burst, or as much as there was room for.
+#[cold]
+fn overtaken() -> Handed {
+    if Word::load().count() == 0 { Handed::All } else { Handed::Rest }
+}
+
+#[cold]
+fn stuck() -> Handed {
+    SHARED.is_stuck.store(true, Relaxed);
+    Handed::Rest
+}
+
+/// Some of the burst's bytes.
+fn payload(at: usize, bytes: usize) -> &'static [u8] {
+    // SAFETY: the lock is held, and these bytes were written before the datagrams joined.
+    let buffer: &'static [u8; BUFFER_BYTES] = unsafe { &*BUFFER.0.get() };
+    buffer.get(at..at + bytes).unwrap_or_default()
+}
+
+/// Counts what the kernel does not take as lost.
+pub(crate) fn give_up(why: Flush, is_ours: bool) {
+    let word = Word::load();
+    if word.count() > 0 {
+        // SAFETY: as in `Handover::run`.
+        let head = unsafe { (*HEAD.0.get()).assume_init_ref() };
+        Handover { is_ours, message: MESSAGE.0.get() }.lose(word, head, why);
+    }
+}
