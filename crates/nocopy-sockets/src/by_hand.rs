@@ -1,8 +1,10 @@
 //! Bursts of equal datagrams without any of the rules: one socket, no deadline, nothing else hands them over. Only what the bench
-//! measures as the ceiling; `NOCOPY_BATCH_TUNING=by-hand` asks for it.
+//! measures as the ceiling; `NOCOPY_BATCH_TUNING=by-hand` asks for it. With `by-hand-first` the first datagram of each burst goes alone, as
+//! `outgoing` sends it: the limit for what keeps that rule.
 
 use std::cell::UnsafeCell;
 
+use crate::environment::ByHand;
 use crate::run::Shape;
 use crate::sys::{self, Message};
 
@@ -12,6 +14,8 @@ struct Burst {
     descriptor: i32,
     shape: Option<Shape>,
     count: usize,
+    /// Whether the next datagram goes alone.
+    is_first: bool,
     bytes: [u8; BUFFER_BYTES],
 }
 
@@ -20,11 +24,16 @@ struct Cell(UnsafeCell<Burst>);
 // SAFETY: the programs for which this is meant send from one thread.
 unsafe impl Sync for Cell {}
 
-static BURST: Cell =
-    Cell(UnsafeCell::new(Burst { descriptor: -1, shape: None, count: 0, bytes: [0; BUFFER_BYTES] }));
+static BURST: Cell = Cell(UnsafeCell::new(Burst {
+    descriptor: -1,
+    shape: None,
+    count: 0,
+    is_first: true,
+    bytes: [0; BUFFER_BYTES],
+}));
 
 /// Whether it has joined, or left with, the burst.
-pub(crate) fn send(descriptor: i32, shape: Shape, parts: &[libc::iovec]) -> bool {
+pub(crate) fn send(descriptor: i32, shape: Shape, parts: &[libc::iovec], way: ByHand) -> bool {
     if shape.segments_max() < 2 {
         return false;
     }
@@ -33,6 +42,9 @@ pub(crate) fn send(descriptor: i32, shape: Shape, parts: &[libc::iovec]) -> bool
     if (burst.descriptor, burst.shape) != (descriptor, Some(shape)) {
         hand_over(burst);
         (burst.descriptor, burst.shape) = (descriptor, Some(shape));
+    }
+    if way == ByHand::FirstAlone && burst.count == 0 && std::mem::replace(&mut burst.is_first, false) {
+        return false;
     }
     let mut at = burst.count * shape.bytes;
     for part in parts {
@@ -62,7 +74,7 @@ fn hand_over(burst: &mut Burst) {
         }
         sys::wait_for_room(burst.descriptor, 100);
     }
-    burst.count = 0;
+    (burst.count, burst.is_first) = (0, true);
 }
 
 /// What is left, at the end of the program.

@@ -13,7 +13,7 @@ use crate::sys;
 /// The file that counts are kept in, as `NUMBER:INODE` of a descriptor that the program inherits.
 const REPORT: &CStr = c"NOCOPY_BATCH_REPORT";
 
-/// How to treat sockets, for tests: words `entry=N`, `always`, `deadline=MICROSECONDS`, `by-hand`, with commas between.
+/// How to treat sockets, for tests: words `entry=N`, `always`, `deadline=MICROSECONDS`, `by-hand`, `by-hand-first`, with commas between.
 const TUNING: &CStr = c"NOCOPY_BATCH_TUNING";
 
 /// A burst waits for company for so long, and for what the timer of the kernel is late.
@@ -45,8 +45,16 @@ pub(crate) struct Ways {
     pub(crate) tuning: Tuning,
     /// How long a burst waits for company; 0: not at all.
     pub(crate) deadline_us: u64,
-    /// Bursts of all equal sends, without any of the rules: what the bench measures as the ceiling.
-    pub(crate) is_by_hand: bool,
+    pub(crate) by_hand: Option<ByHand>,
+}
+
+/// Bursts of all equal sends, without any of the rules: what the bench measures as the ceiling.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ByHand {
+    /// Nothing goes alone.
+    All,
+    /// The first datagram of each burst goes alone.
+    FirstAlone,
 }
 
 static WAYS: OnceLock<Ways> = OnceLock::new();
@@ -63,7 +71,7 @@ pub(crate) fn ways() -> Ways {
 }
 
 impl Ways {
-    const USUAL: Self = Self { tuning: Tuning::USUAL, deadline_us: DEADLINE_US, is_by_hand: false };
+    const USUAL: Self = Self { tuning: Tuning::USUAL, deadline_us: DEADLINE_US, by_hand: None };
 
     fn parse(words: &str) -> Self {
         let mut ways = Self::USUAL;
@@ -72,7 +80,8 @@ impl Ways {
                 Some(("entry", count)) => ways.tuning.entry = count.parse().unwrap_or(ENTRY).max(1),
                 Some(("deadline", time)) => ways.deadline_us = time.parse().unwrap_or(DEADLINE_US),
                 None if word == "always" => ways.tuning.always = true,
-                None if word == "by-hand" => ways.is_by_hand = true,
+                None if word == "by-hand" => ways.by_hand = Some(ByHand::All),
+                None if word == "by-hand-first" => ways.by_hand = Some(ByHand::FirstAlone),
                 _ => {}
             }
         }
@@ -90,6 +99,7 @@ mod tests {
         assert_eq!((ways.tuning.entry, ways.tuning.always, ways.deadline_us), (1, true, 0));
         let ways = Ways::parse("entry=0,deadline=x,by-hand");
         assert_eq!((ways.tuning.entry, ways.tuning.always, ways.deadline_us), (1, false, DEADLINE_US));
-        assert!(ways.is_by_hand);
+        assert_eq!(ways.by_hand, Some(ByHand::All));
+        assert_eq!(Ways::parse("by-hand-first").by_hand, Some(ByHand::FirstAlone));
     }
 }

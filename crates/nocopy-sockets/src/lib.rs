@@ -18,7 +18,7 @@
 //!
 //! What libraries of this kind stumble over is forks, signal handlers, descriptors that were closed unseen, and programs that look at their
 //! own threads. Hence: no memory is allocated and no lock of the C library's is taken after the start; a handler never waits for what it
-//! interrupted; the kernel is asked for a socket's cookie whenever a burst begins or is handed over; and the thread for the deadline exists
+//! interrupted; the kernel is asked for a socket's cookie once for each burst; and the thread for the deadline exists
 //! only during bursts.
 //!
 //! * `entries`: what programs call.

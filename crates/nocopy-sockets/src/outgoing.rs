@@ -1,10 +1,9 @@
-//! What becomes of datagrams that programs send. The burst is that of the process: there is one at a time, so that datagrams leave in the order in which they were sent, whichever thread and
-//! socket they are of.
+//! What becomes of datagrams that programs send. There is one burst of the process at a time, so that datagrams leave in the order in which they
+//! were sent, whichever thread and socket they are of.
 //!
 //! All of it may run in a signal handler, and in one that interrupts a call to it: it takes no memory, waits for no lock of its own
-//! thread, and calls the kernel only. A handler hands over what has joined the burst, and sends its own datagrams alone. So the two parts
-//! of a call that a handler may interrupt are made for it: a datagram joins by one compare-and-exchange after its bytes are in place, and
-//! a burst is handed over with signals blocked.
+//! thread, and calls the kernel only. A handler hands over what has joined the burst, and sends its own datagrams alone; how that is made
+//! safe is said in `burst`.
 
 use std::sync::atomic::Ordering::Relaxed;
 

@@ -19,7 +19,7 @@ pub(crate) fn begin() {
 /// No burst begins any more. One that is under way has been handed over.
 pub(crate) fn switch_off() {
     outgoing::flush(Flush::Process);
-    if environment::ways().is_by_hand {
+    if environment::ways().by_hand.is_some() {
         by_hand::finish();
     }
     shared::switch(false);

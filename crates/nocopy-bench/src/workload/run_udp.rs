@@ -32,6 +32,7 @@ const DATAGRAM_BYTES: usize = 1400;
 const PLAIN: &str = "unchanged";
 const BATCHED: &str = "batch-udp";
 const CEILING: &str = "by-hand";
+const LIMIT: &str = "by-hand-first";
 
 /// How often the thread that waits for a program looks whether it is time.
 const LOOK: Duration = Duration::from_micros(500);
@@ -54,6 +55,7 @@ impl Workload for RunUdp {
             ("unchanged", "the program as it is"),
             ("batch-udp", "the same with the library that joins its datagrams to bursts"),
             ("by-hand", "the same with bursts of which nothing takes care: the ceiling"),
+            ("by-hand-first", "the same, but the first datagram of each burst goes alone, as with batch-udp"),
         ]
     }
 
@@ -90,11 +92,16 @@ fn series<'a>(place: &'a Place, program: Program, library: &'a Path) -> Series<'
         payload_bytes: DATAGRAM_BYTES,
         link: None,
         figure: Figure::PacketsPerSecond,
-        trials: vec![trial(PLAIN, &[]), trial(CEILING, &[PLAIN]), trial(BATCHED, &[PLAIN, CEILING])],
+        trials: vec![
+            trial(PLAIN, &[]),
+            trial(CEILING, &[PLAIN]),
+            trial(LIMIT, &[CEILING]),
+            trial(BATCHED, &[PLAIN, CEILING, LIMIT]),
+        ],
     }
 }
 
-/// A program that sends, in one of the three ways.
+/// A program that sends, in one of the four ways.
 #[derive(Debug, Clone, Copy)]
 struct Sender<'a> {
     place: &'a Place,
@@ -151,8 +158,8 @@ impl<'a> Sender<'a> {
         if self.method != PLAIN {
             command.env("LD_PRELOAD", self.library);
         }
-        if self.method == CEILING {
-            command.env("NOCOPY_BATCH_TUNING", "by-hand");
+        if [CEILING, LIMIT].contains(&self.method) {
+            command.env("NOCOPY_BATCH_TUNING", self.method);
         }
     }
 

@@ -179,10 +179,10 @@ fn joining(
     shape: Option<Shape>,
     real: impl Fn() -> isize,
 ) -> isize {
-    if environment::ways().is_by_hand
+    if let Some(way) = environment::ways().by_hand
         && let Some(shape) = shape
         && slots::of(descriptor).is_some_and(Slot::is_udp) // from the second datagram on
-        && by_hand::send(descriptor, shape, parts)
+        && by_hand::send(descriptor, shape, parts, way)
     {
         return shape.bytes as isize;
     }
