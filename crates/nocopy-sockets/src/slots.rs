@@ -1,5 +1,5 @@
 //! What is known of each descriptor: a cache. A descriptor may be closed and opened again without any call that this library sees, so what
-//! matters is asked of the kernel when a burst begins and when it is handed over: the socket's cookie.
+//! matters is asked of the kernel when a burst is handed over, and when one begins that does not follow at once: the socket's cookie.
 
 use std::cell::UnsafeCell;
 use std::mem::MaybeUninit;
@@ -103,9 +103,12 @@ impl Slot {
     #[inline(always)]
     pub(crate) fn passes(&self) -> bool {
         let kind = self.kind.load(Relaxed);
+        if kind == OTHER {
+            return true;
+        }
         let remaining = self.remaining.load(Relaxed);
         if kind != ALONE || remaining <= 1 || self.owed.load(Relaxed) != 0 {
-            return kind == OTHER;
+            return false;
         }
         self.remaining.store(remaining - 1, Relaxed);
         self.record().alone(Plain::Alone);
