@@ -201,7 +201,7 @@ fn install_missing(needed: Needed) -> Result<(), Failed> {
     ])
 }
 
-fn has_apt() -> bool {
+pub(crate) fn has_apt() -> bool {
     Step::new("apt-get", "apt-get", &["--version"]).succeeds_quietly()
 }
 

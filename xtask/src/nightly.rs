@@ -7,6 +7,7 @@ use crate::aarch64;
 use crate::check;
 use crate::gate::{Gate, Outcome};
 use crate::machine;
+use crate::senders;
 use crate::step::{Failed, Step, files, is_root, root};
 use crate::stops::{Busy, Stops};
 use crate::suite::{self, Instrument, Suite, processors, program, side_by_side};
@@ -58,6 +59,11 @@ const ALL: &[Nightly] = &[
         name: "aarch64",
         about: "everything compiled for aarch64; test programs and the command on an emulated machine with Debian's arm64 kernel",
         run: aarch64::outcome,
+    },
+    Nightly {
+        name: "senders",
+        about: "in which runs real programs send their datagrams: writes docs/senders.jsonl and the table in docs/run.md",
+        run: senders::outcome,
     },
     Nightly {
         name: "licences",

@@ -1,0 +1,82 @@
+//! Packages of Debian that a nightly suite looks into, unpacked below `target`: nothing is installed, and no service starts.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::step::{Failed, Step, files, root};
+
+/// What packages hold.
+#[derive(Debug)]
+pub(crate) struct Unpacked {
+    root: PathBuf,
+}
+
+impl Unpacked {
+    /// Fetches packages, and those that they need and this system does not have.
+    pub(crate) fn fetch(suite: &str, packages: &[&str]) -> Result<Self, Failed> {
+        let place = format!("target/{suite}");
+        let (archives, root) = (format!("{place}/archives"), root().join(&place).join("root"));
+        let failed = |error: std::io::Error| Failed(format!("{place}: {error}"));
+        let _ = fs::remove_dir_all(&root);
+        fs::create_dir_all(self::root().join(&archives).join("partial")).map_err(failed)?;
+        fs::create_dir_all(&root).map_err(failed)?;
+        let cache = format!("Dir::Cache::archives={}", self::root().join(&archives).display());
+        let what = ["install", "-y", "-qq", "--no-install-recommends", "--download-only", "--reinstall"];
+        Step::new("list packages", "apt-get", &["update", "-qq"]).run()?;
+        let all = [&what[..], &["-o", &cache], packages].concat();
+        Step::new("fetch packages", "apt-get", &all).run()?;
+        for archive in files(&archives, ".deb")? {
+            let (archive, root) = (archive.display().to_string(), root.display().to_string());
+            Step::new(&format!("unpack {archive}"), "dpkg-deb", &["-x", &archive, &root]).captured()?;
+        }
+        Ok(Self { root })
+    }
+
+    /// A file or directory of theirs.
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.root.join(name)
+    }
+
+    /// Where libraries lie.
+    pub(crate) fn libraries(&self) -> PathBuf {
+        self.path(&format!("usr/lib/{}-linux-gnu", std::env::consts::ARCH))
+    }
+
+    /// Variables with which their programs find each other, and their libraries.
+    pub(crate) fn variables(&self) -> Vec<(&'static str, String)> {
+        let libraries = self.libraries();
+        let joined = |paths: &[PathBuf]| {
+            let names: Vec<String> = paths.iter().map(|path| path.display().to_string()).collect();
+            names.join(":")
+        };
+        // What alternatives of Debian choose between lies below.
+        let mut places: Vec<PathBuf> =
+            ["", "lapack", "blas", "pulseaudio"].iter().map(|name| libraries.join(name)).collect();
+        places.push(self.path(&format!("lib/{}-linux-gnu", std::env::consts::ARCH)));
+        let found = [self.path("usr/bin"), self.path("usr/sbin")];
+        let usual = std::env::var("PATH").unwrap_or_default();
+        vec![
+            ("LD_LIBRARY_PATH", joined(&places)),
+            ("PATH", format!("{}:{usual}", joined(&found))),
+            ("PYTHONHOME", self.path("usr").display().to_string()),
+        ]
+    }
+
+    /// The version of a package.
+    pub(crate) fn version(&self, package: &str) -> Result<String, Failed> {
+        let archives = self.root.with_file_name("archives");
+        let is_its = |path: &&PathBuf| {
+            let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+            name.split_once('_').is_some_and(|(first, _)| first == package)
+        };
+        let all = files(archives.to_str().unwrap_or_default(), ".deb")?;
+        let archive = all.iter().find(is_its).ok_or_else(|| Failed(format!("{package}: was not fetched")))?;
+        version_of(archive)
+    }
+}
+
+fn version_of(archive: &Path) -> Result<String, Failed> {
+    let archive = archive.display().to_string();
+    let field = Step::new("version", "dpkg-deb", &["--field", &archive, "Version"]).captured()?;
+    Ok(field.trim().to_owned())
+}

@@ -1,0 +1,183 @@
+//! The nightly suite `senders`: in which runs real programs send their datagrams. It writes docs/senders.jsonl and the table of
+//! docs/run.md.
+//!
+//! Each program runs at one end of a veth pair between two network namespaces, with a load that ends by itself, and with a library that
+//! notes its datagrams (`watch.c`). Tracing each call by ptrace would make the gaps longer than those that are to be measured.
+
+mod programs;
+mod runs;
+mod started;
+mod table;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use nocopy_lab::Lab;
+
+use crate::gate::Outcome;
+use crate::machine;
+use crate::packages::Unpacked;
+use crate::step::{Failed, Step, root};
+use programs::{End, Program};
+use runs::Sent;
+use started::{Started, wait_for_port};
+use table::Row;
+
+/// Directory of everything that this makes, below the repository's.
+const PLACE: &str = "target/senders";
+
+const RESULTS: &str = "docs/senders.jsonl";
+
+/// Processes of a program that are in the table: those that sent more than this.
+const DATAGRAMS_MIN: u64 = 50;
+
+pub(crate) fn outcome() -> Outcome {
+    if !machine::has_apt() {
+        return Outcome::unavailable("senders", "apt-get, for the programs that are measured");
+    }
+    match prepared() {
+        Ok(bench) => bench.all(),
+        Err(failed) => failed.into(),
+    }
+}
+
+/// All that programs need to run.
+struct Bench {
+    unpacked: Unpacked,
+    watch: PathBuf,
+}
+
+fn prepared() -> Result<Bench, Failed> {
+    let mut packages: Vec<&str> = programs::ALL.iter().map(|program| program.package).collect();
+    packages.extend(programs::FURTHER_PACKAGES);
+    packages.sort_unstable();
+    packages.dedup();
+    let unpacked = Unpacked::fetch("senders", &packages)?;
+    let watch = root().join(PLACE).join("libwatch.so");
+    let path = watch.display().to_string();
+    let options = ["-O1", "-Wall", "-Wextra", "-Werror", "-D_GNU_SOURCE", "-shared", "-fPIC", "-o", &path];
+    let source = ["xtask/src/senders/watch.c"];
+    Step::new("compile the library that watches", "cc", &[&options[..], &source[..]].concat()).run()?;
+    Ok(Bench { unpacked, watch })
+}
+
+impl Bench {
+    fn all(&self) -> Outcome {
+        let mut rows = Vec::new();
+        let mut outcome = Outcome::default();
+        for program in programs::ALL {
+            eprintln!("xtask: {}", program.name);
+            outcome = outcome.and(match self.one(program) {
+                Ok(mut found) => {
+                    rows.append(&mut found);
+                    Outcome::passed()
+                }
+                Err(Failed(text)) => Outcome::failed(program.name, text),
+            });
+        }
+        if outcome.is_good() {
+            outcome = outcome.and(table::write(&rows).map_or_else(Outcome::from, |()| Outcome::default()));
+        }
+        outcome
+    }
+
+    /// Measures one program.
+    fn one(&self, program: &Program) -> Result<Vec<Row>, Failed> {
+        let lab = Lab::new().map_err(|error| Failed(error.to_string()))?;
+        let place = Place::make(program)?;
+        let run = |end, line| self.start(&lab, &place, end, line, false);
+        run(End::Left, program.before)?.wait()?;
+        let receiver = match program.receiver {
+            "" => None,
+            line => Some(run(End::Right, line)?),
+        };
+        if let (Some(port), Some(receiver)) = (program.ports[0], &receiver) {
+            wait_for_port(lab.right().namespace(), port, receiver)?;
+        }
+        let mut sender = self.start(&lab, &place, End::Left, program.sender, true)?;
+        match program.load {
+            None => sender.wait()?,
+            Some((end, load)) => {
+                if let Some(port) = program.ports[1].filter(|port| *port > 0) {
+                    wait_for_port(lab.left().namespace(), port, &sender)?;
+                }
+                run(end, load)?.wait()?;
+                sender.stop();
+            }
+        }
+        drop(receiver);
+        self.rows(program, place.sent()?)
+    }
+
+    fn start(
+        &self,
+        lab: &Lab,
+        place: &Place,
+        end: End,
+        line: &str,
+        is_watched: bool,
+    ) -> Result<Started, Failed> {
+        let (left, right) = (lab.left().ipv4().to_string(), lab.right().ipv4().to_string());
+        let library = self.unpacked.libraries().display().to_string();
+        let mut variables = self.unpacked.variables();
+        variables.extend([("left", left), ("right", right), ("lib", library)]);
+        if is_watched {
+            variables.push(("LD_PRELOAD", self.watch.display().to_string()));
+            variables.push(("NOCOPY_WATCH", place.events.display().to_string()));
+        }
+        let namespace = if end == End::Left { lab.left().namespace() } else { lab.right().namespace() };
+        Started::start(namespace, &place.directory, &variables, line)
+    }
+
+    fn rows(&self, program: &Program, sent: Vec<Sent>) -> Result<Vec<Row>, Failed> {
+        let version = self.unpacked.version(program.package)?;
+        let rows: Vec<Row> = sent
+            .into_iter()
+            .filter(|sent| sent.datagrams >= DATAGRAMS_MIN)
+            .map(|sent| Row {
+                program: program.name,
+                package: program.package,
+                version: version.clone(),
+                sent,
+            })
+            .collect();
+        match rows.is_empty() {
+            true => Err(Failed(format!("{}: sent fewer than {DATAGRAMS_MIN} datagrams", program.name))),
+            false => Ok(rows),
+        }
+    }
+}
+
+/// Where a program runs, and where what it sent is noted.
+struct Place {
+    directory: PathBuf,
+    events: PathBuf,
+}
+
+impl Place {
+    fn make(program: &Program) -> Result<Self, Failed> {
+        let name = program.name.replace(|c: char| !c.is_ascii_alphanumeric(), "-");
+        let directory = root().join(PLACE).join("run").join(name);
+        let events = directory.join("events");
+        let failed = |error: std::io::Error| Failed(format!("{}: {error}", directory.display()));
+        let _ = fs::remove_dir_all(&directory);
+        fs::create_dir_all(&events).map_err(failed)?;
+        let queries = include_str!("queries.py");
+        fs::write(directory.join("queries.py"), queries).map_err(failed)?;
+        Ok(Self { directory, events })
+    }
+
+    /// What its processes sent, the one that sent most first.
+    fn sent(&self) -> Result<Vec<Sent>, Failed> {
+        let failed = |path: &Path| Failed(format!("{}: not a whole file of watch.c", path.display()));
+        let read = |entry: std::io::Result<fs::DirEntry>| {
+            let path = entry.map_err(|_| failed(&self.events))?.path();
+            fs::read(&path).ok().and_then(|bytes| Sent::parse(&bytes)).ok_or_else(|| failed(&path))
+        };
+        let entries = fs::read_dir(&self.events).map_err(|_| failed(&self.events))?;
+        let mut all = entries.map(read).collect::<Result<Vec<Sent>, _>>()?;
+        all.sort_by_key(|sent| std::cmp::Reverse(sent.datagrams));
+        let _ = fs::remove_dir_all(&self.events); // 9 MB a process, if all is noted
+        Ok(all)
+    }
+}

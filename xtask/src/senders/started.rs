@@ -1,0 +1,115 @@
+//! Lines of sh(1) that run in a network namespace, each with its processes in a group of their own, which ends with it.
+
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use nocopy_lab::Namespace;
+use rustix::process::{Pid, Signal, kill_process_group};
+
+use crate::step::Failed;
+
+/// For as long a program may run.
+const TIME_MAX: Duration = Duration::from_secs(60);
+
+/// For as long a program may take to end when it was asked to; then it is killed.
+const END_MAX: Duration = Duration::from_secs(5);
+
+const LOOK: Duration = Duration::from_millis(10);
+
+/// A line that runs.
+#[derive(Debug)]
+pub(super) struct Started {
+    child: Child,
+    group: Pid,
+    line: String,
+    /// What it prints.
+    said: PathBuf,
+}
+
+impl Started {
+    pub(super) fn start(
+        namespace: &Namespace,
+        directory: &Path,
+        variables: &[(&str, String)],
+        line: &str,
+    ) -> Result<Self, Failed> {
+        let count = fs::read_dir(directory).map_or(0, Iterator::count);
+        let said = directory.join(format!("said-{count}"));
+        let failed = |error: io::Error| Failed(format!("'{line}': {error}"));
+        let output = File::create(&said).map_err(failed)?;
+        let mut command = Command::new("/bin/sh");
+        command.args(["-c", line]).current_dir(directory).process_group(0);
+        command.envs(variables.iter().map(|(name, value)| (*name, value)));
+        command.stdin(Stdio::null()).stdout(output.try_clone().map_err(failed)?).stderr(output);
+        let child = namespace.run(|| command.spawn()).map_err(failed)?;
+        Ok(Self { group: Pid::from_child(&child), child, line: line.to_owned(), said })
+    }
+
+    /// Waits until it has ended, successfully.
+    pub(super) fn wait(&mut self) -> Result<(), Failed> {
+        match self.ended_within(TIME_MAX) {
+            Some(status) if status.success() => Ok(()),
+            Some(status) => Err(self.failed(&status.to_string())),
+            None => Err(self.failed(&format!("has not ended after {} s", TIME_MAX.as_secs()))),
+        }
+    }
+
+    /// Asks its processes to end.
+    pub(super) fn stop(&mut self) {
+        let _ = kill_process_group(self.group, Signal::TERM);
+        self.ended_within(END_MAX);
+    }
+
+    fn ended_within(&mut self, time: Duration) -> Option<ExitStatus> {
+        let start = Instant::now();
+        while start.elapsed() < time {
+            if let Ok(Some(status)) = self.child.try_wait() {
+                return Some(status);
+            }
+            sleep(LOOK);
+        }
+        None
+    }
+
+    fn failed(&self, why: &str) -> Failed {
+        let said = fs::read_to_string(&self.said).unwrap_or_default();
+        Failed(format!("'{}': {why}\n{said}", self.line))
+    }
+}
+
+impl Drop for Started {
+    fn drop(&mut self) {
+        // Fails if all have ended.
+        let _ = kill_process_group(self.group, Signal::KILL);
+        let _ = self.child.wait();
+    }
+}
+
+/// Waits until a port of UDP, or one of TCP that is listened to, is open in a namespace.
+pub(super) fn wait_for_port(namespace: &Namespace, port: u16, opener: &Started) -> Result<(), Failed> {
+    let is_open = || {
+        ["udp", "udp6", "tcp", "tcp6"].iter().any(|kind| {
+            let sockets = fs::read_to_string(format!("/proc/thread-self/net/{kind}")).unwrap_or_default();
+            sockets.lines().any(|line| local_port(line) == Some(port))
+        })
+    };
+    let start = Instant::now();
+    while start.elapsed() < TIME_MAX {
+        if namespace.run(is_open) {
+            return Ok(());
+        }
+        sleep(LOOK);
+    }
+    Err(opener.failed(&format!("has not opened port {port}")))
+}
+
+/// The second field of a line is the local address, as hexadecimal digits.
+fn local_port(line: &str) -> Option<u16> {
+    let (_, port) = line.split_whitespace().nth(1)?.split_once(':')?;
+    u16::from_str_radix(port, 16).ok()
+}

@@ -1,0 +1,108 @@
+//! What was measured, as lines of JSON and as a table.
+
+use std::fs;
+
+use serde::Serialize;
+
+use super::RESULTS;
+use super::runs::Sent;
+use crate::step::{Failed, Step, root};
+
+/// Where the table is, between these lines.
+const DOCUMENT: &str = "docs/run.md";
+const BEGIN: &str = "<!-- cargo xtask nightly senders -->";
+const END: &str = "<!-- end -->";
+
+/// One process of a program.
+#[derive(Debug, Serialize)]
+pub(super) struct Row {
+    pub(super) program: &'static str,
+    pub(super) package: &'static str,
+    pub(super) version: String,
+    #[serde(flatten)]
+    pub(super) sent: Sent,
+}
+
+#[derive(Serialize)]
+#[serde(tag = "line", rename_all = "lowercase")]
+enum Line<'a> {
+    Header {
+        schema: &'static str,
+        command: &'static str,
+        measured_at: String,
+        kernel: String,
+        processors: usize,
+    },
+    Row(&'a Row),
+}
+
+/// Writes both.
+pub(super) fn write(rows: &[Row]) -> Result<(), Failed> {
+    let asked = |program, argument| Step::new(program, program, &[argument]).captured();
+    let header = Line::Header {
+        schema: "nocopy.senders/1",
+        command: "cargo xtask nightly senders",
+        measured_at: asked("date", "--utc")?.trim().to_owned(),
+        kernel: asked("uname", "-r")?.trim().to_owned(),
+        processors: crate::suite::processors(),
+    };
+    let lines = std::iter::once(header).chain(rows.iter().map(Line::Row));
+    let json = |line: Line<'_>| serde_json::to_string(&line).expect("numbers and strings") + "\n";
+    change(RESULTS, |_| Ok(lines.map(json).collect()))?;
+    change(DOCUMENT, |text| {
+        with_table(text, &table(rows)).ok_or_else(|| Failed(format!("{DOCUMENT}: has no line '{BEGIN}'")))
+    })
+}
+
+fn change(path: &str, changed: impl FnOnce(&str) -> Result<String, Failed>) -> Result<(), Failed> {
+    let text = fs::read_to_string(root().join(path)).unwrap_or_default();
+    let text = changed(&text)?;
+    fs::write(root().join(path), text).map_err(|error| Failed(format!("{path}: {error}")))
+}
+
+/// The document with another table between its two lines.
+fn with_table(text: &str, table: &str) -> Option<String> {
+    let (before, rest) = text.split_once(BEGIN)?;
+    let (_, after) = rest.split_once(END)?;
+    Some(format!("{before}{BEGIN}\n{table}{END}{after}"))
+}
+
+fn table(rows: &[Row]) -> String {
+    let head = "| program | datagrams | bytes | calls | in runs of 8 and more | of 64 and more | longest run | mostly ended by |\n\
+                |---|---|---|---|---|---|---|---|\n";
+    let all: Vec<String> = rows.iter().map(row).collect();
+    head.to_owned() + &all.concat()
+}
+
+fn row(Row { program, sent, .. }: &Row) -> String {
+    let calls: Vec<&str> = sent.calls.keys().copied().collect();
+    let percent = |least| format!("{:.0} %", 100.0 * sent.share(least));
+    let others = if sent.sizes > 1 { format!(" (of {} sizes)", sent.sizes) } else { String::new() };
+    let own = match (sent.own_bursts > 0, sent.with_control_data > 0) {
+        (true, _) => ", its own bursts",
+        (_, true) => ", with control data",
+        _ => "",
+    };
+    format!(
+        "| {program} | {} | {}{others} | `{}`{own} | {} | {} | {} | {} |\n",
+        sent.datagrams,
+        sent.bytes,
+        calls.join("`, `"),
+        percent(8),
+        percent(64),
+        sent.longest_run,
+        sent.mostly_ended_by()
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_table_replaces_the_one_before() {
+        let text = format!("a\n{BEGIN}\n| old |\n{END}\nb\n");
+        assert_eq!(with_table(&text, "| new |\n"), Some(format!("a\n{BEGIN}\n| new |\n{END}\nb\n")));
+        assert_eq!(with_table("no table", ""), None);
+    }
+}
