@@ -6,7 +6,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::figures::{CallKind, Calls, Figures};
-use super::measured::{Measured, Owner};
+use super::measured::{Measured, Owner, Stack};
 use super::place::{Place, Spot};
 use nocopy_report::quantity::short;
 
@@ -42,6 +42,16 @@ const PAGE_BYTES: f64 = 4_096.0;
 /// MSG_ZEROCOPY pays above about 10 KB a call on real cards.
 const ZERO_COPY_BYTES_MIN: f64 = 10_000.0;
 
+/// What `nocopy run --batch-udp` joins: datagrams less than 50 us apart, 8 of them and more, without a wait or a receive between them.
+const DATAGRAMS_PER_SECOND_MIN: f64 = 20_000.0;
+const DATAGRAMS_PER_WAIT_MIN: f64 = 8.0;
+
+/// The longest datagram of jumbo frames: a call that sends more sends several datagrams already (`sendmmsg`, `UDP_SEGMENT`), or fragments.
+const DATAGRAM_BYTES_MAX: f64 = 8_972.0;
+
+/// The kernel's functions in which datagrams are sent, over IPv4 and IPv6.
+const UDP_SENDS: [&str; 2] = ["udp_sendmsg", "udpv6_sendmsg"];
+
 /// Of one processor, by one thread.
 const BUSY_MIN: f64 = 0.8;
 const SOFTIRQ_SHARE_MIN: f64 = 0.3;
@@ -65,6 +75,7 @@ pub(crate) fn all(measured: &Measured, figures: &Figures) -> Vec<Advice> {
         dropped_for_room(figures),
         mapped_receive(figures),
         zero_copy_send(figures),
+        joined_datagrams(measured, figures),
     ];
     pieces.into_iter().flatten().collect()
 }
@@ -256,6 +267,45 @@ fn zero_copy_send(figures: &Figures) -> Option<Advice> {
     advice("zero-copy-send", text.into(), evidence)
 }
 
+/// Programs that send datagrams one by one in quick succession.
+fn joined_datagrams(measured: &Measured, figures: &Figures) -> Option<Advice> {
+    let calls = figures.calls(CallKind::Send).filter(|calls| calls.count >= CALLS_MIN)?;
+    let samples = |is_wanted: fn(&Stack) -> bool| -> u64 {
+        measured.stacks.iter().filter(|stack| is_wanted(stack)).map(|stack| stack.samples).sum()
+    };
+    let sending = samples(|stack| {
+        let is_udp = stack.functions.iter().any(|function| UDP_SENDS.contains(&function.as_str()));
+        stack.owner == Owner::Sending && is_udp
+    });
+    let share = sending as f64 / samples(|stack| stack.owner != Owner::Stranger).max(1) as f64;
+    let per_second = calls.count as f64 / figures.seconds;
+    let waits =
+        [CallKind::Receive, CallKind::Poll].map(|kind| figures.calls(kind).map_or(0, |calls| calls.count));
+    let waits: u64 = waits.iter().sum();
+    let is_quick = per_second / f64::from(figures.threads.max(1)) >= DATAGRAMS_PER_SECOND_MIN
+        && calls.count as f64 >= DATAGRAMS_PER_WAIT_MIN * waits as f64;
+    if !is_quick
+        || share < COPY_SHARE_MIN
+        || calls.bytes_per_call > DATAGRAM_BYTES_MAX
+        || figures.time.samples < SAMPLES_MIN
+    {
+        return None;
+    }
+    advice(
+        "gso",
+        "if its datagrams are of one size and go to one destination, hand the kernel up to 64 at once (UDP_SEGMENT); \
+         'nocopy run --batch-udp' does it for programs as they are"
+            .into(),
+        format!(
+            "{} datagrams a second, of {} bytes, one a call; {:.0} % of the time in the calls that send them; {waits} \
+             receives and polls meanwhile",
+            short(per_second),
+            short(calls.bytes_per_call),
+            100.0 * share,
+        ),
+    )
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -376,5 +426,51 @@ mod tests {
             100,
         ));
         assert!(said(&measured).contains("plain calls"));
+    }
+
+    /// A thread that sends 300,000 datagrams of 1,400 bytes within a second, one a call.
+    fn datagrams() -> Measured {
+        let mut measured = bulk_receive();
+        let bytes = 300_000 * 1_400;
+        (measured.sends.count, measured.sends.bytes, measured.sends.socket_bytes) = (300_000, bytes, bytes);
+        measured.receives = crate::measured::Calls::default();
+        measured.stacks = vec![
+            stack(
+                Owner::Sending,
+                "__dev_queue_xmit ip_finish_output2 udp_send_skb udp_sendmsg __sys_sendto",
+                1_500,
+            ),
+            stack(Owner::Elsewhere, "", 300),
+        ];
+        measured
+    }
+
+    #[test]
+    fn quick_datagrams_one_a_call_may_be_joined() {
+        let said = piece(&datagrams(), "gso").unwrap();
+        assert!(
+            said.text.contains("UDP_SEGMENT") && said.text.contains("nocopy run --batch-udp"),
+            "{said:?}"
+        );
+        assert!(said.evidence.contains("of 1400 bytes, one a call; 83 % of the time"), "{said:?}");
+        assert!(said.evidence.ends_with("0 receives and polls meanwhile"), "{said:?}");
+    }
+
+    #[test]
+    fn datagrams_that_cannot_be_joined_are_left_alone() {
+        let none = |change: fn(&mut Measured), why: &str| {
+            let mut measured = datagrams();
+            change(&mut measured);
+            assert_eq!(piece(&measured, "gso"), None, "{why}");
+        };
+        none(|measured| measured.sends.count = 15_000, "rare");
+        none(|measured| measured.polls.count = 300_000, "a wait after each");
+        none(|measured| measured.sends.bytes *= 40, "already many in a call");
+        none(
+            |measured| measured.stacks[0] = stack(Owner::Sending, "tcp_sendmsg_locked tcp_sendmsg", 1_500),
+            "TCP",
+        );
+        none(|measured| measured.stacks[1].samples = 30_000, "sending is the smaller part");
+        none(|measured| measured.tasks.threads = 100, "rare in each of many threads");
     }
 }
