@@ -94,7 +94,12 @@ fn report_file() -> File {
 
 /// A socket on the loopback interface for what programs send.
 pub(crate) fn receiver() -> (UdpSocket, SocketAddr) {
-    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    receiver_at("127.0.0.1:0")
+}
+
+/// A socket on this address.
+pub(crate) fn receiver_at(address: &str) -> (UdpSocket, SocketAddr) {
+    let socket = UdpSocket::bind(address).unwrap();
     set_socket_recv_buffer_size_force(socket.as_fd(), RECEIVE_BUFFER_BYTES).unwrap();
     socket.set_read_timeout(Some(PATIENCE)).unwrap();
     let address = socket.local_addr().unwrap();

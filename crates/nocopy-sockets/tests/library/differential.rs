@@ -1,6 +1,6 @@
 //! Random programs, with the library and without: the same bytes in the same order, the same results and errors, the same end.
 
-use crate::common::{How, Program, arrived, receiver, run, text};
+use crate::common::{How, Program, arrived, receiver_at, run, text};
 
 /// Programs: one run of each for every tuning, and one without.
 const PROGRAMS: u64 = 12;
@@ -17,7 +17,8 @@ struct Seen {
 }
 
 fn seen(program: &Program, seed: u64, how: How<'_>) -> (Seen, u64) {
-    let (socket, address) = receiver();
+    // Takes what is sent by IPv4, too.
+    let (socket, address) = receiver_at("[::]:0");
     let mut command = program.command();
     command.args([address.port().to_string(), seed.to_string()]);
     let (output, sockets) = run(command, how);

@@ -1,10 +1,12 @@
-/* A random program from a seed: random PORT SEED. It sends to 127.0.0.1:PORT by several sockets, processes and threads, one after the other, does what
- * programs do in between, and prints what each call returned. The same seed does the same. */
+/* A random program from a seed: random PORT SEED. It sends to PORT of 127.0.0.1 and ::1 by several sockets, processes and threads, one after the other, does
+ * what programs do in between, and prints what each call returned. The same seed does the same. */
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
+#include <sched.h>
+#include <semaphore.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,7 +20,7 @@ enum { SOCKETS = 3, STEPS = 120 };
 
 static unsigned long state;
 static int sockets[SOCKETS];
-static struct sockaddr_in to;
+static int port;
 static char data[70000];
 static unsigned number;
 
@@ -31,31 +33,68 @@ static void say(const char *what, long result) {
     printf("%s %ld %d\n", what, result, result < 0 ? errno : 0);
 }
 
+/* Where to: 127.0.0.1 or ::1, or the former as IPv6 sockets name it. */
+struct target {
+    union {
+        struct sockaddr any;
+        struct sockaddr_in four;
+        struct sockaddr_in6 six;
+    } address;
+    socklen_t bytes;
+};
+
+static struct target four(void) {
+    struct target to = {.bytes = sizeof to.address.four};
+    to.address.four = (struct sockaddr_in){.sin_family = AF_INET, .sin_port = htons(port)};
+    to.address.four.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    return to;
+}
+
+static struct target six(int is_mapped) {
+    struct target to = {.bytes = sizeof to.address.six};
+    to.address.six = (struct sockaddr_in6){.sin6_family = AF_INET6, .sin6_port = htons(port), .sin6_addr = IN6ADDR_LOOPBACK_INIT};
+    if (is_mapped && inet_pton(AF_INET6, "::ffff:127.0.0.1", &to.address.six.sin6_addr) != 1) abort();
+    return to;
+}
+
+static int family_of(int s) {
+    int family = AF_INET;
+    socklen_t bytes = sizeof family;
+    getsockopt(s, SOL_SOCKET, SO_DOMAIN, &family, &bytes);
+    return family;
+}
+
+static struct target target_of(int s) {
+    return family_of(s) == AF_INET6 ? six(draw(2)) : four();
+}
+
 static int open_socket(void) {
-    int s = socket(AF_INET, SOCK_DGRAM | (draw(2) ? SOCK_NONBLOCK : 0), 0);
-    if (draw(2) && connect(s, (void *)&to, sizeof to)) perror("connect");
+    int s = socket(draw(3) ? AF_INET : AF_INET6, SOCK_DGRAM | (draw(2) ? SOCK_NONBLOCK : 0), 0);
+    struct target to = target_of(s);
+    if (draw(2) && connect(s, &to.address.any, to.bytes)) perror("connect");
     return s;
 }
 
 static int is_connected(int s) {
-    struct sockaddr_in peer;
+    struct sockaddr_in6 peer;
     socklen_t bytes = sizeof peer;
     return !getpeername(s, (void *)&peer, &bytes);
 }
 
-static long send_one(int s, int connected, size_t bytes, unsigned by) {
+static long send_one(int s, struct target *to, size_t bytes, unsigned by) {
+    int connected = !to;
     if (bytes >= sizeof number) memcpy(data, &number, sizeof number);
     number++;
     struct iovec parts[2] = {{data, bytes / 3}, {data + bytes / 3, bytes - bytes / 3}};
     struct msghdr message = {.msg_iov = parts, .msg_iovlen = 2};
     if (!connected) {
-        message.msg_name = &to;
-        message.msg_namelen = sizeof to;
+        message.msg_name = &to->address;
+        message.msg_namelen = to->bytes;
     }
     switch (by) {
-    case 0: return sendto(s, data, bytes, 0, connected ? NULL : (void *)&to, connected ? 0 : sizeof to);
+    case 0: return sendto(s, data, bytes, 0, connected ? NULL : &to->address.any, connected ? 0 : to->bytes);
     case 1: return sendmsg(s, &message, MSG_NOSIGNAL);
-    case 2: return connected ? send(s, data, bytes, 0) : sendto(s, data, bytes, 0, (void *)&to, sizeof to);
+    case 2: return connected ? send(s, data, bytes, 0) : sendto(s, data, bytes, 0, &to->address.any, to->bytes);
     case 3: return connected ? write(s, data, bytes) : sendmsg(s, &message, 0);
     default: return connected ? writev(s, parts, 2) : sendmsg(s, &message, MSG_CONFIRM);
     }
@@ -65,10 +104,11 @@ static void send_run(int s) {
     static const size_t sizes[] = {4, 100, 100, 1400, 1400, 1400, 9000, 33000, 0, 65507, 65508};
     size_t bytes = sizes[draw(sizeof sizes / sizeof *sizes)];
     unsigned by = draw(5), count = 1 + draw(bytes > 5000 ? 5 : 90);
-    int connected = is_connected(s);
+    struct target to = target_of(s);
+    struct target *named = is_connected(s) ? NULL : &to;
     long sum = 0, failed = 0, last = 0;
     while (count--) {
-        long sent = send_one(s, connected, bytes, by);
+        long sent = send_one(s, named, bytes, by);
         sum += sent > 0 ? sent : 0;
         failed += sent < 0;
         last = sent;
@@ -99,9 +139,168 @@ static void echo(void) {
     close(own);
 }
 
+static void child_is_seen(pid_t child) {
+    int status = 0;
+    waitpid(child, &status, 0);
+    say("child", status);
+    number += 1000;
+}
+
+static void end_child(void) {
+    fflush(stdout);
+    _exit(7);
+}
+
+/* A descriptor comes back by a message, and goes to a child. */
+static void pass(int s) {
+    int pair[2];
+    if (socketpair(AF_UNIX, SOCK_DGRAM, 0, pair)) return;
+    fflush(stdout);
+    int to_child = draw(2);
+    pid_t child = to_child ? fork() : -1;
+    char byte = 'x', room[CMSG_SPACE(sizeof s)] __attribute__((aligned(8))) = {0};
+    struct iovec part = {&byte, 1};
+    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = room, .msg_controllen = sizeof room};
+    if (child) {
+        struct cmsghdr *control = CMSG_FIRSTHDR(&message);
+        *control = (struct cmsghdr){.cmsg_len = CMSG_LEN(sizeof s), .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS};
+        memcpy(CMSG_DATA(control), &s, sizeof s);
+        send_run(s);
+        say("passed", sendmsg(pair[0], &message, 0));
+    }
+    if (child <= 0) {
+        alarm(60);
+        int got = -1;
+        say("got", recvmsg(pair[1], &message, 0));
+        struct cmsghdr *control = CMSG_FIRSTHDR(&message);
+        if (control) memcpy(&got, CMSG_DATA(control), sizeof got);
+        send_run(got);
+        close(got);
+        send_run(s);
+        alarm(0);
+    }
+    if (!child) end_child();
+    close(pair[0]);
+    close(pair[1]);
+    if (to_child) child_is_seen(child);
+}
+
+static int for_handler;
+
+static void on_signal(int signal) {
+    (void)signal;
+    struct target to = target_of(for_handler);
+    struct target *named = is_connected(for_handler) ? NULL : &to;
+    for (int i = 0; i < 5; i++) send_one(for_handler, named, 100, 0);
+}
+
+static void wait_for_signal(void) {
+    sigset_t set;
+    sigemptyset(&set);
+    sigaddset(&set, SIGUSR1);
+    int signal = 0;
+    say("sigwait", sigwait(&set, &signal) * 1000 + signal);
+}
+
+static void *after_signal(void *s) {
+    wait_for_signal();
+    send_run(*(int *)s);
+    return NULL;
+}
+
+/* Signals to a child and to a thread, which then send, and to itself. */
+static void kills(int s) {
+    sigset_t set, before;
+    sigemptyset(&set);
+    sigaddset(&set, SIGUSR1);
+    sigprocmask(SIG_BLOCK, &set, &before);
+    fflush(stdout);
+    switch (draw(3)) {
+    case 0: {
+        pid_t child = fork();
+        if (!child) {
+            alarm(60);
+            wait_for_signal();
+            send_run(s);
+            end_child();
+        }
+        send_run(s);
+        say("kill", kill(child, SIGUSR1));
+        child_is_seen(child);
+        break;
+    }
+    case 1: {
+        pthread_t thread;
+        pthread_create(&thread, NULL, after_signal, &s);
+        send_run(s);
+        int killed = pthread_kill(thread, SIGUSR1);
+        pthread_join(thread, NULL);
+        say("pthread_kill", killed);
+        break;
+    }
+    default:
+        for_handler = s;
+        signal(SIGUSR2, on_signal);
+        send_run(s);
+        say("own", draw(2) ? kill(getpid(), SIGUSR2) : raise(SIGUSR2));
+        send_run(s);
+    }
+    sigprocmask(SIG_SETMASK, &before, NULL);
+}
+
+static sem_t turns[2];
+
+static void *in_turns(void *first) {
+    for (int i = 0; i < 6; i++) {
+        sem_wait(&turns[!first]);
+        send_run(sockets[draw(SOCKETS)]);
+        sem_post(&turns[!!first]);
+    }
+    return NULL;
+}
+
+/* Two threads that send in turns, by whichever socket. */
+static void threads(void) {
+    sem_init(&turns[0], 0, 1);
+    sem_init(&turns[1], 0, 0);
+    pthread_t two[2];
+    pthread_create(&two[0], NULL, in_turns, &two);
+    pthread_create(&two[1], NULL, in_turns, NULL);
+    pthread_join(two[0], NULL);
+    pthread_join(two[1], NULL);
+}
+
+/* Another network, in which the old socket sends as before and a new one cannot; and, in a child, another user namespace, which only a process
+ * with one thread may have. */
+static void moves(int s) {
+    send_run(s);
+    if (draw(2)) {
+        int here = open("/proc/self/ns/net", O_RDONLY | O_CLOEXEC);
+        long moved = unshare(CLONE_NEWNET);
+        say("unshare", moved);
+        send_run(s);
+        int other = open_socket();
+        send_run(other);
+        close(other);
+        if (!moved) say("setns", setns(here, CLONE_NEWNET));
+        close(here);
+        send_run(s);
+        return;
+    }
+    fflush(stdout);
+    pid_t child = fork();
+    if (!child) {
+        send_run(s);
+        say("unshare", unshare(CLONE_NEWUSER));
+        send_run(s);
+        end_child();
+    }
+    child_is_seen(child);
+}
+
 static void step(void) {
     int *s = &sockets[draw(SOCKETS)];
-    switch (draw(20)) {
+    switch (draw(26)) {
     case 0: {
         struct pollfd entry = {*s, POLLIN | POLLOUT, 0};
         long found = poll(&entry, 1, 0);
@@ -124,13 +323,9 @@ static void step(void) {
         pid_t child = fork();
         if (!child) {
             send_run(*s);
-            fflush(stdout);
-            _exit(7);
+            end_child();
         }
-        int status = 0;
-        waitpid(child, &status, 0);
-        say("child", status);
-        number += 1000;
+        child_is_seen(child);
         break;
     }
     case 5: {
@@ -146,12 +341,26 @@ static void step(void) {
         say("getsockopt", getsockopt(*s, SOL_SOCKET, SO_ERROR, &error, &bytes) * 1000 + error);
         break;
     }
-    case 8: say("connect", connect(*s, (void *)&to, sizeof to)); break;
-    case 9: say("bad", sendto(-1, data, 10, 0, (void *)&to, sizeof to)); break;
-    case 10: say("flag", sendto(*s, data, 10, MSG_OOB, (void *)&to, sizeof to)); break;
+    case 8: {
+        struct target to = target_of(*s);
+        say("connect", connect(*s, &to.address.any, to.bytes));
+        break;
+    }
+    case 9:
+    case 10:
     case 11: {
-        struct sockaddr_in short_one = to;
-        say("address", sendto(*s, data, 10, 0, (void *)&short_one, 4));
+        struct target to = four();
+        switch (draw(4)) {
+        case 0: say("bad", sendto(-1, data, 10, 0, &to.address.any, to.bytes)); break;
+        case 1: say("flag", sendto(*s, data, 10, MSG_OOB, &to.address.any, to.bytes)); break;
+        case 2: say("address", sendto(*s, data, 10, 0, &to.address.any, 4)); break;
+        default: {
+            struct target own = target_of(*s);
+            struct target *named = is_connected(*s) ? NULL : &own;
+            say("more", sendto(*s, data, 10, MSG_MORE, named ? &own.address.any : NULL, named ? own.bytes : 0));
+            say("rest", send_one(*s, named, 100, 0));
+        }
+        }
         break;
     }
     case 12: echo(); break;
@@ -160,14 +369,21 @@ static void step(void) {
         say("setsockopt", setsockopt(*s, SOL_SOCKET, SO_SNDBUF, &size, sizeof size));
         break;
     }
+    case 14: pass(*s); break;
+    case 15: kills(*s); break;
+    case 16: threads(); break;
+    case 17: moves(*s); break;
+    case 18:
+        fflush(stdout);
+        say("system", system("exit 3"));
+        break;
     default: send_run(*s);
     }
 }
 
 int main(int count, char **words) {
     if (count != 3) return 98;
-    to = (struct sockaddr_in){.sin_family = AF_INET, .sin_port = htons(atoi(words[1]))};
-    to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    port = atoi(words[1]);
     state = strtoul(words[2], NULL, 10);
     setvbuf(stdout, NULL, _IOFBF, 1 << 20);
     for (int i = 0; i < SOCKETS; i++) sockets[i] = open_socket();
