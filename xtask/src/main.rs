@@ -11,6 +11,7 @@ mod instructions;
 mod layers;
 mod machine;
 mod nightly;
+mod others;
 mod packages;
 mod processes;
 mod senders;

@@ -7,6 +7,7 @@ use crate::aarch64;
 use crate::check;
 use crate::gate::{Gate, Outcome};
 use crate::machine;
+use crate::others;
 use crate::senders;
 use crate::step::{Failed, Step, files, is_root, root};
 use crate::stops::{Busy, Stops};
@@ -64,6 +65,16 @@ const ALL: &[Nightly] = &[
         name: "senders",
         about: "in which runs real programs send their datagrams: writes docs/senders.jsonl and the table in docs/run.md",
         run: senders::outcome,
+    },
+    Nightly {
+        name: "python",
+        about: "Python's own tests of sockets, processes and waits, with the library of 'nocopy run --batch-udp' and without",
+        run: others::python,
+    },
+    Nightly {
+        name: "libuv",
+        about: "libuv's own tests of udp, tcp, fork and poll, with the library of 'nocopy run --batch-udp' and without",
+        run: others::libuv,
     },
     Nightly {
         name: "licences",

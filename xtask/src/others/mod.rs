@@ -1,0 +1,165 @@
+//! Nightly suites of tests that others wrote for their own programs: each test has the same verdict with the library of
+//! `nocopy run --batch-udp` as without.
+//!
+//! The library joins from the second equal datagram on, whether that pays or not, and its deadline is none at all, or a random one.
+
+mod libuv;
+mod python;
+mod ran;
+
+use std::collections::BTreeMap;
+
+use crate::gate::Outcome;
+use crate::machine;
+use crate::step::{Failed, Step};
+use crate::suite::{processors, side_by_side};
+pub(super) use ran::{How, run};
+
+/// Verdicts by the names of tests.
+type Verdicts = BTreeMap<String, String>;
+
+/// What was found of some tests.
+#[derive(Debug, Default)]
+struct Found {
+    verdicts: Verdicts,
+    /// Datagrams that joined bursts.
+    joined: u64,
+}
+
+/// Tests that others wrote.
+trait Tests: Sync {
+    /// Parts that run by themselves.
+    fn parts(&self) -> Vec<String>;
+
+    /// Runs a part, or a single test.
+    fn run(&self, name: &str, how: How) -> Result<Found, Failed>;
+}
+
+/// How often a test that differs is run again, each time without the library and with it.
+const TRIES: usize = 3;
+
+pub(crate) fn python() -> Outcome {
+    outcome("python", python::prepare)
+}
+
+pub(crate) fn libuv() -> Outcome {
+    outcome("libuv", libuv::prepare)
+}
+
+fn outcome<T: Tests>(name: &str, prepare: fn() -> Result<T, Failed>) -> Outcome {
+    if !machine::has_apt() || !machine::has_namespaces() {
+        return Outcome::unavailable(name, "root, network namespaces, and apt-get");
+    }
+    let ready = || {
+        let library = ["build", "--package", "nocopy-sockets"];
+        Step::cargo("build the library that joins datagrams", &library).run()?;
+        prepare()
+    };
+    match ready() {
+        Ok(tests) => compare(&tests),
+        Err(failed) => failed.into(),
+    }
+}
+
+/// Runs all parts in all ways.
+fn compare(tests: &impl Tests) -> Outcome {
+    let deadline_us = fastrand::u32(1..200);
+    let ways = [How::Joining { deadline_us: 0 }, How::Joining { deadline_us }];
+    let parts = tests.parts();
+    // Most of them wait most of the time.
+    let all = side_by_side(2 * processors(), &parts, |part| compare_part(tests, part, &ways));
+    let joined: u64 = all.iter().map(|(_, joined)| joined).sum();
+    let outcome = all.into_iter().map(|(outcome, _)| outcome).reduce(Outcome::and).unwrap_or_default();
+    outcome.with_remark(format!("{joined} datagrams joined bursts; deadlines 0 and {deadline_us} us"))
+}
+
+/// The tests of one part that have the same verdict in all ways, those that have not, and how many datagrams joined.
+fn compare_part(tests: &impl Tests, part: &str, ways: &[How]) -> (Outcome, u64) {
+    eprintln!("xtask: {part}");
+    let plain = match tests.run(part, How::Plainly) {
+        Ok(found) => found.verdicts,
+        Err(failed) => return (failed.into(), 0),
+    };
+    let (mut differ, mut joined) = (BTreeMap::new(), 0);
+    for &how in ways {
+        match tests.run(part, how) {
+            Ok(found) => {
+                joined += found.joined;
+                differ.extend(differences(&plain, &found.verdicts).into_iter().map(|name| (name, how)));
+            }
+            Err(failed) => return (failed.into(), joined),
+        }
+    }
+    let mut outcome = Outcome { passed: plain.len() - differ.len().min(plain.len()), ..Outcome::default() };
+    for (name, how) in differ {
+        outcome = outcome.and(once_more(tests, &name, how));
+    }
+    (outcome, joined)
+}
+
+/// Tests with different verdicts, or that are in one of the two only.
+fn differences(plain: &Verdicts, ours: &Verdicts) -> Vec<String> {
+    let names = plain.keys().chain(ours.keys().filter(|name| !plain.contains_key(*name)));
+    names.filter(|name| plain.get(*name) != ours.get(*name)).cloned().collect()
+}
+
+/// A test that differs is run alone, in both ways: tests of others fail now and then without any library.
+fn once_more(tests: &impl Tests, name: &str, how: How) -> Outcome {
+    eprintln!("xtask: {name} differs ({how:?}); once more, alone");
+    let mut seen = String::new();
+    for _ in 0..TRIES {
+        let both = tests.run(name, How::Plainly).and_then(|plain| Ok((plain, tests.run(name, how)?)));
+        match both {
+            Ok((plain, ours)) if plain.verdicts == ours.verdicts => return Outcome::passed(),
+            Ok((plain, ours)) => seen += &format!("{:?} without, {:?} with\n", plain.verdicts, ours.verdicts),
+            Err(Failed(text)) => seen += &text,
+        }
+    }
+    Outcome::failed(name, format!("{how:?}:\n{seen}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn verdicts(all: &[(&str, &str)]) -> Verdicts {
+        all.iter().map(|(name, verdict)| ((*name).into(), (*verdict).into())).collect()
+    }
+
+    /// Tests whose verdicts depend on how they run, and how often.
+    struct Made {
+        fails_with: usize,
+        runs: std::sync::atomic::AtomicUsize,
+    }
+
+    impl Tests for Made {
+        fn parts(&self) -> Vec<String> {
+            vec!["part".into()]
+        }
+
+        fn run(&self, _: &str, how: How) -> Result<Found, Failed> {
+            let run = self.runs.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            let fails = how != How::Plainly && run < self.fails_with;
+            let verdict = if fails { "failed" } else { "passed" };
+            Ok(Found { verdicts: verdicts(&[("one", verdict)]), joined: u64::from(how != How::Plainly) })
+        }
+    }
+
+    fn made(fails_with: usize) -> Outcome {
+        compare(&Made { fails_with, runs: 0.into() })
+    }
+
+    #[test]
+    fn a_test_that_always_differs_fails_the_suite() {
+        assert!(made(0).is_good());
+        assert!(made(3).is_good(), "it did not differ when it was alone");
+        assert_eq!(made(usize::MAX).failures.len(), 1);
+    }
+
+    #[test]
+    fn tests_that_are_missing_differ() {
+        let plain = verdicts(&[("a", "passed"), ("b", "skipped")]);
+        assert_eq!(differences(&plain, &verdicts(&[("a", "passed"), ("c", "passed")])), ["b", "c"]);
+        assert!(differences(&plain, &plain).is_empty());
+    }
+}

@@ -1,0 +1,94 @@
+//! One run of a program of tests, in a network namespace of its own.
+
+use std::fs::{self, File};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Command, ExitStatus, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use nocopy_lab::Namespace;
+use nocopy_proto::run::sockets::{FILE_BYTES, MAGIC, Sockets};
+use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+use rustix::process::{Pid, Signal, kill_process_group};
+
+use crate::step::Failed;
+use crate::suite;
+
+/// For as long a program may run.
+const TIME_MAX: Duration = Duration::from_secs(240);
+
+const LOOK: Duration = Duration::from_millis(5);
+
+/// With the library or without.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum How {
+    Plainly,
+    /// Bursts of whatever is equal.
+    Joining {
+        deadline_us: u32,
+    },
+}
+
+/// How it ended.
+#[derive(Debug)]
+pub(crate) struct Ran {
+    /// Nothing: it was killed, after a long time.
+    pub(crate) status: Option<ExitStatus>,
+    pub(crate) joined: u64,
+}
+
+/// Runs a command to its end. What it prints is in the file `said`.
+pub(crate) fn run(mut command: Command, how: How, said: &Path) -> Result<Ran, Failed> {
+    let failed = |error: std::io::Error| Failed(format!("{command:?}: {error}"));
+    let namespace = Namespace::with_loopback().map_err(|error| Failed(error.to_string()))?;
+    // Also where nothing is counted: some tests look at the descriptors that they were started with.
+    let report = report_file().map_err(failed)?;
+    let output = File::create(said).map_err(failed)?;
+    let errors = output.try_clone().map_err(failed)?;
+    let inode = report.metadata().map_err(failed)?.ino();
+    if let How::Joining { deadline_us } = how {
+        command.env("LD_PRELOAD", suite::program("debug", "libnocopy_sockets.so"));
+        command.env("NOCOPY_BATCH_TUNING", format!("entry=1,always,deadline={deadline_us}"));
+        command.env("NOCOPY_BATCH_REPORT", format!("{}:{inode}", report.as_raw_fd()));
+    }
+    command.stdin(Stdio::null()).stdout(output).stderr(errors).process_group(0);
+    let mut child =
+        namespace.run(|| command.spawn()).map_err(|error| Failed(format!("{command:?}: {error}")))?;
+    let start = Instant::now();
+    let mut status = None;
+    while status.is_none() && start.elapsed() < TIME_MAX {
+        status = child.try_wait().ok().flatten();
+        sleep(LOOK);
+    }
+    // What it has left, too.
+    let _ = kill_process_group(Pid::from_child(&child), Signal::KILL);
+    let _ = child.wait();
+    let mut bytes = vec![0; FILE_BYTES];
+    let read = report.read_exact_at(&mut bytes, 0).ok().and_then(|()| Sockets::parse(&bytes));
+    let read = read.unwrap_or_default();
+    if how != How::Plainly && read.programs == 0 {
+        return Err(Failed(format!("{command:?}: the library was not loaded; {}", end_of(said))));
+    }
+    let joined = read.sockets.iter().map(|socket| socket.joined).sum();
+    Ok(Ran { status, joined })
+}
+
+/// A file that the command inherits.
+fn report_file() -> std::io::Result<File> {
+    let file = memfd_create("report", MemfdFlags::empty())?;
+    ftruncate(&file, FILE_BYTES as u64)?;
+    let file = File::from(file);
+    file.write_all_at(&MAGIC.to_ne_bytes(), 0)?;
+    Ok(file)
+}
+
+/// The last lines of what a program said.
+pub(crate) fn end_of(said: &Path) -> String {
+    let text = fs::read(said).unwrap_or_default();
+    let text = String::from_utf8_lossy(&text).into_owned();
+    let lines: Vec<&str> = text.lines().collect();
+    lines[lines.len().saturating_sub(40)..].join("\n")
+}
