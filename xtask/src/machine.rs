@@ -85,8 +85,9 @@ const PROGRAMS: &[Program] = &[
     program("dumpcap", "--version", ["wireshark-common", "wireshark-cli"], Needed::Tests),
     program("ngrep", "-V", ["ngrep", "ngrep"], Needed::Tests),
     program("nmap", "--version", ["nmap", "nmap"], Needed::Tests),
-    // A program that sends datagrams as users write it.
+    // Programs that send datagrams: as users write one, and a known one.
     program("python3", "--version", ["python3", "python3"], Needed::Tests),
+    program("nuttcp", "-V", ["nuttcp", "nuttcp"], Needed::Tests),
     program("nfs-cp", "--help", ["libnfs-utils", "libnfs-utils"], Needed::Tests),
     // For a program of the bench, which gcc compiles.
     program("nfsc/libnfs.h", "", ["libnfs-dev", "libnfs-devel"], Needed::Tests),

@@ -5,6 +5,7 @@ use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use super::nuttcp;
 use crate::Failure;
 use crate::cpu;
 use nocopy_report::Outcome;
@@ -34,15 +35,17 @@ pub(crate) enum Program {
     /// A loop of `sendto`.
     Loop,
     Python,
+    Nuttcp,
 }
 
 impl Program {
-    pub(crate) const ALL: [Self; 2] = [Self::Loop, Self::Python];
+    pub(crate) const ALL: [Self; 3] = [Self::Loop, Self::Python, Self::Nuttcp];
 
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Loop => "sendto-loop",
             Self::Python => "python-loop",
+            Self::Nuttcp => "nuttcp",
         }
     }
 
@@ -50,21 +53,33 @@ impl Program {
         match self {
             Self::Loop => true,
             Self::Python => Command::new("python3").arg("--version").output().is_ok(),
+            Self::Nuttcp => nuttcp::is_installed(),
         }
     }
 
-    fn command(self) -> io::Result<Command> {
+    /// What users have to install for it.
+    pub(crate) fn package(self) -> &'static str {
+        match self {
+            Self::Loop => "",
+            Self::Python => "python3",
+            Self::Nuttcp => "nuttcp",
+        }
+    }
+
+    fn command(self, to: (Ipv4Addr, u16), bytes: usize) -> io::Result<Command> {
+        let arguments = [to.0.to_string(), to.1.to_string(), bytes.to_string()];
         Ok(match self {
             Self::Loop => {
                 let mut command = Command::new(std::env::current_exe()?);
-                command.arg(COMMAND);
+                command.arg(COMMAND).args(arguments);
                 command
             }
             Self::Python => {
                 let mut command = Command::new("python3");
-                command.args(["-c", PYTHON]);
+                command.args(["-c", PYTHON]).args(arguments);
                 command
             }
+            Self::Nuttcp => nuttcp::command(to, bytes),
         })
     }
 }
@@ -73,6 +88,8 @@ impl Program {
 #[derive(Debug)]
 pub(crate) struct Running {
     child: Child,
+    /// What it speaks to besides.
+    _server: Option<nuttcp::Server>,
 }
 
 impl Running {
@@ -83,10 +100,17 @@ impl Running {
         bytes: usize,
         prepare: impl FnOnce(&mut Command),
     ) -> io::Result<Self> {
-        let mut command = program.command()?;
-        command.args([to.0.to_string(), to.1.to_string(), bytes.to_string()]);
+        let mut command = program.command(to, bytes)?;
         prepare(&mut command);
-        let mut running = Self { child: command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn()? };
+        command.stdin(Stdio::null()).stdout(Stdio::piped());
+        if program == Program::Nuttcp {
+            let server = nuttcp::Server::start()?;
+            let child = command.stdout(Stdio::null()).spawn()?;
+            let mut running = Self { child, _server: Some(server) };
+            nuttcp::wait_until_it_sends(&mut running.child)?;
+            return Ok(running);
+        }
+        let mut running = Self { child: command.spawn()?, _server: None };
         let Some(output) = running.child.stdout.take() else { unreachable!("piped, as said above") };
         let mut word = String::new();
         BufReader::new(output).read_line(&mut word)?;

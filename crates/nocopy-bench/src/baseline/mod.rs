@@ -11,6 +11,7 @@ pub(crate) mod fi_pingpong;
 pub(crate) mod injector;
 pub(crate) mod nfs_client;
 pub(crate) mod nfs_server;
+mod nuttcp;
 pub(crate) mod packet_ring;
 pub(crate) mod packet_socket;
 pub(crate) mod packet_tx_ring;

@@ -65,9 +65,12 @@ impl Workload for RunUdp {
 
     fn skips(&self, plan: &Plan) -> Vec<String> {
         let library = plan.tools.sockets.as_ref().err().map(|error| format!("SKIP: {NAME}: {error}"));
-        let python = (!Program::Python.is_installed())
-            .then(|| format!("SKIP: {NAME}, python-loop: python3 is not installed: 'apt install python3'."));
-        library.into_iter().chain(python).collect()
+        let missing = Program::ALL.into_iter().filter(|program| !program.is_installed());
+        let missing = missing.map(|program| {
+            let (name, package) = (program.name(), program.package());
+            format!("SKIP: {NAME}, {name}: {package} is not installed: 'apt install {package}'.")
+        });
+        library.into_iter().chain(missing).collect()
     }
 
     fn measure(&self, bench: &mut Bench<'_>) -> Result<(), Failure> {
