@@ -224,11 +224,12 @@ fn coverage(output: &str) -> Option<(u32, u32)> {
     Some((first, numbers.next_back().unwrap_or(first)))
 }
 
-/// The commit that is checked out, with a mark when files differ from it; the verdicts of other suites change nothing.
+/// The commit that is checked out, with a mark when files differ from it; what suites write changes nothing.
 pub(crate) fn commit() -> String {
     let git = |arguments: &[&str]| Step::new("git", "git", arguments).captured().unwrap_or_default();
-    let others = format!(":!{VERDICTS}");
-    let changed = git(&["status", "--porcelain", "--untracked-files=no", "--", ".", &others]);
+    let others = [VERDICTS, senders::RESULTS, senders::DOCUMENT].map(|path| format!(":!{path}"));
+    let what = ["status", "--porcelain", "--untracked-files=no", "--", "."];
+    let changed = git(&[&what[..], &others.each_ref().map(String::as_str)].concat());
     let commit = git(&["rev-parse", "--short", "HEAD"]).trim().to_owned();
     if changed.trim().is_empty() { commit } else { format!("{commit} and changes") }
 }

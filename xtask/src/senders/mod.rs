@@ -26,7 +26,9 @@ use table::Row;
 /// Directory of everything that this makes, below the repository's.
 const PLACE: &str = "target/senders";
 
-const RESULTS: &str = "docs/senders.jsonl";
+/// What this writes.
+pub(crate) const RESULTS: &str = "docs/senders.jsonl";
+pub(crate) const DOCUMENT: &str = "docs/run.md";
 
 /// Processes of a program that are in the table: those that sent more than this.
 const DATAGRAMS_MIN: u64 = 50;

@@ -4,12 +4,11 @@ use std::fs;
 
 use serde::Serialize;
 
-use super::RESULTS;
 use super::runs::Sent;
+use super::{DOCUMENT, RESULTS};
 use crate::step::{Failed, Step, root};
 
-/// Where the table is, between these lines.
-const DOCUMENT: &str = "docs/run.md";
+/// The table is between these lines.
 const BEGIN: &str = "<!-- cargo xtask nightly senders -->";
 const END: &str = "<!-- end -->";
 
