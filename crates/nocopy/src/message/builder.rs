@@ -214,7 +214,7 @@ impl Builder {
         let usual = if address.is_ipv4() { DATAGRAM_BYTES_IPV4 } else { DATAGRAM_BYTES_IPV6 };
         let settings = self.settings_for(usual)?;
         let shares = Shares::of(self.memory_bytes, settings.datagram_bytes.into(), settings.window_packets)?;
-        Endpoint::new(Box::new(Sockets::bind(address, &shares)?), settings, self.wait)
+        Endpoint::new(Sockets::bind(address, &shares)?.into(), settings, self.wait)
     }
 
     fn open(self, port: PortBuilder, address: SocketAddr) -> Result<Endpoint, OpenError> {
@@ -233,7 +233,7 @@ impl Builder {
             let (value, least) = (settings.datagram_bytes.into(), DATAGRAM_BYTES_MIN.into());
             return Err(OpenError::Setting { setting: "datagrams", value, least, most: datagram_bytes_max });
         }
-        Endpoint::new(Box::new(carrier), settings, self.wait)
+        Endpoint::new(carrier.into(), settings, self.wait)
     }
 
     /// The settings, checked, with datagrams of `usual` bytes if nothing else was asked for.

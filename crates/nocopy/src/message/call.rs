@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use nocopy_proto::message::{ConnectError, Event, Kind, LostReason, Peer};
 use nocopy_proto::quantity::time;
 
+use super::carrier::Carrier;
 use super::endpoint::{EVENTS_MAX, Patience, is_over};
 use super::{Endpoint, Message, Payload};
 use crate::facts::rejected::{Reason, Rejected};

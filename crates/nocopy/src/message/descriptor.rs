@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use rustix::event::epoll;
 
-use super::carrier::Carrier;
+use super::carrier::{AnyCarrier, Carrier};
 use crate::sys::alarm::Alarm;
 
 /// An epoll instance, readable when a datagram came or the alarm rang.
@@ -26,7 +26,7 @@ impl Descriptor {
     }
 
     /// Makes it readable when the carrier is, and after `due` at the latest.
-    pub(super) fn arm(&mut self, carrier: &dyn Carrier, due: Option<Duration>) -> io::Result<()> {
+    pub(super) fn arm(&mut self, carrier: &AnyCarrier, due: Option<Duration>) -> io::Result<()> {
         if !self.has_carrier {
             carrier.watch(self.poll.as_fd())?;
             self.has_carrier = true;

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use nocopy_proto::message::{Kind, Peer, PeerStats};
 
 use super::Endpoint;
+use super::carrier::Carrier;
 use super::endpoint::{Patience, is_over};
 use crate::facts::rejected::Reason;
 
@@ -85,7 +86,7 @@ impl Endpoint {
     /// Throws the packet away that is being filled for a peer.
     fn discard_packet_of(&mut self, peer: Peer) {
         if let Some(open) = self.peers.take(peer) {
-            let packet = open.close(&mut *self.carrier);
+            let packet = open.close(&mut self.carrier);
             self.carrier.release(packet);
         }
     }

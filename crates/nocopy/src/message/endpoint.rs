@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use nocopy_proto::message::{self as protocol, Event, Fresh, Next, Peer, Settings, Time, Transmit};
 
-use super::carrier::{Came, Carrier, Packet, Received, Returned};
+use super::carrier::{AnyCarrier, Came, Carrier, Packet, Received, Returned};
 use super::counters::SentCounters;
 use super::descriptor::Descriptor;
 use super::open_packet::Peers;
@@ -65,7 +65,7 @@ const ARM_LOOKS_MAX: u32 = 64;
 #[derive(Debug)]
 pub struct Endpoint {
     pub(super) protocol: protocol::Endpoint<Packet, Received>,
-    pub(super) carrier: Box<dyn Carrier>,
+    pub(super) carrier: AnyCarrier,
     /// What counts the frames that the program takes, if the carrier has frames.
     home: Option<Arc<Returned>>,
     pub(super) descriptor: Descriptor,
@@ -146,7 +146,7 @@ impl Endpoint {
         Builder::new()
     }
 
-    pub(super) fn new(carrier: Box<dyn Carrier>, settings: Settings, wait: Wait) -> Result<Self, OpenError> {
+    pub(super) fn new(carrier: AnyCarrier, settings: Settings, wait: Wait) -> Result<Self, OpenError> {
         let mut seed = [0; 32];
         // 32 bytes come whole or not at all (getrandom(2)).
         rustix::rand::getrandom(&mut seed, rustix::rand::GetRandomFlags::empty())
@@ -464,7 +464,7 @@ impl Endpoint {
             }
             if !self.carrier.arm()? {
                 let due = self.next_timeout();
-                self.descriptor.arm(&*self.carrier, due)?;
+                self.descriptor.arm(&self.carrier, due)?;
                 return Ok(false);
             }
         }
@@ -481,7 +481,7 @@ impl Endpoint {
         }
         let look = (left > 0).then_some(LOOK_AGAIN);
         let due = [self.next_timeout(), look].into_iter().flatten().min();
-        self.descriptor.arm(&*self.carrier, due)?;
+        self.descriptor.arm(&self.carrier, due)?;
         Ok(false)
     }
 

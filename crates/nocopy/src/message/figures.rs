@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 
 use nocopy_proto::message::{Peer, PeerStats};
 
+use super::carrier::Carrier;
 use super::endpoint::Sent;
 use super::{Endpoint, counters};
 use crate::facts::evidence::{Cause, Evidence, Ledger};

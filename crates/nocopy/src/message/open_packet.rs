@@ -3,7 +3,7 @@
 use nocopy_proto::message::framing::{self, whole_header_bytes};
 use nocopy_proto::message::{Kind, Peer};
 
-use super::carrier::{Carrier, Packet};
+use super::carrier::{AnyCarrier, Carrier, Packet};
 
 /// A packet with room for more.
 #[derive(Debug)]
@@ -34,7 +34,7 @@ impl OpenPacket {
         kind: Kind,
         bytes: usize,
         parts: impl Iterator<Item = &'m [u8]>,
-        carrier: &mut dyn Carrier,
+        carrier: &mut AnyCarrier,
     ) {
         let room = &mut carrier.payload_mut(&self.packet)[self.used..];
         let mut at = framing::put_whole_header(kind, bytes, room);
@@ -47,7 +47,7 @@ impl OpenPacket {
 
     /// The packet, as long as it became.
     #[inline]
-    pub(super) fn close(self, carrier: &mut dyn Carrier) -> Packet {
+    pub(super) fn close(self, carrier: &mut AnyCarrier) -> Packet {
         carrier.set_payload_bytes(&self.packet, self.used);
         self.packet
     }

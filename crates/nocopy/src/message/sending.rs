@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use nocopy_proto::message::framing::{self, whole_header_bytes};
 use nocopy_proto::message::{Gone, Kind, Outlook, Peer, QueueError};
 
-use super::carrier::{Layout, Packet};
+use super::carrier::{Carrier, Layout, Packet};
 use super::endpoint::{LOOK_INTERVAL, Patience, is_over};
 use super::open_packet::{OpenPacket, Standing};
 use super::{Endpoint, Payload};
@@ -59,7 +59,7 @@ impl Endpoint {
     #[inline]
     pub fn send_copy(&mut self, message: &[u8], to: Peer) -> Result<(), Reason> {
         match self.peers.open(to).filter(|open| open.takes(Kind::Plain, message.len())) {
-            Some(open) => open.put(Kind::Plain, message.len(), std::iter::once(message), &mut *self.carrier),
+            Some(open) => open.put(Kind::Plain, message.len(), std::iter::once(message), &mut self.carrier),
             None => self.send_in_fresh(to, Kind::Plain, message)?,
         }
         self.sent.messages += 1;
@@ -137,7 +137,7 @@ impl Endpoint {
         if plan.is_whole {
             let Some(packet) = self.carrier.packet() else { return Err(self.starve(peer, left)) };
             let open = self.peers.begin(peer, OpenPacket::new(packet, payload_bytes_max));
-            open.put(kind, message.len(), std::iter::once(message), &mut *self.carrier);
+            open.put(kind, message.len(), std::iter::once(message), &mut self.carrier);
             return Ok(());
         }
         for chunk in framing::chunks(kind, message.len(), 0, payload_bytes_max) {
@@ -240,7 +240,7 @@ impl Endpoint {
     fn send_short(&mut self, peer: Peer, kind: Kind, bytes: usize, buffers: &Buffers) -> Result<(), Reason> {
         let parts = || buffers.iter().map(|buffer| &**buffer);
         match self.peers.open(peer).filter(|open| open.takes(kind, bytes)) {
-            Some(open) => open.put(kind, bytes, parts(), &mut *self.carrier),
+            Some(open) => open.put(kind, bytes, parts(), &mut self.carrier),
             None => {
                 let mut whole = [0; INLINE_BYTES_MAX];
                 let mut at = 0;
@@ -355,7 +355,7 @@ impl Endpoint {
 
     pub(super) fn close_packet_of(&mut self, peer: Peer) {
         if let Some(open) = self.peers.take(peer) {
-            let packet = open.close(&mut *self.carrier);
+            let packet = open.close(&mut self.carrier);
             // There was room when it was begun; an event reports a peer that is gone.
             let _ = self.queue(peer, packet);
         }
@@ -363,7 +363,7 @@ impl Endpoint {
 
     pub(super) fn close_packets(&mut self) {
         while let Some((peer, open)) = self.peers.take_any() {
-            let packet = open.close(&mut *self.carrier);
+            let packet = open.close(&mut self.carrier);
             let _ = self.queue(peer, packet); // as above
         }
     }

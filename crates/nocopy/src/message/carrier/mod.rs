@@ -1,5 +1,6 @@
 //! What brings an endpoint's datagrams to the network and back.
 
+mod any;
 mod port;
 mod sockets;
 
@@ -21,6 +22,7 @@ use crate::memory::area::Frame;
 use crate::memory::pieces::Buffers;
 use crate::memory::pool::Buffer;
 use crate::port::Wait;
+pub(super) use any::AnyCarrier;
 pub(super) use port::{OverPort, Returned};
 pub(super) use sockets::{PASSING, Sockets};
 
@@ -146,7 +148,9 @@ impl Room {
 }
 
 /// Takes datagrams as they come: from where, whether marked, the datagram.
-pub(super) type Deliver<'a> = dyn FnMut(SocketAddr, bool, Came) + 'a;
+pub(super) trait Deliver: FnMut(SocketAddr, bool, Came) {}
+
+impl<F: FnMut(SocketAddr, bool, Came)> Deliver for F {}
 
 /// The way to the network.
 pub(super) trait Carrier: Debug + Send {
@@ -218,10 +222,10 @@ pub(super) trait Carrier: Debug + Send {
     fn freed(&mut self) -> bool;
 
     /// Hands over what has come, without waiting, and returns how many datagrams that was.
-    fn receive(&mut self, deliver: &mut Deliver<'_>) -> io::Result<usize>;
+    fn receive(&mut self, deliver: &mut impl Deliver) -> io::Result<usize>;
 
     /// The same, but waits until something comes, the time is up, or a signal came.
-    fn wait(&mut self, how: Wait, until: Option<Instant>, deliver: &mut Deliver<'_>) -> io::Result<usize>;
+    fn wait(&mut self, how: Wait, until: Option<Instant>, deliver: &mut impl Deliver) -> io::Result<usize>;
 
     /// A received datagram is free again.
     fn recycle(&mut self, received: Received);

@@ -302,6 +302,7 @@ impl Carrier for OverPort {
 
     /// Frames that the program has are not counted: whether one is there shows when it is asked for. Those of a message that is cut as
     /// packets are become packets where they lie, so there is always room for them.
+    #[inline]
     fn room(&self) -> Room {
         let packets = self.frames.saturating_sub(self.packets);
         Room { packets, fragments: usize::MAX, buffers: usize::MAX }
@@ -379,6 +380,7 @@ impl Carrier for OverPort {
         Ok(())
     }
 
+    #[inline]
     fn transmit_packet(&mut self, to: SocketAddr, packet: &Packet, header: &[u8; HEADER_BYTES], crc: bool) {
         if self.places[packet.0 as usize].here.is_none() {
             self.take_back();
@@ -443,6 +445,7 @@ impl Carrier for OverPort {
         }
     }
 
+    #[inline]
     fn is_stuck(&mut self) -> bool {
         !self.waiting.is_empty()
     }
@@ -456,6 +459,7 @@ impl Carrier for OverPort {
         self.packets
     }
 
+    #[inline]
     fn release(&mut self, packet: Packet) {
         let place = &mut self.places[packet.0 as usize];
         if place.hold.acknowledge()
@@ -489,7 +493,7 @@ impl Carrier for OverPort {
     }
 
     #[inline]
-    fn receive(&mut self, deliver: &mut Deliver<'_>) -> io::Result<usize> {
+    fn receive(&mut self, deliver: &mut impl Deliver) -> io::Result<usize> {
         let Self { receivers, intake, .. } = self;
         let mut came = 0;
         for (queue, receiver) in (0..).zip(receivers) {
@@ -498,7 +502,7 @@ impl Carrier for OverPort {
         Ok(came)
     }
 
-    fn wait(&mut self, how: Wait, until: Option<Instant>, deliver: &mut Deliver<'_>) -> io::Result<usize> {
+    fn wait(&mut self, how: Wait, until: Option<Instant>, deliver: &mut impl Deliver) -> io::Result<usize> {
         // The kernel does not say when it has room for what it did not take: the wait ends in time to try again.
         let retry = self.wants_look().then(|| Instant::now() + RETRY_INTERVAL);
         if !self.is_ready() {
@@ -507,6 +511,7 @@ impl Carrier for OverPort {
         self.receive(deliver)
     }
 
+    #[inline]
     fn recycle(&mut self, received: Received) {
         match received {
             Received::Frame(frame, queue) => {
@@ -519,6 +524,7 @@ impl Carrier for OverPort {
     }
 
     /// The next datagram may come to any queue, so the fullest decides.
+    #[inline]
     fn free_to_receive(&self) -> usize {
         let Intake { held, home, frames_max, .. } = &self.intake;
         let held = held.iter().zip(&home.0).map(|(held, returned)| held - returned.load(Relaxed));
@@ -602,7 +608,7 @@ impl Waiting for OverPort {
 
 impl Intake {
     #[inline]
-    fn take(&mut self, batch: Batch<'_>, queue: u16, deliver: &mut Deliver<'_>) -> usize {
+    fn take(&mut self, batch: Batch<'_>, queue: u16, deliver: &mut impl Deliver) -> usize {
         let mut count = 0;
         for datagram in batch {
             count += 1;

@@ -142,22 +142,26 @@ impl Carrier for Sockets {
         self.local
     }
 
+    #[inline]
     fn room(&self) -> Room {
         let (slots, prefixes) = self.staging.free();
         let packets = slots.saturating_sub(CONTROL_SLOTS);
         Room { packets, fragments: prefixes.min(packets), buffers: self.cargo.room() }
     }
 
+    #[inline]
     fn packet(&mut self) -> Option<Packet> {
         let slot =
             (self.staging.free().0 > CONTROL_SLOTS).then(|| self.staging.take(HEADER_BYTES)).flatten()?;
         Some(Packet(slot))
     }
 
+    #[inline]
     fn payload_mut(&mut self, packet: &Packet) -> &mut [u8] {
         &mut self.staging.slot_mut(packet.0)[HEADER_BYTES..]
     }
 
+    #[inline]
     fn set_payload_bytes(&mut self, packet: &Packet, bytes: usize) {
         self.staging.set_head_bytes(packet.0, HEADER_BYTES + bytes);
     }
@@ -190,6 +194,7 @@ impl Carrier for Sockets {
         Ok(())
     }
 
+    #[inline]
     fn transmit_packet(&mut self, to: SocketAddr, packet: &Packet, header: &[u8; HEADER_BYTES], crc: bool) {
         if !self.staging.hold_mut(packet.0).begin_to_wait() {
             self.counters.still_away += 1;
@@ -232,6 +237,7 @@ impl Carrier for Sockets {
         outbox.flush(receiver.socket(), staging, cargo, counters);
     }
 
+    #[inline]
     fn is_stuck(&mut self) -> bool {
         !self.outbox.is_empty()
     }
@@ -240,6 +246,7 @@ impl Carrier for Sockets {
         self.staging.in_use() - self.outbox.controls()
     }
 
+    #[inline]
     fn release(&mut self, packet: Packet) {
         if self.staging.hold_mut(packet.0).acknowledge() {
             self.staging.free_slot(packet.0, &mut self.cargo);
@@ -251,7 +258,7 @@ impl Carrier for Sockets {
     }
 
     #[inline]
-    fn receive(&mut self, deliver: &mut Deliver<'_>) -> io::Result<usize> {
+    fn receive(&mut self, deliver: &mut impl Deliver) -> io::Result<usize> {
         let Self { receiver, intake, counters, .. } = self;
         let take = |came: kernel::Came<'_>| match came {
             kernel::Came::Lone(from, congested, bytes) => intake.copy(from, congested, bytes, deliver),
@@ -268,13 +275,14 @@ impl Carrier for Sockets {
         }
     }
 
-    fn wait(&mut self, how: Wait, until: Option<Instant>, deliver: &mut Deliver<'_>) -> io::Result<usize> {
+    fn wait(&mut self, how: Wait, until: Option<Instant>, deliver: &mut impl Deliver) -> io::Result<usize> {
         let mut looks = Looks { sockets: self, deliver, last: None };
         wait::wait(&mut looks, how, until)?;
         // The wait may have ended before the first look: the time was up already, or a signal came.
         looks.last.unwrap_or_else(|| looks.sockets.receive(looks.deliver))
     }
 
+    #[inline]
     fn recycle(&mut self, received: Received) {
         match received {
             Received::Buffer(buffer) => self.intake.put_buffer(buffer),
@@ -283,6 +291,7 @@ impl Carrier for Sockets {
         }
     }
 
+    #[inline]
     fn free_to_receive(&self) -> usize {
         self.intake.free()
     }
@@ -323,14 +332,14 @@ impl Carrier for Sockets {
 }
 
 /// Waits for datagrams. Only a receiving call shows whether any came, and hands them over at once.
-struct Looks<'a, 'd> {
+struct Looks<'a, D> {
     sockets: &'a mut Sockets,
-    deliver: &'a mut Deliver<'d>,
+    deliver: &'a mut D,
     /// How many came with the last call.
     last: Option<io::Result<usize>>,
 }
 
-impl wait::Waiting for Looks<'_, '_> {
+impl<D: Deliver> wait::Waiting for Looks<'_, D> {
     /// Beside a system call, a look at the clock costs nothing.
     const LOOKS_PER_CLOCK: u32 = 1;
 

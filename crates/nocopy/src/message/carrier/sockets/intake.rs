@@ -94,7 +94,7 @@ impl Intake {
     }
 
     /// Hands over all datagrams of a run, each with its sender and whether it was marked.
-    pub(super) fn take(&mut self, run: &mut InPlace<'_>, deliver: &mut Deliver<'_>) {
+    pub(super) fn take(&mut self, run: &mut InPlace<'_>, deliver: &mut impl Deliver) {
         let message = run.message();
         let (from, congested) = (message.from, message.congested);
         let Some(segment_bytes) = message.segment_bytes else {
@@ -111,7 +111,7 @@ impl Intake {
         }
     }
 
-    fn keep(&mut self, run: Run, deliver: &mut Deliver<'_>) {
+    fn keep(&mut self, run: Run, deliver: &mut impl Deliver) {
         let (from, congested) = (run.from(), run.is_congested());
         let (step, all) = (run.segment_bytes(), run.bytes().len());
         let mut held = self.spare.pop().unwrap_or_default();
@@ -126,7 +126,7 @@ impl Intake {
         from: SocketAddr,
         congested: bool,
         bytes: &[u8],
-        deliver: &mut Deliver<'_>,
+        deliver: &mut impl Deliver,
     ) {
         let Some(mut buffer) = self.here.pop().or_else(|| self.small.take()) else {
             self.no_memory += 1;

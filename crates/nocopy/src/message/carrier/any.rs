@@ -1,0 +1,197 @@
+//! One of the carriers there are. Not a trait object: what is done for each packet would be a virtual call, of which nothing is inlined.
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::{Carrier, Deliver, Layout, OverPort, Packet, Received, Returned, Room, Sockets};
+use crate::facts::evidence::{Evidence, Ledger};
+use crate::facts::explanation::Explanation;
+use crate::memory::pieces::Buffers;
+use crate::memory::pool::Buffer;
+use crate::message::HEADER_BYTES;
+use crate::message::counters::CarrierCounters;
+use crate::port::Wait;
+
+/// The carrier of an endpoint.
+#[derive(Debug)]
+pub(in crate::message) enum AnyCarrier {
+    Sockets(Box<Sockets>),
+    Port(Box<OverPort>),
+}
+
+impl From<Sockets> for AnyCarrier {
+    fn from(sockets: Sockets) -> Self {
+        Self::Sockets(Box::new(sockets))
+    }
+}
+
+impl From<OverPort> for AnyCarrier {
+    fn from(port: OverPort) -> Self {
+        Self::Port(Box::new(port))
+    }
+}
+
+/// Calls a method of whichever carrier it is.
+macro_rules! carry {
+    ($self:ident.$method:ident($($argument:expr),*)) => {
+        match $self {
+            Self::Sockets(carrier) => carrier.$method($($argument),*),
+            Self::Port(carrier) => carrier.$method($($argument),*),
+        }
+    };
+}
+
+impl Carrier for AnyCarrier {
+    #[inline]
+    fn explain(&self) -> Explanation {
+        carry!(self.explain())
+    }
+
+    #[inline]
+    fn home(&self) -> Option<&Arc<Returned>> {
+        carry!(self.home())
+    }
+
+    #[inline]
+    fn local_address(&self) -> SocketAddr {
+        carry!(self.local_address())
+    }
+
+    #[inline]
+    fn room(&self) -> Room {
+        carry!(self.room())
+    }
+
+    #[inline]
+    fn packet(&mut self) -> Option<Packet> {
+        carry!(self.packet())
+    }
+
+    #[inline]
+    fn payload_mut(&mut self, packet: &Packet) -> &mut [u8] {
+        carry!(self.payload_mut(packet))
+    }
+
+    #[inline]
+    fn set_payload_bytes(&mut self, packet: &Packet, bytes: usize) {
+        carry!(self.set_payload_bytes(packet, bytes))
+    }
+
+    #[inline]
+    fn buffer(&mut self) -> Option<Buffer> {
+        carry!(self.buffer())
+    }
+
+    #[inline]
+    fn put_buffer(&mut self, buffer: Buffer) {
+        carry!(self.put_buffer(buffer))
+    }
+
+    #[inline]
+    fn buffers_for(&mut self, layout: Layout) -> Option<Buffers> {
+        carry!(self.buffers_for(layout))
+    }
+
+    #[inline]
+    fn fragments(&mut self, buffers: Buffers, layout: Layout, made: &mut Vec<Packet>) -> Result<(), Buffers> {
+        carry!(self.fragments(buffers, layout, made))
+    }
+
+    #[inline]
+    fn transmit_packet(&mut self, to: SocketAddr, packet: &Packet, header: &[u8; HEADER_BYTES], crc: bool) {
+        carry!(self.transmit_packet(to, packet, header, crc))
+    }
+
+    #[inline]
+    fn transmit_control(&mut self, to: SocketAddr, datagram: &[u8]) {
+        carry!(self.transmit_control(to, datagram))
+    }
+
+    #[inline]
+    fn flush(&mut self) {
+        carry!(self.flush())
+    }
+
+    #[inline]
+    fn is_stuck(&mut self) -> bool {
+        carry!(self.is_stuck())
+    }
+
+    #[inline]
+    fn wants_look(&mut self) -> bool {
+        carry!(self.wants_look())
+    }
+
+    #[inline]
+    fn in_use(&self) -> usize {
+        carry!(self.in_use())
+    }
+
+    #[inline]
+    fn release(&mut self, packet: Packet) {
+        carry!(self.release(packet))
+    }
+
+    #[inline]
+    fn take_back(&mut self) {
+        carry!(self.take_back())
+    }
+
+    #[inline]
+    fn freed(&mut self) -> bool {
+        carry!(self.freed())
+    }
+
+    #[inline]
+    fn receive(&mut self, deliver: &mut impl Deliver) -> io::Result<usize> {
+        carry!(self.receive(deliver))
+    }
+
+    #[inline]
+    fn wait(&mut self, how: Wait, until: Option<Instant>, deliver: &mut impl Deliver) -> io::Result<usize> {
+        carry!(self.wait(how, until, deliver))
+    }
+
+    #[inline]
+    fn recycle(&mut self, received: Received) {
+        carry!(self.recycle(received))
+    }
+
+    #[inline]
+    fn free_to_receive(&self) -> usize {
+        carry!(self.free_to_receive())
+    }
+
+    #[inline]
+    fn arm(&mut self) -> io::Result<bool> {
+        carry!(self.arm())
+    }
+
+    #[inline]
+    fn watch(&self, poll: BorrowedFd<'_>) -> io::Result<()> {
+        carry!(self.watch(poll))
+    }
+
+    #[inline]
+    fn counters(&self) -> CarrierCounters {
+        carry!(self.counters())
+    }
+
+    #[inline]
+    fn received(&self) -> Ledger {
+        carry!(self.received())
+    }
+
+    #[inline]
+    fn evidence(&self) -> Evidence {
+        carry!(self.evidence())
+    }
+
+    #[inline]
+    fn gathered_bytes(&self) -> u64 {
+        carry!(self.gathered_bytes())
+    }
+}
