@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 
 use super::endpoint::{Entry, PACKETS_IN_A_ROW, State, index_of};
 use super::wire::{self, HEADER_BYTES, Header, Ranges};
-use super::{Endpoint, Time};
+use super::{Endpoint, Peer, Time};
 
 /// What [`Endpoint::transmit_fresh`] sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -19,13 +19,64 @@ pub enum Fresh {
     Last,
 }
 
+/// The next packet of a connection, with so many messages.
+#[derive(Clone, Copy)]
+struct NextPacket {
+    index: u32,
+    messages: usize,
+}
+
 impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
+    /// Finds out whether a datagram is the next packet of its connection and holds nothing but whole messages.
+    #[inline(always)] // for each packet
+    fn next_of(&self, from: SocketAddr, bytes: &[u8]) -> Option<NextPacket> {
+        let header = Header::of_packet(wire::plain(bytes)?);
+        let index = index_of(header.to);
+        let Entry { id, state: State::Open(connection), .. } = self.entries.get(index as usize)? else {
+            return None;
+        };
+        let is_common = *id == header.to
+            && connection.agreed.to == from
+            && connection.is_settled()
+            && self.admission.has_plenty();
+        let messages =
+            if is_common { connection.receive.whole_messages(header.sequence, bytes)? } else { return None };
+        Some(NextPacket { index, messages })
+    }
+
+    /// Keeps such a packet, as [`handle_datagram`](Self::handle_datagram) does.
+    #[inline(always)]
+    fn keep_next(&mut self, now: Time, congested: bool, next: NextPacket, header: &Header, datagram: R) {
+        let NextPacket { index, messages } = next;
+        let Some(Entry { state: State::Open(connection), is_readable, is_sending, .. }) =
+            self.entries.get_mut(index as usize)
+        else {
+            return;
+        };
+        let (counters, free) = (&mut self.counters, &mut self.acknowledged);
+        connection.handle_acknowledgement(now, header, Ranges::default(), counters, free);
+        connection.note_next(now, header, congested);
+        counters.packets_received += 1;
+        self.admission.keep_next(index);
+        connection.receive.push_whole(datagram, messages);
+        self.admission.has_whole(index, connection.receive.kept());
+        if !std::mem::replace(is_readable, true) {
+            self.readable.push_back(index);
+        }
+        let wants_to_send = connection.wants_to_send();
+        self.urgent |= wants_to_send;
+        if wants_to_send {
+            self.touch(index);
+        } else if !*is_sending && !connection.sets_alarm(now, index, &mut self.timers) {
+            self.rest(index, now);
+        }
+    }
+
     /// Handles a packet that is the next one of its connection and holds nothing but whole messages, as
     /// [`handle_datagram`](Self::handle_datagram) does.
     ///
     /// # Errors
     /// Gives any other datagram back; then nothing has changed.
-    #[inline]
     pub(super) fn handle_next(
         &mut self,
         now: Time,
@@ -34,66 +85,118 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         datagram: R,
     ) -> Result<(), R> {
         let bytes = datagram.as_ref();
-        let Some(header) = wire::plain(bytes) else { return self.handle_plain_ack(now, from, datagram) };
-        let header = Header::of_packet(header);
-        let index = index_of(header.to);
-        let Some(entry) = self.entries.get_mut(index as usize) else { return Err(datagram) };
-        let Entry { id, state: State::Open(connection), is_sending, is_readable, .. } = entry else {
-            return Err(datagram);
-        };
-        let is_common = *id == header.to
-            && connection.agreed.to == from
-            && connection.is_settled()
-            && self.admission.has_plenty();
-        let messages =
-            if is_common { connection.receive.whole_messages(header.sequence, bytes) } else { None };
-        let Some(messages) = messages else { return Err(datagram) };
-        let (counters, free) = (&mut self.counters, &mut self.acknowledged);
-        connection.handle_acknowledgement(now, &header, Ranges::default(), counters, free);
-        connection.note_next(now, &header, congested);
-        counters.packets_received += 1;
-        self.admission.keep_next(index);
-        connection.receive.push_whole(datagram, messages);
-        self.admission.has_whole(index, connection.receive.kept());
-        self.urgent |= connection.wants_to_send();
-        if !*is_readable {
-            *is_readable = true;
-            self.readable.push_back(index);
+        if let Some(next) = self.next_of(from, bytes)
+            && let Some(header) = wire::plain(bytes).map(Header::of_packet)
+        {
+            self.keep_next(now, congested, next, &header, datagram);
+            return Ok(());
         }
-        if !*is_sending {
-            *is_sending = true;
-            self.sending.push_back(index);
+        if self.handle_plain_ack(now, from, bytes) {
+            self.released.push(datagram);
+            return Ok(());
         }
-        Ok(())
+        Err(datagram)
+    }
+
+    /// Handles a datagram where it lies, as [`handle_datagram`](Self::handle_datagram) does, if it is a common one: of a packet with
+    /// messages `keep` makes what is kept; if there is no memory for that, it counts as not received. Returns false for any other datagram;
+    /// then nothing has changed.
+    #[inline]
+    pub fn handle_in_place(
+        &mut self,
+        now: Time,
+        from: SocketAddr,
+        congested: bool,
+        bytes: &[u8],
+        keep: impl FnOnce() -> Option<R>,
+    ) -> bool {
+        if !self.takes_short_ways() {
+            return false;
+        }
+        match self.next_of(from, bytes) {
+            Some(next) => {
+                if let (Some(header), Some(datagram)) = (wire::plain(bytes), keep()) {
+                    self.keep_next(now, congested, next, &Header::of_packet(header), datagram);
+                }
+                true
+            }
+            None => self.handle_plain_ack(now, from, bytes),
+        }
     }
 
     /// Handles an acknowledgement alone that asks for nothing and speaks of nothing missing, as [`handle_datagram`](Self::handle_datagram)
-    /// does.
-    ///
-    /// # Errors
-    /// Gives any other datagram back; then nothing has changed.
-    fn handle_plain_ack(&mut self, now: Time, from: SocketAddr, datagram: R) -> Result<(), R> {
-        let Some(header) = wire::plain_ack(datagram.as_ref()) else { return Err(datagram) };
+    /// does, where it lies. Returns false for any other datagram; then nothing has changed.
+    #[inline]
+    pub(super) fn handle_plain_ack(&mut self, now: Time, from: SocketAddr, datagram: &[u8]) -> bool {
+        let Some(header) = wire::plain_ack(datagram).filter(|_| self.takes_short_ways()) else {
+            return false;
+        };
         let index = index_of(header.to);
-        let Some(entry) = self.entries.get_mut(index as usize) else { return Err(datagram) };
-        let Entry { id, state: State::Open(connection), .. } = entry else { return Err(datagram) };
+        let Some(entry) = self.entries.get_mut(index as usize) else { return false };
+        let Entry { id, state: State::Open(connection), .. } = entry else { return false };
         let is_common = *id == header.to && connection.agreed.to == from && connection.is_settled();
         if !is_common || connection.receive.is_finished() {
-            return Err(datagram);
+            return false;
         }
         let (counters, free) = (&mut self.counters, &mut self.acknowledged);
         connection.handle_acknowledgement(now, &header, Ranges::default(), counters, free);
-        if let Some(deadline) = connection.deadline_at_rest() {
-            self.timers.put_off(index, deadline);
+        let at_rest = connection.deadline_at_rest();
+        if let Some(deadline) = at_rest {
+            self.timers.put_off(now, index, deadline);
         }
         let wants_to_send = connection.wants_to_send();
         self.urgent |= wants_to_send;
-        // Otherwise nothing is due earlier than before, when an alarm was set.
-        if wants_to_send || connection.looks_for_losses() || self.timers.of(index).is_none() {
-            self.touch(index);
+        // At rest nothing is due earlier than before, when an alarm was set.
+        if wants_to_send || at_rest.is_none() || self.timers.of(index).is_none() {
+            self.touch_or_rest(now, index, wants_to_send);
         }
-        self.released.push(datagram);
+        true
+    }
+
+    /// Queues a packet and sends it, as [`queue`](Self::queue) and [`poll_transmit`](Self::poll_transmit) would, if it is the only one there
+    /// is to send to anybody and nothing is to be decided about it: gives it with where it goes and its header.
+    /// [`rest_after`](Self::rest_after) is to follow.
+    ///
+    /// # Errors
+    /// Gives the packet back if it is not like that; then nothing has changed.
+    #[inline]
+    pub fn send_at_once(
+        &mut self,
+        now: Time,
+        peer: Peer,
+        packet: S,
+        each: impl FnOnce(SocketAddr, &mut S, &[u8; HEADER_BYTES]),
+    ) -> Result<(), S> {
+        let is_next = match self.sending.len() {
+            0 => true,
+            1 => self.sending.front() == Some(&peer.index),
+            _ => false,
+        };
+        if !is_next || !self.answers.is_empty() || !self.takes_short_ways() {
+            return Err(packet);
+        }
+        let entry = self.entries.get_mut(peer.index()).filter(|entry| entry.generation == peer.generation);
+        let Some(Entry { state: State::Open(connection), .. }) = entry else { return Err(packet) };
+        let to = connection.agreed.to;
+        connection.send_at_once(now, packet, |packet, header| each(to, packet, header))?;
+        self.counters.packets_sent += 1;
+        (self.urgent, self.in_a_row) = (false, 0);
+        self.sending.clear();
         Ok(())
+    }
+
+    /// After [`send_at_once`](Self::send_at_once), when the packet is on its way.
+    #[inline]
+    pub fn rest_after(&mut self, now: Time, peer: Peer) {
+        let entry = &mut self.entries[peer.index as usize];
+        if let State::Open(connection) = &entry.state
+            && !connection.receive.is_finished()
+            && connection.sets_alarm(now, peer.index, &mut self.timers)
+        {
+            entry.is_sending = false;
+        } else {
+            self.rest(peer.index, now);
+        }
     }
 
     /// Sends what is queued to the peer whose turn it is, as [`poll_transmit`](Self::poll_transmit) would give it, for as long as that is
@@ -121,6 +224,29 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
             _ if self.sending.len() == 1 && !connection.wants_to_send() => Fresh::Last,
             _ => Fresh::Some,
         }
+    }
+
+    /// Sends an acknowledgement to the peer whose turn it is, as [`poll_transmit`](Self::poll_transmit) would give it, if that is all there is
+    /// to say to it: gives it with where it goes, and whether it is the last thing to send to anybody. Returns whether there was one.
+    #[inline]
+    pub fn transmit_ack(
+        &mut self,
+        now: Time,
+        each: impl FnOnce(SocketAddr, &[u8; HEADER_BYTES], bool),
+    ) -> bool {
+        let Some(&index) = self.sending.front() else { return false };
+        if !self.answers.is_empty() || self.in_a_row >= PACKETS_IN_A_ROW - 1 || !self.takes_short_ways() {
+            return false;
+        }
+        let State::Open(connection) = &mut self.entries[index as usize].state else { return false };
+        let Some(ack) = connection.plain_ack(now) else { return false };
+        self.counters.acks_sent += 1;
+        self.sending.pop_front();
+        self.in_a_row = 0;
+        self.urgent &= !self.sending.is_empty();
+        each(connection.agreed.to, &ack, self.sending.is_empty());
+        self.rest(index, now);
+        true
     }
 
     /// After [`Fresh::Last`], when its packets are on their way: what [`poll_transmit`](Self::poll_transmit) would do, which would give

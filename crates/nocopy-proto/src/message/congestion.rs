@@ -72,7 +72,7 @@ impl Congestion {
     }
 
     /// Packets have arrived.
-    #[inline]
+    #[inline(always)] // with nearly each packet
     pub(super) fn acknowledged(&mut self, seen: Acknowledged) {
         self.round.packets += seen.packets;
         self.round.marked += seen.marked;

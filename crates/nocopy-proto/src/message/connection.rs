@@ -3,12 +3,13 @@
 
 use std::net::SocketAddr;
 
+use super::alarms::Alarms;
 use super::congestion::{self, Congestion};
 use super::framing;
 use super::pacing::{Pacer, UNPACED_PACKETS};
 use super::receive_window::{Arrival, ReceiveWindow};
 use super::round_trip::RoundTrip;
-use super::send_window::SendWindow;
+use super::send_window::{Acknowledged, SendWindow};
 use super::sequence;
 use super::shortage::Shortage;
 use super::time::{Span, between_ticks};
@@ -21,6 +22,8 @@ const ACK_PACKETS: u32 = 16;
 const ACK_PACKETS_IN_GAP: u32 = 3;
 /// Losses are not told from reordering by less (RFC 9002 section 6.1.2, kGranularity).
 const GRANULARITY: Span = Span::from_millis(1);
+/// No probe is sent sooner, whatever the delay of acknowledgements is.
+const PROBE_FIRST: Span = Span::from_millis(1);
 /// The longest time between two probes.
 const PROBE_TIMEOUT_MAX: Span = Span::from_secs(1);
 /// From that many probes in a row without an answer on everything in flight is taken for lost.
@@ -56,6 +59,12 @@ impl Agreed {
         self.datagram_bytes - HEADER_BYTES - if self.crc { crc::CRC_BYTES } else { 0 }
     }
 
+    /// The peer has room for any message that fits into a packet, without a look at how long it is.
+    #[inline]
+    pub(super) fn holds_packets(&self) -> bool {
+        self.credit > 1
+    }
+
     /// The longest message that may be sent: the peer takes it, and has room for all of its packets at a time.
     pub(super) fn message_bytes_max(&self) -> usize {
         self.message_bytes_max.min(framing::bytes_in(self.credit as usize, self.payload_bytes_max()))
@@ -84,6 +93,8 @@ pub(super) struct Connection<S, R> {
     probe_due: bool,
     /// When something that asks for an acknowledgement was sent.
     asked: Time,
+    /// When to look first after that.
+    first_look: Option<Time>,
 
     acks: Acks,
     /// CE marks the peer told of.
@@ -169,6 +180,7 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
             probes: 0,
             probe_due: false,
             asked: now,
+            first_look: None,
             acks: Acks { packets: 0, now: false, due: None, newest: None, marked: 0, credit_told },
             marks_told: 0,
             heard: now,
@@ -273,7 +285,7 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
     }
 
     /// Takes the acknowledgement that every packet carries.
-    #[inline]
+    #[inline(always)] // what nearly all of them say is little, and what is not is a call
     pub(super) fn handle_acknowledgement(
         &mut self,
         now: Time,
@@ -303,17 +315,41 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
         }
         let in_flight = self.send.in_flight();
         let one = if ranges.is_empty() { self.send.acknowledge_one(expected, free) } else { None };
-        let booked = one.or_else(|| {
-            let (ranges, minimum) = (ranges.iter(expected), self.round_trip.minimum());
-            self.send.acknowledge(expected, ranges, minimum, now, free)
-        });
-        let Some(acknowledged) = booked else {
-            counters.impossible_acks += 1;
-            return;
-        };
-        if acknowledged.packets == 0 {
-            return;
+        match one {
+            Some(one) => self.take_news(now, header, in_flight, one, counters),
+            None => self.take_any_news(now, header, ranges, expected, counters, free),
         }
+    }
+
+    /// The same, whatever it says.
+    #[inline(never)]
+    fn take_any_news(
+        &mut self,
+        now: Time,
+        header: &Header,
+        ranges: Ranges<'_>,
+        expected: u64,
+        counters: &mut Counters,
+        free: &mut Vec<S>,
+    ) {
+        let (in_flight, minimum) = (self.send.in_flight(), self.round_trip.minimum());
+        match self.send.acknowledge(expected, ranges.iter(expected), minimum, now, free) {
+            None => counters.impossible_acks += 1,
+            Some(acknowledged) if acknowledged.packets == 0 => {}
+            Some(acknowledged) => self.take_news(now, header, in_flight, acknowledged, counters),
+        }
+    }
+
+    /// What follows from packets that have arrived.
+    #[inline(always)] // with each acknowledgement
+    fn take_news(
+        &mut self,
+        now: Time,
+        header: &Header,
+        in_flight: usize,
+        acknowledged: Acknowledged,
+        counters: &mut Counters,
+    ) {
         if header.flags.contains(Flags::ECHO) {
             let round_trip = between_ticks(header.echo, now.ticks());
             if round_trip <= ROUND_TRIP_MAX {
@@ -340,12 +376,17 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
         self.send.in_flight() >= self.congestion.window()
     }
 
-    #[inline]
+    #[inline(always)]
     fn find_losses(&mut self, now: Time, counters: &mut Counters) {
         if self.send.has_all_arrived() {
             self.losses_look_again = None;
-            return;
+        } else {
+            self.find_losses_among(now, counters);
         }
+    }
+
+    #[inline(never)]
+    fn find_losses_among(&mut self, now: Time, counters: &mut Counters) {
         let losses = self.send.find_losses(now, self.patience());
         self.losses_look_again = losses.look_again;
         if losses.packets > 0 {
@@ -463,12 +504,6 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
         }
     }
 
-    /// Packets may be lost, and count as such if nothing is heard of them for a while.
-    #[inline]
-    pub(super) fn looks_for_losses(&self) -> bool {
-        self.losses_look_again.is_some()
-    }
-
     /// Something is to be told, or may have come to its end.
     #[inline]
     pub(super) fn wants_attention(&self) -> bool {
@@ -528,9 +563,65 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
         most: u32,
         mut each: impl FnMut(&mut S, &[u8; HEADER_BYTES]),
     ) -> u32 {
+        if self.send.fresh() == self.send.end() {
+            return 0;
+        }
+        let Some((mut bytes, stops)) = self.fresh_header(now) else { return 0 };
+        each(self.send.send_next(now), &bytes);
+        if stops || most == 1 || self.send.has_nothing_to_send() {
+            return 1;
+        }
+        1 + self.send_followers(now, most - 1, |packet, sequence| {
+            wire::renumber(&mut bytes, sequence::narrow(sequence));
+            each(packet, &bytes);
+        })
+    }
+
+    /// Sends a packet that was not queued, as [`next`](Self::next) would give it if it were, if nothing else is to be said or sent: gives it
+    /// with its header.
+    ///
+    /// # Errors
+    /// Gives the packet back if it is not like that.
+    #[inline]
+    pub(super) fn send_at_once(
+        &mut self,
+        now: Time,
+        packet: S,
+        each: impl FnOnce(&mut S, &[u8; HEADER_BYTES]),
+    ) -> Result<(), S> {
+        if self.send.fresh() != self.send.end() || self.send.len() >= self.queue_max {
+            return Err(packet);
+        }
+        let Some((header, _)) = self.fresh_header(now) else { return Err(packet) };
+        each(self.send.push_sent(packet, now), &header);
+        Ok(())
+    }
+
+    /// The header of the acknowledgement that [`next`](Self::next) would give, if that is all there is to say and it is nothing but its header.
+    #[inline(always)] // where peers are many, for each message
+    pub(super) fn plain_ack(&mut self, now: Time) -> Option<[u8; HEADER_BYTES]> {
+        let is_plain = self.acks.now
+            && self.send.has_nothing_to_send()
+            && !self.probe_due
+            && self.ended.is_none()
+            && !self.unheard
+            && !self.agreed.crc
+            && !self.receive.has_gap()
+            && !self.receive.is_finished();
+        if !is_plain {
+            return None;
+        }
+        let mut bytes = [0; HEADER_BYTES];
+        self.header(now, HeaderKind::Ack, Flags::NONE, self.send.fresh()).emit(&mut bytes);
+        Some(bytes)
+    }
+
+    /// The header of the next packet that was not sent before, if it may go now and nothing is to be decided about it; then it goes. With it,
+    /// whether none may follow.
+    #[inline(always)] // for each packet
+    fn fresh_header(&mut self, now: Time) -> Option<([u8; HEADER_BYTES], bool)> {
         let (sequence, in_flight) = (self.send.fresh(), self.send.in_flight());
-        let is_plain = sequence < self.send.end()
-            && sequence < self.credit
+        let is_plain = sequence < self.credit
             && in_flight < self.congestion.window()
             && self.confirmed
             && !self.probe_due
@@ -541,24 +632,17 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
             && !self.send.has_losses();
         let rate = self.rate();
         if !is_plain || in_flight >= UNPACED_PACKETS && !self.pacer.is_ready(now, rate) {
-            return 0;
+            return None;
         }
         self.pacer.sent(now, rate);
         let stops = in_flight + 1 >= self.congestion.window() || sequence + 1 >= self.credit;
         let header = self.header(now, HeaderKind::Data, Flags::NONE.with_if(stops, Flags::ANSWER), sequence);
         if in_flight == 0 {
-            self.asked = now;
+            (self.asked, self.first_look) = (now, Some(now + self.look_delay()));
         }
         let mut bytes = [0; HEADER_BYTES];
         header.emit(&mut bytes);
-        each(self.send.send_next(now), &bytes);
-        if stops || most == 1 || self.send.has_nothing_to_send() {
-            return 1;
-        }
-        1 + self.send_followers(now, most - 1, |packet, sequence| {
-            wire::renumber(&mut bytes, sequence::narrow(sequence));
-            each(packet, &bytes);
-        })
+        Some((bytes, stops))
     }
 
     /// Sends fresh packets behind one that was just sent, as long as [`next`](Self::next) would give them with the same header but for
@@ -608,7 +692,7 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
         (self.congestion.window(), self.round_trip.smoothed())
     }
 
-    #[inline]
+    #[inline(always)] // for each packet
     fn header(&mut self, now: Time, kind: HeaderKind, flags: Flags, number: u64) -> Header {
         let (echo, echo_flag) = match self.acks.newest {
             Some((sent, came)) => (sent.wrapping_add(now.ticks().wrapping_sub(came.ticks())), Flags::ECHO),
@@ -638,7 +722,7 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
         let flags = flags.with_if(self.last == Some(sequence), Flags::FIN);
         let header = self.header(now, HeaderKind::Data, flags, sequence);
         if self.send.in_flight() == 0 {
-            self.asked = now;
+            (self.asked, self.first_look) = (now, Some(now + self.look_delay()));
         }
         Next::Packet { sequence, header }
     }
@@ -660,8 +744,32 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
         self.linger.is_none()
             && alarm <= self.heard + self.ack_delay
             && self.acks.due.is_none_or(|due| alarm <= due)
+            && self.first_look.is_none_or(|look| alarm <= look || self.send.len() == 0)
             && self.losses_look_again.is_none_or(|look| alarm <= look)
             && self.send.has_nothing_to_send()
+    }
+
+    /// Sees to the alarm where a packet came or was sent just now, with nothing on its way before and nothing that waits to be sent: nothing is
+    /// due by that before some time, nor anything else that an alarm is not set for. False: it is not like that.
+    #[inline(always)] // for each packet
+    pub(super) fn sets_alarm(&self, now: Time, index: u32, alarms: &mut Alarms) -> bool {
+        let is_simple = self.losses_look_again.is_none()
+            && self.send.len() <= 1
+            && (self.send.len() == 0 || self.asked == now);
+        let Some(alarm) = alarms.of(index).filter(|_| is_simple) else { return false };
+        let soon = now + self.look_delay();
+        let due = self.acks.due.map_or(soon, |due| due.min(soon));
+        if alarm > due {
+            alarms.set(now, index, due);
+        }
+        true
+    }
+
+    /// How long after a packet was sent to look first: when the answer to it has come by then, it is acknowledged, too, by the alarm that is
+    /// set already.
+    #[inline]
+    fn look_delay(&self) -> Span {
+        self.ack_delay.min(PROBE_FIRST)
     }
 
     /// The same if everything was said and acknowledged in both directions: then nothing is due for long.
@@ -698,10 +806,13 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
         let mut look_at = |due: Option<Time>| earliest = due.map_or(earliest, |due| due.min(earliest));
         look_at(self.acks.due);
         look_at(self.losses_look_again);
+        if waits {
+            look_at(self.first_look);
+        }
         if (waits || self.unheard) && !self.probe_due {
             look_at(Some(self.asked + self.probe_timeout()));
         }
-        if waits && !self.is_limited() {
+        if waits && !self.is_limited() && !self.send.has_nothing_to_send() {
             look_at(self.pacer.ready_at(now));
         }
         Some(earliest)
@@ -727,7 +838,9 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
         if self.linger.is_none() && now >= self.heard + self.dead_after {
             return Err(Some(LostReason::Silent));
         }
-        if self.acks.due.is_some_and(|due| now >= due) {
+        self.first_look = self.first_look.filter(|look| now < *look);
+        // One that is due before long goes with this alarm, or it would need another one.
+        if self.acks.due.is_some_and(|due| now + self.look_delay().half() >= due) {
             (self.acks.now, self.acks.due) = (true, None);
         }
         if self.linger.is_some() {

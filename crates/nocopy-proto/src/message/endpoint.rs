@@ -8,6 +8,7 @@ use std::time::Duration;
 use siphasher::sip::SipHasher24;
 
 use super::admission::Admission;
+use super::alarms::Alarms;
 use super::answers::{Answered, Answers};
 use super::connection::{self, Agreed, Connection, Linger};
 use super::cookie::Cookies;
@@ -17,7 +18,6 @@ use super::received::Message;
 use super::shares::network_of;
 use super::shortage::Shortage;
 use super::time::Span;
-use super::timers::Timers;
 use super::wire::{
     self, Abort, AbortReason, DATAGRAM_BYTES_MIN, Datagram, Flags, HEADER_BYTES, Header, Malformed, Ranges,
     Unknown,
@@ -66,7 +66,7 @@ pub struct Endpoint<S, R> {
     pub(super) urgent: bool,
     /// Who has messages to be read.
     pub(super) readable: VecDeque<u32>,
-    pub(super) timers: Timers,
+    pub(super) timers: Alarms,
     pub(super) events: VecDeque<Event>,
     pub(super) answers: Answers,
     pub(super) released: Vec<R>,
@@ -221,7 +221,7 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
             in_a_row: 0,
             urgent: false,
             readable: VecDeque::new(),
-            timers: Timers::default(),
+            timers: Alarms::default(),
             events: VecDeque::new(),
             answers: Answers::default(),
             released: Vec::new(),
@@ -330,6 +330,20 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
             room: connection.room(),
             unacknowledged: connection.send.len(),
         }))
+    }
+
+    /// The same of a connected peer to which one packet may be queued, for a message that fits into it: `message_bytes_max` is what the
+    /// peer said, whatever it has room for.
+    #[inline]
+    pub fn outlook_of_short(&self, peer: Peer) -> Option<Outlook> {
+        let connection = self.reading(peer)?;
+        let (room, agreed) = (connection.room(), &connection.agreed);
+        (room > 0 && agreed.holds_packets()).then(|| Outlook {
+            payload_bytes_max: agreed.payload_bytes_max(),
+            message_bytes_max: agreed.message_bytes_max,
+            room,
+            unacknowledged: connection.send.len(),
+        })
     }
 
     /// Packets that may be queued to a peer: none while it is not connected.
@@ -594,9 +608,9 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
                     connection.handle_acknowledgement(now, &header, ranges, counters, free);
                     connection.handle_question(now, &header);
                     if let Some(deadline) = connection.deadline_at_rest() {
-                        self.timers.put_off(index, deadline);
+                        self.timers.put_off(now, index, deadline);
                     }
-                    self.after_packet(index);
+                    self.after_packet(now, index);
                 }
                 Some(datagram)
             }
@@ -650,7 +664,9 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
                 let admit = |arrival| self.admission.admit(now, index, arrival);
                 let other =
                     connection.handle_followers(now, header, congested, run, admit, &mut self.counters);
-                self.urgent |= connection.wants_to_send();
+                let wants_to_send = connection.wants_to_send();
+                self.urgent |= wants_to_send;
+                self.touch_or_rest(now, index, wants_to_send);
                 other
             }
             _ => run.next(),
@@ -704,7 +720,7 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
                 connection.receive.release(&mut self.released);
                 let receive = &connection.receive;
                 self.admission.came(index, receive.kept(), receive.ready() > 0, receive.is_unfinished());
-                self.after_packet(index);
+                self.after_packet(now, index);
                 if self.admission.is_short() {
                     self.end_stalled();
                 }
@@ -741,7 +757,7 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
 
     /// What follows from a packet: messages to read, room, the end.
     #[inline]
-    fn after_packet(&mut self, index: u32) {
+    fn after_packet(&mut self, now: Time, index: u32) {
         let entry = &mut self.entries[index as usize];
         let State::Open(connection) = &mut entry.state else { return };
         let peer = Peer { index, generation: entry.generation };
@@ -760,8 +776,9 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
             entry.is_readable = true;
             self.readable.push_back(index);
         }
-        self.urgent |= connection.wants_to_send();
-        self.touch(index);
+        let wants_to_send = connection.wants_to_send();
+        self.urgent |= wants_to_send;
+        self.touch_or_rest(now, index, wants_to_send);
     }
 
     /// Looks whether one or both directions have ended.
@@ -939,6 +956,16 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         }
     }
 
+    /// After a packet came: sees to it that the connection is asked for what it has to send, or that its alarm is set if that is nothing.
+    #[inline]
+    pub(super) fn touch_or_rest(&mut self, now: Time, index: u32, wants_to_send: bool) {
+        if wants_to_send {
+            self.touch(index);
+        } else if !self.entries[index as usize].is_sending {
+            self.rest(index, now);
+        }
+    }
+
     /// When [`Endpoint::handle_timeout`] is due, if nothing happens before. Ask when [`Endpoint::poll_transmit`] has nothing more.
     #[inline]
     pub fn poll_timeout(&self) -> Option<Time> {
@@ -950,11 +977,13 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         while let Some(index) = self.timers.pop(now) {
             let ended = match &mut self.entries[index as usize].state {
                 State::Vacant => continue,
-                State::Connecting(connecting) => connecting.handle_timeout(now).map_err(Some),
-                State::Open(connection) => connection.handle_timeout(now, &mut self.counters),
+                State::Connecting(connecting) => connecting.handle_timeout(now).map(|()| true).map_err(Some),
+                State::Open(connection) => {
+                    connection.handle_timeout(now, &mut self.counters).map(|()| connection.wants_to_send())
+                }
             };
             match ended {
-                Ok(()) => self.touch(index),
+                Ok(wants_to_send) => self.touch_or_rest(now, index, wants_to_send),
                 Err(None) => self.remove(index),
                 Err(Some(reason)) => {
                     self.tell_abort(index, AbortReason::SILENT);
@@ -1092,7 +1121,7 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
                 if alarm.is_some_and(|alarm| connection.is_early_enough(alarm)) {
                     return;
                 }
-                connection.deadline(now)
+                connection.deadline_at_rest().or_else(|| connection.deadline(now))
             }
             State::Open(_) => return self.rest_at_end(index, now),
             State::Connecting(connecting) => Some(connecting.deadline()),
@@ -1172,6 +1201,41 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         }
     }
 
+    /// Reads the next messages, as far as they are whole and lie in one packet, and returns how many those are: none if the next one lies in
+    /// several.
+    #[inline]
+    pub fn receive_whole(&mut self, mut each: impl FnMut(Peer, Kind, &[u8])) -> usize {
+        let Some(&index) = self.readable.front() else { return 0 };
+        let Entry { generation, state: State::Open(connection), .. } = &mut self.entries[index as usize]
+        else {
+            return 0;
+        };
+        let peer = Peer { index, generation: *generation };
+        let (messages, bytes) =
+            connection.receive.read_whole(&mut self.released, |kind, bytes| each(peer, kind, bytes));
+        if messages > 0 {
+            self.counters.messages_received += messages as u64;
+            self.counters.message_bytes_received += bytes as u64;
+            self.after_reading(index);
+        }
+        messages
+    }
+
+    /// What follows from messages that were read of the first peer that has some; the others have their turn.
+    #[inline(always)] // for each message
+    fn after_reading(&mut self, index: u32) {
+        let State::Open(connection) = &mut self.entries[index as usize].state else { return };
+        connection.consumed();
+        let receive = &connection.receive;
+        self.admission.read(index, receive.kept(), receive.is_unfinished());
+        if connection.wants_attention() {
+            self.touch(index);
+        }
+        if self.readable.len() > 1 {
+            self.readable.rotate_left(1);
+        }
+    }
+
     /// Has all datagrams go the general way from here on: what the short ways are compared with.
     #[cfg(any(test, feature = "simulation"))]
     #[doc(hidden)]
@@ -1220,7 +1284,7 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
     }
 
     /// Goes behind a message of the first peer that has some; the others have their turn.
-    #[inline]
+    #[inline(never)] // the end of a message is nothing but a call, which most of those received together do not make
     pub(super) fn consume(&mut self, peer: Peer, message: &Complete) {
         let index = peer.index;
         let State::Open(connection) = &mut self.entries[index as usize].state else { return };
@@ -1229,17 +1293,12 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         if connection.receive.consume_part(message) {
             let receive = &connection.receive;
             self.admission.read_part(index, receive.kept(), receive.is_unfinished());
+            if self.readable.len() > 1 {
+                self.readable.rotate_left(1);
+            }
         } else {
             connection.receive.consume(message, &mut self.released);
-            connection.consumed();
-            let receive = &connection.receive;
-            self.admission.read(index, receive.kept(), receive.is_unfinished());
-            if connection.wants_attention() {
-                self.touch(index);
-            }
-        }
-        if self.readable.len() > 1 {
-            self.readable.rotate_left(1);
+            self.after_reading(index);
         }
     }
 }

@@ -113,7 +113,7 @@ pub fn chunk_at(payload: &[u8], at: usize) -> Result<Option<Chunk>, Malformed> {
 }
 
 /// What the message is and where its bytes are, if the chunk at byte `at` of a payload is a whole one.
-#[inline]
+#[inline(always)] // for each message
 pub(super) fn whole_at(payload: &[u8], at: usize) -> Option<(Kind, Range<usize>)> {
     let (word, rest) = payload.get(at..)?.split_first_chunk()?;
     let word = u32::from_be_bytes(*word);
@@ -130,7 +130,7 @@ pub(super) fn whole_at(payload: &[u8], at: usize) -> Option<(Kind, Range<usize>)
 }
 
 /// How many messages a payload holds, if there are some, all of them are whole, and none is longer than `bytes_max`.
-#[inline]
+#[inline(always)] // for each packet
 pub(super) fn whole_messages(payload: &[u8], bytes_max: usize) -> Option<usize> {
     let (mut rest, mut messages) = (payload, 0);
     while let Some((word, behind)) = rest.split_first_chunk() {

@@ -18,6 +18,7 @@
 
 mod admission;
 mod ahead;
+mod alarms;
 mod answers;
 mod common_case;
 mod congestion;

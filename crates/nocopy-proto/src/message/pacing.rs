@@ -37,7 +37,7 @@ impl Pacer {
     }
 
     /// A packet goes, also if it had to without being ready.
-    #[inline]
+    #[inline(always)] // for each packet
     pub(super) fn sent(&mut self, now: Time, rate: (usize, Span)) {
         self.set_rate(now, rate);
         self.full_ns = self.full_ns.max(now.ns()).saturating_add(self.interval_ns);
@@ -66,7 +66,7 @@ impl Pacer {
     }
 
     /// The division is made when the rate changes, not for each packet.
-    #[inline]
+    #[inline(always)]
     fn set_rate(&mut self, now: Time, rate: (usize, Span)) {
         if rate != self.rate {
             self.rate = rate;

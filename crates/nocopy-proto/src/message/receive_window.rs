@@ -237,7 +237,7 @@ impl<R: AsRef<[u8]>> ReceiveWindow<R> {
 
     /// How many messages the datagram with this sequence number holds, if it is the next one in order, all of them are whole, and there is
     /// nothing else to find out about it.
-    #[inline]
+    #[inline(always)] // for each packet
     pub(super) fn whole_messages(&self, sequence: u32, datagram: &[u8]) -> Option<usize> {
         let is_next = sequence == sequence::narrow(self.expected)
             && self.expected < self.credit()
@@ -251,7 +251,7 @@ impl<R: AsRef<[u8]>> ReceiveWindow<R> {
     }
 
     /// Keeps the next packet in order, in which so many [whole messages](Self::whole_messages) are.
-    #[inline]
+    #[inline(always)] // for each packet
     pub(super) fn push_whole(&mut self, datagram: R, messages: usize) {
         self.slots.push_back(Some(datagram));
         self.kept += 1;
@@ -319,7 +319,7 @@ impl<R: AsRef<[u8]>> ReceiveWindow<R> {
         }
     }
 
-    #[inline]
+    #[inline(always)] // for each message
     fn payload(&self, sequence: u64) -> Option<&[u8]> {
         let datagram = self.slots.get(usize::try_from(sequence.checked_sub(self.first)?).ok()?)?.as_ref()?;
         Some(self.payload_of(datagram))
@@ -337,7 +337,7 @@ impl<R: AsRef<[u8]>> ReceiveWindow<R> {
     }
 
     /// The next message, if it is complete.
-    #[inline]
+    #[inline(always)] // for each message
     pub(super) fn next_message(&self) -> Option<Complete> {
         if self.ready == 0 {
             return None;
@@ -354,7 +354,37 @@ impl<R: AsRef<[u8]>> ReceiveWindow<R> {
         Some(Complete { kind, bytes, begin, first, end, has_more_behind })
     }
 
+    /// Gives the next messages, as far as they are whole and lie in one packet, and goes behind them; returns how many those are and their
+    /// bytes. What is read of packets goes to `released`.
+    #[inline]
+    pub(super) fn read_whole(
+        &mut self,
+        released: &mut Vec<R>,
+        mut each: impl FnMut(Kind, &[u8]),
+    ) -> (usize, usize) {
+        let begin = self.cursor;
+        let Some(payload) = self.payload(begin.sequence).filter(|_| self.ready > 0) else { return (0, 0) };
+        let (mut at, mut messages, mut bytes) = (begin.at as usize, 0, 0);
+        while let Some((kind, range)) = framing::whole_at(payload, at) {
+            (at, messages, bytes) = (range.end, messages + 1, bytes + range.len());
+            each(kind, &payload[range]);
+        }
+        if messages == 0 {
+            return (0, 0);
+        }
+        let is_all = at == payload.len();
+        self.ready -= messages;
+        self.cursor.at = at as u32;
+        if is_all {
+            self.cursor = begin.next_packet();
+            self.skip_empty();
+        }
+        self.release(released);
+        (messages, bytes)
+    }
+
     /// The same of a message in several packets.
+    #[cold]
     fn next_of_several(&self) -> Option<Complete> {
         let mut behind_first = self.cursor;
         let (chunk, _) = self.chunk_and_rest(&mut behind_first)?;
@@ -444,6 +474,22 @@ impl<R: AsRef<[u8]>> ReceiveWindow<R> {
     /// Goes behind a message; packets that are read go to `released`.
     #[inline]
     pub(super) fn consume(&mut self, message: &Complete, released: &mut Vec<R>) {
+        if self.slots.len() == 1 && message.is_whole() && !message.has_more_behind {
+            // Nothing else is here, which is nearly always so where messages come one by one.
+            if let Some(datagram) = self.slots.pop_front().flatten() {
+                released.push(datagram);
+                self.kept -= 1;
+            }
+            self.ready -= 1;
+            self.cursor = message.end.next_packet();
+            self.first = self.cursor.sequence;
+            return;
+        }
+        self.consume_any(message, released);
+    }
+
+    #[inline(never)]
+    fn consume_any(&mut self, message: &Complete, released: &mut Vec<R>) {
         self.ready -= 1;
         self.cursor = message.end;
         if !message.is_whole() {

@@ -28,7 +28,7 @@ impl RoundTrip {
     }
 
     /// Takes a sample. One of 0, less than a tick of the clock, counts as 1 ns.
-    #[inline]
+    #[inline(always)] // with nearly each packet
     pub(super) fn sample(&mut self, round_trip: Span) {
         let sample = round_trip.ns().clamp(1, SAMPLE_MAX_NS);
         self.latest_ns = sample;

@@ -264,6 +264,18 @@ impl<S> SendWindow<S> {
         slot.packet.as_mut().expect("kept until it is acknowledged")
     }
 
+    /// Books a packet that is sent as it comes, and gives it: nothing waits to be sent.
+    #[inline]
+    pub(super) fn push_sent(&mut self, packet: S, now: Time) -> &mut S {
+        self.transmissions += 1;
+        self.fresh += 1;
+        self.in_flight += 1;
+        let (state, order) = (State::InFlight, self.transmissions);
+        self.slots.push_back(Slot { packet: Some(packet), state, repeated: false, order, sent: now });
+        let slot = self.slots.back_mut().and_then(|slot| slot.packet.as_mut());
+        slot.expect("it was put there")
+    }
+
     /// Books first transmissions of the next packets that were never sent, for as long as `each` sends one, and of `most` at most.
     /// Returns how many that were.
     #[inline]
@@ -289,18 +301,19 @@ impl<S> SendWindow<S> {
 
     /// Books that the peer has everything below `expected`, as [`acknowledge`](Self::acknowledge) does, if that is no more than one packet,
     /// which was sent once, and nothing is known of those behind it. `None`, and no change, otherwise.
-    #[inline]
+    #[inline(always)] // with nearly each acknowledgement
     pub(super) fn acknowledge_one(&mut self, expected: u64, free: &mut Vec<S>) -> Option<Acknowledged> {
+        if expected != self.first + 1 || !self.known.is_empty() {
+            return None;
+        }
         let slot = self.slots.front()?;
-        let is_one = expected == self.first + 1
-            && slot.state == State::InFlight
-            && !slot.repeated
-            && self.known.is_empty();
-        if !is_one {
+        if slot.state != State::InFlight || slot.repeated {
             return None;
         }
         let Slot { packet, order, .. } = self.slots.pop_front()?;
-        free.extend(packet);
+        if let Some(packet) = packet {
+            free.push(packet);
+        }
         self.first = expected;
         self.in_flight -= 1;
         self.arrived = self.arrived.max(order);

@@ -74,6 +74,12 @@ impl Span {
         self.0
     }
 
+    /// Half as long.
+    #[inline]
+    pub(super) const fn half(self) -> Self {
+        Self(self.0 / 2)
+    }
+
     /// So many times as long.
     #[inline]
     pub(super) const fn times(self, count: u32) -> Self {

@@ -41,6 +41,8 @@ enum Step {
     Send(usize, usize),
     /// So many messages in one packet.
     Short(usize, u8, u8),
+    /// The same, sent at once.
+    AtOnce(usize, u8, u8, Vec<Fate>),
     Carry(usize, bool, Vec<Fate>),
     Read(usize, u8),
     Sleep(u16),
@@ -53,6 +55,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     let step = prop_oneof![
         6 => (host.clone(), 0..40_000_usize).prop_map(|(host, bytes)| Step::Send(host, bytes)),
         6 => (host.clone(), 1..5_u8, any::<u8>()).prop_map(|(host, count, bytes)| Step::Short(host, count, bytes)),
+        6 => (host.clone(), 1..5_u8, any::<u8>(), fates())
+            .prop_map(|(host, count, bytes, fates)| Step::AtOnce(host, count, bytes, fates)),
         10 => (host.clone(), any::<bool>(), fates()).prop_map(|(host, marked, fates)| Step::Carry(host, marked, fates)),
         3 => (host.clone(), 0..4_u8).prop_map(|(host, most)| Step::Read(host, most)),
         3 => (0..3000_u16).prop_map(Step::Sleep),
@@ -70,6 +74,9 @@ struct Twins {
     followers: usize,
     /// Packets that were sent the short way, which every other time is taken.
     fresh: usize,
+    /// Acknowledgements, and packets that were never queued, that were sent the short way.
+    acks: usize,
+    at_once: usize,
     carried: usize,
 }
 
@@ -79,7 +86,16 @@ impl Twins {
         let hosts = || [1, 2].map(|seed| Endpoint::new(settings.clone(), [seed; 32]));
         let mut single = hosts();
         single.iter_mut().for_each(Endpoint::go_the_general_way);
-        Self { now: Time::from_ns(1_000_000), single, runs: hosts(), followers: 0, fresh: 0, carried: 0 }
+        Self {
+            now: Time::from_ns(1_000_000),
+            single,
+            runs: hosts(),
+            followers: 0,
+            fresh: 0,
+            acks: 0,
+            at_once: 0,
+            carried: 0,
+        }
     }
 
     fn both(&mut self, host: usize) -> [&mut Host; 2] {
@@ -91,6 +107,10 @@ impl Twins {
         let sent = self.sent_single(from);
         self.carried += 1;
         assert!(sent == self.sent_in_runs(from), "they sent different datagrams");
+        self.deliver(from, marked, fates, sent);
+    }
+
+    fn deliver(&mut self, from: usize, marked: bool, fates: &[Fate], sent: Vec<Vec<u8>>) {
         let mut late = Vec::new();
         let mut arrived = Vec::new();
         for (mut datagram, fate) in sent.into_iter().zip(fates.iter().cycle()) {
@@ -110,7 +130,20 @@ impl Twins {
         for datagram in &arrived {
             self.single[1 - from].handle_datagram(self.now, address(from), marked, datagram.clone());
         }
-        self.runs[1 - from].handle_run(self.now, address(from), marked, arrived);
+        let (host, now, from) = (&mut self.runs[1 - from], self.now, address(from));
+        if let [datagram] = &arrived[..] {
+            let mut is_kept = false;
+            let mut keep = || {
+                is_kept = true;
+                Some(datagram.clone())
+            };
+            if host.handle_in_place(now, from, marked, datagram, &mut keep) {
+                // One that was only looked at was never given.
+                host.released.extend((!is_kept).then(|| datagram.clone()));
+                return;
+            }
+        }
+        host.handle_run(now, from, marked, arrived);
     }
 
     fn sent_single(&mut self, from: usize) -> Vec<Vec<u8>> {
@@ -136,6 +169,13 @@ impl Twins {
                 }),
             };
             self.fresh += sent.len() - before;
+            let is_ack = is_fresh
+                && fresh == Fresh::None
+                && self.runs[from].transmit_ack(self.now, |_, ack, _| sent.push(ack.to_vec()));
+            if is_ack {
+                self.acks += 1;
+                continue;
+            }
             match fresh {
                 Fresh::None => {}
                 Fresh::Some => continue,
@@ -167,24 +207,57 @@ impl Twins {
         }
     }
 
-    /// Sends messages of each kind, one behind the other in a packet.
+    /// A packet with messages of each kind, one behind the other.
+    fn short_packet(count: u8, bytes: u8) -> Vec<u8> {
+        let kinds = [Kind::Plain, Kind::Request(7), Kind::Response(9)].into_iter().cycle();
+        let packet = kinds.take(count.into()).flat_map(|kind| {
+            let placed = framing::chunks(kind, bytes.into(), 400, 400).next().expect("one");
+            [placed.header(), &vec![bytes; bytes.into()][..]].concat()
+        });
+        packet.collect()
+    }
+
     fn send_short(&mut self, from: usize, to: Peer, count: u8, bytes: u8) {
         for host in self.both(from) {
-            let kinds = [Kind::Plain, Kind::Request(7), Kind::Response(9)].into_iter().cycle();
-            let packet = kinds.take(count.into()).flat_map(|kind| {
-                let placed = framing::chunks(kind, bytes.into(), 400, 400).next().expect("one");
-                [placed.header(), &vec![bytes; bytes.into()][..]].concat()
-            });
-            let _ = host.queue(to, packet.collect()); // no room: for neither
+            let _ = host.queue(to, Self::short_packet(count, bytes)); // no room: for neither
         }
+    }
+
+    /// Sends such a packet at once, and whatever else there is to send, and takes it to the other host.
+    fn send_at_once(&mut self, from: usize, to: Peer, count: u8, bytes: u8, fates: &[Fate]) {
+        let _ = self.single[from].queue(to, Self::short_packet(count, bytes));
+        let sent = self.sent_single(from);
+        let (now, packet) = (self.now, Self::short_packet(count, bytes));
+        let mut in_runs = Vec::new();
+        let at_once = self.runs[from].send_at_once(now, to, packet, |_, packet, header| {
+            in_runs.push([&header[..], packet].concat());
+        });
+        match at_once {
+            Ok(()) => {
+                self.runs[from].rest_after(now, to);
+                self.at_once += 1;
+            }
+            Err(packet) => {
+                let _ = self.runs[from].queue(to, packet);
+            }
+        }
+        in_runs.extend(self.sent_in_runs(from));
+        assert!(sent == in_runs, "they sent different datagrams");
+        self.deliver(from, false, fates, sent);
     }
 
     fn step(&mut self, peers: [Peer; 2], step: &Step) {
         match step {
             Step::Send(from, bytes) => self.send(*from, peers[*from], *bytes),
             Step::Short(from, count, bytes) => self.send_short(*from, peers[*from], *count, *bytes),
+            Step::AtOnce(from, count, bytes, fates) => {
+                self.send_at_once(*from, peers[*from], *count, *bytes, fates);
+            }
             Step::Carry(from, marked, fates) => self.carry(*from, *marked, fates),
             Step::Read(host, most) => {
+                if *most == 3 {
+                    return self.read_whole(*host);
+                }
                 for _ in 0..*most {
                     let [one, other] = self.both(*host).map(|host| {
                         host.receive().map(|message| message.pieces().flatten().copied().collect::<Vec<u8>>())
@@ -221,6 +294,17 @@ impl Twins {
         }
     }
 
+    /// Reads one by one what lies in the next packet, and at once.
+    fn read_whole(&mut self, host: usize) {
+        let mut read = Vec::new();
+        let count = self.runs[host].receive_whole(|_, kind, bytes| read.push((kind, bytes.to_vec())));
+        assert_eq!(count, read.len());
+        for (kind, bytes) in read {
+            let message = self.single[host].receive().expect("the other one has it");
+            assert_eq!((message.kind(), message.as_slice()), (kind, Some(&bytes[..])));
+        }
+    }
+
     fn connect(&mut self) -> [Peer; 2] {
         let now = self.now;
         let [client, _] = self.both(0).map(|host| host.connect(now, address(1)).unwrap());
@@ -247,6 +331,27 @@ fn a_long_message_goes_in_runs() {
     assert!(followers >= 5 && fresh >= 5 && followers + fresh >= 20, "{followers} and {fresh} of 28 packets");
     assert!(twins.runs[1].has_message());
     twins.step(peers, &Step::Read(1, 1));
+}
+
+#[test]
+fn questions_and_answers_go_at_once() {
+    let mut twins = Twins::new();
+    let peers = twins.connect();
+    for round in 0..20 {
+        for host in [0, 1] {
+            twins.step(peers, &Step::AtOnce(host, 1, 64, vec![Fate::Arrives]));
+            twins.step(peers, &Step::Read(1 - host, 1));
+        }
+        assert_eq!(twins.at_once, 2 * (round + 1));
+    }
+    let before = twins.acks;
+    for _ in 0..10 {
+        twins.step(peers, &Step::AtOnce(0, 1, 64, vec![Fate::Arrives]));
+        twins.step(peers, &Step::Read(1, 1));
+        twins.step(peers, &Step::Sleep(600));
+        twins.step(peers, &Step::Carry(1, false, vec![Fate::Arrives]));
+    }
+    assert!(twins.acks >= before + 4, "{} acknowledgements", twins.acks - before);
 }
 
 proptest! {

@@ -1,0 +1,216 @@
+//! When connections are looked at again: alarms that are due soon in a queue, all others in the wheel.
+//!
+//! With nearly every packet something becomes due after the same short time, the delay of acknowledgements, and nearly always it is done
+//! before. In the order in which such alarms are set they are due, so a queue is enough, and costs a tenth of what the wheel does. The wheel
+//! keeps meanwhile when the silence of the peer is to be ended, and has not to be touched.
+
+use std::collections::VecDeque;
+
+use super::Time;
+use super::time::Span;
+use super::timers::Timers;
+
+/// Alarms later than this after they are set go into the wheel.
+const SOON: Span = Span::from_millis(4);
+/// An alarm of the wheel that is farther away is not moved to a later time: that would cost more than the look it leads to.
+const FAR: Span = Span::from_secs(1);
+
+#[derive(Debug, Default)]
+pub(super) struct Alarms {
+    wheel: Timers,
+    /// Alarms by their time, and of which connections. Those that were taken away are still here, but never at the front.
+    soon: VecDeque<(Time, u32)>,
+    /// By the number of the connection: its alarm among those.
+    soon_of: Vec<Option<Time>>,
+}
+
+impl Alarms {
+    /// When to look: never later than the earliest alarm.
+    #[inline]
+    pub(super) fn next(&self) -> Option<Time> {
+        earlier(self.soon.front().map(|(time, _)| *time), self.wheel.next())
+    }
+
+    /// The earliest alarm of a connection.
+    #[inline(always)]
+    pub(super) fn of(&self, index: u32) -> Option<Time> {
+        earlier(self.soon_of(index), self.wheel.of(index))
+    }
+
+    #[inline]
+    fn soon_of(&self, index: u32) -> Option<Time> {
+        self.soon_of.get(index as usize).copied().flatten()
+    }
+
+    /// A connection of which an alarm is due; that alarm is taken away.
+    #[inline]
+    pub(super) fn pop(&mut self, now: Time) -> Option<u32> {
+        match self.soon.front() {
+            Some((time, index)) if *time <= now => {
+                let index = *index;
+                self.take_soon(index);
+                Some(index)
+            }
+            _ => self.wheel.pop(now),
+        }
+    }
+
+    /// Sets an alarm of a connection, unless an earlier one is set.
+    #[inline(always)] // for each packet, and it seldom moves
+    pub(super) fn set(&mut self, now: Time, index: u32, time: Time) {
+        if self.of(index).is_none_or(|alarm| alarm > time) {
+            self.set_earlier(now, index, time);
+        }
+    }
+
+    fn set_earlier(&mut self, now: Time, index: u32, time: Time) {
+        let is_behind = self.soon.back().is_none_or(|(last, _)| *last <= time);
+        if !is_behind || time > now + SOON || self.soon_of(index).is_some() || self.is_full() {
+            return self.wheel.set(now, index, time);
+        }
+        if self.soon_of.len() <= index as usize {
+            self.soon_of.resize(index as usize + 1, None);
+        }
+        self.soon_of[index as usize] = Some(time);
+        self.soon.push_back((time, index));
+    }
+
+    /// Whether more alarms are in the queue than connections have, by far: those that were taken away are many.
+    #[inline]
+    fn is_full(&self) -> bool {
+        self.soon.len() > 64 + 2 * self.soon_of.len()
+    }
+
+    /// Moves the alarms of a connection to a later time, if any is set: nothing is due before any more.
+    #[inline]
+    pub(super) fn put_off(&mut self, now: Time, index: u32, time: Time) {
+        let was_soon = self.soon_of(index).is_some_and(|alarm| alarm < time);
+        if was_soon {
+            self.take_soon(index);
+        }
+        if self.wheel.of(index).is_some_and(|alarm| alarm <= now + FAR) {
+            self.wheel.put_off(index, time);
+        }
+        if was_soon {
+            self.set(now, index, time);
+        }
+    }
+
+    /// Takes the alarms of a connection away.
+    pub(super) fn clear(&mut self, index: u32) {
+        self.take_soon(index);
+        self.wheel.clear(index);
+    }
+
+    #[inline]
+    fn take_soon(&mut self, index: u32) {
+        if let Some(alarm) = self.soon_of.get_mut(index as usize) {
+            *alarm = None;
+        }
+        while let Some((time, index)) = self.soon.front()
+            && self.soon_of(*index) != Some(*time)
+        {
+            self.soon.pop_front();
+        }
+    }
+}
+
+#[inline]
+fn earlier(one: Option<Time>, other: Option<Time>) -> Option<Time> {
+    match (one, other) {
+        (Some(one), Some(other)) => Some(one.min(other)),
+        (one, other) => one.or(other),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[derive(Debug, Clone)]
+    enum Step {
+        Set(u32, u64),
+        PutOff(u32, u64),
+        Clear(u32),
+        Pass(u64),
+    }
+
+    fn steps() -> impl Strategy<Value = Vec<Step>> {
+        let delay = || prop_oneof![Just(500_000_u64), 0..6_000_000_u64, 0..20_000_000_000_u64];
+        let step = prop_oneof![
+            6 => (0..8_u32, delay()).prop_map(|(index, ns)| Step::Set(index, ns)),
+            2 => (0..8_u32, delay()).prop_map(|(index, ns)| Step::PutOff(index, ns)),
+            1 => (0..8_u32).prop_map(Step::Clear),
+            3 => (0..1_000_000_u64).prop_map(Step::Pass),
+        ];
+        prop::collection::vec(step, 0..200)
+    }
+
+    proptest! {
+        /// Proves that each alarm comes up when it is due or before, that none comes up that was taken away, and that whoever looks when it
+        /// is said to misses none.
+        #[test]
+        fn no_alarm_is_late(steps in steps()) {
+            let (mut alarms, mut now) = (Alarms::default(), Time::default());
+            let mut wanted = [None; 8];
+            for step in steps {
+                let after = |ns| now + Span::from_nanos(ns);
+                match step {
+                    Step::Set(index, ns) => {
+                        alarms.set(now, index, after(ns));
+                        let alarm = &mut wanted[index as usize];
+                        *alarm = earlier(*alarm, Some(after(ns)));
+                    }
+                    Step::PutOff(index, ns) => {
+                        alarms.put_off(now, index, after(ns));
+                        let alarm = &mut wanted[index as usize];
+                        *alarm = alarm.map(|alarm| alarm.max(after(ns)));
+                    }
+                    Step::Clear(index) => {
+                        alarms.clear(index);
+                        wanted[index as usize] = None;
+                        prop_assert_eq!(alarms.of(index), None);
+                    }
+                    Step::Pass(ns) => {
+                        now = after(ns);
+                        while let Some(index) = alarms.pop(now) {
+                            let wanted = &mut wanted[index as usize];
+                            prop_assert!(wanted.is_some(), "nothing was set for {}", index);
+                            // As a connection does that is looked at too early.
+                            match wanted.take_if(|wanted| *wanted > now) {
+                                Some(time) => {
+                                    *wanted = Some(time);
+                                    alarms.set(now, index, time);
+                                }
+                                None => *wanted = alarms.of(index),
+                            }
+                        }
+                        let is_late = |wanted: &Option<Time>| wanted.is_some_and(|wanted| wanted <= now);
+                        prop_assert!(!wanted.iter().any(is_late));
+                    }
+                }
+                for (index, wanted) in (0..).zip(&wanted) {
+                    prop_assert_eq!(alarms.of(index).is_some(), wanted.is_some());
+                    prop_assert!(alarms.of(index) <= *wanted);
+                }
+                let earliest = wanted.iter().flatten().min().copied();
+                prop_assert_eq!(alarms.next().is_some(), earliest.is_some());
+                prop_assert!(alarms.next() <= earliest);
+            }
+        }
+    }
+
+    #[test]
+    fn alarms_taken_away_need_little_memory() {
+        let mut alarms = Alarms::default();
+        alarms.set(Time::default(), 0, Time::from_ns(100));
+        for ns in 0..10_000 {
+            alarms.set(Time::default(), 1, Time::from_ns(1000 + ns));
+            alarms.put_off(Time::default(), 1, Time::from_ns(20_000_000_000));
+            alarms.wheel.clear(1);
+        }
+        assert!(alarms.soon.len() <= 64 + 2 * 2 + 1, "{}", alarms.soon.len());
+    }
+}
