@@ -1,14 +1,17 @@
 //! What a message costs the program, counted in instructions: `cargo xtask instructions` runs this under callgrind with collection on only
 //! inside the functions named `measured_*`, and divides by the messages. All of a message is in it, sending, receiving and
 //! acknowledging at both ends, but what the kernel does.
+//!
+//! The loops by hand show what is the least: they carry the same bytes by the same socket, find the connection, and check that the packet
+//! is the next one. Nothing is kept to be sent again, no time is measured, no window is kept, and nobody else may send.
 #![allow(missing_docs)]
 
 use std::hint::black_box;
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::time::Duration;
 
 use nocopy::Buffer;
-use nocopy::message::{Endpoint, Event, Payload, Peer};
+use nocopy::message::{Endpoint, Event, Message, Payload, Peer};
 
 /// Messages in a batch.
 const BATCH: u32 = 64;
@@ -27,14 +30,120 @@ struct Pair {
     turn: usize,
 }
 
+/// A connection of a loop by hand.
+#[derive(Clone, Copy)]
+struct Hand {
+    id: u64,
+    to: SocketAddr,
+    next_sent: u32,
+    next_received: u32,
+}
+
+/// Two sockets, and a connection between them for each peer.
+struct Hands {
+    sockets: [UdpSocket; 2],
+    connections: [Vec<Hand>; 2],
+    packet: [u8; 2048],
+}
+
+const HEADER_BYTES: usize = 32;
+const PREFIX_BYTES: usize = 4;
+
+impl Hands {
+    fn new() -> Self {
+        let sockets =
+            [0, 1].map(|_| UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).expect("an address of this host"));
+        let connection = |other: usize| {
+            let to = sockets[other].local_addr().expect("bound");
+            vec![Hand { id: 7 << 20, to, next_sent: 1, next_received: 1 }]
+        };
+        Self { connections: [connection(1), connection(0)], sockets, packet: [0; 2048] }
+    }
+
+    /// Sends so many messages in one packet.
+    #[inline]
+    fn send(&mut self, from: usize, messages: usize) {
+        let connection = &mut self.connections[from][0];
+        let (header, mut room) = self.packet.split_at_mut(HEADER_BYTES);
+        header[0] = 1;
+        header[4..12].copy_from_slice(&connection.id.to_be_bytes());
+        header[12..16].copy_from_slice(&connection.next_sent.to_be_bytes());
+        header[16..20].copy_from_slice(&connection.next_received.to_be_bytes());
+        connection.next_sent += 1;
+        for _ in 0..messages {
+            let (message, behind) = room.split_at_mut(PREFIX_BYTES + MESSAGE.len());
+            message[..PREFIX_BYTES].copy_from_slice(&(MESSAGE.len() as u32).to_be_bytes());
+            message[PREFIX_BYTES..].copy_from_slice(black_box(&MESSAGE));
+            room = behind;
+        }
+        let bytes = HEADER_BYTES + messages * (PREFIX_BYTES + MESSAGE.len());
+        let sent = self.sockets[from].send_to(&self.packet[..bytes], connection.to);
+        assert_eq!(sent.expect("a working network"), bytes);
+    }
+
+    /// Receives a packet, and returns how many messages it holds.
+    #[inline]
+    fn receive(&mut self, at: usize) -> usize {
+        let (bytes, from) = self.sockets[at].recv_from(&mut self.packet).expect("a working network");
+        let packet = &self.packet[..bytes];
+        let number = |place: usize| u32::from_be_bytes(*packet[place..].first_chunk().expect("long enough"));
+        let id = u64::from_be_bytes(*packet[4..].first_chunk().expect("long enough"));
+        let connection = &mut self.connections[at][id as usize & 0xf_ffff];
+        assert!(connection.id == id && connection.to == from && packet[0] == 1, "of the connection");
+        assert!(number(12) == connection.next_received && number(16) <= connection.next_sent, "the next");
+        connection.next_received += 1;
+        let (mut rest, mut messages) = (&packet[HEADER_BYTES..], 0);
+        while let Some((prefix, behind)) = rest.split_first_chunk() {
+            let (message, behind) = behind.split_at(u32::from_be_bytes(*prefix) as usize);
+            assert_eq!(message, MESSAGE);
+            (rest, messages) = (behind, messages + 1);
+        }
+        messages
+    }
+}
+
+/// There and back, one at a time.
+#[inline(never)]
+fn measured_conversation_by_hand(hands: &mut Hands) {
+    for _ in 0..BATCH / 2 {
+        for (from, to) in [(0, 1), (1, 0)] {
+            hands.send(from, 1);
+            assert_eq!(hands.receive(to), 1);
+        }
+    }
+}
+
+/// One way, as many in a packet as fit.
+#[inline(never)]
+fn measured_stream_by_hand(hands: &mut Hands) {
+    let mut left = BATCH as usize;
+    while left > 0 {
+        let messages = left.min(20);
+        hands.send(0, messages);
+        assert_eq!(hands.receive(1), messages);
+        left -= messages;
+    }
+}
+
 fn main() {
     let mut arguments = std::env::args().skip(1).filter(|argument| argument != "--bench");
     let which = arguments.next().unwrap_or_else(|| "all".into());
     let batches: u32 = arguments.next().map_or(100, |count| count.parse().expect("a number of batches"));
+    for (name, work) in [
+        ("message-alone-by-hand", measured_conversation_by_hand as fn(&mut Hands)),
+        ("message-packed-by-hand", measured_stream_by_hand),
+    ] {
+        if which == name || which == "all" {
+            let mut hands = Hands::new();
+            (0..batches).for_each(|_| work(&mut hands));
+            println!("{name}: {} messages", batches * BATCH);
+        }
+    }
     for (name, work, peers) in [
         ("message-alone", measured_conversation as fn(&mut Pair), 1),
         ("message-many-peers", measured_conversation, MANY),
         ("message-packed", measured_stream, 1),
+        ("message-packed-single", measured_stream_single, 1),
         ("message-bulk", measured_bulk, 1),
     ] {
         if which == name || which == "all" {
@@ -101,12 +210,34 @@ fn measured_conversation(pair: &mut Pair) {
 /// One way, as many messages as fit in a packet.
 #[inline(never)]
 fn measured_stream(pair: &mut Pair) {
+    send_batch(pair);
     let [client, server] = &mut pair.endpoints;
-    let peer = pair.peers[0][0];
+    let mut left = BATCH as usize;
+    while left > 0 {
+        // One thread for both: while the one waits, the other would not hear that it may go on.
+        assert!(
+            client.try_receive().expect("a working network").is_none(),
+            "it has only acknowledgements to take"
+        );
+        let read = |message: Message<'_>| assert_eq!(message.as_slice(), Some(&MESSAGE[..]));
+        left -= server.try_receive_each(read).expect("a working network");
+    }
+}
+
+#[inline]
+fn send_batch(pair: &mut Pair) {
+    let (client, peer) = (&mut pair.endpoints[0], pair.peers[0][0]);
     for _ in 0..BATCH {
         client.send_copy(black_box(&MESSAGE), peer).expect("room");
     }
     client.flush().expect("a working network");
+}
+
+/// The same, received one by one.
+#[inline(never)]
+fn measured_stream_single(pair: &mut Pair) {
+    send_batch(pair);
+    let [client, server] = &mut pair.endpoints;
     let mut left = BATCH;
     while left > 0 {
         // One thread for both: while one end waits, the other could not be woken.

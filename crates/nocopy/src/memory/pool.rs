@@ -372,11 +372,12 @@ impl Buffer {
 
     /// Replaces its contents by a copy of `bytes`. `None`, and no change, if they are longer than its capacity, or if it was made
     /// [of a value](Self::from_owner) of the program.
+    #[inline]
     pub fn fill(&mut self, bytes: &[u8]) -> Option<()> {
         if bytes.len() > self.capacity() || matches!(self.home, Home::Owner(_)) {
             return None;
         }
-        self.resize(bytes.len());
+        self.len = bytes.len() as u32;
         self.as_mut()?.copy_from_slice(bytes);
         Some(())
     }

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use nocopy_proto::message::{self as protocol, Event, Fresh, Next, Peer, Settings, Time, Transmit};
 
-use super::carrier::{AnyCarrier, Came, Carrier, Packet, Received, Returned};
+use super::carrier::{AnyCarrier, Carrier, Deliver, Packet, Parts, Received, Returned};
 use super::counters::SentCounters;
 use super::descriptor::Descriptor;
 use super::open_packet::Peers;
@@ -206,16 +206,89 @@ impl Endpoint {
         self.receive_within(Patience::None)
     }
 
+    /// Gives each message that is at hand to `each`, without waiting, and returns how many those are: where packets hold many short messages,
+    /// this costs less than to receive them one by one. It ends after some messages, so that what is to be sent does not wait; no message
+    /// is left because of that when it returns none. A message that shares its packet is copied if it is [taken](Message::take).
+    ///
+    /// ```
+    /// # use nocopy::message::{Endpoint, Event};
+    /// # use std::time::Duration;
+    /// # let mut left = Endpoint::bind("127.0.0.1:0".parse()?)?;
+    /// # let mut right = Endpoint::bind("127.0.0.1:0".parse()?)?;
+    /// # let peer = left.start_connect(right.local_address())?;
+    /// # while !matches!(left.poll_event(), Some(Event::Connected(..))) {
+    /// #     left.wait(Duration::from_millis(1))?;
+    /// #     right.wait(Duration::from_millis(1))?;
+    /// # }
+    /// for number in 0..10_u8 {
+    ///     left.send_copy(&[number; 64], peer)?;
+    /// }
+    /// left.flush()?;
+    /// let mut numbers = Vec::new();
+    /// while numbers.len() < 10 {
+    ///     right.try_receive_each(|message| numbers.push(message.to_vec()[0]))?;
+    /// }
+    /// assert_eq!(numbers, [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`receive`](Self::receive).
+    #[inline]
+    pub fn try_receive_each(&mut self, mut each: impl FnMut(Message<'_>)) -> io::Result<usize> {
+        if self.at_hand >= AT_HAND_MAX || !self.has_message() {
+            self.look()?;
+        }
+        let mut messages = 0;
+        while self.at_hand < AT_HAND_MAX {
+            let whole = match self.aside.is_empty() {
+                true => {
+                    self.protocol.receive_whole(|peer, kind, bytes| each(Message::among(peer, kind, bytes)))
+                }
+                false => 0,
+            };
+            self.at_hand += whole as u32;
+            messages += whole;
+            if whole == 0 {
+                let Some(message) = self.receive_found() else { break };
+                each(message);
+                messages += 1;
+            }
+        }
+        Ok(messages)
+    }
+
     #[inline]
     fn receive_within(&mut self, patience: Patience) -> io::Result<Option<Message<'_>>> {
-        if self.aside.is_empty()
-            && self.at_hand < AT_HAND_MAX
-            && let Some(next) = self.protocol.peek()
-        {
+        if !self.aside.is_empty() || self.at_hand >= AT_HAND_MAX {
+            self.find_message(patience)?;
+            return Ok(self.receive_found());
+        }
+        if let Some(next) = self.protocol.peek() {
             return Ok(Some(self.read(next)));
         }
-        self.find_message(patience)?;
+        // What is there already is taken without a look at what else could end a wait.
+        self.look()?;
+        if let Some(next) = self.protocol.peek() {
+            return Ok(Some(self.read(next)));
+        }
+        if patience == Patience::None {
+            return Ok(None);
+        }
+        self.wait_for_message(patience)?;
         Ok(self.receive_found())
+    }
+
+    /// Sends what there is, and takes what came, without waiting.
+    #[inline]
+    fn look(&mut self) -> io::Result<()> {
+        self.send_first();
+        let Self { protocol, carrier, clock, .. } = self;
+        let mut arrivals = Arrivals { protocol, clock, now: None };
+        carrier.receive(&mut arrivals)?;
+        let now = arrivals.now();
+        self.see_to_due(now);
+        Ok(())
     }
 
     /// The message that was found, if there is one.
@@ -238,8 +311,14 @@ impl Endpoint {
     fn find_message(&mut self, patience: Patience) -> io::Result<()> {
         match self.has_message() {
             true if self.at_hand < AT_HAND_MAX => Ok(()),
-            true => self.work(Patience::None),
-            false => self.wait_for_message(patience).map(drop),
+            true => self.look(),
+            false => {
+                self.look()?;
+                if patience == Patience::None || self.has_message() {
+                    return Ok(());
+                }
+                self.wait_for_message(patience).map(drop)
+            }
         }
     }
 
@@ -248,29 +327,22 @@ impl Endpoint {
         !self.aside.is_empty() || self.protocol.has_message()
     }
 
-    /// Returns whether an event ended it.
+    /// Waits where a look has found nothing; returns whether an event ended it.
     fn wait_for_message(&mut self, patience: Patience) -> io::Result<bool> {
-        // What is there already is taken without a look at the clock, or at what else could end a wait.
-        let mut now = Patience::None;
+        let patience = patience.until();
         loop {
             self.send_first();
             // What has happened by now, also by sending: a direction that was read to its end, room. No sleep would be ended by it.
-            let news =
-                patience != Patience::None && (self.has_news() | std::mem::take(&mut self.reported_by_arm));
-            self.take_due(if news { Patience::None } else { now })?;
-            if patience == Patience::None {
-                return Ok(false);
-            }
+            let news = self.has_news() | std::mem::take(&mut self.reported_by_arm);
+            self.take_due(if news { Patience::None } else { patience })?;
             if news || self.has_news() {
                 return Ok(true);
             }
             if self.has_message() {
                 return Ok(false);
             }
-            match now {
-                Patience::None => now = patience.until(),
-                Patience::Until(deadline) if is_over(deadline) => return Ok(false),
-                _ => {}
+            if matches!(patience, Patience::Until(deadline) if is_over(deadline)) {
+                return Ok(false);
             }
         }
     }
@@ -281,7 +353,7 @@ impl Endpoint {
     /// # Errors
     /// As [`receive`](Self::receive).
     pub fn wait(&mut self, timeout: Duration) -> io::Result<bool> {
-        self.work(Patience::None)?;
+        self.look()?;
         if self.has_message() {
             return Ok(true);
         }
@@ -326,50 +398,51 @@ impl Endpoint {
         }
     }
 
-    /// The wait, and the part behind it: a message is returned first, if nothing else is urgent. That is done with the next call, while the
-    /// peer has the answer.
+    /// The wait, and the part behind it.
     #[inline]
     pub(super) fn take_due(&mut self, patience: Patience) -> io::Result<()> {
         let now = self.take_in(patience)?;
+        self.see_to_due(now);
+        Ok(())
+    }
+
+    /// What follows from what came: a message is returned first, if nothing else is urgent. The rest is done with the next call, while the
+    /// peer has the answer.
+    #[inline]
+    fn see_to_due(&mut self, now: Time) {
         // Not before what has come was read: that may be what an alarm is about.
         let is_due = self.protocol.poll_timeout().is_some_and(|due| due <= now);
         if is_due {
             self.protocol.handle_timeout(now);
         }
-        if is_due || self.protocol.is_urgent() || !self.protocol.has_message() {
+        if self.protocol.has_transmit()
+            && (is_due || self.protocol.is_urgent() || !self.protocol.has_message())
+        {
             self.transmit(now);
         } else {
             self.carrier.flush(); // what the kernel did not take before, if there is any
         }
-        Ok(())
     }
 
     /// Takes what came, waiting if it may, and returns the time.
     fn take_in(&mut self, patience: Patience) -> io::Result<Time> {
         let Self { protocol, carrier, clock, wait, starved, .. } = self;
         let due = protocol.poll_timeout();
-        let mut now = None;
-        let mut deliver = |from, congested, came| {
-            let now = *now.get_or_insert_with(|| clock.now());
-            match came {
-                Came::Alone(datagram) => protocol.handle_datagram(now, from, congested, datagram),
-                Came::Run(run) => protocol.handle_run(now, from, congested, run),
-            }
-        };
+        let mut arrivals = Arrivals { protocol, clock, now: None };
         match patience.until() {
-            Patience::None | Patience::For(_) => carrier.receive(&mut deliver)?,
+            Patience::None | Patience::For(_) => carrier.receive(&mut arrivals)?,
             Patience::Until(deadline) => {
                 let due = due.and_then(|due| clock.instant(due));
                 let look = (!starved.is_empty()).then(|| Instant::now() + LOOK_INTERVAL);
                 let until = [due, deadline, look].into_iter().flatten().min();
-                carrier.wait(*wait, until, &mut deliver)?
+                carrier.wait(*wait, until, &mut arrivals)?
             }
         };
-        Ok(now.unwrap_or_else(|| clock.now()))
+        Ok(arrivals.now())
     }
 
     /// Gives memory back that is free again.
-    #[inline]
+    #[inline(always)] // before each look
     pub(super) fn reclaim(&mut self) {
         while let Some(datagram) = self.protocol.released() {
             self.carrier.recycle(datagram);
@@ -416,12 +489,23 @@ impl Endpoint {
                     carrier.flush();
                     return protocol.rest_after_last(now);
                 }
+                Fresh::None if self.transmit_ack(now) => {}
                 Fresh::None if !self.transmit_any(now) => break,
                 Fresh::None if !self.protocol.has_more() => self.carrier.flush(),
                 Fresh::None => {}
             }
         }
         self.carrier.flush();
+    }
+
+    /// Sends an acknowledgement, if that is what the protocol has to send next.
+    #[inline]
+    fn transmit_ack(&mut self, now: Time) -> bool {
+        let Self { protocol, carrier, .. } = self;
+        protocol.transmit_ack(now, |to, ack, is_last| match is_last {
+            true => carrier.send_control(to, ack),
+            false => carrier.transmit_control(to, ack),
+        })
     }
 
     /// Sends the next thing that the protocol has to send, whatever it is, and returns whether there was one.
@@ -511,6 +595,46 @@ sender_half!(Endpoint, Buffer, arm_to_send);
 /// Whether a deadline has passed.
 pub(super) fn is_over(deadline: Option<Instant>) -> bool {
     deadline.is_some_and(|deadline| Instant::now() >= deadline)
+}
+
+/// Hands what comes to the protocol, with the time, which is asked for once.
+struct Arrivals<'a> {
+    protocol: &'a mut protocol::Endpoint<Packet, Received>,
+    clock: &'a Clock,
+    now: Option<Time>,
+}
+
+impl Arrivals<'_> {
+    #[inline]
+    fn now(&mut self) -> Time {
+        *self.now.get_or_insert_with(|| self.clock.now())
+    }
+}
+
+impl Deliver for Arrivals<'_> {
+    #[inline]
+    fn in_place(
+        &mut self,
+        from: SocketAddr,
+        congested: bool,
+        datagram: &[u8],
+        keep: impl FnOnce() -> Option<Received>,
+    ) -> bool {
+        let now = self.now();
+        self.protocol.handle_in_place(now, from, congested, datagram, keep)
+    }
+
+    #[inline]
+    fn one(&mut self, from: SocketAddr, congested: bool, datagram: Received) {
+        let now = self.now();
+        self.protocol.handle_datagram(now, from, congested, datagram);
+    }
+
+    #[inline]
+    fn run(&mut self, from: SocketAddr, congested: bool, run: Parts) {
+        let now = self.now();
+        self.protocol.handle_run(now, from, congested, run);
+    }
 }
 
 /// The monotonic clock in the protocol's units, read without the detours of `Instant`.

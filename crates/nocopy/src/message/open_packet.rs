@@ -45,6 +45,19 @@ impl OpenPacket {
         self.used += at;
     }
 
+    /// Puts a message that lies in one piece behind the others.
+    ///
+    /// # Panics
+    /// It does not fit.
+    #[inline(always)] // for each message
+    pub(super) fn put_one(&mut self, kind: Kind, message: &[u8], carrier: &mut AnyCarrier) {
+        let end = self.used + whole_header_bytes(kind) + message.len();
+        let room = &mut carrier.payload_mut(&self.packet)[self.used..end];
+        let header_bytes = framing::put_whole_header(kind, message.len(), room);
+        room[header_bytes..].copy_from_slice(message);
+        self.used = end;
+    }
+
     /// The packet, as long as it became.
     #[inline]
     pub(super) fn close(self, carrier: &mut AnyCarrier) -> Packet {
@@ -120,29 +133,42 @@ impl Peers {
     }
 
     /// The state of a peer that the protocol knows; a new one if another peer had its place before.
-    #[inline]
+    #[inline(always)]
     fn known(&mut self, peer: Peer) -> &mut PeerState {
+        if self.of.get(peer.index()).is_none_or(|state| state.peer != Some(peer)) {
+            self.get_to_know(peer);
+        }
+        &mut self.of[peer.index()]
+    }
+
+    #[cold]
+    fn get_to_know(&mut self, peer: Peer) {
         if self.of.len() <= peer.index() {
-            self.of.resize_with(peer.index() + 1, PeerState::default);
+            self.of.resize_with((peer.index() + 1).next_power_of_two(), PeerState::default);
         }
         let state = &mut self.of[peer.index()];
-        if state.peer != Some(peer) {
-            // An open packet of the one before is among those to be closed, and keeps its place until then.
-            let open = state.open.take();
-            debug_assert!(open.is_none(), "closed before another peer takes its place");
-            *state = PeerState { peer: Some(peer), ..PeerState::default() };
-        }
-        state
+        // An open packet of the one before is among those to be closed, and keeps its place until then.
+        let open = state.open.take();
+        debug_assert!(open.is_none(), "closed before another peer takes its place");
+        *state = PeerState { peer: Some(peer), ..PeerState::default() };
     }
 
     /// Makes a packet the open one of a peer that has none.
-    #[inline]
+    #[inline(always)] // for each packet
     pub(super) fn begin(&mut self, peer: Peer, open: OpenPacket) -> &mut OpenPacket {
         let place = self.open.len();
         self.open.push(peer);
         let state = self.known(peer);
         state.place = place;
         state.open.insert(open)
+    }
+
+    /// Takes out the open packet of the only peer that has one.
+    #[inline]
+    pub(super) fn take_only(&mut self) -> Option<(Peer, OpenPacket)> {
+        let [peer] = self.open[..] else { return None };
+        self.open.clear();
+        Some((peer, self.state(peer)?.open.take()?))
     }
 
     /// Takes out the open packet of a peer.

@@ -41,6 +41,8 @@ pub struct Message<'a>(Body<'a>);
 
 enum Body<'a> {
     Here(protocol::Message<'a, Packet, Received>, Option<&'a Arc<Returned>>),
+    /// Among others in its packet, which were read with it.
+    Among(Peer, Kind, &'a [u8]),
     Owned(Owned),
 }
 
@@ -73,6 +75,11 @@ impl<'a> Message<'a> {
         Self(Body::Here(message, home))
     }
 
+    #[inline]
+    pub(super) fn among(peer: Peer, kind: Kind, bytes: &'a [u8]) -> Self {
+        Self(Body::Among(peer, kind, bytes))
+    }
+
     pub(super) fn owned(message: Owned) -> Self {
         Self(Body::Owned(message))
     }
@@ -82,6 +89,7 @@ impl<'a> Message<'a> {
     pub fn from(&self) -> Peer {
         match &self.0 {
             Body::Here(message, _) => message.peer(),
+            Body::Among(peer, ..) => *peer,
             Body::Owned(message) => message.peer,
         }
     }
@@ -91,6 +99,7 @@ impl<'a> Message<'a> {
     pub fn kind(&self) -> Kind {
         match &self.0 {
             Body::Here(message, _) => message.kind(),
+            Body::Among(_, kind, _) => *kind,
             Body::Owned(message) => message.kind,
         }
     }
@@ -101,6 +110,7 @@ impl<'a> Message<'a> {
     pub fn len(&self) -> usize {
         match &self.0 {
             Body::Here(message, _) => message.len(),
+            Body::Among(.., bytes) => bytes.len(),
             Body::Owned(message) => message.bytes,
         }
     }
@@ -108,11 +118,12 @@ impl<'a> Message<'a> {
     /// The bytes where they lie, one piece for each packet that brought some.
     #[inline]
     pub fn pieces(&self) -> impl Iterator<Item = &[u8]> {
-        let (here, owned) = match &self.0 {
-            Body::Here(message, _) => (Some(message.pieces()), None),
-            Body::Owned(message) => (None, Some(message.pieces.iter().map(AsRef::as_ref))),
+        let (here, among, owned) = match &self.0 {
+            Body::Here(message, _) => (Some(message.pieces()), None, None),
+            Body::Among(.., bytes) => (None, Some(*bytes), None),
+            Body::Owned(message) => (None, None, Some(message.pieces.iter().map(AsRef::as_ref))),
         };
-        here.into_iter().flatten().chain(owned.into_iter().flatten())
+        here.into_iter().flatten().chain(among).chain(owned.into_iter().flatten())
     }
 
     /// The bytes where they lie, if they came in one packet.
@@ -120,6 +131,7 @@ impl<'a> Message<'a> {
     pub fn as_slice(&self) -> Option<&[u8]> {
         match &self.0 {
             Body::Here(message, _) => message.as_slice(),
+            Body::Among(.., bytes) => Some(bytes),
             Body::Owned(message) => message.as_slice(),
         }
     }
@@ -149,6 +161,10 @@ impl<'a> Message<'a> {
                     });
                 });
                 Owned { peer, kind, bytes, pieces }
+            }
+            Body::Among(peer, kind, bytes) => {
+                let pieces = SmallVec::from_iter([Piece::Copy(bytes.into())]);
+                Owned { peer, kind, bytes: bytes.len(), pieces }
             }
             Body::Owned(message) => message,
         }

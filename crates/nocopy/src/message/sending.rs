@@ -59,7 +59,7 @@ impl Endpoint {
     #[inline]
     pub fn send_copy(&mut self, message: &[u8], to: Peer) -> Result<(), Reason> {
         match self.peers.open(to).filter(|open| open.takes(Kind::Plain, message.len())) {
-            Some(open) => open.put(Kind::Plain, message.len(), std::iter::once(message), &mut self.carrier),
+            Some(open) => open.put_one(Kind::Plain, message, &mut self.carrier),
             None => self.send_in_fresh(to, Kind::Plain, message)?,
         }
         self.sent.messages += 1;
@@ -124,7 +124,31 @@ impl Endpoint {
     }
 
     /// Sends a message for which there is no open packet, or no room in it.
+    #[inline]
     fn send_in_fresh(&mut self, peer: Peer, kind: Kind, message: &[u8]) -> Result<(), Reason> {
+        // Nearly always it is the first in a packet for which there is room.
+        if self.window_packets > 2
+            && let Some(outlook) = self.protocol.outlook_of_short(peer)
+            && whole_header_bytes(kind) + message.len() <= outlook.payload_bytes_max
+            && message.len() <= outlook.message_bytes_max
+            && let Standing { has_open, is_ended: false } = self.peers.standing(peer)
+            && usize::from(has_open) < outlook.room
+            && outlook.unacknowledged.max(1) <= self.carrier.room().packets
+            && let Some(packet) = self.carrier.packet()
+        {
+            if has_open {
+                self.close_packet_of(peer);
+            }
+            let mut open = OpenPacket::new(packet, outlook.payload_bytes_max);
+            open.put_one(kind, message, &mut self.carrier);
+            self.peers.begin(peer, open);
+            return Ok(());
+        }
+        self.send_in_fresh_ones(peer, kind, message)
+    }
+
+    /// The same, whatever there is room for.
+    fn send_in_fresh_ones(&mut self, peer: Peer, kind: Kind, message: &[u8]) -> Result<(), Reason> {
         let plan = self.plan(peer, kind, message.len())?;
         let Plan { payload_bytes_max, packets, .. } = plan;
         let left = self.carrier.room().packets;
@@ -417,9 +441,37 @@ impl Endpoint {
 
     #[inline]
     fn hand_over(&mut self) -> bool {
-        self.close_packets();
-        self.transmit(self.now());
+        let is_sent = match self.peers.take_only() {
+            Some((peer, open)) => self.send_at_once(peer, open),
+            None => false,
+        };
+        if !is_sent {
+            self.close_packets();
+            self.transmit(self.now());
+        }
         !self.carrier.is_stuck()
+    }
+
+    /// Sends a packet that is the only one there is to send, without queueing it. False: it was queued as others are.
+    #[inline]
+    fn send_at_once(&mut self, peer: Peer, open: OpenPacket) -> bool {
+        let packet = open.close(&mut self.carrier);
+        let now = self.now();
+        let Self { protocol, carrier, .. } = self;
+        let sent = protocol.send_at_once(now, peer, packet, |to, packet, header| {
+            carrier.send_packet(to, packet, header);
+        });
+        match sent {
+            Ok(()) => {
+                self.unsent = 0;
+                self.protocol.rest_after(now, peer);
+                true
+            }
+            Err(packet) => {
+                let _ = self.queue(peer, packet); // an event reports a peer that is gone
+                false
+            }
+        }
     }
 
     #[cold]

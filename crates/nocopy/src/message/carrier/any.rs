@@ -70,7 +70,7 @@ impl Carrier for AnyCarrier {
         carry!(self.packet())
     }
 
-    #[inline]
+    #[inline(always)] // for each message
     fn payload_mut(&mut self, packet: &Packet) -> &mut [u8] {
         carry!(self.payload_mut(packet))
     }
@@ -106,8 +106,18 @@ impl Carrier for AnyCarrier {
     }
 
     #[inline]
+    fn send_packet(&mut self, to: SocketAddr, packet: &Packet, header: &[u8; HEADER_BYTES]) {
+        carry!(self.send_packet(to, packet, header))
+    }
+
+    #[inline]
     fn transmit_control(&mut self, to: SocketAddr, datagram: &[u8]) {
         carry!(self.transmit_control(to, datagram))
+    }
+
+    #[inline]
+    fn send_control(&mut self, to: SocketAddr, datagram: &[u8]) {
+        carry!(self.send_control(to, datagram))
     }
 
     #[inline]

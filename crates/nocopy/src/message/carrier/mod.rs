@@ -24,7 +24,7 @@ use crate::memory::pool::Buffer;
 use crate::port::Wait;
 pub(super) use any::AnyCarrier;
 pub(super) use port::{OverPort, Returned};
-pub(super) use sockets::{PASSING, Sockets};
+pub(super) use sockets::{PASSING, Parts, Sockets};
 
 /// A packet to send: where its carrier keeps it.
 #[derive(Debug)]
@@ -72,13 +72,6 @@ pub(super) enum Received {
     Given(port::Given),
     /// In memory of its own, though it is counted as a frame of that queue: it came through the kernel, or in several frames.
     Bytes(Box<[u8]>, u16),
-}
-
-/// What came: a datagram, or several of one sender together.
-#[derive(Debug)]
-pub(super) enum Came {
-    Alone(Received),
-    Run(sockets::Parts),
 }
 
 impl Received {
@@ -147,10 +140,24 @@ impl Room {
     }
 }
 
-/// Takes datagrams as they come: from where, whether marked, the datagram.
-pub(super) trait Deliver: FnMut(SocketAddr, bool, Came) {}
+/// Takes datagrams as they come, with their sender and whether they were marked.
+pub(super) trait Deliver {
+    /// Takes a datagram where it lies, if it is a common one, and returns whether it is; if it is to be kept, `keep` makes what is, unless
+    /// there is no memory for that.
+    fn in_place(
+        &mut self,
+        from: SocketAddr,
+        congested: bool,
+        datagram: &[u8],
+        keep: impl FnOnce() -> Option<Received>,
+    ) -> bool;
 
-impl<F: FnMut(SocketAddr, bool, Came)> Deliver for F {}
+    /// A datagram to be kept.
+    fn one(&mut self, from: SocketAddr, congested: bool, datagram: Received);
+
+    /// Several of one sender that came together.
+    fn run(&mut self, from: SocketAddr, congested: bool, run: Parts);
+}
 
 /// The way to the network.
 pub(super) trait Carrier: Debug + Send {
@@ -195,8 +202,22 @@ pub(super) trait Carrier: Debug + Send {
     /// Sends a packet with the next flush, with this header and a CRC if it is to have one.
     fn transmit_packet(&mut self, to: SocketAddr, packet: &Packet, header: &[u8; HEADER_BYTES], crc: bool);
 
+    /// Sends a packet at once, behind what waits to be sent.
+    #[inline]
+    fn send_packet(&mut self, to: SocketAddr, packet: &Packet, header: &[u8; HEADER_BYTES]) {
+        self.transmit_packet(to, packet, header, false);
+        self.flush();
+    }
+
     /// Sends a datagram of the protocol's own with the next flush.
     fn transmit_control(&mut self, to: SocketAddr, datagram: &[u8]);
+
+    /// Sends a datagram of the protocol's own at once, behind what waits to be sent.
+    #[inline]
+    fn send_control(&mut self, to: SocketAddr, datagram: &[u8]) {
+        self.transmit_control(to, datagram);
+        self.flush();
+    }
 
     /// Shows the kernel what is queued. An interface that is down or removed is reported when something is received.
     fn flush(&mut self);

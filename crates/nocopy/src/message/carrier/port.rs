@@ -16,7 +16,7 @@ use nocopy_proto::message::{crc, wire};
 use rustix::event::epoll;
 use smallvec::SmallVec;
 
-use super::{Came, Carrier, Deliver, Hold, Layout, Packet, Received, Room};
+use super::{Carrier, Deliver, Hold, Layout, Packet, Received, Room};
 use crate::engine::wait::{self, Coalescer, Wait, Waiting};
 use crate::facts::evidence::{Evidence, Ledger};
 use crate::facts::explanation::Explanation;
@@ -615,8 +615,8 @@ impl Intake {
             let (from, congested) = (datagram.from(), datagram.is_congested());
             self.held[usize::from(queue)] += 1;
             match datagram.take() {
-                Payload::Frame(frame) => deliver(from, congested, Came::Alone(Received::Frame(frame, queue))),
-                Payload::Bytes(bytes) => deliver(from, congested, Came::Alone(Received::Bytes(bytes, queue))),
+                Payload::Frame(frame) => deliver.one(from, congested, Received::Frame(frame, queue)),
+                Payload::Bytes(bytes) => deliver.one(from, congested, Received::Bytes(bytes, queue)),
             }
         }
         self.datagrams += count as u64;

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use crate::memory::pool::{Buffer, Pool};
-use crate::message::carrier::{Came, Deliver, Received};
+use crate::message::carrier::{Deliver, Received};
 use crate::udp::kernel::InPlace;
 use crate::udp::run::Run;
 
@@ -116,10 +116,10 @@ impl Intake {
         let (step, all) = (run.segment_bytes(), run.bytes().len());
         let mut held = self.spare.pop().unwrap_or_default();
         Arc::get_mut(&mut held).expect("nobody has a part of a spare one").run = Some(run);
-        deliver(from, congested, Came::Run(Parts { held, at: 0, step: step as u32, end: all as u32 }));
+        deliver.run(from, congested, Parts { held, at: 0, step: step as u32, end: all as u32 });
     }
 
-    /// Hands over a datagram in a small buffer of its own.
+    /// Hands over a datagram: in a small buffer of its own, if it is kept.
     #[inline]
     pub(super) fn copy(
         &mut self,
@@ -128,16 +128,27 @@ impl Intake {
         bytes: &[u8],
         deliver: &mut impl Deliver,
     ) {
+        if !deliver.in_place(from, congested, bytes, || self.copied(bytes))
+            && let Some(datagram) = self.copied(bytes)
+        {
+            deliver.one(from, congested, datagram);
+        }
+    }
+
+    /// A datagram in a small buffer, if there is one.
+    #[inline]
+    fn copied(&mut self, bytes: &[u8]) -> Option<Received> {
         let Some(mut buffer) = self.here.pop().or_else(|| self.small.take()) else {
             self.no_memory += 1;
-            return;
+            return None;
         };
-        // What does not fit is longer than anything that was agreed on.
-        let bytes = &bytes[..bytes.len().min(buffer.capacity())];
-        buffer.fill(bytes).expect("it fits");
+        if buffer.fill(bytes).is_none() {
+            // What does not fit is longer than anything that was agreed on.
+            buffer.fill(&bytes[..buffer.capacity()]).expect("it fits");
+        }
         self.copied.0 += 1;
-        self.copied.1 += bytes.len() as u64;
-        deliver(from, congested, Came::Alone(Received::Buffer(buffer)));
+        self.copied.1 += buffer.len() as u64;
+        Some(Received::Buffer(buffer))
     }
 
     /// Takes a small buffer back.

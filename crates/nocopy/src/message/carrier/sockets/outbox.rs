@@ -120,7 +120,7 @@ impl Outbox {
         counters: &mut CarrierCounters,
     ) {
         if let Some((waiting, to)) = self.lone.take() {
-            if send_lone(waiting, to, socket, staging) {
+            if staging.in_one_piece(waiting.slot).is_some_and(|bytes| send_lone(to, socket, bytes)) {
                 counters.calls += 1;
                 counters.datagrams_sent += 1;
                 return self.let_go(waiting, staging, cargo);
@@ -255,11 +255,10 @@ impl Outbox {
     }
 }
 
-/// Sends the only one that waits, if it lies in one piece, without the arguments of a call for many. False: it did not go.
+/// Sends the only one that waits, which lies in one piece, without the arguments of a call for many. False: it did not go.
 #[inline]
-fn send_lone(waiting: Waiting, to: SocketAddr, socket: BorrowedFd<'_>, staging: &Staging) -> bool {
-    let bytes = staging.in_one_piece(waiting.slot);
-    bytes.is_some_and(|bytes| send(socket, bytes, Some(&to.into()), libc::MSG_DONTWAIT).is_ok())
+pub(super) fn send_lone(to: SocketAddr, socket: BorrowedFd<'_>, bytes: &[u8]) -> bool {
+    send(socket, bytes, Some(&to.into()), libc::MSG_DONTWAIT).is_ok()
 }
 
 /// Packets to one peer, all of one length but the last, which may be shorter.

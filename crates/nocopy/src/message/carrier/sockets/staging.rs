@@ -69,7 +69,10 @@ impl Staging {
     #[inline]
     pub(super) fn take(&mut self, head_bytes: usize) -> Option<u32> {
         let slot = self.free_whole.pop()?;
-        self.packets[slot as usize] = Packet { head_bytes: head_bytes as u16, ..Packet::default() };
+        let packet = &mut self.packets[slot as usize];
+        // Pieces that are not counted are never looked at.
+        (packet.head_bytes, packet.piece_count) = (head_bytes as u16, 0);
+        (packet.crc, packet.hold) = (false, Hold::default());
         Some(slot)
     }
 
@@ -85,10 +88,13 @@ impl Staging {
     }
 
     /// All of a slot.
-    #[inline]
+    #[inline(always)] // for each message
     pub(super) fn slot_mut(&mut self, slot: u32) -> &mut [u8] {
         match slot.checked_sub(self.whole) {
-            None => &mut self.memory[slot as usize * self.slot_bytes..][..self.slot_bytes],
+            None => {
+                let begin = slot as usize * self.slot_bytes;
+                &mut self.memory[begin..begin + self.slot_bytes]
+            }
             Some(prefix) => &mut self.prefixes[prefix as usize * PREFIX_SLOT_BYTES..][..PREFIX_SLOT_BYTES],
         }
     }
@@ -156,6 +162,18 @@ impl Staging {
             self.slot_mut(slot)[at..at + 4].copy_from_slice(&sum);
             self.packets[slot as usize].crc = true;
         }
+    }
+
+    /// Writes the header, and gives all of a packet that is sent for the first time, if nothing of it lies elsewhere.
+    #[inline]
+    pub(super) fn sealed_in_one_piece(&mut self, slot: u32, header: &[u8; HEADER_BYTES]) -> Option<&[u8]> {
+        let Packet { piece_count: 0, crc: false, head_bytes, .. } = &self.packets[slot as usize] else {
+            return None;
+        };
+        let head_bytes = *head_bytes;
+        let bytes = self.slot_mut(slot).get_mut(..usize::from(head_bytes))?;
+        *bytes.first_chunk_mut()? = *header;
+        Some(bytes)
     }
 
     /// What keeps a packet here.
