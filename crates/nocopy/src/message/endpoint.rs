@@ -12,7 +12,8 @@ use std::time::{Duration, Instant};
 
 use nocopy_proto::message::{self as protocol, Event, Fresh, Next, Peer, Settings, Time, Transmit};
 
-use super::carrier::{AnyCarrier, Carrier, Deliver, Packet, Parts, Received, Returned};
+use super::arrivals::{Arrivals, Clock};
+use super::carrier::{AnyCarrier, Carrier, Packet, Received, Returned};
 use super::counters::SentCounters;
 use super::descriptor::Descriptor;
 use super::open_packet::Peers;
@@ -21,7 +22,6 @@ use super::{Builder, Message, OpenError};
 use crate::engine::half::{receiver_half, sender_half};
 use crate::engine::wait::{LOOK_AGAIN, Wait};
 use crate::memory::pool::Buffer;
-use crate::sys::clock::monotonic_ns;
 
 /// Messages at hand that are returned at most before packets that were begun meanwhile are sent.
 const AT_HAND_MAX: u32 = 32;
@@ -284,7 +284,7 @@ impl Endpoint {
     fn look(&mut self) -> io::Result<()> {
         self.send_first();
         let Self { protocol, carrier, clock, .. } = self;
-        let mut arrivals = Arrivals { protocol, clock, now: None };
+        let mut arrivals = Arrivals::new(protocol, clock);
         carrier.receive(&mut arrivals)?;
         let now = arrivals.now();
         self.see_to_due(now);
@@ -428,7 +428,7 @@ impl Endpoint {
     fn take_in(&mut self, patience: Patience) -> io::Result<Time> {
         let Self { protocol, carrier, clock, wait, starved, .. } = self;
         let due = protocol.poll_timeout();
-        let mut arrivals = Arrivals { protocol, clock, now: None };
+        let mut arrivals = Arrivals::new(protocol, clock);
         match patience.until() {
             Patience::None | Patience::For(_) => carrier.receive(&mut arrivals)?,
             Patience::Until(deadline) => {
@@ -595,76 +595,6 @@ sender_half!(Endpoint, Buffer, arm_to_send);
 /// Whether a deadline has passed.
 pub(super) fn is_over(deadline: Option<Instant>) -> bool {
     deadline.is_some_and(|deadline| Instant::now() >= deadline)
-}
-
-/// Hands what comes to the protocol, with the time, which is asked for once.
-struct Arrivals<'a> {
-    protocol: &'a mut protocol::Endpoint<Packet, Received>,
-    clock: &'a Clock,
-    now: Option<Time>,
-}
-
-impl Arrivals<'_> {
-    #[inline]
-    fn now(&mut self) -> Time {
-        *self.now.get_or_insert_with(|| self.clock.now())
-    }
-}
-
-impl Deliver for Arrivals<'_> {
-    #[inline]
-    fn in_place(
-        &mut self,
-        from: SocketAddr,
-        congested: bool,
-        datagram: &[u8],
-        keep: impl FnOnce() -> Option<Received>,
-    ) -> bool {
-        let now = self.now();
-        self.protocol.handle_in_place(now, from, congested, datagram, keep)
-    }
-
-    #[inline]
-    fn one(&mut self, from: SocketAddr, congested: bool, datagram: Received) {
-        let now = self.now();
-        self.protocol.handle_datagram(now, from, congested, datagram);
-    }
-
-    #[inline]
-    fn run(&mut self, from: SocketAddr, congested: bool, run: Parts) {
-        let now = self.now();
-        self.protocol.handle_run(now, from, congested, run);
-    }
-}
-
-/// The monotonic clock in the protocol's units, read without the detours of `Instant`.
-#[derive(Debug)]
-struct Clock {
-    /// The same moment in both units.
-    origin: (Instant, Time),
-}
-
-impl Clock {
-    fn new() -> Self {
-        Self { origin: (Instant::now(), Self::read()) }
-    }
-
-    #[inline]
-    fn now(&self) -> Time {
-        Self::read()
-    }
-
-    #[inline]
-    fn read() -> Time {
-        Time::from_ns(monotonic_ns())
-    }
-
-    /// `None` if it is too far away.
-    #[inline]
-    fn instant(&self, time: Time) -> Option<Instant> {
-        let (instant, origin) = self.origin;
-        instant.checked_add(time.since(origin))
-    }
 }
 
 #[cfg(test)]

@@ -31,6 +31,7 @@
 //! and what came until it is read: a peer that reads nothing stops its senders, whose messages are refused as
 //! [`Full`](crate::Reason::Full).
 
+mod arrivals;
 mod builder;
 mod call;
 mod cargo;

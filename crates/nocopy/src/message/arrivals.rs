@@ -1,0 +1,85 @@
+//! What comes, on its way to the protocol, and the time that it came.
+
+use std::net::SocketAddr;
+use std::time::Instant;
+
+use nocopy_proto::message::{self as protocol, Time};
+
+use super::carrier::{Deliver, Packet, Parts, Received};
+use crate::sys::clock::monotonic_ns;
+
+/// Hands what comes to the protocol, with the time, which is asked for once.
+pub(super) struct Arrivals<'a> {
+    protocol: &'a mut protocol::Endpoint<Packet, Received>,
+    clock: &'a Clock,
+    now: Option<Time>,
+}
+
+impl<'a> Arrivals<'a> {
+    #[inline]
+    pub(super) fn new(protocol: &'a mut protocol::Endpoint<Packet, Received>, clock: &'a Clock) -> Self {
+        Self { protocol, clock, now: None }
+    }
+
+    /// The time when it was first asked for.
+    #[inline]
+    pub(super) fn now(&mut self) -> Time {
+        *self.now.get_or_insert_with(|| self.clock.now())
+    }
+}
+
+impl Deliver for Arrivals<'_> {
+    #[inline]
+    fn in_place(
+        &mut self,
+        from: SocketAddr,
+        congested: bool,
+        datagram: &[u8],
+        keep: impl FnOnce() -> Option<Received>,
+    ) -> bool {
+        let now = self.now();
+        self.protocol.handle_in_place(now, from, congested, datagram, keep)
+    }
+
+    #[inline]
+    fn one(&mut self, from: SocketAddr, congested: bool, datagram: Received) {
+        let now = self.now();
+        self.protocol.handle_datagram(now, from, congested, datagram);
+    }
+
+    #[inline]
+    fn run(&mut self, from: SocketAddr, congested: bool, run: Parts) {
+        let now = self.now();
+        self.protocol.handle_run(now, from, congested, run);
+    }
+}
+
+/// The monotonic clock in the protocol's units, read without the detours of `Instant`.
+#[derive(Debug)]
+pub(super) struct Clock {
+    /// The same moment in both units.
+    origin: (Instant, Time),
+}
+
+impl Clock {
+    pub(super) fn new() -> Self {
+        Self { origin: (Instant::now(), Self::read()) }
+    }
+
+    #[inline]
+    pub(super) fn now(&self) -> Time {
+        Self::read()
+    }
+
+    #[inline]
+    fn read() -> Time {
+        Time::from_ns(monotonic_ns())
+    }
+
+    /// `None` if it is too far away.
+    #[inline]
+    pub(super) fn instant(&self, time: Time) -> Option<Instant> {
+        let (instant, origin) = self.origin;
+        instant.checked_add(time.since(origin))
+    }
+}
