@@ -28,6 +28,7 @@ enum Needed {
     Checks,
     Aarch64,
     Aarch64Lab,
+    Newcomer,
 }
 
 impl Needed {
@@ -41,12 +42,13 @@ impl Needed {
             Self::Checks => "formatting and lints",
             Self::Aarch64 => "nightly suite aarch64",
             Self::Aarch64Lab => "nightly suite aarch64 (installs it by itself)",
+            Self::Newcomer => "nightly suite newcomer",
         }
     }
 
     /// Not every system has a package of that compiler, and the gate does without the rest.
     const fn is_optional(self) -> bool {
-        matches!(self, Self::Bpf | Self::Aarch64 | Self::Aarch64Lab)
+        matches!(self, Self::Bpf | Self::Aarch64 | Self::Aarch64Lab | Self::Newcomer)
     }
 }
 
@@ -114,6 +116,7 @@ const PROGRAMS: &[Program] = &[
         ["qemu-system-arm", "qemu-system-aarch64-core"],
         Needed::Aarch64Lab,
     ),
+    program("debootstrap", "--version", ["debootstrap", "debootstrap"], Needed::Newcomer),
 ];
 
 impl Program {
@@ -144,6 +147,11 @@ pub(crate) fn programs_for_tests() -> Outcome {
 /// Installs the compiler for aarch64.
 pub(crate) fn aarch64_compiler() -> Outcome {
     installed(Needed::Aarch64)
+}
+
+/// Installs what installs a bare Debian.
+pub(crate) fn debian_installer() -> Outcome {
+    installed(Needed::Newcomer)
 }
 
 /// Runs `then` with valgrind.

@@ -10,6 +10,7 @@ mod gate;
 mod instructions;
 mod layers;
 mod machine;
+mod newcomer;
 mod nightly;
 mod others;
 mod packages;

@@ -7,6 +7,7 @@ use crate::aarch64;
 use crate::check;
 use crate::gate::{Gate, Outcome};
 use crate::machine;
+use crate::newcomer;
 use crate::others;
 use crate::senders;
 use crate::step::{Failed, Step, files, is_root, root};
@@ -75,6 +76,11 @@ const ALL: &[Nightly] = &[
         name: "libuv",
         about: "libuv's own tests of udp, tcp, fork and poll, with the library of 'nocopy run --batch-udp' and without",
         run: others::libuv,
+    },
+    Nightly {
+        name: "newcomer",
+        about: "the first hour with the project on a bare Debian: measure, capture and replay, write a program",
+        run: newcomer::outcome,
     },
     Nightly {
         name: "licences",

@@ -1,0 +1,82 @@
+//! The nightly suite `newcomer`: the first hour of somebody who does not know the project, as scripts on a bare Debian.
+
+use std::env;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::gate::Outcome;
+use crate::machine;
+use crate::step::{Failed, Step, root, run_all};
+
+/// The scripts and the programs (`crates/nocopy` is all that these use).
+const SCRIPTS: &str = "xtask/newcomer";
+
+/// What a newcomer does, in this order: the second script uses the command that the first one built.
+const TASKS: [&str; 3] = ["measure.sh", "replay.sh", "program.sh"];
+
+const DEBIAN: &str = "target/newcomer";
+
+/// Debian's standard system, and the linker without which Rust cannot be installed.
+const SUITE: &str = "bookworm";
+const PACKAGES: &str = "--include=gcc,libc6-dev";
+
+pub(crate) fn outcome() -> Outcome {
+    let installer = machine::debian_installer();
+    if !installer.is_good() {
+        return installer;
+    }
+    let debian = root().join(DEBIAN);
+    if let Err(failed) = prepare(&debian) {
+        return failed.into();
+    }
+    let outcome = TASKS.into_iter().map(|task| run(&debian, task)).reduce(Outcome::and).unwrap_or_default();
+    // Some gigabytes, of use only to find out why something failed.
+    if outcome.is_good() {
+        let _ = fs::remove_dir_all(&debian);
+    }
+    outcome
+}
+
+/// A fresh Debian with a clone of the last commit.
+fn prepare(debian: &Path) -> Result<(), Failed> {
+    if debian.exists() {
+        fs::remove_dir_all(debian).map_err(|error| failed(debian, &error))?;
+    }
+    let place = |below: &str| debian.join(below).display().to_string();
+    // Its mounts are gone with it, however it ends.
+    let install = ["--mount", "debootstrap", PACKAGES, SUITE, &place("")];
+    let program = root().join(SCRIPTS).join("program").display().to_string();
+    run_all(&[
+        Step::cargo("crates", &["fetch", "--locked"]),
+        Step::new("a bare Debian", "unshare", &install),
+        Step::new("clone", "git", &["clone", "--quiet", ".", &place("root/nocopy")]),
+        Step::new("programs of a newcomer", "cp", &["--recursive", &program, &place("root/first")]),
+    ])?;
+    // Without a network, only versions that were downloaded can be used.
+    let copies = TASKS.map(|task| (root().join(SCRIPTS).join(task), debian.join("root").join(task)));
+    let lock = (root().join("Cargo.lock"), debian.join("root/first/Cargo.lock"));
+    copies
+        .into_iter()
+        .chain([lock])
+        .try_for_each(|(from, to)| fs::copy(&from, to).map(drop).map_err(|error| failed(&from, &error)))
+}
+
+fn failed(path: &Path, error: &std::io::Error) -> Failed {
+    Failed(format!("{}: {error}", path.display()))
+}
+
+fn run(debian: &Path, task: &str) -> Outcome {
+    let enter = root().join(SCRIPTS).join("enter.sh").display().to_string();
+    let [debian, cargo, rustup] =
+        [debian.to_owned(), home("CARGO_HOME", ".cargo"), home("RUSTUP_HOME", ".rustup")]
+            .map(|path| path.display().to_string());
+    let namespaces = ["--mount", "--net", "--pid", "--fork", "--kill-child", "sh", "-eu"];
+    let arguments = [&namespaces[..], &[&enter, &debian, &cargo, &rustup, task]].concat();
+    Step::new(task, "unshare", &arguments).run().into()
+}
+
+/// A directory of Rust's: the one that the environment names, or the usual one.
+fn home(variable: &str, usual: &str) -> PathBuf {
+    let named = env::var_os(variable).map(PathBuf::from);
+    named.unwrap_or_else(|| PathBuf::from(env::var_os("HOME").unwrap_or_default()).join(usual))
+}
