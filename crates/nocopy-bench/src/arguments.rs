@@ -12,13 +12,14 @@ use crate::workload::{Workload, list};
 
 #[derive(Debug, Args)]
 pub struct BenchArguments {
-    /// What to measure; unless said, the main jobs in less than a minute, a line each.
+    /// What to measure (default: the main jobs, one line each, in less than a minute).
     #[arg(value_name = "WORKLOAD", value_parser = workload_parser())]
     pub(crate) workloads: Vec<&'static dyn Workload>,
     /// Measure everything, which takes about 18 minutes.
     #[arg(long, conflicts_with = "workloads")]
     pub all: bool,
-    /// Measure what the five systems that founded the project measured, beside what they published, in about 5 minutes.
+    /// Repeat what five published zero-copy systems measured, and print it beside their figures, in about 5
+    /// minutes.
     #[arg(long, conflicts_with_all = ["workloads", "all", "methods", "interface"])]
     pub founding: bool,
     /// Print what is measured, and how, and measure nothing.
@@ -27,7 +28,7 @@ pub struct BenchArguments {
     /// Half the time.
     #[arg(long)]
     pub quick: bool,
-    /// How often every method runs; fewer if the time runs out.
+    /// How many times every method runs; fewer if the time runs out.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub rounds: Option<u32>,
     /// How long every method runs in a round, whatever the time allows; 50 ms at least. For tests.
@@ -48,7 +49,8 @@ pub struct BenchArguments {
     /// Receive on this interface, which must be connected to A.
     #[arg(long, value_name = "B", requires = "interface")]
     pub peer: Option<String>,
-    /// Only this method, of all workloads unless some are named, and its baseline if that is named too; may be repeated.
+    /// Only this method, in all workloads or those that are named; may be repeated. Name its baseline, too, to
+    /// have a ratio.
     #[arg(long = "method", value_name = "METHOD", value_parser = PossibleValuesParser::new(list::method_names()))]
     pub methods: Vec<String>,
 }

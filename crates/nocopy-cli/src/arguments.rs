@@ -60,10 +60,11 @@ const EXIT_CODES: &str = "Exit codes: 0 done, 1 a negative result, 2 an error.";
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Compare AF_XDP with the kernel's other ways, on real packets.
+    /// Compare nocopy with other ways to move data on this machine, with real packets.
     ///
-    /// Makes a private lab (a veth pair between two unnamed network namespaces, gone with the process), runs
-    /// every method in turn, many times, and prints medians with a confidence interval on each ratio.
+    /// Sends over a private network (a veth pair between two network namespaces of its own, which end with the
+    /// process), runs every method in turn, many times, and prints medians, and each ratio with its 95 %
+    /// confidence interval. Needs root.
     Bench(BenchArguments),
     /// Part of `bench`: one side of a stream.
     #[command(hide = true)]
@@ -101,61 +102,68 @@ pub(crate) enum Command {
         /// Which one, as the bench says it.
         task: String,
     },
-    /// Show results that were written as JSON, or compare those of two runs or two machines.
+    /// Show results that 'nocopy bench' or 'nocopy profile sweep' wrote as JSON, or compare two of them.
     ///
-    /// Of one file: the tables that were printed when it was measured. Of two: each row of both, the ratio of their medians, and whether
-    /// it can be told apart from 1.
+    /// One file: the tables that were printed when it was measured. Two files: for each row in both, the ratio
+    /// of the medians, and whether it differs significantly from 1.
     Report(ReportArguments),
-    /// Say what this machine and its interfaces would let a port do, and what would open what is closed.
+    /// Show which fast paths (AF_XDP, zero-copy, io_uring) this machine and its interfaces allow, and how to
+    /// enable the others.
     ///
-    /// Looks, and changes nothing: it prints the commands that would. Exit code 1 if a port cannot be opened: on INTERFACE, or without
-    /// one, on any interface of this machine.
+    /// Changes nothing: it prints the commands that would. A port is what packets of an interface are sent and
+    /// received through. Exit code 1 if none can be opened on INTERFACE, or without INTERFACE on any interface
+    /// of this machine.
     Doctor(DoctorArguments),
     /// Show what is counted for interfaces, live: packets, drops, and AF_XDP sockets of every process.
     ///
     /// On a terminal a table of rates by interface, queue and socket. Keys: s sorts by the next column, r reverses the order, a shows all lines or
     /// only those that counted something, q quits. It ends with one line of what was counted meanwhile. Elsewhere each counter is a line,
-    /// under the names of the kernel and the driver. Looks, and changes nothing. Ends when interrupted.
+    /// under the names of the kernel and the driver. Changes nothing. Ends when interrupted.
     Stats(StatsArguments),
     /// Print the packets of an interface, one a line.
     ///
-    /// Looks on, and the host keeps its traffic, unless told to take it. Ends when interrupted, with a summary on standard error.
+    /// The host keeps its traffic, unless --take is given. Ends when interrupted, with a summary on standard
+    /// error. Needs root or CAP_NET_RAW.
     Sniff(SniffArguments),
     /// Record the packets of an interface into a file, without loss.
     ///
-    /// The host keeps its traffic. The kernel's blocks of packets become a pcapng file where they lie, and the disk reads them there.
-    /// Ends when interrupted, and says what was received, written and lost. Exit code 1 if packets were lost.
+    /// The host keeps its traffic. The memory that the kernel writes packets to is written to the disk as a
+    /// pcapng file, without another copy. Ends when interrupted, and prints what was received, written and
+    /// lost. Exit code 1 if packets were lost.
     Record(RecordArguments),
     /// Part of `record`: cuts its file back if it is killed.
     #[command(hide = true)]
     RecordGuard,
-    /// Send packets out of an interface, made or replayed from a file; or UDP datagrams or a TCP stream to a host.
+    /// Send generated or recorded packets on an interface, or UDP datagrams or a TCP stream to a host.
     ///
     /// Ends after a count or a time, at the end of the file, or when interrupted, and prints what was handed over, completed and
-    /// lost. On an interface, completed is not delivered: only the receiver knows that. To udp://HOST:PORT or tcp://HOST:PORT, where
-    /// 'nocopy recv' receives, both ends tell what arrived. Exit code 1 if less was sent than asked for, or arrived than was sent.
+    /// lost. On an interface, completed is not delivered: only the receiver knows that. To udp://HOST:PORT or
+    /// tcp://HOST:PORT, where 'nocopy recv' receives, both ends print what arrived. Exit code 1 if less was sent than asked for, or arrived than was sent.
     /// Nothing is encrypted: there is no TLS.
     Send(SendArguments),
-    /// Receive UDP datagrams or a TCP stream: of 'nocopy send', or with --raw of any program.
+    /// Receive UDP datagrams or a TCP stream from 'nocopy send', or with --raw from any program.
     ///
     /// Ends when the sender is done, after a count or a time, or when interrupted, and prints what arrived, was lost, came twice or
-    /// out of order. Exit code 1 if anything was lost or damaged, or the sender broke off. Nothing is encrypted: there is no TLS.
+    /// out of order. Exit code 1 if anything was lost or damaged, or the sender ended early. Nothing is encrypted: there is no TLS.
     Recv(RecvArguments),
-    /// Measure how long messages take there and back: by the message protocol, UDP, TCP, or UDP over AF_XDP.
+    /// Measure round-trip times to 'nocopy serve': by messages, UDP, TCP, or UDP over AF_XDP.
     ///
-    /// 'nocopy serve' answers there. One message is under way at a time. Ends after a count or a time, or when interrupted, and prints
+    /// 'nocopy serve' must run at the other end. One message is on its way at a time. Ends after a count or a time, or when interrupted, and prints
     /// percentiles and a histogram. Exit code 1 if an answer is missing or changed. Nothing is encrypted: there is no TLS.
     Ping(PingArguments),
-    /// Answer messages: those of 'nocopy ping' with themselves, requests of 'nocopy call' with themselves or what a program makes of them.
+    /// Answer 'nocopy ping' and 'nocopy call': send each message back, or what a program makes of it; or serve
+    /// a directory by NFS.
     ///
     /// Ends when interrupted, and prints what was answered. Every client that reaches the port is answered, and nothing is encrypted.
     /// 'nocopy serve nfs DIR' serves a directory instead.
     Serve(ServeChoice),
-    /// Send a request to 'nocopy serve', or any endpoint of the message protocol, and print the response.
+    /// Send a request to 'nocopy serve', or to any program that speaks nocopy's message protocol, and print the
+    /// response.
     Call(CallArguments),
     /// List directories of an NFS server, without a mount: nfs://HOST/PATH.
     ///
-    /// NFS version 3 over TCP. Takes no privileges; as root it calls from a port below 1024, which some servers ask for. Nothing is encrypted.
+    /// NFS version 3 over TCP. Needs no privileges; as root it uses a source port below 1024, which some
+    /// servers demand. Nothing is encrypted.
     Ls(LsArguments),
     /// Print files of an NFS server, without a mount: nfs://HOST/PATH.
     ///
@@ -163,13 +171,14 @@ pub(crate) enum Command {
     Cat(CatArguments),
     /// Copy files from an NFS server or to one, without a mount: nfs://HOST/PATH.
     ///
-    /// A file is copied to NAME.nocopy-part, and gets its name when it is whole and, on a server, on its disk. A server that was started again
-    /// meanwhile gets again what it lost. Prints what was copied. Exit code 1 if anything could not be copied. Nothing is encrypted.
+    /// A file is copied to NAME.nocopy-part and renamed when it is complete and, on a server, on its disk. If
+    /// the server restarts meanwhile, what it lost is sent again. Prints what was copied. Exit code 1 if anything could not be copied. Nothing is encrypted.
     Cp(CpArguments),
-    /// Say where the time and the copies of a program's network calls go: TCP and UDP, both directions.
+    /// Show where a program's network calls (TCP and UDP, both directions) spend time and copy bytes.
     ///
-    /// Counts at the kernel's tracepoints and samples its clock while the program runs on as it is. Ends after a time, with the command,
-    /// or when interrupted. Looks, and changes nothing; what it costs itself it measures and prints.
+    /// BPF programs count at the kernel's tracepoints and sample the processors while the program runs
+    /// unchanged. Ends after a time, with the command, or when interrupted. Measures and prints its own cost,
+    /// too. Needs root.
     Profile(ProfileArguments),
     /// Part of `profile`: waits until it is watched, and becomes the command.
     #[command(hide = true)]
@@ -179,13 +188,15 @@ pub(crate) enum Command {
     },
     /// Run a program unchanged with nocopy: one that uses libpcap, such as tcpdump, or with --batch-udp one that sends datagrams.
     ///
-    /// Preloads a library with libpcap's functions into COMMAND and all it starts; what nocopy cannot do is left to the system's libpcap.
-    /// The host keeps its traffic, unless told to take it. With --batch-udp the library is one that joins equal datagrams to bursts. Passes signals on, and ends with COMMAND's exit code, 128 + N where signal N ended
+    /// Preloads (LD_PRELOAD) a library with libpcap's functions into COMMAND and all it starts; what nocopy
+    /// cannot do is left to the system's libpcap. The host keeps its traffic, unless --take is given. With
+    /// --batch-udp another library is preloaded, which joins datagrams of equal length and destination to
+    /// bursts (UDP_SEGMENT). Passes signals on, and ends with COMMAND's exit code, 128 + N where signal N ended
     /// it; 125 if nocopy itself failed, 126 if COMMAND cannot be run, 127 if it is not found.
     Run(RunArguments),
     /// Print the manual page.
     Man {
-        /// Of this command instead of nocopy itself.
+        /// Print the page of this command instead of that of nocopy.
         command: Option<String>,
         /// Write the pages of nocopy and of all its commands into this directory instead.
         #[arg(long, value_name = "DIRECTORY", conflicts_with = "command")]
@@ -223,10 +234,10 @@ pub(crate) struct ReportArguments {
 
 #[derive(Debug, Args)]
 pub(crate) struct DoctorArguments {
-    /// Show every gate of this interface; without it, one line for each interface.
+    /// Show everything that decides what this interface allows; without it, one line for each interface.
     #[arg(value_name = "INTERFACE")]
     pub(crate) interface: Option<String>,
-    /// Print the shell commands that open what is closed, and run none.
+    /// Print the shell commands that enable what is missing, and run none of them.
     #[arg(long)]
     pub(crate) fix: bool,
     /// Print JSON instead of text.
@@ -248,7 +259,7 @@ pub(crate) struct StatsArguments {
     /// Print the totals as they are now, and end.
     #[arg(long, conflicts_with_all = ["interval", "count"])]
     pub(crate) once: bool,
-    /// Show also what has never counted anything.
+    /// Show also counters that are still 0.
     #[arg(long)]
     pub(crate) all: bool,
     /// Print a line of JSON for each interface and refresh.
@@ -304,13 +315,13 @@ pub(crate) struct SniffArguments {
     /// End after this time: 10s, 200ms, 5m.
     #[arg(long, value_name = "TIME", value_parser = quantity::duration)]
     pub(crate) duration: Option<Duration>,
-    /// Look at no more than N bytes of each packet.
+    /// Read no more than N bytes of each packet.
     #[arg(short, long, value_name = "N", value_parser = quantity::bytes)]
     pub(crate) snap: Option<u64>,
     /// Print the link-level header.
     #[arg(short = 'e', long)]
     pub(crate) link: bool,
-    /// Print each packet's bytes, too.
+    /// Print the bytes of each packet, too, in hexadecimal.
     #[arg(short = 'x', long)]
     pub(crate) hex: bool,
     /// Print well-known ports by name.
@@ -337,17 +348,18 @@ pub(crate) struct SniffArguments {
     /// Leave the interface as it is: no packets for other hosts.
     #[arg(long)]
     pub(crate) no_promiscuous: bool,
-    /// Take the packets away from the host: all of them, or those that match.
+    /// Take the packets away from the host, which does not see them then: all of them, or those that match
+    /// FILTER.
     #[arg(long, conflicts_with = "outgoing")]
     pub(crate) take: bool,
-    /// Take them in this mode or not at all.
+    /// With --take: use this mode, and fail if it is not available (default: the fastest that is).
     #[arg(long, value_name = "MODE", requires = "take", value_parser = taking_mode())]
     pub(crate) mode: Option<ModeName>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum TimeFormat {
-    /// Clock time, here.
+    /// Clock time, in the time zone of this machine.
     Local,
     /// Clock time, in UTC.
     Utc,
@@ -370,25 +382,26 @@ pub(crate) struct RecordArguments {
     /// Overwrite files that exist.
     #[arg(long)]
     pub(crate) force: bool,
-    /// Permissions of the files, octal; unless given, only the owner may read them.
+    /// Permissions of the files, octal, such as 640 (default: 600, only the owner may read them).
     #[arg(long, value_name = "OCTAL", value_parser = quantity::permissions)]
     pub(crate) permissions: Option<u32>,
     /// What is written.
     #[arg(long, value_enum, default_value_t = RecordFormat::Pcapng)]
     pub(crate) format: RecordFormat,
-    /// In payloads, the place of a counter whose gaps are counted: bytes from the beginning, width in bytes (1, 2, 4, 8), byte order.
+    /// Count the gaps of a sequence number in UDP payloads: its place in bytes from the start of the payload,
+    /// its width in bytes (1, 2, 4 or 8), its byte order.
     #[arg(long, value_name = "OFFSET:WIDTH:be|le", value_parser = Field::parse)]
     pub(crate) sequence: Option<Field>,
-    /// Take the packets from the host instead of looking at them: through AF_XDP.
+    /// Take the packets from the host, which does not see them then: through AF_XDP.
     #[arg(long)]
     pub(crate) take: bool,
-    /// Only what comes in, and not what the host sends.
+    /// Only incoming packets, not those that the host sends.
     #[arg(long)]
     pub(crate) incoming: bool,
     /// Leave the interface as it is: no packets for other hosts.
     #[arg(long)]
     pub(crate) no_promiscuous: bool,
-    /// Keep at most so many bytes of a packet.
+    /// Keep at most this many bytes of each packet.
     #[arg(long, value_name = "BYTES", value_parser = quantity::bytes_within::<u32>(1..=256 << 10), default_value = "256KiB")]
     pub(crate) snap: u32,
     /// End after N packets.
@@ -397,16 +410,16 @@ pub(crate) struct RecordArguments {
     /// End after this time: 10s, 5m.
     #[arg(long, value_name = "TIME", value_parser = quantity::duration)]
     pub(crate) duration: Option<Duration>,
-    /// Begin a new file before this one is larger; at least 1 MiB.
+    /// Begin a new file before the file is larger than this; at least 1MiB.
     #[arg(long, value_name = "BYTES", value_parser = quantity::bytes_within::<u64>(1 << 20..=1 << 60))]
     pub(crate) rotate_size: Option<u64>,
-    /// Begin a new file after so long.
+    /// Begin a new file after this time: 10s, 5m.
     #[arg(long, value_name = "TIME", value_parser = quantity::duration)]
     pub(crate) rotate_time: Option<Duration>,
     /// Keep the last N files, and delete those before.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) files: Option<u32>,
-    /// Memory for packets that are not written yet.
+    /// Memory for packets that are received and not written yet.
     #[arg(long, value_name = "BYTES", value_parser = quantity::bytes_within::<u64>(1 << 20..=3 << 30), default_value = "256MiB")]
     pub(crate) buffer: u64,
     /// Print the summary as JSON.
@@ -418,7 +431,7 @@ pub(crate) struct RecordArguments {
 pub(crate) enum RecordFormat {
     /// Packets, with nanosecond times and drop counts.
     Pcapng,
-    /// What UDP datagrams carry, back to back.
+    /// The payloads of UDP datagrams, back to back.
     Payload,
 }
 

@@ -13,19 +13,21 @@ use nocopy_report::quantity;
 #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 #[command(group = clap::ArgGroup::new("target").args(["pid", "port", "comm", "command"]).required(true).multiple(true))]
 pub struct ProfileArguments {
-    /// A process, with the children it gets; may be given again.
+    /// A process, and the children that it starts meanwhile; may be given again.
     #[arg(long, value_name = "PID", value_parser = clap::value_parser!(u32).range(1..))]
     pub pid: Vec<u32>,
-    /// Only sockets with this port, here or at the peer; may be given again. Without processes: those of all processes.
+    /// Only sockets with this local or remote port; may be given again. Without --pid and --comm, sockets of
+    /// all processes.
     #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
     pub port: Vec<u16>,
-    /// Processes that are called so now, with the children they get; may be given again.
+    /// Processes that have this name now (at most 15 letters), and the children that they start meanwhile; may
+    /// be given again.
     #[arg(long, value_name = "NAME", conflicts_with = "pid")]
     pub comm: Vec<String>,
     /// End after this time: 10s, 5m (default 5s; with COMMAND when it ends).
     #[arg(long, value_name = "TIME", value_parser = quantity::duration)]
     pub duration: Option<Duration>,
-    /// Sample each processor so often a second: more is finer, and slows down what is measured.
+    /// Samples per second and processor; more are finer, and slow down what is measured.
     #[arg(long, value_name = "HZ", default_value_t = SAMPLES_PER_SECOND, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub frequency: u32,
     /// Print JSON.
@@ -49,7 +51,7 @@ pub enum ProfileCommand {
 
 #[derive(Debug, Args)]
 pub struct SweepArguments {
-    /// The amount that each transfer moves.
+    /// Bytes that each transfer moves.
     #[arg(long, value_name = "BYTES", value_parser = quantity::bytes_within::<u64>(1 << 20..=64 << 30), default_value = "256MiB")]
     pub bytes: u64,
     /// Only user buffers of this length, such as 64KiB; may be given again (default: 1KiB, 2KiB, … 4MiB).

@@ -10,11 +10,13 @@ pub(crate) struct RunArguments {
     /// Take incoming packets from the host, by AF_XDP, instead of looking at them: all, or those that match the program's filter.
     #[arg(long)]
     pub(crate) take: bool,
-    /// Join equal datagrams that a program sends quickly to bursts, instead of standing in for libpcap.
+    /// Join datagrams of equal length and destination that follow each other quickly to bursts, instead of
+    /// replacing libpcap.
     #[arg(long, conflicts_with = "take")]
     pub(crate) batch_udp: bool,
-    /// Say at the end of each capture handle which library, mode and filter place it had, and what it counted; with --batch-udp of each UDP
-    /// socket what was batched, and why the rest was not: on standard error, or in FILE.
+    /// Report at the end which library and mode each capture used, where its filter ran, and what it counted;
+    /// with --batch-udp, for each UDP socket what was joined to bursts, and why the rest was not. On standard
+    /// error, or in FILE.
     #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true)]
     pub(crate) report: Option<Option<PathBuf>>,
     /// Overwrite FILE if it exists.

@@ -15,11 +15,12 @@ pub(crate) struct ServeChoice {
 
 #[derive(Debug, Subcommand)]
 enum ServeCommand {
-    /// Serve a directory by NFS version 3, to be read: its files go from the page cache to the wire without a copy here.
+    /// Serve a directory by NFS version 3, read-only unless --writable; files are sent without a copy in this
+    /// program.
     ///
-    /// Clients mount ADDRESS:/ or ADDRESS:DIR with 'vers=3,tcp,port=PORT,mountport=PORT,nolock'. Ends when interrupted, and prints what was
-    /// read by whom, and what of it was copied. Every client that is served can read what this user can read, whoever it says it is, and
-    /// nothing is encrypted.
+    /// Clients mount ADDRESS:/ or ADDRESS:DIR with 'vers=3,tcp,port=PORT,mountport=PORT,nolock'. Ends when
+    /// interrupted, and prints how much each client read, and how much of it was copied. Every client can read whatever the user who runs the server can
+    /// read in DIR; client identities are not verified, and nothing is encrypted.
     Nfs(NfsArguments),
 }
 

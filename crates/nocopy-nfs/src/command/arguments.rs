@@ -14,27 +14,28 @@ pub struct NfsArguments {
     /// The directory.
     #[arg(value_name = "DIR")]
     pub directory: PathBuf,
-    /// Where to listen; port 0 is any that is free. Other hosts reach it only at an address that is not of the loopback.
+    /// Where to listen; port 0 takes a free port. The default is reachable from this host only.
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:2049")]
     pub listen: SocketAddr,
-    /// Serve only this network, such as 10.0.0.0/8; may be given again. Without it, every host that reaches the address.
+    /// Serve only clients in this network, such as 10.0.0.0/8; may be given again (default: every host that
+    /// reaches the address).
     #[arg(long, value_name = "NETWORK", value_parser = network)]
     pub allow: Vec<IpNet>,
-    /// Keep the key and the index of handles in this directory, so that clients go on when the server is started again (default: one for
-    /// each DIR below ~/.local/state/nocopy).
+    /// Where to keep what makes file handles valid after a restart, so that clients continue (default: a
+    /// directory for each DIR below ~/.local/state/nocopy).
     #[arg(long, value_name = "DIRECTORY")]
     pub state: Option<PathBuf>,
-    /// Copy what is read: a file that changes while a reply is on its way does not change the reply.
+    /// Copy what is read, so that a file that changes while a reply is on its way does not change the reply.
     #[arg(long)]
     pub stable: bool,
-    /// Let clients change what is exported: as the users that they name if the server is started as root, all as the user of the server
-    /// otherwise.
+    /// Let clients change files: if the server is started as root, as the user that each client names;
+    /// otherwise all as the user of the server.
     #[arg(long)]
     pub writable: bool,
-    /// Started as root: let root of every client be root here, too, and not nobody.
+    /// Let root of every client act as root here, and not as nobody; needs a server that is started as root.
     #[arg(long)]
     pub no_root_squash: bool,
-    /// Listen at port 111, too, and tell clients the port: for those that cannot be told otherwise.
+    /// Listen at port 111 (portmapper), too, for clients that cannot be given the port.
     #[arg(long)]
     pub portmap: bool,
     /// End after this time: 10s, 5m.

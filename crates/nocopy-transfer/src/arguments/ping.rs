@@ -11,8 +11,8 @@ use nocopy_report::quantity;
 
 #[derive(Debug, Args)]
 pub struct PingArguments {
-    /// Where to send messages: message://HOST:PORT, udp://HOST:PORT, tcp://HOST:PORT, or xdp://HOST:PORT, which is UDP over AF_XDP at this
-    /// end. 'nocopy serve' answers there.
+    /// Where 'nocopy serve' answers: message://HOST:PORT (nocopy's message protocol), udp://HOST:PORT,
+    /// tcp://HOST:PORT, or xdp://HOST:PORT (UDP, over AF_XDP at this end).
     #[arg(value_name = "SCHEME://HOST:PORT", value_parser = Endpoint::parse_round)]
     pub target: Endpoint,
     /// End after N messages.
@@ -24,8 +24,8 @@ pub struct PingArguments {
     /// Bytes of a message, at least 8.
     #[arg(short, long, value_name = "BYTES", default_value = "64", value_parser = quantity::bytes_within::<usize>(8..=MESSAGE_BYTES_MAX))]
     pub size: usize,
-    /// From one message to the next, which is sent late if the one before was answered late; without it each is sent when the one
-    /// before is answered.
+    /// Time from one message to the next (default: each is sent when the one before was answered). A late
+    /// answer delays the next message.
     #[arg(short, long, value_name = "TIME", value_parser = quantity::duration)]
     pub interval: Option<Duration>,
     /// How long to wait for an answer before it counts as lost.
@@ -44,8 +44,8 @@ pub struct PingArguments {
 
 #[derive(Debug, Args)]
 pub struct ServeArguments {
-    /// Where to answer: message://, udp://, tcp:// or xdp://[ADDRESS]:PORT; without a scheme messages and TCP at PORT, and UDP at PORT + 1.
-    /// May be repeated. Port 0 is any that is free.
+    /// Where to answer: message://, udp://, tcp:// or xdp://[ADDRESS]:PORT; without a scheme message:// and
+    /// tcp:// at PORT, and udp:// at PORT + 1. May be repeated. Port 0 takes a free port.
     #[arg(value_name = "[SCHEME://][ADDRESS]:PORT", required = true, value_parser = Services::parse)]
     services: Vec<Services>,
     /// For message:// or xdp://: over a port of this interface (AF_XDP), not through the kernel's sockets.
@@ -54,11 +54,11 @@ pub struct ServeArguments {
     /// How to wait for messages.
     #[arg(long, value_enum, value_name = "HOW", default_value = "block")]
     pub wait: Waiting,
-    /// Answer requests with what this program prints; it reads the request from standard input. Words are parted at blanks; no shell
-    /// runs it. Every host that reaches the port can have it run.
+    /// Answer each request with the output of this program, which reads the request from standard input.
+    /// Arguments are separated by blanks; no shell is used. Every host that reaches the port can run it.
     #[arg(long, value_name = "PROGRAM ARGS")]
     pub exec: Option<String>,
-    /// How long that program may take.
+    /// How long the program of --exec may take.
     #[arg(long, value_name = "TIME", default_value = "10s", requires = "exec", value_parser = quantity::duration)]
     pub exec_timeout: Duration,
     /// Close a TCP connection that was idle for so long.
@@ -97,10 +97,10 @@ pub struct CallArguments {
     /// The request.
     #[arg(value_name = "TEXT")]
     text: Vec<String>,
-    /// The request is what this file has ('-': standard input).
+    /// Send the content of this file as the request ('-': standard input).
     #[arg(long, value_name = "FILE", conflicts_with = "text")]
     pub file: Option<PathBuf>,
-    /// How long to wait for the response, and for the connection before.
+    /// How long to wait for the connection, and then for the response.
     #[arg(short = 'W', long, value_name = "TIME", default_value = "10s", value_parser = quantity::duration)]
     pub timeout: Duration,
     /// How to wait for it.

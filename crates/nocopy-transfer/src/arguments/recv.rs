@@ -20,32 +20,33 @@ pub struct RecvArguments {
     /// End after this time: 10s, 5m.
     #[arg(long, value_name = "TIME", value_parser = quantity::duration)]
     pub duration: Option<Duration>,
-    /// End when the sender, once there, was not heard for so long (default 10s; with --raw not at all).
+    /// End when nothing came from the sender for this time, counted from its first datagram or byte (default
+    /// 10s; with --raw never).
     #[arg(long, value_name = "TIME", value_parser = quantity::duration)]
     pub idle: Option<Duration>,
-    /// Write what was sent to FILE ('-': standard output).
+    /// Write what is received to FILE ('-': standard output).
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
     /// Overwrite a file that exists.
     #[arg(long, requires = "output")]
     pub force: bool,
-    /// Permissions of FILE, octal; unless given, only its owner may read it.
+    /// Permissions of FILE, octal, such as 640 (default: 600, only its owner may read it).
     #[arg(long, value_name = "OCTAL", requires = "output", value_parser = quantity::permissions)]
     pub permissions: Option<u32>,
     /// Only from this sender; may be given again (default: from the first sender).
     #[arg(long, value_name = "ADDRESS")]
     pub from: Vec<IpAddr>,
-    /// Ask the sender for checksums, so that it is known that every byte arrived as it was sent.
+    /// Ask the sender for checksums (CRC32C), and check every byte.
     #[arg(long)]
     pub verify: bool,
-    /// From any program, without nocopy's header: what is lost is not known.
+    /// Receive from any program, without nocopy's header. What is lost is not known then.
     #[arg(long, conflicts_with = "verify")]
     pub raw: bool,
-    /// The kernel's buffer for what was not received yet (SO_RCVBUF; beyond net.core.rmem_max it takes CAP_NET_ADMIN; for UDP 8MiB
-    /// unless given, for TCP what the kernel makes of it).
+    /// The socket's receive buffer (SO_RCVBUF; default: 8MiB for UDP, chosen by the kernel for TCP). More than
+    /// net.core.rmem_max needs CAP_NET_ADMIN.
     #[arg(long, value_name = "BYTES", value_parser = quantity::bytes_within::<u64>(1..=1 << 30))]
     pub buffer: Option<u64>,
-    /// Print the summary as JSON; on standard error if what was sent goes to standard output.
+    /// Print the summary as JSON; on standard error if --output is '-'.
     #[arg(long)]
     pub json: bool,
     #[command(flatten)]
@@ -105,8 +106,8 @@ pub struct DatagramReception {
 #[command(next_help_heading = "Streams")]
 #[group(conflicts_with = "udp")]
 pub struct StreamReception {
-    /// How bytes are taken: auto (as it measures best), recv (64KiB at a time), recv:BYTES, or mapped (whole pages by reference, the rest by
-    /// copy). Nothing is encrypted (no TLS).
+    /// How to receive: auto (the way that measures fastest), recv (copies, 64KiB at a time), recv:BYTES
+    /// (copies, BYTES at a time), or mapped (whole pages by reference, the rest copied).
     #[arg(long, value_name = "WAY", default_value = "auto", value_parser = receiving)]
     pub receive: Receiving,
 }

@@ -25,11 +25,13 @@ pub struct SendArguments {
     /// End after this time: 10s, 5m.
     #[arg(long, value_name = "TIME", value_parser = quantity::duration)]
     pub duration: Option<Duration>,
-    /// So many packets or bits a second (300kpps, 1Gbit/s; bits are those that --size counts); flat out unless said.
+    /// Packets or bits per second: 300kpps, 1Gbit/s (default: as fast as possible). Bits are those of the bytes
+    /// that --size counts.
     #[arg(long, value_name = "RATE", value_parser = quantity::rate)]
     pub rate: Option<Rate>,
-    /// Bytes of a packet: of a frame without FCS (default 64, or as many as its headers and payload need), or of what a UDP
-    /// datagram carries, nocopy's header of 40 bytes included (default 1400), or of what is handed to TCP at a time (default 64KiB).
+    /// On an interface: bytes of a frame without FCS (default 64, or more if headers and payload need it). To
+    /// udp://: bytes of a datagram's payload, with nocopy's header of 40 bytes (default 1400). To tcp://: bytes
+    /// handed to TCP in one call (default 64KiB).
     #[arg(long, value_name = "BYTES", value_parser = quantity::bytes)]
     pub size: Option<u64>,
     /// IPv4: generated packets (the default), or an IPv4 address of HOST.
@@ -86,19 +88,19 @@ pub struct HostArguments {
     /// Send the content of FILE ('-': standard input) instead of a pattern.
     #[arg(long, value_name = "FILE", conflicts_with = "stdin", group = "from_file")]
     pub file: Option<PathBuf>,
-    /// Send standard input, what is there of it at once.
+    /// Send standard input, each piece as soon as it can be read.
     #[arg(long)]
     pub stdin: bool,
     /// How the bytes are handed to the kernel.
     #[arg(long, value_enum, default_value = "auto", requires_ifs = METHOD_REQUIREMENTS)]
     pub method: MethodName,
-    /// Give all that is sent a checksum (CRC32C), so that the receiver can tell that every byte arrived as it was sent.
+    /// Add checksums (CRC32C), so that the receiver can check every byte.
     #[arg(long)]
     pub verify: bool,
-    /// Without nocopy's header, for any program that receives UDP or TCP: what arrives is not reported.
+    /// Send without nocopy's header, to any program that receives UDP or TCP. What arrives is not reported then.
     #[arg(long, conflicts_with = "verify")]
     pub raw: bool,
-    /// Wait so long for the receiver to be there (default 5s).
+    /// How long to wait for the receiver to start (default 5s).
     #[arg(long, value_name = "TIME", value_parser = quantity::duration)]
     pub connect_timeout: Option<Duration>,
 }
@@ -142,7 +144,7 @@ pub struct DatagramArguments {
 #[command(next_help_heading = "Streams to a host")]
 #[group(conflicts_with_all = ["target", "udp"])]
 pub struct StreamArguments {
-    /// So many connections at once: a file or a count is cut into ranges, one for each. Nothing is encrypted (no TLS).
+    /// Number of connections at once: a file or a count is cut into ranges, one for each.
     #[arg(long, value_name = "N", default_value = "1", conflicts_with_all = ["raw", "stdin"],
           value_parser = clap::value_parser!(u32).range(1..=64))]
     pub streams: u32,
@@ -153,31 +155,31 @@ pub struct StreamArguments {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum MethodName {
-    /// What measures best here.
+    /// The one that measures fastest on this machine.
     Auto,
     /// TCP: a system call that copies into the kernel.
     Plain,
-    /// UDP: a system call for each.
+    /// UDP: one system call for each datagram.
     Socket,
-    /// UDP: a system call for many.
+    /// UDP: one system call for many datagrams.
     Sendmmsg,
-    /// UDP: many as one, which the kernel or the card splits (UDP_SEGMENT).
+    /// UDP: many datagrams as one, which the kernel or the card splits (UDP_SEGMENT).
     Gso,
     /// Without a copy into the kernel, which says when it is done (MSG_ZEROCOPY).
     Zerocopy,
-    /// UDP: both.
+    /// UDP: zerocopy and gso together.
     ZerocopyGso,
     /// Without a copy, from registered buffers, by io_uring (SEND_ZC).
     UringZerocopy,
-    /// UDP: by io_uring, many as one (Linux 6.15).
+    /// UDP: uring-zerocopy and gso together (Linux 6.15).
     UringZerocopyGso,
     /// TCP: the pattern's pages by reference: they can never change (vmsplice or sendfile).
     Published,
     /// TCP: a file's pages by reference (sendfile).
     Sendfile,
-    /// UDP: past the kernel's network stack: written in frames of a port on --interface.
+    /// UDP: past the kernel's network stack: written into AF_XDP frames of --interface.
     XdpUdp,
-    /// UDP: the same, copied into frames.
+    /// UDP: as xdp-udp, but copied into the frames.
     XdpCopy,
 }
 
@@ -193,7 +195,7 @@ impl MethodName {
 #[command(next_help_heading = "Packets on an interface")]
 #[group(conflicts_with_all = ["udp", "tcp"])]
 pub struct FrameArguments {
-    /// So many flows in turn: source ports from the first up, then the next source address.
+    /// Number of flows, in turn: source ports from --source-port up, then the next source address.
     #[arg(long, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u32).range(1..=1 << 24))]
     pub flows: u32,
     /// An 802.1Q tag: the VLAN, and a priority of 0 to 7.
@@ -211,10 +213,10 @@ pub struct FrameArguments {
     /// The UDP port the packets are for (9, the discard service).
     #[arg(long, value_name = "PORT", default_value = "9")]
     pub destination_port: u16,
-    /// The station the frames come from (default: the interface).
+    /// MAC address that frames come from (default: that of the interface).
     #[arg(long, value_name = "MAC")]
     pub source_mac: Option<MacAddress>,
-    /// The station the frames are for (default: 02:6e:63:0f:ff:ff, which no station has).
+    /// MAC address that frames are for (default: 02:6e:63:0f:ff:ff, which no station has).
     #[arg(long, value_name = "MAC")]
     pub destination_mac: Option<MacAddress>,
     /// What the packets carry: zeros, sequence (a 64-bit big-endian number from 0, then zeros), text:WORDS, hex:DIGITS or
@@ -227,7 +229,7 @@ pub struct FrameArguments {
     /// The queue to send by, counted from 0.
     #[arg(long, value_name = "N", default_value = "0")]
     pub queue: u32,
-    /// This mode or none; unless said, the first that works of those that are fast for sending.
+    /// Use this mode, and fail if it is not available (default: the fastest that is).
     #[arg(long, value_enum)]
     pub mode: Option<ModeName>,
     /// What makes the packets.
@@ -242,10 +244,10 @@ pub struct FrameArguments {
     /// When the packets of the file are sent.
     #[arg(long, value_enum, requires = "replay", conflicts_with = "rate")]
     pub timing: Option<TimingName>,
-    /// So much faster than recorded: 2x, 0.5x.
+    /// Speed compared with the recording: 2x is twice as fast, 0.5x half as fast.
     #[arg(long, value_name = "FACTOR", requires = "replay", conflicts_with = "rate", value_parser = speed)]
     pub speed: Option<f64>,
-    /// Send the file so many times, or 'forever'.
+    /// How many times to send the file: a number, or 'forever' (default 1).
     #[arg(long = "loop", value_name = "N", requires = "replay", value_parser = rounds)]
     pub rounds: Option<Rounds>,
 }
@@ -294,7 +296,7 @@ pub enum Rounds {
 
 fn interface(text: &str) -> Result<String, String> {
     match text.contains("://") {
-        true => Err("not an interface: a host is udp://HOST:PORT or tcp://HOST:PORT".into()),
+        true => Err("not an interface; a host is udp://HOST:PORT or tcp://HOST:PORT".into()),
         false => Ok(text.into()),
     }
 }
@@ -302,7 +304,7 @@ fn interface(text: &str) -> Result<String, String> {
 fn vlan(text: &str) -> Result<TagControl, String> {
     let (vlan, priority) = text.split_once(':').unwrap_or((text, "0"));
     let (Ok(vlan), Ok(priority)) = (vlan.parse(), priority.parse()) else {
-        return Err("not a VLAN with a priority: write 5 or 5:3".into());
+        return Err("not a VLAN with a priority; write 5 or 5:3".into());
     };
     TagControl::new(vlan, priority, false).map_err(|error| error.to_string())
 }
@@ -316,7 +318,7 @@ fn payload(text: &str) -> Result<PayloadArgument, String> {
             hex(digits).map(PayloadArgument::Bytes).ok_or_else(|| "not pairs of hex digits".into())
         }
         Some(("file", path)) => Ok(PayloadArgument::File(path.into())),
-        _ => Err("not a payload: write zeros, sequence, text:WORDS, hex:DIGITS or file:PATH".into()),
+        _ => Err("not a payload; write zeros, sequence, text:WORDS, hex:DIGITS or file:PATH".into()),
     }
 }
 

@@ -15,13 +15,14 @@ pub struct Reach {
     /// Connections to the server, among which reads and writes are distributed.
     #[arg(long, value_name = "COUNT", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
     pub connections: u16,
-    /// How long to wait for a reply before calls are sent again by another connection; after four times as long without any, it is an error.
+    /// How long to wait for a reply before the calls are sent again over a new connection; four times as long
+    /// without a reply is an error.
     #[arg(long, value_name = "TIME", default_value = "15s", value_parser = quantity::duration)]
     pub timeout: Duration,
-    /// Wait for the server without an end.
+    /// Wait for the server forever.
     #[arg(long)]
     pub hard: bool,
-    /// Say that the calls are of this user (default: who runs it). Servers believe it, or not.
+    /// Act as this user and group (default: those of this process). The server decides whether it accepts that.
     #[arg(long, value_name = "UID:GID", value_parser = user)]
     pub user: Option<(u32, u32)>,
 }
@@ -52,8 +53,8 @@ pub struct CatArguments {
 
 #[derive(Debug, Args)]
 pub struct CpArguments {
-    /// What to copy, and last, where to: the one or the other at nfs://HOST/PATH or nfs://HOST:PORT/PATH, with ?nfsport=PORT&mountport=PORT
-    /// if need be.
+    /// Sources, and as the last one the destination. Either the sources or the destination are at
+    /// nfs://HOST/PATH or nfs://HOST:PORT/PATH, with ?nfsport=PORT&mountport=PORT if need be.
     #[arg(required = true, num_args = 2.., value_names = ["SOURCE", "DESTINATION"])]
     pub paths: Vec<OsString>,
     /// Copy directories with all that is in them. Links and devices are left out, and counted.
