@@ -1,5 +1,6 @@
 //! What ends a bench with exit code 2. One line each: fact, cause, action.
 
+use nocopy_proto::errno::Why;
 use std::io;
 
 #[derive(Debug, thiserror::Error)]
@@ -19,33 +20,32 @@ pub enum Failure {
     #[error(transparent)]
     Transfer(#[from] nocopy_transfer::Failure),
     #[error(
-        "cannot use {interface} as both ends: a frame must go from one to the other: give --peer another interface"
+        "{interface}: cannot be both ends; a frame goes from one interface to another; give --peer another interface"
     )]
     SameInterface { interface: String },
     #[error(
-        "{interface} has no carrier: it is down or not connected: run 'ip link set {interface} up' and check the cable"
+        "{interface}: no carrier; it is down or not connected; run 'ip link set {interface} up' and check the cable"
     )]
     NoCarrier { interface: String },
     #[error(
-        "{interface} has an MTU of {mtu_bytes} bytes: frames of {frame_bytes} do not fit: raise it to 1500"
+        "{interface}: frames of {frame_bytes} B do not fit; its MTU is {mtu_bytes} B; run 'ip link set {interface} mtu 1500'"
     )]
     SmallMtu { interface: String, mtu_bytes: u32, frame_bytes: usize },
     #[error(
-        "nothing to measure: no method of the chosen workloads is among those given by --method: leave one out"
+        "--method: nothing to measure; none of the chosen workloads has one of these methods; leave out --method, or name other workloads"
     )]
     NothingToMeasure,
     #[error(
-        "{workload}: not between two interfaces of one namespace, where the kernel delivers by loopback: leave out --interface \
-         and --peer"
+        "{workload}: cannot run between two interfaces of one network namespace; the kernel delivers there by loopback; leave out --interface and --peer"
     )]
     Loopback { workload: String },
     #[error(transparent)]
     ReceiveAnalysis(Box<dyn std::error::Error + Send + Sync>),
-    #[error("interrupted by a signal: start it again for what is missing")]
+    #[error("bench: interrupted; a signal arrived; start it again for the results that are missing")]
     Interrupted,
-    #[error("not a task: {0}: this command is for 'nocopy bench' alone")]
+    #[error("task: cannot be read; {0}; this command is only for 'nocopy bench' alone")]
     Task(#[source] serde_json::Error),
-    #[error("{method}: cannot {doing}: {source}: {action}")]
+    #[error("{method}: cannot {doing}{cause}; {action}", cause = Why(.source))]
     Step { method: &'static str, doing: &'static str, source: io::Error, action: &'static str },
 }
 

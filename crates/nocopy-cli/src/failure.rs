@@ -1,5 +1,6 @@
 //! Everything that ends a command with exit code 2. One line each: fact, cause, action.
 
+use nocopy_proto::errno::Why;
 use std::io;
 use std::path::PathBuf;
 
@@ -17,35 +18,39 @@ pub(crate) enum Failure {
     Nfs(#[from] nocopy_nfs::command::Failure),
     #[error(transparent)]
     Open(#[from] nocopy::port::OpenError),
-    #[error("the interfaces: cannot be listed: {0}; start it where netlink sockets are allowed")]
+    #[error("interfaces: cannot be listed{cause}; start it where netlink sockets are allowed", cause = Why(.0))]
     Interfaces(#[source] io::Error),
     #[error(transparent)]
     Statistics(#[from] nocopy::integration::statistics::SnapshotError),
-    #[error("{path}: not results as nocopy writes them: {source}: give a file of 'nocopy bench --json' or 'nocopy profile sweep --json'", path = path.display())]
+    #[error("{path}: cannot be read as results of nocopy; {source}; give a file of 'nocopy bench --json' or 'nocopy profile sweep --json'", path = path.display())]
     Results { path: PathBuf, source: serde_json::Error },
-    #[error("{path}: results of the kind '{schema}', which this nocopy does not show: give those of 'nocopy bench' or 'nocopy profile sweep', or use the version of nocopy that wrote it", path = path.display())]
+    #[error("{path}: cannot be shown; its results are of the kind '{schema}', which this version does not know; give results of 'nocopy bench' or 'nocopy profile sweep', or use the version of nocopy that wrote them", path = path.display())]
     Schema { path: PathBuf, schema: String },
-    #[error("{path}: the page would take the place of these results, or of another page: name another file with --html or --markdown", path = path.display())]
+    #[error("{path}: the page cannot be written there; it would overwrite the results, or another page; name another file with --html or --markdown", path = path.display())]
     PageOverOther { path: PathBuf },
     #[error(transparent)]
     Filter(#[from] nocopy::filter::CompileError),
-    #[error("{path}: not a filter: {source}", path = path.display())]
+    #[error("{path}: cannot be read as a filter; {source}", path = path.display())]
     Bytecode { path: PathBuf, source: nocopy_proto::filter::ParseError },
     #[error(transparent)]
     Capture(#[from] nocopy::capture::OpenError),
-    #[error("cannot record to standard output: a pipe takes no direct writes: name a file")]
+    #[error(
+        "standard output: cannot be recorded to; files are written past the page cache, which a pipe does not allow; name a file"
+    )]
     RecordToPipe,
-    #[error("{option} goes with {needed} only: {action}")]
+    #[error("{option}: cannot be used alone; it needs {needed}; {action}")]
     Needs { option: &'static str, needed: &'static str, action: &'static str },
-    #[error("{path}: the recording ended early: {source}: {}: what the file has is whole", advice(source), path = path.display())]
+    #[error("{path}: the recording ended early{cause}; {}; the packets in the file are complete", advice(source), path = path.display(), cause = Why(.source))]
     RecordWrite { path: PathBuf, source: io::Error },
-    #[error("{interface}: the recording ended early: {source}: what the file has is whole")]
+    #[error("{interface}: the recording ended early{cause}; the packets in the file are complete; look at 'ip link show {interface}'", cause = Why(.source))]
     RecordSource { interface: String, source: io::Error },
-    #[error("no manual page for '{name}': nocopy has no such command: see 'nocopy --help'")]
+    #[error("man: no page for '{name}'; nocopy has no such command; 'nocopy --help' lists them")]
     NoSuchCommand { name: String },
     #[error(transparent)]
     Receive(io::Error),
-    #[error("{interface}: its packets cannot be taken: {why}: leave out '--take' to look on")]
+    #[error(
+        "{interface}: its packets cannot be taken from the host; {why}; leave out '--take' to only watch them"
+    )]
     NotTaken { interface: String, why: String },
 }
 

@@ -1,3 +1,4 @@
+use nocopy_proto::errno::Why;
 use std::io;
 
 use crate::Missing;
@@ -9,12 +10,11 @@ pub enum Error {
     #[error(transparent)]
     Missing(#[from] Missing),
     /// A thread that enters a namespace could not be started.
-    #[error("cannot start a thread for the namespace: {0}: raise the limit on threads (ulimit -u)")]
+    #[error("network namespace: no thread to run in it{cause}; raise the limit on threads (ulimit -u)", cause = Why(.0))]
     Thread(#[source] io::Error),
     /// Making, opening or entering a network namespace failed.
     #[error(
-        "cannot {operation} a network namespace: {source}: check that /proc is mounted and that no seccomp filter denies it"
-    )]
+        "network namespace: cannot {operation} one{cause}; check that /proc is mounted and that no seccomp filter denies it", cause = Why(.source))]
     Namespace {
         /// What was being done, a verb.
         operation: &'static str,
@@ -22,7 +22,7 @@ pub enum Error {
         source: io::Error,
     },
     /// The kernel refused a netlink request.
-    #[error("cannot {operation}: {source}: see 'dmesg' for the kernel's own words")]
+    #[error("lab: cannot {operation}{cause}; see 'dmesg' for the kernel's own words", cause = Why(.source))]
     Netlink {
         /// What was asked for, with the interface's name.
         operation: String,
@@ -30,7 +30,7 @@ pub enum Error {
         source: io::Error,
     },
     /// A setting under /proc/sys could not be written inside the namespace.
-    #[error("cannot write {path}: {source}: mount /proc/sys writable")]
+    #[error("{path}: cannot be written{cause}; mount /proc/sys writable", cause = Why(.source))]
     Setting {
         /// The file.
         path: String,
@@ -39,7 +39,7 @@ pub enum Error {
     },
     /// Both ends are up, but one has no carrier.
     #[error(
-        "{interface} has no carrier after {waited_ms} ms: the kernel is busy or the other end is down: try again"
+        "{interface}: no carrier after {waited_ms} ms; the kernel is busy or the other end is down; try again"
     )]
     NoCarrier {
         /// The interface waited for.

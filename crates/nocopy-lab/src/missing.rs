@@ -8,13 +8,13 @@ use crate::{Error, Lab};
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Missing {
     /// A capability of this process, such as `CAP_NET_ADMIN`.
-    #[error("needs {0}: this process does not have it: run it as root or grant the capability")]
+    #[error("needs {0}; this process does not have it; run it as root or grant the capability")]
     Capability(&'static str),
     /// A feature of the kernel, with the option that brings it.
-    #[error("needs {0}: this kernel does not have it: use a kernel built with it")]
+    #[error("needs {0}; this kernel does not have it; use a kernel built with it")]
     Kernel(&'static str),
     /// A device, such as a network card with zero-copy XDP.
-    #[error("needs {0}: this machine does not have it: run it where there is one")]
+    #[error("needs {0}; this machine does not have it; run it where there is one")]
     Device(&'static str),
 }
 

@@ -1,5 +1,6 @@
 //! Why nothing could be profiled. One line each: fact, cause, action.
 
+use nocopy_proto::errno::Why;
 use std::io;
 use std::process::ExitStatus;
 
@@ -16,53 +17,48 @@ pub enum Error {
     #[error(transparent)]
     Lab(#[from] nocopy_lab::Error),
     #[error(
-        "cannot profile on {architecture}: the programs know the registers and calls of x86_64 and aarch64 only: profile on one \
-         of these"
+        "profile: not available on {architecture}; its BPF programs know only the registers of x86_64 and aarch64; profile on one of these"
     )]
     Architecture { architecture: &'static str },
-    #[error("cannot profile: this process lacks {name}: run it as root or grant the capability")]
+    #[error("profile: not permitted; this process lacks {name}; run it as root or grant the capability")]
     Capability { name: &'static str },
     #[error(
-        "cannot profile: the kernel's type information is not there: {0}: use a kernel built with CONFIG_DEBUG_INFO_BTF"
+        "profile: cannot read the kernel's type information (BTF); {0}; use a kernel built with CONFIG_DEBUG_INFO_BTF"
     )]
     Types(#[source] BtfError),
     #[error(
-        "cannot profile: the kernel refused the programs: {0}: 'nocopy doctor' says what this kernel lacks"
+        "profile: the kernel refused the BPF programs; {0}; 'nocopy doctor' shows what this kernel lacks"
     )]
     Load(#[source] EbpfError),
-    #[error(
-        "cannot profile: the kernel refused to attach at {tracepoint}: {source}: use Linux 5.15 or later"
-    )]
+    #[error("profile: cannot attach to the tracepoint {tracepoint}; {source}; use Linux 5.15 or later")]
     Attach { tracepoint: &'static str, source: ProgramError },
-    #[error("cannot read what was counted: {0}: start it again")]
+    #[error("profile: the counters cannot be read; {0}; start it again")]
     Read(#[source] MapError),
     #[error(
-        "cannot name the kernel's functions: /proc/kallsyms hides their addresses: grant CAP_SYSLOG, and set \
+        "profile: cannot name the kernel's functions; /proc/kallsyms hides their addresses; grant CAP_SYSLOG, and set \
          kernel.kptr_restrict to 0 or 1"
     )]
     SymbolsHidden,
-    #[error("cannot read {path}: {source}: mount /proc, and let this process read it")]
+    #[error("{path}: cannot be read{cause}; mount /proc, and let this process read it", cause = Why(.source))]
     Proc { path: String, source: io::Error },
-    #[error("no process {id}: it has ended, or never was: 'ps' lists them")]
+    #[error("--pid {id}: no such process; it has ended, or never existed; 'ps -e' lists them")]
     NoProcess { id: u32 },
-    #[error("no process is called '{name}': 'ps -e' lists the names, which have 15 letters at most")]
+    #[error("--comm '{name}': no such process; names have 15 letters at most; 'ps -e' lists them")]
     NoName { name: String },
     #[error(
-        "cannot tell processes by their number: this process is in a PID namespace of its own, and the kernel counts in the \
-         first one: profile from outside the container, or by --port"
+        "profile: cannot select a process by its number; numbers in this PID namespace differ from the host's, which BPF programs see; profile from outside the container, or by --port"
     )]
     PidNamespace,
-    #[error("more than {max} ports: give fewer")]
+    #[error("--port: too many ports; at most {max} are counted; give fewer")]
     TooManyPorts { max: usize },
-    #[error("{program}: cannot be run: {source}: name a program that is there, with its path")]
+    #[error("{program}: cannot be run{cause}; name a program that is there, with its path", cause = Why(.source))]
     Start { program: String, source: io::Error },
     #[error(
-        "{program}: not started: the process that was to run it ended with {status} before it could be watched: see what it \
-         printed, or which signal ended it, and try again"
+        "{program}: not started; the process that was to run it ended early ({status}); look at what it printed, or which signal ended it, and try again"
     )]
     EndedEarly { program: String, status: ExitStatus },
-    #[error("{program}: not started: 'nocopy profile' ended before it watched the process: start it again")]
+    #[error("{program}: not started; 'nocopy profile' ended before it watched the process; start it again")]
     ProfilerEnded { program: String },
-    #[error("{program}: cannot be waited for: {source}: start nocopy where SIGCHLD is not ignored")]
+    #[error("{program}: cannot be waited for{cause}; start nocopy where SIGCHLD is not ignored", cause = Why(.source))]
     Wait { program: String, source: io::Error },
 }

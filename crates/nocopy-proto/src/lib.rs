@@ -6,6 +6,7 @@
 //! * [`describe`]: one line of text for a packet.
 //! * [`discipline`]: what queueing disciplines do with packets.
 //! * [`ebpf`]: the instructions of XDP programs.
+//! * [`errno`]: errors of the kernel, as messages say them.
 //! * [`filter`]: packet filters, checked, run and translated.
 //! * [`message`]: the message protocol.
 //! * [`pcapng`]: capture files, also made around packets where these lie.
@@ -18,7 +19,7 @@
 //! ```text
 //! describe  message  run
 //! filter  pcapng
-//! discipline  ebpf  quantity  wire
+//! discipline  ebpf  errno  quantity  wire
 //! ```
 
 #![forbid(unsafe_code)]
@@ -26,6 +27,7 @@
 pub mod describe;
 pub mod discipline;
 pub mod ebpf;
+pub mod errno;
 pub mod filter;
 pub mod message;
 pub mod pcapng;

@@ -1,21 +1,22 @@
 //! What ends a command with exit code 2 wherever it reads, prints and writes. One line each: fact, cause, action.
 
+use nocopy_proto::errno::Why;
 use std::io;
 use std::path::{Path, PathBuf};
 
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
-    #[error("cannot write {path}: {source}: {}", output_advice(source), path = path.display())]
+    #[error("{path}: cannot be written{cause}; {}", output_advice(source), path = path.display(), cause = Why(.source))]
     Output { path: PathBuf, source: io::Error },
-    #[error("cannot read {path}: {source}: name a file that exists and is readable", path = path.display())]
+    #[error("{path}: cannot be read{cause}; name a file that exists and is readable", path = path.display(), cause = Why(.source))]
     Input { path: PathBuf, source: io::Error },
-    #[error("{path}: the file exists: give --force to overwrite it, or another name", path = path.display())]
+    #[error("{path}: not written; the file exists; give --force to overwrite it, or another name", path = path.display())]
     Exists { path: PathBuf },
-    #[error("cannot print: {0}: check where the output goes")]
+    #[error("standard output: cannot be written{cause}; check where the output goes", cause = Why(.0))]
     Print(#[source] io::Error),
-    #[error("cannot give up capabilities: {0}: start it where capset(2) and prctl(2) are allowed")]
+    #[error("capabilities: cannot be given up{cause}; start it where capset(2) and prctl(2) are allowed", cause = Why(.0))]
     Capabilities(#[source] io::Error),
-    #[error("cannot catch signals: {0}: start it where sigaction(2) is allowed")]
+    #[error("signals: cannot be caught{cause}; start it where sigaction(2) is allowed", cause = Why(.0))]
     Signals(#[source] io::Error),
 }
 

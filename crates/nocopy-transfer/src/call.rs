@@ -17,11 +17,11 @@ use nocopy_report::{Interrupt, Outcome, capability, print};
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    #[error("{target}: no response: {source}")]
+    #[error("{target}: no response; {source}")]
     Call { target: Endpoint, source: message::Error },
-    #[error("{target}: no response: {why}: see what 'nocopy serve' says there")]
+    #[error("{target}: no response; {why}; look at what 'nocopy serve' prints there")]
     Ended { target: Endpoint, why: String },
-    #[error("the request is longer than {} MiB, which is the most: send it by 'nocopy send tcp://…'", MESSAGE_BYTES_MAX >> 20)]
+    #[error("request: not sent; it is longer than {} MiB, which is the most; send it by 'nocopy send tcp://…'", MESSAGE_BYTES_MAX >> 20)]
     TooLong,
 }
 

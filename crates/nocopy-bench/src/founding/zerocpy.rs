@@ -128,9 +128,11 @@ fn at_least(
         }
         if window >= RUN_MAX {
             let few = io::Error::other(format!("{} arrived in {RUN_MAX:?}", sample.arrived()));
-            return Err(Failure::step(NAME, "receive 10,000 datagrams", "see what else this machine does")(
-                few,
-            ));
+            return Err(Failure::step(
+                NAME,
+                "receive 10,000 datagrams",
+                "look at what else runs on this machine",
+            )(few));
         }
         window = (window * 2).min(RUN_MAX);
     }

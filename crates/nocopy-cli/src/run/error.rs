@@ -1,5 +1,6 @@
 //! Why a command was not run, or its exit status is unknown. One line each: fact, cause, action.
 
+use nocopy_proto::errno::Why;
 use std::io;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -18,35 +19,35 @@ const NOT_FOUND: u8 = 127;
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {
     #[error(
-        "{} is at none of {}: build it with 'cargo build --release', install it there, or name it with --library",
+        "{}: not found; it is not at {}; build it with 'cargo build --release', install it there, or name it with --library",
         kind.file(), list(places)
     )]
     NoLibrary { kind: Kind, places: Vec<PathBuf> },
-    #[error("{path}: not a library: {why}: name {} with --library", kind.file(), path = path.display())]
+    #[error("{path}: cannot be used as the library; {why}; name {} with --library", kind.file(), path = path.display())]
     NotALibrary { kind: Kind, path: PathBuf, why: String },
     #[error(
-        "{path}: its path has a blank or a colon, where the loader's LD_PRELOAD ends a name: install it elsewhere, and name it \
-         with --library",
+        "{path}: cannot be preloaded; its path has a blank or a colon, where LD_PRELOAD ends a name; install it elsewhere, and name it with --library",
         path = path.display()
     )]
     LibraryPath { path: PathBuf },
-    #[error("{program}: not found: name a program that is in a directory of PATH, or with its path")]
+    #[error(
+        "{program}: not found; there is no such program at that path, or in the directories of PATH; check the name, or give its path"
+    )]
     NotFound { program: String },
-    #[error("{program}: cannot be run: {source}: name a program that this user may run")]
+    #[error("{program}: cannot be run{cause}; name a program that this user may run", cause = Why(.source))]
     NotExecutable { program: String, source: io::Error },
     #[error(
-        "{program}: cannot be started: {source}: free memory, raise 'ulimit -u', or give it fewer arguments"
-    )]
+        "{program}: cannot be started{cause}; free memory, raise 'ulimit -u', or give it fewer arguments", cause = Why(.source))]
     Start { program: String, source: io::Error },
-    #[error("{program}: cannot be waited for: {source}: start nocopy where SIGCHLD is not ignored")]
+    #[error("{program}: cannot be waited for{cause}; start nocopy where SIGCHLD is not ignored", cause = Why(.source))]
     Wait { program: String, source: io::Error },
-    #[error("cannot make a file to count sockets in: {0}: free memory, or raise 'ulimit -n'")]
+    #[error("counts of the library: no file in memory to keep them in{cause}; free memory, or raise 'ulimit -n'", cause = Why(.0))]
     Counts(#[source] io::Error),
-    #[error("what the library counted cannot be read: {0}: run it once more")]
+    #[error("counts of the library: cannot be read{cause}; run it once more", cause = Why(.0))]
     Counted(#[source] io::Error),
-    #[error("cannot make a socket for the command to report by: {0}: raise 'ulimit -n', or free memory")]
+    #[error("report of the program: no socket to receive it by{cause}; raise 'ulimit -n', or free memory", cause = Why(.0))]
     Socket(#[source] io::Error),
-    #[error("cannot catch signals: {0}: start it where sigaction(2) and signalfd(2) are allowed")]
+    #[error("signals: cannot be caught{cause}; start it where sigaction(2) and signalfd(2) are allowed", cause = Why(.0))]
     Signals(#[source] io::Error),
     #[error(transparent)]
     Other(#[from] Failure),

@@ -3,6 +3,7 @@
 
 mod bench;
 mod capability;
+mod errors;
 mod founding;
 mod listening;
 mod nfs;

@@ -147,7 +147,7 @@ fn what_cannot_be_served_is_said_with_what_to_do() {
     let state = around.path().join("state").display().to_string();
     let refused = [
         (&["/absent/directory"][..], ["/absent/directory", "name a directory"]),
-        (&[&path, "--state", &state], ["lies in what is exported", "--state"]),
+        (&[&path, "--state", &state], ["inside the exported directory", "--state"]),
         (&[&path, "--state", "/proc/none", "--listen", "127.0.0.1:0"], ["/proc/none", "--state"]),
     ];
     for (arguments, words) in refused {
@@ -176,6 +176,9 @@ fn who_cannot_act_as_other_users_says_so() {
     };
     is_refused(&without_rights("--no-root-squash"), &["--no-root-squash", "start it as root"]);
     if rustix::process::geteuid().is_root() {
-        is_refused(&without_rights("--writable"), &["--writable: this is root", "CAP_SETUID", "setpriv"]);
+        is_refused(
+            &without_rights("--writable"),
+            &["--writable: refused; this is root", "CAP_SETUID", "setpriv"],
+        );
     }
 }

@@ -322,7 +322,7 @@ fn what_cannot_be_fails_in_one_line() {
     assert_error(&run(&["serve", "message://127.0.0.1:0", "--exec", " "]), &["--exec", "program"]);
     let holder = UdpSocket::bind("127.0.0.1:0").unwrap();
     let taken = format!("udp://{}", holder.local_addr().unwrap());
-    assert_error(&run(&["serve", &taken]), &[&taken, "another program has it"]);
+    assert_error(&run(&["serve", &taken]), &[&taken, "another program uses it"]);
     for wrong in [
         &["ping", "127.0.0.1:9"][..],
         &["ping", "sctp://127.0.0.1:9"],

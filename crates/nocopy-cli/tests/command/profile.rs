@@ -488,8 +488,8 @@ fn targets_that_are_not_there_are_refused() {
         return;
     }
     let refused = [
-        (&["--pid", "4194305"][..], "no process 4194305"),
-        (&["--comm", "no such name"], "no process is called 'no such name'"),
+        (&["--pid", "4194305"][..], "--pid 4194305: no such process"),
+        (&["--comm", "no such name"], "--comm 'no such name': no such process"),
         (&[], "--pid"),
         (&["--pid", "1", "--", "true"], "cannot be used with"),
         (&["--port", "0"], "0 is not in"),

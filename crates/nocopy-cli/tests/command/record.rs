@@ -425,7 +425,7 @@ fn a_full_disk_ends_it_with_a_whole_file_and_counted_loss() {
         kept.display()
     );
     let (message, summary) = failed(lab.right(), &script);
-    assert!(message.contains("No space left") && message.contains("--files"), "{message}");
+    assert!(message.contains("(ENOSPC); no space left") && message.contains("--files"), "{message}");
     assert!(summary["not_written_cause"].as_str().unwrap().contains("No space left"), "{summary}");
     assert_whole(&kept, &summary);
 }
@@ -442,7 +442,7 @@ fn a_limit_of_the_file_size_ends_it_the_same_way() {
             path.display()
         );
         let (message, summary) = failed(lab.right(), &script);
-        assert!(message.contains("File too large") && message.contains("ulimit -f"), "{message}");
+        assert!(message.contains("(EFBIG); file too large") && message.contains("ulimit -f"), "{message}");
         assert_whole(&path, &summary);
     }
 }

@@ -181,8 +181,8 @@ fn a_run_is_written_as_markdown() {
         assert!(output.status.code() == Some(2) && said.contains(words), "{said}");
     };
     refused(&["a.json", "--markdown", "a.md"], "--force");
-    refused(&["a.json", "--markdown", "a.json", "--force"], "take the place");
-    refused(&["a.json", "--markdown", "b", "--html", "./b"], "take the place");
+    refused(&["a.json", "--markdown", "a.json", "--force"], "overwrite the results");
+    refused(&["a.json", "--markdown", "b", "--html", "./b"], "overwrite the results");
     refused(&["a.json", "a.json", "--markdown", "c.md"], "cannot be used with");
     refused(&["a.json", "--force"], "--markdown");
     assert!(!scratch.0.join("c.md").exists());
@@ -210,8 +210,8 @@ fn what_is_not_results_is_refused_in_one_line() {
         assert_eq!((output.status.code(), said.lines().count()), (Some(2), 1), "{said}");
         assert!(words.iter().all(|word| said.contains(word)), "{said}");
     };
-    refused(&["none.json"], &["none.json", "cannot read"]);
-    refused(&["unknown.json"], &["unknown.json", "nocopy.bench/99", "version of nocopy that wrote it"]);
+    refused(&["none.json"], &["none.json", "cannot be read"]);
+    refused(&["unknown.json"], &["unknown.json", "nocopy.bench/99", "version of nocopy that wrote them"]);
     refused(&["damaged.json"], &["damaged.json", "many", "nocopy bench --json"]);
     let mut wrong_line = lines(&results("xdp", 1e6));
     wrong_line.insert_str(wrong_line.find('\n').unwrap() + 1, "tea\n");
@@ -222,10 +222,10 @@ fn what_is_not_results_is_refused_in_one_line() {
     assert!(!scratch.0.join("page.html").exists(), "nothing is written of what cannot be read");
     let good = scratch.read("good.json");
     std::os::unix::fs::symlink("good.json", scratch.0.join("link.html")).unwrap();
-    refused(&["good.json", "--html", "good.json"], &["good.json", "take the place", "--html"]);
-    refused(&["good.json", "--html", "link.html"], &["good.json", "take the place"]);
+    refused(&["good.json", "--html", "good.json"], &["good.json", "overwrite the results", "--html"]);
+    refused(&["good.json", "--html", "link.html"], &["good.json", "overwrite the results"]);
     scratch.file("also.json", &results("xdp", 1e6).to_string());
-    refused(&["also.json", "good.json", "--html", "./good.json"], &["good.json", "take the place"]);
+    refused(&["also.json", "good.json", "--html", "./good.json"], &["good.json", "overwrite the results"]);
     assert_eq!(scratch.read("good.json"), good);
     refused(&["good.json", "--html", "none/page.html"], &["none/page.html", "directory"]);
     let alone = scratch.nocopy(&["report", "good.json", "--json"]);

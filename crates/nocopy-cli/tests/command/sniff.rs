@@ -473,7 +473,7 @@ fn filters_as_bytecode_work_and_bad_ones_are_one_line_errors() {
     };
     assert!(failure(&["--bytecode", path]).contains("cannot read"));
     fs::write(&place, "2\n40 0 0 12\n6 0 0 many\n").unwrap();
-    assert!(failure(&["--bytecode", path]).contains("not a filter"));
+    assert!(failure(&["--bytecode", path]).contains("cannot be read as a filter"));
     fs::write(&place, "4\n40 0 0 12\n21 0 1 34997\n6 0 0 262144\n6 0 0 0\n").unwrap(); // ether proto 0x88b5
     let sniffer = Sniffer::start(lab.right(), &["--bytecode", path, "--count", "1"]);
     fs::remove_file(&place).unwrap();

@@ -595,7 +595,7 @@ fn what_was_sent_and_never_comes_is_missing() {
 /// A malformed answer, and a close without one, are errors.
 #[test]
 fn a_sender_knows_a_receiver_that_is_none() {
-    for (answer, said) in [(&[7; MESSAGE_BYTES][..], "never says"), (b"", "closes the connection")] {
+    for (answer, said) in [(&[7; MESSAGE_BYTES][..], "never sends"), (b"", "closes the connection")] {
         let other = TcpListener::bind("127.0.0.1:0").unwrap();
         let sender = send(other.local_addr().unwrap(), &["--count", "1"]);
         let (mut connection, _) = other.accept().unwrap();
@@ -729,8 +729,8 @@ fn errors_are_one_line_and_say_what_to_do() {
         (&["send", &free, "--method", "sendfile", "--file", "-"], &["--file", "no pipe"]),
         (&["send", &free, "--method", "published", "--stdin"], &["a pattern", "leave it out"]),
         (&["send", &free, "--congestion", "nothing"], &["nothing", "allowed_congestion_control"]),
-        (&["recv", &busy], &["another program has it", "port 0"]),
-        (&["recv", "tcp://192.0.2.1:0"], &["no address of this host"]),
+        (&["recv", &busy], &["another program uses it", "port 0"]),
+        (&["recv", "tcp://192.0.2.1:0"], &["this host has no such address"]),
         (&["recv", "tcp://:0", "-o", target.path()], &["exists", "--force"]),
         (&["recv", "tcp://:0", "-o", "/nonexistent/file"], &["/nonexistent/file", "directory"]),
     ]);

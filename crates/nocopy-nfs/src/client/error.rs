@@ -5,6 +5,7 @@ use super::transport::TransportError;
 use super::url::UrlError;
 use crate::wire::mount;
 use crate::wire::nfs3::Status;
+use nocopy_proto::errno::Why;
 
 /// Why something was not done.
 #[derive(Debug, thiserror::Error)]
@@ -16,7 +17,7 @@ pub enum ClientError {
     #[error(transparent)]
     Url(#[from] UrlError),
     /// A host that has no address.
-    #[error("{host}: has no address: {source}; check the name, or give the address itself")]
+    #[error("{host}: has no address{cause}; check the name, or give the address itself", cause = Why(.source))]
     Host { host: String, source: std::io::Error },
     /// The export cannot be mounted.
     #[error("{export}: cannot be mounted: {}; {}", mount_text(*status), mount_advice(*status))]
@@ -26,25 +27,25 @@ pub enum ClientError {
     Status { subject: String, what: &'static str, status: Status },
     /// The same, but the call was sent more than once.
     #[error(
-        "{subject}: may or may not have been {what}: {}, but the call was sent again after the connection was lost; look at the directory",
+        "{subject}: may or may not have been {what}; the call was sent again after the connection was lost, and the second reply was: {}; look at the directory",
         StatusText(*status)
     )]
     Uncertain { subject: String, what: &'static str, status: Status },
     /// The server does not take the call.
     #[error(
-        "{subject}: cannot be {what}: the server refuses the call ({reply}); see that it serves NFS version 3 to this user"
+        "{subject}: cannot be {what}; the server refuses the call ({reply}); check that it serves NFS version 3 to this user"
     )]
     Refused { subject: String, what: &'static str, reply: String },
     /// A reply that no correct server gives.
     #[error(
-        "{subject}: cannot be {what}: the reply makes no sense: {source}; the server is broken, or is none of NFS"
+        "{subject}: cannot be {what}; the reply is malformed: {source}; check that the server speaks NFS version 3"
     )]
     BadReply { subject: String, what: &'static str, source: BadReply },
     /// There is none for the buffers.
-    #[error("the client's buffers: no memory ({0}); free some")]
+    #[error("buffers of the client: no memory{cause}; free some", cause = Why(.0))]
     Memory(#[source] std::io::Error),
     /// It was given up with everything else.
-    #[error("{subject}: cannot be {what}: the server was given up; try again")]
+    #[error("{subject}: cannot be {what}; the client stopped waiting for the server; try again")]
     GivenUp { subject: String, what: &'static str },
 }
 

@@ -1,6 +1,7 @@
 //! The core's bytes over sockets: sent as the sockets take them, received where the core says, and again by another connection when one is
 //! lost.
 
+use nocopy_proto::errno::Why;
 use std::collections::VecDeque;
 use std::io::{self, IoSlice, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -47,18 +48,16 @@ pub(super) struct Reach {
 #[derive(Debug, thiserror::Error)]
 pub enum TransportError {
     #[error(
-        "{address}: cannot be connected to: {source}; see that a server of NFS listens there ('nocopy serve nfs'), and that no firewall is in between"
-    )]
+        "{address}: cannot be connected to{cause}; check that an NFS server listens there ('nocopy serve nfs'), and that no firewall is in between", cause = Why(.source))]
     Connect { address: SocketAddr, source: io::Error },
     #[error(
-        "{address}: no reply came within {seconds:.0} s, although every call was sent again; see whether the server is at work"
+        "{address}: no reply within {seconds:.0} s; every call was sent again, without success; check that the server is running"
     )]
     Unanswered { address: SocketAddr, seconds: f64 },
-    #[error("{address}: the replies make no sense: {source}; see whether a server of NFS listens there")]
+    #[error("{address}: the replies are malformed; {source}; check that an NFS server listens there")]
     BadReplies { address: SocketAddr, source: BadReply },
     #[error(
-        "{address}: the sockets cannot be waited for: {source}; raise the limit of descriptors ('ulimit -n')"
-    )]
+        "{address}: the sockets cannot be waited for{cause}; raise the limit of descriptors ('ulimit -n')", cause = Why(.source))]
     Wait { address: SocketAddr, source: io::Error },
 }
 

@@ -19,19 +19,19 @@ pub struct Url {
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum UrlError {
-    #[error("{url}: begins with no 'nfs://'; write it as nfs://HOST/PATH")]
+    #[error("{url}: not a URL of NFS; it does not begin with 'nfs://'; write it as nfs://HOST/PATH")]
     Scheme { url: String },
-    #[error("{url}: names no host; write it as nfs://HOST/PATH")]
+    #[error("{url}: not a URL of NFS; it has no host; write it as nfs://HOST/PATH")]
     Host { url: String },
-    #[error("{url}: names no path; write it as nfs://HOST/PATH")]
+    #[error("{url}: not a URL of NFS; it has no path; write it as nfs://HOST/PATH")]
     Path { url: String },
-    #[error("{url}: its path goes upward by '..'; write where it leads instead")]
+    #[error("{url}: '..' is not allowed in the path; write the path without it")]
     Upward { url: String },
-    #[error("{url}: '{word}' is not a port; ports are numbers from 1 to 65535")]
+    #[error("{url}: '{word}' is not a port; give a number from 1 to 65535")]
     Port { url: String, word: String },
-    #[error("{url}: '{word}' is not known; 'nfsport=', 'mountport=' and 'version=3' are")]
+    #[error("{url}: '{word}' is not a known option; use 'nfsport=PORT', 'mountport=PORT' or 'version=3'")]
     Option { url: String, word: String },
-    #[error("{url}: '%' stands before no two hexadecimal digits; write '%25' for the character itself")]
+    #[error("{url}: '%' without two hexadecimal digits behind it; write '%25' for the character '%'")]
     Escape { url: String },
 }
 
@@ -140,8 +140,8 @@ mod tests {
             ("nfs://h", "no path"),
             ("nfs://h:0/x", "'0' is not a port"),
             ("nfs://h/x?mountport=99999", "'99999' is not a port"),
-            ("nfs://h/x?vers=4", "'vers=4' is not known"),
-            ("nfs://h/a/../b", "upward"),
+            ("nfs://h/x?vers=4", "'vers=4' is not a known option"),
+            ("nfs://h/a/../b", "'..' is not allowed"),
             ("nfs://h/100%", "%25"),
         ] {
             let said = text.parse::<Url>().unwrap_err().to_string();

@@ -5,6 +5,7 @@ mod live;
 mod remote;
 mod summary;
 
+use nocopy_proto::errno::Why;
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -38,37 +39,37 @@ pub enum Failure {
     #[error(transparent)]
     Server(#[from] ServerError),
     #[error(
-        "--writable: this is root without the right to act as other users (CAP_SETUID, CAP_SETGID), so every client could write as root; \
-         start it with these, or as the user that the files are to belong to \
+        "--writable: refused; this is root without the capabilities to act as other users (CAP_SETUID, CAP_SETGID), so every client could write as root; start it with these capabilities, or as the user that owns the files \
          ('setpriv --reuid USER --regid GROUP --clear-groups nocopy serve nfs ...')"
     )]
     Root,
     #[error(
-        "--no-root-squash: this server does not act as other users, nor as root; start it as root, or leave this out"
+        "--no-root-squash: cannot be used; only a server started as root acts as other users; start it as root, or leave this out"
     )]
     NotRoot,
-    #[error("the server: cannot wait for calls any more ({0}); start it again")]
+    #[error("server: cannot wait for calls any more{cause}; start it again", cause = Why(.0))]
     Serve(#[source] io::Error),
     #[error(transparent)]
     Client(#[from] ClientError),
-    #[error("the buffers: no memory ({0}); free some")]
+    #[error("buffers: no memory{cause}; free some", cause = Why(.0))]
     Memory(#[source] io::Error),
-    #[error("a buffer: not taken to be read into or written: {0}")]
+    #[error("buffer: refused for reading or writing; {0}")]
     Post(#[source] nocopy::Reason),
-    #[error("{path}: {source}; check the path and the permissions", path = path.display())]
+    #[error("{path}: cannot be read or written{cause}; check the path and the permissions", path = path.display(), cause = Why(.source))]
     Local { path: PathBuf, source: io::Error },
-    #[error("{path}: not a directory, and there are several sources; name a directory that exists")]
+    #[error(
+        "{path}: not a directory; several sources are copied, so the target must be one; name a directory that exists"
+    )]
     NotDirectory { path: String },
     #[error(
-        "cp: copies from nfs://HOST/PATH to a path of this host, or from paths of this host to nfs://HOST/PATH; of other kinds use cp(1), or \
-         copy to a directory of this host first"
+        "cp: cannot copy between these; one side must be nfs://HOST/PATH and the other a path of this host; use cp(1) between local paths, or copy to a local directory first"
     )]
     Sides,
     #[error(
-        "{path}: the copy differs from byte {at} on; the file was changed meanwhile, or something is broken: copy it again"
+        "{path}: the copy differs from byte {at} on; the file was changed meanwhile, or the server or disk is faulty; copy it again"
     )]
     Differs { path: String, at: u64 },
-    #[error("interrupted")]
+    #[error("copy: interrupted; a signal arrived; start it again")]
     Interrupted,
 }
 

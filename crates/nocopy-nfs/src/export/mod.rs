@@ -19,6 +19,7 @@ mod state;
 #[cfg(test)]
 mod tests;
 
+use nocopy_proto::errno::Why;
 use std::ffi::{CStr, CString, OsStr};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -49,11 +50,11 @@ const NAME_BYTES_MAX: usize = 255;
 
 #[derive(Debug, thiserror::Error)]
 pub enum ExportError {
-    #[error("{path}: cannot be exported: {source}; name a directory that this user can read", path = path.display())]
+    #[error("{path}: cannot be exported{cause}; name a directory that this user can read", path = path.display(), cause = Why(.source))]
     Directory { path: PathBuf, source: io::Error },
-    #[error("{path}: this kernel has no openat2(2), by which paths are kept inside ({source}); use Linux 5.6 or newer", path = path.display())]
+    #[error("{path}: cannot be exported safely{cause}; openat2(2) keeps clients inside the directory, and this kernel lacks it; use Linux 5.6 or newer", path = path.display(), cause = Why(.source))]
     Kernel { path: PathBuf, source: io::Error },
-    #[error("/proc: cannot be read ({source}); mount it, as files are opened and checked by it")]
+    #[error("/proc: cannot be read{cause}; mount it, the server opens and checks files by it", cause = Why(.source))]
     NoProc { source: io::Error },
     #[error(transparent)]
     State(#[from] StateError),

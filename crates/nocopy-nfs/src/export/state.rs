@@ -1,5 +1,6 @@
 //! State that outlives the server, so that its handles stay valid: the key of the MAC, and the index.
 
+use nocopy_proto::errno::Why;
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::hash::Hasher;
 use std::io::{self, Read, Write};
@@ -17,13 +18,15 @@ const KEY_BYTES: usize = 16;
 
 #[derive(Debug, thiserror::Error)]
 pub enum StateError {
-    #[error("{path}: cannot keep the key and the index of handles there: {source}; name a directory of this user by --state", path = path.display())]
+    #[error("{path}: cannot keep the key and the index of file handles there{cause}; name a directory that this user can write by --state", path = path.display(), cause = Why(.source))]
     Io { path: PathBuf, source: io::Error },
-    #[error("{path}: lies in what is exported, so clients could read the key of handles; name a directory elsewhere by --state", path = path.display())]
+    #[error("{path}: cannot keep the key of file handles there; it is inside the exported directory, so clients could read it; name a directory elsewhere by --state", path = path.display())]
     Exported { path: PathBuf },
-    #[error("{path}: another server is using it; stop that, or name another directory by --state", path = path.display())]
+    #[error("{path}: cannot be used; another server is using it; stop that server, or name another directory by --state", path = path.display())]
     InUse { path: PathBuf },
-    #[error("no directory for the key and the index of handles: HOME is not set; name one by --state")]
+    #[error(
+        "--state: no directory for the key and the index of file handles; HOME is not set; name one by --state"
+    )]
     NoHome,
 }
 

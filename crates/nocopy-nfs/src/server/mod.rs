@@ -32,6 +32,7 @@ mod turns;
 mod workers;
 mod writing;
 
+use nocopy_proto::errno::Why;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
@@ -66,17 +67,17 @@ const OTHER_DESCRIPTORS: usize = 768;
 
 #[derive(Debug, thiserror::Error)]
 pub enum ServerError {
-    #[error("{address}: cannot serve there: {source}; {}", advice(source))]
+    #[error("{address}: cannot serve there{cause}; {}", advice(source), cause = Why(.source))]
     Listen { address: SocketAddr, source: io::Error },
-    #[error("cannot wait for connections: {0}; raise the limit of descriptors ('ulimit -n')")]
+    #[error("server: cannot wait for connections{cause}; raise the limit of descriptors ('ulimit -n')", cause = Why(.0))]
     Setup(#[source] io::Error),
 }
 
 fn advice(error: &io::Error) -> &'static str {
     match error.kind() {
-        io::ErrorKind::AddrInUse => "another program has it: name another port by --listen",
-        io::ErrorKind::AddrNotAvailable => "it is no address of this host: 'ip address' lists them",
-        io::ErrorKind::PermissionDenied => "ports below 1024 take CAP_NET_BIND_SERVICE: name another",
+        io::ErrorKind::AddrInUse => "another program uses it; name another port by --listen",
+        io::ErrorKind::AddrNotAvailable => "this host has no such address; 'ip address' lists them",
+        io::ErrorKind::PermissionDenied => "ports below 1024 need CAP_NET_BIND_SERVICE; name another",
         _ => "name another address or port by --listen",
     }
 }

@@ -165,7 +165,7 @@ fn measure_round<'a>(
 
 /// One transfer; profiled with `frequency` samples a second, if given.
 fn play(stage: &Stage, amount: Amount, profiler: Option<(&Kernel, u32)>) -> Result<Trial, Failure> {
-    let moved = || nocopy_bench::Failure::step(NAME, "move the amount", "see what its process says");
+    let moved = || nocopy_bench::Failure::step(NAME, "move the amount", "look at what its process printed");
     let mut transfer = Transfer::prepare(stage, amount).map_err(moved())?;
     let targets = Targets { processes: vec![transfer.receiver_id()], ports: Vec::new() };
     let instrument = profiler

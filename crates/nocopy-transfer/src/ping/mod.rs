@@ -3,6 +3,7 @@
 mod rounds;
 mod summary;
 
+use nocopy_proto::errno::Why;
 use std::io;
 use std::net::{IpAddr, SocketAddr, TcpStream, UdpSocket};
 
@@ -25,25 +26,29 @@ const COUNT: u64 = 10_000;
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    #[error("{target}: no such host: {source}: name one that resolves, or its address")]
+    #[error("{target}: no such host{cause}; name one that resolves, or its address", cause = Why(.source))]
     Resolve { target: Endpoint, source: io::Error },
     #[error(transparent)]
     Message(message::Error),
-    #[error("{target}: cannot connect: {source}: {}", advice(source))]
+    #[error("{target}: cannot connect{cause}; {}", advice(source), cause = Why(.source))]
     Connect { target: Endpoint, source: io::Error },
-    #[error("{to}: cannot be reached by {interface}: {source}: 'ip route get {ip}' shows the way there", ip = to.ip())]
+    #[error("{to}: cannot be reached through {interface}{cause}; 'ip route get {ip}' shows the way there", ip = to.ip(), cause = Why(.source))]
     NoWay { to: SocketAddr, interface: String, source: io::Error },
-    #[error("--interface goes with message:// or xdp:// only: leave it out, or ping by xdp://")]
+    #[error(
+        "--interface: cannot be used here; it needs message:// or xdp://; leave it out, or ping by xdp://"
+    )]
     NeedlessInterface,
-    #[error("xdp:// goes with --interface only: name the interface that leads there")]
+    #[error("xdp://: cannot be used alone; it needs --interface; name the interface that leads there")]
     NoInterface,
-    #[error("{interface}: nothing goes over a port of it to this host: leave out --interface")]
+    #[error(
+        "{interface}: no way to this host; the kernel delivers to its own addresses itself, not through an interface; leave out --interface"
+    )]
     OwnInterface { interface: String },
     #[error(
-        "{bytes} bytes do not fit one datagram: UDP has up to {DATAGRAM_BYTES_MAX}: give less with --size, or use message://"
+        "--size: {bytes} bytes do not fit one datagram; UDP carries up to {DATAGRAM_BYTES_MAX}; give less with --size, or use message://"
     )]
     TooLong { bytes: usize },
-    #[error("{target}: cannot exchange messages any more: {source}: {}", advice(source))]
+    #[error("{target}: cannot exchange messages any more{cause}; {}", advice(source), cause = Why(.source))]
     Exchange { target: Endpoint, source: io::Error },
 }
 
@@ -56,10 +61,10 @@ impl From<Error> for Failure {
 /// What to do if the other end does not answer as expected.
 fn advice(error: &io::Error) -> &'static str {
     match error.kind() {
-        io::ErrorKind::ConnectionRefused => "no program listens there: start 'nocopy serve'",
-        io::ErrorKind::TimedOut => "see whether 'nocopy serve' runs there, and whether a firewall is between",
+        io::ErrorKind::ConnectionRefused => "no program listens there; start 'nocopy serve'",
+        io::ErrorKind::TimedOut => "check that 'nocopy serve' runs there, and that no firewall is in between",
         io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset => {
-            "the other end has closed the connection: see what it says"
+            "the other end closed the connection; look at what it printed"
         }
         _ => "'ip route get' shows the way to that address",
     }

@@ -1,5 +1,6 @@
 //! Errors of sending, besides those of ports.
 
+use nocopy_proto::errno::Why;
 use std::io;
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -14,48 +15,48 @@ use crate::Failure;
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error(
-        "frames of {frame_bytes} bytes are too long for {interface}: its MTU of {mtu_bytes} allows {bytes_max}: send less or \
-         raise the MTU"
+        "{interface}: frames of {frame_bytes} B are too long; its MTU of {mtu_bytes} B allows {bytes_max}; lower --size or raise the MTU"
     )]
     FrameTooLong { interface: String, mtu_bytes: u32, frame_bytes: u64, bytes_max: usize },
     #[error(
-        "frames of {frame_bytes} bytes are too short: headers and payload need {bytes_min}: raise --size or leave it out"
+        "--size: frames of {frame_bytes} B are too short; headers and payload need {bytes_min}; raise --size or leave it out"
     )]
     FrameTooShort { frame_bytes: u64, bytes_min: usize },
-    #[error("cannot make the frame: {0}")]
+    #[error("send: cannot make the frame; {0}")]
     Headers(#[from] UdpFrameError),
     #[error(
-        "{source_address} and {destination} are of two families: a packet has one: give both as IPv4 or both as IPv6"
+        "{source_address}, {destination}: cannot be in one packet; one is IPv4, the other IPv6; give two addresses of one kind"
     )]
     Families { source_address: IpAddr, destination: IpAddr },
     #[error(
-        "{address} is no {family} address: the packets are {family}: give another address or leave out the option -4 or -6"
+        "{address}: not an {family} address; -4 or -6 asks for packets of {family}; give another address or leave out that option"
     )]
     Family { address: IpAddr, family: &'static str },
-    #[error("IPv6 packets need a UDP checksum (RFC 8200): use --checksum computed or device, or IPv4")]
+    #[error(
+        "--checksum: cannot be left out; IPv6 packets need a UDP checksum (RFC 8200); use --checksum computed or device, or IPv4"
+    )]
     NoChecksumOnIpv6,
-    #[error("cannot leave checksums to {interface}: {source}: use --checksum computed")]
+    #[error("{interface}: cannot compute checksums; {source}; use --checksum computed")]
     DeviceChecksum { interface: String, source: Unsupported },
-    #[error("cannot read {path}: {source}: name a file that exists and may be read", path = path.display())]
+    #[error("{path}: cannot be read{cause}; name a file that exists and may be read", path = path.display(), cause = Why(.source))]
     PayloadFile { path: PathBuf, source: io::Error },
-    #[error("{path} has more than the {bytes_max} bytes a datagram carries: name a shorter file", path = path.display())]
+    #[error("{path}: too long for a datagram; one carries up to {bytes_max} bytes; name a shorter file", path = path.display())]
     LongPayload { path: PathBuf, bytes_max: usize },
     #[error(
-        "the kernel's generator cannot do {option}: it resends one frame as it is: leave it out, or use --generator program"
+        "{option}: not possible with --generator kernel; the kernel sends the same frame again and again; leave it out, or use --generator program"
     )]
     NotByKernel { option: &'static str },
     #[error(
-        "{interface}: the kernel does not resend the frame: {source}: it needs Linux 5.18, a driver that takes redirected frames, and \
-         frames of 14 to some 3,500 bytes; use --generator program"
-    )]
+        "{interface}: the kernel refuses to resend the frame{cause}; that needs Linux 5.18, a driver that takes redirected frames, and \
+         frames of 14 to some 3,500 bytes; use --generator program", cause = Why(.source))]
     Generator { interface: String, source: io::Error },
-    #[error("cannot replay {path}: {source}", path = path.display())]
+    #[error("{path}: cannot be replayed; {source}", path = path.display())]
     Replay { path: PathBuf, source: Damage },
     #[error(
-        "--speed makes the recorded times shorter or longer: with --timing flat-out there are none: leave one out"
+        "--speed: cannot be used with --timing flat-out; it stretches the recorded times, which flat-out ignores; leave one out"
     )]
     SpeedOfFlatOut,
-    #[error("cannot send: {0}")]
+    #[error("send: cannot send; {0}")]
     Rejected(#[from] Reason),
     /// An error of a port.
     #[error("{0}")]

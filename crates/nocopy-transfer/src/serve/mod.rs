@@ -6,6 +6,7 @@ mod program;
 mod stream;
 mod summary;
 
+use nocopy_proto::errno::Why;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, UdpSocket};
 use std::thread;
@@ -28,25 +29,29 @@ const LOOK: Duration = Duration::from_millis(20);
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    #[error("{address}: no address to answer at: {source}: name an address of this host, or leave it out")]
+    #[error("{address}: no address to answer at{cause}; name an address of this host, or leave it out", cause = Why(.source))]
     Resolve { address: Endpoint, source: io::Error },
-    #[error("{}://{address}: cannot answer there: {source}: {}", scheme.name(), advice(source))]
+    #[error("{}://{address}: cannot answer there{cause}; {}", scheme.name(), advice(source), cause = Why(.source))]
     Listen { scheme: Scheme, address: SocketAddr, source: io::Error },
-    #[error("{}://{address}: cannot answer any more: {source}: see that its interface is up, and start it again", scheme.name())]
+    #[error("{}://{address}: cannot answer any more{cause}; check that its interface is up, and start it again", scheme.name(), cause = Why(.source))]
     Answer { scheme: Scheme, address: SocketAddr, source: io::Error },
     #[error(
-        "{service}: a port of {interface} has one address: write it, as 'ip address show {interface}' lists it"
+        "{service}: no address; a port of {interface} answers for one address, which must be written; give it as 'ip address show {interface}' lists it"
     )]
     NoAddress { service: Endpoint, interface: String },
     #[error(
-        "{interface}: one port takes its queues: serve message:// or xdp:// over it, the other without --interface or by another process"
+        "{interface}: cannot serve both message:// and xdp://; one port takes all queues of the interface; serve one of them over it, the other without --interface or by another process"
     )]
     TwoPorts { interface: String },
-    #[error("--interface goes with message:// or xdp:// only: leave it out, or serve one of them")]
+    #[error(
+        "--interface: cannot be used here; it needs message:// or xdp://; leave it out, or serve one of them"
+    )]
     NeedlessInterface,
-    #[error("xdp:// goes with --interface only: name the interface")]
+    #[error("xdp://: cannot be used alone; it needs --interface; name the interface")]
     NoInterface,
-    #[error("--exec: no program: write its name, and its arguments behind it")]
+    #[error(
+        "--exec: no program; nothing follows the option; write the program's name, and its arguments behind it"
+    )]
     NoProgram,
 }
 
@@ -59,9 +64,9 @@ impl From<Error> for Failure {
 /// What to do if no client can be answered.
 fn advice(error: &io::Error) -> &'static str {
     match error.kind() {
-        io::ErrorKind::AddrInUse => "another program has it: name another port",
-        io::ErrorKind::AddrNotAvailable => "it is no address of this host: 'ip address' lists them",
-        io::ErrorKind::PermissionDenied => "ports below 1024 take CAP_NET_BIND_SERVICE: name another",
+        io::ErrorKind::AddrInUse => "another program uses it; name another port",
+        io::ErrorKind::AddrNotAvailable => "this host has no such address; 'ip address' lists them",
+        io::ErrorKind::PermissionDenied => "ports below 1024 need CAP_NET_BIND_SERVICE; name another",
         _ => "name another address or port",
     }
 }

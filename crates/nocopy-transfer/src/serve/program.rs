@@ -1,5 +1,6 @@
 //! Requests answered by a program: the request is its input, its output the response.
 
+use nocopy_proto::errno::Why;
 use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
 use std::os::unix::process::CommandExt;
@@ -26,17 +27,17 @@ const BUFFER_BYTES: usize = 64 << 10;
 /// Why there is no response.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum RunError {
-    #[error("{program}: cannot be run: {source}: name a program that is there, with its path")]
+    #[error("{program}: cannot be run{cause}; name a program that is there, with its path", cause = Why(.source))]
     Start { program: String, source: io::Error },
-    #[error("{program}: its input and output failed: {source}: run it by hand to see what it does")]
+    #[error("{program}: its input and output failed{cause}; run it by hand to see what it does", cause = Why(.source))]
     Talk { program: String, source: io::Error },
-    #[error("{program}: it has ended with {status}: see what it says itself")]
+    #[error("{program}: it has ended with {status}; look at what it printed")]
     Failed { program: String, status: ExitStatus },
-    #[error("{program}: it took longer than {}, and was killed: allow it more with --exec-timeout", time(timeout.as_secs_f64()))]
+    #[error("{program}: it took longer than {}, and was killed; allow it more with --exec-timeout", time(timeout.as_secs_f64()))]
     TooLong { program: String, timeout: Duration },
-    #[error("{program}: it printed more than {} MiB, and was killed: have it print less", MESSAGE_BYTES_MAX >> 20)]
+    #[error("{program}: it printed more than {} MiB, and was killed; have it print less", MESSAGE_BYTES_MAX >> 20)]
     TooMuch { program: String },
-    #[error("{program}: killed: the server ends")]
+    #[error("{program}: killed; the server ends")]
     Interrupted { program: String },
 }
 

@@ -1,5 +1,6 @@
 //! How a capture is opened.
 
+use nocopy_proto::errno::{Why, remedy};
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
@@ -64,7 +65,7 @@ pub enum OpenError {
     Interface(#[from] InterfaceError),
     /// A capability is missing.
     #[error(
-        "{interface}: capturing needs CAP_NET_RAW, which this process lacks; run as root, or grant it with 'setcap'"
+        "{interface}: cannot be captured from; this process lacks CAP_NET_RAW; run as root, or grant it with 'setcap'"
     )]
     Capability {
         /// The interface.
@@ -72,7 +73,7 @@ pub enum OpenError {
     },
     /// The kernel makes no blocks of this size or number.
     #[error(
-        "{count} blocks of {bytes} B: a block is a power of two from {PAGE_BYTES} B to {BLOCK_BYTES_MAX} B, there are at least 2, and \
+        "{count} blocks of {bytes} B: cannot be used; a block is a power of two from {PAGE_BYTES} B to {BLOCK_BYTES_MAX} B, there are at least 2, and \
          they are less than 4 GiB; ask for others"
     )]
     Blocks {
@@ -82,7 +83,7 @@ pub enum OpenError {
         bytes: u32,
     },
     /// There is not enough memory for the blocks.
-    #[error("{interface}: the kernel has no {bytes} B for the blocks ({source}); ask for less")]
+    #[error("{interface}: the kernel has no {bytes} B for the blocks{cause}; ask for less", cause = Why(.source))]
     Memory {
         /// The interface.
         interface: String,
@@ -92,7 +93,7 @@ pub enum OpenError {
         source: io::Error,
     },
     /// The filter cannot be changed to read VLAN tags, which the kernel removes from packets.
-    #[error("{interface}: the filter cannot be used on a packet socket: {source}")]
+    #[error("{interface}: the filter cannot be used on a packet socket; {source}")]
     Filter {
         /// The interface.
         interface: String,
@@ -100,7 +101,7 @@ pub enum OpenError {
         source: InvalidProgram,
     },
     /// The kernel refused another operation.
-    #[error("{interface}: cannot {operation}: {source}")]
+    #[error("{interface}: cannot {operation}{cause}; {}", remedy(.source), cause = Why(.source))]
     System {
         /// The interface.
         interface: String,

@@ -1,5 +1,6 @@
 //! Routes, neighbours and links of the host, asked for by netlink, and remembered until they change.
 
+use nocopy_proto::errno::Why;
 use std::collections::HashMap;
 use std::io;
 use std::net::IpAddr;
@@ -88,7 +89,7 @@ pub(crate) struct Neighbour {
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum RouteError {
     /// The host has no route, or one that forbids it.
-    #[error("no way to {to}: {source}; 'ip route get {to}' shows what the host would do")]
+    #[error("{to}: no route{cause}; 'ip route get {to}' shows what the host would do", cause = Why(.source))]
     Unreachable {
         /// The destination.
         to: IpAddr,
@@ -97,8 +98,7 @@ pub(crate) enum RouteError {
     },
     /// The kernel's answer is incomplete.
     #[error(
-        "the kernel's route to {to} names no interface: {source}; this is a fault of nocopy or the kernel"
-    )]
+        "{to}: the kernel's route names no interface{cause}; this is a fault of nocopy or the kernel: please report it with the output of 'ip route get {to}'", cause = Why(.source))]
     Unreadable {
         /// The destination.
         to: IpAddr,
@@ -106,7 +106,7 @@ pub(crate) enum RouteError {
         source: io::Error,
     },
     /// The kernel refused the request.
-    #[error("{operation}: {source}; see whether netlink is allowed to this process")]
+    #[error("routes: cannot {operation}{cause}; run it where netlink sockets are allowed", cause = Why(.source))]
     System {
         /// What was asked.
         operation: &'static str,

@@ -13,6 +13,7 @@
 //! # Ok(()) }
 //! ```
 
+use nocopy_proto::errno::{Why, remedy};
 use std::borrow::Cow;
 use std::io;
 use std::time::Instant;
@@ -161,7 +162,7 @@ pub enum SnapshotError {
     #[error(transparent)]
     Interface(#[from] InterfaceError),
     /// The kernel refused another operation.
-    #[error("{interface}: {operation}: {source}")]
+    #[error("{interface}: cannot {operation}{cause}; {}", remedy(.source), cause = Why(.source))]
     System {
         /// The interface.
         interface: String,

@@ -1,5 +1,6 @@
 //! How an endpoint is made.
 
+use nocopy_proto::errno::Why;
 use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -72,27 +73,26 @@ pub enum OpenError {
     #[error(transparent)]
     Socket(#[from] udp::OpenError),
     /// The kernel does not return the socket's address.
-    #[error("the address of the socket: not returned ({source}); give one with a port number")]
+    #[error("message endpoint: cannot find out the address of its socket{cause}; give one with a port number", cause = Why(.source))]
     Address {
         /// The kernel's reason.
         source: io::Error,
     },
     /// The kernel cannot keep datagrams from being cut into fragments.
-    #[error("datagrams that are not cut into fragments: refused ({source}); use a kernel that supports them")]
+    #[error("message endpoint: datagrams cannot be kept from being cut into fragments{cause}; use a kernel that supports IP_MTU_DISCOVER", cause = Why(.source))]
     Fragments {
         /// The kernel's reason.
         source: io::Error,
     },
     /// There is no memory for packets.
-    #[error("no memory for packets ({source}); ask for less")]
+    #[error("message endpoint: no memory for packets{cause}; ask for less", cause = Why(.source))]
     Memory {
         /// The kernel's reason.
         source: io::Error,
     },
     /// The windows and messages that were asked for do not fit the memory that was allowed.
     #[error(
-        "{memory_bytes} B of memory are too little: windows and messages as long as were asked for need {needed_bytes} B; allow that \
-         much, or shorter messages"
+        "memory of {memory_bytes} B: too little; the windows and the longest message need {needed_bytes} B; allow that much, or shorter messages"
     )]
     TooLittleMemory {
         /// What was allowed.
@@ -101,7 +101,7 @@ pub enum OpenError {
         needed_bytes: usize,
     },
     /// A setting is out of its range.
-    #[error("{setting} of {value}: give one of {least} to {most}")]
+    #[error("{setting} of {value}: out of range; it is from {least} to {most}; give such a value")]
     Setting {
         /// Which.
         setting: &'static str,
@@ -113,13 +113,13 @@ pub enum OpenError {
         most: usize,
     },
     /// No descriptor is left to wait on.
-    #[error("make a descriptor to wait on ({source}); raise the limit of open files ('ulimit -n')")]
+    #[error("message endpoint: no descriptor to wait on{cause}; raise the limit of open files ('ulimit -n')", cause = Why(.source))]
     Poll {
         /// The kernel's reason.
         source: io::Error,
     },
     /// The kernel gives no random numbers, which protect connections from forged datagrams.
-    #[error("no random numbers ({source}); use a kernel since Linux 3.17")]
+    #[error("message endpoint: no random numbers{cause}; run it where getrandom(2) is allowed", cause = Why(.source))]
     Random {
         /// The kernel's reason.
         source: io::Error,

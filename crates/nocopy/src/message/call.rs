@@ -1,5 +1,6 @@
 //! What waits for an answer of a peer: connecting, and calls.
 
+use nocopy_proto::errno::{Why, remedy};
 use std::io;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -20,7 +21,9 @@ const ASIDE_MAX: usize = 4096;
 #[non_exhaustive]
 pub enum Error {
     /// The endpoint has as many peers as it was opened for.
-    #[error("no place for another peer: there are {peers_max}; raise peers_max")]
+    #[error(
+        "message endpoint: no room for another peer; it has {peers_max}, as many as it may; raise peers_max"
+    )]
     TooManyPeers {
         /// How many that is.
         peers_max: usize,
@@ -35,7 +38,7 @@ pub enum Error {
     },
     /// The connection was not established in time.
     #[error(
-        "{address}: not connected within {}; is an endpoint bound there, and does a firewall let UDP pass?",
+        "{address}: not connected within {}; no answer came; check that an endpoint is bound there, and that no firewall drops UDP",
         time(timeout.as_secs_f64())
     )]
     ConnectTimedOut {
@@ -45,14 +48,16 @@ pub enum Error {
         timeout: Duration,
     },
     /// The request was not sent.
-    #[error("request not sent: {0}")]
+    #[error("request: not sent; {0}")]
     NotSent(#[source] Reason),
     /// The connection ended before the response came.
-    #[error("the connection ended before the response came; its event has the reason")]
+    #[error(
+        "request: no response; the connection ended before; its event 'Lost' has the reason: connect again"
+    )]
     Lost,
     /// No response came in time.
     #[error(
-        "no response within {}; the peer has the request, or will get it: ask again only if that does no harm",
+        "request: no response within {}; the peer has the request, or will get it; ask again only if that does no harm",
         time(timeout.as_secs_f64())
     )]
     TimedOut {
@@ -60,10 +65,10 @@ pub enum Error {
         timeout: Duration,
     },
     /// Other messages fill the memory for those that are kept.
-    #[error("too many other messages came before the response; receive them first")]
+    #[error("request: no response yet; too many other messages came before it; receive them first")]
     TooManyOthers,
     /// The interface is down or was removed, or the kernel refused a call.
-    #[error("the network cannot be used: {0}")]
+    #[error("message endpoint: the network cannot be used{cause}; {}", remedy(.0), cause = Why(.0))]
     Network(#[from] io::Error),
 }
 

@@ -36,7 +36,7 @@ use crate::sys::pcap::{self, Refusal};
 pub enum CompileError {
     /// libpcap was not found.
     #[error(
-        "filter '{expression}': libpcap, which compiles expressions, cannot be loaded ({reason}); install it ('apt install \
+        "filter '{expression}': cannot be compiled; libpcap, which does it, cannot be loaded ({reason}); install it ('apt install \
          libpcap0.8'), or give the filter as bytecode"
     )]
     NoLibrary {
@@ -46,7 +46,7 @@ pub enum CompileError {
         reason: String,
     },
     /// It is not a valid expression.
-    #[error("filter '{expression}': {reason}; see pcap-filter(7)")]
+    #[error("filter '{expression}': cannot be compiled; {reason}; pcap-filter(7) has the syntax")]
     Expression {
         /// The expression.
         expression: String,
@@ -54,7 +54,7 @@ pub enum CompileError {
         reason: String,
     },
     /// libpcap compiled it into a program that the kernel would refuse.
-    #[error("filter '{expression}': {source}")]
+    #[error("filter '{expression}': cannot be used; {source}")]
     Program {
         /// The expression.
         expression: String,

@@ -10,6 +10,7 @@
 //! (`BPF_LINK_UPDATE`). So a helper can be asked for a filter on that one link, with a program made here, and for nothing else.
 //! (`BPF_LINK_UPDATE`). So a helper can be asked for a filter on that one link, whose program is made here, and for nothing else.
 
+use nocopy_proto::errno::{Why, remedy};
 use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -62,8 +63,7 @@ pub struct FilterControl {
 pub enum FilterControlError {
     /// The port has no XDP program, or another process's.
     #[error(
-        "{interface}: a port in mode '{mode}' has no XDP program of this process in front of its packets; open it in a mode of AF_XDP, \
-         not granted"
+        "{interface}: the filter cannot be replaced; a port in mode '{mode}' has no XDP program of this process; open the port in an AF_XDP mode, and not from a grant"
     )]
     NoProgram {
         /// The interface.
@@ -72,16 +72,16 @@ pub enum FilterControlError {
         mode: Mode,
     },
     /// The control could not be passed, or the message is something else.
-    #[error("the control of a filter could not be passed: {0}")]
+    #[error("filter control: could not be passed on; {0}")]
     Passing(#[from] GrantError),
     /// An XDP program cannot run the filter.
-    #[error("{0}: run the filter in user space (Queues::filter_in_user_space)")]
+    #[error("{0}; or run the filter in user space (Queues::filter_in_user_space)")]
     Filter(#[from] Untranslatable),
     /// The program with the filter could not be loaded; the old one stays.
     #[error(transparent)]
     Program(#[from] xdp::Error),
     /// The program could not replace the old one, which stays.
-    #[error("{interface}: the XDP program was not replaced: {source}; the interface may be gone")]
+    #[error("{interface}: the XDP program was not replaced{cause}; check that the interface still exists", cause = Why(.source))]
     Replace {
         /// The interface.
         interface: String,
@@ -89,7 +89,7 @@ pub enum FilterControlError {
         source: io::Error,
     },
     /// The kernel refused another operation.
-    #[error("{interface}: cannot {operation}: {source}")]
+    #[error("{interface}: cannot {operation}{cause}; {}", remedy(.source), cause = Why(.source))]
     System {
         /// The interface.
         interface: String,

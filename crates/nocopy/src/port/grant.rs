@@ -20,6 +20,7 @@
 
 pub(super) mod message;
 
+use nocopy_proto::errno::Why;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -105,20 +106,24 @@ pub(super) struct Granted {
 #[non_exhaustive]
 pub enum GrantError {
     /// The other end closed the socket.
-    #[error("no port was granted: the other end closed the connection; look at what the opener says")]
+    #[error(
+        "grant: not received; the other end closed the connection; look at the error of the program that opens the port"
+    )]
     Closed,
     /// The message is incomplete.
-    #[error("a grant of {bytes} B: a whole one has {MESSAGE_BYTES}; connect to a program that grants ports")]
+    #[error("grant: incomplete; it has {bytes} B of {MESSAGE_BYTES}; connect to a program that grants ports")]
     Truncated {
         /// Bytes received.
         bytes: usize,
     },
     /// The message is something else.
-    #[error("not a grant: the message does not begin like one; connect to a program that grants ports")]
+    #[error(
+        "grant: not one; the message does not begin like a grant; connect to a program that grants ports"
+    )]
     Foreign,
     /// The message is of another version of this library.
     #[error(
-        "a grant of version {theirs}: this program reads version {VERSION}; build the opener and the client with the same \
+        "grant: cannot be read; it is of version {theirs}, and this program reads version {VERSION}; build both programs with the same \
          nocopy"
     )]
     Version {
@@ -126,17 +131,14 @@ pub enum GrantError {
         theirs: u32,
     },
     /// A field has an impossible value.
-    #[error(
-        "a grant with an impossible {field}: its sender is at fault; connect to a program that grants ports"
-    )]
+    #[error("grant: refused; its {field} is impossible; connect to a program that grants ports")]
     Field {
         /// Which one.
         field: &'static str,
     },
     /// Too many or too few descriptors.
     #[error(
-        "a grant with {received} descriptor(s){}: {expected} belong to it; connect to a program that grants ports, and see \
-         that this process may open more files ('ulimit -n')",
+        "grant: refused; it came with {received} descriptor(s){}, not with {expected}; connect to a program that grants ports, and raise 'ulimit -n' if this process has too many files open",
         if *cut { " or more" } else { "" }
     )]
     Descriptors {
@@ -148,9 +150,7 @@ pub enum GrantError {
         expected: usize,
     },
     /// A descriptor refers to something else.
-    #[error(
-        "a grant whose {descriptor} is {found}: its sender is at fault; connect to a program that grants ports"
-    )]
+    #[error("grant: refused; its {descriptor} is {found}; connect to a program that grants ports")]
     Kind {
         /// Which one.
         descriptor: &'static str,
@@ -159,8 +159,7 @@ pub enum GrantError {
     },
     /// The interface is in another network namespace.
     #[error(
-        "{interface}: granted in another network namespace than this thread's; start the client in the opener's, or grant \
-         the port from the client's"
+        "{interface}: cannot be used; the port was granted in another network namespace; start both programs in the same one"
     )]
     Namespace {
         /// The interface.
@@ -168,15 +167,14 @@ pub enum GrantError {
     },
     /// The program is no longer attached to the interface.
     #[error(
-        "{interface}: the granted XDP program is not attached to it as it was said; the interface was deleted, or the \
-         program detached: grant the port anew"
+        "{interface}: cannot be used; the XDP program of the grant is no longer attached: the interface was deleted, or the program detached; grant the port again"
     )]
     Detached {
         /// The interface.
         interface: String,
     },
     /// The kernel refused to describe the received descriptors.
-    #[error("{interface}: cannot {operation}: {source}; a client needs /proc")]
+    #[error("{interface}: cannot {operation}{cause}; mount /proc for this process", cause = Why(.source))]
     Check {
         /// The interface.
         interface: String,
@@ -186,10 +184,10 @@ pub enum GrantError {
         source: io::Error,
     },
     /// The message could not be sent.
-    #[error("cannot send the grant: {0}; see that the client is there and reads")]
+    #[error("grant: cannot be sent{cause}; check that the client is running and reads", cause = Why(.0))]
     Send(#[source] io::Error),
     /// The message could not be received.
-    #[error("cannot receive a grant: {0}; give a Unix socket that is connected to the opener")]
+    #[error("grant: cannot be received{cause}; give a Unix socket that is connected to the program that opens the port", cause = Why(.0))]
     Receive(#[source] io::Error),
 }
 

@@ -43,6 +43,7 @@ mod unattached;
 mod user_filter;
 pub(crate) mod xdp;
 
+use nocopy_proto::errno::Why;
 use std::borrow::Cow;
 use std::fmt;
 use std::io;
@@ -200,7 +201,7 @@ impl Port {
 
 /// The text of an error of a half; the kernel's errno is its source.
 #[derive(Debug, thiserror::Error)]
-#[error("{interface} queue {queue}: {source}; {advice}")]
+#[error("{interface} queue {queue}: the port failed{cause}; {advice}", cause = Why(.source))]
 struct Broken {
     interface: String,
     queue: u32,

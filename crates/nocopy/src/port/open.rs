@@ -1,5 +1,6 @@
 //! Opening a port: the checks of interface and area that are the same in every mode.
 
+use nocopy_proto::errno::{Why, remedy};
 use std::io;
 use std::time::{Duration, Instant};
 
@@ -32,7 +33,7 @@ pub enum OpenError {
     #[error(transparent)]
     Interface(#[from] InterfaceError),
     /// The interface has no carrier.
-    #[error("{interface}: no carrier{}; check the cable, or that the other end is up", if *.after_attach {
+    #[error("{interface}: no carrier{}; nothing is connected, or the other end is down; check both", if *.after_attach {
         " since XDP was attached (some drivers reset the link)"
     } else {
         ""
@@ -45,7 +46,7 @@ pub enum OpenError {
     },
     /// A packet of the interface's MTU does not fit a frame.
     #[error(
-        "{interface}: MTU {mtu_bytes} needs frames of {needed_bytes} B, they have {frame_bytes} B; {}",
+        "{interface}: frames of {frame_bytes} B are too short; its MTU of {mtu_bytes} needs {needed_bytes} B; {}",
         if *needed_bytes <= PAGE_BYTES {
             "use a frame size of 4096"
         } else {
@@ -64,7 +65,7 @@ pub enum OpenError {
     },
     /// No such queue.
     #[error(
-        "{interface} queue {queue}: the interface has {queues} queue(s), counted from 0; try a lower queue, or \
+        "{interface} queue {queue}: no such queue; the interface has {queues}, counted from 0; try a lower queue, or \
          'ethtool -L {interface} combined {}'",
         queue + 1
     )]
@@ -77,14 +78,14 @@ pub enum OpenError {
         queues: u32,
     },
     /// No queue was asked for.
-    #[error("{interface}: no queue: the range is empty; queues count from 0, '..' means all")]
+    #[error("{interface}: no queue; the range is empty; queues are counted from 0, and '..' means all")]
     NoQueue {
         /// The interface.
         interface: String,
     },
     /// Another AF_XDP socket has the queue.
     #[error(
-        "{interface} queue {queue}: another AF_XDP socket is bound to it; close that port, or take another queue"
+        "{interface} queue {queue}: in use; another AF_XDP socket is bound to it; close that port, or take another queue"
     )]
     QueueTaken {
         /// The interface.
@@ -94,7 +95,7 @@ pub enum OpenError {
     },
     /// A capability is missing.
     #[error(
-        "{interface}: opening a port needs {capability}, which this process lacks; run as root, or grant it with {}",
+        "{interface}: a port cannot be opened; this process lacks {capability}; run as root, or grant it with {}",
         capability::GRANT
     )]
     Capability {
@@ -105,7 +106,7 @@ pub enum OpenError {
     },
     /// The kernel is too old, or was built without AF_XDP.
     #[error(
-        "Linux {running}: AF_XDP is not there; it needs Linux {needed} or newer, built with CONFIG_XDP_SOCKETS"
+        "AF_XDP: not available; this is Linux {running}, and it needs Linux {needed} or newer, built with CONFIG_XDP_SOCKETS"
     )]
     Kernel {
         /// The running kernel.
@@ -115,9 +116,8 @@ pub enum OpenError {
     },
     /// The kernel refuses to lock more memory.
     #[error(
-        "{interface} queue {queue}: the kernel could not pin {bytes} B for the area ({source}); raise the limit with \
-         'ulimit -l unlimited', grant CAP_IPC_LOCK, or ask for fewer frames"
-    )]
+        "{interface} queue {queue}: the kernel could not pin {bytes} B for the area{cause}; raise the limit with \
+         'ulimit -l unlimited', grant CAP_IPC_LOCK, or ask for fewer frames", cause = Why(.source))]
     PinnedMemory {
         /// The interface.
         interface: String,
@@ -129,7 +129,7 @@ pub enum OpenError {
         source: io::Error,
     },
     /// A ring size the kernel cannot make.
-    #[error("{ring} ring of {entries} entries: the kernel makes rings of a power of two; try {}", next_size(*entries))]
+    #[error("{ring} ring of {entries} entries: not possible; rings have a power of two; try {}", next_size(*entries))]
     RingSize {
         /// Which ring.
         ring: &'static str,
@@ -137,11 +137,11 @@ pub enum OpenError {
         entries: u32,
     },
     /// A batch size of 0.
-    #[error("batch of 0 packets: nothing could ever be received; use at least 1")]
+    #[error("batch of 0 packets: not possible; nothing could ever be received; use at least 1")]
     Batch,
     /// Frames larger than a page.
     #[error(
-        "frames of {frame_bytes} B: AF_XDP takes frames of at most a page ({PAGE_BYTES} B); use 2048 or 4096, or the mode \
+        "frames of {frame_bytes} B: too long; AF_XDP allows at most a page ({PAGE_BYTES} B); use 2048 or 4096, or the mode \
          'packet ring'"
     )]
     FrameSize {
@@ -149,7 +149,7 @@ pub enum OpenError {
         frame_bytes: u32,
     },
     /// The mode is not for interfaces.
-    #[error("mode 'memory' has no interface; use Port::memory_pair")]
+    #[error("mode 'memory': cannot be opened on an interface; it has none; use Port::memory_pair")]
     MemoryMode,
     /// Every mode was refused.
     #[error("{interface} queue {queue}: no mode works: {}", refusals.iter().map(Refusal::to_string).collect::<Vec<_>>().join("; "))]
@@ -162,7 +162,7 @@ pub enum OpenError {
         refusals: Vec<Refusal>,
     },
     /// A setting that is not possible with a grant.
-    #[error("{interface} queue {queue}: a granted port cannot have '{setting}': {advice}")]
+    #[error("{interface} queue {queue}: '{setting}' is not possible; the port was granted; {advice}")]
     NotGranted {
         /// The interface.
         interface: String,
@@ -175,7 +175,7 @@ pub enum OpenError {
     },
     /// The kernel refuses the filter, and in user space it would keep packets from the host.
     #[error(
-        "the filter was to run in user space, but what does not match cannot be handed to the host: {source}"
+        "filter: cannot run in user space; packets that do not match could not be returned to the host; {source}"
     )]
     Filter {
         /// Why packets could not be returned to the host.
@@ -188,7 +188,7 @@ pub enum OpenError {
     #[error(transparent)]
     Xdp(#[from] xdp::Error),
     /// The kernel refused another operation.
-    #[error("{interface} queue {queue}: {operation}: {source}")]
+    #[error("{interface} queue {queue}: cannot {operation}{cause}; {}", remedy(.source), cause = Why(.source))]
     System {
         /// The interface.
         interface: String,

@@ -1,5 +1,6 @@
 //! Returns packets to the host's own network stack.
 
+use nocopy_proto::errno::{Why, remedy};
 use std::io;
 use std::ops::Deref;
 use std::os::fd::AsFd;
@@ -98,12 +99,13 @@ pub enum ToHostError {
     #[error(transparent)]
     Program(#[from] xdp::Error),
     /// A memory port has no host behind it.
-    #[error("a memory port has no interface of the host behind it; open a port on an interface")]
+    #[error(
+        "memory port: nothing can be handed to the host; it has no interface; open a port on an interface"
+    )]
     MemoryPort,
     /// The calling thread is in another network namespace than the port's interface.
     #[error(
-        "{interface}: not handed to the host: this thread is in another network namespace than the port, and the kernel \
-         would look for the interface there; call from a thread in the namespace the port was opened in"
+        "{interface}: not handed to the host; this thread is in another network namespace than the port, and the kernel would look for the interface there; call from a thread in the namespace the port was opened in"
     )]
     OtherNamespace {
         /// The port's interface.
@@ -111,7 +113,7 @@ pub enum ToHostError {
     },
     /// In packet ring mode the port has copies; the host receives every packet itself.
     #[error(
-        "{interface}: a port in packet ring mode leaves every packet to the host anyway; hand nothing over"
+        "{interface}: not handed to the host; a port in packet ring mode leaves it every packet anyway; do not hand packets over in this mode"
     )]
     HostHasThem {
         /// The port's interface.
@@ -119,23 +121,21 @@ pub enum ToHostError {
     },
     /// A granted program in generic mode would take the packet again.
     #[error(
-        "{interface}: a granted port in generic mode cannot hand packets to the host: it does not know the secret by which the \
-         program tells them from others; grant a port in another mode"
+        "{interface}: not handed to the host; a granted port in generic mode does not know the secret by which the XDP program recognises these packets; grant a port in another mode"
     )]
     Granted {
         /// The port's interface.
         interface: String,
     },
     /// The interface was removed.
-    #[error("{interface}: not handed to the host: the interface is gone; open a port on another one")]
+    #[error("{interface}: not handed to the host; the interface was removed; open a port on another one")]
     Gone {
         /// The port's interface.
         interface: String,
     },
     /// The packet is longer than the kernel takes this way.
     #[error(
-        "{interface}: a packet of {bytes} B was not handed to the host: the kernel takes one page, less what it needs \
-         itself (some 3,300 B); lower the interface's MTU"
+        "{interface}: a packet of {bytes} B was not handed to the host; it is too long: the kernel takes one page, less what it needs itself (some 3,300 B); lower the interface's MTU"
     )]
     TooLong {
         /// The port's interface.
@@ -145,7 +145,7 @@ pub enum ToHostError {
     },
     /// The packet is shorter than an Ethernet header.
     #[error(
-        "{interface}: a packet of {bytes} B was not handed to the host: an Ethernet header has 14; drop it"
+        "{interface}: a packet of {bytes} B was not handed to the host; it is shorter than an Ethernet header (14 B); drop it"
     )]
     TooShort {
         /// The port's interface.
@@ -154,7 +154,7 @@ pub enum ToHostError {
         bytes: usize,
     },
     /// The kernel refused another operation.
-    #[error("{interface}: {operation}: {source}")]
+    #[error("{interface}: cannot {operation}{cause}; {}", remedy(.source), cause = Why(.source))]
     System {
         /// The port's interface.
         interface: String,

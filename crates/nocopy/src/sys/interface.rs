@@ -28,7 +28,9 @@ pub enum InterfaceError {
         interface: String,
     },
     /// The interface is down.
-    #[error("{interface}: the interface is down; bring it up with 'ip link set dev {interface} up'")]
+    #[error(
+        "{interface}: cannot be used; the interface is down; bring it up with 'ip link set dev {interface} up'"
+    )]
     Down {
         /// The interface.
         interface: String,
@@ -36,8 +38,7 @@ pub enum InterfaceError {
     /// The interface's packets do not begin with an Ethernet header: filters and descriptions would mislead, and capture files say that
     /// they do.
     #[error(
-        "{interface}: its packets have no Ethernet header (hardware type {hardware}); use an interface of type 1 (ether), for a tunnel \
-         the one that it goes over"
+        "{interface}: cannot be used; its packets have no Ethernet header (hardware type {hardware}); use an interface of type 1 (ether), for a tunnel the one that carries it"
     )]
     NotEthernet {
         /// The interface.

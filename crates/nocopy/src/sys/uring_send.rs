@@ -3,6 +3,7 @@
 //! Each send has two completions: its result, and, once the kernel no longer reads the memory, a notification whether it
 //! copied. They are reported as one.
 
+use nocopy_proto::errno::Why;
 use std::fmt;
 use std::io;
 use std::mem::MaybeUninit;
@@ -38,7 +39,7 @@ const SOCKET: types::Fixed = types::Fixed(0);
 pub(crate) enum UringRefused {
     /// By the administrator.
     #[error(
-        "io_uring is turned off here (kernel.io_uring_disabled is {setting}): 'sysctl -w kernel.io_uring_disabled=0' turns it on"
+        "io_uring: turned off; kernel.io_uring_disabled is {setting}; 'sysctl -w kernel.io_uring_disabled=0' turns it on"
     )]
     TurnedOff {
         /// 1: for those without CAP_SYS_ADMIN and not of `kernel.io_uring_group`; 2: for all.
@@ -48,20 +49,18 @@ pub(crate) enum UringRefused {
     },
     /// By the kernel's age.
     #[error(
-        "this kernel has no zero-copy sends that say whether they copied: use Linux 6.2 or later, built with io_uring"
+        "io_uring: no zero-copy sends; this kernel's do not report whether they copied; use Linux 6.2 or later, built with io_uring"
     )]
     TooOld(#[source] io::Error),
     /// By the limit of locked memory.
     #[error(
-        "{bytes} bytes cannot be locked for io_uring ({source}): raise the limit ('ulimit -l'), or use fewer buffers"
-    )]
+        "io_uring: {bytes} bytes cannot be locked{cause}; raise the limit ('ulimit -l'), or use fewer buffers", cause = Why(.source))]
     Locked { bytes: usize, source: io::Error },
     /// By the same limit, which counts what all processes of the user have locked.
     #[error(
-        "io_uring has no memory to lock for its ring ({0}): raise the limit ('ulimit -l'), which all of the user's processes share"
-    )]
+        "io_uring: no memory can be locked for its ring{cause}; raise the limit ('ulimit -l'), which all processes of the user share", cause = Why(.0))]
     NoMemory(#[source] io::Error),
-    #[error("io_uring refused ({0}): does a sandbox forbid it?")]
+    #[error("io_uring: refused{cause}; run it where no sandbox forbids it", cause = Why(.0))]
     Kernel(#[source] io::Error),
 }
 

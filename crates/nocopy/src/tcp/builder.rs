@@ -1,5 +1,6 @@
 //! Settings and opening of a stream.
 
+use nocopy_proto::errno::Why;
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
@@ -76,14 +77,13 @@ pub struct Builder {
 pub enum OpenError {
     /// The kernel refused to make the socket, or a basic setting of it.
     #[error(
-        "TCP socket: not made ({0}); the process may have no descriptor left; see 'ulimit -n', and the sandbox it runs in"
-    )]
+        "TCP socket: not made{cause}; raise 'ulimit -n', or run it where no sandbox forbids sockets", cause = Why(.0))]
     Socket(#[source] io::Error),
     /// No connection was accepted. The kind is `WouldBlock` if there is none, and the listener does not wait.
-    #[error("no connection was accepted ({0}); try again when the listener is readable")]
+    #[error("listener: no connection was accepted{cause}; try again when the listener is readable", cause = Why(.0))]
     Accept(#[source] io::Error),
     /// The address does not belong to this host, or is in use.
-    #[error("{address}: not bound ({source}); {}", bind_advice(.source))]
+    #[error("{address}: not bound{cause}; {}", bind_advice(.source), cause = Why(.source))]
     Bind {
         /// The address.
         address: SocketAddr,
@@ -91,7 +91,7 @@ pub enum OpenError {
         source: io::Error,
     },
     /// The connection was not established.
-    #[error("{address}: not connected ({source}); {}", connect_advice(.source))]
+    #[error("{address}: not connected{cause}; {}", connect_advice(.source), cause = Why(.source))]
     Connect {
         /// The address.
         address: SocketAddr,
@@ -99,7 +99,7 @@ pub enum OpenError {
         source: io::Error,
     },
     /// A setting was refused.
-    #[error("{setting}: refused ({source}); leave it out, or use a kernel that knows it")]
+    #[error("{setting}: refused{cause}; leave it out, or use a kernel that knows it", cause = Why(.source))]
     Setting {
         /// The setting.
         setting: &'static str,
@@ -108,8 +108,7 @@ pub enum OpenError {
     },
     /// The congestion control is not available.
     #[error(
-        "congestion control '{name}': refused ({source}); choose one that 'sysctl net.ipv4.tcp_allowed_congestion_control' lists"
-    )]
+        "congestion control '{name}': refused{cause}; choose one that 'sysctl net.ipv4.tcp_allowed_congestion_control' lists", cause = Why(.source))]
     Congestion {
         /// The name asked for.
         name: String,
@@ -117,7 +116,7 @@ pub enum OpenError {
         source: io::Error,
     },
     /// The sending method is not available.
-    #[error("method {method}: not available ({source}); leave the choice to measurement")]
+    #[error("method {method}: not available{cause}; leave the choice to measurement", cause = Why(.source))]
     Method {
         /// The method.
         method: Method,
@@ -126,7 +125,7 @@ pub enum OpenError {
     },
     /// Chunks cannot have that length.
     #[error(
-        "chunks of {bytes} bytes: refused; a buffer of the pool takes 1 to {buffer_bytes}; ask for as many, or make a pool of larger buffers"
+        "chunks of {bytes} bytes: refused; a buffer of the pool takes 1 to {buffer_bytes}; give such a length, or make a pool of larger buffers"
     )]
     ChunkLength {
         /// The length asked for.
@@ -135,14 +134,14 @@ pub enum OpenError {
         buffer_bytes: usize,
     },
     /// Not enough memory for buffers.
-    #[error("no memory for buffers ({0}); ask for fewer")]
+    #[error("TCP socket: no memory for buffers{cause}; ask for fewer", cause = Why(.0))]
     Memory(#[source] io::Error),
 }
 
 fn bind_advice(error: &io::Error) -> &'static str {
     match error.kind() {
-        io::ErrorKind::AddrInUse => "another program has it; see 'ss -tlnp', or take port 0",
-        io::ErrorKind::AddrNotAvailable => "it is no address of this host; see 'ip address'",
+        io::ErrorKind::AddrInUse => "another program uses it ('ss -tlnp' lists it); stop it, or take port 0",
+        io::ErrorKind::AddrNotAvailable => "this host has no such address; 'ip address' lists them",
         io::ErrorKind::PermissionDenied => "ports under 1024 need CAP_NET_BIND_SERVICE",
         _ => "see 'ip address'",
     }

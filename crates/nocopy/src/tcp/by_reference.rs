@@ -5,6 +5,7 @@
 //! pipe. What the socket did not accept is discarded with the pipe and referred to again; that is rare, because a piece is no longer than
 //! the socket's room. So thousands of full sockets do not hold a pipe each.)
 
+use nocopy_proto::errno::Why;
 use std::cell::Cell;
 use std::fmt;
 use std::fs::File;
@@ -185,19 +186,18 @@ pub(super) enum Step {
 pub(super) enum TransferError {
     /// The file became shorter, or the pipe was closed by its writer.
     #[error(
-        "the source ended with {missing} bytes still to be sent: the file was cut off, or the pipe closed; the peer lacks them, so close the connection"
+        "source: it ended with {missing} bytes still to be sent; the file became shorter, or the pipe was closed; close the connection, since the peer lacks these bytes"
     )]
     Ended {
         /// Missing bytes.
         missing: u64,
     },
     /// The connection or its sending side is closed.
-    #[error("the connection takes no more ({0}); connect again")]
+    #[error("connection: nothing more can be sent{cause}; connect again", cause = Why(.0))]
     Connection(#[source] io::Error),
     /// The kernel refuses to move such bytes to such a socket.
     #[error(
-        "{call} is refused ({source}): the kernel or a sandbox does not allow it here, or the source cannot be read; send the bytes from a buffer"
-    )]
+        "{call}: refused{cause}; the kernel or a sandbox does not allow it here, or the source cannot be read; send the bytes from a buffer", cause = Why(.source))]
     Refused {
         /// The call.
         call: &'static str,

@@ -1,5 +1,6 @@
 //! Errors of sending, and its limits.
 
+use nocopy_proto::errno::Why;
 use std::io;
 
 /// The most bytes that are queued before they must be flushed.
@@ -7,7 +8,7 @@ pub(super) const QUEUE_BYTES_MAX: u64 = 1 << 30;
 
 /// The connection is closed: the inner error of a sender's errors.
 #[derive(Debug, thiserror::Error)]
-#[error("{unsent_bytes} bytes were not sent ({source}); {}", advice(.source))]
+#[error("send: {unsent_bytes} bytes were not sent{cause}; {}", advice(.source), cause = Why(.source))]
 pub(super) struct SendError {
     /// Bytes still queued.
     pub(super) unsent_bytes: u64,

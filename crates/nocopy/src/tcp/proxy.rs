@@ -1,5 +1,6 @@
 //! Moves a stream from one socket to another, without its bytes entering the program.
 
+use nocopy_proto::errno::Why;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
@@ -29,10 +30,10 @@ enum Flow {
 #[derive(Debug, thiserror::Error)]
 enum DirectionError {
     /// It is read from.
-    #[error("the source cannot be read any more: {0}")]
+    #[error("source: cannot be read any more{cause}", cause = Why(.0))]
     Source(#[source] io::Error),
     /// It is written to.
-    #[error("the target takes no more: {0}")]
+    #[error("target: nothing more can be sent{cause}", cause = Why(.0))]
     Target(#[source] io::Error),
 }
 
@@ -145,11 +146,10 @@ enum Side {
 pub enum ProxyError {
     /// Nothing was moved: both connections are unchanged.
     #[error(
-        "no pipe to move bytes by ({0}); both connections are as they were; raise 'ulimit -n', or close what is not needed"
-    )]
+        "proxy: no pipe to move bytes by{cause}; both connections are unchanged; raise 'ulimit -n', or close what is not needed", cause = Why(.0))]
     NotBegun(#[source] io::Error),
     /// The first connection failed. Both were reset, so that neither peer takes a part for the whole.
-    #[error("the first connection failed ({source}) after {} bytes there and {} back; both were reset; connect again", proxied.there, proxied.back)]
+    #[error("proxy: the first connection failed{cause}; {} bytes had gone there and {} back; both were reset; connect again", proxied.there, proxied.back, cause = Why(.source))]
     First {
         /// Bytes moved before.
         proxied: Proxied,
@@ -157,7 +157,7 @@ pub enum ProxyError {
         source: io::Error,
     },
     /// The second connection failed; both were reset.
-    #[error("the second connection failed ({source}) after {} bytes there and {} back; both were reset; connect again", proxied.there, proxied.back)]
+    #[error("proxy: the second connection failed{cause}; {} bytes had gone there and {} back; both were reset; connect again", proxied.there, proxied.back, cause = Why(.source))]
     Second {
         /// Bytes moved before.
         proxied: Proxied,

@@ -1,5 +1,6 @@
 //! Data that can never change again, and so can be sent by reference to its pages.
 
+use nocopy_proto::errno::Why;
 use std::fmt;
 use std::fs::File;
 use std::io;
@@ -112,8 +113,7 @@ impl fmt::Debug for Published {
 pub enum PublishError {
     /// There is not enough memory.
     #[error(
-        "no memory for {bytes} bytes to be published ({source}); publish less, or raise the memory limit of the process or its cgroup"
-    )]
+        "published data: no memory for {bytes} bytes{cause}; publish less, or raise the memory limit of the process or its cgroup", cause = Why(.source))]
     Memory {
         /// Bytes asked for.
         bytes: usize,
@@ -122,23 +122,21 @@ pub enum PublishError {
     },
     /// They were written, but not sealed.
     #[error(
-        "the bytes were not sealed ({0}); on EBUSY another process has opened them by /proc and can write to them; keep it from that"
-    )]
+        "published data: not sealed{cause}; on EBUSY another process has opened the memory by /proc and can write to it; keep it from that", cause = Why(.0))]
     Seal(#[source] io::Error),
     /// The descriptor is not a file that can be sealed.
     #[error(
-        "the descriptor is not of a file that can be sealed ({0}); make it by memfd_create with MFD_ALLOW_SEALING, or send it as a file"
-    )]
+        "published data: the file cannot be sealed{cause}; make it by memfd_create with MFD_ALLOW_SEALING, or send it as a file", cause = Why(.0))]
     TakesNoSeals(#[source] io::Error),
     /// Seals are missing: the file could still be changed.
-    #[error("the file can still be changed: it lacks {}; its maker has to add them by fcntl(F_ADD_SEALS)", missing.join(" and "))]
+    #[error("published data: the file can still be changed; it lacks {}; the program that made it has to add them by fcntl(F_ADD_SEALS)", missing.join(" and "))]
     Unsealed {
         /// The names of the seals.
         missing: Vec<&'static str>,
     },
     /// Parts of the file have no memory.
     #[error(
-        "the sealed file of {bytes} bytes has holes, which reading would fill with memory of this process; its maker has to write all of it before sealing it"
+        "published data: the sealed file of {bytes} bytes has holes; reading would fill them with memory of this process; the program that made it has to write all of it before sealing it"
     )]
     Sparse {
         /// How long it is.
@@ -146,7 +144,6 @@ pub enum PublishError {
     },
     /// The file could not be mapped.
     #[error(
-        "the sealed file cannot be mapped ({0}); it has to be open for reading, and to fit into the address space"
-    )]
+        "published data: the sealed file cannot be mapped{cause}; it has to be open for reading, and to fit into the address space", cause = Why(.0))]
     Unmapped(#[source] io::Error),
 }

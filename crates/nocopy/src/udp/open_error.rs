@@ -1,5 +1,6 @@
 //! Why a socket was not opened.
 
+use nocopy_proto::errno::Why;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 
@@ -11,10 +12,10 @@ use crate::port;
 #[non_exhaustive]
 pub enum OpenError {
     /// The kernel refused to make it.
-    #[error("no UDP socket ({0}); look at 'ulimit -n' and the sandbox this process runs in")]
+    #[error("UDP socket: not made{cause}; raise 'ulimit -n', or run it where no sandbox forbids sockets", cause = Why(.0))]
     Socket(#[source] io::Error),
     /// The address does not belong to this host, or is in use.
-    #[error("{address}: not bound ({source}); {}", bind_advice(.source))]
+    #[error("{address}: not bound{cause}; {}", bind_advice(.source), cause = Why(.source))]
     Bind {
         /// The address.
         address: SocketAddr,
@@ -22,7 +23,7 @@ pub enum OpenError {
         source: io::Error,
     },
     /// A setting was refused.
-    #[error("{setting}: refused ({source}); leave it out, or use a kernel that knows it")]
+    #[error("{setting}: refused{cause}; leave it out, or use a kernel that knows it", cause = Why(.source))]
     Setting {
         /// The setting.
         setting: &'static str,
@@ -30,7 +31,7 @@ pub enum OpenError {
         source: io::Error,
     },
     /// The method asked for is not available.
-    #[error("{method}: not available here ({source}); leave the choice to the policy")]
+    #[error("method {method}: not available{cause}; leave the choice to measurement", cause = Why(.source))]
     Method {
         /// The method.
         method: Method,
@@ -38,17 +39,19 @@ pub enum OpenError {
         source: io::Error,
     },
     /// Not enough memory for buffers.
-    #[error("no memory for buffers ({0}); ask for fewer")]
+    #[error("UDP socket: no memory for buffers{cause}; ask for fewer", cause = Why(.0))]
     Memory(#[source] io::Error),
     /// IPv6 packets need a UDP checksum (RFC 8200 section 8.1).
-    #[error("{address}: IPv6 does not let the UDP checksum be omitted; compute it, or leave it to the card")]
+    #[error(
+        "{address}: the UDP checksum cannot be omitted; IPv6 demands it; compute it, or leave it to the card"
+    )]
     ChecksumOmitted {
         /// The socket's address.
         address: SocketAddr,
     },
     /// It is not a multicast group, or of the other IP version.
     #[error(
-        "{group}: not a group that a socket on {address} can receive from; give multicast addresses of the same IP version"
+        "{group}: cannot be joined; a socket on {address} receives only from multicast addresses of its IP version; give one of these"
     )]
     Group {
         /// The address that was to be a group.
@@ -57,9 +60,7 @@ pub enum OpenError {
         address: SocketAddr,
     },
     /// More groups than the filter of a port can distinguish.
-    #[error(
-        "{count} groups are too many for one socket over a port; it takes up to {count_max}, open several"
-    )]
+    #[error("{count} groups: too many; a socket over a port takes up to {count_max}; open several")]
     Groups {
         /// How many were asked for.
         count: usize,
@@ -67,7 +68,7 @@ pub enum OpenError {
         count_max: usize,
     },
     /// The kernel refused to join a group.
-    #[error("{group}: not joined ({source}); name the interface to join it on, and look at 'ip maddress'")]
+    #[error("{group}: not joined{cause}; name the interface to join it on ('ip maddress' lists what is joined)", cause = Why(.source))]
     Join {
         /// The group.
         group: IpAddr,
@@ -76,7 +77,7 @@ pub enum OpenError {
     },
     /// A socket over a port needs a specific address.
     #[error(
-        "{address}: headers need an address of this host, and so does the filter; give that of the port's interface"
+        "{address}: not an address of this host; packet headers and the filter need one; give the address of the port's interface"
     )]
     Unspecified {
         /// The address asked for.
@@ -84,8 +85,7 @@ pub enum OpenError {
     },
     /// The port's interface could not be looked up.
     #[error(
-        "{interface}: not found ({source}); a socket needs a port on an interface of this network namespace"
-    )]
+        "{interface}: not found{cause}; use a port on an interface of this network namespace", cause = Why(.source))]
     Interface {
         /// The port's interface.
         interface: String,
@@ -93,20 +93,20 @@ pub enum OpenError {
         source: io::Error,
     },
     /// The kernel does not answer route requests.
-    #[error("no routes ({0}); see whether netlink is allowed to this process")]
+    #[error("routes: cannot be read{cause}; run it where netlink sockets are allowed", cause = Why(.0))]
     Routes(#[source] io::Error),
     /// The port could not be opened.
     #[error(transparent)]
     Port(#[from] port::OpenError),
     /// No descriptor is left to wait on.
-    #[error("no descriptor to wait on ({0}); raise the limit of open files ('ulimit -n')")]
+    #[error("UDP socket: no descriptor to wait on{cause}; raise the limit of open files ('ulimit -n')", cause = Why(.0))]
     Descriptor(#[source] io::Error),
 }
 
 fn bind_advice(error: &io::Error) -> &'static str {
     match error.kind() {
-        io::ErrorKind::AddrInUse => "another program has it; see 'ss -ulnp', or take port 0",
-        io::ErrorKind::AddrNotAvailable => "it is no address of this host; see 'ip address'",
+        io::ErrorKind::AddrInUse => "another program uses it ('ss -ulnp' lists it); stop it, or take port 0",
+        io::ErrorKind::AddrNotAvailable => "this host has no such address; 'ip address' lists them",
         io::ErrorKind::PermissionDenied => "ports under 1024 need CAP_NET_BIND_SERVICE",
         _ => "see 'ip address'",
     }

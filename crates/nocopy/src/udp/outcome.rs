@@ -1,5 +1,6 @@
 //! Counts and errors of sending.
 
+use nocopy_proto::errno::Why;
 use std::io;
 use std::net::SocketAddr;
 
@@ -34,7 +35,7 @@ counters! {
 /// A datagram was refused for good, and removed from the queue; those after it were handed over. It is the inner error of
 /// [`Sender::flush`](super::Sender::flush)'s.
 #[derive(Debug, thiserror::Error)]
-#[error("{refused} of the datagrams were not sent, the first to {} ({source}); {}", named(.to), advice(.source))]
+#[error("send: {refused} of the datagrams were not sent, the first to {}{cause}; {}", named(.to), advice(.source), cause = Why(.source))]
 pub struct SendError {
     /// The destination of the first; `None`: the peer to which the socket is connected.
     pub to: Option<SocketAddr>,

@@ -52,7 +52,7 @@ fn trial<'a>(place: &'a Place, way: Way, bytes: u32, baselines: &'static [&'stat
 }
 
 pub(super) fn failed(way: Way) -> impl FnOnce(io::Error) -> Failure {
-    Failure::step(way.method(), "serve files by NFS", "start it by itself, and see what it says")
+    Failure::step(way.method(), "serve files by NFS", "start it by itself, and look at what it prints")
 }
 
 fn play(place: &Place, way: Way, bytes: u32, window: Duration) -> io::Result<Sample> {

@@ -64,7 +64,7 @@ impl Place {
         let run = move |duration| {
             let played = cast.play(&self.stage, side, duration);
             let (traffic, evidence) =
-                played.map_err(Failure::step(method, "move a stream", "see what its process says"))?;
+                played.map_err(Failure::step(method, "move a stream", "look at what its process printed"))?;
             Ok(Sample { traffic, latency: None, evidence, wanted_share: 1.0 })
         };
         Trial { method, variant, baselines, run: Box::new(run) }

@@ -7,6 +7,7 @@ mod sink;
 mod summary;
 mod worker;
 
+use nocopy_proto::errno::Why;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 
@@ -21,17 +22,16 @@ use sink::Sink;
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    #[error("{address}: no address to receive at: {source}: name an address of this host, or leave it out")]
+    #[error("{address}: no address to receive at{cause}; name an address of this host, or leave it out", cause = Why(.source))]
     Resolve { address: Endpoint, source: io::Error },
-    #[error("tcp://{address}: cannot receive: {source}: {}", advice(source))]
+    #[error("tcp://{address}: cannot receive{cause}; {}", advice(source), cause = Why(.source))]
     Listen { address: SocketAddr, source: io::Error },
     #[error(
-        "{from}: cannot prepare a connection: {source}: ask for less at a time with --receive, or see what else this machine is short of"
-    )]
+        "{from}: cannot prepare a connection{cause}; ask for less at a time with --receive, free memory, or raise 'ulimit -n'", cause = Why(.source))]
     Prepare { from: SocketAddr, source: io::Error },
-    #[error("cannot wait for connections: {0}: see what else this machine is short of")]
+    #[error("recv: cannot wait for connections{cause}; free memory, or raise 'ulimit -n'", cause = Why(.0))]
     Wait(#[source] io::Error),
-    #[error("cannot tell the socket's address: {0}: start it where getsockname(2) is allowed")]
+    #[error("recv: cannot find out the address of its socket{cause}; start it where getsockname(2) is allowed", cause = Why(.0))]
     Address(#[source] io::Error),
 }
 
@@ -45,10 +45,10 @@ impl From<Error> for Failure {
 fn advice(error: &io::Error) -> &'static str {
     match error.kind() {
         io::ErrorKind::AddrInUse => {
-            "another program has it: name another port, or port 0 for any that is free"
+            "another program uses it; name another port, or port 0 for any that is free"
         }
-        io::ErrorKind::AddrNotAvailable => "it is no address of this host: 'ip address' lists them",
-        io::ErrorKind::PermissionDenied => "ports below 1024 take CAP_NET_BIND_SERVICE: name another",
+        io::ErrorKind::AddrNotAvailable => "this host has no such address; 'ip address' lists them",
+        io::ErrorKind::PermissionDenied => "ports below 1024 need CAP_NET_BIND_SERVICE; name another",
         _ => "name another address or port",
     }
 }

@@ -5,6 +5,7 @@ mod output;
 mod summary;
 mod tally;
 
+use nocopy_proto::errno::Why;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::time::{Duration, Instant};
@@ -35,19 +36,21 @@ const BUFFER_BYTES: u64 = 8 << 20;
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    #[error("{address}: no address to receive at: {source}: name an address of this host, or leave it out")]
+    #[error("{address}: no address to receive at{cause}; name an address of this host, or leave it out", cause = Why(.source))]
     Resolve { address: Endpoint, source: io::Error },
     #[error(transparent)]
     Open(#[from] OpenError),
-    #[error("{to} is a multicast address: senders to a group do not say what they sent: use --raw")]
+    #[error(
+        "{to}: needs --raw; it is a multicast address, and senders to a group do not announce what they send; add --raw"
+    )]
     Group { to: SocketAddr },
     #[error(
-        "--interface goes with a multicast address only: leave it out, and name an address of that interface"
+        "--interface: cannot be used here; it needs a multicast address; leave it out, and name an address of that interface"
     )]
     NeedlessInterface,
-    #[error("cannot tell the socket's address: {0}: start it where getsockname(2) is allowed")]
+    #[error("recv: cannot find out the address of its socket{cause}; start it where getsockname(2) is allowed", cause = Why(.0))]
     Address(#[source] io::Error),
-    #[error("cannot receive: {0}")]
+    #[error("recv: cannot receive{cause}; start it again", cause = Why(.0))]
     Receive(#[source] io::Error),
 }
 

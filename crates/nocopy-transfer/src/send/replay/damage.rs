@@ -1,46 +1,47 @@
 //! Errors in a capture file, with their place.
 
+use nocopy_proto::errno::Why;
 use std::io;
 
 #[derive(Debug, thiserror::Error)]
 pub enum Damage {
-    #[error("{0}: name a file that exists and may be read")]
+    #[error("it cannot be read{cause}; name a file that exists and may be read", cause = Why(.0))]
     Read(#[source] io::Error),
     #[error(
-        "nothing came of it before the interrupt: it is a pipe to which no packet was written: nothing was sent"
+        "nothing was read before the interrupt, so nothing was sent; it is a pipe to which no packet was written; start the program that writes to it"
     )]
     Silence,
-    #[error("it cannot be read twice: {0}: leave out --loop, or name a file")]
+    #[error("it cannot be read twice{cause}; leave out --loop, or name a file", cause = Why(.0))]
     Rewind(#[source] io::Error),
-    #[error("it is empty: whatever wrote it wrote nothing: record it again")]
+    #[error("it is empty; record it again")]
     Empty,
-    #[error("it holds no packets: there is nothing to send: record it again")]
+    #[error("it holds no packets; record it again")]
     NoPackets,
-    #[error("it is no capture file: it begins with {}: give a pcap or pcapng file, unpacked", hex(.0))]
+    #[error("it is no capture file (it begins with {}); give a pcap or pcapng file, unpacked", hex(.0))]
     NotACapture(Vec<u8>),
-    #[error("version {major} of pcap is unknown: this reads version 2: convert it with 'editcap -F pcap'")]
+    #[error(
+        "it is of version {major} of pcap, and only version 2 is known; convert it with 'editcap -F pcap'"
+    )]
     Version { major: u16 },
     #[error(
-        "packet {packet} (byte {byte}) is of link type {link_type}, not Ethernet (1): an Ethernet interface cannot send it: record \
+        "packet {packet} (byte {byte}) is of link type {link_type}, not Ethernet (1), and an Ethernet interface cannot send it; record \
          on an Ethernet interface"
     )]
     LinkType { packet: u64, byte: u64, link_type: i64 },
     #[error(
-        "it ends inside packet {packet} (byte {byte}), {bytes_missing} bytes short: whatever wrote it was cut off: the packets before are \
-         whole ('editcap' can save them)"
+        "it ends inside packet {packet} (byte {byte}), {bytes_missing} bytes short; the program that wrote it was stopped; the packets before are complete ('editcap' can save them)"
     )]
     Truncated { packet: u64, byte: u64, bytes_missing: u64 },
     #[error(
-        "packet {packet} (byte {byte}) claims {bytes_claimed} bytes, more than {bytes_max}: the file is damaged there: the packets before \
-         are whole ('editcap' can save them)"
+        "packet {packet} (byte {byte}) claims {bytes_claimed} bytes, more than {bytes_max}; the file is damaged there; the packets before are complete ('editcap' can save them)"
     )]
     Claim { packet: u64, byte: u64, bytes_claimed: u64, bytes_max: u64 },
     #[error(
-        "packet {packet} (byte {byte}): {what}: the file is damaged there: the packets before are whole ('editcap' can save them)"
+        "packet {packet} (byte {byte}): {what}; the file is damaged there; the packets before are complete ('editcap' can save them)"
     )]
     Corrupt { packet: u64, byte: u64, what: &'static str },
     #[error(
-        "packet {packet} (byte {byte}) is in a block of the obsolete type 2: convert the file with 'editcap'"
+        "packet {packet} (byte {byte}) is in a block of the obsolete type 2; convert the file with 'editcap'"
     )]
     Obsolete { packet: u64, byte: u64 },
 }

@@ -1,5 +1,6 @@
 //! Errors of sending a stream.
 
+use nocopy_proto::errno::Why;
 use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -12,49 +13,50 @@ use crate::transfer::stream::Refusal;
 
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Error {
-    #[error("{target}: no address to send to: {source}: check the name, or give an address")]
+    #[error("{target}: no address to send to{cause}; check the name, or give an address", cause = Why(.source))]
     Resolve { target: Endpoint, source: io::Error },
-    #[error("pieces of {bytes} bytes are too long: give a --size up to {bytes_max}")]
+    #[error("--size: pieces of {bytes} bytes are too long; {bytes_max} is the most; give less")]
     Size { bytes: u64, bytes_max: u64 },
-    #[error("--streams goes with a file or a pattern only: leave it out: a pipe is one stream")]
+    #[error(
+        "--streams: cannot be used here; it needs a file or a pattern, and a pipe is one stream; leave it out"
+    )]
     OneStream,
-    #[error("--method sendfile goes with a file that is no pipe only: leave it out, or name such a --file")]
+    #[error(
+        "--method sendfile: cannot be used here; it needs a --file that is not a pipe; leave it out, or name such a file"
+    )]
     NotAFile,
     #[error(
-        "--method published goes with a pattern only: leave it out: the pages of a file are sent by reference without it, those of a pipe cannot be"
+        "--method published: cannot be used here; it needs a pattern (pages of a file are sent by reference without it, those of a pipe cannot be); leave it out"
     )]
     NotAPattern,
-    #[error("cannot draw a random number: {0}: start it where getrandom(2) is allowed")]
+    #[error("send: no random number{cause}; start it where getrandom(2) is allowed", cause = Why(.0))]
     Random(#[source] io::Error),
-    #[error("cannot read {path}: {source}: name a file that exists and may be read", path = path.display())]
+    #[error("{path}: cannot be read{cause}; name a file that exists and may be read", path = path.display(), cause = Why(.source))]
     Input { path: PathBuf, source: io::Error },
     #[error(
-        "the congestion control '{name}' cannot be used: {source}: look into /proc/sys/net/ipv4/tcp_allowed_congestion_control"
-    )]
+        "--congestion '{name}': cannot be used{cause}; choose one of /proc/sys/net/ipv4/tcp_allowed_congestion_control", cause = Why(.source))]
     Congestion { name: String, source: io::Error },
     #[error(
-        "{to}: no receiver: {source}: start 'nocopy recv tcp://:{port}' there, or give it longer with --connect-timeout",
-        port = .to.port()
-    )]
+        "{to}: no receiver{cause}; start 'nocopy recv tcp://:{port}' there, or give it longer with --connect-timeout",
+        port = .to.port(), cause = Why(.source))]
     NobodyThere { to: SocketAddr, source: io::Error },
     #[error(transparent)]
     Publish(PublishError),
     #[error("{to}: {source}")]
     Open { to: SocketAddr, source: OpenError },
-    #[error("{to}: cannot connect: {source}: look at 'ip route get {ip}'", ip = .to.ip())]
+    #[error("{to}: cannot connect{cause}; look at 'ip route get {ip}'", ip = .to.ip(), cause = Why(.source))]
     Connect { to: SocketAddr, source: io::Error },
     #[error(
-        "{to}: the receiver went away before a stream was there: {source}: see that it runs, and what it says"
-    )]
+        "{to}: the receiver closed the connection before a stream began{cause}; check that it runs, and what it prints", cause = Why(.source))]
     Broken { to: SocketAddr, source: io::Error },
     #[error(
-        "{to}: the program there {said}: start 'nocopy recv tcp://:{port}' there, or use --raw for another program",
+        "{to}: the program there {said}; start 'nocopy recv tcp://:{port}' there, or use --raw for another program",
         port = .to.port()
     )]
     NoAnswer { to: SocketAddr, said: &'static str },
-    #[error("{to}: the receiver refuses: {}", words(*.why))]
+    #[error("{to}: the receiver refuses; {}", words(*.why))]
     Refused { to: SocketAddr, why: Refusal },
-    #[error("{to}: cannot prepare the connection: {source}: see what else this machine is short of")]
+    #[error("{to}: cannot prepare the connection{cause}; free memory, or raise 'ulimit -n'", cause = Why(.source))]
     Prepare { to: SocketAddr, source: io::Error },
 }
 
@@ -66,9 +68,9 @@ impl From<Error> for Failure {
 
 fn words(why: Refusal) -> &'static str {
     match why {
-        Refusal::Busy => "it serves another sender: try again when that is done, or start another receiver",
+        Refusal::Busy => "it serves another sender; try again when that is done, or start another receiver",
         Refusal::NoPlaces => {
-            "it writes what comes, and several streams without an end have no order: give --count, or --streams 1"
+            "it writes the streams one after another, and several without an end have no order; give --count, or --streams 1"
         }
     }
 }

@@ -1,5 +1,6 @@
 //! The summary of both ends: the JSON schema `nocopy.send-tcp/1` (docs/send.md). A field that does not apply is absent.
 
+use nocopy_proto::errno::Why;
 use std::net::SocketAddr;
 
 use serde::Serialize;
@@ -208,12 +209,12 @@ fn together(plan: &Plan, ends: &[WorkerEnd]) -> Schedule {
 fn why(state: Option<State>, ends: &[WorkerEnd]) -> String {
     let broken = ends.iter().find_map(|end| end.break_off.as_ref());
     match (state, broken) {
-        (Some(State::Silent), _) => "the receiver has not answered for 10 s: see that it runs".into(),
-        (Some(State::Malformed), _) => "the receiver said what 'nocopy recv' never says".into(),
+        (Some(State::Silent), _) => "the receiver has not answered for 10 s; check that it runs".into(),
+        (Some(State::Malformed), _) => "the receiver sent what 'nocopy recv' never sends".into(),
         (Some(State::Gone), _) => {
-            "the receiver closed the connection without a word: see what it says".into()
+            "the receiver closed the connection without a report; look at what it printed".into()
         }
-        (_, Some(error)) => format!("the other end took no more: {error}: see what it says"),
-        _ => "the receiver did not tell what arrived".into(),
+        (_, Some(error)) => format!("the other end accepted no more{}; look at what it printed", Why(error)),
+        _ => "the receiver did not report what arrived".into(),
     }
 }

@@ -23,6 +23,7 @@ mod pool;
 mod returns;
 mod view;
 
+use nocopy_proto::errno::Why;
 use std::fmt;
 use std::io;
 use std::ptr::NonNull;
@@ -63,16 +64,16 @@ const FRAME_BYTES_MAX: u32 = 32768;
 pub enum AreaError {
     /// The kernel or this library cannot use this frame size.
     #[error(
-        "frame size {0} B: a frame must be a power of two from {FRAME_BYTES_MIN} to {FRAME_BYTES_MAX} bytes; \
+        "frame size {0} B: not possible; a frame must be a power of two from {FRAME_BYTES_MIN} to {FRAME_BYTES_MAX} bytes; \
          use 2048 for MTU 1500 or 4096 for more"
     )]
     FrameBytes(u32),
     /// Frame count out of range.
-    #[error("{0} frames: an area holds from 1 to {FRAME_COUNT_MAX} frames; ask for fewer")]
+    #[error("{0} frames: not possible; an area holds from 1 to {FRAME_COUNT_MAX} frames; ask for fewer")]
     FrameCount(u64),
     /// The headroom leaves no room for a packet.
     #[error(
-        "headroom {headroom_bytes} B: with the kernel's {PACKET_HEADROOM_BYTES} B it leaves no room in a frame of \
+        "headroom {headroom_bytes} B: too large; with the kernel's {PACKET_HEADROOM_BYTES} B it leaves no room in a frame of \
          {frame_bytes} B; ask for less headroom or larger frames"
     )]
     Headroom {
@@ -83,8 +84,7 @@ pub enum AreaError {
     },
     /// There is not enough memory.
     #[error(
-        "area of {bytes} B: the kernel gave no memory ({source}); ask for fewer or smaller frames, or free memory"
-    )]
+        "area of {bytes} B: the kernel gave no memory{cause}; ask for fewer or smaller frames, or free memory", cause = Why(.source))]
     Memory {
         /// Bytes asked for.
         bytes: usize,
@@ -93,9 +93,8 @@ pub enum AreaError {
     },
     /// The NUMA node has no memory for it.
     #[error(
-        "NUMA node {node}: the kernel takes no memory from there ({source}); 'numactl --hardware' lists nodes, or leave \
-         it out"
-    )]
+        "NUMA node {node}: the kernel takes no memory from there{cause}; 'numactl --hardware' lists nodes, or leave \
+         it out", cause = Why(.source))]
     NumaNode {
         /// The node asked for.
         node: u32,
@@ -103,9 +102,7 @@ pub enum AreaError {
         source: io::Error,
     },
     /// Too few frames are left for another pool.
-    #[error(
-        "area of {total} frames: {wanted} frames wanted for a pool, {free} are free; make the area larger"
-    )]
+    #[error("area of {total} frames: no pool of {wanted}; only {free} are free; make the area larger")]
     FramesExhausted {
         /// Frames wanted.
         wanted: u32,
@@ -115,7 +112,9 @@ pub enum AreaError {
         total: u32,
     },
     /// [`POOL_COUNT_MAX`] pools are open.
-    #[error("area already has {POOL_COUNT_MAX} pools open; close a port or make another area")]
+    #[error(
+        "area: no further pool; it has {POOL_COUNT_MAX} already, as many as are possible; close a port or make another area"
+    )]
     PoolsExhausted,
 }
 

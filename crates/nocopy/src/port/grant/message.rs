@@ -174,7 +174,7 @@ mod tests {
             Message::parse(&bytes).unwrap_err().to_string()
         };
         for (at, byte, said) in [
-            (0, 0, "not a grant"),
+            (0, 0, "does not begin like a grant"),
             (8, 9, "version"),
             (39, 0x80, "errno"),
             (40, 3, "place of the program"),

@@ -11,6 +11,7 @@ mod pass_header;
 mod program;
 mod recipe;
 
+use nocopy_proto::errno::{Why, remedy};
 use std::io;
 
 pub use attachment::{Attach, Attachment};
@@ -39,7 +40,7 @@ pub(crate) const KERNEL_MIN: KernelVersion = KernelVersion(5, 9);
 pub enum Error {
     /// A capability is missing.
     #[error(
-        "{operation}: refused, {capability} is missing; run as root, or grant it with {}",
+        "XDP: cannot {operation}; {capability} is missing; run as root, or grant it with {}",
         capability::GRANT
     )]
     Capability {
@@ -49,7 +50,7 @@ pub enum Error {
         capability: &'static str,
     },
     /// The kernel is too old.
-    #[error("{operation}: Linux {running} is too old; it needs Linux {needed} or newer")]
+    #[error("XDP: cannot {operation}; Linux {running} is too old; use Linux {needed} or newer")]
     Kernel {
         /// The operation.
         operation: &'static str,
@@ -66,7 +67,7 @@ pub enum Error {
     },
     /// An XDP program is already attached.
     #[error(
-        "{interface}: XDP program {program_id} is already attached; detach it with 'ip link set dev {interface} xdp \
+        "{interface}: not attached; XDP program {program_id} is there already; detach it with 'ip link set dev {interface} xdp \
          off', or ask for it to be displaced"
     )]
     Occupied {
@@ -77,8 +78,7 @@ pub enum Error {
     },
     /// Another port of this process has its program on the interface, which accepts no packets of several buffers.
     #[error(
-        "{interface}: a port of this process has an XDP program there that takes packets of one buffer only; open that port with \
-         multi_buffer, too"
+        "{interface}: packets of several buffers are not possible; the XDP program that a port of this process has there takes packets of one buffer; open that port with multi_buffer, too"
     )]
     OneBuffer {
         /// The interface.
@@ -86,28 +86,27 @@ pub enum Error {
     },
     /// Another port of this process has its program on the interface, with another filter or none.
     #[error(
-        "{interface}: a port of this process has an XDP program there with another filter, or none; ports on queues of one interface share \
-         the program: give them one filter, or close that port"
+        "{interface}: the filter cannot be used; another port of this process has another filter, or none, on this interface, and both share one XDP program; give them one filter, or close that port"
     )]
     OtherFilter {
         /// The interface.
         interface: String,
     },
     /// A filter needs data that an XDP program does not have.
-    #[error("{source}: use the mode 'packet ring'")]
+    #[error("{source}; or use the mode 'packet ring'")]
     Filter {
         /// What it needs.
         source: Untranslatable,
     },
     /// The program asks the driver for metadata, and that does not work.
-    #[error("an XDP program that asks the driver about packets: {source}")]
+    #[error("XDP: no program that asks the driver about packets; {source}")]
     Hints {
         /// Why not.
         source: Unsupported,
     },
     /// The attached program is held by a link, which only its owner can release.
     #[error(
-        "{interface}: XDP program {program_id} is held by a bpf link and cannot be displaced; end the process that \
+        "{interface}: XDP program {program_id} cannot be displaced; a bpf link holds it; end the process that \
          attached it ('bpftool link' shows it)"
     )]
     Held {
@@ -117,7 +116,7 @@ pub enum Error {
         program_id: u32,
     },
     /// The driver does not support XDP.
-    #[error("{interface}: its driver has no native XDP; use generic mode, which copies")]
+    #[error("{interface}: native XDP is not available; its driver lacks it; use generic mode, which copies")]
     NoNative {
         /// The interface.
         interface: String,
@@ -126,9 +125,8 @@ pub enum Error {
     },
     /// The MTU is larger than the driver can pass to XDP in one buffer.
     #[error(
-        "{interface}: MTU {mtu_bytes} is too large for XDP without multi-buffer support ({source}); lower it, for example \
-         'ip link set dev {interface} mtu 1500'"
-    )]
+        "{interface}: MTU {mtu_bytes} is too large for XDP without multi-buffer support{cause}; lower it, for example \
+         'ip link set dev {interface} mtu 1500'", cause = Why(.source))]
     Mtu {
         /// The interface.
         interface: String,
@@ -138,7 +136,7 @@ pub enum Error {
         source: io::Error,
     },
     /// The verifier refused a program: a fault of this library or a very old kernel.
-    #[error("the kernel's verifier refused the program ({source}): {log}; please report this")]
+    #[error("XDP: the kernel's verifier refused the program{cause}; {log}; please report this", cause = Why(.source))]
     Verifier {
         /// Last line of the verifier's log.
         log: String,
@@ -146,7 +144,7 @@ pub enum Error {
         source: io::Error,
     },
     /// The kernel refused another operation.
-    #[error("{operation}: {source}")]
+    #[error("XDP: cannot {operation}{cause}; {}", remedy(.source), cause = Why(.source))]
     System {
         /// The operation.
         operation: &'static str,

@@ -1,5 +1,6 @@
 //! Why nothing was received.
 
+use nocopy_proto::errno::Why;
 use std::io;
 
 /// Why nothing was received. Most are the inner error of a returned one.
@@ -9,19 +10,19 @@ pub(super) enum ReceiveError {
     WouldBlock,
     /// Data waits in the kernel until there is a buffer, and flow control stops the sender.
     #[error(
-        "no buffer to receive into: all {total} of the pool are in use; drop or send some of what was received, or make the pool larger"
+        "receive: no buffer; all {total} of the pool are in use; drop or send some of what was received, or make the pool larger"
     )]
     NoBuffers {
         /// Buffers of the pool.
         total: usize,
     },
     /// Everything received before was returned; what the peer sent after that is lost.
-    #[error("the connection broke ({0}); what came before was received, and the rest is lost; connect again")]
+    #[error("connection: broken{cause}; the bytes before were received, and the rest is lost; connect again", cause = Why(.0))]
     Broken(#[source] io::Error),
     /// The kernel returns the reason once, and another call got it, usually the sending half's.
-    #[error("the connection broke, as the sending half has reported; the stream is not whole; connect again")]
+    #[error("connection: broken, as the sending half has reported; the stream is incomplete; connect again")]
     BrokenBefore,
-    #[error("receiving failed ({0}); see whether the socket is connected")]
+    #[error("receive: failed{cause}; check that the socket is connected", cause = Why(.0))]
     Socket(#[source] io::Error),
 }
 

@@ -79,7 +79,7 @@ counters! {
 /// There is no buffer to receive into.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "no buffer to receive into: all {total} of the pool are in use; drop or send some of the datagrams that were taken, or make the \
+    "receive: no buffer; all {total} of the pool are in use; drop or send some of the datagrams that were taken, or make the \
      pool larger"
 )]
 struct NoBuffers {

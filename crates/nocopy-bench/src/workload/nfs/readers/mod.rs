@@ -138,5 +138,5 @@ impl<'a> Scene<'a> {
 }
 
 fn failed(reader: Reader) -> impl FnOnce(std::io::Error) -> Failure {
-    Failure::step(reader.method(), "read files by NFS", "start it by itself, and see what it says")
+    Failure::step(reader.method(), "read files by NFS", "start it by itself, and look at what it prints")
 }
