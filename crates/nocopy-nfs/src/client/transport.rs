@@ -22,6 +22,9 @@ const BATCH_MAX: usize = 16;
 /// is the buffer when it is posted again.
 const TURN_BYTES: usize = 256 << 10;
 
+/// Reads that could share a call with others wait for them at most so long.
+const PATIENCE: Duration = Duration::from_millis(1);
+
 /// Between two attempts to connect: this long at first, then twice as long each time.
 const RETRY_MIN: Duration = Duration::from_millis(50);
 const RETRY_MAX: Duration = Duration::from_secs(2);
@@ -171,6 +174,18 @@ impl Transport {
         if self.move_all()? || self.core.in_flight() == 0 {
             return Ok(());
         }
+        if self.is_patient && self.core.queued() > 0 {
+            // What is in flight may take long, and what is queued need not.
+            let soon = now + PATIENCE;
+            self.wait(Some(until.map_or(soon, |until| until.min(soon))))?;
+            if self.move_all()? {
+                return Ok(());
+            }
+            self.is_patient = false;
+            if self.move_all()? {
+                return Ok(());
+            }
+        }
         self.wait(until)?;
         self.move_all().map(drop)
     }
@@ -309,8 +324,9 @@ impl Transport {
             };
             let numbers = (0..loads.len()).filter(|number| takes(&self.connections[*number]));
             let Some(number) = numbers.min_by_key(|number| loads[*number]) else { return };
-            self.connections[number].out.extend(self.core.next_call(number));
-            loads[number] += 1;
+            let Some(xid) = self.core.next_call(number) else { return };
+            self.connections[number].out.push_back(xid);
+            loads[number] += self.core.asks_for(xid);
         }
     }
 
@@ -376,11 +392,14 @@ impl Transport {
                     }
                     let after = core.counts();
                     if after.replies > before.replies {
-                        (self.bad_replies, self.trouble, self.pause) = (0, None, RETRY_MIN);
+                        self.bad_replies = 0;
+                    }
+                    let is_for_program = after.replies > before.replies || after.reads > before.reads;
+                    if is_for_program {
+                        (self.trouble, self.pause) = (None, RETRY_MIN);
                     }
                     *left = left.saturating_sub(bytes);
                     self.connections[number].is_drained = bytes < room;
-                    let is_for_program = after.replies > before.replies || after.reads > before.reads;
                     if is_for_program && *left == 0 {
                         break;
                     }

@@ -3,7 +3,7 @@
 use super::call::{Call, Reading, Work, Writing};
 use super::incoming::check_data;
 use super::uncommitted::Next;
-use super::{BadReply, CallError, Core, Done, ReadEnd};
+use super::{BadReply, CallError, Core, Done, JOINED_BYTES_MAX, ReadEnd};
 use crate::wire::nfs3::{
     Attributes, CommitArguments, CommitResult, FileHandle, NfsResult, Procedure, ReadHead, Refusal,
     Stability, Status, Verifier, WeakCacheConsistency, WriteResult,
@@ -23,7 +23,7 @@ impl Core {
             }
         };
         if reply != Reply::Success {
-            self.fail(call, CallError::Refused(reply));
+            self.refuse(call, CallError::Refused(reply));
             return Ok(());
         }
         let is_repeated = call.times_sent > 1;
@@ -42,7 +42,7 @@ impl Core {
     /// A read has all the data of its reply, of which those before it in the file may have had their part.
     pub(super) fn finish_read(&mut self, mut reading: Reading) -> Result<(), BadReply> {
         let head = reading.head.expect("data have a head before them");
-        let (count, asked) = (head.count as usize, reading.asked);
+        let (count, asked, is_joined) = (head.count as usize, reading.asked, reading.is_joined());
         reading.filled += reading.received;
         self.counts.read_bytes += reading.received as u64;
         if count == 0 && !head.is_end {
@@ -50,9 +50,10 @@ impl Core {
             self.fail_read(reading, error.into());
             return Err(error);
         }
-        if count < asked && !head.is_end {
-            // A server that sends less than it is asked for would do so again.
-            self.joined_bytes_max = count;
+        if is_joined && count < asked && !head.is_end {
+            self.join_less();
+        } else if is_joined {
+            self.joined_bytes_max = (2 * self.joined_bytes_max).min(JOINED_BYTES_MAX);
         }
         let end = ReadEnd { is_end: head.is_end, attributes: head.attributes };
         for reading in reading.split() {
@@ -71,7 +72,7 @@ impl Core {
         let checked = match input.read::<NfsResult<ReadHead, Option<Attributes>>>() {
             Ok(Ok(head)) => check_data(&head, input.rest().len(), reading.asked).map(|()| head),
             Ok(Err(Refusal { status, .. })) => {
-                self.refuse_read(call, status);
+                self.refuse(call, status.into());
                 return input.finish().map_err(BadReply::from);
             }
             Err(error) => Err(error.into()),
@@ -93,21 +94,30 @@ impl Core {
         }
     }
 
-    /// A server says why it does not read. One that was asked for several reads may refuse one of them only, so each is asked for alone.
-    fn refuse_read(&mut self, call: Call, status: Status) {
-        let Work::Read(reading) = call.work else { unreachable!("that is what was refused") };
-        let is_joined = reading.is_joined();
-        for mut reading in reading.split() {
-            if status == Status::Jukebox && reading.delays < self.delays_max {
+    /// A server says why it does not do what a call asks for. If that is several reads, the reason may be one of them, or that they are too
+    /// many bytes: each is asked for alone.
+    fn refuse(&mut self, call: Call, error: CallError) {
+        match call.work {
+            Work::Read(reading) if reading.is_joined() => {
+                self.join_less();
+                for mut reading in reading.split() {
+                    reading.is_alone = true;
+                    self.begin_read(reading);
+                }
+            }
+            Work::Read(mut reading)
+                if error.status() == Some(Status::Jukebox) && reading.delays < self.delays_max =>
+            {
                 reading.delays += 1;
                 self.delayed.push(Work::Read(reading));
-            } else if is_joined {
-                reading.is_alone = true;
-                self.begin_read(reading);
-            } else {
-                self.give_back(reading, Err(status.into()));
             }
+            _ => self.fail(call, error),
         }
+    }
+
+    /// A server that sent less than it was asked for, or refused it, is asked for less at a time, until it sends all of it again.
+    fn join_less(&mut self) {
+        self.joined_bytes_max /= 2;
     }
 
     fn finish_write(&mut self, mut writing: Writing, results: &[u8]) -> Result<(), BadReply> {

@@ -388,7 +388,11 @@ impl Core {
         }
         for xid in joined.into_iter().rev() {
             let Some(Work::Read(reading)) = self.calls.remove(&xid).map(|call| call.work) else { continue };
-            reading.split().for_each(|reading| self.begin_read(reading));
+            for reading in reading.split() {
+                self.begin_read(reading);
+                self.counts.calls -= 1;
+                self.counts.repeated += 1;
+            }
         }
     }
 
@@ -597,15 +601,21 @@ impl Core {
         self.queue.len()
     }
 
-    /// Whether those may wait a little longer: they are reads of less than a call can ask for, and the server has three times as many to do.
-    /// Sent together they cost both ends less.
+    /// Whether those may wait a little longer: they are reads that can be joined, of less than one call can ask for, and the server has three
+    /// times as many to do. Sent together they cost both ends less.
     pub fn can_wait(&self) -> bool {
-        let bytes = self.queue.iter().map(|xid| match self.calls.get(xid).map(|call| &call.work) {
-            Some(Work::Read(reading)) => reading.asked,
-            _ => JOINED_BYTES_MAX,
+        let most = self.joined_bytes_max.min(self.limits.read_bytes_max);
+        let bytes = self.queue.iter().map(|xid| {
+            let read = self.calls.get(xid).and_then(|call| call.unsent_read());
+            read.map_or(most, |reading| reading.asked)
         });
         let sent = self.calls.values().map(|call| call.count()).sum::<usize>() - self.queue.len();
-        sent >= IN_FLIGHT_PER_QUEUED * self.queue.len() && bytes.sum::<usize>() < JOINED_BYTES_MAX
+        sent >= IN_FLIGHT_PER_QUEUED * self.queue.len() && bytes.sum::<usize>() < most
+    }
+
+    /// How many things a call asks for: several, if reads share it.
+    pub fn asks_for(&self, xid: u32) -> usize {
+        self.calls.get(&xid).map_or(0, |call| call.count())
     }
 
     /// Whether calls are in flight by that connection.

@@ -623,13 +623,13 @@ fn memory_that_is_not_of_the_pool_keeps_its_place() {
 fn reads_wait_for_others_while_the_server_has_work() {
     let mut core = core();
     for number in 0..4 {
-        core.post(buffer(4096), at(number * 4096)).unwrap();
+        core.post(buffer(1000), at(number * 4096)).unwrap();
     }
     assert!(!core.can_wait(), "the server has nothing to do");
     send_all(&mut core);
-    core.post(buffer(4096), at(0)).unwrap();
+    core.post(buffer(1000), at(0)).unwrap();
     assert!(core.can_wait());
-    core.post(buffer(4096), at(0)).unwrap();
+    core.post(buffer(1000), at(0)).unwrap();
     assert!(!core.can_wait(), "it has twice as much to do as waits");
     send_all(&mut core);
     core.call(Procedure::GetAttr.into(), &file(), 100);

@@ -72,13 +72,30 @@ fn behind_the_end_of_the_file_the_others_are_empty() {
 }
 
 #[test]
-fn what_a_short_reply_left_out_is_asked_for_again_in_calls_that_are_no_longer() {
+fn the_rest_of_a_short_reply_is_asked_for_again() {
     let (mut core, _) = four_posted();
     let [xid] = send_all(&mut core)[..] else { panic!("one call") };
     receive(&mut core, 0, &read_record(xid, &pattern(0, 1700), false), 300).unwrap();
     assert!(filled(&mut core).1[..] == pattern(0, 1000));
     assert!(core.next_done().is_none());
-    assert_eq!(all_asked(&mut core), [(1700, 300), (2000, 1000), (3000, 1000)]);
+    assert_eq!(all_asked(&mut core), [(1700, 300), (2000, 2000)]);
+}
+
+/// Forty reads of 100 bytes: more buffers than one system call receives into.
+#[test]
+fn a_call_may_have_more_buffers_than_a_system_call() {
+    let mut core = core();
+    for number in 0..40 {
+        core.post(buffer(100), at(100 * number)).unwrap();
+    }
+    let [xid] = send_all(&mut core)[..] else { panic!("one call") };
+    receive(&mut core, 0, &read_record(xid, &pattern(0, 4000), true), usize::MAX).unwrap();
+    for number in 0..40 {
+        let (_, buffer, outcome) = filled(&mut core);
+        assert!(buffer[..] == pattern(100 * number, 100), "{number}");
+        assert_eq!(outcome.map(|end| end.is_end), Ok(number == 39));
+    }
+    assert!(core.in_flight() == 0 && core.is_between_replies(0));
 }
 
 #[test]
@@ -104,16 +121,22 @@ fn a_refusal_of_several_reads_says_nothing_of_one_of_them() {
 }
 
 #[test]
-fn a_server_that_is_not_ready_is_asked_for_all_of_them_again() {
-    let (mut core, _) = four_posted();
-    core.set_delays_max(1);
-    let [xid] = send_all(&mut core)[..] else { panic!("one call") };
+fn a_server_that_is_not_ready_for_all_is_asked_for_each() {
     let refusal = nfs3::Refusal { status: Status::Jukebox, rest: None::<Attributes> };
-    let reply = record(xid, Reply::Success, &encoded(&NfsResult::<ReadHead, _>::Err(refusal)));
-    receive(&mut core, 0, &reply, 300).unwrap();
-    assert_eq!((core.delayed(), core.in_flight()), (4, 4));
-    core.resume();
-    assert_eq!(all_asked(&mut core), [(0, 4000)]);
+    let not_ready = encoded(&NfsResult::<ReadHead, _>::Err(refusal));
+    for (reply, results) in [(Reply::Success, &not_ready[..]), (Reply::SystemError, &[])] {
+        let (mut core, _) = four_posted();
+        core.set_delays_max(1);
+        let [xid] = send_all(&mut core)[..] else { panic!("one call") };
+        receive(&mut core, 0, &record(xid, reply, results), 300).unwrap();
+        assert_eq!((core.delayed(), core.in_flight()), (0, 4));
+        let xids = send_all(&mut core);
+        assert_eq!((xids.len(), asked(&core, xids[2])), (4, (2000, 1000)));
+        receive(&mut core, 0, &record(xids[2], Reply::Success, &not_ready), 300).unwrap();
+        assert_eq!((core.delayed(), core.in_flight()), (1, 4));
+        core.resume();
+        assert_eq!(all_asked(&mut core), [(2000, 1000)]);
+    }
 }
 
 #[test]

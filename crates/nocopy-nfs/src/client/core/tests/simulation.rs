@@ -61,6 +61,8 @@ struct World {
     core: Core,
     links: Vec<Link>,
     pool: Pool,
+    /// Where the last read ends.
+    behind: u64,
     /// What of the written file has been committed.
     stable: Vec<u8>,
     /// What it is to have, by this client.
@@ -98,13 +100,16 @@ impl World {
         }
         let mut core = Core::new(CONNECTIONS, random.below(1 << 30) as u32, vec![0; 20]);
         core.set_limits(Limits { read_bytes_max: 3000, write_bytes_max: 3000 });
+        let pool = Pool::new(32, 8192).unwrap();
+        core.set_pool(&pool);
         Self {
             random,
             around,
             server,
             core,
             links: (0..CONNECTIONS).map(|_| Link::new()).collect(),
-            pool: Pool::new(32, 8192).unwrap(),
+            pool,
+            behind: 0,
             stable: vec![0; FILE_BYTES],
             written: vec![0; FILE_BYTES],
             reads: HashMap::new(),
@@ -139,8 +144,12 @@ impl World {
         match self.random.below(12) {
             0..4 => {
                 let Some(mut buffer) = self.pool.take() else { return };
-                buffer.resize(1 + self.random.below(8192));
-                let place = Place { file: to_read, offset: self.random.below(FILE_BYTES + 1000) as u64 };
+                let is_next = self.behind < FILE_BYTES as u64 && !self.random.is_one_of(3);
+                buffer.resize(1 + self.random.below(if is_next { 1000 } else { 8192 }));
+                let anywhere = self.random.below(FILE_BYTES + 1000) as u64;
+                let offset = if is_next { self.behind } else { anywhere };
+                self.behind = offset + buffer.len() as u64;
+                let place = Place { file: to_read, offset };
                 let ticket = self.core.post(buffer, place).unwrap();
                 self.reads.insert(ticket, place);
             }
