@@ -128,6 +128,8 @@ impl Intake {
         bytes: &[u8],
         deliver: &mut impl Deliver,
     ) {
+        // What does not fit is longer than anything that was agreed on. It is cut before it is judged: what is judged is what is kept.
+        let bytes = &bytes[..bytes.len().min(self.small.buffer_bytes())];
         if !deliver.in_place(from, congested, bytes, || self.copied(bytes))
             && let Some(datagram) = self.copied(bytes)
         {
@@ -142,10 +144,7 @@ impl Intake {
             self.no_memory += 1;
             return None;
         };
-        if buffer.fill(bytes).is_none() {
-            // What does not fit is longer than anything that was agreed on.
-            buffer.fill(&bytes[..buffer.capacity()]).expect("it fits");
-        }
+        buffer.fill(bytes).expect("it was cut to what fits");
         self.copied.0 += 1;
         self.copied.1 += buffer.len() as u64;
         Some(Received::Buffer(buffer))
