@@ -790,7 +790,7 @@ fn packets_without_an_ethernet_header_are_refused() {
     });
     let message = String::from_utf8(output.stderr).unwrap();
     assert_eq!((output.status.code(), message.lines().count()), (Some(2), 1), "{message}");
-    assert!(message.contains("nctun: its packets have no Ethernet header"), "{message}");
+    assert!(message.contains("nctun: cannot be used; its packets have no Ethernet header"), "{message}");
     assert_eq!(directory.files().len(), 0, "nothing was made");
 }
 

@@ -253,7 +253,7 @@ fn a_checksum_left_to_the_device_arrives_complete_or_is_refused() {
         assert!(seen.iter().all(|seen| seen.checksum == Integrity::Verified), "{ip}");
     }
     let refused = run(&lab, &["--count=1", "--checksum=device", "--mode=packet-ring"]);
-    assert_error(&refused, &["cannot leave checksums to nc0", "packet ring", "--checksum computed"]);
+    assert_error(&refused, &["nc0: cannot compute checksums", "packet ring", "--checksum computed"]);
 }
 
 #[test]
@@ -443,7 +443,10 @@ fn damaged_recordings_end_with_an_error_that_names_the_place() {
             assert_eq!((&summary["packets"], &summary["ended"]), (&9.into(), &"failed".into()));
         }
     }
-    assert_error(&run(&lab, &["--replay=/nonexistent"]), &["cannot replay /nonexistent", "name a file"]);
+    assert_error(
+        &run(&lab, &["--replay=/nonexistent"]),
+        &["/nonexistent: cannot be replayed", "name a file"],
+    );
 }
 
 /// A run in the background, ended with the test.
@@ -694,8 +697,8 @@ fn what_cannot_be_sent_is_an_error_of_one_line() {
         (&["--source=10.0.0.1", "--destination=fd00::1"], &["one is IPv4, the other IPv6"]),
         (&["-4", "--source=fd00::1"], &["fd00::1: not an IPv4 address"]),
         (&["-6", "--checksum=none"], &["IPv6 packets need a UDP checksum"]),
-        (&["--payload=file:/nonexistent"], &["cannot read /nonexistent"]),
-        (&["--payload=file:/dev/zero"], &["/dev/zero has more than the 65527 bytes"]),
+        (&["--payload=file:/nonexistent"], &["/nonexistent: cannot be read (ENOENT)"]),
+        (&["--payload=file:/dev/zero"], &["/dev/zero: too long", "up to 65527 bytes"]),
         (&["--mode=xdp-zero-copy"], &["nc0 queue 0", "xdp zero-copy"]),
         (&["--queue=1"], &["nc0 queue 1", "the interface has 1, counted from 0"]),
     ] {

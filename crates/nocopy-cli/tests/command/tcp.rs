@@ -595,7 +595,7 @@ fn what_was_sent_and_never_comes_is_missing() {
 /// A malformed answer, and a close without one, are errors.
 #[test]
 fn a_sender_knows_a_receiver_that_is_none() {
-    for (answer, said) in [(&[7; MESSAGE_BYTES][..], "never sends"), (b"", "closes the connection")] {
+    for (answer, said) in [(&[7; MESSAGE_BYTES][..], "never says"), (b"", "closes the connection")] {
         let other = TcpListener::bind("127.0.0.1:0").unwrap();
         let sender = send(other.local_addr().unwrap(), &["--count", "1"]);
         let (mut connection, _) = other.accept().unwrap();
@@ -726,7 +726,7 @@ fn errors_are_one_line_and_say_what_to_do() {
         (&["send", &free, "--file", "/"], &["/", "directory"]),
         (&["send", "tcp://127.0.0.1:9", "-6"], &["no IPv6 address"]),
         (&["send", &free, "--file", "-", "--streams", "2"], &["--streams", "a pipe"]),
-        (&["send", &free, "--method", "sendfile", "--file", "-"], &["--file", "no pipe"]),
+        (&["send", &free, "--method", "sendfile", "--file", "-"], &["--file", "not a pipe"]),
         (&["send", &free, "--method", "published", "--stdin"], &["a pattern", "leave it out"]),
         (&["send", &free, "--congestion", "nothing"], &["nothing", "allowed_congestion_control"]),
         (&["recv", &busy], &["another program uses it", "port 0"]),

@@ -341,7 +341,7 @@ fn bad_interfaces_are_named_with_the_cause_and_the_way_out() {
     assert!(text("").contains("no such interface"));
     end.set_mtu(9000).unwrap();
     let error = text(end.interface());
-    assert!(error.contains("MTU 9000") && error.contains("lower the MTU"), "{error}");
+    assert!(error.contains("MTU of 9000") && error.contains("lower the MTU"), "{error}");
     end.set_mtu(2500).unwrap();
     let error = open_with(end, |builder| builder.area(&area_of(2048))).unwrap_err();
     assert!(error.to_string().contains("use a frame size of 4096"), "{error}");
