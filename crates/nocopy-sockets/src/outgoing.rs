@@ -205,7 +205,8 @@ fn begin_burst(guard: &Guard, slot: &'static Slot, shape: Shape, datagram: Datag
     if !burst::add(guard, word, head(guard), datagram.parts) {
         return None;
     }
-    if deadline_ns == 0 {
+    // A signal handler may have ended the thread meanwhile.
+    if deadline_ns == 0 || !ticker::is_ticking() {
         hand_over(Flush::Deadline, Some(guard));
     } else {
         ticker::arm(now_ns, deadline_ns);

@@ -18,12 +18,18 @@ pub(crate) fn begin() {
 
 /// No burst begins any more. One that is under way has been handed over.
 pub(crate) fn switch_off() {
-    outgoing::flush(Flush::Process);
+    shared::switch(false);
     if environment::ways().by_hand.is_some() {
         by_hand::finish();
     }
-    shared::switch(false);
+    flush_and_end_ticker();
+}
+
+/// Hands over the burst and ends the thread for the deadline; also a burst that another thread has begun in between.
+fn flush_and_end_ticker() {
+    outgoing::flush(Flush::Process);
     ticker::end();
+    outgoing::flush(Flush::Process);
 }
 
 /// The process filters its system calls from now on: those that bursts need may end it. (A filter that it was started with is one for
@@ -37,15 +43,13 @@ pub(crate) fn confine() {
 
 /// Makes this a process of the program's own threads only, until the next burst.
 pub(crate) fn quiesce() {
-    outgoing::flush(Flush::Process);
-    ticker::end();
+    flush_and_end_ticker();
     fitness::forget_disciplines();
 }
 
 /// The burst is the parent's, and the child has no thread for a deadline: a program that looks at its threads finds its own.
 unsafe extern "C" fn before_fork() {
-    outgoing::flush(Flush::Process);
-    ticker::end();
+    flush_and_end_ticker();
 }
 
 unsafe extern "C" fn in_child() {

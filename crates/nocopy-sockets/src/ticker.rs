@@ -13,7 +13,8 @@
 use std::arch::naked_asm;
 use std::cell::UnsafeCell;
 use std::sync::OnceLock;
-use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
+use std::sync::atomic::fence;
 
 use crate::shared::{SHARED, Word};
 use crate::{environment, sys};
@@ -46,6 +47,12 @@ static STACK: Stack = Stack(UnsafeCell::new([0; STACK_BYTES]));
 /// `flush` hands over the burst of a number.
 pub(crate) fn is_ready(flush: fn(u32)) -> bool {
     SHARED.is_ticking.load(Acquire) || start(flush)
+}
+
+/// Whether there is one, which ends only while the lock is held, or in a signal handler that interrupts its holder.
+#[inline]
+pub(crate) fn is_ticking() -> bool {
+    SHARED.is_ticking.load(Relaxed)
 }
 
 /// Hands over the burst of a number.
@@ -83,6 +90,8 @@ const NO_TIMER: i32 = -1;
 /// Has the thread look at the burst that begins now when its deadline is there. The lock is held.
 #[inline]
 pub(crate) fn arm(now_ns: u64, deadline_ns: u64) {
+    // Pairs with the fence in `run`: either this finds that the timer has fired, or the thread finds the burst.
+    fence(SeqCst);
     let fires_ns = SHARED.fires_ns.load(Relaxed);
     if fires_ns < now_ns + deadline_ns / MARGIN_SHARE || fires_ns > now_ns + deadline_ns {
         set_timer(now_ns + deadline_ns);
@@ -201,6 +210,9 @@ unsafe extern "C" fn run() -> ! {
     let mut number = Word::load().number();
     while SHARED.stop.load(Acquire) == 0 {
         let is_signalled = sys::wait_for_signal(IDLE_NS);
+        // The time that the burst's thread compares with may be older than this.
+        SHARED.fires_ns.store(0, Relaxed);
+        fence(SeqCst); // pairs with that in `arm`
         let word = Word::load();
         if word.count() > 0 {
             look(word, deadline_ns);
