@@ -14,7 +14,7 @@ before!(queued hooks::close_or_dup; dup pclose);
 
 // The process: it forks by handlers (`process`), here is all else.
 before!(queued hooks::process_ends;
-    vfork __vfork clone execve execv execvp execvpe execl execlp execle execveat fexecve
+    _Fork vfork __vfork clone execve execv execvp execvpe execl execlp execle execveat fexecve
     posix_spawn posix_spawnp system popen
     exit _exit _Exit quick_exit abort __assert_fail __assert __assert_perror_fail
     kill killpg raise tgkill pthread_kill sigqueue pthread_sigqueue pidfd_send_signal pthread_exit pthread_cancel);

@@ -16,6 +16,9 @@ struct Arrived {
     text: String,
 }
 
+/// The same without the deadline: it is longer than any test.
+const EAGER_AND_PATIENT: &str = "entry=2,always,deadline=600000000";
+
 const BYTES: usize = 1000;
 
 fn send(count: u32, what: &str, how: How<'_>) -> Arrived {
@@ -79,9 +82,15 @@ fn a_program_that_kills_itself_has_sent_everything() {
 
 #[test]
 fn children_and_threads_keep_the_order() {
-    for what in ["fork", "vfork", "spawn", "thread"] {
+    for what in ["fork", "_Fork", "vfork", "spawn", "thread"] {
         same(10, what);
     }
+}
+
+#[test]
+fn a_fork_without_handlers_comes_after_the_burst() {
+    let ours = send(10, "_Fork", How::Preloaded(EAGER_AND_PATIENT));
+    assert_eq!(ours.numbers, (0..10).chain([-1]).chain(10..20).collect::<Vec<_>>(), "{}", ours.text);
 }
 
 #[test]

@@ -225,6 +225,16 @@ int main(int count, char **words) {
         mark_by(other);
         send_many(number);
     }
+    if (!strcmp(what, "_Fork")) {
+        pid_t child = _Fork();
+        if (!child) {
+            mark_by(other);
+            _exit(0);
+        }
+        int status;
+        if (waitpid(child, &status, 0) != child || status) fail("_Fork");
+        send_many(number);
+    }
     if (!strcmp(what, "waits")) {
         struct pollfd room = {s, POLLOUT, 0};
         int epoll = epoll_create1(0);
