@@ -3,8 +3,9 @@
 //! A signal handler may interrupt all of it, and hands over what has joined the burst. Nothing here blocks signals for that, which would be two
 //! system calls for each burst. A datagram joins by one instruction after its bytes are in place. And whether the kernel took a burst is
 //! found in memory that the kernel itself writes before its call returns (`msg_len` of sendmmsg(2)): a handler that interrupts a
-//! hand-over between the call and what follows knows by it that nothing is left to be done; one that comes before the call hands the burst
-//! over itself, and spoils the call for which the interrupted code is about to ask (`Message::spoil`).
+//! hand-over between the call and what follows knows by it that only the burst's end is left to be noted, and does so, because the
+//! interrupted code may never go on (siglongjmp(3)); one that comes before the call hands the burst over itself, and spoils the call for
+//! which the interrupted code is about to ask (`Message::spoil`).
 
 use std::cell::UnsafeCell;
 use std::mem::MaybeUninit;
@@ -15,7 +16,7 @@ use nocopy_proto::run::sockets::{Alone, Flush};
 
 use crate::run::Shape;
 use crate::shared::{Guard, SHARED, Word};
-use crate::slots::Slot;
+use crate::slots::{self, Slot};
 use crate::sys::{self, Message};
 
 /// Room for a burst, and for the kernel's answers while there is none.
@@ -57,6 +58,8 @@ pub(crate) enum Handed {
     All,
     /// There is no room: the rest waits.
     Rest,
+    /// It is of another process, whose memory this one shares, and is left to that.
+    Nothing,
 }
 
 /// What became of one call.
@@ -127,33 +130,36 @@ pub(crate) fn hand_over(why: Flush, guard: Option<&Guard>) -> Handed {
     }
     // Nothing interrupts this one: two that were interrupted would be one too many.
     let signals = sys::block_signals();
+    note_taken();
+    // SAFETY: this is the only thread that uses it, and it is interrupted.
+    unsafe { Message::spoil(MESSAGE.0.get()) };
     let mut message = Message::EMPTY;
-    let handed = if is_left_to_interrupted() {
-        Handed::All
-    } else {
-        // SAFETY: this is the only thread that uses it, and it is interrupted.
-        unsafe { Message::spoil(MESSAGE.0.get()) };
-        Handover { is_ours: false, message: &raw mut message }.run(why)
-    };
+    let handed = Handover { is_ours: false, message: &raw mut message }.run(why);
     sys::set_signals(signals);
     handed
 }
 
-/// Whether the kernel has all of the burst, by a call of the code that was interrupted. What it has of a burst that goes one by one is
-/// noted here.
-fn is_left_to_interrupted() -> bool {
+/// Notes what the kernel has of the burst, all or a datagram, by a call of the code that was interrupted.
+fn note_taken() {
     let word = Word::load();
-    if SHARED.sending.load(Relaxed) != word.bits() {
-        return false;
+    if word.count() > 0 && SHARED.sending.load(Relaxed) == word.bits() {
+        // SAFETY: this is the only thread that uses it, and it is interrupted.
+        let taken = unsafe { Message::taken(MESSAGE.0.get()) };
+        word.replace(word.from(word.first() + taken));
     }
-    // SAFETY: this is the only thread that uses it, and it is interrupted.
-    let taken = unsafe { Message::taken(MESSAGE.0.get()) };
-    let first = word.first() + taken;
-    if first < word.count() {
-        word.replace(word.from(first));
-    }
-    word.count() > 0 && first >= word.count()
 }
+
+/// Whether this is a child that shares the memory of the process that started the thread for the deadline, but not its descriptors
+/// (vfork(2)).
+fn is_in_shared_memory() -> bool {
+    let process = SHARED.process.load(Relaxed);
+    process != 0 && process != sys::process() as u32
+}
+
+/// Errors that a call returns only because a signal handler came between, and that the program would not see without this library: the
+/// handler spoiled the call, left no room, closed the descriptor, or sent the datagrams of a refused burst one by one.
+const ERRORS_OF_OVERTAKEN: [i32; 6] =
+    [libc::EMSGSIZE, libc::EAGAIN, libc::EBADF, libc::ENOTSOCK, libc::EIO, libc::EINVAL];
 
 /// One hand-over.
 struct Handover {
@@ -170,11 +176,15 @@ impl Handover {
         }
         // SAFETY: the burst has begun; this thread holds the lock, or interrupts itself where it does not write the head.
         let head = unsafe { (*HEAD.0.get()).assume_init_ref() };
-        if sys::cookie(head.descriptor) != Some(head.cookie) {
-            self.lose(word, head, why);
+        let rest = word.count() - word.first();
+        if rest == 0 {
+            // The interrupted code has sent it, and has not noted that it is over.
+            self.finish(word, head, why);
             return Handed::All;
         }
-        let rest = word.count() - word.first();
+        if sys::cookie(head.descriptor) != Some(head.cookie) {
+            return self.replaced(word, head, why);
+        }
         match self.send(head, word, rest) {
             Sent::Taken => {
                 self.finish(word, head, why);
@@ -183,6 +193,17 @@ impl Handover {
             Sent::Overtaken => overtaken(),
             Sent::Refused(errno) => self.refused(errno, word, head, why),
         }
+    }
+
+    /// The descriptor is another socket's by now, or closed.
+    #[cold]
+    fn replaced(&self, word: Word, head: &Head, why: Flush) -> Handed {
+        if is_in_shared_memory() {
+            return Handed::Nothing;
+        }
+        self.lose(word, head, why);
+        slots::forget(head.descriptor);
+        Handed::All
     }
 
     #[cold]
@@ -255,11 +276,20 @@ impl Handover {
         }
         // SAFETY: it is complete, and lives longer than the call.
         let errno = sys::error(unsafe { sys::send(head.descriptor, self.message) });
-        if Word::load() == word {
+        self.outcome(errno, word, head)
+    }
+
+    /// What became of a call that the kernel has answered.
+    #[inline]
+    fn outcome(&self, errno: Option<i32>, word: Word, head: &Head) -> Sent {
+        // The word alone does not say it: the handler may have found no room.
+        // SAFETY: as in `send`.
+        let is_spoiled = errno == Some(libc::EMSGSIZE) && unsafe { Message::is_spoiled(self.message) };
+        if Word::load() == word && !is_spoiled {
             return errno.map_or(Sent::Taken, Sent::Refused);
         }
-        // The kernel tells an error once. (`EMSGSIZE` is that of a spoiled call.)
-        if let Some(errno) = errno.filter(|errno| ![libc::EMSGSIZE, libc::EAGAIN].contains(errno)) {
+        // The kernel reports an error once.
+        if let Some(errno) = errno.filter(|errno| !ERRORS_OF_OVERTAKEN.contains(errno)) {
             head.slot.owe(errno);
         }
         Sent::Overtaken
@@ -277,7 +307,7 @@ impl Handover {
         }
         // SAFETY: the lock is held, and no other reference is alive.
         if let Some(socket) = unsafe { head.slot.socket() } {
-            socket.is_verified = why == Flush::Full;
+            socket.verified_ns = if why == Flush::Full { SHARED.begun_ns.load(Relaxed) } else { 0 };
             if let Some(datagrams) = socket.run.flushed(why, word.count() as u32) {
                 head.slot.leave_alone(Alone::ShortBursts, datagrams);
             }
@@ -320,3 +350,6 @@ pub(crate) fn give_up(why: Flush, is_ours: bool) {
         Handover { is_ours, message: MESSAGE.0.get() }.lose(word, head, why);
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -130,7 +130,7 @@ fn take(guard: &Guard, slot: &'static Slot, datagram: Datagram<'_>) -> Taken {
             return if is_joined { Taken::Done(Verdict::Joined) } else { Taken::Again };
         }
         let why = if is_equal { Flush::Full } else { Flush::Changed };
-        if hand_over(why, Some(guard)) == Handed::Rest {
+        if hand_over(why, Some(guard)) != Handed::All {
             return Taken::NoRoom { descriptor: head.descriptor, is_own };
         }
     }
@@ -181,8 +181,7 @@ fn begin_burst(guard: &Guard, slot: &'static Slot, shape: Shape, datagram: Datag
     let (descriptor, now_ns) = (datagram.descriptor, sys::now_ns());
     // SAFETY: the lock is held, and no other reference is alive.
     let socket = unsafe { slot.socket() }?;
-    let age_ns = now_ns.saturating_sub(SHARED.begun_ns.load(Relaxed));
-    let is_verified = std::mem::take(&mut socket.is_verified) && age_ns < VERIFIED_NS;
+    let is_verified = now_ns.saturating_sub(std::mem::take(&mut socket.verified_ns)) < VERIFIED_NS;
     let cookie = socket.cookie;
     if !is_verified {
         if sys::cookie(descriptor) != Some(cookie) {
@@ -247,7 +246,7 @@ pub(crate) fn flush(why: Flush) {
             Some(Hold::Ours(guard)) => (hand_over(why, Some(guard)), head(guard).descriptor),
             Some(Hold::Interrupted) => (hand_over(why, None), -1),
         };
-        if handed == Handed::All || why == Flush::Wait {
+        if handed != Handed::Rest || why == Flush::Wait {
             return;
         }
         if waited_ms >= PATIENCE_MS {

@@ -25,6 +25,8 @@ pub(crate) struct Shared {
     pub(crate) ticker: AtomicU32,
     /// Asks it to end.
     pub(crate) stop: AtomicU32,
+    /// The process that started it.
+    pub(crate) process: AtomicU32,
     /// The timer that signals it, and when it fires, in nanoseconds of the monotonic clock.
     pub(crate) timer: AtomicI32,
     pub(crate) fires_ns: AtomicU64,
@@ -39,6 +41,7 @@ pub(crate) static SHARED: Shared = Shared {
     is_ticking: AtomicBool::new(false),
     ticker: AtomicU32::new(0),
     stop: AtomicU32::new(0),
+    process: AtomicU32::new(0),
     timer: AtomicI32::new(0),
     fires_ns: AtomicU64::new(0),
 };

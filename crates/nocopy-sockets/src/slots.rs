@@ -42,8 +42,9 @@ pub(crate) struct Socket {
     pub(crate) run: Run,
     pub(crate) cookie: u64,
     pub(crate) is_v6: bool,
-    /// Whether the kernel was asked for the cookie when the last burst was handed over, and that was because it was full.
-    pub(crate) is_verified: bool,
+    /// When the last burst began, if the kernel was asked for the cookie when it was handed over, and that was because it was full;
+    /// otherwise 0.
+    pub(crate) verified_ns: u64,
 }
 
 // SAFETY: `socket` is reached under the lock only; all else is atomic.
@@ -188,7 +189,7 @@ impl Slot {
                     let record = Record::claim(sys::process() as u32);
                     self.record.store(record.pointer(), Relaxed);
                     // SAFETY: the lock is held.
-                    unsafe { (*self.socket.get()).write(Socket { run, cookie, is_v6, is_verified: false }) };
+                    unsafe { (*self.socket.get()).write(Socket { run, cookie, is_v6, verified_ns: 0 }) };
                     self.kind.store(ACTIVE, Relaxed);
                 }
                 None => self.kind.store(OTHER, Relaxed),

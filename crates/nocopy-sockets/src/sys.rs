@@ -269,6 +269,16 @@ impl Message {
         unsafe { (&raw mut (*message).header.msg_hdr.msg_iovlen).write_volatile(PARTS_TOO_MANY as _) };
     }
 
+    /// Whether it was [spoiled](Self::spoil) since it was last set.
+    ///
+    /// # Safety
+    /// It is there, and only signal handlers of this thread change it meanwhile.
+    pub(crate) unsafe fn is_spoiled(message: *const Self) -> bool {
+        // SAFETY: by contract.
+        let parts = unsafe { (&raw const (*message).header.msg_hdr.msg_iovlen).read_volatile() };
+        parts == PARTS_TOO_MANY
+    }
+
     /// How many datagrams of it the kernel has: all or none.
     ///
     /// # Safety

@@ -70,6 +70,7 @@ fn start(flush: fn(u32)) -> bool {
 fn begin_with_timer() -> bool {
     SHARED.stop.store(0, Relaxed);
     SHARED.fires_ns.store(0, Relaxed);
+    SHARED.process.store(sys::process() as u32, Relaxed);
     // SAFETY: the stack is free, as the thread before is gone.
     let thread = unsafe { begin(FLAGS, STACK.0.get().add(1).cast(), SHARED.ticker.as_ptr(), run) };
     if sys::error(thread).is_some() {

@@ -21,6 +21,12 @@ const EAGER_AND_PATIENT: &str = "entry=2,always,deadline=600000000";
 
 const BYTES: usize = 1000;
 
+/// Datagrams that go alone before the first that joins: two make a run, and one opens it.
+const ALONE: u32 = 3;
+
+/// Datagrams of a full burst.
+const FULL: u32 = 64;
+
 fn send(count: u32, what: &str, how: How<'_>) -> Arrived {
     let program = Program::compile("sender");
     let (socket, address) = receiver();
@@ -94,6 +100,12 @@ fn a_fork_without_handlers_comes_after_the_burst() {
 }
 
 #[test]
+fn a_vfork_child_that_closes_descriptors_loses_no_burst() {
+    let ours = send(10, "vfork-beside", How::Preloaded(EAGER_AND_PATIENT));
+    assert_eq!((ours.numbers, ours.lost), ((0..20).collect::<Vec<_>>(), 0), "{}", ours.text);
+}
+
+#[test]
 fn output_elsewhere_comes_after_the_burst() {
     same(7, "other");
 }
@@ -112,6 +124,25 @@ fn a_descriptor_that_is_replaced_unseen_is_noticed() {
     assert_eq!(after, [-1].into_iter().chain(10..20).collect::<Vec<_>>(), "{}", ours.text);
     let before = ours.numbers.len() - after.len();
     assert_eq!(before as u64 + ours.lost, 10, "what did not arrive was counted");
+}
+
+#[test]
+fn only_one_burst_is_lost_to_an_unseen_replacement() {
+    let ours = send(FULL, "raw-replace", How::Preloaded(EAGER_AND_PATIENT));
+    let lost = u64::from(5 * FULL) - ours.numbers.len() as u64;
+    assert_eq!((ours.lost, lost), (u64::from(FULL), u64::from(FULL)), "{}", ours.text);
+}
+
+#[test]
+fn another_sockets_burst_does_not_vouch_for_a_replaced_one() {
+    let count = ALONE + FULL;
+    let ours = send(count, "raw-replace-after-full", How::Preloaded(EAGER_AND_PATIENT));
+    assert_eq!(
+        (ours.numbers, ours.lost),
+        ((0..i64::from(2 * count + ALONE + 1)).collect::<Vec<_>>(), 0),
+        "{}",
+        ours.text
+    );
 }
 
 #[test]

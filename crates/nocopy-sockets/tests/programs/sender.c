@@ -13,6 +13,7 @@
 #include <sys/resource.h>
 #include <sys/select.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/time.h>
 #include <sys/uio.h>
 #include <sys/wait.h>
@@ -51,6 +52,22 @@ static void mark_by(int fd) {
     if (sendto(fd, &mark, 1, 0, (void *)&to, sizeof to) != 1) fail("mark");
 }
 
+/* A system call that no library sees. */
+static long raw(long number, long first, long second, long third) {
+    long result;
+#if defined(__x86_64__)
+    __asm__ volatile("syscall" : "=a"(result) : "0"(number), "D"(first), "S"(second), "d"(third) : "rcx", "r11", "memory");
+#else
+    register long x8 __asm__("x8") = number;
+    register long x0 __asm__("x0") = first;
+    register long x1 __asm__("x1") = second;
+    register long x2 __asm__("x2") = third;
+    __asm__ volatile("svc 0" : "+r"(x0) : "r"(x8), "r"(x1), "r"(x2) : "memory");
+    result = x0;
+#endif
+    return result;
+}
+
 static void on_alarm(int number) {
     (void)number;
     send_one();
@@ -59,6 +76,16 @@ static void on_alarm(int number) {
 static void *sender_thread(void *nothing) {
     (void)nothing;
     send_many(20);
+    return NULL;
+}
+
+static volatile int is_child_ready, is_burst_queued;
+
+/* Queues a burst while the other thread's child, which shares this memory, has closed its own descriptor of the socket. */
+static void *sending_beside_child(void *count) {
+    while (!is_child_ready);
+    send_many((long)count);
+    is_burst_queued = 1;
     return NULL;
 }
 
@@ -213,17 +240,40 @@ int main(int count, char **words) {
     }
     if (!strcmp(what, "raw-close")) {
         /* Closed and opened without any call that a library could see. */
-        long result;
-        __asm__ volatile("" ::: "memory");
-#if defined(__x86_64__)
-        __asm__ volatile("syscall" : "=a"(result) : "0"(3L), "D"((long)s) : "rcx", "r11", "memory");
-#else
-        result = close(s);
-#endif
-        if (result) fail("close");
+        if (raw(SYS_close, s, 0, 0)) fail("close");
         if (dup2(other, s) != s) fail("dup2");
         mark_by(other);
         send_many(number);
+    }
+    if (!strcmp(what, "raw-replace")) {
+        if (raw(SYS_dup3, other, s, 0) != s) fail("dup3");
+        send_many(4 * number);
+    }
+    if (!strcmp(what, "raw-replace-after-full")) {
+        /* The number is such that the last burst is full. After a time in which the library asks nothing of the kernel, the socket is another one,
+         * and then another socket's burst begins. */
+        usleep(1000);
+        if (raw(SYS_dup3, other, s, 0) != s) fail("dup3");
+        int first = s;
+        s = socket(AF_INET, SOCK_DGRAM, 0);
+        send_many(4); /* three go alone */
+        s = first;
+        send_many(number);
+    }
+    if (!strcmp(what, "vfork-beside")) {
+        pthread_t thread;
+        if (pthread_create(&thread, NULL, sending_beside_child, (void *)number)) fail("pthread_create");
+        pid_t child = vfork();
+        if (!child) {
+            raw(SYS_close, s, 0, 0);
+            is_child_ready = 1;
+            while (!is_burst_queued);
+            close(other);
+            _exit(0);
+        }
+        int status;
+        if (waitpid(child, &status, 0) != child || status) fail("vfork");
+        pthread_join(thread, NULL);
     }
     if (!strcmp(what, "_Fork")) {
         pid_t child = _Fork();

@@ -1,0 +1,180 @@
+use std::net::UdpSocket;
+use std::os::fd::AsRawFd;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use super::*;
+use crate::destination::Destination;
+use crate::run::{Run, Tuning};
+
+const BYTES: usize = 100;
+const END: &[u8] = b"end";
+
+/// There is one burst of the process.
+static TURN: Mutex<()> = Mutex::new(());
+
+/// A burst, and the lock that code is holding which the test's calls of `hand_over` without the lock interrupt.
+struct Burst {
+    sender: UdpSocket,
+    receiver: UdpSocket,
+    guard: Guard,
+    _turn: MutexGuard<'static, ()>,
+}
+
+impl Burst {
+    fn begin(datagrams: u8) -> Self {
+        let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+        let guard = SHARED.lock.try_acquire().expect("the tests take turns");
+        let word = Word::load();
+        assert!(word.replace(word.over()));
+        let receiver = UdpSocket::bind("127.0.0.1:0").unwrap();
+        receiver.set_read_timeout(Some(std::time::Duration::from_mins(1))).unwrap();
+        let sender = UdpSocket::bind("127.0.0.1:0").unwrap();
+        sender.connect(receiver.local_addr().unwrap()).unwrap();
+        let descriptor = sender.as_raw_fd();
+        slots::forget(descriptor);
+        let slot = slots::of(descriptor).unwrap();
+        // SAFETY: the lock is held, and no reference is alive.
+        unsafe { slot.identify(descriptor, Run::new(Tuning { entry: 1, always: true })) };
+        let shape = Shape { bytes: BYTES, destination: Destination::CONNECTED };
+        let cookie = sys::cookie(descriptor).unwrap();
+        set_head(&guard, Head { descriptor, cookie, shape, room: 64, slot });
+        for number in 0..datagrams {
+            let mut data = [number; BYTES];
+            let part = libc::iovec { iov_base: data.as_mut_ptr().cast(), iov_len: BYTES };
+            assert!(add(&guard, Word::load(), head(&guard), &[part]));
+        }
+        Self { sender, receiver, guard, _turn: turn }
+    }
+
+    fn slot(&self) -> &'static Slot {
+        head(&self.guard).slot
+    }
+
+    /// What the holder of the lock does until it calls the kernel for so many datagrams.
+    fn prepare_call(&self, datagrams: usize) -> (Word, Handover) {
+        let word = Word::load();
+        let payload = payload(word.first() * BYTES, datagrams * BYTES);
+        // SAFETY: the lock is held.
+        unsafe { (*MESSAGE.0.get()).set(&[], payload, BYTES as u16, datagrams) };
+        SHARED.sending.store(word.bits(), Relaxed);
+        (word, Handover { is_ours: true, message: MESSAGE.0.get() })
+    }
+
+    fn call(&self) -> Option<i32> {
+        // SAFETY: it is complete, and stays.
+        sys::error(unsafe { sys::send(self.sender.as_raw_fd(), MESSAGE.0.get()) })
+    }
+
+    /// The numbers of the datagrams that have arrived.
+    fn arrived(&self) -> Vec<u8> {
+        self.sender.send(END).unwrap();
+        let mut data = [0; 2 * BYTES];
+        let mut numbers = Vec::new();
+        loop {
+            let bytes = self.receiver.recv(&mut data).unwrap();
+            if &data[..bytes] == END {
+                return numbers;
+            }
+            assert_eq!(data[..bytes], [data[0]; BYTES]);
+            numbers.push(data[0]);
+        }
+    }
+}
+
+#[test]
+fn a_handler_ends_a_burst_that_the_kernel_has() {
+    let burst = Burst::begin(3);
+    let (word, interrupted) = burst.prepare_call(3);
+    let errno = burst.call();
+    assert_eq!(hand_over(Flush::Wait, None), Handed::All);
+    assert_eq!(Word::load(), word.over(), "the interrupted code may never go on");
+    assert!(matches!(interrupted.outcome(errno, word, head(&burst.guard)), Sent::Overtaken));
+    assert_eq!((overtaken(), burst.arrived()), (Handed::All, vec![0, 1, 2]));
+}
+
+#[test]
+fn a_handler_sends_what_is_left_of_single_datagrams() {
+    let burst = Burst::begin(3);
+    let (word, _) = burst.prepare_call(1);
+    assert_eq!(burst.call(), None);
+    assert_eq!(hand_over(Flush::Wait, None), Handed::All);
+    assert_eq!((Word::load(), burst.arrived()), (word.over(), vec![0, 1, 2]));
+}
+
+#[test]
+fn a_burst_of_which_nothing_is_left_sends_nothing() {
+    let burst = Burst::begin(1);
+    let (word, _) = burst.prepare_call(1);
+    assert_eq!(burst.call(), None);
+    assert!(word.replace(word.from(1)));
+    assert_eq!(hand_over(Flush::Wait, None), Handed::All);
+    assert_eq!((Word::load(), burst.arrived()), (word.over(), vec![0]));
+}
+
+#[test]
+fn the_error_of_a_spoiled_call_is_not_the_sockets() {
+    let burst = Burst::begin(2);
+    let (word, interrupted) = burst.prepare_call(2);
+    let outcome = |errno| interrupted.outcome(errno, word, head(&burst.guard));
+    assert!(matches!(outcome(Some(libc::EMSGSIZE)), Sent::Refused(libc::EMSGSIZE)), "not spoiled");
+    // SAFETY: this is the only thread that uses it.
+    unsafe { Message::spoil(MESSAGE.0.get()) };
+    let errno = burst.call();
+    assert_eq!(errno, Some(libc::EMSGSIZE));
+    assert!(matches!(outcome(errno), Sent::Overtaken));
+    assert_eq!((burst.slot().take_owed(), Word::load()), (None, word), "the burst waits for room");
+}
+
+#[test]
+fn an_overtaken_call_owes_only_errors_of_the_socket() {
+    let burst = Burst::begin(2);
+    let (word, interrupted) = burst.prepare_call(2);
+    assert_eq!(hand_over(Flush::Wait, None), Handed::All);
+    for errno in ERRORS_OF_OVERTAKEN {
+        assert!(matches!(interrupted.outcome(Some(errno), word, head(&burst.guard)), Sent::Overtaken));
+        assert_eq!(burst.slot().take_owed(), None, "errno {errno}");
+    }
+    assert!(matches!(
+        interrupted.outcome(Some(libc::ECONNREFUSED), word, head(&burst.guard)),
+        Sent::Overtaken
+    ));
+    assert_eq!(burst.slot().take_owed(), Some(libc::ECONNREFUSED));
+}
+
+/// Has the burst be of another socket.
+fn replace_cookie(burst: &Burst) {
+    let Head { descriptor, cookie, shape, room, slot } = *head(&burst.guard);
+    set_head(&burst.guard, Head { descriptor, cookie: !cookie, shape, room, slot });
+}
+
+#[test]
+fn a_lost_burst_forgets_its_socket() {
+    let burst = Burst::begin(2);
+    replace_cookie(&burst);
+    assert_eq!(hand_over(Flush::Full, Some(&burst.guard)), Handed::All);
+    assert!(!burst.slot().is_udp(), "it is looked at again");
+    assert_eq!((Word::load().count(), burst.arrived()), (0, vec![]));
+}
+
+#[test]
+fn another_process_in_the_same_memory_leaves_the_burst() {
+    let burst = Burst::begin(2);
+    replace_cookie(&burst);
+    let word = Word::load();
+    SHARED.process.store(sys::process() as u32 + 1, Relaxed);
+    let handed = hand_over(Flush::Close, Some(&burst.guard));
+    SHARED.process.store(0, Relaxed);
+    assert_eq!((handed, Word::load()), (Handed::Nothing, word));
+    assert!(burst.slot().is_udp());
+}
+
+#[test]
+fn only_full_bursts_vouch_for_their_own_socket() {
+    for (why, verified_ns) in [(Flush::Full, 7), (Flush::Wait, 0)] {
+        let burst = Burst::begin(2);
+        SHARED.begun_ns.store(7, Relaxed);
+        assert_eq!(hand_over(why, Some(&burst.guard)), Handed::All);
+        // SAFETY: the lock is held, and no other reference is alive.
+        assert_eq!(unsafe { burst.slot().socket() }.map(|socket| socket.verified_ns), Some(verified_ns));
+    }
+}
