@@ -215,24 +215,6 @@ impl Reading {
     }
 }
 
-impl Call {
-    /// How many things were asked for that its reply answers.
-    pub(super) fn count(&self) -> usize {
-        match &self.work {
-            Work::Read(reading) => reading.count(),
-            _ => 1,
-        }
-    }
-
-    /// A read that has not been sent yet.
-    pub(super) fn unsent_read(&self) -> Option<&Reading> {
-        match &self.work {
-            Work::Read(reading) if self.times_sent == 0 && reading.is_joinable() => Some(reading),
-            _ => None,
-        }
-    }
-}
-
 /// Bytes that are being written: a buffer, or a part of one.
 #[derive(Debug)]
 pub(super) struct Writing {
@@ -292,6 +274,22 @@ impl Call {
             Work::Plain { bytes_max, .. } => Expected::Results { bytes_max: *bytes_max },
             Work::Read(reading) => Expected::Data { bytes_max: reading.asked },
             Work::Write(_) | Work::Commit { .. } => Expected::Results { bytes_max: CHANGE_REPLY_BYTES_MAX },
+        }
+    }
+
+    /// How many things were asked for that its reply answers.
+    pub(super) fn count(&self) -> usize {
+        match &self.work {
+            Work::Read(reading) => reading.count(),
+            _ => 1,
+        }
+    }
+
+    /// A read that has not been sent yet.
+    pub(super) fn unsent_read(&self) -> Option<&Reading> {
+        match &self.work {
+            Work::Read(reading) if self.times_sent == 0 && reading.is_joinable() => Some(reading),
+            _ => None,
         }
     }
 
