@@ -337,60 +337,32 @@ unsafe extern "C-unwind" fn in_ppoll_chk(
     unsafe { withhold(all, count, found) }
 }
 
-unsafe extern "C-unwind" fn in_select(
-    end: i32,
-    read: *mut fd_set,
-    write: *mut fd_set,
-    except: *mut fd_set,
-    timeout: *mut timeval,
-) -> i32 {
-    // A call that finds nothing clears the sets: it cannot be tried.
-    flush(Flush::Wait);
-    // SAFETY: the program's arguments.
-    unsafe {
-        call!(
-            select::REAL,
-            (i32, *mut fd_set, *mut fd_set, *mut fd_set, *mut timeval) -> i32,
-            end, read, write, except, timeout
-        )
-    }
+/// Functions before which the burst leaves in any case.
+macro_rules! after_a_flush {
+    ($($entry:ident = $function:ident by $why:ident($($argument:ident: $type:ty),*);)*) => { $(
+        unsafe extern "C-unwind" fn $entry($($argument: $type),*) -> i32 {
+            flush(Flush::$why);
+            // SAFETY: the program's arguments.
+            unsafe { call!($function::REAL, ($($type),*) -> i32, $($argument),*) }
+        }
+    )* };
 }
 
-unsafe extern "C-unwind" fn in_inner_select(
-    end: i32,
-    read: *mut fd_set,
-    write: *mut fd_set,
-    except: *mut fd_set,
-    timeout: *mut timeval,
-) -> i32 {
-    flush(Flush::Wait);
-    // SAFETY: the program's arguments.
-    unsafe {
-        call!(
-            __select::REAL,
-            (i32, *mut fd_set, *mut fd_set, *mut fd_set, *mut timeval) -> i32,
-            end, read, write, except, timeout
-        )
-    }
-}
-
-unsafe extern "C-unwind" fn in_pselect(
-    end: i32,
-    read: *mut fd_set,
-    write: *mut fd_set,
-    except: *mut fd_set,
-    timeout: *const timespec,
-    signals: *const sigset_t,
-) -> i32 {
-    flush(Flush::Wait);
-    // SAFETY: the program's arguments.
-    unsafe {
-        call!(
-            pselect::REAL,
-            (i32, *mut fd_set, *mut fd_set, *mut fd_set, *const timespec, *const sigset_t) -> i32,
-            end, read, write, except, timeout, signals
-        )
-    }
+// A select that finds nothing clears the sets: it cannot be tried.
+after_a_flush! {
+    in_select = select by Wait(
+        end: i32, read: *mut fd_set, write: *mut fd_set, except: *mut fd_set, timeout: *mut timeval
+    );
+    in_inner_select = __select by Wait(
+        end: i32, read: *mut fd_set, write: *mut fd_set, except: *mut fd_set, timeout: *mut timeval
+    );
+    in_pselect = pselect by Wait(
+        end: i32, read: *mut fd_set, write: *mut fd_set, except: *mut fd_set, timeout: *const timespec,
+        signals: *const sigset_t
+    );
+    in_getsockopt = getsockopt by Settings(
+        descriptor: i32, level: i32, name: i32, value: *mut c_void, bytes: *mut socklen_t
+    );
 }
 
 unsafe extern "C-unwind" fn in_epoll_wait(
@@ -442,22 +414,4 @@ unsafe extern "C-unwind" fn in_epoll_pwait2(
         }
     };
     events(|| real(&raw const AT_ONCE), || real(timeout))
-}
-
-unsafe extern "C-unwind" fn in_getsockopt(
-    descriptor: i32,
-    level: i32,
-    name: i32,
-    value: *mut c_void,
-    bytes: *mut socklen_t,
-) -> i32 {
-    flush(Flush::Settings);
-    // SAFETY: the program's arguments.
-    unsafe {
-        call!(
-            getsockopt::REAL,
-            (i32, i32, i32, *mut c_void, *mut socklen_t) -> i32,
-            descriptor, level, name, value, bytes
-        )
-    }
 }
