@@ -3,7 +3,7 @@
 //! A [`Transfer`] is a source and how much of it was sent; a [`ByReference`] sends the next piece of it. Between two steps no bytes
 //! are in between: what a step reports was accepted by the socket, and everything else is still to be sent. (vmsplice(2) needs a
 //! pipe. What the socket did not accept is discarded with the pipe and referred to again; that is rare, because a piece is no longer than
-//! the socket's room. So thousands of full sockets do not hold a pipe each.)
+//! the socket's room, or the kernel waits for room. So thousands of full sockets do not hold a pipe each.)
 
 use nocopy_proto::errno::Why;
 use std::cell::Cell;
@@ -29,6 +29,9 @@ use crate::sys::stream;
 
 /// The most bytes of a step: large compared with a call's cost, and far below a user's limit of pipe memory.
 const PIECE_BYTES: usize = 256 << 10;
+
+/// Bytes from which on a piece is passed on whole to a kernel that may wait: as many as splice(2) hands to the socket at a time.
+const LONG_BYTES: usize = 64 << 10;
 
 const PAGE_BYTES: usize = 4096;
 
@@ -148,6 +151,15 @@ impl Transfer {
         self.at - self.range.start
     }
 
+    fn left(&self) -> u64 {
+        self.range.end - self.at
+    }
+
+    /// Bytes of the next piece, if there is room for it.
+    fn piece_bytes(&self) -> usize {
+        self.left().min(PIECE_BYTES as u64) as usize
+    }
+
     /// Whether all were accepted.
     #[cfg(test)]
     pub(super) fn is_done(&self) -> bool {
@@ -206,10 +218,17 @@ pub(super) enum TransferError {
     },
 }
 
+impl TransferError {
+    /// Whether the socket has no room, or the pipe no bytes.
+    fn is_full(&self) -> bool {
+        matches!(self, Self::Refused { source, .. } if source.kind() == io::ErrorKind::WouldBlock)
+    }
+}
+
 /// State of a stream socket for sending by reference: the choice of the fastest method on it.
 ///
-/// A step never waits for the socket if that is non-blocking. Neither splice(2) nor sendfile(2) has a flag for that; for a
-/// blocking one [`new`](Self::new) sets `SO_SNDTIMEO` to the minimum, so that a step that finds less room than reported waits for
+/// A step never waits for a non-blocking socket. Neither splice(2) nor sendfile(2) has a flag for that; for a
+/// blocking one [`new`](Self::new) sets `SO_SNDTIMEO` to the minimum, so that a step that finds too little room waits for
 /// one tick of the kernel's clock (1 to 10 ms).
 ///
 /// No step raises `SIGPIPE`.
@@ -217,6 +236,18 @@ pub(super) enum TransferError {
 pub(super) struct ByReference {
     chooser: Chooser<PublishedMethod>,
     ended_early: u64,
+    /// A step that may wait found no room for all of its piece.
+    is_full: bool,
+}
+
+/// What the caller of a step knows.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Circumstances {
+    /// Other bytes follow at once, and may share a segment with the last of these (`MSG_MORE`; sendfile(2) has no such flag).
+    pub(super) more: bool,
+    /// The caller waits for room anyway. A long piece is then passed to the kernel whole, which waits inside the call, if the socket is a
+    /// blocking one: fewer and larger calls. The kernel also makes the send buffer larger only for callers that it saw waiting.
+    pub(super) waits: bool,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -224,6 +255,8 @@ struct Piece {
     at: u64,
     bytes: usize,
     more: bool,
+    /// Whether the kernel may wait for room.
+    waits: bool,
 }
 
 impl ByReference {
@@ -236,11 +269,10 @@ impl ByReference {
         let policy = pinned.map_or_else(|| Policy::new(&PublishedMethod::ALL), Policy::pinned);
         // At most a page is copied.
         let chooser = Chooser::by(policy.about(Matter::Writes), PublishedMethod::Copy, PAGE_BYTES + 1);
-        Ok(Self { chooser, ended_early: 0 })
+        Ok(Self { chooser, ended_early: 0, is_full: false })
     }
 
-    /// Passes the next piece of a transfer to the socket, without waiting. `more`: other bytes follow at once, and may share a
-    /// segment with the last of these (`MSG_MORE`; sendfile(2) has no such flag).
+    /// Passes the next piece of a transfer to the socket.
     ///
     /// Transfers are sent one after the other: each has to be done before the next is begun.
     ///
@@ -250,62 +282,64 @@ impl ByReference {
         &mut self,
         transfer: &mut Transfer,
         socket: BorrowedFd<'_>,
-        more: bool,
+        now: Circumstances,
     ) -> Result<Step, TransferError> {
-        let left = transfer.range.end - transfer.at;
+        let left = transfer.left();
         if left == 0 {
             return Ok(Step::Done);
         }
-        let room = stream::room(socket).map_err(|error| failed("getsockopt(SO_MEMINFO)", error))?;
-        let Some(room) = room else { return Ok(Step::SocketFull) };
-        let bytes = left.min(room.bytes().min(PIECE_BYTES) as u64) as usize;
-        let more = (more || (bytes as u64) < left) && room.is_ample_for(bytes);
-        let piece = Piece { at: transfer.at, bytes, more };
+        if std::mem::take(&mut self.is_full) && now.waits {
+            return Ok(Step::SocketFull);
+        }
         let moved = match &transfer.source {
-            Source::Published(data) => self.published(data, piece, socket),
-            Source::File(file) => sendfile(file, piece, socket).map(|moved| (moved, Evidence::Unknown)),
-            // Without "more", because the time of further bytes is unknown.
-            Source::Pipe(reader) => match splice::from_pipe(reader, socket, bytes, false) {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(full_or_empty(reader)),
-                moved => {
-                    moved.map(|moved| (moved, Evidence::Unknown)).map_err(|error| failed("splice", error))
-                }
+            Source::Published(data) => self.published(data, transfer, socket, now),
+            Source::File(file) => next_piece(transfer, socket, now)
+                .and_then(|piece| sendfile(file, piece, socket).map(|bytes| Moved::unknown(bytes, piece))),
+            // Without waiting and without "more", because the time of further bytes is unknown.
+            Source::Pipe(reader) => match next_piece(transfer, socket, Circumstances::default())
+                .and_then(|piece| from_pipe(reader, piece, socket).map(|bytes| Moved::unknown(bytes, piece)))
+            {
+                Err(error) if error.is_full() => return Ok(full_or_empty(reader)),
+                moved => moved,
             },
         };
         match moved {
-            Ok((0, _)) => {
+            Ok(Moved { bytes: 0, .. }) => {
                 self.ended_early += 1;
                 Err(TransferError::Ended { missing: left })
             }
-            Ok((bytes, evidence)) => {
+            Ok(Moved { bytes, evidence, is_all }) => {
+                self.is_full = !is_all;
                 let bytes = bytes as u64;
                 transfer.at += bytes;
                 Ok(Step::Sent { bytes, evidence })
             }
-            Err(TransferError::Refused { source, .. }) if source.kind() == io::ErrorKind::WouldBlock => {
-                Ok(Step::SocketFull)
-            }
+            Err(error) if error.is_full() => Ok(Step::SocketFull),
             Err(error) => Err(error),
         }
     }
 
-    /// By the chosen method; by another if the kernel refuses that, unless it was pinned.
+    /// By the chosen method; by another if the kernel refuses that, unless it was pinned. Only the time of calls that do not wait is measured:
+    /// how long a peer does not read says nothing about the method.
     fn published(
         &mut self,
         data: &Published,
-        piece: Piece,
+        transfer: &Transfer,
         socket: BorrowedFd<'_>,
-    ) -> Result<(usize, Evidence), TransferError> {
+        now: Circumstances,
+    ) -> Result<Moved, TransferError> {
         loop {
-            let choice = self.chooser.choose(work(piece.bytes));
+            let choice = self.chooser.choose(work(transfer.piece_bytes()));
+            let waits = now.waits && !choice.measured;
+            let piece = next_piece(transfer, socket, Circumstances { waits, ..now })?;
             let started = choice.measured.then(Instant::now);
-            let moved = hand_over(choice.method, data.region(), piece, socket);
-            match moved {
+            match hand_over(choice.method, data.region(), piece, socket) {
                 Ok(bytes) => {
                     if let Some(started) = started {
                         self.chooser.record(choice, work(bytes), started.elapsed());
                     }
-                    return Ok((bytes, self.evidence(choice.method, piece.bytes)));
+                    let evidence = self.evidence(choice.method, bytes);
+                    return Ok(Moved { evidence, ..Moved::unknown(bytes, piece) });
                 }
                 Err(TransferError::Refused { source, .. })
                     if source.kind() != io::ErrorKind::WouldBlock
@@ -337,6 +371,38 @@ impl ByReference {
     }
 }
 
+/// The part of a transfer that the next call sends.
+fn next_piece(
+    transfer: &Transfer,
+    socket: BorrowedFd<'_>,
+    now: Circumstances,
+) -> Result<Piece, TransferError> {
+    let (at, bytes) = (transfer.at, transfer.piece_bytes());
+    if now.waits && bytes >= LONG_BYTES {
+        // Without "more": held-back bytes would be few of so many, and could fill a small buffer.
+        return Ok(Piece { at, bytes, more: false, waits: true });
+    }
+    let room = stream::room(socket).map_err(|error| failed("getsockopt(SO_MEMINFO)", error))?;
+    let room = room.ok_or_else(|| failed("getsockopt(SO_MEMINFO)", io::ErrorKind::WouldBlock.into()))?;
+    let bytes = bytes.min(room.bytes());
+    let more = (now.more || (bytes as u64) < transfer.left()) && room.is_ample_for(bytes);
+    Ok(Piece { at, bytes, more, waits: false })
+}
+
+/// Bytes that a call moved.
+struct Moved {
+    bytes: usize,
+    evidence: Evidence,
+    /// Whether they are the whole piece.
+    is_all: bool,
+}
+
+impl Moved {
+    fn unknown(bytes: usize, piece: Piece) -> Self {
+        Self { bytes, evidence: Evidence::Unknown, is_all: bytes == piece.bytes }
+    }
+}
+
 /// In pages, so that costs are compared by length, whatever room the socket had.
 fn work(bytes: usize) -> Work {
     Work { destination: 0, bytes: PAGE_BYTES as u32, count: bytes.div_ceil(PAGE_BYTES) as u32 }
@@ -354,8 +420,9 @@ fn hand_over(
         PublishedMethod::Vmsplice => vmsplice(data, range, piece.more, socket),
         PublishedMethod::Sendfile => sendfile(data.file(), piece, socket),
         PublishedMethod::Copy => {
-            let more = if piece.more { SendFlags::MORE } else { SendFlags::empty() };
-            let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL | more;
+            let mut flags = SendFlags::NOSIGNAL;
+            flags.set(SendFlags::MORE, piece.more);
+            flags.set(SendFlags::DONTWAIT, !piece.waits);
             let sent = rustix::io::retry_on_intr(|| rustix::net::send(socket, &data[range.clone()], flags));
             sent.map_err(|error| failed("send", error.into()))
         }
@@ -364,6 +431,10 @@ fn hand_over(
 
 fn sendfile(file: &File, piece: Piece, socket: BorrowedFd<'_>) -> Result<usize, TransferError> {
     splice::sendfile(file, piece.at, socket, piece.bytes).map_err(|error| failed("sendfile", error))
+}
+
+fn from_pipe(reader: &OwnedFd, piece: Piece, socket: BorrowedFd<'_>) -> Result<usize, TransferError> {
+    splice::from_pipe(reader, socket, piece.bytes, false).map_err(|error| failed("splice", error))
 }
 
 fn vmsplice(

@@ -3,10 +3,11 @@
 use super::{BUFFER_BYTES, NOTE, Place};
 use crate::Failure;
 use crate::bench::Bench;
-use crate::series::{BEST_FOR_OWNED, Series, Trial};
+use crate::series::{BEST_FOR_OWNED, BEST_METHOD, Series, Trial};
 use crate::stream::{Cast, ReceiveWay, SOURCE_BYTES, SOURCE_BYTES_WARM, SendWay, Side};
 use crate::workload::{LOOPBACK, Method, Workload};
-use nocopy_report::result::Link;
+use nocopy_report::figure::Figure;
+use nocopy_report::result::{Link, Row};
 
 const NAME: &str = "tcp-send";
 
@@ -47,7 +48,8 @@ impl Workload for TcpSend {
     }
 
     fn measure(&self, bench: &mut Bench<'_>) -> Result<(), Failure> {
-        bench.play(series(&Place::both()?), 64)
+        let by = [Figure::BytesPerSecond, Figure::SenderCpuPerMegabyte];
+        bench.play_figures(series(&Place::both()?), &by, 64, |_: &mut Row| {})
     }
 }
 
@@ -72,7 +74,7 @@ pub(crate) fn of_published(place: &Place) -> Series<'_> {
     let trial = |method, send, baselines| trial(place, method, send, SOURCE_BYTES_WARM, baselines);
     let trials = vec![
         trial(BASELINE, SendWay::Plain, &[]),
-        trial("published", SendWay::Published, &[BASELINE]),
+        trial("published", SendWay::Published, &[BASELINE, BEST_METHOD]),
         trial("sendfile", SendWay::Sendfile, &[BASELINE]),
         trial("vmsplice", SendWay::Vmsplice, &[BASELINE]),
     ];

@@ -18,6 +18,9 @@ use crate::tcp::PublishError;
 
 const MIB: usize = 1 << 20;
 
+const AT_ONCE: Circumstances = Circumstances { more: false, waits: false };
+const WAITING: Circumstances = Circumstances { more: false, waits: true };
+
 fn read_some(mut from: impl Read, buffer: &mut [u8]) -> io::Result<usize> {
     uninterrupted(|| from.read(buffer))
 }
@@ -56,11 +59,11 @@ fn writable(socket: &TcpStream) {
 
 /// Steps until the socket is full and stays full. Acknowledgements that arrive meanwhile make room again, so it pauses and tries again
 /// until a step takes nothing.
-fn fill(by: &mut ByReference, transfer: &mut Transfer, socket: &TcpStream) {
+fn fill(by: &mut ByReference, transfer: &mut Transfer, socket: &TcpStream, now: Circumstances) {
     loop {
         let before = transfer.sent();
         let mut went = before;
-        while by.step(transfer, socket.as_fd(), false).unwrap() != Step::SocketFull {
+        while by.step(transfer, socket.as_fd(), now).unwrap() != Step::SocketFull {
             assert!(!transfer.is_done(), "{} bytes fit into a socket?", transfer.bytes());
             went = transfer.sent();
         }
@@ -77,11 +80,11 @@ fn send(
     by: &mut ByReference,
     mut transfer: Transfer,
     socket: &TcpStream,
-    more: bool,
+    now: Circumstances,
 ) -> Result<Vec<(u64, Evidence)>, TransferError> {
     let mut steps = Vec::new();
     loop {
-        match by.step(&mut transfer, socket.as_fd(), more)? {
+        match by.step(&mut transfer, socket.as_fd(), now)? {
             Step::Sent { bytes, evidence } => steps.push((bytes, evidence)),
             Step::SocketFull => writable(socket),
             Step::SourceEmpty => thread::sleep(Duration::from_millis(1)),
@@ -142,7 +145,7 @@ fn drive(peers: &mut [(TcpStream, ByReference, Transfer)], pinned: Option<Publis
     while peers.iter().any(|(_, _, transfer)| !transfer.is_done()) {
         let mut stuck = true;
         for (socket, by, transfer) in peers.iter_mut() {
-            match by.step(transfer, socket.as_fd(), false).unwrap() {
+            match by.step(transfer, socket.as_fd(), AT_ONCE).unwrap() {
                 Step::Sent { evidence, .. } => {
                     stuck = false;
                     match pinned {
@@ -167,7 +170,7 @@ fn drive(peers: &mut [(TcpStream, ByReference, Transfer)], pinned: Option<Publis
 
 #[test]
 fn a_step_on_a_full_socket_comes_back_even_if_the_socket_blocks() {
-    for is_nonblocking in [true, false] {
+    for (is_nonblocking, now) in [(true, AT_ONCE), (true, WAITING), (false, AT_ONCE), (false, WAITING)] {
         let (socket, mut receiver) = pair();
         socket.set_nonblocking(is_nonblocking).unwrap();
         let bytes = pattern(16 * MIB, 2);
@@ -179,7 +182,7 @@ fn a_step_on_a_full_socket_comes_back_even_if_the_socket_blocks() {
                 0 => Transfer::published(&data, range).unwrap(),
                 _ => Transfer::file(file(&bytes), range).unwrap(),
             };
-            fill(&mut by, &mut transfer, &socket); // nobody reads
+            fill(&mut by, &mut transfer, &socket, now); // nothing is read
             let went = transfer.sent();
             // Given up midway: the bytes that the socket accepted stay, and no others appear.
             drop(transfer);
@@ -198,12 +201,12 @@ fn what_was_given_up_for_one_peer_never_reaches_another() {
     let (full, _stalled) = pair();
     let mut by = ByReference::new(full.as_fd(), Some(PublishedMethod::Vmsplice)).unwrap();
     let mut transfer = Transfer::published(&secret, 0..secret.len() as u64).unwrap();
-    while by.step(&mut transfer, full.as_fd(), false).unwrap() != Step::SocketFull {}
+    while by.step(&mut transfer, full.as_fd(), AT_ONCE).unwrap() != Step::SocketFull {}
     let bytes = pattern(100_000, 3);
     let (socket, mut receiver) = pair();
     let mut by = ByReference::new(socket.as_fd(), Some(PublishedMethod::Vmsplice)).unwrap();
     let data = publish(&bytes);
-    send(&mut by, Transfer::published(&data, 0..100_000).unwrap(), &socket, false).unwrap();
+    send(&mut by, Transfer::published(&data, 0..100_000).unwrap(), &socket, AT_ONCE).unwrap();
     drop(socket);
     let mut received = Vec::new();
     receiver.read_to_end(&mut received).unwrap();
@@ -226,14 +229,14 @@ fn a_reset_midway_is_an_error_and_no_signal() {
         let (socket, mut receiver) = pair();
         let mut by = ByReference::new(socket.as_fd(), pinned).unwrap();
         let mut transfer = source(&data);
-        while by.step(&mut transfer, socket.as_fd(), false).unwrap() != Step::SocketFull {}
+        while by.step(&mut transfer, socket.as_fd(), AT_ONCE).unwrap() != Step::SocketFull {}
         receiver.read_exact(&mut [0; 1000]).unwrap();
         socket2::SockRef::from(&receiver).set_linger(Some(Duration::ZERO)).unwrap();
         drop(receiver);
         // The first call returns the reset, later ones that the socket is closed.
         for _ in 0..3 {
             let error = loop {
-                match by.step(&mut transfer, socket.as_fd(), false) {
+                match by.step(&mut transfer, socket.as_fd(), AT_ONCE) {
                     Ok(Step::Sent { .. } | Step::SocketFull) => thread::yield_now(),
                     Ok(other) => panic!("{other:?}"),
                     Err(error) => break error,
@@ -300,7 +303,7 @@ fn signals_end_no_transfer() {
             _ => Transfer::file(file(&bytes), 0..bytes.len() as u64).unwrap(),
         };
         // Without waiting, so signals interrupt calls that find the socket full.
-        while by.step(&mut transfer, socket.as_fd(), false).unwrap() != Step::Done {}
+        while by.step(&mut transfer, socket.as_fd(), AT_ONCE).unwrap() != Step::Done {}
     }
     drop(signals);
     drop(socket);
@@ -315,7 +318,7 @@ fn a_file_that_becomes_shorter_is_an_error_and_counted() {
     let file = file(&bytes);
     let mut by = ByReference::new(socket.as_fd(), None).unwrap();
     let mut transfer = Transfer::file(Arc::clone(&file), 0..bytes.len() as u64).unwrap();
-    while by.step(&mut transfer, socket.as_fd(), false).unwrap() != Step::SocketFull {}
+    while by.step(&mut transfer, socket.as_fd(), AT_ONCE).unwrap() != Step::SocketFull {}
     let cut = transfer.sent() + 1000;
     file.set_len(cut).unwrap();
     let reader = thread::spawn(move || {
@@ -324,7 +327,7 @@ fn a_file_that_becomes_shorter_is_an_error_and_counted() {
         received
     });
     let error = loop {
-        match by.step(&mut transfer, socket.as_fd(), false) {
+        match by.step(&mut transfer, socket.as_fd(), AT_ONCE) {
             Ok(Step::Sent { .. }) => {}
             Ok(Step::SocketFull) => writable(&socket),
             Ok(other) => panic!("{other:?}"),
@@ -344,7 +347,7 @@ fn a_pipe_gives_what_is_in_it_and_says_when_it_has_ended() {
     let (socket, mut receiver) = pair();
     let mut by = ByReference::new(socket.as_fd(), None).unwrap();
     let mut transfer = Transfer::pipe(reader.into(), 10).unwrap();
-    let step = |by: &mut ByReference, transfer: &mut Transfer| by.step(transfer, socket.as_fd(), false);
+    let step = |by: &mut ByReference, transfer: &mut Transfer| by.step(transfer, socket.as_fd(), AT_ONCE);
     assert_eq!(step(&mut by, &mut transfer).unwrap(), Step::SourceEmpty);
     (&writer).write_all(b"hello").unwrap();
     let sent = Step::Sent { bytes: 5, evidence: Evidence::Unknown };
@@ -373,13 +376,13 @@ fn ranges_that_are_none_are_refused() {
     let (socket, _receiver) = pair();
     let mut by = ByReference::new(socket.as_fd(), None).unwrap();
     let mut nothing = Transfer::published(&data, 100..100).unwrap();
-    assert_eq!(by.step(&mut nothing, socket.as_fd(), false).unwrap(), Step::Done);
+    assert_eq!(by.step(&mut nothing, socket.as_fd(), AT_ONCE).unwrap(), Step::Done);
     assert!(matches!(Transfer::pipe(OwnedFd::from(socket), 1), Err(NotSent::System(_))));
     // What sendfile(2) cannot read is refused by its step.
     let (socket, _receiver) = pair();
     let write_only = File::options().write(true).open("/dev/null").unwrap();
     let mut transfer = Transfer::file(Arc::new(write_only), 0..1).unwrap();
-    let error = by.step(&mut transfer, socket.as_fd(), false).unwrap_err();
+    let error = by.step(&mut transfer, socket.as_fd(), AT_ONCE).unwrap_err();
     assert!(matches!(error, TransferError::Refused { call: "sendfile", .. }), "{error}");
 }
 
@@ -484,16 +487,13 @@ struct Planned {
     start: usize,
     bytes: usize,
     more: bool,
+    waits: bool,
 }
 
 fn planned() -> impl Strategy<Value = Planned> {
     let bytes = prop_oneof![0..5_usize, 4090..4100_usize, 1..70_000_usize, 200_000..600_000_usize];
-    (0..5_u8, 0..10_000_usize, bytes, any::<bool>()).prop_map(|(kind, start, bytes, more)| Planned {
-        kind,
-        start,
-        bytes,
-        more,
-    })
+    let planned = (0..5_u8, 0..10_000_usize, bytes, any::<bool>(), any::<bool>());
+    planned.prop_map(|(kind, start, bytes, more, waits)| Planned { kind, start, bytes, more, waits })
 }
 
 proptest! {
@@ -524,7 +524,7 @@ proptest! {
             }
         });
         let mut expected = Vec::new();
-        for Planned { kind, start, bytes: length, more } in plan {
+        for Planned { kind, start, bytes: length, more, waits } in plan {
             let (range, whole) = (start..start + length, start as u64..(start + length) as u64);
             expected.extend_from_slice(&bytes[range.clone()]);
             let pinned = PublishedMethod::ALL.get(usize::from(kind)).copied();
@@ -539,7 +539,7 @@ proptest! {
                     (Transfer::pipe(reader.into(), length as u64).unwrap(), Some(writer))
                 }
             };
-            send(&mut by, transfer, &socket, more).unwrap();
+            send(&mut by, transfer, &socket, Circumstances { more, waits }).unwrap();
             writer.into_iter().for_each(|writer| writer.join().unwrap());
         }
         drop(socket);

@@ -10,7 +10,7 @@ use super::{ByReference, Sender};
 use crate::facts::evidence::{Cause, Evidence};
 use crate::sys::stream;
 use crate::tcp::Method;
-use crate::tcp::by_reference::{Step, TransferError};
+use crate::tcp::by_reference::{Circumstances, Step, TransferError};
 use crate::tcp::choice::pages;
 use crate::tcp::outbox::{How, Next, Run};
 
@@ -46,7 +46,8 @@ impl Sender {
             else {
                 return Ok(true);
             };
-            let step = by_reference.step(transfer, socket, more).map_err(of_transfer)?;
+            let now = Circumstances { more, waits };
+            let step = by_reference.step(transfer, socket, now).map_err(of_transfer)?;
             match step {
                 Step::Sent { bytes, evidence } => {
                     self.outbox.reference_went(bytes);
