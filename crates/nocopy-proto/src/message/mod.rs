@@ -20,17 +20,14 @@ mod admission;
 mod ahead;
 mod alarms;
 mod answers;
-mod common_case;
 mod congestion;
 mod connection;
 mod cookie;
 pub mod crc;
 mod endpoint;
 pub mod framing;
-mod handshake;
 mod pacing;
 mod receive_window;
-mod received;
 mod round_trip;
 mod send_window;
 pub mod sequence;
@@ -49,9 +46,7 @@ mod twins;
 mod waiting;
 pub mod wire;
 
-pub use common_case::Fresh;
-pub use endpoint::{Endpoint, Next, Outlook, Places, Transmit};
-pub use received::{Message, Piece};
+pub use endpoint::{Endpoint, Fresh, Message, Next, Outlook, Piece, Places, Transmit};
 pub use settings::{
     ConnectError, Counters, Event, Gone, Kind, LostReason, MESSAGE_BYTES_MAX, Peer, PeerStats, QueueError,
     Settings, Violation,

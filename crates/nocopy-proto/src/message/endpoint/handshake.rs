@@ -4,12 +4,13 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use super::answers::Answered;
-use super::connection::{Agreed, Connection};
-use super::wire::{
+use super::Endpoint;
+use crate::message::answers::Answered;
+use crate::message::connection::{Agreed, Connection};
+use crate::message::wire::{
     Abort, AbortReason, Accept, COOKIE_BYTES, Connect, Cookie, Hello, Parameters, Refused, VERSION, Versions,
 };
-use super::{Endpoint, Event, LostReason, Settings, Time};
+use crate::message::{Event, LostReason, Settings, Time};
 
 /// The first wait for an answer; each one is twice as long.
 const ANSWER_TIMEOUT: Duration = Duration::from_millis(100);

@@ -4,9 +4,9 @@
 
 use std::net::SocketAddr;
 
-use super::endpoint::{Entry, PACKETS_IN_A_ROW, State, index_of};
-use super::wire::{self, HEADER_BYTES, Header, Ranges};
-use super::{Endpoint, Peer, Time};
+use super::{Endpoint, Entry, PACKETS_IN_A_ROW, State, index_of};
+use crate::message::wire::{self, HEADER_BYTES, Header, Ranges};
+use crate::message::{Peer, Time};
 
 /// What [`Endpoint::transmit_fresh`] sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -127,7 +127,7 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
     /// Handles an acknowledgement alone that asks for nothing and speaks of nothing missing, as [`handle_datagram`](Self::handle_datagram)
     /// does, where it lies. Returns false for any other datagram; then nothing has changed.
     #[inline]
-    pub(super) fn handle_plain_ack(&mut self, now: Time, from: SocketAddr, datagram: &[u8]) -> bool {
+    fn handle_plain_ack(&mut self, now: Time, from: SocketAddr, datagram: &[u8]) -> bool {
         let Some(header) = wire::plain_ack(datagram).filter(|_| self.takes_short_ways()) else {
             return false;
         };

@@ -2,8 +2,9 @@
 
 use std::ops::Range;
 
-use super::receive_window::{Complete, Taken};
-use super::{Endpoint, Kind, Peer};
+use super::Endpoint;
+use crate::message::receive_window::{Complete, Taken};
+use crate::message::{Kind, Peer};
 
 /// A message, complete, in the datagrams that brought it. Dropping it goes on to the next one, and frees what holds nothing else.
 #[derive(Debug)]

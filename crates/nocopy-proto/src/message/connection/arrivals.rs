@@ -1,0 +1,241 @@
+//! What a connection makes of what arrives: acknowledgements of its packets, and packets of the peer.
+
+use super::Connection;
+use crate::message::congestion;
+use crate::message::receive_window::Arrival;
+use crate::message::send_window::Acknowledged;
+use crate::message::time::{Span, between_ticks};
+use crate::message::wire::{self, Flags, HEADER_BYTES, Header, Ranges};
+use crate::message::{Counters, Time, Violation, sequence};
+
+/// Packets after which an acknowledgement is sent at once.
+const ACK_PACKETS: u32 = 16;
+/// The same while packets are missing: that many later ones make a packet lost.
+const ACK_PACKETS_IN_GAP: u32 = 3;
+/// Losses are not told from reordering by less (RFC 9002 section 6.1.2, kGranularity).
+const GRANULARITY: Span = Span::from_millis(1);
+/// The longest round trip that is believed.
+const ROUND_TRIP_MAX: Span = Span::from_secs(60);
+
+impl<S, R: AsRef<[u8]>> Connection<S, R> {
+    /// Takes the acknowledgement that every packet carries.
+    #[inline(always)] // what nearly all of them say is little, and what is not is a call
+    pub(in crate::message) fn handle_acknowledgement(
+        &mut self,
+        now: Time,
+        header: &Header,
+        ranges: Ranges<'_>,
+        counters: &mut Counters,
+        free: &mut Vec<S>,
+    ) {
+        self.heard = now;
+        (self.keep_alives, self.confirmed) = (0, true);
+        if std::mem::take(&mut self.unheard) {
+            (self.probes, self.probe_due) = (0, false);
+        }
+        let expected = sequence::widen(header.expected, self.send.first());
+        if expected < self.send.first() {
+            return; // an old one that was overtaken
+        }
+        let credit = sequence::widen(header.credit, self.send.first());
+        if credit > self.credit {
+            self.credit = credit;
+            if self.send.in_flight() == 0 {
+                self.probes = 0; // that was what they asked for
+            }
+        }
+        if expected == self.send.first() && ranges.is_empty() {
+            return; // nothing new, as most packets of one direction say
+        }
+        let in_flight = self.send.in_flight();
+        let one = if ranges.is_empty() { self.send.acknowledge_one(expected, free) } else { None };
+        match one {
+            Some(one) => self.take_news(now, header, in_flight, one, counters),
+            None => self.take_any_news(now, header, ranges, expected, counters, free),
+        }
+    }
+
+    /// The same, whatever it says.
+    #[inline(never)]
+    fn take_any_news(
+        &mut self,
+        now: Time,
+        header: &Header,
+        ranges: Ranges<'_>,
+        expected: u64,
+        counters: &mut Counters,
+        free: &mut Vec<S>,
+    ) {
+        let (in_flight, minimum) = (self.send.in_flight(), self.round_trip.minimum());
+        match self.send.acknowledge(expected, ranges.iter(expected), minimum, now, free) {
+            None => counters.impossible_acks += 1,
+            Some(acknowledged) if acknowledged.packets == 0 => {}
+            Some(acknowledged) => self.take_news(now, header, in_flight, acknowledged, counters),
+        }
+    }
+
+    /// What follows from packets that have arrived.
+    #[inline(always)] // with each acknowledgement
+    fn take_news(
+        &mut self,
+        now: Time,
+        header: &Header,
+        in_flight: usize,
+        acknowledged: Acknowledged,
+        counters: &mut Counters,
+    ) {
+        if header.flags.contains(Flags::ECHO) {
+            let round_trip = between_ticks(header.echo, now.ticks());
+            if round_trip <= ROUND_TRIP_MAX {
+                self.round_trip.sample(round_trip);
+            }
+        }
+        (self.probes, self.probe_due, self.asked) = (0, false, now);
+        counters.spurious += acknowledged.late as u64;
+        let more = header.marked.wrapping_sub(self.marks_told);
+        let marks = if more < 1 << 15 { more } else { 0 }; // an older word
+        self.marks_told = self.marks_told.wrapping_add(marks);
+        self.congestion.acknowledged(congestion::Acknowledged {
+            packets: acknowledged.packets,
+            marked: usize::from(marks),
+            in_flight,
+            arrived: self.send.arrived(),
+            transmissions: self.send.transmissions(),
+        });
+        self.find_losses(now, counters);
+    }
+
+    #[inline(always)]
+    pub(super) fn find_losses(&mut self, now: Time, counters: &mut Counters) {
+        if self.send.has_all_arrived() {
+            self.losses_look_again = None;
+        } else {
+            self.find_losses_among(now, counters);
+        }
+    }
+
+    #[inline(never)]
+    fn find_losses_among(&mut self, now: Time, counters: &mut Counters) {
+        let losses = self.send.find_losses(now, self.patience());
+        self.losses_look_again = losses.look_again;
+        if losses.packets > 0 {
+            counters.lost += losses.packets as u64;
+            self.congestion.lost(losses.newest, self.send.transmissions());
+        }
+    }
+
+    /// How long a packet may be overtaken before it counts as lost (RFC 9002 section 6.1.2).
+    fn patience(&self) -> Span {
+        Span::from_nanos(self.round_trip.smoothed().max(self.round_trip.latest()).ns() / 8 * 9)
+            .max(GRANULARITY)
+    }
+
+    /// What became of a packet that arrived: kept, or not and why.
+    #[inline]
+    pub(in crate::message) fn handle_data(
+        &mut self,
+        now: Time,
+        header: &Header,
+        congested: bool,
+        datagram: R,
+        admit: impl FnOnce(Arrival) -> bool,
+        counters: &mut Counters,
+    ) -> Result<Option<R>, Violation> {
+        let sequence = sequence::widen(header.sequence, self.receive.expected());
+        let arrival = self.receive.arrival(sequence);
+        self.acks.marked = self.acks.marked.wrapping_add(u16::from(congested));
+        self.acks.newest = Some((header.sent, now));
+        self.acks.now |= header.flags.contains(Flags::ANSWER) || header.flags.contains(Flags::FIN);
+        match arrival {
+            Arrival::Duplicate | Arrival::Outside => {
+                let count = if arrival == Arrival::Duplicate {
+                    &mut counters.duplicates
+                } else {
+                    &mut counters.beyond_credit
+                };
+                *count += 1;
+                self.acks.now = true;
+                return Ok(Some(datagram));
+            }
+            Arrival::InOrder | Arrival::OpensGap | Arrival::Ahead => {}
+        }
+        self.acks.packets += 1;
+        if self.acks.due.is_none() {
+            self.acks.due = Some(now + self.ack_delay);
+        }
+        if !admit(arrival) {
+            counters.no_memory += 1;
+            return Ok(Some(datagram));
+        }
+        let had_gap = self.receive.has_gap();
+        self.receive.insert(sequence, datagram)?;
+        counters.packets_received += 1;
+        let limit = if had_gap { ACK_PACKETS_IN_GAP } else { ACK_PACKETS };
+        let closes_gap = had_gap && arrival == Arrival::InOrder;
+        self.acks.now |= arrival == Arrival::OpensGap || closes_gap || self.acks.packets >= limit;
+        Ok(None)
+    }
+
+    /// Whether nothing is to be told the caller when a packet comes, and a packet needs no checksum.
+    #[inline]
+    pub(in crate::message) fn is_settled(&self) -> bool {
+        self.announced && self.refused == 0 && !self.agreed.crc
+    }
+
+    /// Notes the next packet in order, in front of which nothing is missing, and which asks for nothing.
+    #[inline]
+    pub(in crate::message) fn note_next(&mut self, now: Time, header: &Header, congested: bool) {
+        self.acks.marked = self.acks.marked.wrapping_add(u16::from(congested));
+        self.acks.newest = Some((header.sent, now));
+        self.acks.packets += 1;
+        self.acks.due.get_or_insert(now + self.ack_delay);
+        self.acks.now |= self.acks.packets >= ACK_PACKETS;
+    }
+
+    /// Keeps packets of a run behind one with this header, as [`handle_data`](Self::handle_data) would, for as long as there is nothing
+    /// to decide about them: each is the next in order, a middle part of a message, and says nothing that the one before did not.
+    /// Returns the first one that is not like that.
+    #[inline]
+    pub(in crate::message) fn handle_followers(
+        &mut self,
+        now: Time,
+        header: &[u8; HEADER_BYTES],
+        congested: bool,
+        run: &mut impl Iterator<Item = R>,
+        mut admit: impl FnMut(Arrival) -> bool,
+        counters: &mut Counters,
+    ) -> Option<R> {
+        let mut packets = 0;
+        let other = loop {
+            let Some(datagram) = run.next() else { break None };
+            let sequence = sequence::narrow(self.receive.expected());
+            let Some(sent) = wire::follows(datagram.as_ref(), header, sequence) else { break Some(datagram) };
+            if let Err(datagram) = self.receive.extend(datagram, || admit(Arrival::InOrder)) {
+                break Some(datagram);
+            }
+            self.acks.newest = Some((sent, now));
+            self.acks.due.get_or_insert(now + self.ack_delay);
+            packets += 1;
+        };
+        self.acks.marked = self.acks.marked.wrapping_add(packets * u16::from(congested));
+        self.acks.packets += u32::from(packets);
+        self.acks.now |= packets > 0 && self.acks.packets >= ACK_PACKETS;
+        counters.packets_received += u64::from(packets);
+        other
+    }
+
+    /// Whether what a header says of our packets is known already.
+    #[inline]
+    pub(in crate::message) fn is_old_news(&self, header: &Header) -> bool {
+        sequence::widen(header.expected, self.send.first()) <= self.send.first()
+            && sequence::widen(header.credit, self.send.first()) <= self.credit
+    }
+
+    /// An acknowledgement was asked for by a datagram without a packet.
+    pub(in crate::message) fn handle_question(&mut self, now: Time, header: &Header) {
+        if header.flags.contains(Flags::ANSWER) {
+            self.acks.now = true;
+            self.acks.newest = Some((header.sent, now));
+        }
+    }
+}

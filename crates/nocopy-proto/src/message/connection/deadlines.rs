@@ -1,0 +1,180 @@
+//! What falls due when nothing arrives: acknowledgements, losses, probes, keep-alives, the end.
+
+use super::Connection;
+use crate::message::alarms::Alarms;
+use crate::message::time::Span;
+use crate::message::{Counters, LostReason, Time};
+
+/// No probe is sent sooner, whatever the delay of acknowledgements is.
+const PROBE_FIRST: Span = Span::from_millis(1);
+/// The longest time between two probes.
+const PROBE_TIMEOUT_MAX: Span = Span::from_secs(1);
+/// From that many probes in a row without an answer on everything in flight is taken for lost.
+const PROBES_TO_COLLAPSE: u32 = 2;
+/// How long a connection that is over still answers (docs/protocol.md §11).
+///
+/// The peer may have no round-trip time yet, and then repeats its end after 200 ms, 600 ms, 1.4 s and 2.4 s.
+const LINGER: Span = Span::from_secs(3);
+
+/// How long a connection that is over still answers.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::message) struct Linger {
+    pub(in crate::message) since: Time,
+    until: Time,
+}
+
+impl<S, R: AsRef<[u8]>> Connection<S, R> {
+    /// Whether an alarm comes before anything can be due, so that it need not be moved.
+    #[inline]
+    pub(in crate::message) fn is_early_enough(&self, alarm: Time) -> bool {
+        // What is looked for in the whole deadline, but that of the probe: that comes later than what it waits for may be delayed.
+        self.linger.is_none()
+            && alarm <= self.heard + self.ack_delay
+            && self.acks.due.is_none_or(|due| alarm <= due)
+            && self.first_look.is_none_or(|look| alarm <= look || self.send.len() == 0)
+            && self.losses_look_again.is_none_or(|look| alarm <= look)
+            && self.send.has_nothing_to_send()
+    }
+
+    /// Sees to the alarm where a packet came or was sent just now, with nothing on its way before and nothing that waits to be sent: nothing is
+    /// due by that before some time, nor anything else that an alarm is not set for. False: it is not like that.
+    #[inline(always)] // for each packet
+    pub(in crate::message) fn sets_alarm(&self, now: Time, index: u32, alarms: &mut Alarms) -> bool {
+        let is_simple = self.losses_look_again.is_none()
+            && self.send.len() <= 1
+            && (self.send.len() == 0 || self.asked == now);
+        let Some(alarm) = alarms.of(index).filter(|_| is_simple) else { return false };
+        let soon = now + self.look_delay();
+        let due = self.acks.due.map_or(soon, |due| due.min(soon));
+        if alarm > due {
+            alarms.set(now, index, due);
+        }
+        true
+    }
+
+    /// How long after a packet was sent to look first: when the answer to it has come by then, it is acknowledged, too, by the alarm that is
+    /// set already.
+    #[inline]
+    pub(super) fn look_delay(&self) -> Span {
+        self.ack_delay.min(PROBE_FIRST)
+    }
+
+    /// The same if everything was said and acknowledged in both directions: then nothing is due for long.
+    #[inline]
+    pub(in crate::message) fn deadline_at_rest(&self) -> Option<Time> {
+        let is_at_rest = self.send.len() == 0
+            && self.acks.due.is_none()
+            && !self.acks.now
+            && !self.probe_due
+            && !self.unheard
+            && self.losses_look_again.is_none()
+            && self.linger.is_none()
+            && self.ended.is_none();
+        is_at_rest.then(|| self.quiet_until())
+    }
+
+    /// When the silence of the peer is to be ended, or has been too long.
+    #[inline]
+    fn quiet_until(&self) -> Time {
+        let quiet = self.heard + self.keep_alive.times(self.keep_alives + 1);
+        quiet.min(self.heard + self.dead_after)
+    }
+
+    /// When something is due, if nothing arrives.
+    pub(in crate::message) fn deadline(&self, now: Time) -> Option<Time> {
+        if self.ended.is_some() {
+            return None;
+        }
+        if let Some(Linger { until, .. }) = self.linger {
+            return Some(self.acks.due.map_or(until, |due| due.min(until)));
+        }
+        let waits = self.send.len() > 0;
+        let mut earliest = self.quiet_until();
+        let mut look_at = |due: Option<Time>| earliest = due.map_or(earliest, |due| due.min(earliest));
+        look_at(self.acks.due);
+        look_at(self.losses_look_again);
+        if waits {
+            look_at(self.first_look);
+        }
+        if (waits || self.unheard) && !self.probe_due {
+            look_at(Some(self.asked + self.probe_timeout()));
+        }
+        if waits && !self.is_limited() && !self.send.has_nothing_to_send() {
+            look_at(self.pacer.ready_at(now));
+        }
+        Some(earliest)
+    }
+
+    /// Does what is due.
+    ///
+    /// # Errors
+    /// The connection has come to its end.
+    pub(in crate::message) fn handle_timeout(
+        &mut self,
+        now: Time,
+        counters: &mut Counters,
+    ) -> Result<(), Option<LostReason>> {
+        self.receive.shrink();
+        self.send.shrink();
+        if self.linger.is_some_and(|linger| now >= linger.until) {
+            return Err(None);
+        }
+        if self.ended.is_some() {
+            return Ok(());
+        }
+        if self.linger.is_none() && now >= self.heard + self.dead_after {
+            return Err(Some(LostReason::Silent));
+        }
+        self.first_look = self.first_look.filter(|look| now < *look);
+        // One that is due before long goes with this alarm, or it would need another one.
+        if self.acks.due.is_some_and(|due| now + self.look_delay().half() >= due) {
+            (self.acks.now, self.acks.due) = (true, None);
+        }
+        if self.linger.is_some() {
+            return Ok(());
+        }
+        if now >= self.heard + self.keep_alive.times(self.keep_alives + 1) {
+            self.keep_alives += 1;
+            self.probe_due = true;
+        }
+        if self.losses_look_again.is_some_and(|time| now >= time) {
+            self.find_losses(now, counters);
+        }
+        if (self.send.len() > 0 || self.unheard)
+            && !self.probe_due
+            && now >= self.asked + self.probe_timeout()
+        {
+            self.probe(now, counters);
+        }
+        Ok(())
+    }
+
+    /// Nothing was heard of what is on its way, or of credit that is needed (RFC 9002 section 6.2, RFC 8985 section 7).
+    fn probe(&mut self, now: Time, counters: &mut Counters) {
+        counters.probes += 1;
+        self.probes += 1;
+        self.asked = now;
+        // Also later: of what is sent again then, the first has to get through, since a peer with little memory takes no other
+        // (docs/protocol.md §8), and the newest alone would be asked for in vain for ever.
+        if self.probes >= PROBES_TO_COLLAPSE && self.send.in_flight() > 0 {
+            counters.lost += self.send.lose_all().packets as u64;
+            if self.probes == PROBES_TO_COLLAPSE {
+                self.congestion.collapse(); // once, as RFC 5681 section 3.1 has it
+            }
+        } else {
+            self.probe_due = true;
+        }
+    }
+
+    fn probe_timeout(&self) -> Span {
+        let once = self.round_trip.probe_timeout(self.ack_delay);
+        once.times(1 << self.probes.min(10)).min(PROBE_TIMEOUT_MAX.max(once))
+    }
+
+    /// Still answers for a while, in case the last acknowledgement is lost.
+    pub(in crate::message) fn linger(&mut self, now: Time) {
+        // The probe timeout follows from what the peer says of times, so it has a bound.
+        let span = LINGER.max(self.probe_timeout().times(3).min(self.dead_after));
+        self.linger = Some(Linger { since: now, until: now + span });
+    }
+}

@@ -1,0 +1,240 @@
+//! What a connection sends next.
+
+use super::Connection;
+use crate::message::pacing::UNPACED_PACKETS;
+use crate::message::time::Span;
+use crate::message::wire::{self, Flags, HEADER_BYTES, Header, HeaderKind};
+use crate::message::{Time, sequence};
+
+/// What to send next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::message) enum Next {
+    Packet { sequence: u64, header: Header },
+    Ack { header: Header },
+}
+
+impl<S, R: AsRef<[u8]>> Connection<S, R> {
+    /// What to send next, if anything may be sent now.
+    #[inline]
+    pub(in crate::message) fn next(&mut self, now: Time) -> Option<Next> {
+        let is_quiet = !self.acks.now && !self.probe_due && self.send.has_nothing_to_send();
+        if is_quiet || self.ended.is_some() {
+            return None;
+        }
+        if self.acks.now && (self.receive.has_gap() || !self.may_send(now)) {
+            return Some(self.ack(now, Flags::NONE));
+        }
+        if self.probe_due && self.confirmed {
+            self.probe_due = false;
+            self.asked = now;
+            return Some(match self.send.newest_in_flight() {
+                Some(sequence) => self.packet(sequence, now, Flags::ANSWER),
+                None => self.ack(now, Flags::ANSWER),
+            });
+        }
+        if !self.may_send(now) {
+            return None;
+        }
+        let sequence = match self.send.next_lost() {
+            Some(sequence) => sequence,
+            None => self.send.next_fresh()?,
+        };
+        self.pacer.sent(now, self.rate());
+        // The last one for now asks for word, since otherwise it would wait for a late acknowledgement.
+        let stops = self.send.in_flight() + 1 >= self.congestion.window() || sequence + 1 >= self.credit;
+        Some(self.packet(sequence, now, Flags::NONE.with_if(stops, Flags::ANSWER)))
+    }
+
+    /// Sends packets that were not sent before, as [`next`](Self::next) would give them, if nothing else is to be said or sent, and no
+    /// more than `most`: gives each with its header, and returns how many that were.
+    #[inline]
+    pub(in crate::message) fn send_fresh(
+        &mut self,
+        now: Time,
+        most: u32,
+        mut each: impl FnMut(&mut S, &[u8; HEADER_BYTES]),
+    ) -> u32 {
+        if self.send.fresh() == self.send.end() {
+            return 0;
+        }
+        let Some((mut bytes, stops)) = self.fresh_header(now) else { return 0 };
+        each(self.send.send_next(now), &bytes);
+        if stops || most == 1 || self.send.has_nothing_to_send() {
+            return 1;
+        }
+        1 + self.send_followers(now, most - 1, |packet, sequence| {
+            wire::renumber(&mut bytes, sequence::narrow(sequence));
+            each(packet, &bytes);
+        })
+    }
+
+    /// Sends a packet that was not queued, as [`next`](Self::next) would give it if it were, if nothing else is to be said or sent: gives it
+    /// with its header.
+    ///
+    /// # Errors
+    /// Gives the packet back if it is not like that.
+    #[inline]
+    pub(in crate::message) fn send_at_once(
+        &mut self,
+        now: Time,
+        packet: S,
+        each: impl FnOnce(&mut S, &[u8; HEADER_BYTES]),
+    ) -> Result<(), S> {
+        if self.send.fresh() != self.send.end() || self.send.len() >= self.queue_max {
+            return Err(packet);
+        }
+        let Some((header, _)) = self.fresh_header(now) else { return Err(packet) };
+        each(self.send.push_sent(packet, now), &header);
+        Ok(())
+    }
+
+    /// The header of the acknowledgement that [`next`](Self::next) would give, if that is all there is to say and it is nothing but its header.
+    #[inline(always)] // where peers are many, for each message
+    pub(in crate::message) fn plain_ack(&mut self, now: Time) -> Option<[u8; HEADER_BYTES]> {
+        let is_plain = self.acks.now
+            && self.send.has_nothing_to_send()
+            && !self.probe_due
+            && self.ended.is_none()
+            && !self.unheard
+            && !self.agreed.crc
+            && !self.receive.has_gap()
+            && !self.receive.is_finished();
+        if !is_plain {
+            return None;
+        }
+        let mut bytes = [0; HEADER_BYTES];
+        self.header(now, HeaderKind::Ack, Flags::NONE, self.send.fresh()).emit(&mut bytes);
+        Some(bytes)
+    }
+
+    /// The header of the next packet that was not sent before, if it may go now and nothing is to be decided about it; then it goes. With it,
+    /// whether none may follow.
+    #[inline(always)] // for each packet
+    fn fresh_header(&mut self, now: Time) -> Option<([u8; HEADER_BYTES], bool)> {
+        let (sequence, in_flight) = (self.send.fresh(), self.send.in_flight());
+        let is_plain = sequence < self.credit
+            && in_flight < self.congestion.window()
+            && self.confirmed
+            && !self.probe_due
+            && self.ended.is_none()
+            && self.last.is_none()
+            && !self.agreed.crc
+            && !self.receive.has_gap()
+            && !self.send.has_losses();
+        let rate = self.rate();
+        if !is_plain || in_flight >= UNPACED_PACKETS && !self.pacer.is_ready(now, rate) {
+            return None;
+        }
+        self.pacer.sent(now, rate);
+        let stops = in_flight + 1 >= self.congestion.window() || sequence + 1 >= self.credit;
+        let header = self.header(now, HeaderKind::Data, Flags::NONE.with_if(stops, Flags::ANSWER), sequence);
+        if in_flight == 0 {
+            (self.asked, self.first_look) = (now, Some(now + self.look_delay()));
+        }
+        let mut bytes = [0; HEADER_BYTES];
+        header.emit(&mut bytes);
+        Some((bytes, stops))
+    }
+
+    /// Sends fresh packets behind one that was just sent, as long as [`next`](Self::next) would give them with the same header but for
+    /// their number, and no more than `most`: gives each with its sequence number, and returns how many that were.
+    #[inline]
+    pub(in crate::message) fn send_followers(
+        &mut self,
+        now: Time,
+        most: u32,
+        mut each: impl FnMut(&mut S, u64),
+    ) -> u32 {
+        let (fresh, in_flight) = (self.send.fresh(), self.send.in_flight());
+        let is_plain = !self.acks.now
+            && !self.probe_due
+            && self.ended.is_none()
+            && self.last.is_none()
+            && self.confirmed
+            && in_flight > 0
+            && self.send.next_lost().is_none();
+        if !is_plain {
+            return 0;
+        }
+        // The last one that window or credit let go asks for word, and is not like the others.
+        let by_credit = self.credit.saturating_sub(fresh + 1);
+        let by_window = self.congestion.window().saturating_sub(in_flight + 1) as u64;
+        let most = by_credit.min(by_window).min(most.into()) as u32;
+        let (rate, pacer) = (self.rate(), &mut self.pacer);
+        self.send.send_fresh(now, most, |packet, sequence| {
+            let ahead = in_flight + (sequence - fresh) as usize;
+            let is_ready = ahead < UNPACED_PACKETS || pacer.is_ready(now, rate);
+            if is_ready {
+                pacer.sent(now, rate);
+                each(packet, sequence);
+            }
+            is_ready
+        })
+    }
+
+    /// Whether there is a packet that window, credit and rate let go.
+    #[inline]
+    fn may_send(&mut self, now: Time) -> bool {
+        let (lost, fresh) = (self.send.next_lost(), self.send.next_fresh());
+        (lost.is_some() || fresh.is_some_and(|sequence| sequence < self.credit))
+            && self.confirmed
+            && !self.is_limited()
+            && (self.send.in_flight() < UNPACED_PACKETS || self.pacer.is_ready(now, self.rate()))
+    }
+
+    #[inline]
+    pub(super) fn is_limited(&self) -> bool {
+        self.send.in_flight() >= self.congestion.window()
+    }
+
+    /// The window and the time in which it may be sent.
+    #[inline]
+    fn rate(&self) -> (usize, Span) {
+        (self.congestion.window(), self.round_trip.smoothed())
+    }
+
+    #[inline(always)] // for each packet
+    fn header(&mut self, now: Time, kind: HeaderKind, flags: Flags, number: u64) -> Header {
+        let (echo, echo_flag) = match self.acks.newest {
+            Some((sent, came)) => (sent.wrapping_add(now.ticks().wrapping_sub(came.ticks())), Flags::ECHO),
+            None => (0, Flags::NONE),
+        };
+        let credit = self.receive.credit();
+        self.acks.credit_told = credit;
+        // A packet does not say what came behind a missing one: for that an acknowledgement stays due.
+        if kind == HeaderKind::Ack || !self.receive.has_gap() {
+            (self.acks.now, self.acks.due, self.acks.packets) = (false, None, 0);
+        }
+        Header {
+            kind,
+            flags: flags.with(echo_flag).with_if(self.agreed.crc, Flags::CRC),
+            marked: self.acks.marked,
+            to: self.agreed.remote_id,
+            sequence: sequence::narrow(number),
+            expected: sequence::narrow(self.receive.expected()),
+            credit: sequence::narrow(credit),
+            sent: now.ticks(),
+            echo,
+        }
+    }
+
+    #[inline]
+    fn packet(&mut self, sequence: u64, now: Time, flags: Flags) -> Next {
+        let flags = flags.with_if(self.last == Some(sequence), Flags::FIN);
+        let header = self.header(now, HeaderKind::Data, flags, sequence);
+        if self.send.in_flight() == 0 {
+            (self.asked, self.first_look) = (now, Some(now + self.look_delay()));
+        }
+        Next::Packet { sequence, header }
+    }
+
+    fn ack(&mut self, now: Time, flags: Flags) -> Next {
+        let flags = flags.with_if(self.unheard, Flags::ANSWER);
+        Next::Ack { header: self.header(now, HeaderKind::Ack, flags, self.send.fresh()) }
+    }
+
+    /// Writes an acknowledgement, with what has arrived behind missing packets.
+    pub(in crate::message) fn emit_ack(&self, header: &Header, datagram: &mut Vec<u8>) {
+        wire::emit_ack(header, self.receive.expected(), self.receive.ranges(), datagram);
+    }
+}

@@ -1,0 +1,200 @@
+//! How connections end: by the caller, by the peer, or because others need what they keep.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, SocketAddr};
+
+use super::{Endpoint, State};
+use crate::message::answers::Answered;
+use crate::message::connection::Linger;
+use crate::message::shares::network_of;
+use crate::message::time::Span;
+use crate::message::wire::{Abort, AbortReason, Unknown};
+use crate::message::{Event, LostReason, Peer, Time};
+
+/// How long a peer may fail to acknowledge anything while there is no memory for packets to others.
+const SLOW: Span = Span::from_secs(10);
+
+impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
+    /// Says that the caller has no memory for packets to send. While that is so, peers that acknowledge nothing for a time are ended one
+    /// by one, the one that keeps most first, so that no more are ended than it takes (docs/protocol.md §8.4).
+    pub fn want_packets(&mut self, now: Time) {
+        self.no_packets.go_on(now);
+        if self.no_packets.looks()
+            && let Some(index) = self.slow_peer_that_keeps_most()
+        {
+            self.evict(index, AbortReason::STALLED, LostReason::Stalled);
+        }
+    }
+
+    /// Of the peers that acknowledge nothing: of the network for which most packets are kept the one for which most are.
+    fn slow_peer_that_keeps_most(&mut self) -> Option<u32> {
+        let mut slow = Vec::new();
+        let mut kept_of_network: HashMap<IpAddr, usize> = HashMap::new();
+        for (index, entry) in (0..).zip(&mut self.entries) {
+            if let State::Open(connection) = &mut entry.state
+                && connection.is_slow_for(&self.no_packets) >= SLOW
+            {
+                let (network, kept) = (network_of(connection.agreed.to.ip()), connection.send.len());
+                *kept_of_network.entry(network).or_default() += kept;
+                slow.push((network, kept, index));
+            }
+        }
+        let most = slow.iter().max_by_key(|(network, kept, _)| (kept_of_network[network], *kept));
+        most.map(|(.., index)| *index)
+    }
+
+    /// Ends a connection at once: what is queued, on its way or unread is thrown away. No event tells of it.
+    pub fn abort(&mut self, peer: Peer) {
+        self.end(peer, AbortReason::ABORTED);
+    }
+
+    /// The same, because the endpoint is closed.
+    pub fn leave(&mut self, peer: Peer) {
+        self.end(peer, AbortReason::CLOSED);
+    }
+
+    fn end(&mut self, peer: Peer, reason: AbortReason) {
+        if self.open(peer).is_ok() {
+            self.tell_abort(peer.index, reason);
+            self.remove(peer.index);
+        }
+    }
+
+    pub(super) fn tell_abort(&mut self, index: u32, reason: AbortReason) {
+        if let State::Open(connection) = &self.entries[index as usize].state
+            && connection.confirmed
+        {
+            let (to, remote) = (connection.agreed.to, connection.agreed.remote_id);
+            self.answer(Answered::Proven, to, |datagram| Abort { to: remote, reason }.emit(datagram));
+        }
+    }
+
+    /// Takes a connection out, with everything it holds.
+    pub(super) fn remove(&mut self, index: u32) {
+        let entry = &mut self.entries[index as usize];
+        if let State::Open(connection) = &mut entry.state {
+            self.counters.messages_discarded += connection.receive.ready() as u64;
+            connection.send.clear(&mut self.acknowledged);
+            connection.receive.clear(&mut self.released);
+            let remote = (connection.agreed.to, connection.agreed.remote_id);
+            if self.by_remote.get(&remote) == Some(&index) {
+                self.by_remote.remove(&remote);
+            }
+            if let Some(Linger { since, .. }) = connection.linger {
+                self.lingering.remove(&(since, index));
+            }
+        }
+        if let State::Connecting(connecting) = &entry.state {
+            self.attempts.remove(&(connecting.to, entry.id));
+        }
+        entry.state = State::Vacant;
+        entry.generation = entry.generation.wrapping_add(1);
+        entry.id = 0;
+        self.timers.clear(index);
+        self.admission.left(index);
+        self.vacant.push(index);
+    }
+
+    pub(super) fn lose(&mut self, index: u32, reason: LostReason) {
+        let entry = &self.entries[index as usize];
+        let peer = Peer { index, generation: entry.generation };
+        let is_known = !matches!(&entry.state, State::Open(connection)
+            if !connection.announced && !connection.is_joined);
+        self.remove(index);
+        if is_known {
+            self.events.push_back(Event::Lost(peer, reason));
+        }
+    }
+
+    /// Ends connections that keep parts of messages, do not go on with them, and so keep memory from others (docs/protocol.md §8.2).
+    #[cold]
+    pub(super) fn end_stalled(&mut self) {
+        for index in self.admission.overdue() {
+            // Where there is something to read, it is the program that does not go on.
+            if let State::Open(connection) = &self.entries[index as usize].state
+                && connection.receive.ready() == 0
+                && connection.receive.is_unfinished()
+            {
+                self.evict(index, AbortReason::STALLED, LostReason::Stalled);
+            }
+        }
+    }
+
+    /// Ends a connection since others need what it has.
+    pub(super) fn evict(&mut self, index: u32, abort: AbortReason, reason: LostReason) {
+        self.counters.evicted += 1;
+        self.tell_abort(index, abort);
+        self.lose(index, reason);
+    }
+
+    /// Looks whether one or both directions have ended.
+    pub(super) fn look_for_end(&mut self, index: u32, now: Time) {
+        let entry = &mut self.entries[index as usize];
+        let State::Open(connection) = &mut entry.state else { return };
+        let peer = Peer { index, generation: entry.generation };
+        if !connection.finish_told {
+            connection.finish_told = true;
+            self.events.push_back(Event::Finished(peer));
+        }
+        if let Some(reason) = connection.ended {
+            self.remove(index);
+            self.events.push_back(reason.map_or(Event::Closed(peer), |reason| Event::Lost(peer, reason)));
+        } else if connection.is_over() && connection.linger.is_none() {
+            connection.linger(now);
+            self.lingering.insert((now, index));
+            self.events.push_back(Event::Closed(peer));
+        }
+    }
+
+    pub(super) fn handle_abort(&mut self, from: SocketAddr, abort: Abort) {
+        let reason = match abort.reason {
+            AbortReason::FULL => LostReason::Full,
+            AbortReason(code) => LostReason::Aborted { code },
+        };
+        if let Some(index) = self.named(abort.to, from) {
+            self.end_by_peer(index, reason);
+        }
+    }
+
+    /// The peer does not know the connection: only it can know the id that we call it by.
+    pub(super) fn handle_unknown(&mut self, from: SocketAddr, unknown: Unknown) {
+        match self.by_remote.get(&(from, unknown.to)) {
+            Some(&index) if self.is_over_but_for_the_end(index) => self.close(index),
+            Some(&index) => self.end_by_peer(index, LostReason::Restarted),
+            None => self.counters.unknown += 1,
+        }
+    }
+
+    fn is_over_but_for_the_end(&self, index: u32) -> bool {
+        matches!(&self.entries[index as usize].state, State::Open(connection)
+            if connection.linger.is_none() && connection.receive.is_finished() && connection.has_said_all())
+    }
+
+    /// The peer has forgotten the connection since it was over: that it knows of our end got lost on its way, for as long as it lingered.
+    fn close(&mut self, index: u32) {
+        let entry = &mut self.entries[index as usize];
+        let peer = Peer { index, generation: entry.generation };
+        if let State::Open(connection) = &mut entry.state
+            && !std::mem::replace(&mut connection.finish_told, true)
+        {
+            self.events.push_back(Event::Finished(peer));
+        }
+        self.remove(index);
+        self.events.push_back(Event::Closed(peer));
+    }
+
+    /// Ends a connection by the peer's word, unless both were through with it.
+    pub(super) fn end_by_peer(&mut self, index: u32, reason: LostReason) {
+        match &mut self.entries[index as usize].state {
+            State::Open(connection) if connection.linger.is_some() => self.remove(index),
+            State::Open(connection) if connection.ended.is_some() => {}
+            // The peer knows that all it said is here, so it may well go: that is read first.
+            State::Open(connection) if connection.receive.is_whole_but_unread() => {
+                connection.ended = Some((!connection.has_said_all()).then_some(reason));
+                connection.send.clear(&mut self.acknowledged);
+                self.touch(index);
+            }
+            _ => self.lose(index, reason),
+        }
+    }
+}

@@ -1,0 +1,126 @@
+//! The next message to be read: those of a peer in order, peers in turn.
+
+use super::{Endpoint, Entry, Message, State};
+use crate::message::receive_window::Complete;
+use crate::message::{Kind, Peer};
+
+/// The next message, found and not read yet.
+#[derive(Debug)]
+pub struct Next {
+    peer: Peer,
+    complete: Complete,
+}
+
+impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
+    /// The next message that is complete: those of a peer in order, peers in turn.
+    #[inline]
+    pub fn receive(&mut self) -> Option<Message<'_, S, R>> {
+        let (peer, complete) = self.next_complete()?;
+        Some(Message::new(self, peer, complete))
+    }
+
+    /// Whose message [`Endpoint::receive`] would give, and what it is.
+    #[inline]
+    pub fn next_message(&mut self) -> Option<(Peer, Kind)> {
+        self.next_complete().map(|(peer, complete)| (peer, complete.kind))
+    }
+
+    /// What [`Endpoint::receive`] would give.
+    #[inline]
+    pub fn peek(&mut self) -> Option<Next> {
+        self.next_complete().map(|(peer, complete)| Next { peer, complete })
+    }
+
+    /// The message that [`peek`](Self::peek) has just found.
+    #[inline]
+    pub fn receive_next(&mut self, next: Next) -> Message<'_, S, R> {
+        Message::new(self, next.peer, next.complete)
+    }
+
+    /// Whether there is a message that is complete.
+    #[inline]
+    pub fn has_message(&mut self) -> bool {
+        while let Some(index) = self.readable.front() {
+            let entry = &mut self.entries[*index as usize];
+            if matches!(&entry.state, State::Open(connection) if connection.receive.ready() > 0) {
+                return true;
+            }
+            entry.is_readable = false;
+            self.readable.pop_front();
+        }
+        false
+    }
+
+    #[inline(always)] // for each message
+    fn next_complete(&mut self) -> Option<(Peer, Complete)> {
+        loop {
+            let index = *self.readable.front()?;
+            let entry = &mut self.entries[index as usize];
+            let complete = match &entry.state {
+                State::Open(connection) => connection.receive.next_message(),
+                _ => None,
+            };
+            match complete {
+                Some(complete) => return Some((Peer { index, generation: entry.generation }, complete)),
+                None => {
+                    entry.is_readable = false;
+                    self.readable.pop_front();
+                }
+            }
+        }
+    }
+
+    /// Reads the next messages, as far as they are whole and lie in one packet, and returns how many those are: none if the next one lies in
+    /// several.
+    #[inline]
+    pub fn receive_whole(&mut self, mut each: impl FnMut(Peer, Kind, &[u8])) -> usize {
+        let Some(&index) = self.readable.front() else { return 0 };
+        let Entry { generation, state: State::Open(connection), .. } = &mut self.entries[index as usize]
+        else {
+            return 0;
+        };
+        let peer = Peer { index, generation: *generation };
+        let (messages, bytes) =
+            connection.receive.read_whole(&mut self.released, |kind, bytes| each(peer, kind, bytes));
+        if messages > 0 {
+            self.counters.messages_received += messages as u64;
+            self.counters.message_bytes_received += bytes as u64;
+            self.after_reading(index);
+        }
+        messages
+    }
+
+    /// What follows from messages that were read of the first peer that has some; the others have their turn.
+    #[inline(always)] // for each message
+    fn after_reading(&mut self, index: u32) {
+        let State::Open(connection) = &mut self.entries[index as usize].state else { return };
+        connection.consumed();
+        let receive = &connection.receive;
+        self.admission.read(index, receive.kept(), receive.is_unfinished());
+        if connection.wants_attention() {
+            self.touch(index);
+        }
+        if self.readable.len() > 1 {
+            self.readable.rotate_left(1);
+        }
+    }
+
+    /// Goes behind a message of the first peer that has some; the others have their turn.
+    #[inline(never)] // the end of a message is nothing but a call, which most of those received together do not make
+    pub(super) fn consume(&mut self, peer: Peer, message: &Complete) {
+        let index = peer.index;
+        let State::Open(connection) = &mut self.entries[index as usize].state else { return };
+        self.counters.messages_received += 1;
+        self.counters.message_bytes_received += u64::from(message.bytes);
+        if connection.receive.consume_part(message) {
+            let receive = &connection.receive;
+            self.admission.read_part(index, receive.kept(), receive.is_unfinished());
+            if self.readable.len() > 1 {
+                self.readable.rotate_left(1);
+            }
+        } else {
+            connection.receive.consume(message, &mut self.released);
+            self.after_reading(index);
+        }
+    }
+}

@@ -1,0 +1,399 @@
+//! All connections of one endpoint: whose datagram it is, who may send next, whose message is next, whose time is up.
+
+mod common_case;
+mod datagrams;
+mod endings;
+mod handshake;
+mod messages;
+mod queue;
+mod received;
+mod transmission;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::hash::Hasher;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use siphasher::sip::SipHasher24;
+
+pub use self::common_case::Fresh;
+use self::handshake::Connecting;
+pub use self::messages::Next;
+pub use self::queue::{Outlook, Places};
+pub use self::received::{Message, Piece};
+pub use self::transmission::Transmit;
+use super::admission::Admission;
+use super::alarms::Alarms;
+use super::answers::{Answered, Answers};
+use super::connection::Connection;
+use super::cookie::Cookies;
+use super::shortage::Shortage;
+use super::wire::{AbortReason, DATAGRAM_BYTES_MIN};
+use super::{
+    ConnectError, Counters, Event, Gone, LostReason, MESSAGE_BYTES_MAX, Peer, PeerStats, Settings, Time,
+};
+
+/// So that the ranges of an acknowledgement reach over all of them.
+const WINDOW_PACKETS_MAX: usize = 1 << 16;
+/// More often it is no use to ask.
+const KEEP_ALIVE_MIN: Duration = Duration::from_millis(10);
+/// The longest payload of UDP over IPv4.
+const DATAGRAM_BYTES_MAX: u16 = 65_507;
+/// Lower bits of an id: the place of the connection. The others cannot be guessed.
+const INDEX_BITS: u32 = 20;
+/// Packets of one connection that are sent in a row, while others have some, too.
+const PACKETS_IN_A_ROW: u32 = 64;
+/// Events that nobody has taken, at which no peers are accepted any more.
+const EVENTS_MAX: usize = 1 << 16;
+
+/// One end of any number of connections; see the [module](super).
+///
+/// `S` is a packet to send as the caller keeps it, `R` a datagram that was received.
+#[derive(Debug)]
+pub struct Endpoint<S, R> {
+    settings: Settings,
+    cookies: Cookies,
+    ids: Ids,
+    entries: Vec<Entry<S, R>>,
+    vacant: Vec<u32>,
+    /// Connections that are over and still answer, by the time when they ended.
+    lingering: BTreeSet<(Time, u32)>,
+    /// All connections by the peer's address and its name for them.
+    by_remote: HashMap<(SocketAddr, u64), u32>,
+    /// Connections that are being set up from here: by where to, and our name for them.
+    attempts: BTreeMap<(SocketAddr, u64), u32>,
+    /// Who may have something to send.
+    sending: VecDeque<u32>,
+    /// Packets sent for the first one of them.
+    in_a_row: u32,
+    /// A datagram came since then that one of them does not let wait.
+    urgent: bool,
+    /// Who has messages to be read.
+    readable: VecDeque<u32>,
+    timers: Alarms,
+    events: VecDeque<Event>,
+    answers: Answers,
+    pub(super) released: Vec<R>,
+    acknowledged: Vec<S>,
+    admission: Admission,
+    /// Time in which there was no memory for packets to send.
+    no_packets: Shortage,
+    control: Vec<u8>,
+    counters: Counters,
+    /// All datagrams go the general way, so that it can be compared with the short ones.
+    #[cfg(any(test, feature = "simulation"))]
+    is_general: bool,
+}
+
+#[derive(Debug)]
+struct Entry<S, R> {
+    generation: u32,
+    /// Our name for the connection: the index, and a number that nobody can guess.
+    id: u64,
+    state: State<S, R>,
+    is_sending: bool,
+    is_readable: bool,
+}
+
+#[derive(Debug)]
+enum State<S, R> {
+    Vacant,
+    Connecting(Connecting),
+    Open(Box<Connection<S, R>>),
+}
+
+/// Numbers that nobody can guess.
+#[derive(Debug)]
+struct Ids {
+    secret: [u8; 16],
+    count: u64,
+}
+
+impl Ids {
+    fn next(&mut self) -> u64 {
+        self.count += 1;
+        let mut hasher = SipHasher24::new_with_key(&self.secret);
+        hasher.write_u64(self.count);
+        hasher.finish()
+    }
+}
+
+#[inline]
+fn index_of(id: u64) -> u32 {
+    id as u32 & ((1 << INDEX_BITS) - 1)
+}
+
+impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
+    /// An endpoint without peers. `seed` has to be random, and secret: cookies, ids and first sequence numbers come from it.
+    /// What the settings ask for beyond the limits of docs/protocol.md §14 is brought inside.
+    pub fn new(mut settings: Settings, seed: [u8; 32]) -> Self {
+        settings.window_packets = settings.window_packets.clamp(1, WINDOW_PACKETS_MAX);
+        settings.datagram_bytes = settings.datagram_bytes.clamp(DATAGRAM_BYTES_MIN, DATAGRAM_BYTES_MAX);
+        settings.max_message_bytes = settings.max_message_bytes.min(MESSAGE_BYTES_MAX);
+        settings.keep_alive = settings.keep_alive.max(KEEP_ALIVE_MIN);
+        settings.dead_after = settings.dead_after.max(settings.keep_alive);
+        let (cookies, ids) = seed.split_at(16);
+        let half = |bytes: &[u8]| std::array::from_fn(|at| bytes[at]);
+        Self {
+            admission: Admission::new(settings.window_packets),
+            settings,
+            cookies: Cookies::new(half(cookies)),
+            ids: Ids { secret: half(ids), count: 0 },
+            entries: Vec::new(),
+            vacant: Vec::new(),
+            lingering: BTreeSet::new(),
+            by_remote: HashMap::new(),
+            attempts: BTreeMap::new(),
+            sending: VecDeque::new(),
+            in_a_row: 0,
+            urgent: false,
+            readable: VecDeque::new(),
+            timers: Alarms::default(),
+            events: VecDeque::new(),
+            answers: Answers::default(),
+            released: Vec::new(),
+            acknowledged: Vec::new(),
+            no_packets: Shortage::default(),
+            control: Vec::new(),
+            counters: Counters::default(),
+            #[cfg(any(test, feature = "simulation"))]
+            is_general: false,
+        }
+    }
+
+    /// Begins to connect; [`Event::Connected`] or [`Event::Lost`] tells how it ends.
+    ///
+    /// # Errors
+    /// There are too many peers already.
+    pub fn connect(&mut self, now: Time, to: SocketAddr) -> Result<Peer, ConnectError> {
+        let peers_max = self.settings.peers_max;
+        let index = self.vacancy().ok_or(ConnectError::TooManyPeers { peers_max })?;
+        let first_sequence = self.ids.next() as u32;
+        let entry = &mut self.entries[index as usize];
+        entry.state = State::Connecting(Connecting::new(to, entry.id, first_sequence, &self.settings, now));
+        let peer = Peer { index, generation: entry.generation };
+        self.attempts.insert((to, entry.id), index);
+        self.touch(index);
+        Ok(peer)
+    }
+
+    /// A place for one more connection, with a new id. If there is none left, the connection that has been over for longest makes room.
+    fn vacancy(&mut self) -> Option<u32> {
+        let index = match self.vacant.pop() {
+            Some(index) => index,
+            None if self.entries.len() < self.settings.peers_max.min(1 << INDEX_BITS) => {
+                let state = State::Vacant;
+                self.entries.push(Entry {
+                    generation: 0,
+                    id: 0,
+                    state,
+                    is_sending: false,
+                    is_readable: false,
+                });
+                (self.entries.len() - 1) as u32
+            }
+            None => {
+                let &(_, over) = self.lingering.first()?;
+                self.remove(over);
+                self.vacant.pop()?
+            }
+        };
+        self.entries[index as usize].id = self.ids.next() << INDEX_BITS | u64::from(index);
+        Some(index)
+    }
+
+    /// Peers there are, connected or not yet.
+    pub fn peers(&self) -> usize {
+        self.entries.len() - self.vacant.len()
+    }
+
+    fn open(&self, peer: Peer) -> Result<Option<&Connection<S, R>>, Gone> {
+        let entry = self.entries.get(peer.index()).filter(|entry| entry.generation == peer.generation);
+        match entry.map(|entry| &entry.state) {
+            Some(State::Open(connection)) => Ok(Some(connection)),
+            Some(State::Connecting(_)) => Ok(None),
+            Some(State::Vacant) | None => Err(Gone),
+        }
+    }
+
+    fn open_mut(&mut self, peer: Peer) -> Result<Option<&mut Connection<S, R>>, Gone> {
+        let entry = self.entries.get_mut(peer.index()).filter(|entry| entry.generation == peer.generation);
+        match entry.map(|entry| &mut entry.state) {
+            Some(State::Open(connection)) => Ok(Some(connection)),
+            Some(State::Connecting(_)) => Ok(None),
+            Some(State::Vacant) | None => Err(Gone),
+        }
+    }
+
+    /// Where a peer is, connected or not yet.
+    ///
+    /// # Errors
+    /// The peer is gone.
+    pub fn peer_address(&self, peer: Peer) -> Result<SocketAddr, Gone> {
+        let entry = self.entries.get(peer.index()).filter(|entry| entry.generation == peer.generation);
+        match entry.map(|entry| &entry.state) {
+            Some(State::Open(connection)) => Ok(connection.agreed.to),
+            Some(State::Connecting(connecting)) => Ok(connecting.to),
+            Some(State::Vacant) | None => Err(Gone),
+        }
+    }
+
+    /// A datagram that is free again: it was read, or not kept.
+    #[inline]
+    pub fn released(&mut self) -> Option<R> {
+        self.released.pop()
+    }
+
+    /// A packet that is free again: the peer has it, or is gone.
+    #[inline]
+    pub fn acknowledged(&mut self) -> Option<S> {
+        self.acknowledged.pop()
+    }
+
+    /// Says how many more datagrams the caller can hold: what is over a window's reserve goes to everybody, the reserve to one peer at
+    /// a time, so that its message gets whole (docs/protocol.md §8).
+    #[inline]
+    pub fn set_free(&mut self, packets: usize) {
+        self.admission.set_free(packets);
+    }
+
+    /// What happened, oldest first.
+    #[inline]
+    pub fn poll_event(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+
+    /// What was counted.
+    pub fn counters(&self) -> Counters {
+        self.counters
+    }
+
+    /// What is known of the way to a peer; `None` while it is not connected.
+    ///
+    /// # Errors
+    /// The peer is gone.
+    pub fn statistics(&self, peer: Peer) -> Result<Option<PeerStats>, Gone> {
+        Ok(self.open(peer)?.map(Connection::statistics))
+    }
+
+    /// The connection that we call by an id, if its peer is at that address.
+    fn named(&mut self, id: u64, from: SocketAddr) -> Option<u32> {
+        let index = index_of(id);
+        let entry = self.entries.get(index as usize).filter(|entry| entry.id == id);
+        let to = match entry.map(|entry| &entry.state) {
+            Some(State::Open(connection)) => Some(connection.agreed.to),
+            Some(State::Connecting(connecting)) => Some(connecting.to),
+            _ => None,
+        };
+        if to != Some(from) {
+            self.counters.unknown += 1;
+            return None;
+        }
+        Some(index)
+    }
+
+    /// Keeps a datagram for an address that is no peer's (yet, or any more), unless too many wait.
+    fn answer(&mut self, sort: Answered, to: SocketAddr, write: impl FnOnce(&mut Vec<u8>)) {
+        self.counters.answers_dropped += u64::from(!self.answers.push(sort, to, write));
+    }
+
+    /// The state of a client's connection that is being set up.
+    fn connecting(&mut self, id: u64, from: SocketAddr) -> Option<(u32, &mut Connecting)> {
+        let index = self.named(id, from)?;
+        match &mut self.entries[index as usize].state {
+            State::Connecting(connecting) => Some((index, connecting)),
+            _ => None,
+        }
+    }
+
+    /// A connection is there; `accepted`: the peer made it.
+    fn establish(&mut self, index: u32, connection: Connection<S, R>, accepted: bool) -> Peer {
+        let to = connection.agreed.to;
+        self.by_remote.insert((to, connection.agreed.remote_id), index);
+        self.admission.joined(index, to.ip(), accepted);
+        let entry = &mut self.entries[index as usize];
+        self.attempts.remove(&(to, entry.id));
+        entry.state = State::Open(Box::new(connection));
+        let peer = Peer { index, generation: entry.generation };
+        self.touch(index);
+        peer
+    }
+
+    /// Of the connections that are being set up to an address, our name for one and its place: the one that has the greatest name, as the
+    /// other end finds it, too.
+    fn attempt_to(&self, address: SocketAddr) -> Option<(u64, u32)> {
+        let attempts = self.attempts.range((address, 0)..=(address, u64::MAX));
+        attempts.last().map(|((_, id), index)| (*id, *index))
+    }
+
+    /// The connection that a client has made before with the same id, and our name for it.
+    fn accepted(&mut self, from: SocketAddr, client_id: u64) -> Option<(u64, &mut Connection<S, R>)> {
+        let index = *self.by_remote.get(&(from, client_id))?;
+        let entry = &mut self.entries[index as usize];
+        match &mut entry.state {
+            State::Open(connection) => Some((entry.id, connection)),
+            _ => None,
+        }
+    }
+
+    /// A place for a client, its id there, and the first sequence number. If there is none, an address that has more makes room
+    /// (docs/protocol.md §8.3).
+    fn place_for_client(&mut self, from: SocketAddr) -> Option<(u32, u64, u32)> {
+        if self.events.len() >= EVENTS_MAX {
+            return None;
+        }
+        let index = self.vacancy().or_else(|| {
+            let surplus = self.admission.shares.surplus(from.ip())?;
+            self.evict(surplus, AbortReason::FULL, LostReason::Displaced);
+            self.vacancy()
+        })?;
+        Some((index, self.entries[index as usize].id, self.ids.next() as u32))
+    }
+
+    /// Has all datagrams go the general way from here on: what the short ways are compared with.
+    #[cfg(any(test, feature = "simulation"))]
+    #[doc(hidden)]
+    pub fn go_the_general_way(&mut self) {
+        self.is_general = true;
+    }
+
+    /// Whether the common case goes its own, short way: always, but where tests compare.
+    #[inline]
+    fn takes_short_ways(&self) -> bool {
+        #[cfg(any(test, feature = "simulation"))]
+        return !self.is_general;
+        #[cfg(not(any(test, feature = "simulation")))]
+        true
+    }
+
+    /// Entries that memory is taken for, in everything that peers can make longer: what a simulation holds against a bound.
+    #[cfg(any(test, feature = "simulation"))]
+    #[doc(hidden)]
+    pub fn capacity(&self) -> usize {
+        let windows = self.entries.iter().map(|entry| match &entry.state {
+            State::Open(connection) => connection.receive.capacity() + connection.send.capacity(),
+            State::Vacant | State::Connecting(_) => 0,
+        });
+        let tables = self.entries.capacity() + self.vacant.capacity() + self.by_remote.capacity();
+        let queues = self.sending.capacity() + self.readable.capacity() + self.events.capacity();
+        let returned = self.answers.capacity() + self.released.capacity() + self.acknowledged.capacity();
+        tables + queues + returned + self.admission.capacity() + windows.sum::<usize>()
+    }
+
+    /// All peers there are, connected or not yet.
+    pub fn all_peers(&self) -> impl Iterator<Item = Peer> {
+        let there = (0..).zip(&self.entries).filter(|(_, entry)| !matches!(entry.state, State::Vacant));
+        there.map(|(index, entry)| Peer { index, generation: entry.generation })
+    }
+
+    /// The connection of a message that is being read.
+    #[inline]
+    fn reading(&self, peer: Peer) -> Option<&Connection<S, R>> {
+        self.open(peer).ok().flatten()
+    }
+
+    #[inline]
+    fn reading_mut(&mut self, peer: Peer) -> Option<&mut Connection<S, R>> {
+        self.open_mut(peer).ok().flatten()
+    }
+}
