@@ -45,6 +45,7 @@ mod memory;
 mod open_packet;
 mod payload;
 mod received;
+mod receiving;
 mod sending;
 
 pub use builder::{Builder, OpenError};

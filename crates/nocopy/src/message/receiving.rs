@@ -1,0 +1,198 @@
+//! Receiving: what is at hand, and waits for more.
+
+use std::io;
+use std::time::Duration;
+
+use nocopy_proto::message::Next;
+
+use super::arrivals::Arrivals;
+use super::carrier::Carrier;
+use super::endpoint::{Patience, is_over};
+use super::{Endpoint, Message};
+
+/// Messages at hand that are returned at most before packets that were begun meanwhile are sent.
+const AT_HAND_MAX: u32 = 32;
+
+impl Endpoint {
+    /// Waits for the next message, in the way that was [set](Builder::wait). `None` if an event ended the wait
+    /// ([`poll_event`](Self::poll_event)); a signal does not.
+    ///
+    /// # Errors
+    /// The interface is down or was removed.
+    #[inline]
+    pub fn receive(&mut self) -> io::Result<Option<Message<'_>>> {
+        self.receive_within(Patience::Until(None))
+    }
+
+    /// Waits for the next message for `timeout` at most. `None` if none came, or an event ended the wait.
+    ///
+    /// # Errors
+    /// As [`receive`](Self::receive).
+    pub fn receive_timeout(&mut self, timeout: Duration) -> io::Result<Option<Message<'_>>> {
+        self.receive_within(Patience::For(timeout))
+    }
+
+    /// The next message if there is one, without waiting.
+    ///
+    /// # Errors
+    /// As [`receive`](Self::receive).
+    #[inline]
+    pub fn try_receive(&mut self) -> io::Result<Option<Message<'_>>> {
+        self.receive_within(Patience::None)
+    }
+
+    /// Gives each message that is at hand to `each`, without waiting, and returns how many those are: where packets hold many short messages,
+    /// this costs less than to receive them one by one. It ends after some messages, so that what is to be sent does not wait; no message
+    /// is left because of that when it returns none. A message that shares its packet is copied if it is [taken](Message::take).
+    ///
+    /// ```
+    /// # use nocopy::message::{Endpoint, Event};
+    /// # use std::time::Duration;
+    /// # let mut left = Endpoint::bind("127.0.0.1:0".parse()?)?;
+    /// # let mut right = Endpoint::bind("127.0.0.1:0".parse()?)?;
+    /// # let peer = left.start_connect(right.local_address())?;
+    /// # while !matches!(left.poll_event(), Some(Event::Connected(..))) {
+    /// #     left.wait(Duration::from_millis(1))?;
+    /// #     right.wait(Duration::from_millis(1))?;
+    /// # }
+    /// for number in 0..10_u8 {
+    ///     left.send_copy(&[number; 64], peer)?;
+    /// }
+    /// left.flush()?;
+    /// let mut numbers = Vec::new();
+    /// while numbers.len() < 10 {
+    ///     right.try_receive_each(|message| numbers.push(message.to_vec()[0]))?;
+    /// }
+    /// assert_eq!(numbers, [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`receive`](Self::receive).
+    #[inline]
+    pub fn try_receive_each(&mut self, mut each: impl FnMut(Message<'_>)) -> io::Result<usize> {
+        if self.at_hand >= AT_HAND_MAX || !self.has_message() {
+            self.look()?;
+        }
+        let mut messages = 0;
+        while self.at_hand < AT_HAND_MAX {
+            let whole = match self.aside.is_empty() {
+                true => {
+                    self.protocol.receive_whole(|peer, kind, bytes| each(Message::among(peer, kind, bytes)))
+                }
+                false => 0,
+            };
+            self.at_hand += whole as u32;
+            messages += whole;
+            if whole == 0 {
+                let Some(message) = self.receive_found() else { break };
+                each(message);
+                messages += 1;
+            }
+        }
+        Ok(messages)
+    }
+
+    #[inline]
+    fn receive_within(&mut self, patience: Patience) -> io::Result<Option<Message<'_>>> {
+        if !self.aside.is_empty() || self.at_hand >= AT_HAND_MAX {
+            self.find_message(patience)?;
+            return Ok(self.receive_found());
+        }
+        if let Some(next) = self.protocol.peek() {
+            return Ok(Some(self.read(next)));
+        }
+        // What is there already is taken without a look at what else could end a wait.
+        self.look()?;
+        if let Some(next) = self.protocol.peek() {
+            return Ok(Some(self.read(next)));
+        }
+        if patience == Patience::None {
+            return Ok(None);
+        }
+        self.wait_for_message(patience)?;
+        Ok(self.receive_found())
+    }
+
+    /// The message that was found, if there is one.
+    fn receive_found(&mut self) -> Option<Message<'_>> {
+        if let Some(message) = self.aside.pop_front() {
+            self.at_hand += 1;
+            return Some(Message::owned(message));
+        }
+        let next = self.protocol.peek()?;
+        Some(self.read(next))
+    }
+
+    #[inline]
+    fn read(&mut self, next: Next) -> Message<'_> {
+        self.at_hand += 1;
+        Message::here(self.protocol.receive_next(next), self.home.as_ref())
+    }
+
+    /// Works until there is a message, if there is none, or if it was long ago that it worked.
+    fn find_message(&mut self, patience: Patience) -> io::Result<()> {
+        match self.has_message() {
+            true if self.at_hand < AT_HAND_MAX => Ok(()),
+            true => self.look(),
+            false => {
+                self.look()?;
+                if patience == Patience::None || self.has_message() {
+                    return Ok(());
+                }
+                self.wait_for_message(patience).map(drop)
+            }
+        }
+    }
+
+    #[inline]
+    pub(super) fn has_message(&mut self) -> bool {
+        !self.aside.is_empty() || self.protocol.has_message()
+    }
+
+    /// Waits where a look has found nothing; returns whether an event ended it.
+    fn wait_for_message(&mut self, patience: Patience) -> io::Result<bool> {
+        let patience = patience.until();
+        loop {
+            self.send_first();
+            // What has happened by now, also by sending: a direction that was read to its end, room. No sleep would be ended by it.
+            let news = self.has_news() | std::mem::take(&mut self.reported_by_arm);
+            self.take_due(if news { Patience::None } else { patience })?;
+            if news || self.has_news() {
+                return Ok(true);
+            }
+            if self.has_message() {
+                return Ok(false);
+            }
+            if matches!(patience, Patience::Until(deadline) if is_over(deadline)) {
+                return Ok(false);
+            }
+        }
+    }
+
+    /// Waits until there is a message or an event, but not longer than `timeout`; returns whether there is one. What a sender without room
+    /// waits with: [`Event::Writable`] ends it.
+    ///
+    /// # Errors
+    /// As [`receive`](Self::receive).
+    pub fn wait(&mut self, timeout: Duration) -> io::Result<bool> {
+        self.look()?;
+        if self.has_message() {
+            return Ok(true);
+        }
+        let by_event = self.wait_for_message(Patience::For(timeout))?;
+        Ok(by_event || self.has_message())
+    }
+
+    /// Sends what there is, and takes what came, without waiting.
+    #[inline]
+    fn look(&mut self) -> io::Result<()> {
+        self.send_first();
+        let Self { protocol, carrier, clock, .. } = self;
+        let mut arrivals = Arrivals::new(protocol, clock);
+        carrier.receive(&mut arrivals)?;
+        let now = arrivals.now();
+        self.see_to_due(now);
+        Ok(())
+    }
+}
