@@ -182,3 +182,53 @@ pub(super) fn pools(
 ) -> io::Result<(Pool, Pool)> {
     Ok((Pool::packed(small, small_bytes)?, Pool::new(large, large_bytes)?))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Keeps every datagram, and notes what it was when it was judged.
+    #[derive(Default)]
+    struct Keeper {
+        is_common: bool,
+        judged: Vec<u8>,
+        kept: Vec<u8>,
+    }
+
+    impl Deliver for Keeper {
+        fn in_place(
+            &mut self,
+            _: SocketAddr,
+            _: bool,
+            datagram: &[u8],
+            keep: impl FnOnce() -> Option<Received>,
+        ) -> bool {
+            self.judged = datagram.to_vec();
+            if self.is_common {
+                self.kept = keep().expect("there is memory").as_ref().to_vec();
+            }
+            self.is_common
+        }
+
+        fn one(&mut self, _: SocketAddr, _: bool, datagram: Received) {
+            self.kept = datagram.as_ref().to_vec();
+        }
+
+        fn run(&mut self, _: SocketAddr, _: bool, _: Parts) {
+            panic!("it came alone");
+        }
+    }
+
+    /// Proves that a packet cannot be accepted for messages which are cut off when it is kept.
+    #[test]
+    fn a_datagram_is_judged_by_the_bytes_that_are_kept() {
+        let from = ([127, 0, 0, 1], 7).into();
+        let (small, _) = pools(1, 2048, 1, 4096).unwrap();
+        let most = small.buffer_bytes();
+        for (is_common, bytes, kept) in [(true, 100, 100), (true, most + 1, most), (false, most + 1, most)] {
+            let mut keeper = Keeper { is_common, ..Keeper::default() };
+            Intake::new(small.clone(), 1).copy(from, false, &vec![7; bytes], &mut keeper);
+            assert_eq!((keeper.judged.len(), keeper.kept.len()), (kept, kept), "of {bytes} bytes");
+        }
+    }
+}
