@@ -352,4 +352,4 @@ pub(crate) fn give_up(why: Flush, is_ours: bool) {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

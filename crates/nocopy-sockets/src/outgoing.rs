@@ -12,7 +12,7 @@ use nocopy_proto::run::sockets::{Alone, Flush, Plain};
 use crate::burst::{self, Handed, Head, give_up, hand_over, head};
 use crate::environment;
 use crate::run::{Run, Shape, Step};
-use crate::shared::{Guard, Hold, SHARED, Word, is_queued};
+use crate::shared::{Guard, Hold, SHARED, Word, is_off, is_queued};
 use crate::slots::{self, Kind, Slot};
 use crate::{fitness, sys, ticker};
 
@@ -139,6 +139,10 @@ fn take(guard: &Guard, slot: &'static Slot, datagram: Datagram<'_>) -> Taken {
 
 /// What to do with a datagram while there is no burst; nothing if a signal handler came between.
 fn begin(guard: &Guard, slot: &'static Slot, datagram: Datagram<'_>) -> Option<Verdict> {
+    // The caller looked before it had the lock.
+    if is_off() {
+        return Some(Verdict::Alone(None));
+    }
     // SAFETY: the lock is held, and no other reference is alive.
     let kind = unsafe { slot.identify(datagram.descriptor, Run::new(environment::ways().tuning)) };
     if let Some(errno) = slot.take_owed() {
@@ -292,5 +296,29 @@ pub(crate) fn is_stuck(descriptor: i32) -> bool {
     match SHARED.lock.acquire() {
         Some(Hold::Ours(guard)) => Word::load().count() > 0 && head(&guard).descriptor == descriptor,
         _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::burst::tests::Burst;
+    use crate::shared;
+
+    #[test]
+    fn no_burst_begins_once_the_library_is_off() {
+        let mut burst = Burst::begin(0);
+        let (descriptor, shape) = (burst.descriptor(), head(burst.guard()).shape);
+        // SAFETY: the lock is held, and no other reference is alive.
+        let run = unsafe { &mut burst.slot().socket().unwrap().run };
+        for plain in [Plain::NoRun, Plain::First] {
+            let _ = run.offer(shape, || 0);
+            run.sent(shape, plain, true, || 0);
+        }
+        assert_eq!(run.offer(shape, || 0), Step::Join, "the next datagram begins a burst");
+        burst.unlock();
+        shared::switch(false);
+        let verdict = offer(Datagram { descriptor, shape: Some(shape), parts: &[], dont_wait: false });
+        assert!(matches!(verdict, Verdict::Alone(None)) && !is_queued(), "{verdict:?}");
     }
 }

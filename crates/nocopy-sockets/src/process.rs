@@ -16,9 +16,12 @@ pub(crate) fn begin() {
     shared::switch(true);
 }
 
-/// No burst begins any more. One that is under way has been handed over.
+/// No burst begins any more. One that is under way has been handed over, also where another thread was about to begin it.
 pub(crate) fn switch_off() {
     shared::switch(false);
+    // A thread that holds the lock now may have found the library on: the burst that it begins leaves below. Those that take the lock
+    // from now on see that it is off.
+    drop(SHARED.lock.acquire());
     if environment::ways().by_hand.is_some() {
         by_hand::finish();
     }
@@ -57,5 +60,31 @@ unsafe extern "C" fn in_child() {
     unsafe {
         std::ptr::write_bytes((&raw const SHARED).cast_mut().cast::<u8>(), 0, PAGE_BYTES);
         slots::begin_process();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+
+    use super::*;
+    use crate::burst::tests::Burst;
+
+    #[test]
+    fn a_burst_begun_while_the_library_is_switched_off_leaves() {
+        let mut burst = Burst::begin(0);
+        shared::switch(true);
+        thread::scope(|scope| {
+            let switching = scope.spawn(switch_off);
+            while !shared::is_off() {
+                thread::yield_now();
+            }
+            // Long enough for a thread that does not wait for the lock.
+            (0..100).for_each(|_| thread::yield_now());
+            burst.add(7);
+            burst.unlock();
+            switching.join().unwrap();
+        });
+        assert_eq!(burst.arrived(), [7]);
     }
 }

@@ -123,8 +123,8 @@ impl Slot {
     }
 
     fn forget(&self) {
-        // Of sockets that were never looked at there is nothing to forget.
-        if self.kind.load(Relaxed) != UNKNOWN {
+        // Nothing is written where nothing is known. An error may be: of a burst that was refused after its socket was forgotten.
+        if self.kind.load(Relaxed) != UNKNOWN || self.owed.load(Relaxed) != 0 {
             self.owed.store(0, Relaxed);
             self.kind.store(UNKNOWN, Relaxed);
         }
@@ -184,6 +184,8 @@ impl Slot {
     /// As [`socket`](Self::socket).
     pub(crate) unsafe fn identify(&self, descriptor: i32, run: Run) -> Kind {
         if self.kind.load(Relaxed) == UNKNOWN {
+            // An error that is noted here is of a socket that was closed.
+            self.owed.store(0, Relaxed);
             match udp_socket(descriptor) {
                 Some((cookie, is_v6)) => {
                     let record = Record::claim(sys::process() as u32);
@@ -215,5 +217,38 @@ fn udp_socket(descriptor: i32) -> Option<(u64, bool)> {
 pub(crate) unsafe fn begin_process() {
     for slot in &ALL {
         slot.forget();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::UdpSocket;
+    use std::os::fd::AsRawFd;
+
+    use super::*;
+    use crate::burst::tests::take_turn;
+    use crate::run::Tuning;
+
+    /// No test opens so many descriptors.
+    const UNUSED: i32 = SLOTS as i32 - 1;
+
+    #[test]
+    fn errors_of_a_forgotten_socket_are_forgotten() {
+        let slot = of(UNUSED).unwrap();
+        slot.owe(libc::ECONNREFUSED);
+        forget(UNUSED);
+        assert_eq!(slot.take_owed(), None);
+    }
+
+    #[test]
+    fn a_new_socket_has_no_error_of_the_one_before() {
+        let _turn = take_turn();
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let slot = of(socket.as_raw_fd()).unwrap();
+        slot.forget();
+        slot.owe(libc::ECONNREFUSED);
+        // SAFETY: the tests take turns, and there is no other reference.
+        let kind = unsafe { slot.identify(socket.as_raw_fd(), Run::new(Tuning::USUAL)) };
+        assert_eq!((kind, slot.take_owed()), (Kind::Active, None));
     }
 }

@@ -12,17 +12,21 @@ const END: &[u8] = b"end";
 /// There is one burst of the process.
 static TURN: Mutex<()> = Mutex::new(());
 
+pub(crate) fn take_turn() -> MutexGuard<'static, ()> {
+    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// A burst, and the lock that code is holding which the test's calls of `hand_over` without the lock interrupt.
-struct Burst {
+pub(crate) struct Burst {
     sender: UdpSocket,
     receiver: UdpSocket,
-    guard: Guard,
+    guard: Option<Guard>,
     _turn: MutexGuard<'static, ()>,
 }
 
 impl Burst {
-    fn begin(datagrams: u8) -> Self {
-        let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    pub(crate) fn begin(datagrams: u8) -> Self {
+        let turn = take_turn();
         let guard = SHARED.lock.try_acquire().expect("the tests take turns");
         let word = Word::load();
         assert!(word.replace(word.over()));
@@ -38,16 +42,35 @@ impl Burst {
         let shape = Shape { bytes: BYTES, destination: Destination::CONNECTED };
         let cookie = sys::cookie(descriptor).unwrap();
         set_head(&guard, Head { descriptor, cookie, shape, room: 64, slot });
-        for number in 0..datagrams {
-            let mut data = [number; BYTES];
-            let part = libc::iovec { iov_base: data.as_mut_ptr().cast(), iov_len: BYTES };
-            assert!(add(&guard, Word::load(), head(&guard), &[part]));
-        }
-        Self { sender, receiver, guard, _turn: turn }
+        let burst = Self { sender, receiver, guard: Some(guard), _turn: turn };
+        (0..datagrams).for_each(|number| burst.add(number));
+        burst
     }
 
-    fn slot(&self) -> &'static Slot {
-        head(&self.guard).slot
+    pub(crate) fn add(&self, number: u8) {
+        let mut data = [number; BYTES];
+        let part = libc::iovec { iov_base: data.as_mut_ptr().cast(), iov_len: BYTES };
+        assert!(add(self.guard(), Word::load(), self.head(), &[part]));
+    }
+
+    pub(crate) fn guard(&self) -> &Guard {
+        self.guard.as_ref().expect("it is unlocked once, at the end")
+    }
+
+    pub(crate) fn unlock(&mut self) {
+        self.guard = None;
+    }
+
+    pub(crate) fn descriptor(&self) -> i32 {
+        self.sender.as_raw_fd()
+    }
+
+    pub(crate) fn slot(&self) -> &'static Slot {
+        self.head().slot
+    }
+
+    fn head(&self) -> &Head {
+        head(self.guard())
     }
 
     /// What the holder of the lock does until it calls the kernel for so many datagrams.
@@ -62,11 +85,11 @@ impl Burst {
 
     fn call(&self) -> Option<i32> {
         // SAFETY: it is complete, and stays.
-        sys::error(unsafe { sys::send(self.sender.as_raw_fd(), MESSAGE.0.get()) })
+        sys::error(unsafe { sys::send(self.descriptor(), MESSAGE.0.get()) })
     }
 
     /// The numbers of the datagrams that have arrived.
-    fn arrived(&self) -> Vec<u8> {
+    pub(crate) fn arrived(&self) -> Vec<u8> {
         self.sender.send(END).unwrap();
         let mut data = [0; 2 * BYTES];
         let mut numbers = Vec::new();
@@ -88,7 +111,7 @@ fn a_handler_ends_a_burst_that_the_kernel_has() {
     let errno = burst.call();
     assert_eq!(hand_over(Flush::Wait, None), Handed::All);
     assert_eq!(Word::load(), word.over(), "the interrupted code may never go on");
-    assert!(matches!(interrupted.outcome(errno, word, head(&burst.guard)), Sent::Overtaken));
+    assert!(matches!(interrupted.outcome(errno, word, burst.head()), Sent::Overtaken));
     assert_eq!((overtaken(), burst.arrived()), (Handed::All, vec![0, 1, 2]));
 }
 
@@ -115,7 +138,7 @@ fn a_burst_of_which_nothing_is_left_sends_nothing() {
 fn the_error_of_a_spoiled_call_is_not_the_sockets() {
     let burst = Burst::begin(2);
     let (word, interrupted) = burst.prepare_call(2);
-    let outcome = |errno| interrupted.outcome(errno, word, head(&burst.guard));
+    let outcome = |errno| interrupted.outcome(errno, word, burst.head());
     assert!(matches!(outcome(Some(libc::EMSGSIZE)), Sent::Refused(libc::EMSGSIZE)), "not spoiled");
     // SAFETY: this is the only thread that uses it.
     unsafe { Message::spoil(MESSAGE.0.get()) };
@@ -131,27 +154,24 @@ fn an_overtaken_call_owes_only_errors_of_the_socket() {
     let (word, interrupted) = burst.prepare_call(2);
     assert_eq!(hand_over(Flush::Wait, None), Handed::All);
     for errno in ERRORS_OF_OVERTAKEN {
-        assert!(matches!(interrupted.outcome(Some(errno), word, head(&burst.guard)), Sent::Overtaken));
+        assert!(matches!(interrupted.outcome(Some(errno), word, burst.head()), Sent::Overtaken));
         assert_eq!(burst.slot().take_owed(), None, "errno {errno}");
     }
-    assert!(matches!(
-        interrupted.outcome(Some(libc::ECONNREFUSED), word, head(&burst.guard)),
-        Sent::Overtaken
-    ));
+    assert!(matches!(interrupted.outcome(Some(libc::ECONNREFUSED), word, burst.head()), Sent::Overtaken));
     assert_eq!(burst.slot().take_owed(), Some(libc::ECONNREFUSED));
 }
 
 /// Has the burst be of another socket.
 fn replace_cookie(burst: &Burst) {
-    let Head { descriptor, cookie, shape, room, slot } = *head(&burst.guard);
-    set_head(&burst.guard, Head { descriptor, cookie: !cookie, shape, room, slot });
+    let Head { descriptor, cookie, shape, room, slot } = *burst.head();
+    set_head(burst.guard(), Head { descriptor, cookie: !cookie, shape, room, slot });
 }
 
 #[test]
 fn a_lost_burst_forgets_its_socket() {
     let burst = Burst::begin(2);
     replace_cookie(&burst);
-    assert_eq!(hand_over(Flush::Full, Some(&burst.guard)), Handed::All);
+    assert_eq!(hand_over(Flush::Full, Some(burst.guard())), Handed::All);
     assert!(!burst.slot().is_udp(), "it is looked at again");
     assert_eq!((Word::load().count(), burst.arrived()), (0, vec![]));
 }
@@ -162,7 +182,7 @@ fn another_process_in_the_same_memory_leaves_the_burst() {
     replace_cookie(&burst);
     let word = Word::load();
     SHARED.process.store(sys::process() as u32 + 1, Relaxed);
-    let handed = hand_over(Flush::Close, Some(&burst.guard));
+    let handed = hand_over(Flush::Close, Some(burst.guard()));
     SHARED.process.store(0, Relaxed);
     assert_eq!((handed, Word::load()), (Handed::Nothing, word));
     assert!(burst.slot().is_udp());
@@ -173,7 +193,7 @@ fn only_full_bursts_vouch_for_their_own_socket() {
     for (why, verified_ns) in [(Flush::Full, 7), (Flush::Wait, 0)] {
         let burst = Burst::begin(2);
         SHARED.begun_ns.store(7, Relaxed);
-        assert_eq!(hand_over(why, Some(&burst.guard)), Handed::All);
+        assert_eq!(hand_over(why, Some(burst.guard())), Handed::All);
         // SAFETY: the lock is held, and no other reference is alive.
         assert_eq!(unsafe { burst.slot().socket() }.map(|socket| socket.verified_ns), Some(verified_ns));
     }
