@@ -210,7 +210,8 @@ impl Handover {
     fn refused(&self, errno: i32, word: Word, head: &Head, why: Flush) -> Handed {
         match errno {
             libc::EAGAIN => return stuck(),
-            libc::EIO | libc::EINVAL => {
+            // Datagrams longer than the path takes are `EINVAL` of older kernels and `EMSGSIZE` of newer ones (seen with 6.18).
+            libc::EIO | libc::EINVAL | libc::EMSGSIZE => {
                 if self.is_ours {
                     // SAFETY: the lock is held, and no other reference is alive.
                     let socket = unsafe { head.slot.socket() };

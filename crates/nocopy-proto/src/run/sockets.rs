@@ -165,7 +165,7 @@ reasons! {
         Discipline = "a queueing discipline of an interface does more than queue",
         /// RTM_GETQDISC.
         UnknownDiscipline = "whether a queueing discipline does more than queue cannot be read",
-        /// EIO, EINVAL.
+        /// EIO, EINVAL, EMSGSIZE.
         Route = "the route takes no bursts of this size",
         /// No thread for the deadline.
         NoThread = "no thread can be started for the deadline",

@@ -4,7 +4,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::*;
 use crate::destination::Destination;
-use crate::run::{Run, Tuning};
+use crate::run::{Run, Step, Tuning};
+use nocopy_proto::run::sockets::Plain;
 
 const BYTES: usize = 100;
 const END: &[u8] = b"end";
@@ -196,5 +197,19 @@ fn only_full_bursts_vouch_for_their_own_socket() {
         assert_eq!(hand_over(why, Some(burst.guard())), Handed::All);
         // SAFETY: the lock is held, and no other reference is alive.
         assert_eq!(unsafe { burst.slot().socket() }.map(|socket| socket.verified_ns), Some(verified_ns));
+    }
+}
+
+#[test]
+fn a_burst_longer_than_the_path_takes_leaves_singly_and_owes_nothing() {
+    for errno in [libc::EMSGSIZE, libc::EINVAL, libc::EIO] {
+        let burst = Burst::begin(3);
+        let (word, ours) = burst.prepare_call(3);
+        assert_eq!(ours.refused(errno, word, burst.head(), Flush::Full), Handed::All);
+        assert_eq!((burst.slot().take_owed(), burst.arrived()), (None, vec![0, 1, 2]), "errno {errno}");
+        // SAFETY: the lock is held, and no other reference is alive.
+        let run = unsafe { &mut burst.slot().socket().unwrap().run };
+        run.sent(burst.head().shape, Plain::NoRun, true, || 0);
+        assert_eq!(run.offer(burst.head().shape, || 0), Step::Alone(Plain::NoRun), "no further bursts");
     }
 }

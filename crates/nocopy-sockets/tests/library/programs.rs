@@ -207,3 +207,17 @@ fn a_full_socket_says_so_before_it_takes_a_datagram() {
     assert!(output.status.success(), "{}", crate::common::text(&output.stderr));
     assert!(sockets.sockets.iter().any(|socket| socket.joined > 0));
 }
+
+#[test]
+fn datagrams_longer_than_the_mtu_go_singly() {
+    if nocopy_lab::lab_or_skip().is_none() {
+        return;
+    }
+    let namespace = nocopy_lab::Namespace::with_loopback().unwrap();
+    namespace.run(|| {
+        let mtu = (BYTES / 2).to_string();
+        let ip = std::process::Command::new("ip").args(["link", "set", "lo", "mtu", &mtu]).status();
+        assert!(ip.unwrap().success());
+        same(200, "return");
+    });
+}
