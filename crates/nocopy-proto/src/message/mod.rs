@@ -46,7 +46,7 @@ mod twins;
 mod waiting;
 pub mod wire;
 
-pub use endpoint::{Endpoint, Fresh, Message, Next, Outlook, Piece, Places, Transmit};
+pub use endpoint::{Endpoint, Fresh, Message, Next, Outlook, Piece, Places, SignOfLife, Transmit};
 pub use settings::{
     ConnectError, Counters, Event, Gone, Kind, LostReason, MESSAGE_BYTES_MAX, Peer, PeerStats, QueueError,
     Settings, Violation,

@@ -232,6 +232,8 @@ counters! {
         spurious,
         /// Probes sent because no datagram came.
         probes,
+        /// Datagrams of peers whose process runs, though their program did not call its endpoint.
+        signs_of_life,
         /// Packets that were there already.
         duplicates,
         /// Packets that the peer had no credit for.

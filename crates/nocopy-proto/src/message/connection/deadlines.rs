@@ -122,8 +122,11 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
         if self.ended.is_some() {
             return Ok(());
         }
-        if self.linger.is_none() && now >= self.heard + self.dead_after {
-            return Err(Some(LostReason::Silent));
+        if self.linger.is_none() {
+            self.probe_due |= self.ask_when_due(now);
+            if now >= self.heard + self.dead_after {
+                return Err(Some(LostReason::Silent));
+            }
         }
         self.first_look = self.first_look.filter(|look| now < *look);
         // One that is due before long goes with this alarm, or it would need another one.
@@ -132,10 +135,6 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
         }
         if self.linger.is_some() {
             return Ok(());
-        }
-        if now >= self.heard + self.keep_alive.times(self.keep_alives + 1) {
-            self.keep_alives += 1;
-            self.probe_due = true;
         }
         if self.losses_look_again.is_some_and(|time| now >= time) {
             self.find_losses(now, counters);
@@ -147,6 +146,27 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
             self.probe(now, counters);
         }
         Ok(())
+    }
+
+    /// Notes that the peer is to be asked whether it is there, if that is due. When this comes so late that the next time has passed as
+    /// well, nobody worked here meanwhile: that silence is ours, and is not counted as the peer's.
+    fn ask_when_due(&mut self, now: Time) -> bool {
+        let due = self.heard + self.keep_alive.times(self.keep_alives + 1);
+        if now < due {
+            return false;
+        }
+        let late = now.span_since(due);
+        if late > self.keep_alive {
+            self.heard = self.heard + late;
+        }
+        self.keep_alives += 1;
+        true
+    }
+
+    /// The peer is there, though its program does not read what it is sent.
+    pub(in crate::message) fn note_alive(&mut self, now: Time) {
+        self.heard = now;
+        (self.keep_alives, self.confirmed) = (0, true);
     }
 
     /// Nothing was heard of what is on its way, or of credit that is needed (RFC 9002 section 6.2, RFC 8985 section 7).

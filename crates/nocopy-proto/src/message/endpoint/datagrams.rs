@@ -163,12 +163,13 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
 
     /// What follows from a packet: messages to read, room, the end.
     #[inline]
-    fn after_packet(&mut self, now: Time, index: u32) {
+    pub(super) fn after_packet(&mut self, now: Time, index: u32) {
         let entry = &mut self.entries[index as usize];
         let State::Open(connection) = &mut entry.state else { return };
         let peer = Peer { index, generation: entry.generation };
         if !connection.announced {
             connection.announced = true;
+            self.changes.note(index);
             let to = connection.agreed.to;
             self.events.push_back(match connection.is_joined {
                 true => Event::Connected(peer, to),
@@ -198,6 +199,7 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
             Ok(Datagram::Accept(accept)) => self.handle_accept(now, from, accept),
             Ok(Datagram::Abort(abort)) => self.handle_abort(from, *abort),
             Ok(Datagram::Unknown(unknown)) => self.handle_unknown(from, *unknown),
+            Ok(Datagram::Alive(alive)) => self.handle_alive(now, from, *alive),
             Err(Malformed::Checksum { .. }) => self.counters.bad_crc += 1,
             Ok(Datagram::Data(..) | Datagram::Ack(..)) | Err(_) => self.counters.malformed += 1,
         }

@@ -1,5 +1,6 @@
 //! All connections of one endpoint: whose datagram it is, who may send next, whose message is next, whose time is up.
 
+mod alive;
 mod common_case;
 mod datagrams;
 mod endings;
@@ -16,6 +17,8 @@ use std::time::Duration;
 
 use siphasher::sip::SipHasher24;
 
+use self::alive::Changes;
+pub use self::alive::SignOfLife;
 pub use self::common_case::Fresh;
 use self::handshake::Connecting;
 pub use self::messages::Next;
@@ -79,6 +82,7 @@ pub struct Endpoint<S, R> {
     /// Time in which there was no memory for packets to send.
     no_packets: Shortage,
     control: Vec<u8>,
+    changes: Changes,
     counters: Counters,
     /// All datagrams go the general way, so that it can be compared with the short ones.
     #[cfg(any(test, feature = "simulation"))]
@@ -155,6 +159,7 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
             acknowledged: Vec::new(),
             no_packets: Shortage::default(),
             control: Vec::new(),
+            changes: Changes::default(),
             counters: Counters::default(),
             #[cfg(any(test, feature = "simulation"))]
             is_general: false,
@@ -316,6 +321,7 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         entry.state = State::Open(Box::new(connection));
         let peer = Peer { index, generation: entry.generation };
         self.touch(index);
+        self.changes.note(index);
         peer
     }
 
@@ -377,7 +383,12 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         let tables = self.entries.capacity() + self.vacant.capacity() + self.by_remote.capacity();
         let queues = self.sending.capacity() + self.readable.capacity() + self.events.capacity();
         let returned = self.answers.capacity() + self.released.capacity() + self.acknowledged.capacity();
-        tables + queues + returned + self.admission.capacity() + windows.sum::<usize>()
+        tables
+            + queues
+            + returned
+            + self.changes.capacity()
+            + self.admission.capacity()
+            + windows.sum::<usize>()
     }
 
     /// All peers there are, connected or not yet.

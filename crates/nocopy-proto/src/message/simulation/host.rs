@@ -1,13 +1,13 @@
 //! A host: an endpoint, memory for what arrives, and a program that talks and listens.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use super::conversation::{Conversation, End};
 use super::link::LinkSettings;
 use super::traffic::{Flow, Flows, Traffic};
-use crate::message::{Endpoint, Event, Fresh, Peer, Piece, Settings, Time, Transmit, crc};
+use crate::message::{Endpoint, Event, Fresh, Peer, Piece, Settings, SignOfLife, Time, Transmit, crc};
 
 /// How far ahead of the wire a host fills the queue of its interface.
 const INTERFACE_AHEAD: Duration = Duration::from_micros(100);
@@ -73,6 +73,16 @@ pub(super) struct Departure {
 
 /// Datagrams that there is always memory to look at, as with both carriers: one that is not kept is still heard.
 const PASSING: usize = 64;
+/// Datagrams that wait in the kernel at most while the program does not call the endpoint.
+const WAITING_MAX: usize = 4_096;
+
+/// A program that computes.
+#[derive(Debug)]
+pub(super) struct Away {
+    pub(super) until: Time,
+    /// What came meanwhile, and waits in the kernel.
+    pub(super) waiting: Vec<(SocketAddr, bool, Vec<u8>)>,
+}
 
 #[derive(Debug)]
 pub(super) struct Host {
@@ -87,6 +97,10 @@ pub(super) struct Host {
     pub(super) kept: usize,
     /// Packets that the endpoint keeps.
     pub(super) queued: usize,
+    /// What a thread says for it while its program is away, by the place of the connection.
+    pub(super) signs_of_life: BTreeMap<usize, SignOfLife>,
+    /// Its program computes, and does not call the endpoint.
+    pub(super) away: Option<Away>,
     /// When its interface will have sent everything.
     interface_free: Time,
     reads_at: Time,
@@ -106,6 +120,8 @@ impl Host {
             counts: HostCounts::default(),
             kept: 0,
             queued: 0,
+            signs_of_life: BTreeMap::new(),
+            away: None,
             interface_free: Time::default(),
             reads_at: Time::default(),
             seed,
@@ -118,6 +134,7 @@ impl Host {
         let mut bytes = [0; 32];
         fastrand::Rng::with_seed(seed).fill(&mut bytes);
         let mut endpoint = Endpoint::new(settings.endpoint.clone(), bytes);
+        endpoint.note_signs_of_life();
         if settings.is_general.unwrap_or(seed % 2 == 1) {
             endpoint.go_the_general_way();
         }
@@ -131,6 +148,8 @@ impl Host {
         self.endpoint.set_free(self.settings.memory_packets);
         self.conversations.clear();
         self.by_peer.clear();
+        self.signs_of_life.clear();
+        self.away = None;
         (self.kept, self.queued) = (0, 0);
     }
 
@@ -156,12 +175,30 @@ impl Host {
 
     /// Takes a datagram from the wire.
     pub(super) fn arrive(&mut self, now: Time, from: SocketAddr, congested: bool, datagram: Vec<u8>) {
+        if let Some(Away { waiting, .. }) = &mut self.away {
+            match waiting.len() < WAITING_MAX {
+                true => waiting.push((from, congested, datagram)),
+                false => self.counts.without_memory += 1,
+            }
+            return;
+        }
         if self.kept >= self.settings.memory_packets + PASSING {
             self.counts.without_memory += 1;
             return;
         }
         self.kept += 1;
         self.endpoint.handle_datagram(now, from, congested, datagram);
+    }
+
+    /// Whether its program is away still; otherwise takes what came meanwhile.
+    pub(super) fn is_away(&mut self, now: Time) -> bool {
+        if self.away.as_ref().is_some_and(|away| now < away.until) {
+            return true;
+        }
+        for (from, congested, datagram) in self.away.take().into_iter().flat_map(|away| away.waiting) {
+            self.arrive(now, from, congested, datagram);
+        }
+        false
     }
 
     /// Does what there is to do. Gives when there is more, if nothing arrives.
@@ -190,8 +227,24 @@ impl Host {
                 break; // nothing came of it
             }
         }
+        self.note_signs_of_life(truth);
         let reads_at = self.settings.reading.filter(|_| self.is_listening()).map(|_| self.reads_at);
         [blocked.or(self.endpoint.poll_timeout()), speaks_at, reads_at].into_iter().flatten().min()
+    }
+
+    fn note_signs_of_life(&mut self, truth: &mut Truth) {
+        if !self.endpoint.has_sign_of_life() {
+            return;
+        }
+        while let Some((index, sign)) = self.endpoint.poll_sign_of_life() {
+            match sign {
+                Some(sign) => self.signs_of_life.insert(index, sign),
+                None => self.signs_of_life.remove(&index),
+            };
+        }
+        if !self.signs_of_life.iter().map(|(index, sign)| (*index, *sign)).eq(self.endpoint.signs_of_life()) {
+            truth.fault(|| format!("{}: a connection began or ended unnoticed", self.address));
+        }
     }
 
     fn is_listening(&self) -> bool {

@@ -18,6 +18,8 @@ pub use traffic::{Flow, Sizes, Traffic};
 pub use world::{HostId, Stranger, World};
 
 #[cfg(test)]
+mod computing;
+#[cfg(test)]
 mod fairness;
 #[cfg(test)]
 mod goodput;

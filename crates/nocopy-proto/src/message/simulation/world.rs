@@ -8,7 +8,7 @@ use std::time::Duration;
 use fastrand::Rng;
 
 use super::conversation::End;
-use super::host::{Departure, Host, HostCounts, HostSettings, Truth};
+use super::host::{Away, Departure, Host, HostCounts, HostSettings, Truth};
 use super::link::{Link, LinkCounts};
 use super::traffic::{Flow, Traffic};
 use crate::message::{Event, Peer, Time};
@@ -88,6 +88,10 @@ enum Happening {
     Wake {
         host: usize,
     },
+    /// The thread of a program that is away sends its signs of life.
+    SignsOfLife {
+        host: usize,
+    },
 }
 
 impl World {
@@ -135,6 +139,36 @@ impl World {
     pub fn restart(&mut self, host: HostId) {
         self.hosts[host.0].host.restart();
         self.drive(host.0);
+    }
+
+    /// The host's program computes for so long, and does not call its endpoint; what comes waits in the kernel. A thread sends signs of life
+    /// meanwhile, if it has one.
+    pub fn compute(&mut self, host: HostId, duration: Duration, has_thread: bool) {
+        let until = self.now + duration;
+        let HostId(host) = host;
+        self.hosts[host].host.away = Some(Away { until, waiting: Vec::new() });
+        self.hosts[host].wakes_at = Some(until);
+        self.schedule(until, Happening::Wake { host });
+        if has_thread {
+            self.schedule(self.now + self.pause_of_thread(host), Happening::SignsOfLife { host });
+        }
+    }
+
+    fn pause_of_thread(&self, host: usize) -> Duration {
+        self.hosts[host].host.settings.endpoint.keep_alive / 2
+    }
+
+    fn send_signs_of_life(&mut self, host: usize) {
+        if self.hosts[host].host.away.is_none() {
+            return;
+        }
+        let from = self.hosts[host].host.address;
+        for (to, alive) in self.hosts[host].host.signs_of_life.clone().into_values() {
+            let mut datagram = Vec::new();
+            alive.emit(&mut datagram);
+            self.schedule(self.now, Happening::Switch { from, to, datagram });
+        }
+        self.schedule(self.now + self.pause_of_thread(host), Happening::SignsOfLife { host });
     }
 
     /// Ends a connection from one side, at once.
@@ -198,6 +232,7 @@ impl World {
                     self.drive(host);
                 }
             }
+            Happening::SignsOfLife { host } => self.send_signs_of_life(host),
         }
     }
 
@@ -216,6 +251,9 @@ impl World {
 
     fn drive(&mut self, index: usize) {
         let node = &mut self.hosts[index];
+        if node.host.is_away(self.now) {
+            return;
+        }
         let next = node.host.drive(self.now, &mut self.truth, &mut self.departures);
         let from = node.host.address;
         node.woken = if node.woken.0 == self.now { (self.now, node.woken.1 + 1) } else { (self.now, 0) };

@@ -22,6 +22,7 @@
 //! assert_eq!(Datagram::parse(&datagram), Ok(Datagram::Data(header, b"payload")));
 //! ```
 
+mod alive;
 mod ending;
 mod header;
 #[doc(hidden)]
@@ -36,6 +37,7 @@ use thiserror::Error;
 
 use super::crc::{self, CRC_BYTES};
 
+pub use alive::{ALIVE_BYTES, Alive};
 pub use ending::{Abort, AbortReason, ENDING_BYTES, Unknown};
 pub use header::{Flags, HEADER_BYTES, Header, HeaderKind};
 pub(super) use header::{follows, plain, plain_ack, renumber};
@@ -52,6 +54,7 @@ const CONNECT: u8 = 6;
 const ACCEPT: u8 = 7;
 const ABORT: u8 = 8;
 const UNKNOWN: u8 = 9;
+const ALIVE: u8 = 10;
 
 /// Whether a datagram is of the kinds that answer any address, also a forged one: it proves nothing of the address that it is for.
 pub fn answers_anybody(datagram: &[u8]) -> bool {
@@ -79,6 +82,8 @@ pub enum Datagram<'a> {
     Abort(Abort),
     /// §3.6.
     Unknown(Unknown),
+    /// §10.1.
+    Alive(Alive),
 }
 
 /// Why bytes are not a datagram of the protocol. Who receives one drops it, counts it, and answers nothing.
@@ -209,7 +214,7 @@ impl<'a> Datagram<'a> {
         };
         match kind {
             DATA | ACK => return Err(Malformed::TooShort { datagram_bytes, needed_bytes: HEADER_BYTES }),
-            HELLO..=UNKNOWN => {}
+            HELLO..=ALIVE => {}
             _ => return Err(Malformed::Kind { kind }),
         }
         if flags != Flags::CRC.bits() {
@@ -223,7 +228,8 @@ impl<'a> Datagram<'a> {
             CONNECT => Connect::parse(body, datagram_bytes).map(Self::Connect),
             ACCEPT => Accept::parse(body, datagram_bytes).map(Self::Accept),
             ABORT => Abort::parse(body).map(Self::Abort),
-            _ => Unknown::parse(body).map(Self::Unknown),
+            UNKNOWN => Unknown::parse(body).map(Self::Unknown),
+            _ => Alive::parse(body).map(Self::Alive),
         }
     }
 }

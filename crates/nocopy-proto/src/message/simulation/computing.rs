@@ -1,0 +1,86 @@
+//! Programs that compute for minutes and do not call their endpoint (docs/protocol.md §10.1).
+
+use std::time::Duration;
+
+use super::tests::{on, pair, settings};
+use super::*;
+use crate::message::LostReason;
+
+const SECOND: Duration = Duration::from_secs(1);
+/// Longer than a silent peer is waited for, and much longer.
+const ABSENCES: [u32; 3] = [31, 45, 600];
+
+/// Two hosts that both speak, some messages into what they have to say, of which the server then computes for so long.
+fn server_computes(seed: u64, absence: Duration, loss: f64, has_thread: bool) -> (World, HostId, HostId) {
+    let says = Traffic::of(2_000, Sizes::UpTo(2_000));
+    let host = HostSettings { says: Some(says), ..on(LinkSettings { loss, ..LinkSettings::gigabit() }) };
+    let (mut world, client, server) = pair(seed, host.clone(), host);
+    world.connect(client, server, Some(says));
+    assert!(world.run_until(20 * SECOND, |world| world.flows().any(|flow| flow.received > 100)));
+    world.compute(server, absence, has_thread);
+    (world, client, server)
+}
+
+fn assert_all_arrived(world: &mut World, client: HostId, server: HostId) {
+    assert!(world.run(900 * SECOND), "something still happens");
+    assert!(world.faults().is_empty(), "{:?}", world.faults());
+    for host in [client, server] {
+        assert_eq!(world.ends(host), [Some(End::Closed)]);
+    }
+    assert!(world.flows().all(|flow| flow.received == flow.traffic.messages));
+}
+
+#[test]
+fn with_a_thread_a_peer_waits_for_minutes_of_computing() {
+    for (seed, absence) in (0..).zip(ABSENCES) {
+        for loss in [0.0, 0.05] {
+            let (mut world, client, server) = server_computes(seed, absence * SECOND, loss, true);
+            assert_all_arrived(&mut world, client, server);
+            assert!(world.endpoint(client).counters().signs_of_life > u64::from(absence) / 10, "{absence}");
+        }
+    }
+}
+
+/// Proves that it is the thread that keeps the peer waiting.
+#[test]
+fn without_a_thread_a_computing_program_is_lost() {
+    for (seed, absence) in (0..).zip(ABSENCES) {
+        let (mut world, client, server) = server_computes(seed, absence * SECOND, 0.0, false);
+        assert!(world.run(900 * SECOND), "something still happens");
+        assert_eq!(world.ends(client), [Some(End::Lost(LostReason::Silent))], "{absence}");
+        // The client's word comes first of what waited.
+        assert!(
+            matches!(world.ends(server)[..], [Some(End::Lost(LostReason::Aborted { code: 2 }))]),
+            "{absence}"
+        );
+    }
+}
+
+/// Proves that nobody takes its own absence for the silence of its peers, when neither says anything.
+#[test]
+fn two_programs_that_compute_find_each_other_again() {
+    let absences = [(40, 40, false), (40, 40, true), (600, 45, true), (45, 600, true)];
+    for (seed, (first, second, has_thread)) in (0..).zip(absences) {
+        let quiet = Traffic { finish: false, ..Traffic::of(10, Sizes::Bytes(10)) };
+        let host = HostSettings { says: Some(quiet), ..on(LinkSettings::gigabit()) };
+        let (mut world, client, server) = pair(seed, host.clone(), host);
+        world.connect(client, server, Some(quiet));
+        world.run(SECOND);
+        world.compute(client, first * SECOND, has_thread);
+        world.compute(server, second * SECOND, has_thread);
+        world.run(700 * SECOND);
+        assert!(world.faults().is_empty(), "{:?}", world.faults());
+        assert_eq!((world.ends(client), world.ends(server)), (vec![None], vec![None]), "{first} {second}");
+    }
+}
+
+/// Proves that a thread does not keep a connection that its endpoint has given up.
+#[test]
+fn a_peer_that_is_gone_is_noticed_in_time() {
+    let (mut world, client, server) = server_computes(1, 600 * SECOND, 0.0, true);
+    world.run(100 * SECOND);
+    world.restart(server);
+    let restarted_at = world.now();
+    assert!(world.run_until(100 * SECOND, |world| world.ends(client)[0].is_some()));
+    assert!(world.now().since(restarted_at) <= settings().dead_after);
+}
