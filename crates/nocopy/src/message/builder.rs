@@ -9,7 +9,7 @@ use nocopy_proto::message::wire::HEADER_BYTES;
 use nocopy_proto::message::{MESSAGE_BYTES_MAX, Settings, framing};
 
 use super::Endpoint;
-use super::carrier::{OverPort, Sockets};
+use super::carrier::{AnyCarrier, OverPort, Sockets};
 use super::memory::{Frames, Shares};
 use crate::port::{PortBuilder, Wait};
 use crate::udp;
@@ -61,6 +61,7 @@ pub struct Builder {
     settings: Settings,
     datagram_bytes: Option<u16>,
     memory_bytes: Option<usize>,
+    keep_alive_thread: bool,
     wait: Wait,
     port: Option<PortBuilder>,
 }
@@ -118,6 +119,12 @@ pub enum OpenError {
         /// The kernel's reason.
         source: io::Error,
     },
+    /// The thread that keeps peers waiting does not start.
+    #[error("message endpoint: no thread to send signs of life{cause}; raise the limits of threads and open files, or do without it", cause = Why(.source))]
+    Thread {
+        /// The kernel's reason.
+        source: io::Error,
+    },
     /// The kernel gives no random numbers, which protect connections from forged datagrams.
     #[error("message endpoint: no random numbers{cause}; run it where getrandom(2) is allowed", cause = Why(.source))]
     Random {
@@ -132,6 +139,7 @@ impl Builder {
             settings: Settings::default(),
             datagram_bytes: None,
             memory_bytes: None,
+            keep_alive_thread: false,
             wait: Wait::Interrupt,
             port: None,
         }
@@ -181,6 +189,25 @@ impl Builder {
         self
     }
 
+    /// Whether a thread tells peers that this end is alive while the program does not call the endpoint (default: no). So a program may
+    /// compute for as long as it likes: what its peers send meanwhile waits, and they do not take it for dead, provided that their
+    /// [`dead_after`](Self::dead_after) is at least twice this end's [`keep_alive`](Self::keep_alive). The thread sends one short datagram
+    /// to each peer in half that time; while the program calls the endpoint it sends nothing. It takes no signals, and ends with the
+    /// endpoint. A forked child has no such thread.
+    ///
+    /// ```
+    /// use nocopy::message::Endpoint;
+    /// let endpoint = Endpoint::builder().keep_alive_thread(true).bind("127.0.0.1:0".parse()?)?;
+    /// # let compute_for_minutes = || {};
+    /// compute_for_minutes();
+    /// assert_eq!(endpoint.stats()?.get("signs_of_life_sent"), Some(0)); // it has no peers
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn keep_alive_thread(mut self, on: bool) -> Self {
+        self.keep_alive_thread = on;
+        self
+    }
+
     /// How the endpoint waits (default: sleeping, [`Wait::Interrupt`]). Timers of the protocol end every wait.
     pub fn wait(mut self, wait: Wait) -> Self {
         self.wait = wait;
@@ -214,7 +241,7 @@ impl Builder {
         let usual = if address.is_ipv4() { DATAGRAM_BYTES_IPV4 } else { DATAGRAM_BYTES_IPV6 };
         let settings = self.settings_for(usual)?;
         let shares = Shares::of(self.memory_bytes, settings.datagram_bytes.into(), settings.window_packets)?;
-        Endpoint::new(Sockets::bind(address, &shares)?.into(), settings, self.wait)
+        self.endpoint(Sockets::bind(address, &shares)?.into(), settings)
     }
 
     fn open(self, port: PortBuilder, address: SocketAddr) -> Result<Endpoint, OpenError> {
@@ -233,7 +260,16 @@ impl Builder {
             let (value, least) = (settings.datagram_bytes.into(), DATAGRAM_BYTES_MIN.into());
             return Err(OpenError::Setting { setting: "datagrams", value, least, most: datagram_bytes_max });
         }
-        Endpoint::new(carrier.into(), settings, self.wait)
+        self.endpoint(carrier.into(), settings)
+    }
+
+    fn endpoint(&self, carrier: AnyCarrier, settings: Settings) -> Result<Endpoint, OpenError> {
+        let silence = settings.keep_alive;
+        let mut endpoint = Endpoint::new(carrier, settings, self.wait)?;
+        if self.keep_alive_thread {
+            endpoint.start_keep_alive(silence)?;
+        }
+        Ok(endpoint)
     }
 
     /// The settings, checked, with datagrams of `usual` bytes if nothing else was asked for.

@@ -16,6 +16,7 @@ use super::arrivals::{Arrivals, Clock};
 use super::carrier::{AnyCarrier, Carrier, Packet, Received, Returned};
 use super::counters::SentCounters;
 use super::descriptor::Descriptor;
+use super::keep_alive::KeepAlive;
 use super::open_packet::Peers;
 use super::received::Owned;
 use super::{Builder, Message, OpenError};
@@ -67,6 +68,8 @@ pub struct Endpoint {
     /// What counts the frames that the program takes, if the carrier has frames.
     pub(super) home: Option<Arc<Returned>>,
     pub(super) descriptor: Descriptor,
+    /// Sends signs of life while the program does not call.
+    pub(super) keep_alive: Option<KeepAlive>,
     pub(super) peers: Peers,
     /// Packets of a message that is being queued.
     pub(super) made: Vec<Packet>,
@@ -103,9 +106,13 @@ pub(super) struct Sent {
 }
 
 impl Sent {
-    pub(super) fn counters(&self) -> SentCounters {
+    pub(super) fn counters(&self, signs_of_life_sent: u64) -> SentCounters {
         let Self { messages, from_slices, short, owned } = *self;
-        SentCounters { messages_sent: messages, message_bytes_sent: from_slices + short + owned }
+        SentCounters {
+            messages_sent: messages,
+            message_bytes_sent: from_slices + short + owned,
+            signs_of_life_sent,
+        }
     }
 }
 
@@ -151,6 +158,7 @@ impl Endpoint {
             .map_err(|error| OpenError::Random { source: error.into() })?;
         Ok(Self {
             descriptor: Descriptor::new().map_err(|source| OpenError::Poll { source })?,
+            keep_alive: None,
             window_packets: settings.window_packets,
             protocol: protocol::Endpoint::new(settings, seed),
             home: carrier.home().cloned(),
@@ -238,12 +246,15 @@ impl Endpoint {
         } else {
             self.carrier.flush(); // what the kernel did not take before, if there is any
         }
+        if let Some(keep_alive) = &mut self.keep_alive {
+            keep_alive.note_call(now, &mut self.protocol);
+        }
     }
 
     /// Takes what came, waiting if it may, and returns the time.
     fn take_in(&mut self, patience: Patience) -> io::Result<Time> {
+        let due = self.due();
         let Self { protocol, carrier, clock, wait, starved, .. } = self;
-        let due = protocol.poll_timeout();
         let mut arrivals = Arrivals::new(protocol, clock);
         match patience.until() {
             Patience::None | Patience::For(_) => carrier.receive(&mut arrivals)?,
@@ -385,9 +396,16 @@ impl Endpoint {
         Ok(false)
     }
 
+    /// When the endpoint has to work next, if no datagram comes before.
+    #[inline]
+    fn due(&self) -> Option<Time> {
+        let of_thread = self.keep_alive.as_ref().and_then(KeepAlive::due);
+        [self.protocol.poll_timeout(), of_thread].into_iter().flatten().min()
+    }
+
     /// How long the endpoint may rest before it has to work; `None`: until a datagram comes.
     fn next_timeout(&mut self) -> Option<Duration> {
-        let due = self.protocol.poll_timeout().map(|due| due.since(self.now()));
+        let due = self.due().map(|due| due.since(self.now()));
         let looks = !self.starved.is_empty() || self.carrier.wants_look();
         [due, looks.then_some(LOOK_INTERVAL)].into_iter().flatten().min()
     }

@@ -7,6 +7,7 @@ use nocopy_proto::message::{Peer, PeerStats};
 
 use super::carrier::Carrier;
 use super::endpoint::Sent;
+use super::keep_alive::KeepAlive;
 use super::{Endpoint, counters};
 use crate::facts::evidence::{Cause, Evidence, Ledger};
 use crate::facts::explanation::Explanation;
@@ -48,7 +49,9 @@ impl Endpoint {
     /// # Errors
     /// None today.
     pub fn stats(&self) -> io::Result<Stats> {
-        Ok(counters::stats(self.sent.counters(), self.protocol.counters(), self.carrier.counters()))
+        let signs_of_life = self.keep_alive.as_ref().map_or(0, KeepAlive::sent);
+        let sent = self.sent.counters(signs_of_life);
+        Ok(counters::stats(sent, self.protocol.counters(), self.carrier.counters()))
     }
 
     /// Bytes of messages that were sent and of datagrams that came, by what is known of copies.

@@ -22,8 +22,8 @@
 //!
 //! An endpoint has no thread. It works while it is called: short messages are put together in one packet for each peer, which goes when
 //! it is full, with [`flush`](Endpoint::flush), or when the endpoint [receives](Endpoint::receive) and has nothing at hand. So it has to be
-//! called: an endpoint that is not acknowledges nothing, and its peers take it for dead after [`dead_after`](Builder::dead_after). A program
-//! that waits for other things, too, waits on the descriptor of the endpoint ([`Endpoint::arm`]), or uses `nocopy::tokio::AsyncReceiver`.
+//! called: an endpoint that is not acknowledges nothing, and its peers take it for dead after [`dead_after`](Builder::dead_after), unless it
+//! was opened [with a thread](Builder::keep_alive_thread) that sends them signs of life while the program computes. A program that waits for other things, too, waits on the descriptor of the endpoint ([`Endpoint::arm`]), or uses `nocopy::tokio::AsyncReceiver`.
 //!
 //! # Memory
 //!
@@ -41,6 +41,7 @@ mod descriptor;
 mod ending;
 mod endpoint;
 mod figures;
+mod keep_alive;
 mod memory;
 mod open_packet;
 mod payload;

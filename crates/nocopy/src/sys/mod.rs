@@ -31,6 +31,7 @@ pub(crate) mod queues;
 pub(crate) mod readiness;
 pub(crate) mod route;
 pub(crate) mod sealed;
+pub(crate) mod signals;
 mod sigpipe;
 pub(crate) mod sockets;
 pub(crate) mod splice;

@@ -7,6 +7,8 @@
 use std::mem::MaybeUninit;
 use std::ptr;
 
+use super::signals::{Blocked, empty};
+
 /// Makes a call that may raise `SIGPIPE` for this thread.
 ///
 /// If the process does not ignore the signal, this thread blocks it during the call and removes what the call raised (also after a call
@@ -18,7 +20,7 @@ pub(super) fn without<R>(call: impl FnOnce() -> R) -> R {
     }
     // A signal pending before was blocked by the caller, who will handle it; a second one could not be distinguished from it.
     let was_pending = is_pending();
-    let _mask = Blocked::new();
+    let _mask = Blocked::also(&only_sigpipe());
     let result = call();
     if !was_pending {
         take();
@@ -51,39 +53,9 @@ fn take() {
     unsafe { libc::sigtimedwait(&raw const only, ptr::null_mut(), &raw const now) };
 }
 
-fn empty() -> libc::sigset_t {
-    let mut set = MaybeUninit::<libc::sigset_t>::zeroed();
-    // SAFETY: `set` outlives the call; all zeroes are a value of it, whatever the call does.
-    unsafe {
-        libc::sigemptyset(set.as_mut_ptr());
-        set.assume_init()
-    }
-}
-
 fn only_sigpipe() -> libc::sigset_t {
     let mut set = empty();
     // SAFETY: `set` is initialised and outlives the call.
     unsafe { libc::sigaddset(&raw mut set, libc::SIGPIPE) };
     set
-}
-
-/// `SIGPIPE` is blocked for this thread; dropping puts back what was blocked before, also while unwinding.
-struct Blocked {
-    before: libc::sigset_t,
-}
-
-impl Blocked {
-    fn new() -> Self {
-        let (only, mut before) = (only_sigpipe(), empty());
-        // SAFETY: both sets outlive the call, which fails for no valid first argument.
-        unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &raw const only, &raw mut before) };
-        Self { before }
-    }
-}
-
-impl Drop for Blocked {
-    fn drop(&mut self) {
-        // SAFETY: the set is what the kernel gave, and outlives the call.
-        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.before, ptr::null_mut()) };
-    }
 }

@@ -6,6 +6,7 @@ mod common;
 
 mod exchange;
 mod faults;
+mod keep_alive;
 mod memory;
 mod port;
 mod tokio;

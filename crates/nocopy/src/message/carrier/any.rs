@@ -61,6 +61,11 @@ impl Carrier for AnyCarrier {
     }
 
     #[inline]
+    fn socket(&self) -> Option<BorrowedFd<'_>> {
+        carry!(self.socket())
+    }
+
+    #[inline]
     fn room(&self) -> Room {
         carry!(self.room())
     }

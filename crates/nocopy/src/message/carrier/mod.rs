@@ -171,6 +171,9 @@ pub(super) trait Carrier: Debug + Send {
 
     fn local_address(&self) -> SocketAddr;
 
+    /// A socket of the kernel with this address, by which a thread may send while the program is not here; `None` if there is none.
+    fn socket(&self) -> Option<BorrowedFd<'_>>;
+
     /// How many packets can be made now.
     fn room(&self) -> Room;
 

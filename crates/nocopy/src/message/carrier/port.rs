@@ -300,6 +300,10 @@ impl Carrier for OverPort {
         self.local
     }
 
+    fn socket(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.senders[0].kernel_socket().as_fd())
+    }
+
     /// Frames that the program has are not counted: whether one is there shows when it is asked for. Those of a message that is cut as
     /// packets are become packets where they lie, so there is always room for them.
     #[inline]

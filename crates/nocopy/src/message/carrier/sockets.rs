@@ -142,6 +142,10 @@ impl Carrier for Sockets {
         self.local
     }
 
+    fn socket(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.receiver.socket())
+    }
+
     #[inline]
     fn room(&self) -> Room {
         let (slots, prefixes) = self.staging.free();

@@ -440,7 +440,7 @@ impl Sender {
     }
 
     /// The ordinary socket that has the address.
-    pub(in crate::udp) fn kernel_socket(&self) -> &Arc<KernelSocket> {
+    pub(crate) fn kernel_socket(&self) -> &Arc<KernelSocket> {
         self.kernel.socket()
     }
 
