@@ -174,7 +174,7 @@ impl Wanted {
         let builder = self
             .builder(site)
             .tuning(PortTuning { fanout: Some((FANOUT_GROUP, Fanout::Cpu)), ..PortTuning::default() });
-        Ok(site.run(|| builder.open_queues(..))?.into_ports())
+        Ok(site.run(|| builder.open_queues(..))?.into())
     }
 }
 

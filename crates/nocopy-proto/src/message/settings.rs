@@ -263,6 +263,8 @@ counters! {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PeerStats {
+    /// Where the peer is.
+    pub address: SocketAddr,
     /// The smoothed round-trip time; zero before the first sample.
     pub round_trip: Duration,
     /// The shortest one.

@@ -169,7 +169,7 @@ impl<'a> Server<'a> {
 
     /// The network of a peer, or `None` if its connection has ended.
     fn network(&self, peer: Peer) -> Option<IpAddr> {
-        self.endpoint.peer_address(peer).map(|address| network_of(address.ip()))
+        self.endpoint.peer_stats(peer).map(|peer| network_of(peer.address.ip()))
     }
 
     /// Makes the program answer the request in the scratch memory.
@@ -377,7 +377,7 @@ mod tests {
         assert_eq!((server.kept[&peer].answers.len(), server.served.refused), (most, 0));
         server.keep(peer, Answer::new(Kind::Plain, Vec::new()));
         assert!(server.kept.is_empty() && server.kept_bytes == 0);
-        assert!(server.endpoint.peer_address(peer).is_none(), "its connection has ended");
+        assert!(server.endpoint.peer_stats(peer).is_none(), "its connection has ended");
         assert_eq!(server.served.refused, most as u64 + 2, "the answers and the connection");
     }
 
@@ -467,10 +467,11 @@ mod tests {
         let fifo = Fifo::new("greedy");
         let program = Program::parse(&format!("cat {}", fifo.0.display()), LONG).unwrap();
         let served = while_served(Some(&program), |mut honest, peer| {
-            let (mut greedy, address) = (endpoint_at("127.0.0.2:0"), honest.peer_address(peer).unwrap());
+            let (mut greedy, address) =
+                (endpoint_at("127.0.0.2:0"), honest.peer_stats(peer).unwrap().address);
             let to_server = greedy.connect(address, LONG).unwrap();
             let start = Instant::now();
-            while greedy.peer_address(to_server).is_some() {
+            while greedy.peer_stats(to_server).is_some() {
                 assert!(start.elapsed() < LONG, "its connection does not end");
                 let _ = greedy.request([], to_server);
                 greedy.wait(Duration::ZERO).unwrap();
@@ -502,7 +503,7 @@ mod tests {
         }
         server.keep(honest, zeros(BYTES));
         server.keep(honest, zeros(BYTES + 1000));
-        let is_there = |server: &Server<'_>, peer| server.endpoint.peer_address(peer).is_some();
+        let is_there = |server: &Server<'_>, peer| server.endpoint.peer_stats(peer).is_some();
         assert!(is_there(&server, honest), "its network has less");
         assert_eq!(clients.iter().filter(|(peer, ..)| !is_there(&server, *peer)).count(), 1);
         assert!(server.kept_bytes <= KEPT_BYTES_MAX_ALL);

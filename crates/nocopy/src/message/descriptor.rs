@@ -2,6 +2,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::event::epoll;
@@ -12,7 +13,7 @@ use crate::sys::alarm::Alarm;
 /// An epoll instance, readable when a datagram came or the alarm rang.
 #[derive(Debug)]
 pub(super) struct Descriptor {
-    poll: OwnedFd,
+    poll: Arc<OwnedFd>,
     alarm: Alarm,
     /// Datagrams make it readable. Only once it was armed, since each costs a little more from then on.
     has_carrier: bool,
@@ -20,7 +21,7 @@ pub(super) struct Descriptor {
 
 impl Descriptor {
     pub(super) fn new() -> io::Result<Self> {
-        let (poll, alarm) = (epoll::create(epoll::CreateFlags::CLOEXEC)?, Alarm::new()?);
+        let (poll, alarm) = (Arc::new(epoll::create(epoll::CreateFlags::CLOEXEC)?), Alarm::new()?);
         epoll::add(&poll, &alarm, epoll::EventData::new_u64(0), epoll::EventFlags::IN)?;
         Ok(Self { poll, alarm, has_carrier: false })
     }
@@ -32,6 +33,11 @@ impl Descriptor {
             self.has_carrier = true;
         }
         self.alarm.set(due)
+    }
+
+    /// To wait on without the endpoint.
+    pub(super) fn shared(&self) -> Arc<OwnedFd> {
+        Arc::clone(&self.poll)
     }
 }
 

@@ -70,7 +70,7 @@ impl Endpoint {
     /// # }
     /// left.send_copy(b"of no interest any more", peer)?;
     /// left.abort(peer);
-    /// assert_eq!(left.peer_address(peer), None); // at once
+    /// assert_eq!(left.peer_stats(peer), None); // at once
     /// left.flush()?; // informs the peer
     /// while !matches!(right.poll_event(), Some(Event::Lost(..))) {
     ///     right.wait(Duration::from_secs(1))?;

@@ -73,7 +73,7 @@ pub struct Endpoint {
     pub(super) peers: Peers,
     /// Packets of a message that is being queued.
     pub(super) made: Vec<Packet>,
-    wait: Wait,
+    pub(super) wait: Wait,
     pub(super) clock: Clock,
     pub(super) window_packets: usize,
     /// Packets queued since the protocol was asked what to send.
@@ -183,6 +183,11 @@ impl Endpoint {
     /// The address of the endpoint, with the port number that the kernel chose if it was to.
     pub fn local_address(&self) -> SocketAddr {
         self.carrier.local_address()
+    }
+
+    /// Whether an event is to end a wait, which it does once.
+    pub(super) fn take_news(&mut self) -> bool {
+        self.has_news() | std::mem::take(&mut self.reported_by_arm)
     }
 
     /// Whether an event is unreported, though older events may not have been taken yet; it counts as reported from here on.
@@ -364,9 +369,14 @@ impl Endpoint {
     /// # Errors
     /// As [`receive`](Self::receive).
     pub fn arm(&mut self) -> io::Result<bool> {
+        self.arm_for(true)
+    }
+
+    /// The same; messages may be left for others.
+    pub(super) fn arm_for(&mut self, messages: bool) -> io::Result<bool> {
         for _ in 0..ARM_LOOKS_MAX {
             self.work(Patience::None)?;
-            if self.has_message() {
+            if messages && self.has_message() {
                 return Ok(true);
             }
             if self.has_news() {
@@ -404,7 +414,7 @@ impl Endpoint {
     }
 
     /// How long the endpoint may rest before it has to work; `None`: until a datagram comes.
-    fn next_timeout(&mut self) -> Option<Duration> {
+    pub(super) fn next_timeout(&mut self) -> Option<Duration> {
         let due = self.due().map(|due| due.since(self.now()));
         let looks = !self.starved.is_empty() || self.carrier.wants_look();
         [due, looks.then_some(LOOK_INTERVAL)].into_iter().flatten().min()

@@ -1,7 +1,6 @@
 //! What an endpoint knows of its peers and of itself.
 
 use std::io;
-use std::net::SocketAddr;
 
 use nocopy_proto::message::{Peer, PeerStats};
 
@@ -14,12 +13,7 @@ use crate::facts::explanation::Explanation;
 use crate::stats::Stats;
 
 impl Endpoint {
-    /// The address of a peer, connected or not yet; `None` if the connection has ended.
-    pub fn peer_address(&self, peer: Peer) -> Option<SocketAddr> {
-        self.protocol.peer_address(peer).ok()
-    }
-
-    /// What is known of the path to a peer; `None` if it is not connected yet, or not any more.
+    /// The address of a peer, and what is known of the path to it; `None` if it is not connected yet, or not any more.
     ///
     /// ```
     /// # use nocopy::message::{Endpoint, Event};
@@ -31,10 +25,10 @@ impl Endpoint {
     /// #     left.wait(Duration::from_millis(1))?;
     /// #     right.wait(Duration::from_millis(1))?;
     /// # }
-    /// assert_eq!(left.peer_address(peer), Some(right.local_address()));
     /// left.send_copy(b"hello", peer)?;
     /// left.flush()?;
     /// let stats = left.peer_stats(peer).expect("it is connected");
+    /// assert_eq!(stats.address, right.local_address());
     /// assert_eq!(stats.in_flight, 1); // one packet, of those that the window allows
     /// assert!(stats.in_flight <= stats.window_packets);
     /// # Ok::<(), Box<dyn std::error::Error>>(())

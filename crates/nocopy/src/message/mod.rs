@@ -25,6 +25,8 @@
 //! called: an endpoint that is not acknowledges nothing, and its peers take it for dead after [`dead_after`](Builder::dead_after), unless it
 //! was opened [with a thread](Builder::keep_alive_thread) that sends them signs of life while the program computes. A program that waits for other things, too, waits on the descriptor of the endpoint ([`Endpoint::arm`]), or uses `nocopy::tokio::AsyncReceiver`.
 //!
+//! An endpoint is for one thread at a time. Several threads share one by a [`Shared`], whose waits let the others send and receive.
+//!
 //! # Memory
 //!
 //! All of it is there from the beginning ([`Builder::memory`]); no message costs an allocation. What was sent is kept until the peer has it,
@@ -48,6 +50,7 @@ mod payload;
 mod received;
 mod receiving;
 mod sending;
+mod shared;
 
 pub use builder::{Builder, OpenError};
 pub use call::Error;
@@ -55,5 +58,6 @@ pub use endpoint::Endpoint;
 pub use nocopy_proto::message::{Event, Kind, LostReason, MESSAGE_BYTES_MAX, Peer, PeerStats};
 pub use payload::Payload;
 pub use received::Message;
+pub use shared::{Locked, Shared};
 
 use nocopy_proto::message::wire::HEADER_BYTES;

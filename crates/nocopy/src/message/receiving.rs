@@ -115,7 +115,7 @@ impl Endpoint {
     }
 
     /// The message that was found, if there is one.
-    fn receive_found(&mut self) -> Option<Message<'_>> {
+    pub(super) fn receive_found(&mut self) -> Option<Message<'_>> {
         if let Some(message) = self.aside.pop_front() {
             self.at_hand += 1;
             return Some(Message::owned(message));
@@ -131,7 +131,7 @@ impl Endpoint {
     }
 
     /// Works until there is a message, if there is none, or if it was long ago that it worked.
-    fn find_message(&mut self, patience: Patience) -> io::Result<()> {
+    pub(super) fn find_message(&mut self, patience: Patience) -> io::Result<()> {
         match self.has_message() {
             true if self.at_hand < AT_HAND_MAX => Ok(()),
             true => self.look(),
@@ -156,7 +156,7 @@ impl Endpoint {
         loop {
             self.send_first();
             // What has happened by now, also by sending: a direction that was read to its end, room. No sleep would be ended by it.
-            let news = self.has_news() | std::mem::take(&mut self.reported_by_arm);
+            let news = self.take_news();
             self.take_due(if news { Patience::None } else { patience })?;
             if news || self.has_news() {
                 return Ok(true);

@@ -26,7 +26,7 @@ use crate::stats::Stats;
 use crate::sys::lookout::Lookout;
 use crate::sys::poll::{Wakeup, wait_readable};
 
-/// Ports on several queues of one interface, over one area: used as one, or ([`Queues::into_ports`]) one per thread.
+/// Ports on several queues of one interface, over one area: used as one, or (as `Vec<Port>`) one per thread.
 ///
 /// Frames received on any of them may be sent on any other.
 ///
@@ -139,12 +139,13 @@ fn watch(ports: &[Port]) -> io::Result<OwnedFd> {
     Ok(poll)
 }
 
-impl Queues {
+impl From<Queues> for Vec<Port> {
     /// One port for each queue, to be moved to threads; [`Port::pin`] pins a thread to the processors of its queue's interrupt.
     ///
     /// ```no_run
-    /// let queues = nocopy::Port::builder("eth0").open_queues(..)?;
-    /// for mut port in queues.into_ports() {
+    /// use nocopy::Port;
+    /// let queues = Port::builder("eth0").open_queues(..)?;
+    /// for mut port in Vec::<Port>::from(queues) {
     ///     std::thread::spawn(move || {
     ///         if let Err(unknown) = port.pin() {
     ///             eprintln!("{unknown}"); // the thread runs where the scheduler puts it
@@ -154,10 +155,12 @@ impl Queues {
     /// }
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn into_ports(self) -> Vec<Port> {
-        self.ports
+    fn from(queues: Queues) -> Self {
+        queues.ports
     }
+}
 
+impl Queues {
     /// The ports, one for each queue, in the order of the queues.
     ///
     /// ```no_run

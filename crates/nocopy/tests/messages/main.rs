@@ -9,4 +9,5 @@ mod faults;
 mod keep_alive;
 mod memory;
 mod port;
+mod shared;
 mod tokio;

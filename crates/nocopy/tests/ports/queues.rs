@@ -102,7 +102,7 @@ fn send_to(queues: &mut Queues, to: &End) {
 #[test]
 fn each_queue_can_have_a_thread() {
     let lab = lab!(Lab::builder().queues(2));
-    let ports = open_queues(lab.right(), |builder| builder).into_ports();
+    let ports = Vec::from(open_queues(lab.right(), |builder| builder));
     let threads: Vec<_> = ports
         .into_iter()
         .map(|mut port| {
@@ -150,7 +150,7 @@ fn a_range_of_queues_and_what_is_wrong_with_others() {
     assert!(matches!(open(0..4).unwrap_err(), OpenError::QueueOutOfRange { queue: 3, queues: 3, .. }));
     assert!(matches!(open(3..5).unwrap_err(), OpenError::QueueOutOfRange { queue: 3, queues: 3, .. }));
     let ring = open_queues(end, |builder| builder.mode(Mode::PacketRing));
-    assert_eq!(ring.into_ports().len(), 3);
+    assert_eq!(Vec::from(ring).len(), 3);
 }
 
 #[test]

@@ -82,7 +82,7 @@ fn handed_over(lab: &Lab, listener: &mut Listener, shared: &OwnedFd) -> (Port, O
     let (ours, theirs) = pair();
     queues.filter_control().unwrap().send(&ours).unwrap();
     say(&channel, &Message::Control { handle: 3 }, &[theirs.as_fd()]);
-    (queues.into_ports().remove(0), channel)
+    (Vec::from(queues).remove(0), channel)
 }
 
 #[test]

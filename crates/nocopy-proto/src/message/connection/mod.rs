@@ -260,6 +260,7 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
     /// Round trip times, window, packets in flight and queued.
     pub(super) fn statistics(&self) -> super::PeerStats {
         super::PeerStats {
+            address: self.agreed.to,
             round_trip: self.round_trip.smoothed().into(),
             round_trip_min: self.round_trip.minimum().into(),
             window_packets: self.congestion.window(),

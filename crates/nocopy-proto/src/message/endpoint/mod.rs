@@ -230,19 +230,6 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         }
     }
 
-    /// Where a peer is, connected or not yet.
-    ///
-    /// # Errors
-    /// The peer is gone.
-    pub fn peer_address(&self, peer: Peer) -> Result<SocketAddr, Gone> {
-        let entry = self.entries.get(peer.index()).filter(|entry| entry.generation == peer.generation);
-        match entry.map(|entry| &entry.state) {
-            Some(State::Open(connection)) => Ok(connection.agreed.to),
-            Some(State::Connecting(connecting)) => Ok(connecting.to),
-            Some(State::Vacant) | None => Err(Gone),
-        }
-    }
-
     /// A datagram that is free again: it was read, or not kept.
     #[inline]
     pub fn released(&mut self) -> Option<R> {

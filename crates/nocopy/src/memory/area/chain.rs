@@ -42,13 +42,9 @@ impl<B: Deref<Target = [u8]>> Chain<B> {
     }
 
     /// The bytes of all buffers together.
+    #[expect(clippy::len_without_is_empty, reason = "one is enough")]
     pub fn len(&self) -> usize {
         self.buffers.iter().map(|buffer| buffer.len()).sum()
-    }
-
-    /// Whether the packet has no bytes.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
     }
 
     /// The buffers, from the front of the packet.

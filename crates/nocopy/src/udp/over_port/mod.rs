@@ -66,7 +66,7 @@ impl Socket {
     ) -> Result<Vec<Self>, OpenError> {
         settings.check_over_port(local)?;
         let kernel = Kernel::reserve(local, settings)?;
-        let ports = port.filter(&filter(kernel.local(), settings)).open_queues(..)?.into_ports();
+        let ports = port.filter(&filter(kernel.local(), settings)).open_queues(..)?.into();
         Self::join(ports, kernel, settings)
     }
 
