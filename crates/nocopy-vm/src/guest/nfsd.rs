@@ -70,21 +70,34 @@ impl KernelServer {
         let (bind, mounts) =
             (listen(Ipv4Addr::LOCALHOST, BIND_PORT)?, listen(self.offer.address, MOUNT_PORT)?);
         mount("nfsd", &self.control, "nfsd", MountFlags::empty(), None)?;
-        let directory = directory.display();
-        for client in clients {
-            tell("auth.unix.ip", &format!("nfsd {client} {NEVER} lab\n"))?;
-        }
-        let export = format!("lab {directory} {NEVER} {FLAGS} {NOBODY} {NOBODY} {NUMBER}\n");
-        tell("nfsd.export", &export)?;
-        let number: String = NUMBER.to_ne_bytes().iter().map(|byte| format!("{byte:02x}")).collect();
-        tell("nfsd.fh", &format!("lab 1 \\x{number} {NEVER} {directory}\n"))?;
+        export(directory, clients)?;
         thread::spawn(move || answer(&bind, &[]));
-        let root = self.ask("filehandle", &format!("lab {directory} 64\n"))?;
+        let root = self.ask("filehandle", &format!("lab {} 64\n", directory.display()))?;
         let root = parse_hex(root.trim()).ok_or_else(|| Failure(format!("not a handle: '{root}'")))?;
         thread::spawn(move || answer(&mounts, &root));
+        self.begin()
+    }
+
+    fn begin(&self) -> Result<(), Failure> {
         self.ask("portlist", &format!("tcp {PORT}\n"))?;
         self.ask("threads", &format!("{THREADS}\n"))?;
         Ok(())
+    }
+
+    /// Ends the server's threads and connections.
+    pub(crate) fn stop(&self) -> Result<(), Failure> {
+        self.ask("threads", "0\n").map(drop)
+    }
+
+    /// Starts the server again.
+    ///
+    /// The kernel emptied its tables of exports with the last thread. Without them it would wait for an rpc.mountd, which is not there.
+    pub(crate) fn start_again(&self, lab: &Lab, scene: &Scene) -> Result<(), Failure> {
+        let clients = [lab.left(), lab.right()].map(End::ipv4);
+        self.namespace.run(|| {
+            export(&scene.exported(), clients)?;
+            self.begin()
+        })
     }
 
     /// Writes to a file of nfsd's, and returns the reply.
@@ -108,7 +121,19 @@ impl Drop for KernelServer {
     }
 }
 
-/// Fills one of the kernel's tables of exports, as rpc.mountd does.
+/// Fills the kernel's tables of exports: the directory, for these clients.
+fn export(directory: &Path, clients: [Ipv4Addr; 2]) -> Result<(), Failure> {
+    let directory = directory.display();
+    for client in clients {
+        tell("auth.unix.ip", &format!("nfsd {client} {NEVER} lab\n"))?;
+    }
+    let export = format!("lab {directory} {NEVER} {FLAGS} {NOBODY} {NOBODY} {NUMBER}\n");
+    tell("nfsd.export", &export)?;
+    let number: String = NUMBER.to_ne_bytes().iter().map(|byte| format!("{byte:02x}")).collect();
+    tell("nfsd.fh", &format!("lab 1 \\x{number} {NEVER} {directory}\n"))
+}
+
+/// Fills one of the kernel's tables, as rpc.mountd does.
 fn tell(table: &str, line: &str) -> Result<(), Failure> {
     // Not below /proc/net: that is of the process, not of the thread.
     let path = format!("/proc/thread-self/net/rpc/{table}/channel");

@@ -1,8 +1,10 @@
 use std::fs;
 use std::path::Path;
-use std::process::Command;
-use std::time::Instant;
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
 
+use nocopy_lab::Lab;
 use serde_json::{Value, json};
 
 use crate::guest::Guest;
@@ -11,7 +13,7 @@ use crate::guest::nfsd::KernelServer;
 use crate::registry::{Failure, Kernel, Test, Topology};
 
 pub(crate) const TEST: Test = Test {
-    proves: "`nocopy ls`, `cat` and `cp` read from the kernel's own NFS server and write to it",
+    proves: "`nocopy ls`, `cat` and `cp` read from the kernel's own NFS server and write to it, also while it restarts",
     on: &[Topology::Virtio],
     kernel: Kernel::Newest,
     run,
@@ -19,6 +21,11 @@ pub(crate) const TEST: Test = Test {
 
 /// Sizes of files: none, around a page, and around the longest read.
 const SIZES: [usize; 6] = [0, 1, 4097, 65_536, (1 << 20) + 3, (3 << 20) + 5];
+
+/// A file that takes long enough to stop the server meanwhile.
+const LONG_BYTES: usize = 32 << 20;
+/// Copies that are begun until the server stops during one.
+const TRIES: usize = 5;
 
 /// In one directory.
 const NAMES: usize = 24;
@@ -53,8 +60,43 @@ fn run(guest: &Guest) -> Result<(), Failure> {
         let printed = output_of(nocopy()?.args(["cat", &url(&format!("tree/{longest}"))]))?;
         assert!(printed == pattern(longest), "{} bytes are printed, or others", printed.len());
         shown("names are listed, and a file is printed");
+        let long = pattern(LONG_BYTES);
+        fs::write(scene.exported().join("long"), &long)?;
+        let came = here.join("long");
+        copy_over_a_restart(&url("long"), &came, &kernel, guest.lab(), &scene)?;
+        assert!(fs::read(&came)? == long, "the copy has other bytes");
+        shown("a copy goes on when the server stopped and started again");
         Ok(())
     })
+}
+
+/// Copies a file, with a server that is restarted while a part of it has arrived.
+fn copy_over_a_restart(
+    url: &str,
+    to: &Path,
+    kernel: &KernelServer,
+    lab: &Lab,
+    scene: &Scene,
+) -> Result<(), Failure> {
+    let unfinished = to.with_extension("nocopy-part");
+    for _ in 0..TRIES {
+        let mut copy = nocopy()?.args(["cp", url, &text(to)]).stdout(Stdio::null()).spawn()?;
+        while fs::metadata(&unfinished).map_or(0, |about| about.len()) == 0 && copy.try_wait()?.is_none() {
+            thread::sleep(Duration::from_millis(5));
+        }
+        kernel.stop()?;
+        let is_cut = copy.try_wait()?.is_none();
+        kernel.start_again(lab, scene)?;
+        let status = copy.wait()?;
+        if !status.success() {
+            return Err(Failure(format!("the copy ended with {status}")));
+        }
+        if is_cut {
+            return Ok(());
+        }
+        fs::remove_file(to)?;
+    }
+    Err(Failure(format!("{TRIES} copies were over before the server stopped")))
 }
 
 fn fill(directory: &Path) -> Result<(), Failure> {
