@@ -10,7 +10,7 @@ use crate::step::{Failed, Step};
 use crate::suite::{self, processors, side_by_side};
 
 /// The profile in the workspace's manifest that the loops are built by.
-const PROFILE: &str = "counted";
+pub(crate) const PROFILE: &str = "counted";
 
 /// Each is measured twice, with these numbers of batches; the difference leaves out the start-up.
 const BATCHES: [u32; 2] = [100, 300];

@@ -68,6 +68,11 @@ const ALL: &[Nightly] = &[
         run: senders::outcome,
     },
     Nightly {
+        name: "left-alone",
+        about: "instructions that 'nocopy run --batch-udp' adds to programs that it leaves alone: writes the table in docs/run.md",
+        run: senders::left_alone,
+    },
+    Nightly {
         name: "python",
         about: "Python's own tests of sockets, processes and waits, with the library of 'nocopy run --batch-udp' and without",
         run: others::python,

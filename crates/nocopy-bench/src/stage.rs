@@ -2,6 +2,8 @@
 
 use std::io;
 use std::net::Ipv4Addr;
+use std::panic::resume_unwind;
+use std::thread;
 
 use nocopy_lab::{Builder, End, Interface, Lab, Namespace};
 
@@ -38,6 +40,17 @@ impl Site {
             Some(namespace) => namespace.run(work),
             None => work(),
         }
+    }
+
+    /// Runs `work` on a thread that is on this side, and on its first processor: programs that it starts stay there.
+    pub fn run_pinned<T: Send>(&self, work: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
+        thread::scope(|scope| {
+            let pinned = scope.spawn(|| {
+                self.enter(0)?;
+                work()
+            });
+            pinned.join().unwrap_or_else(|panic| resume_unwind(panic))
+        })
     }
 
     /// Moves the calling thread, the side's first or second, to this side for good.

@@ -14,6 +14,7 @@ use crate::machine;
 use crate::step::{Failed, Step};
 use crate::suite::{processors, side_by_side};
 pub(super) use ran::{How, run};
+pub(crate) use ran::{read_report, report_file};
 
 /// Verdicts by the names of tests.
 type Verdicts = BTreeMap<String, String>;

@@ -66,9 +66,7 @@ pub(crate) fn run(mut command: Command, how: How, said: &Path) -> Result<Ran, Fa
     // What it has left, too.
     let _ = kill_process_group(Pid::from_child(&child), Signal::KILL);
     let _ = child.wait();
-    let mut bytes = vec![0; FILE_BYTES];
-    let read = report.read_exact_at(&mut bytes, 0).ok().and_then(|()| Sockets::parse(&bytes));
-    let read = read.unwrap_or_default();
+    let read = read_report(&report);
     if how != How::Plainly && read.programs == 0 {
         return Err(Failed(format!("{command:?}: the library was not loaded; {}", end_of(said))));
     }
@@ -76,13 +74,20 @@ pub(crate) fn run(mut command: Command, how: How, said: &Path) -> Result<Ran, Fa
     Ok(Ran { status, joined })
 }
 
-/// A file that the command inherits.
-fn report_file() -> std::io::Result<File> {
+/// A file that a command inherits, in which the library counts.
+pub(crate) fn report_file() -> std::io::Result<File> {
     let file = memfd_create("report", MemfdFlags::empty())?;
     ftruncate(&file, FILE_BYTES as u64)?;
     let file = File::from(file);
     file.write_all_at(&MAGIC.to_ne_bytes(), 0)?;
     Ok(file)
+}
+
+/// What the library has counted.
+pub(crate) fn read_report(report: &File) -> Sockets {
+    let mut bytes = vec![0; FILE_BYTES];
+    let read = report.read_exact_at(&mut bytes, 0).ok().and_then(|()| Sockets::parse(&bytes));
+    read.unwrap_or_default()
 }
 
 /// The last lines of what a program said.

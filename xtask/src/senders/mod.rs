@@ -4,6 +4,7 @@
 //! Each program runs at one end of a veth pair between two network namespaces, with a load that ends by itself, and with a library that
 //! notes its datagrams (`watch.c`). Tracing each call by ptrace would make the gaps longer than those that are to be measured.
 
+mod left_alone;
 mod programs;
 mod runs;
 mod started;
@@ -18,6 +19,7 @@ use crate::gate::Outcome;
 use crate::machine;
 use crate::packages::Unpacked;
 use crate::step::{Failed, Step, root};
+pub(crate) use left_alone::outcome as left_alone;
 use programs::{End, Program};
 use runs::Sent;
 use started::{Started, wait_for_port};
@@ -85,50 +87,11 @@ impl Bench {
 
     /// Measures one program.
     fn one(&self, program: &Program) -> Result<Vec<Row>, Failed> {
-        let lab = Lab::new().map_err(|error| Failed(error.to_string()))?;
         let place = Place::make(program)?;
-        let run = |end, line| self.start(&lab, &place, end, line, false);
-        run(End::Left, program.before)?.wait()?;
-        let receiver = match program.receiver {
-            "" => None,
-            line => Some(run(End::Right, line)?),
-        };
-        if let (Some(port), Some(receiver)) = (program.ports[0], &receiver) {
-            wait_for_port(lab.right().namespace(), port, receiver)?;
-        }
-        let mut sender = self.start(&lab, &place, End::Left, program.sender, true)?;
-        match program.load {
-            None => sender.wait()?,
-            Some((end, load)) => {
-                if let Some(port) = program.ports[1].filter(|port| *port > 0) {
-                    wait_for_port(lab.left().namespace(), port, &sender)?;
-                }
-                run(end, load)?.wait()?;
-                sender.stop();
-            }
-        }
-        drop(receiver);
+        let (watch, events) = (self.watch.display().to_string(), place.events.display().to_string());
+        let variables = [("LD_PRELOAD", watch), ("NOCOPY_WATCH", events)];
+        place.play(&self.unpacked, program, &[], &variables)?;
         self.rows(program, place.sent()?)
-    }
-
-    fn start(
-        &self,
-        lab: &Lab,
-        place: &Place,
-        end: End,
-        line: &str,
-        is_watched: bool,
-    ) -> Result<Started, Failed> {
-        let (left, right) = (lab.left().ipv4().to_string(), lab.right().ipv4().to_string());
-        let library = self.unpacked.libraries().display().to_string();
-        let mut variables = self.unpacked.variables();
-        variables.extend([("left", left), ("right", right), ("lib", library)]);
-        if is_watched {
-            variables.push(("LD_PRELOAD", self.watch.display().to_string()));
-            variables.push(("NOCOPY_WATCH", place.events.display().to_string()));
-        }
-        let namespace = if end == End::Left { lab.left().namespace() } else { lab.right().namespace() };
-        Started::start(namespace, &place.directory, &variables, line)
     }
 
     fn rows(&self, program: &Program, sent: Vec<Sent>) -> Result<Vec<Row>, Failed> {
@@ -167,6 +130,46 @@ impl Place {
         let queries = include_str!("queries.py");
         fs::write(directory.join("queries.py"), queries).map_err(failed)?;
         Ok(Self { directory, events })
+    }
+
+    /// Runs a program with its load to its end, in a network of its own. `variables` are for all, `of_sender` for what is measured alone.
+    fn play(
+        &self,
+        unpacked: &Unpacked,
+        program: &Program,
+        variables: &[(&'static str, String)],
+        of_sender: &[(&'static str, String)],
+    ) -> Result<(), Failed> {
+        let lab = Lab::new().map_err(|error| Failed(error.to_string()))?;
+        let (left, right) = (lab.left().ipv4().to_string(), lab.right().ipv4().to_string());
+        let library = unpacked.libraries().display().to_string();
+        let mut all = unpacked.variables();
+        all.extend([("left", left), ("right", right), ("lib", library)]);
+        all.extend_from_slice(variables);
+        let start = |end, line, of_it: &[(&'static str, String)]| {
+            let namespace = if end == End::Left { lab.left().namespace() } else { lab.right().namespace() };
+            Started::start(namespace, &self.directory, &[&all, of_it].concat(), line)
+        };
+        start(End::Left, program.before, &[])?.wait()?;
+        let receiver = match program.receiver {
+            "" => None,
+            line => Some(start(End::Right, line, &[])?),
+        };
+        if let (Some(port), Some(receiver)) = (program.ports[0], &receiver) {
+            wait_for_port(lab.right().namespace(), port, receiver)?;
+        }
+        let mut sender = start(End::Left, program.sender, of_sender)?;
+        match program.load {
+            None => sender.wait()?,
+            Some((end, load)) => {
+                if let Some(port) = program.ports[1].filter(|port| *port > 0) {
+                    wait_for_port(lab.left().namespace(), port, &sender)?;
+                }
+                start(end, load, &[])?.wait()?;
+                sender.stop();
+            }
+        }
+        Ok(())
     }
 
     /// What its processes sent, the one that sent most first.

@@ -57,6 +57,43 @@ const fn server(
 /// Takes what comes, and says nothing.
 const SINK: (&str, u16) = ("exec socat -u UDP-RECV:9000,rcvbuf=4000000 OPEN:/dev/null", 9000);
 
+/// `$under` and `$count` are for the suite `left-alone`.
+pub(super) const UNBOUND: Program = server(
+    "unbound, local data",
+    "unbound",
+    "cat > conf <<END
+server:
+  interface: $left
+  access-control: 0.0.0.0/0 allow
+  chroot: \"\"
+  username: \"\"
+  pidfile: \"\"
+  directory: \"$PWD\"
+  use-syslog: no
+  do-daemonize: no
+  module-config: \"iterator\"
+  local-data: \"name.example. A 192.0.2.1\"
+END",
+    ("exec $under unbound -d -c $PWD/conf", 53),
+    "exec python3.11 queries.py $left ${count:-20000} name.example",
+);
+
+pub(super) const FFMPEG_RAW: Program = client(
+    "ffmpeg, RTP of raw video",
+    "ffmpeg",
+    SINK,
+    "exec $under ffmpeg -loglevel error -re -f lavfi -i testsrc=size=640x360:rate=25 -frames:v ${count:-50} -pix_fmt yuv420p -c:v rawvideo -f rtp rtp://$right:9000?pkt_size=1400",
+);
+
+/// It sends no datagrams.
+pub(super) const REDIS: Program = server(
+    "redis-server",
+    "redis-tools",
+    "",
+    ("exec $under redis-server --bind $left --port 6379 --save '' --appendonly no --protected-mode no", 6379),
+    "exec redis-benchmark -h $left -t get -c 16 -n $count -q",
+);
+
 /// The lines are of sh(1). `$left` and `$right` are the addresses of the two ends, `$lib` is where libraries lie.
 pub(super) const ALL: &[Program] = &[
     client("iperf3 -u -b 0", "iperf3", ("exec iperf3 -s", 5201), "exec iperf3 -c $right -u -b 0 -l 1400 -k 30000"),
@@ -112,12 +149,7 @@ pub(super) const ALL: &[Program] = &[
         SINK,
         "exec ffmpeg -loglevel error -re -f lavfi -i testsrc=size=1280x720:rate=25 -t 3 -c:v mpeg2video -b:v 20M -f rtp rtp://$right:9000?pkt_size=1400",
     ),
-    client(
-        "ffmpeg, RTP of raw video",
-        "ffmpeg",
-        SINK,
-        "exec ffmpeg -loglevel error -re -f lavfi -i testsrc=size=640x360:rate=25 -t 2 -pix_fmt yuv420p -c:v rawvideo -f rtp rtp://$right:9000?pkt_size=1400",
-    ),
+    FFMPEG_RAW,
     Program {
         before: "for i in $(seq 20000); do
     echo \"Nov 24 12:00:00 host program[1]: line $i of a log that is as long as lines of logs are, about\"
@@ -137,25 +169,7 @@ END",
             "exec sleep 5",
         )
     },
-    server(
-        "unbound, local data",
-        "unbound",
-        "cat > conf <<END
-server:
-  interface: $left
-  access-control: 0.0.0.0/0 allow
-  chroot: \"\"
-  username: \"\"
-  pidfile: \"\"
-  directory: \"$PWD\"
-  use-syslog: no
-  do-daemonize: no
-  module-config: \"iterator\"
-  local-data: \"name.example. A 192.0.2.1\"
-END",
-        ("exec unbound -d -c $PWD/conf", 53),
-        "exec python3.11 queries.py $left 20000 name.example",
-    ),
+    UNBOUND,
     server(
         "knotd",
         "knot",

@@ -8,9 +8,13 @@ use super::runs::Sent;
 use super::{DOCUMENT, RESULTS};
 use crate::step::{Failed, Step, root};
 
-/// The table is between these lines.
-const BEGIN: &str = "<!-- cargo xtask nightly senders -->";
+/// The line after a table of the document.
 const END: &str = "<!-- end -->";
+
+/// The line before the table of a suite.
+fn begin(suite: &str) -> String {
+    format!("<!-- cargo xtask nightly {suite} -->")
+}
 
 /// One process of a program.
 #[derive(Debug, Serialize)]
@@ -48,8 +52,14 @@ pub(super) fn write(rows: &[Row]) -> Result<(), Failed> {
     let lines = std::iter::once(header).chain(rows.iter().map(Line::Row));
     let json = |line: Line<'_>| serde_json::to_string(&line).expect("numbers and strings") + "\n";
     change(RESULTS, |_| Ok(lines.map(json).collect()))?;
+    write_table("senders", &table(rows))
+}
+
+/// Puts the table of a suite into the document.
+pub(super) fn write_table(suite: &str, table: &str) -> Result<(), Failed> {
     change(DOCUMENT, |text| {
-        with_table(text, &table(rows)).ok_or_else(|| Failed(format!("{DOCUMENT}: has no line '{BEGIN}'")))
+        let missing = || Failed(format!("{DOCUMENT}: has no line '{}'", begin(suite)));
+        with_table(text, &begin(suite), table).ok_or_else(missing)
     })
 }
 
@@ -60,10 +70,10 @@ fn change(path: &str, changed: impl FnOnce(&str) -> Result<String, Failed>) -> R
 }
 
 /// The document with another table between its two lines.
-fn with_table(text: &str, table: &str) -> Option<String> {
-    let (before, rest) = text.split_once(BEGIN)?;
+fn with_table(text: &str, begin: &str, table: &str) -> Option<String> {
+    let (before, rest) = text.split_once(begin)?;
     let (_, after) = rest.split_once(END)?;
-    Some(format!("{before}{BEGIN}\n{table}{END}{after}"))
+    Some(format!("{before}{begin}\n{table}{END}{after}"))
 }
 
 fn table(rows: &[Row]) -> String {
@@ -100,8 +110,9 @@ mod tests {
 
     #[test]
     fn a_table_replaces_the_one_before() {
-        let text = format!("a\n{BEGIN}\n| old |\n{END}\nb\n");
-        assert_eq!(with_table(&text, "| new |\n"), Some(format!("a\n{BEGIN}\n| new |\n{END}\nb\n")));
-        assert_eq!(with_table("no table", ""), None);
+        let [one, other] = ["one", "other"].map(begin);
+        let text = |of_other| format!("a\n{one}\n| one |\n{END}\nb\n{other}\n| {of_other} |\n{END}\nc\n");
+        assert_eq!(with_table(&text("old"), &other, "| new |\n"), Some(text("new")));
+        assert_eq!(with_table("no table", &one, ""), None);
     }
 }

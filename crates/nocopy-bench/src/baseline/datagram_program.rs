@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use super::nuttcp;
+use super::{nuttcp, started};
 use crate::Failure;
 use crate::cpu;
 use nocopy_report::Outcome;
@@ -29,6 +29,9 @@ print('under way', flush=True)
 while True: sender.sendto(data, to)
 ";
 
+/// The program, and its package.
+const FFMPEG: &str = "ffmpeg";
+
 /// Which program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Program {
@@ -36,16 +39,24 @@ pub(crate) enum Program {
     Loop,
     Python,
     Nuttcp,
+    /// RTP of video that is not compressed: packets of three sizes in turn.
+    Ffmpeg,
 }
 
 impl Program {
-    pub(crate) const ALL: [Self; 3] = [Self::Loop, Self::Python, Self::Nuttcp];
+    pub(crate) const ALL: [Self; 4] = [Self::Loop, Self::Python, Self::Nuttcp, Self::Ffmpeg];
+
+    /// Whether it sends runs of equal datagrams.
+    pub(crate) fn sends_runs(self) -> bool {
+        self != Self::Ffmpeg
+    }
 
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Loop => "sendto-loop",
             Self::Python => "python-loop",
             Self::Nuttcp => "nuttcp",
+            Self::Ffmpeg => "ffmpeg-rtp",
         }
     }
 
@@ -54,6 +65,7 @@ impl Program {
             Self::Loop => true,
             Self::Python => Command::new("python3").arg("--version").output().is_ok(),
             Self::Nuttcp => nuttcp::is_installed(),
+            Self::Ffmpeg => Command::new(FFMPEG).arg("-version").output().is_ok(),
         }
     }
 
@@ -63,6 +75,7 @@ impl Program {
             Self::Loop => "",
             Self::Python => "python3",
             Self::Nuttcp => "nuttcp",
+            Self::Ffmpeg => FFMPEG,
         }
     }
 
@@ -80,8 +93,18 @@ impl Program {
                 command
             }
             Self::Nuttcp => nuttcp::command(to, bytes),
+            Self::Ffmpeg => ffmpeg(to, bytes),
         })
     }
+}
+
+/// As fast as it can; it ends by itself after an hour of video.
+fn ffmpeg((address, port): (Ipv4Addr, u16), bytes: usize) -> Command {
+    let mut command = Command::new(FFMPEG);
+    command.args(["-nostdin", "-loglevel", "error", "-f", "lavfi", "-i", "testsrc=size=640x360:rate=25"]);
+    command.args(["-t", "3600", "-pix_fmt", "yuv420p", "-c:v", "rawvideo", "-f", "rtp"]);
+    command.arg(format!("rtp://{address}:{port}?pkt_size={bytes}"));
+    command
 }
 
 /// The process, as the bench sees it; killed when dropped.
@@ -103,11 +126,11 @@ impl Running {
         let mut command = program.command(to, bytes)?;
         prepare(&mut command);
         command.stdin(Stdio::null()).stdout(Stdio::piped());
-        if program == Program::Nuttcp {
-            let server = nuttcp::Server::start()?;
+        if [Program::Nuttcp, Program::Ffmpeg].contains(&program) {
+            let _server = (program == Program::Nuttcp).then(nuttcp::Server::start).transpose()?;
             let child = command.stdout(Stdio::null()).spawn()?;
-            let mut running = Self { child, _server: Some(server) };
-            nuttcp::wait_until_it_sends(&mut running.child)?;
+            let mut running = Self { child, _server };
+            wait_until_it_sends(program.name(), &mut running.child)?;
             return Ok(running);
         }
         let mut running = Self { child: command.spawn()?, _server: None };
@@ -128,6 +151,14 @@ impl Running {
     pub(crate) fn cpu(&self) -> io::Result<Duration> {
         cpu::time_of_process(self.child.id())
     }
+}
+
+/// Waits until a program's first datagrams have left: nothing else sends any in the network namespace of this thread.
+fn wait_until_it_sends(name: &str, child: &mut Child) -> io::Result<()> {
+    let sent = || started::datagrams_sent("thread-self");
+    let before = sent()?;
+    let ended = || started::end_of(child);
+    started::wait_until(name, ended, || Ok(sent()? >= before + u64::from(FIRST)))
 }
 
 impl Drop for Running {

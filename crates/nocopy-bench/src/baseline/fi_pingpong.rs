@@ -1,13 +1,11 @@
 //! `fi_pingpong` of libfabric, with its tcp provider: the usual base of message passing over ordinary networks.
 
-use std::fs;
 use std::io;
 use std::process::{Child, Command, Output, Stdio};
-use std::thread::{self, sleep};
-use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
+use super::started;
 use crate::series::Latency;
 use crate::stage::{Site, Stage};
 
@@ -25,11 +23,6 @@ const CONTROL_PORT: u16 = 47592;
 /// How long a run may take, in the words of timeout(1), which ends both sides even if the bench is killed.
 const SECONDS_MAX: &str = "10";
 
-const START_MAX: Duration = Duration::from_secs(5);
-
-/// `LISTEN`, as /proc/net/tcp has it.
-const LISTENING: &str = "0A";
-
 /// Whether it can be started here.
 pub(crate) fn is_installed() -> bool {
     let asked = Command::new(NAME).arg("-h").stdout(Stdio::null()).stderr(Stdio::null()).status();
@@ -39,7 +32,7 @@ pub(crate) fn is_installed() -> bool {
 
 /// Messages of a length there and back; it reports only their mean time.
 pub(crate) fn run(stage: &Stage, bytes: usize) -> io::Result<Latency> {
-    let server = Side(start(&stage.receiver, bytes, None)?);
+    let mut server = Side(start(&stage.receiver, bytes, None)?);
     server.wait_until_listening()?;
     let client = start(&stage.sender, bytes, Some(stage.receiver.ipv4.to_string()))?;
     let output = client.wait_with_output()?;
@@ -59,13 +52,7 @@ fn start(site: &Site, bytes: usize, server: Option<String>) -> io::Result<Child>
     command.args([SECONDS_MAX, NAME, "-p", "tcp", "-e", "msg", "-I"]);
     command.args([ITERATIONS.to_string(), "-S".into(), bytes.to_string()]).args(server);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    thread::scope(|scope| {
-        let started = scope.spawn(|| {
-            site.enter(0)?;
-            command.spawn()
-        });
-        started.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-    })
+    site.run_pinned(|| command.spawn())
 }
 
 /// Twice the time of one transfer, which is in that column of the last line.
@@ -80,21 +67,10 @@ fn round_trip_us(said: &str) -> Option<f64> {
 struct Side(Child);
 
 impl Side {
-    fn wait_until_listening(&self) -> io::Result<()> {
-        let port = format!(":{CONTROL_PORT:04X}");
-        let path = format!("/proc/{}/net/tcp", self.0.id());
-        let start = Instant::now();
-        while start.elapsed() < START_MAX {
-            let is_listening = |line: &str| {
-                let mut words = line.split_whitespace().skip(1);
-                words.next().is_some_and(|local| local.ends_with(&port)) && words.nth(1) == Some(LISTENING)
-            };
-            if fs::read_to_string(&path)?.lines().any(is_listening) {
-                return Ok(());
-            }
-            sleep(Duration::from_millis(2));
-        }
-        Err(io::Error::new(io::ErrorKind::TimedOut, "its server does not listen"))
+    fn wait_until_listening(&mut self) -> io::Result<()> {
+        let process = self.0.id().to_string();
+        let ended = || started::end_of(&mut self.0);
+        started::wait_until(NAME, ended, || Ok(started::is_listening(&process, CONTROL_PORT)))
     }
 }
 

@@ -2,12 +2,11 @@
 //!
 //! The server runs beside it, on the loopback interface, and gets none of the datagrams: they go to whatever receives in the bench.
 
-use std::fs;
 use std::io;
 use std::net::Ipv4Addr;
 use std::process::{Child, Command, Stdio};
-use std::thread::sleep;
-use std::time::{Duration, Instant};
+
+use super::started;
 
 const NAME: &str = "nuttcp";
 
@@ -16,13 +15,6 @@ const CONTROL_PORT: u16 = 5000;
 
 /// The program ends by itself after this time, if it is not killed before.
 const SECONDS_MAX: u32 = 600;
-
-/// How long the server, and the first datagrams, are waited for.
-const PATIENCE: Duration = Duration::from_secs(60);
-const LOOK: Duration = Duration::from_millis(2);
-
-/// Datagrams after which it sends.
-const FIRST: u64 = 256;
 
 pub(super) fn is_installed() -> bool {
     Command::new(NAME).arg("-V").output().is_ok()
@@ -51,17 +43,8 @@ impl Server {
             .stdin(Stdio::null())
             .stdout(Stdio::null());
         let mut server = Self { child: command.spawn()? };
-        // The second field is the local address, in hexadecimal digits; the fourth says that it listens.
-        let end = format!(":{CONTROL_PORT:04X}");
-        let is_it = |line: &str| {
-            let mut fields = line.split_whitespace().skip(1);
-            fields.next().is_some_and(|local| local.ends_with(&end)) && fields.nth(1) == Some("0A")
-        };
-        wait_until(&mut server.child, || {
-            let sockets =
-                ["tcp", "tcp6"].map(|name| fs::read_to_string(format!("/proc/thread-self/net/{name}")));
-            Ok(sockets.into_iter().flatten().any(|text| text.lines().any(is_it)))
-        })?;
+        let ended = || started::end_of(&mut server.child);
+        started::wait_until(NAME, ended, || Ok(started::is_listening("thread-self", CONTROL_PORT)))?;
         Ok(server)
     }
 }
@@ -74,52 +57,9 @@ impl Drop for Server {
     }
 }
 
-/// Waits until its first datagrams have left: nothing else sends any in the network namespace of this thread.
-pub(super) fn wait_until_it_sends(child: &mut Child) -> io::Result<()> {
-    let before = sent()?;
-    wait_until(child, || Ok(sent()? >= before + FIRST))
-}
-
-fn wait_until(child: &mut Child, mut is_so: impl FnMut() -> io::Result<bool>) -> io::Result<()> {
-    let start = Instant::now();
-    while !is_so()? {
-        if let Some(status) = child.try_wait()? {
-            return Err(io::Error::other(format!("{NAME} ended too early: {status}")));
-        }
-        if start.elapsed() > PATIENCE {
-            return Err(io::Error::other(format!("{NAME} did nothing for {} s", PATIENCE.as_secs())));
-        }
-        sleep(LOOK);
-    }
-    Ok(())
-}
-
-/// Datagrams that were sent in the network namespace of this thread.
-fn sent() -> io::Result<u64> {
-    let counters = fs::read_to_string("/proc/thread-self/net/snmp")?;
-    out_datagrams(&counters).ok_or_else(|| io::Error::other("/proc/net/snmp has no line of UDP"))
-}
-
-/// A line of names is followed by one of numbers.
-fn out_datagrams(counters: &str) -> Option<u64> {
-    let mut lines = counters.lines().filter_map(|line| line.strip_prefix("Udp: "));
-    let (names, numbers) = (lines.next()?, lines.next()?);
-    let at = names.split(' ').position(|name| name == "OutDatagrams")?;
-    numbers.split(' ').nth(at)?.parse().ok()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn datagrams_are_found_by_their_name() {
-        let counters =
-            "Ip: A B\nIp: 1 2\nUdp: InDatagrams NoPorts OutDatagrams\nUdp: 1 2 30\nUdpLite: X\nUdpLite: 9\n";
-        assert_eq!(out_datagrams(counters), Some(30));
-        assert_eq!(out_datagrams("Udp: InDatagrams\nUdp: 1\n"), None);
-        assert_eq!(out_datagrams(""), None);
-    }
 
     #[test]
     fn the_control_connection_stays_on_the_loopback_interface() {

@@ -1,5 +1,6 @@
 //! Programs that send datagrams one by one, as they are, with the library that joins them and without; and, as the ceiling, with the same
-//! bursts made by hand, without any of its rules.
+//! bursts made by hand, without any of its rules. Programs that send no runs of equal datagrams have nothing to gain: with the library
+//! they must not be slower.
 
 use std::fs;
 use std::io;
@@ -16,14 +17,15 @@ use super::{LOOPBACK, Method, Workload};
 use crate::Failure;
 use crate::baseline::datagram_program::{Program, Running};
 use crate::baseline::datagram_sender::PORT;
+use crate::baseline::server_program::{self, Server};
 use crate::bench::Bench;
 use crate::datagram::Datagrams;
 use crate::evidence;
 use crate::plan::Plan;
 use crate::series::{Sample, Series, Trial};
-use crate::stage::USUAL_MTU_BYTES;
-use crate::traffic::{Work, conduct};
-use crate::window::Reading;
+use crate::stage::{Stage, USUAL_MTU_BYTES};
+use crate::traffic::{Traffic, Work, conduct};
+use crate::window::{Gauge, Reading};
 use nocopy_report::figure::Figure;
 
 const NAME: &str = "run-udp";
@@ -65,28 +67,46 @@ impl Workload for RunUdp {
 
     fn skips(&self, plan: &Plan) -> Vec<String> {
         let library = plan.tools.sockets.as_ref().err().map(|error| format!("SKIP: {NAME}: {error}"));
+        let skip = |name: &str, packages: &str| {
+            format!("SKIP: {NAME}, {name}: {packages} not installed: 'apt install {packages}'.")
+        };
         let missing = Program::ALL.into_iter().filter(|program| !program.is_installed());
-        let missing = missing.map(|program| {
-            let (name, package) = (program.name(), program.package());
-            format!("SKIP: {NAME}, {name}: {package} is not installed: 'apt install {package}'.")
-        });
-        library.into_iter().chain(missing).collect()
+        let missing = missing.map(|program| skip(program.name(), program.package()));
+        let servers = Server::ALL.into_iter().filter(|server| !server.is_installed());
+        let servers = servers.map(|server| skip(server.name(), server.packages()));
+        library.into_iter().chain(missing).chain(servers).collect()
     }
 
     fn measure(&self, bench: &mut Bench<'_>) -> Result<(), Failure> {
         let Ok(library) = &bench.plan.tools.sockets else { return Ok(()) }; // a note says so
         let places = [delivered(USUAL_MTU_BYTES)?, pair(USUAL_MTU_BYTES)?];
         let programs = Program::ALL.into_iter().filter(|program| program.is_installed());
-        let all =
-            programs.flat_map(|program| places.iter().map(move |place| series(place, program, library)));
-        bench.play(all.collect(), 60)
+        let mut all = Vec::new();
+        for program in programs {
+            // What gains nothing says as much with one receiver as with two.
+            let places = if program.sends_runs() { &places[..] } else { &places[..1] };
+            all.extend(places.iter().map(|place| of_sender(place, program, library)));
+        }
+        let servers = Server::ALL.into_iter().filter(|server| server.is_installed());
+        all.extend(servers.map(|server| of_server(&places[0].stage, server, library)));
+        bench.play(all, 75)
     }
 }
 
-fn series<'a>(place: &'a Place, program: Program, library: &'a Path) -> Series<'a> {
+fn of_sender<'a>(place: &'a Place, program: Program, library: &'a Path) -> Series<'a> {
     let trial = |method: &'static str, baselines| {
-        let run = Box::new(move |duration| Sender { place, program, library, method }.run(duration));
+        let way = Way { library, method };
+        let run = Box::new(move |duration| Sender { place, program, way }.run(duration));
         Trial { method, variant: Some(program.name().into()), baselines, run }
+    };
+    let trials = match program.sends_runs() {
+        true => vec![
+            trial(PLAIN, &[]),
+            trial(CEILING, &[PLAIN]),
+            trial(LIMIT, &[CEILING]),
+            trial(BATCHED, &[PLAIN, CEILING, LIMIT]),
+        ],
+        false => vec![trial(PLAIN, &[]), trial(BATCHED, &[PLAIN])],
     };
     Series {
         workload: NAME,
@@ -95,65 +115,35 @@ fn series<'a>(place: &'a Place, program: Program, library: &'a Path) -> Series<'
         payload_bytes: DATAGRAM_BYTES,
         link: None,
         figure: Figure::PacketsPerSecond,
-        trials: vec![
-            trial(PLAIN, &[]),
-            trial(CEILING, &[PLAIN]),
-            trial(LIMIT, &[CEILING]),
-            trial(BATCHED, &[PLAIN, CEILING, LIMIT]),
-        ],
+        trials,
     }
 }
 
-/// A program that sends, in one of the four ways.
+fn of_server<'a>(stage: &'a Stage, server: Server, library: &'a Path) -> Series<'a> {
+    let trial = |method: &'static str, baselines| {
+        let way = Way { library, method };
+        let run = Box::new(move |duration| serve(stage, server, way, duration));
+        Trial { method, variant: Some(server.name().into()), baselines, run }
+    };
+    Series {
+        workload: NAME,
+        title: format!("{NAME}, {}, answers", server.name()),
+        sink: Some(server.load_name()),
+        payload_bytes: 0,
+        link: None,
+        figure: Figure::MessagesPerSecond,
+        trials: vec![trial(PLAIN, &[]), trial(BATCHED, &[PLAIN])],
+    }
+}
+
+/// How a program is run.
 #[derive(Debug, Clone, Copy)]
-struct Sender<'a> {
-    place: &'a Place,
-    program: Program,
+struct Way<'a> {
     library: &'a Path,
     method: &'static str,
 }
 
-impl<'a> Sender<'a> {
-    fn run(self, duration: Duration) -> Result<Sample, Failure> {
-        let stage = &self.place.stage;
-        let taker = self.place.sink.taker().into_iter();
-        let datagrams = Datagrams::singly(DATAGRAM_BYTES);
-        let receive = taker.map(|taker| taker.open(&stage.receiver, datagrams)).collect::<Result<_, _>>()?;
-        let cpu = Arc::new(Mutex::new(Duration::ZERO));
-        let action = "try 'nocopy run --batch-udp --report' by itself";
-        let failed = Failure::step(self.method, "send", action);
-        let mut traffic = conduct(stage, duration, None, vec![self.work(&cpu)], receive).map_err(failed)?;
-        // The count of the sink stands for that of the program, which counts nothing.
-        let arrived: u64 = traffic.receivers.iter().map(|reading| reading.packets).sum();
-        let cpu = *cpu.lock().expect("nobody panicked with it");
-        traffic.senders = vec![Reading { packets: arrived, elapsed: duration, cpu, packets_total: 0 }];
-        let evidence = evidence::told(nocopy::Evidence::Copied(Cause::SocketCall));
-        Ok(Sample { traffic, latency: None, evidence, wanted_share: 1.0 })
-    }
-
-    /// Runs the program for as long as the window is open; notes the processor time that it took within it.
-    fn work(self, cpu: &Arc<Mutex<Duration>>) -> Work<'a> {
-        let cpu = Arc::clone(cpu);
-        Box::new(move |gauge| {
-            let to = (self.place.stage.receiver.ipv4, PORT);
-            let running = Running::start(self.program, to, DATAGRAM_BYTES, |command| self.prepare(command))?;
-            self.check(running.id())?;
-            let mut before = None;
-            while gauge.sending() {
-                gauge.count(0);
-                if before.is_none() && gauge.is_measuring() {
-                    before = Some(running.cpu()?);
-                }
-                sleep(LOOK);
-            }
-            let taken = running.cpu()?.saturating_sub(before.unwrap_or_default());
-            *cpu.lock().expect("nobody panicked with it") = taken;
-            drop(running);
-            gauge.count(0);
-            Ok(())
-        })
-    }
-
+impl Way<'_> {
     fn prepare(self, command: &mut Command) {
         for variable in ["LD_PRELOAD", "NOCOPY_BATCH_TUNING", "NOCOPY_BATCH_REPORT"] {
             command.env_remove(variable);
@@ -166,7 +156,7 @@ impl<'a> Sender<'a> {
         }
     }
 
-    /// Whether it has the library that is to be measured: the loader only warns.
+    /// Whether a process has the library that is to be measured: the loader only warns.
     fn check(self, process: u32) -> io::Result<()> {
         let maps = fs::read_to_string(format!("/proc/{process}/maps"))?;
         let is_loaded = maps.contains(&*self.library.to_string_lossy());
@@ -174,5 +164,89 @@ impl<'a> Sender<'a> {
             true => Ok(()),
             false => Err(io::Error::other(format!("{} was not loaded, or unasked", self.library.display()))),
         }
+    }
+
+    fn failed(self) -> impl FnOnce(io::Error) -> Failure {
+        Failure::step(self.method, "run the program", "try 'nocopy run --batch-udp --report' by itself")
+    }
+}
+
+/// Answers of a server, as that or the kernel counts them, while its load keeps it busy.
+fn serve(stage: &Stage, server: Server, way: Way<'_>, duration: Duration) -> Result<Sample, Failure> {
+    let start = || server_program::Running::start(server, stage, |command| way.prepare(command));
+    let (running, counter) = start().map_err(way.failed())?;
+    way.check(running.id()).map_err(way.failed())?;
+    let counter = Mutex::new(counter);
+    let count = || counter.lock().expect("nobody panicked with it").read();
+    let cpu = Mutex::new(Duration::ZERO);
+    let work: Work<'_> = Box::new(|gauge| watch(gauge, &cpu, || running.cpu()));
+    let mut traffic = conduct(stage, duration, Some(&count), vec![work], vec![]).map_err(way.failed())?;
+    let answers = traffic.sink.map_or(0, |(answers, _)| answers);
+    let cpu = *cpu.lock().expect("nobody panicked with it");
+    traffic.senders = vec![Reading { packets: answers, elapsed: duration, cpu, packets_total: 0 }];
+    Ok(sample(traffic))
+}
+
+fn sample(traffic: Traffic) -> Sample {
+    let evidence = evidence::told(nocopy::Evidence::Copied(Cause::SocketCall));
+    Sample { traffic, latency: None, evidence, wanted_share: 1.0 }
+}
+
+/// Waits for as long as senders are to send; notes the processor time that a program took within the window.
+fn watch(
+    gauge: &mut Gauge<'_>,
+    cpu: &Mutex<Duration>,
+    taken: impl Fn() -> io::Result<Duration>,
+) -> io::Result<()> {
+    let mut before = None;
+    while gauge.sending() {
+        gauge.count(0);
+        if before.is_none() && gauge.is_measuring() {
+            before = Some(taken()?);
+        }
+        sleep(LOOK);
+    }
+    let taken = taken()?.saturating_sub(before.unwrap_or_default());
+    *cpu.lock().expect("nobody panicked with it") = taken;
+    Ok(())
+}
+
+/// A program that sends, in one of the four ways.
+#[derive(Debug, Clone, Copy)]
+struct Sender<'a> {
+    place: &'a Place,
+    program: Program,
+    way: Way<'a>,
+}
+
+impl<'a> Sender<'a> {
+    fn run(self, duration: Duration) -> Result<Sample, Failure> {
+        let stage = &self.place.stage;
+        let taker = self.place.sink.taker().into_iter();
+        let datagrams = Datagrams::singly(DATAGRAM_BYTES);
+        let receive = taker.map(|taker| taker.open(&stage.receiver, datagrams)).collect::<Result<_, _>>()?;
+        let cpu = Arc::new(Mutex::new(Duration::ZERO));
+        let work = vec![self.work(&cpu)];
+        let mut traffic = conduct(stage, duration, None, work, receive).map_err(self.way.failed())?;
+        // The count of the sink stands for that of the program, which counts nothing.
+        let arrived: u64 = traffic.receivers.iter().map(|reading| reading.packets).sum();
+        let cpu = *cpu.lock().expect("nobody panicked with it");
+        traffic.senders = vec![Reading { packets: arrived, elapsed: duration, cpu, packets_total: 0 }];
+        Ok(sample(traffic))
+    }
+
+    /// Runs the program for as long as the window is open; notes the processor time that it took within it.
+    fn work(self, cpu: &Arc<Mutex<Duration>>) -> Work<'a> {
+        let cpu = Arc::clone(cpu);
+        Box::new(move |gauge| {
+            let to = (self.place.stage.receiver.ipv4, PORT);
+            let prepare = |command: &mut Command| self.way.prepare(command);
+            let running = Running::start(self.program, to, DATAGRAM_BYTES, prepare)?;
+            self.way.check(running.id())?;
+            watch(gauge, &cpu, || running.cpu())?;
+            drop(running);
+            gauge.count(0);
+            Ok(())
+        })
     }
 }

@@ -10,6 +10,7 @@ use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use super::super::started::is_listening;
 use nix::sched::{CloneFlags, unshare};
 use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
 
@@ -26,9 +27,6 @@ pub(crate) const MOUNT_PORT: u16 = 20_491;
 
 const PATIENCE: Duration = Duration::from_secs(20);
 const LOOK: Duration = Duration::from_millis(5);
-
-/// `LISTEN`, as /proc/net/tcp has it.
-const LISTENING: &str = "0A";
 
 /// Whether it, and its requirements, can be started here.
 pub(crate) fn is_installed() -> bool {
@@ -60,7 +58,7 @@ impl Running {
         let mut ganesha = Command::new(GANESHA);
         ganesha.arg("-F").arg("-f").arg(&configuration).arg("-L").arg(&log).args(["-p", "/run/ganesha.pid"]);
         running.add(&mut ganesha)?;
-        running.wait(|| Ok(is_listening(PORT)? && is_listening(MOUNT_PORT)?), &log)?;
+        running.wait(|| Ok([PORT, MOUNT_PORT].iter().all(|port| is_listening("self", *port))), &log)?;
         Ok(running)
     }
 
@@ -125,15 +123,4 @@ fn configuration(directory: &Path, is_writable: bool) -> String {
          \x20 Protocols = 3; Transports = TCP; FSAL {{ Name = VFS; }} }}\n\
          LOG {{ Default_Log_Level = WARN; }}\n"
     )
-}
-
-/// Whether something listens at a port in this network namespace.
-fn is_listening(port: u16) -> io::Result<bool> {
-    let port = format!(":{port:04X}");
-    let is_listening = |line: &str| {
-        let mut words = line.split_whitespace().skip(1);
-        words.next().is_some_and(|local| local.ends_with(&port)) && words.nth(1) == Some(LISTENING)
-    };
-    let in_file = |path: &str| fs::read_to_string(path).is_ok_and(|text| text.lines().any(is_listening));
-    Ok(["/proc/self/net/tcp", "/proc/self/net/tcp6"].into_iter().any(in_file))
 }

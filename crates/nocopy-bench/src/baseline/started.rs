@@ -1,0 +1,113 @@
+//! Programs that were started: waiting until they do something, and whether a port is open.
+
+use std::fs;
+use std::io;
+use std::process::Child;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+const PATIENCE: Duration = Duration::from_secs(60);
+const LOOK: Duration = Duration::from_millis(2);
+
+/// `LISTEN`, as /proc/net/tcp has it.
+const LISTENING: &str = "0A";
+
+/// How a program has ended, if it has.
+pub(super) fn end_of(child: &mut Child) -> io::Result<Option<String>> {
+    Ok(child.try_wait()?.map(|status| status.to_string()))
+}
+
+/// Waits until a program has done something, unless it has ended: `ended` says how.
+pub(super) fn wait_until(
+    program: &str,
+    mut ended: impl FnMut() -> io::Result<Option<String>>,
+    mut is_done: impl FnMut() -> io::Result<bool>,
+) -> io::Result<()> {
+    let start = Instant::now();
+    while !is_done()? {
+        if let Some(how) = ended()? {
+            return Err(io::Error::other(format!("{program} ended too early: {how}")));
+        }
+        if start.elapsed() > PATIENCE {
+            return Err(io::Error::other(format!("{program} did nothing for {} s", PATIENCE.as_secs())));
+        }
+        sleep(LOOK);
+    }
+    Ok(())
+}
+
+/// Whether a TCP socket listens at a port, in the network namespace of a process or thread: its name below /proc.
+pub(super) fn is_listening(process: &str, port: u16) -> bool {
+    sockets(process, ["tcp", "tcp6"]).lines().any(|line| state_at(line, port) == Some(LISTENING))
+}
+
+/// Whether a UDP socket is bound to a port, in the network namespace of a process or thread.
+pub(super) fn is_bound(process: &str, port: u16) -> bool {
+    sockets(process, ["udp", "udp6"]).lines().any(|line| state_at(line, port).is_some())
+}
+
+fn sockets(process: &str, kinds: [&str; 2]) -> String {
+    kinds.map(|kind| fs::read_to_string(format!("/proc/{process}/net/{kind}")).unwrap_or_default()).concat()
+}
+
+/// The state of the socket that a line is about, if that is its port. The second field is the local address, in hexadecimal digits; the
+/// fourth is the state.
+fn state_at(line: &str, port: u16) -> Option<&str> {
+    let mut fields = line.split_whitespace().skip(1);
+    let (_, found) = fields.next()?.rsplit_once(':')?;
+    fields.nth(1).filter(|_| u16::from_str_radix(found, 16) == Ok(port))
+}
+
+/// Datagrams that were sent in the network namespace of a process or thread.
+pub(super) fn datagrams_sent(process: &str) -> io::Result<u64> {
+    let counters = fs::read_to_string(format!("/proc/{process}/net/snmp"))?;
+    out_datagrams(&counters).ok_or_else(|| io::Error::other("/proc/net/snmp has no line of UDP"))
+}
+
+/// A line of names is followed by one of numbers.
+fn out_datagrams(counters: &str) -> Option<u64> {
+    let mut lines = counters.lines().filter_map(|line| line.strip_prefix("Udp: "));
+    let (names, numbers) = (lines.next()?, lines.next()?);
+    let at = names.split(' ').position(|name| name == "OutDatagrams")?;
+    numbers.split(' ').nth(at)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{TcpListener, UdpSocket};
+
+    use super::*;
+
+    #[test]
+    fn a_program_that_ended_is_not_waited_for() {
+        let mut looks = 0;
+        let is_done = || {
+            looks += 1;
+            Ok(looks == 3)
+        };
+        wait_until("one", || Ok(None), is_done).unwrap();
+        let error = wait_until("one", || Ok(Some("exit status: 1".into())), || Ok(false)).unwrap_err();
+        assert_eq!(error.to_string(), "one ended too early: exit status: 1");
+    }
+
+    #[test]
+    fn open_ports_are_found() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        assert!(is_listening("self", port));
+        assert!(is_bound("self", socket.local_addr().unwrap().port()));
+        assert_eq!(state_at("0: 0100007F:14B4 00000000:0000 0A 0", 5300), Some("0A"));
+        assert_eq!(state_at("0: 0100007F:14B4 00000000:0000 0A 0", 5301), None);
+        assert_eq!(state_at("  sl  local_address rem_address   st", 0), None);
+    }
+
+    #[test]
+    fn datagrams_are_found_by_their_name() {
+        let counters =
+            "Ip: A B\nIp: 1 2\nUdp: InDatagrams NoPorts OutDatagrams\nUdp: 1 2 30\nUdpLite: X\nUdpLite: 9\n";
+        assert_eq!(out_datagrams(counters), Some(30));
+        assert_eq!(out_datagrams("Udp: InDatagrams\nUdp: 1\n"), None);
+        assert_eq!(out_datagrams(""), None);
+    }
+}

@@ -1,0 +1,218 @@
+//! The nightly suite `left-alone`: what the library of `nocopy run --batch-udp` costs programs whose datagrams it leaves alone, in instructions.
+//!
+//! Callgrind counts the instructions that a program executes in user space, and how many of them lie in the library: exactly those that the
+//! program would not execute without it. Each program is counted with two loads, and the difference leaves out its start.
+//!
+//! What the kernel executes cannot be counted here. It is the same with the library and without, and far more than what is counted: so the
+//! share of all instructions is smaller than the one in the table.
+
+use std::fs;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::MetadataExt;
+
+use super::Place;
+use super::programs::{FFMPEG_RAW, Program, REDIS, UNBOUND};
+use super::table::write_table;
+use crate::gate::Outcome;
+use crate::instructions::PROFILE;
+use crate::machine;
+use crate::others::{read_report, report_file};
+use crate::packages::Unpacked;
+use crate::step::{Failed, Step};
+use crate::suite;
+
+const NAME: &str = "left-alone";
+
+const LIBRARY: &str = "libnocopy_sockets.so";
+
+/// Above this share of its own instructions a program pays too much.
+const MORE_MAX: f64 = 0.02;
+
+/// A program, and its loads.
+struct Guest {
+    program: &'static Program,
+    /// What is counted.
+    unit: &'static str,
+    loads: [u32; 2],
+    /// Whether each unit of the load is one request; otherwise the library has counted the datagrams.
+    is_of_requests: bool,
+}
+
+const GUESTS: &[Guest] = &[
+    Guest { program: &UNBOUND, unit: "answer", loads: [6400, 19_200], is_of_requests: false },
+    Guest { program: &FFMPEG_RAW, unit: "datagram", loads: [2, 10], is_of_requests: false },
+    Guest { program: &REDIS, unit: "answer", loads: [20_000, 60_000], is_of_requests: true },
+];
+
+/// Packages that are unpacked beside those of the programs.
+const FURTHER_PACKAGES: &[&str] =
+    &["redis-server", "python3.11-minimal", "libpython3.11-stdlib", "libpython3.11-minimal", "socat"];
+
+pub(crate) fn outcome() -> Outcome {
+    if !machine::has_apt() {
+        return Outcome::unavailable(NAME, "apt-get, for the programs that are measured");
+    }
+    machine::with_valgrind(|| match prepared() {
+        Ok(unpacked) => compare(&unpacked),
+        Err(failed) => failed.into(),
+    })
+}
+
+fn prepared() -> Result<Unpacked, Failed> {
+    let build = ["build", "--profile", PROFILE, "--package", "nocopy-sockets"];
+    Step::cargo("build the library that joins datagrams", &build).run()?;
+    let programs = GUESTS.iter().map(|guest| guest.program.package);
+    Unpacked::fetch(NAME, &programs.chain(FURTHER_PACKAGES.iter().copied()).collect::<Vec<_>>())
+}
+
+fn compare(unpacked: &Unpacked) -> Outcome {
+    let mut outcome = Outcome::default();
+    let mut table =
+        "| program | for each | instructions in user space | in the library |\n|---|---|---|---|\n"
+            .to_owned();
+    for guest in GUESTS {
+        eprintln!("xtask: {}", guest.program.name);
+        outcome = outcome.and(match cost(unpacked, guest) {
+            Ok(cost) => {
+                eprint!("{}", cost.row(guest));
+                table += &cost.row(guest);
+                cost.verdict(guest)
+            }
+            Err(Failed(text)) => Outcome::failed(guest.program.name, text),
+        });
+    }
+    if outcome.is_good() {
+        outcome = outcome.and(write_table(NAME, &table).map_or_else(Outcome::from, |()| Outcome::default()));
+    }
+    outcome
+}
+
+/// What one unit costs.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Cost {
+    /// Without those in the library.
+    instructions: f64,
+    in_library: f64,
+}
+
+impl Cost {
+    fn share(self) -> f64 {
+        self.in_library / self.instructions
+    }
+
+    fn row(self, guest: &Guest) -> String {
+        let Guest { program, unit, .. } = guest;
+        let percent = 100.0 * self.share();
+        let (all, more) = (self.instructions, self.in_library);
+        format!("| {} | {unit} | {all:.0} | {more:.0} ({percent:.2} %) |\n", program.name)
+    }
+
+    fn verdict(self, guest: &Guest) -> Outcome {
+        if self.share() <= MORE_MAX {
+            return Outcome::passed();
+        }
+        let most = 100.0 * MORE_MAX;
+        Outcome::failed(guest.program.name, format!("more than {most} %: {}", self.row(guest)))
+    }
+}
+
+fn cost(unpacked: &Unpacked, guest: &Guest) -> Result<Cost, Failed> {
+    let [few, many] = [count(unpacked, guest, guest.loads[0])?, count(unpacked, guest, guest.loads[1])?];
+    let units = (many.units - few.units) as f64;
+    let per_unit = |of: fn(&Counted) -> u64| (of(&many) as f64 - of(&few) as f64) / units;
+    let in_library = per_unit(|counted| counted.instructions.in_library);
+    Ok(Cost { instructions: per_unit(|counted| counted.instructions.all) - in_library, in_library })
+}
+
+struct Counted {
+    units: u64,
+    instructions: Instructions,
+}
+
+/// One run.
+fn count(unpacked: &Unpacked, guest: &Guest, load: u32) -> Result<Counted, Failed> {
+    let Guest { program, .. } = guest;
+    let failed = |what: &str| Failed(format!("{}: {what}", program.name));
+    let place = Place::make(program)?;
+    let report = report_file().map_err(|error| failed(&error.to_string()))?;
+    let inode = report.metadata().map_err(|error| failed(&error.to_string()))?.ino();
+    let found = place.directory.join("callgrind");
+    let under = format!("valgrind --quiet --tool=callgrind --callgrind-out-file={}", found.display());
+    let library = suite::program(PROFILE, LIBRARY).display().to_string();
+    let report_at = format!("{}:{inode}", report.as_raw_fd());
+    let for_all = [("count", load.to_string())];
+    let of_sender = [("under", under), ("LD_PRELOAD", library), ("NOCOPY_BATCH_REPORT", report_at)];
+    place.play(unpacked, program, &for_all, &of_sender)?;
+    let said = read_report(&report);
+    let joined: u64 = said.sockets.iter().map(|socket| socket.joined).sum();
+    let alone: u64 = said.sockets.iter().flat_map(|socket| &socket.plain).map(|(_, count)| count).sum();
+    if said.programs == 0 || joined > 0 {
+        return Err(failed(&format!(
+            "{} programs with the library, {joined} datagrams joined",
+            said.programs
+        )));
+    }
+    let units = if guest.is_of_requests { load.into() } else { alone };
+    let text = fs::read_to_string(&found).map_err(|error| failed(&format!("callgrind: {error}")))?;
+    let instructions =
+        Instructions::of(&text).ok_or_else(|| failed("callgrind wrote another kind of file"))?;
+    Ok(Counted { units, instructions })
+}
+
+/// Instructions of a whole program, and of these those in the library.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Instructions {
+    all: u64,
+    in_library: u64,
+}
+
+impl Instructions {
+    /// Adds up a file of callgrind: lines `ob=(2) /lib/x.so` and later `ob=(2)` say which object the costs after them are of; a cost is the
+    /// second number of a line; the line after one that begins with `calls=` is of the function that is called, which is counted by itself.
+    fn of(text: &str) -> Option<Self> {
+        let mut found = Self::default();
+        let (mut is_library, mut ours) = (false, None);
+        let mut lines = text.lines();
+        while let Some(line) = lines.next() {
+            if let Some((key, object)) = line.split_once("ob=").filter(|(key, _)| ["", "c"].contains(key)) {
+                let (number, name) = object.split_once(' ').unwrap_or((object, ""));
+                if name.ends_with(LIBRARY) {
+                    ours = Some(number);
+                }
+                if key.is_empty() {
+                    is_library = ours == Some(number);
+                }
+            } else if line.starts_with("calls=") {
+                lines.next()?;
+            } else if line.starts_with(|first: char| first.is_ascii_digit() || "+-*".contains(first)) {
+                let cost: u64 = line.split(' ').nth(1)?.parse().ok()?;
+                found.all += cost;
+                found.in_library += if is_library { cost } else { 0 };
+            }
+        }
+        (found.all > 0).then_some(found)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FILE: &str = "version: 1\nevents: Ir\n\nob=(1) /usr/sbin/unbound\nfl=(1) a.c\nfn=(1) main\n16 100\ncob=(2) /x/libnocopy_sockets.so\n\
+        cfn=(2) sendto\ncalls=3 0\n+2 4000\n* 7\n\nob=(2)\nfn=(2)\n0 20\ncob=(3) /lib/libc.so.6\ncfn=(3)\ncalls=3 0\n0 3900\n-1 5\n\n\
+        ob=(3)\nfn=(3)\n0 3900\n\ntotals: 4032\n";
+
+    #[test]
+    fn instructions_of_the_library_are_told_apart() {
+        assert_eq!(Instructions::of(FILE), Some(Instructions { all: 4032, in_library: 25 }));
+        assert_eq!(Instructions::of("nothing\n"), None);
+    }
+
+    #[test]
+    fn two_percent_are_allowed() {
+        let guest = &GUESTS[0];
+        let cost = |in_library| Cost { instructions: 1000.0, in_library };
+        assert!(cost(20.0).verdict(guest).is_good() && !cost(21.0).verdict(guest).is_good());
+        assert_eq!(cost(5.0).row(guest), "| unbound, local data | answer | 1000 | 5 (0.50 %) |\n");
+    }
+}
