@@ -6,6 +6,24 @@ use std::ffi::c_void;
 use std::mem::size_of;
 use std::ptr::null_mut;
 
+/// Of two texts in assembly, the one for this processor.
+#[cfg(target_arch = "x86_64")]
+macro_rules! by_processor {
+    (x86_64: $text:literal, aarch64: $_other:literal $(,)?) => {
+        $text
+    };
+}
+
+/// Of two texts in assembly, the one for this processor.
+#[cfg(target_arch = "aarch64")]
+macro_rules! by_processor {
+    (x86_64: $_other:literal, aarch64: $text:literal $(,)?) => {
+        $text
+    };
+}
+
+pub(crate) use by_processor;
+
 /// Makes a system call.
 ///
 /// # Safety

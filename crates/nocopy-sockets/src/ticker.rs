@@ -151,7 +151,6 @@ const FLAGS: usize = (libc::CLONE_VM
 ///
 /// # Safety
 /// The stack is free, and `number` stays.
-#[cfg(target_arch = "x86_64")]
 #[unsafe(naked)]
 unsafe extern "C" fn begin(
     flags: usize,
@@ -159,47 +158,33 @@ unsafe extern "C" fn begin(
     number: *mut u32,
     run: unsafe extern "C" fn() -> !,
 ) -> isize {
-    naked_asm!(
-        "mov r9, rcx",
-        "mov r10, rdx",
-        "xor r8d, r8d",
-        "mov eax, 56",
-        "syscall",
-        "test rax, rax",
-        "jnz 2f",
-        "xor ebp, ebp",
-        "call r9",
-        "ud2",
-        "2:",
-        "ret",
-    )
-}
-
-/// Starts a thread on a stack: `clone(flags, stack, number, tls, number)`, and `run` in the new one.
-///
-/// # Safety
-/// The stack is free, and `number` stays.
-#[cfg(target_arch = "aarch64")]
-#[unsafe(naked)]
-unsafe extern "C" fn begin(
-    flags: usize,
-    stack: *mut u8,
-    number: *mut u32,
-    run: unsafe extern "C" fn() -> !,
-) -> isize {
-    naked_asm!(
-        "mov x9, x3",
-        "mov x4, x2",
-        "mov x3, xzr",
-        "mov x8, #220",
-        "svc #0",
-        "cbnz x0, 2f",
-        "mov x29, xzr",
-        "blr x9",
-        "brk #1",
-        "2:",
-        "ret",
-    )
+    naked_asm!(sys::by_processor!(
+        x86_64: "
+        mov r9, rcx
+        mov r10, rdx
+        xor r8d, r8d
+        mov eax, 56
+        syscall
+        test rax, rax
+        jnz 2f
+        xor ebp, ebp
+        call r9
+        ud2
+        2:
+        ret",
+        aarch64: "
+        mov x9, x3
+        mov x4, x2
+        mov x3, xzr
+        mov x8, #220
+        svc #0
+        cbnz x0, 2f
+        mov x29, xzr
+        blr x9
+        brk #1
+        2:
+        ret",
+    ))
 }
 
 /// The thread.
