@@ -14,7 +14,7 @@ use super::{Endpoint, Message};
 const AT_HAND_MAX: u32 = 32;
 
 impl Endpoint {
-    /// Waits for the next message, in the way that was [set](Builder::wait). `None` if an event ended the wait
+    /// Waits for the next message, in the way that was [set](super::Builder::wait). `None` if an event ended the wait
     /// ([`poll_event`](Self::poll_event)); a signal does not.
     ///
     /// # Errors
@@ -171,7 +171,7 @@ impl Endpoint {
     }
 
     /// Waits until there is a message or an event, but not longer than `timeout`; returns whether there is one. What a sender without room
-    /// waits with: [`Event::Writable`] ends it.
+    /// waits with: [`Event::Writable`](super::Event::Writable) ends it.
     ///
     /// # Errors
     /// As [`receive`](Self::receive).

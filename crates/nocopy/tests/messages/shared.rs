@@ -15,7 +15,7 @@ use nocopy_lab::patience::wait_until;
 /// Threads of an endpoint that send, and as many that receive.
 const THREADS: usize = 3;
 /// Messages of each thread.
-const MESSAGES: usize = 2_000;
+const MESSAGES: usize = 700;
 const STOP: &[u8] = b"stop";
 
 fn bind(set: impl FnOnce(Builder) -> Builder) -> Endpoint {
