@@ -1,5 +1,11 @@
-# Builds three programs that were written from the documentation of the library alone, and lets them talk to each other.
-cd /root/first
+# Builds three programs that were written from the documentation of the library alone, in a package that depends on the library as the
+# documentation says, and lets them talk to each other.
+cd /root
+cargo new --quiet --vcs none first
+cd first
+cp /root/Cargo.lock . # without a network, only versions that were downloaded can be used
+cargo add --path ../nocopy/crates/nocopy
+mv /root/programs src/bin
 cargo build
 ip link set lo up
 

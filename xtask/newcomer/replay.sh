@@ -1,8 +1,12 @@
 # Captures packets and replays them, by docs/record.md and docs/send.md.
 nocopy=/root/nocopy/target/release/nocopy
-ip link add a addrgenmode none type veth peer name b addrgenmode none
-ip link set a up
-ip link set b up
+
+# Interfaces without IPv6 have no packets of their own.
+off=/proc/sys/net/ipv6/conf/default/disable_ipv6
+if test -e $off; then echo 1 > $off; fi
+ip link add left type veth peer name right
+ip link set left up
+ip link set right up
 
 # Waits up to a minute: a recording makes its file once it captures.
 captures() {
@@ -14,16 +18,16 @@ captures() {
     exit 1
 }
 
-$nocopy record b -o /tmp/first.pcapng --count 1000 & first=$!
+$nocopy record right -o /tmp/first.pcapng --count 1000 & first=$!
 captures /tmp/first.pcapng
-$nocopy send a --count 1000 --size 200 --rate 10kpps
+$nocopy send left --count 1000 --size 200 --rate 10kpps
 wait $first
 
-$nocopy record b -o /tmp/again.pcapng --count 1000 & again=$!
-$nocopy record b -o /tmp/again.bin --format payload --count 1000 & payload=$!
+$nocopy record right -o /tmp/again.pcapng --count 1000 & again=$!
+$nocopy record right -o /tmp/again.bin --format payload --count 1000 & payload=$!
 captures /tmp/again.pcapng
 captures /tmp/again.bin
-$nocopy send a --replay /tmp/first.pcapng --speed 2x
+$nocopy send left --replay /tmp/first.pcapng --speed 2x
 wait $again
 wait $payload
 

@@ -45,17 +45,17 @@ fn prepare(debian: &Path) -> Result<(), Failed> {
     let place = |below: &str| debian.join(below).display().to_string();
     // Its mounts are gone with it, however it ends.
     let install = ["--mount", "debootstrap", PACKAGES, SUITE, &place("")];
-    let program = root().join(SCRIPTS).join("program").display().to_string();
+    let programs = root().join(SCRIPTS).join("programs").display().to_string();
     run_all(&[
         Step::cargo("crates", &["fetch", "--locked"]),
         Step::new("a bare Debian", "unshare", &install),
         Step::new("clone", "git", &["clone", "--quiet", ".", &place("root/nocopy")]),
-        Step::new("programs of a newcomer", "cp", &["--recursive", &program, &place("root/first")]),
+        Step::new("programs of a newcomer", "cp", &["--recursive", &programs, &place("root/programs")]),
     ])?;
-    // Without a network, only versions that were downloaded can be used.
-    let copies = TASKS.map(|task| (root().join(SCRIPTS).join(task), debian.join("root").join(task)));
-    let lock = (root().join("Cargo.lock"), debian.join("root/first/Cargo.lock"));
-    copies
+    let script = |task| (root().join(SCRIPTS).join(task), debian.join("root").join(task));
+    let lock = (root().join("Cargo.lock"), debian.join("root/Cargo.lock"));
+    TASKS
+        .map(script)
         .into_iter()
         .chain([lock])
         .try_for_each(|(from, to)| fs::copy(&from, to).map(drop).map_err(|error| failed(&from, &error)))

@@ -1,6 +1,13 @@
 //! Zero-copy network I/O for stock Linux: one API of owned buffers over everything the kernel offers, and for every byte the evidence
 //! whether it was copied, and why.
 //!
+//! The library is not on crates.io. A program depends on a clone of its repository, or on the address that was cloned:
+//!
+//! ```text
+//! cargo add --path ../nocopy/crates/nocopy
+//! cargo add nocopy --git ADDRESS
+//! ```
+//!
 //! # One shape for every kind of I/O
 //!
 //! Packets, datagrams, streams and messages are sent and received in the same way: open or bind, then use the half that receives and the
