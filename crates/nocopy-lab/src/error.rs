@@ -7,7 +7,7 @@ use crate::Missing;
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The machine lacks something; a test may skip on this (see [`crate::skip`]).
-    #[error(transparent)]
+    #[error("lab: {0}")]
     Missing(#[from] Missing),
     /// A thread that enters a namespace could not be started.
     #[error("network namespace: no thread to run in it{cause}; raise the limit on threads (ulimit -u)", cause = Why(.0))]

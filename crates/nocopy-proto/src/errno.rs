@@ -13,14 +13,33 @@ pub struct Why<'a>(pub &'a io::Error);
 
 impl fmt::Display for Why<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self(error) = self;
-        let text = error.to_string();
-        let Some(number) = error.raw_os_error() else { return write!(f, "; {text}") };
-        let words = text.strip_suffix(&format!(" (os error {number})")).unwrap_or(&text);
-        match Errno::from_raw(number) {
-            Errno::UnknownErrno => write!(f, " (errno {number}); {}", uncapitalized(words)),
-            errno => write!(f, " ({errno:?}); {}", uncapitalized(words)),
+        match name_and_words(self.0) {
+            (Some(name), words) => write!(f, " ({name}); {words}"),
+            (None, words) => write!(f, "; {words}"),
         }
+    }
+}
+
+/// An error within a table or a list: `connection refused (ECONNREFUSED)`.
+#[derive(Clone, Copy, Debug)]
+pub struct Named<'a>(pub &'a io::Error);
+
+impl fmt::Display for Named<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match name_and_words(self.0) {
+            (Some(name), words) => write!(f, "{words} ({name})"),
+            (None, words) => f.write_str(&words),
+        }
+    }
+}
+
+fn name_and_words(error: &io::Error) -> (Option<String>, String) {
+    let text = error.to_string();
+    let Some(number) = error.raw_os_error() else { return (None, text) };
+    let words = uncapitalized(text.strip_suffix(&format!(" (os error {number})")).unwrap_or(&text));
+    match Errno::from_raw(number) {
+        Errno::UnknownErrno => (Some(format!("errno {number}")), words),
+        errno => (Some(format!("{errno:?}")), words),
     }
 }
 
@@ -41,6 +60,9 @@ pub fn remedy(error: &io::Error) -> &'static str {
                 "check that the interface still exists: 'ip link' lists them"
             }
             Some(Errno::ENETDOWN) => "bring the interface up: 'ip link set dev INTERFACE up'",
+            Some(Errno::ENETUNREACH | Errno::EHOSTUNREACH) => {
+                "'ip route get ADDRESS' shows whether there is a route"
+            }
             _ => "'nocopy doctor' shows what this kernel and its interfaces support",
         },
     }
@@ -74,6 +96,13 @@ mod tests {
     }
 
     #[test]
+    fn an_error_in_a_table_has_its_words_first() {
+        let refused = io::Error::from_raw_os_error(111);
+        assert_eq!(Named(&refused).to_string(), "connection refused (ECONNREFUSED)");
+        assert_eq!(Named(&io::Error::other("closed")).to_string(), "closed");
+    }
+
+    #[test]
     fn an_error_without_a_name_keeps_its_number() {
         assert_eq!(cause(9999), " (errno 9999); unknown error 9999");
     }
@@ -96,6 +125,7 @@ mod tests {
         assert!(of(Errno::ENODEV).contains("ip link"));
         assert!(of(Errno::EBUSY).contains("end the program"));
         assert!(of(Errno::EOPNOTSUPP).contains("kernel"));
+        assert!(of(Errno::ENETUNREACH).contains("ip route get"));
         assert!(of(Errno::EINVAL).contains("nocopy doctor"));
     }
 }

@@ -230,16 +230,18 @@ pub enum Reply {
 #[non_exhaustive]
 pub enum Malformed {
     /// It has too many bytes.
-    #[error("a datagram of {bytes} B: none has more than {DATAGRAM_BYTES_MAX}")]
+    #[error(
+        "datagram of {bytes} B: refused; none has more than {DATAGRAM_BYTES_MAX}; send less in one message"
+    )]
     TooLong {
         /// How many.
         bytes: usize,
     },
     /// It is none of ours.
-    #[error("not a message: {0}")]
+    #[error("datagram: not a message; {0}; use the library and the command of the same nocopy")]
     Json(#[from] serde_json::Error),
     /// A part is too long.
-    #[error("a message whose {field} has {found}: there are at most {max}")]
+    #[error("message: refused; its {field} has {found}, and at most {max} are possible; send less")]
     TooMuch {
         /// Which part.
         field: &'static str,
@@ -250,7 +252,7 @@ pub enum Malformed {
     },
     /// The library is of another version.
     #[error(
-        "a library of version {theirs}: this command speaks version {VERSION}; install both of the same nocopy"
+        "library of version {theirs}: refused; this command speaks version {VERSION}; install both of the same nocopy"
     )]
     Version {
         /// Its version.

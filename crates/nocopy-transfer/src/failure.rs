@@ -19,7 +19,9 @@ pub enum Failure {
     /// An error of a command that this module does not know, converted by that command.
     #[error(transparent)]
     Command(Box<dyn std::error::Error + Send + Sync>),
-    #[error("{interface}: no such interface in this network namespace; 'ip link' lists them")]
+    #[error(
+        "{interface}: no such interface; this network namespace has none of that name; 'ip link' lists them"
+    )]
     NoInterface { interface: String },
 }
 

@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use nocopy::Capture;
 use nocopy::port::Queues;
+use nocopy_proto::errno::Why;
 use nocopy_proto::pcapng::{self, Interface};
 
 use crate::Failure;
@@ -183,10 +184,10 @@ fn head(arguments: &RecordArguments) -> Vec<u8> {
 fn write_method(sink: &Sink) -> String {
     let mut words = sink.writer().method().to_string();
     if let Some(reason) = sink.writer().ring_refused() {
-        words += &format!(" (io_uring refused: {reason})");
+        words += &format!("; io_uring: refused{}", Why(reason));
     }
     if let Some(reason) = &sink.unguarded {
-        words += &format!(" (no process would have cut a file back after kill -9: {reason})");
+        words += &format!("; no process would have shortened a file after kill -9{}", Why(reason));
     }
     words
 }

@@ -118,7 +118,8 @@ const ERRORS: &[(&[&str], &str)] = &[
     ),
 ];
 
-const NO_INTERFACE: &str = "nothing0: no such interface in this network namespace; 'ip link' lists them";
+const NO_INTERFACE: &str =
+    "nothing0: no such interface; this network namespace has none of that name; 'ip link' lists them";
 
 fn run(arguments: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_nocopy"));

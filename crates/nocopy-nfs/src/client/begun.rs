@@ -1,4 +1,4 @@
-//! Calls that are begun now and finished later, many at a time: what is done to many small files, each of which takes several calls.
+//! Calls that return before their reply has arrived, so that many are in flight: for many small files, each of which takes several calls.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -11,12 +11,12 @@ use crate::wire::nfs3::{
 };
 use crate::wire::xdr::{self, Xdr};
 
-/// A call that was begun and has its reply.
+/// The result of a call that was begun.
 #[derive(Debug)]
 pub struct Finished {
-    /// What the call returned that began it.
+    /// The value that the `begin_` method returned.
     pub ticket: Ticket,
-    /// What was made, if the server tells; nothing of other calls.
+    /// The new file of `begin_create`, if the server reported it; otherwise `None`.
     pub outcome: Result<Option<Found>, ClientError>,
 }
 
@@ -31,12 +31,12 @@ enum Kind {
 #[derive(Debug)]
 struct Call {
     kind: Kind,
-    /// What errors call it, and what was to be done with it.
+    /// What was to be done to which file, for errors.
     subject: String,
     what: &'static str,
 }
 
-/// Those without a reply, and those whose reply was not asked for yet.
+/// Calls without a reply, and results that were not returned yet.
 #[derive(Debug, Default)]
 pub(super) struct Begun {
     calls: HashMap<Ticket, Call>,
@@ -44,7 +44,6 @@ pub(super) struct Begun {
 }
 
 impl Begun {
-    /// Takes the results of a call, if it was begun here.
     pub(super) fn take_results(
         &mut self,
         ticket: Ticket,
@@ -58,7 +57,6 @@ impl Begun {
     }
 }
 
-/// What the results of such a call say.
 fn found_in(kind: Kind, results: &[u8]) -> Result<Option<Found>, CallError> {
     fn checked<T: for<'a> Xdr<'a>>(results: &[u8]) -> Result<(), CallError> {
         let parsed: NfsResult<T, T> = xdr::parse(results).map_err(BadReply::from)?;
@@ -78,19 +76,19 @@ fn found_in(kind: Kind, results: &[u8]) -> Result<Option<Found>, CallError> {
 }
 
 impl Client {
-    /// Begins what [`create`](Self::create) does.
+    /// Starts [`create`](Self::create) without waiting; [`next_finished`](Self::next_finished) returns the result.
     pub fn begin_create(&mut self, directory: FileHandle, name: &[u8], how: HowToCreate) -> Ticket {
         let at = At { directory, name: Text(name) };
         self.begin(Procedure::Create, &CreateArguments { at, how }, Kind::Create, (name, "made"))
     }
 
-    /// Begins what [`set_attributes`](Self::set_attributes) does.
+    /// Starts [`set_attributes`](Self::set_attributes) without waiting.
     pub fn begin_set_attributes(&mut self, file: FileHandle, new: NewAttributes) -> Ticket {
         let asked = SetAttributesArguments { file, new, guard: None };
         self.begin(Procedure::SetAttr, &asked, Kind::SetAttributes, (b"", "changed"))
     }
 
-    /// Begins what [`rename`](Self::rename) does.
+    /// Starts [`rename`](Self::rename) without waiting.
     pub fn begin_rename(
         &mut self,
         (from_directory, from): (FileHandle, &[u8]),
@@ -103,7 +101,7 @@ impl Client {
         self.begin(Procedure::Rename, &asked, Kind::Rename, (from, "renamed"))
     }
 
-    /// Begins what [`commit`](Self::commit) does. `None` while another commit of that file is under way.
+    /// Starts [`commit`](Self::commit) without waiting; `None` while another commit of the file is in progress.
     pub fn begin_commit(&mut self, file: FileHandle) -> Option<Ticket> {
         let ticket = self.core().commit(file)?;
         let call = Call { kind: Kind::Commit, subject: self.export.clone(), what: "written" };
@@ -127,10 +125,10 @@ impl Client {
         ticket
     }
 
-    /// Waits for the next call that was begun and has its reply, in any order; `None` if there is none.
+    /// Waits for the next result of a call that was begun, in any order; `None` if no call is left.
     ///
     /// # Errors
-    /// The server was given up.
+    /// The server did not answer in time ([`give_up_after`](super::Builder::give_up_after)).
     pub fn next_finished(&mut self) -> Result<Option<Finished>, ClientError> {
         loop {
             self.keep_all();

@@ -1,4 +1,4 @@
-//! How to reach a server: its ports, the mount, and the settings of a client.
+//! Settings of a client, and how it connects: the server's ports, then the mount.
 
 use std::ffi::OsStr;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
@@ -19,16 +19,16 @@ use crate::wire::nfs3::{self, Attributes, FileHandle, FileSystemInformation, Pro
 use crate::wire::portmap::{self, Mapping};
 use crate::wire::xdr::{self, Xdr};
 
-/// Longer reads and writes of one call gain nothing.
+/// Longer calls gain nothing.
 const CALL_BYTES_MAX: usize = 1 << 20;
 
-/// Of a pool that no one else gave.
+/// Buffers of the client's own pool.
 const BUFFERS: u32 = 16;
 
-/// The longest reply of a mount: a handle and flavors.
+/// The longest reply to MNT: a handle and authentication flavors.
 const MOUNT_REPLY_BYTES_MAX: usize = 1024;
 
-/// Settings, to connect with.
+/// Settings of a [`Client`].
 #[derive(Debug, Clone)]
 pub struct Builder {
     connections: usize,
@@ -55,54 +55,54 @@ impl Default for Builder {
 }
 
 impl Builder {
-    /// Over so many connections, among which calls are distributed (1).
+    /// The number of TCP connections, among which calls are distributed (1).
     ///
     /// # Panics
-    /// There are none.
+    /// It is 0.
     #[must_use]
     pub fn connections(self, connections: usize) -> Self {
         assert!(connections > 0, "a client of no connections");
         Self { connections, ..self }
     }
 
-    /// How long to wait for a reply before the connection is taken for lost, and its calls are sent again (15 s).
+    /// How long to wait for a reply before the client replaces the connection and sends its calls again (15 s).
     #[must_use]
     pub fn timeout(self, timeout: Duration) -> Self {
         Self { timeout, ..self }
     }
 
-    /// How long to try again without any reply before everything that was asked for fails (60 s); `None`: without an end, as a hard mount
-    /// does.
+    /// How long to repeat calls without any reply before all of them fail (60 s); `None`: forever, as a hard mount does.
     #[must_use]
     pub fn give_up_after(self, patience: Option<Duration>) -> Self {
         Self { patience, ..self }
     }
 
-    /// From a port below 1024, which takes privileges: servers can be told to serve no others (`secure`).
+    /// Connects from a port below 1024, which needs `CAP_NET_BIND_SERVICE`: servers with the option `secure` accept no others.
     #[must_use]
     pub fn reserved_port(self, on: bool) -> Self {
         Self { is_reserved: on, ..self }
     }
 
-    /// As another user than that of this process. Servers believe it, or not.
+    /// Calls as this user and group instead of those of the process. The server may ignore it.
     #[must_use]
     pub fn user(self, user: u32, group: u32) -> Self {
         Self { user: User { user, group, groups: Vec::new() }, ..self }
     }
 
-    /// Reads and writes of one call have so many bytes at most (1 MiB, or what the server takes).
+    /// The most bytes of one READ or WRITE call (1 MiB, or the server's limit).
     #[must_use]
     pub fn call_bytes_max(self, bytes: usize) -> Self {
         Self { call_bytes_max: bytes.max(1), ..self }
     }
 
-    /// With the buffers of a pool, which several clients may share (16 of the longest read of one call). All of them are to be at home now.
+    /// A pool for this and perhaps other clients, instead of a pool of 16 buffers, each for the longest READ. None of its buffers may be in
+    /// use when a client connects.
     #[must_use]
     pub fn pool(self, pool: Pool) -> Self {
         Self { pool: Some(pool), ..self }
     }
 
-    /// Mounts what is exported at the front of the address's path; returns what of the path lies below.
+    /// Mounts the longest exported beginning of the URL's path, and returns the rest of the path.
     ///
     /// # Errors
     /// See [`ClientError`].
@@ -143,12 +143,12 @@ impl Builder {
         let Self { timeout, patience, is_reserved, .. } = *self;
         let reach = Reach { address, connections, is_reserved, timeout, patience };
         let mut xid = [0; 4];
-        // Any number does: another one than a client's before keeps servers from taking the one's calls for the other's.
+        // Random, so that the server does not mistake a call for one of an earlier client.
         let _ = getrandom(&mut xid, GetRandomFlags::empty());
         Transport::new(reach, u32::from_ne_bytes(xid), self.user.body())
     }
 
-    /// Where files are served, and where they are mounted.
+    /// The ports of NFS and of MOUNT.
     fn ports(&self, url: &Url, ip: IpAddr) -> Result<[u16; 2], ClientError> {
         let nfs = match url.nfs_port {
             Some(port) => port,
@@ -157,7 +157,7 @@ impl Builder {
         if let Some(mount) = url.mount_port {
             return Ok([nfs, mount]);
         }
-        // Who names the port of a server means its mounts, too, if they are served there; a portmapper may speak of another server.
+        // A URL with a port means that server also for MOUNT, if MOUNT is served there: the portmapper may know another server.
         if url.nfs_port.is_some() && self.is_mount_port(SocketAddr::new(ip, nfs))? {
             return Ok([nfs, nfs]);
         }
@@ -177,7 +177,7 @@ impl Builder {
         }
     }
 
-    /// What the portmapper says; `None` if there is none, or it does not know the program.
+    /// The port by the portmapper; `None` without a portmapper, or if it does not know the program.
     fn port_of(&self, ip: IpAddr, program: u32, version: u32) -> Result<Option<u16>, ClientError> {
         let mut transport = self.transport(SocketAddr::new(ip, portmap::PORT), 1);
         let procedure = ProcedureNumber {
@@ -199,7 +199,7 @@ impl Builder {
         Ok(port.filter(|port| *port != 0))
     }
 
-    /// Mounts the path, or what lies above it: the first that is exported, and is a directory.
+    /// Mounts the path or its closest parent that is exported and a directory.
     fn mount(&self, url: &Url, address: SocketAddr) -> Result<(FileHandle, String, PathBuf), ClientError> {
         let mut transport = self.transport(address, 1);
         let procedure = ProcedureNumber {
@@ -234,7 +234,7 @@ impl Builder {
     }
 }
 
-/// From the root on, with one slash between two names.
+/// The path from the root, with one slash between names.
 fn normal(path: &Path) -> PathBuf {
     let names = path.components().filter_map(|part| match part {
         std::path::Component::Normal(name) => Some(name),

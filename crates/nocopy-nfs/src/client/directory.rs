@@ -1,4 +1,4 @@
-//! What is in a directory.
+//! Listing a directory.
 
 use super::core::{BadReply, ProcedureNumber};
 use super::files::check_name;
@@ -9,11 +9,11 @@ use crate::wire::nfs3::{
 };
 use crate::wire::xdr::{self, XdrError};
 
-/// A part of a directory that is asked for at a time, and the longest reply that is taken for one: servers count differently.
+/// Bytes of a directory per call, and the longest accepted reply: servers count differently.
 const PAGE_BYTES: u32 = 64 << 10;
 const REPLY_BYTES_MAX: usize = 4 * PAGE_BYTES as usize;
 
-/// A directory that goes on behind so many is not believed to end.
+/// A directory with more entries is taken for endless.
 const ENTRIES_MAX: usize = 50_000_000;
 
 /// A name in a directory, and the file.
@@ -23,7 +23,7 @@ pub struct Entry {
     pub found: Found,
 }
 
-/// An entry as it came: a server need not tell all of it.
+/// An entry as received: servers may leave out the handle and the attributes.
 struct Raw {
     name: Vec<u8>,
     cookie: u64,
@@ -31,7 +31,7 @@ struct Raw {
     attributes: Option<Attributes>,
 }
 
-/// Where a directory is read on.
+/// Where to continue in a directory.
 #[derive(Debug, Clone, Copy, Default)]
 struct Cursor {
     cookie: u64,
@@ -45,8 +45,7 @@ struct Page {
 }
 
 impl Client {
-    /// All that is in a directory, in the server's order; without the directory itself and the one above. What is removed meanwhile may be
-    /// missing.
+    /// All entries of a directory, in the server's order, without `.` and `..`. Entries that are removed meanwhile may be missing.
     ///
     /// # Errors
     /// See [`ClientError`].
@@ -54,7 +53,7 @@ impl Client {
         let (mut all, mut at, mut is_full) = (Vec::new(), Cursor::default(), true);
         loop {
             let page = match self.page(directory, at, is_full) {
-                // Some servers have only the names, or only those of some directories.
+                // Some servers do not support READDIRPLUS, or not for every directory.
                 Err(error) if is_full && error.status() == Some(Status::NotSupported) => {
                     is_full = false;
                     continue;

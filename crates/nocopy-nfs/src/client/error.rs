@@ -1,4 +1,4 @@
-//! What goes wrong, with the fact, its cause, and what to do.
+//! Errors of the client.
 
 use super::core::{BadReply, CallError, StatusText};
 use super::transport::TransportError;
@@ -7,50 +7,47 @@ use crate::wire::mount;
 use crate::wire::nfs3::Status;
 use nocopy_proto::errno::Why;
 
-/// Why something was not done.
+/// Why a request failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ClientError {
-    /// The server cannot be reached any more, or says nothing that makes sense.
+    /// The server cannot be reached, or its replies are wrong.
     #[error(transparent)]
     Transport(#[from] TransportError),
     #[error(transparent)]
     Url(#[from] UrlError),
-    /// A host that has no address.
+    /// The host name has no address.
     #[error("{host}: has no address{cause}; check the name, or give the address itself", cause = Why(.source))]
     Host { host: String, source: std::io::Error },
     /// The export cannot be mounted.
-    #[error("{export}: cannot be mounted: {}; {}", mount_text(*status), mount_advice(*status))]
+    #[error("{export}: cannot be mounted ({}); {}; {}", mount_words(*status)[0], mount_words(*status)[1], mount_advice(*status))]
     Mount { export: String, status: mount::Status },
-    /// The server says why.
-    #[error("{subject}: cannot be {what}: {}; {}", StatusText(*status), advice(*status))]
+    /// The server returned an error.
+    #[error("{subject}: cannot be {what} {}; {}", StatusText(*status), advice(*status))]
     Status { subject: String, what: &'static str, status: Status },
-    /// The same, but the call was sent more than once.
+    /// The server returned an error, but the call was sent more than once, and an earlier copy may have succeeded.
     #[error(
-        "{subject}: may or may not have been {what}; the call was sent again after the connection was lost, and the second reply was: {}; look at the directory",
+        "{subject}: may or may not have been {what} {}; the call was sent again after the connection was lost, and this is the second reply; look at the directory",
         StatusText(*status)
     )]
     Uncertain { subject: String, what: &'static str, status: Status },
-    /// The server does not take the call.
+    /// The server did not accept the call.
     #[error(
         "{subject}: cannot be {what}; the server refuses the call ({reply}); check that it serves NFS version 3 to this user"
     )]
     Refused { subject: String, what: &'static str, reply: String },
     /// A reply that no correct server gives.
-    #[error(
-        "{subject}: cannot be {what}; the reply is malformed: {source}; check that the server speaks NFS version 3"
-    )]
+    #[error("{subject}: cannot be {what}; {source}; check that the server speaks NFS version 3")]
     BadReply { subject: String, what: &'static str, source: BadReply },
-    /// There is none for the buffers.
-    #[error("buffers of the client: no memory{cause}; free some", cause = Why(.0))]
+    /// There is no memory for buffers.
+    #[error("buffers of the client: no memory{cause}; free memory, or ask for fewer buffers", cause = Why(.0))]
     Memory(#[source] std::io::Error),
-    /// It was given up with everything else.
+    /// The client gave up all calls, because the server did not answer.
     #[error("{subject}: cannot be {what}; the client stopped waiting for the server; try again")]
     GivenUp { subject: String, what: &'static str },
 }
 
 impl ClientError {
-    /// What a call's error means for what was to be done.
     pub(super) fn of(subject: String, what: &'static str, error: CallError, is_repeated: bool) -> Self {
         match error {
             CallError::Status(StatusText(status)) if is_repeated && is_doubtful(status) => {
@@ -63,7 +60,7 @@ impl ClientError {
         }
     }
 
-    /// What the server said, if that is the cause.
+    /// The server's status, if that is the cause.
     pub fn status(&self) -> Option<Status> {
         match self {
             Self::Status { status, .. } | Self::Uncertain { status, .. } => Some(*status),
@@ -78,7 +75,7 @@ impl From<ClientError> for std::io::Error {
     }
 }
 
-/// What a server answers to a call that it has made before, and does not remember.
+/// Statuses that a server also returns to a repetition of a call that has succeeded.
 fn is_doubtful(status: Status) -> bool {
     matches!(status, Status::NoEntry | Status::Exists | Status::Stale | Status::NotEmpty)
 }
@@ -104,17 +101,18 @@ fn advice(status: Status) -> &'static str {
     }
 }
 
-fn mount_text(status: mount::Status) -> &'static str {
+/// The name of the status, and what it means.
+fn mount_words(status: mount::Status) -> [&'static str; 2] {
     match status {
-        mount::Status::NotPermitted => "not permitted (EPERM)",
-        mount::Status::NoEntry => "the server exports no such path (ENOENT)",
-        mount::Status::Io => "the server's disk failed (EIO)",
-        mount::Status::Access => "permission denied (EACCES)",
-        mount::Status::NotDirectory => "not a directory (ENOTDIR)",
-        mount::Status::Invalid => "the server does not understand the path (EINVAL)",
-        mount::Status::NameTooLong => "the path is too long (ENAMETOOLONG)",
-        mount::Status::NotSupported => "the server cannot do that (MNT3ERR_NOTSUPP)",
-        mount::Status::ServerFault => "the server failed (MNT3ERR_SERVERFAULT)",
+        mount::Status::NotPermitted => ["EPERM", "not permitted"],
+        mount::Status::NoEntry => ["ENOENT", "the server exports no such path"],
+        mount::Status::Io => ["EIO", "the server's disk failed"],
+        mount::Status::Access => ["EACCES", "permission denied"],
+        mount::Status::NotDirectory => ["ENOTDIR", "not a directory"],
+        mount::Status::Invalid => ["EINVAL", "the server does not understand the path"],
+        mount::Status::NameTooLong => ["ENAMETOOLONG", "the path is too long"],
+        mount::Status::NotSupported => ["MNT3ERR_NOTSUPP", "the server cannot do that"],
+        mount::Status::ServerFault => ["MNT3ERR_SERVERFAULT", "the server failed"],
     }
 }
 
@@ -126,5 +124,101 @@ fn mount_advice(status: mount::Status) -> &'static str {
         }
         mount::Status::NotDirectory => "name a directory",
         _ => "see what the server says about it",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::rpc::Reply;
+    use crate::wire::xdr::XdrError;
+
+    /// The text of a read's error.
+    fn text(error: impl Into<CallError>, is_repeated: bool) -> String {
+        let text = ClientError::of("F".into(), "read", error.into(), is_repeated).to_string();
+        text.strip_prefix("F: ").expect("the subject comes first").to_owned()
+    }
+
+    #[test]
+    fn errors_of_calls_have_cause_and_remedy() {
+        assert_eq!(
+            text(Status::IsDirectory, true),
+            "cannot be read (EISDIR); a directory; name a file, or use -r"
+        );
+        assert_eq!(
+            text(Status::NoEntry, true),
+            "may or may not have been read (ENOENT); no such file or directory; the call was sent again after the connection was lost, and this is the second reply; look at the directory"
+        );
+        assert_eq!(
+            text(CallError::Refused(Reply::ProgramUnavailable), false),
+            "cannot be read; the server refuses the call (ProgramUnavailable); check that it serves NFS version 3 to this user"
+        );
+        assert_eq!(
+            text(CallError::Unanswered, false),
+            "cannot be read; the client stopped waiting for the server; try again"
+        );
+        let mount = ClientError::Mount { export: "E".into(), status: mount::Status::NoEntry };
+        assert_eq!(
+            mount.to_string(),
+            format!(
+                "E: cannot be mounted (ENOENT); the server exports no such path; {}",
+                mount_advice(mount::Status::NoEntry)
+            )
+        );
+    }
+
+    #[test]
+    fn errors_of_wrong_replies_have_cause_and_remedy() {
+        for (reply, cause) in [
+            (BadReply::UnknownCall { xid: 7 }, "the reply has the number 0x00000007, which no call has"),
+            (
+                XdrError::TooShort { missing: 3 }.into(),
+                "the reply cannot be decoded (the message ends 3 bytes too early)",
+            ),
+            (
+                XdrError::TooLong { bytes: 3 }.into(),
+                "the reply cannot be decoded (3 bytes follow the end of the message)",
+            ),
+            (
+                XdrError::AboveLimit { bytes: 9, max: 8 }.into(),
+                "the reply cannot be decoded (a field has 9 bytes, and at most 8 are allowed)",
+            ),
+            (
+                XdrError::Value { what: "a status", value: 9 }.into(),
+                "the reply cannot be decoded (9 is not a valid value of a status)",
+            ),
+            (
+                BadReply::TooLong { bytes: 9, max: 8 },
+                "the reply has 9 bytes, more than the 8 that are possible",
+            ),
+            (BadReply::EmptyFragment, "a fragment of the reply is empty"),
+            (
+                BadReply::MoreThanAsked { bytes: 9, asked: 8 },
+                "the reply has 9 bytes of the file, more than the 8 asked for",
+            ),
+            (
+                BadReply::Counts { count: 9, data_bytes: 8 },
+                "the reply counts 9 bytes read, and has 8 bytes of data",
+            ),
+            (
+                BadReply::Length { data_bytes: 9, behind: 8 },
+                "the reply announces 9 bytes of the file, and 8 follow",
+            ),
+            (
+                BadReply::NoProgress { bytes: 0, asked: 8 },
+                "the reply counts 0 bytes read or written of the 8 asked for, and the file does not end there",
+            ),
+            (BadReply::Name, "a name in the directory is empty, or has a slash or a zero byte"),
+            (BadReply::EndlessDirectory, "the directory has no end"),
+            (
+                BadReply::NeverCommitted { rounds: 16 },
+                "the server lost what was written 16 times (each reply has another write verifier)",
+            ),
+        ] {
+            assert_eq!(
+                text(reply, false),
+                format!("cannot be read; {cause}; check that the server speaks NFS version 3")
+            );
+        }
     }
 }

@@ -1,4 +1,4 @@
-//! Files by their handles: looked up, made, removed, renamed.
+//! Looking up, making, removing and renaming files.
 
 use std::path::Path;
 
@@ -15,7 +15,7 @@ use crate::wire::xdr;
 /// The longest reply to READLINK: a path and attributes.
 const LINK_REPLY_BYTES_MAX: usize = 8192;
 
-/// A file, and what the server knows of it.
+/// A file and its attributes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Found {
     pub file: FileHandle,
@@ -23,7 +23,7 @@ pub struct Found {
 }
 
 impl Client {
-    /// What the server knows of a file now.
+    /// The current attributes of a file.
     ///
     /// # Errors
     /// See [`ClientError`].
@@ -31,7 +31,7 @@ impl Client {
         self.ask::<_, ()>(Procedure::GetAttr, &file, ("", "looked at"))
     }
 
-    /// The file of that name in a directory.
+    /// Looks up a name in a directory.
     ///
     /// # Errors
     /// See [`ClientError`].
@@ -47,7 +47,7 @@ impl Client {
         Ok(Found { file: found.file, attributes })
     }
 
-    /// What a path leads to, from the mounted directory on. Symbolic links are not followed.
+    /// The file at a path below the mounted directory. Symbolic links are not followed.
     ///
     /// # Errors
     /// See [`ClientError`].
@@ -63,7 +63,7 @@ impl Client {
         Ok(at)
     }
 
-    /// The path that a symbolic link has.
+    /// The target of a symbolic link.
     ///
     /// # Errors
     /// See [`ClientError`].
@@ -80,7 +80,7 @@ impl Client {
         })
     }
 
-    /// Makes a file, or opens the one that is there, as `how` says.
+    /// Makes a file. `how` decides what happens if the name exists.
     ///
     /// # Errors
     /// See [`ClientError`].
@@ -123,12 +123,12 @@ impl Client {
     fn made(&mut self, made: Created, directory: FileHandle, name: &[u8]) -> Result<Found, ClientError> {
         match (made.file, made.attributes) {
             (Some(file), Some(attributes)) => Ok(Found { file, attributes }),
-            // A server need not tell.
+            // The server may leave these out.
             _ => self.look_up(directory, name),
         }
     }
 
-    /// Removes a file, or a link.
+    /// Removes a file or symbolic link.
     ///
     /// # Errors
     /// See [`ClientError`].
@@ -156,7 +156,7 @@ impl Client {
             .map(drop)
     }
 
-    /// Gives a file another name, also in another directory; a file that has that name already is replaced.
+    /// Renames a file, also into another directory. An existing file of the new name is replaced.
     ///
     /// # Errors
     /// See [`ClientError`].
@@ -184,13 +184,12 @@ impl Client {
     }
 }
 
-/// Whether a name from a server can be one of a file in its directory: a program that makes files of such names makes none elsewhere.
+/// Checks that a name from the server has no slash, so that a program that makes such a file cannot make it in another directory.
 pub(super) fn check_name(name: &[u8]) -> Result<(), BadReply> {
     let is_elsewhere = name.is_empty() || name.contains(&b'/') || name.contains(&0);
     if is_elsewhere { Err(BadReply::Name) } else { Ok(()) }
 }
 
-/// Whether that is a file whose bytes can be read.
 impl Found {
     pub fn is_regular(&self) -> bool {
         self.attributes.file_type == FileType::Regular

@@ -1,4 +1,4 @@
-//! The client as a half that receives: for loops of others, and for tokio programs (`nocopy::tokio::AsyncReceiver`).
+//! The client as a [`ReceiverHalf`]: for other event loops and for tokio (`nocopy::tokio::AsyncReceiver`).
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -13,7 +13,7 @@ use rustix::time::{
 
 use super::{Client, Filled};
 
-/// One descriptor for all sockets, and for the times at which something is to be done although no byte comes.
+/// One descriptor that is readable when a socket is ready or a timeout has passed.
 #[derive(Debug)]
 pub(super) struct Watch {
     epoll: OwnedFd,
@@ -29,7 +29,7 @@ impl Watch {
         Ok(Self { epoll, timer })
     }
 
-    /// Watches these sockets, each to be read, and written to if that is said; and the time.
+    /// Watches these sockets for reading, those with `true` for writing too, and the time `end`.
     fn watch<'a>(
         &self,
         sockets: impl Iterator<Item = (BorrowedFd<'a>, bool)>,
@@ -37,14 +37,14 @@ impl Watch {
     ) -> io::Result<()> {
         for (socket, is_full) in sockets {
             let flags = if is_full { EventFlags::IN | EventFlags::OUT } else { EventFlags::IN };
-            // One that is closed has left by itself.
+            // The kernel removes closed sockets by itself.
             match epoll::add(&self.epoll, socket, EventData::new_u64(1), flags) {
                 Err(Errno::EXIST) => epoll::modify(&self.epoll, socket, EventData::new_u64(1), flags)?,
                 added => added?,
             }
         }
         let none = Timespec { tv_sec: 0, tv_nsec: 0 };
-        // A timer of 0 never ends.
+        // A timer of 0 ns never expires.
         let left = |end: Instant| end.saturating_duration_since(Instant::now()).as_nanos().max(1);
         let value = end.map_or(none, |end| {
             let left = left(end);
@@ -60,13 +60,13 @@ impl Watch {
 }
 
 impl Client {
-    /// Prepares for a wait on the descriptor ([`AsFd`]) until it is readable, and returns whether a posted buffer is back already, or none is
-    /// posted: then there is nothing to wait for. What is queued is sent. Call it before each such wait.
+    /// Prepares for a wait until the descriptor ([`AsFd`]) is readable; call it before each such wait. Returns `true` if there is nothing
+    /// to wait for: a filled buffer can be received, or none is posted. Queued calls are sent.
     ///
-    /// A connection that was lost is made anew by this call, which waits for that.
+    /// Replaces a lost connection, and waits until the new one is made.
     ///
     /// # Errors
-    /// The server was given up.
+    /// The server did not answer in time ([`give_up_after`](super::Builder::give_up_after)).
     pub fn arm(&mut self) -> io::Result<bool> {
         self.transport.turn(Some(Instant::now())).map_err(io::Error::other)?;
         self.keep_all();

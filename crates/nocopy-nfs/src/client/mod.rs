@@ -1,23 +1,22 @@
-//! The client: a server's files for programs that have no mount, read straight into the buffers that they post.
+//! An NFS client for programs that have no mount: the kernel copies file data straight into buffers that the program posted.
 //!
 //! ```text
-//!   post(buffer) ─▶ core: a call ──────────────▶ socket
-//!                                                  │ the first head is read alone; its number names the call
-//!                                                  ▼
-//!   receive() ◀─ core: a reply is whole ◀── one readv a reply: [ the data, into the posted buffer │ the next head ]
+//!   post(buffer) ─▶ core: READ call ─────────────▶ socket
+//!                                                    │ the first reply header is read alone; its number identifies the call
+//!                                                    ▼
+//!   receive() ◀─ core: complete reply ◀── one readv per reply: [ data into the posted buffer │ next reply header ]
 //! ```
 //!
-//! *Core* knows what the bytes mean, without sockets. *Transport* moves them: any number of connections, of which one that is lost is made
-//! anew, and its calls are sent again. *Client* is what programs use.
+//! [`core`] encodes calls and interprets replies, without sockets. `transport` has the connections: it replaces a lost one, and sends its
+//! calls again. [`Client`] is what programs use.
 //!
-//! The bytes of a file are copied once, by the kernel, out of the socket's memory and into the buffer that was posted for them. Only what
-//! comes along with a head that is shorter than expected is copied once more, at most 84 bytes a reply, and counted.
+//! File data is copied once, by the kernel, from the socket into the posted buffer. If a reply header is shorter than expected, the data
+//! received behind it (at most 84 bytes a reply) is copied once more, and counted.
 //!
-//! The socket side is not [`nocopy::tcp`]: its receiver gives the stream in chunks of memory that it chose before the replies named their
-//! calls, so that the data would have to be copied from there into the posted buffers.
+//! The client does not use [`nocopy::tcp`], whose receiver chooses the memory before the reply has identified its call: data would then
+//! have to be copied from there into the posted buffer.
 //!
-//! Errors say what, why, and what to do ([`ClientError`]). What is written is on the server's disk when [`commit`](Client::commit) has said so,
-//! and not before.
+//! Written data is on the server's disk only after [`commit`](Client::commit) has returned without an error.
 
 mod begun;
 mod builder;
@@ -54,28 +53,28 @@ use transport::Transport;
 use crate::wire::nfs3::{FileHandle, NfsResult, Refusal, Status};
 use crate::wire::xdr::{self, Xdr};
 
-/// How long to wait before a server is asked again that was not ready; each time twice as long.
+/// The pause before a call is sent again to a server that was not ready; it doubles each time.
 const NOT_READY_MIN: Duration = Duration::from_millis(100);
 const NOT_READY_MAX: Duration = Duration::from_secs(5);
 
-/// Results of calls that are short: a handle, and attributes of two files before and after.
+/// The longest results of most calls: a handle, and the attributes of two files before and after.
 const SHORT_BYTES_MAX: usize = 4096;
 
 /// An export of a server, mounted.
 #[derive(Debug)]
 pub struct Client {
     transport: Transport,
-    /// What errors call it.
+    /// The name in errors.
     export: String,
     root: FileHandle,
-    /// How long to ask a server that is not ready; `None`: without an end.
+    /// For how long to repeat a call to a server that is not ready; `None`: forever.
     patience: Option<Duration>,
-    /// Posted buffers that came back while something else was waited for.
+    /// Buffers filled while the client waited for another reply.
     filled: VecDeque<Filled>,
-    /// For waits by loops of others.
+    /// The descriptor for other event loops.
     watch: Watch,
     pool: Pool,
-    /// Calls whose results are asked for later.
+    /// Calls whose results are collected by `next_finished`.
     begun: Begun,
 }
 
@@ -85,7 +84,7 @@ impl Client {
         Builder::default()
     }
 
-    /// Mounts what is exported at the front of the address's path; returns what of the path lies below.
+    /// Mounts the longest exported beginning of the URL's path, and returns the rest of the path.
     ///
     /// # Errors
     /// See [`ClientError`].
@@ -93,12 +92,12 @@ impl Client {
         Builder::default().connect(url)
     }
 
-    /// The handle of the directory that is mounted.
+    /// The mounted directory.
     pub fn root(&self) -> FileHandle {
         self.root
     }
 
-    /// How long reads and writes of one call may be, as the server says. Longer buffers take several calls, one after the other.
+    /// The most bytes of one READ or WRITE call. Longer buffers take several calls, one after another.
     pub fn limits(&self) -> Limits {
         self.transport.core.limits()
     }
@@ -107,7 +106,7 @@ impl Client {
         &mut self.transport.core
     }
 
-    // ---- calls that are waited for -----------------------------------------------------------------------------
+    // ---- calls that wait for their reply -----------------------------------------------------------------------------
 
     /// Makes a call, and waits for its results.
     fn ask<'a, T, R>(
@@ -124,7 +123,7 @@ impl Client {
         self.ask_for::<_, R>(&asked, arguments, |results| xdr::parse::<NfsResult<T, R>>(results))
     }
 
-    /// The same, with results that are taken out of the reply's bytes.
+    /// As `ask`, for results that borrow from the reply.
     fn ask_for<'a, T, R>(
         &mut self,
         asked: &Asked<'_>,
@@ -163,7 +162,7 @@ impl Client {
         Ok((results, is_repeated))
     }
 
-    /// Waits for something that was asked for. Buffers that come back meanwhile are kept for [`receive`](Self::receive).
+    /// Waits for one event. Buffers filled meanwhile are kept for [`receive`](Self::receive).
     fn wait_for(&mut self, is_it: impl Fn(&Done) -> bool) -> Result<Done, ClientError> {
         loop {
             let mut found = None;
@@ -192,7 +191,7 @@ impl Client {
             Done::Filled { ticket, buffer, place, outcome } => {
                 self.filled.push_back(Filled { ticket, buffer, place, outcome });
             }
-            // What was not begun is of a call that failed with all others: its error has been returned.
+            // A call that was not begun by `begin` failed when the server was given up, and its error was returned then.
             Done::Results { ticket, results, is_repeated } => {
                 self.begun.take_results(ticket, results, is_repeated);
             }
@@ -203,10 +202,10 @@ impl Client {
     }
 }
 
-/// A call, in numbers and in words.
+/// A call, and its words in errors.
 struct Asked<'a> {
     procedure: ProcedureNumber,
-    /// The longest record of its reply.
+    /// The longest reply.
     bytes_max: usize,
     subject: &'a str,
     what: &'static str,

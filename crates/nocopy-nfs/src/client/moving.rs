@@ -9,24 +9,24 @@ use super::core::{CallError, Done, Limits};
 use super::{Client, ClientError, Place, ReadEnd, Ticket};
 use crate::wire::nfs3::FileHandle;
 
-/// Calls that may be in flight; what is posted or written beyond waits in the program.
+/// The most calls without a reply; further buffers are refused.
 const IN_FLIGHT_MAX: usize = 256;
 
-/// A posted buffer that has come back.
+/// A posted buffer, returned after its read.
 #[derive(Debug)]
 pub struct Filled {
     /// What [`post`](Client::post) returned.
     pub ticket: Ticket,
-    /// As long as what was read, with it.
+    /// The data that was read.
     pub buffer: Buffer,
-    /// Where in the file that lies.
+    /// Where in the file the data lies.
     pub place: Place,
     /// How the read ended.
     pub outcome: Result<ReadEnd, CallError>,
 }
 
 impl Filled {
-    /// The buffer and how the read ended, or what went wrong, with what to do.
+    /// The buffer and how the read ended.
     ///
     /// # Errors
     /// See [`ClientError`].
@@ -40,36 +40,36 @@ impl Filled {
 impl Client {
     // ---- buffers and waits -------------------------------------------------------------------------------------
 
-    /// An empty buffer of the client's [pool](super::Builder::pool), to be posted or filled; `None` while all are in use. Dropped anywhere, it
-    /// goes home.
+    /// An empty buffer of the client's [pool](super::Builder::pool); `None` while all are in use. Dropping it, on any thread, returns it to
+    /// the pool.
     pub fn buffer(&self) -> Option<Buffer> {
         self.pool.take()
     }
 
-    /// Takes a buffer back: the next [`buffer`](Self::buffer) is this one, which is in the processor's cache still.
+    /// Returns a buffer to the pool. The next [`buffer`](Self::buffer) is this one, since it is still in the processor's cache.
     pub fn recycle(&self, buffer: Buffer) {
         drop(buffer);
     }
 
-    /// Changes how to wait for replies, from the next wait on. [`Wait::Spin`] looks again and again, each time a system call;
-    /// [`Wait::Interrupt`], the default, sleeps in the kernel; [`Wait::Adaptive`] looks for a while, then sleeps. [`Wait::Coalesced`] sleeps
-    /// for its `delay` first, so that more has come at each wake-up.
+    /// Changes how to wait for replies. [`Wait::Spin`] polls without sleeping, one system call each time; [`Wait::Interrupt`], the default,
+    /// sleeps in the kernel; [`Wait::Adaptive`] polls for a while, then sleeps. [`Wait::Coalesced`] sleeps for its `delay` first, so that
+    /// more replies have arrived at each wake-up.
     pub fn set_wait(&mut self, wait: Wait) {
         self.transport.set_wait(wait);
     }
 
     // ---- reading -----------------------------------------------------------------------------------------------
 
-    /// Posts a buffer to be read into: as many bytes as it has, or as it has room for if it has none. The file's bytes go there and nowhere
-    /// else; [`receive`](Self::receive) gives it back. Many can be posted, and come back in any order. Those of the client's
-    /// [pool](super::Builder::pool) that are of one length are alike: each reply goes into the one that was posted last, which is most likely in
-    /// the processor's cache.
+    /// Starts a read into a buffer: of as many bytes as the buffer holds or, if it is empty, has room for. [`receive`](Self::receive)
+    /// returns it with the data. Many buffers can be posted, and return in any order. Among posted buffers of the client's
+    /// [pool](super::Builder::pool) with the same length, the one posted last is filled first, as it is most likely still in the processor's
+    /// cache.
     ///
-    /// Nothing is sent before the next call that receives, waits, or [`try_flush`](Self::try_flush)es. Reads of places that follow one another
-    /// in a file, and are posted one after the other, are asked for by one call of up to 512 KiB.
+    /// The call is sent by the next method that receives or waits, or by [`try_flush`](Self::try_flush). Consecutive reads of consecutive
+    /// parts of a file share one call of up to 512 KiB.
     ///
     /// # Errors
-    /// Too many are in flight ([`Reason::Full`]), or its memory cannot be written to.
+    /// Too many calls are in flight ([`Reason::Full`]), or the buffer's memory is read-only.
     pub fn post(&mut self, buffer: Buffer, place: Place) -> Result<Ticket, Rejected<Buffer>> {
         if self.core().in_flight() >= IN_FLIGHT_MAX {
             return Err(Rejected { item: buffer, reason: Reason::Full });
@@ -77,15 +77,15 @@ impl Client {
         self.core().post(buffer, place)
     }
 
-    /// Waits for the next posted buffer that comes back; `None` if none is posted.
+    /// Waits for the next filled buffer; `None` if none is posted.
     ///
     /// # Errors
-    /// The server was given up. All buffers that were posted come back by the next calls.
+    /// The server did not answer in time ([`give_up_after`](super::Builder::give_up_after)). The next calls return all posted buffers, each with an error.
     pub fn receive(&mut self) -> Result<Option<Filled>, ClientError> {
         self.receive_until(None)
     }
 
-    /// The same, for at most so long.
+    /// As [`receive`](Self::receive), for at most `timeout`.
     ///
     /// # Errors
     /// As [`receive`](Self::receive).
@@ -93,7 +93,7 @@ impl Client {
         self.receive_until(Some(Instant::now() + timeout))
     }
 
-    /// The same, without waiting.
+    /// As [`receive`](Self::receive), without waiting.
     ///
     /// # Errors
     /// As [`receive`](Self::receive).
@@ -117,22 +117,22 @@ impl Client {
         }
     }
 
-    /// Sends what is queued, as far as the sockets take it without waiting. `false`: something is left.
+    /// Sends queued calls without waiting. Returns `false` if some could not be sent yet.
     ///
     /// # Errors
-    /// The server was given up.
+    /// The server did not answer in time ([`give_up_after`](super::Builder::give_up_after)).
     pub fn try_flush(&mut self) -> Result<bool, ClientError> {
         self.transport.turn(Some(Instant::now()))?;
         Ok(self.core().queued() == 0)
     }
 
-    /// Reads into a buffer, and waits for that.
+    /// Reads into a buffer, and waits until it is filled.
     ///
     /// # Errors
     /// See [`ClientError`].
     ///
     /// # Panics
-    /// The buffer's memory cannot be written to.
+    /// The buffer's memory is read-only.
     pub fn read(&mut self, buffer: Buffer, place: Place) -> Result<(Buffer, ReadEnd), ClientError> {
         let ticket = self.core().post(buffer, place).expect("memory that can be written to");
         let done = self.wait_for(|done| matches!(done, Done::Filled { ticket: of, .. } if *of == ticket))?;
@@ -142,13 +142,13 @@ impl Client {
 
     // ---- writing -----------------------------------------------------------------------------------------------
 
-    /// Writes a buffer, which goes home once a [`commit`](Self::commit) has said that its bytes are on the server's disk. Until then it is
-    /// kept, to be sent again if the server loses it. Writes to the same bytes between two commits have no order.
+    /// Starts a write. The client keeps the buffer until a [`commit`](Self::commit) has confirmed that its bytes are on the server's disk,
+    /// to send them again if the server restarts and loses them. Writes to the same bytes between two commits have no order.
     ///
-    /// Nothing is sent before the next call that waits or [`try_flush`](Self::try_flush)es.
+    /// The call is sent by the next method that waits, or by [`try_flush`](Self::try_flush).
     ///
     /// # Errors
-    /// Too many are in flight ([`Reason::Full`]), or it holds no bytes.
+    /// Too many calls are in flight ([`Reason::Full`]), or the buffer is empty.
     pub fn write(&mut self, buffer: Buffer, place: Place) -> Result<(), Rejected<Buffer>> {
         if self.core().in_flight() >= IN_FLIGHT_MAX {
             return Err(Rejected { item: buffer, reason: Reason::Full });
@@ -156,10 +156,10 @@ impl Client {
         self.core().write(buffer, place)
     }
 
-    /// Sends what was written and is queued, and waits until fewer than so many calls are in flight.
+    /// Sends queued calls, and waits until fewer than `in_flight` have no reply.
     ///
     /// # Errors
-    /// The server was given up.
+    /// The server did not answer in time ([`give_up_after`](super::Builder::give_up_after)).
     pub fn wait_for_room(&mut self, in_flight: usize) -> Result<(), ClientError> {
         while self.core().in_flight() >= in_flight.max(1) {
             self.transport.turn(None)?;
@@ -167,11 +167,10 @@ impl Client {
         Ok(())
     }
 
-    /// Waits until all that was written to a file before is on the server's disk. What a server lost meanwhile, because it was started again,
-    /// is sent again.
+    /// Waits until all earlier writes to the file are on the server's disk. Writes that the server lost by a restart are sent again.
     ///
     /// # Errors
-    /// Something that was written since the last commit is not, or not known to be, on the disk. See [`ClientError`].
+    /// A write since the last commit failed, or may not be on the disk. See [`ClientError`].
     pub fn commit(&mut self, file: FileHandle) -> Result<(), ClientError> {
         let Some(ticket) = self.core().commit(file) else { unreachable!("the commit before was waited for") };
         let done =
@@ -180,7 +179,7 @@ impl Client {
         outcome.map_err(|error| ClientError::of(self.export.clone(), "written", error, false))
     }
 
-    /// Bytes that were written and are not known to be on the server's disk, without those whose calls have no reply yet.
+    /// Bytes of writes that were acknowledged but not committed.
     pub fn uncommitted_bytes(&self) -> usize {
         self.transport.core.uncommitted_bytes()
     }
@@ -192,8 +191,8 @@ impl Client {
         self.transport.core.in_flight()
     }
 
-    /// What is known of copies of the bytes that were read: by the kernel, out of the socket, into the posted buffer; and those that came along
-    /// with a head, and were copied once more.
+    /// How many bytes were read by one copy (by the kernel, into the posted buffer), and how many were copied a second time, because they
+    /// were received together with a reply header.
     pub fn ledger(&self) -> Ledger {
         let counts = self.transport.core.counts();
         let mut ledger = Ledger::default();
@@ -204,7 +203,7 @@ impl Client {
         ledger
     }
 
-    /// How bytes are moved, and why so.
+    /// How data is moved, and why.
     pub fn explain(&self) -> Explanation {
         let Limits { read_bytes_max, write_bytes_max } = self.limits();
         let text = format!(
@@ -216,10 +215,10 @@ impl Client {
         (text, Evidence::Copied(Cause::SocketCall)).into()
     }
 
-    /// Everything that was counted; `moved` are reads of posted buffers.
+    /// All counters; `moved` counts finished reads.
     ///
     /// # Errors
-    /// None; other kinds of halves have some.
+    /// Never; the type is that of all halves.
     pub fn stats(&self) -> io::Result<Stats> {
         let (counts, sockets) = (self.transport.core.counts(), self.transport.counts());
         let mut stats = Stats::default();
@@ -230,17 +229,21 @@ impl Client {
         stats.extend(
             [
                 ("calls", "Calls made, each once", counts.calls),
-                ("replies", "Replies that came whole", counts.replies),
+                ("replies", "Complete replies", counts.replies),
                 ("repeated", "Calls sent again because their connection was lost", counts.repeated),
                 ("bad_replies", "Replies that no correct server gives", counts.bad_replies),
                 (
                     "moved_bytes",
-                    "Bytes read that came along with a head, and were copied once more",
+                    "Bytes received together with a reply header, and copied a second time",
                     counts.moved_bytes,
                 ),
-                ("joined", "Reads that were asked for by the call of the read before them", counts.joined),
+                ("joined", "Reads that shared the call of the read before them", counts.joined),
                 ("writes", "Writes that have a reply", counts.writes),
-                ("written_bytes", "Bytes written, each time the server says so", counts.written_bytes),
+                (
+                    "written_bytes",
+                    "Bytes that the server acknowledged, repetitions included",
+                    counts.written_bytes,
+                ),
                 (
                     "lost_bytes",
                     "Bytes written that the server lost, and that were sent again",

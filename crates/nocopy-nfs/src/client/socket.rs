@@ -1,4 +1,4 @@
-//! A connected socket, from a reserved port where that is asked for.
+//! Connecting a socket, if requested from a reserved port.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
@@ -9,16 +9,16 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, connect, socket_with, sockopt};
 use rustix::rand::{GetRandomFlags, getrandom};
 
-/// Ports that only privileged programs may have, by which servers that are told to tell them from others.
+/// Source ports that need privileges; a server with the option `secure` accepts no others.
 const RESERVED_PORTS: std::ops::Range<u16> = 600..1024;
 
-/// A connection that never waits in a call.
+/// Connects a non-blocking socket.
 ///
 /// # Errors
-/// It is refused, or not made in time.
+/// Refused, or not connected within the time.
 pub(super) fn connected(address: SocketAddr, is_reserved: bool, within: Duration) -> io::Result<TcpStream> {
     let mut word = [0; 2];
-    // Any place to begin at does: clients that begin at different ones need not try each other's ports.
+    // A random start, so that clients rarely try the same ports.
     let _ = getrandom(&mut word, GetRandomFlags::empty());
     let count = RESERVED_PORTS.len();
     let first = usize::from(u16::from_ne_bytes(word)) % count;
@@ -26,7 +26,7 @@ pub(super) fn connected(address: SocketAddr, is_reserved: bool, within: Duration
     loop {
         let port = ports.next();
         match connected_from(address, port, within) {
-            // That port is in use, or was for this server until just now.
+            // The port is in use, or was in use for this server until recently.
             Err(Errno::ADDRINUSE | Errno::ADDRNOTAVAIL) if port.is_some() => {}
             done => return done.map_err(io::Error::from),
         }
@@ -42,7 +42,7 @@ fn connected_from(address: SocketAddr, port: Option<u16>, within: Duration) -> R
     let socket = socket_with(family, SocketType::STREAM, flags, None)?;
     sockopt::set_tcp_nodelay(&socket, true)?;
     if let Some(port) = port {
-        // One that was used until just now may be used again, but for the same server.
+        // Allows a port that was in use until recently, except for the same server.
         sockopt::set_socket_reuseaddr(&socket, true)?;
         bind(&socket, &SocketAddr::new(any, port))?;
     }

@@ -1,5 +1,4 @@
-//! The core's bytes over sockets: sent as the sockets take them, received where the core says, and again by another connection when one is
-//! lost.
+//! Moves the core's bytes over TCP connections, and replaces lost connections.
 
 use nocopy_proto::errno::Why;
 use std::collections::VecDeque;
@@ -15,24 +14,23 @@ use rustix::io::Errno;
 use super::core::{BadReply, CallError, Core};
 use super::socket;
 
-/// Calls that one system call sends.
+/// The most calls in one system call.
 const BATCH_MAX: usize = 16;
 
-/// Once so many bytes of replies are there, the program gets them before more are received: they are in the processor's cache still, and so
-/// is the buffer when it is posted again.
+/// After so many received bytes the program gets its data, while it is still in the processor's cache.
 const TURN_BYTES: usize = 256 << 10;
 
-/// Reads that could share a call with others wait for them at most so long.
+/// The longest delay of a read that may share a call with later ones.
 const PATIENCE: Duration = Duration::from_millis(1);
 
-/// Between two attempts to connect: this long at first, then twice as long each time.
+/// The pause between two attempts to connect; it doubles each time.
 const RETRY_MIN: Duration = Duration::from_millis(50);
 const RETRY_MAX: Duration = Duration::from_secs(2);
 
-/// How long to wait before a server is asked again that was not ready.
+/// The pause before a read or write is repeated to a server that was not ready.
 const NOT_READY: Duration = Duration::from_millis(500);
 
-/// Connections that may end one after the other by replies that make no sense.
+/// The client gives up after so many wrong replies without a right one between them.
 const BAD_REPLIES_MAX: u32 = 3;
 
 /// How to reach a server, and how long to wait for it.
@@ -41,13 +39,13 @@ pub(super) struct Reach {
     pub(super) address: SocketAddr,
     pub(super) connections: usize,
     pub(super) is_reserved: bool,
-    /// How long to wait for a reply before the connection is taken for lost.
+    /// How long to wait for a reply before the connection is replaced.
     pub(super) timeout: Duration,
-    /// How long to try again, once a connection is lost; `None`: without an end.
+    /// For how long to reconnect and repeat calls; `None`: forever.
     pub(super) patience: Option<Duration>,
 }
 
-/// Why nothing more is expected of a server.
+/// Why the client gave up the server.
 #[derive(Debug, thiserror::Error)]
 pub enum TransportError {
     #[error(
@@ -64,7 +62,7 @@ pub enum TransportError {
     Wait { address: SocketAddr, source: io::Error },
 }
 
-/// What has been counted of sockets.
+/// Counters of the sockets.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct SocketCounts {
     pub(super) connects: u64,
@@ -77,14 +75,15 @@ pub(super) struct SocketCounts {
 #[derive(Debug, Default)]
 struct Connection {
     stream: Option<TcpStream>,
-    /// Calls that are being sent, and how many bytes of the first are.
+    /// Calls that are being sent.
     out: VecDeque<u32>,
+    /// Bytes of the first of them that were sent.
     sent: usize,
-    /// It takes no more bytes now.
+    /// The send buffer is full.
     is_full: bool,
-    /// It had no more bytes when it was read last.
+    /// The receive buffer was empty at the last read.
     is_drained: bool,
-    /// When the last bytes came, or the connection was made.
+    /// When bytes were received last, or the connection was made.
     heard: Option<Instant>,
 }
 
@@ -93,22 +92,21 @@ pub(super) struct Transport {
     pub(super) core: Core,
     reach: Reach,
     connections: Vec<Connection>,
-    /// Replies that made no sense, since the last one that did.
+    /// Wrong replies since the last right one.
     bad_replies: u32,
-    /// Since when no reply has come although connections were made, or could not be made.
+    /// The start of the current time without replies or connections.
     trouble: Option<Instant>,
-    /// When to connect next, and how long to wait after that.
+    /// When to connect next, and the pause after that.
     retry_at: Option<Instant>,
     pause: Duration,
-    /// There was a connection before.
     was_connected: bool,
-    /// When to ask again a server that was not ready.
+    /// When to repeat reads and writes for which the server was not ready.
     resume_at: Option<Instant>,
     counts: SocketCounts,
-    /// The connection to be read from next.
+    /// The connection to read from first.
     first: usize,
     wait: Wait,
-    /// Reads that are queued need not be sent before the server has little to do.
+    /// Queued reads may wait for more reads to share their call.
     is_patient: bool,
 }
 
@@ -144,7 +142,7 @@ impl Transport {
         self.counts
     }
 
-    /// As [`turn`](Self::turn), for a program that waits for the bytes of files: calls to read may be sent later, together.
+    /// As [`turn`](Self::turn), for a program that waits for file data: reads may be delayed, to share calls.
     pub(super) fn turn_to_receive(&mut self, until: Option<Instant>) -> Result<(), TransportError> {
         self.is_patient = true;
         let turned = self.turn(until);
@@ -152,10 +150,10 @@ impl Transport {
         turned
     }
 
-    /// Sends and receives what can be sent and received; if that is nothing, waits until it is something, at most until then.
+    /// Sends and receives without waiting; if there is nothing to send or receive, waits for it, at most until `until`.
     ///
     /// # Errors
-    /// The server is given up, and everything that was asked for has failed.
+    /// The server is given up, and all calls have failed.
     pub(super) fn turn(&mut self, until: Option<Instant>) -> Result<(), TransportError> {
         let turned = self.try_turn(until);
         if turned.is_err() {
@@ -175,7 +173,7 @@ impl Transport {
             return Ok(());
         }
         if self.is_patient && self.core.queued() > 0 {
-            // What is in flight may take long, and what is queued need not.
+            // Calls in flight may take long; queued reads should not wait for them.
             let soon = now + PATIENCE;
             self.wait(Some(until.map_or(soon, |until| until.min(soon))))?;
             if self.move_all()? {
@@ -190,7 +188,7 @@ impl Transport {
         self.move_all().map(drop)
     }
 
-    /// Asks a server again that was not ready, once it was given time.
+    /// Repeats reads and writes for which the server was not ready, after a pause.
     fn resume(&mut self, now: Instant) {
         if self.core.delayed() == 0 {
             self.resume_at = None;
@@ -200,7 +198,7 @@ impl Transport {
         }
     }
 
-    /// Whether anything was sent or received.
+    /// Sends and receives without waiting; returns whether any byte was moved.
     fn move_all(&mut self) -> Result<bool, TransportError> {
         let mut has_moved = self.look_at_idle()?;
         if !(self.is_patient && self.core.can_wait()) {
@@ -210,7 +208,7 @@ impl Transport {
             has_moved |= self.send(number);
         }
         self.look_at_drained()?;
-        // Another one begins each time, so that none is never read from.
+        // Another connection is first each time, so that all are read from.
         let (count, mut left) = (self.connections.len(), TURN_BYTES);
         let first = self.first;
         for number in (0..count).map(|place| (first + place) % count) {
@@ -223,7 +221,7 @@ impl Transport {
         Ok(has_moved)
     }
 
-    /// A server may have closed a connection by which no call was in flight.
+    /// Detects connections that the server closed while no call was in flight.
     fn look_at_idle(&mut self) -> Result<bool, TransportError> {
         let mut has_moved = false;
         if self.core.queued() == 0 {
@@ -287,7 +285,7 @@ impl Transport {
         self.trouble.get_or_insert_with(Instant::now);
     }
 
-    /// The next attempt to connect is made later, and the one after that later still.
+    /// Delays the next attempt to connect, and the one after it for longer.
     fn put_off(&mut self) {
         self.retry_at = Some(Instant::now() + self.pause);
         self.pause = (2 * self.pause).min(RETRY_MAX);
@@ -301,7 +299,7 @@ impl Transport {
         self.connections[number] = Connection::default();
         self.core.lose(number);
         if self.core.in_flight() > 0 {
-            // The first time at once.
+            // The first attempt is made at once.
             if self.trouble.is_some() {
                 self.put_off();
             }
@@ -311,7 +309,7 @@ impl Transport {
 
     // ---- moving ------------------------------------------------------------------------------------------------
 
-    /// Gives each call that is queued to the connection by which the fewest are in flight.
+    /// Assigns each queued call to the connection with the fewest calls in flight.
     fn distribute(&mut self) {
         if self.core.queued() == 0 {
             return;
@@ -330,7 +328,7 @@ impl Transport {
         }
     }
 
-    /// Sends as much as the socket takes; whether anything has happened.
+    /// Sends as much as the socket accepts; returns whether anything was sent, or the connection was lost.
     fn send(&mut self, number: usize) -> bool {
         let mut has_sent = false;
         while !self.connections[number].out.is_empty() && !self.connections[number].is_full {
@@ -352,7 +350,7 @@ impl Transport {
     fn send_once(&mut self, number: usize) -> io::Result<()> {
         let Self { core, connections, counts, .. } = self;
         let Connection { stream, out, sent, .. } = &mut connections[number];
-        // Without one of them there is a reply to a call that is not sent yet.
+        // `None`: the server replied to a call before it was sent completely.
         let pieces = remaining(core, out, *sent).ok_or(io::ErrorKind::InvalidData)?;
         let stream = stream.as_mut().ok_or(io::ErrorKind::NotConnected)?;
         counts.sends += 1;
@@ -368,7 +366,7 @@ impl Transport {
         Ok(())
     }
 
-    /// Whether anything was received. It ends early when more than `left` was, behind a whole reply or read.
+    /// Receives, and returns whether anything was received. Stops after `left` bytes, at the end of a reply or read.
     fn receive(&mut self, number: usize, left: &mut usize) -> Result<bool, TransportError> {
         let mut has_received = false;
         while !self.connections[number].is_drained {
@@ -377,7 +375,7 @@ impl Transport {
             let Some(stream) = &mut connection.stream else { break };
             counts.receives += 1;
             let (room, received) = {
-                // One call: the rest of a reply's data into their buffers, and the next head.
+                // One call receives the rest of a reply's data and the next header.
                 let mut space = core.space(number);
                 (space.room(), stream.read_vectored(space.pieces()))
             };
@@ -424,7 +422,7 @@ impl Transport {
         Ok(())
     }
 
-    /// When to look again although no byte comes: a connection is to be made, or given up.
+    /// The next timeout: to reconnect, to repeat a call, or to give up.
     pub(super) fn next_time(&self) -> Option<Instant> {
         let silent = self.connections.iter().filter_map(|connection| connection.heard).min();
         let ends = [
@@ -436,7 +434,7 @@ impl Transport {
         ends.into_iter().flatten().min()
     }
 
-    /// What to wait for: each socket, and whether it takes no more bytes now.
+    /// All sockets, each with `true` if its send buffer is full.
     pub(super) fn sockets(&self) -> impl Iterator<Item = (BorrowedFd<'_>, bool)> {
         self.connections.iter().filter_map(|connection| {
             let Connection { stream, is_full, .. } = connection;
@@ -470,7 +468,7 @@ impl Transport {
         Ok(())
     }
 
-    /// Looks again and again until there is something to do; `false`: until then there was not.
+    /// Polls without sleeping until there is something to do; returns `false` at `until`.
     fn spin(&mut self, until: Instant) -> Result<bool, TransportError> {
         loop {
             if self.look(Duration::ZERO)? {
@@ -483,8 +481,7 @@ impl Transport {
         }
     }
 
-    /// Asks whether connections have bytes again that had none, before others are read from that still have some: those would keep this
-    /// client from ever waiting.
+    /// Checks drained connections for new bytes. While others still have bytes, the client never waits, so it would not notice.
     fn look_at_drained(&mut self) -> Result<(), TransportError> {
         let drained = self.connections.iter().filter(|connection| connection.is_drained).count();
         if drained == 0 || drained == self.connections.len() {
@@ -493,7 +490,7 @@ impl Transport {
         self.look(Duration::ZERO).map(drop)
     }
 
-    /// Waits, for at most so long, until there is something to receive, or room for what is to be sent; whether there is.
+    /// Waits until a socket can be read, or written if full; returns `false` after `at_most`.
     fn look(&mut self, at_most: Duration) -> Result<bool, TransportError> {
         let timeout = Timespec::try_from(at_most).unwrap_or(Timespec { tv_sec: 1, tv_nsec: 0 });
         let mut numbers = Vec::with_capacity(self.connections.len());
@@ -521,7 +518,7 @@ impl Transport {
         Ok(is_there)
     }
 
-    /// Connections that have calls in flight and bring no reply are taken for lost.
+    /// Drops connections on which calls are in flight and no reply has arrived in time.
     fn drop_silent(&mut self, now: Instant) {
         for number in 0..self.connections.len() {
             let Some(heard) = self.connections[number].heard else { continue };
@@ -536,7 +533,7 @@ impl Transport {
     }
 }
 
-/// What is to be sent next: the calls' bytes, but for those of the first that are sent. `None` if one of them has a reply already.
+/// The bytes of these calls without the first `sent`. `None` if one of them has a reply already.
 fn remaining<'a>(core: &'a Core, out: &VecDeque<u32>, sent: usize) -> Option<Vec<IoSlice<'a>>> {
     let mut left = sent;
     let mut all = Vec::with_capacity(3 * out.len());

@@ -1,4 +1,4 @@
-//! `nfs://HOST[:PORT]/PATH[?nfsport=PORT&mountport=PORT]`, as libnfs has it.
+//! URLs of libnfs: `nfs://HOST[:PORT]/PATH[?nfsport=PORT&mountport=PORT]`.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -6,14 +6,14 @@ use std::os::unix::ffi::OsStringExt;
 use std::path::{Component, Path, PathBuf};
 use std::str::FromStr;
 
-/// Where files are: a server, and a path on it, of which the export is some part at the front.
+/// A server and a path on it. The path begins with the exported directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Url {
-    /// A name or an address; without the brackets of an address of IPv6.
+    /// A name or an address; an IPv6 address without brackets.
     pub host: String,
     pub nfs_port: Option<u16>,
     pub mount_port: Option<u16>,
-    /// From the root on.
+    /// From the server's root.
     pub path: PathBuf,
 }
 
@@ -25,17 +25,21 @@ pub enum UrlError {
     Host { url: String },
     #[error("{url}: not a URL of NFS; it has no path; write it as nfs://HOST/PATH")]
     Path { url: String },
-    #[error("{url}: '..' is not allowed in the path; write the path without it")]
+    #[error("{url}: not a usable path; it contains '..'; write it without")]
     Upward { url: String },
-    #[error("{url}: '{word}' is not a port; give a number from 1 to 65535")]
+    #[error("{url}: not a URL of NFS; '{word}' is not a port; give a number from 1 to 65535")]
     Port { url: String, word: String },
-    #[error("{url}: '{word}' is not a known option; use 'nfsport=PORT', 'mountport=PORT' or 'version=3'")]
+    #[error(
+        "{url}: not a URL of NFS; '{word}' is not a known option; use 'nfsport=PORT', 'mountport=PORT' or 'version=3'"
+    )]
     Option { url: String, word: String },
-    #[error("{url}: '%' without two hexadecimal digits behind it; write '%25' for the character '%'")]
+    #[error(
+        "{url}: not a URL of NFS; two hexadecimal digits must follow '%'; write '%25' for the character '%'"
+    )]
     Escape { url: String },
 }
 
-/// Whether a word is meant as such an address, right or wrong.
+/// Whether a word begins like such a URL, valid or not.
 pub fn is_url(word: &str) -> bool {
     word.starts_with("nfs://")
 }
@@ -80,7 +84,7 @@ impl FromStr for Url {
 }
 
 impl Url {
-    /// The same server, and a path below this one.
+    /// The URL with `below` added to the path.
     #[must_use]
     pub fn join(&self, below: &Path) -> Self {
         Self { path: self.path.join(below), ..self.clone() }
@@ -97,7 +101,7 @@ impl fmt::Display for Url {
     }
 }
 
-/// Without `%` and two hexadecimal digits in the place of a byte.
+/// Decodes `%` and two hexadecimal digits to a byte.
 fn unescaped(text: &str) -> Option<Vec<u8>> {
     let mut pieces = text.split('%');
     let mut out = pieces.next().unwrap_or_default().as_bytes().to_vec();
@@ -118,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_are_read_as_libnfs_has_them() {
+    fn urls_are_read_as_libnfs_reads_them() {
         for (text, expected) in [
             ("nfs://server/srv/file", url("server", [None, None], "/srv/file")),
             ("nfs://10.0.0.1:2050/", url("10.0.0.1", [Some(2050), None], "/")),
@@ -133,19 +137,31 @@ mod tests {
     }
 
     #[test]
-    fn wrong_ones_say_what_is_wrong() {
-        for (text, word) in [
-            ("http://h/x", "nfs://HOST/PATH"),
-            ("nfs:///x", "no host"),
-            ("nfs://h", "no path"),
-            ("nfs://h:0/x", "'0' is not a port"),
-            ("nfs://h/x?mountport=99999", "'99999' is not a port"),
-            ("nfs://h/x?vers=4", "'vers=4' is not a known option"),
-            ("nfs://h/a/../b", "'..' is not allowed"),
-            ("nfs://h/100%", "%25"),
+    fn wrong_urls_have_cause_and_remedy() {
+        const URL: &str = "not a URL of NFS";
+        for (text, expected) in [
+            ("http://h/x", format!("{URL}; it does not begin with 'nfs://'; write it as nfs://HOST/PATH")),
+            ("nfs:///x", format!("{URL}; it has no host; write it as nfs://HOST/PATH")),
+            ("nfs://h", format!("{URL}; it has no path; write it as nfs://HOST/PATH")),
+            ("nfs://h:0/x", format!("{URL}; '0' is not a port; give a number from 1 to 65535")),
+            (
+                "nfs://h/x?mountport=99999",
+                format!("{URL}; '99999' is not a port; give a number from 1 to 65535"),
+            ),
+            (
+                "nfs://h/x?vers=4",
+                format!(
+                    "{URL}; 'vers=4' is not a known option; use 'nfsport=PORT', 'mountport=PORT' or 'version=3'"
+                ),
+            ),
+            ("nfs://h/a/../b", "not a usable path; it contains '..'; write it without".into()),
+            (
+                "nfs://h/100%",
+                format!("{URL}; two hexadecimal digits must follow '%'; write '%25' for the character '%'"),
+            ),
         ] {
-            let said = text.parse::<Url>().unwrap_err().to_string();
-            assert!(said.contains(word), "{text}: {said}");
+            let error = text.parse::<Url>().unwrap_err().to_string();
+            assert_eq!(error, format!("{text}: {expected}"));
         }
     }
 }

@@ -15,7 +15,7 @@ const LAST: u32 = 1 << 31;
 pub const MARK_BYTES: usize = 4;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("a message of {bytes} bytes or more, where at most {max} are taken")]
+#[error("the message has at least {bytes} bytes, and at most {max} are accepted")]
 pub struct TooLong {
     pub bytes: usize,
     pub max: usize,

@@ -96,10 +96,10 @@ impl<'a> Xdr<'a> for SystemCredential<'a> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum NoCall {
     /// There is nothing to answer.
-    #[error("not a call: {0}")]
+    #[error("the message is not a call ({0})")]
     Malformed(#[from] XdrError),
     /// To be answered by [`Reply::Mismatch`].
-    #[error("a call of another version of RPC")]
+    #[error("the call is of another version of RPC")]
     Version { xid: u32 },
 }
 

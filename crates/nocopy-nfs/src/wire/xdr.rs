@@ -1,15 +1,15 @@
 //! External data representation (RFC 4506): big-endian words, everything padded to a multiple of four bytes.
 
-/// Why bytes are not what was expected.
+/// Why bytes cannot be decoded, as a cause within an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum XdrError {
     #[error("the message ends {missing} bytes too early")]
     TooShort { missing: usize },
-    #[error("the message goes on for {bytes} bytes behind its end")]
+    #[error("{bytes} bytes follow the end of the message")]
     TooLong { bytes: usize },
-    #[error("{bytes} bytes where at most {max} are allowed")]
+    #[error("a field has {bytes} bytes, and at most {max} are allowed")]
     AboveLimit { bytes: usize, max: usize },
-    #[error("{value} is no value of {what}")]
+    #[error("{value} is not a valid value of {what}")]
     Value { what: &'static str, value: u32 },
 }
 

@@ -49,9 +49,9 @@ pub struct VlanTag {
     pub control: u16,
 }
 
-/// A filter asks for what only the kernel's socket buffer tells.
+/// A filter asks for something that only the kernel knows of a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("instruction {index}: asks for {extension}, which {}; only a packet socket can run this filter", .extension.reason())]
+#[error("instruction {index} asks for {extension}, which {}; run the filter on a packet socket", .extension.reason())]
 pub struct Unanswerable {
     /// Which instruction.
     pub index: usize,

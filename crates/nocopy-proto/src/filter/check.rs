@@ -8,21 +8,23 @@ pub const INSTRUCTIONS_MAX: usize = 4096;
 /// Scratch slots there are (`BPF_MEMWORDS`).
 pub(super) const SLOTS: u32 = 16;
 
-/// Why instructions are not a program. Instructions are counted from 0, as `tcpdump -d` prints them.
+const MEND: &str = "correct it, or give the output of 'tcpdump -ddd EXPRESSION'";
+
+/// Why instructions are not a program, as the end of an error: the cause, then what to do. Instructions are counted from 0, as `tcpdump -d` prints them.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum InvalidProgram {
     /// There is none.
-    #[error("no instructions: a filter ends with a return; give the output of 'tcpdump -ddd EXPRESSION'")]
+    #[error("it has no instructions; a filter ends with a return; {MEND}")]
     Empty,
     /// There are more than [`INSTRUCTIONS_MAX`].
-    #[error("{count} instructions: the kernel takes at most {INSTRUCTIONS_MAX}; shorten the filter")]
+    #[error("it has {count} instructions; the kernel accepts at most {INSTRUCTIONS_MAX}; shorten the filter")]
     TooLong {
         /// How many.
         count: usize,
     },
     /// Classic BPF has no such instruction.
-    #[error("instruction {index}: code {code:#06x} is none of classic BPF")]
+    #[error("instruction {index} is unknown; classic BPF has no code {code:#06x}; {MEND}")]
     UnknownCode {
         /// Which instruction.
         index: usize,
@@ -30,7 +32,7 @@ pub enum InvalidProgram {
         code: u16,
     },
     /// A load asks for something beside the packet that Linux does not know.
-    #[error("instruction {index}: Linux has nothing at offset {}, which is none of a packet", .offset.cast_signed())]
+    #[error("instruction {index} reads outside the packet; Linux has no data at offset {}; {MEND}", .offset.cast_signed())]
     UnknownExtension {
         /// Which instruction.
         index: usize,
@@ -38,13 +40,13 @@ pub enum InvalidProgram {
         offset: u32,
     },
     /// A constant division or remainder by 0.
-    #[error("instruction {index}: division by 0")]
+    #[error("instruction {index} divides by 0; the kernel refuses such a filter; {MEND}")]
     DivisionByZero {
         /// Which instruction.
         index: usize,
     },
     /// A constant shift by 32 or more.
-    #[error("instruction {index}: shift by {bits} bits: registers have 32")]
+    #[error("instruction {index} shifts by {bits} bits; registers have 32; {MEND}")]
     ShiftTooFar {
         /// Which instruction.
         index: usize,
@@ -52,7 +54,7 @@ pub enum InvalidProgram {
         bits: u32,
     },
     /// A scratch slot that does not exist.
-    #[error("instruction {index}: scratch slot {slot} does not exist: there are {SLOTS}, counted from 0")]
+    #[error("instruction {index} uses scratch slot {slot}; there are {SLOTS}, counted from 0; {MEND}")]
     NoSuchSlot {
         /// Which instruction.
         index: usize,
@@ -60,7 +62,9 @@ pub enum InvalidProgram {
         slot: u32,
     },
     /// A load from a scratch slot that was not stored to on every way there.
-    #[error("instruction {index}: scratch slot {slot} is read, but not stored to on every way there")]
+    #[error(
+        "instruction {index} reads scratch slot {slot}; not every path to it stores a value there; {MEND}"
+    )]
     SlotNotStored {
         /// Which instruction.
         index: usize,
@@ -68,13 +72,15 @@ pub enum InvalidProgram {
         slot: u32,
     },
     /// To be rewritten the program needs a scratch slot, and uses all of them.
-    #[error("instruction {index}: to be rewritten it needs a scratch slot, and all {SLOTS} are in use")]
+    #[error(
+        "instruction {index} cannot be rewritten to read VLAN tags; it needs a scratch slot, and all {SLOTS} are in use; free one"
+    )]
     NoSlotLeft {
         /// Which instruction.
         index: usize,
     },
     /// A jump past the last instruction.
-    #[error("instruction {index}: jumps to {target}, past the last instruction ({})", .count - 1)]
+    #[error("instruction {index} jumps to {target}; the last instruction is {}; {MEND}", .count - 1)]
     JumpPastEnd {
         /// Which instruction.
         index: usize,
@@ -84,7 +90,7 @@ pub enum InvalidProgram {
         count: usize,
     },
     /// The last instruction is not a return.
-    #[error("instruction {index}: the last one, but not a return")]
+    #[error("instruction {index} is the last and no return; a filter must end with one; {MEND}")]
     NoReturn {
         /// Which instruction.
         index: usize,

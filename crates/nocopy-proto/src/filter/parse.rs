@@ -7,13 +7,17 @@ use super::{INSTRUCTIONS_MAX, Instruction, InvalidProgram, Program};
 #[non_exhaustive]
 pub enum ParseError {
     /// The text does not begin with a number.
-    #[error("{found:?} is not the number of instructions: give the output of 'tcpdump -ddd EXPRESSION'")]
+    #[error(
+        "it begins with {found:?}; the number of instructions must come first; give the output of 'tcpdump -ddd EXPRESSION'"
+    )]
     NoCount {
         /// What stands there, cut after a few characters.
         found: String,
     },
     /// Fewer or more instructions than announced.
-    #[error("{count} instructions announced, {found} there: the text is cut or joined")]
+    #[error(
+        "it announces {count} instructions and has {found}; the text was cut or joined; give the whole output of 'tcpdump -ddd EXPRESSION'"
+    )]
     WrongCount {
         /// How many were announced.
         count: usize,
@@ -22,7 +26,7 @@ pub enum ParseError {
     },
     /// An instruction is not four numbers.
     #[error(
-        "instruction {index}: {found:?} is not 'code jt jf k' in decimal: give the output of 'tcpdump -ddd EXPRESSION'"
+        "instruction {index} is {found:?}; it must be 'code jt jf k' in decimal; give the output of 'tcpdump -ddd EXPRESSION'"
     )]
     NotAnInstruction {
         /// Which instruction, from 0.

@@ -83,14 +83,47 @@ fn both_forms_of_text_are_read() {
 }
 
 #[test]
-fn text_that_is_no_program_is_told_what_it_is() {
-    let message = |text: &str| Program::parse(text).unwrap_err().to_string();
-    let advice = "give the output of 'tcpdump -ddd EXPRESSION'";
-    assert_eq!(message(""), format!("\"\" is not the number of instructions: {advice}"));
-    assert_eq!(
-        message("(000) ldh [12]"),
-        format!("\"(000) ldh [12]\" is not the number of instructions: {advice}")
-    );
+fn errors_in_programs_have_cause_and_remedy() {
+    let whole = "give the output of 'tcpdump -ddd EXPRESSION'";
+    let mend = format!("correct it, or {whole}");
+    for (text, expected) in [
+        ("", format!("it begins with \"\"; the number of instructions must come first; {whole}")),
+        ("ldh [12]", format!("it begins with \"ldh [12]\"; the number of instructions must come first; {whole}")),
+        ("1,6 0 0", format!("instruction 0 is \"6 0 0\"; it must be 'code jt jf k' in decimal; {whole}")),
+        (
+            "2,6 0 0 1",
+            "it announces 2 instructions and has 1; the text was cut or joined; give the whole output of 'tcpdump -ddd EXPRESSION'"
+                .into(),
+        ),
+        ("0", format!("it has no instructions; a filter ends with a return; {mend}")),
+        ("5000", "it has 5000 instructions; the kernel accepts at most 4096; shorten the filter".into()),
+        ("1,255 0 0 0", format!("instruction 0 is unknown; classic BPF has no code 0x00ff; {mend}")),
+        ("1,4 0 0 1", format!("instruction 0 is the last and no return; a filter must end with one; {mend}")),
+        (
+            "2,32 0 0 4294963400,6 0 0 0",
+            format!("instruction 0 reads outside the packet; Linux has no data at offset -3896; {mend}"),
+        ),
+        (
+            "2,52 0 0 0,6 0 0 0",
+            format!("instruction 0 divides by 0; the kernel refuses such a filter; {mend}"),
+        ),
+        ("2,100 0 0 32,6 0 0 0", format!("instruction 0 shifts by 32 bits; registers have 32; {mend}")),
+        (
+            "2,96 0 0 16,6 0 0 0",
+            format!("instruction 0 uses scratch slot 16; there are 16, counted from 0; {mend}"),
+        ),
+        (
+            "2,96 0 0 3,6 0 0 0",
+            format!("instruction 0 reads scratch slot 3; not every path to it stores a value there; {mend}"),
+        ),
+        ("2,5 0 0 7,6 0 0 0", format!("instruction 0 jumps to 8; the last instruction is 1; {mend}")),
+    ] {
+        assert_eq!(Program::parse(text).unwrap_err().to_string(), expected, "{text}");
+    }
+}
+
+#[test]
+fn text_that_is_no_program_is_refused() {
     assert_eq!(Program::parse("2\n6 0 0 1"), Err(ParseError::WrongCount { count: 2, found: 1 }));
     assert_eq!(Program::parse("1\n6 0 0 1\n6 0 0 1"), Err(ParseError::WrongCount { count: 1, found: 2 }));
     for bad in ["6 0 0", "6 0 0 1 2", "6 0 256 1", "6 0 0 -1", "x 0 0 1", "65536 0 0 1", "6 0 0 4294967296"] {
@@ -105,7 +138,6 @@ fn text_that_is_no_program_is_told_what_it_is() {
         Err(ParseError::Invalid(InvalidProgram::TooLong { count: 99_999_999 }))
     );
     assert_eq!(Program::parse("0"), Err(ParseError::Invalid(InvalidProgram::Empty)));
-    assert!(message("1,4 0 0 1").starts_with("instruction 0: the last one"));
 }
 
 /// Instructions by code, both jumps and constant.
@@ -168,7 +200,7 @@ fn questions_nobody_can_answer_are_named() {
     assert_eq!(refusal, Unanswerable { index: 0, extension: Extension::ReceiveHash });
     assert_eq!(
         refusal.to_string(),
-        "instruction 0: asks for the receive hash, which is computed by the device or later; only a packet socket can run this filter"
+        "instruction 0 asks for the receive hash, which is computed by the device or later; run the filter on a packet socket"
     );
     let beside = Ancillary {
         cpu: 3,

@@ -46,7 +46,9 @@ pub struct Laid {
 
 /// There is not enough room in front of a packet, or it does not lie in the memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("no room for a block around a packet: it lies too close to the one before it, or outside")]
+#[error(
+    "packet: no block can be written around it; it lies too close to the one before it, or outside the memory; write it elsewhere"
+)]
 pub struct TooClose;
 
 impl<'a> InPlace<'a> {

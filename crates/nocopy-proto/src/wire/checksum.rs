@@ -87,7 +87,7 @@ pub struct Place {
 
 /// A checksum field that does not lie in its packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[error("the checksum field at byte {} + {} does not lie in the packet of {packet_bytes} bytes; count from its first byte", .place.start, .place.offset)]
+#[error("checksum at byte {} + {}: cannot be computed; the packet has only {packet_bytes} bytes; count from its first byte", .place.start, .place.offset)]
 pub struct PlaceOutside {
     /// Where the field would be.
     pub place: Place,

@@ -4,7 +4,9 @@ use thiserror::Error;
 
 /// The buffer ends before the header does; nothing was written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[error("the header needs {needed_bytes} bytes, the buffer has {buffer_bytes}")]
+#[error(
+    "header of {needed_bytes} bytes: cannot be written; the buffer has {buffer_bytes}; give a larger one"
+)]
 pub struct BufferTooSmall {
     /// Bytes the header takes.
     pub needed_bytes: usize,
@@ -14,7 +16,9 @@ pub struct BufferTooSmall {
 
 /// The payload is longer than the header's length field can say.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[error("the payload has {payload_bytes} bytes, the header's 16-bit length allows {limit_bytes}")]
+#[error(
+    "payload of {payload_bytes} bytes: too long; the header's 16-bit length allows {limit_bytes}; send it in parts"
+)]
 pub struct PayloadTooLong {
     /// Bytes of payload asked for.
     pub payload_bytes: usize,

@@ -68,7 +68,7 @@ impl fmt::Debug for MacAddress {
 
 /// A text that is not a MAC address.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("{text:?} is not a MAC address: expected six pairs of hex digits, like 02:00:00:00:00:01")]
+#[error("{text:?}: not a MAC address; one has six pairs of hex digits; write it like 02:00:00:00:00:01")]
 pub struct NotAMacAddress {
     /// The text as it was given.
     pub text: String,

@@ -55,7 +55,7 @@ pub enum UdpFrameError {
     #[error(transparent)]
     PayloadTooLong(#[from] PayloadTooLong),
     /// IPv6 packets need a UDP checksum (RFC 8200 section 8.1).
-    #[error("the UDP checksum cannot be omitted on IPv6; compute it or use IPv4")]
+    #[error("UDP checksum: cannot be omitted; IPv6 needs it (RFC 8200); compute it, or use IPv4")]
     ChecksumOmittedOnIpv6,
 }
 

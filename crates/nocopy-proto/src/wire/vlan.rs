@@ -25,13 +25,13 @@ pub struct TagControl(pub u16);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum TagControlError {
     /// The VLAN has more than 12 bits.
-    #[error("VLAN {vlan_id} does not exist: the largest is 4095")]
+    #[error("VLAN {vlan_id}: no such number; it has 12 bits; give one from 0 to 4095")]
     VlanId {
         /// The number given.
         vlan_id: u16,
     },
     /// The priority has more than 3 bits.
-    #[error("VLAN priority {priority} does not exist: the largest is 7")]
+    #[error("VLAN priority {priority}: no such number; it has 3 bits; give one from 0 to 7")]
     Priority {
         /// The number given.
         priority: u8,

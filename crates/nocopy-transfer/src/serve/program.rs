@@ -31,13 +31,13 @@ pub(super) enum RunError {
     Start { program: String, source: io::Error },
     #[error("{program}: its input and output failed{cause}; run it by hand to see what it does", cause = Why(.source))]
     Talk { program: String, source: io::Error },
-    #[error("{program}: it has ended with {status}; look at what it printed")]
+    #[error("{program}: failed; it ended with {status}; look at what it printed")]
     Failed { program: String, status: ExitStatus },
-    #[error("{program}: it took longer than {}, and was killed; allow it more with --exec-timeout", time(timeout.as_secs_f64()))]
+    #[error("{program}: killed; it took longer than {}; allow it more with --exec-timeout", time(timeout.as_secs_f64()))]
     TooLong { program: String, timeout: Duration },
-    #[error("{program}: it printed more than {} MiB, and was killed; have it print less", MESSAGE_BYTES_MAX >> 20)]
+    #[error("{program}: killed; it printed more than {} MiB; have it print less", MESSAGE_BYTES_MAX >> 20)]
     TooMuch { program: String },
-    #[error("{program}: killed; the server ends")]
+    #[error("{program}: killed; the server was stopped; start it again")]
     Interrupted { program: String },
 }
 

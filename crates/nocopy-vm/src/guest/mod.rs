@@ -108,7 +108,10 @@ fn fresh_lab(topology: Topology) -> Result<Lab, Failure> {
 pub(crate) fn run_test(arguments: &TestArguments) -> ExitCode {
     let result = registry::find(&arguments.name)
         .ok_or_else(|| {
-            Failure(format!("no test of the name '{}'; 'nocopy-vm list' lists them", arguments.name))
+            Failure(format!(
+                "test '{}': not found; the lab has no such test; 'nocopy-vm list' lists them",
+                arguments.name
+            ))
         })
         .and_then(|test| (test.run)(&Guest::enter(arguments.topology, arguments.random)?));
     exit("nocopy-vm test", result)

@@ -1,49 +1,52 @@
 use std::io;
 use std::path::PathBuf;
 
+use nocopy_proto::errno::Why;
+
 /// Why the lab cannot run.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {
-    #[error("no test of the name '{name}'; 'nocopy-vm list' lists them")]
+    #[error("test '{name}': not found; the lab has no such test; 'nocopy-vm list' lists them")]
     NoTest { name: String },
     #[error(
-        "no test that was asked for runs there; 'nocopy-vm list' says where each does, and those on arm64 need '--kernel arm64'"
+        "tests: none to run; no chosen test runs on the chosen machine and kernel; 'nocopy-vm list' shows where each runs (arm64 needs '--kernel arm64')"
     )]
     NoRow,
     #[error(
-        "arm64 machines need programs that were built for them: run 'cargo xtask nightly aarch64', which gives them by --built"
+        "arm64: cannot run tests; no programs were built for it; run 'cargo xtask nightly aarch64', which builds them and names them by --built"
     )]
     NothingBuilt,
-    #[error("not available to this user: the lab installs packages and makes namespaces: run it as root")]
+    #[error("lab: not available to this user; it installs packages and makes namespaces; run it as root")]
     NotRoot,
     #[error(
-        "not available on this machine: the lab fetches programs and kernels by apt of Debian or Ubuntu for x86-64, this is {found}: \
-         run it on one of them"
+        "lab: not available on this machine; it needs apt of Debian or Ubuntu for x86-64, and this is {found}; run it on one of them"
     )]
     OtherSystem { found: String },
     #[error(
-        "apt's sources name no suite {codename} with component main: add Debian's own archive to /etc/apt"
+        "apt: no source; its sources have no suite {codename} with component main; add Debian's own archive to /etc/apt"
     )]
     NoSource { codename: String },
-    #[error("{package} is not in {suite}: look with 'apt-cache policy' whether the mirror is complete")]
+    #[error(
+        "{package}: not found; it is not in {suite}; check by 'apt-cache policy' that the mirror is complete"
+    )]
     NoPackage { package: String, suite: String },
-    #[error("{package} holds no kernel image: report it, the packaging has changed")]
+    #[error("{package}: has no kernel image; the packaging has changed; please report it")]
     NoImage { package: String },
     #[error(
-        "not available on this machine: its release's QEMU has no device '{device}': install qemu-system-x86 8.0 or newer"
+        "lab: not available on this machine; its QEMU has no device '{device}'; install qemu-system-x86 8.0 or newer"
     )]
     NoDevice { device: &'static str },
     #[error("{0}")]
     Seed(String),
-    #[error("cannot start a thread: {0}")]
+    #[error("lab: cannot start a thread{cause}; raise the limit on threads (ulimit -u)", cause = Why(.0))]
     Witness(io::Error),
-    #[error("neither HOME nor XDG_CACHE_HOME is set: set one, the lab keeps kernels there")]
+    #[error("lab: no place for kernels; neither HOME nor XDG_CACHE_HOME is set; set one")]
     NoHome,
-    #[error("{path}: {source}")]
+    #[error("{path}: cannot be read or written{cause}; check the path and its permissions", path = path.display(), cause = Why(.source))]
     File { path: PathBuf, source: io::Error },
-    #[error("cannot start '{program}': {source}: install it")]
+    #[error("{program}: cannot be started{cause}; install it", cause = Why(.source))]
     Start { program: String, source: io::Error },
-    #[error("{what} failed ({status}): '{command}' said: {words}")]
+    #[error("{what}: failed ({status}); '{command}' printed: {words}; run it by hand to see more")]
     Command { what: String, command: String, status: std::process::ExitStatus, words: String },
 }
 

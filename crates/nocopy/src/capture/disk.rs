@@ -248,7 +248,7 @@ impl Writer {
 /// Makes writes to a file direct if its file system can do that; returns whether.
 fn make_direct(file: &File) -> io::Result<bool> {
     if !file.metadata()?.is_file() {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file"));
     }
     // Not an option of open(2): some file systems create the file and then refuse, and a second open may find another file.
     Ok(!is_memory(file)? && fcntl_setfl(file, fcntl_getfl(file)? | OFlags::DIRECT).is_ok())

@@ -4,6 +4,8 @@ use std::fmt;
 use std::io;
 use std::sync::Arc;
 
+use nocopy_proto::errno::Why;
+
 use super::evidence::Evidence;
 use super::metadata::{Clock, Unsupported};
 use super::mode::Mode;
@@ -103,7 +105,7 @@ pub struct Refusal {
 
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.mode, self.reason)?;
+        write!(f, "{}: not available{}", self.mode, Why(&self.reason))?;
         self.remedy.as_ref().map_or(Ok(()), |remedy| write!(f, "; {remedy}"))
     }
 }

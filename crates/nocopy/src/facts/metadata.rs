@@ -6,7 +6,7 @@ pub(crate) use nocopy_proto::wire::checksum::{Place, PlaceOutside};
 use super::kernel::KernelVersion;
 use super::mode::Mode;
 
-/// Why something is not known about a packet, or cannot be done for it.
+/// Why something is not known about a packet, or cannot be done for it. The text is the end of an error: the cause, then what to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Unsupported {
@@ -14,7 +14,7 @@ pub enum Unsupported {
     #[error("the port was not opened for it; ask for it with PortBuilder::receive_metadata or send_metadata")]
     NotRequested,
     /// The kernel is too old.
-    #[error("the kernel does not know it; it needs Linux {0} or newer")]
+    #[error("this kernel does not offer it; use Linux {0} or newer")]
     Kernel(KernelVersion),
     /// The driver does not offer it.
     #[error("the interface's driver does not offer it; do it in software, or use another card")]
@@ -35,7 +35,7 @@ pub enum Unsupported {
     )]
     Refused,
     /// Other packets have it, this one does not.
-    #[error("this packet carries none")]
+    #[error("this packet has none; others of the port may")]
     Absent,
 }
 

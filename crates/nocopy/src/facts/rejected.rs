@@ -1,6 +1,8 @@
 //! A refused send, returned with the reason.
 
-use std::io;
+use std::{fmt, io};
+
+use nocopy_proto::errno::{Why, remedy};
 
 use super::metadata::{PlaceOutside, Unsupported};
 
@@ -16,7 +18,7 @@ use super::metadata::{PlaceOutside, Unsupported};
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug, thiserror::Error)]
-#[error("not sent: {reason}")]
+#[error("send: refused; {reason}")]
 pub struct Rejected<T> {
     /// The frame, buffer or other payload.
     pub item: T,
@@ -25,7 +27,7 @@ pub struct Rejected<T> {
     pub reason: Reason,
 }
 
-/// Why something was not sent.
+/// Why something was not sent. The text is the end of an error: the cause, then what to do.
 ///
 /// ```
 /// # let (mut port, _peer) = nocopy::Port::builder("memory").ring_sizes(256, 64).memory_pair()?;
@@ -44,7 +46,7 @@ pub struct Rejected<T> {
 #[non_exhaustive]
 pub enum Reason {
     /// There is no room: in the ring, the queue, the window of the peer, or among the free buffers.
-    #[error("no room; flush, or receive what the peer has sent, and send again")]
+    #[error("there is no room; flush, or receive what the peer has sent, and send again")]
     Full,
     /// It holds no bytes.
     #[error("it holds no bytes; fill it first")]
@@ -57,7 +59,7 @@ pub enum Reason {
     },
     /// It lies in more buffers than one packet may.
     #[error(
-        "one packet may lie in {buffers_max} buffer(s) here; use fewer and larger ones, or open the port with multi_buffer"
+        "it lies in more than {buffers_max} buffer(s); use fewer and larger ones, or open the port with multi_buffer"
     )]
     TooManyBuffers {
         /// The most buffers for one packet.
@@ -65,7 +67,7 @@ pub enum Reason {
     },
     /// There is not enough free space in front of the bytes.
     #[error(
-        "{needed_bytes} bytes must be free in front of the packet, and {free_bytes} are; leave room, as fresh buffers have"
+        "it needs {needed_bytes} free bytes in front for headers, and has {free_bytes}; leave as much room as a fresh buffer has"
     )]
     NoHeadroom {
         /// Bytes needed.
@@ -98,14 +100,27 @@ pub enum Reason {
         bytes: u64,
     },
     /// What was requested for the packet is not supported here.
-    #[error("what was asked for the packet cannot be done: {0}")]
+    #[error("what was requested for the packet cannot be done; {0}")]
     Unsupported(Unsupported),
     /// The checksum to be completed lies outside the packet.
     #[error(transparent)]
     ChecksumOutside(PlaceOutside),
     /// The kernel refused it, for example because there is no route.
-    #[error("{0}")]
+    #[error("{}", Refusal(.0))]
     System(io::Error),
+}
+
+/// The kernel's reason in words; an error of this library has them already.
+struct Refusal<'a>(&'a io::Error);
+
+impl fmt::Display for Refusal<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(error) = self;
+        match error.raw_os_error() {
+            Some(_) => write!(f, "the kernel refused it{}; {}", Why(error), remedy(error)),
+            None => write!(f, "{error}"),
+        }
+    }
 }
 
 impl From<Reason> for io::Error {
@@ -118,5 +133,80 @@ impl From<Reason> for io::Error {
             _ => io::ErrorKind::InvalidInput,
         };
         Self::new(kind, reason)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::facts::kernel::KernelVersion;
+    use crate::facts::metadata::Place;
+    use crate::facts::mode::Mode;
+
+    #[test]
+    fn refused_sends_have_cause_and_remedy() {
+        let outside = PlaceOutside { place: Place { start: 34, offset: 6 }, packet_bytes: 40 };
+        let unsupported = |why| Reason::Unsupported(why);
+        for (reason, expected) in [
+            (Reason::Full, "there is no room; flush, or receive what the peer has sent, and send again"),
+            (Reason::Empty, "it holds no bytes; fill it first"),
+            (
+                Reason::TooLong { bytes_max: 1472 },
+                "it is longer than 1472 bytes, the most that can be sent here; send it in parts",
+            ),
+            (
+                Reason::TooManyBuffers { buffers_max: 1 },
+                "it lies in more than 1 buffer(s); use fewer and larger ones, or open the port with multi_buffer",
+            ),
+            (
+                Reason::NoHeadroom { needed_bytes: 42, free_bytes: 6 },
+                "it needs 42 free bytes in front for headers, and has 6; leave as much room as a fresh buffer has",
+            ),
+            (
+                Reason::ForeignArea,
+                "its frame belongs to another area than the port; copy it into a frame of this port",
+            ),
+            (Reason::NotConnected, "it has no destination; connect the socket, or say where to send it"),
+            (
+                Reason::Finished,
+                "this side has ended its sending (finish or close), and nothing can follow; connect or open again",
+            ),
+            (Reason::Gone, "the peer is gone; connect again"),
+            (
+                Reason::OutOfRange { start: 0, end: 9, bytes: 8 },
+                "bytes 0 to 9 do not lie within 8 bytes of data; choose a range that does",
+            ),
+            (
+                unsupported(Unsupported::NotRequested),
+                "what was requested for the packet cannot be done; the port was not opened for it; ask for it with PortBuilder::receive_metadata or send_metadata",
+            ),
+            (
+                unsupported(Unsupported::Kernel(KernelVersion(6, 8))),
+                "what was requested for the packet cannot be done; this kernel does not offer it; use Linux 6.8 or newer",
+            ),
+            (
+                unsupported(Unsupported::Driver),
+                "what was requested for the packet cannot be done; the interface's driver does not offer it; do it in software, or use another card",
+            ),
+            (
+                unsupported(Unsupported::Mode(Mode::PacketRing)),
+                "what was requested for the packet cannot be done; mode 'packet ring' has none; do it in software, or open the port in another mode",
+            ),
+            (
+                Reason::ChecksumOutside(outside),
+                "checksum at byte 34 + 6: cannot be computed; the packet has only 40 bytes; count from its first byte",
+            ),
+            (
+                Reason::System(io::Error::from_raw_os_error(101)),
+                "the kernel refused it (ENETUNREACH); network is unreachable; 'ip route get ADDRESS' shows whether there is a route",
+            ),
+            (
+                Reason::System(io::Error::other("the stream was reset; connect again")),
+                "the stream was reset; connect again",
+            ),
+        ] {
+            let rejected = Rejected { item: (), reason };
+            assert_eq!(rejected.to_string(), format!("send: refused; {expected}"));
+        }
     }
 }

@@ -332,7 +332,7 @@ impl Granted {
             (Attach::Native, Some(errno)) => io::Error::from_raw_os_error(errno),
             _ => io::Error::new(
                 io::ErrorKind::Unsupported,
-                "the port was granted for another mode; ask for this one where it is granted",
+                "the port was granted for another mode; ask for this mode in the process that grants it",
             ),
         })
     }

@@ -106,7 +106,7 @@ pub enum OpenError {
     },
     /// The kernel is too old, or was built without AF_XDP.
     #[error(
-        "AF_XDP: not available; this is Linux {running}, and it needs Linux {needed} or newer, built with CONFIG_XDP_SOCKETS"
+        "AF_XDP: not available; this is Linux {running}; use Linux {needed} or newer, built with CONFIG_XDP_SOCKETS"
     )]
     Kernel {
         /// The running kernel.
@@ -152,7 +152,7 @@ pub enum OpenError {
     #[error("mode 'memory': cannot be opened on an interface; it has none; use Port::memory_pair")]
     MemoryMode,
     /// Every mode was refused.
-    #[error("{interface} queue {queue}: no mode works: {}", refusals.iter().map(Refusal::to_string).collect::<Vec<_>>().join("; "))]
+    #[error("{interface} queue {queue}: cannot be opened in any mode; {}; 'nocopy doctor {interface}' shows what each mode needs", refusals.iter().map(Refusal::to_string).collect::<Vec<_>>().join(", "))]
     NoMode {
         /// The interface.
         interface: String,
@@ -162,7 +162,7 @@ pub enum OpenError {
         refusals: Vec<Refusal>,
     },
     /// A setting that is not possible with a grant.
-    #[error("{interface} queue {queue}: '{setting}' is not possible; the port was granted; {advice}")]
+    #[error("{interface} queue {queue}: '{setting}' cannot be used; the port was granted; {advice}")]
     NotGranted {
         /// The interface.
         interface: String,

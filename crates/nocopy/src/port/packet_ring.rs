@@ -18,6 +18,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use nocopy_proto::errno::Why;
 use nocopy_proto::filter::Instruction;
 
 use super::backend::Backend;
@@ -269,9 +270,11 @@ impl PortBuilder {
             Ok(program) => match PacketSocket::takes(capture, program.instructions()) {
                 Ok(()) => return Ok((program.instructions().to_vec(), Some(FilterPlace::Socket))),
                 Err(error) => {
-                    let (count, advice) =
-                        (program.instructions().len(), "4096 and 'sysctl net.core.optmem_max' bound them");
-                    format!("the kernel refused its {count} instructions ({error}); {advice}")
+                    let (count, advice) = (
+                        program.instructions().len(),
+                        "shorten it, or raise 'sysctl net.core.optmem_max' (4096 is the most)",
+                    );
+                    format!("the kernel refused its {count} instructions{}; {advice}", Why(&error))
                 }
             },
             Err(error) => error.to_string(),

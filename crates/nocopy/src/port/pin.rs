@@ -2,6 +2,7 @@
 
 use std::io;
 
+use nocopy_proto::errno::Why;
 use rustix::thread::{CpuSet, sched_setaffinity};
 
 use super::Port;
@@ -27,7 +28,7 @@ impl Port {
         let found = Interface::named(interface).ok().and_then(|looked_at| interrupt_cpus(&looked_at, queue));
         let Some(cpus) = found else {
             let words = format!(
-                "{interface} queue {queue}: its interrupt is not known; choose a CPU yourself ('taskset --cpu-list')"
+                "{interface} queue {queue}: cannot pin this thread; the CPU of its interrupt is not known; choose one yourself ('taskset --cpu-list')"
             );
             return Err(io::Error::new(io::ErrorKind::NotFound, words));
         };
@@ -35,7 +36,8 @@ impl Port {
         cpus.iter().filter(|cpu| **cpu < CpuSet::MAX_CPU).for_each(|cpu| set.set(*cpu));
         sched_setaffinity(None, &set).map_err(|errno| {
             let words = format!(
-                "{interface} queue {queue}: its interrupt runs on CPU {cpus:?}, where this thread may not run ({errno}); move one of them"
+                "{interface} queue {queue}: cannot pin this thread{}; its interrupt runs on CPU {cpus:?}, where the thread may not run; move one of them",
+                Why(&errno.into())
             );
             io::Error::new(io::Error::from(errno).kind(), words)
         })?;

@@ -22,7 +22,9 @@ const ETH_FLAG_LRO: u32 = 1 << 15;
 #[non_exhaustive]
 pub enum InterfaceError {
     /// No such interface.
-    #[error("{interface}: no such interface in this network namespace; 'ip link' lists them")]
+    #[error(
+        "{interface}: no such interface; this network namespace has none of that name; 'ip link' lists them"
+    )]
     NotFound {
         /// Name asked for.
         interface: String,

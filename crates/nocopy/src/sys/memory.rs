@@ -33,8 +33,8 @@ impl fmt::Display for Pages {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Huge => "huge pages",
-            Self::Transparent => "transparent huge pages as the kernel sees fit: no huge pages to be had from the pool (vm.nr_hugepages)",
-            Self::Base => "base pages: no huge pages to be had from the pool (vm.nr_hugepages), and transparent ones are off",
+            Self::Transparent => "transparent huge pages, where the kernel provides them (the pool of huge pages, vm.nr_hugepages, has none free)",
+            Self::Base => "base pages (the pool of huge pages, vm.nr_hugepages, has none free, and transparent ones are off)",
         })
     }
 }

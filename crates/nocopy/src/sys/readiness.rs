@@ -5,6 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
+use nocopy_proto::errno::Why;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 
 use super::fork::Generation;
@@ -109,7 +110,10 @@ impl Readiness {
         others: impl IntoIterator<Item = BorrowedFd<'a>>,
     ) -> BorrowedFd<'_> {
         let made = |error: &io::Error| {
-            format!("make a descriptor to wait on: {error}; raise the limit of open files ('ulimit -n')")
+            format!(
+                "descriptor to wait on: not made{}; raise the limit of open files ('ulimit -n')",
+                Why(error)
+            )
         };
         self.made(socket, others).unwrap_or_else(|error| panic!("{}", made(&error)))
     }

@@ -35,8 +35,7 @@ const LONG_BYTES: usize = 64 << 10;
 
 const PAGE_BYTES: usize = 4096;
 
-const NO_PIPE: &str =
-    "the descriptor is not that of a pipe, so nothing can be moved out of it; pass the end that is read";
+const NO_PIPE: &str = "its descriptor is not a pipe; pass the end of a pipe that is read";
 
 /// How published data is sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -30,10 +30,10 @@ enum Flow {
 #[derive(Debug, thiserror::Error)]
 enum DirectionError {
     /// It is read from.
-    #[error("source: cannot be read any more{cause}", cause = Why(.0))]
+    #[error("source: cannot be read any more{cause}; connect again", cause = Why(.0))]
     Source(#[source] io::Error),
     /// It is written to.
-    #[error("target: nothing more can be sent{cause}", cause = Why(.0))]
+    #[error("target: nothing more can be sent{cause}; connect again", cause = Why(.0))]
     Target(#[source] io::Error),
 }
 

@@ -32,7 +32,7 @@ use crate::sys::stream;
 /// How long to sleep at a time if there is no event to wait for.
 const LOOK_AGAIN_SOON: Duration = Duration::from_millis(1);
 
-const ALL_HELD: &str = "no buffer is on its way: the program holds all of the pool; send, recycle or drop some, or make the pool larger";
+const ALL_HELD: &str = "send: no free buffer; the program holds all of the pool; send, recycle or drop some, or make the pool larger";
 
 /// The sender's counters besides its ledger.
 #[derive(Debug, Clone, Copy, Default)]

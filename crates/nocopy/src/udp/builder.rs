@@ -332,7 +332,7 @@ impl Builder {
         has_port: bool,
     ) -> Result<Sender, OpenError> {
         if let (Some(method @ Method::Xdp), false) = (self.method, has_port) {
-            let source = io::Error::other("no port was given: see Builder::port");
+            let source = io::Error::other("no port was given to Builder::port");
             return Err(OpenError::Method { method, source });
         }
         udp_send::report_errors(&*socket, is_ipv6)

@@ -238,7 +238,7 @@ fn user_space_does_not_pretend_to_know() {
     let packet_type = Instruction { code: 0x28, jump_true: 0, jump_false: 0, constant: 0xffff_f004 };
     let filter = with(packet_type, &too_long_for_xdp(1, 0));
     let error = Port::builder("memory").filter(&filter).memory_pair().unwrap_err();
-    assert!(error.to_string().contains("only a packet socket"), "{error}");
+    assert!(error.to_string().contains("run the filter on a packet socket"), "{error}");
     let lab = lab!();
     let error = open_with(lab.right(), |builder| builder.filter(&filter)).unwrap_err();
     assert!(matches!(error, OpenError::NoMode { .. }) && error.to_string().lines().count() == 1, "{error}");

@@ -329,7 +329,7 @@ fn the_ladder_is_as_without_a_grant() {
     assert!(zero_copy.to_string().contains("no AF_XDP zero-copy"), "{zero_copy}");
     let generic = strict(Mode::XdpCopyGeneric);
     assert!(matches!(generic, OpenError::NoMode { .. }), "{generic}");
-    assert!(generic.to_string().contains("ask for this one where it is granted"), "{generic}");
+    assert!(generic.to_string().contains("ask for this mode in the process that grants it"), "{generic}");
     let native = lab.left().namespace().run(|| Port::builder("lo").mode(Mode::XdpCopyNative).grant());
     assert!(matches!(native, Err(OpenError::Xdp(xdp::Error::NoNative { .. }))), "{native:?}");
     wait_for_no_program(lab.right());

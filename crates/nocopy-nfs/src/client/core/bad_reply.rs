@@ -2,20 +2,20 @@
 
 use crate::wire::xdr::XdrError;
 
-/// Why a reply is not believed.
+/// Why a reply is wrong, as a cause within an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum BadReply {
-    /// Or one whose reply has come, or was sent by another connection.
-    #[error("no call has its number {xid:#010x}")]
+    /// No call with this number waits for a reply on this connection.
+    #[error("the reply has the number {xid:#010x}, which no call has")]
     UnknownCall {
         /// The number.
         xid: u32,
     },
     /// It is not what the call returns.
-    #[error("it cannot be read: {0}")]
+    #[error("the reply cannot be decoded ({0})")]
     Malformed(#[from] XdrError),
     /// Longer than a reply to this call can be.
-    #[error("it is announced with {bytes} bytes, where at most {max} are possible")]
+    #[error("the reply has {bytes} bytes, more than the {max} that are possible")]
     TooLong {
         /// What it has.
         bytes: usize,
@@ -23,10 +23,10 @@ pub enum BadReply {
         max: usize,
     },
     /// A fragment of a record, but not its last.
-    #[error("a fragment of it is empty")]
+    #[error("a fragment of the reply is empty")]
     EmptyFragment,
     /// A read returned more than it was to read.
-    #[error("it has {bytes} bytes of the file, where {asked} were asked for")]
+    #[error("the reply has {bytes} bytes of the file, more than the {asked} asked for")]
     MoreThanAsked {
         /// What it has.
         bytes: usize,
@@ -34,7 +34,7 @@ pub enum BadReply {
         asked: usize,
     },
     /// The two counts of a read.
-    #[error("it counts {count} bytes read, and {data_bytes} bytes of data")]
+    #[error("the reply counts {count} bytes read, and has {data_bytes} bytes of data")]
     Counts {
         /// The first.
         count: u32,
@@ -42,7 +42,7 @@ pub enum BadReply {
         data_bytes: u32,
     },
     /// The record ends elsewhere.
-    #[error("it announces {data_bytes} bytes of the file, and {behind} bytes follow in its record")]
+    #[error("the reply announces {data_bytes} bytes of the file, and {behind} follow")]
     Length {
         /// Announced.
         data_bytes: usize,
@@ -51,7 +51,7 @@ pub enum BadReply {
     },
     /// A read of no bytes before the end of the file, or a write of none or of too many.
     #[error(
-        "{bytes} bytes were read or written, where {asked} were asked for, and the file does not end there"
+        "the reply counts {bytes} bytes read or written of the {asked} asked for, and the file does not end there"
     )]
     NoProgress {
         /// Those done.
@@ -60,13 +60,13 @@ pub enum BadReply {
         asked: usize,
     },
     /// A name that leads elsewhere than into its directory.
-    #[error("a name in the directory is none: it is empty, or has a slash or a zero byte")]
+    #[error("a name in the directory is empty, or has a slash or a zero byte")]
     Name,
-    /// A directory that goes on and on, or stands still.
-    #[error("the directory does not end")]
+    /// A listing that never ends, or does not advance.
+    #[error("the directory has no end")]
     EndlessDirectory,
-    /// With each commit the server says that it was started again.
-    #[error("the server has lost what was written {rounds} times: it gives another write verifier each time")]
+    /// At each commit the server reports that it was restarted.
+    #[error("the server lost what was written {rounds} times (each reply has another write verifier)")]
     NeverCommitted {
         /// How often it was sent.
         rounds: u32,

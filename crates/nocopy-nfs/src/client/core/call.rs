@@ -1,4 +1,4 @@
-//! A call that has no reply yet, and what is known when it has one.
+//! Calls without a reply, and their results.
 
 use std::collections::VecDeque;
 use std::io::IoSliceMut;
@@ -14,7 +14,7 @@ use crate::wire::nfs3::{Attributes, FileHandle, ReadHead, Status};
 use crate::wire::rpc::Reply;
 use crate::wire::xdr::padding;
 
-/// What was asked of the core, told apart by a number.
+/// The number of a request to the core.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Ticket(pub(super) u64);
 
@@ -33,20 +33,22 @@ impl Place {
     }
 }
 
-/// Why a call did not do what it was to do.
+/// Why a call failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum CallError {
-    /// The server says why.
-    #[error("{0}")]
+    /// The server returned an error.
+    #[error("NFS call: failed {0}; look at the log of the server")]
     Status(StatusText),
-    /// The server did not even look at the arguments.
-    #[error("the server does not take the call ({0:?})")]
+    /// The server did not accept the call, whatever its arguments.
+    #[error(
+        "NFS call: not accepted; the server replied {0:?}; check that it serves NFS version 3 to this user"
+    )]
     Refused(Reply),
-    /// It was given up.
-    #[error("the server does not answer")]
+    /// The client stopped waiting for the reply.
+    #[error("NFS call: not answered; the client stopped waiting for the server; try again")]
     Unanswered,
-    /// A correct server never says that.
-    #[error("the reply is not one to this call: {0}")]
+    /// No correct server gives such a reply.
+    #[error("NFS call: not answered correctly; {0}; check that the server speaks NFS version 3")]
     BadReply(#[from] BadReply),
 }
 
@@ -57,7 +59,7 @@ impl From<Status> for CallError {
 }
 
 impl CallError {
-    /// What the server said, if that is the cause.
+    /// The server's status, if that is the cause.
     pub fn status(&self) -> Option<Status> {
         match self {
             Self::Status(StatusText(status)) => Some(*status),
@@ -66,72 +68,73 @@ impl CallError {
     }
 }
 
-/// A status in words.
+/// A status as the middle of an error: `(ENOENT); no such file or directory`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StatusText(pub Status);
 
 impl std::fmt::Display for StatusText {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self.0 {
-            Status::NotPermitted => "not permitted (EPERM)",
-            Status::NoEntry => "no such file or directory (ENOENT)",
-            Status::Io => "the server's disk failed (EIO)",
-            Status::NoDevice | Status::NoSuchDevice => "no such device (ENODEV)",
-            Status::Access => "permission denied (EACCES)",
-            Status::Exists => "it exists already (EEXIST)",
-            Status::CrossDevice => "that lies on another file system (EXDEV)",
-            Status::NotDirectory => "not a directory (ENOTDIR)",
-            Status::IsDirectory => "a directory (EISDIR)",
-            Status::Invalid => "not possible with such a file (EINVAL)",
-            Status::FileTooBig => "longer than the server's files can be (EFBIG)",
-            Status::NoSpace => "no space left on the server (ENOSPC)",
-            Status::ReadOnlyFileSystem => "the export is to be read only (EROFS)",
-            Status::TooManyLinks => "it has as many links as are possible (EMLINK)",
-            Status::NameTooLong => "the name is too long (ENAMETOOLONG)",
-            Status::NotEmpty => "the directory is not empty (ENOTEMPTY)",
-            Status::QuotaExceeded => "the user's quota on the server is used up (EDQUOT)",
-            Status::Stale | Status::BadHandle => "the file is not there any more (ESTALE)",
-            Status::Remote => "it lies on another server (EREMOTE)",
-            Status::NotSynchronized => "it was changed meanwhile (NFS3ERR_NOT_SYNC)",
-            Status::BadCookie => "the directory was changed meanwhile (NFS3ERR_BAD_COOKIE)",
-            Status::NotSupported => "the server cannot do that (NFS3ERR_NOTSUPP)",
-            Status::TooSmall => "the server needs more room for its reply (NFS3ERR_TOOSMALL)",
-            Status::ServerFault => "the server failed (NFS3ERR_SERVERFAULT)",
-            Status::BadType => "the server has no files of that type (NFS3ERR_BADTYPE)",
-            Status::Jukebox => "the server is not ready yet (NFS3ERR_JUKEBOX)",
-        })
+        let (name, words) = match self.0 {
+            Status::NotPermitted => ("EPERM", "not permitted"),
+            Status::NoEntry => ("ENOENT", "no such file or directory"),
+            Status::Io => ("EIO", "the server's disk failed"),
+            Status::NoDevice | Status::NoSuchDevice => ("ENODEV", "no such device"),
+            Status::Access => ("EACCES", "permission denied"),
+            Status::Exists => ("EEXIST", "it exists already"),
+            Status::CrossDevice => ("EXDEV", "that lies on another file system"),
+            Status::NotDirectory => ("ENOTDIR", "not a directory"),
+            Status::IsDirectory => ("EISDIR", "a directory"),
+            Status::Invalid => ("EINVAL", "not possible with such a file"),
+            Status::FileTooBig => ("EFBIG", "longer than the server's files can be"),
+            Status::NoSpace => ("ENOSPC", "no space left on the server"),
+            Status::ReadOnlyFileSystem => ("EROFS", "the export is to be read only"),
+            Status::TooManyLinks => ("EMLINK", "it has as many links as are possible"),
+            Status::NameTooLong => ("ENAMETOOLONG", "the name is too long"),
+            Status::NotEmpty => ("ENOTEMPTY", "the directory is not empty"),
+            Status::QuotaExceeded => ("EDQUOT", "the user's quota on the server is used up"),
+            Status::Stale | Status::BadHandle => ("ESTALE", "the file is not there any more"),
+            Status::Remote => ("EREMOTE", "it lies on another server"),
+            Status::NotSynchronized => ("NFS3ERR_NOT_SYNC", "it was changed meanwhile"),
+            Status::BadCookie => ("NFS3ERR_BAD_COOKIE", "the directory was changed meanwhile"),
+            Status::NotSupported => ("NFS3ERR_NOTSUPP", "the server cannot do that"),
+            Status::TooSmall => ("NFS3ERR_TOOSMALL", "the server needs more room for its reply"),
+            Status::ServerFault => ("NFS3ERR_SERVERFAULT", "the server failed"),
+            Status::BadType => ("NFS3ERR_BADTYPE", "the server has no files of that type"),
+            Status::Jukebox => ("NFS3ERR_JUKEBOX", "the server is not ready yet"),
+        };
+        write!(f, "({name}); {words}")
     }
 }
 
-/// Bytes that are being read into a posted buffer.
+/// A read in progress into a posted buffer.
 #[derive(Debug)]
 pub(super) struct Reading {
     pub(super) ticket: Ticket,
     pub(super) buffer: Buffer,
     /// Of the buffer's first byte.
     pub(super) place: Place,
-    /// What the file's replies have brought so far, and what the call in flight asks for behind that.
+    /// Bytes filled by earlier replies, and bytes that the call in flight asks for.
     pub(super) filled: usize,
     pub(super) asked: usize,
-    /// Of the reply that is being received.
+    /// The header of the reply that is being received.
     pub(super) head: Option<ReadHead>,
-    /// So many of its bytes are in this buffer.
+    /// Bytes of that reply in this buffer.
     pub(super) received: usize,
     /// How often the server was not ready.
     pub(super) delays: u32,
-    /// Reads of what follows in the file, each behind the one before it: the same call asks for them, too.
+    /// Reads of the following bytes of the file, which share the call.
     pub(super) joined: VecDeque<Reading>,
-    /// A call that asked for more than this was refused, so this one is asked for alone.
+    /// A shared call was refused, so this read gets its own.
     pub(super) is_alone: bool,
 }
 
 impl Reading {
-    /// Whether it may be read into another buffer of the pool: nothing has been received, and it is memory of the pool.
+    /// Whether the buffer may be exchanged for another of the pool: it is of the pool, and still empty.
     pub(super) fn is_exchangeable(&self, pool: &Range<usize>) -> bool {
         self.filled == 0 && self.received == 0 && pool.contains(&self.buffer.as_ptr().addr())
     }
 
-    /// The buffer that was posted last of those of its call, if it was posted after that read and may be exchanged for its buffer.
+    /// The buffer of this call that was posted last, if it was posted after `reading` and may be exchanged for its buffer.
     pub(super) fn latest_for(&mut self, reading: &Self, pool: &Range<usize>) -> Option<&mut Buffer> {
         let is_alike = |other: &Self| {
             other.is_exchangeable(pool)
@@ -144,15 +147,14 @@ impl Reading {
         }
     }
 
-    /// Into a buffer, of which nothing is filled.
     pub(super) fn new(ticket: Ticket, buffer: Buffer, place: Place) -> Self {
         let (filled, asked, received, delays) = (0, 0, 0, 0);
         let (head, joined, is_alone) = (None, VecDeque::new(), false);
         Self { ticket, buffer, place, filled, asked, head, received, delays, joined, is_alone }
     }
 
-    /// Where the next bytes of the reply go, at most so many: in its own buffer and in those behind it, as far as there is room in `pieces`.
-    /// Returns for how many there is.
+    /// Adds memory for the next `bytes` of the reply to `pieces`: its own buffer, then those of joined reads. Returns for how many bytes
+    /// there was room.
     pub(super) fn space<'a>(&'a mut self, bytes: usize, pieces: &mut Pieces<'a>) -> usize {
         let start = self.filled + self.received;
         let (own, joined) = (&mut self.buffer, &mut self.joined);
@@ -167,8 +169,7 @@ impl Reading {
         bytes - left
     }
 
-    /// Counts bytes of the reply that were received into that space, of which so many are still to come behind them. Returns the reads that
-    /// have all their bytes, but not the last one of the reply.
+    /// Counts `bytes` of the reply as received; `still` are to follow. Returns the reads that are complete, except the last of the reply.
     pub(super) fn advance(&mut self, mut bytes: usize, still: usize) -> Vec<Self> {
         let mut full = Vec::new();
         loop {
@@ -187,35 +188,35 @@ impl Reading {
         }
     }
 
-    /// Whether a call that has not been sent may ask for it and for more.
+    /// Whether it may share a call.
     pub(super) fn is_joinable(&self) -> bool {
         !self.is_alone && self.filled == 0 && self.asked >= self.buffer.len()
     }
 
-    /// Where the last of the reads of its call ends.
+    /// The end of the last read of the call.
     pub(super) fn end(&self) -> Place {
         let last = self.joined.back().unwrap_or(self);
         last.place.behind(last.buffer.len())
     }
 
-    /// Whether the call that it is asked for by asks, or asked, for others, too.
+    /// Whether its call asks, or asked, also for other reads.
     pub(super) fn is_joined(&self) -> bool {
         self.asked > self.buffer.len() - self.filled
     }
 
-    /// Of its call, those that do not have all their bytes.
+    /// Incomplete reads of the call.
     pub(super) fn count(&self) -> usize {
         1 + self.joined.len()
     }
 
-    /// This one and those that were joined with it, each by itself.
+    /// All reads of the call, separately.
     pub(super) fn split(mut self) -> impl Iterator<Item = Self> {
         let joined = std::mem::take(&mut self.joined);
         std::iter::once(self).chain(joined)
     }
 }
 
-/// Bytes that are being written: a buffer, or a part of one.
+/// A write in progress, of a buffer or a part of one.
 #[derive(Debug)]
 pub(super) struct Writing {
     pub(super) buffer: Arc<Buffer>,
@@ -231,7 +232,6 @@ impl Writing {
         &self.buffer[self.range.clone()]
     }
 
-    /// Its first bytes, and the rest.
     pub(super) fn split(self, bytes: usize) -> (Self, Self) {
         let Self { buffer, range, place, delays } = self;
         let middle = range.start + bytes;
@@ -257,10 +257,10 @@ pub(super) enum Work {
 /// A call that has no reply yet.
 #[derive(Debug)]
 pub(super) struct Call {
-    /// The record, but for the data of a write.
+    /// The record without the data of a write.
     pub(super) head: Vec<u8>,
     pub(super) work: Work,
-    /// The connection it was sent by; `None` while it waits to be sent.
+    /// The connection it was sent by; `None` while queued.
     pub(super) connection: Option<usize>,
     pub(super) times_sent: u32,
 }
@@ -277,7 +277,7 @@ impl Call {
         }
     }
 
-    /// How many things were asked for that its reply answers.
+    /// How many requests the reply will answer.
     pub(super) fn count(&self) -> usize {
         match &self.work {
             Work::Read(reading) => reading.count(),
@@ -285,7 +285,7 @@ impl Call {
         }
     }
 
-    /// A read that has not been sent yet.
+    /// The read, if the call was not sent yet and may be shared.
     pub(super) fn unsent_read(&self) -> Option<&Reading> {
         match &self.work {
             Work::Read(reading) if self.times_sent == 0 && reading.is_joinable() => Some(reading),
@@ -293,7 +293,7 @@ impl Call {
         }
     }
 
-    /// What is sent: the record up to its data, the data, and what fills them up.
+    /// The bytes to send: the record up to its data, the data, the padding.
     pub(super) fn pieces(&self) -> [&[u8]; 3] {
         let data = match &self.work {
             Work::Write(writing) => writing.data(),
@@ -303,37 +303,35 @@ impl Call {
     }
 }
 
-/// What has become of something that was asked.
+/// The end of a request.
 #[derive(Debug)]
 pub enum Done {
-    /// The results of a call, as they came; they are still to be taken apart.
+    /// The results of a call, not decoded.
     Results {
         /// What [`Core::call`](super::Core::call) returned.
         ticket: Ticket,
-        /// The bytes behind the head of the reply.
+        /// The bytes behind the header of the reply.
         results: Result<Vec<u8>, CallError>,
-        /// The call was sent again after its connection was lost: a server that had made it before, and does not remember that, answers
-        /// as if it could not be made.
+        /// The call was sent again after a connection was lost. A server that had executed it and does not remember may now return an error.
         is_repeated: bool,
     },
-    /// A posted buffer comes back.
+    /// The end of a read.
     Filled {
         /// What [`Core::post`](super::Core::post) returned.
         ticket: Ticket,
-        /// As long as what was read, with it.
+        /// The data that was read.
         buffer: Buffer,
-        /// Where in the file that lies.
+        /// Where in the file the data lies.
         place: Place,
-        /// How it ended.
         outcome: Result<ReadEnd, CallError>,
     },
-    /// All that was written to a file before is on the server's disk, or is not.
+    /// The end of a commit.
     Committed {
         /// What [`Core::commit`](super::Core::commit) returned.
         ticket: Ticket,
         /// The file.
         file: FileHandle,
-        /// The first error of its writes, or of the commit; what was written is then not known.
+        /// The first error of its writes or of the commit; it is then unknown which writes are on the disk.
         outcome: Result<(), CallError>,
     },
 }
@@ -341,8 +339,8 @@ pub enum Done {
 /// How a read ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReadEnd {
-    /// The file ended with these bytes, when the server looked.
+    /// Whether these are the last bytes of the file.
     pub is_end: bool,
-    /// What the server knew of the file then.
+    /// The attributes of the file at that time, if the server sent them.
     pub attributes: Option<Attributes>,
 }

@@ -1,4 +1,4 @@
-//! What a whole reply means for its call.
+//! Handling complete replies.
 
 use super::call::{Call, Reading, Work, Writing};
 use super::incoming::check_data;
@@ -12,7 +12,7 @@ use crate::wire::rpc::Reply;
 use crate::wire::xdr::{self, Reader};
 
 impl Core {
-    /// A call has a reply that is a record.
+    /// Ends a call whose reply is a whole record.
     pub(super) fn finish(&mut self, xid: u32, call: Call, record: &[u8]) -> Result<(), BadReply> {
         let mut input = Reader::new(record);
         let reply = match Reply::decode(&mut input) {
@@ -39,7 +39,7 @@ impl Core {
         }
     }
 
-    /// A read has all the data of its reply, of which those before it in the file may have had their part.
+    /// Ends the last read of a reply, once all data of the reply was received.
     pub(super) fn finish_read(&mut self, mut reading: Reading) -> Result<(), BadReply> {
         let head = reading.head.expect("data have a head before them");
         let (count, asked, is_joined) = (head.count as usize, reading.asked, reading.is_joined());
@@ -65,7 +65,7 @@ impl Core {
         Ok(())
     }
 
-    /// A read has its results in one record: it was refused, or its data are copied from there.
+    /// Ends a read whose reply is a whole record: a refusal, or data to be copied from there.
     fn finish_read_record(&mut self, xid: u32, mut call: Call, results: &[u8]) -> Result<(), BadReply> {
         let Work::Read(reading) = &mut call.work else { unreachable!("that is what the record is for") };
         let mut input = Reader::new(results);
@@ -94,8 +94,7 @@ impl Core {
         }
     }
 
-    /// A server says why it does not do what a call asks for. If that is several reads, the reason may be one of them, or that they are too
-    /// many bytes: each is asked for alone.
+    /// Handles a refusal by the server. If reads shared the call, one of them or the total length may be the reason: each gets its own call.
     fn refuse(&mut self, call: Call, error: CallError) {
         match call.work {
             Work::Read(reading) if reading.is_joined() => {
@@ -115,7 +114,7 @@ impl Core {
         }
     }
 
-    /// A server that sent less than it was asked for, or refused it, is asked for less at a time, until it sends all of it again.
+    /// Makes shared calls shorter, after the server sent less than asked for, or refused.
     fn join_less(&mut self) {
         self.joined_bytes_max /= 2;
     }
@@ -182,7 +181,7 @@ impl Core {
         self.go_on(file);
     }
 
-    /// Does what comes next for the commit of a file, if there is one.
+    /// Takes the next step of the commit of a file, if there is one.
     pub(super) fn go_on(&mut self, file: FileHandle) {
         match self.uncommitted.next(file) {
             Next::Nothing => {}

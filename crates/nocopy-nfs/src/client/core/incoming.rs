@@ -1,4 +1,4 @@
-//! One connection's bytes, taken apart: which belong to a reply's head, and which to a file.
+//! Splitting the bytes of one connection into reply headers and file data.
 
 use std::mem;
 
@@ -8,53 +8,52 @@ use crate::wire::record::MARK_BYTES;
 use crate::wire::rpc::Reply;
 use crate::wire::xdr::{Reader, XdrError, padding};
 
-/// What stands before the bytes of a file where the server tells its attributes, and nothing in its verifier: so much is received of
-/// a head at first. A head that is longer is received in two parts; of a shorter one, what lies behind it came along.
+/// The usual length of a READ reply before its data (with attributes, and an empty verifier): so much is received at first. A longer
+/// header is received in two parts; with a shorter one, the first data is received too, and copied.
 const HEAD_BYTES: usize = 132;
 
-/// The last fragment of a record is marked.
+/// Marks the last fragment of a record.
 const LAST: u32 = 1 << 31;
 
-/// The longest reply to a read that has no bytes of a file: a verifier of 400 bytes, a status and attributes.
+/// The longest READ reply without data: a verifier of 400 bytes, a status and attributes.
 const REFUSAL_BYTES_MAX: usize = 640;
 
 /// What is expected in reply to a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Expected {
-    /// Results, in a record of at most so many bytes.
+    /// Results in a record.
     Results { bytes_max: usize },
-    /// At most so many bytes of a file.
+    /// Data of a file.
     Data { bytes_max: usize },
 }
 
-/// What has been received.
+/// A part of the stream that was received.
 #[derive(Debug)]
 pub(super) enum Step {
-    /// A whole record, which has no bytes of a file, or has come in several fragments.
+    /// A whole record: without file data, or received in several fragments.
     Record { xid: u32, record: Vec<u8> },
-    /// The head of a reply to a read, and of the bytes of the file those that came along.
+    /// The header of a READ reply, and the data received with it.
     Data { xid: u32, head: ReadHead, first: Vec<u8> },
-    /// All bytes of the file that this reply has.
+    /// The end of the data of a READ reply.
     End { xid: u32 },
-    /// A part of a record, which was put to those before it.
+    /// A fragment, stored until the record is complete.
     Fragment,
 }
 
-/// What cannot be understood, and the call whose reply it is, if that is known.
+/// A wrong reply, with the number of its call if known.
 pub(super) type Broken = (Option<u32>, BadReply);
 
-/// The replies of one connection, as far as they have come.
+/// The received bytes of one connection.
 #[derive(Debug, Default)]
 pub(super) struct Incoming {
-    /// Received, and not yet understood.
+    /// Received and not yet decoded, then `open` bytes to receive into.
     bytes: Vec<u8>,
-    /// So many at their end are space to receive into.
     open: usize,
-    /// So many of them there have to be before there is more to understand.
+    /// How many bytes the next step needs.
     needed: usize,
-    /// Fragments of a record before its last one.
+    /// Fragments of an incomplete record.
     fragments: Vec<u8>,
-    /// The bytes of a file that come next.
+    /// The file data that is received next.
     data: Option<Data>,
 }
 
@@ -66,12 +65,12 @@ struct Data {
 }
 
 impl Incoming {
-    /// The call for whose buffer the next bytes are, and how many of them.
+    /// The call whose buffer receives the next bytes, and how many.
     pub(super) fn data(&self) -> Option<(u32, usize)> {
         self.data.filter(|data| data.left > 0).map(|data| (data.xid, data.left))
     }
 
-    /// Where the bytes behind those are to be received.
+    /// Memory for the bytes behind those.
     pub(super) fn open(&mut self) -> &mut [u8] {
         self.close(0);
         let received = self.bytes.len();
@@ -80,26 +79,26 @@ impl Incoming {
         &mut self.bytes[received..]
     }
 
-    /// So many bytes were received there.
+    /// Ends [`open`](Self::open): `bytes` were received.
     pub(super) fn close(&mut self, bytes: usize) {
         let unused = self.open.checked_sub(bytes).expect("no more is received than there is space for");
         self.bytes.truncate(self.bytes.len() - unused);
         self.open = 0;
     }
 
-    /// So many bytes were received into the buffer of the call that [`data`](Self::data) names.
+    /// Counts bytes received into the buffer of the call of [`data`](Self::data).
     pub(super) fn note_data(&mut self, bytes: usize) {
         if let Some(data) = &mut self.data {
             data.left -= bytes;
         }
     }
 
-    /// Nothing has been received of a reply that is not whole.
+    /// Whether no incomplete reply was received.
     pub(super) fn is_between_replies(&self) -> bool {
         self.bytes.len() == self.open && self.fragments.is_empty() && self.data.is_none()
     }
 
-    /// What the received bytes mean; `None` until more of them are there.
+    /// The next step; `None` until more bytes were received.
     pub(super) fn next(
         &mut self,
         expected: impl Fn(u32) -> Option<Expected>,
@@ -172,7 +171,7 @@ impl Incoming {
         }
     }
 
-    /// A record in several fragments is put together, and its data are copied from there.
+    /// Collects a record in several fragments; its data is copied from there.
     fn next_fragment(
         &mut self,
         is_last: bool,
@@ -209,7 +208,7 @@ impl Incoming {
         Ok(Some(Step::Record { xid, record: mem::take(&mut self.fragments) }))
     }
 
-    /// The body of the record, or the fragment, that stands first.
+    /// Removes the body of the first record or fragment.
     fn take(&mut self, bytes: usize) -> Vec<u8> {
         let body = self.bytes[MARK_BYTES..][..bytes].to_vec();
         self.bytes.drain(..MARK_BYTES + bytes);
@@ -218,7 +217,7 @@ impl Incoming {
     }
 }
 
-/// What stands before the bytes of a file, if there are any; otherwise the reply is a refusal.
+/// The header of a READ reply with data; `None` if the read was refused.
 fn read_head(input: &mut Reader<'_>) -> Result<Option<ReadHead>, XdrError> {
     let (_, reply) = Reply::decode(input)?;
     if reply != Reply::Success {
@@ -227,7 +226,7 @@ fn read_head(input: &mut Reader<'_>) -> Result<Option<ReadHead>, XdrError> {
     Ok(input.read::<NfsResult<ReadHead, Option<Attributes>>>()?.ok())
 }
 
-/// Whether a reply to a read has as many bytes behind its head as it says, and no more than were asked for.
+/// Checks that a READ reply has as many bytes as its header announces, and no more than were asked for.
 pub(super) fn check_data(head: &ReadHead, behind: usize, asked: usize) -> Result<(), BadReply> {
     let count = head.count as usize;
     if head.count != head.data_bytes {

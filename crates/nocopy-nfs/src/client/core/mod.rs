@@ -1,15 +1,15 @@
-//! What a client sends, and what the replies mean: no sockets, no clock, no randomness.
+//! Encodes calls and interprets replies, without sockets, clock or randomness.
 //!
-//! Calls of several connections share one numbering, so that a call can be sent again by another connection than before. Of each connection
-//! the core says where the next bytes belong ([`Space`]): into the posted buffer of the call that a reply names, and behind them into a few
-//! bytes for the next head. What a server says decides neither how much memory is taken nor what is written to: lengths are compared with
-//! what was asked for, before a byte of the data is received.
+//! All connections share one numbering of calls, so that a call can be repeated over another connection. For each connection the core says
+//! where to receive the next bytes ([`Space`]): into the posted buffer of the call that the reply names, then into memory for the next
+//! header. Lengths in a reply are compared with the call before any data is received, so a server decides neither how much memory is used
+//! nor which memory is written to.
 //!
-//! **When a connection is lost**, all its calls are sent again, with the numbers they had: a server that remembers its replies gives the
-//! same reply to a call that must not be made twice.
+//! **When a connection is lost**, its calls are sent again with the same numbers, by which a server can recognise calls that it has already
+//! executed.
 //!
-//! **Writes** are sent as `UNSTABLE`, and kept until a COMMIT has answered with the verifier that their replies had. Those with another one
-//! were lost with the server's memory, and are sent again. Writes to the same bytes between two commits have no order.
+//! **Writes** are sent as `UNSTABLE`, and kept until the reply to a COMMIT has the same verifier as their replies. Writes with another
+//! verifier were lost by a restart of the server, and are sent again. Writes to the same bytes between two commits have no order.
 
 mod bad_reply;
 mod call;
@@ -41,24 +41,24 @@ use crate::wire::rpc::{self, AUTH_SYS, Credential};
 use crate::wire::xdr::Xdr;
 use crate::wire::{nfs3, record};
 
-/// Reads wait to be sent while the server has so many calls for each of them.
+/// Queued reads may wait while so many calls per queued read are in flight.
 const IN_FLIGHT_PER_QUEUED: usize = 3;
 
-/// Reads of what follows one another in a file are asked for together, up to so many bytes: a server takes about as long to find, and to
-/// answer, one call as it takes to send 100 KiB. Longer replies would leave the processor's cache before they are received.
+/// The most bytes of consecutive reads that share a call. A server needs about as long for one call as to send 100 KiB; longer replies would
+/// leave the processor's cache before they are received.
 const JOINED_BYTES_MAX: usize = 512 << 10;
 
-/// So many calls are looked at for the buffer that was posted last: those behind it are of other kinds.
+/// How many of the latest calls are searched for the buffer that was posted last; a few of them may be of other kinds.
 const LATEST_MAX: usize = 16;
 
-/// A procedure by the numbers of its program, its version and itself.
+/// A procedure of an RPC program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ProcedureNumber {
-    /// Of the program.
+    /// Number of the program.
     pub program: u32,
-    /// Of its version.
+    /// Version of the program.
     pub version: u32,
-    /// Of the procedure in it.
+    /// Number of the procedure.
     pub procedure: u32,
 }
 
@@ -68,7 +68,7 @@ impl From<Procedure> for ProcedureNumber {
     }
 }
 
-/// The longest read and write of one call, as the server says (FSINFO).
+/// The most bytes of one READ and one WRITE, by the server's FSINFO.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
     /// Bytes of a read.
@@ -78,37 +78,37 @@ pub struct Limits {
 }
 
 impl Default for Limits {
-    /// What every server takes.
+    /// Lengths that every server accepts.
     fn default() -> Self {
         Self { read_bytes_max: 8192, write_bytes_max: 8192 }
     }
 }
 
-/// What has been counted.
+/// Counters of a core.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Counts {
-    /// Calls made, each once.
+    /// Calls, without repetitions.
     pub calls: u64,
     /// Calls sent again because their connection was lost.
     pub repeated: u64,
-    /// Replies that came whole, and could be understood.
+    /// Complete and correct replies.
     pub replies: u64,
     /// Replies that no correct server gives.
     pub bad_replies: u64,
-    /// Reads that are over, of posted buffers.
+    /// Finished reads.
     pub reads: u64,
     /// Bytes of files that were received.
     pub read_bytes: u64,
-    /// Of these, bytes that came along with a head, or in a record of several fragments, and were copied once more.
+    /// Those of them that were received with a header, or in a record of several fragments, and copied a second time.
     pub moved_bytes: u64,
-    /// Of these reads, those that were asked for by the call of another one.
+    /// Reads that shared the call of another one.
     pub joined: u64,
-    /// Writes that have their reply.
+    /// Acknowledged writes.
     pub writes: u64,
-    /// Bytes that servers say they have written, each time they say so.
+    /// Bytes of acknowledged writes, repetitions included.
     pub written_bytes: u64,
-    /// Bytes that were sent again because the server had lost them.
+    /// Bytes sent again because the server lost them.
     pub lost_bytes: u64,
 }
 
@@ -120,9 +120,9 @@ pub struct Core {
     limits: Limits,
     xid: u32,
     ticket: u64,
-    /// Boxed, since a map moves what it has whenever something goes.
+    /// By number. Boxed, since a map moves its values at each removal.
     calls: BTreeMap<u32, Box<Call>>,
-    /// Those to be sent, the first one in front.
+    /// Numbers of calls to be sent, in this order.
     queue: VecDeque<u32>,
     incoming: Vec<Incoming>,
     uncommitted: Uncommitted,
@@ -130,16 +130,16 @@ pub struct Core {
     /// Reads and writes for which the server is not ready.
     delayed: Vec<Work>,
     delays_max: u32,
-    /// Of one call that several reads are asked for by.
+    /// The current limit of bytes of a shared call.
     joined_bytes_max: usize,
     counts: Counts,
-    /// Where the memory of the pool lies whose buffers may be exchanged.
+    /// The addresses of the pool whose buffers may be exchanged.
     pool: Range<usize>,
 }
 
 impl Core {
-    /// For so many connections. `xid` is the number of the first call: a random one, so that a server does not take this client's calls for
-    /// those of the one before it.
+    /// A core for this number of connections. `xid`, the number of the first call, should be random, so that a server does not mistake the
+    /// calls for those of an earlier client.
     pub fn new(connections: usize, xid: u32, credential: Vec<u8>) -> Self {
         Self {
             credential,
@@ -159,19 +159,19 @@ impl Core {
         }
     }
 
-    /// Of the buffers of this pool that are at home now, which one holds which reply is chosen when the reply comes, if they are posted. Of
-    /// other memory each read gets what was posted for it.
+    /// Names the pool whose buffers may be exchanged among posted reads when a reply arrives. Other memory receives exactly the read that it
+    /// was posted for. Buffers of the pool in use now count as other memory.
     pub fn set_pool(&mut self, pool: &Pool) {
         let buffers: Vec<Buffer> = std::iter::from_fn(|| pool.take()).collect();
         let first = |buffer: &Buffer| buffer.as_ptr().addr();
         let begin = buffers.iter().map(first).min().unwrap_or(0);
         let end = buffers.iter().map(|buffer| first(buffer) + buffer.capacity()).max().unwrap_or(0);
-        // Home again in the other order, so that the one that was on top is.
+        // Returned in reverse, so that the pool has its order again.
         buffers.into_iter().rev().for_each(drop);
         self.pool = begin..end;
     }
 
-    /// Sets how long reads and writes of one call may be. What was asked for before is not changed.
+    /// Sets the most bytes of later READ and WRITE calls.
     pub fn set_limits(&mut self, limits: Limits) {
         let Limits { read_bytes_max, write_bytes_max } = limits;
         self.limits = Limits {
@@ -180,19 +180,19 @@ impl Core {
         };
     }
 
-    /// Sets how often a read or write is [resumed](Self::resume) for which the server is not ready (NFS3ERR_JUKEBOX); then it fails.
+    /// Sets how often a read or write is [repeated](Self::resume) while the server is not ready (NFS3ERR_JUKEBOX), before it fails.
     pub fn set_delays_max(&mut self, times: u32) {
         self.delays_max = times;
     }
 
-    /// How long reads and writes of one call may be.
+    /// The most bytes of one READ and one WRITE call.
     pub fn limits(&self) -> Limits {
         self.limits
     }
 
-    // ---- what is asked for -------------------------------------------------------------------------------------
+    // ---- requests -------------------------------------------------------------------------------------
 
-    /// A call whose results come in a record of at most so many bytes.
+    /// Makes a call whose reply has at most `bytes_max` bytes.
     pub fn call<'a>(
         &mut self,
         procedure: ProcedureNumber,
@@ -204,10 +204,10 @@ impl Core {
         ticket
     }
 
-    /// Reads into a buffer: as many bytes as it has, or as it has room for if it has none. Less is read at the end of the file only.
+    /// Starts a read of as many bytes as the buffer holds or, if it is empty, has room for. Fewer are read only at the end of the file.
     ///
     /// # Errors
-    /// Its memory cannot be written to, or there is none.
+    /// The buffer's memory is read-only, or it has none.
     pub fn post(&mut self, mut buffer: Buffer, place: Place) -> Result<Ticket, Rejected<Buffer>> {
         if buffer.is_empty() {
             buffer.resize(buffer.capacity());
@@ -216,7 +216,7 @@ impl Core {
             return Err(Rejected { item: buffer, reason: Reason::Empty });
         }
         if buffer.as_mut().is_none() {
-            let text = "it is memory to be read only; post a buffer of a Pool, or a frame";
+            let text = "the memory of the buffer is read-only; post a buffer of a Pool, or a frame";
             let error = io::Error::new(io::ErrorKind::InvalidInput, text);
             return Err(Rejected { item: buffer, reason: Reason::System(error) });
         }
@@ -225,10 +225,10 @@ impl Core {
         Ok(ticket)
     }
 
-    /// Writes a buffer, which is kept until a [`commit`](Self::commit) says that its bytes are on the server's disk.
+    /// Starts a write. The buffer is kept until a [`commit`](Self::commit) confirms that its bytes are on the server's disk.
     ///
     /// # Errors
-    /// It holds no bytes.
+    /// The buffer is empty.
     pub fn write(&mut self, data: Buffer, place: Place) -> Result<(), Rejected<Buffer>> {
         if data.is_empty() {
             return Err(Rejected { item: data, reason: Reason::Empty });
@@ -244,7 +244,7 @@ impl Core {
         Ok(())
     }
 
-    /// Asks that all that was written to a file before is on the server's disk. `None` while another commit of the file is under way.
+    /// Starts a commit of all earlier writes to the file. `None` while another commit of the file is in progress.
     pub fn commit(&mut self, file: FileHandle) -> Option<Ticket> {
         if self.uncommitted.is_committing(file) {
             return None;
@@ -303,17 +303,17 @@ impl Core {
     fn send_write(&mut self, writing: Writing) {
         let Place { file, offset } = writing.place;
         let count = writing.data().len() as u32;
-        // As `WriteArguments`, of which the data are sent from where they lie.
+        // `WriteArguments` without the data, which is sent from the buffer.
         let asked = ((file, offset), ((count, Stability::Unstable), count));
         self.begin(Procedure::Write.into(), &asked, Work::Write(writing));
     }
 
-    /// Reads and writes that wait until the server is ready.
+    /// Reads and writes to be repeated, since the server was not ready.
     pub fn delayed(&self) -> usize {
         self.delayed.len()
     }
 
-    /// Asks again for all of them: after a while, of which the core knows nothing.
+    /// Repeats them. The caller, who has a clock, decides when.
     pub fn resume(&mut self) {
         for work in std::mem::take(&mut self.delayed) {
             match work {
@@ -324,9 +324,9 @@ impl Core {
         }
     }
 
-    // ---- what is sent ------------------------------------------------------------------------------------------
+    // ---- sending ------------------------------------------------------------------------------------------
 
-    /// The next call to be sent by that connection, which from now on is in flight there.
+    /// Moves the next queued call to a connection, and returns its number.
     pub fn next_call(&mut self, connection: usize) -> Option<u32> {
         let xid = self.queue.pop_front()?;
         self.join(xid);
@@ -337,7 +337,7 @@ impl Core {
         Some(xid)
     }
 
-    /// Lets a read that is about to be sent ask for those, too, that are queued behind it and follow it in the file.
+    /// Adds queued reads of the following bytes of the file to a read that is about to be sent.
     fn join(&mut self, xid: u32) {
         let Some(mut call) = self.calls.remove(&xid) else { return };
         let max = self.joined_bytes_max.min(self.limits.read_bytes_max);
@@ -366,14 +366,14 @@ impl Core {
         self.calls.insert(xid, call);
     }
 
-    /// The bytes of a call in flight: its record up to the data, the data, and what fills them up. `None` once its reply has come, which a
-    /// correct server does not send before it has all of the call.
+    /// The bytes of a call: the record up to its data, the data, the padding. `None` once it has its reply, which a correct server does not
+    /// send before it has received the whole call.
     pub fn pieces(&self, xid: u32) -> Option<[&[u8]; 3]> {
         self.calls.get(&xid).map(|call| call.pieces())
     }
 
-    /// A connection is over, and another one will take its place. What was in flight there is to be sent again, before everything else but
-    /// reads that were asked for together: some of them may be over, so the others are asked for anew.
+    /// Handles the loss of a connection: its calls are queued again, before all others. Reads that shared a call get separate calls at the end
+    /// of the queue, since some of them may be complete.
     pub fn lose(&mut self, connection: usize) {
         self.incoming[connection] = Incoming::default();
         let mut joined = Vec::new();
@@ -396,9 +396,9 @@ impl Core {
         }
     }
 
-    // ---- what is received --------------------------------------------------------------------------------------
+    // ---- receiving --------------------------------------------------------------------------------------
 
-    /// Where the next bytes of that connection are to be received.
+    /// The memory for the next bytes of a connection.
     pub fn space(&mut self, connection: usize) -> Space<'_> {
         let incoming = &mut self.incoming[connection];
         let mut pieces = Pieces::new();
@@ -414,14 +414,14 @@ impl Core {
         Space { pieces }
     }
 
-    /// So many bytes were received into that space.
+    /// Handles `bytes` bytes that were received into the [space](Self::space).
     ///
     /// # Errors
-    /// A reply that no correct server gives. Nothing that follows can be trusted: the connection is [lost](Self::lose), and is to be closed.
-    /// A call that is known to have that reply has failed; the others are sent again.
+    /// A reply is wrong. The caller must close the connection, which counts as [lost](Self::lose): the call of the wrong reply, if known, has
+    /// failed; the others are sent again.
     ///
     /// # Panics
-    /// That is more than the space has.
+    /// `bytes` exceeds the room of the space.
     pub fn received(&mut self, connection: usize, bytes: usize) -> Result<(), BadReply> {
         let incoming = &mut self.incoming[connection];
         let (xid, data) = incoming.data().map_or((0, 0), |(xid, left)| (xid, left.min(bytes)));
@@ -450,7 +450,7 @@ impl Core {
         next.map_err(|(xid, error)| self.break_off(connection, xid, error))
     }
 
-    /// After a reply that is not believed: to that call, if it is known.
+    /// Ends a connection after a wrong reply, to call `xid` if known.
     fn break_off(&mut self, connection: usize, xid: Option<u32>, error: BadReply) -> BadReply {
         self.counts.bad_replies += 1;
         if let Some(call) = xid.and_then(|xid| self.calls.remove(&xid)) {
@@ -460,7 +460,7 @@ impl Core {
         error
     }
 
-    /// Whether all that was received of a connection are whole replies.
+    /// Whether no incomplete reply was received.
     pub fn is_between_replies(&self, connection: usize) -> bool {
         self.incoming[connection].is_between_replies()
     }
@@ -488,7 +488,7 @@ impl Core {
         }
     }
 
-    /// Copies bytes of a reply to where they belong, of which so many are to come.
+    /// Copies bytes of a reply to their buffers; `still` are to follow.
     fn put(&mut self, xid: u32, bytes: &[u8], still: usize) {
         self.counts.moved_bytes += bytes.len() as u64;
         let mut rest = bytes;
@@ -503,7 +503,7 @@ impl Core {
         }
     }
 
-    /// Bytes of a reply are where they belong. Of several reads that the call asked for, those are over that have theirs.
+    /// Counts bytes in their buffers, and ends reads that are complete.
     fn advance(&mut self, xid: u32, bytes: usize, still: usize) {
         let Some(Work::Read(reading)) = self.calls.get_mut(&xid).map(|call| &mut call.work) else { return };
         let full = reading.advance(bytes, still);
@@ -518,9 +518,8 @@ impl Core {
         self.exchange(xid);
     }
 
-    /// Gives a reply the buffer of the pool that was posted last, so that one which was used a moment ago, and is still in the processor's
-    /// cache, is filled again; the read that it was posted for gets the other one. Posted in turn, each would be out of the cache when its
-    /// turn comes.
+    /// Exchanges the buffer of this read for the one posted last, which is most likely still in the processor's cache. Used in turn, each
+    /// buffer would have left the cache.
     fn exchange(&mut self, xid: u32) {
         let Some(mut call) = self.calls.remove(&xid) else { return };
         if let Work::Read(reading) = &mut call.work
@@ -538,17 +537,16 @@ impl Core {
         self.calls.insert(xid, call);
     }
 
-    // ---- what is over ------------------------------------------------------------------------------------------
+    // ---- results ------------------------------------------------------------------------------------------
 
-    /// What has become of something that was asked for; each exactly once.
+    /// The end of the next request; each is returned exactly once.
     pub fn next_done(&mut self) -> Option<Done> {
         self.done.pop_front()
     }
 
-    /// Gives up everything that was asked for: each call fails with that error, and all connections are lost. Calls that were sent may have
-    /// been made.
+    /// Fails all requests with this error, and resets all connections. The server may have executed calls that were sent.
     pub fn give_up(&mut self, error: CallError) {
-        // What fails can begin new calls: a commit, once the writes before it are over.
+        // A failure can begin a new call: a commit, after the writes before it.
         loop {
             match self.calls.pop_first() {
                 Some((_, call)) => self.fail(*call, error),
@@ -562,7 +560,6 @@ impl Core {
         self.incoming.iter_mut().for_each(|incoming| *incoming = Incoming::default());
     }
 
-    /// A call does not do what it was to do.
     fn fail(&mut self, call: Call, error: CallError) {
         self.fail_work(call.work, error, call.times_sent > 1);
     }
@@ -589,9 +586,9 @@ impl Core {
         self.done.push_back(Done::Filled { ticket, buffer, place, outcome });
     }
 
-    // ---- what is known -----------------------------------------------------------------------------------------
+    // ---- state -----------------------------------------------------------------------------------------
 
-    /// What was asked for and has no reply, and what is to be asked for again.
+    /// Requests without a result.
     pub fn in_flight(&self) -> usize {
         self.calls.values().map(|call| call.count()).sum::<usize>() + self.delayed.len()
     }
@@ -601,8 +598,8 @@ impl Core {
         self.queue.len()
     }
 
-    /// Whether those may wait a little longer: they are reads that can be joined, of less than one call can ask for, and the server has three
-    /// times as many to do. Sent together they cost both ends less.
+    /// Whether queued calls may wait a little: all are reads that can share one call, which is not full yet, and the server has three times as
+    /// many calls to answer. A shared call costs both ends less.
     pub fn can_wait(&self) -> bool {
         let most = self.joined_bytes_max.min(self.limits.read_bytes_max);
         let bytes = self.queue.iter().map(|xid| {
@@ -613,17 +610,17 @@ impl Core {
         sent >= IN_FLIGHT_PER_QUEUED * self.queue.len() && bytes.sum::<usize>() < most
     }
 
-    /// How many things a call asks for: several, if reads share it.
+    /// The number of requests that share a call.
     pub fn asks_for(&self, xid: u32) -> usize {
         self.calls.get(&xid).map_or(0, |call| call.count())
     }
 
-    /// Whether calls are in flight by that connection.
+    /// Whether calls are in flight on a connection.
     pub fn is_waited_for(&self, connection: usize) -> bool {
         self.calls.values().any(|call| call.connection == Some(connection))
     }
 
-    /// Counts what is asked for in flight, by connection.
+    /// Adds the requests in flight on each connection to `connections`.
     pub fn count_in_flight(&self, connections: &mut [usize]) {
         for call in self.calls.values() {
             if let Some(connection) = call.connection {
@@ -632,12 +629,12 @@ impl Core {
         }
     }
 
-    /// Bytes of what was written and is not committed.
+    /// Bytes of acknowledged writes that are not committed.
     pub fn uncommitted_bytes(&self) -> usize {
         self.uncommitted.bytes()
     }
 
-    /// What has been counted.
+    /// The counters.
     pub fn counts(&self) -> Counts {
         self.counts
     }

@@ -1,4 +1,4 @@
-//! What was written and may be lost, should the server be started again: kept until a commit says that it is on the disk.
+//! Writes that the server would lose by a restart: kept until a COMMIT confirms that they are on the disk.
 
 use std::collections::BTreeMap;
 use std::mem;
@@ -7,17 +7,17 @@ use super::bad_reply::BadReply;
 use super::call::{CallError, Ticket, Writing};
 use crate::wire::nfs3::{FileHandle, Verifier};
 
-/// How often what was written to a file is sent for one commit, if the server loses it each time.
+/// The most COMMIT calls for one commit, if the server loses the writes each time.
 const ROUNDS_MAX: u32 = 16;
 
-/// What is to be done for a file.
+/// The next step for a file.
 #[derive(Debug)]
 pub(super) enum Next {
     /// Wait for replies.
     Nothing,
-    /// Send a COMMIT.
+    /// Send a COMMIT call.
     Commit,
-    /// The commit that was asked for is over.
+    /// The commit has ended.
     Over(Ticket, Result<(), CallError>),
 }
 
@@ -30,7 +30,7 @@ struct OfFile {
     /// Writes without a reply.
     in_flight: usize,
     kept: Vec<Kept>,
-    /// The first that went wrong since the last commit.
+    /// The first error since the last commit.
     failure: Option<CallError>,
     commit: Option<Commit>,
 }
@@ -40,14 +40,14 @@ struct OfFile {
 struct Kept {
     writing: Writing,
     verifier: Verifier,
-    /// It had its reply before the COMMIT was sent that is in flight.
+    /// Its reply arrived before the COMMIT in flight was sent.
     is_covered: bool,
 }
 
 #[derive(Debug)]
 struct Commit {
     ticket: Ticket,
-    /// COMMITs that were sent for it.
+    /// COMMIT calls sent for it.
     rounds: u32,
     is_in_flight: bool,
 }
@@ -57,17 +57,16 @@ impl Uncommitted {
         self.0.entry(file.as_bytes().to_vec()).or_default()
     }
 
-    /// Bytes of memory that are kept.
+    /// Bytes of all kept writes.
     pub(super) fn bytes(&self) -> usize {
         self.0.values().flat_map(|file| &file.kept).map(|kept| kept.writing.data().len()).sum()
     }
 
-    /// A write is to be sent.
     pub(super) fn begin_write(&mut self, file: FileHandle) {
         self.of(file).in_flight += 1;
     }
 
-    /// A write has its reply, and is kept if that does not say that it is on the disk.
+    /// A write has its reply, and is kept unless it is on the disk already.
     pub(super) fn end_write(
         &mut self,
         file: FileHandle,
@@ -82,17 +81,15 @@ impl Uncommitted {
         }
     }
 
-    /// Whether a commit of the file is under way.
     pub(super) fn is_committing(&self, file: FileHandle) -> bool {
         self.0.get(file.as_bytes()).is_some_and(|of| of.commit.is_some())
     }
 
-    /// A commit is asked for.
     pub(super) fn begin_commit(&mut self, file: FileHandle, ticket: Ticket) {
         self.of(file).commit = Some(Commit { ticket, rounds: 0, is_in_flight: false });
     }
 
-    /// What a reply made possible.
+    /// The next step, after a reply or a new commit.
     pub(super) fn next(&mut self, file: FileHandle) -> Next {
         let of = self.of(file);
         let Some(commit) = &mut of.commit else { return Next::Nothing };
@@ -117,7 +114,7 @@ impl Uncommitted {
         Next::Over(ticket, outcome)
     }
 
-    /// A COMMIT has its reply. Returns the writes that the server has lost, which are to be sent again.
+    /// Handles the reply to a COMMIT. Returns the writes that the server has lost, to be sent again.
     pub(super) fn end_commit(
         &mut self,
         file: FileHandle,

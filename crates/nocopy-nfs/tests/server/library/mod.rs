@@ -205,7 +205,7 @@ fn files_are_made_written_listed_renamed_and_removed() {
     client.remove(root, b"link").unwrap();
     assert_eq!(fs::read_dir(scene.path("")).unwrap().count(), 0);
     let absent = client.remove(root, b"renamed").unwrap_err();
-    assert!(absent.to_string().contains("renamed: cannot be removed: no such file"), "{absent}");
+    assert!(absent.to_string().contains("renamed: cannot be removed (ENOENT); no such file"), "{absent}");
 }
 
 #[test]

@@ -37,7 +37,9 @@ pub enum Untranslatable {
     #[error(transparent)]
     Unanswerable(#[from] Unanswerable),
     /// It reads farther into the packet than XDP programs can.
-    #[error("instruction {index}: reads up to byte {end}; an XDP program reads at most {END_MAX}")]
+    #[error(
+        "instruction {index} reads up to byte {end}; an XDP program reads at most {END_MAX}; run the filter on a packet socket"
+    )]
     TooFar {
         /// Which instruction.
         index: usize,
@@ -45,7 +47,9 @@ pub enum Untranslatable {
         end: u32,
     },
     /// A jump spans more instructions than eBPF's 16 bits can say.
-    #[error("{instructions} instructions: jumps become too long for eBPF; shorten the filter")]
+    #[error(
+        "its {instructions} instructions cannot be translated; jumps become too long for eBPF; shorten the filter"
+    )]
     TooLong {
         /// How many there are.
         instructions: usize,

@@ -42,7 +42,7 @@ pub(super) enum Error {
     NobodyThere { to: SocketAddr, source: io::Error },
     #[error(transparent)]
     Publish(PublishError),
-    #[error("{to}: {source}")]
+    #[error("{to}: no socket to send from; {source}")]
     Open { to: SocketAddr, source: OpenError },
     #[error("{to}: cannot connect{cause}; look at 'ip route get {ip}'", ip = .to.ip(), cause = Why(.source))]
     Connect { to: SocketAddr, source: io::Error },
@@ -50,11 +50,11 @@ pub(super) enum Error {
         "{to}: the receiver closed the connection before a stream began{cause}; check that it runs, and what it prints", cause = Why(.source))]
     Broken { to: SocketAddr, source: io::Error },
     #[error(
-        "{to}: the program there {said}; start 'nocopy recv tcp://:{port}' there, or use --raw for another program",
+        "{to}: no receiver; the program there {said}; start 'nocopy recv tcp://:{port}' there, or use --raw for another program",
         port = .to.port()
     )]
     NoAnswer { to: SocketAddr, said: &'static str },
-    #[error("{to}: the receiver refuses; {}", words(*.why))]
+    #[error("{to}: refused by the receiver; {}", words(*.why))]
     Refused { to: SocketAddr, why: Refusal },
     #[error("{to}: cannot prepare the connection{cause}; free memory, or raise 'ulimit -n'", cause = Why(.source))]
     Prepare { to: SocketAddr, source: io::Error },

@@ -48,7 +48,7 @@ pub(super) enum Error {
         "{to}: the receiver is gone (port unreachable); it has ended, or was killed; look at what it printed"
     )]
     Gone { to: SocketAddr },
-    #[error("{to}: no program receives there (port unreachable); start the receiver first")]
+    #[error("{to}: no receiver; port unreachable; start the receiver first")]
     NobodyReceives { to: SocketAddr },
     #[error(
         "{to}: the receiver has not answered for 10 s; how much of the last part arrived is not known; check that it runs, and what it prints"
@@ -67,7 +67,7 @@ pub(super) enum Error {
     Loopback { interface: String },
     #[error("{to}: no way there through {interface}{cause}; look at 'ip route get {ip} oif {interface}'", ip = .to.ip(), cause = Why(.source))]
     NoWay { to: SocketAddr, interface: String, source: io::Error },
-    #[error("{to}: cannot send; {reason}")]
+    #[error("{to}: cannot be sent to; {reason}")]
     NotOverPort { to: SocketAddr, reason: Reason },
     #[error("{interface}: sent nothing for 2 s; its queue is full; look at 'ip -s link show {interface}'")]
     NoRoom { interface: String },

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use super::Error;
 use super::transport::Transport;
 use crate::transfer::{Sending, State};
+use nocopy_proto::errno::Named;
 use nocopy_report::Interrupt;
 use nocopy_report::live::LiveLine;
 
@@ -114,7 +115,7 @@ impl Session {
         }
         for error in self.transport.network_errors() {
             self.refused |= error.kind() == io::ErrorKind::ConnectionRefused;
-            *self.errors.entry(error.to_string()).or_default() += 1;
+            *self.errors.entry(Named(&error).to_string()).or_default() += 1;
         }
         Ok(())
     }

@@ -1,5 +1,7 @@
 //! What this process may do.
 
+use nocopy_proto::errno::Why;
+
 use super::{Gate, State};
 use crate::sys::{capability, sockets};
 
@@ -20,7 +22,7 @@ pub(super) fn packet_sockets() -> Gate {
             Gate::new(NAME, State::Closed, "this process lacks CAP_NET_RAW")
                 .or_fix(format!("run as root, or {}", capability::GRANT))
         }
-        Err(error) => Gate::new(NAME, State::Closed, format!("this kernel makes none: {error}"))
+        Err(error) => Gate::new(NAME, State::Closed, format!("this kernel makes none{}", Why(&error)))
             .or_fix("use a kernel built with CONFIG_PACKET"),
     }
 }

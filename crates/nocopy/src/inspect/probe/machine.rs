@@ -2,6 +2,7 @@
 
 use std::fs;
 
+use nocopy_proto::errno::Why;
 use rustix::process::{Resource, getrlimit};
 use rustix::thread::CapabilitySet;
 
@@ -30,7 +31,7 @@ pub(super) fn af_xdp() -> Gate {
             Gate::new("AF_XDP", State::Closed, "this kernel has no such sockets")
                 .or_fix("use a kernel built with CONFIG_XDP_SOCKETS")
         }
-        Err(error) => Gate::new("AF_XDP", State::Unknown, format!("this process may not look: {error}")),
+        Err(error) => Gate::new("AF_XDP", State::Unknown, format!("cannot be tried{}", Why(&error))),
     }
 }
 
@@ -58,7 +59,7 @@ pub(super) fn huge_pages() -> Gate {
     if pool > 0 {
         Gate::new(NAME, State::Open, format!("a pool of {pool}"))
     } else if transparent.contains("[always]") || transparent.contains("[madvise]") {
-        Gate::new(NAME, State::Open, "transparent ones, as the kernel sees fit")
+        Gate::new(NAME, State::Open, "transparent ones, where the kernel provides them")
     } else {
         Gate::new(NAME, State::Closed, "none: ports work on base pages")
             .or_command("sysctl vm.nr_hugepages=64", "")

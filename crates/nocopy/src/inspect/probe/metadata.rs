@@ -2,6 +2,8 @@
 
 use std::io;
 
+use nocopy_proto::errno::Why;
+
 use super::{Gate, State};
 use crate::sys::netdev::{RECEIVE_METADATA, SEND_METADATA, XdpFeatures};
 
@@ -13,9 +15,9 @@ pub(super) fn metadata(features: &io::Result<XdpFeatures>) -> [Gate; 3] {
             offered(NAMES[1], features.receive_metadata, &RECEIVE_METADATA),
             offered(NAMES[2], features.send_metadata, &SEND_METADATA),
         ],
-        Err(error) => {
-            NAMES.map(|name| Gate::new(name, State::Unknown, format!("the kernel does not say: {error}")))
-        }
+        Err(error) => NAMES.map(|name| {
+            Gate::new(name, State::Unknown, format!("the kernel does not report it{}", Why(error)))
+        }),
     }
 }
 

@@ -2,6 +2,8 @@
 
 use std::io;
 
+use nocopy_proto::errno::Why;
+
 use super::{Gate, State, capabilities, machine};
 use crate::port::{LADDER, Mode, drivers};
 use crate::sys::capability;
@@ -56,7 +58,7 @@ fn of_driver(interface: &Interface, mode: Mode, says: &str) -> Gate {
 
 /// The netlink family exists since Linux 6.3.
 fn unknown(name: &'static str, error: &io::Error) -> Gate {
-    Gate::new(name, State::Unknown, format!("the kernel does not say: {error}"))
+    Gate::new(name, State::Unknown, format!("the kernel does not report it{}", Why(error)))
 }
 
 /// Why this process can use no AF_XDP mode on any interface.

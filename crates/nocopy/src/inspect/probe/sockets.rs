@@ -3,6 +3,7 @@
 use std::fs;
 use std::io;
 
+use nocopy_proto::errno::Why;
 use rustix::thread::CapabilitySet;
 
 use super::{Gate, State, quoted};
@@ -32,7 +33,7 @@ pub(super) fn io_uring() -> Gate {
             Gate::new(NAME, State::Closed, "this kernel has none")
                 .or_fix("use a kernel built with CONFIG_IO_URING")
         }
-        (Err(error), _) => Gate::new(NAME, State::Closed, format!("refused: {error}"))
+        (Err(error), _) => Gate::new(NAME, State::Closed, format!("refused{}", Why(&error)))
             .or_fix("allow it in the sandbox (seccomp) or container that this process runs in"),
     }
 }
@@ -44,7 +45,9 @@ pub(super) fn uring_receive() -> Gate {
         Ok(true) => Gate::new(NAME, State::Open, "the kernel has it"),
         Ok(false) => Gate::new(NAME, State::Closed, "the kernel does not have it")
             .or_fix("Linux 6.15 or newer, built with CONFIG_IO_URING_ZCRX"),
-        Err(error) => Gate::new(NAME, State::Unknown, format!("the kernel does not say: {error}")),
+        Err(error) => {
+            Gate::new(NAME, State::Unknown, format!("the kernel does not report it{}", Why(&error)))
+        }
     }
 }
 
@@ -67,7 +70,7 @@ pub(super) fn option_memory() -> Gate {
 pub(super) fn zero_copy_send(interface: &Interface) -> Gate {
     const NAME: &str = "zero-copy send";
     if let Err(error) = sockets::zero_copy_send() {
-        return Gate::new(NAME, State::Closed, format!("this kernel has no MSG_ZEROCOPY: {error}"))
+        return Gate::new(NAME, State::Closed, format!("this kernel has no MSG_ZEROCOPY{}", Why(&error)))
             .or_fix("Linux 4.14 or newer");
     }
     let gathers = interface::gathers(&interface.name);
@@ -93,8 +96,12 @@ pub(super) fn zero_copy_send(interface: &Interface) -> Gate {
 pub(super) fn zero_copy_receive(interface: &Interface, split: Option<bool>) -> Gate {
     const NAME: &str = "zero-copy receive";
     if let Err(error) = sockets::zero_copy_receive() {
-        return Gate::new(NAME, State::Closed, format!("this kernel has no TCP_ZEROCOPY_RECEIVE: {error}"))
-            .or_fix("Linux 4.18 or newer");
+        return Gate::new(
+            NAME,
+            State::Closed,
+            format!("this kernel has no TCP_ZEROCOPY_RECEIVE{}", Why(&error)),
+        )
+        .or_fix("Linux 4.18 or newer");
     }
     let Interface { name, mtu_bytes, loopback, .. } = interface;
     if *loopback {
@@ -148,7 +155,9 @@ pub(super) fn uring_receive_on(interface: &Interface, split: io::Result<HeaderSp
             closed("it needs headers to be split off, and the driver has no rings to set so")
                 .or_fix("a card whose driver splits headers")
         }
-        Err(error) => Gate::new(NAME, State::Unknown, format!("the kernel does not say: {error}")),
+        Err(error) => {
+            Gate::new(NAME, State::Unknown, format!("the kernel does not report it{}", Why(&error)))
+        }
     }
 }
 

@@ -28,11 +28,11 @@ use crate::sys::fork::Generation;
 use crate::sys::option;
 use crate::sys::uring_send::{UringRefused, UringSender};
 
-const BUSY: &str = "the kernel has not told yet how many MSG_ZEROCOPY calls were made on this socket, by this sender or another one: \
+const BUSY: &str = "socket: cannot be shared now; the kernel has not reported yet how many MSG_ZEROCOPY calls were made on it; \
                     drain them, and try again";
 
-const FORKED: &str = "this process is a forked child of the one that sends on this socket, which would go on numbering its MSG_ZEROCOPY \
-                      calls: ask in the parent, before the fork";
+const FORKED: &str = "socket: cannot be shared here; this process is a forked child, and its parent still numbers the MSG_ZEROCOPY \
+                      calls; ask in the parent, before the fork";
 
 /// One item of the queue: a message of datagrams, a piece of a stream.
 ///
@@ -159,17 +159,17 @@ impl NoZeroCopy {
     pub(crate) fn why(&self) -> &'static str {
         match self {
             Self::Taken => {
-                "another sender makes the MSG_ZEROCOPY calls of this socket, which the kernel numbers together: use io_uring, or one sender"
+                "another sender makes the MSG_ZEROCOPY calls of this socket, which the kernel numbers together; use io_uring, or one sender"
             }
             Self::Shared => {
-                "the program may have other descriptors of this socket, and the kernel numbers the MSG_ZEROCOPY calls of all together: use \
+                "the program may have other descriptors of this socket, and the kernel numbers the MSG_ZEROCOPY calls of all together; use \
                  io_uring, or a socket that was made here"
             }
             Self::Used => {
-                "the socket was used for zero-copy sends before it was handed over (SO_ZEROCOPY is set): hand it over unused"
+                "the socket was used for zero-copy sends before it was handed over (SO_ZEROCOPY is set); hand it over unused"
             }
             Self::Kernel(_) => {
-                "the kernel refuses SO_ZEROCOPY: Linux 4.14 or later takes it for TCP sockets, 5.0 for UDP sockets"
+                "the kernel refuses SO_ZEROCOPY; use Linux 4.14 or newer for TCP sockets, 5.0 for UDP sockets"
             }
         }
     }

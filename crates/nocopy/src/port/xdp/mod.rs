@@ -60,7 +60,9 @@ pub enum Error {
         needed: KernelVersion,
     },
     /// No such interface in this network namespace.
-    #[error("{interface}: no such interface in this network namespace; 'ip link' lists them")]
+    #[error(
+        "{interface}: no such interface; this network namespace has none of that name; 'ip link' lists them"
+    )]
     NoInterface {
         /// Name asked for.
         interface: String,
@@ -93,13 +95,13 @@ pub enum Error {
         interface: String,
     },
     /// A filter needs data that an XDP program does not have.
-    #[error("{source}; or use the mode 'packet ring'")]
+    #[error("filter: cannot run as an XDP program; {source}, or use the mode 'packet ring'")]
     Filter {
         /// What it needs.
         source: Untranslatable,
     },
     /// The program asks the driver for metadata, and that does not work.
-    #[error("XDP: no program that asks the driver about packets; {source}")]
+    #[error("XDP program: cannot ask the driver about packets; {source}")]
     Hints {
         /// Why not.
         source: Unsupported,

@@ -6,7 +6,7 @@ use std::io;
 /// Why nothing was received. Most are the inner error of a returned one.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ReceiveError {
-    #[error("nothing came")]
+    #[error("receive: nothing received; no data has arrived yet; wait until the socket is readable")]
     WouldBlock,
     /// Data waits in the kernel until there is a buffer, and flow control stops the sender.
     #[error(
