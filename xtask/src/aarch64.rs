@@ -13,11 +13,11 @@ use crate::vm;
 
 const TARGET: &str = "aarch64-unknown-linux-gnu";
 
-/// What was built, for the lab (`crates/nocopy-vm/src/built.rs`).
+/// The list of built programs, for the lab (`crates/nocopy-vm/src/built.rs`).
 const BUILT: &str = "target/xtask/aarch64.json";
 
-/// What the environment of the compiler says. Without debug information, which would fill the machine's memory, and optimised, since an
-/// emulated processor is slow.
+/// Variables for the compiler: no debug information, which would fill the machine's memory, and optimised, since an emulated processor is
+/// slow.
 const VARIABLES: &[(&str, &str)] =
     &[("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER", AARCH64_LINKER), ("CARGO_PROFILE_DEV_DEBUG", "none")];
 

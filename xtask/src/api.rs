@@ -54,13 +54,13 @@ fn differences(before: &str, after: &str) -> Option<String> {
     (before != after).then_some(found)
 }
 
-/// What a path leads to.
+/// The item of a path.
 #[derive(Debug)]
 struct Item {
     path: String,
     /// `struct`, `enum`, `fn` ..., as in the source.
     kind: String,
-    /// Behind `doc(hidden)`.
+    /// Whether it is under `doc(hidden)`.
     is_hidden: bool,
     /// Public fields or variants.
     parts: Vec<String>,
@@ -183,7 +183,7 @@ impl<'a> Walk<'a> {
                 if inner["is_glob"] == true {
                     self.module(used, module, is_hidden);
                 } else if used.is_null() {
-                    // Of another crate of ours.
+                    // An item of another crate of this repository.
                     let path = format!("{module}::{name}");
                     self.add(
                         &inner["source"],
@@ -230,7 +230,7 @@ impl<'a> Walk<'a> {
         public.filter_map(|part| part["name"].as_str()).map(str::to_owned).collect()
     }
 
-    /// Those of a type itself, and those that a trait asks for.
+    /// Functions of the type itself, and functions that a trait requires.
     fn functions(&self, inner: &'a Value) -> Vec<(String, bool)> {
         let impls = array(&inner["impls"]).iter().map(|id| &self.item(id)["inner"]["impl"]);
         let own = impls.filter(|block| block["trait"].is_null()).flat_map(|block| array(&block["items"]));

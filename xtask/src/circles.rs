@@ -19,7 +19,7 @@ const CRATES: [&str; 5] = [
     "crates/nocopy-transfer",
 ];
 
-/// How many renames are followed: enough for every import, and a limit for names that stand for themselves.
+/// The most renames that are followed: enough for every import, and a limit for names that refer to themselves.
 const RENAMES_MAX: u32 = 8;
 
 /// A module by its names from the root, which has none.
@@ -67,7 +67,7 @@ impl Sources {
         Ok(Self::of(&texts))
     }
 
-    /// By path and text.
+    /// Files by path and text.
     fn of(texts: &[(String, String)]) -> Self {
         let mut for_tests = BTreeSet::new();
         let mut files = BTreeMap::new();
@@ -142,7 +142,7 @@ impl File {
             }
         }
         used.extend(paths_of(&rest).iter().filter_map(|words| from_root(words, module, modules)));
-        // A name that stands for itself, as 'use crate::a::B' does within 'a', has no other path.
+        // A name that refers to itself, as 'use crate::a::B' does within 'a', has no other path.
         names.retain(|name, meant| *meant != below(module, std::slice::from_ref(name)));
         Self { path, names, used }
     }
@@ -234,7 +234,7 @@ fn without_self((mut path, name): (Module, String)) -> (Module, String) {
     (path, name)
 }
 
-/// What commas part outside of braces.
+/// The parts between commas outside of braces.
 fn parts(group: &str) -> Vec<&str> {
     let (mut depth, mut start, mut parts) = (0_u32, 0, Vec::new());
     for (at, character) in group.char_indices() {

@@ -1,4 +1,4 @@
-//! What users read besides the source: API documentation, man pages, shell completions.
+//! Documentation besides the source: API pages, man pages, shell completions.
 
 use crate::step::{Failed, Step};
 

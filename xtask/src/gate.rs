@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 /// More tests than this that pass only when they run again mean that something is wrong with them.
 const FLAKY_MAX: usize = 2;
 
-/// What became of one step.
+/// The result of one step.
 #[derive(Debug, Default)]
 pub(crate) struct Outcome {
     pub(crate) passed: usize,
@@ -19,14 +19,14 @@ pub(crate) struct Outcome {
     pub(crate) remark: String,
 }
 
-/// A failure, and the output of what failed.
+/// A failure, and its output.
 #[derive(Debug)]
 pub(crate) struct Failure {
     pub(crate) name: String,
     pub(crate) output: String,
 }
 
-/// A test and a remark: the stall during a flaky one, what a skipped one needs.
+/// A test and a remark: the stall during a flaky test, or the missing requirement of a skipped one.
 #[derive(Debug)]
 pub(crate) struct Note {
     pub(crate) name: String,
@@ -86,7 +86,7 @@ impl Outcome {
 
     fn verdict(&self) -> &'static str {
         match (self.failures.len(), self.passed, self.skips.len()) {
-            // Nothing was done: that is no success.
+            // A step that ran nothing is not a success.
             (0, 0, 0) => "FAILED",
             (0, 0, _) => "skipped",
             (0, ..) if self.flaky.len() <= FLAKY_MAX => "passed",

@@ -32,7 +32,7 @@ const ROWS: &[Row] = &[
 /// Loops that are shown and not judged.
 const SHOWN: &[&str] = &["receive-trusting", "send-trusting", "send-library-frames"];
 
-/// The same of messages: what is the least, without anything that makes them reliable.
+/// Loops that are only shown: the least work for messages, without anything that makes them reliable.
 const MESSAGES_SHOWN: &[&str] = &["message-alone-by-hand", "message-packed-by-hand"];
 
 /// Loops over messages of 64 bytes, and how many instructions one may cost, sent and received: with others in its packet, received
@@ -50,7 +50,7 @@ const MESSAGES: &[(&str, f64)] = &[
 const LEFT_ALONE: &[(&str, f64)] =
     &[("send-alone", 40.0), ("write-file", 22.0), ("receive-nothing", 8.0), ("open-close", 160.0)];
 
-/// That library.
+/// The preloaded library.
 const PRELOADED: &str = "libnocopy_sockets.so";
 
 pub(crate) fn guards() -> Outcome {
@@ -72,7 +72,7 @@ fn count_and_compare() -> Result<(), Failed> {
     }
 }
 
-/// Prints the counts; returns the loops that take more than they may.
+/// Prints the counts; returns the loops that exceed their limit.
 fn compare(counts: &HashMap<&str, f64>) -> Vec<&'static str> {
     let mut slow = Vec::new();
     println!("{:<20} {:>20}", "loop", "instructions/packet");
@@ -105,7 +105,7 @@ fn compare(counts: &HashMap<&str, f64>) -> Vec<&'static str> {
     slow
 }
 
-/// Prints what calls cost that are left alone; returns those that cost too much more.
+/// Prints the cost of calls that the library does not handle; returns those that exceed their limit.
 fn compare_left_alone() -> Result<Vec<&'static str>, Failed> {
     let loops: Vec<_> = LEFT_ALONE.iter().map(|&(name, _)| ("call_loop", name)).collect();
     let library = suite::program(PROFILE, PRELOADED);

@@ -1,4 +1,4 @@
-//! What the tests need of this machine: looked for, installed, named.
+//! Requirements of the tests: detection, installation, names.
 
 use std::fs;
 use std::path::Path;
@@ -9,12 +9,12 @@ use crate::step::{Failed, Step, is_root, run_all};
 /// A program that something here starts, or a header that it is compiled with.
 struct Program {
     name: &'static str,
-    /// How to ask whether it is there; nothing, of a header.
+    /// The option by which its presence is tested; empty for a header.
     question: &'static str,
     /// One package or more.
     apt: &'static str,
     dnf: &'static str,
-    /// What needs it.
+    /// The tests that need it.
     needed: Needed,
 }
 
@@ -46,7 +46,7 @@ impl Needed {
         }
     }
 
-    /// Not every system has a package of that compiler, and the gate does without the rest.
+    /// Whether the gate works without it: not every system has a package of that compiler.
     const fn is_optional(self) -> bool {
         matches!(self, Self::Bpf | Self::Aarch64 | Self::Aarch64Lab | Self::Newcomer)
     }
@@ -65,13 +65,13 @@ const fn program(
 pub(crate) const CLANG: &str = "clang-14";
 pub(crate) const STRIP: &str = "llvm-strip-14";
 
-/// What links programs for aarch64.
+/// The linker for aarch64.
 pub(crate) const AARCH64_LINKER: &str = "aarch64-linux-gnu-gcc";
 
-/// Where the headers of C libraries are: some of the requirements are libraries.
+/// The directory of C headers: some of the requirements are libraries.
 const HEADERS: &str = "/usr/include";
 
-/// Where a program is a part of the Rust toolchain and in no package.
+/// For programs that are a part of the Rust toolchain, and in no package.
 const RUSTUP: [&str; 2] = ["", ""];
 
 const PROGRAMS: &[Program] = &[
@@ -81,7 +81,7 @@ const PROGRAMS: &[Program] = &[
     program("gcc", "--version", ["gcc", "gcc"], Needed::UnitTests),
     program("ip", "-V", ["iproute2", "iproute"], Needed::UnitTests),
     program("tc", "-V", ["iproute2", "iproute-tc"], Needed::UnitTests),
-    // With libpcap, which compiles filters.
+    // Its package includes libpcap, which compiles filters.
     program("tcpdump", "--version", ["tcpdump", "tcpdump"], Needed::UnitTests),
     program("tshark", "--version", ["tshark", "wireshark-cli"], Needed::Tests),
     program("dumpcap", "--version", ["wireshark-common", "wireshark-cli"], Needed::Tests),
@@ -93,7 +93,7 @@ const PROGRAMS: &[Program] = &[
     program("nfs-cp", "--help", ["libnfs-utils", "libnfs-utils"], Needed::Tests),
     // For a program of the bench, which gcc compiles.
     program("nfsc/libnfs.h", "", ["libnfs-dev", "libnfs-devel"], Needed::Tests),
-    // With the packages that it needs to serve a directory: the bench compares with it.
+    // Includes the packages that it needs to serve a directory. The bench compares with it.
     program(
         "ganesha.nfsd",
         "-v",
@@ -149,7 +149,7 @@ pub(crate) fn aarch64_compiler() -> Outcome {
     installed(Needed::Aarch64)
 }
 
-/// Installs what installs a bare Debian.
+/// Installs the installer of a bare Debian.
 pub(crate) fn debian_installer() -> Outcome {
     installed(Needed::Newcomer)
 }

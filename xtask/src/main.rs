@@ -120,7 +120,7 @@ fn refuse(failed: &Failed) -> ExitCode {
     ExitCode::FAILURE
 }
 
-/// All of the gate, or the part of it that was asked for.
+/// Runs the gate, or the selected part of it.
 fn test(arguments: &TestArguments) -> ExitCode {
     if !is_root() || !machine::has_namespaces() {
         eprintln!(
@@ -150,5 +150,5 @@ fn test(arguments: &TestArguments) -> ExitCode {
     exit_code(gate.finish())
 }
 
-/// What `--quick` builds: little, and nothing that needs privileges.
+/// The packages of `--quick`: few, and without a need for privileges.
 const QUICK: &[&str] = &["--package", "nocopy-proto", "--package", "nocopy", "--lib"];

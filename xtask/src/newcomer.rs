@@ -1,4 +1,4 @@
-//! The nightly suite `newcomer`: the first hour of somebody who does not know the project, as scripts on a bare Debian.
+//! The nightly suite `newcomer`: a new user's first hour, as scripts on a bare Debian.
 
 use std::env;
 use std::fs;
@@ -11,7 +11,7 @@ use crate::step::{Failed, Step, root, run_all};
 /// The scripts and the programs (`crates/nocopy` is all that these use).
 const SCRIPTS: &str = "xtask/newcomer";
 
-/// What a newcomer does, in this order: the second script uses the command that the first one built.
+/// The tasks in order: the second uses the command that the first one built.
 const TASKS: [&str; 3] = ["measure.sh", "replay.sh", "program.sh"];
 
 const DEBIAN: &str = "target/newcomer";
@@ -43,7 +43,7 @@ fn prepare(debian: &Path) -> Result<(), Failed> {
         fs::remove_dir_all(debian).map_err(|error| failed(debian, &error))?;
     }
     let place = |below: &str| debian.join(below).display().to_string();
-    // Its mounts are gone with it, however it ends.
+    // Its mounts end with it, however it ends.
     let install = ["--mount", "debootstrap", PACKAGES, SUITE, &place("")];
     let programs = root().join(SCRIPTS).join("programs").display().to_string();
     run_all(&[

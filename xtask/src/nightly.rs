@@ -15,10 +15,10 @@ use crate::stops::{Busy, Stops};
 use crate::suite::{self, Instrument, Suite, processors, program, side_by_side};
 use crate::vm;
 
-/// Where the verdicts are kept, as rows of a table.
+/// The file with the verdicts, as rows of a table.
 const VERDICTS: &str = "docs/nightly.md";
 
-/// One of them.
+/// One suite.
 struct Nightly {
     name: &'static str,
     about: &'static str,
@@ -94,7 +94,7 @@ const ALL: &[Nightly] = &[
     },
 ];
 
-/// How often a suite that looks for rare failures runs.
+/// Runs of a suite that looks for rare failures.
 const ROUNDS: usize = 3;
 
 /// For each fuzz target.
@@ -155,7 +155,7 @@ fn soak() -> Outcome {
     vm::run(&["run", "--only", "soak", "--soak", "--seed", "random"].map(str::to_owned)).into()
 }
 
-/// What the VM lab starts and no package of Debian has: a program of crates.io, with its version.
+/// A program of crates.io, with its version, that the VM lab starts and Debian does not package.
 const FSX: [&str; 2] = ["fsx", "0.3.2"];
 
 fn nfs() -> Outcome {
@@ -175,7 +175,7 @@ fn sanitizer() -> Outcome {
     Suite { instrument: Instrument::AddressSanitizer, ..Suite::of("sanitizer", &all) }.outcome()
 }
 
-/// Runs every target for its time; the remark says how many edges it covered at first and in the end.
+/// Runs every target for its time; the remark has the edges covered at the start and the end.
 fn fuzz() -> Outcome {
     if !Step::cargo("cargo fuzz there", &["fuzz", "--version"]).succeeds_quietly() {
         let install = Step::cargo("install cargo-fuzz", &["install", "cargo-fuzz", "--locked"]);
@@ -235,7 +235,7 @@ fn coverage(output: &str) -> Option<(u32, u32)> {
     Some((first, numbers.next_back().unwrap_or(first)))
 }
 
-/// The commit that is checked out, with a mark when files differ from it; what suites write changes nothing.
+/// The current commit, marked if files differ from it; files that suites write do not count.
 pub(crate) fn commit() -> String {
     let git = |arguments: &[&str]| Step::new("git", "git", arguments).captured().unwrap_or_default();
     let others = [VERDICTS, senders::RESULTS, senders::DOCUMENT].map(|path| format!(":!{path}"));

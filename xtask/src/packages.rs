@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use crate::step::{Failed, Step, files, root};
 
-/// What packages hold.
+/// The unpacked contents of packages.
 #[derive(Debug)]
 pub(crate) struct Unpacked {
     root: PathBuf,
@@ -37,7 +37,7 @@ impl Unpacked {
         self.root.join(name)
     }
 
-    /// Where libraries lie.
+    /// The directory of libraries.
     pub(crate) fn libraries(&self) -> PathBuf {
         self.path(&format!("usr/lib/{}-linux-gnu", std::env::consts::ARCH))
     }
@@ -49,7 +49,7 @@ impl Unpacked {
             let names: Vec<String> = paths.iter().map(|path| path.display().to_string()).collect();
             names.join(":")
         };
-        // What alternatives of Debian choose between lies below.
+        // The directories below it are alternatives of Debian.
         let mut places: Vec<PathBuf> =
             ["", "lapack", "blas", "pulseaudio"].iter().map(|name| libraries.join(name)).collect();
         places.push(self.path(&format!("lib/{}-linux-gnu", std::env::consts::ARCH)));

@@ -77,10 +77,10 @@ impl Step {
         status.is_ok_and(|status| status.success())
     }
 
-    /// Runs the command, whose messages are shown as they come; returns what it printed on standard output.
+    /// Runs the command and shows its messages; returns its standard output.
     ///
     /// # Errors
-    /// With all of its messages.
+    /// The command failed; the error has all messages.
     pub(crate) fn captured(&self) -> Result<String, Failed> {
         let (printed, messages, status) = self.run_to_end(false)?;
         if status.success() { Ok(printed) } else { Err(self.failed(&messages)) }
@@ -110,7 +110,7 @@ impl Step {
         Failed(format!("{}: '{} {}'\n{why}", self.name, self.program, self.arguments.join(" ")))
     }
 
-    /// What was printed on standard output, the messages (with `together` both), and how it ended.
+    /// The standard output, the messages (with `together` both), and the exit status.
     fn run_to_end(&self, together: bool) -> Result<(String, String, ExitStatus), Failed> {
         eprintln!("xtask: {}", self.name);
         let failed = |error: std::io::Error| self.failed(&error);
@@ -132,7 +132,7 @@ impl Step {
 
 fn read(from: Option<impl Read>) -> String {
     let mut bytes = Vec::new();
-    // What was read before an error is all there is.
+    // The bytes read before an error are all there is.
     let _ = from.map(|mut from| from.read_to_end(&mut bytes));
     String::from_utf8_lossy(&bytes).into_owned()
 }

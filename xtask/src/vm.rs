@@ -10,7 +10,7 @@ use crate::gate::{Failure, Note, Outcome};
 use crate::step::{Failed, Step, root};
 use crate::suite::program;
 
-/// The files that determine what the machines run. Tests and documents beside them are left out.
+/// The files that determine what the machines run, without tests and documents.
 const INPUTS: &[&str] = &[
     ".cargo",
     "Cargo.lock",
@@ -144,12 +144,12 @@ struct Row {
     measured: Vec<Measured>,
 }
 
-/// What a row recorded, as far as it is of programs of tests.
+/// The rows of a test, as far as they are of test programs.
 #[derive(Deserialize)]
 struct Measured {
     program: Option<String>,
     passed: Option<usize>,
-    /// A test and what it needs.
+    /// A test and its missing requirement.
     skipped: Option<(String, String)>,
     /// A test that failed first.
     passed_at_second_try: Option<String>,
@@ -255,7 +255,7 @@ impl Kept {
     }
 }
 
-/// Where the lab keeps its kernels (`crates/nocopy-vm/src/host/cache.rs`).
+/// The directory of the lab's kernels (`crates/nocopy-vm/src/host/cache.rs`).
 fn cache() -> Option<PathBuf> {
     let base = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from).filter(|path| path.is_absolute());
     let home = || Some(PathBuf::from(std::env::var_os("HOME")?).join(".cache"));

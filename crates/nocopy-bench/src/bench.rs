@@ -15,7 +15,7 @@ use crate::series::{self, Sample, Series, Trial};
 use crate::stage::Stage;
 use crate::{Failure, WINDOW_MIN};
 
-/// Time a trial takes besides its window: sockets, attaching, warming up, draining.
+/// Time of a trial besides its window: opening sockets, attaching, warming up, draining.
 const TRIAL_OVERHEAD: Duration = Duration::from_millis(90);
 const WINDOW_MAX: Duration = Duration::from_millis(500);
 
@@ -32,7 +32,7 @@ pub(crate) struct Rounds {
     pub time: Duration,
 }
 
-/// Of each series, of each trial, a round each.
+/// By series, trial and round.
 type Samples = Vec<Vec<Vec<Sample>>>;
 
 /// A bench under way.
@@ -43,13 +43,13 @@ pub(crate) struct Bench<'a> {
     header: Header,
     pub rows: Vec<Row>,
     receive_analysis: Option<ReceiveAnalysis>,
-    /// Where rows are written to as well.
+    /// A file that also receives the rows.
     lines: Option<ResultLines>,
     pub progress: Progress,
 }
 
 impl<'a> Bench<'a> {
-    /// One that begins now, and writes its results to a file too, if there is one.
+    /// Begins a bench, which also writes its results to a file, if given.
     pub(crate) fn begin(
         plan: &'a Plan,
         header: Header,
@@ -73,7 +73,7 @@ impl<'a> Bench<'a> {
         self.interrupt.came()
     }
 
-    /// What was measured, with how it ended, and whether that could be written, too.
+    /// The results, how the bench ended, and whether they could be written.
     pub(crate) fn end(
         self,
         measured: &Result<(), Failure>,
@@ -93,7 +93,7 @@ impl<'a> Bench<'a> {
         (report, written.map_err(Failure::from))
     }
 
-    /// Adds what the receiver of a stream did with its time.
+    /// Adds an analysis of a TCP receiver's processor time.
     pub(crate) fn add_receive_analysis(&mut self, analysis: ReceiveAnalysis) -> Result<(), Failure> {
         self.lines.as_mut().map_or(Ok(()), |lines| lines.receive_analysis(&analysis))?;
         self.receive_analysis = Some(analysis);
@@ -110,7 +110,7 @@ impl<'a> Bench<'a> {
         self.play_named(all, seconds, |_| {})
     }
 
-    /// The same, with rows as `name` names them.
+    /// As `play`, with rows renamed by `name`.
     pub(crate) fn play_named(
         &mut self,
         mut all: Vec<Series<'_>>,
@@ -123,7 +123,7 @@ impl<'a> Bench<'a> {
         }
     }
 
-    /// The same, with rows of the same rounds for each of several figures, whatever the series measure.
+    /// As `play`, with rows of the same rounds for several figures, whatever the series measure.
     pub(crate) fn play_figures(
         &mut self,
         mut all: Vec<Series<'_>>,
@@ -140,7 +140,7 @@ impl<'a> Bench<'a> {
         played
     }
 
-    /// Keeps what is to be measured, and returns the rounds of each; `None`: nothing is.
+    /// Removes what is not to be measured, and returns the rounds of each series; `None`: nothing is left.
     fn prepare(&self, all: &mut Vec<Series<'_>>, seconds: u64) -> Option<Rounds> {
         let (plan, time) = (self.plan, self.plan.halved(Duration::from_secs(seconds)));
         for series in &mut *all {
@@ -222,8 +222,7 @@ impl<'a> Bench<'a> {
         Ok(())
     }
 
-    /// One sample. A window during which a signal interrupted a call (the bench was stopped, and went on) is measured again: it would
-    /// not be a measurement of the method.
+    /// One sample. If a signal interrupted a call in the window (the bench was stopped and continued), the window is measured again.
     fn sample(&self, trial: &Trial<'_>, window: Duration) -> Result<Sample, Failure> {
         let mut interruptions = 0;
         loop {

@@ -1,4 +1,4 @@
-//! What is measured: the workloads that were asked for, or the headline.
+//! The selection of measurements: the named workloads, or the headline.
 
 use std::time::Instant;
 
@@ -24,7 +24,7 @@ pub(crate) enum Kind {
     Headline,
     /// The five of [`founding`].
     Founding,
-    /// Those that are named, or all.
+    /// The named workloads, or all.
     Workloads,
 }
 
@@ -90,7 +90,7 @@ impl<'a> Choice<'a> {
         all.fold(capability::NETWORK, CapabilitySet::union)
     }
 
-    /// Of results that are measured from now on.
+    /// The header of results that begin now.
     pub(crate) fn header(&self, plan: &Plan) -> Header {
         let arguments = Arguments {
             workloads: self.workloads.iter().map(|workload| workload.name().to_owned()).collect(),
@@ -100,7 +100,7 @@ impl<'a> Choice<'a> {
         Header::new(self.command(), arguments, wall_clock::now(), machine::describe(plan.network()))
     }
 
-    /// What to run for the same again, without the files it writes.
+    /// The command that measures the same again, without output files.
     fn command(&self) -> String {
         let BenchArguments { all, founding, quick, rounds, interface, peer, methods, .. } = self.arguments;
         let mut words = vec!["nocopy bench".to_owned()];
@@ -125,14 +125,14 @@ impl<'a> Choice<'a> {
         };
         debug_assert!(bench.rows.iter().all(|row| has_method(&row.workload, &row.method)));
         match measured {
-            // A signal of the terminal also goes to the processes of a workload, which then fail.
+            // A signal of the terminal also reaches the processes of a workload, which then fail.
             Err(_) if bench.is_interrupted() => Err(Failure::Interrupted),
             Ok(()) if bench.rows.is_empty() => Err(Failure::NothingToMeasure),
             measured => measured,
         }
     }
 
-    /// What could not be measured, and other remarks for a reader of the results.
+    /// Measurements that were not possible, and other remarks for the reader.
     pub(crate) fn notes(&self, plan: &Plan) -> Vec<String> {
         let mut notes: Vec<_> =
             self.workloads.iter().flat_map(|workload| self.skips(*workload, plan)).collect();
@@ -147,7 +147,7 @@ impl<'a> Choice<'a> {
             Some(why) if plan.is_between_interfaces() => {
                 vec![format!("SKIP: {}: {why}; leave out --interface for it.", workload.name())]
             }
-            // What else is left out of a workload has no line there.
+            // In the headline, other omissions have no line.
             _ if self.kind == Kind::Headline => Vec::new(),
             _ => workload.skips(plan),
         }

@@ -22,13 +22,13 @@ const LOST_AFTER: Duration = Duration::from_millis(50);
 /// Reading the clock costs about as much as looking for an answer: while spinning, the clock is read once in this many looks.
 const LOOKS_A_CLOCK: u32 = 256;
 
-/// Of the message's number, at its beginning.
+/// Bytes of the message's number, at its beginning.
 pub(crate) const NUMBER_BYTES: usize = 8;
 
-/// What the asking side saw.
+/// The asking side's results.
 struct Found {
     times: Histogram<u64>,
-    /// In all phases together; the last one, which the end of the trial breaks off, is in neither.
+    /// Messages with an answer, in all phases. The last message, which the end of the trial interrupts, is not counted.
     answered: u64,
     lost: u64,
 }

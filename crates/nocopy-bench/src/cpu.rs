@@ -1,4 +1,4 @@
-//! Where the processor's time went, and which processor a thread runs on.
+//! Processor time, and the processors of threads.
 
 use std::fs;
 use std::io;
@@ -13,7 +13,7 @@ pub(crate) fn thread_time() -> Duration {
     time_of(ClockId::ThreadCPUTime)
 }
 
-/// The same of all threads of the calling process.
+/// Processor time of all threads of the calling process.
 pub(crate) fn process_time() -> Duration {
     time_of(ClockId::ProcessCPUTime)
 }
@@ -23,7 +23,7 @@ fn time_of(clock: ClockId) -> Duration {
     Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0))
 }
 
-/// The same of all threads that a process has now, those included that the kernel started for it.
+/// Processor time of all current threads of a process, including kernel threads started for it.
 pub(crate) fn time_of_process(id: u32) -> io::Result<Duration> {
     let mut total = 0;
     for task in fs::read_dir(format!("/proc/{id}/task"))? {

@@ -1,7 +1,7 @@
 //! The datagrams that are sent: contiguous bursts in a cyclic source.
 //!
-//! Their bytes are there before anything is measured, so that a method is not charged for what another one would have to do with them
-//! too; only a number is written into each as it is sent. All methods have a source of the same length.
+//! Their bytes are prepared before measuring, so that no method is charged for producing them; only a number is written into each datagram
+//! as it is sent. All methods have a source of the same length.
 
 use std::io;
 
@@ -30,7 +30,7 @@ impl Datagrams {
         Self { bytes, a_burst: (BURST_BYTES_MAX / bytes).clamp(1, BURST_DATAGRAMS_MAX) }
     }
 
-    /// One at a time: there is no burst to be made of them.
+    /// Datagrams sent one at a time, which cannot form a burst.
     pub(crate) fn singly(bytes: usize) -> Self {
         Self { bytes, a_burst: 1 }
     }
@@ -44,7 +44,7 @@ impl Datagrams {
         self.a_burst * BURSTS
     }
 
-    /// What is there before anything is sent.
+    /// Fills memory with the prepared bytes.
     pub(crate) fn fill(bytes: &mut [u8]) {
         bytes.iter_mut().enumerate().for_each(|(index, byte)| *byte = index as u8);
     }
@@ -80,7 +80,7 @@ impl Expected {
     }
 
     /// # Errors
-    /// `InvalidData`: its length, or a byte after its number, is not what was sent.
+    /// `InvalidData`: the length, or a byte after the number, differs from the sent datagram.
     pub(crate) fn check(&self, datagram: &[u8]) -> io::Result<()> {
         let Datagrams { bytes, a_burst } = self.datagrams;
         let number = datagram.first_chunk().map(|number| u64::from_be_bytes(*number));

@@ -6,7 +6,7 @@ use nocopy_report::result::{Copies, Evidence};
 const UNKNOWN_CAUSE: &str =
     "not copied by the socket; what a virtual interface does with the bytes is not reported";
 
-/// The library's evidence for one thing it moved.
+/// Converts the library's evidence.
 pub(crate) fn told(evidence: nocopy::Evidence) -> Evidence {
     match evidence {
         nocopy::Evidence::Copied(cause) => Evidence::copied(cause.to_string()),
@@ -15,8 +15,7 @@ pub(crate) fn told(evidence: nocopy::Evidence) -> Evidence {
     }
 }
 
-/// What a socket of the library says of all it moved; of several things that of the most bytes, but `zero-copy` only if it is all of
-/// them.
+/// The evidence for most bytes of a ledger; `zero-copy` only if it applies to all bytes.
 pub(crate) fn of(ledger: &Ledger) -> Evidence {
     let entries: Vec<_> = ledger.entries().collect();
     let weight = |entry: &(nocopy::Evidence, u64)| (entry.0 != nocopy::Evidence::ZeroCopy, entry.1);

@@ -1,4 +1,4 @@
-//! `nocopy bench --explain`: prints what is measured, and how.
+//! `nocopy bench --explain`: prints the measurements and methods.
 
 use std::fmt::Write as _;
 
@@ -16,7 +16,7 @@ const HOW: &str = "Every round runs every method once, in an order that rotates,
 const HEADLINE: &str = "Without a workload, the main jobs are measured, a line each: nocopy, the other way, and how many times better nocopy \
     is in the same rounds (ratio). Below 1 nocopy is worse.";
 
-/// For these workloads; for all, with what they have in common, if there are none.
+/// The text for these workloads; if there are none, for all, with a common introduction.
 pub(crate) fn text(workloads: &[&'static dyn Workload]) -> String {
     if !workloads.is_empty() {
         return workloads.iter().copied().map(one).collect::<Vec<_>>().join("\n");

@@ -1,4 +1,4 @@
-//! What ends a bench with exit code 2. One line each: fact, cause, action.
+//! Errors that end a bench with exit code 2.
 
 use nocopy_proto::errno::Why;
 use std::io;
@@ -55,7 +55,7 @@ impl Failure {
         matches!(self, Failure::Step { source, .. } if source.kind() == io::ErrorKind::Interrupted)
     }
 
-    /// For `map_err`: gives an errno its fact and action.
+    /// For `map_err`: adds the failed step and advice to a kernel error.
     pub fn step(
         method: &'static str,
         doing: &'static str,

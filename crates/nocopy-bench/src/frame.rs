@@ -31,7 +31,7 @@ const DESTINATION_PORT_AT: usize = 14 + 20 + 2;
 pub(crate) const FILTER: &str = "16,40 0 0 12,21 0 4 34525,48 0 0 20,21 0 11 17,40 0 0 56,21 8 9 7071,21 0 8 2048,\
     48 0 0 23,21 0 6 17,40 0 0 20,69 4 0 8191,177 0 0 14,72 0 0 16,21 0 1 7071,6 0 0 262144,6 0 0 0";
 
-/// What a frame looks like before its sequence number.
+/// The bytes of a frame before its sequence number.
 #[derive(Debug, Clone)]
 pub(crate) struct Template {
     bytes: Vec<u8>,
@@ -53,7 +53,7 @@ impl Template {
         Self::udp(&stage.sender, &stage.receiver, OTHER_HOST, frame_bytes)
     }
 
-    /// The same, to the port that [`FILTER`] lets through.
+    /// A frame to the port that [`FILTER`] accepts.
     pub(crate) fn wanted_by_filter(stage: &Stage, frame_bytes: usize) -> Self {
         let mut template = Self::to_other_host(stage, frame_bytes);
         template.bytes[DESTINATION_PORT_AT..][..2].copy_from_slice(&WANTED_PORT.to_be_bytes());

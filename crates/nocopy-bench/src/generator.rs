@@ -1,4 +1,4 @@
-//! The kernel as a source of frames that look as if a card with XDP had received them.
+//! The kernel as a source of frames that look as if an XDP card had received them.
 
 use std::io;
 use std::thread::sleep;
@@ -16,15 +16,14 @@ pub(crate) const CAUSE: &str = "a template resent by the kernel: no program writ
 /// Frames a call at full rate: long enough for its fixed cost not to show, short enough to stop in time.
 const FULL_BURST: u32 = 16_384;
 
-/// From one burst of the paced load to the next.
+/// The interval of bursts of the paced load.
 const INTERVAL: Duration = Duration::from_millis(1);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Load {
     /// As fast as the kernel makes them.
     Full,
-    /// So many thousands a second, in bursts: that is how packets come, and a receiver that sleeps between is
-    /// not an idle one.
+    /// That many thousands a second, in bursts, as packets usually arrive; a receiver that sleeps between bursts is not idle.
     Paced { kpps: u32 },
 }
 
@@ -41,7 +40,7 @@ pub(crate) fn open(site: &Site) -> Result<Generator, Failure> {
     Ok(site.run(|| Generator::new(&site.interface))?)
 }
 
-/// Where a receiver wants some packets only: one of how many.
+/// One in this number of packets matches the filter.
 pub(crate) const WANTED_ONE_IN: u32 = 100;
 
 /// Sends until the gauge ends it, including the wanted frames, if they differ; must run on a thread that entered the generator's site.

@@ -1,4 +1,4 @@
-//! What `nocopy bench` measures when no workload is named: the main jobs, one line each, within a minute.
+//! The measurements of `nocopy bench` without a workload: the main jobs, one line each, within a minute.
 //!
 //! Each line is two methods of a series, by the jobs of `nocopy_report::headline`, so its rows are the same as those of `nocopy bench --all`.
 
@@ -20,13 +20,13 @@ use crate::workload::{Workload, capture, list, messages, packet_send, tcp, udp_s
 /// Seven: enough for an interval of 95 % (six), and one that may fail to be played in time.
 pub(crate) const ROUNDS: u32 = 7;
 
-/// With the other costs of a trial, seven rounds of all lines are within [`TIME`].
+/// With the other costs of a trial, seven rounds of all lines fit into [`TIME`].
 const WINDOW: Duration = Duration::from_millis(120);
 
 /// For all lines together. Each may use its share of the remaining time, possibly with fewer rounds.
 const TIME: Duration = Duration::from_secs(52);
 
-/// A line: a series of a workload, and what it measures.
+/// A line: a series of a workload, and its measurement.
 struct Line {
     workload: &'static dyn Workload,
     /// Sets the stage, and plays the series there.
@@ -123,14 +123,14 @@ pub(crate) fn workloads() -> Vec<&'static dyn Workload> {
     all
 }
 
-/// What to run to see more.
+/// Commands that show more.
 pub(crate) fn more() -> String {
     let names: Vec<_> = list::ALL.iter().map(|workload| workload.name()).collect();
     let one = wrapped(&format!("one: nocopy bench {}", names.join(" | ")));
     format!("see all: nocopy bench --all (about 18 minutes) · how: nocopy bench --explain\n{one}\n")
 }
 
-/// What there is to print under the lines.
+/// Prints the lines under the table.
 pub(crate) fn print_footer(report: &Report) -> Result<(), Failure> {
     Ok(print::text(&(headline_table::footer(report) + &more()))?)
 }

@@ -59,7 +59,7 @@ pub use tools::{Analyse, Tools};
 /// The shortest time that is measured.
 pub const WINDOW_MIN: Duration = Duration::from_millis(50);
 
-/// How long to look at the machine before using it.
+/// How long to measure other load on the machine before the bench.
 const BUSY_LOOK: Duration = Duration::from_millis(200);
 const BUSY_PERCENT_MAX: f64 = 15.0;
 
@@ -77,7 +77,7 @@ pub fn run(arguments: &BenchArguments, tools: Tools) -> Result<Outcome, Failure>
     // Only now: writing to the directory of the files may have needed another capability.
     capability::drop_all_but(choice.capabilities(&plan))?;
     choice.check(&plan)?;
-    // What cannot work fails now, not after the first workload; and before a warning is printed.
+    // Impossible settings fail now, not after the first workload, and before a warning is printed.
     drop(plan.stage(Lab::builder())?);
     warn_if_busy();
     let interrupt = Interrupt::listen()?;

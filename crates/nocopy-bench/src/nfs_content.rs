@@ -1,6 +1,6 @@
-//! What files have that are read or written by NFS: words of eight bytes, another one at each place.
+//! Content of files for NFS: words of eight bytes, different at each offset.
 
-/// What the file has from `offset` on, both in steps of eight bytes.
+/// Whether `bytes` are the content from `offset` on, both multiples of eight bytes.
 pub(crate) fn is_content(offset: u64, bytes: &[u8]) -> bool {
     let words = bytes.chunks_exact(8);
     words.remainder().is_empty() && words.zip(offset / 8..).all(|(word, place)| word == word_at(place))

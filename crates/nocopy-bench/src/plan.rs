@@ -15,7 +15,7 @@ pub(crate) struct Plan {
     pub rounds: u32,
     /// How long every method runs in a round, if not as the time allows.
     pub window: Option<Duration>,
-    /// In half the time.
+    /// Take half the time.
     pub quick: bool,
     /// Two connected interfaces; `None`: a private lab.
     pub interfaces: Option<(String, String)>,
@@ -45,7 +45,7 @@ impl Plan {
         }
     }
 
-    /// One that takes long frames; `None` if the interfaces given do not.
+    /// A stage for long frames; `None` if the given interfaces do not allow them.
     pub(crate) fn long_stage(&self) -> Result<Option<Stage>, Failure> {
         let stage = self.stage(Lab::builder().mtu(LONG_MTU_BYTES))?;
         Ok(Some(stage).filter(Stage::is_long))

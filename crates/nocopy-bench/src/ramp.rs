@@ -19,20 +19,20 @@ use nocopy_report::result::Evidence;
 /// How closely the highest rate is looked for.
 const STEP_RATIO: f64 = 1.08;
 
-/// What a program may have to do after opening its socket.
+/// Time for a program to set itself up after it has opened its socket.
 const SETTLE: Duration = Duration::from_millis(100);
 
-/// From one burst to the next.
+/// The interval of bursts.
 const INTERVAL: Duration = Duration::from_millis(1);
 
-/// Rates to look among.
+/// Rates to choose from.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Rates {
     pub kpps_min: f64,
     pub kpps_max: f64,
 }
 
-/// A rate: how long, and of what.
+/// A rate, with its duration and frames.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Rate<'a> {
     pub kpps: f64,
@@ -130,7 +130,7 @@ fn send(stage: &Stage, generator: &Generator, rate: Rate<'_>) -> io::Result<Dura
         if burst > 0 {
             match generator.send(frame, burst) {
                 Ok(()) => sent += u64::from(burst),
-                // Ended by a signal, with a part of them sent: the receiver counts what arrived.
+                // A signal ended the call after a part was sent; the receiver counts what arrives.
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(error),
             }
@@ -139,8 +139,8 @@ fn send(stage: &Stage, generator: &Generator, rate: Rate<'_>) -> io::Result<Dura
     }
 }
 
-/// Packets that came to an interface of this thread's network namespace so far, whichever program took them: what the source lost on the
-/// way there is no program's loss.
+/// Packets that have arrived on an interface of this thread's network namespace, whichever program received them: packets lost before it
+/// are no program's loss.
 fn arrived(interface: &str) -> io::Result<u64> {
     let counts = fs::read_to_string("/proc/thread-self/net/dev")?;
     let of_interface =

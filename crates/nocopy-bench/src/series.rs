@@ -9,16 +9,16 @@ use nocopy_report::figure::Figure;
 use nocopy_report::result::{Evidence, Link, Row};
 use nocopy_report::statistics::{self, interval, median};
 
-/// As a baseline: of the trials of [`MODES`], the one whose median is best.
+/// A baseline: the trial of [`MODES`] with the best median.
 pub(crate) const BEST_MODE: &str = "best mode";
 
 /// As a baseline: of the other trials of the series, the one whose median is best. Variants do another work and are left out.
 pub(crate) const BEST_METHOD: &str = "best method";
 
-/// As a baseline: of the trials of [`OWNED`], the one whose median is best.
+/// A baseline: the trial of [`OWNED`] with the best median.
 pub(crate) const BEST_FOR_OWNED: &str = "best method for owned buffers";
 
-/// As a baseline: of the trials of a method with several variants, the one whose median is best.
+/// A baseline: the variant of a method with the best median.
 pub(crate) const BEST_RECV: &str = "best recv";
 pub(crate) const BEST_READ_WRITE: &str = "best read-write";
 
@@ -28,7 +28,7 @@ const MODES: [&str; 2] = ["xdp", "ring"];
 /// The methods that send a buffer which its sender wrote, and gets back.
 const OWNED: [&str; 3] = ["plain", "zerocopy", "uring-zerocopy"];
 
-/// One way to do it, ready to run for a while.
+/// One method, ready to run for a while.
 pub(crate) struct Trial<'a> {
     pub method: &'static str,
     pub variant: Option<String>,
@@ -44,7 +44,7 @@ pub(crate) struct Series<'a> {
     pub title: String,
     pub sink: Option<&'static str>,
     pub payload_bytes: usize,
-    /// Of streams only.
+    /// For streams only.
     pub link: Option<Link>,
     pub figure: Figure,
     pub trials: Vec<Trial<'a>>,
@@ -62,13 +62,13 @@ pub(crate) struct Latency {
     pub lost: u64,
 }
 
-/// What one run of a trial gave.
+/// The result of one run of a trial.
 #[derive(Debug, Clone)]
 pub(crate) struct Sample {
     pub traffic: Traffic,
     pub latency: Option<Latency>,
     pub evidence: Evidence,
-    /// Of the packets sent, those that the receiver asks for.
+    /// The share of sent packets that the receiver's filter accepts.
     pub wanted_share: f64,
 }
 
@@ -122,7 +122,7 @@ impl Sample {
         self.traffic.stream.proxy.and_then(|reading| per_packet(reading.cpu, self.arrived()))
     }
 
-    /// Of a processor, by the receiver that needs most of it.
+    /// Share of a processor used by the receiver that needs most.
     fn receiver_cpu_percent(&self) -> Option<f64> {
         let awake = self.traffic.receivers.iter().filter(|reading| !reading.elapsed.is_zero());
         awake

@@ -1,4 +1,4 @@
-//! Where a workload plays: two sites, an interface each, joined by a wire.
+//! The place of a workload: two sites with an interface each, joined by a wire.
 
 use std::io;
 use std::net::Ipv4Addr;
@@ -14,7 +14,7 @@ use nocopy_transfer::arguments::LOOPBACK;
 /// The largest frame that fits the usual MTU.
 pub const FRAME_BYTES_MAX: usize = 1514;
 
-/// What Ethernet has had for ever.
+/// Ethernet's usual MTU.
 pub const USUAL_MTU_BYTES: u32 = 1500;
 
 /// The MTU of stages for long frames.
@@ -61,7 +61,7 @@ impl Site {
         cpu::pin(self.processor(place))
     }
 
-    /// Where the side's first or second thread runs.
+    /// The processor of the side's first or second thread.
     pub fn processor(&self, place: usize) -> usize {
         self.processors[place % 2]
     }
@@ -85,8 +85,8 @@ impl Stage {
         Ok(Self { lab: Some(lab), sender, receiver })
     }
 
-    /// The same, with TCP segments on the wire one by one: the kernel cuts what a socket hands over before the sender's interface,
-    /// which would otherwise pass it on whole, so that GRO had nothing to join.
+    /// As [`private`](Self::private), with single TCP segments on the wire: the kernel cuts data before the sender's interface. Otherwise the interface would
+    /// pass it on whole, and GRO would have nothing to join.
     pub fn of_single_segments(lab: Builder) -> Result<Self, Failure> {
         let stage = Self::private(lab)?;
         if let Some(lab) = &stage.lab {

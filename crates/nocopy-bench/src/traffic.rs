@@ -12,7 +12,7 @@ use nocopy_report::capability;
 
 /// Long enough for the caches, the branch predictor and a sleeping receiver.
 const WARM_UP: Duration = Duration::from_millis(25);
-/// How long threads may take to begin, and how often to look.
+/// How long threads may take to begin, and the interval of checks.
 const START_MAX: Duration = Duration::from_secs(5);
 const START_POLL: Duration = Duration::from_millis(1);
 /// Longer than any receiver sleeps.
@@ -27,12 +27,12 @@ pub(crate) type Sink<'a> = &'a dyn Fn() -> io::Result<u64>;
 #[derive(Debug, Clone, Default)]
 pub struct Traffic {
     pub senders: Vec<Reading>,
-    /// None when there is only a sink.
+    /// Empty if there is only a sink.
     pub receivers: Vec<Reading>,
     /// Packets the sink counted in the window, and how long that was.
     pub sink: Option<(u64, Duration)>,
     pub machine_busy: Duration,
-    /// Of streams only.
+    /// For streams only.
     pub stream: StreamFacts,
 }
 
@@ -41,7 +41,7 @@ pub struct Traffic {
 pub struct StreamFacts {
     /// The times of the proxy's process.
     pub proxy: Option<Reading>,
-    /// Of the bytes received, those that were mapped and not copied.
+    /// The fraction of received bytes that were mapped, not copied.
     pub mapped_fraction: Option<f64>,
     /// The receiver's buffer, if it has a fixed length.
     pub buffer_bytes: Option<usize>,
@@ -94,8 +94,7 @@ pub(crate) fn conduct(
         let all: Vec<_> = receivers.iter().chain(&senders).collect();
         wait_until_under_way(window, &all);
         let probes = observe(window, duration, sink);
-        // From here on nothing may return before the phase says stop: the threads would wait for it, and
-        // the scope for the threads.
+        // No early return from here on: the threads wait for the stop, and the scope for the threads.
         let senders: Vec<_> = senders.into_iter().map(join).collect();
         if !receivers.is_empty() {
             sleep(DRAIN);

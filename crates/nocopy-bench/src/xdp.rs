@@ -19,7 +19,7 @@ use nocopy_transfer::exchange::{self, Exchange};
 /// Entries of the tx ring, with a frame for each.
 const TX_RING: u32 = 2048;
 
-/// The same in packet ring mode: as much memory as the baseline has.
+/// The size of the ring in packet ring mode: as much memory as the baseline.
 const RING_RX: u32 = 4096;
 
 /// Packets a batch: below a ring's worth, so that frames go back to the kernel while others are being read.
@@ -28,7 +28,7 @@ const RX_BATCH: u32 = 256;
 /// The fanout group of ports; those of the baseline are in another.
 const FANOUT_GROUP: u16 = 2;
 
-/// How long a receiver waits before it looks whether the trial is over.
+/// How long a receiver waits before it checks for the end of the trial.
 const PATIENCE: Duration = Duration::from_millis(10);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -70,7 +70,7 @@ impl Waiting {
                 Wait::Coalesced { packets: 1024, delay: Duration::from_micros(200) }
             }
             Waiting::Coalesced(Load::Paced { .. }) => {
-                // As long as the packet ring's blocks wait.
+                // The same delay as the packet ring's blocks.
                 Wait::Coalesced { packets: 4096, delay: Duration::from_millis(10) }
             }
         }
@@ -90,7 +90,7 @@ pub(crate) struct Wanted {
     choice: Choice,
     /// Whether packets may be longer than a frame.
     long: bool,
-    /// Whether only packets that [`frame::FILTER`] lets through are wanted.
+    /// Whether only packets that match [`frame::FILTER`] are received.
     filtered: bool,
 }
 
@@ -169,7 +169,7 @@ impl Wanted {
         Ok(site.run(|| self.builder(site).open())?)
     }
 
-    /// One for each queue; in packet ring mode each gets the packets received on one processor.
+    /// Opens a port on each queue; in packet ring mode each receives the packets of one processor.
     pub(crate) fn open_queues(self, site: &Site) -> Result<Vec<Port>, Failure> {
         let builder = self
             .builder(site)
@@ -210,7 +210,7 @@ pub(crate) fn send(port: Port, template: &Template, gauge: &mut Gauge<'_>) -> io
     Ok(())
 }
 
-/// The same with packets longer than a frame.
+/// Sends packets longer than a frame.
 fn send_chains(sender: &mut Sender, template: &Template, gauge: &mut Gauge<'_>) -> io::Result<()> {
     let mut sequence: u64 = 0;
     let mut packet = template.bytes().to_vec();
@@ -248,7 +248,7 @@ pub(crate) fn receive(port: Port, gauge: &mut Gauge<'_>) -> io::Result<()> {
     Ok(())
 }
 
-/// The same if packets may be in several frames.
+/// Receives packets that may be in several frames.
 pub(crate) fn receive_chains(port: Port, gauge: &mut Gauge<'_>) -> io::Result<()> {
     let (mut receiver, _sender) = port.split();
     while gauge.receiving() {
@@ -311,7 +311,7 @@ impl Exchange for Talker {
             exchange::Waiting::Spinning => self.receiver.try_receive()?,
             _ => self.receiver.receive_timeout(exchange::PATIENCE)?,
         };
-        // One is in flight at a time; others are the hosts' own, or were given up.
+        // One is in flight at a time; other packets are the hosts' own, or late.
         let own = batch.filter(|packet| packet.len() == self.template.bytes().len());
         let last = own.last();
         last.iter().for_each(|packet| take(&packet[HEADER_BYTES..]));

@@ -34,7 +34,7 @@ pub(crate) struct Arguments {
 }
 
 impl Arguments {
-    /// Those of this process; wrong ones end it, with exit code 2.
+    /// The arguments of this process. Wrong arguments end the process with exit code 2.
     pub(crate) fn read() -> Self {
         Self::try_read(std::env::args_os()).unwrap_or_else(|error| error.exit())
     }
@@ -69,13 +69,13 @@ pub(crate) enum Command {
     /// Part of `bench`: one side of a stream.
     #[command(hide = true)]
     BenchPeer {
-        /// What to do, as the bench says it.
+        /// The task, written by the bench.
         task: String,
     },
     /// Part of `bench`: a program that injects frames by libpcap.
     #[command(hide = true)]
     BenchInject {
-        /// Where to.
+        /// The interface to send on.
         interface: String,
         /// The frame, in hexadecimal digits.
         frame: String,
@@ -83,13 +83,13 @@ pub(crate) enum Command {
     /// Part of `bench`: a program that reads from a server of NFS.
     #[command(hide = true)]
     BenchNfsClient {
-        /// What and how, as the bench says it.
+        /// The task, written by the bench.
         task: String,
     },
     /// Part of `bench`: a program that sends datagrams one by one.
     #[command(hide = true)]
     BenchSendto {
-        /// Where to.
+        /// The address to send to.
         address: Ipv4Addr,
         /// The port.
         port: u16,
@@ -99,7 +99,7 @@ pub(crate) enum Command {
     /// Part of `bench`: a server of NFS to compare with.
     #[command(hide = true)]
     BenchNfsServer {
-        /// Which one, as the bench says it.
+        /// The task, written by the bench.
         task: String,
     },
     /// Show results that 'nocopy bench' or 'nocopy profile sweep' wrote as JSON, or compare two of them.
@@ -282,7 +282,7 @@ pub(crate) struct FilterArguments {
 }
 
 impl FilterArguments {
-    /// The filter, as it was given.
+    /// The filter, as given.
     pub(crate) fn words(&self) -> Option<String> {
         (!self.words.is_empty()).then(|| self.words.join(" "))
     }
@@ -435,7 +435,7 @@ pub(crate) enum RecordFormat {
     Payload,
 }
 
-/// Of those, the ones in which the host does not have what a port has.
+/// The modes in which packets are taken from the host.
 fn taking_mode() -> impl TypedValueParser<Value = ModeName> {
     let taking = ModeName::value_variants().iter().filter(|mode| **mode != ModeName::PacketRing);
     let names = PossibleValuesParser::new(taking.filter_map(ValueEnum::to_possible_value));
@@ -455,7 +455,7 @@ mod tests {
 
     use nocopy_transfer::arguments::MethodName;
 
-    /// What a command line leads to: nothing if it is accepted, or the error.
+    /// The error of a command line; `None` if it is accepted.
     fn refusal(line: &str) -> Option<String> {
         let error = Arguments::try_read(["nocopy"].into_iter().chain(line.split(' '))).err()?;
         assert_eq!(error.exit_code(), 2, "{line}: {error}");

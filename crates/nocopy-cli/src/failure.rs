@@ -69,7 +69,7 @@ impl Failure {
     }
 }
 
-/// What to do when a recording cannot be written.
+/// Advice for a recording that cannot be written.
 fn advice(error: &io::Error) -> &'static str {
     match error.kind() {
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {

@@ -59,7 +59,7 @@ fn visible(command: &Command) -> Vec<(String, &Command)> {
     std::iter::once((name, command)).chain(below).collect()
 }
 
-/// By its name, or that of its parent and its own, as pages name it: `profile-sweep`.
+/// Finds a command by its name, or by its parent's name and its own, as in the names of pages: `profile-sweep`.
 fn find<'a>(parent: &'a Command, name: &str) -> Option<&'a Command> {
     parent.get_subcommands().find_map(|command| match name.strip_prefix(command.get_name())? {
         "" => Some(command),
@@ -85,7 +85,7 @@ mod tests {
 
     use super::*;
 
-    /// Of this repository: README.md and docs/.
+    /// README.md and the pages of docs/.
     fn documents() -> Vec<(PathBuf, String)> {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
         let docs = fs::read_dir(root.join("docs")).unwrap().map(|entry| entry.unwrap().path());

@@ -64,7 +64,7 @@ impl Chain {
         &self.left
     }
 
-    /// Where [`Chain::MIDDLE`] is.
+    /// The namespace with the address [`Chain::MIDDLE`].
     pub fn middle(&self) -> &Namespace {
         &self.middle
     }

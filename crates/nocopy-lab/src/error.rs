@@ -16,7 +16,7 @@ pub enum Error {
     #[error(
         "network namespace: cannot {operation} one{cause}; check that /proc is mounted and that no seccomp filter denies it", cause = Why(.source))]
     Namespace {
-        /// What was being done, a verb.
+        /// The operation, a verb.
         operation: &'static str,
         /// The kernel's answer.
         source: io::Error,
@@ -24,7 +24,7 @@ pub enum Error {
     /// The kernel refused a netlink request.
     #[error("lab: cannot {operation}{cause}; see 'dmesg' for the kernel's own words", cause = Why(.source))]
     Netlink {
-        /// What was asked for, with the interface's name.
+        /// The operation, with the interface's name.
         operation: String,
         /// The kernel's answer.
         source: io::Error,
@@ -50,7 +50,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// What the machine lacks, if that is the reason.
+    /// The missing capability or feature, if that is the reason.
     pub fn missing(&self) -> Option<&Missing> {
         match self {
             Error::Missing(missing) => Some(missing),

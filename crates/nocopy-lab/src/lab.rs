@@ -13,10 +13,10 @@ pub const PREFIX_BITS: u8 = 24;
 pub(crate) const LEFT_IPV4: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
 pub(crate) const RIGHT_IPV4: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
 
-/// What either end is called, whatever it was before.
+/// The name of the interface at either end.
 const NAMES: [&str; 2] = ["nc0", "nc1"];
 
-/// What a bond of an end is called; there is one in a namespace.
+/// The name of a bond at an end; there is one per namespace.
 const BOND: &str = "ncb";
 
 /// Real drivers negotiate: 2.5 s for an emulated igb.

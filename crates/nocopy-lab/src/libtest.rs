@@ -15,7 +15,7 @@ const NEEDS: &str = "needs ";
 pub enum Verdict {
     /// It ran, and nothing failed.
     Passed,
-    /// It did nothing, because this is missing.
+    /// It did nothing, because something is missing.
     Skipped(String),
     /// It failed, or did not run.
     Failed,

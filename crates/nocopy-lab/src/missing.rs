@@ -19,7 +19,7 @@ pub enum Missing {
 }
 
 impl Missing {
-    /// The thing itself, without the sentence around it.
+    /// The name alone, without the sentence.
     pub fn name(&self) -> &'static str {
         match self {
             Missing::Capability(name) | Missing::Kernel(name) | Missing::Device(name) => name,
@@ -30,7 +30,7 @@ impl Missing {
 /// A skip that continuous integration accepts, and why.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AllowedSkip {
-    /// What is missing, with the name of [`Missing::name`].
+    /// The missing thing, by [`Missing::name`].
     pub needs: &'static str,
     /// Why it is acceptable not to test this there.
     pub reason: &'static str,

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 /// How long a test waits for an event that must happen: much longer than a busy machine is stalled, or a thread is not scheduled.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
-/// How often [`wait_until`] looks.
+/// The interval of [`wait_until`].
 const INTERVAL: Duration = Duration::from_millis(5);
 
 /// Waits until `is_true` returns true; `what` names the fact in the message of a failure.
@@ -30,7 +30,7 @@ pub fn wait_until(what: &str, mut is_true: impl FnMut() -> bool) {
 /// process is stopped and continued (SIGSTOP and SIGCONT, signal(7)), as happens to tests on a machine that is paused at times.
 ///
 /// # Errors
-/// Those of the call, except [`ErrorKind::Interrupted`].
+/// Errors of the call, except [`ErrorKind::Interrupted`].
 pub fn uninterrupted<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     loop {
         match call() {

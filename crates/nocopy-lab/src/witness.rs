@@ -169,7 +169,7 @@ fn processors() -> Vec<usize> {
     }
 }
 
-/// What is kept is a history, which a thread that panicked cannot have left half written.
+/// The value is a history, which a panicking thread cannot have left half written.
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -179,7 +179,7 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 struct Naps {
     /// When the current nap should end.
     due: Instant,
-    /// From when each should have ended to when it did, oldest first.
+    /// When each should have ended, and when it did, oldest first.
     late: VecDeque<(Instant, Instant)>,
 }
 
@@ -214,7 +214,7 @@ impl Naps {
 #[derive(Debug, Clone)]
 struct Reading {
     at: Instant,
-    /// Of each processor.
+    /// Stolen time of each processor.
     steal: Option<Vec<Duration>>,
     pressure: Option<Duration>,
 }
@@ -259,7 +259,7 @@ struct Accounts {
 struct Span {
     from: Instant,
     to: Instant,
-    /// Of the processor from which the most was taken.
+    /// Stolen time of the processor that lost most.
     steal: Option<Duration>,
     pressure: Option<Duration>,
 }

@@ -1,7 +1,7 @@
-//! Advice on what could be better, derived from the figures; each piece names its evidence.
+//! Advice derived from the figures; each piece names its evidence.
 //!
-//! Thresholds were measured on a 2-core virtual machine with Linux 6.18 over veth, or read in the kernel's source; each says
-//! which. From a threshold on something begins to matter, but a change need not pay: so advice names what to try, and why.
+//! Thresholds were measured on a 2-core virtual machine with Linux 6.18 over veth, or read in the kernel's source; each comment says which.
+//! Above a threshold something begins to matter, but a change need not pay off: so advice names what to try, and why.
 
 use serde::{Deserialize, Serialize};
 
@@ -15,12 +15,12 @@ use nocopy_report::quantity::short;
 const READ_BYTES_ENOUGH: f64 = 65_536.0;
 const READ_BYTES_MAX: f64 = 262_144.0;
 
-/// With fewer calls, packets or samples their ratio means nothing.
+/// With fewer calls, packets or samples, ratios are not reliable.
 const CALLS_MIN: u64 = 100;
 const PACKETS_MIN: u64 = 100;
 const SAMPLES_MIN: u64 = 100;
 
-/// What a wake-up costs beside a read: 2.4 us on one core, 40 across cores; a read of 4 KiB takes about 1.
+/// The cost of a wake-up compared with a read: 2.4 us on one core, 40 across cores; a read of 4 KiB takes about 1.
 const WAKE_SHARE_MIN: f64 = 0.1;
 const WAITED_BYTES_MAX: f64 = 16_384.0;
 
@@ -52,14 +52,14 @@ const DATAGRAM_BYTES_MAX: f64 = 8_972.0;
 /// The kernel's functions in which datagrams are sent, over IPv4 and IPv6.
 const UDP_SENDS: [&str; 2] = ["udp_sendmsg", "udpv6_sendmsg"];
 
-/// Of one processor, by one thread.
+/// The share of one processor that one thread uses.
 const BUSY_MIN: f64 = 0.8;
 const SOFTIRQ_SHARE_MIN: f64 = 0.3;
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Advice {
     pub name: String,
-    /// What to do, or that something would not pay.
+    /// The recommendation, or why a change would not pay.
     pub text: String,
     pub evidence: String,
 }

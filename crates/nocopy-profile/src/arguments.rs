@@ -27,7 +27,7 @@ pub struct ProfileArguments {
     /// End after this time: 10s, 5m (default 5s; with COMMAND when it ends).
     #[arg(long, value_name = "TIME", value_parser = quantity::duration)]
     pub duration: Option<Duration>,
-    /// Samples per second and processor; more are finer, and slow down what is measured.
+    /// Samples per second and processor; more samples are more precise, and slow the target down.
     #[arg(long, value_name = "HZ", default_value_t = SAMPLES_PER_SECOND, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub frequency: u32,
     /// Print JSON.

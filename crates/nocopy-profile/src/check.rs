@@ -8,7 +8,7 @@ use super::measured::{Calls, Measured, RECEIVED_BY_SOCKET, SENT_BY_SOCKET};
 /// How many times the printed error, which one of 20 windows exceeds by chance: this many times it, one of 10,000 does.
 const ERRORS: f64 = 2.0;
 
-/// Those that apply.
+/// All checks that apply.
 pub(crate) fn all(measured: &Measured, figures: &Figures) -> Vec<Check> {
     // If one of the two is missing, there is nothing to compare.
     let has = |what: &str| measured.absent.iter().all(|absent| absent.what != what);

@@ -152,7 +152,7 @@ mod tests {
     /// Proves that a process that ends before it connects is an error with its cause, and not waited for.
     #[test]
     fn a_process_that_ends_early_is_reported() {
-        // What is started is this very program, which runs the tests that have these words in their names: none.
+        // Starts this test program itself, with a filter that matches no test.
         let error = Command::start(&["no-test".into()], true).unwrap_err();
         assert!(matches!(error, Error::EndedEarly { .. }), "{error}");
         let said = error.to_string();

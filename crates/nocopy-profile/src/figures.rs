@@ -15,14 +15,14 @@ const DEVIATIONS: f64 = 1.96;
 /// How late a sample may be taken, so that it counts for whatever runs after the function that it was due in. Interrupts of a virtual
 /// processor are up to 60 us late, and more on a busy machine; with short turns, 10 to 24 us of each turn on a processor were missed on average.
 pub(crate) const LATE_SECONDS: f64 = 80e-6;
-/// As a share of the accounted time: with short turns about as many samples come too late from others. Up to 0.38 was missed.
+/// A share of the accounted time. If threads run in short turns, about as many samples are attributed too late. Up to 0.38 was missed.
 const LATE_SHARE_MAX: f64 = 0.5;
 
 /// Functions that are named with a place.
 const FUNCTIONS_MAX: usize = 5;
 
-/// From so many samples inside sending calls on, the absence of copies means something: if 5 % of them were copies, one of 13 windows
-/// would have none.
+/// With so many samples inside sending calls, the absence of copies is significant: if 5 % of them were copies, one of 13 windows would
+/// have none.
 const SENDING_SAMPLES_MIN: u64 = 50;
 
 /// The least share of copies among the samples inside sending calls if every byte is copied: 14 to 40 % were measured, for calls of
@@ -59,16 +59,16 @@ pub struct Figures {
     pub own_cost: OwnCost,
 }
 
-/// Where the time went.
+/// The processor time, by place.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Time {
-    /// Those that have samples, in the order of [`Place::ALL`].
+    /// Places with samples, in the order of [`Place::ALL`].
     pub places: Vec<PlaceTime>,
     /// Off the processor: a call waited.
     pub asleep: Off,
     /// Off the processor: ready, and another task ran.
     pub ready: Off,
-    /// Of the target's threads: by samples, with half of its 95 % interval, and as the kernel booked it.
+    /// Processor time of the target's threads: by samples, with half of its 95 % interval, and as the kernel accounts it.
     pub sampled_seconds: f64,
     pub error_seconds: f64,
     pub booked_seconds: f64,
@@ -91,11 +91,11 @@ pub struct PlaceTime {
     pub seconds: f64,
     /// Half of the 95 % interval.
     pub error_seconds: f64,
-    /// Of all places together.
+    /// Share of the time of all places.
     pub share: f64,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub us_per_mb: Option<f64>,
-    /// As they were taken: of machine work, before the target's share.
+    /// Samples as taken: for work of the machine, before the target's share is computed.
     pub samples: u64,
     /// The innermost functions, most samples first.
     pub functions: Vec<Function>,
@@ -130,7 +130,7 @@ pub struct Calls {
     pub bytes_per_call: f64,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub calls_per_mb: Option<f64>,
-    /// From entry to return, of one call.
+    /// Time from entry to return of one call.
     pub us_per_call: f64,
     pub inside_seconds: f64,
     pub asleep_seconds: f64,
@@ -152,7 +152,7 @@ pub struct ReceivedCopies {
     pub tcp_bytes: u64,
     pub udp_bytes: u64,
     pub mapped_bytes: u64,
-    /// Of `tcp_bytes`: copied by calls that leave them in the queue (`MSG_PEEK`), and so more than once.
+    /// The part of `tcp_bytes` copied by calls that leave the bytes in the queue (`MSG_PEEK`), and so more than once.
     pub peeked_bytes: u64,
     /// Received without being copied or mapped (`MSG_TRUNC`).
     pub discarded_bytes: u64,
@@ -177,15 +177,15 @@ pub struct OtherCopy {
     pub machine_seconds: f64,
 }
 
-/// What TCP receives found when they began.
+/// The receive queue at the beginning of TCP receive calls.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Queue {
     pub depth_mean_bytes: f64,
     pub depth_max_bytes: u64,
-    /// In packets as they are queued, each of which may be several segments joined.
+    /// In queued packets, each of which may be several joined segments.
     pub depth_mean_packets: f64,
     pub depth_max_packets: u64,
-    /// Of the bytes received: those that lay there already.
+    /// The share of received bytes that were in the queue at the beginning of the call.
     pub queued_share: f64,
     pub queued_bytes: u64,
     pub waited_bytes: u64,
@@ -201,7 +201,7 @@ pub struct Tcp {
     /// Joined by GRO or in the backlog, or never cut by a sender on the same host.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub segments_per_packet: Option<f64>,
-    /// Of the packets in: handled by a process that let go of the socket; the others by softirq.
+    /// The share of incoming packets that a process handled when it released the socket; softirq handled the others.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub backlog_share: Option<f64>,
     /// Segments out without payload, for each segment in.
@@ -211,7 +211,7 @@ pub struct Tcp {
     pub window_mean_bytes: Option<f64>,
     pub receive_buffer_bytes: u64,
     pub receive_buffer_fixed: bool,
-    /// Of which nothing is in these figures, since there were too many.
+    /// Sockets missing in these figures, since there were too many.
     #[serde(default)]
     pub lost_sockets: u64,
 }
@@ -226,7 +226,7 @@ pub struct Drops {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct OwnCost {
     pub seconds: f64,
-    /// Of the processor time that the kernel booked for the target.
+    /// A share of the processor time that the kernel accounts to the target.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub share: Option<f64>,
     pub program_runs: u64,
@@ -265,7 +265,7 @@ impl Figures {
         self.calls.iter().find(|calls| calls.kind == kind)
     }
 
-    /// Of all places together; 0 of one without samples.
+    /// Share of the time of all places; 0 without samples.
     pub fn share(&self, place: Place) -> f64 {
         self.time.places.iter().find(|time| time.place == place).map_or(0.0, |time| time.share)
     }
@@ -274,7 +274,7 @@ impl Figures {
 /// Samples of one place.
 #[derive(Debug, Default)]
 struct Tally<'a> {
-    /// Of the target's own work.
+    /// Samples of the target's own work.
     own: u64,
     /// Time of the machine, whichever thread it interrupted.
     machine: u64,
@@ -342,13 +342,13 @@ fn tally(stacks: &[Stack]) -> BTreeMap<Place, Tally<'_>> {
     tallies
 }
 
-/// In samples: of the two counts of a place, each binomial.
+/// The standard error in samples: both counts of a place are binomial.
 fn place_error(tally: &Tally<'_>, counted: u64, machine_share: f64) -> f64 {
     let variance = |count: u64| count as f64 * (1.0 - count as f64 / counted.max(1) as f64);
     DEVIATIONS * (variance(tally.own) + machine_share * machine_share * variance(tally.machine)).sqrt()
 }
 
-/// In samples: of the target's, of all that the clocks could have taken; and those that have no place.
+/// The standard error in samples of a count of the target, among all samples that the clocks could take.
 fn count_error(measured: &Measured, count: u64) -> f64 {
     let period = measured.sampling.period.as_secs_f64();
     let most = ratio(measured.elapsed.as_secs_f64() * f64::from(measured.tasks.threads.max(1)), period);

@@ -1,9 +1,9 @@
 //! `nocopy profile`: where the time and the copies of network calls go.
 //!
-//! The *instrument* (`instrument`, `bpf/profile.bpf.c`) opens a window, closes it, and returns what it *measured*: sums, and stacks
-//! with their counts. Everything that is reported is made of that, without another look at the machine. Each stack has a *place*,
-//! found in a table of functions where the innermost context decides. *Figures* are arithmetic, *checks* compare two independent
-//! counts, *advice* reads figures.
+//! The *instrument* (`instrument`, `bpf/profile.bpf.c`) opens and closes a window, and returns the *measured* sums and stacks with their
+//! counts. All results are computed from these, without another query of the machine. Each stack has a *place*, found in a table of
+//! functions, where the innermost context decides. *Figures* are arithmetic, *checks* compare two independent counts, *advice* reads
+//! figures.
 
 // Used only by the crates of this workspace: comments are needed only where a name does not suffice.
 #![allow(missing_docs)]
@@ -41,10 +41,10 @@ use nocopy_report::{Outcome, capability, print};
 use report::Report;
 use target::Targets;
 
-/// Where neither a time nor a command is given.
+/// If neither a time nor a command is given.
 const DURATION: Duration = Duration::from_secs(5);
 
-/// How often to look whether the window is to end.
+/// The interval of checks whether the window is to end.
 const LOOK: Duration = Duration::from_millis(20);
 
 pub fn run(arguments: &ProfileArguments) -> Result<Outcome, Failure> {
@@ -113,7 +113,7 @@ fn targets(arguments: &ProfileArguments, command: Option<&Command>) -> Result<Ta
     Ok(Targets { processes, ports: arguments.port.clone() })
 }
 
-/// Until the time is over, the command has ended, or the user has asked for the end.
+/// Waits until the time is over, the command has ended, or the user interrupts.
 fn wait(duration: Option<Duration>, command: Option<&Command>, interrupt: &Interrupt) {
     let start = Instant::now();
     while !interrupt.came() {

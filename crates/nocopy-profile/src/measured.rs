@@ -14,7 +14,7 @@ pub struct Measured {
     /// `poll`, `select`, `epoll_wait`: calls that wait for a socket without moving bytes. Their `bytes` are 0.
     pub polls: Calls,
     pub copied: Copied,
-    /// Of the target's TCP sockets, all together.
+    /// All TCP sockets of the target together.
     pub tcp: Tcp,
     /// Packets that reached the target's TCP sockets, after GRO, and datagrams that it received.
     pub delivered_packets: u64,
@@ -22,7 +22,7 @@ pub struct Measured {
     pub machine_packets: u64,
     pub drops: Vec<Drops>,
     pub own_cost: OwnCost,
-    /// What this machine cannot measure: the figures above are then 0, and mean nothing.
+    /// Quantities that this machine cannot measure: their figures are 0, without meaning.
     pub absent: Vec<Absent>,
 }
 
@@ -30,11 +30,11 @@ pub struct Measured {
 #[derive(Debug, Clone)]
 pub struct Absent {
     pub what: &'static str,
-    /// In the kernel's words, or why it has none.
+    /// The kernel's reason.
     pub why: String,
 }
 
-/// What is absent before Linux 6.3, which has no tracepoint for it.
+/// The name of the quantity that is absent before Linux 6.3, which lacks the tracepoint.
 pub(crate) const RECEIVED_BY_SOCKET: &str =
     "bytes received as the socket layer counts them, and what was only peeked at; of UDP all";
 pub(crate) const SENT_BY_SOCKET: &str = "bytes sent as the socket layer counts them; by sendmmsg all";
@@ -59,7 +59,7 @@ pub struct Sampling {
     /// The clock ticks of all processors that happened, and those that were due: a virtual machine that is paused has none.
     pub ticks: u64,
     pub ticks_due: u64,
-    /// Of the samples, the ones whose stack could not be kept.
+    /// Samples whose stack could not be stored.
     pub without_stack: u64,
 }
 
@@ -92,20 +92,20 @@ pub struct Calls {
     pub bytes: u64,
     /// Bytes moved as counted by the socket layer (`sock:sock_recv_length`, `sock:sock_send_length`), to check `bytes`.
     pub socket_bytes: u64,
-    /// From entry to return.
+    /// Time from entry to return.
     pub inside: Duration,
-    /// Of that, off the processor because the call waited.
+    /// The part of it in which the call waited.
     pub asleep: Duration,
-    /// Of that, off the processor though ready, because another task ran.
+    /// The part of it in which another task ran although the thread was ready.
     pub ready: Duration,
     /// Of TCP receives: the bytes in the receive queue when the call began, summed over `depth_count` calls, and the largest.
     pub depth_sum_bytes: u64,
     pub depth_max_bytes: u64,
-    /// The same in packets, as they are queued.
+    /// The same in queued packets.
     pub depth_sum_packets: u64,
     pub depth_max_packets: u64,
     pub depth_count: u64,
-    /// Of TCP receives: bytes that already lay there at entry, and bytes the call waited for.
+    /// For TCP receive calls: bytes in the queue at entry, and bytes that the call waited for.
     pub queued_bytes: u64,
     pub waited_bytes: u64,
 }
@@ -119,9 +119,9 @@ pub struct Copied {
     pub udp_bytes: u64,
     /// Given by reference instead of copied: mapped (`TCP_ZEROCOPY_RECEIVE`) or spliced into a pipe.
     pub mapped_bytes: u64,
-    /// Of `to_user_bytes`: by calls that left them in the queue (`MSG_PEEK`), which are no bytes received.
+    /// The part of `to_user_bytes` by calls that left the bytes in the queue (`MSG_PEEK`); they do not count as received.
     pub peeked_bytes: u64,
-    /// Received by TCP and neither copied nor mapped, because the call asked for that (`MSG_TRUNC`).
+    /// Bytes of TCP that were neither copied nor mapped, because the call discarded them (`MSG_TRUNC`).
     pub discarded_bytes: u64,
 }
 
@@ -133,7 +133,7 @@ pub struct Tcp {
     pub segments_in: u64,
     /// Packets that reached TCP: several segments each after GRO (`tcp:tcp_probe`).
     pub packets_in: u64,
-    /// Of those, the ones handled by a process that let go of the socket (backlog), not in softirq.
+    /// The part of them that a process handled when it released the socket (backlog), not softirq.
     pub packets_in_backlog: u64,
     pub segments_out: u64,
     pub data_segments_out: u64,
@@ -151,19 +151,19 @@ pub struct Tcp {
 /// Packets thrown away for one reason (`skb:kfree_skb`).
 #[derive(Debug, Clone)]
 pub struct Drops {
-    /// As the kernel names it.
+    /// The kernel's name.
     pub reason: String,
     pub packets: u64,
-    /// Of a socket of the target; otherwise of any socket on this machine.
+    /// Whether the socket is one of the target; otherwise any socket of this machine.
     pub of_target: bool,
 }
 
-/// What measuring itself took.
+/// The cost of measuring.
 #[derive(Debug, Clone, Default)]
 pub struct OwnCost {
-    /// In the BPF programs, on all processors, over the window.
+    /// Time of the BPF programs on all processors in the window.
     pub programs: Duration,
     pub program_runs: u64,
-    /// What could not be counted because a map was full.
+    /// Events that were not counted because a map was full.
     pub lost_events: u64,
 }

@@ -29,7 +29,7 @@ pub(crate) struct Report {
     pub figures: Figures,
     pub checks: Vec<Check>,
     pub advice: Vec<Advice>,
-    /// What could not be measured here, and why.
+    /// Quantities that could not be measured here, and why.
     pub notes: Vec<String>,
 }
 
@@ -146,7 +146,7 @@ fn time_table(time: &Time) -> String {
     Table::new(&["place", "seconds", "±", "share", "us/MB", "functions"], 1..5, rows).text()
 }
 
-/// Where most of it is; of the rest all that are known, so that nothing hides in it.
+/// The functions with most samples; for the place `other` all known ones, so that nothing is hidden in it.
 fn functions(place: &PlaceTime) -> String {
     let count = if place.place == Place::Other { usize::MAX } else { 2 };
     let percent = |samples: u64| 100.0 * samples as f64 / place.samples.max(1) as f64;

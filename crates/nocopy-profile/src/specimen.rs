@@ -1,4 +1,4 @@
-//! A window as it could have been measured, for tests.
+//! An invented window, for tests.
 
 use std::time::Duration;
 

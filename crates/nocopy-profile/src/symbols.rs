@@ -11,7 +11,7 @@ const PATH: &str = "/proc/kallsyms";
 pub(crate) struct Symbols(Vec<(u64, String)>);
 
 impl Symbols {
-    /// Those of the running kernel, its modules and its BPF programs.
+    /// Symbols of the running kernel, its modules and its BPF programs.
     ///
     /// # Errors
     /// [`Error::SymbolsHidden`] if the kernel shows no addresses to this process.
@@ -20,7 +20,7 @@ impl Symbols {
         Self::parse(&text).ok_or(Error::SymbolsHidden)
     }
 
-    /// Nothing if there is no address in it.
+    /// `None` if the text has no addresses.
     fn parse(text: &str) -> Option<Self> {
         let symbol = |line: &str| {
             let mut words = line.split_ascii_whitespace();

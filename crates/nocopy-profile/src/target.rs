@@ -7,9 +7,9 @@ use super::Error;
 /// Processes, ports, or both: then only the traffic of these processes on these ports.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Targets {
-    /// With the children they get. Empty: all of the machine, as far as their sockets have the ports.
+    /// Processes with their later children. Empty: all processes whose sockets have the ports.
     pub processes: Vec<u32>,
-    /// Of sockets, local or remote. Empty: all sockets of the processes.
+    /// Local or remote ports of sockets. Empty: all sockets of the processes.
     pub ports: Vec<u16>,
 }
 

@@ -1,4 +1,4 @@
-//! What the target's threads used of the processors, as the kernel books it (`/proc/PID/task`).
+//! Processor time of the target's threads, as the kernel accounts it (`/proc/PID/task`).
 
 use std::collections::HashMap;
 use std::fs;
@@ -17,10 +17,10 @@ pub(crate) struct Used {
     pub runs: u64,
 }
 
-/// By the number of the thread.
+/// Processor times by thread number.
 pub(crate) type Threads = HashMap<u32, Used>;
 
-/// Of all threads of the processes that are there still.
+/// Processor times of all threads of the processes that still exist.
 pub(crate) fn read(processes: impl IntoIterator<Item = u32>) -> Threads {
     processes.into_iter().flat_map(threads).collect()
 }
@@ -58,10 +58,10 @@ fn numbers(schedstat: &str) -> Option<[u64; 3]> {
     Some([fields.next()?.parse().ok()?, fields.next()?.parse().ok()?, fields.next()?.parse().ok()?])
 }
 
-/// Of /proc, whatever the kernel's own are (`USER_HZ`).
+/// The tick of /proc, whatever the kernel's own is (`USER_HZ`).
 const TICK: Duration = Duration::from_millis(10);
 
-/// User and system time of a line of `/proc/PID/stat`: behind the name, which may have any letters.
+/// User and system time in a line of `/proc/PID/stat`. They follow the name, which may contain any character.
 fn ticks(stat: &str) -> Option<[u64; 2]> {
     let mut fields = stat[stat.rfind(')')? + 1..].split_ascii_whitespace().skip(11);
     Some([fields.next()?.parse().ok()?, fields.next()?.parse().ok()?])

@@ -1,8 +1,8 @@
 //! Queueing disciplines, as rtnetlink(7) lists them: which of them do more with packets than queue them.
 //!
-//! Nothing here allocates: the list is read where it was received, also in a signal handler.
+//! Nothing here allocates: the list is read in the buffer that received it, also in a signal handler.
 
-/// Those that only queue, as every interface has one unless it was given another, and those that see what arrives.
+/// Disciplines that only queue, as every interface has by default, and disciplines for arriving packets.
 const HARMLESS: [&[u8]; 8] =
     [b"noqueue", b"pfifo_fast", b"pfifo", b"bfifo", b"mq", b"fq", b"fq_codel", b"ingress"];
 
@@ -14,7 +14,7 @@ const REQUEST_DUMP: u16 = 0x1 | 0x300;
 const ERROR: u16 = 2;
 const DONE: u16 = 3;
 
-/// `struct nlmsghdr` and `struct tcmsg`, in bytes, and where in them things are.
+/// Lengths of `struct nlmsghdr` and `struct tcmsg`, and offsets in them.
 const HEADER_BYTES: usize = 16;
 const BODY_BYTES: usize = 20;
 const TYPE_AT: usize = 4;
@@ -23,7 +23,7 @@ const INDEX_AT: usize = HEADER_BYTES + 4;
 /// `TCA_KIND`
 const KIND: u16 = 1;
 
-/// What asks for the disciplines of all interfaces of a network namespace.
+/// The request for the disciplines of all interfaces of a network namespace.
 pub fn request() -> [u8; HEADER_BYTES + BODY_BYTES] {
     let mut request = [0; HEADER_BYTES + BODY_BYTES];
     let bytes = request.len() as u32;
@@ -43,7 +43,7 @@ pub enum Entry<'a> {
         /// The name of the discipline's kind.
         kind: &'a [u8],
     },
-    /// One that only queues, or no discipline at all.
+    /// A discipline that only queues, or none.
     Harmless,
     /// The list is complete.
     Done,
@@ -65,7 +65,7 @@ pub fn entries(mut answer: &[u8]) -> impl Iterator<Item = Entry<'_>> {
     })
 }
 
-/// What a message says of one discipline, if it does more than queue.
+/// The discipline in a message, if it does more than queue.
 fn discipline(message: &[u8]) -> Option<Entry<'_>> {
     let index = u32::from_ne_bytes(*message.get(INDEX_AT..)?.first_chunk()?);
     let mut attributes = message.get(HEADER_BYTES + BODY_BYTES..)?;

@@ -1,6 +1,6 @@
 //! The eBPF instructions our programs are made of (Documentation/bpf/standardization/instruction-set.rst).
 
-/// One eBPF instruction, laid out as the kernel wants it (`struct bpf_insn`).
+/// One eBPF instruction, in the kernel's layout (`struct bpf_insn`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(C)]
 pub struct Instruction {
@@ -8,7 +8,7 @@ pub struct Instruction {
     pub code: u8,
     /// Destination register in the low half, source in the high half.
     pub registers: u8,
-    /// Of a jump in instructions, of a load or store in bytes.
+    /// For a jump: in instructions. For a load or store: in bytes.
     pub offset: i16,
     /// The constant.
     pub immediate: i32,
@@ -18,7 +18,7 @@ pub struct Instruction {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Register(u8);
 
-/// What a function and the program return.
+/// The return value of a function and of the program.
 pub const R0: Register = Register(0);
 /// A function's first argument; the program's own at its start.
 pub const R1: Register = Register(1);
@@ -220,7 +220,7 @@ pub const fn compute_u32_with(operation: Arithmetic, to: Register, from: Registe
     instruction(0x0c | operation as u8, to, from, 0, 0)
 }
 
-/// Conditions, by their bits in a code; unsigned unless they say otherwise.
+/// Conditions, by their bits in a code; unsigned unless named otherwise.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[expect(missing_docs, reason = "names that say what is tested")]
 pub enum Condition {

@@ -1,4 +1,4 @@
-//! Errors of the kernel as messages say them: the name of the error, then what it means.
+//! Texts of kernel errors: the name of the error, then its meaning.
 
 use std::fmt;
 use std::io;
@@ -43,7 +43,7 @@ fn name_and_words(error: &io::Error) -> (Option<String>, String) {
     }
 }
 
-/// What to do about an error of the kernel where no better advice is known.
+/// Advice for a kernel error where nothing better is known.
 pub fn remedy(error: &io::Error) -> &'static str {
     match error.kind() {
         io::ErrorKind::PermissionDenied => "run it as root, or where no sandbox forbids the call",

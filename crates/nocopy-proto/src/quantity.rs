@@ -1,6 +1,6 @@
-//! Amounts as people read them, and as the command reads them back: what the library and the command print.
+//! Quantities as text, in a form that the command also reads.
 
-/// A time as people write it, in units that the options of the command take: `842 us`, `12.3 ms`, `1.50 s`.
+/// A time with a unit that the command's options accept: `842 us`, `12.3 ms`, `1.50 s`.
 pub fn time(seconds: f64) -> String {
     let (value, unit) = match seconds {
         _ if seconds < 0.9995e-3 => (seconds * 1e6, "us"),

@@ -1,4 +1,4 @@
-//! What the preloaded library and `nocopy run` say to each other: one JSON datagram each.
+//! Messages between the preloaded library and `nocopy run`: one JSON datagram each.
 //!
 //! ```text
 //!   a process of the command                                  nocopy run
@@ -26,7 +26,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::filter::{INSTRUCTIONS_MAX, Instruction, InvalidProgram, Program};
 
-/// Of the protocol. The library and the command are built together, so there is one.
+/// Version of the protocol. Library and command are built together, so there is only one.
 pub const VERSION: u32 = 1;
 
 /// A datagram is never longer; a filter of [`INSTRUCTIONS_MAX`] instructions fits.
@@ -35,13 +35,13 @@ pub const DATAGRAM_BYTES_MAX: usize = 128 << 10;
 /// A text is never longer.
 pub const TEXT_BYTES_MAX: usize = 1024;
 
-/// So many queues of a capture are told of; it may have more.
+/// The most queues of a capture that are reported; it may have more.
 pub const QUEUES_MAX: usize = 64;
 
 /// The name of a queue's mode is never longer.
 pub const MODE_BYTES_MAX: usize = 64;
 
-/// What the library says.
+/// A message of the library.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Message {
@@ -49,20 +49,20 @@ pub enum Message {
     Join(Join),
     /// A handle has been activated.
     Opened(Opened),
-    /// What the filter of a handle can be replaced with. Comes with descriptors, which are not this module's affair.
+    /// The means to replace the filter of a handle. Comes with descriptors, which other code handles.
     Control {
         /// Which handle.
         handle: u64,
     },
-    /// Where the filter of a handle runs from now on.
+    /// The new place of a handle's filter.
     Filter {
         /// Which handle.
         handle: u64,
         /// Where; `None`: it has no filter any more.
         place: Option<FilterPlace>,
     },
-    /// Asks whether anybody answers, before a filter is asked for: a request that nobody waits for any more would be granted all the
-    /// same, once it is read. [`Reply::Here`] follows.
+    /// Asks whether `nocopy run` answers, before a filter is requested: a request without a waiting process would still be granted once it
+    /// is read. [`Reply::Here`] follows.
     Call {
         /// A number that the reply repeats.
         request: u64,
@@ -73,12 +73,12 @@ pub enum Message {
     Closed(Closed),
 }
 
-/// Who speaks.
+/// A process that joins.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Join {
     /// [`VERSION`].
     pub version: u32,
-    /// The number of the process, as it sees it itself.
+    /// The process's number in its own namespace.
     pub process: u32,
     /// Its name.
     pub program: String,
@@ -89,17 +89,17 @@ pub struct Join {
 pub struct Opened {
     /// A number of the process's choice, which it does not use again.
     pub handle: u64,
-    /// What it captures from.
+    /// The interface it captures from.
     pub interface: String,
-    /// Who captures.
+    /// The library that captures.
     pub library: Library,
-    /// Whether packets for other hosts were asked for.
+    /// Whether packets for other hosts were requested.
     pub promiscuous: bool,
     /// Bytes kept of a packet.
     pub snap_bytes: u32,
 }
 
-/// Who captures.
+/// The library that captures.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Library {
@@ -107,7 +107,7 @@ pub enum Library {
     Ours {
         /// How.
         mode: CaptureMode,
-        /// What the user should know besides, such as why it only looks on.
+        /// A remark for the user, such as why the capture is passive.
         note: Option<String>,
     },
     /// The system's libpcap.
@@ -121,20 +121,20 @@ pub enum Library {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CaptureMode {
-    /// It looks on: blocks of a packet socket, read in place.
+    /// Passive: blocks of a packet socket, read in place.
     Passive,
-    /// It takes packets from the host, by AF_XDP.
+    /// Takes packets from the host, by AF_XDP.
     Take {
         /// The mode of each queue's port, in the order of queues; of the first [`QUEUES_MAX`].
         queues: Vec<String>,
     },
 }
 
-/// Where a filter runs.
+/// The place of a filter.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FilterPlace {
-    /// In front of the redirect: what does not match is never copied, and stays the host's.
+    /// Before the redirect: packets that do not match are not copied, and go to the host.
     Xdp,
     /// At the packet socket, in the kernel.
     Socket,
@@ -158,7 +158,7 @@ pub struct FilterRequest {
 }
 
 impl CaptureMode {
-    /// As much of it as a message takes.
+    /// The value, with its text shortened to the limit of a message.
     pub fn clip(mut self) -> Self {
         if let Self::Take { queues } = &mut self {
             queues.truncate(QUEUES_MAX);
@@ -178,18 +178,18 @@ impl FilterRequest {
     }
 }
 
-/// A handle that has been closed, and what it has counted.
+/// A handle that was closed, and its counts.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Closed {
     /// Which handle.
     pub handle: u64,
-    /// What it has counted.
+    /// Its counts.
     pub counts: Counts,
     /// How it sent, if it did.
     pub sending: Option<String>,
 }
 
-/// What a handle has counted, in packets.
+/// Packet counts of a handle.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counts {
     /// Received (`ps_recv`).
@@ -202,11 +202,11 @@ pub struct Counts {
     pub sent: u64,
 }
 
-/// What `nocopy run` answers to a [`FilterRequest`], and to a call.
+/// The answer of `nocopy run` to a [`FilterRequest`] or a call.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Reply {
-    /// It is there, and answers.
+    /// The command answers.
     Here {
         /// To which call.
         request: u64,
@@ -216,7 +216,7 @@ pub enum Reply {
         /// To which request.
         request: u64,
     },
-    /// It is not; what was in front before is unchanged.
+    /// Not loaded; the filter before is unchanged.
     Refused {
         /// To which request.
         request: u64,
@@ -229,7 +229,7 @@ pub enum Reply {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Malformed {
-    /// It has too many bytes.
+    /// The datagram is too long.
     #[error(
         "datagram of {bytes} B: refused; none has more than {DATAGRAM_BYTES_MAX}; send less in one message"
     )]
@@ -237,7 +237,7 @@ pub enum Malformed {
         /// How many.
         bytes: usize,
     },
-    /// It is none of ours.
+    /// The datagram is not one of these messages.
     #[error("datagram: not a message; {0}; use the library and the command of the same nocopy")]
     Json(#[from] serde_json::Error),
     /// A part is too long.
@@ -264,7 +264,7 @@ impl Message {
     /// Reads a datagram.
     ///
     /// # Errors
-    /// It is no message, or one with too much in it.
+    /// It is not a message, or one that exceeds the limits.
     pub fn parse(datagram: &[u8]) -> Result<Self, Malformed> {
         let message: Self = from_json(datagram)?;
         message.check()?;
@@ -274,7 +274,7 @@ impl Message {
     /// Makes a datagram.
     ///
     /// # Errors
-    /// There is more in it than [`parse`](Self::parse) would take. [`clip`] makes texts fit.
+    /// The message exceeds the limits of [`parse`](Self::parse). [`clip`] shortens texts.
     pub fn datagram(&self) -> Result<Vec<u8>, Malformed> {
         self.check()?;
         to_json(self)
@@ -317,7 +317,7 @@ impl Reply {
     /// Reads a datagram.
     ///
     /// # Errors
-    /// It is no reply, or one with too much in it.
+    /// It is not a reply, or one that exceeds the limits.
     pub fn parse(datagram: &[u8]) -> Result<Self, Malformed> {
         let reply: Self = from_json(datagram)?;
         reply.check()?;
@@ -327,7 +327,7 @@ impl Reply {
     /// Makes a datagram.
     ///
     /// # Errors
-    /// There is more in it than [`parse`](Self::parse) would take. [`clip`] makes texts fit.
+    /// The reply exceeds the limits of [`parse`](Self::parse). [`clip`] shortens texts.
     pub fn datagram(&self) -> Result<Vec<u8>, Malformed> {
         self.check()?;
         to_json(self)
@@ -358,7 +358,7 @@ impl fmt::Display for FilterPlace {
     }
 }
 
-/// The beginning of a text, as much as a message takes.
+/// The text, shortened to the limit of a message.
 pub fn clip(text: &str) -> String {
     beginning(text, TEXT_BYTES_MAX)
 }

@@ -6,14 +6,14 @@ use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabiliti
 
 use crate::Failure;
 
-/// What opens ports and packet sockets, and enters and furnishes a lab (`CAP_SYS_ADMIN`). The doctor looks for the same.
+/// Capabilities to open ports and packet sockets, and to make a lab (`CAP_SYS_ADMIN`). The doctor checks the same ones.
 pub const NETWORK: CapabilitySet = CapabilitySet::NET_RAW
     .union(CapabilitySet::NET_ADMIN)
     .union(CapabilitySet::BPF)
     .union(CapabilitySet::SYS_ADMIN)
     .union(CapabilitySet::IPC_LOCK);
 
-/// What sees which process has which socket: `/proc/PID/fd` of others.
+/// Capabilities to see the sockets of other processes (`/proc/PID/fd`).
 pub const OTHERS: CapabilitySet = CapabilitySet::SYS_PTRACE.union(CapabilitySet::DAC_READ_SEARCH);
 
 /// Capabilities that other recording programs need in addition when they run as root: to change their user, even to root, and to write files.

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 pub struct Check {
     pub name: String,
     pub passed: bool,
-    /// What was compared: of `unit`, by the first witness and by the second, and how far they may be apart.
+    /// The compared values in `unit`, by the first and the second count, and the allowed difference.
     pub first: f64,
     pub second: f64,
     pub allowed: f64,

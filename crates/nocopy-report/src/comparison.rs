@@ -40,7 +40,7 @@ pub struct Difference {
     pub b: String,
 }
 
-/// What makes a row the same in two runs.
+/// The fields by which a row of one run is found in the other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 pub struct Identity<'a> {
     pub workload: &'a str,
@@ -66,7 +66,7 @@ impl<'a> Identity<'a> {
     }
 }
 
-/// What of a row is compared.
+/// The compared quantity.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum What {
@@ -79,7 +79,7 @@ pub enum What {
 pub struct Compared<'a> {
     #[serde(flatten)]
     pub row: Identity<'a>,
-    /// Of its series, for people.
+    /// Title of the series.
     #[serde(skip)]
     pub name: String,
     pub figure: Figure,
@@ -111,7 +111,7 @@ pub struct Estimate {
     pub evidence: Option<Copies>,
 }
 
-/// Of B, against A.
+/// How B compares with A.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Verdict {
@@ -121,7 +121,7 @@ pub enum Verdict {
     NotToldApart,
     /// The intervals are not those of 95 % confidence.
     TooFewRounds,
-    /// One of the two does not have it.
+    /// One of the two runs has no figure.
     NoFigure,
 }
 
@@ -212,7 +212,7 @@ impl<'a> Comparison<'a> {
     }
 }
 
-/// Of a section: the figures, and the ratios.
+/// Splits a section into figures and ratios.
 pub fn parts<'a, 'b>(section: &'b [Compared<'a>]) -> impl Iterator<Item = &'b [Compared<'a>]> {
     section.chunk_by(|one, other| (one.figure, one.what) == (other.figure, other.what))
 }

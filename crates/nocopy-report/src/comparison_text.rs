@@ -56,13 +56,13 @@ pub fn differences(comparison: &Comparison<'_>) -> Table {
     Table::new(&["", "A", "B"], 0..0, rows.collect())
 }
 
-/// Of a series.
+/// Title of a series.
 pub fn heading(row: &Identity<'_>) -> String {
     let sink = row.sink.map(|sink| format!(" · into: {sink}")).unwrap_or_default();
     format!("{}{sink}", row.series)
 }
 
-/// What is compared, and which way is better.
+/// The compared quantity, and the better direction.
 pub fn axis(first: &Compared<'_>) -> String {
     let direction = if first.more_is_better { "more is better" } else { "less is better" };
     match first.what {
@@ -86,7 +86,7 @@ pub fn table(rows: &[Compared<'_>]) -> Table {
     Table::new(&header, 1..4, rows.iter().map(cells).collect())
 }
 
-/// As it is shown, of a row's figure or ratio.
+/// The displayed value of a row's figure or ratio.
 pub fn shown(row: &Compared<'_>, value: f64) -> f64 {
     if row.what == What::Figure { row.figure.shown(value) } else { value }
 }

@@ -26,7 +26,7 @@ impl Failure {
         matches!(self, Failure::Print(error) if error.kind() == io::ErrorKind::BrokenPipe)
     }
 
-    /// What it means that a file could not be opened for writing.
+    /// The error for a file that cannot be opened for writing.
     pub fn output(path: &Path, source: io::Error) -> Failure {
         match source.kind() {
             io::ErrorKind::AlreadyExists => Failure::Exists { path: path.into() },
@@ -35,7 +35,7 @@ impl Failure {
     }
 }
 
-/// What to do when a file cannot be written, or not to its end.
+/// Advice for a file that cannot be written completely.
 fn output_advice(error: &io::Error) -> &'static str {
     match error.kind() {
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => "free space, or name a file elsewhere",

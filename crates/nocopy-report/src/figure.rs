@@ -1,8 +1,8 @@
-//! What the rows of a series are compared by.
+//! Figures by which the rows of a series are compared.
 
 use serde::{Deserialize, Serialize};
 
-/// By the name that it has as a field of a row.
+/// Serialised as the name of the field of a row.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Figure {
     #[default]
@@ -14,16 +14,16 @@ pub enum Figure {
     BytesPerSecond,
     #[serde(rename = "receiver_cpu_ns_per_packet")]
     ReceiverCpuPerPacket,
-    /// Of all processors, whichever of them handles the packets, including the source.
+    /// Processor time of all processors that handle the packets, including the source.
     #[serde(rename = "machine_cpu_ns_per_packet")]
     MachineCpuPerPacket,
-    /// Of a processor's time, whatever the packets it gets.
+    /// Share of a processor's time, however many packets arrive.
     #[serde(rename = "receiver_cpu_percent")]
     ReceiverCpu,
-    /// Of the process that sends a stream, or serves files.
+    /// Processor time of the process that sends a stream, or serves files.
     #[serde(rename = "sender_cpu_us_per_mb")]
     SenderCpuPerMegabyte,
-    /// Of the process that receives a stream, or reads files from a server.
+    /// Processor time of the process that receives a stream, or reads files from a server.
     #[serde(rename = "receiver_cpu_us_per_mb")]
     ReceiverCpuPerMegabyte,
     #[serde(rename = "p50_us")]
@@ -48,7 +48,7 @@ impl Figure {
         }
     }
 
-    /// What [`Figure::shown`] is in.
+    /// The unit of [`Figure::shown`].
     pub fn unit(self) -> &'static str {
         match self {
             Figure::PacketsPerSecond => "packets/s",
@@ -64,7 +64,7 @@ impl Figure {
         }
     }
 
-    /// As shown to people: streams in bits.
+    /// The displayed value: streams in bits.
     pub fn shown(self, value: f64) -> f64 {
         if self == Figure::BytesPerSecond { value * 8.0 / 1e9 } else { value }
     }

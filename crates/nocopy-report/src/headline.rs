@@ -20,7 +20,7 @@ pub struct Line<'a> {
 pub struct Job {
     pub what: &'static str,
     series: &'static str,
-    /// Of series that have the same title for several sinks.
+    /// The sink, for series that have the same title with several sinks.
     sink: Option<&'static str>,
     method: &'static str,
     variant: Option<&'static str>,
@@ -187,7 +187,7 @@ impl Job {
     }
 }
 
-/// That of a series, if it has one.
+/// The job of a series, if it has one.
 pub fn job(series: &str, sink: Option<&str>) -> Option<&'static Job> {
     JOBS.iter().find(|job| job.series == series && (job.sink.is_none() || job.sink == sink))
 }
@@ -201,7 +201,7 @@ pub fn of(report: &Report) -> Vec<Line<'_>> {
     lines.into_iter().map(|(_, line)| line).collect()
 }
 
-/// With its place in the headline. A row that says its names itself needs no job.
+/// The line, with its position in the headline. A row that has its own names needs no job.
 fn line<'a>(section: usize, part: Section<'a>, row: &'a Row) -> Option<(usize, Line<'a>)> {
     let place = JOBS.iter().position(|job| job.is(row));
     let names = row.headline.clone().or_else(|| place.map(|place| JOBS[place].names()))?;
@@ -209,7 +209,7 @@ fn line<'a>(section: usize, part: Section<'a>, row: &'a Row) -> Option<(usize, L
     Some((place.unwrap_or(JOBS.len()), Line { names, row, other, section }))
 }
 
-/// Whether a row of the same section is what another one is compared with.
+/// Whether `row` is the baseline of `compared` in the same section.
 fn is_baseline(row: &Row, compared: &Row) -> bool {
     let variant = &compared.baseline_variant;
     Some(&row.method) == compared.baseline.as_ref() && (variant.is_none() || *variant == row.variant)

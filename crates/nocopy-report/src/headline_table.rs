@@ -7,7 +7,7 @@ use crate::figure::Figure;
 use crate::quantity;
 use crate::result::{Headline, Report, Row};
 
-/// What a terminal has at least.
+/// The least width of a terminal.
 pub const COLUMNS: usize = 100;
 
 /// A note of every run in a private lab: for pages and explanations, and not for every table.

@@ -22,10 +22,10 @@ pub struct Interrupt {
 }
 
 impl Interrupt {
-    /// Catches the signals that ask for the end; one that comes again ends the process at once.
+    /// Catches the signals that ask the process to end; a second signal ends it at once.
     ///
-    /// A terminal that goes (SIGHUP) asks for the end too, unless the command was started to outlive it (nohup(1)). It does so
-    /// as often as it likes: the shell sends the signal and the kernel sends it once more, so a second one says nothing new.
+    /// A closed terminal (SIGHUP) asks for the end too, unless the command was started to outlive it (nohup(1)). Shell and kernel may both
+    /// send it, so a second SIGHUP does not end the process at once.
     pub fn listen() -> Result<Self, Failure> {
         let came = Arc::new(AtomicBool::new(false));
         let signal_came = Arc::new(AtomicUsize::new(0));

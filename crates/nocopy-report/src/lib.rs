@@ -45,7 +45,7 @@ pub use interrupt::Interrupt;
 pub use result_file::{ResultFile, json};
 pub use summary::{Ended, Summary};
 
-/// What a command found, when it found out at all.
+/// The result of a command that ran.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
     /// Exit code 0.

@@ -4,7 +4,7 @@ use super::figure::Figure;
 use super::result::{Copies, Machine, Report, Row, SCHEMA};
 use super::result_lines;
 
-/// One that is not made up: the run of everything that docs/performance.md is made of.
+/// A measured run: the one of docs/performance.md.
 pub(crate) fn whole_run() -> Report {
     result_lines::read(include_bytes!("../../../docs/performance.jsonl")).expect("results of a bench")
 }

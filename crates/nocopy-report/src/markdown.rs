@@ -68,7 +68,7 @@ fn table(table: &Table) -> String {
     format!("{}| {} |\n{rows}", line(&table.header), rules.join(" | "))
 }
 
-/// Text that Markdown shows as it is, in one line.
+/// The text in one line, escaped so that Markdown shows it unchanged.
 fn plain(text: &str) -> String {
     let mut plain = String::new();
     for character in one_line(text).chars() {
@@ -138,7 +138,7 @@ mod tests {
         assert_eq!(row.matches('|').count(), 6, "{row}");
     }
 
-    /// Where it is not: `nocopy report docs/performance.jsonl --markdown docs/performance.md --force`.
+    /// If it fails: `nocopy report docs/performance.jsonl --markdown docs/performance.md --force`.
     #[test]
     fn the_committed_page_is_that_of_the_committed_results() {
         let committed = include_str!("../../../docs/performance.md");

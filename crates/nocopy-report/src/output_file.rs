@@ -15,7 +15,7 @@ const OWN: u32 = 0o600;
 pub struct PrivateFile {
     /// Whether one that exists is overwritten.
     pub force: bool,
-    /// What the user asks for.
+    /// Permissions that the user asked for.
     pub permissions: Option<u32>,
 }
 
@@ -29,7 +29,7 @@ impl PrivateFile {
         let is_shared = |existing: Metadata| existing.mode() & 0o777 & !OWN != 0;
         let permissions = self.permissions.or(existing.is_some_and(is_shared).then_some(OWN));
         if file.metadata()?.is_file() {
-            // Before anything can be read. Fails for a file of another user, who could read it whatever its permissions.
+            // Before there is anything to read. Fails for a file of another user, who could read it whatever its permissions.
             permissions.map_or(Ok(()), |mode| file.set_permissions(Permissions::from_mode(mode)))?;
             file.set_len(0)?;
         }
@@ -37,7 +37,7 @@ impl PrivateFile {
     }
 }
 
-/// Opens a file with `options`, which say how it is accessed and made. Returns what one was before that was not made now.
+/// Opens a file with `options`. If the file existed, also returns its former metadata.
 ///
 /// # Errors
 /// The kernel's; `AlreadyExists`, if a file is there that may not be overwritten; `ELOOP`, if a symbolic link leads to a file. Links to
@@ -61,7 +61,7 @@ pub fn open(
     match link {
         _ if !metadata.is_file() => {}
         _ if !may_overwrite(&metadata) => return Err(io::ErrorKind::AlreadyExists.into()),
-        // Of the links, those in /dev and /proc that stand for this process's own output.
+        // Of symbolic links, only those in /dev and /proc that mean this process's own output are followed.
         Some(link) if !is_own_output(&metadata) => return Err(link),
         _ => {}
     }

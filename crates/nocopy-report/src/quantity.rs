@@ -32,7 +32,7 @@ fn number(text: &str) -> Option<(f64, &str)> {
     }
 }
 
-/// A count of things: `1000`, `10k`, `1.5M`.
+/// Parses a count: `1000`, `10k`, `1.5M`.
 pub fn count(text: &str) -> Result<u64, String> {
     let value = number(text).filter(|(value, unit)| unit.is_empty() && *value >= 1.0 && *value < 1e19);
     value.map(|(value, _)| value as u64).ok_or_else(|| "not a count from 1: write 1000, 10k, 1.5M".into())
@@ -45,7 +45,7 @@ pub fn bytes(text: &str) -> Result<u64, String> {
     value.map(|(value, _)| value as u64).ok_or_else(|| "not a number of bytes: write 4096, 64MiB, 1G".into())
 }
 
-/// The same within limits, both included.
+/// As `bytes`, within inclusive limits.
 pub fn bytes_within<T: TryFrom<u64>>(
     limits: RangeInclusive<u64>,
 ) -> impl Fn(&str) -> Result<T, String> + Clone {

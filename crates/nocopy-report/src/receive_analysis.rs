@@ -13,22 +13,22 @@ use crate::table::Table;
 pub struct ReceiveAnalysis {
     /// The amount that each transfer moved.
     pub bytes: u64,
-    /// Of each buffer, each with profiling and without.
+    /// Rounds for each buffer, each with profiling and without.
     pub rounds: u32,
     pub congestion_control: String,
     pub buffers: Vec<BufferAnalysis>,
 }
 
-/// Of one length of the program's buffer, all rounds together.
+/// Results for one length of the program's buffer, over all rounds.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct BufferAnalysis {
     pub buffer_bytes: usize,
-    /// `SO_RCVBUF` as it was set.
+    /// `SO_RCVBUF`, if it was set.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub receive_buffer_bytes: Option<usize>,
     /// Without profiling.
     pub gbit_per_s: Range,
-    /// What profiling took of the throughput.
+    /// The loss of throughput by profiling.
     pub overhead_percent: Range,
     /// Every row of the study once, in the order of [`StudyRow::ALL`].
     pub rows: Vec<RowTime>,
@@ -41,14 +41,14 @@ pub struct BufferAnalysis {
     pub processor_share: f64,
     /// On which the rows rest.
     pub samples: u64,
-    /// Of the processor time that the kernel booked for the receiver's threads: what samples saw. They come late where a thread leaves its processor
-    /// often.
+    /// The share of the receiver's processor time (as the kernel accounts it) that samples show. Samples of a thread that often leaves its
+    /// processor arrive late.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seen_share: Option<f64>,
     /// The share of the received bytes that were not yet in the receive queue when the call began.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub direct_share: Option<f64>,
-    /// Of the packets in: those that the process handled when it let go of the socket.
+    /// The share of incoming packets that the process handled itself, when it released the socket.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub backlog_share: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -87,7 +87,7 @@ pub enum StudyRow {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct RowTime {
     pub row: StudyRow,
-    /// Of all rows together, and half of its 95 % interval.
+    /// The place's share of the time of all rows, and half of its 95 % interval.
     pub share: f64,
     pub error_share: f64,
     /// For 10^6 bytes received.

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use super::figure::Figure;
 use super::receive_analysis::ReceiveAnalysis;
 
-/// As it is written: see [`crate::result_lines`].
+/// The schema of the file: see [`crate::result_lines`].
 pub const SCHEMA: &str = "nocopy.bench/2";
 
 /// The schema of earlier versions: one object, which is a [`Report`].
@@ -14,15 +14,15 @@ pub const SCHEMA_1: &str = "nocopy.bench/1";
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Report {
     pub schema: String,
-    /// What to run for the same again.
+    /// The command that measures the same again.
     pub command: String,
     /// UTC, to the second.
     pub measured_at: String,
     pub machine: Machine,
-    /// What could not be measured, and what a reader of the results needs to know.
+    /// Measurements that were not possible, and other remarks for the reader.
     pub notes: Vec<String>,
     pub results: Vec<Row>,
-    /// Of `nocopy bench --founding` only.
+    /// Only for `nocopy bench --founding`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub receive_analysis: Option<ReceiveAnalysis>,
 }
@@ -51,7 +51,7 @@ impl Report {
     }
 }
 
-/// The rows of one series, and what they have in common; never empty.
+/// The rows of one series, never empty, and their common fields.
 #[derive(Debug, Clone, Copy)]
 pub struct Section<'a> {
     first: &'a Row,
@@ -80,7 +80,7 @@ impl<'a> Section<'a> {
     }
 }
 
-/// What a reader needs to know before comparing figures of two machines: usually, that it is another one.
+/// The machine, for readers who compare results.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Machine {
     pub nocopy_version: String,
@@ -122,7 +122,7 @@ impl Copies {
     }
 }
 
-/// What is known of copies, and why.
+/// Evidence about copies, and its cause.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Evidence {
     pub copies: Copies,
@@ -144,7 +144,7 @@ impl Evidence {
 pub struct Link {
     pub link: String,
     pub mtu_bytes: u32,
-    /// Of TCP.
+    /// Congestion control of TCP.
     pub congestion_control: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub source_bytes: Option<usize>,
@@ -162,7 +162,7 @@ pub struct Headline {
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Row {
     pub workload: String,
-    /// What is compared with each other, as a title.
+    /// Title of the rows that are compared with each other.
     pub series: String,
     pub method: String,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -170,7 +170,7 @@ pub struct Row {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sink: Option<String>,
     pub payload_bytes: usize,
-    /// Of streams: the interface, its MTU and how the ends control congestion.
+    /// For streams: the interface, its MTU, and the congestion control.
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     pub link: Option<Link>,
     /// The receiver's buffer, if its length is fixed.
@@ -221,7 +221,7 @@ pub struct Row {
     pub receiver_cpu_us_per_mb: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub machine_cpu_us_per_mb: Option<f64>,
-    /// Of the bytes received, those that were mapped and not copied.
+    /// The fraction of received bytes that were mapped, not copied.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mapped_fraction: Option<f64>,
     /// The most memory that the receiver's process had.
@@ -257,18 +257,18 @@ pub struct Row {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ratio_high: Option<f64>,
     pub runs: usize,
-    /// Of a row of the headline.
+    /// For a row of the headline.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub headline: Option<Headline>,
 }
 
 impl Row {
-    /// Of the ratio. One round has none.
+    /// The 95 % interval of the ratio; `None` after a single round.
     pub fn ratio_interval(&self) -> Option<(f64, f64)> {
         self.ratio_low.zip(self.ratio_high).filter(|_| self.runs > 1)
     }
 
-    /// Of the figure that is compared.
+    /// The 95 % interval of the compared figure.
     pub fn figure_interval(&self) -> Option<(f64, f64)> {
         self.figure_low.zip(self.figure_high).filter(|_| self.runs > 1)
     }

@@ -34,7 +34,7 @@ impl ResultFile {
         Ok(LineFile(self.emptied()?))
     }
 
-    /// What is no regular file, such as a pipe, stays as it is.
+    /// Empties a regular file; a pipe or device stays unchanged.
     fn emptied(self) -> Result<Self, Failure> {
         let is_plain = self.file.metadata().is_ok_and(|metadata| metadata.is_file());
         match if is_plain { self.file.set_len(0) } else { Ok(()) } {
@@ -61,7 +61,7 @@ impl LineFile {
     }
 }
 
-/// As it is written, and printed.
+/// The JSON of results, as written and printed.
 pub fn json(results: &impl Serialize) -> Result<String, Failure> {
     let text = serde_json::to_string_pretty(results).map_err(|source| Failure::Print(source.into()))?;
     Ok(text + "\n")

@@ -19,7 +19,7 @@ enum Line {
     Row(Box<Row>),
     ReceiveAnalysis(Box<ReceiveAnalysis>),
     End(End),
-    /// Of a later version.
+    /// A line of a later version.
     #[serde(other)]
     Unknown,
 }
@@ -28,7 +28,7 @@ enum Line {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Header {
     pub schema: String,
-    /// What to run for the same again.
+    /// The command that measures the same again.
     pub command: String,
     pub arguments: Arguments,
     /// UTC, to the second: when it began.
@@ -37,7 +37,7 @@ pub struct Header {
 }
 
 impl Header {
-    /// Of a run that begins now.
+    /// The header of a run that begins now.
     pub fn new(command: String, arguments: Arguments, measured_at: String, machine: Machine) -> Self {
         Self { schema: SCHEMA.into(), command, arguments, measured_at, machine }
     }
@@ -49,7 +49,7 @@ impl Header {
     }
 }
 
-/// What is to be measured.
+/// The selected measurements.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Arguments {
     pub workloads: Vec<String>,

@@ -1,4 +1,4 @@
-//! The options of what moves data from host to host.
+//! Options of the commands that move data between hosts.
 
 mod ping;
 mod recv;
@@ -14,7 +14,7 @@ pub use send::{
     SendArguments, SendTarget, TimingName,
 };
 
-/// The interface that every namespace has: what is sent on it comes in on it, and would be seen twice.
+/// The loopback interface: packets sent on it arrive on it too, and would be seen twice.
 pub const LOOPBACK: &str = "lo";
 
 /// The modes of ports on interfaces.

@@ -1,6 +1,6 @@
 //! Classifies the values of a received counter: next, late, repeated, or too old.
 
-/// What a received value is.
+/// How a received value relates to earlier ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Arrival {
     /// The next value, or a later one: then `left_out` values before it have not arrived yet.
@@ -18,7 +18,7 @@ pub enum Arrival {
 pub struct Arrivals {
     /// The largest value.
     mask: u64,
-    /// The value that comes next.
+    /// The next expected value.
     next: u64,
     /// Which of the last values arrived, by value modulo the window.
     seen: Box<[bool]>,

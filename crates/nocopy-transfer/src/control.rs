@@ -15,11 +15,11 @@ pub(crate) struct Control {
     unsent: Vec<u8>,
 }
 
-/// What arrived from the other end.
+/// A result of reading from the other end.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Incoming {
     Message(Result<Message, Malformed>),
-    /// Nothing more for now.
+    /// No message now.
     Nothing,
     /// The connection is closed, or broken.
     End,
@@ -43,7 +43,7 @@ impl Control {
         self.push();
     }
 
-    /// Writes what the kernel has room for. A broken connection is noticed when reading.
+    /// Writes as much as the kernel has room for. A broken connection is noticed when reading.
     fn push(&mut self) {
         while !self.unsent.is_empty() {
             match self.stream.write(&self.unsent) {

@@ -121,7 +121,7 @@ impl Endpoint {
         self.scheme
     }
 
-    /// The host as it was given, if there is one.
+    /// The host as given, if any.
     pub fn host(&self) -> Option<&str> {
         (!self.host.is_empty()).then_some(&*self.host)
     }

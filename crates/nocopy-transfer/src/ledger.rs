@@ -18,7 +18,7 @@ pub(crate) struct LedgerResult {
 }
 
 impl LedgerResult {
-    /// Of several connections.
+    /// The sum of several connections.
     pub(crate) fn together(all: impl Iterator<Item = Ledger>) -> Self {
         all.sum::<Ledger>().into()
     }

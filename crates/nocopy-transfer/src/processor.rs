@@ -6,7 +6,7 @@ use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeValLike;
 use serde::Serialize;
 
-/// From when on.
+/// The processor time at the start of a measurement.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Start {
     at: Instant,
@@ -19,7 +19,7 @@ pub(crate) struct Start {
 pub(crate) struct Use {
     pub user_seconds: f64,
     pub system_seconds: f64,
-    /// Of one processor.
+    /// Share of one processor.
     pub percent: f64,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ns_per_datagram: Option<f64>,
@@ -53,7 +53,7 @@ impl Use {
     }
 }
 
-/// In user space and in the kernel. They would be 0 only if the kernel refused to report a process's own times.
+/// Times in user space and in the kernel. They are 0 only if the kernel refuses to report them.
 fn times() -> (Duration, Duration) {
     let Ok(usage) = getrusage(UsageWho::RUSAGE_SELF) else { return Default::default() };
     let duration = |microseconds: i64| Duration::from_micros(microseconds.unsigned_abs());

@@ -76,19 +76,19 @@ pub(crate) struct RandomArguments {
     pub(crate) seed: Option<Seed>,
 }
 
-/// The environment variable that says what random operations start from, here and in the simulations of the message protocol.
+/// The environment variable with the seed of random operations, here and in the simulations of the message protocol.
 const SEED_VARIABLE: &str = "NOCOPY_TEST_SEED";
 
-/// What random operations start from.
+/// The seed of random operations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Seed(u64);
 
 impl Seed {
-    /// Where none is asked for.
+    /// The seed if none is given.
     const FIXED: Self = Self(1);
 }
 
-/// A number; for 'random', one that nobody knows.
+/// A number; for 'random', a random one.
 impl FromStr for Seed {
     type Err = String;
 
@@ -101,7 +101,7 @@ impl FromStr for Seed {
 }
 
 impl RandomArguments {
-    /// With a seed: that of the command line, of the environment, or the fixed one.
+    /// The arguments with a seed: of the command line, of the environment, or the fixed one.
     ///
     /// # Errors
     /// When the environment's is none.
@@ -113,12 +113,12 @@ impl RandomArguments {
         Ok(Self { seed: Some(self.seed.map_or_else(of_environment, Ok)?), ..self })
     }
 
-    /// What random operations start from.
+    /// The seed of random operations.
     pub(crate) fn seed(self) -> u64 {
         self.seed.unwrap_or(Seed::FIXED).0
     }
 
-    /// The same as words of a command line.
+    /// The arguments as words of a command line.
     pub(crate) fn words(self) -> Vec<String> {
         let seed = self.seed.iter().flat_map(|seed| ["--seed".to_owned(), seed.0.to_string()]);
         self.soak.then(|| "--soak".to_owned()).into_iter().chain(seed).collect()
@@ -152,7 +152,7 @@ pub(crate) struct VictimArguments {
     pub(crate) interface: String,
     /// The interface's own address.
     pub(crate) own: MacAddress,
-    /// Whom to send to.
+    /// The destination.
     pub(crate) to: MacAddress,
     /// Number of the first packet.
     pub(crate) first: u32,

@@ -23,6 +23,6 @@ pub(crate) struct TestProgram {
     /// `package`, or `package::target`.
     pub(crate) name: String,
     pub(crate) program: PathBuf,
-    /// Where it is run.
+    /// Its working directory.
     pub(crate) directory: PathBuf,
 }

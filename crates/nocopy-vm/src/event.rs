@@ -10,9 +10,9 @@ pub(crate) const FILE: &str = "events";
 pub(crate) enum Event {
     /// The machine is up.
     Booted {
-        /// As printed by `uname -r`.
+        /// The output of `uname -r`.
         kernel: String,
-        /// What the kernel logged while booting.
+        /// The kernel's log of the boot.
         log: Log,
     },
     Started {
@@ -21,7 +21,7 @@ pub(crate) enum Event {
     Ended(Ended),
     /// Every test has run and the driver is unloaded.
     Done {
-        /// What the kernel logged after the last test.
+        /// The kernel's log after the last test.
         log: Log,
     },
 }
@@ -50,11 +50,11 @@ pub(crate) struct Ended {
     pub(crate) seconds: f64,
     /// Why it failed; `None` when it passed.
     pub(crate) failure: Option<String>,
-    /// What the kernel logged meanwhile; a test with complaints has failed.
+    /// The kernel's log of the test; a test with complaints has failed.
     pub(crate) log: Log,
     /// The longest that a processor of the machine kept its witness from waking.
     pub(crate) oversleep_ms: u64,
-    /// What the test recorded.
+    /// The rows recorded by the test.
     pub(crate) measured: Vec<serde_json::Value>,
 }
 

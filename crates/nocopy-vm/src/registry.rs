@@ -1,4 +1,4 @@
-//! What a test is, and the list of all.
+//! The definition of a test, and the list of all tests.
 
 use std::error::Error;
 use std::fmt;
@@ -12,7 +12,7 @@ include!(concat!(env!("OUT_DIR"), "/tests.rs"));
 
 /// A test, named as its file: it runs in its own process inside a machine, with a freshly loaded driver.
 pub(crate) struct Test {
-    /// What is known when it passes, in one sentence.
+    /// The fact that is proved if it passes, in one sentence.
     pub(crate) proves: &'static str,
     /// The topologies it runs on.
     pub(crate) on: &'static [Topology],
@@ -30,7 +30,7 @@ pub(crate) enum Topology {
     Igb,
     /// Two virtio network devices, driver `virtio_net`.
     Virtio,
-    /// The same, wired by taps and a bridge instead of QEMU's hub: these take packets in pieces, and segment long ones.
+    /// As `Virtio`, wired by taps and a bridge instead of QEMU's hub: these take packets in pieces, and segment long ones.
     VirtioTaps,
     /// A veth pair: the machine has no cards.
     Veth,
@@ -64,13 +64,13 @@ impl fmt::Display for Topology {
 pub(crate) enum Kernel {
     /// The newest that Debian has: its drivers have zero-copy.
     Newest,
-    /// One whose igb and virtio_net have no zero-copy yet.
+    /// A kernel whose igb and virtio_net have no zero-copy yet.
     Older,
     /// The newest for arm64. Its machines run only when it is asked for: they need programs that were built for them.
     Arm64,
 }
 
-/// What kind of processor a machine has.
+/// The processor of a machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Architecture {
     /// The host's.
@@ -79,7 +79,7 @@ pub(crate) enum Architecture {
 }
 
 impl Architecture {
-    /// As Debian calls it.
+    /// Debian's name.
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Amd64 => "amd64",

@@ -2,12 +2,12 @@
 
 use std::borrow::Cow;
 
-/// One counter. It only grows, as long as the thing that it counts for exists.
+/// One counter. It only grows while the counted object exists.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Counter {
     /// Its name: the kernel's, the driver's, or a field of this library.
     pub name: Cow<'static, str>,
-    /// What it counts; empty if only the driver knows.
+    /// What is counted; empty if only the driver knows.
     pub meaning: &'static str,
     /// The count.
     pub value: u64,
@@ -41,7 +41,7 @@ macro_rules! counters {
                 .into_iter()
             }
 
-            /// What was counted since `earlier`; all of a counter that was restarted is new.
+            /// The increase since `earlier`. If the counter was restarted, its whole value.
             #[must_use]
             #[allow(dead_code, reason = "not all groups need it")]
             $vis fn since(&self, earlier: &Self) -> Self {

@@ -74,7 +74,7 @@ impl<T: Copy> Shared<T> {
     }
 }
 
-/// Where one ring lies inside a mapping made by the kernel.
+/// The place of one ring in a mapping made by the kernel.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct RingLayout {
     pub(crate) producer_bytes: usize,
@@ -124,7 +124,7 @@ pub(crate) unsafe fn map_consumer<T: Copy>(
     Consumer::new(mapped(base, layout, memory))
 }
 
-/// A ring in plain memory; the two indices lie on cache lines of their own, as in the kernel.
+/// A ring in plain memory; the two indices are on separate cache lines, as in the kernel.
 #[repr(C, align(128))]
 struct Line(AtomicU32);
 
@@ -175,7 +175,7 @@ pub(crate) struct Producer<T> {
     shared: Shared<T>,
     /// Next slot to write; runs ahead of `published` while entries are staged.
     head: u32,
-    /// What the other end may see.
+    /// The index that the other end sees.
     published: u32,
     /// The consumer index as last read; never ahead of the true one.
     consumed: u32,
@@ -297,7 +297,7 @@ impl<T: Copy> Producer<T> {
         self.shared.producer().store(self.head, Ordering::Release);
     }
 
-    /// Reserves up to `count` slots, fewer if the ring has fewer free; what was pushed is published on drop.
+    /// Reserves up to `count` slots, fewer if the ring has fewer free; pushed entries are published on drop.
     #[inline]
     pub(crate) fn reserve(&mut self, count: u32) -> Reservation<'_, T> {
         let left = self.free(count).min(count);
@@ -356,7 +356,7 @@ impl<T: Copy> Reservation<'_, T> {
     /// If there are more of them than slots left.
     ///
     /// # Safety
-    /// There are as many entries as their iterator says.
+    /// The iterator's length must be exact.
     #[inline]
     pub(crate) unsafe fn fill(&mut self, entries: impl ExactSizeIterator<Item = T>) {
         assert!(entries.len() <= self.left() as usize, "more entries than slots");
@@ -434,7 +434,7 @@ impl<T: Copy> Consumer<T> {
         self.tail
     }
 
-    /// Entries ready to be read; looks at the shared index when fewer than `wanted` are known.
+    /// Entries ready to be read; reads the shared index if fewer than `wanted` are known.
     #[inline]
     pub(crate) fn available(&mut self, wanted: u32) -> u32 {
         let known = self.produced.wrapping_sub(self.tail);
@@ -452,7 +452,7 @@ impl<T: Copy> Consumer<T> {
         ready
     }
 
-    /// Takes up to `count` entries; what was read is released to the producer on drop.
+    /// Takes up to `count` entries; read entries are released to the producer on drop.
     #[inline]
     pub(crate) fn peek(&mut self, count: u32) -> Peek<'_, T> {
         let next = self.tail;
@@ -485,7 +485,7 @@ pub(crate) struct Peek<'ring, T: Copy> {
 unsafe impl<T: Copy + Send> Send for Peek<'_, T> {}
 
 impl<T: Copy> Peek<'_, T> {
-    /// Like [`look`](Self::look), but only a hint: the entry may be read in parts, or more than once.
+    /// Like [`look`](Self::look), but only a hint: the other end may change the entry during the read.
     #[inline]
     pub(crate) fn glance(&self, ahead: u32) -> Option<T> {
         if ahead >= self.end.wrapping_sub(self.next) {

@@ -31,7 +31,7 @@ pub struct Stats {
     pub moved: u64,
     /// Their bytes.
     pub bytes: u64,
-    /// Those that were lost in this half or the kernel, for any cause.
+    /// Units lost in this half or the kernel, for any cause.
     pub dropped: u64,
     /// Events that a correct kernel and a correct peer never cause.
     pub faults: u64,
@@ -45,7 +45,7 @@ impl Stats {
         Self { moved, bytes, ..Self::default() }
     }
 
-    /// Adds counters of lost things, each of which adds to `dropped`.
+    /// Adds counters of losses, each of which adds to `dropped`.
     pub(crate) fn with_dropped(mut self, counters: impl IntoIterator<Item = Counter>) -> Self {
         let before = self.counters.len();
         self.counters.extend(counters);

@@ -55,7 +55,7 @@ impl<R: ReceiverHalf> AsyncReceiver<R> {
     /// Resolves when there is something to receive, and returns it. Dropping the future loses nothing.
     ///
     /// # Errors
-    /// Those of the half.
+    /// Errors of the half.
     pub async fn receive(&mut self) -> io::Result<R::Received<'_>> {
         while !self.half.arm()? {
             self.watched.event().await?;
@@ -89,7 +89,7 @@ impl<S: SenderHalf> AsyncSender<S> {
     /// Resolves when there is an empty buffer. Meanwhile queued data is handed over, since that frees buffers.
     ///
     /// # Errors
-    /// Those of [`SenderHalf::try_flush`].
+    /// Errors of [`SenderHalf::try_flush`].
     pub async fn buffer(&mut self) -> io::Result<S::Buffer> {
         loop {
             if let Some(buffer) = self.half.buffer() {
@@ -109,7 +109,7 @@ impl<S: SenderHalf> AsyncSender<S> {
     /// Resolves when everything that was queued is handed over. If the future is dropped, the rest stays queued.
     ///
     /// # Errors
-    /// Those of [`SenderHalf::try_flush`].
+    /// Errors of [`SenderHalf::try_flush`].
     pub async fn flush(&mut self) -> io::Result<()> {
         while !self.half.try_flush()? {
             self.event().await?;
@@ -120,7 +120,7 @@ impl<S: SenderHalf> AsyncSender<S> {
     /// Resolves when everything is handed over and the kernel no longer reads any of the memory.
     ///
     /// # Errors
-    /// Those of [`SenderHalf::try_flush`].
+    /// Errors of [`SenderHalf::try_flush`].
     pub async fn drain(&mut self) -> io::Result<()> {
         self.flush().await?;
         while self.half.in_flight() > 0 {
@@ -129,7 +129,7 @@ impl<S: SenderHalf> AsyncSender<S> {
         Ok(())
     }
 
-    /// Waits for an event (completions, room to send), and takes the completions.
+    /// Waits for an event (completions, room to send), and handles completions.
     async fn event(&mut self) -> io::Result<()> {
         if !self.half.arm()? {
             self.watched.event().await?;

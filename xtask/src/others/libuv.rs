@@ -1,4 +1,4 @@
-//! The tests of libuv, which come with its sources in a crate.
+//! libuv's own tests, which are part of its sources in a crate.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -52,10 +52,10 @@ pub(super) fn prepare() -> Result<Libuv, Failed> {
     Ok(Libuv { program, directory, tests })
 }
 
-/// Its tests run as root only when they are told to.
+/// Its tests run as root only if this is set.
 const AS_ROOT: &str = "UV_RUN_AS_ROOT";
 
-/// Where cargo has the sources.
+/// The directory of the sources in cargo's registry.
 fn sources(directory: &Path) -> Result<PathBuf, Failed> {
     #[derive(Deserialize)]
     struct Metadata {

@@ -19,7 +19,7 @@ pub(crate) use ran::{read_report, report_file};
 /// Verdicts by the names of tests.
 type Verdicts = BTreeMap<String, String>;
 
-/// What was found of some tests.
+/// The results of some tests.
 #[derive(Debug, Default)]
 struct Found {
     verdicts: Verdicts,

@@ -44,7 +44,7 @@ const PACKAGES: &[&str] =
 #[derive(Debug)]
 pub(super) struct Python {
     unpacked: Unpacked,
-    /// Where it runs.
+    /// Its working directory.
     directory: PathBuf,
 }
 

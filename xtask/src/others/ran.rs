@@ -1,4 +1,4 @@
-//! One run of a program of tests, in a network namespace of its own.
+//! One run of a test program, in a network namespace of its own.
 
 use std::fs::{self, File};
 use std::os::fd::AsRawFd;
@@ -35,16 +35,16 @@ pub(crate) enum How {
 /// How it ended.
 #[derive(Debug)]
 pub(crate) struct Ran {
-    /// Nothing: it was killed, after a long time.
+    /// `None`: it was killed after a time limit.
     pub(crate) status: Option<ExitStatus>,
     pub(crate) joined: u64,
 }
 
-/// Runs a command to its end. What it prints is in the file `said`.
+/// Runs a command to its end. Its output is in the file `said`.
 pub(crate) fn run(mut command: Command, how: How, said: &Path) -> Result<Ran, Failed> {
     let failed = |error: std::io::Error| Failed(format!("{command:?}: {error}"));
     let namespace = Namespace::with_loopback().map_err(|error| Failed(error.to_string()))?;
-    // Also where nothing is counted: some tests look at the descriptors that they were started with.
+    // The descriptor is passed even if nothing is counted: some tests check their inherited descriptors.
     let report = report_file().map_err(failed)?;
     let output = File::create(said).map_err(failed)?;
     let errors = output.try_clone().map_err(failed)?;
@@ -63,7 +63,7 @@ pub(crate) fn run(mut command: Command, how: How, said: &Path) -> Result<Ran, Fa
         status = child.try_wait().ok().flatten();
         sleep(LOOK);
     }
-    // What it has left, too.
+    // Processes that it has left running are killed too.
     let _ = kill_process_group(Pid::from_child(&child), Signal::KILL);
     let _ = child.wait();
     let read = read_report(&report);
@@ -90,7 +90,7 @@ pub(crate) fn read_report(report: &File) -> Sockets {
     read.unwrap_or_default()
 }
 
-/// The last lines of what a program said.
+/// The last lines of a program's output.
 pub(crate) fn end_of(said: &Path) -> String {
     let text = fs::read(said).unwrap_or_default();
     let text = String::from_utf8_lossy(&text).into_owned();

@@ -28,7 +28,7 @@ use table::Row;
 /// Directory of everything that this makes, below the repository's.
 const PLACE: &str = "target/senders";
 
-/// What this writes.
+/// The file with the results.
 pub(crate) const RESULTS: &str = "docs/senders.jsonl";
 pub(crate) const DOCUMENT: &str = "docs/run.md";
 
@@ -113,7 +113,7 @@ impl Bench {
     }
 }
 
-/// Where a program runs, and where what it sent is noted.
+/// The working directory of a program, and the directory of records of what it sent.
 struct Place {
     directory: PathBuf,
     events: PathBuf,

@@ -1,18 +1,18 @@
-//! The programs whose datagrams are measured, and what each is given to do: little, and bounded.
+//! The measured programs, and their tasks: small and bounded.
 
 /// A program of a package of Debian.
 #[derive(Debug)]
 pub(super) struct Program {
-    /// As the table names it.
+    /// The name in the table.
     pub(super) name: &'static str,
     pub(super) package: &'static str,
-    /// What is made before, in its directory.
+    /// Commands that prepare its directory.
     pub(super) before: &'static str,
-    /// What is there to receive, at the other end.
+    /// The receiver at the other end.
     pub(super) receiver: &'static str,
-    /// What is watched.
+    /// The measured sender.
     pub(super) sender: &'static str,
-    /// What makes a server send: it is stopped when this has ended. Without it the sender ends by itself.
+    /// The client that makes a server send; the server is stopped when it has ended. Without it the sender ends by itself.
     pub(super) load: Option<(End, &'static str)>,
     /// Ports that are open, at the receiver and at a server, before anything begins.
     pub(super) ports: [Option<u16>; 2],
@@ -21,7 +21,7 @@ pub(super) struct Program {
 /// An end of the veth pair.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum End {
-    /// Where the sender is.
+    /// The sender is at the left end.
     Left,
     Right,
 }
@@ -54,7 +54,7 @@ const fn server(
     Program { name, package, before, receiver: "", sender: sender.0, load, ports: [None, Some(sender.1)] }
 }
 
-/// Takes what comes, and says nothing.
+/// A sink that receives everything and prints nothing.
 const SINK: (&str, u16) = ("exec socat -u UDP-RECV:9000,rcvbuf=4000000 OPEN:/dev/null", 9000);
 
 /// `$under` and `$count` are for the suite `left-alone`.

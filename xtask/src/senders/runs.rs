@@ -1,4 +1,4 @@
-//! What a program's datagrams were like: read from the files that `watch.c` writes, and put together to runs.
+//! The runs of a program's datagrams, computed from the files that `watch.c` writes.
 
 use std::collections::BTreeMap;
 
@@ -31,7 +31,7 @@ struct Datagram {
     flags: u16,
 }
 
-/// What a process sent.
+/// The datagrams of a process.
 #[derive(Debug, Default, Serialize)]
 pub(super) struct Sent {
     /// The name of the thread that sent first.
@@ -39,7 +39,7 @@ pub(super) struct Sent {
     /// All that were sent, also those after the ones that were noted.
     pub(super) datagrams: u64,
     pub(super) noted: usize,
-    /// Of the most frequent size.
+    /// The most frequent size.
     pub(super) bytes: u32,
     pub(super) sizes: usize,
     pub(super) sockets: usize,
@@ -52,7 +52,7 @@ pub(super) struct Sent {
     /// Datagrams in them.
     pub(super) datagrams_in_runs: BTreeMap<usize, usize>,
     pub(super) longest_run: usize,
-    /// Runs by what ended them.
+    /// Runs by the cause of their end.
     pub(super) ended: BTreeMap<&'static str, usize>,
     /// Between the calls of one run.
     pub(super) gap_median_ns: u64,
@@ -112,14 +112,14 @@ impl Sent {
         long as f64 / self.noted.max(1) as f64
     }
 
-    /// What ended most runs.
+    /// The most frequent cause of a run's end.
     pub(super) fn mostly_ended_by(&self) -> &'static str {
         self.ended.iter().max_by_key(|(_, count)| **count).map_or("", |(why, _)| why)
     }
 }
 
 impl Datagram {
-    /// The time until the next one of the same run; otherwise what ended the run.
+    /// The time until the next datagram of the same run; otherwise the cause of the run's end.
     fn until(&self, next: &Self) -> Result<u64, &'static str> {
         let gap_ns = next.start_ns.saturating_sub(self.end_ns);
         // Datagrams of one call begin together.

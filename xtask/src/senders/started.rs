@@ -16,7 +16,7 @@ use crate::step::Failed;
 /// For as long a program may run.
 const TIME_MAX: Duration = Duration::from_secs(60);
 
-/// For as long a program may take to end when it was asked to; then it is killed.
+/// The time a program may take to end on request; then it is killed.
 const END_MAX: Duration = Duration::from_secs(5);
 
 const LOOK: Duration = Duration::from_millis(10);
@@ -27,7 +27,7 @@ pub(super) struct Started {
     child: Child,
     group: Pid,
     line: String,
-    /// What it prints.
+    /// The file with its output.
     said: PathBuf,
 }
 

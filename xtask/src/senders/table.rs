@@ -1,4 +1,4 @@
-//! What was measured, as lines of JSON and as a table.
+//! The results as lines of JSON and as a table.
 
 use std::fs;
 

@@ -15,10 +15,10 @@ use super::binaries::Case;
 use super::sanitizer::Sanitizer;
 use crate::processes;
 
-/// A test that has not ended by then hangs: many times what the longest takes on a slow machine.
+/// A test that has not ended by then hangs: many times the longest test's time on a slow machine.
 const TIME_LIMIT: Duration = Duration::from_secs(300);
 
-/// What property tests start from in the gate.
+/// The seed of property tests in the gate.
 const FIXED_SEED: u64 = 20_261_123;
 
 #[derive(Debug)]
@@ -36,7 +36,7 @@ pub(crate) struct Conditions<'a> {
     pub(crate) isolated: bool,
     /// The seed of random tests, if not the usual one.
     pub(crate) seed: Option<u64>,
-    /// Where the tests are built with it.
+    /// Set if the tests are built with the sanitizer.
     pub(crate) sanitizer: Option<&'a Sanitizer>,
 }
 
@@ -98,7 +98,7 @@ fn wait(child: &mut Child) -> std::io::Result<Option<ExitStatus>> {
             let _ = kill_process(process, Signal::KILL); // it may have ended by itself
         }
     }
-    // What a test that failed has left running; the group's number is its own until `wait`.
+    // Processes that a failed test has left running; the group's number is not reused until `wait`.
     let _ = kill_process_group(pid, Signal::KILL);
     let status = child.wait()?;
     Ok((ended > 0).then_some(status))

@@ -1,4 +1,4 @@
-//! What cargo built: the test binaries, and the tests in them.
+//! Cargo's output: the test binaries, and the tests in them.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -9,13 +9,13 @@ use serde::Deserialize;
 use crate::gate::Outcome;
 use crate::step::{Failed, Step, root};
 
-/// One program of tests.
+/// One test binary.
 #[derive(Debug)]
 pub(crate) struct Binary {
     /// `package::target`, as `nocopy::sockets`; of the library's own tests the package.
     pub(crate) name: String,
     pub(crate) path: PathBuf,
-    /// Where cargo runs it.
+    /// Its working directory.
     pub(crate) directory: PathBuf,
 }
 

@@ -25,18 +25,18 @@ use crate::gate::{Failure, Note, Outcome};
 use crate::machine;
 use crate::step::{Failed, Step, root};
 
-/// Where the times of each suite are written, to find slow tests.
+/// The directory of the times of each suite, to find slow tests.
 const RESULTS: &str = "target/xtask";
 
-/// What cargo builds for all tests but loom's models, which are counted by themselves.
+/// Arguments of cargo for all tests but loom's models, which are counted separately.
 pub(crate) const ALL: &[&str] = &["--workspace", "--exclude", "nocopy-loom"];
 
 /// Which tests to build and run, and how.
 #[derive(Debug)]
 pub(crate) struct Suite<'a> {
-    /// Of the file with the results.
+    /// The name of the file with the results.
     pub(crate) name: &'a str,
-    /// What is built, in cargo's words.
+    /// Arguments of cargo.
     pub(crate) built: &'a [&'a str],
     /// Only the tests whose names contain one of these, if there are any.
     pub(crate) filters: &'a [String],
@@ -47,7 +47,7 @@ pub(crate) struct Suite<'a> {
     pub(crate) instrument: Instrument,
 }
 
-/// What the compiler adds to the tests.
+/// An addition of the compiler to the tests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Instrument {
     Nothing,
@@ -66,12 +66,12 @@ impl Instrument {
     }
 }
 
-/// A test that ran, and what was stalled meanwhile.
+/// A test that ran, and the stall meanwhile.
 struct Ran {
     case: Case,
     attempt: Attempt,
     stall: Stall,
-    /// Of a test that failed during a stall.
+    /// The second attempt, after a failure during a stall.
     again: Option<Attempt>,
 }
 
@@ -193,7 +193,7 @@ fn run_all(cases: Vec<Case>, conditions: Conditions<'_>, witness: &Witness) -> V
     ran.map(|(case, (attempt, stall))| Ran { case, attempt, stall, again: None }).collect()
 }
 
-/// How many things are done at a time.
+/// The number of processors.
 pub(crate) fn processors() -> usize {
     thread::available_parallelism().map_or(1, usize::from)
 }

@@ -1,11 +1,11 @@
-//! What tests need that are built with the address sanitizer.
+//! The environment of tests that are built with the address sanitizer.
 
 use std::fs;
 use std::path::PathBuf;
 
 use crate::step::{Failed, Step, root};
 
-/// Where tests find the libpcap that they compare ours with.
+/// The libpcap with which tests compare this project's.
 const LIBPCAP: &str = "libpcap.so.0.8";
 
 /// Entries of a dynamic section (ELF specification, "Dynamic Section"): the last one; search a library's own symbols first.
@@ -42,7 +42,7 @@ impl Sanitizer {
 
     /// The environment variables for a test.
     pub(crate) fn variables(&self) -> [(&'static str, String); 3] {
-        // Much is kept until the end of a process on purpose; and where a call lies on the stack is compared.
+        // Much memory is kept until the end of a process on purpose, and addresses on the stack are compared.
         let options = "detect_leaks=0:detect_stack_use_after_return=0".to_owned();
         [
             ("NOCOPY_TEST_SANITIZER", self.runtime.display().to_string()),

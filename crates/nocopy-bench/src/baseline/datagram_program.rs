@@ -69,7 +69,7 @@ impl Program {
         }
     }
 
-    /// What users have to install for it.
+    /// The package that has it.
     pub(crate) fn package(self) -> &'static str {
         match self {
             Self::Loop => "",
@@ -111,7 +111,7 @@ fn ffmpeg((address, port): (Ipv4Addr, u16), bytes: usize) -> Command {
 #[derive(Debug)]
 pub(crate) struct Running {
     child: Child,
-    /// What it speaks to besides.
+    /// The server that nuttcp needs.
     _server: Option<nuttcp::Server>,
 }
 

@@ -11,10 +11,10 @@ use crate::datagram::Datagrams;
 use crate::stage::Stage;
 use crate::window::Gauge;
 
-/// Where all datagrams go.
+/// The destination port of all datagrams.
 pub(crate) const PORT: u16 = 7072;
 
-/// Datagrams a `sendmmsg` call, and of those sent one by one from one look at the gauge to the next.
+/// Datagrams of a `sendmmsg` call; sent singly, datagrams between two checks of the gauge.
 const BATCH: usize = 64;
 
 pub(crate) fn open(stage: &Stage) -> io::Result<UdpSocket> {
@@ -23,14 +23,14 @@ pub(crate) fn open(stage: &Stage) -> io::Result<UdpSocket> {
     Ok(socket)
 }
 
-/// One that sends bursts as one message, which the kernel cuts, or the card.
+/// A socket that sends each burst as one message, which the kernel or the card cuts.
 pub(crate) fn open_segmenting(stage: &Stage, datagrams: Datagrams) -> io::Result<UdpSocket> {
     let socket = open(stage)?;
     set_option_of(&socket, libc::SOL_UDP, libc::UDP_SEGMENT, &(datagrams.bytes as i32))?;
     Ok(socket)
 }
 
-/// One a call.
+/// Sends one datagram per call.
 pub(crate) fn send_singly(socket: &UdpSocket, datagrams: Datagrams, gauge: &mut Gauge<'_>) -> io::Result<()> {
     send_runs(datagrams, BATCH, gauge, |source, run| {
         let bytes = &source.memory()[run.start * datagrams.bytes..run.end * datagrams.bytes];

@@ -14,13 +14,13 @@ pub(crate) const NAME: &str = "fi_pingpong";
 
 pub(crate) const CAUSE: &str = "socket calls of libfabric's tcp provider: the kernel copies both ways";
 
-/// Round trips a run, behind those that it does not count.
+/// Round trips of a run, without those of its warm-up.
 const ITERATIONS: u32 = 1000;
 
 /// The default port on which the server waits for its client.
 const CONTROL_PORT: u16 = 47592;
 
-/// How long a run may take, in the words of timeout(1), which ends both sides even if the bench is killed.
+/// The longest run, as an argument of timeout(1), which ends both sides even if the bench is killed.
 const SECONDS_MAX: &str = "10";
 
 /// Whether it can be started here.
@@ -46,7 +46,7 @@ fn silent(output: &Output) -> io::Error {
     io::Error::other(format!("it told no time: {}", said.lines().next().unwrap_or("and nothing else")))
 }
 
-/// One side of it, on the processor of its site.
+/// Starts one side on the processor of its site.
 fn start(site: &Site, bytes: usize, server: Option<String>) -> io::Result<Child> {
     let mut command = Command::new("timeout");
     command.args([SECONDS_MAX, NAME, "-p", "tcp", "-e", "msg", "-I"]);
@@ -76,7 +76,7 @@ impl Side {
 
 impl Drop for Side {
     fn drop(&mut self) {
-        // It may have ended; it is not waited for yet, so the number is still its own.
+        // It may have ended, but was not waited for yet, so its number is not reused.
         let _ = kill_process(Pid::from_child(&self.0), Signal::TERM);
         let _ = self.0.wait();
     }

@@ -28,7 +28,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// The process's output when its first frames were sent.
 const UNDER_WAY: &str = "under way";
 
-/// Frames from one look at the errors to the next.
+/// Frames between two checks for errors.
 const BURST: u64 = 256;
 
 /// The process, as the bench sees it; killed when dropped.

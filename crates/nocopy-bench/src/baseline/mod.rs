@@ -1,5 +1,4 @@
-//! What the kernel offers without nocopy, each used as well as it can be: a baseline that is not tuned
-//! proves nothing.
+//! The baselines: what the kernel offers without nocopy, each tuned, since an untuned baseline proves nothing.
 //!
 //! The packet and datagram files and the injector are the only ones of this crate with unsafe code: system calls for which rustix has
 //! no safe form, and of libpcap's functions.

@@ -1,4 +1,4 @@
-//! nuttcp, which sends datagrams as fast as it can only if it has agreed upon that with a server of its own.
+//! nuttcp: to send datagrams at full rate it needs a server of its own.
 //!
 //! The server runs beside it, on the loopback interface, and gets none of the datagrams: they go to whatever receives in the bench.
 
@@ -10,7 +10,7 @@ use super::started;
 
 const NAME: &str = "nuttcp";
 
-/// Where the two meet.
+/// The port of the control connection.
 const CONTROL_PORT: u16 = 5000;
 
 /// The program ends by itself after this time, if it is not killed before.

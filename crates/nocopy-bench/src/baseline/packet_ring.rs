@@ -15,7 +15,7 @@ use crate::window::Gauge;
 /// with few large ones nothing is won.
 const BLOCK_BYTES: usize = 1 << 20;
 const BLOCKS: usize = 8;
-/// In version 3 only a lower limit for blocks; packets are packed densely.
+/// For version 3 only a lower limit of blocks; packets are packed densely.
 const FRAME_BYTES: usize = 2048;
 /// A block that does not fill is handed over after this.
 const BLOCK_TIMEOUT_MS: u32 = 10;
@@ -123,7 +123,7 @@ impl Drop for PacketRing {
     }
 }
 
-/// Maps the ring that a socket was asked for, of that many bytes.
+/// Maps the ring of a socket, which has `bytes` bytes.
 pub(crate) fn map(socket: &OwnedFd, bytes: usize) -> io::Result<NonNull<u8>> {
     let protection = libc::PROT_READ | libc::PROT_WRITE;
     let flags = libc::MAP_SHARED | libc::MAP_POPULATE;

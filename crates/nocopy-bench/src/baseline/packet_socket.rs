@@ -12,13 +12,13 @@ use rustix::net::sockopt::{Timeout, set_socket_recv_buffer_size_force, set_socke
 use crate::frame::Template;
 use crate::window::Gauge;
 
-/// Packets a `recvmmsg` call, and from one look at the gauge to the next.
+/// Packets of a `recvmmsg` call, and between two checks of the gauge.
 const BATCH: usize = 64;
 
 /// Longer bursts than the default 208 KiB holds are normal at a million packets a second.
 const RECEIVE_BUFFER_BYTES: usize = 4 << 20;
 
-/// How long a receiver sleeps before it looks whether the trial is over.
+/// How long a receiver sleeps before it checks for the end of the trial.
 pub(crate) const PATIENCE: Duration = Duration::from_millis(10);
 
 /// Every protocol, as the kernel wants it: in network byte order.
@@ -196,7 +196,7 @@ pub(crate) fn set_option<T: Copy>(socket: &OwnedFd, option: i32, value: &T) -> i
     set_option_of(socket, libc::SOL_PACKET, option, value)
 }
 
-/// The same of any level.
+/// Sets an option of any level.
 pub(crate) fn set_option_of<T: Copy>(
     socket: &impl AsFd,
     level: i32,

@@ -13,10 +13,10 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::cpu;
 
-/// The buffer of each: little compared with what is sent, so that writing has to keep up.
+/// The buffer of each program: small compared with the sent data, so that writing must keep up.
 const BUFFER_MIB: u32 = 64;
 
-/// How long a program may take to start, and to end when asked to.
+/// How long a program may take to start, and to end on request.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A program that records.
@@ -203,7 +203,7 @@ impl Running {
         }
     }
 
-    /// What went wrong, in its own last words.
+    /// The error, with the last line that the program printed.
     fn failure(&mut self, fact: &str) -> io::Error {
         let _ = self.child.kill();
         let mut said = String::new();

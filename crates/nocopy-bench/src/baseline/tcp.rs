@@ -23,7 +23,7 @@ pub(crate) fn pair(stage: &Stage, waiting: Waiting) -> io::Result<(Tcp, Tcp)> {
     Ok((Tcp::new(asking, waiting)?, Tcp::new(answering, waiting)?))
 }
 
-/// The results name it, so it is asked for and not assumed.
+/// Sets it, because the results name it.
 pub(crate) fn set_congestion_control(stream: &TcpStream) -> io::Result<()> {
     set_tcp_congestion(stream, CONGESTION_CONTROL)?;
     match tcp_congestion(stream)? {

@@ -20,7 +20,7 @@ const FRAMES_BYTES: [usize; 6] = [64, 128, 256, 512, 1024, FRAME_BYTES_MAX];
 /// The shortest frames for which the paper states the cost of a gigabit a second.
 const GIGABIT_FRAME_BYTES_MIN: usize = 256;
 
-/// Of a frame on a wire: its check sequence, the preamble, and the gap to the next one (IEEE 802.3).
+/// Bytes of a frame on the wire besides its own: check sequence, preamble, and gap (IEEE 802.3).
 const WIRE_BYTES: usize = 4 + 8 + 12;
 
 /// Frames from the card's memory to the program's.
@@ -75,7 +75,7 @@ impl Workload for Ntzc {
     }
 }
 
-/// By a port that sleeps between looks; at full rate beside a program of the driver that drops everything.
+/// Receives by a port that sleeps between polls; at full rate also by an XDP program that drops everything.
 fn received(stage: &Stage, bytes: usize, load: Load) -> Series<'_> {
     let coalesced = format!("coalesced {}", load.name());
     let mut series =
@@ -88,7 +88,7 @@ fn received(stage: &Stage, bytes: usize, load: Load) -> Series<'_> {
     series
 }
 
-/// As many frames as a wire of a gigabit a second has room for.
+/// The most frames of a 1 Gbit/s wire.
 fn gigabit_of(frame_bytes: usize) -> Load {
     let frames_per_s = 1_000_000_000 / (8 * (frame_bytes + WIRE_BYTES));
     Load::Paced { kpps: (frames_per_s / 1000) as u32 }
@@ -98,7 +98,7 @@ fn gigabit_of(frame_bytes: usize) -> Load {
 mod tests {
     use super::*;
 
-    /// Of RFC 2544's table for Gigabit Ethernet, in thousands: it counts the check sequence as part of a frame.
+    /// Values of RFC 2544's table for Gigabit Ethernet, in thousands; it counts the check sequence as part of a frame.
     #[test]
     fn a_gigabit_is_what_the_wire_has_room_for() {
         for (with_check_sequence, kpps) in [(256, 452), (512, 234), (1518, 81)] {

@@ -46,7 +46,7 @@ impl Workload for ReceiveAnalysis {
         let analyse = bench.plan.tools.receive_analysis;
         let time = bench.plan.window.map_or(bench.plan.halved(TIME), |window| window * WINDOWS);
         let analysis = analyse(time, &bench.progress, &|| !bench.is_interrupted());
-        // A signal of the terminal also goes to its processes, which then fail.
+        // A signal of the terminal also reaches its processes, which then fail.
         let interrupted = bench.is_interrupted().then_some(Failure::Interrupted);
         match analysis {
             Ok(analysis) => bench.add_receive_analysis(analysis)?,

@@ -23,8 +23,8 @@ const DATAGRAMS: [(usize, u32); 2] = [(1400, USUAL_MTU_BYTES), (8192, LONG_MTU_B
 /// The paper's number, of which it shows the median.
 const RUNS: u32 = 3;
 
-/// Datagrams of a run, at least: the paper's number. It took the boards of 2001 three seconds and here 20 ms, in which a virtual machine
-/// may stand still; so a run goes on for this time, and longer if fewer have arrived then.
+/// The least number of datagrams of a run, as in the paper. The boards of 2001 needed three seconds for them, this machine 20 ms, in which
+/// a virtual machine may stand still; so a run lasts at least this time, and longer if fewer have arrived.
 const DATAGRAMS_MIN: u64 = 10_000;
 const RUN: Duration = Duration::from_millis(400);
 const RUN_MAX: Duration = Duration::from_secs(30);

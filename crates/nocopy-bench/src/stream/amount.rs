@@ -1,4 +1,4 @@
-//! A given amount moved once: how long that takes, into a buffer of a given length.
+//! Moves a given amount once, into a buffer of a given length, and measures the time.
 
 use std::io::{self, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -18,7 +18,7 @@ use crate::window::Reading;
 pub struct Amount {
     pub bytes: u64,
     pub buffer_bytes: usize,
-    /// `SO_RCVBUF`, as it is given; `None`: the kernel's choice.
+    /// `SO_RCVBUF`, if set; `None`: the kernel's choice.
     pub receive_buffer_bytes: Option<usize>,
 }
 

@@ -1,4 +1,4 @@
-//! One trial: its processes, one connection each way, and the window they all keep.
+//! One trial: its processes, one connection each way, and their common window.
 
 use std::io;
 use std::thread::sleep;
@@ -20,7 +20,7 @@ const WARM_UP: Duration = Duration::from_millis(150);
 #[derive(Debug, Clone, Copy)]
 pub struct Cast {
     pub send: SendWay,
-    /// What the sender sends, again and again.
+    /// Bytes of the data that the sender sends repeatedly.
     pub source_bytes: usize,
     pub proxy: Option<ProxyWay>,
     pub receive: ReceiveWay,
@@ -53,7 +53,7 @@ impl Cast {
         let mut company = self.start(stage)?;
         company.all().try_for_each(Peer::wait_until_under_way)?;
         let probes = company.observe(duration);
-        // Also if a process has ended: it has reported why, and its peers end with it.
+        // Even if a process has ended: it has reported why, and its peers end with it.
         let reports = company.reports()?;
         let (before, after) = probes?;
         reports.check()?;
@@ -82,7 +82,7 @@ impl Cast {
     fn start(self, stage: &Stage) -> io::Result<Company> {
         let start =
             |site: &Site, place, role| Peer::start(site, &Task { role, processor: site.processor(place) });
-        // With a proxy the other two share a processor: it is the proxy that has to be the slowest.
+        // With a proxy, the other two share a processor, so that the proxy is the slowest.
         let ends = if self.proxy.is_some() { 1 } else { 0 };
         let (from, to) = (&stage.sender, &stage.receiver);
         let mut receiver = start(to, ends, Role::Receive { at: to.ipv4, way: self.receive })?;
@@ -102,7 +102,7 @@ impl Cast {
 }
 
 impl Company {
-    /// From the sender on: the first failure is reported first.
+    /// In order from the sender: the first failure is reported first.
     fn all(&mut self) -> impl Iterator<Item = &mut Peer> {
         std::iter::once(&mut self.sender).chain(&mut self.proxy).chain(std::iter::once(&mut self.receiver))
     }
@@ -131,7 +131,7 @@ impl Company {
     fn reports(&mut self) -> io::Result<Reports> {
         let sender = self.sender.report();
         let proxy = self.proxy.as_mut().map(Peer::report).transpose();
-        // A failed receiver is the reason why the others fail: its error comes first.
+        // A failed receiver makes the others fail, so its error comes first.
         Ok(Reports { receiver: self.receiver.report()?, proxy: proxy?, sender: sender? })
     }
 }

@@ -1,4 +1,4 @@
-//! What counts a stream while it is moved.
+//! Counts the bytes of a stream while it is moved.
 
 use std::io;
 

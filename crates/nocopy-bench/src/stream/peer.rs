@@ -35,7 +35,7 @@ impl Peer {
         Ok(Self { child, phases, words: Lines::new(words, PATIENCE) })
     }
 
-    /// Where it listens.
+    /// The address it listens at.
     pub(super) fn address(&mut self) -> io::Result<SocketAddr> {
         match self.next()? {
             Word::Listening(address) => Ok(address),
@@ -75,7 +75,7 @@ impl Peer {
         self.phases.write_all(&[phase as u8])
     }
 
-    /// What it did, once it is done.
+    /// Its report, at the end.
     pub(super) fn report(&mut self) -> io::Result<Report> {
         match self.next()? {
             Word::Done(report) => Ok(report),
@@ -97,7 +97,7 @@ fn unexpected(word: &Word) -> io::Error {
 
 impl Drop for Peer {
     fn drop(&mut self) {
-        // It may have ended; then the signal has no effect, because its number is not reused before the wait.
+        // It may have ended; its number is not reused before the wait, so the signal hits no other process.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

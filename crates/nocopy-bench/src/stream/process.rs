@@ -17,7 +17,7 @@ use crate::cpu;
 use crate::window::{Phase, Reading, Window};
 use nocopy_report::{Outcome, capability};
 
-/// How often a process that has nothing to do looks whether it may end.
+/// The interval at which an idle process checks for the end.
 const LOOK: Duration = Duration::from_millis(1);
 
 /// Is the process.
@@ -73,7 +73,7 @@ fn follow(task: Task) -> io::Result<Report> {
 
 fn listen(at: Ipv4Addr) -> io::Result<TcpListener> {
     let listener = TcpListener::bind((at, 0))?;
-    // Those that are accepted have it from the listener.
+    // Accepted connections inherit it from the listener.
     set_tcp_congestion(&listener, CONGESTION_CONTROL)?;
     Ok(listener)
 }

@@ -24,13 +24,13 @@ pub enum ReceiveWay {
     Unread {
         buffer_bytes: usize,
     },
-    /// The same, and every byte is read.
+    /// `recv()` into a reused buffer, of which every byte is read.
     Recv {
         buffer_bytes: usize,
     },
     /// `recv()` that copies nothing: the kernel drops the bytes.
     Discard,
-    /// The library's chunks: as it finds best, or by mapping pages; every byte is read.
+    /// The library's chunks, by the method that measures best or by mapping pages; every byte is read.
     Auto,
     Mapped,
 }
@@ -76,7 +76,7 @@ fn by_hand(
 }
 
 fn discard(stream: &TcpStream, meter: &mut Meter<'_>) -> io::Result<()> {
-    // Never written to: on TCP MSG_TRUNC only takes the length.
+    // Never written to: with MSG_TRUNC, TCP only uses the length.
     let mut buffer = vec![0; DISCARD_BYTES];
     loop {
         let (_, received) = recv(stream, &mut buffer[..], RecvFlags::TRUNC)?;

@@ -17,7 +17,7 @@ use super::words::Report;
 use crate::baseline::stream_sender;
 use nocopy_report::result::Evidence;
 
-/// What a pipe may hold without privileges.
+/// The most bytes in a pipe without privileges.
 const PIPE_BYTES: usize = 1 << 20;
 
 const REFERENCE_CAUSE: &str =
@@ -38,7 +38,7 @@ pub enum SendWay {
     /// Owned buffers by the library, with this method pinned.
     ZeroCopy,
     UringZeroCopy,
-    /// The same by the method it finds best.
+    /// By the library, with the method that measures best.
     Auto,
     /// Published data, by the library's best method for them.
     Published,

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Amount, ProxyWay, ReceiveWay, SendWay};
 
-/// What one process is to do, and on which processor.
+/// The task of one process, and its processor.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub(super) struct Task {
     pub role: Role,

@@ -22,14 +22,14 @@ pub(super) enum Word {
     Failed(String),
 }
 
-/// What a process did.
+/// The report of a process.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Report {
-    /// In bytes; of a proxy the times only.
+    /// Bytes and times; for a proxy only the times.
     pub reading: Reading,
-    /// From the side that knows about copies; absent from the other.
+    /// Evidence from the side that has it; absent from the other.
     pub evidence: Option<Evidence>,
-    /// Of the bytes received, those that were mapped and not copied.
+    /// The fraction of received bytes that were mapped, not copied.
     pub mapped_fraction: Option<f64>,
 }
 

@@ -1,4 +1,4 @@
-//! What is measured: the trait, and a file each.
+//! The workloads: their trait, and a file each.
 
 pub(crate) mod capture;
 pub(crate) mod latency;
@@ -29,10 +29,10 @@ pub(crate) const LOOPBACK: &str = "between two interfaces of one namespace the k
 
 /// Work that can be done by several methods, which are measured against each other.
 pub(crate) trait Workload: Debug + Sync {
-    /// As on the command line and in results.
+    /// The name on the command line and in results.
     fn name(&self) -> &'static str;
 
-    /// What is measured, in one line.
+    /// The measurement, in one line.
     fn about(&self) -> &'static str;
 
     /// Every method there is, in the order of the tables.
@@ -48,7 +48,7 @@ pub(crate) trait Workload: Debug + Sync {
         capability::NONE
     }
 
-    /// What it takes to understand its tables, a paragraph each.
+    /// Paragraphs that explain its tables.
     fn notes(&self) -> &'static [&'static str] {
         &[]
     }
@@ -58,7 +58,7 @@ pub(crate) trait Workload: Debug + Sync {
         !plan.is_between_interfaces() || self.lab_only().is_none()
     }
 
-    /// What of it cannot be measured here, and why.
+    /// Parts that cannot be measured here, and why.
     fn skips(&self, _plan: &Plan) -> Vec<String> {
         Vec::new()
     }

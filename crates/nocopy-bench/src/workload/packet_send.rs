@@ -24,7 +24,7 @@ use nocopy_report::result::Evidence;
 
 const NAME: &str = "packet-send";
 const SINK: &str = "XDP_DROP on the peer";
-/// What `pcap_inject` does.
+/// The baseline: one `send()` per packet, as `pcap_inject` does.
 const BASELINE: &str = "packet-send";
 
 /// Long frames, at an MTU of 9000.

@@ -48,7 +48,7 @@ const CAUSE: &str =
 /// A magic number of statfs(2).
 const TMPFS: u64 = 0x0102_1994;
 
-/// What must be free there.
+/// Free space needed there.
 const ROOM_BYTES: u64 = 6 << 30;
 
 /// The name of the place that is not memory, and of the other.
@@ -90,7 +90,7 @@ impl Workload for Record {
     }
 }
 
-/// Where files go.
+/// The directory of the files.
 #[derive(Debug, Clone)]
 struct Place {
     name: &'static str,
@@ -114,7 +114,7 @@ fn places() -> Vec<Place> {
     tmpfs.into_iter().chain(disk).collect()
 }
 
-/// What cannot be measured here, and why.
+/// Parts that cannot be measured here, and why.
 fn skips() -> Vec<String> {
     let programs =
         [Recorder::Tcpdump, Recorder::Dumpcap].into_iter().filter(|program| !program.is_installed());
@@ -176,7 +176,7 @@ fn own(directory: &Path) -> PathBuf {
     directory.join(format!("nocopy-bench-{}", std::process::id()))
 }
 
-/// One program, and the directory that it records into.
+/// One program, and the directory of its recording.
 struct Take<'a> {
     stage: &'a Stage,
     recorder: Recorder,

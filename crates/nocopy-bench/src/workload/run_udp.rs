@@ -36,7 +36,7 @@ const BATCHED: &str = "batch-udp";
 const CEILING: &str = "by-hand";
 const LIMIT: &str = "by-hand-first";
 
-/// How often the thread that waits for a program looks whether it is time.
+/// The interval at which the thread that waits for a program checks the time.
 const LOOK: Duration = Duration::from_micros(500);
 
 /// Programs that send, with and without.

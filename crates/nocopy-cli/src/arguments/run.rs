@@ -1,4 +1,4 @@
-//! `nocopy run`: which program, and what to say afterwards.
+//! Arguments of `nocopy run`.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -34,7 +34,7 @@ pub(crate) struct RunArguments {
 }
 
 impl RunArguments {
-    /// Whether anything is to be said at the end.
+    /// Whether a report was requested.
     pub(crate) fn wants_report(&self) -> bool {
         self.json || self.report.is_some()
     }

@@ -1,4 +1,4 @@
-//! What `nocopy serve` serves: messages, or a directory.
+//! The two things `nocopy serve` serves: messages, or a directory.
 
 use clap::{Args, Subcommand};
 
@@ -24,7 +24,7 @@ enum ServeCommand {
     Nfs(NfsArguments),
 }
 
-/// One of both.
+/// Messages, or a directory.
 pub(crate) enum Served<'a> {
     Messages(&'a nocopy_transfer::arguments::ServeArguments),
     Nfs(&'a NfsArguments),

@@ -1,4 +1,4 @@
-//! The target of `send` and `recv`: `udp://…` and `tcp://…` are options to clap, so that it checks what goes with them.
+//! The target of `send` and `recv`: for clap, `udp://…` and `tcp://…` are options, so that it checks which other options go with them.
 
 use std::ffi::{OsStr, OsString};
 
@@ -18,10 +18,10 @@ pub(super) fn as_option(word: &OsStr, command: &Command) -> OsString {
     }
 }
 
-/// The arguments that say where to send or to receive.
+/// The arguments for a target.
 const TARGETS: [&str; 3] = ["target", "udp", "tcp"];
 
-/// Adds what to do about an option that does not work with the target.
+/// Adds advice for an option that does not work with the target.
 pub(super) fn with_tip(mut error: clap::Error, command: &Command, words: &[OsString]) -> clap::Error {
     let named = [ContextKind::InvalidArg, ContextKind::PriorArg].map(|kind| names(error.get(kind))).concat();
     let is_named = |argument: &&Arg| {

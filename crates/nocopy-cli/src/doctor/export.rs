@@ -1,4 +1,4 @@
-//! What was found, as tables for people and as JSON; described in docs/doctor.md.
+//! Results of the doctor, as tables and as JSON; described in docs/doctor.md.
 
 use comfy_table::{ContentArrangement, Table, presets};
 use nocopy::integration::probe::{Gate, State};
@@ -9,7 +9,7 @@ use super::examined::Examined;
 /// Changes when a field is removed or changes its meaning.
 const SCHEMA: &str = "nocopy.doctor/1";
 
-/// As wide as a terminal usually is; sentences wrap.
+/// The usual width of a terminal; sentences wrap.
 const TABLE_COLUMNS: u16 = 120;
 
 #[derive(Serialize)]

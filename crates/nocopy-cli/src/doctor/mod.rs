@@ -1,4 +1,4 @@
-//! `nocopy doctor`: what keeps this machine from a fast port.
+//! `nocopy doctor`: what prevents fast ports on this machine.
 
 mod examined;
 mod export;

@@ -25,7 +25,7 @@ pub(super) struct Recorded {
     pub(super) packets: u64,
 }
 
-/// Files that are remembered only by their number and what was written to them.
+/// Totals of files whose names are not remembered.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub(super) struct Tally {
     pub(super) files: u64,
@@ -58,9 +58,9 @@ pub(super) struct Files {
     made: u64,
     /// The last of them, the one being written at the end.
     pub(super) listed: VecDeque<Recorded>,
-    /// Those before that were deleted in favour of newer ones.
+    /// Older files that were deleted.
     pub(super) deleted: Tally,
-    /// Those before that were not deleted: it was not asked for, or refused.
+    /// Older files that were not deleted: deleting was not requested, or failed.
     pub(super) unlisted: Tally,
     /// The next, if it could not be made.
     refused: Option<PathBuf>,

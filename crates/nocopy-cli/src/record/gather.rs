@@ -42,12 +42,12 @@ struct Payloads {
     /// Bytes gathered since the beginning, and of these put into pieces.
     gathered: u64,
     given: u64,
-    /// Where payloads end that are not in a piece to their end.
+    /// The ends of payloads that are cut by the end of a piece.
     ends: VecDeque<(u64, usize)>,
 }
 
 impl Gather {
-    /// As the arguments ask, if packets are copied.
+    /// A gatherer with the settings of the arguments, if packets are copied.
     pub(super) fn new(arguments: &RecordArguments) -> Self {
         let format = match arguments.format {
             RecordFormat::Pcapng => Format::Pcapng { snap_bytes: arguments.snap as usize },
@@ -194,7 +194,7 @@ impl Payloads {
     }
 }
 
-/// What a UDP datagram carries that is whole and alone in its packet, if anything.
+/// The payload of a UDP datagram that is whole and unfragmented.
 fn payload(packet: &[u8]) -> Option<&[u8]> {
     let frame = ethernet::Frame::parse(packet).ok()?;
     let stack = vlan::Stack::parse(&frame).ok()?;

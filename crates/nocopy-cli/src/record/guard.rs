@@ -65,7 +65,7 @@ pub(crate) fn run() -> Result<Outcome, Failure> {
     Ok(Outcome::Positive)
 }
 
-/// Cuts a file behind its last whole block; up to `whole` it is known to be.
+/// Cuts a file after its last whole block; the first `whole` bytes are known to be whole blocks.
 fn cut(file: &File, mut whole: u64) -> io::Result<()> {
     let end = file.metadata()?.len();
     let mut head = [0; 8];

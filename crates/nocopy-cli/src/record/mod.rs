@@ -67,7 +67,7 @@ trait Recording {
     fn run(&mut self, sink: &mut Sink, progress: &mut Progress) -> io::Result<()>;
     /// Takes no more, and counts.
     fn stop(&mut self, sink: &mut Sink) -> io::Result<Loss>;
-    /// Where packets are copied together.
+    /// The memory into which packets are copied, if they are.
     fn gather(&mut self) -> Option<&mut Gather>;
     fn describe(&mut self) -> Description;
 }
@@ -146,7 +146,7 @@ fn report(arguments: &RecordArguments, sink: Sink, recorded: Recorded) -> Result
     print::finish(&summary, arguments.json, false, failure)
 }
 
-/// What cannot be is refused before anything is opened.
+/// Refuses impossible arguments, before anything is opened.
 fn check(arguments: &RecordArguments) -> Result<(), Failure> {
     let needs = |option, needed, action| Err(Failure::Needs { option, needed, action });
     if arguments.output == Path::new("-") {
@@ -165,7 +165,7 @@ fn gone(arguments: &RecordArguments, source: io::Error) -> Failure {
     Failure::RecordSource { interface: arguments.interface.clone(), source }
 }
 
-/// What each file begins with.
+/// The first block of each file.
 fn head(arguments: &RecordArguments) -> Vec<u8> {
     let application = concat!("nocopy ", env!("CARGO_PKG_VERSION"));
     let words = arguments.filter.words();
@@ -203,7 +203,7 @@ mod tests {
     use super::sink::{Amount, Piece};
     use super::*;
 
-    /// A source that gives one piece, and notes how long the file is when it is closed.
+    /// A source that gives one piece, and notes the length of the file when it is closed.
     struct Source<'a> {
         file: &'a Path,
         bytes_when_closed: &'a Cell<Option<u64>>,

@@ -22,11 +22,11 @@ use nocopy_transfer::arguments::LOOPBACK;
 
 /// How long a packet may wait in a block that is not full.
 const BLOCK_TIMEOUT: Duration = Duration::from_millis(100);
-/// How long to look away while a write is under way.
+/// The longest sleep while a write is in progress.
 const GLANCE: Duration = Duration::from_millis(2);
 /// The longest wait: Ctrl-C and the live line are looked after in between.
 const WAIT: Duration = Duration::from_millis(100);
-/// From one block with counts to the next.
+/// The interval between two blocks with counts.
 const COUNTS_EVERY: Duration = Duration::from_secs(1);
 
 /// A capture whose blocks become pieces of files.
@@ -47,7 +47,7 @@ pub(super) struct Passive {
     highest_fill: f64,
 }
 
-/// What the blocks held.
+/// Totals of the received blocks.
 #[derive(Debug, Clone, Copy, Default)]
 struct Taken {
     packets: u64,
@@ -101,7 +101,7 @@ impl Passive {
 
     /// Takes every block that is ready, and waits for the first.
     fn take_all(&mut self, sink: &mut Sink, mut timeout: Duration) -> io::Result<()> {
-        // What is gathered must not outgrow its memory: packets wait in their blocks instead.
+        // The collected data must not outgrow its memory: packets wait in their blocks instead.
         self.see_fill();
         while self.has_room(sink) {
             match self.blocks.receive_timeout(timeout) {
@@ -197,18 +197,18 @@ impl Recording for Passive {
 
     fn stop(&mut self, sink: &mut Sink) -> io::Result<Loss> {
         self.blocks.stop()?;
-        // In looks, not in time: while the machine stood still there were none.
+        // Counted in polls, not in time: while the machine stood still there were none.
         let looks_max = (3 * BLOCK_TIMEOUT + WAIT).as_micros() / GLANCE.as_micros();
         let mut stats = self.blocks.stats()?;
         let (mut missing, mut looks) = (u64::MAX, 0);
         while self.wanted > 0 && self.missing(&stats) > 0 && looks < looks_max {
             looks += 1;
-            // What waits in its blocks for the disk is not missing.
+            // Blocks that wait for the disk are not missing.
             if self.missing(&stats) < missing || !self.has_room(sink) {
                 (missing, looks) = (self.missing(&stats), 0);
             }
             match self.take_all(sink, GLANCE) {
-                // Also after the interface was removed there may be another block.
+                // Even after the interface was removed there may be another block.
                 Err(_) => sleep(GLANCE),
                 Ok(()) => sink.wait(GLANCE)?,
             }

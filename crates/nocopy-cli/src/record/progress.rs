@@ -24,7 +24,7 @@ impl Progress {
         Self { interrupt, start, end, line: LiveLine::default(), shown: Amount::default() }
     }
 
-    /// Whether the user has asked for the end, or the time is over.
+    /// Whether the user has interrupted the recording, or its time is over.
     pub(super) fn is_over(&self) -> bool {
         self.interrupt.came() || self.end.is_some_and(|end| Instant::now() >= end)
     }

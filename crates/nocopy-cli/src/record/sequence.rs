@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use nocopy_transfer::arrivals::{Arrival, Arrivals};
 
-/// Where a counter is in a payload, and how it is written.
+/// The place and format of a counter in a payload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Field {
     offset: usize,
@@ -13,7 +13,7 @@ pub(crate) struct Field {
 }
 
 impl Field {
-    /// From `OFFSET:WIDTH:be|le`.
+    /// Parses `OFFSET:WIDTH:be|le`.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
         let wrong = || "not OFFSET:WIDTH:be|le, such as 0:8:be; the width is 1, 2, 4 or 8 bytes".to_owned();
         let [offset, width, order] = text.split(':').collect::<Vec<_>>()[..] else { return Err(wrong()) };
@@ -36,7 +36,7 @@ impl Field {
     }
 }
 
-/// What became of the counter.
+/// Irregularities of the counter.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub(super) struct Gaps {
     /// Values that never arrived.
@@ -78,7 +78,7 @@ const WINDOW: u64 = 4096;
 #[derive(Debug)]
 pub(super) struct Sequence {
     field: Field,
-    /// Nothing before the first value.
+    /// `None` before the first value.
     arrivals: Option<Arrivals>,
     gaps: Gaps,
 }

@@ -1,4 +1,4 @@
-//! Where pieces of files go: one write under way, the next gathered meanwhile.
+//! Writes pieces of files: one write is in progress while the next is collected.
 
 use std::collections::VecDeque;
 use std::io;
@@ -12,7 +12,7 @@ use super::guard::Guard;
 use crate::Failure;
 use nocopy_report::wall_clock::now_ns;
 
-/// Bytes of a write that bypasses the page cache, if so many wait.
+/// The length of a write that bypasses the page cache, if enough data waits.
 const WRITE_BYTES_MAX: usize = 8 << 20;
 /// Bytes of a write through the page cache: the processor's caches still have the latest.
 const COPIED_BYTES_MAX: usize = 1 << 20;
@@ -47,9 +47,9 @@ pub(super) struct Sink {
     /// The beginning of every file; empty for payloads.
     head: Vec<u8>,
     waiting: VecDeque<Piece>,
-    /// What each piece of the write under way holds.
+    /// The contents of each piece of the write in progress.
     under_way: Vec<Amount>,
-    /// What this file was given so far.
+    /// What was written to this file so far.
     state: State,
     /// Cuts the file back if this process is killed, if a write may then be incomplete.
     guard: Option<Guard>,
@@ -63,7 +63,7 @@ pub(super) struct Sink {
     spare: Vec<SectorBuffer>,
 }
 
-/// What a file was given so far.
+/// What was written to a file so far.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
     Nothing,
@@ -188,7 +188,7 @@ impl Sink {
         self.files.current().bytes = self.writer.file_bytes();
     }
 
-    /// Whether a piece belongs into this file, behind `before` bytes that are not written yet.
+    /// Whether a piece fits into this file after `before` unwritten bytes.
     fn fits(&self, piece: &Piece, before: usize) -> bool {
         let (size, more) = (self.writer.file_bytes() + before as u64, piece.len() as u64);
         match self.state {

@@ -1,4 +1,4 @@
-//! What a recording was, for people and as JSON; described in docs/record.md.
+//! The summary of a recording, as text and as JSON; described in docs/record.md.
 
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ pub(super) struct Loss {
     pub(super) unreadable: u64,
     /// Packets without a payload to record.
     pub(super) no_payload: u64,
-    /// Beyond those asked for.
+    /// Packets beyond `--count`.
     pub(super) left_out: u64,
     /// Packets that a filter in user space rejected, and that could not be returned to the host either: lost for the host.
     pub(super) filter_lost: u64,
@@ -49,7 +49,7 @@ pub(super) struct Summary<'a> {
     pub(super) elapsed: Duration,
     pub(super) mode: String,
     pub(super) evidence: String,
-    /// Where the frames are, in modes that have some.
+    /// The balance of frames, in modes that have frames.
     pub(super) balance: Option<String>,
     pub(super) write_method: String,
     pub(super) loss: Loss,
@@ -79,7 +79,7 @@ struct Json<'a> {
     not_written: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     not_written_cause: Option<&'a str>,
-    /// What is neither written nor accounted for.
+    /// Packets that are neither written nor accounted for.
     missing: i128,
     #[serde(skip_serializing_if = "Option::is_none")]
     sequence: Option<Gaps>,
@@ -104,7 +104,7 @@ impl Summary<'_> {
         lost == 0 && self.missing() == 0 && self.gaps.is_none_or(|gaps| gaps.missing == 0)
     }
 
-    /// What is neither written nor accounted for; none, or something is wrong.
+    /// Packets that are neither written nor accounted for; not 0 means a fault.
     fn missing(&self) -> i128 {
         let Loss { received, no_payload, left_out, .. } = self.loss;
         let known =

@@ -113,7 +113,7 @@ impl Recording for Taken {
             if has_room {
                 let timeout = if sink.is_busy() { GLANCE } else { WAIT };
                 match self.take(sink, timeout) {
-                    // It may come up again; meanwhile there is nothing to receive.
+                    // It may come up again; until then nothing is received.
                     Err(error) if error.kind() == io::ErrorKind::NetworkDown => sleep(timeout),
                     taken => taken?,
                 }

@@ -32,7 +32,7 @@ impl Clock {
     /// Appends a time in nanoseconds since 1970.
     pub(super) fn write(&mut self, ns: u64, line: &mut String) {
         let began_ns = *self.began_ns.get_or_insert(ns);
-        // A string takes everything.
+        // Writing to a string cannot fail.
         let _ = match self.format {
             TimeFormat::Local | TimeFormat::Utc => {
                 write!(line, "{}.{:09}", self.clock_time(ns / NS_PER_S), ns % NS_PER_S)

@@ -64,7 +64,7 @@ impl<'a> Sniffing<'a> {
                 None => break Ended::Duration,
                 Some(left) => left,
             };
-            // What was printed is shown before anything is waited for, and not before.
+            // Printed lines are flushed before each wait, and only then.
             if self.round(Duration::ZERO, output)? == Seen::Nothing {
                 output.flush().map_err(nocopy_report::Failure::Print)?;
                 self.round(left.min(PATIENCE), output)?;
@@ -77,7 +77,7 @@ impl<'a> Sniffing<'a> {
         Ok(ended)
     }
 
-    /// Whether as many packets were seen as were asked for.
+    /// Whether `--count` packets were seen.
     fn is_enough(&self) -> bool {
         self.arguments.count.is_some_and(|enough| self.count.packets >= enough)
     }

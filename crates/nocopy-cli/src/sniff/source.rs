@@ -21,12 +21,12 @@ const DESCRIBED_BYTES: usize = 2048;
 /// lasts for longer than the pause between two reads.
 const BLOCK_TIMEOUT: Duration = Duration::from_millis(20);
 
-/// What the ring has room for, of 2 KiB each.
+/// Packets for which the ring has room, of 2 KiB each.
 const RING_PACKETS: u32 = 16_384;
 
-/// A packet, as it was seen.
+/// A packet, as it was captured.
 pub(super) struct Sighting<'a> {
-    /// As many bytes as are looked at, from the first.
+    /// The captured bytes, from the first.
     pub(super) bytes: &'a [u8],
     /// Bytes the packet has.
     pub(super) packet_bytes: usize,
@@ -43,12 +43,12 @@ pub(super) struct Stamp {
     pub(super) origin: Origin,
 }
 
-/// Who looked at the clock.
+/// Whose clock the time is from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Origin {
     Kernel,
     Card,
-    /// We did, when the packet was read.
+    /// This process, when it read the packet.
     Reading,
 }
 
@@ -62,7 +62,7 @@ impl Origin {
     }
 }
 
-/// What a look found.
+/// The result of a poll.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Seen {
     Packets,
@@ -72,9 +72,9 @@ pub(super) enum Seen {
 /// Which packets to show, and how many bytes of each.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Wish {
-    /// Of each packet, no more bytes than these.
+    /// The most bytes shown of a packet.
     snap_bytes: usize,
-    /// Of packets in pieces, no more than these: the rest would be a copy for nothing.
+    /// The most bytes joined of a packet in pieces: more would be copied for nothing.
     joined_bytes: usize,
     /// Only those that the host sends (true), or only arriving ones (false).
     outgoing: Option<bool>,
@@ -146,7 +146,7 @@ impl Source {
         self.first().mode().to_string()
     }
 
-    /// What is known of copies.
+    /// Evidence about copies.
     pub(super) fn evidence(&mut self) -> Evidence {
         self.first().explain().evidence
     }
@@ -161,7 +161,7 @@ impl Source {
             .collect()
     }
 
-    /// What was lost, by its name, over all queues.
+    /// Counts of lost packets by name, over all queues.
     pub(super) fn drops(&mut self) -> Drops {
         let mut drops = Drops::default();
         for port in self.queues.ports() {
@@ -176,7 +176,7 @@ impl Source {
     }
 }
 
-/// What looking on and taking have in common.
+/// The settings that capturing and taking share.
 fn builder(arguments: &SniffArguments, filter: Option<&Program>) -> PortBuilder {
     let builder = Port::builder(&arguments.interface).promiscuous(!arguments.no_promiscuous);
     filter.into_iter().fold(builder.receive_metadata(true), PortBuilder::filter)
@@ -211,7 +211,7 @@ pub(super) struct Drops {
 
 impl Drops {
     fn add(&mut self, stats: &Stats) {
-        // What the filter lost did not match: it is the host's loss.
+        // Packets lost by the filter did not match: the host lost them.
         self.lost += stats.dropped - stats.get("filter_lost").unwrap_or(0);
         let is_drop = |name: &str| !["filter_to_host", "rx_copied_out"].contains(&name);
         for counter in stats.counters().iter().filter(|counter| is_drop(&counter.name)) {

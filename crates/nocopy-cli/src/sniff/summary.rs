@@ -1,4 +1,4 @@
-//! What a capture was, when it is over.
+//! The summary of a capture.
 
 use std::fmt::Write;
 use std::time::Duration;
@@ -20,7 +20,7 @@ pub(super) struct Count {
     by_reading: u64,
 }
 
-/// What is known only when it is over.
+/// Facts that are known only at the end.
 pub(super) struct Ending<'a> {
     pub(super) interface: &'a str,
     pub(super) ended: Ended,
@@ -49,7 +49,7 @@ impl Count {
         times.into_iter().filter(|(_, packets)| *packets > 0)
     }
 
-    /// With how it ended.
+    /// The summary at the end.
     pub(super) fn end<'a>(&self, ending: &'a Ending<'a>, source: &mut Source) -> Capture<'a> {
         Capture {
             kind: "summary",
@@ -67,12 +67,12 @@ impl Count {
         }
     }
 
-    /// In the sentences that tcpdump ends with, and more of them.
+    /// The sentences that tcpdump ends with, and more of them.
     fn text(&self, ending: &Ending<'_>, source: &mut Source) -> String {
         let (mut text, seconds) = (String::new(), ending.elapsed.as_secs_f64());
         let rate = quantity::short(self.packets as f64 / seconds.max(1e-9));
         let bits = quantity::short(self.bytes as f64 * 8.0 / seconds.max(1e-9));
-        // A string takes everything.
+        // Writing to a string cannot fail.
         let _ = writeln!(
             text,
             "{} packets captured, {} bytes, in {}{}: {rate} packets/s, {bits} bit/s",
@@ -100,7 +100,7 @@ impl Count {
     }
 }
 
-/// What was captured, as the last line of its JSON has it.
+/// The summary as the last line of JSON.
 #[derive(Serialize)]
 pub(super) struct Capture<'a> {
     kind: &'static str,

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::export::table;
 use super::report::{Group, Report, Row, Source};
 
-/// What a line is about, in the order of lines.
+/// The subject of a line; also the order of lines.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Part {
     /// The interface.
@@ -15,7 +15,7 @@ pub(super) enum Part {
     Socket(u32, u32, String),
 }
 
-/// What is counted, as a place among a line's amounts.
+/// A quantity, as an index into a line's amounts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Quantity {
     RxPackets,
@@ -33,7 +33,7 @@ impl Quantity {
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(super) struct Amount {
     pub(super) total: u64,
-    /// Since the refresh before.
+    /// Increase since the last refresh.
     pub(super) counted: Option<u64>,
     pub(super) per_second: Option<f64>,
 }
@@ -42,7 +42,7 @@ pub(super) struct Amount {
 pub(super) struct Line {
     pub(super) interface: String,
     pub(super) part: Part,
-    /// By [`Quantity`]; `None` if it is not counted.
+    /// By [`Quantity`]; `None` if not counted.
     amounts: [Option<Amount>; 5],
 }
 
@@ -123,7 +123,7 @@ fn add(amount: &mut Option<Amount>, row: &Row) {
     }
 }
 
-/// What /proc/net/dev has in its columns.
+/// The column of /proc/net/dev that corresponds to a counter.
 fn of_link(name: &str) -> Option<Quantity> {
     match name {
         "rx_dropped" | "tx_dropped" | "rx_missed_errors" => Some(Quantity::Drops),
@@ -158,7 +158,7 @@ fn moved(name: &str) -> Option<Quantity> {
 struct DriverName {
     queue: u32,
     quantity: Quantity,
-    /// Of packets that an XDP program had.
+    /// Whether it counts packets that an XDP program received.
     is_xdp: bool,
 }
 

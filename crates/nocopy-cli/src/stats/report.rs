@@ -13,7 +13,7 @@ pub(super) struct Row {
     pub(super) per_second: Option<f64>,
 }
 
-/// Who counted.
+/// The source of a counter.
 #[derive(Debug)]
 pub(super) enum Source {
     /// The kernel, for the interface.
@@ -43,14 +43,14 @@ pub(super) struct Group {
 #[derive(Debug)]
 pub(super) struct Report {
     pub(super) interface: String,
-    /// Since the snapshot before.
+    /// Time since the last snapshot.
     pub(super) seconds: Option<f64>,
     pub(super) groups: Vec<Group>,
     /// Whether the kernel reports AF_XDP sockets at all.
     pub(super) knows_sockets: bool,
 }
 
-/// Which process has which socket, by inode: found out once, because it takes a walk through all of /proc.
+/// The process of each socket, by inode. Found once, because it takes a walk through all of /proc.
 pub(super) type Owners = HashMap<u32, Option<(u32, String)>>;
 
 impl Report {

@@ -1,4 +1,4 @@
-//! What was counted while it was watched: the last line of a live view, and of refreshes that are printed.
+//! The counts of the whole observation: the last line of a live view, and of printed refreshes.
 
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
@@ -16,7 +16,7 @@ pub(super) struct Summary {
 }
 
 impl Summary {
-    /// With the interfaces that are there now.
+    /// Begins with the existing interfaces.
     pub(super) fn begin(first: &[Report]) -> Self {
         let mut summary = Self { start: Instant::now(), interfaces: HashSet::new(), counts: [0; 5] };
         summary.add(first);
@@ -34,7 +34,7 @@ impl Summary {
         }
     }
 
-    /// What was counted until now.
+    /// The counts until now.
     pub(super) fn line(&self) -> String {
         self.text(self.start.elapsed())
     }

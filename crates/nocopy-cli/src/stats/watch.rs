@@ -10,7 +10,7 @@ use crate::{Failure, interfaces};
 pub(super) struct Watch {
     /// `None`: all of this network namespace.
     interface: Option<String>,
-    /// Those of the refresh before.
+    /// The snapshots of the last refresh.
     before: Vec<Snapshot>,
     owners: Owners,
 }
@@ -25,7 +25,7 @@ impl Watch {
         self.interface.is_some()
     }
 
-    /// One report for each interface that there is now, with rates since the refresh before.
+    /// One report for each existing interface, with rates since the last refresh.
     ///
     /// # Errors
     /// The named interface is not there, or the kernel's refusal.

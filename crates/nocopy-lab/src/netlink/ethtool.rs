@@ -17,7 +17,7 @@ use crate::{Error, Missing, Namespace};
 const ETHTOOL_MSG_FEATURES_SET: u8 = 12;
 const ETHTOOL_MSG_CHANNELS_SET: u8 = 18;
 const ETHTOOL_GENL_VERSION: u8 = 1;
-/// The same in every request.
+/// The number is the same in every request.
 const ETHTOOL_A_HEADER: u16 = 1;
 const ETHTOOL_A_FEATURES_WANTED: u16 = 3;
 const ETHTOOL_A_CHANNELS_COMBINED_COUNT: u16 = 9;
@@ -147,7 +147,7 @@ impl Emitable for Set {
 }
 
 impl ParseableParametrized<[u8], GenlHeader> for Set {
-    /// The kernel is asked to omit replies; one that arrives anyway has nothing of use.
+    /// The kernel is asked to omit replies; a reply that arrives anyway is ignored.
     fn parse_with_param(_: &[u8], _: GenlHeader) -> Result<Self, DecodeError> {
         Ok(Self { command: 0, attributes: Vec::new() })
     }

@@ -1,4 +1,4 @@
-//! Interfaces: make a pair, look, change, delete.
+//! Interfaces: making pairs, querying, changing, deleting.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
@@ -14,10 +14,10 @@ use netlink_sys::protocols::NETLINK_ROUTE;
 use super::{Connection, refused};
 use crate::{Builder, Error, Missing, Namespace};
 
-/// How often a bond looks whether its members have carrier.
+/// The interval at which a bond checks its members for carrier.
 const BOND_LOOK_INTERVAL_MS: u32 = 20;
 
-/// What one end of a pair shall be.
+/// The properties of one end of a new pair.
 pub(crate) struct Plan {
     pub(crate) name: &'static str,
     pub(crate) mac: [u8; 6],

@@ -65,7 +65,7 @@ impl Caller {
     /// Makes system calls for this caller.
     ///
     /// # Errors
-    /// Those of `action`; [`Status::ServerFault`]: this process may not act as that user.
+    /// Errors of `action`; [`Status::ServerFault`]: this process cannot act as that user.
     pub(super) fn act<T>(&self, action: impl FnOnce() -> Result<T, Status>) -> Result<T, Status> {
         let Self::User(user) = self else { return action() };
         let _acting = Acting::begin(user)?;
@@ -84,7 +84,7 @@ thread_local! {
     static GROUPS: Cell<Option<User>> = const { Cell::new(None) };
 }
 
-/// As long as it exists, this thread has the rights of a user. Drop restores the thread's own.
+/// While it exists, this thread has the rights of a user. Drop restores the thread's own.
 struct Acting {
     before: NixUid,
 }
@@ -99,7 +99,7 @@ impl Acting {
         }
         let number = NixUid::from_raw(user.user);
         let acting = Self { before: setfsuid(number) };
-        // It returns only the previous user: a second call shows whether the first succeeded.
+        // setfsuid(2) returns only the previous user: a second call shows whether the first succeeded.
         if setfsuid(number) == number { Ok(acting) } else { Err(Status::ServerFault) }
     }
 }

@@ -218,7 +218,7 @@ impl Export {
         Ok(Writing { handle, caller, file, offset, written: 0, failed: None, before, changes })
     }
 
-    /// Writes a piece; `put` writes at an offset as much as it can at a time.
+    /// Writes a piece; `put` writes as much as it can at an offset.
     pub fn write_on(
         &self,
         writing: &mut Writing,
@@ -235,7 +235,7 @@ impl Export {
         let done = caller.act(|| {
             while *written < end {
                 match retry_on_intr(|| put(&file, *offset + *written as u64)).map_err(refusal)? {
-                    // As if the disk were full: the client sends the rest again, and then gets the reason.
+                    // As if the disk were full: the client sends the rest again, and then receives the reason.
                     0 => return Err(Status::NoSpace),
                     count => *written += count,
                 }
@@ -511,7 +511,7 @@ impl Export {
         }
     }
 
-    /// The same file, open to be written.
+    /// The file, opened for writing.
     fn writable(&self, caller: &Caller, file: &Arc<OpenFile>) -> Result<Arc<OpenFile>, Status> {
         file.check(caller, Access::WRITE_OK)?;
         if file.is_writable() {

@@ -17,7 +17,7 @@ use super::identity::{Identity, device};
 use super::{listing, name_of_descriptor};
 use crate::wire::nfs3::{Attributes, FileType, Status, Time};
 
-/// With fewer uses, as for a file that is made, written and closed, opening its link costs more than it saves.
+/// For files that are used less often (made, written and closed), opening their link costs more than it saves.
 const OFTEN: u32 = 3;
 
 /// A file of the export that is open.
@@ -31,11 +31,11 @@ pub struct OpenFile {
     is_writable: bool,
     /// Its name below /proc.
     link: CString,
-    /// The link, opened once its place was asked for often: reading it then costs half as much as by name.
+    /// The link in /proc, opened after a few uses: reading it then costs half as much as by name.
     place: OnceLock<Option<OwnedFd>>,
     /// How often it was.
     asked: AtomicU32,
-    /// The last result, because asking the kernel takes as long as a short read.
+    /// The last answer of the kernel, since asking takes as long as a short read.
     allowed: Mutex<Option<Allowed>>,
     /// Held while it is synchronised.
     settling: Mutex<()>,
@@ -94,7 +94,7 @@ impl OpenFile {
             FileType::Directory => OFlags::DIRECTORY,
             _ => return Err(Status::Invalid),
         };
-        // By the descriptor, so it is this very file, even if it was moved.
+        // Opened through the descriptor, so it is this very file even if it was moved.
         let file = openat(CWD, &self.link, flags | OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
             .map_err(|error| status_of(error, Status::Stale))?;
         Ok(Self { is_readable: true, ..Self::new(file, self.identity, self.file_type) })
@@ -201,7 +201,7 @@ impl OpenFile {
     /// Its attributes, as the kernel reports them.
     pub(super) fn about(&self) -> Result<Statx, Status> {
         let about = about(&self.file).map_err(|error| status_of(error, Status::Stale))?;
-        // It has no name any more: only this descriptor keeps it.
+        // It has no name any more; only this descriptor keeps it.
         if about.stx_nlink == 0 { Err(Status::Stale) } else { Ok(about) }
     }
 

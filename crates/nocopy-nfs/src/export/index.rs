@@ -34,7 +34,7 @@ const SURPLUS_MAX: usize = 4096;
 pub(super) struct Place {
     pub(super) parent: Identity,
     pub(super) name: Box<[u8]>,
-    /// With which the kernel opens the file wherever it is.
+    /// A handle by which the kernel opens the file wherever it is.
     pub(super) handle: Option<KernelHandle>,
 }
 
@@ -46,7 +46,7 @@ pub(super) struct Index {
     /// Entries in the file, including `unsaved`.
     entries: usize,
     unsaved: Vec<u8>,
-    /// It could not be written, so the file must be rewritten.
+    /// Whether the file must be rewritten, because an entry could not be written.
     is_behind: bool,
 }
 

@@ -218,7 +218,7 @@ fn ns_of(time: Time) -> u64 {
     u64::from(time.seconds) * 1_000_000_000 + u64::from(time.nanoseconds)
 }
 
-/// By the clock of file times.
+/// The current time of the clock of file times.
 fn now_ns() -> u64 {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     u64::try_from(now.as_nanos()).unwrap_or(u64::MAX)

@@ -65,7 +65,7 @@ pub enum ExportError {
 pub struct Export {
     root: Arc<OpenFile>,
     path: PathBuf,
-    /// The same directory as it was given, possibly through links.
+    /// The directory as named by the user, possibly through links.
     named: PathBuf,
     key: HandleKey,
     index: Mutex<Index>,

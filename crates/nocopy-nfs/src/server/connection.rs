@@ -68,7 +68,7 @@ pub(super) struct Connection {
     pub(super) address: IpAddr,
     /// When bytes were last received or sent.
     pub(super) moved: Instant,
-    /// What it waits for.
+    /// The events for which the loop waits.
     pub(super) interest: EventFlags,
     id: u64,
     client: Arc<ClientCounts>,
@@ -213,7 +213,7 @@ impl Connection {
     }
 
     fn receive(&mut self, shared: &Shared, buffer: &mut [u8]) -> Result<usize, End> {
-        // At most a whole call is held, and what arrived with it.
+        // At most one whole call is held, with the bytes received after it.
         let is_held = self.records.held() >= shared.core.call_bytes_max() + MARK_BYTES;
         if self.is_finished || self.is_full(shared) || is_held || self.is_writing() {
             return Ok(0);

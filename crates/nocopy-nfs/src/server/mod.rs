@@ -62,7 +62,7 @@ const WORKERS: usize = 8;
 /// The most connections, unless there are fewer descriptors.
 pub const CONNECTIONS_MAX: usize = 2048;
 
-/// Descriptors for other things: open files, listings, and what every program has. (Pipes are counted for each connection.)
+/// Descriptors for open files, listings, and those of every program. (Pipes are counted for each connection.)
 const OTHER_DESCRIPTORS: usize = 768;
 
 #[derive(Debug, thiserror::Error)]
@@ -164,7 +164,7 @@ impl Server {
         Ok(Self { address, shared, loops })
     }
 
-    /// Where it listens.
+    /// The address it listens at.
     pub fn address(&self) -> SocketAddr {
         self.address
     }

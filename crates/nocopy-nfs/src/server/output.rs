@@ -71,7 +71,7 @@ impl Outgoing {
     }
 }
 
-/// What to do with the front of the queue.
+/// How to send the front of the queue.
 #[derive(Debug)]
 pub(super) enum Front {
     Empty,

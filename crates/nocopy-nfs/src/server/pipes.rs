@@ -119,7 +119,7 @@ impl Lease {
     /// Puts references to the pages of a file in, up to that many bytes, as there is room and until the file ends.
     ///
     /// # Errors
-    /// Nothing could be put in.
+    /// No bytes could be put in.
     pub(super) fn fill(&mut self, file: impl AsFd, offset: u64, bytes: usize) -> io::Result<()> {
         let pipe = self.pipe.as_ref().expect("it is not dropped");
         let mut offset = offset;
@@ -170,7 +170,7 @@ impl Lease {
     /// Moves its contents into a file, as much as possible at a time.
     ///
     /// # Errors
-    /// Nothing could be moved; `INVAL`: the file accepts no references.
+    /// No bytes could be moved; `INVAL`: the file accepts no references.
     pub(super) fn put(&mut self, file: impl AsFd, offset: u64) -> rustix::io::Result<usize> {
         let pipe = self.pipe.as_ref().expect("it is not dropped");
         let (held, mut offset) = (self.held, offset);
@@ -183,7 +183,7 @@ impl Lease {
     /// Copies its contents into a buffer, up to its length.
     ///
     /// # Errors
-    /// There is nothing.
+    /// The pipe is empty.
     pub(super) fn read(&mut self, buffer: &mut [u8]) -> rustix::io::Result<usize> {
         let pipe = self.pipe.as_ref().expect("it is not dropped");
         let count = retry_on_intr(|| rustix::io::read(&pipe.reader, &mut *buffer))?;

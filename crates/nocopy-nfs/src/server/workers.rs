@@ -15,7 +15,7 @@ use super::output::Outgoing;
 use super::reading::Reading;
 use super::writing::{Buffer, Done, LongWrite};
 
-/// What there is to do.
+/// A task for a worker.
 #[derive(Debug)]
 pub(super) enum Work {
     Read(ReadCall),
@@ -32,7 +32,7 @@ pub(super) enum Work {
 /// Work of a connection, and its loop.
 #[derive(Debug)]
 pub(super) struct Job {
-    /// Of the client.
+    /// The client's network.
     pub(super) network: IpAddr,
     pub(super) inbox: Arc<Inbox>,
     pub(super) connection: u64,
@@ -73,7 +73,7 @@ impl Inbox {
         let is_awake = {
             let mut done = self.lock();
             done.push((connection, step));
-            // The first result wakes the loop, which then takes all.
+            // The first result wakes the loop, which then takes all results.
             done.len() > 1
         };
         if !is_awake {

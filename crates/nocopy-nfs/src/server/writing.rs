@@ -33,7 +33,7 @@ const NEXT_BYTES: usize = MARK_BYTES + BEGIN_BYTES;
 /// The most consecutive writes of a connection, before others have their turn.
 const WRITES_MAX: usize = 16;
 
-/// Much longer than a client with more data needs to send it, and short for those who wait.
+/// Much longer than a client with more data needs to send it, and short for other clients.
 const MOMENT: Timespec = Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
 
 /// A write that was not received completely.
@@ -140,7 +140,7 @@ impl LongWrite {
     /// Writes all of it.
     ///
     /// # Errors
-    /// Not all of it has arrived (`AGAIN`), or will.
+    /// Not all of the write has arrived yet (`AGAIN`), or the connection ended.
     fn finish(&mut self, shared: &Shared, buffer: &mut Buffer) -> rustix::io::Result<Outgoing> {
         if self.write.is_none() {
             self.write = Some(self.begin(shared));
@@ -211,7 +211,7 @@ impl LongWrite {
 
     fn splice(&mut self, shared: &Shared, mut pipe: Lease, buffer: &mut Buffer) -> rustix::io::Result<usize> {
         let count = match pipe.receive(&self.socket, self.left) {
-            // Nothing has arrived, or an urgent byte is next, at which splice(2) stops for ever and recv(2) does not.
+            // Nothing has arrived, or an urgent byte is next, where splice(2) stops for ever and recv(2) does not.
             Err(Errno::AGAIN) => return self.copy(shared, buffer.get()),
             received => received?,
         };
@@ -264,7 +264,7 @@ mod tests {
     use super::super::pipes::Pipes;
     use super::*;
 
-    /// What comes out of a socket arrives in a file.
+    /// Checks that the bytes of a socket arrive in a file.
     fn check(file: &File, path: &std::path::Path) {
         let content: Vec<u8> = (0..600_000_u32).map(|place| (place * 7 % 251) as u8).collect();
         let (here, mut there) = UnixStream::pair().unwrap();

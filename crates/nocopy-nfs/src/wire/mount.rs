@@ -55,7 +55,7 @@ impl<'a, const MAX: usize> Xdr<'a> for Text<'a, MAX> {
     }
 }
 
-/// What a client gets that may mount.
+/// The reply to a client that may mount.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mounted {
     pub handle: FileHandle,

@@ -8,7 +8,7 @@ const LONG_BYTES: usize = 16 << 10;
 /// How much of a long record must have arrived before it is begun: everything before the data of a write, with any credential.
 pub const BEGIN_BYTES: usize = 1 << 10;
 
-/// In the word before a fragment: it is the last of its record.
+/// In the word before a fragment: marks the last fragment of a record.
 const LAST: u32 = 1 << 31;
 
 /// The length of the word before a fragment.
@@ -23,12 +23,12 @@ pub struct TooLong {
 
 /// Assembles records from the bytes of a stream.
 ///
-/// It holds what was [pushed](Self::push) and not yet taken, and at most `max` bytes of one record: a longer one is refused as soon as a
-/// fragment announces it.
+/// It holds bytes that were [pushed](Self::push) and not yet taken, and at most `max` bytes of one record: a longer record is refused as
+/// soon as a fragment announces it.
 #[derive(Debug)]
 pub struct Records {
     max: usize,
-    /// As received, from `start` on.
+    /// Received bytes, from `start` on.
     bytes: Vec<u8>,
     start: usize,
     /// Fragments of the record that is incomplete.
@@ -77,12 +77,12 @@ impl Records {
         self.bytes.extend_from_slice(rest);
     }
 
-    /// Where received bytes may be put instead of being pushed: a long record is received into its final memory.
+    /// Memory that may receive bytes instead of `push`: a long record is received into its final memory.
     pub fn long(&mut self) -> Option<&mut Vec<u8>> {
         self.long.as_mut().filter(|long| long.bytes.len() < long.whole).map(|long| &mut long.bytes)
     }
 
-    /// A long record that is next and incomplete, before [`take`](Self::take) begins to assemble it.
+    /// A long incomplete record that is next, before [`take`](Self::take) begins to assemble it.
     pub fn begun(&self) -> Option<Begun<'_>> {
         let is_between = self.long.is_none() && (self.is_given || self.fragments.is_empty());
         let (mark, begin) = self.bytes[self.start..].split_first_chunk().filter(|_| is_between)?;
@@ -96,7 +96,7 @@ impl Records {
     /// place on.
     ///
     /// # Panics
-    /// There is none.
+    /// There is no long record.
     pub fn give_up(&mut self) -> (Vec<u8>, usize) {
         assert!(self.begun().is_some(), "a long record is begun");
         (std::mem::take(&mut self.bytes), std::mem::take(&mut self.start) + MARK_BYTES)
@@ -111,12 +111,12 @@ impl Records {
     /// The next record, if all of it has arrived.
     ///
     /// # Errors
-    /// It is too long; the stream cannot be read on.
+    /// The record is too long; the rest of the stream cannot be read.
     pub fn take(&mut self) -> Result<Option<Cow<'_, [u8]>>, TooLong> {
         Ok(self.take_counted()?.map(|(record, _)| record))
     }
 
-    /// The same, and how many bytes were copied to assemble it.
+    /// As [`take`](Self::take), with the number of bytes that were copied to assemble the record.
     ///
     /// # Errors
     /// As [`take`](Self::take).
@@ -145,7 +145,7 @@ impl Records {
                 if is_long && rest.len() >= BEGIN_BYTES {
                     let mut long = Vec::with_capacity(bytes);
                     long.extend_from_slice(rest);
-                    // It was pushed, and is copied once more.
+                    // It was pushed before, and is copied a second time.
                     self.long = Some(Long { bytes: long, whole: bytes, moved: 2 * rest.len() });
                     self.bytes.clear();
                     self.start = 0;
@@ -165,7 +165,7 @@ impl Records {
         }
     }
 
-    /// Adds what was received after a long record; nothing was pushed since that began.
+    /// Adds bytes that follow a long record; nothing was pushed since it began.
     fn push_front(&mut self, bytes: Vec<u8>) {
         if !bytes.is_empty() {
             self.bytes.splice(..self.start, bytes);

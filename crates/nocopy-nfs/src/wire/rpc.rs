@@ -95,7 +95,7 @@ impl<'a> Xdr<'a> for SystemCredential<'a> {
 /// A message that is not a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum NoCall {
-    /// There is nothing to answer.
+    /// The message cannot be decoded, so there is no number to reply to.
     #[error("the message is not a call ({0})")]
     Malformed(#[from] XdrError),
     /// To be answered by [`Reply::Mismatch`].
@@ -107,7 +107,7 @@ impl<'a> Call<'a> {
     /// Parses a record.
     ///
     /// # Errors
-    /// It is not a call.
+    /// The message is not a call.
     pub fn parse(record: &'a [u8]) -> Result<Self, NoCall> {
         let mut input = Reader::new(record);
         let xid = input.read()?;
@@ -189,7 +189,7 @@ impl Reply {
     /// The call that a record answers; its results are left in `input`.
     ///
     /// # Errors
-    /// It is not a reply.
+    /// The message is not a reply.
     pub fn decode(input: &mut Reader<'_>) -> Result<(u32, Self), XdrError> {
         let xid = input.read()?;
         match input.read()? {

@@ -29,7 +29,7 @@ fn packed(value: &impl Pack) -> Vec<u8> {
     out
 }
 
-/// What the other crate reads, encoded by it again.
+/// Decodes with the other crate, and encodes the result with it.
 fn reread<T: Pack + Unpack>(bytes: &[u8]) -> Vec<u8> {
     let (value, count) = T::unpack(&mut &bytes[..]).unwrap();
     assert_eq!(count, bytes.len());
@@ -311,7 +311,7 @@ fn long_records_are_put_together_from_what_comes() {
     }
 }
 
-/// As soon as enough of it has arrived, after other records or not, and as long as it is incomplete.
+/// A long record can be given up once enough of it has arrived, after other records or not, while it is incomplete.
 #[test]
 fn a_long_record_can_be_given_up() {
     let record = |length: usize| {
@@ -332,7 +332,7 @@ fn a_long_record_can_be_given_up() {
         if is_begun {
             let (begin, at) = reader.give_up();
             assert_eq!((&begin[at..], reader.held()), (&long[4..][..come], 0));
-            // What comes next is another one.
+            // The next record is another one.
             reader.push(&short);
         }
         assert_eq!(reader.take().unwrap().is_some(), come != 1023);

@@ -33,7 +33,7 @@ impl<'a> Reader<'a> {
         Self { rest: bytes }
     }
 
-    /// What has not been read.
+    /// The bytes that were not read.
     pub fn rest(&self) -> &'a [u8] {
         self.rest
     }
@@ -44,10 +44,10 @@ impl<'a> Reader<'a> {
         T::decode(self)
     }
 
-    /// That many bytes without their padding.
+    /// `count` bytes without their padding.
     ///
     /// # Errors
-    /// There are fewer.
+    /// Fewer bytes are left.
     pub fn bytes(&mut self, count: usize) -> Result<&'a [u8], XdrError> {
         let missing = count.saturating_sub(self.rest.len());
         let (taken, rest) = self.rest.split_at_checked(count).ok_or(XdrError::TooShort { missing })?;
@@ -70,7 +70,7 @@ impl<'a> Reader<'a> {
     }
 
     /// # Errors
-    /// Bytes follow what was read.
+    /// Bytes are left.
     pub fn finish(self) -> Result<(), XdrError> {
         if self.rest.is_empty() { Ok(()) } else { Err(XdrError::TooLong { bytes: self.rest.len() }) }
     }
@@ -79,7 +79,7 @@ impl<'a> Reader<'a> {
 /// A whole message of one value.
 ///
 /// # Errors
-/// It is none.
+/// The bytes are not one such value.
 pub fn parse<'a, T: Xdr<'a>>(bytes: &'a [u8]) -> Result<T, XdrError> {
     let mut reader = Reader::new(bytes);
     let value = reader.read()?;

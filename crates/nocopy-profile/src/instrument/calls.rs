@@ -1,11 +1,11 @@
-//! System calls, by what they do: `enum kind` of bpf/profile.bpf.c.
+//! System calls by kind: `enum kind` of bpf/profile.bpf.c.
 
 use libc::c_long;
 
 /// Calls that a kernel may know; those of x86_64 and aarch64 end before.
 pub(super) const NUMBERS: usize = 512;
 
-/// In no call that is known: `io_uring`'s, or one that was under way when the window opened.
+/// Outside of known calls: calls of `io_uring`, or calls that had begun before the window.
 pub(super) const OUTSIDE: u8 = 0;
 pub(super) const RECEIVE: u8 = 1;
 pub(super) const SEND: u8 = 2;
@@ -14,7 +14,7 @@ pub(super) const POLL: u8 = 3;
 pub(super) const KIND: u64 = 0xf;
 /// The result is a number of messages.
 const MANY: u8 = 0x10;
-/// From or to a pipe.
+/// The call moves bytes from or to a pipe.
 const SPLICE: u8 = 0x20;
 /// `getsockopt(TCP_ZEROCOPY_RECEIVE)`: other options are left out by the programs.
 const MAP: u8 = 0x40;
@@ -74,7 +74,7 @@ pub(super) fn kinds() -> Option<[u8; NUMBERS]> {
     IS_KNOWN.then_some(kinds)
 }
 
-/// What the call of that number does.
+/// The kind of a system call number.
 pub(super) fn kind(number: c_long) -> Option<u8> {
     calls().find(|(known, _)| *known == number).map(|(_, kind)| *kind)
 }

@@ -13,7 +13,7 @@ use crate::target::Targets;
 
 static PROGRAMS: &[u8] = aya::include_bytes_aligned!("../../../../bpf/profile.bpf.o");
 
-/// As many ports as the programs have room for.
+/// The size of the table of ports in the BPF programs.
 const PORTS_MAX: usize = 16;
 
 /// Without which nothing is known.
@@ -33,10 +33,10 @@ const REFINEMENTS: [(&str, &str); 10] = [
     ("kfree_skb", "drops"),
 ];
 
-/// In its stead before Linux 6.11.
+/// Replaces it before Linux 6.11.
 const OLD_DROPS: &str = "kfree_skb_of_sender";
 
-/// What is not known without some of them.
+/// What is missing in the results if one of these is missing.
 const ENDS: &str = "TCP's counters of connections";
 pub(super) const OPEN_COUNTERS: &str = "TCP's counters of connections that go on";
 
@@ -122,7 +122,7 @@ fn is_interrupted(loaded: &Result<(), ProgramError>) -> bool {
     }
 }
 
-/// What user space runs itself, at no tracepoint.
+/// Loads the program that user space runs itself, without a tracepoint.
 fn load_reader(programs: &mut Ebpf) -> Result<(), ProgramError> {
     let program: &mut RawTracePoint = programs.program_mut(READER).expect("it is there").try_into()?;
     verified(|| program.load())

@@ -29,7 +29,8 @@ use sums::{Inside, Sums};
 /// with periodic work.
 pub const SAMPLES_PER_SECOND: u32 = 97;
 
-/// What loads the programs: tracing, and the time they take (`BPF_ENABLE_STATS`); the functions' addresses, and the calls that others are in.
+/// Capabilities to load the programs: for tracing and for their times (`BPF_ENABLE_STATS`), for addresses of functions, and for the current
+/// calls of other processes.
 pub(crate) const CAPABILITIES: CapabilitySet = CapabilitySet::BPF
     .union(CapabilitySet::PERFMON)
     .union(CapabilitySet::SYS_ADMIN)
@@ -76,7 +77,7 @@ pub(crate) struct Instrument<'a> {
     period: Duration,
 }
 
-/// How things were when the window was opened.
+/// Counters at the beginning of the window.
 struct Before {
     at_ns: u64,
     threads: Threads,
@@ -88,7 +89,7 @@ impl<'a> Instrument<'a> {
     /// Opens a window on those targets.
     ///
     /// # Errors
-    /// Fails only if nothing works without what the kernel refuses; other refusals are part of the measurement.
+    /// Only if nothing can work without the refused part; other refusals are part of the measurement.
     pub(crate) fn attach(
         kernel: &'a Kernel,
         targets: &Targets,
@@ -120,7 +121,7 @@ impl<'a> Instrument<'a> {
     /// Closes the window, and returns its measurement.
     ///
     /// # Errors
-    /// What the kernel does not let be read.
+    /// The kernel does not allow to read a map.
     pub(crate) fn read(mut self) -> Result<Measured, Error> {
         if let Some(error) = Sums(&self.programs).read_sockets().map_err(Error::Read)? {
             self.absent.push(Absent { what: load::OPEN_COUNTERS, why: error.to_string() });
@@ -199,7 +200,7 @@ fn add_calls(measured: &mut Measured, sums: &Sums, now_ns: u64) -> Result<(), Ma
     Ok(())
 }
 
-/// What the threads of the target have used that are there or were.
+/// Processor time of the target's threads, including threads that have ended.
 fn read_threads(sums: &Sums) -> Result<Threads, MapError> {
     let mut threads = tasks::read(sums.processes()?);
     threads.extend(sums.ended()?);

@@ -1,5 +1,5 @@
-//! What the programs themselves take. The kernel times them on request (`BPF_ENABLE_STATS`); that alone about doubles their cost, so it is
-//! asked for in a 25th of the window only, and scaled.
+//! The cost of the BPF programs themselves. The kernel times them on request (`BPF_ENABLE_STATS`). That about doubles their cost, so they
+//! are timed in a 25th of the window only, and the result is scaled.
 
 use std::fs;
 use std::os::fd::{AsFd, AsRawFd};
@@ -25,7 +25,7 @@ pub(super) struct Watch {
     timing: JoinHandle<Option<Duration>>,
 }
 
-/// Of all programs together, since they were loaded.
+/// Total of all programs since they were loaded.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Account {
     runtime_ns: u64,
@@ -61,7 +61,7 @@ impl Watch {
         let _ = self.stop.send(());
         let timed = self.timing.join().expect("it does not panic");
         let account = Account::of(&self.programs).since(self.before);
-        // Where the machine times all programs all the time anyway, the account is of all of it.
+        // If the machine times all programs all the time, the total covers the whole window.
         let timed = if is_always_timed() { Some(elapsed) } else { timed };
         let scale = timed.map_or(0.0, |timed| elapsed.as_secs_f64() / timed.as_secs_f64().max(1e-9)).max(1.0);
         let cost = OwnCost {

@@ -1,4 +1,4 @@
-//! What the programs added up, by the layout of bpf/profile.bpf.c: every field is a word of 64 bits.
+//! The sums of the BPF programs, in the layout of bpf/profile.bpf.c: every field is a 64-bit word.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -28,7 +28,7 @@ type UsedWords = [u64; 4];
 
 /// `ARRIVALS_BITS`.
 const ARRIVALS_PLACES: u32 = 1 << 6;
-/// Of the map.
+/// Entries of the map.
 const ACCOUNTS_MAX: usize = 16_384;
 
 const IPPROTO_TCP: u64 = 6;
@@ -39,7 +39,7 @@ type StackWords = [u64; 63];
 /// The counters of the programs, to be read.
 pub(super) struct Sums<'a>(pub &'a Ebpf);
 
-/// Of one kind of calls.
+/// Sums of one kind of call.
 pub(super) struct KindSums {
     pub calls: Calls,
     pub copied: Copied,
@@ -63,7 +63,7 @@ impl Sums<'_> {
         Ok(std::array::from_fn(sum))
     }
 
-    /// The same, but for the largest.
+    /// The largest value of a word over all processors.
     fn largest<const N: usize>(&self, name: &str, index: u32, word: usize) -> Result<u64, MapError>
     where
         [u64; N]: Pod,
@@ -112,7 +112,7 @@ impl Sums<'_> {
         Ok(KindSums { calls, copied, udp_packets })
     }
 
-    /// By their numbers.
+    /// Threads by number.
     pub(super) fn threads(&self) -> Result<Vec<(u32, Thread)>, MapError> {
         let map = HashMap::<&MapData, u32, Thread>::try_from(self.map("threads"))?;
         map.iter().collect()
@@ -123,7 +123,7 @@ impl Sums<'_> {
         map.keys().collect()
     }
 
-    /// What threads used that ended meanwhile.
+    /// Processor time of threads that have ended.
     pub(super) fn ended(&self) -> Result<Threads, MapError> {
         let map = HashMap::<&MapData, u32, UsedWords>::try_from(self.map("ended"))?;
         let used = |[runtime, user_ticks, system_ticks, runs]: UsedWords| Used {
@@ -282,7 +282,7 @@ pub(super) fn add_targets(programs: &mut Ebpf, processes: &[u32]) -> Result<(), 
 /// A thread that is inside a call when the window opens.
 pub(super) struct Inside {
     pub id: u32,
-    /// Of the call.
+    /// The kind of the call.
     pub kind: u8,
     /// How long it has been ready, of all its life.
     pub run_delay: Duration,

@@ -1,9 +1,9 @@
-//! What the kernel's functions do, as far as a packet meets them.
+//! Roles of the kernel's functions on a packet's path.
 //!
 //! Only functions that decide a place are listed: functions that they call (allocators, locks, copies of bytes) are counted for their
 //! caller. Names of Linux 5.19 to 7.x; the compiler's variants (`.isra.0`, `.part.0`, `.constprop.0`, `.cold`) count as the function itself.
 
-/// What a function does.
+/// The role of a function.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Role {
     /// Runs softirqs.
@@ -39,7 +39,7 @@ pub(super) enum Timer {
     /// Retransmissions, loss probes and window probes share one.
     Retransmit,
     DelayedAck,
-    /// Also waits for the end of connections.
+    /// Also the timer that ends connections.
     Keepalive,
 }
 

@@ -1,4 +1,4 @@
-//! Where a sample was taken, by the names of the functions on its kernel stack.
+//! The place of a sample, by the names of the functions on its kernel stack.
 
 mod functions;
 
@@ -53,7 +53,7 @@ impl Place {
         Self::Other,
     ];
 
-    /// As the head of a column.
+    /// The name in the head of a column.
     pub fn short_words(self) -> &'static str {
         match self {
             Self::Interrupt => "interrupt",
@@ -77,7 +77,7 @@ impl Place {
         }
     }
 
-    /// As people read it.
+    /// The name in a sentence.
     pub fn words(self) -> &'static str {
         match self {
             Self::Interrupt => "interrupt",
@@ -110,7 +110,7 @@ pub(crate) struct Spot {
 }
 
 impl Spot {
-    /// Of a stack, innermost function first. `None`: a stranger's own work, or what has nothing to do with a network.
+    /// The place of a stack, innermost function first. `None`: work of another process, or unrelated to networks.
     pub(crate) fn of(owner: Owner, functions: &[impl AsRef<str>]) -> Option<Self> {
         let roles: Vec<_> = functions.iter().map(|name| Role::of(name.as_ref())).collect();
         // The innermost context decides first: on veth the sender's stack holds the receiver's softirq.
@@ -121,7 +121,7 @@ impl Spot {
         let found = inside.iter().flatten().next().copied().or(is_program.then_some(Role::Measuring));
         let found = found.map(|found| at_a_timer(found, inside));
         let (place, is_machine) = match outside.first().copied().flatten() {
-            // At most a lock that it lets go of.
+            // At most a lock that it releases.
             Some(Role::Softirq) if inside.len() <= 1 && found.is_none() => {
                 (Place::Interrupt, !outside.contains(&Some(Role::OtherInterrupt)))
             }
@@ -139,8 +139,8 @@ impl Spot {
     }
 }
 
-/// What the protocol does because a timer of TCP expired is the timer's. One that expires while a call has the socket is run by that call when it
-/// lets go of the socket (kernel: `tcp_release_cb`).
+/// Protocol work caused by an expired TCP timer belongs to the timer. A timer that expires while a call holds the socket is run by that
+/// call when it releases the socket (kernel: `tcp_release_cb`).
 fn at_a_timer(found: Role, inside: &[Option<Role>]) -> Role {
     let timer = inside.iter().flatten().copied().find(|role| matches!(role, Role::Timer(_)));
     match found {
@@ -361,9 +361,9 @@ mod tests {
         ] {
             let in_softirq = place(Owner::Stranger, &format!("{SEND} {begins} {handler} {TIMER}"));
             assert_eq!(in_softirq, format!("{expected} machine"), "{begins}");
-            // Put off until the call lets go of the socket.
+            // Deferred until the call releases the socket.
             assert_eq!(place(Owner::Receiving, &format!("{SEND} {begins} {RELEASE}")), expected, "{begins}");
-            // What is no work of the protocol stays where it is.
+            // Work outside of the protocol keeps its place.
             let driver = format!("veth_xmit dev_hard_start_xmit {SEND} {begins} {handler} {TIMER}");
             assert_eq!(place(Owner::Stranger, &driver), "softirq-driver machine");
         }

@@ -1,4 +1,4 @@
-//! A sweep in the terms of the study of 2011 that it comes from.
+//! A sweep in the terms of the study of 2011.
 
 use nocopy_report::receive_analysis::{BufferAnalysis, ReceiveAnalysis, RowTime, StudyRow};
 
@@ -82,7 +82,7 @@ fn time_of(row: StudyRow, figures: &Figures) -> RowTime {
     }
 }
 
-/// Of all rows.
+/// Time of all rows.
 fn total_seconds(figures: &Figures) -> f64 {
     places(figures).map(|time| time.seconds).sum()
 }

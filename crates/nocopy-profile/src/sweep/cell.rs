@@ -36,11 +36,11 @@ impl Cell {
 pub(super) struct Trial {
     pub bytes: u64,
     pub elapsed: Duration,
-    /// Of the receiver, if it was profiled.
+    /// The receiver's profile, if it was profiled.
     pub measured: Option<Measured>,
 }
 
-/// Of one cell, round by round.
+/// Results of one cell, round by round.
 #[derive(Debug, Default)]
 pub(super) struct Samples {
     without_gbit_per_s: Vec<f64>,

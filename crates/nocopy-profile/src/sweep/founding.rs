@@ -22,14 +22,14 @@ use crate::instrument::Kernel;
 /// The user buffers of the study.
 const BUFFERS_BYTES: [usize; 7] = [1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20];
 
-/// As much as in the study, and on slow machines no less than this.
+/// As much as in the study; on slow machines at least this.
 const AMOUNT_BYTES: u64 = 256 << 20;
 const AMOUNT_BYTES_MIN: u64 = 1 << 20;
 
 /// Moved before anything is measured, to see how fast this machine is.
 const TRIAL_BYTES: u64 = 2 << 20;
 
-/// As many rounds should fit into the time at least: the amount of a transfer follows from it.
+/// The least number of rounds that should fit into the time; the amount of a transfer follows from it.
 const ROUNDS_WANTED: u32 = 3;
 
 /// More often than otherwise: the time is short, the parts are small, and throughput is that of the transfers that are not profiled.
@@ -42,7 +42,7 @@ const SAMPLES_PER_SECOND: u32 = 487;
 /// The calling thread needs [`super::CAPABILITIES`].
 ///
 /// # Errors
-/// What the lab, the kernel's type information, the BPF programs or the two processes refuse.
+/// An error of the lab, of the kernel's type information, of the BPF programs or of the two processes.
 pub fn founding(
     budget: Duration,
     progress: &Progress,
@@ -61,7 +61,7 @@ pub fn founding(
         progress.expect(plan.cells.len() as u64);
         measure_round(&plan, plan.rounds, &kernel, |_| &stage, &mut measured, progress)?;
         plan.rounds += 1;
-        // The next one would take as long as this one.
+        // The next round would take as long as this one.
         if !go_on() || start.elapsed() + begin.elapsed() > budget {
             return Ok(analysis::of(&plan.result(String::new(), &measured)));
         }

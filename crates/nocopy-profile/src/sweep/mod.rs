@@ -36,17 +36,17 @@ use rustix::thread::CapabilitySet;
 pub use table::{text, title};
 pub use throughput::of as throughput_of;
 
-/// What a sweep needs: profiling, and a private network.
+/// Capabilities for profiling and a private network.
 pub const CAPABILITIES: CapabilitySet = instrument::CAPABILITIES.union(capability::NETWORK);
 
 const NAME: &str = "profile sweep";
 
-/// From the buffer of a program that reads lines to that of one that copies files.
+/// From the buffer of a program that reads lines to that of a program that copies files.
 const BUFFERS_BYTES: [usize; 13] = buffers();
-/// Of those, every second; 64 KiB is among them.
+/// Every second one of them, including 64 KiB.
 const QUICK_STEP: usize = 2;
 
-/// As in the original experiment (docs/profile.md): it limits how much one read can return.
+/// As in the original experiment (docs/profile.md): it limits how much one read returns.
 const FIXED_BUFFER_BYTES: usize = 64 << 10;
 
 /// Six: the confidence interval is one of 95 % then.
@@ -63,7 +63,7 @@ const fn buffers() -> [usize; 13] {
     all
 }
 
-/// What was asked for.
+/// The requested sweep.
 struct Plan {
     bytes: u64,
     rounds: u32,
@@ -94,12 +94,12 @@ impl Plan {
         }
     }
 
-    /// Of each cell, before the first round.
+    /// Empty results for each cell.
     fn samples(&self) -> Vec<Samples> {
         self.cells.iter().map(|_| Samples::default()).collect()
     }
 
-    /// What `rounds` rounds found.
+    /// The result of `rounds` rounds.
     fn result(&self, command: String, measured: &[Samples]) -> Sweep {
         let cells = self.cells.iter().zip(measured).map(|(cell, samples)| samples.figures(*cell));
         Sweep {
@@ -152,7 +152,7 @@ fn measure_round<'a>(
 ) -> Result<(), Failure> {
     for (cell, samples) in plan.cells.iter().zip(all) {
         progress.start(cell.words());
-        // In turns, so that neither is always the second.
+        // Alternating, so that neither is always the second.
         let first = round.is_multiple_of(2);
         for is_profiled in [first, !first] {
             let profiler = is_profiled.then_some((kernel, plan.samples_per_second));

@@ -13,7 +13,7 @@ pub fn of(sweep: &Sweep) -> String {
     let groups: Vec<_> = sweep.groups().collect();
     let titles: Vec<_> = groups.iter().map(|cells| title(&cells[0])).collect();
     let failed: Vec<_> = sweep.failed_checks().map(|(cell, check)| words(cell, &check.words())).collect();
-    // The same in all groups, so that a part looks the same everywhere.
+    // The same order in all groups, so that a part looks the same everywhere.
     let is_there = |place: &Place| sweep.cells.iter().any(|cell| us_per_mb(cell, *place) > 0.0);
     let places: Vec<_> = Place::ALL.into_iter().filter(is_there).collect();
     let body = html! {

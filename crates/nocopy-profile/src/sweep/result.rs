@@ -14,7 +14,7 @@ pub const SCHEMA: &str = "nocopy.profile-sweep/2";
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Sweep {
     pub schema: String,
-    /// What to run for the same again.
+    /// The command that measures the same again.
     pub command: String,
     /// UTC, to the second.
     pub measured_at: String,
@@ -26,10 +26,10 @@ pub struct Sweep {
     pub cells: Vec<CellFigures>,
 }
 
-/// Of one combination of settings.
+/// Results of one combination of settings.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct CellFigures {
-    /// That of the program.
+    /// The program's buffer.
     pub buffer_bytes: usize,
     /// `SO_RCVBUF` as set; absent if the kernel chooses it.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -39,9 +39,9 @@ pub struct CellFigures {
     /// Without profiling, and with it.
     pub without_gbit_per_s: Range,
     pub with_gbit_per_s: Range,
-    /// What profiling took of the throughput, round by round.
+    /// The loss of throughput by profiling, round by round.
     pub overhead_percent: Range,
-    /// Of all rounds together, of the receiver.
+    /// The receiver's figures over all rounds.
     pub figures: Figures,
     pub checks: Vec<Check>,
 }

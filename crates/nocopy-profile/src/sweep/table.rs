@@ -32,7 +32,7 @@ pub fn text(sweep: &Sweep) -> String {
     text
 }
 
-/// What the cells of a table have in common.
+/// The settings shared by the cells of a table.
 pub fn title(cell: &CellFigures) -> String {
     let receive_buffer = match cell.receive_buffer_bytes {
         Some(bytes) => format!("fixed at {}", length(bytes)),

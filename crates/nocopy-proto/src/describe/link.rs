@@ -1,4 +1,4 @@
-//! Ethernet, VLAN tags, and what is neither ARP nor IP.
+//! Ethernet, VLAN tags, and frames that are neither ARP nor IP.
 
 use std::fmt::{self, Write};
 
@@ -54,7 +54,7 @@ fn unknown(line: &mut Line<'_>, part: Part<'_>, ether_type: EtherType) -> fmt::R
     }
 }
 
-/// IEEE 802.3 with a length in place of a type: behind it stands the header of IEEE 802.2.
+/// IEEE 802.3 with a length instead of a type: the header of IEEE 802.2 follows.
 fn logical_link(line: &mut Line<'_>, part: Part<'_>, declared_bytes: usize) -> fmt::Result {
     let missing = declared_bytes.saturating_sub(part.declared_bytes);
     line.write_str("802.3, ")?;

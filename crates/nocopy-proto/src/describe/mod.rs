@@ -32,16 +32,16 @@ use std::fmt;
 use crate::wire::IpProtocol;
 use ports::Port;
 
-/// A packet from its Ethernet header on, as far as it was captured.
+/// A packet from its Ethernet header on, possibly cut by a capture length.
 #[derive(Debug, Clone, Copy)]
 pub struct Captured<'a> {
-    /// What was captured, from the first byte.
+    /// The captured bytes, from the first.
     pub bytes: &'a [u8],
     /// Bytes the packet had.
     pub packet_bytes: usize,
 }
 
-/// What a line shows.
+/// Options of a line.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Style {
@@ -69,7 +69,7 @@ impl Captured<'_> {
     /// Appends the description to `line`: without line feed, and without any other control character.
     pub fn describe(self, style: Style, line: &mut String) {
         let part = Part { bytes: self.bytes, declared_bytes: self.packet_bytes.max(self.bytes.len()) };
-        // A string takes everything.
+        // Writing to a string cannot fail.
         let _ = link::describe(&mut Line { text: line, style }, part);
     }
 }
@@ -93,7 +93,7 @@ impl Line<'_> {
     }
 }
 
-/// A part of a packet: what was captured of it, and how long it was by the header in front of it.
+/// A part of a packet: its captured bytes, and its length by the header in front of it.
 #[derive(Clone, Copy)]
 struct Part<'a> {
     bytes: &'a [u8],
@@ -101,7 +101,7 @@ struct Part<'a> {
 }
 
 impl<'a> Part<'a> {
-    /// What lies behind a header of `header_bytes`, of which `bytes` was captured.
+    /// The part after a header of `header_bytes`, of which `bytes` was captured.
     fn behind(&self, header_bytes: usize, bytes: &'a [u8]) -> Self {
         Self { bytes, declared_bytes: self.declared_bytes.saturating_sub(header_bytes) }
     }
@@ -113,14 +113,14 @@ fn refuse(line: &mut Line<'_>, name: &str, is_cut: bool, why: impl fmt::Display)
     if is_cut { write!(line, "[|{name}]") } else { write!(line, "[bad {name}: {why}]") }
 }
 
-/// What must hold for any bytes whatever, for the property tests here and the fuzz targets in `fuzz/`.
+/// Properties that hold for any bytes, for the property tests here and the fuzz targets in `fuzz/`.
 ///
 /// # Panics
 /// When a description is not one line of printable text.
 #[doc(hidden)]
 pub fn check_one_line(bytes: &[u8]) {
     for style in [Style::default(), Style::default().link(true).names(true)] {
-        // Whole; cut; and longer than anybody says.
+        // Whole; cut; and with a length that no header announces.
         for packet_bytes in [bytes.len(), bytes.len() + 1, 1 << 20, 0] {
             let mut line = String::new();
             Captured { bytes, packet_bytes }.describe(style, &mut line);

@@ -8,7 +8,7 @@ pub(super) struct Port {
     pub(super) named: bool,
 }
 
-/// Of those that people meet (IANA service names).
+/// Common service names (IANA).
 const NAMES: [(u16, &str); 34] = [
     (7, "echo"),
     (9, "discard"),

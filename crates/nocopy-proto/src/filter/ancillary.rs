@@ -1,12 +1,12 @@
-//! What is known of a packet beside its bytes.
+//! Facts about a packet that are not in its bytes.
 
 use super::instruction::Operation;
 use super::{Extension, Program};
 
-/// What is known of a packet beside its bytes; the default is a frame as it was on the wire, from an unknown device.
+/// Facts about a packet that are not in its bytes. The default is a frame as on the wire, from an unknown device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Ancillary {
-    /// Where the headers are.
+    /// The places of the headers.
     pub headers: Headers,
     /// The number of the interface; `None` if no device received the packet: the kernel then ends the filter at such a
     /// question, with what is in A.
@@ -17,7 +17,7 @@ pub struct Ancillary {
     pub mark: u32,
     /// The processor the filter runs on.
     pub cpu: u32,
-    /// What the filter gets as a random number.
+    /// The value of the filter's random number.
     pub random: u32,
     /// The VLAN tag taken out of the frame.
     pub vlan: Option<VlanTag>,
@@ -25,12 +25,12 @@ pub struct Ancillary {
     pub original_bytes: Option<u32>,
 }
 
-/// Where the headers are, for loads relative to them (`SKF_LL_OFF`, `SKF_NET_OFF`).
+/// The places of the headers, for loads relative to them (`SKF_LL_OFF`, `SKF_NET_OFF`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Headers {
-    /// An Ethernet frame as a packet socket sees it: what follows Ethernet's header, and a tag in the frame unless one
-    /// was taken out before (`skb_vlan_untag`), is the network header. The kernel lets such loads see the linear part of the
-    /// packet, which is up to the driver; here they see the whole.
+    /// An Ethernet frame as a packet socket receives it: the network header follows Ethernet's header and a tag in the frame, unless the
+    /// tag was removed before (`skb_vlan_untag`). In the kernel such loads reach the linear part of the packet, which the driver decides;
+    /// here they reach the whole packet.
     #[default]
     Ethernet,
     /// A datagram of a Unix socket: no link header, and the network header at the beginning.
@@ -55,7 +55,7 @@ pub struct VlanTag {
 pub struct Unanswerable {
     /// Which instruction.
     pub index: usize,
-    /// What it asks for.
+    /// The requested fact.
     pub extension: Extension,
 }
 

@@ -1,4 +1,4 @@
-//! What the kernel checks before it takes a program (`bpf_check_classic` and `check_load_and_stores` in net/core/filter.c).
+//! The checks of the kernel before it accepts a program (`bpf_check_classic` and `check_load_and_stores` in net/core/filter.c).
 
 use super::instruction::{Arithmetic, Instruction, Operand, Operation};
 
@@ -84,7 +84,7 @@ pub enum InvalidProgram {
     JumpPastEnd {
         /// Which instruction.
         index: usize,
-        /// Where it jumps.
+        /// The target of the jump.
         target: usize,
         /// How many instructions there are.
         count: usize,
@@ -143,7 +143,7 @@ fn check_operation(index: usize, count: usize, operation: Operation) -> Result<(
     }
 }
 
-/// As the kernel does it: also for instructions that no jump reaches, which it takes to follow the one before.
+/// As in the kernel: instructions that no jump reaches are checked too, as if they followed the instruction before.
 fn check_slots(operations: &[Operation]) -> Result<(), InvalidProgram> {
     let (mut at, mut stored) = (vec![u16::MAX; operations.len()], 0_u16);
     for (index, &operation) in operations.iter().enumerate() {

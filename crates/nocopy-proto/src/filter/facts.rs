@@ -1,4 +1,4 @@
-//! What is certain before each instruction, on every way there: so that translations leave out what need not be checked.
+//! Facts that hold before each instruction on every path to it, so that translations leave out needless checks.
 
 use super::check::SLOTS;
 use super::instruction::{Arithmetic, Extension, Operand, Operation, Place, Register, Width};
@@ -6,7 +6,7 @@ use super::instruction::{Arithmetic, Extension, Operand, Operation, Place, Regis
 /// The largest length of an IPv4 header: 4 bits, in words.
 const HEADER_BYTES_MAX: u32 = 60;
 
-/// What holds before an instruction.
+/// Facts that hold before an instruction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::filter) struct Facts {
     /// The largest values of the registers and the scratch slots.
@@ -55,7 +55,7 @@ impl Facts {
         self.x_max.checked_add(offset).is_none_or(|sum| sum.cast_signed() < 0)
     }
 
-    /// What holds where two ways meet.
+    /// Facts that hold where two paths meet.
     fn or(mut self, other: Self) -> Self {
         self.a_max = self.a_max.max(other.a_max);
         self.x_max = self.x_max.max(other.x_max);

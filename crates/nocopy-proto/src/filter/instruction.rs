@@ -1,4 +1,4 @@
-//! What an instruction means.
+//! The meaning of an instruction.
 
 use super::InvalidProgram;
 
@@ -67,7 +67,7 @@ pub(super) enum Width {
     Word = 4,
 }
 
-/// What is combined with A.
+/// The operand that is combined with A.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Operand {
     Constant(u32),
@@ -103,7 +103,7 @@ pub(super) enum Condition {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Extension {
-    /// `SKF_AD_PROTOCOL`: the Ethernet type, as `eth_type_trans` says it.
+    /// `SKF_AD_PROTOCOL`: the Ethernet type, as `eth_type_trans` returns it.
     Protocol,
     /// `SKF_AD_PKTTYPE`: for this host, for all, for another, sent.
     PacketType,
@@ -173,14 +173,14 @@ impl Extension {
     }
 }
 
-/// Where an offset points, read as signed: `bpf_internal_load_pointer_neg_helper` in kernel/bpf/core.c.
+/// The target of an offset, read as signed: `bpf_internal_load_pointer_neg_helper` in kernel/bpf/core.c.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Place {
-    /// In the frame.
+    /// Bytes from the start of the frame.
     Frame(u32),
-    /// From the link header on.
+    /// Bytes from the link header.
     Link(u32),
-    /// From the network header on.
+    /// Bytes from the network header.
     Network(u32),
     /// Before all headers.
     Nowhere,

@@ -1,9 +1,9 @@
 //! Packet filters: classic BPF programs, as libpcap compiles them, with the meaning that Linux gives them
 //! (Documentation/networking/filter.rst, net/core/filter.c).
 //!
-//! A [`Program`] is one the kernel would take. It is read from text ([`Program::parse`]) run over packets in user space
-//! ([`Program::run`]), and translated to stand in front of an XDP program ([`Program::to_xdp`])
-//! or on a packet socket ([`Program::for_packet_socket`]).
+//! A [`Program`] is one that the kernel accepts. It is read from text ([`Program::parse`]), run over packets in user space
+//! ([`Program::run`]), and translated for the beginning of an XDP program ([`Program::to_xdp`]) or for a packet socket
+//! ([`Program::for_packet_socket`]).
 //!
 //! One decoding serves the check, the interpreter, the translation to XDP and the rewriting for packet sockets, so all have the same
 //! meaning. A filter applies to the frame as it was on the wire. Packet sockets get frames without their outermost VLAN tag, so for
@@ -31,11 +31,11 @@ pub use instruction::{Extension, Instruction};
 pub use parse::ParseError;
 pub use xdp::Untranslatable;
 
-/// A program that the kernel would take (`bpf_check_classic`).
+/// A program that the kernel accepts (`bpf_check_classic`).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Program {
     instructions: Vec<Instruction>,
-    /// What the instructions mean, one for each.
+    /// The meaning of each instruction.
     operations: Vec<instruction::Operation>,
 }
 

@@ -60,7 +60,7 @@ const CODES: [u16; 56] = [
     0x35, 0x3d, 0x45, 0x4d, 0x15,
 ];
 
-/// What is asked for beside packets, of what a Unix socket, a test run and [`Program::run`] can agree on.
+/// Extensions for which a Unix socket, a test run and [`Program::run`] give the same value.
 const EXTENSIONS: [Extension; 4] =
     [Extension::XorX, Extension::HardwareType, Extension::InterfaceIndex, Extension::Mark];
 
@@ -83,7 +83,7 @@ pub fn program(bytes: &[u8]) -> Program {
     Program::new(instructions).expect("valid by construction")
 }
 
-/// An instruction with at least `left` more from it on, and mostly one in front of it that lets it succeed.
+/// An instruction that needs at most `left` more after it, usually preceded by one that makes it succeed.
 fn any_instructions(choices: &mut Choices<'_>, left: usize) -> Vec<Instruction> {
     let (luck, x) = (choices.byte(), choices.byte());
     // Now and then the filter ends early.
@@ -147,7 +147,7 @@ pub fn loads() -> Vec<(Program, Vec<u8>)> {
             }
         }
     }
-    // What a load leaves alone shows too: both registers make the result.
+    // Registers that a load must not change are part of the result.
     let around = |load: Vec<(u16, u32)>| {
         let load = load.into_iter().chain([(0x24, 31), (0x0c, 0), (code::RETURN_A, 0)]);
         Program::new(load.map(|(code, constant)| Instruction::plain(code, constant)).collect())
@@ -156,8 +156,8 @@ pub fn loads() -> Vec<(Program, Vec<u8>)> {
     loads.into_iter().map(|(x, load)| (around(load).expect("a load and a return"), packet(x))).collect()
 }
 
-/// A program that returns all ones where `program`, which ends with a return of A, returns `value` from there, and 0 elsewhere: so
-/// that those who only tell whether a filter matches tell exactly what A is.
+/// A program that returns all ones where `program`, which ends with a return of A, returns `value`, and 0 elsewhere: a test that only sees
+/// whether a filter matches can then determine A.
 pub fn comparing(program: &Program, value: u32) -> Option<Program> {
     let (last, rest) = program.instructions().split_last()?;
     let compare = Instruction { code: 0x15, jump_true: 0, jump_false: 1, constant: value };
@@ -238,7 +238,7 @@ fn flows() -> Vec<Vec<u8>> {
     frames
 }
 
-/// Where the IP header of a frame of [`udp`] is.
+/// The offset of the IP header in a frame of [`udp`].
 fn ip_offset(frame: &[u8]) -> usize {
     if frame[12] == 0x81 { 18 } else { 14 }
 }
@@ -282,7 +282,7 @@ fn transports(frame: &[u8]) -> Vec<Vec<u8>> {
     variants
 }
 
-/// The frame's packet behind other headers.
+/// The packet of the frame in frames with other link headers.
 fn encapsulations(frame: &[u8]) -> Vec<Vec<u8>> {
     let ip = ip_offset(frame);
     let wrap = |header: &[u8]| [&frame[..12], header, &frame[ip..]].concat();
@@ -325,8 +325,8 @@ fn links() -> Vec<Vec<u8>> {
     ]
 }
 
-/// A filter rewritten for packet sockets says of a frame without its tag, with the tag beside it, what the filter said of the frame
-/// with the tag; and of frames that never had one, what it said of them.
+/// A filter rewritten for packet sockets returns for a frame without its tag, with the tag beside it, the result of the original filter for
+/// the frame with the tag; and for frames that never had a tag, the original result.
 ///
 /// # Panics
 /// When it does not.

@@ -6,7 +6,7 @@ use super::instruction::{LINK, NETWORK, Operation, Place, Register, Width, code}
 use super::rewriting::{Label, Rewriting};
 use super::{Extension, Instruction, InvalidProgram, Program};
 
-/// Where in a frame the tag begins (its type, then its control field) and ends.
+/// The offsets in a frame at which the tag begins (its type, then its control field) and ends.
 const TAG: u32 = 12;
 const TAG_END: u32 = 16;
 const TAG_BYTES: u32 = 4;
@@ -26,7 +26,7 @@ impl Program {
     /// without its outermost VLAN tag, and the tag beside it (`skb_vlan_untag`). What is returned asks whether there is one, and if so reads
     /// the tag where the frame had it, and everything behind it 4 bytes earlier.
     ///
-    /// A filter that asks for the tag itself, as libpcap compiles them for such sockets, is returned as it is.
+    /// A filter that itself asks for the tag, as libpcap compiles them for such sockets, is returned unchanged.
     ///
     /// # Errors
     /// The filter gets too long, or needs a scratch slot and has none left.
@@ -43,7 +43,7 @@ impl Program {
         Shift::new(self, rewriting).shift(original)
     }
 
-    /// The same filter, keeping `bytes` of each packet that matches: what a filter returns is where a packet socket cuts the packet.
+    /// The filter changed to return `bytes` for each packet that matches: a packet socket cuts packets to the returned length.
     ///
     /// # Errors
     /// The filter gets too long.
@@ -175,7 +175,7 @@ impl<'a> Shift<'a> {
         }
     }
 
-    /// Loads from `at` of the frame as it was, of which at least one byte is not before the tag. `base` is what offsets are counted from.
+    /// Loads from `at` in the original frame, of which at least one byte is after the start of the tag. Offsets count from `base`.
     fn load(&mut self, index: usize, width: Width, at: u32, base: u32) {
         if at >= TAG_END {
             return self.rewriting.push(load_code(width), base + at - TAG_BYTES);
@@ -185,7 +185,7 @@ impl<'a> Shift<'a> {
         if let [(at, bytes)] = pieces[..] {
             return self.load_tag(at, bytes);
         }
-        // Put together in X, which stays as it was.
+        // Combined in X, which is restored.
         let slot = self.slot(index);
         self.rewriting.push(code::STORE_X, slot);
         for (number, &(at, bytes)) in pieces.iter().enumerate() {
@@ -216,7 +216,7 @@ impl<'a> Shift<'a> {
         }
     }
 
-    /// `A = packet[X + offset]`: where that is shows at run time, unless it is always behind the tag.
+    /// `A = packet[X + offset]`. Whether it is before or after the tag is known only at run time, unless the facts say that it is after.
     fn load_indirect(&mut self, index: usize, width: Width, offset: u32, facts: Facts) {
         let load = load_code(width) + (code::LOAD_WORD_INDIRECT - code::LOAD_WORD);
         let behind = offset.wrapping_sub(TAG_BYTES);
@@ -253,14 +253,14 @@ impl<'a> Shift<'a> {
         self.rewriting.place(done);
     }
 
-    /// Sees in A where an offset points that may be negative: goes to `unchanged` if not into the frame, and otherwise falls through to, or
-    /// goes to `positive`, with the offset in the frame in A.
+    /// For an offset in A that may be negative: jumps to `unchanged` if it is not in the frame; otherwise falls through, or jumps to
+    /// `positive`, with the offset in the frame in A.
     fn resolve_negative(&mut self, positive: Label, unchanged: Label) {
         let [negative, not_network, link] = std::array::from_fn(|_| self.rewriting.label());
         let at_least = |offset| Instruction::plain(IF_GREATER_OR_EQUAL, offset);
         self.rewriting.branch(at_least(1 << 31), negative, positive);
         self.rewriting.place(negative);
-        // The network header is behind the tag, with or without it.
+        // The network header is after the tag, with or without it.
         self.rewriting.branch(at_least(NETWORK), unchanged, not_network);
         self.rewriting.place(not_network);
         self.rewriting.branch(at_least(LINK), link, unchanged);

@@ -11,7 +11,7 @@ pub enum ParseError {
         "it begins with {found:?}; the number of instructions must come first; give the output of 'tcpdump -ddd EXPRESSION'"
     )]
     NoCount {
-        /// What stands there, cut after a few characters.
+        /// The text found there, shortened.
         found: String,
     },
     /// Fewer or more instructions than announced.
@@ -31,7 +31,7 @@ pub enum ParseError {
     NotAnInstruction {
         /// Which instruction, from 0.
         index: usize,
-        /// What stands there, cut after a few characters.
+        /// The text found there, shortened.
         found: String,
     },
     /// The kernel would refuse the instructions.

@@ -1,4 +1,4 @@
-//! Classic BPF with jumps to places that are not known yet, which may get farther than 8 bits say.
+//! Classic BPF with jumps to labels, whose distances may exceed 8 bits.
 
 use super::Instruction;
 use super::instruction::{Operation, code};
@@ -105,7 +105,7 @@ impl Rewriting {
         instructions
     }
 
-    /// Where each item begins, and the end.
+    /// The position of each item, and the end.
     fn places(&self) -> Vec<usize> {
         let mut at = 0;
         let mut places: Vec<usize> = self

@@ -10,21 +10,21 @@ pub(super) const ETHERNET_BYTES: u32 = 14;
 pub(super) const TYPE_OFFSET: u32 = 12;
 pub(super) const TAG_BYTES: u32 = 4;
 
-/// The types that announce a VLAN tag the kernel takes out (`eth_type_vlan`).
+/// Types of VLAN tags that the kernel removes (`eth_type_vlan`).
 pub(super) const VLAN_TYPES: [u16; 2] = [0x8100, 0x88a8];
 
 /// `ARPHRD_ETHER`
 pub(super) const ETHERNET_HARDWARE: u32 = 1;
 
-/// The filter ends, and this is what it returns.
+/// The end of the filter, with its result.
 struct End(u32);
 
 impl Program {
     /// Runs the filter over a packet in one or several pieces: how many bytes of it to keep, 0 if it does not match. May be more than
     /// the packet has.
     ///
-    /// What is wrong at run time ends it with 0, as in the kernel: a load beyond the packet, a division by X = 0. So does a
-    /// question that nobody can answer here: ask [`Program::check_answerable`] once before.
+    /// As in the kernel, a fault at run time ends it with 0: a load beyond the packet, or a division by X = 0. So does a question that user
+    /// space cannot answer: check [`Program::check_answerable`] first.
     pub fn run(&self, pieces: &[&[u8]], ancillary: &Ancillary) -> u32 {
         let mut machine = Machine { a: 0, x: 0, scratch: [0; SLOTS as usize], pieces, ancillary };
         let mut index = 0;
@@ -138,7 +138,7 @@ impl Machine<'_> {
         })
     }
 
-    /// Where the network header of a frame is: behind a tag, if there is one.
+    /// The offset of the network header of a frame: after a tag, if there is one.
     fn network_offset(&self) -> Result<u32, End> {
         if self.ancillary.vlan.is_some() {
             return Ok(ETHERNET_BYTES);
@@ -181,7 +181,7 @@ fn compute(arithmetic: Arithmetic, a: u32, operand: u32) -> Result<u32, End> {
         Arithmetic::Or => a | operand,
         Arithmetic::And => a & operand,
         Arithmetic::Xor => a ^ operand,
-        // Of the distance the lowest 5 bits count, as for the kernel's 32-bit shifts.
+        // Only the lowest 5 bits of the distance count, as in the kernel's 32-bit shifts.
         Arithmetic::ShiftLeft => a.wrapping_shl(operand),
         Arithmetic::ShiftRight => a.wrapping_shr(operand),
     })

@@ -151,7 +151,7 @@ fn program(instructions: &[(u16, u8, u8, u32)]) -> Program {
     Program::new(instructions.collect()).unwrap()
 }
 
-/// What is in A after one instruction, started with A and X.
+/// The value of A after one instruction, started with A and X.
 fn result(a: u32, x: u32, code: u16, constant: u32, packet: &[&[u8]]) -> u32 {
     program(&[(0x01, 0, 0, x), (0x00, 0, 0, a), (code, 0, 0, constant), (0x16, 0, 0, 0)])
         .run(packet, &Ancillary::default())

@@ -22,7 +22,7 @@ impl Program {
     /// IPv4 options, no IPv6 extension headers. Of the frame it loads at constant offsets only, so it runs in every place.
     ///
     /// # Panics
-    /// With more than 200 addresses, which make a program longer than the kernel takes.
+    /// With more than 200 addresses, which would exceed the kernel's longest program.
     pub fn udp_to(addresses: &[IpAddr], port: u16) -> Self {
         assert!(addresses.len() <= 200, "{} addresses are too many for one filter", addresses.len());
         let (mut v4, mut v6) = (Vec::new(), Vec::new());
@@ -91,7 +91,7 @@ impl Matching {
         }
     }
 
-    /// Goes on if what is loaded equals `value`.
+    /// Continues if the loaded value equals `value`.
     fn require(&mut self, load: u16, offset: u32, value: u32, otherwise: Label) {
         self.program.push(load, offset);
         let on = self.program.label();
@@ -99,7 +99,7 @@ impl Matching {
         self.program.place(on);
     }
 
-    /// Leaves for `to` if what was loaded passes the test.
+    /// Jumps to `to` if the loaded value passes the test.
     fn skip_if(&mut self, test: u16, value: u32, to: Label) {
         let on = self.program.label();
         self.program.branch(Instruction::plain(test, value), to, on);

@@ -1,4 +1,4 @@
-//! Blocks made around packets in the memory that these lie in: no packet moves.
+//! Writes blocks around packets in the memory that holds them: no packet is moved.
 //!
 //! The kernel reads the block's status word while the block is with the program. Those four bytes are the body of a filler, so they
 //! may have any value.
@@ -10,10 +10,10 @@ use super::{
     filler_head, statistics,
 };
 
-/// Makes blocks in place, packet by packet in the order in which they lie in memory.
+/// Makes blocks in place, packet by packet, in the order of their addresses.
 ///
-/// The memory begins with [`InPlace::HEAD_BYTES`] that are not touched but told by [`InPlace::finish`]: in them may lie a word that
-/// somebody else reads.
+/// The first [`InPlace::HEAD_BYTES`] of the memory are not written; [`InPlace::finish`] returns what belongs there. Another process may
+/// read a word in them meanwhile.
 #[derive(Debug)]
 pub struct InPlace<'a> {
     /// Without the head.
@@ -33,18 +33,18 @@ struct Last {
     len: usize,
 }
 
-/// What the memory has become.
+/// The finished memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Laid {
-    /// What belongs into the first bytes of the memory. The four bytes behind are free.
+    /// Bytes for the start of the memory. The four bytes after them are free.
     pub head: [u8; 8],
     /// Whole blocks, from the beginning of the memory on.
     pub bytes: usize,
-    /// Packets moved by a few bytes because they did not lie as the format wants it.
+    /// Packets moved by a few bytes to meet the alignment of the format.
     pub moved: u32,
 }
 
-/// There is not enough room in front of a packet, or it does not lie in the memory.
+/// There is not enough room in front of a packet, or it is outside the memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
     "packet: no block can be written around it; it lies too close to the one before it, or outside the memory; write it elsewhere"
@@ -65,7 +65,7 @@ impl<'a> InPlace<'a> {
     /// one before it may be overwritten.
     ///
     /// # Errors
-    /// It cannot be done; nothing has changed.
+    /// There is no room; nothing has changed.
     pub fn add(&mut self, packet: &Packet, place: Range<usize>) -> Result<(), TooClose> {
         let end = self.bytes.len() + Self::HEAD_BYTES;
         if place.start > place.end || place.end > end {
@@ -87,7 +87,7 @@ impl<'a> InPlace<'a> {
         Ok(())
     }
 
-    /// The memory from `at` on, counted from its beginning: what is added next is to be looked for there.
+    /// The memory from `at` on, counted from its beginning, in which to look for the next packet.
     pub fn behind(&mut self, at: usize) -> Option<&mut [u8]> {
         self.bytes.get_mut(at.checked_sub(Self::HEAD_BYTES)?..)
     }
@@ -104,7 +104,7 @@ impl<'a> InPlace<'a> {
         Laid { head, bytes: whole, moved: self.moved }
     }
 
-    /// Where the next block can begin at the earliest.
+    /// The first possible start of the next block.
     fn free_from(&self) -> usize {
         match self.last {
             Some(Last { start, len, .. }) => start + len.next_multiple_of(4) + PACKET_TAIL_BYTES,
@@ -112,7 +112,7 @@ impl<'a> InPlace<'a> {
         }
     }
 
-    /// Ends the last packet's block, or what stands in front of the first, at `end`.
+    /// Ends the last packet's block, or the blocks before the first packet, at `end`.
     fn end_at(&mut self, end: usize) {
         if let Some(Last { packet, start, len }) = self.last {
             around(self.within(start - PACKET_HEAD_BYTES..end), &packet, len);
@@ -130,7 +130,7 @@ impl<'a> InPlace<'a> {
         tail.copy_from_slice(&(first as u32).to_le_bytes());
     }
 
-    /// By places counted from the beginning of the memory.
+    /// The bytes at a place, counted from the beginning of the memory.
     fn within(&mut self, place: Range<usize>) -> &mut [u8] {
         &mut self.bytes[place.start - Self::HEAD_BYTES..place.end - Self::HEAD_BYTES]
     }
@@ -145,9 +145,9 @@ mod tests {
     use super::*;
 
     const UNIT: usize = 512;
-    /// From the end of one packet to the beginning of the next, at least: what the kernel's ring has is more.
+    /// Bytes between two packets, at least; the kernel's ring has more.
     const GAP_BYTES: usize = 80;
-    /// The word that somebody else reads.
+    /// The word that another process reads.
     const WORD: [u8; 4] = [1, 0, 0, 0x55];
 
     fn of(number: u8) -> Packet {
@@ -229,7 +229,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever lies wherever: each packet is read back as it was, and the blocks end with a unit.
+        /// With packets anywhere: each is read back unchanged, and the blocks end with a unit.
         #[test]
         fn packets_are_read_back_as_they_lay(
             shape in prop::collection::vec((0..12_usize, 0..400_usize), 0..20),
@@ -243,7 +243,7 @@ mod tests {
                 end = start + len;
                 places.push(start..end);
             }
-            // As close to the end as the kernel comes, or closer.
+            // As close to the end as in the kernel's ring, or closer.
             let mut memory = vec![0; (end + behind).next_multiple_of(UNIT).max(UNIT)];
             for (at, byte) in memory.iter_mut().enumerate() {
                 *byte = (at * 7 + at / 256) as u8;

@@ -1,8 +1,8 @@
-//! Capture files: blocks of the pcapng format, written whole or around packets where these lie.
+//! Capture files: blocks of the pcapng format, written whole or around packets in place.
 //!
-//! A file that is written in whole sectors has room between its blocks. That is filled by blocks and options whose numbers are for
-//! local use (the highest bit set): every reader has to skip what it does not know. Custom blocks are meant for the same, but
-//! Wireshark shows each in its list of packets.
+//! A file that is written in whole sectors has gaps between its blocks. They are filled by blocks and options with numbers for local use
+//! (the highest bit set), which every reader must skip. Custom blocks have the same purpose, but Wireshark shows each in its list of
+//! packets.
 //!
 //! The format: <https://www.ietf.org/archive/id/draft-ietf-opsawg-pcapng-03.html>. Everything is little-endian, and times count
 //! nanoseconds since 1970.
@@ -36,9 +36,9 @@ const LINK_ETHERNET: u16 = 1;
 /// The index of the only interface.
 const INTERFACE: u32 = 0;
 
-/// In front of a packet's bytes.
+/// Bytes of a block in front of a packet.
 pub const PACKET_HEAD_BYTES: usize = 28;
-/// Behind them, and up to three more that make the sum a multiple of four.
+/// Bytes of a block after a packet, and up to three more, so that the sum is a multiple of four.
 pub const PACKET_TAIL_BYTES: usize = 8 + 4 + 4;
 /// The least a filler fills.
 pub const FILLER_BYTES_MIN: usize = 12;
@@ -47,7 +47,7 @@ pub const STATISTICS_BYTES: usize = 12 + 12 + 2 * 12 + 4;
 /// The most of a packet that other programs read (libpcap's `MAXIMUM_SNAPLEN`, Wireshark's limit for Ethernet).
 pub const SNAP_BYTES_MAX: u32 = 262_144;
 
-/// What a file says of where its packets come from.
+/// The description of the source of packets in a file.
 #[derive(Debug, Clone, Copy)]
 pub struct Interface<'a> {
     /// Its name.
@@ -60,18 +60,18 @@ pub struct Interface<'a> {
     pub application: &'a str,
 }
 
-/// What was counted from the beginning of the capture up to a time.
+/// Counts from the beginning of the capture until a time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Counts {
     /// When, in nanoseconds since 1970.
     pub time_ns: u64,
     /// Packets that matched the filter.
     pub received: u64,
-    /// Those of them that were lost.
+    /// The packets among them that were lost.
     pub dropped: u64,
 }
 
-/// Which way a packet went.
+/// The direction of a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Direction {
     /// Into the host.
@@ -80,14 +80,14 @@ pub enum Direction {
     Out,
 }
 
-/// What is written in front of a packet.
+/// The values written in front of a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Packet {
     /// Nanoseconds since 1970.
     pub time_ns: u64,
     /// How long it was on the wire, if it was cut.
     pub original_bytes: u32,
-    /// Which way it went.
+    /// The direction.
     pub direction: Direction,
 }
 
@@ -149,7 +149,7 @@ fn filler_head(bytes: u32) -> [u8; 8] {
     [a, b, c, d, e, f, g, h]
 }
 
-/// Writes what was counted into the first [`STATISTICS_BYTES`] of `bytes`.
+/// Writes counts into the first [`STATISTICS_BYTES`] of `bytes`.
 ///
 /// # Panics
 /// If there are fewer.
@@ -179,7 +179,7 @@ pub fn packet(bytes: &mut [u8], packet: &Packet, data: &[u8]) {
     around(bytes, packet, data.len());
 }
 
-/// Makes a block of `bytes` around a packet that lies in it behind [`PACKET_HEAD_BYTES`], with options up to the end.
+/// Makes a block of `bytes` around a packet that begins at [`PACKET_HEAD_BYTES`], with options up to the end.
 fn around(bytes: &mut [u8], packet: &Packet, len: usize) {
     let captured = u32::try_from(len).expect("a packet is shorter");
     let body = frame(bytes, ENHANCED_PACKET).expect("not empty");
@@ -207,7 +207,7 @@ fn around(bytes: &mut [u8], packet: &Packet, len: usize) {
     }
 }
 
-/// Writes the beginning and the end of a block, and returns what lies between; `None` if there is no block.
+/// Writes the beginning and the end of a block, and returns the bytes between; `None` if the memory is too short.
 fn frame(bytes: &mut [u8], kind: u32) -> Option<&mut [u8]> {
     if bytes.is_empty() {
         return None;

@@ -1,4 +1,4 @@
-//! A reader for tests: as strict as the format, and it knows only what is written here.
+//! A strict reader for tests, limited to the blocks that are written here.
 
 use super::*;
 

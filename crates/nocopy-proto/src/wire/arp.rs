@@ -1,4 +1,4 @@
-//! ARP for IPv4 over Ethernet (RFC 826): who has an address, and the answer.
+//! ARP for IPv4 over Ethernet (RFC 826): requests for the owner of an address, and replies.
 
 use std::fmt;
 use std::net::Ipv4Addr;
@@ -25,14 +25,14 @@ const ETHERNET: u16 = 1;
 /// Six bytes of MAC address, four of IPv4 address.
 const ETHERNET_IPV4_BYTES: [u8; 2] = [6, 4];
 
-/// What an ARP packet is.
+/// The kind of an ARP packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Operation(pub u16);
 
 impl Operation {
-    /// The sender asks who has the target IP address.
+    /// The sender asks for the owner of the target IP address.
     pub const REQUEST: Self = Self(1);
-    /// The sender says that it has the sender IP address.
+    /// The sender announces that it owns the sender IP address.
     pub const REPLY: Self = Self(2);
 }
 
@@ -106,7 +106,7 @@ impl<'a> Packet<'a> {
         }
     }
 
-    /// What the packet is.
+    /// The kind of packet.
     #[inline]
     pub fn operation(&self) -> Operation {
         Operation(OperationCode::number(self.header))
@@ -140,7 +140,7 @@ impl<'a> Packet<'a> {
 /// An ARP packet for IPv4 over Ethernet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Repr {
-    /// What the packet is.
+    /// The kind of packet.
     pub operation: Operation,
     /// The station that sends the packet.
     pub sender_mac: MacAddress,

@@ -2,7 +2,7 @@
 
 use thiserror::Error;
 
-/// A ones' complement sum over bytes that need not lie together.
+/// A ones' complement sum over bytes that need not be contiguous.
 ///
 /// Slices are summed as if they were joined, also when one of odd length is followed by another.
 ///
@@ -48,7 +48,7 @@ impl Sum {
     /// The sum continued with words of a header: the same as [`with`](Self::with), for fewer instructions.
     ///
     /// # Panics
-    /// In debug builds, behind an odd number of bytes.
+    /// In debug builds, after an odd number of bytes.
     #[inline]
     #[must_use]
     pub(crate) fn with_words<const N: usize>(self, words: [[u8; 2]; N]) -> Self {
@@ -72,31 +72,30 @@ impl Sum {
     }
 }
 
-/// Where in a packet a checksum goes that is not computed yet, in the way in which it is left to a device: the field holds the
-/// sum of the pseudo-header ([`UdpChecksum::Offloaded`](super::UdpChecksum::Offloaded)), and what is to be summed reaches from
-/// `start` to the end of the packet.
+/// The place of a checksum that a device is to complete: its field holds the sum of the pseudo-header
+/// ([`UdpChecksum::Offloaded`](super::UdpChecksum::Offloaded)), and it covers the bytes from `start` to the end of the packet.
 ///
 /// The kernel calls them `csum_start` and `csum_offset` (Documentation/networking/checksum-offloads.rst).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Place {
-    /// Bytes in front of what is summed: usually the transport header.
+    /// Bytes in front of the covered bytes: usually those before the transport header.
     pub start: u16,
-    /// From there to the checksum field: 6 for UDP, 16 for TCP.
+    /// Bytes from `start` to the checksum field: 6 for UDP, 16 for TCP.
     pub offset: u16,
 }
 
-/// A checksum field that does not lie in its packet.
+/// A checksum field outside its packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("checksum at byte {} + {}: cannot be computed; the packet has only {packet_bytes} bytes; count from its first byte", .place.start, .place.offset)]
 pub struct PlaceOutside {
-    /// Where the field would be.
+    /// The place of the field.
     pub place: Place,
     /// Bytes in the packet.
     pub packet_bytes: usize,
 }
 
 impl Place {
-    /// Checks that the field lies in a packet of `packet_bytes` bytes.
+    /// Checks that the field is within a packet of `packet_bytes` bytes.
     ///
     /// # Errors
     /// It does not.

@@ -1,4 +1,4 @@
-//! ICMP for IPv4 (RFC 792): echo, and what became of packets.
+//! ICMP for IPv4 (RFC 792): echo requests, and reports about packets that were not delivered.
 
 use std::net::Ipv4Addr;
 
@@ -16,7 +16,7 @@ type Code = Field<1, 1>;
 type Checksum = Field<2, 2>;
 type Rest = Field<4, 4>;
 
-/// What a message is.
+/// The type of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct MessageType(pub u8);
 
@@ -25,9 +25,9 @@ impl MessageType {
     pub const ECHO_REPLY: Self = Self(0);
     /// A packet could not be delivered.
     pub const UNREACHABLE: Self = Self(3);
-    /// There is a better way.
+    /// A report of a better route.
     pub const REDIRECT: Self = Self(5);
-    /// Is anybody there?
+    /// An echo request (ping).
     pub const ECHO_REQUEST: Self = Self(8);
     /// A packet, or a fragment, took too long.
     pub const TIME_EXCEEDED: Self = Self(11);
@@ -40,13 +40,13 @@ impl MessageType {
     }
 }
 
-/// What the type says of the four bytes behind the checksum.
+/// The four bytes after the checksum, by the type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Body {
-    /// Is anybody there?
+    /// An echo request (ping).
     EchoRequest {
-        /// What requests of one sender have in common.
+        /// Equal in all requests of one sender.
         identifier: u16,
         /// Which one.
         sequence: u16,
@@ -58,14 +58,14 @@ pub enum Body {
         /// As in the request.
         sequence: u16,
     },
-    /// A packet could not be delivered; the code says why.
+    /// A packet could not be delivered; the code is the reason.
     Unreachable {
-        /// With code 4, the largest packet that would have passed (RFC 1191); 0 from those that do not tell.
+        /// With code 4, the largest packet that would have passed (RFC 1191); 0 from hosts that do not report it.
         next_hop_mtu_bytes: u16,
     },
-    /// There is a better way.
+    /// A report of a better route.
     Redirect {
-        /// By there.
+        /// The router to use.
         gateway: Ipv4Addr,
     },
     /// A packet, or a fragment, took too long.
@@ -100,7 +100,7 @@ impl<'a> Message<'a> {
         Ok(Self { header, payload })
     }
 
-    /// What the message is.
+    /// The type of the message.
     #[inline]
     pub fn message_type(&self) -> MessageType {
         let [number] = Type::get(self.header);
@@ -114,25 +114,25 @@ impl<'a> Message<'a> {
         code
     }
 
-    /// The checksum as it was sent.
+    /// The checksum in the header.
     #[inline]
     pub fn checksum(&self) -> u16 {
         Checksum::number(self.header)
     }
 
-    /// Whether header and payload are what was sent.
+    /// Whether the checksum matches header and payload.
     #[inline]
     pub fn checksum_is_valid(&self) -> bool {
         Sum::new().with(self.header).with(self.payload).is_valid()
     }
 
-    /// The four bytes behind the checksum, unparsed.
+    /// The four bytes after the checksum, unparsed.
     #[inline]
     pub fn rest(&self) -> [u8; 4] {
         Rest::get(self.header)
     }
 
-    /// What the type says of the four bytes behind the checksum.
+    /// The four bytes after the checksum, by the type.
     pub fn body(&self) -> Body {
         let [a, b, c, d] = self.rest();
         let (first, second) = (u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d]));
@@ -156,13 +156,13 @@ impl<'a> Message<'a> {
 /// An ICMP header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Repr {
-    /// What the message is.
+    /// The type of the message.
     pub message_type: MessageType,
     /// Which of its type.
     pub code: u8,
     /// The checksum.
     pub checksum: u16,
-    /// The four bytes behind it.
+    /// The four bytes after the checksum.
     pub rest: [u8; 4],
 }
 
@@ -173,7 +173,7 @@ impl Repr {
         Self { message_type, code, checksum: message.checksum(), rest: message.rest() }
     }
 
-    /// The same header with the checksum that fits `payload`.
+    /// The header with the right checksum for `payload`.
     #[must_use]
     pub fn with_checksum(self, payload: &[u8]) -> Self {
         let mut header = [0; HEADER_BYTES];

@@ -16,24 +16,24 @@ type Type = Field<0, 1>;
 type Code = Field<1, 1>;
 type Checksum = Field<2, 2>;
 
-/// What a message is.
+/// The type of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct MessageType(pub u8);
 
 impl MessageType {
     /// A packet could not be delivered.
     pub const UNREACHABLE: Self = Self(1);
-    /// A packet was longer than the next link takes.
+    /// A packet was longer than the next link allows.
     pub const PACKET_TOO_BIG: Self = Self(2);
     /// A packet, or a fragment, took too long.
     pub const TIME_EXCEEDED: Self = Self(3);
     /// A packet's header is wrong.
     pub const PARAMETER_PROBLEM: Self = Self(4);
-    /// Is anybody there?
+    /// An echo request (ping).
     pub const ECHO_REQUEST: Self = Self(128);
     /// The answer to an echo request.
     pub const ECHO_REPLY: Self = Self(129);
-    /// Who listens to a group?
+    /// A query for the listeners of a group.
     pub const LISTENER_QUERY: Self = Self(130);
     /// I listen to a group.
     pub const LISTENER_REPORT: Self = Self(131);
@@ -43,42 +43,42 @@ impl MessageType {
     pub const ROUTER_SOLICITATION: Self = Self(133);
     /// I am a router.
     pub const ROUTER_ADVERTISEMENT: Self = Self(134);
-    /// Who has an address?
+    /// A request for the owner of an address.
     pub const NEIGHBOR_SOLICITATION: Self = Self(135);
     /// I have an address.
     pub const NEIGHBOR_ADVERTISEMENT: Self = Self(136);
-    /// There is a better way.
+    /// A report of a better route.
     pub const REDIRECT: Self = Self(137);
     /// The groups I listen to (version 2).
     pub const LISTENER_REPORT_V2: Self = Self(143);
 }
 
-/// What a message says, by its type.
+/// The content of a message, by its type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Body<'a> {
-    /// Is anybody there, or the answer.
+    /// An echo request or reply (ping).
     Echo {
-        /// What requests of one sender have in common.
+        /// Equal in all requests of one sender.
         identifier: u16,
         /// Which one.
         sequence: u16,
     },
-    /// What became of a packet: unreachable, too big, time exceeded, parameter problem.
+    /// A report about a packet: unreachable, too big, time exceeded, parameter problem.
     Error {
         /// The MTU of the next link in bytes, or where in the packet the problem is.
         parameter: u32,
         /// The start of the packet.
         packet: &'a [u8],
     },
-    /// Who has this address, or I have it.
+    /// A request for the owner of an address, or its answer.
     Neighbor {
         /// The address.
         target: Ipv6Addr,
     },
-    /// There is a better way.
+    /// A report of a better route.
     Redirect {
-        /// By there.
+        /// The router or host to send to.
         target: Ipv6Addr,
         /// To there.
         destination: Ipv6Addr,
@@ -104,7 +104,7 @@ pub struct Message<'a> {
     payload: &'a [u8],
 }
 
-/// The bytes end inside the header, or inside what the type says follows it.
+/// The bytes end inside the header, or inside the part that the type requires.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("the ICMPv6 message has {message_bytes} bytes, its type needs more")]
 pub struct TooShort {
@@ -123,7 +123,7 @@ impl<'a> Message<'a> {
         Ok(Self { header, payload })
     }
 
-    /// What the message is.
+    /// The type of the message.
     #[inline]
     pub fn message_type(&self) -> MessageType {
         let [number] = Type::get(self.header);
@@ -137,19 +137,19 @@ impl<'a> Message<'a> {
         code
     }
 
-    /// The checksum as it was sent.
+    /// The checksum in the header.
     #[inline]
     pub fn checksum(&self) -> u16 {
         Checksum::number(self.header)
     }
 
-    /// Whether addresses, header and payload are what was sent.
+    /// Whether the checksum matches addresses, header and payload.
     #[inline]
     pub fn checksum_is_valid(&self, addresses: &IpAddresses) -> bool {
         sum_of(self.header, addresses, self.payload).is_valid()
     }
 
-    /// What the message says.
+    /// The content of the message.
     ///
     /// # Errors
     ///
@@ -209,7 +209,7 @@ fn sum_of(header: &[u8; HEADER_BYTES], addresses: &IpAddresses, payload: &[u8]) 
 /// An ICMPv6 header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Repr {
-    /// What the message is.
+    /// The type of the message.
     pub message_type: MessageType,
     /// Which of its type.
     pub code: u8,
@@ -223,7 +223,7 @@ impl Repr {
         Self { message_type: message.message_type(), code: message.code(), checksum: message.checksum() }
     }
 
-    /// The same header with the checksum that fits `payload`.
+    /// The header with the right checksum for `payload`.
     #[must_use]
     pub fn with_checksum(self, addresses: &IpAddresses, payload: &[u8]) -> Self {
         let mut header = [0; HEADER_BYTES];

@@ -1,11 +1,11 @@
-//! What IPv4 and IPv6 share: protocol numbers and a pair of addresses of one family.
+//! Protocol numbers and pairs of addresses, for IPv4 and IPv6.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use super::checksum::Sum;
 
-/// What follows an IP header: IPv4 "protocol", IPv6 "next header" (IANA protocol numbers).
+/// The protocol after an IP header: IPv4 "protocol", IPv6 "next header" (IANA protocol numbers).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct IpProtocol(pub u8);
 
@@ -56,22 +56,21 @@ impl fmt::Display for IpProtocol {
 
 /// Source and destination of a packet, always of one family.
 ///
-/// Also the part of a packet's pseudo-header that the transport cannot know by itself, so this is what transport
-/// checksums are computed and verified with.
+/// Transport checksums cover these addresses (the pseudo-header), so they are computed and verified with them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum IpAddresses {
     /// Both addresses are IPv4.
     V4 {
-        /// Who sent the packet.
+        /// The sender's address.
         source: Ipv4Addr,
-        /// Whom it is for.
+        /// The destination.
         destination: Ipv4Addr,
     },
     /// Both addresses are IPv6.
     V6 {
-        /// Who sent the packet.
+        /// The sender's address.
         source: Ipv6Addr,
-        /// Whom it is for. For a checksum: the *final* destination, if a routing header still names others.
+        /// The destination. For a checksum: the *final* destination, if a routing header still lists others.
         destination: Ipv6Addr,
     },
 }
@@ -86,7 +85,7 @@ impl IpAddresses {
         }
     }
 
-    /// Who sent the packet.
+    /// The sender's address.
     pub const fn source(&self) -> IpAddr {
         match *self {
             Self::V4 { source, .. } => IpAddr::V4(source),
@@ -94,7 +93,7 @@ impl IpAddresses {
         }
     }
 
-    /// Whom the packet is for.
+    /// The destination.
     pub const fn destination(&self) -> IpAddr {
         match *self {
             Self::V4 { destination, .. } => IpAddr::V4(destination),
@@ -102,7 +101,7 @@ impl IpAddresses {
         }
     }
 
-    /// The same pair the other way round, as in a reply.
+    /// The pair reversed, as in a reply.
     #[must_use]
     pub const fn reversed(&self) -> Self {
         match *self {

@@ -46,7 +46,7 @@ impl Fragmentation {
         self.0 & Self::MORE_FRAGMENTS != 0
     }
 
-    /// Where the payload belongs in the whole packet's payload. At most 65,528, a multiple of 8.
+    /// Offset of the payload in the payload of the whole packet. At most 65,528, a multiple of 8.
     pub const fn offset_bytes(self) -> u16 {
         (self.0 & Self::OFFSET_MASK) * 8
     }
@@ -74,7 +74,7 @@ pub enum ParseError {
         /// Bytes there are.
         packet_bytes: usize,
     },
-    /// Not version 4.
+    /// The version is not 4.
     #[error("the IP version is {version}, not 4")]
     WrongVersion {
         /// The version in the header.
@@ -130,7 +130,7 @@ impl<'a> Packet<'a> {
         Ok(packet)
     }
 
-    /// Checks the header of a packet that may have been cut behind it: the payload is what there is.
+    /// Checks the header of a packet that may be cut after it; its payload is then shorter than declared.
     /// [`total_bytes`](Self::total_bytes) tells what there was.
     ///
     /// # Errors
@@ -177,7 +177,7 @@ impl<'a> Packet<'a> {
         TotalBytes::number(self.header)
     }
 
-    /// What fragments of one packet have in common.
+    /// Equal in all fragments of one packet.
     #[inline]
     pub fn identification(&self) -> u16 {
         Identification::number(self.header)
@@ -196,32 +196,32 @@ impl<'a> Packet<'a> {
         hops
     }
 
-    /// What the payload is.
+    /// The protocol of the payload.
     #[inline]
     pub fn protocol(&self) -> IpProtocol {
         let [protocol] = Protocol::get(self.header);
         IpProtocol(protocol)
     }
 
-    /// The header checksum as it was sent.
+    /// The header checksum.
     #[inline]
     pub fn checksum(&self) -> u16 {
         HeaderChecksum::number(self.header)
     }
 
-    /// Whether the header, options included, is as it was when its checksum was computed.
+    /// Whether the checksum matches the header, options included.
     #[inline]
     pub fn checksum_is_valid(&self) -> bool {
         Sum::new().with(self.header).with(self.options).is_valid()
     }
 
-    /// Who sent the packet.
+    /// The sender's address.
     #[inline]
     pub fn source(&self) -> Ipv4Addr {
         Ipv4Addr::from(Source::get(self.header))
     }
 
-    /// Whom the packet is for.
+    /// The destination.
     #[inline]
     pub fn destination(&self) -> Ipv4Addr {
         Ipv4Addr::from(Destination::get(self.header))
@@ -251,17 +251,17 @@ impl<'a> Packet<'a> {
 pub struct Repr {
     /// Differentiated services (6 bits) and congestion notification (2 bits).
     pub type_of_service: u8,
-    /// What fragments of one packet have in common. Ignored when fragmentation is forbidden (RFC 6864).
+    /// Equal in all fragments of one packet. Ignored when fragmentation is forbidden (RFC 6864).
     pub identification: u16,
     /// Flags and fragment offset.
     pub fragmentation: Fragmentation,
-    /// Hops the packet may take.
+    /// The most hops of the packet.
     pub time_to_live: u8,
-    /// What the payload is.
+    /// The protocol of the payload.
     pub protocol: IpProtocol,
-    /// Who sends the packet.
+    /// The sender's address.
     pub source: Ipv4Addr,
-    /// Whom it is for.
+    /// The destination.
     pub destination: Ipv4Addr,
     /// Bytes that follow the header, at most 65,515.
     pub payload_bytes: u16,

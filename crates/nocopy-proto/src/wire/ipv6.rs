@@ -1,4 +1,4 @@
-//! IPv6 (RFC 8200): the fixed header, and the walk over extension headers to what they carry.
+//! IPv6 (RFC 8200): the fixed header, the extension headers, and the payload after them.
 
 use std::net::Ipv6Addr;
 
@@ -16,7 +16,7 @@ pub const HEADER_BYTES: usize = 40;
 /// Each kind is useful once and destination options twice (RFC 8200 section 4.1), which makes five.
 pub const EXTENSIONS_MAX: usize = 8;
 
-/// Extension headers come in units of 8 bytes; this is also the smallest.
+/// Extension headers have a multiple of 8 bytes, at least 8.
 const EXTENSION_UNIT_BYTES: usize = 8;
 
 type VersionClassFlow = Field<0, 4>;
@@ -63,7 +63,7 @@ pub enum ParseError {
         /// Bytes there are.
         packet_bytes: usize,
     },
-    /// Not version 6.
+    /// The version is not 6.
     #[error("the IP version is {version}, not 6")]
     WrongVersion {
         /// The version in the header.
@@ -102,7 +102,7 @@ impl<'a> Packet<'a> {
         Ok(packet)
     }
 
-    /// Checks the fixed header of a packet that may have been cut behind it: the payload is what there is.
+    /// Checks the fixed header of a packet that may be cut after it; its payload is then shorter than declared.
     /// [`payload_bytes`](Self::payload_bytes) tells what there was.
     ///
     /// # Errors
@@ -130,7 +130,7 @@ impl<'a> Packet<'a> {
         (self.version_class_flow() >> 20) as u8
     }
 
-    /// What packets of one flow have in common.
+    /// Equal in all packets of a flow.
     #[inline]
     pub fn flow_label(&self) -> FlowLabel {
         FlowLabel(self.version_class_flow() & 0xf_ffff)
@@ -142,7 +142,7 @@ impl<'a> Packet<'a> {
         PayloadBytes::number(self.header)
     }
 
-    /// What the payload starts with: an extension header or the upper protocol.
+    /// The protocol at the start of the payload: an extension header or the upper protocol.
     #[inline]
     pub fn next_header(&self) -> IpProtocol {
         let [next_header] = NextHeader::get(self.header);
@@ -156,13 +156,13 @@ impl<'a> Packet<'a> {
         hops
     }
 
-    /// Who sent the packet.
+    /// The sender's address.
     #[inline]
     pub fn source(&self) -> Ipv6Addr {
         Ipv6Addr::from(Source::get(self.header))
     }
 
-    /// Whom the packet is for; before the end of a routing header, whom it goes to next.
+    /// The destination; before the end of a routing header, the next address on the way.
     #[inline]
     pub fn destination(&self) -> Ipv6Addr {
         Ipv6Addr::from(Destination::get(self.header))
@@ -180,7 +180,7 @@ impl<'a> Packet<'a> {
         self.payload
     }
 
-    /// Walks over the extension headers to what they carry.
+    /// Skips the extension headers.
     ///
     /// # Errors
     ///
@@ -194,14 +194,14 @@ impl<'a> Packet<'a> {
     }
 }
 
-/// What a fragment header says (RFC 8200 section 4.5).
+/// The content of a fragment header (RFC 8200 section 4.5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Fragmentation {
-    /// Where the bytes after the fragment header belong in the whole packet. At most 65,528, a multiple of 8.
+    /// Offset of the bytes after the fragment header in the whole packet. At most 65,528, a multiple of 8.
     pub offset_bytes: u16,
     /// Whether this is not the last fragment.
     pub more_fragments: bool,
-    /// What fragments of one packet have in common.
+    /// Equal in all fragments of one packet.
     pub identification: u32,
 }
 
@@ -226,7 +226,7 @@ pub enum ExtensionError {
         /// Bytes there are.
         present_bytes: usize,
     },
-    /// Hop-by-hop options stand elsewhere than first (RFC 8200 section 4.1).
+    /// Hop-by-hop options follow another extension header (RFC 8200 section 4.1).
     #[error("hop-by-hop options follow another extension header, they may only be the first")]
     HopByHopNotFirst,
     /// More than any sensible packet has.
@@ -268,7 +268,7 @@ impl<'a> Extension<'a> {
         self.protocol
     }
 
-    /// What follows it.
+    /// The protocol after it.
     #[inline]
     pub fn next_header(&self) -> IpProtocol {
         let [next_header] = ExtensionNextHeader::get(self.start);
@@ -281,7 +281,7 @@ impl<'a> Extension<'a> {
         self.bytes
     }
 
-    /// What it says about fragmentation, if it is a fragment header.
+    /// The content of a fragment header; `None` for other extension headers.
     #[inline]
     pub fn fragmentation(&self) -> Option<Fragmentation> {
         let field = FragmentOffset::number(self.start);
@@ -293,7 +293,7 @@ impl<'a> Extension<'a> {
     }
 }
 
-/// View of an IPv6 payload, split into extension headers and what they carry.
+/// View of an IPv6 payload, split into extension headers and the upper protocol's bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct UpperLayer<'a> {
     extensions: Extensions<'a>,
@@ -303,7 +303,7 @@ pub struct UpperLayer<'a> {
 }
 
 impl<'a> UpperLayer<'a> {
-    /// Every turn of the loop takes at least 8 bytes away and there are at most [`EXTENSIONS_MAX`], so it ends.
+    /// Each round removes at least 8 bytes, and there are at most [`EXTENSIONS_MAX`], so the loop ends.
     fn parse(first: IpProtocol, bytes: &'a [u8]) -> Result<Self, ExtensionError> {
         let mut upper = Self {
             extensions: Extensions { protocol: first, bytes, count: 0 },
@@ -336,7 +336,7 @@ impl<'a> UpperLayer<'a> {
         self.extensions
     }
 
-    /// What the first fragment header says, if there is one.
+    /// The content of the first fragment header, if there is one.
     ///
     /// With an offset above 0, the payload is a later piece and does *not* start with the upper protocol's header.
     #[inline]
@@ -344,7 +344,7 @@ impl<'a> UpperLayer<'a> {
         self.fragmentation
     }
 
-    /// What the payload is.
+    /// The protocol of the payload.
     #[inline]
     pub fn protocol(&self) -> IpProtocol {
         self.protocol
@@ -389,17 +389,17 @@ impl ExactSizeIterator for Extensions<'_> {}
 pub struct Repr {
     /// Differentiated services (6 bits) and congestion notification (2 bits).
     pub traffic_class: u8,
-    /// What packets of one flow have in common.
+    /// Equal in all packets of a flow.
     pub flow_label: FlowLabel,
     /// Bytes that follow, extension headers included. 0 before hop-by-hop options would declare a jumbogram.
     pub payload_bytes: u16,
-    /// What the payload starts with: an extension header or the upper protocol.
+    /// The protocol at the start of the payload: an extension header or the upper protocol.
     pub next_header: IpProtocol,
-    /// Hops the packet may take.
+    /// The most hops of the packet.
     pub hop_limit: u8,
-    /// Who sends the packet.
+    /// The sender's address.
     pub source: Ipv6Addr,
-    /// Whom it is for.
+    /// The destination.
     pub destination: Ipv6Addr,
 }
 
@@ -512,7 +512,7 @@ mod tests {
 
     #[test]
     fn the_walk_stops_behind_a_later_fragment_header() {
-        // What follows belongs into the middle of the packet: no header, although it is announced as one.
+        // The bytes are from the middle of the packet, so they are no header, although the field announces one.
         let bytes = packet(IpProtocol::IPV6_FRAGMENT, &[&[60, 0, 0, 8, 0, 0, 0, 1], &[0xff; 8]]);
         let packet = Packet::parse(&bytes).unwrap();
         let upper = packet.upper_layer().unwrap();

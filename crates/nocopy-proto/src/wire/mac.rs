@@ -24,8 +24,8 @@ impl MacAddress {
         self.0[0] & 1 == 1
     }
 
-    /// The group of stations that a multicast address stands for (RFC 1112 section 6.4, RFC 2464 section 7): its low 23 or 32 bits
-    /// behind a fixed prefix. `None` for an address of one station.
+    /// The multicast MAC address of a group (RFC 1112 section 6.4, RFC 2464 section 7): its low 23 or 32 bits after a fixed prefix. `None`
+    /// for the address of one station.
     pub const fn of_group(group: IpAddr) -> Option<Self> {
         match group {
             IpAddr::V4(group) if group.is_multicast() => {
@@ -88,7 +88,7 @@ fn from_text(text: &str) -> Option<MacAddress> {
     let mut address = [0; 6];
     for byte in &mut address {
         let pair = pairs.next()?;
-        // `from_str_radix` alone would take "+f" and "f".
+        // `from_str_radix` alone would accept "+f" and "f".
         let is_pair = pair.len() == 2 && pair.bytes().all(|digit| digit.is_ascii_hexdigit());
         *byte = is_pair.then(|| u8::from_str_radix(pair, 16).ok())??;
     }

@@ -5,11 +5,11 @@
 //! header says it does, without link-layer padding. The **repr** (`ethernet::Repr`, …) is an owned plain struct
 //! that `emit` writes as a header.
 //!
-//! What is not checked by `parse` is what a receiver may have reason to tolerate: checksums (a device may have
-//! checked them, or may still have to fill them in) and field values. They have methods of their own.
+//! `parse` does not check values that a receiver may tolerate: checksums (a device may have checked them, or may still have to compute
+//! them) and other fields. These checks have methods of their own.
 //!
-//! Packets that were cut, by a capture length for example, are refused rather than shown as shorter than they were. Who can do with
-//! the headers says so, and calls `parse_cut`: accessors tell what was declared, `payload()` is what there is.
+//! Packets that were cut, for example by a capture length, are refused. A caller for whom the headers suffice calls `parse_cut`: accessors
+//! then return the declared lengths, and `payload()` the bytes that are present.
 //!
 //! ```
 //! use nocopy_proto::wire::{EtherType, IpAddresses, IpProtocol, MacAddress, UdpChecksum, UdpFrame};

@@ -1,4 +1,4 @@
-//! What must hold for any bytes whatever, for the property tests here and the fuzz targets in `fuzz/`.
+//! Properties that hold for any bytes, for the property tests here and the fuzz targets in `fuzz/`.
 //!
 //! Not part of the interface. A violation is a panic, which both report with the input that caused it.
 
@@ -11,7 +11,7 @@ use super::{
     ipv6, tcp, udp, vlan,
 };
 
-/// Reads `bytes` as every format there is, follows what each announces inside, and calls every accessor.
+/// Reads `bytes` as every format, follows nested formats, and calls every accessor.
 ///
 /// # Panics
 ///
@@ -37,7 +37,7 @@ pub fn walk_views(bytes: &[u8]) {
     walk_cut(bytes);
 }
 
-/// What may be cut: a view of a part, where a view of the whole is refused, shows that part and no more.
+/// For cut packets: where the view of the whole is refused, the view of the part has the same values.
 fn walk_cut(bytes: &[u8]) {
     if let Ok(frame) = ethernet::Frame::parse_cut(bytes) {
         assert_within(bytes, frame.payload());
@@ -96,7 +96,7 @@ fn walk_frame(bytes: &[u8]) {
     walk_network(stack.ether_type(), stack.payload());
 }
 
-/// All views at once show what each by itself does.
+/// The combined view has the same values as the separate views.
 fn walk_udp_packet(bytes: &[u8], frame: &ethernet::Frame<'_>) {
     let Ok(packet) = UdpPacket::parse(bytes) else { return };
     let (at, payload_bytes) = packet.payload_place();
@@ -190,7 +190,7 @@ fn walk_segment(addresses: &IpAddresses, bytes: &[u8]) {
     assert_within(bytes, segment.payload());
     assert_eq!(segment.header_bytes() + segment.payload().len(), bytes.len());
     assert_eq!(segment.header_bytes(), tcp::HEADER_BYTES + segment.option_bytes().len());
-    // Every option takes at least a byte, so they end.
+    // Every option has at least a byte, so the loop ends.
     let mut options = 0;
     for option in segment.options() {
         options += 1;
@@ -239,14 +239,14 @@ fn walk_datagram(addresses: &IpAddresses, bytes: &[u8]) {
     assert_eq!(verified == Ok(Integrity::Verified), sent.checksum == datagram.checksum());
 }
 
-/// Reads `bytes` as every format there is, writes what was read, and compares.
+/// Reads `bytes` as every format, writes the result, and compares.
 ///
 /// Formats whose repr holds everything must come out byte for byte; IPv4 must if it has no options and a valid
 /// checksum.
 ///
 /// # Panics
 ///
-/// When something comes out otherwise than it went in.
+/// The written bytes differ from the read ones.
 pub fn check_round_trips(bytes: &[u8]) {
     if let Ok(frame) = ethernet::Frame::parse(bytes) {
         let repr = ethernet::Repr::parse(&frame);
@@ -403,7 +403,7 @@ fn written<E: Debug>(
     buffer
 }
 
-/// Makes the compiler produce `value`, which nobody else looks at.
+/// Makes the compiler compute `value`, which is not used.
 fn read<T>(value: T) {
     black_box(value);
 }

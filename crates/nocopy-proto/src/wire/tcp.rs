@@ -45,12 +45,12 @@ impl Flags {
 
     const MASK: u16 = 0xfff;
 
-    /// The bits as they stand in a header, or `None` if there are more than 12.
+    /// The bits of a header, or `None` if there are more than 12.
     pub const fn new(bits: u16) -> Option<Self> {
         if bits & !Self::MASK == 0 { Some(Self(bits)) } else { None }
     }
 
-    /// The bits as they stand in a header.
+    /// The bits of a header.
     pub const fn bits(self) -> u16 {
         self.0
     }
@@ -118,7 +118,7 @@ impl<'a> Segment<'a> {
         Ok(segment)
     }
 
-    /// Checks the fixed header of a segment that may have been cut behind it: options and payload are what there is.
+    /// Checks the fixed header of a segment that may be cut after it; options and payload are then incomplete.
     /// [`header_bytes`](Self::header_bytes) tells what there was.
     ///
     /// # Errors
@@ -177,7 +177,7 @@ impl<'a> Segment<'a> {
         Window::number(self.header)
     }
 
-    /// The checksum as it was sent.
+    /// The checksum in the header.
     #[inline]
     pub fn checksum(&self) -> u16 {
         Checksum::number(self.header)
@@ -190,7 +190,7 @@ impl<'a> Segment<'a> {
         sum_of(self.header, self.options, addresses, self.payload).is_valid()
     }
 
-    /// Where urgent data ends; without meaning unless [`Flags::URG`] is set.
+    /// The end of urgent data; without meaning unless [`Flags::URG`] is set.
     #[inline]
     pub fn urgent_pointer(&self) -> u16 {
         UrgentPointer::number(self.header)
@@ -230,17 +230,17 @@ fn sum_of(header: &[u8; HEADER_BYTES], options: &[u8], addresses: &IpAddresses, 
 pub enum TcpOption<'a> {
     /// The options end here.
     End,
-    /// Nothing, to align what follows.
+    /// Padding, to align the next option.
     NoOperation,
-    /// The largest segment the sender takes, in bytes of payload.
+    /// The largest segment that the sender accepts, in bytes of payload.
     MaximumSegmentSize(u16),
     /// How far windows are shifted (RFC 7323).
     WindowScale(u8),
-    /// The sender takes selective acknowledgements (RFC 2018).
+    /// The sender accepts selective acknowledgements (RFC 2018).
     SackPermitted,
-    /// What was received beyond the acknowledgement (RFC 2018): first place, and the one after the last.
+    /// Bytes received beyond the acknowledgement (RFC 2018): the first, and the one after the last.
     Sack(SackBlocks<'a>),
-    /// When this was sent, and what is echoed (RFC 7323).
+    /// The sender's clock, and an echo of the receiver's (RFC 7323).
     Timestamps {
         /// The sender's clock.
         value: u32,
@@ -251,7 +251,7 @@ pub enum TcpOption<'a> {
     Other {
         /// Its number at IANA.
         kind: u8,
-        /// What follows kind and length.
+        /// The bytes after kind and length.
         data: &'a [u8],
     },
 }
@@ -269,7 +269,7 @@ impl SackBlocks<'_> {
     }
 }
 
-/// The bytes of an option do not hold what it declares.
+/// The bytes of an option contradict its length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum OptionError {
     /// The options end inside it.
@@ -353,11 +353,11 @@ pub struct Repr {
     pub acknowledgement_number: u32,
     /// The control bits.
     pub flags: Flags,
-    /// Bytes the sender takes, unscaled.
+    /// The receive window in bytes, not scaled.
     pub window: u16,
     /// The checksum.
     pub checksum: u16,
-    /// Where urgent data ends.
+    /// The end of urgent data.
     pub urgent_pointer: u16,
 }
 
@@ -376,7 +376,7 @@ impl Repr {
         }
     }
 
-    /// The same header with the checksum that fits `payload`.
+    /// The header with the right checksum for `payload`.
     #[must_use]
     pub fn with_checksum(self, addresses: &IpAddresses, payload: &[u8]) -> Self {
         let mut header = [0; HEADER_BYTES];

@@ -11,7 +11,7 @@ use super::{IpAddresses, IpProtocol};
 /// Bytes of the header: two ports, length and checksum.
 pub const HEADER_BYTES: usize = 8;
 
-/// From the header's first byte to its checksum.
+/// Offset of the checksum in the header.
 pub const CHECKSUM_OFFSET: u16 = 6;
 
 type SourcePort = Field<0, 2>;
@@ -35,7 +35,7 @@ pub enum ParseError {
         /// Bytes there are.
         datagram_bytes: usize,
     },
-    /// The length is 0, which means "look at the IPv6 jumbo option" (RFC 2675 section 4).
+    /// The length is 0, which refers to the IPv6 jumbo option (RFC 2675 section 4).
     #[error("the UDP length is 0: this is part of an IPv6 jumbogram, which is not supported")]
     Jumbogram,
     /// The length is less than the header.
@@ -54,7 +54,7 @@ pub enum ParseError {
     },
 }
 
-/// What is known of a datagram that was not found damaged.
+/// The result of checking a datagram that is not damaged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Integrity {
     /// The checksum is right.
@@ -99,7 +99,7 @@ impl<'a> Datagram<'a> {
         Ok(datagram)
     }
 
-    /// Checks the header of a datagram that may have been cut behind it, or is a first fragment: the payload is what there is.
+    /// Checks the header of a datagram that may be cut after it, or is a first fragment; its payload is then shorter than declared.
     /// [`length_bytes`](Self::length_bytes) tells what there was.
     ///
     /// # Errors
@@ -136,7 +136,7 @@ impl<'a> Datagram<'a> {
         LengthBytes::number(self.header)
     }
 
-    /// The checksum as it was sent; `None` if the sender computed none.
+    /// The checksum in the header; `None` if the sender computed none.
     #[inline]
     pub fn checksum(&self) -> Option<NonZeroU16> {
         NonZeroU16::new(Checksum::number(self.header))

@@ -3,10 +3,10 @@
 use super::checksum::Sum;
 use super::{IpAddresses, IpProtocol, UdpPacket, ethernet, ipv4, udp};
 
-/// Ethernet, IPv4 without options, UDP: what most flows have.
+/// Ethernet, IPv4 without options, UDP: the headers of most flows.
 pub(super) const HEADER_BYTES: usize = ethernet::HEADER_BYTES + ipv4::HEADER_BYTES + udp::HEADER_BYTES;
 
-/// What is alike in all frames of a flow of UDP over IPv4, to recognise them by.
+/// The header bytes shared by all frames of a UDP flow over IPv4, to recognise its frames.
 ///
 /// ```
 /// # use nocopy_proto::{IpAddresses, MacAddress, UdpChecksum, UdpFrame};
@@ -37,11 +37,11 @@ pub struct UdpFlow {
     middle: [u8; 4],
     /// Addresses of IP, ports.
     ends: [u8; 12],
-    /// Of IP's header without length, identification and checksum.
+    /// Sum of the IP header without length, identification and checksum.
     ip_sum: Sum,
-    /// Of the pseudo-header and the ports without the lengths.
+    /// Sum of pseudo-header and ports, without the lengths.
     udp_sum: Sum,
-    /// Of the pseudo-header alone, without the length.
+    /// Sum of the pseudo-header alone, without the length.
     pseudo_sum: Sum,
 }
 

@@ -7,7 +7,7 @@ use super::emit::{BufferTooSmall, EmitError, PayloadTooLong, length_with_header}
 use super::vlan::{self, TagControl};
 use super::{EtherType, IpAddresses, IpProtocol, MacAddress, ethernet, ipv4, ipv6, udp};
 
-/// Ethernet, an optional VLAN tag, IPv4 or IPv6, and UDP: what all frames of a flow have in common.
+/// The headers shared by all frames of a flow: Ethernet, an optional VLAN tag, IPv4 or IPv6, and UDP.
 ///
 /// The IP header has no options and the packet may not be fragmented, so one template fits any number of frames
 /// without a counter. [`crate::wire`] has an example.
@@ -23,17 +23,17 @@ pub struct UdpFrame {
     pub addresses: IpAddresses,
     /// Differentiated services (6 bits) and congestion notification (2 bits).
     pub traffic_class: u8,
-    /// Hops the packet may take; IPv4's time to live.
+    /// The most hops of the packet (IPv4: time to live).
     pub hop_limit: u8,
     /// The sender's port; 0 if it expects no answer.
     pub source_port: u16,
     /// The port the datagram is for.
     pub destination_port: u16,
-    /// What to do about the UDP checksum. IPv4's header checksum is always computed.
+    /// How the UDP checksum is made. IPv4's header checksum is always computed.
     pub checksum: UdpChecksum,
 }
 
-/// What to do about the UDP checksum of a frame.
+/// How the UDP checksum of a frame is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum UdpChecksum {
     /// Computed, which reads the whole payload.
@@ -75,7 +75,7 @@ impl UdpFrame {
         ethernet::HEADER_BYTES + vlan + self.ip_header_bytes() + udp::HEADER_BYTES
     }
 
-    /// Where in the frame the UDP checksum goes: what a device is told that shall complete it.
+    /// The place of the UDP checksum in the frame, for a device that completes it.
     pub const fn checksum_place(&self) -> Place {
         let start = (self.header_bytes() - udp::HEADER_BYTES) as u16; // at most 58
         Place { start, offset: udp::CHECKSUM_OFFSET }
@@ -227,8 +227,8 @@ pub(super) mod tests {
     #[test]
     fn ipv4_like_the_kernel() {
         let mut expected = captured::UDP_V4;
-        // The kernel numbers its packets although they cannot be fragmented. What goes from the number comes to
-        // the checksum: 8ea3 + 9824 = 126c7, folded 26c8.
+        // The kernel numbers its packets although they cannot be fragmented. The number that is missing is added to the checksum: 8ea3 +
+        // 9824 = 126c7, folded 26c8.
         expected[18..20].copy_from_slice(&[0x00, 0x00]);
         expected[24..26].copy_from_slice(&[0x26, 0xc8]);
         assert_eq!(frame_of(&v4(), b"nocopy!"), expected);

@@ -12,19 +12,19 @@ pub struct UdpPacket<'a> {
     traffic_class: u8,
 }
 
-/// Why a frame is not one with a whole UDP datagram right behind an IP header.
+/// Why a frame is not a whole UDP datagram directly after an IP header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotUdp {
-    /// Shorter than an Ethernet header, or longer than it says.
+    /// The frame is shorter than an Ethernet header, or than its length.
     #[error(transparent)]
     Ethernet(#[from] ethernet::ParseError),
     /// Neither IPv4 nor IPv6, or tagged.
     #[error("the frame holds neither IPv4 nor IPv6")]
     NotIp,
-    /// Not an IPv4 packet.
+    /// The IPv4 packet is malformed.
     #[error(transparent)]
     Ipv4(#[from] ipv4::ParseError),
-    /// Not an IPv6 packet.
+    /// The IPv6 packet is malformed.
     #[error(transparent)]
     Ipv6(#[from] ipv6::ParseError),
     /// IPv4's header was damaged on the way.
@@ -33,7 +33,7 @@ pub enum NotUdp {
     /// A fragment, another protocol, or IPv6 with extension headers.
     #[error("the packet is a fragment, or not UDP")]
     OtherProtocol,
-    /// Not a UDP datagram.
+    /// The UDP datagram is malformed.
     #[error(transparent)]
     Udp(#[from] udp::ParseError),
 }
@@ -89,7 +89,7 @@ impl<'a> UdpPacket<'a> {
         &self.datagram
     }
 
-    /// Where the payload is in the frame: its first byte, and how many.
+    /// The payload in the frame: its offset and length.
     #[inline]
     pub fn payload_place(&self) -> (usize, usize) {
         (self.payload_at, self.datagram.payload().len())
@@ -167,7 +167,7 @@ mod tests {
         ) {
             let flow = UdpFrame { vlan: None, checksum: UdpChecksum::Computed, ..flow };
             let mut frame = frame_of(&flow, &payload, 0);
-            // Not Ethernet's addresses, which have no checksum of ours, nor IPv6's class, label and hop limit.
+            // Ethernet's addresses are covered by no checksum here, nor are IPv6's class, label and hop limit.
             let at = at.index(frame.len());
             let in_ipv6 = flow.addresses.source().is_ipv6();
             prop_assume!(at >= 14 && !(in_ipv6 && ((14..18).contains(&at) || at == 21)));

@@ -1,4 +1,4 @@
-//! The headers of a flow, prepared: what is alike in all of its frames is written and summed once.
+//! Prepared headers of a flow: the parts shared by all frames are written and summed once.
 
 use super::checksum::{Place, Sum};
 use super::emit::{BufferTooSmall, PayloadTooLong};
@@ -37,12 +37,12 @@ pub struct UdpTemplate {
     /// The headers of an empty datagram.
     headers: [u8; HEADER_BYTES_MAX],
     flow: UdpFrame,
-    /// Where IP's length goes, and what it counts besides the UDP header and payload.
+    /// Offset of the IP length, and the bytes it counts besides the UDP header and payload.
     ip_length: (usize, u16),
     /// IPv4's header checksum: its place, and the sum of the header without it and without the length.
     ip_checksum: Option<(usize, Sum)>,
     udp_at: usize,
-    /// The sum of what the UDP checksum, as far as it is ours, covers besides lengths and payload.
+    /// Sum of the parts that the UDP checksum covers, besides lengths and payload, if it is computed here.
     udp_sum: Sum,
 }
 
@@ -86,7 +86,7 @@ impl UdpTemplate {
         self.udp_at + udp::HEADER_BYTES
     }
 
-    /// Where the UDP checksum goes, if it is left to a device.
+    /// The place of the UDP checksum, if a device completes it.
     #[inline]
     pub fn left_checksum(&self) -> Option<Place> {
         (self.flow.checksum == UdpChecksum::Offloaded).then(|| self.flow.checksum_place())
@@ -197,7 +197,7 @@ mod tests {
     #[test]
     fn a_checksum_that_comes_to_zero_is_sent_as_its_other_form() {
         let template = UdpTemplate::new(&v4()).unwrap();
-        // Among 65,536 payloads each checksum comes up.
+        // Over 65,536 payloads each checksum occurs.
         let fields: Vec<[u8; 2]> = (0..=u16::MAX)
             .map(|number| {
                 let mut headers = [0; 42];

@@ -1,4 +1,4 @@
-//! VLAN tags: IEEE 802.1Q, and 802.1ad where a provider's tag stands before a customer's.
+//! VLAN tags: IEEE 802.1Q, and 802.1ad with a provider's tag before the customer's.
 //!
 //! A tag is announced by the type field before it (its TPID) and ends in a type field of its own. Devices and the
 //! kernel often take the outermost tag out of the frame and deliver its [`TagControl`] beside it.
@@ -75,7 +75,7 @@ impl TagControl {
     }
 }
 
-/// View of one tag and what follows it.
+/// View of one tag and the bytes after it.
 #[derive(Clone, Copy, Debug)]
 pub struct Tag<'a> {
     header: &'a [u8; TAG_BYTES],
@@ -119,7 +119,7 @@ impl<'a> Tag<'a> {
         }
     }
 
-    /// Checks a tag of a frame that may have been cut behind it: the payload is what there is.
+    /// Checks a tag of a frame that may be cut after it; its payload is then shorter than declared.
     ///
     /// # Errors
     ///
@@ -138,7 +138,7 @@ impl<'a> Tag<'a> {
         TagControl(Control::number(self.header))
     }
 
-    /// What the payload is; perhaps another tag.
+    /// The type of the payload; perhaps another tag.
     #[inline]
     pub fn ether_type(&self) -> EtherType {
         EtherType(Type::number(self.header))
@@ -173,7 +173,7 @@ impl<'a> Stack<'a> {
             let tag = Tag::parse(payload)?;
             (ether_type, payload, count) = (tag.ether_type(), tag.payload(), count + 1);
         }
-        // The tags just walked over lie back to back at the start.
+        // The skipped tags are adjacent, at the start.
         let (tags, _) = frame.payload().as_chunks();
         Ok(Self { first, tags: &tags[..count], ether_type, payload })
     }
@@ -183,7 +183,7 @@ impl<'a> Stack<'a> {
         Tags { protocol: self.first, rest: self.tags.iter() }
     }
 
-    /// What follows the last tag; the type of the frame if there is none.
+    /// The type after the last tag; the type of the frame if there is none.
     #[inline]
     pub fn ether_type(&self) -> EtherType {
         self.ether_type
@@ -221,12 +221,12 @@ impl Iterator for Tags<'_> {
 
 impl ExactSizeIterator for Tags<'_> {}
 
-/// A VLAN tag. The header before it must say so in its type.
+/// A VLAN tag. The header before it must have a VLAN type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Repr {
     /// Priority and VLAN.
     pub control: TagControl,
-    /// What follows the tag.
+    /// The type after the tag.
     pub ether_type: EtherType,
 }
 

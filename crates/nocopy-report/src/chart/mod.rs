@@ -14,7 +14,7 @@ pub use line::{Line, Lines, Value};
 pub use scale::Scale;
 pub use stack::{Bar, Stacks};
 
-/// What can be drawn.
+/// A chart.
 pub trait Chart {
     fn title(&self) -> &str;
 
@@ -68,7 +68,7 @@ pub fn markup(table: &Table, label: &str) -> Markup {
     with_intervals(table, label, |_, _| None)
 }
 
-/// The same, with intervals drawn under the figures of some cells, given by row and column.
+/// As [`markup`], with intervals drawn under the figures of some cells, given by row and column.
 pub fn with_intervals(
     table: &Table,
     label: &str,
@@ -163,7 +163,7 @@ const LINE_CHARACTERS: usize = 34;
 /// The same beside figures, whose characters are narrower.
 const BESIDE_CHARACTERS: usize = 40;
 
-/// Of a line of text.
+/// Height of a line of text.
 const LINE_PX: u32 = 19;
 
 /// The text over a bar or an interval: a name at the left, a figure at the right, in one line if they fit.

@@ -2,7 +2,7 @@
 
 use crate::quantity;
 
-/// From the lowest to the highest place of an axis. Values outside are drawn at its ends.
+/// The lowest and the highest value of an axis. Values outside are drawn at its ends.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Scale {
     steps: Steps,
@@ -15,7 +15,7 @@ enum Steps {
     Even,
     /// Equal ratios are equal distances; powers of 10 and values between them are named.
     Decades,
-    /// The same, named in powers of 2.
+    /// Like `Decades`, with powers of 2 as labels.
     Doublings,
 }
 
@@ -34,7 +34,7 @@ const SMALLEST: f64 = 1e-100;
 const LARGEST: f64 = 1e100;
 
 impl Scale {
-    /// From 0: lengths show how values compare.
+    /// Begins at 0, so that lengths compare like values.
     pub fn even(values: impl IntoIterator<Item = f64>) -> Self {
         let high =
             values.into_iter().filter(|value| (SMALLEST..=LARGEST).contains(value)).fold(0.0, f64::max);
@@ -70,7 +70,7 @@ impl Scale {
         }
     }
 
-    /// From 0 at the low end to 1 at the high end.
+    /// The position on the axis: 0 at the low end, 1 at the high end.
     pub fn place(&self, value: f64) -> f64 {
         let place = match self.steps {
             Steps::Even => (value - self.low) / (self.high - self.low),
@@ -139,7 +139,7 @@ fn round_step(step: f64) -> f64 {
     digit.unwrap_or(10.0) * power
 }
 
-/// With just as many decimals as distinguish it from its neighbours, which are `step` away.
+/// The value, with as many decimals as distinguish it from its neighbours, which differ by `step`.
 fn text(value: f64, step: f64) -> String {
     let prefixes = [(1e12, " T"), (1e9, " G"), (1e6, " M"), (1e3, " k")];
     let chosen = prefixes.into_iter().find(|(unit, _)| value >= *unit && value >= 1e4);

@@ -9,7 +9,7 @@ use crate::quantity;
 
 #[derive(Debug, Clone)]
 pub struct Stacks {
-    /// What is shown, and in which unit.
+    /// Quantity and unit.
     pub title: String,
     /// The names of the parts.
     pub parts: Vec<String>,
@@ -19,7 +19,7 @@ pub struct Stacks {
 #[derive(Debug, Clone)]
 pub struct Bar {
     pub name: String,
-    /// In the order of the parts.
+    /// One for each part, in the same order.
     pub amounts: Vec<f64>,
 }
 
@@ -45,7 +45,7 @@ const LETTER_PERCENT: f64 = 6.5;
 /// Parts that look different; the next one looks like the first.
 const LOOKS: usize = 16;
 
-/// What is drawn over the colour of a part, in a square of 8 px: neighbours differ.
+/// A pattern drawn over the colour of a part, in a square of 8 px: neighbouring parts differ.
 const TEXTURES: [&str; 7] = [
     "",
     "M-2 2L2 -2M0 8L8 0M6 10L10 6",
@@ -124,12 +124,12 @@ fn letter(index: usize) -> String {
     if index < 26 { letter.to_string() } else { format!("{letter}{}", index / 26) }
 }
 
-/// By which a part is filled.
+/// The fill of a part.
 fn fill(index: usize) -> String {
     format!("url(#part-{})", index % LOOKS)
 }
 
-/// What parts are filled with, each texture once.
+/// The definitions of all textures.
 pub(super) fn textures() -> Markup {
     html! {
         @for index in 0..LOOKS {

@@ -29,7 +29,7 @@ const LINES: [(&str, Method, Method, &str); 4] = [
     ),
 ];
 
-/// What the others are compared with.
+/// The baseline.
 const WAITING: &str = "tcp-blocking";
 const POLLING: &str = "tcp-spinning";
 

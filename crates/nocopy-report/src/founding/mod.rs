@@ -21,9 +21,9 @@ use crate::table::Table;
 /// A system, and how its part of a report is made.
 #[derive(Debug)]
 pub struct System {
-    /// What it was, and when.
+    /// Name and year of the system.
     pub title: &'static str,
-    /// What the paper measured, and with which machines.
+    /// The measurement of the paper, and its machines.
     pub about: &'static str,
     /// `None` if the run did not measure it.
     part: fn(&Report) -> Option<Part>,
@@ -33,7 +33,7 @@ pub struct System {
 const SYSTEMS: [System; 5] =
     [area::SYSTEM, sockets::SYSTEM, zerocpy::SYSTEM, ntzc::SYSTEM, receive_analysis::SYSTEM];
 
-/// What there is to show of a system.
+/// A part of the page, about one system.
 #[derive(Debug, Default)]
 pub struct Part {
     pub table: Table,
@@ -66,7 +66,7 @@ pub fn text(report: &Report) -> String {
     text
 }
 
-/// What it takes to read the tables rightly.
+/// How to read the tables.
 pub(crate) const HOW: &str = "x: times better than the first row of the same kind, in the same rounds. Figures are medians. The machines are \
     decades apart, so only ratios are compared with what was published. docs/founding.md explains each table.";
 
@@ -86,12 +86,12 @@ impl<'a> Rows<'a> {
         self.all(series, method, variant).next()
     }
 
-    /// The same, as it was compared with this method; as it is where it was not, so that its own figures are shown.
+    /// As [`against`](Self::against), but if `method` was not compared with `other`, the row without that comparison, for its own figures.
     fn beside(&self, series: &str, method: &str, variant: Option<&str>, other: &str) -> Option<&'a Row> {
         self.against(series, method, variant, other).or_else(|| self.find(series, method, variant))
     }
 
-    /// The same, compared with this method.
+    /// The row of `method` compared with `other`.
     fn against(&self, series: &str, method: &str, variant: Option<&str>, other: &str) -> Option<&'a Row> {
         self.all(series, method, variant).find(|row| row.baseline.as_deref() == Some(other))
     }

@@ -14,19 +14,19 @@ pub(super) const SYSTEM: System = System {
     part,
 };
 
-/// As Linux counts them: without their check sequence.
+/// As Linux counts them, without the frame check sequence.
 const FRAMES_BYTES: [usize; 6] = [64, 128, 256, 512, 1024, 1514];
 
 const PUBLISHED_SHARE: f64 = 1.1 / 1.7;
 const PUBLISHED_SENDING: f64 = 4.0;
 const PUBLISHED_GIGABIT_PERCENT: f64 = 10.0;
 const PUBLISHED_TWO_QUEUES_PERCENT: f64 = 50.0;
-/// In millions a second.
+/// Millions per second.
 const PUBLISHED_TWO_QUEUES: f64 = 1.5;
 /// A source that is paced by bursts may be slower than requested by this factor.
 const PACED: f64 = 0.97;
 
-/// What is compared with.
+/// The baseline.
 const DROP: &str = "xdp-drop";
 const LIBPCAP: &str = "packet-send";
 
@@ -121,7 +121,7 @@ fn reached(is_reached: bool) -> &'static str {
     if is_reached { "reached" } else { "not reached" }
 }
 
-/// Of the lengths that the paper makes the claim for, the one that costs most.
+/// The row with the highest cost among the lengths for which the paper makes the claim.
 fn one_gigabit(rows: &Rows<'_>) -> String {
     let costs = FRAMES_BYTES.iter().filter_map(|&bytes| gigabit(rows, bytes));
     let costs = costs.filter_map(|row| Some((row.receiver_cpu_percent?, row.dropped_percent.unwrap_or(0.0))));

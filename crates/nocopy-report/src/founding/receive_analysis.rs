@@ -14,7 +14,7 @@ pub(super) const SYSTEM: System = System {
     part,
 };
 
-/// From which length on the study saw throughput level.
+/// The buffer length from which the study found constant throughput.
 const PUBLISHED_LEVEL_BYTES: usize = 64 << 10;
 
 /// Throughput is level from this part of the best rate on.

@@ -16,7 +16,7 @@ const STREAM: &str = "tcp-send over veth, MTU 9000, cubic";
 const DATAGRAMS: &str = "udp-send, 8192-byte datagrams";
 const FILES: &str = "nfs, reads of 1024 KiB, MTU 9000";
 
-/// Of the datagrams sent, those that arrived then.
+/// The share of sent datagrams that arrived in the paper.
 const PUBLISHED_RECEIVED: f64 = 612.0 / 919.0;
 
 const LINES: [(&str, &str, &str, &str); 10] = [
@@ -41,7 +41,7 @@ fn base(series: &str) -> &'static str {
     }
 }
 
-/// Those of datagrams are lost on the way; a stream's never.
+/// The share of sent bytes that arrived; less than 1 only for datagrams.
 fn received_share(row: &Row) -> f64 {
     1.0 - row.dropped_percent.unwrap_or(0.0) / 100.0
 }

@@ -13,11 +13,11 @@ pub(super) const SYSTEM: System = System {
     part,
 };
 
-/// What the others are compared with.
+/// The baseline.
 const SOCKET: &str = "socket";
 const SOCKET_PUBLISHED: f64 = 25.9;
 
-/// The lines of the table: a name, the method and who computes the checksum, and its published Mbit/s at 1400 B.
+/// The lines of the table: a name, the method, who computes the checksum, and the published Mbit/s at 1400 B.
 const LINES: [(&str, &str, Option<&str>, Option<f64>); 8] = [
     ("send()", "socket", None, Some(SOCKET_PUBLISHED)),
     ("copied into frames, checksum", "xdp-copy", Some("computed"), Some(31.1)),

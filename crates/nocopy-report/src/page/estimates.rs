@@ -18,7 +18,7 @@ impl Estimates {
         Self { scale: Scale::spread(estimates.flat_map(values)), reference: None }
     }
 
-    /// With a line at 1.
+    /// Ratios, on a scale with a line at 1.
     pub(super) fn ratios(estimates: impl Iterator<Item = Estimate>) -> Self {
         Self { scale: Scale::around_one(estimates.flat_map(values)), reference: Some(1.0) }
     }

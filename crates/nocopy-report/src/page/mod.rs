@@ -114,7 +114,7 @@ fn logarithmic(scale: &Scale) -> &'static str {
     if scale.is_logarithmic() { ", logarithmic" } else { "" }
 }
 
-/// Of a section.
+/// The anchor of a section.
 pub fn place(index: usize) -> String {
     format!("s{}", index + 1)
 }

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use roxmltree::{Document, Node};
 
-/// What is in the head is not XML, and always the same.
+/// The body of a page. Its head is not XML, and always the same.
 pub(crate) fn body(page: &str) -> &str {
     let start = page.find("<body>").expect("a body");
     page[start..].trim_end().strip_suffix("</html>").expect("an end")
@@ -18,7 +18,7 @@ pub(crate) fn words(node: Node<'_, '_>) -> String {
     node.descendants().filter_map(|node| node.text().filter(|_| node.is_text())).collect()
 }
 
-/// What holds for every page.
+/// Checks the rules of every page.
 pub(crate) fn check(page: &str) {
     assert!(page.starts_with("<!DOCTYPE html>"));
     assert!(

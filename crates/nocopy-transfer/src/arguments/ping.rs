@@ -73,13 +73,13 @@ pub struct ServeArguments {
 }
 
 impl ServeArguments {
-    /// Where to answer, each once.
+    /// The endpoints to answer at, each once.
     pub fn services(&self) -> impl Iterator<Item = &Endpoint> {
         self.services.iter().flat_map(|services| &services.0)
     }
 }
 
-/// What one word of the command line asks for.
+/// The endpoints of one word on the command line.
 #[derive(Debug, Clone)]
 struct Services(Vec<Endpoint>);
 

@@ -55,7 +55,7 @@ pub struct RecvArguments {
     pub stream: StreamReception,
 }
 
-/// Where to receive: one of these.
+/// The endpoint to receive at: exactly one of these.
 #[derive(Debug, Args)]
 #[group(required = true, multiple = false)]
 struct RecvAddress {
@@ -69,7 +69,7 @@ struct RecvAddress {
 }
 
 impl RecvArguments {
-    /// Where to receive.
+    /// The endpoint to receive at.
     pub fn address(&self) -> &Endpoint {
         let RecvAddress { udp, tcp } = &self.at;
         udp.as_ref().or(tcp.as_ref()).expect("clap requires one of them")
@@ -112,14 +112,14 @@ pub struct StreamReception {
     pub receive: Receiving,
 }
 
-/// What a read takes unless told, and at most.
+/// Bytes of a read: the default and the most.
 const READ_BYTES: u32 = 64 << 10;
 const READ_BYTES_MAX: u64 = 64 << 20;
 
 /// A way to receive.
 #[derive(Debug, Clone, Copy)]
 pub struct Receiving(
-    /// `None`: as it measures best.
+    /// `None`: the method that measures best.
     pub Option<ReceiveMethod>,
 );
 

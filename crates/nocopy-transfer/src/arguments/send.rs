@@ -63,7 +63,7 @@ impl SendArguments {
     }
 }
 
-/// Where to send: one of these.
+/// The endpoint to send to: exactly one of these.
 #[derive(Debug, Args)]
 #[group(required = true, multiple = false)]
 pub struct SendTarget {
@@ -184,7 +184,7 @@ pub enum MethodName {
 }
 
 impl MethodName {
-    /// As it is written on the command line.
+    /// The name on the command line.
     pub fn name(self) -> String {
         self.to_possible_value().map_or_else(String::new, |value| value.get_name().into())
     }

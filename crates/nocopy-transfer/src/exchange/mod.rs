@@ -22,7 +22,7 @@ pub const PATIENCE: Duration = Duration::from_millis(10);
 /// How long an adaptive receiver spins before it sleeps: longer than a round trip within a rack.
 pub const SPIN: Duration = Duration::from_micros(100);
 
-/// How long a send may take before it is an error, because the other end does not read.
+/// How long a send may wait for the other end to read, before it is an error.
 pub const SEND_MAX: Duration = Duration::from_secs(5);
 
 /// The bit of a datagram's first byte that the answering side sets. Datagrams with it are not answered, so that two answering ends cannot

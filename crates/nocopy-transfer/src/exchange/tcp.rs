@@ -27,7 +27,7 @@ const PIECES_MAX: usize = 1024;
 enum Several {
     /// Each by its own call.
     Alone,
-    /// By one `writev`, in place.
+    /// In place, by one `writev`.
     Batched,
     /// Copied into one buffer, with their lengths in front, and by one `write` of that.
     Gathered,
@@ -139,7 +139,7 @@ fn prefix(message_bytes: usize) -> io::Result<[u8; PREFIX_BYTES]> {
     Ok(bytes.to_be_bytes())
 }
 
-/// One call, and more only if the kernel did not accept everything.
+/// One call; more only if the kernel did not accept everything.
 fn write_all(mut stream: &TcpStream, waiting: Waiting, mut pieces: &mut [IoSlice<'_>]) -> io::Result<()> {
     let mut stalled: Option<Instant> = None;
     while !pieces.is_empty() {
@@ -223,7 +223,7 @@ mod tests {
         (Tcp::new(one, waiting).unwrap(), Tcp::new(other, waiting).unwrap())
     }
 
-    /// The next message, and how many pieces it came in.
+    /// The next message, and the number of pieces it was received in.
     fn next(tcp: &mut Tcp) -> Vec<u8> {
         let mut message = Vec::new();
         while !tcp.receive(|piece| message.extend_from_slice(piece)).unwrap() {}

@@ -58,7 +58,7 @@ impl From<Error> for Failure {
     }
 }
 
-/// What to do if the other end does not answer as expected.
+/// Advice if the other end does not answer as expected.
 fn advice(error: &io::Error) -> &'static str {
     match error.kind() {
         io::ErrorKind::ConnectionRefused => "no program listens there; start 'nocopy serve'",
@@ -126,7 +126,7 @@ fn xdp(arguments: &PingArguments, to: SocketAddr) -> Result<OverPort, Failure> {
     Ok(OverPort::open(interface, at, to, arguments.wait)?)
 }
 
-/// An endpoint for conversations with messages of up to so many bytes.
+/// An endpoint for conversations with messages of at most `bytes_max` bytes.
 pub fn open(
     to: SocketAddr,
     interface: Option<&str>,

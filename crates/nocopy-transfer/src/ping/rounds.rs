@@ -1,4 +1,4 @@
-//! One message after the other, and the result of each.
+//! Sends one message after another, and records the result of each.
 
 use std::io;
 use std::thread::sleep;
@@ -20,7 +20,7 @@ const NUMBER_BYTES: usize = 8;
 /// The precision of a sleep: the rest of a pause is spent reading the clock.
 const SLEEP_SLACK: Duration = Duration::from_micros(150);
 
-/// Spinning, looks between two looks at the clock.
+/// While spinning, polls between two reads of the clock.
 const LOOKS_A_CLOCK: u32 = 64;
 
 /// The request, and its results.
@@ -34,7 +34,7 @@ pub(super) struct Rounds<'a> {
     pub elapsed: Duration,
     processor: processor::Start,
     pub used: Option<processor::Use>,
-    /// From sending to the answer, and from the due time, in ns.
+    /// Times from sending to the answer, and from the due time, in ns.
     pub round_trips: Histogram<u64>,
     pub since_due: Histogram<u64>,
     pub sent: u64,
@@ -185,7 +185,7 @@ impl<'a> Rounds<'a> {
 /// The result of a message.
 enum Awaited {
     Came(Instant),
-    /// Not in time.
+    /// No answer in time.
     Lost,
     Interrupted,
 }
@@ -251,7 +251,7 @@ mod tests {
         ping: PingArguments,
     }
 
-    /// Returns what was sent last.
+    /// A transport that returns the last message.
     #[derive(Default)]
     struct Mirror {
         message: Vec<u8>,

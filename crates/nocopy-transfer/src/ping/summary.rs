@@ -41,10 +41,10 @@ pub(super) struct Summary {
     changed: u64,
     seconds: f64,
     answers_per_second: f64,
-    /// From sending a message to its answer.
+    /// Time from sending a message to its answer.
     #[serde(skip_serializing_if = "Option::is_none")]
     round_trip: Option<Times>,
-    /// From the due time: only with an interval.
+    /// Time from the due time; only with an interval.
     #[serde(skip_serializing_if = "Option::is_none")]
     since_due: Option<Times>,
     /// Histogram of the round trips.

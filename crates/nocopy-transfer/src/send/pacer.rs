@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use nocopy_report::quantity::Rate;
 
-/// How far sending may be behind its schedule and still catch up, by a burst; a longer delay is given up.
+/// The longest delay that is made up for by a burst; a longer one shifts the schedule.
 pub(super) const CATCH_UP_NS_MAX: u64 = 100_000_000;
 
 /// Gaps, in the middle of a long run, that are too short for a wait each: packets that become due in a short sleep are sent together. Longer
@@ -18,7 +18,7 @@ const EXACT_NS: u64 = 20_000_000;
 pub(super) enum Pace {
     FlatOut,
     Rate(Rate),
-    /// As recorded, faster by this factor.
+    /// As recorded, faster by a factor.
     Recorded {
         speed: f64,
     },
@@ -78,7 +78,7 @@ impl Pacer {
         now_ns > EXACT_NS && BUNCHED_GAP_NS.contains(&gap_ns)
     }
 
-    /// By how much the schedule was delayed because sending could not keep up.
+    /// By how much the schedule was shifted because sending was too slow.
     pub(super) fn given_up_ns(&self) -> u64 {
         self.given_up_ns
     }

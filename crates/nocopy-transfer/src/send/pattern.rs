@@ -1,4 +1,4 @@
-//! The default content of what is sent.
+//! The default content of sent data.
 
 use std::ops::Range;
 

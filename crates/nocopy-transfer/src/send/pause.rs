@@ -32,7 +32,7 @@ pub(super) fn toward(until: Instant) {
     }
 }
 
-/// Waits for the interface to take what it has.
+/// Waits until the interface accepts more.
 pub(super) fn for_room() {
     sleep(NO_ROOM);
 }

@@ -1,4 +1,4 @@
-//! Decides what is sent next, and when, by count, time and length, without a port.
+//! Decides which packet is sent next, and when, by count, time and length, without a port.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ impl Goal {
     }
 }
 
-/// Counts of what was handed over, and what could not be.
+/// Counts of packets that were and were not handed over.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Tally {
     pub packets: u64,
@@ -40,7 +40,7 @@ pub(super) struct Tally {
 /// The result of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Step {
-    /// There may be more to do at once.
+    /// A packet was sent; the next may be due at once.
     Sent,
     /// The next packet is due then.
     Early { due_ns: u64 },
@@ -54,7 +54,7 @@ pub(super) enum Step {
     Done,
 }
 
-/// What to do with the next packet.
+/// The next step.
 pub(super) enum Next {
     Send(usize),
     Skip,

@@ -18,7 +18,7 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 /// The result of a run.
 #[derive(Debug)]
 pub(super) struct Run {
-    /// Until the last packet was handed over.
+    /// Time until the last packet was handed over.
     pub duration: Duration,
     pub interrupted: bool,
     pub failure: Option<Failure>,

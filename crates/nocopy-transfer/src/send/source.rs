@@ -12,13 +12,13 @@ pub(super) struct Upcoming {
     pub recorded_ns: u64,
 }
 
-/// What a source has next.
+/// The next packet of a source.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Ahead {
     Packet(Upcoming),
-    /// Nothing yet.
+    /// None yet.
     Silence,
-    /// Nothing any more.
+    /// None any more.
     End,
 }
 

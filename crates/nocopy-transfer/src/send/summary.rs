@@ -19,7 +19,7 @@ use super::transmitter::PortTransmitter;
 use nocopy_report::Ended;
 use nocopy_report::quantity::Rate;
 
-/// A rate counts as reached from this part of what was asked for.
+/// The share of a requested rate from which it counts as reached.
 const REACHED: f64 = 0.99;
 
 pub(super) type Counts = BTreeMap<String, u64>;
@@ -40,7 +40,7 @@ pub(super) struct Summary {
     /// Packets the kernel has finished, delivered or not.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub completed: Option<u64>,
-    /// Until the last packet was handed over; without a rate, until the kernel had finished it.
+    /// Time until the last packet was handed over; without a rate, until the kernel had finished it.
     pub seconds: f64,
     #[serde(flatten)]
     pub rates: Rates,
@@ -66,7 +66,7 @@ pub(super) struct Rates {
     pub asked: Asked,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rate_reached: Option<bool>,
-    /// By how much the schedule was delayed.
+    /// By how much the schedule was shifted.
     pub behind_seconds: f64,
 }
 

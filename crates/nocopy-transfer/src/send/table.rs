@@ -17,7 +17,7 @@ impl nocopy_report::Summary for Summary {
         indented(self.report.get(1..).unwrap_or_default())
     }
 
-    /// Negative if fewer packets were sent than asked for.
+    /// Negative if fewer packets were sent than requested.
     fn outcome(&self) -> Outcome {
         let asked = &self.rates.asked;
         let finite = asked.packets.is_some()
@@ -97,7 +97,7 @@ pub(in crate::send) fn behind(rates: &Rates) -> Option<(String, String)> {
     (rates.behind_seconds > 0.0).then(|| ("behind".into(), format!("{} {said}", time(rates.behind_seconds))))
 }
 
-/// The requested rate, and whether it was reached; bits are those of `what`.
+/// The requested rate, and whether it was reached; `what` names the counted units, such as datagrams.
 pub(in crate::send) fn asked(rates: &Rates, what: &str) -> Option<String> {
     let asked = &rates.asked;
     let reached = match rates.rate_reached {

@@ -61,7 +61,7 @@ struct Flows {
     count: u64,
     source: IpAddr,
     source_port: u16,
-    /// Where the source address is in the frame.
+    /// Offset of the source address in the frame.
     source_at: usize,
     /// IPv4's header checksum: its place, and the sum of the header without source.
     header_checksum: Option<(usize, Sum)>,
@@ -190,7 +190,7 @@ impl Template {
 }
 
 impl Flows {
-    /// Of a frame with these headers.
+    /// The template of a frame with these headers.
     fn new(headers: &UdpFrame, count: u32, frame: &[u8]) -> Self {
         let ip_at = ethernet::HEADER_BYTES + headers.vlan.map_or(0, |_| vlan::TAG_BYTES);
         let source_at = ip_at + if headers.addresses.source().is_ipv4() { IPV4_SOURCE } else { IPV6_SOURCE };

@@ -20,7 +20,7 @@ pub(super) trait Transmitter {
     fn tally(&self) -> Tally;
 }
 
-/// A port and what it is to send.
+/// A port and its packets.
 #[derive(Debug)]
 pub(super) struct PortTransmitter<S> {
     queue: Queue<S>,
@@ -107,7 +107,7 @@ impl<S: Source> PortTransmitter<S> {
     }
 }
 
-/// Sends a packet that lies in several frames.
+/// Sends a packet in several frames.
 fn send_long<S: Source>(
     queue: &mut Queue<S>,
     sender: &mut Sender,

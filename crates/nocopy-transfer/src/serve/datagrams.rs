@@ -42,7 +42,7 @@ pub(super) fn serve(
     Ok(())
 }
 
-/// The same over a port.
+/// As `serve`, over a port.
 pub(super) fn serve_over_port(
     socket: udp::Socket,
     waiting: Waiting,

@@ -61,7 +61,7 @@ impl From<Error> for Failure {
     }
 }
 
-/// What to do if no client can be answered.
+/// Advice if no client can be answered.
 fn advice(error: &io::Error) -> &'static str {
     match error.kind() {
         io::ErrorKind::AddrInUse => "another program uses it; name another port",
@@ -71,7 +71,7 @@ fn advice(error: &io::Error) -> &'static str {
     }
 }
 
-/// What is open, and where.
+/// An open endpoint and its address.
 struct Service {
     scheme: Scheme,
     address: SocketAddr,

@@ -41,7 +41,7 @@ pub(super) enum RunError {
     Interrupted { program: String },
 }
 
-/// What to run for each request.
+/// A command to run for each request.
 #[derive(Debug)]
 pub(super) struct Program {
     name: String,
@@ -50,7 +50,7 @@ pub(super) struct Program {
 }
 
 impl Program {
-    /// From words separated by blanks.
+    /// Parses words separated by blanks.
     pub(super) fn parse(words: &str, timeout: Duration) -> Result<Self, Error> {
         let mut words = words.split_whitespace().map(str::to_owned);
         let name = words.next().ok_or(Error::NoProgram)?;
@@ -149,13 +149,13 @@ impl<'a> Pipes<'a> {
         Ok(Self { input, output, request, response: Vec::new(), buffer: vec![0; BUFFER_BYTES] })
     }
 
-    /// Moves what can be moved; true if the program has closed its output.
+    /// Moves bytes without waiting; returns true once the program has closed its output.
     fn step(&mut self) -> io::Result<bool> {
         self.wait()?;
         if let Some(input) = &mut self.input {
             match input.write(self.request) {
                 Ok(written) => self.request = &self.request[written..],
-                // It does not want the rest.
+                // The program does not read the rest.
                 Err(error) if error.kind() == io::ErrorKind::BrokenPipe => self.request = &[],
                 Err(error) => pass(error)?,
             }
@@ -179,7 +179,7 @@ impl<'a> Pipes<'a> {
     }
 }
 
-/// There is nothing to move now.
+/// No bytes can be moved now.
 fn pass(error: io::Error) -> io::Result<()> {
     match error.kind() {
         io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => Ok(()),
@@ -202,7 +202,7 @@ mod tests {
         let request: Vec<u8> = (0..3_000_000).map(|place| place as u8).collect();
         assert!(run("cat", &request, LONG).unwrap() == request);
         assert_eq!(run("wc -c", b"four", LONG).unwrap(), b"4\n");
-        // It reads nothing, or has ended before everything was written.
+        // It reads nothing, or ends before all input was written.
         assert_eq!(run("echo all done", &request, LONG).unwrap(), b"all done\n");
         assert_eq!(run("true", b"", LONG).unwrap(), b"");
         // No shell: the words are arguments.

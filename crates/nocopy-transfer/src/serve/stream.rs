@@ -50,7 +50,7 @@ struct Server<'a> {
     idle: Duration,
     connections: Vec<Connection>,
     buffer: Box<[u8]>,
-    /// Until when nothing is accepted: the machine was out of memory or descriptors.
+    /// Until then no connection is accepted: the machine was out of memory or descriptors.
     pause: Option<Instant>,
     served: &'a mut Served,
 }
@@ -126,7 +126,7 @@ impl Server<'_> {
         self.end(first);
     }
 
-    /// Moves what can be moved. Returns whether anything was moved.
+    /// Reads and writes without waiting. Returns whether any byte was moved.
     fn turn(&mut self, now: Instant) -> bool {
         let Self { connections, buffer, served, .. } = self;
         let mut has_moved = false;
@@ -183,7 +183,7 @@ struct Connection {
     kept: Kept,
     /// The peer sends no more.
     is_ended: bool,
-    /// There may be something to do.
+    /// Whether it may be readable or writable.
     is_ready: bool,
     /// When bytes were last received or sent.
     moved: Instant,
@@ -249,7 +249,7 @@ impl Connection {
 /// Received bytes that were not sent back yet.
 #[derive(Default)]
 struct Kept {
-    /// None of them is empty, and all but the last are full.
+    /// Pieces of at most a fixed length: all but the last are full, and none is empty.
     pieces: VecDeque<Vec<u8>>,
     /// How much of the first was sent.
     gone: usize,
@@ -304,7 +304,7 @@ fn unless_full<T>(done: io::Result<T>) -> io::Result<Option<T>> {
 mod tests {
     use super::*;
 
-    /// A connection from that address for which so many pieces are kept, and which last moved bytes at `moved`.
+    /// A connection from an address, with `pieces` pieces in memory, which last moved bytes at `moved`.
     fn connection(from: &str, pieces: usize, moved: Instant) -> Connection {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();

@@ -1,4 +1,4 @@
-//! What the numbers and counts of the [header and record](super::wire) mean in datagrams.
+//! The numbers and counts of the [header and record](super::wire) for datagrams.
 //!
 //! | | number | offset | counts |
 //! |---|---|---|---|
@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use super::wire::{CONTROL_BYTES, COUNTS, Control, Data, Kind, NUMBER_MAX, Packet, Refusal};
 
-/// What the sender has sent.
+/// The sender's counts.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct Sent {
     pub datagrams: u64,
@@ -20,7 +20,7 @@ pub(crate) struct Sent {
     pub checksum: u64,
 }
 
-/// What the receiver has received.
+/// The receiver's counts.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct Received {
     /// Undamaged ones, each counted once.
@@ -35,7 +35,7 @@ pub(crate) struct Received {
     pub corrupt: u64,
     /// So late that it is not known whether they arrived before; not counted as received.
     pub stale: u64,
-    /// By the receiver's kernel, whose buffer was full (SO_RXQ_OVFL).
+    /// Datagrams that the receiver's kernel dropped, because its buffer was full (SO_RXQ_OVFL).
     pub kernel_dropped: u64,
 }
 

@@ -46,7 +46,7 @@ struct Run {
     verify: bool,
     arrivals: Arrivals,
     received: Received,
-    /// What the sender sent, once it is done.
+    /// The sender's counts, once it is done.
     sent: Option<Sent>,
     heard_ns: u64,
     /// When data last arrived, or the end was first announced.
@@ -62,7 +62,7 @@ struct Run {
 #[derive(Debug, Clone, Copy)]
 struct Closed {
     at_ns: u64,
-    /// How many datagrams were to come until then.
+    /// How many datagrams the sender had sent by then.
     expected: u64,
 }
 
@@ -82,7 +82,7 @@ pub(crate) enum Phase {
     /// No sender was there yet.
     Waiting,
     Running,
-    /// The sender knows what arrived, or had time to ask.
+    /// The sender has the counts, or had time to ask.
     Over,
     /// The sender was silent for too long.
     Silent,
@@ -97,7 +97,7 @@ impl Receiving {
     /// Handles a datagram that arrived at `now_ns`; times never go back.
     pub(crate) fn handle<'a>(&mut self, from: SocketAddr, bytes: &'a [u8], now_ns: u64) -> Handled<'a> {
         let datagram = Datagram::parse(bytes);
-        // A run that ends as it begins is an old one, of an earlier receiver.
+        // A question that begins and ends a run is an old one, for an earlier receiver.
         if let (None, Ok(Datagram::Ask(ask @ Ask { last: false, thanks: false, .. }))) =
             (&self.run, &datagram)
         {
@@ -391,7 +391,7 @@ mod tests {
         assert!(answer(receiving.handle(peer(1), &ask(7, None), 3)).last);
     }
 
-    /// A receiver with enough tells its sender; later datagrams do not change the counts.
+    /// A receiver that has enough informs its sender; later datagrams do not change the counts.
     #[test]
     fn what_comes_after_the_end_is_not_lost() {
         let mut receiving = begun();
@@ -482,8 +482,8 @@ mod tests {
     }
 
     proptest! {
-        /// With any input, no address is sent more bytes or datagrams than came from it; the counts of received data match
-        /// what was passed on; and the last answer never changes.
+        /// With any input: no address is sent more bytes or datagrams than it has sent; the counts match the data passed on; the last
+        /// answer never changes.
         #[test]
         fn answers_are_bounded_and_counts_add_up(
             all in proptest::collection::vec((anything(), 1..3_u16, 0..200_000_000_u64), 0..100), close_at in 0..200_usize,

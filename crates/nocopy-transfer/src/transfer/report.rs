@@ -2,7 +2,7 @@
 
 use super::datagram::{Received, Sent};
 
-/// What is known of a run, at either end.
+/// Counts of a run, at either end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Findings {
     pub received: Received,
@@ -22,7 +22,8 @@ impl Findings {
         self.expected.saturating_sub(self.received.datagrams)
     }
 
-    /// Whether what arrived is what was sent, up to where the receiver had enough; for datagrams with checksums. `None`: not known.
+    /// Whether the received data is the sent data, up to the point where the receiver had enough; for datagrams with checksums. `None`:
+    /// unknown.
     pub(crate) fn verified(&self) -> Option<bool> {
         let Self { received, sent, .. } = self;
         let same = |sent: Sent| {
@@ -33,7 +34,7 @@ impl Findings {
         self.is_final.then_some(all)
     }
 
-    /// Rows of a table; with checksums where these were asked for.
+    /// Rows of a table; with checksums if requested.
     pub(crate) fn rows(&self, has_checksums: bool) -> Vec<(String, String)> {
         let Received { datagrams, bytes, reordered, duplicate, corrupt, stale, kernel_dropped, .. } =
             &self.received;

@@ -1,4 +1,4 @@
-//! The sender's side of a run: it numbers data, and asks the receiver what arrived.
+//! The sender's side of a run: it numbers data, and asks the receiver for its counts.
 
 use std::time::Duration;
 
@@ -46,17 +46,17 @@ enum Stage {
 /// The state of the exchange.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum State {
-    /// There was no answer yet.
+    /// No answer has arrived yet.
     Connecting,
     /// The receiver is there.
     Running,
     /// The receiver has ended it, before all data were sent.
     EndedEarly,
-    /// The receiver is asked for its last answer.
+    /// The receiver is asked for its final answer.
     Finishing,
     /// The last answer has arrived.
     Agreed,
-    /// It has not answered for too long, or never.
+    /// No answer has arrived for too long, or ever.
     Silent,
 }
 

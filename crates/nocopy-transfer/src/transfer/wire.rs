@@ -21,7 +21,7 @@ pub(crate) const HEADER_BYTES: usize = 40;
 const CHECKSUM_AT: usize = 32;
 const LENGTH_AT: usize = 36;
 
-/// What a record consists of.
+/// The number of counts in a record.
 pub(super) const COUNTS: usize = 8;
 
 /// A header and a record. All messages without data have this length, so that an answer is never longer than its question.
@@ -35,21 +35,21 @@ pub(super) const NUMBER_MAX: u64 = 1 << 62;
 
 /// The header has a checksum.
 const CHECKED: u16 = 1;
-/// In a question: all data were sent. In an answer: the counts are final.
+/// In a question: all data was sent. In an answer: the counts are final.
 const LAST: u16 = 2;
 /// In a question: the last answer has arrived.
 const THANKS: u16 = 4;
 /// All data are to have a checksum.
 const VERIFY: u16 = 8;
-/// In a question and a head: the length of the whole, or of the stream, is known.
+/// In a question and a header: the length of the whole, or of the stream, is known.
 const LENGTH: u16 = 16;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     Data = 0,
-    /// Of the sender.
+    /// From the sender.
     Question = 1,
-    /// Of the receiver.
+    /// From the receiver.
     Answer = 2,
     /// The beginning of a connection for data.
     Head = 3,
@@ -105,9 +105,9 @@ pub(super) enum Packet<'a> {
 /// Why bytes are not a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Refusal {
-    /// Of another program, or version.
+    /// From another program or version.
     Foreign,
-    /// Of this run, but changed.
+    /// From this run, but changed.
     Corrupt { run: u64 },
 }
 
@@ -146,7 +146,7 @@ impl<'a> Packet<'a> {
 }
 
 impl Control {
-    /// One without flags and counts.
+    /// A message without flags and counts.
     pub(super) fn new(kind: Kind, run: u64) -> Self {
         let [last, thanks, verify, has_length] = [false; 4];
         Self { kind, run, number: 0, offset: 0, last, thanks, verify, has_length, counts: [0; COUNTS] }
@@ -205,7 +205,7 @@ fn seal(bytes: &mut [u8]) -> u32 {
     checksum
 }
 
-/// What [`seal`] computed over these.
+/// The checksum that [`seal`] writes.
 fn sum(header: &[u8; HEADER_BYTES], rest: &[u8]) -> u32 {
     let mut header = *header;
     header[CHECKSUM_AT..LENGTH_AT].fill(0);

@@ -17,7 +17,7 @@ use crate::registry::{Failure, Topology};
 /// A test that takes longer is killed: ten times the longest test; with `--soak`, that plus the soak itself.
 const TEST_TIMEOUT: Duration = Duration::from_secs(300);
 const SOAK_TIMEOUT: Duration = Duration::from_secs(1200);
-/// Of one that runs a whole program of tests.
+/// The limit of a test that runs a whole program of tests.
 const PROGRAM_TIMEOUT: Duration = Duration::from_secs(3600);
 
 /// When a test is killed on that topology.

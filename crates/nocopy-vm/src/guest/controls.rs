@@ -16,7 +16,7 @@ use crate::registry::Failure;
 /// Clients that share nothing: without it two mounts of the same server are one.
 const TWO_CLIENTS: &str = ",nosharecache";
 
-/// Nothing is kept of attributes, and every write waits for the server.
+/// Attributes are not cached, and every write waits for the server.
 const STRICT: &str = ",nosharecache,noac,sync";
 
 /// Which of the directories.
@@ -32,7 +32,7 @@ pub(crate) struct Controls {
     places: Vec<(&'static str, Kind, Place)>,
     seconds: BTreeMap<&'static str, f64>,
     wrong: Vec<String>,
-    // In the order in which they must go.
+    // In the order in which they must be unmounted.
     mounts: Vec<Mounted>,
     server: Server,
     kernel: KernelServer,

@@ -13,7 +13,7 @@ use super::meter::{Copies, Meter, Way};
 use super::traffic::ARRIVAL_MAX;
 use crate::registry::Failure;
 
-/// In all.
+/// Datagrams of a run.
 pub(crate) const DATAGRAMS: u32 = 1000;
 pub(crate) const DATAGRAM_BYTES: usize = 1400;
 /// Their bytes.
@@ -41,7 +41,7 @@ pub(crate) struct Case {
     pub(crate) name: &'static str,
     pub(crate) method: Method,
     pub(crate) memory: Memory,
-    /// What the sender learns of every message.
+    /// The expected evidence for every message.
     pub(crate) evidence: Evidence,
 }
 
@@ -69,7 +69,7 @@ pub(crate) fn measure(guest: &Guest, meter: &Meter, case: &Case) -> Result<(Ledg
 struct Datagrams {
     sender: Socket,
     receiver: UdpSocket,
-    /// Datagrams that arrived behind one that was sent later.
+    /// Datagrams that arrived after one that was sent later.
     overtaken: usize,
 }
 
@@ -136,7 +136,7 @@ impl Datagrams {
         Ok(())
     }
 
-    /// What the sender knows of all it sent.
+    /// The sender's ledger.
     fn ledger(&mut self) -> Ledger {
         let sender = self.sender.sender();
         let stats = sender.stats().expect("it counts by itself");

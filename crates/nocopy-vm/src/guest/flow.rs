@@ -23,12 +23,12 @@ const BATCH: u32 = 16;
 /// How long a round waits for packets, and after an error.
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// So many more packets, each way, show that traffic flows.
+/// The number of packets each way that shows that traffic flows.
 const ENOUGH: usize = 200;
 
-/// One way of the traffic.
+/// The traffic in one direction.
 pub(crate) struct Flow {
-    /// Whom the packets are for.
+    /// The destination of the packets.
     to: [u8; 6],
     /// Number of the next packet sent.
     next: u32,
@@ -85,7 +85,7 @@ impl Flow {
 pub(crate) struct Account {
     sent: u32,
     arrived: usize,
-    /// What the ports refused to do, in their words.
+    /// Errors of the ports, as text.
     pub(crate) errors: BTreeSet<String>,
 }
 

@@ -15,7 +15,7 @@ use super::monitor::device_of_port;
 use crate::event;
 use crate::registry::Failure;
 
-/// The directory that stands for the one shared with the host: of what lies in there, the guest's events go through a serial port.
+/// Directory of files for the host; the guest's events go through a serial port instead.
 pub(crate) const SHARED: &str = "/shared";
 
 /// That port's name, given by the host.
@@ -35,16 +35,16 @@ const FILE_SYSTEMS: &[(&CStr, &str)] = &[
     (c"cgroup2", "/sys/fs/cgroup"),
 ];
 
-/// The directory of links to busybox for programs that are missing: last in the path, behind the real programs.
+/// The directory of links to busybox for missing programs: last in the path, after the real programs.
 const BUSYBOX: &str = "/usr/local/bin";
 
 /// Drivers that nothing loads when a test asks for them.
 const DRIVERS: &[&str] = &["tun"];
 
-/// As many descriptors as a system's first process allows others.
+/// The limit of descriptors that an init process usually sets for others.
 const DESCRIPTORS_MAX: u64 = 1 << 19;
 
-/// What the guest and its tests find in their environment.
+/// The environment of the guest and its tests.
 const ENVIRONMENT: &[(&str, &str)] = &[
     ("PATH", "/usr/sbin:/usr/bin:/sbin:/bin:/usr/local/bin"),
     ("HOME", "/root"),

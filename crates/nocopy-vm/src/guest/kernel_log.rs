@@ -1,4 +1,4 @@
-//! The kernel's log: which lines are complaints, and which only say that the machine was paused.
+//! The kernel's log: which lines are complaints, and which only report that the machine was paused.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read};
@@ -37,8 +37,8 @@ const COMPLAINTS: &[&str] = &[
 /// Belongs to the message before it.
 const TRACE: &str = "Call Trace:";
 
-/// What the kernel says when it finds that it did not run for seconds, each with the function that prints it and a trace. A machine whose
-/// host does not run it says so of itself. A test that makes the kernel hang does not end, and fails by that.
+/// Messages of the kernel that it did not run for seconds, each with the function that prints it and a trace. They appear when the host
+/// does not run the machine. A test that makes the kernel hang does not end, and fails by that.
 const STALLS: &[&str] = &[
     "rcu: INFO:",           // print_other_cpu_stall, print_cpu_stall, synchronize_rcu_expedited_wait
     "kthread starved for",  // rcu_check_gp_kthread_starvation
@@ -50,7 +50,7 @@ const STALLS: &[&str] = &[
     "hung task",            // check_hung_uninterruptible_tasks
 ];
 
-/// The same in one line, of times too short to excuse anything.
+/// Messages in one line about pauses that are too short to excuse a failure.
 const HICCUPS: &[&str] = &[
     "Marking clocksource", // clocksource_watchdog: '… as unstable because the skew is too large'
     "Marking TSC unstable", // mark_tsc_unstable
@@ -74,7 +74,7 @@ impl KernelLog {
         Ok(Self { file: OpenOptions::new().read(true).custom_flags(flags).open("/dev/kmsg")? })
     }
 
-    /// What the kernel logged since last asked, as far as it matters.
+    /// Relevant lines that the kernel has logged since the last call.
     pub(crate) fn news(&mut self) -> io::Result<Log> {
         Ok(sorted(self.lines()?))
     }
@@ -101,13 +101,13 @@ fn text(record: &str) -> Option<String> {
     Some(record.split_once(';')?.1.lines().next()?.to_owned())
 }
 
-/// What a line begins, if anything.
+/// The kind of message that a line begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Complaint,
     Stall,
     Hiccup,
-    /// Of whatever the lines before it are.
+    /// Belongs to the lines before it.
     Trace,
 }
 
@@ -125,7 +125,7 @@ fn kind(line: &str) -> Option<Kind> {
     }
 }
 
-/// Whether the line says that the kernel did not run for seconds.
+/// Whether the line reports that the kernel did not run for seconds.
 pub(crate) fn is_long_stall(line: &str) -> bool {
     kind(line) == Some(Kind::Stall)
 }

@@ -69,7 +69,7 @@ impl Meter {
         Ok(Self { programs })
     }
 
-    /// What the kernel copies while `work` runs.
+    /// The bytes that the kernel copies while `work` runs.
     pub(crate) fn copies(&self, work: impl FnOnce() -> Result<(), Failure>) -> Result<Copies, Failure> {
         let before = self.accounts()?;
         work()?;
@@ -81,7 +81,7 @@ impl Meter {
         Ok(Copies(accounts.filter(|account| account.calls > 0).collect()))
     }
 
-    /// What every function copied each way so far, on all processors.
+    /// The bytes that every function has copied each way, on all processors.
     fn accounts(&self) -> Result<Vec<Account>, Failure> {
         let map = self.programs.map("accounts").expect("the programs have one map");
         let map = PerCpuArray::<&MapData, [u64; 2]>::try_from(map)?;
@@ -101,11 +101,11 @@ fn watch(program: &mut Program, function: &str, kernel: &Btf) -> Result<(), Prog
     program.attach().map(drop)
 }
 
-/// What the kernel copied.
+/// Bytes copied by the kernel.
 #[derive(Debug)]
 pub(crate) struct Copies(Vec<Account>);
 
-/// What one function copied one way.
+/// Bytes that one function copied one way.
 #[derive(Debug, Serialize)]
 pub(crate) struct Account {
     pub(crate) function: &'static str,
@@ -116,7 +116,7 @@ pub(crate) struct Account {
 }
 
 impl Copies {
-    /// What was copied that way, function by function.
+    /// Copied bytes of one way, by function.
     pub(crate) fn of(&self, way: Way) -> Vec<&Account> {
         self.0.iter().filter(|account| account.way == way).collect()
     }

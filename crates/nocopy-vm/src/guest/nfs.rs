@@ -54,12 +54,12 @@ impl Scene {
         Ok(scene)
     }
 
-    /// The same, with the directory owned by the user without privileges, so that its server can write there.
+    /// As `new`, with the directory owned by the unprivileged user, so that its server can write there.
     pub(crate) fn writable() -> Result<Self, Failure> {
         Self::new()?.owned_by_nobody()
     }
 
-    /// The same, with a quota for that user.
+    /// As `writable`, with a quota for that user.
     pub(crate) fn with_quota(kib_max: u64) -> Result<Self, Failure> {
         modprobe(&["quota_v2"])?;
         let scene = Self::on_disk(&["-O", "quota", "-E", "quotatype=usrquota"], c"usrquota")?;
@@ -194,7 +194,7 @@ impl Drop for Server {
     }
 }
 
-/// Where a server serves.
+/// The address of an export.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Offer {
     pub(crate) address: Ipv4Addr,
@@ -203,7 +203,7 @@ pub(crate) struct Offer {
 }
 
 impl Offer {
-    /// What `nocopy serve nfs` offers at the left end.
+    /// The export of `nocopy serve nfs` at the left end.
     pub(crate) fn of(lab: &Lab) -> Self {
         Self { address: lab.left().ipv4(), port: PORT, mount_port: PORT }
     }
@@ -255,7 +255,7 @@ impl Drop for Mounted {
     }
 }
 
-/// What a program prints that is to succeed.
+/// The output of a program that must succeed.
 pub(crate) fn output_of(command: &mut Command) -> Result<Vec<u8>, Failure> {
     let done =
         command.stdin(Stdio::null()).output().map_err(|error| Failure(format!("{command:?}: {error}")))?;

@@ -18,7 +18,7 @@ use crate::registry::Failure;
 
 const PORT: u16 = 2050;
 const MOUNT_PORT: u16 = 2051;
-/// Where rpcbind listens.
+/// The port of rpcbind.
 const BIND_PORT: u16 = 111;
 
 /// Programs and procedures of ONC RPC (RFC 1813, appendix I).
@@ -33,7 +33,7 @@ const NUMBER: u32 = 1;
 const NEVER: u32 = 0x7fff_ffff;
 const THREADS: &str = "4";
 
-/// What a call to mount ends with: the path `/`, the only one there is. Others are refused.
+/// The end of a MNT call: the path `/`, the only export. Other calls are refused.
 const ROOT: &[u8] = b"\0\0\0\x01/\0\0\0";
 const NO_ENTRY: u32 = 2;
 

@@ -8,7 +8,7 @@ use crate::registry::Failure;
 const WAIT_MAX: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(5);
 
-/// Waits until `is_so` returns true; `what` names that in the message of a failure.
+/// Waits until `is_so` returns true; `what` describes the condition in the message of a failure.
 pub(crate) fn wait_until(what: &str, is_so: impl Fn() -> Result<bool, Failure>) -> Result<(), Failure> {
     let give_up = Instant::now() + WAIT_MAX;
     while !is_so()? {

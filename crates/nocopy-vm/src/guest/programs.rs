@@ -161,7 +161,7 @@ fn run_one(program: &TestProgram, test: &str) -> Result<(Verdict, String), Failu
     let mut child = Namespace::with_loopback()?.run(|| command.spawn())?;
     let group = Pid::from_child(&child);
     let status = agent::wait(&mut child, TEST_MAX)?;
-    // What a test has left running.
+    // Processes that a test has left running.
     let _ = kill_process_group(group, Signal::KILL);
     let said = agent::contents(&mut output)?;
     Ok(match status {

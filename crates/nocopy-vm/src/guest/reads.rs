@@ -19,7 +19,7 @@ const PROGRAM: &str = "call_ends";
 /// The system calls watched, by their number in the program.
 const CALLS: [&str; 6] = ["read", "pread64", "readv", "preadv", "preadv2", "splice"];
 
-/// What the kernel's counters of events return; a program that is woken reads one.
+/// The length of a read of an eventfd, which a woken program makes once.
 const EVENT_BYTES: u64 = 8;
 
 /// Watches one process while it lives.
@@ -40,7 +40,7 @@ impl Reads {
         Ok(Self { programs })
     }
 
-    /// What has returned so far, on all processors.
+    /// The calls that have returned so far, on all processors.
     ///
     /// # Errors
     /// When the kernel passed the program over: then no figure is true.
@@ -68,7 +68,7 @@ impl Reads {
     }
 }
 
-/// What was counted, call by call.
+/// Counts by call.
 #[derive(Debug, Serialize)]
 pub(crate) struct Seen(Vec<Count>);
 
@@ -80,7 +80,7 @@ struct Count {
 }
 
 impl Seen {
-    /// What was counted since.
+    /// The increase since `before`.
     pub(crate) fn since(self, before: &Self) -> Self {
         let counts = self.0.into_iter().zip(&before.0);
         let since = |(now, before): (Count, &Count)| Count {
@@ -91,7 +91,7 @@ impl Seen {
         Self(counts.map(since).collect())
     }
 
-    /// Bytes that went by splice(2): those of a file twice, into a pipe and out of it.
+    /// Bytes moved by splice(2): those of a file count twice, into a pipe and out of it.
     pub(crate) fn spliced_bytes(&self) -> u64 {
         self.of(|count| count.call == "splice", |count| count.bytes)
     }

@@ -16,10 +16,10 @@ use super::meter::{Copies, Meter, Way};
 use super::traffic::ARRIVAL_MAX;
 use crate::registry::Failure;
 
-/// In all.
+/// Bytes of a stream.
 pub(crate) const BYTES: u64 = 1 << 20;
 
-/// Of a buffer. No whole number of them makes the stream, nor of pages a buffer.
+/// Bytes of a buffer. Neither the stream nor a page is a multiple of it.
 const PIECE_BYTES: usize = 50_000;
 
 /// A way of sending, and the expected result.
@@ -27,11 +27,11 @@ pub(crate) struct Case {
     pub(crate) name: &'static str,
     pub(crate) method: Method,
     pub(crate) memory: Memory,
-    /// What the sender learns of every buffer.
+    /// The expected evidence for every buffer.
     pub(crate) evidence: Evidence,
 }
 
-/// On their way at a time: the send buffer takes them, so that no call takes a part.
+/// The most pieces in flight: the send buffer has room for them, so that no call sends only a part.
 const PIECES_MAX: usize = 2;
 const SEND_BUFFER_BYTES: usize = 4 * PIECES_MAX * PIECE_BYTES;
 
@@ -42,7 +42,7 @@ pub(crate) fn measure(guest: &Guest, meter: &Meter, case: &Case) -> Result<(Ledg
     cross(guest, meter, (&case.method.to_string(), case.name), builder, |sender| send(sender, case))
 }
 
-/// The same with data that never change, in their own region, sent by reference or by a copy.
+/// As [`measure`] with unchangeable data in its own region, sent by reference or by a copy.
 pub(crate) fn measure_published(
     guest: &Guest,
     meter: &Meter,

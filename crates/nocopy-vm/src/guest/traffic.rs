@@ -44,7 +44,7 @@ pub(crate) fn open(end: &End) -> Result<Port, OpenError> {
     open_queue(end, 0)
 }
 
-/// The same, on a queue other than the first.
+/// As `open`, on a queue other than the first.
 pub(crate) fn open_queue(end: &End, queue: u32) -> Result<Port, OpenError> {
     end.namespace().run(|| small(end.interface()).queue(queue).open())
 }
@@ -59,7 +59,7 @@ pub(crate) fn packet(to: &End, number: u32, bytes: usize) -> Vec<u8> {
     numbered(to.mac(), number, bytes)
 }
 
-/// The same for any destination address, with packets that may go astray.
+/// As `packet`, for any destination address; such packets may get lost.
 pub(crate) fn stray(to: [u8; 6], number: u32, bytes: usize) -> Vec<u8> {
     let mut packet = numbered(to, number, bytes);
     packet[12..14].copy_from_slice(&STRAY.to_be_bytes());
@@ -162,7 +162,7 @@ pub(crate) fn assert_settled(port: &mut Port) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Closes a port and checks that every frame has come back, or is retired because the card may still have it.
+/// Closes a port and checks that every frame was returned, or is retired because the card may still use it.
 pub(crate) fn close(port: Port) {
     let area = port.area().clone();
     drop(port);
@@ -196,7 +196,7 @@ pub(crate) fn discard(port: &mut Port) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Where everything is, for a failure.
+/// The state of all frames, for the message of a failure.
 fn accounts(from: &mut Port, to: &mut Port) -> Result<String, Failure> {
     Ok(format!(
         "sender: {}, {}; receiver: {}, {}",

@@ -24,7 +24,7 @@ const NOBODY: u32 = 65534;
 /// How long it runs at most, should the test not end it.
 const LIFE_MAX: Duration = Duration::from_secs(600);
 
-/// Of each size: more than the rings hold several times over.
+/// Packets of each size: several times the length of the rings.
 const PACKETS: u32 = 1024;
 /// Packets on their way at a time.
 const WINDOW: u32 = 32;
@@ -85,7 +85,7 @@ fn live() -> Result<(), Failure> {
     writeln!(opener, "{}; {}", port.mode(), refusals.join("; "))?;
     let (test, end) = (getppid(), Instant::now() + LIFE_MAX);
     let (receiver, sender) = port.halves();
-    // It must not outlive its test, whatever that ends by.
+    // The process must not outlive its test, however that ends.
     while getppid() == test && Instant::now() < end {
         for packet in receiver.receive_timeout(Duration::from_millis(20))? {
             sender.send(packet.take())?;
@@ -106,7 +106,7 @@ pub(crate) fn check(guest: &Guest, mode: Mode) -> Result<(), Failure> {
     let client = Client::start(left)?;
     let granted = left.namespace().run(|| small(left.interface()).promiscuous(true).grant())?;
     granted.send(&client.stream)?;
-    // Packets that come back still have the left end's address.
+    // Returned packets still have the left end's address.
     let mut port = right.namespace().run(|| small(right.interface()).mode(mode).promiscuous(true).open())?;
     let said = client.says()?;
     guest.record(&json!({ "client": said }));

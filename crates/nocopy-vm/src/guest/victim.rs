@@ -74,7 +74,7 @@ fn live(arguments: &VictimArguments) -> Result<(), Failure> {
     let mut back = Flow::new(arguments.own.0, 0);
     println!("{OPEN}");
     let (test, end) = (getppid(), Instant::now() + LIFE_MAX);
-    // It must not outlive its test, whatever that ends by.
+    // The process must not outlive its test, however that ends.
     while getppid() == test && Instant::now() < end {
         out.send(port.sender())?;
         back.receive(port.receiver())?;

@@ -1,8 +1,8 @@
 //! Counts by kprobes what a process receives and sends by TCP (`bpf/witness.bpf.c`), at other functions than `nocopy profile`.
 //!
-//! It also reports what it missed. The kernel skips a kprobe on a processor that is inside another one: a packet that
-//! interrupts a counted call is not counted. That is rare, unless the processor is emulated and its host busy;
-//! the kernel counts these cases, and they are reported.
+//! It also reports what it missed. The kernel skips a kprobe on a processor that is inside another one, so a packet that interrupts a
+//! counted call is not counted. That is rare, unless the processor is emulated and its host busy. The kernel counts these cases, and they
+//! are reported.
 
 use std::fs;
 use std::os::fd::{AsFd, AsRawFd};
@@ -24,7 +24,7 @@ pub(crate) struct Witness {
     programs: Ebpf,
 }
 
-/// What was seen.
+/// The counted packets.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub(crate) struct Seen {
     pub(crate) receives: Count,
@@ -44,7 +44,7 @@ pub(crate) struct Count {
 }
 
 impl Count {
-    /// What was seen and missed since.
+    /// The increase since `before`.
     pub(crate) fn since(self, before: Self) -> Self {
         Self {
             calls: self.calls - before.calls,
@@ -68,7 +68,7 @@ impl Witness {
         Ok(Self { programs })
     }
 
-    /// What it has seen so far, on all processors.
+    /// The counts so far, on all processors.
     pub(crate) fn seen(&self) -> Result<Seen, Failure> {
         let map = self.programs.map("counts").expect("the programs have one map");
         let map = PerCpuArray::<&MapData, [u64; 2]>::try_from(map)?;
@@ -93,10 +93,10 @@ impl Witness {
     }
 }
 
-/// Found among what this process has open: the library keeps the descriptor of the link to itself.
+/// Found among the descriptors of this process, since the library keeps the descriptor of the link to itself.
 fn missed_by_kprobe(function: &str) -> Result<Option<u64>, Failure> {
     for entry in fs::read_dir("/proc/self/fdinfo")? {
-        // One that is closed meanwhile is not the link.
+        // A descriptor that is closed meanwhile is not the link.
         let Ok(account) = fs::read_to_string(entry?.path()) else { continue };
         if field(&account, "name:") == Some(function) {
             return Ok(field(&account, "missed:").and_then(|count| count.parse().ok()));

@@ -18,10 +18,10 @@ use crate::registry::Architecture;
 /// The release that the machine's programs are of: one whose programs run with the C library of any host.
 const RELEASE: &str = "bookworm";
 
-/// What tests and the lab start: modprobe, ip and tc, the compiler of filters, a shell.
+/// Programs that tests and the lab start: modprobe, ip and tc, the compiler of filters, a shell.
 const PACKAGES: &[&str] = &["kmod", "iproute2", "libpcap0.8", "busybox-static"];
 
-/// Where Debian's and Ubuntu's packages of the cross compiler keep the C library, and where programs look for it.
+/// The C library's directory in the cross compiler's packages of Debian and Ubuntu, in which programs look for it.
 const LIBRARIES: &str = "/usr/aarch64-linux-gnu/lib";
 const LIBRARIES_THERE: &str = "/lib/aarch64-linux-gnu";
 const LOADER: &str = "ld-linux-aarch64.so.1";
@@ -29,7 +29,7 @@ const LOADER: &str = "ld-linux-aarch64.so.1";
 /// Modules that may be loaded, below the directory of the kernel's version: whole directories.
 const MODULES: &[&str] = &["kernel/net", "kernel/lib", "kernel/crypto", "kernel/arch"];
 
-/// Of this one, drivers that are a file: the directories beside them are of cards.
+/// In this directory, only drivers that are a file: the directories are of cards.
 const DRIVERS: &str = "kernel/drivers/net";
 
 /// The processor of many embedded boards, without the atomic instructions of later ones.

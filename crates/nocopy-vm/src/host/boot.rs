@@ -1,4 +1,4 @@
-//! Which machines are needed for the tests asked for.
+//! The machines that the chosen tests need.
 
 use crate::arguments::RunArguments;
 use crate::registry::{Architecture, Kernel, TESTS, Topology};

@@ -70,7 +70,7 @@ fn virtme_words(lab: &Lab<'_>, kernel: &KernelTree, boot: &Boot, shared: &Path) 
     if *lab.processors != Processors::Hardware {
         words.push("--disable-kvm".into());
     }
-    // Interfaces keep the names their drivers give them: no test finds one under a name that udev is about to take away.
+    // Interfaces keep the names of their drivers: otherwise udev could rename one during a test.
     words.extend(["--append", "net.ifnames=0"].map(OsString::from));
     words.extend(["--verbose", "--memory", "1G", "--cpus", "2", "--run"].map(OsString::from));
     words.push(kernel.image.clone().into());
@@ -79,7 +79,7 @@ fn virtme_words(lab: &Lab<'_>, kernel: &KernelTree, boot: &Boot, shared: &Path) 
     words
 }
 
-/// What runs in the guest: this very file.
+/// The command that the guest runs: this program.
 fn of_this_program(words: &[String]) -> std::io::Result<String> {
     Ok(format!("{} {}", std::env::current_exe()?.display(), words.join(" ")))
 }

@@ -11,7 +11,7 @@ use crate::registry::{Architecture, Kernel};
 /// A kernel with its modules, as in the root directory of a machine.
 #[derive(Debug, Clone)]
 pub(crate) struct KernelTree {
-    /// As printed by `uname -r`.
+    /// The output of `uname -r`.
     pub(crate) version: String,
     /// The bootable image; its modules are beside it, where virtme-ng finds them.
     pub(crate) image: PathBuf,
@@ -54,7 +54,7 @@ impl KernelTree {
     }
 }
 
-/// Where the modules of a tree are: in `/lib`, or, since Debian merged the two, in `/usr/lib`.
+/// The directory of modules of a tree: in `/lib`, or, since Debian merged the two, in `/usr/lib`.
 fn modules(root: &Path) -> PathBuf {
     [root.join("usr/lib/modules"), root.join("lib/modules")]
         .into_iter()

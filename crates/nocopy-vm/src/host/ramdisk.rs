@@ -16,7 +16,7 @@ const DIRECTORY: u32 = 0o040_755;
 const FILE: u32 = 0o100_000;
 const LINK: u32 = 0o120_777;
 
-/// What is written so far.
+/// The archive so far.
 pub(crate) struct Ramdisk {
     to: BufWriter<File>,
     /// A path is added once.

@@ -13,7 +13,7 @@ use crate::registry::{self, Kernel, TESTS, Topology};
 /// Changes when a field is removed or changes its meaning.
 const SCHEMA: &str = "nocopy.vm/1";
 
-/// As wide as a terminal usually is; sentences wrap.
+/// The usual width of a terminal; sentences wrap.
 const TABLE_COLUMNS: u16 = 120;
 
 /// More flaky tests than these fail a run: then it is not the machine, or not a machine to test on.
@@ -23,7 +23,7 @@ const FLAKY_MAX: usize = 2;
 pub(crate) struct Report {
     schema: &'static str,
     qemu: String,
-    /// What ran the processors.
+    /// The kind of processors.
     processors: String,
     seed: u64,
     machines: Vec<MachineRow>,
@@ -53,9 +53,9 @@ struct TestRow {
     seconds: Option<f64>,
     failure: Option<String>,
     complaints: Vec<String>,
-    /// What stood still while it ran.
+    /// The stall during the test, if any.
     stall: Option<String>,
-    /// Of a flaky test: its first failure, and what was stalled then.
+    /// For a flaky test: its first failure, and the stall then.
     failed_before: Option<Failed>,
     measured: Vec<Value>,
 }
@@ -142,7 +142,7 @@ impl Report {
         }
     }
 
-    /// What a test measured, on every topology: a table whose columns are the names of the plain values.
+    /// The rows that a test measured, on every topology: a table whose columns are the names of the plain values.
     fn print_measured(&self, name: &str) {
         let rows = self.tests.iter().filter(|test| test.test == name);
         let rows = rows.flat_map(|test| test.measured.iter().map(move |measured| (test.topology, measured)));

@@ -1,4 +1,4 @@
-//! What became of each test on its machine, however often it ran.
+//! The result of each test on its machine, over all its runs.
 //!
 //! A test that fails while the machine stood still has shown nothing. It runs once more, alone; when it passes then, it is *flaky*:
 //! reported, and no failure of the run unless there are too many of them.
@@ -10,8 +10,8 @@ use nocopy_lab::witness::{STALL_LIMIT, Stall};
 use crate::event::Ended;
 use crate::guest::kernel_log::is_long_stall;
 
-/// The stall limit in a machine with emulated processors, where the kernel's work may make a thread wait for what takes a tenth of a second
-/// on another machine.
+/// The limit of stalls in a machine with emulated processors, where work of the kernel may delay a thread for what takes a tenth of a
+/// second on another machine.
 const GUEST_STALL_LIMIT: Duration = Duration::from_secs(1);
 
 /// A test, and the result of each run: at most two.
@@ -21,20 +21,20 @@ pub(crate) struct Row {
     pub(crate) runs: Vec<Run>,
 }
 
-/// One time that a test ran.
+/// One run of a test.
 #[derive(Debug)]
 pub(crate) struct Run {
     pub(crate) ended: Ended,
-    /// What stood still meanwhile, so that a failure shows nothing.
+    /// The stall during the run, by which a failure proves nothing.
     pub(crate) stall: Option<String>,
 }
 
-/// What became of a test in the end.
+/// The final result of a test.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Verdict {
     Passed,
-    /// It failed while something stood still, and passed when it ran once more.
+    /// It failed during a stall, and passed when it was repeated.
     Flaky,
     Failed,
     /// The machine ended before the test did.
@@ -68,13 +68,13 @@ impl Row {
 }
 
 impl Run {
-    /// Of a test that ended while `host` was seen on the host.
+    /// The run of a test that ended while `host` was observed on the host.
     pub(crate) fn new(ended: Ended, host: Stall) -> Self {
         let stall = stall(&ended, host);
         Self { ended, stall }
     }
 
-    /// Of a test with which its machine ended.
+    /// The run of a test that ended with its machine.
     pub(crate) fn cut_short(test: &str, since: Instant, failure: &str, stall: Option<String>) -> Self {
         let (test, seconds) = (test.to_owned(), since.elapsed().as_secs_f64());
         let failure = Some(format!("the machine ended with it: {failure}"));

@@ -45,7 +45,7 @@ pub(crate) struct Tools {
     pub(crate) qemu_version: String,
 }
 
-/// What starts a machine.
+/// The program that starts a machine.
 pub(crate) enum Starter {
     /// virtme-ng, on the host's own file system: a directory with `vng` and the programs that it calls.
     Virtme(PathBuf),
@@ -147,7 +147,7 @@ fn virtme(cache: &Cache) -> Result<PathBuf, Error> {
     let place = cache.directory().join("virtme");
     let (programs, complete) = (place.join("bin"), place.join(VIRTME));
     if complete.exists() {
-        // One that an earlier version of the lab installed may not do so yet.
+        // An installation by an earlier version of the lab may not do so yet.
         keep_what_is_read(&programs)?;
         return Ok(programs);
     }
@@ -183,7 +183,7 @@ fn keep_what_is_read(programs: &Path) -> Result<(), Error> {
     Ok(())
 }
 
-/// What to put before PATH so that `vng` finds the rest of itself.
+/// The value of PATH with which `vng` finds its other programs.
 pub(crate) fn path_with(directory: &Path) -> std::ffi::OsString {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let all = std::iter::once(directory.to_owned()).chain(std::env::split_paths(&path));

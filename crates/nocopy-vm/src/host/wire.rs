@@ -1,4 +1,4 @@
-//! What joins the two interfaces of a machine on the host's side.
+//! Connects the two interfaces of a machine on the host's side.
 
 use std::process::Command;
 

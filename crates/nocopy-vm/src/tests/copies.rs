@@ -18,7 +18,7 @@ pub(crate) const TEST: Test = Test {
     run,
 };
 
-/// Of each method. Every packet counts for a thousandth, so one that is miscounted is seen.
+/// Packets of each method. Every packet counts for a thousandth, so one miscount is visible.
 const PACKETS: u32 = 1000;
 const PAYLOAD_BYTES: usize = 1400;
 /// Ethernet, IPv4 and UDP.

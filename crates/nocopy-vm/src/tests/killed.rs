@@ -29,7 +29,7 @@ const NUMBERS_EACH: u32 = 1_000_000;
 /// How long a process lives, at most, after its first packet arrived.
 const TRAFFIC_MS_MAX: u64 = 50;
 
-/// How long opening a port takes, about.
+/// The approximate time of opening a port.
 const fn opening_ms(topology: Topology) -> u64 {
     match topology {
         Topology::Igb => 3000,
@@ -49,7 +49,7 @@ fn run(guest: &Guest) -> Result<(), Failure> {
         let mut victim = Victim::start(left, right, first)?;
         if kill % 2 == 0 {
             victim.wait_until_open()?;
-            // Not any packet: one of the process before may still be in flight.
+            // Not any packet: one of the previous process may still be in flight.
             exchange(&mut port, &mut out, &mut back, |back| back.has_reached(first), traffic::ARRIVAL_MAX)?;
             assert!(back.has_reached(first), "no packet came from process {kill}");
             exchange(&mut port, &mut out, &mut back, |_| false, ms(random.u64(..TRAFFIC_MS_MAX)))?;

@@ -54,7 +54,7 @@ const PIECES: [(u64, usize); 7] = [
 const GIB: u64 = 1 << 30;
 const SPARSE: &str = "sparse";
 const SPARSE_BYTES: u64 = 5 * GIB + 7;
-/// Where the sparse file has bytes.
+/// The places of data in the sparse file.
 const ISLANDS: [u64; 3] = [4 * GIB - 5, 4 * GIB + (1 << 20) + 1, SPARSE_BYTES - 11];
 const ISLAND: &[u8] = b"not a hole.";
 
@@ -217,7 +217,7 @@ fn same_tree(scene: &Scene) -> Result<(), Failure> {
     Ok(())
 }
 
-/// What the program prints there, sorted.
+/// The sorted output of a program in a directory.
 fn lines(words: &[&str], directory: &Path) -> Result<Vec<String>, Failure> {
     let done = Command::new(words[0]).args(&words[1..]).current_dir(directory).output()?;
     let complaints = String::from_utf8_lossy(&done.stderr);
@@ -344,7 +344,7 @@ fn ends_by_force(scene: &Scene, server: &Server, lab: &Lab) -> Result<(), Failur
 fn sockets(process: u32) -> Result<usize, Failure> {
     let mut sockets = 0;
     for entry in fs::read_dir(format!("/proc/{process}/fd"))? {
-        // One that is closed meanwhile is none.
+        // A descriptor that is closed meanwhile does not count.
         let target = fs::read_link(entry?.path()).unwrap_or_default();
         sockets += usize::from(target.to_string_lossy().starts_with("socket:"));
     }

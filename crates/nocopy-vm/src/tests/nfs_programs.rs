@@ -24,11 +24,11 @@ const FSX: &str = "../tools/bin/fsx";
 /// How many lines of a failed script's output are printed.
 const LINES: usize = 8;
 
-/// A shell script that runs in an empty directory and fails if anything is not as it should be.
+/// A shell script that runs in an empty directory and fails if any result is wrong.
 struct Script {
     name: &'static str,
     text: &'static str,
-    /// With `--soak` alone.
+    /// Only with `--soak`.
     is_long: bool,
 }
 

@@ -29,9 +29,9 @@ const RING_ENTRIES: u32 = 128;
 /// For each half: more than a ring holds and the program keeps.
 const FRAMES: u32 = 512;
 const KEPT_MAX: usize = 128;
-/// Operations from one reopening to the next, in the mean: it takes an igb seconds.
+/// The mean number of operations between two reopenings, which take an igb seconds.
 const REOPENING_EVERY: u32 = 5000;
-/// What igb needs for the longest packet.
+/// The length that igb needs for the longest packet.
 const FRAME_BYTES: u32 = 4096;
 /// The shortest that holds a number and the longest of an MTU of 1500.
 const BYTES_MIN: usize = 64;
@@ -219,7 +219,7 @@ impl<'guest> Link<'guest> {
         let balance = self.area.balance();
         let kept = i64::try_from(self.kept.len()).expect("a few");
         let closed = balance.is_whole() && (balance.lent_rx, balance.lent_tx) == (0, 0);
-        // Of the kept frames some may be of an earlier area.
+        // Some of the kept frames may be of an earlier area.
         assert!(closed && (0..=kept).contains(&balance.yours), "{balance}, {kept} kept");
         Ok(())
     }

@@ -25,7 +25,7 @@ const PACKETS_BYTES: u64 = BYTES + DATAGRAMS as u64 * HEADER_BYTES as u64;
 fn run(guest: &Guest) -> Result<(), Failure> {
     let meter = Meter::start()?;
     if guest.topology() == Topology::Igb {
-        // What a card with two brings on the other is the host's.
+        // With two queues, the packets of the other queue would go to the host.
         guest.lab().left().set_queues(1)?;
     }
     for (mode, evidence) in

@@ -15,7 +15,7 @@ pub(crate) const TEST: Test = Test {
     run,
 };
 
-/// Of each size, each way: more than the rings hold several times over.
+/// Packets of each size, each way: several times the length of the rings.
 const PACKETS: u32 = 2000;
 const RING_ENTRIES: u32 = 256;
 

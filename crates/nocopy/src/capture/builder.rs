@@ -77,7 +77,7 @@ pub enum OpenError {
          they are less than 4 GiB; ask for others"
     )]
     Blocks {
-        /// Blocks asked for.
+        /// Number of blocks asked for.
         count: u32,
         /// Bytes of each.
         bytes: u32,
@@ -97,7 +97,7 @@ pub enum OpenError {
     Filter {
         /// The interface.
         interface: String,
-        /// What is wrong with it.
+        /// Why the filter cannot be used.
         source: InvalidProgram,
     },
     /// The kernel refused another operation.

@@ -38,14 +38,14 @@ impl Fill {
     }
 }
 
-/// What a capture shares with its controls.
+/// State shared by a capture and its controls.
 #[derive(Debug)]
 pub(super) struct Shared {
     interface: String,
     pub(super) socket: PacketSocket,
     snap_bytes: u32,
     has_filter: AtomicBool,
-    // Sums of what the kernel returned each time. Nothing else depends on them, so relaxed ordering suffices.
+    // Sums of the kernel's counts. No other memory depends on them, so relaxed ordering suffices.
     packets: AtomicU64,
     drops: AtomicU64,
     freezes: AtomicU64,
@@ -61,7 +61,7 @@ impl Shared {
         &self.interface
     }
 
-    /// Whether the kernel lets only some packets through now.
+    /// Whether the kernel applies a filter now.
     pub(super) fn has_filter(&self) -> bool {
         self.has_filter.load(Ordering::Relaxed)
     }

@@ -1,7 +1,6 @@
 //! Files that grow by whole sectors, written past the page cache straight from the memory that the packets lie in.
 //!
-//! One write is under way while the next is gathered. The file never holds more than was written, and after a failed write it is
-//! cut back to what was written whole.
+//! While one write is in progress, the next is collected. After a failed write the file is cut back to the last complete write.
 
 use std::fmt;
 use std::fs::File;
@@ -25,7 +24,7 @@ pub const PIECES_MAX: usize = disk::PIECES_MAX;
 pub struct Method {
     /// Past the page cache (`O_DIRECT`): the disk reads the packets' memory itself. If false, each write is copied.
     pub direct: bool,
-    /// By io_uring, while the program does something else. If false, the program waits (`pwritev`).
+    /// Whether writes run in the background (io_uring). If false, each write waits (`pwritev`).
     pub in_background: bool,
 }
 
@@ -43,7 +42,7 @@ impl fmt::Display for Method {
 /// A finished write.
 #[derive(Debug)]
 pub struct Written {
-    /// What was to be written.
+    /// The data that was not written.
     pub sectors: Vec<Sectors>,
     /// How many of them, from the first on, are in the file.
     pub whole: usize,
@@ -81,7 +80,7 @@ impl Writer {
         Ok(Self { file, end: 0, direct, ring: WriteRing::new(), under_way: None })
     }
 
-    /// The same without io_uring.
+    /// As [`new`](Self::new), but without io_uring.
     ///
     /// # Errors
     /// As [`Writer::new`].
@@ -186,7 +185,7 @@ impl Writer {
                 Err(error) if matches!(error.raw_os_error(), Some(libc::EINTR | libc::EAGAIN)) => {
                     self.go_on(sectors, done);
                 }
-                // The refusal comes only now, or the rest is no multiple of a sector.
+                // Direct writes are refused only now, or the rest is not a multiple of a sector.
                 Err(error) if self.direct && error.raw_os_error() == Some(libc::EINVAL) => {
                     match self.leave_direct() {
                         Ok(()) => self.go_on(sectors, done),

@@ -60,7 +60,7 @@ pub struct Capture {
     taken: Taken,
 }
 
-/// What the received blocks held.
+/// Totals of the received blocks.
 #[derive(Debug, Clone, Copy, Default)]
 struct Taken {
     blocks: u64,

@@ -14,7 +14,7 @@ pub(crate) struct Chooser<M> {
     policy: Policy<M>,
     /// The ordinary call, which copies.
     plain: M,
-    /// A single unit of fewer bytes goes by the plain call, and nothing is measured. 0 if the user chose the method.
+    /// A single unit of fewer bytes is sent by the plain call, without measuring. 0 if the user chose the method.
     small_bytes: usize,
 }
 
@@ -50,7 +50,7 @@ impl<M: Copy + Eq> Chooser<M> {
         self.policy.choose_at_once(work) == Some(self.plain)
     }
 
-    /// Records the cost of a measured choice; `sent` may be less than what was asked for.
+    /// Records the cost of a measured choice; `sent` may be less than the work that was announced.
     pub(crate) fn record(&mut self, choice: Choice<M>, sent: impl Into<Work>, cost: Duration) {
         self.policy.record(choice, sent.into(), cost);
     }
@@ -96,7 +96,7 @@ impl<M: Copy + Eq> Chooser<M> {
         self.policy.rule_out(method, why);
     }
 
-    /// Forgets what was learned about all destinations, but not which methods are unavailable.
+    /// Forgets the measurements of all destinations, but not which methods are unavailable.
     pub(crate) fn forget_all(&mut self) {
         self.policy.forget_all();
     }

@@ -44,7 +44,7 @@ pub trait ReceiverHalf: AsFd {
     where
         Self: 'half;
 
-    /// Returns what is there, without waiting.
+    /// Returns what has arrived, without waiting.
     ///
     /// # Errors
     /// Nothing more can be received, or not now.
@@ -120,7 +120,7 @@ macro_rules! receiver_half {
 }
 pub(crate) use receiver_half;
 
-/// The same, for halves that send.
+/// [`receiver_half`] for sending halves.
 macro_rules! sender_half {
     ($half:ty, $buffer:ty) => {
         $crate::engine::half::sender_half!($half, $buffer, arm);

@@ -1,4 +1,4 @@
-//! What is behind the socket on the way to a destination. It decides whether a completion proves anything.
+//! The network path behind a socket. It decides whether a completion proves that nothing was copied.
 
 use std::net::IpAddr;
 use std::os::fd::AsFd;
@@ -31,9 +31,9 @@ pub(crate) struct Paths {
 pub(crate) enum Path {
     /// It ends in a socket of this machine, or in a virtual machine or container on it: arriving data is copied late.
     Local,
-    /// It leaves by a card.
+    /// Packets leave by a card.
     Card,
-    /// It is not known what follows.
+    /// The rest of the path is not known.
     Unknown,
 }
 
@@ -63,7 +63,7 @@ impl Paths {
         Some(routes.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// The path to that address, as it is now.
+    /// The current path to an address.
     pub(crate) fn to(&self, to: Option<IpAddr>) -> Path {
         let (Some(mut routes), Some(to)) = (self.routes(), to) else { return Path::Unknown };
         look_up(&mut routes, to)

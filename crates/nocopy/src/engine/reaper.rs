@@ -43,7 +43,7 @@ const TIME_MIN: Duration = Duration::from_secs(10);
 /// The most sockets, as a fraction of the process's limit of descriptors: the program needs the rest.
 const SHARE_OF_DESCRIPTORS: u64 = 4;
 
-/// What is left of a dropped socket: its descriptor, and the memory that the kernel reads.
+/// The rest of a dropped socket: its descriptor, and the memory that the kernel reads.
 trait Orphan: Send {
     /// Releases memory that the kernel no longer reads.
     fn reap(&mut self);
@@ -63,7 +63,7 @@ trait Orphan: Send {
     /// Makes the kernel release as much as it can; undelivered data is lost, streams are reset.
     fn cut_off(&mut self);
 
-    /// Gives up what the kernel still reads, and returns how many bytes the program cannot use again.
+    /// Gives up the memory that the kernel still reads, and returns how many bytes the program cannot use again.
     fn abandon(self: Box<Self>) -> usize;
 }
 
@@ -88,7 +88,7 @@ where
     }
 }
 
-/// What is left of a dropped sender.
+/// The rest of a dropped sender.
 struct Left<M, T, C> {
     kept: Kept<M, T, C>,
     parting: Parting,
@@ -151,7 +151,7 @@ static HOME: OfProcess<Mutex<Home>> = OfProcess::new();
 static LEAKED_BYTES: AtomicU64 = AtomicU64::new(0);
 static SOCKETS_CUT_OFF: AtomicU64 = AtomicU64::new(0);
 
-/// What dropped and closed sockets of this process gave up.
+/// Counters of everything that dropped and closed sockets of this process gave up.
 ///
 /// * `leaked_bytes`: memory that the kernel never released, and that could not be replaced: foreign memory and frames (and pages of pools, if
 ///   the kernel refuses to replace them) of UDP sockets that were closed by force, and of dropped sockets that were not completed in time
@@ -297,7 +297,7 @@ mod tests {
     use super::*;
     use crate::sys::fork::tests::in_forked_child;
 
-    /// Is finished after the first look.
+    /// An orphan that is finished after the first look.
     struct Looked(Arc<AtomicBool>);
 
     impl Orphan for Looked {
@@ -397,7 +397,7 @@ mod tests {
             [(4, 400, 4), (2, 400, 2), (4, 300, 3), (4, 50, 1), (0, 400, 0)]
         {
             let first = Instant::now();
-            // Not in order.
+            // Not in the order of their deadlines.
             let mut orphans: Vec<_> = [1, 3, 0, 2]
                 .map(|age| Waiting::new(Box::new(Faulty), first + Duration::from_secs(3 - age)))
                 .into();

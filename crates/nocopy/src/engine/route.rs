@@ -1,4 +1,4 @@
-//! Routes, neighbours and links of the host, asked for by netlink, and remembered until they change.
+//! Routes, neighbours and links of the host, queried by netlink and remembered until they change.
 
 use nocopy_proto::errno::Why;
 use std::collections::HashMap;
@@ -18,7 +18,7 @@ use nocopy_proto::MacAddress;
 
 use crate::sys::route::{self, Changes};
 
-/// The most routes, and the most neighbours, remembered (some MiB). Beyond it they are asked for again.
+/// The most remembered routes, and neighbours (some MiB); others are queried each time.
 const ROUTES_MAX: usize = 65_536;
 
 /// The largest message about a change: `NLMSG_GOODSIZE`, a page or 8 KiB; for links with many attributes more.
@@ -36,9 +36,9 @@ pub(crate) struct Route {
     pub(crate) source: Option<IpAddr>,
     /// The router to send to; `None` if the destination is on the link.
     pub(crate) gateway: Option<IpAddr>,
-    /// The longest IP packet: the route's own limit, what was learnt of the path, or the interface's.
+    /// The longest IP packet: by the route, the path MTU, or the interface.
     pub(crate) mtu_bytes: u32,
-    /// What the destination is.
+    /// The kind of destination.
     pub(crate) kind: Kind,
 }
 
@@ -50,13 +50,13 @@ pub(crate) enum Kind {
     Broadcast,
     /// A group.
     Multicast,
-    /// This host.
+    /// This host itself.
     Local,
     /// Another host, behind headers that the kernel puts in front (MPLS, segment routing, …).
     Encapsulated,
 }
 
-/// What is needed to send on an interface.
+/// Properties of an interface that are needed to send on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Link {
     /// Its hardware address; `None` if it is not an Ethernet address.
@@ -65,23 +65,23 @@ pub(crate) struct Link {
     pub(crate) medium: Medium,
 }
 
-/// What carries the packets of an interface.
+/// The carrier of an interface's packets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Medium {
     /// This machine: packets end in a local socket or virtual machine (loopback, veth, tun and tap, bridge).
     Host,
     /// A card on a bus.
     Card,
-    /// The kernel does not say, or other interfaces below it do (bond, VLAN, tunnel).
+    /// Not known, or other interfaces below it decide (bond, VLAN, tunnel).
     Unknown,
 }
 
-/// What is known of a host on a link.
+/// A host on a link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Neighbour {
     /// Its hardware address; `None` until it has answered.
     pub(crate) mac: Option<MacAddress>,
-    /// It was silent for a while: the host would check it before sending.
+    /// It was silent for a while, so the host would check it before sending.
     pub(crate) is_stale: bool,
 }
 
@@ -102,13 +102,13 @@ pub(crate) enum RouteError {
     Unreadable {
         /// The destination.
         to: IpAddr,
-        /// What was wrong with the answer.
+        /// The fault of the answer.
         source: io::Error,
     },
     /// The kernel refused the request.
     #[error("routes: cannot {operation}{cause}; run it where netlink sockets are allowed", cause = Why(.source))]
     System {
-        /// What was asked.
+        /// The query.
         operation: &'static str,
         /// The kernel's reason.
         source: io::Error,
@@ -162,7 +162,7 @@ impl Routes {
     /// The route to an address, remembered until it changes.
     ///
     /// # Errors
-    /// There is none.
+    /// No route exists.
     pub(crate) fn look_up(&mut self, to: IpAddr) -> Result<Route, RouteError> {
         if let Some(route) = self.routes.get(&to) {
             return Ok(*route);
@@ -276,7 +276,7 @@ impl Routes {
     }
 }
 
-/// Forgets what a change concerns; returns whether it was known.
+/// Forgets the entries that a change concerns; returns whether there was one.
 fn forget(
     change: &RouteNetlinkMessage,
     routes: &mut HashMap<IpAddr, Route>,
@@ -535,7 +535,7 @@ mod tests {
         let mut routes = left.namespace().run(|| Routes::open(None, None).unwrap());
         let peer = address("10.77.0.2");
         assert_eq!(routes.neighbour(index, peer).unwrap().mac, Some(MacAddress(lab.right().mac())));
-        // As if so many had been asked for, which would take a second.
+        // As if that many had been looked up, which would take a second.
         let none = Neighbour { mac: None, is_stale: false };
         let stations = (0..).map(|number| Ipv4Addr::from_bits(0x0a4e_0000 + number).into());
         routes.neighbours.extend(stations.take(ROUTES_MAX - 2).map(|station| ((index, station), none)));

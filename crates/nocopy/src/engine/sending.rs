@@ -1,6 +1,6 @@
 //! The sending half that all sockets share: a queue of loads, which of them are in flight, and the buffers that return.
 //!
-//! Each kind of socket adds how its queue is cut into calls, and what a finished call proves.
+//! Each kind of socket adds how its queue is cut into calls, and what a finished call proves about copies.
 
 use std::collections::VecDeque;
 use std::io;
@@ -31,7 +31,7 @@ pub(crate) struct Place {
 /// A finished send, whose memory is free again.
 #[derive(Debug)]
 pub struct Completed<T> {
-    /// What `send` returned for it.
+    /// The ticket that `send` returned.
     pub ticket: Ticket,
     /// The evidence for its bytes; if it differs between parts, that of the worst part.
     pub evidence: Evidence,
@@ -52,7 +52,7 @@ pub(crate) struct Sending<M, T, C> {
     strange_completions: u64,
 }
 
-/// Where free buffers go.
+/// Where free buffers are returned to.
 #[derive(Debug)]
 struct Home<M> {
     cache: Cache,
@@ -60,7 +60,7 @@ struct Home<M> {
 }
 
 impl<M: Load> Home<M> {
-    /// A function that takes free loads.
+    /// A function that receives freed loads.
     #[inline]
     fn taker(&mut self) -> impl FnMut(Ticket, M, Evidence) {
         |ticket, load, evidence| match &mut self.completed {
@@ -99,7 +99,7 @@ impl Books {
         self.last_path = None;
     }
 
-    /// What a completion proves for a call to that destination.
+    /// The evidence of a completion of a call to that destination.
     pub(crate) fn judge(
         &mut self,
         destination: u32,
@@ -224,7 +224,7 @@ impl<M: Load, T, C> Sending<M, T, C> {
         }
     }
 
-    /// Removes the only load, which a copying call sent; `take` takes its buffer out.
+    /// Removes the only load, which a copying call sent; `take` removes its buffer.
     #[inline(always)]
     pub(crate) fn pop_only(&mut self, take: impl FnOnce(&mut M) -> Option<Buffer>, evidence: Evidence)
     where

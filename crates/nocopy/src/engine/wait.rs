@@ -11,7 +11,7 @@ use crate::sys::poll::Wakeup;
 /// How often a waiting receiver asks the kernel whether the port still works.
 pub(crate) const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
-/// How often to look for returned frames while none is free for a packet.
+/// The interval of checks for returned frames while no frame is free for a packet.
 pub(crate) const STARVED_INTERVAL: Duration = Duration::from_millis(1);
 
 /// The shortest deliberate sleep: shorter ones are below the resolution of the kernel's timers.
@@ -57,8 +57,7 @@ pub enum Wait {
 
 /// What waits for packets: one receiver, several as one, or a socket. Methods that a socket does not need do nothing by default.
 pub(crate) trait Waiting {
-    /// While spinning, looks between two reads of the clock: where a look only reads memory, a clock read costs as much as
-    /// some 50 of them.
+    /// While spinning, polls between two reads of the clock: if a poll only reads memory, reading the clock costs as much as some 50 polls.
     const LOOKS_PER_CLOCK: u32 = 64;
 
     /// Whether there is something to receive.
@@ -76,7 +75,7 @@ pub(crate) trait Waiting {
     fn check(&mut self) -> io::Result<()> {
         Ok(())
     }
-    /// How long the kernel may wait before the next look, if some event does not end its wait.
+    /// The longest sleep in the kernel before the next poll.
     fn nap_max(&self) -> Duration {
         Duration::MAX
     }
@@ -199,15 +198,15 @@ fn time_left(deadline: Option<Instant>) -> Duration {
 /// How long one wait for completions or room lasts at most: not every event ends a wait by the kernel.
 pub(crate) const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
-/// The result of a look.
+/// The result of a poll.
 pub(crate) enum Look<T> {
     Done(T),
-    /// Something changed: look again at once.
+    /// Something changed: poll again at once.
     Moved,
     Nothing,
 }
 
-/// Looks until it is done; `wait` waits after a look that found nothing. `None`: not done in time.
+/// Polls until done; `wait` sleeps after a poll that found nothing. `None`: not done in time.
 pub(crate) fn look_until_done<S, T, E>(
     state: &mut S,
     timeout: Duration,

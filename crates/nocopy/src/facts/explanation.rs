@@ -1,4 +1,4 @@
-//! What was chosen, and what it was compared with.
+//! The chosen method, and the alternatives.
 
 use std::fmt;
 use std::io;
@@ -10,11 +10,10 @@ use super::evidence::Evidence;
 use super::metadata::{Clock, Unsupported};
 use super::mode::Mode;
 
-/// What was chosen on this machine, what it was compared with, and why. Displayed as text, a line for each choice; the fields are
-/// for programs.
+/// The chosen method on this machine, the alternatives, and why. Displayed as text, a line for each choice; the fields are for programs.
 ///
-/// Ports, queues, captures, and everything that uses a port fill in what they know about the port's modes and card. For other kinds the
-/// fields are empty, and the text says everything.
+/// Ports, queues, captures and everything over a port fill in the fields about the port's modes and card. For other kinds they are empty,
+/// and the text has everything.
 ///
 /// ```
 /// # let listener = nocopy::tcp::Listener::bind("127.0.0.1:0".parse()?)?;
@@ -48,7 +47,7 @@ pub struct Explanation {
 }
 
 impl From<(String, Evidence)> for Explanation {
-    /// Made of text, and what is known about copies in advance. For kinds of I/O that are built on this crate.
+    /// Made of text, and evidence that is known in advance. For kinds of I/O that are built on this crate.
     fn from((text, evidence): (String, Evidence)) -> Self {
         Self::of(&text, evidence)
     }

@@ -290,7 +290,7 @@ unsafe impl Sync for Buffer {}
 impl Buffer {
     /// Memory of the program, of any alignment, without a copy: a `Vec<u8>`, an `Arc<[u8]>`, a mapped file.
     ///
-    /// It can be read and sent, not changed. [`into_owner`](Self::into_owner) gives it back.
+    /// It can be read and sent, but not changed. [`into_owner`](Self::into_owner) returns the value.
     ///
     /// The owner is dropped by the thread that drops the buffer: usually one that sends, or the reaper thread of all dropped sockets if the socket
     /// was dropped first. So its `Drop` should not wait. If it panics, the panic hook reports that, and the panic ends there, so
@@ -522,7 +522,7 @@ pub(crate) struct Cache {
     pool: Pool,
     free: Vec<Buffer>,
     free_max: usize,
-    /// This half's own memory besides a shared pool, made when first needed.
+    /// This half's own memory beside a shared pool, made when first needed.
     reserve: Option<Pool>,
 }
 

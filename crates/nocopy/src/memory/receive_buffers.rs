@@ -89,7 +89,7 @@ impl ReceiveBuffers {
         unsafe { self.call.receive_from(first, socket, wait) }
     }
 
-    /// What the kernel reported with a message of the last call.
+    /// The kernel's report about a message of the last call.
     ///
     /// # Panics
     /// If it received fewer.

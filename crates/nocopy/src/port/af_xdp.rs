@@ -38,7 +38,7 @@ pub(super) struct XdpBackend {
     pub(super) redirect: Arc<Redirect>,
     queue: u32,
     pub(super) bound: BoundSocket,
-    /// Prepared while there were privileges, if that was asked for.
+    /// Prepared while the process had privileges, if requested.
     pub(super) way_to_host: Option<Way>,
     _promiscuous: Option<Promiscuous>,
 }
@@ -91,7 +91,7 @@ impl AsFd for XdpBackend {
     }
 }
 
-/// The modes of AF_XDP as steps of the ladder, with what one leaves for the next.
+/// The AF_XDP modes as steps of the ladder, with the state that one step leaves for the next.
 #[derive(Default)]
 pub(super) struct XdpRungs {
     socket: Option<(XskSocket, Rings)>,
@@ -296,7 +296,7 @@ impl PortBuilder {
         Ok(socket)
     }
 
-    /// Makes a socket: that takes privileges.
+    /// Makes a socket, which needs privileges.
     pub(super) fn new_socket(
         &self,
         needed: &[(rustix::thread::CapabilitySet, &'static str)],
@@ -317,7 +317,7 @@ impl PortBuilder {
         socket.set_busy_poll(duration, packets).map_err(|error| self.system("turn on busy polling", error))
     }
 
-    /// What an error of the port's own half means while opening.
+    /// Converts an error of the port's own half while opening.
     pub(super) fn broken(&self, operation: &'static str, error: io::Error) -> OpenError {
         let interface = self.interface.clone();
         match error.kind() {

@@ -358,14 +358,14 @@ impl PortBuilder {
         Ok(())
     }
 
-    /// The area asked for, or a new one with room for `ports` such ports on an interface.
+    /// The given area, or a new one with room for `ports` such ports on an interface.
     pub(super) fn area_for(&self, interface: &Interface, ports: u32) -> Result<Area, OpenError> {
         let more = self.frames_to_lend(interface).saturating_add(self.proof_frames(interface));
         let frame_count = self.own_frames().saturating_add(more).saturating_mul(ports);
         self.area_near(interface, self.frame_bytes_for(interface), frame_count)
     }
 
-    /// The area asked for, or a new one, on the card's own NUMA node if there is memory.
+    /// The given area, or a new one, on the card's own NUMA node if there is memory.
     pub(super) fn area_near(
         &self,
         interface: &Interface,
@@ -373,7 +373,7 @@ impl PortBuilder {
         frame_count: u32,
     ) -> Result<Area, OpenError> {
         let node = node_of(interface);
-        // The node was not asked for: if it has no memory, any node will do.
+        // The node was not requested: if it has no memory, any node will do.
         self.area_or_new(frame_bytes, frame_count, node).or_else(|refused| {
             if node.is_some() { self.area_or_new(frame_bytes, frame_count, None) } else { Err(refused) }
         })
@@ -384,7 +384,7 @@ impl PortBuilder {
         self.rx_frames.saturating_add(self.tx_frames)
     }
 
-    /// The area asked for, or a new one.
+    /// The given area, or a new one.
     pub(super) fn area_or_new(
         &self,
         frame_bytes: u32,

@@ -1,4 +1,4 @@
-//! What is known about drivers beyond what they report: the one place for it.
+//! Facts about drivers beyond what they report; there is no other place for them.
 //!
 //! An entry without an effect is shown by `nocopy doctor` and handled for every driver alike; one with an effect changes
 //! how a port is opened.
@@ -12,7 +12,7 @@ use super::Mode;
 /// would not help either.
 pub(super) const DRAIN_TIMEOUT: Duration = Duration::from_millis(100);
 
-/// How long a card may take to send the frame that proves that it sends at all.
+/// How long a card may take to send the probe frame.
 pub(super) const PROBE_FRAME_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Something known of some drivers.
@@ -32,16 +32,16 @@ pub(crate) struct Entry {
     test: &'static str,
 }
 
-/// What an entry changes.
+/// The effect of an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Effect {
-    /// Nothing by itself: every driver is treated this way.
+    /// None by itself: every driver is treated this way.
     None,
     /// The device writes packets only into whole KiB of a frame.
     WholeKib,
     /// A socket bound in zero-copy mode must send a frame as proof.
     ProbeFrame,
-    /// Packets come from sockets of this machine: a capture tries the packet ring first.
+    /// Packets come from sockets of this machine, so a capture tries the packet ring first.
     FedBySockets,
     /// Arriving packets are received in generic mode only.
     GenericOnly,
@@ -136,7 +136,7 @@ const KNOWN: &[Entry] = &[
     },
 ];
 
-/// What is known of a driver.
+/// The entries of a driver.
 pub(crate) fn known(driver: Option<&str>) -> impl Iterator<Item = &'static Entry> {
     KNOWN.iter().filter(move |entry| driver.is_some_and(|driver| entry.drivers.contains(&driver)))
 }

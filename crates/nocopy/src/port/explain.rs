@@ -19,7 +19,7 @@ impl Inner {
     }
 }
 
-/// The mode, what is known about copies, each better mode with the reason of its refusal and what would make it available, and the memory.
+/// The mode, the evidence about copies, each better mode with the reason of its refusal and a remedy, and the memory.
 struct Lines<'port>(&'port Inner);
 
 impl fmt::Display for Lines<'_> {

@@ -45,7 +45,7 @@ pub enum CompileError {
         /// The loader's reason.
         reason: String,
     },
-    /// It is not a valid expression.
+    /// The expression is not valid.
     #[error("filter '{expression}': cannot be compiled; {reason}; pcap-filter(7) has the syntax")]
     Expression {
         /// The expression.
@@ -58,7 +58,7 @@ pub enum CompileError {
     Program {
         /// The expression.
         expression: String,
-        /// What is wrong with the program.
+        /// The fault of the program.
         source: InvalidProgram,
     },
 }

@@ -179,7 +179,7 @@ impl FilterControl {
     /// # Errors
     /// What is wrong with the message. All received descriptors are then closed.
     pub fn receive(socket: &impl AsFd) -> Result<Self, FilterControlError> {
-        // One byte more, so that a message that is too long is not taken for a whole one.
+        // One byte more, so that a message that is too long is not mistaken for a whole one.
         let mut bytes = [0; MESSAGE_BYTES + 1];
         let received =
             descriptor::receive_at_once(socket.as_fd(), &mut bytes).map_err(GrantError::Receive)?;

@@ -92,7 +92,7 @@ pub struct Grant {
     pub(super) rest: Granted,
 }
 
-/// What a port needs besides its socket.
+/// The parts of a port besides its socket.
 #[derive(Debug)]
 pub(super) struct Granted {
     redirect: Arc<Redirect>,
@@ -154,7 +154,7 @@ pub enum GrantError {
     Kind {
         /// Which one.
         descriptor: &'static str,
-        /// What it is.
+        /// The kind of descriptor that was received.
         found: String,
     },
     /// The interface is in another network namespace.

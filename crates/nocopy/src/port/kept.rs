@@ -45,7 +45,7 @@ impl Sender {
         self.returned.pop()
     }
 
-    /// All of them at once, for a protocol that takes them in no other way.
+    /// All returned frames at once, for a protocol that takes them only here.
     pub(crate) fn take_completed(&mut self) -> impl ExactSizeIterator<Item = Frame> + '_ {
         debug_assert!(self.returned.is_empty(), "asked for one by one before");
         self.reap();

@@ -13,7 +13,7 @@ use crate::sys::interface::Interface;
 pub(crate) const LADDER: [Mode; 4] =
     [Mode::XdpZeroCopy, Mode::XdpCopyNative, Mode::XdpCopyGeneric, Mode::PacketRing];
 
-/// What a port is for: it decides which mode is the fastest.
+/// The purpose of a port: it decides which mode is the fastest.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Purpose {
@@ -67,7 +67,7 @@ impl Order {
 pub(super) enum Step {
     /// Frames of this size cannot be used; the kernel was not asked.
     Frames { bytes: u32 },
-    /// The socket would get nothing from where the program would run; the kernel was not asked.
+    /// The socket would receive nothing from the place of the program; the kernel was not asked.
     Members,
     /// The XDP program was refused.
     Attach,
@@ -82,7 +82,7 @@ pub(super) enum Step {
 }
 
 impl Step {
-    /// What the reason means for a mode that got this far, and what would make the mode available; `None` if that is unknown.
+    /// The meaning of the reason for a mode that was refused at this step, and what would make the mode available; `None` if unknown.
     fn remedy(
         self,
         mode: Mode,
@@ -90,7 +90,7 @@ impl Step {
         interface: &Interface,
         multi_buffer: bool,
     ) -> Option<String> {
-        // As the subject of a sentence.
+        // The subject of a sentence.
         let (interface, driver) = (&interface.name, interface.driver_words());
         if let Self::Frames { bytes } = self {
             let lower = || format!("lower it with 'ip link set dev {interface} mtu 1500'");

@@ -11,7 +11,7 @@ use super::{Mode, OpenError, Port, PortBuilder, open};
 /// Modes that receive at least this share of the best are compared by processor time.
 const AS_MANY: f64 = 0.97;
 
-/// What a port in one mode received while it was measured.
+/// The packets that a port in one mode received in its measurement.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Measurement {
     /// The mode.

@@ -46,7 +46,7 @@ impl Wire {
             if waiting.look(more).is_none() {
                 break; // nothing left, or a packet that is not all there
             }
-            // Like the kernel, a wire takes a packet whole or not at all, and completes the packets that it drops.
+            // Like the kernel, a wire delivers a packet whole or not at all, and completes the packets that it drops.
             let bytes_max = self.to.packet_bytes_max();
             let is_cut_for_it = |place| waiting.look(place).is_some_and(|piece| piece.len <= bytes_max);
             let refusal = if !self.linked || !(0..=more).all(is_cut_for_it) {
@@ -96,7 +96,7 @@ fn lock(wire: &Mutex<Wire>) -> MutexGuard<'_, Wire> {
 }
 
 impl Endpoint {
-    /// Delivers what is on the tx ring and wakes the peer.
+    /// Delivers the packets of the tx ring and wakes the peer.
     #[inline(never)] // the instruction count of `nocopy-loops` leaves it out by name
     fn transmit(&self) -> io::Result<TxKick> {
         if lock(&self.outgoing).run() > 0 {
@@ -133,7 +133,7 @@ impl AsFd for Endpoint {
 
 impl Drop for Endpoint {
     fn drop(&mut self) {
-        // From here on neither wire uses this port's frames.
+        // After this, neither wire uses this port's frames.
         lock(&self.outgoing).linked = false;
         lock(&self.incoming).linked = false;
     }
@@ -177,7 +177,7 @@ pub(super) fn pair(settings: &PortBuilder) -> Result<(Port, Port), OpenError> {
     let (left, right) = (Ends::new(settings), Ends::new(settings));
     let area = || settings.area_or_new(2048, settings.own_frames(), None);
     let (left_area, right_area) = (area()?, area()?);
-    // As on a link: no packet is sent that the other end has no room for.
+    // As on a link: no packet is sent that is too long for the other end.
     let mtu_bytes = match settings.multi_buffer {
         true => u32::from(u16::MAX),
         false => right_area.packet_bytes_max() - LINK_HEADER_BYTES,

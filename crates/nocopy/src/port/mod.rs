@@ -135,7 +135,7 @@ impl Port {
         &mut self.sender
     }
 
-    /// Both halves at once, for loops that answer what they receive.
+    /// Both halves at once, for loops that answer received packets.
     ///
     /// ```
     /// # let (mut left, mut right) = nocopy::Port::memory_pair()?;
@@ -188,7 +188,7 @@ impl Port {
         &self.inner().area
     }
 
-    /// Where every frame of the area is.
+    /// Counts of all frames of the area by state.
     pub fn balance(&self) -> Balance {
         self.receiver.balance();
         self.sender.balance()
@@ -209,7 +209,7 @@ struct Broken {
     source: io::Error,
 }
 
-/// What the two halves of a port share.
+/// State shared by the halves of a port.
 struct Inner {
     interface: String,
     /// 0 in memory mode.
@@ -222,9 +222,9 @@ struct Inner {
     chain_frames_max: usize,
     refusals: Vec<Refusal>,
     measured: Vec<Measurement>,
-    /// Packets may lie in several frames.
+    /// Packets may consist of several frames.
     multi_buffer: bool,
-    /// Where the filter runs.
+    /// The place of the filter.
     filter: Option<FilterPlace>,
     /// Counts of packets that filters of the receiver rejected.
     turned_away: TurnedAway,

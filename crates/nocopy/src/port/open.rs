@@ -72,7 +72,7 @@ pub enum OpenError {
     QueueOutOfRange {
         /// The interface.
         interface: String,
-        /// Queue asked for.
+        /// The requested queue.
         queue: u32,
         /// Queues there are.
         queues: u32,
@@ -133,7 +133,7 @@ pub enum OpenError {
     RingSize {
         /// Which ring.
         ring: &'static str,
-        /// Entries asked for.
+        /// The requested number of entries.
         entries: u32,
     },
     /// A batch size of 0.
@@ -168,7 +168,7 @@ pub enum OpenError {
         interface: String,
         /// The queue.
         queue: u32,
-        /// The method of [`PortBuilder`] that asked for it.
+        /// The method of [`PortBuilder`] that requested it.
         setting: &'static str,
         /// Why, and what to do.
         advice: &'static str,
@@ -210,7 +210,7 @@ pub(super) fn open(settings: PortBuilder) -> Result<Port, OpenError> {
     open_by(settings, None)
 }
 
-/// As [`open`]; with a grant only the AF_XDP modes, and the grant has done the privileged part.
+/// As [`open`]; with a grant only the AF_XDP modes, since the grant has done the privileged part.
 pub(super) fn open_by(mut settings: PortBuilder, grant: Option<Grant>) -> Result<Port, OpenError> {
     let interface = settings.examine()?;
     settings.mtu_bytes = interface.mtu_bytes;
@@ -294,7 +294,7 @@ impl PortBuilder {
         frame_bytes(packet_bytes, headroom_bytes)
     }
 
-    /// The interface as it is now.
+    /// The current state of the interface.
     pub(crate) fn look_up(&self) -> Result<Interface, OpenError> {
         Interface::named(&self.interface).map_err(|error| self.of_interface("look up the interface", error))
     }
@@ -339,7 +339,7 @@ impl PortBuilder {
         Ok(())
     }
 
-    /// What a port of any mode needs besides its sockets.
+    /// State of a port of any mode besides its sockets.
     pub(super) fn attend(&self, interface: &Interface) -> Result<(Option<Promiscuous>, Inquiry), OpenError> {
         let promiscuous = self.promiscuous_on(interface)?;
         let inquiry = Inquiry::of(interface.index)

@@ -24,7 +24,7 @@ use crate::sys::xsk::{Descriptor, PACKET_CONTINUES};
 /// at full rate: 3.4 M/s with 4 and 8, 3.7 M/s with 16, no more with 32 (`nocopy bench capture`).
 const PREFETCH_AHEAD: u32 = 16;
 
-/// What a receiver counts packet by packet.
+/// Counts per packet.
 #[derive(Debug, Clone, Copy, Default)]
 struct Counts {
     faults: Faults,
@@ -99,8 +99,8 @@ impl Receiver {
         }
     }
 
-    /// Makes the device take frames to receive into, if it must be asked to: otherwise packets arriving before
-    /// the first [`Receiver::receive`] find none.
+    /// Makes the device accept frames to receive into, if it must be asked to: otherwise packets that arrive before the first
+    /// [`Receiver::receive`] find none.
     pub(super) fn start(&mut self) -> io::Result<()> {
         self.poke()
     }
@@ -272,7 +272,7 @@ impl Receiver {
         self.wait
     }
 
-    /// Whether packets may come in several frames.
+    /// Whether packets may consist of several frames.
     pub(crate) fn multi_buffer(&self) -> bool {
         self.multi_buffer
     }
@@ -362,7 +362,7 @@ impl Receiver {
         self.inner.evidence()
     }
 
-    /// What the port is; see [`Port::explain`](super::Port::explain).
+    /// The properties of the port; see [`Port::explain`](super::Port::explain).
     pub fn explain(&self) -> Explanation {
         self.inner.explanation()
     }
@@ -519,7 +519,7 @@ impl Batch<'_> {
         self.packets.len() == 0
     }
 
-    /// The queue that the packets came to.
+    /// The queue on which the packets arrived.
     pub fn queue(&self) -> u32 {
         self.queue
     }

@@ -21,7 +21,7 @@ use crate::sys::xsk::{Descriptor, PACKET_CONTINUES, SEND_METADATA_BYTES, TxKick}
 /// Ethernet header and one VLAN tag: what a frame may have beyond the MTU.
 pub(super) const LINK_HEADER_BYTES: u32 = 14 + 4;
 
-/// How long to wait before the next look at completions, which no event reports.
+/// The pause before the next check for completions, which no event reports.
 const LOOK_AGAIN: Duration = Duration::from_micros(50);
 
 /// The sending half of a port.
@@ -65,12 +65,12 @@ pub struct Sender {
     packet_bytes_max: usize,
     /// The longest packet that the interface accepts, in any number of frames.
     chain_bytes_max: usize,
-    /// The most frames a packet may lie in.
+    /// The most frames of a packet.
     chain_frames_max: usize,
     pub(super) departures: Departures,
     /// Frames of [`Sender::send_kept`] that returned and were not taken yet.
     pub(super) kept: Vec<Frame>,
-    /// Those that [`Sender::completed`] returns next, the last one first.
+    /// Frames that [`Sender::completed`] returns next, the last one first.
     pub(super) returned: Vec<Frame>,
     lookout: Lookout,
     /// The progress at the last call of [`Sender::arm`].
@@ -133,7 +133,7 @@ impl Sender {
         }
     }
 
-    /// The longest frame the interface takes.
+    /// The longest frame that the interface sends.
     pub(super) fn longest_frame(&self) -> usize {
         self.chain_bytes_max.min(self.pool.frame_bytes() as usize)
     }

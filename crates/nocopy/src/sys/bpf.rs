@@ -19,7 +19,7 @@ const BPF_PROG_TYPE_SCHED_CLS: u32 = 3;
 const BPF_PROG_TYPE_XDP: u32 = 6;
 const BPF_XDP: u32 = 37;
 const BPF_TCX_INGRESS: u32 = 46;
-/// Do with the packets of a test run what the program returns (Linux 5.18).
+/// Treat the packets of a test run by the program's return values (Linux 5.18).
 const BPF_F_TEST_XDP_LIVE_FRAMES: u32 = 1 << 1;
 const BPF_F_BEFORE: u32 = 1 << 3;
 const BPF_F_XDP_HAS_FRAGS: u32 = 1 << 5;

@@ -15,7 +15,7 @@ use rustix::net::{
 /// The most descriptors read from a message: more than any of our messages has, so that too many are noticed.
 const DESCRIPTORS_MAX: usize = 8;
 
-/// Sends one message with descriptors; returns how many bytes of it went.
+/// Sends one message with descriptors; returns how many bytes of it were sent.
 pub(crate) fn send(
     stream: BorrowedFd<'_>,
     bytes: &[u8],

@@ -92,7 +92,7 @@ pub(crate) struct WriteRing {
 /// A write that the kernel works on.
 struct Flight {
     sectors: Vec<Sectors>,
-    /// What the kernel reads: pieces of `sectors`.
+    /// The pieces of `sectors` that the kernel reads.
     pieces: Vec<libc::iovec>,
 }
 

@@ -14,7 +14,7 @@ const CTRL_CMD_GETFAMILY: u8 = 3;
 const CTRL_ATTR_FAMILY_ID: u16 = 1;
 const CTRL_ATTR_FAMILY_NAME: u16 = 2;
 
-/// A family, asked in the network namespace of the thread that looked it up.
+/// A netlink family, queried in the network namespace of the thread that looked it up.
 pub(crate) struct Family {
     socket: Socket,
     id: u16,
@@ -87,11 +87,11 @@ pub(crate) fn nested(kind: u16, inner: &[Attribute]) -> Attribute {
     Attribute(kind | NLA_F_NESTED, bytes)
 }
 
-/// What a family answered.
+/// The answer of a family.
 pub(crate) struct Answer(Raw);
 
 impl Answer {
-    /// What a family might answer.
+    /// An answer made of attributes, for tests.
     #[cfg(test)]
     pub(crate) fn of(attributes: &[Attribute]) -> Self {
         Self(Raw { kind: 0, bytes: message(0, attributes) })

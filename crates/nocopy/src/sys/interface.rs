@@ -26,7 +26,7 @@ pub enum InterfaceError {
         "{interface}: no such interface; this network namespace has none of that name; 'ip link' lists them"
     )]
     NotFound {
-        /// Name asked for.
+        /// The requested name.
         interface: String,
     },
     /// The interface is down.

@@ -16,7 +16,7 @@ const HUGE_PAGE_BYTES: usize = 2 << 20;
 /// The smallest pages there are.
 pub(super) const PAGE_BYTES: usize = 4096;
 
-/// What kind of pages an area was given.
+/// The kind of pages of an area.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub(crate) enum Pages {
@@ -188,7 +188,7 @@ impl Mapping {
         })
     }
 
-    /// One of a socket's rings.
+    /// Maps one of a socket's rings.
     pub(crate) fn ring(socket: BorrowedFd<'_>, offset_bytes: u64, bytes: usize) -> io::Result<Self> {
         let (prot, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED | MapFlags::POPULATE);
         // SAFETY: a fresh mapping at an address of the kernel's choosing overlaps nothing.

@@ -44,7 +44,7 @@ impl NamespaceId {
         }
     }
 
-    /// As numbers, for messages to another process.
+    /// As numbers, to be sent to another process.
     pub(crate) const fn numbers(self) -> (u64, u64) {
         match self {
             Self::Cookie(cookie) => (0, cookie), // no device is 0

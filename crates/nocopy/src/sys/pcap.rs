@@ -12,7 +12,7 @@ const NAMES: [&CStr; 3] = [c"libpcap.so.0.8", c"libpcap.so.1", c"libpcap.so"];
 /// `DLT_EN10MB`: Ethernet.
 const ETHERNET: c_int = 1;
 
-/// What matching packets are cut to: nothing, as with tcpdump's largest snap length.
+/// The length to which matching packets are cut: no packet is longer, as with tcpdump's largest snap length.
 const SNAP_BYTES: c_int = 262_144;
 
 /// `PCAP_NETMASK_UNKNOWN`: an expression that asks for broadcasts of an IPv4 network is refused.

@@ -72,7 +72,7 @@ impl Readiness {
         self.always | room
     }
 
-    /// Where this process's instance is, or is to be.
+    /// The place of this process's instance.
     fn place(&self) -> &OnceLock<Box<Instance>> {
         let mut place = &self.epoll;
         while let Some(inherited) = place.get().filter(|instance| instance.generation.is_past()) {
@@ -100,7 +100,7 @@ impl Readiness {
         self.descriptor_of(socket, [])
     }
 
-    /// The same, readable also while one of the others is.
+    /// As [`descriptor`](Self::descriptor), readable also while one of `others` is.
     ///
     /// # Panics
     /// As above.

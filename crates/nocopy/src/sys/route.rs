@@ -22,7 +22,7 @@ pub(crate) fn carrier(interface_index: u32) -> io::Result<bool> {
     Ok(link(interface_index)?.header.flags.contains(LinkFlags::LowerUp))
 }
 
-/// What the kernel counted for an interface.
+/// The kernel's counters of an interface.
 pub(crate) fn counters(interface_index: u32) -> io::Result<Stats64> {
     let found = link(interface_index)?.attributes.into_iter().find_map(|attribute| match attribute {
         LinkAttribute::Stats64(counters) => Some(counters),
@@ -45,7 +45,7 @@ pub(crate) fn link_by(socket: &Socket, interface_index: u32) -> io::Result<LinkM
     }
 }
 
-/// The route that the host would take to an address now; from an address and by an interface, if they are given.
+/// The host's current route to an address; if given, from an address and by an interface.
 ///
 /// # Errors
 /// There is none (`ENETUNREACH`, `EHOSTUNREACH`), or one that forbids sending (`EINVAL` for a black hole, `EACCES`).
@@ -71,7 +71,7 @@ pub(crate) fn route_to(
     }
 }
 
-/// What the host knows about a neighbour; `None` if it has not resolved it yet.
+/// The host's entry of a neighbour; `None` if it has not resolved it yet.
 pub(crate) fn neighbour(
     socket: &Socket,
     interface_index: u32,
@@ -120,7 +120,7 @@ pub(crate) fn changes() -> io::Result<Socket> {
 /// The result of [`next_changes`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Changes {
-    /// Nothing new.
+    /// No change.
     None,
     /// One datagram of changes; there may be more.
     Some,

@@ -10,7 +10,7 @@ use super::option;
 /// `TCP_ZEROCOPY_RECEIVE` of `linux/tcp.h`.
 const TCP_ZEROCOPY_RECEIVE: i32 = 35;
 
-/// Whether sockets take `MSG_ZEROCOPY`.
+/// Whether sockets accept `MSG_ZEROCOPY`.
 ///
 /// # Errors
 /// The kernel's refusal: `ENOPROTOOPT` if it does not know the option.

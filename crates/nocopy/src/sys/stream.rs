@@ -26,7 +26,7 @@ pub(crate) unsafe fn send(
     Ok(sendmsg(socket, pieces, &mut SendAncillaryBuffer::default(), flags)?)
 }
 
-/// The same for bytes in one piece, which the kernel copies; waits if the socket is set to.
+/// As [`send`], for bytes in one piece, which the kernel copies; waits if the socket is set to.
 ///
 /// # Errors
 /// The kernel's.

@@ -39,7 +39,7 @@ impl Control {
 
 const _: () = assert!(Control::is_large_enough());
 
-/// As long as an address of either family can be.
+/// The longest address of either family.
 const ADDRESS_BYTES: usize = size_of::<libc::sockaddr_in6>();
 
 #[repr(C, align(8))] // as `sockaddr_storage`
@@ -63,7 +63,7 @@ impl Address {
     }
 }
 
-/// What the kernel reported about a message besides its bytes.
+/// The kernel's report about a message besides its bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Message {
     pub(crate) bytes: usize,
@@ -74,7 +74,7 @@ pub(crate) struct Message {
     /// How long each datagram is, except a last one that may be shorter; `None` if the message is one datagram.
     pub(crate) segment_bytes: Option<NonZeroUsize>,
     pub(crate) local: Option<LocalAddress>,
-    /// Whether a router marked it, because its queue grew (RFC 3168); known only if that was asked for.
+    /// Whether a router marked it because its queue grew (RFC 3168); known only if the socket asks for it.
     pub(crate) congested: bool,
 }
 
@@ -86,12 +86,12 @@ impl Message {
     }
 }
 
-/// Where a datagram was sent to.
+/// The local address that a datagram was sent to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LocalAddress {
     /// The destination address of its header: of this host, or a multicast group or broadcast address.
     pub address: IpAddr,
-    /// The index of the interface that it came in by.
+    /// Index of the interface that it arrived on.
     pub interface: u32,
 }
 
@@ -133,7 +133,7 @@ impl Messages {
         messages
     }
 
-    /// Resets what the kernel wrote into these headers.
+    /// Resets the headers that the kernel wrote to.
     fn rearm(&mut self, written: Range<usize>) {
         for header in &mut self.headers[written] {
             header.msg_hdr.msg_namelen = ADDRESS_BYTES as libc::socklen_t;
@@ -212,7 +212,7 @@ impl Messages {
         is_class.then(|| (from, payload(class).is_some_and(is_marked), *bytes as usize))
     }
 
-    /// What was reported about a message of the last call.
+    /// The report about a message of the last call.
     ///
     /// # Panics
     /// If the call received fewer.
@@ -252,7 +252,7 @@ struct Told {
     congested: bool,
 }
 
-/// Reads what the kernel wrote into a control buffer.
+/// Reads the control messages of a header.
 #[inline]
 fn control(header: &libc::msghdr) -> Told {
     // SAFETY: the header points to a control buffer, of which the kernel wrote `msg_controllen` bytes; the macro stays in there.
@@ -274,7 +274,7 @@ fn control(header: &libc::msghdr) -> Told {
 // SAFETY: arithmetic without memory.
 const TRAFFIC_CLASS_BYTES: usize = unsafe { libc::CMSG_SPACE(1) } as usize;
 
-/// The same, for any control messages.
+/// As `control`, for any control messages.
 fn control_messages(header: &libc::msghdr) -> Told {
     let mut told_all = Told::default();
     let Told { segment_bytes, local, congested } = &mut told_all;
@@ -368,7 +368,7 @@ pub(crate) fn use_congestion_marks(socket: &impl AsFd, ipv6: bool) -> io::Result
 
 /// How many packets the kernel has dropped at this socket, modulo 2^32: its receive buffer was full, or a checksum was wrong.
 ///
-/// One packet is one datagram, or a whole run if it was coalesced already when it was dropped.
+/// Each packet is one datagram, or a whole run if it was coalesced before it was dropped.
 pub(crate) fn dropped_packets(socket: &impl AsFd) -> io::Result<u32> {
     const DROPS: usize = libc::SK_MEMINFO_DROPS as usize;
     let mut values = [0_u32; DROPS + 1];

@@ -122,7 +122,7 @@ impl Burst {
         (self.message_count, self.piece_count) = (0, 0);
     }
 
-    /// Whether there is room for one more message of so many pieces.
+    /// Whether there is room for one more message of `pieces` pieces.
     #[inline]
     pub(crate) fn has_room(&self, pieces: usize) -> bool {
         self.message_count < MESSAGES_MAX && self.piece_count + pieces <= PIECES_MAX
@@ -235,7 +235,7 @@ impl<'a> CopiedBurst<'a> {
         Self { burst, bytes: PhantomData }
     }
 
-    /// Whether there is room for one more message of so many pieces.
+    /// Whether there is room for one more message of `pieces` pieces.
     #[inline]
     pub(crate) fn has_room(&self, pieces: usize) -> bool {
         self.burst.has_room(pieces)

@@ -37,7 +37,7 @@ const SOCKET: types::Fixed = types::Fixed(0);
 /// Why there is no ring to send by.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum UringRefused {
-    /// By the administrator.
+    /// The administrator turned it off.
     #[error(
         "io_uring: turned off; kernel.io_uring_disabled is {setting}; 'sysctl -w kernel.io_uring_disabled=0' turns it on"
     )]
@@ -47,16 +47,16 @@ pub(crate) enum UringRefused {
         #[source]
         source: io::Error,
     },
-    /// By the kernel's age.
+    /// The kernel is too old.
     #[error(
         "io_uring: no zero-copy sends; this kernel's do not report whether they copied; use Linux 6.2 or later, built with io_uring"
     )]
     TooOld(#[source] io::Error),
-    /// By the limit of locked memory.
+    /// The limit of locked memory is too low.
     #[error(
         "io_uring: {bytes} bytes cannot be locked{cause}; raise the limit ('ulimit -l'), or use fewer buffers", cause = Why(.source))]
     Locked { bytes: usize, source: io::Error },
-    /// By the same limit, which counts what all processes of the user have locked.
+    /// The limit of locked memory, which all processes of the user share, is reached.
     #[error(
         "io_uring: no memory can be locked for its ring{cause}; raise the limit ('ulimit -l'), which all processes of the user share", cause = Why(.0))]
     NoMemory(#[source] io::Error),
@@ -70,7 +70,7 @@ impl UringRefused {
         Self::with_setting(error, setting.and_then(|setting| setting.trim().parse().ok()).unwrap_or(0))
     }
 
-    /// The same as a short constant text.
+    /// The text as a short constant.
     pub(crate) fn why(&self) -> &'static str {
         match self {
             Self::TurnedOff { .. } => {
@@ -108,7 +108,7 @@ pub(crate) struct Done {
     pub(crate) copied: bool,
 }
 
-/// What the kernel reads of a send, besides its bytes.
+/// Arguments of a send that the kernel reads, besides the bytes.
 ///
 /// It is kept until the result arrives. Addresses and pieces are read when the send is submitted (`IORING_FEAT_SUBMIT_STABLE`), but the
 /// control message at each attempt to send, which may be later, if the socket's send buffer was full: `io_sendmsg_zc` of
@@ -471,7 +471,7 @@ impl UringSender {
         Ok(place as usize)
     }
 
-    /// Submits what is queued, by one system call.
+    /// Submits queued sends by one system call.
     ///
     /// # Errors
     /// The kernel is short of memory (`EAGAIN`), or refuses. Refused sends stay queued: call again.

@@ -363,7 +363,7 @@ pub(crate) const TX_BUDGET: u32 = 32;
 /// The kernel's answer to [`XskSocket::kick_tx`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum TxKick {
-    /// Nothing more to do now.
+    /// Nothing to do now.
     Done,
     /// `EBUSY`: in copy mode, one frame was taken and dropped by the device (`xsk_generic_xmit`).
     Busy,

@@ -42,7 +42,7 @@ enum Source<'half> {
     Port(over_port::Batch<'half>),
 }
 
-/// What the kernel received.
+/// The received runs.
 #[derive(Debug)]
 struct Runs<'half> {
     /// Runs of which no datagram was returned yet.
@@ -139,7 +139,7 @@ pub struct Datagram<'half>(Body<'half>);
 
 #[derive(Debug)]
 enum Body<'half> {
-    /// In a buffer of its own.
+    /// A run of one datagram, with its own buffer.
     Alone(&'half mut Run),
     OfRun(&'half Run, &'half [u8]),
     Port(over_port::Datagram<'half>),

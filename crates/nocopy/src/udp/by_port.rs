@@ -109,7 +109,7 @@ impl Sender {
             self.awaits_completions = port.in_flight() > 0;
             return Err(io::ErrorKind::WouldBlock.into());
         }
-        // With nothing in flight, it waits for the kernel's room.
+        // With nothing in flight, it waits for room in the kernel.
         if port.drain(FRAMES_WAIT)? {
             self.reap(); // or what is told of earlier datagrams would end the wait at once
             wait_writable(self.outbox.sending.socket(), FRAMES_WAIT)?;

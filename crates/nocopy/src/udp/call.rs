@@ -8,7 +8,7 @@ use crate::memory::in_flight::Note;
 /// A call that the kernel accepted and has not completed.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Call {
-    /// Where it begins in the first message that it reads.
+    /// Offset of the call's first byte in the first message that it sends.
     pub(super) first_byte: u32,
     pub(super) datagrams: u32,
     pub(super) datagram_bytes: u32,

@@ -30,7 +30,7 @@ pub enum OpenError {
         /// The kernel's reason.
         source: io::Error,
     },
-    /// The method asked for is not available.
+    /// The requested method is not available.
     #[error("method {method}: not available{cause}; leave the choice to measurement", cause = Why(.source))]
     Method {
         /// The method.
@@ -49,7 +49,7 @@ pub enum OpenError {
         /// The socket's address.
         address: SocketAddr,
     },
-    /// It is not a multicast group, or of the other IP version.
+    /// The address is not a multicast group, or of the other IP version.
     #[error(
         "{group}: cannot be joined; a socket on {address} receives only from multicast addresses of its IP version; give one of these"
     )]
@@ -62,7 +62,7 @@ pub enum OpenError {
     /// More groups than the filter of a port can distinguish.
     #[error("{count} groups: too many; a socket over a port takes up to {count_max}; open several")]
     Groups {
-        /// How many were asked for.
+        /// The requested number.
         count: usize,
         /// The most there can be.
         count_max: usize,
@@ -80,7 +80,7 @@ pub enum OpenError {
         "{address}: not an address of this host; packet headers and the filter need one; give the address of the port's interface"
     )]
     Unspecified {
-        /// The address asked for.
+        /// The requested address.
         address: SocketAddr,
     },
     /// The port's interface could not be looked up.

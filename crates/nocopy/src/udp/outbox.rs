@@ -66,7 +66,7 @@ pub(super) struct Run {
     pub(super) destination: u32,
     pub(super) datagram_bytes: usize,
     pub(super) datagrams: usize,
-    /// One past the last message.
+    /// The position after the last message.
     end: u64,
 }
 
@@ -374,7 +374,7 @@ impl Outbox {
         queued(self.sending.messages(), ticket)
     }
 
-    /// One datagram.
+    /// The mark after one datagram.
     #[inline]
     fn measure_one(&self, from: Place) -> Mark {
         measure_one(self.sending.messages(), from)
@@ -428,7 +428,7 @@ fn measure(messages: &Held, method: Method, from: Place, run: &Run) -> Mark {
     }
 }
 
-/// One datagram.
+/// The mark after one datagram.
 #[inline]
 fn measure_one(messages: &Held, from: Place) -> Mark {
     let message = queued(messages, from.ticket);
@@ -492,7 +492,7 @@ fn behind(from: Place, bytes: usize, message: &Message) -> Place {
     }
 }
 
-/// How many pages it lies on.
+/// How many pages the message spans.
 fn pages_of(message: &Message) -> usize {
     let of = |piece: &Buffer| match piece.len() {
         0 => 0,

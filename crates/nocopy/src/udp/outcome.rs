@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use crate::counter::counters;
 
 counters! {
-    /// What a sender counted.
+    /// Counters of a sender.
     pub(crate) struct Counters {
         /// Datagrams the kernel accepted (not: delivered).
         sent,

@@ -16,7 +16,7 @@ pub struct Run {
     about: About,
 }
 
-/// Where the bytes are.
+/// The memory of the bytes.
 #[derive(Debug)]
 enum Store {
     Own(Buffer),
@@ -105,7 +105,7 @@ impl Run {
         About { truncated: self.about.truncated && end == self.bytes().len(), ..self.about }
     }
 
-    /// Where the bytes of one of its datagrams are.
+    /// The range of one of its datagrams.
     #[inline]
     pub(super) fn place(&self, datagram: &[u8]) -> Range<usize> {
         let start = datagram.as_ptr().addr() - self.bytes().as_ptr().addr();

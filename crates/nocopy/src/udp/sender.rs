@@ -550,7 +550,7 @@ impl Sender {
         if taken.calls == 0 {
             return self.make_room(how.flags);
         }
-        // Most results have arrived already, and reading them takes no call.
+        // Most results have arrived already, and reading them needs no call.
         self.reap_ring();
         Ok(())
     }
@@ -561,7 +561,7 @@ impl Sender {
     fn make_room(&mut self, flags: i32) -> io::Result<()> {
         if self.reap() == 0 {
             if flags & libc::MSG_DONTWAIT != 0 {
-                // With nothing in flight, it waits for the socket's room.
+                // With nothing in flight, it waits for room in the socket.
                 self.awaits_completions = self.outbox.sending.in_flight() > 0;
                 return Err(io::ErrorKind::WouldBlock.into());
             }
@@ -632,7 +632,7 @@ impl Sender {
         self.pass_next();
     }
 
-    /// Advances past the next datagram, for which no completion will come.
+    /// Skips the next datagram, for which no completion will arrive.
     pub(super) fn pass_next(&mut self) {
         self.outbox.pass(None);
     }
@@ -663,7 +663,7 @@ impl Sender {
         over
     }
 
-    // What the ring refused is sent by ordinary calls: for the program it was handed over already.
+    // Sends that the ring refused are repeated by ordinary calls: for the program they were handed over already.
     #[cold]
     #[inline(never)]
     fn send_again(&mut self) {
@@ -759,7 +759,7 @@ impl Sender {
     /// As [`flush`](Self::flush).
     pub fn drain(&mut self, timeout: Duration) -> io::Result<bool> {
         let start = Instant::now();
-        // Refusals are returned at the end: the wait for what is in flight goes on.
+        // Refusals are returned at the end: the wait for sends in flight continues.
         self.counters.flushes += 1;
         let refused = self.flush_all(Some(timeout)).err();
         let look = |sender: &mut Self| {
@@ -852,7 +852,7 @@ impl Sender {
     /// all.
     ///
     /// # Errors
-    /// None now.
+    /// Never, in this version.
     pub fn stats(&self) -> io::Result<Stats> {
         let Counters { sent, sent_bytes, flushes, .. } = self.counters;
         let counts_elsewhere = self.port.as_ref().is_some_and(|port| port.counts_elsewhere());
@@ -931,7 +931,7 @@ struct Pending {
     told: u64,
 }
 
-/// Whether another method might do what this one could not.
+/// Whether another method may succeed where this one failed.
 fn is_of_method(error: &io::Error) -> bool {
     let limits = [libc::EMSGSIZE, libc::EINVAL, libc::EIO, libc::EOPNOTSUPP, libc::ENOPROTOOPT, libc::EFAULT];
     error.kind() == io::ErrorKind::Unsupported

@@ -58,7 +58,7 @@ impl Settings {
         }
     }
 
-    /// The same of a socket over a port.
+    /// The checks for a socket over a port.
     pub(super) fn check_over_port(&self, address: SocketAddr) -> Result<(), OpenError> {
         if address.ip().is_unspecified() || address.ip().is_multicast() {
             return Err(OpenError::Unspecified { address });
@@ -98,7 +98,7 @@ impl Settings {
         self.set_multicast(socket, is_ipv6)
     }
 
-    /// What the kernel is to report with each datagram, also of groups.
+    /// Sets which facts the kernel reports with each datagram.
     pub(super) fn set_what_is_told(&self, socket: &socket2::Socket, is_ipv6: bool) -> Result<(), OpenError> {
         let refused = |setting| move |source| OpenError::Setting { setting, source };
         if self.local_addresses {

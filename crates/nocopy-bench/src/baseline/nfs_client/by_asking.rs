@@ -16,10 +16,10 @@ use rustix::net::{RecvFlags, recv};
 
 use super::{Done, IN_FLIGHT, Window};
 
-/// Of the buffer that everything is received into; so much the best of the loops of `recv()` has.
+/// Length of the receive buffer; the best `recv()` loop uses the same.
 const BUFFER_BYTES: usize = 256 << 10;
 
-/// Where the offset stands in a call, from its end.
+/// Offset of the file offset in a call, counted from its end.
 const OFFSET_FROM_END: usize = 12;
 
 pub(super) fn read(
@@ -85,7 +85,7 @@ struct Calls {
 }
 
 impl Calls {
-    /// The next so many, by one system call.
+    /// Sends the next `count` calls by one system call.
     fn send(&mut self, mut socket: &TcpStream, count: usize) -> io::Result<()> {
         let mut all = Vec::with_capacity(count * self.call.len());
         for _ in 0..count {
@@ -101,9 +101,9 @@ impl Calls {
 #[derive(Debug)]
 struct Stream {
     socket: TcpStream,
-    /// Of each reply; 0 until the first has come.
+    /// Length of each reply; 0 until the first has arrived.
     reply_bytes: usize,
-    /// Of a reply that is not whole yet.
+    /// Received bytes of an incomplete reply.
     begun: usize,
 }
 

@@ -1,4 +1,4 @@
-//! The least that a program can do to receive: a loop of `recv()` that looks at no byte.
+//! The least work to receive: a loop of `recv()` that reads no byte of the data.
 
 use std::io;
 use std::net::{SocketAddr, TcpStream};
@@ -15,7 +15,7 @@ pub(super) fn read(from: SocketAddr, connections: usize, bytes: usize, window: D
         (0..connections).map(|_| TcpStream::connect(from)).collect::<Result<_, _>>()?;
     let mut buffer = vec![0; bytes];
     let mut window = Window::new(window);
-    // Of one connection it waits in the call itself.
+    // With one connection the call itself waits.
     let flags = if streams.len() == 1 { RecvFlags::empty() } else { RecvFlags::DONTWAIT };
     loop {
         if streams.len() > 1 {

@@ -25,7 +25,7 @@ pub(crate) const COMMAND: &str = "bench-nfs-client";
 /// Reads that are in flight, of all connections together.
 pub(crate) const IN_FLIGHT: usize = 16;
 
-/// From the first pass over the file, which is compared with what was written, to the window.
+/// Time from the first pass over the file, which is compared with the written file, to the window.
 pub(crate) const WARM_UP: Duration = Duration::from_millis(25);
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -39,7 +39,7 @@ pub(crate) struct Task {
 pub(crate) enum Way {
     /// A file from start to end, repeatedly, by this library's client; its contents are as the bench wrote them.
     Post { url: String, bytes: usize, file_bytes: u64 },
-    /// The same by calls that were made beforehand; of the replies only the length is read.
+    /// The same reads by prepared calls; only the length of replies is looked at.
     Ask { url: String, from: SocketAddr, bytes: usize, file_bytes: u64 },
     /// Any bytes, into a buffer of that length.
     Recv { from: SocketAddr, bytes: usize },
@@ -54,16 +54,16 @@ pub(crate) enum Word {
     Failed(String),
 }
 
-/// What it did within the window.
+/// The work done within the window.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub(crate) struct Done {
     pub(crate) bytes: u64,
     pub(crate) elapsed_ns: u64,
-    /// Of the whole process.
+    /// Processor time of the whole process.
     pub(crate) cpu_ns: u64,
     /// The most memory that it ever had.
     pub(crate) peak_kib: u64,
-    /// Of all bytes that it has received, those that were copied once more.
+    /// The received bytes that were copied a second time.
     pub(crate) moved_bytes: u64,
 }
 

@@ -31,7 +31,7 @@ pub(crate) enum Way {
     PreadWritev,
     /// The header by `send()` with `MSG_MORE`, then `sendfile()`.
     Sendfile,
-    /// Of writes: `recv()` into a buffer, and `pwrite()` from there.
+    /// For writes: `recv()` into a buffer, then `pwrite()`.
     RecvPwrite,
 }
 

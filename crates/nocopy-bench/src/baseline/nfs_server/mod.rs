@@ -30,7 +30,7 @@ pub(crate) const COMMAND: &str = "bench-nfs-server";
 pub(crate) enum Task {
     /// Reads or writes of one file, by hand.
     ByHand { way: Way, at: Ipv4Addr, file: PathBuf },
-    /// What is in a file, again and again, whatever is asked.
+    /// Sends the content of a file again and again, whatever the call.
     Recorded { at: Ipv4Addr, file: PathBuf },
     /// Ganesha, of a directory; its own files go into another one.
     Ganesha { directory: PathBuf, scratch: PathBuf, is_writable: bool },

@@ -119,7 +119,7 @@ impl Source {
     }
 }
 
-/// Frames that look as if a card with XDP had received them.
+/// Series with frames that look as if an XDP card had received them.
 fn series(stage: &Stage) -> Vec<Series<'_>> {
     let loads = [Load::Full, PACE];
     let cases = loads.iter().flat_map(|&load| FRAME_BYTES.iter().map(move |&bytes| (load, bytes)));
@@ -128,7 +128,7 @@ fn series(stage: &Stage) -> Vec<Series<'_>> {
     all.chain(loads.map(|load| filtered::series(stage, load, short))).collect()
 }
 
-/// The same of one length and rate.
+/// The series of one length and rate.
 pub(crate) fn generated(stage: &Stage, frame_bytes: usize, load: Load) -> Series<'_> {
     one::series(stage, Source::Generator(load), frame_bytes)
 }
@@ -143,8 +143,8 @@ fn series_of_long_frames(stage: &Stage) -> Vec<Series<'_>> {
     vec![one::series(stage, Source::Sockets, LONG_FRAME_BYTES)]
 }
 
-/// Makes the receiving end take frames for sockets: with interfaces that are not ours, by a program that
-/// passes everything, because settings of devices are not changed behind their owner's back.
+/// Makes the receiving end accept frames for sockets. On given interfaces by an XDP program that passes everything, because settings of
+/// such devices are not changed.
 fn admit(stage: &Stage, source: Source) -> Result<Option<Attachment>, Failure> {
     if source == Source::Sockets || (stage.is_private() && WITH_GRO) {
         return Ok(None);

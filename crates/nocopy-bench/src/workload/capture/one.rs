@@ -139,7 +139,7 @@ fn receive_by_port(context: &Context<'_>, duration: Duration) -> Result<Sample, 
     context.conduct(duration, None, vec![work], evidence)
 }
 
-/// The limit: what arrives if no program receives it.
+/// The limit: the packets that arrive if no program receives them.
 fn drop_all(context: &Context<'_>, duration: Duration) -> Result<Sample, Failure> {
     let receiver = &context.stage.receiver;
     let (program, counter) = Program::counting_drop()?;

@@ -104,7 +104,7 @@ impl Take<'_> {
         ramp::take(self.stage, generator, rate, running)
     }
 
-    /// As users run it; it stays root, or it would give the device file to another user.
+    /// As users run it, but as root throughout: otherwise it would give the device file to another user.
     fn tcpdump(&self) -> Command {
         let mut command = Command::new(Recorder::Tcpdump.name());
         command.args(["-n", "-i", &self.stage.receiver.interface, "-Z", "root", "-w", "/dev/null"]);
@@ -112,7 +112,7 @@ impl Take<'_> {
         command
     }
 
-    /// Whether it has the library that is to be measured: the loader only warns, and a capture that cannot take packets looks on.
+    /// Checks that it has loaded the library under test: the loader only warns, and a capture that cannot take packets becomes passive.
     fn check(&self, running: &Running, by_packet_socket: bool) -> io::Result<()> {
         if let Some(library) = self.variant.library {
             let maps = fs::read_to_string(format!("/proc/{}/maps", running.id()))?;

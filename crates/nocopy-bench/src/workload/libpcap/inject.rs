@@ -1,6 +1,6 @@
-//! A program that injects frames as fast as it can, to sinks that drop them. On veth the sender's processor does the sink's work, too: so
-//! one is as the peer comes, where frames end as soon as they are its own, and one has an XDP program, for which the kernel copies
-//! each frame once more.
+//! A program that injects frames at full rate, to sinks that drop them. On veth the sender's processor does the sink's work too: one sink
+//! is an unchanged peer, which drops frames not addressed to it; the other has an XDP program, for which the kernel copies each frame once
+//! more.
 
 use std::io;
 use std::path::Path;
@@ -83,7 +83,7 @@ pub(crate) fn series<'a>(places: &'a [Place], library: &'a Path) -> Vec<Series<'
 }
 
 fn one_sink<'a>(place: &'a Place, library: &'a Path) -> Series<'a> {
-    // What is sent does not depend on how it captures.
+    // Injection does not depend on the method of capturing.
     let variants = Variant::all(library).into_iter().filter(|variant| variant.method != TAKE);
     let template = Template::to_peer(&place.stage, FRAME_BYTES);
     let [sink, name] = place.sink.names();

@@ -18,7 +18,7 @@ use crate::series::{Latency, Sample, Series, Trial};
 use crate::traffic::{Traffic, Work};
 use crate::window::Phase;
 
-/// Of the cached file; the cold one is read by the longest.
+/// Lengths of reads of the cached file; the cold file is read with the longest.
 const READS_BYTES: [u32; 2] = [64 << 10, LONGEST_BYTES];
 
 /// Long enough for the hundredth part of the reads to be some.

@@ -1,4 +1,4 @@
-//! Calls about files: attributes, names, and what `ls -l` needs of a long directory.
+//! Calls about files: attributes, names, and the calls of `ls -l` for a long directory.
 
 use std::io;
 use std::os::unix::fs::MetadataExt;
@@ -21,7 +21,7 @@ use crate::series::{Sample, Series, Trial};
 use crate::traffic::Work;
 use crate::window::Gauge;
 
-/// So many files are asked for, in turns.
+/// How many files are asked for, in turn.
 const FILES: usize = 1000;
 
 /// The longest reply to a part of a directory, and as much of names.
@@ -99,7 +99,7 @@ struct Calls {
 }
 
 impl Calls {
-    /// Looks up what is requested, and lists the directory once.
+    /// Looks up the requested files, and lists the directory once.
     fn prepare(place: &Place, server: &Server, way: Way, kind: Kind) -> io::Result<Self> {
         let (client, directory) = open(place, server, way, MANY)?;
         let mut calls = Self { client, directory, files: Vec::new(), many: place.files.many() };

@@ -1,4 +1,4 @@
-//! A client that keeps several calls under way, and looks at every reply.
+//! A client that keeps several calls in flight, and checks every reply.
 //!
 //! Every reply is checked, so a broken server cannot win.
 
@@ -29,13 +29,13 @@ const PATIENCE: Duration = Duration::from_secs(20);
 const REPLY_BYTES_MAX: usize = 2 << 20;
 const BUFFER_BYTES: usize = 64 << 10;
 
-/// The same version of both programs.
+/// Both programs have the same version.
 const VERSION: u32 = 3;
 
-/// Of the reply to a read, up to its status; with the record's mark.
+/// Bytes of a READ reply up to its status, including the record's mark.
 const BEGIN_BYTES: usize = 32;
 
-/// From there up to the bytes of the file, with and without attributes.
+/// Bytes from there to the data, with and without attributes.
 const WITH_ATTRIBUTES: usize = 4 + Attributes::BYTES + 12;
 const WITHOUT_ATTRIBUTES: usize = 4 + 12;
 
@@ -108,7 +108,7 @@ impl Client {
         (xid, call)
     }
 
-    /// The next reply: its number, and what `read` makes of its results.
+    /// The next reply: its number, and the value that `read` makes of its results.
     pub(super) fn reply<T>(
         &mut self,
         read: impl FnOnce(&mut Reader<'_>) -> io::Result<T>,
@@ -183,7 +183,7 @@ fn late(error: Errno) -> io::Error {
     }
 }
 
-/// Of this user.
+/// The credential of this user.
 fn credential() -> Vec<u8> {
     let [user, group] = [rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw()];
     let mut body = Vec::new();
@@ -191,19 +191,19 @@ fn credential() -> Vec<u8> {
     body
 }
 
-/// Reads of a file, from its start to its end and again, so many bytes each.
+/// Reads of a file from start to end, repeatedly, with equal lengths.
 #[derive(Debug)]
 pub(super) struct Reads {
     client: Client,
     file: FileHandle,
     file_bytes: u64,
     bytes: u32,
-    /// From one read to the next.
+    /// Distance of two reads.
     stride: u64,
     next: u64,
     /// The number and the place of each that is under way.
     under_way: Vec<(u32, u64)>,
-    /// Never written to when bytes are discarded: on TCP MSG_TRUNC only takes the length.
+    /// Never written to when bytes are discarded: with MSG_TRUNC, TCP only uses the length.
     content: Vec<u8>,
 }
 
@@ -223,7 +223,7 @@ impl Reads {
         }
     }
 
-    /// The same with places left out, so that no read is what the kernel has read ahead after another one.
+    /// With gaps between reads, so that no read benefits from the kernel's read-ahead of another.
     pub(super) fn scattered(self) -> Self {
         Self { stride: 3 * u64::from(self.bytes), ..self }
     }
@@ -255,7 +255,7 @@ impl Reads {
         Ok(())
     }
 
-    /// Where the next read will be.
+    /// Offset of the next read.
     pub(super) fn next(&self) -> u64 {
         self.next
     }
@@ -299,7 +299,7 @@ impl Reads {
         Ok(place)
     }
 
-    /// Takes the next reply as it is, with its mark, wherever in the file it belongs.
+    /// Takes the next reply unchanged, with its mark, whichever read it answers.
     pub(super) fn take_whole(&mut self, into: &mut impl Write) -> io::Result<()> {
         let mut mark = [0; MARK_BYTES];
         self.receive(&mut mark)?;
@@ -314,7 +314,7 @@ impl Reads {
         into.write_all(&reply)
     }
 
-    /// What stands between the status and the bytes.
+    /// Checks the bytes between the status and the data.
     fn check_counts(&self, rest: &[u8], place: u64) -> io::Result<()> {
         let has_attributes = rest.len() == WITH_ATTRIBUTES;
         let mut input = Reader::new(rest);

@@ -1,12 +1,12 @@
-//! What a server is to serve.
+//! The files that a server is to serve.
 
 use std::path::PathBuf;
 
-/// What a server exports.
+/// The exported files.
 #[derive(Debug)]
 pub(super) struct Exported {
     pub(super) directory: PathBuf,
-    /// Where it keeps files of its own.
+    /// A directory for the server's own files.
     pub(super) scratch: PathBuf,
     pub(super) is_writable: bool,
 }

@@ -1,4 +1,4 @@
-//! What is served to be read: one file that is in memory, one that is not, and a directory with many files.
+//! The files to read: one in memory, one not in memory, and a directory with many files.
 
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, BufReader, BufWriter, Write};
@@ -17,13 +17,13 @@ pub(super) const MANY: &str = "many";
 pub(super) const SMALL: &str = "small";
 pub(super) const LONG: &str = "long";
 
-/// Of each small file.
+/// Bytes of each small file.
 pub(super) const SMALL_BYTES: usize = 4 << 10;
 
 /// A magic number of statfs(2).
 const TMPFS: u64 = 0x0102_1994;
 
-/// What must be free there.
+/// Free space needed there.
 const ROOM_BYTES: u64 = 2 << 30;
 
 /// More than any server makes of files within a window.
@@ -32,7 +32,7 @@ const MEMORY_ROOM_BYTES: u64 = 1 << 30;
 /// Removed when dropped.
 #[derive(Debug)]
 pub(super) struct Files {
-    /// Of this process: no other user is let into it.
+    /// A directory of this process, which no other user can enter.
     own: PathBuf,
     contents: Contents,
 }
@@ -56,7 +56,7 @@ impl Files {
         for number in 0..contents.small {
             fs::write(files.path(SMALL).join(name_of(number)), small_content(number))?;
         }
-        // A hole: it takes no room on the disk. Its pages are made when it is read first.
+        // A sparse file, which takes no disk space. Its pages are made at the first read.
         File::create(files.path(LONG))?.set_len(contents.long_bytes)?;
         io::copy(&mut BufReader::with_capacity(1 << 20, File::open(files.path(LONG))?), &mut io::sink())?;
         Ok(files)
@@ -85,7 +85,7 @@ impl Files {
         self.contents.long_bytes
     }
 
-    /// A place beside what is exported, on the same disk.
+    /// A directory beside the exported one, on the same disk.
     pub(super) fn scratch(&self) -> PathBuf {
         self.own.join("scratch")
     }
@@ -115,7 +115,7 @@ pub(super) fn name_of(number: usize) -> String {
     format!("measurement-{number:06}.dat")
 }
 
-/// What a small file has: another begin each.
+/// The content of a small file; each begins differently.
 pub(super) fn small_content(number: usize) -> Vec<u8> {
     (0..SMALL_BYTES / 8).flat_map(|place| word_at((number + place) as u64)).collect()
 }
@@ -159,7 +159,7 @@ pub(super) fn memory() -> Option<PathBuf> {
     directories.into_iter().find(|directory| has_room(directory, true, MEMORY_ROOM_BYTES))
 }
 
-/// Whether there is so much room on the disk that the files are on.
+/// Whether the disk of the files has `bytes` bytes of free space.
 pub(super) fn has_disk_room(bytes: u64) -> bool {
     disk().is_some_and(|directory| has_room(&directory, false, bytes))
 }

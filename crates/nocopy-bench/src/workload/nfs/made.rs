@@ -29,10 +29,10 @@ use crate::window::Gauge;
 
 const BYTES: usize = 4 << 10;
 
-/// Of a directory; then comes the next one.
+/// Files in a directory; then the next directory is used.
 const FILES: usize = 10_000;
 
-/// So many contents there are, each a word further on.
+/// Number of different contents, each shifted by a word.
 const CONTENTS: usize = 61;
 
 pub(super) fn series(place: &Place) -> Vec<Series<'_>> {
@@ -70,7 +70,7 @@ fn play(place: &Place, way: Way, window: Duration) -> io::Result<Sample> {
     Ok(Sample { traffic, latency: None, evidence: server.stop()?, wanted_share: 1.0 })
 }
 
-/// What was asked of a file.
+/// The call about a file that is in flight.
 #[derive(Debug, Clone, Copy)]
 enum Asked {
     /// Whether there is one of that name.
@@ -83,7 +83,7 @@ enum Asked {
 struct Made {
     client: Client,
     root: FileHandle,
-    /// Where the next files go.
+    /// The directory of the next files.
     directory: FileHandle,
     content: Vec<u8>,
     /// Files that were begun.
@@ -102,7 +102,7 @@ impl Made {
         &self.content[number % CONTENTS * 8..][..BYTES]
     }
 
-    /// Makes files for as long as it is measured, and finishes those that were begun.
+    /// Makes files until the window ends, and finishes files that were begun.
     fn go_on(&mut self, gauge: &mut Gauge<'_>) -> io::Result<()> {
         while gauge.sending() || !self.under_way.is_empty() {
             while gauge.sending() && self.under_way.len() < UNDER_WAY {
@@ -142,7 +142,7 @@ impl Made {
         Ok(())
     }
 
-    /// Takes a reply, and goes on with the file that it is about.
+    /// Handles a reply, and continues with its file.
     fn advance(&mut self, gauge: &mut Gauge<'_>) -> io::Result<()> {
         let (xid, results) = self.client.reply(|input| Ok(input.rest().to_vec()))?;
         let known = self.under_way.iter().position(|(asked, ..)| *asked == xid);
@@ -179,7 +179,7 @@ impl Made {
         self.client.ask(nfs3::PROGRAM, Procedure::Create as u32, &asked)
     }
 
-    /// Compares every file with what was written to it.
+    /// Compares every file with the data that was written to it.
     fn check(&self, written: &Written) -> io::Result<()> {
         for number in 0..self.count {
             let found = fs::read(written.path(&directory_of(number)).join(name_of(number)))?;
@@ -199,7 +199,7 @@ fn entry(directory: FileHandle, name: &str) -> Entry<'_> {
     Entry { directory, name: Text(name.as_bytes()) }
 }
 
-/// That LOOKUP found nothing.
+/// Checks that LOOKUP found nothing.
 fn is_missing(input: &mut Reader<'_>) -> io::Result<()> {
     let found: NfsResult<LookupResult, Option<Attributes>> = input.read().map_err(malformed)?;
     match found {
@@ -209,7 +209,7 @@ fn is_missing(input: &mut Reader<'_>) -> io::Result<()> {
     }
 }
 
-/// The handle of what was made.
+/// The handle of the new file.
 fn made(call: &str, input: &mut Reader<'_>) -> io::Result<FileHandle> {
     let made: NfsResult<Created, WeakCacheConsistency> = input.read().map_err(malformed)?;
     let made = made.map_err(|refusal| refused(call, refusal.status))?;

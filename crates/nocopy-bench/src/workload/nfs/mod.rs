@@ -38,7 +38,8 @@ const NAME: &str = "nfs";
 /// More than any processor's own cache.
 const CACHED_BYTES: u64 = 64 << 20;
 
-/// Not the machine's own choice (bbr, a common one, paces), and one that every kernel lets a namespace have: servers do not set it themselves.
+/// Not the machine's own choice, since bbr, a common one, paces; every kernel allows this one in a namespace. Servers do not set it
+/// themselves.
 const CONGESTION_CONTROL: &str = "reno";
 const CONGESTION_SETTING: &str = "/proc/sys/net/ipv4/tcp_congestion_control";
 
@@ -124,7 +125,7 @@ pub(crate) struct Contents {
 }
 
 impl Contents {
-    /// One file to be read and nothing else.
+    /// Only one file to read.
     pub(crate) const FILE: Self =
         Self { cached_bytes: CACHED_BYTES, many: 0, cold_bytes: 0, small: 0, long_bytes: 0 };
 

@@ -16,7 +16,7 @@ use crate::series::{Sample, Series, Trial};
 use crate::traffic::{Traffic, Work, conduct};
 use crate::window::Reading;
 
-/// A page, what a client reads small files by, and the longest that servers take.
+/// A page, the usual length of clients for small files, and the longest that servers accept.
 const READS_BYTES: [u32; 3] = [4 << 10, 64 << 10, LONGEST_BYTES];
 pub(crate) const LONGEST_BYTES: u32 = 1 << 20;
 
@@ -24,7 +24,7 @@ pub(super) fn series(place: &Place) -> Vec<Series<'_>> {
     READS_BYTES.into_iter().map(|bytes| of_length(place, bytes)).collect()
 }
 
-/// Reads of so many bytes by every server there is.
+/// Reads of `bytes` bytes from every server.
 pub(crate) fn of_length(place: &Place, bytes: u32) -> Series<'_> {
     let mut trials = vec![
         trial(place, Way::PreadWritev, bytes, &[]),
@@ -89,7 +89,7 @@ pub(super) fn open(place: &Place, server: &Server, way: Way, name: &str) -> io::
     Ok((client, file))
 }
 
-/// Has clients at work for a while. The server is the sender, with what the first of them received.
+/// Runs clients for a while. The server counts as the sender; the first client's received bytes are counted.
 pub(super) fn observe(
     place: &Place,
     server: &Server,

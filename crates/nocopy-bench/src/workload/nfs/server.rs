@@ -1,4 +1,4 @@
-//! A server under test: started for one trial, and asked at its end what it copied.
+//! A server under test: started for one trial; at its end it reports its copies.
 
 use std::io::{self, BufRead, BufReader, Read};
 use std::net::SocketAddr;
@@ -16,7 +16,7 @@ use super::{Place, files, written};
 use crate::baseline::nfs_server::{COMMAND, MOUNT_PORT, Task, Way as ByHand, Word};
 use crate::cpu;
 
-/// The file of recorded replies, beside what is exported.
+/// The file of recorded replies, beside the exported directory.
 pub(super) const RECORDED: &str = "replies";
 
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -36,9 +36,9 @@ pub(super) enum Way {
     RecvPwrite,
     Ganesha,
     Nocopy,
-    /// The same server with the option to copy.
+    /// The server with `--stable`, which copies.
     Stable,
-    /// Replies that were recorded, whatever is asked.
+    /// A server that replays recorded replies, whatever the call.
     Recorded,
 }
 
@@ -69,7 +69,7 @@ pub(super) struct Server {
     /// Closed, it asks the process to end.
     input: Option<ChildStdin>,
     pub(super) address: SocketAddr,
-    /// Where the first handle can be read.
+    /// The address of MOUNT.
     pub(super) mount_address: SocketAddr,
     process: u32,
 }
@@ -104,7 +104,7 @@ impl Server {
             command.arg("--writable");
             written::become_owner(&mut command);
         } else {
-            // As any user would: the served files belong to this user.
+            // Without privileges, as any user: the served files belong to this user.
             capability::narrow(capability::NONE)?;
         }
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -223,7 +223,7 @@ impl Drop for Server {
     }
 }
 
-/// What the summary of `nocopy serve nfs` says of copies of files' bytes.
+/// The evidence about copies in the summary of `nocopy serve nfs`.
 fn evidence_of(summary: &Value) -> Evidence {
     let ledger = &summary["ledger"];
     if let Some(written) = summary["written_bytes"].as_u64().filter(|written| *written > 0) {

@@ -86,14 +86,14 @@ fn open(written: &Written, server: &Server, way: Way) -> io::Result<(Client, Fil
 struct Writes {
     client: Client,
     file: FileHandle,
-    /// What is written are parts of it.
+    /// The source of written data.
     content: Vec<u8>,
     next: usize,
-    /// Calls without an answer: the number of each, and of what it writes.
+    /// Calls in flight: the number of each call, and of its write.
     under_way: Vec<(u32, usize)>,
     /// Which write each place of the file has been written by.
     latest: Vec<usize>,
-    /// Of all writes since the last commit.
+    /// The verifier of all writes since the last commit.
     verifier: Option<Verifier>,
 }
 
@@ -104,7 +104,7 @@ impl Writes {
         Self { client, file, content, next: 0, under_way: Vec::new(), latest, verifier: None }
     }
 
-    /// What a write has: never what the one before it at the same place had.
+    /// The data of a write; it differs from the previous data at the same offset.
     fn data(&self, number: usize) -> &[u8] {
         &self.content[number % (PLACES + 1) * 8..][..BYTES]
     }
@@ -172,7 +172,7 @@ impl Writes {
         }
     }
 
-    /// Compares every byte of the file with what was written there last.
+    /// Compares every byte of the file with the last write there.
     fn check(&self, file: &File) -> io::Result<()> {
         let mut found = vec![0; BYTES];
         for (place, number) in self.latest.iter().enumerate() {

@@ -16,12 +16,12 @@ use super::files;
 /// The file that is written again and again.
 pub(super) const FILE: &str = "written";
 
-/// The owner of files if this process is root: `nobody` and its group, everywhere.
+/// The owner of files if this process is root: user and group `nobody`.
 const NOBODY: u32 = 65_534;
 
 static NUMBER: AtomicUsize = AtomicUsize::new(0);
 
-/// In memory, so that servers are compared and not a disk; removed when dropped.
+/// A directory in memory, so that servers are compared and not a disk; removed when dropped.
 #[derive(Debug)]
 pub(super) struct Written {
     own: PathBuf,
@@ -60,7 +60,7 @@ impl Drop for Written {
     }
 }
 
-/// As root, a server that lets clients write is not started: it runs as whom its files belong to.
+/// If this process is root, the server runs as the owner of the files instead.
 pub(super) fn become_owner(command: &mut Command) {
     if geteuid().is_root() {
         command.uid(NOBODY).gid(NOBODY);

@@ -18,7 +18,7 @@ const PAIR: &str = "veth";
 
 const BUFFER_BYTES: usize = 64 << 10;
 
-/// What the columns of its tables mean.
+/// The columns of its tables.
 const NOTE: &str = "tcp-*: one connection, cubic, each side a process; sender, proxy, receiver, machine: CPU us per megabyte.";
 
 /// The path of the connection, which stays the same.
@@ -48,7 +48,7 @@ impl Place {
         Ok(Self::of(Stage::private(Lab::builder().mtu(mtu_bytes))?, PAIR))
     }
 
-    /// The loopback interface, and a pair as it comes.
+    /// The loopback interface, and a new veth pair.
     pub(crate) fn both() -> Result<[Self; 2], Failure> {
         Ok([Self::loopback()?, Self::pair(USUAL_MTU_BYTES)?])
     }
@@ -84,7 +84,7 @@ impl Place {
     }
 }
 
-/// As variants are called.
+/// The name of a variant.
 fn length_name(bytes: usize) -> String {
     if bytes >= 1 << 20 { format!("{}-MiB", bytes >> 20) } else { format!("{}-KiB", bytes >> 10) }
 }

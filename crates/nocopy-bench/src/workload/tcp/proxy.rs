@@ -1,7 +1,7 @@
 //! A stream that a proxy passes on.
 //!
-//! Sender and receiver stand for other machines, so they cost as little as they can and share a processor: pages of a file are sent
-//! by reference, and what arrives is dropped by the kernel. The proxy has the other processor, and is what the rate depends on.
+//! Sender and receiver stand for other machines, so they are as cheap as possible and share a processor: pages of a file are sent by
+//! reference, and the kernel discards the received data. The proxy has the other processor, and limits the rate.
 
 use super::{BUFFER_BYTES, NOTE, Place, length_name};
 use crate::Failure;
@@ -12,7 +12,7 @@ use crate::workload::{LOOPBACK, Method, Workload};
 
 const NAME: &str = "tcp-proxy";
 
-/// The better of them is what `splice` is compared with.
+/// `splice` is compared with the better of them.
 const BUFFERS_BYTES: [usize; 2] = [BUFFER_BYTES, 256 << 10];
 
 /// A stream passed on.

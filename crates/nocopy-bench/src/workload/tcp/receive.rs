@@ -11,7 +11,7 @@ const NAME: &str = "tcp-receive";
 
 const BASELINE: &str = "recv";
 
-/// From what reads lines to what reads files.
+/// From the buffer of a program that reads lines to that of a program that reads files.
 const BUFFERS_BYTES: [usize; 7] = [1 << 10, 4 << 10, 16 << 10, BUFFER_BYTES, 256 << 10, 1 << 20, 4 << 20];
 
 /// With 4148 and 8244 a segment has one whole page, or two, beside 52 bytes of headers; with the others it has not.
@@ -55,22 +55,22 @@ impl Workload for TcpReceive {
     }
 }
 
-/// One for each MTU.
+/// One place for each MTU.
 fn page_places() -> Result<Vec<Place>, Failure> {
     MTUS_BYTES.into_iter().map(Place::pair).collect()
 }
 
-/// From a sender as everybody's, into buffers of every length.
+/// Receives from an ordinary sender, into buffers of every length.
 fn series(places: &[Place]) -> Vec<Series<'_>> {
     places.iter().map(of_any).collect()
 }
 
-/// From such a sender, over one place.
+/// Receives from an ordinary sender, at one place.
 pub(crate) fn of_any(place: &Place) -> Series<'_> {
     place.series(NAME, "", trials(place))
 }
 
-/// From a sender of whole pages, which could be mapped.
+/// Receives from a sender of whole pages, which could be mapped.
 fn series_of_pages(places: &[Place]) -> Vec<Series<'_>> {
     let about = ", from whole pages by MSG_ZEROCOPY";
     places.iter().map(|place| place.series(NAME, about, trials_of_pages(place))).collect()

@@ -1,4 +1,4 @@
-//! A stream sent in every way there is, to a receiver that copies it out and looks no further.
+//! A stream sent by every method, to a receiver that copies the data and does not look at it.
 
 use super::{BUFFER_BYTES, NOTE, Place};
 use crate::Failure;
@@ -11,7 +11,7 @@ use nocopy_report::result::{Link, Row};
 
 const NAME: &str = "tcp-send";
 
-/// What everybody does without a thought.
+/// The baseline: plain `send()`.
 const BASELINE: &str = "plain";
 
 /// A stream sent in every way there is.
@@ -57,7 +57,7 @@ fn series(places: &[Place]) -> Vec<Series<'_>> {
     places.iter().flat_map(|place| [of_owned(place), of_published(place)]).collect()
 }
 
-/// What a program made and gives away: every buffer is another.
+/// Data that a program made and gives away, in a new buffer each time.
 pub(crate) fn of_owned(place: &Place) -> Series<'_> {
     let trial = |method, send, baselines| trial(place, method, send, SOURCE_BYTES, baselines);
     let trials = vec![
@@ -69,7 +69,7 @@ pub(crate) fn of_owned(place: &Place) -> Series<'_> {
     place.series(NAME, "", trials)
 }
 
-/// What never changes and goes to one peer after the other: the same memory again and again.
+/// Data that never changes, sent to one peer after another from the same memory.
 pub(crate) fn of_published(place: &Place) -> Series<'_> {
     let trial = |method, send, baselines| trial(place, method, send, SOURCE_BYTES_WARM, baselines);
     let trials = vec![

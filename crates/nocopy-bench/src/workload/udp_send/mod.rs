@@ -29,16 +29,16 @@ use nocopy_report::result::Evidence;
 
 const NAME: &str = "udp-send";
 
-/// What everybody does without a thought: a datagram a call.
+/// The baseline: one datagram per `send()`.
 const BASELINE: &str = "socket";
 
 /// Bytes of payload: a game's or a name server's; one that nearly fills the usual MTU; one that nearly fills the long one.
 const PAYLOAD_BYTES: [usize; 2] = [64, 1400];
 const PAYLOAD_BYTES_LONG: [usize; 1] = [8192];
 
-/// To whom, where it is not the sink's own receiver.
+/// The receiver `recvmmsg`, where it is not the sink's own.
 const TO_RECVMMSG: &str = "to-recvmmsg";
-/// Of methods that compute the checksum themselves.
+/// Methods that compute checksums themselves, without one.
 const NO_CHECKSUM: &str = "no-checksum";
 pub(crate) const ONE_A_CALL: &str = "one-a-call";
 
@@ -157,10 +157,10 @@ pub(crate) enum Way {
     Batches,
     Segmented,
     Pinned(Method),
-    /// The same, from memory of the program's own.
+    /// By this method, from memory of the program instead of buffers of the pool.
     Foreign(Method),
     Auto,
-    /// Over a port of AF_XDP: from its frames, or from memory that is copied into them.
+    /// Over an AF_XDP port: from its frames, or from memory that is copied into them.
     Port {
         copied: bool,
         checksum: UdpChecksum,

@@ -13,7 +13,7 @@ use nocopy_report::figure::Figure;
 const NAME: &str = "udp-receive";
 const SINK: &str = "a program that reads every byte";
 
-/// By hand.
+/// The baseline: a loop of `recvmmsg`.
 const BASELINE: &str = "recvmmsg";
 
 /// Datagrams received.

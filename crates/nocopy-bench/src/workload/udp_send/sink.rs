@@ -14,7 +14,7 @@ use crate::traffic::Work;
 use crate::udp;
 use crate::workload::packet_send;
 
-/// What the names of the sinks mean.
+/// The names of the sinks.
 pub(super) const NOTE: &str = "The sinks: offload: tc drops on the peer, and bursts arrive whole, as with a card that cuts them; segmented: XDP \
     drops on the peer, and every datagram is made; delivered: a recvmmsg receiver; pair: the library's receiver, which takes datagrams joined \
     (GRO), except where the variant is to-recvmmsg.";
@@ -32,18 +32,18 @@ pub(crate) fn has_offload() -> bool {
     CountingDrop::is_supported()
 }
 
-/// What counts the datagrams; `offload` and `segmented` for as long as they are attached.
+/// Counts the datagrams; `offload` and `segmented` while attached.
 #[derive(Debug)]
 pub(crate) enum Sink {
     Offload(CountingDrop),
     Segmented(packet_send::Sink),
     Delivered,
-    /// The same, and the receiver compares every byte with those sent.
+    /// As `Delivered`, and the receiver compares every byte with the sent one.
     Checked,
     Pair,
 }
 
-/// Who takes datagrams that are delivered.
+/// The receiver of delivered datagrams.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Taker {
     Recvmmsg,
@@ -59,12 +59,12 @@ pub(crate) struct Place {
     pub sink: Sink,
 }
 
-/// With a receiver by hand, in a lab of this MTU.
+/// With a `recvmmsg` receiver, in a lab with this MTU.
 pub(crate) fn delivered(mtu_bytes: u32) -> Result<Place, Failure> {
     place(mtu_bytes, |_| Ok(Sink::Delivered))
 }
 
-/// With one that checks them.
+/// With a receiver that compares every byte.
 pub(crate) fn checked(mtu_bytes: u32) -> Result<Place, Failure> {
     place(mtu_bytes, |_| Ok(Sink::Checked))
 }

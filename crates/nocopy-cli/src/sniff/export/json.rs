@@ -13,7 +13,7 @@ use crate::sniff::source::Sighting;
 pub(in crate::sniff) struct JsonExporter {
     style: Style,
     hex: bool,
-    /// One of each for all packets.
+    /// The line, reused for all packets.
     line: String,
     digits: String,
 }
@@ -45,7 +45,7 @@ impl JsonExporter {
         Captured { bytes, packet_bytes }.describe(*style, line);
         digits.clear();
         if *hex {
-            // A string takes everything.
+            // Writing to a string cannot fail.
             let _ = bytes.iter().try_for_each(|byte| write!(digits, "{byte:02x}"));
         }
         let object = Object {

@@ -15,7 +15,7 @@ pub(in crate::sniff) struct TextExporter {
     clock: Clock,
     style: Style,
     hex: bool,
-    /// One for all packets.
+    /// The line, reused for all packets.
     line: String,
 }
 
@@ -44,7 +44,7 @@ impl TextExporter {
 /// Bytes from the link-level header on: offset, pairs of hex digits, and printable characters.
 fn dump(bytes: &[u8], text: &mut String) {
     for (number, row) in bytes.chunks(BYTES_PER_LINE).enumerate() {
-        // A string takes everything.
+        // Writing to a string cannot fail.
         let _ = write!(text, "\t0x{:04x}: ", number * BYTES_PER_LINE);
         for place in 0..BYTES_PER_LINE {
             let gap = if place % 2 == 0 { " " } else { "" };

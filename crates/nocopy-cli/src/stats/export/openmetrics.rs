@@ -12,7 +12,7 @@ use crate::stats::report::{Report, Row, Source};
 
 type Labels = Vec<(&'static str, String)>;
 
-/// One counter, of everything that has it.
+/// One counter, of all sources that have it.
 #[derive(Debug)]
 struct Family {
     name: String,

@@ -73,7 +73,7 @@ fn draw_until_end(
     terminal.draw(&view.lines(&reports)).map_err(failed)
 }
 
-/// What ends a wait.
+/// An event that ends a wait.
 #[derive(Debug)]
 enum Event {
     Due,

@@ -9,7 +9,7 @@ use nocopy_report::interrupt::is_ignored;
 
 const ENDING: [Signal; 4] = [Signal::SIGHUP, Signal::SIGINT, Signal::SIGQUIT, Signal::SIGTERM];
 
-/// What a signal asks for.
+/// A request by a signal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Request {
     End,

@@ -36,11 +36,11 @@ pub(super) struct Drawn {
 pub(super) enum Emphasis {
     None,
     Header,
-    /// It loses packets now.
+    /// A line that loses packets now.
     Alarm,
 }
 
-/// As it was when this is dropped, and before a panic is printed.
+/// A terminal whose settings are restored on drop, and before a panic is printed.
 #[derive(Debug)]
 pub(super) struct Terminal {
     state: Arc<State>,
@@ -120,7 +120,7 @@ impl Terminal {
         keyboard.map(|keyboard| keyboard.input.as_fd())
     }
 
-    /// What was typed, once the keyboard is readable.
+    /// The typed bytes, once the keyboard is readable.
     pub(super) fn typed(&self) -> io::Result<Vec<u8>> {
         let Some(keyboard) = self.keyboard() else { return Ok(Vec::new()) };
         let mut typed = vec![0; 64];
@@ -188,7 +188,7 @@ impl Keyboard {
     }
 }
 
-/// What is written to show these lines in place of those before.
+/// The bytes that replace the shown lines by these.
 fn frame(lines: &[Drawn], rows: usize, columns: usize, has_colours: bool) -> String {
     let shown = lines.iter().take(rows).map(|Drawn { text, emphasis }| {
         let text: String = printable(text).chars().take(columns).collect();
@@ -200,7 +200,7 @@ fn frame(lines: &[Drawn], rows: usize, columns: usize, has_colours: bool) -> Str
         let text = if has_colours { style.force_styling(true).apply_to(text).to_string() } else { text };
         text + CLEAR_REST_OF_LINE
     });
-    // No end of line behind the last one: on the last row it would scroll.
+    // No newline after the last line: on the last row it would scroll.
     let shown: Vec<_> = shown.collect();
     format!("{TO_TOP}{}{CLEAR_REST}", shown.join("\n"))
 }
@@ -233,7 +233,7 @@ mod tests {
         (modes.local_modes, modes.special_codes[SpecialCodeIndex::VTIME])
     }
 
-    /// What was drawn, once nothing is left that could draw.
+    /// Everything that was drawn, once the command has ended.
     fn drawn(mut person: File, command: File) -> String {
         drop(command);
         let mut text = Vec::new();

@@ -9,7 +9,7 @@ use crate::stats::report::Report;
 use nocopy_report::quantity::short;
 use nocopy_report::table::Table;
 
-/// What a key does.
+/// The action of a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Key {
     NextColumn,
@@ -33,7 +33,7 @@ impl Key {
 const KEYS: &str = "s next column   r reverse   a all or active   q quit";
 const NO_KEYS: &str = "Ctrl-C quits";
 
-/// What lines are sorted by.
+/// The column by which lines are sorted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Column {
     /// And its parts, in their order.
@@ -42,7 +42,7 @@ enum Column {
     Total(Quantity),
 }
 
-/// As they stand in the table, where the parts have a column of their own behind the first.
+/// In the order of the table, where parts are a second column.
 const COLUMNS: [(Column, &str); 7] = [
     (Column::Interface, "interface"),
     (Column::PerSecond(Quantity::RxPackets), "rx packets/s"),
@@ -70,7 +70,7 @@ impl Column {
             (Self::Interface, ..) => direct(by_name()),
             // The largest first.
             (_, Some(a), Some(b)) => direct(b.total_cmp(&a)).then_with(by_name),
-            // What has no figure is last, in either order.
+            // Lines without a value are last, in either order.
             (_, a, b) => b.is_some().cmp(&a.is_some()).then_with(by_name),
         }
     }
@@ -81,7 +81,7 @@ pub(super) struct View {
     /// The place of the column that lines are sorted by.
     sorted_by: usize,
     is_reversed: bool,
-    /// Also lines that have never counted anything.
+    /// Whether lines are shown whose counters are all 0.
     all: bool,
     /// Below the table, every counter of the one interface by its name.
     has_counters: bool,

@@ -1,4 +1,4 @@
-//! What a correct server never replies.
+//! Replies that no correct server sends.
 
 use crate::wire::xdr::XdrError;
 
@@ -11,15 +11,15 @@ pub enum BadReply {
         /// The number.
         xid: u32,
     },
-    /// It is not what the call returns.
+    /// It cannot be decoded as the results of the call.
     #[error("the reply cannot be decoded ({0})")]
     Malformed(#[from] XdrError),
     /// Longer than a reply to this call can be.
     #[error("the reply has {bytes} bytes, more than the {max} that are possible")]
     TooLong {
-        /// What it has.
+        /// Its length.
         bytes: usize,
-        /// What it may have.
+        /// The longest possible reply.
         max: usize,
     },
     /// A fragment of a record, but not its last.
@@ -28,9 +28,9 @@ pub enum BadReply {
     /// A read returned more than it was to read.
     #[error("the reply has {bytes} bytes of the file, more than the {asked} asked for")]
     MoreThanAsked {
-        /// What it has.
+        /// Bytes of the file in it.
         bytes: usize,
-        /// What was asked for.
+        /// Bytes asked for.
         asked: usize,
     },
     /// The two counts of a read.
@@ -46,7 +46,7 @@ pub enum BadReply {
     Length {
         /// Announced.
         data_bytes: usize,
-        /// In the record.
+        /// Bytes that follow in the record.
         behind: usize,
     },
     /// A read of no bytes before the end of the file, or a write of none or of too many.
@@ -54,9 +54,9 @@ pub enum BadReply {
         "the reply counts {bytes} bytes read or written of the {asked} asked for, and the file does not end there"
     )]
     NoProgress {
-        /// Those done.
+        /// Bytes that were read or written.
         bytes: usize,
-        /// Those asked for.
+        /// Bytes asked for.
         asked: usize,
     },
     /// A name that leads elsewhere than into its directory.

@@ -47,7 +47,7 @@ pub enum CallError {
     /// The client stopped waiting for the reply.
     #[error("NFS call: not answered; the client stopped waiting for the server; try again")]
     Unanswered,
-    /// No correct server gives such a reply.
+    /// The reply is wrong.
     #[error("NFS call: not answered correctly; {0}; check that the server speaks NFS version 3")]
     BadReply(#[from] BadReply),
 }
@@ -111,7 +111,7 @@ impl std::fmt::Display for StatusText {
 pub(super) struct Reading {
     pub(super) ticket: Ticket,
     pub(super) buffer: Buffer,
-    /// Of the buffer's first byte.
+    /// Place of the buffer's first byte.
     pub(super) place: Place,
     /// Bytes filled by earlier replies, and bytes that the call in flight asks for.
     pub(super) filled: usize,
@@ -221,7 +221,7 @@ impl Reading {
 pub(super) struct Writing {
     pub(super) buffer: Arc<Buffer>,
     pub(super) range: Range<usize>,
-    /// Of the first byte of the range.
+    /// Place of the first byte of the range.
     pub(super) place: Place,
     /// How often the server was not ready.
     pub(super) delays: u32,

@@ -1,4 +1,4 @@
-//! What must hold whatever a server replies: shared by the tests and the fuzz target.
+//! Properties that hold whatever a server replies: shared by the tests and the fuzz target.
 
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
@@ -28,7 +28,7 @@ thread_local! {
     static POOL: LazyLock<Pool> = LazyLock::new(|| Pool::new(BUFFERS, BUFFER_BYTES).expect("memory for a few buffers"));
 }
 
-/// Steps as the input says them: something is asked for, a connection is lost, and replies arrive that are right, nearly right, or anything.
+/// Runs steps chosen by the input: requests, lost connections, and replies that are right, nearly right, or arbitrary.
 ///
 /// # Panics
 /// Something is done twice or never, memory is written to that is not in the posted part of a buffer, or a buffer does not come back.
@@ -36,7 +36,7 @@ pub fn check(input: &[u8]) {
     run(input);
 }
 
-/// The same; what the core has counted.
+/// As [`check`]; returns the core's counters.
 pub(super) fn run(input: &[u8]) -> Counts {
     POOL.with(|pool| {
         let mut world = World::new(pool);
@@ -74,9 +74,9 @@ impl<'a> Input<'a> {
 struct World<'a> {
     pool: &'a Pool,
     core: Core,
-    /// What is asked for; of reads, how many bytes.
+    /// Requests without a result; for reads, with the number of bytes.
     asked: BTreeMap<Ticket, usize>,
-    /// Where the last read ends.
+    /// End of the last read.
     behind: u64,
     /// Calls in flight, by connection.
     sent: [Vec<u32>; CONNECTIONS],

@@ -40,7 +40,7 @@ fn send_all(core: &mut Core) -> Vec<u32> {
     std::iter::from_fn(|| core.next_call(0)).collect()
 }
 
-/// Gives bytes to the core, so many at a time at most.
+/// Gives bytes to the core, at most `at_once` at a time.
 fn receive(core: &mut Core, connection: usize, mut bytes: &[u8], at_once: usize) -> Result<(), BadReply> {
     while !bytes.is_empty() {
         let filled = core.space(connection).fill(&bytes[..at_once.min(bytes.len())]);
@@ -429,7 +429,7 @@ fn commit_reply(xid: u32, verifier: u8) -> Vec<u8> {
     record(xid, Reply::Success, &encoded(&NfsResult::<_, WeakCacheConsistency>::Ok(result)))
 }
 
-/// What a call in flight writes, and where; `None`: it is a COMMIT.
+/// The bytes and place of a write in flight; `None`: it is a COMMIT.
 fn sent_write(core: &Core, xid: u32) -> Option<(u64, Vec<u8>)> {
     let sent = core.pieces(xid).unwrap().concat();
     let call = rpc::Call::parse(&sent[4..]).unwrap();

@@ -7,9 +7,10 @@ use crate::wire::xdr;
 /// The users for whom calls are made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Callers {
-    /// Always the user of this process, whatever the credential says.
+    /// Always the user of this process, whatever the credential is.
     Server,
-    /// The user in the credential; without one, nobody. Needs the rights for that ([`Caller::can_be_acted_for`]).
+    /// The user in the credential; without a credential, the user nobody. Needs the rights to act for others
+    /// ([`Caller::can_be_acted_for`]).
     Users {
         /// Whether root stays root instead of becoming nobody.
         is_root_trusted: bool,

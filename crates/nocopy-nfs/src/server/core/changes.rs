@@ -97,7 +97,7 @@ impl Core {
         asked: &CommitArguments,
     ) -> NfsResult<CommitResult, WeakCacheConsistency> {
         let committed = self.export.commit(caller, &asked.file);
-        // Read afterwards: if another call was told of lost data, this verifier shows it.
+        // Read after the change: if another call reported lost data meanwhile, this verifier shows it.
         let verifier = self.export.verifier();
         result(committed, |(), changed| CommitResult { changed, verifier })
     }

@@ -73,7 +73,7 @@ xdr_struct! {
 }
 
 impl WeakCacheConsistency {
-    /// Of a call that changed nothing.
+    /// The attributes of a call that changed nothing.
     pub fn unchanged(attributes: Option<Attributes>) -> Self {
         Self { before: attributes.as_ref().map(Attributes::size_and_times), after: attributes }
     }

@@ -56,7 +56,7 @@ xdr_struct! {
 }
 
 impl NewAttributes {
-    /// Nothing is changed.
+    /// No change.
     pub const NONE: Self = Self {
         mode: None,
         user: None,
@@ -223,7 +223,7 @@ xdr_struct! {
 }
 
 xdr_struct! {
-    /// What CREATE, MKDIR and SYMLINK return.
+    /// Results of CREATE, MKDIR and SYMLINK.
     Created {
         file: Option<FileHandle>,
         attributes: Option<Attributes>,
@@ -232,7 +232,7 @@ xdr_struct! {
 }
 
 xdr_struct! {
-    /// What LINK returns, done or refused.
+    /// Results of LINK, successful or refused.
     Linked {
         attributes: Option<Attributes>,
         directory: WeakCacheConsistency,
@@ -240,7 +240,7 @@ xdr_struct! {
 }
 
 xdr_struct! {
-    /// What RENAME returns, done or refused.
+    /// Results of RENAME, successful or refused.
     Renamed {
         from: WeakCacheConsistency,
         to: WeakCacheConsistency,

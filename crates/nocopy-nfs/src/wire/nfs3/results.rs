@@ -6,7 +6,7 @@ use super::{FileHandle, Status};
 use crate::wire::mount::Text;
 use crate::wire::xdr::{Reader, Xdr, XdrError, xdr_struct};
 
-/// Results, or a status with what a refused call still returns.
+/// Results, or a status with the results of a refused call.
 pub type NfsResult<T, R> = Result<T, Refusal<R>>;
 
 /// A refused call: the status, and the rest of its reply.
@@ -91,7 +91,7 @@ impl DirectoryEntry<'_> {
 }
 
 xdr_struct! {
-    /// With attributes and handle.
+    /// Entry with attributes and handle.
     FullDirectoryEntry<'a> {
         file_id: u64,
         name: Name<'a>,
@@ -107,7 +107,7 @@ pub struct DirectoryPage<E> {
     pub attributes: Option<Attributes>,
     pub verifier: [u8; 8],
     pub entries: Vec<E>,
-    /// Nothing follows.
+    /// No entry follows.
     pub is_end: bool,
 }
 
@@ -130,7 +130,7 @@ impl<'a, E: Xdr<'a>> Xdr<'a> for DirectoryPage<E> {
 }
 
 xdr_struct! {
-    /// What FSSTAT returns.
+    /// Results of FSSTAT.
     FileSystemStatus {
         attributes: Option<Attributes>,
         bytes: u64,
@@ -146,7 +146,7 @@ xdr_struct! {
 }
 
 xdr_struct! {
-    /// What FSINFO returns: lengths of calls, in bytes.
+    /// Results of FSINFO: the longest calls, in bytes.
     FileSystemInformation {
         attributes: Option<Attributes>,
         read_max: u32,
@@ -170,7 +170,7 @@ impl FileSystemInformation {
 }
 
 xdr_struct! {
-    /// What PATHCONF returns.
+    /// Results of PATHCONF.
     PathConfiguration {
         attributes: Option<Attributes>,
         links_max: u32,

@@ -6,7 +6,7 @@ use crate::ebpf::{Instruction, skip};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Label(usize);
 
-/// A jump spans more instructions than its 16 bits can say.
+/// A jump spans more instructions than its 16 bits can hold.
 #[derive(Debug)]
 pub(super) struct TooFar;
 
@@ -14,7 +14,7 @@ pub(super) struct TooFar;
 #[derive(Debug, Default)]
 pub(super) struct Code {
     instructions: Vec<Instruction>,
-    /// Where each label is, once it is placed.
+    /// The position of each label, once it is placed.
     places: Vec<Option<usize>>,
     jumps: Vec<(usize, Label)>,
 }

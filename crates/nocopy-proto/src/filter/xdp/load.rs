@@ -1,7 +1,7 @@
 //! Loads from the packet.
 //!
-//! By pointer only at constant offsets: a pointer that moves by X takes CAP_PERFMON (the verifier calls it "pointer arithmetic
-//! prohibited for !root"). So X-relative loads go through `bpf_xdp_load_bytes`.
+//! By pointer only at constant offsets: a pointer that moves by X needs CAP_PERFMON (the verifier calls it "pointer arithmetic prohibited
+//! for !root"). So X-relative loads use `bpf_xdp_load_bytes`.
 
 use super::{A, CONTEXT, DATA, Translation, X};
 use crate::ebpf::{
@@ -20,7 +20,7 @@ const DATA_END_BYTES: i16 = 4;
 /// How far into a packet the verifier lets a pointer go (`MAX_PACKET_OFF`), and where `bpf_xdp_load_bytes` begins at most.
 pub(super) const END_MAX: u32 = 0xffff;
 
-/// On the stack, below the scratch slots: what `bpf_xdp_load_bytes` loaded, and an offset while other things are looked at.
+/// On the stack, below the scratch slots: the bytes that `bpf_xdp_load_bytes` loaded, and a saved offset.
 const LOADED: i16 = -68;
 const SAVED: i16 = -72;
 
@@ -89,8 +89,8 @@ impl Translation {
         self.code.place(done);
     }
 
-    /// Goes to `beyond` if the linear part has less than `end` bytes; otherwise the register returned points to it. With fragments that is
-    /// a pointer made anew each time: what was found out about a lasting one would tell the verifier's states apart, for nothing.
+    /// Jumps to `beyond` if the linear part has less than `end` bytes; otherwise the returned register points to it. With fragments, the
+    /// pointer is made anew each time: facts about a lasting pointer would multiply the verifier's states for nothing.
     fn compare_end(&mut self, end: u32, beyond: super::Label) -> Register {
         let data = if self.fragments { R3 } else { DATA };
         if self.fragments {
@@ -117,12 +117,12 @@ impl Translation {
         self.code.push(load_width(to, width, FRAME_POINTER, LOADED));
     }
 
-    /// If the offset in R2, read as signed, is negative, makes it what it means, as [`Place::of`] says.
+    /// If the offset in R2, read as signed, is negative, converts it as [`Place::of`] does.
     fn resolve_negative(&mut self, facts: Facts) {
         let frame = self.code.label();
         self.code.branch(skip_if_u32(Condition::SignedGreaterOrEqual, R2, 0, 0), frame);
         self.code.push(compute_u32(Arithmetic::Subtract, R2, LINK));
-        // What lies before LINK wraps to more than everything behind it.
+        // Offsets below LINK wrap to values above all valid ones.
         self.code
             .branch(skip_if_u32(Condition::GreaterOrEqual, R2, 0_u32.wrapping_sub(LINK), 0), self.no_match);
         self.code.branch(skip_if_u32(Condition::Less, R2, NETWORK - LINK, 0), frame);
@@ -131,7 +131,7 @@ impl Translation {
         self.code.place(frame);
     }
 
-    /// Adds to R2 where the network header is: behind a tag, if there is one.
+    /// Adds to R2 the offset of the network header: after a tag, if there is one.
     fn add_network_offset(&mut self, facts: Facts) {
         self.code.push(store_u32(FRAME_POINTER, SAVED, R2));
         self.load(R3, Width::Half, TYPE_OFFSET, facts);

@@ -16,7 +16,7 @@ use crate::ebpf::{
     copy, exit, load_u32, set, skip_if_u32, skip_if_u32_with, store_u32,
 };
 
-/// What an XDP program returns for packets that go on to the host.
+/// The return value for packets that continue to the host.
 const XDP_PASS: i32 = 2;
 
 /// Offsets of `ingress_ifindex` and `rx_queue_index` in `struct xdp_md`.
@@ -33,7 +33,7 @@ const DATA: ebpf::Register = R9;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Untranslatable {
-    /// It asks for what is not known there.
+    /// It asks for a fact that XDP programs do not know.
     #[error(transparent)]
     Unanswerable(#[from] Unanswerable),
     /// It reads farther into the packet than XDP programs can.
@@ -43,10 +43,10 @@ pub enum Untranslatable {
     TooFar {
         /// Which instruction.
         index: usize,
-        /// Where what it reads ends.
+        /// The end of the bytes it reads.
         end: u32,
     },
-    /// A jump spans more instructions than eBPF's 16 bits can say.
+    /// A jump spans more instructions than eBPF's 16 bits can hold.
     #[error(
         "its {instructions} instructions cannot be translated; jumps become too long for eBPF; shorten the filter"
     )]
@@ -64,8 +64,8 @@ impl Program {
     /// `BPF_F_XDP_HAS_FRAGS`, and sees packets of several buffers whole. It needs `CAP_BPF` and `CAP_NET_ADMIN`, not `CAP_PERFMON`;
     /// and Linux 5.18 if it asks for the length, loads relative to X (as for ports behind an IPv4 header), or has `fragments`.
     ///
-    /// It matches when [`Program::run`] gives more than 0, with these limits: an offset above 65,535 that is computed from X
-    /// is beyond the packet; a VLAN tag that the device has already taken out of the frame is not seen.
+    /// The translation matches when [`Program::run`] returns more than 0, with these limits: an offset above 65,535 that is computed from X
+    /// counts as beyond the packet; a VLAN tag that the device has removed from the frame is not seen.
     ///
     /// # Errors
     /// XDP does not know what the filter asks for, or the filter is too long. (The kernel's verifier may still find it too complex.)
@@ -77,7 +77,7 @@ impl Program {
             translation.pretend_to_match();
         }
         for (index, (&operation, facts)) in self.operations.iter().zip(&facts).enumerate() {
-            // What no way leads to, the verifier would refuse.
+            // The verifier would refuse instructions that no path leads to.
             if let &Some(facts) = facts {
                 check_reach(index, operation)?;
                 translation.translate(index, operation, facts);
@@ -114,7 +114,7 @@ fn check_reach(index: usize, operation: Operation) -> Result<(), Untranslatable>
 struct Translation {
     code: Code,
     fragments: bool,
-    /// Where the translation of each instruction begins.
+    /// The start of the translation of each instruction.
     labels: Vec<Label>,
     matched: Label,
     no_match: Label,
@@ -162,7 +162,7 @@ impl Translation {
                 self.code.push(store_u32(FRAME_POINTER, place(slot), register(from)));
             }
             Operation::LoadLength(to) => {
-                // Not data_end - data: a difference of pointers takes CAP_PERFMON.
+                // Not data_end - data: a difference of pointers needs CAP_PERFMON.
                 self.code.extend([copy(R1, CONTEXT), call(Helper::PacketBytes)]);
                 self.code.push(compute_u32_with(ebpf::Arithmetic::Set, register(to), R0));
             }
@@ -207,7 +207,7 @@ impl Translation {
         });
     }
 
-    /// One jump where a way goes straight on, as nearly all do; two otherwise.
+    /// One jump if one branch is the next instruction, as in nearly all cases; otherwise two.
     fn branch(
         &mut self,
         condition: Condition,
@@ -236,7 +236,7 @@ impl Translation {
         }
     }
 
-    /// What the kernel knows beside the bytes, as it will be in the socket buffer.
+    /// A fact beside the bytes, as the socket buffer will have it.
     fn extension(&mut self, extension: Extension) {
         let constant = |value| compute_u32(ebpf::Arithmetic::Set, A, value);
         match extension {
@@ -252,7 +252,7 @@ impl Translation {
             }
             Extension::XorX => self.code.push(compute_u32_with(ebpf::Arithmetic::Xor, A, X)),
             Extension::HardwareType => self.code.push(constant(ETHERNET_HARDWARE)),
-            // The tag is in the data; the mark comes later; and what nobody can answer was refused.
+            // The tag is in the data, the mark is set later, and other questions were refused.
             _ => self.code.push(constant(0)),
         }
     }
@@ -276,7 +276,7 @@ const fn register(register: Register) -> ebpf::Register {
     }
 }
 
-/// Where on the stack a scratch slot is.
+/// The place of a scratch slot on the stack.
 const fn place(slot: u32) -> i16 {
     -4 * (slot as i16 + 1)
 }

@@ -44,7 +44,7 @@ impl Acceptor {
         Self { listener, waiting: Vec::new(), patience, foreign: 0, is_short: false }
     }
 
-    /// What to poll for input.
+    /// Descriptors to poll for input.
     pub(super) fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         let listener = (!self.is_short).then(|| self.listener.as_fd());
         listener.into_iter().chain(self.waiting.iter().map(|waiting| waiting.control.as_fd()))

@@ -41,7 +41,7 @@ impl From<Error> for Failure {
     }
 }
 
-/// What to do when the address cannot be listened at.
+/// Advice if it is not possible to listen at the address.
 fn advice(error: &io::Error) -> &'static str {
     match error.kind() {
         io::ErrorKind::AddrInUse => {

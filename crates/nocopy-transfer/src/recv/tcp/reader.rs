@@ -11,7 +11,7 @@ use nocopy::tcp::{Chunk, ReceiveMethod, Stream};
 /// The longest wait for bytes: the user may interrupt after it.
 const WAIT: Duration = Duration::from_millis(50);
 
-/// One is written while the next is received.
+/// One buffer is written while the next is filled.
 const BUFFERS: u32 = 2;
 
 #[derive(Debug)]

@@ -45,7 +45,7 @@ pub(super) struct Reception<'a> {
 /// The run so far.
 struct Run<'scope> {
     from: SocketAddr,
-    /// None with `--raw`.
+    /// `None` with `--raw`.
     session: Option<Session>,
     /// Streams that are not read yet: without offsets, only the next one is read.
     waiting: Vec<(TcpStream, Head)>,
@@ -170,7 +170,7 @@ impl<'a> Reception<'a> {
         poll(&mut descriptors, Some(WAIT)).map(drop).map_err(Error::Wait)
     }
 
-    /// Accepts new connections, and reads what they are for.
+    /// Accepts new connections, and reads their purpose.
     fn accept(&mut self, run: &mut Option<Run>) {
         let may_send = |from| self.arguments.may_send(from);
         if self.arguments.raw {

@@ -68,7 +68,7 @@ impl Sink {
                 Ok(more) => written += more,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    // Relaxed: it says nothing about other memory.
+                    // Relaxed: no other memory depends on it.
                     if stop.load(Ordering::Relaxed) {
                         break;
                     }
@@ -88,8 +88,8 @@ impl Sink {
     }
 }
 
-/// The same pipe, opened again so that writing never waits: the given descriptor is shared with others, and stays as it is.
-/// Other outputs (a file has its own position, a socket cannot be opened) are used as they are.
+/// The same pipe, opened again so that writing never waits: the given descriptor is shared with other processes, and remains unchanged.
+/// Other outputs are used as they are (a file has its own position, a socket cannot be opened).
 fn without_waiting(pipe: &File) -> io::Result<File> {
     if !pipe.metadata()?.file_type().is_fifo() {
         return Err(io::ErrorKind::Unsupported.into());

@@ -20,7 +20,7 @@ struct StreamRow {
     number: u32,
     offset: u64,
     bytes: u64,
-    /// From the first byte to the last.
+    /// Time from the first byte to the last.
     seconds: f64,
 }
 
@@ -30,7 +30,7 @@ pub(super) struct Summary {
     #[serde(skip_serializing_if = "Option::is_none")]
     sender: Option<SocketAddr>,
     ended: Ended,
-    /// What is wrong with a stream.
+    /// The fault of a stream.
     #[serde(skip_serializing_if = "Option::is_none")]
     why: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -40,7 +40,7 @@ pub(super) struct Summary {
     #[serde(skip_serializing_if = "Option::is_none")]
     bits_per_second: Option<f64>,
     streams: Vec<StreamRow>,
-    /// Without `--raw`: what both ends have counted.
+    /// Without `--raw`: the counts of both ends.
     #[serde(flatten)]
     findings: Option<Findings>,
     /// Connections of others than the run's sender.
@@ -113,7 +113,7 @@ impl Summary {
         }
     }
 
-    /// Adds what both ends have exchanged.
+    /// Adds the counts that both ends exchanged.
     pub(super) fn with_findings(self, findings: Option<Findings>, has_checksums: bool) -> Self {
         Self { total: findings.and_then(|findings| findings.total), findings, has_checksums, ..self }
     }

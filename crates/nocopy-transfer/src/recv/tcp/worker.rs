@@ -1,4 +1,4 @@
-//! One stream: from a connection to its place in the output.
+//! One stream, from a connection to its place in the output.
 
 use std::io;
 use std::sync::Arc;
@@ -87,7 +87,7 @@ impl Worker<'_> {
         progress: &Progress,
         times: &mut Option<(Duration, Duration)>,
     ) -> Why {
-        // Relaxed, here and below: it says nothing about other memory.
+        // Relaxed, here and below: no other memory depends on it.
         while !progress.stop.load(Ordering::Relaxed) {
             let chunk = match self.reader.take() {
                 Ok(Some(chunk)) => chunk,
@@ -131,7 +131,7 @@ impl Worker<'_> {
         Ok(())
     }
 
-    /// The same for bytes that cannot change; returns whether all were written.
+    /// Writes and counts bytes that cannot change meanwhile; returns whether all were written.
     fn keep_own(&mut self, bytes: &[u8], progress: &Progress) -> Result<bool, Failure> {
         let written = self.write(bytes.into(), progress)?;
         self.count.add(&bytes[..written]);

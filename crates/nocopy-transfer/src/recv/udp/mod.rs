@@ -63,7 +63,7 @@ impl From<Error> for Failure {
 pub(super) fn run(arguments: &RecvArguments, interrupt: Interrupt) -> Result<Outcome, Failure> {
     let socket = bind(arguments)?;
     capability::drop_all_but(capability::NONE)?;
-    // With the user's own rights only; and a file to be overwritten is kept if nothing can be received.
+    // With the user's own rights only. An existing file is kept if nothing can be received.
     let output =
         arguments.output.as_deref().map(|path| Output::open(path, arguments.making())).transpose()?;
     let to_stdout = arguments.output.as_deref().is_some_and(|path| path.as_os_str() == "-");
@@ -159,7 +159,7 @@ impl<'a> Reception<'a> {
         let mut live = Live::new();
         let received = self.receive_all(&mut live);
         if received.is_err() {
-            // The sender is told in order, although nothing is written any more.
+            // The sender is informed in order, although nothing is written any more.
             self.ended = Some(Ended::Failed);
             self.close();
             let output = self.output.take();
@@ -229,7 +229,7 @@ impl<'a> Reception<'a> {
         }
     }
 
-    /// Stops counting, and tells the sender.
+    /// Stops counting, and informs the sender.
     fn close(&mut self) {
         note_drops(&mut self.tally, &mut self.receiver);
         let now_ns = self.start.elapsed().as_nanos() as u64;

@@ -10,7 +10,7 @@ const HELD_BYTES_MAX: usize = 1 << 20;
 #[derive(Debug)]
 pub(super) struct Order<W> {
     output: W,
-    /// Where the next piece is to begin.
+    /// Expected offset of the next piece.
     next: u64,
     held: BTreeMap<u64, Vec<u8>>,
     held_bytes: usize,
@@ -52,7 +52,7 @@ impl<W: Write> Order<W> {
         self.output.flush()
     }
 
-    /// Leaves out what is missing before the first held-back piece.
+    /// Skips the gap before the first held-back piece.
     fn skip(&mut self) -> io::Result<()> {
         if let Some(first) = self.held.keys().next() {
             self.left_out += first.saturating_sub(self.next);

@@ -29,7 +29,7 @@ pub(super) struct Output {
     left_out_bytes: u64,
     /// An upper bound of the file's disk space.
     disk_bytes: u64,
-    /// Where the last piece ended.
+    /// The block in which the last piece ended.
     last_block: u64,
 }
 
@@ -128,7 +128,7 @@ impl Output {
     }
 }
 
-/// One call for contiguous pieces. Returns the bytes beyond the file system's longest file.
+/// One call for contiguous pieces. Returns how many bytes exceed the longest file of the file system.
 fn write_places(file: &File, mut pieces: &[(u64, &[u8])]) -> io::Result<u64> {
     let mut too_far = 0;
     while let Some((start, _)) = pieces.first() {

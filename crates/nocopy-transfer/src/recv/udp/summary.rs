@@ -17,10 +17,10 @@ pub(super) struct Summary {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sender: Option<SocketAddr>,
     pub ended: Ended,
-    /// Of all datagrams that came, with headers.
+    /// All datagrams, with headers.
     pub packets: u64,
     pub bytes: u64,
-    /// From the first to the last.
+    /// Time from the first to the last.
     pub seconds: f64,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub packets_per_second: Option<f64>,
@@ -37,7 +37,7 @@ pub(super) struct Summary {
     pub lost: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub verified: Option<bool>,
-    /// Of other programs, senders or runs.
+    /// Datagrams of other programs, senders or runs.
     pub foreign: u64,
     pub kernel_dropped: u64,
     pub evidence: LedgerResult,

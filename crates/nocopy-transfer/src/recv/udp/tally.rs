@@ -27,13 +27,13 @@ pub(super) struct Tally {
     turned_away: u64,
     start: Option<processor::Start>,
     closed: bool,
-    /// The answer that tells the sender to stop.
+    /// The answer by which the sender stops.
     last_answer: Option<LastAnswer>,
 }
 
 type LastAnswer = (SocketAddr, [u8; CONTROL_BYTES]);
 
-/// What a datagram was.
+/// The kind of a datagram.
 pub(super) enum Kind<'a> {
     /// A piece of the stream, and its place.
     Piece(u64, &'a [u8]),
@@ -151,7 +151,7 @@ impl Tally {
         self.bytes
     }
 
-    /// As far as is known.
+    /// Lost datagrams, if known.
     pub(super) fn lost(&self) -> Option<u64> {
         self.receiving.as_ref()?.findings().map(|findings| findings.lost())
     }
@@ -167,7 +167,7 @@ impl Tally {
         let findings = run.and_then(Receiving::findings);
         let has_checksums = run.is_some_and(Receiving::has_checksums);
         let seconds = self.times_ns.map_or(0.0, |(first_ns, last_ns)| (last_ns - first_ns) as f64 / 1e9);
-        // From the first to the last is the time of all but one.
+        // The time from the first to the last is that of all but one.
         let a_second = |count: u64| (seconds > 0.0).then(|| count as f64 / seconds);
         Summary {
             address,

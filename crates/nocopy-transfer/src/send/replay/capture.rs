@@ -55,7 +55,7 @@ const PACKET_FLAGS: OptionCode = OptionCode(2);
 /// The data of a packet in a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Recorded {
-    /// Since 1970; `None` if it was not recorded.
+    /// Since 1970; `None` if not recorded.
     pub time_ns: Option<i128>,
     /// Whether it was longer on the wire than in the file, without its frame check sequence.
     pub cut: bool,
@@ -377,7 +377,7 @@ fn recognize<R: Read>(window: &mut Window<R>) -> Result<(Format, usize), Damage>
     }
 }
 
-/// The upper half of a file's link type: the length in units of 16 bits, if a bit says that it is known.
+/// The upper half of a file's link type: the length of the check sequence in units of 16 bits, if a bit marks it as known.
 fn fcs_of_file(link_type: u32) -> u32 {
     const IS_KNOWN: u32 = 1 << 26;
     if link_type & IS_KNOWN == 0 { 0 } else { 2 * (link_type >> 28) }

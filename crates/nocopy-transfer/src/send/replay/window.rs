@@ -26,15 +26,14 @@ impl<R: Read> Window<R> {
         self.offset
     }
 
-    /// The next `bytes` bytes, or fewer at the end of the file. Memory grows with what is read, not with what is
-    /// asked for.
+    /// The next `bytes` bytes, or fewer at the end of the file. Memory grows with the bytes read, not with the request.
     pub(super) fn look(&mut self, bytes: usize) -> io::Result<&[u8]> {
         while self.end - self.start < bytes && self.read_more(bytes)? > 0 {}
         let end = self.end.min(self.start + bytes);
         Ok(&self.buffer[self.start..end])
     }
 
-    /// A part of what was looked at, from an offset.
+    /// A part of the bytes of the last `look`.
     pub(super) fn part(&self, from: usize, bytes: usize) -> &[u8] {
         &self.buffer[self.start + from..][..bytes]
     }

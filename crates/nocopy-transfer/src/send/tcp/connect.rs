@@ -51,7 +51,7 @@ pub(super) fn connect(
     }
 }
 
-/// As [`TcpStream::connect_timeout`], but not ended by signals.
+/// As [`TcpStream::connect_timeout`], but continues after a signal.
 fn attempt(
     to: SocketAddr,
     congestion: Option<&str>,

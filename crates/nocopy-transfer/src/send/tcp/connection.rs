@@ -27,7 +27,7 @@ pub(super) struct Connection {
     socket: Stream,
     /// Bytes that were given to it.
     given_bytes: u64,
-    /// Of them, those since the last hand-over.
+    /// The bytes among them that were queued since the last hand-over.
     waiting_bytes: u64,
 }
 
@@ -109,7 +109,7 @@ impl Connection {
         self.given_bytes.saturating_sub(taken_bytes)
     }
 
-    /// Tells the other end that nothing more comes.
+    /// Tells the other end that no data follows.
     pub(super) fn finish(&mut self) -> io::Result<()> {
         self.socket.sender().finish()
     }

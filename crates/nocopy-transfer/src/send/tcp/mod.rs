@@ -29,7 +29,7 @@ use session::Session;
 use summary::Summary;
 use worker::{Progress, Worker, WorkerEnd};
 
-/// How long to wait for streams before checking other things.
+/// How long to wait for streams before other checks.
 const LOOK_INTERVAL: Duration = Duration::from_millis(10);
 
 pub(super) fn run(
@@ -61,7 +61,7 @@ struct Transmission<'a> {
     to: SocketAddr,
     plan: Plan,
     interrupt: Interrupt,
-    /// None with `--raw`: no receiver answers.
+    /// `None` with `--raw`: no receiver answers.
     session: Option<Session>,
 }
 
@@ -129,7 +129,7 @@ impl Transmission<'_> {
         self.session.as_ref().is_some_and(Session::has_checksums)
     }
 
-    /// Sends by all streams at once, and waits until it is known what arrived.
+    /// Sends on all streams at once, and waits until the receiver's counts are known.
     fn send(&mut self, workers: Vec<Worker>) -> (Vec<WorkerEnd>, Ended) {
         let progress = Progress::default();
         let start = Instant::now();
@@ -153,7 +153,7 @@ impl Transmission<'_> {
         (ends, ended)
     }
 
-    /// Waits for all streams, and tells them to stop if there is a reason to, which it returns.
+    /// Waits for all streams, and stops them early if there is a reason, which it returns.
     fn watch(&mut self, progress: &Progress, are_done: impl Fn() -> bool) -> Option<Ended> {
         let mut live = Live::new();
         let mut reason = None;

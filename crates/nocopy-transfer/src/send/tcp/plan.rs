@@ -1,4 +1,4 @@
-//! What each stream sends: decided and opened before any connection is made.
+//! The content of each stream, decided and opened before any connection is made.
 
 use std::fs::File;
 use std::io;
@@ -29,7 +29,7 @@ const REFERRED_BYTES: u64 = 1 << 20;
 
 const PIECE_BYTES_MAX: u64 = 64 << 20;
 
-/// With a rate, pieces are so small that this many are sent in a second, but not smaller than a packet's data.
+/// With a rate, the number of pieces per second; but a piece is not shorter than a packet's data.
 const PIECES_A_SECOND: f64 = 100.0;
 const PIECE_BYTES_MIN: u64 = 1400;
 
@@ -56,7 +56,7 @@ enum Source {
     Pattern(Arc<Pattern>),
     Published(Arc<Pattern>, Published),
     File(Arc<File>, FileWay),
-    /// Until it has gone to its stream.
+    /// The input, until its stream takes it.
     Input(Option<Input>),
 }
 

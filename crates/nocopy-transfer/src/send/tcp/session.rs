@@ -12,7 +12,7 @@ use crate::control::{Control, Incoming};
 use crate::transfer::stream::{Asking, Count, Findings, State};
 use nocopy_report::Interrupt;
 
-/// How long to wait for an answer before checking other things.
+/// How long to wait for an answer before other checks.
 const LOOK_INTERVAL: Duration = Duration::from_millis(10);
 
 /// The most messages received at a time: a receiver that never stops sending must not delay the sender.
@@ -117,7 +117,7 @@ impl Session {
         }
     }
 
-    /// Reports that all was sent, and waits until it is known what arrived.
+    /// Reports that all was sent, and waits until the receiver's counts are known.
     pub(super) fn finish(&mut self, sent: Count, interrupt: &Interrupt) {
         self.asking.finish(sent);
         let was_interrupted = interrupt.came();

@@ -29,7 +29,7 @@ struct StreamRow {
     #[serde(skip_serializing_if = "Option::is_none")]
     offset: Option<u64>,
     bytes: u64,
-    /// Until its last piece was handed over.
+    /// Time until its last piece was handed over.
     seconds: f64,
 }
 
@@ -55,7 +55,7 @@ pub(super) struct Summary {
     #[serde(flatten)]
     rates: Rates,
     streams: Vec<StreamRow>,
-    /// Without `--raw`: what both ends have counted.
+    /// Without `--raw`: the counts of both ends.
     #[serde(flatten)]
     findings: Option<Findings>,
     evidence: LedgerResult,
@@ -191,7 +191,7 @@ impl From<&WorkerEnd> for StreamRow {
     }
 }
 
-/// One schedule for all streams together.
+/// One schedule for all streams.
 fn together(plan: &Plan, ends: &[WorkerEnd]) -> Schedule {
     let latest = ends.iter().map(|end| &end.schedule).max_by_key(|schedule| schedule.pacer.given_up_ns());
     let mut whole = latest.cloned().unwrap_or_else(|| plan.schedule());

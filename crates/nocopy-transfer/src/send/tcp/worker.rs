@@ -1,4 +1,4 @@
-//! One stream: sends pieces, each when it is due, by one connection.
+//! One stream: sends pieces over one connection, each when it is due.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -20,12 +20,12 @@ use crate::send::queue::{Schedule, Step};
 use crate::send::{PATIENCE, pause};
 use crate::transfer::stream::Count;
 
-/// What a stream carries.
+/// The content of a stream.
 #[derive(Debug)]
 pub(super) enum Content {
     /// Pieces by their number.
     Pattern(Arc<Pattern>),
-    /// The same, by reference to published pages.
+    /// A pattern, by reference to published pages.
     Published(Arc<Pattern>, Published),
     File(Arc<File>, FileWay),
     Input(Input),
@@ -47,7 +47,7 @@ pub(super) struct Worker {
     pub content: Content,
     /// For messages about it.
     pub path: PathBuf,
-    /// Where its bytes are in the whole, if it has an end.
+    /// Its range in the whole, if it has an end.
     pub range: Option<Range<u64>>,
     pub piece_bytes: usize,
     /// Number of the next piece, and the distance to the one after it.
@@ -65,9 +65,9 @@ enum Taken {
     Piece(usize),
     /// All memory is in flight.
     NoRoom,
-    /// There is nothing to be sent yet.
+    /// Nothing to send yet.
     Nothing,
-    /// There is nothing any more.
+    /// Nothing to send any more.
     End,
 }
 
@@ -87,7 +87,7 @@ pub(super) struct WorkerEnd {
     pub offset: Option<u64>,
     pub count: Count,
     pub schedule: Schedule,
-    /// Until the last piece was handed over.
+    /// Time until the last piece was handed over.
     pub duration: Duration,
     /// Once [it is closed](Self::close).
     pub account: Option<Account>,
@@ -151,7 +151,7 @@ impl Worker {
 
     fn send_all(&mut self, start: Instant, progress: &Progress, duration: &mut Duration) -> Result<(), Stop> {
         let mut now = start.elapsed();
-        // Relaxed: it says nothing about other memory.
+        // Relaxed: no other memory depends on it.
         while !progress.stop.load(Ordering::Relaxed) {
             let before = self.count.bytes;
             let step = self.step(now.as_nanos() as u64)?; // ns of 584 years
@@ -163,7 +163,7 @@ impl Worker {
             if step == Step::Sent {
                 continue;
             }
-            // Nothing is held back while waiting for other things.
+            // Data is flushed before waiting for anything else.
             if !self.connection.advance().map_err(|error| self.stop(error))? {
                 now = start.elapsed();
                 continue;

@@ -38,12 +38,12 @@ pub(super) struct ByPort {
     memory: Memory,
 }
 
-/// Where datagrams are written.
+/// The memory into which datagrams are written.
 #[derive(Debug)]
 enum Memory {
-    /// In frames: the free ones.
+    /// Free frames.
     Frames(Vec<Buffer>),
-    /// In memory of this program, copied into frames.
+    /// Memory of this program, copied into frames.
     Own { buffer: Vec<u8>, asked: bool },
 }
 
@@ -78,7 +78,7 @@ impl ByPort {
         Ok(Self { interface: name.clone(), to, sender, receiver, evidence, memory })
     }
 
-    /// Hands over what was queued, within a time in which any port accepts something.
+    /// Hands over queued datagrams, within a time in which any port accepts something.
     fn flush(&mut self) -> Result<(), Error> {
         match self.sender.flush_timeout(PATIENCE) {
             Ok(true) => Ok(()),

@@ -16,7 +16,7 @@ use super::writer::DatagramWriter;
 pub(super) struct BySocket(Socket);
 
 impl BySocket {
-    /// With the given method, or the one measured to be best; to groups on the interface of that index.
+    /// Opens a socket with the given or the measured method; for groups, on the interface with this index.
     pub(super) fn open(
         to: SocketAddr,
         method: Option<Method>,

@@ -17,9 +17,9 @@ pub(super) struct Shape {
 pub(super) enum Filled {
     /// Datagrams, with that many bytes including the room for headers; the last may be shorter than the others.
     Bytes(usize),
-    /// There is nothing yet.
+    /// Nothing yet.
     Nothing,
-    /// There is nothing any more.
+    /// Nothing any more.
     End,
 }
 
@@ -60,7 +60,7 @@ impl Payload {
     }
 }
 
-/// One call reads into all datagrams, between their headers.
+/// Reads into all datagrams by one call, between their headers.
 fn read<'p>(
     input: &mut impl Read,
     places: impl Iterator<Item = &'p mut [u8]>,

@@ -104,12 +104,12 @@ impl Summary {
 impl nocopy_report::Summary for Summary {
     const SCHEMA: &'static str = "nocopy.send-udp/1";
 
-    /// Negative if fewer datagrams were sent than asked for, or arrived than were sent.
+    /// Negative if fewer datagrams were sent than requested, or arrived than were sent.
     fn outcome(&self) -> Outcome {
         // Below it is checked whether a count was reached.
         let cut_short = self.ended != Ended::Done && self.has_end && self.rates.asked.packets.is_none();
         let unknown = self.sent.is_some() && self.is_final != Some(true);
-        // With a header, refused datagrams are among the lost ones, except questions.
+        // With headers, refused datagrams count as lost, except questions.
         let refused = self.sent.is_none() && self.refused > 0;
         let lost = refused || self.lost.is_some_and(|lost| lost > 0) || self.verified == Some(false);
         if cut_short || self.rates.are_missed(self.packets) || unknown || lost {

@@ -11,7 +11,7 @@ use crate::Failure;
 use crate::send::queue::{Schedule, Step, Tally};
 use crate::send::transmitter::Transmitter;
 
-/// How often to look for answers of the receiver and errors of the network.
+/// The interval of checks for answers of the receiver and errors of the network.
 const LOOK_NS: u64 = 5_000_000;
 
 #[derive(Debug)]
@@ -67,7 +67,7 @@ impl DatagramTransmitter {
         })
     }
 
-    /// How many datagrams may be sent now, up to a buffer full, and what to wait for if there are none.
+    /// How many datagrams may be sent now, at most a buffer full, or the reason to wait if none.
     fn due(&self, now_ns: u64) -> (usize, Step) {
         let mut trial = self.schedule.clone();
         for count in 0..self.batch {

@@ -35,9 +35,9 @@ pub(super) enum SendResult {
     Sent,
     /// All memory is in flight.
     NoRoom,
-    /// There is nothing to be sent yet.
+    /// Nothing to send yet.
     Nothing,
-    /// There is nothing any more.
+    /// Nothing to send any more.
     End,
 }
 

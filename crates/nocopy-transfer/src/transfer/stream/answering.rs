@@ -20,11 +20,11 @@ pub(crate) struct Answering {
     owes: bool,
     /// The sender's total, once it has reported it.
     sent: Option<Count>,
-    /// Whether all that came was counted until the sender's end.
+    /// Whether everything was counted up to the sender's end.
     is_whole: bool,
     /// The last answer, and when it was given.
     last: Option<(Count, u64)>,
-    /// Nothing more will arrive: thanks, the end of the connection, or a malformed message did.
+    /// No more messages will arrive: thanks, the end of the connection, or a malformed message came.
     is_over: bool,
 }
 
@@ -80,7 +80,7 @@ impl Answering {
             Some((received, _)) => (received, true),
             None => (Count { bytes: received_bytes, crc32c: None }, false),
         };
-        // Before the last answer the flag asks for checksums; in it, it says that there is one.
+        // Before the last answer the flag asks for checksums; in the last answer it announces one.
         let verify = if last { received.crc32c.is_some() } else { self.verify };
         Some(Answer { run: self.run, refusal: None, received, last, verify }.emit())
     }
@@ -97,7 +97,7 @@ impl Answering {
         self.sent.is_some()
     }
 
-    /// Whether nothing more is to be heard from the sender.
+    /// Whether no more messages are expected from the sender.
     pub(crate) fn is_over(&self, now_ns: u64) -> bool {
         self.is_over || self.last.is_some_and(|(_, last_ns)| now_ns.saturating_sub(last_ns) > THANKS_NS)
     }
@@ -139,7 +139,7 @@ mod tests {
         }
     }
 
-    /// With one end wanting checksums.
+    /// With checksums requested at one end.
     #[test]
     fn both_ends_agree() {
         for (theirs, ours) in [(true, false), (false, true), (false, false)] {
@@ -180,7 +180,7 @@ mod tests {
         }
     }
 
-    /// Without being asked, once, and without waiting for ever.
+    /// Without a question, once, and for a limited time.
     #[test]
     fn a_receiver_that_has_enough_says_so() {
         let mut asking = Asking::new(7, 1, None, false, IDLE);

@@ -15,7 +15,7 @@ const SILENCE_NS: u64 = 10_000_000_000;
 /// The state of the exchange.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum State {
-    /// It has not answered yet.
+    /// No answer has arrived yet.
     Connecting,
     Running,
     /// The receiver has stopped counting, before everything was sent.
@@ -29,7 +29,7 @@ pub(crate) enum State {
     Malformed,
     /// The receiver has closed the connection without a last answer.
     Gone,
-    /// It has not answered in time.
+    /// No answer arrived in time.
     Silent,
 }
 

@@ -25,7 +25,7 @@ pub(crate) struct Places {
 }
 
 impl Places {
-    /// For so many streams, [at most](super::STREAMS_MAX) a few.
+    /// For this number of streams, at most [`STREAMS_MAX`](super::STREAMS_MAX).
     pub(crate) fn new(run: u64, streams: u32, total: Option<u64>) -> Self {
         Self { run, total, taken: vec![None; streams as usize] }
     }

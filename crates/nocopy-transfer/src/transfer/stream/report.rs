@@ -1,21 +1,21 @@
-//! What both ends say of a run, in the same words.
+//! The counts of a run at both ends, in the same words.
 
 use serde::{Serialize, Serializer};
 
 use super::message::Count;
 
-/// What is known of a run, at either end.
+/// Counts of a run, at either end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Findings {
-    /// What was to come, where that was known from the beginning.
+    /// The announced total, if it was known at the beginning.
     pub total: Option<u64>,
-    /// What the sender has sent, once it has said that it is done.
+    /// The sender's count, once it is done.
     pub sent: Option<Count>,
-    /// What the receiver has received, as far as it has said so.
+    /// The receiver's latest reported count.
     pub received: Option<Count>,
     /// Whether the receiver counts nothing more.
     pub is_final: bool,
-    /// Whether it counted all that came, and had not enough before.
+    /// Whether it counted everything, rather than having enough before.
     pub is_whole: bool,
 }
 
@@ -53,14 +53,14 @@ impl Findings {
         self.total.is_some_and(|total| self.received.is_none_or(|received| received.bytes < total))
     }
 
-    /// Whether what arrived is what was sent. `None`: not known.
+    /// Whether the received data is the sent data. `None`: unknown.
     pub(crate) fn verified(&self) -> Option<bool> {
         let (sent, received) = self.sent.zip(self.received).filter(|_| self.is_final && self.is_whole)?;
         let (ours, theirs) = sent.crc32c.zip(received.crc32c)?;
         Some(sent.bytes == received.bytes && ours == theirs)
     }
 
-    /// Whether all went well as far as the two can tell each other.
+    /// Whether the run was successful, by the counts of both.
     pub(crate) fn are_good(&self) -> bool {
         let differ = self.sent.zip(self.received).is_some_and(|(sent, received)| {
             received.bytes > sent.bytes || self.is_whole && received.bytes < sent.bytes
@@ -68,7 +68,7 @@ impl Findings {
         self.is_final && !self.is_short() && self.verified() != Some(false) && !differ
     }
 
-    /// Rows of a table; with checksums where these were asked for.
+    /// Rows of a table; with checksums if requested.
     pub(crate) fn rows(&self, has_checksums: bool) -> Vec<(String, String)> {
         let announced = match self.total {
             Some(total) if self.is_short() => format!(" of {total} that were announced"),

@@ -1,6 +1,6 @@
-//! What programs expect of a directory that they may write, as checks that run on a mount, and on controls.
+//! What programs expect of a writable directory, as checks that run on a mount and on controls.
 //!
-//! They follow what the Connectathon suite's parts *basic* and *special* look at, which no package registry has. These are programs of our
+//! They check the same as the parts *basic* and *special* of the Connectathon suite, which no package registry has. The programs are our
 //! own.
 
 mod contents;
@@ -22,7 +22,7 @@ use super::nfs::NOBODY;
 use super::patience::wait_until;
 use crate::registry::Failure;
 
-/// One thing that programs expect.
+/// One expectation of programs.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Check {
     pub(crate) name: &'static str,
@@ -38,7 +38,7 @@ pub(crate) fn all() -> impl Iterator<Item = Check> {
 #[derive(Debug)]
 pub(crate) struct Ground {
     here: PathBuf,
-    /// The same directory as another client sees it.
+    /// The same directory through another client.
     there: PathBuf,
     /// Whether to do all many times.
     pub(crate) is_long: bool,
@@ -72,7 +72,7 @@ impl Broken {
     }
 }
 
-/// With the line of the check that asked.
+/// Converts an error, with the line of the check.
 impl<E: Error> From<E> for Broken {
     #[track_caller]
     fn from(error: E) -> Self {

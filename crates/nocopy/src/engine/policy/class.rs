@@ -1,4 +1,4 @@
-//! One class of sends: the method in use, the results of its challengers, and when the next may challenge.
+//! One class of sends: the method in use, the results of other methods, and when the next of them is tried.
 
 use super::METHODS_MAX;
 use super::table::Kind;
@@ -37,7 +37,7 @@ const PROMISING: f32 = 0.7;
 /// After this many more completions with "copied" than without, a method is no longer used.
 const COPIES_MAX: u8 = 3;
 
-/// What is known of a method in a class.
+/// The result of a method in a class.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Outcome {
     Untried,
@@ -57,9 +57,9 @@ pub(super) struct Rival {
     pub(super) ratio: f32,
     pub(super) pairs: u8,
     pub(super) against: u8,
-    /// What a unit cost when last in use or in a trial; 0: not known.
+    /// Cost of a unit when last in use or tried; 0: not known.
     cost_ns: f32,
-    /// How long its completions take, smoothed; 0: not known.
+    /// Smoothed time until its completions; 0: not known.
     pub(super) held_ns: f32,
     retry_at_ns: f64,
     doublings: u8,
@@ -78,7 +78,7 @@ const UNTRIED: Rival = Rival {
     copies: 0,
 };
 
-/// What is the same for all classes.
+/// Settings shared by all classes.
 pub(super) struct Terms<'a> {
     /// The candidates in order of preference.
     pub(super) order: &'a [u8],
@@ -169,11 +169,11 @@ pub(super) struct Class {
     pub(super) incumbent: u8,
     trial: Option<Trial>,
     samples: Samples,
-    /// What a unit cost when the method was chosen.
+    /// Cost of a unit when the method was chosen.
     reference_ns: f32,
     /// Samples in a row far above `reference_ns`, or, negative, far below.
     off: i8,
-    /// The class's own time: what was spent on sending in it.
+    /// Time spent on sending in this class.
     sent_ns: f64,
     /// How often another method was chosen.
     pub(super) switches: u32,
@@ -255,7 +255,7 @@ impl Class {
             self.reference_ns = each_ns;
             self.spend(terms, ns);
         } else {
-            // The median, so that a preempted call does not stand for all of these.
+            // The median, so that a preempted call does not count for all of these.
             self.spend(terms, f64::from(SAMPLE_EVERY) * f64::from(each_ns) * units);
             self.look_for_change((ns / units) as f32);
         }
@@ -424,7 +424,7 @@ impl Class {
         let challenges = self.trial.as_ref().is_some_and(|trial| trial.challenger == method);
         let rival = &mut self.rivals[usize::from(method)];
         let untried = rival.outcome == Outcome::Untried;
-        // It is out already, and this call was still under way: it must not double the wait.
+        // The method was ruled out while this call was in progress: that must not double the wait.
         if !(challenges || method == self.incumbent || untried) {
             return;
         }
@@ -464,7 +464,7 @@ impl Class {
         true
     }
 
-    /// What a unit costs: the median of the last measured calls.
+    /// The cost of a unit: the median of the last measured calls.
     pub(super) fn cost_ns(&self) -> Option<f32> {
         self.samples.median()
     }

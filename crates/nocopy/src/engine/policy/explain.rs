@@ -1,4 +1,4 @@
-//! What was chosen and why, as text.
+//! The explanation of choices, as text.
 
 use std::fmt;
 use std::time::Duration;
@@ -44,7 +44,7 @@ pub(crate) struct Explanation<M> {
     pub classes: Vec<ClassExplanation<M>>,
 }
 
-/// What was chosen for a class of sends.
+/// The choice for one class of sends.
 #[derive(Debug, Clone)]
 pub(crate) struct ClassExplanation<M> {
     pub matter: Matter,
@@ -54,9 +54,9 @@ pub(crate) struct ClassExplanation<M> {
     pub bytes: (u32, u32),
     /// Smallest and largest count of units.
     pub count: (u32, u32),
-    /// What is used.
+    /// The method in use.
     pub method: M,
-    /// What a unit costs in ns: the median of the last measured calls.
+    /// Cost of a unit in ns: the median of the last measured calls.
     pub cost_ns: Option<f64>,
     /// How often another method was chosen.
     pub switches: u32,
@@ -77,7 +77,7 @@ pub(crate) struct Compared<M> {
     pub held: Option<Duration>,
 }
 
-/// What a comparison found.
+/// The result of a comparison.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Ratio<M> {
     /// The other method.
@@ -95,7 +95,7 @@ pub(crate) enum Why {
     Untried,
     /// Close at first sight; to be compared.
     Promising,
-    /// It is being compared.
+    /// It is being compared now.
     Challenging,
     /// Not faster by 3 % or more.
     NoBetter,

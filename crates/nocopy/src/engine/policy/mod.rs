@@ -88,7 +88,7 @@ pub(crate) enum Reason {
 #[derive(Debug, Clone, Copy)]
 struct Out {
     reason: Reason,
-    /// In time spent sending.
+    /// Counted in time spent sending.
     until_ns: f64,
     doublings: u8,
 }
@@ -124,7 +124,7 @@ impl<M: Copy + Eq> Policy<M> {
     /// if all are ruled out.
     ///
     /// # Panics
-    /// There is no method, or there are more than [`METHODS_MAX`].
+    /// The list is empty, or has more than [`METHODS_MAX`] methods.
     pub(crate) fn new(methods: &[M]) -> Self {
         let mut candidates = Candidates {
             methods: Vec::new(),
@@ -185,7 +185,7 @@ impl<M: Copy + Eq> Policy<M> {
         self.choose_anew(work)
     }
 
-    /// The same without a decision: work of the same kind as before that need not be measured. `None` if
+    /// As [`choose`](Self::choose), for work that need not be measured because the same kind was sent before. `None` if
     /// [`choose`](Self::choose) must be called.
     #[inline]
     pub(crate) fn choose_at_once(&mut self, work: Work) -> Option<M> {
@@ -220,8 +220,8 @@ impl<M: Copy + Eq> Policy<M> {
     /// Records the cost of a measured choice: the elapsed time of its system calls, sending and reaping due completions.
     /// Reaping must not be delayed by more than some calls, or a method looks cheaper than it is.
     ///
-    /// `work` is what was sent; its count may be smaller than what was asked for. A choice that was not measured, or whose record
-    /// comes after another method's turn began, is ignored. Failed calls need not be recorded.
+    /// `work` is the work that was sent, perhaps less than announced. A choice that was not measured, or whose record comes after another
+    /// method's turn began, is ignored. Failed calls need not be recorded.
     pub(crate) fn record(&mut self, choice: Choice<M>, work: Work, cost: Duration) {
         let Some(class) = self.table.class(usize::from(choice.class)).filter(|_| choice.measured) else {
             return;
@@ -293,7 +293,7 @@ impl<M: Copy + Eq> Policy<M> {
         self.pinned
     }
 
-    /// What was chosen for which sends, and why.
+    /// The choices, and their reasons.
     pub(crate) fn explain(&self) -> Explanation<M> {
         explain::explain(self)
     }

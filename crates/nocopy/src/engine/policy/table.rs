@@ -17,7 +17,7 @@ const KINDS: usize = SIZES * BATCHES;
 /// The most destinations that have classes of their own.
 const DESTINATIONS_MAX: u32 = 256;
 
-/// How many sends to others it takes to free the place of a silent destination.
+/// How many sends to other destinations free the place of a silent one.
 const WARMTH: u8 = 16;
 
 /// Size class and batch class.
@@ -164,7 +164,7 @@ impl Table {
         }
     }
 
-    /// Remembers what was chosen for sends of a kind.
+    /// Remembers the choice for a kind of send.
     pub(super) fn hint(&mut self, kind: Kind, method: u8) {
         self.hints[kind.index()] = Some(method);
     }
@@ -233,7 +233,7 @@ mod tests {
         let first = table.find(0, kind, |_, _| 0);
         let others = table.find(256, kind, |_, _| 0);
         assert_ne!(first, others);
-        // The first keeps its place as long as it sends now and then.
+        // The first destination keeps its place while it is sent to now and then.
         for _ in 0..100 {
             (0..10).for_each(|_| assert_eq!(table.find(256, kind, |_, _| 0), others));
             assert_eq!(table.find(0, kind, |_, _| 0), first);

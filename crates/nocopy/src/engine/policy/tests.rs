@@ -34,7 +34,7 @@ impl fmt::Display for Method {
     }
 }
 
-/// What a datagram costs in ns by each method, in the order of [`BATCHES`].
+/// Cost of a datagram in ns by each method, in the order of [`BATCHES`].
 type Costs = [f64; 5];
 
 /// A destination: costs, and whether zero-copy sends to it are copied.
@@ -295,7 +295,7 @@ fn follows_the_machine_when_it_changes() {
         follow(sent(OFFLOAD[1]), ZerocopyGso);
         follow(delivered(DELIVERED[1]), Gso);
         follow(sent(OFFLOAD[1]), ZerocopyGso);
-        // Nothing is copied here, so only the cost matters.
+        // Nothing is copied, so only the cost counts.
         follow(sent(SEGMENTED[1]), Gso);
         follow(sent(OFFLOAD[1]), ZerocopyGso);
     }

@@ -14,8 +14,8 @@ const MUCH_SLOWER: f32 = 1.3;
 /// ones (completions to be reaped), and so look cheaper than it is.
 const MUCH_FASTER: f32 = 0.5;
 
-/// Time and calls of an epoch after the glances: long compared with the noise of calls, short compared with drift. One call that
-/// is not counted comes first: it may reap what the other method left.
+/// Duration of an epoch after its first calls: long compared with the noise of calls, short compared with drift. One uncounted call comes
+/// first, as it may reap completions of the other method.
 const EPOCH_NS: f64 = 120e3;
 const EPOCH_CALLS: std::ops::RangeInclusive<u8> = 8..=32;
 
@@ -46,7 +46,7 @@ impl Side {
     }
 }
 
-/// What a recorded call led to.
+/// The effect of a recorded call.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Step {
     /// More calls of the same epoch.
@@ -57,7 +57,7 @@ pub(super) enum Step {
     Pair,
 }
 
-/// What is known after some pairs.
+/// The result after some pairs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Verdict {
     Open,
@@ -66,7 +66,7 @@ pub(super) enum Verdict {
     MuchSlower,
 }
 
-/// What calls cost together.
+/// Total cost of some calls.
 #[derive(Debug, Clone, Copy, Default)]
 struct Cost {
     ns: f64,
@@ -97,11 +97,11 @@ pub(super) struct Trial {
     warm_up: u8,
     left: u8,
     epoch: Cost,
-    /// Of the pair's first epoch.
+    /// Cost of a unit in the pair's first epoch.
     first_each_ns: f64,
-    /// All calls of the challenger in this pair, including uncounted ones: what trying it cost.
+    /// All calls of the challenger in this pair, uncounted ones included: the cost of trying it.
     tried: Cost,
-    /// The cost of trying so far, less what the incumbent would have cost.
+    /// The cost of trying so far, minus the cost of the incumbent for the same work.
     pub(super) excess_ns: f64,
     /// Challenger's cost over incumbent's, of each pair.
     ratios: [f32; GLANCES + PAIRS_MAX],

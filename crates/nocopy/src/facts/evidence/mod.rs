@@ -1,4 +1,4 @@
-//! Evidence: what is known about copies, in three values that are never merged.
+//! Evidence about copies, in three values that are never merged.
 
 mod ledger;
 
@@ -59,7 +59,7 @@ pub enum Cause {
     SegmentSize,
     /// Pages that could not be mapped, for an unknown reason.
     NotMapped,
-    /// There was no room to map pages into: the program holds too many that it received before.
+    /// No room to map pages into: the program holds too many pages that it received before.
     NoSlot,
 }
 

@@ -77,7 +77,7 @@ pub enum AreaError {
          {frame_bytes} B; ask for less headroom or larger frames"
     )]
     Headroom {
-        /// Headroom asked for.
+        /// Headroom asked for, in bytes.
         headroom_bytes: u32,
         /// Size of a frame.
         frame_bytes: u32,
@@ -127,8 +127,7 @@ pub struct AreaConfig {
     pub frame_bytes: u32,
     /// Bytes kept free in front of every packet, beyond the kernel's own [`PACKET_HEADROOM_BYTES`].
     pub headroom_bytes: u32,
-    /// The NUMA node to take the memory from, as long as it has any left; `None`: the kernel takes the
-    /// calling thread's node.
+    /// The NUMA node to take the memory from, while it has any left; `None`: the node of the calling thread.
     pub numa_node: Option<u32>,
     /// Whether forked children share the memory. If false, they have none there, and touching it ends them.
     /// Shared memory is on transparent huge pages only if `transparent_hugepage/shmem_enabled` allows it.
@@ -210,7 +209,7 @@ impl Area {
         self.shared.pages
     }
 
-    /// Where every frame is: exact while the halves are idle, approximate while they run.
+    /// Counts of all frames by state: exact while the halves are idle, approximate while they run.
     pub fn balance(&self) -> Balance {
         self.shared.balance()
     }
@@ -290,12 +289,12 @@ const fn is_kept(state: u32) -> bool {
     state as PoolId & KEPT != 0
 }
 
-/// What the halves, the frames and the handles of one area share.
+/// State shared by the halves, frames and handles of one area.
 struct Shared {
     memory: Mapping,
     pages: Pages,
     config: AreaConfig,
-    // The two fields that every look-up of a frame needs.
+    // The two fields that every access to a frame needs.
     frame_count: u32,
     frame_bytes: u32,
     /// Log2 of the frame size.
@@ -474,8 +473,8 @@ fn counted(frames: u64) -> i64 {
 /// to the area's unassigned frames.
 ///
 /// # Safety
-/// `shared` must be valid and `frame` the caller's, who gives it up. If the frame's pool is closed, the frame's count of
-/// the area is given back, so `shared` may be invalid afterwards.
+/// `shared` must be valid, and `frame` owned by the caller, who gives it up. If the frame's pool is closed, the frame's reference to the
+/// area is released, so `shared` may be invalid afterwards.
 unsafe fn bring_home(shared: NonNull<Shared>, frame: u32) {
     // SAFETY: valid by contract: either the frame's pool is open and holds a count, or the frame does.
     let area = unsafe { shared.as_ref() };

@@ -1,4 +1,4 @@
-//! The layout of what an XDP program (`port::xdp`) notes in front of a packet.
+//! The layout of the note that an XDP program (`port::xdp`) writes in front of a packet.
 
 use crate::facts::kernel::KernelVersion;
 
@@ -9,7 +9,7 @@ use crate::facts::kernel::KernelVersion;
 pub(crate) struct Hints {
     pub(crate) timestamp: u64,
     pub(crate) hash: u32,
-    /// What was hashed (`enum xdp_rss_hash_type`).
+    /// The fields that were hashed (`enum xdp_rss_hash_type`).
     pub(crate) hash_kind: u32,
     /// In network byte order.
     pub(crate) vlan_protocol: u16,
@@ -28,11 +28,11 @@ pub(crate) struct Hints {
 pub(crate) struct TimeNote {
     /// In ns of the monotonic clock.
     pub(crate) ns: u64,
-    /// As that of [`Hints`].
+    /// The mark, as in [`Hints`].
     pub(crate) mark: u64,
 }
 
-/// In place of an answer: the kernel does not have this function.
+/// Instead of an answer: the kernel lacks this function.
 pub(crate) const ANSWER_OLD_KERNEL: u8 = u8::MAX;
 
 /// The first kernel that reports VLAN tags.

@@ -79,7 +79,7 @@ impl fmt::Debug for Claims<'_> {
     }
 }
 
-/// Where a packet lies (null: nowhere); and, from the lowest bit: the frame reserved for it, its length, its start.
+/// The address of a packet (null: none) and, from the lowest bit: the frame reserved for it, its length, its start.
 #[repr(C)]
 struct Reserved {
     data: *mut u8,
@@ -142,7 +142,7 @@ extern "C" fn misaligned(pool: &Pool, faults: &mut Faults, frame: u32) {
 pub struct Packet<'half> {
     pool: &'half Pool,
     data: NonNull<u8>,
-    /// The frame it lies in; in a packet ring, the one that `take` copies it into.
+    /// The frame that holds it; in a packet ring, the frame that `take` copies it into.
     frame: u32,
     /// Its offset in the frame; in a packet ring, its distance from the kernel's header.
     start: u16,

@@ -27,7 +27,7 @@ pub(crate) enum Half {
     Send,
 }
 
-/// What to do with the frames still lent when a pool closes.
+/// How to treat frames that are still lent when a pool closes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Lent {
     /// The kernel no longer uses them: they are free again.
@@ -49,7 +49,7 @@ pub(crate) enum Fault {
 pub(crate) struct Faults {
     /// Addresses outside the area.
     pub(crate) out_of_range: u64,
-    /// Packets that do not lie inside one frame.
+    /// Packets that are not within one frame.
     pub(crate) misaligned: u64,
     /// Frames that were not lent to the kernel by this half: mostly duplicates.
     pub(crate) not_lent: u64,
@@ -80,7 +80,7 @@ pub(crate) struct Pool {
     /// The free frames: the first `free_count` cells hold their numbers.
     pub(super) free: Box<[Cell<u32>]>,
     pub(super) free_count: Cell<u32>,
-    /// `free_count` when last settled: the difference is what the program took or returned since.
+    /// `free_count` when last settled: the difference is the frames that the program took or returned since.
     settled: Cell<u32>,
     /// The terms of [`Terms`](super::Terms), kept here and published once per batch.
     yours: Cell<i64>,
@@ -92,7 +92,7 @@ pub(crate) struct Pool {
     blocks: Option<Arc<Mapping>>,
     /// Packets copied out of them.
     copied: Cell<u64>,
-    /// By how many bytes queued packets were shorter than asked for, in total.
+    /// Total bytes by which queued packets were shorter than announced.
     pub(super) short_bytes: Cell<u64>,
     pub(super) metadata: Metadata,
     pub(super) notes: Notes,
@@ -243,7 +243,7 @@ impl Pool {
         if self.metadata.is_marked() { self.refill_erased(fill) } else { self.lend_free::<false>(fill) }
     }
 
-    /// The same, with the bytes in front of packets erased.
+    /// As `refill`, and erases the bytes in front of packets.
     #[cold]
     #[inline(never)]
     fn refill_erased(&self, fill: &mut Producer<u64>) -> u32 {
@@ -291,19 +291,19 @@ impl Pool {
 
     // ---- receiving from a packet ring ------------------------------------------------------------------------
 
-    /// Makes packets come out of blocks: announced packets belong to this half until it asks for more.
+    /// Makes packets come from blocks: announced packets belong to this half until it asks for more.
     pub(crate) fn receive_from(&mut self, blocks: &Arc<Mapping>) {
         self.blocks = Some(Arc::clone(blocks));
     }
 
-    /// Whether packets come out of blocks.
+    /// Whether packets come from blocks.
     #[inline]
     pub(crate) fn has_blocks(&self) -> bool {
         self.blocks.is_some()
     }
 
-    /// Where a packet announced in the blocks lies, and a free frame for taking it; `None` if it lies elsewhere, or if no
-    /// frame is free.
+    /// The address of a packet announced in the blocks, and a free frame to copy it into; `None` if the address is outside, or no frame is
+    /// free.
     #[inline]
     pub(super) fn reserve_for(&self, address: u64, len: u32) -> Option<(NonNull<u8>, u32)> {
         let data = self.in_blocks(address, len)?;
@@ -314,7 +314,7 @@ impl Pool {
         Some((data, frame))
     }
 
-    /// Where a packet announced in the blocks lies.
+    /// The address of a packet announced in the blocks.
     #[inline]
     pub(super) fn in_blocks(&self, address: u64, len: u32) -> Option<NonNull<u8>> {
         let blocks = self.blocks.as_ref()?;
@@ -331,7 +331,7 @@ impl Pool {
         self.copied.get()
     }
 
-    /// By how many bytes queued packets were shorter than asked for, in total.
+    /// Total bytes by which queued packets were shorter than announced.
     pub(crate) fn short_bytes(&self) -> u64 {
         self.short_bytes.get()
     }
@@ -356,7 +356,7 @@ impl Pool {
     /// A frame, given to the caller.
     ///
     /// # Safety
-    /// It is this pool's, and nobody else has it.
+    /// The frame is this pool's, and has no other owner.
     #[inline]
     pub(super) unsafe fn empty_frame(&self, frame: u32) -> Frame {
         let offset = self.shared.data_offset;
@@ -423,7 +423,7 @@ impl Pool {
         self.reap_some(completion, u32::MAX, faults, kept)
     }
 
-    /// The same, for no more than `count` completions.
+    /// As `reap`, for at most `count` completions.
     pub(crate) fn reap_some(
         &self,
         completion: &mut Consumer<u64>,
@@ -637,7 +637,7 @@ impl<'pool> Strays<'pool> {
         if shared.record(home).returns.push_chain(&shared.links, first, last, count).is_ok() {
             return;
         }
-        // That pool was closed meanwhile: each frame is returned singly, and gives back its count of the area.
+        // The pool was closed meanwhile: each frame is returned singly, and releases its reference to the area.
         let mut frame = first;
         for _ in 0..count {
             let next = shared.links[frame as usize].load(crate::sync::Ordering::Relaxed);

@@ -136,7 +136,7 @@ fn frames_return_in_chains_and_lent_ones_are_reclaimed() {
     assert_eq!(send.reap(&mut completion, &mut Faults::default(), &mut Vec::new()), 3);
     assert_eq!((0..4).filter_map(|_| receive.frame()).collect::<Vec<_>>().len(), 4);
     assert!(receive.balance().is_whole());
-    // One frame of its own and one stray are lent when the sending half closes.
+    // One own frame and one stray are lent when the sending half closes.
     forward(1);
     send.lend(send.frame().unwrap()).unwrap();
     send.sent(1);
@@ -252,7 +252,7 @@ fn a_kept_frame_comes_back_as_it_was_and_only_when_it_was_kept() {
         assert!(balance.is_whole() && balance.yours == 2 && balance.lent_tx == 0, "{balance}");
         frames.append(&mut back);
     }
-    // Sent without being kept, and kept but not sent: home.
+    // Sent without being kept, and kept but not sent: free again.
     for mut frame in frames.drain(..) {
         send.keep(&frame);
         send.unkeep(&frame);

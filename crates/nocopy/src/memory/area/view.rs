@@ -34,7 +34,7 @@ impl View {
         }
     }
 
-    /// The frame an address lies in, with its state word; `None` outside the area.
+    /// The frame that contains an address, with its state word; `None` outside the area.
     ///
     /// # Safety
     /// The area is alive for `'a`.
@@ -96,7 +96,7 @@ impl View {
         (u64::from(frame) << self.shift) + u64::from(start)
     }
 
-    /// Pointer to an address; valid only if the address lies in the area.
+    /// Pointer to an address, which must be within the area.
     #[inline]
     pub(super) fn data(self, address: u64) -> NonNull<u8> {
         let data = self.base.as_ptr().wrapping_add(address as usize);

@@ -73,7 +73,7 @@ impl<C> Calls<C> {
         self.open
     }
 
-    /// One past the last number.
+    /// The number after the last call.
     pub(super) fn end(&self) -> u64 {
         self.first + self.calls.len() as u64
     }

@@ -44,7 +44,7 @@ struct Queue {
 enum Numbering {
     /// No sender makes `MSG_ZEROCOPY` calls; the next call gets this number.
     Free(u64),
-    /// One sender makes them, or waits for its completions.
+    /// One sender makes the calls, or waits for their completions.
     Taken,
     /// The number of the next call is unknown: calls were made by others, or given up.
     Lost,
@@ -96,7 +96,7 @@ impl KernelSocket {
     pub(crate) fn read(&self) -> u64 {
         let Some(mut queue) = self.queue() else { return 0 };
         let before = self.errors_told();
-        // Not all of a flood of errors: other halves wait for the lock.
+        // Limited, so that a flood of errors does not hold the lock that other halves wait for.
         (0..READ_MAX).take_while(|_| self.read_one(&mut queue)).for_each(drop);
         self.errors_told() - before
     }

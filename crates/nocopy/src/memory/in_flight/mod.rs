@@ -41,10 +41,10 @@ pub(crate) trait Load: Send {
     /// The memory of it, in order.
     fn buffers(&self) -> &[Buffer];
 
-    /// The same, as owner.
+    /// As `buffers`, by value.
     fn into_buffers(self) -> impl Iterator<Item = Buffer>;
 
-    /// Whether it is returned as a whole to programs that take completions.
+    /// Whether completions return it as a whole to the program.
     fn comes_back(&self) -> bool {
         true
     }
@@ -55,7 +55,7 @@ fn bytes_of(load: &impl Load) -> usize {
     load.buffers().iter().map(|buffer| buffer.len()).sum()
 }
 
-/// What is noted about a call until it is finished.
+/// Information kept about a call until it is finished.
 pub(crate) trait Note: Copy + Send {
     /// The note for a failed call that sent nothing, although the kernel may have counted it (datagrams).
     #[must_use]
@@ -64,7 +64,7 @@ pub(crate) trait Note: Copy + Send {
     }
 }
 
-/// What the kernel reported about a finished call.
+/// The kernel's report of a finished call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Told {
     /// Bytes that the call took.
@@ -108,7 +108,7 @@ pub(crate) struct Kept<M, T, C> {
 /// Whether this sender makes MSG_ZEROCOPY calls. All such calls on a socket share one numbering.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Numbering {
-    /// It makes none.
+    /// This sender makes none.
     NotOurs,
     /// Only it makes them. Before the first, the kernel kept `idle_bytes` [besides data](KernelSocket::option_memory_bytes).
     Ours { idle_bytes: Option<u32> },
@@ -130,7 +130,7 @@ struct Doubt<C> {
     failed: Made<C>,
     /// Whether the next number, and the one after it, were reported.
     told: [bool; 2],
-    /// The call on purpose failed with the same error, in the route look-up: neither call made a packet.
+    /// The deliberate call failed with the same error, in the route look-up: neither call made a packet.
     is_uncounted: bool,
     /// The call on purpose was repeated, and not reported.
     is_tried: bool,
@@ -328,7 +328,7 @@ impl<M, T, C> Kept<M, T, C> {
         self.socket.next_done()
     }
 
-    /// Makes the ring, with the pool's memory registered, unless it is there; returns whether it was made now.
+    /// Makes the ring, with the pool's memory registered, unless it exists; returns whether it was made now.
     pub(crate) fn open_ring(&mut self, pool: &Pool, sends: u32) -> Result<bool, UringRefused> {
         if self.ring.is_some() {
             return Ok(false);
@@ -458,7 +458,7 @@ impl<M, T, C> Kept<M, T, C> {
         self.messages.returned(doubt.failed.reads, None, free);
     }
 
-    /// The same for calls by the ring. Refused ones [stay](Self::failed) until they are settled.
+    /// As `reap`, for calls by the ring. Refused calls [stay](Self::failed) until they are settled.
     pub(crate) fn reap_ring(
         &mut self,
         judge: &mut impl FnMut(&C, Told) -> Evidence,
@@ -469,7 +469,7 @@ impl<M, T, C> Kept<M, T, C> {
         }
         let (Some(ring), messages) = (&mut self.ring, &mut self.messages) else { return 0 };
         let (calls, failed) = (&mut ring.calls, &mut ring.failed);
-        // What the kernel refused for lack of memory. If it fails again, the next call repeats it.
+        // Repeats sends that the kernel refused for lack of memory. If that fails, the next call repeats them.
         let _ = ring.sender.submit();
         ring.sender.reap(|number, done| {
             let Some(call) = calls.take(number) else { return };
@@ -540,7 +540,7 @@ impl<M, T, C> Kept<M, T, C> {
         self.messages.read().map(bytes_of).sum()
     }
 
-    /// Gives up what the kernel still reads, and returns the bytes that the program cannot use again.
+    /// Gives up the memory that the kernel still reads, and returns how many bytes the program cannot use again.
     pub(crate) fn abandon(mut self) -> usize
     where
         M: Load,

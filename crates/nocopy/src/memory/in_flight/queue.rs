@@ -190,7 +190,7 @@ impl<M, T> Messages<M, T> {
         }
     }
 
-    /// Those that are not free yet.
+    /// Messages that are not free yet.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Held<M, T>> {
         self.late.values().chain(&self.held).filter(|held| held.message.is_some())
     }

@@ -16,7 +16,7 @@ use crate::sys::{stream, udp_send};
 pub(crate) struct Span {
     pub(crate) first: u64,
     pub(crate) last: u64,
-    /// Where it begins in the first load; 0 if that has several buffers.
+    /// Where the call begins in the first load; 0 if that has several buffers.
     pub(crate) at: usize,
     pub(crate) bytes: usize,
 }
@@ -110,10 +110,10 @@ impl<M: Load, T, C: Note> Kept<M, T, C> {
         Ok(())
     }
 
-    /// Submits what is queued in the ring.
+    /// Submits the queued sends of the ring.
     ///
     /// # Errors
-    /// The kernel's: the next call repeats what was not accepted. `Unsupported` in a forked child.
+    /// The kernel's error; the next call repeats sends that were not accepted. `Unsupported` in a forked child.
     pub(crate) fn submit(&mut self) -> io::Result<()> {
         self.check_process()?;
         self.ring.as_mut().map_or(Ok(()), |ring| ring.sender.submit())
@@ -128,7 +128,7 @@ impl<M: Load, T, C: Note> Kept<M, T, C> {
         unsafe { stream::send(self.socket(), &self.slices(span), waits, false) }
     }
 
-    /// The same without a copy.
+    /// As [`send_copied`](Self::send_copied), by `MSG_ZEROCOPY`.
     ///
     /// # Errors
     /// The kernel's: no byte was taken, and the call has no number. `Unsupported` if this sender may make no such calls.
@@ -143,7 +143,7 @@ impl<M: Load, T, C: Note> Kept<M, T, C> {
         Ok(taken)
     }
 
-    /// The same by the ring, which reports each call, also if it took nothing.
+    /// As [`send_zero_copy`](Self::send_zero_copy), by the ring, which reports every call, even one that sent nothing.
     ///
     /// # Errors
     /// The kernel's: no byte was taken. `Unsupported` without a working ring, and in a forked child; `ENOBUFS` if it is full.
@@ -244,7 +244,7 @@ impl<M: Load, T, C: Note> Filling<'_, M, T, C> {
         let failed = Made { reads: span.tickets(), taken: 0, note: note.of_nothing() };
         let doubt = self.kept.doubt.insert(Doubt::new(failed));
         let again = self.burst.burst.count_one(self.kept.socket.as_fd(), self.to, flags).raw_os_error();
-        // There may be enough memory for one call and not for the other.
+        // The memory may suffice for one call and not for the other.
         let is_of_memory = |errno| [libc::ENOBUFS, libc::ENOMEM, libc::EAGAIN].contains(&errno);
         doubt.is_uncounted = errno.is_some_and(|errno| again == Some(errno) && !is_of_memory(errno));
     }

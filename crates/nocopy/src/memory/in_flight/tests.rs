@@ -166,7 +166,7 @@ fn calls_that_are_given_up_end_the_numbering() {
     assert!(socket.claim().is_none());
 }
 
-/// What to make of a call that failed, by what is told then.
+/// The meaning of a failed call, by the reports that follow.
 #[test]
 fn a_call_in_doubt_holds_its_memory_until_its_number_is_known() {
     let done = |number| Done { first: number, last: number, copied: false };

@@ -16,7 +16,7 @@ pub struct Meter {
     pub(super) received: Arc<AtomicU64>,
 }
 
-/// What was counted, of all ports together.
+/// The counts of all ports together.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Measured {
@@ -24,12 +24,12 @@ pub struct Measured {
     pub received: u64,
     /// Packets that a filter in user space rejected, and that could not be returned to the host.
     pub filter_lost: u64,
-    /// What the kernel counted.
+    /// The kernel's counts.
     pub statistics: Statistics,
 }
 
 impl Meter {
-    /// What was counted until now.
+    /// The counts until now.
     ///
     /// # Errors
     /// The ports are closed ([`io::ErrorKind::NotConnected`]), or the kernel refused to return its counters.

@@ -15,7 +15,7 @@ pub struct Waker(Arc<Shared>);
 struct Shared {
     /// Readable from a wake until a wait or `hear` has taken it.
     event: OwnedFd,
-    /// The same for a spinning wait.
+    /// Wakes a spinning wait.
     flag: AtomicBool,
 }
 

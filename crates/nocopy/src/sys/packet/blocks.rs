@@ -30,7 +30,7 @@ pub(super) struct Blocks {
 struct Arrival {
     /// Its first byte, from the start of the first block.
     offset: u64,
-    /// From its header to its first byte.
+    /// Bytes from the packet's header to its first byte.
     header_bytes: u16,
     len: u32,
 }
@@ -181,7 +181,7 @@ impl Announcer {
         self.rx.publish();
     }
 
-    /// Says where a packet lies, piece by piece; there is room.
+    /// Announces the address of a packet, piece by piece; the ring has room.
     fn announce(&mut self, Arrival { mut offset, mut header_bytes, mut len }: Arrival) {
         loop {
             let piece = len.min(self.pieces.bytes_max);

@@ -48,7 +48,7 @@ impl BlockMemory {
         Self { mapping: Arc::new(mapping), status_at: STATUS_OFFSET, block_bytes, block_count }
     }
 
-    /// The same, of single packets.
+    /// As [`new`](Self::new), for blocks of one packet each.
     pub(super) fn of_single_packets(mapping: Mapping, block_bytes: u32, block_count: u32) -> Self {
         assert!(block_bytes >= SINGLE_FRONT_BYTES && block_bytes.is_power_of_two(), "no room for a packet");
         Self { status_at: 0, ..Self::new(mapping, block_bytes, block_count) }

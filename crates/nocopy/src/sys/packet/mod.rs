@@ -42,7 +42,7 @@ const ALIGNING_BYTES: u32 = 2;
 /// The least that the kernel allocates at a time for single packets: a multiple of every page size.
 const PIECE_BYTES: u32 = 1 << 16;
 
-/// In version 3 only a lower limit for blocks: packets are packed densely.
+/// For version 3 only a lower limit of blocks: packets are packed densely.
 const FRAME_BYTES: u32 = 2048;
 
 /// How packets are distributed among the sockets of a fanout group (`PACKET_FANOUT_*`).
@@ -67,7 +67,7 @@ impl Fanout {
     }
 }
 
-/// What a packet socket is to receive, and its memory.
+/// Which packets a packet socket receives, and its memory.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Capture {
     pub(crate) interface_index: u32,
@@ -201,7 +201,7 @@ impl PacketSocket {
         Ok((socket, OwnedBlocks::new(memory)))
     }
 
-    /// The same with blocks of one packet each, which are handed over at once.
+    /// As `lending`, with blocks of one packet each, which are handed over at once.
     pub(crate) fn lending_single_packets(
         capture: &Capture,
         filter: &[Instruction],

@@ -211,14 +211,14 @@ impl<'block> Iterator for Packets<'block> {
 #[derive(Debug)]
 pub struct BlockReader {
     block: Block,
-    /// The next packet's header, behind the word that the kernel reads.
+    /// The next packet's header, after the word that the kernel reads.
     at: usize,
     left: u32,
     unreadable: u32,
 }
 
 impl BlockReader {
-    /// Packets that are still to come.
+    /// Packets that follow.
     pub fn left(&self) -> u32 {
         self.left
     }

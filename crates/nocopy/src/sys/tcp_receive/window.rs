@@ -59,7 +59,7 @@ impl Arrived {
 }
 
 impl Window {
-    /// Address space of so many slots.
+    /// Reserves address space for `slots` slots.
     ///
     /// # Errors
     /// The kernel's; `Unsupported` on a machine whose pages are of another size.
@@ -101,7 +101,7 @@ impl Window {
         Ok(Some(unmapped))
     }
 
-    /// Maps received data, as far as it consists of whole pages and there is room. Does not wait.
+    /// Maps received data that consists of whole pages, while there is room. Does not wait.
     ///
     /// The kernel offers to copy the bytes after them in the same call, which is not used: where room ends it would copy the beginning
     /// of a page that could be mapped, so that the rest of its packet could not, and it would copy past the mark of an urgent byte
@@ -236,7 +236,7 @@ impl Request {
         self.get(socket, size_of::<Self>())
     }
 
-    /// Maps and copies nothing, and takes no error away from other calls.
+    /// Asks the kernel without mapping, copying, or taking an error away from other calls.
     pub(super) fn ask_shortly(&mut self, socket: BorrowedFd<'_>) -> io::Result<()> {
         self.get(socket, Self::SHORT_BYTES)
     }

@@ -69,7 +69,7 @@ impl Sender {
         }
     }
 
-    /// Sends a run by one method, in as many calls as it takes. `false`: the socket accepts no more now.
+    /// Sends a run by one method, in as many calls as needed. `false`: the socket accepts no more now.
     ///
     /// Only the time of the calls is measured, without the time that the socket had no room: a peer that reads slowly says nothing
     /// about the method.

@@ -76,7 +76,7 @@ counters! {
     }
 }
 
-/// There is no buffer to receive into.
+/// No buffer is free to receive into.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "receive: no buffer; all {total} of the pool are in use; drop or send some of the datagrams that were taken, or make the \
@@ -176,7 +176,7 @@ impl Receiver {
         self.call(true)
     }
 
-    /// Spins by calls that do not wait; then lets the kernel wait if `how` says so.
+    /// Spins by non-blocking calls; then lets the kernel wait if `how` allows it.
     #[cold]
     fn look(&mut self, how: Wait, timeout: Option<Duration>) -> io::Result<()> {
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
@@ -226,7 +226,7 @@ impl Receiver {
         }
     }
 
-    /// The same, after an error.
+    /// As `fetch`, after an error.
     #[cold]
     fn fetch_again(&mut self, error: io::Error) -> io::Result<usize> {
         let mut error = error;
@@ -379,7 +379,7 @@ impl AsFd for Receiver {
     }
 }
 
-/// Looks for datagrams by calls that do not wait. The receiver holds what the last one received.
+/// Polls for datagrams by non-blocking calls. The receiver holds the datagrams of the last call.
 struct Looks<'a> {
     receiver: &'a mut Receiver,
     failed: Option<io::Error>,
@@ -421,7 +421,7 @@ impl Waiting for Looks<'_> {
 pub(crate) enum Came<'a> {
     /// A single datagram: its sender, whether it was marked, and its bytes.
     Lone(SocketAddr, bool, &'a [u8]),
-    /// One with further data, or several.
+    /// A datagram with more data after it in the buffer, or several.
     Run(InPlace<'a>),
 }
 
@@ -475,14 +475,14 @@ impl Drops {
     }
 }
 
-/// What one call received. Its buffers are used again by the next call, unless taken.
+/// The datagrams of one call. The next call uses the buffers again, unless they were taken.
 #[derive(Debug)]
 pub(crate) struct Batch<'a> {
     receiver: &'a mut Receiver,
 }
 
 impl<'a> Batch<'a> {
-    /// As a batch of datagrams. Those not iterated over are in the next batch.
+    /// As a batch of datagrams. Datagrams that are not read are in the next batch.
     #[inline]
     pub(super) fn give(self) -> super::Batch<'a> {
         let Receiver { runs, given, .. } = self.receiver;

@@ -16,7 +16,7 @@ use crate::engine::calls::{Calls, RECEIVE, count_calls, this_thread, wait_until_
 use crate::sys::udp_receive::LocalAddress;
 use crate::sys::udp_send;
 
-/// A datagram where it lies.
+/// A datagram in its buffer.
 struct Part<'a> {
     from: SocketAddr,
     local: Option<LocalAddress>,
@@ -25,7 +25,7 @@ struct Part<'a> {
 }
 
 impl<'a> Batch<'a> {
-    /// Each buffer with what is in it.
+    /// Each buffer with its datagrams.
     fn runs(&self) -> &[Run] {
         &self.receiver.runs
     }
@@ -39,7 +39,7 @@ impl<'a> Batch<'a> {
         self.runs().is_empty()
     }
 
-    /// Takes the runs with their buffers. The receiver goes on with others of the pool.
+    /// Takes the runs with their buffers. The receiver continues with others of the pool.
     fn take(self) -> impl Iterator<Item = Run> + 'a {
         self.receiver.runs.drain(..)
     }
@@ -95,7 +95,7 @@ fn wait_for_any(receiver: &Receiver) {
     assert_eq!(poll(&mut polled, Some(&PATIENCE.try_into().unwrap())).unwrap(), 1, "nothing comes");
 }
 
-/// So many datagrams, in the order they came.
+/// The next `count` datagrams, in the order they arrived.
 fn receive(receiver: &mut Receiver, count: usize) -> Vec<(SocketAddr, Vec<u8>)> {
     let mut all = Vec::new();
     while all.len() < count {
@@ -109,7 +109,7 @@ fn receive(receiver: &mut Receiver, count: usize) -> Vec<(SocketAddr, Vec<u8>)> 
     all
 }
 
-/// Sends runs cut by the kernel, with shorter last datagrams, and compares what arrives with what was sent.
+/// Sends runs cut by the kernel, with shorter last datagrams, and compares the received data.
 fn assert_runs_arrive(receiver: &mut Receiver, sender: &UdpSocket) -> usize {
     let (mut runs, mut total) = (0, 0);
     for (number, (segment_bytes, segments, last)) in

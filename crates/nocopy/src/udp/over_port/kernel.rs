@@ -1,4 +1,4 @@
-//! The ordinary sockets behind a socket over a port: they hold its port number, join its groups, and carry what the port cannot.
+//! The ordinary sockets behind a socket over a port: they reserve its port number, join its groups, and carry what the port cannot.
 
 use std::io::{self, IoSlice};
 use std::net::{IpAddr, SocketAddr, SocketAddrV6};

@@ -109,7 +109,7 @@ impl Socket {
         self.local
     }
 
-    /// The area that its frames lie in.
+    /// The area of its frames.
     pub(crate) fn area(&self) -> &Area {
         self.sender.port().area()
     }

@@ -31,7 +31,7 @@ use crate::sys::lookout::Lookout;
 use crate::sys::poll::Wakeup;
 use crate::sys::udp_receive::{LocalAddress, Message, Messages};
 
-/// How often to look at the ordinary sockets while the port keeps receiving.
+/// The interval at which the ordinary sockets are checked while the port keeps receiving.
 const STRAYS_INTERVAL: Duration = Duration::from_millis(1);
 
 /// How often to read the kernel's drops, so that no overflow of its 32-bit counter is missed: at 10 million packets a second it
@@ -45,7 +45,7 @@ const STRAYS_AT_A_TIME: usize = 64;
 const DATAGRAM_BYTES_MAX: usize = 1 << 16;
 
 counters! {
-    /// What a socket received, and what happened to packets that were not for it.
+    /// The datagrams that a socket received, and other packets by what happened to them.
     pub(crate) struct Received {
         /// Datagrams over the port.
         over_port,
@@ -57,7 +57,7 @@ counters! {
         stray_bytes,
         /// Of those over the port: their checksum was left to a card that does not exist (veth, a virtual machine's card).
         unfinished_checksums,
-        /// Of those over the port: they were in several buffers and were joined, with a copy.
+        /// Datagrams over the port that were in several buffers and were joined by a copy.
         gathered,
         /// Bytes of their payloads.
         gathered_bytes,
@@ -106,7 +106,7 @@ struct Stray {
     congested: bool,
 }
 
-/// Where packets that are not for the socket go.
+/// How packets that are not for the socket are treated.
 #[derive(Debug)]
 enum Host {
     /// The host has them anyway.
@@ -127,7 +127,7 @@ struct Sorting {
     wireless: bool,
     /// Whether congestion marks were requested.
     tells_marks: bool,
-    /// The flow of the last datagram, and what holds for all of it.
+    /// The flow of the last datagram, and the facts about all its datagrams.
     last: Option<(UdpFlow, Found)>,
     /// The connected peer, if there is one.
     peer: Option<SocketAddr>,
@@ -289,7 +289,7 @@ impl Receiver {
         self.sorting.last = None;
     }
 
-    /// What was received, what happened to other packets, and the kernel's drops at the ordinary sockets.
+    /// Counts of datagrams, of other packets, and of drops at the ordinary sockets.
     pub(in crate::udp) fn stats(&self) -> io::Result<Stats> {
         let all = self.sorting.received;
         let is_dropped =
@@ -304,7 +304,7 @@ impl Receiver {
             .with_faults(below.only(&["rx_invalid_descs"]))
             .with_faults(below.only(&port::RX_FAULTS));
         let sk_drops = [sk_drops(if self.counts_elsewhere { 0 } else { self.kernel.dropped()? })];
-        // The sockets ignore what a packet ring also receives: those drops are no losses.
+        // The sockets ignore datagrams that a packet ring also receives: those drops are no losses.
         Ok(match self.sorting.host {
             Host::HasThem => stats.with(sk_drops),
             _ => stats.with_dropped(sk_drops),
@@ -323,7 +323,7 @@ impl Receiver {
         ledger
     }
 
-    /// The port's explanation, and what is not received over it.
+    /// The port's explanation, and the datagrams that are not received over it.
     pub(in crate::udp) fn explain(&self) -> Explanation {
         let strays = "over a port; datagrams in fragments, with options or from this host come through the kernel's socket, with a copy";
         self.port.explain().below(&strays)
@@ -462,7 +462,7 @@ impl Sorting {
         self.parse(packet)
     }
 
-    /// The same for a packet of another flow than the last.
+    /// As `found`, for a packet of another flow than the last.
     fn parse(&mut self, packet: &[u8]) -> Option<Found> {
         let Ok(view) = UdpPacket::parse(packet) else {
             return self.turn_away(packet);
@@ -502,7 +502,7 @@ impl Sorting {
         Some(found)
     }
 
-    /// The same for a packet in possibly several buffers.
+    /// As `datagram`, for a packet in possibly several buffers.
     fn whole<'half>(&mut self, chain: Chain<Packet<'half>>) -> Option<Datagram<'half>> {
         if chain.buffers().len() == 1 {
             let packet = chain.into_iter().next()?;

@@ -25,7 +25,7 @@ counters! {
         over_port,
         /// Bytes of their payloads.
         over_port_bytes,
-        /// Of those over the port: given as slices, and copied into frames.
+        /// Datagrams over the port that were given as slices, and copied into frames.
         from_slices,
         /// Bytes of their payloads.
         from_slices_bytes,
@@ -47,8 +47,7 @@ counters! {
         strangers,
         /// Bytes of the payloads of all datagrams through the kernel.
         through_kernel_bytes,
-        /// How often notified changes of routes, neighbours or interfaces made the sender look up routes again; without look-ups
-        /// because of age.
+        /// How often changes of routes, neighbours or interfaces made the sender look up routes again; without look-ups because of age.
         announced_changes,
     }
 }
@@ -70,7 +69,7 @@ impl Sent {
         unresolved + confirming + too_long + other_interface + local + broadcast + encapsulated + strangers
     }
 
-    /// The same as a counter.
+    /// The number as a counter.
     pub(in crate::udp) fn all_through_kernel(&self) -> Counter {
         let meaning = "Datagrams through the kernel, for all of these reasons.";
         Counter { name: Cow::Borrowed("through_kernel"), meaning, value: self.through_kernel() }
@@ -165,7 +164,7 @@ impl Sender {
         self.counts_elsewhere = true;
     }
 
-    /// Whether another socket reports what the ordinary socket counts.
+    /// Whether another socket reports the counts of the ordinary socket.
     pub(in crate::udp) fn counts_elsewhere(&self) -> bool {
         self.counts_elsewhere
     }
@@ -413,7 +412,7 @@ impl Sender {
         self.port.drain(timeout)
     }
 
-    /// What was sent, by path. The network's errors are not included: they belong to the socket.
+    /// Sent datagrams, by path. Errors of the network are not included: the socket reports them.
     pub(in crate::udp) fn sent(&self) -> Sent {
         Sent { announced_changes: self.ways.changes(), ..self.sent }
     }
@@ -508,7 +507,7 @@ fn put_headers(frame: &mut Frame, template: &UdpTemplate) -> Result<(), Reason> 
     Ok(())
 }
 
-/// The same headers, with a checksum completed here, because ports complete none of packets in several frames.
+/// The headers, with a checksum completed here, because ports do not complete checksums of packets in several frames.
 fn in_software(template: &UdpTemplate) -> UdpTemplate {
     match template.flow().checksum {
         UdpChecksum::Offloaded => {

@@ -95,7 +95,7 @@ fn close(end: &End, socket: Socket) {
     assert!(soon(|| end.xdp_program().unwrap().is_none()), "a program stayed on the interface");
 }
 
-/// Whether something comes true.
+/// Waits until a condition holds; returns whether it does.
 fn soon(mut is_so: impl FnMut() -> bool) -> bool {
     let give_up = Instant::now() + PATIENCE;
     while !is_so() {

@@ -1,7 +1,7 @@
-//! The path of a datagram: over the port, with prepared headers, or through the kernel, and why.
+//! The path of a datagram: over the port with prepared headers, or through the kernel, with the reason.
 //!
-//! Changes are checked before the first datagram of a batch, so none is sent by a route from before a pause. The kernel resolves and
-//! confirms neighbours, never this module.
+//! Changes of routes are handled before the first datagram of each batch, so that after a pause none is sent by an old route. The kernel
+//! resolves and confirms neighbours, never this module.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
@@ -35,18 +35,18 @@ const LOOKUPS_MAX: u32 = 32;
 /// The most destinations whose headers are kept: some 16 MiB.
 const WAYS_MAX: usize = 65_536;
 
-/// Why a datagram went through the kernel.
+/// The reason why a datagram went through the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Detour {
     /// The next hop's hardware address is not known yet.
     Unresolved,
-    /// It may have changed: the kernel confirms it when it sends.
+    /// The neighbour's address may have changed: the kernel confirms it when it sends.
     Confirming,
     /// Longer than the MTU.
     TooLong,
     /// The route uses another interface.
     OtherInterface,
-    /// It is this host.
+    /// The destination is this host.
     Local,
     /// A broadcast: the kernel checks whether it is allowed.
     Broadcast,
@@ -63,7 +63,7 @@ pub(super) enum Way {
         template: UdpTemplate,
         /// The longest payload.
         payload_bytes_max: usize,
-        /// The next datagram goes through the kernel, so that it confirms the neighbour.
+        /// Whether the next datagram goes through the kernel, so that it confirms the neighbour.
         confirm: bool,
     },
     Kernel(Detour),
@@ -165,7 +165,7 @@ impl Ways {
     /// The path to a destination.
     ///
     /// # Errors
-    /// There is none.
+    /// There is no route.
     #[inline]
     pub(super) fn to(&mut self, to: SocketAddr) -> Result<&mut Way, RouteError> {
         if self.known.get(self.last).is_none_or(|(last, _)| *last != to) {

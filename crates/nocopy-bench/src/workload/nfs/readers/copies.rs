@@ -19,7 +19,7 @@ use crate::window::Reading;
 use crate::workload::nfs::files::{self, LONG, SMALL, SMALL_BYTES, name_of, small_content};
 use crate::workload::nfs::server::{Server, Way};
 
-/// What must be free on the disk for a long copy.
+/// Free disk space needed for a long copy.
 pub(super) const ROOM_BYTES: u64 = 6 << 30;
 
 /// A read of the long file.
@@ -45,7 +45,7 @@ pub(super) fn small<'a>(scene: &'a Scene<'a>) -> Vec<Series<'a>> {
     }]
 }
 
-/// One long file, onto the disk.
+/// Copies one long file to the disk.
 pub(super) fn long<'a>(scene: &'a Scene<'a>) -> Vec<Series<'a>> {
     if !files::has_disk_room(ROOM_BYTES) {
         return Vec::new(); // a note says so
@@ -141,7 +141,7 @@ fn cp(words: &[&str], to: &Path) -> Command {
     command
 }
 
-/// Runs it to its end, and counts what it has copied: files, or bytes.
+/// Runs it to its end, and counts the copied files or bytes.
 fn observe(
     scene: &Scene<'_>,
     server: &Server,

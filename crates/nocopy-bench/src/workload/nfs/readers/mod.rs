@@ -79,7 +79,7 @@ impl Workload for NfsRead {
         let scene = Scene::new(&place)?;
         bench.play_figures(reads::series(&scene), &BY, 60, |_: &mut Row| {})?;
         bench.play(copies::small(&scene), 20)?;
-        // Once is enough for what memory it takes.
+        // One round suffices for the memory it needs.
         bench.play_figures(copies::long(&scene), &BY, 1, |_: &mut Row| {})
     }
 }
@@ -89,7 +89,7 @@ fn contents(is_quick: bool) -> Contents {
     Contents { cached_bytes: CACHED_BYTES, small, long_bytes, ..Contents::FILE }
 }
 
-/// Who reads.
+/// The reading program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Reader {
     Recv,
@@ -109,12 +109,12 @@ impl Reader {
     }
 }
 
-/// Where files are served, and the program on libnfs, if there is one.
+/// The served files, and the program on libnfs, if it could be built.
 #[derive(Debug)]
 struct Scene<'a> {
     place: &'a Place,
     libnfs: Option<PathBuf>,
-    /// What is known of its copies.
+    /// Evidence about its copies.
     evidence_of_libnfs: Evidence,
 }
 

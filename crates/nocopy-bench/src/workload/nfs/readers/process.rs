@@ -15,10 +15,10 @@ use crate::stage::Site;
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A copy that goes on for longer is broken.
+/// A copy that takes longer counts as broken.
 const COPY_MAX: Duration = Duration::from_secs(120);
 
-/// Between two looks at how much memory it has.
+/// The interval of measurements of its memory.
 const LOOK: Duration = Duration::from_millis(2);
 
 /// Killed when dropped.
@@ -44,7 +44,7 @@ impl Process {
         }
     }
 
-    /// What it has done, once its window is over.
+    /// Its work, once the window is over.
     pub(super) fn done(&mut self) -> io::Result<Done> {
         match self.next()? {
             Word::Done(done) => Ok(done),
@@ -62,7 +62,7 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // It may have ended; it is not waited for yet, so the number is still its own.
+        // It may have ended, but was not waited for yet, so its number is not reused.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -84,12 +84,12 @@ fn spawn(site: &Site, command: &mut Command) -> io::Result<Child> {
     })
 }
 
-/// What a program took that ran to its end.
+/// Resources of a program that ran to its end.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Run {
     pub(super) elapsed: Duration,
     pub(super) cpu: Duration,
-    /// The most memory that it had, and what that was after a quarter of the time.
+    /// The peak of its memory, and the peak after a quarter of the time.
     pub(super) peak_bytes: u64,
     pub(super) early_peak_bytes: u64,
 }
@@ -105,7 +105,7 @@ pub(super) fn run(site: &Site, command: &mut Command) -> io::Result<Run> {
         if start.elapsed() > COPY_MAX {
             child.kill()?;
         }
-        // One that has just ended has none any more.
+        // A process that has just ended has no memory any more.
         peaks.extend(cpu::peak_memory_kib(&id));
         sleep(LOOK);
     }

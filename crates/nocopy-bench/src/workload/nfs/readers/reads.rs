@@ -16,16 +16,16 @@ use crate::window::Reading;
 use crate::workload::nfs::files::CACHED;
 use crate::workload::nfs::server::{Server, Way};
 
-/// Of one read.
+/// Bytes of one read.
 const READS_BYTES: [usize; 2] = [64 << 10, 1 << 20];
 const CONNECTIONS: [usize; 2] = [1, 8];
 
-/// Of the loop of recv(): the best one is the limit.
+/// Buffer lengths of the recv() loop: the best one is the limit.
 const RECV_BYTES: [(usize, &str); 3] = [(64 << 10, "64-KiB"), (256 << 10, "256-KiB"), (1 << 20, "1-MiB")];
 
 const BY_HAND_CAUSE: &str = "by recv() out of the socket into one buffer of 256 KiB, with the heads of the replies, which are not looked at";
 
-/// What is read, and how.
+/// One combination of file and method.
 #[derive(Debug, Clone, Copy)]
 struct Case {
     bytes: usize,

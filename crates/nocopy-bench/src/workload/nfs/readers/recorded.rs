@@ -1,4 +1,4 @@
-//! Replies of a server as they came, into a file: to be sent again from memory.
+//! Records replies of a server in a file, to be sent again from memory.
 
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
@@ -10,7 +10,7 @@ use crate::workload::nfs::files::CACHED;
 use crate::workload::nfs::reads::open;
 use crate::workload::nfs::server::{RECORDED, Server, Way};
 
-/// Reads of the whole file, so many bytes each; returns where a server finds them.
+/// Records reads of the whole file with a given length; returns the files for the replaying server.
 pub(super) fn record(scene: &Scene<'_>, bytes: usize) -> io::Result<Exported> {
     let (place, files) = (scene.place, &scene.place.files);
     let scratch = files.scratch().join(format!("replies-of-{bytes}"));

@@ -9,7 +9,7 @@ fn four_posted() -> (Core, Vec<Ticket>) {
     (core, tickets)
 }
 
-/// What a call that was sent asks for: from where on, and how many bytes.
+/// The offset and length that a sent call asks for.
 fn asked(core: &Core, xid: u32) -> (u64, u32) {
     let sent = core.pieces(xid).unwrap().concat();
     let call = rpc::Call::parse(&sent[4..]).unwrap();

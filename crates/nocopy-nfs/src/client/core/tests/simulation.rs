@@ -37,7 +37,7 @@ impl Random {
     }
 }
 
-/// One connection: what the server has of calls, and what it has replied.
+/// One connection: the calls that the server has received, and its replies.
 struct Link {
     calls: Records,
     /// Sent and not arrived; of the last call a part may never be sent.
@@ -61,15 +61,15 @@ struct World {
     core: Core,
     links: Vec<Link>,
     pool: Pool,
-    /// Where the last read ends.
+    /// End of the last read.
     behind: u64,
-    /// What of the written file has been committed.
+    /// The committed bytes of the written file.
     stable: Vec<u8>,
-    /// What it is to have, by this client.
+    /// The bytes that this client has written.
     written: Vec<u8>,
     reads: HashMap<Ticket, Place>,
     directories: HashMap<Ticket, String>,
-    /// What was written when a commit was asked for.
+    /// The written bytes at the time of a commit.
     commit: Option<(Ticket, Vec<u8>)>,
     restarts: usize,
     cuts: usize,
@@ -280,7 +280,7 @@ impl World {
         let count = self.random.below(link.to_server.len() + 1);
         let arrived: Vec<u8> = link.to_server.drain(..count).collect();
         link.calls.push(&arrived);
-        // What arrived whole is worked on, although nobody waits for the reply.
+        // Complete calls are executed even if the reply can no longer be delivered.
         while let Some(record) = self.links[connection].calls.take().unwrap().map(|record| record.to_vec()) {
             drop(self.reply(&record));
         }
@@ -289,7 +289,7 @@ impl World {
         self.cuts += 1;
     }
 
-    /// The server is started again: what was not committed is lost.
+    /// Restarts the server: uncommitted data is lost.
     fn restart(&mut self) {
         (0..CONNECTIONS).for_each(|connection| self.cut(connection));
         let mut now = fs::read(self.path("written")).unwrap();
@@ -331,7 +331,7 @@ fn what_was_asked_for_is_done_whatever_breaks() {
             let ticket = world.core.commit(files[1]).unwrap();
             world.commit = Some((ticket, world.written.clone()));
         }
-        // Everything comes to an end when no more is asked for.
+        // All requests end once no more are made.
         let mut left = 200_000;
         while world.core.in_flight() > 0 && left > 0 {
             world.step();

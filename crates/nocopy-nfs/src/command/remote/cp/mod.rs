@@ -35,7 +35,7 @@ struct Copying<'a> {
     line: LiveLine,
     counts: Counts,
     shown_bytes: u64,
-    /// What could not be copied, and why.
+    /// Files that could not be copied, and why.
     failures: Vec<(String, String)>,
 }
 

@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use crate::client::Client;
 
-/// What has been done so far.
+/// Counts so far.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub(super) struct Counts {
     pub(super) files: u64,
@@ -52,7 +52,7 @@ pub(super) struct Summary {
 /// Bytes read from servers, by evidence.
 #[derive(Debug, Default, Serialize)]
 struct Ledger {
-    /// From the socket into the buffer posted for them.
+    /// Bytes copied once, from the socket into the posted buffer.
     copied_once_bytes: u64,
     /// Together with a header, and a second time.
     copied_twice_bytes: u64,

@@ -24,7 +24,7 @@ pub(super) struct Job {
     pub(super) name: OsString,
 }
 
-/// What a file waits for.
+/// The event for which a file waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Step {
     Create,
@@ -133,7 +133,7 @@ impl Upload {
 pub(super) struct Uploads {
     all: HashMap<u64, Upload>,
     tickets: HashMap<Ticket, u64>,
-    /// Those that wait for a buffer.
+    /// Files that wait for a buffer.
     starved: VecDeque<u64>,
     number: u64,
 }
@@ -175,7 +175,7 @@ impl Uploads {
         Ok(())
     }
 
-    /// Copies what was begun to its end.
+    /// Finishes all begun copies.
     ///
     /// # Errors
     /// As [`begin`](Self::begin).
@@ -246,7 +246,7 @@ impl Uploads {
     }
 }
 
-/// What an upload waits for.
+/// The event for which an upload waits.
 enum Next {
     Call(Ticket),
     Buffer,
