@@ -126,6 +126,14 @@ impl Admission {
         self.shares.keep(index);
     }
 
+    /// Counts a unit of a connection, for which there is other memory, among what it keeps.
+    pub(super) fn keep_unit(&mut self, index: u32) {
+        if let Some(asked) = self.asked.get_mut(index as usize) {
+            *asked = self.shortage.now();
+        }
+        self.shares.keep(index);
+    }
+
     /// Takes note of such a packet of whole messages, where nothing is unfinished.
     #[inline]
     pub(super) fn has_whole(&mut self, index: u32, kept: usize) {

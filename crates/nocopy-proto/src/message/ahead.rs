@@ -9,7 +9,7 @@ use std::ops::Range;
 /// the place of one packet, and whether a packet is here is found among the runs, without a look at the packets.
 #[derive(Debug)]
 pub(super) struct Ahead<R> {
-    /// Slots as the window has them, so that a run is moved there whole; none of them is empty.
+    /// Slots as the window has them, so that a run is moved there whole; empty are only the further ones of a unit.
     runs: BTreeMap<u64, VecDeque<Option<R>>>,
 }
 
@@ -34,19 +34,33 @@ impl<R> Ahead<R> {
         before.is_some_and(|(start, run)| sequence - start < run.len() as u64)
     }
 
+    /// Whether any of these packets is here.
+    pub(super) fn overlaps(&self, numbers: Range<u64>) -> bool {
+        let before = self.runs.range(..numbers.end).next_back();
+        before.is_some_and(|(start, run)| start + run.len() as u64 > numbers.start)
+    }
+
     /// Keeps a packet that is not here yet.
     pub(super) fn insert(&mut self, sequence: u64, packet: R) {
-        let behind = self.runs.remove(&(sequence + 1));
+        self.insert_run(sequence, packet, 1);
+    }
+
+    /// Keeps something that takes so many numbers, none of which is here yet: it lies in the place of the first.
+    pub(super) fn insert_run(&mut self, sequence: u64, packet: R, span: u64) {
+        let behind = self.runs.remove(&(sequence + span));
+        let rest = (1..span).map(|_| None);
         let before = self.runs.range_mut(..sequence).next_back();
         match before.filter(|(start, run)| *start + run.len() as u64 == sequence) {
             Some((_, run)) => {
                 run.push_back(Some(packet));
+                run.extend(rest);
                 if let Some(behind) = behind {
                     *run = joined(std::mem::take(run), behind);
                 }
             }
             None => {
                 let mut run = behind.unwrap_or_else(|| VecDeque::with_capacity(1));
+                rest.for_each(|place| run.push_front(place));
                 run.push_front(Some(packet));
                 self.runs.insert(sequence, run);
             }
@@ -110,6 +124,8 @@ mod tests {
                 prop_assert!(ranges.is_sorted_by(|one, next| one.end < next.start), "{:?}", ranges);
                 prop_assert!(ranges.into_iter().flatten().eq(model.iter().copied()));
             }
+            let overlaps = model.range(start..start + 3).next().is_some();
+            prop_assert_eq!(ahead.overlaps(start..start + 3), overlaps);
             let run = ahead.take_run(start).into_iter().flatten().flatten();
             let is_start = start == 0 || !model.contains(&(start - 1));
             let expected: Vec<_> =
@@ -118,6 +134,22 @@ mod tests {
             model.retain(|sequence| !expected.contains(sequence));
             prop_assert!(ahead.drain().eq(model));
             prop_assert!(ahead.is_empty());
+        }
+
+        /// Proves the same of things that take several numbers.
+        #[test]
+        fn runs_hold_units(units in prop::collection::vec((0u64..60, 1u64..5), 0..40)) {
+            let (mut ahead, mut model) = (Ahead::new(), BTreeSet::new());
+            for (sequence, span) in units {
+                let numbers = sequence..sequence + span;
+                let is_here = numbers.clone().any(|number| model.contains(&number));
+                prop_assert_eq!(ahead.overlaps(numbers.clone()), is_here);
+                if !is_here {
+                    model.extend(numbers);
+                    ahead.insert_run(sequence, sequence, span);
+                }
+                prop_assert!(ahead.ranges().flatten().eq(model.iter().copied()));
+            }
         }
     }
 }

@@ -266,6 +266,54 @@ pub(super) fn packets(kind: Kind, bytes: usize, payload_bytes_max: usize) -> usi
     }
 }
 
+/// How messages that were put into packets one behind the other fill them (docs/protocol.md §4.3).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Laid {
+    packets: usize,
+    /// Bytes of payload that are left in the last one.
+    room: usize,
+}
+
+impl Laid {
+    /// One message more, into payloads of up to `payload_bytes_max`.
+    #[inline]
+    pub fn add(&mut self, kind: Kind, bytes: usize, payload_bytes_max: usize) {
+        let whole = whole_header_bytes(kind) + bytes;
+        if whole <= self.room {
+            self.room -= whole;
+        } else if whole <= payload_bytes_max {
+            (self.packets, self.room) = (self.packets + 1, payload_bytes_max - whole);
+        } else {
+            let packets = packets(kind, bytes, payload_bytes_max);
+            self.packets += packets;
+            // The first has four bytes of header more than a whole message, and each behind it has four.
+            self.room = (packets * (payload_bytes_max - 4)).saturating_sub(whole);
+        }
+    }
+
+    /// How many packets it takes.
+    #[inline]
+    pub fn packets(&self) -> usize {
+        self.packets
+    }
+}
+
+/// Lays the messages of a unit, as they lie in it, into packets: gives each packet's payload, in pieces.
+///
+/// # Panics
+/// It does not consist of whole messages.
+pub fn lay_unit(unit: &[u8], payload_bytes_max: usize, mut each: impl FnMut(&[&[u8]], bool)) {
+    let mut laid = Laid::default();
+    for chunk in parse(unit) {
+        let Chunk { kind, range, .. } = chunk.expect("messages that were laid into it here");
+        let message = &unit[range];
+        for placed in chunks(kind, message.len(), laid.room, payload_bytes_max) {
+            each(&[placed.header(), &message[placed.range.clone()]], placed.fresh_packet);
+        }
+        laid.add(kind, message.len(), payload_bytes_max);
+    }
+}
+
 /// The longest message of any kind that so many packets hold.
 pub(super) fn bytes_in(packets: usize, payload_bytes_max: usize) -> usize {
     packets.saturating_mul(payload_bytes_max.saturating_sub(4)).saturating_sub(8)
@@ -387,6 +435,41 @@ mod tests {
             let header_bytes = put_whole_header(kind, bytes, &mut room);
             let placed = super::chunks(kind, bytes, 600, 600).next().unwrap();
             prop_assert_eq!(&room[..header_bytes], placed.header());
+        }
+
+        /// Proves that what was laid into packets is counted as it was laid, also behind a long message, and that a unit becomes
+        /// the same packets.
+        #[test]
+        fn packets_of_several_messages_are_counted(
+            messages in prop::collection::vec((kinds(), 0usize..700), 0..20), max in 16usize..300
+        ) {
+            let (mut laid, mut unit, mut packets) = (Laid::default(), Vec::new(), Vec::<Vec<u8>>::new());
+            for (number, (kind, bytes)) in messages.iter().enumerate() {
+                let message = vec![number as u8; *bytes];
+                let room = packets.last().map_or(0, |last| max - last.len());
+                for placed in super::chunks(*kind, *bytes, room, max) {
+                    if placed.fresh_packet {
+                        packets.push(Vec::new());
+                    }
+                    let last = packets.last_mut().unwrap();
+                    last.extend_from_slice(placed.header());
+                    last.extend_from_slice(&message[placed.range]);
+                }
+                laid.add(*kind, *bytes, max);
+                prop_assert_eq!((laid.packets, laid.room), (packets.len(), max - packets.last().unwrap().len()));
+                let mut header = [0; 8];
+                let header_bytes = put_whole_header(*kind, *bytes, &mut header);
+                unit.extend_from_slice(&header[..header_bytes]);
+                unit.extend_from_slice(&message);
+            }
+            let mut again = Vec::<Vec<u8>>::new();
+            lay_unit(&unit, max, |pieces, is_fresh| {
+                if is_fresh {
+                    again.push(Vec::new());
+                }
+                pieces.iter().for_each(|piece| again.last_mut().unwrap().extend_from_slice(piece));
+            });
+            prop_assert_eq!(again, packets);
         }
 
         /// Proves that the packets of a message are as many as is said, and that as many hold it.

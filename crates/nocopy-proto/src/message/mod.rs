@@ -9,7 +9,7 @@
 //!                          └───────────── acknowledgements ◄────────────────────────┴────────────────┘
 //! ```
 //!
-//! * [`wire`]: datagrams; [`framing`]: messages in the payloads of packets.
+//! * [`wire`]: datagrams; [`framing`]: messages in the payloads of packets. Units (`units`): messages by a stream beside the datagrams.
 //! * [`Endpoint`]: all connections; each one only decides, by parts that are pure: windows, losses, round trips, congestion, pacing.
 //!
 //! A packet keeps its sequence number when it is sent again, so it stays in the frame where it was written, with a new header in
@@ -46,7 +46,9 @@ mod twins;
 mod waiting;
 pub mod wire;
 
-pub use endpoint::{Endpoint, Fresh, Message, Next, Outlook, Piece, Places, SignOfLife, Transmit};
+pub use endpoint::{
+    Arriving, Cut, Endpoint, Fresh, Message, Next, Outlook, Piece, Places, SignOfLife, Transmit,
+};
 pub use settings::{
     ConnectError, Counters, Event, Gone, Kind, LostReason, MESSAGE_BYTES_MAX, Peer, PeerStats, QueueError,
     Settings, Violation,

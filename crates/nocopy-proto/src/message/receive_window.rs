@@ -1,11 +1,13 @@
 //! What has arrived and was not read yet: put into order, checked, and read as messages where it lies (docs/protocol.md §4, §8).
 
+mod units;
+
 use std::collections::VecDeque;
 use std::ops::Range;
 
 use super::ahead::Ahead;
 use super::framing::{self, Chunk, Place};
-use super::wire::{Flags, HEADER_BYTES};
+use super::wire::{self, Flags, HEADER_BYTES};
 use super::{Kind, Violation, sequence};
 
 /// Places that a new connection has.
@@ -203,13 +205,23 @@ impl<R: AsRef<[u8]>> ReceiveWindow<R> {
             return Ok(());
         }
         self.slots.push_back(Some(datagram));
+        self.take_in_order(sequence + 1)
+    }
+
+    /// Looks at what is in order now, with what has come from `next` on.
+    fn take_in_order(&mut self, next: u64) -> Result<(), Violation> {
         if self.has_gap()
-            && let Some(mut run) = self.ahead.take_run(sequence + 1)
+            && let Some(mut run) = self.ahead.take_run(next)
         {
             self.slots.append(&mut run);
         }
         while let Some(Some(datagram)) = self.slots.get((self.expected - self.first) as usize) {
             let bytes = datagram.as_ref();
+            if let Some(span) = wire::span_of_unit(bytes) {
+                self.ready += self.check_unit(&bytes[HEADER_BYTES..], span)?;
+                self.expected += span;
+                continue;
+            }
             if bytes[1] & Flags::FIN.bits() != 0 {
                 self.last = Some(self.expected);
             }

@@ -4,12 +4,16 @@
 //! packet is lost when one that was sent after it has arrived, and enough others or enough time lie between (RFC 9002 section 6.1; by
 //! transmissions and not by sequence, as RFC 8985 section 6.2). So a packet that is lost for the second time is found like any other.
 
+mod units;
+
 use std::collections::VecDeque;
 use std::ops::Range;
 
 use super::Time;
 use super::receive_window::IDLE_SLOTS;
 use super::time::Span;
+
+pub(super) use units::UnitPlace;
 
 /// A packet is lost when one has arrived that was sent so many transmissions later (RFC 9002 section 6.1.1).
 const ORDER_THRESHOLD: u64 = 3;
@@ -37,6 +41,10 @@ pub(super) struct SendWindow<S> {
     lost: VecDeque<u64>,
     /// What the last acknowledgement said of packets beyond the first missing one.
     known: Vec<Range<u64>>,
+    /// Units that are not acknowledged, in order.
+    units: VecDeque<UnitPlace>,
+    /// The last ones of them, that were not sent.
+    units_queued: usize,
 }
 
 #[derive(Debug)]
@@ -55,6 +63,8 @@ enum State {
     InFlight,
     Lost,
     Acknowledged,
+    /// A unit, sent or not: it is neither in flight nor lost, since the stream sees to it.
+    Unit,
 }
 
 /// What an acknowledgement brought.
@@ -66,6 +76,8 @@ pub(super) struct Acknowledged {
     pub(super) late: usize,
     /// The latest transmission of them that is known to have arrived; 0: none.
     arrived: u64,
+    /// Numbers of units that were not acknowledged before.
+    pub(super) of_units: usize,
 }
 
 impl Acknowledged {
@@ -74,6 +86,10 @@ impl Acknowledged {
         match slot.state {
             State::InFlight => {}
             State::Lost => self.late += 1,
+            State::Unit => {
+                self.of_units += 1;
+                return;
+            }
             State::Acknowledged | State::Queued => return,
         }
         self.packets += 1;
@@ -107,6 +123,8 @@ impl<S> SendWindow<S> {
             repeated: VecDeque::new(),
             lost: VecDeque::new(),
             known: Vec::new(),
+            units: VecDeque::new(),
+            units_queued: 0,
         }
     }
 
@@ -170,13 +188,15 @@ impl<S> SendWindow<S> {
             self.slots.shrink_to(IDLE_SLOTS);
             self.repeated.shrink_to(IDLE_SLOTS);
             self.lost.shrink_to(IDLE_SLOTS);
+            self.units.shrink_to(IDLE_SLOTS);
         }
     }
 
     /// Places for packets that memory is taken for.
     #[cfg(any(test, feature = "simulation"))]
     pub(super) fn capacity(&self) -> usize {
-        self.slots.capacity() + self.repeated.capacity() + self.lost.capacity() + self.known.capacity()
+        let slots = self.slots.capacity() + self.units.capacity();
+        slots + self.repeated.capacity() + self.lost.capacity() + self.known.capacity()
     }
 
     fn at(&mut self, sequence: u64) -> Option<&mut Slot<S>> {
@@ -216,7 +236,7 @@ impl<S> SendWindow<S> {
     /// The packet to send for the first time next.
     #[inline]
     pub(super) fn next_fresh(&self) -> Option<u64> {
-        (self.fresh < self.end()).then_some(self.fresh)
+        (self.fresh < self.end() && self.next_unit().is_none()).then_some(self.fresh)
     }
 
     /// The highest one in flight: what a probe repeats.
@@ -241,7 +261,7 @@ impl<S> SendWindow<S> {
         match before {
             State::Queued => self.fresh += 1,
             State::InFlight | State::Lost => self.repeated.push_back((order, sequence)),
-            State::Acknowledged => unreachable!("what is acknowledged is not sent"),
+            State::Acknowledged | State::Unit => unreachable!("neither is sent as a packet"),
         }
         self.in_flight += usize::from(before != State::InFlight);
         let slot = self.at(sequence).expect("it was there");
@@ -317,7 +337,7 @@ impl<S> SendWindow<S> {
         self.first = expected;
         self.in_flight -= 1;
         self.arrived = self.arrived.max(order);
-        Some(Acknowledged { packets: 1, late: 0, arrived: order })
+        Some(Acknowledged { packets: 1, late: 0, arrived: order, of_units: 0 })
     }
 
     /// Books what the peer has: everything below `expected`, and the ranges above. Packets that are free go to `free`. Of packets
@@ -335,6 +355,9 @@ impl<S> SendWindow<S> {
         if expected > self.fresh || ranges.clone().any(|range| range.end > self.fresh) {
             return None;
         }
+        if !self.units.is_empty() && self.is_of_parts(expected, ranges.clone()) {
+            return None;
+        }
         let mut all = Acknowledged::default();
         let count = expected.saturating_sub(self.first) as usize; // below what was sent
         for _ in 0..count {
@@ -345,6 +368,7 @@ impl<S> SendWindow<S> {
             }
         }
         self.first += count as u64;
+        self.forget_units();
         if ranges.len() == 0 {
             self.known.clear();
             return Some(self.booked(all));
@@ -449,6 +473,7 @@ impl<S> SendWindow<S> {
         self.lost.clear();
         self.repeated.clear();
         self.known.clear();
+        (self.units, self.units_queued) = (VecDeque::new(), 0);
     }
 }
 
@@ -465,6 +490,11 @@ impl<S> Slot<S> {
     #[inline]
     fn new(packet: S) -> Self {
         Self { packet: Some(packet), state: State::Queued, repeated: false, order: 0, sent: Time::default() }
+    }
+
+    /// One of the numbers of a unit; the first has the unit.
+    fn of_unit(unit: Option<S>) -> Self {
+        Self { packet: unit, state: State::Unit, repeated: false, order: 0, sent: Time::default() }
     }
 
     /// What is there of the slot, which is an acknowledged one from here on.

@@ -20,6 +20,8 @@ pub struct Settings {
     pub crc: bool,
     /// Whether peers may connect (default: yes).
     pub accept: bool,
+    /// Whether peers may open a stream beside their datagrams (default: no). Not with checksums on each datagram.
+    pub streams: bool,
     /// Peers at most (default: 65,536; no more than 2^20).
     pub peers_max: usize,
     /// How long an acknowledgement waits for a packet that takes it along (default: 500 us).
@@ -41,6 +43,7 @@ impl Default for Settings {
             window_packets: 1024,
             crc: false,
             accept: true,
+            streams: false,
             peers_max: 1 << 16,
             ack_delay: Duration::from_micros(500),
             keep_alive: Duration::from_secs(10),
@@ -222,6 +225,10 @@ counters! {
         packets_sent,
         /// Transmissions beyond the first one of a packet.
         packets_sent_again,
+        /// Units that were given to streams.
+        units_sent,
+        /// Units that came over streams and were kept.
+        units_received,
         /// Packets that were kept.
         packets_received,
         /// Acknowledgements sent by themselves.

@@ -25,6 +25,7 @@ fn address(host: usize) -> SocketAddr {
 fn whole(transmit: Transmit<'_, Vec<u8>>) -> Vec<u8> {
     match transmit {
         Transmit::Control { datagram, .. } => datagram.to_vec(),
+        Transmit::Unit { .. } => unreachable!("no unit was queued"),
         Transmit::Packet { packet, header, crc, .. } => {
             let mut datagram = [&header[..], packet].concat();
             if crc {

@@ -151,6 +151,7 @@ impl Twins {
         while let Some(transmit) = self.single[from].poll_transmit(self.now) {
             sent.push(match transmit {
                 Transmit::Control { datagram, .. } => datagram.to_vec(),
+                Transmit::Unit { .. } => unreachable!("no unit was queued"),
                 Transmit::Packet { packet, header, .. } => [&header[..], packet].concat(),
             });
         }
@@ -184,6 +185,7 @@ impl Twins {
             let Some(transmit) = self.runs[from].poll_transmit(self.now) else { break };
             match transmit {
                 Transmit::Control { datagram, .. } => sent.push(datagram.to_vec()),
+                Transmit::Unit { .. } => unreachable!("no unit was queued"),
                 Transmit::Packet { peer, packet, header, .. } => {
                     sent.push([&header[..], packet].concat());
                     let before = sent.len();

@@ -351,6 +351,7 @@ impl Endpoint {
                     carrier.transmit_packet(to, packet, header, false);
                 });
             }
+            Some(Transmit::Unit { .. }) => unreachable!("no unit was queued"),
             Some(Transmit::Control { to, datagram }) => carrier.transmit_control(to, datagram),
         }
         true

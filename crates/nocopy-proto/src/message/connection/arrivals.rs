@@ -9,7 +9,7 @@ use crate::message::wire::{self, Flags, HEADER_BYTES, Header, Ranges};
 use crate::message::{Counters, Time, Violation, sequence};
 
 /// Packets after which an acknowledgement is sent at once.
-const ACK_PACKETS: u32 = 16;
+pub(super) const ACK_PACKETS: u32 = 16;
 /// The same while packets are missing: that many later ones make a packet lost.
 const ACK_PACKETS_IN_GAP: u32 = 3;
 /// Losses are not told from reordering by less (RFC 9002 section 6.1.2, kGranularity).
@@ -69,7 +69,7 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
         let (in_flight, minimum) = (self.send.in_flight(), self.round_trip.minimum());
         match self.send.acknowledge(expected, ranges.iter(expected), minimum, now, free) {
             None => counters.impossible_acks += 1,
-            Some(acknowledged) if acknowledged.packets == 0 => {}
+            Some(acknowledged) if acknowledged.packets + acknowledged.of_units == 0 => {}
             Some(acknowledged) => self.take_news(now, header, in_flight, acknowledged, counters),
         }
     }

@@ -11,6 +11,7 @@ use crate::message::{Time, sequence};
 pub(in crate::message) enum Next {
     Packet { sequence: u64, header: Header },
     Ack { header: Header },
+    Unit(wire::Unit),
 }
 
 impl<S, R: AsRef<[u8]>> Connection<S, R> {
@@ -20,6 +21,11 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
         let is_quiet = !self.acks.now && !self.probe_due && self.send.has_nothing_to_send();
         if is_quiet || self.ended.is_some() {
             return None;
+        }
+        if self.send.has_units_queued()
+            && let Some(unit) = self.next_unit(now)
+        {
+            return Some(Next::Unit(unit));
         }
         if self.acks.now && (self.receive.has_gap() || !self.may_send(now)) {
             return Some(self.ack(now, Flags::NONE));
@@ -120,7 +126,8 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
             && self.last.is_none()
             && !self.agreed.crc
             && !self.receive.has_gap()
-            && !self.send.has_losses();
+            && !self.send.has_losses()
+            && !self.send.has_units_queued();
         let rate = self.rate();
         if !is_plain || in_flight >= UNPACED_PACKETS && !self.pacer.is_ready(now, rate) {
             return None;
@@ -152,6 +159,7 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
             && self.last.is_none()
             && self.confirmed
             && in_flight > 0
+            && !self.send.has_units_queued()
             && self.send.next_lost().is_none();
         if !is_plain {
             return 0;
@@ -194,7 +202,7 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
     }
 
     #[inline(always)] // for each packet
-    fn header(&mut self, now: Time, kind: HeaderKind, flags: Flags, number: u64) -> Header {
+    pub(super) fn header(&mut self, now: Time, kind: HeaderKind, flags: Flags, number: u64) -> Header {
         let (echo, echo_flag) = match self.acks.newest {
             Some((sent, came)) => (sent.wrapping_add(now.ticks().wrapping_sub(came.ticks())), Flags::ECHO),
             None => (0, Flags::NONE),
@@ -218,13 +226,19 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
         }
     }
 
+    /// Something is sent that is to be acknowledged.
+    #[inline]
+    pub(super) fn ask_at(&mut self, now: Time) {
+        if self.send.in_flight() == 0 {
+            (self.asked, self.first_look) = (now, Some(now + self.look_delay()));
+        }
+    }
+
     #[inline]
     fn packet(&mut self, sequence: u64, now: Time, flags: Flags) -> Next {
         let flags = flags.with_if(self.last == Some(sequence), Flags::FIN);
         let header = self.header(now, HeaderKind::Data, flags, sequence);
-        if self.send.in_flight() == 0 {
-            (self.asked, self.first_look) = (now, Some(now + self.look_delay()));
-        }
+        self.ask_at(now);
         Next::Packet { sequence, header }
     }
 

@@ -4,8 +4,10 @@
 mod arrivals;
 mod deadlines;
 mod departures;
+mod units;
 
 use std::net::SocketAddr;
+use std::num::NonZeroU64;
 
 pub(super) use self::deadlines::Linger;
 pub(super) use self::departures::Next;
@@ -36,6 +38,8 @@ pub(super) struct Agreed {
     pub(super) first_received: u32,
     /// Packets the peer takes, from the first.
     pub(super) credit: u32,
+    /// What a stream to the peer begins with, if it takes one.
+    pub(super) stream_key: Option<NonZeroU64>,
 }
 
 impl Agreed {
@@ -105,6 +109,8 @@ pub(super) struct Connection<S, R> {
     unheard: bool,
     /// Over on both sides.
     pub(super) linger: Option<Linger>,
+    /// Units may be sent: there is a stream.
+    pub(super) has_stream: bool,
     /// What was acknowledged when memory to send was last wanted in vain, and since when, by the clock of that shortage.
     slowness: Option<(u64, Time)>,
 }
@@ -165,6 +171,7 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
             ended: None,
             unheard: false,
             linger: None,
+            has_stream: false,
             slowness: None,
             agreed,
         }

@@ -2,6 +2,7 @@
 //! that it receives at its address.
 
 use std::net::SocketAddr;
+use std::num::NonZeroU64;
 use std::time::Duration;
 
 use super::Endpoint;
@@ -27,6 +28,7 @@ pub(super) struct Connecting {
     pub(super) to: SocketAddr,
     id: u64,
     first_sequence: u32,
+    stream_key: Option<NonZeroU64>,
     settings: Settings,
     cookie: Option<[u8; COOKIE_BYTES]>,
     /// Datagrams sent since the last step forward.
@@ -38,12 +40,20 @@ pub(super) struct Connecting {
 }
 
 impl Connecting {
-    pub(super) fn new(to: SocketAddr, id: u64, first_sequence: u32, settings: &Settings, now: Time) -> Self {
+    /// `stream_key`: what a stream for it has to begin with, if there may be one.
+    pub(super) fn new(
+        to: SocketAddr,
+        (id, stream_key): (u64, Option<NonZeroU64>),
+        first_sequence: u32,
+        settings: &Settings,
+        now: Time,
+    ) -> Self {
         let give_up = now + settings.dead_after;
         Self {
             to,
             id,
             first_sequence,
+            stream_key,
             settings: settings.clone(),
             cookie: None,
             tries: 0,
@@ -72,7 +82,7 @@ impl Connecting {
                 true => self.settings.datagram_bytes.min(SHORT_DATAGRAM_BYTES),
                 false => self.settings.datagram_bytes,
             },
-            ..parameters(&self.settings, self.first_sequence)
+            ..parameters(&self.settings, self.first_sequence, self.stream_key)
         }
     }
 
@@ -93,27 +103,31 @@ impl Connecting {
 }
 
 /// What an endpoint says of itself.
-fn parameters(settings: &Settings, first_sequence: u32) -> Parameters {
+fn parameters(settings: &Settings, first_sequence: u32, stream_key: Option<NonZeroU64>) -> Parameters {
     Parameters {
         datagram_bytes: settings.datagram_bytes,
         max_message_bytes: settings.max_message_bytes,
         initial_credit: u32::try_from(settings.window_packets).unwrap_or(u32::MAX),
         first_sequence,
         crc: settings.crc,
+        stream_key,
     }
 }
 
 /// What follows from the words of both.
 fn agreed(to: SocketAddr, remote_id: u64, ours: &Parameters, theirs: &Parameters) -> Agreed {
+    let crc = ours.crc || theirs.crc;
     Agreed {
         to,
         remote_id,
-        crc: ours.crc || theirs.crc,
+        crc,
         datagram_bytes: usize::from(ours.datagram_bytes.min(theirs.datagram_bytes)),
         message_bytes_max: theirs.max_message_bytes as usize,
         first_sent: ours.first_sequence,
         first_received: theirs.first_sequence,
         credit: theirs.initial_credit,
+        // A stream has no checksums.
+        stream_key: theirs.stream_key.filter(|_| !crc),
     }
 }
 
@@ -161,7 +175,7 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
                         None => return self.refuse(Answered::Proven, from, client_id),
                     },
                 };
-                let ours = parameters(&self.settings, first_sequence);
+                let ours = parameters(&self.settings, first_sequence, self.stream_key(server_id));
                 let agreed = agreed(from, client_id, &ours, &theirs);
                 let mut connection = Connection::new(agreed, &self.settings, now);
                 connection.is_joined = attempt.is_some();
@@ -172,7 +186,8 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         if datagram_bytes > theirs.datagram_bytes {
             return; // not more than came; the client has spoken before, so it has an answer
         }
-        let parameters = Parameters { datagram_bytes, ..parameters(&self.settings, first_sequence) };
+        let ours = parameters(&self.settings, first_sequence, self.stream_key(server_id));
+        let parameters = Parameters { datagram_bytes, ..ours };
         self.answer(Answered::Proven, from, |datagram| {
             Accept { client_id, server_id, parameters }.emit(datagram)
         });
@@ -205,7 +220,7 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         if accept.parameters.datagram_bytes > connecting.stated_bytes {
             return; // of a Connect before the last one, or of none at all
         }
-        let ours = parameters(&connecting.settings, connecting.first_sequence);
+        let ours = parameters(&connecting.settings, connecting.first_sequence, connecting.stream_key);
         let agreed = agreed(from, accept.server_id, &ours, &accept.parameters);
         let mut connection = Connection::new(agreed, &self.settings, now);
         connection.confirm();

@@ -9,10 +9,12 @@ mod messages;
 mod queue;
 mod received;
 mod transmission;
+mod units;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::hash::Hasher;
 use std::net::SocketAddr;
+use std::num::NonZeroU64;
 use std::time::Duration;
 
 use siphasher::sip::SipHasher24;
@@ -25,6 +27,7 @@ pub use self::messages::Next;
 pub use self::queue::{Outlook, Places};
 pub use self::received::{Message, Piece};
 pub use self::transmission::Transmit;
+pub use self::units::{Arriving, Cut};
 use super::admission::Admission;
 use super::alarms::Alarms;
 use super::answers::{Answered, Answers};
@@ -120,6 +123,14 @@ impl Ids {
         hasher.write_u64(self.count);
         hasher.finish()
     }
+
+    /// The number that nobody can guess of a connection with this id.
+    fn key_of(&self, id: u64) -> u64 {
+        let mut hasher = SipHasher24::new_with_key(&self.secret);
+        hasher.write_u64(id);
+        hasher.write_u8(1); // none of the above is as long
+        hasher.finish()
+    }
 }
 
 #[inline]
@@ -174,12 +185,20 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         let peers_max = self.settings.peers_max;
         let index = self.vacancy().ok_or(ConnectError::TooManyPeers { peers_max })?;
         let first_sequence = self.ids.next() as u32;
+        let id = self.entries[index as usize].id;
+        let names = (id, self.stream_key(id));
         let entry = &mut self.entries[index as usize];
-        entry.state = State::Connecting(Connecting::new(to, entry.id, first_sequence, &self.settings, now));
+        entry.state = State::Connecting(Connecting::new(to, names, first_sequence, &self.settings, now));
         let peer = Peer { index, generation: entry.generation };
         self.attempts.insert((to, entry.id), index);
         self.touch(index);
         Ok(peer)
+    }
+
+    /// What a stream to this end for the connection with this id has to begin with, if there may be one.
+    fn stream_key(&self, id: u64) -> Option<NonZeroU64> {
+        let offers = self.settings.streams && !self.settings.crc;
+        if offers { NonZeroU64::new(self.ids.key_of(id)) } else { None }
     }
 
     /// A place for one more connection, with a new id. If there is none left, the connection that has been over for longest makes room.

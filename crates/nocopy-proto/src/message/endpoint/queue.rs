@@ -178,7 +178,7 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
 
     /// The connection to a peer that more may be sent to.
     #[inline]
-    fn open_to_send(&mut self, peer: Peer) -> Result<&mut Connection<S, R>, QueueError> {
+    pub(super) fn open_to_send(&mut self, peer: Peer) -> Result<&mut Connection<S, R>, QueueError> {
         let connection = self.open_mut(peer)?.ok_or(QueueError::Full)?;
         if connection.is_finished() { Err(QueueError::Finished) } else { Ok(connection) }
     }

@@ -25,6 +25,15 @@ pub enum Transmit<'a, S> {
         /// It was sent before.
         again: bool,
     },
+    /// A unit, for the stream to the peer.
+    Unit {
+        /// Whose.
+        peer: Peer,
+        /// As it was queued.
+        unit: &'a mut S,
+        /// What precedes it on the stream.
+        header: [u8; HEADER_BYTES],
+    },
     /// A whole datagram, checksum and all.
     Control {
         /// Where to.
@@ -90,6 +99,13 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
                         self.counters.acks_sent += 1;
                         connection.emit_ack(&header, &mut self.control);
                         Transmit::Control { to, datagram: &self.control }
+                    }
+                    connection::Next::Unit(unit) => {
+                        let (mut header, peer) =
+                            ([0; HEADER_BYTES], Peer { index, generation: entry.generation });
+                        unit.emit(&mut header);
+                        self.counters.units_sent += 1;
+                        Transmit::Unit { peer, unit: connection.send.send_unit(now), header }
                     }
                     connection::Next::Packet { sequence, header } => {
                         let (packet, again) = connection.send.send(sequence, now);

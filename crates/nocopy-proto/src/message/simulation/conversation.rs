@@ -4,7 +4,8 @@ use std::collections::VecDeque;
 
 use super::host::Truth;
 use super::traffic::Utterance;
-use crate::message::{Endpoint, Event, Kind, LostReason, Message, Peer, Time, framing};
+use crate::message::framing::{self, Laid};
+use crate::message::{Endpoint, Event, Kind, LostReason, Message, Peer, Time};
 
 pub(super) type Heard<'a> = Message<'a, Vec<u8>, Vec<u8>>;
 
@@ -34,6 +35,8 @@ pub(super) struct Conversation {
     peer_finished: bool,
     finished: bool,
     packer: Packer,
+    /// Messages from that length on go by the stream.
+    streams_from: Option<usize>,
     /// A message as it is said or should be heard.
     message: Vec<u8>,
 }
@@ -48,34 +51,87 @@ struct Speech {
     quiet_until: Time,
 }
 
-/// Puts messages into packets.
+/// Puts messages into packets, and into units.
 #[derive(Debug, Default)]
 pub(super) struct Packer {
-    pub(super) full: VecDeque<Vec<u8>>,
+    pub(super) full: VecDeque<Load>,
     open: Vec<u8>,
+    /// A unit that more may follow in, and how many packets it would be.
+    open_unit: Vec<u8>,
+    laid: Laid,
 }
+
+/// What is ready to be queued.
+#[derive(Debug)]
+pub(super) enum Load {
+    Packet(Vec<u8>),
+    /// With as many numbers as it takes.
+    Unit(Vec<u8>, u32),
+}
+
+impl Load {
+    /// Queues it.
+    pub(super) fn queue(self, endpoint: &mut Endpoint<Vec<u8>, Vec<u8>>, peer: Peer) -> Result<(), Self> {
+        match self {
+            Self::Packet(packet) => endpoint.queue(peer, packet).map_err(|(packet, _)| Self::Packet(packet)),
+            Self::Unit(unit, span) => {
+                let bytes = unit.len() as u32;
+                endpoint.queue_unit(peer, unit, span, bytes).map_err(|(unit, _)| Self::Unit(unit, span))
+            }
+        }
+    }
+}
+
+/// A unit that is as long takes no more messages.
+const UNIT_BYTES: usize = 3_000;
 
 impl Packer {
     pub(super) fn pack(&mut self, kind: Kind, message: &[u8], payload_bytes_max: usize) {
+        self.close_unit();
         let room = payload_bytes_max - self.open.len();
         for chunk in framing::chunks(kind, message.len(), room, payload_bytes_max) {
             if chunk.fresh_packet {
-                self.close();
+                self.close_packet();
             }
             self.open.extend_from_slice(chunk.header());
             self.open.extend_from_slice(&message[chunk.range]);
         }
     }
 
+    /// The same into a unit.
+    pub(super) fn pack_unit(&mut self, kind: Kind, message: &[u8], payload_bytes_max: usize) {
+        self.close_packet();
+        let mut header = [0; framing::CHUNK_HEADER_BYTES_MAX];
+        let header_bytes = framing::put_whole_header(kind, message.len(), &mut header);
+        self.open_unit.extend_from_slice(&header[..header_bytes]);
+        self.open_unit.extend_from_slice(message);
+        self.laid.add(kind, message.len(), payload_bytes_max);
+        if self.open_unit.len() >= UNIT_BYTES {
+            self.close_unit();
+        }
+    }
+
     pub(super) fn close(&mut self) {
+        self.close_packet();
+        self.close_unit();
+    }
+
+    fn close_packet(&mut self) {
         if !self.open.is_empty() {
-            self.full.push_back(std::mem::take(&mut self.open));
+            self.full.push_back(Load::Packet(std::mem::take(&mut self.open)));
+        }
+    }
+
+    fn close_unit(&mut self) {
+        let (unit, laid) = (std::mem::take(&mut self.open_unit), std::mem::take(&mut self.laid));
+        if !unit.is_empty() {
+            self.full.push_back(Load::Unit(unit, laid.packets() as u32));
         }
     }
 }
 
 impl Conversation {
-    pub(super) fn new(peer: Peer, says: Option<u64>) -> Self {
+    pub(super) fn new(peer: Peer, says: Option<u64>, streams_from: Option<usize>) -> Self {
         let speech = says.map(|seed| Speech {
             seed,
             greeted: false,
@@ -93,6 +149,7 @@ impl Conversation {
             peer_finished: false,
             finished: false,
             packer: Packer::default(),
+            streams_from,
             message: Vec::new(),
         }
     }
@@ -147,7 +204,11 @@ impl Conversation {
             }
             let Some(utterance) = self.next_utterance(now, truth) else { break };
             utterance.write(&truth.flows, &mut self.message);
-            self.packer.pack(utterance.kind(), &self.message, payload_bytes_max);
+            let is_long = self.streams_from.is_some_and(|from| self.message.len() >= from);
+            match is_long && endpoint.has_stream(self.peer) {
+                true => self.packer.pack_unit(utterance.kind(), &self.message, payload_bytes_max),
+                false => self.packer.pack(utterance.kind(), &self.message, payload_bytes_max),
+            }
         }
         self.packer.close();
         self.hand_over(endpoint, queued, payload_bytes_max);
@@ -164,10 +225,10 @@ impl Conversation {
         queued: &mut usize,
         payload_bytes_max: usize,
     ) {
-        while let Some(packet) = self.packer.full.pop_front() {
-            assert!(packet.len() <= payload_bytes_max);
-            if let Err((packet, _)) = endpoint.queue(self.peer, packet) {
-                return self.packer.full.push_front(packet);
+        while let Some(load) = self.packer.full.pop_front() {
+            assert!(!matches!(&load, Load::Packet(packet) if packet.len() > payload_bytes_max));
+            if let Err(load) = load.queue(endpoint, self.peer) {
+                return self.packer.full.push_front(load);
             }
             *queued += 1;
         }

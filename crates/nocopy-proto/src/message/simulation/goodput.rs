@@ -20,6 +20,7 @@ fn measure(loss: f64, window_packets: usize) -> (f64, f64) {
         says: None,
         is_general: Some(false),
         link: LinkSettings { loss, ..LinkSettings::gigabit() },
+        streams: None,
     };
     let mut world = World::new(1);
     let (client, server) = (world.host(host.clone()), world.host(host));

@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use super::conversation::{Conversation, End};
 use super::link::LinkSettings;
+use super::streams::{Inbox, StreamSettings};
 use super::traffic::{Flow, Flows, Traffic};
+use crate::message::wire::Unit;
 use crate::message::{Endpoint, Event, Fresh, Peer, Piece, Settings, SignOfLife, Time, Transmit, crc};
 
 /// How far ahead of the wire a host fills the queue of its interface.
@@ -27,6 +29,8 @@ pub struct HostSettings {
     pub is_general: Option<bool>,
     /// The link towards it; its interface has the same rate.
     pub link: LinkSettings,
+    /// How it uses streams, if it does.
+    pub streams: Option<StreamSettings>,
 }
 
 /// What a host has sent and could not take.
@@ -42,6 +46,10 @@ pub struct HostCounts {
     pub without_memory: u64,
     /// Bytes of messages that were read.
     pub read_bytes: u64,
+    /// Units given to streams.
+    pub units: u64,
+    /// Units that became packets, since their stream was cut.
+    pub units_cut: u64,
 }
 
 /// What all hosts of a simulation know.
@@ -69,6 +77,8 @@ pub(super) struct Departure {
     pub(super) at: Time,
     pub(super) to: SocketAddr,
     pub(super) datagram: Vec<u8>,
+    /// It is a unit, for the stream to that peer.
+    pub(super) stream: Option<Peer>,
 }
 
 /// Datagrams that there is always memory to look at, as with both carriers: one that is not kept is still heard.
@@ -93,6 +103,9 @@ pub(super) struct Host {
     by_peer: HashMap<Peer, usize>,
     pub(super) events: Vec<(Time, Event)>,
     pub(super) counts: HostCounts,
+    pub(super) inbox: Inbox,
+    /// Peers to which a stream is to be opened.
+    pub(super) wants_streams: Vec<Peer>,
     /// Datagrams that the endpoint keeps.
     pub(super) kept: usize,
     /// Packets that the endpoint keeps.
@@ -118,6 +131,8 @@ impl Host {
             by_peer: HashMap::new(),
             events: Vec::new(),
             counts: HostCounts::default(),
+            inbox: Inbox::default(),
+            wants_streams: Vec::new(),
             kept: 0,
             queued: 0,
             signs_of_life: BTreeMap::new(),
@@ -133,7 +148,9 @@ impl Host {
     fn endpoint(settings: &HostSettings, seed: u64) -> Endpoint<Vec<u8>, Vec<u8>> {
         let mut bytes = [0; 32];
         fastrand::Rng::with_seed(seed).fill(&mut bytes);
-        let mut endpoint = Endpoint::new(settings.endpoint.clone(), bytes);
+        let settings_of_endpoint =
+            Settings { streams: settings.streams.is_some(), ..settings.endpoint.clone() };
+        let mut endpoint = Endpoint::new(settings_of_endpoint, bytes);
         endpoint.note_signs_of_life();
         if settings.is_general.unwrap_or(seed % 2 == 1) {
             endpoint.go_the_general_way();
@@ -151,6 +168,7 @@ impl Host {
         self.signs_of_life.clear();
         self.away = None;
         (self.kept, self.queued) = (0, 0);
+        self.inbox = Inbox::default();
     }
 
     /// Connects, and says that.
@@ -170,11 +188,12 @@ impl Host {
 
     fn begin(&mut self, peer: Peer, says: Option<u64>) {
         self.by_peer.insert(peer, self.conversations.len());
-        self.conversations.push(Conversation::new(peer, says));
+        let streams_from = self.settings.streams.as_ref().map(|streams| streams.from_bytes);
+        self.conversations.push(Conversation::new(peer, says, streams_from));
     }
 
     /// Takes a datagram from the wire.
-    pub(super) fn arrive(&mut self, now: Time, from: SocketAddr, congested: bool, datagram: Vec<u8>) {
+    pub(super) fn arrive(&mut self, now: Time, from: SocketAddr, congested: bool, mut datagram: Vec<u8>) {
         if let Some(Away { waiting, .. }) = &mut self.away {
             match waiting.len() < WAITING_MAX {
                 true => waiting.push((from, congested, datagram)),
@@ -182,9 +201,12 @@ impl Host {
             }
             return;
         }
-        if self.kept >= self.settings.memory_packets + PASSING {
+        if self.kept - self.inbox.kept >= self.settings.memory_packets + PASSING {
             self.counts.without_memory += 1;
             return;
+        }
+        if is_unit(&datagram) {
+            datagram[0] = 0; // by damage: as malformed as that, and not to be counted as a unit that comes back
         }
         self.kept += 1;
         self.endpoint.handle_datagram(now, from, congested, datagram);
@@ -214,6 +236,8 @@ impl Host {
         let (mut speaks_at, mut blocked);
         loop {
             self.note_events(now, truth);
+            let memory = self.settings.streams.as_ref().map_or(0, |streams| streams.memory_units);
+            self.kept += self.inbox.take(now, memory, &mut self.endpoint, truth);
             self.read(now, truth);
             self.note_events(now, truth); // an end is told when everything in front of it was read
             speaks_at = None;
@@ -221,6 +245,7 @@ impl Host {
                 let next = conversation.speak(now, &mut self.endpoint, &mut self.queued, truth);
                 speaks_at = speaks_at.into_iter().chain(next).min();
             }
+            self.replace_units(); // that were packed before the stream was cut
             self.collect(truth);
             blocked = self.transmit(now, departures);
             if !self.note_events(now, truth) {
@@ -271,6 +296,9 @@ impl Host {
                 | Event::Closed(peer) => peer,
                 Event::Lost(peer, _) => peer,
             };
+            if matches!(event, Event::Connected(..)) && self.settings.streams.is_some() {
+                self.wants_streams.push(peer);
+            }
             self.events.push((now, event));
             match self.by_peer.get(&peer).map(|&index| &mut self.conversations[index]) {
                 Some(conversation) => conversation.note(event, truth),
@@ -298,7 +326,12 @@ impl Host {
             }
             if self.counts.read_bytes % 4 == 1 {
                 // Taken, and soon dropped: its datagrams come back from here and not from the endpoint.
-                message.take(|piece| self.kept -= usize::from(matches!(piece, Piece::Datagram(..))));
+                message.take(|piece| {
+                    if let Piece::Datagram(datagram, _) = piece {
+                        self.kept -= 1;
+                        self.inbox.kept -= usize::from(is_unit(&datagram));
+                    }
+                });
             }
         }
     }
@@ -311,13 +344,14 @@ impl Host {
                 None => truth.fault(|| format!("{}: more packets came back than were given", self.address)),
             }
         }
-        while self.endpoint.released().is_some() {
+        while let Some(datagram) = self.endpoint.released() {
+            self.inbox.kept -= usize::from(is_unit(&datagram));
             match self.kept.checked_sub(1) {
                 Some(left) => self.kept = left,
                 None => truth.fault(|| format!("{}: more datagrams came back than were given", self.address)),
             }
         }
-        self.endpoint.set_free(self.settings.memory_packets - self.kept);
+        self.endpoint.set_free(self.settings.memory_packets - (self.kept - self.inbox.kept));
     }
 
     /// Sends by the short way what goes it, as much as the interface takes now; whether that was something.
@@ -330,7 +364,7 @@ impl Host {
             counts.packets += 1;
             let datagram = [&header[..], packet].concat();
             *interface_free = (*interface_free).max(now) + settings.link.transmission(datagram.len());
-            departures.push(Departure { at: *interface_free, to, datagram });
+            departures.push(Departure { at: *interface_free, to, datagram, stream: None });
         });
         if sent == Fresh::Last {
             endpoint.rest_after_last(now);
@@ -356,6 +390,12 @@ impl Host {
                     }
                     (to, datagram)
                 }
+                Transmit::Unit { peer, unit, header } => {
+                    self.counts.units += 1;
+                    let (datagram, to) = ([&header[..], unit].concat(), self.address);
+                    departures.push(Departure { at: now, to, datagram, stream: Some(peer) });
+                    continue;
+                }
                 Transmit::Control { to, datagram } => {
                     self.counts.controls += 1;
                     (to, datagram.to_vec())
@@ -363,7 +403,7 @@ impl Host {
             };
             self.interface_free =
                 self.interface_free.max(now) + self.settings.link.transmission(datagram.len());
-            departures.push(Departure { at: self.interface_free, to, datagram });
+            departures.push(Departure { at: self.interface_free, to, datagram, stream: None });
         }
         Some(now + INTERFACE_AHEAD / 2)
     }
@@ -372,4 +412,9 @@ impl Host {
     pub(super) fn ends(&self) -> impl Iterator<Item = Option<End>> + '_ {
         self.conversations.iter().map(|conversation| conversation.end)
     }
+}
+
+/// Whether something that came is a unit.
+fn is_unit(received: &[u8]) -> bool {
+    received.first_chunk().is_some_and(|header| Unit::parse(header).is_ok())
 }

@@ -46,6 +46,7 @@ impl Hostile {
             initial_credit: 1_024,
             first_sequence: 0,
             crc: false,
+            stream_key: None,
         };
         let mut datagram = Vec::new();
         Connect { client_id, cookie, parameters }.emit(&mut datagram);

@@ -5,18 +5,23 @@
 //! can be repeated from its number alone.
 
 mod conversation;
+pub mod forged_units;
 mod host;
 mod link;
 pub mod schedule;
+mod streams;
 mod traffic;
 mod world;
 
 pub use conversation::End;
 pub use host::{HostCounts, HostSettings};
 pub use link::{LinkCounts, LinkSettings, OVERHEAD_BYTES};
+pub use streams::StreamSettings;
 pub use traffic::{Flow, Sizes, Traffic};
 pub use world::{HostId, Stranger, World};
 
+#[cfg(test)]
+mod by_stream;
 #[cfg(test)]
 mod computing;
 #[cfg(test)]

@@ -461,9 +461,9 @@ impl Pair {
 impl Side {
     fn hand_over(&mut self) {
         for talk in &mut self.talks {
-            while let Some(packet) = talk.packer.full.pop_front() {
-                if let Err((packet, _)) = self.endpoint.queue(talk.peer, packet) {
-                    talk.packer.full.push_front(packet);
+            while let Some(load) = talk.packer.full.pop_front() {
+                if let Err(load) = load.queue(&mut self.endpoint, talk.peer) {
+                    talk.packer.full.push_front(load);
                     break;
                 }
                 self.queued += 1;
@@ -510,6 +510,7 @@ impl Side {
                     }
                     (to, bytes)
                 }
+                Transmit::Unit { .. } => unreachable!("no unit was queued"),
                 Transmit::Control { to, datagram } => (to, datagram.to_vec()),
             };
             if to == other.address {

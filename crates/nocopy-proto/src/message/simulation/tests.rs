@@ -18,6 +18,7 @@ pub(super) fn on(link: LinkSettings) -> HostSettings {
         says: None,
         is_general: None,
         link,
+        streams: None,
     }
 }
 
@@ -35,7 +36,7 @@ pub(super) fn pair(seed: u64, client: HostSettings, server: HostSettings) -> (Wo
 
 /// Everything was said, heard as it was said, and nothing is left of it: no timer, no memory.
 #[track_caller]
-fn assert_settles(world: &mut World, most: Duration, hosts: &[HostId]) {
+pub(super) fn assert_settles(world: &mut World, most: Duration, hosts: &[HostId]) {
     let quiet = world.run(most);
     let state = || {
         hosts
@@ -59,7 +60,7 @@ fn assert_settles(world: &mut World, most: Duration, hosts: &[HostId]) {
 }
 
 /// The ways in which a link can be bad, with a name.
-fn disturbances() -> Vec<(&'static str, LinkSettings)> {
+pub(super) fn disturbances() -> Vec<(&'static str, LinkSettings)> {
     let good = LinkSettings::gigabit();
     let all = LinkSettings {
         loss: 0.03,

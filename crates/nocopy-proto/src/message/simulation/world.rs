@@ -10,6 +10,7 @@ use fastrand::Rng;
 use super::conversation::End;
 use super::host::{Away, Departure, Host, HostCounts, HostSettings, Truth};
 use super::link::{Link, LinkCounts};
+use super::streams::Streams;
 use super::traffic::{Flow, Traffic};
 use crate::message::{Event, Peer, Time};
 
@@ -44,6 +45,7 @@ pub struct World {
     /// Orders what happens at the same time.
     scheduled: u64,
     truth: Truth,
+    streams: Streams,
     strangers: BTreeMap<SocketAddr, Stranger>,
     /// What strangers were sent.
     pub mail: Vec<(SocketAddr, Vec<u8>)>,
@@ -92,6 +94,26 @@ enum Happening {
     SignsOfLife {
         host: usize,
     },
+    /// A unit comes over a stream.
+    Unit {
+        stream: usize,
+        host: usize,
+        peer: Peer,
+        unit: Vec<u8>,
+    },
+    /// A host's stream to a peer gets there.
+    StreamOpens {
+        host: usize,
+        peer: Peer,
+    },
+    StreamIsCut {
+        stream: usize,
+    },
+    /// One end of a stream is told that it was cut.
+    CutIsTold {
+        host: usize,
+        peer: Peer,
+    },
 }
 
 impl World {
@@ -104,6 +126,7 @@ impl World {
             schedule: BinaryHeap::new(),
             scheduled: 0,
             truth: Truth::default(),
+            streams: Streams::default(),
             strangers: BTreeMap::new(),
             mail: Vec::new(),
             departures: Vec::new(),
@@ -226,6 +249,19 @@ impl World {
                 self.hosts[host].host.arrive(at, from, congested, datagram);
                 self.drive(host);
             }
+            Happening::Unit { stream, host, peer, unit } => {
+                if self.streams.delivers(stream, at) {
+                    self.note(self.hosts[host].host.address, &unit);
+                    self.hosts[host].host.inbox.put(peer, unit);
+                    self.drive(host);
+                }
+            }
+            Happening::StreamOpens { host, peer } => self.open_stream(host, peer),
+            Happening::StreamIsCut { stream } => self.cut_stream(stream),
+            Happening::CutIsTold { host, peer } => {
+                self.hosts[host].host.stream_cut(peer);
+                self.drive(host);
+            }
             Happening::Wake { host } => {
                 if self.hosts[host].wakes_at == Some(at) {
                     self.hosts[host].wakes_at = None;
@@ -266,10 +302,63 @@ impl World {
             self.schedule(at, Happening::Wake { host: index });
         }
         let mut departures = std::mem::take(&mut self.departures);
-        for Departure { at, to, datagram } in departures.drain(..) {
-            self.schedule(at, Happening::Switch { from, to, datagram });
+        for Departure { at, to, datagram, stream } in departures.drain(..) {
+            match stream {
+                None => self.schedule(at, Happening::Switch { from, to, datagram }),
+                Some(peer) => self.send_by_stream((index, peer), datagram),
+            }
         }
         self.departures = departures;
+        for peer in std::mem::take(&mut self.hosts[index].host.wants_streams) {
+            let at = self.now + 2 * self.hosts[index].link.settings.delay;
+            self.schedule(at, Happening::StreamOpens { host: index, peer });
+        }
+    }
+
+    fn send_by_stream(&mut self, from: (usize, Peer), unit: Vec<u8>) {
+        let Node { host, link, .. } = &self.hosts[from.0];
+        let at = self.now + link.settings.delay + link.settings.transmission(unit.len());
+        let stall = host.settings.streams.as_ref().map_or(Duration::ZERO, |streams| streams.stall);
+        if let Some((stream, (host, peer), at)) = self.streams.carry(from, at, &mut self.random, stall) {
+            self.schedule(at, Happening::Unit { stream, host, peer, unit });
+        }
+    }
+
+    /// Attaches a stream at the other end, if there is the connection still, and both use streams.
+    fn open_stream(&mut self, host: usize, peer: Peer) {
+        let (from, endpoint) = (self.hosts[host].host.address, &self.hosts[host].host.endpoint);
+        let Ok(Some((to, attach))) = endpoint.stream_to(peer) else { return };
+        let Some(other) = self.hosts.iter().position(|node| node.host.address == to) else { return };
+        let attached = self.hosts[other].host.endpoint.attach(from.ip(), &attach);
+        let Some((other_peer, answer)) = attached else { return };
+        if answer.to != attach.from {
+            self.truth.fault(|| "a stream was attached to another connection".into());
+        }
+        for (host, peer) in [(host, peer), (other, other_peer)] {
+            let opened = self.hosts[host].host.endpoint.stream_opened(peer);
+            opened.expect("it has just said that there is the connection");
+        }
+        let stream = self.streams.open([(host, peer), (other, other_peer)]);
+        let settings = &self.hosts[host].host.settings;
+        if let Some(most) = settings.streams.as_ref().and_then(|streams| streams.cut_after) {
+            let after = Duration::from_nanos(self.random.u64(..=most.as_nanos() as u64));
+            self.schedule(self.now + after, Happening::StreamIsCut { stream });
+        }
+        self.drive(host);
+        self.drive(other);
+    }
+
+    /// Cuts a stream: what is on its way may still come, for a time, and the ends are told one after the other. Then there is another one.
+    fn cut_stream(&mut self, stream: usize) {
+        let ends = self.streams.ends(stream);
+        let mut soon = || self.now + Duration::from_micros(self.random.u64(..3_000));
+        let (until, told) = (soon(), [soon(), soon()]);
+        self.streams.cut(stream, until);
+        for ((host, peer), at) in ends.into_iter().zip(told) {
+            self.schedule(at, Happening::CutIsTold { host, peer });
+        }
+        let (host, peer) = ends[0];
+        self.schedule(self.now + Duration::from_millis(5), Happening::StreamOpens { host, peer });
     }
 
     fn schedule(&mut self, at: Time, happening: Happening) {
@@ -338,6 +427,12 @@ impl World {
     /// The host's endpoint.
     pub fn endpoint(&self, host: HostId) -> &crate::message::Endpoint<Vec<u8>, Vec<u8>> {
         &self.hosts[host.0].host.endpoint
+    }
+
+    /// The same, to be changed.
+    #[cfg(test)]
+    pub(super) fn endpoint_mut(&mut self, host: HostId) -> &mut crate::message::Endpoint<Vec<u8>, Vec<u8>> {
+        &mut self.hosts[host.0].host.endpoint
     }
 
     /// What address has sent and was sent, that is no host's.

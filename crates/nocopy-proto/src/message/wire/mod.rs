@@ -30,6 +30,7 @@ pub mod oracle;
 mod parameters;
 mod ranges;
 mod set_up;
+mod stream;
 #[cfg(test)]
 mod tests;
 
@@ -44,6 +45,8 @@ pub(super) use header::{follows, plain, plain_ack, renumber};
 pub use parameters::{DATAGRAM_BYTES_MIN, Parameters};
 pub use ranges::{RANGES_MAX, Ranges};
 pub use set_up::{Accept, COOKIE_BYTES, Connect, Cookie, HELLO_BYTES_MIN, Hello, Refused, VERSION, Versions};
+pub(super) use stream::span_of_unit;
+pub use stream::{ATTACH_BYTES, ATTACHED_BYTES, Attach, Attached, Unit};
 
 const DATA: u8 = 1;
 const ACK: u8 = 2;

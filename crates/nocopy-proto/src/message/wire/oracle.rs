@@ -25,8 +25,8 @@ fn check(bytes: &[u8]) {
     assert_eq!(Datagram::parse(&written), Ok(datagram));
     let (fields, padding) = match datagram {
         Datagram::Hello(_) => (12, bytes.len() - 12),
-        Datagram::Connect(_) => (44, bytes.len() - 44),
-        Datagram::Accept(_) => (36, bytes.len() - 36),
+        Datagram::Connect(_) => (52, bytes.len() - 52),
+        Datagram::Accept(_) => (44, bytes.len() - 44),
         _ => (bytes.len(), 0),
     };
     assert_eq!(written[..fields], bytes[..fields]);

@@ -1,10 +1,12 @@
 //! What each end says of itself in Connect and Accept (docs/protocol.md §3.3).
 
+use std::num::NonZeroU64;
+
 use super::Malformed;
 use crate::wire::field::Field;
 
-/// Bytes of the parameters.
-pub(super) const PARAMETERS_BYTES: usize = 16;
+/// Bytes of the parameters. The last eight are padding to ends that know nothing of streams.
+pub(super) const PARAMETERS_BYTES: usize = 24;
 
 /// Bytes of datagram that an end may ask for, at the least: an Ack with all its ranges fits, and so does every kind but Hello's padding.
 pub const DATAGRAM_BYTES_MIN: u16 = 512;
@@ -17,6 +19,7 @@ type FlagBits = Field<2, 2>;
 type MessageBytes = Field<4, 4>;
 type Credit = Field<8, 4>;
 type FirstSequence = Field<12, 4>;
+type StreamKey = Field<16, 8>;
 
 /// What an end says of itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -31,6 +34,8 @@ pub struct Parameters {
     pub first_sequence: u32,
     /// Whether it wants a checksum on everything. One end that does is enough.
     pub crc: bool,
+    /// What a stream to it begins with, if it takes one for this connection (§16).
+    pub stream_key: Option<NonZeroU64>,
 }
 
 impl Parameters {
@@ -54,6 +59,7 @@ impl Parameters {
             initial_credit: Credit::number(bytes),
             first_sequence: FirstSequence::number(bytes),
             crc: flags & WANTS_CRC != 0,
+            stream_key: NonZeroU64::new(StreamKey::number(bytes)),
         })
     }
 
@@ -64,6 +70,7 @@ impl Parameters {
         MessageBytes::put_number(&mut bytes, self.max_message_bytes);
         Credit::put_number(&mut bytes, self.initial_credit);
         FirstSequence::put_number(&mut bytes, self.first_sequence);
+        StreamKey::put_number(&mut bytes, self.stream_key.map_or(0, NonZeroU64::get));
         bytes
     }
 }

@@ -18,9 +18,10 @@ fn header(kind: HeaderKind) -> impl Strategy<Value = Header> {
 }
 
 fn parameters() -> impl Strategy<Value = Parameters> {
-    (DATAGRAM_BYTES_MIN..=9000, any::<(u32, u32, u32, bool)>()).prop_map(|(datagram_bytes, fields)| {
-        let (max_message_bytes, initial_credit, first_sequence, crc) = fields;
-        Parameters { datagram_bytes, max_message_bytes, initial_credit, first_sequence, crc }
+    (DATAGRAM_BYTES_MIN..=9000, any::<(u32, u32, u32, bool, u64)>()).prop_map(|(datagram_bytes, fields)| {
+        let (max_message_bytes, initial_credit, first_sequence, crc, key) = fields;
+        let stream_key = std::num::NonZeroU64::new(key);
+        Parameters { datagram_bytes, max_message_bytes, initial_credit, first_sequence, crc, stream_key }
     })
 }
 
@@ -191,6 +192,7 @@ fn a_connect_has_to_be_as_long_as_it_says() {
         initial_credit: 2,
         first_sequence: 3,
         crc: true,
+        stream_key: None,
     };
     let mut bytes = Vec::new();
     Connect { client_id: 1, cookie: [2; COOKIE_BYTES], parameters }.emit(&mut bytes);

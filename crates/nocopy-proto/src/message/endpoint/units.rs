@@ -1,0 +1,193 @@
+//! Messages by a stream beside the datagrams of a connection (docs/protocol.md §16): which connection a stream is for, units that are sent,
+//! come, and become packets when their stream is cut.
+
+use std::net::{IpAddr, SocketAddr};
+
+use super::{Endpoint, State, index_of};
+use crate::message::receive_window::Arrival;
+use crate::message::wire::{AbortReason, Attach, Attached, HEADER_BYTES, Ranges, Unit};
+use crate::message::{Gone, LostReason, Peer, QueueError, Time, sequence};
+
+/// What is to become of a unit whose header has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Arriving {
+    /// It is the one that everything waits for: there has to be memory for it.
+    Next,
+    /// It is to be kept, when there is memory.
+    Later,
+    /// It is here already, or comes by datagrams: its bytes are passed over.
+    Passed,
+    /// It cannot be: the stream is of no use.
+    Impossible,
+}
+
+/// A unit without a stream, which has to become packets.
+#[derive(Debug)]
+pub struct Cut<'a, S> {
+    /// Whose.
+    pub peer: Peer,
+    /// As it was queued.
+    pub unit: &'a mut S,
+    /// How many packets it becomes.
+    pub packets: usize,
+    /// How long they are at most.
+    pub payload_bytes_max: usize,
+}
+
+impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
+    /// Whether there is such a peer, connected or not yet.
+    #[inline]
+    pub fn has_peer(&self, peer: Peer) -> bool {
+        self.open(peer).is_ok()
+    }
+
+    /// Where a stream to a peer goes and what it begins with, if the peer takes one.
+    ///
+    /// # Errors
+    /// The peer is gone.
+    pub fn stream_to(&self, peer: Peer) -> Result<Option<(SocketAddr, Attach)>, Gone> {
+        let Some(connection) = self.open(peer)? else { return Ok(None) };
+        let from = self.entries[peer.index()].id;
+        let (to, at) = (connection.agreed.remote_id, connection.agreed.to);
+        Ok(connection.agreed.stream_key.map(|key| (at, Attach { to, from, key })))
+    }
+
+    /// Whose stream it is that came from this address and begins with these words, and what is to be answered; `None`: nobody's.
+    pub fn attach(&mut self, from: IpAddr, attach: &Attach) -> Option<(Peer, Attached)> {
+        let index = index_of(attach.to);
+        let key = self.stream_key(attach.to);
+        let entry = self.entries.get(index as usize).filter(|entry| entry.id == attach.to)?;
+        let State::Open(connection) = &entry.state else { return None };
+        let is_its = connection.agreed.to.ip() == from
+            && connection.agreed.remote_id == attach.from
+            && key == Some(attach.key)
+            && !connection.agreed.crc;
+        is_its.then(|| {
+            let peer = Peer { index, generation: entry.generation };
+            (peer, Attached { to: attach.from })
+        })
+    }
+
+    /// There is a stream to a peer: units may be sent by it.
+    ///
+    /// # Errors
+    /// The peer is gone.
+    ///
+    /// # Panics
+    /// There is a unit that waits to become packets ([`next_cut`](Self::next_cut)).
+    pub fn stream_opened(&mut self, peer: Peer) -> Result<(), Gone> {
+        if let Some(connection) = self.open_mut(peer)? {
+            assert!(connection.send.first_unit().is_none(), "units of another stream are left");
+            connection.has_stream = true;
+            self.touch(peer.index);
+        }
+        Ok(())
+    }
+
+    /// There is no stream to a peer any more. Until there is another one, units wait; those that were sent before have to become packets in
+    /// any case: [`next_cut`](Self::next_cut).
+    pub fn stream_cut(&mut self, peer: Peer) {
+        if let Ok(Some(connection)) = self.open_mut(peer) {
+            connection.has_stream = false;
+        }
+    }
+
+    /// Whether units may be sent to a peer.
+    #[inline]
+    pub fn has_stream(&self, peer: Peer) -> bool {
+        matches!(self.open(peer), Ok(Some(connection)) if connection.has_stream)
+    }
+
+    /// Queues a unit: whole messages with their headers, `bytes` in all, that take `span` numbers, as many as packets
+    /// ([`Laid`](crate::message::framing::Laid)). It stays with the endpoint until the peer has it, or it becomes packets.
+    ///
+    /// # Errors
+    /// Gives the unit back: no room, or no peer.
+    pub fn queue_unit(&mut self, peer: Peer, unit: S, span: u32, bytes: u32) -> Result<(), (S, QueueError)> {
+        let connection = match self.open_to_send(peer) {
+            Ok(connection) => connection,
+            Err(error) => return Err((unit, error)),
+        };
+        if connection.room() < span as usize {
+            connection.refuse(span as usize);
+            return Err((unit, QueueError::Full));
+        }
+        connection.send.push_unit(unit, span, bytes);
+        self.touch(peer.index);
+        Ok(())
+    }
+
+    /// The first unit to a peer that has no stream any more; it becomes packets by [`replace_cut`](Self::replace_cut).
+    pub fn next_cut(&mut self, peer: Peer) -> Option<Cut<'_, S>> {
+        let connection = self.open_mut(peer).ok().flatten().filter(|connection| !connection.has_stream)?;
+        let payload_bytes_max = connection.agreed.payload_bytes_max();
+        let (place, unit) = connection.send.first_unit()?;
+        Some(Cut { peer, unit, packets: place.span as usize, payload_bytes_max })
+    }
+
+    /// Makes the unit that [`next_cut`](Self::next_cut) has just found packets, and gives it back.
+    ///
+    /// # Panics
+    /// There is none, or packets are not as many as they have to be.
+    pub fn replace_cut(&mut self, peer: Peer, packets: impl ExactSizeIterator<Item = S>) -> S {
+        let connection = self.open_mut(peer).ok().flatten().expect("its unit was found");
+        let unit = connection.send.replace_unit(packets);
+        self.touch(peer.index);
+        unit
+    }
+
+    /// The sequence number of the packet that is expected next from a peer.
+    #[cfg(any(test, feature = "simulation"))]
+    #[doc(hidden)]
+    pub fn expected_of(&self, peer: Peer) -> Option<u32> {
+        let connection = self.open(peer).ok().flatten()?;
+        Some(sequence::narrow(connection.receive.expected()))
+    }
+
+    /// What is to become of a unit with this header, which comes over the stream of a peer.
+    pub fn arriving(&self, peer: Peer, unit: &Unit) -> Arriving {
+        let Ok(Some(connection)) = self.open(peer) else { return Arriving::Impossible };
+        let first = sequence::widen(unit.header.sequence, connection.receive.expected());
+        // Full packets with the longest header cannot hold more.
+        let most = u64::from(unit.span) * connection.agreed.payload_bytes_max() as u64;
+        if u64::from(unit.bytes) > most {
+            return Arriving::Impossible;
+        }
+        match connection.receive.arrival_of_unit(first, unit.span.into()) {
+            Arrival::InOrder => Arriving::Next,
+            Arrival::OpensGap | Arrival::Ahead => Arriving::Later,
+            Arrival::Duplicate => Arriving::Passed,
+            Arrival::Outside => Arriving::Impossible,
+        }
+    }
+
+    /// Handles a unit that has come whole over the stream of a peer, with its header. What is not kept comes back by
+    /// [`released`](Self::released).
+    pub fn handle_unit(&mut self, now: Time, peer: Peer, received: R) {
+        let header = received.as_ref().first_chunk::<HEADER_BYTES>().map(Unit::parse);
+        let Some(Ok(unit)) = header.filter(|_| matches!(self.open(peer), Ok(Some(_)))) else {
+            self.counters.malformed += 1;
+            return self.released.push(received);
+        };
+        let index = peer.index;
+        let State::Open(connection) = &mut self.entries[index as usize].state else { return };
+        let (counters, free) = (&mut self.counters, &mut self.acknowledged);
+        connection.handle_acknowledgement(now, &unit.header, Ranges::default(), counters, free);
+        match connection.handle_unit(now, &unit, received, counters) {
+            Ok(returned) => {
+                if returned.is_none() {
+                    self.admission.keep_unit(index);
+                }
+                connection.receive.release(&mut self.released);
+                let receive = &connection.receive;
+                self.admission.came(index, receive.kept(), receive.ready() > 0, receive.is_unfinished());
+                self.after_packet(now, index);
+                self.released.extend(returned);
+            }
+            Err(violation) => {
+                self.tell_abort(index, AbortReason::VIOLATION);
+                self.lose(index, LostReason::Violation(violation));
+            }
+        }
+    }
+}

@@ -1,0 +1,179 @@
+//! Units among the packets: messages that go by the stream (docs/protocol.md §16). A unit takes the sequence numbers that its messages would
+//! take as packets, so that it can still become these packets.
+
+use std::ops::Range;
+
+use super::{SendWindow, Slot, State};
+use crate::message::Time;
+
+/// A unit and its numbers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::message) struct UnitPlace {
+    /// Its first number.
+    pub(in crate::message) sequence: u64,
+    /// How many it takes.
+    pub(in crate::message) span: u32,
+    /// Bytes of its messages.
+    pub(in crate::message) bytes: u32,
+}
+
+impl UnitPlace {
+    pub(super) fn end(&self) -> u64 {
+        self.sequence + u64::from(self.span)
+    }
+}
+
+impl<S> SendWindow<S> {
+    /// Queues a unit.
+    ///
+    /// # Panics
+    /// It takes no number.
+    pub(in crate::message) fn push_unit(&mut self, unit: S, span: u32, bytes: u32) {
+        assert!(span > 0, "a unit without a number");
+        self.units.push_back(UnitPlace { sequence: self.end(), span, bytes });
+        self.units_queued += 1;
+        self.slots.push_back(Slot::of_unit(Some(unit)));
+        self.slots.extend((1..span).map(|_| Slot::of_unit(None)));
+    }
+
+    /// Whether units were queued and not sent: then not everything that was not sent is packets.
+    #[inline]
+    pub(in crate::message) fn has_units_queued(&self) -> bool {
+        self.units_queued > 0
+    }
+
+    /// The unit to send next, if everything in front of it was sent.
+    pub(in crate::message) fn next_unit(&self) -> Option<UnitPlace> {
+        let next = self.units.len() - self.units_queued;
+        self.units.get(next).filter(|unit| unit.sequence == self.fresh).copied()
+    }
+
+    /// Notes that the next unit is sent, and gives it.
+    ///
+    /// # Panics
+    /// There is none.
+    pub(in crate::message) fn send_unit(&mut self, now: Time) -> &mut S {
+        let unit = self.next_unit().expect("a unit to send");
+        self.units_queued -= 1;
+        self.fresh = unit.end();
+        let slot = self.at(unit.sequence).expect("not sent, so not acknowledged");
+        slot.sent = now;
+        slot.packet.as_mut().expect("kept until it is acknowledged")
+    }
+
+    /// Whether an acknowledgement speaks of a part of a unit, which no receiver does.
+    pub(super) fn is_of_parts(&self, expected: u64, mut ranges: impl Iterator<Item = Range<u64>>) -> bool {
+        let cuts = |number: u64| {
+            let unit = self.units.get(self.units.partition_point(|unit| unit.end() <= number));
+            unit.is_some_and(|unit| unit.sequence < number)
+        };
+        cuts(expected) || ranges.any(|range| cuts(range.start) || cuts(range.end))
+    }
+
+    /// Forgets places of units that are acknowledged.
+    pub(super) fn forget_units(&mut self) {
+        while self.units.front().is_some_and(|unit| unit.sequence < self.first) {
+            self.units.pop_front();
+        }
+    }
+
+    /// The first unit that is not acknowledged, and what it is.
+    pub(in crate::message) fn first_unit(&mut self) -> Option<(UnitPlace, &mut S)> {
+        let place = *self.units.iter().find(|unit| {
+            let index = usize::try_from(unit.sequence - self.first).unwrap_or(usize::MAX);
+            self.slots.get(index).is_some_and(|slot| slot.state == State::Unit)
+        })?;
+        let unit = self.at(place.sequence)?.packet.as_mut()?;
+        Some((place, unit))
+    }
+
+    /// Makes [the first unit](Self::first_unit) packets, which take its numbers, and gives it back. If it was sent they count as lost,
+    /// otherwise they are sent in their turn.
+    ///
+    /// # Panics
+    /// There is none, or packets are not as many as its numbers.
+    pub(in crate::message) fn replace_unit(&mut self, packets: impl ExactSizeIterator<Item = S>) -> S {
+        let (place, _) = self.first_unit().expect("a unit to replace");
+        assert_eq!(packets.len(), place.span as usize, "packets for the numbers of a unit");
+        let is_sent = place.sequence < self.fresh;
+        let before = self.units.len();
+        self.units.retain(|unit| unit.sequence != place.sequence);
+        self.units_queued -= if is_sent { 0 } else { before - self.units.len() };
+        let mut unit = None;
+        for (sequence, packet) in (place.sequence..).zip(packets) {
+            let slot = self.at(sequence).expect("it is not acknowledged");
+            let state = if is_sent { State::Lost } else { State::Queued };
+            let before = std::mem::replace(slot, Slot { state, repeated: is_sent, ..Slot::new(packet) });
+            unit = unit.or(before.packet);
+            if is_sent {
+                self.lost.push_back(sequence);
+            }
+        }
+        unit.expect("it is not acknowledged")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::message::time::Span;
+
+    fn acknowledge(window: &mut SendWindow<u32>, expected: u64) -> Option<usize> {
+        let (span, now, mut free) = (Span::from_millis(1), Time::from_ns(5), Vec::new());
+        window.acknowledge(expected, std::iter::empty::<Range<u64>>(), span, now, &mut free)?;
+        Some(free.len())
+    }
+
+    /// A packet, a unit of three numbers, a packet, a unit of one.
+    fn window() -> SendWindow<u32> {
+        let mut window = SendWindow::new(0);
+        window.push(0);
+        window.push_unit(1, 3, 4000);
+        window.push(4);
+        window.push_unit(5, 1, 10);
+        window
+    }
+
+    #[test]
+    fn packets_and_units_are_sent_in_the_order_of_their_numbers() {
+        let (mut window, now) = (window(), Time::from_ns(1));
+        assert_eq!((window.next_fresh(), window.next_unit()), (Some(0), None));
+        window.send(0, now);
+        assert_eq!((window.next_fresh(), window.next_unit().map(|unit| unit.span)), (None, Some(3)));
+        assert_eq!(*window.send_unit(now), 1);
+        assert_eq!(
+            (window.next_fresh(), window.next_unit(), window.has_units_queued()),
+            (Some(4), None, true)
+        );
+        assert_eq!(*window.send_next(now), 4);
+        assert_eq!(*window.send_unit(now), 5);
+        assert!(window.has_nothing_to_send() && !window.has_units_queued());
+        assert_eq!(window.in_flight(), 2, "units are not counted among the packets");
+    }
+
+    #[test]
+    fn a_part_of_a_unit_cannot_be_acknowledged() {
+        let (mut window, now) = (window(), Time::from_ns(1));
+        window.send(0, now);
+        window.send_unit(now);
+        assert_eq!((acknowledge(&mut window, 2), acknowledge(&mut window, 3)), (None, None));
+        assert_eq!((acknowledge(&mut window, 1), acknowledge(&mut window, 4)), (Some(1), Some(1)));
+        assert_eq!((window.first(), window.len()), (4, 2));
+    }
+
+    #[test]
+    fn a_unit_becomes_packets_of_its_numbers() {
+        let (mut window, now) = (window(), Time::from_ns(1));
+        window.send(0, now);
+        window.send_unit(now);
+        assert_eq!(window.replace_unit([11, 12, 13].into_iter()), 1);
+        assert_eq!(window.replace_unit([15].into_iter()), 5);
+        assert!(window.first_unit().is_none() && !window.has_units_queued());
+        let lost: Vec<_> =
+            (1..4).map(|sequence| (window.next_lost(), *window.send(sequence, now).0)).collect();
+        assert_eq!(lost, [(Some(1), 11), (Some(2), 12), (Some(3), 13)]);
+        assert_eq!(window.next_lost(), None);
+        assert_eq!((*window.send_next(now), *window.send_next(now)), (4, 15));
+        assert_eq!((acknowledge(&mut window, 6), window.len()), (Some(6), 0));
+    }
+}

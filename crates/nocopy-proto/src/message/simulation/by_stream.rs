@@ -1,0 +1,95 @@
+//! Simulations of messages that go by a stream and by datagrams.
+
+use std::time::Duration;
+
+use super::tests::{assert_settles, disturbances, on, pair};
+use super::*;
+
+const MS: Duration = Duration::from_millis(1);
+const SECOND: Duration = Duration::from_secs(1);
+
+fn streams(from_bytes: usize) -> StreamSettings {
+    StreamSettings { from_bytes, memory_units: 16, cut_after: None, stall: Duration::ZERO }
+}
+
+/// Says much in both directions, longer messages by streams like these; returns units sent, and those that became packets.
+fn both_ways(seed: u64, link: &LinkSettings, streams: [Option<StreamSettings>; 2]) -> (u64, u64) {
+    let [to_client, to_server] = streams;
+    let client = HostSettings { streams: to_client, ..on(link.clone()) };
+    let says = Some(Traffic::of(200, Sizes::UpTo(6_000)));
+    let server = HostSettings { says, streams: to_server, ..on(link.clone()) };
+    let (mut world, client, server) = pair(seed, client, server);
+    world.connect(client, server, Some(Traffic::of(300, Sizes::UpTo(9_000))));
+    assert_settles(&mut world, 300 * SECOND, &[client, server]);
+    let counts = [client, server].map(|host| world.counts(host));
+    (counts.iter().map(|counts| counts.units).sum(), counts.iter().map(|counts| counts.units_cut).sum())
+}
+
+/// Proves that messages arrive once and in order, whichever of two ways they go, while datagrams are lost, reordered and late.
+#[test]
+fn two_ways_keep_one_order() {
+    for (name, link) in disturbances() {
+        for (seed, from_bytes) in
+            [0, 100, 1_000, 4_000].into_iter().zip(0..).map(|(bytes, seed)| (seed, bytes))
+        {
+            println!("{name}, seed {seed}, from {from_bytes} bytes");
+            let stalls = StreamSettings { stall: 5 * MS, ..streams(from_bytes) };
+            let (units, cut) = both_ways(seed, &link, [Some(stalls.clone()), Some(stalls)]);
+            assert!(units > 20 && cut == 0, "{units} units, {cut} cut");
+        }
+    }
+}
+
+/// Proves that a stream that is cut again and again loses nothing and repeats nothing.
+#[test]
+fn a_cut_stream_loses_nothing() {
+    let (mut units, mut cut) = (0, 0);
+    for (name, link) in disturbances() {
+        for seed in 0..8 {
+            println!("{name}, seed {seed}");
+            let cuts = StreamSettings { cut_after: Some(20 * MS), stall: 5 * MS, ..streams(500) };
+            let (sent, became_packets) = both_ways(seed, &link, [Some(cuts.clone()), Some(cuts)]);
+            (units, cut) = (units + sent, cut + became_packets);
+        }
+    }
+    assert!(units > 1_000 && cut > 1_000, "{units} units, {cut} became packets");
+}
+
+/// Proves that a receiver with next to no memory for units, which waits for a lost datagram, is not blocked by what comes behind it.
+#[test]
+fn the_next_message_finds_memory() {
+    let link = LinkSettings { loss: 0.1, ..LinkSettings::gigabit() };
+    for seed in 0..10 {
+        let few = StreamSettings { memory_units: 1, ..streams(2_000) };
+        let (units, _) = both_ways(seed, &link, [Some(few.clone()), Some(few)]);
+        assert!(units > 100, "{units} units");
+    }
+}
+
+/// Proves that an end that knows of streams and one that does not talk by datagrams.
+#[test]
+fn an_end_without_streams_gets_datagrams() {
+    for ends in [[Some(streams(0)), None], [None, Some(streams(0))]] {
+        assert_eq!(both_ways(1, &LinkSettings::gigabit(), ends), (0, 0));
+    }
+}
+
+/// Proves that a stream is for the connection whose id, key and address it names, and for no other.
+#[test]
+fn a_stream_is_attached_by_id_key_and_address() {
+    let client = HostSettings { streams: Some(streams(0)), ..on(LinkSettings::gigabit()) };
+    let (mut world, client, server) = pair(1, client.clone(), client);
+    let quiet = Traffic { finish: false, ..Traffic::of(1, Sizes::Bytes(10)) };
+    let peer = world.connect(client, server, Some(quiet));
+    world.run(SECOND);
+    let (to, attach) = world.endpoint(client).stream_to(peer).unwrap().expect("both use streams");
+    assert_eq!(to, world.address(server));
+    let from = world.address(client).ip();
+    let mut attaches = |attach| world.endpoint_mut(server).attach(from, &attach).map(|(_, answer)| answer.to);
+    assert_eq!(attaches(attach), Some(attach.from));
+    assert_eq!(attaches(crate::message::wire::Attach { key: attach.key.saturating_add(1), ..attach }), None);
+    assert_eq!(attaches(crate::message::wire::Attach { to: attach.to ^ 1 << 30, ..attach }), None);
+    assert_eq!(attaches(crate::message::wire::Attach { from: attach.from ^ 1, ..attach }), None);
+    let elsewhere = world.address(server).ip();
+    assert!(world.endpoint_mut(server).attach(elsewhere, &attach).is_none());
+}

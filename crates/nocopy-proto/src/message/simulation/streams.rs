@@ -1,0 +1,169 @@
+//! Streams beside the datagrams of connections: they keep the order, lose nothing, stall, and are cut with what is on its way.
+
+use std::collections::BTreeMap;
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use fastrand::Rng;
+
+use super::host::{Host, Truth};
+use crate::message::framing::lay_unit;
+use crate::message::wire::{HEADER_BYTES, Unit};
+use crate::message::{Arriving, Endpoint, Peer, Time};
+
+/// How a host uses streams.
+#[derive(Debug, Clone)]
+pub struct StreamSettings {
+    /// Messages from that length on go by the stream, when there is one.
+    pub from_bytes: usize,
+    /// Units for which there is memory, besides the next one in order.
+    pub memory_units: usize,
+    /// How long a stream lasts at most, if it is cut.
+    pub cut_after: Option<Duration>,
+    /// How long nothing passes now and then, at most.
+    pub stall: Duration,
+}
+
+/// A stream: its ends, a host and a peer each.
+#[derive(Debug)]
+pub(super) struct Stream {
+    pub(super) ends: [(usize, Peer); 2],
+    /// When the last unit in each direction comes: none overtakes another.
+    last: [Time; 2],
+    /// What comes later is lost, if it was cut.
+    until: Option<Time>,
+}
+
+/// All streams of a simulation, also those that were cut.
+#[derive(Debug, Default)]
+pub(super) struct Streams {
+    all: Vec<Stream>,
+}
+
+impl Streams {
+    /// A stream between two ends, which gets a number.
+    pub(super) fn open(&mut self, ends: [(usize, Peer); 2]) -> usize {
+        self.all.push(Stream { ends, last: [Time::default(); 2], until: None });
+        self.all.len() - 1
+    }
+
+    pub(super) fn ends(&self, stream: usize) -> [(usize, Peer); 2] {
+        self.all[stream].ends
+    }
+
+    /// Cuts a stream: what comes after a while is lost.
+    pub(super) fn cut(&mut self, stream: usize, until: Time) {
+        self.all[stream].until = Some(until);
+    }
+
+    /// When a unit comes that a host sends to a peer, where, and over which stream; `None` if that was cut.
+    pub(super) fn carry(
+        &mut self,
+        from: (usize, Peer),
+        at: Time,
+        random: &mut Rng,
+        stall: Duration,
+    ) -> Option<(usize, (usize, Peer), Time)> {
+        let is_its = |stream: &Stream| stream.until.is_none() && stream.ends.contains(&from);
+        let number = self.all.iter().rposition(is_its)?;
+        let stream = &mut self.all[number];
+        let side = usize::from(stream.ends[0] != from);
+        let stalls = random.u32(..20) == 0;
+        let stalled = if stalls {
+            Duration::from_nanos(random.u64(..=stall.as_nanos() as u64))
+        } else {
+            Duration::ZERO
+        };
+        stream.last[side] = stream.last[side].max(at + stalled);
+        Some((number, stream.ends[1 - side], stream.last[side]))
+    }
+
+    /// Whether something that comes over a stream now is there to be read.
+    pub(super) fn delivers(&self, stream: usize, now: Time) -> bool {
+        self.all[stream].until.is_none_or(|until| now <= until)
+    }
+}
+
+/// What came over the streams of a host and was not looked at.
+#[derive(Debug, Default)]
+pub(super) struct Inbox {
+    of: BTreeMap<Peer, VecDeque<Vec<u8>>>,
+    /// Units that the endpoint keeps.
+    pub(super) kept: usize,
+    /// Units that were passed over: they had come by datagrams, or come so.
+    pub(super) passed: u64,
+}
+
+impl Inbox {
+    pub(super) fn put(&mut self, peer: Peer, unit: Vec<u8>) {
+        self.of.entry(peer).or_default().push_back(unit);
+    }
+
+    /// Hands over what there is memory for; returns how many units that was.
+    pub(super) fn take(
+        &mut self,
+        now: Time,
+        memory: usize,
+        endpoint: &mut Endpoint<Vec<u8>, Vec<u8>>,
+        truth: &mut Truth,
+    ) -> usize {
+        let mut taken = 0;
+        for (peer, units) in &mut self.of {
+            while let Some(unit) = units.front() {
+                let header = unit.first_chunk::<HEADER_BYTES>().expect("a unit has a header");
+                let header = Unit::parse(header).expect("an endpoint wrote it");
+                match endpoint.arriving(*peer, &header) {
+                    Arriving::Later if self.kept >= memory => break,
+                    Arriving::Next | Arriving::Later => {
+                        let unit = units.pop_front().expect("it is there");
+                        (self.kept, taken) = (self.kept + 1, taken + 1);
+                        endpoint.handle_unit(now, *peer, unit);
+                    }
+                    Arriving::Passed => {
+                        self.passed += 1;
+                        units.pop_front();
+                    }
+                    Arriving::Impossible => {
+                        if endpoint.has_peer(*peer) {
+                            truth.fault(|| format!("a unit that cannot be: {header:?}"));
+                        }
+                        units.clear();
+                    }
+                }
+            }
+        }
+        self.of.retain(|_, units| !units.is_empty());
+        taken
+    }
+}
+
+impl Host {
+    /// The stream to a peer is cut, and its units become packets.
+    pub(super) fn stream_cut(&mut self, peer: Peer) {
+        self.endpoint.stream_cut(peer);
+        self.replace_units_to(peer);
+    }
+
+    /// Makes packets of units to peers that have no stream.
+    pub(super) fn replace_units(&mut self) {
+        for at in 0..self.conversations.len() {
+            self.replace_units_to(self.conversations[at].peer);
+        }
+    }
+
+    fn replace_units_to(&mut self, peer: Peer) {
+        while let Some(cut) = self.endpoint.next_cut(peer) {
+            let mut packets: Vec<Vec<u8>> = Vec::new();
+            lay_unit(cut.unit, cut.payload_bytes_max, |pieces, is_fresh| {
+                if is_fresh {
+                    packets.push(Vec::new());
+                }
+                let last = packets.last_mut().expect("the first piece begins one");
+                pieces.iter().for_each(|piece| last.extend_from_slice(piece));
+            });
+            self.queued += packets.len() - 1;
+            self.counts.units_cut += 1;
+            self.endpoint.replace_cut(peer, packets.into_iter());
+        }
+    }
+}
