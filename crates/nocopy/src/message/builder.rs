@@ -9,8 +9,9 @@ use nocopy_proto::message::wire::HEADER_BYTES;
 use nocopy_proto::message::{MESSAGE_BYTES_MAX, Settings, framing};
 
 use super::Endpoint;
-use super::carrier::{AnyCarrier, OverPort, Sockets};
+use super::carrier::{AnyCarrier, Carrier, OverPort, Sockets};
 use super::memory::{Frames, Shares};
+use super::streams::Streams;
 use crate::port::{PortBuilder, Wait};
 use crate::udp;
 
@@ -21,6 +22,8 @@ const DATAGRAM_BYTES_MAX: u16 = 65_507;
 /// Datagrams of Ethernet's MTU of 1500 bytes.
 const DATAGRAM_BYTES_IPV4: u16 = 1500 - 20 - 8;
 const DATAGRAM_BYTES_IPV6: u16 = 1500 - 40 - 8;
+/// Packets that a window has beside those of the longest message, if there may be a stream: some 3 MiB.
+const STREAM_PACKETS: usize = 3072;
 /// Bytes at the end of datagrams with a CRC.
 const CRC_BYTES: usize = 4;
 
@@ -64,6 +67,7 @@ pub struct Builder {
     keep_alive_thread: bool,
     wait: Wait,
     port: Option<PortBuilder>,
+    streams: bool,
 }
 
 /// Why there is no endpoint.
@@ -142,6 +146,7 @@ impl Builder {
             keep_alive_thread: false,
             wait: Wait::Interrupt,
             port: None,
+            streams: false,
         }
     }
 
@@ -223,6 +228,15 @@ impl Builder {
         self
     }
 
+    /// Whether long messages, and many short ones at a time, may go by TCP connections beside the datagrams (default: no): to peers that do
+    /// the same, where it is faster. The endpoint listens on the TCP port with the number of its UDP port; if that is in use, and with
+    /// [`crc`](Self::crc), there are no streams. Messages keep their order. What comes over streams has some 32 MiB of memory of its own, of
+    /// which pages that were never used cost nothing.
+    pub fn streams(mut self, on: bool) -> Self {
+        self.streams = on;
+        self
+    }
+
     /// Sends and receives over a port on each queue of an interface, past the host's network stack, instead of over a UDP socket. What a
     /// port cannot carry goes through the kernel.
     pub fn port(mut self, port: PortBuilder) -> Self {
@@ -263,13 +277,24 @@ impl Builder {
         self.endpoint(carrier.into(), settings)
     }
 
-    fn endpoint(&self, carrier: AnyCarrier, settings: Settings) -> Result<Endpoint, OpenError> {
+    fn endpoint(&self, carrier: AnyCarrier, mut settings: Settings) -> Result<Endpoint, OpenError> {
         let silence = settings.keep_alive;
-        let mut endpoint = Endpoint::new(carrier, settings, self.wait)?;
+        let streams = self.open_streams(&carrier, &mut settings);
+        let mut endpoint = Endpoint::new(carrier, settings, self.wait, streams)?;
         if self.keep_alive_thread {
             endpoint.start_keep_alive(silence)?;
         }
         Ok(endpoint)
+    }
+
+    /// Streams, if they are wanted and possible.
+    fn open_streams(&self, carrier: &AnyCarrier, settings: &mut Settings) -> Option<Box<Streams>> {
+        if !self.streams || settings.crc {
+            return None;
+        }
+        let streams = Streams::new(carrier.local_address(), settings.max_message_bytes as usize).ok()?;
+        settings.streams = true;
+        Some(Box::new(streams))
     }
 
     /// The settings, checked, with datagrams of `usual` bytes if nothing else was asked for.
@@ -289,7 +314,9 @@ impl Builder {
             usize::from(settings.datagram_bytes.min(DATAGRAM_BYTES_MIN)) - HEADER_BYTES - CRC_BYTES;
         let message_packets =
             (settings.max_message_bytes as usize).div_ceil(payload_bytes - framing::CHUNK_HEADER_BYTES_MAX);
-        settings.window_packets = settings.window_packets.max(message_packets + 1);
+        // By a stream the next message is sent while the longest one is read.
+        let more = if self.streams { STREAM_PACKETS } else { 1 };
+        settings.window_packets = settings.window_packets.max(message_packets + more);
         Ok(settings)
     }
 }

@@ -85,6 +85,7 @@ impl Endpoint {
 
     /// Throws the packet away that is being filled for a peer.
     fn discard_packet_of(&mut self, peer: Peer) {
+        self.discard_unit_of(peer);
         if let Some(open) = self.peers.take(peer) {
             let packet = open.close(&mut self.carrier);
             self.carrier.release(packet);

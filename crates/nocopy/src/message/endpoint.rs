@@ -19,6 +19,7 @@ use super::descriptor::Descriptor;
 use super::keep_alive::KeepAlive;
 use super::open_packet::Peers;
 use super::received::Owned;
+use super::streams::Streams;
 use super::{Builder, Message, OpenError};
 use crate::engine::half::{receiver_half, sender_half};
 use crate::engine::wait::{LOOK_AGAIN, Wait};
@@ -71,6 +72,8 @@ pub struct Endpoint {
     /// Sends signs of life while the program does not call.
     pub(super) keep_alive: Option<KeepAlive>,
     pub(super) peers: Peers,
+    /// Streams beside the datagrams, if they are used.
+    pub(super) streams: Option<Box<Streams>>,
     /// Packets of a message that is being queued.
     pub(super) made: Vec<Packet>,
     pub(super) wait: Wait,
@@ -103,14 +106,15 @@ pub(super) struct Sent {
     pub(super) from_slices: u64,
     pub(super) short: u64,
     pub(super) owned: u64,
+    pub(super) by_stream: u64,
 }
 
 impl Sent {
     pub(super) fn counters(&self, signs_of_life_sent: u64) -> SentCounters {
-        let Self { messages, from_slices, short, owned } = *self;
+        let Self { messages, from_slices, short, owned, by_stream } = *self;
         SentCounters {
             messages_sent: messages,
-            message_bytes_sent: from_slices + short + owned,
+            message_bytes_sent: from_slices + short + owned + by_stream,
             signs_of_life_sent,
         }
     }
@@ -151,7 +155,12 @@ impl Endpoint {
         Builder::new()
     }
 
-    pub(super) fn new(carrier: AnyCarrier, settings: Settings, wait: Wait) -> Result<Self, OpenError> {
+    pub(super) fn new(
+        carrier: AnyCarrier,
+        settings: Settings,
+        wait: Wait,
+        streams: Option<Box<Streams>>,
+    ) -> Result<Self, OpenError> {
         let mut seed = [0; 32];
         // 32 bytes come whole or not at all (getrandom(2)).
         rustix::rand::getrandom(&mut seed, rustix::rand::GetRandomFlags::empty())
@@ -164,6 +173,7 @@ impl Endpoint {
             home: carrier.home().cloned(),
             carrier,
             peers: Peers::default(),
+            streams,
             made: Vec::new(),
             wait,
             clock: Clock::new(),
@@ -222,6 +232,9 @@ impl Endpoint {
         self.at_hand = 0;
         self.reclaim();
         self.close_packets();
+        if self.streams.as_ref().is_some_and(|streams| streams.next_cut().is_some()) {
+            self.see_to_cuts();
+        }
         if self.protocol.has_transmit() {
             self.transmit(self.now());
         }
@@ -262,15 +275,23 @@ impl Endpoint {
         let Self { protocol, carrier, clock, wait, starved, .. } = self;
         let mut arrivals = Arrivals::new(protocol, clock);
         match patience.until() {
-            Patience::None | Patience::For(_) => carrier.receive(&mut arrivals)?,
+            Patience::None | Patience::For(_) => {
+                carrier.receive(&mut arrivals)?;
+                let now = arrivals.now();
+                self.look_at_streams(now);
+                Ok(now)
+            }
             Patience::Until(deadline) => {
                 let due = due.and_then(|due| clock.instant(due));
                 let look = (!starved.is_empty()).then(|| Instant::now() + LOOK_INTERVAL);
                 let until = [due, deadline, look].into_iter().flatten().min();
-                carrier.wait(*wait, until, &mut arrivals)?
+                if self.streams.is_some() {
+                    return self.wait_beside(until);
+                }
+                carrier.wait(*wait, until, &mut arrivals)?;
+                Ok(arrivals.now())
             }
-        };
-        Ok(arrivals.now())
+        }
     }
 
     /// Gives memory back that is free again.
@@ -280,7 +301,7 @@ impl Endpoint {
             self.carrier.recycle(datagram);
         }
         while let Some(packet) = self.protocol.acknowledged() {
-            self.carrier.release(packet);
+            self.release(packet);
         }
         if !self.starved.is_empty() {
             self.report_writable();
@@ -308,6 +329,14 @@ impl Endpoint {
     /// Sends what the protocol has to send.
     #[inline]
     pub(super) fn transmit(&mut self, now: Time) {
+        self.transmit_all(now);
+        if let Some(streams) = &mut self.streams {
+            streams.flush();
+        }
+    }
+
+    #[inline]
+    fn transmit_all(&mut self, now: Time) {
         self.unsent = 0;
         loop {
             let Self { protocol, carrier, .. } = self;
@@ -342,7 +371,7 @@ impl Endpoint {
 
     /// Sends the next thing that the protocol has to send, whatever it is, and returns whether there was one.
     fn transmit_any(&mut self, now: Time) -> bool {
-        let Self { protocol, carrier, .. } = self;
+        let Self { protocol, carrier, streams, .. } = self;
         match protocol.poll_transmit(now) {
             None => return false,
             Some(Transmit::Packet { peer, to, packet, header, crc, .. }) => {
@@ -351,7 +380,11 @@ impl Endpoint {
                     carrier.transmit_packet(to, packet, header, false);
                 });
             }
-            Some(Transmit::Unit { .. }) => unreachable!("no unit was queued"),
+            Some(Transmit::Unit { peer, unit, header }) => {
+                if let Some(streams) = streams {
+                    streams.send(peer, unit.number(), &header);
+                }
+            }
             Some(Transmit::Control { to, datagram }) => carrier.transmit_control(to, datagram),
         }
         true
@@ -395,7 +428,7 @@ impl Endpoint {
 
     /// The same for what only sends: returns whether memory was freed, or the kernel has room again.
     fn arm_to_send(&mut self) -> io::Result<bool> {
-        let before = (self.carrier.in_use(), self.carrier.is_stuck());
+        let before = (self.in_use(), self.carrier.is_stuck());
         self.work(Patience::None)?;
         let left = self.in_flight();
         if left < before.0 || before.1 && !self.carrier.is_stuck() || self.carrier.arm()? {
@@ -418,7 +451,9 @@ impl Endpoint {
     pub(super) fn next_timeout(&mut self) -> Option<Duration> {
         let due = self.due().map(|due| due.since(self.now()));
         let looks = !self.starved.is_empty() || self.carrier.wants_look();
-        [due, looks.then_some(LOOK_INTERVAL)].into_iter().flatten().min()
+        let care =
+            self.streams.as_ref().map(|streams| streams.care_within()).filter(|care| *care != Duration::MAX);
+        [due, looks.then_some(LOOK_INTERVAL), care].into_iter().flatten().min()
     }
 
     /// Changes how to wait, from the next wait on.

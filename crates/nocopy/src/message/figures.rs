@@ -45,12 +45,14 @@ impl Endpoint {
     pub fn stats(&self) -> io::Result<Stats> {
         let signs_of_life = self.keep_alive.as_ref().map_or(0, KeepAlive::sent);
         let sent = self.sent.counters(signs_of_life);
-        Ok(counters::stats(sent, self.protocol.counters(), self.carrier.counters()))
+        let streams = self.streams.as_ref().map(|streams| streams.counters()).unwrap_or_default();
+        let stats = counters::stats(sent, self.protocol.counters(), self.carrier.counters());
+        Ok(stats.with(streams.counters()))
     }
 
     /// Bytes of messages that were sent and of datagrams that came, by what is known of copies.
     pub fn ledger(&self) -> Ledger {
-        let Sent { messages, from_slices, short, owned } = self.sent;
+        let Sent { messages, from_slices, short, owned, .. } = self.sent;
         let gathered = self.carrier.gathered_bytes();
         let mut sent = Ledger::default();
         sent.add(Evidence::Copied(Cause::Slice), messages, from_slices);
@@ -58,11 +60,18 @@ impl Endpoint {
         sent.add(Evidence::Copied(Cause::Gathered), 0, gathered);
         sent.add(self.carrier.evidence(), 0, owned.saturating_sub(gathered));
         sent += self.carrier.received();
+        if let Some(streams) = &self.streams {
+            sent += streams.ledger();
+        }
         sent
     }
 
     /// How datagrams are carried, and what that was compared with.
     pub fn explain(&self) -> Explanation {
-        self.carrier.explain()
+        let explanation = self.carrier.explain();
+        match &self.streams {
+            None => explanation,
+            Some(streams) => explanation.below(&streams.explain()),
+        }
     }
 }

@@ -35,6 +35,7 @@
 
 mod arrivals;
 mod builder;
+mod by_stream;
 mod call;
 mod cargo;
 mod carrier;
@@ -51,6 +52,7 @@ mod received;
 mod receiving;
 mod sending;
 mod shared;
+mod streams;
 
 pub use builder::{Builder, OpenError};
 pub use call::Error;

@@ -192,6 +192,7 @@ impl Endpoint {
         let mut arrivals = Arrivals::new(protocol, clock);
         carrier.receive(&mut arrivals)?;
         let now = arrivals.now();
+        self.look_at_streams(now);
         self.see_to_due(now);
         Ok(())
     }

@@ -126,6 +126,9 @@ impl Endpoint {
     /// Sends a message for which there is no open packet, or no room in it.
     #[inline]
     fn send_in_fresh(&mut self, peer: Peer, kind: Kind, message: &[u8]) -> Result<(), Reason> {
+        if self.streams.is_some() && self.put_in_unit(peer, kind, message)? {
+            return Ok(());
+        }
         // Nearly always it is the first in a packet for which there is room.
         if self.window_packets > 2
             && let Some(outlook) = self.protocol.outlook_of_short(peer)
@@ -235,6 +238,9 @@ impl Endpoint {
         if bytes < INLINE_BYTES_MAX {
             let sent = self.send_short(peer, kind, bytes, &buffers);
             return sent.map_err(|reason| rejected(buffers, reason));
+        }
+        if self.streams.is_some() && self.goes_by_stream(peer, bytes) {
+            return self.send_unit(kind, bytes, buffers, peer);
         }
         let plan = match self.plan_owned(peer, kind, bytes, buffers.len()) {
             Ok(plan) => plan,
@@ -360,7 +366,7 @@ impl Endpoint {
 
     /// So many packets more are queued; sends them if they are many.
     #[inline]
-    fn count_unsent(&mut self, packets: usize) {
+    pub(super) fn count_unsent(&mut self, packets: usize) {
         self.unsent += packets;
         if self.unsent >= UNSENT_MAX {
             self.transmit(self.now());
@@ -378,6 +384,9 @@ impl Endpoint {
     }
 
     pub(super) fn close_packet_of(&mut self, peer: Peer) {
+        if self.streams.is_some() {
+            self.close_unit_of(peer);
+        }
         if let Some(open) = self.peers.take(peer) {
             let packet = open.close(&mut self.carrier);
             // There was room when it was begun; an event reports a peer that is gone.
@@ -389,6 +398,9 @@ impl Endpoint {
         while let Some((peer, open)) = self.peers.take_any() {
             let packet = open.close(&mut self.carrier);
             let _ = self.queue(peer, packet); // as above
+        }
+        if self.streams.is_some() {
+            self.close_units();
         }
     }
 
@@ -445,7 +457,7 @@ impl Endpoint {
             Some((peer, open)) => self.send_at_once(peer, open),
             None => false,
         };
-        if !is_sent {
+        if !is_sent || self.streams.is_some() {
             self.close_packets();
             self.transmit(self.now());
         }
@@ -495,7 +507,7 @@ impl Endpoint {
 
     /// Takes back the memory of packets that their peers have acknowledged; returns how many packets those are.
     pub fn reap(&mut self) -> usize {
-        let before = self.carrier.in_use();
+        let before = self.in_use();
         before - self.in_flight().min(before)
     }
 
@@ -503,7 +515,7 @@ impl Endpoint {
     pub fn in_flight(&mut self) -> usize {
         self.reclaim();
         self.carrier.take_back();
-        self.carrier.in_use()
+        self.in_use()
     }
 
     /// Sends everything, and waits for `timeout` at most until the peers have acknowledged it. `false`: something is in flight.
@@ -523,11 +535,11 @@ impl Endpoint {
 }
 
 #[cold]
-fn rejected(buffers: Buffers, reason: Reason) -> Rejected<Payload> {
+pub(super) fn rejected(buffers: Buffers, reason: Reason) -> Rejected<Payload> {
     Rejected { item: Payload(buffers), reason }
 }
 
-fn refused(refusal: QueueError) -> Reason {
+pub(super) fn refused(refusal: QueueError) -> Reason {
     match refusal {
         QueueError::Gone(_) => Reason::Gone,
         QueueError::Finished => Reason::Finished,
@@ -551,4 +563,11 @@ pub(super) struct Plan {
     /// Packets to the peer that wait to be acknowledged: not more than are left for all, so that peers which acknowledge nothing leave
     /// some for others.
     unacknowledged: usize,
+}
+
+impl Plan {
+    /// The longest payload of a packet.
+    pub(super) fn payload_bytes_max(&self) -> usize {
+        self.payload_bytes_max
+    }
 }

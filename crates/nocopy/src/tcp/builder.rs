@@ -252,7 +252,7 @@ impl Builder {
     /// # Errors
     /// See [`OpenError`].
     pub fn connect(self, address: SocketAddr) -> Result<Stream, OpenError> {
-        let socket = socket(address)?;
+        let socket = new_socket(address)?;
         self.set(&socket)?; // before connecting: the window's scale is settled then
         // By this call also without a timeout, because signals do not end it.
         let connected =
@@ -305,7 +305,7 @@ impl Builder {
     /// # Errors
     /// See [`OpenError`].
     pub fn listen(mut self, address: SocketAddr) -> Result<Listener, OpenError> {
-        let socket = socket(address)?;
+        let socket = new_socket(address)?;
         let bound = socket.set_reuse_address(true).and_then(|()| socket.bind(&address.into()));
         bound.map_err(|source| OpenError::Bind { address, source })?;
         // Accepted connections inherit the buffer sizes, and with them the window's scale.
@@ -315,7 +315,7 @@ impl Builder {
         Ok(Listener { listener: TcpListener::from(socket), builder: self })
     }
 
-    fn set(&self, socket: &impl std::os::fd::AsFd) -> Result<(), OpenError> {
+    pub(super) fn set(&self, socket: &impl std::os::fd::AsFd) -> Result<(), OpenError> {
         let (descriptor, socket) = (socket, SockRef::from(socket));
         let refused = |setting| move |source| OpenError::Setting { setting, source };
         if let Some(bytes) = self.send_buffer_bytes {
@@ -332,7 +332,7 @@ impl Builder {
         socket.set_tcp_nodelay(true).map_err(refused("no delay"))
     }
 
-    fn finish(self, socket: OwnedFd, is_shared: bool) -> Result<Stream, OpenError> {
+    pub(super) fn finish(self, socket: OwnedFd, is_shared: bool) -> Result<Stream, OpenError> {
         let socket = Arc::new(socket);
         let mut chooser = Chooser::new(self.method);
         let ip = |told: io::Result<SocketAddr>| told.ok().map(|address| address.ip());
@@ -393,7 +393,7 @@ fn can_zero_copy(socket: &OwnedFd, is_shared: bool) -> Result<(), NoZeroCopy> {
     }
 }
 
-fn socket(address: SocketAddr) -> Result<socket2::Socket, OpenError> {
+pub(super) fn new_socket(address: SocketAddr) -> Result<socket2::Socket, OpenError> {
     socket2::Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))
         .map_err(OpenError::Socket)
 }

@@ -394,6 +394,18 @@ impl Receiver {
         }
     }
 
+    /// The same, for one that receives into memory of the caller.
+    pub(super) fn end_now(&mut self) -> io::Result<()> {
+        self.ended()?;
+        self.is_finished = true;
+        Ok(())
+    }
+
+    /// The socket, for a wait by this crate. No call is made on it that sends.
+    pub(crate) fn kernel_socket(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+
     // ---- by mapping --------------------------------------------------------------------------------------------
 
     fn by_mapping(&mut self, patience: Patience) -> Result<Option<Chunk>, ReceiveError> {

@@ -321,7 +321,7 @@ impl Sender {
 
     /// Buffers and references that are queued and were not handed over whole.
     #[inline]
-    pub(super) fn queued(&self) -> usize {
+    pub(crate) fn queued(&self) -> usize {
         self.outbox.sending.queued()
     }
 

@@ -16,6 +16,7 @@ use nocopy_proto::message::framing::{self, Placed};
 
 use super::HEADER_BYTES;
 use super::counters::CarrierCounters;
+use super::streams::Part;
 use crate::facts::evidence::{Evidence, Ledger};
 use crate::facts::explanation::Explanation;
 use crate::memory::area::Frame;
@@ -29,6 +30,30 @@ pub(super) use sockets::{PASSING, Parts, Sockets};
 /// A packet to send: where its carrier keeps it.
 #[derive(Debug)]
 pub(super) struct Packet(u32);
+
+/// What tells units from packets of the carrier.
+const UNIT: u32 = 1 << 31;
+
+impl Packet {
+    /// A unit, which streams keep by this number.
+    pub(super) fn unit(number: u32) -> Self {
+        Self(number | UNIT)
+    }
+
+    /// Its number, if it is a unit.
+    #[inline]
+    pub(super) fn as_unit(&self) -> Option<u32> {
+        (self.0 & UNIT != 0).then_some(self.0 & !UNIT)
+    }
+
+    /// The number of a unit.
+    ///
+    /// # Panics
+    /// It is none.
+    pub(super) fn number(&self) -> u32 {
+        self.as_unit().expect("a unit")
+    }
+}
 
 /// What a packet's memory is still needed for: until it was handed to the kernel, and until the peer has it.
 #[derive(Debug, Clone, Copy, Default)]
@@ -70,6 +95,8 @@ pub(super) enum Received {
     Frame(Frame, u16),
     /// The same, as the program has it.
     Given(port::Given),
+    /// A unit that came over a stream.
+    Unit(Part),
     /// In memory of its own, though it is counted as a frame of that queue: it came through the kernel, or in several frames.
     Bytes(Box<[u8]>, u16),
 }
@@ -101,6 +128,7 @@ impl Received {
         match self {
             Self::Buffer(buffer) => buffer,
             Self::Shared(part) => part.as_ref(),
+            Self::Unit(part) => part.as_ref(),
             Self::Frame(frame, _) => frame,
             Self::Given(frame) => frame.as_ref(),
             Self::Bytes(bytes, _) => bytes,

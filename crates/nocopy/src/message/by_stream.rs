@@ -1,0 +1,252 @@
+//! What an endpoint does by streams beside its datagrams.
+
+use std::io;
+use std::time::{Duration, Instant};
+
+use nocopy_proto::message::framing::{Laid, lay_unit};
+use nocopy_proto::message::{self as protocol, Kind, Outlook, Peer, Time};
+
+use super::arrivals::{Arrivals, Clock};
+use super::carrier::{AnyCarrier, Carrier, Packet, Received};
+use super::open_packet::Standing;
+use super::sending::{refused, rejected};
+use super::streams::Streams;
+use super::{Endpoint, Payload};
+use crate::engine::wait::{self, Coalescer, Wait};
+use crate::facts::rejected::{Reason, Rejected};
+use crate::memory::pieces::Buffers;
+use crate::sys::poll::Wakeup;
+
+impl Endpoint {
+    /// Whether an owned message goes to a peer by a stream.
+    #[inline]
+    pub(super) fn goes_by_stream(&mut self, peer: Peer, bytes: usize) -> bool {
+        let Self { streams, protocol, .. } = self;
+        streams.as_mut().is_some_and(|streams| streams.takes(peer, bytes, protocol))
+    }
+
+    /// Sends an owned message by the stream.
+    #[expect(clippy::result_large_err, reason = "returns what was given")]
+    pub(super) fn send_unit(
+        &mut self,
+        kind: Kind,
+        bytes: usize,
+        buffers: Buffers,
+        peer: Peer,
+    ) -> Result<(), Rejected<Payload>> {
+        self.close_packet_of(peer);
+        let payload_bytes_max = match self.plan(peer, kind, bytes) {
+            Ok(plan) => plan.payload_bytes_max(),
+            Err(reason) => return Err(rejected(buffers, reason)),
+        };
+        let mut laid = Laid::default();
+        laid.add(kind, bytes, payload_bytes_max);
+        let Some(streams) = self.streams.as_mut() else { return Err(rejected(buffers, Reason::Full)) };
+        let (number, unit_bytes) = streams.owned_unit(kind, bytes, buffers);
+        let span = laid.packets() as u32;
+        if let Err((_, refusal)) = self.protocol.queue_unit(peer, Packet::unit(number), span, unit_bytes) {
+            return Err(rejected(streams.take_back(number), refused(refusal)));
+        }
+        self.sent.messages += 1;
+        self.sent.by_stream += bytes as u64;
+        self.count_unsent(1);
+        Ok(())
+    }
+
+    /// Copies a message into the unit that is being filled for a peer, or begins one, if messages to it are to go by the stream now.
+    /// Returns whether it did.
+    ///
+    /// # Errors
+    /// There is no room for it.
+    pub(super) fn put_in_unit(&mut self, peer: Peer, kind: Kind, message: &[u8]) -> Result<bool, Reason> {
+        let Self { streams: Some(streams), protocol, .. } = self else { return Ok(false) };
+        let Ok(Outlook { payload_bytes_max, message_bytes_max, room, .. }) = protocol.outlook(peer) else {
+            return Ok(false); // reported by the other way
+        };
+        if message.len() > message_bytes_max {
+            return Ok(false);
+        }
+        if let Some(unit) = streams.open_unit(peer, kind, message.len(), payload_bytes_max, room) {
+            unit.put(kind, message, payload_bytes_max);
+            return Ok(true);
+        }
+        self.close_unit_of(peer);
+        let Standing { has_open, .. } = self.peers.standing(peer);
+        let Self { streams: Some(streams), protocol, .. } = self else { return Ok(false) };
+        let is_for_stream = streams.takes(peer, message.len(), protocol)
+            || has_open && streams.note_full_packet(peer, protocol);
+        if !is_for_stream || !streams.has_memory() {
+            return Ok(false);
+        }
+        self.plan(peer, kind, message.len())?;
+        self.close_packet_of(peer);
+        if let Some(streams) = &mut self.streams {
+            streams.begin_unit(peer).put(kind, message, payload_bytes_max);
+        }
+        Ok(true)
+    }
+
+    /// Queues the unit that is being filled for a peer.
+    pub(super) fn close_unit_of(&mut self, peer: Peer) {
+        let Self { streams: Some(streams), protocol, .. } = self else { return };
+        let Some((number, span, bytes)) = streams.close_unit(peer) else { return };
+        match protocol.queue_unit(peer, Packet::unit(number), span, bytes) {
+            Ok(()) if protocol.has_stream(peer) => self.count_unsent(1),
+            Ok(()) => {
+                streams.note_cut(peer); // while it was filled
+                self.count_unsent(1);
+            }
+            // There was room when it was begun; an event reports a peer that is gone.
+            Err(_) => streams.release(number),
+        }
+    }
+
+    /// The same for all peers: what follows is another batch.
+    pub(super) fn close_units(&mut self) {
+        while let Some(peer) = self.streams.as_ref().and_then(|streams| streams.any_open()) {
+            self.close_unit_of(peer);
+        }
+        if let Some(streams) = &mut self.streams {
+            streams.end_batch();
+        }
+    }
+
+    /// Throws the unit away that is being filled for a peer.
+    pub(super) fn discard_unit_of(&mut self, peer: Peer) {
+        if let Some(streams) = &mut self.streams
+            && let Some((number, ..)) = streams.close_unit(peer)
+        {
+            streams.release(number);
+        }
+    }
+
+    /// Makes packets of units whose stream was cut, as far as there is memory for packets.
+    #[cold]
+    pub(super) fn see_to_cuts(&mut self) {
+        let Self { streams: Some(streams), protocol, carrier, made, .. } = self else { return };
+        while let Some(peer) = streams.next_cut() {
+            protocol.stream_cut(peer);
+            let Some(cut) = protocol.next_cut(peer) else {
+                streams.cut_is_over(protocol);
+                continue;
+            };
+            if carrier.room().packets < cut.packets {
+                return; // until some are acknowledged
+            }
+            let (number, payload_bytes_max) = (cut.unit.number(), cut.payload_bytes_max);
+            let mut at = 0;
+            lay_unit(&streams.messages_of(number), payload_bytes_max, |pieces, is_fresh| {
+                if is_fresh {
+                    at = 0;
+                    made.push(carrier.packet().expect("there is room for as many"));
+                }
+                let packet = made.last().expect("the first piece begins one");
+                for piece in pieces {
+                    carrier.payload_mut(packet)[at..at + piece.len()].copy_from_slice(piece);
+                    at += piece.len();
+                }
+                carrier.set_payload_bytes(packet, at);
+            });
+            protocol.replace_cut(peer, made.drain(..));
+            streams.became_packets(number);
+        }
+    }
+
+    /// Takes a packet back whose peer has it, or is gone.
+    #[inline]
+    pub(super) fn release(&mut self, packet: Packet) {
+        match packet.as_unit() {
+            None => self.carrier.release(packet),
+            Some(number) => {
+                if let Some(streams) = &mut self.streams {
+                    streams.release(number);
+                }
+            }
+        }
+    }
+
+    /// Packets and units that are not acknowledged.
+    pub(super) fn in_use(&self) -> usize {
+        self.carrier.in_use() + self.streams.as_ref().map_or(0, |streams| streams.in_use())
+    }
+
+    /// Reads what has come over streams.
+    #[inline]
+    pub(super) fn look_at_streams(&mut self, now: Time) {
+        if let Some(streams) = &mut self.streams {
+            streams.receive(now, &mut self.protocol);
+        }
+    }
+
+    /// Waits until something comes by the carrier or a stream, or until then, and returns the time.
+    pub(super) fn wait_beside(&mut self, until: Option<Instant>) -> io::Result<Time> {
+        let Self { protocol, carrier, clock, streams: Some(streams), wait: how, .. } = self else {
+            return Ok(self.now());
+        };
+        let until = [until, Instant::now().checked_add(streams.care_within())].into_iter().flatten().min();
+        let mut looks =
+            Looks { protocol, carrier, clock, streams, came: Ok(false), coalescer: Coalescer::default() };
+        wait::wait(&mut looks, wait_of(*how), until)?;
+        looks.came.map(drop)?;
+        Ok(clock.now())
+    }
+}
+
+/// Looks at the carrier and at streams.
+struct Looks<'a> {
+    protocol: &'a mut protocol::Endpoint<Packet, Received>,
+    carrier: &'a mut AnyCarrier,
+    clock: &'a Clock,
+    streams: &'a mut Streams,
+    came: io::Result<bool>,
+    coalescer: Coalescer,
+}
+
+impl wait::Waiting for Looks<'_> {
+    /// Each look is a system call or several.
+    const LOOKS_PER_CLOCK: u32 = 1;
+
+    fn is_ready(&mut self) -> bool {
+        let mut arrivals = Arrivals::new(self.protocol, self.clock);
+        let datagrams = self.carrier.receive(&mut arrivals);
+        let now = arrivals.now();
+        let units = self.streams.receive(now, self.protocol);
+        self.came = datagrams.map(|datagrams| datagrams > 0 || units);
+        !matches!(self.came, Ok(false))
+    }
+
+    fn arm(&mut self) -> io::Result<bool> {
+        let Self { carrier, streams, .. } = self;
+        streams.watch_carrier(|poll| carrier.watch(poll))?;
+        Ok(carrier.arm()? && self.is_ready())
+    }
+
+    fn refresh(&mut self) -> io::Result<()> {
+        self.carrier.flush();
+        Ok(())
+    }
+
+    fn wait_readable(&mut self, timeout: Duration) -> io::Result<Wakeup> {
+        let look = if self.carrier.wants_look() { super::endpoint::LOOK_INTERVAL } else { timeout };
+        self.streams.wait(timeout.min(look))
+    }
+
+    fn progress(&self) -> (u32, u32) {
+        (0, u32::MAX)
+    }
+
+    fn coalescer(&mut self) -> &mut Coalescer {
+        &mut self.coalescer
+    }
+}
+
+/// How an endpoint that was asked to wait waits beside streams: packets are not counted there.
+fn wait_of(how: Wait) -> Wait {
+    match how {
+        Wait::Coalesced { .. } => Wait::Interrupt,
+        other => other,
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,166 @@
+use nocopy_lab::patience::wait_until;
+
+use super::*;
+use crate::facts::evidence::{Cause, Evidence, Ledger};
+use crate::message::Event;
+
+fn bind(streams: bool) -> Endpoint {
+    Endpoint::builder().streams(streams).bind("127.0.0.1:0".parse().unwrap()).unwrap()
+}
+
+/// Two endpoints, the left one connected to the right one; the other's peer comes with its first message.
+fn connected(streams: [bool; 2]) -> (Endpoint, Peer, Endpoint) {
+    let [mut left, mut right] = streams.map(bind);
+    let to_right = left.start_connect(right.local_address()).unwrap();
+    wait_until("a connection", || {
+        left.wait(Duration::ZERO).unwrap();
+        right.wait(Duration::ZERO).unwrap();
+        matches!(left.poll_event(), Some(Event::Connected(..)))
+    });
+    (left, to_right, right)
+}
+
+fn counter(endpoint: &Endpoint, name: &str) -> u64 {
+    endpoint.stats().unwrap()[name]
+}
+
+/// Message number `number`: its length and bytes follow from that.
+fn message(number: usize) -> Vec<u8> {
+    let bytes = match number % 8 {
+        0 => 9_000,
+        1 => 10,
+        2 => 70_000,
+        3 => 1_400,
+        4 => 300_000,
+        5 => 0,
+        6 => 20_000,
+        _ => 3_000,
+    };
+    (0..bytes + number % 3).map(|at: usize| (at.wrapping_mul(31) ^ number) as u8).collect()
+}
+
+/// Sends messages until all have arrived, and checks that they arrive once and in order; does `meanwhile` before each.
+fn converse(
+    left: &mut Endpoint,
+    to_right: Peer,
+    right: &mut Endpoint,
+    messages: usize,
+    mut meanwhile: impl FnMut(usize, &mut Endpoint),
+) {
+    let (mut sent, mut received) = (0, 0);
+    wait_until("all messages", || {
+        while sent < messages {
+            meanwhile(sent, left);
+            let next = message(sent);
+            let is_sent = match sent % 3 {
+                0 => left.send_copy(&next, to_right).map_err(drop),
+                _ => left.send(next, to_right).map_err(drop),
+            };
+            if is_sent.is_err() {
+                break;
+            }
+            sent += 1;
+        }
+        left.flush().unwrap();
+        left.wait(Duration::ZERO).unwrap();
+        while left.poll_event().is_some() {}
+        while let Some(came) = right.try_receive().unwrap() {
+            assert_eq!(came.len(), message(received).len(), "message {received}");
+            assert!(came.to_vec() == message(received), "message {received}");
+            received += 1;
+        }
+        while right.poll_event().is_some() {}
+        received == messages
+    });
+}
+
+#[test]
+fn messages_of_all_lengths_keep_their_order() {
+    let (mut left, to_right, mut right) = connected([true, true]);
+    converse(&mut left, to_right, &mut right, 400, |_, _| {});
+    assert_eq!(counter(&left, "streams_attached"), 1);
+    assert!(counter(&left, "units_sent") > 100, "{}", left.stats().unwrap());
+    assert_eq!(counter(&right, "units_received"), counter(&left, "units_sent"));
+    assert!(counter(&right, "packets_received") > 100, "{}", right.stats().unwrap());
+    assert!(left.explain().to_string().contains("1 TCP stream"), "{}", left.explain());
+    wait_until("nothing is in flight", || {
+        right.wait(Duration::ZERO).unwrap();
+        left.wait(Duration::ZERO).unwrap();
+        left.in_flight() == 0
+    });
+}
+
+#[test]
+fn an_endpoint_without_streams_is_sent_datagrams() {
+    for streams in [[true, false], [false, true]] {
+        let (mut left, to_right, mut right) = connected(streams);
+        converse(&mut left, to_right, &mut right, 50, |_, _| {});
+        assert_eq!(counter(&left, "units_sent"), 0);
+    }
+}
+
+/// The stream is cut by its own end again and again, with units in flight.
+#[test]
+fn a_cut_stream_loses_no_message() {
+    let (mut left, to_right, mut right) = connected([true, true]);
+    converse(&mut left, to_right, &mut right, 600, |number, left| {
+        if number % 50 == 49
+            && let Some(streams) = &mut left.streams
+        {
+            streams.cut_all();
+        }
+    });
+    assert!(counter(&left, "streams_cut") > 0, "{}", left.stats().unwrap());
+    assert!(counter(&left, "units_to_packets") > 0, "{}", left.stats().unwrap());
+}
+
+/// Long messages arrive in one piece, in memory that they were read into.
+#[test]
+fn long_messages_are_not_copied_by_the_receiver() {
+    let (mut left, to_right, mut right) = connected([true, true]);
+    converse(&mut left, to_right, &mut right, 3, |_, _| {}); // opens the stream
+    wait_until("a stream", || {
+        left.wait(Duration::from_millis(1)).unwrap();
+        right.wait(Duration::from_millis(1)).unwrap();
+        left.protocol.has_stream(to_right)
+    });
+    let before = right.ledger();
+    for number in 0..20_u8 {
+        let (mut is_sent, mut is_here) = (false, false);
+        wait_until("the message", || {
+            is_sent = is_sent || left.send(vec![number; 1 << 20], to_right).is_ok();
+            left.flush().unwrap();
+            left.wait(Duration::ZERO).unwrap();
+            if let Some(message) = right.try_receive().unwrap() {
+                is_here = message.as_slice().is_some_and(|bytes| bytes == vec![number; 1 << 20]);
+                assert!(is_here, "message {number} is not in one piece");
+            }
+            is_here
+        });
+    }
+    let copied = |ledger: Ledger| ledger.bytes_of(Evidence::Copied(Cause::BelowThreshold));
+    let again = copied(right.ledger()) - copied(before);
+    assert!(again < 20 << 10, "{again} bytes were copied once more");
+}
+
+/// A connection to the TCP port that names no connection of the endpoint is closed, and there are never many.
+#[test]
+fn a_stream_that_names_no_connection_is_closed() {
+    use std::io::{Read, Write};
+    let mut endpoint = bind(true);
+    let mut wrong = std::net::TcpStream::connect(endpoint.local_address()).unwrap();
+    wrong.write_all(&[7; 100]).unwrap();
+    wrong.set_nonblocking(true).unwrap();
+    wait_until("the wrong one is closed", || {
+        endpoint.wait(Duration::ZERO).unwrap();
+        let read = wrong.read(&mut [0; 10]);
+        matches!(read, Ok(0)) || matches!(&read, Err(error) if error.kind() == io::ErrorKind::ConnectionReset)
+    });
+    let silent: Vec<_> =
+        (0..100).map(|_| std::net::TcpStream::connect(endpoint.local_address()).unwrap()).collect();
+    wait_until("more than may wait are closed", || {
+        endpoint.wait(Duration::ZERO).unwrap();
+        counter(&endpoint, "streams_refused") >= 1 + 100 - 16
+    });
+    drop(silent);
+}

@@ -1,0 +1,555 @@
+//! Streams beside the datagrams of an endpoint (docs/protocol.md §16): TCP connections for long messages and for many at a time.
+//!
+//! `opening` makes them, `reading` reads them, `outgoing` keeps what goes by them, `choice` says what does.
+
+mod choice;
+mod memory;
+mod opening;
+mod outgoing;
+mod reading;
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use nocopy_proto::message::{self as protocol, Kind, Peer, Time};
+use rustix::event::epoll;
+
+use super::HEADER_BYTES;
+use super::carrier::{Packet, Received};
+use crate::counter::counters;
+use crate::facts::evidence::{Cause, Evidence, Ledger};
+use crate::memory::pieces::Buffers;
+use crate::memory::pool::Pool;
+use crate::sys::poll::Wakeup;
+use crate::tcp::{ReceiveMethod, Stream};
+use choice::Way;
+pub(super) use memory::Part;
+use memory::{Memory, UNIT_BYTES_MAX};
+use opening::{Attached, Openings};
+use outgoing::{Load, OpenUnit, Outgoing};
+use reading::{Look, Reading};
+
+type Protocol = protocol::Endpoint<Packet, Received>;
+
+/// Event data of what is no stream.
+const OTHERS: u64 = u64::MAX;
+/// Streams that are read in one look.
+const EVENTS_MAX: usize = 32;
+/// Looks at the only stream after which is asked what else has come.
+const LOOKS_ALONE: u32 = 32;
+/// How often at least something is done about streams that are opened, wait or stall.
+const CARE_INTERVAL: Duration = Duration::from_millis(1);
+/// Bytes of messages that are copied into units at most, until they are acknowledged.
+const GATHERED_BYTES_MAX: usize = 64 << 20;
+/// How long a stream may not go on within a unit while memory is short.
+const STALL: Duration = Duration::from_secs(3);
+
+counters! {
+    /// What streams counted.
+    pub(super) struct StreamCounters {
+        /// Streams that were attached to a connection.
+        streams_attached,
+        /// Streams that were cut.
+        streams_cut,
+        /// Units that became packets, since their stream was cut.
+        units_to_packets,
+        /// Streams that named no connection in time, or came when too many were waiting, and were closed.
+        streams_refused,
+        /// Units that were passed over, since their messages had come by datagrams.
+        units_passed,
+        /// How often a stream was left alone, since there was no memory for its next unit.
+        units_without_memory,
+    }
+}
+
+/// All streams of an endpoint.
+#[derive(Debug)]
+pub(super) struct Streams {
+    /// Watches everything here, and the carrier once the endpoint sleeps.
+    poll: OwnedFd,
+    watches_carrier: bool,
+    openings: Openings,
+    memory: Memory,
+    /// By number.
+    all: Vec<Option<Beside>>,
+    /// By peer: which stream is used to send, and what is known of the peer.
+    ways: Vec<Way>,
+    outgoing: Outgoing,
+    /// Peers that have an open unit.
+    open: Vec<Peer>,
+    /// Streams to which something was given since the last flush.
+    to_flush: Vec<u32>,
+    /// Peers that have no stream any more, and units that are to become packets.
+    cut: Vec<Peer>,
+    /// Counts what is handed over together.
+    batch: u32,
+    looks: u32,
+    cared: Option<Instant>,
+    counters: StreamCounters,
+    /// Of streams that are no more.
+    past: Past,
+}
+
+#[derive(Debug, Default)]
+struct Past {
+    sent: Ledger,
+    bytes: u64,
+    copied_bytes: u64,
+    units: u64,
+}
+
+/// A stream that is attached.
+#[derive(Debug)]
+struct Beside {
+    peer: Peer,
+    stream: Stream,
+    reading: Reading,
+    /// What is asked of the poll: room to send, too, or nothing while there is no memory.
+    asks: epoll::EventFlags,
+    /// When something last came.
+    moved: Instant,
+}
+
+impl Streams {
+    /// Listens beside an endpoint that is bound to `local`.
+    ///
+    /// # Errors
+    /// The address is in use for TCP, or something is short.
+    pub(super) fn new(local: SocketAddr, message_bytes_max: usize) -> io::Result<Self> {
+        // Neither half allocates buffers of its own: units are sent from where they lie, and read into memory of the endpoint.
+        let few = Pool::new(1, 4096)?;
+        let builder = Stream::builder()
+            .send_pool(&few)
+            .receive_pool(&few)
+            .receive_method(ReceiveMethod::Recv { bytes: 4096 });
+        let listener = builder.clone().listen(local).map_err(io::Error::other)?;
+        listener.set_nonblocking(true)?;
+        let poll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        add(&poll, &listener, OTHERS, epoll::EventFlags::IN)?;
+        Ok(Self {
+            poll,
+            watches_carrier: false,
+            openings: Openings::new(listener, builder, local),
+            memory: Memory::new(message_bytes_max)?,
+            all: Vec::new(),
+            ways: Vec::new(),
+            outgoing: Outgoing::default(),
+            open: Vec::new(),
+            to_flush: Vec::new(),
+            cut: Vec::new(),
+            batch: 0,
+            looks: 0,
+            cared: None,
+            counters: StreamCounters::default(),
+            past: Past::default(),
+        })
+    }
+
+    fn way(&mut self, peer: Peer) -> &mut Way {
+        if self.ways.len() <= peer.index() {
+            self.ways.resize_with((peer.index() + 1).next_power_of_two(), Way::default);
+        }
+        let way = &mut self.ways[peer.index()];
+        if way.peer != Some(peer) {
+            *way = Way::of(peer);
+        }
+        way
+    }
+
+    // ---- what is sent ------------------------------------------------------------------------------------------
+
+    /// Whether a message of so many bytes is to go to a peer by its stream; opens one if it would be better.
+    #[inline]
+    pub(super) fn takes(&mut self, peer: Peer, bytes: usize, protocol: &Protocol) -> bool {
+        let batch = self.batch;
+        let way = self.way(peer);
+        if !way.wants_stream(bytes, batch) {
+            return false;
+        }
+        if !protocol.has_stream(peer) {
+            self.begin_to_open(peer, protocol);
+            return false;
+        }
+        true
+    }
+
+    /// Notes that a packet to a peer is full, and another one is begun before the flush; returns whether more messages are to go by the
+    /// stream.
+    pub(super) fn note_full_packet(&mut self, peer: Peer, protocol: &Protocol) -> bool {
+        let batch = self.batch;
+        if !self.way(peer).note_full_packet(batch) {
+            return false;
+        }
+        if !protocol.has_stream(peer) {
+            self.begin_to_open(peer, protocol);
+            return false;
+        }
+        true
+    }
+
+    #[cold]
+    fn begin_to_open(&mut self, peer: Peer, protocol: &Protocol) {
+        if let Ok(Some((to, attach))) = protocol.stream_to(peer) {
+            self.openings.begin(peer, to, attach, &self.poll);
+        }
+    }
+
+    /// Keeps a message that stays where it is as a unit, and returns its number and bytes.
+    pub(super) fn owned_unit(&mut self, kind: Kind, bytes: usize, buffers: Buffers) -> (u32, u32) {
+        let load = Load::owned(kind, bytes, buffers);
+        let bytes = load.bytes() as u32;
+        (self.outgoing.put(load), bytes)
+    }
+
+    /// Gives back the buffers of a unit that was not sent.
+    pub(super) fn take_back(&mut self, number: u32) -> Buffers {
+        self.outgoing.take(number)
+    }
+
+    /// The unit that is being filled for a peer, if a message fits: in bytes, and in so many packets.
+    #[inline]
+    pub(super) fn open_unit(
+        &mut self,
+        peer: Peer,
+        kind: Kind,
+        bytes: usize,
+        payload_bytes_max: usize,
+        packets_max: usize,
+    ) -> Option<&mut OpenUnit> {
+        let unit = self.ways.get_mut(peer.index()).filter(|way| way.peer == Some(peer))?.open.as_mut()?;
+        let fits = unit.bytes() + bytes + 8 <= UNIT_BYTES_MAX
+            && unit.packets_with(kind, bytes, payload_bytes_max) <= packets_max;
+        fits.then_some(unit)
+    }
+
+    /// Begins a unit for a peer that has none.
+    pub(super) fn begin_unit(&mut self, peer: Peer) -> &mut OpenUnit {
+        let unit = self.outgoing.open(UNIT_BYTES_MAX);
+        self.open.push(peer);
+        self.way(peer).open.insert(unit)
+    }
+
+    /// Closes the unit of a peer, and returns its number, span and bytes.
+    pub(super) fn close_unit(&mut self, peer: Peer) -> Option<(u32, u32, u32)> {
+        let batch = self.batch;
+        let unit = self.way(peer).close(batch)?;
+        self.open.retain(|open| *open != peer);
+        let (load, span) = unit.close();
+        let bytes = load.bytes() as u32;
+        Some((self.outgoing.put(load), span, bytes))
+    }
+
+    /// A peer that has an open unit.
+    #[inline]
+    pub(super) fn any_open(&self) -> Option<Peer> {
+        self.open.last().copied()
+    }
+
+    /// Everything was handed over: what comes next is another batch.
+    #[inline]
+    pub(super) fn end_batch(&mut self) {
+        self.batch = self.batch.wrapping_add(1);
+    }
+
+    /// Whether there is memory to put more messages into units.
+    pub(super) fn has_memory(&self) -> bool {
+        self.outgoing.gathered_bytes() < GATHERED_BYTES_MAX
+    }
+
+    /// A peer has units without a stream.
+    pub(super) fn note_cut(&mut self, peer: Peer) {
+        if !self.cut.contains(&peer) {
+            self.cut.push(peer);
+        }
+    }
+
+    /// Gives a unit to the stream of a peer; it goes with the next flush.
+    pub(super) fn send(&mut self, peer: Peer, number: u32, header: &[u8; HEADER_BYTES]) {
+        let stream = self.way(peer).stream;
+        let beside = stream.and_then(|stream| self.all[stream as usize].as_mut());
+        let Some((stream, beside)) = stream.zip(beside) else { return };
+        if !self.outgoing.send(number, header, beside.stream.sender()) {
+            return self.lose(stream); // it was not taken: what was given before it is enough
+        }
+        if self.to_flush.last() != Some(&stream) {
+            self.to_flush.push(stream);
+        }
+    }
+
+    /// Hands over what streams were given.
+    #[inline]
+    pub(super) fn flush(&mut self) {
+        while let Some(stream) = self.to_flush.pop() {
+            self.flush_one(stream);
+        }
+    }
+
+    fn flush_one(&mut self, stream: u32) {
+        let Some(beside) = self.all[stream as usize].as_mut() else { return };
+        match beside.stream.sender().try_flush() {
+            Ok(is_all) => {
+                let room = if is_all { epoll::EventFlags::empty() } else { epoll::EventFlags::OUT };
+                beside.ask(&self.poll, stream, beside.asks & epoll::EventFlags::IN | room);
+            }
+            Err(_) => self.lose(stream),
+        }
+    }
+
+    /// The peer has a unit.
+    #[inline]
+    pub(super) fn release(&mut self, number: u32) {
+        self.outgoing.release(number);
+    }
+
+    /// Units that are not acknowledged.
+    pub(super) fn in_use(&self) -> usize {
+        self.outgoing.in_use()
+    }
+
+    // ---- what comes --------------------------------------------------------------------------------------------
+
+    /// Reads what has come over streams, and sees to those that are opened; returns whether anything came.
+    #[inline]
+    pub(super) fn receive(&mut self, now: Time, protocol: &mut Protocol) -> bool {
+        self.looks = self.looks.wrapping_add(1);
+        if let [Some(alone)] = &self.all[..]
+            && !self.looks.is_multiple_of(LOOKS_ALONE)
+            && !alone.asks.contains(epoll::EventFlags::OUT)
+        {
+            return self.read(0, now, protocol);
+        }
+        self.receive_ready(now, protocol)
+    }
+
+    fn receive_ready(&mut self, now: Time, protocol: &mut Protocol) -> bool {
+        let mut events =
+            [epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(0) };
+                EVENTS_MAX];
+        let ready =
+            epoll::wait(&self.poll, &mut events, Some(&rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 }));
+        let (mut came, mut others) = (false, false);
+        for event in &events[..ready.unwrap_or(0)] {
+            let flags = event.flags;
+            match event.data.u64() {
+                OTHERS => others = true,
+                stream => {
+                    let stream = stream as u32;
+                    if flags.contains(epoll::EventFlags::OUT) {
+                        self.flush_one(stream);
+                    }
+                    came |= self.read(stream, now, protocol);
+                }
+            }
+        }
+        let at = Instant::now();
+        if others || self.cared.is_none_or(|cared| at - cared >= CARE_INTERVAL) {
+            self.cared = Some(at);
+            came |= self.care(at, now, protocol);
+        }
+        came
+    }
+
+    fn read(&mut self, stream: u32, now: Time, protocol: &mut Protocol) -> bool {
+        let Self { all, memory, poll, .. } = self;
+        let Some(beside) = all.get_mut(stream as usize).and_then(Option::as_mut) else { return false };
+        let before = beside.reading.counts;
+        beside.stream.sender().reap();
+        let read = beside.reading.read(beside.stream.receiver(), memory, now, beside.peer, protocol);
+        let counts = beside.reading.counts;
+        self.counters.units_passed += counts.passed - before.passed;
+        self.counters.units_without_memory += counts.no_memory - before.no_memory;
+        match read {
+            Ok(look) => {
+                let reads =
+                    if look == Look::Full { epoll::EventFlags::empty() } else { epoll::EventFlags::IN };
+                beside.ask(poll, stream, beside.asks & epoll::EventFlags::OUT | reads);
+            }
+            Err(_) => self.lose(stream),
+        }
+        if counts.bytes == before.bytes {
+            return false;
+        }
+        if let Some(beside) = self.all[stream as usize].as_mut() {
+            beside.moved = Instant::now();
+        }
+        counts.units > before.units
+    }
+
+    /// Sees to streams that are opened, that wait for memory, that do not go on, or whose peer is gone.
+    fn care(&mut self, at: Instant, now: Time, protocol: &mut Protocol) -> bool {
+        while let Some(attached) = self.openings.next(at, protocol, &self.poll, &mut self.counters) {
+            self.attach(attached, protocol);
+        }
+        let mut came = false;
+        let is_short = self.all.iter().flatten().any(|beside| beside.reading.is_waiting());
+        for stream in 0..self.all.len() as u32 {
+            let Some(beside) = &self.all[stream as usize] else { continue };
+            let is_stalled = is_short && beside.reading.is_within() && at - beside.moved >= STALL;
+            if is_stalled || !protocol.has_peer(beside.peer) {
+                self.lose(stream);
+            } else if beside.reading.is_waiting() {
+                came |= self.read(stream, now, protocol);
+            }
+        }
+        came
+    }
+
+    /// A stream is attached: it is read, and used to send if the peer has no other.
+    fn attach(&mut self, attached: Attached, protocol: &mut Protocol) {
+        let Attached { peer, stream } = attached;
+        if !protocol.has_peer(peer) {
+            return;
+        }
+        let number = self.all.iter().position(Option::is_none).unwrap_or(self.all.len());
+        let (asks, reading) = (epoll::EventFlags::IN, Reading::new());
+        let mut beside = Beside { peer, stream, reading, asks, moved: Instant::now() };
+        let data = epoll::EventData::new_u64(number as u64);
+        if epoll::modify(&self.poll, beside.stream.receiver().kernel_socket(), data, asks).is_err() {
+            return; // it is closed, and the peer goes on by datagrams
+        }
+        self.counters.streams_attached += 1;
+        if number == self.all.len() {
+            self.all.push(None);
+        }
+        self.all[number] = Some(beside);
+        if self.way(peer).stream.is_none()
+            && !self.cut.contains(&peer)
+            && protocol.stream_opened(peer).is_ok()
+        {
+            self.way(peer).stream = Some(number as u32);
+        }
+    }
+
+    /// A stream is of no use any more.
+    #[cold]
+    fn lose(&mut self, stream: u32) {
+        let Some(mut beside) = self.all[stream as usize].take() else { return };
+        self.counters.streams_cut += 1;
+        let _ = epoll::delete(&self.poll, beside.stream.receiver().kernel_socket()); // it may stay open for a while
+        self.to_flush.retain(|other| *other != stream);
+        self.past.sent += beside.stream.sender().ledger();
+        let counts = beside.reading.counts;
+        self.past.bytes += counts.bytes;
+        self.past.copied_bytes += counts.copied_bytes;
+        self.past.units += counts.units;
+        let peer = beside.peer;
+        let way = self.way(peer);
+        if way.stream == Some(stream) {
+            way.stream = None;
+            self.note_cut(peer);
+        }
+    }
+
+    /// Cuts all streams.
+    #[cfg(test)]
+    pub(super) fn cut_all(&mut self) {
+        for stream in 0..self.all.len() as u32 {
+            self.lose(stream);
+        }
+    }
+
+    /// A peer whose stream was cut.
+    #[inline]
+    pub(super) fn next_cut(&self) -> Option<Peer> {
+        self.cut.first().copied()
+    }
+
+    /// All units of that peer have become packets: another stream may be used.
+    pub(super) fn cut_is_over(&mut self, protocol: &mut Protocol) {
+        let peer = self.cut.remove(0);
+        let is_its = |beside: &Option<Beside>| beside.as_ref().is_some_and(|beside| beside.peer == peer);
+        if let Some(stream) = self.all.iter().position(is_its)
+            && protocol.stream_opened(peer).is_ok()
+        {
+            self.way(peer).stream = Some(stream as u32);
+        }
+    }
+
+    /// The messages of a unit that is to become packets, with their headers.
+    pub(super) fn messages_of(&self, number: u32) -> std::borrow::Cow<'_, [u8]> {
+        self.outgoing.get(number).messages()
+    }
+
+    /// A unit has become packets.
+    pub(super) fn became_packets(&mut self, number: u32) {
+        self.counters.units_to_packets += 1;
+        self.outgoing.release(number);
+    }
+
+    // ---- waiting -----------------------------------------------------------------------------------------------
+
+    /// Whether everything that can end a wait is seen to: then the carrier has to be watched here, too.
+    pub(super) fn watch_carrier(
+        &mut self,
+        watch: impl FnOnce(BorrowedFd<'_>) -> io::Result<()>,
+    ) -> io::Result<()> {
+        if !std::mem::replace(&mut self.watches_carrier, true) {
+            watch(self.poll.as_fd())?;
+        }
+        Ok(())
+    }
+
+    /// Waits until something comes by the carrier or a stream.
+    pub(super) fn wait(&self, timeout: Duration) -> io::Result<Wakeup> {
+        crate::sys::poll::wait_readable(self.poll.as_fd(), timeout.min(self.care_within()))
+    }
+
+    /// How long at most to wait before something has to be done about streams.
+    pub(super) fn care_within(&self) -> Duration {
+        let waits = self.all.iter().flatten().any(|beside| beside.reading.is_waiting());
+        if waits || !self.cut.is_empty() { CARE_INTERVAL } else { self.openings.care_within() }
+    }
+
+    // ---- what is known -----------------------------------------------------------------------------------------
+
+    pub(super) fn counters(&self) -> StreamCounters {
+        self.counters
+    }
+
+    /// Which messages go by streams.
+    pub(super) fn explain(&self) -> String {
+        let streams = self.all.iter().flatten().count();
+        format!("{streams} TCP stream(s) beside the datagrams: {}", choice::RULE)
+    }
+
+    /// Bytes handed over by streams, and bytes that came, with the headers of units.
+    pub(super) fn ledger(&self) -> Ledger {
+        let mut ledger = self.past.sent;
+        let (mut bytes, mut copied_bytes, mut units) =
+            (self.past.bytes, self.past.copied_bytes, self.past.units);
+        for beside in self.all.iter().flatten() {
+            ledger += beside.stream.sent();
+            let counts = beside.reading.counts;
+            (bytes, copied_bytes) = (bytes + counts.bytes, copied_bytes + counts.copied_bytes);
+            units += counts.units;
+        }
+        ledger.add(Evidence::Copied(Cause::SocketCall), units, bytes);
+        ledger.add(Evidence::Copied(Cause::BelowThreshold), 0, copied_bytes);
+        ledger
+    }
+}
+
+impl Beside {
+    /// Changes what is asked of the poll.
+    fn ask(&mut self, poll: &OwnedFd, stream: u32, asks: epoll::EventFlags) {
+        if self.asks != asks {
+            self.asks = asks;
+            let data = epoll::EventData::new_u64(stream.into());
+            // It is watched since it was attached, so this cannot fail.
+            let _ = epoll::modify(poll, self.stream.receiver().kernel_socket(), data, asks);
+        }
+    }
+}
+
+impl AsFd for Streams {
+    /// Readable when something comes by a stream.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.poll.as_fd()
+    }
+}
+
+fn add(poll: &OwnedFd, what: &impl AsFd, data: u64, flags: epoll::EventFlags) -> io::Result<()> {
+    Ok(epoll::add(poll, what, epoll::EventData::new_u64(data), flags)?)
+}

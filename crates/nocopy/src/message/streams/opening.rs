@@ -1,0 +1,233 @@
+//! Streams before they are attached: those that this end opens, and those that come and have not said which connection they are for.
+
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
+
+use nocopy_proto::message::Peer;
+use nocopy_proto::message::wire::{ATTACH_BYTES, ATTACHED_BYTES, Attach, Attached as Answer};
+use rustix::event::epoll::EventFlags;
+
+use super::{OTHERS, Protocol, StreamCounters, add};
+use crate::memory::pool::Buffer;
+use crate::tcp::{self, Listener, Opening, Stream};
+
+/// Streams that may wait to say which connection they are for, in all and from one address.
+const UNATTACHED_MAX: usize = 64;
+const UNATTACHED_PER_ADDRESS: usize = UNATTACHED_MAX / 4;
+/// How long they may, and how long a stream may take to be opened.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// How long after one was not opened, or cut, another is tried.
+const AGAIN_AFTER: Duration = Duration::from_secs(1);
+/// How often to look after those that are being opened.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// A stream that is attached to a connection.
+#[derive(Debug)]
+pub(super) struct Attached {
+    pub(super) peer: Peer,
+    pub(super) stream: Stream,
+}
+
+/// All that are not attached.
+#[derive(Debug)]
+pub(super) struct Openings {
+    listener: Listener,
+    builder: tcp::Builder,
+    local: SocketAddr,
+    /// That came, with what they have said.
+    unattached: Vec<Unattached>,
+    /// That this end opens.
+    opened: Vec<Opened>,
+    /// Peers to which one was tried lately, and when.
+    tried: Vec<(Peer, Instant)>,
+}
+
+#[derive(Debug)]
+struct Unattached {
+    from: IpAddr,
+    stream: Stream,
+    words: Words<ATTACH_BYTES>,
+    since: Instant,
+}
+
+#[derive(Debug)]
+struct Opened {
+    peer: Peer,
+    attach: Attach,
+    step: Step,
+    since: Instant,
+}
+
+#[derive(Debug)]
+enum Step {
+    Connecting(Box<Opening>),
+    /// It has said what it is for, and waits for the answer.
+    Asked(Box<Stream>, Words<ATTACHED_BYTES>),
+    /// It was refused, or took too long.
+    Over,
+}
+
+/// First words, as far as they have come.
+#[derive(Debug)]
+struct Words<const BYTES: usize> {
+    bytes: [u8; BYTES],
+    have: usize,
+}
+
+impl<const BYTES: usize> Words<BYTES> {
+    fn new() -> Self {
+        Self { bytes: [0; BYTES], have: 0 }
+    }
+
+    /// The words, once they are whole; `None` as the error: they will never be.
+    fn read(&mut self, stream: &mut Stream) -> Result<Option<&[u8; BYTES]>, ()> {
+        match stream.receiver().read_now(&mut self.bytes[self.have..]) {
+            Ok(Some(0)) | Err(_) => return Err(()),
+            Ok(came) => self.have += came.unwrap_or(0),
+        }
+        Ok((self.have == BYTES).then_some(&self.bytes))
+    }
+}
+
+impl Openings {
+    pub(super) fn new(listener: Listener, builder: tcp::Builder, local: SocketAddr) -> Self {
+        Self { listener, builder, local, unattached: Vec::new(), opened: Vec::new(), tried: Vec::new() }
+    }
+
+    /// Begins to open a stream to a peer, unless that was tried just now.
+    pub(super) fn begin(&mut self, peer: Peer, to: SocketAddr, attach: Attach, poll: &OwnedFd) {
+        let since = Instant::now();
+        self.tried.retain(|(_, tried)| since - *tried < AGAIN_AFTER);
+        if self.tried.iter().any(|(tried, _)| *tried == peer) {
+            return;
+        }
+        self.tried.push((peer, since));
+        let from = Some(self.local.ip()).filter(|ip| !ip.is_unspecified());
+        let Ok(opening) = self.builder.clone().start_connect(from, to) else { return };
+        if add(poll, &opening, OTHERS, EventFlags::OUT).is_ok() {
+            let step = Step::Connecting(Box::new(opening));
+            self.opened.push(Opened { peer, attach, step, since });
+        }
+    }
+
+    /// How long at most to wait before [`next`](Self::next) is called.
+    pub(super) fn care_within(&self) -> Duration {
+        if self.opened.is_empty() && self.unattached.is_empty() { Duration::MAX } else { LOOK }
+    }
+
+    /// The next stream that is attached.
+    pub(super) fn next(
+        &mut self,
+        at: Instant,
+        protocol: &mut Protocol,
+        poll: &OwnedFd,
+        counters: &mut StreamCounters,
+    ) -> Option<Attached> {
+        self.accept(at, poll, counters);
+        self.next_that_came(at, protocol, counters).or_else(|| self.next_opened(at, poll))
+    }
+
+    /// Takes streams that have come; more than may wait are closed.
+    fn accept(&mut self, since: Instant, poll: &OwnedFd, counters: &mut StreamCounters) {
+        while let Ok((mut stream, from)) = self.listener.accept() {
+            let from = from.ip();
+            let of_address = self.unattached.iter().filter(|other| other.from == from).count();
+            let is_watched = self.unattached.len() < UNATTACHED_MAX
+                && of_address < UNATTACHED_PER_ADDRESS
+                && add(poll, &stream.receiver().kernel_socket(), OTHERS, EventFlags::IN).is_ok();
+            match is_watched {
+                true => self.unattached.push(Unattached { from, stream, words: Words::new(), since }),
+                false => counters.streams_refused += 1,
+            }
+        }
+    }
+
+    fn next_that_came(
+        &mut self,
+        at: Instant,
+        protocol: &mut Protocol,
+        counters: &mut StreamCounters,
+    ) -> Option<Attached> {
+        let mut place = 0;
+        while let Some(Unattached { from, stream, words, since }) = self.unattached.get_mut(place) {
+            let attached = match words.read(stream) {
+                Ok(None) if at - *since < PATIENCE => {
+                    place += 1;
+                    continue;
+                }
+                Ok(Some(words)) => {
+                    Attach::parse(words).ok().and_then(|attach| protocol.attach(*from, &attach))
+                }
+                Ok(None) | Err(()) => None,
+            };
+            let mut stream = self.unattached.swap_remove(place).stream;
+            if let Some((peer, answer)) = attached
+                && say(&mut stream, |words| answer.emit(words))
+            {
+                return Some(Attached { peer, stream });
+            }
+            counters.streams_refused += 1;
+        }
+        None
+    }
+
+    fn next_opened(&mut self, at: Instant, poll: &OwnedFd) -> Option<Attached> {
+        let mut place = 0;
+        while let Some(opened) = self.opened.get_mut(place) {
+            let is_late = at - opened.since >= PATIENCE;
+            opened.go_on(poll);
+            let is_over = is_late || matches!(opened.step, Step::Over);
+            let is_answered = matches!(&opened.step, Step::Asked(_, words) if words.have == ATTACHED_BYTES);
+            if !is_over && !is_answered {
+                place += 1;
+                continue;
+            }
+            let Opened { peer, step, .. } = self.opened.swap_remove(place);
+            if let Step::Asked(stream, _) = step
+                && is_answered
+            {
+                return Some(Attached { peer, stream: *stream });
+            }
+        }
+        None
+    }
+}
+
+impl Opened {
+    /// Does what can be done.
+    fn go_on(&mut self, poll: &OwnedFd) {
+        let attach = self.attach;
+        self.step = match std::mem::replace(&mut self.step, Step::Over) {
+            Step::Connecting(opening) => match opening.finish() {
+                Ok(Err(opening)) => Step::Connecting(opening),
+                Ok(Ok(mut stream)) => {
+                    let data = rustix::event::epoll::EventData::new_u64(OTHERS);
+                    let socket = stream.receiver().kernel_socket();
+                    let is_watched = rustix::event::epoll::modify(poll, socket, data, EventFlags::IN).is_ok();
+                    match is_watched && say(&mut stream, |words| attach.emit(words)) {
+                        true => Step::Asked(Box::new(stream), Words::new()),
+                        false => Step::Over,
+                    }
+                }
+                Err(_) => Step::Over,
+            },
+            Step::Asked(mut stream, mut words) => match words.read(&mut stream) {
+                Ok(None) => Step::Asked(stream, words),
+                Ok(Some(answer)) if Answer::parse(answer).is_ok_and(|answer| answer.to == attach.from) => {
+                    Step::Asked(stream, words)
+                }
+                Ok(Some(_)) | Err(()) => Step::Over,
+            },
+            Step::Over => Step::Over,
+        };
+    }
+}
+
+/// Sends first words; returns whether they were taken.
+fn say(stream: &mut Stream, write: impl FnOnce(&mut Vec<u8>)) -> bool {
+    let mut words = Vec::new();
+    write(&mut words);
+    let sender = stream.sender();
+    sender.send(Buffer::from(words)).is_ok() && sender.try_flush().is_ok_and(|is_all| is_all)
+}

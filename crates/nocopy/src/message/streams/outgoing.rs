@@ -1,0 +1,186 @@
+//! Units that are sent, until their peers have them.
+
+use std::sync::Arc;
+
+use nocopy_proto::message::Kind;
+use nocopy_proto::message::framing::{CHUNK_HEADER_BYTES_MAX, Laid, put_whole_header};
+
+use crate::memory::pieces::Buffers;
+use crate::memory::pool::Buffer;
+use crate::message::HEADER_BYTES;
+use crate::tcp;
+
+/// Vectors that are kept to be used again.
+const SPARES_MAX: usize = 16;
+/// Longer ones are not kept.
+const SPARE_BYTES_MAX: usize = 256 << 10;
+
+/// A unit: what precedes it, and its messages, all or but for the bytes of the one that lies elsewhere.
+#[derive(Debug, Default)]
+pub(super) struct Load {
+    front: Vec<u8>,
+    rest: Buffers,
+}
+
+impl Load {
+    /// A message that stays where it is.
+    pub(super) fn owned(kind: Kind, bytes: usize, rest: Buffers) -> Self {
+        let mut front = vec![0; HEADER_BYTES + CHUNK_HEADER_BYTES_MAX];
+        let header_bytes = put_whole_header(kind, bytes, &mut front[HEADER_BYTES..]);
+        front.truncate(HEADER_BYTES + header_bytes);
+        Self { front, rest }
+    }
+
+    /// Bytes of the messages with their headers.
+    pub(super) fn bytes(&self) -> usize {
+        self.front.len() - HEADER_BYTES + self.rest.iter().map(|buffer| buffer.len()).sum::<usize>()
+    }
+
+    /// The messages with their headers in one piece, a copy if they do not lie so.
+    pub(super) fn messages(&self) -> std::borrow::Cow<'_, [u8]> {
+        let front = &self.front[HEADER_BYTES..];
+        if self.rest.is_empty() {
+            return front.into();
+        }
+        let pieces = std::iter::once(front).chain(self.rest.iter().map(|buffer| &**buffer));
+        pieces.collect::<Vec<_>>().concat().into()
+    }
+}
+
+/// Messages that are put into a unit one behind the other.
+#[derive(Debug)]
+pub(in crate::message) struct OpenUnit {
+    front: Vec<u8>,
+    laid: Laid,
+}
+
+impl OpenUnit {
+    /// Bytes of messages with their headers.
+    pub(super) fn bytes(&self) -> usize {
+        self.front.len() - HEADER_BYTES
+    }
+
+    /// Puts a message behind the others.
+    #[inline]
+    pub(in crate::message) fn put(&mut self, kind: Kind, message: &[u8], payload_bytes_max: usize) {
+        let mut header = [0; CHUNK_HEADER_BYTES_MAX];
+        let header_bytes = put_whole_header(kind, message.len(), &mut header);
+        self.front.extend_from_slice(&header[..header_bytes]);
+        self.front.extend_from_slice(message);
+        self.laid.add(kind, message.len(), payload_bytes_max);
+    }
+
+    /// How many packets it would take with one message more.
+    #[inline]
+    pub(super) fn packets_with(&self, kind: Kind, bytes: usize, payload_bytes_max: usize) -> usize {
+        let mut laid = self.laid;
+        laid.add(kind, bytes, payload_bytes_max);
+        laid.packets()
+    }
+
+    pub(super) fn close(self) -> (Load, u32) {
+        (Load { front: self.front, rest: Buffers::new() }, self.laid.packets() as u32)
+    }
+}
+
+/// A piece of a unit, as it is given to a stream.
+struct Piece(Arc<Load>, usize);
+
+impl AsRef<[u8]> for Piece {
+    fn as_ref(&self) -> &[u8] {
+        match self.1 {
+            0 => &self.0.front,
+            piece => &self.0.rest[piece - 1],
+        }
+    }
+}
+
+/// Units that are not acknowledged, each with a number.
+#[derive(Debug, Default)]
+pub(super) struct Outgoing {
+    units: Vec<Option<Arc<Load>>>,
+    free: Vec<u32>,
+    spares: Vec<Vec<u8>>,
+    /// Bytes of messages that were copied into units.
+    gathered_bytes: usize,
+}
+
+impl Outgoing {
+    /// A unit for messages of so many bytes in all, which has none yet.
+    pub(super) fn open(&mut self, bytes: usize) -> OpenUnit {
+        let mut front = self.spares.pop().unwrap_or_else(|| Vec::with_capacity(HEADER_BYTES + bytes));
+        front.clear();
+        front.resize(HEADER_BYTES, 0);
+        OpenUnit { front, laid: Laid::default() }
+    }
+
+    /// Keeps a unit, and returns its number.
+    pub(super) fn put(&mut self, load: Load) -> u32 {
+        self.gathered_bytes += load.front.len();
+        let unit = Some(Arc::new(load));
+        match self.free.pop() {
+            Some(number) => {
+                self.units[number as usize] = unit;
+                number
+            }
+            None => {
+                self.units.push(unit);
+                self.units.len() as u32 - 1
+            }
+        }
+    }
+
+    /// Takes a unit out that was not sent, and gives its buffers back.
+    pub(super) fn take(&mut self, number: u32) -> Buffers {
+        let unit = self.units[number as usize].take().expect("it is not acknowledged");
+        self.free.push(number);
+        self.gathered_bytes -= unit.front.len();
+        Arc::try_unwrap(unit).expect("it was not sent").rest
+    }
+
+    pub(super) fn get(&self, number: u32) -> &Load {
+        self.units[number as usize].as_ref().expect("it is not acknowledged")
+    }
+
+    /// Queues a unit at a stream, with what precedes it; returns whether it was taken.
+    pub(super) fn send(
+        &mut self,
+        number: u32,
+        header: &[u8; HEADER_BYTES],
+        sender: &mut tcp::Sender,
+    ) -> bool {
+        let unit = self.units[number as usize].as_mut().expect("it is not acknowledged");
+        let load = Arc::get_mut(unit).expect("it is sent once");
+        load.front[..HEADER_BYTES].copy_from_slice(header);
+        let pieces = 1 + load.rest.len();
+        (0..pieces).all(|piece| {
+            let piece = Piece(Arc::clone(unit), piece);
+            sender.send(Buffer::from_owner(piece)).is_ok()
+        })
+    }
+
+    /// The peer has a unit, or it became packets.
+    pub(super) fn release(&mut self, number: u32) {
+        let unit = self.units[number as usize].take().expect("it is not acknowledged");
+        self.free.push(number);
+        self.gathered_bytes -= unit.front.len();
+        // Unless the kernel still reads it.
+        if let Ok(load) = Arc::try_unwrap(unit)
+            && load.rest.is_empty()
+            && load.front.capacity() <= SPARE_BYTES_MAX
+            && self.spares.len() < SPARES_MAX
+        {
+            self.spares.push(load.front);
+        }
+    }
+
+    /// Bytes of messages that were copied into units and are not acknowledged.
+    pub(super) fn gathered_bytes(&self) -> usize {
+        self.gathered_bytes
+    }
+
+    /// Units that are not acknowledged.
+    pub(super) fn in_use(&self) -> usize {
+        self.units.len() - self.free.len()
+    }
+}

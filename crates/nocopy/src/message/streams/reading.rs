@@ -1,0 +1,345 @@
+//! One stream, read: by large reads into buffers of which units are parts, and long units into a buffer of their own.
+
+use std::io;
+use std::sync::Arc;
+
+use nocopy_proto::message::wire::Unit;
+use nocopy_proto::message::{self as protocol, Arriving, Peer, Time};
+
+use super::memory::{CHUNK_BYTES, Memory, Part};
+use crate::memory::pool::Buffer;
+use crate::message::HEADER_BYTES;
+use crate::message::carrier::{Packet, Received};
+use crate::tcp;
+
+type Protocol = protocol::Endpoint<Packet, Received>;
+
+/// Bytes to ask for at least.
+const READ_BYTES_MIN: usize = 16 << 10;
+/// What came alone and is no longer is copied out of its buffer.
+const SMALL_BYTES: usize = 2 << 10;
+/// Reads of one stream at most before others have their turn.
+const READS_MAX: u32 = 16;
+
+/// What was read of a stream, and where its next bytes go.
+#[derive(Debug)]
+pub(super) struct Reading {
+    state: State,
+    /// Bytes that are likely to come next: those of the unit before.
+    likely_bytes: usize,
+    pub(super) counts: Counts,
+}
+
+/// Bytes that came, by what became of them.
+#[derive(Debug, Default, Clone, Copy)]
+pub(super) struct Counts {
+    pub(super) units: u64,
+    pub(super) bytes: u64,
+    /// Of those, bytes that were copied once more.
+    pub(super) copied_bytes: u64,
+    /// Units that were passed over, since their messages were here.
+    pub(super) passed: u64,
+    /// How often there was no memory for a unit.
+    pub(super) no_memory: u64,
+}
+
+#[derive(Debug)]
+enum State {
+    /// In front of a unit, with a part of its header.
+    Between([u8; HEADER_BYTES], usize),
+    /// In a unit that has a buffer of its own, with so many bytes there of so many.
+    Within(Buffer, usize, usize),
+    /// At a unit for which there was no memory, with what came of it.
+    Waiting(Part, Unit),
+    /// In a unit that is passed over, of which so many bytes are left.
+    Passing(usize),
+}
+
+/// Why a stream is of no use any more.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Useless {
+    #[error("the peer has closed it")]
+    Ended,
+    #[error("what came over it is no unit")]
+    Malformed,
+    #[error(transparent)]
+    Broken(#[from] io::Error),
+}
+
+/// How a look at a stream ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Look {
+    /// Everything was read that had come.
+    Empty,
+    /// There may be more.
+    More,
+    /// There is more, and no memory for it.
+    Full,
+}
+
+impl Reading {
+    pub(super) fn new() -> Self {
+        Self {
+            state: State::Between([0; HEADER_BYTES], 0),
+            likely_bytes: READ_BYTES_MIN,
+            counts: Counts::default(),
+        }
+    }
+
+    /// Whether a unit has begun and not ended.
+    pub(super) fn is_within(&self) -> bool {
+        matches!(self.state, State::Within(..))
+    }
+
+    /// Whether there was no memory for the next unit.
+    pub(super) fn is_waiting(&self) -> bool {
+        matches!(self.state, State::Waiting(..))
+    }
+
+    /// Reads what has come, and hands units over.
+    ///
+    /// # Errors
+    /// The stream is of no use any more.
+    pub(super) fn read(
+        &mut self,
+        receiver: &mut tcp::Receiver,
+        memory: &Memory,
+        now: Time,
+        peer: Peer,
+        protocol: &mut Protocol,
+    ) -> Result<Look, Useless> {
+        for _ in 0..READS_MAX {
+            let look = match std::mem::replace(&mut self.state, State::Passing(0)) {
+                State::Between(header, have) => {
+                    self.read_next(header, have, receiver, memory, now, peer, protocol)?
+                }
+                State::Within(buffer, have, total) => {
+                    self.read_rest(buffer, have, total, receiver, now, peer, protocol)?
+                }
+                State::Waiting(part, unit) => self.begin(part, unit, memory, peer, protocol)?,
+                State::Passing(left) => self.pass(left, receiver, memory)?,
+            };
+            if look != Look::More {
+                return Ok(look);
+            }
+        }
+        Ok(Look::More)
+    }
+
+    /// Reads from the beginning of a unit on.
+    #[expect(clippy::too_many_arguments, reason = "what a read needs, and where the stream is")]
+    fn read_next(
+        &mut self,
+        mut header: [u8; HEADER_BYTES],
+        have: usize,
+        receiver: &mut tcp::Receiver,
+        memory: &Memory,
+        now: Time,
+        peer: Peer,
+        protocol: &mut Protocol,
+    ) -> Result<Look, Useless> {
+        let Some(mut buffer) = memory.take(self.likely_bytes, false) else {
+            return self.read_header(header, have, receiver, peer, protocol);
+        };
+        let room = buffer.as_mut().expect("memory of a pool");
+        room[..have].copy_from_slice(&header[..have]);
+        let asked = self.likely_bytes.min(room.len());
+        let Some(came) = receiver.read_now(&mut room[have..asked])? else {
+            self.state = State::Between(header, have);
+            return Ok(Look::Empty);
+        };
+        if came == 0 {
+            return Err(Useless::Ended);
+        }
+        self.counts.bytes += came as u64;
+        let filled = have + came;
+        let look = if filled < asked { Look::Empty } else { Look::More };
+        let Some(first) = buffer[..filled].first_chunk::<HEADER_BYTES>() else {
+            header[..filled].copy_from_slice(&buffer[..filled]);
+            self.state = State::Between(header, filled);
+            return Ok(look);
+        };
+        let unit = Unit::parse(first).map_err(|_| Useless::Malformed)?;
+        let total = total(&unit, memory)?;
+        if total > filled && total <= buffer.capacity() && !is_passed(protocol, peer, &unit)? {
+            self.state = State::Within(buffer, filled, total);
+            return Ok(look);
+        }
+        buffer.resize(filled);
+        let buffer = if filled <= SMALL_BYTES { self.copied(&buffer) } else { buffer };
+        self.hand_over(&Arc::new(buffer), memory, now, peer, protocol)?;
+        Ok(look)
+    }
+
+    /// Reads nothing but a header, since there is no memory.
+    fn read_header(
+        &mut self,
+        mut header: [u8; HEADER_BYTES],
+        have: usize,
+        receiver: &mut tcp::Receiver,
+        peer: Peer,
+        protocol: &mut Protocol,
+    ) -> Result<Look, Useless> {
+        let came = receiver.read_now(&mut header[have..])?;
+        let have = match came {
+            None => have,
+            Some(0) => return Err(Useless::Ended),
+            Some(came) => have + came,
+        };
+        self.counts.bytes += came.unwrap_or(0) as u64;
+        if have < HEADER_BYTES {
+            self.state = State::Between(header, have);
+            return Ok(Look::Empty);
+        }
+        let unit = Unit::parse(&header).map_err(|_| Useless::Malformed)?;
+        if is_passed(protocol, peer, &unit)? {
+            self.counts.passed += 1;
+            self.state = State::Passing(unit.bytes as usize);
+        } else {
+            let buffer = Arc::new(Buffer::from_owner(header));
+            self.state = State::Waiting(Part::new(&buffer, 0, HEADER_BYTES), unit);
+        }
+        Ok(Look::More)
+    }
+
+    /// Hands over the units that lie whole in a buffer, and begins with the one that does not.
+    fn hand_over(
+        &mut self,
+        buffer: &Arc<Buffer>,
+        memory: &Memory,
+        now: Time,
+        peer: Peer,
+        protocol: &mut Protocol,
+    ) -> Result<(), Useless> {
+        let mut at = 0;
+        loop {
+            let rest = &buffer[at..];
+            let Some(first) = rest.first_chunk::<HEADER_BYTES>() else {
+                let mut header = [0; HEADER_BYTES];
+                header[..rest.len()].copy_from_slice(rest);
+                self.state = State::Between(header, rest.len());
+                return Ok(());
+            };
+            let unit = Unit::parse(first).map_err(|_| Useless::Malformed)?;
+            let total = total(&unit, memory)?;
+            self.likely_bytes = total.max(READ_BYTES_MIN);
+            let is_passed = is_passed(protocol, peer, &unit)?;
+            self.counts.passed += u64::from(is_passed);
+            if total > rest.len() {
+                if is_passed {
+                    self.state = State::Passing(total - rest.len());
+                    return Ok(());
+                }
+                let part = Part::new(buffer, at, buffer.len());
+                return self.begin(part, unit, memory, peer, protocol).map(drop);
+            }
+            if !is_passed {
+                self.counts.units += 1;
+                protocol.handle_unit(now, peer, Received::Unit(Part::new(buffer, at, at + total)));
+            }
+            at += total;
+        }
+    }
+
+    /// Begins with a unit of which a part has come, in a buffer of its own.
+    fn begin(
+        &mut self,
+        part: Part,
+        unit: Unit,
+        memory: &Memory,
+        peer: Peer,
+        protocol: &Protocol,
+    ) -> Result<Look, Useless> {
+        let total = total(&unit, memory)?;
+        let came = part.as_ref();
+        let is_next = match protocol.arriving(peer, &unit) {
+            Arriving::Impossible => return Err(Useless::Malformed),
+            Arriving::Passed => {
+                self.counts.passed += 1;
+                self.state = State::Passing(total - came.len());
+                return Ok(Look::More);
+            }
+            arriving => arriving == Arriving::Next,
+        };
+        let Some(mut buffer) = memory.take(total, is_next) else {
+            self.counts.no_memory += 1;
+            self.state = State::Waiting(part, unit);
+            return Ok(Look::Full);
+        };
+        buffer.as_mut().expect("memory of a pool")[..came.len()].copy_from_slice(came);
+        self.counts.copied_bytes += came.len() as u64;
+        self.state = State::Within(buffer, came.len(), total);
+        Ok(Look::More)
+    }
+
+    /// Reads the rest of a unit to where it belongs.
+    #[expect(clippy::too_many_arguments, reason = "as above")]
+    fn read_rest(
+        &mut self,
+        mut buffer: Buffer,
+        have: usize,
+        total: usize,
+        receiver: &mut tcp::Receiver,
+        now: Time,
+        peer: Peer,
+        protocol: &mut Protocol,
+    ) -> Result<Look, Useless> {
+        let room = &mut buffer.as_mut().expect("memory of a pool")[have..total];
+        let came = match receiver.read_now(room)? {
+            Some(0) if have < total => return Err(Useless::Ended),
+            Some(came) => came,
+            None => 0,
+        };
+        self.counts.bytes += came as u64;
+        let have = have + came;
+        if have < total {
+            self.state = State::Within(buffer, have, total);
+            return Ok(Look::Empty);
+        }
+        buffer.resize(total);
+        self.likely_bytes = total.max(READ_BYTES_MIN);
+        self.state = State::Between([0; HEADER_BYTES], 0);
+        self.counts.units += 1;
+        protocol.handle_unit(now, peer, Received::Unit(Part::new(&Arc::new(buffer), 0, total)));
+        Ok(Look::More)
+    }
+
+    /// Reads bytes of no use.
+    fn pass(&mut self, left: usize, receiver: &mut tcp::Receiver, memory: &Memory) -> Result<Look, Useless> {
+        if left == 0 {
+            self.state = State::Between([0; HEADER_BYTES], 0);
+            return Ok(Look::More);
+        }
+        let mut few = [0; 4096];
+        let mut buffer = memory.take(left.min(CHUNK_BYTES), false);
+        let room = buffer.as_mut().and_then(Buffer::as_mut).unwrap_or(&mut few);
+        let most = room.len().min(left);
+        let came = match receiver.read_now(&mut room[..most])? {
+            Some(0) => return Err(Useless::Ended),
+            Some(came) => came,
+            None => 0,
+        };
+        self.counts.bytes += came as u64;
+        self.state = State::Passing(left - came);
+        Ok(if came == 0 { Look::Empty } else { Look::More })
+    }
+
+    /// The same bytes in memory that is no longer than they are.
+    fn copied(&mut self, bytes: &[u8]) -> Buffer {
+        self.counts.copied_bytes += bytes.len() as u64;
+        Buffer::from(bytes.to_vec())
+    }
+}
+
+/// Bytes of a unit with its header.
+fn total(unit: &Unit, memory: &Memory) -> Result<usize, Useless> {
+    let total = HEADER_BYTES + unit.bytes as usize;
+    if memory.allows(total) { Ok(total) } else { Err(Useless::Malformed) }
+}
+
+fn is_passed(protocol: &Protocol, peer: Peer, unit: &Unit) -> Result<bool, Useless> {
+    match protocol.arriving(peer, unit) {
+        Arriving::Impossible => Err(Useless::Malformed),
+        arriving => Ok(arriving == Arriving::Passed),
+    }
+}

@@ -1,0 +1,96 @@
+//! Streams that are connected without waiting.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::Duration;
+
+use super::builder::{Builder, OpenError, new_socket};
+use super::{Receiver, Stream};
+use crate::facts::evidence::Ledger;
+use crate::sys::poll::{Wakeup, wait_writable};
+use crate::sys::tcp_receive;
+
+/// A stream that is being connected.
+#[derive(Debug)]
+pub(crate) struct Opening {
+    socket: socket2::Socket,
+    builder: Builder,
+    address: SocketAddr,
+}
+
+impl Builder {
+    /// Begins to connect to that address, from an address of this host if one is given.
+    ///
+    /// # Errors
+    /// See [`OpenError`].
+    pub(crate) fn start_connect(
+        self,
+        from: Option<IpAddr>,
+        address: SocketAddr,
+    ) -> Result<Opening, OpenError> {
+        let socket = new_socket(address)?;
+        self.set(&socket)?; // as with `connect`
+        if let Some(from) = from {
+            let from = SocketAddr::from((from, 0));
+            socket.bind(&from.into()).map_err(|source| OpenError::Bind { address: from, source })?;
+        }
+        socket.set_nonblocking(true).map_err(OpenError::Socket)?;
+        match socket.connect(&address.into()) {
+            Err(source) if source.raw_os_error() != Some(libc::EINPROGRESS) => {
+                Err(OpenError::Connect { address, source })
+            }
+            _ => Ok(Opening { socket, builder: self, address }),
+        }
+    }
+}
+
+impl Opening {
+    /// The stream, once it is connected; until then it gives itself back.
+    ///
+    /// # Errors
+    /// It was not connected.
+    pub(crate) fn finish(self) -> Result<Result<Stream, Box<Self>>, OpenError> {
+        let Self { socket, builder, address } = self;
+        let failed = |source: io::Error| OpenError::Connect { address, source };
+        if wait_writable(socket.as_fd(), Duration::ZERO).map_err(failed)? != Wakeup::Ready {
+            return Ok(Err(Box::new(Self { socket, builder, address })));
+        }
+        match socket.take_error().map_err(failed)? {
+            Some(source) => Err(failed(source)),
+            None => builder.finish(socket.into(), false).map(Ok),
+        }
+    }
+}
+
+impl Stream {
+    /// The evidence for the bytes sent so far.
+    pub(crate) fn sent(&self) -> Ledger {
+        self.sender.ledger()
+    }
+}
+
+impl AsFd for Opening {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+impl Receiver {
+    /// Copies what has come into memory of the caller, without waiting, and returns how many bytes that were: none at the end of the stream,
+    /// `None` if nothing has come. The caller counts them.
+    ///
+    /// # Errors
+    /// As [`receive`](Self::receive).
+    #[inline]
+    pub(crate) fn read_now(&mut self, room: &mut [u8]) -> io::Result<Option<usize>> {
+        match tcp_receive::receive(self.kernel_socket(), room, false) {
+            Ok(0) if !room.is_empty() => self.end_now().map(|()| Some(0)),
+            Ok(bytes) => Ok(Some(bytes)),
+            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {
+                Ok(None)
+            }
+            Err(error) => Err(error),
+        }
+    }
+}
