@@ -46,7 +46,7 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         !self.changes.places.is_empty()
     }
 
-    /// A connection that began or ended: its [number](Peer::index), and the sign of life that its peer is to get from now on, if any.
+    /// A connection that began or ended: its [number](crate::message::Peer::index), and the sign of life that its peer is to get from now on, if any.
     pub fn poll_sign_of_life(&mut self) -> Option<(usize, Option<SignOfLife>)> {
         let index = self.changes.places.pop()? as usize;
         Some((index, self.sign_of_life_at(index)))

@@ -103,7 +103,7 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         Ok(self.open(peer)?.map_or(0, |connection| connection.send.len()))
     }
 
-    /// Says that somebody waits for room for so many packets: [`Event::Writable`] will tell.
+    /// Says that somebody waits for room for so many packets: [`Event::Writable`](crate::message::Event::Writable) will tell.
     ///
     /// # Errors
     /// The peer is gone.
@@ -114,7 +114,7 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         Ok(())
     }
 
-    /// Queues a packet: chunks of messages ([`framing`](super::framing)), which stays with the endpoint until the peer has it.
+    /// Queues a packet: chunks of messages ([`framing`](crate::message::framing)), which stays with the endpoint until the peer has it.
     ///
     /// # Errors
     /// Gives the packet back: no room, or no peer.

@@ -20,7 +20,7 @@ pub enum Transmit<'a, S> {
         packet: &'a mut S,
         /// This time's header.
         header: [u8; HEADER_BYTES],
-        /// A CRC32C over header and payload goes behind ([`crc`](super::crc)).
+        /// A CRC32C over header and payload goes behind ([`crc`](crate::message::crc)).
         crc: bool,
         /// It was sent before.
         again: bool,
