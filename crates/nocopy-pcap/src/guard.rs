@@ -17,7 +17,15 @@ pub(crate) unsafe fn entry<R>(handle: *mut Pcap, fallback: R, run: impl FnOnce()
         Err(panic) => {
             if !handle.is_null() {
                 // SAFETY: by contract. A panic in here ends the process: `extern "C"` functions abort instead of unwinding.
-                unsafe { text::set(handle, &format!("nocopy: a fault of its own: {}", words(&*panic))) };
+                unsafe {
+                    text::set(
+                        handle,
+                        &format!(
+                            "nocopy: internal fault; {}; report it, and run the program without nocopy",
+                            words(&*panic)
+                        ),
+                    )
+                };
             }
             fallback
         }

@@ -40,7 +40,7 @@ macro_rules! functions {
                 Self {
                     $($name: {
                         unsafe extern "C" fn missing() {
-                            end(concat!("the system's libpcap has no function ", stringify!($name)))
+                            end(concat!("libpcap: has no function ", stringify!($name), "; the system's libpcap is another version; install libpcap 1.10"))
                         }
                         let found = library.symbol(concat!(stringify!($name), "\0"));
                         let found = found.unwrap_or(missing as *mut c_void);
@@ -217,8 +217,8 @@ impl Library {
         Err(refusal.unwrap_or_else(|| {
             let directories = DIRECTORIES.join(", ");
             format!(
-                "there is no libpcap of the system's ({FILE} in {directories}), which compiles filters and reads files: install it \
-                 ('apt install libpcap0.8'), or say where it is in {}",
+                "{FILE}: not found; the system's libpcap, which compiles filters and reads files, is in none of {directories}; \
+                 'apt install libpcap0.8', or name its path in {}",
                 environment::SYSTEM_LIBPCAP
             )
         }))
@@ -228,14 +228,17 @@ impl Library {
         let path = Path::new(path);
         let variable = environment::SYSTEM_LIBPCAP;
         if path.canonicalize().ok().is_some_and(|file| Some(file) == own_file()) {
-            return Err(format!("{variable}={} is this library itself: name the system's", path.display()));
+            let path = path.display();
+            return Err(format!(
+                "{path}: cannot be the system's libpcap; it is this library itself; name another in {variable}"
+            ));
         }
-        Self::open_at(path).map_err(|reason| format!("{variable}: {reason}"))
+        Self::open_at(path).map_err(|reason| format!("{reason}; name the system's libpcap in {variable}"))
     }
 
     fn open_at(path: &Path) -> Result<Self, String> {
-        let file =
-            CString::new(path.as_os_str().as_bytes()).map_err(|_| "a zero byte in a path".to_owned())?;
+        let file = CString::new(path.as_os_str().as_bytes())
+            .map_err(|_| format!("{}: cannot be loaded; its path has a zero byte", path.display()))?;
         // Its internal calls use its own functions, not those that programs find first: ours.
         // The address sanitizer does not allow that; its tests use a libpcap that was linked so.
         let own = if cfg!(nocopy_sanitizer) { 0 } else { libc::RTLD_DEEPBIND };
@@ -243,7 +246,7 @@ impl Library {
         // SAFETY: opening a library runs its initialisers; those of libpcap and what it needs do nothing that matters here.
         let library = unsafe { libc::dlopen(file.as_ptr(), flags) };
         let library = NonNull::new(library).map(Self);
-        library.ok_or_else(|| format!("cannot load the system's libpcap: {}", loader_words()))
+        library.ok_or_else(|| format!("{}: cannot be loaded; {}", path.display(), loader_words()))
     }
 
     /// Where something of it is; the name ends with a zero.
@@ -278,6 +281,6 @@ fn loader_words() -> String {
     match NonNull::new(words) {
         // SAFETY: ends with a zero, and is copied at once.
         Some(words) => unsafe { CStr::from_ptr(words.as_ptr()) }.to_string_lossy().into_owned(),
-        None => "the loader does not say why".into(),
+        None => "the loader gives no reason".into(),
     }
 }

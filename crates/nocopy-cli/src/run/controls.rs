@@ -20,9 +20,13 @@ pub(super) struct Controls(HashMap<u64, FilterControl>);
 /// Why a control is not kept.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum NotKept {
-    #[error("a handle's control without the one socket that it is in")]
+    #[error(
+        "control of a handle: not received; the message has not exactly one socket; load the library of the same version"
+    )]
     Descriptors,
-    #[error("more than {CONTROLS_MAX} handles whose packets are taken at a time")]
+    #[error(
+        "control of a handle: not kept; {CONTROLS_MAX} handles are open whose packets are taken; close some of them"
+    )]
     TooMany,
     #[error(transparent)]
     Control(#[from] FilterControlError),
@@ -32,8 +36,8 @@ pub(super) enum NotKept {
 #[derive(Debug, thiserror::Error)]
 pub(super) enum NotLoaded {
     #[error(
-        "'nocopy run' has nothing to put it in front of this handle's packets by: the handle was opened by another process, or too \
-         many are open"
+        "filter: cannot be loaded in front of this handle's packets; the handle was opened by another process, or too many handles are open; \
+         open it in the process that filters, or close others"
     )]
     NoControl,
     #[error(transparent)]

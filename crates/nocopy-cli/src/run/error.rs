@@ -23,8 +23,13 @@ pub(crate) enum Error {
         kind.file(), list(places)
     )]
     NoLibrary { kind: Kind, places: Vec<PathBuf> },
-    #[error("{path}: cannot be used as the library; {why}; name {} with --library", kind.file(), path = path.display())]
-    NotALibrary { kind: Kind, path: PathBuf, why: String },
+    #[error("{path}: cannot be used as the library{why}; name {} with --library", kind.file(), path = path.display())]
+    NotALibrary {
+        kind: Kind,
+        path: PathBuf,
+        /// From the error's number on, or from `; `.
+        why: String,
+    },
     #[error(
         "{path}: cannot be preloaded; its path has a blank or a colon, where LD_PRELOAD ends a name; install it elsewhere, and name it with --library",
         path = path.display()

@@ -4,6 +4,8 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
+use nocopy_proto::errno::Why;
+
 use super::Error;
 use super::executable::Executable;
 use super::kind::Kind;
@@ -33,10 +35,10 @@ pub(crate) fn find(kind: Kind, named: Option<&Path>) -> Result<PathBuf, Error> {
 /// The loader would only warn, and the program run without it.
 fn check(kind: Kind, path: &Path) -> Result<(), Error> {
     let failed = |why: String| Error::NotALibrary { kind, path: path.into(), why };
-    let library = Executable::read(path).map_err(|error| failed(error.to_string()))?;
+    let library = Executable::read(path).map_err(|error| failed(Why(&error).to_string()))?;
     match library {
-        None => Err(failed("the file is not ELF".into())),
-        Some(library) if !library.is_native() => Err(failed("it is for another architecture".into())),
+        None => Err(failed("; the file is not ELF".into())),
+        Some(library) if !library.is_native() => Err(failed("; it is for another architecture".into())),
         Some(_) => Ok(()),
     }
 }
@@ -73,7 +75,14 @@ mod tests {
     #[test]
     fn what_is_no_library_is_refused() {
         let refused = |path: &str| find(Kind::Pcap, Some(Path::new(path))).unwrap_err().to_string();
-        assert!(refused("/nowhere/x.so").contains("No such file"), "{}", refused("/nowhere/x.so"));
-        assert!(refused(concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml")).contains("not ELF"));
+        assert_eq!(
+            refused("/nowhere/x.so"),
+            "/nowhere/x.so: cannot be used as the library (ENOENT); no such file or directory; name libnocopy_pcap.so with --library"
+        );
+        let text = refused(concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml"));
+        assert!(
+            text.ends_with("as the library; the file is not ELF; name libnocopy_pcap.so with --library"),
+            "{text}"
+        );
     }
 }

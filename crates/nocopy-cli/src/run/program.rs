@@ -40,21 +40,16 @@ impl Program {
             let executable = self.executable.as_ref()?;
             match executable {
                 _ if !executable.has_loader => Some(match kind {
-                    Kind::Pcap => {
-                        "it is statically linked, so nothing can be preloaded into it: use a build that loads libpcap.so.0.8"
-                    }
-                    Kind::Sockets => {
-                        "it is statically linked, so nothing can be preloaded into it: use a build that loads the C library"
-                    }
+                    Kind::Pcap => "the program is statically linked; use a build that loads libpcap.so.0.8",
+                    Kind::Sockets => "the program is statically linked; use a build that loads the C library",
                 }),
                 _ if !executable.is_native() => Some(
-                    "it is for another architecture than the library, which the loader then leaves out: use one for this \
-                     architecture",
+                    "the program is for another architecture than the library; use one for this architecture",
                 ),
                 _ => None,
             }
         })?;
-        Some(format!("{}: {why}", self.name))
+        Some(format!("{}: nothing can be preloaded into it; {why}", self.name))
     }
 
     /// Those it would get by being started: the loader preloads no library into such a process.
@@ -66,21 +61,19 @@ impl Program {
         let other_group = sets(SET_GROUP) && metadata.gid() != getegid().as_raw();
         if other_user || other_group {
             return Some(
-                "it is set-user-ID or set-group-ID, and the loader preloads nothing into such programs: run 'nocopy run' as \
-                 the user that it becomes",
+                "the loader preloads nothing into set-user-ID and set-group-ID programs; run 'nocopy run' as the user that it becomes",
             );
         }
         let has_capabilities = getxattr(path, "security.capability", &mut [0; 64]).is_ok();
-        (has_capabilities && !getuid().is_root()).then_some(
-            "its file has capabilities, and the loader preloads nothing into such programs: run 'nocopy run' as root",
-        )
+        (has_capabilities && !getuid().is_root())
+            .then_some("the loader preloads nothing into files with capabilities; run 'nocopy run' as root")
     }
 
     /// Why no socket may have been counted, once it has ended without any.
     pub(super) fn silence_of_sockets(&self) -> String {
         format!(
-            "{}: no UDP socket was reported: it sent no datagram by the C library's functions (Go, io_uring and raw system calls are \
-             left alone), or it closed the descriptors that it inherited",
+            "{}: no UDP socket was reported; the program sent no datagram by functions of the C library (programs in Go, io_uring and raw \
+             system calls do not use them), or closed the descriptors that it inherited; see docs/run.md",
             self.name
         )
     }
@@ -90,12 +83,12 @@ impl Program {
         let own = self.executable.as_ref().filter(|executable| !executable.needs_libpcap());
         let why = match own {
             Some(_) => {
-                "it does not ask for libpcap.so.0.8 itself, so it may have libpcap built in, or leave captures to another \
-                 program that is not run with the library"
+                "the program does not load libpcap.so.0.8: libpcap may be built in, or another program captures that does not load the \
+                 library; see docs/run.md"
             }
-            None => "it ended before it opened one, or closed the descriptors that it inherited",
+            None => "the program opened none, or closed the descriptors that it inherited; see docs/run.md",
         };
-        format!("{}: no capture handle was reported: {why}", self.name)
+        format!("{}: no capture handle was reported; {why}", self.name)
     }
 }
 
@@ -128,5 +121,18 @@ mod tests {
     fn a_plain_program_has_no_obstacle() {
         assert_eq!(Program::look_at(OsStr::new("env")).obstacle(Kind::Sockets), None);
         assert_eq!(Program::look_at(OsStr::new("no-such-program")).obstacle(Kind::Sockets), None);
+    }
+
+    #[test]
+    fn an_obstacle_says_what_failed_and_what_to_do() {
+        let mut loaderless = Executable::read(Path::new("/proc/self/exe")).unwrap().unwrap();
+        loaderless.has_loader = false;
+        let program = Program { name: "tool".into(), path: None, executable: Some(loaderless) };
+        assert_eq!(
+            program.obstacle(Kind::Sockets).unwrap(),
+            "tool: nothing can be preloaded into it; the program is statically linked; use a build that loads the C library"
+        );
+        assert!(program.obstacle(Kind::Pcap).unwrap().ends_with("use a build that loads libpcap.so.0.8"));
+        assert!(program.silence().starts_with("tool: no capture handle was reported; the program does"));
     }
 }

@@ -210,7 +210,10 @@ fn what_a_program_prints_is_all_there_is_on_its_output() {
         said.starts_with("nocopy: echo to be kept ended with exit code 0; 0 capture handles\n"),
         "{said}"
     );
-    assert!(said.contains("echo: no capture handle was reported: it does not ask for libpcap"), "{said}");
+    assert!(
+        said.contains("echo: no capture handle was reported; the program does not load libpcap"),
+        "{said}"
+    );
 }
 
 #[test]

@@ -6,6 +6,8 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use nocopy_proto::errno::Why;
+
 use super::Refusal;
 use crate::text;
 
@@ -31,12 +33,14 @@ impl InterfaceKind {
         // SAFETY: takes numbers.
         let socket = unsafe { libc::socket(libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) };
         if socket < 0 {
-            return Err(Refusal(format!("no socket to ask about {name}: {}", io::Error::last_os_error())));
+            return Err(Refusal(format!("{name}: cannot be looked at{}", Why(&io::Error::last_os_error()))));
         }
         // SAFETY: opened above, and owned by nobody else.
         let socket = unsafe { OwnedFd::from_raw_fd(socket) };
         let request = ask(std::os::fd::AsFd::as_fd(&socket), device, libc::SIOCGIFHWADDR);
-        let request = request.map_err(|error| Refusal(format!("{name}: no such interface ({error})")))?;
+        let request = request.map_err(|error| {
+            Refusal(format!("{name}: not found{}; 'ip link' lists the interfaces", Why(&error)))
+        })?;
         // SAFETY: the call filled the address in.
         let hardware = unsafe { request.ifr_ifru.ifru_hwaddr.sa_family };
         let is_loopback = hardware == libc::ARPHRD_LOOPBACK;

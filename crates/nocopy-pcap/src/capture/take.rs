@@ -382,7 +382,8 @@ impl Control {
         if let Some(long) = &filter.long {
             let (count, most) = (long.len(), INSTRUCTIONS_MAX);
             return Err(format!(
-                "nocopy: the filter has {count} instructions: packets that are taken go through {most} at most"
+                "filter: too long; it has {count} instructions, and packets that are taken go through {most} at most; shorten it, or leave \
+                 out --take"
             ));
         }
         self.shared.posted.set(filter, |filter, before| match self.put_in_front(Some(&filter.program)) {
@@ -392,7 +393,7 @@ impl Control {
                 if before == Some(&FilterPlace::Xdp) {
                     // It would keep back packets that match the new one.
                     let removed = self.put_in_front(None);
-                    removed.map_err(|error| format!("can't remove the filter in front: {error}"))?;
+                    removed.map_err(|error| format!("filter: the one before cannot be removed; {error}"))?;
                 }
                 Ok(FilterPlace::UserSpace { why })
             }
@@ -421,7 +422,8 @@ impl Control {
             // `Both` is the default direction: the report says that only incoming packets are captured.
             Direction::Both | Direction::In => Ok(()),
             Direction::Out => {
-                Err("packets are taken as they come in (nocopy run --take): what goes out is not seen".into())
+                Err("direction: cannot be outgoing; packets are taken as they come in; leave out --take"
+                    .into())
             }
         }
     }

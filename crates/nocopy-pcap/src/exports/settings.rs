@@ -16,7 +16,8 @@ use crate::text;
 static LOOK: libc::timeval = libc::timeval { tv_sec: 0, tv_usec: 1000 };
 
 /// The error for a filter that may never end.
-const LOOPS: &str = "BPF program is not valid: nocopy refuses loops (ip6 protochain has them): filter for the protocol itself";
+const LOOPS: &str =
+    "filter: refused; it jumps backwards, as 'ip6 protochain' does; filter for the protocol itself";
 
 /// Does something with a handle that is ours and activated, or has the system's libpcap do it.
 ///

@@ -186,7 +186,9 @@ impl Live {
     pub(super) fn begin_reading(&self, footing: &Footing) -> Option<&mut Reader> {
         let reader = self.reader.claim(footing);
         if reader.is_none() {
-            self.fail("nocopy: another call reads packets of this handle");
+            self.fail(
+                "handle: cannot be read; another call is reading its packets; wait until that has returned",
+            );
         }
         reader
     }

@@ -22,7 +22,9 @@ fn a_system_without_libpcap_is_told_when_something_is_called() {
         |path: &Path, what: &str| text(&with_ours(&program).arg(what).env(VARIABLE, path).output().unwrap());
     let (_, error) = with(Path::new("/nonexistent/libpcap.so"), "version");
     assert!(
-        error.contains("cannot load") && error.contains(VARIABLE) && error.lines().count() == 1,
+        error.contains("/nonexistent/libpcap.so: cannot be loaded; ")
+            && error.contains(VARIABLE)
+            && error.lines().count() == 1,
         "{error}"
     );
     let (_, error) = with(&our_library(), "version");
@@ -81,10 +83,10 @@ fn endless_reads_are_refused_and_callbacks_may_do_anything() {
     let scratch = Scratch::new("alone");
     let told = run(&compile("alone", &scratch), Library::Ours, &lab);
     let expected = [
-        "back: -1 BPF program is not valid: nocopy refuses loops (ip6 protochain has them): filter for the protocol itself",
-        "long and back: -1 BPF program is not valid: nocopy refuses loops (ip6 protochain has them): filter for the protocol itself",
+        "back: -1 filter: refused; it jumps backwards, as 'ip6 protochain' does; filter for the protocol itself",
+        "long and back: -1 filter: refused; it jumps backwards, as 'ip6 protochain' does; filter for the protocol itself",
         "loop: 0",
-        "next in a callback: -1 nocopy: another call reads packets of this handle",
+        "next in a callback: -1 handle: cannot be read; another call is reading its packets; wait until that has returned",
         "loop: 0",
         "all the same: 5 packets, 1310 bytes of 1310, sum 04402d57, times good",
         "closed: -2",

@@ -50,7 +50,7 @@ fn a_handle_closed_during_a_read_leaves_nothing_behind() {
 fn a_call_on_another_stack_ends_none_that_goes_on() {
     let scratch = Scratch::new("stacks");
     let program = crate::common::compile("stacks", &scratch);
-    let refused = "read elsewhere: -1 nocopy: another call reads packets of this handle";
+    let refused = "read elsewhere: -1 handle: cannot be read; another call is reading its packets; wait until that has returned";
     let expected = [
         &["a coroutine", refused, refused, "loop: -2", "packets: 2; left open: 0 descriptors, 0 sockets"][..],
         &[
