@@ -35,7 +35,7 @@ struct TestProgram {
     directory: PathBuf,
 }
 
-/// Compiles everything, examples and tests, too, and runs the lab's rows on arm64.
+/// Compiles everything, including examples and tests, and runs the lab's rows on arm64.
 pub(crate) fn outcome() -> Outcome {
     let compiler = machine::aarch64_compiler();
     if !compiler.is_good() {

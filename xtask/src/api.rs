@@ -43,7 +43,7 @@ pub(crate) fn write() -> Result<(), Failed> {
     Ok(())
 }
 
-/// Lines that are in one text only, marked.
+/// Lines that only one of the texts has, marked.
 fn differences(before: &str, after: &str) -> Option<String> {
     let only = |sign: char, here: &str, there: &str| {
         let there: Vec<&str> = there.lines().collect();
@@ -158,7 +158,7 @@ struct Walk<'a> {
 }
 
 impl<'a> Walk<'a> {
-    /// The item of that number; null for one of another crate.
+    /// The item with that number; null if it is of another crate.
     fn item(&self, id: &Value) -> &'a Value {
         &self.index[id.to_string()]
     }
@@ -211,7 +211,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Keeps an item by its shortest path that is not hidden; `id` is the same for all of them.
+    /// Keeps an item by its shortest path that is not hidden; `id` is the same for all its paths.
     fn add(&mut self, id: &Value, item: Item) {
         let rank = |item: &Item| (item.is_hidden, item.path.matches("::").count(), item.path.clone());
         let kept = self.found.0.get(&id.to_string());
@@ -257,7 +257,7 @@ fn is_doc_hidden(item: &Value) -> bool {
     item["attrs"].to_string().contains("doc(hidden)")
 }
 
-/// A function's name with those of its arguments.
+/// A function's name with the names of its arguments.
 fn signature(item: &Value) -> String {
     let inputs = array(&item["inner"]["function"]["sig"]["inputs"]);
     let inputs: Vec<&str> = inputs.iter().filter_map(|input| input[0].as_str()).collect();

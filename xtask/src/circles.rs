@@ -1,6 +1,6 @@
 //! Circles of imports: files of a crate that use each other, directly or through further files.
 //!
-//! A module and its own submodules may use each other: they are one thing in several files. Tests are left out.
+//! A module and its own submodules may use each other, as they are one unit in several files. Tests are left out.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::Path;
@@ -22,7 +22,7 @@ const CRATES: [&str; 5] = [
 /// The most renames that are followed: enough for every import, and a limit for names that refer to themselves.
 const RENAMES_MAX: u32 = 8;
 
-/// A module by its names from the root, which has none.
+/// A module by its names from the root, which has an empty path.
 type Module = Vec<String>;
 
 pub(crate) fn check() -> Outcome {
@@ -87,7 +87,7 @@ impl Sources {
         Self(files.into_iter().map(read).collect())
     }
 
-    /// Each shortest circle that a file is in, once; its first file is also its last.
+    /// The shortest circle of each file, once; its first file is also its last.
     fn circles(&self) -> Vec<Vec<String>> {
         let edges: BTreeMap<&Module, BTreeSet<Module>> =
             self.0.iter().map(|(module, file)| (module, self.uses(module, file))).collect();
@@ -102,7 +102,7 @@ impl Sources {
         circles
     }
 
-    /// The files that a file uses and that belong neither to it nor it to them.
+    /// The files that a file uses, except its own submodules and parents.
     fn uses(&self, user: &Module, file: &File) -> BTreeSet<Module> {
         let used = file.used.iter().map(|path| self.home(path, RENAMES_MAX));
         used.filter(|used| !used.starts_with(user) && !user.starts_with(used)).collect()
@@ -152,7 +152,7 @@ fn below(module: &[String], names: &[String]) -> Module {
     [module, names].concat()
 }
 
-/// A path of this crate from its root; `None`: of another one.
+/// A path of this crate from its root; `None`: of another crate.
 fn from_root(words: &[String], module: &[String], modules: &BTreeSet<Module>) -> Option<Module> {
     let supers = words.iter().take_while(|word| *word == "super").count();
     match words.first()?.as_str() {
@@ -208,7 +208,7 @@ fn imports_of(code: &str) -> (Vec<String>, String) {
     (imports, rest)
 }
 
-/// The paths of an import, each with the name that it gets.
+/// The paths of an import, each with its local name.
 fn tree(text: &str) -> Vec<(Module, String)> {
     let text = text.trim();
     if let Some((head, group)) = text.split_once('{') {
@@ -271,7 +271,7 @@ fn paths_of(code: &str) -> Vec<Module> {
     found
 }
 
-/// The shortest way from a file back to it, without its end.
+/// The shortest path from a file back to itself, without its end.
 fn shortest_circle(start: &Module, edges: &BTreeMap<&Module, BTreeSet<Module>>) -> Option<Vec<Module>> {
     let mut from: BTreeMap<&Module, &Module> = BTreeMap::new();
     let mut next = VecDeque::from([start]);

@@ -1,10 +1,10 @@
-//! The gate: steps that all run, whatever became of the ones before, and one summary of them.
+//! The gate: all steps run, even after a failure, and one summary follows.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::time::{Duration, Instant};
 
-/// More tests than this that pass only when they run again mean that something is wrong with them.
+/// More flaky tests than this mean that the tests are at fault.
 const FLAKY_MAX: usize = 2;
 
 /// The result of one step.
@@ -61,12 +61,12 @@ impl Outcome {
         self
     }
 
-    /// Whether it passed, with nothing failed, skipped or flaky.
+    /// Whether nothing failed, was skipped or was flaky.
     pub(crate) fn is_good(&self) -> bool {
         self.passed > 0 && self.failures.is_empty() && self.skips.is_empty() && self.flaky.is_empty()
     }
 
-    /// Both, as one.
+    /// Both outcomes as one.
     pub(crate) fn and(mut self, other: Self) -> Self {
         self.passed += other.passed;
         self.failures.extend(other.failures);

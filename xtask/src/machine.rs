@@ -6,7 +6,7 @@ use std::path::Path;
 use crate::gate::Outcome;
 use crate::step::{Failed, Step, is_root, run_all};
 
-/// A program that something here starts, or a header that it is compiled with.
+/// A program that the tests or this one start, or a header for compiling.
 struct Program {
     name: &'static str,
     /// The option by which its presence is tested; empty for a header.
@@ -87,7 +87,7 @@ const PROGRAMS: &[Program] = &[
     program("dumpcap", "--version", ["wireshark-common", "wireshark-cli"], Needed::Tests),
     program("ngrep", "-V", ["ngrep", "ngrep"], Needed::Tests),
     program("nmap", "--version", ["nmap", "nmap"], Needed::Tests),
-    // Programs that send datagrams: as users write one, and a known one.
+    // Programs that send datagrams: one as users write it, and a well-known one.
     program("python3", "--version", ["python3", "python3"], Needed::Tests),
     program("nuttcp", "-V", ["nuttcp", "nuttcp"], Needed::Tests),
     program("nfs-cp", "--help", ["libnfs-utils", "libnfs-utils"], Needed::Tests),

@@ -30,7 +30,7 @@ pub(crate) fn outcome() -> Outcome {
         return failed.into();
     }
     let outcome = TASKS.into_iter().map(|task| run(&debian, task)).reduce(Outcome::and).unwrap_or_default();
-    // Some gigabytes, of use only to find out why something failed.
+    // Some gigabytes, only useful after a failure.
     if outcome.is_good() {
         let _ = fs::remove_dir_all(&debian);
     }
@@ -75,7 +75,7 @@ fn run(debian: &Path, task: &str) -> Outcome {
     Step::new(task, "unshare", &arguments).run().into()
 }
 
-/// A directory of Rust's: the one that the environment names, or the usual one.
+/// A directory of Rust: from the environment variable, or the usual one.
 fn home(variable: &str, usual: &str) -> PathBuf {
     let named = env::var_os(variable).map(PathBuf::from);
     named.unwrap_or_else(|| PathBuf::from(env::var_os("HOME").unwrap_or_default()).join(usual))

@@ -1,4 +1,4 @@
-//! Suites that take too long for every change. Their last verdicts are committed, in docs/nightly.md.
+//! Suites that take too long for every change. Their last verdicts are committed in docs/nightly.md.
 
 use std::fs;
 use std::process::ExitCode;
@@ -245,7 +245,7 @@ pub(crate) fn commit() -> String {
     if changed.trim().is_empty() { commit } else { format!("{commit} and changes") }
 }
 
-/// Puts the verdict into its row.
+/// Writes the verdict into its row.
 fn note(name: &str, outcome: &Outcome) -> Result<(), Failed> {
     let path = root().join(VERDICTS);
     let failed = |error: std::io::Error| Failed(format!("{}: {error}", path.display()));

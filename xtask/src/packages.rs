@@ -12,7 +12,7 @@ pub(crate) struct Unpacked {
 }
 
 impl Unpacked {
-    /// Fetches packages, and those that they need and this system does not have.
+    /// Fetches packages and those of their dependencies that this system does not have.
     pub(crate) fn fetch(suite: &str, packages: &[&str]) -> Result<Self, Failed> {
         let place = format!("target/{suite}");
         let (archives, root) = (format!("{place}/archives"), root().join(&place).join("root"));

@@ -86,13 +86,13 @@ impl Step {
         if status.success() { Ok(printed) } else { Err(self.failed(&messages)) }
     }
 
-    /// Runs the command, everything that it prints is shown.
+    /// Runs the command, and shows its whole output.
     pub(crate) fn run(&self) -> Result<(), Failed> {
         let (_, messages, status) = self.run_to_end(true)?;
         if status.success() { Ok(()) } else { Err(self.failed(&messages)) }
     }
 
-    /// Runs the command, with all of its output shown; returns its exit code, if it had one, and its output.
+    /// Runs the command and shows its output; returns its exit code, if any, and its output.
     pub(crate) fn status(&self) -> Result<(Option<i32>, String), Failed> {
         self.run_to_end(true).map(|(_, messages, status)| (status.code(), messages))
     }

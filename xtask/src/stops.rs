@@ -1,4 +1,4 @@
-//! A machine that stalls, on purpose: processes of the tests are stopped for a while, or compete with busy ones.
+//! A machine that stalls on purpose: processes of the tests are stopped for a while, or compete with busy ones.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -47,7 +47,7 @@ impl Drop for Threads {
     }
 }
 
-/// Stops processes below this one, one at a time for each processor, until it is dropped.
+/// Stops descendants of this process, one at a time per processor, until it is dropped.
 pub(crate) struct Stops(#[expect(dead_code, reason = "ends them when dropped")] Threads);
 
 impl Stops {
@@ -67,7 +67,7 @@ fn stop_one() {
     }
 }
 
-/// A thread for each processor that does nothing but run, until this is dropped.
+/// One busy thread per processor, until it is dropped.
 pub(crate) struct Busy(#[expect(dead_code, reason = "ends them when dropped")] Threads);
 
 impl Busy {

@@ -28,14 +28,14 @@ pub(crate) struct Rounds {
     /// At most.
     pub count: u32,
     pub window: Duration,
-    /// For all rounds; there are fewer if it is not enough.
+    /// The time for all rounds; there are fewer rounds if it is not enough.
     pub time: Duration,
 }
 
 /// By series, trial and round.
 type Samples = Vec<Vec<Vec<Sample>>>;
 
-/// A bench under way.
+/// A running bench.
 #[derive(Debug)]
 pub(crate) struct Bench<'a> {
     pub plan: &'a Plan,
@@ -105,7 +105,7 @@ impl<'a> Bench<'a> {
         self.plan.stage(lab)
     }
 
-    /// Measures series in rounds of all of them, within about that time.
+    /// Measures series in rounds, each of all series, within about `seconds`.
     pub(crate) fn play(&mut self, all: Vec<Series<'_>>, seconds: u64) -> Result<(), Failure> {
         self.play_named(all, seconds, |_| {})
     }
@@ -188,7 +188,7 @@ impl<'a> Bench<'a> {
         Ok(())
     }
 
-    /// At least one round, and fewer than planned rather than more time than there is.
+    /// At least one round; fewer than planned rather than longer than allowed.
     fn take_samples(&self, all: &[Series<'_>], rounds: Rounds, samples: &mut Samples) -> Result<(), Failure> {
         let start = Instant::now();
         for round in 0..rounds.count {
@@ -238,7 +238,7 @@ impl<'a> Bench<'a> {
     }
 }
 
-/// How many there are of all series.
+/// The number of trials of all series.
 fn trials(all: &[Series<'_>]) -> usize {
     all.iter().map(|series| series.trials.len()).sum()
 }

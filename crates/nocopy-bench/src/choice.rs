@@ -74,7 +74,7 @@ impl<'a> Choice<'a> {
         }
     }
 
-    /// Fails if nothing of the choice can be measured.
+    /// Fails if none of the chosen workloads can be measured.
     pub(crate) fn check(&self, plan: &Plan) -> Result<(), Failure> {
         let Self { workloads, .. } = self;
         if !workloads.iter().any(|workload| workload.can_play(plan)) {

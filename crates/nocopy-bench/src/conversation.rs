@@ -1,4 +1,4 @@
-//! A message there and back, one at a time: both ends, and the statistics of its times.
+//! Round trips of one message at a time: both ends, and the statistics of their times.
 
 use crate::evidence;
 use std::io;
@@ -16,7 +16,7 @@ use crate::Failure;
 use nocopy_report::result::Evidence;
 use nocopy_transfer::exchange::{Exchange, Waiting};
 
-/// A message without an answer for this long is lost, and another one is sent.
+/// How long to wait for an answer before the message counts as lost, and the next is sent.
 const LOST_AFTER: Duration = Duration::from_millis(50);
 
 /// Reading the clock costs about as much as looking for an answer: while spinning, the clock is read once in this many looks.
@@ -110,7 +110,7 @@ fn ask(
     Ok(())
 }
 
-/// The message that is under way.
+/// The message in flight.
 struct Awaited {
     number: u64,
     bytes: usize,
@@ -123,7 +123,7 @@ fn await_answer(exchange: &mut impl Exchange, gauge: &Gauge<'_>, awaited: &Await
     let mut answer = Arriving::default();
     for look in 1_u32.. {
         if exchange.receive(|piece| answer.take(piece))? {
-            // An answer that was given up already is not this one's.
+            // An answer to an earlier message, which was given up.
             if answer.number() == Some(awaited.number) && answer.bytes == awaited.bytes {
                 return Ok(true);
             }

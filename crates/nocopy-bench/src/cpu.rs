@@ -27,14 +27,14 @@ fn time_of(clock: ClockId) -> Duration {
 pub(crate) fn time_of_process(id: u32) -> io::Result<Duration> {
     let mut total = 0;
     for task in fs::read_dir(format!("/proc/{id}/task"))? {
-        // A thread may end meanwhile.
+        // A thread may end during the loop.
         let text = fs::read_to_string(task?.path().join("schedstat")).unwrap_or_default();
         total += text.split_whitespace().next().and_then(|time| time.parse::<u64>().ok()).unwrap_or(0);
     }
     Ok(Duration::from_nanos(total))
 }
 
-/// The most memory that a process ever had in its page tables, in KiB: of itself by the name `self`.
+/// The peak memory of a process in its page tables, in KiB; `self` is this process.
 pub(crate) fn peak_memory_kib(process: &str) -> io::Result<u64> {
     let text = fs::read_to_string(format!("/proc/{process}/status"))?;
     let line = text.lines().find_map(|line| line.strip_prefix("VmHWM:"));
@@ -42,7 +42,7 @@ pub(crate) fn peak_memory_kib(process: &str) -> io::Result<u64> {
     peak.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "/proc/self/status has no VmHWM"))
 }
 
-/// Time the processors together spent idle, or were taken away by another machine, since boot; and how many they are.
+/// Time since boot that the processors were idle or taken away by another machine, in total; and the number of processors.
 ///
 /// Busy time is the rest of the elapsed time. The kernel's own busy columns are samples taken at timer ticks, which are wrong for work in
 /// short bursts; idle time is measured.
@@ -55,7 +55,7 @@ pub(crate) fn machine_idle_time() -> io::Result<(Duration, u32)> {
     Ok((idle, processors))
 }
 
-/// How busy all processors are meanwhile, while the calling thread sleeps.
+/// The load of all processors while the calling thread sleeps.
 pub(crate) fn busy_percent(look: Duration) -> io::Result<f64> {
     let (start, (before, processors)) = (Instant::now(), machine_idle_time()?);
     std::thread::sleep(look);

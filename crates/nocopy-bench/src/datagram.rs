@@ -9,7 +9,7 @@ use std::io;
 /// and less than may be locked without privileges (8 MiB).
 pub(crate) const BURSTS: usize = 64;
 
-/// Most bytes and datagrams of a burst: the kernel's limits for one message that is cut (`UDP_SEGMENT`).
+/// The most bytes and datagrams of a burst: the kernel's limits for one message that is cut (`UDP_SEGMENT`).
 const BURST_BYTES_MAX: usize = 65_507;
 const BURST_DATAGRAMS_MAX: usize = 64;
 
@@ -68,7 +68,7 @@ impl Datagrams {
 #[derive(Debug)]
 pub(crate) struct Expected {
     datagrams: Datagrams,
-    /// The bytes of a burst, repeated: a datagram has those from its place in the burst on.
+    /// The bytes of a burst, repeated: a datagram has the bytes from its offset in the burst.
     pattern: Vec<u8>,
 }
 

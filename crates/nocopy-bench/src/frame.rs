@@ -10,7 +10,7 @@ use super::stage::{Site, Stage};
 /// Most packets a sender hands over at a time.
 const BATCH_MAX: usize = 64;
 
-/// Most bytes of them: written and read again while they are in the nearest caches.
+/// The most bytes of a burst, so that they stay in the first-level cache.
 const BATCH_BYTES: usize = 64 << 10;
 
 /// Ethernet, IPv4 and UDP without options.
@@ -48,7 +48,7 @@ impl Template {
         Self::udp(&stage.receiver, &stage.sender, stage.sender.mac, frame_bytes)
     }
 
-    /// To a host that is not there.
+    /// To a host that does not exist.
     pub(crate) fn to_other_host(stage: &Stage, frame_bytes: usize) -> Self {
         Self::udp(&stage.sender, &stage.receiver, OTHER_HOST, frame_bytes)
     }
@@ -82,12 +82,12 @@ impl Template {
         &self.bytes
     }
 
-    /// Packets a sender hands over at a time, whatever the method.
+    /// Packets that a sender hands over at once, with every method.
     pub(crate) fn batch(&self) -> usize {
         (BATCH_BYTES / self.bytes.len()).clamp(1, BATCH_MAX)
     }
 
-    /// Writes the whole frame into `buffer`, which has its length.
+    /// Writes the whole frame into `buffer`, which has the same length.
     #[inline]
     pub(crate) fn write(&self, buffer: &mut [u8], sequence: u64) {
         buffer.copy_from_slice(&self.bytes);

@@ -10,10 +10,10 @@ use super::stage::Site;
 use super::window::Gauge;
 use crate::Failure;
 
-/// The cause of copies of these frames.
+/// The copy cause of these frames.
 pub(crate) const CAUSE: &str = "a template resent by the kernel: no program writes these frames";
 
-/// Frames a call at full rate: long enough for its fixed cost not to show, short enough to stop in time.
+/// Frames per call at full rate: enough to hide its fixed cost, few enough to stop in time.
 const FULL_BURST: u32 = 16_384;
 
 /// The interval of bursts of the paced load.

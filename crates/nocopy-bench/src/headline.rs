@@ -17,19 +17,19 @@ use crate::series::Series;
 use crate::stage::{Stage, USUAL_MTU_BYTES};
 use crate::workload::{Workload, capture, list, messages, packet_send, tcp, udp_send};
 
-/// Seven: enough for an interval of 95 % (six), and one that may fail to be played in time.
+/// Seven: six are enough for an interval of 95 %, and one may fail.
 pub(crate) const ROUNDS: u32 = 7;
 
 /// With the other costs of a trial, seven rounds of all lines fit into [`TIME`].
 const WINDOW: Duration = Duration::from_millis(120);
 
-/// For all lines together. Each may use its share of the remaining time, possibly with fewer rounds.
+/// The time for all lines. Each uses its share of the remaining time, if necessary with fewer rounds.
 const TIME: Duration = Duration::from_secs(52);
 
 /// A line: a series of a workload, and its measurement.
 struct Line {
     workload: &'static dyn Workload,
-    /// Sets the stage, and plays the series there.
+    /// Makes the stage, and plays the series on it.
     play: fn(&mut Bench<'_>, Rounds) -> Result<(), Failure>,
 }
 

@@ -74,7 +74,7 @@ pub fn run(arguments: &BenchArguments, tools: Tools) -> Result<Outcome, Failure>
     let html = arguments.html.as_deref().map(open).transpose()?;
     let choice = Choice::new(arguments);
     let plan = choice.plan(tools);
-    // Only now: writing to the directory of the files may have needed another capability.
+    // Only now, because writing to the directory of the files may need another capability.
     capability::drop_all_but(choice.capabilities(&plan))?;
     choice.check(&plan)?;
     // Impossible settings fail now, not after the first workload, and before a warning is printed.

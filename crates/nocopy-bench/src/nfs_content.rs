@@ -6,7 +6,7 @@ pub(crate) fn is_content(offset: u64, bytes: &[u8]) -> bool {
     words.remainder().is_empty() && words.zip(offset / 8..).all(|(word, place)| word == word_at(place))
 }
 
-/// Another one at each place.
+/// A different word at each offset.
 pub(crate) fn word_at(place: u64) -> [u8; 8] {
     place.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes()
 }

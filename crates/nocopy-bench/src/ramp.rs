@@ -72,7 +72,7 @@ impl Taken {
 impl Rates {
     /// Halves the range of rates, by ratio, until it is narrow.
     ///
-    /// If even the lowest is too much, its losses are shown.
+    /// If even the lowest rate loses packets, its losses are shown.
     pub(crate) fn highest(self, at: impl Fn(f64) -> Result<Taken, Failure>) -> Result<Taken, Failure> {
         let (mut low, mut high, mut best) = (self.kpps_min, self.kpps_max, None);
         while high / low > STEP_RATIO {

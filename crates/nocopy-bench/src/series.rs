@@ -25,20 +25,20 @@ pub(crate) const BEST_READ_WRITE: &str = "best read-write";
 /// The methods that are a port in a mode that was chosen for it.
 const MODES: [&str; 2] = ["xdp", "ring"];
 
-/// The methods that send a buffer which its sender wrote, and gets back.
+/// Methods that send a buffer that the sender wrote and receives back.
 const OWNED: [&str; 3] = ["plain", "zerocopy", "uring-zerocopy"];
 
 /// One method, ready to run for a while.
 pub(crate) struct Trial<'a> {
     pub method: &'static str,
     pub variant: Option<String>,
-    /// Methods of the same series it is compared with, the first trial of that name; or one of the best there is, as
+    /// The methods of the same series that it is compared with, by the first trial of each name; or one of the constants above, as
     /// [`BEST_MODE`]. A row of results each.
     pub baselines: &'static [&'static str],
     pub run: Box<dyn Fn(Duration) -> Result<Sample, Failure> + 'a>,
 }
 
-/// Trials with the same source, sink and load: the only ones that are ever compared.
+/// Trials with the same source, sink and load: only these are compared.
 pub(crate) struct Series<'a> {
     pub workload: &'static str,
     pub title: String,
@@ -103,7 +103,7 @@ impl Sample {
         }
     }
 
-    /// The figure as something of which more is better.
+    /// The figure, converted so that more is better.
     fn merit(&self, figure: Figure) -> f64 {
         let value = self.figure(figure);
         value.map_or(0.0, |value| if figure.more_is_better() { value } else { value.recip() })
@@ -151,7 +151,7 @@ fn per_packet(time: Duration, packets: u64) -> Option<f64> {
 /// The samples of one trial, a round each.
 type Rounds = Vec<Sample>;
 
-/// The rows of a series; `rounds` is one list of samples for each trial, in the trials' order.
+/// The rows of a series; `rounds` has one list of samples per trial, in the order of trials.
 pub(crate) fn rows(series: &Series<'_>, rounds: &[Rounds]) -> Vec<Row> {
     let mut rows = Vec::new();
     for (trial, samples) in series.trials.iter().zip(rounds) {
@@ -168,7 +168,7 @@ pub(crate) fn rows(series: &Series<'_>, rounds: &[Rounds]) -> Vec<Row> {
                 }
                 method => series.trials.iter().position(|other| other.method == method),
             };
-            // The best may also be a named one; and a method may be missing, if the bench was interrupted.
+            // The best trial may also be a named baseline; and a method is missing if the bench was interrupted.
             let is_new = |index: &usize| others.iter().all(|(known, _)| known != index);
             let is_played = |index: &usize| !rounds[*index].is_empty();
             others.extend(index.filter(is_new).filter(is_played).map(|index| (index, baseline)));
@@ -315,7 +315,7 @@ fn median_of(samples: &[Sample], figure: impl Fn(&Sample) -> Option<f64>) -> Opt
     median(&samples.iter().filter_map(figure).collect::<Vec<_>>())
 }
 
-/// All rounds together, not a median of them: the kernel counts this in steps of 10 ms.
+/// Over all rounds instead of a median: the kernel counts this in steps of 10 ms.
 fn machine_cpu_ns(samples: &[Sample]) -> Option<f64> {
     let arrived = samples.iter().map(Sample::arrived).sum();
     per_packet(samples.iter().map(|sample| sample.traffic.machine_busy).sum(), arrived)

@@ -18,7 +18,7 @@ const START_POLL: Duration = Duration::from_millis(1);
 /// Longer than any receiver sleeps.
 const DRAIN: Duration = Duration::from_millis(25);
 
-/// A thread's work: continues until its gauge ends it.
+/// A thread's work: continues until its gauge says stop.
 pub(crate) type Work<'a> = Box<dyn FnOnce(&mut Gauge<'_>) -> io::Result<()> + Send + 'a>;
 
 /// A count kept by the kernel, such as the packets an XDP program dropped.
@@ -64,7 +64,7 @@ impl Probe {
         Ok(Self { at: Instant::now(), idle, processors, packets })
     }
 
-    /// The time since then, and the sink's counts meanwhile.
+    /// The time since `start`, and the sink's increase meanwhile.
     pub(crate) fn counted_since(&self, before: &Probe) -> (Duration, u64) {
         (self.at - before.at, self.packets.saturating_sub(before.packets))
     }
@@ -75,7 +75,7 @@ impl Probe {
     }
 }
 
-/// The threads of each side start on its processors, one after the other.
+/// The threads of each side start on their processors one after another.
 pub(crate) fn conduct(
     stage: &Stage,
     duration: Duration,
@@ -100,7 +100,7 @@ pub(crate) fn conduct(
             sleep(DRAIN);
         }
         window.advance(Phase::Stop);
-        // First their errors: after a receiver has ended, its sender gets an error.
+        // Its errors first: after a receiver has failed, its sender fails too.
         let receivers = receivers.into_iter().map(join).collect::<Result<_, _>>()?;
         let (before, after) = probes?;
         Ok(Traffic {
@@ -116,7 +116,7 @@ pub(crate) fn conduct(
     })
 }
 
-/// Until every thread has done something: on a busy machine the window would otherwise be over before one begins.
+/// Waits until every thread has done some work: on a busy machine the window could otherwise end before one begins.
 fn wait_until_under_way<T>(window: &Window, threads: &[&ScopedJoinHandle<'_, T>]) {
     let start = Instant::now();
     while window.under_way() < threads.len()
@@ -137,7 +137,7 @@ fn follow(role: &CStr, site: &Site, place: usize, work: Work<'_>, window: &Windo
     Ok(gauge.finish())
 }
 
-/// Opens the window for `duration`; leaves it in [`Phase::Drain`] whatever happens.
+/// Opens the window for `duration`; leaves it in [`Phase::Drain`] in every case.
 fn observe(window: &Window, duration: Duration, sink: Option<Sink<'_>>) -> io::Result<(Probe, Probe)> {
     sleep(WARM_UP);
     window.advance(Phase::Measure);

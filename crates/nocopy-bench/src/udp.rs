@@ -23,10 +23,10 @@ const BUFFER_BYTES: usize = 64 << 10;
 /// Bursts queued before a flush: enough for 64 datagrams per call if those of a burst are fewer.
 const BURSTS_A_FLUSH: usize = 4;
 
-/// Datagrams from one look at the gauge to the next.
+/// Datagrams between two checks of the gauge.
 const DATAGRAMS_A_LOOK: usize = 64;
 
-/// How long to wait for buffers, and for the last of them.
+/// How long to wait for free buffers, and for the last datagrams.
 const PATIENCE: Duration = Duration::from_millis(100);
 
 /// How long a receiver waits before it looks whether the trial is over.
@@ -43,7 +43,7 @@ impl SharedLedger {
     }
 }
 
-/// A socket that sends by this method, or by the one it finds best.
+/// A socket that sends by this method, or by the one that measures best.
 pub(crate) fn open(stage: &Stage, method: Option<Method>) -> Result<Sender, OpenError> {
     let pool = Pool::new(BURSTS as u32, BUFFER_BYTES).map_err(OpenError::Memory)?;
     let builder = Socket::builder().send_pool(&pool);
@@ -69,7 +69,7 @@ fn connect(stage: &Stage, builder: Builder) -> Result<Sender, OpenError> {
     Ok(sender)
 }
 
-/// Sends bursts in buffers that go round, whatever the socket makes of them.
+/// Sends bursts in reused buffers, whatever the socket does with them.
 pub(crate) fn send(
     mut sender: Sender,
     datagrams: Datagrams,
@@ -88,7 +88,7 @@ pub(crate) fn send(
                 sequence += datagrams.a_burst as u64;
             }
             sender.flush()?;
-            // Behind those that are here: a program that takes them last in first out sends from a cache.
+            // After the free ones: a program that takes the last returned buffer first sends from the cache.
             while let Some(buffer) = sender.buffer() {
                 home.push_back(buffer);
             }
@@ -138,7 +138,7 @@ fn owned(message: Message) -> impl Iterator<Item = Vec<u8>> {
     message.into_iter().map(|buffer| buffer.into_owner().expect("every message here is made of a Vec"))
 }
 
-/// Sends datagrams one by one, from buffers that go round.
+/// Sends single datagrams, from reused buffers.
 pub(crate) fn send_singly(
     mut sender: Sender,
     datagrams: Datagrams,
@@ -193,7 +193,7 @@ pub(crate) fn receive(mut receiver: Receiver, gauge: &mut Gauge<'_>) -> io::Resu
     Ok(())
 }
 
-/// Every buffer there is, filled.
+/// All buffers, filled.
 fn fill(sender: &mut Sender, datagrams: Datagrams) -> VecDeque<Buffer> {
     let mut home: VecDeque<_> = std::iter::from_fn(|| sender.buffer()).collect();
     for buffer in &mut home {

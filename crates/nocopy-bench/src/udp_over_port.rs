@@ -64,7 +64,7 @@ impl Path {
             }
             self.sender.flush()?;
             self.sender.reap();
-            // Behind those that are here: a program that takes them last in first out sends from a cache.
+            // After the free ones: a program that takes the last returned frame first sends from the cache.
             home.extend(frames(&mut self.sender));
             gauge.count(sequence - first);
         }
@@ -97,7 +97,7 @@ impl Path {
         sender.drain(PATIENCE).map(drop)
     }
 
-    /// Every frame there is; their memory is filled.
+    /// All frames; their memory is filled.
     fn fill(&mut self) -> VecDeque<Buffer> {
         let mut home: VecDeque<_> = frames(&mut self.sender).collect();
         for frame in &mut home {
@@ -107,7 +107,7 @@ impl Path {
         home
     }
 
-    /// Queues the next datagram, with the frames' present contents. `false`: there are no frames.
+    /// Queues the next datagram, with the current contents of a frame. `false`: no frame is free.
     fn queue(&mut self, home: &mut VecDeque<Buffer>, number: u64) -> io::Result<bool> {
         let Some(mut frame) = home.pop_front() else { return Ok(false) };
         let bytes = self.datagrams.bytes.min(frame.capacity());
@@ -122,7 +122,7 @@ impl Path {
         Ok(true)
     }
 
-    /// A datagram that is longer than a frame, beginning in this one.
+    /// A datagram longer than a frame, beginning in this one.
     #[cold]
     fn chain(&mut self, first: Buffer, home: &mut VecDeque<Buffer>) -> Option<Message> {
         let mut left = self.datagrams.bytes - first.len();
@@ -137,7 +137,7 @@ impl Path {
     }
 }
 
-/// Empty frames of the port, as long as there are any.
+/// Free frames of the port, until there are none.
 fn frames(sender: &mut Sender) -> impl Iterator<Item = Buffer> {
     std::iter::from_fn(|| Frame::try_from(sender.buffer()?).ok().map(Buffer::from))
 }

@@ -1,4 +1,4 @@
-//! What part of a trial is measured, agreed between its threads without stopping any of them.
+//! The measured part of a trial, agreed between its threads without stopping any of them.
 
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -19,7 +19,7 @@ pub(crate) enum Phase {
 }
 
 impl Phase {
-    /// The phase of this number; the last of a higher one.
+    /// The phase with this number; for higher numbers the last phase.
     pub(crate) fn of(number: u8) -> Self {
         match number {
             0 => Phase::WarmUp,
@@ -44,7 +44,7 @@ impl Window {
         Self::with_clock(cpu::thread_time)
     }
 
-    /// Of one that has a process to itself, with all its threads.
+    /// A gauge for a process of its own, with all its threads.
     pub(crate) fn of_process() -> Self {
         Self::with_clock(cpu::process_time)
     }
@@ -53,8 +53,7 @@ impl Window {
         Self { phase: AtomicU8::new(Phase::WarmUp as u8), under_way: AtomicUsize::new(0), cpu }
     }
 
-    // Relaxed, as the loads below: the phase itself is all that is communicated; joining the threads
-    // orders everything else.
+    // Relaxed, as are the loads below: only the phase itself is communicated; joining the threads orders everything else.
     pub(crate) fn advance(&self, phase: Phase) {
         self.phase.store(phase as u8, Ordering::Relaxed);
     }
@@ -68,7 +67,7 @@ impl Window {
         self.phase() < Phase::Drain
     }
 
-    /// How many threads are through with a batch at least, possibly an empty one.
+    /// The number of threads that have finished at least one batch, possibly an empty one.
     pub(crate) fn under_way(&self) -> usize {
         self.under_way.load(Ordering::Relaxed)
     }
@@ -96,7 +95,7 @@ struct Mark {
     packets: u64,
 }
 
-/// What one thread, or process, did within the window.
+/// The work of one thread or process within the window.
 #[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
 pub struct Reading {
     /// Of a stream: bytes.
@@ -108,7 +107,7 @@ pub struct Reading {
 }
 
 impl Gauge<'_> {
-    /// Adds packets, or bytes of a stream; once a batch, also an empty one.
+    /// Adds packets, or bytes of a stream. Called once per batch, also for an empty one.
     pub(crate) fn count(&mut self, packets: u64) {
         self.packets += packets;
         if !self.is_under_way {

@@ -22,10 +22,10 @@ const TX_RING: u32 = 2048;
 /// The size of the ring in packet ring mode: as much memory as the baseline.
 const RING_RX: u32 = 4096;
 
-/// Packets a batch: below a ring's worth, so that frames go back to the kernel while others are being read.
+/// Packets of a batch: fewer than a ring holds, so that frames return to the kernel while others are being read.
 const RX_BATCH: u32 = 256;
 
-/// The fanout group of ports; those of the baseline are in another.
+/// The fanout group of ports; the baseline's sockets are in another.
 const FANOUT_GROUP: u16 = 2;
 
 /// How long a receiver waits before it checks for the end of the trial.
@@ -77,7 +77,7 @@ impl Waiting {
     }
 }
 
-/// How long to sleep if one packet in a hundred is wanted.
+/// How long to sleep if one packet in a hundred matches.
 const SPARSE_DELAY: Duration = Duration::from_millis(10);
 
 fn filter() -> Program {
@@ -158,7 +158,7 @@ impl Wanted {
             Choice::Ring(waiting) => (builder.mode(Mode::PacketRing), waiting, RING_RX),
         };
         let (builder, wait) = match self.filtered {
-            // Few packets arrive: the ring has room for those of a longer sleep.
+            // Few packets match: the ring has room for those of a longer sleep.
             true => (builder.filter(&filter()), Wait::Coalesced { packets: 1024, delay: SPARSE_DELAY }),
             false => (builder, waiting.wait()),
         };

@@ -55,7 +55,7 @@ pub(crate) enum Failure {
 }
 
 impl Failure {
-    /// Whether the reader of the output closed it: nothing is wrong.
+    /// Whether the reader of the output closed it, which is no error.
     pub(crate) fn is_broken_pipe(&self) -> bool {
         let report = match self {
             Failure::Report(failure)

@@ -1,6 +1,6 @@
 //! The `nocopy` command: parse, then act.
 //!
-//! Exit codes: 0 done, 1 a negative result (something measured was not there), 2 an error.
+//! Exit codes: 0 done, 1 a negative result (for example, packets were lost), 2 an error.
 
 mod arguments;
 mod doctor;

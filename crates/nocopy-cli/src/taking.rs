@@ -5,7 +5,7 @@ use nocopy::port::{OpenError, PortBuilder, Queues};
 
 use crate::Failure;
 
-/// Opens ports on all queues of an interface; one that the host would keep its packets beside is refused.
+/// Opens ports on all queues of an interface; refuses a mode in which the host keeps its packets.
 pub(crate) fn open(builder: PortBuilder, interface: &str) -> Result<Queues, Failure> {
     let mut queues = match builder.clone().open_queues(..) {
         // Not otherwise: it needs a newer kernel, and not every driver has it in zero-copy.

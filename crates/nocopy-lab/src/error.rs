@@ -58,7 +58,7 @@ impl Error {
         }
     }
 
-    /// Whether an interface was looked up that is not there, or whose name is longer than any can be (`ERANGE`).
+    /// Whether the error is that an interface does not exist, or that its name is too long (`ERANGE`).
     pub fn is_no_interface(&self) -> bool {
         let errno = match self {
             Error::Netlink { source, .. } => source.raw_os_error(),

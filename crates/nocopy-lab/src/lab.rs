@@ -217,7 +217,7 @@ impl End {
     /// [`Error::Netlink`].
     pub fn set_up(&self) -> Result<(), Error> {
         link::set_up(&self.namespace, self.interface, self.index, true)?;
-        // Every time: going down flushes an interface's neighbours, permanent ones too.
+        // Each time, since going down flushes an interface's neighbours, even permanent ones.
         let (ipv4, mac) = self.neighbour;
         address::add_neighbour(&self.namespace, self.interface, self.index, ipv4, mac)
     }
@@ -230,7 +230,7 @@ impl End {
         link::set_up(&self.namespace, self.interface, self.index, false)
     }
 
-    /// Gives the interface another name; this end keeps the old one, which no interface has then.
+    /// Renames the interface; this end keeps the old name, which then does not exist.
     ///
     /// # Errors
     /// [`Error::Netlink`]; `EBUSY` while it is up, before Linux 6.2.
@@ -238,7 +238,7 @@ impl End {
         link::rename(&self.namespace, self.interface, self.index, name)
     }
 
-    /// Moves the interface into another namespace, where it is down; this end has no interface then.
+    /// Moves the interface into another namespace, where it is down; this end then has no interface.
     ///
     /// # Errors
     /// [`Error::Netlink`].
@@ -312,7 +312,7 @@ impl End {
     /// # Errors
     /// As [`End::set_gro`].
     pub fn set_tcp_segmentation(&self, on: bool) -> Result<(), Error> {
-        // All of them, as 'ethtool -K tso' does.
+        // All TCP segmentation features, as 'ethtool -K tso' does.
         ["", "-ecn", "-mangleid", "6"].iter().try_for_each(|kind| {
             let feature = format!("tx-tcp{kind}-segmentation");
             ethtool::set_feature(&self.namespace, self.interface, &feature, on)
@@ -348,7 +348,7 @@ impl End {
     }
 }
 
-/// Waits until an interface and the one that it is joined to are up.
+/// Waits until an interface and its peer are up.
 pub(crate) fn wait_for_carrier(namespace: &Namespace, interface: &'static str) -> Result<(), Error> {
     let start = Instant::now();
     while !namespace.run(|| Interface::find(interface))?.carrier {
@@ -361,7 +361,7 @@ pub(crate) fn wait_for_carrier(namespace: &Namespace, interface: &'static str) -
     Ok(())
 }
 
-/// A new namespace with its loopback up, in which the kernel sends nothing by itself.
+/// A new namespace with its loopback up, in which the kernel itself sends nothing.
 pub(crate) fn quiet_namespace() -> Result<Namespace, Error> {
     let namespace = Namespace::new()?;
     silence_ipv6(&namespace)?;

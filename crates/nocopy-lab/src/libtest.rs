@@ -1,4 +1,4 @@
-//! Programs of tests, as the compiler makes them: which tests are in one, and how one of these ended.
+//! Test programs, as the compiler makes them: the list of tests in one, and the result of a test.
 //!
 //! Each test is started as its own process: `program --exact TEST --nocapture`.
 
@@ -21,10 +21,10 @@ pub enum Verdict {
     Failed,
 }
 
-/// The tests of a program that is run in `directory`, without those that only other tests start (`#[ignore]`).
+/// The tests of a program that is run in `directory`, without tests that only other tests start (`#[ignore]`).
 ///
 /// # Errors
-/// When the program cannot be started, or does not list its tests.
+/// The program cannot be started, or does not list its tests.
 pub fn tests(program: &Path, directory: &Path) -> io::Result<Vec<String>> {
     let mut all = listed(program, directory, &[])?;
     let ignored = listed(program, directory, &["--ignored"])?;

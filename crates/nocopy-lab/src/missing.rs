@@ -32,7 +32,7 @@ impl Missing {
 pub struct AllowedSkip {
     /// The missing thing, by [`Missing::name`].
     pub needs: &'static str,
-    /// Why it is acceptable not to test this there.
+    /// Why this test is not needed there.
     pub reason: &'static str,
 }
 
@@ -119,7 +119,7 @@ fn made_or_skip<T>(made: Result<T, Error>) -> Option<T> {
 ///
 /// Checked first, because the kernel's EPERM does not name the missing capability.
 pub(crate) fn require_capabilities() -> Result<(), Missing> {
-    // A process that may not even read its own capabilities finds out at the first refused call.
+    // A process that may not read its own capabilities finds out at the first refused call.
     let Ok(sets) = rustix::thread::capabilities(None) else { return Ok(()) };
     let needed = [(CapabilitySet::SYS_ADMIN, "CAP_SYS_ADMIN"), (CapabilitySet::NET_ADMIN, "CAP_NET_ADMIN")];
     match needed.iter().find(|(capability, _)| !sets.effective.contains(*capability)) {

@@ -17,7 +17,7 @@ pub struct Namespace {
     descriptor: Arc<OwnedFd>,
 }
 
-/// The namespace of the *thread*; /proc/self would name the one of the process's first thread.
+/// The namespace of the *thread*; /proc/self is that of the process's first thread.
 const OWN_NAMESPACE: &str = "/proc/thread-self/ns/net";
 
 impl Namespace {
@@ -64,7 +64,7 @@ impl Namespace {
         Ok(Self { descriptor: Arc::new(file.into()) })
     }
 
-    /// Moves the calling thread, and only it, into the namespace for good. Threads it starts begin there too.
+    /// Permanently moves the calling thread, and only it, into the namespace. Threads it starts begin there too.
     ///
     /// # Errors
     /// The kernel's refusal; `EPERM` without `CAP_SYS_ADMIN`.

@@ -1,4 +1,4 @@
-//! Waiting in tests for conditions, for as long as a slow machine needs.
+//! Waiting for conditions in tests, for as long as a slow machine needs.
 //!
 //! A test checks a condition again and again instead of sleeping for a time that is hoped to be long enough; it fails only if the condition is not
 //! true after [`PATIENCE`].

@@ -1,4 +1,4 @@
-//! Whether this machine stood still while something ran.
+//! Detects whether this machine stood still while a test ran.
 //!
 //! The host of a virtual machine may stop one of its processors for a second, and a loaded machine may let a thread wait
 //! as long. A test that fails meanwhile has proven nothing. A [`Witness`] beside the tests says whether that happened:
@@ -54,7 +54,7 @@ const READINGS: usize = 72_000;
 /// The worst that a [`Witness`] saw in a span of time.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Stall {
-    /// The longest that a thread was kept from waking on any one processor.
+    /// The longest time that a thread was prevented from running on any processor.
     pub oversleep: Duration,
     /// The most that the host took from any one processor between two readings of its account (about 100 ms apart, more
     /// when stalled). `None`: this kernel has no account of it.
@@ -145,7 +145,7 @@ impl Drop for Witness {
 fn watch_processor(processor: usize, naps: &Mutex<Naps>, ended: &AtomicBool) {
     let mut only = CpuSet::new();
     only.set(processor);
-    // A processor may have been taken away meanwhile: then the thread watches whichever one it runs on.
+    // The processor may be removed meanwhile: then the thread watches the one it runs on.
     let _ = rustix::thread::sched_setaffinity(None, &only);
     while !ended.load(Ordering::Relaxed) {
         lock(naps).begin(Instant::now());
@@ -174,7 +174,7 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The naps on one processor that ended late.
+/// Naps on one processor that ended late.
 #[derive(Debug)]
 struct Naps {
     /// When the current nap should end.
@@ -254,7 +254,7 @@ struct Accounts {
     spans: VecDeque<Span>,
 }
 
-/// Between one reading and the next.
+/// The time between two readings.
 #[derive(Debug)]
 struct Span {
     from: Instant,
@@ -301,7 +301,7 @@ mod tests {
 
     const MS: Duration = Duration::from_millis(1);
 
-    /// Naps from `start`: one in time, and one that ended at 500 ms instead of 20 ms.
+    /// Naps from `start`: one on time, and one that ended at 500 ms instead of 20 ms.
     fn late_once(start: Instant) -> Naps {
         let mut naps = Naps::new(start);
         naps.finish(start + 10 * MS);

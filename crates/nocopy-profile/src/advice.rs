@@ -64,7 +64,7 @@ pub(crate) struct Advice {
     pub evidence: String,
 }
 
-/// All that there is evidence for.
+/// All advice for which there is evidence.
 pub(crate) fn all(measured: &Measured, figures: &Figures) -> Vec<Advice> {
     let pieces = [
         read_buffer(figures),
@@ -267,7 +267,7 @@ fn zero_copy_send(figures: &Figures) -> Option<Advice> {
     advice("zero-copy-send", text.into(), evidence)
 }
 
-/// Programs that send datagrams one by one in quick succession.
+/// Programs that send single datagrams in quick succession.
 fn joined_datagrams(measured: &Measured, figures: &Figures) -> Option<Advice> {
     let calls = figures.calls(CallKind::Send).filter(|calls| calls.count >= CALLS_MIN)?;
     let samples = |is_wanted: fn(&Stack) -> bool| -> u64 {
@@ -279,7 +279,7 @@ fn joined_datagrams(measured: &Measured, figures: &Figures) -> Option<Advice> {
     });
     let share = sending as f64 / samples(|stack| stack.owner != Owner::Stranger).max(1) as f64;
     let per_second = calls.count as f64 / figures.seconds;
-    // Most threads of a program may do something else: those that count are on a processor.
+    // Threads without network calls do not count, only those that use the processor.
     let running = (figures.time.booked_seconds / figures.seconds).max(1.0);
     let waits =
         [CallKind::Receive, CallKind::Poll].map(|kind| figures.calls(kind).map_or(0, |calls| calls.count));

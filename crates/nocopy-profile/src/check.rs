@@ -10,7 +10,7 @@ const ERRORS: f64 = 2.0;
 
 /// All checks that apply.
 pub(crate) fn all(measured: &Measured, figures: &Figures) -> Vec<Check> {
-    // If one of the two is missing, there is nothing to compare.
+    // A check needs both counts.
     let has = |what: &str| measured.absent.iter().all(|absent| absent.what != what);
     let checks = [
         copied_bytes(measured),

@@ -1,4 +1,4 @@
-//! Why nothing could be profiled. One line each: fact, cause, action.
+//! Errors of profiling.
 
 use nocopy_proto::errno::Why;
 use std::io;

@@ -29,7 +29,7 @@ const SENDING_SAMPLES_MIN: u64 = 50;
 /// 1 KiB to 1 MiB.
 const COPYING_SHARE_MIN: f64 = 0.05;
 
-/// Copies besides those between the kernel and the program, by the functions that make them.
+/// Copies other than those between kernel and program, by function.
 const OTHER_COPIES: [(&str, &str); 6] = [
     (
         "skb_copy_ubufs",
@@ -66,7 +66,7 @@ pub struct Time {
     pub places: Vec<PlaceTime>,
     /// Off the processor: a call waited.
     pub asleep: Off,
-    /// Off the processor: ready, and another task ran.
+    /// Time off the processor while ready, because another task ran.
     pub ready: Off,
     /// Processor time of the target's threads: by samples, with half of its 95 % interval, and as the kernel accounts it.
     pub sampled_seconds: f64,
@@ -147,7 +147,7 @@ pub struct Copies {
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ReceivedCopies {
-    /// Copies between the socket and the program for each byte received, mapped ones among them.
+    /// Copies per received byte between socket and program, mapped bytes included.
     pub per_byte: f64,
     pub tcp_bytes: u64,
     pub udp_bytes: u64,
@@ -160,10 +160,10 @@ pub struct ReceivedCopies {
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct SentCopies {
-    /// Absent if there are too few samples.
+    /// `None` with too few samples.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub per_byte: Option<f64>,
-    /// Samples inside sending calls, and of those, the ones in the copy from the program.
+    /// Samples inside sending calls, and those of them in the copy from the program.
     pub samples: u64,
     pub copying_samples: u64,
 }
@@ -511,7 +511,7 @@ mod tests {
         assert_eq!(figures.time.machine_share, 0.5);
         assert!((place(&figures, Place::SoftirqReceive).seconds - 0.25).abs() < 1e-12);
         assert!((figures.time.machine_seconds - 0.5).abs() < 1e-12);
-        // Softirqs of others' stacks are no time of its threads.
+        // Softirqs on stacks of other threads do not count as time of the target's threads.
         assert!((figures.time.sampled_seconds - 0.9).abs() < 1e-12);
         let shares: f64 = figures.time.places.iter().map(|place| place.share).sum();
         assert!((shares - 1.0).abs() < 1e-12);
@@ -570,7 +570,7 @@ mod tests {
         assert_eq!(sent(&measured), Some(1.0));
     }
 
-    /// The claim of the printed error itself: of samples taken at random it covers the true time 95 times in 100.
+    /// Tests the printed error: over random samples it covers the true time in 95 of 100 cases.
     #[test]
     fn the_printed_error_covers_the_truth() {
         let mut state = 1_u64;
@@ -597,7 +597,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever the stacks are, every sample of the target is in one place, and no figure is no number.
+        /// With any stacks, every sample of the target has exactly one place, and no figure is NaN.
         #[test]
         fn no_sample_is_lost(counts in prop::collection::vec(0_u64..10_000, 5), delivered in 0_u64..9, machine in 0_u64..9) {
             let mut measured = bulk_receive();

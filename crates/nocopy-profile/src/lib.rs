@@ -56,7 +56,7 @@ pub fn run(arguments: &ProfileArguments) -> Result<Outcome, Failure> {
 
 fn watch(arguments: &ProfileArguments) -> Result<Outcome, Failure> {
     let interrupt = Interrupt::listen()?;
-    // Before capabilities are given up: the command keeps those it would have had.
+    // Before capabilities are dropped: the command keeps the capabilities of this process.
     let mut command = match &*arguments.command {
         [] => None,
         words => Some(Command::start(words, arguments.json)?),

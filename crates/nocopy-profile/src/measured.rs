@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// Everything found of a target in one window.
+/// All measurements of one window.
 #[derive(Debug, Clone, Default)]
 pub struct Measured {
     pub elapsed: Duration,
@@ -46,7 +46,7 @@ pub struct Tasks {
     /// Processor time as the kernel books it, of all threads together.
     pub user: Duration,
     pub system: Duration,
-    /// How often they left a processor, whether they waited or were put off.
+    /// How often the threads left a processor, to wait or because of another task.
     pub switches: u64,
 }
 
@@ -115,7 +115,7 @@ pub struct Calls {
 pub struct Copied {
     /// `skb:skb_copy_datagram_iovec` by the target's threads. UDP does not fire it.
     pub to_user_bytes: u64,
-    /// Received by UDP (`sock:sock_recv_length`): each of them copied once, which no tracepoint shows.
+    /// Bytes received by UDP (`sock:sock_recv_length`): each is copied once, which no tracepoint shows.
     pub udp_bytes: u64,
     /// Given by reference instead of copied: mapped (`TCP_ZEROCOPY_RECEIVE`) or spliced into a pipe.
     pub mapped_bytes: u64,

@@ -49,7 +49,7 @@ impl Report {
         }
     }
 
-    /// Negative if nothing was moved, or witnesses do not agree.
+    /// Negative if no bytes were moved, or a check failed.
     pub(crate) fn outcome(&self) -> Outcome {
         let is_silent = self.figures.received_bytes + self.figures.sent_bytes == 0;
         match is_silent || self.checks.iter().any(|check| !check.passed) {
@@ -289,7 +289,7 @@ pub(crate) fn optional(value: Option<f64>, digits: usize) -> String {
     value.map_or_else(|| "–".into(), |value| format!("{value:.digits$}"))
 }
 
-/// A number with a space before its unit, if its prefix has brought none.
+/// A number and a space, if its prefix has none.
 fn spaced(number: String) -> String {
     if number.contains(' ') { number } else { number + " " }
 }

@@ -1,4 +1,4 @@
-//! Several windows as one.
+//! Adds several windows.
 
 use std::collections::BTreeMap;
 use std::ops::AddAssign;
@@ -6,7 +6,7 @@ use std::ops::AddAssign;
 use super::measured::{Calls, Copied, Drops, Measured, OwnCost, Owner, Sampling, Stack, Tasks, Tcp};
 
 impl AddAssign for Measured {
-    /// Counts and times are added; of largest values the larger is kept; the sampling period must be the same.
+    /// Counts and times are added; of maxima the larger is kept; the sampling period must be equal.
     fn add_assign(&mut self, other: Self) {
         self.elapsed += other.elapsed;
         self.tasks += other.tasks;

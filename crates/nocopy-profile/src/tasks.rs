@@ -52,7 +52,7 @@ pub(crate) fn run_delay(id: u32) -> Duration {
     Duration::from_nanos(waited_ns)
 }
 
-/// A line of `/proc/PID/schedstat`: time on a processor, ready for one, and how often.
+/// A line of `/proc/PID/schedstat`: time on a processor, time ready for one, and the number of turns.
 fn numbers(schedstat: &str) -> Option<[u64; 3]> {
     let mut fields = schedstat.split_ascii_whitespace();
     Some([fields.next()?.parse().ok()?, fields.next()?.parse().ok()?, fields.next()?.parse().ok()?])
@@ -77,7 +77,7 @@ pub(crate) fn between(before: &Threads, after: &Threads) -> [Duration; 2] {
             after.user_ticks.saturating_sub(before.user_ticks),
             after.system_ticks.saturating_sub(before.system_ticks),
         ];
-        // Less than a tick: as over its life.
+        // With less than a tick, the shares are those over the thread's life.
         let [user, system] =
             if user + system > 0 { [user, system] } else { [after.user_ticks, after.system_ticks] };
         let share = user as f64 / ((user + system) as f64).max(1.0);

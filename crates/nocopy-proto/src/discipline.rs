@@ -1,4 +1,4 @@
-//! Queueing disciplines, as rtnetlink(7) lists them: which of them do more with packets than queue them.
+//! Queueing disciplines, as rtnetlink(7) lists them, and which of them do more than queue packets.
 //!
 //! Nothing here allocates: the list is read in the buffer that received it, also in a signal handler.
 
@@ -51,7 +51,7 @@ pub enum Entry<'a> {
     Refused,
 }
 
-/// The messages of a datagram of the answer, as far as they are whole.
+/// The complete messages in a datagram of the answer.
 pub fn entries(mut answer: &[u8]) -> impl Iterator<Item = Entry<'_>> {
     std::iter::from_fn(move || {
         let bytes = u32::from_ne_bytes(*answer.first_chunk()?) as usize;

@@ -20,7 +20,7 @@ pub struct Register(u8);
 
 /// The return value of a function and of the program.
 pub const R0: Register = Register(0);
-/// A function's first argument; the program's own at its start.
+/// A function's first argument; at the start, the program's own.
 pub const R1: Register = Register(1);
 /// A function's second argument.
 pub const R2: Register = Register(2);
@@ -30,7 +30,7 @@ pub const R3: Register = Register(3);
 pub const R4: Register = Register(4);
 /// A function's fifth argument.
 pub const R5: Register = Register(5);
-/// Kept over calls, as the others above are not.
+/// Preserved over calls, unlike the registers above.
 pub const R6: Register = Register(6);
 /// Kept over calls.
 pub const R7: Register = Register(7);
@@ -187,7 +187,7 @@ pub const fn load_u16(to: Register, from: Register, offset: i16) -> Instruction 
     instruction(0x69, to, from, offset, 0)
 }
 
-/// `register = ` its lowest 16 or 32 `bits`, turned between network and host byte order
+/// `register = ` its lowest 16 or 32 `bits`, swapped between network and host byte order
 pub const fn network_order(register: Register, bits: i32) -> Instruction {
     instruction(0xdc, register, R0, 0, bits)
 }

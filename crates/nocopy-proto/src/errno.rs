@@ -68,7 +68,7 @@ pub fn remedy(error: &io::Error) -> &'static str {
     }
 }
 
-/// The text within a sentence: its first letter small, unless it begins with an abbreviation.
+/// The text for the middle of a sentence: its first letter lower-case, unless it begins with an abbreviation.
 fn uncapitalized(text: &str) -> String {
     let mut letters = text.chars();
     match (letters.next(), letters.clone().next()) {

@@ -45,7 +45,7 @@ pub const MODE_BYTES_MAX: usize = 64;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Message {
-    /// A process is there. Comes with one descriptor: the other end of its channel.
+    /// A process joins. Comes with one descriptor: the other end of its channel.
     Join(Join),
     /// A handle has been activated.
     Opened(Opened),
@@ -95,7 +95,7 @@ pub struct Opened {
     pub library: Library,
     /// Whether packets for other hosts were requested.
     pub promiscuous: bool,
-    /// Bytes kept of a packet.
+    /// Captured bytes of a packet.
     pub snap_bytes: u32,
 }
 

@@ -31,7 +31,7 @@ pub const FILE_SERVERS: CapabilitySet = RECORDERS
 /// For a process that only computes, prints, or uses open descriptors.
 pub const NONE: CapabilitySet = CapabilitySet::empty();
 
-/// Gives up every capability of the calling thread but these, for good: no program it starts gets any back either.
+/// Permanently gives up every capability of the calling thread except these; programs that it starts cannot regain any.
 ///
 /// The kernel keeps capabilities by thread, and a new thread has those of the one that starts it: so a command calls this
 /// while it has one thread, and threads call it once more for themselves.

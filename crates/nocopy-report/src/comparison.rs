@@ -91,7 +91,7 @@ pub struct Compared<'a> {
     pub more_is_better: bool,
     pub a: Estimate,
     pub b: Estimate,
-    /// The quotient of the medians; absent if one is missing, or A's is 0.
+    /// The quotient of the medians; `None` if one is missing, or A's is 0.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub b_over_a: Option<f64>,
     pub verdict: Verdict,
@@ -119,7 +119,7 @@ pub enum Verdict {
     Worse,
     /// The intervals overlap.
     NotToldApart,
-    /// The intervals are not those of 95 % confidence.
+    /// The intervals do not have 95 % confidence.
     TooFewRounds,
     /// One of the two runs has no figure.
     NoFigure,
@@ -168,7 +168,7 @@ impl Estimate {
     }
 }
 
-/// A row, and the row that it is compared with in its own run.
+/// A row, and its baseline in its own run.
 type Pair<'a> = (Identity<'a>, Option<(&'a str, Option<&'a str>)>);
 
 fn pair(row: &Row) -> Pair<'_> {
@@ -204,7 +204,7 @@ impl<'a> Comparison<'a> {
         self.rows.chunk_by(move |one, other| key(one) == key(other))
     }
 
-    /// How many rows there are of each verdict.
+    /// The number of rows by verdict.
     pub fn counts(&self) -> Vec<(Verdict, usize)> {
         let count = |verdict| self.rows.iter().filter(|row| row.verdict == verdict).count();
         let counts = Verdict::ALL.map(|verdict| (verdict, count(verdict)));
@@ -222,7 +222,7 @@ fn compare<'a>(a: &'a Report, b: &'a Report, in_b: &HashMap<Identity<'a>, &'a Ro
     let ratios_of_b: HashMap<Pair<'a>, &'a Row> = b.results.iter().map(|row| (pair(row), row)).collect();
     let mut rows = Vec::new();
     for section in a.sections() {
-        // A row appears once for each of its baselines.
+        // A row appears once per baseline.
         let firsts = section.rows.chunk_by(|one, other| Identity::of(one) == Identity::of(other));
         let figures = firsts.filter_map(|same| Some((&same[0], *in_b.get(&Identity::of(&same[0]))?)));
         let same_figure = figures.filter(|(one, other)| one.figure == other.figure);

@@ -1,4 +1,4 @@
-//! A comparison for a terminal; its tables are those of the page too.
+//! A comparison for a terminal; the page has the same tables.
 
 use std::fmt::Write as _;
 
@@ -100,7 +100,7 @@ pub fn estimate(row: &Compared<'_>, estimate: &Estimate) -> String {
     }
 }
 
-/// A median with its interval, for people.
+/// A median with its interval, as text.
 pub fn figure(figure: Figure, median: f64, interval: Option<(f64, f64)>) -> String {
     let short = |value| quantity::short(figure.shown(value));
     match interval {

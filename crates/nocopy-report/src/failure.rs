@@ -1,4 +1,4 @@
-//! What ends a command with exit code 2 wherever it reads, prints and writes. One line each: fact, cause, action.
+//! Errors of reading, printing and writing that end a command with exit code 2.
 
 use nocopy_proto::errno::Why;
 use std::io;
@@ -21,7 +21,7 @@ pub enum Failure {
 }
 
 impl Failure {
-    /// Whether the reader of the output closed it: nothing is wrong.
+    /// Whether the reader of the output closed it, which is no error.
     pub fn is_broken_pipe(&self) -> bool {
         matches!(self, Failure::Print(error) if error.kind() == io::ErrorKind::BrokenPipe)
     }

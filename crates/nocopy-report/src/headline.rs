@@ -1,4 +1,4 @@
-//! The headline: the rows of a run that a reader wants first, nocopy's way beside the other way.
+//! The headline: the main rows of a run, nocopy beside the other method.
 
 use crate::headline_table;
 use crate::result::{Headline, Report, Row, Section};
@@ -11,7 +11,7 @@ pub struct Line<'a> {
     pub row: &'a Row,
     /// `None` where the run does not have it.
     pub other: Option<&'a Row>,
-    /// The place of its section among all of the run.
+    /// The index of its section in the run.
     pub section: usize,
 }
 
@@ -25,9 +25,9 @@ pub struct Job {
     method: &'static str,
     variant: Option<&'static str>,
     nocopy: &'static str,
-    /// The method of the other way, and its name.
+    /// The other method, and its name.
     other: (&'static str, &'static str),
-    /// Which of several variants, if it is not the best one.
+    /// The variant, if it is not the best one.
     other_variant: Option<&'static str>,
 }
 
@@ -174,7 +174,7 @@ impl Job {
             && (self.sink.is_none() || row.sink.as_deref() == self.sink)
     }
 
-    /// Whether a method of its series is one of the two.
+    /// Whether a method is one of the job's two.
     pub fn has(&self, method: &str, variant: Option<&str>) -> bool {
         let is_other =
             method == self.other.0 && (self.other_variant.is_none() || variant == self.other_variant);

@@ -24,13 +24,13 @@ pub fn header() -> String {
     line(HEADER.map(str::to_owned))
 }
 
-/// A line for each row of the headline among `rows`, with its baseline.
+/// A line for each headline row among `rows`, with its baseline.
 pub fn lines(rows: &[Row]) -> Vec<String> {
     let of_headline = rows.iter().filter_map(|row| Some((row, row.headline.as_ref()?)));
     of_headline.map(|(row, names)| cells(row, baseline(row, rows), names)).map(line).collect()
 }
 
-/// Everything, of a run that is over; empty of one that was no headline.
+/// The whole table of a finished run; empty if it was no headline.
 pub fn text(report: &Report) -> String {
     let lines = lines(&report.results);
     if lines.is_empty() { String::new() } else { header() + &lines.concat() + &footer(report) }
@@ -63,7 +63,7 @@ pub fn wrapped(text: &str) -> String {
     lines.join("\n")
 }
 
-/// The row that this one is compared with.
+/// The row's baseline.
 fn baseline<'a>(row: &Row, rows: &'a [Row]) -> Option<&'a Row> {
     let key = |row: &Row| (row.workload.clone(), row.series.clone(), row.sink.clone());
     rows.iter().find(|other| key(other) == key(row) && Some(&other.method) == row.baseline.as_ref())

@@ -77,7 +77,7 @@ impl Interrupt {
     }
 }
 
-/// Whether this process ignores a signal, as it does from the start under nohup(1); no if `/proc` is not there to ask.
+/// Whether this process ignores a signal, as it does from the start under nohup(1); false if `/proc` cannot be read.
 pub fn is_ignored(signal: i32) -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));

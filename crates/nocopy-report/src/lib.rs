@@ -50,6 +50,6 @@ pub use summary::{Ended, Summary};
 pub enum Outcome {
     /// Exit code 0.
     Positive,
-    /// Exit code 1: something measured was not there.
+    /// Exit code 1: a negative result, for example lost packets.
     Negative,
 }

@@ -43,7 +43,7 @@ pub fn of_bench(report: &Report) -> String {
     print::printable(&page)
 }
 
-/// A table for each series, and under them why something was copied, or is not known.
+/// A table for each series, with the causes of copies, and of unknown evidence, under it.
 fn write_workload(page: &mut String, sections: &[Section<'_>]) {
     let mut causes = Causes::default();
     let _ = writeln!(page, "## {}\n", plain(sections[0].workload()));
@@ -153,7 +153,7 @@ mod tests {
         );
     }
 
-    /// Proves that every table has as many cells in each line, whatever its words are.
+    /// Proves that every line of a table has the same number of cells, with any text.
     #[test]
     fn words_of_a_result_do_not_change_the_page() {
         let odd = "a|b\n## odd <script> `d` [e](f) \u{1b}[2J";

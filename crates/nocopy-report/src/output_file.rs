@@ -7,13 +7,13 @@ use std::path::Path;
 
 use rustix::fs::{Stat, fstat};
 
-/// Permissions of a file that is its owner's alone.
+/// Permissions of a file that only its owner can read.
 const OWN: u32 = 0o600;
 
 /// How files of packets and received bytes are made: readable by their owner alone, unless the user asks for something else.
 #[derive(Debug, Clone, Copy)]
 pub struct PrivateFile {
-    /// Whether one that exists is overwritten.
+    /// Whether an existing file is overwritten.
     pub force: bool,
     /// Permissions that the user asked for.
     pub permissions: Option<u32>,
@@ -47,7 +47,7 @@ pub fn open(
     options: &OpenOptions,
     may_overwrite: impl FnOnce(&Metadata) -> bool,
 ) -> io::Result<(File, Option<Metadata>)> {
-    // A single call makes a file or finds one: between a check and a later call another user could put a link there.
+    // A single call makes or finds the file: between a check and a later call another user could put a link there.
     match options.clone().create_new(true).open(path) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
         made => return Ok((made?, None)),

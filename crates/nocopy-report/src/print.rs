@@ -1,11 +1,11 @@
-//! Output of commands: results at the end, and messages meanwhile. Control characters in text from others are removed.
+//! Output of commands: results at the end, and messages before. Control characters in text from other sources are removed.
 
 use std::fmt;
 use std::io::{self, Write};
 
 use crate::{Failure, Outcome, Summary};
 
-/// Prints lines that may have words from a file, a peer or another process.
+/// Prints lines that may contain text of a file, a peer or another process.
 pub fn text(text: &str) -> Result<(), Failure> {
     write(io::stdout().lock(), text).map_err(Failure::Print)
 }
@@ -45,7 +45,7 @@ pub fn finish<S: Summary, F: From<Failure>>(
     summary(&crate::summary::text(done, json), to_stderr, failure, done.outcome())
 }
 
-/// Without control characters but tabs and ends of lines: those would not be printed but steer the terminal.
+/// The text without control characters except tabs and newlines: others would control the terminal.
 pub fn printable(text: &str) -> String {
     text.replace(|c: char| c.is_control() && !matches!(c, '\n' | '\t'), "\u{fffd}")
 }

@@ -28,7 +28,7 @@ impl Progress {
         self.bar.inc_length(steps);
     }
 
-    /// Does something, such as to print, while the bar is not there.
+    /// Hides the bar while `work` runs, for example while it prints.
     pub fn suspend<T>(&self, work: impl FnOnce() -> T) -> T {
         self.bar.suspend(work)
     }

@@ -118,7 +118,7 @@ pub fn in_time(seconds: f64) -> String {
     if seconds > 0.0 { format!(" in {}", time(seconds)) } else { String::new() }
 }
 
-/// A length in the largest unit that it has one of, rounded down: `64 B`, `64 KiB`, `4 MiB`.
+/// A length in the largest fitting unit, rounded down: `64 B`, `64 KiB`, `4 MiB`.
 pub fn length(bytes: usize) -> String {
     match bytes {
         bytes if bytes >= 1 << 40 => format!("{} TiB", bytes >> 40),

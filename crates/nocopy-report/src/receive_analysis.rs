@@ -34,7 +34,7 @@ pub struct BufferAnalysis {
     pub rows: Vec<RowTime>,
     /// Of `rows`, the part of [`StudyRow::ReceiveInProcess`] that is the copy to the program, as a share of all rows.
     pub copy_share: f64,
-    /// All rows together, for 10^6 bytes received; absent if nothing was.
+    /// All rows together, per 10^6 received bytes; `None` if nothing was received.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub us_per_mb: Option<f64>,
     /// The same as a share of one processor's time while it was profiled; may be more than 1, since softirqs run on another one.

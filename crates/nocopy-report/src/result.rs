@@ -35,13 +35,13 @@ impl Report {
         if fewest == most { format!("{most}") } else { format!("{fewest} to {most}") }
     }
 
-    /// The rows, grouped into those that are compared with each other.
+    /// The rows, grouped by comparison.
     pub fn sections(&self) -> impl Iterator<Item = Section<'_>> {
         let same = |one: &Row, other: &Row| Section::key(one) == Section::key(other);
         self.results.chunk_by(same).map(|rows| Section { first: &rows[0], rows })
     }
 
-    /// Whether anything that was measured was not there.
+    /// Whether any round lost packets or messages.
     pub fn is_silent(&self) -> bool {
         let figure = |row: &Row| {
             let rate = row.packets_per_s.or(row.messages_per_s).or(row.bytes_per_s);
@@ -89,7 +89,7 @@ pub struct Machine {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub processor: Option<String>,
     pub processors: usize,
-    /// Whether the processor reports that it is virtual, so that others share the real one.
+    /// Whether the processor reports that it is virtual: it then shares a real one with others.
     pub virtual_machine: bool,
     /// `private veth pair`, or the interfaces given.
     pub network: String,
@@ -150,7 +150,7 @@ pub struct Link {
     pub source_bytes: Option<usize>,
 }
 
-/// The names in the headline of a row and its baseline.
+/// The headline's names of a row and its baseline.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Headline {
     pub what: String,
@@ -176,7 +176,7 @@ pub struct Row {
     /// The receiver's buffer, if its length is fixed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub buffer_bytes: Option<usize>,
-    /// Which of the following is compared, and its interval.
+    /// The compared figure, and its interval.
     pub figure: Figure,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub figure_low: Option<f64>,
@@ -227,7 +227,7 @@ pub struct Row {
     /// The most memory that the receiver's process had.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub receiver_memory_mib: Option<f64>,
-    /// Messages with an answer, of all rounds together, and those without.
+    /// Messages with and without an answer, over all rounds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub answered: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -246,10 +246,10 @@ pub struct Row {
     pub cause: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub baseline: Option<String>,
-    /// Which row of the baseline, if there are several.
+    /// The variant of the baseline, if it has several.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub baseline_variant: Option<String>,
-    /// How many times better than the baseline: its cost over this one's, or this rate over its.
+    /// How many times better than the baseline: its cost divided by this one's, or this rate by its.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ratio: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]

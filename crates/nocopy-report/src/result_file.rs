@@ -17,7 +17,7 @@ pub struct ResultFile {
 }
 
 impl ResultFile {
-    /// Makes or opens the file; one that is not empty only if `force`. An interrupted command leaves an empty file behind.
+    /// Makes or opens the file; opens a file with content only if `force`. An interrupted command leaves an empty file.
     pub fn open(path: &Path, force: bool) -> Result<Self, Failure> {
         let may_overwrite = |existing: &Metadata| force || existing.len() == 0;
         let opened = output_file::open(path, File::options().write(true), may_overwrite);
@@ -29,7 +29,7 @@ impl ResultFile {
         self.emptied()?.append(text)
     }
 
-    /// For lines that are written one by one.
+    /// A file for lines that are written one by one.
     pub fn lines(self) -> Result<LineFile, Failure> {
         Ok(LineFile(self.emptied()?))
     }

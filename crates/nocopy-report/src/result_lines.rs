@@ -108,7 +108,7 @@ impl ResultLines {
 /// Reads what [`ResultLines`] wrote, also where it was killed before the end.
 ///
 /// # Errors
-/// What is not such a line, with its number.
+/// The error for a line that is not one of these, with its number.
 pub fn read(text: &[u8]) -> Result<Report, serde_json::Error> {
     let (mut header, mut results, mut receive_analysis, mut end) = (None, Vec::new(), None, None);
     for (line, number) in text.split_inclusive(|&byte| byte == b'\n').zip(1..) {
@@ -146,7 +146,7 @@ mod tests {
         Header::new(command, arguments, measured_at, machine)
     }
 
-    /// The file of a run, so far as `write` takes it.
+    /// The file of a run, as far as `write` gets before it stops.
     fn written(name: &str, write: impl FnOnce(ResultLines)) -> String {
         let name = format!("nocopy-lines-{name}-{}", std::process::id());
         let path: PathBuf = std::env::temp_dir().join(name);

@@ -35,7 +35,7 @@ pub fn heading(section: Section<'_>) -> String {
 pub struct Causes(Vec<String>);
 
 impl Causes {
-    /// Each with its number in front.
+    /// The causes, each with its number in front.
     pub fn lines(&self) -> impl Iterator<Item = String> {
         self.0.iter().enumerate().map(|(index, cause)| format!("({}) {cause}", index + 1))
     }
@@ -132,7 +132,7 @@ fn latency_cells(name: String, row: &Row) -> Vec<String> {
     std::iter::once(name).chain(times).chain([lost]).collect()
 }
 
-/// Which columns a table of streams has besides those that all have.
+/// The additional columns of a table of streams.
 #[derive(Debug, Clone, Copy)]
 struct StreamColumns {
     proxy: bool,
@@ -173,12 +173,12 @@ impl StreamColumns {
     }
 }
 
-/// Of a row in its section.
+/// The label of a row in its section.
 pub fn name(row: &Row, title: &str) -> String {
     name_of(&row.method, row.variant.as_deref(), title)
 }
 
-/// Method and variant, without the words of the variant that the whole section has in its title.
+/// Method and variant, without the words of the variant that are in the section's title.
 fn name_of(method: &str, variant: Option<&str>, title: &str) -> String {
     let words =
         variant.unwrap_or_default().split(' ').filter(|word| !word.is_empty() && !title.contains(word));
@@ -214,7 +214,7 @@ pub fn baseline(row: &Row, title: &str) -> Option<String> {
     row.baseline.as_deref().map(|baseline| name_of(baseline, row.baseline_variant.as_deref(), title))
 }
 
-/// To the baseline, with its interval.
+/// The ratio to the baseline, with its interval.
 pub fn ratio(row: &Row) -> String {
     match (row.ratio, row.ratio_interval()) {
         (Some(ratio), Some((low, high))) => format!("{ratio:.2} [{low:.2}–{high:.2}]"),
@@ -252,7 +252,7 @@ fn write_notes(text: &mut String, report: &Report, causes: &Causes) {
     }
 }
 
-/// What it takes to read the tables rightly.
+/// How to read the tables.
 pub fn notes(report: &Report) -> Vec<String> {
     let how = format!("Medians of {} rounds. {}", report.rounds(), how());
     std::iter::once(how).chain(report.notes.iter().cloned()).chain([machine(report)]).collect()

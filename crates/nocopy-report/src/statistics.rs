@@ -5,10 +5,10 @@
 
 use serde::{Deserialize, Serialize};
 
-/// The confidence the intervals are made for, when there are enough values.
+/// The confidence of intervals, with enough values.
 pub const CONFIDENCE: f64 = 0.95;
 
-/// How many values that takes.
+/// The least number of values for that confidence.
 pub const ENOUGH: usize = 6;
 
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -20,7 +20,7 @@ pub struct Interval {
     pub confidence: f64,
 }
 
-/// A median of the rounds with its interval, as the bench has them.
+/// The median of the rounds with its interval, as in the bench.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct Range {
     pub median: f64,
@@ -29,7 +29,7 @@ pub struct Range {
 }
 
 impl Range {
-    /// Zeros of nothing.
+    /// A summary of no values: zeros.
     pub fn of(values: &[f64]) -> Self {
         let interval = interval(values);
         interval.map_or_else(Self::default, |found| Self {
@@ -40,7 +40,7 @@ impl Range {
     }
 }
 
-/// The middle value, or the mean of the two in the middle. `None` of nothing.
+/// The middle value, or the mean of the two middle ones. `None` without values.
 pub fn median(values: &[f64]) -> Option<f64> {
     let sorted = sorted(values);
     let middle = sorted.len() / 2;

@@ -18,7 +18,7 @@ pub enum Ended {
     Interrupted,
     /// By a receiver that had enough.
     ByReceiver,
-    /// The other end closed its connections without saying that it was done.
+    /// The other end closed its connections without reporting that it was done.
     BrokenOff,
     /// Nothing more was received from the other end.
     Silent,
@@ -46,9 +46,9 @@ impl Ended {
     }
 }
 
-/// What a command did, as its JSON has it; a field that does not apply is absent.
+/// The JSON summary of a command; a field that does not apply is absent.
 pub trait Summary: Serialize {
-    /// The name of the JSON's schema; changes when a field is removed or changes its meaning.
+    /// The name of the JSON's schema. It changes when a field is removed or changes its meaning.
     const SCHEMA: &'static str;
 
     /// Whether its JSON is one line, for programs that read line by line.

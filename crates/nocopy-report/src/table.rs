@@ -6,7 +6,7 @@ use comfy_table::{CellAlignment, ContentArrangement, presets};
 
 #[derive(Debug, Clone, Default)]
 pub struct Table {
-    /// Empty: there is none.
+    /// The note; empty if there is none.
     pub header: Vec<String>,
     /// The columns of figures, which are aligned at the right.
     pub figures: Range<usize>,

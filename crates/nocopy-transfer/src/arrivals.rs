@@ -66,7 +66,7 @@ impl Arrivals {
         }
         self.seen[(value % window) as usize] = true;
         let next = value.wrapping_add(1) & self.mask;
-        // The one after it is 0, or the values left out include 0.
+        // The next value is 0, or the missing values include 0.
         let went_round = value < self.next || next == 0;
         self.next = next;
         Arrival::Ahead { left_out, went_round }

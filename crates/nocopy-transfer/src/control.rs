@@ -117,7 +117,7 @@ mod tests {
         };
         assert_eq!(receive(&message[10..]), Incoming::Message(Ok(Message::Head(head))));
         assert_eq!(receive(&[0; CONTROL_BYTES]), Incoming::Message(Err(Malformed)));
-        // More than the receiver has room for is kept, and sent when there is room.
+        // Data for which the receiver has no room is kept, and sent later.
         let mut said = 0;
         while control.is_clear() {
             control.send(&message);

@@ -65,7 +65,7 @@ impl Endpoint {
         parsed.ok_or_else(|| format!("write {prefix}HOST:PORT, an IPv6 address as in {prefix}[::1]:9000"))
     }
 
-    /// Parses `HOST:PORT` for receiving: the host, which is this one, may be missing, and port 0 chooses a free one.
+    /// Parses `HOST:PORT` for receiving: the host, an address of this machine, may be missing, and port 0 chooses a free port.
     pub fn parse(scheme: Scheme, text: &str) -> Result<Self, String> {
         Self::place(scheme, text, "")
     }

@@ -10,7 +10,7 @@ pub(crate) const TESTS: &str = "/tests.json";
 
 #[derive(Debug, Deserialize)]
 pub(crate) struct Built {
-    /// The lab's own program, one of the files; beside it the command.
+    /// The lab's own program, one of the files; the command is in the same directory.
     pub(crate) lab: PathBuf,
     pub(crate) tests: Vec<TestProgram>,
     /// All files that the machine needs, at the same paths as here.

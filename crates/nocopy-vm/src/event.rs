@@ -52,7 +52,7 @@ pub(crate) struct Ended {
     pub(crate) failure: Option<String>,
     /// The kernel's log of the test; a test with complaints has failed.
     pub(crate) log: Log,
-    /// The longest that a processor of the machine kept its witness from waking.
+    /// The longest time that a processor of the machine prevented its witness from running.
     pub(crate) oversleep_ms: u64,
     /// The rows recorded by the test.
     pub(crate) measured: Vec<serde_json::Value>,

@@ -92,7 +92,7 @@ pub fn halves(operations: &[Operation]) {
         match what % 10 {
             0 => drop(receive.refill(&mut fill)),
             1 => {
-                // An honest delivery, if there is a frame for it.
+                // A correct delivery, if there is a frame for it.
                 if let Some(address) = kernel_fill.peek(1).next() {
                     let _ =
                         kernel_rx.push(Descriptor { address: address + 256, len: amount.into(), options: 0 });

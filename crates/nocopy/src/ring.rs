@@ -353,7 +353,7 @@ impl<T: Copy> Reservation<'_, T> {
     /// Writes several entries.
     ///
     /// # Panics
-    /// If there are more of them than slots left.
+    /// There are more entries than slots left.
     ///
     /// # Safety
     /// The iterator's length must be exact.

@@ -61,13 +61,13 @@ impl Stats {
         self
     }
 
-    /// Adds counters that belong to none of the sums.
+    /// Adds counters that are part of no sum.
     pub(crate) fn with(mut self, counters: impl IntoIterator<Item = Counter>) -> Self {
         self.counters.extend(counters);
         self
     }
 
-    /// The counters of those names.
+    /// The counters with these names.
     pub(crate) fn only(&self, names: &[&str]) -> impl Iterator<Item = Counter> {
         self.counters.iter().filter(|counter| names.contains(&&*counter.name)).cloned()
     }

@@ -27,7 +27,7 @@ struct Found {
     joined: u64,
 }
 
-/// Tests that others wrote.
+/// A test suite of another project.
 trait Tests: Sync {
     /// Parts that run by themselves.
     fn parts(&self) -> Vec<String>;
@@ -62,12 +62,12 @@ fn outcome<T: Tests>(name: &str, prepare: fn() -> Result<T, Failed>) -> Outcome 
     }
 }
 
-/// Runs all parts in all ways.
+/// Runs all parts, with and without the library.
 fn compare(tests: &impl Tests) -> Outcome {
     let deadline_us = fastrand::u32(1..200);
     let ways = [How::Joining { deadline_us: 0 }, How::Joining { deadline_us }];
     let parts = tests.parts();
-    // Most of them wait most of the time.
+    // Most tests wait most of the time.
     let all = side_by_side(2 * processors(), &parts, |part| compare_part(tests, part, &ways));
     let joined: u64 = all.iter().map(|(_, joined)| joined).sum();
     let outcome = all.into_iter().map(|(outcome, _)| outcome).reduce(Outcome::and).unwrap_or_default();
@@ -98,13 +98,13 @@ fn compare_part(tests: &impl Tests, part: &str, ways: &[How]) -> (Outcome, u64) 
     (outcome, joined)
 }
 
-/// Tests with different verdicts, or that are in one of the two only.
+/// Tests with different verdicts, or that only one of the two has.
 fn differences(plain: &Verdicts, ours: &Verdicts) -> Vec<String> {
     let names = plain.keys().chain(ours.keys().filter(|name| !plain.contains_key(*name)));
     names.filter(|name| plain.get(*name) != ours.get(*name)).cloned().collect()
 }
 
-/// A test that differs is run alone, in both ways: tests of others fail now and then without any library.
+/// A test with different verdicts is repeated alone, in both ways: such tests fail now and then even without the library.
 fn once_more(tests: &impl Tests, name: &str, how: How) -> Outcome {
     eprintln!("xtask: {name} differs ({how:?}); once more, alone");
     let mut seen = String::new();

@@ -9,7 +9,7 @@ use super::{Found, How, Tests, Verdicts, run};
 use crate::packages::Unpacked;
 use crate::step::{Failed, root};
 
-/// Modules of tests that have to do with descriptors, processes and waits; the long ones first.
+/// Test modules about descriptors, processes and waits; the long ones first.
 const MODULES: &[&str] = &[
     "test_asyncio.test_events",
     "test_asyncio.test_subprocess",

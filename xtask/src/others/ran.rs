@@ -26,7 +26,7 @@ const LOOK: Duration = Duration::from_millis(5);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum How {
     Plainly,
-    /// Bursts of whatever is equal.
+    /// With bursts of all equal datagrams.
     Joining {
         deadline_us: u32,
     },

@@ -25,14 +25,14 @@ use runs::Sent;
 use started::{Started, wait_for_port};
 use table::Row;
 
-/// Directory of everything that this makes, below the repository's.
+/// The directory for all generated files, below the repository's.
 const PLACE: &str = "target/senders";
 
 /// The file with the results.
 pub(crate) const RESULTS: &str = "docs/senders.jsonl";
 pub(crate) const DOCUMENT: &str = "docs/run.md";
 
-/// Processes of a program that are in the table: those that sent more than this.
+/// The least number of datagrams of a process in the table.
 const DATAGRAMS_MIN: u64 = 50;
 
 pub(crate) fn outcome() -> Outcome {

@@ -14,7 +14,7 @@ pub(super) struct Program {
     pub(super) sender: &'static str,
     /// The client that makes a server send; the server is stopped when it has ended. Without it the sender ends by itself.
     pub(super) load: Option<(End, &'static str)>,
-    /// Ports that are open, at the receiver and at a server, before anything begins.
+    /// Ports of the receiver and of a server that must be open before the measurement begins.
     pub(super) ports: [Option<u16>; 2],
 }
 
@@ -256,5 +256,5 @@ END",
     },
 ];
 
-/// Packages that are unpacked beside those of the programs.
+/// Additional packages besides those of the programs.
 pub(super) const FURTHER_PACKAGES: &[&str] = &["libpython3.11-stdlib", "libpython3.11-minimal"];

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-/// Datagrams with less time between them, from the end of a call to the beginning of the next, are in one run.
+/// The longest time between two datagrams of a run, from the end of a call to the beginning of the next.
 const GAP_NS: u64 = 50_000;
 
 /// Lengths at which the classes of runs begin. 8 is where `nocopy run --batch-udp` begins to join, 64 what a burst holds.
@@ -36,7 +36,7 @@ struct Datagram {
 pub(super) struct Sent {
     /// The name of the thread that sent first.
     pub(super) process: String,
-    /// All that were sent, also those after the ones that were noted.
+    /// All sent datagrams, including those after the record was full.
     pub(super) datagrams: u64,
     pub(super) noted: usize,
     /// The most frequent size.
@@ -47,19 +47,19 @@ pub(super) struct Sent {
     pub(super) calls: BTreeMap<&'static str, usize>,
     pub(super) with_control_data: usize,
     pub(super) own_bursts: usize,
-    /// Runs by the class of their length, which is named by its least.
+    /// Runs by class of length; a class is named by its least length.
     pub(super) runs: BTreeMap<usize, usize>,
     /// Datagrams in them.
     pub(super) datagrams_in_runs: BTreeMap<usize, usize>,
     pub(super) longest_run: usize,
     /// Runs by the cause of their end.
     pub(super) ended: BTreeMap<&'static str, usize>,
-    /// Between the calls of one run.
+    /// Times between the calls of a run.
     pub(super) gap_median_ns: u64,
 }
 
 impl Sent {
-    /// Reads a file; nothing if it is not whole.
+    /// Reads a file; `None` if it is incomplete.
     pub(super) fn parse(file: &[u8]) -> Option<Self> {
         let (head, events) = file.split_at_checked(HEAD_BYTES)?;
         let count = u64::from_ne_bytes(*head.first_chunk()?);
@@ -67,7 +67,7 @@ impl Sent {
         let (events, _) = events.as_chunks::<EVENT_BYTES>();
         let noted = events.iter().take(usize::try_from(count).ok()?).map(datagram);
         let mut noted: Vec<Datagram> = noted.filter(|datagram| datagram.end_ns > 0).collect();
-        // Threads note theirs when they have left. The order of one call's datagrams stays.
+        // Threads write their records when they end. The order of one call's datagrams is kept.
         noted.sort_by_key(|datagram| datagram.start_ns);
         let process = String::from_utf8_lossy(name).into_owned();
         Some(Self { process, datagrams: count, ..Self::of(&noted) })
@@ -106,7 +106,7 @@ impl Sent {
         self.longest_run = self.longest_run.max(length);
     }
 
-    /// The share of the datagrams that were in runs of at least this length, one of [`CLASSES`].
+    /// The share of the datagrams in runs of at least this length, one of [`CLASSES`].
     pub(super) fn share(&self, least: usize) -> f64 {
         let long: usize = self.datagrams_in_runs.range(least..).map(|(_, count)| count).sum();
         long as f64 / self.noted.max(1) as f64
@@ -122,7 +122,7 @@ impl Datagram {
     /// The time until the next datagram of the same run; otherwise the cause of the run's end.
     fn until(&self, next: &Self) -> Result<u64, &'static str> {
         let gap_ns = next.start_ns.saturating_sub(self.end_ns);
-        // Datagrams of one call begin together.
+        // Datagrams of one call begin at the same time.
         let is_one_call = next.start_ns == self.start_ns && next.thread == self.thread;
         if next.descriptor != self.descriptor {
             Err("another socket")
@@ -161,7 +161,7 @@ fn datagram(event: &[u8; EVENT_BYTES]) -> Datagram {
 mod tests {
     use super::*;
 
-    /// Quick equal datagrams of one socket.
+    /// Equal datagrams of one socket in quick succession.
     fn quick(count: u64) -> Vec<Datagram> {
         let one = |at| Datagram {
             start_ns: 1000 * at,

@@ -90,7 +90,7 @@ impl Drop for Started {
     }
 }
 
-/// Waits until a port of UDP, or one of TCP that is listened to, is open in a namespace.
+/// Waits until a UDP port, or a listening TCP port, is open in a namespace.
 pub(super) fn wait_for_port(namespace: &Namespace, port: u16, opener: &Started) -> Result<(), Failed> {
     let is_open = || {
         ["udp", "udp6", "tcp", "tcp6"].iter().any(|kind| {

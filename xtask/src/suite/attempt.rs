@@ -32,7 +32,7 @@ pub(crate) struct Attempt {
 /// How the tests of this run are started.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Conditions<'a> {
-    /// Each in its own network namespace, which needs root.
+    /// Each test in its own network namespace, which needs root.
     pub(crate) isolated: bool,
     /// The seed of random tests, if not the usual one.
     pub(crate) seed: Option<u64>,
@@ -41,7 +41,7 @@ pub(crate) struct Conditions<'a> {
 }
 
 impl Attempt {
-    /// Runs a test to its end, or to the end of its time.
+    /// Runs a test to its end, or to its time limit.
     pub(crate) fn run(case: &Case, conditions: Conditions<'_>) -> Self {
         let start = Instant::now();
         let (verdict, output) = match started(case, conditions) {
@@ -110,7 +110,7 @@ pub(crate) fn become_program(program: &str, arguments: &[String], isolated: bool
         eprintln!("xtask: {program}: {what}: {error}");
         ExitCode::FAILURE
     };
-    // In its own process group it does not get the terminal's Ctrl-C.
+    // In its own process group the test does not receive the terminal's Ctrl-C.
     if let Err(error) = rustix::process::set_parent_process_death_signal(Some(Signal::KILL)) {
         return refused("no death signal", &error);
     }

@@ -32,7 +32,7 @@ impl Case {
     }
 }
 
-/// Builds the tests, with everything that they start, and returns their binaries.
+/// Builds the tests and the programs that they start, and returns the test binaries.
 pub(crate) fn build(arguments: &[&str], variables: &[(&str, &str)]) -> Result<Vec<Binary>, Outcome> {
     let fixed = ["test", "--all-features", "--no-run", "--message-format=json-render-diagnostics"];
     let arguments = [&fixed[..], arguments].concat();
@@ -81,7 +81,7 @@ fn test_binary(line: &str) -> Option<Binary> {
     Some(Binary { name, path, directory })
 }
 
-/// The tests of a binary, without those that only other tests start (`#[ignore]`).
+/// The tests of a binary, without tests that only other tests start (`#[ignore]`).
 pub(crate) fn cases(binary: Binary) -> Result<Vec<Case>, Failed> {
     let tests = libtest::tests(&binary.path, &binary.directory)
         .map_err(|error| Failed(format!("{}: {error}", binary.path.display())))?;

@@ -38,7 +38,7 @@ pub(crate) struct Suite<'a> {
     pub(crate) name: &'a str,
     /// Arguments of cargo.
     pub(crate) built: &'a [&'a str],
-    /// Only the tests whose names contain one of these, if there are any.
+    /// Only the tests whose names contain one of these; if empty, all tests.
     pub(crate) filters: &'a [String],
     /// The seed of random tests, if not the usual one.
     pub(crate) seed: Option<u64>,
@@ -179,7 +179,7 @@ impl Ran {
     }
 }
 
-/// Runs tests side by side; returns them in their order, each with the stall that was seen meanwhile.
+/// Runs tests in parallel; returns them in order, each with the stall during it.
 fn run_all(cases: Vec<Case>, conditions: Conditions<'_>, witness: &Witness) -> Vec<Ran> {
     let ended = AtomicUsize::new(0);
     let ran = side_by_side(2 * processors(), &cases, |case| {

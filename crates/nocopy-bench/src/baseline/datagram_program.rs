@@ -19,7 +19,7 @@ const UNDER_WAY: &str = "under way";
 /// Datagrams before that output.
 const FIRST: u32 = 256;
 
-/// Python's loop, as its users write it.
+/// A loop in Python, as users write it.
 const PYTHON: &str = "
 import socket, sys
 sender = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)

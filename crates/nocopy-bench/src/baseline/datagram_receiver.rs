@@ -9,7 +9,7 @@ use super::datagram_sender::PORT;
 use super::packet_socket::PATIENCE;
 use crate::stage::Site;
 
-/// Of every receiving socket: longer bursts than the default 208 KiB holds are normal at a million datagrams a second.
+/// The receive buffer of every socket: at a million datagrams a second, bursts exceed the default of 208 KiB.
 pub(crate) const RECEIVE_BUFFER_BYTES: usize = 16 << 20;
 
 pub(crate) fn open(site: &Site) -> io::Result<UdpSocket> {

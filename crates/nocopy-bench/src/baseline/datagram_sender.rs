@@ -1,4 +1,4 @@
-//! A connected UDP socket, and the three ways to send by it that copy.
+//! A connected UDP socket, and three ways of sending that copy.
 #![allow(unsafe_code)]
 
 use std::io;

@@ -1,4 +1,4 @@
-//! `fi_pingpong` of libfabric, with its tcp provider: the usual base of message passing over ordinary networks.
+//! `fi_pingpong` of libfabric, with its tcp provider: the usual basis of message passing over ordinary networks.
 
 use std::io;
 use std::process::{Child, Command, Output, Stdio};
@@ -26,11 +26,11 @@ const SECONDS_MAX: &str = "10";
 /// Whether it can be started here.
 pub(crate) fn is_installed() -> bool {
     let asked = Command::new(NAME).arg("-h").stdout(Stdio::null()).stderr(Stdio::null()).status();
-    // Asked for help, it ends with another code than 0; one whose libraries are missing ends with 127.
+    // With `-h` it ends with another code than 0; if a library is missing, with 127.
     asked.is_ok_and(|status| status.code().is_some_and(|code| code < 126))
 }
 
-/// Messages of a length there and back; it reports only their mean time.
+/// Round trips of messages of one length; it reports only their mean time.
 pub(crate) fn run(stage: &Stage, bytes: usize) -> io::Result<Latency> {
     let mut server = Side(start(&stage.receiver, bytes, None)?);
     server.wait_until_listening()?;
@@ -55,7 +55,7 @@ fn start(site: &Site, bytes: usize, server: Option<String>) -> io::Result<Child>
     site.run_pinned(|| command.spawn())
 }
 
-/// Twice the time of one transfer, which is in that column of the last line.
+/// Twice the time of one transfer, which is a column of the last line.
 fn round_trip_us(said: &str) -> Option<f64> {
     let mut lines = said.lines();
     let column = lines.find_map(|line| line.split_whitespace().position(|word| word == "usec/xfer"))?;

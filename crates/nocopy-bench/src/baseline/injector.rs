@@ -136,7 +136,7 @@ impl Functions {
     }
 }
 
-/// Is the process: injects until its standard input ends.
+/// The process: injects frames until its standard input ends.
 pub fn run(interface: &str, frame: &str) -> Result<Outcome, Failure> {
     if let Err(words) = inject(interface, frame) {
         writeln!(io::stdout(), "{words}").map_err(nocopy_report::Failure::Print)?;

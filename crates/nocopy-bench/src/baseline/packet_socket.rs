@@ -43,7 +43,7 @@ pub(crate) fn receiver(interface_index: u32) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// Writes a frame and sends it, one a call.
+/// Writes and sends one frame per call.
 pub(crate) fn send_singly(socket: &OwnedFd, template: &Template, gauge: &mut Gauge<'_>) -> io::Result<()> {
     let mut buffer = template.bytes().to_vec();
     let mut sequence = 0;
@@ -104,7 +104,7 @@ pub(crate) fn receive_batches(
     Ok(())
 }
 
-/// Buffers and the kernel's description of them, made once. Not `Send`: made by the thread that uses it.
+/// Buffers and their description for the kernel, made once. Not `Send`: made by the thread that uses them.
 pub(crate) struct Batch {
     memory: Vec<u8>,
     buffer_bytes: usize,
@@ -180,7 +180,7 @@ pub(crate) fn bind(socket: &OwnedFd, interface_index: u32, protocol: u16) -> io:
     check(unsafe { libc::bind(socket.as_raw_fd(), (&raw const address).cast(), length) })
 }
 
-/// Promiscuous mode for as long as the socket is open: on a real card frames to other hosts do not arrive without.
+/// Promiscuous mode while the socket is open: without it a real card drops frames to other hosts.
 pub(crate) fn receive_everything(socket: &OwnedFd, interface_index: u32) -> io::Result<()> {
     let membership = libc::packet_mreq {
         mr_ifindex: interface_index.cast_signed(),

@@ -39,7 +39,7 @@ impl PacketTxRing {
         set_option(&socket, libc::PACKET_VERSION, &libc::tpacket_versions::TPACKET_V2)?;
         set_option(&socket, libc::PACKET_QDISC_BYPASS, &1_i32)?;
         let slot_bytes = (PACKET_OFFSET + frame_bytes).next_power_of_two();
-        // A block is whole pages, and holds whole slots: all of them.
+        // A block consists of whole pages, and holds all slots.
         let request = libc::tpacket_req {
             tp_block_size: (SLOTS * slot_bytes) as u32,
             tp_block_nr: 1,
@@ -70,7 +70,7 @@ impl PacketTxRing {
 
     /// Whether the kernel is done with the next slot.
     fn is_free(&self) -> bool {
-        // Pairs with the kernel's write of the status when nothing refers to the packet any more.
+        // Pairs with the kernel's write of the status, after its last access to the packet.
         self.status().load(Ordering::Acquire) == libc::TP_STATUS_AVAILABLE
     }
 

@@ -173,7 +173,7 @@ impl Running {
         self.recorder.delay()
     }
 
-    /// Processor time of all of its threads so far, those that the kernel started for it included.
+    /// Processor time of all its threads so far, including kernel threads started for it.
     pub(crate) fn cpu(&self) -> io::Result<Duration> {
         cpu::time_of_process(self.child.id())
     }

@@ -13,7 +13,7 @@ use super::packet_socket::set_option_of;
 /// rustix has no name for it.
 const ZERO_COPY: SendFlags = SendFlags::from_bits_retain(libc::MSG_ZEROCOPY as u32);
 
-/// Notices that fit into one read of the error queue.
+/// Completion notices per read of the error queue.
 const NOTICE_BYTES: usize = 256;
 
 pub(crate) fn allow_zero_copy(stream: &TcpStream) -> io::Result<()> {

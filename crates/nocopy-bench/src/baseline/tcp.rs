@@ -1,4 +1,4 @@
-//! A TCP connection that sends messages at once.
+//! A TCP connection that sends each message at once.
 
 use std::io;
 use std::net::{TcpListener, TcpStream};
@@ -11,7 +11,7 @@ use nocopy_transfer::exchange::tcp::Tcp;
 
 const PORT: u16 = 7072;
 
-/// Named, not left to the machine: bbr, a common default, paces, and is another competitor altogether.
+/// Set explicitly: bbr, a common default, paces, and would be a different competitor.
 pub(crate) const CONGESTION_CONTROL: &str = "cubic";
 
 /// The asking or sending, and the answering or receiving side.

@@ -16,14 +16,14 @@ use crate::bench::Bench;
 use crate::series::Series;
 use crate::workload::Workload;
 
-/// All of them, the oldest first.
+/// All systems, the oldest first.
 pub(crate) const ALL: [&dyn Workload; 5] =
     [&area::Area, &sockets::Sockets, &zerocpy::Zerocpy, &ntzc::Ntzc, &receive_analysis::ReceiveAnalysis];
 
-/// How often every method runs; the five take less than five minutes then. Six is the fewest for an interval of 95 %.
+/// Rounds of every method; the five systems then take less than five minutes. Six is the least for an interval of 95 %.
 pub(crate) const ROUNDS: u32 = 7;
 
-/// Plays series of other workloads as those of this one.
+/// Plays series of other workloads under the name of this one.
 fn play(
     name: &'static str,
     bench: &mut Bench<'_>,
@@ -33,7 +33,7 @@ fn play(
     bench.play_named(all, seconds, |row: &mut Row| row.workload = name.into())
 }
 
-/// Leaves those trials of a series whose method, and variant if there is one, are named.
+/// Keeps the trials of a series with the given methods and variants.
 fn only<'a>(mut series: Series<'a>, named: &[(&str, Option<&str>)]) -> Series<'a> {
     series.trials.retain(|trial| {
         let variant = trial.variant.as_deref();

@@ -16,7 +16,7 @@ const NAME: &str = "zero-copy-sockets";
 
 const DATAGRAM_BYTES: usize = 8 << 10;
 
-/// TCP and UDP from the pages that the program has filled, and NFS from those of the file cache.
+/// TCP and UDP from prepared memory of the program, NFS from the file cache.
 #[derive(Debug)]
 pub(crate) struct Sockets;
 

@@ -91,7 +91,7 @@ fn series(place: &Place, bytes: usize) -> Series<'_> {
     };
     let mut trials = vec![
         trial(Way::Singly, None, &[]),
-        // A baseline is the first trial of its name: for the copy the one without checksum, for the checksum the one with it.
+        // A baseline is the first trial with its name: for the copy the one without checksum, for the checksum the one with it.
         port(true, Omitted, "omitted", &["socket"]),
         port(true, Computed, "computed", &["socket"]),
         port(false, Computed, "computed", &["socket"]),

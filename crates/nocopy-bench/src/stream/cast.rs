@@ -13,7 +13,7 @@ use crate::traffic::{Probe, StreamFacts, Traffic};
 use crate::window::Phase;
 use nocopy_report::result::Evidence;
 
-/// Long enough for TCP to find its buffer sizes, and for methods that are measured first.
+/// Long enough for TCP to adapt its buffers, and for methods that measure first.
 const WARM_UP: Duration = Duration::from_millis(150);
 
 /// The roles of the processes.
@@ -111,7 +111,7 @@ impl Company {
     fn observe(&mut self, duration: Duration) -> io::Result<(Probe, Probe)> {
         sleep(WARM_UP);
         self.tell(Phase::Measure)?;
-        // On a busy machine the time could be over before one of them has seen it begin.
+        // On a busy machine the window could otherwise end before a process has noticed its beginning.
         self.all().try_for_each(Peer::wait_until_measuring)?;
         let before = Probe::take(None)?;
         sleep(duration);
@@ -121,7 +121,7 @@ impl Company {
     }
 
     fn tell(&mut self, phase: Phase) -> io::Result<()> {
-        // The receiver first: it marks its window while bytes still arrive.
+        // The receiver first: it ends its window while bytes still arrive.
         let peers = std::iter::once(&mut self.receiver)
             .chain(&mut self.proxy)
             .chain(std::iter::once(&mut self.sender));

@@ -32,5 +32,5 @@ pub use send::SendWay;
 pub use source::{CHUNK_BYTES, SOURCE_BYTES, SOURCE_BYTES_WARM};
 pub use transfer::Transfer;
 
-/// Named, not left to the machine: bbr, a common default, paces, and is another competitor altogether.
+/// Set explicitly: bbr, a common default, paces, and would be a different competitor.
 pub const CONGESTION_CONTROL: &str = super::baseline::tcp::CONGESTION_CONTROL;

@@ -23,7 +23,7 @@ const BUFFER_BYTES: usize = 64 << 10;
 const PATIENCE: Duration = Duration::from_secs(10);
 const NAP: Duration = Duration::from_millis(10);
 
-/// Sends owned buffers by this method, or by the one found best.
+/// Sends owned buffers by this method, or by the one that measures best.
 pub(super) fn send(
     stream: TcpStream,
     method: Option<Method>,
@@ -80,7 +80,7 @@ pub(super) fn publish(stream: TcpStream, source_bytes: usize, meter: &mut Meter<
     Ok(evidence::of(&sender.ledger()))
 }
 
-/// Reuses buffers, whatever the socket does with them: taking the last returned one first sends from a cache.
+/// Buffers are reused in every case; taking the last returned one first keeps them in the cache.
 fn send_round(sender: &mut Sender, meter: &mut Meter<'_>) -> io::Result<()> {
     let mut home: VecDeque<Buffer> = std::iter::from_fn(|| sender.buffer()).collect();
     for buffer in &mut home {

@@ -11,7 +11,7 @@ use crate::lines::Lines;
 use crate::stage::Site;
 use crate::window::Phase;
 
-/// How long a process may take until its next message, or until it ends.
+/// How long a process may take for its next message, or to end.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Dropped, the process is killed if it has not ended.
@@ -23,7 +23,7 @@ pub(super) struct Peer {
 }
 
 impl Peer {
-    /// Starts it inside the namespace of its side.
+    /// Starts the process in the namespace of its side.
     pub(super) fn start(site: &Site, task: &Task) -> io::Result<Self> {
         let mut command = Command::new("/proc/self/exe");
         command.arg(COMMAND).arg(serde_json::to_string(task)?);
@@ -55,7 +55,7 @@ impl Peer {
         self.child.id()
     }
 
-    /// Waits until it has received everything.
+    /// Waits until the process has received everything.
     pub(super) fn wait_until_received(&mut self) -> io::Result<()> {
         match self.next()? {
             Word::Received => Ok(()),
@@ -63,7 +63,7 @@ impl Peer {
         }
     }
 
-    /// Waits until its window has begun.
+    /// Waits until the window of the process has begun.
     pub(super) fn wait_until_measuring(&mut self) -> io::Result<()> {
         match self.next()? {
             Word::Measuring => Ok(()),

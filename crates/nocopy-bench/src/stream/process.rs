@@ -1,4 +1,4 @@
-//! The process that does one side's work.
+//! The process of one side.
 
 use std::io::{self, Read};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -97,7 +97,7 @@ struct Course {
     window: Window,
     /// When the window began and ended, and the processor time until then: for work that is not interrupted to count.
     marks: Mutex<Vec<(Instant, Duration)>>,
-    /// Whether the process counts, and reports the start of its window.
+    /// Whether the process measures, and reports the start of its window.
     is_counted: bool,
 }
 

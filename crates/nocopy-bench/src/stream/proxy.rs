@@ -20,7 +20,7 @@ pub enum ProxyWay {
     Splice,
 }
 
-/// Moves bytes until the stream ends, and ends the other one.
+/// Moves bytes until the stream ends, then ends the outgoing stream.
 pub(super) fn run(incoming: &TcpStream, onwards: &TcpStream, way: ProxyWay) -> io::Result<Evidence> {
     let evidence = match way {
         ProxyWay::ReadWrite { buffer_bytes } => {

@@ -8,7 +8,7 @@ use super::task::{Role, Task};
 use crate::stage::Stage;
 use crate::window::{Phase, Reading};
 
-/// Both processes. The receiver is there before any byte is sent, and until it is let go, so that it can be watched.
+/// Both processes. The receiver starts before any byte is sent, and stays until it is released, so that it can be profiled.
 #[derive(Debug)]
 pub struct Transfer {
     receiver: Peer,

@@ -10,7 +10,7 @@ use nocopy_report::result::Evidence;
 
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum Word {
-    /// Whoever connects there is served.
+    /// The address at which it accepts a connection.
     Listening(SocketAddr),
     /// Bytes have been transferred.
     UnderWay,

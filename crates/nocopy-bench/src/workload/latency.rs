@@ -1,4 +1,4 @@
-//! A message of 64 bytes there and back, one at a time.
+//! Round trips of a message of 64 bytes, one at a time.
 
 use std::io;
 
@@ -22,7 +22,7 @@ const PAYLOAD_BYTES: usize = 64;
 
 const SOCKET_CAUSE: &str = "socket call: the kernel copies what is sent, and what is received";
 
-/// 64 bytes there and back.
+/// Round trips of 64 bytes.
 #[derive(Debug)]
 pub(crate) struct RoundTrip;
 

@@ -6,7 +6,7 @@ use super::{
     Workload, capture, latency, libpcap, messages, nfs, packet_send, record, run_udp, tcp, udp_send,
 };
 
-/// All of them, in the order in which they are measured.
+/// All workloads, in the order in which they are measured.
 pub(crate) const ALL: [&dyn Workload; 15] = [
     &packet_send::PacketSend,
     &capture::Capture,

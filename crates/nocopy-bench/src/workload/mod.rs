@@ -35,7 +35,7 @@ pub(crate) trait Workload: Debug + Sync {
     /// The measurement, in one line.
     fn about(&self) -> &'static str;
 
-    /// Every method there is, in the order of the tables.
+    /// All methods, in the order of the tables.
     fn methods(&self) -> &'static [Method];
 
     /// Why it is measured in a private lab only, if it is.
@@ -63,7 +63,7 @@ pub(crate) trait Workload: Debug + Sync {
         Vec::new()
     }
 
-    /// Sets each stage, and has its series played there.
+    /// Makes each stage, and plays its series there.
     fn measure(&self, bench: &mut Bench<'_>) -> Result<(), Failure>;
 }
 

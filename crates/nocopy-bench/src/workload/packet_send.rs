@@ -74,7 +74,7 @@ impl Workload for PacketSend {
     }
 }
 
-/// The sink, for as long as the workload runs.
+/// The sink, attached while the workload runs.
 #[derive(Debug)]
 pub(crate) struct Sink {
     _attachment: Attachment,

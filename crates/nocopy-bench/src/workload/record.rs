@@ -171,7 +171,7 @@ fn one_place<'a>(stage: &'a Stage, recorders: &[Recorder], place: &Place, figure
     }
 }
 
-/// The directory of this process in one where every user may make files and links: other users have no access to it.
+/// A directory of this process in one where every user may make files and links; other users have no access to it.
 fn own(directory: &Path) -> PathBuf {
     directory.join(format!("nocopy-bench-{}", std::process::id()))
 }
@@ -211,7 +211,7 @@ impl Take<'_> {
         self.stage.receiver.enter(0)?;
         let running = self.recorder.start(&self.stage.receiver.interface, &file)?;
         let mut taken = ramp::take(self.stage, generator, rate, running)?;
-        // Its own word, as far as the file is long enough for it. A packet of another program may be among them.
+        // The word of a packet at a place in the file, if the file is long enough. The packet may be of another program.
         taken.limit(fs::metadata(&file)?.len() / FRAME_BYTES as u64);
         Ok(taken)
     }

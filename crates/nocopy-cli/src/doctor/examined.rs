@@ -44,7 +44,7 @@ impl Examined {
     }
 }
 
-/// Whether no port opens because of one of these.
+/// Whether one of these prevents any port.
 pub(super) fn is_blocked(gates: &[Gate]) -> bool {
     gates.iter().any(blocks)
 }

@@ -11,7 +11,7 @@ use super::examined::{Examined, blocks};
 /// Changes when a field is removed or changes its meaning.
 const SCHEMA: &str = "nocopy.doctor-fix/1";
 
-/// Closed gates that a command opens, and those without which no port opens and that are for people to open.
+/// Closed gates that a command opens, and closed gates that prevent any port and need a person.
 #[derive(Debug, Serialize)]
 pub(super) struct Fixes<'a> {
     schema: &'static str,

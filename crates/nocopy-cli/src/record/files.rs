@@ -54,9 +54,9 @@ pub(super) struct Files {
     making: PrivateFile,
     rotation: Rotation,
     keep: Option<u32>,
-    /// How many there were.
+    /// The number of files.
     made: u64,
-    /// The last of them, the one being written at the end.
+    /// The latest files; the last one is being written.
     pub(super) listed: VecDeque<Recorded>,
     /// Older files that were deleted.
     pub(super) deleted: Tally,
@@ -102,7 +102,7 @@ impl Files {
         Ok(writer)
     }
 
-    /// Goes on with the next, and deletes the one that is too many.
+    /// Continues with the next file, and deletes the oldest if there are too many.
     pub(super) fn next(&mut self, writer: &mut Writer, now_ns: u64) -> io::Result<()> {
         let path = self.name(now_ns);
         if let Err(error) = self.open(&path).and_then(|file| writer.next_file(file)) {
@@ -139,12 +139,12 @@ impl Files {
         too_large || self.rotation.time.is_some_and(|most| age_ns >= most.as_nanos())
     }
 
-    /// The last one written.
+    /// The last file written.
     pub(super) fn current(&mut self) -> &mut Recorded {
         self.listed.back_mut().expect("the first is opened before anything is written")
     }
 
-    /// The one that an error is about.
+    /// The file that an error is about.
     pub(super) fn path(&self) -> &Path {
         let last = self.listed.back().map_or(&self.output, |file| &file.path);
         self.refused.as_ref().unwrap_or(last)

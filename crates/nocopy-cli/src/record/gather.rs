@@ -24,7 +24,7 @@ pub(super) struct Gather {
     format: Format,
     buffer: Option<SectorBuffer>,
     used: usize,
-    /// When the first packet in the buffer arrived, and when it was put there.
+    /// When the first packet in the buffer arrived, and when it was added.
     begun: Option<(u64, Instant)>,
     amount: Amount,
     pub(super) no_payload: u64,
@@ -39,7 +39,7 @@ enum Format {
 #[derive(Debug)]
 struct Payloads {
     sequence: Option<Sequence>,
-    /// Bytes gathered since the beginning, and of these put into pieces.
+    /// Bytes added since the beginning, and bytes that were put into pieces.
     gathered: u64,
     given: u64,
     /// The ends of payloads that are cut by the end of a piece.
@@ -68,7 +68,7 @@ impl Gather {
         }
     }
 
-    /// Adds a packet, or its payload; false if it has none.
+    /// Adds a packet, or its payload; returns false if it has none.
     pub(super) fn add(&mut self, sink: &mut Sink, packet: &Packet, bytes: &[u8]) -> io::Result<bool> {
         match &mut self.format {
             Format::Pcapng { snap_bytes } => {
@@ -134,7 +134,7 @@ impl Gather {
         }
     }
 
-    /// Hands everything over; returns where the file is to end, if not with a sector.
+    /// Hands over all data; returns where the file is to end, if not at the end of a sector.
     pub(super) fn finish(&mut self, sink: &mut Sink) -> io::Result<Option<u64>> {
         let rest = (self.used % SECTOR_BYTES) as u64;
         self.flush(sink, true)?;

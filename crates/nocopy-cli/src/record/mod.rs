@@ -61,7 +61,7 @@ impl Source {
     }
 }
 
-/// A way to record.
+/// A method of recording.
 trait Recording {
     /// Records until it is to end.
     fn run(&mut self, sink: &mut Sink, progress: &mut Progress) -> io::Result<()>;
@@ -89,7 +89,7 @@ struct Recorded {
     gaps: Option<Gaps>,
     description: Description,
     ended: Ended,
-    /// The error that ended it, if there was one.
+    /// The error that ended it, if any.
     failed: io::Result<()>,
 }
 

@@ -29,7 +29,7 @@ impl Progress {
         self.interrupt.came() || self.end.is_some_and(|end| Instant::now() >= end)
     }
 
-    /// Why it is over, if nothing failed: the rest of the reasons is the count.
+    /// Why it has ended, unless by a failure: otherwise the count was reached.
     pub(super) fn ended(&self) -> Ended {
         match self.is_over() {
             true if self.interrupt.came() => Ended::Interrupted,
@@ -42,7 +42,7 @@ impl Progress {
         self.start.elapsed()
     }
 
-    /// Draws the live line anew if it is time.
+    /// Redraws the live line if it is time.
     pub(super) fn show(&mut self, sink: &Sink, fill: f64) {
         let Self { line, shown, .. } = self;
         line.update(Instant::now(), |since| {

@@ -41,15 +41,15 @@ impl Field {
 pub(super) struct Gaps {
     /// Values that never arrived.
     pub(super) missing: u64,
-    /// Times that values were left out.
+    /// The number of gaps.
     pub(super) gaps: u64,
     /// Values that arrived more than once, as far back as is remembered.
     pub(super) duplicate: u64,
-    /// Values that arrived after later ones; they are not counted as missing.
+    /// Values that arrived after later ones; they do not count as missing.
     pub(super) reordered: u64,
-    /// Times that it began anew at 0.
+    /// How often the counter overflowed to 0.
     pub(super) wraps: u64,
-    /// Jumps backwards too far to be a late value: the sender began anew.
+    /// Jumps backwards that are too far for a late value: the sender restarted.
     pub(super) restarts: u64,
     /// Payloads that end before it.
     pub(super) too_short: u64,

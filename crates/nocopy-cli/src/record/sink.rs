@@ -36,7 +36,7 @@ impl Amount {
 pub(super) struct Piece {
     pub(super) sectors: Sectors,
     pub(super) amount: Amount,
-    /// When its first packet arrived.
+    /// When the first packet of the piece arrived.
     pub(super) time_ns: u64,
 }
 
@@ -53,7 +53,7 @@ pub(super) struct Sink {
     state: State,
     /// Cuts the file back if this process is killed, if a write may then be incomplete.
     guard: Option<Guard>,
-    /// Why there is no guard although one is needed.
+    /// Why there is no guard process although one is needed.
     pub(super) unguarded: Option<io::Error>,
     pub(super) counts: Counts,
     pub(super) written: Amount,
@@ -126,7 +126,7 @@ impl Sink {
         self.writer.is_busy()
     }
 
-    /// Waits until the write under way is over, but not longer.
+    /// Waits until the write in progress has ended, but not longer.
     pub(super) fn wait(&self, timeout: Duration) -> io::Result<()> {
         self.writer.wait(timeout)
     }
@@ -154,7 +154,7 @@ impl Sink {
         }
     }
 
-    /// Writes everything that waits, and the end of the file.
+    /// Writes all waiting data, and ends the file.
     pub(super) fn finish(&mut self) {
         while self.backlog() > 0 && self.failed.is_none() || self.is_busy() {
             self.turn();
@@ -177,7 +177,7 @@ impl Sink {
         }
     }
 
-    /// Cuts the last bytes off the file, which only filled its last sector.
+    /// Removes the padding at the end of the file, which filled its last sector.
     pub(super) fn cut(&mut self, bytes: u64) {
         let end = self.writer.file_bytes().saturating_sub(bytes);
         if self.failed.is_none()

@@ -14,7 +14,7 @@ use nocopy_report::{Ended, Outcome};
 /// Packets that are not in the files, by cause; under the kernel's names if the kernel counts.
 #[derive(Debug, Clone, Copy, Default, Serialize)]
 pub(super) struct Loss {
-    /// Packets that matched the filter, whatever became of them.
+    /// Packets that matched the filter, including lost ones.
     pub(super) received: u64,
     pub(super) tp_drops: u64,
     pub(super) tp_freeze_q_cnt: u64,
@@ -84,7 +84,7 @@ struct Json<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     sequence: Option<Gaps>,
     buffer_fill_highest: f64,
-    /// The last ones.
+    /// The latest files.
     files: Vec<File>,
     files_deleted: Tally,
     files_unlisted: Tally,

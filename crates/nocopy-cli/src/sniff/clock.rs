@@ -50,7 +50,7 @@ impl Clock {
         if self.second != Some(second) {
             self.second = Some(second);
             self.text.clear();
-            // A card's clock may show anything; beyond the year 9999 there is no clock time.
+            // A card's clock may have any value; after the year 9999 no time of day is printed.
             let time = i64::try_from(second).ok().and_then(|second| Timestamp::from_second(second).ok());
             let _ = match time {
                 Some(time) => write!(self.text, "{}", time.to_zoned(self.zone.clone()).strftime("%H:%M:%S")),

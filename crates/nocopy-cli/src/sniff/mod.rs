@@ -19,7 +19,7 @@ use summary::{Count, Ending};
 /// How long to wait for packets before looking whether it is time to end, or to draw the live line.
 const PATIENCE: Duration = Duration::from_millis(100);
 
-/// Printed lines are written in pieces of this size while packets keep coming.
+/// Bytes of printed lines that are written at once while packets keep arriving.
 const OUTPUT_BYTES: usize = 64 << 10;
 
 pub(crate) fn run(arguments: &SniffArguments) -> Result<Outcome, Failure> {
@@ -38,7 +38,7 @@ pub(crate) fn run(arguments: &SniffArguments) -> Result<Outcome, Failure> {
     ended.map(|_| Outcome::Positive)
 }
 
-/// A capture under way.
+/// A running capture.
 struct Sniffing<'a> {
     arguments: &'a SniffArguments,
     source: Source,
@@ -54,7 +54,7 @@ impl<'a> Sniffing<'a> {
         Self { arguments, source, interrupt, exporter, count, began: Instant::now() }
     }
 
-    /// Prints packets until there were enough, the time is up, the user has had enough, or the interface breaks.
+    /// Prints packets until `--count` is reached, the time is over, the user interrupts, or the interface fails.
     fn run(&mut self, output: &mut impl Write) -> Result<Ended, Failure> {
         let mut live = self.arguments.quiet.then(|| Live::new(&mut self.source));
         let ended = loop {

@@ -35,7 +35,7 @@ pub(super) struct Sighting<'a> {
     pub(super) outgoing: Option<bool>,
 }
 
-/// When a packet was there.
+/// The packet's time.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Stamp {
     /// Since 1970.
@@ -76,7 +76,7 @@ pub(super) struct Wish {
     snap_bytes: usize,
     /// The most bytes joined of a packet in pieces: more would be copied for nothing.
     joined_bytes: usize,
-    /// Only those that the host sends (true), or only arriving ones (false).
+    /// Only sent packets (true), or only received ones (false).
     outgoing: Option<bool>,
 }
 
@@ -131,7 +131,7 @@ impl Source {
         Ok(Seen::Packets)
     }
 
-    /// How packets get here, in a line.
+    /// The method of capture, in a line.
     pub(super) fn manner(&mut self) -> String {
         let port = self.first();
         let host = match port.mode() {
@@ -141,7 +141,7 @@ impl Source {
         format!("{}, {}; {host}", port.mode(), port.explain().evidence)
     }
 
-    /// The mode, by its name.
+    /// The name of the mode.
     pub(super) fn mode(&mut self) -> String {
         self.first().mode().to_string()
     }
@@ -182,7 +182,7 @@ fn builder(arguments: &SniffArguments, filter: Option<&Program>) -> PortBuilder 
     filter.into_iter().fold(builder.receive_metadata(true), PortBuilder::filter)
 }
 
-/// The host keeps its traffic.
+/// Captures without taking packets from the host.
 fn look_on(arguments: &SniffArguments, filter: Option<&Program>) -> Result<Queues, Failure> {
     let outgoing = !arguments.incoming && (arguments.outgoing || arguments.interface != LOOPBACK);
     let builder = builder(arguments, filter).purpose(Purpose::Capture).mode(Mode::PacketRing);
@@ -202,7 +202,7 @@ fn take(arguments: &SniffArguments, filter: Option<&Program>) -> Result<Queues, 
     taking::open(builder, &arguments.interface)
 }
 
-/// Packets that did not get here, under the kernel's names, and words from its rings that were refused.
+/// Lost packets under the kernel's names, and refused ring entries.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Drops {
     counters: Vec<(Cow<'static, str>, u64)>,
@@ -237,7 +237,7 @@ impl Drops {
     }
 }
 
-/// The wanted part of a packet, in place if it is in one piece.
+/// The first bytes of the packet, in place if they are in one piece.
 fn bytes_of<'a>(packet: &'a Chain<Packet<'_>>, wish: Wish, joined: &'a mut Vec<u8>) -> &'a [u8] {
     let [first, rest @ ..] = packet.buffers() else { return &[] };
     if rest.is_empty() || first.len() >= wish.joined_bytes {

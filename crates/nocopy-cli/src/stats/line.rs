@@ -11,7 +11,7 @@ pub(super) enum Part {
     /// The interface.
     Whole,
     Queue(u32),
-    /// An AF_XDP socket: its queue, its number in the kernel, and both with its process for people.
+    /// An AF_XDP socket: its queue, its number in the kernel, and a text with both and its process.
     Socket(u32, u32, String),
 }
 
@@ -51,12 +51,12 @@ impl Line {
         self.amounts[quantity as usize]
     }
 
-    /// Whether it has ever counted anything.
+    /// Whether any of its counters was ever above 0.
     pub(super) fn is_active(&self) -> bool {
         self.amounts.iter().flatten().any(|amount| amount.total > 0)
     }
 
-    /// Whether it dropped anything since the refresh before.
+    /// Whether it dropped packets since the last refresh.
     pub(super) fn is_dropping(&self) -> bool {
         self.amount(Quantity::Drops).and_then(|drops| drops.counted).is_some_and(|count| count > 0)
     }
@@ -96,7 +96,7 @@ impl Parts {
         }
     }
 
-    /// Some drivers count XDP packets besides all packets, some (veth) nothing else: then these are used instead.
+    /// Some drivers count XDP packets besides all packets; some (veth) count nothing else, and then these counters are used.
     fn add_of_driver(&mut self, rows: &[Row]) {
         let all = rows.iter().filter_map(|row| Some((of_driver(&row.counter.name)?, row)));
         let (of_xdp, all): (Vec<_>, Vec<_>) = all.partition(|(name, _)| name.is_xdp);

@@ -1,4 +1,4 @@
-//! The watched interfaces: one, or all present ones.
+//! The observed interfaces: one, or all existing ones.
 
 use nocopy::integration::statistics::{Snapshot, SnapshotError};
 use nocopy::port::InterfaceError;
@@ -28,7 +28,7 @@ impl Watch {
     /// One report for each existing interface, with rates since the last refresh.
     ///
     /// # Errors
-    /// The named interface is not there, or the kernel's refusal.
+    /// The interface does not exist, or the kernel refused to answer.
     pub(super) fn refresh(&mut self) -> Result<Vec<Report>, Failure> {
         let now = match &self.interface {
             Some(name) => vec![Snapshot::of(name)?],

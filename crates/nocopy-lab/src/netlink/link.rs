@@ -46,13 +46,13 @@ impl Plan {
 pub struct Interface {
     /// Its name.
     pub name: String,
-    /// Its index inside its namespace.
+    /// The index in its namespace.
     pub index: u32,
-    /// Its hardware address; zeros on a device without one.
+    /// The hardware address; zeros on a device without one.
     pub mac: [u8; 6],
     /// Its MTU in bytes.
     pub mtu_bytes: u32,
-    /// The number of its receive queues; as many for transmission on the lab's own.
+    /// The number of receive queues; the lab's own devices have as many transmit queues.
     pub queue_count: u32,
     /// True when both the interface and its peer are up.
     pub carrier: bool,

@@ -19,7 +19,7 @@ use crate::wire::nfs3::{self, Attributes, FileHandle, FileSystemInformation, Pro
 use crate::wire::portmap::{self, Mapping};
 use crate::wire::xdr::{self, Xdr};
 
-/// Longer calls gain nothing.
+/// The longest useful READ or WRITE.
 const CALL_BYTES_MAX: usize = 1 << 20;
 
 /// Buffers of the client's own pool.

@@ -14,7 +14,7 @@ pub(super) struct User {
 }
 
 impl User {
-    /// The one that this process runs as.
+    /// The user of this process.
     pub(super) fn of_process() -> Self {
         let groups = getgroups().unwrap_or_default();
         Self {
@@ -24,7 +24,7 @@ impl User {
         }
     }
 
-    /// The body of the credential. More groups than it has places for are left out.
+    /// The body of the credential, with as many groups as it can hold.
     pub(super) fn body(&self) -> Vec<u8> {
         let names = rustix::system::uname();
         let name = names.nodename().to_bytes();

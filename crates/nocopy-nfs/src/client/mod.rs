@@ -202,7 +202,7 @@ impl Client {
     }
 }
 
-/// A call, and its words in errors.
+/// A call, and its words for errors.
 struct Asked<'a> {
     procedure: ProcedureNumber,
     /// The longest reply.

@@ -533,7 +533,7 @@ impl Transport {
     }
 }
 
-/// The bytes of these calls without the first `sent`. `None` if one of them has a reply already.
+/// The unsent bytes of these calls, of which `sent` bytes were sent. `None` if a call has a reply already.
 fn remaining<'a>(core: &'a Core, out: &VecDeque<u32>, sent: usize) -> Option<Vec<IoSlice<'a>>> {
     let mut left = sent;
     let mut all = Vec::with_capacity(3 * out.len());

@@ -12,7 +12,7 @@ use nocopy_report::table::Table;
 
 use crate::server::{Accounts, Counts};
 
-/// The most clients with lines of their own, the busiest first; the others share one.
+/// The most clients with their own lines, the busiest first; the others share one.
 const CLIENTS_MAX: usize = 12;
 
 /// The interval if it is not redrawn.
@@ -54,7 +54,7 @@ impl Live {
     }
 }
 
-/// A line for each client with its recent work, if `is_shown` of that holds.
+/// A line for each client with its recent work, if `is_shown` accepts it.
 fn table(
     now: &BTreeMap<Option<IpAddr>, Counts>,
     before: &BTreeMap<Option<IpAddr>, Counts>,

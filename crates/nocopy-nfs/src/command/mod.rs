@@ -74,7 +74,7 @@ pub enum Failure {
 }
 
 impl Failure {
-    /// Whether every other file would fail the same way.
+    /// Whether every other file would fail in the same way.
     fn concerns_all(&self) -> bool {
         match self {
             Self::Client(error) => matches!(error, ClientError::Transport(_) | ClientError::GivenUp { .. }),
@@ -133,7 +133,7 @@ fn callers(arguments: &NfsArguments) -> Result<Callers, Failure> {
     }
 }
 
-/// Capabilities that a server keeps. One that may read every file continues to find and read every file.
+/// The capabilities of the server. If this process may read every file, so may the server.
 fn needed(callers: Callers, is_writable: bool) -> CapabilitySet {
     let find = CapabilitySet::DAC_READ_SEARCH;
     let act = CapabilitySet::SETUID | CapabilitySet::SETGID;

@@ -23,7 +23,7 @@ pub(super) struct Summary {
     refused: u64,
     /// Connections ended to make room for others.
     ended_for_others: u64,
-    /// Connections ended by something that is not a call.
+    /// Connections ended because of a message that is not a call.
     malformed: u64,
     /// How often the index of handles could not be written.
     unsaved: u64,

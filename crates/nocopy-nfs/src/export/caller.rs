@@ -13,7 +13,7 @@ use crate::wire::rpc::GROUPS_MAX;
 /// The user and the group without special rights.
 const NOBODY: u32 = 65_534;
 
-/// An invalid user or group: a call with it changes nothing.
+/// An invalid user or group, for which setfsuid(2) changes nothing.
 const NONE: u32 = u32::MAX;
 
 /// The user for whom a call is made.
@@ -24,7 +24,7 @@ pub enum Caller {
     User(User),
 }
 
-/// A user, with a main group and further ones.
+/// A user, with a main group and additional groups.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct User {
     user: u32,

@@ -34,7 +34,7 @@ pub type Changed<T> = (Result<T, Status>, WeakCacheConsistency);
 const FILE_MODE: u32 = 0o600;
 const DIRECTORY_MODE: u32 = 0o700;
 
-/// Files that share one of these locks are changed one at a time.
+/// Locks for files; files that share a lock are changed one at a time.
 const LOCKS: usize = 64;
 
 /// A number that is different for each start of the server: by a change of it clients see that unstable writes may be lost.
@@ -114,7 +114,7 @@ impl Locks {
     }
 }
 
-/// A write whose bytes arrive in pieces; others may change the file between them.
+/// A write whose bytes arrive in pieces; other calls may change the file between them.
 #[derive(Debug)]
 pub struct Writing {
     handle: FileHandle,
@@ -130,7 +130,7 @@ pub struct Writing {
 }
 
 impl Writing {
-    /// Whether nothing more can be written.
+    /// Whether the write has failed, so that further bytes are discarded.
     pub fn has_failed(&self) -> bool {
         self.failed.is_some()
     }
@@ -337,7 +337,7 @@ impl Export {
         })
     }
 
-    /// A file that is there already.
+    /// A file that exists already.
     fn take(
         &self,
         caller: &Caller,
@@ -361,7 +361,7 @@ impl Export {
             HowToCreate::Unchecked(NewAttributes { size: None, .. }) => Ok(()),
             HowToCreate::Unchecked(NewAttributes { size: Some(bytes), .. }) => {
                 let file = self.file(&self.lookup(caller, directory, name.to_bytes())?.handle)?;
-                // The directory's lock is held, so its own cannot be waited for.
+                // The directory's lock is held, so the file's lock must not be waited for.
                 self.locks.changes(&file).fetch_add(1, Ordering::AcqRel);
                 self.truncate(caller, &file, *bytes)
             }
@@ -404,7 +404,7 @@ impl Export {
         })
     }
 
-    /// Makes something, and returns its handle; `make` returns a new file, open for reading and writing.
+    /// Makes a file or directory, and returns its handle; `make` returns a new file, open for reading and writing.
     fn make(
         &self,
         directory: &OpenFile,
@@ -430,7 +430,7 @@ impl Export {
         (done.and_then(settle), changed)
     }
 
-    /// Keeps a new file open: its creator usually writes it next.
+    /// Keeps a new file open: the client that made it usually writes to it next.
     fn keep_made(&self, directory: &OpenFile, name: &CStr, file: OwnedFd) -> Result<Found, Status> {
         let about = file::about(&file).map_err(refusal)?;
         let identity = Identity::of(&about, &file, c"");
@@ -455,7 +455,7 @@ impl Export {
         (done.and_then(|()| self.settle_change(directory)), changed)
     }
 
-    /// Removes a name, of an empty directory or of anything else.
+    /// Removes a name of an empty directory or of any other file.
     pub fn remove(
         &self,
         caller: &Caller,
@@ -492,7 +492,7 @@ impl Export {
                 let replaced = named(to, &entry);
                 caller.act(|| renameat(from, &*name, to, &*entry).map_err(refusal))?;
                 self.close(replaced);
-                // Its new place, so that its handle stays valid.
+                // Records its new place, so that its handle stays valid.
                 self.lookup(&Caller::Server, to, new).map(drop).or(Ok(()))
             });
             target = changed;
@@ -504,7 +504,7 @@ impl Export {
         ((done.and_then(settle), source), target)
     }
 
-    /// Closes a file that lost a name: if it was the last one, its disk space is free then.
+    /// Closes a file that lost a name: if it was the last name, its disk space becomes free.
     fn close(&self, file: Option<Identity>) {
         if let Some(identity) = file {
             self.open.close(identity);
@@ -541,7 +541,7 @@ fn check(new: &NewAttributes) -> Result<(), Status> {
     if is_good { Ok(()) } else { Err(Status::Invalid) }
 }
 
-/// Sets the attributes of a new file; its owner only if that is allowed.
+/// Sets the attributes of a new file; its owner only if that is permitted.
 fn begin_with(
     directory: &OpenFile,
     name: &CStr,
@@ -566,7 +566,7 @@ fn named(directory: &OpenFile, name: &CStr) -> Option<Identity> {
     file::about_at(directory, name).ok().map(|about| Identity::of(&about, directory, name))
 }
 
-/// A name for something new.
+/// A name for a new file.
 fn new_name(directory: &OpenFile, name: &[u8]) -> Result<CString, Status> {
     match name {
         b"." | b".." => Err(Status::Exists),

@@ -26,7 +26,7 @@ pub struct OpenFile {
     file: OwnedFd,
     identity: Identity,
     file_type: FileType,
-    /// Opened for reading, not only for its attributes.
+    /// The file, opened for reading and not only for its attributes.
     is_readable: bool,
     is_writable: bool,
     /// Its name below /proc.
@@ -145,7 +145,7 @@ impl OpenFile {
         opened.map_err(refused)
     }
 
-    /// Its link below /proc, by which the file itself is changed, wherever it was moved.
+    /// Its link below /proc, through which the file itself is changed, wherever it was moved.
     pub(super) fn link(&self) -> &CStr {
         &self.link
     }

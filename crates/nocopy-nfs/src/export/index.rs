@@ -14,11 +14,11 @@ use rustix::fs::{Mode, OFlags, openat, renameat};
 
 use super::identity::Identity;
 
-/// The file's name, and its name until it is written completely.
+/// The index file's name, and its name until it is complete.
 const NAME: &str = "index";
 const NEW_NAME: &str = "index.new";
 
-/// The start of the file; changes with its format.
+/// The first bytes of the file; they change with its format.
 const MAGIC: &[u8; 16] = b"nocopy-nfs-ind/2";
 
 /// Before name and handle: both identities, and the two lengths.
@@ -121,12 +121,12 @@ impl Index {
         }
     }
 
-    /// Entries that later ones replaced. A file with two names, looked up by both in turn, adds one each time.
+    /// Entries that were replaced by later ones. A file with two names, looked up by both in turn, adds one each time.
     fn surplus(&self) -> usize {
         self.entries.saturating_sub(2 * self.places.len())
     }
 
-    /// The old file stays until the new one is complete: a server killed meanwhile loses nothing.
+    /// The old file remains until the new one is complete, so a server that is killed meanwhile loses nothing.
     fn rewrite(&mut self) -> io::Result<()> {
         let mut bytes = MAGIC.to_vec();
         self.places.iter().for_each(|(identity, place)| put(&mut bytes, *identity, place));
@@ -150,7 +150,7 @@ fn put(out: &mut Vec<u8>, identity: Identity, place: &Place) {
     out.extend_from_slice(handle);
 }
 
-/// The first entry, and the rest; `None` at the end, also at an incomplete one.
+/// The first entry, and the rest; `None` at the end or at an incomplete entry.
 fn parse(bytes: &[u8]) -> Option<(Identity, Place, &[u8])> {
     let (head, rest) = bytes.split_first_chunk::<HEAD_BYTES>()?;
     let (identity, head) = head.split_first_chunk()?;

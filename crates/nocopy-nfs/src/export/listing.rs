@@ -237,7 +237,7 @@ pub(super) fn find(directory: impl AsFd, inode: u64) -> Option<Box<[u8]>> {
 
 /// Iterates over inode numbers and names of a directory, without `.` and `..`, as long as `each` returns true.
 fn each_entry(directory: impl AsFd, mut each: impl FnMut(u64, &[u8]) -> bool) -> rustix::io::Result<()> {
-    // A descriptor of its own, because the position in a directory belongs to the descriptor.
+    // A separate descriptor, because the position in a directory belongs to the descriptor.
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let opened = openat(directory, c".", flags, Mode::empty())?;
     let mut buffer = vec![MaybeUninit::uninit(); BUFFER_BYTES];

@@ -75,7 +75,7 @@ pub struct Export {
     changes: AtomicU64,
     locks: Locks,
     verifier: WriteVerifier,
-    /// Any file on its file system, to open others by the kernel's own handles; `None` if that is not permitted.
+    /// A file on the file system, by which others are opened with kernel handles; `None` if that is not permitted.
     mount: Option<OwnedFd>,
 }
 
@@ -182,7 +182,7 @@ impl Export {
         }
     }
 
-    /// A file whose content can be read: a regular one or a directory.
+    /// A file whose content can be read: a regular file or a directory.
     ///
     /// # Errors
     /// As [`file`](Self::file); also if caller or server may not read it.
@@ -228,7 +228,7 @@ impl Export {
         self.found(identity, &about)
     }
 
-    /// All entries of a directory, in the order of their cookies; if `is_begin`, the present ones.
+    /// All entries of a directory, in the order of their cookies; if `is_begin`, the current ones.
     ///
     /// # Errors
     /// It is not a directory, or caller or server may not read it.
@@ -278,7 +278,7 @@ impl Export {
         rustix::fs::fstatvfs(file).map_err(|error| status_of(error, Status::Stale))
     }
 
-    /// Makes handles valid for the next server, too: to be called before a reply with a new one is sent.
+    /// Makes handles valid for the next server, too: must be called before a reply with a new handle is sent.
     ///
     /// # Errors
     /// The index cannot be written.

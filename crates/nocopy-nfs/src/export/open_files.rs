@@ -13,11 +13,11 @@ pub(super) struct OpenFiles(Mutex<Files>);
 
 #[derive(Debug, Default)]
 struct Files {
-    /// Each with the number of its last use.
+    /// Each file with the number of its last use.
     open: HashMap<Identity, (Arc<OpenFile>, u64)>,
     /// The number of uses.
     uses: u64,
-    /// The number of uses when unused ones were last closed.
+    /// The number of uses when unused files were last closed.
     uses_before: u64,
 }
 
@@ -48,7 +48,7 @@ impl OpenFiles {
         self.lock().open.get(&identity).map(|(file, _)| Arc::clone(file))
     }
 
-    /// Keeps it in place of the same file, or of the least recently used one.
+    /// Keeps it instead of the same file, or of the least recently used one.
     pub(super) fn keep(&self, file: Arc<OpenFile>) {
         let mut files = self.lock();
         if files.open.len() >= FILES_MAX

@@ -58,7 +58,7 @@ impl State {
     }
 }
 
-/// The key, in a file that only its owner can read; a new one if there is none yet.
+/// The key, in a file that only its owner can read; made if it does not exist.
 fn read_key(path: &Path) -> io::Result<[u8; KEY_BYTES]> {
     let mut file = OpenOptions::new().read(true).append(true).create(true).mode(0o600).open(path)?;
     let mut found = Vec::new();
@@ -70,12 +70,12 @@ fn read_key(path: &Path) -> io::Result<[u8; KEY_BYTES]> {
     getrandom(&mut key, GetRandomFlags::empty())?;
     file.set_len(0)?;
     file.write_all(&key)?;
-    // Handles are valid as long as the file exists, also after a power failure.
+    // Handles are valid while the file exists, also after a power failure.
     file.sync_all()?;
     Ok(key)
 }
 
-/// A directory for each exported one, below `XDG_STATE_HOME`.
+/// A directory for each export, below `XDG_STATE_HOME`.
 fn default_directory(exported: &Path) -> Result<PathBuf, StateError> {
     let variable = |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
     let state = variable("XDG_STATE_HOME").or_else(|| Some(variable("HOME")?.join(".local/state")));

@@ -11,10 +11,10 @@ const CLIENTS_MAX: usize = 1024;
 /// Why bytes were copied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Copied {
-    /// Short reads are cheaper this way.
+    /// Short reads cost less by copying.
     Small,
     Stable,
-    /// Other clients hold all pipes.
+    /// No pipe is free.
     NoPipe,
     /// The file system has no splice(2).
     NoSplice,
@@ -58,7 +58,7 @@ pub struct Counts {
     pub writes: u64,
     pub written: u64,
     pub written_by_reference: u64,
-    /// Bytes copied from one buffer of the server to another for these calls, with their headers.
+    /// Bytes copied from one buffer of the server to another for these calls, including headers.
     pub moved: u64,
     /// Bytes sent by reference to their pages: not copied by the server; whether layers below copied them is unknown.
     pub spliced: u64,
@@ -179,7 +179,7 @@ impl Accounts {
         add(&self.unsaved, count);
     }
 
-    /// Each client; `None` is all those counted together.
+    /// Each client; `None` is the sum of clients that are not counted separately.
     pub fn clients(&self) -> Vec<(Option<IpAddr>, Counts)> {
         let clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
         let known = clients.iter().map(|(address, counts)| (Some(*address), counts.counts()));
@@ -203,7 +203,7 @@ impl Accounts {
         self.ended.load(Ordering::Relaxed)
     }
 
-    /// Connections ended by something that is not a call.
+    /// Connections ended because of a message that is not a call.
     pub fn malformed(&self) -> u64 {
         self.malformed.load(Ordering::Relaxed)
     }
@@ -214,7 +214,7 @@ impl Accounts {
     }
 }
 
-/// Relaxed: a count says nothing about other memory.
+/// Relaxed: no other memory depends on a count.
 fn add(counter: &AtomicU64, count: u64) {
     counter.fetch_add(count, Ordering::Relaxed);
 }

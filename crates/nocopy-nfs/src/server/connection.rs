@@ -58,7 +58,7 @@ enum Long {
     No,
     /// More of it must arrive.
     Waits(Box<LongWrite>),
-    /// Workers have it, or will get it next, and also everything that arrives on the socket.
+    /// A worker has the connection, or will have it next, with everything that arrives on the socket.
     GoesOn,
 }
 

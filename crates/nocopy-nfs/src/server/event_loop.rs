@@ -20,7 +20,7 @@ use super::workers::Inbox;
 
 const EVENTS_MAX: usize = 64;
 
-/// Room for many calls; of a long one, which is received elsewhere, only the beginning.
+/// Room for many calls; of a long one only for the beginning, since the rest is received elsewhere.
 const BUFFER_BYTES: usize = 16 << 10;
 
 /// New connections are accepted in groups of this size, so that existing ones get their turn.
@@ -29,7 +29,7 @@ const ACCEPTED_MAX: usize = 64;
 /// How often to close unused files, and to check whether connections can be accepted again.
 const TICK: Duration = Duration::from_secs(1);
 
-/// What an event is about: this loop's inbox, a listener, or a connection (its number, from [`FIRST`] on).
+/// The source of an event: this loop's inbox, a listener, or a connection (its number, from [`FIRST`] on).
 const INBOX: u64 = 0;
 const LISTENERS: u64 = 1;
 const FIRST: u64 = 16;
@@ -44,7 +44,7 @@ pub(super) struct EventLoop {
     /// The first loop does the work that concerns all.
     is_first: bool,
     next: u64,
-    /// The machine is short of something, so no connections are accepted.
+    /// The machine lacks memory or descriptors, so no connections are accepted.
     is_paused: bool,
     ticked: Instant,
     buffer: Vec<u8>,
@@ -94,7 +94,7 @@ impl EventLoop {
                 let (data, flags) = (event.data.u64(), event.flags);
                 match data {
                     INBOX => self.take_done(now),
-                    // Reset, because nothing that is sent would arrive.
+                    // Reset, because no reply would arrive.
                     id if id >= FIRST && flags.intersects(EventFlags::HUP | EventFlags::ERR) => {
                         self.remove(id);
                     }
@@ -148,7 +148,7 @@ impl EventLoop {
         if !allow.is_empty() && !allow.iter().any(|network| network.contains(&address)) {
             return self.shared.accounts.note_refused();
         }
-        // The limit is shared by the loops. One without connections may have one more: there are few loops.
+        // The loops share the limit. A loop without connections may have one more, as there are few loops.
         if self.shared.connections.load(Ordering::Relaxed) >= self.shared.connections_max {
             self.make_place();
         }

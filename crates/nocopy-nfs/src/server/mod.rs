@@ -53,7 +53,7 @@ use pipes::Pipes;
 use turns::Turns;
 use workers::Workers;
 
-/// More threads than this do not make one disk or one network faster.
+/// With more threads, one disk or one network is not faster.
 const LOOPS_MAX: usize = 4;
 
 /// Threads that wait for disks.
@@ -96,7 +96,7 @@ pub struct Settings {
     pub callers: Callers,
     /// Answer port requests at port 111.
     pub is_portmapper: bool,
-    /// The most connections; one more ends another.
+    /// The most connections; a further one ends another.
     pub connections_max: usize,
 }
 
@@ -110,7 +110,7 @@ struct Shared {
     queued: Arc<Queued>,
     workers: Workers,
     turns: Turns,
-    /// How many there are, and the most.
+    /// The number of connections, and the most.
     connections: AtomicUsize,
     connections_max: usize,
     is_over: AtomicBool,
@@ -169,7 +169,7 @@ impl Server {
         self.address
     }
 
-    /// Answers calls until `wait` returns; `wait` gets the progress.
+    /// Answers calls until `wait` returns; `wait` receives the progress.
     ///
     /// # Errors
     /// The kernel refuses to wait for connections.
@@ -218,7 +218,7 @@ impl Progress<'_> {
         self.shared.queued.bytes()
     }
 
-    /// Whether a part of it has ended by itself, which is an error.
+    /// Whether a thread of it has ended by itself, which is an error.
     pub fn is_failed(&self) -> bool {
         (self.is_failed)()
     }

@@ -24,7 +24,7 @@ const REPLY_BYTES: usize = 128;
 
 const ZEROS: [u8; 3] = [0; 3];
 
-/// A reply, or a read that will become one.
+/// A reply, or a read whose reply is not made yet.
 #[derive(Debug)]
 pub(super) enum Outgoing {
     Bytes {
@@ -143,12 +143,12 @@ impl Output {
         self.memory_bytes
     }
 
-    /// How many pipes the queue holds.
+    /// The number of pipes in the queue.
     pub(super) fn pipes(&self) -> usize {
         self.pipes
     }
 
-    /// Takes a read off the front; replies stay there.
+    /// Takes a read from the front; replies stay there.
     pub(super) fn front(&mut self) -> Front {
         match self.queue.front() {
             None => Front::Empty,
@@ -169,10 +169,10 @@ impl Output {
         Some(first)
     }
 
-    /// Writes the front of the queue, as far as the socket accepts it at once; returns how many bytes.
+    /// Writes the front of the queue without waiting; returns how many bytes.
     ///
     /// # Errors
-    /// The socket accepts nothing now (`WouldBlock`), or is closed.
+    /// The socket accepts no bytes now (`WouldBlock`), or is closed.
     pub(super) fn write(&mut self, socket: impl AsFd, client: &ClientCounts) -> io::Result<usize> {
         match self.queue.front_mut() {
             None | Some(Outgoing::Read(_)) => Ok(0),

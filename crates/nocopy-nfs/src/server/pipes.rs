@@ -33,7 +33,7 @@ pub(super) struct Pipes {
 
 #[derive(Debug, Default)]
 struct State {
-    /// Empty ones.
+    /// Empty pipes.
     large: Vec<Pipe>,
     small: Vec<Pipe>,
     /// Pages of all pipes, including those in use.
@@ -63,7 +63,7 @@ impl Pipes {
         Self { large_pages, pages_max, count_max, state: Mutex::default() }
     }
 
-    /// An empty pipe, with room for that many pages if there is one.
+    /// An empty pipe, with room for this many pages if possible.
     pub(super) fn take(self: &Arc<Self>, pages: usize) -> Option<Lease> {
         let mut state = self.lock();
         let is_large = pages > SMALL_PAGES;
@@ -116,7 +116,7 @@ impl Lease {
         self.held
     }
 
-    /// Puts references to the pages of a file in, up to that many bytes, as there is room and until the file ends.
+    /// Puts references to pages of a file in, up to `bytes`, to the room in the pipe, and to the end of the file.
     ///
     /// # Errors
     /// No bytes could be put in.
@@ -136,10 +136,10 @@ impl Lease {
         Ok(())
     }
 
-    /// Moves its contents to a socket, as much as that accepts; `more`: something follows at once.
+    /// Moves its contents to a socket, as much as that accepts; `more`: further bytes follow at once.
     ///
     /// # Errors
-    /// The socket accepts nothing now (`WouldBlock`), or is closed.
+    /// The socket accepts no bytes now (`WouldBlock`), or is closed.
     pub(super) fn empty(&mut self, socket: impl AsFd, more: bool) -> io::Result<usize> {
         let pipe = self.pipe.as_ref().expect("it is not dropped");
         let more = if more { SpliceFlags::MORE } else { SpliceFlags::empty() };
@@ -155,10 +155,10 @@ impl Lease {
 }
 
 impl Lease {
-    /// Takes received bytes of a socket, up to that many, as there is room; 0: the socket has ended.
+    /// Takes received bytes of a socket, up to `bytes` and to the room in the pipe; 0: the socket has ended.
     ///
     /// # Errors
-    /// The socket has nothing now (`AGAIN`), or is closed.
+    /// The socket has no bytes now (`AGAIN`), or is closed.
     pub(super) fn receive(&mut self, socket: impl AsFd, bytes: usize) -> rustix::io::Result<usize> {
         let pipe = self.pipe.as_ref().expect("it is not dropped");
         let count =
@@ -231,7 +231,7 @@ mod tests {
         assert!(all.iter().all(|lease| pages(lease) == SMALL_PAGES));
         assert_eq!(all.len(), (64 * 2 + SMALL_PAGES * 3) / SMALL_PAGES);
         assert!(pipes.take(1).is_none());
-        // A pipe that is returned with contents is closed, and makes room for another.
+        // A pipe that is returned with contents is closed, so that another can be made.
         all[0].fill(file(100), 0, 100).unwrap();
         all.remove(0);
         assert!(pipes.lock().small.is_empty());

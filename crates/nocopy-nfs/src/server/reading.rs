@@ -25,7 +25,7 @@ const HEAD_BYTES: usize = 132;
 /// Up to this many bytes a copy costs no more than a pipe.
 pub(super) const COPY_BYTES_MAX: usize = 8 << 10;
 
-/// The limit without a pipe, or when much memory is in use. Not more, because every client may have one.
+/// The limit without a pipe, or when much memory is in use. Small, because every client may have one.
 const NO_PIPE_BYTES_MAX: usize = 64 << 10;
 
 /// An uncached file is fetched in parts of this size while others are served: the kernel's work for one part delays others on the same
@@ -35,7 +35,7 @@ const FETCH_BYTES: u64 = 64 << 10;
 /// How much is fetched in advance for a client that reads a file from start to end.
 const AHEAD_BYTES: u64 = 1 << 20;
 
-/// How often to read again a file whose end moved meanwhile.
+/// How often to repeat the read of a file whose end moved meanwhile.
 const GROWTH_MAX: usize = 4;
 
 /// The result of a read: attributes, bytes, and whether the file ends there.
@@ -60,7 +60,7 @@ pub(super) struct Reading {
 }
 
 impl Reading {
-    /// Whether everything to be read is in memory; `None` if the kernel does not report it.
+    /// Whether all bytes of the read are in memory; `None` if the kernel does not report it.
     pub(super) fn is_warm(&self) -> Option<bool> {
         let size = self.file.attributes().ok()?.size;
         let bytes = size.saturating_sub(self.call.offset).min(self.call.bytes as u64);
@@ -201,7 +201,7 @@ mod tests {
         );
         file.sync_all().unwrap();
         fadvise(&file, 0, None, Advice::DontNeed).unwrap();
-        // A file system in memory drops nothing.
+        // Files of a file system in memory are never dropped from memory.
         if is_cached(&file) == Some(false) {
             assert_ne!(is_read_at_once(&file, BYTES - 1), Some(true));
         }

@@ -10,7 +10,7 @@ const PRESENT: Duration = Duration::from_millis(100);
 #[derive(Debug)]
 pub(super) struct Turns {
     begin: Instant,
-    /// The socket of the last turn, and the time when another than before had one.
+    /// The socket of the last turn, and the time of the last change to another one.
     last: AtomicI32,
     changed_ms: AtomicU64,
 }
@@ -23,7 +23,7 @@ impl Turns {
     /// Notes a turn of a connection.
     pub(super) fn note(&self, socket: &impl AsRawFd, now: Instant) {
         let socket: RawFd = socket.as_raw_fd();
-        // Relaxed: a hint. Usually it is the same socket, and then nothing is written that other threads read.
+        // Relaxed: only a hint. Usually it is the same socket, and then nothing is written that other threads read.
         if self.last.load(Ordering::Relaxed) != socket {
             self.last.store(socket, Ordering::Relaxed);
             self.changed_ms.store(self.ms(now), Ordering::Relaxed);

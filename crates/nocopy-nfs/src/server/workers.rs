@@ -29,7 +29,7 @@ pub(super) enum Work {
     Write(Box<LongWrite>),
 }
 
-/// Work of a connection, and its loop.
+/// A task of a connection, and its loop.
 #[derive(Debug)]
 pub(super) struct Job {
     /// The client's network.
@@ -95,7 +95,7 @@ pub(super) struct Workers {
 
 #[derive(Debug, Default)]
 struct Queue {
-    /// The network whose turn is next is at the front: each with its jobs in order of arrival, and at least one.
+    /// The network whose turn is next is at the front; each has its tasks in order of arrival, and at least one.
     networks: VecDeque<(IpAddr, VecDeque<Job>)>,
     is_over: bool,
 }

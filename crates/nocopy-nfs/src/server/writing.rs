@@ -60,7 +60,7 @@ pub(super) struct LongWrite {
 pub(super) enum Done {
     /// The reply to a call.
     Reply(Outgoing),
-    /// The reply to a long write; another one follows.
+    /// The reply to a long write; another write follows.
     ReplyAndMore(Outgoing),
     /// No long write follows. These bytes arrived after it, and other calls are read again.
     OtherCalls(Vec<u8>),
@@ -82,7 +82,7 @@ impl Buffer {
 }
 
 impl LongWrite {
-    /// The long write that begins the received bytes of a connection, if there is one.
+    /// The long write that begins the received bytes of a connection, if any.
     pub(super) fn begun(
         records: &mut Records,
         shared: &Shared,
@@ -165,7 +165,7 @@ impl LongWrite {
         self.padding -= count - data;
     }
 
-    /// The following write, or the received bytes if they are something else.
+    /// The following write, or the received bytes if they are another call.
     fn next(&self, shared: &Shared) -> Result<Self, Vec<u8>> {
         let mut begin = vec![0; NEXT_BYTES];
         let count = loop {
@@ -199,7 +199,7 @@ impl LongWrite {
         write
     }
 
-    /// Moves what has arrived, or a part of it, and returns how many bytes were taken out of the socket.
+    /// Moves arrived data, or a part of it, and returns how many bytes were taken from the socket.
     fn piece(&mut self, shared: &Shared, buffer: &mut Buffer) -> rustix::io::Result<usize> {
         let is_good = self.write.as_ref().is_some_and(Write::is_good);
         let is_long = self.left >= SPLICED_BYTES_MIN && is_good;

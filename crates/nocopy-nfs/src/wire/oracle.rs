@@ -17,7 +17,7 @@ use super::xdr::{self, Reader, Xdr};
 /// Decoded values are encoded as they were, except that padding becomes zeros.
 ///
 /// # Panics
-/// If that does not hold, or decoding panics.
+/// The property does not hold, or decoding panics.
 pub fn check(bytes: &[u8]) {
     check_records(bytes);
     let _ = Reply::decode(&mut Reader::new(bytes));

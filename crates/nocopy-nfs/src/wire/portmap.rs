@@ -19,7 +19,7 @@ xdr_enum! {
 }
 
 xdr_struct! {
-    /// A program, and its port; 0 in a question.
+    /// A program, and its port; 0 in a request.
     Mapping {
         program: u32,
         version: u32,

@@ -31,7 +31,7 @@ xdr_enum! {
 /// A call, with its arguments as received.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Call<'a> {
-    /// Chosen by the client; its reply has the same.
+    /// Chosen by the client; the reply repeats it.
     pub xid: u32,
     pub program: u32,
     pub version: u32,
@@ -147,7 +147,7 @@ pub enum Reply {
     ProcedureUnavailable,
     GarbageArguments,
     SystemError,
-    /// The call was of another version of RPC.
+    /// The call has another version of RPC.
     Mismatch {
         low: u32,
         high: u32,

@@ -18,7 +18,7 @@ pub trait Xdr<'a>: Sized {
     fn encode(&self, out: &mut Vec<u8>);
 
     /// # Errors
-    /// The bytes do not represent such a value.
+    /// The bytes do not encode such a value.
     fn decode(input: &mut Reader<'a>) -> Result<Self, XdrError>;
 }
 
@@ -58,7 +58,7 @@ impl<'a> Reader<'a> {
     /// Bytes with their length in front.
     ///
     /// # Errors
-    /// The length is above `max`, or more than there is.
+    /// The length is above `max`, or more than the bytes that are left.
     pub fn opaque(&mut self, max: usize) -> Result<&'a [u8], XdrError> {
         let bytes = self.read::<u32>()? as usize;
         if bytes > max {
@@ -200,7 +200,7 @@ impl<'a, T: Xdr<'a>> Xdr<'a> for Vec<T> {
     }
 }
 
-/// Defines a structure whose representation is that of its fields, in order.
+/// Defines a structure that is encoded as its fields, in order.
 macro_rules! xdr_struct {
     ($(#[$about:meta])* $name:ident<$life:lifetime> { $($(#[$doc:meta])* $field:ident: $type:ty,)* }) => {
         $(#[$about])*
@@ -238,7 +238,7 @@ macro_rules! xdr_struct {
     };
 }
 
-/// Defines an enumeration, represented by its number.
+/// Defines an enumeration that is encoded as its number.
 macro_rules! xdr_enum {
     ($(#[$about:meta])* $name:ident, $what:literal { $($(#[$doc:meta])* $variant:ident = $value:literal,)* }) => {
         $(#[$about])*

@@ -2,7 +2,7 @@
 
 use libc::c_long;
 
-/// Calls that a kernel may know; those of x86_64 and aarch64 end before.
+/// The size of the table of system calls; x86_64 and aarch64 have fewer.
 pub(super) const NUMBERS: usize = 512;
 
 /// Outside of known calls: calls of `io_uring`, or calls that had begun before the window.
@@ -16,12 +16,12 @@ pub(super) const KIND: u64 = 0xf;
 const MANY: u8 = 0x10;
 /// The call moves bytes from or to a pipe.
 const SPLICE: u8 = 0x20;
-/// `getsockopt(TCP_ZEROCOPY_RECEIVE)`: other options are left out by the programs.
+/// `getsockopt(TCP_ZEROCOPY_RECEIVE)`; the BPF programs ignore other options.
 const MAP: u8 = 0x40;
-/// A descriptor may become another one's.
+/// The call may replace a descriptor by another.
 const CLOSE: u8 = 0x80;
 
-/// Calls that every machine has, by the numbers of this one.
+/// Calls of every machine, by this machine's numbers.
 const CALLS: [(c_long, u8); 22] = [
     (libc::SYS_read, RECEIVE),
     (libc::SYS_readv, RECEIVE),
@@ -47,7 +47,7 @@ const CALLS: [(c_long, u8); 22] = [
     (libc::SYS_execveat, CLOSE),
 ];
 
-/// Calls that were made before there was another machine.
+/// Calls that only exist on older architectures.
 #[cfg(target_arch = "x86_64")]
 const OLD_CALLS: &[(c_long, u8)] = &[
     (libc::SYS_poll, POLL),
@@ -65,7 +65,7 @@ fn calls() -> impl Iterator<Item = &'static (c_long, u8)> {
     CALLS.iter().chain(OLD_CALLS)
 }
 
-/// The kind of each call, by its number; `None` if the BPF programs do not support this architecture.
+/// The kind of each call by number; `None` if the BPF programs do not support this architecture.
 pub(super) fn kinds() -> Option<[u8; NUMBERS]> {
     let mut kinds = [0; NUMBERS];
     for (number, kind) in calls() {

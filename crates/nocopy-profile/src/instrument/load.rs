@@ -16,7 +16,7 @@ static PROGRAMS: &[u8] = aya::include_bytes_aligned!("../../../../bpf/profile.bp
 /// The size of the table of ports in the BPF programs.
 const PORTS_MAX: usize = 16;
 
-/// Without which nothing is known.
+/// Programs without which no result is possible.
 const NEEDED: [&str; 2] = ["sys_enter", "sys_exit"];
 
 /// Programs by the name of their tracepoint, and the figures that are missing without them.
@@ -40,13 +40,13 @@ const OLD_DROPS: &str = "kfree_skb_of_sender";
 const ENDS: &str = "TCP's counters of connections";
 pub(super) const OPEN_COUNTERS: &str = "TCP's counters of connections that go on";
 
-/// Takes a sample: there is a program for each architecture, because registers differ.
+/// The program that takes samples; one per architecture, because registers differ.
 const SAMPLER: &str = if cfg!(target_arch = "aarch64") { "sample_arm64" } else { "sample_x86" };
 
 /// Reads the counters of a socket.
 pub(super) const READER: &str = "read_socket";
 
-/// Loads them for those targets, with nothing attached.
+/// Loads the programs for these targets, without attaching them.
 pub(super) fn load(targets: &Targets, kernel: &Btf) -> Result<Ebpf, Error> {
     let kinds = calls::kinds().ok_or(Error::Architecture { architecture: std::env::consts::ARCH })?;
     let count = targets.ports.len();
@@ -84,7 +84,7 @@ pub(super) fn attach(
             absent.push(Absent { what, why: cause(&error) });
         }
     }
-    // Which sockets are there still is known by their ends.
+    // Sockets that still exist are found by the events at their end.
     if !absent.iter().any(|absent| absent.what == ENDS)
         && let Err(error) = load_reader(programs)
     {
@@ -140,7 +140,7 @@ fn attach_clock(programs: &mut Ebpf, samples_per_second: u32) -> Result<(), Prog
     Ok(())
 }
 
-/// The innermost cause: the outer ones only name the attempt.
+/// The innermost cause: the outer ones only name the operation.
 fn cause(error: &dyn std::error::Error) -> String {
     match error.source() {
         Some(source) => cause(source),

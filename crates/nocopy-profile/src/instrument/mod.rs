@@ -37,7 +37,7 @@ pub(crate) const CAPABILITIES: CapabilitySet = CapabilitySet::BPF
     .union(CapabilitySet::SYSLOG)
     .union(CapabilitySet::SYS_PTRACE);
 
-/// The running kernel's own description of itself. Takes a while to read: once is enough for many windows.
+/// The type information of the running kernel. Reading it takes a while, so it is read once for many windows.
 pub(crate) struct Kernel {
     types: Btf,
     drop_reasons: Names,
@@ -86,7 +86,7 @@ struct Before {
 }
 
 impl<'a> Instrument<'a> {
-    /// Opens a window on those targets.
+    /// Opens a window for these targets.
     ///
     /// # Errors
     /// Only if nothing can work without the refused part; other refusals are part of the measurement.

@@ -21,7 +21,7 @@ pub(super) struct Watch {
     programs: Vec<ProgramFd>,
     before: Account,
     stop: Sender<()>,
-    /// How long they were timed altogether; nothing if the kernel refused.
+    /// How long the programs were timed; `None` if the kernel refused.
     timing: JoinHandle<Option<Duration>>,
 }
 

@@ -58,7 +58,7 @@ impl Sums<'_> {
     {
         let map = PerCpuArray::<&MapData, [u64; N]>::try_from(self.map(name))?;
         let values = map.get(&index, 0)?;
-        // An address among the words is nobody's sum, and two of them have more than 64 bits.
+        // An address among the words cannot be added up, and two sums exceed 64 bits, so additions wrap.
         let sum = |word: usize| values.iter().fold(0_u64, |sum, value| sum.wrapping_add(value[word]));
         Ok(std::array::from_fn(sum))
     }
@@ -163,7 +163,7 @@ impl Sums<'_> {
         let map = HashMap::<&MapData, u64, Account>::try_from(self.map("accounts"))?;
         let reader = self.0.program(READER).expect("it is there");
         let reader: &RawTracePoint = reader.try_into().expect("it is of that kind");
-        // Sockets are opened and closed meanwhile, and when one is closed the kernel's iteration starts again.
+        // Sockets are opened and closed meanwhile; whenever one is closed, the kernel's iteration restarts.
         let addresses: Result<HashSet<u64>, _> = map.keys().take(2 * ACCOUNTS_MAX).collect();
         for address in addresses? {
             let mut options = RawTracePointRunOptions::new();
@@ -251,7 +251,7 @@ fn add(tcp: &mut Tcp, account: &Account, sockets: u64, receive_buffer: u64) {
     tcp.receive_buffer_fixed |= fixed != 0;
 }
 
-/// The lower and the upper one.
+/// The lower and the upper half of a word.
 fn halves(key: u64) -> [u32; 2] {
     [key as u32, (key >> 32) as u32]
 }
@@ -284,7 +284,7 @@ pub(super) struct Inside {
     pub id: u32,
     /// The kind of the call.
     pub kind: u8,
-    /// How long it has been ready, of all its life.
+    /// Time the thread was ready since it started.
     pub run_delay: Duration,
 }
 

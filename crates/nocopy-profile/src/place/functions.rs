@@ -12,7 +12,7 @@ pub(super) enum Role {
     PollThread,
     /// Begins the handling of a device's interrupt.
     DeviceInterrupt,
-    /// Begins the handling of a timer's or another processor's interrupt.
+    /// The beginning of the handling of an interrupt by a timer or another processor.
     OtherInterrupt,
     /// Begins the handling of a page fault.
     Fault,
@@ -23,11 +23,11 @@ pub(super) enum Role {
     Timer(Timer),
     CopyToUser,
     CopyFromUser,
-    /// The way of a socket call to the protocol.
+    /// The path of a socket call to the protocol.
     Call,
     /// Waiting for several sockets.
     Poll,
-    /// The way of any call into the kernel.
+    /// The path of any call into the kernel.
     Entry,
     Scheduler,
     Measuring,
@@ -36,7 +36,7 @@ pub(super) enum Role {
 /// A timer of TCP.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Timer {
-    /// Retransmissions, loss probes and window probes share one.
+    /// The timer of retransmissions, loss probes and window probes.
     Retransmit,
     DelayedAck,
     /// Also the timer that ends connections.
@@ -276,7 +276,7 @@ fn timer(name: &str) -> Option<Timer> {
         | "tcp_rack_reo_timeout"
         | "tcp_probe_timer"
         | "tcp_send_probe0" => Timer::Retransmit,
-        // The last holds acknowledgements of segments out of order back, for a millisecond at most.
+        // The last delays acknowledgements of segments out of order, for a millisecond at most.
         "tcp_delack_timer" | "tcp_delack_timer_handler" | "tcp_compressed_ack_kick" => Timer::DelayedAck,
         "tcp_keepalive_timer" => Timer::Keepalive,
         _ => return None,

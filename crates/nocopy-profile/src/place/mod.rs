@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::measured::Owner;
 use functions::{Role, Timer};
 
-/// A part of the way of a packet, or of the call that waits for it. In the order in which they are printed.
+/// A part of the path of a packet, or of the call that waits for it; in printing order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Place {
@@ -369,7 +369,7 @@ mod tests {
         }
         let keepalive = format!("{SEND} tcp_write_wakeup tcp_keepalive_timer {TIMER}");
         assert_eq!(place(Owner::Stranger, &keepalive), "keepalive-timer machine");
-        // Held back acknowledgements, by a timer of another kind.
+        // Delayed acknowledgements, by a timer of another kind.
         let compressed =
             format!("{SEND} tcp_send_ack tcp_compressed_ack_kick hrtimer_run_softirq handle_softirqs");
         assert_eq!(place(Owner::Stranger, &compressed), "delayed-ack-timer machine");

@@ -26,7 +26,7 @@ const BUFFERS_BYTES: [usize; 7] = [1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 
 const AMOUNT_BYTES: u64 = 256 << 20;
 const AMOUNT_BYTES_MIN: u64 = 1 << 20;
 
-/// Moved before anything is measured, to see how fast this machine is.
+/// Bytes moved before the measurement, to find out how fast this machine is.
 const TRIAL_BYTES: u64 = 2 << 20;
 
 /// The least number of rounds that should fit into the time; the amount of a transfer follows from it.

@@ -49,7 +49,7 @@ const QUICK_STEP: usize = 2;
 /// As in the original experiment (docs/profile.md): it limits how much one read returns.
 const FIXED_BUFFER_BYTES: usize = 64 << 10;
 
-/// Six: the confidence interval is one of 95 % then.
+/// With six the confidence interval is one of 95 %.
 const ROUNDS: u32 = 6;
 const ROUNDS_QUICK: u32 = 3;
 

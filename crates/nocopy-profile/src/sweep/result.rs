@@ -47,7 +47,7 @@ pub struct CellFigures {
 }
 
 impl Sweep {
-    /// Cells that differ in nothing but the program's buffer.
+    /// Cells that differ only in the program's buffer.
     pub fn groups(&self) -> impl Iterator<Item = &[CellFigures]> {
         let settings = |cell: &CellFigures| (cell.receive_buffer_bytes, cell.gro);
         self.cells.chunk_by(move |one, other| settings(one) == settings(other))

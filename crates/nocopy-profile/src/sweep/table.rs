@@ -7,7 +7,7 @@ use crate::place::Place;
 use nocopy_report::quantity::length;
 use nocopy_report::table::Table;
 
-/// The least share of the time in any cell for which a place gets a column; others are summed up as the rest.
+/// The least share of the time, in any cell, of a place with its own column; other places are summed up as the rest.
 const COLUMN_SHARE_MIN: f64 = 0.01;
 
 pub fn text(sweep: &Sweep) -> String {
@@ -57,7 +57,7 @@ fn row(cell: &CellFigures, columns: &[Place]) -> Vec<String> {
     let time = &cell.figures.time;
     let us_per_mb = |wanted: &dyn Fn(Place) -> bool| -> f64 {
         let wanted = time.places.iter().filter(|time| wanted(time.place));
-        // A sum of nothing is -0.0.
+        // The sum of no values is -0.0.
         wanted.filter_map(|time| time.us_per_mb).fold(0.0, |sum, more| sum + more)
     };
     let overhead = cell.overhead_percent;

@@ -28,7 +28,7 @@ pub(super) fn describe(line: &mut Line<'_>, part: Part<'_>) -> fmt::Result {
     write!(line, ", length {}", part.declared_bytes)
 }
 
-/// The packet that an error is about; there need not be much of it.
+/// The packet that an error is about; it may be cut.
 fn about<'a>(message: &Message<'a>) -> Option<ipv4::Packet<'a>> {
     ipv4::Packet::parse_cut(message.payload()).ok()
 }

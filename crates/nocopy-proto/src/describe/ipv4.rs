@@ -52,7 +52,7 @@ fn upper(line: &mut Line<'_>, packet: &Packet<'_>, part: Part<'_>) -> fmt::Resul
     Ok(())
 }
 
-/// The options by name (RFC 791); those of one byte that only align are left out.
+/// The options by name (RFC 791), without padding options.
 fn options(line: &mut Line<'_>, mut bytes: &[u8]) -> fmt::Result {
     let mut separator = ", ip options [";
     while let Some((&kind, rest)) = bytes.split_first() {

@@ -5,7 +5,7 @@ use std::fmt::{self, Display, Write};
 use super::{Line, Part, refuse};
 use crate::wire::tcp::{self, Flags, ParseError, Segment, TcpOption};
 
-/// As tcpdump writes them, in its order.
+/// The letters of tcpdump, in its order.
 const LETTERS: [(Flags, char); 9] = [
     (Flags::FIN, 'F'),
     (Flags::SYN, 'S'),

@@ -11,7 +11,7 @@ pub struct Ancillary {
     /// The number of the interface; `None` if no device received the packet: the kernel then ends the filter at such a
     /// question, with what is in A.
     pub interface_index: Option<u32>,
-    /// The socket buffer's queue: one more than the number of the device's queue, 0 if that is unknown.
+    /// The queue in the socket buffer: the device's queue plus one, 0 if unknown.
     pub queue: u16,
     /// The socket buffer's mark.
     pub mark: u32,
@@ -19,7 +19,7 @@ pub struct Ancillary {
     pub cpu: u32,
     /// The value of the filter's random number.
     pub random: u32,
-    /// The VLAN tag taken out of the frame.
+    /// The VLAN tag that was removed from the frame.
     pub vlan: Option<VlanTag>,
     /// How long the packet was, if bytes of it are missing: what the filter gets as its length, in bytes. `None`: they are all there.
     pub original_bytes: Option<u32>,
@@ -49,7 +49,7 @@ pub struct VlanTag {
     pub control: u16,
 }
 
-/// A filter asks for something that only the kernel knows of a packet.
+/// A filter asks for a fact that only the kernel knows about a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("instruction {index} asks for {extension}, which {}; run the filter on a packet socket", .extension.reason())]
 pub struct Unanswerable {
@@ -60,7 +60,7 @@ pub struct Unanswerable {
 }
 
 impl Extension {
-    /// Why neither [`Program::run`] nor an XDP program knows it, or nothing if they do.
+    /// Why neither [`Program::run`] nor an XDP program knows it; `None` if they do.
     const fn unknown(self) -> Option<&'static str> {
         Some(match self {
             Self::PacketType => "depends on the device's addresses",

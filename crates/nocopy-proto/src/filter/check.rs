@@ -5,7 +5,7 @@ use super::instruction::{Arithmetic, Instruction, Operand, Operation};
 /// Instructions a program has at most (`BPF_MAXINSNS`).
 pub const INSTRUCTIONS_MAX: usize = 4096;
 
-/// Scratch slots there are (`BPF_MEMWORDS`).
+/// The number of scratch slots (`BPF_MEMWORDS`).
 pub(super) const SLOTS: u32 = 16;
 
 const MEND: &str = "correct it, or give the output of 'tcpdump -ddd EXPRESSION'";
@@ -31,7 +31,7 @@ pub enum InvalidProgram {
         /// Its code.
         code: u16,
     },
-    /// A load asks for something beside the packet that Linux does not know.
+    /// A load asks for a fact besides the packet's bytes that Linux does not have.
     #[error("instruction {index} reads outside the packet; Linux has no data at offset {}; {MEND}", .offset.cast_signed())]
     UnknownExtension {
         /// Which instruction.
@@ -61,7 +61,7 @@ pub enum InvalidProgram {
         /// The slot.
         slot: u32,
     },
-    /// A load from a scratch slot that was not stored to on every way there.
+    /// A load from a scratch slot that not every path has stored to.
     #[error(
         "instruction {index} reads scratch slot {slot}; not every path to it stores a value there; {MEND}"
     )]
@@ -71,7 +71,7 @@ pub enum InvalidProgram {
         /// The slot.
         slot: u32,
     },
-    /// To be rewritten the program needs a scratch slot, and uses all of them.
+    /// The rewriting needs a scratch slot, but the program uses all of them.
     #[error(
         "instruction {index} cannot be rewritten to read VLAN tags; it needs a scratch slot, and all {SLOTS} are in use; free one"
     )]
@@ -86,7 +86,7 @@ pub enum InvalidProgram {
         index: usize,
         /// The target of the jump.
         target: usize,
-        /// How many instructions there are.
+        /// The number of instructions.
         count: usize,
     },
     /// The last instruction is not a return.

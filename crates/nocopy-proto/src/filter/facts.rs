@@ -20,7 +20,7 @@ pub(in crate::filter) struct Facts {
 impl Facts {
     const START: Self = Self { a_max: 0, x_max: 0, slots_max: [0; SLOTS as usize], linear_bytes: 0 };
 
-    /// The facts before each instruction; none where no way leads. Jumps go forward only, so one pass finds them.
+    /// The facts before each instruction; `None` if no path leads there. Jumps only go forward, so one pass suffices.
     pub(in crate::filter) fn of(operations: &[Operation]) -> Vec<Option<Self>> {
         let mut all = vec![None; operations.len()];
         all[0] = Some(Self::START);

@@ -111,7 +111,7 @@ pub enum Extension {
     InterfaceIndex,
     /// `SKF_AD_NLATTR`: where a netlink attribute is.
     NetlinkAttribute,
-    /// `SKF_AD_NLATTR_NEST`: where one inside another is.
+    /// `SKF_AD_NLATTR_NEST`: the offset of a nested attribute.
     NestedNetlinkAttribute,
     /// `SKF_AD_MARK`: the socket buffer's mark.
     Mark,
@@ -125,9 +125,9 @@ pub enum Extension {
     Cpu,
     /// `SKF_AD_ALU_XOR_X`: no load at all, but `A ^= X`.
     XorX,
-    /// `SKF_AD_VLAN_TAG`: the control field of the tag taken out of the frame.
+    /// `SKF_AD_VLAN_TAG`: the control field of the tag that was removed from the frame.
     VlanTag,
-    /// `SKF_AD_VLAN_TAG_PRESENT`: whether there was one.
+    /// `SKF_AD_VLAN_TAG_PRESENT`: whether a tag was removed.
     VlanTagPresent,
     /// `SKF_AD_PAY_OFFSET`: where the payload begins.
     PayloadOffset,

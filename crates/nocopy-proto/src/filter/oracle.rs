@@ -9,7 +9,7 @@ use crate::wire::{IpAddresses, MacAddress, UdpChecksum, UdpFrame, vlan::TagContr
 /// Real filters: the expression each was compiled from, and the program.
 ///
 /// # Panics
-/// When one of them is refused, which no kernel does.
+/// One of them is refused, which no kernel does.
 pub fn corpus() -> Vec<(&'static str, Program)> {
     let lines = include_str!("corpus.txt").lines().filter(|line| !line.starts_with('#'));
     lines
@@ -25,7 +25,7 @@ pub fn corpus() -> Vec<(&'static str, Program)> {
 struct Choices<'a>(&'a [u8]);
 
 impl Choices<'_> {
-    /// The next byte, 0 when there are no more.
+    /// The next byte; 0 after the end.
     fn byte(&mut self) -> u8 {
         self.0.split_off_first().copied().unwrap_or(0)
     }
@@ -34,7 +34,7 @@ impl Choices<'_> {
         usize::from(u16::from_be_bytes([self.byte(), self.byte()])) % limit
     }
 
-    /// A constant: mostly small, as offsets are, sometimes anything.
+    /// A constant: usually small, as offsets are, sometimes arbitrary.
     fn constant(&mut self) -> u32 {
         let small = u32::from(self.byte());
         match self.byte() % 16 {
@@ -52,7 +52,7 @@ impl Choices<'_> {
     }
 }
 
-/// All codes but those of returns, common ones more than once.
+/// All codes except returns; common ones more than once.
 const CODES: [u16; 56] = [
     0x20, 0x28, 0x30, 0x40, 0x48, 0x50, 0x20, 0x28, 0x30, 0x40, 0x48, 0x50, 0xb1, 0xb1, 0x00, 0x01, 0x60,
     0x61, 0x80, 0x81, 0x02, 0x03, 0x04, 0x0c, 0x14, 0x1c, 0x24, 0x2c, 0x34, 0x3c, 0x44, 0x4c, 0x54, 0x5c,
@@ -64,7 +64,7 @@ const CODES: [u16; 56] = [
 const EXTENSIONS: [Extension; 4] =
     [Extension::XorX, Extension::HardwareType, Extension::InterfaceIndex, Extension::Mark];
 
-/// Bytes that one instruction of [`program`] is made of.
+/// Input bytes for one instruction of [`program`].
 const CHOICE_BYTES: usize = 12;
 
 /// A valid program out of any bytes. It ends with a return of A.

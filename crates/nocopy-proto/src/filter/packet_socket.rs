@@ -29,7 +29,7 @@ impl Program {
     /// A filter that itself asks for the tag, as libpcap compiles them for such sockets, is returned unchanged.
     ///
     /// # Errors
-    /// The filter gets too long, or needs a scratch slot and has none left.
+    /// The filter becomes too long, or needs a scratch slot and none is left.
     pub fn for_packet_socket(&self) -> Result<Self, InvalidProgram> {
         if self.operations.iter().any(asks_for_tag) {
             return Ok(self.clone());
@@ -46,7 +46,7 @@ impl Program {
     /// The filter changed to return `bytes` for each packet that matches: a packet socket cuts packets to the returned length.
     ///
     /// # Errors
-    /// The filter gets too long.
+    /// The filter becomes too long.
     pub fn keeping(&self, bytes: u32) -> Result<Self, InvalidProgram> {
         let mut rewriting = Rewriting::default();
         let labels: Vec<Label> = self.operations.iter().map(|_| rewriting.label()).collect();
@@ -78,13 +78,13 @@ const fn asks_for_tag(operation: &Operation) -> bool {
     matches!(operation, Operation::LoadExtension(VlanTag | VlanTagPresent | VlanProtocol))
 }
 
-/// The program for frames with a tag, under way.
+/// The unfinished program for frames with a tag.
 struct Shift<'a> {
     program: &'a Program,
     rewriting: Rewriting,
     /// A scratch slot the program does not use.
     slot: Option<u32>,
-    /// An instruction that wanted one in vain.
+    /// An instruction for which no slot was left.
     wanting: Option<usize>,
 }
 
@@ -109,7 +109,7 @@ impl<'a> Shift<'a> {
                 }
                 operation => match facts {
                     Some(facts) => self.instruction(index, operation, facts),
-                    // No way leads here, but the kernel reads it all the same.
+                    // No path leads here, but the kernel checks it nevertheless.
                     None => self.keep(index),
                 },
             }
@@ -269,7 +269,7 @@ impl<'a> Shift<'a> {
     }
 }
 
-/// Bytes `at` to `end` of a frame in pieces that one load gets: fields of the tag, single bytes.
+/// Splits bytes `at` to `end` of a frame into pieces for one load each: fields of the tag, single bytes.
 fn pieces(mut at: u32, end: u32) -> Vec<(u32, u32)> {
     let mut pieces = Vec::new();
     while at < end {

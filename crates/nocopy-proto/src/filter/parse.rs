@@ -1,4 +1,4 @@
-//! Programs as numbers in text: what `tcpdump -ddd` prints, and the same in one line.
+//! Programs as decimal numbers: the output of `tcpdump -ddd`, and the same in one line.
 
 use super::{INSTRUCTIONS_MAX, Instruction, InvalidProgram, Program};
 
@@ -21,7 +21,7 @@ pub enum ParseError {
     WrongCount {
         /// How many were announced.
         count: usize,
-        /// How many there are.
+        /// The number found.
         found: usize,
     },
     /// An instruction is not four numbers.
@@ -44,7 +44,7 @@ impl Program {
     /// (`tcpdump -ddd`) or separated by commas (what iptables, ip and tc take).
     ///
     /// # Errors
-    /// The text is something else, or the kernel would refuse the program.
+    /// The text has another form, or the kernel would refuse the program.
     pub fn parse(text: &str) -> Result<Self, ParseError> {
         let mut parts = text.trim().trim_end_matches(',').split([',', '\n']).map(str::trim);
         let first = parts.next().unwrap_or_default();

@@ -65,7 +65,7 @@ impl Rewriting {
         self.items.push(Item::Branch { test, if_true, if_false, wide: false });
     }
 
-    /// Jumps as an instruction of another program does, whose following instructions begin at `labels`.
+    /// Adds the jumps of an instruction of another program, whose following instructions begin at `labels`.
     pub(super) fn jump_as(&mut self, operation: Operation, instruction: Instruction, labels: &[Label]) {
         match operation {
             Operation::Jump(distance) => self.jump(labels[distance as usize]),
@@ -120,7 +120,7 @@ impl Rewriting {
         places
     }
 
-    /// Makes the branches wide that go too far; whether there were any.
+    /// Makes branches wide that are too long; returns whether there were any.
     fn widen(&mut self, places: &[usize]) -> bool {
         let mut widened = false;
         for (index, item) in self.items.iter_mut().enumerate() {

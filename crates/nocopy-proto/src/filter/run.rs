@@ -48,7 +48,7 @@ struct Machine<'a> {
 }
 
 impl Machine<'_> {
-    /// Does one instruction: how many are skipped after it.
+    /// Executes one instruction, and returns how many to skip after it.
     fn step(&mut self, operation: Operation) -> Result<u32, End> {
         match operation {
             Operation::Load(width, offset) => self.a = self.load(width, offset)?,
@@ -127,7 +127,7 @@ impl Machine<'_> {
         })
     }
 
-    /// Loads byte by byte, from wherever each is.
+    /// Loads byte by byte, from whichever piece has each byte.
     fn scattered(&self, width: Width, offset: usize) -> Option<u32> {
         (offset..offset + width as usize).try_fold(0, |value, offset| {
             let byte = self.pieces.iter().try_fold(offset, |rest, piece| match piece.get(rest) {

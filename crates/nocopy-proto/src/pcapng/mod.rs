@@ -54,7 +54,7 @@ pub struct Interface<'a> {
     pub name: &'a str,
     /// The filter's words.
     pub filter: Option<&'a str>,
-    /// The most bytes of a packet that are kept.
+    /// The most captured bytes of a packet.
     pub snap_bytes: u32,
     /// The program that writes the file.
     pub application: &'a str,
@@ -132,7 +132,7 @@ pub fn filled(used: usize, unit: usize) -> usize {
     if whole == used { whole } else { (used + FILLER_BYTES_MIN).next_multiple_of(unit) }
 }
 
-/// Makes one filler of `bytes`, or nothing of none.
+/// Makes one filler of `bytes`; nothing if they are empty.
 ///
 /// # Panics
 /// If a filler cannot be that short, or not of that many bytes.
@@ -142,7 +142,7 @@ pub fn filler(bytes: &mut [u8]) {
     }
 }
 
-/// The beginning of a filler of `bytes` bytes, for one whose rest is written otherwise.
+/// The beginning of a filler of `bytes` bytes, whose rest is written separately.
 fn filler_head(bytes: u32) -> [u8; 8] {
     let [a, b, c, d] = FILLER.to_le_bytes();
     let [e, f, g, h] = bytes.to_le_bytes();
@@ -152,7 +152,7 @@ fn filler_head(bytes: u32) -> [u8; 8] {
 /// Writes counts into the first [`STATISTICS_BYTES`] of `bytes`.
 ///
 /// # Panics
-/// If there are fewer.
+/// There are fewer bytes.
 pub fn statistics(bytes: &mut [u8], counts: &Counts) {
     let mut body = Vec::with_capacity(STATISTICS_BYTES);
     body.extend(INTERFACE.to_le_bytes());
@@ -172,7 +172,7 @@ pub const fn packet_bytes(len: usize) -> usize {
 /// Copies a packet into the front of `bytes`, as a block of [`packet_bytes`].
 ///
 /// # Panics
-/// If there are fewer.
+/// There are fewer bytes.
 pub fn packet(bytes: &mut [u8], packet: &Packet, data: &[u8]) {
     let bytes = &mut bytes[..packet_bytes(data.len())];
     bytes[PACKET_HEAD_BYTES..][..data.len()].copy_from_slice(data);
@@ -236,7 +236,7 @@ fn option(bytes: &mut Vec<u8>, code: u16, value: &[u8]) {
     bytes.resize(bytes.len().next_multiple_of(4), 0);
 }
 
-/// A time, its upper half first.
+/// A time, upper half first.
 fn time(ns: u64) -> [u8; 8] {
     let [a, b, c, d, e, f, g, h] = ns.to_le_bytes();
     [e, f, g, h, a, b, c, d]

@@ -1,8 +1,8 @@
-//! What must hold of any bytes; for property tests and the fuzz target.
+//! Properties that hold for any bytes; for property tests and the fuzz target.
 
 use super::{DATAGRAM_BYTES_MAX, Message, Reply};
 
-/// What is left out of a message, and written as absent, can make it so much longer.
+/// Bytes by which a message can grow, because fields that were left out are written as absent.
 const LEFT_OUT_BYTES: usize = 64;
 
 /// Reads bytes as a message and as a reply.

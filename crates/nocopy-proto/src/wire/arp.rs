@@ -58,16 +58,16 @@ pub enum ParseError {
     /// The bytes end inside the packet.
     #[error("ARP for IPv4 over Ethernet has 28 bytes, the packet has {packet_bytes}")]
     TooShort {
-        /// Bytes there are.
+        /// The length of the packet.
         packet_bytes: usize,
     },
-    /// ARP for another kind of link.
+    /// ARP for another kind of link than Ethernet.
     #[error("ARP names hardware type {hardware_type}; only 1, Ethernet, is supported")]
     NotEthernet {
         /// The type in the packet.
         hardware_type: u16,
     },
-    /// ARP for another network protocol.
+    /// ARP for another network protocol than IPv4.
     #[error("ARP resolves addresses of {protocol}; only IPv4 is supported")]
     NotIpv4 {
         /// The type in the packet.

@@ -4,7 +4,7 @@ use thiserror::Error;
 
 /// A ones' complement sum over bytes that need not be contiguous.
 ///
-/// Slices are summed as if they were joined, also when one of odd length is followed by another.
+/// Slices are summed as if they were joined, also after one of odd length.
 ///
 /// ```
 /// use nocopy_proto::wire::checksum::Sum;
@@ -31,7 +31,7 @@ impl Sum {
     #[inline]
     pub fn add(&mut self, bytes: &[u8]) {
         let part = sum_native(bytes);
-        // A slice that starts in the middle of a word has all its bytes in the other half.
+        // In a slice that starts in the middle of a word, all bytes are in the other half of their words.
         let part = if self.odd { part.swap_bytes() } else { part };
         self.native = fold(u64::from(self.native) + u64::from(part));
         self.odd ^= bytes.len() % 2 == 1;
@@ -57,7 +57,7 @@ impl Sum {
         Self { native: fold(u64::from(self.native) + sum), ..self }
     }
 
-    /// The value to put into a checksum field that was summed as zero, or left out.
+    /// The value for a checksum field that was summed as zero, or left out.
     ///
     /// UDP cannot send 0 (it means "no checksum"); [`udp::Repr`](super::udp::Repr) sends 0xffff instead.
     #[inline]
@@ -124,7 +124,7 @@ impl Place {
     }
 }
 
-/// Words summed before folding. Each adds less than 2^33, so a 64-bit sum cannot overflow on the way.
+/// Words summed before folding. Each adds less than 2^33, so a 64-bit sum cannot overflow.
 const WORDS_BETWEEN_FOLDS: usize = 1 << 28;
 
 /// Sum of `bytes` as native-order 16-bit words, the last padded with a zero byte.
@@ -148,7 +148,7 @@ fn sum_native(bytes: &[u8]) -> u16 {
     fold(total)
 }
 
-/// The same value in 16 bits: carries are added back in. Zero stays zero, everything else stays non-zero.
+/// The sum in 16 bits, with carries added. Zero remains zero, all other values remain non-zero.
 const fn fold(sum: u64) -> u16 {
     let sum = (sum & 0xffff_ffff) + (sum >> 32);
     let sum = (sum & 0xffff_ffff) + (sum >> 32);

@@ -2,7 +2,7 @@
 
 use thiserror::Error;
 
-/// The buffer ends before the header does; nothing was written.
+/// The buffer is shorter than the header; nothing was written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error(
     "header of {needed_bytes} bytes: cannot be written; the buffer has {buffer_bytes}; give a larger one"

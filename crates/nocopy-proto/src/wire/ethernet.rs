@@ -1,4 +1,4 @@
-//! Ethernet II and IEEE 802.3 frames, without preamble and frame check sequence (the device keeps those).
+//! Ethernet II and IEEE 802.3 frames, without preamble and frame check sequence (the device removes those).
 
 use std::fmt;
 
@@ -81,7 +81,7 @@ pub enum ParseError {
     /// The bytes end inside the header.
     #[error("the Ethernet header has 14 bytes, the frame has {frame_bytes}")]
     TooShort {
-        /// Bytes there are.
+        /// The length of the frame.
         frame_bytes: usize,
     },
     /// An 802.3 length reaches beyond the bytes.
@@ -89,17 +89,17 @@ pub enum ParseError {
     LengthBeyondFrame {
         /// Payload bytes the header declares.
         declared_bytes: usize,
-        /// Bytes there are after the header.
+        /// Bytes after the header.
         present_bytes: usize,
     },
 }
 
 impl<'a> Frame<'a> {
-    /// Checks that `bytes`, a whole frame, hold what the header declares.
+    /// Checks that `bytes`, a whole frame, are as long as the header declares.
     ///
     /// # Errors
     ///
-    /// When the frame is shorter than its header or than its 802.3 length.
+    /// The frame is shorter than its header or than its 802.3 length.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, ParseError> {
         let frame = Self::parse_cut(bytes)?;
         let (declared_bytes, present_bytes) = (frame.ether_type().declared_bytes(), frame.payload.len());
@@ -111,7 +111,7 @@ impl<'a> Frame<'a> {
         }
     }
 
-    /// Checks the header of a frame that may have been cut behind it: the payload is what there is.
+    /// Checks the header of a frame that may be cut after it; its payload is then shorter than declared.
     ///
     /// # Errors
     ///
@@ -136,7 +136,7 @@ impl<'a> Frame<'a> {
         MacAddress(Source::get(self.header))
     }
 
-    /// What the payload is. If it is a VLAN tag, [`vlan::Stack`](super::vlan::Stack) goes on from here.
+    /// The type of the payload. If it is a VLAN tag, continue with [`vlan::Stack`](super::vlan::Stack).
     #[inline]
     pub fn ether_type(&self) -> EtherType {
         EtherType(Type::number(self.header))

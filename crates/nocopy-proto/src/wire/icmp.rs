@@ -48,7 +48,7 @@ pub enum Body {
     EchoRequest {
         /// Equal in all requests of one sender.
         identifier: u16,
-        /// Which one.
+        /// The request's number.
         sequence: u16,
     },
     /// The answer.
@@ -85,16 +85,16 @@ pub struct Message<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("the ICMP header has 8 bytes, the message has {message_bytes}")]
 pub struct TooShort {
-    /// Bytes there are.
+    /// The length of the message.
     pub message_bytes: usize,
 }
 
 impl<'a> Message<'a> {
-    /// Checks that `bytes`, the payload of an IPv4 packet, hold the header. The checksum is not looked at.
+    /// Checks that `bytes`, the payload of an IPv4 packet, contain the header. The checksum is not checked.
     ///
     /// # Errors
     ///
-    /// When the message is shorter than its header.
+    /// The message is shorter than its header.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, TooShort> {
         let (header, payload) = bytes.split_first_chunk().ok_or(TooShort { message_bytes: bytes.len() })?;
         Ok(Self { header, payload })
@@ -107,7 +107,7 @@ impl<'a> Message<'a> {
         MessageType(number)
     }
 
-    /// Which of its type.
+    /// The code: a subtype.
     #[inline]
     pub fn code(&self) -> u8 {
         let [code] = Code::get(self.header);
@@ -158,7 +158,7 @@ impl<'a> Message<'a> {
 pub struct Repr {
     /// The type of the message.
     pub message_type: MessageType,
-    /// Which of its type.
+    /// The code: a subtype.
     pub code: u8,
     /// The checksum.
     pub checksum: u16,

@@ -39,7 +39,7 @@ impl MessageType {
     pub const LISTENER_REPORT: Self = Self(131);
     /// I listen no longer.
     pub const LISTENER_DONE: Self = Self(132);
-    /// Which routers are there?
+    /// A request for routers.
     pub const ROUTER_SOLICITATION: Self = Self(133);
     /// I am a router.
     pub const ROUTER_ADVERTISEMENT: Self = Self(134);
@@ -61,7 +61,7 @@ pub enum Body<'a> {
     Echo {
         /// Equal in all requests of one sender.
         identifier: u16,
-        /// Which one.
+        /// The message's number.
         sequence: u16,
     },
     /// A report about a packet: unreachable, too big, time exceeded, parameter problem.
@@ -80,10 +80,10 @@ pub enum Body<'a> {
     Redirect {
         /// The router or host to send to.
         target: Ipv6Addr,
-        /// To there.
+        /// The destination to which the route leads.
         destination: Ipv6Addr,
     },
-    /// About one multicast group.
+    /// A query or report about one multicast group.
     Listener {
         /// Which; unspecified in a general query.
         group: Ipv6Addr,
@@ -108,16 +108,16 @@ pub struct Message<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("the ICMPv6 message has {message_bytes} bytes, its type needs more")]
 pub struct TooShort {
-    /// Bytes there are.
+    /// The length of the message.
     pub message_bytes: usize,
 }
 
 impl<'a> Message<'a> {
-    /// Checks that `bytes`, the upper layer of an IPv6 packet, hold the header. The checksum is not looked at.
+    /// Checks that `bytes`, the upper layer of an IPv6 packet, contain the header. The checksum is not checked.
     ///
     /// # Errors
     ///
-    /// When the message is shorter than its header.
+    /// The message is shorter than its header.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, TooShort> {
         let (header, payload) = bytes.split_first_chunk().ok_or(TooShort { message_bytes: bytes.len() })?;
         Ok(Self { header, payload })
@@ -130,7 +130,7 @@ impl<'a> Message<'a> {
         MessageType(number)
     }
 
-    /// Which of its type.
+    /// The code: a subtype.
     #[inline]
     pub fn code(&self) -> u8 {
         let [code] = Code::get(self.header);
@@ -153,7 +153,7 @@ impl<'a> Message<'a> {
     ///
     /// # Errors
     ///
-    /// When it is shorter than its type needs.
+    /// The message is shorter than its type requires.
     pub fn body(&self) -> Result<Body<'a>, TooShort> {
         let body = match self.message_type() {
             MessageType::ECHO_REQUEST | MessageType::ECHO_REPLY => self.echo(),
@@ -211,7 +211,7 @@ fn sum_of(header: &[u8; HEADER_BYTES], addresses: &IpAddresses, payload: &[u8]) 
 pub struct Repr {
     /// The type of the message.
     pub message_type: MessageType,
-    /// Which of its type.
+    /// The code: a subtype.
     pub code: u8,
     /// The checksum.
     pub checksum: u16,

@@ -24,7 +24,7 @@ impl IpProtocol {
     pub const IPV6_FRAGMENT: Self = Self(44);
     /// ICMP for IPv6.
     pub const ICMPV6: Self = Self(58);
-    /// IPv6: nothing follows.
+    /// IPv6: no header follows.
     pub const NO_NEXT_HEADER: Self = Self(59);
     /// IPv6 destination options, an extension header.
     pub const DESTINATION_OPTIONS: Self = Self(60);
@@ -54,7 +54,7 @@ impl fmt::Display for IpProtocol {
     }
 }
 
-/// Source and destination of a packet, always of one family.
+/// Source and destination of a packet, both IPv4 or both IPv6.
 ///
 /// Transport checksums cover these addresses (the pseudo-header), so they are computed and verified with them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -23,7 +23,7 @@ type HeaderChecksum = Field<10, 2>;
 type Source = Field<12, 4>;
 type Destination = Field<16, 4>;
 
-/// Flags and fragment offset, as they share their 16 bits. Every value is one.
+/// Flags and fragment offset, which share 16 bits. Every value is valid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Fragmentation(pub u16);
 
@@ -71,7 +71,7 @@ pub enum ParseError {
     /// The bytes end inside the fixed header.
     #[error("the IPv4 header has at least 20 bytes, the packet has {packet_bytes}")]
     TooShort {
-        /// Bytes there are.
+        /// The length of the packet.
         packet_bytes: usize,
     },
     /// The version is not 4.
@@ -91,7 +91,7 @@ pub enum ParseError {
     HeaderBeyondPacket {
         /// Header bytes declared.
         header_bytes: usize,
-        /// Bytes there are.
+        /// The length of the packet.
         packet_bytes: usize,
     },
     /// The total length is less than the header. Linux writes 0 in packets over 64 KiB (BIG TCP), which the length
@@ -108,19 +108,19 @@ pub enum ParseError {
     TotalBeyondPacket {
         /// Total bytes declared.
         total_bytes: usize,
-        /// Bytes there are.
+        /// The length of the packet.
         packet_bytes: usize,
     },
 }
 
 impl<'a> Packet<'a> {
-    /// Checks that `bytes` hold the header and payload they declare. What follows is padding.
+    /// Checks that `bytes` contain the declared header and payload. Further bytes are padding.
     ///
     /// The header checksum is not looked at: see [`checksum_is_valid`](Self::checksum_is_valid).
     ///
     /// # Errors
     ///
-    /// When the packet is cut, its lengths contradict each other, or it is not version 4.
+    /// The packet is cut, its lengths contradict each other, or it is not version 4.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, ParseError> {
         let packet = Self::parse_cut(bytes)?;
         let total_bytes = usize::from(packet.total_bytes());
@@ -135,7 +135,7 @@ impl<'a> Packet<'a> {
     ///
     /// # Errors
     ///
-    /// When the bytes end inside the header, its lengths contradict each other, or it is not version 4.
+    /// The bytes end inside the header, its lengths contradict each other, or it is not version 4.
     pub fn parse_cut(bytes: &'a [u8]) -> Result<Self, ParseError> {
         let packet_bytes = bytes.len();
         let (header, rest) =
@@ -189,7 +189,7 @@ impl<'a> Packet<'a> {
         Fragmentation(FragmentField::number(self.header))
     }
 
-    /// Hops left.
+    /// The remaining hops.
     #[inline]
     pub fn time_to_live(&self) -> u8 {
         let [hops] = TimeToLive::get(self.header);
@@ -268,7 +268,7 @@ pub struct Repr {
 }
 
 impl Repr {
-    /// Copies the header out of a view, without its options.
+    /// Copies the header of a view, without its options.
     pub fn parse(packet: &Packet<'_>) -> Self {
         Self {
             type_of_service: packet.type_of_service(),

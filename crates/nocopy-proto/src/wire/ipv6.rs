@@ -60,7 +60,7 @@ pub enum ParseError {
     /// The bytes end inside the fixed header.
     #[error("the IPv6 header has 40 bytes, the packet has {packet_bytes}")]
     TooShort {
-        /// Bytes there are.
+        /// The length of the packet.
         packet_bytes: usize,
     },
     /// The version is not 6.
@@ -80,13 +80,13 @@ pub enum ParseError {
     PayloadBeyondPacket {
         /// Payload bytes declared.
         declared_bytes: usize,
-        /// Bytes there are after the fixed header.
+        /// Bytes after the fixed header.
         present_bytes: usize,
     },
 }
 
 impl<'a> Packet<'a> {
-    /// Checks that `bytes` hold the header and payload they declare. What follows is padding.
+    /// Checks that `bytes` contain the declared header and payload. Further bytes are padding.
     ///
     /// Extension headers count as payload here: see [`upper_layer`](Self::upper_layer).
     ///
@@ -149,7 +149,7 @@ impl<'a> Packet<'a> {
         IpProtocol(next_header)
     }
 
-    /// Hops left.
+    /// The remaining hops.
     #[inline]
     pub fn hop_limit(&self) -> u8 {
         let [hops] = HopLimit::get(self.header);
@@ -168,7 +168,7 @@ impl<'a> Packet<'a> {
         Ipv6Addr::from(Destination::get(self.header))
     }
 
-    /// Source and destination, as transport checksums need them where no routing header has segments left.
+    /// Source and destination for transport checksums, if no routing header has segments left.
     #[inline]
     pub fn addresses(&self) -> IpAddresses {
         IpAddresses::V6 { source: self.source(), destination: self.destination() }
@@ -184,7 +184,7 @@ impl<'a> Packet<'a> {
     ///
     /// # Errors
     ///
-    /// When an extension header is cut or out of place, or there are more than [`EXTENSIONS_MAX`].
+    /// An extension header is cut or out of place, or there are more than [`EXTENSIONS_MAX`].
     pub fn upper_layer(&self) -> Result<UpperLayer<'a>, ExtensionError> {
         UpperLayer::parse(self.next_header(), self.payload)
     }
@@ -221,9 +221,9 @@ pub enum ExtensionError {
     TooShort {
         /// Which header.
         protocol: IpProtocol,
-        /// Bytes it has by its own length, at least 8.
+        /// The length that it declares, at least 8.
         needed_bytes: usize,
-        /// Bytes there are.
+        /// Bytes that are present.
         present_bytes: usize,
     },
     /// Hop-by-hop options follow another extension header (RFC 8200 section 4.1).
@@ -326,7 +326,7 @@ impl<'a> UpperLayer<'a> {
         Ok(upper)
     }
 
-    /// Whether the payload is a later piece of something whose header is in another packet.
+    /// Whether the payload is a later fragment, whose header is in another packet.
     fn is_later_fragment(&self) -> bool {
         self.fragmentation.is_some_and(|fragmentation| fragmentation.offset_bytes != 0)
     }
@@ -362,7 +362,7 @@ impl<'a> UpperLayer<'a> {
 pub struct Extensions<'a> {
     protocol: IpProtocol,
     bytes: &'a [u8],
-    /// Headers left that `UpperLayer::parse` has found whole.
+    /// The rest of the headers, which `UpperLayer::parse` has found complete.
     count: usize,
 }
 
@@ -371,7 +371,7 @@ impl<'a> Iterator for Extensions<'a> {
 
     fn next(&mut self) -> Option<Extension<'a>> {
         self.count = self.count.checked_sub(1)?;
-        // Splits where `UpperLayer::parse` did, with the same function, so there is no error left to lose.
+        // Splits at the same places as `UpperLayer::parse`, by the same function, so no error is possible.
         let (extension, rest) = Extension::split(self.protocol, self.bytes).ok()?;
         (self.protocol, self.bytes) = (extension.next_header(), rest);
         Some(extension)
@@ -442,7 +442,7 @@ mod tests {
     use crate::wire::captured;
     use proptest::prelude::*;
 
-    /// A packet of extension headers: those of `parts`, each announced by the one before.
+    /// A packet of extension headers: those of `parts`, each announced by the previous one.
     fn packet(first: IpProtocol, parts: &[&[u8]]) -> Vec<u8> {
         let payload = parts.concat();
         let repr = Repr {
@@ -494,7 +494,7 @@ mod tests {
         assert_eq!(extensions[0].next_header(), IpProtocol::ICMPV6);
         assert_eq!(extensions[0].bytes(), &captured::MLD_REPORT[54..62]);
         assert_eq!(extensions[0].fragmentation(), None);
-        // ICMPv6 shares the pseudo-header: the kernel's checksum of its report agrees with ours.
+        // ICMPv6 has the same pseudo-header: the kernel's checksum of its report agrees with ours.
         let sum = packet.addresses().pseudo_header_sum(upper.protocol(), upper.payload().len() as u32);
         assert!(sum.with(upper.payload()).is_valid());
     }

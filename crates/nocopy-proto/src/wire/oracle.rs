@@ -408,7 +408,7 @@ fn read<T>(value: T) {
     black_box(value);
 }
 
-/// Asserts that `inner` is a part of `outer` and not just equal to one.
+/// Asserts that `inner` is a part of `outer`, and not only equal to one.
 fn assert_within(outer: &[u8], inner: &[u8]) {
     let (outer, inner) = (outer.as_ptr_range(), inner.as_ptr_range());
     assert!(outer.start <= inner.start && inner.end <= outer.end);
@@ -450,7 +450,7 @@ mod tests {
             check_round_trips(&bytes);
         }
 
-        /// Random bytes seldom pass for IPv6 or tags, so those get their first bytes given.
+        /// Random bytes are rarely IPv6 or tags, so these get fixed first bytes.
         #[test]
         fn arbitrary_bytes_after_a_promising_start(
             start in prop::sample::select(vec![

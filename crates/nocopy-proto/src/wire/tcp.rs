@@ -19,7 +19,7 @@ type Window = Field<14, 2>;
 type Checksum = Field<16, 2>;
 type UrgentPointer = Field<18, 2>;
 
-/// The control bits, as they share 12 bits with 3 reserved ones. Every value is one.
+/// The control bits, which share 12 bits with 3 reserved ones. Every value is valid.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Flags(u16);
 
@@ -81,7 +81,7 @@ pub enum ParseError {
     /// The bytes end inside the fixed header.
     #[error("the TCP header has at least 20 bytes, the segment has {segment_bytes}")]
     TooShort {
-        /// Bytes there are.
+        /// The length of the segment.
         segment_bytes: usize,
     },
     /// The header length is less than the fixed header.
@@ -95,20 +95,20 @@ pub enum ParseError {
     HeaderBeyondSegment {
         /// Header bytes declared.
         header_bytes: usize,
-        /// Bytes there are.
+        /// The length of the segment.
         segment_bytes: usize,
     },
 }
 
 impl<'a> Segment<'a> {
-    /// Checks that `bytes`, the payload of an IP packet, hold the header they declare.
+    /// Checks that `bytes`, the payload of an IP packet, contain the declared header.
     ///
     /// The checksum is not looked at: see [`checksum_is_valid`](Self::checksum_is_valid). Options may be malformed: see
     /// [`Options`].
     ///
     /// # Errors
     ///
-    /// When the header is cut or its length contradicts it.
+    /// The header is cut, or its length contradicts it.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, ParseError> {
         let segment = Self::parse_cut(bytes)?;
         let (header_bytes, segment_bytes) = (segment.header_bytes(), bytes.len());
@@ -147,7 +147,7 @@ impl<'a> Segment<'a> {
         DestinationPort::number(self.header)
     }
 
-    /// The place of the first byte of payload in the stream; of the SYN, if there is one.
+    /// The position of the first payload byte (or of the SYN) in the stream.
     #[inline]
     pub fn sequence_number(&self) -> u32 {
         u32::from_be_bytes(SequenceNumber::get(self.header))
@@ -278,7 +278,7 @@ pub enum OptionError {
         /// Its number.
         kind: u8,
     },
-    /// Its length is not one that it can have.
+    /// Its length is not valid for its kind.
     #[error("TCP option {kind} says {length_bytes} bytes")]
     Length {
         /// Its number.
@@ -362,7 +362,7 @@ pub struct Repr {
 }
 
 impl Repr {
-    /// Copies the header out of a view, without its options.
+    /// Copies the header of a view, without its options.
     pub fn parse(segment: &Segment<'_>) -> Self {
         Self {
             source_port: segment.source_port(),

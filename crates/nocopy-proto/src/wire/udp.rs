@@ -32,7 +32,7 @@ pub enum ParseError {
     /// The bytes end inside the header.
     #[error("the UDP header has 8 bytes, the datagram has {datagram_bytes}")]
     TooShort {
-        /// Bytes there are.
+        /// The length of the bytes.
         datagram_bytes: usize,
     },
     /// The length is 0, which refers to the IPv6 jumbo option (RFC 2675 section 4).
@@ -49,7 +49,7 @@ pub enum ParseError {
     LengthBeyondDatagram {
         /// Header and payload bytes declared.
         length_bytes: usize,
-        /// Bytes there are.
+        /// The length of the bytes.
         datagram_bytes: usize,
     },
 }
@@ -82,14 +82,14 @@ pub enum ChecksumError {
 }
 
 impl<'a> Datagram<'a> {
-    /// Checks that `bytes`, the payload of an IP packet, hold the datagram they declare.
+    /// Checks that `bytes`, the payload of an IP packet, contain the declared datagram.
     ///
     /// The checksum is not looked at: see [`verify_checksum`](Self::verify_checksum). The first fragment of a
     /// datagram is refused, because its length is the whole datagram's.
     ///
     /// # Errors
     ///
-    /// When the datagram is cut, or its length contradicts the header or is 0.
+    /// The datagram is cut, or its length contradicts the header or is 0.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, ParseError> {
         let datagram = Self::parse_cut(bytes)?;
         let (length_bytes, datagram_bytes) = (usize::from(datagram.length_bytes()), bytes.len());

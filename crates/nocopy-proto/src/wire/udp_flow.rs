@@ -141,7 +141,7 @@ mod tests {
     }
 
     proptest! {
-        /// Proves that a frame is recognised only if parsing it finds the same, whatever is done to it.
+        /// Proves that a frame is recognised only if parsing it gives the same, however it was changed.
         #[test]
         fn what_is_recognised_is_what_is_parsed(
             flow in templates(), checksum in any_checksum(), payloads in (vec(any::<u8>(), 0..90), vec(any::<u8>(), 0..90)),

@@ -17,7 +17,7 @@ pub struct UdpFrame {
     pub source_mac: MacAddress,
     /// The station the frame is for: the destination's, or the next router's.
     pub destination_mac: MacAddress,
-    /// Priority and VLAN of an 802.1Q tag, if there is to be one.
+    /// Priority and VLAN of an 802.1Q tag; `None`: no tag.
     pub vlan: Option<TagControl>,
     /// Sender and receiver, which decide between IPv4 and IPv6.
     pub addresses: IpAddresses,
@@ -81,7 +81,7 @@ impl UdpFrame {
         Place { start, offset: udp::CHECKSUM_OFFSET }
     }
 
-    /// Bytes of payload that fit one packet, whatever the link allows: 65,507 on IPv4, 65,527 on IPv6.
+    /// The longest payload of one packet, whatever the link allows: 65,507 bytes on IPv4, 65,527 on IPv6.
     pub const fn payload_bytes_max(&self) -> usize {
         // IPv4's length counts its own header, IPv6's does not.
         let counted = match self.addresses {

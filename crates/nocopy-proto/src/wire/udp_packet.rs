@@ -27,7 +27,7 @@ pub enum NotUdp {
     /// The IPv6 packet is malformed.
     #[error(transparent)]
     Ipv6(#[from] ipv6::ParseError),
-    /// IPv4's header was damaged on the way.
+    /// The checksum of the IPv4 header is wrong.
     #[error("the IPv4 header's checksum is wrong")]
     Ipv4Checksum,
     /// A fragment, another protocol, or IPv6 with extension headers.
@@ -77,7 +77,7 @@ impl<'a> UdpPacket<'a> {
         &self.addresses
     }
 
-    /// Whether a router on the way marked it; see [`is_marked`].
+    /// Whether a router on the path marked it; see [`is_marked`].
     #[inline]
     pub fn is_marked(&self) -> bool {
         is_marked(self.traffic_class)
@@ -104,7 +104,7 @@ impl<'a> UdpPacket<'a> {
         self.datagram.verify_checksum(&self.addresses)
     }
 
-    /// Whether the checksum was left to a device that has not done it; see [`Datagram::checksum_is_unfinished`].
+    /// Whether the checksum was left to a device that has not computed it; see [`Datagram::checksum_is_unfinished`].
     #[inline]
     pub fn checksum_is_unfinished(&self) -> bool {
         self.datagram.checksum_is_unfinished(&self.addresses)

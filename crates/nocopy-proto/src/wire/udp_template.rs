@@ -39,7 +39,7 @@ pub struct UdpTemplate {
     flow: UdpFrame,
     /// Offset of the IP length, and the bytes it counts besides the UDP header and payload.
     ip_length: (usize, u16),
-    /// IPv4's header checksum: its place, and the sum of the header without it and without the length.
+    /// IPv4's header checksum: its offset, and the sum of the header without it and without the length.
     ip_checksum: Option<(usize, Sum)>,
     udp_at: usize,
     /// Sum of the parts that the UDP checksum covers, besides lengths and payload, if it is computed here.

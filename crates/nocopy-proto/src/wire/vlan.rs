@@ -17,11 +17,11 @@ pub const TAG_BYTES: usize = 4;
 type Control = Field<0, 2>;
 type Type = Field<2, 2>;
 
-/// The control field of a tag (TCI): 3 bits priority, 1 bit drop eligible, 12 bits VLAN. Every value is one.
+/// The control field of a tag (TCI): 3 bits priority, 1 bit drop eligible, 12 bits VLAN. Every value is valid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct TagControl(pub u16);
 
-/// A number does not fit its bits in a tag.
+/// A number is too large for its bits in a tag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum TagControlError {
     /// The VLAN has more than 12 bits.
@@ -88,7 +88,7 @@ pub enum ParseError {
     /// The bytes end inside the tag.
     #[error("a VLAN tag has 4 bytes, {present_bytes} are left of the frame")]
     TooShort {
-        /// Bytes there are.
+        /// Bytes that are present.
         present_bytes: usize,
     },
     /// The 802.3 length in the tag reaches beyond the bytes.
@@ -96,7 +96,7 @@ pub enum ParseError {
     LengthBeyondFrame {
         /// Payload bytes the tag declares.
         declared_bytes: usize,
-        /// Bytes there are after the tag.
+        /// Bytes after the tag.
         present_bytes: usize,
     },
 }
@@ -165,7 +165,7 @@ impl<'a> Stack<'a> {
     ///
     /// # Errors
     ///
-    /// When the frame ends inside a tag, or before an 802.3 length in the last one.
+    /// The frame ends inside a tag, or before the end of an 802.3 length in the last one.
     pub fn parse(frame: &Frame<'a>) -> Result<Self, ParseError> {
         let first = frame.ether_type();
         let (mut ether_type, mut payload, mut count) = (first, frame.payload(), 0);

@@ -6,7 +6,7 @@ use super::{Chart, Drawing, Scale, along, mark, percent, tick};
 
 #[derive(Debug, Clone)]
 pub struct Lines {
-    /// Which value is drawn over which other one, in which unit, and which direction is better.
+    /// The quantities of both axes with their units, and which direction is better.
     pub title: String,
     pub lines: Vec<Line>,
 }
@@ -17,7 +17,7 @@ pub struct Line {
     pub values: Vec<Value>,
 }
 
-/// At a length, with its interval if there is one.
+/// A value at a length, with its interval if any.
 #[derive(Debug, Clone, Copy)]
 pub struct Value {
     pub length_bytes: u64,
@@ -33,7 +33,7 @@ const AXIS_PX: f64 = 24.0;
 /// Left of it are the names of the upright axis, in percent.
 const LEFT: f64 = 15.0;
 
-/// How a line is broken, besides its colour and marks.
+/// The dash pattern of a line, besides its colour and marks.
 const DASHES: [&str; 4] = ["none", "7 4", "2 4", "10 3 2 3"];
 
 impl Chart for Lines {

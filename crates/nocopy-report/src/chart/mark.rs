@@ -27,12 +27,12 @@ pub(super) fn at(index: usize, x: &str) -> Markup {
     html! { use href={ "#" (SHAPES[index % SHAPES.len()].id) } x=(x) {} }
 }
 
-/// The class of the line at `index`, which has its colour: `tone-0` and on.
+/// The CSS class of the line at `index`, which sets its colour: `tone-0` and on.
 pub(super) fn tone_class(index: usize) -> String {
     format!("tone-{}", (index + index / 30) % TONES)
 }
 
-/// All shapes, each of them once.
+/// The definitions of all shapes.
 pub(super) fn shapes() -> Markup {
     html! {
         @for Shape { id, outline, class } in SHAPES { path id=(id) class={ "mark " (class) } d=(outline) {} }

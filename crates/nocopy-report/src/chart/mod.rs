@@ -1,4 +1,4 @@
-//! Charts as SVG that fits any width: places along it are percentages, so text keeps its size and nothing needs a script.
+//! Charts as SVG that fits any width: horizontal places are percentages, so text keeps its size and no script is needed.
 //!
 //! What many charts draw is on a page once ([`symbols`]), and the style sheet knows the rest: a page has hundreds of rows.
 
@@ -33,7 +33,7 @@ pub struct Drawing {
     body: Markup,
 }
 
-/// A chart with its table, folded; `id` is the only one on the page.
+/// A chart with its table, folded; `id` must be unique on the page.
 pub fn figure(id: &str, chart: &dyn Chart, table: &Table) -> Markup {
     html! {
         div {
@@ -46,7 +46,7 @@ pub fn figure(id: &str, chart: &dyn Chart, table: &Table) -> Markup {
     }
 }
 
-/// A chart whose figures are in a table beside it; `id` is the only one on the page.
+/// A chart whose figures are in a table beside it; `id` must be unique on the page.
 pub fn drawing(id: &str, chart: &dyn Chart) -> Markup {
     let Drawing { height, body } = chart.draw();
     html! {
@@ -99,7 +99,7 @@ pub fn with_intervals(
     }
 }
 
-/// An interval and its median along the width of a cell, from 0 to 1. The style sheet draws them.
+/// An interval and its median, as fractions of a cell's width. The style sheet draws them.
 #[derive(Debug, Clone, Copy)]
 pub struct CellInterval {
     pub low: f64,
@@ -117,10 +117,10 @@ impl CellInterval {
     }
 }
 
-/// The end of a chart's values, in percent of its width: the rest is for text behind the end.
+/// The right end of a chart's values, in percent of its width: the rest is for text.
 const RIGHT: f64 = 97.0;
 
-/// Along the width, from `left` percent on, of a place from 0 to 1.
+/// The horizontal place of a fraction of the axis, which begins at `left` percent.
 fn along(left: f64, place: f64) -> f64 {
     left + place * (RIGHT - left)
 }
@@ -129,7 +129,7 @@ fn percent(value: f64) -> String {
     format!("{value:.1}%")
 }
 
-/// The name of a place on an axis, kept within the edges.
+/// A label on an axis, kept within the edges.
 fn tick(along: f64, y: u32, text: &str) -> Markup {
     let anchor = match along {
         ..1.0 => Some("start"),
@@ -139,7 +139,7 @@ fn tick(along: f64, y: u32, text: &str) -> Markup {
     html! { text class="tick" x=(percent(along)) y=(y) text-anchor=[anchor] { (text) } }
 }
 
-/// Splits a text into lines that fit on a phone; at blanks if there are any.
+/// Splits a text into lines that fit on a phone, preferably at blanks.
 fn lines(text: &str) -> Vec<String> {
     let mut lines = vec![String::new()];
     for word in text.split_inclusive(' ') {
@@ -160,7 +160,7 @@ fn lines(text: &str) -> Vec<String> {
 /// At 14 px, in 290 px.
 const LINE_CHARACTERS: usize = 34;
 
-/// The same beside figures, whose characters are narrower.
+/// The same width beside figures, whose characters are narrower.
 const BESIDE_CHARACTERS: usize = 40;
 
 /// Height of a line of text.

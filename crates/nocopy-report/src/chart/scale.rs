@@ -1,4 +1,4 @@
-//! The positions of values on an axis, and which values are named there.
+//! Positions of values on an axis, and its labels.
 
 use crate::quantity;
 
@@ -29,7 +29,7 @@ pub struct Tick {
 /// Values with a larger ratio than this would be drawn on top of each other at the beginning of an even axis.
 const FAR_APART: f64 = 200.0;
 
-/// No measured figure is outside of these, and arithmetic would lose precision.
+/// Measured figures are within these limits; beyond them arithmetic would lose precision.
 const SMALLEST: f64 = 1e-100;
 const LARGEST: f64 = 1e100;
 
@@ -41,7 +41,7 @@ impl Scale {
         Self { steps: Steps::Even, low: 0.0, high: if high > 0.0 { high } else { 1.0 } }
     }
 
-    /// Even, unless the values are too far apart for that and none of them is 0.
+    /// Linear, unless the values are too far apart and none of them is 0.
     pub fn spread(values: impl IntoIterator<Item = f64> + Clone) -> Self {
         let has_zero = values.clone().into_iter().any(|value| value < SMALLEST);
         let decades = Self::by_ratio(Steps::Decades, values.clone());
@@ -76,7 +76,7 @@ impl Scale {
             Steps::Even => (value - self.low) / (self.high - self.low),
             _ => (value / self.low).ln() / (self.high / self.low).ln(),
         };
-        // A value of 0 has no logarithm, and is below all others.
+        // A value of 0 has no logarithm, and is at the low end.
         if place.is_nan() { 0.0 } else { place.clamp(0.0, 1.0) }
     }
 
@@ -84,7 +84,7 @@ impl Scale {
         self.steps != Steps::Even
     }
 
-    /// Within the scale, from low to high; at most one more than `most`.
+    /// Labels within the scale, in order; at most one more than `most`.
     pub fn ticks(&self, most: usize) -> Vec<Tick> {
         let most = most.max(2);
         match self.steps {
@@ -110,7 +110,7 @@ impl Scale {
         };
         let all = within(&[1.0, 2.0, 5.0]);
         if all.len() < 3 {
-            // Within a decade there may be nothing round.
+            // Within a decade there may be no round value.
             return self.even_ticks(most);
         }
         let fewer = [all, within(&[1.0, 3.0])].into_iter().find(|values| values.len() <= most);
@@ -125,7 +125,7 @@ impl Scale {
     }
 }
 
-/// Every second, third … of them, so that `most` are left.
+/// Every second, third … label, so that at most `most` remain.
 fn thin(values: Vec<f64>, most: usize) -> Vec<f64> {
     let step = values.len().div_ceil(most).max(1);
     values.into_iter().step_by(step).collect()

@@ -42,7 +42,7 @@ const AXIS_PX: u32 = 22;
 /// Narrower parts, in percent of the width, have no room for their letter.
 const LETTER_PERCENT: f64 = 6.5;
 
-/// Parts that look different; the next one looks like the first.
+/// The number of different fills; later parts repeat them.
 const LOOKS: usize = 16;
 
 /// A pattern drawn over the colour of a part, in a square of 8 px: neighbouring parts differ.
@@ -118,7 +118,7 @@ fn axis(scale: &Scale, ticks: &[Tick], y: u32) -> Markup {
     html! { @for named in ticks { (tick(along(0.0, scale.place(named.value)), y + 11, &named.text)) } }
 }
 
-/// The letter for a part with no room for its name.
+/// The letter for a part that is too small for its name.
 fn letter(index: usize) -> String {
     let letter = char::from(b'a' + (index % 26) as u8);
     if index < 26 { letter.to_string() } else { format!("{letter}{}", index / 26) }

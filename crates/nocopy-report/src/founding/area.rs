@@ -16,7 +16,7 @@ const ONE_WAY: &str = "message-stream, 1 KiB, MTU 1500";
 const PUBLISHED_ROUND_TRIP: f64 = 270.0 / 58.0;
 const PUBLISHED_ONE_WAY: f64 = 86.6 / 77.1;
 
-/// The lines of the table: a name, the method that waits for interrupts, the one that polls, and the published figure.
+/// The lines of the table: a name, the method that waits for interrupts, the method that polls, and the published figure.
 const LINES: [(&str, Method, Method, &str); 4] = [
     ("TCP", ("tcp-blocking", None), ("tcp-spinning", None), "270 us"),
     ("UDP", ("udp-blocking", None), ("udp-spinning", None), NOTHING),

@@ -18,7 +18,7 @@ use crate::headline_table::wrapped;
 use crate::result::{Report, Row};
 use crate::table::Table;
 
-/// A system, and how its part of a report is made.
+/// A system, and the function that makes its part of a report.
 #[derive(Debug)]
 pub struct System {
     /// Name and year of the system.
@@ -81,7 +81,7 @@ impl<'a> Rows<'a> {
         (!rows.is_empty()).then_some(Self(rows))
     }
 
-    /// A method of a series; of several variants the one that is named.
+    /// The row of a method in a series, by variant if it has several.
     fn find(&self, series: &str, method: &str, variant: Option<&str>) -> Option<&'a Row> {
         self.all(series, method, variant).next()
     }
@@ -104,7 +104,7 @@ impl<'a> Rows<'a> {
     }
 }
 
-/// Shown if nothing was measured.
+/// Shown if there are no measurements.
 const NOTHING: &str = "–";
 
 fn shown(value: Option<f64>, decimals: usize) -> String {
@@ -138,7 +138,7 @@ fn compared(what: &str, row: Option<&Row>) -> String {
     format!("{what}: {ratio:.2} x [{low:.2}–{high:.2}]: {said}.")
 }
 
-/// Says whether a ratio reaches the published one.
+/// A sentence on whether a ratio reaches the published one.
 fn verdict(what: &str, row: Option<&Row>, published: f64) -> String {
     let Some((row, ratio)) = row.and_then(|row| Some((row, row.ratio?))) else {
         return format!("{what}: not measured; published: {published:.2} x.");

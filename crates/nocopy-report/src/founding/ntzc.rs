@@ -42,7 +42,7 @@ fn sent<'a>(rows: &Rows<'a>, bytes: usize) -> Option<&'a Row> {
     rows.beside(&format!("packet-send, {bytes}-byte frames"), "xdp", None, LIBPCAP)
 }
 
-/// At a gigabit a second: the only paced series of its length.
+/// At 1 Gbit/s: the only paced series of its length.
 fn gigabit<'a>(rows: &Rows<'a>, bytes: usize) -> Option<&'a Row> {
     let start = format!("capture, {bytes}-byte frames, ");
     let is_paced =

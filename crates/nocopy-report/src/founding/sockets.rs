@@ -32,7 +32,7 @@ const LINES: [(&str, &str, &str, &str); 10] = [
     ("NFS by nocopy serve nfs", FILES, "nocopy", NOTHING),
 ];
 
-/// The first method of a kind, which the others are compared with.
+/// The baseline: the first method of a kind.
 fn base(series: &str) -> &'static str {
     match series {
         STREAM => "plain",
@@ -72,7 +72,7 @@ fn part(report: &Report) -> Option<Part> {
     })
 }
 
-/// Only those that were measured: runs of earlier versions have no files, and Ganesha is not always installed.
+/// Only measured methods: runs of earlier versions have no files, and Ganesha is not always installed.
 fn lines(
     rows: &Rows<'_>,
 ) -> impl Iterator<Item = &'static (&'static str, &'static str, &'static str, &'static str)> {

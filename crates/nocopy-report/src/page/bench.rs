@@ -41,7 +41,7 @@ fn of_rows(report: &Report) -> String {
     document("nocopy bench", &body)
 }
 
-/// The rows that are looked for first, each with a link to its series.
+/// The headline rows, each with a link to its series.
 fn headlines(lines: &[Line<'_>]) -> Markup {
     let table = headline::table(lines);
     let ratios = Estimates::ratios(lines.iter().filter_map(|line| ratio(line.row)));

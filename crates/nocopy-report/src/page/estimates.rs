@@ -2,14 +2,14 @@
 
 use crate::chart::{CellInterval, Scale};
 
-/// A median, and its interval if there is one.
+/// A median, and its interval if known.
 pub(super) type Estimate = (f64, Option<(f64, f64)>);
 
 /// The scale of the cells that are compared with each other.
 #[derive(Debug)]
 pub(super) struct Estimates {
     pub scale: Scale,
-    /// A value that gets its own line.
+    /// A value that is marked by a line.
     reference: Option<f64>,
 }
 

@@ -10,7 +10,7 @@ const FEWEST: usize = 3;
 pub(crate) fn chart(section: Section<'_>) -> Option<Lines> {
     let with_length = |row: &&Row| row.buffer_bytes.is_some() && row.figure.of(row).is_some();
     let mut rows: Vec<&Row> = section.rows.iter().filter(with_length).collect();
-    // A row appears once for each of its baselines.
+    // A row appears once per baseline.
     rows.dedup_by_key(|row| (&row.method, row.buffer_bytes));
     let of_methods = rows.chunk_by(|one, other| one.method == other.method);
     let curves: Vec<&[&Row]> = of_methods.filter(|rows| rows.len() >= FEWEST).collect();

@@ -94,7 +94,7 @@ struct Series {
     body: Markup,
 }
 
-/// The series of a workload, each of them folded.
+/// The series of a workload, each folded.
 fn workload(name: &str, is_open: bool, series: &[Series]) -> Markup {
     html! {
         details class="workload" open=[is_open.then_some("")] {

@@ -1,4 +1,4 @@
-//! Pages as a browser reads them, for tests: well-formed, whole, and nothing from elsewhere.
+//! Checks pages as a browser reads them, for tests: well-formed, complete, and without external resources.
 
 use std::collections::HashSet;
 

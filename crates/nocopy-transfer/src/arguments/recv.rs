@@ -75,9 +75,9 @@ impl RecvArguments {
         udp.as_ref().or(tcp.as_ref()).expect("clap requires one of them")
     }
 
-    /// Whether a sender may be there.
+    /// Whether a sender may have that address.
     pub fn may_send(&self, from: IpAddr) -> bool {
-        // A socket of both families has the addresses of IPv4 in IPv6 ones.
+        // A socket for both families reports IPv4 addresses as IPv6 ones.
         let is_from = |allowed: &IpAddr| allowed.to_canonical() == from.to_canonical();
         self.from.is_empty() || self.from.iter().any(is_from)
     }
@@ -116,7 +116,7 @@ pub struct StreamReception {
 const READ_BYTES: u32 = 64 << 10;
 const READ_BYTES_MAX: u64 = 64 << 20;
 
-/// A way to receive.
+/// A method of receiving.
 #[derive(Debug, Clone, Copy)]
 pub struct Receiving(
     /// `None`: the method that measures best.

@@ -1,6 +1,6 @@
 //! One end of a conversation in messages, over any transport: used by `bench`, `ping` and `serve`.
 //!
-//! Received data is passed on piece by piece in place, so no transport pays for a copy that another one needs.
+//! Received data is passed on in place, piece by piece, so no transport pays for a copy that another one needs.
 
 pub mod message;
 pub mod over_port;
@@ -34,7 +34,7 @@ pub trait Exchange: Send {
     /// Sends a message now.
     ///
     /// # Errors
-    /// The kernel's; also if the other end has accepted nothing for [`SEND_MAX`].
+    /// The kernel's error, also if the other end has accepted nothing for [`SEND_MAX`].
     fn send(&mut self, message: &[u8]) -> io::Result<()>;
 
     /// Sends several, by as few calls as possible.
@@ -43,7 +43,7 @@ pub trait Exchange: Send {
         messages.try_for_each(|message| self.send(message))
     }
 
-    /// Sends a message of two parts: new bytes, and prepared ones that do not change any more while being sent.
+    /// Sends a message of two parts: new bytes, and prepared bytes that do not change while they are sent.
     ///
     /// # Errors
     /// As [`Exchange::send`].
@@ -55,10 +55,10 @@ pub trait Exchange: Send {
     /// now: at once, or after [`PATIENCE`], depending on how it waits; or if a signal arrived.
     ///
     /// # Errors
-    /// The kernel's; `UnexpectedEof` if the other end has ended its direction.
+    /// The kernel's error; `UnexpectedEof` if the other end has ended its direction.
     fn receive(&mut self, take: impl FnMut(&[u8])) -> io::Result<bool>;
 
-    /// The evidence for the bytes it moved, if there is a ledger.
+    /// The evidence for the moved bytes, if there is a ledger.
     fn ledger(&self) -> Option<Ledger> {
         None
     }
@@ -68,7 +68,7 @@ pub trait Exchange: Send {
         Ok(())
     }
 
-    /// Ends sending, and waits, for at most that long, until everything has arrived, if that can be known.
+    /// Ends sending, and waits, at most for `timeout`, until everything has arrived, if that can be known.
     fn finish(&mut self, _patience: Duration) -> io::Result<()> {
         Ok(())
     }

@@ -16,12 +16,12 @@ pub struct OverPort {
     sender: Sender,
     to: SocketAddr,
     waiting: Waiting,
-    /// Datagrams that arrived together with one that was passed on, in order.
+    /// Datagrams that arrived together with a datagram that was passed on, in order.
     others: VecDeque<Vec<u8>>,
 }
 
 impl OverPort {
-    /// At an address of the interface, talking to one other.
+    /// An exchange at an address of the interface, with one peer.
     pub fn open(
         interface: &str,
         at: SocketAddr,

@@ -25,11 +25,11 @@ const PIECES_MAX: usize = 1024;
 /// How to send several messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Several {
-    /// Each by its own call.
+    /// Each message by its own call.
     Alone,
     /// In place, by one `writev`.
     Batched,
-    /// Copied into one buffer, with their lengths in front, and by one `write` of that.
+    /// Copied into one buffer, with their lengths in front, and sent by one `write`.
     Gathered,
 }
 
@@ -43,7 +43,7 @@ pub struct Tcp {
 }
 
 impl Tcp {
-    /// Over a connection; small messages are sent at once.
+    /// An exchange over a connection; small messages are sent at once.
     pub fn new(stream: TcpStream, waiting: Waiting) -> io::Result<Self> {
         stream.set_nodelay(true)?;
         stream.set_nonblocking(!waiting.sleeps_in_calls())?;
@@ -54,12 +54,12 @@ impl Tcp {
         Ok(Self { stream, waiting, several: Several::Alone, reader: Reader::new(), joined: Vec::new() })
     }
 
-    /// Several messages by one `writev`.
+    /// Sends several messages by one `writev`.
     pub fn batched(self) -> Self {
         Self { several: Several::Batched, ..self }
     }
 
-    /// Several messages by one `write`, copied into one buffer.
+    /// Sends several messages by one `write`, copied into one buffer.
     pub fn gathered(self) -> Self {
         Self { several: Several::Gathered, ..self }
     }
@@ -188,7 +188,7 @@ impl Reader {
         Ok(read)
     }
 
-    /// Passes on the present bytes of the current message; true if that is its end.
+    /// Passes on the received bytes of the current message; returns true at its end.
     fn take_message(&mut self, take: &mut impl FnMut(&[u8])) -> bool {
         let missing = match self.missing {
             Some(missing) => missing,

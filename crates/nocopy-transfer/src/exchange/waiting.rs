@@ -1,4 +1,4 @@
-//! How a receiver waits at one of the kernel's own sockets.
+//! How a receiver waits at an ordinary socket.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -51,7 +51,7 @@ impl Waiting {
         }
     }
 
-    /// Whether the socket's calls may sleep; all others return at once.
+    /// Whether the socket's calls may sleep; otherwise they return at once.
     pub fn sleeps_in_calls(self) -> bool {
         self == Self::Blocking
     }

@@ -75,14 +75,14 @@ impl<'a> Rounds<'a> {
         }
     }
 
-    /// Continues until everything is done or the user interrupts it.
+    /// Continues until all rounds are done or the user interrupts.
     pub(super) fn run(&mut self, mut exchange: impl Exchange) -> io::Result<()> {
         let mut line = LiveLine::default();
         self.start = Instant::now();
         let played = self.play(&mut exchange, &mut line);
         self.elapsed = self.start.elapsed();
         self.used = Some(self.processor.used(self.answered));
-        // An end that has answered everything need not wait.
+        // If everything was answered, there is no need to wait.
         let _ = exchange.finish(PATIENCE);
         played
     }
@@ -203,7 +203,7 @@ struct Answer {
 enum Judgement {
     /// To the message that was sent last.
     Answer,
-    /// To one before it.
+    /// An answer to an earlier message.
     Late,
     Changed,
 }

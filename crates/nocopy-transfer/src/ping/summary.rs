@@ -107,7 +107,7 @@ fn bars(times: &Histogram<u64>) -> Vec<Bar> {
     let mut bars: Vec<Bar> = Vec::new();
     let mut to = 0;
     for step in times.iter_recorded() {
-        // Values that the histogram does not distinguish are reported as the highest of them.
+        // The histogram reports the highest of the values that it does not distinguish.
         let value = step.value_iterated_to().min(times.max());
         while bars.is_empty() || value >= to {
             let from = if bars.is_empty() { times.min() } else { to };

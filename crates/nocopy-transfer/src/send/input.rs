@@ -1,4 +1,4 @@
-//! The input for a recording: a file, or a pipe, which may have nothing yet.
+//! The input for a recording: a file, or a pipe, which may be empty for now.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, IoSliceMut, Read, Seek, SeekFrom};
@@ -61,7 +61,7 @@ impl Input {
         self.patience = None;
     }
 
-    /// Whether there is something to read, or the end, possibly after waiting.
+    /// Whether there is data to read, or the end, possibly after waiting.
     fn is_ready(&self) -> io::Result<bool> {
         loop {
             let timeout = if self.patience.is_some() { LOOK_INTERVAL } else { Duration::ZERO };

@@ -10,7 +10,7 @@ use super::transmitter::Transmitter;
 use crate::Failure;
 use crate::arguments::{ChecksumName, PayloadArgument, SendArguments};
 
-/// The most frames per call: enough to make its fixed cost negligible, few enough to end in time.
+/// The most frames per call: enough to hide its fixed cost, few enough to end in time.
 const BURST: u32 = 16_384;
 
 pub(super) const CAUSE: &str = "a template resent by the kernel: no program writes these frames";

@@ -55,7 +55,7 @@ use transmitter::PortTransmitter;
 /// Frames of a port, and entries of its tx ring.
 const FRAMES: u32 = 2048;
 
-/// The largest MTU of a frame of one page: with a longer MTU packets may be in several.
+/// The longest MTU whose frames fit one page: with a longer MTU, packets may consist of several frames.
 const ONE_FRAME_MTU_BYTES: u32 = 3818;
 
 /// The longest payload of a datagram, in IPv6; its length has 16 bits.
@@ -180,7 +180,7 @@ impl<'a> Sending<'a> {
         let template = self.template(Some(payload.unwrap_or(kernel::PAYLOAD)))?;
         let name = &self.interface.name;
         let generator = Generator::new(name)?;
-        // A program may be run through its descriptor; before Linux 5.19 that needed CAP_BPF if bpf(2) is restricted.
+        // A program can be used through its descriptor; before Linux 5.19 that needed CAP_BPF if bpf(2) is restricted.
         capability::drop_all_but(CapabilitySet::BPF)?;
         let mut transmitter = KernelTransmitter::new(name, generator, self.queue(template));
         let before = Snapshot::of(name)?;

@@ -9,7 +9,7 @@ use super::source::{Ahead, Source};
 use crate::Failure;
 use crate::arguments::SendArguments;
 
-/// The limits of a run, whichever is reached first; the source may end before.
+/// The limits of a run, whichever is reached first; the source may end earlier.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Goal {
     pub packets: Option<u64>,
@@ -29,7 +29,7 @@ pub(super) struct Tally {
     pub bytes: u64,
     /// Frames of these packets.
     pub frames: u64,
-    /// Length of the last one.
+    /// Length of the last packet.
     pub last_bytes: u64,
     /// Packets longer than the port sends.
     pub too_long: u64,
@@ -46,7 +46,7 @@ pub(super) enum Step {
     Early { due_ns: u64 },
     /// The next packets are due soon, and should be sent together.
     Batch,
-    /// The source has nothing yet.
+    /// The source has no packet yet.
     Silence,
     /// All frames are in flight.
     NoRoom,

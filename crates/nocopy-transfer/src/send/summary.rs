@@ -48,7 +48,7 @@ pub(super) struct Summary {
     pub not_sent: Counts,
     /// Packets that were handed over and are known to be lost, by counter name.
     pub dropped: Counts,
-    /// Counts of the interface meanwhile, of all senders.
+    /// The interface's counts during the run, for all senders.
     pub interface_counters: Counts,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub replay: Option<ReplayRow>,
@@ -193,7 +193,7 @@ impl Summary {
         summary
     }
 
-    /// For packets made by the kernel, which reports nothing more about them.
+    /// For packets made by the kernel, which reports nothing else about them.
     pub(super) fn of_kernel(interface: &str, transmitter: &KernelTransmitter, pace: Pace, run: &Run) -> Self {
         let queue = transmitter.queue();
         Self::new(interface, &queue.schedule, pace, run)

@@ -49,7 +49,7 @@ pub(super) struct Template {
     flows: Flows,
     tagged: bool,
     udp_at: usize,
-    /// The sum of all equal parts that the UDP checksum covers; `None` if it is left out.
+    /// Sum of the constant parts that the UDP checksum covers; `None` if the checksum is left out.
     udp_sum: Option<Sum>,
     /// Whether that is the complete sum, and not only the start for a device.
     complete: bool,
@@ -151,7 +151,7 @@ impl Template {
         self.bytes.len()
     }
 
-    /// The checksum left to a device.
+    /// The place of a checksum that a device completes.
     pub(super) fn left_checksum(&self) -> Option<Place> {
         let left = self.udp_sum.is_some() && !self.complete;
         left.then_some(Place { start: self.udp_at as u16, offset: udp::CHECKSUM_OFFSET })
@@ -176,7 +176,7 @@ impl Template {
         let Some(sum) = self.udp_sum.map(|sum| sum.with(source.as_slice())) else { return };
         let checksum = if self.complete {
             let sequence = if self.sequence_at.is_some() { &number[..] } else { &[] };
-            // 0 would mean that there is none (RFC 768).
+            // 0 would mean that there is no checksum (RFC 768).
             match sum.with(&port).with(sequence).checksum() {
                 0 => u16::MAX,
                 checksum => checksum,
@@ -210,7 +210,7 @@ impl Flows {
     }
 }
 
-/// The requested length, or the needed one.
+/// The requested length, or the least that is needed.
 fn length(frame_bytes: Option<u64>, bytes_min: usize) -> Result<usize, Error> {
     match frame_bytes {
         Some(frame_bytes) if frame_bytes < bytes_min as u64 => {
@@ -221,7 +221,7 @@ fn length(frame_bytes: Option<u64>, bytes_min: usize) -> Result<usize, Error> {
     }
 }
 
-/// The sum of a UDP segment for its checksum, without source address and port and with a sequence of zero.
+/// The checksum sum of a UDP segment, without source address and port and with a sequence number of zero.
 fn udp_sum(headers: &UdpFrame, segment: &[u8]) -> Option<Sum> {
     let no_source = match headers.addresses {
         IpAddresses::V4 { destination, .. } => IpAddresses::V4 { source: Ipv4Addr::UNSPECIFIED, destination },

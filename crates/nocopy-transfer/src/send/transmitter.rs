@@ -28,7 +28,7 @@ pub(super) struct PortTransmitter<S> {
     /// The longest packet in one frame.
     draft_bytes_max: usize,
     batch: usize,
-    /// The checksum left to the device.
+    /// The place of a checksum that the device completes.
     checksum: Option<Place>,
     /// For packets longer than a frame.
     long: Vec<u8>,
@@ -37,7 +37,7 @@ pub(super) struct PortTransmitter<S> {
 impl<S: Source> PortTransmitter<S> {
     /// Packets of the source are at most `bytes_max` long, if that is known.
     pub(super) fn new(mut port: Port, queue: Queue<S>, bytes_max: usize, checksum: Option<Place>) -> Self {
-        // No packet is as long as that: the refusal contains the limit.
+        // No packet has that length: the refusal returns the limit.
         let draft_bytes_max = match port.sender().drafts(0, usize::MAX) {
             Err(Reason::TooLong { bytes_max: longest }) => longest.min(bytes_max),
             _ => bytes_max,

@@ -28,7 +28,7 @@ pub(super) fn serve(
     while !interrupt.came() {
         let received = match attend(waiting, socket, || socket.recv_from(&mut buffer)) {
             Ok(received) => received,
-            // An earlier answer found no receiver, which does not concern others.
+            // An earlier answer found no receiver; other clients are not affected.
             Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => continue,
             Err(error) => return Err(error),
         };

@@ -115,7 +115,7 @@ struct Running {
 }
 
 impl Running {
-    /// Without reaping it: until then no other process can have its number.
+    /// Without reaping it, so that no other process can have its number.
     fn has_ended(&self) -> io::Result<bool> {
         let peek = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
         Ok(waitid(WaitId::Pid(Pid::from_child(&self.child)), peek)?.is_some())
@@ -219,7 +219,7 @@ mod tests {
         let left_behind = String::from_utf8(left_behind.unwrap()).unwrap();
         let stat = format!("/proc/{}/stat", left_behind.trim());
         let start = Instant::now();
-        // Ended, or waiting for its new parent to reap it.
+        // The process has ended, or its new parent has not reaped it yet.
         while std::fs::read_to_string(&stat).is_ok_and(|stat| !stat.contains(") Z ")) {
             assert!(start.elapsed() < LONG, "{stat}");
             sleep(LOOK);

@@ -14,13 +14,13 @@ use super::summary::Served;
 use crate::exchange::{PATIENCE, SPIN, Waiting};
 use nocopy_report::Interrupt;
 
-/// The most connections at a time. One more ends an existing one.
+/// The most connections at a time. A further one ends an existing one.
 const CONNECTIONS_MAX: usize = 256;
 
-/// Connections accepted in a row, before the others have their turn.
+/// Connections accepted in a row, before other work.
 const ACCEPTED_MAX: usize = 16;
 
-/// Length of the pieces in which bytes of a peer that does not read are kept, each read by one call.
+/// Length of the pieces that keep bytes for a peer that does not read; each is read by one call.
 const PIECE_BYTES: usize = 64 << 10;
 
 /// The most bytes kept for one peer, which is then not read any more: more than the longest message, so that a peer that sends one
@@ -113,7 +113,7 @@ impl Server<'_> {
                     Some(libc::EAGAIN) => return,
                     Some(libc::EINTR | libc::ECONNABORTED) => {}
                     Some(libc::EMFILE) if !self.connections.is_empty() => self.make_place(),
-                    // The machine is short of something. The connection stays in the queue, and poll would return at once again.
+                    // The machine lacks memory or descriptors. The connection stays in the queue, and poll would return at once again.
                     _ => return self.pause = Some(now + PATIENCE),
                 },
             }
@@ -222,7 +222,7 @@ impl Connection {
         wanted
     }
 
-    /// Writes kept bytes, reads once, and sends that back as far as there is room.
+    /// Writes kept bytes, reads once, and sends that back while there is room.
     fn turn(&mut self, buffer: &mut [u8]) -> io::Result<Moved> {
         let mut written = 0;
         while let Some(first) = self.kept.first() {
@@ -325,7 +325,7 @@ mod tests {
             connection("::ffff:10.0.0.1", 0, after(89)),
             connection("2001:db8:0:1::3", 0, after(82)),
         ];
-        // The subnet has the most connections and kept bytes; no single address of it does.
+        // The subnet has the most connections and kept bytes, although no single address of it has.
         assert_eq!(greediest(&connections, |_| 1, |one| Reverse(one.moved)), Some(3));
         assert_eq!(greediest(&connections, Connection::kept_bytes, Connection::kept_bytes), Some(1));
         assert_eq!(greediest(&connections[..1], |_| 1, |one| Reverse(one.moved)), Some(0));

@@ -23,11 +23,11 @@ pub(crate) struct Sent {
 /// The receiver's counts.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct Received {
-    /// Undamaged ones, each counted once.
+    /// Undamaged datagrams, each counted once.
     pub datagrams: u64,
     pub bytes: u64,
     pub checksum: u64,
-    /// Received after later ones.
+    /// Datagrams received after later ones.
     pub reordered: u64,
     /// Received again.
     pub duplicate: u64,

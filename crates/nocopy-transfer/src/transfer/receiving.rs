@@ -16,13 +16,13 @@ use crate::arrivals::{Arrival, Arrivals};
 /// How many numbers are remembered. Flows are reordered over a few milliseconds at most: this many arrive in 6 ms at 10 M/s.
 const WINDOW: u64 = 1 << 16;
 
-/// More than a datagram holds.
+/// More bytes than a datagram can have.
 const DATAGRAM_BYTES_MAX: u64 = 1 << 16;
 
 /// After the sender is done, missing datagrams count as lost when nothing has arrived for this long.
 const SETTLE_NS: u64 = 100_000_000;
 
-/// How long to wait for the sender's thanks for the last answer: it asks again meanwhile if that was lost.
+/// How long to wait for the sender's thanks for the last answer: the sender asks again if the answer was lost.
 const LINGER_NS: u64 = 1_000_000_000;
 
 /// The longest wait for a sender that neither sends thanks nor falls silent: no answer reaches it, so it gives up by itself.
@@ -79,7 +79,7 @@ pub(crate) enum Handled<'a> {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Phase {
-    /// No sender was there yet.
+    /// No sender has begun yet.
     Waiting,
     Running,
     /// The sender has the counts, or had time to ask.
@@ -258,7 +258,7 @@ impl Run {
         self.closed.get_or_insert(Closed { at_ns, expected });
     }
 
-    /// How many datagrams are expected: all that were sent, or, until that is known, those up to the last received.
+    /// The number of expected datagrams: all that were sent, or, until that is known, those up to the last received.
     fn expected(&self) -> u64 {
         match (self.closed, self.sent) {
             (Some(closed), _) => closed.expected,

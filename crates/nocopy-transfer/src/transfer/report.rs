@@ -6,13 +6,13 @@ use super::datagram::{Received, Sent};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Findings {
     pub received: Received,
-    /// The number of datagrams expected: all that were sent, or those up to the last received.
+    /// The number of expected datagrams: all that were sent, or those up to the last received.
     pub expected: u64,
     /// The sender's counts, once it has reported them.
     pub sent: Option<Sent>,
-    /// Whether these are all that were sent, and not those before a receiver had enough.
+    /// Whether these are all sent datagrams, and not only those before the receiver had enough.
     pub is_whole: bool,
-    /// Whether the receiver counts nothing more.
+    /// Whether the receiver has stopped counting.
     pub is_final: bool,
 }
 

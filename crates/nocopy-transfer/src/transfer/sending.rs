@@ -23,7 +23,7 @@ pub(crate) struct Sending {
     /// How long to wait for the first answer.
     patience_ns: u64,
     sent: Sent,
-    /// The last one.
+    /// The last answer.
     answer: Option<Answer>,
     stage: Stage,
     heard_ns: u64,
@@ -48,7 +48,7 @@ enum Stage {
 pub(crate) enum State {
     /// No answer has arrived yet.
     Connecting,
-    /// The receiver is there.
+    /// The receiver has answered.
     Running,
     /// The receiver has ended it, before all data were sent.
     EndedEarly,
@@ -72,7 +72,7 @@ impl Sending {
     ///
     /// # Panics
     ///
-    /// If there is no room for the header.
+    /// The buffer has no room for the header.
     pub(crate) fn seal(&mut self, datagram: &mut [u8]) {
         let Sent { datagrams, bytes, checksum } = self.sent;
         let sum = emit_data(datagram, self.run, datagrams, bytes, self.verify);
@@ -115,7 +115,7 @@ impl Sending {
         }
         self.heard_ns = now_ns;
         self.answer = Some(answer);
-        // Only before there are data: either all of a stream has checksums, or nothing.
+        // Only before data was sent: a stream has checksums for all data or none.
         self.verify |= answer.verify && self.sent.datagrams == 0;
         self.stage = match self.stage {
             stage if answer.last => Stage::Over { early: stage != Stage::Finishing, thanked: false },

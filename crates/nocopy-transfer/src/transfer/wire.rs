@@ -77,7 +77,7 @@ pub(crate) struct Data<'a> {
     pub run: u64,
     pub number: u64,
     pub offset: u64,
-    /// Its checksum, if it has one, already verified.
+    /// The checksum, if any, was verified.
     pub checksum: Option<u32>,
     pub bytes: &'a [u8],
 }
@@ -156,7 +156,7 @@ impl Control {
         self.counts.iter().enumerate().all(|(index, count)| index == CHECKSUM_COUNT || *count < NUMBER_MAX)
     }
 
-    /// Whether the counts from this one on are 0.
+    /// Whether the counts from this index on are 0.
     pub(super) fn is_zero_from(&self, index: usize) -> bool {
         self.counts[index..].iter().all(|count| *count == 0)
     }
@@ -232,7 +232,7 @@ pub(super) mod tests {
         datagram
     }
 
-    /// Bytes with the checksum that belongs to them.
+    /// The bytes with their checksum.
     pub(in crate::transfer) fn resealed(bytes: &[u8]) -> Vec<u8> {
         let mut bytes = bytes.to_vec();
         bytes[CHECKSUM_AT..LENGTH_AT].fill(0);

@@ -31,7 +31,7 @@ pub(crate) fn time_limit(topology: Topology, random: RandomArguments) -> Duratio
 
 const TEST_POLL: Duration = Duration::from_millis(10);
 
-/// How many lines of a failed test's output are kept.
+/// The most lines of a failed test's output that are kept.
 const WORDS_LINES_MAX: usize = 30;
 
 pub(crate) fn main(arguments: &GuestArguments) -> ExitCode {

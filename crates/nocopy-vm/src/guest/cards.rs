@@ -11,7 +11,7 @@ use crate::registry::{Failure, Topology};
 const APPEAR_TIMEOUT: Duration = Duration::from_secs(60);
 const APPEAR_POLL: Duration = Duration::from_millis(20);
 
-/// Loads the topology's driver anew, so that a test finds no state of the one before.
+/// Reloads the topology's driver, so that a test finds no state of the previous one.
 pub(crate) fn load_driver(topology: Topology) -> Result<(), Failure> {
     unload_driver(topology)?;
     modprobe(&[topology.driver()])

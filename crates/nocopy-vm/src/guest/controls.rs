@@ -13,7 +13,7 @@ use super::nfs::{Mounted, Offer, Scene, Server};
 use super::nfsd::KernelServer;
 use crate::registry::Failure;
 
-/// Clients that share nothing: without it two mounts of the same server are one.
+/// Clients without shared state: otherwise two mounts of the same server would be one.
 const TWO_CLIENTS: &str = ",nosharecache";
 
 /// Attributes are not cached, and every write waits for the server.
@@ -115,7 +115,7 @@ impl Controls {
         ours.iter().for_each(|why| eprintln!("as the kernel's server: {why}"));
     }
 
-    /// Adds how long all took to the report, ends the server, and fails if anything was wrong with it.
+    /// Adds the duration of all checks to the report, ends the server, and fails if it had an error.
     pub(crate) fn end(mut self, guest: &Guest) -> Result<(), Failure> {
         guest.record(&json!({ "seconds": self.seconds }));
         self.mounts.clear();

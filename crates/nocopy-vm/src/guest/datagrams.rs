@@ -36,7 +36,7 @@ pub(crate) enum Memory {
     Foreign,
 }
 
-/// A way of sending, and the expected result.
+/// A method of sending, and the expected result.
 pub(crate) struct Case {
     pub(crate) name: &'static str,
     pub(crate) method: Method,
@@ -145,7 +145,7 @@ impl Datagrams {
     }
 }
 
-/// All datagrams, in portions that may be on their way at a time.
+/// All datagrams, in portions that may be in flight at a time.
 pub(crate) fn windows() -> impl Iterator<Item = Vec<Vec<u8>>> {
     let starts = (0..DATAGRAMS).step_by(WINDOW as usize);
     starts.map(|start| (start..DATAGRAMS.min(start + WINDOW)).map(datagram).collect())

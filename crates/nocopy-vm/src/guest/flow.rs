@@ -89,7 +89,7 @@ pub(crate) struct Account {
     pub(crate) errors: BTreeSet<String>,
 }
 
-/// Shows, on another thread, whether packets arrive, and that the ports were asked.
+/// Shows, to another thread, whether packets arrive, and that the ports were polled.
 #[derive(Default)]
 pub(crate) struct Gauge {
     /// How many packets have arrived, each way.

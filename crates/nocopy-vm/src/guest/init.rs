@@ -21,7 +21,7 @@ pub(crate) const SHARED: &str = "/shared";
 /// That port's name, given by the host.
 pub(crate) const EVENTS_PORT: &str = "nocopy.events";
 
-/// File systems by name, and where they are mounted; later ones are inside earlier ones.
+/// File systems by name, and their mount points; later ones may be inside earlier ones.
 const FILE_SYSTEMS: &[(&CStr, &str)] = &[
     (c"proc", "/proc"),
     (c"sysfs", "/sys"),
@@ -38,7 +38,7 @@ const FILE_SYSTEMS: &[(&CStr, &str)] = &[
 /// The directory of links to busybox for missing programs: last in the path, after the real programs.
 const BUSYBOX: &str = "/usr/local/bin";
 
-/// Drivers that nothing loads when a test asks for them.
+/// Drivers that are not loaded automatically when a test needs them.
 const DRIVERS: &[&str] = &["tun"];
 
 /// The limit of descriptors that an init process usually sets for others.
@@ -57,7 +57,7 @@ pub(crate) fn main(arguments: &[String]) -> ExitCode {
     let started = start(arguments);
     let code = super::exit("nocopy-vm init", started);
     rustix::fs::sync();
-    // Refused only to a process that is not the first one.
+    // Refused only if this process is not the first one.
     let _ = reboot(RebootCommand::PowerOff);
     code
 }

@@ -8,7 +8,7 @@ use rustix::fs::OFlags;
 
 use crate::event::Log;
 
-/// Messages about errors of the kernel, or possible ones. Each with the case in which it is printed.
+/// Messages about certain or possible errors of the kernel, each with the case in which it is printed.
 const COMPLAINTS: &[&str] = &[
     "WARNING:",
     "BUG:",
@@ -60,10 +60,10 @@ const HICCUPS: &[&str] = &[
     "perf: interrupt took too long", // perf_duration_warn
 ];
 
-/// How many lines after a complaint or a stall belong to it.
+/// The number of lines after a complaint or a stall that belong to it.
 const TRACE_LINES: usize = 40;
 
-/// The lines of the kernel's log, from the first one on.
+/// The lines of the kernel's log, from the first on.
 pub(crate) struct KernelLog {
     file: File,
 }

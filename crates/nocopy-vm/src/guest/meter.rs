@@ -9,7 +9,7 @@ use crate::registry::Failure;
 
 static PROGRAMS: &[u8] = aya::include_bytes_aligned!("../../../../bpf/copies.bpf.o");
 
-/// The way packets go.
+/// The direction of packets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Way {
@@ -37,7 +37,7 @@ const FUNCTIONS: &[&str] = &[
 /// The longest headers of a TCP packet: Ethernet, IPv6, TCP with all options.
 const HEADERS_BYTES_MAX: u64 = 14 + 40 + 60;
 
-/// Watched at their ends, by programs of these names.
+/// Functions that are watched at their ends, by programs of these names.
 const FUNCTIONS_LEFT: [(&str, &str); 4] = [
     ("skb_segment", "skb_segment_end"),
     ("tcp_sendmsg_locked", "tcp_sendmsg_locked_end"),
@@ -121,7 +121,7 @@ impl Copies {
         self.0.iter().filter(|account| account.way == way).collect()
     }
 
-    /// Bytes copied that way.
+    /// Bytes copied in that direction.
     pub(crate) fn bytes(&self, way: Way) -> u64 {
         self.of(way).iter().map(|account| account.bytes).sum()
     }

@@ -51,7 +51,7 @@ impl Guest {
         cards::unload_driver(self.topology)
     }
 
-    /// Loads the driver anew, and makes a new lab of the interfaces it brings.
+    /// Reloads the driver, and makes a new lab of its interfaces.
     pub(crate) fn reload_driver(&self) -> Result<Lab, Failure> {
         fresh_lab(self.topology)
     }
@@ -85,7 +85,7 @@ impl Guest {
 
     /// Adds a measurement to the result of the test, for the host's report.
     pub(crate) fn record(&self, measurement: &impl Serialize) {
-        // Standard output is the way to the agent; see `agent::run`.
+        // Standard output is the connection to the agent; see `agent::run`.
         println!("{}", serde_json::to_string(measurement).expect("a measurement is plain data"));
     }
 }

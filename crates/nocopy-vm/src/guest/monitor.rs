@@ -11,7 +11,7 @@ use crate::registry::Failure;
 /// The serial port's name, given by the host.
 pub(crate) const PORT: &str = "nocopy.monitor";
 
-/// A conversation with the emulator, in its machine protocol: one JSON value a line.
+/// A connection to the emulator, in its machine protocol: one JSON value a line.
 pub(crate) struct Monitor {
     port: BufReader<File>,
 }
@@ -25,7 +25,7 @@ impl Monitor {
         Ok(monitor)
     }
 
-    /// Pulls the cable out of a card, or puts it in again. Card 0 is the left end.
+    /// Unplugs the cable of a card, or plugs it in again. Card 0 is the left end.
     pub(crate) fn plug(&mut self, card: u32, plugged: bool) -> Result<(), Failure> {
         let arguments = json!({ "name": format!("card{card}"), "up": plugged });
         self.execute(&json!({ "execute": "set_link", "arguments": arguments }))

@@ -27,9 +27,9 @@ pub(crate) const NOBODY: u32 = 65534;
 /// The size of the disk in memory that has the directory.
 const DISK_KIB: u32 = 96 << 10;
 pub(crate) const DISK: &str = "/dev/ram0";
-/// Another one of that size.
+/// The size of a second disk.
 pub(crate) const SPARE_DISK: &str = "/dev/ram1";
-/// More files than the disk would have by itself.
+/// More inodes than the disk would have by default.
 const FILES_MAX: &str = "12000";
 
 /// A directory on its own disk, and directories beside it for the server's state and for mounts.
@@ -86,7 +86,7 @@ impl Scene {
     fn places() -> Result<Self, Failure> {
         modprobe(&["nfsv3"])?;
         let scene = Self { around: tempfile::tempdir()? };
-        // The server is another user.
+        // The server runs as another user.
         fs::set_permissions(scene.around.path(), fs::Permissions::from_mode(0o755))?;
         for below in ["exported", "state", "mounted"] {
             fs::create_dir(scene.around.path().join(below))?;
@@ -110,7 +110,7 @@ impl Scene {
         self.around.path().join("mounted")
     }
 
-    /// Starts the server at the left end, as a user without privileges; it answers when this returns.
+    /// Starts the server at the left end as a user without privileges, and returns once it answers.
     pub(crate) fn serve(&self, lab: &Lab, more: &[&str]) -> Result<Server, Failure> {
         Server::start(lab.left(), &self.exported(), &self.around.path().join("state"), more)
     }
@@ -130,13 +130,13 @@ impl Drop for Scene {
 /// `nocopy serve nfs`, running; killed when dropped.
 pub(crate) struct Server {
     process: Child,
-    /// Nothing more is read from it; but closed it would be an error of the server to write there.
+    /// No more is read from it, but it stays open: otherwise writing there would be an error for the server.
     _says: BufReader<ChildStderr>,
 }
 
 impl Server {
     fn start(at: &End, directory: &Path, state: &Path, more: &[&str]) -> Result<Self, Failure> {
-        // Built beside this program.
+        // The command, built beside this program.
         let program = std::env::current_exe()?.with_file_name("nocopy");
         let listen = SocketAddrV4::new(at.ipv4(), PORT).to_string();
         let mut command = Command::new(&program);
@@ -161,7 +161,7 @@ impl Server {
         Err(Failure(format!("nocopy serve nfs did not serve ({}): {said}", process.wait()?)))
     }
 
-    /// The number of its process.
+    /// The process's number.
     pub(crate) fn id(&self) -> u32 {
         self.process.id()
     }
@@ -176,7 +176,7 @@ impl Server {
         Ok(())
     }
 
-    /// Ends it, and returns its summary.
+    /// Ends the server, and returns its summary.
     pub(crate) fn end(mut self) -> Result<Value, Failure> {
         kill_process(Pid::from_child(&self.process), Signal::INT)?;
         let mut said = Vec::new();

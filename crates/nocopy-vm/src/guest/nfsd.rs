@@ -62,7 +62,7 @@ impl KernelServer {
         Ok(server)
     }
 
-    /// All of the kernel's server belongs to the network namespace of this thread.
+    /// The whole kernel server belongs to the network namespace of this thread.
     fn serve(&self, directory: &Path, clients: [Ipv4Addr; 2]) -> Result<(), Failure> {
         let listen = |address, port| {
             TcpListener::bind((address, port)).map_err(|error| Failure(format!("port {port}: {error}")))

@@ -1,4 +1,4 @@
-//! Waiting until the kernel has done something.
+//! Waiting until the kernel has done its part.
 
 use std::thread::sleep;
 use std::time::{Duration, Instant};

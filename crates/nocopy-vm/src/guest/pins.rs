@@ -1,16 +1,16 @@
-//! Pages that the kernel keeps in place for devices: those of every open area, and of no closed one.
+//! Pages that the kernel pins for devices: those of every open area, and of no closed one.
 
 use std::fs;
 
 use super::patience;
 use crate::registry::Failure;
 
-/// Waits until no page is pinned: sockets let go of theirs a moment after they are closed.
+/// Waits until no page is pinned: sockets release their pages a moment after they are closed.
 pub(crate) fn wait_for_none() -> Result<(), Failure> {
     patience::wait_until("every page is unpinned", || Ok(count()? == 0))
 }
 
-/// Pinned at the moment, by whatever process.
+/// Pages pinned now, by any process.
 pub(crate) fn count() -> Result<i64, Failure> {
     fs::write("/proc/sys/vm/stat_refresh", "1")?; // each processor counts by itself, and tells now and then
     let statistics = fs::read_to_string("/proc/vmstat")?;

@@ -22,7 +22,7 @@ const CALLS: [&str; 6] = ["read", "pread64", "readv", "preadv", "preadv2", "spli
 /// The length of a read of an eventfd, which a woken program makes once.
 const EVENT_BYTES: u64 = 8;
 
-/// Watches one process while it lives.
+/// Watches one process while it exists.
 pub(crate) struct Reads {
     programs: Ebpf,
 }
@@ -96,7 +96,7 @@ impl Seen {
         self.of(|count| count.call == "splice", |count| count.bytes)
     }
 
-    /// Bytes that calls which read returned, without those of events.
+    /// Bytes returned by reading calls, without those of eventfds.
     pub(crate) fn payload_bytes(&self) -> u64 {
         let is_events = |count: &Count| count.call == "read" && count.bytes == count.calls * EVENT_BYTES;
         self.of(|count| count.call != "splice" && !is_events(count), |count| count.bytes)

@@ -33,7 +33,7 @@ fn not_there(from: &str, to: &str) -> impl FnOnce(io::Error) -> Failure {
     move |error| Failure(format!("a datagram from the {from} to the {to} end: {error}"))
 }
 
-/// A packet socket for everything that passes the interface, as tcpdump has one.
+/// A packet socket for all packets of the interface, as tcpdump opens it.
 pub(crate) fn watch(end: &End) -> Result<OwnedFd, Failure> {
     let (family, kind) = (AddressFamily::PACKET, SocketType::RAW);
     Ok(end.namespace().run(|| socket_with(family, kind, SocketFlags::CLOEXEC, Some(eth::ALL)))?)

@@ -22,7 +22,7 @@ pub(crate) const BYTES: u64 = 1 << 20;
 /// Bytes of a buffer. Neither the stream nor a page is a multiple of it.
 const PIECE_BYTES: usize = 50_000;
 
-/// A way of sending, and the expected result.
+/// A method of sending, and the expected result.
 pub(crate) struct Case {
     pub(crate) name: &'static str,
     pub(crate) method: Method,

@@ -44,13 +44,13 @@ impl fmt::Display for Method {
 pub struct Written {
     /// The data that was not written.
     pub sectors: Vec<Sectors>,
-    /// How many of them, from the first on, are in the file.
+    /// Sectors of it that are in the file, from the first.
     pub whole: usize,
     /// Why the rest is not.
     pub error: Option<io::Error>,
 }
 
-/// Appends to a file, and later to another.
+/// Writes sectors to the end of a file, and later to the next file.
 #[derive(Debug)]
 pub struct Writer {
     file: File,
@@ -66,7 +66,7 @@ pub struct Writer {
 struct UnderWay {
     done: usize,
     total: usize,
-    /// Held here if there is no ring.
+    /// The sectors of the current write, if there is no ring.
     sectors: Option<(Vec<Sectors>, io::Result<usize>)>,
 }
 
@@ -96,7 +96,7 @@ impl Writer {
     /// As [`Writer::new`]; the writer then continues with the old file.
     ///
     /// # Panics
-    /// While a write is under way.
+    /// A write is in progress.
     pub fn next_file(&mut self, file: File) -> io::Result<()> {
         assert!(self.under_way.is_none(), "a write is under way");
         let direct = make_direct(&file)?;
@@ -104,7 +104,7 @@ impl Writer {
         Ok(())
     }
 
-    /// How the file is written, as far as is known now.
+    /// The current method of writing.
     pub fn method(&self) -> Method {
         Method { direct: self.direct, in_background: self.ring.is_ok() }
     }
@@ -124,7 +124,7 @@ impl Writer {
         self.end
     }
 
-    /// Whether a write is under way.
+    /// Whether a write is in progress.
     pub fn is_busy(&self) -> bool {
         self.under_way.is_some()
     }
@@ -132,7 +132,7 @@ impl Writer {
     /// Starts to append sectors, at most [`PIECES_MAX`], each of a multiple of [`SECTOR_BYTES`].
     ///
     /// # Panics
-    /// While a write is under way.
+    /// A write is in progress.
     pub fn start(&mut self, sectors: Vec<Sectors>) {
         assert!(self.under_way.is_none(), "a write is under way");
         let total = sectors.iter().map(|sectors| sectors.as_ref().len()).sum();
@@ -162,7 +162,7 @@ impl Writer {
         (under_way.sectors, under_way.done) = (over, done);
     }
 
-    /// Returns the write under way if it is finished.
+    /// Returns the sectors of the write in progress, if it is finished.
     pub fn poll(&mut self) -> Option<Written> {
         loop {
             let under_way = self.under_way.as_mut()?;
@@ -235,7 +235,7 @@ impl Writer {
     /// The kernel refused it.
     ///
     /// # Panics
-    /// While a write is under way, or if `bytes` is more than the file has.
+    /// A write is in progress, or `bytes` exceeds the length of the file.
     pub fn set_end(&mut self, bytes: u64) -> io::Result<()> {
         assert!(self.under_way.is_none() && bytes <= self.end, "no end of the file");
         self.file.set_len(bytes)?;

@@ -67,10 +67,10 @@ trait Orphan: Send {
     fn abandon(self: Box<Self>) -> usize;
 }
 
-/// How to treat a socket that is dropped while the kernel reads its memory.
+/// The settings by which a socket is closed whose memory the kernel still reads.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Parting {
-    /// How long nothing may be acknowledged before the socket is cut off.
+    /// How long a socket may make no progress before its connection is reset.
     pub(crate) patience: Duration,
     /// Makes the kernel drop unsent and unacknowledged data; `None` for datagrams, which are sent once, and soon.
     pub(crate) cut_off: Option<fn(BorrowedFd<'_>)>,
@@ -134,7 +134,7 @@ struct Waiting {
     /// When the peer last acknowledged anything; below, the bytes not acknowledged then.
     progress: Instant,
     outstanding_bytes: usize,
-    /// Its wait is cut short, because there are too many.
+    /// Its wait is shortened, because too many sockets are waiting.
     is_hurried: bool,
     /// When it was first cut off.
     cut_off: Option<Instant>,

@@ -27,12 +27,12 @@ const CHANGE_BYTES: usize = 32 * 1024;
 /// Change messages read per call; the rest is read by the next.
 const CHANGES_AT_A_TIME: usize = 64;
 
-/// The way to a destination.
+/// The route to a destination.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Route {
     /// The interface packets leave by.
     pub(crate) interface_index: u32,
-    /// The address the host would send from, if it has one.
+    /// The source address that the host would use, if it has one.
     pub(crate) source: Option<IpAddr>,
     /// The router to send to; `None` if the destination is on the link.
     pub(crate) gateway: Option<IpAddr>,
@@ -85,7 +85,7 @@ pub(crate) struct Neighbour {
     pub(crate) is_stale: bool,
 }
 
-/// Why there is no way to a destination.
+/// Why a destination cannot be reached.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum RouteError {
     /// The host has no route, or one that forbids it.
@@ -143,7 +143,7 @@ impl Routes {
     /// # Errors
     /// The kernel refused the netlink sockets.
     pub(crate) fn open(from: Option<IpAddr>, link_interface: Option<u32>) -> Result<Self, RouteError> {
-        // Changes first: whatever changes after an answer is then noticed.
+        // Reads changes first, so that a later change is noticed.
         let changes = route::changes().map_err(RouteError::system("listen to changes of routes"))?;
         let requests = route::socket().map_err(RouteError::system("open a netlink socket"))?;
         Ok(Self {

@@ -79,7 +79,7 @@ pub(crate) struct Books {
     paths: Paths,
     /// The path to the destination of the last finished call, which is usually that of the next.
     last_path: Option<(u32, Path)>,
-    /// The path of the first call of a range that one completion covers.
+    /// The path of the first call among those that one completion covers.
     of_range: Option<Path>,
 }
 

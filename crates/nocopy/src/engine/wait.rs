@@ -35,7 +35,7 @@ const SLEEP_MIN: Duration = Duration::from_micros(20);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Wait {
-    /// Look at the ring again and again: lowest latency, one core busy.
+    /// Poll the ring without sleeping: lowest latency, one core busy.
     Spin,
     /// Sleep in `poll(2)` until the kernel signals: no CPU while idle, one wake-up per packet at moderate rates.
     Interrupt,
@@ -85,7 +85,7 @@ pub(crate) trait Waiting {
     }
     /// Lets the kernel wait.
     fn wait_readable(&mut self, timeout: Duration) -> io::Result<Wakeup>;
-    /// Whether another thread asks for the wait to end; clears that request.
+    /// Whether another thread has asked to end the wait; clears the request.
     #[inline]
     fn is_woken(&mut self) -> bool {
         false

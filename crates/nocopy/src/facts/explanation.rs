@@ -66,7 +66,7 @@ impl Explanation {
         }
     }
 
-    /// Adds lines at the front, about something that uses this.
+    /// Adds lines at the front, about an object that uses this one.
     pub(crate) fn below(self, choice: &impl fmt::Display) -> Self {
         Self { text: format!("{choice}\n{self}"), ..self }
     }

@@ -34,7 +34,7 @@ pub enum Unsupported {
         "the kernel refused the XDP program that asks the driver for it; 'nocopy doctor' shows what the driver offers"
     )]
     Refused,
-    /// Other packets have it, this one does not.
+    /// Packets of the port have it, but not this one.
     #[error("this packet has none; others of the port may")]
     Absent,
 }
@@ -88,7 +88,7 @@ impl Arrival {
     }
 }
 
-/// What is to be done for a sent packet; by default nothing.
+/// Work to be done for a sent packet; none by default.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Request {
     pub(crate) checksum: Option<Place>,

@@ -48,7 +48,7 @@ pub enum Reason {
     /// There is no room: in the ring, the queue, the window of the peer, or among the free buffers.
     #[error("there is no room; flush, or receive what the peer has sent, and send again")]
     Full,
-    /// It holds no bytes.
+    /// The item holds no bytes.
     #[error("it holds no bytes; fill it first")]
     Empty,
     /// It is longer than the interface, the protocol or the peer accepts.
@@ -57,7 +57,7 @@ pub enum Reason {
         /// The longest that can be sent.
         bytes_max: usize,
     },
-    /// It lies in more buffers than one packet may.
+    /// The packet consists of more buffers than allowed.
     #[error(
         "it lies in more than {buffers_max} buffer(s); use fewer and larger ones, or open the port with multi_buffer"
     )]

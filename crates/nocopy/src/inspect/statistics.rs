@@ -44,7 +44,7 @@ counters! {
         tx_errors,
         /// Packets received and then dropped by the host: no memory, no taker, or an XDP program.
         rx_dropped,
-        /// Packets dropped on their way out.
+        /// Packets dropped while being sent.
         tx_dropped,
         /// Multicast packets received.
         multicast,
@@ -83,7 +83,7 @@ counters! {
     }
 }
 
-/// What one queue of the device counted, as far as its driver counts.
+/// Counters of one queue of the device, if its driver has them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Queue {

@@ -45,7 +45,7 @@ pub struct Pool(Arc<Shared>);
 struct Shared {
     mapping: Mapping,
     buffer_bytes: usize,
-    /// Each buffer consists of whole pages, which can be replaced one by one.
+    /// Whether each buffer consists of whole pages, which can be replaced one by one.
     whole_pages: bool,
     total: u32,
     /// How many streams send from it.
@@ -118,7 +118,7 @@ impl Pool {
         unsafe { self.0.mapping.base().add(index as usize * self.0.buffer_bytes) }
     }
 
-    /// Replaces a buffer's pages by others; returns whether that worked.
+    /// Replaces a buffer's pages by new ones; returns whether that succeeded.
     ///
     /// # Safety
     /// The buffer is neither free nor in use, and no io_uring instance has the pool registered.
@@ -143,7 +143,7 @@ impl Pool {
         self.free().map_or(0, |free| free.len())
     }
 
-    /// Start and length of its memory.
+    /// Address and length of its memory.
     pub(crate) fn memory(&self) -> (NonNull<u8>, usize) {
         (self.0.mapping.base(), self.0.mapping.bytes())
     }
@@ -211,7 +211,7 @@ pub(crate) fn not_replaced_bytes() -> u64 {
     NOT_REPLACED_BYTES.load(Relaxed)
 }
 
-/// Keeps a pool's memory and its pages in place for an io_uring instance.
+/// Pins a pool's memory for an io_uring instance, so that its pages are not replaced.
 #[derive(Debug)]
 pub(crate) struct Registration(Pool);
 
@@ -234,7 +234,7 @@ impl Drop for Registration {
     }
 }
 
-/// Counts as one stream that sends from a pool, until it is dropped.
+/// Counts as one of the streams that send from a pool, until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Sharer(Pool);
 
@@ -341,7 +341,7 @@ impl Buffer {
         matches!(self.home, Home::Frame(_))
     }
 
-    /// The most bytes it can hold.
+    /// The capacity in bytes.
     pub fn capacity(&self) -> usize {
         match &self.home {
             Home::Pool { pool, .. } => pool.buffer_bytes(),
@@ -360,7 +360,7 @@ impl Buffer {
         self.len = bytes as u32;
     }
 
-    /// Its bytes, to be changed; `None` if they belong to the program.
+    /// Mutable access to its bytes; `None` if they belong to the program.
     #[inline]
     pub fn as_mut(&mut self) -> Option<&mut [u8]> {
         match self.home {
@@ -437,15 +437,15 @@ impl From<Frame> for Buffer {
 impl TryFrom<Buffer> for Frame {
     type Error = Buffer;
 
-    /// The frame that the buffer holds.
+    /// The frame, if the buffer is one.
     ///
     /// # Errors
-    /// Returns the buffer if it is another kind of memory.
+    /// Returns the buffer if it has another kind of memory.
     fn try_from(mut buffer: Buffer) -> Result<Self, Buffer> {
         if !buffer.is_frame() {
             return Err(buffer);
         }
-        // Left in its place: an owner of nothing, whose drop does nothing.
+        // Replaces the owner: its drop does nothing.
         match std::mem::replace(&mut buffer.home, Home::nothing()) {
             Home::Frame(mut frame) => {
                 let bytes = buffer.len as usize;
@@ -513,7 +513,7 @@ fn drop_owner(owner: Box<dyn Any + Send>) {
     }
 }
 
-/// The most free buffers a half keeps for itself.
+/// The most free buffers in a half's cache.
 const CACHED_MAX: usize = 16;
 
 /// A half's own free buffers of a pool: taking one and giving it back costs neither lock nor atomic.
@@ -537,7 +537,7 @@ impl Cache {
         Self { pool, free: Vec::new(), free_max: 0, reserve: None }
     }
 
-    /// Counts a stream as one that shares the pool, if it is shared.
+    /// Counts a stream among those that share the pool, if it is shared.
     pub(crate) fn share(&self) -> Option<Sharer> {
         (self.free_max == 0).then(|| Sharer::new(self.pool.clone()))
     }
@@ -561,17 +561,17 @@ impl Cache {
         free.or_else(|| self.pool.take())
     }
 
-    /// Takes a buffer back; one of another pool returns there.
+    /// Takes a buffer back; a buffer of another pool returns to that.
     #[inline]
     pub(crate) fn put(&mut self, mut buffer: Buffer) {
-        // Others return to the pool, for those that share it.
+        // Further buffers return to the pool, for the other streams.
         if self.free.len() < self.free_max && self.owns(&buffer) {
             buffer.len = 0;
             self.free.push(buffer);
         }
     }
 
-    /// Whether it is one of this pool, or of the half's reserve.
+    /// Whether it is a buffer of this pool, or of the half's reserve.
     #[inline]
     pub(crate) fn owns(&self, buffer: &Buffer) -> bool {
         let is_own =
@@ -583,13 +583,13 @@ impl Cache {
         &self.pool
     }
 
-    /// Whether the cache holds none; the pool may have some.
+    /// Whether the cache is empty; the pool may have some.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.free.is_empty()
     }
 
-    /// Whether few are left, so that completions should be read.
+    /// Whether few buffers are left, so that completions should be read.
     #[inline]
     pub(crate) fn is_low(&self) -> bool {
         self.free.is_empty() && (self.free_max > 0 || self.pool.at_home() == 0)
@@ -765,7 +765,7 @@ mod tests {
         assert_eq!(Arc::strong_count(&alive), 1);
     }
 
-    /// Counts its drops, and panics at each, with a value that does the same.
+    /// Counts its drops, and panics at each, with a value that also panics when dropped.
     struct PanicsWhenDropped(Arc<AtomicUsize>);
 
     impl AsRef<[u8]> for PanicsWhenDropped {

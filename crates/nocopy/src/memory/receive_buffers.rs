@@ -1,7 +1,7 @@
 //! Buffers into which one call receives datagrams. The call's arguments for a buffer are written when the buffer is added, not before
 //! each call: most calls receive one datagram and leave the other buffers unchanged.
 
-// Passes addresses of buffers to the kernel, and owns the buffers meanwhile.
+// Passes addresses of buffers to the kernel, and owns the buffers until it returns them.
 #![allow(unsafe_code)]
 
 use std::io;

@@ -99,7 +99,7 @@ pub(super) struct XdpRungs {
     redirect: Option<Arc<Redirect>>,
     /// The mode that was tried last.
     pub(super) mode: Option<Mode>,
-    /// The socket that another process made, until it is used.
+    /// The socket made by another process, until it is used.
     granted_socket: Option<XskSocket>,
     granted: Option<Granted>,
 }
@@ -151,7 +151,7 @@ impl XdpRungs {
             None => settings.socket(self.granted_socket.take(), area, requests)?,
         };
         let at = if mode == Mode::XdpCopyGeneric { Attach::Generic } else { Attach::Native };
-        // An interface runs its program in one place only.
+        // An interface runs its program at one place only.
         let reused = self.redirect.take().filter(|redirect| redirect.recipe.at == at);
         let attached = match (reused, &self.granted) {
             (Some(redirect), _) => Ok(redirect),

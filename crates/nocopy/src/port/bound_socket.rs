@@ -18,7 +18,7 @@ pub(super) struct BoundSocket {
 
 impl BoundSocket {
     pub(super) fn new(settings: &PortBuilder, mode: Mode, socket: XskSocket, inquiry: Inquiry) -> Self {
-        // The option was added one version after the index stopped lagging.
+        // The option appeared one version after the index stopped lagging.
         let tx_index_lags = mode != Mode::XdpZeroCopy && !socket.raise_tx_budget(settings.rings.tx);
         Self { socket, tx_index_lags, inquiry }
     }

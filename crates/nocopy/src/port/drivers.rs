@@ -146,7 +146,7 @@ pub(crate) fn has(driver: Option<&str>, effect: Effect) -> bool {
     known(driver).any(|entry| entry.effect == effect)
 }
 
-/// Whether a port in that mode can receive anything, as far as is known.
+/// Whether a port in that mode can receive packets, as far as is known.
 pub(crate) fn receives(driver: Option<&str>, mode: Mode) -> bool {
     !matches!(mode, Mode::XdpZeroCopy | Mode::XdpCopyNative) || !has(driver, Effect::GenericOnly)
 }

@@ -61,7 +61,7 @@ pub struct FilterControl {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FilterControlError {
-    /// The port has no XDP program, or another process's.
+    /// The port has no XDP program, or it belongs to another process.
     #[error(
         "{interface}: the filter cannot be replaced; a port in mode '{mode}' has no XDP program of this process; open the port in an AF_XDP mode, and not from a grant"
     )]
@@ -71,7 +71,7 @@ pub enum FilterControlError {
         /// The port's mode.
         mode: Mode,
     },
-    /// The control could not be passed, or the message is something else.
+    /// The control could not be sent or received, or the message is not one.
     #[error("filter control: could not be passed on; {0}")]
     Passing(#[from] GrantError),
     /// An XDP program cannot run the filter.

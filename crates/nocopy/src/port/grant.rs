@@ -116,7 +116,7 @@ pub enum GrantError {
         /// Bytes received.
         bytes: usize,
     },
-    /// The message is something else.
+    /// The message is not a grant.
     #[error(
         "grant: not one; the message does not begin like a grant; connect to a program that grants ports"
     )]
@@ -133,7 +133,7 @@ pub enum GrantError {
     /// A field has an impossible value.
     #[error("grant: refused; its {field} is impossible; connect to a program that grants ports")]
     Field {
-        /// Which one.
+        /// The impossible field.
         field: &'static str,
     },
     /// Too many or too few descriptors.
@@ -146,13 +146,13 @@ pub enum GrantError {
         received: usize,
         /// Whether more were sent than received.
         cut: bool,
-        /// How many belong to a grant.
+        /// The number of descriptors in a grant.
         expected: usize,
     },
-    /// A descriptor refers to something else.
+    /// A descriptor is of the wrong kind.
     #[error("grant: refused; its {descriptor} is {found}; connect to a program that grants ports")]
     Kind {
-        /// Which one.
+        /// The descriptor.
         descriptor: &'static str,
         /// The kind of descriptor that was received.
         found: String,
@@ -200,7 +200,7 @@ impl Grant {
     /// Passes the grant to another process, and closes this process's copies: one message, which fits any socket buffer.
     ///
     /// # Errors
-    /// The kernel refused it; everything is then undone.
+    /// The kernel refused it; all steps are then undone.
     pub fn send(self, stream: &UnixStream) -> Result<(), GrantError> {
         let bytes = self.message().emit();
         let (map, link) = self.rest.redirect.descriptors();

@@ -38,7 +38,7 @@ pub(super) struct Order {
 }
 
 impl Order {
-    /// Whether another mode may work although no AF_XDP mode does.
+    /// Whether another mode may work if no AF_XDP mode does.
     pub(super) fn goes_on_after(&self, error: &OpenError) -> bool {
         let others_there = matches!(
             error,
@@ -62,7 +62,7 @@ impl Order {
     }
 }
 
-/// How far opening a mode got.
+/// How far the opening of a mode got before it failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Step {
     /// Frames of this size cannot be used; the kernel was not asked.

@@ -82,7 +82,7 @@ impl Wire {
     }
 }
 
-/// The other end of the rings of one memory port.
+/// The other ends of one memory port's rings.
 pub(super) struct Endpoint {
     outgoing: Arc<Mutex<Wire>>,
     incoming: Arc<Mutex<Wire>>,

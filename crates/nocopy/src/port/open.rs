@@ -41,7 +41,7 @@ pub enum OpenError {
     NoCarrier {
         /// The interface.
         interface: String,
-        /// Whether it was there before the program was attached.
+        /// Whether it was present before the program was attached.
         after_attach: bool,
     },
     /// A packet of the interface's MTU does not fit a frame.
@@ -74,7 +74,7 @@ pub enum OpenError {
         interface: String,
         /// The requested queue.
         queue: u32,
-        /// Queues there are.
+        /// The number of queues.
         queues: u32,
     },
     /// No queue was asked for.

@@ -28,7 +28,7 @@ use crate::sys::poll::{Wakeup, wait_readable};
 
 /// Ports on several queues of one interface, over one area: used as one, or (as `Vec<Port>`) one per thread.
 ///
-/// Frames received on any of them may be sent on any other.
+/// Frames received on one queue may be sent on any other.
 ///
 /// # The queue of a packet
 ///
@@ -56,7 +56,7 @@ use crate::sys::poll::{Wakeup, wait_readable};
 #[derive(Debug)]
 pub struct Queues {
     ports: Vec<Port>,
-    /// Readable when packets are waiting on any of them.
+    /// Readable while packets wait on any queue.
     poll: OwnedFd,
     /// The port whose turn is next.
     next: usize,
@@ -321,7 +321,7 @@ impl Queues {
     /// privileges and with `kernel.unprivileged_bpf_disabled` set), only closing the ports ends it.
     #[doc(hidden)]
     pub fn stop_taking(&self) -> bool {
-        // Each of them, also after one that is refused; and one wait for all.
+        // Arms every port, even after one that fails, so that one wait covers all.
         let refused = self.ports.iter().filter(|port| !port.inner().leave_to_host()).count();
         redirect::wait_for_programs() && refused == 0
     }

@@ -177,7 +177,7 @@ impl Receiver {
         whole
     }
 
-    /// How many descriptors there is room for, if each needs a free frame.
+    /// The number of descriptors that fit, if each needs a free frame.
     fn room(&self) -> u32 {
         if self.pool.has_blocks() { self.pool.free_count() } else { u32::MAX }
     }

@@ -54,7 +54,7 @@ struct Refused {
     times: Option<Unsupported>,
 }
 
-/// Identifies an interface among those of all network namespaces.
+/// Distinguishes interfaces of all network namespaces.
 #[derive(Debug, PartialEq, Eq, Hash)]
 struct Key {
     namespace: NamespaceId,

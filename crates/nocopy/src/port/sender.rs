@@ -18,7 +18,7 @@ use crate::stats::Stats;
 use crate::sys::lookout::Lookout;
 use crate::sys::xsk::{Descriptor, PACKET_CONTINUES, SEND_METADATA_BYTES, TxKick};
 
-/// Ethernet header and one VLAN tag: what a frame may have beyond the MTU.
+/// Ethernet header and one VLAN tag: bytes that a frame may have besides the MTU.
 pub(super) const LINK_HEADER_BYTES: u32 = 14 + 4;
 
 /// The pause before the next check for completions, which no event reports.
@@ -68,7 +68,7 @@ pub struct Sender {
     /// The most frames of a packet.
     chain_frames_max: usize,
     pub(super) departures: Departures,
-    /// Frames of [`Sender::send_kept`] that returned and were not taken yet.
+    /// Returned frames of [`Sender::send_kept`] that were not taken yet.
     pub(super) kept: Vec<Frame>,
     /// Frames that [`Sender::completed`] returns next, the last one first.
     pub(super) returned: Vec<Frame>,
@@ -390,7 +390,7 @@ impl Sender {
         self.hand_over(true)
     }
 
-    /// One flush, or, if not `counts`, the continuation of one.
+    /// One flush, or its continuation if `counts` is false.
     fn hand_over(&mut self, counts: bool) -> io::Result<bool> {
         self.book();
         if self.tx.staged() > 0 {
@@ -442,7 +442,7 @@ impl Sender {
         count as usize
     }
 
-    /// Books frames written to the ring since the last call, all at once.
+    /// Counts frames written to the ring since the last call, all together.
     #[inline]
     fn book(&self) {
         let written = self.tx.written();
@@ -459,7 +459,7 @@ impl Sender {
         self.pool.lent_count() as usize
     }
 
-    /// Whether no frame is queued, in flight, or finished but not taken back.
+    /// Whether no frame is queued, in flight, or waiting to be taken back.
     pub(crate) fn is_idle(&self) -> bool {
         self.book();
         self.pool.lent_count() == 0

@@ -17,7 +17,7 @@ use crate::sys::bpf;
 use crate::sys::interface::{Condition, Inquiry};
 use crate::sys::namespace::NamespaceId;
 
-/// An Ethernet header: anything shorter is no packet.
+/// An Ethernet header: shorter data is no packet.
 const PACKET_BYTES_MIN: usize = 14;
 
 /// What every kernel accepts: a page less 256 bytes of headroom, some 170 of the kernel's notes in front, and
@@ -56,9 +56,9 @@ pub struct ToHost {
     way: Way,
     interface: String,
     interface_index: u32,
-    /// The program whose header is used; this does not keep it attached.
+    /// The program whose header is used; this field does not keep it attached.
     redirect: Weak<Redirect>,
-    /// For a packet with the header in front; kept to allocate once.
+    /// Memory for a packet with the header in front; kept to allocate once.
     buffer: Vec<u8>,
     /// For packets in several buffers, joined.
     whole: Vec<u8>,
@@ -91,7 +91,7 @@ impl Way {
     }
 }
 
-/// Why packets cannot be returned to the host, or one was not.
+/// Why packets cannot be returned to the host, or one packet was not.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ToHostError {
@@ -119,7 +119,7 @@ pub enum ToHostError {
         /// The port's interface.
         interface: String,
     },
-    /// A granted program in generic mode would take the packet again.
+    /// A granted program in generic mode would receive the packet again.
     #[error(
         "{interface}: not handed to the host; a granted port in generic mode does not know the secret by which the XDP program recognises these packets; grant a port in another mode"
     )]
@@ -133,7 +133,7 @@ pub enum ToHostError {
         /// The port's interface.
         interface: String,
     },
-    /// The packet is longer than the kernel takes this way.
+    /// The packet is longer than the kernel accepts here.
     #[error(
         "{interface}: a packet of {bytes} B was not handed to the host; it is too long: the kernel takes one page, less what it needs itself (some 3,300 B); lower the interface's MTU"
     )]

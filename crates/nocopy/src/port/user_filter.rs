@@ -29,7 +29,7 @@ impl TurnedAway {
         }
     }
 
-    /// Packets that the host has: all (packet ring), or those returned to it.
+    /// What happens to packets that do not match: the host has them already (packet ring), or they are returned to it.
     pub(super) fn to_host(&self) -> u64 {
         self.to_host.load(Relaxed)
     }

@@ -86,7 +86,7 @@ impl Alarm {
 }
 
 impl AsFd for Alarm {
-    /// Readable from its expiry on.
+    /// Readable from its expiry.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.timer.as_fd()
     }
@@ -110,12 +110,12 @@ mod tests {
         one.send(b"something").unwrap();
         assert_eq!(wait(long), Wakeup::Ready);
         other.recv(&mut [0; 16]).unwrap();
-        // Earlier than the one that is set.
+        // The new time is earlier than the current one.
         assert_eq!(wait(short), Wakeup::TimedOut);
         one.send(b"something").unwrap();
         assert_eq!(wait(short), Wakeup::Ready);
         other.recv(&mut [0; 16]).unwrap();
-        // Later than the one that may still be set, which ends at most one wait.
+        // The new time is later than the current one, which may still end one wait.
         let began = monotonic_ns();
         while monotonic_ns() - began < 50_000_000 {
             assert_eq!(wait(Duration::from_millis(50)), Wakeup::TimedOut);

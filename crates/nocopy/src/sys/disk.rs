@@ -83,7 +83,7 @@ impl AsRef<[u8]> for Sectors {
     }
 }
 
-/// An io_uring for one write at a time.
+/// An io_uring instance for one write at a time.
 pub(crate) struct WriteRing {
     uring: IoUring,
     flight: Option<Flight>,
@@ -107,10 +107,10 @@ impl WriteRing {
     /// Starts to write the sectors, without their first `skipped` bytes.
     ///
     /// # Errors
-    /// The kernel accepts nothing; the sectors are returned.
+    /// The kernel did not accept the write; the sectors are returned.
     ///
     /// # Panics
-    /// If another write is under way.
+    /// Another write is in progress.
     pub(crate) fn start(
         &mut self,
         file: BorrowedFd<'_>,

@@ -1,4 +1,4 @@
-//! The counters a driver keeps under names of its own (`ethtool -S`).
+//! A driver's own counters (`ethtool -S`).
 
 use std::io;
 use std::ptr::NonNull;
@@ -17,7 +17,7 @@ const NAME_BYTES: usize = 32;
 /// More than any driver has; larger numbers are refused.
 const COUNT_MAX: usize = 1 << 16;
 
-/// `struct ethtool_sset_info` for one set.
+/// `struct ethtool_sset_info` with room for one set.
 #[repr(C)]
 struct SetInfo {
     command: u32,

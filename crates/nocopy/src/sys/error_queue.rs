@@ -82,7 +82,7 @@ pub(crate) fn next_notice(socket: BorrowedFd<'_>) -> io::Result<Option<Notice>> 
         if let Some(notice) = read_notice(&control.0[..length], to) {
             return Ok(Some(notice));
         }
-        // Of an unknown kind: the next one.
+        // An unknown kind is skipped.
     }
 }
 
@@ -136,7 +136,7 @@ pub(crate) fn read_address(bytes: &[u8]) -> Option<SocketAddr> {
         }
         libc::AF_INET6 => {
             let octets: [u8; 16] = bytes.get(8..24)?.try_into().expect("sixteen");
-            // A link-local address means nothing without its interface.
+            // A link-local address is valid only with its interface.
             let scope = u32::from_ne_bytes(bytes.get(24..28)?.try_into().expect("four"));
             Some(SocketAddrV6::new(octets.into(), port, 0, scope).into())
         }

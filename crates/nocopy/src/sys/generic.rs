@@ -1,4 +1,4 @@
-//! Generic netlink: one question at a time to one of the kernel's families.
+//! Generic netlink: one request at a time to one of the kernel's families.
 
 use std::io;
 
@@ -8,7 +8,7 @@ use netlink_sys::protocols::NETLINK_GENERIC;
 
 use super::route::{self, Raw, dump, exchange};
 
-/// The family that knows the others (`linux/genetlink.h`).
+/// The family that lists the others (`linux/genetlink.h`).
 const CONTROL_FAMILY: u16 = 16;
 const CTRL_CMD_GETFAMILY: u8 = 3;
 const CTRL_ATTR_FAMILY_ID: u16 = 1;
@@ -31,13 +31,13 @@ impl Family {
         Ok(control)
     }
 
-    /// Gives a command, and returns its answer.
+    /// Sends a command, and returns its answer.
     pub(crate) fn ask(&self, command: u8, attributes: &[Attribute]) -> io::Result<Answer> {
         let request = Raw { kind: self.id, bytes: message(command, attributes) };
         exchange(&self.socket, request, NLM_F_REQUEST)?.map(Answer).ok_or_else(invalid)
     }
 
-    /// Gives a command, and returns all its answers.
+    /// Sends a command, and returns all its answers.
     pub(crate) fn dump(&self, command: u8, attributes: &[Attribute]) -> io::Result<Vec<Answer>> {
         let request = Raw { kind: self.id, bytes: message(command, attributes) };
         Ok(dump(&self.socket, request)?.into_iter().map(Answer).collect())
@@ -55,7 +55,7 @@ fn invalid() -> io::Error {
     io::ErrorKind::InvalidData.into()
 }
 
-/// A word of a question: its kind, and its value.
+/// An attribute of a request: its kind, and its value.
 pub(crate) struct Attribute(u16, Vec<u8>);
 
 impl Attribute {

@@ -162,7 +162,7 @@ impl Interface {
 }
 
 impl Interface {
-    /// Refuses an interface on which nothing can be received.
+    /// Refuses an interface on which no packet can be received.
     pub(crate) fn check(&self) -> Result<(), InterfaceError> {
         let interface = || self.name.clone();
         if !self.is_ethernet() {
@@ -237,7 +237,7 @@ pub(crate) struct Inquiry {
 pub(crate) enum Condition {
     Up,
     Down,
-    /// Deleted, or moved to another network namespace.
+    /// The interface was deleted, or moved to another network namespace.
     Gone,
 }
 
@@ -330,7 +330,7 @@ pub(super) fn control_socket() -> io::Result<OwnedFd> {
     Ok(rustix::net::socket_with(AddressFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?)
 }
 
-/// Receive queues in use, and the most there can be.
+/// Receive queues in use, and the most that are possible.
 fn rx_queues(socket: &OwnedFd, name: &str) -> io::Result<(u32, u32)> {
     let mut channels = Channels { command: ETHTOOL_GCHANNELS, ..Channels::default() };
     // SAFETY: `Channels` is the structure this command fills.
@@ -356,7 +356,7 @@ fn driver_info(socket: &OwnedFd, name: &str) -> Option<DriverInfo> {
     Some(info)
 }
 
-/// A string of the kernel's, up to its zero.
+/// A string of the kernel, up to its zero byte.
 fn word(bytes: &[u8]) -> Option<String> {
     let end = bytes.iter().position(|byte| *byte == 0)?;
     String::from_utf8(bytes[..end].to_vec()).ok()

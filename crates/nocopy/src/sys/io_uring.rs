@@ -46,7 +46,7 @@ pub(crate) fn available() -> io::Result<()> {
 /// # Errors
 /// The kernel's refusal to answer: `EPERM` without CAP_NET_ADMIN.
 pub(crate) fn has_zero_copy_receive() -> io::Result<bool> {
-    // Before Linux 6.1 there is no such instance: the flags are refused.
+    // Before Linux 6.1 such an instance is not possible: the flags are refused.
     let ring = match instance(IORING_SETUP_CQE32 | IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN) {
         Err(error) if error.raw_os_error() == Some(libc::EINVAL) => return Ok(false),
         ring => ring?,

@@ -54,7 +54,7 @@ impl Lookout {
         let Some(Made { timer, .. }) = self.made.get().filter(|_| self.is_set || after.is_some()) else {
             return Ok(());
         };
-        // 0 stops it. An earlier expiry is cleared either way.
+        // 0 stops the timer. An earlier expiry is cleared in any case.
         let it_value = Timespec::try_from(after.unwrap_or_default()).expect("a short time");
         let once = Itimerspec { it_interval: Timespec::default(), it_value };
         timerfd_settime(timer, TimerfdTimerFlags::empty(), &once)?;

@@ -13,7 +13,7 @@ use super::fork::Generation;
 /// Bytes in a huge page of this architecture (x86-64, and arm64 with 4 KiB base pages).
 const HUGE_PAGE_BYTES: usize = 2 << 20;
 
-/// The smallest pages there are.
+/// The smallest page size.
 pub(super) const PAGE_BYTES: usize = 4096;
 
 /// The kind of pages of an area.
@@ -39,7 +39,7 @@ impl fmt::Display for Pages {
     }
 }
 
-/// Why there is no memory for an area.
+/// Why an area got no memory.
 #[derive(Debug)]
 pub(crate) enum AreaRefused {
     Memory(io::Error),

@@ -94,7 +94,7 @@ pub(super) fn set_low_water(socket: &impl AsFd, bytes: usize) -> io::Result<()> 
     unsafe { set(socket, libc::SOL_SOCKET, libc::SO_RCVLOWAT, &bytes) }
 }
 
-/// Attaches a classic filter, in place of the one there.
+/// Attaches a classic filter, replacing the current one.
 pub(crate) fn filter(socket: &impl AsFd, program: &[Instruction]) -> io::Result<()> {
     let Ok(len) = program.len().try_into() else { return Err(io::ErrorKind::InvalidInput.into()) };
     // The kernel only reads them.

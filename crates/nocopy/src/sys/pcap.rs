@@ -6,7 +6,7 @@ use std::sync::Mutex;
 
 use nocopy_proto::filter::Instruction;
 
-/// Its file names: Debian's, and those of others.
+/// File names of libpcap: Debian's, and those of other systems.
 const NAMES: [&CStr; 3] = [c"libpcap.so.0.8", c"libpcap.so.1", c"libpcap.so"];
 
 /// `DLT_EN10MB`: Ethernet.

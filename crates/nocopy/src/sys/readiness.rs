@@ -84,7 +84,7 @@ impl Readiness {
     /// Sets whether the descriptor is also readable while `other` is, until that is closed.
     pub(crate) fn watch_also(&self, other: BorrowedFd<'_>, wanted: bool) {
         if let Some(epoll) = self.place().get() {
-            // Fails only if nothing changes.
+            // Fails only if there is nothing to change.
             let _ = match wanted {
                 true => epoll::add(&epoll.epoll, other, EventData::new_u64(0), EventFlags::IN),
                 false => epoll::delete(&epoll.epoll, other),
@@ -130,7 +130,7 @@ impl Readiness {
             for other in others {
                 epoll::add(&epoll, other, EventData::new_u64(0), EventFlags::IN)?;
             }
-            // Another thread may have made one meanwhile, which works too.
+            // Another thread may have made one meanwhile, which serves as well.
             let _ = place.set(Box::new(Instance {
                 epoll,
                 generation: Generation::current(),

@@ -14,7 +14,7 @@ use super::memory::{Mapping, PAGE_BYTES};
 /// of a mapping (`SIGBUS`).
 pub(crate) const UNCHANGEABLE: SealFlags = SealFlags::WRITE.union(SealFlags::SHRINK);
 
-/// A new file and its memory, to be written and then sealed.
+/// A new file and its memory, to be filled and then sealed.
 #[derive(Debug)]
 pub(crate) struct Unsealed {
     file: File,

@@ -270,7 +270,7 @@ fn control(header: &libc::msghdr) -> Told {
     }
 }
 
-/// Bytes of a control buffer that holds only the traffic class of IPv4.
+/// Length of a control buffer for only the traffic class of IPv4.
 // SAFETY: arithmetic without memory.
 const TRAFFIC_CLASS_BYTES: usize = unsafe { libc::CMSG_SPACE(1) } as usize;
 

@@ -34,7 +34,7 @@ const ATTEMPTS_MAX: u32 = 1000;
 /// The socket is the ring's only file.
 const SOCKET: types::Fixed = types::Fixed(0);
 
-/// Why there is no ring to send by.
+/// Why there is no ring for sending.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum UringRefused {
     /// The administrator turned it off.
@@ -102,7 +102,7 @@ pub(crate) struct Full;
 /// A send whose memory is free.
 #[derive(Debug)]
 pub(crate) struct Done {
-    /// The bytes that were taken, or why none.
+    /// The number of bytes sent, or the error.
     pub(crate) result: io::Result<usize>,
     /// Whether the kernel copied all or part. Meaningless if `result` is an error.
     pub(crate) copied: bool,
@@ -212,7 +212,7 @@ pub(crate) struct UringSender {
     gathers_registered: bool,
     arguments: Box<[Arguments]>,
     flights: Box<[Flight]>,
-    /// Places without a send; the last one is used next.
+    /// Free places; the last one is used next.
     free: Vec<u32>,
     queued: usize,
     /// Sends without a result yet.

@@ -36,7 +36,7 @@ impl Watched {
         Ok(epoll::add(self.0.get_ref(), descriptor, EventData::new_u64(0), events)?)
     }
 
-    /// Resolves when something has happened since the last call.
+    /// Resolves when an event has occurred since the last call.
     ///
     /// # Errors
     /// The reactor was shut down.

@@ -107,7 +107,7 @@ counters! {
         /// How often the kernel needed a frame and found the fill ring empty: the usual cause of `rx_dropped` in copy mode.
         /// In zero-copy mode the device itself drops packets, and the interface's counters count them.
         rx_fill_ring_empty_descs,
-        /// How often the kernel looked for something to send and found nothing.
+        /// How often the kernel looked for a frame to send and found none.
         tx_ring_empty_descs,
         /// Packets dropped because every block of a packet ring was full (`struct tpacket_stats_v3`).
         tp_drops,
@@ -367,7 +367,7 @@ pub(crate) enum TxKick {
     Done,
     /// `EBUSY`: in copy mode, one frame was taken and dropped by the device (`xsk_generic_xmit`).
     Busy,
-    /// No memory just now, or the budget of one call is used up.
+    /// No memory now, or the budget of one call is used up.
     Again,
 }
 

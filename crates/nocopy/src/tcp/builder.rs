@@ -197,7 +197,7 @@ impl Builder {
         self
     }
 
-    /// Receives only by this method, instead of the one measured to be best.
+    /// Receives only by this method, instead of the one that measures best.
     pub fn receive_method(mut self, method: ReceiveMethod) -> Self {
         self.receive_method = Some(method);
         self

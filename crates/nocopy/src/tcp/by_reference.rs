@@ -186,9 +186,9 @@ pub(super) enum Step {
     },
     /// The socket has no room now: wait until it can be written to (`POLLOUT`).
     SocketFull,
-    /// There is nothing in the pipe now: wait until it can be read (`POLLIN`).
+    /// The pipe is empty now: wait until it can be read (`POLLIN`).
     SourceEmpty,
-    /// Nothing was left to be sent.
+    /// Everything was sent.
     Done,
 }
 
@@ -481,7 +481,7 @@ fn full_or_empty(reader: &OwnedFd) -> Step {
     if is_empty(reader) { Step::SourceEmpty } else { Step::SocketFull }
 }
 
-/// Whether nothing is in a pipe.
+/// Whether all pipes are empty.
 pub(super) fn is_empty(reader: impl AsFd) -> bool {
     matches!(rustix::io::ioctl_fionread(reader), Ok(0))
 }

@@ -1,4 +1,4 @@
-//! The data that one call received.
+//! The data of one receive call.
 
 use crate::facts::evidence::{Cause, Evidence, Ledger};
 use crate::memory::pool::Buffer;
@@ -90,7 +90,7 @@ impl Chunk {
         tally.add(Evidence::Copied(self.cause), 0, copied);
     }
 
-    /// The buffer, if there is one; pages are released.
+    /// The buffer, if the chunk has one; pages are released.
     pub(super) fn into_copied(self) -> Option<Buffer> {
         self.copied
     }

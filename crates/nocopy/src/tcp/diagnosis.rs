@@ -14,7 +14,7 @@ use crate::sys::{ethtool, option, sockets};
 /// What TCP puts in front of its data, with timestamps: over IPv4 20 + 20 + 12 bytes, over IPv6 20 more.
 const HEADERS_BYTES: [u32; 2] = [52, 72];
 
-/// Less than one in this many bytes is not mentioned.
+/// A cause of less than one in this many bytes is not mentioned.
 const MENTIONED_SHARE: u64 = 100;
 
 /// Where the peer's packets come from.
@@ -77,7 +77,7 @@ pub(super) enum Finding {
     HeaderSplitUnknown,
     /// Parts of pages arrived, because a send, or a packet, ended there.
     PartsOfPages,
-    /// The program holds too much of what it received before.
+    /// The program holds too much of the data received before.
     NoSlot,
     /// None of the known reasons.
     Unexplained,

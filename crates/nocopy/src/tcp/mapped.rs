@@ -13,7 +13,7 @@ const SLOTS: usize = 8;
 const JUDGED_BYTES: u64 = 256 << 10;
 const WORTHWHILE_SHARE: u64 = 10;
 
-/// Why nothing was mapped.
+/// Why no page was mapped.
 #[derive(Debug)]
 pub(super) enum Refused {
     /// The program holds pages of all slots.

@@ -121,9 +121,9 @@ pub(super) struct Outbox {
     /// Bytes of buffers not handed over; without those sent by reference, because a pipe may be asked for any number.
     buffered_bytes: u64,
     referred_bytes: u128,
-    /// The stream was ended: nothing more can be sent.
+    /// The stream was ended: no more can be sent.
     pub(super) is_finished: bool,
-    /// Something that belongs to the stream was removed from it.
+    /// Data of the stream was removed from the queue.
     is_cut: bool,
     /// The last call by the ring sent a part, so its last packet is unfinished.
     is_packet_open: bool,
@@ -420,7 +420,7 @@ mod tests {
                 _ if outbox.open_ring(true).is_err() => return,
                 _ => {}
             }
-            // More than the peer's kernel can hold.
+            // More than the peer's kernel buffers.
             while let Some(mut buffer) = pool.take() {
                 buffer.resize(buffer.capacity());
                 outbox.push(Item::Buffer(buffer));

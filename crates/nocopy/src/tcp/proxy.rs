@@ -72,7 +72,7 @@ impl<'sockets> Direction<'sockets> {
         Ok(Self { from, to, pipe, in_pipe: 0, moved: 0, state: State::Open })
     }
 
-    /// Moves what can be moved now; `None`: there may be more.
+    /// Moves bytes without waiting; `None`: there may be more.
     ///
     /// # Errors
     /// A socket failed; the error names it. Bytes that were read and not written are lost with the direction.
@@ -140,7 +140,7 @@ enum Side {
     Second,
 }
 
-/// Why nothing was moved, or not everything.
+/// Why no bytes, or not all, were moved.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ProxyError {
@@ -249,7 +249,7 @@ impl Both<'_> {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(error) => return Err((Side::First, error.into())),
         }
-        // No step would notice a target that fails while its source is silent.
+        // No step would notice a failed target while its source sends nothing.
         for (side, socket) in [(Side::First, self.first), (Side::Second, self.second)] {
             match socket2::SockRef::from(&socket).take_error() {
                 Ok(None) => {}

@@ -96,7 +96,7 @@ pub struct Receiver {
     tally: Ledger,
 }
 
-/// How much to wait for, once something has arrived.
+/// How many bytes to wait for, once some have arrived.
 #[derive(Debug, Clone, Copy)]
 struct LowWater {
     bytes: usize,
@@ -304,7 +304,7 @@ impl Receiver {
         received
     }
 
-    /// Once something has arrived, waits until there is as much as was asked for.
+    /// Once some data has arrived, waits until there is as much as requested.
     fn gather(&mut self, patience: Patience) -> Result<(), ReceiveError> {
         let Some(LowWater { bytes, within }) = self.low_water.filter(|_| patience == Patience::AsSet) else {
             return Ok(());
@@ -449,7 +449,7 @@ impl Receiver {
         self.mapper.receive(self.socket.as_fd())
     }
 
-    /// Whether anything has arrived; may wait for it.
+    /// Whether data has arrived; may wait for it.
     fn look(&mut self, patience: Patience) -> Result<bool, ReceiveError> {
         let wait = patience == Patience::AsSet;
         let is_there = self.patiently(|socket| tcp_receive::peek(socket, wait))?;

@@ -17,7 +17,7 @@ use crate::facts::evidence::Cause;
 pub enum ReceiveMethod {
     /// An ordinary call copies up to `bytes` bytes into a buffer.
     Recv {
-        /// The most that one call receives; at most a buffer of the pool.
+        /// The most bytes of one call; at most a buffer of the pool.
         bytes: u32,
     },
     /// The pages of the data are mapped (`TCP_ZEROCOPY_RECEIVE`; Linux 4.18); data that does not fill whole pages is copied.
@@ -41,7 +41,7 @@ impl fmt::Display for ReceiveMethod {
 const CHUNK_BYTES: [u32; policy::METHODS_MAX - 1] =
     [64 << 10, 128 << 10, 256 << 10, 32 << 10, 512 << 10, 1 << 20, 16 << 10];
 
-/// The largest of them.
+/// The largest of these lengths.
 pub(super) const CHUNK_BYTES_MAX: usize = 1 << 20;
 
 /// The unit of costs: a page's worth of bytes, however it was received.
@@ -70,14 +70,14 @@ struct Sample {
     started: Instant,
     /// Its later cost.
     owed: Duration,
-    /// Units it received; 0 while the cost shows nothing.
+    /// Units received by the call; 0 while its cost is not meaningful.
     units: u32,
-    /// The call found nothing, so the next one continues it.
+    /// The call received nothing, so the next one continues the measurement.
     is_open: bool,
 }
 
 impl Chooser {
-    /// Always `pinned`, or the best of all ways that fit the buffers.
+    /// Always `pinned`, or the best method that fits the buffers.
     pub(super) fn new(pinned: Option<ReceiveMethod>, buffer_bytes: usize) -> Self {
         let policy = pinned.map_or_else(|| among(buffer_bytes), Policy::pinned).about(Matter::Reads);
         Self { policy, is_pinned: pinned.is_some(), is_mapping_known: false, sample: None }
@@ -147,7 +147,7 @@ impl Chooser {
         }
     }
 
-    /// Notes that the call found nothing yet.
+    /// Records that the call received nothing yet.
     #[inline]
     pub(super) fn found_nothing(&mut self) {
         if let Some(sample) = &mut self.sample {

@@ -29,7 +29,7 @@ use crate::stats::Stats;
 use crate::sys::poll::{Wakeup, wait_readable, wait_writable};
 use crate::sys::stream;
 
-/// How long to sleep at a time if there is no event to wait for.
+/// How long to sleep if no event can end the wait.
 const LOOK_AGAIN_SOON: Duration = Duration::from_millis(1);
 
 const ALL_HELD: &str = "send: no free buffer; the program holds all of the pool; send, recycle or drop some, or make the pool larger";
@@ -72,7 +72,7 @@ pub struct Sender {
     asked_for_ring: bool,
     /// The method for published data, if one was asked for.
     published_method: Option<PublishedMethod>,
-    /// Made when something is first sent by reference.
+    /// Made when data is first sent by reference.
     by_reference: Option<ByReference>,
 }
 
@@ -679,7 +679,7 @@ impl Sender {
 
 sender_half!(Sender, Buffer);
 
-/// Books a finished call, and returns its evidence.
+/// Records a finished call, and returns its evidence.
 fn book(books: &mut Books, call: &Call, told: Told, peer: Option<IpAddr>, chooser: &mut Chooser) -> Evidence {
     let evidence = books.judge(0, || peer, told);
     let is_doubtful = told.copied && call.may_share;

@@ -178,7 +178,7 @@ impl Datagram<'_> {
         self.about().congested
     }
 
-    /// Whether its end is lost, because the buffer was too small.
+    /// Whether the end of the datagram was cut off, because the buffer was too small.
     #[inline]
     pub fn is_truncated(&self) -> bool {
         self.about().truncated

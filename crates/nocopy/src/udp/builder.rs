@@ -83,7 +83,7 @@ impl Builder {
         self
     }
 
-    /// Sends only by this method, instead of the one measured to be best.
+    /// Sends only by this method, instead of the one that measures best.
     ///
     /// ```
     /// use nocopy::udp::{Method, Socket};

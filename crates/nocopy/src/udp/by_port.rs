@@ -79,7 +79,7 @@ impl Sender {
         }
     }
 
-    /// Whether nothing sent by the port is in flight any more.
+    /// Whether no datagram sent by the port is in flight.
     ///
     /// # Errors
     /// The interface was removed, with its frames. One that is down may come up again within `left`.

@@ -18,7 +18,7 @@ pub(super) struct Destination {
 #[derive(Debug)]
 pub(super) struct Destinations {
     all: Vec<Destination>,
-    /// Numbers of those that were forgotten.
+    /// Numbers of forgotten destinations, for reuse.
     free: Vec<u32>,
     numbers: HashMap<SocketAddr, u32>,
     /// Most programs send to the same destination again.
@@ -83,7 +83,7 @@ impl Destinations {
         number
     }
 
-    /// Whether unused ones should be forgotten.
+    /// Whether unused destinations should be forgotten.
     #[inline]
     pub(super) fn is_full(&self) -> bool {
         self.free.is_empty() && self.all.len() >= DESTINATIONS_MAX

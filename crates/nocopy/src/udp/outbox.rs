@@ -239,12 +239,12 @@ impl Outbox {
         self.sending.pass_to(mark.to, evidence);
     }
 
-    /// Sends as many datagrams of the run as go into one call.
+    /// Sends as many datagrams of the run as fit into one call.
     ///
     /// # Errors
     /// The kernel's, of the first datagram: nothing was handed over.
     ///
-    /// With a zero-copy call also those of [`Filling::send_zero_copy`].
+    /// With a zero-copy call also the errors of [`Filling::send_zero_copy`].
     pub(super) fn send(&mut self, run: &Run, how: How, destinations: &Destinations) -> io::Result<Taken> {
         let is_zero_copy = how.evidence.is_none();
         let address = destinations.get(run.destination).address.as_ref();
@@ -288,7 +288,7 @@ impl Outbox {
     /// Passes datagrams of the run to the ring, as many as there is room for, by one call.
     ///
     /// # Errors
-    /// The kernel accepted nothing.
+    /// The kernel accepted no datagram.
     pub(super) fn send_by_ring(
         &mut self,
         run: &Run,

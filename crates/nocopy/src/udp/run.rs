@@ -11,7 +11,7 @@ use crate::sys::udp_receive::{LocalAddress, Message};
 #[derive(Debug)]
 pub struct Run {
     store: Store,
-    /// At least 1; as long as the buffer if it is one datagram.
+    /// At least 1; the length of the buffer if the run is one datagram.
     segment_bytes: usize,
     about: About,
 }
@@ -20,13 +20,13 @@ pub struct Run {
 #[derive(Debug)]
 enum Store {
     Own(Buffer),
-    /// Shared with taken datagrams.
+    /// The buffer is shared with taken datagrams.
     Shared(Arc<Buffer>),
-    /// Its only datagram was taken.
+    /// The only datagram was taken with the buffer.
     Taken,
 }
 
-/// Data about a datagram besides its bytes.
+/// Facts about a datagram besides its bytes.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct About {
     pub(super) from: SocketAddr,
@@ -60,7 +60,7 @@ impl Run {
         self.bytes().len().div_ceil(self.segment_bytes).max(1)
     }
 
-    /// Whether it is one datagram.
+    /// Whether the run is one datagram.
     #[inline]
     pub(crate) fn is_alone(&self) -> bool {
         self.bytes().len() <= self.segment_bytes

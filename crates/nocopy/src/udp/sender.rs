@@ -408,7 +408,7 @@ impl Sender {
 
     /// Whether all of the queue was handed over, and everything given to the port was accepted.
     fn hand_over_to_all(&mut self, flags: i32) -> io::Result<(bool, bool)> {
-        // Refused datagrams do not hold up others.
+        // Refused datagrams do not delay others.
         let (handed_over, taken) = (self.hand_over(flags), self.flush_port());
         Ok((handed_over?, taken?))
     }
@@ -518,7 +518,7 @@ impl Sender {
         Ok(())
     }
 
-    /// Sends as many datagrams of the run as go into one call.
+    /// Sends as many datagrams of the run as fit into one call.
     fn send_many(&mut self, how: How, run: &Run) -> io::Result<()> {
         if how.method.is_by_ring() {
             return self.send_by_ring(how, run);
@@ -797,7 +797,7 @@ impl Sender {
             return Ok(true);
         }
         if let Some(port) = &mut self.port {
-            // Without reading completions: arming the port finds those.
+            // Without reading completions: arming the port detects those.
             let is_away = !port.is_idle();
             self.outbox.sending.descriptor(); // made before what it is to watch
             self.outbox.sending.watch_also(port.port().as_fd(), is_away);
@@ -942,7 +942,7 @@ fn is_no_buffers(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::ENOBUFS | libc::ENOMEM))
 }
 
-/// Books a finished call, and returns its evidence.
+/// Records a finished call, and returns its evidence.
 fn book(
     books: &mut Books,
     call: &Call,

@@ -114,7 +114,7 @@ impl Stream {
         Ok(Self { socket, reply_bytes: 0, begun: 0 })
     }
 
-    /// How many replies end with these bytes. All are as long as the first, which must have the bytes that were asked for.
+    /// The number of replies that end with these bytes. All replies have the length of the first, which must have all requested bytes.
     fn count(&mut self, received: &[u8], bytes: usize) -> io::Result<usize> {
         if self.reply_bytes == 0 {
             let mark = received.first_chunk().ok_or(io::ErrorKind::InvalidData)?;

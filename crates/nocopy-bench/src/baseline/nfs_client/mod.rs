@@ -3,7 +3,7 @@
 //! ```text
 //!   bench ── task (arguments) ──▶ nocopy bench-nfs-client, or the program on libnfs ── lines of JSON (stdout) ──▶ bench
 //! ```
-//! Each opens and closes its own window, so that all are measured in the same way.
+//! Each client opens and closes its own window, so that all are measured in the same way.
 
 mod by_asking;
 mod by_posting;
@@ -101,7 +101,7 @@ impl Word {
     }
 }
 
-/// The window of a process that does nothing else.
+/// The window of a process that only reads.
 #[derive(Debug)]
 struct Window {
     length: Duration,

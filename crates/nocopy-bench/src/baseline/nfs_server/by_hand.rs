@@ -24,7 +24,7 @@ const CALL_BYTES_MAX: usize = 1 << 10;
 const CALLS_BYTES: usize = 64 << 10;
 const READ_BYTES_MAX: usize = 1 << 20;
 
-/// How the bytes of the file get into the socket.
+/// The method of moving the file's bytes into the socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Way {
     /// `pread()` into a buffer, and `writev()` of header and buffer.
@@ -53,12 +53,12 @@ impl Server {
         self.listener.local_addr().map(|address| address.port())
     }
 
-    /// Serves one connection after the other.
+    /// Serves one connection after another.
     pub(super) fn run(mut self) -> io::Result<()> {
         loop {
             let (stream, _) = self.listener.accept()?;
             stream.set_nodelay(true)?;
-            // The client ends it when it has seen enough, with replies under way; one that is refused sees the end.
+            // The client closes it when it is done, with replies in flight; a refused client sees the end of the connection.
             let _ = self.serve(&stream);
         }
     }

@@ -4,7 +4,7 @@
 //! ```text
 //!   bench ── task (argument), its end (stdin) ──▶ nocopy bench-nfs-server ── one word (stdout) ──▶ bench
 //! ```
-//! The process ends, and whatever it started, when standard input does, as it does with the bench, however that ends.
+//! The process and its child processes end when its standard input ends, and so also with the bench, however that ends.
 
 mod by_hand;
 mod ganesha;
@@ -28,11 +28,11 @@ pub(crate) const COMMAND: &str = "bench-nfs-server";
 
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Task {
-    /// Reads or writes of one file, by hand.
+    /// Reads or writes of one file, by a minimal server.
     ByHand { way: Way, at: Ipv4Addr, file: PathBuf },
     /// Sends the content of a file again and again, whatever the call.
     Recorded { at: Ipv4Addr, file: PathBuf },
-    /// Ganesha, of a directory; its own files go into another one.
+    /// Ganesha, with a directory; its own files are in another one.
     Ganesha { directory: PathBuf, scratch: PathBuf, is_writable: bool },
 }
 
@@ -83,7 +83,7 @@ fn serve(task: Task) -> io::Result<()> {
 }
 
 fn serve_by_hand(port: u16, run: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
-    // Serving needs no privileges, and nothing after it is to be closed.
+    // Serving needs no privileges, and nothing needs to be closed after it.
     capability::narrow(capability::NONE)?;
     Word::Serving { port, process: std::process::id() }.say()?;
     std::thread::Builder::new().name("end".into()).spawn(|| {

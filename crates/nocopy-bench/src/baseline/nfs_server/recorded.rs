@@ -1,4 +1,4 @@
-//! Replies that were recorded, sent from memory as fast as they are taken: the most that a client could receive.
+//! Sends recorded replies from memory as fast as the client reads them: the most that a client could receive.
 
 use std::fs;
 use std::io::{self, Write};
@@ -6,7 +6,7 @@ use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::path::Path;
 use std::sync::Arc;
 
-/// The mark before a record: its length, and a bit for the last part.
+/// The word before a record: its length, and a bit for the last fragment.
 const MARK_BYTES: usize = 4;
 
 #[derive(Debug)]
@@ -24,7 +24,7 @@ impl Server {
         self.listener.local_addr().map(|address| address.port())
     }
 
-    /// Sends on each connection from its own thread.
+    /// Sends on each connection from a separate thread.
     pub(super) fn run(self) -> io::Result<()> {
         loop {
             let (stream, _) = self.listener.accept()?;

@@ -36,17 +36,17 @@ impl Server {
         self.listener.local_addr().map(|address| address.port())
     }
 
-    /// Serves one connection after the other.
+    /// Serves one connection after another.
     pub(super) fn run(self) -> io::Result<()> {
         loop {
             let (stream, _) = self.listener.accept()?;
             stream.set_nodelay(true)?;
-            // The client ends it when it has seen enough; one that is refused sees the end.
+            // The client closes it when it is done; a refused client sees the end of the connection.
             let _ = self.serve(&stream);
         }
     }
 
-    /// Calls of one fragment, each received into the same memory.
+    /// Calls with one fragment, all received into the same memory.
     fn serve(&self, mut stream: &TcpStream) -> io::Result<()> {
         let mut buffer = vec![0; CALL_BYTES_MAX];
         loop {
@@ -84,7 +84,7 @@ impl Server {
         Ok(reply(call.xid, WriteResult { changed, count, stability, verifier: VERIFIER }))
     }
 
-    /// The file's present attributes; the earlier ones are left out.
+    /// The file's current attributes, without the earlier ones.
     fn changed(&self) -> io::Result<WeakCacheConsistency> {
         Ok(WeakCacheConsistency { before: None, after: Some(attributes(&self.file.metadata()?)) })
     }

@@ -1,4 +1,4 @@
-//! A capture that wants one packet in a hundred: the cost of the unwanted ones.
+//! A capture of which one packet in a hundred matches: the cost of the others.
 
 use std::time::Duration;
 

@@ -138,7 +138,7 @@ fn series_from_sockets(stage: &Stage) -> Vec<Series<'_>> {
     FRAME_BYTES.iter().map(|&bytes| one::series(stage, Source::Sockets, bytes)).collect()
 }
 
-/// Long ones, which the generator cannot make: a frame of its is at most a page.
+/// Long frames, which the generator cannot make: its frames have at most a page.
 fn series_of_long_frames(stage: &Stage) -> Vec<Series<'_>> {
     vec![one::series(stage, Source::Sockets, LONG_FRAME_BYTES)]
 }

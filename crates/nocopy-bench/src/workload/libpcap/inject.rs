@@ -27,7 +27,7 @@ const SKIP: &str =
     "SKIP: libpcap, pcap_inject into tc: it needs Linux 6.6, whose tc programs go with their process.";
 const CAUSE: &str = "the kernel copies each frame into a socket buffer";
 
-/// Long enough for everything that begins with the first frames.
+/// Long enough for all activity that begins with the first frames.
 const WARM_UP: Duration = Duration::from_millis(100);
 
 /// A sink with its own pair of interfaces: programs attached to one would affect the other.
@@ -44,7 +44,7 @@ enum Sink {
 }
 
 impl Sink {
-    /// Its description, and the name of its series.
+    /// The description of the sink, and the name of its series.
     fn names(&self) -> [&'static str; 2] {
         match self {
             Self::Tc(_) => ["tc drops on the peer", "pcap_inject"],

@@ -75,7 +75,7 @@ impl Workload for Libpcap {
     }
 }
 
-/// Which library a program gets, and how it captures.
+/// The library of a program, and its method of capturing.
 #[derive(Debug, Clone, Copy)]
 struct Variant<'a> {
     method: &'static str,
@@ -97,7 +97,7 @@ impl<'a> Variant<'a> {
         if self.library.is_some() { &[SYSTEMS] } else { &[] }
     }
 
-    /// Has a program run with it, whatever the bench itself runs with.
+    /// Starts a program with this library, even if the bench itself runs with another.
     fn apply(self, command: &mut Command) {
         for variable in ["LD_PRELOAD", "NOCOPY_TAKE", "NOCOPY_RUN_SOCKET"] {
             command.env_remove(variable);

@@ -1,4 +1,4 @@
-//! How long reads of a cached file take, one at a time, alone and while another client reads a file that is not in memory.
+//! Times of single reads of a cached file, alone and while another client reads a file that is not in memory.
 
 use std::io;
 use std::sync::Mutex;
@@ -24,7 +24,7 @@ const READS_BYTES: [u32; 2] = [64 << 10, LONGEST_BYTES];
 /// Long enough for the hundredth part of the reads to be some.
 const WINDOW_MIN: Duration = Duration::from_millis(400);
 
-/// Concurrent reads of 1 MiB: none, of a cached file, or of an uncached one.
+/// The concurrent reads of 1 MiB: none, of a cached file, or of an uncached one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Beside {
     Nobody,

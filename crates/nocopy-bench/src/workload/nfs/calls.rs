@@ -94,7 +94,7 @@ struct Calls {
     client: Client,
     directory: FileHandle,
     files: Vec<Known>,
-    /// How many there are in the directory.
+    /// The number of files in the directory.
     many: usize,
 }
 
@@ -156,7 +156,7 @@ impl Calls {
         }
     }
 
-    /// The directory from its start to its end, and again.
+    /// Lists the directory from start to end, repeatedly.
     fn list(&mut self, gauge: &mut Gauge<'_>) -> io::Result<()> {
         let mut position = Position::default();
         while gauge.sending() {

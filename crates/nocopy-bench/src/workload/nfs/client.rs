@@ -20,7 +20,7 @@ use rustix::net::{RecvFlags, recv};
 
 use crate::nfs_content::is_content;
 
-/// Calls that are under way at a time.
+/// Calls in flight at a time.
 pub(super) const UNDER_WAY: usize = 8;
 
 /// A server that is silent for this long is broken.
@@ -201,7 +201,7 @@ pub(super) struct Reads {
     /// Distance of two reads.
     stride: u64,
     next: u64,
-    /// The number and the place of each that is under way.
+    /// The number and offset of each read in flight.
     under_way: Vec<(u32, u64)>,
     /// Never written to when bytes are discarded: with MSG_TRUNC, TCP only uses the length.
     content: Vec<u8>,
@@ -268,7 +268,7 @@ impl Reads {
         self.under_way.len()
     }
 
-    /// Takes the next reply, which has all of its bytes: discarded, or into `content`. Returns where they are in the file.
+    /// Takes the next reply, which must be complete: its data is discarded, or stored in `content`. Returns its offset in the file.
     pub(super) fn take(&mut self, is_discarded: bool) -> io::Result<u64> {
         let mut begin = [0; BEGIN_BYTES];
         self.receive(&mut begin)?;

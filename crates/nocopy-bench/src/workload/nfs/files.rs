@@ -76,7 +76,7 @@ impl Files {
         self.contents.many
     }
 
-    /// How many small files there are.
+    /// The number of small files.
     pub(super) fn small(&self) -> usize {
         self.contents.small
     }

@@ -73,7 +73,7 @@ fn play(place: &Place, way: Way, window: Duration) -> io::Result<Sample> {
 /// The call about a file that is in flight.
 #[derive(Debug, Clone, Copy)]
 enum Asked {
-    /// Whether there is one of that name.
+    /// LOOKUP: the name must not exist.
     Missing,
     Made,
     Written,

@@ -104,12 +104,12 @@ impl Workload for Nfs {
     }
 }
 
-/// Why Ganesha is left out, if it is.
+/// Why Ganesha is not measured, if it is not.
 pub(crate) fn skip_of_ganesha() -> Option<String> {
     (!nfs_server::is_installed()).then(|| SKIP_GANESHA.to_owned())
 }
 
-/// How much there is to serve.
+/// The amount of data to serve.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Contents {
     /// The file that is in memory.

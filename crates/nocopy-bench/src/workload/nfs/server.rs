@@ -55,7 +55,7 @@ impl Way {
         }
     }
 
-    /// Whether it knows one file, and its handle only.
+    /// Whether it serves one file only, by its handle.
     pub(super) fn is_by_hand(self) -> bool {
         matches!(self, Self::PreadWritev | Self::Sendfile | Self::RecvPwrite)
     }
@@ -75,7 +75,7 @@ pub(super) struct Server {
 }
 
 impl Server {
-    /// Starts one of files to be read.
+    /// Starts a server for files to be read.
     pub(super) fn start(place: &Place, way: Way) -> io::Result<Self> {
         Self::start_of(place, way, &place.files.exported())
     }
@@ -215,7 +215,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // When its input ends, the process ends the processes that it started; so a process that has ended already needs no kill.
+        // When its input ends, the process ends its child processes; so a process that has ended already needs no kill.
         if self.input.take().is_none() {
             let _ = self.child.kill();
         }

@@ -14,7 +14,7 @@ const NAME: &str = "tcp-send";
 /// The baseline: plain `send()`.
 const BASELINE: &str = "plain";
 
-/// A stream sent in every way there is.
+/// A stream sent by every method.
 #[derive(Debug)]
 pub(crate) struct TcpSend;
 

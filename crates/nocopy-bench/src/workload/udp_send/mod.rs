@@ -32,7 +32,7 @@ const NAME: &str = "udp-send";
 /// The baseline: one datagram per `send()`.
 const BASELINE: &str = "socket";
 
-/// Bytes of payload: a game's or a name server's; one that nearly fills the usual MTU; one that nearly fills the long one.
+/// Payload lengths: usual for games and name servers; nearly filling the usual MTU; nearly filling the long one.
 const PAYLOAD_BYTES: [usize; 2] = [64, 1400];
 const PAYLOAD_BYTES_LONG: [usize; 1] = [8192];
 
@@ -93,13 +93,13 @@ impl Workload for UdpSend {
     }
 }
 
-/// All methods in bursts, each sink and length by itself.
+/// All methods with bursts, separately for each sink and length.
 fn series<'a>(places: &'a [Place], payload_bytes: &[usize]) -> Vec<Series<'a>> {
     let lengths = payload_bytes.iter().map(|&bytes| Datagrams::in_bursts(bytes));
     lengths.flat_map(|datagrams| places.iter().map(move |place| in_bursts(place, datagrams))).collect()
 }
 
-/// Datagrams one by one, each handed over alone.
+/// Single datagrams, each handed over alone.
 fn series_of_single_datagrams<'a>(places: &'a [Place], payload_bytes: &[usize]) -> Vec<Series<'a>> {
     let segmented = places.iter().filter(|place| matches!(place.sink, Sink::Segmented(_)));
     segmented
@@ -112,7 +112,7 @@ pub(crate) fn in_bursts(place: &Place, datagrams: Datagrams) -> Series<'_> {
     let trial = |way, baselines| context(way).trial(None, baselines);
     let mut trials = Vec::new();
     if matches!(place.sink, Sink::Pair) {
-        // First: the others are compared with this one.
+        // First, because the others are compared with it.
         let to_recvmmsg = Context { taker: Some(Taker::Recvmmsg), ..context(Way::Singly) };
         trials.push(to_recvmmsg.trial(Some(TO_RECVMMSG), &[]));
         trials.push(trial(Way::Singly, &[BASELINE]));
@@ -195,7 +195,7 @@ pub(crate) struct Context<'a> {
 }
 
 impl<'a> Context<'a> {
-    /// To the sink's own receiver, if it has one.
+    /// Sends to the sink's own receiver, if it has one.
     pub(crate) fn of(place: &'a Place, datagrams: Datagrams, way: Way) -> Self {
         Self { place, datagrams, way, taker: place.sink.taker() }
     }

@@ -1,4 +1,4 @@
-//! Where datagrams end. What sending costs depends on it more than on anything else, so nothing is compared across sinks.
+//! The sinks of datagrams. The cost of sending depends on the sink more than on anything else, so nothing is compared across sinks.
 
 use std::io;
 
@@ -90,7 +90,7 @@ fn place(mtu_bytes: u32, open: impl FnOnce(&Stage) -> Result<Sink, Failure>) -> 
     Ok(Place { sink: open(&stage)?, stage })
 }
 
-/// All four, as far as the kernel has them, in labs of this MTU.
+/// All four sinks that the kernel supports, in labs of this MTU.
 pub(crate) fn places(mtu_bytes: u32) -> Result<Vec<Place>, Failure> {
     let first = has_offload().then_some(offload as fn(u32) -> Result<Place, Failure>);
     first.into_iter().chain([segmented, delivered, pair]).map(|open| open(mtu_bytes)).collect()

@@ -20,7 +20,7 @@ struct Family {
     samples: Vec<(Labels, u64)>,
 }
 
-/// The driver's own: names it made up are no names of metrics, and it may count anything, also backwards.
+/// The driver's own counters are left out: their names are not names of metrics, and they may decrease.
 const DRIVER: &str = "nocopy_driver";
 const DRIVER_HELP: &str = "What the driver counts under a name of its own, as ethtool -S shows it.";
 
@@ -74,7 +74,7 @@ fn prefix_and_labels(source: &Source) -> (&'static str, Labels) {
     }
 }
 
-/// The name without the unit it ends in, which the encoder puts there itself.
+/// The name without its unit, which the encoder adds itself.
 fn split_unit(name: &str) -> (&str, Option<Unit>) {
     if let Some(stem) = name.strip_suffix("_bytes") {
         (stem, Some(Unit::Bytes))

@@ -6,7 +6,7 @@ use comfy_table::{CellAlignment, Table, presets};
 
 use crate::stats::report::{Group, Report, Row, Source};
 
-/// Shown also while nothing was counted: that nothing arrives is worth knowing.
+/// Shown even if 0, since it matters that no packets arrive.
 const ALWAYS: [&str; 4] = ["rx_packets", "tx_packets", "rx_bytes", "tx_bytes"];
 
 const NO_SOCKETS: &str = "AF_XDP sockets: not told by this kernel (CONFIG_XDP_SOCKETS_DIAG).";
@@ -46,7 +46,7 @@ pub(in crate::stats) fn words(source: &Source) -> String {
         Source::Queue(direction, number) => format!("{direction} queue {number}"),
         Source::Socket(socket) => {
             let owner = socket.owner.as_ref();
-            // The process chose its name, which may steer a terminal and end a line.
+            // The process chose its name, which may contain control characters.
             let shown = |name: &String| name.replace(char::is_control, "\u{fffd}");
             let owner = owner.map(|(pid, name)| format!(" of {} ({pid})", shown(name))).unwrap_or_default();
             format!("AF_XDP queue {}{owner}", socket.queue)

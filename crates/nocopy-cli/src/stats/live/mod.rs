@@ -1,4 +1,4 @@
-//! The live view on a terminal: drawn anew at each refresh and each key.
+//! The live view on a terminal, redrawn at each refresh and each key.
 //!
 //! ```text
 //!   watch ─▶ report ─▶ line ─▶ view ─▶ terminal
@@ -26,7 +26,7 @@ use signals::{Request, Signals};
 use terminal::Terminal;
 use view::{Key, View};
 
-/// Runs until its end, a key or a signal; then, or after an error, one line summarises the counts.
+/// Runs until its end, a key or a signal. Afterwards, even after an error, one line summarises the counts.
 pub(super) fn run(
     watch: &mut Watch,
     first: Vec<Report>,

@@ -15,7 +15,7 @@ pub(super) enum Request {
     End,
     /// Ctrl-Z.
     Suspend,
-    /// The terminal has another size, or is this command's again.
+    /// The size of the terminal changed, or the command returned to the foreground.
     Draw,
 }
 
@@ -38,7 +38,7 @@ impl Signals {
         Ok(Self { descriptor: opened.map_err(|errno| Failure::Signals(errno.into()))? })
     }
 
-    /// The next one that has arrived.
+    /// The next signal that has arrived.
     pub(super) fn next(&self) -> Option<Request> {
         let signal = self.descriptor.read_signal().ok()??.ssi_signo.cast_signed();
         match Signal::try_from(signal).ok()? {

@@ -1,4 +1,4 @@
-//! The terminal while a view is drawn on it: another screen without a cursor, and keys as they are pressed.
+//! The terminal of a live view: an alternate screen without a cursor, and keys without Enter.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -103,7 +103,7 @@ impl Terminal {
         }));
     }
 
-    /// Takes the terminal, again if something else had it meanwhile.
+    /// Sets the terminal up, also after another program has used it.
     pub(super) fn enter(&self) -> io::Result<()> {
         self.state.enter()
     }

@@ -36,7 +36,7 @@ const NO_KEYS: &str = "Ctrl-C quits";
 /// The column by which lines are sorted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Column {
-    /// And its parts, in their order.
+    /// The following variants are parts of the first column.
     Interface,
     PerSecond(Quantity),
     Total(Quantity),
@@ -83,7 +83,7 @@ pub(super) struct View {
     is_reversed: bool,
     /// Whether lines are shown whose counters are all 0.
     all: bool,
-    /// Below the table, every counter of the one interface by its name.
+    /// All counters of the one interface by name, shown below the table.
     has_counters: bool,
     hint: &'static str,
 }
@@ -165,7 +165,7 @@ mod tests {
         group(Source::Link, &[("rx_packets", packets, packets), ("rx_dropped", drops, drops)])
     }
 
-    /// Three interfaces, of which one is idle, and a queue that drops nothing and counts no drops.
+    /// Three interfaces, one of them idle, and a queue that counts no drops.
     fn reports() -> [Report; 3] {
         let queue = group(Source::Queue("rx".into(), 0), &[("rx_packets", 10, 10)]);
         [

@@ -59,7 +59,7 @@ pub enum BadReply {
         /// Bytes asked for.
         asked: usize,
     },
-    /// A name that leads elsewhere than into its directory.
+    /// A name that would be in another directory.
     #[error("a name in the directory is empty, or has a slash or a zero byte")]
     Name,
     /// A listing that never ends, or does not advance.

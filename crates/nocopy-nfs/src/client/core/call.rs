@@ -199,7 +199,7 @@ impl Reading {
         last.place.behind(last.buffer.len())
     }
 
-    /// Whether its call asks, or asked, also for other reads.
+    /// Whether its call includes, or included, other reads.
     pub(super) fn is_joined(&self) -> bool {
         self.asked > self.buffer.len() - self.filled
     }

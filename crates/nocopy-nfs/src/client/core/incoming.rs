@@ -70,7 +70,7 @@ impl Incoming {
         self.data.filter(|data| data.left > 0).map(|data| (data.xid, data.left))
     }
 
-    /// Memory for the bytes behind those.
+    /// Memory for the bytes after those of [`data`](Self::data).
     pub(super) fn open(&mut self) -> &mut [u8] {
         self.close(0);
         let received = self.bytes.len();

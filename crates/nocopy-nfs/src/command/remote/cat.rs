@@ -11,7 +11,7 @@ use super::{BUFFER_BYTES, BUFFERS, CatArguments, Failure, Reached, narrow, reach
 use crate::client::{Client, ClientError, Place};
 use crate::wire::nfs3::{FileHandle, Status};
 
-/// Prints files, one after the other.
+/// Prints files one after another.
 ///
 /// # Errors
 /// A server cannot be reached, a file cannot be read, or output fails.

@@ -1,4 +1,4 @@
-//! Procedures that change something.
+//! Procedures that change files.
 #![expect(clippy::result_large_err, reason = "a call that is refused tells as much as one that is not")]
 
 use std::net::IpAddr;
@@ -90,7 +90,7 @@ impl Core {
         }
     }
 
-    /// Commits the whole file, whatever part is requested.
+    /// Commits the whole file, whatever range is requested.
     fn commit(
         &self,
         caller: &Caller,

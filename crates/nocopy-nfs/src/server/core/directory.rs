@@ -11,7 +11,7 @@ use crate::wire::nfs3::{
 };
 use crate::wire::xdr::{Xdr, padding};
 
-/// The longest part that is returned, whatever was requested.
+/// The longest part of a directory in a reply, whatever was requested.
 const PAGE_BYTES_MAX: usize = 64 << 10;
 
 /// Bytes of a part without entries: attributes, verifier, and the two final words.

@@ -44,7 +44,7 @@ pub enum Answer {
     List(ListCall),
 }
 
-/// A file to be read. It is not open yet, so that waiting calls do not hold a descriptor each.
+/// A read of a file. It is not open yet, so that waiting calls do not hold a descriptor each.
 #[derive(Debug, Clone, Copy)]
 pub struct ReadCall {
     pub xid: u32,
@@ -143,7 +143,7 @@ impl Core {
     }
 
     fn dispatch(&self, call: &Call<'_>, client: IpAddr) -> Result<Answer, Refused> {
-        // The null procedure does nothing, so everyone may call it.
+        // The null procedure does nothing, so every client may call it.
         if call.procedure != 0 && !matches!(call.credential.flavor, AUTH_NONE | AUTH_SYS) {
             return Err(Reply::Denied(AuthError::TooWeak));
         }
@@ -189,7 +189,7 @@ impl Core {
     }
 }
 
-/// The arguments of a call, which must end there.
+/// The arguments of a call, without further bytes.
 fn arguments<'a, T: Xdr<'a>>(call: &Call<'a>) -> Result<T, Refused> {
     let mut input = Reader::new(call.arguments);
     let read = input.read();
@@ -217,7 +217,7 @@ fn head<'a>(xid: u32, results: &impl Xdr<'a>, more: usize) -> Vec<u8> {
     out
 }
 
-/// The reply to a read without its bytes and padding, which follow; or a whole reply, if there are none.
+/// The reply to a read without its data and padding, which follow; or a whole reply, if there is no data.
 pub fn read_reply(xid: u32, read: NfsResult<(Attributes, usize, bool), Option<Attributes>>) -> Vec<u8> {
     let count = read.as_ref().map_or(0, |(_, count, _)| *count);
     let result = read.map(|(attributes, count, is_end)| {

@@ -11,7 +11,7 @@ use crate::wire::mount::{self, ExportEntry, MountEntry, MountReply, Mounted, Pro
 use crate::wire::nfs3::{self, FileType};
 use crate::wire::rpc::{AUTH_NONE, AUTH_SYS, Call, Reply};
 
-/// The most mounts remembered, and the most bytes of their paths. They only serve to be listed, in one reply.
+/// The most remembered mounts, and the most bytes of their paths. They only serve to be listed, in one reply.
 const MOUNTS_MAX: usize = 1024;
 const PATHS_BYTES_MAX: usize = 64 << 10;
 

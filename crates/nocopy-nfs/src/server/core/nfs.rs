@@ -16,7 +16,7 @@ use crate::wire::nfs3::{
 use crate::wire::rpc::{Call, Reply};
 use crate::wire::xdr::{Reader, XdrError};
 
-/// The longest read: as much as a pipe holds without privileges.
+/// The longest read: the most bytes of a pipe without privileges.
 pub const READ_BYTES_MAX: u32 = 1 << 20;
 
 /// The write size announced to clients if writing is refused: small ones cost less.
@@ -218,7 +218,7 @@ impl Core {
     }
 }
 
-/// Whether a call changes something.
+/// Whether a call changes files.
 pub(super) fn is_change(call: &Call<'_>) -> bool {
     Procedure::from_number(call.procedure).is_some_and(Procedure::is_change)
 }

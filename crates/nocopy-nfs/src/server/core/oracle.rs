@@ -17,7 +17,7 @@ const REPLY_BYTES_MAX: usize = 256 << 10;
 /// arguments. The whole input is also used as a record.
 ///
 /// # Panics
-/// If the call is not answered by one whole record.
+/// The call is not answered by one whole record.
 pub fn check(core: &Core, input: &[u8]) {
     let client = IpAddr::V4(Ipv4Addr::LOCALHOST);
     let _ = core.answer(input, client);

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use super::Refused;
 
-/// The most calls kept per client, and the most clients, both by recent use.
+/// The most replies kept per client, and the most clients, both by recent use.
 const CALLS_MAX: usize = 256;
 const CLIENTS_MAX: usize = 128;
 

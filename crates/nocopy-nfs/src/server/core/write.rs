@@ -1,4 +1,4 @@
-//! Writes; the data of a long one are written into the file as they arrive.
+//! Writes; the data of a long write is written into the file as it arrives.
 
 use rustix::io::pwrite;
 
@@ -20,7 +20,7 @@ pub struct WriteCall {
 }
 
 impl WriteCall {
-    /// The length of its data, without padding.
+    /// The length of the data, without padding.
     pub fn bytes(&self) -> usize {
         self.head.count as usize
     }
@@ -36,7 +36,7 @@ pub struct Write {
 }
 
 impl Write {
-    /// Whether its data are written into the file; otherwise they are discarded.
+    /// Whether the data is written into the file; otherwise it is discarded.
     pub fn is_good(&self) -> bool {
         self.writing.as_ref().is_ok_and(|writing| !writing.has_failed())
     }
@@ -93,7 +93,7 @@ impl Core {
         }
     }
 
-    /// Ends a write, after a stable one is on the disk: the reply, and how many bytes were written.
+    /// Ends a write, if necessary after its data is on the disk: the reply, and how many bytes were written.
     pub fn end_write(&self, write: Write) -> (Vec<u8>, usize) {
         let Write { xid, head, verifier, writing } = write;
         let stability = head.stability;

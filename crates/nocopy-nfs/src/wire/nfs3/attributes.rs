@@ -56,7 +56,7 @@ impl Attributes {
 }
 
 xdr_struct! {
-    /// wcc_attr of the RFC: by which a client checks its cache.
+    /// wcc_attr of the RFC: the attributes by which a client checks its cache.
     SizeAndTimes {
         size: u64,
         modified: Time,
@@ -65,7 +65,7 @@ xdr_struct! {
 }
 
 xdr_struct! {
-    /// wcc_data of the RFC: attributes before and after a call that changes something.
+    /// wcc_data of the RFC: attributes before and after a call that changes a file.
     WeakCacheConsistency {
         before: Option<SizeAndTimes>,
         after: Option<Attributes>,

@@ -71,7 +71,7 @@ xdr_struct! {
     SetAttributesArguments {
         file: FileHandle,
         new: NewAttributes,
-        /// If given, change nothing unless the file was last changed at this time.
+        /// If given, the call changes the file only if it was last changed at this time.
         guard: Option<Time>,
     }
 }

@@ -10,7 +10,7 @@ pub(super) struct Label(usize);
 #[derive(Debug)]
 pub(super) struct TooFar;
 
-/// Instructions, and which of them jump where.
+/// Instructions, and the labels of their jumps.
 #[derive(Debug, Default)]
 pub(super) struct Code {
     instructions: Vec<Instruction>,
@@ -52,7 +52,7 @@ impl Code {
         self.instructions.len()
     }
 
-    /// Whether something jumps there.
+    /// Whether a jump leads there.
     pub(super) fn is_used(&self, label: Label) -> bool {
         self.jumps.iter().any(|&(_, to)| to == label)
     }

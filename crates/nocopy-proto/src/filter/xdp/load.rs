@@ -68,7 +68,7 @@ impl Translation {
         self.order_bytes(A, width);
     }
 
-    /// Loads from a packet in one buffer: one comparison, unless an earlier one did.
+    /// Loads from a packet in one buffer: with one comparison, unless an earlier one covers it.
     fn load_near(&mut self, to: Register, width: Width, offset: u32, linear_bytes: u32) {
         let end = offset + width as u32;
         if end > linear_bytes {
@@ -109,7 +109,7 @@ impl Translation {
         self.code.extend([copy(R2, data), add(R2, offset.cast_signed()), load_width(to, width, R2, 0)]);
     }
 
-    /// Loads at the offset in R2, wherever the bytes are.
+    /// Loads at the offset in R2, in any buffer.
     fn call_load(&mut self, to: Register, width: Width) {
         self.code.extend([copy(R1, CONTEXT), copy(R3, FRAME_POINTER), add(R3, LOADED.into())]);
         self.code.extend([set(R4, width as i32), call(Helper::LoadBytes)]);

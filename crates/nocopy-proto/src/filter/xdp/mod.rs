@@ -51,7 +51,7 @@ pub enum Untranslatable {
         "its {instructions} instructions cannot be translated; jumps become too long for eBPF; shorten the filter"
     )]
     TooLong {
-        /// How many there are.
+        /// The number of instructions.
         instructions: usize,
     },
 }
@@ -86,7 +86,7 @@ impl Program {
         translation.finish()
     }
 
-    /// Whether some way leads to a return of something else than 0.
+    /// Whether a path leads to a return of another value than 0.
     fn can_match(&self, facts: &[Option<Facts>]) -> bool {
         self.operations.iter().zip(facts).any(|(operation, facts)| match operation {
             Operation::ReturnConstant(value) => facts.is_some() && *value != 0,
@@ -110,7 +110,7 @@ fn check_reach(index: usize, operation: Operation) -> Result<(), Untranslatable>
     }
 }
 
-/// A translation under way.
+/// An unfinished translation.
 struct Translation {
     code: Code,
     fragments: bool,

@@ -64,7 +64,7 @@ impl Acceptor {
         accepted
     }
 
-    /// The next connection, whatever it is.
+    /// The next connection, from any sender.
     fn accept_next(&mut self) -> Option<(TcpStream, SocketAddr)> {
         let accepted = self.listener.accept();
         self.is_short = matches!(

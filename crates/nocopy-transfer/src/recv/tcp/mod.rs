@@ -84,7 +84,7 @@ struct Bound {
     address: SocketAddr,
 }
 
-/// Connections waiting to be accepted: all streams of a run, and others.
+/// The length of the listener's queue: all streams of a run, and connections of others.
 const BACKLOG: i32 = 256;
 
 impl Bound {

@@ -38,7 +38,7 @@ pub(super) struct Reception<'a> {
     interrupt: Interrupt,
     start: Instant,
     progress: Arc<Progress>,
-    /// When bytes last arrived, and how many there were then.
+    /// When bytes last arrived, and how many had arrived then.
     moved: (Instant, u64),
 }
 
@@ -79,7 +79,7 @@ impl<'a> Reception<'a> {
         Self { arguments, acceptor, sink, interrupt, start, progress: Arc::default(), moved: (start, 0) }
     }
 
-    /// Receives; returns the summary and the error, if there is one.
+    /// Receives; returns the summary, and the error if any.
     pub(super) fn run(mut self, address: SocketAddr) -> Result<(Summary, Option<Failure>), Failure> {
         thread::scope(|scope| {
             let mut run = None;

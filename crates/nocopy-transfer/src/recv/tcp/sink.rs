@@ -19,7 +19,7 @@ use nocopy_report::output_file::PrivateFile;
 /// How long to wait for the reader of a pipe before checking for an interrupt.
 const LOOK_INTERVAL: Duration = Duration::from_millis(50);
 
-/// Written by all streams at once.
+/// All streams write to it at the same time.
 #[derive(Debug)]
 pub(super) struct Sink {
     opened: Opened,

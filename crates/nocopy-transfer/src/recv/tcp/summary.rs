@@ -43,7 +43,7 @@ pub(super) struct Summary {
     /// Without `--raw`: the counts of both ends.
     #[serde(flatten)]
     findings: Option<Findings>,
-    /// Connections of others than the run's sender.
+    /// Connections of other senders.
     foreign: u64,
     evidence: LedgerResult,
     /// The methods used, and why, in lines.

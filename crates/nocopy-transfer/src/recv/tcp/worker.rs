@@ -32,7 +32,7 @@ pub(super) struct Worker<'a> {
 pub(super) struct Progress {
     pub stop: AtomicBool,
     pub bytes: AtomicU64,
-    /// How many streams are writing now: meanwhile the sender does not count as silent.
+    /// The number of streams that are writing now: meanwhile the sender does not count as silent.
     pub writing: AtomicU64,
 }
 

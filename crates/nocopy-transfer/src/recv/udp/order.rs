@@ -6,7 +6,7 @@ use std::io::{self, Write};
 /// The most bytes held back while an earlier piece is missing.
 const HELD_BYTES_MAX: usize = 1 << 20;
 
-/// Passes on pieces of a stream in order. Pieces that do not arrive in time are left out.
+/// Passes on pieces of a stream in order. Pieces that do not arrive in time are skipped.
 #[derive(Debug)]
 pub(super) struct Order<W> {
     output: W,
@@ -76,7 +76,7 @@ impl<W: Write> Order<W> {
         Ok(())
     }
 
-    /// Bytes left out, as far as known, and bytes that arrived after they had been left out.
+    /// Skipped bytes, as far as known, and bytes that arrived after they had been skipped.
     pub(super) fn gaps(&self) -> (u64, u64) {
         (self.left_out, self.too_late)
     }

@@ -49,7 +49,7 @@ pub(super) struct Summary {
     pub findings: Option<Findings>,
     #[serde(skip)]
     pub has_checksums: bool,
-    /// Whether something received was not written.
+    /// Whether some received data was not written.
     #[serde(skip)]
     pub left_out: bool,
 }

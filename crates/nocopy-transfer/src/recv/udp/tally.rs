@@ -17,7 +17,7 @@ pub(super) struct Tally {
     idle: Option<Duration>,
     packets: u64,
     bytes: u64,
-    /// When the first and the last of these arrived.
+    /// When the first and the last data datagram arrived.
     times_ns: Option<(u64, u64)>,
     last_bytes: u64,
     /// The source of the last.
@@ -71,7 +71,7 @@ impl Tally {
     pub(super) fn take<'a>(&mut self, from: SocketAddr, bytes: &'a [u8], now_ns: u64) -> Kind<'a> {
         let kind = self.sort(from, bytes, now_ns);
         if self.is_enough() && !self.closed {
-            // At once: the next of the same batch would be one too many.
+            // Checked at once: the next datagram of the batch could exceed the count.
             self.last_answer = self.close(now_ns);
         }
         kind
@@ -120,7 +120,7 @@ impl Tally {
         self.last_answer.take().or_else(|| self.receiving.as_mut()?.close(now_ns))
     }
 
-    /// Why to end, if there is a reason; `ended`: counting has stopped in any case.
+    /// The reason to end, if any; `ended`: counting has stopped in any case.
     pub(super) fn is_over(&self, now_ns: u64, ended: bool) -> Option<Ended> {
         match self.receiving.as_ref().map(|receiving| receiving.phase(now_ns)) {
             Some(Phase::Over) => Some(Ended::Done),

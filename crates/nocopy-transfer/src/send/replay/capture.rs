@@ -57,7 +57,7 @@ const PACKET_FLAGS: OptionCode = OptionCode(2);
 pub(super) struct Recorded {
     /// Since 1970; `None` if not recorded.
     pub time_ns: Option<i128>,
-    /// Whether it was longer on the wire than in the file, without its frame check sequence.
+    /// Whether the packet was longer on the wire than in the file, without its frame check sequence.
     pub cut: bool,
 }
 
@@ -323,7 +323,7 @@ impl<R: Read> Capture<R> {
 }
 
 impl<R: Read + Seek> Capture<R> {
-    /// Begins anew.
+    /// Starts again at the first packet.
     pub(super) fn rewind(&mut self) -> Result<(), Damage> {
         self.input().rewind().map_err(Damage::Rewind)?;
         self.window.restart();
@@ -393,7 +393,7 @@ fn fcs_of_interface(options: &[PcapNGOption<'_>]) -> u32 {
     }
 }
 
-/// Option epb_flags, bits 5 to 8: in bytes, for packets that differ from others of the interface.
+/// Option epb_flags, bits 5 to 8: the length in bytes, for packets that differ from others of the interface.
 fn fcs_of_packet(options: &[PcapNGOption<'_>], big_endian: bool) -> Option<u32> {
     let option = options.iter().find(|option| option.code == PACKET_FLAGS && option.value.len() >= 4)?;
     let fcs_bytes = word(&option.value, big_endian) >> 5 & 0xf;

@@ -96,7 +96,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Hands over queued data, possibly after waiting for room. `false`: something is left.
+    /// Hands over queued data, if necessary after waiting for room. `false`: some data is left.
     /// [`io::ErrorKind::UnexpectedEof`]: the file became shorter.
     pub(super) fn advance(&mut self) -> io::Result<bool> {
         self.waiting_bytes = 0;
@@ -128,7 +128,7 @@ impl Connection {
         }
     }
 
-    /// Its counts, once the other end has acknowledged everything or time is over.
+    /// The connection's counts, once the other end has acknowledged everything or the time is over.
     pub(super) fn account(&mut self, patience: Duration) -> Account {
         let sender: &mut Sender = self.socket.sender();
         // Errors of the connection were reported before.

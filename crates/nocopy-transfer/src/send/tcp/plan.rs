@@ -45,7 +45,7 @@ pub(super) struct Plan {
     pub total: Option<u64>,
     pub pace: Pace,
     pub goal: Goal,
-    /// Whether there is another end than a count: a time, or the end of the input.
+    /// Whether the run ends by something else than a count: a time, or the end of the input.
     pub has_end: bool,
     /// The method for buffers; `None`: measured.
     pub method: Option<Method>,

@@ -67,7 +67,7 @@ pub(super) struct Summary {
     has_end: bool,
     #[serde(skip)]
     has_checksums: bool,
-    /// Whether all connections were ready: nothing was sent before.
+    /// Whether all connections were made: before that nothing is sent.
     #[serde(skip)]
     is_connected: bool,
 }
@@ -138,7 +138,7 @@ impl Summary {
 impl nocopy_report::Summary for Summary {
     const SCHEMA: &'static str = "nocopy.send-tcp/1";
 
-    /// Negative if nothing was sent, less was sent than requested, less arrived than was sent, or it was changed.
+    /// Negative if nothing was sent, less was sent than requested, less arrived than was sent, or data was changed.
     fn outcome(&self) -> Outcome {
         let cut_short = self.ended != Ended::Done && self.has_end && self.rates.asked.packets.is_none();
         let less = self.total.is_some_and(|total| self.bytes < total);

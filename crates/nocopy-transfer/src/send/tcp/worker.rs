@@ -98,7 +98,7 @@ pub(super) struct WorkerEnd {
 }
 
 impl WorkerEnd {
-    /// Closes the connection, when nothing more is to be reported about it.
+    /// Closes the connection, when no more is to be reported about it.
     pub(super) fn close(&mut self, patience: Duration) {
         self.account = Some(self.connection.account(patience));
     }

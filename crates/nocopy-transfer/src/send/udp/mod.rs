@@ -48,7 +48,7 @@ pub(super) fn run(
     arguments: &SendArguments,
     interrupt: Interrupt,
 ) -> Result<Outcome, Failure> {
-    // A combination that clap cannot refuse: a raw stream does wait for its receiver.
+    // A combination that clap cannot refuse: a raw TCP stream does wait for its receiver.
     if arguments.host.raw && arguments.host.connect_timeout.is_some() {
         return Err(Error::NeedlessTimeout.into());
     }

@@ -15,7 +15,7 @@ pub(super) struct Shape {
 /// The result of writing.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Filled {
-    /// Datagrams, with that many bytes including the room for headers; the last may be shorter than the others.
+    /// Datagrams of this many bytes, including the room for headers; the last may be shorter.
     Bytes(usize),
     /// Nothing yet.
     Nothing,

@@ -44,7 +44,7 @@ impl Session {
         self.start.elapsed().as_nanos() as u64 // ns of 584 years
     }
 
-    /// The receiver's state; without one that answers, as if it were ready.
+    /// The receiver's state; if no receiver answers, as if it were ready.
     fn state(&self) -> State {
         self.sending.as_ref().map_or(State::Running, |sending| sending.state(self.now_ns()))
     }
@@ -76,7 +76,7 @@ impl Session {
         }
     }
 
-    /// Asks when it is due and takes the answers that have come, while data are sent.
+    /// Asks when a question is due, and handles received answers, while data is sent.
     pub(super) fn exchange(&mut self) -> Result<(), Error> {
         self.send_question()?;
         self.receive_answers(Duration::ZERO)?;

@@ -14,7 +14,7 @@ pub(super) trait Transport: Debug {
     /// Sends up to that many datagrams, filled by the writer, and at most a [batch](super::BATCH_BYTES).
     fn send(&mut self, writer: &mut DatagramWriter<'_>, count: usize) -> Result<SendResult, Error>;
 
-    /// Sends one datagram after these, with a copy; without room it is dropped.
+    /// Sends one datagram after the queued ones, with a copy; without room it is dropped.
     fn send_control(&mut self, datagram: &[u8]) -> Result<(), Error>;
 
     /// Passes on the datagrams of the receiver, after waiting for up to `patience`.

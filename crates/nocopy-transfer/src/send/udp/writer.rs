@@ -20,7 +20,7 @@ pub(super) struct DatagramWriter<'a> {
 }
 
 impl DatagramWriter<'_> {
-    /// Writes the payload of the next datagrams into places as long as a datagram each.
+    /// Writes the payload of the next datagrams into slots of a datagram's length each.
     pub(super) fn fill<'p>(&mut self, places: impl Iterator<Item = &'p mut [u8]>) -> Result<Filled, Error> {
         let filled = self.payload.fill(places, self.shape, self.schedule.tally.packets);
         filled.map_err(|source| Error::Input { path: self.path.to_owned(), source })

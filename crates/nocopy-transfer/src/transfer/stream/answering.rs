@@ -85,7 +85,7 @@ impl Answering {
         Some(Answer { run: self.run, refusal: None, received, last, verify }.emit())
     }
 
-    /// Stops counting. `received` is everything until the streams' ends, or there is enough.
+    /// Stops counting. `received` is everything up to the streams' ends, or enough.
     pub(crate) fn close(&mut self, received: Count, is_whole: bool, now_ns: u64) {
         if self.last.is_none() {
             (self.last, self.is_whole, self.owes) = (Some((received, now_ns)), is_whole, true);

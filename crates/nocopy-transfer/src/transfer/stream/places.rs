@@ -11,7 +11,7 @@ pub(crate) fn cut(total: u64, piece_bytes: u64, streams: u32) -> Vec<Range<u64>>
     let pieces = total.div_ceil(piece_bytes);
     let streams = u64::from(streams).min(pieces).max(1);
     let (each, more) = (pieces / streams, pieces % streams);
-    // The first few have one piece more.
+    // The first few streams have one piece more.
     let start = |number: u64| (number * each + number.min(more)).saturating_mul(piece_bytes).min(total);
     (0..streams).map(|number| start(number)..start(number + 1)).collect()
 }

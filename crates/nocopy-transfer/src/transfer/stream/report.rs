@@ -13,7 +13,7 @@ pub(crate) struct Findings {
     pub sent: Option<Count>,
     /// The receiver's latest reported count.
     pub received: Option<Count>,
-    /// Whether the receiver counts nothing more.
+    /// Whether the receiver has stopped counting.
     pub is_final: bool,
     /// Whether it counted everything, rather than having enough before.
     pub is_whole: bool,

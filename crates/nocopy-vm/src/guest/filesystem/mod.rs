@@ -54,7 +54,7 @@ impl Ground {
         self.there.join(name)
     }
 
-    /// How often to do something; ten times as often when there is time.
+    /// Repetitions; ten times as many when there is time.
     fn times(&self, times: usize) -> usize {
         if self.is_long { 10 * times } else { times }
     }
@@ -89,7 +89,7 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    /// Checks there; the reason if something is not as expected.
+    /// The check; returns the reason if a result is not as expected.
     pub(crate) fn finds(&self, check: Check, is_long: bool, seed: u64) -> Option<String> {
         let ground =
             Ground { here: self.here.join(check.name), there: self.there.join(check.name), is_long, seed };

@@ -1,4 +1,4 @@
-//! Names: made, found, listed, given and taken away.
+//! Names: making, finding, listing, renaming and removing them.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -88,7 +88,7 @@ fn listing(ground: &Ground) -> Done {
     let mut listed = Vec::new();
     for (index, entry) in fs::read_dir(&ground.here)?.enumerate() {
         listed.push(entry?.file_name().into_string().expect("names are text"));
-        // The odd ones go, one after the other.
+        // The odd ones are removed one after another.
         if index < count / 2 {
             fs::remove_file(ground.path(&name(2 * index + 1)))?;
         }
@@ -115,7 +115,7 @@ fn links_and_renames(ground: &Ground) -> Done {
             assert_eq!(about?, (number, 2), "a file with two names");
         }
         assert_eq!(errno(fs::hard_link(&one, &two)), Some(Errno::EXIST));
-        // Two names of one file: nothing happens, and both stay.
+        // Renaming one of two names of a file to the other does nothing, and both stay.
         fs::rename(&one, &two)?;
         assert_eq!(fs::metadata(&one)?.nlink(), 2);
         fs::write(&three, "is replaced")?;
@@ -153,7 +153,7 @@ fn refused_renames(ground: &Ground) -> Done {
     fs::rename(ground.path("full"), ground.path("empty"))?;
     assert!(fs::metadata(ground.path("empty/below"))?.is_dir());
     assert_eq!(fs::metadata(&ground.here)?.nlink(), links - 1, "a directory fewer");
-    // To another directory.
+    // Renames into another directory.
     fs::rename(ground.path("empty/below"), ground.path("other/below"))?;
     assert_eq!(fs::metadata(ground.path("other/below/.."))?.ino(), fs::metadata(ground.path("other"))?.ino());
     Ok(())
@@ -237,7 +237,7 @@ fn repeated(ground: &Ground) -> Done {
     Ok(())
 }
 
-/// If two clients make the same new file, one succeeds, and the other gets the error that it exists.
+/// If two clients make the same new file, one succeeds, and the other gets EEXIST.
 fn exclusive(ground: &Ground) -> Done {
     for round in 0..ground.times(10) {
         let name = format!("lock {round}");

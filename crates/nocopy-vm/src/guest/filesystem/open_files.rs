@@ -44,7 +44,7 @@ fn removed(ground: &Ground) -> Done {
         fs::remove_file(&path)?;
         assert_eq!(errno(fs::metadata(&path)), Some(Errno::NOENT));
         goes_on(&mut file, &mut expected)?;
-        // A new one of the same name is another one.
+        // A new file of the same name is a different file.
         fs::write(&path, "another")?;
         goes_on(&mut file, &mut expected)?;
         assert_eq!(fs::read_to_string(&path)?, "another");
@@ -102,7 +102,7 @@ fn renamed(ground: &Ground) -> Done {
     Ok(())
 }
 
-/// What one client wrote and closed, another one reads that opens it then, and the other way round.
+/// A client that opens a file after another has written and closed it reads the written data, in both directions.
 fn closed_then_opened(ground: &Ground) -> Done {
     let paths = [ground.path("file"), ground.seen_there("file")];
     fs::write(&paths[0], "")?;

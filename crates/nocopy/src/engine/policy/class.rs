@@ -14,7 +14,7 @@ const CLOCK_NS: f64 = 50.0;
 /// Calls measured before the first trial: the reference for later costs.
 const OPENING_CALLS: u8 = 8;
 
-/// The costs kept of the method in use.
+/// The number of costs remembered for the method in use.
 const SAMPLES: usize = OPENING_CALLS as usize;
 
 /// Measured calls that may stay unrecorded in a row (they failed) before a trial is given up.
@@ -82,7 +82,7 @@ const UNTRIED: Rival = Rival {
 pub(super) struct Terms<'a> {
     /// The candidates in order of preference.
     pub(super) order: &'a [u8],
-    /// A bit for each candidate that is not ruled out; at least one of `order`.
+    /// One bit per candidate that is not ruled out; at least one bit is set for `order`.
     pub(super) available: u8,
     pub(super) budget: &'a mut Budget,
 }
@@ -175,7 +175,7 @@ pub(super) struct Class {
     off: i8,
     /// Time spent on sending in this class.
     sent_ns: f64,
-    /// How often another method was chosen.
+    /// How often the method was changed.
     pub(super) switches: u32,
     pub(super) rivals: [Rival; METHODS_MAX],
 }
@@ -428,7 +428,7 @@ impl Class {
         if !(challenges || method == self.incumbent || untried) {
             return;
         }
-        // Next time, one more completion with "copied" is enough.
+        // The next completion with "copied" then suffices.
         rival.copies = COPIES_MAX - 1;
         if challenges {
             self.use_incumbent();
@@ -438,7 +438,7 @@ impl Class {
         self.lose(method, Outcome::Copied, RETRY_COPIED_NS);
     }
 
-    /// Some methods were ruled out: replaces the incumbent if it is one of them.
+    /// Replaces the incumbent if it was ruled out.
     pub(super) fn ruled_out(&mut self, terms: &Terms<'_>) {
         if self.trial.as_ref().is_some_and(|trial| !terms.is_available(trial.challenger)) {
             self.use_incumbent();
@@ -469,7 +469,7 @@ impl Class {
         self.samples.median()
     }
 
-    /// Whether a comparison is under way.
+    /// Whether a comparison is in progress.
     pub(super) fn challenger(&self) -> Option<u8> {
         self.trial.as_ref().map(|trial| trial.challenger)
     }

@@ -39,7 +39,7 @@ pub(crate) struct Explanation<M> {
     pub sent: Duration,
     /// The part of it spent on slower methods and on clock reads.
     pub explored: Duration,
-    /// Methods that are ruled out, for good or for a while.
+    /// Methods that are ruled out, permanently or for a while.
     pub ruled_out: Vec<(M, Reason)>,
     pub classes: Vec<ClassExplanation<M>>,
 }
@@ -58,7 +58,7 @@ pub(crate) struct ClassExplanation<M> {
     pub method: M,
     /// Cost of a unit in ns: the median of the last measured calls.
     pub cost_ns: Option<f64>,
-    /// How often another method was chosen.
+    /// How often the method was changed.
     pub switches: u32,
     /// The other candidates.
     pub others: Vec<Compared<M>>,
@@ -73,7 +73,7 @@ pub(crate) struct Compared<M> {
     pub why: Why,
     /// Its cost over that of another method, median of pairs; `None`: it was never compared.
     pub ratio: Option<Ratio<M>>,
-    /// How long its completions took, smoothed.
+    /// Smoothed time until its completions.
     pub held: Option<Duration>,
 }
 

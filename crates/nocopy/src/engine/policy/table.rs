@@ -33,7 +33,7 @@ impl Kind {
         usize::from(self.0)
     }
 
-    /// Whether it is of one unit.
+    /// Whether it consists of one unit.
     pub(super) fn is_single(self) -> bool {
         self.index().is_multiple_of(BATCHES)
     }
@@ -74,7 +74,7 @@ struct Place {
 
 const EMPTY: Place = Place { owner: None, warmth: 0, classes: [None; KINDS] };
 
-/// The place shared by all destinations without one of their own.
+/// The entry shared by all destinations without their own.
 const OTHERS: usize = 0;
 
 /// All classes.
@@ -147,7 +147,7 @@ impl Table {
         }
     }
 
-    /// The place of a destination that has one, or that of the others.
+    /// The entry of a destination, or the shared one.
     fn known(&self, destination: u32) -> usize {
         let index = place_of(destination);
         let owned = self.places.get(index).is_some_and(|place| place.owner == Some(destination));
@@ -173,7 +173,7 @@ impl Table {
         self.classes.iter_mut()
     }
 
-    /// All classes with their destination; `None` for the others.
+    /// All classes with their destination; `None` for the shared entry.
     pub(super) fn iter(&self) -> impl Iterator<Item = (Option<u32>, &Class)> {
         self.places.iter().flat_map(move |place| {
             let classes = place.classes.iter().flatten();

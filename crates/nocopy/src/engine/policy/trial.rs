@@ -53,7 +53,7 @@ pub(super) enum Step {
     Same,
     /// The pair's other epoch begins.
     Turn,
-    /// A pair is complete; a verdict may be there.
+    /// A pair is complete; there may be a verdict.
     Pair,
 }
 
@@ -84,7 +84,7 @@ impl Cost {
     }
 }
 
-/// A comparison under way.
+/// A comparison in progress.
 #[derive(Debug, Clone)]
 pub(super) struct Trial {
     /// Index of the method that challenges.
@@ -183,7 +183,7 @@ impl Trial {
         self.tried = Cost::default();
     }
 
-    /// Median of the ratios; the glances count only if there are no other pairs.
+    /// Median of the ratios; the first short pairs count only if there are no others.
     pub(super) fn ratio(&self) -> f32 {
         let ratios = &self.ratios[..self.pairs];
         let counted = if ratios.len() > GLANCES { &ratios[GLANCES..] } else { ratios };

@@ -25,7 +25,7 @@ use crate::port::{LADDER, OpenError, Port};
 use crate::sys::ethtool;
 use crate::sys::netdev::XdpFeatures;
 
-/// Whether a gate lets a port through.
+/// The state of a gate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum State {
     /// It does.
@@ -51,7 +51,7 @@ impl fmt::Display for State {
 pub struct Gate {
     /// Its name, such as `carrier` or `CAP_NET_RAW`.
     pub name: &'static str,
-    /// Whether it lets a port through.
+    /// The gate's state.
     pub state: State,
     /// What was found.
     pub found: String,
@@ -73,7 +73,7 @@ impl Gate {
         Self::new(name, if open { State::Open } else { State::Closed }, found)
     }
 
-    /// The same gate under another name, with another text if it is open.
+    /// The gate with another name, and another text if it is open.
     fn named(self, name: &'static str, open: &str) -> Self {
         let found = if self.state == State::Open { open.to_owned() } else { self.found };
         Self { name, found, ..self }

@@ -38,7 +38,7 @@ pub(super) fn io_uring() -> Gate {
     }
 }
 
-/// io_uring's zero-copy receive, as far as the kernel's part goes.
+/// The kernel's support for zero-copy receive by io_uring.
 pub(super) fn uring_receive() -> Gate {
     const NAME: &str = "io_uring zero-copy receive";
     match uring::has_zero_copy_receive() {

@@ -23,7 +23,7 @@ use super::{Shared, bring_home};
 /// It may outlive its port, wait in a channel, and move to other threads; when it is dropped, it returns to its pool. The cheapest
 /// way to return it is [`Receiver::recycle`](crate::Receiver::recycle) on the half that received it, without an atomic operation.
 ///
-/// Headers are put in front of a packet and taken off without moving it:
+/// Headers are added and removed in front of a packet without moving it:
 ///
 /// ```
 /// # let (mut port, _peer) = nocopy::Port::memory_pair()?;

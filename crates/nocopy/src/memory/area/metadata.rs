@@ -20,7 +20,7 @@ use crate::sys::xsk::{Descriptor, REQUESTED, SEND_METADATA_BYTES, SendMetadata};
 pub(crate) enum Arrivals {
     /// Nowhere.
     Unknown(Unsupported),
-    /// In front of the packet, if this mark is there.
+    /// In front of the packet, if this mark is present.
     Marked(u64),
     /// Only the time, in front of the packet, if this mark is there; and why there is nothing else.
     Timed(u64, Unsupported),

@@ -17,7 +17,7 @@ pub(crate) struct Claims<'half> {
 }
 
 impl Pool {
-    /// Starts taking received packets one by one.
+    /// Starts claiming received packets one by one.
     #[inline]
     pub(crate) fn claims(&self) -> Claims<'_> {
         Claims { pool: self, view: self.view }
@@ -25,7 +25,7 @@ impl Pool {
 }
 
 impl<'half> Claims<'half> {
-    /// Takes one packet, if its state word is right; counts a fault otherwise.
+    /// Claims one packet if its state word is right; otherwise counts a fault.
     #[inline]
     pub(crate) fn claim(self, descriptor: Descriptor, faults: &mut Faults) -> Option<Packet<'half>> {
         let Descriptor { address, len, options } = descriptor;
@@ -44,7 +44,7 @@ impl<'half> Claims<'half> {
         Some(Packet { pool: self.pool, data: self.view.data(address), frame, start, len: len as u16 })
     }
 
-    /// The bytes of a packet that is not claimed yet, if its state word is right.
+    /// The bytes of a packet that was not claimed yet, if its state word is right.
     #[cold]
     pub(crate) fn look(self, Descriptor { address, len, .. }: Descriptor) -> Option<&'half [u8]> {
         let data = match self.pool.in_blocks(address, len) {
@@ -123,7 +123,7 @@ extern "C" fn misaligned(pool: &Pool, faults: &mut Faults, frame: u32) {
 /// # }
 /// ```
 ///
-/// Packets of a batch that are not taken out stay:
+/// Packets that are not taken out of a batch are kept:
 ///
 /// ```
 /// # let (mut left, mut right) = nocopy::Port::memory_pair()?;

@@ -88,9 +88,9 @@ pub(crate) struct Pool {
     fetched: Cell<u64>,
     strays: Cell<u64>,
     on_close: Cell<Lent>,
-    /// The blocks of a packet ring, where there is one.
+    /// The blocks of a packet ring, if it receives from one.
     blocks: Option<Arc<Mapping>>,
-    /// Packets copied out of them.
+    /// Packets copied out of blocks.
     copied: Cell<u64>,
     /// Total bytes by which queued packets were shorter than announced.
     pub(super) short_bytes: Cell<u64>,
@@ -393,7 +393,7 @@ impl Pool {
     /// Lends a frame of this area to the kernel to send, and returns the kernel's word for it.
     ///
     /// # Errors
-    /// Gives a frame of another area back.
+    /// Returns a frame to its other area.
     #[inline]
     pub(crate) fn lend(&self, frame: Frame) -> Result<Descriptor, Frame> {
         if !self.owns(&frame) {
@@ -530,7 +530,7 @@ impl Drop for Pool {
         let mut home = area.lock_home();
         self.settle();
         let (strays, counts) = self.settle_lent(&mut home);
-        // Packets of forgotten batches, which the kernel returned and no one booked.
+        // Packets of forgotten batches, which the kernel returned without being counted.
         self.claimed(self.lent.get());
         for frame in area.record(self.id).returns.close(&area.links) {
             self.push(frame);

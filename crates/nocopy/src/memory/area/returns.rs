@@ -52,7 +52,7 @@ impl ReturnList {
         unpack(self.head.load(Ordering::Relaxed)).0
     }
 
-    /// Adds one frame.
+    /// Adds one frame to the list.
     pub(crate) fn push(&self, links: &[AtomicU32], frame: u32) -> Result<(), Closed> {
         self.push_chain(links, frame, frame, 1)
     }
@@ -94,13 +94,13 @@ impl ReturnList {
         Chain { links, next: unpack(self.head.swap(pack(0, END), Ordering::Acquire)).1 }
     }
 
-    /// Takes every waiting frame and refuses all later ones.
+    /// Takes all frames and refuses later ones.
     pub(crate) fn close<'a>(&self, links: &'a [AtomicU32]) -> Chain<'a> {
         Chain { links, next: unpack(self.head.swap(pack(0, CLOSED), Ordering::Acquire)).1 }
     }
 }
 
-/// Frames taken off a return list.
+/// Frames taken from a return list.
 pub(crate) struct Chain<'a> {
     links: &'a [AtomicU32],
     next: u32,

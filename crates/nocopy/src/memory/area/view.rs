@@ -63,7 +63,7 @@ impl View {
         Some(frame)
     }
 
-    /// Whether an address names one of this half's own frames that are lent.
+    /// Whether an address is of a lent frame of this half.
     ///
     /// # Safety
     /// The area is alive.

@@ -23,7 +23,7 @@ impl<C> Default for Calls<C> {
 }
 
 impl<C> Calls<C> {
-    /// No calls yet; the first gets that number.
+    /// No calls; the first gets the number `next`.
     pub(super) fn starting_at(first: u64) -> Self {
         Self { first, ..Self::default() }
     }

@@ -14,7 +14,7 @@ use crate::sys::error_queue::{Done, Notice, Refusal, next_notice};
 use crate::sys::fork::Generation;
 use crate::sys::option;
 
-/// The most network errors kept until they are taken.
+/// The most network errors kept until they are read.
 const ERRORS_MAX: usize = 64;
 
 /// The most entries read from the queue at a time, at under a microsecond each.
@@ -30,13 +30,13 @@ pub(crate) struct KernelSocket {
     errors_told: AtomicU64,
 }
 
-/// Entries of the error queue that were read and not taken.
+/// Entries of the error queue that were read, but not taken by a sender.
 #[derive(Debug)]
 struct Queue {
     numbering: Numbering,
     /// At most one for each call that the sender has in flight.
     done: VecDeque<Done>,
-    /// The last ones.
+    /// The latest network errors.
     errors: VecDeque<Refusal>,
 }
 
@@ -126,7 +126,7 @@ impl KernelSocket {
         self.errors_told.load(Relaxed)
     }
 
-    /// The last of them that were not taken yet, oldest first.
+    /// The latest network errors that were not taken yet, oldest first.
     pub(crate) fn take_errors(&self) -> VecDeque<Refusal> {
         self.queue().map(|mut queue| std::mem::take(&mut queue.errors)).unwrap_or_default()
     }
@@ -160,7 +160,7 @@ mod tests {
     use crate::sys::fork::tests::in_forked_child;
     use crate::sys::udp_send::report_errors;
 
-    /// For a half whose errors are not taken, while another half reads the queue.
+    /// For a half whose errors are never taken, while another half reads the queue.
     #[test]
     fn errors_that_are_not_taken_are_counted_and_the_last_are_kept() {
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();

@@ -96,12 +96,12 @@ pub(crate) struct Kept<M, T, C> {
     /// MSG_ZEROCOPY calls, which the error queue completes.
     calls: Calls<Made<C>>,
     numbering: Numbering,
-    /// At most one: no call is made until it is resolved.
+    /// The failed call in doubt; no other call is made until it is resolved.
     doubt: Option<Doubt<C>>,
     ring: Option<Ring<C>>,
     /// Counts this sender among those that share its pool, even after it was dropped while calls are in flight.
     _sharer: Option<Sharer>,
-    /// The process that makes the calls, and gets their completions.
+    /// The process that makes the calls and receives their completions.
     generation: Generation,
 }
 
@@ -126,7 +126,7 @@ enum Numbering {
 /// memory is held, also where there was no memory to find out.
 #[derive(Debug)]
 struct Doubt<C> {
-    /// Noted as if it had carried nothing.
+    /// Recorded as if it had sent nothing.
     failed: Made<C>,
     /// Whether the next number, and the one after it, were reported.
     told: [bool; 2],
@@ -186,7 +186,7 @@ struct Ring<C> {
 }
 
 impl<M, T, C> Kept<M, T, C> {
-    /// `sharer`: the membership among those that share a pool.
+    /// `sharer`: this stream's membership among the streams that share a pool.
     pub(crate) fn new(socket: Arc<KernelSocket>, sharer: Option<Sharer>) -> Self {
         let (messages, calls) = (Messages::default(), Calls::default());
         let (numbering, generation) = (Numbering::NotOurs, Generation::current());
@@ -226,7 +226,7 @@ impl<M, T, C> Kept<M, T, C> {
         self.messages.pop(take)
     }
 
-    /// The socket, and a load that no call reads, to be taken out and put back.
+    /// The socket, and a load that no call reads, which may be removed and put back.
     ///
     /// # Panics
     /// If a call reads it.
@@ -360,12 +360,12 @@ impl<M, T, C> Kept<M, T, C> {
         self.ring.as_ref().filter(|_| !self.is_inherited()).map(|ring| ring.sender.as_fd())
     }
 
-    /// Whether there is a ring that accepts nothing more for now.
+    /// Whether there is a ring that is full now.
     pub(crate) fn is_ring_full(&self) -> bool {
         self.ring.as_ref().is_some_and(|ring| ring.sender.is_full())
     }
 
-    /// Whether there is a ring that accepts nothing any more.
+    /// Whether there is a ring that is broken.
     pub(crate) fn is_ring_broken(&self) -> bool {
         self.ring.as_ref().is_some_and(|ring| ring.sender.is_broken())
     }
@@ -507,7 +507,7 @@ impl<M, T, C> Kept<M, T, C> {
         Some(error)
     }
 
-    /// Releases the loads of refused calls, which no one will send again.
+    /// Releases the loads of refused calls, which will not be sent again.
     pub(crate) fn drop_failed(&mut self) {
         let failed = self.ring.iter_mut().flat_map(|ring| ring.failed.drain(..));
         for (call, _) in failed {

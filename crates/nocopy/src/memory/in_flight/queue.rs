@@ -15,7 +15,7 @@ const SPAN_MAX: usize = 4096;
 /// A message that is queued, or that the kernel still reads.
 #[derive(Debug)]
 pub(crate) struct Held<M, T> {
-    /// `None` once it is free again, until those in front of it are too.
+    /// `None` once it is free again, until all before it are free too.
     pub(crate) message: Option<M>,
     /// Its destination.
     pub(crate) to: T,
@@ -26,7 +26,7 @@ pub(crate) struct Held<M, T> {
     evidence: Option<Evidence>,
 }
 
-/// All of them, in the order of their tickets.
+/// All messages, in the order of their tickets.
 #[derive(Debug)]
 pub(crate) struct Messages<M, T> {
     first: u64,
@@ -42,7 +42,7 @@ impl<M, T> Default for Messages<M, T> {
 }
 
 impl<M, T> Messages<M, T> {
-    /// No messages yet; the first one gets that ticket.
+    /// No messages; the first one gets the ticket `next`.
     pub(super) fn beginning_at(first: u64) -> Self {
         Self { first, ..Self::default() }
     }
@@ -58,7 +58,7 @@ impl<M, T> Messages<M, T> {
         ticket
     }
 
-    /// Moves late messages aside, so that those behind them need not be kept.
+    /// Moves late messages aside, so that later ones need not be kept.
     #[cold]
     fn put_aside(&mut self) {
         if self.held.front().is_some_and(|first| first.handed_over)
@@ -107,7 +107,7 @@ impl<M, T> Messages<M, T> {
         }
     }
 
-    /// The message itself, to be taken out and put back.
+    /// The message itself, which may be removed and put back.
     ///
     /// # Panics
     /// If a call reads it.
@@ -124,7 +124,7 @@ impl<M, T> Messages<M, T> {
         }
     }
 
-    /// Notes a call that reads all or part of these.
+    /// Records a call that reads all or part of these messages.
     pub(super) fn called(&mut self, tickets: Range<u64>) {
         for ticket in tickets {
             self.get_mut(ticket).calls += 1;

@@ -88,7 +88,7 @@ impl<M: Load, T, C: Note> Kept<M, T, C> {
     /// Queues a message of datagrams with the ring.
     ///
     /// # Errors
-    /// The ring is full; or there is none, or this is a forked child.
+    /// The ring is full, there is none, or this is a forked child.
     pub(crate) fn queue_by_ring(
         &mut self,
         span: Span,

@@ -13,7 +13,7 @@ pub struct Waker(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
-    /// Readable from a wake until a wait or `hear` has taken it.
+    /// Readable from a wake until a wait or `hear` has consumed it.
     event: OwnedFd,
     /// Wakes a spinning wait.
     flag: AtomicBool,

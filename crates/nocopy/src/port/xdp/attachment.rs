@@ -54,7 +54,7 @@ impl Attachment {
         Self { link: Some(link), displaced: None, left: AtomicBool::new(false) }
     }
 
-    /// Leaves interface and link to another process that has the link.
+    /// Leaves interface and link to another process that owns the link.
     pub(crate) fn leave(&self) {
         self.left.store(true, Relaxed);
     }
@@ -69,7 +69,7 @@ impl Attachment {
     }
 
     fn detach(&mut self) -> Result<(), Error> {
-        // The link first: the kernel does not allow plain attachments beside it.
+        // The link is restored first: the kernel allows no plain attachment beside it.
         self.link.take();
         let displaced = self.displaced.take().filter(|_| !*self.left.get_mut());
         match displaced.map_or(Ok(()), |displaced| displaced.put_back()) {
@@ -183,7 +183,7 @@ impl Displaced {
         let displaced = Self { program, interface_index: interface.index, at, route };
         displaced.detach().map_err(|source| match source.raw_os_error() {
             Some(libc::EBUSY) => Error::Held { interface: interface.name.clone(), program_id },
-            // Another one replaced it.
+            // Another program replaced it.
             Some(libc::EEXIST) => occupied(),
             _ => Error::System { operation: "detach the XDP program there", source },
         })?;
@@ -202,7 +202,7 @@ impl Displaced {
         self.change(vec![LinkXdp::Fd(bpf::number(&self.program).cast_signed()), flags])
     }
 
-    /// Changes what is attached the way `ip link set … xdp` does.
+    /// Attaches or detaches in the way of `ip link set … xdp`.
     fn change(&self, how: Vec<LinkXdp>) -> io::Result<()> {
         let mut message = LinkMessage::default();
         message.header.index = self.interface_index;

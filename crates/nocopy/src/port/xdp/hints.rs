@@ -131,7 +131,7 @@ fn bare() -> Vec<Instruction> {
     let pieces =
         PIECES_BYTES.iter().flat_map(|&bytes| [&has(bytes, take(bytes).len())[..], &take(bytes)].concat());
     let pieces: Vec<_> = pieces.collect();
-    // Usually there is nothing.
+    // Usually empty.
     [&has(4, pieces.len())[..], &pieces].concat()
 }
 
@@ -185,7 +185,7 @@ fn instructions(questions: Questions, sockets: i32, notes: Notes) -> Vec<Instruc
     program
 }
 
-/// The kernel's time if the driver refused to give one, or gave 0.
+/// The kernel's time, if the driver reported none or 0.
 fn time_in_place_of_none() -> [Instruction; 10] {
     let (refusal, timestamp) = (field(offset_of!(Hints, refusals)), field(offset_of!(Hints, timestamp)));
     [

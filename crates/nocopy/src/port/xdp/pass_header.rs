@@ -12,7 +12,7 @@ const ETHER_TYPE: [u8; 2] = [0x88, 0xb5];
 impl PassHeader {
     pub(crate) const BYTES: i32 = 14;
 
-    /// A new one that cannot be guessed from outside.
+    /// A random header that cannot be guessed from outside.
     pub(crate) fn new() -> std::io::Result<Self> {
         let mut bytes = [0; Self::BYTES as usize];
         // Never short: getrandom(2) returns so few bytes at once.
@@ -21,7 +21,7 @@ impl PassHeader {
         Ok(Self(bytes))
     }
 
-    /// One that another process made; an error if it does not have this shape.
+    /// The header of another process's program; an error if it does not have this form.
     pub(crate) fn of(bytes: [u8; Self::BYTES as usize]) -> Result<Self, ()> {
         if bytes[12..] == ETHER_TYPE { Ok(Self(bytes)) } else { Err(()) }
     }
@@ -37,7 +37,7 @@ impl PassHeader {
         buffer.extend_from_slice(packet);
     }
 
-    /// Its first eight bytes and its last eight, as a program loads them.
+    /// Its first eight bytes and its last eight, in the form that a program loads them.
     pub(super) fn secret(&self) -> (u64, u64) {
         let word = |at: usize| u64::from_ne_bytes(self.0[at..at + 8].try_into().expect("eight"));
         (word(0), word(6))

@@ -15,7 +15,7 @@ pub(crate) const IN_BLOCKS: u64 = 1 << 63;
 /// Announced in place of a packet whose header is invalid: its address is nowhere, and counts as a fault.
 const NOWHERE: Descriptor = Descriptor { address: u64::MAX, len: 1, options: 0 };
 
-/// The blocks of a receiving ring, of which the one being read is ours.
+/// The blocks of a receiving ring; the block being read is owned by this process.
 #[derive(Debug)]
 pub(super) struct Blocks {
     memory: BlockMemory,
@@ -69,7 +69,7 @@ impl Blocks {
         true
     }
 
-    /// The next packet of the present block, with its VLAN tag put back.
+    /// The next packet of the current block, with its VLAN tag restored.
     ///
     /// # Errors
     /// Its header is invalid.
@@ -160,7 +160,7 @@ impl Announcer {
             let arrival = match next {
                 Ok(arrival) => arrival,
                 Err(Incredible { packets }) => {
-                    // The first is counted when its address is found to be nowhere.
+                    // The first packet is counted when its address turns out to be invalid.
                     let announced = u64::from(self.rx.push(NOWHERE).is_ok());
                     self.unannounced.fetch_add(u64::from(packets) - announced, Ordering::Relaxed);
                     break;

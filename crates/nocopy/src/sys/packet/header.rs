@@ -60,7 +60,7 @@ pub(super) fn time_ns(header: &libc::tpacket3_hdr) -> u64 {
     u64::from(header.tp_sec) * 1_000_000_000 + u64::from(header.tp_nsec)
 }
 
-/// Reads the header in front of `bytes`; `None` if there are fewer.
+/// Reads the header in front of `bytes`; `None` if they are shorter.
 pub(super) fn read(bytes: &[u8]) -> Option<libc::tpacket3_hdr> {
     let bytes = bytes.get(..BYTES as usize)?;
     // SAFETY: as many bytes as a header has, which has no invalid bit patterns.
@@ -70,7 +70,7 @@ pub(super) fn read(bytes: &[u8]) -> Option<libc::tpacket3_hdr> {
 /// Writes a header in front of `bytes`.
 ///
 /// # Panics
-/// If there are fewer.
+/// The bytes are shorter.
 pub(super) fn write(bytes: &mut [u8], header: &libc::tpacket3_hdr) {
     let bytes = &mut bytes[..BYTES as usize];
     // SAFETY: as many bytes as a header has.

@@ -20,7 +20,7 @@ const SINGLE_HEADER_OFFSET: u32 = 16;
 /// Room to request in front of single packets, so that they are at the same distance from that header as those in blocks.
 pub(super) const SINGLE_RESERVE_BYTES: u32 = 34;
 
-/// A single packet's block needs fewer bytes than this besides the packet.
+/// Bytes that a single packet's block needs besides the packet, rounded up.
 pub(crate) const SINGLE_FRONT_BYTES: u32 = 128;
 
 /// All blocks of a ring.

@@ -163,7 +163,7 @@ pub(crate) fn deaf_to(interface_index: u32, mtu_bytes: u32, share: Share, is_ipv
 /// The kernel's counts for a packet socket since the last call (`struct tpacket_stats_v3`).
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Counts {
-    /// All that passed the filter, including those then dropped.
+    /// All packets that passed the filter, including packets dropped later.
     pub(crate) packets: u32,
     pub(crate) drops: u32,
     pub(crate) freezes: u32,
@@ -240,7 +240,7 @@ impl PacketSocket {
             tp_frame_nr: block_count * (block_bytes / FRAME_BYTES),
             tp_retire_blk_tov: timeout_ms,
             tp_sizeof_priv: 0,
-            // The kernel then calculates it for packets without one.
+            // The kernel then calculates a hash for packets without one.
             tp_feature_req_word: if capture.hash { libc::TP_FT_REQ_FILL_RXHASH } else { 0 },
         };
         socket.set(libc::PACKET_RX_RING, &request)?;
@@ -248,7 +248,7 @@ impl PacketSocket {
         Ok((socket, BlockMemory::new(memory, block_bytes, block_count)))
     }
 
-    /// Maps a ring of that many blocks, before anything is received.
+    /// Maps a ring of this many blocks, before any packet is received.
     fn map_ring(&self, capture: &Capture, block_bytes: u32, block_count: u32) -> io::Result<Mapping> {
         if !capture.outgoing {
             self.set(libc::PACKET_IGNORE_OUTGOING, &1_i32)?;

@@ -8,7 +8,7 @@ const BATCH: usize = 64;
 
 /// A batch of packets, each in one piece or several.
 pub(crate) struct Outgoing {
-    /// Pointed to by `packets`; never grows beyond its capacity.
+    /// Referenced by `packets`; never grows beyond its capacity.
     pieces: Vec<libc::iovec>,
     packets: Vec<libc::mmsghdr>,
 }

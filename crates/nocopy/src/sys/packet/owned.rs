@@ -14,7 +14,7 @@ const OURS_OFFSET: u32 = STATUS_OFFSET + 4;
 
 const _: () = assert!(OURS_OFFSET as usize == InPlace::HEAD_BYTES);
 
-/// Marks a header whose packet has its tag back. The kernel clears that byte.
+/// Marks a header whose packet has its tag restored. The kernel clears that byte.
 const PUT_BACK: u8 = 0x6e;
 
 /// The blocks of a ring, each of which has at most one owner.
@@ -169,7 +169,7 @@ impl Drop for Block {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Captured<'block> {
-    /// The kept bytes, with the VLAN tag in its place.
+    /// The captured bytes, with the VLAN tag in its place.
     pub bytes: &'block [u8],
     /// The original length.
     pub original_bytes: u32,

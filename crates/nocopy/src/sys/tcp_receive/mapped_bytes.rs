@@ -53,7 +53,7 @@ impl<'pages> MappedBytes<'pages> {
         Self { first, len, pages: PhantomData }
     }
 
-    /// How many there are.
+    /// The number of bytes.
     #[inline]
     #[expect(clippy::len_without_is_empty, reason = "one is enough")]
     pub const fn len(&self) -> usize {

@@ -45,7 +45,7 @@ pub(crate) fn wait_for(socket: BorrowedFd<'_>, bytes: usize) -> io::Result<()> {
     // SAFETY: with MSG_TRUNC a TCP socket writes nothing (tcp(7)); and what it wrote to no address would be an error.
     let waited = unsafe { libc::recv(socket.as_raw_fd(), std::ptr::null_mut(), bytes, flags) };
     let waited = if waited < 0 { Err(io::Error::last_os_error()) } else { Ok(()) };
-    // Otherwise fewer bytes would wake no one.
+    // With fewer bytes the wait would not end otherwise.
     option::set_low_water(&socket, 1)?;
     match waited {
         Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {

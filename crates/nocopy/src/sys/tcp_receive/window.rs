@@ -62,7 +62,7 @@ impl Window {
     /// Reserves address space for `slots` slots.
     ///
     /// # Errors
-    /// The kernel's; `Unsupported` on a machine whose pages are of another size.
+    /// The kernel's error; `Unsupported` on a machine with another page size.
     pub(crate) fn new(slots: usize) -> io::Result<Self> {
         assert!(slots > 0, "a window of no slots");
         if rustix::param::page_size() != PAGE_BYTES {
@@ -73,7 +73,7 @@ impl Window {
         Ok(Self { shared: Arc::new(Shared { mapping, held }), filled: vec![0; slots].into(), current: 0 })
     }
 
-    /// Whether room must be made before anything can be mapped.
+    /// Whether pages must be unmapped before more can be mapped.
     pub(crate) fn is_full(&self) -> bool {
         self.filled[self.current] == SLOT_BYTES
     }
@@ -111,7 +111,7 @@ impl Window {
     /// The kernel's: `EIO` at the end of the stream. Nothing was then received.
     ///
     /// # Panics
-    /// If there is no room.
+    /// There is no room.
     pub(crate) fn receive(&mut self, socket: BorrowedFd<'_>) -> io::Result<Arrived> {
         let (slot, start) = (self.current, self.filled[self.current]);
         let room = SLOT_BYTES - start;

@@ -30,7 +30,7 @@ const ERRORS_MAX: usize = 16;
 #[derive(Debug)]
 pub(crate) struct Receiver {
     socket: Arc<OwnedFd>,
-    /// Keeps the network's errors for the sending half; `None` if there is none.
+    /// Stores the network's errors for the sending half; `None` if there is none.
     errors: Option<Arc<KernelSocket>>,
     readiness: Readiness,
     pool: Pool,
@@ -71,7 +71,7 @@ counters! {
         truncated,
         /// Calls that found no free buffer of the pool; the datagrams waited in the kernel.
         no_buffers,
-        /// Buffers filled: coalesced datagrams share one.
+        /// Filled buffers: coalesced datagrams share one.
         runs,
     }
 }
@@ -141,7 +141,7 @@ impl Receiver {
         Ok(Batch { receiver: self })
     }
 
-    /// Whether datagrams are left of the last batch, which then are the next one.
+    /// Whether datagrams of the last batch are left, which then form the next batch.
     #[inline]
     fn has_left(&mut self) -> bool {
         if self.given.runs >= self.runs.len() {
@@ -389,7 +389,7 @@ impl Waiting for Looks<'_> {
     /// Compared with a system call, a clock read costs nothing.
     const LOOKS_PER_CLOCK: u32 = 1;
 
-    /// Whether something arrived, or the socket failed.
+    /// Whether a datagram arrived, or the socket failed.
     fn is_ready(&mut self) -> bool {
         self.failed = self.receiver.call(false).err();
         self.failed.is_some() || !self.receiver.runs.is_empty()
@@ -419,7 +419,7 @@ impl Waiting for Looks<'_> {
 
 /// Something received, in place.
 pub(crate) enum Came<'a> {
-    /// A single datagram: its sender, whether it was marked, and its bytes.
+    /// A single datagram: its sender, its congestion mark, and its bytes.
     Lone(SocketAddr, bool, &'a [u8]),
     /// A datagram with more data after it in the buffer, or several.
     Run(InPlace<'a>),
@@ -434,7 +434,7 @@ pub(crate) struct InPlace<'a> {
 }
 
 impl InPlace<'_> {
-    /// Data about it besides its bytes.
+    /// Facts about it besides its bytes.
     #[inline]
     pub(crate) fn message(&self) -> &Message {
         &self.message
@@ -462,7 +462,7 @@ fn coalesce(socket: &impl AsFd) -> io::Result<bool> {
     }
 }
 
-/// A 64-bit counter made from the kernel's 32-bit one.
+/// A 64-bit counter that follows the kernel's 32-bit one.
 #[derive(Debug, Default)]
 pub(super) struct Drops {
     total: u64,

@@ -27,7 +27,7 @@ const PENDING_ERRORS_MAX: usize = 16;
 /// Ordinary sockets, none of which ever blocks.
 #[derive(Debug)]
 pub(super) struct Kernel {
-    /// The socket of the own address, then those of its groups.
+    /// The socket of this address, then the sockets of its groups.
     sockets: Vec<Bound>,
     /// The first of them, with what the network reports (ICMP) for datagrams from its address, however they were sent.
     own: Arc<KernelSocket>,
@@ -84,7 +84,7 @@ impl Kernel {
                 IpAddr::V4(_) => SocketAddr::new(*group, local.port()),
                 IpAddr::V6(group) => SocketAddrV6::new(*group, local.port(), 0, interface.index).into(),
             };
-            // Bound to the group, so that it receives only that; others may, too.
+            // Bound to the group, so that it receives only its datagrams; other programs may do the same.
             let socket = bound(address, |socket| {
                 socket.set_reuse_address(true).map_err(refused("reuse address"))?;
                 settings.set_what_is_told(socket, group.is_ipv6())
@@ -197,7 +197,7 @@ fn bound(
     Ok(socket)
 }
 
-/// How far datagrams go: to one host, to groups.
+/// The hop limits for one host and for groups.
 fn hop_limits(socket: &SockRef<'_>, is_ipv4: bool) -> io::Result<(u8, u8)> {
     let limits = match is_ipv4 {
         true => (socket.ttl_v4()?, socket.multicast_ttl_v4()?),
@@ -248,7 +248,7 @@ mod tests {
                 let _ = kernel.send(kernel.local(), &[b"datagram"]); // fails under such a flood, too
                 kernel.receive(&mut call, &mut [0; 10])
             };
-            // Many more times than it takes to meet two errors without a notice.
+            // Many more times than needed to meet two errors without a notice.
             let ended = (0..60_000).map(|_| receive()).find(Result::is_err);
             is_over.store(true, Relaxed);
             assert!(ended.is_none(), "{ended:?}");

@@ -88,7 +88,7 @@ pub(crate) struct Receiver {
     /// When their drops were last read.
     counted: Instant,
     buffer: Box<[u8]>,
-    /// The call that reads one of them.
+    /// The call that reads one datagram.
     call: Messages,
     /// Readable when the port or an ordinary socket is.
     lookout: Lookout,
@@ -247,7 +247,7 @@ impl Receiver {
 
     /// Changes how to wait, from the next [`Receiver::receive`] on. (It begins as the port's was set.)
     pub(crate) fn set_wait(&mut self, wait: Wait) {
-        // Measurements for the same setting still hold.
+        // Measurements for the same setting remain valid.
         if wait != self.wait {
             self.wait = wait;
             self.port.set_wait(wait);
@@ -517,7 +517,7 @@ impl Sorting {
         Some(Datagram { from, local, congested, body: Body::Bytes(bytes) })
     }
 
-    /// Whether datagrams from there are received; others are counted.
+    /// Whether datagrams from that address are received; others are counted.
     fn is_peer(&mut self, from: SocketAddr) -> bool {
         let is_peer = self.peer.is_none_or(|peer| (peer.ip(), peer.port()) == (from.ip(), from.port()));
         self.received.of_others += u64::from(!is_peer);
@@ -576,7 +576,7 @@ impl Datagram<'_> {
         self.from
     }
 
-    /// Whether a router on the way marked it.
+    /// Whether a router on the path marked it.
     #[inline]
     pub(crate) fn is_congested(&self) -> bool {
         self.congested

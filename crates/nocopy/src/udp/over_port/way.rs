@@ -32,7 +32,7 @@ const RENEWED_A_SECOND: u32 = 1000;
 /// cannot keep a program busy that answers any address. Other datagrams go through the kernel meanwhile.
 const LOOKUPS_MAX: u32 = 32;
 
-/// The most destinations whose headers are kept: some 16 MiB.
+/// The most destinations with prepared headers: some 16 MiB.
 const WAYS_MAX: usize = 65_536;
 
 /// The reason why a datagram went through the kernel.
@@ -56,7 +56,7 @@ pub(super) enum Detour {
     Stranger,
 }
 
-/// The way to a destination.
+/// The prepared path to a destination.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Way {
     Port {
@@ -139,7 +139,7 @@ impl Ways {
         self.polled_ns = now_ns;
         self.lookups_left = LOOKUPS_MAX;
         let old = u128::from(now_ns - self.renewed_ns) >= age_max(self.known.len()).as_nanos();
-        // First, so that a change counts as notified also when everything is old.
+        // First, so that a change counts as notified even if all entries are old.
         let changed = self.routes.poll_changes();
         self.changes += u64::from(changed);
         if old {
@@ -318,7 +318,7 @@ mod tests {
                 "round {round}: something was looked up again, or forgotten"
             );
         }
-        // However many there are, memory is bounded.
+        // With any number of destinations, memory is bounded.
         for number in 0..2 * WAYS_MAX as u32 {
             let to = SocketAddr::new(lab.right().ipv4().into(), 1 + (number % 65_535) as u16);
             let to = if number < 65_535 { to } else { SocketAddr::new(left.ipv4().into(), to.port()) };

@@ -36,7 +36,7 @@ impl Process {
         Ok(Self { child, words: Lines::new(words, PATIENCE) })
     }
 
-    /// Waits until its window has begun.
+    /// Waits until the window of the process has begun.
     pub(super) fn wait_until_measuring(&mut self) -> io::Result<()> {
         match self.next()? {
             Word::Measuring => Ok(()),
@@ -72,7 +72,7 @@ fn unexpected(word: &Word) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, format!("its process said {word:?} out of turn"))
 }
 
-/// On the processor of its side, without privileges.
+/// Starts on the processor of its side, without privileges.
 fn spawn(site: &Site, command: &mut Command) -> io::Result<Child> {
     thread::scope(|scope| {
         let started = scope.spawn(|| {
@@ -94,7 +94,7 @@ pub(super) struct Run {
     pub(super) early_peak_bytes: u64,
 }
 
-/// Runs a program to its end, which is to be a success.
+/// Runs a program to its end; it must succeed.
 pub(super) fn run(site: &Site, command: &mut Command) -> io::Result<Run> {
     let before = time_of_children()?;
     let start = Instant::now();

@@ -1,4 +1,4 @@
-//! Reads the files of one directory together: while one is written here, the next ones are being read.
+//! Reads the files of one directory together: while one is written here, the next are being read.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -15,12 +15,12 @@ struct Active {
     /// Offsets of the next byte to be written, and of the next one to be requested.
     next: u64,
     posted: u64,
-    /// Pieces that arrived before earlier ones, and whether the file ends with them.
+    /// Pieces that arrived before earlier ones, each with whether the file ends there.
     ahead: BTreeMap<u64, (Buffer, bool)>,
 }
 
 impl Active {
-    /// Whether there is something to request: at least one read, which finds the end of the file.
+    /// Whether there is more to request: at least one read, which finds the end of the file.
     fn wants(&self) -> bool {
         self.posted < self.partial.size().max(self.next + 1)
     }
@@ -39,10 +39,10 @@ impl Batch {
         Self { wanted: wanted.into_iter(), active: BTreeMap::new(), tickets: HashMap::new(), number: 0 }
     }
 
-    /// Copies all of them; returns complete ones that are to be compared before they get their names.
+    /// Copies all files; returns complete ones that are to be compared before they get their final names.
     ///
     /// # Errors
-    /// An error that ends everything. Errors of single files are noted.
+    /// An error that prevents further copying. Errors of single files are noted.
     pub(super) fn run(
         mut self,
         copying: &mut Copying<'_>,
@@ -94,7 +94,7 @@ impl Batch {
         }
     }
 
-    /// Requests as much as there are buffers for. Files in progress come before others.
+    /// Requests as much as there are free buffers for, first for files in progress.
     fn post(&mut self, copying: &mut Copying<'_>, client: &mut Client) -> Result<(), Failure> {
         while let Some(buffer) = copying.pool.take() {
             let wanting = self.active.iter().find(|(_, one)| one.wants()).map(|(number, _)| *number);

@@ -22,7 +22,7 @@ pub(super) fn compare(
     let pool = copying.pool.clone();
     cat::read(client, theirs, 0..length, &pool, |theirs| {
         mine.resize(theirs.len(), 0);
-        // If it is shorter, they differ from its end on.
+        // If the local file is shorter, they differ from its end on.
         file.read_exact_at(&mut mine, at).map_err(|_| differs(length.max(at)))?;
         if let Some(place) = mine.iter().zip(theirs).position(|(mine, theirs)| mine != theirs) {
             return Err(differs(at + place as u64));

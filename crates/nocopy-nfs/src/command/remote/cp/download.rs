@@ -54,7 +54,7 @@ impl Wanted {
     }
 }
 
-/// A file being copied, which does not have its final name yet.
+/// A file being copied, under its temporary name.
 pub(super) struct Partial {
     wanted: Wanted,
     file: File,
@@ -63,7 +63,7 @@ pub(super) struct Partial {
 }
 
 impl Partial {
-    /// Opens the target; `None` if nothing needs to be copied.
+    /// Opens the target; `None` if nothing is to be copied.
     pub(super) fn open(copying: &mut Copying<'_>, wanted: Wanted) -> Result<Option<Self>, Failure> {
         let Wanted { found, to } = &wanted;
         let is_resumed = copying.arguments.resume;
@@ -91,7 +91,7 @@ impl Partial {
         self.wanted.found.attributes.size
     }
 
-    /// The bytes that an earlier copy left.
+    /// The bytes of an earlier, incomplete copy.
     pub(super) fn start(&self) -> u64 {
         self.start
     }
@@ -110,7 +110,7 @@ impl Partial {
         })
     }
 
-    /// Gives a complete file its name.
+    /// Renames a complete file to its final name.
     pub(super) fn finish(self, copying: &mut Copying<'_>) -> Result<(), Failure> {
         let Self { wanted: Wanted { found, to }, file, path, .. } = self;
         let mode = fs::Permissions::from_mode(found.attributes.mode & 0o777);
@@ -191,7 +191,7 @@ fn enter(
 
 /// The target file, and how much of it exists.
 fn open(part: &Path, is_resumed: bool, size: u64) -> Result<(File, u64), Failure> {
-    // No link is followed, because the name belongs to this copy.
+    // Links are not followed, because the name belongs to this copy.
     let mut options = OpenOptions::new();
     options.read(true).write(true).create(true).truncate(!is_resumed).mode(0o600);
     options.custom_flags(rustix::fs::OFlags::NOFOLLOW.bits().cast_signed());

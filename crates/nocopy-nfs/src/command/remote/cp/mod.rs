@@ -27,7 +27,7 @@ use summary::{Counts, Summary};
 /// The suffix of an incomplete file.
 const PART: &str = ".nocopy-part";
 
-/// Shared by all files of one copy.
+/// State shared by all files of one copy.
 struct Copying<'a> {
     arguments: &'a CpArguments,
     interrupt: Interrupt,
@@ -71,7 +71,7 @@ impl<'a> Copying<'a> {
         if self.interrupt.came() { Err(Failure::Interrupted) } else { Ok(()) }
     }
 
-    /// Notes that one file could not be copied; an error for all of them ends everything.
+    /// Notes that one file could not be copied; an error that affects all files is returned.
     fn fail(&mut self, name: String, failure: Failure) -> Result<(), Failure> {
         if failure.concerns_all() {
             return Err(failure);
@@ -81,7 +81,7 @@ impl<'a> Copying<'a> {
     }
 }
 
-/// A number with a space before its unit: `1.23 M` has one already.
+/// A number and a space before its unit; `1.23 M` has one already.
 fn spaced(number: String) -> String {
     if number.contains(' ') { number } else { number + " " }
 }
@@ -89,7 +89,7 @@ fn spaced(number: String) -> String {
 /// Copies, and prints a summary.
 ///
 /// # Errors
-/// Not everything could be copied; the summary is printed nevertheless.
+/// Some files could not be copied; the summary is printed nevertheless.
 pub fn run(arguments: &CpArguments) -> Result<Outcome, Failure> {
     narrow()?;
     let (to, from) = arguments.paths.split_last().expect("clap requires two");

@@ -51,7 +51,7 @@ struct Upload {
     /// Offsets of the next byte to be written, and of the first that may not be on the server's disk.
     offset: u64,
     committed: u64,
-    /// Reported once nothing of the file is in flight any more.
+    /// Reported once no call of the file is in flight.
     failure: Option<Failure>,
 }
 
@@ -142,7 +142,7 @@ impl Uploads {
     /// Begins a file, once few enough are in progress.
     ///
     /// # Errors
-    /// An error that ends everything. Errors of single files are noted.
+    /// An error that prevents further copying. Errors of single files are noted.
     pub(super) fn begin(
         &mut self,
         copying: &mut Copying<'_>,
@@ -186,7 +186,7 @@ impl Uploads {
         Ok(())
     }
 
-    /// Takes a reply, and makes the next call for its file.
+    /// Handles a reply, and makes the next call for its file.
     fn go_on(&mut self, copying: &mut Copying<'_>, client: &mut Client) -> Result<(), Failure> {
         let Finished { ticket, outcome } = client.next_finished()?.expect("each file waits for a call");
         let number = self.tickets.remove(&ticket).expect("it was begun here");
@@ -228,7 +228,7 @@ impl Uploads {
         Ok(())
     }
 
-    /// Gives up one file. Its written part is committed, because otherwise its buffers would never return.
+    /// Gives up one file. Its written part is committed, because otherwise its buffers would never be returned.
     fn fail(
         &mut self,
         number: u64,
@@ -260,7 +260,7 @@ fn advance(
     copying: &mut Copying<'_>,
     client: &mut Client,
 ) -> Result<Next, Failure> {
-    // A server that is not ready is asked again, for one file at a time.
+    // While the server is not ready, one file at a time is tried again.
     let is_delayed = outcome.as_ref().is_err_and(|error| error.status() == Some(Status::Jukebox));
     match upload.step {
         Step::Create => {
