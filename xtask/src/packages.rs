@@ -62,7 +62,6 @@ impl Unpacked {
         ]
     }
 
-    /// The version of a package.
     pub(crate) fn version(&self, package: &str) -> Result<String, Failed> {
         let archives = self.root.with_file_name("archives");
         let is_its = |path: &&PathBuf| {

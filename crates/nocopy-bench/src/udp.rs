@@ -193,7 +193,6 @@ pub(crate) fn receive(mut receiver: Receiver, gauge: &mut Gauge<'_>) -> io::Resu
     Ok(())
 }
 
-/// All buffers, filled.
 fn fill(sender: &mut Sender, datagrams: Datagrams) -> VecDeque<Buffer> {
     let mut home: VecDeque<_> = std::iter::from_fn(|| sender.buffer()).collect();
     for buffer in &mut home {

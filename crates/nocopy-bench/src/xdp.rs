@@ -120,7 +120,6 @@ impl Wanted {
         Self::of(Choice::Ring(waiting))
     }
 
-    /// The default for a purpose.
     pub(crate) const fn default_for(purpose: Purpose) -> Self {
         Self::of(Choice::Default(purpose))
     }

@@ -83,7 +83,6 @@ impl Command {
         poll(&mut ends, Some(time)).is_ok_and(|wakeup| wakeup == Wakeup::Ready)
     }
 
-    /// How it ended.
     pub(crate) fn end(mut self) -> Result<ExitStatus, Error> {
         self.child.wait().map_err(|source| Error::Wait { program: self.name.clone(), source })
     }

@@ -198,7 +198,7 @@ pub struct Tcp {
     pub packets_in: u64,
     pub segments_out: u64,
     pub retransmits: u64,
-    /// Joined by GRO or in the backlog, or never cut by a sender on the same host.
+    /// More than 1 if segments arrive joined: by GRO, in the backlog, or because a sender on the same host never cut them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub segments_per_packet: Option<f64>,
     /// The share of incoming packets that a process handled when it released the socket; softirq handled the others.

@@ -132,7 +132,6 @@ impl fmt::Display for Failure {
     }
 }
 
-/// The test of that name.
 pub(crate) fn find(name: &str) -> Option<&'static Test> {
     TESTS.iter().find(|(found, _)| *found == name).map(|(_, test)| *test)
 }

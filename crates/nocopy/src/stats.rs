@@ -29,7 +29,7 @@ use crate::counter::Counter;
 pub struct Stats {
     /// Packets, datagrams, buffers of a stream, blocks or messages that were received, or that the kernel accepted for sending (not: delivered).
     pub moved: u64,
-    /// Their bytes.
+    /// Bytes of the moved units.
     pub bytes: u64,
     /// Units lost in this half or the kernel, for any cause.
     pub dropped: u64,
@@ -67,7 +67,6 @@ impl Stats {
         self
     }
 
-    /// The counters with these names.
     pub(crate) fn only(&self, names: &[&str]) -> impl Iterator<Item = Counter> {
         self.counters.iter().filter(|counter| names.contains(&&*counter.name)).cloned()
     }

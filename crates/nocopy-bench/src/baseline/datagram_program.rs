@@ -69,7 +69,6 @@ impl Program {
         }
     }
 
-    /// The package that has it.
     pub(crate) fn package(self) -> &'static str {
         match self {
             Self::Loop => "",

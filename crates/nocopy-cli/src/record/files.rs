@@ -62,7 +62,7 @@ pub(super) struct Files {
     pub(super) deleted: Tally,
     /// Older files that were not deleted: deleting was not requested, or failed.
     pub(super) unlisted: Tally,
-    /// The next, if it could not be made.
+    /// The file that could not be made, if one could not.
     refused: Option<PathBuf>,
     /// When this file was begun.
     begun_ns: u64,

@@ -13,7 +13,6 @@ use super::sink::{Amount, Piece, Sink};
 use crate::arguments::{RecordArguments, RecordFormat};
 use nocopy_report::wall_clock::now_ns;
 
-/// Bytes of a buffer.
 pub(super) const BUFFER_BYTES: usize = 1 << 20;
 
 /// How long collected packets wait for more.

@@ -25,7 +25,6 @@ pub(super) struct Guard {
 }
 
 impl Guard {
-    /// Starts it for a file.
     pub(super) fn start(file: &File) -> io::Result<Self> {
         let mut child = Command::new("/proc/self/exe")
             .arg(COMMAND)

@@ -348,7 +348,7 @@ fn a_copy_to_ganesha_survives_its_end() {
     });
 }
 
-/// Proves that a server of others is read and listed, found by its portmapper or by its ports.
+/// Proves that Ganesha's files are copied and listed, found by the portmapper or by given ports.
 #[test]
 fn a_directory_is_copied_from_ganesha() {
     with_ganesha(|| {

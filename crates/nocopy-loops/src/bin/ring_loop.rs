@@ -52,8 +52,6 @@ fn sum_of(packet: &[u8]) -> u64 {
         .fold(0, |sum, word| sum.wrapping_add(u64::from_ne_bytes(word.try_into().expect("eight bytes"))))
 }
 
-// ---- the library -----------------------------------------------------------------------------------------------
-
 fn receive_library(batches: u32) -> u64 {
     let (mut left, mut right) = Port::memory_pair().expect("a memory pair");
     let mut sum = 0_u64;
@@ -112,8 +110,6 @@ fn fill_and_send(sender: &mut Sender) {
     }
     sender.flush().expect("a working port");
 }
-
-// ---- by hand ---------------------------------------------------------------------------------------------------
 
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
@@ -342,8 +338,6 @@ fn prefetch(address: *const u8) {
     #[cfg(not(target_arch = "x86_64"))]
     let _ = address;
 }
-
-// ---- what the kernel does for the loops by hand --------------------------------------------------------------------
 
 fn kernel_receives(program: &mut ByHand) {
     for _ in 0..BATCH {

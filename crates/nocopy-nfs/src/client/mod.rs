@@ -106,8 +106,6 @@ impl Client {
         &mut self.transport.core
     }
 
-    // ---- calls that wait for their reply -----------------------------------------------------------------------------
-
     /// Makes a call, and waits for its results.
     fn ask<'a, T, R>(
         &mut self,

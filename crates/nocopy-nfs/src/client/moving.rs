@@ -38,8 +38,6 @@ impl Filled {
 }
 
 impl Client {
-    // ---- buffers and waits -------------------------------------------------------------------------------------
-
     /// An empty buffer of the client's [pool](super::Builder::pool); `None` while all are in use. Dropping it, on any thread, returns it to
     /// the pool.
     pub fn buffer(&self) -> Option<Buffer> {
@@ -57,8 +55,6 @@ impl Client {
     pub fn set_wait(&mut self, wait: Wait) {
         self.transport.set_wait(wait);
     }
-
-    // ---- reading -----------------------------------------------------------------------------------------------
 
     /// Starts a read into a buffer: of as many bytes as the buffer holds or, if it is empty, has room for. [`receive`](Self::receive)
     /// returns it with the data. Many buffers can be posted, and return in any order. Among posted buffers of the client's
@@ -140,8 +136,6 @@ impl Client {
         Filled { ticket, buffer, place, outcome }.read()
     }
 
-    // ---- writing -----------------------------------------------------------------------------------------------
-
     /// Starts a write. The client keeps the buffer until a [`commit`](Self::commit) has confirmed that its bytes are on the server's disk,
     /// to send them again if the server restarts and loses them. Writes to the same bytes between two commits have no order.
     ///
@@ -183,8 +177,6 @@ impl Client {
     pub fn uncommitted_bytes(&self) -> usize {
         self.transport.core.uncommitted_bytes()
     }
-
-    // ---- what is known -----------------------------------------------------------------------------------------
 
     /// Calls without a reply.
     pub fn in_flight(&self) -> usize {

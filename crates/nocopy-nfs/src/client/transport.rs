@@ -240,8 +240,6 @@ impl Transport {
         Ok(has_moved)
     }
 
-    // ---- connecting --------------------------------------------------------------------------------------------
-
     fn connect_all(&mut self, now: Instant) -> Result<(), TransportError> {
         let Reach { address, is_reserved, timeout, patience, .. } = self.reach;
         if self.core.in_flight() == 0 {
@@ -306,8 +304,6 @@ impl Transport {
             self.note_trouble();
         }
     }
-
-    // ---- moving ------------------------------------------------------------------------------------------------
 
     /// Assigns each queued call to the connection with the fewest calls in flight.
     fn distribute(&mut self) {
@@ -441,8 +437,6 @@ impl Transport {
             stream.as_ref().map(|stream| (stream.as_fd(), *is_full))
         })
     }
-
-    // ---- waiting -----------------------------------------------------------------------------------------------
 
     fn wait(&mut self, until: Option<Instant>) -> Result<(), TransportError> {
         let now = Instant::now();

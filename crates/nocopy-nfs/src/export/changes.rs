@@ -566,7 +566,6 @@ fn named(directory: &OpenFile, name: &CStr) -> Option<Identity> {
     file::about_at(directory, name).ok().map(|about| Identity::of(&about, directory, name))
 }
 
-/// A name for a new file.
 fn new_name(directory: &OpenFile, name: &[u8]) -> Result<CString, Status> {
     match name {
         b"." | b".." => Err(Status::Exists),

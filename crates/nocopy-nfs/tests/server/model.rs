@@ -22,7 +22,6 @@ use crate::running::{Running, Scene, pattern};
 const NAMES: u64 = 6;
 const STEPS: u32 = 1500;
 
-/// The status for an error.
 pub(crate) fn status_of(error: &std::io::Error) -> Status {
     match Errno::from_io_error(error).unwrap() {
         Errno::PERM => Status::NotPermitted,

@@ -48,7 +48,7 @@ pub fn parts(report: &Report) -> Vec<(&'static System, Part)> {
     SYSTEMS.iter().filter_map(|system| Some((system, (system.part)(report)?))).collect()
 }
 
-/// For a terminal; empty of a run of other workloads.
+/// The report as text for a terminal; empty if the run has none of these workloads.
 pub fn text(report: &Report) -> String {
     let parts = parts(report);
     if parts.is_empty() {

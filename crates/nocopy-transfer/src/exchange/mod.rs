@@ -44,9 +44,6 @@ pub trait Exchange: Send {
     }
 
     /// Sends a message of two parts: new bytes, and prepared bytes that do not change while they are sent.
-    ///
-    /// # Errors
-    /// As [`Exchange::send`].
     fn send_ready(&mut self, new: &[u8], ready: &Arc<[u8]>) -> io::Result<()> {
         self.send(&[new, ready].concat())
     }

@@ -27,7 +27,6 @@ impl Pattern {
         &self.0
     }
 
-    /// The range of the bytes for a number.
     pub(in crate::send) fn range(&self, bytes: usize, number: u64) -> Range<usize> {
         let place = (number.wrapping_mul(61) % PLACES) as usize;
         place..place + bytes

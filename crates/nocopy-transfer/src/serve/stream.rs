@@ -256,7 +256,6 @@ struct Kept {
 }
 
 impl Kept {
-    /// Its memory.
     fn memory_bytes(&self) -> usize {
         self.pieces.len() * PIECE_BYTES
     }

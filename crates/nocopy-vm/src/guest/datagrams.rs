@@ -16,7 +16,6 @@ use crate::registry::Failure;
 /// Datagrams of a run.
 pub(crate) const DATAGRAMS: u32 = 1000;
 pub(crate) const DATAGRAM_BYTES: usize = 1400;
-/// Their bytes.
 pub(crate) const BYTES: u64 = DATAGRAMS as u64 * DATAGRAM_BYTES as u64;
 
 /// On their way at a time: as many as make the longest message that a kernel cuts, and fewer than an ordinary socket's receive buffer

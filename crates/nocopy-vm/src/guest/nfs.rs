@@ -235,7 +235,6 @@ impl Mounted {
         self.at.join(below)
     }
 
-    /// Unmounts it with these flags.
     pub(crate) fn unmount(mut self, flags: UnmountFlags) -> Result<(), (Self, rustix::io::Errno)> {
         match unmount(&self.at, flags) {
             Ok(()) => {

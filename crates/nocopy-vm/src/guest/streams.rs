@@ -19,7 +19,7 @@ use crate::registry::Failure;
 /// Bytes of a stream.
 pub(crate) const BYTES: u64 = 1 << 20;
 
-/// Bytes of a buffer. Neither the stream nor a page is a multiple of it.
+/// Bytes of a buffer: no divisor of the stream, and no multiple of a page.
 const PIECE_BYTES: usize = 50_000;
 
 /// A method of sending, and the expected result.

@@ -22,7 +22,7 @@ pub(crate) const DEBIAN_KEYS: (&str, &str) =
 /// The distribution that the suites belong to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Archive {
-    /// The machine's own, for programs that are installed.
+    /// The suite of the host's release, for programs that are installed on it.
     Own,
     /// Debian's, for kernels.
     Debian,

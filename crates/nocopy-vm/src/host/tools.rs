@@ -31,7 +31,7 @@ const PROGRAMS: &[(&str, &str)] = &[
     ("make", "make"),
 ];
 
-/// Boots a kernel on the machine's own file system. Pinned: its options are its interface.
+/// The program that boots a kernel on the host's file system. The version is fixed, since the lab depends on its options.
 const VIRTME: &str = "virtme-ng==1.42";
 
 /// Programs that an arm64 machine needs on the host: depmod lists what its modules need.

@@ -37,7 +37,6 @@ const NAMES: usize = 10_000;
 const SIZES: [usize; 12] =
     [0, 1, 2, 3, 4095, 4096, 4097, 8192, 8193, (64 << 10) + 1, (1 << 20) + 3, (3 << 20) + 5];
 
-/// The longest of these.
 const LONGEST: &str = "3145733";
 
 /// Offsets and lengths of reads of the longest file: not at a page, across pages, across the end of the file, at it, and behind it.
@@ -340,7 +339,6 @@ fn ends_by_force(scene: &Scene, server: &Server, lab: &Lab) -> Result<(), Failur
     Ok(())
 }
 
-/// How many sockets a process has.
 fn sockets(process: u32) -> Result<usize, Failure> {
     let mut sockets = 0;
     for entry in fs::read_dir(format!("/proc/{process}/fd"))? {

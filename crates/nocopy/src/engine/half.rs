@@ -52,9 +52,6 @@ pub trait ReceiverHalf: AsFd {
 
     /// Prepares for a wait on the descriptor ([`AsFd`]) until it is readable. Returns true if there is something to receive already, so that
     /// no wait is needed. Call it before each such wait.
-    ///
-    /// # Errors
-    /// As [`try_receive`](Self::try_receive).
     fn arm(&mut self) -> io::Result<bool>;
 }
 
@@ -96,9 +93,6 @@ pub trait SenderHalf: AsFd {
 
     /// Prepares for a wait on the descriptor ([`AsFd`]) until it is readable: there is room to flush again, or memory to reap. Returns
     /// true if there is already. Call it before each such wait.
-    ///
-    /// # Errors
-    /// As [`try_flush`](Self::try_flush).
     fn arm(&mut self) -> io::Result<bool>;
 }
 

@@ -128,7 +128,6 @@ impl Pool {
         self.0.whole_pages && unsafe { self.0.mapping.replace(first, bytes) }.is_ok()
     }
 
-    /// Bytes of a buffer.
     pub(crate) fn buffer_bytes(&self) -> usize {
         self.0.buffer_bytes
     }

@@ -136,7 +136,6 @@ const KNOWN: &[Entry] = &[
     },
 ];
 
-/// The entries of a driver.
 pub(crate) fn known(driver: Option<&str>) -> impl Iterator<Item = &'static Entry> {
     KNOWN.iter().filter(move |entry| driver.is_some_and(|driver| entry.drivers.contains(&driver)))
 }

@@ -118,7 +118,7 @@ pub enum GrantError {
     },
     /// The message is not a grant.
     #[error(
-        "grant: not one; the message does not begin like a grant; connect to a program that grants ports"
+        "grant: not recognised; the message does not begin like a grant; connect to a program that grants ports"
     )]
     Foreign,
     /// The message is of another version of this library.

@@ -53,9 +53,6 @@ struct ExtendedError {
 const FIXED_BYTES: usize = offset_of!(ExtendedError, offender);
 
 /// Takes the next notice; `None` if there is none.
-///
-/// # Errors
-/// The kernel's.
 pub(crate) fn next_notice(socket: BorrowedFd<'_>) -> io::Result<Option<Notice>> {
     #[repr(C, align(8))]
     struct Room([u8; 256]);

@@ -47,9 +47,6 @@ impl Lookout {
     }
 
     /// Makes the descriptor readable once `after` has passed, or not at all.
-    ///
-    /// # Errors
-    /// The kernel's refusal.
     pub(crate) fn look_again(&mut self, after: Option<Duration>) -> io::Result<()> {
         let Some(Made { timer, .. }) = self.made.get().filter(|_| self.is_set || after.is_some()) else {
             return Ok(());

@@ -43,9 +43,6 @@ pub(crate) fn zero_copy_receive() -> io::Result<()> {
 }
 
 /// Whether this process may make packet sockets. The one made here, for no protocol, receives nothing.
-///
-/// # Errors
-/// The kernel's refusal.
 pub(crate) fn packet() -> io::Result<()> {
     rustix::net::socket_with(AddressFamily::PACKET, SocketType::RAW, SocketFlags::CLOEXEC, None)?;
     Ok(())

@@ -27,9 +27,6 @@ pub(crate) unsafe fn send(
 }
 
 /// As [`send`], for bytes in one piece, which the kernel copies; waits if the socket is set to.
-///
-/// # Errors
-/// The kernel's.
 pub(crate) fn send_copied(socket: BorrowedFd<'_>, bytes: &[u8]) -> io::Result<usize> {
     Ok(rustix::net::send(socket, bytes, flags(true))?)
 }

@@ -79,7 +79,6 @@ pub(crate) struct Message {
 }
 
 impl Message {
-    /// How many datagrams it is.
     #[inline]
     pub(crate) fn datagrams(&self) -> usize {
         self.segment_bytes.map_or(1, |segment| self.bytes.div_ceil(segment.get()))
@@ -148,9 +147,6 @@ impl Messages {
     }
 
     /// Receives a message into this buffer, without waiting, and returns whether there was one.
-    ///
-    /// # Errors
-    /// As [`receive_from`](Self::receive_from).
     pub(crate) fn receive_one(&mut self, socket: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<bool> {
         let last = self.pieces.len() - 1;
         self.set_slot(last, buffer);

@@ -289,9 +289,6 @@ pub(crate) fn send(socket: BorrowedFd<'_>, bytes: &[u8], to: Option<&Address>, f
 }
 
 /// Makes the kernel put the network's errors (ICMP) into the error queue, with their senders.
-///
-/// # Errors
-/// The kernel's refusal.
 pub(crate) fn report_errors(socket: &impl AsFd, is_ipv6: bool) -> io::Result<()> {
     if is_ipv6 {
         // SAFETY: the option takes an `int`.
@@ -303,9 +300,6 @@ pub(crate) fn report_errors(socket: &impl AsFd, is_ipv6: bool) -> io::Result<()>
 }
 
 /// Sends datagrams without a checksum (IPv4).
-///
-/// # Errors
-/// The kernel's refusal.
 pub(crate) fn omit_checksum(socket: &impl AsFd) -> io::Result<()> {
     // SAFETY: the option takes an `int`.
     unsafe { option::set(socket, libc::SOL_SOCKET, libc::SO_NO_CHECK, &1_i32) }
@@ -324,17 +318,11 @@ pub(crate) fn send_groups_by(socket: &impl AsFd, interface: u32) -> io::Result<(
 }
 
 /// Bytes of the send buffer (`SO_SNDBUF`), as the kernel counts: with its overhead besides the data.
-///
-/// # Errors
-/// The kernel's.
 pub(crate) fn send_buffer_bytes(socket: &impl AsFd) -> io::Result<usize> {
     Ok(rustix::net::sockopt::socket_send_buffer_size(socket)?)
 }
 
 /// Bytes of the send buffer that are in use (`SIOCOUTQ`, udp(7)).
-///
-/// # Errors
-/// The kernel's.
 pub(crate) fn unsent_bytes(socket: &impl AsFd) -> io::Result<usize> {
     let mut bytes: libc::c_int = 0;
     // SAFETY: the request writes an `int`, which outlives the call.

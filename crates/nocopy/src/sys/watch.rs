@@ -28,9 +28,6 @@ impl Watched {
     }
 
     /// Adds a descriptor, for reading, room to write, and errors; until it is closed.
-    ///
-    /// # Errors
-    /// The kernel's refusal.
     pub(crate) fn add(&self, descriptor: impl AsFd) -> io::Result<()> {
         let events = EventFlags::IN | EventFlags::OUT | EventFlags::ET;
         Ok(epoll::add(self.0.get_ref(), descriptor, EventData::new_u64(0), events)?)

@@ -140,7 +140,6 @@ impl Transfer {
         if let Source::Pipe(reader) = &self.source { Some(reader) } else { None }
     }
 
-    /// Bytes in all.
     pub(super) fn bytes(&self) -> u64 {
         self.range.end - self.range.start
     }
@@ -212,7 +211,7 @@ pub(super) enum TransferError {
     Refused {
         /// The call.
         call: &'static str,
-        /// Its reason.
+        /// The kernel's reason.
         source: io::Error,
     },
 }

@@ -21,9 +21,6 @@ pub(crate) struct Opening {
 
 impl Builder {
     /// Begins to connect to that address, from an address of this host if one is given.
-    ///
-    /// # Errors
-    /// See [`OpenError`].
     pub(crate) fn start_connect(
         self,
         from: Option<IpAddr>,
@@ -79,9 +76,6 @@ impl AsFd for Opening {
 impl Receiver {
     /// Copies what has come into memory of the caller, without waiting, and returns how many bytes that were: none at the end of the stream,
     /// `None` if nothing has come. The caller counts them.
-    ///
-    /// # Errors
-    /// As [`receive`](Self::receive).
     #[inline]
     pub(crate) fn read_now(&mut self, room: &mut [u8]) -> io::Result<Option<usize>> {
         match tcp_receive::receive(self.kernel_socket(), room, false) {

@@ -329,8 +329,6 @@ impl Receiver {
         Ok(queued >= bytes as u64)
     }
 
-    // ---- by copy -----------------------------------------------------------------------------------------------
-
     fn by_copy(
         &mut self,
         patience: Patience,
@@ -405,8 +403,6 @@ impl Receiver {
     pub(crate) fn kernel_socket(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
-
-    // ---- by mapping --------------------------------------------------------------------------------------------
 
     fn by_mapping(&mut self, patience: Patience) -> Result<Option<Chunk>, ReceiveError> {
         let mut buffer = self.buffer()?;
@@ -503,8 +499,6 @@ impl Receiver {
         self.cause = Some((cause, chunks));
         cause
     }
-
-    // ---- what is known -----------------------------------------------------------------------------------------
 
     /// The evidence for the received bytes. Its *datagrams* are chunks.
     pub fn ledger(&self) -> Ledger {

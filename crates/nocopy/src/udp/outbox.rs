@@ -476,7 +476,6 @@ fn call(mark: Mark, run: &Run, how: How) -> Call {
     }
 }
 
-/// The message of a queued ticket.
 #[inline]
 fn queued(messages: &Held, ticket: u64) -> &Message {
     messages.get(ticket).message.as_ref().expect("a message that is queued is held")

@@ -105,7 +105,6 @@ impl Run {
         About { truncated: self.about.truncated && end == self.bytes().len(), ..self.about }
     }
 
-    /// The range of one of its datagrams.
     #[inline]
     pub(super) fn place(&self, datagram: &[u8]) -> Range<usize> {
         let start = datagram.as_ptr().addr() - self.bytes().as_ptr().addr();

@@ -58,7 +58,6 @@ impl Settings {
         }
     }
 
-    /// The checks for a socket over a port.
     pub(super) fn check_over_port(&self, address: SocketAddr) -> Result<(), OpenError> {
         if address.ip().is_unspecified() || address.ip().is_multicast() {
             return Err(OpenError::Unspecified { address });

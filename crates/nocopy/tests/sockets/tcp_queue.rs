@@ -36,7 +36,7 @@ fn kept_back(sender: &mut Sender) -> i32 {
     bytes
 }
 
-/// How long the kernel holds bytes back for announced following ones, at least (`TCP_RTO_MIN`).
+/// The least time for which the kernel holds back bytes after `MSG_MORE` (`TCP_RTO_MIN`).
 const HELD_AT_LEAST: Duration = Duration::from_millis(200);
 
 /// Whether published bytes are sent sooner than the kernel would send held-back ones.

@@ -45,7 +45,7 @@ pub(crate) fn hurry(lab: &Lab) {
     socket.send_to(&[0], (lab.right().ipv4(), 9)).unwrap();
 }
 
-/// Limits the rate at which packets leave the left end; those that wait and exceed so many bytes are dropped.
+/// Limits the rate at which packets leave the left end; of waiting packets, `bytes` are kept, and others dropped.
 pub(crate) fn shape(lab: &Lab, what: &str, rate: &str, bytes: usize) {
     let interface = lab.left().interface();
     let shaper = ["rate", rate, "burst", "2kb", "limit", &bytes.to_string()];

@@ -34,7 +34,6 @@ const ACTION: &str = "run it as root or grant CAP_NET_RAW and CAP_NET_ADMIN";
 /// Packets from sockets arrive without GRO: there it is off, as on a new veth.
 pub(crate) const WITH_GRO: bool = true;
 
-/// The pace of the paced load.
 pub(crate) const PACE: Load = Load::Paced { kpps: 300 };
 
 /// Long frames, at an MTU of 9000.

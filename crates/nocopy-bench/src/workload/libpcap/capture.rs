@@ -128,8 +128,7 @@ impl Take<'_> {
     }
 }
 
-/// Packet sockets of this thread's network namespace that receive every protocol (`ETH_P_ALL`); this library's handle that takes packets has one that
-/// receives none.
+/// The number of packet sockets in this thread's network namespace that receive every protocol (`ETH_P_ALL`), as every passive capture does.
 fn hearing() -> io::Result<usize> {
     let sockets = fs::read_to_string("/proc/thread-self/net/packet")?;
     Ok(sockets.lines().filter(|line| line.split_whitespace().nth(3) == Some("0003")).count())

@@ -158,7 +158,6 @@ impl Client {
     }
 }
 
-/// The results of LOOKUP.
 pub(super) fn found(input: &mut Reader<'_>) -> io::Result<LookupResult> {
     let found: NfsResult<LookupResult, Option<Attributes>> = input.read().map_err(malformed)?;
     found.map_err(|refusal| refused("LOOKUP", refusal.status))

@@ -185,7 +185,6 @@ impl Writes {
     }
 }
 
-/// The results of WRITE.
 pub(super) fn written(input: &mut Reader<'_>) -> io::Result<WriteResult> {
     let result: NfsResult<WriteResult, WeakCacheConsistency> = input.read().map_err(malformed)?;
     result.map_err(|refusal| refused("WRITE", refusal.status))

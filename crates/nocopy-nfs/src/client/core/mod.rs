@@ -190,8 +190,6 @@ impl Core {
         self.limits
     }
 
-    // ---- requests -------------------------------------------------------------------------------------
-
     /// Makes a call whose reply has at most `bytes_max` bytes.
     pub fn call<'a>(
         &mut self,
@@ -324,8 +322,6 @@ impl Core {
         }
     }
 
-    // ---- sending ------------------------------------------------------------------------------------------
-
     /// Moves the next queued call to a connection, and returns its number.
     pub fn next_call(&mut self, connection: usize) -> Option<u32> {
         let xid = self.queue.pop_front()?;
@@ -395,8 +391,6 @@ impl Core {
             }
         }
     }
-
-    // ---- receiving --------------------------------------------------------------------------------------
 
     /// The memory for the next bytes of a connection.
     pub fn space(&mut self, connection: usize) -> Space<'_> {
@@ -537,8 +531,6 @@ impl Core {
         self.calls.insert(xid, call);
     }
 
-    // ---- results ------------------------------------------------------------------------------------------
-
     /// The end of the next request; each is returned exactly once.
     pub fn next_done(&mut self) -> Option<Done> {
         self.done.pop_front()
@@ -585,8 +577,6 @@ impl Core {
         self.counts.reads += 1;
         self.done.push_back(Done::Filled { ticket, buffer, place, outcome });
     }
-
-    // ---- state -----------------------------------------------------------------------------------------
 
     /// Requests without a result.
     pub fn in_flight(&self) -> usize {

@@ -416,8 +416,6 @@ fn memory_that_cannot_be_written_to_is_not_posted() {
     assert_eq!(core.in_flight(), 0);
 }
 
-// ---- writes and commits ----------------------------------------------------------------------------------------
-
 fn write_reply(xid: u32, count: u32, stability: Stability, verifier: u8) -> Vec<u8> {
     let changed = WeakCacheConsistency::unchanged(None);
     let result = WriteResult { changed, count, stability, verifier: [verifier; 8] };

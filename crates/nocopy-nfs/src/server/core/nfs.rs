@@ -184,7 +184,6 @@ impl Core {
         })
     }
 
-    /// A file and its attributes.
     fn known(&self, handle: &FileHandle) -> Outcome<(Arc<OpenFile>, Attributes)> {
         let file = self.export.file(handle).map_err(unknown)?;
         let attributes = file.attributes().map_err(unknown)?;

@@ -82,7 +82,7 @@ const UNTRIED: Rival = Rival {
 pub(super) struct Terms<'a> {
     /// The candidates in order of preference.
     pub(super) order: &'a [u8],
-    /// One bit per candidate that is not ruled out; at least one bit is set for `order`.
+    /// One bit per candidate, set if it is not ruled out; at least one candidate of `order` has it set.
     pub(super) available: u8,
     pub(super) budget: &'a mut Budget,
 }
@@ -290,8 +290,6 @@ impl Class {
         }
     }
 
-    // ---- trials ------------------------------------------------------------------------------------------------
-
     /// Lets a candidate challenge, if one may: first those never tried, in order of preference, then the cheapest.
     /// While exploring is overdrawn, only those that looked better than the incumbent.
     fn begin_trial(&mut self, terms: &Terms<'_>, units: f64) {
@@ -394,8 +392,6 @@ impl Class {
         self.off = 0;
         self.samples = Samples::default();
     }
-
-    // ---- reports from outside -----------------------------------------------------------------------------
 
     /// A completion of a zero-copy send.
     pub(super) fn completed(&mut self, terms: &Terms<'_>, method: u8, copied: bool, held_ns: Option<f32>) {

@@ -234,8 +234,6 @@ impl Pool {
         self.settled.set(self.free_count.get());
     }
 
-    // ---- receiving -------------------------------------------------------------------------------------------
-
     /// Lends as many free frames as fit to the kernel, to receive into; returns how many. Not inlined: otherwise dropping a batch would be
     /// too large to inline itself, and a batch whose drop is a call is kept in memory.
     #[inline(never)]
@@ -289,8 +287,6 @@ impl Pool {
         self.yours.set(self.yours.get() + counted(count));
     }
 
-    // ---- receiving from a packet ring ------------------------------------------------------------------------
-
     /// Makes packets come from blocks: announced packets belong to this half until it asks for more.
     pub(crate) fn receive_from(&mut self, blocks: &Arc<Mapping>) {
         self.blocks = Some(Arc::clone(blocks));
@@ -339,8 +335,6 @@ impl Pool {
     pub(super) fn count_copy(&self) {
         self.copied.set(self.copied.get() + 1);
     }
-
-    // ---- sending ---------------------------------------------------------------------------------------------
 
     /// A free frame to fill and send, empty, with the area's headroom in front.
     #[inline]
@@ -453,8 +447,6 @@ impl Pool {
         self.publish();
         reaped
     }
-
-    // ---- closing ---------------------------------------------------------------------------------------------
 
     /// Closes the pool; frames that the program still holds return later.
     pub(crate) fn close(self, lent: Lent) {

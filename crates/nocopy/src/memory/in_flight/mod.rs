@@ -263,9 +263,6 @@ impl<M, T, C> Kept<M, T, C> {
     }
 
     /// Before the first MSG_ZEROCOPY call: makes this sender the one that makes them on the socket.
-    ///
-    /// # Errors
-    /// See [`NoZeroCopy`].
     pub(crate) fn allow_zero_copy(&mut self) -> Result<(), NoZeroCopy> {
         if let Numbering::Ours { .. } = self.numbering {
             return Ok(());

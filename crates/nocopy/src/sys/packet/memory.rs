@@ -17,7 +17,7 @@ pub(super) const STATUS_OFFSET: u32 =
 /// Offset of the header that is written for a single packet: after its status word.
 const SINGLE_HEADER_OFFSET: u32 = 16;
 
-/// Room to request in front of single packets, so that they are at the same distance from that header as those in blocks.
+/// Room to request in front of single packets (`PACKET_RESERVE`), so that each begins at the same distance from its header as a packet in a block.
 pub(super) const SINGLE_RESERVE_BYTES: u32 = 34;
 
 /// Bytes that a single packet's block needs besides the packet, rounded up.

@@ -681,8 +681,6 @@ fn chunks_longer_than_buffers_are_refused() {
     assert!(of(4096).is_ok());
 }
 
-// ---- what maps, and why not ------------------------------------------------------------------------------------
-
 const MUCH: Sending = Sending { bytes: 32 << 20, write_bytes: 256 << 10, zero_copy: true };
 
 fn ip(end: &End, arguments: &str) {

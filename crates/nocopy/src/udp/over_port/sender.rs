@@ -189,9 +189,6 @@ impl Sender {
 
     /// Like [`Sender::send`], for a payload that the caller wants back: when the kernel has finished with its frame, it waits for
     /// [`Sender::reap_into`], with the payload as it was sent, without headers. One sent through the kernel waits there at once.
-    ///
-    /// # Errors
-    /// As [`Sender::send`].
     #[inline]
     pub(crate) fn send_kept(&mut self, frame: Frame, to: SocketAddr) -> Result<(), Rejected<Frame>> {
         self.port.keep(&frame);
@@ -242,9 +239,6 @@ impl Sender {
 
     /// Like [`Sender::send`], for a payload in several frames, on ports opened with
     /// [`multi_buffer`](crate::port::PortBuilder::multi_buffer); the headers need room in front of the first.
-    ///
-    /// # Errors
-    /// As [`Sender::send`].
     #[expect(clippy::result_large_err, reason = "gives back what it was given")]
     pub(crate) fn send_chain(
         &mut self,

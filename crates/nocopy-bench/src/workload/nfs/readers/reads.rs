@@ -16,7 +16,6 @@ use crate::window::Reading;
 use crate::workload::nfs::files::CACHED;
 use crate::workload::nfs::server::{Server, Way};
 
-/// Bytes of one read.
 const READS_BYTES: [usize; 2] = [64 << 10, 1 << 20];
 const CONNECTIONS: [usize; 2] = [1, 8];
 

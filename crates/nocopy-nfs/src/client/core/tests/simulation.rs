@@ -137,8 +137,6 @@ impl World {
         file
     }
 
-    // ---- the client's side -------------------------------------------------------------------------------------
-
     fn ask(&mut self, files: [FileHandle; 2]) {
         let [to_read, to_write] = files;
         match self.random.below(12) {
@@ -228,8 +226,6 @@ impl World {
             }
         }
     }
-
-    // ---- the server's side -------------------------------------------------------------------------------------
 
     fn answer(&mut self, connection: usize) {
         let link = &mut self.links[connection];

@@ -176,9 +176,6 @@ impl Uploads {
     }
 
     /// Finishes all begun copies.
-    ///
-    /// # Errors
-    /// As [`begin`](Self::begin).
     pub(super) fn finish(&mut self, copying: &mut Copying<'_>, client: &mut Client) -> Result<(), Failure> {
         while !self.all.is_empty() {
             self.go_on(copying, client)?;
