@@ -134,10 +134,26 @@ impl Admission {
         self.shares.keep(index);
     }
 
+    /// Takes note of such a packet that is read at once, not of the connection that has the turn. Its memory counts as taken until the caller
+    /// says [how much is free](Self::set_free), as that of one that was kept and read.
+    #[inline]
+    pub(super) fn pass(&mut self, index: u32) {
+        if let Some(asked) = self.asked.get_mut(index as usize) {
+            *asked = self.shortage.now();
+        }
+        self.free -= 1;
+    }
+
+    /// Whether it is the turn of a connection.
+    #[inline]
+    pub(super) fn has_turn(&self, index: u32) -> bool {
+        self.turn.is_some_and(|turn| turn.index == index)
+    }
+
     /// Takes note of such a packet of whole messages, where nothing is unfinished.
     #[inline]
     pub(super) fn has_whole(&mut self, index: u32, kept: usize) {
-        if self.turn.is_some_and(|turn| turn.index == index) {
+        if self.has_turn(index) {
             self.go_on(kept, true, false);
         }
     }
@@ -148,7 +164,7 @@ impl Admission {
         if let Some(asked) = self.asked.get_mut(index as usize) {
             *asked = self.shortage.now();
         }
-        if self.turn.is_some_and(|turn| turn.index == index) {
+        if self.has_turn(index) {
             self.go_on(kept, true, is_unfinished);
         }
     }
@@ -200,7 +216,7 @@ impl Admission {
     #[inline]
     pub(super) fn came(&mut self, index: u32, kept: usize, has_message: bool, is_unfinished: bool) {
         self.shares.set_kept(index, kept);
-        if self.turn.is_some_and(|turn| turn.index == index) {
+        if self.has_turn(index) {
             self.go_on(kept, has_message, is_unfinished);
         }
     }
@@ -230,7 +246,7 @@ impl Admission {
 
     /// A connection is no more.
     pub(super) fn left(&mut self, index: u32) {
-        if self.turn.is_some_and(|turn| turn.index == index) {
+        if self.has_turn(index) {
             self.turn = None;
         }
         self.last = self.last.filter(|last| *last != index);

@@ -262,6 +262,29 @@ impl<R: AsRef<[u8]>> ReceiveWindow<R> {
         framing::whole_messages(&datagram[HEADER_BYTES..], self.message_bytes_max)
     }
 
+    /// The message that the datagram with this sequence number is, and where in it that lies, if it is the next one in order, there is nothing
+    /// else in it or to find out about it, and nothing waits to be read.
+    #[inline(always)] // for each packet
+    pub(super) fn lone_message(&self, sequence: u32, datagram: &[u8]) -> Option<(Kind, Range<usize>)> {
+        let is_next = sequence == sequence::narrow(self.expected)
+            && self.slots.is_empty()
+            && self.ahead.is_empty()
+            && self.last.is_none();
+        if !is_next {
+            return None;
+        }
+        let (kind, range) = framing::whole_at(datagram, HEADER_BYTES)?;
+        (range.end == datagram.len() && range.len() <= self.message_bytes_max).then_some((kind, range))
+    }
+
+    /// Goes past the next packet in order, in which there is a [lone message](Self::lone_message): it is read where it lies.
+    #[inline(always)] // for each packet
+    pub(super) fn pass_lone(&mut self) {
+        self.expected += 1;
+        self.first = self.expected;
+        self.cursor = Cursor { sequence: self.expected, at: 0 };
+    }
+
     /// Keeps the next packet in order, in which so many [whole messages](Self::whole_messages) are.
     #[inline(always)] // for each packet
     pub(super) fn push_whole(&mut self, datagram: R, messages: usize) {

@@ -44,6 +44,8 @@ enum Step {
     /// The same, sent at once.
     AtOnce(usize, u8, u8, Vec<Fate>),
     Carry(usize, bool, Vec<Fate>),
+    /// A packet of so many messages, read where it arrives.
+    InPlace(usize, bool, u8, u8),
     Read(usize, u8),
     Sleep(u16),
     Finish(usize),
@@ -58,6 +60,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         6 => (host.clone(), 1..5_u8, any::<u8>(), fates())
             .prop_map(|(host, count, bytes, fates)| Step::AtOnce(host, count, bytes, fates)),
         10 => (host.clone(), any::<bool>(), fates()).prop_map(|(host, marked, fates)| Step::Carry(host, marked, fates)),
+        6 => (host.clone(), any::<bool>(), 1..3_u8, any::<u8>())
+            .prop_map(|(host, marked, count, bytes)| Step::InPlace(host, marked, count, bytes)),
         3 => (host.clone(), 0..4_u8).prop_map(|(host, most)| Step::Read(host, most)),
         3 => (0..3000_u16).prop_map(Step::Sleep),
         1 => host.clone().prop_map(Step::Finish),
@@ -77,6 +81,8 @@ struct Twins {
     /// Acknowledgements, and packets that were never queued, that were sent the short way.
     acks: usize,
     at_once: usize,
+    /// Messages that were read where they arrived.
+    in_place: usize,
     carried: usize,
 }
 
@@ -94,6 +100,7 @@ impl Twins {
             fresh: 0,
             acks: 0,
             at_once: 0,
+            in_place: 0,
             carried: 0,
         }
     }
@@ -248,12 +255,41 @@ impl Twins {
         self.deliver(from, false, fates, sent);
     }
 
+    /// Sends such a packet, and reads it where it arrives, if it is one that can be.
+    fn read_in_place(&mut self, from: usize, to: Peer, marked: bool, count: u8, bytes: u8) {
+        self.send_short(from, to, count, bytes);
+        let sent = self.sent_single(from);
+        assert!(sent == self.sent_in_runs(from), "they sent different datagrams");
+        let (now, address) = (self.now, address(from));
+        for datagram in sent {
+            let [single, runs] = self.both(1 - from);
+            single.handle_datagram(now, address, marked, datagram.clone());
+            match runs.receive_in_place(now, address, marked, &datagram) {
+                Some((peer, kind, range)) => {
+                    let message = single.receive().expect("the other one has it");
+                    let is_same = (message.peer(), message.kind()) == (peer, kind);
+                    assert!(
+                        is_same && message.as_slice() == Some(&datagram[range]),
+                        "they read different messages"
+                    );
+                    drop(message);
+                    runs.released.push(datagram); // never given
+                    self.in_place += 1;
+                }
+                None => runs.handle_datagram(now, address, marked, datagram),
+            }
+        }
+    }
+
     fn step(&mut self, peers: [Peer; 2], step: &Step) {
         match step {
             Step::Send(from, bytes) => self.send(*from, peers[*from], *bytes),
             Step::Short(from, count, bytes) => self.send_short(*from, peers[*from], *count, *bytes),
             Step::AtOnce(from, count, bytes, fates) => {
                 self.send_at_once(*from, peers[*from], *count, *bytes, fates);
+            }
+            Step::InPlace(from, marked, count, bytes) => {
+                self.read_in_place(*from, peers[*from], *marked, *count, *bytes);
             }
             Step::Carry(from, marked, fates) => self.carry(*from, *marked, fates),
             Step::Read(host, most) => {
@@ -353,6 +389,11 @@ fn questions_and_answers_go_at_once() {
         twins.step(peers, &Step::Sleep(600));
         twins.step(peers, &Step::Carry(1, false, vec![Fate::Arrives]));
     }
+    let before_in_place = twins.in_place;
+    for round in 0..10 {
+        twins.step(peers, &Step::InPlace(round % 2, false, 1, 64));
+    }
+    assert_eq!(twins.in_place, before_in_place + 10);
     assert!(twins.acks >= before + 4, "{} acknowledgements", twins.acks - before);
 }
 

@@ -69,6 +69,13 @@ impl ReceiveBuffers {
         Some((from, congested, bytes))
     }
 
+    /// All of the buffer into which the last call received its last message, if no buffer was taken since.
+    #[inline]
+    pub(crate) fn last(&self) -> &[u8] {
+        let place = self.free.len().checked_sub(self.call.received());
+        place.and_then(|place| self.free.get(place)).map_or(&[], |buffer| &buffer[..])
+    }
+
     /// Replaces the buffer that a message was received into by another, and returns it.
     ///
     /// # Panics

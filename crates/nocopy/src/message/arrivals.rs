@@ -1,9 +1,10 @@
 //! What comes, on its way to the protocol, and the time that it came.
 
 use std::net::SocketAddr;
+use std::ops::Range;
 use std::time::Instant;
 
-use nocopy_proto::message::{self as protocol, Time};
+use nocopy_proto::message::{self as protocol, Kind, Peer, Time};
 
 use super::carrier::{Deliver, Packet, Parts, Received};
 use crate::sys::clock::monotonic_ns;
@@ -13,12 +14,29 @@ pub(super) struct Arrivals<'a> {
     protocol: &'a mut protocol::Endpoint<Packet, Received>,
     clock: &'a Clock,
     now: Option<Time>,
+    /// The program waits for a message, and may read it where it lies.
+    reads_in_place: bool,
+    /// That message.
+    pub(super) lone: Option<Lone>,
+}
+
+/// A message that came alone, and lies where its datagram was received.
+#[derive(Debug)]
+pub(super) struct Lone {
+    pub(super) peer: Peer,
+    pub(super) kind: Kind,
+    /// Its bytes in the datagram.
+    pub(super) range: Range<usize>,
 }
 
 impl<'a> Arrivals<'a> {
     #[inline]
-    pub(super) fn new(protocol: &'a mut protocol::Endpoint<Packet, Received>, clock: &'a Clock) -> Self {
-        Self { protocol, clock, now: None }
+    pub(super) fn new(
+        protocol: &'a mut protocol::Endpoint<Packet, Received>,
+        clock: &'a Clock,
+        reads_in_place: bool,
+    ) -> Self {
+        Self { protocol, clock, now: None, reads_in_place, lone: None }
     }
 
     /// The time when it was first asked for.
@@ -29,6 +47,17 @@ impl<'a> Arrivals<'a> {
 }
 
 impl Deliver for Arrivals<'_> {
+    #[inline(always)] // for each message that comes alone
+    fn lone(&mut self, from: SocketAddr, congested: bool, datagram: &[u8]) -> bool {
+        if !self.reads_in_place {
+            return false;
+        }
+        let now = self.now();
+        let read = self.protocol.receive_in_place(now, from, congested, datagram);
+        self.lone = read.map(|(peer, kind, range)| Lone { peer, kind, range });
+        self.lone.is_some()
+    }
+
     #[inline]
     fn in_place(
         &mut self,

@@ -207,7 +207,7 @@ impl wait::Waiting for Looks<'_> {
     const LOOKS_PER_CLOCK: u32 = 1;
 
     fn is_ready(&mut self) -> bool {
-        let mut arrivals = Arrivals::new(self.protocol, self.clock);
+        let mut arrivals = Arrivals::new(self.protocol, self.clock, false);
         let datagrams = self.carrier.receive(&mut arrivals);
         let now = arrivals.now();
         let units = self.streams.receive(now, self.protocol);

@@ -182,7 +182,7 @@ impl Endpoint {
             if is_over(deadline) {
                 return Err(Error::TimedOut { timeout });
             }
-            self.take_due(Patience::Until(deadline))?;
+            self.take_due(Patience::Until(deadline), false)?;
         }
     }
 

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use nocopy_proto::message::{self as protocol, Event, Fresh, Peer, Settings, Time, Transmit};
 
-use super::arrivals::{Arrivals, Clock};
+use super::arrivals::{Arrivals, Clock, Lone};
 use super::carrier::{AnyCarrier, Carrier, Packet, Received, Returned};
 use super::counters::SentCounters;
 use super::descriptor::Descriptor;
@@ -81,6 +81,8 @@ pub struct Endpoint {
     pub(super) window_packets: usize,
     /// Packets queued since the protocol was asked what to send.
     pub(super) unsent: usize,
+    /// A message that came alone, and lies where it was received, on its way to the program.
+    pub(super) lone: Option<Lone>,
     /// Messages returned since then.
     pub(super) at_hand: u32,
     /// Peers for which there was no memory for packets.
@@ -178,6 +180,7 @@ impl Endpoint {
             wait,
             clock: Clock::new(),
             unsent: 0,
+            lone: None,
             at_hand: 0,
             starved: Vec::new(),
             freed: false,
@@ -223,7 +226,7 @@ impl Endpoint {
     /// Sends what there is, takes what came, sees to what is due.
     pub(super) fn work(&mut self, patience: Patience) -> io::Result<()> {
         self.send_first();
-        self.take_due(patience)
+        self.take_due(patience, false)
     }
 
     /// The part of the work before a wait.
@@ -242,8 +245,8 @@ impl Endpoint {
 
     /// The wait, and the part behind it.
     #[inline]
-    pub(super) fn take_due(&mut self, patience: Patience) -> io::Result<()> {
-        let now = self.take_in(patience)?;
+    pub(super) fn take_due(&mut self, patience: Patience, reads_in_place: bool) -> io::Result<()> {
+        let now = self.take_in(patience, reads_in_place)?;
         self.see_to_due(now);
         Ok(())
     }
@@ -270,14 +273,15 @@ impl Endpoint {
     }
 
     /// Takes what came, waiting if it may, and returns the time.
-    fn take_in(&mut self, patience: Patience) -> io::Result<Time> {
+    fn take_in(&mut self, patience: Patience, reads_in_place: bool) -> io::Result<Time> {
         let due = self.due();
-        let Self { protocol, carrier, clock, wait, starved, .. } = self;
-        let mut arrivals = Arrivals::new(protocol, clock);
+        let Self { protocol, carrier, clock, wait, starved, lone, .. } = self;
+        let mut arrivals = Arrivals::new(protocol, clock, reads_in_place);
         match patience.until() {
             Patience::None | Patience::For(_) => {
                 carrier.receive(&mut arrivals)?;
                 let now = arrivals.now();
+                *lone = arrivals.lone;
                 self.look_at_streams(now);
                 Ok(now)
             }
@@ -289,7 +293,9 @@ impl Endpoint {
                     return self.wait_beside(until);
                 }
                 carrier.wait(*wait, until, &mut arrivals)?;
-                Ok(arrivals.now())
+                let now = arrivals.now();
+                *lone = arrivals.lone;
+                Ok(now)
             }
         }
     }

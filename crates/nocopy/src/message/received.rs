@@ -6,7 +6,7 @@ use std::sync::Arc;
 use nocopy_proto::message::{self as protocol, Kind, Peer, Piece};
 use smallvec::SmallVec;
 
-use super::carrier::{Packet, Received, Returned};
+use super::carrier::{Lone, Packet, Received, Returned};
 
 /// A message, where it lies: in the packets that brought it. Dropping it makes room for others.
 ///
@@ -41,6 +41,8 @@ pub struct Message<'a>(Body<'a>);
 
 enum Body<'a> {
     Here(protocol::Message<'a, Packet, Received>, Option<&'a Arc<Returned>>),
+    /// Where it was received, alone.
+    Lone(Peer, Kind, Lone<'a>, Option<&'a Arc<Returned>>),
     /// Among others in its packet, which were read with it.
     Among(Peer, Kind, &'a [u8]),
     Owned(Owned),
@@ -80,6 +82,11 @@ impl<'a> Message<'a> {
         Self(Body::Among(peer, kind, bytes))
     }
 
+    #[inline]
+    pub(super) fn lone(peer: Peer, kind: Kind, bytes: Lone<'a>, home: Option<&'a Arc<Returned>>) -> Self {
+        Self(Body::Lone(peer, kind, bytes, home))
+    }
+
     pub(super) fn owned(message: Owned) -> Self {
         Self(Body::Owned(message))
     }
@@ -89,7 +96,7 @@ impl<'a> Message<'a> {
     pub fn from(&self) -> Peer {
         match &self.0 {
             Body::Here(message, _) => message.peer(),
-            Body::Among(peer, ..) => *peer,
+            Body::Lone(peer, ..) | Body::Among(peer, ..) => *peer,
             Body::Owned(message) => message.peer,
         }
     }
@@ -99,7 +106,7 @@ impl<'a> Message<'a> {
     pub fn kind(&self) -> Kind {
         match &self.0 {
             Body::Here(message, _) => message.kind(),
-            Body::Among(_, kind, _) => *kind,
+            Body::Lone(_, kind, ..) | Body::Among(_, kind, _) => *kind,
             Body::Owned(message) => message.kind,
         }
     }
@@ -110,6 +117,7 @@ impl<'a> Message<'a> {
     pub fn len(&self) -> usize {
         match &self.0 {
             Body::Here(message, _) => message.len(),
+            Body::Lone(_, _, lone, _) => lone.bytes().len(),
             Body::Among(.., bytes) => bytes.len(),
             Body::Owned(message) => message.bytes,
         }
@@ -120,6 +128,7 @@ impl<'a> Message<'a> {
     pub fn pieces(&self) -> impl Iterator<Item = &[u8]> {
         let (here, among, owned) = match &self.0 {
             Body::Here(message, _) => (Some(message.pieces()), None, None),
+            Body::Lone(_, _, lone, _) => (None, Some(lone.bytes()), None),
             Body::Among(.., bytes) => (None, Some(*bytes), None),
             Body::Owned(message) => (None, None, Some(message.pieces.iter().map(AsRef::as_ref))),
         };
@@ -131,6 +140,7 @@ impl<'a> Message<'a> {
     pub fn as_slice(&self) -> Option<&[u8]> {
         match &self.0 {
             Body::Here(message, _) => message.as_slice(),
+            Body::Lone(_, _, lone, _) => Some(lone.bytes()),
             Body::Among(.., bytes) => Some(bytes),
             Body::Owned(message) => message.as_slice(),
         }
@@ -154,13 +164,12 @@ impl<'a> Message<'a> {
             Body::Here(message, home) => {
                 let (peer, kind, bytes) = (message.peer(), message.kind(), message.len());
                 let mut pieces = SmallVec::new();
-                message.take(|piece| {
-                    pieces.push(match piece {
-                        Piece::Datagram(datagram, range) => Piece::Datagram(datagram.give(home), range),
-                        copy @ Piece::Copy(_) => copy,
-                    });
-                });
+                message.take(|piece| pieces.push(given(piece, home)));
                 Owned { peer, kind, bytes, pieces }
+            }
+            Body::Lone(peer, kind, lone, home) => {
+                let bytes = lone.bytes().len();
+                Owned { peer, kind, bytes, pieces: SmallVec::from_iter([given(lone.keep(), home)]) }
             }
             Body::Among(peer, kind, bytes) => {
                 let pieces = SmallVec::from_iter([Piece::Copy(bytes.into())]);
@@ -173,6 +182,14 @@ impl<'a> Message<'a> {
     /// The pieces, each to be kept by itself.
     pub(super) fn into_pieces(self) -> impl Iterator<Item = impl AsRef<[u8]> + Send + 'static> {
         self.into_owned().pieces.into_iter()
+    }
+}
+
+/// Makes a piece the program's.
+fn given(piece: Piece<Received>, home: Option<&Arc<Returned>>) -> Piece<Received> {
+    match piece {
+        Piece::Datagram(datagram, range) => Piece::Datagram(datagram.give(home), range),
+        copy @ Piece::Copy(_) => copy,
     }
 }
 

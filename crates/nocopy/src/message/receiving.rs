@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use nocopy_proto::message::Next;
 
-use super::arrivals::Arrivals;
+use super::arrivals::{Arrivals, Lone};
 use super::carrier::Carrier;
 use super::endpoint::{Patience, is_over};
 use super::{Endpoint, Message};
@@ -72,7 +72,10 @@ impl Endpoint {
     #[inline]
     pub fn try_receive_each(&mut self, mut each: impl FnMut(Message<'_>)) -> io::Result<usize> {
         if self.at_hand >= AT_HAND_MAX || !self.has_message() {
-            self.look()?;
+            if let Some(lone) = self.look(true)? {
+                each(self.read_lone(lone));
+                return Ok(1);
+            }
         }
         let mut messages = 0;
         while self.at_hand < AT_HAND_MAX {
@@ -103,15 +106,20 @@ impl Endpoint {
             return Ok(Some(self.read(next)));
         }
         // What is there already is taken without a look at what else could end a wait.
-        self.look()?;
+        if let Some(lone) = self.look(true)? {
+            return Ok(Some(self.read_lone(lone)));
+        }
         if let Some(next) = self.protocol.peek() {
             return Ok(Some(self.read(next)));
         }
         if patience == Patience::None {
             return Ok(None);
         }
-        self.wait_for_message(patience)?;
-        Ok(self.receive_found())
+        self.wait_for_message(patience, true)?;
+        match self.lone.take() {
+            Some(lone) => Ok(Some(self.read_lone(lone))),
+            None => Ok(self.receive_found()),
+        }
     }
 
     /// The message that was found, if there is one.
@@ -124,6 +132,14 @@ impl Endpoint {
         Some(self.read(next))
     }
 
+    /// The message that came alone with the last call that received.
+    #[inline]
+    fn read_lone(&mut self, lone: Lone) -> Message<'_> {
+        self.at_hand += 1;
+        let Lone { peer, kind, range } = lone;
+        Message::lone(peer, kind, self.carrier.lone(range), self.home.as_ref())
+    }
+
     #[inline]
     fn read(&mut self, next: Next) -> Message<'_> {
         self.at_hand += 1;
@@ -134,13 +150,13 @@ impl Endpoint {
     pub(super) fn find_message(&mut self, patience: Patience) -> io::Result<()> {
         match self.has_message() {
             true if self.at_hand < AT_HAND_MAX => Ok(()),
-            true => self.look(),
+            true => self.look(false).map(drop),
             false => {
-                self.look()?;
+                self.look(false)?;
                 if patience == Patience::None || self.has_message() {
                     return Ok(());
                 }
-                self.wait_for_message(patience).map(drop)
+                self.wait_for_message(patience, false).map(drop)
             }
         }
     }
@@ -150,14 +166,18 @@ impl Endpoint {
         !self.aside.is_empty() || self.protocol.has_message()
     }
 
-    /// Waits where a look has found nothing; returns whether an event ended it.
-    fn wait_for_message(&mut self, patience: Patience) -> io::Result<bool> {
+    /// Waits where a look has found nothing; returns whether an event ended it. A message that comes alone may be left where it lies, if
+    /// `reads_in_place`.
+    fn wait_for_message(&mut self, patience: Patience, reads_in_place: bool) -> io::Result<bool> {
         let patience = patience.until();
         loop {
             self.send_first();
             // What has happened by now, also by sending: a direction that was read to its end, room. No sleep would be ended by it.
             let news = self.take_news();
-            self.take_due(if news { Patience::None } else { patience })?;
+            self.take_due(if news { Patience::None } else { patience }, reads_in_place)?;
+            if self.lone.is_some() {
+                return Ok(false);
+            }
             if news || self.has_news() {
                 return Ok(true);
             }
@@ -176,24 +196,25 @@ impl Endpoint {
     /// # Errors
     /// As [`receive`](Self::receive).
     pub fn wait(&mut self, timeout: Duration) -> io::Result<bool> {
-        self.look()?;
+        self.look(false)?;
         if self.has_message() {
             return Ok(true);
         }
-        let by_event = self.wait_for_message(Patience::For(timeout))?;
+        let by_event = self.wait_for_message(Patience::For(timeout), false)?;
         Ok(by_event || self.has_message())
     }
 
-    /// Sends what there is, and takes what came, without waiting.
+    /// Sends what there is, and takes what came, without waiting. A message that came alone is returned from where it lies, if
+    /// `reads_in_place`.
     #[inline]
-    fn look(&mut self) -> io::Result<()> {
+    fn look(&mut self, reads_in_place: bool) -> io::Result<Option<Lone>> {
         self.send_first();
         let Self { protocol, carrier, clock, .. } = self;
-        let mut arrivals = Arrivals::new(protocol, clock);
+        let mut arrivals = Arrivals::new(protocol, clock, reads_in_place);
         carrier.receive(&mut arrivals)?;
-        let now = arrivals.now();
+        let (now, lone) = (arrivals.now(), arrivals.lone);
         self.look_at_streams(now);
         self.see_to_due(now);
-        Ok(())
+        Ok(lone)
     }
 }

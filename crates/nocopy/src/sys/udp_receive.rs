@@ -188,6 +188,12 @@ impl Messages {
         Ok(received)
     }
 
+    /// How many messages the last call received.
+    #[inline]
+    pub(crate) fn received(&self) -> usize {
+        self.received.len()
+    }
+
     /// Sender, congestion mark and bytes of a message of the last call, if it is one whole datagram over IPv4 about which
     /// nothing else was reported; otherwise `None`.
     #[inline]

@@ -3,10 +3,11 @@
 //! way, and both come to the same (`twins`).
 
 use std::net::SocketAddr;
+use std::ops::Range;
 
 use super::{Endpoint, Entry, PACKETS_IN_A_ROW, State, index_of};
 use crate::message::wire::{self, HEADER_BYTES, Header, Ranges};
-use crate::message::{Peer, Time};
+use crate::message::{Kind, Peer, Time};
 
 /// What [`Endpoint::transmit_fresh`] sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -122,6 +123,59 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
             }
             None => self.handle_plain_ack(now, from, bytes),
         }
+    }
+
+    /// Handles a datagram that brings nothing but one message, and reads that where it lies, as [`handle_datagram`](Self::handle_datagram)
+    /// and [`receive`](Self::receive) do, if no other waits to be read: returns whose message it is, what it is, and where in the datagram it
+    /// lies. Returns `None` for any other datagram; then nothing has changed.
+    #[inline]
+    pub fn receive_in_place(
+        &mut self,
+        now: Time,
+        from: SocketAddr,
+        congested: bool,
+        bytes: &[u8],
+    ) -> Option<(Peer, Kind, Range<usize>)> {
+        let header = Header::of_packet(wire::plain(bytes)?);
+        if self.has_message() || !self.takes_short_ways() {
+            return None;
+        }
+        let index = index_of(header.to);
+        let Entry { id, generation, state: State::Open(connection), is_sending, .. } =
+            self.entries.get_mut(index as usize)?
+        else {
+            return None;
+        };
+        let is_common = *id == header.to
+            && connection.agreed.to == from
+            && connection.is_settled()
+            && self.admission.has_plenty()
+            && !self.admission.has_turn(index);
+        if !is_common {
+            return None;
+        }
+        let (kind, range) = connection.receive.lone_message(header.sequence, bytes)?;
+        let (counters, free) = (&mut self.counters, &mut self.acknowledged);
+        connection.handle_acknowledgement(now, &header, Ranges::default(), counters, free);
+        connection.note_next(now, &header, congested);
+        counters.packets_received += 1;
+        counters.messages_received += 1;
+        counters.message_bytes_received += range.len() as u64;
+        self.admission.pass(index);
+        connection.receive.pass_lone();
+        let peer = Peer { index, generation: *generation };
+        let wants_to_send = connection.wants_to_send();
+        self.urgent |= wants_to_send;
+        let rests = !wants_to_send && !*is_sending && !connection.sets_alarm(now, index, &mut self.timers);
+        connection.consumed();
+        let wants_to_send = wants_to_send || connection.wants_attention();
+        if rests {
+            self.rest(index, now);
+        }
+        if wants_to_send {
+            self.touch(index);
+        }
+        Some((peer, kind, range))
     }
 
     /// Handles an acknowledgement alone that asks for nothing and speaks of nothing missing, as [`handle_datagram`](Self::handle_datagram)

@@ -5,9 +5,14 @@ use std::collections::VecDeque;
 use super::host::Truth;
 use super::traffic::Utterance;
 use crate::message::framing::{self, Laid};
-use crate::message::{Endpoint, Event, Kind, LostReason, Message, Peer, Time};
+use crate::message::{Endpoint, Event, Kind, LostReason, Peer, Time};
 
-pub(super) type Heard<'a> = Message<'a, Vec<u8>, Vec<u8>>;
+/// A message, in pieces or in one.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Heard<'a> {
+    pub(super) kind: Kind,
+    pub(super) pieces: &'a [&'a [u8]],
+}
 
 /// How a connection ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -268,17 +273,17 @@ impl Conversation {
     }
 
     /// Checks a message: it must be the one that comes next, whole and unchanged.
-    pub(super) fn hear(&mut self, message: &Heard<'_>, truth: &mut Truth) {
+    pub(super) fn hear(&mut self, message: Heard<'_>, truth: &mut Truth) {
         if let Err(fault) = self.check(message, truth) {
             truth.fault(|| fault);
         }
     }
 
-    fn check(&mut self, message: &Heard<'_>, truth: &mut Truth) -> Result<(), String> {
+    fn check(&mut self, message: Heard<'_>, truth: &mut Truth) -> Result<(), String> {
         if self.peer_finished {
             return Err("a message behind the end".into());
         }
-        if let Kind::Response(call) = message.kind() {
+        if let Kind::Response(call) = message.kind {
             let speech = self.speech.as_mut().ok_or("a response to who says nothing")?;
             let (seed, number) = (speech.seed, speech.answered);
             speech.answered += 1;
@@ -306,8 +311,8 @@ impl Conversation {
     }
 
     /// The first message says what the others will be.
-    fn greet(&mut self, message: &Heard<'_>, truth: &mut Truth) -> Result<(), String> {
-        let bytes: Vec<u8> = message.pieces().flatten().copied().collect();
+    fn greet(&mut self, message: Heard<'_>, truth: &mut Truth) -> Result<(), String> {
+        let bytes = message.pieces.concat();
         let seed = u64::from_be_bytes(bytes.try_into().map_err(|_| "a greeting of another length")?);
         let flow = truth.flows.get_mut(&seed).ok_or("a greeting of nobody")?;
         if std::mem::replace(&mut flow.begun, true) {
@@ -317,22 +322,17 @@ impl Conversation {
         Ok(())
     }
 
-    fn compare(&mut self, message: &Heard<'_>, expected: Utterance, truth: &Truth) -> Result<(), String> {
+    fn compare(&mut self, message: Heard<'_>, expected: Utterance, truth: &Truth) -> Result<(), String> {
         expected.write(&truth.flows, &mut self.message);
-        if message.kind() != expected.kind() {
-            return Err(format!("{:?}, expected was {expected:?}", message.kind()));
+        if message.kind != expected.kind() {
+            return Err(format!("{:?}, expected was {expected:?}", message.kind));
         }
-        let mut rest = &self.message[..];
-        let same = message.pieces().all(|piece| {
-            let (same, behind) = (rest.starts_with(piece), rest.get(piece.len()..).unwrap_or_default());
-            rest = behind;
-            same
-        });
-        if !same || !rest.is_empty() || message.len() != self.message.len() {
+        let bytes = message.pieces.concat();
+        if bytes != self.message {
             return Err(format!(
                 "{expected:?} of {} bytes came as other {}",
                 self.message.len(),
-                message.len()
+                bytes.len()
             ));
         }
         Ok(())

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use super::conversation::{Conversation, End};
+use super::conversation::{Conversation, End, Heard};
 use super::link::LinkSettings;
 use super::streams::{Inbox, StreamSettings};
 use super::traffic::{Flow, Flows, Traffic};
@@ -193,7 +193,14 @@ impl Host {
     }
 
     /// Takes a datagram from the wire.
-    pub(super) fn arrive(&mut self, now: Time, from: SocketAddr, congested: bool, mut datagram: Vec<u8>) {
+    pub(super) fn arrive(
+        &mut self,
+        now: Time,
+        from: SocketAddr,
+        congested: bool,
+        mut datagram: Vec<u8>,
+        truth: &mut Truth,
+    ) {
         if let Some(Away { waiting, .. }) = &mut self.away {
             match waiting.len() < WAITING_MAX {
                 true => waiting.push((from, congested, datagram)),
@@ -208,17 +215,29 @@ impl Host {
         if is_unit(&datagram) {
             datagram[0] = 0; // by damage: as malformed as that, and not to be counted as a unit that comes back
         }
+        // A program that reads all that comes may read a message where it arrives.
+        if self.settings.reading.is_none()
+            && let Some((peer, kind, range)) = self.endpoint.receive_in_place(now, from, congested, &datagram)
+        {
+            self.counts.read_bytes += range.len() as u64;
+            let heard = Heard { kind, pieces: &[&datagram[range]] };
+            return match self.by_peer.get(&peer) {
+                Some(&index) => self.conversations[index].hear(heard, truth),
+                None => truth.fault(|| format!("{}: a message of no peer of ours", self.address)),
+            };
+        }
         self.kept += 1;
         self.endpoint.handle_datagram(now, from, congested, datagram);
     }
 
     /// Whether its program is away still; otherwise takes what came meanwhile.
-    pub(super) fn is_away(&mut self, now: Time) -> bool {
+    pub(super) fn is_away(&mut self, now: Time, truth: &mut Truth) -> bool {
         if self.away.as_ref().is_some_and(|away| now < away.until) {
             return true;
         }
         for (from, congested, datagram) in self.away.take().into_iter().flat_map(|away| away.waiting) {
-            self.arrive(now, from, congested, datagram);
+            self.arrive(now, from, congested, datagram, truth);
+            self.note_events(now, truth);
         }
         false
     }
@@ -320,8 +339,9 @@ impl Host {
         for _ in 0..most {
             let Some(message) = self.endpoint.receive() else { return };
             self.counts.read_bytes += message.len() as u64;
+            let (kind, pieces) = (message.kind(), message.pieces().collect::<Vec<_>>());
             match self.by_peer.get(&message.peer()) {
-                Some(&index) => self.conversations[index].hear(&message, truth),
+                Some(&index) => self.conversations[index].hear(Heard { kind, pieces: &pieces }, truth),
                 None => truth.fault(|| format!("{}: a message of no peer of ours", self.address)),
             }
             if self.counts.read_bytes % 4 == 1 {

@@ -246,7 +246,7 @@ impl World {
                 if self.recording.len() < self.keep {
                     self.recording.push((from, HostId(host), datagram.clone()));
                 }
-                self.hosts[host].host.arrive(at, from, congested, datagram);
+                self.hosts[host].host.arrive(at, from, congested, datagram, &mut self.truth);
                 self.drive(host);
             }
             Happening::Unit { stream, host, peer, unit } => {
@@ -287,7 +287,7 @@ impl World {
 
     fn drive(&mut self, index: usize) {
         let node = &mut self.hosts[index];
-        if node.host.is_away(self.now) {
+        if node.host.is_away(self.now, &mut self.truth) {
             return;
         }
         let next = node.host.drive(self.now, &mut self.truth, &mut self.departures);

@@ -2,11 +2,12 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::ops::Range;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::{Carrier, Deliver, Layout, OverPort, Packet, Received, Returned, Room, Sockets};
+use super::{Carrier, Deliver, Layout, Lone, OverPort, Packet, Received, Returned, Room, Sockets};
 use crate::facts::evidence::{Evidence, Ledger};
 use crate::facts::explanation::Explanation;
 use crate::memory::pieces::Buffers;
@@ -168,6 +169,11 @@ impl Carrier for AnyCarrier {
     #[inline]
     fn wait(&mut self, how: Wait, until: Option<Instant>, deliver: &mut impl Deliver) -> io::Result<usize> {
         carry!(self.wait(how, until, deliver))
+    }
+
+    #[inline]
+    fn lone(&mut self, range: Range<usize>) -> Lone<'_> {
+        carry!(self.lone(range))
     }
 
     #[inline]

@@ -7,12 +7,13 @@ mod sockets;
 use std::fmt::Debug;
 use std::io;
 use std::net::SocketAddr;
+use std::ops::Range;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Instant;
 
-use nocopy_proto::message::Kind;
 use nocopy_proto::message::framing::{self, Placed};
+use nocopy_proto::message::{Kind, Piece};
 
 use super::HEADER_BYTES;
 use super::counters::CarrierCounters;
@@ -136,6 +137,41 @@ impl Received {
     }
 }
 
+/// A part of a datagram, where it was received: it is overwritten by the next call that receives, unless it is kept.
+#[derive(Debug)]
+pub(super) enum Lone<'a> {
+    /// In a buffer that is received into.
+    Shown(&'a [u8], &'a mut sockets::Intake),
+    /// In memory of its own, which is there.
+    Held(&'a mut Option<Received>, Range<usize>),
+}
+
+impl Lone<'_> {
+    #[inline]
+    pub(super) fn bytes(&self) -> &[u8] {
+        match self {
+            Self::Shown(bytes, _) => bytes,
+            Self::Held(datagram, range) => {
+                datagram.as_ref().map_or(&[], |datagram| &datagram.as_ref()[range.clone()])
+            }
+        }
+    }
+
+    /// Keeps it.
+    pub(super) fn keep(self) -> Piece<Received> {
+        match self {
+            Self::Shown(bytes, intake) => match intake.copied(bytes) {
+                Some(datagram) => Piece::Datagram(datagram, 0..bytes.len()),
+                None => Piece::Copy(bytes.into()),
+            },
+            Self::Held(datagram, range) => match datagram.take() {
+                Some(datagram) => Piece::Datagram(datagram, range),
+                None => Piece::Copy([].into()),
+            },
+        }
+    }
+}
+
 /// How a message is laid into fresh packets.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Layout {
@@ -170,6 +206,9 @@ impl Room {
 
 /// Takes datagrams as they come, with their sender and whether they were marked.
 pub(super) trait Deliver {
+    /// Takes the last datagram that came, where it lies, if that is one message, for which the program waits, and returns whether it is.
+    fn lone(&mut self, from: SocketAddr, congested: bool, datagram: &[u8]) -> bool;
+
     /// Takes a datagram where it lies, if it is a common one, and returns whether it is; if it is to be kept, `keep` makes what is, unless
     /// there is no memory for that.
     fn in_place(
@@ -278,6 +317,9 @@ pub(super) trait Carrier: Debug + Send {
 
     /// The same, but waits until something comes, the time is up, or a signal came.
     fn wait(&mut self, how: Wait, until: Option<Instant>, deliver: &mut impl Deliver) -> io::Result<usize>;
+
+    /// Part of the datagram that was taken [alone](Deliver::lone) with the last call.
+    fn lone(&mut self, range: Range<usize>) -> Lone<'_>;
 
     /// A received datagram is free again.
     fn recycle(&mut self, received: Received);

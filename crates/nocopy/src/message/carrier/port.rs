@@ -6,6 +6,7 @@
 use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddr;
+use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -16,7 +17,7 @@ use nocopy_proto::message::{crc, wire};
 use rustix::event::epoll;
 use smallvec::SmallVec;
 
-use super::{Carrier, Deliver, Hold, Layout, Packet, Received, Room};
+use super::{Carrier, Deliver, Hold, Layout, Lone, Packet, Received, Room};
 use crate::engine::wait::{self, Coalescer, Wait, Waiting};
 use crate::facts::evidence::{Evidence, Ledger};
 use crate::facts::explanation::Explanation;
@@ -27,7 +28,7 @@ use crate::memory::pool::Buffer;
 use crate::message::HEADER_BYTES;
 use crate::message::counters::CarrierCounters;
 use crate::sys::poll::{Wakeup, wait_readable};
-use crate::udp::over_port::{Batch, Payload, Receiver, Sender, Socket};
+use crate::udp::over_port::{Batch, Datagram, Payload, Receiver, Sender, Socket};
 
 /// Frames for the protocol's own datagrams.
 const CONTROL_FRAMES: usize = 64;
@@ -69,6 +70,8 @@ pub(in crate::message) struct OverPort {
     /// Packets became free since it was last asked.
     freed: bool,
     intake: Intake,
+    /// The datagram that was taken alone with the last call that received, unless the program has it.
+    lone: Option<Received>,
     gathered_bytes: u64,
     counters: CarrierCounters,
 }
@@ -170,6 +173,7 @@ impl OverPort {
                 home: Arc::new(Returned((0..queues).map(|_| AtomicU64::new(0)).collect())),
                 datagrams: 0,
             },
+            lone: None,
             gathered_bytes: 0,
             counters: CarrierCounters::default(),
         })
@@ -498,10 +502,15 @@ impl Carrier for OverPort {
 
     #[inline]
     fn receive(&mut self, deliver: &mut impl Deliver) -> io::Result<usize> {
-        let Self { receivers, intake, .. } = self;
+        if let Some(read) = self.lone.take() {
+            self.recycle(read);
+        }
+        let Self { receivers, intake, lone, .. } = self;
         let mut came = 0;
-        for (queue, receiver) in (0..).zip(receivers) {
-            came += intake.take(receiver.try_receive()?, queue, deliver);
+        let last = receivers.len() - 1;
+        for (queue, receiver) in receivers.iter_mut().enumerate() {
+            let lone = (queue == last).then_some(&mut *lone);
+            came += intake.take(receiver.try_receive()?, queue as u16, lone, deliver);
         }
         Ok(came)
     }
@@ -513,6 +522,11 @@ impl Carrier for OverPort {
             wait::wait(self, how, [until, retry].into_iter().flatten().min())?;
         }
         self.receive(deliver)
+    }
+
+    #[inline]
+    fn lone(&mut self, range: Range<usize>) -> Lone<'_> {
+        Lone::Held(&mut self.lone, range)
     }
 
     #[inline]
@@ -611,21 +625,41 @@ impl Waiting for OverPort {
 }
 
 impl Intake {
+    /// Hands over what came by a queue. The last datagram may be read from `lone`, if that is given.
     #[inline]
-    fn take(&mut self, batch: Batch<'_>, queue: u16, deliver: &mut impl Deliver) -> usize {
+    fn take(
+        &mut self,
+        mut batch: Batch<'_>,
+        queue: u16,
+        lone: Option<&mut Option<Received>>,
+        deliver: &mut impl Deliver,
+    ) -> usize {
         let mut count = 0;
-        for datagram in batch {
+        let mut next = batch.next().map(|datagram| received(datagram, queue));
+        let mut lone = lone;
+        while let Some((from, congested, datagram)) = next {
             count += 1;
-            let (from, congested) = (datagram.from(), datagram.is_congested());
-            self.held[usize::from(queue)] += 1;
-            match datagram.take() {
-                Payload::Frame(frame) => deliver.one(from, congested, Received::Frame(frame, queue)),
-                Payload::Bytes(bytes) => deliver.one(from, congested, Received::Bytes(bytes, queue)),
+            next = batch.next().map(|datagram| received(datagram, queue));
+            match lone.take_if(|_| next.is_none()) {
+                Some(place) if deliver.lone(from, congested, datagram.as_ref()) => *place = Some(datagram),
+                _ => deliver.one(from, congested, datagram),
             }
         }
-        self.datagrams += count as u64;
-        count
+        self.held[usize::from(queue)] += count;
+        self.datagrams += count;
+        count as usize
     }
+}
+
+/// A datagram as it is kept, with its sender, and whether it was marked.
+#[inline]
+fn received(datagram: Datagram<'_>, queue: u16) -> (SocketAddr, bool, Received) {
+    let (from, congested) = (datagram.from(), datagram.is_congested());
+    let kept = match datagram.take() {
+        Payload::Frame(frame) => Received::Frame(frame, queue),
+        Payload::Bytes(bytes) => Received::Bytes(bytes, queue),
+    };
+    (from, congested, kept)
 }
 
 /// An epoll descriptor on all queues.

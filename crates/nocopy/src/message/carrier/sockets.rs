@@ -6,6 +6,7 @@ mod staging;
 
 use std::io;
 use std::net::SocketAddr;
+use std::ops::Range;
 use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
@@ -14,7 +15,7 @@ use nocopy_proto::message::framing::Placed;
 use rustix::event::epoll;
 use smallvec::SmallVec;
 
-use super::{Carrier, Deliver, Layout, Packet, Received, Room};
+use super::{Carrier, Deliver, Layout, Lone, Packet, Received, Room};
 use crate::engine::address;
 use crate::engine::wait::{self, Coalescer, Wait};
 use crate::facts::evidence::{Cause, Evidence, Ledger};
@@ -28,8 +29,7 @@ use crate::message::{HEADER_BYTES, OpenError};
 use crate::sys::poll::{Wakeup, wait_readable, wait_readable_or_writable};
 use crate::sys::udp_send::allow_fragments;
 use crate::udp::{self, kernel};
-use intake::Intake;
-pub(in crate::message) use intake::{PASSING, Parts, Shared};
+pub(in crate::message) use intake::{Intake, PASSING, Parts, Shared};
 use outbox::{Outbox, Waiting};
 use staging::{PIECES_MAX, Staging};
 
@@ -290,6 +290,7 @@ impl Carrier for Sockets {
     fn receive(&mut self, deliver: &mut impl Deliver) -> io::Result<usize> {
         let Self { receiver, intake, counters, .. } = self;
         let take = |came: kernel::Came<'_>| match came {
+            kernel::Came::Last(from, congested, bytes) => intake.last(from, congested, bytes, deliver),
             kernel::Came::Lone(from, congested, bytes) => intake.copy(from, congested, bytes, deliver),
             kernel::Came::Run(mut run) => intake.take(&mut run, deliver),
         };
@@ -309,6 +310,11 @@ impl Carrier for Sockets {
         wait::wait(&mut looks, how, until)?;
         // The wait may have ended before the first look: the time was up already, or a signal came.
         looks.last.unwrap_or_else(|| looks.sockets.receive(looks.deliver))
+    }
+
+    #[inline]
+    fn lone(&mut self, range: Range<usize>) -> Lone<'_> {
+        Lone::Shown(self.receiver.last_in_place(range), &mut self.intake)
     }
 
     #[inline]

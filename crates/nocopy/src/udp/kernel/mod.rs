@@ -2,6 +2,7 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -268,7 +269,10 @@ impl Receiver {
             if let Some((from, congested, all)) = self.free.lone(index) {
                 datagrams += 1;
                 bytes += all.len() as u64;
-                each(Came::Lone(from, congested, all));
+                each(match index + 1 == received {
+                    true => Came::Last(from, congested, all),
+                    false => Came::Lone(from, congested, all),
+                });
                 continue;
             }
             let message = self.free.message(index);
@@ -280,6 +284,12 @@ impl Receiver {
         self.counters.runs += received as u64;
         self.ledger.add(Evidence::Copied(Cause::SocketCall), datagrams as u64, bytes);
         Ok(datagrams)
+    }
+
+    /// Bytes of the [last](Came::Last) datagram that was passed in place, which is in its buffer until the next call.
+    #[inline]
+    pub(crate) fn last_in_place(&self, range: Range<usize>) -> &[u8] {
+        &self.free.last()[range]
     }
 
     #[inline]
@@ -419,6 +429,8 @@ impl Waiting for Looks<'_> {
 
 /// Something received, in place.
 pub(crate) enum Came<'a> {
+    /// The last datagram that came with a call: as below.
+    Last(SocketAddr, bool, &'a [u8]),
     /// A single datagram: its sender, its congestion mark, and its bytes.
     Lone(SocketAddr, bool, &'a [u8]),
     /// A datagram with more data after it in the buffer, or several.

@@ -64,7 +64,7 @@ impl Iterator for Parts {
 
 /// Memory for what was received and not read.
 #[derive(Debug)]
-pub(super) struct Intake {
+pub(in crate::message) struct Intake {
     /// Small buffers, one for a datagram each.
     small: Pool,
     /// Those of them that are here: no lock to take one.
@@ -119,6 +119,21 @@ impl Intake {
         deliver.run(from, congested, Parts { held, at: 0, step: step as u32, end: all as u32 });
     }
 
+    /// Hands over the last datagram of a call: where it lies, if that is the next message to be read.
+    #[inline]
+    pub(super) fn last(
+        &mut self,
+        from: SocketAddr,
+        congested: bool,
+        bytes: &[u8],
+        deliver: &mut impl Deliver,
+    ) {
+        // One that would be cut is no such message.
+        if bytes.len() > self.small.buffer_bytes() || !deliver.lone(from, congested, bytes) {
+            self.copy(from, congested, bytes, deliver);
+        }
+    }
+
     /// Hands over a datagram: in a small buffer of its own, if it is kept.
     #[inline]
     pub(super) fn copy(
@@ -139,7 +154,7 @@ impl Intake {
 
     /// A datagram in a small buffer, if there is one.
     #[inline]
-    fn copied(&mut self, bytes: &[u8]) -> Option<Received> {
+    pub(in crate::message) fn copied(&mut self, bytes: &[u8]) -> Option<Received> {
         let Some(mut buffer) = self.here.pop().or_else(|| self.small.take()) else {
             self.no_memory += 1;
             return None;
@@ -196,6 +211,10 @@ mod tests {
     }
 
     impl Deliver for Keeper {
+        fn lone(&mut self, _: SocketAddr, _: bool, _: &[u8]) -> bool {
+            false
+        }
+
         fn in_place(
             &mut self,
             _: SocketAddr,
