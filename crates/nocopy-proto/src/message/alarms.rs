@@ -1,8 +1,10 @@
-//! When connections are looked at again: alarms that are due soon in a queue, all others in the wheel.
+//! When connections are looked at again: alarms that are due soon in two queues, all others in the wheel.
 //!
 //! With nearly every packet something becomes due after the same short time, the delay of acknowledgements, and nearly always it is done
-//! before. In the order in which such alarms are set they are due, so a queue is enough, and costs a tenth of what the wheel does. The wheel
-//! keeps meanwhile when the silence of the peer is to be ended, and has not to be touched.
+//! before. In the order in which such alarms are set they are due, so a queue is enough, and costs a tenth of what the wheel does. What is due
+//! somewhat later, probes above all, is looked at after a time that is always the same, too, so that another queue is enough for it: it
+//! leads to one look too many at most where acknowledgements take longer. The wheel keeps meanwhile when the silence of the peer is to be
+//! ended, and has not to be touched.
 
 use std::collections::VecDeque;
 
@@ -12,46 +14,54 @@ use super::timers::Timers;
 
 /// Alarms later than this after they are set go into the wheel.
 const SOON: Span = Span::from_millis(4);
+/// Alarms not later than this go into the first queue: half more than the delay of acknowledgements that is preset.
+const NEXT: Span = Span::from_nanos(750_000);
+/// The others are in the second queue, and go off after this, if that is earlier.
+const LATER: Span = Span::from_millis(1);
 /// An alarm of the wheel that is farther away is not moved to a later time: that would cost more than the look it leads to.
 const FAR: Span = Span::from_secs(1);
+/// No alarm.
+const NEVER: Time = Time::from_ns(u64::MAX);
 
 #[derive(Debug, Default)]
 pub(super) struct Alarms {
     wheel: Timers,
     /// Alarms by their time, and of which connections. Those that were taken away are still here, but never at the front.
-    soon: VecDeque<(Time, u32)>,
-    /// By the number of the connection: its alarm among those.
-    soon_of: Vec<Option<Time>>,
+    queues: [VecDeque<(Time, u32)>; 2],
+    /// By the number of the connection: its alarm in one of those, or [`NEVER`].
+    soon: Vec<Time>,
 }
 
 impl Alarms {
     /// When to look: never later than the earliest alarm.
     #[inline]
     pub(super) fn next(&self) -> Option<Time> {
-        earlier(self.soon.front().map(|(time, _)| *time), self.wheel.next())
+        let front = |queue: &VecDeque<(Time, u32)>| queue.front().map_or(NEVER, |(time, _)| *time);
+        let soon = front(&self.queues[0]).min(front(&self.queues[1]));
+        set(soon.min(self.wheel.next().unwrap_or(NEVER)))
     }
 
     /// The earliest alarm of a connection.
     #[inline(always)]
     pub(super) fn of(&self, index: u32) -> Option<Time> {
-        earlier(self.soon_of(index), self.wheel.of(index))
+        set(self.soon_of(index).min(self.wheel.of(index).unwrap_or(NEVER)))
     }
 
     #[inline]
-    fn soon_of(&self, index: u32) -> Option<Time> {
-        self.soon_of.get(index as usize).copied().flatten()
+    fn soon_of(&self, index: u32) -> Time {
+        self.soon.get(index as usize).copied().unwrap_or(NEVER)
     }
 
     /// A connection of which an alarm is due; that alarm is taken away.
     #[inline]
     pub(super) fn pop(&mut self, now: Time) -> Option<u32> {
-        match self.soon.front() {
-            Some((time, index)) if *time <= now => {
-                let index = *index;
+        let due = self.queues.iter().filter_map(|queue| queue.front()).find(|(time, _)| *time <= now);
+        match due {
+            Some(&(_, index)) => {
                 self.take_soon(index);
                 Some(index)
             }
-            _ => self.wheel.pop(now),
+            None => self.wheel.pop(now),
         }
     }
 
@@ -63,28 +73,37 @@ impl Alarms {
         }
     }
 
+    #[inline(never)]
     fn set_earlier(&mut self, now: Time, index: u32, time: Time) {
-        let is_behind = self.soon.back().is_none_or(|(last, _)| *last <= time);
-        if !is_behind || time > now + SOON || self.soon_of(index).is_some() || self.is_full() {
+        let (queue, alarm) = match time <= now + NEXT {
+            true => (0, time),
+            false => (1, time.min(now + LATER)),
+        };
+        let is_behind = self.queues[queue].back().is_none_or(|(last, _)| *last <= alarm);
+        if !is_behind || time > now + SOON || self.is_full() {
             return self.wheel.set(now, index, time);
         }
-        if self.soon_of.len() <= index as usize {
-            self.soon_of.resize(index as usize + 1, None);
+        if self.soon_of(index) != NEVER {
+            self.take_soon(index); // the earlier one leads to a new look
         }
-        self.soon_of[index as usize] = Some(time);
-        self.soon.push_back((time, index));
+        if self.soon.len() <= index as usize {
+            self.soon.resize(index as usize + 1, NEVER);
+        }
+        self.soon[index as usize] = alarm;
+        self.queues[queue].push_back((alarm, index));
     }
 
-    /// Whether more alarms are in the queue than connections have, by far: those that were taken away are many.
+    /// Whether more alarms are in the queues than connections have, by far: those that were taken away are many.
     #[inline]
     fn is_full(&self) -> bool {
-        self.soon.len() > 64 + 2 * self.soon_of.len()
+        self.queues[0].len() + self.queues[1].len() > 64 + 2 * self.soon.len()
     }
 
     /// Moves the alarms of a connection to a later time, if any is set: nothing is due before any more.
     #[inline]
     pub(super) fn put_off(&mut self, now: Time, index: u32, time: Time) {
-        let was_soon = self.soon_of(index).is_some_and(|alarm| alarm < time);
+        let soon = self.soon_of(index);
+        let was_soon = soon != NEVER && soon < time;
         if was_soon {
             self.take_soon(index);
         }
@@ -104,23 +123,24 @@ impl Alarms {
 
     #[inline]
     fn take_soon(&mut self, index: u32) {
-        if let Some(alarm) = self.soon_of.get_mut(index as usize) {
-            *alarm = None;
+        let Self { queues, soon, .. } = self;
+        if let Some(alarm) = soon.get_mut(index as usize) {
+            *alarm = NEVER;
         }
-        while let Some((time, index)) = self.soon.front()
-            && self.soon_of(*index) != Some(*time)
-        {
-            self.soon.pop_front();
+        for queue in queues {
+            while let Some((time, index)) = queue.front()
+                && soon[*index as usize] != *time
+            {
+                queue.pop_front();
+            }
         }
     }
 }
 
+/// An alarm, if it is one.
 #[inline]
-fn earlier(one: Option<Time>, other: Option<Time>) -> Option<Time> {
-    match (one, other) {
-        (Some(one), Some(other)) => Some(one.min(other)),
-        (one, other) => one.or(other),
-    }
+fn set(alarm: Time) -> Option<Time> {
+    (alarm != NEVER).then_some(alarm)
 }
 
 #[cfg(test)]
@@ -154,14 +174,14 @@ mod tests {
         #[test]
         fn no_alarm_is_late(steps in steps()) {
             let (mut alarms, mut now) = (Alarms::default(), Time::default());
-            let mut wanted = [None; 8];
+            let mut wanted: [Option<Time>; 8] = [None; 8];
             for step in steps {
                 let after = |ns| now + Span::from_nanos(ns);
                 match step {
                     Step::Set(index, ns) => {
                         alarms.set(now, index, after(ns));
                         let alarm = &mut wanted[index as usize];
-                        *alarm = earlier(*alarm, Some(after(ns)));
+                        *alarm = Some(alarm.map_or(after(ns), |alarm| alarm.min(after(ns))));
                     }
                     Step::PutOff(index, ns) => {
                         alarms.put_off(now, index, after(ns));
@@ -211,6 +231,7 @@ mod tests {
             alarms.put_off(Time::default(), 1, Time::from_ns(20_000_000_000));
             alarms.wheel.clear(1);
         }
-        assert!(alarms.soon.len() <= 64 + 2 * 2 + 1, "{}", alarms.soon.len());
+        let queued = alarms.queues.iter().map(VecDeque::len).sum::<usize>();
+        assert!(queued <= 64 + 2 * 2 + 1, "{queued}");
     }
 }

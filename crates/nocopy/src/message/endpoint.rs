@@ -345,6 +345,12 @@ impl Endpoint {
     fn transmit_all(&mut self, now: Time) {
         self.unsent = 0;
         loop {
+            if self.transmit_ack(now) {
+                match self.protocol.has_transmit() {
+                    true => continue,
+                    false => break,
+                }
+            }
             let Self { protocol, carrier, .. } = self;
             let sent = protocol.transmit_fresh(now, u32::MAX, |to, packet, header| {
                 carrier.transmit_packet(to, packet, header, false);
@@ -356,7 +362,6 @@ impl Endpoint {
                     carrier.flush();
                     return protocol.rest_after_last(now);
                 }
-                Fresh::None if self.transmit_ack(now) => {}
                 Fresh::None if !self.transmit_any(now) => break,
                 Fresh::None if !self.protocol.has_more() => self.carrier.flush(),
                 Fresh::None => {}

@@ -128,9 +128,10 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
                 return Err(Some(LostReason::Silent));
             }
         }
-        self.first_look = self.first_look.filter(|look| now < *look);
-        // One that is due before long goes with this alarm, or it would need another one.
-        if self.acks.due.is_some_and(|due| now + self.look_delay().half() >= due) {
+        // What is due before long goes with this alarm, or it would need another one.
+        let before_long = now + self.look_delay().half();
+        self.first_look = self.first_look.filter(|look| before_long < *look);
+        if self.acks.due.is_some_and(|due| before_long >= due) {
             (self.acks.now, self.acks.due) = (true, None);
         }
         if self.linger.is_some() {

@@ -1,6 +1,6 @@
 //! The common case, made straight: a packet of a known peer that is the next in order and holds whole messages, and packets to a peer to
-//! which there is nothing else to say. Everything is decided with one look-up of the connection. What is not like that goes the general
-//! way, and both come to the same (`twins`).
+//! which there is nothing else to say. Everything is decided with one look-up of the connection. A message that comes alone is even read
+//! where it was received, and never kept. What is not like that goes the general way, and both come to the same (`twins`).
 
 use std::net::SocketAddr;
 use std::ops::Range;
