@@ -19,16 +19,19 @@ const MESSAGE_BYTES_MAX: usize = 1 << 20;
 pub(crate) enum Carrier {
     Sockets,
     Port,
+    /// Sockets, and streams beside them where the library finds them better.
+    Auto,
 }
 
 impl Carrier {
-    pub(crate) const ALL: [Self; 2] = [Self::Port, Self::Sockets];
+    pub(crate) const ALL: [Self; 3] = [Self::Port, Self::Sockets, Self::Auto];
 
     /// The method's name.
     pub(crate) fn method(self) -> &'static str {
         match self {
             Self::Sockets => "message-udp",
             Self::Port => "message-xdp",
+            Self::Auto => "message-auto",
         }
     }
 }
@@ -45,6 +48,7 @@ pub(crate) fn pair(stage: &Stage, carrier: Carrier, waiting: Waiting) -> Result<
             message_bytes_max: MESSAGE_BYTES_MAX,
             datagram_bytes: Some(datagram_bytes),
             accept: true,
+            streams: carrier == Carrier::Auto,
         };
         Ok(site.run(|| setting.open())?)
     };

@@ -26,12 +26,15 @@ pub struct Setting<'a> {
     pub datagram_bytes: Option<u16>,
     /// Whether others may connect.
     pub accept: bool,
+    /// Whether long messages may go by TCP connections beside the datagrams.
+    pub streams: bool,
 }
 
 impl Setting<'_> {
     pub fn open(self) -> Result<Endpoint, OpenError> {
         let builder = Endpoint::builder()
             .accept(self.accept)
+            .streams(self.streams)
             .max_message_bytes(self.message_bytes_max)
             .wait(self.waiting.of_port());
         let builder = match self.datagram_bytes {

@@ -138,7 +138,15 @@ pub fn open(
         Some(interface) => address_on(interface, to)?,
         None => (any, 0).into(),
     };
-    let setting = Setting { at, interface, waiting, message_bytes_max, datagram_bytes: None, accept: false };
+    let setting = Setting {
+        at,
+        interface,
+        waiting,
+        message_bytes_max,
+        datagram_bytes: None,
+        accept: false,
+        streams: false,
+    };
     Ok(setting.open()?)
 }
 

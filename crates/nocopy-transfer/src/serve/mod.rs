@@ -180,7 +180,15 @@ fn message_endpoint(
     waiting: Waiting,
 ) -> Result<MessageEndpoint, Failure> {
     let message_bytes_max = MESSAGE_BYTES_MAX as usize;
-    let setting = Setting { at, interface, waiting, message_bytes_max, datagram_bytes: None, accept: true };
+    let setting = Setting {
+        at,
+        interface,
+        waiting,
+        message_bytes_max,
+        datagram_bytes: None,
+        accept: true,
+        streams: false,
+    };
     Ok(setting.open()?)
 }
 

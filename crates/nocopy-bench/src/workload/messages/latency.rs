@@ -56,6 +56,10 @@ impl Workload for MessageLatency {
             ),
             ("message-udp", "the library's message protocol over UDP sockets; the variant says how it waits"),
             (
+                "message-auto",
+                "the same, with a TCP connection beside the datagrams for messages that the library sends by it",
+            ),
+            (
                 "fi_pingpong",
                 "libfabric's program with its tcp provider; it prints a mean only, so there is no ratio",
             ),
@@ -129,6 +133,7 @@ fn baselines(carrier: Carrier, waiting: Waiting) -> &'static [&'static str] {
     match (waiting, carrier) {
         (Waiting::Spinning, Carrier::Port) => &["tcp-spinning", "xdp-spinning", "udp-spinning"],
         (Waiting::Spinning, Carrier::Sockets) => &["tcp-spinning", "udp-spinning"],
+        (Waiting::Spinning, Carrier::Auto) => &["tcp-spinning"],
         (Waiting::Blocking, _) => &["tcp-blocking"],
         (Waiting::Adaptive, _) => &["tcp-blocking", "tcp-spinning"],
     }

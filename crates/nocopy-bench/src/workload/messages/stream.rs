@@ -76,6 +76,10 @@ impl Workload for MessageStream {
                 "the library's message protocol over a port of AF_XDP; the variant says how it waits",
             ),
             ("message-udp", "the library's message protocol over UDP sockets; the variant says how it waits"),
+            (
+                "message-auto",
+                "the same, with a TCP connection beside the datagrams for messages that the library sends by it",
+            ),
             ("udp-spinning", "a datagram for each message; nothing is sent again"),
             ("xdp-spinning", "a frame for each message, over two ports of AF_XDP; nothing is sent again"),
         ]
@@ -150,6 +154,7 @@ fn baselines(carrier: Carrier) -> &'static [&'static str] {
     match carrier {
         Carrier::Port => &["tcp-blocking", "tcp-batched", "tcp-gathered", "xdp-spinning"],
         Carrier::Sockets => &["tcp-blocking", "tcp-batched", "tcp-gathered", "udp-spinning"],
+        Carrier::Auto => &["tcp-blocking", "tcp-batched", "tcp-gathered"],
     }
 }
 

@@ -40,7 +40,7 @@ impl Way {
     #[inline]
     fn turn_to(&mut self, batch: u32) {
         if self.batch != batch {
-            self.is_long = self.unit_bytes >= BATCH_BYTES && batch.wrapping_sub(self.batch) == 1;
+            self.is_long = self.unit_bytes >= BATCH_BYTES;
             (self.batch, self.full_packets, self.unit_bytes) = (batch, 0, 0);
         }
     }

@@ -14,8 +14,8 @@ pub(super) const CHUNK_BYTES: usize = 256 << 10;
 const POOL_BYTES_MIN: usize = 16 << 20;
 /// Buffers of either kind, at least.
 const BUFFERS_MIN: usize = 4;
-/// The longest unit of several messages.
-pub(super) const UNIT_BYTES_MAX: usize = 64 << 10;
+/// The longest unit of several messages, without its header.
+pub(super) const UNIT_BYTES_MAX: usize = CHUNK_BYTES - HEADER_BYTES;
 
 /// Buffers that units are received into.
 #[derive(Debug)]

@@ -33,6 +33,8 @@ use reading::{Look, Reading};
 
 type Protocol = protocol::Endpoint<Packet, Received>;
 
+/// Bytes that a unit has room for at first.
+const OPEN_BYTES: usize = 68 << 10;
 /// Event data of what is no stream.
 const OTHERS: u64 = u64::MAX;
 /// Streams that are read in one look.
@@ -226,7 +228,7 @@ impl Streams {
 
     /// Begins a unit for a peer that has none.
     pub(super) fn begin_unit(&mut self, peer: Peer) -> &mut OpenUnit {
-        let unit = self.outgoing.open(UNIT_BYTES_MAX);
+        let unit = self.outgoing.open(OPEN_BYTES);
         self.open.push(peer);
         self.way(peer).open.insert(unit)
     }
