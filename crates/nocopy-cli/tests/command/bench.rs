@@ -665,7 +665,7 @@ fn a_short_bench_moves_messages_in_every_way() {
     let lengths = numbers(rows, "message-latency", "payload_bytes");
     assert!(lengths.iter().any(|&bytes| bytes + HEADERS_BYTES > 1 << 16), "{lengths:?}");
     for &bytes in &lengths {
-        for method in ["message-xdp", "message-udp"] {
+        for method in ["message-xdp", "message-udp", "message-auto"] {
             let found = |variant| baselines(&of("message-latency", method, Some(variant), bytes));
             assert_eq!(found("spinning")[0], "tcp-spinning", "{method} {bytes}");
             assert_eq!(found("blocking"), ["tcp-blocking"], "{method} {bytes}");
@@ -701,6 +701,8 @@ fn a_short_bench_moves_messages_in_every_way() {
             ("message-xdp", Some("blocking")),
             ("message-udp", Some("spinning")),
             ("message-udp", Some("blocking")),
+            ("message-auto", Some("spinning")),
+            ("message-auto", Some("blocking")),
             ("tcp-blocking", None),
             ("tcp-spinning", None),
         ] {

@@ -213,6 +213,7 @@ mod tests {
                 message_bytes_max: 1 << 20,
                 datagram_bytes: None,
                 accept: true,
+                streams: false,
             };
             let ends = (setting.open().unwrap(), setting.open().unwrap());
             let (mut one, mut other) = Message::pair(ends.0, ends.1).unwrap();

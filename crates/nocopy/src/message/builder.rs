@@ -230,8 +230,9 @@ impl Builder {
 
     /// Whether long messages, and many short ones at a time, may go by TCP connections beside the datagrams (default: no): to peers that do
     /// the same, where it is faster. The endpoint listens on the TCP port with the number of its UDP port; if that is in use, and with
-    /// [`crc`](Self::crc), there are no streams. Messages keep their order. What comes over streams has some 32 MiB of memory of its own, of
+    /// [`crc`](Self::crc), there are no streams. Streams are opened in the network namespace of the thread that calls. Messages keep their order. What comes over streams has some 32 MiB of memory of its own, of
     /// which pages that were never used cost nothing.
+    #[doc(hidden)]
     pub fn streams(mut self, on: bool) -> Self {
         self.streams = on;
         self

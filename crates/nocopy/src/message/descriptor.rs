@@ -35,6 +35,11 @@ impl Descriptor {
         self.alarm.set(due)
     }
 
+    /// Makes it readable when something else is, too.
+    pub(super) fn watch(&self, other: BorrowedFd<'_>) -> io::Result<()> {
+        Ok(epoll::add(&self.poll, other, epoll::EventData::new_u64(0), epoll::EventFlags::IN)?)
+    }
+
     /// To wait on without the endpoint.
     pub(super) fn shared(&self) -> Arc<OwnedFd> {
         Arc::clone(&self.poll)

@@ -167,8 +167,12 @@ impl Endpoint {
         // 32 bytes come whole or not at all (getrandom(2)).
         rustix::rand::getrandom(&mut seed, rustix::rand::GetRandomFlags::empty())
             .map_err(|error| OpenError::Random { source: error.into() })?;
+        let descriptor = Descriptor::new().map_err(|source| OpenError::Poll { source })?;
+        if let Some(streams) = &streams {
+            descriptor.watch(streams.as_fd()).map_err(|source| OpenError::Poll { source })?;
+        }
         Ok(Self {
-            descriptor: Descriptor::new().map_err(|source| OpenError::Poll { source })?,
+            descriptor,
             keep_alive: None,
             window_packets: settings.window_packets,
             protocol: protocol::Endpoint::new(settings, seed),

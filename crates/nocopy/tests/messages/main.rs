@@ -10,4 +10,5 @@ mod keep_alive;
 mod memory;
 mod port;
 mod shared;
+mod streams;
 mod tokio;

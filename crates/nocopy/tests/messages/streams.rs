@@ -1,0 +1,92 @@
+//! Messages that go by TCP connections beside the datagrams, between two network namespaces.
+
+use std::net::SocketAddr;
+use std::os::fd::AsFd;
+use std::time::Duration;
+
+use crate::common::lab;
+use crate::common::message::{connect, pattern};
+use nocopy::message::{Builder, Endpoint, Peer};
+use nocopy::{Port, Reason};
+use nocopy_lab::End;
+use nocopy_lab::patience::wait_until;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+/// Lengths that go by datagrams, by streams, and in batches of either.
+const LENGTHS: [usize; 7] = [10, 9_000, 300_000, 0, 1_400, 64 << 10, 1 << 20];
+
+fn bind(end: &End, builder: Builder) -> Endpoint {
+    let address = SocketAddr::new(end.ipv4().into(), 0);
+    end.namespace().run(|| builder.streams(true).bind(address).unwrap())
+}
+
+/// Waits on the descriptor for a millisecond at most, as an event loop of the program's does.
+fn wait_on_descriptor(endpoint: &mut Endpoint) {
+    if !endpoint.arm().unwrap() {
+        let millisecond = Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
+        let _ = poll(&mut [PollFd::from_borrowed_fd(endpoint.as_fd(), PollFlags::IN)], Some(&millisecond));
+    }
+}
+
+/// An endpoint, which opens streams in the network namespace of the thread that calls it, and its end of the link.
+type Side<'a> = (&'a End, &'a mut Endpoint);
+
+/// Sends messages of all lengths, and checks that they arrive once and in order.
+fn converse((left_end, left): Side<'_>, to_right: Peer, (right_end, right): Side<'_>, messages: usize) {
+    let of = |number: usize| pattern(number, LENGTHS[number % LENGTHS.len()]);
+    let (mut sent, mut received) = (0, 0);
+    let mut send = || {
+        while sent < messages {
+            let result = match sent % 2 {
+                0 => left.send_copy(&of(sent), to_right),
+                _ => left.send(of(sent), to_right).map_err(|rejected| rejected.reason),
+            };
+            match result {
+                Ok(()) => sent += 1,
+                Err(Reason::Full) => break,
+                Err(reason) => panic!("message {sent}: {reason}"),
+            }
+        }
+        left.flush().unwrap();
+        left.wait(Duration::ZERO).unwrap();
+    };
+    let mut receive = || {
+        while let Some(message) = right.try_receive().unwrap() {
+            assert!(message.to_vec() == of(received), "message {received} of {} bytes", message.len());
+            received += 1;
+        }
+        wait_on_descriptor(right);
+        received == messages
+    };
+    wait_until("all messages", || {
+        left_end.namespace().run(&mut send);
+        right_end.namespace().run(&mut receive)
+    });
+}
+
+fn check([left_end, right_end]: [&End; 2], mut left: Endpoint, mut right: Endpoint) {
+    let (to_right, to_left) = connect(&mut left, &mut right);
+    converse((left_end, &mut left), to_right, (right_end, &mut right), 140);
+    converse((right_end, &mut right), to_left, (left_end, &mut left), 140);
+    let stats = left.stats().unwrap();
+    assert!(
+        stats["streams_attached"] > 0 && stats["units_sent"] > 50 && stats["units_received"] > 50,
+        "{stats}"
+    );
+    assert_eq!((stats["streams_cut"], stats["streams_refused"]), (0, 0), "{stats}");
+}
+
+#[test]
+fn long_messages_go_by_a_stream_beside_sockets() {
+    let lab = lab!();
+    let ends = [lab.left(), lab.right()];
+    check(ends, bind(ends[0], Endpoint::builder()), bind(ends[1], Endpoint::builder()));
+}
+
+#[test]
+fn long_messages_go_by_a_stream_beside_ports() {
+    let lab = lab!();
+    let over_port = |end: &End| bind(end, Endpoint::builder().port(Port::builder(end.interface())));
+    let ends = [lab.left(), lab.right()];
+    check(ends, over_port(ends[0]), over_port(ends[1]));
+}
