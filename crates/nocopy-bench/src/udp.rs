@@ -152,7 +152,8 @@ pub(crate) fn send_singly(
             let mut buffer = home.pop_front().ok_or(io::ErrorKind::OutOfMemory)?;
             buffer.resize(datagrams.bytes);
             buffer.as_mut().into_iter().for_each(|bytes| Datagrams::number_one(bytes, sequence));
-            sender.send_now(buffer, None)?;
+            sender.send(buffer, None).map_err(|rejected| rejected.reason)?;
+            sender.flush()?;
             home.extend(sender.buffer());
             sequence += 1;
         }

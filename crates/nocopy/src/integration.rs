@@ -37,5 +37,5 @@ pub mod xdp {
 
 /// Files written past the page cache from where packets lie.
 pub mod disk {
-    pub use crate::capture::disk::{PIECES_MAX, SECTOR_BYTES, SectorBuffer, Sectors, Writer, Written};
+    pub use crate::capture::disk::{SECTOR_BYTES, SectorBuffer, Sectors, Writer, Written};
 }

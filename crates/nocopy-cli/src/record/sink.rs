@@ -4,13 +4,16 @@ use std::collections::VecDeque;
 use std::io;
 use std::time::Duration;
 
-use nocopy::integration::disk::{PIECES_MAX, SECTOR_BYTES, SectorBuffer, Sectors, Writer, Written};
+use nocopy::integration::disk::{SECTOR_BYTES, SectorBuffer, Sectors, Writer, Written};
 use nocopy_proto::pcapng::{self, Counts};
 
 use super::files::Files;
 use super::guard::Guard;
 use crate::Failure;
 use nocopy_report::wall_clock::now_ns;
+
+/// The most pieces of memory in a write.
+const PIECES_MAX: usize = libc::UIO_MAXIOV as usize;
 
 /// The length of a write that bypasses the page cache, if enough data waits.
 const WRITE_BYTES_MAX: usize = 8 << 20;

@@ -16,9 +16,6 @@ pub use crate::sys::disk::{SectorBuffer, Sectors};
 /// Every write must be a multiple of this: no disk has larger sectors.
 pub const SECTOR_BYTES: usize = 4096;
 
-/// The most pieces in a write.
-pub const PIECES_MAX: usize = disk::PIECES_MAX;
-
 /// How a file is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Method {
@@ -129,7 +126,7 @@ impl Writer {
         self.under_way.is_some()
     }
 
-    /// Starts to append sectors, at most [`PIECES_MAX`], each of a multiple of [`SECTOR_BYTES`].
+    /// Starts to append sectors, at most `UIO_MAXIOV` of them, each of a multiple of [`SECTOR_BYTES`].
     ///
     /// # Panics
     /// A write is in progress.

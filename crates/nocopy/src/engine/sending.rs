@@ -278,12 +278,6 @@ impl<M: Load, T, C> Sending<M, T, C> {
         wait_for_completions(self.kept.socket(), self.kept.ring(), timeout)
     }
 
-    /// Whether free loads wait to be [taken](Self::completed), instead of their buffers returning to the pool.
-    #[inline]
-    pub(crate) fn returns_buffers(&self) -> bool {
-        self.home.completed.is_some()
-    }
-
     /// The next load that is free again, if completions are kept.
     pub(crate) fn completed(&mut self) -> Option<Completed<M>> {
         self.home.completed.as_mut()?.pop_front()

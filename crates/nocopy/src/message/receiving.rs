@@ -71,11 +71,11 @@ impl Endpoint {
     /// As [`receive`](Self::receive).
     #[inline]
     pub fn try_receive_each(&mut self, mut each: impl FnMut(Message<'_>)) -> io::Result<usize> {
-        if self.at_hand >= AT_HAND_MAX || !self.has_message() {
-            if let Some(lone) = self.look(true)? {
-                each(self.read_lone(lone));
-                return Ok(1);
-            }
+        if (self.at_hand >= AT_HAND_MAX || !self.has_message())
+            && let Some(lone) = self.look(true)?
+        {
+            each(self.read_lone(lone));
+            return Ok(1);
         }
         let mut messages = 0;
         while self.at_hand < AT_HAND_MAX {

@@ -11,9 +11,6 @@ use super::memory::Mapping;
 use super::packet::PcapngBlock;
 use super::poll::wait_readable;
 
-/// The most pieces of memory in a write (`UIO_MAXIOV`).
-pub(crate) const PIECES_MAX: usize = 1024;
-
 /// Memory that begins on a page, for writes past the page cache.
 #[derive(Debug)]
 pub struct SectorBuffer {
@@ -129,7 +126,7 @@ impl WriteRing {
         let pushed = unsafe { self.uring.submission().push(&write) };
         assert!(pushed.is_ok(), "the queue has room for one");
         let flight = self.flight.insert(Flight { sectors, pieces });
-        debug_assert!(flight.pieces.len() <= PIECES_MAX);
+        debug_assert!(flight.pieces.len() <= libc::UIO_MAXIOV as usize);
         match self.submit() {
             Ok(()) => Ok(()),
             Err(error) => {

@@ -304,37 +304,6 @@ impl Sender {
         self.counters.sent_bytes += bytes;
     }
 
-    /// Sends one datagram now, after queued messages: if a plain call is the method, this saves the cost of the queue.
-    ///
-    /// # Errors
-    /// As [`flush`](Self::flush); also if there is no destination, or it is longer than UDP allows.
-    #[doc(hidden)]
-    #[inline]
-    pub fn send_now(&mut self, buffer: Buffer, to: Option<SocketAddr>) -> io::Result<()> {
-        let destination = self.whom(to).ok_or(Reason::NotConnected)?;
-        let is_alone =
-            self.queued() == 0 && !self.outbox.sending.returns_buffers() && self.late_refusals.is_none();
-        if is_alone && self.queue_max > 0 && self.chooser.is_plain(destination, buffer.len()) {
-            let address = self.destinations.get(destination).address.as_ref();
-            if udp_send::send(self.outbox.sending.socket(), &buffer, address, 0).is_ok() {
-                self.count_sent(1, buffer.len() as u64);
-                let evidence = self.chooser.copied(1, buffer.len());
-                self.ledger_mut().add(evidence, 1, buffer.len() as u64);
-                self.outbox.sending.recycle(buffer);
-                return Ok(());
-            }
-        }
-        // After a failed call it is tried again below, where the error is examined.
-        self.queue_and_flush(buffer, to)
-    }
-
-    #[inline(never)]
-    fn queue_and_flush(&mut self, buffer: Buffer, to: Option<SocketAddr>) -> io::Result<()> {
-        self.flush()?;
-        self.send(buffer, to).map_err(|rejected| rejected.reason)?;
-        self.flush()
-    }
-
     /// Messages that are queued and not handed over.
     #[inline]
     pub(super) fn queued(&self) -> usize {
