@@ -19,8 +19,12 @@ const MESSAGE: [u8; 64] = [7; 64];
 /// A long message, sent in place.
 static BULK: [u8; 1 << 20] = [7; 1 << 20];
 
-/// The number of peers in the test with many.
+/// The number of peers in the loop with many, and in the one that it is compared with.
 const MANY: usize = 10_000;
+const FEW: usize = 10;
+
+/// Longer than any loop takes.
+const SILENCE: Duration = Duration::from_secs(100_000);
 
 struct Pair {
     endpoints: [Endpoint; 2],
@@ -142,6 +146,7 @@ fn main() {
     for (name, work, peers) in [
         ("message-alone", measured_conversation as fn(&mut Pair), 1),
         ("message-many-peers", measured_conversation, MANY),
+        ("message-few-peers", measured_conversation, FEW),
         ("message-packed", measured_stream, 1),
         ("message-packed-single", measured_stream_single, 1),
         ("message-bulk", measured_bulk, 1),
@@ -166,7 +171,9 @@ impl Pair {
 }
 
 fn connect(peers: usize) -> Pair {
-    let bind = || Endpoint::builder().bind((Ipv4Addr::LOCALHOST, 0).into()).expect("an address of this host");
+    // How often silent peers are asked would depend on how long the machine takes for the loop.
+    let builder = || Endpoint::builder().keep_alive(SILENCE).dead_after(2 * SILENCE);
+    let bind = || builder().bind((Ipv4Addr::LOCALHOST, 0).into()).expect("an address of this host");
     let (mut client, mut server) = (bind(), bind());
     let mut pairs = Vec::new();
     for _ in 0..peers {
