@@ -208,8 +208,8 @@ fn begin_burst(guard: &Guard, slot: &'static Slot, shape: Shape, datagram: Datag
     if !burst::add(guard, word, head(guard), datagram.parts) {
         return None;
     }
-    // A signal handler may have ended the thread meanwhile.
-    if deadline_ns == 0 || !ticker::is_ticking() {
+    // A signal handler may have ended the thread meanwhile, or switched the library off.
+    if deadline_ns == 0 || is_off() || !ticker::is_ticking() {
         hand_over(Flush::Deadline, Some(guard));
     } else {
         ticker::arm(now_ns, deadline_ns);

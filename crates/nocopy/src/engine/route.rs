@@ -18,7 +18,7 @@ use nocopy_proto::MacAddress;
 
 use crate::sys::route::{self, Changes};
 
-/// The most remembered routes, and neighbours (some MiB); others are queried each time.
+/// The most routes, and neighbours, that are remembered (some MiB); at one more, all are forgotten.
 const ROUTES_MAX: usize = 65_536;
 
 /// The largest message about a change: `NLMSG_GOODSIZE`, a page or 8 KiB; for links with many attributes more.

@@ -72,7 +72,7 @@ impl Endpoint {
     #[inline]
     pub fn try_receive_each(&mut self, mut each: impl FnMut(Message<'_>)) -> io::Result<usize> {
         if (self.at_hand >= AT_HAND_MAX || !self.has_message())
-            && let Some(lone) = self.look(true)?
+            && let Some(lone) = self.look(self.aside.is_empty())?
         {
             each(self.read_lone(lone));
             return Ok(1);

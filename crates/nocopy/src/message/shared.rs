@@ -295,7 +295,8 @@ impl State {
             }
         }
         match self.watcher {
-            Some(_) if self.is_rung => {}
+            // Again, since the program may have armed the endpoint meanwhile.
+            Some(_) if self.is_rung => self.ring(Some(Duration::ZERO)),
             Some(_) => {
                 let due = self.endpoint.next_timeout();
                 self.ring(due);

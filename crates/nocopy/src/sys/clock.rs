@@ -1,6 +1,7 @@
 //! The system's clock as a number.
 
 use std::mem::MaybeUninit;
+use std::time::Duration;
 
 /// Nanoseconds since the machine started, as `Instant` counts them, but faster: with one call per message the overhead of `Instant`
 /// exceeds the clock's. (`rustix` would do, but finds the vDSO by means that valgrind does not have.)
@@ -15,9 +16,15 @@ pub(crate) fn monotonic_ns() -> u64 {
     now.tv_sec.cast_unsigned() * 1_000_000_000 + now.tv_nsec.cast_unsigned()
 }
 
+/// Processor time that this thread has taken, in the kernel, too, also for interrupts that came meanwhile.
+pub(crate) fn processor_time() -> Duration {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    Duration::new(now.tv_sec.cast_unsigned(), now.tv_nsec as u32)
+}
+
 #[cfg(test)]
 mod tests {
-    use std::time::{Duration, Instant};
+    use std::time::Instant;
 
     use super::*;
 

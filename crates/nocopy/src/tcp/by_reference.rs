@@ -13,7 +13,7 @@ use std::io;
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::Duration;
 
 use rustix::net::SendFlags;
 
@@ -22,7 +22,9 @@ use crate::engine::choice::Chooser;
 use crate::engine::policy::{Explanation, Matter, Policy, Reason, Work};
 use crate::facts::evidence::Evidence;
 use crate::facts::rejected::Reason as NotSent;
+use crate::sys::clock::processor_time;
 use crate::sys::fork::Generation;
+use crate::sys::poll::{Wakeup, wait_readable};
 use crate::sys::sealed::Sealed;
 use crate::sys::splice::{self, Pipe};
 use crate::sys::stream;
@@ -153,9 +155,10 @@ impl Transfer {
         self.range.end - self.at
     }
 
-    /// Bytes of the next piece, if there is room for it.
+    /// Bytes of the next piece, if there is room for it. It ends with a page, so that it fits into a pipe.
     fn piece_bytes(&self) -> usize {
-        self.left().min(PIECE_BYTES as u64) as usize
+        let bytes_max = PIECE_BYTES as u64 - self.at % PAGE_BYTES as u64;
+        self.left().min(bytes_max) as usize
     }
 
     /// Whether all were accepted.
@@ -234,8 +237,9 @@ impl TransferError {
 pub(super) struct ByReference {
     chooser: Chooser<PublishedMethod>,
     ended_early: u64,
-    /// A step that may wait found no room for all of its piece.
-    is_full: bool,
+    /// A call that could wait did not find room for all of its bytes: the peer is slow, or the socket does not block. Until a whole piece
+    /// fits, pieces are cut to the room again.
+    is_slow: bool,
 }
 
 /// What the caller of a step knows.
@@ -255,6 +259,14 @@ struct Piece {
     more: bool,
     /// Whether the kernel may wait for room.
     waits: bool,
+    /// Whether it was not cut to the socket's room.
+    is_whole: bool,
+}
+
+impl Piece {
+    fn moved(self, bytes: usize) -> Moved {
+        Moved { bytes, is_all: bytes == self.bytes }
+    }
 }
 
 impl ByReference {
@@ -267,7 +279,7 @@ impl ByReference {
         let policy = pinned.map_or_else(|| Policy::new(&PublishedMethod::ALL), Policy::pinned);
         // At most a page is copied.
         let chooser = Chooser::by(policy.about(Matter::Writes), PublishedMethod::Copy, PAGE_BYTES + 1);
-        Ok(Self { chooser, ended_early: 0, is_full: false })
+        Ok(Self { chooser, ended_early: 0, is_slow: false })
     }
 
     /// Passes the next piece of a transfer to the socket.
@@ -286,58 +298,64 @@ impl ByReference {
         if left == 0 {
             return Ok(Step::Done);
         }
-        if std::mem::take(&mut self.is_full) && now.waits {
-            return Ok(Step::SocketFull);
-        }
-        let moved = match &transfer.source {
-            Source::Published(data) => self.published(data, transfer, socket, now),
-            Source::File(file) => next_piece(transfer, socket, now)
-                .and_then(|piece| sendfile(file, piece, socket).map(|bytes| Moved::unknown(bytes, piece))),
-            // Without waiting and without "more", because the time of further bytes is unknown.
-            Source::Pipe(reader) => match next_piece(transfer, socket, Circumstances::default())
-                .and_then(|piece| from_pipe(reader, piece, socket).map(|bytes| Moved::unknown(bytes, piece)))
-            {
-                Err(error) if error.is_full() => return Ok(full_or_empty(reader)),
-                moved => moved,
-            },
-        };
+        // Of a pipe without waiting and without "more", because the time of further bytes is unknown.
+        let now = if transfer.is_of_pipe() { Circumstances::default() } else { now };
+        let now = Circumstances { waits: now.waits && !self.is_slow, ..now };
+        let moved = next_piece(transfer, socket, now).and_then(|piece| match &transfer.source {
+            Source::Published(data) => self.published(data, piece, socket),
+            Source::File(file) => Ok((self.note(piece, sendfile(file, piece, socket)?), Evidence::Unknown)),
+            Source::Pipe(reader) => Ok((from_pipe(reader, piece, socket)?, Evidence::Unknown)),
+        });
         match moved {
-            Ok(Moved { bytes: 0, .. }) => {
+            Ok((0, _)) => {
                 self.ended_early += 1;
                 Err(TransferError::Ended { missing: left })
             }
-            Ok(Moved { bytes, evidence, is_all }) => {
-                self.is_full = !is_all;
+            Ok((bytes, evidence)) => {
                 let bytes = bytes as u64;
                 transfer.at += bytes;
                 Ok(Step::Sent { bytes, evidence })
             }
-            Err(error) if error.is_full() => Ok(Step::SocketFull),
+            Err(error) if error.is_full() => match transfer.pipe_reader().map(state_of) {
+                None | Some(Content::Some) => Ok(Step::SocketFull),
+                Some(Content::NoneYet) => Ok(Step::SourceEmpty),
+                Some(Content::NoneEver) => {
+                    self.ended_early += 1;
+                    Err(TransferError::Ended { missing: left })
+                }
+            },
             Err(error) => Err(error),
         }
     }
 
-    /// By the chosen method; by another if the kernel refuses that, unless it was pinned. Only the time of calls that do not wait is measured:
-    /// how long a peer does not read says nothing about the method.
+    /// Notes whether the socket had room for the piece; returns the bytes of it that were moved.
+    fn note(&mut self, piece: Piece, moved: Moved) -> usize {
+        if piece.waits {
+            self.is_slow = !moved.is_all;
+        } else if piece.is_whole {
+            self.is_slow = false;
+        }
+        moved.bytes
+    }
+
+    /// By the chosen method; by another if the kernel refuses that, unless it was pinned. What is measured is processor time: how long a peer
+    /// does not read says nothing about the method.
     fn published(
         &mut self,
         data: &Published,
-        transfer: &Transfer,
+        piece: Piece,
         socket: BorrowedFd<'_>,
-        now: Circumstances,
-    ) -> Result<Moved, TransferError> {
+    ) -> Result<(usize, Evidence), TransferError> {
         loop {
-            let choice = self.chooser.choose(work(transfer.piece_bytes()));
-            let waits = now.waits && !choice.measured;
-            let piece = next_piece(transfer, socket, Circumstances { waits, ..now })?;
-            let started = choice.measured.then(Instant::now);
+            let choice = self.chooser.choose(work(piece.bytes));
+            let started = choice.measured.then(processor_time);
             match hand_over(choice.method, data.region(), piece, socket) {
-                Ok(bytes) => {
+                Ok(moved) => {
+                    let bytes = self.note(piece, moved);
                     if let Some(started) = started {
-                        self.chooser.record(choice, work(bytes), started.elapsed());
+                        self.chooser.record(choice, work(bytes), processor_time().saturating_sub(started));
                     }
-                    let evidence = self.evidence(choice.method, bytes);
-                    return Ok(Moved { evidence, ..Moved::unknown(bytes, piece) });
+                    return Ok((bytes, self.evidence(choice.method, bytes)));
                 }
                 Err(TransferError::Refused { source, .. })
                     if source.kind() != io::ErrorKind::WouldBlock
@@ -378,27 +396,21 @@ fn next_piece(
     let (at, bytes) = (transfer.at, transfer.piece_bytes());
     if now.waits && bytes >= LONG_BYTES {
         // Without "more": held-back bytes would be few of so many, and could fill a small buffer.
-        return Ok(Piece { at, bytes, more: false, waits: true });
+        return Ok(Piece { at, bytes, more: false, waits: true, is_whole: true });
     }
     let room = stream::room(socket).map_err(|error| failed("getsockopt(SO_MEMINFO)", error))?;
     let room = room.ok_or_else(|| failed("getsockopt(SO_MEMINFO)", io::ErrorKind::WouldBlock.into()))?;
+    let is_whole = bytes <= room.bytes();
     let bytes = bytes.min(room.bytes());
     let more = (now.more || (bytes as u64) < transfer.left()) && room.is_ample_for(bytes);
-    Ok(Piece { at, bytes, more, waits: false })
+    Ok(Piece { at, bytes, more, waits: false, is_whole })
 }
 
-/// Bytes that a call moved.
+/// What a call moved.
 struct Moved {
     bytes: usize,
-    evidence: Evidence,
-    /// Whether they are the whole piece.
+    /// Whether the socket had room for all that it was handed.
     is_all: bool,
-}
-
-impl Moved {
-    fn unknown(bytes: usize, piece: Piece) -> Self {
-        Self { bytes, evidence: Evidence::Unknown, is_all: bytes == piece.bytes }
-    }
 }
 
 /// In pages, so that costs are compared by length, whatever room the socket had.
@@ -411,7 +423,7 @@ fn hand_over(
     data: &Sealed,
     piece: Piece,
     socket: BorrowedFd<'_>,
-) -> Result<usize, TransferError> {
+) -> Result<Moved, TransferError> {
     // Within the data, so within the address space.
     let range = piece.at as usize..piece.at as usize + piece.bytes;
     match method {
@@ -422,13 +434,14 @@ fn hand_over(
             flags.set(SendFlags::MORE, piece.more);
             flags.set(SendFlags::DONTWAIT, !piece.waits);
             let sent = rustix::io::retry_on_intr(|| rustix::net::send(socket, &data[range.clone()], flags));
-            sent.map_err(|error| failed("send", error.into()))
+            sent.map(|bytes| piece.moved(bytes)).map_err(|error| failed("send", error.into()))
         }
     }
 }
 
-fn sendfile(file: &File, piece: Piece, socket: BorrowedFd<'_>) -> Result<usize, TransferError> {
-    splice::sendfile(file, piece.at, socket, piece.bytes).map_err(|error| failed("sendfile", error))
+fn sendfile(file: &File, piece: Piece, socket: BorrowedFd<'_>) -> Result<Moved, TransferError> {
+    let sent = splice::sendfile(file, piece.at, socket, piece.bytes);
+    sent.map(|bytes| piece.moved(bytes)).map_err(|error| failed("sendfile", error))
 }
 
 fn from_pipe(reader: &OwnedFd, piece: Piece, socket: BorrowedFd<'_>) -> Result<usize, TransferError> {
@@ -440,15 +453,16 @@ fn vmsplice(
     range: Range<usize>,
     more: bool,
     socket: BorrowedFd<'_>,
-) -> Result<usize, TransferError> {
+) -> Result<Moved, TransferError> {
     let lent = LentPipe::take().map_err(|error| failed("pipe", error))?;
     let loaded = lent.pipe.load(data, range).map_err(|error| failed("vmsplice", error))?;
     let moved = lent.pipe.empty(socket, loaded, more);
     let moved = moved.map_err(|error| failed("splice", error))?;
-    if moved == loaded {
+    let is_all = moved == loaded;
+    if is_all {
         lent.give_back(); // empty again
     }
-    Ok(moved)
+    Ok(Moved { bytes: moved, is_all })
 }
 
 thread_local! {
@@ -475,12 +489,25 @@ impl LentPipe {
     }
 }
 
-/// Why moving out of a pipe would block.
-fn full_or_empty(reader: &OwnedFd) -> Step {
-    if is_empty(reader) { Step::SourceEmpty } else { Step::SocketFull }
+/// What is in a pipe.
+enum Content {
+    Some,
+    NoneYet,
+    /// Its writer has closed it.
+    NoneEver,
 }
 
-/// Whether all pipes are empty.
+/// Looks whether it is readable before it looks for bytes: an empty pipe is readable only at its end.
+fn state_of(reader: &OwnedFd) -> Content {
+    let is_readable = matches!(wait_readable(reader.as_fd(), Duration::ZERO), Ok(Wakeup::Ready));
+    match (is_readable, is_empty(reader)) {
+        (_, false) => Content::Some,
+        (false, true) => Content::NoneYet,
+        (true, true) => Content::NoneEver,
+    }
+}
+
+/// Whether a pipe is empty.
 pub(super) fn is_empty(reader: impl AsFd) -> bool {
     matches!(rustix::io::ioctl_fionread(reader), Ok(0))
 }

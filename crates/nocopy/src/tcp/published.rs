@@ -122,7 +122,7 @@ pub enum PublishError {
     },
     /// They were written, but not sealed.
     #[error(
-        "published data: not sealed{cause}; another process may have opened its memory for writing, by /proc (EBUSY); end that process", cause = Why(.0))]
+        "published data: not sealed{cause}; on EBUSY another process has opened its memory for writing, by /proc; end that process", cause = Why(.0))]
     Seal(#[source] io::Error),
     /// The descriptor is not a file that can be sealed.
     #[error(

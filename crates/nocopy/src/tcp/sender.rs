@@ -29,7 +29,7 @@ use crate::stats::Stats;
 use crate::sys::poll::{Wakeup, wait_readable, wait_writable};
 use crate::sys::stream;
 
-/// How long to sleep if no event can end the wait.
+/// How long to sleep where an event that does not go away would end every wait at once.
 const LOOK_AGAIN_SOON: Duration = Duration::from_millis(1);
 
 const ALL_HELD: &str = "send: no free buffer; the program holds all of the pool; send, recycle or drop some, or make the pool larger";

@@ -179,6 +179,45 @@ fn a_call_has_its_response_and_others_wait_meanwhile() {
     });
 }
 
+/// More messages than are given out at once wait, and the next one comes alone.
+#[test]
+fn messages_that_waited_for_a_call_come_first() {
+    const WAITING: usize = 40;
+    let (mut client, peer, mut server, to_client) = pair(silent);
+    std::thread::scope(|scope| {
+        let (go_on, goes_on) = std::sync::mpsc::channel();
+        let (sent, is_sent) = std::sync::mpsc::channel();
+        scope.spawn(move || {
+            let call = loop {
+                let Some(request) = server.receive_timeout(PATIENCE).unwrap() else { continue };
+                let Kind::Request(call) = request.kind() else { panic!("{:?}", request.kind()) };
+                break call;
+            };
+            for number in 0..WAITING {
+                server.send_copy(&pattern(number, 64), to_client).unwrap();
+            }
+            server.respond(b"done".to_vec(), to_client, call).unwrap();
+            server.flush().unwrap();
+            goes_on.recv().unwrap();
+            server.send_copy(&pattern(WAITING, 64), to_client).unwrap();
+            server.flush().unwrap();
+            sent.send(server).unwrap();
+        });
+        client.call(b"hello".to_vec(), peer, PATIENCE).unwrap();
+        let mut received = Vec::new();
+        client.try_receive_each(|message| received.push(message.to_vec())).unwrap();
+        assert!((1..WAITING).contains(&received.len()), "{}", received.len());
+        go_on.send(()).unwrap();
+        let _server = is_sent.recv().unwrap();
+        wait_until("the last one", || {
+            client.try_receive_each(|message| received.push(message.to_vec())).unwrap();
+            received.len() > WAITING
+        });
+        let expected: Vec<_> = (0..=WAITING).map(|number| pattern(number, 64)).collect();
+        assert!(received == expected, "in another order");
+    });
+}
+
 #[test]
 fn the_end_behind_the_last_message_ends_the_next_wait() {
     // Only the end of the connection can end the wait.

@@ -362,6 +362,21 @@ fn a_pipe_gives_what_is_in_it_and_says_when_it_has_ended() {
 }
 
 #[test]
+fn the_end_of_a_pipe_is_seen_though_the_socket_is_full() {
+    let (socket, _receiver) = pair();
+    let data = publish(&[1; 16 * MIB]);
+    let mut by = ByReference::new(socket.as_fd(), None).unwrap();
+    let mut filling = Transfer::published(&data, 0..data.len() as u64).unwrap();
+    fill(&mut by, &mut filling, &socket, AT_ONCE);
+    let (reader, writer) = std::io::pipe().unwrap();
+    let mut transfer = Transfer::pipe(reader.into(), 10).unwrap();
+    assert_eq!(by.step(&mut transfer, socket.as_fd(), WAITING).unwrap(), Step::SourceEmpty);
+    drop(writer);
+    let error = by.step(&mut transfer, socket.as_fd(), WAITING).unwrap_err();
+    assert!(matches!(error, TransferError::Ended { missing: 10 }), "{error}");
+}
+
+#[test]
 fn ranges_that_are_none_are_refused() {
     let data = publish(&[7; 100]);
     let file = file(&[7; 100]);
