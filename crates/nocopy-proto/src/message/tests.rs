@@ -7,6 +7,8 @@ use super::framing;
 use super::wire::HEADER_BYTES;
 use super::*;
 
+mod units;
+
 type Host = Endpoint<Vec<u8>, Vec<u8>>;
 
 struct Table {

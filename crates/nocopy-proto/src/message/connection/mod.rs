@@ -21,7 +21,7 @@ use super::sequence;
 use super::shortage::Shortage;
 use super::time::Span;
 use super::wire::HEADER_BYTES;
-use super::{LostReason, Settings, Time, crc};
+use super::{Event, LostReason, Peer, Settings, Time, crc};
 
 /// What both ends agreed on when the connection was set up.
 #[derive(Debug, Clone, Copy)]
@@ -182,10 +182,19 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
         (self.confirmed, self.announced, self.acks.now, self.unheard) = (true, true, true, true);
     }
 
+    /// From here on the caller knows of it: what it is told.
+    pub(super) fn announce(&mut self, peer: Peer) -> Event {
+        self.announced = true;
+        match self.is_joined {
+            true => Event::Connected(peer, self.agreed.to),
+            false => Event::Accepted(peer, self.agreed.to),
+        }
+    }
+
     /// A server's, whose client has not spoken yet: the path takes only shorter datagrams. They never get longer again, since the client
-    /// may have the answer that speaks of the shorter ones.
+    /// may have the answer that speaks of the shorter ones. Nor shorter, once something is queued that was laid out for their length.
     pub(super) fn shorten(&mut self, datagram_bytes: usize) {
-        if !self.confirmed && datagram_bytes < self.agreed.datagram_bytes {
+        if !self.confirmed && self.send.len() == 0 && datagram_bytes < self.agreed.datagram_bytes {
             self.agreed.datagram_bytes = datagram_bytes;
             self.receive.shorten(self.agreed.payload_bytes_max());
         }

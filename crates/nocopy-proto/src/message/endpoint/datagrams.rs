@@ -168,13 +168,8 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         let State::Open(connection) = &mut entry.state else { return };
         let peer = Peer { index, generation: entry.generation };
         if !connection.announced {
-            connection.announced = true;
             self.changes.note(index);
-            let to = connection.agreed.to;
-            self.events.push_back(match connection.is_joined {
-                true => Event::Connected(peer, to),
-                false => Event::Accepted(peer, to),
-            });
+            self.events.push_back(connection.announce(peer));
         }
         if connection.has_room_again() {
             self.events.push_back(Event::Writable(peer));

@@ -41,31 +41,42 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         self.open(peer).is_ok()
     }
 
-    /// Where a stream to a peer goes and what it begins with, if the peer takes one.
+    /// Where a stream to a peer goes and what it begins with, if the peer takes one, and knows of the connection.
     ///
     /// # Errors
     /// The peer is gone.
     pub fn stream_to(&self, peer: Peer) -> Result<Option<(SocketAddr, Attach)>, Gone> {
-        let Some(connection) = self.open(peer)? else { return Ok(None) };
+        let Some(connection) = self.open(peer)?.filter(|connection| connection.confirmed) else {
+            return Ok(None);
+        };
         let from = self.entries[peer.index()].id;
         let (to, at) = (connection.agreed.remote_id, connection.agreed.to);
         Ok(connection.agreed.stream_key.map(|key| (at, Attach { to, from, key })))
     }
 
     /// Whose stream it is that came from this address and begins with these words, and what is to be answered; `None`: nobody's.
+    ///
+    /// Who says the key has the Accept that it was in: the connection is set up, if it was not before.
     pub fn attach(&mut self, from: IpAddr, attach: &Attach) -> Option<(Peer, Attached)> {
         let index = index_of(attach.to);
         let key = self.stream_key(attach.to);
-        let entry = self.entries.get(index as usize).filter(|entry| entry.id == attach.to)?;
-        let State::Open(connection) = &entry.state else { return None };
+        let entry = self.entries.get_mut(index as usize).filter(|entry| entry.id == attach.to)?;
+        let peer = Peer { index, generation: entry.generation };
+        let State::Open(connection) = &mut entry.state else { return None };
         let is_its = connection.agreed.to.ip() == from
             && connection.agreed.remote_id == attach.from
             && key == Some(attach.key)
             && !connection.agreed.crc;
-        is_its.then(|| {
-            let peer = Peer { index, generation: entry.generation };
-            (peer, Attached { to: attach.from })
-        })
+        if !is_its {
+            return None;
+        }
+        connection.confirmed = true;
+        if !connection.announced {
+            self.changes.note(index);
+            self.events.push_back(connection.announce(peer));
+        }
+        self.touch(index);
+        Some((peer, Attached { to: attach.from }))
     }
 
     /// There is a stream to a peer: units may be sent by it.
@@ -102,13 +113,13 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
     /// ([`Laid`](crate::message::framing::Laid)). It stays with the endpoint until the peer has it, or it becomes packets.
     ///
     /// # Errors
-    /// Gives the unit back: no room, or no peer.
+    /// Gives the unit back: no room, no peer, or one that does not know of the connection yet.
     pub fn queue_unit(&mut self, peer: Peer, unit: S, span: u32, bytes: u32) -> Result<(), (S, QueueError)> {
         let connection = match self.open_to_send(peer) {
             Ok(connection) => connection,
             Err(error) => return Err((unit, error)),
         };
-        if connection.room() < span as usize {
+        if !connection.confirmed || connection.room() < span as usize {
             connection.refuse(span as usize);
             return Err((unit, QueueError::Full));
         }
