@@ -126,12 +126,18 @@ impl Admission {
         self.shares.keep(index);
     }
 
-    /// Counts a unit of a connection, for which there is other memory, among what it keeps.
-    pub(super) fn keep_unit(&mut self, index: u32) {
-        if let Some(asked) = self.asked.get_mut(index as usize) {
+    /// Counts a unit of a connection, for which there is other memory, among what it keeps; `is_next`: it goes on with that.
+    pub(super) fn keep_unit(&mut self, index: u32, is_next: bool) {
+        if is_next && let Some(asked) = self.asked.get_mut(index as usize) {
             *asked = self.shortage.now();
         }
         self.shares.keep(index);
+    }
+
+    /// Takes note that there is no memory for a unit.
+    pub(super) fn refuse_unit(&mut self, now: Time) {
+        self.shortage.go_on(now);
+        self.is_short = true;
     }
 
     /// Takes note of such a packet that is read at once, not of the connection that has the turn. Its memory counts as taken until the caller
@@ -201,8 +207,7 @@ impl Admission {
 
     #[cold]
     fn refuse(&mut self, now: Time, index: u32, arrival: Arrival) {
-        self.shortage.go_on(now);
-        self.is_short = true;
+        self.refuse_unit(now);
         if arrival == Arrival::InOrder
             && self.turn.is_none_or(|turn| turn.index != index)
             && let Some(network) = self.shares.network(index)
@@ -299,6 +304,19 @@ mod tests {
 
     fn at(ms: u64) -> Time {
         Time::from_ns(ms * 1_000_000)
+    }
+
+    /// Proves that what comes behind a gap does not put off the end of who keeps memory.
+    #[test]
+    fn units_behind_a_gap_are_no_progress() {
+        for is_next in [false, true] {
+            let mut admission = admission(4, 100);
+            for ms in (0..5_000).step_by(500) {
+                admission.keep_unit(1, is_next);
+                admission.refuse_unit(at(ms));
+            }
+            assert_eq!(admission.overdue(), if is_next { vec![] } else { vec![1] });
+        }
     }
 
     #[test]

@@ -45,6 +45,8 @@ pub(super) struct SendWindow<S> {
     units: VecDeque<UnitPlace>,
     /// The last ones of them, that were not sent.
     units_queued: usize,
+    /// Numbers of units that are not acknowledged.
+    unit_numbers: usize,
 }
 
 #[derive(Debug)]
@@ -125,6 +127,7 @@ impl<S> SendWindow<S> {
             known: Vec::new(),
             units: VecDeque::new(),
             units_queued: 0,
+            unit_numbers: 0,
         }
     }
 
@@ -132,6 +135,11 @@ impl<S> SendWindow<S> {
     #[inline]
     pub(super) fn len(&self) -> usize {
         self.slots.len()
+    }
+
+    /// The same without units, which are not kept in the memory for packets.
+    pub(super) fn packets(&self) -> usize {
+        self.slots.len() - self.unit_numbers
     }
 
     #[inline]
@@ -400,6 +408,7 @@ impl<S> SendWindow<S> {
     #[inline]
     fn booked(&mut self, all: Acknowledged) -> Acknowledged {
         self.in_flight -= all.packets - all.late;
+        self.unit_numbers -= all.of_units;
         self.arrived = self.arrived.max(all.arrived);
         all
     }
@@ -473,7 +482,7 @@ impl<S> SendWindow<S> {
         self.lost.clear();
         self.repeated.clear();
         self.known.clear();
-        (self.units, self.units_queued) = (VecDeque::new(), 0);
+        (self.units, self.units_queued, self.unit_numbers) = (VecDeque::new(), 0, 0);
     }
 }
 

@@ -16,6 +16,8 @@ struct Table {
     hosts: [Host; 2],
     /// Datagrams carried so far.
     carried: usize,
+    /// What was to go by a stream, and of whom.
+    units: Vec<(usize, Vec<u8>)>,
     /// The round trip that the first host's echoes claim, if it forges them.
     forged_round_trip: Option<Duration>,
 }
@@ -41,7 +43,7 @@ fn whole(transmit: Transmit<'_, Vec<u8>>) -> Vec<u8> {
 impl Table {
     fn new(settings: &Settings) -> Self {
         let hosts = [1, 2].map(|seed| Endpoint::new(settings.clone(), [seed; 32]));
-        Self { now: Time::from_ns(1_000_000), hosts, carried: 0, forged_round_trip: None }
+        Self { now: Time::from_ns(1_000_000), hosts, carried: 0, units: Vec::new(), forged_round_trip: None }
     }
 
     fn connected(settings: &Settings) -> (Self, Peer, Peer) {
@@ -60,8 +62,12 @@ impl Table {
             let mut quiet = true;
             for from in [0, 1] {
                 while let Some(transmit) = self.hosts[from].poll_transmit(self.now) {
-                    let mut datagram = whole(transmit);
                     quiet = false;
+                    if let Transmit::Unit { unit, header, .. } = transmit {
+                        self.units.push((from, [&header[..], unit].concat()));
+                        continue;
+                    }
+                    let mut datagram = whole(transmit);
                     if let (0, Some(round_trip)) = (from, self.forged_round_trip) {
                         let ticks = (round_trip.as_nanos() / 64) as u32;
                         datagram[28..32].copy_from_slice(&self.now.ticks().wrapping_sub(ticks).to_be_bytes());

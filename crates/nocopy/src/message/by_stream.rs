@@ -60,13 +60,15 @@ impl Endpoint {
     /// There is no room for it.
     pub(super) fn put_in_unit(&mut self, peer: Peer, kind: Kind, message: &[u8]) -> Result<bool, Reason> {
         let Self { streams: Some(streams), protocol, .. } = self else { return Ok(false) };
-        let Ok(Outlook { payload_bytes_max, message_bytes_max, room, .. }) = protocol.outlook(peer) else {
+        let Ok(Outlook { payload_bytes_max, message_bytes_max, room, window, .. }) = protocol.outlook(peer)
+        else {
             return Ok(false); // reported by the other way
         };
         if message.len() > message_bytes_max {
             return Ok(false);
         }
-        if let Some(unit) = streams.open_unit(peer, kind, message.len(), payload_bytes_max, room) {
+        if let Some(unit) = streams.open_unit(peer, kind, message.len(), payload_bytes_max, room.min(window))
+        {
             unit.put(kind, message, payload_bytes_max);
             return Ok(true);
         }

@@ -300,7 +300,7 @@ impl Endpoint {
     /// How a message is laid into fresh packets, if there is room for them behind the open one.
     #[inline]
     pub(super) fn plan(&mut self, peer: Peer, kind: Kind, bytes: usize) -> Result<Plan, Reason> {
-        let Outlook { payload_bytes_max, message_bytes_max, room, unacknowledged } =
+        let Outlook { payload_bytes_max, message_bytes_max, room, unacknowledged, .. } =
             self.protocol.outlook(peer).map_err(gone)?;
         let Standing { has_open, is_ended } = self.peers.standing(peer);
         if is_ended {

@@ -33,6 +33,19 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
         if std::mem::take(&mut self.unheard) {
             (self.probes, self.probe_due) = (0, false);
         }
+        self.take_acknowledgement(now, header, ranges, counters, free);
+    }
+
+    /// The same of one that does not say whether the peer is there.
+    #[inline(always)] // as above
+    pub(super) fn take_acknowledgement(
+        &mut self,
+        now: Time,
+        header: &Header,
+        ranges: Ranges<'_>,
+        counters: &mut Counters,
+        free: &mut Vec<S>,
+    ) {
         let expected = sequence::widen(header.expected, self.send.first());
         if expected < self.send.first() {
             return; // an old one that was overtaken
@@ -84,7 +97,8 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
         acknowledged: Acknowledged,
         counters: &mut Counters,
     ) {
-        if header.flags.contains(Flags::ECHO) {
+        // Of units it is not known how long they were in their stream.
+        if acknowledged.packets > 0 && header.flags.contains(Flags::ECHO) {
             let round_trip = between_ticks(header.echo, now.ticks());
             if round_trip <= ROUND_TRIP_MAX {
                 self.round_trip.sample(round_trip);

@@ -116,7 +116,7 @@ pub(super) struct Connection<S, R> {
 }
 
 /// What the peer is to be told of its packets.
-#[derive(Debug)]
+#[derive(Debug, Clone, Copy)]
 struct Acks {
     /// Packets since the last acknowledgement.
     packets: u32,
@@ -205,7 +205,7 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
     pub(super) fn is_slow_for(&mut self, shortage: &Shortage) -> Span {
         let acknowledged = self.send.first();
         let since = match self.slowness {
-            Some((before, since)) if before == acknowledged && self.send.len() > 0 => since,
+            Some((before, since)) if before == acknowledged && self.send.packets() > 0 => since,
             _ => shortage.now(),
         };
         self.slowness = Some((acknowledged, since));

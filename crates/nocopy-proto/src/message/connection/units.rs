@@ -3,25 +3,55 @@
 use super::Connection;
 use super::arrivals::ACK_PACKETS;
 use crate::message::receive_window::Arrival;
-use crate::message::wire::{Flags, Header, HeaderKind, Unit};
+use crate::message::wire::{Flags, Header, HeaderKind, Ranges, Unit};
 use crate::message::{Counters, Time, Violation, sequence};
+
+/// The longest unit of several messages, with their headers.
+const UNIT_BYTES_MAX: usize = 262_112;
 
 impl<S, R: AsRef<[u8]>> Connection<S, R> {
     /// The unit to send next, if it may be sent now.
     pub(in crate::message) fn next_unit(&mut self, now: Time) -> Option<Unit> {
         let place = self.send.next_unit()?;
         let end = place.sequence + u64::from(place.span);
-        // What came behind a gap is told by an acknowledgement first, and a probe asks for one.
-        let says_first = self.acks.now && self.receive.has_gap() || self.probe_due;
+        // What is to be told at once goes by a datagram, since a unit may wait in its stream; and so does what a probe asks.
+        let says_first = self.acks.now || self.probe_due;
         if !self.has_stream || !self.confirmed || end > self.credit || says_first {
             return None;
         }
         let stops = end == self.credit;
         self.ask_at(now);
         let flags = Flags::NONE.with_if(stops, Flags::ANSWER);
+        let acks = self.acks;
         let header = self.header(now, HeaderKind::Data, flags, place.sequence);
+        self.acks = acks; // it is not told until it is told by a datagram
         let header = Header { to: 0, ..header };
         Some(Unit { header, bytes: place.bytes, span: place.span })
+    }
+
+    /// Takes the acknowledgement that a unit carries. It may be an old one, since units wait in their stream: it says nothing of the round
+    /// trip, nor of whether the peer is there, and a question that is due stays so.
+    pub(in crate::message) fn handle_word_of_unit(
+        &mut self,
+        now: Time,
+        header: &Header,
+        counters: &mut Counters,
+        free: &mut Vec<S>,
+    ) {
+        let probe_due = self.probe_due;
+        let header = Header { flags: Flags::NONE, ..*header };
+        self.take_acknowledgement(now, &header, Ranges::default(), counters, free);
+        self.probe_due = probe_due;
+    }
+
+    /// Whether there can be such a unit: messages of its bytes that take as many numbers, no longer than this end takes.
+    pub(in crate::message) fn may_be_unit(&self, unit: &Unit) -> bool {
+        let payload_bytes_max = self.agreed.payload_bytes_max() as u64;
+        let (bytes, span) = (u64::from(unit.bytes), u64::from(unit.span));
+        // Of two packets in a row at least one is full, but for the last of a message: the fuller they are, the more bytes.
+        let is_full = (span - 1) * (payload_bytes_max - 4) <= 2 * bytes;
+        let longest = self.receive.longest_message().max(UNIT_BYTES_MAX);
+        is_full && bytes <= span * payload_bytes_max && unit.bytes as usize <= longest
     }
 
     /// What became of a unit that arrived: kept, or not and why.
@@ -32,6 +62,9 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
         received: R,
         counters: &mut Counters,
     ) -> Result<Option<R>, Violation> {
+        if !self.may_be_unit(unit) {
+            return Err(Violation::OutOfPlace);
+        }
         let first = sequence::widen(unit.header.sequence, self.receive.expected());
         let arrival = self.receive.arrival_of_unit(first, unit.span.into());
         match arrival {

@@ -34,7 +34,7 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
             if let State::Open(connection) = &mut entry.state
                 && connection.is_slow_for(&self.no_packets) >= SLOW
             {
-                let (network, kept) = (network_of(connection.agreed.to.ip()), connection.send.len());
+                let (network, kept) = (network_of(connection.agreed.to.ip()), connection.send.packets());
                 *kept_of_network.entry(network).or_default() += kept;
                 slow.push((network, kept, index));
             }

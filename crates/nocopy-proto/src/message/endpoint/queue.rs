@@ -15,6 +15,8 @@ pub struct Outlook {
     pub room: usize,
     /// Packets that are not acknowledged, sent or not.
     pub unacknowledged: usize,
+    /// Packets that the peer takes at a time, and numbers that a unit may have.
+    pub window: usize,
 }
 
 /// Places in the queue to a peer; nothing can come between them and the packets that fill them.
@@ -51,6 +53,7 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
             message_bytes_max: connection.agreed.message_bytes_max(),
             room: connection.room(),
             unacknowledged: connection.send.len(),
+            window: connection.agreed.credit as usize,
         }))
     }
 
@@ -65,6 +68,7 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
             message_bytes_max: agreed.message_bytes_max,
             room,
             unacknowledged: connection.send.len(),
+            window: agreed.credit as usize,
         })
     }
 

@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use super::{Endpoint, State, index_of};
 use crate::message::receive_window::Arrival;
-use crate::message::wire::{AbortReason, Attach, Attached, HEADER_BYTES, Ranges, Unit};
+use crate::message::wire::{AbortReason, Attach, Attached, HEADER_BYTES, Unit};
 use crate::message::{Gone, LostReason, Peer, QueueError, Time, sequence};
 
 /// What is to become of a unit whose header has come.
@@ -113,13 +113,15 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
     /// ([`Laid`](crate::message::framing::Laid)). It stays with the endpoint until the peer has it, or it becomes packets.
     ///
     /// # Errors
-    /// Gives the unit back: no room, no peer, or one that does not know of the connection yet.
+    /// Gives the unit back: no room, no peer, or one that does not know of the connection yet, or never has room for so many packets
+    /// ([`Outlook::window`](super::Outlook::window)).
     pub fn queue_unit(&mut self, peer: Peer, unit: S, span: u32, bytes: u32) -> Result<(), (S, QueueError)> {
         let connection = match self.open_to_send(peer) {
             Ok(connection) => connection,
             Err(error) => return Err((unit, error)),
         };
-        if !connection.confirmed || connection.room() < span as usize {
+        let is_impossible = span > connection.agreed.credit || !connection.confirmed;
+        if is_impossible || connection.room() < span as usize {
             connection.refuse(span as usize);
             return Err((unit, QueueError::Full));
         }
@@ -159,9 +161,7 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
     pub fn arriving(&self, peer: Peer, unit: &Unit) -> Arriving {
         let Ok(Some(connection)) = self.open(peer) else { return Arriving::Impossible };
         let first = sequence::widen(unit.header.sequence, connection.receive.expected());
-        // Full packets with the longest header cannot hold more.
-        let most = u64::from(unit.span) * connection.agreed.payload_bytes_max() as u64;
-        if u64::from(unit.bytes) > most {
+        if !connection.may_be_unit(unit) {
             return Arriving::Impossible;
         }
         match connection.receive.arrival_of_unit(first, unit.span.into()) {
@@ -172,28 +172,41 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         }
     }
 
+    /// Says that there is no memory for a unit that comes over a stream. While that is so, connections that keep parts of messages and do
+    /// not go on with them are ended (docs/protocol.md §8.2).
+    pub fn refuse_unit(&mut self, now: Time) {
+        self.admission.refuse_unit(now);
+        self.end_stalled();
+    }
+
     /// Handles a unit that has come whole over the stream of a peer, with its header. What is not kept comes back by
     /// [`released`](Self::released).
     pub fn handle_unit(&mut self, now: Time, peer: Peer, received: R) {
-        let header = received.as_ref().first_chunk::<HEADER_BYTES>().map(Unit::parse);
-        let Some(Ok(unit)) = header.filter(|_| matches!(self.open(peer), Ok(Some(_)))) else {
+        let whole = received.as_ref().split_first_chunk::<HEADER_BYTES>().and_then(|(header, messages)| {
+            Unit::parse(header).ok().filter(|unit| unit.bytes as usize == messages.len())
+        });
+        let Some(unit) = whole.filter(|_| matches!(self.open(peer), Ok(Some(_)))) else {
             self.counters.malformed += 1;
             return self.released.push(received);
         };
         let index = peer.index;
         let State::Open(connection) = &mut self.entries[index as usize].state else { return };
         let (counters, free) = (&mut self.counters, &mut self.acknowledged);
-        connection.handle_acknowledgement(now, &unit.header, Ranges::default(), counters, free);
+        connection.handle_word_of_unit(now, &unit.header, counters, free);
+        let is_next = unit.header.sequence == sequence::narrow(connection.receive.expected());
         match connection.handle_unit(now, &unit, received, counters) {
             Ok(returned) => {
                 if returned.is_none() {
-                    self.admission.keep_unit(index);
+                    self.admission.keep_unit(index, is_next);
                 }
                 connection.receive.release(&mut self.released);
                 let receive = &connection.receive;
                 self.admission.came(index, receive.kept(), receive.ready() > 0, receive.is_unfinished());
                 self.after_packet(now, index);
                 self.released.extend(returned);
+                if self.admission.is_short() {
+                    self.end_stalled();
+                }
             }
             Err(violation) => {
                 self.tell_abort(index, AbortReason::VIOLATION);

@@ -4,6 +4,9 @@ use super::{Arrival, ReceiveWindow};
 use crate::message::Violation;
 use crate::message::framing::{Laid, Place, parse};
 
+/// Bytes of the longest header of a whole message.
+const WHOLE_HEADER_BYTES_MAX: usize = 8;
+
 impl<R: AsRef<[u8]>> ReceiveWindow<R> {
     /// What the numbers of a unit are to the window. If one of them is there already, the sender makes packets of the unit, since its stream
     /// was cut, and the others come as such.
@@ -16,6 +19,11 @@ impl<R: AsRef<[u8]>> ReceiveWindow<R> {
             Arrival::Outside => Arrival::Outside,
             _ => self.arrival(sequence),
         }
+    }
+
+    /// Bytes of the longest message that this end takes, with its header.
+    pub(in crate::message) fn longest_message(&self) -> usize {
+        self.message_bytes_max + WHOLE_HEADER_BYTES_MAX
     }
 
     /// Keeps a unit that is neither a duplicate nor outside, and looks at what is in order now.

@@ -32,6 +32,7 @@ impl<S> SendWindow<S> {
         assert!(span > 0, "a unit without a number");
         self.units.push_back(UnitPlace { sequence: self.end(), span, bytes });
         self.units_queued += 1;
+        self.unit_numbers += span as usize;
         self.slots.push_back(Slot::of_unit(Some(unit)));
         self.slots.extend((1..span).map(|_| Slot::of_unit(None)));
     }
@@ -95,6 +96,7 @@ impl<S> SendWindow<S> {
     pub(in crate::message) fn replace_unit(&mut self, packets: impl ExactSizeIterator<Item = S>) -> S {
         let (place, _) = self.first_unit().expect("a unit to replace");
         assert_eq!(packets.len(), place.span as usize, "packets for the numbers of a unit");
+        self.unit_numbers -= place.span as usize;
         let is_sent = place.sequence < self.fresh;
         let before = self.units.len();
         self.units.retain(|unit| unit.sequence != place.sequence);
@@ -158,7 +160,7 @@ mod tests {
         window.send_unit(now);
         assert_eq!((acknowledge(&mut window, 2), acknowledge(&mut window, 3)), (None, None));
         assert_eq!((acknowledge(&mut window, 1), acknowledge(&mut window, 4)), (Some(1), Some(1)));
-        assert_eq!((window.first(), window.len()), (4, 2));
+        assert_eq!((window.first(), window.len(), window.packets()), (4, 2, 1));
     }
 
     #[test]
@@ -166,7 +168,9 @@ mod tests {
         let (mut window, now) = (window(), Time::from_ns(1));
         window.send(0, now);
         window.send_unit(now);
+        assert_eq!((window.len(), window.packets()), (6, 2));
         assert_eq!(window.replace_unit([11, 12, 13].into_iter()), 1);
+        assert_eq!(window.packets(), 5);
         assert_eq!(window.replace_unit([15].into_iter()), 5);
         assert!(window.first_unit().is_none() && !window.has_units_queued());
         let lost: Vec<_> =

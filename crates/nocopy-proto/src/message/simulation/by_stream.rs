@@ -66,6 +66,21 @@ fn the_next_message_finds_memory() {
     }
 }
 
+/// Proves that units to a peer with a small window are no wider than that, and all of them arrive.
+#[test]
+fn units_are_no_wider_than_the_window_of_the_peer() {
+    for seed in 0..4 {
+        let client = HostSettings { streams: Some(streams(0)), ..on(LinkSettings::gigabit()) };
+        let mut server = client.clone();
+        server.endpoint.window_packets = 2;
+        let (mut world, client, server) = pair(seed, client, server);
+        world.connect(client, server, Some(Traffic::of(300, Sizes::UpTo(2_000))));
+        assert_settles(&mut world, 300 * SECOND, &[client, server]);
+        let units = world.counts(client).units;
+        assert!(units > 5, "{units} units");
+    }
+}
+
 /// Proves that an end that knows of streams and one that does not talk by datagrams.
 #[test]
 fn an_end_without_streams_gets_datagrams() {

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use super::host::Truth;
 use super::traffic::Utterance;
 use crate::message::framing::{self, Laid};
-use crate::message::{Endpoint, Event, Kind, LostReason, Peer, Time};
+use crate::message::{Endpoint, Event, Kind, LostReason, Outlook, Peer, Time};
 
 /// A message, in pieces or in one.
 #[derive(Debug, Clone, Copy)]
@@ -103,9 +103,14 @@ impl Packer {
         }
     }
 
-    /// The same into a unit.
-    pub(super) fn pack_unit(&mut self, kind: Kind, message: &[u8], payload_bytes_max: usize) {
+    /// The same into a unit, of no more numbers than the peer has room for.
+    pub(super) fn pack_unit(&mut self, kind: Kind, message: &[u8], payload_bytes_max: usize, window: usize) {
         self.close_packet();
+        let mut with = self.laid;
+        with.add(kind, message.len(), payload_bytes_max);
+        if with.packets() > window {
+            self.close_unit();
+        }
         let mut header = [0; framing::CHUNK_HEADER_BYTES_MAX];
         let header_bytes = framing::put_whole_header(kind, message.len(), &mut header);
         self.open_unit.extend_from_slice(&header[..header_bytes]);
@@ -201,7 +206,7 @@ impl Conversation {
         if !self.connected || self.end.is_some() || self.finished {
             return None;
         }
-        let payload_bytes_max = endpoint.payload_bytes_max(self.peer).ok()?;
+        let Outlook { payload_bytes_max, window, .. } = endpoint.outlook(self.peer).ok()?;
         loop {
             self.hand_over(endpoint, queued, payload_bytes_max);
             if !self.packer.full.is_empty() {
@@ -211,7 +216,7 @@ impl Conversation {
             utterance.write(&truth.flows, &mut self.message);
             let is_long = self.streams_from.is_some_and(|from| self.message.len() >= from);
             match is_long && endpoint.has_stream(self.peer) {
-                true => self.packer.pack_unit(utterance.kind(), &self.message, payload_bytes_max),
+                true => self.packer.pack_unit(utterance.kind(), &self.message, payload_bytes_max, window),
                 false => self.packer.pack(utterance.kind(), &self.message, payload_bytes_max),
             }
         }

@@ -1,8 +1,10 @@
 //! Units between two endpoints on a table, without a stream: what comes by one is handed over here.
 
+use proptest::prelude::*;
+
 use super::*;
 use crate::message::framing::Laid;
-use crate::message::wire::{Attach, Connect, Datagram};
+use crate::message::wire::{Attach, Connect, Datagram, Flags, Header, HeaderKind, Unit};
 
 /// What endpoints with streams have in common here.
 fn settings() -> Settings {
@@ -46,6 +48,184 @@ fn answered(settings: &Settings) -> (Table, Peer, usize, Vec<u8>, wire::Accept) 
     let (server, accept) = answer.expect("one of them answers");
     let connect = connects[1 - server].take().expect("it was answered");
     (table, peers[server], server, connect, accept)
+}
+
+/// Two ends with a stream between them.
+fn with_stream(settings: &Settings) -> (Table, [Peer; 2]) {
+    let (mut table, client, server) = Table::connected(settings);
+    for (host, peer) in [(0, client), (1, server)] {
+        table.hosts[host].stream_opened(peer).unwrap();
+    }
+    (table, [client, server])
+}
+
+/// Queues a unit of one message.
+fn send(table: &mut Table, from: usize, to: Peer, bytes: usize) {
+    let (unit, span) = unit(bytes, table.hosts[from].payload_bytes_max(to).unwrap());
+    let unit_bytes = unit.len() as u32;
+    table.hosts[from].queue_unit(to, unit, span, unit_bytes).unwrap();
+}
+
+/// The event that a peer is lost, if there is one.
+fn lost(host: &mut Host) -> Option<Event> {
+    std::iter::from_fn(|| host.poll_event()).find(|event| matches!(event, Event::Lost(..)))
+}
+
+/// A header of a unit, and what an endpoint makes of it; `behind`: how far behind the next number.
+fn arrives(host: &Host, peer: Peer, behind: u32, bytes: u32, span: u32) -> (Unit, Arriving) {
+    let sequence = host.expected_of(peer).unwrap().wrapping_add(behind);
+    let (kind, flags) = (HeaderKind::Data, Flags::NONE);
+    let header = Header { kind, flags, marked: 0, to: 0, sequence, expected: 0, credit: 0, sent: 0, echo: 0 };
+    let unit = Unit { header, bytes, span };
+    (unit, host.arriving(peer, &unit))
+}
+
+/// Proves that a unit that the peer never has room for is refused.
+#[test]
+fn a_unit_wider_than_the_window_of_the_peer_is_refused() {
+    let mut table = Table::new(&settings());
+    table.hosts[1] = Endpoint::new(Settings { window_packets: 4, ..settings() }, [2; 32]);
+    let peer = table.hosts[0].connect(table.now, address(1)).unwrap();
+    table.settle(|_, _| true);
+    let host = &mut table.hosts[0];
+    let Outlook { window, room, .. } = host.outlook(peer).unwrap();
+    assert!(window == 4 && room > 5);
+    assert!(matches!(host.queue_unit(peer, Vec::new(), 5, 6_000), Err((_, QueueError::Full))));
+    host.queue_unit(peer, Vec::new(), 4, 5_000).unwrap();
+}
+
+/// Proves that the memory for numbers follows from the bytes that come, and those from what the end takes.
+#[test]
+fn a_unit_of_other_bytes_than_its_numbers_say_cannot_be() {
+    let settings = Settings { max_message_bytes: 300_000, window_packets: 1_024, ..settings() };
+    let (mut table, [_, peer]) = with_stream(&settings);
+    for (bytes, span, is_possible) in [
+        (4, 1, true),
+        (4, 1_000, false),
+        (1_440 * 499, 1_000, false),
+        (0, 2, false),
+        (3_000, 1, false),
+        (300_008, 210, true),
+        (300_009, 210, false),
+    ] {
+        let (_, arriving) = arrives(&table.hosts[1], peer, 0, bytes, span);
+        assert_eq!(arriving != Arriving::Impossible, is_possible, "{bytes} bytes, {span} numbers");
+    }
+    let (unit, _) = arrives(&table.hosts[1], peer, 1, 4, 1_000);
+    let mut bytes = [0; HEADER_BYTES];
+    unit.emit(&mut bytes);
+    table.hosts[1].handle_unit(table.now, peer, [&bytes[..], &[0; 4]].concat());
+    let violation = LostReason::Violation(Violation::OutOfPlace);
+    assert_eq!(lost(&mut table.hosts[1]), Some(Event::Lost(peer, violation)));
+}
+
+proptest! {
+    /// Proves that whatever messages are laid into a unit, it is one that can be.
+    #[test]
+    fn any_unit_of_messages_may_come(messages in prop::collection::vec(0usize..4_400, 1..40)) {
+        let settings = Settings { window_packets: 1_024, ..settings() };
+        let (table, [_, peer]) = with_stream(&settings);
+        let payload_bytes_max = table.hosts[1].payload_bytes_max(peer).unwrap();
+        let (mut laid, mut unit_bytes) = (Laid::default(), 0);
+        for bytes in messages {
+            laid.add(Kind::Plain, bytes, payload_bytes_max);
+            unit_bytes += 4 + bytes as u32;
+            let (_, arriving) = arrives(&table.hosts[1], peer, 0, unit_bytes, laid.packets() as u32);
+            prop_assert_eq!(arriving, Arriving::Next);
+        }
+    }
+}
+
+/// Proves that a peer which keeps units behind a gap, and sends more of them, is ended when others have no memory for theirs.
+#[test]
+fn units_behind_a_gap_do_not_keep_memory_from_others() {
+    for is_short in [false, true] {
+        let (mut table, [client, peer]) = with_stream(&settings());
+        for _ in 0..12 {
+            send(&mut table, 0, client, 100);
+        }
+        table.settle(|_, _| true);
+        for (_, unit) in table.units.split_off(1) {
+            table.sleep(Duration::from_millis(500));
+            table.hosts[1].handle_unit(table.now, peer, unit);
+            if is_short {
+                table.hosts[1].refuse_unit(table.now);
+            }
+        }
+        let lost = lost(&mut table.hosts[1]);
+        assert_eq!(lost, is_short.then_some(Event::Lost(peer, LostReason::Stalled)));
+    }
+}
+
+/// Proves that an acknowledgement goes by a datagram, though a unit that is sent meanwhile carries it, too.
+#[test]
+fn an_acknowledgement_does_not_wait_in_a_stream() {
+    let (mut table, [client, server]) = with_stream(&settings());
+    table.send(0, client, b"to be acknowledged");
+    table.settle(|_, _| true);
+    send(&mut table, 1, server, 10_000);
+    table.settle(|_, _| true);
+    assert_eq!((table.units.len(), table.hosts[0].unacknowledged(client)), (1, Ok(1)));
+    let due = table.hosts[1].poll_timeout().expect("it is due");
+    table.sleep(Duration::from_nanos(due.span_since(table.now).ns()));
+    assert_eq!((table.hosts[0].unacknowledged(client), table.hosts[0].counters().probes), (Ok(0), 0));
+}
+
+/// Proves that the time which a unit was in its stream is not taken for a round trip.
+#[test]
+fn a_late_unit_says_nothing_of_the_round_trip() {
+    let (mut table, [client, server]) = with_stream(&settings());
+    table.send(0, client, b"to be acknowledged");
+    table.settle(|_, _| true);
+    send(&mut table, 1, server, 10_000);
+    table.settle(|_, _| true);
+    let before = table.hosts[0].statistics(client).unwrap().unwrap().round_trip;
+    let (_, unit) = table.units.pop().expect("it was sent");
+    table.hosts[0].handle_unit(table.now + Duration::from_secs(2), client, unit);
+    let after = table.hosts[0].statistics(client).unwrap().unwrap().round_trip;
+    assert_eq!((after, table.hosts[0].unacknowledged(client)), (before, Ok(0)));
+}
+
+/// Proves that a peer for which units are kept and no packets is not ended when there is no memory for packets.
+#[test]
+fn units_are_not_kept_in_the_memory_for_packets() {
+    for has_packet in [false, true] {
+        let (mut table, [_, server]) = with_stream(&settings());
+        send(&mut table, 1, server, 10_000);
+        if has_packet {
+            table.send(1, server, b"behind it");
+        }
+        for _ in 0..25 {
+            let is_data = |datagram: &[u8]| matches!(Datagram::parse(datagram), Ok(Datagram::Data(..)));
+            table.sleep_while(Duration::from_millis(500), |from, datagram| from == 0 || !is_data(datagram));
+            table.hosts[1].want_packets(table.now);
+        }
+        let lost = lost(&mut table.hosts[1]);
+        assert_eq!(lost, has_packet.then_some(Event::Lost(server, LostReason::Stalled)));
+    }
+}
+
+/// Proves that a peer of which only units come counts as dead.
+#[test]
+fn units_are_no_sign_of_life() {
+    let settings = settings();
+    let (mut table, [client, server]) = with_stream(&settings);
+    for _ in 0..200 {
+        send(&mut table, 0, client, 10);
+    }
+    table.settle(|_, _| true);
+    let (step, mut lost_after) = (settings.keep_alive / 2, None);
+    for (number, (_, unit)) in (1..).zip(std::mem::take(&mut table.units)) {
+        table.sleep_while(step, |_, _| false);
+        if table.hosts[1].has_peer(server) {
+            table.hosts[1].handle_unit(table.now, server, unit);
+            continue;
+        }
+        lost_after = Some(step * number);
+        break;
+    }
+    let lost_after = lost_after.expect("it is lost");
+    assert!(lost_after <= settings.dead_after + step, "{lost_after:?}");
 }
 
 /// Proves that what both ends agreed on for a stream is not changed by a Connect that comes later.

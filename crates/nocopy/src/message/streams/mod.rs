@@ -386,6 +386,9 @@ impl Streams {
         }
         let mut came = false;
         let is_short = self.all.iter().flatten().any(|beside| beside.reading.is_waiting());
+        if is_short {
+            protocol.refuse_unit(now);
+        }
         for stream in 0..self.all.len() as u32 {
             let Some(beside) = &self.all[stream as usize] else { continue };
             let is_stalled = is_short && beside.reading.is_within() && at - beside.moved >= STALL;
