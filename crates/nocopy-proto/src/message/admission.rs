@@ -128,10 +128,17 @@ impl Admission {
 
     /// Counts a unit of a connection, for which there is other memory, among what it keeps; `is_next`: it goes on with that.
     pub(super) fn keep_unit(&mut self, index: u32, is_next: bool) {
-        if is_next && let Some(asked) = self.asked.get_mut(index as usize) {
-            *asked = self.shortage.now();
+        if is_next {
+            self.note_progress(index);
         }
         self.shares.keep(index);
+    }
+
+    /// Takes note that a connection goes on with what is next in order.
+    pub(super) fn note_progress(&mut self, index: u32) {
+        if let Some(asked) = self.asked.get_mut(index as usize) {
+            *asked = self.shortage.now();
+        }
     }
 
     /// Takes note that there is no memory for a unit.

@@ -179,6 +179,14 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         self.end_stalled();
     }
 
+    /// Takes note that a part has come of a unit with this header, which is being read: if everything waits for it, its peer goes on
+    /// (docs/protocol.md §8.2).
+    pub fn unit_goes_on(&mut self, peer: Peer, unit: &Unit) {
+        if self.arriving(peer, unit) == Arriving::Next {
+            self.admission.note_progress(peer.index);
+        }
+    }
+
     /// Handles a unit that has come whole over the stream of a peer, with its header. What is not kept comes back by
     /// [`released`](Self::released).
     pub fn handle_unit(&mut self, now: Time, peer: Peer, received: R) {

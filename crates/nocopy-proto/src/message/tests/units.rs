@@ -157,6 +157,27 @@ fn units_behind_a_gap_do_not_keep_memory_from_others() {
     }
 }
 
+/// Proves that a long unit is waited for while parts of it come, if it is the next one.
+#[test]
+fn a_unit_that_comes_slowly_is_progress_if_it_is_next() {
+    for behind in [0, 1] {
+        let (mut table, [client, peer]) = with_stream(&settings());
+        send(&mut table, 0, client, 10_000);
+        send(&mut table, 0, client, 10);
+        table.settle(|_, _| true);
+        let (_, last) = table.units.pop().expect("it was sent");
+        table.hosts[1].handle_unit(table.now, peer, last);
+        let (unit, _) = arrives(&table.hosts[1], peer, behind, 1_000, 1);
+        for _ in 0..12 {
+            table.sleep(Duration::from_millis(500));
+            table.hosts[1].unit_goes_on(peer, &unit);
+            table.hosts[1].refuse_unit(table.now);
+        }
+        let lost = lost(&mut table.hosts[1]);
+        assert_eq!(lost, (behind > 0).then_some(Event::Lost(peer, LostReason::Stalled)));
+    }
+}
+
 /// Proves that an acknowledgement goes by a datagram, though a unit that is sent meanwhile carries it, too.
 #[test]
 fn an_acknowledgement_does_not_wait_in_a_stream() {

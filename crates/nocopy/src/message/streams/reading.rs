@@ -293,6 +293,10 @@ impl Reading {
         self.counts.bytes += came as u64;
         let have = have + came;
         if have < total {
+            let header = buffer.as_ref().first_chunk();
+            if let Some(Ok(unit)) = header.filter(|_| came > 0).map(Unit::parse) {
+                protocol.unit_goes_on(peer, &unit);
+            }
             self.state = State::Within(buffer, have, total);
             return Ok(Look::Empty);
         }
