@@ -164,3 +164,78 @@ fn a_stream_that_names_no_connection_is_closed() {
     });
     drop(silent);
 }
+
+/// Works until the left one has a stream to the right one.
+fn open_stream(left: &mut Endpoint, to_right: Peer, right: &mut Endpoint) {
+    converse(left, to_right, right, 3, |_, _| {});
+    wait_until("a stream, and nothing in flight", || {
+        left.wait(Duration::ZERO).unwrap();
+        right.wait(Duration::ZERO).unwrap();
+        left.protocol.has_stream(to_right) && left.in_flight() == 0
+    });
+}
+
+/// Ends the connection of the left one, and makes one to another endpoint, which has the index of the former.
+fn replace_peer(left: &mut Endpoint, to_right: Peer) -> (Peer, Endpoint) {
+    left.abort(to_right);
+    let mut next = bind(true);
+    let to_next = left.start_connect(next.local_address()).unwrap();
+    assert_eq!((to_next.index(), to_next == to_right), (to_right.index(), false));
+    wait_until("the next connection", || {
+        left.wait(Duration::ZERO).unwrap();
+        next.wait(Duration::ZERO).unwrap();
+        std::iter::from_fn(|| left.poll_event())
+            .any(|event| matches!(event, Event::Connected(peer, _) if peer == to_next))
+    });
+    (to_next, next)
+}
+
+/// What a program still does with a peer that is gone does not touch the one that has its place.
+#[test]
+fn a_gone_peer_leaves_the_stream_of_its_successor() {
+    let (mut left, to_right, mut right) = connected([true, true]);
+    open_stream(&mut left, to_right, &mut right);
+    let (to_next, mut next) = replace_peer(&mut left, to_right);
+    open_stream(&mut left, to_next, &mut next);
+    for touch in [
+        |left: &mut Endpoint, gone| assert!(left.send(vec![1; 9_000], gone).is_err()),
+        |left: &mut Endpoint, gone| left.abort(gone),
+    ] {
+        let before = counter(&left, "units_sent");
+        converse(&mut left, to_next, &mut next, 50, |number, left| {
+            if number == 25 {
+                touch(left, to_right);
+            }
+        });
+        assert!(counter(&left, "units_sent") > before + 10, "{}", left.stats().unwrap());
+    }
+    assert_eq!(counter(&left, "units_to_packets"), 0, "{}", left.stats().unwrap());
+}
+
+/// A stream that is lost after its peer was replaced leaves that one's.
+#[test]
+fn a_stream_lost_late_leaves_that_of_a_successor() {
+    let (mut left, to_right, mut right) = connected([true, true]);
+    open_stream(&mut left, to_right, &mut right);
+    let put_back = left.streams.as_mut().unwrap().set_aside();
+    let (to_next, mut next) = replace_peer(&mut left, to_right);
+    open_stream(&mut left, to_next, &mut next);
+    put_back(left.streams.as_mut().unwrap());
+    wait_until("it is lost", || {
+        left.wait(Duration::ZERO).unwrap();
+        counter(&left, "streams_cut") == 1
+    });
+    converse(&mut left, to_next, &mut next, 50, |_, _| {});
+    assert_eq!(counter(&left, "units_to_packets"), 0, "{}", left.stats().unwrap());
+}
+
+/// A unit that is being filled is in flight: what waits for everything to arrive sends it, too.
+#[test]
+fn a_unit_that_is_being_filled_is_in_flight() {
+    let (mut left, to_right, mut right) = connected([true, true]);
+    open_stream(&mut left, to_right, &mut right);
+    left.send_copy(&[1; 9_000], to_right).unwrap();
+    assert!(left.streams.as_ref().unwrap().any_open().is_some(), "it goes by the stream");
+    assert_eq!(left.in_flight(), 1);
+    assert!(!left.drain(Duration::ZERO).unwrap());
+}

@@ -149,6 +149,7 @@ impl Streams {
         })
     }
 
+    /// The way to a peer that is not gone: it takes the place of one that is.
     fn way(&mut self, peer: Peer) -> &mut Way {
         if self.ways.len() <= peer.index() {
             self.ways.resize_with((peer.index() + 1).next_power_of_two(), Way::default);
@@ -160,11 +161,20 @@ impl Streams {
         way
     }
 
+    /// The way to a peer, unless it has none, or is gone and another one has its place.
+    #[inline]
+    fn known_way(&mut self, peer: Peer) -> Option<&mut Way> {
+        self.ways.get_mut(peer.index()).filter(|way| way.peer == Some(peer))
+    }
+
     // ---- what is sent ------------------------------------------------------------------------------------------
 
     /// Whether a message of so many bytes is to go to a peer by its stream; opens one if it would be better.
     #[inline]
     pub(super) fn takes(&mut self, peer: Peer, bytes: usize, protocol: &Protocol) -> bool {
+        if !protocol.has_peer(peer) {
+            return false;
+        }
         let batch = self.batch;
         let way = self.way(peer);
         if !way.wants_stream(bytes, batch) {
@@ -220,7 +230,7 @@ impl Streams {
         payload_bytes_max: usize,
         packets_max: usize,
     ) -> Option<&mut OpenUnit> {
-        let unit = self.ways.get_mut(peer.index()).filter(|way| way.peer == Some(peer))?.open.as_mut()?;
+        let unit = self.known_way(peer)?.open.as_mut()?;
         let fits = unit.bytes() + bytes + 8 <= UNIT_BYTES_MAX
             && unit.packets_with(kind, bytes, payload_bytes_max) <= packets_max;
         fits.then_some(unit)
@@ -236,8 +246,8 @@ impl Streams {
     /// Closes the unit of a peer, and returns its number, span and bytes.
     pub(super) fn close_unit(&mut self, peer: Peer) -> Option<(u32, u32, u32)> {
         let batch = self.batch;
-        let unit = self.way(peer).close(batch)?;
         self.open.retain(|open| *open != peer);
+        let unit = self.known_way(peer)?.close(batch)?;
         let (load, span) = unit.close();
         let bytes = load.bytes() as u32;
         Some((self.outgoing.put(load), span, bytes))
@@ -269,9 +279,9 @@ impl Streams {
 
     /// Gives a unit to the stream of a peer; it goes with the next flush.
     pub(super) fn send(&mut self, peer: Peer, number: u32, header: &[u8; HEADER_BYTES]) {
-        let stream = self.way(peer).stream;
+        let stream = self.known_way(peer).and_then(|way| way.stream);
         let beside = stream.and_then(|stream| self.all[stream as usize].as_mut());
-        let Some((stream, beside)) = stream.zip(beside) else { return };
+        let Some((stream, beside)) = stream.zip(beside) else { return self.note_cut(peer) };
         if !self.outgoing.send(number, header, beside.stream.sender()) {
             return self.lose(stream); // it was not taken: what was given before it is enough
         }
@@ -305,9 +315,9 @@ impl Streams {
         self.outgoing.release(number);
     }
 
-    /// Units that are not acknowledged.
+    /// Units that are being filled, or not acknowledged.
     pub(super) fn in_use(&self) -> usize {
-        self.outgoing.in_use()
+        self.open.len() + self.outgoing.in_use()
     }
 
     // ---- what comes --------------------------------------------------------------------------------------------
@@ -381,9 +391,6 @@ impl Streams {
 
     /// Sees to streams that are opened, that wait for memory, that do not go on, or whose peer is gone.
     fn care(&mut self, at: Instant, now: Time, protocol: &mut Protocol) -> bool {
-        while let Some(attached) = self.openings.next(at, protocol, &self.poll, &mut self.counters) {
-            self.attach(attached, protocol);
-        }
         let mut came = false;
         let is_short = self.all.iter().flatten().any(|beside| beside.reading.is_waiting());
         if is_short {
@@ -397,6 +404,9 @@ impl Streams {
             } else if beside.reading.is_waiting() {
                 came |= self.read(stream, now, protocol);
             }
+        }
+        while let Some(attached) = self.openings.next(at, protocol, &self.poll, &mut self.counters) {
+            self.attach(attached, protocol);
         }
         came
     }
@@ -440,8 +450,9 @@ impl Streams {
         self.past.copied_bytes += counts.copied_bytes;
         self.past.units += counts.units;
         let peer = beside.peer;
-        let way = self.way(peer);
-        if way.stream == Some(stream) {
+        if let Some(way) = self.known_way(peer)
+            && way.stream == Some(stream)
+        {
             way.stream = None;
             self.note_cut(peer);
         }
@@ -453,6 +464,13 @@ impl Streams {
         for stream in 0..self.all.len() as u32 {
             self.lose(stream);
         }
+    }
+
+    /// Takes the first stream away, and gives what puts it back.
+    #[cfg(test)]
+    pub(super) fn set_aside(&mut self) -> impl FnOnce(&mut Self) + use<> {
+        let beside = self.all[0].take();
+        |streams| streams.all.push(beside)
     }
 
     /// A peer whose stream was cut.
