@@ -7,7 +7,7 @@ use nocopy_proto::message::framing::{Laid, lay_unit};
 use nocopy_proto::message::{self as protocol, Kind, Outlook, Peer, Time};
 
 use super::arrivals::{Arrivals, Clock};
-use super::carrier::{AnyCarrier, Carrier, Packet, Received};
+use super::carrier::{AnyCarrier, Carrier, Packet, Received, Room};
 use super::open_packet::Standing;
 use super::sending::{refused, rejected};
 use super::streams::Streams;
@@ -125,32 +125,72 @@ impl Endpoint {
     /// Makes packets of units whose stream was cut, as far as there is memory for packets.
     #[cold]
     pub(super) fn see_to_cuts(&mut self) {
-        let Self { streams: Some(streams), protocol, carrier, made, .. } = self else { return };
-        while let Some(peer) = streams.next_cut() {
+        let now = self.now();
+        let mut left = self.streams.as_mut().map_or(0, |streams| streams.look_at_cuts());
+        while left > 0 {
+            let Self { streams: Some(streams), protocol, .. } = self else { return };
+            let Some(peer) = streams.next_cut() else { return };
             protocol.stream_cut(peer);
             let Some(cut) = protocol.next_cut(peer) else {
                 streams.cut_is_over(protocol);
+                left -= 1;
                 continue;
             };
-            if carrier.room().packets < cut.packets {
-                return; // until some are acknowledged
+            let (number, packets, payload_bytes_max) =
+                (cut.unit.number(), cut.packets, cut.payload_bytes_max);
+            if self.make_packets(packets) {
+                self.replace_cut(peer, number, payload_bytes_max);
+            } else if let Self { streams: Some(streams), protocol, .. } = self
+                && !streams.gather()
+            {
+                protocol.want_packets(now);
+                streams.wait_for_packets(packets);
+                left -= 1;
             }
-            let (number, payload_bytes_max) = (cut.unit.number(), cut.payload_bytes_max);
-            let mut at = 0;
-            lay_unit(&streams.messages_of(number), payload_bytes_max, |pieces, is_fresh| {
-                if is_fresh {
-                    at = 0;
-                    made.push(carrier.packet().expect("there is room for as many"));
-                }
-                let packet = made.last().expect("the first piece begins one");
-                for piece in pieces {
-                    carrier.payload_mut(packet)[at..at + piece.len()].copy_from_slice(piece);
-                    at += piece.len();
-                }
-                carrier.set_payload_bytes(packet, at);
-            });
-            protocol.replace_cut(peer, made.drain(..));
-            streams.became_packets(number);
+        }
+    }
+
+    /// Takes so many packets, or none; a port does not know before how many there are.
+    fn make_packets(&mut self, packets: usize) -> bool {
+        let Self { carrier, made, .. } = self;
+        if carrier.room().packets < packets {
+            return false;
+        }
+        made.extend(std::iter::from_fn(|| carrier.packet()).take(packets));
+        let is_all = made.len() == packets;
+        if !is_all {
+            self.unmake();
+        }
+        is_all
+    }
+
+    /// Lays the first unit without a stream into the packets that were made.
+    fn replace_cut(&mut self, peer: Peer, number: u32, payload_bytes_max: usize) {
+        let Self { streams: Some(streams), protocol, carrier, made, .. } = self else { return };
+        let (mut fresh, mut at) = (made.iter(), 0);
+        let mut filled = None;
+        lay_unit(&streams.messages_of(number), payload_bytes_max, |pieces, is_fresh| {
+            if is_fresh {
+                (filled, at) = (fresh.next(), 0);
+            }
+            let packet = filled.expect("as many as the unit spans");
+            for piece in pieces {
+                carrier.payload_mut(packet)[at..at + piece.len()].copy_from_slice(piece);
+                at += piece.len();
+            }
+            carrier.set_payload_bytes(packet, at);
+        });
+        protocol.replace_cut(peer, made.drain(..));
+        streams.became_packets(number);
+    }
+
+    /// What there is room for beside the packets that units without a stream wait for.
+    #[inline]
+    pub(super) fn room(&self) -> Room {
+        let room = self.carrier.room();
+        match &self.streams {
+            None => room,
+            Some(streams) => room.without(streams.held_back()),
         }
     }
 
@@ -186,8 +226,9 @@ impl Endpoint {
             return Ok(self.now());
         };
         let until = [until, Instant::now().checked_add(streams.care_within())].into_iter().flatten().min();
-        let mut looks =
-            Looks { protocol, carrier, clock, streams, came: Ok(false), coalescer: Coalescer::default() };
+        let had_cut = streams.next_cut().is_some();
+        let (came, coalescer) = (Ok(false), Coalescer::default());
+        let mut looks = Looks { protocol, carrier, clock, streams, had_cut, came, coalescer };
         wait::wait(&mut looks, wait_of(*how), until)?;
         looks.came.map(drop)?;
         Ok(clock.now())
@@ -200,6 +241,8 @@ struct Looks<'a> {
     carrier: &'a mut AnyCarrier,
     clock: &'a Clock,
     streams: &'a mut Streams,
+    /// A stream was cut before the wait: that ends it no more.
+    had_cut: bool,
     came: io::Result<bool>,
     coalescer: Coalescer,
 }
@@ -213,7 +256,8 @@ impl wait::Waiting for Looks<'_> {
         let datagrams = self.carrier.receive(&mut arrivals);
         let now = arrivals.now();
         let units = self.streams.receive(now, self.protocol);
-        self.came = datagrams.map(|datagrams| datagrams > 0 || units);
+        let is_cut = !self.had_cut && self.streams.next_cut().is_some();
+        self.came = datagrams.map(|datagrams| datagrams > 0 || units || is_cut);
         !matches!(self.came, Ok(false))
     }
 

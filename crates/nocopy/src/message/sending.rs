@@ -136,7 +136,7 @@ impl Endpoint {
             && message.len() <= outlook.message_bytes_max
             && let Standing { has_open, is_ended: false } = self.peers.standing(peer)
             && usize::from(has_open) < outlook.room
-            && outlook.unacknowledged.max(1) <= self.carrier.room().packets
+            && outlook.unacknowledged.max(1) <= self.room().packets
             && let Some(packet) = self.carrier.packet()
         {
             if has_open {
@@ -154,7 +154,7 @@ impl Endpoint {
     fn send_in_fresh_ones(&mut self, peer: Peer, kind: Kind, message: &[u8]) -> Result<(), Reason> {
         let plan = self.plan(peer, kind, message.len())?;
         let Plan { payload_bytes_max, packets, .. } = plan;
-        let left = self.carrier.room().packets;
+        let left = self.room().packets;
         if left < packets || plan.unacknowledged > left {
             return Err(self.starve(peer, left));
         }
@@ -227,7 +227,7 @@ impl Endpoint {
     pub fn buffers(&mut self, bytes: usize, to: Peer) -> Result<Vec<Buffer>, Reason> {
         let Plan { payload_bytes_max, unacknowledged, .. } = self.plan(to, Kind::Plain, bytes)?;
         let layout = Layout { kind: Kind::Plain, bytes, payload_bytes_max };
-        let left = self.carrier.room().either();
+        let left = self.room().either();
         let buffers = if unacknowledged <= left { self.carrier.buffers_for(layout) } else { None };
         buffers.map(Buffers::into_vec).ok_or_else(|| self.starve(to, left))
     }
@@ -255,7 +255,7 @@ impl Endpoint {
         };
         if let Err(buffers) = carrier.fragments(buffers, layout, made) {
             self.unmake();
-            let left = self.carrier.room().either();
+            let left = self.room().either();
             return Err(rejected(buffers, self.starve(peer, left)));
         }
         let packets = made.len();
@@ -288,7 +288,7 @@ impl Endpoint {
 
     fn plan_owned(&mut self, peer: Peer, kind: Kind, bytes: usize, buffers: usize) -> Result<Plan, Reason> {
         let plan = self.plan(peer, kind, bytes)?;
-        let room = self.carrier.room();
+        let room = self.room();
         let left = room.either();
         if room.fragments < plan.packets || room.buffers < buffers || plan.unacknowledged > left {
             return Err(self.starve(peer, left));
@@ -348,7 +348,7 @@ impl Endpoint {
     }
 
     /// Takes back the packets of a message that was not sent.
-    fn unmake(&mut self) {
+    pub(super) fn unmake(&mut self) {
         self.freed |= self.carrier.freed();
         let Self { made, carrier, .. } = self;
         made.drain(..).for_each(|packet| carrier.release(packet));

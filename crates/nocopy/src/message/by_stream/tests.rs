@@ -239,3 +239,62 @@ fn a_unit_that_is_being_filled_is_in_flight() {
     assert_eq!(left.in_flight(), 1);
     assert!(!left.drain(Duration::ZERO).unwrap());
 }
+
+/// Whoever waits without end learns of a stream that was cut, and makes packets of its units.
+#[test]
+fn a_cut_ends_a_wait() {
+    let (mut left, to_right, mut right) = connected([true, true]);
+    open_stream(&mut left, to_right, &mut right);
+    let waits = std::thread::spawn(move || {
+        while left.streams.as_ref().unwrap().next_cut().is_none() {
+            left.wait_beside(None).unwrap();
+        }
+    });
+    right.streams.as_mut().unwrap().cut_all();
+    wait_until("the wait ends", || waits.is_finished());
+    waits.join().unwrap();
+}
+
+/// Memory for packets goes to units that wait for it, and not to what is sent meanwhile.
+#[test]
+fn packets_are_held_back_for_cut_units() {
+    let (mut left, to_right, mut right) = connected([true, true]);
+    open_stream(&mut left, to_right, &mut right);
+    left.send(vec![1; 100_000], to_right).unwrap();
+    let others: Vec<Packet> = std::iter::from_fn(|| left.carrier.packet()).collect();
+    left.streams.as_mut().unwrap().cut_all();
+    left.see_to_cuts();
+    let mut others = others.into_iter();
+    others.by_ref().take(3).for_each(|packet| left.carrier.release(packet));
+    assert!(left.send_copy(&[2; 10], to_right).is_err(), "fewer than the unit takes");
+    others.for_each(|packet| left.carrier.release(packet));
+    left.see_to_cuts();
+    assert_eq!(counter(&left, "units_to_packets"), 1);
+    left.send_copy(&[2; 10], to_right).unwrap();
+}
+
+/// Of several peers whose streams were cut, one that waits for many packets does not keep those behind it waiting.
+#[test]
+fn a_cut_unit_that_fits_does_not_wait_for_a_longer_one() {
+    let (mut left, to_right, mut right) = connected([true, true]);
+    open_stream(&mut left, to_right, &mut right);
+    let mut other = bind(true);
+    let to_other = left.start_connect(other.local_address()).unwrap();
+    wait_until("the other connection", || {
+        left.wait(Duration::ZERO).unwrap();
+        other.wait(Duration::ZERO).unwrap();
+        std::iter::from_fn(|| left.poll_event())
+            .any(|event| matches!(event, Event::Connected(peer, _) if peer == to_other))
+    });
+    open_stream(&mut left, to_other, &mut other);
+    left.send(vec![1; 500_000], to_right).unwrap();
+    left.send(vec![1; 10_000], to_other).unwrap();
+    let mut taken: Vec<Packet> = std::iter::from_fn(|| left.carrier.packet()).collect();
+    taken.drain(..8).for_each(|packet| left.carrier.release(packet));
+    left.streams.as_mut().unwrap().cut_all();
+    left.see_to_cuts();
+    assert_eq!(counter(&left, "units_to_packets"), 1);
+    taken.drain(..).for_each(|packet| left.carrier.release(packet));
+    left.see_to_cuts();
+    assert_eq!(counter(&left, "units_to_packets"), 2);
+}

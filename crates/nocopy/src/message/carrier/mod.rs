@@ -198,6 +198,13 @@ pub(super) struct Room {
 }
 
 impl Room {
+    /// The same without so many packets.
+    #[inline]
+    pub(super) fn without(self, packets: usize) -> Self {
+        let less = |room: usize| room.saturating_sub(packets);
+        Self { packets: less(self.packets), fragments: less(self.fragments), ..self }
+    }
+
     /// Of what an owned message takes, the fewer.
     pub(super) fn either(self) -> usize {
         self.packets.min(self.fragments)

@@ -8,6 +8,7 @@ mod opening;
 mod outgoing;
 mod reading;
 
+use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -84,7 +85,9 @@ pub(super) struct Streams {
     /// Streams to which something was given since the last flush.
     to_flush: Vec<u32>,
     /// Peers that have no stream any more, and units that are to become packets.
-    cut: Vec<Peer>,
+    cut: VecDeque<Peer>,
+    /// Packets for which they wait.
+    held_back: usize,
     /// Counts what is handed over together.
     batch: u32,
     looks: u32,
@@ -140,7 +143,8 @@ impl Streams {
             outgoing: Outgoing::default(),
             open: Vec::new(),
             to_flush: Vec::new(),
-            cut: Vec::new(),
+            cut: VecDeque::new(),
+            held_back: 0,
             batch: 0,
             looks: 0,
             cared: None,
@@ -273,7 +277,7 @@ impl Streams {
     /// A peer has units without a stream.
     pub(super) fn note_cut(&mut self, peer: Peer) {
         if !self.cut.contains(&peer) {
-            self.cut.push(peer);
+            self.cut.push_back(peer);
         }
     }
 
@@ -476,12 +480,35 @@ impl Streams {
     /// A peer whose stream was cut.
     #[inline]
     pub(super) fn next_cut(&self) -> Option<Peer> {
-        self.cut.first().copied()
+        self.cut.front().copied()
+    }
+
+    /// Begins to look at those peers, and returns how many there are.
+    pub(super) fn look_at_cuts(&mut self) -> usize {
+        self.held_back = 0;
+        self.cut.len()
+    }
+
+    /// The peer that was looked at waits for so many packets, which others are not to take; the next one is looked at.
+    pub(super) fn wait_for_packets(&mut self, packets: usize) {
+        self.held_back = self.held_back.max(packets);
+        self.cut.rotate_left(1);
+    }
+
+    /// Packets that are not for other messages.
+    #[inline]
+    pub(super) fn held_back(&self) -> usize {
+        self.held_back
+    }
+
+    /// Makes frames free in which units lie; returns whether there were any.
+    pub(super) fn gather(&mut self) -> bool {
+        self.outgoing.gather()
     }
 
     /// All units of that peer have become packets: another stream may be used.
     pub(super) fn cut_is_over(&mut self, protocol: &mut Protocol) {
-        let peer = self.cut.remove(0);
+        let Some(peer) = self.cut.pop_front() else { return };
         let is_its = |beside: &Option<Beside>| beside.as_ref().is_some_and(|beside| beside.peer == peer);
         if let Some(stream) = self.all.iter().position(is_its)
             && protocol.stream_opened(peer).is_ok()

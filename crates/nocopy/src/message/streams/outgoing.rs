@@ -174,6 +174,23 @@ impl Outgoing {
         }
     }
 
+    /// Copies messages out of frames, which are packets that others wait for; returns whether there were any. What the kernel still reads
+    /// stays.
+    pub(super) fn gather(&mut self) -> bool {
+        let mut is_any = false;
+        for load in self.units.iter_mut().flatten().filter_map(Arc::get_mut) {
+            if !load.rest.iter().any(|buffer| buffer.is_frame()) {
+                continue;
+            }
+            is_any = true;
+            for buffer in load.rest.drain(..) {
+                load.front.extend_from_slice(&buffer);
+                self.gathered_bytes += buffer.len();
+            }
+        }
+        is_any
+    }
+
     /// Bytes of messages that were copied into units and are not acknowledged.
     pub(super) fn gathered_bytes(&self) -> usize {
         self.gathered_bytes
