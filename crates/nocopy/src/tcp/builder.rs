@@ -377,10 +377,20 @@ impl Listener {
     /// # Errors
     /// See [`OpenError`].
     pub fn accept(&self) -> Result<(Stream, SocketAddr), OpenError> {
-        let (stream, from) = self.listener.accept().map_err(OpenError::Accept)?;
+        let (stream, from) = self.take()?;
+        self.finish(stream).map(|stream| (stream, from))
+    }
+
+    /// Takes the next connection as the kernel has it.
+    pub(crate) fn take(&self) -> Result<(TcpStream, SocketAddr), OpenError> {
+        self.listener.accept().map_err(OpenError::Accept)
+    }
+
+    /// Makes a stream of it, with the settings of the listener.
+    pub(crate) fn finish(&self, stream: TcpStream) -> Result<Stream, OpenError> {
         let builder = self.builder.clone();
         builder.set(&stream)?;
-        builder.finish(stream.into(), false).map(|socket| (socket, from))
+        builder.finish(stream.into(), false)
     }
 }
 

@@ -41,6 +41,17 @@ impl Ledger {
         }
     }
 
+    /// Takes bytes out that are counted elsewhere as copied: first of those that are counted as not copied, which must not seem more than they
+    /// are.
+    pub(crate) fn take_out(&mut self, mut bytes: u64) {
+        let Self { zero_copy, unknown, copied, .. } = self;
+        for part in [zero_copy, unknown].into_iter().chain(copied) {
+            let less = bytes.min(*part);
+            *part -= less;
+            bytes -= less;
+        }
+    }
+
     /// Number of datagrams.
     pub fn datagrams(&self) -> u64 {
         self.datagrams

@@ -298,3 +298,54 @@ fn a_cut_unit_that_fits_does_not_wait_for_a_longer_one() {
     left.see_to_cuts();
     assert_eq!(counter(&left, "units_to_packets"), 2);
 }
+
+/// A peer has two streams at most, one that it opened, and one that was opened to it.
+#[test]
+fn a_stream_replaces_the_one_its_end_opened_before() {
+    use std::io::{Read, Write};
+
+    use nocopy_proto::message::wire::ATTACHED_BYTES;
+    let (mut left, to_right, mut right) = connected([true, true]);
+    open_stream(&mut left, to_right, &mut right);
+    let (to, attach) = left.protocol.stream_to(to_right).unwrap().unwrap();
+    let mut words = Vec::new();
+    attach.emit(&mut words);
+    let more: Vec<_> = (0..5)
+        .map(|number| {
+            let mut stream = std::net::TcpStream::connect(to).unwrap();
+            stream.write_all(&words).unwrap();
+            wait_until("it is attached", || {
+                right.wait(Duration::ZERO).unwrap();
+                counter(&right, "streams_attached") == 2 + number
+            });
+            stream.read_exact(&mut [0; ATTACHED_BYTES]).unwrap();
+            stream
+        })
+        .collect();
+    assert_eq!(counter(&right, "streams_cut"), 5, "{}", right.stats().unwrap());
+    assert!(right.explain().to_string().contains("1 TCP stream"), "{}", right.explain());
+    drop(more);
+}
+
+/// Each byte of a message is counted once, whichever way it went.
+#[test]
+fn bytes_by_a_stream_are_counted_once() {
+    let (mut left, to_right, mut right) = connected([true, true]);
+    open_stream(&mut left, to_right, &mut right);
+    let before = [left.ledger(), right.ledger()];
+    let sent = 20 * 9_000;
+    for number in 0..20 {
+        left.send_copy(&[number; 9_000], to_right).unwrap();
+        left.flush().unwrap();
+        wait_until("the message", || {
+            left.wait(Duration::ZERO).unwrap();
+            right.try_receive().unwrap().is_some_and(|message| message.len() == 9_000)
+        });
+    }
+    let slices = |ledger: Ledger| ledger.bytes_of(Evidence::Copied(Cause::Slice));
+    assert_eq!(slices(left.ledger()) - slices(before[0]), sent);
+    for (endpoint, before) in [left, right].iter().zip(before) {
+        let counted = endpoint.ledger().bytes() - before.bytes();
+        assert!((sent..sent + sent / 10).contains(&counted), "{counted} bytes of {sent}");
+    }
+}

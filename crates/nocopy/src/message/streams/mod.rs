@@ -1,11 +1,12 @@
 //! Streams beside the datagrams of an endpoint (docs/protocol.md §16): TCP connections for long messages and for many at a time.
 //!
-//! `opening` makes them, `reading` reads them, `outgoing` keeps what goes by them, `choice` says what does.
+//! `opening` makes them, `reading` reads them, `progress` finds those that hold memory and do not go on, `outgoing` keeps what goes by them, `choice` says what does.
 
 mod choice;
 mod memory;
 mod opening;
 mod outgoing;
+mod progress;
 mod reading;
 
 use std::collections::VecDeque;
@@ -30,6 +31,7 @@ pub(super) use memory::Part;
 use memory::{Memory, UNIT_BYTES_MAX};
 use opening::{Attached, Openings};
 use outgoing::{Load, OpenUnit, Outgoing};
+use progress::Progress;
 use reading::{Look, Reading};
 
 type Protocol = protocol::Endpoint<Packet, Received>;
@@ -46,8 +48,6 @@ const LOOKS_ALONE: u32 = 32;
 const CARE_INTERVAL: Duration = Duration::from_millis(1);
 /// Bytes of messages that are copied into units at most, until they are acknowledged.
 const GATHERED_BYTES_MAX: usize = 64 << 20;
-/// How long a stream may not go on within a unit while memory is short.
-const STALL: Duration = Duration::from_secs(3);
 
 counters! {
     /// What streams counted.
@@ -110,11 +110,12 @@ struct Past {
 struct Beside {
     peer: Peer,
     stream: Stream,
+    /// This end has opened it.
+    is_ours: bool,
     reading: Reading,
     /// What is asked of the poll: room to send, too, or nothing while there is no memory.
     asks: epoll::EventFlags,
-    /// When something last came.
-    moved: Instant,
+    progress: Progress,
 }
 
 impl Streams {
@@ -355,6 +356,10 @@ impl Streams {
                     if flags.contains(epoll::EventFlags::OUT) {
                         self.flush_one(stream);
                     }
+                    // It would be ready without end, and while there is no memory, nothing is read that ends it.
+                    if flags.contains(epoll::EventFlags::HUP) && self.is_waiting(stream) {
+                        self.lose(stream);
+                    }
                     came |= self.read(stream, now, protocol);
                 }
             }
@@ -367,9 +372,15 @@ impl Streams {
         came
     }
 
+    fn is_waiting(&self, stream: u32) -> bool {
+        let beside = self.all.get(stream as usize).and_then(Option::as_ref);
+        beside.is_some_and(|beside| beside.reading.is_waiting())
+    }
+
     fn read(&mut self, stream: u32, now: Time, protocol: &mut Protocol) -> bool {
         let Self { all, memory, poll, .. } = self;
         let Some(beside) = all.get_mut(stream as usize).and_then(Option::as_mut) else { return false };
+        let (was_within, was_waiting) = (beside.reading.is_within(), beside.reading.is_waiting());
         let before = beside.reading.counts;
         beside.stream.sender().reap();
         let read = beside.reading.read(beside.stream.receiver(), memory, now, beside.peer, protocol);
@@ -384,11 +395,12 @@ impl Streams {
             }
             Err(_) => self.lose(stream),
         }
-        if counts.bytes == before.bytes {
+        if counts.bytes == before.bytes && !was_waiting {
             return false;
         }
         if let Some(beside) = self.all[stream as usize].as_mut() {
-            beside.moved = Instant::now();
+            let has_begun = !was_within && beside.reading.is_within();
+            beside.progress.note(Instant::now(), counts.bytes, has_begun || counts.units > before.units);
         }
         counts.units > before.units
     }
@@ -402,13 +414,14 @@ impl Streams {
         }
         for stream in 0..self.all.len() as u32 {
             let Some(beside) = &self.all[stream as usize] else { continue };
-            let is_stalled = is_short && beside.reading.is_within() && at - beside.moved >= STALL;
+            let is_stalled = is_short && beside.reading.is_within() && beside.progress.is_stalled(at);
             if is_stalled || !protocol.has_peer(beside.peer) {
                 self.lose(stream);
             } else if beside.reading.is_waiting() {
                 came |= self.read(stream, now, protocol);
             }
         }
+        self.openings.accept(at, &self.poll, &mut self.counters);
         while let Some(attached) = self.openings.next(at, protocol, &self.poll, &mut self.counters) {
             self.attach(attached, protocol);
         }
@@ -417,13 +430,19 @@ impl Streams {
 
     /// A stream is attached: it is read, and used to send if the peer has no other.
     fn attach(&mut self, attached: Attached, protocol: &mut Protocol) {
-        let Attached { peer, stream } = attached;
+        let Attached { peer, stream, is_ours } = attached;
         if !protocol.has_peer(peer) {
             return;
         }
+        // Each end opens one at a time: it has given that one up.
+        let is_former = |beside: &Beside| (beside.peer, beside.is_ours) == (peer, is_ours);
+        if let Some(former) = self.all.iter().position(|beside| beside.as_ref().is_some_and(is_former)) {
+            self.lose(former as u32);
+        }
         let number = self.all.iter().position(Option::is_none).unwrap_or(self.all.len());
         let (asks, reading) = (epoll::EventFlags::IN, Reading::new());
-        let mut beside = Beside { peer, stream, reading, asks, moved: Instant::now() };
+        let progress = Progress::new(Instant::now());
+        let mut beside = Beside { peer, stream, is_ours, reading, asks, progress };
         let data = epoll::EventData::new_u64(number as u64);
         if epoll::modify(&self.poll, beside.stream.receiver().kernel_socket(), data, asks).is_err() {
             return; // it is closed, and the peer goes on by datagrams
@@ -564,9 +583,10 @@ impl Streams {
         format!("{streams} TCP stream(s) beside the datagrams: {}", choice::RULE)
     }
 
-    /// Bytes handed over by streams, and bytes that came, with the headers of units.
+    /// Bytes handed over by streams but for messages that were copied into units, and bytes that came, with the headers of units.
     pub(super) fn ledger(&self) -> Ledger {
         let mut ledger = self.past.sent;
+        let copied_before = self.outgoing.copied_bytes_sent();
         let (mut bytes, mut copied_bytes, mut units) =
             (self.past.bytes, self.past.copied_bytes, self.past.units);
         for beside in self.all.iter().flatten() {
@@ -575,7 +595,8 @@ impl Streams {
             (bytes, copied_bytes) = (bytes + counts.bytes, copied_bytes + counts.copied_bytes);
             units += counts.units;
         }
-        ledger.add(Evidence::Copied(Cause::SocketCall), units, bytes);
+        ledger.take_out(copied_before);
+        ledger.add(Evidence::Copied(Cause::SocketCall), units, bytes.saturating_sub(copied_bytes));
         ledger.add(Evidence::Copied(Cause::BelowThreshold), 0, copied_bytes);
         ledger
     }

@@ -1,12 +1,13 @@
 //! Streams before they are attached: those that this end opens, and those that come and have not said which connection they are for.
 
-use std::net::{IpAddr, SocketAddr};
+use std::io::ErrorKind;
+use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use nocopy_proto::message::Peer;
 use nocopy_proto::message::wire::{ATTACH_BYTES, ATTACHED_BYTES, Attach, Attached as Answer};
-use rustix::event::epoll::EventFlags;
+use rustix::event::epoll::{self, EventFlags};
 
 use super::{OTHERS, Protocol, StreamCounters, add};
 use crate::memory::pool::Buffer;
@@ -19,7 +20,9 @@ const UNATTACHED_PER_ADDRESS: usize = UNATTACHED_MAX / 4;
 const PATIENCE: Duration = Duration::from_secs(1);
 /// How long after one was not opened, or cut, another is tried.
 const AGAIN_AFTER: Duration = Duration::from_secs(1);
-/// How often to look after those that are being opened.
+/// Connections that are taken at most before others have their turn.
+const ACCEPTS_MAX: u32 = 16;
+/// How often to look after those that are being opened, and how long the listener rests when something is short.
 const LOOK: Duration = Duration::from_millis(100);
 
 /// A stream that is attached to a connection.
@@ -27,12 +30,16 @@ const LOOK: Duration = Duration::from_millis(100);
 pub(super) struct Attached {
     pub(super) peer: Peer,
     pub(super) stream: Stream,
+    /// This end has opened it.
+    pub(super) is_ours: bool,
 }
 
 /// All that are not attached.
 #[derive(Debug)]
 pub(super) struct Openings {
     listener: Listener,
+    /// Since when the listener is not watched: there was no descriptor or no memory for a connection.
+    rests: Option<Instant>,
     builder: tcp::Builder,
     local: SocketAddr,
     /// That came, with what they have said.
@@ -92,7 +99,8 @@ impl<const BYTES: usize> Words<BYTES> {
 
 impl Openings {
     pub(super) fn new(listener: Listener, builder: tcp::Builder, local: SocketAddr) -> Self {
-        Self { listener, builder, local, unattached: Vec::new(), opened: Vec::new(), tried: Vec::new() }
+        let (unattached, opened, tried) = (Vec::new(), Vec::new(), Vec::new());
+        Self { listener, rests: None, builder, local, unattached, opened, tried }
     }
 
     /// Begins to open a stream to a peer, unless that was tried just now.
@@ -113,7 +121,8 @@ impl Openings {
 
     /// How long at most to wait before [`next`](Self::next) is called.
     pub(super) fn care_within(&self) -> Duration {
-        if self.opened.is_empty() && self.unattached.is_empty() { Duration::MAX } else { LOOK }
+        let is_idle = self.opened.is_empty() && self.unattached.is_empty() && self.rests.is_none();
+        if is_idle { Duration::MAX } else { LOOK }
     }
 
     /// The next stream that is attached.
@@ -124,23 +133,45 @@ impl Openings {
         poll: &OwnedFd,
         counters: &mut StreamCounters,
     ) -> Option<Attached> {
-        self.accept(at, poll, counters);
         self.next_that_came(at, protocol, counters).or_else(|| self.next_opened(at, poll))
     }
 
     /// Takes streams that have come; more than may wait are closed.
-    fn accept(&mut self, since: Instant, poll: &OwnedFd, counters: &mut StreamCounters) {
-        while let Ok((mut stream, from)) = self.listener.accept() {
-            let from = from.ip();
-            let of_address = self.unattached.iter().filter(|other| other.from == from).count();
-            let is_watched = self.unattached.len() < UNATTACHED_MAX
-                && of_address < UNATTACHED_PER_ADDRESS
-                && add(poll, &stream.receiver().kernel_socket(), OTHERS, EventFlags::IN).is_ok();
-            match is_watched {
-                true => self.unattached.push(Unattached { from, stream, words: Words::new(), since }),
-                false => counters.streams_refused += 1,
+    pub(super) fn accept(&mut self, at: Instant, poll: &OwnedFd, counters: &mut StreamCounters) {
+        if let Some(since) = self.rests {
+            if at - since < LOOK || add(poll, &self.listener, OTHERS, EventFlags::IN).is_err() {
+                return;
+            }
+            self.rests = None;
+        }
+        for _ in 0..ACCEPTS_MAX {
+            match self.listener.take() {
+                Ok((stream, from)) => {
+                    let kept = self.keep(stream, from.ip(), at, poll);
+                    counters.streams_refused += u64::from(kept.is_none());
+                }
+                Err(tcp::OpenError::Accept(error)) if error.kind() == ErrorKind::WouldBlock => return,
+                Err(tcp::OpenError::Accept(error)) if error.kind() == ErrorKind::ConnectionAborted => {}
+                // It would be readable without end.
+                Err(_) => {
+                    let _ = epoll::delete(poll, &self.listener); // it is watched
+                    self.rests = Some(at);
+                    return;
+                }
             }
         }
+    }
+
+    /// Keeps a stream that has come until it has said what it is for, unless too many wait.
+    fn keep(&mut self, stream: TcpStream, from: IpAddr, since: Instant, poll: &OwnedFd) -> Option<()> {
+        let of_address = self.unattached.iter().filter(|other| other.from == from).count();
+        if self.unattached.len() >= UNATTACHED_MAX || of_address >= UNATTACHED_PER_ADDRESS {
+            return None;
+        }
+        let mut stream = self.listener.finish(stream).ok()?;
+        add(poll, &stream.receiver().kernel_socket(), OTHERS, EventFlags::IN).ok()?;
+        self.unattached.push(Unattached { from, stream, words: Words::new(), since });
+        Some(())
     }
 
     fn next_that_came(
@@ -165,7 +196,7 @@ impl Openings {
             if let Some((peer, answer)) = attached
                 && say(&mut stream, |words| answer.emit(words))
             {
-                return Some(Attached { peer, stream });
+                return Some(Attached { peer, stream, is_ours: false });
             }
             counters.streams_refused += 1;
         }
@@ -187,7 +218,7 @@ impl Openings {
             if let Step::Asked(stream, _) = step
                 && is_answered
             {
-                return Some(Attached { peer, stream: *stream });
+                return Some(Attached { peer, stream: *stream, is_ours: true });
             }
         }
         None
@@ -202,9 +233,9 @@ impl Opened {
             Step::Connecting(opening) => match opening.finish() {
                 Ok(Err(opening)) => Step::Connecting(opening),
                 Ok(Ok(mut stream)) => {
-                    let data = rustix::event::epoll::EventData::new_u64(OTHERS);
+                    let data = epoll::EventData::new_u64(OTHERS);
                     let socket = stream.receiver().kernel_socket();
-                    let is_watched = rustix::event::epoll::modify(poll, socket, data, EventFlags::IN).is_ok();
+                    let is_watched = epoll::modify(poll, socket, data, EventFlags::IN).is_ok();
                     match is_watched && say(&mut stream, |words| attach.emit(words)) {
                         true => Step::Asked(Box::new(stream), Words::new()),
                         false => Step::Over,

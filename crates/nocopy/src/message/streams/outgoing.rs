@@ -103,6 +103,8 @@ pub(super) struct Outgoing {
     spares: Vec<Vec<u8>>,
     /// Bytes of messages that were copied into units.
     gathered_bytes: usize,
+    /// Of those, bytes that were given to a stream.
+    copied_bytes_sent: u64,
 }
 
 impl Outgoing {
@@ -153,6 +155,9 @@ impl Outgoing {
         let load = Arc::get_mut(unit).expect("it is sent once");
         load.front[..HEADER_BYTES].copy_from_slice(header);
         let pieces = 1 + load.rest.len();
+        if load.rest.is_empty() {
+            self.copied_bytes_sent += load.bytes() as u64;
+        }
         (0..pieces).all(|piece| {
             let piece = Piece(Arc::clone(unit), piece);
             sender.send(Buffer::from_owner(piece)).is_ok()
@@ -194,6 +199,11 @@ impl Outgoing {
     /// Bytes of messages that were copied into units and are not acknowledged.
     pub(super) fn gathered_bytes(&self) -> usize {
         self.gathered_bytes
+    }
+
+    /// Bytes of messages, with their headers, that were copied into units and given to a stream.
+    pub(super) fn copied_bytes_sent(&self) -> u64 {
+        self.copied_bytes_sent
     }
 
     /// Units that are not acknowledged.

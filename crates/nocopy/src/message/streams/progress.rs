@@ -1,0 +1,51 @@
+//! Whether a stream goes on within a unit, whose memory others may wait for.
+
+use std::time::{Duration, Instant};
+
+/// How long it may take to go on by [`LEAST_BYTES`], or to the end of the unit, while memory is short.
+const STALL: Duration = Duration::from_secs(3);
+const LEAST_BYTES: u64 = 64 << 10;
+
+/// How far a stream has come, and since when.
+#[derive(Debug)]
+pub(super) struct Progress {
+    since: Instant,
+    bytes: u64,
+}
+
+impl Progress {
+    pub(super) fn new(at: Instant) -> Self {
+        Self { since: at, bytes: 0 }
+    }
+
+    /// So many bytes have come in all; `is_new`: a unit has ended, or one has begun.
+    pub(super) fn note(&mut self, at: Instant, bytes: u64, is_new: bool) {
+        if is_new || bytes - self.bytes >= LEAST_BYTES {
+            *self = Self { since: at, bytes };
+        }
+    }
+
+    pub(super) fn is_stalled(&self, at: Instant) -> bool {
+        at - self.since >= STALL
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stream_that_trickles_is_stalled() {
+        let begin = Instant::now();
+        let mut progress = Progress::new(begin);
+        progress.note(begin, 100, true);
+        let second = |seconds| begin + Duration::from_secs(seconds);
+        (1..3).for_each(|at| progress.note(second(at), 100 + at, false));
+        assert!(!progress.is_stalled(second(2)));
+        assert!(progress.is_stalled(second(3)));
+        progress.note(second(3), 100 + LEAST_BYTES, false);
+        assert!(!progress.is_stalled(second(5)));
+        progress.note(second(5), 200 + LEAST_BYTES, true);
+        assert!(!progress.is_stalled(second(7)));
+    }
+}
