@@ -3,6 +3,7 @@
 //! `opening` makes them, `reading` reads them, `progress` finds those that hold memory and do not go on, `outgoing` keeps what goes by them, `choice` says what does.
 
 mod choice;
+mod figures;
 mod memory;
 mod opening;
 mod outgoing;
@@ -21,7 +22,7 @@ use rustix::event::epoll;
 use super::HEADER_BYTES;
 use super::carrier::{Packet, Received};
 use crate::counter::counters;
-use crate::facts::evidence::{Cause, Evidence, Ledger};
+use crate::facts::evidence::Ledger;
 use crate::memory::pieces::Buffers;
 use crate::memory::pool::Pool;
 use crate::sys::poll::Wakeup;
@@ -569,36 +570,6 @@ impl Streams {
     pub(super) fn care_within(&self) -> Duration {
         let waits = self.all.iter().flatten().any(|beside| beside.reading.is_waiting());
         if waits || !self.cut.is_empty() { CARE_INTERVAL } else { self.openings.care_within() }
-    }
-
-    // ---- what is known -----------------------------------------------------------------------------------------
-
-    pub(super) fn counters(&self) -> StreamCounters {
-        self.counters
-    }
-
-    /// Which messages go by streams.
-    pub(super) fn explain(&self) -> String {
-        let streams = self.all.iter().flatten().count();
-        format!("{streams} TCP stream(s) beside the datagrams: {}", choice::RULE)
-    }
-
-    /// Bytes handed over by streams but for messages that were copied into units, and bytes that came, with the headers of units.
-    pub(super) fn ledger(&self) -> Ledger {
-        let mut ledger = self.past.sent;
-        let copied_before = self.outgoing.copied_bytes_sent();
-        let (mut bytes, mut copied_bytes, mut units) =
-            (self.past.bytes, self.past.copied_bytes, self.past.units);
-        for beside in self.all.iter().flatten() {
-            ledger += beside.stream.sent();
-            let counts = beside.reading.counts;
-            (bytes, copied_bytes) = (bytes + counts.bytes, copied_bytes + counts.copied_bytes);
-            units += counts.units;
-        }
-        ledger.take_out(copied_before);
-        ledger.add(Evidence::Copied(Cause::SocketCall), units, bytes.saturating_sub(copied_bytes));
-        ledger.add(Evidence::Copied(Cause::BelowThreshold), 0, copied_bytes);
-        ledger
     }
 }
 
