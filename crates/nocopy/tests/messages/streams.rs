@@ -11,6 +11,7 @@ use nocopy::{Port, Reason};
 use nocopy_lab::End;
 use nocopy_lab::patience::wait_until;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_open};
 
 /// Lengths that go by datagrams, by streams, and in batches of either.
 const LENGTHS: [usize; 7] = [10, 9_000, 300_000, 0, 1_400, 64 << 10, 1 << 20];
@@ -89,4 +90,67 @@ fn long_messages_go_by_a_stream_beside_ports() {
     let over_port = |end: &End| bind(end, Endpoint::builder().port(Port::builder(end.interface())));
     let ends = [lab.left(), lab.right()];
     check(ends, over_port(ends[0]), over_port(ends[1]));
+}
+
+/// Shuts the TCP connections of this process to an address down, as a reset by the peer would.
+fn cut_streams_to(peer: SocketAddr) -> usize {
+    let this = pidfd_open(getpid(), PidfdFlags::empty()).unwrap();
+    let descriptors = std::fs::read_dir("/proc/self/fd").unwrap();
+    let numbers = descriptors.filter_map(|entry| entry.unwrap().file_name().to_str()?.parse().ok());
+    let all = numbers.filter_map(|number| pidfd_getfd(&this, number, PidfdGetfdFlags::empty()).ok());
+    all.filter(|descriptor| {
+        let socket = socket2::SockRef::from(descriptor);
+        let is_stream = socket.r#type().is_ok_and(|kind| kind == socket2::Type::STREAM);
+        let is_its = socket.peer_addr().is_ok_and(|address| address.as_socket() == Some(peer));
+        is_stream && is_its && socket.shutdown(std::net::Shutdown::Both).is_ok()
+    })
+    .count()
+}
+
+/// Units become packets however many frames the program has, and though they lie in all others.
+#[test]
+fn a_cut_stream_beside_ports_waits_for_frames() {
+    let lab = lab!();
+    let ends = [lab.left(), lab.right()];
+    let [mut left, mut right] =
+        ends.map(|end| bind(end, Endpoint::builder().port(Port::builder(end.interface()))));
+    let (to_right, _) = connect(&mut left, &mut right);
+    converse((ends[0], &mut left), to_right, (ends[1], &mut right), 140);
+    wait_until("nothing is in flight", || {
+        right.wait(Duration::ZERO).unwrap();
+        left.wait(Duration::ZERO).unwrap();
+        left.in_flight() == 0
+    });
+    let mut sent = 0;
+    while let Some(buffers) = std::iter::repeat_with(|| left.buffer()).take(10).collect::<Option<Vec<_>>>() {
+        let mut buffers = buffers;
+        buffers.iter_mut().for_each(|buffer| buffer.fill(&[sent as u8; 1_000]).unwrap());
+        if left.send(buffers, to_right).is_err() {
+            break;
+        }
+        sent += 1;
+    }
+    left.try_flush().unwrap();
+    let mut held: Vec<_> = std::iter::from_fn(|| left.buffer()).collect();
+    assert!(cut_streams_to(right.local_address()) > 0);
+    wait_until("the cut is noticed", || {
+        left.wait(Duration::ZERO).unwrap();
+        held.extend(std::iter::from_fn(|| left.buffer()));
+        left.stats().unwrap()["streams_cut"] > 0
+    });
+    (0..10).for_each(|_| {
+        left.wait(Duration::ZERO).unwrap();
+    });
+    drop(held);
+    let mut received = 0;
+    wait_until("all messages", || {
+        left.wait(Duration::ZERO).unwrap();
+        while let Some(message) = right.try_receive().unwrap() {
+            assert!(message.to_vec() == vec![received as u8; 10_000], "message {received}");
+            received += 1;
+        }
+        while right.poll_event().is_some() {}
+        received == sent
+    });
+    assert!(left.stats().unwrap()["units_to_packets"] > 0, "{}", left.stats().unwrap());
 }

@@ -178,9 +178,15 @@ fn open_stream(left: &mut Endpoint, to_right: Peer, right: &mut Endpoint) {
 /// Ends the connection of the left one, and makes one to another endpoint, which has the index of the former.
 fn replace_peer(left: &mut Endpoint, to_right: Peer) -> (Peer, Endpoint) {
     left.abort(to_right);
+    let (to_next, next) = connect_another(left);
+    assert_eq!((to_next.index(), to_next == to_right), (to_right.index(), false));
+    (to_next, next)
+}
+
+/// Connects it to one endpoint more.
+fn connect_another(left: &mut Endpoint) -> (Peer, Endpoint) {
     let mut next = bind(true);
     let to_next = left.start_connect(next.local_address()).unwrap();
-    assert_eq!((to_next.index(), to_next == to_right), (to_right.index(), false));
     wait_until("the next connection", || {
         left.wait(Duration::ZERO).unwrap();
         next.wait(Duration::ZERO).unwrap();
@@ -260,17 +266,18 @@ fn a_cut_ends_a_wait() {
 fn packets_are_held_back_for_cut_units() {
     let (mut left, to_right, mut right) = connected([true, true]);
     open_stream(&mut left, to_right, &mut right);
-    left.send(vec![1; 100_000], to_right).unwrap();
+    let (to_other, _other) = connect_another(&mut left);
+    left.send(vec![1; 500_000], to_right).unwrap();
     let others: Vec<Packet> = std::iter::from_fn(|| left.carrier.packet()).collect();
     left.streams.as_mut().unwrap().cut_all();
     left.see_to_cuts();
     let mut others = others.into_iter();
     others.by_ref().take(3).for_each(|packet| left.carrier.release(packet));
-    assert!(left.send_copy(&[2; 10], to_right).is_err(), "fewer than the unit takes");
+    assert!(left.send_copy(&[2; 10], to_other).is_err(), "fewer than the unit takes");
     others.for_each(|packet| left.carrier.release(packet));
     left.see_to_cuts();
     assert_eq!(counter(&left, "units_to_packets"), 1);
-    left.send_copy(&[2; 10], to_right).unwrap();
+    left.send_copy(&[2; 10], to_other).unwrap();
 }
 
 /// Of several peers whose streams were cut, one that waits for many packets does not keep those behind it waiting.
@@ -278,14 +285,7 @@ fn packets_are_held_back_for_cut_units() {
 fn a_cut_unit_that_fits_does_not_wait_for_a_longer_one() {
     let (mut left, to_right, mut right) = connected([true, true]);
     open_stream(&mut left, to_right, &mut right);
-    let mut other = bind(true);
-    let to_other = left.start_connect(other.local_address()).unwrap();
-    wait_until("the other connection", || {
-        left.wait(Duration::ZERO).unwrap();
-        other.wait(Duration::ZERO).unwrap();
-        std::iter::from_fn(|| left.poll_event())
-            .any(|event| matches!(event, Event::Connected(peer, _) if peer == to_other))
-    });
+    let (to_other, mut other) = connect_another(&mut left);
     open_stream(&mut left, to_other, &mut other);
     left.send(vec![1; 500_000], to_right).unwrap();
     left.send(vec![1; 10_000], to_other).unwrap();
@@ -333,19 +333,24 @@ fn bytes_by_a_stream_are_counted_once() {
     let (mut left, to_right, mut right) = connected([true, true]);
     open_stream(&mut left, to_right, &mut right);
     let before = [left.ledger(), right.ledger()];
-    let sent = 20 * 9_000;
+    let sent = 10 * (9_000 + 300_000);
     for number in 0..20 {
-        left.send_copy(&[number; 9_000], to_right).unwrap();
+        let bytes = [9_000, 300_000][number % 2]; // a part of the long one is copied where it came
+        wait_until("room for the message", || {
+            left.wait(Duration::ZERO).unwrap();
+            right.wait(Duration::ZERO).unwrap();
+            left.send_copy(&vec![1; bytes], to_right).is_ok()
+        });
         left.flush().unwrap();
         wait_until("the message", || {
             left.wait(Duration::ZERO).unwrap();
-            right.try_receive().unwrap().is_some_and(|message| message.len() == 9_000)
+            right.try_receive().unwrap().is_some_and(|message| message.len() == bytes)
         });
     }
     let slices = |ledger: Ledger| ledger.bytes_of(Evidence::Copied(Cause::Slice));
     assert_eq!(slices(left.ledger()) - slices(before[0]), sent);
     for (endpoint, before) in [left, right].iter().zip(before) {
         let counted = endpoint.ledger().bytes() - before.bytes();
-        assert!((sent..sent + sent / 10).contains(&counted), "{counted} bytes of {sent}");
+        assert!((sent..sent + sent / 50).contains(&counted), "{counted} bytes of {sent}");
     }
 }
