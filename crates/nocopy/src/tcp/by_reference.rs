@@ -307,10 +307,7 @@ impl ByReference {
             Source::Pipe(reader) => Ok((from_pipe(reader, piece, socket)?, Evidence::Unknown)),
         });
         match moved {
-            Ok((0, _)) => {
-                self.ended_early += 1;
-                Err(TransferError::Ended { missing: left })
-            }
+            Ok((0, _)) => Err(self.ended(left)),
             Ok((bytes, evidence)) => {
                 let bytes = bytes as u64;
                 transfer.at += bytes;
@@ -319,13 +316,16 @@ impl ByReference {
             Err(error) if error.is_full() => match transfer.pipe_reader().map(state_of) {
                 None | Some(Content::Some) => Ok(Step::SocketFull),
                 Some(Content::NoneYet) => Ok(Step::SourceEmpty),
-                Some(Content::NoneEver) => {
-                    self.ended_early += 1;
-                    Err(TransferError::Ended { missing: left })
-                }
+                Some(Content::NoneEver) => Err(self.ended(left)),
             },
             Err(error) => Err(error),
         }
+    }
+
+    /// Counts a source that ended early.
+    fn ended(&mut self, missing: u64) -> TransferError {
+        self.ended_early += 1;
+        TransferError::Ended { missing }
     }
 
     /// Notes whether the socket had room for the piece; returns the bytes of it that were moved.
