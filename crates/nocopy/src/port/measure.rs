@@ -3,10 +3,9 @@
 use std::fmt;
 use std::time::{Duration, Instant};
 
-use rustix::time::{ClockId, clock_gettime};
-
 use super::ladder::LADDER;
 use super::{Mode, OpenError, Port, PortBuilder, open};
+use crate::sys::clock::processor_time;
 
 /// Modes that receive at least this share of the best are compared by processor time.
 const AS_MANY: f64 = 0.97;
@@ -54,7 +53,7 @@ pub(super) fn open_best(settings: &PortBuilder, duration: Duration) -> Result<Po
 
 /// `None` if the port failed.
 fn measure(mut port: Port, duration: Duration) -> Option<Measurement> {
-    let (started, cpu) = (Instant::now(), thread_time());
+    let (started, cpu) = (Instant::now(), processor_time());
     let mut packets = 0;
     while let Some(left) = duration.checked_sub(started.elapsed()) {
         let mut batch = port.receiver().receive_timeout(left).ok()?;
@@ -62,7 +61,7 @@ fn measure(mut port: Port, duration: Duration) -> Option<Measurement> {
             packets += 1;
         }
     }
-    let (elapsed, cpu) = (started.elapsed(), thread_time().saturating_sub(cpu));
+    let (elapsed, cpu) = (started.elapsed(), processor_time().saturating_sub(cpu));
     Some(Measurement { mode: port.mode(), packets, elapsed, cpu })
 }
 
@@ -72,11 +71,6 @@ fn best(measured: &[Measurement]) -> Option<Mode> {
     let most = measured.iter().map(Measurement::packets_per_s).fold(0.0, f64::max);
     let as_many = measured.iter().filter(|one| one.packets > 0 && one.packets_per_s() >= most * AS_MANY);
     as_many.min_by(|one, other| one.cpu_ns().total_cmp(&other.cpu_ns())).map(|one| one.mode)
-}
-
-fn thread_time() -> Duration {
-    let time = clock_gettime(ClockId::ThreadCPUTime);
-    Duration::new(u64::try_from(time.tv_sec).unwrap_or(0), u32::try_from(time.tv_nsec).unwrap_or(0))
 }
 
 #[cfg(test)]
