@@ -1,5 +1,6 @@
 //! The place of a workload: two sites with an interface each, joined by a wire.
 
+use std::fs;
 use std::io;
 use std::net::Ipv4Addr;
 use std::panic::resume_unwind;
@@ -19,6 +20,8 @@ pub const USUAL_MTU_BYTES: u32 = 1500;
 
 /// The MTU of stages for long frames.
 pub const LONG_MTU_BYTES: u32 = 9000;
+
+const CONGESTION_SETTING: &str = "/proc/sys/net/ipv4/tcp_congestion_control";
 
 /// One side: an interface, the namespace it is in, and the processors its threads run on.
 #[derive(Debug)]
@@ -93,6 +96,22 @@ impl Stage {
             lab.left().set_tcp_segmentation(false)?;
         }
         Ok(stage)
+    }
+
+    /// Sets the TCP congestion control of both sides' namespaces, which must be private: that of sockets that set none.
+    pub fn with_congestion_control(self, name: &'static str) -> Result<Self, Failure> {
+        let set = || {
+            fs::write(CONGESTION_SETTING, name)?;
+            match fs::read_to_string(CONGESTION_SETTING)?.trim() {
+                found if found == name => Ok(()),
+                found => Err(io::Error::other(format!("it is still {found}"))),
+            }
+        };
+        for site in [&self.sender, &self.receiver] {
+            let doing = "set the congestion control of its namespace";
+            site.run(set).map_err(Failure::step(name, doing, "load its module, and mount /proc/sys writable"))?;
+        }
+        Ok(self)
     }
 
     /// The loopback interface of a private namespace: both sides are on it.

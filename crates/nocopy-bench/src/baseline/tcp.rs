@@ -15,21 +15,21 @@ const PORT: u16 = 7072;
 pub(crate) const CONGESTION_CONTROL: &str = "cubic";
 
 /// The asking or sending, and the answering or receiving side.
-pub(crate) fn pair(stage: &Stage, waiting: Waiting) -> io::Result<(Tcp, Tcp)> {
+pub(crate) fn pair(stage: &Stage, waiting: Waiting, congestion_control: &str) -> io::Result<(Tcp, Tcp)> {
     let listener = stage.receiver.run(|| TcpListener::bind((stage.receiver.ipv4, PORT)))?;
     let asking = stage.sender.run(|| TcpStream::connect((stage.receiver.ipv4, PORT)))?;
     let (answering, _) = listener.accept()?;
-    [&asking, &answering].into_iter().try_for_each(set_congestion_control)?;
+    for stream in [&asking, &answering] {
+        set_congestion_control(stream, congestion_control)?;
+    }
     Ok((Tcp::new(asking, waiting)?, Tcp::new(answering, waiting)?))
 }
 
 /// Sets it, because the results name it.
-pub(crate) fn set_congestion_control(stream: &TcpStream) -> io::Result<()> {
-    set_tcp_congestion(stream, CONGESTION_CONTROL)?;
+pub(crate) fn set_congestion_control(stream: &TcpStream, name: &str) -> io::Result<()> {
+    set_tcp_congestion(stream, name)?;
     match tcp_congestion(stream)? {
-        found if found == CONGESTION_CONTROL => Ok(()),
-        found => {
-            Err(io::Error::other(format!("the congestion control is {found}, not {CONGESTION_CONTROL}")))
-        }
+        found if found == name => Ok(()),
+        found => Err(io::Error::other(format!("the congestion control is {found}, not {name}"))),
     }
 }

@@ -5,6 +5,7 @@ use nocopy_report::figure::Figure;
 use nocopy_transfer::exchange::Waiting::{self, Blocking, Spinning};
 
 use super::{only, play};
+use crate::baseline::tcp;
 use crate::Failure;
 use crate::bench::Bench;
 use crate::message::Carrier;
@@ -79,11 +80,11 @@ fn round_trip(stage: &Stage) -> Series<'_> {
         link: None,
         figure: Figure::MedianLatency,
         trials: vec![
-            asked("tcp-blocking", None, &[], Blocking).tcp(stage),
+            asked("tcp-blocking", None, &[], Blocking).tcp(stage, tcp::CONGESTION_CONTROL),
             asked("udp-blocking", None, &["tcp-blocking"], Blocking).udp(stage),
             asked("xdp-poll", None, &["tcp-blocking"], Blocking).xdp(stage),
             message(&["tcp-blocking"], Blocking),
-            asked("tcp-spinning", None, &[], Spinning).tcp(stage),
+            asked("tcp-spinning", None, &[], Spinning).tcp(stage, tcp::CONGESTION_CONTROL),
             asked("udp-spinning", None, &["tcp-spinning"], Spinning).udp(stage),
             asked("xdp-spinning", None, &["tcp-spinning"], Spinning).xdp(stage),
             message(&["tcp-spinning"], Spinning),

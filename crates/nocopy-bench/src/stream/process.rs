@@ -81,13 +81,13 @@ fn listen(at: Ipv4Addr) -> io::Result<TcpListener> {
 fn accept(listener: &TcpListener) -> io::Result<TcpStream> {
     Word::Listening(listener.local_addr()?).say()?;
     let (stream, _) = listener.accept()?;
-    set_congestion_control(&stream)?;
+    set_congestion_control(&stream, CONGESTION_CONTROL)?;
     Ok(stream)
 }
 
 fn connect(to: SocketAddr) -> io::Result<TcpStream> {
     let stream = TcpStream::connect(to)?;
-    set_congestion_control(&stream)?;
+    set_congestion_control(&stream, CONGESTION_CONTROL)?;
     Ok(stream)
 }
 

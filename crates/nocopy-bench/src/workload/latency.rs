@@ -71,8 +71,8 @@ fn series(stage: &Stage) -> Vec<Series<'_>> {
         trials.extend([
             asked("udp-blocking", &[], Blocking).udp(stage),
             asked("udp-spinning", &[], Spinning).udp(stage),
-            asked("tcp-blocking", &["udp-blocking"], Blocking).tcp(stage),
-            asked("tcp-spinning", &["udp-spinning"], Spinning).tcp(stage),
+            asked("tcp-blocking", &["udp-blocking"], Blocking).tcp(stage, tcp::CONGESTION_CONTROL),
+            asked("tcp-spinning", &["udp-spinning"], Spinning).tcp(stage, tcp::CONGESTION_CONTROL),
         ]);
     }
     trials.push(asked("xdp-poll", &["udp-blocking"], Blocking).xdp(stage));
@@ -116,7 +116,7 @@ impl Asked {
     fn socket_trial<'a, E: Exchange + 'a>(
         self,
         stage: &'a Stage,
-        open: fn(&Stage, Waiting) -> io::Result<(E, E)>,
+        open: impl Fn(&Stage, Waiting) -> io::Result<(E, E)> + 'a,
         action: &'static str,
     ) -> Trial<'a> {
         self.trial(stage, move |stage, waiting| {
@@ -130,8 +130,9 @@ impl Asked {
         self.socket_trial(stage, udp::pair, "raise 'ulimit -n', or free memory")
     }
 
-    pub(crate) fn tcp(self, stage: &Stage) -> Trial<'_> {
-        self.socket_trial(stage, tcp::pair, "check that the kernel has the cubic congestion control")
+    pub(crate) fn tcp<'a>(self, stage: &'a Stage, congestion_control: &'static str) -> Trial<'a> {
+        let open = move |stage: &Stage, waiting| tcp::pair(stage, waiting, congestion_control);
+        self.socket_trial(stage, open, "check that the kernel has that congestion control")
     }
 
     pub(crate) fn message(self, stage: &Stage, carrier: Carrier) -> Trial<'_> {

@@ -1,6 +1,6 @@
 //! Messages there and back, one at a time; each way of waiting against its like.
 
-use super::{NOTE, fits_a_frame, link};
+use super::{CONGESTION_CONTROL, NOTE, fits_a_frame, link, stage};
 use crate::Failure;
 use crate::baseline::fi_pingpong;
 use crate::bench::Bench;
@@ -83,7 +83,7 @@ impl Workload for MessageLatency {
     }
 
     fn measure(&self, bench: &mut Bench<'_>) -> Result<(), Failure> {
-        bench.play(series(&Stage::private(Lab::builder())?), 64)
+        bench.play(series(&stage(Lab::builder())?), 64)
     }
 }
 
@@ -107,8 +107,8 @@ fn trials(stage: &Stage, bytes: usize) -> Vec<Trial<'_>> {
     use Waiting::{Blocking, Spinning};
     let asked = |method, baselines, waiting| Asked { method, variant: None, baselines, waiting, bytes };
     let mut trials = vec![
-        asked("tcp-blocking", &[], Blocking).tcp(stage),
-        asked("tcp-spinning", &[], Spinning).tcp(stage),
+        asked("tcp-blocking", &[], Blocking).tcp(stage, CONGESTION_CONTROL),
+        asked("tcp-spinning", &[], Spinning).tcp(stage, CONGESTION_CONTROL),
     ];
     if bytes <= DATAGRAM_BYTES_MAX {
         trials.push(asked("udp-spinning", &["tcp-spinning"], Spinning).udp(stage));

@@ -3,14 +3,18 @@
 pub(crate) mod latency;
 pub(crate) mod stream;
 
-use crate::baseline::tcp::CONGESTION_CONTROL;
+use crate::Failure;
 use crate::stage::Stage;
+use nocopy_lab::Builder;
 use nocopy_report::result::Link;
 
 const PAIR: &str = "veth";
 
+/// Of all TCP connections, those beside datagrams too: what the kernel lets every network namespace choose as its default.
+const CONGESTION_CONTROL: &str = "reno";
+
 /// What the methods have in common.
-const NOTE: &str = "message-*: tcp-* with cubic, TCP_NODELAY and a length in front of each message; udp-* and xdp-* do not send again what \
+const NOTE: &str = "message-*: TCP connections have reno; tcp-* with TCP_NODELAY and a length in front of each message; udp-* and xdp-* do not send again what \
      is lost, and have no row where a message does not fit one datagram or frame. One-way messages of 64 KiB and more lie \
      ready but for their number: TCP writes both by one writev, message-udp sends them from where \
      they lie, message-xdp copies them into frames.";
@@ -22,6 +26,11 @@ fn link(stage: &Stage, source_bytes: Option<usize>) -> Link {
         congestion_control: CONGESTION_CONTROL.into(),
         source_bytes,
     }
+}
+
+/// Two sites whose TCP connections all have the same congestion control: those beside datagrams, too.
+fn stage(lab: Builder) -> Result<Stage, Failure> {
+    Stage::private(lab)?.with_congestion_control(CONGESTION_CONTROL)
 }
 
 /// Whether a message fits one frame, with the headers of UDP over IPv4.

@@ -5,7 +5,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::{NOTE, fits_a_frame, link};
+use super::{CONGESTION_CONTROL, NOTE, fits_a_frame, link, stage};
 use crate::Failure;
 use crate::baseline::{tcp, udp};
 use crate::bench::Bench;
@@ -94,9 +94,9 @@ impl Workload for MessageStream {
     }
 
     fn measure(&self, bench: &mut Bench<'_>) -> Result<(), Failure> {
-        bench.play(series(&Stage::private(Lab::builder())?, &PAYLOADS_BYTES), 60)?;
-        let stage = Stage::private(Lab::builder().mtu(LONG_MTU_BYTES))?;
-        bench.play(series(&stage, &PAYLOADS_BYTES_LONG), 14)
+        bench.play(series(&stage(Lab::builder())?, &PAYLOADS_BYTES), 60)?;
+        let long = stage(Lab::builder().mtu(LONG_MTU_BYTES))?;
+        bench.play(series(&long, &PAYLOADS_BYTES_LONG), 14)
     }
 }
 
@@ -179,8 +179,8 @@ impl Streamed {
     /// `sending`: makes the sending end send several messages as it is to.
     fn tcp(self, stage: &Stage, sending: fn(Tcp) -> Tcp) -> Trial<'_> {
         self.trial(stage, move |stage, waiting| {
-            let action = "check that the kernel has the cubic congestion control";
-            let pair = tcp::pair(stage, waiting);
+            let action = "check that the kernel has the reno congestion control";
+            let pair = tcp::pair(stage, waiting, CONGESTION_CONTROL);
             let (from, to) = pair.map_err(Failure::step(self.method, "open its sockets", action))?;
             Ok(((sending(from), to), Evidence::copied(SOCKET_CAUSE)))
         })

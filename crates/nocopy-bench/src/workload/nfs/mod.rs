@@ -14,8 +14,6 @@ mod server;
 mod writes;
 mod written;
 
-use std::fs;
-use std::io;
 
 use nocopy_lab::Lab;
 use nocopy_report::capability;
@@ -41,7 +39,6 @@ const CACHED_BYTES: u64 = 64 << 20;
 /// Not the machine's own choice, since bbr, a common one, paces; every kernel allows this one in a namespace. Servers do not set it
 /// themselves.
 const CONGESTION_CONTROL: &str = "reno";
-const CONGESTION_SETTING: &str = "/proc/sys/net/ipv4/tcp_congestion_control";
 
 const SKIP_GANESHA: &str = "SKIP: nfs, ganesha: not installed: 'apt install nfs-ganesha nfs-ganesha-vfs rpcbind' or what your system calls them.";
 const SKIP_MEMORY: &str = "SKIP: nfs, writes: no directory in memory (tmpfs) with 1 GiB free was found.";
@@ -147,18 +144,7 @@ pub(crate) struct Place {
 
 impl Place {
     pub(crate) fn new(mtu_bytes: u32, contents: Contents) -> Result<Self, Failure> {
-        let stage = Stage::private(Lab::builder().mtu(mtu_bytes))?;
-        let set = || {
-            fs::write(CONGESTION_SETTING, CONGESTION_CONTROL)?;
-            match fs::read_to_string(CONGESTION_SETTING)?.trim() {
-                CONGESTION_CONTROL => Ok(()),
-                found => Err(io::Error::other(format!("it is still {found}"))),
-            }
-        };
-        let doing = "set the congestion control of its namespace";
-        for site in [&stage.sender, &stage.receiver] {
-            site.run(set).map_err(Failure::step(NAME, doing, "mount /proc/sys writable"))?;
-        }
+        let stage = Stage::private(Lab::builder().mtu(mtu_bytes))?.with_congestion_control(CONGESTION_CONTROL)?;
         let files = Files::make(contents).map_err(Failure::step(
             NAME,
             "make the files to serve",
