@@ -23,7 +23,6 @@ use crate::sync::{AtomicU32, Ordering, Slot};
 /// `XDP_RING_NEED_WAKEUP` of `linux/if_xdp.h`: the kernel sleeps and wants a system call to go on.
 const NEED_WAKEUP: u32 = 1;
 
-/// The memory that both ends of a ring share.
 struct Shared<T> {
     /// Entries ever produced, modulo 2^32. Written only by the producer.
     producer: NonNull<AtomicU32>,
@@ -188,7 +187,6 @@ impl<T: Copy> Producer<T> {
         Self { head, published: head, consumed: head, bad_indices: 0, shared }
     }
 
-    /// Slots in the ring.
     pub(crate) fn capacity(&self) -> u32 {
         self.shared.capacity()
     }
@@ -319,7 +317,6 @@ pub(crate) struct Vacant<'ring, T> {
 }
 
 impl<T: Copy> Vacant<'_, T> {
-    /// Stages an entry in the slot.
     #[inline]
     pub(crate) fn write(self, entry: T) {
         self.ring.write(entry);
@@ -418,7 +415,6 @@ impl<T: Copy> Consumer<T> {
         Self { tail, produced: tail, bad_indices: 0, shared }
     }
 
-    /// Slots in the ring.
     pub(crate) fn capacity(&self) -> u32 {
         self.shared.capacity()
     }

@@ -53,7 +53,6 @@ impl Stats {
         self
     }
 
-    /// Adds counters of faults, each of which adds to `faults`.
     pub(crate) fn with_faults(mut self, counters: impl IntoIterator<Item = Counter>) -> Self {
         let before = self.counters.len();
         self.counters.extend(counters);

@@ -38,7 +38,6 @@ impl Fill {
     }
 }
 
-/// State shared by a capture and its controls.
 #[derive(Debug)]
 pub(super) struct Shared {
     interface: String,
@@ -61,7 +60,6 @@ impl Shared {
         &self.interface
     }
 
-    /// Whether the kernel applies a filter now.
     pub(super) fn has_filter(&self) -> bool {
         self.has_filter.load(Ordering::Relaxed)
     }

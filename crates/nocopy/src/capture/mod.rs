@@ -60,7 +60,6 @@ pub struct Capture {
     taken: Taken,
 }
 
-/// Totals of the received blocks.
 #[derive(Debug, Clone, Copy, Default)]
 struct Taken {
     blocks: u64,

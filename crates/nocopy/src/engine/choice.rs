@@ -25,7 +25,6 @@ impl<M: Copy + Eq> Chooser<M> {
         Self { policy, plain, small_bytes }
     }
 
-    /// How to do the next work.
     #[inline]
     pub(crate) fn choose(&mut self, work: impl Into<Work>) -> Choice<M> {
         let work = work.into();
@@ -87,7 +86,6 @@ impl<M: Copy + Eq> Chooser<M> {
         self.rule_out(method, Reason::Temporary(NO_MEMORY));
     }
 
-    /// Records that the socket does not have this method.
     pub(crate) fn unavailable(&mut self, method: M, why: &'static str) {
         self.rule_out(method, Reason::Unavailable(why));
     }
@@ -101,7 +99,6 @@ impl<M: Copy + Eq> Chooser<M> {
         self.policy.forget_all();
     }
 
-    /// Whether the user chose the method.
     #[inline]
     pub(crate) fn is_pinned(&self) -> bool {
         self.policy.is_pinned()

@@ -18,7 +18,6 @@ type Shared = Vec<(Key, Weak<Mutex<Routes>>)>;
 /// A network namespace, by its cookie, and the source address, since policy routing may depend on it.
 type Key = (u64, Option<IpAddr>);
 
-/// The paths from a socket.
 #[derive(Debug)]
 pub(crate) struct Paths {
     /// `None` if the host does not answer.
@@ -33,7 +32,6 @@ pub(crate) enum Path {
     Local,
     /// Packets leave by a card.
     Card,
-    /// The rest of the path is not known.
     Unknown,
 }
 
@@ -63,7 +61,6 @@ impl Paths {
         Some(routes.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// The current path to an address.
     pub(crate) fn to(&self, to: Option<IpAddr>) -> Path {
         let (Some(mut routes), Some(to)) = (self.routes(), to) else { return Path::Unknown };
         look_up(&mut routes, to)

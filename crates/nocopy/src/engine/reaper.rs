@@ -48,7 +48,6 @@ trait Orphan: Send {
     /// Releases memory that the kernel no longer reads.
     fn reap(&mut self);
 
-    /// Whether the kernel still reads any of it.
     fn is_read(&self) -> bool;
 
     /// Bytes that the kernel reads.
@@ -136,7 +135,6 @@ struct Waiting {
     outstanding_bytes: usize,
     /// Its wait is shortened, because too many sockets are waiting.
     is_hurried: bool,
-    /// When it was first cut off.
     cut_off: Option<Instant>,
 }
 
@@ -174,7 +172,6 @@ pub fn process_stats() -> Stats {
     ])
 }
 
-/// Adds to the `leaked_bytes` of [`process_stats`].
 pub(crate) fn leaked(bytes: usize) {
     LEAKED_BYTES.fetch_add(bytes as u64, Relaxed);
 }

@@ -27,10 +27,8 @@ const CHANGE_BYTES: usize = 32 * 1024;
 /// Change messages read per call; the rest is read by the next.
 const CHANGES_AT_A_TIME: usize = 64;
 
-/// The route to a destination.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Route {
-    /// The interface packets leave by.
     pub(crate) interface_index: u32,
     /// The source address that the host would use, if it has one.
     pub(crate) source: Option<IpAddr>,
@@ -38,19 +36,14 @@ pub(crate) struct Route {
     pub(crate) gateway: Option<IpAddr>,
     /// The longest IP packet: by the route, the path MTU, or the interface.
     pub(crate) mtu_bytes: u32,
-    /// The kind of destination.
     pub(crate) kind: Kind,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// Another host.
     Unicast,
-    /// All hosts of a link.
     Broadcast,
-    /// A group.
     Multicast,
-    /// This host itself.
     Local,
     /// Another host, behind headers that the kernel puts in front (MPLS, segment routing, …).
     Encapsulated,
@@ -70,13 +63,11 @@ pub(crate) struct Link {
 pub(crate) enum Medium {
     /// This machine: packets end in a local socket or virtual machine (loopback, veth, tun and tap, bridge).
     Host,
-    /// A card on a bus.
     Card,
     /// Not known, or other interfaces below it decide (bond, VLAN, tunnel).
     Unknown,
 }
 
-/// A host on a link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Neighbour {
     /// Its hardware address; `None` until it has answered.
@@ -90,29 +81,13 @@ pub(crate) struct Neighbour {
 pub(crate) enum RouteError {
     /// The host has no route, or one that forbids it.
     #[error("{to}: no route{cause}; 'ip route get {to}' shows what the host would do", cause = Why(.source))]
-    Unreachable {
-        /// The destination.
-        to: IpAddr,
-        /// The kernel's reason.
-        source: io::Error,
-    },
-    /// The kernel's answer is incomplete.
+    Unreachable { to: IpAddr, source: io::Error },
     #[error(
         "{to}: the kernel's route names no interface{cause}; this is a fault of nocopy or the kernel: please report it with the output of 'ip route get {to}'", cause = Why(.source))]
-    Unreadable {
-        /// The destination.
-        to: IpAddr,
-        /// The fault of the answer.
-        source: io::Error,
-    },
+    Unreadable { to: IpAddr, source: io::Error },
     /// The kernel refused the request.
     #[error("routes: cannot {operation}{cause}; run it where netlink sockets are allowed", cause = Why(.source))]
-    System {
-        /// The query.
-        operation: &'static str,
-        /// The kernel's reason.
-        source: io::Error,
-    },
+    System { operation: &'static str, source: io::Error },
 }
 
 impl RouteError {
@@ -372,7 +347,6 @@ fn parse_neighbour(found: &NeighbourMessage) -> Neighbour {
     Neighbour { mac: mac.filter(|_| usable), is_stale: found.header.state == NeighbourState::Stale }
 }
 
-/// Whether an IPv6 address is valid only on one link.
 fn is_link_local(address: IpAddr) -> bool {
     matches!(address, IpAddr::V6(address) if address.is_unicast_link_local())
 }

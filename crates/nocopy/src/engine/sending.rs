@@ -72,7 +72,6 @@ impl<M: Load> Home<M> {
     }
 }
 
-/// The evidence collected for the bytes that were sent.
 #[derive(Debug)]
 pub(crate) struct Books {
     pub(crate) tally: Ledger,
@@ -152,7 +151,6 @@ impl<M: Load, T, C> Sending<M, T, C> {
         self.kept.socket()
     }
 
-    /// The free buffers of this half.
     #[inline]
     pub(crate) fn cache(&self) -> &Cache {
         &self.home.cache
@@ -163,7 +161,6 @@ impl<M: Load, T, C> Sending<M, T, C> {
         &mut self.home.cache
     }
 
-    /// Takes a free buffer.
     #[inline]
     pub(crate) fn recycle(&mut self, buffer: Buffer) {
         self.home.cache.put(buffer);
@@ -191,7 +188,6 @@ impl<M: Load, T, C> Sending<M, T, C> {
         self.kept.unread_mut(self.next.ticket)
     }
 
-    /// The next load.
     #[inline]
     pub(crate) fn next(&self) -> Place {
         self.next

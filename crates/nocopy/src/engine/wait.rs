@@ -60,7 +60,6 @@ pub(crate) trait Waiting {
     /// While spinning, polls between two reads of the clock: if a poll only reads memory, reading the clock costs as much as some 50 polls.
     const LOOKS_PER_CLOCK: u32 = 64;
 
-    /// Whether there is something to receive.
     fn is_ready(&mut self) -> bool;
     /// Prepares for a wait by the kernel; true if no wait is needed.
     fn arm(&mut self) -> io::Result<bool>;
@@ -83,7 +82,6 @@ pub(crate) trait Waiting {
     fn is_starved(&mut self) -> bool {
         false
     }
-    /// Lets the kernel wait.
     fn wait_readable(&mut self, timeout: Duration) -> io::Result<Wakeup>;
     /// Whether another thread has asked to end the wait; clears the request.
     #[inline]
@@ -198,7 +196,6 @@ fn time_left(deadline: Option<Instant>) -> Duration {
 /// How long one wait for completions or room lasts at most: not every event ends a wait by the kernel.
 pub(crate) const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
-/// The result of a poll.
 pub(crate) enum Look<T> {
     Done(T),
     /// Something changed: poll again at once.

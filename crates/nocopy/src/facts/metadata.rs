@@ -112,7 +112,6 @@ impl Request {
     }
 }
 
-/// What a port can do for the packets it sends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Offers {
     /// Whether the card or the kernel completes checksums.
@@ -122,7 +121,6 @@ pub(crate) struct Offers {
 }
 
 impl Offers {
-    /// Offers nothing, for this reason.
     pub(crate) const fn none(reason: Unsupported) -> Self {
         Self { checksum: Err(reason), timestamp: Err(reason) }
     }

@@ -177,7 +177,6 @@ impl Pool {
         (!self.0.mapping.is_elsewhere()).then(|| mutex.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Takes a buffer back.
     fn bring_home(&self, index: u32) {
         if let Some(mut free) = self.free() {
             free.push(index);
@@ -188,13 +187,11 @@ impl Pool {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
-    /// Whether the buffer is one of this pool.
     pub(crate) fn owns(&self, buffer: &Buffer) -> bool {
         matches!(&buffer.home, Home::Pool { pool, .. } if pool.is(self))
     }
 }
 
-/// Registrations of all pools of this process.
 static REGISTRATIONS: AtomicUsize = AtomicUsize::new(0);
 
 /// How many io_uring instances of this process have pools registered.
@@ -270,7 +267,6 @@ pub struct Buffer {
     home: Home,
 }
 
-/// The owner of the memory.
 enum Home {
     Pool {
         pool: Pool,

@@ -115,7 +115,6 @@ mod tests {
     use crate::memory::pool::Pool;
     use crate::sys::udp_receive::use_congestion_marks;
 
-    /// Receives all waiting datagrams; returns them with their buffers.
     fn received(buffers: &mut ReceiveBuffers, socket: &UdpSocket) -> Vec<(u8, Buffer)> {
         let count = buffers.receive(socket.as_fd(), true).unwrap();
         let lengths: Vec<usize> = (0..count).map(|index| buffers.message(index).bytes).collect();

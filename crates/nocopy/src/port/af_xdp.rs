@@ -97,7 +97,6 @@ pub(super) struct XdpRungs {
     socket: Option<(XskSocket, Rings)>,
     /// The program of the previous step.
     redirect: Option<Arc<Redirect>>,
-    /// The mode that was tried last.
     pub(super) mode: Option<Mode>,
     /// The socket made by another process, until it is used.
     granted_socket: Option<XskSocket>,
@@ -197,7 +196,6 @@ impl XdpRungs {
 }
 
 impl Standing {
-    /// Makes a port of it.
     pub(super) fn open(
         self,
         settings: PortBuilder,
@@ -358,7 +356,6 @@ impl PortBuilder {
         }
     }
 
-    /// The mode that the kernel reports.
     fn reported_mode(&self, socket: &XskSocket, at: Attach) -> Result<Mode, OpenError> {
         let zero_copy = socket.is_zero_copy().map_err(|error| self.system("read XDP_OPTIONS", error))?;
         Ok(match (zero_copy, at) {

@@ -314,7 +314,6 @@ impl PortBuilder {
         self
     }
 
-    /// The interface's name.
     pub(crate) fn interface(&self) -> &str {
         &self.interface
     }
@@ -384,7 +383,6 @@ impl PortBuilder {
         self.rx_frames.saturating_add(self.tx_frames)
     }
 
-    /// The given area, or a new one.
     pub(super) fn area_or_new(
         &self,
         frame_bytes: u32,

@@ -32,7 +32,6 @@ pub(crate) struct Entry {
     test: &'static str,
 }
 
-/// The effect of an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Effect {
     /// None by itself: every driver is treated this way.

@@ -8,7 +8,6 @@ use crate::facts::metadata::Unsupported;
 use crate::memory::area::AreaConfig;
 
 impl Inner {
-    /// The explanation that port and halves return.
     pub(super) fn explanation(&self) -> Explanation {
         let mut explanation = Explanation::of(&Lines(self), self.evidence());
         explanation.refusals.clone_from(&self.refusals);

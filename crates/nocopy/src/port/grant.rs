@@ -323,7 +323,6 @@ fn check_ring(header: &Header, socket: &XskSocket, rx_entries: u32) -> Result<()
 }
 
 impl Granted {
-    /// The granted program, if it runs at that place.
     pub(super) fn redirect_at(&self, at: Attach) -> Result<Arc<Redirect>, io::Error> {
         if self.redirect.recipe.at == at {
             return Ok(Arc::clone(&self.redirect));

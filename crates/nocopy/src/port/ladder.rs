@@ -134,7 +134,6 @@ impl Step {
 }
 
 impl PortBuilder {
-    /// The modes to try on an interface.
     pub(super) fn order(&self, interface: &Interface) -> Order {
         let [zero_copy, native, generic, ring] = LADDER;
         let fed_by_sockets =

@@ -10,14 +10,10 @@ use crate::sys::clock::processor_time;
 /// Modes that receive at least this share of the best are compared by processor time.
 const AS_MANY: f64 = 0.97;
 
-/// The packets that a port in one mode received in its measurement.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Measurement {
-    /// The mode.
     pub(super) mode: Mode,
-    /// Packets received.
     packets: u64,
-    /// How long it was measured.
     elapsed: Duration,
     /// Processor time of the receiving thread.
     cpu: Duration,

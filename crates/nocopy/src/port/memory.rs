@@ -139,7 +139,6 @@ impl Drop for Endpoint {
     }
 }
 
-/// One port's rings, both ends of each.
 struct Ends {
     program: Rings,
     kernel_fill: Consumer<u64>,

@@ -209,7 +209,6 @@ struct Broken {
     source: io::Error,
 }
 
-/// State shared by the halves of a port.
 struct Inner {
     interface: String,
     /// 0 in memory mode.
@@ -224,7 +223,6 @@ struct Inner {
     measured: Vec<Measurement>,
     /// Packets may consist of several frames.
     multi_buffer: bool,
-    /// The place of the filter.
     filter: Option<FilterPlace>,
     /// Counts of packets that filters of the receiver rejected.
     turned_away: TurnedAway,
@@ -235,7 +233,6 @@ struct Inner {
     has_kernel_rings: bool,
     /// The kernel wants room for a request in front of every packet.
     sends_with_requests: bool,
-    /// See [`Inner::silent_kicks`].
     tx_index_lags: bool,
     /// `None` only while dropping: it must be dropped before the pools.
     backend: Option<Box<dyn Backend>>,
@@ -409,7 +406,6 @@ impl fmt::Debug for Inner {
     }
 }
 
-/// A counter that a half keeps itself.
 const fn counter(name: &'static str, meaning: &'static str, value: u64) -> Counter {
     Counter { name: Cow::Borrowed(name), meaning, value }
 }

@@ -294,7 +294,6 @@ impl PortBuilder {
         frame_bytes(packet_bytes, headroom_bytes)
     }
 
-    /// The current state of the interface.
     pub(crate) fn look_up(&self) -> Result<Interface, OpenError> {
         Interface::named(&self.interface).map_err(|error| self.of_interface("look up the interface", error))
     }

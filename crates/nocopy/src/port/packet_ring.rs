@@ -41,7 +41,6 @@ const BLOCKS_MIN: u32 = 4;
 /// How long a packet may wait in a block that is not full, unless the receiver's wait allows more.
 const BLOCK_TIMEOUT: Duration = Duration::from_millis(1);
 
-/// A receiving and a sending packet socket.
 pub(super) struct PacketRing {
     receiving: PacketSocket,
     /// Packets that the [`Announcer`] did not announce.
@@ -135,7 +134,6 @@ impl Sending {
         self.pieces.clear();
     }
 
-    /// Completes the first `packets` collected packets.
     fn complete(&mut self, packets: usize) {
         let frames = self.counts[..packets].iter().sum();
         for descriptor in self.tx.peek(frames) {

@@ -58,7 +58,6 @@ pub struct Queues {
     ports: Vec<Port>,
     /// Readable while packets wait on any queue.
     poll: OwnedFd,
-    /// The port whose turn is next.
     next: usize,
     wait: Wait,
     coalescer: Coalescer,

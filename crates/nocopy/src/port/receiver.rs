@@ -24,7 +24,6 @@ use crate::sys::xsk::{Descriptor, PACKET_CONTINUES};
 /// at full rate: 3.4 M/s with 4 and 8, 3.7 M/s with 16, no more with 32 (`nocopy bench capture`).
 const PREFETCH_AHEAD: u32 = 16;
 
-/// Counts per packet.
 #[derive(Debug, Clone, Copy, Default)]
 struct Counts {
     faults: Faults,

@@ -39,7 +39,6 @@ pub(super) struct Redirect {
     sockets: SocketMap,
     /// Why it does not note the driver's metadata, or arrival times.
     refused: Refused,
-    /// Its filter, and where that runs.
     pub(super) filter: Option<(Program, FilterPlace)>,
     /// Dropped before the map: no packet may look up a socket that is being closed.
     attachment: Attachment,
@@ -159,7 +158,6 @@ impl Redirect {
         self.attachment.leave();
     }
 
-    /// Map and link.
     pub(super) fn descriptors(&self) -> (BorrowedFd<'_>, BorrowedFd<'_>) {
         (self.sockets.as_fd(), self.attachment.link())
     }

@@ -118,7 +118,6 @@ impl Sender {
         })
     }
 
-    /// Sends with a request that can be fulfilled.
     fn send_requesting(&mut self, frame: Frame, request: Request) -> Result<(), Rejected<Frame>> {
         if request == Request::default() {
             return self.send(frame);

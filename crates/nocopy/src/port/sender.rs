@@ -65,7 +65,6 @@ pub struct Sender {
     packet_bytes_max: usize,
     /// The longest packet that the interface accepts, in any number of frames.
     chain_bytes_max: usize,
-    /// The most frames of a packet.
     chain_frames_max: usize,
     pub(super) departures: Departures,
     /// Returned frames of [`Sender::send_kept`] that were not taken yet.
@@ -133,7 +132,6 @@ impl Sender {
         }
     }
 
-    /// The longest frame that the interface sends.
     pub(super) fn longest_frame(&self) -> usize {
         self.chain_bytes_max.min(self.pool.frame_bytes() as usize)
     }
@@ -315,7 +313,6 @@ impl Sender {
         }
     }
 
-    /// Why a chain cannot be sent.
     fn refusal_of(&mut self, chain: &Chain<Frame>) -> Option<Reason> {
         let count = chain.buffers().len();
         if chain.buffers().iter().any(|frame| frame.is_empty()) || count == 0 {
@@ -514,7 +511,6 @@ impl Sender {
         drained
     }
 
-    /// Whether it was [closed](Sender::close).
     pub(super) fn is_closed(&self) -> bool {
         self.chain_bytes_max == 0
     }
@@ -543,7 +539,6 @@ impl Sender {
         Ok(false)
     }
 
-    /// Corrects the bytes counted for a frame.
     pub(super) fn correct_bytes(&self, bytes: usize) {
         let more = (bytes as u64).wrapping_sub(self.draft_bytes);
         self.bytes.set(self.bytes.get().wrapping_add(more));
@@ -555,7 +550,6 @@ impl Sender {
         self.bytes.get().wrapping_sub(self.pool.short_bytes())
     }
 
-    /// The area that the port's frames lie in.
     pub(crate) fn area(&self) -> &Area {
         &self.inner.area
     }

@@ -43,7 +43,7 @@ impl TurnedAway {
 /// Where packets that do not match go.
 #[derive(Debug)]
 pub(super) enum Rest {
-    /// The host has it anyway.
+    /// The kernel has delivered it to the host as well.
     HostHas,
     HandOver(Box<ToHost>),
     Nobody,
@@ -59,7 +59,6 @@ pub(super) struct UserFilter {
 }
 
 impl UserFilter {
-    /// For packets of a queue of an interface.
     pub(super) fn new(program: Program, interface_index: u32, queue: u32, rest: Rest) -> Self {
         // One more, as the kernel numbers queues in this field.
         let queue = u16::try_from(queue + 1).unwrap_or(0);

@@ -86,7 +86,6 @@ impl Alarm {
 }
 
 impl AsFd for Alarm {
-    /// Readable from its expiry.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.timer.as_fd()
     }

@@ -29,7 +29,6 @@ const BPF_F_XDP_DEV_BOUND_ONLY: u32 = 1 << 6;
 /// (`PROG_LOAD_ATTEMPTS`); a profiler's timer can interrupt more often.
 const LOAD_ATTEMPTS: u32 = 100;
 
-/// Kinds of map used here.
 #[derive(Debug, Clone, Copy)]
 #[repr(u32)]
 pub(crate) enum MapKind {
@@ -153,7 +152,6 @@ unsafe fn bpf_fd<T>(command: libc::c_int, argument: &mut T) -> io::Result<OwnedF
     unsafe { Ok(OwnedFd::from_raw_fd(bpf(command, argument)?)) }
 }
 
-/// The number of a descriptor, as `bpf_attr` wants it.
 pub(crate) fn number(fd: &impl AsFd) -> u32 {
     fd.as_fd().as_raw_fd().cast_unsigned()
 }
@@ -184,13 +182,10 @@ pub(crate) fn create_map(kind: MapKind, value_bytes: u32, entries: u32) -> io::R
     unsafe { bpf_fd(BPF_MAP_CREATE, &mut argument) }
 }
 
-/// Whether [`set_map_descriptor`] may replace a value.
 #[derive(Debug, Clone, Copy)]
 #[repr(u64)]
 pub(crate) enum Slot {
-    /// `BPF_ANY`.
     Any = 0,
-    /// `BPF_NOEXIST`.
     Empty = 1,
 }
 
@@ -208,7 +203,6 @@ pub(crate) fn set_map_descriptor(
     unsafe { bpf(BPF_MAP_UPDATE_ELEM, &mut argument).map(drop) }
 }
 
-/// Empties slot `key` of a map.
 pub(crate) fn clear_map_slot(map: BorrowedFd<'_>, key: u32) -> io::Result<()> {
     let mut argument =
         MapElement { map: number(&map), padding: 0, key: (&raw const key) as u64, value: 0, flags: 0 };

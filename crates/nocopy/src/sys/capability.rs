@@ -10,7 +10,6 @@ pub(crate) fn missing(needed: &[(CapabilitySet, &'static str)]) -> Option<&'stat
     needed.iter().find(|(capability, _)| !held.contains(*capability)).map(|(_, name)| *name)
 }
 
-/// Whether this thread holds a capability.
 pub(crate) fn holds(capability: CapabilitySet) -> bool {
     missing(&[(capability, "")]).is_none()
 }

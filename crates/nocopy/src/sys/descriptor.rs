@@ -28,7 +28,6 @@ pub(crate) fn send(
     Ok(retry_on_intr(|| sendmsg(stream, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL))?)
 }
 
-/// A received message.
 #[derive(Debug)]
 pub(crate) struct Received {
     pub(crate) bytes: usize,

@@ -89,7 +89,6 @@ pub(crate) struct WriteRing {
 /// A write that the kernel works on.
 struct Flight {
     sectors: Vec<Sectors>,
-    /// The pieces of `sectors` that the kernel reads.
     pieces: Vec<libc::iovec>,
 }
 

@@ -13,7 +13,6 @@ const SO_EE_ORIGIN_ZEROCOPY: u8 = 5;
 /// The kernel copied nevertheless.
 const SO_EE_CODE_ZEROCOPY_COPIED: u8 = 1;
 
-/// An entry of the error queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Notice {
     Done(Done),
@@ -52,7 +51,6 @@ struct ExtendedError {
 
 const FIXED_BYTES: usize = offset_of!(ExtendedError, offender);
 
-/// Takes the next notice; `None` if there is none.
 pub(crate) fn next_notice(socket: BorrowedFd<'_>) -> io::Result<Option<Notice>> {
     #[repr(C, align(8))]
     struct Room([u8; 256]);
@@ -88,7 +86,6 @@ fn as_bytes(name: &libc::sockaddr_in6) -> &[u8] {
     unsafe { std::slice::from_raw_parts(std::ptr::from_ref(name).cast(), size_of_val(name)) }
 }
 
-/// Finds the notice among the control messages (cmsg(3)).
 fn read_notice(mut control: &[u8], to: &[u8]) -> Option<Notice> {
     const HEADER: usize = size_of::<libc::cmsghdr>();
     let word = |bytes: &[u8], at: usize| {

@@ -50,7 +50,6 @@ impl<T: Default + Send + Sync + 'static> OfProcess<T> {
         Self(AtomicPtr::new(ptr::null_mut()))
     }
 
-    /// This process's value.
     pub(crate) fn get(&self) -> &'static T {
         let found = self.0.load(Ordering::Acquire); // partner: the exchange below
         // SAFETY: null, or of a box that was leaked below.

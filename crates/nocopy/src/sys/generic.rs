@@ -21,7 +21,6 @@ pub(crate) struct Family {
 }
 
 impl Family {
-    /// Looks a family up by its name.
     pub(crate) fn named(name: &str) -> io::Result<Self> {
         let socket = route::socket_of(NETLINK_GENERIC)?;
         let mut control = Self { socket, id: CONTROL_FAMILY };
@@ -31,7 +30,6 @@ impl Family {
         Ok(control)
     }
 
-    /// Sends a command, and returns its answer.
     pub(crate) fn ask(&self, command: u8, attributes: &[Attribute]) -> io::Result<Answer> {
         let request = Raw { kind: self.id, bytes: message(command, attributes) };
         exchange(&self.socket, request, NLM_F_REQUEST)?.map(Answer).ok_or_else(invalid)
@@ -87,7 +85,6 @@ pub(crate) fn nested(kind: u16, inner: &[Attribute]) -> Attribute {
     Attribute(kind | NLA_F_NESTED, bytes)
 }
 
-/// The answer of a family.
 pub(crate) struct Answer(Raw);
 
 impl Answer {

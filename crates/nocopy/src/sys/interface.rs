@@ -62,7 +62,6 @@ impl InterfaceError {
     }
 }
 
-/// The state of an interface when it was queried.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Interface {
     pub(crate) name: String,
@@ -131,7 +130,6 @@ struct DriverInfo {
 }
 
 impl Interface {
-    /// Looks an interface up by name.
     pub(crate) fn named(name: &str) -> io::Result<Self> {
         let socket = control_socket()?;
         let mut request = Request::new(name)?;
@@ -220,7 +218,6 @@ pub(crate) fn bus_address(name: &str) -> Option<String> {
     word(&info.bus).filter(|bus| !bus.is_empty())
 }
 
-/// The index of an interface.
 pub(crate) fn index(name: &str) -> io::Result<u32> {
     Ok(rustix::net::netdevice::name_to_index(&control_socket()?, name)?)
 }
@@ -232,7 +229,6 @@ pub(crate) struct Inquiry {
     socket: OwnedFd,
 }
 
-/// The present state of an interface.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Condition {
     Up,
@@ -247,7 +243,6 @@ impl Inquiry {
         Ok(Self { index, socket: control_socket()? })
     }
 
-    /// The interface's network namespace.
     pub(crate) fn namespace(&self) -> io::Result<NamespaceId> {
         NamespaceId::of_socket(&self.socket)
     }
@@ -271,7 +266,6 @@ impl Inquiry {
     }
 }
 
-/// The hardware address of an interface.
 pub(crate) fn hardware_address(name: &str) -> io::Result<[u8; 6]> {
     let socket = control_socket()?;
     let mut request = Request::new(name)?;

@@ -19,7 +19,6 @@ pub(crate) struct Lookout {
 
 #[derive(Debug)]
 struct Made {
-    /// Watches the timer and the socket.
     epoll: OwnedFd,
     timer: OwnedFd,
 }

@@ -16,7 +16,6 @@ const HUGE_PAGE_BYTES: usize = 2 << 20;
 /// The smallest page size.
 pub(super) const PAGE_BYTES: usize = 4096;
 
-/// The kind of pages of an area.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub(crate) enum Pages {
@@ -39,11 +38,9 @@ impl fmt::Display for Pages {
     }
 }
 
-/// Why an area got no memory.
 #[derive(Debug)]
 pub(crate) enum AreaRefused {
     Memory(io::Error),
-    /// The NUMA node has no memory.
     Node(io::Error),
 }
 
@@ -53,7 +50,6 @@ impl From<io::Error> for AreaRefused {
     }
 }
 
-/// A mapping that lives until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Mapping {
     base: NonNull<u8>,
@@ -188,7 +184,6 @@ impl Mapping {
         })
     }
 
-    /// Maps one of a socket's rings.
     pub(crate) fn ring(socket: BorrowedFd<'_>, offset_bytes: u64, bytes: usize) -> io::Result<Self> {
         let (prot, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED | MapFlags::POPULATE);
         // SAFETY: a fresh mapping at an address of the kernel's choosing overlaps nothing.

@@ -32,7 +32,6 @@ pub(crate) const RECEIVE_METADATA: [&str; 3] = ["timestamp", "hash", "VLAN tag"]
 /// Requests of sent AF_XDP packets that a driver fulfils (`enum netdev_xsk_flags`), by bit.
 pub(crate) const SEND_METADATA: [&str; 3] = ["timestamp", "checksum", "launch time"];
 
-/// The features that a driver reports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct XdpFeatures {
     features: u64,

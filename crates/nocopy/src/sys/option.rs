@@ -108,7 +108,6 @@ pub(super) fn deafen(socket: &impl AsFd) -> io::Result<()> {
     filter(socket, &[classic(libc::BPF_RET | libc::BPF_K, 0, 0, 0)])
 }
 
-/// An instruction of a classic filter.
 pub(super) const fn classic(code: u32, jump_true: u8, jump_false: u8, constant: u32) -> Instruction {
     Instruction { code: code as u16, jump_true, jump_false, constant }
 }

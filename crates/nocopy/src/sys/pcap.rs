@@ -37,7 +37,6 @@ type FreeCode = unsafe extern "C" fn(*mut BpfProgram);
 type GetError = unsafe extern "C" fn(*mut Handle) -> *mut c_char;
 type Close = unsafe extern "C" fn(*mut Handle);
 
-/// The five functions of it that are called here.
 #[derive(Debug, Clone, Copy)]
 struct Functions {
     open_dead: OpenDead,
@@ -117,7 +116,6 @@ fn symbol(library: NonNull<c_void>, name: &CStr) -> Result<*mut c_void, String> 
     if address.is_null() { Err(loader_error()) } else { Ok(address) }
 }
 
-/// The loader's last message.
 fn loader_error() -> String {
     // SAFETY: takes nothing; the text is this thread's, good until the loader is called again.
     let message = unsafe { libc::dlerror() };

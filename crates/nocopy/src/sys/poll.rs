@@ -17,7 +17,6 @@ pub enum Wakeup {
     Interrupted,
 }
 
-/// Waits until a descriptor is readable.
 pub(crate) fn wait_readable(fd: BorrowedFd<'_>, timeout: Duration) -> io::Result<Wakeup> {
     Ok(wait_readable_or_broken(fd, timeout)?.0)
 }
@@ -43,17 +42,14 @@ pub(crate) fn wait_for_completions(
     poll(&mut waited[..count], Some(timeout))
 }
 
-/// Waits until a descriptor is readable or writable.
 pub(crate) fn wait_readable_or_writable(fd: BorrowedFd<'_>, timeout: Duration) -> io::Result<Wakeup> {
     poll(&mut [PollFd::from_borrowed_fd(fd, PollFlags::IN | PollFlags::OUT)], Some(timeout))
 }
 
-/// Waits until a socket is writable.
 pub(crate) fn wait_writable(socket: BorrowedFd<'_>, timeout: Duration) -> io::Result<Wakeup> {
     poll(&mut [PollFd::from_borrowed_fd(socket, PollFlags::OUT)], Some(timeout))
 }
 
-/// The `events` that a descriptor is ready for now.
 pub(crate) fn ready_for(fd: BorrowedFd<'_>, events: PollFlags) -> io::Result<PollFlags> {
     let mut polled = [PollFd::from_borrowed_fd(fd, events)];
     poll(&mut polled, Some(Duration::ZERO))?;

@@ -16,13 +16,11 @@ const NETDEV_A_QSTATS_SCOPE: u16 = 4;
 const NETDEV_QSTATS_SCOPE_QUEUE: u32 = 1;
 const NETDEV_QUEUE_TYPE_RX: u64 = 0;
 
-/// Counters of one queue of a device.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct QueueCounters {
     /// Whether it receives; otherwise it sends.
     pub(crate) receives: bool,
     pub(crate) queue: u32,
-    /// The counters that the driver keeps.
     pub(crate) counters: Vec<Counter>,
 }
 

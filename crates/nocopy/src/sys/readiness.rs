@@ -72,7 +72,6 @@ impl Readiness {
         self.always | room
     }
 
-    /// The place of this process's instance.
     fn place(&self) -> &OnceLock<Box<Instance>> {
         let mut place = &self.epoll;
         while let Some(inherited) = place.get().filter(|instance| instance.generation.is_past()) {

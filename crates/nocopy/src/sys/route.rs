@@ -22,7 +22,6 @@ pub(crate) fn carrier(interface_index: u32) -> io::Result<bool> {
     Ok(link(interface_index)?.header.flags.contains(LinkFlags::LowerUp))
 }
 
-/// The kernel's counters of an interface.
 pub(crate) fn counters(interface_index: u32) -> io::Result<Stats64> {
     let found = link(interface_index)?.attributes.into_iter().find_map(|attribute| match attribute {
         LinkAttribute::Stats64(counters) => Some(counters),
@@ -35,7 +34,6 @@ fn link(interface_index: u32) -> io::Result<LinkMessage> {
     link_by(&socket()?, interface_index)
 }
 
-/// A link, queried through an existing socket.
 pub(crate) fn link_by(socket: &Socket, interface_index: u32) -> io::Result<LinkMessage> {
     let mut message = LinkMessage::default();
     message.header.index = interface_index;
@@ -117,10 +115,8 @@ pub(crate) fn changes() -> io::Result<Socket> {
     Ok(socket)
 }
 
-/// The result of [`next_changes`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Changes {
-    /// No change.
     None,
     /// One datagram of changes; there may be more.
     Some,
@@ -160,7 +156,6 @@ pub(crate) fn socket() -> io::Result<Socket> {
     socket_of(NETLINK_ROUTE)
 }
 
-/// A socket to a netlink protocol.
 pub(crate) fn socket_of(protocol: isize) -> io::Result<Socket> {
     let mut socket = Socket::new(protocol)?;
     socket.bind_auto()?;

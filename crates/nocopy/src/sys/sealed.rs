@@ -76,7 +76,6 @@ impl DerefMut for Unsealed {
     }
 }
 
-/// A sealed file and its memory.
 #[derive(Debug)]
 pub(crate) struct Sealed {
     file: File,

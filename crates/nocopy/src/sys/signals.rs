@@ -9,7 +9,6 @@ pub(crate) struct Blocked {
 }
 
 impl Blocked {
-    /// All signals.
     pub(crate) fn all() -> Self {
         let mut set = empty();
         // SAFETY: `set` is initialised and outlives the call.
@@ -17,7 +16,7 @@ impl Blocked {
         Self::new(libc::SIG_SETMASK, &set)
     }
 
-    /// These besides others.
+    /// Blocks the signals of `set` in addition to those already blocked.
     pub(super) fn also(set: &libc::sigset_t) -> Self {
         Self::new(libc::SIG_BLOCK, set)
     }

@@ -48,7 +48,6 @@ pub(crate) fn packet() -> io::Result<()> {
     Ok(())
 }
 
-/// A TCP socket that is not connected.
 pub(crate) fn tcp() -> io::Result<OwnedFd> {
     Ok(rustix::net::socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC, None)?)
 }

@@ -47,7 +47,6 @@ pub(crate) fn room(socket: BorrowedFd<'_>) -> io::Result<Option<Room>> {
     Ok(is_writable.then_some(Room { left, limit }))
 }
 
-/// The room left in the send buffer.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Room {
     left: usize,

@@ -188,7 +188,6 @@ impl Messages {
         Ok(received)
     }
 
-    /// How many messages the last call received.
     #[inline]
     pub(crate) fn received(&self) -> usize {
         self.received.len()
@@ -246,7 +245,6 @@ impl fmt::Debug for Messages {
     }
 }
 
-/// The contents of the control messages.
 #[derive(Default)]
 struct Told {
     segment_bytes: Option<NonZeroUsize>,
@@ -254,7 +252,6 @@ struct Told {
     congested: bool,
 }
 
-/// Reads the control messages of a header.
 #[inline]
 fn control(header: &libc::msghdr) -> Told {
     // SAFETY: the header points to a control buffer, of which the kernel wrote `msg_controllen` bytes; the macro stays in there.

@@ -9,9 +9,8 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
 use super::option;
 
-/// The most messages in a call.
 pub(crate) const MESSAGES_MAX: usize = 64;
-/// The most pieces in all of them.
+/// The most pieces in all messages of a call.
 pub(crate) const PIECES_MAX: usize = 1024;
 
 /// The most datagrams in a message since Linux 4.18 (`UDP_MAX_SEGMENTS` of `linux/udp.h`; 128 since 6.9).
@@ -122,7 +121,6 @@ impl Burst {
         (self.message_count, self.piece_count) = (0, 0);
     }
 
-    /// Whether there is room for one more message of `pieces` pieces.
     #[inline]
     pub(crate) fn has_room(&self, pieces: usize) -> bool {
         self.message_count < MESSAGES_MAX && self.piece_count + pieces <= PIECES_MAX
@@ -235,7 +233,6 @@ impl<'a> CopiedBurst<'a> {
         Self { burst, bytes: PhantomData }
     }
 
-    /// Whether there is room for one more message of `pieces` pieces.
     #[inline]
     pub(crate) fn has_room(&self, pieces: usize) -> bool {
         self.burst.has_room(pieces)

@@ -34,10 +34,8 @@ const ATTEMPTS_MAX: u32 = 1000;
 /// The socket is the ring's only file.
 const SOCKET: types::Fixed = types::Fixed(0);
 
-/// Why there is no ring for sending.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum UringRefused {
-    /// The administrator turned it off.
     #[error(
         "io_uring: turned off; kernel.io_uring_disabled is {setting}; 'sysctl -w kernel.io_uring_disabled=0' turns it on"
     )]
@@ -47,7 +45,6 @@ pub(crate) enum UringRefused {
         #[source]
         source: io::Error,
     },
-    /// The kernel is too old.
     #[error(
         "io_uring: no zero-copy sends; this kernel's do not report whether they copied; use Linux 6.2 or later, built with io_uring"
     )]
@@ -56,7 +53,6 @@ pub(crate) enum UringRefused {
     #[error(
         "io_uring: {bytes} bytes cannot be locked{cause}; raise the limit ('ulimit -l'), or use fewer buffers", cause = Why(.source))]
     Locked { bytes: usize, source: io::Error },
-    /// The limit of locked memory, which all processes of the user share, is reached.
     #[error(
         "io_uring: no memory can be locked for its ring{cause}; raise the limit ('ulimit -l'), which all processes of the user share", cause = Why(.0))]
     NoMemory(#[source] io::Error),
@@ -99,7 +95,6 @@ impl UringRefused {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Full;
 
-/// A send whose memory is free.
 #[derive(Debug)]
 pub(crate) struct Done {
     /// The number of bytes sent, or the error.
@@ -151,7 +146,6 @@ impl Arguments {
     }
 }
 
-/// The state of a send.
 #[derive(Debug, Clone, Copy, Default)]
 struct Flight {
     /// The caller's number for it.
@@ -408,7 +402,6 @@ impl UringSender {
         self.is_broken
     }
 
-    /// Whether the most sends are in flight.
     pub(crate) fn is_full(&self) -> bool {
         self.free.is_empty()
     }
@@ -556,7 +549,6 @@ impl UringSender {
         self.flights.len() - self.free.len()
     }
 
-    /// The most that can be in flight.
     pub(crate) fn capacity(&self) -> usize {
         self.flights.len()
     }

@@ -65,7 +65,6 @@ impl SendMetadata {
 pub(crate) struct Descriptor {
     /// Offset of the packet from the start of the area.
     pub(crate) address: u64,
-    /// Bytes in the packet.
     pub(crate) len: u32,
     pub(crate) options: u32,
 }
@@ -117,7 +116,7 @@ counters! {
 }
 
 impl Statistics {
-    /// Some of the counters.
+    /// The counters with these names.
     pub(crate) fn of<'name>(&self, names: &'name [&str]) -> impl Iterator<Item = Counter> + use<'name> {
         self.counters().filter(|counter| names.contains(&&*counter.name))
     }
@@ -129,7 +128,6 @@ impl Statistics {
     }
 }
 
-/// How a socket is to be bound.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Binding {
     pub(crate) interface_index: u32,
@@ -140,7 +138,6 @@ pub(crate) struct Binding {
     pub(crate) multi_buffer: bool,
 }
 
-/// An AF_XDP socket.
 #[derive(Debug)]
 pub(crate) struct XskSocket {
     fd: OwnedFd,
@@ -319,7 +316,6 @@ impl XskSocket {
         self.set_option(libc::SOL_SOCKET, libc::SO_BUSY_POLL_BUDGET, budget)
     }
 
-    /// Sets an option that takes a number.
     fn set_option(&self, level: i32, option: i32, value: u32) -> io::Result<()> {
         // SAFETY: the options used here take a number of 32 bits.
         unsafe { option::set(&self.fd, level, option, &value) }

@@ -381,7 +381,6 @@ impl Listener {
         self.finish(stream).map(|stream| (stream, from))
     }
 
-    /// Takes the next connection as the kernel has it.
     pub(crate) fn take(&self) -> Result<(TcpStream, SocketAddr), OpenError> {
         self.listener.accept().map_err(OpenError::Accept)
     }

@@ -137,7 +137,6 @@ impl Transfer {
         matches!(self.source, Source::Pipe(_))
     }
 
-    /// The pipe that the bytes come from.
     pub(super) fn pipe_reader(&self) -> Option<&OwnedFd> {
         if let Source::Pipe(reader) = &self.source { Some(reader) } else { None }
     }
@@ -146,7 +145,6 @@ impl Transfer {
         self.range.end - self.range.start
     }
 
-    /// Bytes that the socket has accepted.
     pub(super) fn sent(&self) -> u64 {
         self.at - self.range.start
     }
@@ -161,7 +159,6 @@ impl Transfer {
         self.left().min(bytes_max) as usize
     }
 
-    /// Whether all were accepted.
     #[cfg(test)]
     pub(super) fn is_done(&self) -> bool {
         self.at == self.range.end
@@ -175,7 +172,6 @@ fn within(range: Range<u64>, bytes: u64) -> Result<Range<u64>, NotSent> {
     Ok(range)
 }
 
-/// The result of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use]
 pub(super) enum Step {
@@ -190,33 +186,23 @@ pub(super) enum Step {
     SocketFull,
     /// The pipe is empty now: wait until it can be read (`POLLIN`).
     SourceEmpty,
-    /// Everything was sent.
     Done,
 }
 
 /// Why a transfer cannot continue. Bytes accepted before were sent; see [`Transfer::sent`].
 #[derive(Debug, thiserror::Error)]
 pub(super) enum TransferError {
-    /// The file became shorter, or the pipe was closed by its writer.
     #[error(
         "source: it ended with {missing} bytes still to be sent; the file became shorter, or the pipe was closed; close the connection, since the peer lacks these bytes"
     )]
-    Ended {
-        /// Missing bytes.
-        missing: u64,
-    },
+    Ended { missing: u64 },
     /// The connection or its sending side is closed.
     #[error("connection: nothing more can be sent{cause}; connect again", cause = Why(.0))]
     Connection(#[source] io::Error),
     /// The kernel refuses to move such bytes to such a socket.
     #[error(
         "{call}: refused{cause}; the kernel or a sandbox does not allow it here, or the source cannot be read; send the bytes from a buffer", cause = Why(.source))]
-    Refused {
-        /// The call.
-        call: &'static str,
-        /// The kernel's reason.
-        source: io::Error,
-    },
+    Refused { call: &'static str, source: io::Error },
 }
 
 impl TransferError {
@@ -322,7 +308,6 @@ impl ByReference {
         }
     }
 
-    /// Counts a source that ended early.
     fn ended(&mut self, missing: u64) -> TransferError {
         self.ended_early += 1;
         TransferError::Ended { missing }
@@ -381,7 +366,6 @@ impl ByReference {
         self.ended_early
     }
 
-    /// The method chosen for published data and why.
     pub(super) fn explain(&self) -> Explanation<PublishedMethod> {
         self.chooser.explain()
     }
@@ -406,7 +390,6 @@ fn next_piece(
     Ok(Piece { at, bytes, more, waits: false, is_whole })
 }
 
-/// What a call moved.
 struct Moved {
     bytes: usize,
     /// Whether the socket had room for all that it was handed.
@@ -489,7 +472,6 @@ impl LentPipe {
     }
 }
 
-/// What is in a pipe.
 enum Content {
     Some,
     NoneYet,
@@ -507,7 +489,6 @@ fn state_of(reader: &OwnedFd) -> Content {
     }
 }
 
-/// Whether a pipe is empty.
 pub(super) fn is_empty(reader: impl AsFd) -> bool {
     matches!(rustix::io::ioctl_fionread(reader), Ok(0))
 }

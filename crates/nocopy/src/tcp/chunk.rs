@@ -30,7 +30,6 @@ use crate::sys::tcp_receive::{MappedBytes, PAGE_BYTES, Pages};
 pub struct Chunk {
     pages: Option<Pages>,
     copied: Option<Buffer>,
-    /// The cause of the copied bytes.
     cause: Cause,
 }
 

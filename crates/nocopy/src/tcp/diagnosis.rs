@@ -20,13 +20,10 @@ const MENTIONED_SHARE: u64 = 100;
 /// Where the peer's packets come from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Carrier {
-    /// This machine.
     Host,
     /// An interface without a card (veth, bridge, tap): the sender is on this machine, or behind a card that is not visible here.
     Link,
-    /// A card.
     Card,
-    /// The host does not report it.
     Unknown,
 }
 
@@ -50,17 +47,14 @@ pub(super) struct Facts {
 /// Facts, and what follows from them. Displays as a line for each finding: fact, cause, action.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Diagnosis {
-    /// Bytes that were mapped.
     pub(super) mapped_bytes: u64,
     /// Bytes that were copied though they should have been mapped.
     pub(super) unmapped_bytes: u64,
-    /// What was found.
     pub(super) facts: Facts,
     /// The likely causes; never empty.
     pub(super) findings: Vec<Finding>,
 }
 
-/// One reason for which pages are not mapped.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Finding {
     /// Mapping was not tried yet.
@@ -97,7 +91,6 @@ impl Surroundings {
         Self { paths: Paths::of(socket, ip(address::local(socket))), peer: ip(address::peer(socket)) }
     }
 
-    /// The facts as they are now.
     pub(super) fn facts(&self, socket: &impl AsFd) -> Facts {
         self.paths.refresh();
         let carrier = match self.paths.to(self.peer) {

@@ -13,7 +13,6 @@ const SLOTS: usize = 8;
 const JUDGED_BYTES: u64 = 256 << 10;
 const WORTHWHILE_SHARE: u64 = 10;
 
-/// Why no page was mapped.
 #[derive(Debug)]
 pub(super) enum Refused {
     /// The program holds pages of all slots.
@@ -26,7 +25,6 @@ pub(super) enum Refused {
 /// of the policy makes.
 const UNUSED_CALLS: u8 = 128;
 
-/// The part of a receiver that maps.
 #[derive(Debug, Default)]
 pub(super) struct Mapper {
     /// Made when it is first needed.
@@ -60,7 +58,6 @@ impl Mapper {
         }
     }
 
-    /// Makes room in a window that is full.
     pub(super) fn make_room(&mut self) -> Result<(), Refused> {
         let Some(window) = &mut self.window else { return Ok(()) };
         let started = Instant::now();
@@ -73,7 +70,6 @@ impl Mapper {
         Ok(())
     }
 
-    /// The future cost of unmapping that many bytes.
     pub(super) fn unmapping(&self, bytes: usize) -> Duration {
         Duration::from_nanos((self.unmapping_ns * bytes as f64) as u64)
     }

@@ -11,7 +11,6 @@ use crate::facts::evidence::Ledger;
 use crate::sys::poll::{Wakeup, wait_writable};
 use crate::sys::tcp_receive;
 
-/// A stream that is being connected.
 #[derive(Debug)]
 pub(crate) struct Opening {
     socket: socket2::Socket,
@@ -61,7 +60,6 @@ impl Opening {
 }
 
 impl Stream {
-    /// The evidence for the bytes sent so far.
     pub(crate) fn sent(&self) -> Ledger {
         self.sender.ledger()
     }

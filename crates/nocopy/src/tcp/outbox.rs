@@ -22,10 +22,8 @@ use crate::sys::uring_send::UringRefused;
 /// The most bytes of a call: enough that the call itself costs little, and few enough that memory returns while more is sent.
 const RUN_BYTES_MAX: usize = 1 << 20;
 
-/// The most pieces of a call.
 const RUN_PIECES_MAX: usize = 64;
 
-/// Sends that a ring has at a time.
 const RING_SENDS: u32 = 256;
 
 /// The most pools registered with rings, in this process, before streams make rings only if asked: registered memory is locked, and
@@ -35,7 +33,6 @@ const RINGS_MAX: usize = 64;
 /// How long the peer of a dropped socket may take to acknowledge.
 const PARTING: Parting = Parting { patience: Duration::from_secs(120), cut_off: Some(reset) };
 
-/// The front of the queue.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Next {
     /// Bytes of buffers for one call.
@@ -52,7 +49,6 @@ pub(super) struct Run {
 /// A call that the kernel accepted and has not completed.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Call {
-    /// Bytes of the run it belongs to.
     pub(super) run_bytes: usize,
     pub(super) method: Method,
     /// Whether its first packet may be shared with the previous call, so that its completion may report *copied* although it was not.
@@ -63,7 +59,6 @@ pub(super) struct Call {
 
 impl Note for Call {}
 
-/// A queue entry.
 #[derive(Debug)]
 pub(super) enum Item {
     Buffer(Buffer),
@@ -103,7 +98,6 @@ impl Load for Item {
     }
 }
 
-/// How a run is sent.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct How {
     pub(super) method: Method,
@@ -154,7 +148,7 @@ impl Outbox {
         u64::try_from(self.referred_bytes + u128::from(self.buffered_bytes)).unwrap_or(u64::MAX)
     }
 
-    /// Those of buffers.
+    /// Queued bytes that lie in buffers.
     pub(super) fn buffered_bytes(&self) -> u64 {
         self.buffered_bytes
     }
@@ -173,7 +167,6 @@ impl Outbox {
         fresh > 0 && in_flight + fresh > cache.pool().at_home()
     }
 
-    /// What goes next.
     #[inline]
     pub(super) fn next(&self) -> Option<Next> {
         if self.sending.queued() == 0 {
@@ -210,7 +203,6 @@ impl Outbox {
         self.pipe().filter(|pipe| by_reference::is_empty(pipe))
     }
 
-    /// The pipe at the front of the queue.
     pub(super) fn pipe(&self) -> Option<BorrowedFd<'_>> {
         match (self.sending.queued() > 0).then(|| self.item(self.sending.next().ticket))? {
             Item::Reference(transfer) => transfer.pipe_reader().map(AsFd::as_fd),
@@ -218,7 +210,6 @@ impl Outbox {
         }
     }
 
-    /// Removes a finished transfer.
     pub(super) fn pass_reference(&mut self) {
         let ticket = self.sending.next().ticket + 1;
         self.sending.pass_to(Place { ticket, bytes: 0 }, None);
@@ -272,7 +263,6 @@ impl Outbox {
         Ok(sent)
     }
 
-    /// Advances by that many bytes, with their evidence.
     fn pass(&mut self, mut bytes: usize, evidence: Option<Evidence>) {
         self.buffered_bytes -= bytes as u64;
         let mut to = self.sending.next();
@@ -343,7 +333,6 @@ fn reset(socket: BorrowedFd<'_>) {
     }
 }
 
-/// Why there is no ring.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum RingRefused {
     #[error(transparent)]
@@ -386,7 +375,6 @@ mod tests {
     use super::*;
     use crate::memory::pool::Pool;
 
-    /// An outbox with buffers of that pool, and a peer that does not read.
     fn outbox(pool: &Pool) -> (Outbox, TcpStream) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();

@@ -10,9 +10,7 @@ pub(super) const QUEUE_BYTES_MAX: u64 = 1 << 30;
 #[derive(Debug, thiserror::Error)]
 #[error("send: {unsent_bytes} bytes were not sent{cause}; {}", advice(.source), cause = Why(.source))]
 pub(super) struct SendError {
-    /// Bytes still queued.
     pub(super) unsent_bytes: u64,
-    /// The kernel's reason.
     pub(super) source: io::Error,
 }
 

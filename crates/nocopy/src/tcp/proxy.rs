@@ -11,7 +11,6 @@ use rustix::net::Shutdown;
 
 use crate::sys::splice::Pipe;
 
-/// Room in the pipe of a direction.
 const PIPE_BYTES: usize = 256 << 10;
 
 /// The result of a step, or what it waits for.
@@ -26,13 +25,10 @@ enum Flow {
     Done,
 }
 
-/// Which socket of a direction failed.
 #[derive(Debug, thiserror::Error)]
 enum DirectionError {
-    /// It is read from.
     #[error("source: cannot be read any more{cause}; connect again", cause = Why(.0))]
     Source(#[source] io::Error),
-    /// It is written to.
     #[error("target: nothing more can be sent{cause}; connect again", cause = Why(.0))]
     Target(#[source] io::Error),
 }
@@ -133,7 +129,6 @@ pub struct Proxied {
     pub back: u64,
 }
 
-/// One of the two sockets of a proxy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Side {
     First,
@@ -239,7 +234,6 @@ impl Both<'_> {
         }
     }
 
-    /// Waits until one of the directions may continue.
     fn wait(&self, there: Flow, back: Flow) -> Result<(), (Side, io::Error)> {
         let wanted = [(self.first, wants(there, back)), (self.second, wants(back, there))];
         let polled =

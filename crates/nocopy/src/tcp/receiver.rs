@@ -89,7 +89,6 @@ pub struct Receiver {
     timeout: Option<Duration>,
     wait: Wait,
     low_water: Option<LowWater>,
-    /// Whether the end of the stream was returned.
     is_finished: bool,
     /// Calls that failed because no buffer was free.
     starved: u64,
@@ -103,7 +102,6 @@ struct LowWater {
     within: Duration,
 }
 
-/// Whether to wait for the first byte.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Patience {
     None,
@@ -258,7 +256,6 @@ impl Receiver {
         }
     }
 
-    /// The result of a receiving call.
     #[inline]
     fn told(&mut self, received: Result<Option<Chunk>, ReceiveError>) -> io::Result<Option<Chunk>> {
         match received {
@@ -323,7 +320,6 @@ impl Receiver {
         Ok(())
     }
 
-    /// Whether that many bytes have arrived.
     fn has(&self, bytes: usize) -> Result<bool, ReceiveError> {
         let queued = tcp_receive::queued_bytes(self.socket.as_fd()).map_err(ReceiveError::Socket)?;
         Ok(queued >= bytes as u64)
@@ -392,7 +388,7 @@ impl Receiver {
         }
     }
 
-    /// The same, for one that receives into memory of the caller.
+    /// As [`ended`](Self::ended), for a receiver into the caller's memory; also notes that the stream has ended.
     pub(super) fn end_now(&mut self) -> io::Result<()> {
         self.ended()?;
         self.is_finished = true;
@@ -543,7 +539,6 @@ pub(super) fn own_pool() -> io::Result<Pool> {
     Pool::new(BUFFERS, CHUNK_BYTES_MAX)
 }
 
-/// A pool's buffer, to be written to.
 fn written(buffer: &mut Buffer) -> &mut [u8] {
     buffer.as_mut().expect("buffers of a pool can be written to")
 }

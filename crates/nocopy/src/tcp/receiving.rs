@@ -41,7 +41,7 @@ impl fmt::Display for ReceiveMethod {
 const CHUNK_BYTES: [u32; policy::METHODS_MAX - 1] =
     [64 << 10, 128 << 10, 256 << 10, 32 << 10, 512 << 10, 1 << 20, 16 << 10];
 
-/// The largest of these lengths.
+/// The largest of [`CHUNK_BYTES`].
 pub(super) const CHUNK_BYTES_MAX: usize = 1 << 20;
 
 /// The unit of costs: a page's worth of bytes, however it was received.
@@ -68,7 +68,6 @@ pub(super) struct Chooser {
 struct Sample {
     choice: Choice<ReceiveMethod>,
     started: Instant,
-    /// Its later cost.
     owed: Duration,
     /// Units received by the call; 0 while its cost is not meaningful.
     units: u32,

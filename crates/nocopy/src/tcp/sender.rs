@@ -70,7 +70,6 @@ pub struct Sender {
     /// Whether the descriptor watches the pipe at the front of the queue, because it is empty.
     watches_pipe: bool,
     asked_for_ring: bool,
-    /// The method for published data, if one was asked for.
     published_method: Option<PublishedMethod>,
     /// Made when data is first sent by reference.
     by_reference: Option<ByReference>,

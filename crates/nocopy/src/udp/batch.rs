@@ -42,7 +42,6 @@ enum Source<'half> {
     Port(over_port::Batch<'half>),
 }
 
-/// The received runs.
 #[derive(Debug)]
 struct Runs<'half> {
     /// Runs of which no datagram was returned yet.
@@ -233,7 +232,6 @@ enum Bytes {
     Part(Part),
 }
 
-/// A part of a shared buffer.
 #[derive(Debug)]
 struct Part {
     buffer: Arc<Buffer>,

@@ -9,7 +9,6 @@ use super::sender::Sender;
 use crate::facts::rejected::{Reason, Rejected};
 use crate::sys::poll::wait_writable;
 
-/// How long to wait for frames at a time.
 const FRAMES_WAIT: Duration = Duration::from_millis(1);
 
 impl Sender {

@@ -42,7 +42,6 @@ fn among_all(has_port: bool) -> Policy<Method> {
     Policy::new(&with(&BATCHES)).singles(&with(&SINGLES))
 }
 
-/// Datagrams of one length.
 impl From<&Run> for Work {
     #[inline]
     fn from(run: &Run) -> Self {

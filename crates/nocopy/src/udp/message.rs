@@ -55,7 +55,6 @@ impl Message {
         Self { pieces: SmallVec::from_iter([buffer]), bytes, datagram_bytes: datagram_bytes.min(bytes) }
     }
 
-    /// Bytes of all its datagrams.
     #[inline]
     pub(super) fn bytes(&self) -> usize {
         self.bytes
@@ -67,7 +66,6 @@ impl Message {
         self.datagram_bytes
     }
 
-    /// How many datagrams it is.
     #[inline]
     pub(super) fn datagrams(&self) -> usize {
         if self.bytes <= self.datagram_bytes { 1 } else { self.bytes.div_ceil(self.datagram_bytes) }
@@ -78,7 +76,6 @@ impl Message {
         &self.pieces
     }
 
-    /// Takes its last buffer out.
     #[inline(always)]
     pub(super) fn pop_buffer(&mut self) -> Option<Buffer> {
         self.pieces.pop()
@@ -90,7 +87,6 @@ impl Message {
         self.single_buffer().map(|buffer| &**buffer)
     }
 
-    /// The buffer of its only datagram if there is just one.
     #[inline(always)]
     pub(super) fn single_buffer(&self) -> Option<&Buffer> {
         match &self.pieces[..] {

@@ -25,7 +25,6 @@ use crate::sys::uring_send::UringRefused;
 const PAGES_MAX: usize = 17;
 const PAGE_BYTES: usize = 4096;
 
-/// The most sends of a ring at a time.
 const RING_SENDS: u32 = 128;
 
 /// The most that a message needs of the send buffer besides its bytes: its buffer's head, and parts of two pages.
@@ -42,7 +41,6 @@ const ATTEMPTS: usize = 4;
 #[derive(Debug, Clone, Copy)]
 struct Mark {
     from: Place,
-    /// The queue's position after it.
     to: Place,
     last: u64,
     datagrams: u32,
@@ -77,7 +75,6 @@ impl Run {
     }
 }
 
-/// The result of a call.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Taken {
     pub(super) datagrams: u64,
@@ -86,11 +83,9 @@ pub(super) struct Taken {
     pub(super) calls: u64,
 }
 
-/// How a burst is sent.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct How {
     pub(super) method: Method,
-    /// Flags of the call.
     pub(super) flags: i32,
     /// The evidence known at once; `None`: the completion will report it.
     pub(super) evidence: Option<Evidence>,
@@ -156,7 +151,6 @@ impl Outbox {
         Some(run)
     }
 
-    /// Whether a part of the run is still queued.
     #[inline]
     pub(super) fn has(&self, run: &Run) -> bool {
         self.sending.next().ticket < run.end
@@ -221,12 +215,10 @@ impl Outbox {
         self.sending.pass_to(Place { ticket, bytes: 0 }, None);
     }
 
-    /// Bytes of the next datagram.
     pub(super) fn next_bytes(&self) -> usize {
         self.measure_one(self.sending.next()).bytes as usize
     }
 
-    /// The pieces of the next datagram.
     pub(super) fn next_pieces(&self) -> SmallVec<[&[u8]; 4]> {
         let mark = self.measure_one(self.sending.next());
         mark.span().pieces(self.sending.messages()).collect()
@@ -374,7 +366,6 @@ impl Outbox {
         queued(self.sending.messages(), ticket)
     }
 
-    /// The mark after one datagram.
     #[inline]
     fn measure_one(&self, from: Place) -> Mark {
         measure_one(self.sending.messages(), from)
@@ -418,7 +409,6 @@ fn fill<'a>(
     filling
 }
 
-/// The content of one message of the method.
 #[inline]
 fn measure(messages: &Held, method: Method, from: Place, run: &Run) -> Mark {
     if method.is_segmented() {
@@ -428,7 +418,6 @@ fn measure(messages: &Held, method: Method, from: Place, run: &Run) -> Mark {
     }
 }
 
-/// The mark after one datagram.
 #[inline]
 fn measure_one(messages: &Held, from: Place) -> Mark {
     let message = queued(messages, from.ticket);
@@ -491,7 +480,6 @@ fn behind(from: Place, bytes: usize, message: &Message) -> Place {
     }
 }
 
-/// How many pages the message spans.
 fn pages_of(message: &Message) -> usize {
     let of = |piece: &Buffer| match piece.len() {
         0 => 0,

@@ -7,11 +7,10 @@ use std::net::SocketAddr;
 use crate::counter::counters;
 
 counters! {
-    /// Counters of a sender.
     pub(crate) struct Counters {
         /// Datagrams the kernel accepted (not: delivered).
         sent,
-        /// Their bytes.
+        /// Bytes of the datagrams the kernel accepted.
         sent_bytes,
         /// Datagrams the kernel refused for good; the flush that met one returns the reason.
         refused,

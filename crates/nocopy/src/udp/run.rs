@@ -16,11 +16,9 @@ pub struct Run {
     about: About,
 }
 
-/// The memory of the bytes.
 #[derive(Debug)]
 enum Store {
     Own(Buffer),
-    /// The buffer is shared with taken datagrams.
     Shared(Arc<Buffer>),
     /// The only datagram was taken with the buffer.
     Taken,
@@ -60,7 +58,6 @@ impl Run {
         self.bytes().len().div_ceil(self.segment_bytes).max(1)
     }
 
-    /// Whether the run is one datagram.
     #[inline]
     pub(crate) fn is_alone(&self) -> bool {
         self.bytes().len() <= self.segment_bytes
@@ -130,7 +127,6 @@ impl Run {
         }
     }
 
-    /// Lets its datagrams share the buffer.
     #[inline]
     pub(super) fn share(&mut self) {
         self.store = match std::mem::replace(&mut self.store, Store::Taken) {

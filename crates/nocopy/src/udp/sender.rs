@@ -69,7 +69,6 @@ pub struct Sender {
     queue_max: usize,
     pub(super) destinations: Destinations,
     pub(super) port: Option<Box<over_port::Sender>>,
-    /// Whether copies use the port.
     copies_over_port: bool,
     /// Unsent messages wait for completions, not for room in the socket.
     pub(super) awaits_completions: bool,
@@ -304,7 +303,6 @@ impl Sender {
         self.counters.sent_bytes += bytes;
     }
 
-    /// Messages that are queued and not handed over.
     #[inline]
     pub(super) fn queued(&self) -> usize {
         self.outbox.sending.queued()

@@ -23,7 +23,6 @@ pub(crate) struct Settings {
     pub(super) congestion_marks: bool,
     pub(super) checksum: UdpChecksum,
     pub(super) hop_limit: Option<u8>,
-    /// Groups to receive from.
     pub(super) groups: Vec<IpAddr>,
     pub(super) multicast_interface: Option<u32>,
     pub(super) multicast_hops: Option<u8>,
@@ -129,7 +128,6 @@ impl Settings {
     }
 }
 
-/// Sets the interface for sending to groups.
 pub(super) fn send_groups_by(socket: &socket2::Socket, is_ipv6: bool, index: u32) -> io::Result<()> {
     if is_ipv6 { socket.set_multicast_if_v6(index) } else { udp_send::send_groups_by(socket, index) }
 }

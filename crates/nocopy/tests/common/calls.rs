@@ -29,7 +29,6 @@ pub(crate) const RECEIVE: &[c_long] = &[libc::SYS_recvfrom, libc::SYS_recvmsg, l
 /// Calls that send, and may wait for room.
 pub(crate) const SEND: &[c_long] = &[libc::SYS_sendto, libc::SYS_sendmsg];
 
-/// Counts system calls by their number.
 #[derive(Debug, Clone)]
 pub(crate) struct Calls {
     counts: Arc<Counts>,
@@ -73,12 +72,10 @@ impl Calls {
         }
     }
 
-    /// All calls so far.
     pub(crate) fn total(&self) -> u64 {
         self.counts.by_number.iter().map(|count| count.load(Relaxed)).sum()
     }
 
-    /// Calls with these numbers.
     pub(crate) fn of(&self, numbers: &[c_long]) -> u64 {
         numbers.iter().map(|&number| self.counts.by_number[number as usize].load(Relaxed)).sum()
     }

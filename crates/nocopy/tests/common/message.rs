@@ -8,12 +8,10 @@ use nocopy::message::{Endpoint, Event, Kind, Payload, Peer};
 
 use super::{PATIENCE, SECOND};
 
-/// Bytes that depend on their number.
 pub(crate) fn pattern(number: usize, bytes: usize) -> Vec<u8> {
     (0..bytes).map(|place| (number * 31 + place * 7 + place / 251) as u8).collect()
 }
 
-/// Connects the left endpoint to the right one, and returns the peers.
 pub(crate) fn connect(left: &mut Endpoint, right: &mut Endpoint) -> (Peer, Peer) {
     let to_right = left.start_connect(right.local_address()).unwrap();
     let give_up = Instant::now() + PATIENCE;
@@ -52,7 +50,6 @@ pub(crate) fn receive(from: &mut Endpoint, at: &mut Endpoint) -> (Peer, Kind, Ve
     }
 }
 
-/// Sends one message as soon as there is room.
 pub(crate) fn send(endpoint: &mut Endpoint, other: &mut Endpoint, peer: Peer, message: &[u8]) {
     let give_up = Instant::now() + PATIENCE;
     loop {

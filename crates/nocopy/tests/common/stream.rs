@@ -62,7 +62,7 @@ pub(crate) fn read_all(mut peer: &TcpStream) -> Vec<u8> {
     all
 }
 
-/// The same on a thread of its own.
+/// As [`read_all`], on a thread.
 pub(crate) fn reading(peer: TcpStream) -> JoinHandle<Vec<u8>> {
     thread::spawn(move || read_all(&peer))
 }

@@ -15,12 +15,10 @@ fn endpoint(set: impl FnOnce(Builder) -> Builder) -> Endpoint {
     set(Endpoint::builder()).bind(LO.parse().unwrap()).expect("bound")
 }
 
-/// Bytes that depend on their number.
 fn pattern(number: usize, bytes: usize) -> Vec<u8> {
     (0..bytes).map(|place| (number * 31 + place * 7 + place / 251) as u8).collect()
 }
 
-/// Two connected endpoints, and the peer of each.
 fn pair(set: impl Fn(Builder) -> Builder) -> (Endpoint, Peer, Endpoint, Peer) {
     let (mut left, mut right) = (endpoint(&set), endpoint(&set));
     let to_right = left.start_connect(right.local_address()).unwrap();

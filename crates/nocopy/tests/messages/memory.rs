@@ -9,7 +9,6 @@ use crate::common::message::{connect, pattern, receive};
 use nocopy::message::{Builder, Endpoint, Event, OpenError, Peer};
 use nocopy::{Buffer, Reason};
 
-/// Counts allocations.
 struct Counting;
 
 thread_local! {
@@ -154,7 +153,7 @@ fn who_acknowledges_nothing_leaves_packets_for_others() {
     drop(silent);
 }
 
-/// The same for owned messages, which have fewer packets.
+/// As the test above, for owned messages, which have fewer packets.
 #[test]
 fn unacknowledged_messages_leave_packets_for_other_peers() {
     let mut server = endpoint(|builder| builder);

@@ -56,7 +56,6 @@ fn messages_of_every_length_go_both_ways() {
     }
 }
 
-/// Datagrams that the sockets of a namespace have sent.
 fn sent_by_sockets(end: &End) -> u64 {
     let counts = end.namespace().run(|| std::fs::read_to_string("/proc/thread-self/net/snmp").unwrap());
     let [names, values] = [0, 1].map(|line| {

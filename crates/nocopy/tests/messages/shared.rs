@@ -30,7 +30,7 @@ fn pair(wait: Wait) -> [(Shared, Peer); 2] {
     [(left, to_right), (right, to_left)]
 }
 
-/// Which message of which thread, and then what follows from that.
+/// The text of a message, which depends on its thread and number.
 fn text(thread: usize, number: usize) -> Vec<u8> {
     let numbers = [thread as u8, (number >> 8) as u8, number as u8];
     [&numbers[..], &pattern(number, number % 61 * 40)].concat()
@@ -122,7 +122,6 @@ fn threads_that_send_and_receive_miss_nothing() {
     }
 }
 
-/// Proves that threads that receive and threads that wait for room all see that there is an event.
 #[test]
 fn an_event_ends_all_waits() {
     let server = Shared::from(bind(|builder| builder));

@@ -107,7 +107,6 @@ fn cut_streams_to(peer: SocketAddr) -> usize {
     .count()
 }
 
-/// Units become packets though the program has all frames but those that they lie in.
 #[test]
 fn cut_units_become_packets_though_they_hold_all_frames() {
     let lab = lab!();

@@ -16,7 +16,6 @@ fn now_ns() -> u64 {
     now.tv_sec.cast_unsigned() * 1_000_000_000 + now.tv_nsec.cast_unsigned()
 }
 
-/// The metadata of that many packets.
 fn arrivals(port: &mut Port, count: usize) -> Vec<Result<Timestamp, Unsupported>> {
     let mut said = Vec::new();
     while said.len() < count {

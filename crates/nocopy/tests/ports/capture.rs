@@ -26,7 +26,6 @@ fn bytes_of(block: &mut Block) -> Vec<Vec<u8>> {
     block.packets().map(|packet| packet.bytes.to_vec()).collect()
 }
 
-/// Receives until there are that many packets.
 fn receive(blocks: &mut Capture, count: usize) -> Vec<Vec<u8>> {
     let mut received = Vec::new();
     while received.len() < count {
@@ -288,7 +287,7 @@ fn a_block_that_is_left_does_not_go_back() {
     assert_eq!(blocks.fill().used, 1);
 }
 
-/// All packets but those of a number.
+/// All packets but those with this number.
 fn without(number: u32) -> Program {
     let text = format!("4,32 0 0 14,21 0 1 {number},6 0 0 0,6 0 0 262144");
     Program::parse(&text).unwrap()

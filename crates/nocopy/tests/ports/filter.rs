@@ -213,7 +213,6 @@ fn with(first: Instruction, program: &Program) -> Program {
     Program::new([&[first], program.instructions()].concat()).unwrap()
 }
 
-/// Together with the check of the queue, the filter exceeds the limit of a program.
 #[test]
 fn a_filter_too_long_with_the_queue_check_runs_in_user_space() {
     let lab = lab!(Lab::builder().queues(2));

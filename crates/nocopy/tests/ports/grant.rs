@@ -55,7 +55,6 @@ impl Client {
         Self { process, stream, words }
     }
 
-    /// Returns its next line.
     fn says(&mut self) -> String {
         let mut line = String::new();
         self.words.read_line(&mut line).expect("an answer in time");

@@ -214,7 +214,6 @@ fn a_queue_without_an_interrupt_pins_no_thread_and_says_so() {
     assert_eq!(rustix::thread::sched_getaffinity(None).unwrap(), before);
 }
 
-/// Whether the descriptor of them all is readable.
 fn is_readable(queues: &Queues) -> bool {
     use rustix::event::{PollFd, PollFlags, Timespec};
     let waited = PollFd::from_borrowed_fd(queues.as_fd(), PollFlags::IN);

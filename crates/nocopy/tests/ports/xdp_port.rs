@@ -186,7 +186,6 @@ fn every_way_of_waiting_receives_and_times_out() {
     }
 }
 
-/// A counter of an interface's driver.
 fn driver_counter(end: &End, name: &str) -> u64 {
     let snapshot = end.namespace().run(|| Snapshot::of(end.interface())).unwrap();
     let counter = snapshot.driver.iter().find(|counter| counter.name == name);

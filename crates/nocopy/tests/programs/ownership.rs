@@ -9,7 +9,6 @@ use std::process::Command;
 /// Line and code of compiler errors (`rustc --explain`). Their texts are not compared, because they change with every version.
 type Errors = BTreeSet<(usize, String)>;
 
-/// The errors that a file announces.
 fn expected(file: &Path) -> Errors {
     let text = fs::read_to_string(file).unwrap();
     let marks =

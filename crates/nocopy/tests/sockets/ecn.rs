@@ -98,7 +98,6 @@ fn over(end: &End, mode: Mode, local: SocketAddr, marks: bool) -> Socket {
     end.namespace().run(|| builder.port(port).bind(local)).expect("opened")
 }
 
-/// The marks of that many datagrams, by their first byte.
 fn marks(socket: &mut Socket, count: usize) -> Vec<(u8, bool, bool)> {
     let mut marks = Vec::new();
     let give_up = Instant::now() + PATIENCE;

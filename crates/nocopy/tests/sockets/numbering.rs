@@ -41,7 +41,6 @@ fn scribble(sender: &mut Sender) {
     }
 }
 
-/// Buffers that can be taken now.
 fn buffers_free(sender: &mut Sender) -> usize {
     let free: Vec<Buffer> = std::iter::from_fn(|| sender.buffer()).collect();
     let count = free.len();

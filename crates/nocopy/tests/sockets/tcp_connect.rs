@@ -12,7 +12,6 @@ use nocopy_lab::patience::wait_until;
 
 use crate::common::calls::{POLL, this_thread, wait_until_in};
 
-/// Number of signals handled.
 static HANDLED: AtomicUsize = AtomicUsize::new(0);
 
 /// A handler without `SA_RESTART`, as interpreters install them.

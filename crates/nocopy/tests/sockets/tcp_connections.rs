@@ -17,7 +17,6 @@ const CONNECTIONS: usize = 10_000;
 const ROUNDS: usize = 3;
 const MESSAGE_BYTES: usize = 12_000;
 
-/// The message of a connection in a round.
 fn message(number: usize, round: usize) -> Vec<u8> {
     (0..MESSAGE_BYTES).map(|place| (number * 31 + round * 7 + place) as u8).collect()
 }

@@ -31,14 +31,13 @@ fn pair() -> (TcpStream, TcpStream) {
 
 type Ended = Result<Proxied, ProxyError>;
 
-/// Two peers with a proxy between them.
 fn peers() -> (TcpStream, TcpStream, JoinHandle<Ended>) {
     let ((left, first), (second, right)) = (pair(), pair());
     let running = thread::spawn(move || proxy(&first, &second));
     (left, right, running)
 }
 
-/// The same, with the proxy's system calls counted.
+/// As [`peers`], with the proxy's system calls counted.
 fn counted_peers() -> (TcpStream, TcpStream, JoinHandle<Ended>, Calls) {
     let ((left, first), (second, right)) = (pair(), pair());
     let calls = Calls::none();

@@ -63,7 +63,6 @@ struct Model {
     random: Random,
     pool: Pool,
     receivers: Vec<UdpSocket>,
-    /// The datagrams expected by each receiver.
     expected: Vec<Vec<Vec<u8>>>,
     /// The bytes of each message that has not returned.
     away: HashMap<Ticket, Vec<u8>>,
@@ -103,7 +102,6 @@ impl Model {
         }
     }
 
-    /// A message, its bytes, and how many are in each datagram.
     fn message(&mut self, sender: &mut Sender, room: usize) -> (Message, Vec<u8>, usize) {
         let datagram_bytes = self.random.datagram_bytes().min(room);
         match self.random.below(3) {

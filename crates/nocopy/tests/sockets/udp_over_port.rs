@@ -90,7 +90,6 @@ fn ordinary(end: &End, address: SocketAddr) -> UdpSocket {
     socket
 }
 
-/// Bytes that depend on their number.
 fn payload(number: usize, bytes: usize) -> Vec<u8> {
     (0..bytes).map(|i| (number * 7 + i) as u8).collect()
 }
@@ -109,7 +108,6 @@ fn filled(sender: &mut Sender, payload: &[u8]) -> Buffer {
     frame.into()
 }
 
-/// Receives that many datagrams.
 fn receive(socket: &mut Socket, count: usize) -> Vec<(SocketAddr, IpAddr, Buffer)> {
     let mut received = Vec::new();
     let give_up = Instant::now() + PATIENCE;
@@ -267,7 +265,6 @@ fn a_received_payload_is_sent_on_in_its_frame() {
     close(lab.left(), socket);
 }
 
-/// The receiver checks the checksum: damaged datagrams are lost, and counted.
 #[test]
 fn damaged_datagrams_are_counted_and_lost() {
     let lab = lab!();
@@ -429,7 +426,6 @@ fn numbers(peer: &UdpSocket, last: u32) -> BTreeSet<u32> {
     came
 }
 
-/// The kernel resolves an unknown neighbour; a moved one is followed.
 #[test]
 fn the_kernel_resolves_neighbours_and_changes_are_followed() {
     let lab = lab!();
@@ -479,7 +475,6 @@ fn the_kernel_resolves_neighbours_and_changes_are_followed() {
     close(left, socket);
 }
 
-/// The kernel's state of the neighbour.
 fn neighbour_state(end: &End) -> String {
     let shown =
         end.namespace().run(|| Command::new("ip").args(["neighbour", "show", "10.77.0.2"]).output().unwrap());
@@ -1171,7 +1166,6 @@ fn what_an_mtu_lowered_in_between_takes_is_counted() {
     }
 }
 
-/// Several datagrams that a socket of this machine sent as one packet are not received as one datagram.
 #[test]
 fn several_datagrams_in_one_packet_are_never_one_long_datagram() {
     let lab = lab!();

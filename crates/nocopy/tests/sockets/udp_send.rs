@@ -47,7 +47,6 @@ fn pattern(number: usize, bytes: usize) -> Vec<u8> {
     (0..bytes).map(|place| (number * 31 + place * 7) as u8).collect()
 }
 
-/// The error of a flush for refused datagrams.
 fn refused(error: std::io::Error) -> SendError {
     error.downcast().expect("datagrams were refused")
 }

@@ -37,7 +37,6 @@ const PROMISING: f32 = 0.7;
 /// After this many more completions with "copied" than without, a method is no longer used.
 const COPIES_MAX: u8 = 3;
 
-/// The result of a method in a class.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Outcome {
     Untried,
@@ -49,7 +48,6 @@ pub(super) enum Outcome {
     Unrecorded,
 }
 
-/// A method as a candidate of a class.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Rival {
     pub(super) outcome: Outcome,
@@ -78,7 +76,6 @@ const UNTRIED: Rival = Rival {
     copies: 0,
 };
 
-/// Settings shared by all classes.
 pub(super) struct Terms<'a> {
     /// The candidates in order of preference.
     pub(super) order: &'a [u8],
@@ -152,7 +149,6 @@ impl Samples {
     }
 }
 
-/// A class of sends.
 #[derive(Debug, Clone)]
 pub(super) struct Class {
     pub(super) kind: Kind,
@@ -173,9 +169,7 @@ pub(super) struct Class {
     reference_ns: f32,
     /// Samples in a row far above `reference_ns`, or, negative, far below.
     off: i8,
-    /// Time spent on sending in this class.
     sent_ns: f64,
-    /// How often the method was changed.
     pub(super) switches: u32,
     pub(super) rivals: [Rival; METHODS_MAX],
 }
@@ -434,7 +428,6 @@ impl Class {
         self.lose(method, Outcome::Copied, RETRY_COPIED_NS);
     }
 
-    /// Replaces the incumbent if it was ruled out.
     pub(super) fn ruled_out(&mut self, terms: &Terms<'_>) {
         if self.trial.as_ref().is_some_and(|trial| !terms.is_available(trial.challenger)) {
             self.use_incumbent();
@@ -465,7 +458,6 @@ impl Class {
         self.samples.median()
     }
 
-    /// Whether a comparison is in progress.
     pub(super) fn challenger(&self) -> Option<u8> {
         self.trial.as_ref().map(|trial| trial.challenger)
     }

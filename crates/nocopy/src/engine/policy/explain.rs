@@ -20,7 +20,6 @@ pub(crate) enum Matter {
 }
 
 impl Matter {
-    /// The name of a unit.
     fn unit(self) -> &'static str {
         match self {
             Self::Datagrams => "datagram",
@@ -44,7 +43,6 @@ pub(crate) struct Explanation<M> {
     pub classes: Vec<ClassExplanation<M>>,
 }
 
-/// The choice for one class of sends.
 #[derive(Debug, Clone)]
 pub(crate) struct ClassExplanation<M> {
     pub matter: Matter,
@@ -64,7 +62,6 @@ pub(crate) struct ClassExplanation<M> {
     pub others: Vec<Compared<M>>,
 }
 
-/// A method that was not chosen.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Compared<M> {
     /// The method.
@@ -77,7 +74,6 @@ pub(crate) struct Compared<M> {
     pub held: Option<Duration>,
 }
 
-/// The result of a comparison.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Ratio<M> {
     /// The other method.
@@ -88,14 +84,12 @@ pub(crate) struct Ratio<M> {
     pub pairs: u8,
 }
 
-/// Why a method is not used in a class.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Why {
     /// Not tried yet, or not again since the machine changed.
     Untried,
     /// Close at first sight; to be compared.
     Promising,
-    /// It is being compared now.
     Challenging,
     /// Not faster by 3 % or more.
     NoBetter,
@@ -244,7 +238,6 @@ impl fmt::Display for Reason {
     }
 }
 
-/// From, to.
 struct Range((u32, u32));
 
 impl fmt::Display for Range {

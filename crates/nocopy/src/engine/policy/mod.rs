@@ -34,7 +34,6 @@ use table::{Kind, Table};
 
 pub(crate) use explain::{Explanation, Matter};
 
-/// Methods that a policy can choose from.
 pub(crate) const METHODS_MAX: usize = 8;
 
 /// The first wait of a method that is out for a temporary reason, in time spent sending; it doubles each time.
@@ -288,12 +287,10 @@ impl<M: Copy + Eq> Policy<M> {
         *self = Self { pinned: self.pinned, matter: self.matter, ..Self::among(candidates) };
     }
 
-    /// Whether the user chose the method.
     pub(crate) fn is_pinned(&self) -> bool {
         self.pinned
     }
 
-    /// The choices, and their reasons.
     pub(crate) fn explain(&self) -> Explanation<M> {
         explain::explain(self)
     }

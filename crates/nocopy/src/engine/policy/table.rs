@@ -14,7 +14,6 @@ const BATCHES: usize = BATCH_EDGES.len() + 1;
 
 const KINDS: usize = SIZES * BATCHES;
 
-/// The most destinations that have classes of their own.
 const DESTINATIONS_MAX: u32 = 256;
 
 /// How many sends to other destinations free the place of a silent one.
@@ -38,12 +37,10 @@ impl Kind {
         self.index().is_multiple_of(BATCHES)
     }
 
-    /// Smallest and largest bytes.
     pub(super) fn bytes(self) -> (u32, u32) {
         range(&SIZE_EDGES, self.index() / BATCHES, 0)
     }
 
-    /// Smallest and largest count of units.
     pub(super) fn count(self) -> (u32, u32) {
         range(&BATCH_EDGES, self.index() % BATCHES, 1)
     }
@@ -164,7 +161,6 @@ impl Table {
         }
     }
 
-    /// Remembers the choice for a kind of send.
     pub(super) fn hint(&mut self, kind: Kind, method: u8) {
         self.hints[kind.index()] = Some(method);
     }

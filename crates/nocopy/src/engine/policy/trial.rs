@@ -30,7 +30,6 @@ const PAIRS_MAX: usize = 47;
 /// A challenger must be better by this, so that noise does not make the choice flap.
 const MARGIN: f32 = 0.03;
 
-/// Whose turn it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Side {
     Incumbent,
@@ -46,10 +45,8 @@ impl Side {
     }
 }
 
-/// The effect of a recorded call.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Step {
-    /// More calls of the same epoch.
     Same,
     /// The pair's other epoch begins.
     Turn,
@@ -57,7 +54,6 @@ pub(super) enum Step {
     Pair,
 }
 
-/// The result after some pairs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Verdict {
     Open,
@@ -66,7 +62,6 @@ pub(super) enum Verdict {
     MuchSlower,
 }
 
-/// Total cost of some calls.
 #[derive(Debug, Clone, Copy, Default)]
 struct Cost {
     ns: f64,
@@ -84,10 +79,8 @@ impl Cost {
     }
 }
 
-/// A comparison in progress.
 #[derive(Debug, Clone)]
 pub(super) struct Trial {
-    /// Index of the method that challenges.
     pub(super) challenger: u8,
     side: Side,
     /// Calls of an epoch after the glances.

@@ -30,7 +30,6 @@ pub struct Ledger {
 }
 
 impl Ledger {
-    /// Adds datagrams with that many bytes in total.
     #[inline]
     pub(crate) fn add(&mut self, evidence: Evidence, datagrams: u64, bytes: u64) {
         self.datagrams += datagrams;

@@ -13,7 +13,6 @@ pub(super) fn capabilities() -> impl Iterator<Item = Gate> {
     })
 }
 
-/// What a packet ring is made of.
 pub(super) fn packet_sockets() -> Gate {
     const NAME: &str = "packet sockets";
     match sockets::packet() {

@@ -32,7 +32,7 @@ fn several_buffers(name: &'static str, features: XdpFeatures) -> Gate {
     Gate::of(name, features.several_buffers(), words).or_fix("an MTU whose packets fit one buffer")
 }
 
-/// What of `names` is offered, by bit.
+/// A gate that is open if the driver offers any of `names`; bit N of `bits` stands for the Nth name.
 fn offered(name: &'static str, bits: Option<u64>, names: &[&'static str]) -> Gate {
     let Some(bits) = bits else {
         return Gate::new(name, State::Unknown, "the kernel does not say (before Linux 6.8)");

@@ -68,7 +68,6 @@ impl Gate {
         Self { name, state, found: found.into(), fix: None, command: None, needed: false }
     }
 
-    /// Open or closed, with what was found.
     fn of(name: &'static str, open: bool, found: impl Into<String>) -> Self {
         Self::new(name, if open { State::Open } else { State::Closed }, found)
     }

@@ -88,7 +88,6 @@ pub(super) fn interrupts(interface: &Interface) -> Gate {
     spread(NAME, &interrupts, cpus::allowed().map_or(0, |cpus| cpus.len()))
 }
 
-/// A queue's interrupt.
 struct Interrupt {
     queue: u32,
     number: u32,

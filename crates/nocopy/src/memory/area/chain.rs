@@ -52,7 +52,6 @@ impl<B: Deref<Target = [u8]>> Chain<B> {
         &self.buffers
     }
 
-    /// The buffers, to be edited.
     pub(crate) fn buffers_mut(&mut self) -> &mut [B] {
         &mut self.buffers
     }

@@ -18,15 +18,15 @@ use crate::sys::xsk::{Descriptor, REQUESTED, SEND_METADATA_BYTES, SendMetadata};
 /// Where a pool's packets have the metadata of their arrival.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Arrivals {
-    /// Nowhere.
+    /// They have none, for this reason.
     Unknown(Unsupported),
     /// In front of the packet, if this mark is present.
     Marked(u64),
-    /// Only the time, in front of the packet, if this mark is there; and why there is nothing else.
+    /// Only the time, in front of the packet, if this mark is present; and the reason why the other metadata are missing.
     Timed(u64, Unsupported),
 }
 
-/// A pool's state for metadata; not used for packets without.
+/// A pool's state for metadata; not used for packets without metadata.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Metadata {
     arrivals: Arrivals,
@@ -108,7 +108,6 @@ pub(super) unsafe fn put_request(packet: NonNull<u8>, request: &Request) {
 }
 
 impl Frame {
-    /// Whether there is room for a request in front of the packet.
     pub(crate) fn has_room_for_request(&self) -> bool {
         self.headroom_bytes() >= SEND_METADATA_BYTES as usize
     }
@@ -191,7 +190,7 @@ const _: () = assert!(
     "the mark lies next to the packet"
 );
 
-/// What the program noted.
+/// Converts the XDP program's notes to an arrival.
 fn read(hints: &Hints) -> Arrival {
     let [timestamp, hash, vlan] = hints.refusals.map(|answer| match i32::from(answer) {
         0 => Ok(()),

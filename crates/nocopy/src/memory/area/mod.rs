@@ -199,12 +199,10 @@ impl Area {
         self.shared.packet_bytes_max()
     }
 
-    /// Whether the frame belongs to this area.
     pub(crate) fn owns(&self, frame: &Frame) -> bool {
         std::ptr::eq(frame.area().as_ptr(), Arc::as_ptr(&self.shared))
     }
 
-    /// The kind of pages the memory lies on.
     pub(crate) fn pages(&self) -> Pages {
         self.shared.pages
     }
@@ -245,7 +243,6 @@ impl Area {
         Some(unsafe { batch.push(pointers) })
     }
 
-    /// Takes `frames` frames of the area as a pool of one half.
     pub(crate) fn pool(&self, half: Half, frames: u32) -> Result<Pool, AreaError> {
         Pool::take_from(Arc::clone(&self.shared), half, frames)
     }
@@ -297,7 +294,6 @@ struct Shared {
     // The two fields that every access to a frame needs.
     frame_count: u32,
     frame_bytes: u32,
-    /// Log2 of the frame size.
     frame_shift: u32,
     /// Where packets start inside a frame.
     data_offset: u16,
@@ -311,7 +307,6 @@ struct Shared {
     home: Mutex<Home>,
 }
 
-/// The shared part of a pool.
 #[repr(align(128))]
 struct PoolRecord {
     returns: ReturnList,
@@ -392,7 +387,6 @@ impl Shared {
         self.frame_bytes - u32::from(self.data_offset)
     }
 
-    /// Pointer to a byte inside a frame.
     #[inline]
     fn pointer(&self, frame: u32, start: u16) -> NonNull<u8> {
         debug_assert!(frame < self.frame_count && u32::from(start) <= self.frame_bytes());
@@ -419,7 +413,6 @@ impl Shared {
         self.home.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The state word of a frame.
     #[inline]
     fn word(&self, frame: u32) -> &PlainU32 {
         debug_assert!(frame < self.frame_count);

@@ -35,5 +35,4 @@ pub(crate) struct TimeNote {
 /// Instead of an answer: the kernel lacks this function.
 pub(crate) const ANSWER_OLD_KERNEL: u8 = u8::MAX;
 
-/// The first kernel that reports VLAN tags.
 pub(crate) const VLAN_KERNEL_MIN: KernelVersion = KernelVersion(6, 8);

@@ -17,7 +17,6 @@ pub(crate) struct Claims<'half> {
 }
 
 impl Pool {
-    /// Starts claiming received packets one by one.
     #[inline]
     pub(crate) fn claims(&self) -> Claims<'_> {
         Claims { pool: self, view: self.view }

@@ -280,7 +280,6 @@ impl Pool {
         count
     }
 
-    /// Books `count` packets as claimed.
     #[inline]
     pub(crate) fn claimed(&self, count: u64) {
         self.lent.set(self.lent.get() - count);
@@ -292,7 +291,6 @@ impl Pool {
         self.blocks = Some(Arc::clone(blocks));
     }
 
-    /// Whether packets come from blocks.
     #[inline]
     pub(crate) fn has_blocks(&self) -> bool {
         self.blocks.is_some()
@@ -378,7 +376,6 @@ impl Pool {
         }
     }
 
-    /// Whether the frame lies in this pool's area.
     #[inline]
     pub(crate) fn owns(&self, frame: &Frame) -> bool {
         std::ptr::eq(frame.area().as_ptr(), &raw const *self.shared)

@@ -42,7 +42,6 @@ impl ReturnList {
         Self { head: AtomicU64::new(pack(0, CLOSED)) }
     }
 
-    /// Opens a closed list, empty.
     pub(crate) fn open(&self) {
         self.head.store(pack(0, END), Ordering::Release);
     }
@@ -52,7 +51,6 @@ impl ReturnList {
         unpack(self.head.load(Ordering::Relaxed)).0
     }
 
-    /// Adds one frame to the list.
     pub(crate) fn push(&self, links: &[AtomicU32], frame: u32) -> Result<(), Closed> {
         self.push_chain(links, frame, frame, 1)
     }
@@ -100,7 +98,6 @@ impl ReturnList {
     }
 }
 
-/// Frames taken from a return list.
 pub(crate) struct Chain<'a> {
     links: &'a [AtomicU32],
     next: u32,

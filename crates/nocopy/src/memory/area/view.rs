@@ -117,7 +117,6 @@ impl View {
     }
 }
 
-/// Prefetches a cache line at any address.
 #[inline]
 pub(super) fn prefetch(byte: *const u8) {
     #[cfg(target_arch = "x86_64")]

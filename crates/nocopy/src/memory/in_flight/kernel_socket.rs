@@ -36,7 +36,6 @@ struct Queue {
     numbering: Numbering,
     /// At most one for each call that the sender has in flight.
     done: VecDeque<Done>,
-    /// The latest network errors.
     errors: VecDeque<Refusal>,
 }
 

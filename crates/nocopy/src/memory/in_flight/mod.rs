@@ -38,7 +38,6 @@ const FORKED: &str = "socket: cannot be shared here; this process is a forked ch
 ///
 /// Moving it does not change its buffers, and all of them come out of it: memory that the kernel reads must not change.
 pub(crate) trait Load: Send {
-    /// The memory of it, in order.
     fn buffers(&self) -> &[Buffer];
 
     /// As `buffers`, by value.
@@ -50,7 +49,6 @@ pub(crate) trait Load: Send {
     }
 }
 
-/// Bytes of memory.
 fn bytes_of(load: &impl Load) -> usize {
     load.buffers().iter().map(|buffer| buffer.len()).sum()
 }
@@ -69,7 +67,6 @@ pub(crate) trait Note: Copy + Send {
 pub(crate) struct Told {
     /// Bytes that the call took.
     pub(crate) bytes: usize,
-    /// Whether the kernel copied.
     pub(crate) copied: bool,
     /// Whether this is the first call of the kernel's report, which may cover several.
     pub(crate) is_first: bool,
@@ -80,7 +77,6 @@ pub(crate) struct Told {
 struct Made<C> {
     /// The tickets of the loads that it reads in whole or in part.
     reads: Range<u64>,
-    /// Bytes that it took.
     taken: usize,
     note: C,
 }
@@ -214,13 +210,11 @@ impl<M, T, C> Kept<M, T, C> {
         &self.messages
     }
 
-    /// Queues a load.
     #[inline(always)]
     pub(crate) fn push(&mut self, message: M, note: T) -> Ticket {
         self.messages.push(message, note)
     }
 
-    /// See [`Messages::pop`].
     #[inline(always)]
     pub(crate) fn pop<B>(&mut self, take: impl FnOnce(&mut M) -> B) -> Option<B> {
         self.messages.pop(take)
@@ -234,7 +228,6 @@ impl<M, T, C> Kept<M, T, C> {
         (self.messages.unread_mut(ticket), self.socket.as_fd())
     }
 
-    /// See [`Messages::handed_over`].
     #[inline]
     pub(crate) fn handed_over(
         &mut self,
@@ -245,7 +238,6 @@ impl<M, T, C> Kept<M, T, C> {
         self.messages.handed_over(ticket, evidence, free);
     }
 
-    /// Records evidence for a part of a load.
     #[inline]
     pub(crate) fn learn(&mut self, ticket: u64, evidence: Evidence) {
         self.messages.learn(ticket, evidence);
@@ -357,12 +349,10 @@ impl<M, T, C> Kept<M, T, C> {
         self.ring.as_ref().filter(|_| !self.is_inherited()).map(|ring| ring.sender.as_fd())
     }
 
-    /// Whether there is a ring that is full now.
     pub(crate) fn is_ring_full(&self) -> bool {
         self.ring.as_ref().is_some_and(|ring| ring.sender.is_full())
     }
 
-    /// Whether there is a ring that is broken.
     pub(crate) fn is_ring_broken(&self) -> bool {
         self.ring.as_ref().is_some_and(|ring| ring.sender.is_broken())
     }

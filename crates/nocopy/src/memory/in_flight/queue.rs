@@ -17,11 +17,9 @@ const SPAN_MAX: usize = 4096;
 pub(crate) struct Held<M, T> {
     /// `None` once it is free again, until all before it are free too.
     pub(crate) message: Option<M>,
-    /// Its destination.
     pub(crate) to: T,
     /// Calls without a completion.
     calls: u32,
-    /// Whether all of it was handed over.
     handed_over: bool,
     evidence: Option<Evidence>,
 }
@@ -76,7 +74,6 @@ impl<M, T> Messages<M, T> {
         if self.held.len() == 1 { self.held.front().filter(|held| held.calls == 0) } else { None }
     }
 
-    /// Whether a call may read it.
     pub(crate) fn is_read(&self, ticket: u64) -> bool {
         self.get(ticket).calls > 0
     }

@@ -179,7 +179,6 @@ impl<M: Load, T, C: Note> Filling<'_, M, T, C> {
         &self.kept.messages
     }
 
-    /// Whether there is room for one more message of that many pieces.
     #[inline]
     pub(crate) fn has_room(&self, pieces: usize) -> bool {
         self.burst.burst.has_room(pieces)

@@ -21,7 +21,6 @@ impl Load for Buffer {
 
 type Sender = Kept<Buffer, (), ()>;
 
-/// A connected socket, and the other end of it.
 fn connected() -> (Arc<KernelSocket>, UdpSocket) {
     let (from, to) = (UdpSocket::bind("127.0.0.1:0").unwrap(), UdpSocket::bind("127.0.0.1:0").unwrap());
     from.connect(to.local_addr().unwrap()).unwrap();

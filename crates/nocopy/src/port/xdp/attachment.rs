@@ -155,7 +155,6 @@ fn refusal(interface: &Interface, at: Attach, source: io::Error) -> Error {
     }
 }
 
-/// The program on an interface and where it runs.
 pub(crate) fn attached(interface_index: u32) -> io::Result<Option<(u32, Attach)>> {
     let mut message = LinkMessage::default();
     message.header.index = interface_index;

@@ -20,14 +20,12 @@ use crate::memory::area::note::{ANSWER_OLD_KERNEL, Hints, TimeNote};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Notes {
-    /// Metadata from the driver.
     pub(crate) hints: bool,
     /// The time, if the driver gives none.
     pub(crate) times: bool,
     pub(crate) mark: u64,
 }
 
-/// The first kernel with hints.
 const HINTS_KERNEL_MIN: KernelVersion = KernelVersion(6, 3);
 
 const HINTS_BYTES: i32 = size_of::<Hints>() as i32;

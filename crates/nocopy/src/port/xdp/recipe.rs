@@ -6,7 +6,6 @@ use super::{Attach, Error, Notes, PassHeader, Program, SocketMap};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Recipe {
-    /// Where the program is attached.
     pub(crate) at: Attach,
     /// Whether it accepts packets of several buffers.
     pub(crate) fragments: bool,

@@ -25,7 +25,6 @@ pub(super) struct Blocks {
     cursor: Option<Contents>,
 }
 
-/// The position of a packet in the memory of the blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Arrival {
     /// Its first byte, from the start of the first block.
@@ -122,11 +121,9 @@ pub(crate) struct Announcer {
     unannounced: Arc<AtomicU64>,
 }
 
-/// How packets are cut.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Pieces {
     pub(crate) bytes_max: u32,
-    /// The most pieces of a packet.
     pub(crate) count_max: u32,
 }
 

@@ -11,7 +11,6 @@ const ADDRESSES_BYTES: usize = 12;
 /// Room for a tag, and the following addresses.
 pub(super) const FRONT_BYTES: usize = VLAN_TAG_BYTES as usize + ADDRESSES_BYTES;
 
-/// Bytes of a header.
 pub(super) const BYTES: u32 = size_of::<libc::tpacket3_hdr>() as u32;
 
 /// Where a packet whose header is at `at` begins; `None` if it is not between the header and `end`, or overlaps the next header:

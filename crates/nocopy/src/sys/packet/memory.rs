@@ -23,7 +23,6 @@ pub(super) const SINGLE_RESERVE_BYTES: u32 = 34;
 /// Bytes that a single packet's block needs besides the packet, rounded up.
 pub(crate) const SINGLE_FRONT_BYTES: u32 = 128;
 
-/// All blocks of a ring.
 #[derive(Debug)]
 pub(super) struct BlockMemory {
     mapping: Arc<Mapping>,
@@ -136,14 +135,12 @@ impl BlockMemory {
         }
     }
 
-    /// The status word of a block.
     fn status(&self, block: u32) -> &AtomicU32 {
         // SAFETY: inside the block, aligned, mapped as long as `self` lives; the kernel and we access it
         // atomically only.
         unsafe { AtomicU32::from_ptr(self.pointer(block, self.status_at).cast().as_ptr()) }
     }
 
-    /// A byte of a block.
     pub(super) fn pointer(&self, block: u32, at: u32) -> NonNull<u8> {
         debug_assert!(at < self.block_bytes && block < self.block_count);
         // SAFETY: inside the mapping, which is as long as all blocks (`new`).

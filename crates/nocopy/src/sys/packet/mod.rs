@@ -71,7 +71,6 @@ impl Fanout {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Capture {
     pub(crate) interface_index: u32,
-    /// Whether any packet is to be received at all.
     pub(crate) receives: bool,
     /// Packets of one receive queue only.
     pub(crate) share: Option<Share>,
@@ -169,7 +168,6 @@ pub(crate) struct Counts {
     pub(crate) freezes: u32,
 }
 
-/// A packet socket.
 #[derive(Debug)]
 pub(crate) struct PacketSocket {
     fd: OwnedFd,

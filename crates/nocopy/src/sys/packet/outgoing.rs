@@ -3,10 +3,8 @@
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-/// Packets per system call (`sendmmsg`).
 const BATCH: usize = 64;
 
-/// A batch of packets, each in one piece or several.
 pub(crate) struct Outgoing {
     /// Referenced by `packets`; never grows beyond its capacity.
     pieces: Vec<libc::iovec>,

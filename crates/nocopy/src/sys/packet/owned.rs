@@ -29,7 +29,6 @@ struct Ring {
     memory: BlockMemory,
     /// Blocks that the program holds: when the ring reaches one, its status word is still set.
     away: Box<[AtomicBool]>,
-    /// Their number.
     away_count: AtomicU32,
 }
 
@@ -84,12 +83,10 @@ impl OwnedBlocks {
         self.ring.memory.block_count()
     }
 
-    /// Bytes of all blocks.
     pub(crate) fn bytes(&self) -> u64 {
         u64::from(self.count()) * u64::from(self.ring.memory.block_bytes())
     }
 
-    /// Whether a block has one packet each.
     pub(crate) fn holds_single_packets(&self) -> bool {
         self.ring.memory.holds_single_packets()
     }
@@ -102,7 +99,6 @@ pub struct Block {
     ring: Arc<Ring>,
     block: u32,
     contents: memory::Contents,
-    /// Whether it returns to the kernel when it is dropped.
     returns: bool,
 }
 

@@ -40,7 +40,6 @@ impl RingPages {
         Ok(Self { ring, _socket: socket })
     }
 
-    /// Writes this to every byte.
     pub(crate) fn fill(&self, byte: u8) {
         for at in 0..self.ring.bytes() {
             // SAFETY: within the mapping, of which nobody has a reference.
@@ -48,7 +47,6 @@ impl RingPages {
         }
     }
 
-    /// Sends references to all of the pages.
     pub(crate) fn send(&self, to: BorrowedFd<'_>) {
         let (reader, writer) = pipe().unwrap();
         let bytes = libc::iovec { iov_base: self.ring.base().as_ptr().cast(), iov_len: self.ring.bytes() };

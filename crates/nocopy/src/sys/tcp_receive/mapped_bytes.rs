@@ -80,7 +80,6 @@ impl<'pages> MappedBytes<'pages> {
         bytes
     }
 
-    /// A copy.
     pub(crate) fn to_vec(self) -> Vec<u8> {
         let mut copied = Vec::with_capacity(self.len);
         // SAFETY: the vector has room for them, and then is as long as what was written.

@@ -142,7 +142,6 @@ impl Window {
 }
 
 impl Shared {
-    /// Whether no pages of a slot are held.
     fn is_free(&self, slot: usize) -> bool {
         // Pairs with the release of `Pages::drop`: the holders of pages have finished with them.
         self.held[slot].load(Ordering::Acquire) == 0

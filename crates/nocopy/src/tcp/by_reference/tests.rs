@@ -43,7 +43,6 @@ fn publish(bytes: &[u8]) -> Published {
     Published::written(bytes.len(), |memory| memory.copy_from_slice(bytes)).unwrap()
 }
 
-/// A file without a name, with these bytes in it.
 fn file(bytes: &[u8]) -> Arc<File> {
     let mut file = File::from(rustix::fs::memfd_create("test", MemfdFlags::CLOEXEC).unwrap());
     file.write_all(bytes).unwrap();

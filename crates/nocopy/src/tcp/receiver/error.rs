@@ -12,10 +12,7 @@ pub(super) enum ReceiveError {
     #[error(
         "receive: no buffer; all {total} of the pool are in use; drop or send some of what was received, or make the pool larger"
     )]
-    NoBuffers {
-        /// Buffers of the pool.
-        total: usize,
-    },
+    NoBuffers { total: usize },
     /// Everything received before was returned; what the peer sent after that is lost.
     #[error("connection: broken{cause}; the bytes before were received, and the rest is lost; connect again", cause = Why(.0))]
     Broken(#[source] io::Error),

@@ -40,7 +40,6 @@ fn pattern() -> &'static [u8] {
     })
 }
 
-/// The position in the stream.
 #[derive(Debug, Default)]
 struct Expected {
     at: usize,
@@ -131,7 +130,6 @@ fn receiver_of(stream: TcpStream, receiving: Option<ReceiveMethod>) -> Receiver 
     into_pool(stream, receiving, &own_pool().unwrap())
 }
 
-/// Receives into buffers of that pool.
 fn into_pool(stream: TcpStream, receiving: Option<ReceiveMethod>, pool: &Pool) -> Receiver {
     Receiver::new(Arc::new(stream.into()), receiving, Cache::new(pool.clone())).unwrap()
 }
@@ -318,7 +316,6 @@ fn a_receiver_that_does_not_wait_says_that_nothing_is_there() {
     }
 }
 
-/// Waits until so many bytes can be received.
 fn until_queued(receiver: &Receiver, bytes: usize) {
     let started = Instant::now();
     while rustix::io::ioctl_fionread(&receiver.socket).unwrap() < bytes as u64 {
@@ -578,7 +575,6 @@ fn rewritable_chunk(byte: u8) -> Option<(RingPages, TcpStream, Receiver, Chunk)>
 
 const RING_PAGES: u32 = 8;
 
-/// An empty file without a name.
 fn file() -> File {
     rustix::fs::memfd_create("file", rustix::fs::MemfdFlags::CLOEXEC).unwrap().into()
 }

@@ -116,7 +116,6 @@ impl Sender {
         How { method, waits, evidence, since, run_bytes: run.bytes }
     }
 
-    /// Makes one call.
     fn send_some_of(&mut self, bytes: usize, how: How) -> io::Result<usize> {
         if how.method == Method::UringZeroCopy {
             let opened = self.outbox.open_ring(self.asked_for_ring);

@@ -37,7 +37,6 @@ pub(crate) struct Receiver {
     pool: Pool,
     /// Whether the kernel coalesces datagrams of one sender into runs.
     coalesces: bool,
-    /// Buffers to receive into.
     free: ReceiveBuffers,
     /// Runs of the last call that were not taken.
     runs: Vec<Run>,
@@ -77,7 +76,6 @@ counters! {
     }
 }
 
-/// No buffer is free to receive into.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "receive: no buffer; all {total} of the pool are in use; drop or send some of the datagrams that were taken, or make the \
@@ -205,7 +203,6 @@ impl Receiver {
         Ok(is_left || ready_for(self.socket(), PollFlags::IN)?.contains(PollFlags::IN))
     }
 
-    /// The socket itself.
     pub(crate) fn socket(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
@@ -227,7 +224,6 @@ impl Receiver {
         }
     }
 
-    /// As `fetch`, after an error.
     #[cold]
     fn fetch_again(&mut self, error: io::Error) -> io::Result<usize> {
         let mut error = error;
@@ -337,7 +333,6 @@ impl Receiver {
         Ok(())
     }
 
-    /// Takes back the buffers of the first runs.
     #[inline]
     fn take_back(&mut self, runs: usize) {
         for run in self.runs.drain(..runs).rev() {
@@ -347,7 +342,6 @@ impl Receiver {
         }
     }
 
-    /// Takes back a taken buffer of the pool.
     pub(super) fn recycle(&mut self, buffer: Buffer) {
         if self.pool.owns(&buffer) {
             self.free.push(buffer);
@@ -429,9 +423,9 @@ impl Waiting for Looks<'_> {
 
 /// Something received, in place.
 pub(crate) enum Came<'a> {
-    /// The last datagram that came with a call: as below.
+    /// The last datagram of a call: its sender, its congestion mark, and its bytes.
     Last(SocketAddr, bool, &'a [u8]),
-    /// A single datagram: its sender, its congestion mark, and its bytes.
+    /// A single datagram, with the same fields.
     Lone(SocketAddr, bool, &'a [u8]),
     /// A datagram with more data after it in the buffer, or several.
     Run(InPlace<'a>),

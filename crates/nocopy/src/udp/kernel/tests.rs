@@ -16,7 +16,6 @@ use crate::engine::calls::{Calls, RECEIVE, count_calls, this_thread, wait_until_
 use crate::sys::udp_receive::LocalAddress;
 use crate::sys::udp_send;
 
-/// A datagram in its buffer.
 struct Part<'a> {
     from: SocketAddr,
     local: Option<LocalAddress>,
@@ -25,12 +24,10 @@ struct Part<'a> {
 }
 
 impl<'a> Batch<'a> {
-    /// Each buffer with its datagrams.
     fn runs(&self) -> &[Run] {
         &self.receiver.runs
     }
 
-    /// How many datagrams there are.
     fn len(&self) -> usize {
         self.runs().iter().map(Run::len).sum()
     }
@@ -58,7 +55,6 @@ impl<'a> Batch<'a> {
 const PATIENCE: Duration = Duration::from_secs(60);
 const LOOPBACK: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 
-/// A receiver at a free port, and its address.
 fn receiver_at(at: SocketAddr, pool: &Pool) -> (Receiver, SocketAddr) {
     let socket = UdpSocket::bind(at).expect("a free port");
     let address = socket.local_addr().unwrap();
@@ -73,7 +69,6 @@ fn pool(buffers: u32) -> Pool {
     Pool::new(buffers, 1 << 16).unwrap()
 }
 
-/// A socket that sends to `to`.
 fn sender_to(to: SocketAddr) -> UdpSocket {
     let any: SocketAddr = match to {
         SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
@@ -84,7 +79,6 @@ fn sender_to(to: SocketAddr) -> UdpSocket {
     socket
 }
 
-/// Bytes that depend on number and position.
 fn pattern(number: usize, bytes: usize) -> Vec<u8> {
     (0..bytes).map(|i| (number * 31 + i + (i >> 8)) as u8).collect()
 }
@@ -453,7 +447,6 @@ fn the_local_address_is_told_when_asked_for() {
     }
 }
 
-/// A receiver at one end of a lab, bound to every address.
 fn receiver_in(end: &End) -> (Receiver, u16) {
     end.namespace().run(|| {
         let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).unwrap();
@@ -474,7 +467,6 @@ fn runs_arrive_with_and_without_coalescing_at_the_peer() {
     }
 }
 
-/// A socket at one end of a lab, with a small pool.
 fn socket_in(end: &End, at: SocketAddr, set: impl FnOnce(Builder) -> Builder + Send) -> Socket {
     let builder = Socket::builder().receive_pool(&pool(16)).local_addresses(true);
     end.namespace().run(|| set(builder).bind(at)).unwrap()

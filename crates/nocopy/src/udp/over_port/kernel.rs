@@ -110,7 +110,6 @@ impl Kernel {
         &self.own
     }
 
-    /// The socket's own address.
     pub(super) fn local(&self) -> SocketAddr {
         self.sockets[0].address
     }
@@ -197,7 +196,6 @@ fn bound(
     Ok(socket)
 }
 
-/// The hop limits for one host and for groups.
 fn hop_limits(socket: &SockRef<'_>, is_ipv4: bool) -> io::Result<(u8, u8)> {
     let limits = match is_ipv4 {
         true => (socket.ttl_v4()?, socket.multicast_ttl_v4()?),

@@ -34,7 +34,6 @@ use crate::sys::interface::Interface;
 use kernel::Kernel;
 use way::Ways;
 
-/// A UDP socket over a [`Port`].
 #[derive(Debug)]
 pub(crate) struct Socket {
     receiver: Receiver,
@@ -42,7 +41,6 @@ pub(crate) struct Socket {
     local: SocketAddr,
 }
 
-/// The filter of a port below a socket.
 fn filter(local: SocketAddr, settings: &Settings) -> Program {
     let addresses: Vec<IpAddr> = std::iter::once(local.ip()).chain(settings.groups.iter().copied()).collect();
     Program::udp_to(&addresses, local.port())
@@ -109,7 +107,6 @@ impl Socket {
         self.local
     }
 
-    /// The area of its frames.
     pub(crate) fn area(&self) -> &Area {
         self.sender.port().area()
     }

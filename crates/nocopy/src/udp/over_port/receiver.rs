@@ -38,10 +38,8 @@ const STRAYS_INTERVAL: Duration = Duration::from_millis(1);
 /// overflows in seven minutes.
 const DROPS_INTERVAL: Duration = Duration::from_secs(60);
 
-/// Strays read at a time.
 const STRAYS_AT_A_TIME: usize = 64;
 
-/// The longest datagram.
 const DATAGRAM_BYTES_MAX: usize = 1 << 16;
 
 counters! {
@@ -49,23 +47,23 @@ counters! {
     pub(crate) struct Received {
         /// Datagrams over the port.
         over_port,
-        /// Bytes of their payloads.
+        /// Payload bytes of the datagrams over the port.
         over_port_bytes,
         /// Datagrams that arrived through the kernel: in fragments, with options, on another queue, from this host.
         strays,
-        /// Bytes of their payloads.
+        /// Payload bytes of the datagrams that arrived through the kernel.
         stray_bytes,
-        /// Of those over the port: their checksum was left to a card that does not exist (veth, a virtual machine's card).
+        /// Datagrams over the port whose sender left the checksum to a card that does not exist (veth, a virtual machine's card).
         unfinished_checksums,
         /// Datagrams over the port that were in several buffers and were joined by a copy.
         gathered,
-        /// Bytes of their payloads.
+        /// Payload bytes of the datagrams that were joined by a copy.
         gathered_bytes,
         /// Packets over the port with a wrong checksum: lost.
         bad_checksums,
         /// Packets over the port longer than the MTU, which sockets of this machine sent as one for several datagrams: lost.
         several_in_one,
-        /// Datagrams of other senders than the connected peer.
+        /// Datagrams from other senders than the connected peer.
         of_others,
         /// Packets over the port that were not datagrams for the socket: they were returned to the host.
         to_host,
@@ -88,11 +86,9 @@ pub(crate) struct Receiver {
     /// When their drops were last read.
     counted: Instant,
     buffer: Box<[u8]>,
-    /// The call that reads one datagram.
     call: Messages,
     /// Readable when the port or an ordinary socket is.
     lookout: Lookout,
-    /// Ends waits.
     alarm: Alarm,
     wait: Wait,
 }
@@ -109,7 +105,7 @@ struct Stray {
 /// How packets that are not for the socket are treated.
 #[derive(Debug)]
 enum Host {
-    /// The host has them anyway.
+    /// The kernel has delivered them to the host as well.
     HasThem,
     HandOver(Box<ToHost>),
     Nobody,
@@ -125,11 +121,9 @@ struct Sorting {
     frame_bytes_max: usize,
     /// Packets may come from this machine without a wire, so that checksums may be incomplete.
     wireless: bool,
-    /// Whether congestion marks were requested.
     tells_marks: bool,
     /// The flow of the last datagram, and the facts about all its datagrams.
     last: Option<(UdpFlow, Found)>,
-    /// The connected peer, if there is one.
     peer: Option<SocketAddr>,
     host: Host,
     received: Received,
@@ -283,7 +277,6 @@ impl Receiver {
         self.counts_elsewhere = true;
     }
 
-    /// Receives from this address only.
     pub(in crate::udp) fn connected(&mut self, to: SocketAddr) {
         self.sorting.peer = Some(to);
         self.sorting.last = None;
@@ -570,7 +563,6 @@ enum Body<'half> {
 }
 
 impl Datagram<'_> {
-    /// The address that sent it.
     #[inline]
     pub(crate) fn from(&self) -> SocketAddr {
         self.from
@@ -614,10 +606,8 @@ impl Deref for Datagram<'_> {
     }
 }
 
-/// A payload that is yours.
 #[derive(Debug)]
 pub(crate) enum Payload {
-    /// In the frame that it arrived in.
     Frame(Frame),
     /// In memory of its own: it arrived through the kernel, or in several buffers.
     Bytes(Box<[u8]>),

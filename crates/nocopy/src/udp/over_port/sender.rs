@@ -23,11 +23,11 @@ counters! {
     pub(crate) struct Sent {
         /// Datagrams over the port.
         over_port,
-        /// Bytes of their payloads.
+        /// Payload bytes of the datagrams over the port.
         over_port_bytes,
         /// Datagrams over the port that were given as slices, and copied into frames.
         from_slices,
-        /// Bytes of their payloads.
+        /// Payload bytes of the datagrams that were given as slices.
         from_slices_bytes,
         /// Datagrams through the kernel: the next hop's hardware address was not known yet.
         unresolved,
@@ -37,17 +37,18 @@ counters! {
         too_long,
         /// Through the kernel: the route uses another interface.
         other_interface,
-        /// Through the kernel: they were for this host.
+        /// Through the kernel: the destination was this host.
         local,
-        /// Through the kernel: they were for all hosts of a link.
+        /// Through the kernel: the destination was a broadcast address.
         broadcast,
-        /// Through the kernel: it puts other headers in front.
+        /// Through the kernel: the route encapsulates packets.
         encapsulated,
         /// Through the kernel: answers to addresses that may be forged, for which no route is looked up.
         strangers,
         /// Bytes of the payloads of all datagrams through the kernel.
         through_kernel_bytes,
-        /// How often changes of routes, neighbours or interfaces made the sender look up routes again; without look-ups because of age.
+        /// Times that a change of routes, neighbours or interfaces made the sender look up routes again; look-ups because of age do
+        /// not count.
         announced_changes,
     }
 }
@@ -128,7 +129,6 @@ pub(crate) struct Sender {
     lacked_frames: bool,
 }
 
-/// The decision for one datagram.
 enum Verdict<'a> {
     Port(&'a UdpTemplate),
     Kernel(Detour),
@@ -422,7 +422,6 @@ impl Sender {
         ledger
     }
 
-    /// The port below.
     pub(crate) fn port(&self) -> &crate::port::Sender {
         &self.port
     }
@@ -476,7 +475,6 @@ impl Sender {
     }
 }
 
-/// Ethernet, IPv6, UDP.
 const IPV6_HEADERS: usize = 14 + 40 + 8;
 
 fn frame_to_copy_into(port: &mut crate::port::Sender, is_lacking: &mut bool) -> Result<Frame, Reason> {

@@ -65,7 +65,6 @@ fn ordinary(end: &End, address: SocketAddr) -> UdpSocket {
     socket
 }
 
-/// Bytes that depend on their number.
 fn payload(number: usize, bytes: usize) -> Vec<u8> {
     (0..bytes).map(|i| (number * 7 + i) as u8).collect()
 }

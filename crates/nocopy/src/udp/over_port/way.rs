@@ -42,11 +42,8 @@ pub(super) enum Detour {
     Unresolved,
     /// The neighbour's address may have changed: the kernel confirms it when it sends.
     Confirming,
-    /// Longer than the MTU.
     TooLong,
-    /// The route uses another interface.
     OtherInterface,
-    /// The destination is this host.
     Local,
     /// A broadcast: the kernel checks whether it is allowed.
     Broadcast,
@@ -56,12 +53,10 @@ pub(super) enum Detour {
     Stranger,
 }
 
-/// The prepared path to a destination.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Way {
     Port {
         template: UdpTemplate,
-        /// The longest payload.
         payload_bytes_max: usize,
         /// Whether the next datagram goes through the kernel, so that it confirms the neighbour.
         confirm: bool,
@@ -76,11 +71,9 @@ pub(super) struct Ways {
     known: Vec<(SocketAddr, Way)>,
     /// Index in `known` of a destination.
     places: HashMap<SocketAddr, usize>,
-    /// The index that was used last.
     last: usize,
     local: SocketAddr,
     interface_index: u32,
-    /// The longest frame the port sends.
     frame_bytes_max: usize,
     congestion_marks: bool,
     checksum: UdpChecksum,
