@@ -63,7 +63,6 @@ fn window(text: &str) -> Result<Duration, String> {
         .ok_or_else(|| format!("less than {}: write more", quantity::time(WINDOW_MIN.as_secs_f64())))
 }
 
-/// Parses the name of a workload.
 fn workload_parser() -> impl TypedValueParser<Value = &'static dyn Workload> {
     let names = list::ALL.map(|workload| PossibleValue::new(workload.name()).help(workload.about()));
     PossibleValuesParser::new(names).map(|name| {

@@ -35,7 +35,6 @@ pub(crate) struct Rounds {
 /// By series, trial and round.
 type Samples = Vec<Vec<Vec<Sample>>>;
 
-/// A running bench.
 #[derive(Debug)]
 pub(crate) struct Bench<'a> {
     pub plan: &'a Plan,
@@ -68,7 +67,6 @@ impl<'a> Bench<'a> {
         })
     }
 
-    /// Whether a signal ended it.
     pub(crate) fn is_interrupted(&self) -> bool {
         self.interrupt.came()
     }
@@ -238,7 +236,6 @@ impl<'a> Bench<'a> {
     }
 }
 
-/// The number of trials of all series.
 fn trials(all: &[Series<'_>]) -> usize {
     all.iter().map(|series| series.trials.len()).sum()
 }

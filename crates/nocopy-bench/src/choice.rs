@@ -55,7 +55,6 @@ impl<'a> Choice<'a> {
         Self { arguments, workloads, kind }
     }
 
-    /// How it is to be measured.
     pub(crate) fn plan(&self, tools: Tools) -> Plan {
         let BenchArguments { quick, rounds, window, interface, peer, methods, .. } = self.arguments;
         let usual = match (self.kind, quick) {
@@ -90,7 +89,6 @@ impl<'a> Choice<'a> {
         all.fold(capability::NETWORK, CapabilitySet::union)
     }
 
-    /// The header of results that begin now.
     pub(crate) fn header(&self, plan: &Plan) -> Header {
         let arguments = Arguments {
             workloads: self.workloads.iter().map(|workload| workload.name().to_owned()).collect(),
@@ -115,7 +113,6 @@ impl<'a> Choice<'a> {
         words.join(" ")
     }
 
-    /// Measures all of it. Results stay if a workload fails.
     pub(crate) fn measure(&self, bench: &mut Bench<'_>) -> Result<(), Failure> {
         let measured = match self.kind {
             Kind::Headline => headline::measure(bench),

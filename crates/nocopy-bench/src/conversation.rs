@@ -110,7 +110,6 @@ fn ask(
     Ok(())
 }
 
-/// The message in flight.
 struct Awaited {
     number: u64,
     bytes: usize,
@@ -169,7 +168,6 @@ impl Arriving {
         self.bytes += piece.len();
     }
 
-    /// The number it begins with.
     pub(crate) fn number(&self) -> Option<u64> {
         (self.bytes >= NUMBER_BYTES).then(|| u64::from_be_bytes(self.head))
     }

@@ -18,7 +18,6 @@ const NUMBER_BYTES: usize = 8;
 /// The bytes of a burst repeat after this many.
 const PATTERN_BYTES: usize = 256;
 
-/// The shape of datagrams, and how many are prepared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Datagrams {
     pub bytes: usize,
@@ -44,12 +43,10 @@ impl Datagrams {
         self.a_burst * BURSTS
     }
 
-    /// Fills memory with the prepared bytes.
     pub(crate) fn fill(bytes: &mut [u8]) {
         bytes.iter_mut().enumerate().for_each(|(index, byte)| *byte = index as u8);
     }
 
-    /// Numbers contiguous datagrams.
     #[inline]
     pub(crate) fn number(self, datagrams: &mut [u8], first: u64) {
         for (datagram, number) in datagrams.chunks_exact_mut(self.bytes).zip(first..) {
@@ -57,14 +54,12 @@ impl Datagrams {
         }
     }
 
-    /// Numbers the datagram that begins here.
     #[inline]
     pub(crate) fn number_one(start: &mut [u8], number: u64) {
         start[..NUMBER_BYTES].copy_from_slice(&number.to_be_bytes());
     }
 }
 
-/// The expected shape of a received datagram.
 #[derive(Debug)]
 pub(crate) struct Expected {
     datagrams: Datagrams,

@@ -6,7 +6,6 @@ use nocopy_report::result::{Copies, Evidence};
 const UNKNOWN_CAUSE: &str =
     "not copied by the socket; what a virtual interface does with the bytes is not reported";
 
-/// Converts the library's evidence.
 pub(crate) fn told(evidence: nocopy::Evidence) -> Evidence {
     match evidence {
         nocopy::Evidence::Copied(cause) => Evidence::copied(cause.to_string()),

@@ -24,7 +24,6 @@ const UDP_PORT: u16 = 7070;
 
 const WANTED_PORT: u16 = 7071;
 
-/// Its offset in a frame.
 const DESTINATION_PORT_AT: usize = 14 + 20 + 2;
 
 /// `udp dst port 7071`, as `tcpdump -ddd` compiles it.
@@ -38,12 +37,12 @@ pub(crate) struct Template {
 }
 
 impl Template {
-    /// To the other side itself.
+    /// To the other side.
     pub(crate) fn to_peer(stage: &Stage, frame_bytes: usize) -> Self {
         Self::udp(&stage.sender, &stage.receiver, stage.receiver.mac, frame_bytes)
     }
 
-    /// Back from the other side.
+    /// From the other side to this one.
     pub(crate) fn from_peer(stage: &Stage, frame_bytes: usize) -> Self {
         Self::udp(&stage.receiver, &stage.sender, stage.sender.mac, frame_bytes)
     }
@@ -53,7 +52,6 @@ impl Template {
         Self::udp(&stage.sender, &stage.receiver, OTHER_HOST, frame_bytes)
     }
 
-    /// A frame to the port that [`FILTER`] accepts.
     pub(crate) fn wanted_by_filter(stage: &Stage, frame_bytes: usize) -> Self {
         let mut template = Self::to_other_host(stage, frame_bytes);
         template.bytes[DESTINATION_PORT_AT..][..2].copy_from_slice(&WANTED_PORT.to_be_bytes());
@@ -87,7 +85,6 @@ impl Template {
         (BATCH_BYTES / self.bytes.len()).clamp(1, BATCH_MAX)
     }
 
-    /// Writes the whole frame into `buffer`, which has the same length.
     #[inline]
     pub(crate) fn write(&self, buffer: &mut [u8], sequence: u64) {
         buffer.copy_from_slice(&self.bytes);

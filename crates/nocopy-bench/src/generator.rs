@@ -10,7 +10,6 @@ use super::stage::Site;
 use super::window::Gauge;
 use crate::Failure;
 
-/// The copy cause of these frames.
 pub(crate) const CAUSE: &str = "a template resent by the kernel: no program writes these frames";
 
 /// Frames per call at full rate: enough to hide its fixed cost, few enough to stop in time.

@@ -123,14 +123,12 @@ pub(crate) fn workloads() -> Vec<&'static dyn Workload> {
     all
 }
 
-/// Commands that show more.
 pub(crate) fn more() -> String {
     let names: Vec<_> = list::ALL.iter().map(|workload| workload.name()).collect();
     let one = wrapped(&format!("one: nocopy bench {}", names.join(" | ")));
     format!("see all: nocopy bench --all (about 18 minutes) · how: nocopy bench --explain\n{one}\n")
 }
 
-/// Prints the lines under the table.
 pub(crate) fn print_footer(report: &Report) -> Result<(), Failure> {
     Ok(print::text(&(headline_table::footer(report) + &more()))?)
 }

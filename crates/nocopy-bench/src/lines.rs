@@ -20,7 +20,6 @@ impl Lines {
         Self { output, heard: Vec::new(), patience }
     }
 
-    /// The next line, with its newline.
     pub(crate) fn next(&mut self) -> io::Result<Vec<u8>> {
         let start = Instant::now();
         loop {

@@ -11,10 +11,8 @@ use nocopy_transfer::ping;
 /// Headers of IPv4 and UDP.
 const HEADER_BYTES: u32 = 20 + 8;
 
-/// The longest message of the workloads.
 const MESSAGE_BYTES_MAX: usize = 1 << 20;
 
-/// What carries the datagrams.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Carrier {
     Sockets,
@@ -26,7 +24,6 @@ pub(crate) enum Carrier {
 impl Carrier {
     pub(crate) const ALL: [Self; 3] = [Self::Port, Self::Sockets, Self::Auto];
 
-    /// The method's name.
     pub(crate) fn method(self) -> &'static str {
         match self {
             Self::Sockets => "message-udp",

@@ -32,7 +32,7 @@ impl Plan {
         self.methods.is_empty() || self.methods.iter().any(|wanted| wanted == method)
     }
 
-    /// Whether it plays between two interfaces that are not ours.
+    /// Whether it plays between two interfaces that the bench did not make.
     pub(crate) fn is_between_interfaces(&self) -> bool {
         self.interfaces.is_some()
     }
@@ -51,7 +51,6 @@ impl Plan {
         Ok(Some(stage).filter(Stage::is_long))
     }
 
-    /// The network, in words.
     pub(crate) fn network(&self) -> String {
         match &self.interfaces {
             Some((interface, peer)) => format!("{interface} to {peer}"),

@@ -22,10 +22,8 @@ const STEP_RATIO: f64 = 1.08;
 /// Time for a program to set itself up after it has opened its socket.
 const SETTLE: Duration = Duration::from_millis(100);
 
-/// The interval of bursts.
 const INTERVAL: Duration = Duration::from_millis(1);
 
-/// Rates to choose from.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Rates {
     pub kpps_min: f64,
@@ -40,7 +38,6 @@ pub(crate) struct Rate<'a> {
     pub frame: &'a [u8],
 }
 
-/// The result of one rate.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Taken {
     /// Packets that reached the interface.
@@ -54,7 +51,7 @@ impl Taken {
         self.reading.packets >= self.offered
     }
 
-    /// Believes the program no more packets than that.
+    /// Reduces the counted packets to `packets`, if the program claims more.
     pub(crate) fn limit(&mut self, packets: u64) {
         self.reading.packets = self.reading.packets.min(packets);
         self.reading.packets_total = self.reading.packets;

@@ -62,7 +62,6 @@ pub(crate) struct Latency {
     pub lost: u64,
 }
 
-/// The result of one run of a trial.
 #[derive(Debug, Clone)]
 pub(crate) struct Sample {
     pub traffic: Traffic,
@@ -148,7 +147,6 @@ fn per_packet(time: Duration, packets: u64) -> Option<f64> {
     (packets > 0).then(|| time.as_nanos() as f64 / packets as f64)
 }
 
-/// The samples of one trial, a round each.
 type Rounds = Vec<Sample>;
 
 /// The rows of a series; `rounds` has one list of samples per trial, in the order of trials.

@@ -17,7 +17,6 @@ use super::stage::{Site, Stage};
 use super::window::Gauge;
 use nocopy_report::result::Evidence;
 
-/// Bytes of a buffer: a burst fits.
 const BUFFER_BYTES: usize = 64 << 10;
 
 /// Bursts queued before a flush: enough for 64 datagrams per call if those of a burst are fewer.
@@ -37,13 +36,11 @@ const RECEIVE_PATIENCE: Duration = Duration::from_millis(10);
 pub(crate) struct SharedLedger(Mutex<Ledger>);
 
 impl SharedLedger {
-    /// The sender's evidence.
     pub(crate) fn evidence(&self) -> Evidence {
         evidence::of(&self.0.lock().expect("nobody panicked with it"))
     }
 }
 
-/// A socket that sends by this method, or by the one that measures best.
 pub(crate) fn open(stage: &Stage, method: Option<Method>) -> Result<Sender, OpenError> {
     let pool = Pool::new(BURSTS as u32, BUFFER_BYTES).map_err(OpenError::Memory)?;
     let builder = Socket::builder().send_pool(&pool);
@@ -133,7 +130,6 @@ pub(crate) fn send_foreign(
     close(sender, ledger)
 }
 
-/// The memory that a message was made of.
 fn owned(message: Message) -> impl Iterator<Item = Vec<u8>> {
     message.into_iter().map(|buffer| buffer.into_owner().expect("every message here is made of a Vec"))
 }

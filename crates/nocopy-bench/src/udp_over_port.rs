@@ -21,7 +21,6 @@ const TX_RING: u32 = 2048;
 /// Entries of the rx ring: little is received.
 const RX_RING: u32 = 64;
 
-/// Datagrams a flush.
 const BATCH: u64 = 64;
 
 /// How long to wait for the last frames.
@@ -53,7 +52,6 @@ pub(crate) fn open(
 }
 
 impl Path {
-    /// Sends datagrams in frames, which are reused.
     pub(crate) fn send(mut self, gauge: &mut Gauge<'_>) -> io::Result<()> {
         let mut home = self.fill();
         let mut sequence = 0;
@@ -97,7 +95,6 @@ impl Path {
         sender.drain(PATIENCE).map(drop)
     }
 
-    /// All frames; their memory is filled.
     fn fill(&mut self) -> VecDeque<Buffer> {
         let mut home: VecDeque<_> = frames(&mut self.sender).collect();
         for frame in &mut home {
@@ -137,7 +134,6 @@ impl Path {
     }
 }
 
-/// Free frames of the port, until there are none.
 fn frames(sender: &mut Sender) -> impl Iterator<Item = Buffer> {
     std::iter::from_fn(|| Frame::try_from(sender.buffer()?).ok().map(Buffer::from))
 }

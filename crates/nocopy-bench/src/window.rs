@@ -19,7 +19,6 @@ pub(crate) enum Phase {
 }
 
 impl Phase {
-    /// The phase with this number; for higher numbers the last phase.
     pub(crate) fn of(number: u8) -> Self {
         match number {
             0 => Phase::WarmUp,
@@ -33,7 +32,6 @@ impl Phase {
 #[derive(Debug)]
 pub(crate) struct Window {
     phase: AtomicU8,
-    /// Threads that have counted.
     under_way: AtomicUsize,
     /// The processor time of the thread that counts.
     cpu: fn() -> Duration,
@@ -121,17 +119,14 @@ impl Gauge<'_> {
         }
     }
 
-    /// Whether the window has begun here.
     pub(crate) fn is_measuring(&self) -> bool {
         self.first.is_some()
     }
 
-    /// True while a sender should continue.
     pub(crate) fn sending(&self) -> bool {
         self.window.is_open()
     }
 
-    /// True while a receiver should continue.
     pub(crate) fn receiving(&self) -> bool {
         self.window.phase() < Phase::Stop
     }

@@ -16,7 +16,6 @@ use crate::Failure;
 use nocopy_report::result::{Copies, Evidence};
 use nocopy_transfer::exchange::{self, Exchange};
 
-/// Entries of the tx ring, with a frame for each.
 const TX_RING: u32 = 2048;
 
 /// The size of the ring in packet ring mode: as much memory as the baseline.
@@ -84,7 +83,6 @@ fn filter() -> Program {
     Program::parse(frame::FILTER).expect("what tcpdump compiled")
 }
 
-/// A port to be opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Wanted {
     choice: Choice,
@@ -140,7 +138,6 @@ impl Wanted {
         matches!(self.choice, Choice::Ring(_))
     }
 
-    /// How it waits, if that was chosen.
     pub(crate) fn waiting(self) -> Option<Waiting> {
         match self.choice {
             Choice::Xdp(waiting) | Choice::Ring(waiting) => Some(waiting),
@@ -177,7 +174,6 @@ impl Wanted {
     }
 }
 
-/// The port's own evidence.
 pub(crate) fn evidence(port: &Port) -> Evidence {
     match port.explain().evidence {
         nocopy::Evidence::ZeroCopy => Evidence { copies: Copies::ZeroCopy, cause: None },
@@ -209,7 +205,6 @@ pub(crate) fn send(port: Port, template: &Template, gauge: &mut Gauge<'_>) -> io
     Ok(())
 }
 
-/// Sends packets longer than a frame.
 fn send_chains(sender: &mut Sender, template: &Template, gauge: &mut Gauge<'_>) -> io::Result<()> {
     let mut sequence: u64 = 0;
     let mut packet = template.bytes().to_vec();
@@ -233,7 +228,6 @@ fn too_small() -> io::Error {
     io::Error::new(io::ErrorKind::InvalidInput, "the port's frames are too small for the packet")
 }
 
-/// Receives batches and reads every byte.
 pub(crate) fn receive(port: Port, gauge: &mut Gauge<'_>) -> io::Result<()> {
     let (mut receiver, _sender) = port.split();
     while gauge.receiving() {
@@ -247,7 +241,6 @@ pub(crate) fn receive(port: Port, gauge: &mut Gauge<'_>) -> io::Result<()> {
     Ok(())
 }
 
-/// Receives packets that may be in several frames.
 pub(crate) fn receive_chains(port: Port, gauge: &mut Gauge<'_>) -> io::Result<()> {
     let (mut receiver, _sender) = port.split();
     while gauge.receiving() {

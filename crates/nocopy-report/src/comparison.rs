@@ -24,7 +24,6 @@ pub struct Comparison<'a> {
     pub only_b: Vec<Identity<'a>>,
 }
 
-/// One of the two runs.
 #[derive(Debug, Serialize)]
 pub struct Side<'a> {
     pub file: String,
@@ -97,7 +96,6 @@ pub struct Compared<'a> {
     pub verdict: Verdict,
 }
 
-/// The estimate of a value from one run.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Estimate {
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -111,7 +109,6 @@ pub struct Estimate {
     pub evidence: Option<Copies>,
 }
 
-/// How B compares with A.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Verdict {

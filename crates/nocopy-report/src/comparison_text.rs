@@ -33,7 +33,6 @@ pub fn text(comparison: &Comparison<'_>) -> String {
     text
 }
 
-/// How to read a comparison.
 pub const HOW: &str = "Medians [95 % interval]. better, worse: the intervals do not overlap; not told apart: they do, and \
     either may be the better\none; too few rounds: fewer than 6, so there are no such intervals. The times of different hours differ \
     by themselves on a\nshared machine; ratios (×) to a baseline of the same round do so less.";
@@ -48,7 +47,6 @@ fn line(side: &Side<'_>) -> String {
     )
 }
 
-/// How the runs differ.
 pub fn differences(comparison: &Comparison<'_>) -> Table {
     let rows = comparison.differences.iter();
     let rows =

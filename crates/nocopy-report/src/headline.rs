@@ -209,7 +209,6 @@ fn line<'a>(section: usize, part: Section<'a>, row: &'a Row) -> Option<(usize, L
     Some((place.unwrap_or(JOBS.len()), Line { names, row, other, section }))
 }
 
-/// Whether `row` is the baseline of `compared` in the same section.
 fn is_baseline(row: &Row, compared: &Row) -> bool {
     let variant = &compared.baseline_variant;
     Some(&row.method) == compared.baseline.as_ref() && (variant.is_none() || *variant == row.variant)

@@ -63,7 +63,6 @@ pub fn wrapped(text: &str) -> String {
     lines.join("\n")
 }
 
-/// The row's baseline.
 fn baseline<'a>(row: &Row, rows: &'a [Row]) -> Option<&'a Row> {
     let key = |row: &Row| (row.workload.clone(), row.series.clone(), row.sink.clone());
     rows.iter().find(|other| key(other) == key(row) && Some(&other.method) == row.baseline.as_ref())

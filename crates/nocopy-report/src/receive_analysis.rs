@@ -83,7 +83,6 @@ pub enum StudyRow {
     EverythingElse,
 }
 
-/// The processor time of a row.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct RowTime {
     pub row: StudyRow,

@@ -144,7 +144,6 @@ impl Evidence {
 pub struct Link {
     pub link: String,
     pub mtu_bytes: u32,
-    /// Congestion control of TCP.
     pub congestion_control: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub source_bytes: Option<usize>,
@@ -268,7 +267,6 @@ impl Row {
         self.ratio_low.zip(self.ratio_high).filter(|_| self.runs > 1)
     }
 
-    /// The 95 % interval of the compared figure.
     pub fn figure_interval(&self) -> Option<(f64, f64)> {
         self.figure_low.zip(self.figure_high).filter(|_| self.runs > 1)
     }

@@ -67,7 +67,6 @@ pub struct End {
     pub notes: Vec<String>,
 }
 
-/// How complete the results are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Completeness {

@@ -132,7 +132,6 @@ fn latency_cells(name: String, row: &Row) -> Vec<String> {
     std::iter::once(name).chain(times).chain([lost]).collect()
 }
 
-/// The additional columns of a table of streams.
 #[derive(Debug, Clone, Copy)]
 struct StreamColumns {
     proxy: bool,

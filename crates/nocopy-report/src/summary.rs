@@ -5,7 +5,6 @@ use serde::Serialize;
 use crate::Outcome;
 use crate::table::Table;
 
-/// Why a command ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Ended {

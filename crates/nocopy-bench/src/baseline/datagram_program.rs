@@ -10,13 +10,12 @@ use crate::Failure;
 use crate::cpu;
 use nocopy_report::Outcome;
 
-/// The name of the command that is the process.
 const COMMAND: &str = "bench-sendto";
 
 /// The process's output when its first datagrams were sent.
 const UNDER_WAY: &str = "under way";
 
-/// Datagrams before that output.
+/// Datagrams that the process sends before it prints [`UNDER_WAY`].
 const FIRST: u32 = 256;
 
 /// A loop in Python, as users write it.
@@ -29,10 +28,8 @@ print('under way', flush=True)
 while True: sender.sendto(data, to)
 ";
 
-/// The program, and its package.
 const FFMPEG: &str = "ffmpeg";
 
-/// Which program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Program {
     /// A loop of `sendto`.
@@ -46,7 +43,6 @@ pub(crate) enum Program {
 impl Program {
     pub(crate) const ALL: [Self; 4] = [Self::Loop, Self::Python, Self::Nuttcp, Self::Ffmpeg];
 
-    /// Whether it sends runs of equal datagrams.
     pub(crate) fn sends_runs(self) -> bool {
         self != Self::Ffmpeg
     }
@@ -110,7 +106,6 @@ fn ffmpeg((address, port): (Ipv4Addr, u16), bytes: usize) -> Command {
 #[derive(Debug)]
 pub(crate) struct Running {
     child: Child,
-    /// The server that nuttcp needs.
     _server: Option<nuttcp::Server>,
 }
 
@@ -146,7 +141,6 @@ impl Running {
         self.child.id()
     }
 
-    /// Processor time of all of its threads so far.
     pub(crate) fn cpu(&self) -> io::Result<Duration> {
         cpu::time_of_process(self.child.id())
     }

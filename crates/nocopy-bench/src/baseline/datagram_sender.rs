@@ -30,7 +30,6 @@ pub(crate) fn open_segmenting(stage: &Stage, datagrams: Datagrams) -> io::Result
     Ok(socket)
 }
 
-/// Sends one datagram per call.
 pub(crate) fn send_singly(socket: &UdpSocket, datagrams: Datagrams, gauge: &mut Gauge<'_>) -> io::Result<()> {
     send_runs(datagrams, BATCH, gauge, |source, run| {
         let bytes = &source.memory()[run.start * datagrams.bytes..run.end * datagrams.bytes];
@@ -38,7 +37,7 @@ pub(crate) fn send_singly(socket: &UdpSocket, datagrams: Datagrams, gauge: &mut 
     })
 }
 
-/// Many a call, by `sendmmsg`.
+/// Sends many datagrams per call, by `sendmmsg`.
 pub(crate) fn send_batches(
     socket: &UdpSocket,
     datagrams: Datagrams,
@@ -47,7 +46,7 @@ pub(crate) fn send_batches(
     send_runs(datagrams, BATCH, gauge, |source, run| source.send(socket, run))
 }
 
-/// Bursts, by a socket of [`open_segmenting`].
+/// Sends bursts through a socket of [`open_segmenting`].
 pub(crate) fn send_segmented(
     socket: &UdpSocket,
     datagrams: Datagrams,

@@ -9,7 +9,6 @@ use super::started;
 use crate::series::Latency;
 use crate::stage::{Site, Stage};
 
-/// The program, and the method.
 pub(crate) const NAME: &str = "fi_pingpong";
 
 pub(crate) const CAUSE: &str = "socket calls of libfabric's tcp provider: the kernel copies both ways";
@@ -23,7 +22,6 @@ const CONTROL_PORT: u16 = 47592;
 /// The longest run, as an argument of timeout(1), which ends both sides even if the bench is killed.
 const SECONDS_MAX: &str = "10";
 
-/// Whether it can be started here.
 pub(crate) fn is_installed() -> bool {
     let asked = Command::new(NAME).arg("-h").stdout(Stdio::null()).stderr(Stdio::null()).status();
     // With `-h` it ends with another code than 0; if a library is missing, with 127.
@@ -46,7 +44,6 @@ fn silent(output: &Output) -> io::Error {
     io::Error::other(format!("it told no time: {}", said.lines().next().unwrap_or("and nothing else")))
 }
 
-/// Starts one side on the processor of its site.
 fn start(site: &Site, bytes: usize, server: Option<String>) -> io::Result<Child> {
     let mut command = Command::new("timeout");
     command.args([SECONDS_MAX, NAME, "-p", "tcp", "-e", "msg", "-I"]);

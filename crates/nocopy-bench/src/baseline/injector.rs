@@ -15,7 +15,6 @@ use crate::cpu;
 use crate::frame::HEADER_BYTES;
 use nocopy_report::Outcome;
 
-/// The name of the command that is the process.
 const COMMAND: &str = "bench-inject";
 
 const LIBRARY: &CStr = c"libpcap.so.0.8";
@@ -58,7 +57,6 @@ impl Injector {
         }
     }
 
-    /// Processor time of all of its threads so far.
     pub(crate) fn cpu(&self) -> io::Result<Duration> {
         cpu::time_of_process(self.child.id())
     }

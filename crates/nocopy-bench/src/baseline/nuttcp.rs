@@ -10,7 +10,6 @@ use super::started;
 
 const NAME: &str = "nuttcp";
 
-/// The port of the control connection.
 const CONTROL_PORT: u16 = 5000;
 
 /// The program ends by itself after this time, if it is not killed before.

@@ -20,7 +20,6 @@ const FRAME_BYTES: usize = 2048;
 /// A block that does not fill is handed over after this.
 const BLOCK_TIMEOUT_MS: u32 = 10;
 
-/// A receiving ring on an interface.
 #[derive(Debug)]
 pub(crate) struct PacketRing {
     socket: OwnedFd,
@@ -123,7 +122,6 @@ impl Drop for PacketRing {
     }
 }
 
-/// Maps the ring of a socket, which has `bytes` bytes.
 pub(crate) fn map(socket: &OwnedFd, bytes: usize) -> io::Result<NonNull<u8>> {
     let protection = libc::PROT_READ | libc::PROT_WRITE;
     let flags = libc::MAP_SHARED | libc::MAP_POPULATE;

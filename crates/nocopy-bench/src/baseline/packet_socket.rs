@@ -43,7 +43,6 @@ pub(crate) fn receiver(interface_index: u32) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// Writes and sends one frame per call.
 pub(crate) fn send_singly(socket: &OwnedFd, template: &Template, gauge: &mut Gauge<'_>) -> io::Result<()> {
     let mut buffer = template.bytes().to_vec();
     let mut sequence = 0;
@@ -58,7 +57,6 @@ pub(crate) fn send_singly(socket: &OwnedFd, template: &Template, gauge: &mut Gau
     Ok(())
 }
 
-/// Writes a batch of frames and sends it by `sendmmsg`.
 pub(crate) fn send_batches(socket: &OwnedFd, template: &Template, gauge: &mut Gauge<'_>) -> io::Result<()> {
     let count = template.batch();
     let mut batch = Batch::new(count, template.bytes().len());
@@ -134,12 +132,10 @@ impl Batch {
         self.memory.chunks_exact_mut(self.buffer_bytes)
     }
 
-    /// All buffers, back to back.
     pub(crate) fn memory(&mut self) -> &mut [u8] {
         &mut self.memory
     }
 
-    /// Sends a run of buffers by `sendmmsg`.
     pub(crate) fn send(&mut self, socket: &impl AsFd, run: Range<usize>) -> io::Result<()> {
         let socket = socket.as_fd().as_raw_fd();
         let mut left = &mut self.messages[run];
@@ -196,7 +192,6 @@ pub(crate) fn set_option<T: Copy>(socket: &OwnedFd, option: i32, value: &T) -> i
     set_option_of(socket, libc::SOL_PACKET, option, value)
 }
 
-/// Sets an option of any level.
 pub(crate) fn set_option_of<T: Copy>(
     socket: &impl AsFd,
     level: i32,

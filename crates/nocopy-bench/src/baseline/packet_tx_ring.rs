@@ -19,7 +19,6 @@ const SLOTS: usize = 128;
 /// The default offset of a packet in its slot: after the header (`TPACKET2_HDRLEN`, without the address).
 const PACKET_OFFSET: usize = size_of::<libc::tpacket2_hdr>().next_multiple_of(libc::TPACKET_ALIGNMENT);
 
-/// A sending ring on an interface.
 #[derive(Debug)]
 pub(crate) struct PacketTxRing {
     socket: OwnedFd,

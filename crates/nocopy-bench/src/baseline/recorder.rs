@@ -19,7 +19,6 @@ const BUFFER_MIB: u32 = 64;
 /// How long a program may take to start, and to end on request.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A program that records.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Recorder {
     Nocopy,
@@ -36,7 +35,6 @@ impl Recorder {
         }
     }
 
-    /// Whether it can be started here.
     pub(crate) fn is_installed(self) -> bool {
         let asked = match self {
             Recorder::Nocopy => return true,
@@ -135,7 +133,6 @@ fn capturing() -> io::Result<usize> {
     Ok(sockets.lines().skip(1).filter(|line| is_running(line)).count())
 }
 
-/// A program that records; killed when dropped.
 #[derive(Debug)]
 pub(crate) struct Running {
     recorder: Recorder,
@@ -168,7 +165,6 @@ impl Running {
         self.child.id()
     }
 
-    /// [`Recorder::delay`]
     pub(crate) fn delay(&self) -> Duration {
         self.recorder.delay()
     }

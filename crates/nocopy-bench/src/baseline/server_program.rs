@@ -21,10 +21,8 @@ const FIRST: u64 = 256;
 const DNS_PORT: u16 = 5300;
 const REDIS_PORT: u16 = 6379;
 
-/// What is asked for.
 const QUERIES: &[u8] = b"name.example A\n";
 
-/// Which server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Server {
     Unbound,
@@ -57,7 +55,6 @@ impl Server {
         programs.iter().all(|[program, question]| Command::new(program).arg(question).output().is_ok())
     }
 
-    /// What users have to install for it.
     pub(crate) fn packages(self) -> &'static str {
         match self {
             Self::Unbound => "unbound dnsperf",
@@ -84,7 +81,6 @@ impl Server {
         }
     }
 
-    /// Whether its port is open, in the namespace of its process.
     fn is_open(self, process: u32) -> bool {
         let process = process.to_string();
         match self {
@@ -230,7 +226,6 @@ impl Running {
         self.server.id
     }
 
-    /// Processor time of all threads of the server so far.
     pub(crate) fn cpu(&self) -> io::Result<Duration> {
         if self.load.has_ended() {
             return Err(io::Error::other("the load ended too early"));

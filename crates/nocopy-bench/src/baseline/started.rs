@@ -12,7 +12,6 @@ const LOOK: Duration = Duration::from_millis(2);
 /// `LISTEN`, as /proc/net/tcp has it.
 const LISTENING: &str = "0A";
 
-/// How a program has ended, if it has.
 pub(super) fn end_of(child: &mut Child) -> io::Result<Option<String>> {
     Ok(child.try_wait()?.map(|status| status.to_string()))
 }
@@ -58,7 +57,6 @@ fn state_at(line: &str, port: u16) -> Option<&str> {
     fields.nth(1).filter(|_| u16::from_str_radix(found, 16) == Ok(port))
 }
 
-/// Datagrams that were sent in the network namespace of a process or thread.
 pub(super) fn datagrams_sent(process: &str) -> io::Result<u64> {
     let counters = fs::read_to_string(format!("/proc/{process}/net/snmp"))?;
     out_datagrams(&counters).ok_or_else(|| io::Error::other("/proc/net/snmp has no line of UDP"))

@@ -16,7 +16,6 @@ use crate::bench::Bench;
 use crate::series::Series;
 use crate::workload::Workload;
 
-/// All systems, the oldest first.
 pub(crate) const ALL: [&dyn Workload; 5] =
     [&area::Area, &sockets::Sockets, &zerocpy::Zerocpy, &ntzc::Ntzc, &receive_analysis::ReceiveAnalysis];
 

@@ -56,7 +56,7 @@ pub(super) fn source() -> Source {
     Source::new(SOURCE_BYTES)
 }
 
-/// Sends as everybody does.
+/// Sends by `write_all`, as most programs do.
 pub(super) fn send(mut stream: TcpStream, source: &Source, bytes: u64) -> io::Result<Report> {
     let mut left = bytes;
     for chunk in source.chunks().cycle() {

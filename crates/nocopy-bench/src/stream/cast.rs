@@ -41,7 +41,6 @@ struct Company {
     sender: Peer,
 }
 
-/// The reports of the processes.
 struct Reports {
     receiver: Report,
     proxy: Option<Report>,

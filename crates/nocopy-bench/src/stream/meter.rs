@@ -5,7 +5,6 @@ use std::io;
 use super::words::Word;
 use crate::window::{Gauge, Reading};
 
-/// Counts the bytes of a stream.
 #[derive(Debug)]
 pub(super) struct Meter<'w> {
     gauge: Gauge<'w>,
@@ -32,7 +31,6 @@ impl<'w> Meter<'w> {
         Ok(())
     }
 
-    /// True while a sender should continue.
     pub(super) fn sending(&self) -> bool {
         self.gauge.sending()
     }

@@ -23,7 +23,6 @@ pub(super) struct Peer {
 }
 
 impl Peer {
-    /// Starts the process in the namespace of its side.
     pub(super) fn start(site: &Site, task: &Task) -> io::Result<Self> {
         let mut command = Command::new("/proc/self/exe");
         command.arg(COMMAND).arg(serde_json::to_string(task)?);
@@ -35,7 +34,6 @@ impl Peer {
         Ok(Self { child, phases, words: Lines::new(words, PATIENCE) })
     }
 
-    /// The address it listens at.
     pub(super) fn address(&mut self) -> io::Result<SocketAddr> {
         match self.next()? {
             Word::Listening(address) => Ok(address),
@@ -43,7 +41,6 @@ impl Peer {
         }
     }
 
-    /// Waits until bytes have been transferred.
     pub(super) fn wait_until_under_way(&mut self) -> io::Result<()> {
         match self.next()? {
             Word::UnderWay => Ok(()),
@@ -55,7 +52,6 @@ impl Peer {
         self.child.id()
     }
 
-    /// Waits until the process has received everything.
     pub(super) fn wait_until_received(&mut self) -> io::Result<()> {
         match self.next()? {
             Word::Received => Ok(()),
@@ -63,7 +59,6 @@ impl Peer {
         }
     }
 
-    /// Waits until the window of the process has begun.
     pub(super) fn wait_until_measuring(&mut self) -> io::Result<()> {
         match self.next()? {
             Word::Measuring => Ok(()),
@@ -75,7 +70,6 @@ impl Peer {
         self.phases.write_all(&[phase as u8])
     }
 
-    /// Its report, at the end.
     pub(super) fn report(&mut self) -> io::Result<Report> {
         match self.next()? {
             Word::Done(report) => Ok(report),

@@ -133,14 +133,12 @@ impl Course {
         std::process::exit(2);
     }
 
-    /// Waits until the bench is done with it.
     fn wait_until_over(&self) {
         while self.window.is_open() {
             std::thread::sleep(LOOK);
         }
     }
 
-    /// The times of the window.
     fn reading(&self) -> Reading {
         let marks = self.marks.lock().expect("nobody panics with it");
         let [(start, cpu_before), (end, cpu_after), ..] = marks[..] else { return Reading::default() };

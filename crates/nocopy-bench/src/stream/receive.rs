@@ -15,7 +15,6 @@ use nocopy_report::result::Evidence;
 
 const SOCKET_CAUSE: &str = "socket call: the kernel copies what is received";
 
-/// Bytes discarded a call.
 const DISCARD_BYTES: usize = 1 << 20;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -45,7 +44,6 @@ impl ReceiveWay {
     }
 }
 
-/// Receives until the stream ends.
 pub(super) fn run(mut stream: TcpStream, way: ReceiveWay, mut meter: Meter<'_>) -> io::Result<Report> {
     match way {
         ReceiveWay::Unread { buffer_bytes } => by_hand(&mut stream, buffer_bytes, &mut meter, |_| ())?,

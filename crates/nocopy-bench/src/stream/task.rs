@@ -6,7 +6,6 @@ use serde::{Deserialize, Serialize};
 
 use super::{Amount, ProxyWay, ReceiveWay, SendWay};
 
-/// The task of one process, and its processor.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub(super) struct Task {
     pub role: Role,
@@ -22,5 +21,4 @@ pub(super) enum Role {
     ReceiveAmount { at: Ipv4Addr, amount: Amount },
 }
 
-/// The name of the command that is the process.
 pub(super) const COMMAND: &str = "bench-peer";

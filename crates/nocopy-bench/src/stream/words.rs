@@ -14,7 +14,6 @@ pub(super) enum Word {
     Listening(SocketAddr),
     /// Bytes have been transferred.
     UnderWay,
-    /// Its window has begun.
     Measuring,
     /// All bytes have arrived; it waits until it is ended.
     Received,

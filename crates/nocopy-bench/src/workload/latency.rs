@@ -22,7 +22,6 @@ const PAYLOAD_BYTES: usize = 64;
 
 const SOCKET_CAUSE: &str = "socket call: the kernel copies what is sent, and what is received";
 
-/// Round trips of 64 bytes.
 #[derive(Debug)]
 pub(crate) struct RoundTrip;
 
@@ -88,7 +87,6 @@ fn series(stage: &Stage) -> Vec<Series<'_>> {
     }]
 }
 
-/// Messages of a length, by a method.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Asked {
     pub method: &'static str,

@@ -25,7 +25,6 @@ pub(crate) const ALL: [&dyn Workload; 15] = [
     &messages::stream::MessageStream,
 ];
 
-/// The names of the methods of all workloads, each once.
 pub(crate) fn method_names() -> Vec<&'static str> {
     let mut names = Vec::new();
     for (name, _) in ALL.iter().flat_map(|workload| workload.methods()) {
@@ -36,7 +35,6 @@ pub(crate) fn method_names() -> Vec<&'static str> {
     names
 }
 
-/// Whether the workload of that name lists the method, so that it can be chosen.
 pub(crate) fn has_method(workload: &str, method: &str) -> bool {
     let named = ALL.into_iter().chain(founding::ALL).find(|known| known.name() == workload);
     named.is_some_and(|workload| workload.methods().iter().any(|(name, _)| *name == method))

@@ -29,7 +29,6 @@ pub(crate) const LOOPBACK: &str = "between two interfaces of one namespace the k
 
 /// Work that can be done by several methods, which are measured against each other.
 pub(crate) trait Workload: Debug + Sync {
-    /// The name on the command line and in results.
     fn name(&self) -> &'static str;
 
     /// The measurement, in one line.
@@ -53,7 +52,6 @@ pub(crate) trait Workload: Debug + Sync {
         &[]
     }
 
-    /// Whether it can be measured at this place.
     fn can_play(&self, plan: &Plan) -> bool {
         !plan.is_between_interfaces() || self.lab_only().is_none()
     }

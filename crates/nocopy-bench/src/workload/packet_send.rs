@@ -27,7 +27,6 @@ const SINK: &str = "XDP_DROP on the peer";
 /// The baseline: one `send()` per packet, as `pcap_inject` does.
 const BASELINE: &str = "packet-send";
 
-/// Long frames, at an MTU of 9000.
 const LONG_FRAME_BYTES: usize = 8192;
 
 const TX_RING_CAUSE: &str =
@@ -74,7 +73,6 @@ impl Workload for PacketSend {
     }
 }
 
-/// The sink, attached while the workload runs.
 #[derive(Debug)]
 pub(crate) struct Sink {
     _attachment: Attachment,

@@ -48,14 +48,12 @@ const CAUSE: &str =
 /// A magic number of statfs(2).
 const TMPFS: u64 = 0x0102_1994;
 
-/// Free space needed there.
 const ROOM_BYTES: u64 = 6 << 30;
 
 /// The name of the place that is not memory, and of the other.
 const DISK: &str = "disk";
 const TMPFS_NAME: &str = "tmpfs";
 
-/// Packets recorded into files.
 #[derive(Debug)]
 pub(crate) struct Record;
 
@@ -90,7 +88,6 @@ impl Workload for Record {
     }
 }
 
-/// The directory of the files.
 #[derive(Debug, Clone)]
 struct Place {
     name: &'static str,
@@ -176,7 +173,6 @@ fn own(directory: &Path) -> PathBuf {
     directory.join(format!("nocopy-bench-{}", std::process::id()))
 }
 
-/// One program, and the directory of its recording.
 struct Take<'a> {
     stage: &'a Stage,
     recorder: Recorder,

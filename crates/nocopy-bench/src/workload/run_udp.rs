@@ -39,7 +39,7 @@ const LIMIT: &str = "by-hand-first";
 /// The interval at which the thread that waits for a program checks the time.
 const LOOK: Duration = Duration::from_micros(500);
 
-/// Programs that send, with and without.
+/// Programs that send, with and without `nocopy run --batch-udp`.
 #[derive(Debug)]
 pub(crate) struct RunUdp;
 
@@ -136,7 +136,6 @@ fn of_server<'a>(stage: &'a Stage, server: Server, library: &'a Path) -> Series<
     }
 }
 
-/// How a program is run.
 #[derive(Debug, Clone, Copy)]
 struct Way<'a> {
     library: &'a Path,

@@ -17,7 +17,6 @@ pub struct Line {
     pub values: Vec<Value>,
 }
 
-/// A value at a length, with its interval if any.
 #[derive(Debug, Clone, Copy)]
 pub struct Value {
     pub length_bytes: u64,
@@ -25,7 +24,6 @@ pub struct Value {
     pub interval: Option<(f64, f64)>,
 }
 
-/// Heights.
 const TOP_PX: f64 = 10.0;
 const PLOT_PX: f64 = 240.0;
 const AXIS_PX: f64 = 24.0;

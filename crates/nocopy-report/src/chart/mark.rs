@@ -2,7 +2,7 @@
 
 use maud::{Markup, html};
 
-/// Around the point (0, 0).
+/// A shape around the point (0, 0).
 struct Shape {
     id: &'static str,
     outline: &'static str,
@@ -19,7 +19,6 @@ const SHAPES: [Shape; 6] = [
     Shape { id: "cross", outline: "M-5 -5L5 5M-5 5L5 -5", class: "hollow" },
 ];
 
-/// How many colours the page has.
 pub(super) const TONES: usize = 6;
 
 /// The mark of the line at `index`, of lines in a chart; the first 30 are all different.
@@ -32,7 +31,6 @@ pub(super) fn tone_class(index: usize) -> String {
     format!("tone-{}", (index + index / 30) % TONES)
 }
 
-/// The definitions of all shapes.
 pub(super) fn shapes() -> Markup {
     html! {
         @for Shape { id, outline, class } in SHAPES { path id=(id) class={ "mark " (class) } d=(outline) {} }

@@ -14,7 +14,6 @@ pub use line::{Line, Lines, Value};
 pub use scale::Scale;
 pub use stack::{Bar, Stacks};
 
-/// A chart.
 pub trait Chart {
     fn title(&self) -> &str;
 
@@ -163,7 +162,6 @@ const LINE_CHARACTERS: usize = 34;
 /// The same width beside figures, whose characters are narrower.
 const BESIDE_CHARACTERS: usize = 40;
 
-/// Height of a line of text.
 const LINE_PX: u32 = 19;
 
 /// The text over a bar or an interval: a name at the left, a figure at the right, in one line if they fit.

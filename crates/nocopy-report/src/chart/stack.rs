@@ -11,7 +11,6 @@ use crate::quantity;
 pub struct Stacks {
     /// Quantity and unit.
     pub title: String,
-    /// The names of the parts.
     pub parts: Vec<String>,
     pub bars: Vec<Bar>,
 }
@@ -29,12 +28,11 @@ impl Bar {
     }
 }
 
-/// An amount that has a length.
+/// The amount as a length: 0 if it is negative or not finite.
 fn drawable(amount: f64) -> f64 {
     if amount.is_finite() { amount.max(0.0) } else { 0.0 }
 }
 
-/// Heights.
 const BAR_PX: u32 = 24;
 const GAP_PX: u32 = 8;
 const AXIS_PX: u32 = 22;
@@ -124,12 +122,10 @@ fn letter(index: usize) -> String {
     if index < 26 { letter.to_string() } else { format!("{letter}{}", index / 26) }
 }
 
-/// The fill of a part.
 fn fill(index: usize) -> String {
     format!("url(#part-{})", index % LOOKS)
 }
 
-/// The definitions of all textures.
 pub(super) fn textures() -> Markup {
     html! {
         @for index in 0..LOOKS {

@@ -21,7 +21,6 @@ use crate::table::Table;
 /// A system, and the function that makes its part of a report.
 #[derive(Debug)]
 pub struct System {
-    /// Name and year of the system.
     pub title: &'static str,
     /// The measurement of the paper, and its machines.
     pub about: &'static str,
@@ -29,7 +28,7 @@ pub struct System {
     part: fn(&Report) -> Option<Part>,
 }
 
-/// The oldest first.
+/// The systems, oldest first.
 const SYSTEMS: [System; 5] =
     [area::SYSTEM, sockets::SYSTEM, zerocpy::SYSTEM, ntzc::SYSTEM, receive_analysis::SYSTEM];
 
@@ -66,11 +65,9 @@ pub fn text(report: &Report) -> String {
     text
 }
 
-/// How to read the tables.
 pub(crate) const HOW: &str = "x: times better than the first row of the same kind, in the same rounds. Figures are medians. The machines are \
     decades apart, so only ratios are compared with what was published. docs/founding.md explains each table.";
 
-/// The rows of a system.
 #[derive(Debug)]
 struct Rows<'a>(Vec<&'a Row>);
 
@@ -91,7 +88,6 @@ impl<'a> Rows<'a> {
         self.against(series, method, variant, other).or_else(|| self.find(series, method, variant))
     }
 
-    /// The row of `method` compared with `other`.
     fn against(&self, series: &str, method: &str, variant: Option<&str>, other: &str) -> Option<&'a Row> {
         self.all(series, method, variant).find(|row| row.baseline.as_deref() == Some(other))
     }
@@ -104,7 +100,6 @@ impl<'a> Rows<'a> {
     }
 }
 
-/// Shown if there are no measurements.
 const NOTHING: &str = "–";
 
 fn shown(value: Option<f64>, decimals: usize) -> String {

@@ -21,7 +21,7 @@ const PUBLISHED_SHARE: f64 = 1.1 / 1.7;
 const PUBLISHED_SENDING: f64 = 4.0;
 const PUBLISHED_GIGABIT_PERCENT: f64 = 10.0;
 const PUBLISHED_TWO_QUEUES_PERCENT: f64 = 50.0;
-/// Millions per second.
+/// Millions of packets per second.
 const PUBLISHED_TWO_QUEUES: f64 = 1.5;
 /// A source that is paced by bursts may be slower than requested by this factor.
 const PACED: f64 = 0.97;

@@ -46,7 +46,7 @@ fn words(analysis: &ReceiveAnalysis) -> Vec<String> {
     [level(analysis), amount].into_iter().chain(missed(analysis)).chain(failed).collect()
 }
 
-/// The first buffer from which on all are level.
+/// Names the smallest buffer that is as fast as all larger ones.
 fn level(analysis: &ReceiveAnalysis) -> String {
     let rate = |buffer: &BufferAnalysis| buffer.gbit_per_s.median;
     let best = analysis.buffers.iter().map(rate).fold(0.0, f64::max);

@@ -29,7 +29,7 @@ const LINES: [(&str, &str, Option<&str>, Option<f64>); 8] = [
     ("own memory (kiobuf), io_uring", "uring-zerocopy", None, None),
 ];
 
-/// The lengths' series.
+/// The series of the two datagram lengths.
 const SHORT: &str = "1400-byte datagrams";
 const LONG: &str = "8192-byte datagrams";
 

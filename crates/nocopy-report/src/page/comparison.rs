@@ -81,7 +81,6 @@ fn part(rows: &[Compared<'_>]) -> Markup {
 const A: usize = 1;
 const B: usize = 2;
 
-/// The displayed estimate.
 fn estimate(row: &Compared<'_>, side: &Estimate) -> Option<super::estimates::Estimate> {
     let shown = |value| comparison_text::shown(row, value);
     Some((shown(side.median?), side.low.zip(side.high).map(|(low, high)| (shown(low), shown(high)))))

@@ -3,7 +3,7 @@
 use crate::chart::{Line, Lines, Value};
 use crate::result::{Row, Section};
 
-/// Fewer lengths are no curve.
+/// The fewest lengths that make a curve.
 const FEWEST: usize = 3;
 
 /// `None` if no method was measured at enough lengths.

@@ -18,7 +18,6 @@ pub(crate) fn words(node: Node<'_, '_>) -> String {
     node.descendants().filter_map(|node| node.text().filter(|_| node.is_text())).collect()
 }
 
-/// Checks the rules of every page.
 pub(crate) fn check(page: &str) {
     assert!(page.starts_with("<!DOCTYPE html>"));
     assert!(
@@ -61,7 +60,6 @@ pub(crate) fn check(page: &str) {
     }
 }
 
-/// The cells of all tables.
 pub(crate) fn cells(page: &str) -> HashSet<String> {
     let document = Document::parse(body(page)).unwrap();
     let cells = document.descendants().filter(|node| ["td", "th"].contains(&node.tag_name().name()));

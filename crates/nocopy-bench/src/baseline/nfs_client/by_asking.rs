@@ -64,7 +64,6 @@ pub(super) fn read(
     }
 }
 
-/// A call to read from the start of the file.
 fn call(file: FileHandle, bytes: u32) -> Vec<u8> {
     let mut call = record::begin();
     let credential = Credential { flavor: AUTH_NONE, body: &[] };
@@ -85,7 +84,6 @@ struct Calls {
 }
 
 impl Calls {
-    /// Sends the next `count` calls by one system call.
     fn send(&mut self, mut socket: &TcpStream, count: usize) -> io::Result<()> {
         let mut all = Vec::with_capacity(count * self.call.len());
         for _ in 0..count {

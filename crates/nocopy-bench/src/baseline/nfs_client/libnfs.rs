@@ -8,12 +8,10 @@ use std::process::{Command, Output, Stdio};
 const SOURCE: &str = include_str!("libnfs.c");
 const COMPILER: &str = "cc";
 
-/// Whether it can be compiled here.
 pub(crate) fn is_installed() -> bool {
     compile(&["-fsyntax-only"]).is_ok_and(|output| output.status.success())
 }
 
-/// The version of the package, or of pkg-config.
 pub(crate) fn version() -> String {
     let questions = [
         ["dpkg-query", "-W", "-f=${Version}", "libnfs-dev"].as_slice(),

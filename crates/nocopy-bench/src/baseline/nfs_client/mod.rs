@@ -19,7 +19,6 @@ use serde::{Deserialize, Serialize};
 use crate::{Failure, cpu};
 use nocopy_report::{Outcome, capability};
 
-/// The name of the command that is the process.
 pub(crate) const COMMAND: &str = "bench-nfs-client";
 
 /// Reads that are in flight, of all connections together.
@@ -48,18 +47,15 @@ pub(crate) enum Way {
 /// The process's messages.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Word {
-    /// The window has begun.
     Measuring,
     Done(Done),
     Failed(String),
 }
 
-/// The work done within the window.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub(crate) struct Done {
     pub(crate) bytes: u64,
     pub(crate) elapsed_ns: u64,
-    /// Processor time of the whole process.
     pub(crate) cpu_ns: u64,
     /// The most memory that it ever had.
     pub(crate) peak_kib: u64,
@@ -111,7 +107,6 @@ struct Window {
 }
 
 impl Window {
-    /// Begins to warm up.
     fn new(length: Duration) -> Self {
         Self { length, ready: Instant::now(), begin: None, bytes: 0 }
     }

@@ -17,7 +17,6 @@ use rustix::io::pread;
 use rustix::net::{RecvFlags, SendFlags, recv, send};
 use serde::{Deserialize, Serialize};
 
-/// The handle of the file.
 pub(crate) const FILE: &[u8] = b"the file";
 
 const CALL_BYTES_MAX: usize = 1 << 10;
@@ -53,7 +52,6 @@ impl Server {
         self.listener.local_addr().map(|address| address.port())
     }
 
-    /// Serves one connection after another.
     pub(super) fn run(mut self) -> io::Result<()> {
         loop {
             let (stream, _) = self.listener.accept()?;
@@ -127,7 +125,6 @@ impl Server {
         stream.write_all(&[0; 3][..padding(count)])
     }
 
-    /// The header before the bytes.
     fn head(&self, xid: u32, offset: u64, count: usize) -> io::Result<Vec<u8>> {
         let attributes = attributes(&self.file.metadata()?);
         Ok(read_reply(xid, Ok((attributes, count, offset + count as u64 >= attributes.size))))

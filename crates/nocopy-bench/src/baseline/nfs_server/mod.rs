@@ -23,7 +23,6 @@ pub(crate) use ganesha::{MOUNT_PORT, is_installed};
 use crate::Failure;
 use nocopy_report::{Outcome, capability};
 
-/// The name of the command that is the process.
 pub(crate) const COMMAND: &str = "bench-nfs-server";
 
 #[derive(Debug, Serialize, Deserialize)]

@@ -41,7 +41,7 @@ impl Server {
     }
 }
 
-/// A reply a call, as servers send them.
+/// Sends each reply by its own call, as servers do.
 fn send(mut stream: TcpStream, replies: &[u8]) -> io::Result<()> {
     loop {
         let mut rest = replies;

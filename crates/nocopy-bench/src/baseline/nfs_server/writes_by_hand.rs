@@ -36,7 +36,6 @@ impl Server {
         self.listener.local_addr().map(|address| address.port())
     }
 
-    /// Serves one connection after another.
     pub(super) fn run(self) -> io::Result<()> {
         loop {
             let (stream, _) = self.listener.accept()?;

@@ -36,7 +36,6 @@ pub(crate) const WITH_GRO: bool = true;
 
 pub(crate) const PACE: Load = Load::Paced { kpps: 300 };
 
-/// Long frames, at an MTU of 9000.
 const LONG_FRAME_BYTES: usize = 9000;
 
 /// Packets for another host, to a program that reads every byte.
@@ -94,7 +93,6 @@ impl Workload for Capture {
     }
 }
 
-/// The source of packets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Source {
     Generator(Load),
@@ -109,7 +107,6 @@ impl Source {
         }
     }
 
-    /// Their rate.
     fn load(self) -> Load {
         match self {
             Source::Generator(load) => load,
@@ -127,7 +124,6 @@ fn series(stage: &Stage) -> Vec<Series<'_>> {
     all.chain(loads.map(|load| filtered::series(stage, load, short))).collect()
 }
 
-/// The series of one length and rate.
 pub(crate) fn generated(stage: &Stage, frame_bytes: usize, load: Load) -> Series<'_> {
     one::series(stage, Source::Generator(load), frame_bytes)
 }

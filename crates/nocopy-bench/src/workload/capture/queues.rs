@@ -17,7 +17,6 @@ const QUEUES: usize = 2;
 const FRAME_BYTES: usize = 64;
 const BASELINE: &str = "packet-ring-fanout";
 
-/// The fanout group of the baseline.
 const FANOUT_GROUP: u16 = 1;
 
 /// Each queue's: 1.5 million a second together.

@@ -75,7 +75,6 @@ fn one_figure<'a>(stage: &'a Stage, library: &'a Path, figure: Figure) -> Series
     }
 }
 
-/// tcpdump with one of the libraries.
 struct Take<'a> {
     stage: &'a Stage,
     variant: Variant<'a>,

@@ -52,7 +52,6 @@ impl Sink {
         }
     }
 
-    /// Frames dropped so far.
     fn packets(&self) -> io::Result<u64> {
         match self {
             Self::Tc(drop) => drop.packets(),

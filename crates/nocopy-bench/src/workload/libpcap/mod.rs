@@ -79,7 +79,7 @@ impl Workload for Libpcap {
 #[derive(Debug, Clone, Copy)]
 struct Variant<'a> {
     method: &'static str,
-    /// Ours; `None`: the system's.
+    /// This project's library; `None`: the system's libpcap.
     library: Option<&'a Path>,
     takes: bool,
 }

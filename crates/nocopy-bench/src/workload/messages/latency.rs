@@ -22,7 +22,6 @@ const NAME: &str = "message-latency";
 
 const PAYLOADS_BYTES: [usize; 4] = [64, 1 << 10, 8 << 10, 64 << 10];
 
-/// Messages there and back.
 #[derive(Debug)]
 pub(crate) struct MessageLatency;
 
@@ -139,7 +138,7 @@ fn baselines(carrier: Carrier, waiting: Waiting) -> &'static [&'static str] {
     }
 }
 
-/// Tells a mean only, so there is no ratio.
+/// fi_pingpong prints only a mean, so there is no ratio.
 fn pingpong(stage: &Stage, bytes: usize) -> Trial<'_> {
     let run = move |_| {
         let latency = fi_pingpong::run(stage, bytes);

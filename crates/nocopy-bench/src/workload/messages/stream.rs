@@ -30,7 +30,6 @@ const NAME: &str = "message-stream";
 
 const PAYLOADS_BYTES: [usize; 4] = [64, 1 << 10, 64 << 10, 1 << 20];
 
-/// At an MTU of 9000.
 const PAYLOADS_BYTES_LONG: [usize; 1] = [1 << 20];
 
 /// The sent bytes, repeatedly: they stay in a cache, like data that a program has just made.
@@ -46,7 +45,6 @@ const LAST_MAX: Duration = Duration::from_secs(5);
 const SOCKET_CAUSE: &str = "socket call: the kernel copies what is sent, and what is received";
 const ACTION: &str = "check that both interfaces are still up";
 
-/// Messages one way.
 #[derive(Debug)]
 pub(crate) struct MessageStream;
 
@@ -149,7 +147,6 @@ fn trials(stage: &Stage, bytes: usize) -> Vec<Trial<'_>> {
     trials
 }
 
-/// As many as there are at that length.
 fn baselines(carrier: Carrier) -> &'static [&'static str] {
     match carrier {
         Carrier::Port => &["tcp-blocking", "tcp-batched", "tcp-gathered", "xdp-spinning"],
@@ -163,7 +160,6 @@ fn batch(bytes: usize) -> usize {
     (BATCH_BYTES / bytes).clamp(1, BATCH_MAX)
 }
 
-/// Messages of a length, by a method.
 #[derive(Debug, Clone, Copy)]
 struct Streamed {
     method: &'static str,
@@ -171,12 +167,11 @@ struct Streamed {
     baselines: &'static [&'static str],
     waiting: Waiting,
     bytes: usize,
-    /// Whether all messages arrive, in order.
     is_reliable: bool,
 }
 
 impl Streamed {
-    /// `sending`: makes the sending end send several messages as it is to.
+    /// `sending` sets how the sending end sends several messages.
     fn tcp(self, stage: &Stage, sending: fn(Tcp) -> Tcp) -> Trial<'_> {
         self.trial(stage, move |stage, waiting| {
             let action = "check that the kernel has the reno congestion control";
@@ -300,7 +295,6 @@ fn receive_all(exchange: &mut impl Exchange, mut order: Order, gauge: &mut Gauge
     Ok(())
 }
 
-/// What a receiver expects of the next messages.
 struct Order {
     arriving: Arriving,
     bytes: usize,
@@ -313,7 +307,7 @@ impl Order {
         Self { arriving: Arriving::default(), bytes, is_reliable, next: 0 }
     }
 
-    /// Ends a message; whether it counts.
+    /// Ends a message; returns whether it counts.
     #[inline]
     fn complete(&mut self) -> io::Result<bool> {
         let Arriving { bytes, .. } = self.arriving;

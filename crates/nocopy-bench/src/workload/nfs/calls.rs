@@ -94,7 +94,6 @@ struct Calls {
     client: Client,
     directory: FileHandle,
     files: Vec<Known>,
-    /// The number of files in the directory.
     many: usize,
 }
 
@@ -205,7 +204,6 @@ impl Calls {
     }
 }
 
-/// How far a directory has been read.
 #[derive(Debug, Default)]
 struct Position {
     cookie: u64,

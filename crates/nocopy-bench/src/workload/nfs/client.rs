@@ -20,7 +20,6 @@ use rustix::net::{RecvFlags, recv};
 
 use crate::nfs_content::is_content;
 
-/// Calls in flight at a time.
 pub(super) const UNDER_WAY: usize = 8;
 
 /// A server that is silent for this long is broken.
@@ -35,7 +34,7 @@ const VERSION: u32 = 3;
 /// Bytes of a READ reply up to its status, including the record's mark.
 const BEGIN_BYTES: usize = 32;
 
-/// Bytes from there to the data, with and without attributes.
+/// Bytes of a READ reply from its status to the data, with and without attributes.
 const WITH_ATTRIBUTES: usize = 4 + Attributes::BYTES + 12;
 const WITHOUT_ATTRIBUTES: usize = 4 + 12;
 
@@ -142,7 +141,6 @@ impl Client {
         if xid == asked { Ok(results) } else { Err(io::Error::other("a reply to no call")) }
     }
 
-    /// The handle of a directory that is exported.
     pub(super) fn mount(&mut self, path: &Path) -> io::Result<FileHandle> {
         let path = mount::Text(path.as_os_str().as_encoded_bytes());
         let mounted =
@@ -182,7 +180,6 @@ fn late(error: Errno) -> io::Error {
     }
 }
 
-/// The credential of this user.
 fn credential() -> Vec<u8> {
     let [user, group] = [rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw()];
     let mut body = Vec::new();
@@ -197,7 +194,7 @@ pub(super) struct Reads {
     file: FileHandle,
     file_bytes: u64,
     bytes: u32,
-    /// Distance of two reads.
+    /// Distance between two reads.
     stride: u64,
     next: u64,
     /// The number and offset of each read in flight.
@@ -254,7 +251,6 @@ impl Reads {
         Ok(())
     }
 
-    /// Offset of the next read.
     pub(super) fn next(&self) -> u64 {
         self.next
     }
@@ -313,7 +309,6 @@ impl Reads {
         into.write_all(&reply)
     }
 
-    /// Checks the bytes between the status and the data.
     fn check_counts(&self, rest: &[u8], place: u64) -> io::Result<()> {
         let has_attributes = rest.len() == WITH_ATTRIBUTES;
         let mut input = Reader::new(rest);

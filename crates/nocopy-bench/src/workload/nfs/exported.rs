@@ -2,7 +2,6 @@
 
 use std::path::PathBuf;
 
-/// The exported files.
 #[derive(Debug)]
 pub(super) struct Exported {
     pub(super) directory: PathBuf,

@@ -17,13 +17,11 @@ pub(super) const MANY: &str = "many";
 pub(super) const SMALL: &str = "small";
 pub(super) const LONG: &str = "long";
 
-/// Bytes of each small file.
 pub(super) const SMALL_BYTES: usize = 4 << 10;
 
 /// A magic number of statfs(2).
 const TMPFS: u64 = 0x0102_1994;
 
-/// Free space needed there.
 const ROOM_BYTES: u64 = 2 << 30;
 
 /// More than any server makes of files within a window.
@@ -71,12 +69,10 @@ impl Files {
         self.own.join("exported").join(name)
     }
 
-    /// How many files the long directory has.
     pub(super) fn many(&self) -> usize {
         self.contents.many
     }
 
-    /// The number of small files.
     pub(super) fn small(&self) -> usize {
         self.contents.small
     }
@@ -110,7 +106,6 @@ impl Drop for Files {
     }
 }
 
-/// A file of the long directory.
 pub(super) fn name_of(number: usize) -> String {
     format!("measurement-{number:06}.dat")
 }
@@ -159,7 +154,6 @@ pub(super) fn memory() -> Option<PathBuf> {
     directories.into_iter().find(|directory| has_room(directory, true, MEMORY_ROOM_BYTES))
 }
 
-/// Whether the disk of the files has `bytes` bytes of free space.
 pub(super) fn has_disk_room(bytes: u64) -> bool {
     disk().is_some_and(|directory| has_room(&directory, false, bytes))
 }

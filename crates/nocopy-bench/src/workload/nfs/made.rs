@@ -86,7 +86,6 @@ struct Made {
     /// The directory of the next files.
     directory: FileHandle,
     content: Vec<u8>,
-    /// Files that were begun.
     count: usize,
     /// The number of the call, and of the file.
     under_way: Vec<(u32, usize, Asked)>,
@@ -179,7 +178,6 @@ impl Made {
         self.client.ask(nfs3::PROGRAM, Procedure::Create as u32, &asked)
     }
 
-    /// Compares every file with the data that was written to it.
     fn check(&self, written: &Written) -> io::Result<()> {
         for number in 0..self.count {
             let found = fs::read(written.path(&directory_of(number)).join(name_of(number)))?;
@@ -209,7 +207,6 @@ fn is_missing(input: &mut Reader<'_>) -> io::Result<()> {
     }
 }
 
-/// The handle of the new file.
 fn made(call: &str, input: &mut Reader<'_>) -> io::Result<FileHandle> {
     let made: NfsResult<Created, WeakCacheConsistency> = input.read().map_err(malformed)?;
     let made = made.map_err(|refusal| refused(call, refusal.status))?;

@@ -101,12 +101,10 @@ impl Workload for Nfs {
     }
 }
 
-/// Why Ganesha is not measured, if it is not.
 pub(crate) fn skip_of_ganesha() -> Option<String> {
     (!nfs_server::is_installed()).then(|| SKIP_GANESHA.to_owned())
 }
 
-/// The amount of data to serve.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Contents {
     /// The file that is in memory.
@@ -122,7 +120,6 @@ pub(crate) struct Contents {
 }
 
 impl Contents {
-    /// Only one file to read.
     pub(crate) const FILE: Self =
         Self { cached_bytes: CACHED_BYTES, many: 0, cold_bytes: 0, small: 0, long_bytes: 0 };
 

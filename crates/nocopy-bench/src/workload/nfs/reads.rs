@@ -24,7 +24,6 @@ pub(super) fn series(place: &Place) -> Vec<Series<'_>> {
     READS_BYTES.into_iter().map(|bytes| of_length(place, bytes)).collect()
 }
 
-/// Reads of `bytes` bytes from every server.
 pub(crate) fn of_length(place: &Place, bytes: u32) -> Series<'_> {
     let mut trials = vec![
         trial(place, Way::PreadWritev, bytes, &[]),
@@ -77,7 +76,6 @@ fn play(place: &Place, way: Way, bytes: u32, window: Duration) -> io::Result<Sam
     Ok(Sample { traffic, latency: None, evidence: server.stop()?, wanted_share: 1.0 })
 }
 
-/// A connection to a server, and the handle of a file or directory of the export.
 pub(super) fn open(place: &Place, server: &Server, way: Way, name: &str) -> io::Result<(Client, FileHandle)> {
     if way.is_by_hand() {
         let known = FileHandle::new(nfs_server::FILE).expect("it is a short one");

@@ -28,7 +28,6 @@ const PWRITE_CAUSE: &str =
 const SENDFILE_CAUSE: &str =
     "sent by reference to the pages of the file: no completion ever tells whether they are copied on the way";
 
-/// Which server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Way {
     PreadWritev,
@@ -69,13 +68,11 @@ pub(super) struct Server {
     /// Closed, it asks the process to end.
     input: Option<ChildStdin>,
     pub(super) address: SocketAddr,
-    /// The address of MOUNT.
     pub(super) mount_address: SocketAddr,
     process: u32,
 }
 
 impl Server {
-    /// Starts a server for files to be read.
     pub(super) fn start(place: &Place, way: Way) -> io::Result<Self> {
         Self::start_of(place, way, &place.files.exported())
     }
@@ -223,7 +220,6 @@ impl Drop for Server {
     }
 }
 
-/// The evidence about copies in the summary of `nocopy serve nfs`.
 fn evidence_of(summary: &Value) -> Evidence {
     let ledger = &summary["ledger"];
     if let Some(written) = summary["written_bytes"].as_u64().filter(|written| *written > 0) {

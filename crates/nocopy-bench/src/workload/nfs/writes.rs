@@ -172,7 +172,6 @@ impl Writes {
         }
     }
 
-    /// Compares every byte of the file with the last write there.
     fn check(&self, file: &File) -> io::Result<()> {
         let mut found = vec![0; BYTES];
         for (place, number) in self.latest.iter().enumerate() {

@@ -13,7 +13,6 @@ use rustix::process::geteuid;
 use super::exported::Exported;
 use super::files;
 
-/// The file that is written again and again.
 pub(super) const FILE: &str = "written";
 
 /// The owner of files if this process is root: user and group `nobody`.

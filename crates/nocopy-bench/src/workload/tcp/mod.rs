@@ -18,7 +18,6 @@ const PAIR: &str = "veth";
 
 const BUFFER_BYTES: usize = 64 << 10;
 
-/// The columns of its tables.
 const NOTE: &str = "tcp-*: one connection, cubic, each side a process; sender, proxy, receiver, machine: CPU us per megabyte.";
 
 /// The path of the connection, which stays the same.
@@ -84,7 +83,6 @@ impl Place {
     }
 }
 
-/// The name of a variant.
 fn length_name(bytes: usize) -> String {
     if bytes >= 1 << 20 { format!("{}-MiB", bytes >> 20) } else { format!("{}-KiB", bytes >> 10) }
 }

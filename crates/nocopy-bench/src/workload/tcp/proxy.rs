@@ -15,7 +15,6 @@ const NAME: &str = "tcp-proxy";
 /// `splice` is compared with the better of them.
 const BUFFERS_BYTES: [usize; 2] = [BUFFER_BYTES, 256 << 10];
 
-/// A stream passed on.
 #[derive(Debug)]
 pub(crate) struct TcpProxy;
 

@@ -17,7 +17,6 @@ const BUFFERS_BYTES: [usize; 7] = [1 << 10, 4 << 10, 16 << 10, BUFFER_BYTES, 256
 /// With 4148 and 8244 a segment has exactly one or two pages beside 52 bytes of headers; with the others it does not.
 const MTUS_BYTES: [u32; 4] = [1500, 4148, 8244, 9000];
 
-/// A stream received by every method.
 #[derive(Debug)]
 pub(crate) struct TcpReceive;
 
@@ -55,7 +54,6 @@ impl Workload for TcpReceive {
     }
 }
 
-/// One place for each MTU.
 fn page_places() -> Result<Vec<Place>, Failure> {
     MTUS_BYTES.into_iter().map(Place::pair).collect()
 }

@@ -11,10 +11,8 @@ use nocopy_report::result::{Link, Row};
 
 const NAME: &str = "tcp-send";
 
-/// The baseline: plain `send()`.
 const BASELINE: &str = "plain";
 
-/// A stream sent by every method.
 #[derive(Debug)]
 pub(crate) struct TcpSend;
 

@@ -42,7 +42,6 @@ const TO_RECVMMSG: &str = "to-recvmmsg";
 const NO_CHECKSUM: &str = "no-checksum";
 pub(crate) const ONE_A_CALL: &str = "one-a-call";
 
-/// Datagrams to one destination.
 #[derive(Debug)]
 pub(crate) struct UdpSend;
 
@@ -150,7 +149,6 @@ fn of<'a>(place: &Place, datagrams: Datagrams, title: String, trials: Vec<Trial<
     }
 }
 
-/// How datagrams are sent: by hand, or by the library.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Way {
     Singly,

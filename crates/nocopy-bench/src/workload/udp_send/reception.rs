@@ -13,10 +13,8 @@ use nocopy_report::figure::Figure;
 const NAME: &str = "udp-receive";
 const SINK: &str = "a program that reads every byte";
 
-/// The baseline: a loop of `recvmmsg`.
 const BASELINE: &str = "recvmmsg";
 
-/// Datagrams received.
 #[derive(Debug)]
 pub(crate) struct UdpReceive;
 

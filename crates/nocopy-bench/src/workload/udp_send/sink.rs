@@ -14,7 +14,6 @@ use crate::traffic::Work;
 use crate::udp;
 use crate::workload::packet_send;
 
-/// The names of the sinks.
 pub(super) const NOTE: &str = "The sinks: offload: tc drops on the peer, and bursts arrive whole, as with a card that cuts them; segmented: XDP \
     drops on the peer, and every datagram is made; delivered: a recvmmsg receiver; pair: the library's receiver, which takes datagrams joined \
     (GRO), except where the variant is to-recvmmsg.";
@@ -43,7 +42,6 @@ pub(crate) enum Sink {
     Pair,
 }
 
-/// The receiver of delivered datagrams.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Taker {
     Recvmmsg,
@@ -116,7 +114,6 @@ impl Sink {
         }
     }
 
-    /// The receiver; none if the sink drops.
     pub(crate) fn taker(&self) -> Option<Taker> {
         match self {
             Self::Offload(_) | Self::Segmented(_) => None,

@@ -45,7 +45,6 @@ pub(super) fn small<'a>(scene: &'a Scene<'a>) -> Vec<Series<'a>> {
     }]
 }
 
-/// Copies one long file to the disk.
 pub(super) fn long<'a>(scene: &'a Scene<'a>) -> Vec<Series<'a>> {
     if !files::has_disk_room(ROOM_BYTES) {
         return Vec::new(); // a note says so

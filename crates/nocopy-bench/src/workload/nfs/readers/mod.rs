@@ -31,7 +31,6 @@ const SKIP_MEMORY: &str =
     "SKIP: nfs-read, copies of small files: no directory in memory (tmpfs) with 1 GiB free was found.";
 const SKIP_DISK: &str = "SKIP: nfs-read, a long copy: no directory on a disk with 6 GiB free was found.";
 
-/// Programs that read files from a server.
 #[derive(Debug)]
 pub(crate) struct NfsRead;
 
@@ -89,7 +88,6 @@ fn contents(is_quick: bool) -> Contents {
     Contents { cached_bytes: CACHED_BYTES, small, long_bytes, ..Contents::FILE }
 }
 
-/// The reading program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Reader {
     Recv,
@@ -114,7 +112,6 @@ impl Reader {
 struct Scene<'a> {
     place: &'a Place,
     libnfs: Option<PathBuf>,
-    /// Evidence about its copies.
     evidence_of_libnfs: Evidence,
 }
 

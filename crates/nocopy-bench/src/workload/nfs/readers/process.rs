@@ -36,7 +36,6 @@ impl Process {
         Ok(Self { child, words: Lines::new(words, PATIENCE) })
     }
 
-    /// Waits until the window of the process has begun.
     pub(super) fn wait_until_measuring(&mut self) -> io::Result<()> {
         match self.next()? {
             Word::Measuring => Ok(()),

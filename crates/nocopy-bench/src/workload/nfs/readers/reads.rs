@@ -24,7 +24,6 @@ const RECV_BYTES: [(usize, &str); 3] = [(64 << 10, "64-KiB"), (256 << 10, "256-K
 
 const BY_HAND_CAUSE: &str = "by recv() out of the socket into one buffer of 256 KiB, with the heads of the replies, which are not looked at";
 
-/// One combination of file and method.
 #[derive(Debug, Clone, Copy)]
 struct Case {
     bytes: usize,
