@@ -11,7 +11,6 @@ use crate::wire::nfs3::{
 };
 use crate::wire::xdr::{self, Xdr};
 
-/// The result of a call that was begun.
 #[derive(Debug)]
 pub struct Finished {
     /// The value that the `begin_` method returned.

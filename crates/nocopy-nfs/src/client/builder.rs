@@ -22,13 +22,11 @@ use crate::wire::xdr::{self, Xdr};
 /// The longest useful READ or WRITE.
 const CALL_BYTES_MAX: usize = 1 << 20;
 
-/// Buffers of the client's own pool.
 const BUFFERS: u32 = 16;
 
 /// The longest reply to MNT: a handle and authentication flavors.
 const MOUNT_REPLY_BYTES_MAX: usize = 1024;
 
-/// Settings of a [`Client`].
 #[derive(Debug, Clone)]
 pub struct Builder {
     connections: usize,
@@ -148,7 +146,6 @@ impl Builder {
         Transport::new(reach, u32::from_ne_bytes(xid), self.user.body())
     }
 
-    /// The ports of NFS and of MOUNT.
     fn ports(&self, url: &Url, ip: IpAddr) -> Result<[u16; 2], ClientError> {
         let nfs = match url.nfs_port {
             Some(port) => port,

@@ -5,7 +5,6 @@ use rustix::process::{getegid, geteuid, getgroups};
 use crate::wire::rpc::{GROUPS_MAX, MACHINE_BYTES_MAX, SystemCredential};
 use crate::wire::xdr::Xdr;
 
-/// A user of the server's system.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct User {
     pub(super) user: u32,
@@ -14,7 +13,6 @@ pub(super) struct User {
 }
 
 impl User {
-    /// The user of this process.
     pub(super) fn of_process() -> Self {
         let groups = getgroups().unwrap_or_default();
         Self {

@@ -31,7 +31,6 @@ struct Raw {
     attributes: Option<Attributes>,
 }
 
-/// Where to continue in a directory.
 #[derive(Debug, Clone, Copy, Default)]
 struct Cursor {
     cookie: u64,

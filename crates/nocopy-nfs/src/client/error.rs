@@ -31,7 +31,6 @@ pub enum ClientError {
         StatusText(*status)
     )]
     Uncertain { subject: String, what: &'static str, status: Status },
-    /// The server did not accept the call.
     #[error(
         "{subject}: cannot be {what}; the server refuses the call ({reply}); check that it serves NFS version 3 to this user"
     )]
@@ -39,7 +38,6 @@ pub enum ClientError {
     /// A reply that no correct server gives.
     #[error("{subject}: cannot be {what}; {source}; check that the server speaks NFS version 3")]
     BadReply { subject: String, what: &'static str, source: BadReply },
-    /// There is no memory for buffers.
     #[error("buffers of the client: no memory{cause}; free memory, or ask for fewer buffers", cause = Why(.0))]
     Memory(#[source] std::io::Error),
     /// The client gave up all calls, because the server did not answer.
@@ -101,7 +99,6 @@ fn advice(status: Status) -> &'static str {
     }
 }
 
-/// The name of the status, and what it means.
 fn mount_words(status: mount::Status) -> [&'static str; 2] {
     match status {
         mount::Status::NotPermitted => ["EPERM", "not permitted"],
@@ -133,7 +130,6 @@ mod tests {
     use crate::wire::rpc::Reply;
     use crate::wire::xdr::XdrError;
 
-    /// The text of a read's error.
     fn text(error: impl Into<CallError>, is_repeated: bool) -> String {
         let text = ClientError::of("F".into(), "read", error.into(), is_repeated).to_string();
         text.strip_prefix("F: ").expect("the subject comes first").to_owned()

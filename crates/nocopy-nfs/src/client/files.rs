@@ -15,7 +15,6 @@ use crate::wire::xdr;
 /// The longest reply to READLINK: a path and attributes.
 const LINK_REPLY_BYTES_MAX: usize = 8192;
 
-/// A file and its attributes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Found {
     pub file: FileHandle,

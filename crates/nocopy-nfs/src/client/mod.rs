@@ -200,10 +200,8 @@ impl Client {
     }
 }
 
-/// A call, and its words for errors.
 struct Asked<'a> {
     procedure: ProcedureNumber,
-    /// The longest reply.
     bytes_max: usize,
     subject: &'a str,
     what: &'static str,

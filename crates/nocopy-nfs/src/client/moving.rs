@@ -17,11 +17,9 @@ const IN_FLIGHT_MAX: usize = 256;
 pub struct Filled {
     /// What [`post`](Client::post) returned.
     pub ticket: Ticket,
-    /// The data that was read.
     pub buffer: Buffer,
     /// Where in the file the data lies.
     pub place: Place,
-    /// How the read ended.
     pub outcome: Result<ReadEnd, CallError>,
 }
 

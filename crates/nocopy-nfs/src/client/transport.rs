@@ -14,7 +14,6 @@ use rustix::io::Errno;
 use super::core::{BadReply, CallError, Core};
 use super::socket;
 
-/// The most calls in one system call.
 const BATCH_MAX: usize = 16;
 
 /// After so many received bytes the program gets its data, while it is still in the processor's cache.
@@ -62,7 +61,6 @@ pub enum TransportError {
     Wait { address: SocketAddr, source: io::Error },
 }
 
-/// Counters of the sockets.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct SocketCounts {
     pub(super) connects: u64,
@@ -75,11 +73,9 @@ pub(super) struct SocketCounts {
 #[derive(Debug, Default)]
 struct Connection {
     stream: Option<TcpStream>,
-    /// Calls that are being sent.
     out: VecDeque<u32>,
-    /// Bytes of the first of them that were sent.
+    /// Bytes that were sent of the first call in `out`.
     sent: usize,
-    /// The send buffer is full.
     is_full: bool,
     /// The receive buffer was empty at the last read.
     is_drained: bool,
@@ -103,7 +99,6 @@ pub(super) struct Transport {
     /// When to repeat reads and writes for which the server was not ready.
     resume_at: Option<Instant>,
     counts: SocketCounts,
-    /// The connection to read from first.
     first: usize,
     wait: Wait,
     /// Queued reads may wait for more reads to share their call.

@@ -27,7 +27,6 @@ use crate::export::{Caller, Export, ExportError};
 use crate::server::core::Callers;
 use crate::server::{CONNECTIONS_MAX, Progress, Server, ServerError, Settings};
 
-/// How often to check whether to end.
 const LOOK: Duration = Duration::from_millis(20);
 
 #[derive(Debug, thiserror::Error)]

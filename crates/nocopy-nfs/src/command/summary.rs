@@ -59,7 +59,6 @@ struct Done {
 /// Bytes of files by evidence.
 #[derive(Debug, Serialize)]
 struct Ledger {
-    /// Bytes that the server copied, by cause.
     copied_bytes: BTreeMap<&'static str, u64>,
     /// Not copied by the server; whether the kernel or the device copied the pages is unknown.
     unknown_bytes: u64,

@@ -511,7 +511,6 @@ impl Export {
         }
     }
 
-    /// The file, opened for writing.
     fn writable(&self, caller: &Caller, file: &Arc<OpenFile>) -> Result<Arc<OpenFile>, Status> {
         file.check(caller, Access::WRITE_OK)?;
         if file.is_writable() {
@@ -561,7 +560,6 @@ fn begin_with(
     set_times(directory, name, new, AtFlags::SYMLINK_NOFOLLOW)
 }
 
-/// The file that has the name now.
 fn named(directory: &OpenFile, name: &CStr) -> Option<Identity> {
     file::about_at(directory, name).ok().map(|about| Identity::of(&about, directory, name))
 }
@@ -573,7 +571,6 @@ fn new_name(directory: &OpenFile, name: &[u8]) -> Result<CString, Status> {
     }
 }
 
-/// A name to be removed.
 fn old_name(directory: &OpenFile, name: &[u8]) -> Result<CString, Status> {
     match name {
         b"." | b".." => Err(Status::Invalid),

@@ -20,7 +20,6 @@ use crate::wire::nfs3::{Attributes, FileType, Status, Time};
 /// For files that are used less often (made, written and closed), opening their link costs more than it saves.
 const OFTEN: u32 = 3;
 
-/// A file of the export that is open.
 #[derive(Debug)]
 pub struct OpenFile {
     file: OwnedFd,
@@ -33,7 +32,7 @@ pub struct OpenFile {
     link: CString,
     /// The link in /proc, opened after a few uses: reading it then costs half as much as by name.
     place: OnceLock<Option<OwnedFd>>,
-    /// How often it was.
+    /// How often the link was read.
     asked: AtomicU32,
     /// The last answer of the kernel, since asking takes as long as a short read.
     allowed: Mutex<Option<Allowed>>,
@@ -53,7 +52,6 @@ struct Allowed {
 }
 
 impl OpenFile {
-    /// A file that was opened by `O_PATH`.
     pub(super) fn new(file: OwnedFd, identity: Identity, file_type: FileType) -> Self {
         let link = name_of_descriptor(file.as_raw_fd());
         Self {
@@ -198,7 +196,6 @@ impl OpenFile {
         }
     }
 
-    /// Its attributes, as the kernel reports them.
     pub(super) fn about(&self) -> Result<Statx, Status> {
         let about = about(&self.file).map_err(|error| status_of(error, Status::Stale))?;
         // It has no name any more; only this descriptor keeps it.

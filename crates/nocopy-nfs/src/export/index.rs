@@ -75,7 +75,6 @@ impl Index {
         self.places.get(&identity)
     }
 
-    /// The path of a file from the root on.
     pub(super) fn path(&self, identity: Identity, root: Identity) -> Option<PathBuf> {
         let (mut at, mut names) = (identity, Vec::new());
         while at != root {
@@ -86,7 +85,6 @@ impl Index {
         Some(names.iter().rev().map(|name| OsStr::from_bytes(name)).collect())
     }
 
-    /// Notes the place of a file.
     pub(super) fn learn(&mut self, identity: Identity, place: Place) {
         if self.places.get(&identity) == Some(&place) {
             return;

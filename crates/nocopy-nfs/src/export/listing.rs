@@ -39,7 +39,6 @@ const TIME_STEP_NS: u64 = 2_000_000_000;
 /// The lowest cookie of a name: 0 is the beginning, and two are for `.` and `..`.
 const COOKIE_MIN: u64 = 3;
 
-/// An entry of a directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Name {
     pub cookie: u64,

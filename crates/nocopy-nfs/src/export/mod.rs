@@ -120,7 +120,6 @@ impl Export {
         })
     }
 
-    /// Its path.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -376,7 +375,6 @@ impl Export {
         Some(OpenFile::new(file, self.root.identity(), FileType::Regular))
     }
 
-    /// The path of the file in a directory that has an inode number.
     fn name_by_number(&self, directory: Identity, inode: u64) -> Option<PathBuf> {
         let path = if directory == self.root.identity() {
             PathBuf::new()
@@ -388,7 +386,6 @@ impl Export {
         Some(path.join(OsStr::from_bytes(&listing::find(opened, inode)?)))
     }
 
-    /// Whether an open file is still in the exported directory.
     fn is_beneath(&self, file: &OpenFile) -> bool {
         self.path_below(file).is_some()
     }

@@ -15,7 +15,6 @@ pub(super) struct OpenFiles(Mutex<Files>);
 struct Files {
     /// Each file with the number of its last use.
     open: HashMap<Identity, (Arc<OpenFile>, u64)>,
-    /// The number of uses.
     uses: u64,
     /// The number of uses when unused files were last closed.
     uses_before: u64,

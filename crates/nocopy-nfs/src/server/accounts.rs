@@ -8,7 +8,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// The most clients counted separately; further ones are counted together, because IPv6 addresses are unlimited.
 const CLIENTS_MAX: usize = 1024;
 
-/// Why bytes were copied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Copied {
     /// Short reads cost less by copying.
@@ -72,7 +71,6 @@ impl Counts {
         self.spliced + self.copied.iter().sum::<u64>()
     }
 
-    /// The counts since `before`.
     pub(crate) fn since(&self, before: &Self) -> Self {
         Self {
             connections: self.connections - before.connections,

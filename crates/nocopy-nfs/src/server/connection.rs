@@ -43,7 +43,6 @@ const KEEPALIVE: Duration = Duration::from_secs(60);
 /// A client that reads nothing, and so holds pipes and memory, is disconnected after this; it can connect again.
 const UNREAD_MS_MAX: u32 = 120_000;
 
-/// Why a connection ends.
 #[derive(Debug)]
 pub(super) enum End {
     /// The client has closed it, or it broke.
@@ -52,7 +51,6 @@ pub(super) enum End {
     Malformed,
 }
 
-/// The state of a long write.
 #[derive(Debug)]
 enum Long {
     No,
@@ -68,7 +66,6 @@ pub(super) struct Connection {
     pub(super) address: IpAddr,
     /// When bytes were last received or sent.
     pub(super) moved: Instant,
-    /// The events for which the loop waits.
     pub(super) interest: EventFlags,
     id: u64,
     client: Arc<ClientCounts>,
@@ -119,7 +116,6 @@ impl Connection {
         })
     }
 
-    /// The events to wait for now.
     pub(super) fn wanted(&self, shared: &Shared) -> EventFlags {
         let mut wanted = EventFlags::empty();
         let is_taking = match self.long {
@@ -133,7 +129,6 @@ impl Connection {
         wanted
     }
 
-    /// Takes a result of the workers.
     pub(super) fn done(&mut self, done: Done) {
         self.jobs -= usize::from(!matches!(done, Done::ReplyAndMore(_)));
         match done {
@@ -161,7 +156,6 @@ impl Connection {
         }
     }
 
-    /// Whether workers have a job of it.
     pub(super) fn is_worked_for(&self) -> bool {
         self.jobs > 0
     }

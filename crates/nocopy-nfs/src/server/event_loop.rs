@@ -78,7 +78,6 @@ impl EventLoop {
         Arc::clone(&self.inbox)
     }
 
-    /// Serves until it is over.
     pub(super) fn run(mut self) -> io::Result<()> {
         self.listen()?;
         let mut events = Vec::with_capacity(EVENTS_MAX);

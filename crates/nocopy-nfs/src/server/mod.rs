@@ -82,7 +82,6 @@ fn advice(error: &io::Error) -> &'static str {
     }
 }
 
-/// How to serve.
 #[derive(Debug, Clone)]
 pub struct Settings {
     pub address: SocketAddr,
@@ -100,7 +99,6 @@ pub struct Settings {
     pub connections_max: usize,
 }
 
-/// Shared by all loops and workers.
 #[derive(Debug)]
 struct Shared {
     core: Core,
@@ -110,13 +108,11 @@ struct Shared {
     queued: Arc<Queued>,
     workers: Workers,
     turns: Turns,
-    /// The number of connections, and the most.
     connections: AtomicUsize,
     connections_max: usize,
     is_over: AtomicBool,
 }
 
-/// A server that listens.
 #[derive(Debug)]
 pub struct Server {
     address: SocketAddr,
@@ -164,7 +160,6 @@ impl Server {
         Ok(Self { address, shared, loops })
     }
 
-    /// The address it listens at.
     pub fn address(&self) -> SocketAddr {
         self.address
     }

@@ -13,7 +13,6 @@ use super::accounts::{ClientCounts, Copied};
 use super::core::ReadCall;
 use super::pipes::Lease;
 
-/// The most replies sent by one call.
 const GATHERED_MAX: usize = 16;
 
 /// From this much memory of all queues on, each connection has only one reply at a time, and a short one.
@@ -37,7 +36,6 @@ pub(super) enum Outgoing {
         head: Vec<u8>,
         sent: usize,
         pipe: Lease,
-        /// Unsent padding.
         padding: usize,
     },
     /// To be read when it reaches the front.
@@ -71,7 +69,6 @@ impl Outgoing {
     }
 }
 
-/// How to send the front of the queue.
 #[derive(Debug)]
 pub(super) enum Front {
     Empty,
@@ -138,12 +135,10 @@ impl Output {
         self.queue.len()
     }
 
-    /// Memory of all that is queued.
     pub(super) fn memory_bytes(&self) -> usize {
         self.memory_bytes
     }
 
-    /// The number of pipes in the queue.
     pub(super) fn pipes(&self) -> usize {
         self.pipes
     }

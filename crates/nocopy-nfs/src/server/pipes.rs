@@ -14,7 +14,6 @@ use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_getpipe_size, fcntl_setpipe_siz
 
 pub(super) const PAGE_BYTES: usize = 4096;
 
-/// Pages of a small pipe.
 const SMALL_PAGES: usize = 16;
 
 /// If the kernel has no limits.
@@ -23,7 +22,6 @@ const PAGES_MAX: usize = 1 << 16;
 
 #[derive(Debug)]
 pub(super) struct Pipes {
-    /// Pages of a large pipe.
     large_pages: usize,
     pages_max: usize,
     /// Each takes two descriptors.
@@ -111,7 +109,6 @@ pub(super) struct Lease {
 }
 
 impl Lease {
-    /// Bytes in it.
     pub(super) fn held(&self) -> usize {
         self.held
     }

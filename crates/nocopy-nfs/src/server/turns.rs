@@ -20,7 +20,6 @@ impl Turns {
         Self { begin: Instant::now(), last: AtomicI32::new(-1), changed_ms: AtomicU64::new(0) }
     }
 
-    /// Notes a turn of a connection.
     pub(super) fn note(&self, socket: &impl AsRawFd, now: Instant) {
         let socket: RawFd = socket.as_raw_fd();
         // Relaxed: only a hint. Usually it is the same socket, and then nothing is written that other threads read.

@@ -15,7 +15,6 @@ use super::output::Outgoing;
 use super::reading::Reading;
 use super::writing::{Buffer, Done, LongWrite};
 
-/// A task for a worker.
 #[derive(Debug)]
 pub(super) enum Work {
     Read(ReadCall),
@@ -32,7 +31,6 @@ pub(super) enum Work {
 /// A task of a connection, and its loop.
 #[derive(Debug)]
 pub(super) struct Job {
-    /// The client's network.
     pub(super) network: IpAddr,
     pub(super) inbox: Arc<Inbox>,
     pub(super) connection: u64,
@@ -63,7 +61,6 @@ impl Inbox {
         let _ = rustix::io::write(&self.event, &1_u64.to_ne_bytes());
     }
 
-    /// All results, with their connections.
     pub(super) fn take(&self) -> Vec<(u64, Done)> {
         let _ = rustix::io::read(&self.event, &mut [0; 8]);
         std::mem::take(&mut *self.lock())
@@ -156,7 +153,6 @@ impl Workers {
         }
     }
 
-    /// Whether work waits for a thread.
     pub(super) fn are_wanted(&self) -> bool {
         let queue = self.lock();
         queue.is_over || !queue.networks.is_empty()

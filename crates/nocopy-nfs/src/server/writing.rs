@@ -55,16 +55,13 @@ pub(super) struct LongWrite {
     spliced: usize,
 }
 
-/// The result of a worker.
 #[derive(Debug)]
 pub(super) enum Done {
-    /// The reply to a call.
     Reply(Outgoing),
     /// The reply to a long write; another write follows.
     ReplyAndMore(Outgoing),
     /// No long write follows. These bytes arrived after it, and other calls are read again.
     OtherCalls(Vec<u8>),
-    /// A long write that waits for more data.
     WriteWaits(Box<LongWrite>),
     /// A long write whose connection has ended.
     Ended,

@@ -28,10 +28,8 @@ pub struct TooLong {
 #[derive(Debug)]
 pub struct Records {
     max: usize,
-    /// Received bytes, from `start` on.
     bytes: Vec<u8>,
     start: usize,
-    /// Fragments of the record that is incomplete.
     fragments: Vec<u8>,
     /// The record returned last is in `fragments`.
     is_given: bool,

@@ -317,14 +317,12 @@ fn a_call_that_comes_again_is_not_made_again() {
     assert_eq!(fs::read_dir(scene.path("")).unwrap().count(), 0);
 }
 
-/// A write as a record, of which that many bytes are to be written.
 pub(crate) fn write_record(xid: u32, file: FileHandle, offset: u64, count: u32, data: &[u8]) -> Vec<u8> {
     let stability = Stability::Unstable;
     let arguments = encoded(&WriteArguments { file, offset, count, stability, data: Data(data) });
     call_record(xid, nfs3::PROGRAM, Procedure::Write as u32, &arguments)
 }
 
-/// How many bytes were written, according to a reply.
 pub(crate) fn count_of(reply: (u32, Result<Vec<u8>, Reply>)) -> u32 {
     xdr::parse::<Refusable<WriteResult>>(&reply.1.unwrap()).unwrap().unwrap().count
 }

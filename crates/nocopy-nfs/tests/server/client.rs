@@ -21,7 +21,6 @@ pub(crate) struct Client {
     user: Option<Vec<u8>>,
 }
 
-/// What a read returned.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Read3 {
     pub(crate) bytes: Vec<u8>,
@@ -110,7 +109,6 @@ impl Client {
         xdr::parse(&self.call(mount::PROGRAM, 1, &encoded(&path))).unwrap()
     }
 
-    /// The handle of a path from the root on.
     pub(crate) fn handle(&mut self, path: &str) -> FileHandle {
         let mut at = self.mount("/").unwrap().handle;
         for name in path.split('/') {
@@ -132,7 +130,6 @@ impl Client {
         parse_read(&reply)
     }
 
-    /// A file from its start to its end.
     pub(crate) fn read_all(&mut self, file: FileHandle, bytes: u32) -> Vec<u8> {
         let mut all = Vec::new();
         loop {
@@ -145,7 +142,6 @@ impl Client {
         }
     }
 
-    /// All names of a directory with their handles.
     pub(crate) fn list(
         &mut self,
         directory: FileHandle,

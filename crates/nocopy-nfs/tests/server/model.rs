@@ -54,7 +54,6 @@ impl Random {
     }
 }
 
-/// Two clients of a server.
 struct Both<'a> {
     scene: &'a Scene,
     server: Option<Running>,
@@ -97,7 +96,6 @@ impl<'a> Both<'a> {
         Entry { directory: self.directories[directory], name: Text(name.as_bytes()) }
     }
 
-    /// The handle of a name, if it exists.
     fn look_up(&mut self, client: usize, at: &(&'static str, String)) -> Option<FileHandle> {
         let asked = self.entry(at);
         let reply = self.clients[client].nfs(Procedure::Lookup, &asked);

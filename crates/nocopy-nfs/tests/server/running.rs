@@ -91,7 +91,6 @@ impl Running {
         Client::connect(self.address)
     }
 
-    /// What has been counted until now.
     pub(crate) fn counts(&self) -> Counts {
         self.progress().0
     }
@@ -112,7 +111,6 @@ impl Running {
         self.thread.take().unwrap().join().unwrap()
     }
 
-    /// Ends the server; returns the counts for this host.
     pub(crate) fn end_and_count(self) -> Counts {
         let accounts = self.end();
         let clients = accounts.clients();

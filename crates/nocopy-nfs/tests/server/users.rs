@@ -141,7 +141,6 @@ impl Asked {
         }
     }
 
-    /// Asks the server for it.
     fn by_nfs(&self, caller: &mut ByNfs) -> Result<(), u32> {
         let set = |caller: &mut ByNfs, path: &Path, new: NewAttributes| {
             let file = caller.file(path)?;
@@ -187,7 +186,6 @@ impl Asked {
     }
 }
 
-/// A user at a client.
 struct ByNfs<'a> {
     client: &'a mut Client,
     directories: &'a BTreeMap<&'static str, FileHandle>,

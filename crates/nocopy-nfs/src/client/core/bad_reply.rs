@@ -7,21 +7,13 @@ use crate::wire::xdr::XdrError;
 pub enum BadReply {
     /// No call with this number waits for a reply on this connection.
     #[error("the reply has the number {xid:#010x}, which no call has")]
-    UnknownCall {
-        /// The number.
-        xid: u32,
-    },
+    UnknownCall { xid: u32 },
     /// It cannot be decoded as the results of the call.
     #[error("the reply cannot be decoded ({0})")]
     Malformed(#[from] XdrError),
     /// Longer than a reply to this call can be.
     #[error("the reply has {bytes} bytes, more than the {max} that are possible")]
-    TooLong {
-        /// Its length.
-        bytes: usize,
-        /// The longest possible reply.
-        max: usize,
-    },
+    TooLong { bytes: usize, max: usize },
     /// A fragment of a record, but not its last.
     #[error("a fragment of the reply is empty")]
     EmptyFragment,
@@ -44,7 +36,7 @@ pub enum BadReply {
     /// The record ends elsewhere.
     #[error("the reply announces {data_bytes} bytes of the file, and {behind} follow")]
     Length {
-        /// Announced.
+        /// The length that was announced.
         data_bytes: usize,
         /// Bytes that follow in the record.
         behind: usize,
@@ -53,12 +45,7 @@ pub enum BadReply {
     #[error(
         "the reply counts {bytes} bytes read or written of the {asked} asked for, and the file does not end there"
     )]
-    NoProgress {
-        /// Bytes that were read or written.
-        bytes: usize,
-        /// Bytes asked for.
-        asked: usize,
-    },
+    NoProgress { bytes: usize, asked: usize },
     /// A name that would be in another directory.
     #[error("a name in the directory is empty, or has a slash or a zero byte")]
     Name,

@@ -18,12 +18,9 @@ use crate::wire::xdr::padding;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Ticket(pub(super) u64);
 
-/// A place in a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Place {
-    /// The file.
     pub file: FileHandle,
-    /// Bytes from its start.
     pub offset: u64,
 }
 
@@ -33,7 +30,6 @@ impl Place {
     }
 }
 
-/// Why a call failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum CallError {
     /// The server returned an error.
@@ -106,7 +102,6 @@ impl std::fmt::Display for StatusText {
     }
 }
 
-/// A read in progress into a posted buffer.
 #[derive(Debug)]
 pub(super) struct Reading {
     pub(super) ticket: Ticket,
@@ -188,12 +183,10 @@ impl Reading {
         }
     }
 
-    /// Whether it may share a call.
     pub(super) fn is_joinable(&self) -> bool {
         !self.is_alone && self.filled == 0 && self.asked >= self.buffer.len()
     }
 
-    /// The end of the last read of the call.
     pub(super) fn end(&self) -> Place {
         let last = self.joined.back().unwrap_or(self);
         last.place.behind(last.buffer.len())
@@ -209,7 +202,6 @@ impl Reading {
         1 + self.joined.len()
     }
 
-    /// All reads of the call, separately.
     pub(super) fn split(mut self) -> impl Iterator<Item = Self> {
         let joined = std::mem::take(&mut self.joined);
         std::iter::once(self).chain(joined)
@@ -245,7 +237,6 @@ impl Writing {
     }
 }
 
-/// What a call is for.
 #[derive(Debug)]
 pub(super) enum Work {
     Plain { ticket: Ticket, bytes_max: usize },
@@ -254,7 +245,6 @@ pub(super) enum Work {
     Commit { file: FileHandle },
 }
 
-/// A call that has no reply yet.
 #[derive(Debug)]
 pub(super) struct Call {
     /// The record without the data of a write.
@@ -319,7 +309,6 @@ pub enum Done {
     Filled {
         /// What [`Core::post`](super::Core::post) returned.
         ticket: Ticket,
-        /// The data that was read.
         buffer: Buffer,
         /// Where in the file the data lies.
         place: Place,
@@ -329,14 +318,12 @@ pub enum Done {
     Committed {
         /// What [`Core::commit`](super::Core::commit) returned.
         ticket: Ticket,
-        /// The file.
         file: FileHandle,
         /// The first error of its writes or of the commit; it is then unknown which writes are on the disk.
         outcome: Result<(), CallError>,
     },
 }
 
-/// How a read ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReadEnd {
     /// Whether these are the last bytes of the file.

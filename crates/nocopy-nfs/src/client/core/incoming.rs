@@ -18,16 +18,12 @@ const LAST: u32 = 1 << 31;
 /// The longest READ reply without data: a verifier of 400 bytes, a status and attributes.
 const REFUSAL_BYTES_MAX: usize = 640;
 
-/// What is expected in reply to a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Expected {
-    /// Results in a record.
     Results { bytes_max: usize },
-    /// Data of a file.
     Data { bytes_max: usize },
 }
 
-/// A part of the stream that was received.
 #[derive(Debug)]
 pub(super) enum Step {
     /// A whole record: without file data, or received in several fragments.
@@ -43,7 +39,6 @@ pub(super) enum Step {
 /// A wrong reply, with the number of its call if known.
 pub(super) type Broken = (Option<u32>, BadReply);
 
-/// The received bytes of one connection.
 #[derive(Debug, Default)]
 pub(super) struct Incoming {
     /// Received and not yet decoded, then `open` bytes to receive into.
@@ -51,9 +46,7 @@ pub(super) struct Incoming {
     open: usize,
     /// How many bytes the next step needs.
     needed: usize,
-    /// Fragments of an incomplete record.
     fragments: Vec<u8>,
-    /// The file data that is received next.
     data: Option<Data>,
 }
 
@@ -70,7 +63,7 @@ impl Incoming {
         self.data.filter(|data| data.left > 0).map(|data| (data.xid, data.left))
     }
 
-    /// Memory for the bytes after those of [`data`](Self::data).
+    /// Memory for the bytes that do not go into a call's buffer.
     pub(super) fn open(&mut self) -> &mut [u8] {
         self.close(0);
         let received = self.bytes.len();

@@ -51,14 +51,10 @@ const JOINED_BYTES_MAX: usize = 512 << 10;
 /// How many of the latest calls are searched for the buffer that was posted last; a few of them may be of other kinds.
 const LATEST_MAX: usize = 16;
 
-/// A procedure of an RPC program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ProcedureNumber {
-    /// Number of the program.
     pub program: u32,
-    /// Version of the program.
     pub version: u32,
-    /// Number of the procedure.
     pub procedure: u32,
 }
 
@@ -71,9 +67,7 @@ impl From<Procedure> for ProcedureNumber {
 /// The most bytes of one READ and one WRITE, by the server's FSINFO.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// Bytes of a read.
     pub read_bytes_max: usize,
-    /// Bytes of a write.
     pub write_bytes_max: usize,
 }
 
@@ -84,7 +78,6 @@ impl Default for Limits {
     }
 }
 
-/// Counters of a core.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Counts {
@@ -624,7 +617,6 @@ impl Core {
         self.uncommitted.bytes()
     }
 
-    /// The counters.
     pub fn counts(&self) -> Counts {
         self.counts
     }

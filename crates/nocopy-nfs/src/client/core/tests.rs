@@ -40,7 +40,6 @@ fn send_all(core: &mut Core) -> Vec<u32> {
     std::iter::from_fn(|| core.next_call(0)).collect()
 }
 
-/// Gives bytes to the core, at most `at_once` at a time.
 fn receive(core: &mut Core, connection: usize, mut bytes: &[u8], at_once: usize) -> Result<(), BadReply> {
     while !bytes.is_empty() {
         let filled = core.space(connection).fill(&bytes[..at_once.min(bytes.len())]);
@@ -567,7 +566,6 @@ fn any_replies_leave_the_core_in_order() {
     assert!(least > Some(200), "too little happened: {reads} {writes} {repeated} {bad_replies}");
 }
 
-/// A core that knows a pool, and all buffers of it.
 fn core_with_pool(count: u32) -> (Core, Vec<Buffer>) {
     let (mut core, pool) = (core(), Pool::new(count, 4096).unwrap());
     core.set_pool(&pool);

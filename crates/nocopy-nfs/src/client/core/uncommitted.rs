@@ -10,14 +10,10 @@ use crate::wire::nfs3::{FileHandle, Verifier};
 /// The most COMMIT calls for one commit, if the server loses the writes each time.
 const ROUNDS_MAX: u32 = 16;
 
-/// The next step for a file.
 #[derive(Debug)]
 pub(super) enum Next {
-    /// Wait for replies.
     Nothing,
-    /// Send a COMMIT call.
     Commit,
-    /// The commit has ended.
     Over(Ticket, Result<(), CallError>),
 }
 
@@ -47,7 +43,6 @@ struct Kept {
 #[derive(Debug)]
 struct Commit {
     ticket: Ticket,
-    /// COMMIT calls sent for it.
     rounds: u32,
     is_in_flight: bool,
 }
@@ -57,7 +52,6 @@ impl Uncommitted {
         self.0.entry(file.as_bytes().to_vec()).or_default()
     }
 
-    /// Bytes of all kept writes.
     pub(super) fn bytes(&self) -> usize {
         self.0.values().flat_map(|file| &file.kept).map(|kept| kept.writing.data().len()).sum()
     }

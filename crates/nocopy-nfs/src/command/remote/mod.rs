@@ -27,7 +27,6 @@ const KEPT: CapabilitySet =
 const BUFFERS: u32 = 16;
 const BUFFER_BYTES: usize = 1 << 20;
 
-/// A client, and the file at the URL.
 struct Reached {
     client: Client,
     found: Found,

@@ -31,10 +31,8 @@ use crate::wire::{mount, nfs3, portmap, record};
 /// The longest call that is accepted without writing.
 pub const CALL_BYTES_MAX: usize = 40 << 10;
 
-/// How a call is answered.
 #[derive(Debug)]
 pub enum Answer {
-    /// The whole reply.
     Reply(Vec<u8>),
     /// The reply to a write, and how many bytes were written.
     Written(Vec<u8>, usize),
@@ -62,7 +60,6 @@ pub struct Core {
     groups: Vec<String>,
     port: u16,
     mounts: Mounts,
-    /// Whether clients may change files.
     is_writable: bool,
     callers: Callers,
     replies: Replies,

@@ -217,7 +217,6 @@ impl Core {
     }
 }
 
-/// Whether a call changes files.
 pub(super) fn is_change(call: &Call<'_>) -> bool {
     Procedure::from_number(call.procedure).is_some_and(Procedure::is_change)
 }

@@ -23,7 +23,6 @@ struct Scene {
     core: Core,
 }
 
-/// The results in a reply, or the refusal.
 fn results(reply: &[u8]) -> Result<Vec<u8>, Reply> {
     let mut records = Records::new(1 << 20);
     records.push(reply);

@@ -65,11 +65,9 @@ struct World {
     behind: u64,
     /// The committed bytes of the written file.
     stable: Vec<u8>,
-    /// The bytes that this client has written.
     written: Vec<u8>,
     reads: HashMap<Ticket, Place>,
     directories: HashMap<Ticket, String>,
-    /// The written bytes at the time of a commit.
     commit: Option<(Ticket, Vec<u8>)>,
     restarts: usize,
     cuts: usize,

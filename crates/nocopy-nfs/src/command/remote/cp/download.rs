@@ -15,7 +15,6 @@ use super::{Clients, Copying, is_part, local, part_of, url};
 use crate::client::{Client, Found};
 use crate::wire::nfs3::{Attributes, FileHandle};
 
-/// Files that are open at a time.
 const OPEN_MAX: usize = 256;
 
 pub(super) fn run(
@@ -42,7 +41,6 @@ pub(super) fn run(
     Ok(())
 }
 
-/// A file that is to be copied.
 pub(super) struct Wanted {
     found: Found,
     to: PathBuf,
@@ -100,7 +98,6 @@ impl Partial {
         self.file.write_all(bytes).map_err(|error| local(&self.path, error))
     }
 
-    /// Compares it with what the server has.
     fn verify(&self, copying: &mut Copying<'_>, client: &mut Client) -> Result<(), Failure> {
         let compared = compare(copying, client, self.source(), (&self.file, &self.path));
         compared.inspect_err(|failure| {

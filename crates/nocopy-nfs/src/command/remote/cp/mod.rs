@@ -27,7 +27,6 @@ use summary::{Counts, Summary};
 /// The suffix of an incomplete file.
 const PART: &str = ".nocopy-part";
 
-/// State shared by all files of one copy.
 struct Copying<'a> {
     arguments: &'a CpArguments,
     interrupt: Interrupt,
@@ -52,7 +51,6 @@ impl<'a> Copying<'a> {
         })
     }
 
-    /// Counts bytes, and shows the progress.
     fn note(&mut self, bytes: usize) -> Result<(), Failure> {
         self.counts.bytes += bytes as u64;
         let Self { line, counts, shown_bytes, .. } = self;
@@ -144,10 +142,8 @@ fn part_of(name: &OsStr) -> OsString {
     part
 }
 
-/// The error for a file of this host.
 fn local(path: &Path, source: io::Error) -> Failure {
     Failure::Local { path: path.to_owned(), source }
 }
 
-/// Several clients, one per server.
 type Clients = Vec<Client>;

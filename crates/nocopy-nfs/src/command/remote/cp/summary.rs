@@ -9,7 +9,6 @@ use serde::Serialize;
 
 use crate::client::Client;
 
-/// Counts so far.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub(super) struct Counts {
     pub(super) files: u64,

@@ -24,11 +24,9 @@ pub(super) struct Job {
     pub(super) name: OsString,
 }
 
-/// The event for which a file waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Step {
     Create,
-    /// A buffer.
     Buffer,
     /// A commit of what was written so far, because it holds all the buffers.
     CommitPart,
@@ -37,7 +35,6 @@ enum Step {
     Rename,
 }
 
-/// A file that is being copied.
 struct Upload {
     job: Job,
     file: File,
@@ -128,7 +125,6 @@ impl Upload {
     }
 }
 
-/// All that are being copied.
 #[derive(Default)]
 pub(super) struct Uploads {
     all: HashMap<u64, Upload>,
@@ -175,7 +171,6 @@ impl Uploads {
         Ok(())
     }
 
-    /// Finishes all begun copies.
     pub(super) fn finish(&mut self, copying: &mut Copying<'_>, client: &mut Client) -> Result<(), Failure> {
         while !self.all.is_empty() {
             self.go_on(copying, client)?;
@@ -243,7 +238,6 @@ impl Uploads {
     }
 }
 
-/// The event for which an upload waits.
 enum Next {
     Call(Ticket),
     Buffer,
