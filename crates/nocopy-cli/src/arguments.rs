@@ -282,12 +282,10 @@ pub(crate) struct FilterArguments {
 }
 
 impl FilterArguments {
-    /// The filter, as given.
     pub(crate) fn words(&self) -> Option<String> {
         (!self.words.is_empty()).then(|| self.words.join(" "))
     }
 
-    /// The filter, compiled.
     pub(crate) fn program(&self) -> Result<Option<Program>, Failure> {
         if let Some(path) = &self.bytecode {
             let text = std::fs::read_to_string(path)

@@ -23,7 +23,6 @@ pub(crate) fn print_page(command: Option<&str>) -> Result<Outcome, Failure> {
     print(&page(found))
 }
 
-/// Writes the pages of nocopy and of all its commands, a file each.
 pub(crate) fn write_pages(directory: &Path) -> Result<Outcome, Failure> {
     let failed = |path: &Path| {
         let path = path.to_owned();

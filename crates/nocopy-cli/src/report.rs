@@ -19,7 +19,6 @@ use nocopy_report::result::{Report, SCHEMA, SCHEMA_1};
 use nocopy_report::{Outcome, capability, print};
 use nocopy_report::{ResultFile, comparison_text, markdown, page, result_lines, result_table};
 
-/// The contents of a file.
 enum Results {
     Bench(Report),
     Sweep(Sweep),

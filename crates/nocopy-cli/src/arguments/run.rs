@@ -34,7 +34,6 @@ pub(crate) struct RunArguments {
 }
 
 impl RunArguments {
-    /// Whether a report was requested.
     pub(crate) fn wants_report(&self) -> bool {
         self.json || self.report.is_some()
     }

@@ -18,7 +18,6 @@ pub(super) fn as_option(word: &OsStr, command: &Command) -> OsString {
     }
 }
 
-/// The arguments for a target.
 const TARGETS: [&str; 3] = ["target", "udp", "tcp"];
 
 /// Adds advice for an option that does not work with the target.
@@ -51,7 +50,6 @@ pub(super) fn with_tip(mut error: clap::Error, command: &Command, words: &[OsStr
     error
 }
 
-/// The arguments that an error names.
 fn names(value: Option<&ContextValue>) -> Vec<String> {
     match value {
         Some(ContextValue::String(name)) => vec![name.clone()],
@@ -60,7 +58,6 @@ fn names(value: Option<&ContextValue>) -> Vec<String> {
     }
 }
 
-/// Whether an option is among the words of a command line.
 fn is_given(option: &Arg, words: &[OsString]) -> bool {
     let long = option.get_long().map(|long| format!("--{long}"));
     let short = option.get_short().map(|short| format!("-{short}"));

@@ -44,7 +44,6 @@ impl Examined {
     }
 }
 
-/// Whether one of these prevents any port.
 pub(super) fn is_blocked(gates: &[Gate]) -> bool {
     gates.iter().any(blocks)
 }

@@ -68,7 +68,6 @@ impl<'a> InterfaceRow<'a> {
     }
 }
 
-/// Every gate of the machine and of one interface.
 pub(super) fn gates(machine: &[Gate], examined: &Examined) -> String {
     let table = gate_table(machine.iter().chain(&examined.probed.gates));
     let interface = &examined.name;

@@ -17,7 +17,6 @@ use nocopy_report::output_file::PrivateFile;
 /// them are to be deleted later.
 const LISTED_MAX: usize = 1000;
 
-/// A file that is written, or was.
 #[derive(Debug, Clone)]
 pub(super) struct Recorded {
     pub(super) path: PathBuf,
@@ -41,7 +40,6 @@ impl Tally {
     }
 }
 
-/// When a file is full.
 #[derive(Debug, Clone, Copy)]
 struct Rotation {
     bytes: Option<u64>,
@@ -54,17 +52,14 @@ pub(super) struct Files {
     making: PrivateFile,
     rotation: Rotation,
     keep: Option<u32>,
-    /// The number of files.
     made: u64,
     /// The latest files; the last one is being written.
     pub(super) listed: VecDeque<Recorded>,
-    /// Older files that were deleted.
     pub(super) deleted: Tally,
     /// Older files that were not deleted: deleting was not requested, or failed.
     pub(super) unlisted: Tally,
     /// The file that could not be made, if one could not.
     refused: Option<PathBuf>,
-    /// When this file was begun.
     begun_ns: u64,
 }
 
@@ -75,7 +70,7 @@ impl Files {
         Self::none(arguments.output.clone(), making, rotation, arguments.files)
     }
 
-    /// Before the first.
+    /// No file has been written yet.
     fn none(output: PathBuf, making: PrivateFile, rotation: Rotation, keep: Option<u32>) -> Self {
         Self {
             output,
@@ -91,7 +86,6 @@ impl Files {
         }
     }
 
-    /// Opens the first.
     pub(super) fn first(&mut self, now_ns: u64) -> Result<Writer, Failure> {
         let path = self.name(now_ns);
         let writer = self
@@ -139,7 +133,6 @@ impl Files {
         too_large || self.rotation.time.is_some_and(|most| age_ns >= most.as_nanos())
     }
 
-    /// The last file written.
     pub(super) fn current(&mut self) -> &mut Recorded {
         self.listed.back_mut().expect("the first is opened before anything is written")
     }

@@ -13,7 +13,6 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 use crate::Failure;
 use nocopy_report::Outcome;
 
-/// The name of the command that is the other process.
 const COMMAND: &str = "record-guard";
 
 /// The other process, seen from the recording.
@@ -37,7 +36,7 @@ impl Guard {
         Ok(Self { child, line })
     }
 
-    /// Reports to it how much of the file is whole.
+    /// Reports to it how much of the file is complete.
     pub(super) fn tell(&mut self, bytes: u64) -> io::Result<()> {
         self.line.as_mut().map_or(Ok(()), |line| line.write_all(&bytes.to_le_bytes()))
     }

@@ -45,7 +45,6 @@ pub(crate) fn run(arguments: &RecordArguments) -> Result<Outcome, Failure> {
     report(arguments, sink, recorded)
 }
 
-/// The source of packets.
 #[derive(Debug)]
 enum Source {
     Blocks(Capture),
@@ -61,11 +60,9 @@ impl Source {
     }
 }
 
-/// A method of recording.
 trait Recording {
-    /// Records until it is to end.
     fn run(&mut self, sink: &mut Sink, progress: &mut Progress) -> io::Result<()>;
-    /// Takes no more, and counts.
+    /// Stops taking packets; returns the losses.
     fn stop(&mut self, sink: &mut Sink) -> io::Result<Loss>;
     /// The memory into which packets are copied, if they are.
     fn gather(&mut self) -> Option<&mut Gather>;
@@ -81,7 +78,6 @@ struct Description {
     highest_fill: f64,
 }
 
-/// A recording that is over.
 #[derive(Debug)]
 struct Recorded {
     elapsed: Duration,
@@ -118,7 +114,7 @@ fn record(
     Ok(Recorded { elapsed, loss, gaps, description, ended, failed })
 }
 
-/// Prints the summary, and whether the recording is complete.
+/// Prints the summary; the outcome says whether the recording is complete.
 fn report(arguments: &RecordArguments, sink: Sink, recorded: Recorded) -> Result<Outcome, Failure> {
     let Recorded { elapsed, loss, gaps, description, ended, failed } = recorded;
     let summary = Summary {

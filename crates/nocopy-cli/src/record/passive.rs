@@ -26,7 +26,6 @@ const BLOCK_TIMEOUT: Duration = Duration::from_millis(100);
 const GLANCE: Duration = Duration::from_millis(2);
 /// The longest wait: Ctrl-C and the live line are looked after in between.
 const WAIT: Duration = Duration::from_millis(100);
-/// The interval between two blocks with counts.
 const COUNTS_EVERY: Duration = Duration::from_secs(1);
 
 /// A capture whose blocks become pieces of files.
@@ -34,20 +33,17 @@ const COUNTS_EVERY: Duration = Duration::from_secs(1);
 pub(super) struct Passive {
     blocks: Capture,
     snap_bytes: u32,
-    /// Packets that are wanted still.
     wanted: u64,
     taken: Taken,
     counted: Instant,
     /// Counts that are in no block yet.
     fresh: Option<Counts>,
-    /// If blocks are not written in place.
+    /// Set if blocks are not written in place.
     gather: Option<Gather>,
-    /// Gathered buffers that may wait to be written.
     buffers_max: usize,
     highest_fill: f64,
 }
 
-/// Totals of the received blocks.
 #[derive(Debug, Clone, Copy, Default)]
 struct Taken {
     packets: u64,
@@ -56,7 +52,6 @@ struct Taken {
     moved: u64,
 }
 
-/// Opens the capture that the arguments ask for.
 pub(super) fn open(arguments: &RecordArguments) -> Result<Capture, Failure> {
     let small = arguments.rotate_size.map_or(1 << 20, |bytes| (bytes / 8).clamp(1 << 17, 1 << 20));
     let block_bytes = 1_u32 << small.min(arguments.buffer / 4).ilog2();
@@ -94,7 +89,6 @@ impl Passive {
         stats["tp_packets"].saturating_sub(stats["tp_drops"] + packets + unreadable + left_out)
     }
 
-    /// Whether more may be collected.
     fn has_room(&self, sink: &Sink) -> bool {
         self.gather.is_none() || sink.backlog() < self.buffers_max
     }
@@ -126,7 +120,6 @@ impl Passive {
         self.highest_fill = self.highest_fill.max(self.blocks.fill().ratio());
     }
 
-    /// Copies the payloads of a block's packets.
     fn copy(&mut self, block: Block, sink: &mut Sink, gather: &mut Gather) -> io::Result<()> {
         let mut reader = block.into_reader();
         while let Some(packet) = reader.next_packet() {

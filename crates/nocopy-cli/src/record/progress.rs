@@ -42,7 +42,6 @@ impl Progress {
         self.start.elapsed()
     }
 
-    /// Redraws the live line if it is time.
     pub(super) fn show(&mut self, sink: &Sink, fill: f64) {
         let Self { line, shown, .. } = self;
         line.update(Instant::now(), |since| {

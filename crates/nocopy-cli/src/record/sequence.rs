@@ -36,12 +36,10 @@ impl Field {
     }
 }
 
-/// Irregularities of the counter.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub(super) struct Gaps {
     /// Values that never arrived.
     pub(super) missing: u64,
-    /// The number of gaps.
     pub(super) gaps: u64,
     /// Values that arrived more than once, as far back as is remembered.
     pub(super) duplicate: u64,
@@ -51,7 +49,7 @@ pub(super) struct Gaps {
     pub(super) wraps: u64,
     /// Jumps backwards that are too far for a late value: the sender restarted.
     pub(super) restarts: u64,
-    /// Payloads that end before it.
+    /// Payloads that are too short to contain the counter.
     pub(super) too_short: u64,
 }
 

@@ -20,7 +20,6 @@ const WRITE_BYTES_MAX: usize = 8 << 20;
 /// Bytes of a write through the page cache: the processor's caches still have the latest.
 const COPIED_BYTES_MAX: usize = 1 << 20;
 
-/// Packets and their bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Amount {
     pub(super) packets: u64,
@@ -34,7 +33,6 @@ impl Amount {
     }
 }
 
-/// A piece of a file.
 #[derive(Debug)]
 pub(super) struct Piece {
     pub(super) sectors: Sectors,
@@ -52,7 +50,6 @@ pub(super) struct Sink {
     waiting: VecDeque<Piece>,
     /// The contents of each piece of the write in progress.
     under_way: Vec<Amount>,
-    /// What was written to this file so far.
     state: State,
     /// Cuts the file back if this process is killed, if a write may then be incomplete.
     guard: Option<Guard>,
@@ -62,7 +59,7 @@ pub(super) struct Sink {
     pub(super) written: Amount,
     pub(super) not_written: Amount,
     pub(super) failed: Option<io::Error>,
-    /// Memory to gather into that was written.
+    /// Free memory to gather packets into.
     spare: Vec<SectorBuffer>,
 }
 
@@ -120,7 +117,6 @@ impl Sink {
         }
     }
 
-    /// Pieces that are not written yet.
     pub(super) fn backlog(&self) -> usize {
         self.waiting.len() + self.under_way.len()
     }

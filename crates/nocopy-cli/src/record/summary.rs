@@ -41,7 +41,6 @@ impl Loss {
     }
 }
 
-/// Everything about a recording that is over.
 #[derive(Debug)]
 pub(super) struct Summary<'a> {
     pub(super) interface: &'a str,
@@ -55,7 +54,6 @@ pub(super) struct Summary<'a> {
     pub(super) loss: Loss,
     pub(super) written: Amount,
     pub(super) not_written: Amount,
-    /// Why.
     pub(super) cause: Option<String>,
     pub(super) gaps: Option<Gaps>,
     pub(super) highest_fill: f64,

@@ -28,20 +28,16 @@ const WAIT: Duration = Duration::from_millis(100);
 pub(super) struct Taken {
     queues: Queues,
     gather: Gather,
-    /// Packets that are wanted still.
     wanted: u64,
     received: u64,
     left_out: u64,
     /// Times by the card.
     timed: u64,
-    /// Buffers that may wait to be written.
     buffers_max: usize,
     highest_fill: f64,
-    /// The pieces of a packet, joined.
     joined: Vec<u8>,
 }
 
-/// Opens the ports that the arguments ask for.
 pub(super) fn open(arguments: &RecordArguments) -> Result<Queues, Failure> {
     let filter = arguments.filter.program()?;
     let builder = Port::builder(&arguments.interface)
@@ -71,7 +67,6 @@ impl Taken {
         }
     }
 
-    /// Takes a batch.
     fn take(&mut self, sink: &mut Sink, timeout: Duration) -> io::Result<()> {
         let now = now_ns();
         let mut batch = self.queues.receive_timeout(timeout)?;

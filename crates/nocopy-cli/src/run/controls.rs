@@ -13,11 +13,10 @@ use nocopy_proto::run::FilterRequest;
 /// Of all processes together: each holds two descriptors.
 const CONTROLS_MAX: usize = 256;
 
-/// Those of one process, by handle.
+/// The filter controls of one process, by handle.
 #[derive(Debug, Default)]
 pub(super) struct Controls(HashMap<u64, FilterControl>);
 
-/// Why a control is not kept.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum NotKept {
     #[error(
@@ -47,7 +46,6 @@ pub(super) enum NotLoaded {
 }
 
 impl Controls {
-    /// How many there are.
     pub(super) fn count(&self) -> usize {
         self.0.len()
     }

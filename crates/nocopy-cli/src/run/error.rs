@@ -27,7 +27,7 @@ pub(crate) enum Error {
     NotALibrary {
         kind: Kind,
         path: PathBuf,
-        /// From the error's number on, or from `; `.
+        /// The end of the message: the errno and its meaning, or text that begins with `; `.
         why: String,
     },
     #[error(
@@ -59,7 +59,7 @@ pub(crate) enum Error {
 }
 
 impl Error {
-    /// What a program could not be started for.
+    /// The error for a program that could not be started.
     pub(super) fn start(program: &str, source: io::Error) -> Self {
         let program = program.to_owned();
         match source.raw_os_error() {

@@ -8,7 +8,7 @@ use object::elf::{DT_NEEDED, FileHeader32, FileHeader64, PT_INTERP};
 use object::read::elf::{Dyn, FileHeader, ProgramHeader};
 use object::{Endianness, FileKind, ReadCache, ReadRef};
 
-/// Of an ELF file.
+/// What the headers of an ELF file say.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Executable {
     /// 32 or 64.
@@ -52,13 +52,12 @@ impl Executable {
         })
     }
 
-    /// Whether it could be in one process with this program.
+    /// Whether it is for the same kind of processor as this program, so that one process could load both.
     pub(super) fn is_native(&self) -> bool {
         let own = Self::read(Path::new("/proc/self/exe")).ok().flatten();
         own.is_none_or(|own| (own.bits, own.machine) == (self.bits, self.machine))
     }
 
-    /// Whether it asks for libpcap itself.
     pub(super) fn needs_libpcap(&self) -> bool {
         self.libraries.iter().any(|name| name.starts_with("libpcap.so"))
     }

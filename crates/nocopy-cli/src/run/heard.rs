@@ -11,13 +11,11 @@ pub(super) struct Heard {
     pub(super) handles: Vec<Handle>,
     /// Handles beyond [`HANDLES_MAX`].
     pub(super) handles_left_out: u64,
-    /// Datagrams that were no messages.
+    /// Datagrams that were not valid messages.
     pub(super) malformed: u64,
-    /// What was wrong with the first.
     pub(super) first_malformed: Option<String>,
 }
 
-/// A process that has joined.
 #[derive(Debug, Clone)]
 pub(super) struct Process {
     pub(super) id: u32,
@@ -66,7 +64,6 @@ impl Heard {
         }
     }
 
-    /// The channel is closed.
     pub(super) fn left(&mut self, channel: u64) {
         for handle in self.handles.iter_mut().filter(|handle| handle.channel == channel) {
             if matches!(handle.state, State::Open) {

@@ -1,6 +1,5 @@
 //! The two libraries that are preloaded.
 
-/// Which library.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// In front of libpcap.

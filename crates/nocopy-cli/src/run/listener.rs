@@ -33,13 +33,13 @@ pub(super) struct Listener {
     /// What every process of the command inherits the other end of; `None` when all of them have closed it.
     shared: Option<OwnedFd>,
     channels: Vec<Channel>,
-    /// Numbers of channels so far.
+    /// The number of the latest channel.
     joined: u64,
     buffer: Vec<u8>,
     pub(super) heard: Heard,
 }
 
-/// One process.
+/// The connection to one process.
 #[derive(Debug)]
 struct Channel {
     number: u64,
@@ -48,11 +48,11 @@ struct Channel {
     controls: Controls,
 }
 
-/// What one look at a socket brought.
+/// The result of one read of a socket.
 enum Received {
     /// A datagram of that many bytes, with descriptors.
     Datagram(usize, Vec<OwnedFd>),
-    /// One that is longer than any of ours.
+    /// A datagram that is longer than any valid message.
     TooLong,
     Nothing,
     /// The other end is closed.
@@ -71,7 +71,7 @@ impl Listener {
         Ok((listener, theirs))
     }
 
-    /// To be waited for.
+    /// The descriptors to poll.
     pub(super) fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         self.shared.iter().chain(self.channels.iter().map(|channel| &channel.socket)).map(AsFd::as_fd)
     }

@@ -61,7 +61,6 @@ pub(crate) fn run(arguments: &RunArguments) -> ExitCode {
     }
 }
 
-/// A command that has been started.
 struct Run<'a> {
     arguments: &'a RunArguments,
     library: std::path::PathBuf,
@@ -193,7 +192,7 @@ fn stop(mut command: Child, why: Error) -> Error {
     why
 }
 
-/// As a shell has it.
+/// The exit code that a shell would return for this status.
 fn exit_code(status: Option<ExitStatus>) -> ExitCode {
     let code = status.and_then(|status| status.code().or_else(|| status.signal().map(|signal| 128 + signal)));
     code.and_then(|code| u8::try_from(code).ok()).map_or(ExitCode::FAILURE, ExitCode::from)

@@ -92,7 +92,7 @@ impl Program {
     }
 }
 
-/// As execvp(3) does.
+/// Finds a command as execvp(3) does.
 fn find(word: &OsStr, path: Option<&OsStr>) -> Option<PathBuf> {
     if word.as_bytes().contains(&b'/') {
         return Some(word.into());

@@ -35,7 +35,7 @@ pub(super) struct Report {
     notes: Vec<String>,
 }
 
-/// One handle.
+/// The report of one handle.
 #[derive(Debug, Serialize)]
 struct Row {
     process: u32,
@@ -215,7 +215,7 @@ impl Row {
         ]
     }
 
-    /// What does not go into a cell.
+    /// Sentences that are too long for a table cell.
     fn words(&self) -> impl Iterator<Item = String> {
         let unknown = match self.state {
             "open" => Some("still open when the command ended: what it counted is not known"),
@@ -234,7 +234,7 @@ impl Row {
     }
 }
 
-/// `xdp zero-copy`, or with how many of each.
+/// `xdp zero-copy`, or each mode with its number of queues.
 fn together(queues: &[String]) -> String {
     let mut runs: Vec<(&String, usize)> = Vec::new();
     for queue in queues {

@@ -15,7 +15,7 @@ use signal_hook::flag;
 use super::Error;
 use nocopy_report::interrupt::is_ignored;
 
-/// Those by which people talk to programs.
+/// The signals by which users control programs.
 const PASSED_ON: [Signal; 6] =
     [Signal::SIGHUP, Signal::SIGINT, Signal::SIGQUIT, Signal::SIGTERM, Signal::SIGUSR1, Signal::SIGUSR2];
 
@@ -53,14 +53,12 @@ impl Early {
     }
 }
 
-/// Signals, as they arrive.
 #[derive(Debug)]
 pub(super) struct Signals {
     descriptor: SignalFd,
 }
 
 impl Signals {
-    /// Passes on signals that have arrived.
     pub(super) fn pass_on(&self, command: Pid) {
         while let Ok(Some(signal)) = self.descriptor.read_signal() {
             // From the keyboard: the whole foreground group got it, and a second one could have another effect. Or sent by this process itself.

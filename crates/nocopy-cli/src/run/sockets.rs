@@ -32,7 +32,6 @@ impl Counts {
         Ok(())
     }
 
-    /// What has been counted.
     pub(super) fn read(&self) -> io::Result<Sockets> {
         let mut bytes = vec![0; FILE_BYTES];
         self.0.read_exact_at(&mut bytes, 0)?;
@@ -41,7 +40,6 @@ impl Counts {
     }
 }
 
-/// The report of one socket.
 #[derive(Debug, Serialize)]
 pub(super) struct Row {
     process: u32,
@@ -101,7 +99,7 @@ impl Row {
         ]
     }
 
-    /// What does not go into a cell.
+    /// Sentences that are too long for a table cell.
     fn words(&self) -> impl Iterator<Item = String> {
         let list = |counts: &Map<String, Value>| {
             let parts: Vec<_> = counts.iter().map(|(why, count)| format!("{why} {count}")).collect();
@@ -128,7 +126,6 @@ impl Row {
     }
 }
 
-/// The table, and the words that follow it.
 pub(super) fn text(rows: &[Row]) -> String {
     let header = [
         "process",

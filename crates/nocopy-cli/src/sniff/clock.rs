@@ -16,7 +16,7 @@ pub(super) struct Clock {
     /// The second whose clock time is known.
     second: Option<u64>,
     text: String,
-    /// The first packet's.
+    /// The first packet's time.
     began_ns: Option<u64>,
 }
 

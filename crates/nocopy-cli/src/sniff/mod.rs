@@ -38,7 +38,6 @@ pub(crate) fn run(arguments: &SniffArguments) -> Result<Outcome, Failure> {
     ended.map(|_| Outcome::Positive)
 }
 
-/// A running capture.
 struct Sniffing<'a> {
     arguments: &'a SniffArguments,
     source: Source,
@@ -90,7 +89,6 @@ impl<'a> Sniffing<'a> {
         }
     }
 
-    /// One batch of packets.
     fn round(&mut self, timeout: Duration, output: &mut impl Write) -> Result<Seen, Failure> {
         let Self { arguments, source, exporter, count, .. } = self;
         source.look(timeout, &mut |sighting| {

@@ -24,18 +24,16 @@ const BLOCK_TIMEOUT: Duration = Duration::from_millis(20);
 /// Packets for which the ring has room, of 2 KiB each.
 const RING_PACKETS: u32 = 16_384;
 
-/// A packet, as it was captured.
 pub(super) struct Sighting<'a> {
     /// The captured bytes, from the first.
     pub(super) bytes: &'a [u8],
-    /// Bytes the packet has.
+    /// The packet's length on the wire.
     pub(super) packet_bytes: usize,
     pub(super) stamp: Stamp,
     /// Whether the host sent it; `None` if that is unknown.
     pub(super) outgoing: Option<bool>,
 }
 
-/// The packet's time.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Stamp {
     /// Since 1970.
@@ -62,7 +60,6 @@ impl Origin {
     }
 }
 
-/// The result of a poll.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Seen {
     Packets,
@@ -93,7 +90,6 @@ impl Wish {
 pub(super) struct Source {
     queues: Queues,
     wish: Wish,
-    /// The pieces of a packet, joined.
     joined: Vec<u8>,
 }
 
@@ -131,7 +127,6 @@ impl Source {
         Ok(Seen::Packets)
     }
 
-    /// The method of capture, in a line.
     pub(super) fn manner(&mut self) -> String {
         let port = self.first();
         let host = match port.mode() {
@@ -141,12 +136,10 @@ impl Source {
         format!("{}, {}; {host}", port.mode(), port.explain().evidence)
     }
 
-    /// The name of the mode.
     pub(super) fn mode(&mut self) -> String {
         self.first().mode().to_string()
     }
 
-    /// Evidence about copies.
     pub(super) fn evidence(&mut self) -> Evidence {
         self.first().explain().evidence
     }
@@ -231,7 +224,6 @@ impl Drops {
         self.lost
     }
 
-    /// Each counter with its name.
     pub(super) fn counters(&self) -> impl Iterator<Item = (&str, u64)> {
         self.counters.iter().map(|(name, value)| (&**name, *value))
     }

@@ -10,7 +10,6 @@ use super::source::{Drops, Origin, Sighting, Source};
 use nocopy_report::table::Table;
 use nocopy_report::{Ended, Outcome, Summary, quantity};
 
-/// Counts of packets.
 #[derive(Debug, Default)]
 pub(super) struct Count {
     pub(super) packets: u64,
@@ -49,7 +48,6 @@ impl Count {
         times.into_iter().filter(|(_, packets)| *packets > 0)
     }
 
-    /// The summary at the end.
     pub(super) fn end<'a>(&self, ending: &'a Ending<'a>, source: &mut Source) -> Capture<'a> {
         Capture {
             kind: "summary",

@@ -13,7 +13,6 @@ pub(super) struct Row {
     pub(super) per_second: Option<f64>,
 }
 
-/// The source of a counter.
 #[derive(Debug)]
 pub(super) enum Source {
     /// The kernel, for the interface.

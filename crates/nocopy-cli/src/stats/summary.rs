@@ -34,7 +34,6 @@ impl Summary {
         }
     }
 
-    /// The counts until now.
     pub(super) fn line(&self) -> String {
         self.text(self.start.elapsed())
     }

@@ -10,7 +10,6 @@ use crate::{Failure, interfaces};
 pub(super) struct Watch {
     /// `None`: all of this network namespace.
     interface: Option<String>,
-    /// The snapshots of the last refresh.
     before: Vec<Snapshot>,
     owners: Owners,
 }
@@ -20,7 +19,7 @@ impl Watch {
         Self { interface, before: Vec::new(), owners: Owners::default() }
     }
 
-    /// Whether it is one interface, by its name.
+    /// Whether one interface was named.
     pub(super) fn is_named(&self) -> bool {
         self.interface.is_some()
     }
@@ -48,7 +47,7 @@ impl Watch {
     }
 }
 
-/// Without those that are removed meanwhile.
+/// All interfaces, without those that are removed meanwhile.
 fn all() -> Result<Vec<Snapshot>, Failure> {
     let names = interfaces::names()?;
     let taken = names.iter().filter_map(|name| match Snapshot::of(name) {
@@ -76,7 +75,6 @@ mod tests {
         snapshot
     }
 
-    /// Name, total and rate of packets received.
     fn received(reports: &[Report]) -> Vec<(&str, u64, Option<f64>)> {
         let row = |report: &Report| -> (u64, Option<f64>) {
             let Row { counter, per_second, .. } = &report.groups[0].rows[0];

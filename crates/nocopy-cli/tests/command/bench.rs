@@ -219,10 +219,8 @@ fn results(text: &str) -> Value {
     report
 }
 
-/// What a row is compared with.
 const BASELINE: [&str; 2] = ["baseline", "baseline_variant"];
 
-/// What a row is of.
 fn trial(row: &Value) -> Vec<&Value> {
     let fields = [
         "workload",
@@ -246,7 +244,6 @@ fn has_moved(row: &Value) -> bool {
     figures.iter().find_map(|figure| row[figure].as_f64()) > Some(0.0)
 }
 
-/// The values of a field in rows of a workload, each once.
 fn numbers(rows: &[Value], workload: &str, field: &str) -> BTreeSet<u64> {
     rows.iter().filter(|row| row["workload"] == workload).filter_map(|row| row[field].as_u64()).collect()
 }
@@ -551,7 +548,6 @@ fn a_short_bench_sends_datagrams_in_every_way() {
     assert!(singles.clone().count() > 0 && singles.all(|row| row["baseline"] == "socket"), "{report:#}");
 }
 
-/// Every way there is.
 const UDP_METHODS: [&str; 10] = [
     "socket",
     "sendmmsg",
@@ -637,7 +633,6 @@ fn a_short_bench_moves_streams_in_every_way() {
     assert_eq!((&splice["baseline"], &splice["workload"]), (&"read-write".into(), &"tcp-proxy".into()));
 }
 
-/// Every way there is.
 const TCP_SEND_METHODS: [&str; 6] =
     ["plain", "zerocopy", "uring-zerocopy", "published", "sendfile", "vmsplice"];
 

@@ -25,7 +25,6 @@ impl Drop for Running {
     }
 }
 
-/// A thread of another process.
 #[derive(Debug)]
 struct Thread {
     name: String,
@@ -63,7 +62,6 @@ impl Thread {
     }
 }
 
-/// Waits until something is so.
 fn wait_until(mut is_so: impl FnMut() -> bool) -> bool {
     let give_up = Instant::now() + PATIENCE;
     while !is_so() {
@@ -215,7 +213,6 @@ fn what_sends_has_no_capabilities() {
     }
 }
 
-/// With every transport.
 #[test]
 fn what_answers_and_asks_has_no_capabilities() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };

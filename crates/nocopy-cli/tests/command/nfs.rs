@@ -19,7 +19,6 @@ use serde_json::Value;
 
 use crate::running::{PATIENCE, Running, nocopy, text};
 
-/// A server, once it is there.
 struct Server {
     running: Running,
     address: SocketAddr,

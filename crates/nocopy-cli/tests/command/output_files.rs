@@ -35,7 +35,6 @@ impl Drop for Scratch {
     }
 }
 
-/// Runs a command under a umask.
 fn under(umask: &str, arguments: &[&str]) -> Output {
     let script = format!("umask {umask}; exec \"$@\"");
     let mut command = Command::new("sh");
@@ -47,7 +46,6 @@ fn permissions(path: &str) -> u32 {
     fs::metadata(path).unwrap().mode() & 0o7777
 }
 
-/// Receives nothing, into a file.
 fn receive<'a>(address: &'a str, path: &'a str, options: &[&'a str]) -> Vec<&'a str> {
     [&["recv", address, "--duration", "1ms", "--output", path], options].concat()
 }

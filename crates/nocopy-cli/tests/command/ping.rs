@@ -42,7 +42,7 @@ impl Server {
         Pid::from_child(self.running.0.as_ref().unwrap())
     }
 
-    /// What it counted, once it was asked to end.
+    /// Asks the server to end; returns its counts.
     fn end(self) -> Vec<Value> {
         self.running.signal(Signal::INT);
         let (summary, code) = self.running.summary();
@@ -215,7 +215,7 @@ fn every_message_is_accounted_for() {
     with_enough_time(|seconds| account_of_five(&format!("{seconds}s")).then_some(()));
 }
 
-/// False if some answer that was to be in time was not.
+/// False if an answer was late that should not have been.
 fn account_of_five(timeout: &str) -> bool {
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     socket.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -458,7 +458,6 @@ fn a_bare_address_serves_messages_tcp_and_udp() {
     assert!(text(&output.stdout).contains("20 answered"), "{}", text(&output.stdout));
 }
 
-/// A connection to a server from an address of this host.
 fn connect_from(source: &str, server: &Server) -> TcpStream {
     let to: SocketAddr = server.targets[0].strip_prefix("tcp://").unwrap().parse().unwrap();
     let socket = socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
@@ -475,7 +474,6 @@ fn is_echoed(mut stream: &TcpStream) -> bool {
     stream.write_all(b"echo").is_ok() && stream.read_exact(&mut echo).is_ok() && echo == *b"echo"
 }
 
-/// Other peers are served meanwhile.
 #[test]
 fn peers_that_never_read_are_kept_within_the_bound() {
     let server = Server::start(&["tcp://127.0.0.1:0"], &[]);
@@ -499,7 +497,6 @@ fn peers_that_never_read_are_kept_within_the_bound() {
     assert!(served["refused"].as_u64().unwrap() >= 20, "{served}");
 }
 
-/// Proves that connections of one address leave places to others: all that may be there, and all that there are descriptors for.
 #[test]
 fn connections_of_one_address_leave_places_to_others() {
     for (count, descriptors) in [(256, None), (60, Some(40))] {

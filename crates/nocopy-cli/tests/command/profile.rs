@@ -76,7 +76,7 @@ fn sent_again() -> u64 {
     values.split(' ').nth(place).unwrap().parse().unwrap()
 }
 
-/// What was measured until now.
+/// Ends the window; returns what was measured.
 fn closed(window: Running) -> Value {
     wait_for_listening(window.0.as_ref().unwrap(), PATIENCE);
     window.signal(Signal::INT);
@@ -90,7 +90,6 @@ fn agree(report: &Value) {
     assert!(failed.is_none(), "{report}");
 }
 
-/// Counts and bytes of the calls of a kind.
 fn calls(report: &Value, kind: &str) -> [u64; 2] {
     let all = report["calls"].as_array().unwrap();
     let calls = all.iter().find(|calls| calls["kind"] == kind);
@@ -110,7 +109,6 @@ fn connection() -> (TcpStream, TcpStream, u16) {
     (sender, listener.accept().unwrap().0, at.port())
 }
 
-/// Waits until that many bytes are in the receive queue.
 fn wait_for_queue(receiver: &TcpStream, bytes: usize) {
     while (rustix::io::ioctl_fionread(receiver).unwrap() as usize) < bytes {
         thread::sleep(Duration::from_millis(1));
@@ -397,7 +395,7 @@ fn waits_to_be_watched(process: u32) -> bool {
         .is_ok_and(|words| words.split(|&byte| byte == 0).nth(1) == Some(b"profile-start"))
 }
 
-/// Those of all threads of a process.
+/// The children of all threads of a process.
 fn children(process: u32) -> Vec<u32> {
     let Ok(threads) = fs::read_dir(format!("/proc/{process}/task")) else { return Vec::new() };
     let lists = threads.filter_map(|thread| fs::read_to_string(thread.ok()?.path().join("children")).ok());
@@ -462,7 +460,7 @@ fn sent_by_child(method: &str, then: &str) -> (Value, String) {
     sent_by("", method, then)
 }
 
-/// The same, after another command of the shell.
+/// As `sent_by_child`, after another command of the shell.
 fn sent_by(first: &str, method: &str, then: &str) -> (Value, String) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let at = listener.local_addr().unwrap();

@@ -44,7 +44,6 @@ impl Drop for Directory {
     }
 }
 
-/// A recording that runs, ended with the test.
 struct Recording(Option<Child>);
 
 impl Recording {
@@ -82,7 +81,6 @@ impl Recording {
         self.0.take().unwrap().wait_with_output().unwrap()
     }
 
-    /// Its summary, after Ctrl-C.
     fn summary(self) -> Value {
         self.signal(Signal::INT);
         let output = self.end();

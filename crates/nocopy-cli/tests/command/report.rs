@@ -24,7 +24,7 @@ impl Scratch {
         fs::read_to_string(self.0.join(name)).unwrap()
     }
 
-    /// Runs there.
+    /// Runs the command in the directory.
     fn nocopy(&self, arguments: &[&str]) -> Output {
         Command::new(env!("CARGO_BIN_EXE_nocopy")).args(arguments).current_dir(&self.0).output().unwrap()
     }
@@ -40,7 +40,7 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8(bytes.to_vec()).unwrap()
 }
 
-/// The same as lines, with one of an unknown kind.
+/// The results as lines, with one line of an unknown kind.
 fn lines(report: &Value) -> String {
     let mut header = report.clone();
     header["schema"] = "nocopy.bench/2".into();
@@ -76,7 +76,6 @@ fn results(method: &str, packets_per_s: f64) -> Value {
     })
 }
 
-/// The page made later from the results is the same.
 #[test]
 fn the_page_of_a_bench_is_that_of_its_results() {
     if nocopy_lab::lab_or_skip().is_none() {
@@ -102,7 +101,6 @@ fn the_page_of_a_bench_is_that_of_its_results() {
     assert!(text(&compared.stdout).contains("too few rounds"), "{}", text(&compared.stdout));
 }
 
-/// Proves that results of both versions of the schema are the same to a reader.
 #[test]
 fn both_versions_are_read() {
     let scratch = Scratch::new("versions");
@@ -249,7 +247,6 @@ fn words_of_a_refused_file_are_only_shown() {
     }
 }
 
-/// The exit code still reports the error.
 #[test]
 fn a_broken_standard_error_changes_no_exit_code() {
     let full = fs::File::options().write(true).open("/dev/full").unwrap();

@@ -25,7 +25,6 @@ fn library() -> PathBuf {
     std::env::current_exe().unwrap().with_file_name("libnocopy_pcap.so")
 }
 
-/// `nocopy run` with options and a command.
 fn run(options: &[&str], words: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_nocopy"));
     command.arg("run").arg("--library").arg(library()).args(options).arg("--").args(words);
@@ -155,7 +154,6 @@ fn output(mut command: Command) -> Output {
     output
 }
 
-/// A directory of this test's own.
 struct Directory(PathBuf);
 
 impl Directory {

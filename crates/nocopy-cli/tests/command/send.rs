@@ -83,7 +83,7 @@ fn is_chatter(packet: &[u8]) -> bool {
     packet[..2] == [0x33, 0x33]
 }
 
-/// A packet of ours, taken apart.
+/// A packet that nocopy sent, parsed.
 #[derive(Debug, PartialEq, Eq)]
 struct Seen {
     tag: Option<(u16, u8)>,
@@ -143,7 +143,7 @@ macro_rules! lab {
     };
 }
 
-/// In order; and the summary is right.
+/// The packets are in order, and the summary is right.
 #[test]
 fn in_every_mode_exactly_what_was_asked_for_arrives() {
     for mode in MODES {
@@ -238,7 +238,6 @@ fn payloads_are_text_files_or_zeros() {
     }
 }
 
-/// A checksum left to others arrives complete, or is refused.
 #[test]
 fn a_checksum_left_to_the_device_arrives_complete_or_is_refused() {
     let lab = lab!();
@@ -458,7 +457,6 @@ impl Running {
         Self(lab.left().namespace().run(spawn))
     }
 
-    /// Sends from a pipe.
     fn start_with_pipe(lab: &Lab, arguments: &[&str]) -> Self {
         Self::start_with(lab, Stdio::piped(), arguments)
     }
@@ -494,7 +492,6 @@ impl Drop for Running {
     }
 }
 
-/// Receives until that many packets have arrived.
 fn wait_for_packets(port: &mut Port, count: usize) -> usize {
     let (mut came, deadline) = (0, Instant::now() + PATIENCE);
     while came < count {

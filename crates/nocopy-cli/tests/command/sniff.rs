@@ -31,10 +31,9 @@ struct Sniffer {
     errors: BufReader<std::process::ChildStderr>,
 }
 
-/// What is left of a capture.
 struct Ended {
     status: ExitStatus,
-    /// Not asked for before.
+    /// The lines that the test has not read yet.
     lines: Vec<String>,
     errors: String,
 }
@@ -92,7 +91,6 @@ impl Drop for Sniffer {
     }
 }
 
-/// Sends frames just as they are.
 fn send(end: &End, frames: &[Vec<u8>]) {
     end.namespace().run(|| {
         let opening = Port::builder(end.interface()).mode(Mode::PacketRing).frame_count(0, 64);

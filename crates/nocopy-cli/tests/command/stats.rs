@@ -119,7 +119,6 @@ struct Live {
     person: File,
     /// The command's end; as long as it is open here, too, it can be looked at when the command has ended.
     screen: File,
-    /// How the terminal was when the command started.
     before: LocalModes,
     drawn: String,
 }
@@ -193,10 +192,9 @@ impl Live {
     }
 }
 
-/// What is left of a live view.
+/// The results of a live view that has ended.
 #[derive(Debug)]
 struct Ended {
-    /// All of it.
     drawn: String,
     code: i32,
     /// Its standard error.

@@ -81,7 +81,6 @@ fn a_file_arrives_byte_for_byte() {
     }
 }
 
-/// With every method and source; the evidence is complete.
 #[test]
 fn with_every_method_all_arrives_and_both_tell_so() {
     let source = Scratch::of("methods", noise(700_000));
@@ -236,7 +235,7 @@ fn at_work(name: &str, receiving: &[&str], sending: &[&str]) -> (Running, Runnin
     at_work_in_time(name, receiving, sending).expect("the receiver goes on until data come")
 }
 
-/// The same, of a receiver that may end before; `None`: its time was over.
+/// As [`at_work`], for a receiver that may end before data arrive; `None` if its time ran out.
 fn at_work_in_time(name: &str, receiving: &[&str], sending: &[&str]) -> Option<(Running, Running, Scratch)> {
     let stream = Scratch::new(name);
     let (mut receiver, at) = recv("127.0.0.1", &[&["--json", "--output", stream.path()], receiving].concat());
@@ -393,7 +392,7 @@ struct Connection {
 const SYN_SENT: u8 = 2;
 const LISTEN: u8 = 10;
 
-/// All of IPv4 that do not listen.
+/// All IPv4 connections, without listening sockets.
 fn connections() -> Vec<Connection> {
     let table = fs::read_to_string("/proc/net/tcp").unwrap();
     let hex = |digits: &str| u64::from_str_radix(digits, 16).unwrap();
@@ -523,7 +522,6 @@ fn message(kind: u8, flags: u8, counts: [u64; 8]) -> Vec<u8> {
     message
 }
 
-/// A stream of an unknown run.
 fn stream_of_no_run() -> Vec<u8> {
     message(3, 16, [1, 9, 0, 0, 0, 0, 0, 0])
 }
@@ -700,7 +698,6 @@ fn a_receiver_at_all_addresses_is_found_at_each() {
     assert_eq!(agreed(sender, receiver).0.1, 0);
 }
 
-/// A file is only overwritten if the receiver can receive.
 #[test]
 fn a_receiver_without_a_port_leaves_files_alone() {
     let other = TcpListener::bind("127.0.0.1:0").unwrap();

@@ -14,7 +14,6 @@ use crate::watching::{uninterrupted, wait_until, with_enough_time};
 use rustix::process::Signal;
 use serde_json::Value;
 
-/// Bytes of nocopy's header.
 const HEADER_BYTES: usize = 40;
 
 /// So few that they fit into any socket's buffer even if it is not read: nothing may be lost.
@@ -103,7 +102,6 @@ fn standard_input_is_sent_as_it_comes() {
     assert_eq!(sent["packets"], 3, "{sent}");
 }
 
-/// What a relay does to data.
 #[derive(Clone, Copy, PartialEq)]
 enum Fate {
     Pass,
@@ -241,7 +239,6 @@ fn a_file_that_was_not_sent_to_its_end_is_a_negative_result() {
     }
 }
 
-/// A file is only overwritten if the receiver can receive.
 #[test]
 fn a_receiver_without_a_port_leaves_files_alone() {
     let other = UdpSocket::bind("127.0.0.1:0").unwrap();
@@ -451,7 +448,7 @@ fn at_work(name: &str, receiving: &[&str]) -> (Running, Running) {
     at_work_in_time(name, receiving).expect("the receiver goes on until data come")
 }
 
-/// The same, of a receiver that may end before; `None`: its time was over.
+/// As [`at_work`], for a receiver that may end before data arrive; `None` if its time ran out.
 fn at_work_in_time(name: &str, receiving: &[&str]) -> Option<(Running, Running)> {
     let stream = Scratch::new(name);
     let (mut receiver, at) = recv("127.0.0.1", &[&["--json", "--output", stream.path()], receiving].concat());

@@ -12,7 +12,6 @@ use crate::arguments::SniffArguments;
 /// Changes when a field is removed or changes its meaning.
 pub(super) const SCHEMA: &str = "nocopy.sniff/1";
 
-/// How packets are printed.
 pub(super) enum Exporter {
     Text(Box<TextExporter>),
     Json(JsonExporter),

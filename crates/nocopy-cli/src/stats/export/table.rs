@@ -38,7 +38,6 @@ pub(in crate::stats) fn table(report: &Report, all: bool) -> String {
     format!("{table}\n{note}")
 }
 
-/// The source of a counter, in words.
 pub(in crate::stats) fn words(source: &Source) -> String {
     match source {
         Source::Link => "interface".into(),

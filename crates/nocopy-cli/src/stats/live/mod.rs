@@ -73,7 +73,6 @@ fn draw_until_end(
     terminal.draw(&view.lines(&reports)).map_err(failed)
 }
 
-/// An event that ends a wait.
 #[derive(Debug)]
 enum Event {
     Due,

@@ -9,7 +9,6 @@ use nocopy_report::interrupt::is_ignored;
 
 const ENDING: [Signal; 4] = [Signal::SIGHUP, Signal::SIGINT, Signal::SIGQUIT, Signal::SIGTERM];
 
-/// A request by a signal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Request {
     End,
@@ -38,7 +37,6 @@ impl Signals {
         Ok(Self { descriptor: opened.map_err(|errno| Failure::Signals(errno.into()))? })
     }
 
-    /// The next signal that has arrived.
     pub(super) fn next(&self) -> Option<Request> {
         let signal = self.descriptor.read_signal().ok()??.ssi_signo.cast_signed();
         match Signal::try_from(signal).ok()? {

@@ -24,14 +24,12 @@ const TO_TOP: &str = "\x1b[H";
 const CLEAR_REST_OF_LINE: &str = "\x1b[K";
 const CLEAR_REST: &str = "\x1b[J";
 
-/// A line of a view.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Drawn {
     pub(super) text: String,
     pub(super) emphasis: Emphasis,
 }
 
-/// The style of a line, if there are colours.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Emphasis {
     None,
@@ -129,7 +127,7 @@ impl Terminal {
         Ok(typed)
     }
 
-    /// No keys from now on.
+    /// Stops reading the keyboard.
     pub(super) fn forget_keyboard(&mut self) {
         self.has_keys = false;
     }

@@ -9,7 +9,6 @@ use crate::stats::report::Report;
 use nocopy_report::quantity::short;
 use nocopy_report::table::Table;
 
-/// The action of a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Key {
     NextColumn,

@@ -1,10 +1,8 @@
 //! Capture files as their specifications have them, written by hand.
 
-/// A packet of a recording.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Packet {
     pub(crate) time_ns: u64,
-    /// In pcapng, the interface's number.
     pub(crate) interface: u32,
     pub(crate) bytes: Vec<u8>,
     /// Bytes on the wire beyond those recorded.
@@ -17,7 +15,6 @@ impl Packet {
     }
 }
 
-/// Writes numbers in one byte order.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Order {
     pub(crate) big_endian: bool,

@@ -85,7 +85,6 @@ impl Running {
         output.unwrap()
     }
 
-    /// The summary, and the exit code.
     pub(crate) fn summary(self) -> (Value, i32) {
         let output = self.end();
         let parsed = serde_json::from_slice(&output.stdout);

@@ -17,7 +17,6 @@ impl Scratch {
         Self(directory.join(format!("{name}-{process}-{number}")))
     }
 
-    /// A file with that in it.
     pub(crate) fn of(name: &str, content: impl AsRef<[u8]>) -> Self {
         let file = Self::new(name);
         fs::write(&file.0, content).unwrap();

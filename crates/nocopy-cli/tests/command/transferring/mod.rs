@@ -31,7 +31,6 @@ pub(crate) fn recv_with_errors(
     (receiver, at, errors)
 }
 
-/// A sender that may be written to.
 pub(crate) fn send(scheme: &str, to: SocketAddr, arguments: &[&str]) -> Running {
     let mut command = nocopy(&[&["send", &format!("{scheme}://{to}")], arguments].concat());
     Running(Some(command.stdin(Stdio::piped()).spawn().unwrap()))
@@ -48,7 +47,6 @@ pub(crate) fn agreed(fields: &[&str], sender: Running, receiver: Running) -> ((V
     ((sent, sent_code), (received, received_code))
 }
 
-/// All bytes of the ledger.
 pub(crate) fn booked(summary: &Value) -> u64 {
     let evidence = &summary["evidence"];
     let copied: u64 = evidence["copied_bytes"].as_object().unwrap().values().filter_map(Value::as_u64).sum();
@@ -118,7 +116,6 @@ pub(crate) fn assert_refused_in_one_line(cases: &[(&[&str], &[&str])]) {
     }
 }
 
-/// Proves that each command is refused.
 pub(crate) fn assert_refused(cases: &[&[&str]]) {
     for arguments in cases {
         assert_eq!(nocopy(arguments).output().unwrap().status.code(), Some(2), "{arguments:?}");
