@@ -16,9 +16,7 @@ pub enum Arrival {
 /// Follows a counter that increases by one, over a window of its last values.
 #[derive(Debug)]
 pub struct Arrivals {
-    /// The largest value.
     mask: u64,
-    /// The next expected value.
     next: u64,
     /// Which of the last values arrived, by value modulo the window.
     seen: Box<[bool]>,

@@ -126,7 +126,6 @@ impl Call<'_> {
         Error::Call { target: self.arguments.target.clone(), source }
     }
 
-    /// The state of the request, in words.
     fn sent_words(&self, peer: Peer) -> &'static str {
         match self.endpoint.peer_stats(peer) {
             Some(stats) if stats.in_flight + stats.queued == 0 => {

@@ -19,7 +19,6 @@ pub(crate) struct Control {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Incoming {
     Message(Result<Message, Malformed>),
-    /// No message now.
     Nothing,
     /// The connection is closed, or broken.
     End,

@@ -4,7 +4,6 @@ use std::fmt;
 use std::io;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 
-/// The protocol of an address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scheme {
     Udp,
@@ -51,7 +50,6 @@ impl Endpoint {
         Some(Self::place(scheme, place, scheme.prefix()))
     }
 
-    /// Parses `HOST:PORT`.
     fn place(scheme: Scheme, place: &str, prefix: &str) -> Result<Self, String> {
         let parsed = place.rsplit_once(':').and_then(|(host, port)| {
             let inside = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));

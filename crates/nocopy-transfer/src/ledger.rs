@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use nocopy::{Evidence, Ledger};
 use serde::Serialize;
 
-/// Bytes by evidence.
 #[derive(Debug, Serialize)]
 pub(crate) struct LedgerResult {
     pub datagrams: u64,

@@ -6,7 +6,6 @@ use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeValLike;
 use serde::Serialize;
 
-/// The processor time at the start of a measurement.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Start {
     at: Instant,

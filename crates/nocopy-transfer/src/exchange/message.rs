@@ -10,17 +10,14 @@ use nocopy::{Buffer, Ledger, Port, Reason};
 
 use super::{Exchange, PATIENCE, SEND_MAX, Waiting};
 
-/// How long connecting may take.
 pub const CONNECT_MAX: Duration = Duration::from_secs(5);
 
-/// Settings of an endpoint.
 #[derive(Debug, Clone, Copy)]
 pub struct Setting<'a> {
     pub at: SocketAddr,
     /// The interface whose port is used; `None`: the kernel's sockets.
     pub interface: Option<&'a str>,
     pub waiting: Waiting,
-    /// The longest message to be received.
     pub message_bytes_max: usize,
     /// The longest datagram; by default the longest for the usual MTU.
     pub datagram_bytes: Option<u16>,
@@ -94,7 +91,6 @@ impl Message {
         self.peer.ok_or_else(|| io::ErrorKind::NotConnected.into())
     }
 
-    /// Handles events of the connection.
     fn note_events(&mut self) -> io::Result<()> {
         while let Some(event) = self.endpoint.poll_event() {
             match event {

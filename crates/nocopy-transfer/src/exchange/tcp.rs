@@ -22,7 +22,6 @@ const JOINED_BYTES_MAX: usize = 4096;
 /// The most pieces of a call (`IOV_MAX`).
 const PIECES_MAX: usize = 1024;
 
-/// How to send several messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Several {
     /// Each message by its own call.

@@ -182,7 +182,6 @@ impl<'a> Rounds<'a> {
     }
 }
 
-/// The result of a message.
 enum Awaited {
     Came(Instant),
     /// No answer in time.

@@ -47,7 +47,6 @@ pub(super) struct Summary {
     /// Time from the due time; only with an interval.
     #[serde(skip_serializing_if = "Option::is_none")]
     since_due: Option<Times>,
-    /// Histogram of the round trips.
     histogram: Vec<Bar>,
     #[serde(skip_serializing_if = "Option::is_none")]
     processor: Option<Use>,
@@ -192,7 +191,6 @@ impl nocopy_report::Summary for Summary {
     }
 }
 
-/// A line for each bar.
 fn picture(bars: &[Bar]) -> String {
     let most = bars.iter().map(|bar| bar.count).max().unwrap_or(0).max(1);
     let mut text = String::new();

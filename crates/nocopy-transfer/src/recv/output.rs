@@ -10,7 +10,6 @@ use rustix::io::pwritev;
 use nocopy_report::Failure;
 use nocopy_report::output_file::PrivateFile;
 
-/// A file, or standard output.
 #[derive(Debug)]
 pub(super) struct Opened {
     /// For messages about it.
@@ -34,7 +33,6 @@ impl Opened {
     }
 }
 
-/// The error if `path` could not be written.
 pub(super) fn failure(path: &Path, source: io::Error) -> Failure {
     match source.kind() {
         // `| head`: the reader has closed the pipe.

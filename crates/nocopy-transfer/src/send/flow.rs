@@ -17,7 +17,6 @@ const NOBODY: MacAddress = MacAddress([0x02, 0x6e, 0x63, 0x0f, 0xff, 0xff]);
 
 const HOP_LIMIT: u8 = 64;
 
-/// The headers of the first flow.
 pub(super) fn of(arguments: &SendArguments, own_mac: [u8; 6]) -> Result<UdpFrame, Error> {
     let addresses = addresses(arguments)?;
     let checksum = match (arguments.frames.checksum, addresses) {

@@ -25,7 +25,6 @@ pub(in crate::send) struct Input {
 }
 
 impl Input {
-    /// Opens it without reading.
     pub(in crate::send) fn open(path: &Path, interrupt: &Interrupt) -> io::Result<Self> {
         let input = Self::open_at_once(path)?;
         Ok(Self { patience: Some(interrupt.clone()), ..input })

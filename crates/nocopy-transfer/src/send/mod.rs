@@ -138,7 +138,6 @@ fn read(path: &Path) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Common to all kinds of sending.
 struct Sending<'a> {
     arguments: &'a SendArguments,
     interface: Interface,

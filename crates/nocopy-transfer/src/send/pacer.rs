@@ -13,7 +13,6 @@ pub(super) const CATCH_UP_NS_MAX: u64 = 100_000_000;
 const BUNCHED_GAP_NS: Range<f64> = 1_500.0..100_000.0;
 const EXACT_NS: u64 = 20_000_000;
 
-/// The intervals between packets.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Pace {
     FlatOut,
@@ -62,7 +61,6 @@ impl Pacer {
         due_ns.max(earliest_ns)
     }
 
-    /// Notes that the packet was sent.
     #[inline]
     pub(super) fn sent(&mut self, bytes: usize) {
         self.last_units = match self.pace {

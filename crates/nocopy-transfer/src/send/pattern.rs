@@ -6,7 +6,6 @@ use std::ops::Range;
 #[derive(Debug)]
 pub(in crate::send) struct Pattern(Box<[u8]>);
 
-/// The number of offsets.
 const PLACES: u64 = 4096;
 
 impl Pattern {
@@ -22,7 +21,6 @@ impl Pattern {
         Self((0..PLACES as usize + bytes_max).map(|_| next()).collect())
     }
 
-    /// All bytes of the pattern.
     pub(in crate::send) fn bytes(&self) -> &[u8] {
         &self.0
     }

@@ -42,7 +42,6 @@ pub(super) fn for_a_batch() {
     sleep(BATCH);
 }
 
-/// Waits for input to be written.
 pub(super) fn for_input() {
     sleep(NO_INPUT);
 }

@@ -37,7 +37,6 @@ pub(super) struct Tally {
     pub too_short: u64,
 }
 
-/// The result of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Step {
     /// A packet was sent; the next may be due at once.
@@ -54,7 +53,6 @@ pub(super) enum Step {
     Done,
 }
 
-/// The next step.
 pub(super) enum Next {
     Send(usize),
     Skip,
@@ -105,7 +103,6 @@ impl Schedule {
         self.goal.duration.is_some_and(|duration| u128::from(time_ns) >= duration.as_nanos())
     }
 
-    /// Counts a packet as handed over.
     #[inline]
     pub(super) fn sent(&mut self, bytes: usize, frames: usize) {
         self.pacer.sent(bytes);
@@ -116,7 +113,7 @@ impl Schedule {
     }
 }
 
-/// Decides about packets.
+/// Decides which packets are sent, and when.
 #[derive(Debug)]
 pub(super) struct Queue<S> {
     pub source: S,

@@ -15,7 +15,6 @@ use nocopy_report::{Ended, Interrupt};
 /// How often to check the live line.
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 
-/// The result of a run.
 #[derive(Debug)]
 pub(super) struct Run {
     /// Time until the last packet was handed over.
@@ -92,7 +91,6 @@ pub(super) fn run(transmitter: &mut impl Transmitter, interrupt: &Interrupt) -> 
     }
 }
 
-/// The live line.
 struct Live {
     line: LiveLine,
     next: Instant,

@@ -2,7 +2,6 @@
 
 use crate::Failure;
 
-/// A packet that is to be sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Upcoming {
     pub bytes: usize,
@@ -12,7 +11,6 @@ pub(super) struct Upcoming {
     pub recorded_ns: u64,
 }
 
-/// The next packet of a source.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Ahead {
     Packet(Upcoming),
@@ -29,6 +27,5 @@ pub(super) trait Source {
     /// Writes the next packet into a buffer of its length.
     fn write(&mut self, buffer: &mut [u8]);
 
-    /// Advances to the packet after it.
     fn advance(&mut self);
 }

@@ -56,7 +56,6 @@ pub(super) struct Summary {
     pub balance: Option<BalanceRow>,
 }
 
-/// The achieved rate, and the requested one.
 #[derive(Debug, Serialize)]
 pub(super) struct Rates {
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -238,7 +237,6 @@ impl Summary {
         self.dropped.insert("not_taken".into(), self.packets.saturating_sub(counted));
     }
 
-    /// Adds the interface's counts for sending.
     pub(super) fn add_interface(&mut self, counted: &LinkCounters) {
         self.interface_counters =
             counts(counted.counters().filter(|counter| counter.name.starts_with("tx_")));

@@ -20,7 +20,6 @@ const IPV4_CHECKSUM: usize = 10;
 const IPV4_SOURCE: usize = 12;
 const IPV6_SOURCE: usize = 8;
 
-/// The payload of packets.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Payload {
     /// A number in each packet, then zeros.
@@ -38,12 +37,9 @@ impl Payload {
     }
 }
 
-/// The source of generated packets.
 #[derive(Debug)]
 pub(super) struct Template {
-    /// The first packet.
     bytes: Vec<u8>,
-    /// The next packet's number.
     number: u64,
     sequence_at: Option<usize>,
     flows: Flows,
@@ -55,13 +51,11 @@ pub(super) struct Template {
     complete: bool,
 }
 
-/// The differences of flows.
 #[derive(Debug)]
 struct Flows {
     count: u64,
     source: IpAddr,
     source_port: u16,
-    /// Offset of the source address in the frame.
     source_at: usize,
     /// IPv4's header checksum: its place, and the sum of the header without source.
     header_checksum: Option<(usize, Sum)>,
@@ -86,7 +80,7 @@ struct Octets {
 }
 
 impl Octets {
-    /// The address that many after `first`.
+    /// The address `offset` after `first`.
     #[inline]
     fn of(first: IpAddr, offset: u64) -> Self {
         let mut bytes = [0; 16];
@@ -190,7 +184,6 @@ impl Template {
 }
 
 impl Flows {
-    /// The template of a frame with these headers.
     fn new(headers: &UdpFrame, count: u32, frame: &[u8]) -> Self {
         let ip_at = ethernet::HEADER_BYTES + headers.vlan.map_or(0, |_| vlan::TAG_BYTES);
         let source_at = ip_at + if headers.addresses.source().is_ipv4() { IPV4_SOURCE } else { IPV6_SOURCE };

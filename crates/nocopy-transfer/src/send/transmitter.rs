@@ -20,7 +20,6 @@ pub(super) trait Transmitter {
     fn tally(&self) -> Tally;
 }
 
-/// A port and its packets.
 #[derive(Debug)]
 pub(super) struct PortTransmitter<S> {
     queue: Queue<S>,
@@ -107,7 +106,6 @@ impl<S: Source> PortTransmitter<S> {
     }
 }
 
-/// Sends a packet in several frames.
 fn send_long<S: Source>(
     queue: &mut Queue<S>,
     sender: &mut Sender,

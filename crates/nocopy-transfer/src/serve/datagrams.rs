@@ -42,7 +42,6 @@ pub(super) fn serve(
     Ok(())
 }
 
-/// As `serve`, over a port.
 pub(super) fn serve_over_port(
     socket: udp::Socket,
     waiting: Waiting,

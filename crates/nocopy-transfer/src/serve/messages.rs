@@ -82,7 +82,6 @@ impl Answer {
         Self { kind, buffer: bytes.into() }
     }
 
-    /// Its memory in bytes.
     fn cost(&self) -> usize {
         ANSWER_BYTES + self.buffer.len()
     }
@@ -213,7 +212,6 @@ impl<'a> Server<'a> {
         }
     }
 
-    /// Keeps an answer until there is room.
     fn keep(&mut self, peer: Peer, answer: Answer) {
         let Some(network) = self.network(peer) else { return self.served.refused += 1 };
         let kept =
@@ -449,7 +447,6 @@ mod tests {
         assert_eq!((served.answered, served.refused), (Some(MESSAGES as u64), 0));
     }
 
-    /// The peer is disconnected without waiting.
     #[test]
     fn a_peer_that_takes_no_answer_so_long_is_let_go() {
         let program = Program::parse("head -c 3000000 /dev/zero", LONG).unwrap();

@@ -71,7 +71,6 @@ fn advice(error: &io::Error) -> &'static str {
     }
 }
 
-/// An open endpoint and its address.
 struct Service {
     scheme: Scheme,
     address: SocketAddr,

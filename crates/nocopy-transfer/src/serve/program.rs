@@ -24,7 +24,6 @@ const LOOK: Duration = Duration::from_millis(1);
 
 const BUFFER_BYTES: usize = 64 << 10;
 
-/// Why there is no response.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum RunError {
     #[error("{program}: cannot be run{cause}; name a program that is there, with its path", cause = Why(.source))]
@@ -41,7 +40,6 @@ pub(super) enum RunError {
     Interrupted { program: String },
 }
 
-/// A command to run for each request.
 #[derive(Debug)]
 pub(super) struct Program {
     name: String,
@@ -179,7 +177,7 @@ impl<'a> Pipes<'a> {
     }
 }
 
-/// No bytes can be moved now.
+/// Ignores errors that mean that no bytes can be moved now; returns others.
 fn pass(error: io::Error) -> io::Result<()> {
     match error.kind() {
         io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => Ok(()),

@@ -46,7 +46,6 @@ pub(super) fn serve(
 struct Server<'a> {
     listener: &'a TcpListener,
     waiting: Waiting,
-    /// How long a connection may be idle.
     idle: Duration,
     connections: Vec<Connection>,
     buffer: Box<[u8]>,
@@ -189,7 +188,6 @@ struct Connection {
     moved: Instant,
 }
 
-/// Bytes moved by a connection.
 struct Moved {
     read: usize,
     written: usize,

@@ -16,7 +16,6 @@ pub(super) struct Summary {
     services: Vec<Served>,
 }
 
-/// The counts of one service.
 #[derive(Debug, Serialize)]
 pub(super) struct Served {
     scheme: &'static str,
@@ -50,7 +49,6 @@ impl Served {
         }
     }
 
-    /// Counts an answer.
     pub(super) fn answer(&mut self, bytes: usize) {
         *self.answered.get_or_insert(0) += 1;
         self.bytes += bytes as u64;

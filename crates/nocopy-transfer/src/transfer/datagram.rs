@@ -10,7 +10,6 @@ use serde::Serialize;
 
 use super::wire::{CONTROL_BYTES, COUNTS, Control, Data, Kind, NUMBER_MAX, Packet, Refusal};
 
-/// The sender's counts.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct Sent {
     pub datagrams: u64,
@@ -20,7 +19,6 @@ pub(crate) struct Sent {
     pub checksum: u64,
 }
 
-/// The receiver's counts.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct Received {
     /// Undamaged datagrams, each counted once.
@@ -39,7 +37,6 @@ pub(crate) struct Received {
     pub kernel_dropped: u64,
 }
 
-/// A question of the sender.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Ask {
     pub run: u64,
@@ -49,7 +46,6 @@ pub(super) struct Ask {
     pub verify: bool,
 }
 
-/// The receiver's answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Answer {
     pub run: u64,

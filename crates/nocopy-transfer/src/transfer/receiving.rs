@@ -42,7 +42,6 @@ pub(crate) struct Receiving {
 struct Run {
     id: u64,
     peer: SocketAddr,
-    /// Whether every datagram is to have a checksum.
     verify: bool,
     arrivals: Arrivals,
     received: Received,
@@ -58,7 +57,6 @@ struct Run {
     answered_bytes: u64,
 }
 
-/// The end of a run.
 #[derive(Debug, Clone, Copy)]
 struct Closed {
     at_ns: u64,
@@ -66,7 +64,6 @@ struct Closed {
     expected: u64,
 }
 
-/// The meaning of a datagram.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Handled<'a> {
     /// Data, for the first time.

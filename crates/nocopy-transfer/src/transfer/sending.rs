@@ -15,7 +15,6 @@ const FINISHING_NS: u64 = 20_000_000;
 /// How long answers may be missing. Meanwhile a hundred questions are asked: one gets through if 9 of 10 datagrams are lost.
 pub(super) const SILENCE_NS: u64 = 10_000_000_000;
 
-/// Sends one run.
 #[derive(Debug)]
 pub(crate) struct Sending {
     run: u64,
@@ -23,7 +22,6 @@ pub(crate) struct Sending {
     /// How long to wait for the first answer.
     patience_ns: u64,
     sent: Sent,
-    /// The last answer.
     answer: Option<Answer>,
     stage: Stage,
     heard_ns: u64,
@@ -43,7 +41,6 @@ enum Stage {
     },
 }
 
-/// The state of the exchange.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum State {
     /// No answer has arrived yet.
@@ -83,7 +80,6 @@ impl Sending {
         };
     }
 
-    /// The question to be sent now, if there is one.
     pub(crate) fn ask(&mut self, now_ns: u64) -> Option<[u8; CONTROL_BYTES]> {
         if let Stage::Over { thanked: thanked @ false, .. } = &mut self.stage {
             *thanked = true;

@@ -21,7 +21,6 @@ pub(crate) const HEADER_BYTES: usize = 40;
 const CHECKSUM_AT: usize = 32;
 const LENGTH_AT: usize = 36;
 
-/// The number of counts in a record.
 pub(super) const COUNTS: usize = 8;
 
 /// A header and a record. All messages without data have this length, so that an answer is never longer than its question.
@@ -47,9 +46,7 @@ const LENGTH: u16 = 16;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     Data = 0,
-    /// From the sender.
     Question = 1,
-    /// From the receiver.
     Answer = 2,
     /// The beginning of a connection for data.
     Head = 3,
@@ -156,7 +153,6 @@ impl Control {
         self.counts.iter().enumerate().all(|(index, count)| index == CHECKSUM_COUNT || *count < NUMBER_MAX)
     }
 
-    /// Whether the counts from this index on are 0.
     pub(super) fn is_zero_from(&self, index: usize) -> bool {
         self.counts[index..].iter().all(|count| *count == 0)
     }
@@ -232,7 +228,6 @@ pub(super) mod tests {
         datagram
     }
 
-    /// The bytes with their checksum.
     pub(in crate::transfer) fn resealed(bytes: &[u8]) -> Vec<u8> {
         let mut bytes = bytes.to_vec();
         bytes[CHECKSUM_AT..LENGTH_AT].fill(0);

@@ -30,7 +30,6 @@ struct Waiting {
     since: Instant,
 }
 
-/// A connection and its first message.
 #[derive(Debug)]
 pub(super) struct FirstMessage {
     pub control: Control,
@@ -44,7 +43,6 @@ impl Acceptor {
         Self { listener, waiting: Vec::new(), patience, foreign: 0, is_short: false }
     }
 
-    /// Descriptors to poll for input.
     pub(super) fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         let listener = (!self.is_short).then(|| self.listener.as_fd());
         listener.into_iter().chain(self.waiting.iter().map(|waiting| waiting.control.as_fd()))
@@ -75,7 +73,6 @@ impl Acceptor {
         accepted.ok()
     }
 
-    /// Accepts the connections that are waiting.
     pub(super) fn accept_waiting(&mut self, may_send: impl Fn(IpAddr) -> bool) {
         for (stream, from) in self.accept(may_send) {
             if self.waiting.len() == WAITING_MAX {
@@ -120,7 +117,6 @@ mod tests {
 
     use super::*;
 
-    /// Connections of addresses that may not send are closed.
     #[test]
     fn a_flood_of_connections_is_accepted_in_parts() {
         let socket =

@@ -42,7 +42,6 @@ pub(super) struct Reception<'a> {
     moved: (Instant, u64),
 }
 
-/// The run so far.
 struct Run<'scope> {
     from: SocketAddr,
     /// `None` with `--raw`.
@@ -54,7 +53,6 @@ struct Run<'scope> {
     started: processor::Start,
 }
 
-/// A stream that is being read.
 struct Reading<'scope> {
     /// For checks; the worker reads it.
     stream: TcpStream,
@@ -310,7 +308,7 @@ impl<'scope> Run<'scope> {
         self.session.as_ref().is_some_and(|session| session.answering.has_checksums())
     }
 
-    /// Whether a connection is one of this run's streams.
+    /// Takes a connection as a stream of this run; false if it is not one.
     fn take_stream(&mut self, head: &Head, control: Control) -> bool {
         let taken = self.session.as_mut().is_some_and(|session| session.places.take(head));
         self.waiting.extend(taken.then(|| (control.into_stream(), *head)));
@@ -345,7 +343,6 @@ impl<'scope> Run<'scope> {
         polled.is_ok_and(|wakeup| wakeup == Wakeup::Ready)
     }
 
-    /// Collects the results of streams that have ended.
     fn collect(&mut self) {
         let (ended, running): (Vec<_>, Vec<_>) = std::mem::take(&mut self.running)
             .into_iter()
@@ -377,7 +374,6 @@ impl<'scope> Run<'scope> {
     }
 }
 
-/// The live line.
 struct Live {
     line: LiveLine,
     bytes: u64,

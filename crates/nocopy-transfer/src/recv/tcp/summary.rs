@@ -57,7 +57,6 @@ pub(super) struct Summary {
 }
 
 impl Summary {
-    /// No sender connected.
     pub(super) fn without_sender(
         address: SocketAddr,
         ended: Ended,

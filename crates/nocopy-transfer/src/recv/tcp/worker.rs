@@ -36,7 +36,6 @@ pub(super) struct Progress {
     pub writing: AtomicU64,
 }
 
-/// The result of a stream.
 #[derive(Debug)]
 pub(super) struct WorkerEnd {
     pub number: u32,
@@ -59,7 +58,6 @@ impl WorkerEnd {
     }
 }
 
-/// Why a stream ended.
 #[derive(Debug)]
 pub(super) enum Why {
     /// The sender ended it.

@@ -259,7 +259,6 @@ fn note_drops(tally: &mut Tally, receiver: &mut Receiver) {
     }
 }
 
-/// The live line.
 struct Live {
     line: LiveLine,
     packets: u64,

@@ -51,7 +51,6 @@ impl Output {
         Ok(Self { path, way, written_bytes: 0, left_out_bytes: 0, disk_bytes: 0, last_block: 0 })
     }
 
-    /// Writes pieces of the stream at their offsets.
     pub(super) fn write(&mut self, mut pieces: Vec<(u64, &[u8])>) -> Result<(), Failure> {
         if let Way::Placed(_) = self.way {
             pieces.retain(|(offset, bytes)| self.may_use_disk(*offset, bytes.len() as u64));

@@ -20,7 +20,7 @@ pub(super) struct Tally {
     /// When the first and the last data datagram arrived.
     times_ns: Option<(u64, u64)>,
     last_bytes: u64,
-    /// The source of the last.
+    /// The source of the last datagram.
     from: Option<SocketAddr>,
     kernel_dropped: u64,
     /// Datagrams from addresses that may not send.
@@ -33,9 +33,7 @@ pub(super) struct Tally {
 
 type LastAnswer = (SocketAddr, [u8; CONTROL_BYTES]);
 
-/// The kind of a datagram.
 pub(super) enum Kind<'a> {
-    /// A piece of the stream, and its place.
     Piece(u64, &'a [u8]),
     Answer([u8; CONTROL_BYTES]),
     Nothing,
@@ -151,7 +149,6 @@ impl Tally {
         self.bytes
     }
 
-    /// Lost datagrams, if known.
     pub(super) fn lost(&self) -> Option<u64> {
         self.receiving.as_ref()?.findings().map(|findings| findings.lost())
     }

@@ -32,7 +32,6 @@ const BLOCK_BYTES_MAX: u32 = 16 << 20;
 /// The longest block that is parsed: a packet, and options, each of which uses more memory than its minimum of 4 bytes.
 const PARSED_BYTES_MAX: u32 = 1 << 20;
 
-/// Interfaces of a section.
 const INTERFACES_MAX: usize = 1 << 16;
 
 const PCAP_HEADER_BYTES: usize = 24;
@@ -52,7 +51,6 @@ const ENHANCED_PACKET: u32 = 6;
 const INTERFACE_FCS: OptionCode = OptionCode(13);
 const PACKET_FLAGS: OptionCode = OptionCode(2);
 
-/// The data of a packet in a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Recorded {
     /// Since 1970; `None` if not recorded.
@@ -67,7 +65,6 @@ enum Format {
     PcapNg { big_endian: bool, interfaces: Vec<Interface> },
 }
 
-/// An interface that packets of a section are from.
 #[derive(Debug, Clone, Copy)]
 struct Interface {
     link_type: i64,
@@ -77,7 +74,6 @@ struct Interface {
     fcs_bytes: u32,
 }
 
-/// An open file.
 #[derive(Debug)]
 pub(super) struct Capture<R> {
     window: Window<R>,
@@ -109,12 +105,10 @@ impl<R: Read> Capture<R> {
         next
     }
 
-    /// The bytes of the current packet.
     pub(super) fn packet(&self) -> &[u8] {
         self.window.part(self.packet.start, self.packet.len())
     }
 
-    /// How many packets were read.
     pub(super) fn packets(&self) -> u64 {
         self.packets
     }

@@ -23,13 +23,11 @@ use crate::Failure;
 use crate::arguments::Rounds;
 use nocopy_report::Interrupt;
 
-/// Opens a file without reading.
 pub(super) fn open(path: &Path, interrupt: &Interrupt) -> Result<Input, Error> {
     Input::open(path, interrupt)
         .map_err(|source| Error::Replay { path: path.into(), source: Damage::Read(source) })
 }
 
-/// The source of recorded packets.
 #[derive(Debug)]
 pub(super) struct Replay {
     path: PathBuf,
@@ -94,7 +92,6 @@ struct Playback<R> {
     rounds: Rounds,
     rounds_done: u64,
     cut: u64,
-    /// The current packet.
     current: Option<Recorded>,
     ended: bool,
     /// The recorded time of the file's first packet, once one has a time.

@@ -12,7 +12,6 @@ pub(super) struct Window<R> {
     /// The unread part of the buffer.
     start: usize,
     end: usize,
-    /// The file offset of `start`.
     offset: u64,
 }
 
@@ -21,7 +20,6 @@ impl<R: Read> Window<R> {
         Self { input, buffer: vec![0; BYTES], start: 0, end: 0, offset: 0 }
     }
 
-    /// The file offset of its start.
     pub(super) fn offset(&self) -> u64 {
         self.offset
     }
@@ -64,7 +62,6 @@ impl<R: Read> Window<R> {
         }
     }
 
-    /// Restarts with an input at its start.
     pub(super) fn restart(&mut self) {
         (self.start, self.end, self.offset) = (0, 0, 0);
     }

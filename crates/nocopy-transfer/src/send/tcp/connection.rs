@@ -25,13 +25,11 @@ const BUFFERS_MAX: usize = 64;
 #[derive(Debug)]
 pub(super) struct Connection {
     socket: Stream,
-    /// Bytes that were given to it.
     given_bytes: u64,
     /// The bytes among them that were queued since the last hand-over.
     waiting_bytes: u64,
 }
 
-/// The counts of a connection.
 #[derive(Debug)]
 pub(super) struct Account {
     /// The methods used, and why, in lines.
@@ -79,7 +77,6 @@ impl Connection {
         Ok(())
     }
 
-    /// Sends published bytes by reference.
     pub(super) fn refer_published(&mut self, bytes: &Published, range: Range<u64>) -> io::Result<()> {
         let given_bytes = range.end - range.start;
         self.socket.sender().send_published(bytes, range)?;
@@ -87,7 +84,6 @@ impl Connection {
         Ok(())
     }
 
-    /// Sends a range of a file by reference.
     pub(super) fn refer_file(&mut self, file: &Arc<File>, range: Range<u64>) -> io::Result<()> {
         let given_bytes = range.end - range.start;
         let queued = self.socket.sender().send_file(Arc::clone(file), range);

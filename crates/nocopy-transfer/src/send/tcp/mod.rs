@@ -228,7 +228,6 @@ impl Transmission<'_> {
     }
 }
 
-/// The live line.
 struct Live {
     line: LiveLine,
     bytes: u64,

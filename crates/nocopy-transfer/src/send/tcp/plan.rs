@@ -36,7 +36,6 @@ const PIECE_BYTES_MIN: u64 = 1400;
 #[derive(Debug)]
 pub(super) struct Plan {
     source: Source,
-    /// For messages about it.
     path: PathBuf,
     pub piece_bytes: u64,
     /// One for each stream, if its end is known.
@@ -112,7 +111,6 @@ impl Plan {
         self.path.clone()
     }
 
-    /// The content of the next stream.
     pub(super) fn content(&mut self) -> Content {
         match &mut self.source {
             Source::Pattern(pattern) => Content::Pattern(Arc::clone(pattern)),

@@ -43,7 +43,6 @@ pub(super) struct Summary {
     /// The methods used, and why, in lines.
     report: Vec<String>,
     ended: Ended,
-    /// Why it ended early.
     #[serde(skip_serializing_if = "Option::is_none")]
     why: Option<String>,
     /// The bytes to be sent, if known from the beginning.
@@ -191,7 +190,6 @@ impl From<&WorkerEnd> for StreamRow {
     }
 }
 
-/// One schedule for all streams.
 fn together(plan: &Plan, ends: &[WorkerEnd]) -> Schedule {
     let latest = ends.iter().map(|end| &end.schedule).max_by_key(|schedule| schedule.pacer.given_up_ns());
     let mut whole = latest.cloned().unwrap_or_else(|| plan.schedule());
@@ -205,7 +203,6 @@ fn together(plan: &Plan, ends: &[WorkerEnd]) -> Schedule {
     whole
 }
 
-/// Why it ended early.
 fn why(state: Option<State>, ends: &[WorkerEnd]) -> String {
     let broken = ends.iter().find_map(|end| end.break_off.as_ref());
     match (state, broken) {

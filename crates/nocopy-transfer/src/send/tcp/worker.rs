@@ -20,7 +20,6 @@ use crate::send::queue::{Schedule, Step};
 use crate::send::{PATIENCE, pause};
 use crate::transfer::stream::Count;
 
-/// The content of a stream.
 #[derive(Debug)]
 pub(super) enum Content {
     /// Pieces by their number.
@@ -31,12 +30,9 @@ pub(super) enum Content {
     Input(Input),
 }
 
-/// How a file is sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum FileWay {
-    /// Read into a buffer.
     Read,
-    /// By reference to its pages.
     Refer,
 }
 
@@ -60,12 +56,10 @@ pub(super) struct Worker {
     pub read: Vec<u8>,
 }
 
-/// The result of taking a piece.
 enum Taken {
     Piece(usize),
     /// All memory is in flight.
     NoRoom,
-    /// Nothing to send yet.
     Nothing,
     /// Nothing to send any more.
     End,
@@ -80,7 +74,6 @@ pub(super) struct Progress {
     pub bytes: AtomicU64,
 }
 
-/// The result of a stream.
 #[derive(Debug)]
 pub(super) struct WorkerEnd {
     pub number: u32,

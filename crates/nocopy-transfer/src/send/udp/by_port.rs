@@ -18,7 +18,6 @@ use crate::arguments::LOOPBACK;
 use crate::exchange::over_port::source_address;
 use crate::send::{ONE_FRAME_MTU_BYTES, PATIENCE};
 
-/// Entries of the tx ring, with a frame for each.
 const TX_RING: u32 = 2048;
 
 /// Entries of the rx ring: little is received.
@@ -27,7 +26,6 @@ const RX_RING: u32 = 64;
 /// How long to wait for a port without room.
 const NO_ROOM: Duration = Duration::from_micros(20);
 
-/// A socket over a port.
 #[derive(Debug)]
 pub(super) struct ByPort {
     interface: String,
@@ -38,13 +36,14 @@ pub(super) struct ByPort {
     memory: Memory,
 }
 
-/// The memory into which datagrams are written.
 #[derive(Debug)]
 enum Memory {
-    /// Free frames.
     Frames(Vec<Buffer>),
     /// Memory of this program, copied into frames.
-    Own { buffer: Vec<u8>, asked: bool },
+    Own {
+        buffer: Vec<u8>,
+        asked: bool,
+    },
 }
 
 impl ByPort {
@@ -160,7 +159,6 @@ impl ByPort {
     }
 }
 
-/// Empty frames of the port.
 fn frames(sender: &mut Sender) -> impl Iterator<Item = Buffer> {
     std::iter::from_fn(|| Frame::try_from(sender.buffer()?).ok().map(Buffer::from))
 }

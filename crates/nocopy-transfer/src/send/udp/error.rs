@@ -71,7 +71,6 @@ pub(super) enum Error {
     NotOverPort { to: SocketAddr, reason: Reason },
     #[error("{interface}: sent nothing for 2 s; its queue is full; look at 'ip -s link show {interface}'")]
     NoRoom { interface: String },
-    /// An error of a port.
     #[error("{0}")]
     Port(#[source] io::Error),
 }

@@ -142,7 +142,6 @@ fn open_session(
     Ok(Session::new(transport, to, sending))
 }
 
-/// The method of sending.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum How {
     /// A socket, with the method measured to be best.

@@ -12,7 +12,6 @@ pub(super) struct Shape {
     pub datagram_bytes: usize,
 }
 
-/// The result of writing.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Filled {
     /// Datagrams of this many bytes, including the room for headers; the last may be shorter.
@@ -82,7 +81,6 @@ impl Shape {
         bytes / carried * self.datagram_bytes + rest
     }
 
-    /// The length of each datagram, if all have that many bytes.
     pub(super) fn lengths(self, bytes: usize) -> impl Iterator<Item = usize> {
         (0..bytes).step_by(self.datagram_bytes).map(move |at| self.datagram_bytes.min(bytes - at))
     }

@@ -35,7 +35,6 @@ impl Session {
         Self { transport, sending, to, start: Instant::now(), errors: BTreeMap::new(), refused: false }
     }
 
-    /// The transport, and what writes headers.
     pub(super) fn parts(&mut self) -> (&mut dyn Transport, Option<&mut Sending>) {
         (&mut *self.transport, self.sending.as_mut())
     }

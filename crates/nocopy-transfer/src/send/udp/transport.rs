@@ -29,7 +29,6 @@ pub(super) trait Transport: Debug {
     fn account(&mut self) -> Account;
 }
 
-/// The result of sending datagrams.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum SendResult {
     Sent,
@@ -41,7 +40,6 @@ pub(super) enum SendResult {
     End,
 }
 
-/// The counts of a transport.
 #[derive(Debug)]
 pub(super) struct Account {
     /// The methods used, and why, in lines.

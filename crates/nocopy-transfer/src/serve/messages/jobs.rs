@@ -18,13 +18,11 @@ pub(super) const RUNS_MAX: usize = 8;
 /// The most of them for requests of one network: one is left for others.
 const RUNS_MAX_OF_NETWORK: usize = RUNS_MAX - 1;
 
-/// The most bytes of waiting requests in total.
 const WAITING_BYTES_MAX: usize = 256 << 20;
 
 /// The most waiting requests in total: a short one counts as its share of the bytes.
 const WAITING_MAX: usize = 256;
 
-/// A request for the program.
 pub(super) struct Job {
     pub peer: Peer,
     /// The network of its peer, whose peers share a limit.
@@ -40,7 +38,6 @@ impl Job {
     }
 }
 
-/// Its result.
 pub(super) struct Done {
     pub peer: Peer,
     pub call: u32,
@@ -58,7 +55,6 @@ pub(super) struct Jobs {
 #[derive(Default)]
 struct Queue {
     waiting: VecDeque<Job>,
-    /// What they cost.
     cost: usize,
     /// Number of running programs for each network that has some.
     running: HashMap<IpAddr, usize>,
@@ -100,7 +96,6 @@ impl Jobs {
         }
     }
 
-    /// Notes that a program for this network has ended.
     fn ended(&self, network: IpAddr) {
         let mut queue = self.queue();
         subtract(&mut queue.running, network, 1);
@@ -136,7 +131,6 @@ impl<'a> Runs<'a> {
         Self { jobs, responses, of_peers: HashMap::new() }
     }
 
-    /// Makes the program answer.
     pub(super) fn start(&mut self, job: Job) {
         *self.of_peers.entry(job.peer).or_default() += 1;
         let mut queue = self.jobs.queue();
@@ -174,12 +168,10 @@ impl<'a> Runs<'a> {
         Some(done)
     }
 
-    /// Whether a peer has requests that wait or run.
     pub(super) fn is_waited_for_by(&self, peer: Peer) -> bool {
         self.of_peers.contains_key(&peer)
     }
 
-    /// Whether none wait or run.
     pub(super) fn is_idle(&self) -> bool {
         self.of_peers.is_empty()
     }

@@ -16,7 +16,6 @@ pub(crate) struct Answering {
     verify: bool,
     idle_ns: u64,
     heard_ns: u64,
-    /// A question has not been answered yet.
     owes: bool,
     /// The sender's total, once it has reported it.
     sent: Option<Count>,
@@ -51,7 +50,6 @@ impl Answering {
         self.verify
     }
 
-    /// Handles a message of the sender.
     pub(crate) fn handle(&mut self, message: Result<Message, Malformed>, now_ns: u64) {
         match message {
             Ok(Message::Ask(ask)) if ask.run == self.run => {
@@ -139,7 +137,6 @@ mod tests {
         }
     }
 
-    /// With checksums requested at one end.
     #[test]
     fn both_ends_agree() {
         for (theirs, ours) in [(true, false), (false, true), (false, false)] {

@@ -12,7 +12,6 @@ const INTERVAL_NS: u64 = 100_000_000;
 /// How long answers may be missing.
 const SILENCE_NS: u64 = 10_000_000_000;
 
-/// The state of the exchange.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum State {
     /// No answer has arrived yet.
@@ -96,7 +95,6 @@ impl Asking {
         self.asked_ns = None;
     }
 
-    /// Handles a message of the receiver.
     pub(crate) fn handle(&mut self, message: Result<Message, Malformed>, now_ns: u64) {
         match message {
             Ok(Message::Answer(mut answer)) if answer.run == self.ask.run => {

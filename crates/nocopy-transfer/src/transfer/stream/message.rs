@@ -12,10 +12,8 @@ use serde::{Serialize, Serializer};
 
 use super::super::wire::{CHECKSUM_COUNT, CONTROL_BYTES, COUNTS, Control, Kind, Packet};
 
-/// The most connections for data.
 pub(super) const STREAMS_MAX: u32 = 64;
 
-/// What one end has counted.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct Count {
     pub bytes: u64,
@@ -67,7 +65,6 @@ pub(crate) struct Head {
     pub length: Option<u64>,
 }
 
-/// A question of the sender.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Ask {
     pub run: u64,
@@ -90,7 +87,6 @@ pub(crate) enum Refusal {
     NoPlaces,
 }
 
-/// The receiver's answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Answer {
     pub run: u64,
@@ -100,7 +96,6 @@ pub(crate) struct Answer {
     pub verify: bool,
 }
 
-/// The answer that refuses a sender.
 pub(crate) fn refuse(ask: &Ask, why: Refusal) -> [u8; CONTROL_BYTES] {
     let received = Count::default();
     Answer { run: ask.run, refusal: Some(why), received, last: true, verify: false }.emit()

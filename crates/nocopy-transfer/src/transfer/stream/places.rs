@@ -57,7 +57,6 @@ impl Places {
         }
     }
 
-    /// Streams accepted so far.
     pub(crate) fn taken(&self) -> usize {
         self.taken.iter().flatten().count()
     }
