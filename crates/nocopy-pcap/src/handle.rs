@@ -27,11 +27,11 @@ const SMALL_BUFFER_BYTES: c_int = 1 << 16;
 /// A handle that a program got from `pcap_create` or `pcap_open_live`.
 #[derive(Debug)]
 pub(crate) struct Handle {
-    /// Counts handles, for the report.
+    /// The handle's number in the report.
     pub(crate) number: u64,
     device: CString,
     settings: Mutex<Settings>,
-    /// Once it is activated, and ours.
+    /// Set once the handle is activated with this library.
     live: OnceLock<Live>,
     /// Once it is activated, and the system's.
     is_theirs: AtomicBool,
@@ -39,7 +39,7 @@ pub(crate) struct Handle {
 }
 
 impl Handle {
-    /// For a device; null is `any`, as libpcap has it.
+    /// For a device; null means `any`, as in libpcap.
     pub(crate) fn new(device: Option<&CStr>) -> Self {
         static COUNT: AtomicU64 = AtomicU64::new(0);
         Self {
@@ -57,13 +57,13 @@ impl Handle {
         self.settings.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The capture, if it is activated and ours.
+    /// The capture, if this library activated the handle.
     #[inline]
     pub(crate) fn live(&self) -> Option<&Live> {
         self.live.get()
     }
 
-    /// Whether it is activated, with whichever library.
+    /// Whether it is activated, with this library or the system's.
     pub(crate) fn is_activated(&self) -> bool {
         self.live().is_some() || self.is_theirs.load(Ordering::Relaxed)
     }
@@ -135,7 +135,7 @@ impl Handle {
         );
     }
 
-    /// What it counted, if it was activated.
+    /// The counts, if it was activated.
     fn counts(&self, real: *mut Pcap) -> Option<Counts> {
         match self.live() {
             Some(live) => Some(live.control.counts().unwrap_or_default()),

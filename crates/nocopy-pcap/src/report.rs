@@ -27,7 +27,6 @@ impl fmt::Display for Refused {
     }
 }
 
-/// A handle was activated on an interface.
 pub(crate) fn opened(handle: u64, interface: &str, library: Library, promiscuous: bool, snap_bytes: u32) {
     let interface = clip(interface);
     say(|| Message::Opened(Opened { handle, interface, library: clipped(library), promiscuous, snap_bytes }));
@@ -63,7 +62,6 @@ pub(crate) fn request_filter(handle: u64, filter: Option<&Program>) -> Result<()
     channel.request(handle, filter)
 }
 
-/// A handle was closed.
 pub(crate) fn closed(handle: u64, counts: Counts, sending: Option<&str>) {
     say(|| Message::Closed(Closed { handle, counts, sending: sending.map(clip) }));
 }
@@ -121,7 +119,6 @@ fn lock<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
     None
 }
 
-/// The program's name.
 fn program() -> String {
     let word = std::env::args_os().next().unwrap_or_default();
     let name = std::path::Path::new(&word).file_name().unwrap_or(&word);

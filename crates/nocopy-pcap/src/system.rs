@@ -12,7 +12,7 @@ use nocopy_proto::filter::Instruction;
 use crate::abi::{BpfProgram, Handler, Opaque, PacketHeader, Pcap, Statistics};
 use crate::environment;
 
-/// The name it has in all the directories.
+/// The file's name in every directory.
 const FILE: &str = "libpcap.so.0.8";
 
 /// Where loaders look, with Debian's directory of each architecture first (ld.so(8)).
@@ -193,7 +193,7 @@ fn end(reason: &str) -> ! {
     std::process::exit(127)
 }
 
-/// A library that stays open.
+/// A loaded library, which is never closed.
 #[derive(Debug, Clone, Copy)]
 struct Library(NonNull<c_void>);
 
@@ -249,7 +249,7 @@ impl Library {
         library.ok_or_else(|| format!("{}: cannot be loaded; {}", path.display(), loader_words()))
     }
 
-    /// Where something of it is; the name ends with a zero.
+    /// The address of a symbol of the library; the name ends with a zero byte.
     fn symbol(self, name: &str) -> Option<*mut c_void> {
         debug_assert!(name.ends_with('\0'));
         // SAFETY: the library is open, and stays so; the name ends with a zero.
@@ -258,7 +258,7 @@ impl Library {
     }
 }
 
-/// The file this code is in.
+/// The file that contains this code.
 fn own_file() -> Option<PathBuf> {
     let mut found = libc::Dl_info {
         dli_fname: std::ptr::null(),
@@ -274,7 +274,6 @@ fn own_file() -> Option<PathBuf> {
     Path::new(std::ffi::OsStr::from_bytes(name.to_bytes())).canonicalize().ok()
 }
 
-/// The loader's last message.
 fn loader_words() -> String {
     // SAFETY: takes nothing; the text is this thread's, good until the loader is called again.
     let words = unsafe { libc::dlerror() };

@@ -48,7 +48,6 @@ impl Segment {
         keys.take_while(|(_, found)| !found.is_null()).find(|(_, found)| *found == key).map(|(slot, _)| slot)
     }
 
-    /// Stores a key in a free slot. `None` if there is none.
     fn take(&self, key: *mut Pcap) -> Option<&Slot> {
         self.slots_for(key).find(|slot| {
             let found = slot.key.load(Ordering::Relaxed);
@@ -104,7 +103,6 @@ pub(crate) fn find_pointer(key: *mut Pcap) -> Option<NonNull<Handle>> {
     NonNull::new(slot.handle.load(Ordering::Acquire))
 }
 
-/// Adds the handle that belongs to a pointer.
 pub(crate) fn insert(key: *mut Pcap, handle: Box<Handle>) {
     let handle = Box::into_raw(handle);
     let mut segment = &FIRST;

@@ -9,7 +9,7 @@ use crate::system::system;
 
 /// Bytes in front of a VLAN tag.
 const ADDRESSES_BYTES: usize = 12;
-/// Bytes of one.
+/// The length of an 802.1Q tag.
 const TAG_BYTES: usize = 4;
 
 /// Accepts that many bytes of every packet.
@@ -18,12 +18,10 @@ const fn take(bytes: u32) -> Instruction {
     Instruction { code, jump_true: 0, jump_false: 0, constant: bytes }
 }
 
-/// A filter that no packet matches.
 pub(super) fn nothing() -> Program {
     Program::new(vec![take(0)]).expect("a filter that ends")
 }
 
-/// A filter.
 #[derive(Debug, Clone)]
 pub(crate) struct Filter {
     /// As it was given; takes everything if it is too long.
@@ -87,7 +85,6 @@ fn is_valid(instructions: &[Instruction]) -> bool {
     is_program && !goes_back(instructions)
 }
 
-/// Has libpcap run a program that is valid.
 fn run(program: &[Instruction], bytes: &[u8], original_bytes: u32) -> bool {
     // SAFETY: the program was checked, and the packet is as long as said.
     unsafe {

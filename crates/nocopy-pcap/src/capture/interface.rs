@@ -11,7 +11,6 @@ use nocopy_proto::errno::Why;
 use super::Refusal;
 use crate::text;
 
-/// What kind of interface a capture is on.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct InterfaceKind {
     pub(super) is_loopback: bool,
@@ -151,7 +150,6 @@ pub(super) fn is_up(socket: BorrowedFd<'_>, device: &CStr) -> Result<bool, Strin
 pub(super) struct Drops {
     files: [CString; 2],
     before: AtomicU64,
-    /// What was counted last.
     last: AtomicU64,
 }
 

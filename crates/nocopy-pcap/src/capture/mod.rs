@@ -75,7 +75,6 @@ impl fmt::Display for Refusal {
     }
 }
 
-/// How a wait ended.
 #[derive(Debug)]
 pub(crate) enum Waited {
     /// Packets may be there, or the timeout is over: look.
@@ -86,7 +85,6 @@ pub(crate) enum Waited {
     Failed(String),
 }
 
-/// How to wait.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Waiting<'a> {
     pub(crate) stop: &'a Stop,
@@ -169,7 +167,6 @@ impl Capture {
     }
 }
 
-/// A capture that was opened.
 #[derive(Debug)]
 pub(crate) struct Opened {
     pub(crate) capture: Capture,
@@ -181,9 +178,7 @@ pub(crate) struct Opened {
 /// The side of a capture that may be used from anywhere, at any time.
 #[derive(Debug)]
 pub(crate) enum Control {
-    /// Of [`Capture::Passive`].
     Passive(passive::Control),
-    /// Of [`Capture::Take`].
     Take(take::Control),
 }
 

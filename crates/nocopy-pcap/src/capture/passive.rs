@@ -33,7 +33,7 @@ const BUFFER_BYTES: u32 = 2 << 20;
 /// "No timeout", for the kernel: the longest time that packets wait in a block that is not full.
 const TIMEOUT_MAX: Duration = Duration::from_millis(u32::MAX as u64);
 
-/// What is read, by one thread at a time.
+/// The reading side of a capture, used by one thread at a time.
 #[derive(Debug)]
 pub(crate) struct Passive {
     blocks: Capture,
@@ -41,26 +41,27 @@ pub(crate) struct Passive {
     reading: Option<BlockReader>,
     /// The filter that runs here, besides the kernel's.
     filter: Option<UserFilter>,
-    /// The change that `filter` is of.
+    /// The change of the settings that `filter` comes from.
     seen: Seen,
     shared: Arc<Shared>,
 }
 
-/// A filter that is run here.
+/// A filter that this library runs, not the kernel.
 #[derive(Debug)]
 struct UserFilter {
     filter: Filter,
-    /// How many blocks it is for: those that may hold packets of the filter before. `None`: for all, the kernel has none.
+    /// The number of blocks that may hold packets of the previous filter, for which this one runs; `None`: all blocks, because the
+    /// kernel runs no filter.
     blocks: Option<u32>,
 }
 
-/// What both sides see.
+/// State that both sides use.
 #[derive(Debug)]
 struct Shared {
     control: integration::Control,
     device: CString,
     is_loopback: bool,
-    /// Only read and written as a whole.
+    /// Read and written as a whole.
     direction: AtomicU8,
     /// Whether the interface went down, and was not seen up or removed since.
     is_down: AtomicBool,
@@ -71,7 +72,6 @@ struct Shared {
 }
 
 impl Passive {
-    /// Opens one.
     pub(super) fn open(device: &CStr, settings: &Settings) -> Result<(Self, Control), Refusal> {
         let name = device.to_str().map_err(|_| Refusal("the device's name is not text".into()))?;
         let kind = InterfaceKind::of(device)?;
@@ -122,7 +122,7 @@ impl Passive {
         }
     }
 
-    /// Goes through packets in hand.
+    /// Passes the packets in hand to the program.
     pub(super) fn hand_over(
         &mut self,
         max: usize,
@@ -210,7 +210,6 @@ impl Passive {
         }
     }
 
-    /// Waits once.
     fn poll(&self, stop: &Stop, timeout_ms: c_int) -> Result<Polled, String> {
         let socket = self.shared.control.as_fd().as_raw_fd();
         let descriptor = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
@@ -238,7 +237,7 @@ impl Passive {
         }
     }
 
-    /// The meaning of other events of the socket than packets.
+    /// The error that a socket event other than packets stands for.
     fn socket_event(&self, events: i16) -> Result<(), String> {
         if events & libc::POLLNVAL != 0 {
             return Err("Invalid polling request on packet socket".into());

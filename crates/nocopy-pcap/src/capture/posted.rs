@@ -10,7 +10,6 @@ use crate::report::FilterPlace;
 #[derive(Debug, Default)]
 pub(super) struct Posted {
     setting: Mutex<Option<Setting>>,
-    /// How often the setting changed.
     changes: AtomicU32,
 }
 
@@ -51,7 +50,7 @@ impl Posted {
         self.changes.load(Ordering::Acquire) != seen.0
     }
 
-    /// The setting, and that the reader has seen it.
+    /// The setting; `seen` then records that the reader knows it.
     pub(super) fn look(&self, seen: &mut Seen) -> Option<Setting> {
         let setting = self.lock();
         *seen = Seen(self.changes.load(Ordering::Relaxed)); // written under the lock

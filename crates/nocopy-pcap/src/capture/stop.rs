@@ -20,7 +20,7 @@ impl Stop {
         Self { asked: AtomicBool::new(false), wakeup }
     }
 
-    /// Wishes it.
+    /// Requests a stop.
     pub(crate) fn ask(&self) {
         // Release: pairs with the acquire in `take`, for what the program wrote before it broke the loop.
         self.asked.store(true, Ordering::Release);
@@ -31,7 +31,6 @@ impl Stop {
         }
     }
 
-    /// Whether a stop is requested.
     #[inline]
     pub(crate) fn is_asked(&self) -> bool {
         self.asked.load(Ordering::Relaxed)

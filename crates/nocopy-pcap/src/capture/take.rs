@@ -39,11 +39,11 @@ use watch::Watch;
 /// Frames of all queues together, where the program does not ask for more: with one queue the program may be away for 6 ms at 2.5 million
 /// packets a second, about as long as with libpcap's buffer. More are slower: the kernel uses them all in turn, and they leave the caches.
 const FRAMES_ALL: u32 = 16384;
-/// Of each queue, however many there are: any of them may be the busy one.
+/// The least frames of each queue, however many queues there are: any of them may be the busy one.
 const FRAMES_MIN: u32 = 8192;
-/// And the most, whatever it asks for (`pcap_set_buffer_size`).
+/// The most frames, whatever the program asks for (`pcap_set_buffer_size`).
 const FRAMES_MAX: u32 = 32768;
-/// As most are, when it asks for bytes.
+/// The frame size assumed when the program gives the buffer size in bytes: most frames are this long.
 const FRAME_BYTES: u32 = 2048;
 
 /// Frames to send from. The ports do not send.
@@ -58,7 +58,7 @@ const DELAY: Duration = Duration::from_millis(100);
 /// In place of a handle's number, until it was reported.
 const UNREPORTED: u64 = u64::MAX;
 
-/// What is read, by one thread at a time.
+/// The reading side of a capture, used by one thread at a time.
 #[derive(Debug)]
 pub(crate) struct Take {
     reading: Reading,
@@ -74,7 +74,7 @@ pub(crate) struct Take {
     shared: Arc<Shared>,
 }
 
-/// What both sides use.
+/// State that both sides use.
 #[derive(Debug)]
 struct Shared {
     descriptor: Descriptor,
@@ -87,7 +87,6 @@ struct Shared {
 }
 
 impl Take {
-    /// Opens one.
     pub(super) fn open(device: &CStr, settings: &Settings) -> Result<(Self, Control, CaptureMode), Refusal> {
         let name = device.to_str().map_err(|_| Refusal("the device's name is not text".into()))?;
         if InterfaceKind::of(device)?.is_loopback {
@@ -118,7 +117,7 @@ impl Take {
         Ok((take, control, mode))
     }
 
-    /// Whether there are packets in hand; takes those that are there if there are none.
+    /// Whether packets are claimed; if none are, claims those that have arrived.
     #[inline]
     pub(super) fn is_ready(&mut self) -> bool {
         self.reading.left() > 0 || self.claim()
@@ -142,7 +141,7 @@ impl Take {
         count > 0
     }
 
-    /// Goes through packets in hand.
+    /// Passes the packets in hand to the program.
     pub(super) fn hand_over(
         &mut self,
         max: usize,
@@ -238,7 +237,7 @@ impl Take {
         (!matches!(waited, Waited::Look) || self.reading.queues().came().1 > 0).then_some(waited)
     }
 
-    /// Lets packets gather.
+    /// Waits while packets gather.
     fn gather(&mut self, stop: &Stop) -> Waited {
         self.shared.is_down.store(false, Ordering::Relaxed);
         if let Some(gathering) = &mut self.gathering {
@@ -339,7 +338,7 @@ fn sleep(packets: Option<BorrowedFd<'_>>, stop: &Stop, duration: Duration) -> io
     Ok(polled[0].revents != 0)
 }
 
-/// What may be used from anywhere.
+/// The part of a capture that any thread may use.
 #[derive(Debug)]
 pub(crate) struct Control {
     shared: Arc<Shared>,

@@ -17,7 +17,7 @@ unsafe extern "C" {
     fn __fsetlocking(file: *mut Opaque, kind: c_int) -> c_int;
 }
 
-/// Whether this process has one thread, which then is the one that asks.
+/// Whether the calling thread is the only one of this process.
 fn has_one_thread() -> bool {
     // sys/single_threaded.h; glibc has it since 2.32, and this library is loaded by older ones.
     static SINGLE_THREADED: OnceLock<Option<&'static AtomicI8>> = OnceLock::new();

@@ -14,7 +14,6 @@ use crate::capture::{Settings, Stop};
 use crate::report::{self, FilterPlace};
 use crate::text;
 
-/// An active capture, and its settings.
 #[derive(Debug)]
 pub(crate) struct Live {
     /// The system's handle, into which texts are written.
@@ -25,7 +24,7 @@ pub(crate) struct Live {
     pub(crate) control: Control,
     pub(crate) stop: Stop,
     sending: Sending,
-    /// Whether a call waits for a packet, however long.
+    /// Whether a call waits for a packet without a time limit.
     waits_for_packets: bool,
     nonblocking: AtomicBool,
     /// Whether the handle was closed by the callback of a loop that is not over.
@@ -38,7 +37,7 @@ unsafe impl Send for Live {}
 // SAFETY: as above.
 unsafe impl Sync for Live {}
 
-/// What one thread at a time reads with.
+/// The state that the one reading thread uses.
 #[derive(Debug)]
 pub(crate) struct Reader {
     capture: Capture,
@@ -202,7 +201,6 @@ impl Live {
         unsafe { self.reader.give_back() }
     }
 
-    /// Sets the filter.
     pub(crate) fn set_filter(&self, filter: Filter) -> c_int {
         match self.control.set_filter(filter) {
             Ok(place) => {
@@ -217,7 +215,6 @@ impl Live {
         report::filter(self.number, Some(place));
     }
 
-    /// Sets the direction of the packets that are wanted.
     pub(crate) fn set_direction(&self, direction: Direction) -> c_int {
         match self.control.set_direction(direction) {
             Ok(()) => 0,
@@ -225,7 +222,7 @@ impl Live {
         }
     }
 
-    /// Sends a packet; the number of its bytes, as `pcap_inject` has it.
+    /// Sends a packet; returns the number of its bytes, as `pcap_inject` does.
     pub(crate) fn inject(&self, packet: &[u8]) -> c_int {
         match self.sending.inject(&self.device, &self.control, packet, self.is_nonblocking()) {
             Ok(sent) => c_int::try_from(sent).unwrap_or(c_int::MAX),
@@ -311,7 +308,7 @@ pub(super) fn set_flag(descriptor: BorrowedFd<'_>, nonblocking: bool) -> Result<
     Ok(())
 }
 
-/// How many packets a count of C's is.
+/// Converts the count of packets that a C caller gives to a limit.
 fn limit(count: c_int) -> usize {
     usize::try_from(count).ok().filter(|&count| count > 0).unwrap_or(c_int::MAX as usize)
 }

@@ -7,7 +7,6 @@ use std::sync::{Arc, OnceLock};
 use crate::capture::Control;
 use crate::injection::Injector;
 
-/// The sending half of a handle.
 #[derive(Default)]
 pub(crate) struct Sending {
     injector: OnceLock<Arc<Injector>>,

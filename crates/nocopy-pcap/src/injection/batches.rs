@@ -28,22 +28,21 @@ pub(super) struct Batches {
     pub(super) sender: Sender,
     /// Frames since the last flush.
     pub(super) staged: u32,
-    /// Frames ever.
+    /// All frames that were queued.
     pub(super) frames: u64,
     pub(super) flushes: u64,
-    /// What the sender had counted as dropped when last asked.
+    /// The sender's count of dropped frames when it was last read.
     dropped: u64,
     lengths: std::ops::RangeInclusive<usize>,
     /// The program pauses: the next frame is not to wait for company.
     pub(super) is_lone: bool,
 }
 
-/// What became of a frame.
 pub(super) enum Put {
     Queued,
     /// Queued, and it is time to flush.
     Full,
-    /// It is one for the packet socket.
+    /// Only the packet socket can send it.
     Unfit,
 }
 
@@ -59,7 +58,7 @@ impl Batches {
         Ok(Self { sender, staged: 0, frames: 0, flushes: 0, dropped, lengths, is_lone: false })
     }
 
-    /// The interface may have another MTU by now.
+    /// Adapts to the interface's MTU, which may have changed.
     pub(super) fn heed(&mut self, interface: &Interface) {
         self.lengths = lengths_of(interface);
     }

@@ -16,7 +16,7 @@ const QUIET_MAX: Duration = Duration::from_millis(250);
 
 const STACK_BYTES: usize = 256 << 10;
 
-/// What it saw at the last tick.
+/// The state at the last tick.
 struct Seen {
     frames: u64,
     flushes: u64,

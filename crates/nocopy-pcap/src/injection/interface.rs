@@ -13,7 +13,6 @@ const SO_NETNS_COOKIE: i32 = 71;
 /// Ethernet's header. A frame may have four bytes more if they are a VLAN tag: for the kernel to look at.
 const HEADER_BYTES: usize = 14;
 
-/// An interface as it is now.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Interface {
     pub(super) name: String,
@@ -23,7 +22,6 @@ pub(super) struct Interface {
 }
 
 impl Interface {
-    /// The interface of that index in the network namespace of `socket`.
     pub(super) fn of(socket: BorrowedFd<'_>, index: u32) -> io::Result<Self> {
         // SAFETY: all-zero is a valid `ifreq`.
         let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
@@ -58,7 +56,7 @@ impl Interface {
         }
     }
 
-    /// Lengths of the frames that it takes whatever is in them.
+    /// Lengths of frames that the interface accepts whatever their content.
     pub(super) fn plain_lengths(&self) -> std::ops::RangeInclusive<usize> {
         HEADER_BYTES..=self.mtu_bytes + HEADER_BYTES
     }
@@ -117,7 +115,7 @@ pub(super) fn sending_socket(name: &str) -> io::Result<OwnedFd> {
     }
 }
 
-/// The interface that a packet socket is bound to, by its number.
+/// The index of the interface that a packet socket is bound to.
 pub(super) fn index_of(socket: BorrowedFd<'_>) -> io::Result<u32> {
     let mut address = no_address();
     let mut bytes = size_of_val(&address) as libc::socklen_t;

@@ -63,7 +63,7 @@ impl<T> Lock<T> {
         (!self.held.swap(true, Ordering::Acquire)).then(|| Guard(self))
     }
 
-    /// For callers that can do without it.
+    /// For callers that can do without the lock.
     pub(super) fn lock_within(&self, timeout: Duration) -> Option<Guard<'_, T>> {
         self.try_lock().or_else(|| self.wait(Some(timeout)))
     }

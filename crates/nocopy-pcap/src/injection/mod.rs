@@ -51,7 +51,7 @@ pub(crate) struct Injector {
     /// The capture's own packet socket, or a new one: a capture does not see what is sent by its own socket.
     socket: OwnedFd,
     inode: u64,
-    /// Frames that went by `socket`.
+    /// Frames sent by `socket`, one by one.
     singly: AtomicU64,
     state: Lock<State>,
     /// Whether the state could not be had when it was last waited for: for ever, if a program left a call by siglongjmp(3).
@@ -65,9 +65,9 @@ struct State {
     /// Frames since `window`.
     recent: u32,
     window: Instant,
-    /// No batches before that.
+    /// No batches are begun before this time.
     not_before: Instant,
-    /// Why not.
+    /// Why batches are not used.
     objection: Option<String>,
     owed: Owed,
     batched: u64,
@@ -127,7 +127,7 @@ thread_local! {
     static SENDING: Cell<bool> = const { Cell::new(false) };
 }
 
-/// [`SENDING`] until dropped.
+/// Sets [`SENDING`] until dropped.
 struct Sending;
 
 impl Sending {
@@ -209,7 +209,6 @@ impl Injector {
         told
     }
 
-    /// Sends a frame by the packet socket.
     fn send(&self, frame: &[u8], nonblocking: bool) -> io::Result<()> {
         let flags = if nonblocking { libc::MSG_DONTWAIT } else { 0 };
         loop {
@@ -251,7 +250,7 @@ impl Injector {
         Some((sending, self.state()?))
     }
 
-    /// The state, if it can be had.
+    /// The locked state; `None` if another thread did not unlock it in time.
     #[inline]
     fn state(&self) -> Option<Guard<'_, State>> {
         self.state.try_lock().or_else(|| self.wait_for_state())
@@ -265,13 +264,12 @@ impl Injector {
         state
     }
 
-    /// Frames that were sent.
     pub(crate) fn sent(&self) -> u64 {
         let batched = self.begin().map(|(_, state)| state.batched_so_far().saturating_sub(state.owed.lost));
         self.singly.load(Relaxed) + batched.unwrap_or(0)
     }
 
-    /// What was sent, and how, for people; nothing if nothing was.
+    /// How many frames were sent, and how, as text; `None` if none were.
     pub(crate) fn summary(&self) -> Option<String> {
         let singly = self.singly.load(Relaxed);
         let Some((_sending, state)) = self.begin() else {

@@ -43,7 +43,7 @@ impl Registered {
 static EXITING: AtomicBool = AtomicBool::new(false);
 
 thread_local! {
-    /// Whether this thread forks, and holds [`INJECTORS`] over that.
+    /// Whether this thread is forking and holds [`INJECTORS`].
     static FORKING: Cell<bool> = const { Cell::new(false) };
 }
 

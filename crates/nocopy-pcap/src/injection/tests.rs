@@ -26,7 +26,7 @@ fn injector(end: &End) -> Arc<Injector> {
     end.namespace().run(|| Injector::open(end.interface(), None).unwrap())
 }
 
-/// What arrives at an end, by its number and length.
+/// Receives frames at an end; reports the number and length of each.
 fn receive(end: &End, arrived: &mpsc::Sender<(u32, usize)>, until: u32) {
     let mut port =
         end.namespace().run(|| Port::builder(end.interface()).mode(Mode::XdpCopyNative).open()).unwrap();
@@ -89,7 +89,7 @@ fn ends_well(child: libc::pid_t) -> bool {
     unsafe { libc::waitpid(child, &raw mut status, 0) == child && status == 0 }
 }
 
-/// Runs that on a thread, which may hang.
+/// Runs `run` on a thread, and panics if it hangs.
 fn in_time<R: Send + 'static>(run: impl FnOnce() -> R + Send + 'static) -> R {
     let (done, result) = mpsc::channel();
     std::thread::spawn(move || done.send(run()));

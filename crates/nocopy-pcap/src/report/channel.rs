@@ -22,7 +22,7 @@ use super::Refused;
 /// How long `nocopy run` may take to answer at first.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// More than any reply has.
+/// More bytes than any reply has.
 const REPLY_BYTES: usize = 16 << 10;
 
 /// Without waiting, and without a signal if the socket is closed.
@@ -272,7 +272,7 @@ mod tests {
         assert_eq!(all, b"x");
     }
 
-    /// What the program has at the socket's number.
+    /// The descriptor that the program has at the socket's number.
     fn number_of(socket: &Socket) -> OwnedFd {
         use std::os::fd::{AsRawFd, FromRawFd};
         // SAFETY: the test's own, which closes it once.

@@ -10,7 +10,7 @@ use crate::capturing::program::Program;
 use crate::capturing::{Case, Library, scene};
 
 const ROUNDS: u16 = 20;
-/// Of both directions.
+/// Frames in both directions.
 const SENT: usize = 2 * (KINDS * ROUNDS as usize + 1);
 
 /// Proves that dumpcap, which waits by select, writes the same and counts the same.

@@ -11,17 +11,16 @@ use crate::capturing::frames::{KINDS, Wire, in_order, send_kinds};
 use crate::capturing::{Case, Scene, scene};
 
 const ROUNDS: u16 = 20;
-/// Of both directions.
+/// Frames in both directions.
 const SENT: usize = 2 * (KINDS * ROUNDS as usize + 1);
 
-/// Who may not capture.
+/// A user that may not capture.
 const NOBODY: u32 = 65_534;
 
 fn tcpdump_scene(name: &str) -> Option<Scene> {
     scene(name, &["tcpdump"])
 }
 
-/// Output, files and counts of tcpdump are the same with every option.
 #[test]
 fn every_option_gives_the_same() {
     let Some(scene) = tcpdump_scene("options") else { return };
@@ -61,7 +60,7 @@ fn every_option_gives_the_same() {
     }
 }
 
-/// Only if they were requested.
+/// Nanoseconds are given only if they were requested.
 #[test]
 fn nanoseconds_are_those_of_the_kernel() {
     let Some(scene) = tcpdump_scene("nanoseconds") else { return };

@@ -16,7 +16,6 @@ pub(super) struct Descriptor {
     waker: Waker,
     /// Whether the program has asked for it, and may wait on it.
     is_watched: AtomicBool,
-    /// Whether claimed packets are left.
     is_left: AtomicBool,
     /// Whether the waker has made it readable.
     is_woken: AtomicBool,
@@ -33,7 +32,7 @@ impl Descriptor {
         })
     }
 
-    /// The descriptor, for the program.
+    /// The descriptor that the program may poll.
     pub(super) fn watch(&self) -> BorrowedFd<'_> {
         let is_first = !self.is_watched.swap(true, Ordering::Relaxed);
         if is_first && self.is_left.load(Ordering::Relaxed) {

@@ -49,12 +49,11 @@ impl Filtering {
         self.claimed = Some(filter);
     }
 
-    /// No claimed packet is left.
+    /// Records that no claimed packet is left.
     pub(super) fn forget_claimed(&mut self) {
         self.claimed = None;
     }
 
-    /// Whether a claimed packet matches.
     #[inline]
     pub(super) fn matches(&self, packet: &[u8]) -> bool {
         self.claimed.as_ref().is_none_or(|filter| filter.program.run(&[packet], &Ancillary::default()) != 0)

@@ -10,7 +10,7 @@
 
 use std::time::{Duration, Instant};
 
-/// So many are worth waking up for.
+/// This many packets are worth waking up for.
 const PACKETS: u32 = 4096;
 
 /// Packets in a second that a queue may bring at once after few: half of the ring's room is as long as a slice, then.
@@ -38,7 +38,7 @@ pub(super) struct Gathering {
     aim: f64,
     /// The longest slice at a low rate.
     short: Duration,
-    /// The longest of all slices together.
+    /// The longest wait, over all slices.
     delay: Duration,
     /// The longest slice now; at most doubles from look to look, so that a moment is not taken for a rate.
     longest: Duration,
@@ -52,15 +52,14 @@ pub(super) struct Gathering {
     is_flowing: bool,
 }
 
-/// Packets per second.
 #[derive(Debug)]
 struct Rate {
     /// The current window: its start, and the number of packets by then.
     since: Instant,
     came: u64,
-    /// The highest of its slices.
+    /// The highest rate of its slices.
     slice_per_s: f64,
-    /// Of the two windows before.
+    /// The rates of the two windows before.
     windows_per_s: [f64; 2],
 }
 
@@ -83,7 +82,6 @@ impl Rate {
 }
 
 impl Gathering {
-    /// For rings with room for `room` packets each.
     pub(super) fn new(room: u32, delay: Duration, now: Instant) -> Self {
         let aim = f64::from(PACKETS.min(room / 4)) * 7.0 / 8.0;
         let short = Duration::from_secs_f64(f64::from(room / 2) / BURST_PER_S).min(SHORT_MAX);
@@ -107,12 +105,12 @@ impl Gathering {
         self.is_flowing && !self.is_long_ago(now)
     }
 
-    /// Whether the last look was.
+    /// Whether the last check was long ago.
     fn is_long_ago(&self, now: Instant) -> bool {
         now.saturating_duration_since(self.looked) > FORGET
     }
 
-    /// Now the first packets are there, or will be soon.
+    /// Starts gathering: the first packets are there, or will be soon.
     pub(super) fn begin(&mut self, now: Instant) {
         self.until = now + self.delay;
         self.waiting = (!self.is_flowing(now)).then_some(0);
@@ -156,13 +154,12 @@ mod tests {
     #[derive(Debug, Default)]
     struct Fared {
         slices: u32,
-        /// How often the program was woken.
         woken: u32,
         most_waiting: u64,
         longest_s: f64,
     }
 
-    /// Gathers for that long.
+    /// Gathers for `seconds`.
     fn gather(mut gathering: Gathering, start: Instant, seconds: f64, came: impl Fn(f64) -> u64) -> Fared {
         let (mut fared, mut read, mut now) = (Fared::default(), 0, start);
         let at = |now: Instant| now.duration_since(start).as_secs_f64();

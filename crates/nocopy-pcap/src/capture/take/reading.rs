@@ -5,7 +5,7 @@ use std::io;
 use nocopy::Packet;
 use nocopy::port::Queues;
 
-/// The most that are claimed at a time.
+/// The most packets claimed at a time.
 pub(super) const CLAIMED_MAX: u32 = 64;
 
 /// How many ahead of the one that is handed out are asked for from the other processor's caches. With more, or with all when they are
@@ -18,7 +18,7 @@ pub(super) struct Reading {
     /// Of the queues below, and above them so that they are dropped first. Nothing but `queues` reaches those, mutably, and it puts the
     /// packets back before.
     held: Vec<Packet<'static>>,
-    /// The first that was not handed out.
+    /// The first packet that was not handed out.
     next: usize,
     queues: Queues,
 }
@@ -39,7 +39,7 @@ impl Reading {
         self.next = 0;
     }
 
-    /// Puts packets back and claims those that are there now, if they match; how many.
+    /// Returns packets to the queues and claims matching ones that have arrived; returns how many.
     pub(super) fn claim(&mut self) -> io::Result<usize> {
         self.put_back();
         let mut batch = self.queues.try_receive()?;
@@ -54,7 +54,7 @@ impl Reading {
         Ok(self.held.len())
     }
 
-    /// How many are in hand.
+    /// How many claimed packets are left.
     #[inline]
     pub(super) fn left(&self) -> usize {
         self.held.len() - self.next

@@ -16,7 +16,7 @@ pub(super) struct Realtime {
 }
 
 impl Realtime {
-    /// By the present difference of the clocks.
+    /// With the present difference of the clocks.
     pub(super) fn new() -> Self {
         // The thread may be kept waiting between two readings: the closest of some.
         let samples = (0..5).map(|_| {

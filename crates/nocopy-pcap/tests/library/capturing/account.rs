@@ -7,7 +7,6 @@ use std::path::Path;
 
 use super::frames::LAST_PORT;
 
-/// Of one run.
 #[derive(Debug)]
 pub(crate) struct Account {
     name: String,
@@ -72,7 +71,7 @@ impl Account {
         Self { name: name.into(), code: None, signal: None, files: files.collect() }
     }
 
-    /// Of those that are sent at the end, one in each direction.
+    /// How many of the last frames it shows: one is sent in each direction.
     pub(crate) fn last_frames(&self) -> usize {
         self.files.values().map(Content::last_frames).sum()
     }
@@ -99,7 +98,6 @@ impl Account {
         }
     }
 
-    /// The number before those words.
     pub(crate) fn counted(&self, words: &str) -> u64 {
         let line = self.lines("stderr").iter().find(|line| line.ends_with(words));
         let number = line.and_then(|line| line.split_whitespace().next()?.parse().ok());
@@ -143,7 +141,7 @@ impl Content {
         }
     }
 
-    /// The first, in words.
+    /// The first difference, in words.
     pub(crate) fn difference(&self, other: &Self) -> Option<String> {
         match (self, other) {
             (Self::Text(first), Self::Text(second)) => differing("line", first, second),
@@ -172,7 +170,7 @@ fn lines(text: &str) -> Vec<String> {
 }
 
 impl Savefile {
-    /// What is whole of it; nothing if it is none.
+    /// Parses the complete part of a savefile; `None` if it is not one.
     fn read(bytes: &[u8]) -> Option<Self> {
         let (header, mut rest) = bytes.split_at_checked(HEADER_BYTES)?;
         if !MAGIC.contains(&word(header, 0)) {
@@ -188,7 +186,7 @@ impl Savefile {
         Some(Self { header: header.into(), packets })
     }
 
-    /// The same of a file of blocks.
+    /// As `read`, for a pcapng file.
     fn read_pcapng(bytes: &[u8]) -> Option<Self> {
         if bytes.len() < HEADER_BYTES || word(bytes, 0) != SECTION {
             return None;

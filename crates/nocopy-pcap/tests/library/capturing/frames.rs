@@ -6,10 +6,10 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use nocopy_lab::End;
 use rustix::thread::{CpuSet, sched_getcpu, sched_setaffinity};
 
-/// Of the last frame in each direction.
+/// The port of the last frame in each direction.
 pub(crate) const LAST_PORT: u16 = 9999;
 
-/// As many as there are.
+/// The number of different frames.
 pub(crate) const KINDS: usize = 13;
 
 const ETHERNET_BYTES: usize = 14;
@@ -87,7 +87,7 @@ impl Wire {
         self.frame(0x0806, &[&fixed[..], &self.source, &addresses].concat())
     }
 
-    /// Of that type, to a group without members.
+    /// A frame of that type to a multicast group without members.
     pub(crate) fn frame(&self, ether_type: u16, payload: &[u8]) -> Vec<u8> {
         let destination = [0x03, 0x6e, 0x63, 0, 0, 9];
         [&destination[..], &self.source, &ether_type.to_be_bytes(), payload].concat()

@@ -18,7 +18,7 @@ use program::Program;
 use rustix::process::Signal;
 use scratch::Scratch;
 
-/// Whose library a program gets.
+/// The libpcap that a program uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Library {
     System,
@@ -30,10 +30,10 @@ pub(crate) enum Library {
 /// The command, and when it is asked to end.
 #[derive(Debug, Clone)]
 pub(crate) struct Case {
-    /// Of its directories.
+    /// The name of the case's directories.
     pub(crate) name: &'static str,
     pub(crate) words: Vec<String>,
-    /// What it says when it captures.
+    /// What the program prints once it captures.
     pub(crate) ready: &'static str,
     pub(crate) end: End,
     /// The user, if not the one who runs the test.
@@ -47,7 +47,6 @@ pub(crate) enum End {
     Shown(usize),
     /// The same, by Ctrl-C.
     Interrupted(usize),
-    /// It ends by itself.
     Itself,
     /// The same, after a number of packets: how many more had been received by then is a matter of time.
     Enough,
@@ -63,7 +62,7 @@ impl Case {
         Self::new(name, &format!("tcpdump {line}"), "", End::Itself)
     }
 
-    /// tcpdump, which says when it is there.
+    /// tcpdump, which reports when it captures.
     pub(crate) fn tcpdump(name: &'static str, line: &str, end: End) -> Self {
         Self::new(name, &format!("tcpdump {line}"), "listening on", end)
     }
@@ -79,13 +78,11 @@ pub(crate) fn words(line: &str) -> Vec<String> {
     words.collect()
 }
 
-/// Where programs run.
 pub(crate) struct Scene {
     pub(crate) lab: Lab,
     pub(crate) scratch: Scratch,
 }
 
-/// One case with each library.
 pub(crate) struct Pair {
     case: Case,
     system: Program,
@@ -140,7 +137,6 @@ impl Scene {
         ours
     }
 
-    /// Both directions.
     pub(crate) fn wires(&self) -> [Wire; 2] {
         [self.lab.left(), self.lab.right()].map(Wire::open)
     }

@@ -19,7 +19,6 @@ pub(crate) struct Program {
     directory: PathBuf,
 }
 
-/// Whether the shell would find it.
 pub(crate) fn is_there(program: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path).any(|directory| directory.join(program).is_file())
@@ -66,12 +65,10 @@ impl Program {
         kill_process(Pid::from_child(&self.child), signal).unwrap();
     }
 
-    /// What it has shown so far.
     pub(crate) fn account(&self) -> Account {
         Account::read(&self.name, &self.directory)
     }
 
-    /// Waits until it has shown this many of the last frames.
     pub(crate) fn wait_for_last_frames(&self, count: usize) {
         let (name, directory) = (&self.name, self.directory.display());
         wait_until(&format!("{name} shows {count} of the last frames: {directory}"), || {
@@ -85,7 +82,7 @@ impl Program {
         waitid(WaitId::Pid(Pid::from_child(&self.child)), options).unwrap().is_some()
     }
 
-    /// Tells it to end, if it does not by itself, and waits for that.
+    /// Tells it to end unless it ends by itself, and waits for the end.
     pub(crate) fn end(mut self, end: End) -> Account {
         let signal = match end {
             End::Shown(_) => Some(Signal::TERM),

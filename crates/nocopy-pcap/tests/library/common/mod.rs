@@ -26,7 +26,6 @@ pub(crate) fn preload(library: &Path) -> OsString {
     objects.join(OsStr::new(":"))
 }
 
-/// The system's libpcap.
 pub(crate) fn system_library() -> PathBuf {
     let directories =
         ["/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64", "/usr/lib", "/lib"];
@@ -35,7 +34,6 @@ pub(crate) fn system_library() -> PathBuf {
     found.expect("the system's libpcap: 'apt install libpcap0.8'")
 }
 
-/// Which library a program gets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Library {
     System,
@@ -78,7 +76,6 @@ pub(crate) fn compile(name: &str, scratch: &Scratch) -> PathBuf {
     program
 }
 
-/// What a program printed, and how it ended.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Told {
     pub(crate) lines: Vec<String>,
@@ -143,7 +140,6 @@ fn fulfil(wish: &str, lab: &Lab, wire: &Wire) -> String {
     "done".into()
 }
 
-/// A frame with a number and a pattern.
 pub(crate) fn frame(to: &End, number: u32, bytes: usize) -> Vec<u8> {
     let mut frame = vec![0; bytes];
     frame[..6].copy_from_slice(&to.mac());
@@ -200,7 +196,6 @@ impl Wire {
         assert_eq!(sent, frame.len() as isize, "{}", std::io::Error::last_os_error());
     }
 
-    /// The next frame, if one comes in time.
     pub(crate) fn next(&self) -> Option<Vec<u8>> {
         let mut buffer = vec![0_u8; 1 << 16];
         let received = uninterrupted(|| {
@@ -246,7 +241,7 @@ pub(crate) fn compare(name: &str) {
     compare_with(name, Library::Ours);
 }
 
-/// As [`compare`], with our library in either mode.
+/// As [`compare`], with this library in the given mode.
 pub(crate) fn compare_with(name: &str, library: Library) {
     let scratch = Scratch::new(name);
     let program = compile(name, &scratch);
@@ -265,7 +260,6 @@ pub(crate) fn compare_with(name: &str, library: Library) {
     );
 }
 
-/// A command that runs with our library.
 pub(crate) fn with_ours(program: impl AsRef<OsStr>) -> Command {
     let mut command = Command::new(program);
     command.env("LD_PRELOAD", preload(&our_library()));
