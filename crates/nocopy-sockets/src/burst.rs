@@ -28,7 +28,6 @@ pub(crate) struct Head {
     pub(crate) descriptor: i32,
     pub(crate) cookie: u64,
     pub(crate) shape: Shape,
-    /// How many datagrams fit.
     pub(crate) room: usize,
     pub(crate) slot: &'static Slot,
 }
@@ -52,7 +51,6 @@ static HEAD: UnderLock<MaybeUninit<Head>> = UnderLock(UnsafeCell::new(MaybeUnini
 /// The call of the holder of the lock, where signal handlers find it.
 static MESSAGE: UnderLock<Message> = UnderLock(UnsafeCell::new(Message::EMPTY));
 
-/// What the kernel took.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Handed {
     All,
@@ -62,7 +60,6 @@ pub(crate) enum Handed {
     Nothing,
 }
 
-/// What became of one call.
 enum Sent {
     Taken,
     Refused(i32),
@@ -70,7 +67,7 @@ enum Sent {
     Overtaken,
 }
 
-/// Which burst it is; of use while there is one.
+/// The head of the burst; meaningful only while there is a burst.
 pub(crate) fn head(_guard: &Guard) -> &Head {
     // SAFETY: written before the first datagram joined the burst; the lock is held.
     unsafe { (*HEAD.0.get()).assume_init_ref() }
@@ -161,7 +158,6 @@ fn is_in_shared_memory() -> bool {
 const ERRORS_OF_OVERTAKEN: [i32; 6] =
     [libc::EMSGSIZE, libc::EAGAIN, libc::EBADF, libc::ENOTSOCK, libc::EIO, libc::EINVAL];
 
-/// One hand-over.
 struct Handover {
     /// The lock is held; otherwise this is a signal handler that interrupts the holder, and signals are blocked.
     is_ours: bool,
@@ -238,7 +234,6 @@ impl Handover {
         self.singly(word, head, why)
     }
 
-    /// Sends them one by one.
     fn singly(&self, mut word: Word, head: &Head, why: Flush) -> Handed {
         while word.first() < word.count() {
             match self.send(head, word, 1) {
@@ -296,7 +291,7 @@ impl Handover {
         Sent::Overtaken
     }
 
-    /// The burst is over: the kernel has it, or refused it.
+    /// Ends the burst: the kernel has accepted or refused it.
     fn finish(&self, word: Word, head: &Head, why: Flush) {
         if !word.replace(word.over()) {
             return;
@@ -315,7 +310,7 @@ impl Handover {
         }
     }
 
-    /// What the kernel has not is lost.
+    /// Discards the datagrams that the kernel has not accepted, and counts them as lost.
     #[cold]
     fn lose(&self, word: Word, head: &Head, why: Flush) {
         head.slot.record().lost((word.count() - word.first()) as u64);
@@ -335,14 +330,14 @@ fn stuck() -> Handed {
     Handed::Rest
 }
 
-/// Some of the burst's bytes.
+/// A part of the burst's bytes.
 fn payload(at: usize, bytes: usize) -> &'static [u8] {
     // SAFETY: the lock is held, and these bytes were written before the datagrams joined.
     let buffer: &'static [u8; BUFFER_BYTES] = unsafe { &*BUFFER.0.get() };
     buffer.get(at..at + bytes).unwrap_or_default()
 }
 
-/// Counts what the kernel does not take as lost.
+/// Gives the burst up; counts datagrams that the kernel has not accepted as lost.
 pub(crate) fn give_up(why: Flush, is_ours: bool) {
     let word = Word::load();
     if word.count() > 0 {

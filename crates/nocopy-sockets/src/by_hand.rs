@@ -32,7 +32,7 @@ static BURST: Cell = Cell(UnsafeCell::new(Burst {
     bytes: [0; BUFFER_BYTES],
 }));
 
-/// Whether it has joined, or left with, the burst.
+/// Sends a datagram; true if it joined the burst, or was sent with it.
 pub(crate) fn send(descriptor: i32, shape: Shape, parts: &[libc::iovec], way: ByHand) -> bool {
     if shape.segments_max() < 2 {
         return false;
@@ -77,7 +77,7 @@ fn hand_over(burst: &mut Burst) {
     (burst.count, burst.is_first) = (0, true);
 }
 
-/// What is left, at the end of the program.
+/// Sends the rest at the end of the program.
 pub(crate) fn finish() {
     // SAFETY: one thread.
     hand_over(unsafe { &mut *BURST.0.get() });

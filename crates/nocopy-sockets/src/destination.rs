@@ -56,7 +56,6 @@ impl Destination {
         &self.address[..self.bytes as usize]
     }
 
-    /// As people read it.
     pub(crate) fn socket_address(&self) -> Option<SocketAddr> {
         let address = self.bytes();
         let port = u16::from_be_bytes(*address.get(2..)?.first_chunk()?);

@@ -51,7 +51,7 @@ pub(crate) struct Ways {
 /// Bursts of all equal sends, without any of the rules: what the bench measures as the ceiling.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ByHand {
-    /// Nothing goes alone.
+    /// No datagram is sent alone.
     All,
     /// The first datagram of each burst goes alone.
     FirstAlone,
@@ -64,7 +64,6 @@ pub(crate) fn read() {
     let _ = WAYS.set(variable(TUNING).map_or(Ways::USUAL, Ways::parse));
 }
 
-/// How the library works in this program.
 #[inline]
 pub(crate) fn ways() -> Ways {
     WAYS.get().copied().unwrap_or(Ways::USUAL)

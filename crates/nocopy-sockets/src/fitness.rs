@@ -7,13 +7,13 @@ use nocopy_proto::run::sockets::Alone;
 
 use crate::sys;
 
-/// No pacing.
+/// The pacing rate that means no pacing.
 const UNLIMITED: u64 = u64::MAX;
 
-/// How long the list of disciplines is believed.
+/// How long the list of disciplines stays valid.
 const LISTED_NS: u64 = 1_000_000_000;
 
-/// Datagrams of the list that are read at most.
+/// The most answers of the list that are read.
 const ANSWERS_MAX: usize = 256;
 
 /// Looks at a socket. `scratch` is memory for the kernel's answers.
@@ -22,7 +22,7 @@ pub(crate) fn examine(descriptor: i32, is_v6: bool, now_ns: u64, scratch: &mut [
     disciplines(now_ns, scratch)
 }
 
-/// Options that make a datagram more than its bytes.
+/// Refuses sockets with options that make a datagram more than its bytes.
 fn options(descriptor: i32, is_v6: bool) -> Result<(), Alone> {
     let unknown = |_| Alone::UnknownOptions;
     let refuse_if_set = |level, name, why| match sys::option::<i32>(descriptor, level, name) {
@@ -73,7 +73,7 @@ fn disciplines(now_ns: u64, scratch: &mut [u8]) -> Result<(), Alone> {
     }
 }
 
-/// The network namespace may be another one from now on.
+/// Forgets the list of disciplines: the network namespace may have changed.
 pub(crate) fn forget_disciplines() {
     LISTED_AT.store(0, Relaxed);
 }

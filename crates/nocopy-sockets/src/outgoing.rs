@@ -29,7 +29,6 @@ const VERIFIED_NS: u64 = 200_000;
 pub(crate) enum Verdict {
     /// It has joined the burst: the call succeeds.
     Joined,
-    /// The call fails with this error.
     Failed(i32),
     /// The kernel is to be called, and the result told by [`sent`].
     Alone(Option<Ticket>),
@@ -44,14 +43,13 @@ pub(crate) struct Ticket {
     plain: Plain,
 }
 
-/// A datagram of the program.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Datagram<'a> {
     pub(crate) descriptor: i32,
     /// `None` if it cannot join others: its flags, control data or address.
     pub(crate) shape: Option<Shape>,
     pub(crate) parts: &'a [libc::iovec],
-    /// The call is not to wait (`MSG_DONTWAIT`).
+    /// The call must not wait (`MSG_DONTWAIT`).
     pub(crate) dont_wait: bool,
 }
 
@@ -74,7 +72,7 @@ pub(crate) fn join(
     is_joined.then_some(head.shape.bytes)
 }
 
-/// What to do with a datagram of a socket that is not left alone.
+/// Decides what to do with a datagram of a socket that is not left alone.
 pub(crate) fn offer(datagram: Datagram<'_>) -> Verdict {
     let Some(slot) = slots::of(datagram.descriptor) else {
         flush(Flush::Output);
@@ -110,7 +108,7 @@ pub(crate) fn offer(datagram: Datagram<'_>) -> Verdict {
 
 enum Taken {
     Done(Verdict),
-    /// A signal handler came between.
+    /// A signal handler interfered: try again.
     Again,
     /// A burst is in the way, of this socket or of another, and its socket has no room.
     NoRoom {
@@ -223,7 +221,7 @@ fn leave(slot: &'static Slot, why: Alone, datagrams: u32) -> Verdict {
     Verdict::Alone(None)
 }
 
-/// Says how a datagram that went alone fared.
+/// Records whether a datagram that went alone was sent.
 pub(crate) fn sent(ticket: Ticket, is_sent: bool) {
     let Ticket { slot, shape, plain } = ticket;
     if is_sent {

@@ -7,11 +7,12 @@
 //! (The library's own policy measures the same way among many methods and classes; it allocates when it meets a new class, which a
 //! function that a signal handler may call must not do.)
 
-/// Datagrams of an epoch of each kind.
+/// The datagrams of an epoch with bursts, and of one without.
 const BATCHED_DATAGRAMS: u32 = 256;
 const PLAIN_DATAGRAMS: u32 = 64;
 
-/// An epoch that was interrupted so many times is made half as long, down to a quarter: a program may pause after every hundred datagrams.
+/// After this many interruptions an epoch is made half as long, at most [`HALVINGS_MAX`] times: a program may pause after every
+/// hundred datagrams.
 const INTERRUPTIONS: u32 = 16;
 const HALVINGS_MAX: u32 = 2;
 
@@ -28,10 +29,9 @@ const HOLD_NS_MAX: u64 = 10_000_000_000;
 /// Datagrams from one look at the clock to the next, while a decision holds.
 const LOOK_DATAGRAMS: u32 = 1024;
 
-/// What a comparison decided.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Decision {
-    /// Whether bursts go on.
+    /// Whether to go on sending bursts.
     pub(crate) batches: bool,
     /// Nanoseconds a datagram, alone and in bursts: the medians.
     pub(crate) plain_ns: u64,
@@ -45,7 +45,6 @@ pub(crate) struct Payoff {
     stage: Stage,
     /// Datagrams of this epoch, or since the last look at the clock.
     datagrams: u32,
-    /// When the epoch began.
     since_ns: u64,
     /// Costs of the epochs so far, in nanoseconds a datagram: batched, plain.
     costs: [[f64; PAIRS]; 2],
@@ -88,13 +87,12 @@ impl Payoff {
         Self { stage: Stage::Always, ..Self::new() }
     }
 
-    /// Datagrams were sent, either way.
+    /// Counts datagrams that were sent, in either way.
     #[inline]
     pub(crate) fn count(&mut self, datagrams: u32) {
         self.datagrams = self.datagrams.wrapping_add(datagrams);
     }
 
-    /// Whether it is a plain epoch.
     #[inline]
     pub(crate) fn is_plain(&self) -> bool {
         self.stage == Stage::Plain
@@ -169,7 +167,7 @@ impl Payoff {
     }
 }
 
-/// Of an odd number.
+/// The median of an odd number of values.
 fn median(mut values: [f64; PAIRS]) -> f64 {
     values.sort_unstable_by(f64::total_cmp);
     values[PAIRS / 2]

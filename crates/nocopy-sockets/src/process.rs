@@ -5,7 +5,7 @@ use nocopy_proto::run::sockets::Flush;
 use crate::shared::{self, PAGE_BYTES, SHARED};
 use crate::{by_hand, environment, fitness, outgoing, record, slots, ticker};
 
-/// Before the program starts.
+/// Called before the program starts.
 pub(crate) fn begin() {
     environment::read();
     record::open();

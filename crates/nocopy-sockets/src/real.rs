@@ -16,7 +16,7 @@ impl Real {
         Self { address: AtomicPtr::new(std::ptr::null_mut()), name }
     }
 
-    /// Looks for it, unless that was done.
+    /// Looks the function up, unless that was done.
     pub(crate) fn resolve(&self) -> *mut c_void {
         let known = self.address.load(Relaxed);
         if !known.is_null() {
@@ -28,13 +28,13 @@ impl Real {
         found
     }
 
-    /// Where it is, if it was looked for and found.
+    /// The function's address, if it was looked up and found.
     #[inline(always)]
     pub(crate) fn known(&self) -> Option<NonNull<c_void>> {
         NonNull::new(self.address.load(Relaxed))
     }
 
-    /// A function that is called, so that it must be there.
+    /// The address of a function that must exist.
     #[inline]
     pub(crate) fn found(&self) -> *mut c_void {
         let known = self.address.load(Relaxed);
@@ -68,14 +68,14 @@ pub(crate) fn resolve_all() {
     all.iter().for_each(|function| _ = function.resolve());
 }
 
-/// Calls a function of the C library; its type is that of its manual page.
+/// Calls a function of the C library; the caller gives the types of its manual page.
 macro_rules! call {
     ($place:expr, ($($type:ty),*) -> $result:ty, $($argument:expr),*) => {
         $crate::real::call_at!($place.found(), ($($type),*) -> $result, $($argument),*)
     };
 }
 
-/// The same by its address.
+/// As [`call`], for a function given by its address.
 macro_rules! call_at {
     ($address:expr, ($($type:ty),*) -> $result:ty, $($argument:expr),*) => {
         std::mem::transmute::<*mut std::ffi::c_void, unsafe extern "C-unwind" fn($($type),*) -> $result>(

@@ -14,7 +14,7 @@ use crate::sys;
 /// A record: counters that any thread adds to, and any process reads.
 pub(crate) type Words = [AtomicU64; WORDS];
 
-/// Where counts go that nobody asked for.
+/// The record for counts when no report was requested.
 static NOWHERE: Words = [const { AtomicU64::new(0) }; WORDS];
 
 static FILE: OnceLock<&'static [Words]> = OnceLock::new();
@@ -27,7 +27,7 @@ pub(crate) fn open() {
     }
 }
 
-/// The library does nothing in this program.
+/// Records that the library does nothing in this program.
 pub(crate) fn confined() {
     if let Some(records) = FILE.get() {
         records[0][head::CONFINED_AT].fetch_add(1, Relaxed);
@@ -41,7 +41,6 @@ fn map(descriptor: i32) -> Option<&'static [Words]> {
     (records[0][head::MAGIC_AT].load(Relaxed) == MAGIC).then_some(records)
 }
 
-/// The record of one socket.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Record(&'static Words);
 
@@ -78,12 +77,12 @@ impl Record {
         self.add(word::PLAIN_AT + plain as usize, 1);
     }
 
-    /// Many that were sent alone by one call.
+    /// Counts datagrams that one call sent without a burst.
     pub(crate) fn alone_many(self, plain: Plain, count: u64) {
         self.add(word::PLAIN_AT + plain as usize, count);
     }
 
-    /// A burst was handed over.
+    /// Counts a burst that was handed over.
     pub(crate) fn burst(self, why: Flush, datagrams: u64) {
         self.add(word::JOINED_AT, datagrams);
         self.add(word::BURSTS_AT, 1);
@@ -103,7 +102,7 @@ impl Record {
         self.add(word::LEFT_AT, 1);
     }
 
-    /// Bursts begin: to whom, and of what.
+    /// Records that bursts begin, with their destination and the size of their datagrams.
     pub(crate) fn begun(self, to: Destination, bytes: usize) {
         self.0[word::ALONE_AT].store(Alone::Not as u64, Relaxed);
         self.0[word::BYTES_AT].store(bytes as u64, Relaxed);

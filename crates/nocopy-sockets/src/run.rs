@@ -55,19 +55,17 @@ impl Shape {
         self.bytes == bytes && self.destination.is(address)
     }
 
-    /// How many fit into a burst.
+    /// How many datagrams fit into a burst.
     #[inline]
     pub(crate) fn segments_max(&self) -> usize {
         BURST_BYTES_MAX.checked_div(self.bytes).unwrap_or(0).min(SEGMENTS_MAX)
     }
 }
 
-/// What to do with a datagram.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Step {
     /// Send it alone, and say how that went by [`Run::sent`].
     Alone(Plain),
-    /// Put it into a burst.
     Join,
     /// Find out whether the socket is fit for bursts, say so by [`Run::examined`], and ask again.
     Examine,
@@ -86,7 +84,6 @@ impl Tuning {
     pub(crate) const USUAL: Self = Self { entry: ENTRY, always: false };
 }
 
-/// The run of one socket.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Run {
     shape: Shape,
@@ -95,12 +92,12 @@ pub(crate) struct Run {
     since_ns: u64,
     /// Whether the next datagram of this shape joins a burst: the one before it went plainly, and went well.
     is_open: bool,
-    /// Sends since there was a run.
+    /// Sends since the last run.
     fruitless: u32,
     examined: Option<(Destination, u64)>,
     payoff: Payoff,
     shorts: u32,
-    /// Datagrams of so many bytes and more were refused as a burst.
+    /// Bursts of datagrams of at least this many bytes were refused.
     refused_bytes: usize,
     left_alone: u32,
     tuning: Tuning,

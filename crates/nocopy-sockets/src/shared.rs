@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, AtomicUsize
 
 use crate::sys;
 
-/// Everything is zero at first.
+/// The library's state; all zeros at first.
 #[repr(C, align(4096))]
 pub(crate) struct Shared {
     /// See [`Word`]. Must be the first field: entry points in assembly look at its lower half, which is zero while no burst is under way.
@@ -23,7 +23,7 @@ pub(crate) struct Shared {
     pub(crate) is_ticking: AtomicBool,
     /// Its number; the kernel sets it, and clears it and wakes waits when the thread is gone.
     pub(crate) ticker: AtomicU32,
-    /// Asks it to end.
+    /// Asks the thread to end.
     pub(crate) stop: AtomicU32,
     /// The process that started it.
     pub(crate) process: AtomicU32,
@@ -59,7 +59,6 @@ pub(crate) fn is_off() -> bool {
     !IS_ON.load(Ordering::Relaxed)
 }
 
-/// Bytes of the page.
 pub(crate) const PAGE_BYTES: usize = size_of::<Shared>();
 
 /// How far the burst that is under way is, in one word, so that a datagram joins it by one compare-and-exchange.
@@ -85,13 +84,13 @@ impl Word {
         (self.0 >> 32) as u32
     }
 
-    /// Datagrams in it that the kernel has already, because they went one by one.
+    /// Datagrams of the burst that the kernel has already, because they were sent one by one.
     #[inline]
     pub(crate) fn first(self) -> usize {
         usize::from((self.0 >> 16) as u16)
     }
 
-    /// Datagrams in it, with those.
+    /// All datagrams of the burst, including those that the kernel has.
     #[inline]
     pub(crate) fn count(self) -> usize {
         usize::from(self.0 as u16)
@@ -166,10 +165,9 @@ pub(crate) struct Lock {
     owner: AtomicUsize,
 }
 
-/// What asking for the lock brings.
 #[derive(Debug)]
 pub(crate) enum Hold {
-    /// It is held until this is dropped.
+    /// The lock, held until this is dropped.
     Ours(Guard),
     /// This thread has it: the caller is a signal handler that interrupted a call, or comes after a call that was left by siglongjmp(3).
     Interrupted,
@@ -186,7 +184,7 @@ impl Lock {
         taken.map(|_| Guard(()))
     }
 
-    /// Nothing if it is not free.
+    /// `None` if the lock is taken.
     #[inline]
     pub(crate) fn try_acquire(&self) -> Option<Guard> {
         self.take(sys::thread()).ok()
@@ -219,7 +217,7 @@ impl Lock {
         None
     }
 
-    /// For the thread of the deadline, which does not wait.
+    /// Takes the lock for the thread of the deadline, which never waits.
     pub(crate) fn acquire_for_ticker(&self) -> Option<Guard> {
         self.take(TICKER).ok()
     }

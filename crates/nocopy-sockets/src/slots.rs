@@ -11,19 +11,17 @@ use crate::record::{Record, Words};
 use crate::run::Run;
 use crate::sys;
 
-/// Descriptors that are looked after; those above are left alone.
+/// The number of descriptors that are tracked; sockets with higher numbers are left alone.
 const SLOTS: usize = 1024;
 
-/// What a descriptor is.
+/// The states of a descriptor. This one: not looked at yet.
 const UNKNOWN: u32 = 0;
-/// No UDP socket.
+/// Not a UDP socket.
 const OTHER: u32 = 1;
-/// A UDP socket.
 const ACTIVE: u32 = 2;
-/// One that is left alone for a number of datagrams.
+/// A UDP socket that is left alone for a number of datagrams.
 const ALONE: u32 = 3;
 
-/// One descriptor.
 #[derive(Debug)]
 pub(crate) struct Slot {
     kind: AtomicU32,
@@ -36,7 +34,6 @@ pub(crate) struct Slot {
     socket: UnsafeCell<MaybeUninit<Socket>>,
 }
 
-/// A UDP socket.
 #[derive(Debug)]
 pub(crate) struct Socket {
     pub(crate) run: Run,
@@ -76,7 +73,7 @@ pub(crate) fn of(descriptor: i32) -> Option<&'static Slot> {
     ALL.get(usize::try_from(descriptor).ok()?)
 }
 
-/// What was known of a descriptor holds no longer.
+/// Forgets what is known about a descriptor.
 #[inline]
 pub(crate) fn forget(descriptor: i32) {
     if let Some(slot) = of(descriptor) {
@@ -116,7 +113,6 @@ impl Slot {
         true
     }
 
-    /// Whether it is known to be a UDP socket.
     #[inline]
     pub(crate) fn is_udp(&self) -> bool {
         self.kind.load(Relaxed) == ACTIVE
@@ -146,7 +142,7 @@ impl Slot {
         Record::from_pointer(self.record.load(Relaxed))
     }
 
-    /// The error that is to be told, once.
+    /// The error that the program has yet to be told; returned once.
     #[inline]
     pub(crate) fn take_owed(&self) -> Option<i32> {
         if self.owed.load(Relaxed) == 0 {
@@ -229,7 +225,7 @@ mod tests {
     use crate::burst::tests::take_turn;
     use crate::run::Tuning;
 
-    /// No test opens so many descriptors.
+    /// A descriptor that no test opens.
     const UNUSED: i32 = SLOTS as i32 - 1;
 
     #[test]

@@ -6,7 +6,7 @@ use std::ffi::c_void;
 use std::mem::size_of;
 use std::ptr::null_mut;
 
-/// Of two texts in assembly, the one for this processor.
+/// Selects the assembly text for this processor.
 #[cfg(target_arch = "x86_64")]
 macro_rules! by_processor {
     (x86_64: $text:literal, aarch64: $_other:literal $(,)?) => {
@@ -14,7 +14,7 @@ macro_rules! by_processor {
     };
 }
 
-/// Of two texts in assembly, the one for this processor.
+/// Selects the assembly text for this processor.
 #[cfg(target_arch = "aarch64")]
 macro_rules! by_processor {
     (x86_64: $_other:literal, aarch64: $text:literal $(,)?) => {
@@ -58,7 +58,6 @@ pub(crate) unsafe fn call(number: i64, arguments: [usize; 6]) -> isize {
     result
 }
 
-/// The error of a failed call, as a positive number.
 #[inline]
 pub(crate) fn error(result: isize) -> Option<i32> {
     (result < 0).then_some(-result as i32)
@@ -121,7 +120,7 @@ pub(crate) fn sleep_ns(ns: u64) {
     plain(libc::SYS_nanosleep, [(&raw const time) as usize, 0]);
 }
 
-/// Signals of this thread, 64 of them a bit each.
+/// A set of signals, one bit for each of 64.
 pub(crate) type Signals = u64;
 
 /// Blocks all signals of this thread; returns those that were blocked before.
@@ -190,12 +189,10 @@ pub(crate) fn delete_timer(timer: i32) {
     plain(libc::SYS_timer_delete, [timer as usize]);
 }
 
-/// Whether a thread of this process exists.
 pub(crate) fn is_thread(thread: u32) -> bool {
     plain(libc::SYS_tgkill, [process() as usize, thread as usize, 0]) == 0
 }
 
-/// An option of a socket that is a number.
 pub(crate) fn option<T: Default>(descriptor: i32, level: i32, name: i32) -> Result<T, i32> {
     let (mut value, mut bytes) = (T::default(), size_of::<T>() as u32);
     let arguments = [
@@ -216,7 +213,6 @@ pub(crate) fn cookie(descriptor: i32) -> Option<u64> {
     option(descriptor, libc::SOL_SOCKET, libc::SO_COOKIE).ok()
 }
 
-/// Whether calls on the descriptor do not wait.
 pub(crate) fn is_nonblocking(descriptor: i32) -> bool {
     let flags = plain(libc::SYS_fcntl, [descriptor as usize, libc::F_GETFL as usize, 0]);
     flags >= 0 && flags as i32 & libc::O_NONBLOCK != 0
@@ -252,11 +248,10 @@ pub(crate) struct Message {
 }
 
 impl Message {
-    /// Nothing.
     // SAFETY: all zero is a message without parts, and a header without data.
     pub(crate) const EMPTY: Self = unsafe { std::mem::zeroed() };
 
-    /// So many datagrams of so many bytes each.
+    /// `datagrams` datagrams of `bytes` bytes each.
     #[inline]
     pub(crate) fn set(&mut self, to: &[u8], payload: &[u8], bytes: u16, datagrams: usize) {
         self.part = libc::iovec { iov_base: payload.as_ptr().cast_mut().cast(), iov_len: payload.len() };
@@ -313,7 +308,7 @@ impl Message {
 /// More than the kernel takes (`UIO_MAXIOV`).
 const PARTS_TOO_MANY: usize = 1 << 16;
 
-/// It does not wait.
+/// The call does not wait.
 const SEND_FLAGS: usize = (libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) as usize;
 
 /// Sends a datagram or a burst, and notes in the message that it was taken.
@@ -348,14 +343,14 @@ pub(crate) fn write_all(descriptor: i32, bytes: &[u8]) -> bool {
         == bytes.len() as isize
 }
 
-/// Reads at once, or not at all.
+/// Reads without waiting.
 pub(crate) fn receive(descriptor: i32, buffer: &mut [u8]) -> isize {
     let (address, bytes) = (buffer.as_mut_ptr() as usize, buffer.len());
     let flags = libc::MSG_DONTWAIT as usize;
     plain(libc::SYS_recvfrom, [descriptor as usize, address, bytes, flags, 0, 0])
 }
 
-/// What `prctl` says of the process.
+/// Calls `prctl`.
 pub(crate) fn process_control(operation: i32, argument: usize) -> isize {
     plain(libc::SYS_prctl, [operation as usize, argument, 0, 0, 0])
 }

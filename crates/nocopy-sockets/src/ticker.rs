@@ -85,7 +85,7 @@ fn begin_with_timer() -> bool {
     timer.is_some()
 }
 
-/// The number of no timer.
+/// Means that there is no timer.
 const NO_TIMER: i32 = -1;
 
 /// Has the thread look at the burst that begins now when its deadline is there. The lock is held.
@@ -187,7 +187,7 @@ unsafe extern "C" fn begin(
     ))
 }
 
-/// The thread.
+/// The thread's function.
 unsafe extern "C" fn run() -> ! {
     sys::process_control(libc::PR_SET_NAME, c"nocopy-deadline".as_ptr() as usize);
     // Otherwise every wait is 50 us longer.

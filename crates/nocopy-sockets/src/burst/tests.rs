@@ -10,7 +10,7 @@ use nocopy_proto::run::sockets::Plain;
 const BYTES: usize = 100;
 const END: &[u8] = b"end";
 
-/// There is one burst of the process.
+/// One test at a time, because a process has one burst.
 static TURN: Mutex<()> = Mutex::new(());
 
 pub(crate) fn take_turn() -> MutexGuard<'static, ()> {
@@ -162,7 +162,7 @@ fn an_overtaken_call_owes_only_errors_of_the_socket() {
     assert_eq!(burst.slot().take_owed(), Some(libc::ECONNREFUSED));
 }
 
-/// Has the burst be of another socket.
+/// Makes the burst belong to another socket.
 fn replace_cookie(burst: &Burst) {
     let Head { descriptor, cookie, shape, room, slot } = *burst.head();
     set_head(burst.guard(), Head { descriptor, cookie: !cookie, shape, room, slot });

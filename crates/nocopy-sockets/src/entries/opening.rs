@@ -9,7 +9,8 @@ function!(SOCKET = socket);
 /// `socket(2)`
 ///
 /// # Safety
-/// As of the C library's.
+///
+/// As the C library's function.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub(crate) unsafe extern "C-unwind" fn socket(domain: i32, kind: i32, protocol: i32) -> i32 {
     // SAFETY: numbers.

@@ -40,7 +40,7 @@ macro_rules! sends {
         #[doc = concat!("`", stringify!($name), "(2)`")]
         ///
         /// # Safety
-        /// As of the C library's.
+        /// As the C library's function.
         #[cfg_attr(not(test), unsafe(no_mangle))]
         pub(crate) unsafe extern "C-unwind" fn $name(descriptor: i32, $($argument: $type),*) -> isize {
             #[inline(never)]
@@ -88,14 +88,14 @@ fn part(data: *const c_void, bytes: usize) -> iovec {
 }
 
 /// # Safety
-/// As of [`send`].
+/// As [`send`].
 #[inline(always)]
 unsafe fn join_send(descriptor: i32, data: *const c_void, bytes: usize, flags: i32) -> Option<usize> {
     join(descriptor, &[part(data, bytes)], flags, |of| of.is(bytes, None))
 }
 
 /// # Safety
-/// As of [`sendto`].
+/// As [`sendto`].
 #[inline(always)]
 unsafe fn join_sendto(
     descriptor: i32,
@@ -111,7 +111,7 @@ unsafe fn join_sendto(
 }
 
 /// # Safety
-/// As of [`sendmsg`].
+/// As [`sendmsg`].
 #[inline(always)]
 unsafe fn join_sendmsg(descriptor: i32, message: *const msghdr, flags: i32) -> Option<usize> {
     // SAFETY: by contract.
@@ -120,7 +120,7 @@ unsafe fn join_sendmsg(descriptor: i32, message: *const msghdr, flags: i32) -> O
 }
 
 /// # Safety
-/// As of [`write`].
+/// As [`write`].
 #[inline(always)]
 unsafe fn join_write(descriptor: i32, data: *const c_void, bytes: usize) -> Option<usize> {
     // SAFETY: by contract.
@@ -128,7 +128,7 @@ unsafe fn join_write(descriptor: i32, data: *const c_void, bytes: usize) -> Opti
 }
 
 /// # Safety
-/// As of [`writev`].
+/// As [`writev`].
 #[inline(always)]
 unsafe fn join_writev(descriptor: i32, first: *const iovec, count: i32) -> Option<usize> {
     // SAFETY: by contract.
@@ -156,7 +156,7 @@ fn send_by(
     }
 }
 
-/// A datagram of a socket that is left alone.
+/// Sends a datagram of a socket that is left alone, and counts it.
 #[cold]
 fn alone(slot: &Slot, real: impl Fn() -> isize) -> isize {
     slot.pass(1);
@@ -224,7 +224,7 @@ fn destination(address: Option<&[u8]>) -> Option<Destination> {
 }
 
 /// # Safety
-/// As of [`send`].
+/// As [`send`].
 #[inline(never)]
 unsafe fn rest_send(descriptor: i32, data: *const c_void, bytes: usize, flags: i32) -> isize {
     let shape = || Some(Shape { bytes, destination: Destination::CONNECTED });
@@ -235,7 +235,7 @@ unsafe fn rest_send(descriptor: i32, data: *const c_void, bytes: usize, flags: i
 }
 
 /// # Safety
-/// As of [`sendto`].
+/// As [`sendto`].
 #[inline(never)]
 unsafe fn rest_sendto(
     descriptor: i32,
@@ -281,7 +281,8 @@ unsafe fn parts_of<'a>(message: *const msghdr) -> &'a [iovec] {
 }
 
 /// # Safety
-/// There are so many parts.
+///
+/// `first` points to `count` parts.
 unsafe fn parts<'a>(first: *const iovec, count: usize) -> &'a [iovec] {
     if first.is_null() || count > PARTS_MAX {
         return &[];
@@ -307,7 +308,7 @@ fn length(parts: &[iovec]) -> Option<usize> {
 }
 
 /// # Safety
-/// As of [`sendmsg`].
+/// As [`sendmsg`].
 #[inline(never)]
 unsafe fn rest_sendmsg(descriptor: i32, message: *const msghdr, flags: i32) -> isize {
     // SAFETY: by contract.
@@ -321,7 +322,7 @@ unsafe fn rest_sendmsg(descriptor: i32, message: *const msghdr, flags: i32) -> i
 /// `sendmmsg(2)`: datagrams of one shape join one by one; others go as they always did.
 ///
 /// # Safety
-/// As of the C library's.
+/// As the C library's function.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub(crate) unsafe extern "C-unwind" fn sendmmsg(
     descriptor: i32,
@@ -349,7 +350,7 @@ pub(crate) unsafe extern "C-unwind" fn sendmmsg(
 /// Sends messages of one shape one by one; nothing if they are of several.
 ///
 /// # Safety
-/// As of [`sendmmsg`].
+/// As [`sendmmsg`].
 unsafe fn many(descriptor: i32, messages: *mut mmsghdr, count: u32, flags: i32) -> Option<i32> {
     if messages.is_null() || count < 2 {
         return None;
@@ -375,7 +376,7 @@ unsafe fn many(descriptor: i32, messages: *mut mmsghdr, count: u32, flags: i32) 
 }
 
 /// # Safety
-/// As of [`write`].
+/// As [`write`].
 #[inline(never)]
 unsafe fn rest_write(descriptor: i32, data: *const c_void, bytes: usize) -> isize {
     let shape = || Some(Shape { bytes, destination: Destination::CONNECTED });
@@ -386,7 +387,7 @@ unsafe fn rest_write(descriptor: i32, data: *const c_void, bytes: usize) -> isiz
 }
 
 /// # Safety
-/// As of [`writev`].
+/// As [`writev`].
 #[inline(never)]
 unsafe fn rest_writev(descriptor: i32, first: *const iovec, count: i32) -> isize {
     // SAFETY: by contract.
@@ -404,7 +405,7 @@ unsafe fn rest_writev(descriptor: i32, first: *const iovec, count: i32) -> isize
 /// `send` by its other name.
 ///
 /// # Safety
-/// As of the C library's.
+/// As the C library's function.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub(crate) unsafe extern "C-unwind" fn __send(
     descriptor: i32,
@@ -419,7 +420,7 @@ pub(crate) unsafe extern "C-unwind" fn __send(
 /// `sendmmsg` by its other name.
 ///
 /// # Safety
-/// As of the C library's.
+/// As the C library's function.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub(crate) unsafe extern "C-unwind" fn __sendmmsg(
     descriptor: i32,
@@ -434,7 +435,7 @@ pub(crate) unsafe extern "C-unwind" fn __sendmmsg(
 /// `write` by its other name.
 ///
 /// # Safety
-/// As of the C library's.
+/// As the C library's function.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub(crate) unsafe extern "C-unwind" fn __write(descriptor: i32, data: *const c_void, bytes: usize) -> isize {
     // SAFETY: by contract.

@@ -107,7 +107,7 @@ pub(super) unsafe extern "C" fn find() {
     )
 }
 
-/// A function of the C library, by its name.
+/// Declares a function of the C library by its name.
 macro_rules! function {
     ($place:ident = $name:ident) => {
         pub(in $crate::entries) static $place: $crate::real::Real = {
@@ -210,7 +210,7 @@ macro_rules! jump_to_real {
     };
 }
 
-/// One function.
+/// Defines one exported function.
 macro_rules! entry {
     ($name:ident, $hook:path, $when:ident) => {
         pub(super) mod $name {

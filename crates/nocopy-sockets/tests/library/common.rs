@@ -59,16 +59,15 @@ impl Drop for Program {
     }
 }
 
-/// How a program is run.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum How<'a> {
-    /// As it is.
+    /// Without the library.
     Plainly,
-    /// With the library, which is to treat sockets so (`NOCOPY_BATCH_TUNING`).
+    /// With the library, tuned by this value of `NOCOPY_BATCH_TUNING`.
     Preloaded(&'a str),
 }
 
-/// Runs a command to its end. Says what the library counted.
+/// Runs a command to its end; returns its output and the library's counts.
 pub(crate) fn run(mut command: Command, how: How<'_>) -> (Output, Sockets) {
     let file = report_file();
     if let How::Preloaded(tuning) = how {
@@ -97,7 +96,6 @@ pub(crate) fn receiver() -> (UdpSocket, SocketAddr) {
     receiver_at("127.0.0.1:0")
 }
 
-/// A socket on this address.
 pub(crate) fn receiver_at(address: &str) -> (UdpSocket, SocketAddr) {
     let socket = UdpSocket::bind(address).unwrap();
     set_socket_recv_buffer_size_force(socket.as_fd(), RECEIVE_BUFFER_BYTES).unwrap();
@@ -117,7 +115,6 @@ pub(crate) fn arrived(socket: &UdpSocket) -> Vec<Vec<u8>> {
     all
 }
 
-/// Text that a program printed.
 pub(crate) fn text(mut bytes: &[u8]) -> String {
     let mut text = String::new();
     bytes.read_to_string(&mut text).unwrap();

@@ -24,7 +24,6 @@ const BYTES: usize = 1000;
 /// Datagrams that go alone before the first that joins: two make a run, and one opens it.
 const ALONE: u32 = 3;
 
-/// Datagrams of a full burst.
 const FULL: u32 = 64;
 
 fn send(count: u32, what: &str, how: How<'_>) -> Arrived {
@@ -40,7 +39,7 @@ fn send(count: u32, what: &str, how: How<'_>) -> Arrived {
     Arrived { numbers, status: output.status, joined, lost, text }
 }
 
-/// Checks all bytes.
+/// Checks all bytes of a datagram; returns its number.
 fn number(datagram: &[u8]) -> i64 {
     if datagram == b"m" {
         return -1;
