@@ -10,7 +10,6 @@ use std::time::{Duration, Instant};
 /// How long a test waits for an event that must happen: much longer than a busy machine is stalled, or a thread is not scheduled.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The interval of [`wait_until`].
 const INTERVAL: Duration = Duration::from_millis(5);
 
 /// Waits until `is_true` returns true; `what` names the fact in the message of a failure.

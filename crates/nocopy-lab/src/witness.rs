@@ -214,7 +214,6 @@ impl Naps {
 #[derive(Debug, Clone)]
 struct Reading {
     at: Instant,
-    /// Stolen time of each processor.
     steal: Option<Vec<Duration>>,
     pressure: Option<Duration>,
 }

@@ -79,7 +79,7 @@ fn options_are_what_the_kernel_has() {
     ping(&lab).unwrap();
 }
 
-/// What IPv4 counts in a namespace, under the kernel's name.
+/// A counter of IPv4 in a namespace, under the kernel's name.
 fn ip_counter(namespace: &Namespace, name: &str) -> u64 {
     let text = namespace.run(|| std::fs::read_to_string("/proc/thread-self/net/snmp")).unwrap();
     let mut lines = text.lines().filter_map(|line| line.strip_prefix("Ip: "));
@@ -226,7 +226,6 @@ fn sigkill_leaves_nothing() {
     assert_eq!(host.interfaces().unwrap(), before);
 }
 
-/// A [`Namespace`] from the descriptor of another process.
 fn enterable(descriptor: File) -> Namespace {
     std::thread::spawn(move || {
         use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};

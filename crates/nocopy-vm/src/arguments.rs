@@ -79,12 +79,10 @@ pub(crate) struct RandomArguments {
 /// The environment variable with the seed of random operations, here and in the simulations of the message protocol.
 const SEED_VARIABLE: &str = "NOCOPY_TEST_SEED";
 
-/// The seed of random operations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Seed(u64);
 
 impl Seed {
-    /// The seed if none is given.
     const FIXED: Self = Self(1);
 }
 
@@ -113,12 +111,10 @@ impl RandomArguments {
         Ok(Self { seed: Some(self.seed.map_or_else(of_environment, Ok)?), ..self })
     }
 
-    /// The seed of random operations.
     pub(crate) fn seed(self) -> u64 {
         self.seed.unwrap_or(Seed::FIXED).0
     }
 
-    /// The arguments as words of a command line.
     pub(crate) fn words(self) -> Vec<String> {
         let seed = self.seed.iter().flat_map(|seed| ["--seed".to_owned(), seed.0.to_string()]);
         self.soak.then(|| "--soak".to_owned()).into_iter().chain(seed).collect()

@@ -23,6 +23,5 @@ pub(crate) struct TestProgram {
     /// `package`, or `package::target`.
     pub(crate) name: String,
     pub(crate) program: PathBuf,
-    /// Its working directory.
     pub(crate) directory: PathBuf,
 }

@@ -8,7 +8,6 @@ pub(crate) const FILE: &str = "events";
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub(crate) enum Event {
-    /// The machine is up.
     Booted {
         /// The output of `uname -r`.
         kernel: String,
@@ -36,14 +35,12 @@ pub(crate) struct Log {
 }
 
 impl Log {
-    /// Adds events that were logged later.
     pub(crate) fn extend(&mut self, later: Self) {
         self.complaints.extend(later.complaints);
         self.stalls.extend(later.stalls);
     }
 }
 
-/// How a test ended.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Ended {
     pub(crate) test: String,

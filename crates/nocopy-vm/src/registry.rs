@@ -14,9 +14,7 @@ include!(concat!(env!("OUT_DIR"), "/tests.rs"));
 pub(crate) struct Test {
     /// The fact that is proved if it passes, in one sentence.
     pub(crate) proves: &'static str,
-    /// The topologies it runs on.
     pub(crate) on: &'static [Topology],
-    /// The kernel it runs under.
     pub(crate) kernel: Kernel,
     /// The test itself. It fails by an error or, like any test, by a panic.
     pub(crate) run: fn(&Guest) -> Result<(), Failure>,
@@ -70,10 +68,8 @@ pub(crate) enum Kernel {
     Arm64,
 }
 
-/// The processor of a machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Architecture {
-    /// The host's.
     Amd64,
     Arm64,
 }

@@ -40,7 +40,6 @@ pub(crate) fn set_feature(
     set(namespace, Set::feature(interface, feature, on), operation)
 }
 
-/// Changes how many combined queues an interface has.
 pub(crate) fn set_combined_queues(namespace: &Namespace, interface: &str, count: u32) -> Result<(), Error> {
     let operation = format!("give {interface} {count} combined queue(s)");
     set(namespace, Set::combined_queues(interface, count), operation)
@@ -75,7 +74,6 @@ fn family_id(connection: &Connection) -> io::Result<Option<u16>> {
     }))
 }
 
-/// A request that changes settings.
 #[derive(Debug, Clone)]
 struct Set {
     command: u8,

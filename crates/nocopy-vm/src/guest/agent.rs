@@ -20,7 +20,7 @@ const SOAK_TIMEOUT: Duration = Duration::from_secs(1200);
 /// The limit of a test that runs a whole program of tests.
 const PROGRAM_TIMEOUT: Duration = Duration::from_secs(3600);
 
-/// When a test is killed on that topology.
+/// How long a test may run on a topology before it is killed.
 pub(crate) fn time_limit(topology: Topology, random: RandomArguments) -> Duration {
     match topology {
         _ if random.soak => SOAK_TIMEOUT,
@@ -108,7 +108,7 @@ pub(super) fn contents(file: &mut File) -> io::Result<String> {
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// The file in which the host reads along.
+/// The file of events, which the host reads while the guest writes.
 struct Events(File);
 
 impl Events {

@@ -17,7 +17,6 @@ pub(crate) fn load_driver(topology: Topology) -> Result<(), Failure> {
     modprobe(&[topology.driver()])
 }
 
-/// Unloads the topology's driver, if it is loaded.
 pub(crate) fn unload_driver(topology: Topology) -> Result<(), Failure> {
     let driver = topology.driver();
     if Path::new("/sys/module").join(driver).exists() { modprobe(&["--remove", driver]) } else { Ok(()) }

@@ -19,7 +19,6 @@ const TWO_CLIENTS: &str = ",nosharecache";
 /// Attributes are not cached, and every write waits for the server.
 const STRICT: &str = ",nosharecache,noac,sync";
 
-/// Which of the directories.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     Ours,

@@ -13,7 +13,6 @@ use super::meter::{Copies, Meter, Way};
 use super::traffic::ARRIVAL_MAX;
 use crate::registry::Failure;
 
-/// Datagrams of a run.
 pub(crate) const DATAGRAMS: u32 = 1000;
 pub(crate) const DATAGRAM_BYTES: usize = 1400;
 pub(crate) const BYTES: u64 = DATAGRAMS as u64 * DATAGRAM_BYTES as u64;
@@ -26,7 +25,6 @@ const WINDOW: u32 = 46;
 pub(crate) const ZERO_COPY: [Method; 4] =
     [Method::ZeroCopy, Method::ZeroCopyGso, Method::UringZeroCopy, Method::UringZeroCopyGso];
 
-/// The memory that is sent.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Memory {
     /// A buffer of the socket's pool, with a whole window in it.
@@ -40,7 +38,6 @@ pub(crate) struct Case {
     pub(crate) name: &'static str,
     pub(crate) method: Method,
     pub(crate) memory: Memory,
-    /// The expected evidence for every message.
     pub(crate) evidence: Evidence,
 }
 
@@ -64,7 +61,6 @@ pub(crate) fn measure(guest: &Guest, meter: &Meter, case: &Case) -> Result<(Ledg
     Ok((ledger, copies))
 }
 
-/// The two sockets.
 struct Datagrams {
     sender: Socket,
     receiver: UdpSocket,
@@ -135,7 +131,6 @@ impl Datagrams {
         Ok(())
     }
 
-    /// The sender's ledger.
     fn ledger(&mut self) -> Ledger {
         let sender = self.sender.sender();
         let stats = sender.stats().expect("it counts by itself");
@@ -157,7 +152,6 @@ fn datagram(number: u32) -> Vec<u8> {
     bytes
 }
 
-/// Receives one datagram.
 pub(crate) fn receive(socket: &UdpSocket) -> io::Result<Vec<u8>> {
     let mut bytes = vec![0; DATAGRAM_BYTES + 1];
     loop {

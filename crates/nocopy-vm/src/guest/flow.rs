@@ -26,9 +26,7 @@ const PAUSE: Duration = Duration::from_millis(1);
 /// The number of packets each way that shows that traffic flows.
 const ENOUGH: usize = 200;
 
-/// The traffic in one direction.
 pub(crate) struct Flow {
-    /// The destination of the packets.
     to: [u8; 6],
     /// Number of the next packet sent.
     next: u32,
@@ -69,12 +67,10 @@ impl Flow {
         Ok(())
     }
 
-    /// How many packets arrived.
     pub(crate) fn arrived(&self) -> usize {
         self.arrived.len()
     }
 
-    /// Whether a packet from `first` on has arrived.
     pub(crate) fn has_reached(&self, first: u32) -> bool {
         self.arrived.iter().any(|number| *number >= first)
     }
@@ -85,14 +81,12 @@ impl Flow {
 pub(crate) struct Account {
     sent: u32,
     arrived: usize,
-    /// Errors of the ports, as text.
     pub(crate) errors: BTreeSet<String>,
 }
 
 /// Shows, to another thread, whether packets arrive, and that the ports were polled.
 #[derive(Default)]
 pub(crate) struct Gauge {
-    /// How many packets have arrived, each way.
     arrived: [AtomicUsize; 2],
     /// How often both ports have sent and received.
     rounds: AtomicUsize,

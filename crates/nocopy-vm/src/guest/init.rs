@@ -44,7 +44,6 @@ const DRIVERS: &[&str] = &["tun"];
 /// The limit of descriptors that an init process usually sets for others.
 const DESCRIPTORS_MAX: u64 = 1 << 19;
 
-/// The environment of the guest and its tests.
 const ENVIRONMENT: &[(&str, &str)] = &[
     ("PATH", "/usr/sbin:/usr/bin:/sbin:/bin:/usr/local/bin"),
     ("HOME", "/root"),

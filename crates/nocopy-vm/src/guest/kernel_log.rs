@@ -34,7 +34,7 @@ const COMPLAINTS: &[&str] = &[
     "Memory leak",
 ];
 
-/// Belongs to the message before it.
+/// The header of a stack trace, which belongs to the message before it.
 const TRACE: &str = "Call Trace:";
 
 /// Messages of the kernel that it did not run for seconds, each with the function that prints it and a trace. They appear when the host
@@ -101,13 +101,12 @@ fn text(record: &str) -> Option<String> {
     Some(record.split_once(';')?.1.lines().next()?.to_owned())
 }
 
-/// The kind of message that a line begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Complaint,
     Stall,
     Hiccup,
-    /// Belongs to the lines before it.
+    /// A stack trace, which belongs to the lines before it.
     Trace,
 }
 

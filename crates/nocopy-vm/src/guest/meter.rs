@@ -9,7 +9,6 @@ use crate::registry::Failure;
 
 static PROGRAMS: &[u8] = aya::include_bytes_aligned!("../../../../bpf/copies.bpf.o");
 
-/// The direction of packets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Way {
@@ -17,7 +16,6 @@ pub(crate) enum Way {
     Received,
 }
 
-/// The functions watched, by their number.
 const FUNCTIONS: &[&str] = &[
     "__xsk_rcv",
     "skb_store_bits",
@@ -45,7 +43,7 @@ const FUNCTIONS_LEFT: [(&str, &str); 4] = [
     ("skb_splice_from_iter", "skb_splice_from_iter_end"),
 ];
 
-/// Watches while it lives.
+/// Watches until it is dropped.
 pub(crate) struct Meter {
     programs: Ebpf,
 }
@@ -101,7 +99,6 @@ fn watch(program: &mut Program, function: &str, kernel: &Btf) -> Result<(), Prog
     program.attach().map(drop)
 }
 
-/// Bytes copied by the kernel.
 #[derive(Debug)]
 pub(crate) struct Copies(Vec<Account>);
 
@@ -116,12 +113,10 @@ pub(crate) struct Account {
 }
 
 impl Copies {
-    /// Copied bytes of one way, by function.
     pub(crate) fn of(&self, way: Way) -> Vec<&Account> {
         self.0.iter().filter(|account| account.way == way).collect()
     }
 
-    /// Bytes copied in that direction.
     pub(crate) fn bytes(&self, way: Way) -> u64 {
         self.of(way).iter().map(|account| account.bytes).sum()
     }

@@ -61,12 +61,10 @@ impl Guest {
         &self.lab
     }
 
-    /// The left and the right end.
     pub(crate) fn ends(&self) -> [&End; 2] {
         [self.lab.left(), self.lab.right()]
     }
 
-    /// The topology this machine has.
     pub(crate) fn topology(&self) -> Topology {
         self.topology
     }

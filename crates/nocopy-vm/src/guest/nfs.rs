@@ -24,10 +24,9 @@ const PORT: u16 = 2049;
 /// The user that has no privileges anywhere.
 pub(crate) const NOBODY: u32 = 65534;
 
-/// The size of the disk in memory that has the directory.
+/// The size of the memory disk that holds the directory.
 const DISK_KIB: u32 = 96 << 10;
 pub(crate) const DISK: &str = "/dev/ram0";
-/// The size of a second disk.
 pub(crate) const SPARE_DISK: &str = "/dev/ram1";
 /// More inodes than the disk would have by default.
 const FILES_MAX: &str = "12000";
@@ -161,7 +160,6 @@ impl Server {
         Err(Failure(format!("nocopy serve nfs did not serve ({}): {said}", process.wait()?)))
     }
 
-    /// The process's number.
     pub(crate) fn id(&self) -> u32 {
         self.process.id()
     }
@@ -194,7 +192,6 @@ impl Drop for Server {
     }
 }
 
-/// The address of an export.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Offer {
     pub(crate) address: Ipv4Addr,

@@ -18,7 +18,6 @@ use crate::registry::Failure;
 
 const PORT: u16 = 2050;
 const MOUNT_PORT: u16 = 2051;
-/// The port of rpcbind.
 const BIND_PORT: u16 = 111;
 
 /// Programs and procedures of ONC RPC (RFC 1813, appendix I).
@@ -37,10 +36,9 @@ const THREADS: &str = "4";
 const ROOT: &[u8] = b"\0\0\0\x01/\0\0\0";
 const NO_ENTRY: u32 = 2;
 
-/// The longest call that is answered.
 const CALL_BYTES_MAX: u32 = 64 << 10;
 
-/// The server, running; it ends when dropped.
+/// The running server; it ends when this is dropped.
 pub(crate) struct KernelServer {
     namespace: Namespace,
     control: PathBuf,

@@ -102,7 +102,6 @@ fn find(name: &str) -> Result<TestProgram, Failure> {
     found.ok_or_else(|| Failure(format!("{name}: no such program in {}", built::TESTS)))
 }
 
-/// A test that ran.
 struct Ended {
     test: String,
     verdict: Verdict,

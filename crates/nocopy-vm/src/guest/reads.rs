@@ -28,7 +28,6 @@ pub(crate) struct Reads {
 }
 
 impl Reads {
-    /// Watches the threads of that process.
     pub(crate) fn of(process: u32) -> Result<Self, Failure> {
         let mut programs = EbpfLoader::new().override_global("process", &process, true).load(PROGRAMS)?;
         let program: &mut TracePoint =
@@ -68,7 +67,6 @@ impl Reads {
     }
 }
 
-/// Counts by call.
 #[derive(Debug, Serialize)]
 pub(crate) struct Seen(Vec<Count>);
 
@@ -80,7 +78,6 @@ struct Count {
 }
 
 impl Seen {
-    /// The increase since `before`.
     pub(crate) fn since(self, before: &Self) -> Self {
         let counts = self.0.into_iter().zip(&before.0);
         let since = |(now, before): (Count, &Count)| Count {

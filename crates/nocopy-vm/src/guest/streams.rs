@@ -16,7 +16,6 @@ use super::meter::{Copies, Meter, Way};
 use super::traffic::ARRIVAL_MAX;
 use crate::registry::Failure;
 
-/// Bytes of a stream.
 pub(crate) const BYTES: u64 = 1 << 20;
 
 /// Bytes of a buffer: no divisor of the stream, and no multiple of a page.
@@ -27,7 +26,6 @@ pub(crate) struct Case {
     pub(crate) name: &'static str,
     pub(crate) method: Method,
     pub(crate) memory: Memory,
-    /// The expected evidence for every buffer.
     pub(crate) evidence: Evidence,
 }
 

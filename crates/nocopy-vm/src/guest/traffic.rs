@@ -49,7 +49,6 @@ pub(crate) fn open_queue(end: &End, queue: u32) -> Result<Port, OpenError> {
     end.namespace().run(|| small(end.interface()).queue(queue).open())
 }
 
-/// The settings of [`open`].
 pub(crate) fn small(interface: &str) -> PortBuilder {
     Port::builder(interface).mode(Mode::XdpZeroCopy).ring_sizes(256, 256).frame_count(512, 256)
 }
@@ -82,7 +81,6 @@ fn numbered(to: [u8; 6], number: u32, bytes: usize) -> Vec<u8> {
     packet
 }
 
-/// The number in a frame.
 pub(crate) fn number(packet: &[u8]) -> u32 {
     u32::from_be_bytes(packet[14..18].try_into().expect("four bytes"))
 }

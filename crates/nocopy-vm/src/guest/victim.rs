@@ -34,7 +34,6 @@ impl Victim {
         Ok(Self(at.namespace().run(|| command.spawn())?))
     }
 
-    /// Waits until its port is open.
     pub(crate) fn wait_until_open(&mut self) -> Result<(), Failure> {
         let mut said = String::new();
         BufReader::new(self.0.stdout.as_mut().expect("piped")).read_line(&mut said)?;
@@ -45,7 +44,6 @@ impl Victim {
         Err(Failure(format!("the program that was to be killed opened no port ({status})")))
     }
 
-    /// Kills it with SIGKILL, and waits until it has ended.
     pub(crate) fn kill(mut self) -> Result<(), Failure> {
         if let Some(status) = self.0.try_wait()? {
             return Err(Failure(format!("the program ended before it was killed ({status})")));
@@ -63,7 +61,6 @@ impl Drop for Victim {
     }
 }
 
-/// The program itself.
 pub(crate) fn main(arguments: &VictimArguments) -> ExitCode {
     super::exit("nocopy-vm victim", live(arguments))
 }

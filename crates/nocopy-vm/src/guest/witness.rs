@@ -16,15 +16,13 @@ use crate::registry::Failure;
 
 static PROGRAMS: &[u8] = aya::include_bytes_aligned!("../../../../bpf/witness.bpf.o");
 
-/// The functions watched, by their number.
 const FUNCTIONS: [&str; 4] = ["tcp_recvmsg", "tcp_sendmsg", "skb_copy_datagram_iter", "tcp_rcv_established"];
 
-/// Watches while it lives.
+/// Watches until it is dropped.
 pub(crate) struct Witness {
     programs: Ebpf,
 }
 
-/// The counted packets.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub(crate) struct Seen {
     pub(crate) receives: Count,
@@ -44,7 +42,6 @@ pub(crate) struct Count {
 }
 
 impl Count {
-    /// The increase since `before`.
     pub(crate) fn since(self, before: Self) -> Self {
         Self {
             calls: self.calls - before.calls,
@@ -55,7 +52,6 @@ impl Count {
 }
 
 impl Witness {
-    /// Watches this process.
     pub(crate) fn of_this_process() -> Result<Self, Failure> {
         let process = std::process::id();
         let mut programs = EbpfLoader::new().override_global("process", &process, true).load(PROGRAMS)?;

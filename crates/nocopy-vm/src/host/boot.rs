@@ -18,7 +18,6 @@ const ONLY_WHEN_NAMED: &[&str] = &["nfs_programs"];
 pub(crate) struct Boot {
     pub(crate) kernel: Kernel,
     pub(crate) topology: Topology,
-    /// By name.
     pub(crate) tests: Vec<&'static str>,
 }
 

@@ -84,7 +84,6 @@ fn of_this_program(words: &[String]) -> std::io::Result<String> {
     Ok(format!("{} {}", std::env::current_exe()?.display(), words.join(" ")))
 }
 
-/// The arguments of the program that runs in the guest.
 fn guest_words(boot: &Boot, tests: &[&'static str], random: RandomArguments, shared: &Path) -> Vec<String> {
     let mut words = vec!["guest".into()];
     words.extend([

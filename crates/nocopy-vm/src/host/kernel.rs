@@ -15,7 +15,6 @@ pub(crate) struct KernelTree {
     pub(crate) version: String,
     /// The bootable image; its modules are beside it, where virtme-ng finds them.
     pub(crate) image: PathBuf,
-    /// The directory of its modules.
     pub(crate) modules: PathBuf,
 }
 

@@ -25,7 +25,7 @@ const WORKS: &str = "works";
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Processors {
     Hardware,
-    /// And why.
+    /// Why they are emulated.
     Emulated(String),
 }
 

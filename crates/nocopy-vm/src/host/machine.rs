@@ -37,7 +37,7 @@ const MACHINES_ON_ARM64: usize = 2;
 /// How many last lines of the console are kept when a machine ends before its tests.
 const CONSOLE_LINES: usize = 40;
 
-/// What all machines of a run have in common.
+/// What all machines of a run share.
 pub(crate) struct Lab<'a> {
     pub(crate) cache: &'a Path,
     pub(crate) tools: &'a Tools,
@@ -46,7 +46,6 @@ pub(crate) struct Lab<'a> {
     pub(crate) witness: &'a Witness,
 }
 
-/// What became of a machine.
 pub(crate) struct Outcome {
     pub(crate) boot: Boot,
     /// As printed by the machine's `uname -r`; the expected one if it never got so far.
@@ -65,7 +64,7 @@ pub(crate) struct Outcome {
     is_excused: bool,
 }
 
-/// How a machine ended that should not have.
+/// An unexpected end of a machine.
 pub(super) enum Ending {
     /// It never booted: no test has run.
     NeverUp(String),
@@ -122,7 +121,6 @@ pub(crate) fn run_all(lab: &Lab<'_>, boots: Vec<(KernelTree, Boot)>) -> Vec<Outc
     done.into_iter().map(|(.., outcome)| outcome).collect()
 }
 
-/// How many machines run side by side.
 fn machines_max(architecture: Architecture) -> usize {
     match architecture {
         Architecture::Amd64 => thread::available_parallelism().map_or(1, usize::from) + MACHINES_MORE,

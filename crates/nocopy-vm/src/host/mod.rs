@@ -44,7 +44,6 @@ pub(crate) fn prepare() -> Result<bool, Error> {
     Ok(true)
 }
 
-/// Lists the tests.
 #[expect(clippy::unnecessary_wraps, reason = "like the other commands")]
 pub(crate) fn list() -> Result<bool, Error> {
     report::print_tests();

@@ -35,7 +35,7 @@ pub(crate) enum System {
     Ubuntu,
 }
 
-/// What the machine runs.
+/// The system and release that this machine runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Release {
     pub(crate) system: System,
@@ -106,7 +106,6 @@ impl Suite {
         Ok(all)
     }
 
-    /// Downloads packages and unpacks them below `root`.
     pub(crate) fn unpack(&self, packages: &[String], root: &Path) -> Result<(), Error> {
         let place = self.directory.join("packages");
         fs::create_dir_all(&place).map_err(Error::at(&place))?;
@@ -121,7 +120,6 @@ impl Suite {
         Ok(())
     }
 
-    /// Installs packages of this suite on the machine.
     pub(crate) fn install(&self, packages: &[&str]) -> Result<(), Error> {
         eprintln!("vm: install {}", packages.join(", "));
         let mut install = self.apt("apt-get");
@@ -159,7 +157,6 @@ impl Suite {
     }
 }
 
-/// The machine's release.
 pub(crate) fn release() -> Result<Release, Error> {
     let path = "/etc/os-release";
     let text =

@@ -16,10 +16,9 @@ const DIRECTORY: u32 = 0o040_755;
 const FILE: u32 = 0o100_000;
 const LINK: u32 = 0o120_777;
 
-/// The archive so far.
 pub(crate) struct Ramdisk {
     to: BufWriter<File>,
-    /// A path is added once.
+    /// Paths that were added already.
     paths: HashSet<PathBuf>,
 }
 
@@ -72,7 +71,6 @@ impl Ramdisk {
         Ok(())
     }
 
-    /// Ends the archive.
     pub(crate) fn finish(self) -> io::Result<()> {
         newc::trailer(self.to)?.flush()
     }

@@ -23,7 +23,6 @@ const FLAKY_MAX: usize = 2;
 pub(crate) struct Report {
     schema: &'static str,
     qemu: String,
-    /// The kind of processors.
     processors: String,
     seed: u64,
     machines: Vec<MachineRow>,
@@ -53,7 +52,6 @@ struct TestRow {
     seconds: Option<f64>,
     failure: Option<String>,
     complaints: Vec<String>,
-    /// The stall during the test, if any.
     stall: Option<String>,
     /// For a flaky test: its first failure, and the stall then.
     failed_before: Option<Failed>,
@@ -167,7 +165,7 @@ impl Report {
     }
 }
 
-/// A value as people read it.
+/// A JSON value as plain text.
 fn plain(value: Option<&Value>) -> String {
     match value {
         None => String::new(),
@@ -233,7 +231,6 @@ impl TestRow {
     }
 }
 
-/// Prints every test with where it runs and what it proves.
 pub(crate) fn print_tests() {
     let mut table = table(&["test", "topology", "kernel", "proves"]);
     for (name, test) in TESTS {

@@ -21,7 +21,6 @@ pub(crate) struct Row {
     pub(crate) runs: Vec<Run>,
 }
 
-/// One run of a test.
 #[derive(Debug)]
 pub(crate) struct Run {
     pub(crate) ended: Ended,
@@ -29,7 +28,6 @@ pub(crate) struct Run {
     pub(crate) stall: Option<String>,
 }
 
-/// The final result of a test.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Verdict {
@@ -56,7 +54,7 @@ impl Row {
         matches!(&self.runs[..], [run] if !run.ended.passed() && run.stall.is_some())
     }
 
-    /// The run that counts.
+    /// The last run, whose result counts.
     pub(crate) fn last(&self) -> Option<&Run> {
         self.runs.last()
     }

@@ -39,13 +39,12 @@ const PROGRAMS_FOR_ARM64: &[(&str, &str)] = &[("depmod", "kmod"), ("unshare", "u
 
 const QEMU_FOR_ARM64: &str = "qemu-system-aarch64";
 
-/// The programs, there and checked.
+/// The programs that the lab needs, found and checked.
 pub(crate) struct Tools {
     pub(crate) starter: Starter,
     pub(crate) qemu_version: String,
 }
 
-/// The program that starts a machine.
 pub(crate) enum Starter {
     /// virtme-ng, on the host's own file system: a directory with `vng` and the programs that it calls.
     Virtme(PathBuf),

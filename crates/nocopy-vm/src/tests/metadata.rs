@@ -112,7 +112,6 @@ fn send_checksummed(guest: &Guest, from: &mut Port, to: &mut Port) -> Result<(),
     Ok(())
 }
 
-/// The next packet that arrives.
 fn next_datagram(port: &mut Port) -> Result<Vec<u8>, Failure> {
     let mut batch = port.receiver().receive_timeout(traffic::ARRIVAL_MAX)?;
     let packet = batch.next().ok_or_else(|| Failure("a datagram did not arrive".to_owned()))?;

@@ -30,7 +30,7 @@ pub(crate) const TEST: Test = Test {
     run,
 };
 
-/// In one directory.
+/// Files in one directory.
 const NAMES: usize = 10_000;
 
 /// Sizes of files: around a page, around the longest read that the server copies (8 KiB), and around and above the longest read (1 MiB).
@@ -98,7 +98,6 @@ fn run(guest: &Guest) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Files of all kinds in the directory.
 fn fill(directory: &Path) -> Result<(), Failure> {
     let mut random = File::open("/dev/urandom")?;
     for size in SIZES {
@@ -289,7 +288,7 @@ impl Reader {
         Ok(())
     }
 
-    /// Ends it; the error that it ended by before, if it did.
+    /// Ends the reading thread; returns the error that ended it earlier, if any.
     fn end(self) -> io::Result<()> {
         self.is_over.store(true, Ordering::Relaxed);
         self.thread.join().expect("the bytes are those of the file")

@@ -34,7 +34,6 @@ const CALL_BYTES_MIN: u64 = 256 << 10;
 
 const NAME: &str = "model";
 
-/// How a program reads.
 #[derive(Debug, Clone, Copy)]
 enum Access {
     /// Through its own page cache.
@@ -68,7 +67,6 @@ fn run(guest: &Guest) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Reads the whole file and checks that it has these bytes.
 fn read_whole(path: &Path, access: Access, bytes: &[u8]) -> Result<(), Failure> {
     let flags = match access {
         Access::Cached => OFlags::empty(),

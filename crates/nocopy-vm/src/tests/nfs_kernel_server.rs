@@ -27,7 +27,7 @@ const LONG_BYTES: usize = 32 << 20;
 /// Copies that are begun until the server stops during one.
 const TRIES: usize = 5;
 
-/// In one directory.
+/// Files in one directory.
 const NAMES: usize = 24;
 
 fn run(guest: &Guest) -> Result<(), Failure> {

@@ -105,7 +105,7 @@ fn on_the_disk(guest: &Guest) -> Result<(), Failure> {
 /// The names after [`change_names`], with permissions, and the files written before.
 const NAMES: [&str; 5] = ["committed 644", "directory 750", "link 777", "renamed 640", "stable 644"];
 
-/// Changes that are not of bytes, after all that was synchronised.
+/// Changes to names, not to contents, after everything was synchronised.
 fn change_names(mounted: &Mounted) -> io::Result<()> {
     for name in ["removed", "name"] {
         File::create_new(mounted.path(name))?;

@@ -28,7 +28,7 @@ const LINES: usize = 8;
 struct Script {
     name: &'static str,
     text: &'static str,
-    /// Only with `--soak`.
+    /// Run only with `--soak`.
     is_long: bool,
 }
 
@@ -175,7 +175,6 @@ impl Drop for Tools {
     }
 }
 
-/// How a script is run.
 struct Run<'a> {
     script: &'a Script,
     tools: Option<&'a Tools>,
@@ -184,7 +183,6 @@ struct Run<'a> {
 }
 
 impl Run<'_> {
-    /// Runs it there; the reason if it fails.
     fn fails(&self, place: &Place) -> Option<String> {
         let directory = place.here.join(self.script.name);
         let done = as_nobody(|| {

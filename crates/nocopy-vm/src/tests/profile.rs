@@ -78,7 +78,7 @@ fn run(guest: &Guest) -> Result<(), Failure> {
     Ok(())
 }
 
-/// One figure, by every tool that has it.
+/// One figure, as reported by every tool that has it.
 struct Row {
     what: &'static str,
     told: u64,

@@ -81,7 +81,6 @@ fn pin_each(end: &End, queues: &mut Queues) -> Result<Vec<Vec<usize>>, Failure> 
     Ok(all)
 }
 
-/// The flows that arrive on each queue.
 fn receive(queues: &mut Queues) -> Result<Vec<BTreeSet<u8>>, Failure> {
     let mut seen = vec![BTreeSet::new(); queues.ports().len()];
     let started = Instant::now();

@@ -70,7 +70,6 @@ impl<'guest> Link<'guest> {
         Ok(Self { ends, area, ports, expected: Default::default(), kept: Vec::new(), sent: 0, random })
     }
 
-    /// One random operation.
     fn step(&mut self) -> Result<(), Failure> {
         let side = self.random.usize(..2);
         match self.random.u32(..REOPENING_EVERY) {

@@ -55,7 +55,7 @@ fn attributes(ground: &Ground) -> Done {
     Ok(fs::set_permissions(ground.path("directory"), Permissions::from_mode(0o700))?)
 }
 
-/// A change moves the times that it is of, and no other.
+/// A change updates the times that it should, and no others.
 fn times(ground: &Ground) -> Done {
     let path = ground.path("file");
     fs::write(&path, "old")?;
@@ -150,7 +150,7 @@ fn past_4_gib(ground: &Ground) -> Done {
     Ok(())
 }
 
-/// By two descriptors, one after the other.
+/// Appends through two descriptors in turn.
 fn appended(ground: &Ground) -> Done {
     let path = ground.path("log");
     let open = || OpenOptions::new().append(true).create(true).open(&path);

@@ -29,7 +29,6 @@ pub(crate) struct Check {
     run: fn(&Ground) -> Done,
 }
 
-/// Every check.
 pub(crate) fn all() -> impl Iterator<Item = Check> {
     [names::ALL, contents::ALL, open_files::ALL, random::ALL].into_iter().flatten().copied()
 }
@@ -40,7 +39,7 @@ pub(crate) struct Ground {
     here: PathBuf,
     /// The same directory through another client.
     there: PathBuf,
-    /// Whether to do all many times.
+    /// Whether to repeat each check many times.
     pub(crate) is_long: bool,
     pub(crate) seed: u64,
 }
@@ -141,7 +140,6 @@ pub(crate) fn as_nobody<T: Send>(run: impl FnOnce() -> T + Send) -> Result<T, St
     })
 }
 
-/// The number of the error.
 fn errno<T>(done: io::Result<T>) -> Option<rustix::io::Errno> {
     done.err().and_then(|error| rustix::io::Errno::from_io_error(&error))
 }

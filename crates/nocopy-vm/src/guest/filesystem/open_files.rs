@@ -23,7 +23,7 @@ fn open_new(path: &Path) -> std::io::Result<File> {
     OpenOptions::new().read(true).write(true).create_new(true).open(path)
 }
 
-/// Writes at the end, and reads all of it.
+/// Writes at the end of a file, and reads all of it.
 fn goes_on(file: &mut File, expected: &mut Vec<u8>) -> std::io::Result<()> {
     let piece = pattern(expected.len() as u64, 10_000);
     file.write_all_at(&piece, expected.len() as u64)?;
