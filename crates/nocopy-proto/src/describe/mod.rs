@@ -74,7 +74,6 @@ impl Captured<'_> {
     }
 }
 
-/// The line being written.
 struct Line<'a> {
     text: &'a mut String,
     style: Style,

@@ -2,7 +2,6 @@
 
 use std::fmt;
 
-/// A port as a line shows it.
 pub(super) struct Port {
     pub(super) number: u16,
     pub(super) named: bool,

@@ -97,7 +97,6 @@ pub enum InvalidProgram {
     },
 }
 
-/// Reads and checks a program.
 pub(super) fn check(instructions: &[Instruction]) -> Result<Vec<Operation>, InvalidProgram> {
     let count = instructions.len();
     match count {

@@ -6,7 +6,6 @@ use super::instruction::{Arithmetic, Extension, Operand, Operation, Place, Regis
 /// The largest length of an IPv4 header: 4 bits, in words.
 const HEADER_BYTES_MAX: u32 = 60;
 
-/// Facts that hold before an instruction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::filter) struct Facts {
     /// The largest values of the registers and the scratch slots.

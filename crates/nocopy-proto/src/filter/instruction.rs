@@ -52,7 +52,6 @@ pub(super) mod code {
     pub(crate) const WITH_X: u16 = 0x08;
 }
 
-/// The two registers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Register {
     A,
@@ -67,7 +66,6 @@ pub(super) enum Width {
     Word = 4,
 }
 
-/// The operand that is combined with A.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Operand {
     Constant(u32),
@@ -197,7 +195,6 @@ impl Place {
     }
 }
 
-/// An instruction the kernel knows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Operation {
     /// `A = packet[offset]`

@@ -35,7 +35,6 @@ pub use xdp::Untranslatable;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Program {
     instructions: Vec<Instruction>,
-    /// The meaning of each instruction.
     operations: Vec<instruction::Operation>,
 }
 

@@ -238,7 +238,6 @@ fn flows() -> Vec<Vec<u8>> {
     frames
 }
 
-/// The offset of the IP header in a frame of [`udp`].
 fn ip_offset(frame: &[u8]) -> usize {
     if frame[12] == 0x81 { 18 } else { 14 }
 }

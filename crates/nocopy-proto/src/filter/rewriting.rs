@@ -3,7 +3,6 @@
 use super::Instruction;
 use super::instruction::{Operation, code};
 
-/// A place to jump to.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Label(usize);
 
@@ -29,11 +28,10 @@ impl Item {
     }
 }
 
-/// Instructions in the making.
 #[derive(Debug, Default)]
 pub(super) struct Rewriting {
     items: Vec<Item>,
-    /// Before which item each label is.
+    /// For each label, the index of the item after it.
     labels: Vec<usize>,
 }
 
@@ -43,7 +41,6 @@ impl Rewriting {
         Label(self.labels.len() - 1)
     }
 
-    /// Puts a label here.
     pub(super) fn place(&mut self, label: Label) {
         self.labels[label.0] = self.items.len();
     }

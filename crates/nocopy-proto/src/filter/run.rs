@@ -16,7 +16,6 @@ pub(super) const VLAN_TYPES: [u16; 2] = [0x8100, 0x88a8];
 /// `ARPHRD_ETHER`
 pub(super) const ETHERNET_HARDWARE: u32 = 1;
 
-/// The end of the filter, with its result.
 struct End(u32);
 
 impl Program {

@@ -39,7 +39,6 @@ impl Program {
     }
 }
 
-/// A filter that is a list of tests.
 struct Matching {
     program: Rewriting,
     accept: Label,

@@ -16,7 +16,7 @@ use super::{
 /// read a word in them meanwhile.
 #[derive(Debug)]
 pub struct InPlace<'a> {
-    /// Without the head.
+    /// The block's bytes without its head.
     bytes: &'a mut [u8],
     counts: Option<Counts>,
     snap_bytes: u32,

@@ -18,7 +18,7 @@ const SECTION_HEADER: u32 = 0x0a0d_0d0a;
 const INTERFACE_DESCRIPTION: u32 = 1;
 const INTERFACE_STATISTICS: u32 = 5;
 const ENHANCED_PACKET: u32 = 6;
-/// For local use: "nc".
+/// A block type for local use: "nc".
 const FILLER: u32 = 0x8000_6e63;
 
 const OPTION_END: u16 = 0;

@@ -239,7 +239,6 @@ impl Sockets {
     }
 }
 
-/// The words of a record.
 fn words(record: &[u8; WORDS * WORD_BYTES]) -> [u64; WORDS] {
     let (bytes, _) = record.as_chunks::<WORD_BYTES>();
     std::array::from_fn(|at| u64::from_ne_bytes(bytes[at]))

@@ -7,14 +7,12 @@
 pub(crate) struct Field<const AT: usize, const N: usize>;
 
 impl<const AT: usize, const N: usize> Field<AT, N> {
-    /// The field's bytes, in wire order.
     #[inline]
     pub(crate) fn get<const HEADER: usize>(header: &[u8; HEADER]) -> [u8; N] {
         const { assert!(AT + N <= HEADER, "the field lies outside the header") };
         std::array::from_fn(|index| header[AT + index])
     }
 
-    /// Overwrites the field with `bytes`, in wire order.
     #[inline]
     pub(crate) fn put<const HEADER: usize>(header: &mut [u8; HEADER], bytes: [u8; N]) {
         const { assert!(AT + N <= HEADER, "the field lies outside the header") };
@@ -23,13 +21,11 @@ impl<const AT: usize, const N: usize> Field<AT, N> {
 }
 
 impl<const AT: usize> Field<AT, 2> {
-    /// The field as a number.
     #[inline]
     pub(crate) fn number<const HEADER: usize>(header: &[u8; HEADER]) -> u16 {
         u16::from_be_bytes(Self::get(header))
     }
 
-    /// Overwrites the field with a number.
     #[inline]
     pub(crate) fn put_number<const HEADER: usize>(header: &mut [u8; HEADER], value: u16) {
         Self::put(header, value.to_be_bytes());
@@ -37,13 +33,11 @@ impl<const AT: usize> Field<AT, 2> {
 }
 
 impl<const AT: usize> Field<AT, 4> {
-    /// The field as a number.
     #[inline]
     pub(crate) fn number<const HEADER: usize>(header: &[u8; HEADER]) -> u32 {
         u32::from_be_bytes(Self::get(header))
     }
 
-    /// Overwrites the field with a number.
     #[inline]
     pub(crate) fn put_number<const HEADER: usize>(header: &mut [u8; HEADER], value: u32) {
         Self::put(header, value.to_be_bytes());
@@ -51,7 +45,6 @@ impl<const AT: usize> Field<AT, 4> {
 }
 
 impl<const AT: usize> Field<AT, 8> {
-    /// The field as a number.
     #[inline]
     pub(crate) fn number<const HEADER: usize>(header: &[u8; HEADER]) -> u64 {
         u64::from_be_bytes(Self::get(header))

@@ -2,7 +2,6 @@
 
 use crate::ebpf::{Instruction, skip};
 
-/// A place to jump to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Label(usize);
 
@@ -25,7 +24,6 @@ impl Code {
         Label(self.places.len() - 1)
     }
 
-    /// Puts a label here.
     pub(super) fn place(&mut self, label: Label) {
         self.places[label.0] = Some(self.instructions.len());
     }
@@ -52,12 +50,10 @@ impl Code {
         self.instructions.len()
     }
 
-    /// Whether a jump leads there.
     pub(super) fn is_used(&self, label: Label) -> bool {
         self.jumps.iter().any(|&(_, to)| to == label)
     }
 
-    /// The instructions with all offsets.
     pub(super) fn finish(mut self) -> Result<Vec<Instruction>, TooFar> {
         for (from, label) in self.jumps {
             let to = self.places[label.0].expect("every label is placed");

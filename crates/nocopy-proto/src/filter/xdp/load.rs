@@ -101,7 +101,7 @@ impl Translation {
         data
     }
 
-    /// Loads where a comparison has shown that it may.
+    /// Loads at an offset that a comparison has proved to be inside.
     fn load_constant(&mut self, to: Register, width: Width, data: Register, offset: u32) {
         if let Ok(near) = i16::try_from(offset) {
             return self.code.push(load_width(to, width, data, near));

@@ -110,7 +110,6 @@ fn check_reach(index: usize, operation: Operation) -> Result<(), Untranslatable>
     }
 }
 
-/// An unfinished translation.
 struct Translation {
     code: Code,
     fragments: bool,
@@ -276,7 +275,6 @@ const fn register(register: Register) -> ebpf::Register {
     }
 }
 
-/// The place of a scratch slot on the stack.
 const fn place(slot: u32) -> i16 {
     -4 * (slot as i16 + 1)
 }
