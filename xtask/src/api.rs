@@ -9,7 +9,6 @@ use serde_json::Value;
 use crate::gate::Outcome;
 use crate::step::{Failed, Step, root};
 
-/// The committed list.
 const LIST: &str = "docs/api.txt";
 
 /// The most types that the API may have: as many as a user can learn.
@@ -35,7 +34,6 @@ pub(crate) fn check() -> Outcome {
     compare().into()
 }
 
-/// Writes the list.
 pub(crate) fn write() -> Result<(), Failed> {
     let text = Surface::read()?.text();
     fs::write(root().join(LIST), &text).map_err(|error| Failed(format!("{LIST}: not written ({error})")))?;
@@ -43,7 +41,7 @@ pub(crate) fn write() -> Result<(), Failed> {
     Ok(())
 }
 
-/// Lines that only one of the texts has, marked.
+/// The lines that only one of the texts has, each marked.
 fn differences(before: &str, after: &str) -> Option<String> {
     let only = |sign: char, here: &str, there: &str| {
         let there: Vec<&str> = there.lines().collect();
@@ -54,7 +52,6 @@ fn differences(before: &str, after: &str) -> Option<String> {
     (before != after).then_some(found)
 }
 
-/// The item of a path.
 #[derive(Debug)]
 struct Item {
     path: String,
@@ -247,7 +244,6 @@ fn array(value: &Value) -> &[Value] {
     value.as_array().map_or(&[], Vec::as_slice)
 }
 
-/// An item's kind, and the data of that kind.
 fn kind_of(item: &Value) -> (&str, &Value) {
     let inner = item["inner"].as_object().and_then(|inner| inner.iter().next());
     inner.map_or(("", &Value::Null), |(kind, inner)| (kind.as_str(), inner))

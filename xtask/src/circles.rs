@@ -43,7 +43,6 @@ pub(crate) fn check() -> Outcome {
     check_all().into()
 }
 
-/// The files of a crate.
 #[derive(Debug, Default)]
 struct Sources(BTreeMap<Module, File>);
 
@@ -67,7 +66,6 @@ impl Sources {
         Ok(Self::of(&texts))
     }
 
-    /// Files by path and text.
     fn of(texts: &[(String, String)]) -> Self {
         let mut for_tests = BTreeSet::new();
         let mut files = BTreeMap::new();

@@ -2,7 +2,6 @@
 
 use crate::step::{Failed, Step};
 
-/// The command, from this workspace.
 const NOCOPY: [&str; 5] = ["run", "--quiet", "-p", "nocopy-cli", "--"];
 
 const SHELLS: [(&str, &str); 3] = [("bash", "nocopy.bash"), ("zsh", "_nocopy"), ("fish", "nocopy.fish")];

@@ -7,7 +7,6 @@ use std::time::{Duration, Instant};
 /// More flaky tests than this mean that the tests are at fault.
 const FLAKY_MAX: usize = 2;
 
-/// The result of one step.
 #[derive(Debug, Default)]
 pub(crate) struct Outcome {
     pub(crate) passed: usize,
@@ -19,7 +18,6 @@ pub(crate) struct Outcome {
     pub(crate) remark: String,
 }
 
-/// A failure, and its output.
 #[derive(Debug)]
 pub(crate) struct Failure {
     pub(crate) name: String,
@@ -106,14 +104,12 @@ impl Outcome {
     }
 }
 
-/// The steps that have run.
 #[derive(Debug, Default)]
 pub(crate) struct Gate {
     steps: Vec<(&'static str, Outcome, Duration)>,
 }
 
 impl Gate {
-    /// Runs a step and keeps its outcome.
     pub(crate) fn run(&mut self, name: &'static str, step: impl FnOnce() -> Outcome) {
         eprintln!("xtask: {name}");
         let start = Instant::now();

@@ -55,7 +55,6 @@ const PEERS: Row = Row { judged: "message-many-peers", control: "message-few-pee
 const LEFT_ALONE: &[(&str, f64)] =
     &[("send-alone", 40.0), ("write-file", 22.0), ("receive-nothing", 8.0), ("open-close", 166.0)];
 
-/// The preloaded library.
 const PRELOADED: &str = "libnocopy_sockets.so";
 
 pub(crate) fn guards() -> Outcome {

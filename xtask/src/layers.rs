@@ -21,7 +21,7 @@ const CRATES: [&str; 5] = [
 /// Marks the comment line before the declaration.
 const HEADING: &str = "in their layers";
 
-/// Every import in the crates that declare layers.
+/// Checks every import in the crates that declare layers.
 pub(crate) fn check() -> Outcome {
     let check_all = || {
         let mut found = Vec::new();

@@ -14,7 +14,6 @@ struct Program {
     /// One package or more.
     apt: &'static str,
     dnf: &'static str,
-    /// The tests that need it.
     needed: Needed,
 }
 
@@ -65,7 +64,6 @@ const fn program(
 pub(crate) const CLANG: &str = "clang-14";
 pub(crate) const STRIP: &str = "llvm-strip-14";
 
-/// The linker for aarch64.
 pub(crate) const AARCH64_LINKER: &str = "aarch64-linux-gnu-gcc";
 
 /// The directory of C headers: some of the requirements are libraries.

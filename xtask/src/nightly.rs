@@ -18,7 +18,6 @@ use crate::vm;
 /// The file with the verdicts, as rows of a table.
 const VERDICTS: &str = "docs/nightly.md";
 
-/// One suite.
 struct Nightly {
     name: &'static str,
     about: &'static str,

@@ -37,7 +37,6 @@ impl Unpacked {
         self.root.join(name)
     }
 
-    /// The directory of libraries.
     pub(crate) fn libraries(&self) -> PathBuf {
         self.path(&format!("usr/lib/{}-linux-gnu", std::env::consts::ARCH))
     }

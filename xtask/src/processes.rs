@@ -5,7 +5,6 @@ use std::fs;
 
 use rustix::process::Pid;
 
-/// The descendants of the process `root`.
 pub(crate) fn below(root: Pid) -> Vec<Pid> {
     let mut children: HashMap<i32, Vec<i32>> = HashMap::new();
     for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {

@@ -9,7 +9,6 @@ use std::thread;
 
 use crate::gate::Outcome;
 
-/// A step that did not succeed.
 #[derive(Debug)]
 pub(crate) struct Failed(pub(crate) String);
 
@@ -32,7 +31,6 @@ impl From<Result<(), Failed>> for Outcome {
     }
 }
 
-/// The root of the repository.
 pub(crate) fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lies in the repository").to_owned()
 }
@@ -59,7 +57,6 @@ impl Step {
         Self::new(name, &std::env::var("CARGO").unwrap_or_else(|_| "cargo".into()), arguments)
     }
 
-    /// Sets an environment variable.
     pub(crate) fn with(mut self, variable: &str, value: &str) -> Self {
         self.variables.push((variable.to_owned(), value.to_owned()));
         self

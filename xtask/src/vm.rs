@@ -67,7 +67,6 @@ fn lab(arguments: &[&str]) -> Step {
     Step::new("the VM lab", &program("debug", "nocopy-vm").display().to_string(), arguments)
 }
 
-/// The whole lab, as a step of the gate.
 pub(crate) fn outcome() -> Outcome {
     let (before, built) = (inputs(), build());
     let inputs = match (before, built) {

@@ -8,7 +8,6 @@ use super::measured::{Calls, Measured, RECEIVED_BY_SOCKET, SENT_BY_SOCKET};
 /// How many times the printed error, which one of 20 windows exceeds by chance: this many times it, one of 10,000 does.
 const ERRORS: f64 = 2.0;
 
-/// All checks that apply.
 pub(crate) fn all(measured: &Measured, figures: &Figures) -> Vec<Check> {
     // A check needs both counts.
     let has = |what: &str| measured.absent.iter().all(|absent| absent.what != what);
@@ -31,13 +30,13 @@ fn copied_bytes(measured: &Measured) -> Option<Check> {
     (at_the_copy + by_tcp > 0).then(|| Check::bytes("copied-bytes", at_the_copy, by_tcp, about))
 }
 
-/// Bytes as returned by the calls, and as counted by the socket layer.
+/// Compares the bytes that the calls returned with those that the socket layer counted.
 fn socket_bytes(name: &str, what: &str, calls: &Calls) -> Option<Check> {
     let about = format!("bytes {what} by the calls, and as the socket layer says");
     (calls.bytes + calls.socket_bytes > 0).then(|| Check::bytes(name, calls.bytes, calls.socket_bytes, about))
 }
 
-/// The parts, and the whole.
+/// Compares the sum of the sampled parts with the whole that the kernel booked.
 fn time(figures: &Figures) -> Option<Check> {
     let time = &figures.time;
     let allowed = ERRORS * time.error_seconds + time.late_seconds + time.still_seconds;

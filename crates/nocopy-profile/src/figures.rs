@@ -18,7 +18,6 @@ pub(crate) const LATE_SECONDS: f64 = 80e-6;
 /// A share of the accounted time. If threads run in short turns, about as many samples are attributed too late. Up to 0.38 was missed.
 const LATE_SHARE_MAX: f64 = 0.5;
 
-/// Functions that are named with a place.
 const FUNCTIONS_MAX: usize = 5;
 
 /// With so many samples inside sending calls, the absence of copies is significant: if 5 % of them were copies, one of 13 windows would
@@ -59,7 +58,6 @@ pub struct Figures {
     pub own_cost: OwnCost,
 }
 
-/// The processor time, by place.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Time {
     /// Places with samples, in the order of [`Place::ALL`].
@@ -271,7 +269,6 @@ impl Figures {
     }
 }
 
-/// Samples of one place.
 #[derive(Debug, Default)]
 struct Tally<'a> {
     /// Samples of the target's own work.

@@ -82,7 +82,7 @@ fn watch(arguments: &ProfileArguments) -> Result<Outcome, Failure> {
     Ok(outcome)
 }
 
-/// Whose traffic it is.
+/// Names the processes and ports whose traffic is measured.
 fn words(arguments: &ProfileArguments) -> String {
     let ProfileArguments { pid, port, comm, command, .. } = arguments;
     let command: Vec<_> = command.iter().map(|word| word.to_string_lossy()).collect();

@@ -76,7 +76,7 @@ pub enum Owner {
     Stranger,
 }
 
-/// Equal samples.
+/// Samples with the same stack.
 #[derive(Debug, Clone)]
 pub struct Stack {
     pub owner: Owner,
@@ -158,7 +158,6 @@ pub struct Drops {
     pub of_target: bool,
 }
 
-/// The cost of measuring.
 #[derive(Debug, Clone, Default)]
 pub struct OwnCost {
     /// Time of the BPF programs on all processors in the window.

@@ -24,7 +24,6 @@ impl Targets {
     }
 }
 
-/// Processes that are called so now.
 pub(crate) fn processes_called(name: &str) -> Result<Vec<u32>, Error> {
     const PATH: &str = "/proc";
     let all = fs::read_dir(PATH).map_err(|source| Error::Proc { path: PATH.into(), source })?;

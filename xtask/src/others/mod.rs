@@ -16,10 +16,8 @@ use crate::suite::{processors, side_by_side};
 pub(super) use ran::{How, run};
 pub(crate) use ran::{read_report, report_file};
 
-/// Verdicts by the names of tests.
 type Verdicts = BTreeMap<String, String>;
 
-/// The results of some tests.
 #[derive(Debug, Default)]
 struct Found {
     verdicts: Verdicts,
@@ -32,7 +30,6 @@ trait Tests: Sync {
     /// Parts that run by themselves.
     fn parts(&self) -> Vec<String>;
 
-    /// Runs a part, or a single test.
     fn run(&self, name: &str, how: How) -> Result<Found, Failed>;
 }
 

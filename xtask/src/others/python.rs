@@ -44,7 +44,6 @@ const PACKAGES: &[&str] =
 #[derive(Debug)]
 pub(super) struct Python {
     unpacked: Unpacked,
-    /// Its working directory.
     directory: PathBuf,
 }
 

@@ -17,7 +17,7 @@ use rustix::process::{Pid, Signal, kill_process_group};
 use crate::step::Failed;
 use crate::suite;
 
-/// For as long a program may run.
+/// The longest time that a program may run.
 const TIME_MAX: Duration = Duration::from_secs(240);
 
 const LOOK: Duration = Duration::from_millis(5);
@@ -32,7 +32,6 @@ pub(crate) enum How {
     },
 }
 
-/// How it ended.
 #[derive(Debug)]
 pub(crate) struct Ran {
     /// `None`: it was killed after a time limit.
@@ -83,7 +82,6 @@ pub(crate) fn report_file() -> std::io::Result<File> {
     Ok(file)
 }
 
-/// What the library has counted.
 pub(crate) fn read_report(report: &File) -> Sockets {
     let mut bytes = vec![0; FILE_BYTES];
     let read = report.read_exact_at(&mut bytes, 0).ok().and_then(|()| Sockets::parse(&bytes));

@@ -87,7 +87,6 @@ fn compare(unpacked: &Unpacked) -> Outcome {
     outcome
 }
 
-/// What one unit costs.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Cost {
     /// Without those in the library.
@@ -129,7 +128,6 @@ struct Counted {
     instructions: Instructions,
 }
 
-/// One run.
 fn count(unpacked: &Unpacked, guest: &Guest, load: u32) -> Result<Counted, Failed> {
     let Guest { program, .. } = guest;
     let failed = |what: &str| Failed(format!("{}: {what}", program.name));
@@ -159,7 +157,7 @@ fn count(unpacked: &Unpacked, guest: &Guest, load: u32) -> Result<Counted, Faile
     Ok(Counted { units, instructions })
 }
 
-/// Instructions of a whole program, and of these those in the library.
+/// Instructions of a whole program, and those of them in the library.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Instructions {
     all: u64,

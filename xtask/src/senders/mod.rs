@@ -28,7 +28,6 @@ use table::Row;
 /// The directory for all generated files, below the repository's.
 const PLACE: &str = "target/senders";
 
-/// The file with the results.
 pub(crate) const RESULTS: &str = "docs/senders.jsonl";
 pub(crate) const DOCUMENT: &str = "docs/run.md";
 
@@ -45,7 +44,7 @@ pub(crate) fn outcome() -> Outcome {
     }
 }
 
-/// All that programs need to run.
+/// Everything that programs need to run.
 struct Bench {
     unpacked: Unpacked,
     watch: PathBuf,
@@ -85,7 +84,6 @@ impl Bench {
         outcome
     }
 
-    /// Measures one program.
     fn one(&self, program: &Program) -> Result<Vec<Row>, Failed> {
         let place = Place::make(program)?;
         let (watch, events) = (self.watch.display().to_string(), place.events.display().to_string());
@@ -172,7 +170,7 @@ impl Place {
         Ok(())
     }
 
-    /// What its processes sent, the one that sent most first.
+    /// What each process sent, the process that sent most first.
     fn sent(&self) -> Result<Vec<Sent>, Failed> {
         let failed = |path: &Path| Failed(format!("{}: not a whole file of watch.c", path.display()));
         let read = |entry: std::io::Result<fs::DirEntry>| {

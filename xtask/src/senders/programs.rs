@@ -3,14 +3,11 @@
 /// A program of a package of Debian.
 #[derive(Debug)]
 pub(super) struct Program {
-    /// The name in the table.
     pub(super) name: &'static str,
     pub(super) package: &'static str,
     /// Commands that prepare its directory.
     pub(super) before: &'static str,
-    /// The receiver at the other end.
     pub(super) receiver: &'static str,
-    /// The measured sender.
     pub(super) sender: &'static str,
     /// The client that makes a server send; the server is stopped when it has ended. Without it the sender ends by itself.
     pub(super) load: Option<(End, &'static str)>,
@@ -18,7 +15,6 @@ pub(super) struct Program {
     pub(super) ports: [Option<u16>; 2],
 }
 
-/// An end of the veth pair.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum End {
     /// The sender is at the left end.
@@ -256,5 +252,4 @@ END",
     },
 ];
 
-/// Additional packages besides those of the programs.
 pub(super) const FURTHER_PACKAGES: &[&str] = &["libpython3.11-stdlib", "libpython3.11-minimal"];

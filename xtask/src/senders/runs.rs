@@ -17,7 +17,6 @@ const CALLS: [&str; 6] = ["send", "sendto", "sendmsg", "sendmmsg", "write", "wri
 const CONTROL: u16 = 1;
 const OWN_BURSTS: u16 = 2;
 
-/// One datagram.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Datagram {
     start_ns: u64,
@@ -31,7 +30,6 @@ struct Datagram {
     flags: u16,
 }
 
-/// The datagrams of a process.
 #[derive(Debug, Default, Serialize)]
 pub(super) struct Sent {
     /// The name of the thread that sent first.
@@ -49,7 +47,7 @@ pub(super) struct Sent {
     pub(super) own_bursts: usize,
     /// Runs by class of length; a class is named by its least length.
     pub(super) runs: BTreeMap<usize, usize>,
-    /// Datagrams in them.
+    /// Datagrams in runs, by the same classes.
     pub(super) datagrams_in_runs: BTreeMap<usize, usize>,
     pub(super) longest_run: usize,
     /// Runs by the cause of their end.

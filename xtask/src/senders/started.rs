@@ -13,7 +13,7 @@ use rustix::process::{Pid, Signal, kill_process_group};
 
 use crate::step::Failed;
 
-/// For as long a program may run.
+/// The longest time that a program may run.
 const TIME_MAX: Duration = Duration::from_secs(60);
 
 /// The time a program may take to end on request; then it is killed.
@@ -21,13 +21,11 @@ const END_MAX: Duration = Duration::from_secs(5);
 
 const LOOK: Duration = Duration::from_millis(10);
 
-/// A line that runs.
 #[derive(Debug)]
 pub(super) struct Started {
     child: Child,
     group: Pid,
     line: String,
-    /// The file with its output.
     said: PathBuf,
 }
 

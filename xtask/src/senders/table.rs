@@ -39,7 +39,7 @@ enum Line<'a> {
     Row(&'a Row),
 }
 
-/// Writes both.
+/// Writes the table and the file with the results.
 pub(super) fn write(rows: &[Row]) -> Result<(), Failed> {
     let asked = |program, argument| Step::new(program, program, &[argument]).captured();
     let header = Line::Header {

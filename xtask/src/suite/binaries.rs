@@ -9,17 +9,14 @@ use serde::Deserialize;
 use crate::gate::Outcome;
 use crate::step::{Failed, Step, root};
 
-/// One test binary.
 #[derive(Debug)]
 pub(crate) struct Binary {
     /// `package::target`, as `nocopy::sockets`; of the library's own tests the package.
     pub(crate) name: String,
     pub(crate) path: PathBuf,
-    /// Its working directory.
     pub(crate) directory: PathBuf,
 }
 
-/// One test.
 #[derive(Debug, Clone)]
 pub(crate) struct Case {
     pub(crate) binary: Arc<Binary>,

@@ -47,7 +47,7 @@ pub(crate) struct Suite<'a> {
     pub(crate) instrument: Instrument,
 }
 
-/// An addition of the compiler to the tests.
+/// Instrumentation that the compiler adds to the tests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Instrument {
     Nothing,
@@ -55,7 +55,6 @@ pub(crate) enum Instrument {
 }
 
 impl Instrument {
-    /// The environment variables for the compiler.
     const fn variables(self) -> &'static [(&'static str, &'static str)] {
         match self {
             Self::Nothing => &[],
@@ -193,7 +192,6 @@ fn run_all(cases: Vec<Case>, conditions: Conditions<'_>, witness: &Witness) -> V
     ran.map(|(case, (attempt, stall))| Ran { case, attempt, stall, again: None }).collect()
 }
 
-/// The number of processors.
 pub(crate) fn processors() -> usize {
     thread::available_parallelism().map_or(1, usize::from)
 }

@@ -40,7 +40,6 @@ impl Sanitizer {
         Ok(Self { runtime, libpcap })
     }
 
-    /// The environment variables for a test.
     pub(crate) fn variables(&self) -> [(&'static str, String); 3] {
         // Much memory is kept until the end of a process on purpose, and addresses on the stack are compared.
         let options = "detect_leaks=0:detect_stack_use_after_return=0".to_owned();

@@ -8,7 +8,6 @@ use std::hint::black_box;
 use std::io::{ErrorKind, Write};
 use std::net::UdpSocket;
 
-/// Calls in a batch.
 const BATCH: usize = 64;
 
 /// Datagrams that have no run, after which the library leaves their socket alone for 65,536 more.

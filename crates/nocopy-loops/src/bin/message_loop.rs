@@ -13,7 +13,6 @@ use std::time::Duration;
 use nocopy::Buffer;
 use nocopy::message::{Endpoint, Event, Message, Payload, Peer};
 
-/// Messages in a batch.
 const BATCH: u32 = 64;
 const MESSAGE: [u8; 64] = [7; 64];
 /// A long message, sent in place.
@@ -64,7 +63,6 @@ impl Hands {
         Self { connections: [connection(1), connection(0)], sockets, packet: [0; 2048] }
     }
 
-    /// Sends so many messages in one packet.
     #[inline]
     fn send(&mut self, from: usize, messages: usize) {
         let connection = &mut self.connections[from][0];
@@ -106,7 +104,7 @@ impl Hands {
     }
 }
 
-/// There and back, one at a time.
+/// Sends one message back and forth at a time.
 #[inline(never)]
 fn measured_conversation_by_hand(hands: &mut Hands) {
     for _ in 0..BATCH / 2 {
@@ -117,7 +115,7 @@ fn measured_conversation_by_hand(hands: &mut Hands) {
     }
 }
 
-/// One way, as many in a packet as fit.
+/// One way, with as many messages in a packet as fit.
 #[inline(never)]
 fn measured_stream_by_hand(hands: &mut Hands) {
     let mut left = BATCH as usize;
@@ -240,7 +238,6 @@ fn send_batch(pair: &mut Pair) {
     client.flush().expect("a working network");
 }
 
-/// The same, received one by one.
 #[inline(never)]
 fn measured_stream_single(pair: &mut Pair) {
     send_batch(pair);

@@ -44,7 +44,6 @@ fn packet() -> [u8; PACKET_BYTES] {
     std::array::from_fn(|i| i as u8)
 }
 
-/// The work on a packet: every byte read.
 #[inline(always)]
 fn sum_of(packet: &[u8]) -> u64 {
     packet
@@ -95,7 +94,7 @@ fn measured_send(sender: &mut Sender) {
     sender.flush().expect("a working port");
 }
 
-/// The same through owned frames.
+/// As [`measured_send`], through owned frames.
 #[inline(never)]
 fn measured_send_frames(sender: &mut Sender) {
     fill_and_send(sender);

@@ -10,7 +10,7 @@ pub(super) const OUTSIDE: u8 = 0;
 pub(super) const RECEIVE: u8 = 1;
 pub(super) const SEND: u8 = 2;
 pub(super) const POLL: u8 = 3;
-/// Without the flags.
+/// The bits of the kind, without the flags.
 pub(super) const KIND: u64 = 0xf;
 /// The result is a number of messages.
 const MANY: u8 = 0x10;
@@ -74,7 +74,6 @@ pub(super) fn kinds() -> Option<[u8; NUMBERS]> {
     IS_KNOWN.then_some(kinds)
 }
 
-/// The kind of a system call number.
 pub(super) fn kind(number: c_long) -> Option<u8> {
     calls().find(|(known, _)| *known == number).map(|(_, kind)| *kind)
 }

@@ -36,7 +36,6 @@ impl Words<'_> {
     }
 }
 
-/// Names and values of an enumeration.
 fn values_of(file: &[u8], enumeration: &str) -> Option<Vec<(String, u32)>> {
     const HEADER_LENGTH: usize = 4;
     let words = Words(file);

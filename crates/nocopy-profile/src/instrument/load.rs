@@ -43,7 +43,7 @@ pub(super) const OPEN_COUNTERS: &str = "TCP's counters of connections that go on
 /// The program that takes samples; one per architecture, because registers differ.
 const SAMPLER: &str = if cfg!(target_arch = "aarch64") { "sample_arm64" } else { "sample_x86" };
 
-/// Reads the counters of a socket.
+/// The BPF program that reads a socket's counters.
 pub(super) const READER: &str = "read_socket";
 
 /// Loads the programs for these targets, without attaching them.
@@ -128,7 +128,6 @@ fn load_reader(programs: &mut Ebpf) -> Result<(), ProgramError> {
     verified(|| program.load())
 }
 
-/// Samples on every processor.
 fn attach_clock(programs: &mut Ebpf, samples_per_second: u32) -> Result<(), ProgramError> {
     let program: &mut PerfEvent = programs.program_mut(SAMPLER).expect("it is there").try_into()?;
     verified(|| program.load())?;

@@ -39,7 +39,6 @@ type StackWords = [u64; 63];
 /// The counters of the programs, to be read.
 pub(super) struct Sums<'a>(pub &'a Ebpf);
 
-/// Sums of one kind of call.
 pub(super) struct KindSums {
     pub calls: Calls,
     pub copied: Copied,
@@ -112,7 +111,6 @@ impl Sums<'_> {
         Ok(KindSums { calls, copied, udp_packets })
     }
 
-    /// Threads by number.
     pub(super) fn threads(&self) -> Result<Vec<(u32, Thread)>, MapError> {
         let map = HashMap::<&MapData, u32, Thread>::try_from(self.map("threads"))?;
         map.iter().collect()
@@ -282,7 +280,6 @@ pub(super) fn add_targets(programs: &mut Ebpf, processes: &[u32]) -> Result<(), 
 /// A thread that is inside a call when the window opens.
 pub(super) struct Inside {
     pub id: u32,
-    /// The kind of the call.
     pub kind: u8,
     /// Time the thread was ready since it started.
     pub run_delay: Duration,
@@ -299,7 +296,6 @@ pub(super) fn add_waiting(programs: &mut Ebpf, threads: &[Inside], now_ns: u64) 
     })
 }
 
-/// Whether it is in a call.
 pub(super) fn is_inside(thread: &Thread) -> bool {
     thread[0] != 0
 }

@@ -3,10 +3,8 @@
 //! Only functions that decide a place are listed: functions that they call (allocators, locks, copies of bytes) are counted for their
 //! caller. Names of Linux 5.19 to 7.x; the compiler's variants (`.isra.0`, `.part.0`, `.constprop.0`, `.cold`) count as the function itself.
 
-/// The role of a function.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Role {
-    /// Runs softirqs.
     Softirq,
     /// A thread that does a softirq's work for one card.
     PollThread,
@@ -33,7 +31,6 @@ pub(super) enum Role {
     Measuring,
 }
 
-/// A timer of TCP.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Timer {
     /// The timer of retransmissions, loss probes and window probes.

@@ -82,7 +82,6 @@ fn time_of(row: StudyRow, figures: &Figures) -> RowTime {
     }
 }
 
-/// Time of all rows.
 fn total_seconds(figures: &Figures) -> f64 {
     places(figures).map(|time| time.seconds).sum()
 }

@@ -31,7 +31,6 @@ impl Cell {
     }
 }
 
-/// One transfer.
 #[derive(Debug)]
 pub(super) struct Trial {
     pub bytes: u64,

@@ -19,7 +19,6 @@ use super::{FIXED_BUFFER_BYTES, Plan, measure_round, play};
 use crate::Failure;
 use crate::instrument::Kernel;
 
-/// The user buffers of the study.
 const BUFFERS_BYTES: [usize; 7] = [1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20];
 
 /// As much as in the study; on slow machines at least this.

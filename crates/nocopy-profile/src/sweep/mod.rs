@@ -63,7 +63,6 @@ const fn buffers() -> [usize; 13] {
     all
 }
 
-/// The requested sweep.
 struct Plan {
     bytes: u64,
     rounds: u32,
@@ -99,7 +98,6 @@ impl Plan {
         self.cells.iter().map(|_| Samples::default()).collect()
     }
 
-    /// The result of `rounds` rounds.
     fn result(&self, command: String, measured: &[Samples]) -> Sweep {
         let cells = self.cells.iter().zip(measured).map(|(cell, samples)| samples.figures(*cell));
         Sweep {
@@ -141,7 +139,6 @@ pub fn run(arguments: &SweepArguments) -> Result<Outcome, Failure> {
     print::summary(&text, false, None, sweep.outcome())
 }
 
-/// One round, of all cells.
 fn measure_round<'a>(
     plan: &Plan,
     round: u32,
