@@ -109,7 +109,11 @@ impl Stage {
         };
         for site in [&self.sender, &self.receiver] {
             let doing = "set the congestion control of its namespace";
-            site.run(set).map_err(Failure::step(name, doing, "load its module, and mount /proc/sys writable"))?;
+            site.run(set).map_err(Failure::step(
+                name,
+                doing,
+                "load its module, and mount /proc/sys writable",
+            ))?;
         }
         Ok(self)
     }

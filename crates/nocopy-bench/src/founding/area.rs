@@ -5,8 +5,8 @@ use nocopy_report::figure::Figure;
 use nocopy_transfer::exchange::Waiting::{self, Blocking, Spinning};
 
 use super::{only, play};
-use crate::baseline::tcp;
 use crate::Failure;
+use crate::baseline::tcp;
 use crate::bench::Bench;
 use crate::message::Carrier;
 use crate::series::Series;

@@ -170,6 +170,23 @@ impl Exchange for Message {
         }
     }
 
+    fn receive_several(&mut self, _most: usize, mut take: impl FnMut(Option<&[u8]>)) -> io::Result<usize> {
+        let peer = &mut self.peer;
+        let at_hand = self.endpoint.try_receive_each(|message| {
+            message.pieces().for_each(|piece| take(Some(piece)));
+            take(None);
+            *peer = Some(message.from());
+        })?;
+        if at_hand > 0 {
+            return Ok(at_hand);
+        }
+        let is_any = self.receive(|piece| take(Some(piece)))?;
+        if is_any {
+            take(None);
+        }
+        Ok(usize::from(is_any))
+    }
+
     fn ledger(&self) -> Option<Ledger> {
         Some(self.endpoint.ledger())
     }
@@ -209,7 +226,7 @@ mod tests {
                 message_bytes_max: 1 << 20,
                 datagram_bytes: None,
                 accept: true,
-                streams: false,
+                streams: true,
             };
             let ends = (setting.open().unwrap(), setting.open().unwrap());
             let (mut one, mut other) = Message::pair(ends.0, ends.1).unwrap();

@@ -55,6 +55,17 @@ pub trait Exchange: Send {
     /// The kernel's error; `UnexpectedEof` if the other end has ended its direction.
     fn receive(&mut self, take: impl FnMut(&[u8])) -> io::Result<bool>;
 
+    /// As [`receive`](Self::receive), for some `most` messages, by as few calls as possible: `take` gets the pieces of each, and `None` at its
+    /// end. Returns how many ended.
+    fn receive_several(&mut self, most: usize, mut take: impl FnMut(Option<&[u8]>)) -> io::Result<usize> {
+        let mut count = 0;
+        while count < most && self.receive(|piece| take(Some(piece)))? {
+            take(None);
+            count += 1;
+        }
+        Ok(count)
+    }
+
     /// The evidence for the moved bytes, if there is a ledger.
     fn ledger(&self) -> Option<Ledger> {
         None

@@ -277,20 +277,19 @@ fn receive_all(exchange: &mut impl Exchange, mut order: Order, gauge: &mut Gauge
     while gauge.receiving()
         || (order.is_reliable && stopped.get_or_insert_with(Instant::now).elapsed() < LAST_MAX)
     {
-        let mut count = 0;
         // Of long ones each is counted: a window may have few of them.
-        while count < batch(order.bytes) as u64 {
-            match exchange.receive(|piece| order.arriving.take(piece)) {
-                Ok(true) => count += u64::from(order.complete()?),
-                Ok(false) => break,
-                Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
-                    gauge.count(count);
-                    return Ok(());
-                }
-                Err(error) => return Err(error),
-            }
+        let received = exchange.receive_several(batch(order.bytes), |piece| match piece {
+            Some(piece) => order.arriving.take(piece),
+            None => order.complete(),
+        });
+        gauge.count(std::mem::take(&mut order.counted));
+        if let Some(wrong) = order.wrong {
+            return Err(wrong);
         }
-        gauge.count(count);
+        match received {
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(()),
+            received => received?,
+        };
     }
     Ok(())
 }
@@ -300,28 +299,32 @@ struct Order {
     bytes: usize,
     is_reliable: bool,
     next: u64,
+    /// Messages that count, since they were counted last.
+    counted: u64,
+    /// What came instead of the message that was due.
+    wrong: Option<io::Error>,
 }
 
 impl Order {
     fn new(bytes: usize, is_reliable: bool) -> Self {
-        Self { arriving: Arriving::default(), bytes, is_reliable, next: 0 }
+        Self { arriving: Arriving::default(), bytes, is_reliable, next: 0, counted: 0, wrong: None }
     }
 
-    /// Ends a message; returns whether it counts.
+    /// Ends a message.
     #[inline]
-    fn complete(&mut self) -> io::Result<bool> {
+    fn complete(&mut self) {
         let Arriving { bytes, .. } = self.arriving;
         let number = std::mem::take(&mut self.arriving).number();
         match number {
             Some(number) if bytes == self.bytes && (number == self.next || !self.is_reliable) => {
                 self.next = number + 1;
-                Ok(true)
+                self.counted += 1;
             }
-            _ if !self.is_reliable => Ok(false),
+            _ if !self.is_reliable => {}
             _ => {
                 let said =
                     format!("{bytes} bytes came, of number {number:?}, where message {} was due", self.next);
-                Err(io::Error::new(io::ErrorKind::InvalidData, said))
+                self.wrong.get_or_insert(io::Error::new(io::ErrorKind::InvalidData, said));
             }
         }
     }
@@ -337,14 +340,17 @@ mod tests {
         let mut order = Order::new(16, true);
         for number in 0..3 {
             order.arriving.take(&message(number));
-            assert!(order.complete().unwrap());
+            order.complete();
         }
+        assert_eq!(order.counted, 3);
         order.arriving.take(&message(4));
-        assert!(order.complete().unwrap_err().to_string().contains("message 3"));
+        order.complete();
+        assert!(order.wrong.unwrap().to_string().contains("message 3"));
         let mut order = Order::new(16, false);
         for (bytes, counts) in [(&message(7)[..], true), (&message(3)[..], true), (&[0; 15], false)] {
             order.arriving.take(bytes);
-            assert_eq!(order.complete().unwrap(), counts);
+            order.complete();
+            assert_eq!((std::mem::take(&mut order.counted) == 1, order.wrong.is_none()), (counts, true));
         }
     }
 

@@ -14,7 +14,6 @@ mod server;
 mod writes;
 mod written;
 
-
 use nocopy_lab::Lab;
 use nocopy_report::capability;
 use nocopy_report::figure::Figure;
@@ -141,7 +140,8 @@ pub(crate) struct Place {
 
 impl Place {
     pub(crate) fn new(mtu_bytes: u32, contents: Contents) -> Result<Self, Failure> {
-        let stage = Stage::private(Lab::builder().mtu(mtu_bytes))?.with_congestion_control(CONGESTION_CONTROL)?;
+        let stage =
+            Stage::private(Lab::builder().mtu(mtu_bytes))?.with_congestion_control(CONGESTION_CONTROL)?;
         let files = Files::make(contents).map_err(Failure::step(
             NAME,
             "make the files to serve",
