@@ -145,7 +145,7 @@ pub fn open(
         message_bytes_max,
         datagram_bytes: None,
         accept: false,
-        streams: false,
+        streams: true,
     };
     Ok(setting.open()?)
 }

@@ -17,7 +17,6 @@ use nocopy::udp;
 
 use crate::arguments::ServeArguments;
 use crate::endpoint::{Endpoint, Family, Scheme};
-use crate::exchange::Waiting;
 use crate::exchange::message::Setting;
 use crate::{Failure, exchange};
 use nocopy_report::{Ended, Interrupt, Outcome, capability, print};
@@ -165,30 +164,23 @@ fn open_at(scheme: Scheme, address: SocketAddr, arguments: &ServeArguments) -> R
             (Way::OverPort(Box::new(socket)), address)
         }
         Scheme::Message => {
-            let endpoint = message_endpoint(address, arguments.interface.as_deref(), waiting)?;
+            let is_tcp_port =
+                |service: &Endpoint| service.scheme() == Scheme::Tcp && service.port() == address.port();
+            let setting = Setting {
+                at: address,
+                interface: arguments.interface.as_deref(),
+                waiting,
+                message_bytes_max: MESSAGE_BYTES_MAX as usize,
+                datagram_bytes: None,
+                accept: true,
+                streams: !arguments.services().any(is_tcp_port),
+            };
+            let endpoint = setting.open()?;
             let address = endpoint.local_address();
             (Way::Messages(Box::new(endpoint)), address)
         }
     };
     Ok(Service { scheme, address, way })
-}
-
-fn message_endpoint(
-    at: SocketAddr,
-    interface: Option<&str>,
-    waiting: Waiting,
-) -> Result<MessageEndpoint, Failure> {
-    let message_bytes_max = MESSAGE_BYTES_MAX as usize;
-    let setting = Setting {
-        at,
-        interface,
-        waiting,
-        message_bytes_max,
-        datagram_bytes: None,
-        accept: true,
-        streams: false,
-    };
-    Ok(setting.open()?)
 }
 
 /// Runs a thread for each service, until the end is requested, the time is over, or one of them fails.

@@ -274,6 +274,8 @@ enum Home {
     },
     /// A value of the program, from `Box::into_raw`: moving a box would claim exclusive access to its bytes.
     Owner(NonNull<dyn Any + Send>),
+    /// A value that others read, too.
+    Shared(#[expect(dead_code, reason = "keeps the bytes")] Arc<dyn Any + Send + Sync>),
     Frame(Frame),
 }
 
@@ -316,12 +318,20 @@ impl Buffer {
         buffer
     }
 
+    /// A part of a value that others read, too. Nothing is allocated.
+    pub(crate) fn of_shared<T: Send + Sync + 'static>(owner: Arc<T>, part: impl FnOnce(&T) -> &[u8]) -> Self {
+        let bytes = part(&owner);
+        let len = u32::try_from(bytes.len()).expect("fewer than 4 GiB");
+        Self { data: NonNull::from(bytes).cast(), len, home: Home::Shared(owner) }
+    }
+
     /// Returns the value that [`from_owner`](Self::from_owner) was given.
     ///
     /// # Errors
     /// Returns the buffer if it was made of a value of another type, or is memory of a pool or a frame.
     pub fn into_owner<T: 'static>(self) -> Result<T, Self> {
-        let Home::Owner(owner) = self.home else { return Err(self) };
+        let Home::Owner(owner) = &self.home else { return Err(self) };
+        let owner = *owner;
         // SAFETY: the value exists as long as the buffer.
         if !unsafe { owner.as_ref() }.is::<T>() {
             return Err(self);
@@ -340,7 +350,7 @@ impl Buffer {
     pub fn capacity(&self) -> usize {
         match &self.home {
             Home::Pool { pool, .. } => pool.buffer_bytes(),
-            Home::Owner(_) => self.len as usize,
+            Home::Owner(_) | Home::Shared(_) => self.len as usize,
             Home::Frame(frame) => frame.len() + frame.tailroom_bytes(),
         }
     }
@@ -359,7 +369,7 @@ impl Buffer {
     #[inline]
     pub fn as_mut(&mut self) -> Option<&mut [u8]> {
         match self.home {
-            Home::Owner(_) => None,
+            Home::Owner(_) | Home::Shared(_) => None,
             // SAFETY: initialised memory of this length, ours alone as long as the buffer is borrowed.
             _ => Some(unsafe { std::slice::from_raw_parts_mut(self.data.as_ptr(), self.len as usize) }),
         }
@@ -369,7 +379,7 @@ impl Buffer {
     /// [of a value](Self::from_owner) of the program.
     #[inline]
     pub fn fill(&mut self, bytes: &[u8]) -> Option<()> {
-        if bytes.len() > self.capacity() || matches!(self.home, Home::Owner(_)) {
+        if bytes.len() > self.capacity() || matches!(self.home, Home::Owner(_) | Home::Shared(_)) {
             return None;
         }
         self.len = bytes.len() as u32;
@@ -406,7 +416,7 @@ impl Buffer {
                 pool.bring_home(index);
                 0
             }
-            home @ (Home::Owner(_) | Home::Frame(_)) => {
+            home @ (Home::Owner(_) | Home::Shared(_) | Home::Frame(_)) => {
                 std::mem::forget(home);
                 bytes
             }
@@ -479,7 +489,7 @@ impl fmt::Debug for Buffer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let home = match self.home {
             Home::Pool { index, .. } => format!("buffer {index} of a pool"),
-            Home::Owner(_) => "memory of the program's own".into(),
+            Home::Owner(_) | Home::Shared(_) => "memory of the program's own".into(),
             Home::Frame(_) => "frame".into(),
         };
         write!(f, "Buffer({} bytes, {home})", self.len)
@@ -494,7 +504,7 @@ impl Drop for Buffer {
                 // SAFETY: from `Box::into_raw`, and there is no other owner.
                 drop_owner(unsafe { Box::from_raw(owner.as_ptr()) });
             }
-            Home::Frame(_) => {} // goes home by itself
+            Home::Shared(_) | Home::Frame(_) => {} // goes home by itself
         }
     }
 }

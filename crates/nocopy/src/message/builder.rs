@@ -146,7 +146,7 @@ impl Builder {
             keep_alive_thread: false,
             wait: Wait::Interrupt,
             port: None,
-            streams: false,
+            streams: true,
         }
     }
 
@@ -228,10 +228,11 @@ impl Builder {
         self
     }
 
-    /// Whether long messages, and many short ones at a time, may go by TCP connections beside the datagrams (default: no): to peers that do
-    /// the same, where it is faster. The endpoint listens on the TCP port with the number of its UDP port; if that is in use, and with
-    /// [`crc`](Self::crc), there are no streams. Streams are opened in the network namespace of the thread that calls. Messages keep their order. What comes over streams has some 32 MiB of memory of its own, of
-    /// which pages that were never used cost nothing.
+    /// Whether long messages, and many short ones at a time, may go by TCP connections beside the datagrams (default: yes): to peers that
+    /// do the same, where that is faster. The endpoint then listens on the TCP port with the number of its UDP port. If that is in use, and
+    /// with [`crc`](Self::crc), everything goes by datagrams; [`explain`](Endpoint::explain) says so. Messages keep their order. TCP
+    /// connections are opened in the network namespace of the thread that calls, and may fill 32 MiB of memory, whatever
+    /// [`memory`](Self::memory) says.
     #[doc(hidden)]
     pub fn streams(mut self, on: bool) -> Self {
         self.streams = on;
@@ -254,16 +255,21 @@ impl Builder {
             return self.open(port, address);
         }
         let usual = if address.is_ipv4() { DATAGRAM_BYTES_IPV4 } else { DATAGRAM_BYTES_IPV6 };
-        let settings = self.settings_for(usual)?;
-        let shares = Shares::of(self.memory_bytes, settings.datagram_bytes.into(), settings.window_packets)?;
-        self.endpoint(Sockets::bind(address, &shares)?.into(), settings)
+        let mut settings = self.settings_for(usual)?;
+        let datagrams_max = settings.window_packets;
+        let datagram_bytes = settings.datagram_bytes.into();
+        let shares =
+            self.with_streams(&mut settings, |window| Shares::of(self.memory_bytes, datagram_bytes, window))?;
+        self.endpoint(Sockets::bind(address, &shares)?.into(), settings, datagrams_max)
     }
 
     fn open(self, port: PortBuilder, address: SocketAddr) -> Result<Endpoint, OpenError> {
         // Datagrams shorter than this would be a waste where the MTU is no less, and those of a longer MTU need several frames.
         let usual = if address.is_ipv4() { DATAGRAM_BYTES_IPV4 } else { DATAGRAM_BYTES_IPV6 };
         let mut settings = self.settings_for(usual)?;
-        let frames = Frames::of(self.memory_bytes, &port, settings.window_packets)?;
+        let datagrams_max = settings.window_packets;
+        let frames =
+            self.with_streams(&mut settings, |window| Frames::of(self.memory_bytes, &port, window))?;
         let port = port.frame_count(frames.receive, frames.send);
         let port = if frames.several { port.multi_buffer(true) } else { port };
         let sockets = udp::Socket::builder().congestion_marks(true).open_queues(port, address)?;
@@ -275,27 +281,43 @@ impl Builder {
             let (value, least) = (settings.datagram_bytes.into(), DATAGRAM_BYTES_MIN.into());
             return Err(OpenError::Setting { setting: "datagrams", value, least, most: datagram_bytes_max });
         }
-        self.endpoint(carrier.into(), settings)
+        self.endpoint(carrier.into(), settings, datagrams_max)
     }
 
-    fn endpoint(&self, carrier: AnyCarrier, mut settings: Settings) -> Result<Endpoint, OpenError> {
+    /// Shares memory out for windows of so many packets: with some for streams, if they are wanted and there is enough.
+    fn with_streams<T>(
+        &self,
+        settings: &mut Settings,
+        share: impl Fn(usize) -> Result<T, OpenError>,
+    ) -> Result<T, OpenError> {
+        if self.streams && !settings.crc {
+            // By a stream the next message is sent while the longest one is read.
+            let window_packets = settings.window_packets.max(message_packets(settings) + STREAM_PACKETS);
+            if let Ok(shares) = share(window_packets) {
+                (settings.window_packets, settings.streams) = (window_packets, true);
+                return Ok(shares);
+            }
+        }
+        share(settings.window_packets)
+    }
+
+    fn endpoint(
+        &self,
+        carrier: AnyCarrier,
+        mut settings: Settings,
+        datagrams_max: usize,
+    ) -> Result<Endpoint, OpenError> {
         let silence = settings.keep_alive;
-        let streams = self.open_streams(&carrier, &mut settings);
-        let mut endpoint = Endpoint::new(carrier, settings, self.wait, streams)?;
+        let message_bytes_max = settings.max_message_bytes as usize;
+        let local = carrier.local_address();
+        let streams = settings.streams.then(|| Streams::new(local, message_bytes_max).ok()).flatten();
+        settings.streams = streams.is_some();
+        let mut endpoint = Endpoint::new(carrier, settings, self.wait, streams.map(Box::new))?;
+        endpoint.datagrams_max = datagrams_max;
         if self.keep_alive_thread {
             endpoint.start_keep_alive(silence)?;
         }
         Ok(endpoint)
-    }
-
-    /// Streams, if they are wanted and possible.
-    fn open_streams(&self, carrier: &AnyCarrier, settings: &mut Settings) -> Option<Box<Streams>> {
-        if !self.streams || settings.crc {
-            return None;
-        }
-        let streams = Streams::new(carrier.local_address(), settings.max_message_bytes as usize).ok()?;
-        settings.streams = true;
-        Some(Box::new(streams))
     }
 
     /// The settings, checked, with datagrams of `usual` bytes if nothing else was asked for.
@@ -310,14 +332,14 @@ impl Builder {
         check("datagrams", settings.datagram_bytes.into(), shortest, longest)?;
         check("messages", settings.max_message_bytes as usize, 1, MESSAGE_BYTES_MAX as usize)?;
         check("peers", settings.peers_max, 1, 1 << 20)?;
-        // With datagrams as short as the way may make them.
-        let payload_bytes =
-            usize::from(settings.datagram_bytes.min(DATAGRAM_BYTES_MIN)) - HEADER_BYTES - CRC_BYTES;
-        let message_packets =
-            (settings.max_message_bytes as usize).div_ceil(payload_bytes - framing::CHUNK_HEADER_BYTES_MAX);
-        // By a stream the next message is sent while the longest one is read.
-        let more = if self.streams { STREAM_PACKETS } else { 1 };
-        settings.window_packets = settings.window_packets.max(message_packets + more);
+        settings.window_packets = settings.window_packets.max(message_packets(&settings) + 1);
         Ok(settings)
     }
+}
+
+/// Packets of the longest message, with datagrams as short as the way may make them.
+fn message_packets(settings: &Settings) -> usize {
+    let payload_bytes =
+        usize::from(settings.datagram_bytes.min(DATAGRAM_BYTES_MIN)) - HEADER_BYTES - CRC_BYTES;
+    (settings.max_message_bytes as usize).div_ceil(payload_bytes - framing::CHUNK_HEADER_BYTES_MAX)
 }

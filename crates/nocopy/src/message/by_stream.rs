@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use nocopy_proto::message::framing::{Laid, lay_unit};
 use nocopy_proto::message::{self as protocol, Kind, Outlook, Peer, Time};
 
-use super::arrivals::{Arrivals, Clock};
+use super::arrivals::{Arrivals, Clock, Lone};
 use super::carrier::{AnyCarrier, Carrier, Packet, Received, Room};
 use super::open_packet::Standing;
 use super::sending::{refused, rejected};
@@ -49,8 +49,25 @@ impl Endpoint {
         }
         self.sent.messages += 1;
         self.sent.by_stream += bytes as u64;
+        self.count_taken(peer, bytes);
         self.count_unsent(1);
         Ok(())
+    }
+
+    /// A message was taken, which was not copied into a unit.
+    #[inline]
+    pub(super) fn count_taken(&mut self, peer: Peer, bytes: usize) {
+        if let Some(streams) = &mut self.streams {
+            streams.count(peer, bytes);
+        }
+    }
+
+    /// There was no room for a message.
+    #[inline]
+    pub(super) fn note_full(&mut self, peer: Peer) {
+        if let Some(streams) = &mut self.streams {
+            streams.note_full(peer);
+        }
     }
 
     /// Copies a message into the unit that is being filled for a peer, or begins one, if messages to it are to go by the stream now.
@@ -76,7 +93,7 @@ impl Endpoint {
         let Standing { has_open, .. } = self.peers.standing(peer);
         let Self { streams: Some(streams), protocol, .. } = self else { return Ok(false) };
         let is_for_stream = streams.takes(peer, message.len(), protocol)
-            || has_open && streams.note_full_packet(peer, protocol);
+            || has_open && streams.note_full_packet(peer, payload_bytes_max, protocol);
         if !is_for_stream || !streams.has_memory() {
             return Ok(false);
         }
@@ -212,24 +229,38 @@ impl Endpoint {
         self.carrier.in_use() + self.streams.as_ref().map_or(0, |streams| streams.in_use())
     }
 
-    /// Reads what has come over streams.
+    /// Takes what came by the carrier and over streams, without waiting, and returns the time.
     #[inline]
-    pub(super) fn look_at_streams(&mut self, now: Time) {
-        if let Some(streams) = &mut self.streams {
-            streams.receive(now, &mut self.protocol);
+    pub(super) fn look_at_all(&mut self, reads_in_place: bool) -> io::Result<(Time, Option<Lone>)> {
+        let Self { protocol, carrier, clock, streams, .. } = self;
+        let mut arrivals = Arrivals::new(protocol, clock, reads_in_place);
+        let datagrams = match streams.as_ref().is_none_or(|streams| streams.wants_carrier()) {
+            true => carrier.receive(&mut arrivals)?,
+            false => 0,
+        };
+        let (now, lone) = (arrivals.now(), arrivals.lone);
+        if let Some(streams) = streams {
+            if datagrams > 0 {
+                streams.note_datagrams();
+            }
+            streams.receive(now, protocol);
         }
+        Ok((now, lone))
     }
 
-    /// Waits until something comes by the carrier or a stream, or until then, and returns the time.
-    pub(super) fn wait_beside(&mut self, until: Option<Instant>) -> io::Result<Time> {
-        let Self { protocol, carrier, clock, streams: Some(streams), wait: how, .. } = self else {
+    /// Waits until something comes by the carrier or a stream, or until then, and returns the time. A message that comes alone may be left
+    /// where it lies, if `reads_in_place`.
+    pub(super) fn wait_beside(&mut self, until: Option<Instant>, reads_in_place: bool) -> io::Result<Time> {
+        let Self { protocol, carrier, clock, streams: Some(streams), wait: how, lone, .. } = self else {
             return Ok(self.now());
         };
         let until = [until, Instant::now().checked_add(streams.care_within())].into_iter().flatten().min();
         let had_cut = streams.next_cut().is_some();
         let (came, coalescer) = (Ok(false), Coalescer::default());
-        let mut looks = Looks { protocol, carrier, clock, streams, had_cut, came, coalescer };
+        let mut looks =
+            Looks { protocol, carrier, clock, streams, had_cut, came, coalescer, reads_in_place, lone: None };
         wait::wait(&mut looks, wait_of(*how), until)?;
+        *lone = looks.lone;
         looks.came.map(drop)?;
         Ok(clock.now())
     }
@@ -245,6 +276,9 @@ struct Looks<'a> {
     had_cut: bool,
     came: io::Result<bool>,
     coalescer: Coalescer,
+    reads_in_place: bool,
+    /// The message that came alone.
+    lone: Option<Lone>,
 }
 
 impl wait::Waiting for Looks<'_> {
@@ -252,9 +286,16 @@ impl wait::Waiting for Looks<'_> {
     const LOOKS_PER_CLOCK: u32 = 1;
 
     fn is_ready(&mut self) -> bool {
-        let mut arrivals = Arrivals::new(self.protocol, self.clock, false);
-        let datagrams = self.carrier.receive(&mut arrivals);
+        let mut arrivals = Arrivals::new(self.protocol, self.clock, self.reads_in_place);
+        let datagrams = match self.streams.wants_carrier() {
+            true => self.carrier.receive(&mut arrivals),
+            false => Ok(0),
+        };
         let now = arrivals.now();
+        self.lone = arrivals.lone;
+        if !matches!(datagrams, Ok(0)) {
+            self.streams.note_datagrams();
+        }
         let units = self.streams.receive(now, self.protocol);
         let is_cut = !self.had_cut && self.streams.next_cut().is_some();
         self.came = datagrams.map(|datagrams| datagrams > 0 || units || is_cut);
@@ -264,7 +305,8 @@ impl wait::Waiting for Looks<'_> {
     fn arm(&mut self) -> io::Result<bool> {
         let Self { carrier, streams, .. } = self;
         streams.watch_carrier(|poll| carrier.watch(poll))?;
-        Ok(carrier.arm()? && self.is_ready())
+        // What a socket has ends the wait by the kernel at once.
+        Ok(!carrier.is_socket() && carrier.arm()? && self.is_ready())
     }
 
     fn refresh(&mut self) -> io::Result<()> {

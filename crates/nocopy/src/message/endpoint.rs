@@ -79,6 +79,8 @@ pub struct Endpoint {
     pub(super) wait: Wait,
     pub(super) clock: Clock,
     pub(super) window_packets: usize,
+    /// Packets to a peer at most that are not acknowledged. Units, of which the rest of the window may be, have memory of their own.
+    pub(super) datagrams_max: usize,
     /// Packets queued since the protocol was asked what to send.
     pub(super) unsent: usize,
     /// A message that came alone, and lies where it was received, on its way to the program.
@@ -175,6 +177,7 @@ impl Endpoint {
             descriptor,
             keep_alive: None,
             window_packets: settings.window_packets,
+            datagrams_max: settings.window_packets,
             protocol: protocol::Endpoint::new(settings, seed),
             home: carrier.home().cloned(),
             carrier,
@@ -279,23 +282,21 @@ impl Endpoint {
     /// Takes what came, waiting if it may, and returns the time.
     fn take_in(&mut self, patience: Patience, reads_in_place: bool) -> io::Result<Time> {
         let due = self.due();
-        let Self { protocol, carrier, clock, wait, starved, lone, .. } = self;
-        let mut arrivals = Arrivals::new(protocol, clock, reads_in_place);
         match patience.until() {
             Patience::None | Patience::For(_) => {
-                carrier.receive(&mut arrivals)?;
-                let now = arrivals.now();
-                *lone = arrivals.lone;
-                self.look_at_streams(now);
+                let (now, lone) = self.look_at_all(reads_in_place)?;
+                self.lone = lone;
                 Ok(now)
             }
             Patience::Until(deadline) => {
+                let Self { protocol, carrier, clock, wait, starved, lone, .. } = self;
                 let due = due.and_then(|due| clock.instant(due));
                 let look = (!starved.is_empty()).then(|| Instant::now() + LOOK_INTERVAL);
                 let until = [due, deadline, look].into_iter().flatten().min();
                 if self.streams.is_some() {
-                    return self.wait_beside(until);
+                    return self.wait_beside(until, reads_in_place);
                 }
+                let mut arrivals = Arrivals::new(protocol, clock, reads_in_place);
                 carrier.wait(*wait, until, &mut arrivals)?;
                 let now = arrivals.now();
                 *lone = arrivals.lone;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use nocopy_proto::message::Next;
 
-use super::arrivals::{Arrivals, Lone};
+use super::arrivals::Lone;
 use super::carrier::Carrier;
 use super::endpoint::{Patience, is_over};
 use super::{Endpoint, Message};
@@ -209,11 +209,7 @@ impl Endpoint {
     #[inline]
     fn look(&mut self, reads_in_place: bool) -> io::Result<Option<Lone>> {
         self.send_first();
-        let Self { protocol, carrier, clock, .. } = self;
-        let mut arrivals = Arrivals::new(protocol, clock, reads_in_place);
-        carrier.receive(&mut arrivals)?;
-        let (now, lone) = (arrivals.now(), arrivals.lone);
-        self.look_at_streams(now);
+        let (now, lone) = self.look_at_all(reads_in_place)?;
         self.see_to_due(now);
         Ok(lone)
     }

@@ -136,6 +136,7 @@ impl Endpoint {
             && message.len() <= outlook.message_bytes_max
             && let Standing { has_open, is_ended: false } = self.peers.standing(peer)
             && usize::from(has_open) < outlook.room
+            && outlook.unacknowledged < self.datagrams_max
             && outlook.unacknowledged.max(1) <= self.room().packets
             && let Some(packet) = self.carrier.packet()
         {
@@ -155,7 +156,7 @@ impl Endpoint {
         let plan = self.plan(peer, kind, message.len())?;
         let Plan { payload_bytes_max, packets, .. } = plan;
         let left = self.room().packets;
-        if left < packets || plan.unacknowledged > left {
+        if left < packets || plan.is_beyond(left, self.datagrams_max) {
             return Err(self.starve(peer, left));
         }
         if plan.has_open {
@@ -179,7 +180,9 @@ impl Endpoint {
             self.carrier.set_payload_bytes(&packet, header.len() + bytes.len());
             self.made.push(packet);
         }
-        self.queue_made(peer)
+        self.queue_made(peer)?;
+        self.count_taken(peer, message.len());
+        Ok(())
     }
 
     /// An empty buffer for a message or a part of one; `None` while all are in use.
@@ -225,10 +228,11 @@ impl Endpoint {
     /// # Errors
     /// As [`send`](Self::send).
     pub fn buffers(&mut self, bytes: usize, to: Peer) -> Result<Vec<Buffer>, Reason> {
-        let Plan { payload_bytes_max, unacknowledged, .. } = self.plan(to, Kind::Plain, bytes)?;
-        let layout = Layout { kind: Kind::Plain, bytes, payload_bytes_max };
+        let plan = self.plan(to, Kind::Plain, bytes)?;
+        let layout = Layout { kind: Kind::Plain, bytes, payload_bytes_max: plan.payload_bytes_max };
         let left = self.room().either();
-        let buffers = if unacknowledged <= left { self.carrier.buffers_for(layout) } else { None };
+        let is_beyond = plan.is_beyond(left, self.datagrams_max);
+        let buffers = if is_beyond { None } else { self.carrier.buffers_for(layout) };
         buffers.map(Buffers::into_vec).ok_or_else(|| self.starve(to, left))
     }
 
@@ -260,6 +264,7 @@ impl Endpoint {
         }
         let packets = made.len();
         places.fill(made);
+        self.count_taken(peer, bytes);
         self.sent.messages += 1;
         self.sent.owned += bytes as u64;
         self.count_unsent(packets);
@@ -290,7 +295,8 @@ impl Endpoint {
         let plan = self.plan(peer, kind, bytes)?;
         let room = self.room();
         let left = room.either();
-        if room.fragments < plan.packets || room.buffers < buffers || plan.unacknowledged > left {
+        if room.fragments < plan.packets || room.buffers < buffers || plan.is_beyond(left, self.datagrams_max)
+        {
             return Err(self.starve(peer, left));
         }
         self.close_packet_of(peer);
@@ -324,6 +330,7 @@ impl Endpoint {
         let needed = usize::from(has_open) + packets;
         if room < needed {
             self.protocol.want_room(peer, needed).map_err(gone)?;
+            self.note_full(peer);
             return Err(Reason::Full);
         }
         Ok(Plan { payload_bytes_max, packets, is_whole, has_open, unacknowledged })
@@ -332,6 +339,7 @@ impl Endpoint {
     /// None of the packets that are left is for this peer: packets come back when peers acknowledge what they have.
     #[cold]
     pub(super) fn starve(&mut self, peer: Peer, left: usize) -> Reason {
+        self.note_full(peer);
         if self.starved.is_empty() {
             // What became free until now was not enough.
             self.freed = false;
@@ -566,6 +574,11 @@ pub(super) struct Plan {
 }
 
 impl Plan {
+    /// Whether the peer has its share of packets: of all, or as many as are left for others.
+    fn is_beyond(&self, left: usize, most: usize) -> bool {
+        self.unacknowledged > left || self.unacknowledged + self.packets > most
+    }
+
     /// The longest payload of a packet.
     pub(super) fn payload_bytes_max(&self) -> usize {
         self.payload_bytes_max

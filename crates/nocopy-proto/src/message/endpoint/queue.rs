@@ -13,7 +13,7 @@ pub struct Outlook {
     pub message_bytes_max: usize,
     /// Packets that may be queued.
     pub room: usize,
-    /// Packets that are not acknowledged, sent or not.
+    /// Packets that are not acknowledged, sent or not, without units.
     pub unacknowledged: usize,
     /// Packets that the peer takes at a time, and numbers that a unit may have.
     pub window: usize,
@@ -52,7 +52,7 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
             payload_bytes_max: connection.agreed.payload_bytes_max(),
             message_bytes_max: connection.agreed.message_bytes_max(),
             room: connection.room(),
-            unacknowledged: connection.send.len(),
+            unacknowledged: connection.send.packets(),
             window: connection.agreed.credit as usize,
         }))
     }
@@ -67,7 +67,7 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
             payload_bytes_max: agreed.payload_bytes_max(),
             message_bytes_max: agreed.message_bytes_max,
             room,
-            unacknowledged: connection.send.len(),
+            unacknowledged: connection.send.packets(),
             window: agreed.credit as usize,
         })
     }
@@ -98,13 +98,13 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         Ok(self.open(peer)?.map_or(0, |connection| connection.agreed.message_bytes_max()))
     }
 
-    /// Packets to a peer that are not acknowledged, sent or not.
+    /// Packets to a peer that are not acknowledged, sent or not, without units.
     ///
     /// # Errors
     /// The peer is gone.
     #[inline]
     pub fn unacknowledged(&self, peer: Peer) -> Result<usize, Gone> {
-        Ok(self.open(peer)?.map_or(0, |connection| connection.send.len()))
+        Ok(self.open(peer)?.map_or(0, |connection| connection.send.packets()))
     }
 
     /// Says that somebody waits for room for so many packets: [`Event::Writable`](crate::message::Event::Writable) will tell.

@@ -17,13 +17,15 @@ pub(crate) enum Matter {
     Writes,
     /// Pages of 4 KiB of a received stream.
     Reads,
+    /// Pages of 4 KiB of messages of some bytes each, to several peers.
+    Messages,
 }
 
 impl Matter {
     fn unit(self) -> &'static str {
         match self {
             Self::Datagrams => "datagram",
-            Self::Writes | Self::Reads => "page",
+            Self::Writes | Self::Reads | Self::Messages => "page",
         }
     }
 }
@@ -183,6 +185,13 @@ impl<M: fmt::Display> fmt::Display for ClassExplanation<M> {
         match (self.matter, self.destination) {
             (Matter::Writes, _) => write!(f, "writes of {} bytes", Range(self.bytes))?,
             (Matter::Reads, _) => write!(f, "reads")?,
+            (Matter::Messages, destination) => {
+                match destination {
+                    Some(destination) => write!(f, "peer {destination}")?,
+                    None => write!(f, "other peers")?,
+                }
+                write!(f, ", messages of {} bytes", Range(self.bytes))?;
+            }
             (Matter::Datagrams, destination) => {
                 match destination {
                     Some(destination) => write!(f, "destination {destination}")?,

@@ -253,7 +253,7 @@ fn a_cut_ends_a_wait() {
     open_stream(&mut left, to_right, &mut right);
     let waits = std::thread::spawn(move || {
         while left.streams.as_ref().unwrap().next_cut().is_none() {
-            left.wait_beside(None).unwrap();
+            left.wait_beside(None, false).unwrap();
         }
     });
     right.streams.as_mut().unwrap().cut_all();

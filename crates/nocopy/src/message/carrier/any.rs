@@ -23,6 +23,13 @@ pub(in crate::message) enum AnyCarrier {
     Port(Box<OverPort>),
 }
 
+impl AnyCarrier {
+    /// Whether its descriptor is readable for as long as something is there.
+    pub(in crate::message) fn is_socket(&self) -> bool {
+        matches!(self, Self::Sockets(_))
+    }
+}
+
 impl From<Sockets> for AnyCarrier {
     fn from(sockets: Sockets) -> Self {
         Self::Sockets(Box::new(sockets))

@@ -137,6 +137,9 @@ impl Received {
     }
 }
 
+/// Event data of the carrier's descriptors, in an epoll instance that watches other things, too.
+pub(super) const CARRIER: u64 = u64::MAX - 1;
+
 /// A part of a datagram, where it was received: it is overwritten by the next call that receives, unless it is kept.
 #[derive(Debug)]
 pub(super) enum Lone<'a> {

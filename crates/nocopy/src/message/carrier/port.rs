@@ -17,7 +17,7 @@ use nocopy_proto::message::{crc, wire};
 use rustix::event::epoll;
 use smallvec::SmallVec;
 
-use super::{Carrier, Deliver, Hold, Layout, Lone, Packet, Received, Room};
+use super::{CARRIER, Carrier, Deliver, Hold, Layout, Lone, Packet, Received, Room};
 use crate::engine::wait::{self, Coalescer, Wait, Waiting};
 use crate::facts::evidence::{Evidence, Ledger};
 use crate::facts::explanation::Explanation;
@@ -670,7 +670,7 @@ fn watch(receivers: &[Receiver]) -> io::Result<OwnedFd> {
 }
 
 fn add(poll: BorrowedFd<'_>, receiver: &Receiver) -> io::Result<()> {
-    Ok(epoll::add(poll, receiver, epoll::EventData::new_u64(0), epoll::EventFlags::IN)?)
+    Ok(epoll::add(poll, receiver, epoll::EventData::new_u64(CARRIER), epoll::EventFlags::IN)?)
 }
 
 fn count_refusal(counters: &mut CarrierCounters, reason: &Reason) {

@@ -15,7 +15,7 @@ use nocopy_proto::message::framing::Placed;
 use rustix::event::epoll;
 use smallvec::SmallVec;
 
-use super::{Carrier, Deliver, Layout, Lone, Packet, Received, Room};
+use super::{CARRIER, Carrier, Deliver, Layout, Lone, Packet, Received, Room};
 use crate::engine::address;
 use crate::engine::wait::{self, Coalescer, Wait};
 use crate::facts::evidence::{Cause, Evidence, Ledger};
@@ -339,7 +339,7 @@ impl Carrier for Sockets {
 
     fn watch(&self, poll: BorrowedFd<'_>) -> io::Result<()> {
         let socket = self.receiver.socket();
-        Ok(epoll::add(poll, socket, epoll::EventData::new_u64(0), epoll::EventFlags::IN)?)
+        Ok(epoll::add(poll, socket, epoll::EventData::new_u64(CARRIER), epoll::EventFlags::IN)?)
     }
 
     fn counters(&self) -> CarrierCounters {

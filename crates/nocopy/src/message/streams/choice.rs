@@ -1,20 +1,79 @@
-//! Which messages go by the stream.
+//! Which messages go by the stream: by a rule, and where both ways were measured, by the faster one.
+//!
+//! A sender that finds no room is limited by the way its messages go. So the time in which a *stretch* of them is taken says how fast the
+//! way is; a [`Policy`] compares such times, for each peer and length. A sender that always finds room is limited by something else:
+//! its messages go as before.
+
+use std::fmt;
+use std::time::{Duration, Instant};
 
 use nocopy_proto::message::Peer;
 
 use super::OpenUnit;
+use crate::engine::policy::{Choice, Explanation, Matter, Policy, Work};
 
-/// Messages from that length on go by the stream.
-const LONG_BYTES: usize = 8 << 10;
-/// When so many packets are full between two flushes, the messages behind them go by the stream, and those of the next batch.
+/// Messages from that length on may go by the stream.
+pub(super) const LONG_BYTES: usize = 8 << 10;
+/// When so many packets are full between two flushes, the messages behind them may go by the stream, and those of the next batch.
 const FULL_PACKETS: u32 = 6;
 /// After a shorter batch by the stream, the next one begins with datagrams.
 const BATCH_BYTES: usize = 4 << 10;
+/// Bytes of a stretch: more than a window, so that what went before is over in the middle.
+const STRETCH_BYTES: i64 = 8 << 20;
+/// Bytes of the second half, which is measured.
+const MEASURED_BYTES: i64 = STRETCH_BYTES / 2;
+/// What takes longer was not limited by the way.
+const MEASURED_MAX: Duration = Duration::from_millis(500);
+/// The unit whose costs are compared.
+const UNIT_BYTES: i64 = 4096;
 
-pub(super) const RULE: &str = "messages from 8192 bytes on, and what is behind 6 full packets that were not flushed; the others go by datagrams";
+pub(super) const RULE: &str = "for messages from 8192 bytes on, and what is behind 6 full packets that were not flushed, unless datagrams \
+                               are measured to be faster; all others go by datagrams";
+
+/// A way to a peer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum By {
+    Stream,
+    Datagrams,
+}
+
+impl fmt::Display for By {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Stream => "stream",
+            Self::Datagrams => "datagrams",
+        })
+    }
+}
+
+/// Compares the ways to all peers.
+#[derive(Debug)]
+pub(super) struct Ways(Policy<By>);
+
+impl Ways {
+    pub(super) fn new() -> Self {
+        Self(Policy::new(&[By::Stream, By::Datagrams]).about(Matter::Messages))
+    }
+
+    pub(super) fn explain(&self) -> Explanation<By> {
+        self.0.explain()
+    }
+}
+
+/// Messages that go to a peer one after the other, all by the same way.
+#[derive(Debug)]
+struct Stretch {
+    choice: Choice<By>,
+    work: Work,
+    bytes_left: i64,
+    /// When the measured half began.
+    begun: Option<Instant>,
+    /// A message found no room.
+    was_full: bool,
+}
 
 /// What is known of the ways to a peer.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Way {
     pub(super) peer: Option<Peer>,
     /// The stream that is used to send.
@@ -29,6 +88,28 @@ pub(super) struct Way {
     unit_bytes: usize,
     /// The batch before was long enough for the stream.
     is_long: bool,
+    stretch: Stretch,
+    /// The way of the last stretch that was not measured.
+    usual: By,
+}
+
+impl Default for Way {
+    fn default() -> Self {
+        let work = Work { destination: 0, bytes: 0, count: (MEASURED_BYTES / UNIT_BYTES) as u32 };
+        let choice = Choice::by_rule(By::Stream);
+        let stretch = Stretch { choice, work, bytes_left: STRETCH_BYTES, begun: None, was_full: false };
+        Self {
+            peer: None,
+            stream: None,
+            open: None,
+            batch: 0,
+            full_packets: 0,
+            unit_bytes: 0,
+            is_long: false,
+            stretch,
+            usual: By::Stream,
+        }
+    }
 }
 
 impl Way {
@@ -45,25 +126,127 @@ impl Way {
         }
     }
 
-    /// Whether a message of so many bytes is better sent by the stream.
+    /// Whether a message of so many bytes may go by the stream.
     #[inline]
-    pub(super) fn wants_stream(&mut self, bytes: usize, batch: u32) -> bool {
+    pub(super) fn may_take_stream(&mut self, bytes: usize, batch: u32) -> bool {
         self.turn_to(batch);
         bytes >= LONG_BYTES || self.is_long || self.full_packets >= FULL_PACKETS
     }
 
-    /// One packet more was full before the flush; returns whether it is better to go on by the stream.
-    pub(super) fn note_full_packet(&mut self, batch: u32) -> bool {
+    /// One packet more of so many bytes was full before the flush; returns whether messages may go on by the stream.
+    pub(super) fn note_full_packet(&mut self, bytes: usize, batch: u32, ways: &mut Ways) -> bool {
         self.turn_to(batch);
         self.full_packets += 1;
+        if self.stream.is_some() && self.full_packets >= FULL_PACKETS {
+            let before = if self.full_packets == FULL_PACKETS { FULL_PACKETS as usize } else { 1 };
+            self.count(before * bytes, bytes, ways);
+        }
         self.full_packets >= FULL_PACKETS
     }
 
     /// Takes the open unit out.
-    pub(super) fn close(&mut self, batch: u32) -> Option<OpenUnit> {
+    pub(super) fn close(&mut self, batch: u32, ways: &mut Ways) -> Option<OpenUnit> {
         let unit = self.open.take()?;
         self.turn_to(batch);
         self.unit_bytes += unit.bytes();
+        self.count(unit.bytes(), unit.bytes() / unit.messages().max(1), ways);
         Some(unit)
+    }
+
+    /// The way that messages go which may go by the stream.
+    #[inline]
+    pub(super) fn by(&self) -> By {
+        self.stretch.choice.method
+    }
+
+    /// So many bytes were taken, of messages of that length.
+    #[inline]
+    pub(super) fn count(&mut self, bytes: usize, length: usize, ways: &mut Ways) {
+        let before = self.stretch.bytes_left;
+        self.stretch.bytes_left = before - bytes as i64;
+        if self.stretch.bytes_left <= MEASURED_BYTES {
+            self.go_on(before > MEASURED_BYTES, length, ways);
+        }
+    }
+
+    /// A message was not taken, since there was no room.
+    pub(super) fn note_full(&mut self) {
+        self.stretch.was_full = true;
+    }
+
+    /// The second half of a stretch begins, or another stretch.
+    #[cold]
+    fn go_on(&mut self, is_half: bool, length: usize, ways: &mut Ways) {
+        let Stretch { choice, work, bytes_left, begun, was_full } = &mut self.stretch;
+        if is_half {
+            *begun = (choice.measured && *was_full).then(Instant::now);
+            *was_full = false;
+        }
+        if *bytes_left > 0 {
+            return;
+        }
+        let is_limited = std::mem::replace(was_full, false);
+        if let Some(took) = begun.take().map(|begun| begun.elapsed())
+            && is_limited
+            && took < MEASURED_MAX
+        {
+            ways.0.record(*choice, *work, took);
+        }
+        work.destination = self.peer.map_or(0, |peer| peer.index() as u32);
+        work.bytes = length as u32;
+        *choice = if is_limited { ways.0.choose(*work) } else { Choice::by_rule(self.usual) };
+        if !choice.measured {
+            self.usual = choice.method;
+        }
+        *bytes_left = STRETCH_BYTES;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Sends by what is chosen, and returns how many stretches of the last ones went by the stream.
+    fn by_stream(is_full: bool, cost_ns: impl Fn(By) -> f64) -> usize {
+        let (mut ways, mut way) = (Ways::new(), Way::default());
+        let mut chosen = Vec::new();
+        for _ in 0..4000 {
+            let by = way.by();
+            let Stretch { choice, work, .. } = way.stretch;
+            if is_full && choice.measured {
+                ways.0.record(choice, work, Duration::from_nanos(cost_ns(by) as u64));
+            }
+            chosen.push(by);
+            way.stretch.was_full = is_full;
+            way.stretch.bytes_left = 0;
+            way.go_on(false, 1 << 20, &mut ways);
+        }
+        chosen[2000..].iter().filter(|by| **by == By::Stream).count()
+    }
+
+    #[test]
+    fn the_faster_way_is_taken_by_those_who_find_no_room() {
+        let costs = |stream, datagrams| move |by| if by == By::Stream { stream } else { datagrams };
+        assert!(by_stream(true, costs(1e6, 2e6)) > 1900);
+        assert!(by_stream(true, costs(2e6, 1e6)) < 100);
+        assert_eq!(
+            by_stream(false, costs(2e6, 1e6)),
+            2000,
+            "nothing is measured of those who always find room"
+        );
+    }
+
+    #[test]
+    fn only_the_second_half_of_a_stretch_that_finds_no_room_is_measured() {
+        let (mut ways, mut way) = (Ways::new(), Way::default());
+        let mut measured = 0;
+        for step in 0..1000 {
+            way.note_full();
+            way.count(1 << 20, 1 << 20, &mut ways);
+            let in_second_half = way.stretch.bytes_left <= MEASURED_BYTES;
+            assert_eq!(way.stretch.begun.is_some(), in_second_half && way.stretch.choice.measured, "{step}");
+            measured += u32::from(way.stretch.begun.is_some());
+        }
+        assert!(measured > 0);
     }
 }

@@ -11,7 +11,10 @@ impl Streams {
     /// Which messages go by streams.
     pub(in crate::message) fn explain(&self) -> String {
         let streams = self.all.iter().flatten().count();
-        format!("{streams} TCP stream(s) beside the datagrams: {}", choice::RULE)
+        let explanation = self.choices.explain();
+        let measured =
+            if explanation.classes.is_empty() { String::new() } else { format!("\n{explanation}") };
+        format!("{streams} TCP stream(s) beside the datagrams: {}{measured}", choice::RULE)
     }
 
     /// Bytes handed over by streams but for messages that were copied into units, and bytes that came, with the headers of units.

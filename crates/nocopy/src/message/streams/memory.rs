@@ -10,6 +10,9 @@ use crate::message::HEADER_BYTES;
 
 /// Bytes of a buffer for short units, one or many.
 pub(super) const CHUNK_BYTES: usize = 256 << 10;
+/// What came alone and is no longer is copied into a buffer of this length.
+pub(super) const SMALL_BYTES: usize = 2 << 10;
+const SMALL_BUFFERS: u32 = 1024;
 /// Bytes of all buffers of either kind, at least; memory that was never used costs nothing.
 const POOL_BYTES_MIN: usize = 16 << 20;
 /// Buffers of either kind, at least.
@@ -20,11 +23,45 @@ pub(super) const UNIT_BYTES_MAX: usize = CHUNK_BYTES - HEADER_BYTES;
 /// Buffers that units are received into.
 #[derive(Debug)]
 pub(super) struct Memory {
-    chunks: Pool,
+    /// For what came alone and is short.
+    small: Buffers,
+    chunks: Buffers,
     /// Each holds the longest unit. The last one is kept for the unit that everything waits for.
-    long: Pool,
+    long: Buffers,
     /// The longest unit, with its header.
     unit_bytes_max: usize,
+}
+
+/// Buffers of one length. Those that parts refer to are known, so that they are used again when the parts are dropped: nothing is allocated.
+#[derive(Debug)]
+struct Buffers {
+    pool: Pool,
+    lent: Vec<Arc<Buffer>>,
+}
+
+impl Buffers {
+    fn new(bytes: usize, count: u32) -> io::Result<Self> {
+        Ok(Self { pool: Pool::new(count, bytes)?, lent: Vec::new() })
+    }
+
+    /// A buffer that nothing refers to, in its whole length, if more than `spared` are free.
+    fn take(&mut self, spared: usize) -> Option<Arc<Buffer>> {
+        // One that was used lately is likely to be in a cache.
+        let is_free = |buffer: &Arc<Buffer>| Arc::strong_count(buffer) == 1;
+        if spared == 0 || self.pool.at_home() > spared {
+            if let Some(place) = self.lent.iter().rposition(is_free) {
+                let mut buffer = self.lent.swap_remove(place);
+                // Nothing else refers to it, so nothing can from here on.
+                Arc::get_mut(&mut buffer)?.resize(self.pool.buffer_bytes());
+                return Some(buffer);
+            }
+            let mut buffer = self.pool.take()?;
+            buffer.resize(buffer.capacity());
+            return Some(Arc::new(buffer));
+        }
+        let free = self.lent.iter().filter(|buffer| is_free(buffer)).count();
+        if self.pool.at_home() + free > spared { self.take(0) } else { None }
+    }
 }
 
 impl Memory {
@@ -36,8 +73,9 @@ impl Memory {
         let unit_bytes_max = HEADER_BYTES + (message_bytes_max + CHUNK_HEADER_BYTES_MAX).max(UNIT_BYTES_MAX);
         let count = |bytes: usize| (POOL_BYTES_MIN / bytes).max(BUFFERS_MIN) as u32;
         Ok(Self {
-            chunks: Pool::new(count(CHUNK_BYTES), CHUNK_BYTES)?,
-            long: Pool::new(1 + count(unit_bytes_max), unit_bytes_max)?,
+            small: Buffers::new(SMALL_BYTES, SMALL_BUFFERS)?,
+            chunks: Buffers::new(CHUNK_BYTES, count(CHUNK_BYTES))?,
+            long: Buffers::new(unit_bytes_max, 1 + count(unit_bytes_max))?,
             unit_bytes_max,
         })
     }
@@ -48,13 +86,40 @@ impl Memory {
     }
 
     /// A buffer for so many bytes; one that everything waits for (`is_next`) may have the last.
-    pub(super) fn take(&self, bytes: usize, is_next: bool) -> Option<Buffer> {
-        let chunk = if bytes <= CHUNK_BYTES { self.chunks.take() } else { None };
-        let may_take = || is_next || self.long.at_home() > 1;
-        let mut buffer = chunk.or_else(|| if may_take() { self.long.take() } else { None })?;
-        buffer.resize(buffer.capacity());
-        Some(buffer)
+    pub(super) fn take(&mut self, bytes: usize, is_next: bool) -> Option<Arc<Buffer>> {
+        let chunk = if bytes <= CHUNK_BYTES { self.chunks.take(0) } else { None };
+        chunk.or_else(|| self.long.take(usize::from(!is_next)))
     }
+
+    /// The same few bytes in a short buffer, if there is one.
+    pub(super) fn small_copy(&mut self, bytes: &[u8]) -> Option<Arc<Buffer>> {
+        let mut small = self.small.take(0)?;
+        own(&mut small).fill(bytes).expect("they are few");
+        Some(small)
+    }
+
+    /// Takes back a buffer that is not used.
+    pub(super) fn give_back(&mut self, buffer: Arc<Buffer>) {
+        self.of(&buffer).lent.push(buffer);
+    }
+
+    /// Lends a buffer to parts.
+    pub(super) fn lend(&mut self, buffer: &Arc<Buffer>) {
+        self.of(buffer).lent.push(Arc::clone(buffer));
+    }
+
+    fn of(&mut self, buffer: &Buffer) -> &mut Buffers {
+        match buffer.capacity() {
+            SMALL_BYTES => &mut self.small,
+            CHUNK_BYTES => &mut self.chunks,
+            _ => &mut self.long,
+        }
+    }
+}
+
+/// A buffer that nothing else refers to.
+pub(super) fn own(buffer: &mut Arc<Buffer>) -> &mut Buffer {
+    Arc::get_mut(buffer).expect("no part refers to it")
 }
 
 /// A piece of what came over a stream. Its memory is free when the last piece is dropped.

@@ -17,21 +17,22 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use nocopy_proto::message::{self as protocol, Kind, Peer, Time};
-use rustix::event::epoll;
+use rustix::event::{Timespec, epoll};
+use rustix::io::Errno;
 
 use super::HEADER_BYTES;
-use super::carrier::{Packet, Received};
+use super::carrier::{CARRIER, Packet, Received};
 use crate::counter::counters;
 use crate::facts::evidence::Ledger;
 use crate::memory::pieces::Buffers;
 use crate::memory::pool::Pool;
 use crate::sys::poll::Wakeup;
 use crate::tcp::{ReceiveMethod, Stream};
-use choice::Way;
+use choice::{By, LONG_BYTES, Way, Ways};
 pub(super) use memory::Part;
 use memory::{Memory, UNIT_BYTES_MAX};
 use opening::{Attached, Openings};
-use outgoing::{Load, OpenUnit, Outgoing};
+use outgoing::{OpenUnit, Outgoing};
 use progress::Progress;
 use reading::{Look, Reading};
 
@@ -43,8 +44,12 @@ const OPEN_BYTES: usize = 68 << 10;
 const OTHERS: u64 = u64::MAX;
 /// Streams that are read in one look.
 const EVENTS_MAX: usize = 32;
-/// Looks at the only stream after which is asked what else has come.
-const LOOKS_ALONE: u32 = 32;
+/// Looks at none, or at the one stream by which something came last, after which is asked what else has come.
+const LOOKS_ALONE: u32 = 16;
+/// While units come and no datagrams, so many looks make one at the carrier.
+const LOOKS_A_DATAGRAM: u32 = 4;
+/// Units in a row after which that is so.
+const STREAK: u32 = 4;
 /// How often at least something is done about streams that are opened, wait or stall.
 const CARE_INTERVAL: Duration = Duration::from_millis(1);
 /// Bytes of messages that are copied into units at most, until they are acknowledged.
@@ -80,6 +85,8 @@ pub(super) struct Streams {
     all: Vec<Option<Beside>>,
     /// By peer: which stream is used to send, and what is known of the peer.
     ways: Vec<Way>,
+    /// What was measured of the ways.
+    choices: Ways,
     outgoing: Outgoing,
     /// Peers that have an open unit.
     open: Vec<Peer>,
@@ -92,6 +99,14 @@ pub(super) struct Streams {
     /// Counts what is handed over together.
     batch: u32,
     looks: u32,
+    /// What ended the last wait, and was not seen to.
+    woken: Vec<(u64, epoll::EventFlags)>,
+    /// Looks that found units, since datagrams came.
+    streak: u32,
+    /// The one stream by which something came last.
+    alone: Option<u32>,
+    /// Streams that wait for room in the kernel.
+    stuck: u32,
     cared: Option<Instant>,
     counters: StreamCounters,
     /// Of streams that are no more.
@@ -142,6 +157,7 @@ impl Streams {
             memory: Memory::new(message_bytes_max)?,
             all: Vec::new(),
             ways: Vec::new(),
+            choices: Ways::new(),
             outgoing: Outgoing::default(),
             open: Vec::new(),
             to_flush: Vec::new(),
@@ -149,6 +165,10 @@ impl Streams {
             held_back: 0,
             batch: 0,
             looks: 0,
+            woken: Vec::with_capacity(EVENTS_MAX),
+            streak: 0,
+            alone: None,
+            stuck: 0,
             cared: None,
             counters: StreamCounters::default(),
             past: Past::default(),
@@ -182,29 +202,52 @@ impl Streams {
             return false;
         }
         let batch = self.batch;
-        let way = self.way(peer);
-        if !way.wants_stream(bytes, batch) {
+        if !self.way(peer).may_take_stream(bytes, batch) {
             return false;
         }
         if !protocol.has_stream(peer) {
             self.begin_to_open(peer, protocol);
             return false;
         }
-        true
+        self.way(peer).by() == By::Stream
     }
 
-    /// Notes that a packet to a peer is full, and another one is begun before the flush; returns whether more messages are to go by the
-    /// stream.
-    pub(super) fn note_full_packet(&mut self, peer: Peer, protocol: &Protocol) -> bool {
+    /// A message of so many bytes that was not copied into a unit was taken, by either way.
+    #[inline]
+    pub(super) fn count(&mut self, peer: Peer, bytes: usize) {
+        if bytes >= LONG_BYTES {
+            let (way, choices) = self.way_and_choices(peer);
+            way.count(bytes, bytes, choices);
+        }
+    }
+
+    /// Notes that a packet to a peer is full, with so many bytes, and another one is begun before the flush; returns whether more messages
+    /// are to go by the stream.
+    pub(super) fn note_full_packet(&mut self, peer: Peer, bytes: usize, protocol: &Protocol) -> bool {
         let batch = self.batch;
-        if !self.way(peer).note_full_packet(batch) {
+        let (way, choices) = self.way_and_choices(peer);
+        if !way.note_full_packet(bytes, batch, choices) {
             return false;
         }
+        let is_by_stream = way.by() == By::Stream;
         if !protocol.has_stream(peer) {
             self.begin_to_open(peer, protocol);
             return false;
         }
-        true
+        is_by_stream
+    }
+
+    /// Notes that there was no room for a message.
+    #[cold]
+    pub(super) fn note_full(&mut self, peer: Peer) {
+        if let Some(way) = self.known_way(peer) {
+            way.note_full();
+        }
+    }
+
+    fn way_and_choices(&mut self, peer: Peer) -> (&mut Way, &mut Ways) {
+        self.way(peer);
+        (&mut self.ways[peer.index()], &mut self.choices)
     }
 
     #[cold]
@@ -216,7 +259,7 @@ impl Streams {
 
     /// Keeps a message that stays where it is as a unit, and returns its number and bytes.
     pub(super) fn owned_unit(&mut self, kind: Kind, bytes: usize, buffers: Buffers) -> (u32, u32) {
-        let load = Load::owned(kind, bytes, buffers);
+        let load = self.outgoing.owned(kind, bytes, buffers);
         let bytes = load.bytes() as u32;
         (self.outgoing.put(load), bytes)
     }
@@ -253,7 +296,9 @@ impl Streams {
     pub(super) fn close_unit(&mut self, peer: Peer) -> Option<(u32, u32, u32)> {
         let batch = self.batch;
         self.open.retain(|open| *open != peer);
-        let unit = self.known_way(peer)?.close(batch)?;
+        let Self { ways, choices, .. } = self;
+        let way = ways.get_mut(peer.index()).filter(|way| way.peer == Some(peer))?;
+        let unit = way.close(batch, choices)?;
         let (load, span) = unit.close();
         let bytes = load.bytes() as u32;
         Some((self.outgoing.put(load), span, bytes))
@@ -306,8 +351,10 @@ impl Streams {
 
     fn flush_one(&mut self, stream: u32) {
         let Some(beside) = self.all[stream as usize].as_mut() else { return };
+        let was_stuck = beside.asks.contains(epoll::EventFlags::OUT);
         match beside.stream.sender().try_flush() {
             Ok(is_all) => {
+                self.stuck = self.stuck + u32::from(!is_all) - u32::from(was_stuck);
                 let room = if is_all { epoll::EventFlags::empty() } else { epoll::EventFlags::OUT };
                 beside.ask(&self.poll, stream, beside.asks & epoll::EventFlags::IN | room);
             }
@@ -328,32 +375,49 @@ impl Streams {
 
     // ---- what comes --------------------------------------------------------------------------------------------
 
+    /// Whether it is time to look at the carrier, too: not each time, while what comes are units.
+    #[inline]
+    pub(super) fn wants_carrier(&self) -> bool {
+        match self.woken.is_empty() {
+            true => self.streak < STREAK || self.looks.is_multiple_of(LOOKS_A_DATAGRAM),
+            false => self.woken.iter().any(|(data, _)| *data == CARRIER),
+        }
+    }
+
+    /// Datagrams have come.
+    #[inline]
+    pub(super) fn note_datagrams(&mut self) {
+        self.streak = 0;
+    }
+
     /// Reads what has come over streams, and sees to those that are opened; returns whether anything came.
     #[inline]
     pub(super) fn receive(&mut self, now: Time, protocol: &mut Protocol) -> bool {
         self.looks = self.looks.wrapping_add(1);
-        if let [Some(alone)] = &self.all[..]
-            && !self.looks.is_multiple_of(LOOKS_ALONE)
-            && !alone.asks.contains(epoll::EventFlags::OUT)
-        {
-            return self.read(0, now, protocol);
-        }
-        self.receive_ready(now, protocol)
+        let is_short = self.woken.is_empty() && !self.looks.is_multiple_of(LOOKS_ALONE);
+        let came = match self.alone {
+            None if is_short && self.all.is_empty() && self.openings.is_idle() => false,
+            Some(alone) if is_short && self.stuck == 0 => self.read(alone, now, protocol),
+            _ => self.receive_ready(now, protocol),
+        };
+        self.streak = self.streak.saturating_add(came.into());
+        came
     }
 
     fn receive_ready(&mut self, now: Time, protocol: &mut Protocol) -> bool {
-        let mut events =
-            [epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(0) };
-                EVENTS_MAX];
-        let ready =
-            epoll::wait(&self.poll, &mut events, Some(&rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 }));
+        if self.woken.is_empty() {
+            let _ = self.ask(Duration::ZERO); // as if nothing had come
+        }
         let (mut came, mut others) = (false, false);
-        for event in &events[..ready.unwrap_or(0)] {
-            let flags = event.flags;
-            match event.data.u64() {
+        let mut ready = 0;
+        while let Some((data, flags)) = self.woken.pop() {
+            match data {
+                CARRIER => {}
                 OTHERS => others = true,
                 stream => {
                     let stream = stream as u32;
+                    self.alone = Some(stream);
+                    ready += 1;
                     if flags.contains(epoll::EventFlags::OUT) {
                         self.flush_one(stream);
                     }
@@ -365,10 +429,13 @@ impl Streams {
                 }
             }
         }
+        if ready > 1 {
+            self.alone = None;
+        }
         let at = Instant::now();
         if others || self.cared.is_none_or(|cared| at - cared >= CARE_INTERVAL) {
             self.cared = Some(at);
-            came |= self.care(at, now, protocol);
+            came |= self.care(others, at, now, protocol);
         }
         came
     }
@@ -407,7 +474,7 @@ impl Streams {
     }
 
     /// Sees to streams that are opened, that wait for memory, that do not go on, or whose peer is gone.
-    fn care(&mut self, at: Instant, now: Time, protocol: &mut Protocol) -> bool {
+    fn care(&mut self, others: bool, at: Instant, now: Time, protocol: &mut Protocol) -> bool {
         let mut came = false;
         let is_short = self.all.iter().flatten().any(|beside| beside.reading.is_waiting());
         if is_short {
@@ -422,7 +489,9 @@ impl Streams {
                 came |= self.read(stream, now, protocol);
             }
         }
-        self.openings.accept(at, &self.poll, &mut self.counters);
+        if others || !self.openings.is_idle() {
+            self.openings.accept(at, &self.poll, &mut self.counters);
+        }
         while let Some(attached) = self.openings.next(at, protocol, &self.poll, &mut self.counters) {
             self.attach(attached, protocol);
         }
@@ -466,6 +535,7 @@ impl Streams {
     fn lose(&mut self, stream: u32) {
         let Some(mut beside) = self.all[stream as usize].take() else { return };
         self.counters.streams_cut += 1;
+        self.stuck -= u32::from(beside.asks.contains(epoll::EventFlags::OUT));
         let _ = epoll::delete(&self.poll, beside.stream.receiver().kernel_socket()); // it may stay open for a while
         self.to_flush.retain(|other| *other != stream);
         self.past.sent += beside.stream.sender().ledger();
@@ -562,8 +632,23 @@ impl Streams {
     }
 
     /// Waits until something comes by the carrier or a stream.
-    pub(super) fn wait(&self, timeout: Duration) -> io::Result<Wakeup> {
-        crate::sys::poll::wait_readable(self.poll.as_fd(), timeout.min(self.care_within()))
+    pub(super) fn wait(&mut self, timeout: Duration) -> io::Result<Wakeup> {
+        match self.ask(timeout.min(self.care_within())) {
+            Ok(()) if self.woken.is_empty() => Ok(Wakeup::TimedOut),
+            Ok(()) => Ok(Wakeup::Ready),
+            Err(Errno::INTR) => Ok(Wakeup::Interrupted),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Finds out what has come, waiting for so long at most.
+    fn ask(&mut self, timeout: Duration) -> Result<(), Errno> {
+        let none =
+            epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(OTHERS) };
+        let mut events = [none; EVENTS_MAX];
+        let ready = epoll::wait(&self.poll, &mut events, Timespec::try_from(timeout).ok().as_ref())?;
+        self.woken.extend(events[..ready].iter().map(|event| (event.data.u64(), event.flags)));
+        Ok(())
     }
 
     /// How long at most to wait before something has to be done about streams.

@@ -121,8 +121,12 @@ impl Openings {
 
     /// How long at most to wait before [`next`](Self::next) is called.
     pub(super) fn care_within(&self) -> Duration {
-        let is_idle = self.opened.is_empty() && self.unattached.is_empty() && self.rests.is_none();
-        if is_idle { Duration::MAX } else { LOOK }
+        if self.is_idle() { Duration::MAX } else { LOOK }
+    }
+
+    /// Whether nothing is being opened.
+    pub(super) fn is_idle(&self) -> bool {
+        self.opened.is_empty() && self.unattached.is_empty() && self.rests.is_none()
     }
 
     /// The next stream that is attached.

@@ -10,8 +10,8 @@ use crate::memory::pool::Buffer;
 use crate::message::HEADER_BYTES;
 use crate::tcp;
 
-/// Vectors that are kept to be used again.
-const SPARES_MAX: usize = 16;
+/// Units that are kept to be used again.
+const SPARES_MAX: usize = 128;
 /// Longer ones are not kept.
 const SPARE_BYTES_MAX: usize = 256 << 10;
 
@@ -23,12 +23,20 @@ pub(super) struct Load {
 }
 
 impl Load {
-    /// A message that stays where it is.
-    pub(super) fn owned(kind: Kind, bytes: usize, rest: Buffers) -> Self {
-        let mut front = vec![0; HEADER_BYTES + CHUNK_HEADER_BYTES_MAX];
-        let header_bytes = put_whole_header(kind, bytes, &mut front[HEADER_BYTES..]);
-        front.truncate(HEADER_BYTES + header_bytes);
-        Self { front, rest }
+    /// Makes it a message that stays where it is.
+    fn fill(&mut self, kind: Kind, bytes: usize, rest: Buffers) {
+        self.front.resize(HEADER_BYTES + CHUNK_HEADER_BYTES_MAX, 0);
+        let header_bytes = put_whole_header(kind, bytes, &mut self.front[HEADER_BYTES..]);
+        self.front.truncate(HEADER_BYTES + header_bytes);
+        self.rest = rest;
+    }
+
+    /// One of its pieces, of which the first is what precedes it.
+    fn piece(&self, piece: usize) -> &[u8] {
+        match piece {
+            0 => &self.front,
+            piece => &self.rest[piece - 1],
+        }
     }
 
     /// Bytes of the messages with their headers.
@@ -51,10 +59,18 @@ impl Load {
 #[derive(Debug)]
 pub(in crate::message) struct OpenUnit {
     front: Vec<u8>,
+    /// Where it is kept once it is closed.
+    place: Arc<Load>,
     laid: Laid,
+    messages: usize,
 }
 
 impl OpenUnit {
+    /// Messages that were put into it.
+    pub(super) fn messages(&self) -> usize {
+        self.messages
+    }
+
     /// Bytes of messages with their headers.
     pub(super) fn bytes(&self) -> usize {
         self.front.len() - HEADER_BYTES
@@ -68,6 +84,7 @@ impl OpenUnit {
         self.front.extend_from_slice(&header[..header_bytes]);
         self.front.extend_from_slice(message);
         self.laid.add(kind, message.len(), payload_bytes_max);
+        self.messages += 1;
     }
 
     /// How many packets it would take with one message more.
@@ -78,20 +95,10 @@ impl OpenUnit {
         laid.packets()
     }
 
-    pub(super) fn close(self) -> (Load, u32) {
-        (Load { front: self.front, rest: Buffers::new() }, self.laid.packets() as u32)
-    }
-}
-
-/// A piece of a unit, as it is given to a stream.
-struct Piece(Arc<Load>, usize);
-
-impl AsRef<[u8]> for Piece {
-    fn as_ref(&self) -> &[u8] {
-        match self.1 {
-            0 => &self.0.front,
-            piece => &self.0.rest[piece - 1],
-        }
+    pub(super) fn close(self) -> (Arc<Load>, u32) {
+        let Self { front, mut place, laid, .. } = self;
+        own(&mut place).front = front;
+        (place, laid.packets() as u32)
     }
 }
 
@@ -100,7 +107,7 @@ impl AsRef<[u8]> for Piece {
 pub(super) struct Outgoing {
     units: Vec<Option<Arc<Load>>>,
     free: Vec<u32>,
-    spares: Vec<Vec<u8>>,
+    spares: Vec<Arc<Load>>,
     /// Bytes of messages that were copied into units.
     gathered_bytes: usize,
     /// Of those, bytes that were given to a stream.
@@ -110,16 +117,29 @@ pub(super) struct Outgoing {
 impl Outgoing {
     /// A unit for messages of so many bytes in all, which has none yet.
     pub(super) fn open(&mut self, bytes: usize) -> OpenUnit {
-        let mut front = self.spares.pop().unwrap_or_else(|| Vec::with_capacity(HEADER_BYTES + bytes));
+        let mut place = self.spare();
+        let mut front = std::mem::take(&mut own(&mut place).front);
         front.clear();
+        front.reserve(HEADER_BYTES + bytes);
         front.resize(HEADER_BYTES, 0);
-        OpenUnit { front, laid: Laid::default() }
+        OpenUnit { front, place, laid: Laid::default(), messages: 0 }
+    }
+
+    /// A unit of a message that stays where it is.
+    pub(super) fn owned(&mut self, kind: Kind, bytes: usize, rest: Buffers) -> Arc<Load> {
+        let mut load = self.spare();
+        own(&mut load).fill(kind, bytes, rest);
+        load
+    }
+
+    fn spare(&mut self) -> Arc<Load> {
+        self.spares.pop().unwrap_or_default()
     }
 
     /// Keeps a unit, and returns its number.
-    pub(super) fn put(&mut self, load: Load) -> u32 {
+    pub(super) fn put(&mut self, load: Arc<Load>) -> u32 {
         self.gathered_bytes += load.front.len();
-        let unit = Some(Arc::new(load));
+        let unit = Some(load);
         match self.free.pop() {
             Some(number) => {
                 self.units[number as usize] = unit;
@@ -134,10 +154,10 @@ impl Outgoing {
 
     /// Takes a unit out that was not sent, and gives its buffers back.
     pub(super) fn take(&mut self, number: u32) -> Buffers {
-        let unit = self.units[number as usize].take().expect("it is not acknowledged");
+        let mut unit = self.units[number as usize].take().expect("it is not acknowledged");
         self.free.push(number);
         self.gathered_bytes -= unit.front.len();
-        Arc::try_unwrap(unit).expect("it was not sent").rest
+        std::mem::take(&mut own(&mut unit).rest)
     }
 
     pub(super) fn get(&self, number: u32) -> &Load {
@@ -159,23 +179,23 @@ impl Outgoing {
             self.copied_bytes_sent += load.bytes() as u64;
         }
         (0..pieces).all(|piece| {
-            let piece = Piece(Arc::clone(unit), piece);
-            sender.send(Buffer::from_owner(piece)).is_ok()
+            let piece = Buffer::of_shared(Arc::clone(unit), |load| load.piece(piece));
+            sender.send(piece).is_ok()
         })
     }
 
     /// The peer has a unit, or it became packets.
     pub(super) fn release(&mut self, number: u32) {
-        let unit = self.units[number as usize].take().expect("it is not acknowledged");
+        let mut unit = self.units[number as usize].take().expect("it is not acknowledged");
         self.free.push(number);
         self.gathered_bytes -= unit.front.len();
         // Unless the kernel still reads it.
-        if let Ok(load) = Arc::try_unwrap(unit)
-            && load.rest.is_empty()
+        if let Some(load) = Arc::get_mut(&mut unit)
             && load.front.capacity() <= SPARE_BYTES_MAX
             && self.spares.len() < SPARES_MAX
         {
-            self.spares.push(load.front);
+            load.rest.clear();
+            self.spares.push(unit);
         }
     }
 
@@ -210,4 +230,9 @@ impl Outgoing {
     pub(super) fn in_use(&self) -> usize {
         self.units.len() - self.free.len()
     }
+}
+
+/// A unit that nothing else refers to.
+fn own(unit: &mut Arc<Load>) -> &mut Load {
+    Arc::get_mut(unit).expect("it was not sent")
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use nocopy_proto::message::wire::Unit;
 use nocopy_proto::message::{self as protocol, Arriving, Peer, Time};
 
-use super::memory::{CHUNK_BYTES, Memory, Part};
+use super::memory::{CHUNK_BYTES, Memory, Part, SMALL_BYTES, own};
 use crate::memory::pool::Buffer;
 use crate::message::HEADER_BYTES;
 use crate::message::carrier::{Packet, Received};
@@ -16,8 +16,6 @@ type Protocol = protocol::Endpoint<Packet, Received>;
 
 /// Bytes to ask for at least.
 const READ_BYTES_MIN: usize = 16 << 10;
-/// What came alone and is no longer is copied out of its buffer.
-const SMALL_BYTES: usize = 2 << 10;
 /// Reads of one stream at most before others have their turn.
 const READS_MAX: u32 = 16;
 
@@ -48,7 +46,7 @@ enum State {
     /// In front of a unit, with a part of its header.
     Between([u8; HEADER_BYTES], usize),
     /// In a unit that has a buffer of its own, with so many bytes there of so many.
-    Within(Buffer, usize, usize),
+    Within(Arc<Buffer>, usize, usize),
     /// At a unit for which there was no memory, with what came of it.
     Waiting(Part, Unit),
     /// In a unit that is passed over, of which so many bytes are left.
@@ -103,7 +101,7 @@ impl Reading {
     pub(super) fn read(
         &mut self,
         receiver: &mut tcp::Receiver,
-        memory: &Memory,
+        memory: &mut Memory,
         now: Time,
         peer: Peer,
         protocol: &mut Protocol,
@@ -114,7 +112,7 @@ impl Reading {
                     self.read_next(header, have, receiver, memory, now, peer, protocol)?
                 }
                 State::Within(buffer, have, total) => {
-                    self.read_rest(buffer, have, total, receiver, now, peer, protocol)?
+                    self.read_rest(buffer, have, total, receiver, memory, now, peer, protocol)?
                 }
                 State::Waiting(part, unit) => self.begin(part, unit, memory, peer, protocol)?,
                 State::Passing(left) => self.pass(left, receiver, memory)?,
@@ -133,7 +131,7 @@ impl Reading {
         mut header: [u8; HEADER_BYTES],
         have: usize,
         receiver: &mut tcp::Receiver,
-        memory: &Memory,
+        memory: &mut Memory,
         now: Time,
         peer: Peer,
         protocol: &mut Protocol,
@@ -141,11 +139,12 @@ impl Reading {
         let Some(mut buffer) = memory.take(self.likely_bytes, false) else {
             return self.read_header(header, have, receiver, peer, protocol);
         };
-        let room = buffer.as_mut().expect("memory of a pool");
+        let room = own(&mut buffer).as_mut().expect("memory of a pool");
         room[..have].copy_from_slice(&header[..have]);
         let asked = self.likely_bytes.min(room.len());
         let Some(came) = receiver.read_now(&mut room[have..asked])? else {
             self.state = State::Between(header, have);
+            memory.give_back(buffer);
             return Ok(Look::Empty);
         };
         if came == 0 {
@@ -157,6 +156,7 @@ impl Reading {
         let Some(first) = buffer[..filled].first_chunk::<HEADER_BYTES>() else {
             header[..filled].copy_from_slice(&buffer[..filled]);
             self.state = State::Between(header, filled);
+            memory.give_back(buffer);
             return Ok(look);
         };
         let unit = Unit::parse(first).map_err(|_| Useless::Malformed)?;
@@ -165,9 +165,15 @@ impl Reading {
             self.state = State::Within(buffer, filled, total);
             return Ok(look);
         }
-        buffer.resize(filled);
-        let buffer = if filled <= SMALL_BYTES { self.copied(&buffer) } else { buffer };
-        self.hand_over(&Arc::new(buffer), memory, now, peer, protocol)?;
+        own(&mut buffer).resize(filled);
+        if filled <= SMALL_BYTES
+            && let Some(copy) = memory.small_copy(&buffer)
+        {
+            self.counts.copied_bytes += filled as u64;
+            memory.give_back(std::mem::replace(&mut buffer, copy));
+        }
+        memory.lend(&buffer);
+        self.hand_over(&buffer, memory, now, peer, protocol)?;
         Ok(look)
     }
 
@@ -206,7 +212,7 @@ impl Reading {
     fn hand_over(
         &mut self,
         buffer: &Arc<Buffer>,
-        memory: &Memory,
+        memory: &mut Memory,
         now: Time,
         peer: Peer,
         protocol: &mut Protocol,
@@ -246,7 +252,7 @@ impl Reading {
         &mut self,
         part: Part,
         unit: Unit,
-        memory: &Memory,
+        memory: &mut Memory,
         peer: Peer,
         protocol: &Protocol,
     ) -> Result<Look, Useless> {
@@ -266,7 +272,7 @@ impl Reading {
             self.state = State::Waiting(part, unit);
             return Ok(Look::Full);
         };
-        buffer.as_mut().expect("memory of a pool")[..came.len()].copy_from_slice(came);
+        own(&mut buffer).as_mut().expect("memory of a pool")[..came.len()].copy_from_slice(came);
         self.counts.copied_bytes += came.len() as u64;
         self.state = State::Within(buffer, came.len(), total);
         Ok(Look::More)
@@ -276,15 +282,16 @@ impl Reading {
     #[expect(clippy::too_many_arguments, reason = "as above")]
     fn read_rest(
         &mut self,
-        mut buffer: Buffer,
+        mut buffer: Arc<Buffer>,
         have: usize,
         total: usize,
         receiver: &mut tcp::Receiver,
+        memory: &mut Memory,
         now: Time,
         peer: Peer,
         protocol: &mut Protocol,
     ) -> Result<Look, Useless> {
-        let room = &mut buffer.as_mut().expect("memory of a pool")[have..total];
+        let room = &mut own(&mut buffer).as_mut().expect("memory of a pool")[have..total];
         let came = match receiver.read_now(room)? {
             Some(0) if have < total => return Err(Useless::Ended),
             Some(came) => came,
@@ -293,30 +300,36 @@ impl Reading {
         self.counts.bytes += came as u64;
         let have = have + came;
         if have < total {
-            let header = buffer.as_ref().first_chunk();
+            let header = buffer.first_chunk();
             if let Some(Ok(unit)) = header.filter(|_| came > 0).map(Unit::parse) {
                 protocol.unit_goes_on(peer, &unit);
             }
             self.state = State::Within(buffer, have, total);
             return Ok(Look::Empty);
         }
-        buffer.resize(total);
+        own(&mut buffer).resize(total);
+        memory.lend(&buffer);
         self.likely_bytes = total.max(READ_BYTES_MIN);
         self.state = State::Between([0; HEADER_BYTES], 0);
         self.counts.units += 1;
-        protocol.handle_unit(now, peer, Received::Unit(Part::new(&Arc::new(buffer), 0, total)));
+        protocol.handle_unit(now, peer, Received::Unit(Part::new(&buffer, 0, total)));
         Ok(Look::More)
     }
 
     /// Reads bytes of no use.
-    fn pass(&mut self, left: usize, receiver: &mut tcp::Receiver, memory: &Memory) -> Result<Look, Useless> {
+    fn pass(
+        &mut self,
+        left: usize,
+        receiver: &mut tcp::Receiver,
+        memory: &mut Memory,
+    ) -> Result<Look, Useless> {
         if left == 0 {
             self.state = State::Between([0; HEADER_BYTES], 0);
             return Ok(Look::More);
         }
         let mut few = [0; 4096];
         let mut buffer = memory.take(left.min(CHUNK_BYTES), false);
-        let room = buffer.as_mut().and_then(Buffer::as_mut).unwrap_or(&mut few);
+        let room = buffer.as_mut().and_then(|buffer| own(buffer).as_mut()).unwrap_or(&mut few);
         let most = room.len().min(left);
         let came = match receiver.read_now(&mut room[..most])? {
             Some(0) => return Err(Useless::Ended),
@@ -324,14 +337,11 @@ impl Reading {
             None => 0,
         };
         self.counts.bytes += came as u64;
+        if let Some(buffer) = buffer {
+            memory.give_back(buffer);
+        }
         self.state = State::Passing(left - came);
         Ok(if came == 0 { Look::Empty } else { Look::More })
-    }
-
-    /// The same bytes in memory that is no longer than they are.
-    fn copied(&mut self, bytes: &[u8]) -> Buffer {
-        self.counts.copied_bytes += bytes.len() as u64;
-        Buffer::from(bytes.to_vec())
     }
 }
 
