@@ -174,7 +174,6 @@ pub(crate) struct Producer<T> {
     shared: Shared<T>,
     /// Next slot to write; runs ahead of `published` while entries are staged.
     head: u32,
-    /// The index that the other end sees.
     published: u32,
     /// The consumer index as last read; never ahead of the true one.
     consumed: u32,
@@ -605,7 +604,6 @@ mod loom_tests {
         });
     }
 
-    /// A batch becomes visible as a whole or not at all.
     #[test]
     fn a_batch_is_published_at_once() {
         loom::model(|| {

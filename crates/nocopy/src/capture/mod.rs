@@ -192,7 +192,6 @@ impl Capture {
         explanation
     }
 
-    /// Checks that the interface still exists and is up.
     fn check(&self) -> io::Result<()> {
         self.shared.socket.forget_error()?;
         let (kind, errno) = match self.inquiry.condition() {

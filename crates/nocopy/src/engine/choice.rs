@@ -8,7 +8,6 @@ use crate::facts::evidence::{Cause, Evidence};
 const NO_MEMORY: &str = "the kernel had no memory to remember zero-copy sends by (ENOBUFS): raise 'sysctl net.core.optmem_max', or \
                          'ulimit -l' where the process has no CAP_IPC_LOCK";
 
-/// The choice of one socket among methods of sending.
 #[derive(Debug)]
 pub(crate) struct Chooser<M> {
     policy: Policy<M>,
@@ -94,7 +93,6 @@ impl<M: Copy + Eq> Chooser<M> {
         self.policy.rule_out(method, why);
     }
 
-    /// Forgets the measurements of all destinations, but not which methods are unavailable.
     pub(crate) fn forget_all(&mut self) {
         self.policy.forget_all();
     }

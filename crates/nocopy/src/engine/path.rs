@@ -36,7 +36,8 @@ pub(crate) enum Path {
 }
 
 impl Path {
-    /// What a completion proves. "Not copied by the socket layer" says nothing about the layers below, unless a card is there.
+    /// The evidence that a completion gives. "Not copied by the socket layer" says nothing about the layers below, unless the path ends at
+    /// a card.
     pub(crate) fn evidence(self, copied: bool) -> Evidence {
         match (copied, self) {
             (true, Self::Local) => Evidence::Copied(Cause::DeliveredLocally),

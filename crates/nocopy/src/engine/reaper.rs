@@ -66,7 +66,7 @@ trait Orphan: Send {
     fn abandon(self: Box<Self>) -> usize;
 }
 
-/// The settings by which a socket is closed whose memory the kernel still reads.
+/// The settings for closing a socket whose memory the kernel still reads.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Parting {
     /// How long a socket may make no progress before its connection is reset.
@@ -133,7 +133,6 @@ struct Waiting {
     /// When the peer last acknowledged anything; below, the bytes not acknowledged then.
     progress: Instant,
     outstanding_bytes: usize,
-    /// Its wait is shortened, because too many sockets are waiting.
     is_hurried: bool,
     cut_off: Option<Instant>,
 }

@@ -76,7 +76,6 @@ pub(crate) struct Neighbour {
     pub(crate) is_stale: bool,
 }
 
-/// Why a destination cannot be reached.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum RouteError {
     /// The host has no route, or one that forbids it.
@@ -106,7 +105,7 @@ pub(crate) struct Routes {
     routes: HashMap<IpAddr, Route>,
     neighbours: HashMap<(u32, IpAddr), Neighbour>,
     links: HashMap<u32, Link>,
-    /// Something was forgotten for lack of room, so its later changes are not noticed by users that remember results of it.
+    /// An entry was forgotten for lack of room, so users that remember its results do not notice its later changes.
     crowded: bool,
     buffer: Box<[u8]>,
 }

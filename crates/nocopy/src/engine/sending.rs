@@ -193,7 +193,6 @@ impl<M: Load, T, C> Sending<M, T, C> {
         self.next
     }
 
-    /// Loads that were not handed over whole.
     #[inline]
     pub(crate) fn queued(&self) -> usize {
         (self.kept.messages().end() - self.next.ticket) as usize

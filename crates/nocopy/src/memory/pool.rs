@@ -518,7 +518,6 @@ fn drop_owner(owner: Box<dyn Any + Send>) {
     }
 }
 
-/// The most free buffers in a half's cache.
 const CACHED_MAX: usize = 16;
 
 /// A half's own free buffers of a pool: taking one and giving it back costs neither lock nor atomic.

@@ -28,7 +28,6 @@ pub(super) trait Backend: AsFd + Send + Sync {
         poll::wait_readable(self.as_fd(), timeout)
     }
 
-    /// Checks that the interface still exists and is up.
     fn check(&self) -> io::Result<()> {
         Ok(())
     }

@@ -318,7 +318,6 @@ impl PortBuilder {
         &self.interface
     }
 
-    /// Bytes of memory that such a port locks, with the smallest frames.
     pub(crate) fn memory_bytes(&self) -> u64 {
         u64::from(self.rx_frames + self.tx_frames) * 2048
     }

@@ -34,7 +34,6 @@ pub(crate) struct Entry {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Effect {
-    /// None by itself: every driver is treated this way.
     None,
     /// The device writes packets only into whole KiB of a frame.
     WholeKib,

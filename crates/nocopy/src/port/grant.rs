@@ -92,7 +92,7 @@ pub struct Grant {
     pub(super) rest: Granted,
 }
 
-/// The parts of a port besides its socket.
+/// The parts of a port other than its socket.
 #[derive(Debug)]
 pub(super) struct Granted {
     redirect: Arc<Redirect>,
@@ -312,7 +312,7 @@ fn check_namespace(header: &Header, sockets: [Option<&OwnedFd>; 2]) -> Result<()
     Err(GrantError::Namespace { interface: interface() })
 }
 
-/// Whether the rx ring has that many entries: with another number, entries would be read at wrong places.
+/// Whether the rx ring has `rx_entries` entries: with another number, entries would be read at wrong places.
 fn check_ring(header: &Header, socket: &XskSocket, rx_entries: u32) -> Result<(), GrantError> {
     let look = "look at the rx ring";
     let check = |source| GrantError::Check { interface: header.interface.clone(), operation: look, source };

@@ -62,7 +62,6 @@ impl Order {
     }
 }
 
-/// How far the opening of a mode got before it failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Step {
     /// Frames of this size cannot be used; the kernel was not asked.

@@ -35,7 +35,6 @@ impl fmt::Display for Measurement {
     }
 }
 
-/// Opens the port in each mode that works, one after the other, and then in the best.
 pub(super) fn open_best(settings: &PortBuilder, duration: Duration) -> Result<Port, OpenError> {
     let plain = PortBuilder { measure: None, ..settings.clone() };
     let modes = settings.mode.map_or(LADDER.to_vec(), |mode| vec![mode]);

@@ -221,7 +221,6 @@ struct Inner {
     chain_frames_max: usize,
     refusals: Vec<Refusal>,
     measured: Vec<Measurement>,
-    /// Packets may consist of several frames.
     multi_buffer: bool,
     filter: Option<FilterPlace>,
     /// Counts of packets that filters of the receiver rejected.

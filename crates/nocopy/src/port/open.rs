@@ -338,7 +338,7 @@ impl PortBuilder {
         Ok(())
     }
 
-    /// State of a port of any mode besides its sockets.
+    /// The state that ports of every mode have, without their sockets.
     pub(super) fn attend(&self, interface: &Interface) -> Result<(Option<Promiscuous>, Inquiry), OpenError> {
         let promiscuous = self.promiscuous_on(interface)?;
         let inquiry = Inquiry::of(interface.index)

@@ -58,7 +58,6 @@ struct Dropped {
     freezes: u64,
 }
 
-/// The kernel's ends of the rings of the sending half.
 struct Sending {
     socket: PacketSocket,
     tx: Consumer<Descriptor>,

@@ -271,7 +271,6 @@ impl Receiver {
         self.wait
     }
 
-    /// Whether packets may consist of several frames.
     pub(crate) fn multi_buffer(&self) -> bool {
         self.multi_buffer
     }

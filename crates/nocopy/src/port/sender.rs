@@ -69,7 +69,6 @@ pub struct Sender {
     pub(super) departures: Departures,
     /// Returned frames of [`Sender::send_kept`] that were not taken yet.
     pub(super) kept: Vec<Frame>,
-    /// Frames that [`Sender::completed`] returns next, the last one first.
     pub(super) returned: Vec<Frame>,
     lookout: Lookout,
     /// The progress at the last call of [`Sender::arm`].

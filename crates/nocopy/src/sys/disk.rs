@@ -80,7 +80,6 @@ impl AsRef<[u8]> for Sectors {
     }
 }
 
-/// An io_uring instance for one write at a time.
 pub(crate) struct WriteRing {
     uring: IoUring,
     flight: Option<Flight>,

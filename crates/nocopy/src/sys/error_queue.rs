@@ -119,7 +119,7 @@ fn read_notice(mut control: &[u8], to: &[u8]) -> Option<Notice> {
     None
 }
 
-/// An address as the kernel writes it; `None` if it is of no family of ours, or cut off.
+/// An address in the kernel's layout; `None` if it is neither IPv4 nor IPv6, or cut off.
 pub(crate) fn read_address(bytes: &[u8]) -> Option<SocketAddr> {
     let family = i32::from(u16::from_ne_bytes(bytes.get(..2)?.try_into().expect("two")));
     let port = u16::from_be_bytes(bytes.get(2..4)?.try_into().expect("two"));

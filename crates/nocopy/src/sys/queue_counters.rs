@@ -24,7 +24,6 @@ pub(crate) struct QueueCounters {
     pub(crate) counters: Vec<Counter>,
 }
 
-/// Counters of the queues of an interface; empty if the driver or the kernel does not report them.
 pub(crate) fn queue_counters(interface_index: u32) -> io::Result<Vec<QueueCounters>> {
     let family = match Family::named("netdev") {
         Err(error) if error.raw_os_error() == Some(libc::ENOENT) => return Ok(Vec::new()),

@@ -47,7 +47,6 @@ impl Readiness {
         Self { epoll: OnceLock::new(), always, wants_room: AtomicBool::new(false) }
     }
 
-    /// Whether the descriptor also reports room to send.
     #[inline]
     pub(crate) fn wants_room(&self) -> bool {
         self.wants_room.load(Relaxed)

@@ -146,7 +146,6 @@ impl Messages {
         self.pieces[slot] = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
     }
 
-    /// Receives a message into this buffer, without waiting, and returns whether there was one.
     pub(crate) fn receive_one(&mut self, socket: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<bool> {
         let last = self.pieces.len() - 1;
         self.set_slot(last, buffer);

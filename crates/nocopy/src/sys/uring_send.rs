@@ -151,7 +151,6 @@ struct Flight {
     /// The caller's number for it.
     user_data: u64,
     is_open: bool,
-    /// Distinguishes it from earlier sends in the same place.
     generation: u32,
     result: Option<i32>,
     /// Whether the result announced a notification.
@@ -206,7 +205,6 @@ pub(crate) struct UringSender {
     gathers_registered: bool,
     arguments: Box<[Arguments]>,
     flights: Box<[Flight]>,
-    /// Free places; the last one is used next.
     free: Vec<u32>,
     queued: usize,
     /// Sends without a result yet.
@@ -559,7 +557,6 @@ impl UringSender {
     }
 }
 
-/// Notes a completion; false if it repeats an earlier one.
 fn note(flight: &mut Flight, entry: &cqueue::Entry) -> bool {
     if cqueue::notif(entry.flags()) {
         let copied = entry.result().cast_unsigned() & IORING_NOTIF_USAGE_ZC_COPIED != 0;

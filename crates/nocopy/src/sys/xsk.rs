@@ -356,7 +356,6 @@ impl AsFd for XskSocket {
 /// Frames that one system call sends in copy mode by default (`TX_BATCH_SIZE` in `net/xdp/xsk.c`).
 pub(crate) const TX_BUDGET: u32 = 32;
 
-/// The kernel's answer to [`XskSocket::kick_tx`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum TxKick {
     /// Nothing to do now.

@@ -323,7 +323,7 @@ impl ByReference {
         moved.bytes
     }
 
-    /// By the chosen method; by another if the kernel refuses that, unless it was pinned. What is measured is processor time: how long a peer
+    /// Sends by the chosen method; by another if the kernel refuses that, unless it was pinned. Processor time is measured: how long a peer
     /// does not read says nothing about the method.
     fn published(
         &mut self,
@@ -361,7 +361,6 @@ impl ByReference {
         }
     }
 
-    /// Transfers whose source ended before they were done.
     pub(super) fn ended_early(&self) -> u64 {
         self.ended_early
     }
@@ -371,7 +370,6 @@ impl ByReference {
     }
 }
 
-/// The part of a transfer that the next call sends.
 fn next_piece(
     transfer: &Transfer,
     socket: BorrowedFd<'_>,

@@ -17,7 +17,6 @@ const HEADERS_BYTES: [u32; 2] = [52, 72];
 /// A cause of less than one in this many bytes is not mentioned.
 const MENTIONED_SHARE: u64 = 100;
 
-/// Where the peer's packets come from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Carrier {
     Host,
@@ -155,7 +154,6 @@ impl Diagnosis {
         Self { mapped_bytes, unmapped_bytes, facts, findings }
     }
 
-    /// The causes booked for bytes that should have been mapped.
     const CAUSES: [Cause; 6] = [
         Cause::PartOfPage,
         Cause::LocalPages,

@@ -40,7 +40,6 @@ pub(super) enum Next {
     Reference,
 }
 
-/// Bytes of buffers that are sent by one method.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Run {
     pub(super) bytes: usize,
@@ -62,7 +61,6 @@ impl Note for Call {}
 #[derive(Debug)]
 pub(super) enum Item {
     Buffer(Buffer),
-    /// Pages sent by reference, without a completion.
     Reference(Transfer),
 }
 
@@ -115,7 +113,6 @@ pub(super) struct Outbox {
     /// Bytes of buffers not handed over; without those sent by reference, because a pipe may be asked for any number.
     buffered_bytes: u64,
     referred_bytes: u128,
-    /// The stream was ended: no more can be sent.
     pub(super) is_finished: bool,
     /// Data of the stream was removed from the queue.
     is_cut: bool,

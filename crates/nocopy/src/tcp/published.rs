@@ -72,7 +72,8 @@ impl AsRef<[u8]> for Published {
 }
 
 impl AsFd for Published {
-    /// The sealed file, for another process, which makes the same bytes of it by [`TryFrom<OwnedFd>`](Published#impl-TryFrom<OwnedFd>-for-Published).
+    /// The sealed file, to be passed to another process, which opens the same bytes by
+    /// [`TryFrom<OwnedFd>`](Published#impl-TryFrom<OwnedFd>-for-Published).
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.file().as_fd()
     }

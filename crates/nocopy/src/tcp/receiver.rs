@@ -83,7 +83,6 @@ pub struct Receiver {
     surroundings: Surroundings,
     /// Why whole pages were not mapped, and for how many more chunks to reuse that.
     cause: Option<(Cause, u32)>,
-    /// The error of the connection, to be returned after the bytes that came before it.
     failure: Option<io::Error>,
     /// The present timeout of the socket; `None` is for ever.
     timeout: Option<Duration>,

@@ -94,7 +94,7 @@ impl Chooser {
         self.begin_by(Instant::now)
     }
 
-    /// The same with a clock, which is read only while measuring.
+    /// As [`begin`](Self::begin), with a clock, which is read only while measuring.
     #[inline]
     fn begin_by(&mut self, clock: impl Fn() -> Instant) -> ReceiveMethod {
         let now = match self.sample.take() {
@@ -132,7 +132,6 @@ impl Chooser {
         self.sample.is_some()
     }
 
-    /// Restarts the measurement: the time so far is not a cost.
     pub(super) fn restart(&mut self) {
         if let Some(sample) = &mut self.sample {
             sample.started = Instant::now();

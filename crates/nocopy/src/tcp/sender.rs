@@ -29,7 +29,7 @@ use crate::stats::Stats;
 use crate::sys::poll::{Wakeup, wait_readable, wait_writable};
 use crate::sys::stream;
 
-/// How long to sleep where an event that does not go away would end every wait at once.
+/// How long to sleep while an event that stays would end every wait at once.
 const LOOK_AGAIN_SOON: Duration = Duration::from_millis(1);
 
 const ALL_HELD: &str = "send: no free buffer; the program holds all of the pool; send, recycle or drop some, or make the pool larger";
@@ -46,7 +46,6 @@ struct Counted {
     kept_bytes: u64,
     /// Items that were taken back unsent.
     unsent: u64,
-    /// Items that close gave up.
     dropped: u64,
 }
 
@@ -97,7 +96,6 @@ impl Sender {
         }
     }
 
-    /// Makes the ring now, instead of at its first use.
     pub(super) fn open_ring(&mut self) -> io::Result<()> {
         self.asked_for_ring = true;
         self.outbox.open_ring(true).map_err(io::Error::other)
@@ -397,7 +395,7 @@ impl Sender {
         SendError { unsent_bytes: self.outbox.queued_bytes(), source }.into()
     }
 
-    /// The socket's send buffer is full.
+    /// Reaps completions because the socket's send buffer is full.
     #[cold]
     fn make_room(&mut self) -> io::Result<()> {
         self.wait_for_room(LOOK_AGAIN)

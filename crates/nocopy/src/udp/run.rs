@@ -24,7 +24,6 @@ enum Store {
     Taken,
 }
 
-/// Facts about a datagram besides its bytes.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct About {
     pub(super) from: SocketAddr,
@@ -96,7 +95,6 @@ impl Run {
         })
     }
 
-    /// Data about the datagram that ends at `end`. Truncation affects only the last.
     #[inline]
     pub(super) fn about(&self, end: usize) -> About {
         About { truncated: self.about.truncated && end == self.bytes().len(), ..self.about }

@@ -276,7 +276,6 @@ fn an_event_reported_by_arm_ends_the_next_wait() {
     assert!(!right.wait(Duration::ZERO).unwrap(), "the event was taken");
 }
 
-/// The silent peer must be probed meanwhile.
 #[test]
 fn a_message_that_nobody_reads_does_not_stop_the_clock() {
     let (mut left, to_right, mut right, to_left) = pair(|builder| builder);

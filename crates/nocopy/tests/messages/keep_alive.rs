@@ -18,7 +18,7 @@ fn builder() -> Builder {
     Endpoint::builder().keep_alive(ASK).dead_after(DEAD)
 }
 
-/// What the right end, which works, is told of the left one, which computes, while the left has messages to read.
+/// The events that the right end gets about the left end, which computes while it has messages to read.
 fn while_left_computes(
     mut left: Endpoint,
     mut right: Endpoint,
@@ -71,7 +71,6 @@ fn a_thread_keeps_peers_waiting_over_ports_as_well() {
     assert_waits(endpoint(lab.left(), builder().keep_alive_thread(true)), endpoint(lab.right(), builder()));
 }
 
-/// Proves that it is the thread that keeps them waiting.
 #[test]
 fn without_a_thread_a_program_that_computes_is_lost() {
     let bind = || builder().bind(any(0)).unwrap();

@@ -132,7 +132,6 @@ fn memory_stays_within_the_limit_if_a_receiver_reads_nothing() {
     assert!(writable, "who was refused is told of room");
 }
 
-/// Peers that acknowledge nothing must leave packets for others.
 #[test]
 fn who_acknowledges_nothing_leaves_packets_for_others() {
     let mut server = endpoint(|builder| builder);

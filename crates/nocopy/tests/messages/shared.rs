@@ -81,7 +81,6 @@ fn assert_each_came_once(threads: Vec<Vec<Vec<u8>>>) {
     assert!(seen.values().all(|times| *times == 1));
 }
 
-/// Has threads send to both ends and receive there, while one more only takes in what comes and leaves it to the others.
 #[test]
 fn threads_that_send_and_receive_miss_nothing() {
     for wait in [Wait::Interrupt, Wait::Spin, Wait::Adaptive { spin: Duration::from_micros(20) }] {

@@ -12,7 +12,7 @@ use socket2::SockRef;
 /// The values of the two bits: not capable, capable (two values), marked.
 const CODEPOINTS: [u32; 4] = [0b00, 0b01, 0b10, 0b11];
 
-/// Sets the two bits of the socket's datagrams, besides a traffic class.
+/// Sets the two ECN bits of the socket's datagrams, in addition to a traffic class.
 fn set_codepoint(socket: SockRef<'_>, to: SocketAddr, codepoint: u32) {
     let class = 0b1010_0000 | codepoint;
     match to {

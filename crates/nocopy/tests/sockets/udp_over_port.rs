@@ -969,7 +969,6 @@ fn groups_are_heard_by_the_ports_interface_only() {
     close(left, socket);
 }
 
-/// ICMP reports a closed port to the ordinary socket, and the program gets that error; nothing else fails because of it.
 #[test]
 fn errors_of_the_network_are_told_and_disturb_nothing() {
     let lab = lab!();
@@ -1127,7 +1126,6 @@ fn checksums_left_to_a_device_that_there_is_not_are_taken() {
     }
 }
 
-/// The MTU is lowered while datagrams are queued: each arrives or is counted, and later ones are cut to it.
 #[test]
 fn what_an_mtu_lowered_in_between_takes_is_counted() {
     let lab = lab!();

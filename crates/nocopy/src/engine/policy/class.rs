@@ -152,9 +152,7 @@ impl Samples {
 #[derive(Debug, Clone)]
 pub(super) struct Class {
     pub(super) kind: Kind,
-    /// Calls until the next that is measured.
     quiet: u8,
-    /// Index of the method of the next call.
     now: u8,
     /// Measured calls in a row that were not recorded.
     unrecorded: u8,
@@ -165,7 +163,6 @@ pub(super) struct Class {
     pub(super) incumbent: u8,
     trial: Option<Trial>,
     samples: Samples,
-    /// Cost of a unit when the method was chosen.
     reference_ns: f32,
     /// Samples in a row far above `reference_ns`, or, negative, far below.
     off: i8,

@@ -165,7 +165,6 @@ impl<M: Copy + Eq> Policy<M> {
         }
     }
 
-    /// Sets the unit used in explanations.
     #[must_use]
     pub(crate) fn about(mut self, matter: Matter) -> Self {
         self.matter = matter;

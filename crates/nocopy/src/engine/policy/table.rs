@@ -19,7 +19,6 @@ const DESTINATIONS_MAX: u32 = 256;
 /// How many sends to other destinations free the place of a silent one.
 const WARMTH: u8 = 16;
 
-/// Size class and batch class.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Kind(u8);
 
@@ -61,7 +60,6 @@ fn range(edges: &[u32], position: usize, least: u32) -> (u32, u32) {
     (low, edges.get(position).copied().unwrap_or(u32::MAX))
 }
 
-/// The classes of a destination: indices into [`Table::classes`].
 #[derive(Debug, Clone)]
 struct Place {
     owner: Option<u32>,

@@ -104,7 +104,6 @@ struct Machine {
     best_ns: f64,
 }
 
-/// Completions arrive this many calls later.
 const LAG: u64 = 8;
 
 /// The caller's cost of two clock reads, and of choosing.

@@ -40,8 +40,7 @@ impl Ledger {
         }
     }
 
-    /// Takes bytes out that are counted elsewhere as copied: first of those that are counted as not copied, which must not seem more than they
-    /// are.
+    /// Removes bytes that are counted elsewhere as copied: first from those counted as not copied, whose number must not be too high.
     pub(crate) fn take_out(&mut self, mut bytes: u64) {
         let Self { zero_copy, unknown, copied, .. } = self;
         for part in [zero_copy, unknown].into_iter().chain(copied) {

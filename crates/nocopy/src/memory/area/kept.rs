@@ -36,7 +36,6 @@ impl Pool {
         self.notes.0 = (0..self.shared.frame_count).map(|_| Cell::new(0)).collect();
     }
 
-    /// Undoes [`Pool::keep`] for a frame that was not sent.
     #[cold]
     pub(crate) fn unkeep(&self, frame: &Frame) {
         if self.owns(frame) {

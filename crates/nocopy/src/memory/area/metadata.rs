@@ -225,7 +225,6 @@ impl Departures {
         !self.awaited.is_empty()
     }
 
-    /// Registers the packet at an address, which is being sent with a request.
     pub(crate) fn expect(&mut self, address: u64, request: &Request) {
         if let Some(token) = request.timestamp {
             self.awaited.insert(address, (token, SendMetadata::of(request).answer));

@@ -331,7 +331,6 @@ struct Terms {
     sends: PlainU32,
 }
 
-/// Frames that belong to no open pool.
 struct Home {
     unassigned: Vec<u32>,
     /// Lent in zero-copy mode when their port closed: a device may still write to them, so they are never used

@@ -27,7 +27,6 @@ pub(crate) enum Half {
     Send,
 }
 
-/// How to treat frames that are still lent when a pool closes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Lent {
     /// The kernel no longer uses them: they are free again.
@@ -36,7 +35,6 @@ pub(crate) enum Lent {
     Retire,
 }
 
-/// Why a descriptor from a ring was refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fault {
     OutOfRange,
@@ -92,7 +90,6 @@ pub(crate) struct Pool {
     blocks: Option<Arc<Mapping>>,
     /// Packets copied out of blocks.
     copied: Cell<u64>,
-    /// Total bytes by which queued packets were shorter than announced.
     pub(super) short_bytes: Cell<u64>,
     pub(super) metadata: Metadata,
     pub(super) notes: Notes,
@@ -325,7 +322,6 @@ impl Pool {
         self.copied.get()
     }
 
-    /// Total bytes by which queued packets were shorter than announced.
     pub(crate) fn short_bytes(&self) -> u64 {
         self.short_bytes.get()
     }

@@ -92,7 +92,6 @@ impl ReturnList {
         Chain { links, next: unpack(self.head.swap(pack(0, END), Ordering::Acquire)).1 }
     }
 
-    /// Takes all frames and refuses later ones.
     pub(crate) fn close<'a>(&self, links: &'a [AtomicU32]) -> Chain<'a> {
         Chain { links, next: unpack(self.head.swap(pack(0, CLOSED), Ordering::Acquire)).1 }
     }

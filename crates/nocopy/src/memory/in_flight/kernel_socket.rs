@@ -14,7 +14,6 @@ use crate::sys::error_queue::{Done, Notice, Refusal, next_notice};
 use crate::sys::fork::Generation;
 use crate::sys::option;
 
-/// The most network errors kept until they are read.
 const ERRORS_MAX: usize = 64;
 
 /// The most entries read from the queue at a time, at under a microsecond each.
@@ -130,8 +129,8 @@ impl KernelSocket {
         self.queue().map(|mut queue| std::mem::take(&mut queue.errors)).unwrap_or_default()
     }
 
-    /// Memory that the kernel keeps for the socket besides its data: options, and each `MSG_ZEROCOPY` call until its completion was read
-    /// (`sock_omalloc` of net/core/sock.c). `None` if the kernel does not report it (Linux 4.12 does).
+    /// Memory that the kernel keeps for the socket in addition to its data: options, and each `MSG_ZEROCOPY` call until its completion was
+    /// read (`sock_omalloc` of net/core/sock.c). `None` if the kernel does not report it (Linux 4.12 does).
     pub(crate) fn option_memory_bytes(&self) -> Option<u32> {
         option::option_memory_bytes(self).ok()
     }

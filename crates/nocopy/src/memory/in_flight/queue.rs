@@ -78,7 +78,7 @@ impl<M, T> Messages<M, T> {
         self.get(ticket).calls > 0
     }
 
-    /// Takes something out of the first message, which was handed over completely and is not read by the kernel; the rest of it is
+    /// Takes a value out of the first message, which was handed over completely and is not read by the kernel; the rest of the message is
     /// dropped.
     #[inline(always)]
     pub(super) fn pop<B>(&mut self, take: impl FnOnce(&mut M) -> B) -> Option<B> {
@@ -145,7 +145,7 @@ impl<M, T> Messages<M, T> {
         }
     }
 
-    /// Notes that the last of it was handed over; `evidence` is for the parts that no call reports.
+    /// Notes that the whole message was handed over; `evidence` is for the parts that no call reports.
     pub(super) fn handed_over(
         &mut self,
         ticket: u64,

@@ -121,7 +121,6 @@ fn returns_of_nothing_and_of_everything() {
     }
 }
 
-/// How often a filter matches as an XDP program, in both forms.
 fn matches_as_xdp(text: &str, runs: usize) -> [usize; 2] {
     [false, true].map(|fragments| {
         let prefix = Program::parse(text).unwrap().to_xdp(fragments).unwrap();

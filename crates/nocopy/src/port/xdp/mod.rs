@@ -161,7 +161,7 @@ impl Error {
         Self::from_refusal_since(operation, KERNEL_MIN, source)
     }
 
-    /// The same for a feature since the kernel `needed`.
+    /// As [`from_refusal`](Self::from_refusal), for a feature that exists since the kernel `needed`.
     pub(crate) fn from_refusal_since(
         operation: &'static str,
         needed: KernelVersion,

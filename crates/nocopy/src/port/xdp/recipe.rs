@@ -7,7 +7,6 @@ use super::{Attach, Error, Notes, PassHeader, Program, SocketMap};
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Recipe {
     pub(crate) at: Attach,
-    /// Whether it accepts packets of several buffers.
     pub(crate) fragments: bool,
     /// The header of packets returned to the host, if the program sees those too; unknown for a granted program.
     pub(crate) pass: Option<PassHeader>,

@@ -32,7 +32,6 @@ pub(super) struct BlockMemory {
     block_count: u32,
 }
 
-/// The kernel's description of a block's contents.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Contents {
     /// The first packet's header, from the start of the block.

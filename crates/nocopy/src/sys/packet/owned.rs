@@ -38,7 +38,6 @@ impl OwnedBlocks {
         Self { ring: Arc::new(Ring { memory, away, away_count: AtomicU32::new(0) }), next: 0 }
     }
 
-    /// Whether the kernel has handed the next block over.
     #[inline]
     pub(crate) fn is_ready(&self) -> bool {
         let Ring { memory, away, .. } = &*self.ring;

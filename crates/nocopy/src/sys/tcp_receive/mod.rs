@@ -81,7 +81,6 @@ pub(crate) fn end(socket: BorrowedFd<'_>) -> End {
     }
 }
 
-/// The kernel's state of a connection (`TCP_INFO`).
 pub(crate) fn information(socket: &impl AsFd) -> io::Result<libc::tcp_info> {
     let mut told = MaybeUninit::<libc::tcp_info>::zeroed();
     let mut bytes = size_of::<libc::tcp_info>() as libc::socklen_t;

@@ -78,7 +78,6 @@ impl Window {
         self.filled[self.current] == SLOT_BYTES
     }
 
-    /// Whether the program holds none of its pages.
     pub(crate) fn is_idle(&self) -> bool {
         (0..self.filled.len()).all(|slot| self.shared.is_free(slot))
     }

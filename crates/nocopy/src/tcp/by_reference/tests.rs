@@ -74,7 +74,7 @@ fn fill(by: &mut ByReference, transfer: &mut Transfer, socket: &TcpStream, now: 
     }
 }
 
-/// Hands all of it over; returns what was known of copies.
+/// Hands the whole range over; returns the evidence about copies.
 fn send(
     by: &mut ByReference,
     mut transfer: Transfer,
@@ -139,7 +139,6 @@ fn ten_peers_at_once_get_the_same_pages_whole() {
     }
 }
 
-/// Steps them in turn until all are done.
 fn drive(peers: &mut [(TcpStream, ByReference, Transfer)], pinned: Option<PublishedMethod>) {
     while peers.iter().any(|(_, _, transfer)| !transfer.is_done()) {
         let mut stuck = true;
@@ -251,7 +250,6 @@ fn a_reset_midway_is_an_error_and_no_signal() {
     }
 }
 
-/// Signals for this thread, one after the other, until it is dropped.
 struct Signals {
     stop: Arc<AtomicBool>,
     sending: Option<thread::JoinHandle<()>>,

@@ -152,7 +152,6 @@ fn next_chunk(receiver: &mut Receiver) -> io::Result<Option<Chunk>> {
     }
 }
 
-/// Receives everything, checks it and drops it at once.
 fn transfer(
     (sender, receiver): (TcpStream, TcpStream),
     receiving: Option<ReceiveMethod>,

@@ -161,7 +161,6 @@ impl Sender {
         Ok(sent)
     }
 
-    /// The fallback if a method refuses a send that another may accept.
     #[cold]
     fn instead(&mut self, method: Method, error: io::Error) -> io::Result<Method> {
         let is_of_method = error.kind() == io::ErrorKind::Unsupported

@@ -393,7 +393,6 @@ impl Waiting for Looks<'_> {
     /// Compared with a system call, a clock read costs nothing.
     const LOOKS_PER_CLOCK: u32 = 1;
 
-    /// Whether a datagram arrived, or the socket failed.
     fn is_ready(&mut self) -> bool {
         self.failed = self.receiver.call(false).err();
         self.failed.is_some() || !self.receiver.runs.is_empty()
@@ -440,7 +439,6 @@ pub(crate) struct InPlace<'a> {
 }
 
 impl InPlace<'_> {
-    /// Facts about it besides its bytes.
     #[inline]
     pub(crate) fn message(&self) -> &Message {
         &self.message

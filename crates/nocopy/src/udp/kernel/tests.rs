@@ -89,7 +89,6 @@ fn wait_for_any(receiver: &Receiver) {
     assert_eq!(poll(&mut polled, Some(&PATIENCE.try_into().unwrap())).unwrap(), 1, "nothing comes");
 }
 
-/// The next `count` datagrams, in the order they arrived.
 fn receive(receiver: &mut Receiver, count: usize) -> Vec<(SocketAddr, Vec<u8>)> {
     let mut all = Vec::new();
     while all.len() < count {
@@ -559,7 +558,6 @@ fn what_is_not_asked_for_comes_with_the_next_batch() {
     assert_eq!(receiver.ledger().datagrams(), 7);
 }
 
-/// With every kind of wait, it returns what arrives, and an empty batch if nothing does.
 #[test]
 fn every_wait_ends_with_a_datagram_or_its_timeout() {
     let ten = Duration::from_millis(10);

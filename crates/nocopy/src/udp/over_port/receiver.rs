@@ -93,7 +93,6 @@ pub(crate) struct Receiver {
     wait: Wait,
 }
 
-/// A datagram that arrived through the kernel.
 #[derive(Debug)]
 struct Stray {
     bytes: Box<[u8]>,
@@ -177,7 +176,7 @@ impl Receiver {
     /// signal ended the wait, or the packets were not for the socket.
     ///
     /// # Errors
-    /// The interface is down or gone.
+    /// The interface is down or was removed.
     pub(crate) fn receive(&mut self) -> io::Result<Batch<'_>> {
         self.receive_until(None)
     }
@@ -185,7 +184,7 @@ impl Receiver {
     /// Like [`Receiver::receive`], but returns an empty batch if nothing arrives for `timeout`.
     ///
     /// # Errors
-    /// The interface is down or gone.
+    /// The interface is down or was removed.
     pub(crate) fn receive_timeout(&mut self, timeout: Duration) -> io::Result<Batch<'_>> {
         self.receive_until(Instant::now().checked_add(timeout))
     }
@@ -201,7 +200,7 @@ impl Receiver {
     /// Returns waiting datagrams, possibly none, without waiting.
     ///
     /// # Errors
-    /// The interface is down or gone, if the kernel had to be asked for packets.
+    /// The interface is down or was removed, if the kernel had to be asked for packets.
     pub(crate) fn try_receive(&mut self) -> io::Result<Batch<'_>> {
         self.look_now_and_then()?;
         self.batch()
@@ -254,7 +253,7 @@ impl Receiver {
     /// [`nocopy::Receiver::arm`]: crate::Receiver::arm
     ///
     /// # Errors
-    /// The interface is down or gone.
+    /// The interface is down or was removed.
     pub(crate) fn arm(&mut self) -> io::Result<bool> {
         // Earlier arrivals at the ordinary sockets are not reported again.
         self.look()?;

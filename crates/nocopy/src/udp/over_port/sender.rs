@@ -361,7 +361,7 @@ impl Sender {
     /// [`nocopy::Sender::flush`]: crate::Sender::flush
     ///
     /// # Errors
-    /// The interface is down or gone; what was queued stays queued.
+    /// The interface is down or was removed; what was queued stays queued.
     pub(crate) fn flush(&mut self) -> io::Result<bool> {
         self.at_rest = true;
         self.port.try_flush()
@@ -400,7 +400,7 @@ impl Sender {
     /// Flushes until nothing is in flight any more, for at most `timeout`; returns whether that was reached.
     ///
     /// # Errors
-    /// The interface is down or gone.
+    /// The interface is down or was removed.
     pub(crate) fn drain(&mut self, timeout: Duration) -> io::Result<bool> {
         self.at_rest = true;
         self.port.drain(timeout)

@@ -237,7 +237,6 @@ fn kept(sender: &mut Sender, count: usize, what: &str) -> Vec<Frame> {
     back
 }
 
-/// The same frames are sent again and again, over the port and through the kernel.
 #[test]
 fn kept_payloads_come_back_and_are_sent_again() {
     for (mode, ipv6) in [
