@@ -22,7 +22,6 @@ const WINDOW_MAX: Duration = Duration::from_millis(500);
 /// How often a window is measured again because of signals.
 const INTERRUPTIONS_MAX: u32 = 100;
 
-/// How often and how long each trial is measured.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Rounds {
     /// At most.
@@ -91,14 +90,12 @@ impl<'a> Bench<'a> {
         (report, written.map_err(Failure::from))
     }
 
-    /// Adds an analysis of a TCP receiver's processor time.
     pub(crate) fn add_receive_analysis(&mut self, analysis: ReceiveAnalysis) -> Result<(), Failure> {
         self.lines.as_mut().map_or(Ok(()), |lines| lines.receive_analysis(&analysis))?;
         self.receive_analysis = Some(analysis);
         Ok(())
     }
 
-    /// A private stage made by `lab`, or that of the given interfaces.
     pub(crate) fn stage(&self, lab: Builder) -> Result<Stage, Failure> {
         self.plan.stage(lab)
     }

@@ -17,7 +17,6 @@ use crate::{BenchArguments, Failure, Tools, founding, headline};
 const ROUNDS: u32 = 9;
 const ROUNDS_QUICK: u32 = 7;
 
-/// Which workloads are measured, and so how results are shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// The main jobs alone, a line each.

@@ -94,7 +94,6 @@ fn choose_pair(indices: &[usize]) -> [usize; 2] {
     }
 }
 
-/// Keeps the calling thread on one processor.
 pub(crate) fn pin(index: usize) -> io::Result<()> {
     let mut set = CpuSet::new();
     set.set(index);

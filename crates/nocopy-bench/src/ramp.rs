@@ -112,7 +112,6 @@ pub(crate) fn take(
     Ok(Taken { offered, reading, machine_busy })
 }
 
-/// Sends for a while, evenly, from the sender's processor.
 fn send(stage: &Stage, generator: &Generator, rate: Rate<'_>) -> io::Result<Duration> {
     stage.sender.enter(0)?;
     let Rate { kpps, step, frame } = rate;

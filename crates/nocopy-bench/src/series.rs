@@ -12,7 +12,7 @@ use nocopy_report::statistics::{self, interval, median};
 /// A baseline: the trial of [`MODES`] with the best median.
 pub(crate) const BEST_MODE: &str = "best mode";
 
-/// As a baseline: of the other trials of the series, the one whose median is best. Variants do another work and are left out.
+/// A baseline: the trial of the series with the best median, other than the row itself. Variants do other work and do not count.
 pub(crate) const BEST_METHOD: &str = "best method";
 
 /// A baseline: the trial of [`OWNED`] with the best median.

@@ -134,7 +134,6 @@ fn owned(message: Message) -> impl Iterator<Item = Vec<u8>> {
     message.into_iter().map(|buffer| buffer.into_owner().expect("every message here is made of a Vec"))
 }
 
-/// Sends single datagrams, from reused buffers.
 pub(crate) fn send_singly(
     mut sender: Sender,
     datagrams: Datagrams,
@@ -176,7 +175,6 @@ pub(crate) fn open_receiver(site: &Site) -> Result<Receiver, OpenError> {
     Ok(receiver)
 }
 
-/// Receives datagrams in place and reads every byte.
 pub(crate) fn receive(mut receiver: Receiver, gauge: &mut Gauge<'_>) -> io::Result<()> {
     while gauge.receiving() {
         let batch = receiver.receive_timeout(RECEIVE_PATIENCE)?;

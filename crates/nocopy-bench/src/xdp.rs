@@ -182,7 +182,6 @@ pub(crate) fn evidence(port: &Port) -> Evidence {
     }
 }
 
-/// Writes frames in place and sends them in batches.
 pub(crate) fn send(port: Port, template: &Template, gauge: &mut Gauge<'_>) -> io::Result<()> {
     let (_receiver, mut sender) = port.split();
     let length = template.bytes().len();
@@ -256,7 +255,6 @@ pub(crate) fn receive_chains(port: Port, gauge: &mut Gauge<'_>) -> io::Result<()
     Ok(())
 }
 
-/// One end of a conversation in UDP frames.
 #[derive(Debug)]
 pub(crate) struct Talker {
     receiver: Receiver,

@@ -61,7 +61,6 @@ impl Injector {
         cpu::time_of_process(self.child.id())
     }
 
-    /// Asks it to end, and waits until it has.
     pub(crate) fn stop(mut self) -> io::Result<()> {
         drop(self.child.stdin.take());
         let give_up = Instant::now() + PATIENCE;

@@ -34,7 +34,6 @@ pub(super) struct Server {
 }
 
 impl Server {
-    /// Starts it in the network namespace of this thread, for one conversation.
     pub(super) fn start() -> io::Result<Self> {
         let mut command = Command::new(NAME);
         command

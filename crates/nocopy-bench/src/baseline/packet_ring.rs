@@ -58,7 +58,6 @@ impl PacketRing {
         Ok(ring)
     }
 
-    /// Takes blocks and reads every byte of every packet.
     pub(crate) fn receive(&mut self, gauge: &mut Gauge<'_>) -> io::Result<()> {
         while gauge.receiving() {
             if self.status().load(Ordering::Acquire) & libc::TP_STATUS_USER == 0 {
@@ -74,7 +73,7 @@ impl PacketRing {
         Ok(())
     }
 
-    /// The word by which the next block changes hands.
+    /// The status word of the next block, by which it changes owner.
     fn status(&self) -> &AtomicU32 {
         let offset = self.next_block * BLOCK_BYTES + std::mem::offset_of!(libc::tpacket_block_desc, hdr);
         // SAFETY: the status is the first word of the block's header, inside the mapping and aligned, for as

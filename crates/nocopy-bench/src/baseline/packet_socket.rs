@@ -72,7 +72,6 @@ pub(crate) fn send_batches(socket: &OwnedFd, template: &Template, gauge: &mut Ga
     Ok(())
 }
 
-/// Receives batches by `recvmmsg`, of packets of at most `packet_bytes`, and reads each.
 pub(crate) fn receive_batches(
     socket: &impl AsFd,
     packet_bytes: usize,

@@ -93,7 +93,7 @@ impl PacketTxRing {
         unsafe { self.memory.add(self.next_slot * self.slot_bytes) }
     }
 
-    /// The word by which the next slot changes hands.
+    /// The status word of the next slot, by which it changes owner.
     fn status(&self) -> &AtomicU32 {
         // SAFETY: the status is the first word of the slot's header, inside the mapping and aligned, for as long as `self` lives;
         // the kernel and we access it atomically only.

@@ -153,7 +153,7 @@ impl Drop for Kept {
 pub(crate) enum Counter {
     /// Datagrams that left its network namespace, of which nothing else sends any; by the number of a process there.
     Datagrams(u32),
-    /// What Redis counts, over a connection of its own.
+    /// The commands that Redis counts, read over a separate connection.
     Commands(BufReader<TcpStream>),
 }
 
@@ -180,7 +180,7 @@ impl Counter {
     }
 }
 
-/// The commands that Redis has processed, from its answer: `$LENGTH`, then lines of so many bytes.
+/// Parses the number of processed commands from Redis's answer: `$LENGTH`, then lines of that many bytes in total.
 fn commands(answer: &mut impl BufRead) -> io::Result<Option<u64>> {
     let mut line = String::new();
     answer.read_line(&mut line)?;

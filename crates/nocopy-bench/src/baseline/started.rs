@@ -16,7 +16,7 @@ pub(super) fn end_of(child: &mut Child) -> io::Result<Option<String>> {
     Ok(child.try_wait()?.map(|status| status.to_string()))
 }
 
-/// Waits until a program has done something, unless it has ended: `ended` says how.
+/// Waits until a program has done something; fails with the text of `ended` if it has ended.
 pub(super) fn wait_until(
     program: &str,
     mut ended: impl FnMut() -> io::Result<Option<String>>,

@@ -20,7 +20,7 @@ const NAME: &str = "zerocpy";
 /// The paper's lengths, and the MTU of each.
 const DATAGRAMS: [(usize, u32); 2] = [(1400, USUAL_MTU_BYTES), (8192, LONG_MTU_BYTES)];
 
-/// The paper's number, of which it shows the median.
+/// The number of runs in the paper, which shows their median.
 const RUNS: u32 = 3;
 
 /// The least number of datagrams of a run, as in the paper. The boards of 2001 needed three seconds for them, this machine 20 ms, in which

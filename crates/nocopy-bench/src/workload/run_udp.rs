@@ -155,7 +155,7 @@ impl Way<'_> {
         }
     }
 
-    /// Whether a process has the library that is to be measured: the loader only warns.
+    /// Checks that a process has loaded the library to be measured: the loader only warns if it cannot.
     fn check(self, process: u32) -> io::Result<()> {
         let maps = fs::read_to_string(format!("/proc/{process}/maps"))?;
         let is_loaded = maps.contains(&*self.library.to_string_lossy());

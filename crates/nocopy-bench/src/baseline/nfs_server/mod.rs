@@ -35,7 +35,6 @@ pub(crate) enum Task {
     Ganesha { directory: PathBuf, scratch: PathBuf, is_writable: bool },
 }
 
-/// The process's message once it serves.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Word {
     Serving {

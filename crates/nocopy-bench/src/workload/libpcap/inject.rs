@@ -60,7 +60,6 @@ impl Sink {
     }
 }
 
-/// Why a sink is left out, if one is.
 pub(crate) fn skip() -> Option<String> {
     (!udp_send::has_offload()).then(|| SKIP.to_owned())
 }

@@ -155,7 +155,6 @@ impl Calls {
         }
     }
 
-    /// Lists the directory from start to end, repeatedly.
     fn list(&mut self, gauge: &mut Gauge<'_>) -> io::Result<()> {
         let mut position = Position::default();
         while gauge.sending() {

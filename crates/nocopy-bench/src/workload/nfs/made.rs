@@ -70,7 +70,6 @@ fn play(place: &Place, way: Way, window: Duration) -> io::Result<Sample> {
     Ok(Sample { traffic, latency: None, evidence: server.stop()?, wanted_share: 1.0 })
 }
 
-/// The call about a file that is in flight.
 #[derive(Debug, Clone, Copy)]
 enum Asked {
     /// LOOKUP: the name must not exist.
@@ -141,7 +140,6 @@ impl Made {
         Ok(())
     }
 
-    /// Handles a reply, and continues with its file.
     fn advance(&mut self, gauge: &mut Gauge<'_>) -> io::Result<()> {
         let (xid, results) = self.client.reply(|input| Ok(input.rest().to_vec()))?;
         let known = self.under_way.iter().position(|(asked, ..)| *asked == xid);
@@ -197,7 +195,6 @@ fn entry(directory: FileHandle, name: &str) -> Entry<'_> {
     Entry { directory, name: Text(name.as_bytes()) }
 }
 
-/// Checks that LOOKUP found nothing.
 fn is_missing(input: &mut Reader<'_>) -> io::Result<()> {
     let found: NfsResult<LookupResult, Option<Attributes>> = input.read().map_err(malformed)?;
     match found {

@@ -177,7 +177,6 @@ impl Server {
         Ok(serde_json::from_str(&line)?)
     }
 
-    /// Processor time so far, of all threads, in nanoseconds.
     pub(super) fn cpu_ns(&self) -> io::Result<u64> {
         Ok(cpu::time_of_process(self.process)?.as_nanos() as u64)
     }

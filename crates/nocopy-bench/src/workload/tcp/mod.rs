@@ -20,7 +20,6 @@ const BUFFER_BYTES: usize = 64 << 10;
 
 const NOTE: &str = "tcp-*: one connection, cubic, each side a process; sender, proxy, receiver, machine: CPU us per megabyte.";
 
-/// The path of the connection, which stays the same.
 #[derive(Debug)]
 pub(crate) struct Place {
     stage: Stage,

@@ -55,7 +55,7 @@ fn series(places: &[Place]) -> Vec<Series<'_>> {
     places.iter().flat_map(|place| [of_owned(place), of_published(place)]).collect()
 }
 
-/// Data that a program made and gives away, in a new buffer each time.
+/// Data that a program made and hands over, in a new buffer each time.
 pub(crate) fn of_owned(place: &Place) -> Series<'_> {
     let trial = |method, send, baselines| trial(place, method, send, SOURCE_BYTES, baselines);
     let trials = vec![

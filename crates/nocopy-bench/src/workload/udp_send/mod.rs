@@ -300,7 +300,6 @@ mod tests {
         panic!("{name} {datagrams:?} {way:?}: nothing was sent in {ATTEMPTS} attempts");
     }
 
-    /// Proves that sinks that drop count all datagrams sent, in messages of any length.
     #[test]
     fn every_datagram_that_is_sent_is_counted_where_it_is_dropped() {
         if nocopy_lab::lab_or_skip().is_none() {
@@ -319,7 +318,6 @@ mod tests {
         }
     }
 
-    /// Proves that the sink called offload receives bursts unsplit, and counts the datagrams in them.
     #[test]
     fn bursts_arrive_whole_where_a_card_would_cut_them() {
         if nocopy_lab::lab_or_skip().is_none() {

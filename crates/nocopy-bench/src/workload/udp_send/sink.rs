@@ -88,7 +88,6 @@ fn place(mtu_bytes: u32, open: impl FnOnce(&Stage) -> Result<Sink, Failure>) -> 
     Ok(Place { sink: open(&stage)?, stage })
 }
 
-/// All four sinks that the kernel supports, in labs of this MTU.
 pub(crate) fn places(mtu_bytes: u32) -> Result<Vec<Place>, Failure> {
     let first = has_offload().then_some(offload as fn(u32) -> Result<Place, Failure>);
     first.into_iter().chain([segmented, delivered, pair]).map(|open| open(mtu_bytes)).collect()

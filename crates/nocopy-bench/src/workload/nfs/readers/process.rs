@@ -83,7 +83,6 @@ fn spawn(site: &Site, command: &mut Command) -> io::Result<Child> {
     })
 }
 
-/// Resources of a program that ran to its end.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Run {
     pub(super) elapsed: Duration,
@@ -93,7 +92,6 @@ pub(super) struct Run {
     pub(super) early_peak_bytes: u64,
 }
 
-/// Runs a program to its end; it must succeed.
 pub(super) fn run(site: &Site, command: &mut Command) -> io::Result<Run> {
     let before = time_of_children()?;
     let start = Instant::now();
