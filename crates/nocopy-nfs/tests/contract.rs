@@ -19,7 +19,7 @@ receives! {
     files: Client,
 }
 
-/// Receiving into given memory, and returning it.
+/// Receives into given memory, and returns it.
 #[expect(dead_code, reason = "it is enough that it compiles")]
 fn posts(client: &mut Client, place: Place) -> Result<(), Box<dyn Error>> {
     let buffer: Buffer = client.buffer().ok_or("all buffers are in use")?;

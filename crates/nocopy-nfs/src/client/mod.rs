@@ -71,7 +71,6 @@ pub struct Client {
     patience: Option<Duration>,
     /// Buffers filled while the client waited for another reply.
     filled: VecDeque<Filled>,
-    /// The descriptor for other event loops.
     watch: Watch,
     pool: Pool,
     /// Calls whose results are collected by `next_finished`.
@@ -106,7 +105,6 @@ impl Client {
         &mut self.transport.core
     }
 
-    /// Makes a call, and waits for its results.
     fn ask<'a, T, R>(
         &mut self,
         procedure: impl Into<ProcedureNumber>,

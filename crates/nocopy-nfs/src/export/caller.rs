@@ -36,8 +36,7 @@ pub struct User {
 impl User {
     pub const NOBODY: Self = Self { user: NOBODY, group: NOBODY, groups: [0; GROUPS_MAX], group_count: 0 };
 
-    /// Root and invalid numbers become nobody; root stays root if `is_root_trusted`. Only the first [`GROUPS_MAX`] groups
-    /// count.
+    /// Maps root and invalid numbers to nobody; root stays root if `is_root_trusted`. Only the first [`GROUPS_MAX`] groups count.
     pub fn new(user: u32, group: u32, groups: &[u32], is_root_trusted: bool) -> Self {
         let squashed =
             |number| if number == NONE || (number == 0 && !is_root_trusted) { NOBODY } else { number };

@@ -37,7 +37,7 @@ const DIRECTORY_MODE: u32 = 0o700;
 /// Locks for files; files that share a lock are changed one at a time.
 const LOCKS: usize = 64;
 
-/// A number that is different for each start of the server: by a change of it clients see that unstable writes may be lost.
+/// A number that changes with each start of the server: a change tells clients that unstable writes may be lost.
 #[derive(Debug)]
 pub(super) struct WriteVerifier(AtomicU64);
 

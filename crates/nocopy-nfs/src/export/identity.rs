@@ -52,7 +52,6 @@ fn generation_of(handle: &KernelHandle) -> i64 {
     hasher.finish().cast_signed()
 }
 
-/// The number of the file system, as one word.
 pub(crate) fn device(about: &Statx) -> u64 {
     u64::from(about.stx_dev_major) << 32 | u64::from(about.stx_dev_minor)
 }

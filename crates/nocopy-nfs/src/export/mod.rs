@@ -71,7 +71,6 @@ pub struct Export {
     index: Mutex<Index>,
     open: OpenFiles,
     listings: Listings,
-    /// The number of changes made through this server.
     changes: AtomicU64,
     locks: Locks,
     verifier: WriteVerifier,

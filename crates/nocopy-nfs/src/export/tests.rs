@@ -247,7 +247,7 @@ fn handles_of_files_that_were_moved_out_are_stale() {
     assert_eq!(read(&export, &file).unwrap(), b"content");
 }
 
-/// As after a restart of the machine: the kernel opens a file, but knows no name of it.
+/// The state after a restart of the machine: the kernel opens a file, but knows no name for it.
 #[test]
 fn a_renamed_file_is_found_by_its_number_in_its_directory() {
     let scene = Scene::new();

@@ -54,7 +54,7 @@ pub(super) enum End {
 #[derive(Debug)]
 enum Long {
     No,
-    /// More of it must arrive.
+    /// More of the write must arrive.
     Waits(Box<LongWrite>),
     /// A worker has the connection, or will have it next, with everything that arrives on the socket.
     GoesOn,
@@ -194,7 +194,6 @@ impl Connection {
         !matches!(self.long, Long::No)
     }
 
-    /// Whether no more calls are read now.
     fn is_full(&self, shared: &Shared) -> bool {
         self.output.len() + self.work.len() + self.jobs >= CALLS_MAX
             || self.work_bytes > WORK_BYTES_MAX

@@ -213,7 +213,7 @@ impl Progress<'_> {
         self.shared.queued.bytes()
     }
 
-    /// Whether a thread of it has ended by itself, which is an error.
+    /// Whether a thread of the server has ended by itself, which is an error.
     pub fn is_failed(&self) -> bool {
         (self.is_failed)()
     }

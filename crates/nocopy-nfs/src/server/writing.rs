@@ -134,7 +134,7 @@ impl LongWrite {
         }
     }
 
-    /// Writes all of it.
+    /// Writes the rest of the data.
     ///
     /// # Errors
     /// Not all of the write has arrived yet (`AGAIN`), or the connection ended.

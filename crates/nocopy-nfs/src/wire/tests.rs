@@ -311,7 +311,6 @@ fn long_records_are_put_together_from_what_comes() {
     }
 }
 
-/// A long record can be given up once enough of it has arrived, after other records or not, while it is incomplete.
 #[test]
 fn a_long_record_can_be_given_up() {
     let record = |length: usize| {

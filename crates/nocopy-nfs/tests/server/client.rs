@@ -65,7 +65,6 @@ impl Client {
         self.user = Some(encoded(&SystemCredential { machine: b"test", user, group, groups: groups.into() }));
     }
 
-    /// The next record received; `None` at the end of the connection.
     pub(crate) fn record(&mut self) -> Option<Vec<u8>> {
         let mut buffer = vec![0; 64 << 10];
         loop {

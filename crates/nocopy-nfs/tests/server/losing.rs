@@ -48,7 +48,6 @@ fn a_removed_directory_is_stale() {
     refused(root, file);
 }
 
-/// A file whose last name is removed or replaced uses no more disk space.
 #[test]
 fn a_removed_file_is_not_kept_open() {
     let scene = Scene::new();

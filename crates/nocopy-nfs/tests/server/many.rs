@@ -8,7 +8,7 @@ use nocopy_nfs::wire::nfs3::{self, FileHandle, Procedure, ReadArguments, ReadDir
 use crate::client::{Client, call_record, encoded, parse_read};
 use crate::running::{Scene, pattern};
 
-/// Requests 1 MiB at a time, and reads none of it.
+/// Requests 1 MiB at a time, and reads none of the replies.
 fn ask(client: &mut Client, file: FileHandle, count: u32) {
     let calls: Vec<u8> = (0..count)
         .flat_map(|number| {

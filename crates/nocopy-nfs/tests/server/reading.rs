@@ -210,7 +210,6 @@ fn holes_and_cold_pages_are_read_as_they_are() {
     assert_eq!(client.read_all(handle, 300_000), expected);
 }
 
-/// A client continues to use its handles with another server.
 #[test]
 fn handles_outlive_the_server() {
     let scene = Scene::new();

@@ -246,7 +246,6 @@ fn tree(root: &Path) -> BTreeMap<PathBuf, (u32, u32, u32, u64, Vec<u8>)> {
     all
 }
 
-/// Proves that users may do by NFS just what the kernel lets them do in a directory, with the same results.
 #[test]
 fn the_kernel_decides_what_each_user_may() {
     umask(Mode::empty());

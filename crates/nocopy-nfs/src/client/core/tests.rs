@@ -286,7 +286,7 @@ fn hostile_replies_fail_their_call_and_end_the_connection() {
     }
 }
 
-/// A reply that comes by another connection than its call went, or once more, is to no call.
+/// A reply that comes by another connection than its call, or a second time, belongs to no call.
 #[test]
 fn a_reply_is_taken_once_and_from_its_connection() {
     let mut core = core();
@@ -361,7 +361,7 @@ fn a_server_that_is_not_ready_is_asked_again() {
     assert_eq!((core.delayed(), core.in_flight()), (0, 0));
 }
 
-/// With the number they had, in the order they were made, by any connection; and the caller is told.
+/// Repeated calls keep their numbers and order, over any connection, and the caller is informed.
 #[test]
 fn calls_of_a_lost_connection_are_sent_again() {
     let mut core = core();

@@ -13,7 +13,6 @@ use super::proxy::Proxy;
 use super::{FRESH, buffer, connect_by, handle, read_all, url, writable, write_all};
 use crate::running::{Scene, pattern};
 
-/// Everything is done in the end, and nothing twice.
 #[test]
 fn connections_that_are_cut_lose_nothing() {
     const BYTES: usize = 3 << 20;

@@ -24,7 +24,7 @@ fn wait(half: &mut impl ReceiverHalf) {
     }
 }
 
-/// Also when connections are lost meanwhile: the descriptor becomes readable for whatever is to be done.
+/// The descriptor becomes readable whenever there is something to do, also when connections were lost.
 #[test]
 fn a_descriptor_says_when_buffers_come_back() {
     let scene = Scene::new();

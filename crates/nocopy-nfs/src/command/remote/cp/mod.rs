@@ -34,7 +34,6 @@ struct Copying<'a> {
     line: LiveLine,
     counts: Counts,
     shown_bytes: u64,
-    /// Files that could not be copied, and why.
     failures: Vec<(String, String)>,
 }
 

@@ -48,7 +48,6 @@ pub(super) struct Summary {
     failed: Vec<Failed>,
 }
 
-/// Bytes read from servers, by evidence.
 #[derive(Debug, Default, Serialize)]
 struct Ledger {
     /// Bytes copied once, from the socket into the posted buffer.

@@ -17,7 +17,6 @@ use crate::wire::nfs3::{FileHandle, HowToCreate, NewAttributes, SetTime, Status,
 /// The most writes waiting for replies: enough for the network, and below the client's own limit.
 const CALLS_MAX: usize = 64;
 
-/// A file or directory of this host, and its target.
 pub(super) struct Job {
     pub(super) from: PathBuf,
     pub(super) directory: FileHandle,
