@@ -46,7 +46,6 @@ struct Payloads {
 }
 
 impl Gather {
-    /// A gatherer with the settings of the arguments, if packets are copied.
     pub(super) fn new(arguments: &RecordArguments) -> Self {
         let format = match arguments.format {
             RecordFormat::Pcapng => Format::Pcapng { snap_bytes: arguments.snap as usize },

@@ -142,7 +142,6 @@ fn report(arguments: &RecordArguments, sink: Sink, recorded: Recorded) -> Result
     print::finish(&summary, arguments.json, false, failure)
 }
 
-/// Refuses impossible arguments, before anything is opened.
 fn check(arguments: &RecordArguments) -> Result<(), Failure> {
     let needs = |option, needed, action| Err(Failure::Needs { option, needed, action });
     if arguments.output == Path::new("-") {

@@ -4,7 +4,6 @@ use serde::Serialize;
 
 use nocopy_transfer::arrivals::{Arrival, Arrivals};
 
-/// The place and format of a counter in a payload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Field {
     offset: usize,
@@ -72,7 +71,6 @@ impl Gaps {
 /// How far back values are remembered.
 const WINDOW: u64 = 4096;
 
-/// Follows a counter from payload to payload.
 #[derive(Debug)]
 pub(super) struct Sequence {
     field: Field,

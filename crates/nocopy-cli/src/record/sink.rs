@@ -197,7 +197,6 @@ impl Sink {
         }
     }
 
-    /// Starts a write of waiting data that fits the file.
     fn start(&mut self) {
         let (mut batch, mut bytes) = (Vec::new(), 0);
         let bytes_max = if self.writer.method().direct { WRITE_BYTES_MAX } else { COPIED_BYTES_MAX };

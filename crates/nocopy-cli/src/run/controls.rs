@@ -67,7 +67,7 @@ impl Controls {
         Ok(control.set(request.program()?.as_ref())?)
     }
 
-    /// Takes away a filter whose owner is not known.
+    /// Removes a filter whose owner is not known.
     pub(super) fn unload(&self, handle: u64) {
         if let Some(control) = self.0.get(&handle) {
             let _ = control.set(None);

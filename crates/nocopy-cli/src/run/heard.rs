@@ -2,7 +2,7 @@
 
 use nocopy_proto::run::{Closed, FilterPlace, Opened};
 
-/// So many handles are in a report at most: a script may start programs for ever.
+/// The most handles in a report: a script may start programs for ever.
 const HANDLES_MAX: usize = 4096;
 
 /// All reported handles, in the order in which they were opened.

@@ -21,13 +21,13 @@ use super::heard::{Heard, Process};
 /// Processes that are listened to at a time. With all else that is kept it stays below the usual limit of 1,024 descriptors.
 const CHANNELS_MAX: usize = 256;
 
-/// Descriptors of a message: more than any of ours has.
+/// The most descriptors received with a message; valid messages have fewer.
 const DESCRIPTORS_MAX: usize = 8;
 
 /// Datagrams that are read from one socket before others, and signals, have their turn.
 const TURN: usize = 64;
 
-/// Everybody the library speaks to us from.
+/// The sockets of all processes that report to `nocopy run`.
 #[derive(Debug)]
 pub(super) struct Listener {
     /// What every process of the command inherits the other end of; `None` when all of them have closed it.

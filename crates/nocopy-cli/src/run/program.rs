@@ -34,7 +34,6 @@ impl Program {
         &self.name
     }
 
-    /// Why the library cannot be preloaded, and what to do.
     pub(super) fn obstacle(&self, kind: Kind) -> Option<String> {
         let why = self.privileges().or_else(|| {
             let executable = self.executable.as_ref()?;

@@ -31,7 +31,7 @@ pub(super) struct Report {
     /// Instead of handles, with the library that joins datagrams.
     #[serde(skip_serializing_if = "Option::is_none")]
     sockets: Option<Vec<sockets::Row>>,
-    /// What the user should know besides.
+    /// Further notes for the user.
     notes: Vec<String>,
 }
 

@@ -144,7 +144,7 @@ pub(super) fn text(rows: &[Row]) -> String {
     text
 }
 
-/// What the user should know besides.
+/// Further notes for the user.
 pub(super) fn notes(sockets: &Sockets) -> Vec<String> {
     let left_out = (sockets.left_out > 0)
         .then(|| format!("{} more UDP sockets, which are not listed", sockets.left_out));

@@ -29,7 +29,6 @@ impl Clock {
         Self { format, zone, second: None, text: String::new(), began_ns: None }
     }
 
-    /// Appends a time in nanoseconds since 1970.
     pub(super) fn write(&mut self, ns: u64, line: &mut String) {
         let began_ns = *self.began_ns.get_or_insert(ns);
         // Writing to a string cannot fail.

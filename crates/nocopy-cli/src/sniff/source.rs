@@ -99,7 +99,6 @@ impl Source {
         Ok(Self { queues, wish: Wish::of(arguments), joined: Vec::new() })
     }
 
-    /// Waits for packets, and shows those of one batch.
     pub(super) fn look(
         &mut self,
         timeout: Duration,

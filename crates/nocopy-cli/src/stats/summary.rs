@@ -23,7 +23,6 @@ impl Summary {
         summary
     }
 
-    /// Adds the growth since the previous refresh.
     pub(super) fn add(&mut self, reports: &[Report]) {
         for line in reports.iter().flat_map(lines).filter(|line| line.part == Part::Whole) {
             for quantity in Quantity::ALL {

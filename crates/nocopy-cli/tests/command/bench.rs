@@ -297,7 +297,7 @@ fn methods_are_explained_without_a_measurement() {
     );
 }
 
-/// Of recorders ours only: the others take their time.
+/// Only this project's recorder: the others take more time.
 #[test]
 fn a_short_bench_records() {
     if nocopy_lab::lab_or_skip().is_none() {
@@ -368,7 +368,7 @@ fn a_short_bench_moves_packets_in_every_way() {
     assert!(variant.contains("two-queues"), "{variant}");
 }
 
-/// Of libraries ours only: the others take their time. What it is preloaded into is Debian's tcpdump, and a program that injects.
+/// Only this project's library, preloaded into Debian's tcpdump and a program that injects: the others take more time.
 #[test]
 fn a_short_bench_runs_programs_of_libpcap() {
     if nocopy_lab::lab_or_skip().is_none() {
@@ -465,7 +465,6 @@ fn a_short_bench_serves_files_by_nfs() {
     assert_eq!(beside.contains("nocopy by nocopy"), has_disk, "{beside:?}");
 }
 
-/// Every method reads the server's bytes, and is compared with its baseline.
 #[test]
 fn a_short_bench_reads_files_by_nfs() {
     if nocopy_lab::lab_or_skip().is_none() {
@@ -507,7 +506,6 @@ fn a_short_bench_reads_files_by_nfs() {
     }
 }
 
-/// Every method sends, into every sink, and is compared with its baseline.
 #[test]
 fn a_short_bench_sends_datagrams_in_every_way() {
     if nocopy_lab::lab_or_skip().is_none() {
@@ -561,7 +559,6 @@ const UDP_METHODS: [&str; 10] = [
     "auto",
 ];
 
-/// Every method moves a stream, over every link, and is compared with its baseline.
 #[test]
 fn a_short_bench_moves_streams_in_every_way() {
     if nocopy_lab::lab_or_skip().is_none() {
@@ -636,7 +633,6 @@ fn a_short_bench_moves_streams_in_every_way() {
 const TCP_SEND_METHODS: [&str; 6] =
     ["plain", "zerocopy", "uring-zerocopy", "published", "sendfile", "vmsplice"];
 
-/// Every method moves messages, there and back and one way, and is compared with its baseline.
 #[test]
 fn a_short_bench_moves_messages_in_every_way() {
     if nocopy_lab::lab_or_skip().is_none() {
@@ -723,7 +719,6 @@ fn a_short_bench_moves_messages_in_every_way() {
     assert_eq!(of("message-latency", "fi_pingpong", None, shortest).is_empty(), pingpong, "{printed}");
 }
 
-/// Proves that the processes of a stream end with the bench, also when it is killed.
 #[test]
 fn a_killed_bench_leaves_no_process() {
     if nocopy_lab::lab_or_skip().is_none() {
@@ -802,7 +797,7 @@ fn peers_of(bench: u32) -> Vec<u32> {
     numbers.filter(|process| is_child(process) && is_peer(*process)).collect()
 }
 
-/// Whether this process is there, and one side of a stream: one that has ended has no words any more.
+/// Whether this process exists and is one side of a stream; a process that has ended has no arguments.
 fn is_peer(process: u32) -> bool {
     fs::read(format!("/proc/{process}/cmdline"))
         .is_ok_and(|words| words.split(|&byte| byte == 0).nth(1) == Some(b"bench-peer"))

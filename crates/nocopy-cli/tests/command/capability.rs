@@ -91,7 +91,6 @@ fn what_prints_has_no_capabilities() {
     }
 }
 
-/// Proves that the bench keeps no more than it opens things with, and the threads that see packets keep nothing.
 #[test]
 fn threads_that_see_packets_have_no_capabilities() {
     if nocopy_lab::lab_or_skip().is_none() {

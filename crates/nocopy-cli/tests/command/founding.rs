@@ -13,7 +13,6 @@ fn nocopy(arguments: &[&str]) -> Output {
 
 const ATTEMPTS: usize = 3;
 
-/// Proves that every ratio of the five tables is measured, that the results are written as lines, and that `report` makes the same text of them.
 #[test]
 fn five_tables_are_measured_written_and_shown_again() {
     if nocopy_lab::lab_or_skip().is_none() {

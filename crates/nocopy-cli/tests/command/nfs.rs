@@ -161,7 +161,7 @@ fn is_refused(output: &Output, words: &[&str]) {
     assert!(words.iter().all(|word| said.contains(word)), "{said}");
 }
 
-/// Root of a container may have no right to act as other users: it does not let everybody write as root.
+/// Root in a container may lack the right to act as other users; then it does not let every client write as root.
 #[test]
 fn who_cannot_act_as_other_users_says_so() {
     let around = tempfile::tempdir().unwrap();

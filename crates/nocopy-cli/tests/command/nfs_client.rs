@@ -35,7 +35,7 @@ impl Scene {
         self.around.path().join(below)
     }
 
-    /// As root, gives all of it to another user, so that server and copier are different users.
+    /// As root, gives the directory to another user, so that server and copier are different users.
     fn give_away(&self) {
         if geteuid().is_root() {
             for path in ["", "exported", "exported/below"] {
@@ -44,7 +44,7 @@ impl Scene {
         }
     }
 
-    /// A server, once it is there; one that can be written to is that user's.
+    /// A server that accepts connections; a writable one runs as that user.
     fn serve(&self, port: u16, options: &[&str]) -> Server {
         let directory = self.path("exported").display().to_string();
         let state = self.path("state").display().to_string();

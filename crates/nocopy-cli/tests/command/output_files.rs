@@ -99,7 +99,6 @@ fn a_receiver_writes_through_no_link() {
     assert_eq!(fs::read(&target).unwrap(), b"precious");
 }
 
-/// Proves that a receiver that root starts writes nowhere that root's privileges alone reach.
 #[test]
 fn a_receiver_opens_its_file_without_privileges() {
     let scratch = Scratch::new("foreign");

@@ -57,7 +57,7 @@ fn ping(target: &str, options: &[&str]) -> (Value, i32) {
     Running::start(&[&["ping", target, "--json"], options].concat()).summary()
 }
 
-/// Checks that so many messages were answered, each once, and that the figures are consistent.
+/// Checks that `count` messages were answered, each once, and that the figures are consistent.
 fn assert_all_answered((summary, code): &(Value, i32), count: u64) {
     assert_eq!((*code, &summary["schema"]), (0, &"nocopy.ping/1".into()), "{summary}");
     for (field, expected) in [("sent", count), ("answered", count), ("lost", 0), ("late", 0), ("changed", 0)]
@@ -125,7 +125,6 @@ fn the_longest_messages_come_back() {
     server.end();
 }
 
-/// Proves that AF_XDP at either end, or at both, talks with the kernel's sockets.
 #[test]
 fn ports_and_sockets_answer_each_other() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
@@ -187,7 +186,6 @@ fn answer(endpoint: &mut Endpoint, count: usize) {
     }
 }
 
-/// The summary contains the answered messages, and not the one still waited for.
 #[test]
 fn an_interrupted_ping_prints_what_there_is() {
     const ANSWERED: usize = 20;
@@ -209,7 +207,6 @@ fn an_interrupted_ping_prints_what_there_is() {
     server.end();
 }
 
-/// Missing, late, changed and foreign answers are counted as such.
 #[test]
 fn every_message_is_accounted_for() {
     with_enough_time(|seconds| account_of_five(&format!("{seconds}s")).then_some(()));
@@ -258,7 +255,6 @@ fn account_of_five(timeout: &str) -> bool {
     true
 }
 
-/// Proves that over a port each datagram counts, also of several that come at once.
 #[test]
 fn of_datagrams_that_come_at_once_each_counts() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
@@ -430,7 +426,6 @@ fn a_call_that_is_interrupted_says_what_was_done() {
     server.end();
 }
 
-/// Proves that an address without a scheme serves all there is, of both families.
 #[test]
 fn a_bare_address_serves_messages_tcp_and_udp() {
     // Two adjacent free numbers outside of the range that the kernel chooses from (ip_local_port_range).

@@ -34,7 +34,6 @@ fn may_profile() -> bool {
     may
 }
 
-/// A running measurement, whose result is its summary.
 fn profile(arguments: &[&str]) -> Running {
     let mut child = nocopy(&[&["profile", "--json"], arguments].concat()).spawn().unwrap();
     let mut errors = BufReader::new(child.stderr.take().unwrap());
@@ -45,8 +44,8 @@ fn profile(arguments: &[&str]) -> Running {
     Running(Some(child))
 }
 
-/// What is measured of this process, as far as it uses that port, while `work` runs: other tests run meanwhile. `None`: it missed
-/// events, and says how many; what it counts is not exact then.
+/// The profile of this process's use of that port while `work` runs, since other tests run at the same time. `None`: events were missed, so
+/// the counts are not exact.
 fn measured(port: u16, work: impl FnOnce()) -> Option<Value> {
     let own = std::process::id().to_string();
     let window = profile(&["--duration", WINDOW, "--pid", &own, "--port", &port.to_string()]);
@@ -243,7 +242,6 @@ fn unusual_calls_are_told_apart() {
     });
 }
 
-/// Proves that datagrams are counted, those that are read and those that find no room.
 #[test]
 fn datagrams_are_read_or_dropped() {
     if !may_profile() {
@@ -280,8 +278,6 @@ fn datagrams_are_read_or_dropped() {
     });
 }
 
-/// Proves that each byte of a datagram counts as copied once, also where the datagram lies in pages: of those, and of no others, the
-/// tracepoint of the copy tells, too.
 #[test]
 fn datagrams_that_lie_in_pages_are_copied_once() {
     if !may_profile() {
@@ -350,7 +346,6 @@ fn a_process_that_runs_is_looked_at_from_the_middle() {
     );
 }
 
-/// From start to end, with its children and exit status.
 #[test]
 fn a_command_is_profiled_from_its_start() {
     if !may_profile() {
@@ -402,7 +397,6 @@ fn children(process: u32) -> Vec<u32> {
     lists.flat_map(|list| list.split_whitespace().map(|id| id.parse().unwrap()).collect::<Vec<_>>()).collect()
 }
 
-/// Proves that processes that have ended leave their place to others, of which there are more than places.
 #[test]
 fn as_many_processes_as_come_and_go_are_followed() {
     if !may_profile() {

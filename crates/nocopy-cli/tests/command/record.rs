@@ -321,7 +321,6 @@ fn a_hangup_that_is_ignored_ends_nothing() {
     assert_eq!(only_bytes(read_packets(&path)), packets);
 }
 
-/// Proves that a recording killed at any time, under load, leaves a file that everybody reads to its end.
 #[test]
 fn a_killed_recording_leaves_a_readable_file() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
@@ -344,7 +343,6 @@ fn a_killed_recording_in_memory_leaves_a_readable_file() {
     }
 }
 
-/// Proves that the second process is a help and no condition.
 #[test]
 fn a_killed_guard_does_not_end_the_recording() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
@@ -448,7 +446,6 @@ fn a_limit_of_the_file_size_ends_it_the_same_way() {
     }
 }
 
-/// Packets that do not fit the ring while it is not read are in all counts.
 #[test]
 fn a_ring_that_overflows_is_loss_that_is_counted_and_told() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
@@ -670,7 +667,6 @@ fn count_duration_and_snap_length_are_obeyed() {
     assert_eq!(packets_found_by_others(&path).unwrap_or(0), 0, "a file without packets is one");
 }
 
-/// Proves that packets longer than the MTU, as the kernel hands them about, and those the host sends are recorded whole.
 #[test]
 fn joined_packets_and_outgoing_ones_are_whole() {
     use std::io::{Read, Write};

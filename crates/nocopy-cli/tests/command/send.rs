@@ -143,7 +143,6 @@ macro_rules! lab {
     };
 }
 
-/// The packets are in order, and the summary is right.
 #[test]
 fn in_every_mode_exactly_what_was_asked_for_arrives() {
     for mode in MODES {
@@ -380,7 +379,6 @@ fn a_recording_is_sent_as_often_and_as_far_as_asked() {
     assert_eq!(too_few.status.code(), Some(1), "fewer packets than asked for");
 }
 
-/// Proves that packets which cannot be sent are counted by cause, and that those around them are sent.
 #[test]
 fn what_cannot_be_sent_of_a_recording_is_counted() {
     let lab = lab!();
@@ -634,7 +632,6 @@ fn a_slow_sender_sleeps() {
     }
 }
 
-/// It ends after exactly the packets of that time, and an impossible rate is reported as missed.
 #[test]
 fn the_time_ends_it_and_a_missed_rate_is_said() {
     let lab = lab!();

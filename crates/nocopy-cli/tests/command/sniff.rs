@@ -193,7 +193,6 @@ fn tags_headers_and_bytes() {
     );
 }
 
-/// As many packets are printed as were asked for, in all forms.
 #[test]
 fn counted_as_text_json_and_in_silence() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
@@ -275,7 +274,6 @@ fn what_is_taken_the_host_does_not_have() {
     assert_eq!(&first[..bytes], b"back", "what was sent before the capture has alone");
 }
 
-/// Proves that a mode that cannot be had is an error, and no other is taken instead.
 #[test]
 fn a_mode_asked_for_or_none() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
@@ -330,7 +328,6 @@ fn an_interface_that_goes_ends_it_with_its_summary() {
     }
 }
 
-/// Proves that it ends when its time is up, also while packets never cease.
 #[test]
 fn it_ends_when_the_time_is_up() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
@@ -558,7 +555,6 @@ fn number_of(line: &str) -> u8 {
     u8::from_str_radix(&hex[hex.len() - 2..], 16).unwrap()
 }
 
-/// Proves that packets without an Ethernet header are not described as if they had one.
 #[test]
 fn no_ethernet_headers_is_an_error_of_one_line() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };

@@ -52,7 +52,6 @@ fn free() -> SocketAddr {
     TcpListener::bind("127.0.0.77:0").unwrap().local_addr().unwrap()
 }
 
-/// Proves that a file arrives byte for byte, in a file and down a pipe, whatever its length and by however many streams.
 #[test]
 fn a_file_arrives_byte_for_byte() {
     for (bytes, streams, used) in [(0, "1", 1), (1, "4", 1), (5_000_000, "4", 4), (1_000_000, "64", 16)] {
@@ -312,7 +311,6 @@ fn whichever_end_is_interrupted_the_other_ends_in_order() {
     }
 }
 
-/// Proves that a receiver that cannot write any more ends its sender in order.
 #[test]
 fn a_receiver_whose_reader_is_gone_ends_its_sender() {
     transferring::close_the_receivers_pipe("tcp", &["--json"]);
@@ -451,7 +449,7 @@ fn who_waits_for_a_connection_can_be_interrupted() {
     }
 }
 
-/// Proves the same of a receiver that takes the connection and does not answer.
+/// A receiver that accepts the connection and never answers does not keep the sender from being interrupted.
 #[test]
 fn who_waits_for_an_answer_can_be_interrupted() {
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -474,7 +472,6 @@ fn limit(process: &Running, what: Resource, most: u64) {
     prlimit(Some(Pid::from_child(process.0.as_ref().unwrap())), what, limit).unwrap();
 }
 
-/// It reports an error, and does not wait for unread data.
 #[test]
 fn a_receiver_without_memory_ends() {
     for options in [&["--raw"][..], &[]] {
@@ -487,7 +484,6 @@ fn a_receiver_without_memory_ends() {
     }
 }
 
-/// A receiver that cannot accept connections sleeps, and continues when it can.
 #[test]
 fn a_receiver_without_descriptors_sleeps() {
     const DESCRIPTORS: u64 = 16;
@@ -526,7 +522,7 @@ fn stream_of_no_run() -> Vec<u8> {
     message(3, 16, [1, 9, 0, 0, 0, 0, 0, 0])
 }
 
-/// Proves that strangers neither begin a run nor disturb it: those that are silent, talk nonsense, or claim to belong to it.
+/// Connections of strangers that are silent, send nonsense, or claim to belong to the run neither begin nor disturb it.
 #[test]
 fn strangers_disturb_nobody() {
     let stream_file = Scratch::new("strangers");
@@ -570,7 +566,6 @@ fn a_stranger_may_not_be_silent_for_ever() {
     assert_eq!((&received["ended"], &received["foreign"]), (&"interrupted".into(), &1.into()), "{received}");
 }
 
-/// Announced data that never arrives counts as missing.
 #[test]
 fn what_was_sent_and_never_comes_is_missing() {
     let (receiver, at) = recv("127.0.0.1", &["--json", "--idle", "500ms"]);
@@ -762,7 +757,6 @@ fn errors_are_one_line_and_say_what_to_do() {
     );
 }
 
-/// Without --from a warning says that any host may be the sender.
 #[test]
 fn only_allowed_senders_are_received_from() {
     let target = Scratch::new("from");

@@ -182,7 +182,6 @@ fn what_a_bad_way_does_is_counted_exactly_by_both() {
     assert_eq!((&received["lost"], &received["verified"]), (&15.into(), &false.into()));
 }
 
-/// Missing datagrams are a hole in a file, and left out of a pipe; late ones are written at their offsets.
 #[test]
 fn gaps_are_holes_in_files_and_left_out_of_pipes() {
     let content = noise(20_000);
@@ -210,7 +209,6 @@ fn gaps_are_holes_in_files_and_left_out_of_pipes() {
     }
 }
 
-/// Datagrams dropped by the receiver's kernel are counted equally by both.
 #[test]
 fn a_receiver_without_room_loses_what_both_count() {
     let (receiver, at) = recv("127.0.0.1", &["--json", "--buffer", "1"]);
@@ -337,7 +335,6 @@ fn groups_are_joined() {
     }
 }
 
-/// The network's error is also received over a port.
 #[test]
 fn over_a_port_a_missing_receiver_is_known() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
@@ -428,7 +425,6 @@ fn without_a_header_all_hosts_of_a_link_are_reached() {
     assert_eq!((code, uninterrupted(|| other.recv(&mut [0; 2000])).unwrap()), (0, 1400), "{sent}");
 }
 
-/// Proves that a datagram of another program neither begins a run nor is answered.
 #[test]
 fn a_receiver_answers_nobody_but_its_sender() {
     let (receiver, at) = recv("127.0.0.1", &["--json"]);
@@ -513,7 +509,6 @@ fn whichever_end_is_interrupted_the_other_ends_in_order() {
     assert_eq!((received_code, &sent["received"]), (0, &received["received"]), "{sent}{received}");
 }
 
-/// Proves that a receiver that cannot write any more ends its sender in order.
 #[test]
 fn a_receiver_whose_reader_is_gone_ends_its_sender() {
     transferring::close_the_receivers_pipe("udp", &["--json", "--rate", "500pps"]);
@@ -596,7 +591,6 @@ fn errors_are_one_line_and_say_what_to_do() {
     ]);
 }
 
-/// Without --from a warning says that any host may be the sender.
 #[test]
 fn only_allowed_senders_are_received_from() {
     let target = Scratch::new("from");

@@ -66,7 +66,7 @@ impl Running {
         self.0.as_mut().unwrap().try_wait().unwrap().is_some()
     }
 
-    /// What it prints is read meanwhile: it may be more than a pipe holds.
+    /// Reads its output until it ends: it may be more than a pipe holds.
     pub(crate) fn end(mut self) -> Output {
         let mut child = self.0.take().unwrap();
         drop(child.stdin.take());
