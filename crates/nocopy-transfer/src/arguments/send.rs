@@ -111,8 +111,8 @@ impl HostArguments {
     }
 }
 
-/// What the values of --method require besides: the kind of target, and options. These are groups of one where they conflict with another
-/// target: clap does not ask for an option that conflicts with one that was given.
+/// What each value of --method requires: the kind of target, and options. A requirement that conflicts with another target is a group of
+/// one option: clap does not ask for an option that conflicts with one that was given.
 const METHOD_REQUIREMENTS: [(&str, &str); 13] = [
     ("socket", "to_udp"),
     ("sendmmsg", "to_udp"),
@@ -265,7 +265,7 @@ pub enum PayloadArgument {
 pub enum ChecksumName {
     /// The program.
     Computed,
-    /// Nothing: it is left out, which only IPv4 permits.
+    /// No checksum, which only IPv4 permits.
     None,
     /// The card, or the kernel while it copies.
     Device,

@@ -103,7 +103,7 @@ impl Message {
         Ok(())
     }
 
-    /// Tries until there is room, and runs the connection meanwhile.
+    /// Repeats `attempt` until there is room, and runs the connection in between.
     fn with_room(&mut self, mut attempt: impl FnMut(&mut Endpoint) -> Result<(), Reason>) -> io::Result<()> {
         let mut stalled: Option<Instant> = None;
         loop {

@@ -58,7 +58,6 @@ impl From<Error> for Failure {
     }
 }
 
-/// Advice if the other end does not answer as expected.
 fn advice(error: &io::Error) -> &'static str {
     match error.kind() {
         io::ErrorKind::ConnectionRefused => "no program listens there; start 'nocopy serve'",

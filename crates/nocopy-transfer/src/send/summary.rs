@@ -231,8 +231,8 @@ impl Summary {
         });
     }
 
-    /// For packets whose fate the kernel does not report: those that the interface does not count as sent are lost;
-    /// there may be more if others sent, too.
+    /// For packets whose outcome the kernel does not report: those that the interface does not count as sent are lost. The interface may
+    /// count more if other programs sent, too.
     pub(super) fn add_missing(&mut self, counted: u64) {
         self.dropped.insert("not_taken".into(), self.packets.saturating_sub(counted));
     }

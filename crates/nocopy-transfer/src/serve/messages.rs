@@ -341,7 +341,7 @@ mod tests {
         endpoint_at("127.0.0.1:0")
     }
 
-    /// A server that is run step by step, a client of it, and the names of both for each other.
+    /// A server that the test runs step by step, a client, and the peer handle that each has of the other.
     fn connected(served: &mut Served) -> (Server<'_>, Peer, Endpoint, Peer) {
         let mut server = Server::new(endpoint(), Waiting::Blocking, None, served);
         let (to_client, client, to_server) = connect(&mut server, "127.0.0.1:0");

@@ -162,7 +162,7 @@ impl Server<'_> {
     }
 }
 
-/// The connection to end first: in the network with the largest share, the one with the largest part of it.
+/// The connection to end first: in the network with the largest share, the connection with the largest part of it.
 fn greediest<P: Ord>(
     connections: &[Connection],
     share: impl Fn(&Connection) -> usize,

@@ -15,7 +15,6 @@ use crate::transfer::stream::Count;
 /// Bytes copied at a time, if there is a copy.
 const COPY_BYTES: usize = 64 << 10;
 
-/// Receives one stream, on a thread of its own.
 #[derive(Debug)]
 pub(super) struct Worker<'a> {
     pub number: u32,
