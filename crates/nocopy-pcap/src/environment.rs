@@ -12,7 +12,7 @@ pub(crate) const SYSTEM_LIBPCAP: &str = "NOCOPY_SYSTEM_LIBPCAP";
 /// The socket to `nocopy run`, as `NUMBER:INODE`.
 const RUN_SOCKET: &str = "NOCOPY_RUN_SOCKET";
 
-/// Whether packets are to be taken from the host (`1`).
+/// `1`: take packets from the host.
 const TAKE: &str = "NOCOPY_TAKE";
 
 /// A variable; nothing in a process that was started setuid or with capabilities of its file.

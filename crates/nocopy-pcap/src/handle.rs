@@ -21,7 +21,7 @@ use crate::text;
 pub(crate) use live::{Live, Reader};
 pub(crate) use reading::{Footing, Place};
 
-/// The system's buffer for a capture that is ours: as many blocks as make a ring at all.
+/// The buffer of the system's handle beside a capture of this library: as few blocks as a ring may have.
 const SMALL_BUFFER_BYTES: c_int = 1 << 16;
 
 /// A handle that a program got from `pcap_create` or `pcap_open_live`.

@@ -83,7 +83,7 @@ fn say(message: impl FnOnce() -> Message) {
 #[derive(Debug)]
 enum Way {
     Unknown,
-    /// Nobody listens to processes of this generation.
+    /// No `nocopy run` listens to processes of this generation.
     Nobody(Generation),
     Open(Generation, Arc<Channel>),
 }
@@ -106,7 +106,7 @@ fn channel() -> Option<Arc<Channel>> {
     opened
 }
 
-/// Whoever holds the lock has it for a moment, unless it was held while the program forked: then, in the child, for ever.
+/// Locks a mutex, which every thread holds briefly; `None` if it was held while the program forked, because the child would wait for ever.
 fn lock<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
     const LOOKS: u32 = 1000;
     for _ in 0..LOOKS {

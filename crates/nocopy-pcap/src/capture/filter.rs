@@ -42,8 +42,8 @@ impl Filter {
         Ok(Self { program: Program::new(vec![take(u32::MAX)])?, long: Some(instructions.into()) })
     }
 
-    /// Whether a frame matches as a packet socket of the kernel's sees it, with its tag beside it: here it was put back into the
-    /// frame, and is passed over.
+    /// Whether a frame matches as it would in a packet socket of the kernel, which gets the VLAN tag separately: the tag was put back into
+    /// this frame, and is skipped.
     pub(crate) fn matches_beside_tag(
         &self,
         bytes: &[u8],

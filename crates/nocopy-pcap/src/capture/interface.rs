@@ -17,7 +17,7 @@ pub(super) struct InterfaceKind {
 }
 
 impl InterfaceKind {
-    /// Looks at an interface that packets are to be captured on.
+    /// Queries an interface to capture on.
     ///
     /// # Errors
     /// It is none, or its packets do not begin with an Ethernet header.
@@ -144,8 +144,7 @@ pub(super) fn is_up(socket: BorrowedFd<'_>, device: &CStr) -> Result<bool, Strin
     }
 }
 
-/// Packets that an interface lost since the capture was opened: those that found no room in the card
-/// (`rx_missed_errors`, `rx_fifo_errors`).
+/// Packets that an interface lost since the capture was opened because the card had no room (`rx_missed_errors`, `rx_fifo_errors`).
 #[derive(Debug)]
 pub(super) struct Drops {
     files: [CString; 2],

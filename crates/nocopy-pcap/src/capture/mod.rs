@@ -175,7 +175,6 @@ pub(crate) struct Opened {
     pub(crate) library: Library,
 }
 
-/// The side of a capture that may be used from anywhere, at any time.
 #[derive(Debug)]
 pub(crate) enum Control {
     Passive(passive::Control),

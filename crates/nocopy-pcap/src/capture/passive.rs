@@ -92,7 +92,7 @@ impl Passive {
         Ok((Self { blocks, is_immediate, reading: None, filter: None, seen, shared }, control))
     }
 
-    /// Whether there are packets in hand; takes the next block if there are none.
+    /// Whether packets of a block are left; takes the next block if there are none.
     #[inline]
     pub(super) fn is_ready(&mut self) -> bool {
         if self.reading.as_ref().is_some_and(|block| block.left() > 0) {

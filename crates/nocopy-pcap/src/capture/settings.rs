@@ -5,7 +5,7 @@ use std::ffi::c_int;
 use super::Refusal;
 use crate::abi::SNAP_BYTES_MAX;
 
-/// `PCAP_TSTAMP_HOST_*`: time stamps of the kernel's, which ours are.
+/// `PCAP_TSTAMP_HOST_*`: the kernel's time stamps, as this library has them.
 const HOST_TIMES: [c_int; 4] = [-1, 0, 1, 2];
 
 /// The settings made before the handle is activated; by default libpcap's.

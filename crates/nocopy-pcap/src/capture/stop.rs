@@ -3,7 +3,7 @@
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// The wish that a loop ends. A signal handler may have it.
+/// A request to end a loop (`pcap_breakloop`). A signal handler may make it.
 #[derive(Debug)]
 pub(crate) struct Stop {
     asked: AtomicBool,

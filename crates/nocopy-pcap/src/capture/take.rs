@@ -173,7 +173,8 @@ impl Take {
         delivered
     }
 
-    /// A packet in hand was the host's: counted at once, since the program may leave the call by longjmp(3) from its callback.
+    /// Counts a claimed packet that was returned to the host. This is done at once, since the program may leave the call by longjmp(3) from
+    /// its callback.
     #[cold]
     fn tell_handed_back(&self, is_lost: bool) {
         let Shared { received, lost, .. } = &*self.shared;
@@ -187,7 +188,7 @@ impl Take {
         self.shared.descriptor.set_left(self.reading.left() > 0);
     }
 
-    /// Waits for packets, and then until some more are there.
+    /// Waits for packets, and then until some more have gathered.
     pub(super) fn wait(&mut self, waiting: Waiting<'_>) -> Waited {
         if let Some(words) = self.failure.take() {
             return Waited::Failed(words);

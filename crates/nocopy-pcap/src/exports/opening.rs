@@ -11,7 +11,7 @@ use crate::system::system;
 use crate::table;
 use crate::text;
 
-/// A handle of ours for a device that the program named.
+/// A handle of this library for the device that the program named.
 ///
 /// # Safety
 /// The name is null or ends with a zero.
@@ -107,7 +107,7 @@ unsafe extern "C" fn pcap_open_live(
     unsafe { guard::entry(null_mut(), null_mut(), run) }
 }
 
-/// Configures a handle like ours, and starts a capture; false if that is impossible.
+/// Gives the system's handle the settings of this library's, and starts a capture; false if that is impossible.
 ///
 /// # Safety
 /// The handle is open, and not activated.

@@ -19,14 +19,14 @@ fn deliver_to(handler: Option<Handler>, user: *mut c_uchar) -> impl FnMut(&Packe
     }
 }
 
-/// Our state, if the capture is ours. Not a reference, because it may be freed before the call ends.
+/// This library's state of a handle, if it is not the system's alone. Not a reference, because it may be freed before the call ends.
 #[inline]
 fn ours(handle: *mut Pcap) -> Option<NonNull<Handle>> {
     // SAFETY: the program's word.
     table::find_pointer(handle).filter(|ours| unsafe { ours.as_ref() }.live().is_some())
 }
 
-/// Reads; an error is `fallback`.
+/// Calls `read` for a capture of this library; returns `fallback` on an error.
 ///
 /// # Safety
 /// The handle is open, and `ours` is beside it.

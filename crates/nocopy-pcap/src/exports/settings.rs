@@ -15,11 +15,10 @@ use crate::text;
 /// What `pcap_get_required_select_timeout` points at (libpcap's `netdown_timeout`).
 static LOOK: libc::timeval = libc::timeval { tv_sec: 0, tv_usec: 1000 };
 
-/// The error for a filter that may never end.
 const LOOPS: &str =
     "filter: refused; it jumps backwards, as 'ip6 protochain' does; filter for the protocol itself";
 
-/// Does something with a handle that is ours and activated, or has the system's libpcap do it.
+/// Calls `ours` for a handle that this library activated, or the system's libpcap for others.
 ///
 /// # Safety
 /// The handle is one that the program may use.

@@ -50,7 +50,7 @@ pub(crate) struct Reader {
 }
 
 impl Live {
-    /// A handle of the system's libpcap that is activated, and the capture that is ours.
+    /// Joins an activated handle of the system's libpcap with this library's capture.
     ///
     /// # Safety
     /// `real` is that handle, and stays open as long as this is used.
@@ -181,7 +181,7 @@ impl Live {
         result
     }
 
-    /// Takes the right to read, which one call at a time has; the text says so if another one has it. See [`super::reading`].
+    /// Takes the right to read, which one call at a time has; sets the error text if another call has it. See [`super::reading`].
     pub(super) fn begin_reading(&self, footing: &Footing) -> Option<&mut Reader> {
         let reader = self.reader.claim(footing);
         if reader.is_none() {
@@ -192,7 +192,7 @@ impl Live {
         reader
     }
 
-    /// Gives it back. If the handle was closed meanwhile it is the caller's to end.
+    /// Returns the right to read. If the handle was closed in between, the caller must free it.
     ///
     /// # Safety
     /// The caller has it, and no longer uses what [`Self::begin_reading`] returned.
@@ -263,7 +263,7 @@ impl Live {
         self.sending.finish()
     }
 
-    /// Whether a call reads, as far as can be told from the place of another one.
+    /// Whether a call reads now, judged from the place of another call.
     pub(super) fn is_read(&self, from: Place) -> bool {
         self.reader.is_in_use(from)
     }

@@ -60,7 +60,7 @@ pub(crate) struct Injector {
 
 struct State {
     way: Way,
-    /// Tells the flusher of these batches from one of earlier ones.
+    /// Distinguishes the flusher of these batches from earlier ones.
     epoch: u64,
     /// Frames since `window`.
     recent: u32,

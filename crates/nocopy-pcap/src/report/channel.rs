@@ -34,7 +34,7 @@ pub(super) struct Channel {
     requests: AtomicU64,
     /// Held from a request to its reply.
     turn: Mutex<()>,
-    /// Whether it was called in vain: then nothing is asked of it any more.
+    /// Whether a request was not answered: then no more are made.
     is_silent: AtomicBool,
 }
 
@@ -179,7 +179,7 @@ mod tests {
 
     use super::*;
 
-    /// A channel, and `nocopy run`'s end of it.
+    /// A channel, and the end that `nocopy run` has.
     fn joined() -> (Channel, OwnedFd) {
         let (theirs, shared) = pair().unwrap();
         let join = Join { version: VERSION, process: 7, program: "test".into() };

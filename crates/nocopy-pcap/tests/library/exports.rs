@@ -47,7 +47,7 @@ fn readelf(what: &str, library: &Path) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// The name by which programs that were linked with a library ask for it.
+/// The name that the loader looks for in programs linked with a library.
 fn soname(library: &Path) -> String {
     let section = readelf("-d", library);
     let (_, name) =

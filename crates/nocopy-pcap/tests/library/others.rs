@@ -116,7 +116,7 @@ fn nmap_sees_the_same() {
     }
 }
 
-/// The lines of a scan that are of no time: ports with their states, and hosts that are there.
+/// The lines of a scan that contain no times: ports with their states, and hosts that answered.
 fn seen(account: &Account) -> Vec<String> {
     let lines = account.lines("stdout").iter().filter_map(|line| {
         let words: Vec<&str> = line.split_whitespace().collect();

@@ -156,7 +156,6 @@ fn counts_are_told_meanwhile() {
     }
 }
 
-/// Proves that a connection looks the same: packets of many segments, whose checksums are not there yet.
 #[test]
 fn a_connection_is_seen_alike() {
     let Some(scene) = tcpdump_scene("connection") else { return };
@@ -236,7 +235,6 @@ fn an_interface_that_goes_ends_it_alike() {
     }
 }
 
-/// With the same text and exit code; lists are the same, too.
 #[test]
 fn what_is_refused_is_refused_alike() {
     let Some(scene) = tcpdump_scene("refused") else { return };

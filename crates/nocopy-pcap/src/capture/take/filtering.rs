@@ -19,11 +19,10 @@ pub(super) struct Filtering {
     claimed: Option<Filter>,
     /// For the receivers, from the next packets on.
     next: Option<(Program, Term)>,
-    /// How long the receivers keep their filter; `None`: they run none, and turn no packets away.
+    /// How long the receivers keep their filter; `None`: they have none, and reject no packets.
     running: Option<Term>,
 }
 
-/// How long the receivers run a filter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Term {
     /// Until another filter is set.
@@ -64,7 +63,7 @@ impl Filtering {
         self.running.is_some()
     }
 
-    /// Gives the receivers the filter that they have to run, and takes it away when it is no longer needed.
+    /// Sets the filter of the receivers, or removes it when it is no longer needed.
     ///
     /// # Errors
     /// Without it no packet may be received. The next call tries again.

@@ -19,13 +19,13 @@ const BURST_PER_S: f64 = 2e6;
 /// The longest slice at a low rate, however much room there is.
 const SHORT_MAX: Duration = Duration::from_millis(2);
 
-/// Above this rate slices grow with it, up to those that bring enough.
+/// Above this rate slices grow with the rate, until each brings enough packets.
 const HIGH_PER_S: f64 = 40e3;
 
-/// So long are a burst and the quiet behind it, at most.
+/// The longest burst, with the pause after it.
 const WINDOW: Duration = Duration::from_millis(4);
 
-/// After so long without a look the program may have paused, and earlier measurements do not apply.
+/// After this time without a check the program may have paused, and earlier measurements do not apply.
 const FORGET: Duration = Duration::from_millis(32);
 
 /// The shortest time over which a rate is measured.
@@ -54,7 +54,7 @@ pub(super) struct Gathering {
 
 #[derive(Debug)]
 struct Rate {
-    /// The current window: its start, and the number of packets by then.
+    /// The current window: its start, and the number of packets received before it.
     since: Instant,
     came: u64,
     /// The highest rate of its slices.

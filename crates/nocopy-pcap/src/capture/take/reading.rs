@@ -12,7 +12,7 @@ pub(super) const CLAIMED_MAX: u32 = 64;
 /// claimed, they would drive each other out: frames lie at a distance of powers of two, so they share few places of a cache.
 const AHEAD: usize = 12;
 
-/// The queues of an interface, and packets in hand.
+/// The queues of an interface, and the claimed packets.
 #[derive(Debug)]
 pub(super) struct Reading {
     /// Of the queues below, and above them so that they are dropped first. Nothing but `queues` reaches those, mutably, and it puts the

@@ -5,8 +5,8 @@ use rustix::time::{ClockId, clock_gettime};
 /// How long the distance of the clocks is taken to be the same.
 const GOOD_FOR_NS: u64 = 100_000_000;
 
-/// Makes times of day of times by the monotonic clock: adds how far the clocks are apart, which it looks up again for a time that is more
-/// than a tenth of a second later than when it last did, so that a clock that is set or slewed meanwhile is followed.
+/// Converts times of the monotonic clock to time of day. It adds the difference of the two clocks, which it reads again after a tenth of a
+/// second, so that a clock that is set or slewed is followed.
 #[derive(Debug)]
 pub(super) struct Realtime {
     /// Realtime less monotonic time, modulo 2^64.

@@ -23,7 +23,7 @@ use scratch::Scratch;
 pub(crate) enum Library {
     System,
     Ours,
-    /// Ours, which takes packets from the host.
+    /// This library, which takes packets from the host.
     Taking,
 }
 
@@ -162,7 +162,8 @@ impl Pair {
         }
     }
 
-    /// Waits until both have seen everything, ends them, compares all that they printed and wrote, and gives that of ours.
+    /// Waits until both programs have seen everything, ends them, and compares all that they printed and wrote; returns the account of the
+    /// one with this library.
     pub(crate) fn compare(self) -> Account {
         let Self { case, system, ours } = self;
         // Wait for both before one of them ends, so that late packets reach both.

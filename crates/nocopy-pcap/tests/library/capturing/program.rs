@@ -76,7 +76,7 @@ impl Program {
         });
     }
 
-    /// Without taking note of it: it can still be signalled, and waited for.
+    /// Does not reap it: it can still be signalled and waited for.
     fn has_ended(&self) -> bool {
         let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
         waitid(WaitId::Pid(Pid::from_child(&self.child)), options).unwrap().is_some()

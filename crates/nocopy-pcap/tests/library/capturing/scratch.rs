@@ -4,7 +4,7 @@ use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-/// Gone with the test; kept where a test failed.
+/// Removed after the test; kept if the test fails.
 pub(crate) struct Scratch(PathBuf);
 
 impl Scratch {

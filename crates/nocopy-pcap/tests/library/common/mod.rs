@@ -38,7 +38,7 @@ pub(crate) fn system_library() -> PathBuf {
 pub(crate) enum Library {
     System,
     Ours,
-    /// Ours, which takes packets from the host.
+    /// This library, which takes packets from the host.
     Taking,
 }
 
