@@ -63,7 +63,7 @@ pub(crate) enum Handed {
 enum Sent {
     Taken,
     Refused(i32),
-    /// A signal handler has handed over the burst meanwhile.
+    /// A signal handler handed the burst over in between.
     Overtaken,
 }
 
@@ -73,7 +73,7 @@ pub(crate) fn head(_guard: &Guard) -> &Head {
     unsafe { (*HEAD.0.get()).assume_init_ref() }
 }
 
-/// Says which burst begins with the next datagram that is [added](add).
+/// Sets the head of the burst that begins with the next [added](add) datagram.
 pub(crate) fn set_head(_guard: &Guard, head: Head) {
     // SAFETY: the lock is held, and there is no burst, so that a signal handler does not read it.
     unsafe { _ = (*HEAD.0.get()).write(head) };
@@ -275,7 +275,7 @@ impl Handover {
         self.outcome(errno, word, head)
     }
 
-    /// What became of a call that the kernel has answered.
+    /// Evaluates the kernel's answer to a call.
     #[inline]
     fn outcome(&self, errno: Option<i32>, word: Word, head: &Head) -> Sent {
         // The word alone does not say it: the handler may have found no room.

@@ -9,7 +9,7 @@ const BYTES_MAX: usize = 28;
 const V4_BYTES: usize = 16;
 const V6_BYTES: usize = 28;
 
-/// Family, port and address of `struct sockaddr_in`; the rest of it means nothing.
+/// Family, port and address of `struct sockaddr_in`; its other bytes have no meaning.
 const V4_USED_BYTES: usize = 8;
 
 /// A destination as the program gave it, or that to which the socket is connected.
@@ -24,7 +24,7 @@ impl Destination {
     /// The peer of a connected socket.
     pub(crate) const CONNECTED: Self = Self { address: [0; BYTES_MAX], bytes: 0 };
 
-    /// An address of the program; nothing for those that are neither IPv4 nor IPv6, or too short.
+    /// An address that the program gave; `None` if it is neither IPv4 nor IPv6, or too short.
     #[inline]
     pub(crate) fn of(address: &[u8]) -> Option<Self> {
         let family = i32::from(u16::from_ne_bytes(*address.first_chunk()?));
@@ -38,7 +38,7 @@ impl Destination {
         Some(Self { address: kept, bytes: bytes as u32 })
     }
 
-    /// Whether it is that of an address of the program, or of none: the peer of a connected socket.
+    /// Whether it is this address; `None` stands for the peer of a connected socket.
     #[inline]
     pub(crate) fn is(&self, address: Option<&[u8]>) -> bool {
         let Some(address) = address else { return self.bytes == 0 };

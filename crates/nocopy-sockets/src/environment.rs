@@ -16,7 +16,7 @@ const REPORT: &CStr = c"NOCOPY_BATCH_REPORT";
 /// How to treat sockets, for tests: words `entry=N`, `always`, `deadline=MICROSECONDS`, `by-hand`, `by-hand-first`, with commas between.
 const TUNING: &CStr = c"NOCOPY_BATCH_TUNING";
 
-/// A burst waits for company for so long, and for what the timer of the kernel is late.
+/// How long a burst waits for further datagrams; the kernel's timer may be late by its slack.
 const DEADLINE_US: u64 = 90;
 
 fn variable(name: &CStr) -> Option<&'static str> {

@@ -24,17 +24,17 @@ const NAP_MS: u32 = 10;
 /// How long after a burst began that was full, and whose socket the kernel was asked for then, another one is believed to be of the same socket.
 const VERIFIED_NS: u64 = 200_000;
 
-/// What is to be done with a datagram that the program sends.
+/// How to send a datagram of the program.
 #[derive(Debug)]
 pub(crate) enum Verdict {
     /// It has joined the burst: the call succeeds.
     Joined,
     Failed(i32),
-    /// The kernel is to be called, and the result told by [`sent`].
+    /// Call the kernel, and report the result to [`sent`].
     Alone(Option<Ticket>),
 }
 
-/// What is to be known of a datagram that goes alone.
+/// What [`sent`] needs to know about a datagram that is sent alone.
 #[derive(Debug)]
 pub(crate) struct Ticket {
     slot: &'static Slot,

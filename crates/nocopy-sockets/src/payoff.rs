@@ -22,7 +22,7 @@ const PAIRS: usize = 5;
 /// Bursts are chosen unless plain sends are faster by more than this share: they take less of the processor where both wait for the card.
 const FASTER_SHARE: f64 = 0.02;
 
-/// A decision holds for so many times the plain epochs' duration, at first; and at most for so long.
+/// A decision first holds for this many times the duration of the plain epochs, and at most for [`HOLD_NS_MAX`].
 const HOLD_TIMES: u64 = 100;
 const HOLD_NS_MAX: u64 = 10_000_000_000;
 
@@ -36,7 +36,7 @@ pub(crate) struct Decision {
     /// Nanoseconds a datagram, alone and in bursts: the medians.
     pub(crate) plain_ns: u64,
     pub(crate) batched_ns: u64,
-    /// How many datagrams are to go alone before it is tried again, if bursts do not go on.
+    /// If bursts end: how many datagrams are sent alone before they are tried again.
     pub(crate) retry_after: u32,
 }
 
@@ -98,7 +98,7 @@ impl Payoff {
         self.stage == Stage::Plain
     }
 
-    /// To be called when no burst is under way, before each datagram: whether [`turn`](Self::turn) is to be called with the time.
+    /// Whether [`turn`](Self::turn) must be called with the time; to be asked before each datagram while there is no burst.
     #[inline]
     pub(crate) fn is_due(&self) -> bool {
         match self.stage {
@@ -137,7 +137,7 @@ impl Payoff {
         decision
     }
 
-    /// The program paused: what this epoch cost so far says nothing, and a pair of epochs begins again.
+    /// Discards the current epoch and pair, because the program paused: the measured cost has no meaning.
     pub(crate) fn interrupt(&mut self) {
         if matches!(self.stage, Stage::Batched | Stage::Plain) {
             self.stage = Stage::Fresh;
@@ -177,7 +177,7 @@ fn median(mut values: [f64; PAIRS]) -> f64 {
 mod tests {
     use super::*;
 
-    /// Sends so many datagrams, which cost so much each, and returns the last decision and the share that went in bursts.
+    /// Sends datagrams of a given cost; returns the last decision and the share that was sent in bursts.
     fn play(
         payoff: &mut Payoff,
         datagrams: u32,

@@ -35,8 +35,8 @@ fn flush_and_end_ticker() {
     outgoing::flush(Flush::Process);
 }
 
-/// The process filters its system calls from now on: those that bursts need may end it. (A filter that it was started with is one for
-/// programs in general, and those make the same calls.)
+/// Turns the library off, because the process filters its system calls from now on: a filter may kill it for those that bursts need. (A
+/// filter that it was started with is made for programs in general, and those make the same calls.)
 pub(crate) fn confine() {
     if !shared::is_off() {
         record::confined();

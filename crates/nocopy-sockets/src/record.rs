@@ -47,7 +47,7 @@ pub(crate) struct Record(&'static Words);
 impl Record {
     pub(crate) const NONE: Self = Self(&NOWHERE);
 
-    /// As a slot keeps it; null is [`NONE`](Self::NONE).
+    /// From the pointer that a slot keeps; null is [`NONE`](Self::NONE).
     #[inline]
     pub(crate) fn from_pointer(pointer: *mut Words) -> Self {
         // SAFETY: null, or made of a reference by `pointer`.
@@ -124,7 +124,7 @@ impl Record {
     }
 }
 
-/// The name of the thread that asks, which of most programs is the program's.
+/// The name of the calling thread, which in most programs is the program's.
 fn program_name() -> [u64; 2] {
     let mut name = [0_u64; 2];
     sys::process_control(libc::PR_GET_NAME, (&raw mut name) as usize);

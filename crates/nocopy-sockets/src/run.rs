@@ -34,11 +34,11 @@ const PATIENCE: u32 = 256;
 const LEFT_ALONE: u32 = 4096;
 const LEFT_ALONE_MAX: u32 = 1 << 18;
 
-/// Bursts with fewer datagrams are short; those that the deadline ended, with fewer than the second.
+/// A burst with fewer datagrams is short; a burst that the deadline ended is short with fewer than the second number.
 const SHORT: u32 = 4;
 const SHORT_BY_DEADLINE: u32 = 8;
 
-/// Short bursts, less those that are not, after which a socket is left alone.
+/// A socket is left alone when its short bursts exceed the others by this number.
 const SHORT_BURSTS_MAX: u32 = 16;
 
 /// What two datagrams must share to be in one burst.
@@ -49,7 +49,7 @@ pub(crate) struct Shape {
 }
 
 impl Shape {
-    /// Whether a datagram of so many bytes, to an address of the program or the peer of a connected socket, has this shape.
+    /// Whether a datagram of this length and destination has this shape; `None` stands for the peer of a connected socket.
     #[inline]
     pub(crate) fn is(&self, bytes: usize, address: Option<&[u8]>) -> bool {
         self.bytes == bytes && self.destination.is(address)
@@ -71,7 +71,7 @@ pub(crate) enum Step {
     Examine,
 }
 
-/// How a socket is to be treated, where that is not what programs need.
+/// Deviations from the usual treatment of sockets, for tests.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Tuning {
     /// Equal sends that make a run.
@@ -146,13 +146,13 @@ impl Run {
         if is_known { Step::Alone(Plain::First) } else { Step::Examine }
     }
 
-    /// Whether an epoch of measuring is over; then [`turn`](Self::turn) is to be called, before [`offer`](Self::offer).
+    /// Whether a measured epoch is over, so that [`turn`](Self::turn) must be called before [`offer`](Self::offer).
     #[inline]
     pub(crate) fn is_due(&self) -> bool {
         self.equal >= self.tuning.entry && self.payoff.is_due()
     }
 
-    /// Ends an epoch. Says for how many datagrams the socket is to be left alone, if bursts do not pay.
+    /// Ends an epoch. If bursts do not pay, the second value is the number of datagrams for which to leave the socket alone.
     pub(crate) fn turn(&mut self, now_ns: u64) -> (Option<Decision>, Option<u32>) {
         let decision = self.payoff.turn(now_ns);
         let given_up = decision.filter(|decision| !decision.batches);
@@ -162,7 +162,8 @@ impl Run {
         (decision, given_up.map(|decision| decision.retry_after.clamp(LEFT_ALONE, LEFT_ALONE_MAX)))
     }
 
-    /// What became of a datagram that was sent alone. Says for how many datagrams the socket is to be left alone, if nothing comes of it.
+    /// Records how a datagram that was sent alone fared; returns the number of datagrams for which to leave the socket alone, if bursts
+    /// gain nothing.
     pub(crate) fn sent(
         &mut self,
         shape: Shape,
@@ -208,10 +209,10 @@ impl Run {
         (self.fruitless >= PATIENCE).then(|| self.leave())
     }
 
-    /// What was found of the socket and the way to the destination.
+    /// Records whether the socket and the route allow bursts.
     ///
     /// # Errors
-    /// It is to be left alone, for so many datagrams.
+    /// The number of datagrams for which to leave the socket alone.
     pub(crate) fn examined(&mut self, fit: Result<(), Alone>, now_ns: u64) -> Result<(), u32> {
         match fit {
             Ok(()) => {
@@ -222,7 +223,7 @@ impl Run {
         }
     }
 
-    /// A burst was handed over. Says for how many datagrams the socket is to be left alone, if bursts come to nothing.
+    /// Records a burst that was handed over; returns the number of datagrams for which to leave the socket alone, if bursts gain nothing.
     pub(crate) fn flushed(&mut self, why: Flush, datagrams: u32) -> Option<u32> {
         self.is_open = false;
         self.payoff.count(datagrams);
@@ -251,7 +252,7 @@ impl Run {
         self.end();
     }
 
-    /// The next datagram is the first of its kind.
+    /// Ends the run: the next datagram begins a new one.
     fn end(&mut self) {
         (self.equal, self.is_open) = (0, false);
     }

@@ -21,7 +21,7 @@ pub(crate) struct Shared {
     pub(crate) begun_ns: AtomicU64,
     /// Whether the thread for the deadline runs, or is being started.
     pub(crate) is_ticking: AtomicBool,
-    /// Its number; the kernel sets it, and clears it and wakes waits when the thread is gone.
+    /// The thread's number. The kernel sets it, and clears it and wakes waiters when the thread has ended.
     pub(crate) ticker: AtomicU32,
     /// Asks the thread to end.
     pub(crate) stop: AtomicU32,
@@ -110,7 +110,7 @@ impl Word {
         Self::with(self.number(), first, self.count())
     }
 
-    /// No burst; the next one has another number.
+    /// The state without a burst; the next burst gets another number.
     pub(crate) fn over(self) -> Self {
         Self::with(self.number().wrapping_add(1), 0, 0)
     }
@@ -190,7 +190,7 @@ impl Lock {
         self.take(sys::thread()).ok()
     }
 
-    /// Nothing if another thread does not let go of it.
+    /// `None` if another thread does not release it in time.
     #[inline]
     pub(crate) fn acquire(&self) -> Option<Hold> {
         let own = sys::thread();

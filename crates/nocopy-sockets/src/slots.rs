@@ -27,7 +27,7 @@ pub(crate) struct Slot {
     kind: AtomicU32,
     /// Datagrams for which it is left alone.
     remaining: AtomicU32,
-    /// The error of a datagram that the program was told is sent: its next call fails with it.
+    /// The error of a datagram whose call had reported success: the program's next call fails with it.
     owed: AtomicI32,
     record: AtomicPtr<Words>,
     /// Written before `kind` becomes `ACTIVE`, and read and written under the lock only.
@@ -60,7 +60,7 @@ static ALL: [Slot; SLOTS] = [const {
 /// How a datagram on a descriptor is treated without looking further.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// No UDP socket, or a descriptor that is not looked after.
+    /// Not a UDP socket, or a descriptor that is not tracked.
     Other,
     /// A UDP socket that is left alone.
     Alone,
@@ -206,7 +206,7 @@ fn udp_socket(descriptor: i32) -> Option<(u64, bool)> {
     Some((sys::cookie(descriptor).filter(|_| is_udp)?, domain == libc::AF_INET6))
 }
 
-/// In the child of a fork: sockets are counted as those of another process, and errors are told to the parent.
+/// For the child of a fork: counts its sockets as those of another process, and leaves errors to the parent.
 ///
 /// # Safety
 /// No other thread runs in this process.

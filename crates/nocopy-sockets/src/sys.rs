@@ -108,7 +108,7 @@ pub(crate) fn now_ns() -> u64 {
     (now.tv_sec as u64).wrapping_mul(1_000_000_000).wrapping_add(now.tv_nsec as u64)
 }
 
-/// The same without the C library.
+/// As [`now_ns`], without the C library.
 pub(crate) fn now_ns_by_call() -> u64 {
     let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     plain(libc::SYS_clock_gettime, [libc::CLOCK_MONOTONIC as usize, (&raw mut now) as usize]);
@@ -135,7 +135,7 @@ pub(crate) fn set_signals(signals: Signals) -> Signals {
     before
 }
 
-/// Waits until a word is another one, it is woken, or the time is over.
+/// Waits until the word differs from `value`, until it is woken, or until the timeout.
 pub(crate) fn wait_on(word: &std::sync::atomic::AtomicU32, value: u32, timeout_ns: u64) {
     let time = time(timeout_ns);
     let address = word.as_ptr() as usize;
@@ -153,7 +153,7 @@ pub(crate) fn signal(thread: u32) {
     plain(libc::SYS_tgkill, [process() as usize, thread as usize, TICK as usize]);
 }
 
-/// Waits for the signal, at most for so long; says whether it came.
+/// Waits at most `timeout_ns` for the signal; returns whether it came.
 pub(crate) fn wait_for_signal(timeout_ns: u64) -> bool {
     let set: Signals = 1 << (TICK - 1);
     let time = time(timeout_ns);
@@ -177,7 +177,7 @@ pub(crate) fn timer_for(thread: i32) -> Option<i32> {
     error(made).is_none().then_some(timer)
 }
 
-/// It fires once, at that time of the monotonic clock.
+/// Sets a timer to fire once, at this time of the monotonic clock.
 pub(crate) fn set_timer(timer: i32, at_ns: u64) {
     let never = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     let setting = libc::itimerspec { it_interval: never, it_value: time(at_ns) };
@@ -218,7 +218,7 @@ pub(crate) fn is_nonblocking(descriptor: i32) -> bool {
     flags >= 0 && flags as i32 & libc::O_NONBLOCK != 0
 }
 
-/// Waits until a socket has room, at most for so long.
+/// Waits at most `timeout_ms` until a socket has room.
 pub(crate) fn wait_for_room(descriptor: i32, timeout_ms: u32) {
     let mut wait = libc::pollfd { fd: descriptor, events: libc::POLLOUT, revents: 0 };
     let time = libc::timespec {
@@ -285,7 +285,7 @@ impl Message {
     /// Whether it was [spoiled](Self::spoil) since it was last set.
     ///
     /// # Safety
-    /// It is there, and only signal handlers of this thread change it meanwhile.
+    /// `message` is valid, and meanwhile only signal handlers of this thread change it.
     pub(crate) unsafe fn is_spoiled(message: *const Self) -> bool {
         // SAFETY: by contract.
         let parts = unsafe { (&raw const (*message).header.msg_hdr.msg_iovlen).read_volatile() };
@@ -295,7 +295,7 @@ impl Message {
     /// How many datagrams of it the kernel has: all or none.
     ///
     /// # Safety
-    /// As of [`spoil`](Self::spoil).
+    /// As [`spoil`](Self::spoil).
     pub(crate) unsafe fn taken(message: *mut Self) -> usize {
         // SAFETY: by contract. The kernel writes the length when it has taken a message, before the call returns.
         unsafe {

@@ -19,16 +19,16 @@ use std::sync::atomic::fence;
 use crate::shared::{SHARED, Word};
 use crate::{environment, sys};
 
-/// It ends when nothing has happened for so long.
+/// The thread ends after this time without a burst.
 const IDLE_NS: u64 = 10_000_000;
 
 /// A timer that fires sooner than after this share of the deadline is moved away.
 const MARGIN_SHARE: u64 = 4;
 
-/// A burst for which its socket has no room is tried again after so many deadlines.
+/// A burst for which its socket has no room is tried again after this many deadlines.
 const STUCK_TIMES: u64 = 10;
 
-/// How often to look whether an ending thread is gone, and how long at a time.
+/// How often to check whether an ending thread has ended, and how long to sleep between checks.
 const LOOKS: u32 = 10_000;
 const LOOK_NS: u64 = 1_000_000;
 
@@ -49,13 +49,13 @@ pub(crate) fn is_ready(flush: fn(u32)) -> bool {
     SHARED.is_ticking.load(Acquire) || start(flush)
 }
 
-/// Whether there is one, which ends only while the lock is held, or in a signal handler that interrupts its holder.
+/// Whether the thread exists; it ends only while the lock is held, or in a signal handler that interrupts the holder.
 #[inline]
 pub(crate) fn is_ticking() -> bool {
     SHARED.is_ticking.load(Relaxed)
 }
 
-/// Hands over the burst of a number.
+/// The function that hands over the burst with a given number.
 static FLUSH: OnceLock<fn(u32)> = OnceLock::new();
 
 #[cold]
@@ -88,7 +88,7 @@ fn begin_with_timer() -> bool {
 /// Means that there is no timer.
 const NO_TIMER: i32 = -1;
 
-/// Has the thread look at the burst that begins now when its deadline is there. The lock is held.
+/// Makes the thread look at the burst that begins now when its deadline has come. The caller holds the lock.
 #[inline]
 pub(crate) fn arm(now_ns: u64, deadline_ns: u64) {
     // Pairs with the fence in `run`: either this finds that the timer has fired, or the thread finds the burst.
@@ -137,7 +137,7 @@ fn wait_until_gone() -> bool {
     false
 }
 
-/// What threads of one process share; the kernel writes the thread's number, and clears it when it is gone.
+/// The flags of a thread of this process; the kernel writes its number, and clears it when the thread has ended.
 const FLAGS: usize = (libc::CLONE_VM
     | libc::CLONE_FS
     | libc::CLONE_FILES

@@ -74,7 +74,7 @@ impl Burst {
         head(self.guard())
     }
 
-    /// What the holder of the lock does until it calls the kernel for so many datagrams.
+    /// Does what the holder of the lock does until it calls the kernel for `datagrams` datagrams.
     fn prepare_call(&self, datagrams: usize) -> (Word, Handover) {
         let word = Word::load();
         let payload = payload(word.first() * BYTES, datagrams * BYTES);

@@ -74,7 +74,7 @@ sends! {
     writev = WRITEV else join_writev else rest_writev(first: *const iovec, count: i32);
 }
 
-/// Puts a datagram into the burst that is under way, if `is_like` says that it is as those in it.
+/// Puts a datagram into the current burst if `is_like` accepts the burst's shape.
 #[inline(always)]
 fn join(descriptor: i32, parts: &[iovec], flags: i32, is_like: impl FnOnce(&Shape) -> bool) -> Option<usize> {
     if flags & !HARMLESS != 0 || !is_queued() {
@@ -291,10 +291,10 @@ unsafe fn parts<'a>(first: *const iovec, count: usize) -> &'a [iovec] {
     unsafe { std::slice::from_raw_parts(first, count) }
 }
 
-/// What `writev` writes, and as a datagram to the peer of a connected socket.
+/// The parts that `writev` writes, and their shape as a datagram to the peer of a connected socket.
 ///
 /// # Safety
-/// There are so many parts.
+/// `first` points to `count` parts.
 unsafe fn vector<'a>(first: *const iovec, count: i32) -> (&'a [iovec], Option<Shape>) {
     let known = usize::try_from(count).ok().filter(|count| *count <= PARTS_MAX);
     // SAFETY: by contract.

@@ -9,7 +9,7 @@ use crate::sys::by_processor;
 /// in `r11` or `x17`, where its result is returned.
 ///
 /// # Safety
-/// To be called by the entry points below only.
+/// Only the entry points below may call it.
 #[unsafe(naked)]
 pub(super) unsafe extern "C" fn around() {
     naked_asm!(by_processor!(
@@ -78,10 +78,10 @@ pub(super) unsafe extern "C" fn around() {
     ))
 }
 
-/// The same for a function that is not found yet: its `Real` is in `r11` or `x17`, where its address is returned.
+/// As the macros above, for a function whose address is not known yet: its `Real` is in `r11` or `x17`, where the address is returned.
 ///
 /// # Safety
-/// To be called by the entry points below only.
+/// Only the entry points below may call it.
 #[unsafe(naked)]
 pub(super) unsafe extern "C" fn find() {
     naked_asm!(

@@ -38,7 +38,7 @@ instead! {
     getsockopt => in_getsockopt;
 }
 
-/// Calls for what is there already, and if that is nothing once more as the program does, after the burst has left.
+/// Looks for what has arrived already; if there is nothing, hands the burst over and waits as the program asked.
 #[inline]
 fn first_without_waiting<R: PartialOrd + From<i8>>(look: impl FnOnce() -> R, wait: impl FnOnce() -> R) -> R {
     let errno = errno();
@@ -215,10 +215,10 @@ fn events(look: impl FnOnce() -> i32, wait: impl FnOnce() -> i32) -> i32 {
     found
 }
 
-/// `POLLOUT` is not for sockets whose burst still waits for room: nothing is left of such an event.
+/// Removes `POLLOUT` from sockets whose burst still waits for room; returns how many descriptors have events left.
 ///
 /// # Safety
-/// There are so many entries.
+/// `all` points to `count` entries.
 unsafe fn withhold(all: *mut pollfd, count: libc::nfds_t, found: i32) -> i32 {
     if found <= 0 || !outgoing::is_any_stuck() {
         return found;

@@ -91,7 +91,7 @@ fn report_file() -> File {
     file
 }
 
-/// A socket on the loopback interface for what programs send.
+/// A socket on the loopback interface that receives the datagrams of a program.
 pub(crate) fn receiver() -> (UdpSocket, SocketAddr) {
     receiver_at("127.0.0.1:0")
 }
@@ -104,7 +104,7 @@ pub(crate) fn receiver_at(address: &str) -> (UdpSocket, SocketAddr) {
     (socket, address)
 }
 
-/// All datagrams that have arrived: the sender has ended, and on the loopback interface what it sent is there.
+/// All datagrams that have arrived: the sender has ended, and loopback delivers at once.
 pub(crate) fn arrived(socket: &UdpSocket) -> Vec<Vec<u8>> {
     socket.set_nonblocking(true).unwrap();
     let mut buffer = vec![0; 1 << 16];

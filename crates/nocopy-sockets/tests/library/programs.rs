@@ -180,7 +180,7 @@ fn a_signal_handler_that_sends_neither_waits_nor_reorders() {
     assert!(sockets.sockets.iter().any(|socket| socket.joined > 0));
 }
 
-/// Without a receiver: the kernel tells the error of one datagram at the next call.
+/// Without a receiver, the kernel reports the error of one datagram at the next call.
 #[test]
 fn a_closed_port_is_told_at_the_second_datagram() {
     let program = Program::compile("refused");
