@@ -21,7 +21,7 @@ pub(crate) enum Command {
     Run(RunArguments),
     /// List the tests, where each runs and what it proves.
     List,
-    /// Fetch and install what the lab needs; does nothing when it is there.
+    /// Fetch and install what the lab needs, unless it is there already.
     Prepare,
     /// Inside a machine that has no system: make one, run 'guest' with these arguments, and switch the machine off.
     #[command(hide = true)]

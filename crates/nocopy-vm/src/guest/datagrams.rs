@@ -118,7 +118,7 @@ impl Datagrams {
         Ok(sender.flush()?)
     }
 
-    /// Receives a whole window. Those that io_uring sends may overtake each other, while the send buffer is full.
+    /// Receives a whole window. Datagrams that io_uring sends may overtake each other while the send buffer is full.
     fn expect(&mut self, window: &[Vec<u8>], method: Method) -> Result<(), Failure> {
         let arrived = window.iter().map(|_| receive(&self.receiver)).collect::<Result<Vec<_>, _>>();
         let mut arrived = arrived.map_err(|error| Failure(format!("{method}: not all arrived: {error}")))?;

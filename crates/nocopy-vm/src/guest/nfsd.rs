@@ -149,7 +149,7 @@ fn parse_hex(text: &str) -> Option<Vec<u8>> {
     pairs.map(|pair| u8::from_str_radix(pair?, 16).ok()).collect()
 }
 
-/// Answers every call: of mounting the root with the handle, others with "yes", as rpcbind says to all that register.
+/// Answers every call: a mount of the root with the handle, others with "yes", as rpcbind answers all that register.
 fn answer(listener: &TcpListener, handle: &[u8]) {
     for stream in listener.incoming() {
         let (Ok(stream), handle) = (stream, handle.to_vec()) else { return };

@@ -43,7 +43,7 @@ pub(crate) struct Release {
     pub(crate) codename: String,
 }
 
-/// One suite, known to apt inside a directory of ours.
+/// One suite, which apt uses inside a directory of the lab.
 pub(crate) struct Suite {
     name: String,
     architecture: Architecture,

@@ -24,7 +24,7 @@ pub(crate) struct Row {
 #[derive(Debug)]
 pub(crate) struct Run {
     pub(crate) ended: Ended,
-    /// The stall during the run, by which a failure proves nothing.
+    /// The stall during the run, because of which a failure proves nothing.
     pub(crate) stall: Option<String>,
 }
 

@@ -203,7 +203,7 @@ fn kill_in_the_middle(guest: &Guest, scene: &Scene, server: Server, round: u64) 
     scene.serve(guest.lab(), &["--writable"])
 }
 
-/// Writes until the disk is full; goes on when there is room again.
+/// Writes until the disk is full, and again when there is room.
 fn no_room(guest: &Guest, scene: &Scene, wanted: Errno) -> Result<(), Failure> {
     let (server, mounted) = served(guest, scene)?;
     by_nobody(|| {
