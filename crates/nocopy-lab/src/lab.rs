@@ -369,7 +369,7 @@ pub(crate) fn quiet_namespace() -> Result<Namespace, Error> {
     Ok(namespace)
 }
 
-/// Router solicitations and duplicate address detection would be frames nobody sent, in the middle of a count.
+/// Turns off router solicitations and duplicate address detection, whose frames would disturb counts.
 fn silence_ipv6(namespace: &Namespace) -> Result<(), Error> {
     namespace.run(|| {
         ["all", "default"].iter().try_for_each(|scope| {

@@ -6,7 +6,7 @@ use std::io;
 use std::path::Path;
 use std::process::{Command, ExitStatus};
 
-/// How a test begins the line that says why it did nothing ([`skip`](crate::skip)); libtest may have begun the line.
+/// The beginning of the line in which a test reports why it was skipped ([`skip`](crate::skip)); libtest may have begun the line.
 const SKIP: &str = "SKIP: ";
 const NEEDS: &str = "needs ";
 

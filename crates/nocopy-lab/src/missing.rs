@@ -10,7 +10,7 @@ pub enum Missing {
     /// A capability of this process, such as `CAP_NET_ADMIN`.
     #[error("needs {0}; this process does not have it; run it as root or grant the capability")]
     Capability(&'static str),
-    /// A feature of the kernel, with the option that brings it.
+    /// A feature of the kernel, with its build option.
     #[error("needs {0}; this kernel does not have it; use a kernel built with it")]
     Kernel(&'static str),
     /// A device, such as a network card with zero-copy XDP.

@@ -246,7 +246,6 @@ fn pressure_in(pressure: &str) -> Option<Duration> {
     Some(Duration::from_micros(total.parse().ok()?))
 }
 
-/// Successive readings of the kernel's accounts.
 #[derive(Debug)]
 struct Accounts {
     last: Reading,

@@ -37,7 +37,6 @@ fn ping(lab: &Lab) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Proves that the two ends are joined, in both directions.
 #[test]
 fn a_datagram_goes_there_and_back() {
     let Some(lab) = lab_or_skip() else { return };
@@ -101,7 +100,6 @@ fn names(namespace: &Namespace) -> Vec<String> {
     namespace.interfaces().unwrap().into_iter().map(|interface| interface.name).collect()
 }
 
-/// Proves that a lab survives an end going down and up, and that the other end notices.
 #[test]
 fn an_end_goes_down_and_comes_back() {
     let Some(lab) = lab_or_skip() else { return };
@@ -137,7 +135,6 @@ fn existing_interfaces_become_a_lab() {
     assert_eq!(source.raw_os_error(), Some(19), "ENODEV");
 }
 
-/// Proves that pulling the device is reported as such, with the errno kept.
 #[test]
 fn a_deleted_pair_is_no_such_device() {
     let Some(lab) = lab_or_skip() else { return };
@@ -174,7 +171,6 @@ fn an_idle_lab_is_silent() {
     assert_eq!((packets(lab.left()), packets(lab.right())), ((1, 1), (1, 1)), "received, sent");
 }
 
-/// Proves that a missing capability is named exactly, not guessed from an errno.
 #[test]
 fn a_missing_capability_is_named() {
     use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
@@ -195,7 +191,6 @@ fn a_missing_capability_is_named() {
     }
 }
 
-/// Proves that a panic inside a namespace is the caller's panic.
 #[test]
 #[should_panic(expected = "inside")]
 fn a_panic_inside_comes_out() {
