@@ -279,7 +279,6 @@ fn icmpv6_and_what_it_is_about() {
     assert_eq!(message(200, 3, &[0; 4]), "type-200, code 3, length 8");
 }
 
-/// Proves that a snap length changes no printed length, and that no cut packet is called malformed.
 #[test]
 fn cut_packets_are_described_as_they_were() {
     let packet_bytes = captured::TCP_SYN.len();

@@ -76,7 +76,7 @@ pub struct Counts {
 pub enum Direction {
     /// Into the host.
     In,
-    /// Out of it.
+    /// Sent by the interface.
     Out,
 }
 

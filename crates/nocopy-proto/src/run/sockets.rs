@@ -20,7 +20,7 @@ pub const WORD_BYTES: usize = 8;
 /// Bytes of the whole file.
 pub const FILE_BYTES: usize = (1 + SOCKETS_MAX) * WORDS * WORD_BYTES;
 
-/// Says that the file is one of this layout; its last digit is the layout's version.
+/// Marks a file of this layout; the last digit is the layout's version.
 pub const MAGIC: u64 = 0x6e6f_636f_7079_0001;
 
 /// Words of the first record.
@@ -174,7 +174,7 @@ reasons! {
     }
 }
 
-/// One socket, as its record says.
+/// The record of one socket.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Socket {
     /// The number of the process, as it sees it itself.
@@ -205,7 +205,7 @@ pub struct Socket {
     pub plain: Vec<(Plain, u64)>,
 }
 
-/// What the whole file says.
+/// The content of the whole file.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Sockets {
     /// In the order in which they first sent.
