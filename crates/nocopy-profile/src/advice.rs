@@ -29,7 +29,8 @@ const WAITED_BYTES_MAX: f64 = 16_384.0;
 const FULL_SEGMENT_BYTES: std::ops::Range<f64> = 1_000.0..9_000.0;
 const JOINED_MIN: f64 = 3.0;
 
-/// Of a fixed receive buffer: the kernel advertises at most about half of it (the rest is for packets' overhead).
+/// The share of a fixed receive buffer that can hold data: the kernel advertises at most about half of it (the rest is for packets'
+/// overhead).
 const BUFFER_USED_MIN: f64 = 0.4;
 const WINDOW_SHARE_MAX: f64 = 0.125;
 

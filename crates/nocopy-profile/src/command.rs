@@ -148,7 +148,6 @@ fn wait_for_start() -> io::Result<()> {
 mod tests {
     use super::*;
 
-    /// Proves that a process that ends before it connects causes an error with the reason, without a wait.
     #[test]
     fn a_process_that_ends_early_is_reported() {
         // Starts this test program itself, with a filter that matches no test.

@@ -75,7 +75,7 @@ pub struct Time {
     pub late_seconds: f64,
     pub still_seconds: f64,
     pub switches: u64,
-    /// Time of softirqs and devices' interrupts on all processors, for any traffic, and the share of it that `places` have.
+    /// Time of softirqs and device interrupts on all processors, for any traffic; and the share of it that `places` cover.
     pub machine_seconds: f64,
     pub machine_share: f64,
     pub period_us: f64,

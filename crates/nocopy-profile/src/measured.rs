@@ -18,7 +18,7 @@ pub struct Measured {
     pub tcp: Tcp,
     /// Packets that reached the target's TCP sockets, after GRO, and datagrams that it received.
     pub delivered_packets: u64,
-    /// Packets that the machine's receive softirq handled meanwhile, after GRO, whosever they were (`/proc/net/softnet_stat`).
+    /// Packets that the machine's receive softirq handled during the window, after GRO, for any process (`/proc/net/softnet_stat`).
     pub machine_packets: u64,
     pub drops: Vec<Drops>,
     pub own_cost: OwnCost,

@@ -154,7 +154,6 @@ mod tests {
     use object::read::elf::ElfFile64;
     use object::{Endianness, Object, ObjectSection};
 
-    /// Proves that the kernel takes the programs in C for programs under the GPL, and that they are under a licence of this project too.
     #[test]
     fn programs_in_c_have_the_dual_licence() {
         let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../bpf");

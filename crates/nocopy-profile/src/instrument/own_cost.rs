@@ -15,7 +15,7 @@ use crate::measured::OwnCost;
 const TIMED: Duration = Duration::from_millis(10);
 const UNTIMED: Duration = Duration::from_millis(240);
 
-/// Times the programs while it lives.
+/// Times the programs until it is dropped.
 #[derive(Debug)]
 pub(super) struct Watch {
     programs: Vec<ProgramFd>,

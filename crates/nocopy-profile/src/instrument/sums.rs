@@ -249,7 +249,6 @@ fn add(tcp: &mut Tcp, account: &Account, sockets: u64, receive_buffer: u64) {
     tcp.receive_buffer_fixed |= fixed != 0;
 }
 
-/// The lower and the upper half of a word.
 fn halves(key: u64) -> [u32; 2] {
     [key as u32, (key >> 32) as u32]
 }
