@@ -35,7 +35,6 @@ impl Failure {
     }
 }
 
-/// Advice for a file that cannot be written completely.
 fn output_advice(error: &io::Error) -> &'static str {
     match error.kind() {
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => "free space, or name a file elsewhere",

@@ -153,7 +153,6 @@ mod tests {
         );
     }
 
-    /// Proves that every line of a table has the same number of cells, with any text.
     #[test]
     fn words_of_a_result_do_not_change_the_page() {
         let odd = "a|b\n## odd <script> `d` [e](f) \u{1b}[2J";

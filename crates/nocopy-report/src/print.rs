@@ -10,8 +10,7 @@ pub fn text(text: &str) -> Result<(), Failure> {
     write(io::stdout().lock(), text).map_err(Failure::Print)
 }
 
-/// Says a line on standard error. Where that fails (a closed pipe, a full disk) nothing ends for it, as it would with `eprintln!`, which
-/// panics.
+/// Prints a line on standard error. A failure (a closed pipe, a full disk) is ignored, where `eprintln!` would panic.
 pub fn say(line: impl fmt::Display) {
     let _ = write(io::stderr().lock(), &format!("{line}\n"));
 }

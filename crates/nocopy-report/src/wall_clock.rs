@@ -9,7 +9,7 @@ pub fn now() -> String {
     at(i64::try_from(now_ns() / 1_000_000_000).unwrap_or(0))
 }
 
-/// The same of so many seconds since 1970.
+/// The text for this many seconds since 1970.
 pub fn at(seconds: i64) -> String {
     Timestamp::from_second(seconds).unwrap_or_default().to_string()
 }

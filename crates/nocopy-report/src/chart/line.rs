@@ -28,7 +28,7 @@ const TOP_PX: f64 = 10.0;
 const PLOT_PX: f64 = 240.0;
 const AXIS_PX: f64 = 24.0;
 
-/// Left of it are the names of the upright axis, in percent.
+/// The left edge of the drawing area, in percent of the width; the names of the vertical axis are left of it.
 const LEFT: f64 = 15.0;
 
 /// The dash pattern of a line, besides its colour and marks.

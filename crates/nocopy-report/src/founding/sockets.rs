@@ -32,7 +32,6 @@ const LINES: [(&str, &str, &str, &str); 10] = [
     ("NFS by nocopy serve nfs", FILES, "nocopy", NOTHING),
 ];
 
-/// The baseline: the first method of a kind.
 fn base(series: &str) -> &'static str {
     match series {
         STREAM => "plain",
