@@ -16,7 +16,7 @@ pub(crate) const PROFILE: &str = "counted";
 const BATCHES: [u32; 2] = [100, 300];
 const BATCH_PACKETS: u32 = 64;
 
-/// A loop against another one: mostly the library against the loop by hand that does the same checks.
+/// Two loops that are compared: mostly the library, and a loop by hand that does the same checks.
 struct Row {
     judged: &'static str,
     control: &'static str,

@@ -9,7 +9,7 @@ use crate::step::{Failed, Step, is_root, run_all};
 /// A program that the tests or this one start, or a header for compiling.
 struct Program {
     name: &'static str,
-    /// The option by which its presence is tested; empty for a header.
+    /// The option that tests whether the program is present; empty for a header.
     question: &'static str,
     /// One package or more.
     apt: &'static str,

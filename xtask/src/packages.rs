@@ -41,7 +41,7 @@ impl Unpacked {
         self.path(&format!("usr/lib/{}-linux-gnu", std::env::consts::ARCH))
     }
 
-    /// Variables with which their programs find each other, and their libraries.
+    /// Environment variables with which the unpacked programs find each other and their libraries.
     pub(crate) fn variables(&self) -> Vec<(&'static str, String)> {
         let libraries = self.libraries();
         let joined = |paths: &[PathBuf]| {

@@ -25,7 +25,7 @@ const NAME: &str = "left-alone";
 
 const LIBRARY: &str = "libnocopy_sockets.so";
 
-/// Above this share of its own instructions a program pays too much.
+/// The largest cost of the library, as a share of the program's own instructions.
 const MORE_MAX: f64 = 0.02;
 
 /// A program, and its loads.

@@ -18,15 +18,15 @@ const PT_DYNAMIC: u64 = 2;
 /// Files that programs are started with that were not built for the sanitizer.
 #[derive(Debug)]
 pub(crate) struct Sanitizer {
-    /// The C compiler's run-time library of it.
+    /// The sanitizer's run-time library, from the C compiler.
     runtime: PathBuf,
     /// A copy of the system's libpcap.
     libpcap: PathBuf,
 }
 
 impl Sanitizer {
-    /// The sanitizer allows no `RTLD_DEEPBIND`, by which nocopy-pcap has the system's libpcap call itself and not us. A copy that asks
-    /// for that in its own file is as good.
+    /// The sanitizer forbids `RTLD_DEEPBIND`, by which nocopy-pcap makes the system's libpcap call itself and not this library. A copy of
+    /// libpcap whose file asks for that has the same effect.
     pub(crate) fn prepare() -> Result<Self, Failed> {
         let runtime = file_of_compiler("libasan.so")?;
         let system = file_of_compiler(LIBPCAP)?;
