@@ -22,10 +22,10 @@ pub struct BenchArguments {
     /// minutes.
     #[arg(long, conflicts_with_all = ["workloads", "all", "methods", "interface"])]
     pub founding: bool,
-    /// Print what is measured, and how, and measure nothing.
+    /// Explain what is measured and how, without measuring
     #[arg(long, conflicts_with_all = ["json", "html"])]
     pub explain: bool,
-    /// Half the time.
+    /// Measure for half the time
     #[arg(long)]
     pub quick: bool,
     /// How many times every method runs; fewer if the time runs out.
@@ -43,7 +43,7 @@ pub struct BenchArguments {
     /// Overwrite files that exist.
     #[arg(long)]
     pub force: bool,
-    /// Send from this interface instead of a private lab; an XDP program is attached to it meanwhile.
+    /// Send from this interface instead of a private lab; the bench attaches an XDP program to it while it runs
     #[arg(long, value_name = "A", requires = "peer")]
     pub interface: Option<String>,
     /// Receive on this interface, which must be connected to A.

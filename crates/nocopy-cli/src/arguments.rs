@@ -110,14 +110,14 @@ pub(crate) enum Command {
     /// Show which fast paths (AF_XDP, zero-copy, io_uring) this machine and its interfaces allow, and how to
     /// enable the others.
     ///
-    /// Changes nothing: it prints the commands that would. A port is what packets of an interface are sent and
-    /// received through. Exit code 1 if none can be opened on INTERFACE, or without INTERFACE on any interface
-    /// of this machine.
+    /// Changes nothing: it prints the commands that would. A port is how nocopy sends and
+    /// receives the packets of an interface. Exit code 1 if no port can be opened on INTERFACE, or without
+    /// INTERFACE on any interface of this machine.
     Doctor(DoctorArguments),
-    /// Show what is counted for interfaces, live: packets, drops, and AF_XDP sockets of every process.
+    /// Show the counters of interfaces, live: packets, drops, and AF_XDP sockets of every process.
     ///
     /// On a terminal a table of rates by interface, queue and socket. Keys: s sorts by the next column, r reverses the order, a shows all lines or
-    /// only those that counted something, q quits. It ends with one line of what was counted meanwhile. Elsewhere each counter is a line,
+    /// only those that counted something, q quits. At the end it prints one line with the totals of the run. Without a terminal each counter is a line,
     /// under the names of the kernel and the driver. Changes nothing. Ends when interrupted.
     Stats(StatsArguments),
     /// Print the packets of an interface, one a line.
@@ -148,7 +148,7 @@ pub(crate) enum Command {
     Recv(RecvArguments),
     /// Measure round-trip times to 'nocopy serve': by messages, UDP, TCP, or UDP over AF_XDP.
     ///
-    /// 'nocopy serve' must run at the other end. One message is on its way at a time. Ends after a count or a time, or when interrupted, and prints
+    /// 'nocopy serve' must run at the other end. One message is in flight at a time. Ends after a count or a time, or when interrupted, and prints
     /// percentiles and a histogram. Exit code 1 if an answer is missing or changed. Nothing is encrypted: there is no TLS.
     Ping(PingArguments),
     /// Answer 'nocopy ping' and 'nocopy call': send each message back, or what a program makes of it; or serve
@@ -172,7 +172,7 @@ pub(crate) enum Command {
     /// Copy files from an NFS server or to one, without a mount: nfs://HOST/PATH.
     ///
     /// A file is copied to NAME.nocopy-part and renamed when it is complete and, on a server, on its disk. If
-    /// the server restarts meanwhile, what it lost is sent again. Prints what was copied. Exit code 1 if anything could not be copied. Nothing is encrypted.
+    /// the server restarts in between, data that it lost is sent again. Prints what was copied. Exit code 1 if anything could not be copied. Nothing is encrypted.
     Cp(CpArguments),
     /// Show where a program's network calls (TCP and UDP, both directions) spend time and copy bytes.
     ///
@@ -215,7 +215,7 @@ pub(crate) struct ReportArguments {
     /// Results of 'nocopy bench --json' or 'nocopy profile sweep --json'.
     #[arg(value_name = "A.json")]
     pub(crate) results: PathBuf,
-    /// Compare them with these.
+    /// Compare them with these results.
     #[arg(value_name = "B.json")]
     pub(crate) others: Option<PathBuf>,
     /// Write FILE too, a page with charts, for any browser.
@@ -234,7 +234,7 @@ pub(crate) struct ReportArguments {
 
 #[derive(Debug, Args)]
 pub(crate) struct DoctorArguments {
-    /// Show everything that decides what this interface allows; without it, one line for each interface.
+    /// Show every condition of the fast paths for this interface; without it, one line for each interface.
     #[arg(value_name = "INTERFACE")]
     pub(crate) interface: Option<String>,
     /// Print the shell commands that enable what is missing, and run none of them.
@@ -337,17 +337,16 @@ pub(crate) struct SniffArguments {
     /// Print a line of JSON for each packet, and for the summary.
     #[arg(long, conflicts_with_all = ["time", "relative"])]
     pub(crate) json: bool,
-    /// Only what comes in.
+    /// Only incoming packets, not those that the host sends.
     #[arg(long, conflicts_with = "outgoing")]
     pub(crate) incoming: bool,
-    /// Only what the host sends.
+    /// Only packets that the host sends.
     #[arg(long)]
     pub(crate) outgoing: bool,
-    /// Leave the interface as it is: no packets for other hosts.
+    /// Do not make the interface promiscuous: no packets for other hosts.
     #[arg(long)]
     pub(crate) no_promiscuous: bool,
-    /// Take the packets away from the host, which does not see them then: all of them, or those that match
-    /// FILTER.
+    /// Take the packets from the host, which then does not see them: all of them, or those that match FILTER.
     #[arg(long, conflicts_with = "outgoing")]
     pub(crate) take: bool,
     /// With --take: use this mode, and fail if it is not available (default: the fastest that is).
@@ -396,7 +395,7 @@ pub(crate) struct RecordArguments {
     /// Only incoming packets, not those that the host sends.
     #[arg(long)]
     pub(crate) incoming: bool,
-    /// Leave the interface as it is: no packets for other hosts.
+    /// Do not make the interface promiscuous: no packets for other hosts.
     #[arg(long)]
     pub(crate) no_promiscuous: bool,
     /// Keep at most this many bytes of each packet.
@@ -414,7 +413,7 @@ pub(crate) struct RecordArguments {
     /// Begin a new file after this time: 10s, 5m.
     #[arg(long, value_name = "TIME", value_parser = quantity::duration)]
     pub(crate) rotate_time: Option<Duration>,
-    /// Keep the last N files, and delete those before.
+    /// Keep the last N files, and delete older ones.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) files: Option<u32>,
     /// Memory for packets that are received and not written yet.

@@ -31,7 +31,7 @@ impl Workload for RoundTrip {
     }
 
     fn about(&self) -> &'static str {
-        "64 bytes there and back"
+        "Round trips of 64 bytes"
     }
 
     fn methods(&self) -> &'static [Method] {

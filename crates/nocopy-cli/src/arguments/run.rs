@@ -22,10 +22,10 @@ pub(crate) struct RunArguments {
     /// Overwrite FILE if it exists.
     #[arg(long, requires = "report")]
     pub(crate) force: bool,
-    /// Make that report JSON.
+    /// Write the report as JSON.
     #[arg(long)]
     pub(crate) json: bool,
-    /// The library to preload, where it is not at one of its usual places.
+    /// The library to preload, if it is not in one of its usual places.
     #[arg(long, value_name = "FILE")]
     pub(crate) library: Option<PathBuf>,
     /// The program and its arguments.

@@ -11,7 +11,7 @@ use nocopy_report::quantity;
 
 #[derive(Debug, Args)]
 pub struct NfsArguments {
-    /// The directory.
+    /// The directory to serve.
     #[arg(value_name = "DIR")]
     pub directory: PathBuf,
     /// Where to listen; port 0 takes a free port. The default is reachable from this host only.

@@ -18,7 +18,7 @@ pub struct PingArguments {
     /// End after N messages.
     #[arg(short, long, value_name = "N", value_parser = quantity::count)]
     pub count: Option<u64>,
-    /// End after this time: 10s, 5m (unless --count or this is given: 10000 messages).
+    /// End after this time: 10s, 5m (default: after 10000 messages).
     #[arg(long, value_name = "TIME", value_parser = quantity::duration)]
     pub duration: Option<Duration>,
     /// Bytes of a message, at least 8.
@@ -61,7 +61,7 @@ pub struct ServeArguments {
     /// How long the program of --exec may take.
     #[arg(long, value_name = "TIME", default_value = "10s", requires = "exec", value_parser = quantity::duration)]
     pub exec_timeout: Duration,
-    /// Close a TCP connection that was idle for so long.
+    /// Close a TCP connection that was idle for this time.
     #[arg(long, value_name = "TIME", default_value = "5m", value_parser = quantity::duration)]
     pub idle: Duration,
     /// End after this time: 10s, 5m.
@@ -103,7 +103,7 @@ pub struct CallArguments {
     /// How long to wait for the connection, and then for the response.
     #[arg(short = 'W', long, value_name = "TIME", default_value = "10s", value_parser = quantity::duration)]
     pub timeout: Duration,
-    /// How to wait for it.
+    /// How to wait for the response.
     #[arg(long, value_enum, value_name = "HOW", default_value = "block")]
     pub wait: Waiting,
     /// Over a port of this interface (AF_XDP), not through the kernel's sockets.

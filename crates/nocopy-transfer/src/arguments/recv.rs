@@ -20,8 +20,7 @@ pub struct RecvArguments {
     /// End after this time: 10s, 5m.
     #[arg(long, value_name = "TIME", value_parser = quantity::duration)]
     pub duration: Option<Duration>,
-    /// End when nothing came from the sender for this time, counted from its first datagram or byte (default
-    /// 10s; with --raw never).
+    /// End when nothing arrived from the sender for this time, counted from its first datagram or byte (default 10s; with --raw never).
     #[arg(long, value_name = "TIME", value_parser = quantity::duration)]
     pub idle: Option<Duration>,
     /// Write what is received to FILE ('-': standard output).

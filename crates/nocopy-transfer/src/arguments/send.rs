@@ -37,7 +37,7 @@ pub struct SendArguments {
     /// IPv4: generated packets (the default), or an IPv4 address of HOST.
     #[arg(short = '4', long, conflicts_with = "ipv6")]
     pub ipv4: bool,
-    /// IPv6.
+    /// The same for IPv6.
     #[arg(short = '6', long)]
     pub ipv6: bool,
     /// Print the summary as JSON.
@@ -165,7 +165,7 @@ pub enum MethodName {
     Sendmmsg,
     /// UDP: many datagrams as one, which the kernel or the card splits (UDP_SEGMENT).
     Gso,
-    /// Without a copy into the kernel, which says when it is done (MSG_ZEROCOPY).
+    /// Without a copy into the kernel, which reports when it no longer reads the memory (MSG_ZEROCOPY).
     Zerocopy,
     /// UDP: zerocopy and gso together.
     ZerocopyGso,
@@ -195,7 +195,7 @@ impl MethodName {
 #[command(next_help_heading = "Packets on an interface")]
 #[group(conflicts_with_all = ["udp", "tcp"])]
 pub struct FrameArguments {
-    /// Number of flows, in turn: source ports from --source-port up, then the next source address.
+    /// Number of flows, sent in turn: source ports from --source-port up, then the next source address.
     #[arg(long, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u32).range(1..=1 << 24))]
     pub flows: u32,
     /// An 802.1Q tag: the VLAN, and a priority of 0 to 7.
@@ -281,9 +281,9 @@ pub enum GeneratorName {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum TimingName {
-    /// As far apart as they were recorded.
+    /// At the intervals of the recording.
     Recorded,
-    /// As fast as they go.
+    /// As fast as possible.
     FlatOut,
 }
 

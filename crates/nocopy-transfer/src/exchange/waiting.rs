@@ -18,15 +18,15 @@ const LOOKS_A_CLOCK: u32 = 16;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Waiting {
-    /// Looking again and again: a processor is busy with it.
+    /// Poll all the time, which keeps a processor busy.
     #[value(name = "spin")]
     #[serde(rename = "spin")]
     Spinning,
-    /// Asleep until the kernel wakes it.
+    /// Sleep until the kernel reports data.
     #[value(name = "block")]
     #[serde(rename = "block")]
     Blocking,
-    /// Looking for a while, then asleep.
+    /// Poll for a while, then sleep.
     Adaptive,
 }
 

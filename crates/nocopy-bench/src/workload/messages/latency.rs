@@ -31,7 +31,7 @@ impl Workload for MessageLatency {
     }
 
     fn about(&self) -> &'static str {
-        "Messages of several lengths there and back"
+        "Round trips of messages of several lengths"
     }
 
     fn methods(&self) -> &'static [Method] {

@@ -24,7 +24,7 @@ impl Workload for TcpProxy {
     }
 
     fn about(&self) -> &'static str {
-        "A TCP stream passed on from one connection to another"
+        "A TCP stream forwarded from one connection to another"
     }
 
     fn methods(&self) -> &'static [Method] {

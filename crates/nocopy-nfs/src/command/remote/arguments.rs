@@ -57,10 +57,10 @@ pub struct CpArguments {
     /// nfs://HOST/PATH or nfs://HOST:PORT/PATH, with ?nfsport=PORT&mountport=PORT if need be.
     #[arg(required = true, num_args = 2.., value_names = ["SOURCE", "DESTINATION"])]
     pub paths: Vec<OsString>,
-    /// Copy directories with all that is in them. Links and devices are left out, and counted.
+    /// Copy directories with everything in them, except links and devices, which are counted.
     #[arg(short, long)]
     pub recursive: bool,
-    /// Go on with files that an earlier copy left unfinished (NAME.nocopy-part), and leave out those that have the same size and are not older.
+    /// Continue files that an earlier copy left unfinished (NAME.nocopy-part), and skip those that have the same size and are not older.
     #[arg(long)]
     pub resume: bool,
     /// Read everything again at the end, and compare it.
