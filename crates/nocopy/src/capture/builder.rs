@@ -15,7 +15,7 @@ use crate::sys::interface::{Inquiry, Interface, InterfaceError, Promiscuous};
 use crate::sys::packet::{self, PacketSocket, SINGLE_FRONT_BYTES};
 
 const PAGE_BYTES: u32 = 4096;
-/// The kernel's limit of a ring is 4 GiB less a page; of a block, the contiguous memory it finds.
+/// The largest block. The kernel limits a ring to 4 GiB less a page, and a block to the contiguous memory that it finds.
 const BLOCK_BYTES_MAX: u32 = 64 << 20;
 
 /// The longest packet that is joined or not yet segmented (IPv4's).

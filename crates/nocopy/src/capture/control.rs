@@ -64,7 +64,7 @@ impl Shared {
         self.has_filter.load(Ordering::Relaxed)
     }
 
-    /// Each answer of the kernel, which restarts its counters, is added once, whichever thread asks.
+    /// The totals. Reading restarts the kernel's counters, so each answer is added exactly once, whichever thread asks.
     pub(super) fn totals(&self) -> io::Result<Totals> {
         let since = self.socket.counts()?;
         let add = |sum: &AtomicU64, more: u32| {

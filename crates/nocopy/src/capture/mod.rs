@@ -39,7 +39,7 @@ use crate::sys::poll::{Wakeup, wait_readable_or_broken};
 pub use builder::{Builder, OpenError};
 use control::{Control, Fill, Shared, Totals};
 
-/// How long to wait without polling while poll(2) returns at once for a block that the program already holds.
+/// How long to wait without poll(2), while that returns at once for a block that the program already holds.
 const GLANCE: Duration = Duration::from_millis(1);
 
 /// How often a waiting receiver checks the interface: poll(2) does not report that it was removed.

@@ -257,7 +257,7 @@ impl<M: Load, T, C> Sending<M, T, C> {
         over
     }
 
-    /// The same for calls by io_uring. Refused ones [stay](Kept::failed) until [`settle_failed`](Self::settle_failed).
+    /// As [`reap`](Self::reap), for calls by io_uring. Refused calls [stay](Kept::failed) until [`settle_failed`](Self::settle_failed).
     pub(crate) fn reap_ring(&mut self, mut judge: impl FnMut(&mut Books, &C, Told) -> Evidence) -> usize {
         let Self { kept, home, books, .. } = self;
         kept.reap_ring(&mut |call, told| judge(books, call, told), &mut home.taker())

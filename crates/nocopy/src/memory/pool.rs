@@ -59,9 +59,9 @@ struct Shared {
 /// io_uring instances that have the pool registered.
 #[derive(Debug, Default)]
 struct Registered {
-    /// Instances that have registered it, or are about to: they read the pages of that time, and no others.
+    /// Instances that have registered the pool, or are about to: they read the pages of that time, and no others.
     instances: usize,
-    /// Buffers given up meanwhile. Their pages are replaced when there is no instance any more.
+    /// Buffers given up while instances exist. Their pages are replaced when the last instance has ended.
     given_up: Vec<u32>,
 }
 

@@ -38,7 +38,7 @@ pub(super) struct XdpBackend {
     pub(super) redirect: Arc<Redirect>,
     queue: u32,
     pub(super) bound: BoundSocket,
-    /// Prepared while the process had privileges, if requested.
+    /// The handle for returning packets, if it was prepared while the process had privileges.
     pub(super) way_to_host: Option<Way>,
     _promiscuous: Option<Promiscuous>,
 }

@@ -71,7 +71,7 @@ pub struct PortBuilder {
     pub(super) receive_metadata: bool,
     pub(super) send_metadata: bool,
     pub(super) tuning: PortTuning,
-    /// Not a setting: found out while opening.
+    /// Not a setting: determined while opening.
     pub(super) mtu_bytes: u32,
 }
 

@@ -18,7 +18,7 @@ use crate::stats::Stats;
 use crate::sys::lookout::Lookout;
 use crate::sys::xsk::{Descriptor, PACKET_CONTINUES, SEND_METADATA_BYTES, TxKick};
 
-/// Ethernet header and one VLAN tag: bytes that a frame may have besides the MTU.
+/// Ethernet header and one VLAN tag: the bytes of a frame beyond the MTU.
 pub(super) const LINK_HEADER_BYTES: u32 = 14 + 4;
 
 /// The pause before the next check for completions, which no event reports.

@@ -20,8 +20,8 @@ use crate::sys::namespace::NamespaceId;
 /// An Ethernet header: shorter data is no packet.
 const PACKET_BYTES_MIN: usize = 14;
 
-/// What every kernel accepts: a page less 256 bytes of headroom, some 170 of the kernel's notes in front, and
-/// 320 of `struct skb_shared_info` behind; see `bpf_prog_test_run_xdp` in `net/bpf/test_run.c`.
+/// The longest packet that every kernel accepts: a page less 256 bytes of headroom, some 170 of the kernel's notes in front, and 320 of
+/// `struct skb_shared_info` behind; see `bpf_prog_test_run_xdp` in `net/bpf/test_run.c`.
 const PACKET_BYTES_SURE: usize = 3072;
 
 /// Hands packets that a port took to the host's network stack, as if they had just arrived on the port's interface: for

@@ -53,7 +53,7 @@ pub(super) enum Rest {
 #[derive(Debug)]
 pub(super) struct UserFilter {
     program: Program,
-    /// Data about each packet besides its bytes.
+    /// Data about each packet other than its bytes.
     ancillary: Ancillary,
     rest: Rest,
 }

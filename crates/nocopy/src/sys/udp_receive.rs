@@ -63,7 +63,7 @@ impl Address {
     }
 }
 
-/// The kernel's report about a message besides its bytes.
+/// What the kernel reports about a message in addition to its bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Message {
     pub(crate) bytes: usize,

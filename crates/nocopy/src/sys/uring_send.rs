@@ -103,7 +103,7 @@ pub(crate) struct Done {
     pub(crate) copied: bool,
 }
 
-/// Arguments of a send that the kernel reads, besides the bytes.
+/// Arguments of a send that the kernel reads in addition to the bytes.
 ///
 /// It is kept until the result arrives. Addresses and pieces are read when the send is submitted (`IORING_FEAT_SUBMIT_STABLE`), but the
 /// control message at each attempt to send, which may be later, if the socket's send buffer was full: `io_sendmsg_zc` of

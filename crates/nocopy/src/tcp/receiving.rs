@@ -47,7 +47,7 @@ pub(super) const CHUNK_BYTES_MAX: usize = 1 << 20;
 /// The unit of costs: a page's worth of bytes, however it was received.
 const UNIT_BYTES: usize = 4096;
 
-/// The same for all chunks, so that they are compared; the true count is recorded with the cost.
+/// The work that is announced for every chunk, so that all are compared; the true count is recorded with the cost.
 const WORK: Work = Work { destination: 0, bytes: UNIT_BYTES as u32, count: 32 };
 
 /// Chunks that are shorter, and could be longer, show the sender's pauses rather than the cost.

@@ -34,7 +34,7 @@ const LOOK_AGAIN_SOON: Duration = Duration::from_millis(1);
 
 const ALL_HELD: &str = "send: no free buffer; the program holds all of the pool; send, recycle or drop some, or make the pool larger";
 
-/// The sender's counters besides its ledger.
+/// The sender's counters that are not in its ledger.
 #[derive(Debug, Clone, Copy, Default)]
 struct Counted {
     /// Slices that were copied. (Items of the queue have tickets.)

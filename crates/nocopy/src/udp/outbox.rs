@@ -27,7 +27,7 @@ const PAGE_BYTES: usize = 4096;
 
 const RING_SENDS: u32 = 128;
 
-/// The most that a message needs of the send buffer besides its bytes: its buffer's head, and parts of two pages.
+/// The most that a message needs of the send buffer in addition to its bytes: its buffer's head, and parts of two pages.
 const BESIDE_BYTES: usize = 12 << 10;
 
 /// How long the kernel may take for a dropped socket: longer than a neighbour is resolved (3 s, arp(7)), or a queue

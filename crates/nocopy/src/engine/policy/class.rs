@@ -20,7 +20,7 @@ const SAMPLES: usize = OPENING_CALLS as usize;
 /// Measured calls that may stay unrecorded in a row (they failed) before a trial is given up.
 const UNRECORDED_MAX: u8 = 32;
 
-/// A change of the incumbent's cost by this factor, in so many samples in a row, means that the machine or the route changed.
+/// A change of the incumbent's cost by this factor, in [`SAMPLES`] samples in a row, means that the machine or the route changed.
 const CHANGED: f32 = 1.5;
 const CHANGED_SAMPLES: i8 = 3;
 
@@ -40,7 +40,7 @@ const COPIES_MAX: u8 = 3;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Outcome {
     Untried,
-    /// Not far off at first sight, so it will be compared after all were tried briefly.
+    /// Nearly as fast in the first pairs, so it is compared after all others were tried briefly.
     Promising,
     NoBetter,
     MuchSlower,
@@ -269,7 +269,7 @@ impl Class {
         }
     }
 
-    /// The machine changed: earlier losers may win now.
+    /// Lets earlier losers be tried again, because the machine has changed.
     fn reopen(&mut self) {
         self.off = 0;
         self.opening = OPENING_CALLS;
@@ -281,8 +281,8 @@ impl Class {
         }
     }
 
-    /// Lets a candidate challenge, if one may: first those never tried, in order of preference, then the cheapest.
-    /// While exploring is overdrawn, only those that looked better than the incumbent.
+    /// Lets a candidate challenge the incumbent, if allowed: first candidates never tried, in order of preference, then the cheapest. While
+    /// the budget is overdrawn, only candidates that looked better than the incumbent.
     fn begin_trial(&mut self, terms: &Terms<'_>, units: f64) {
         let rival = |method: u8| &self.rivals[usize::from(method)];
         let each_ns = rival(self.incumbent).cost_ns;
@@ -400,7 +400,8 @@ impl Class {
         }
     }
 
-    /// A method was refused where another may work; treated like copied. It is tried again after growing waits, because routes change.
+    /// Handles a refusal of a method where another may work, as if the send had been copied. The method is tried again after growing waits,
+    /// because routes change.
     pub(super) fn refused(&mut self, terms: &Terms<'_>, method: u8) {
         self.rivals[usize::from(method)].copies = COPIES_MAX;
         self.end_turn(terms, method);

@@ -253,8 +253,8 @@ impl<M: Copy + Eq> Policy<M> {
         });
     }
 
-    /// Takes notice that `method` was refused for `destination` and size `bytes`, where another may do. It is out there, and tried again
-    /// after a wait that doubles with each time.
+    /// Notes that `method` was refused for `destination` and size `bytes`, where another may work. It is not used there until a wait is
+    /// over that doubles each time.
     pub(crate) fn refused(&mut self, destination: u32, method: M, bytes: u32) {
         let Some(method) = self.candidates.index(method) else { return };
         let (candidates, budget) = (&self.candidates, &mut self.budget);
@@ -296,7 +296,7 @@ impl<M: Copy + Eq> Policy<M> {
 }
 
 impl<M: Copy + Eq> Candidates<M> {
-    /// Indices of methods, new or known, in their order.
+    /// The indices of methods, in their order; adds those that are new.
     fn add(&mut self, methods: &[M]) -> Vec<u8> {
         assert!(!methods.is_empty(), "a policy needs a method to choose");
         let mut index = |&method: &M| {

@@ -16,7 +16,7 @@ const KINDS: usize = SIZES * BATCHES;
 
 const DESTINATIONS_MAX: u32 = 256;
 
-/// How many sends to other destinations free the place of a silent one.
+/// After this many sends to other destinations, a silent destination loses its place.
 const WARMTH: u8 = 16;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

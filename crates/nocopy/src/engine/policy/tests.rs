@@ -99,7 +99,7 @@ struct Machine {
     /// Completions under way, with the number of the call before which they arrive.
     completions: VecDeque<(u64, Work, Method, bool)>,
     calls: [u64; 5],
-    /// The cost of the calls, and what the best method would have cost.
+    /// The cost of the calls; below, the cost if the best method had been used.
     spent_ns: f64,
     best_ns: f64,
 }
@@ -556,7 +556,7 @@ proptest! {
         prop_assert!(over < 1.06, "{over} {:?}\n{}", machine.calls, policy.explain());
     }
 
-    /// Any order of calls: only candidates are chosen, and none that is out while another is left.
+    /// In any order of calls only candidates are chosen, and none that is ruled out while another is left.
     #[test]
     fn any_use_is_served(operations in proptest::collection::vec((0_u8..8, 0_u32..600, 0_u32..70_000, 0_u32..80, 0_usize..5), 1..2000)) {
         let mut policy = Policy::new(&BATCHES).singles(&SINGLES);

@@ -217,8 +217,8 @@ impl Area {
         (self.shared.memory.base(), self.shared.frame_count as usize * self.shared.frame_bytes as usize)
     }
 
-    /// The kernel's part in a memory port: copies a packet from a frame lent to send into a frame lent to
-    /// receive, and returns its new descriptor. `None` if a state word or the descriptor is wrong.
+    /// Does the kernel's work in a memory port: copies a packet from a frame lent to send into a frame lent to receive, and returns its new
+    /// descriptor. `None` if a state word or the descriptor is wrong.
     pub(crate) fn copy_lent(&self, packet: Descriptor, to: &Self, address: u64) -> Option<Descriptor> {
         let from_start = self.shared.locate(packet.address, packet.len)?;
         let target = address - address % u64::from(to.shared.frame_bytes) + u64::from(to.shared.data_offset);

@@ -70,7 +70,8 @@ impl KernelSocket {
         Some(next)
     }
 
-    /// That sender makes no more calls, and waits for no completion. `next` is the number of the next call, if it is known.
+    /// Ends the role of the one sender, which makes no more calls and waits for no completion. `next` is the number of the next call, if it
+    /// is known.
     pub(super) fn give_back(&self, next: Option<u64>) {
         let Some(mut queue) = self.queue() else { return };
         queue.numbering = next.map_or(Numbering::Lost, Numbering::Free);

@@ -106,9 +106,10 @@ pub(crate) struct Kept<M, T, C> {
 enum Numbering {
     /// This sender makes none.
     NotOurs,
-    /// Only it makes them. Before the first, the kernel kept `idle_bytes` [besides data](KernelSocket::option_memory_bytes).
+    /// Only this sender makes them. Before the first, the kernel kept `idle_bytes` [in addition to
+    /// data](KernelSocket::option_memory_bytes).
     Ours { idle_bytes: Option<u32> },
-    /// It made them, and waits for the last. Other senders may make such calls now.
+    /// This sender made them and waits for the last. Other senders may make such calls now.
     GivenAway,
 }
 
@@ -189,7 +190,7 @@ impl<M, T, C> Kept<M, T, C> {
         Self { socket, messages, calls, numbering, doubt: None, ring: None, _sharer: sharer, generation }
     }
 
-    /// Moves everything out. Later loads get the following tickets.
+    /// Moves all loads out. Later loads get the following tickets.
     pub(crate) fn take(&mut self) -> Self {
         let mut none = Self::new(Arc::clone(&self.socket), None);
         none.messages = Messages::beginning_at(self.messages.end());
@@ -254,7 +255,7 @@ impl<M, T, C> Kept<M, T, C> {
         self.doubt.is_some()
     }
 
-    /// Before the first MSG_ZEROCOPY call: makes this sender the one that makes them on the socket.
+    /// Makes this sender the one that makes MSG_ZEROCOPY calls on the socket; called before the first.
     pub(crate) fn allow_zero_copy(&mut self) -> Result<(), NoZeroCopy> {
         if let Numbering::Ours { .. } = self.numbering {
             return Ok(());
@@ -288,7 +289,7 @@ impl<M, T, C> Kept<M, T, C> {
         Ok(())
     }
 
-    /// Before each MSG_ZEROCOPY call.
+    /// Checks whether a MSG_ZEROCOPY call may be made; called before each.
     ///
     /// # Errors
     /// `Unsupported` if this sender may not make them.
@@ -300,7 +301,8 @@ impl<M, T, C> Kept<M, T, C> {
         }
     }
 
-    /// Before each zero-copy call: a forked child would use up a number of the socket, and its parent would take that call for its own.
+    /// Refuses zero-copy calls in a forked child, which would use up a number of the socket, so that its parent would take that call for
+    /// its own.
     ///
     /// # Errors
     /// `Unsupported` in a child, which can only send copies.
@@ -423,7 +425,7 @@ impl<M, T, C> Kept<M, T, C> {
         self.doubt.is_some() && self.socket.option_memory_bytes().is_some_and(|bytes| bytes <= idle)
     }
 
-    /// After completions were read: concludes from them how the kernel counts, if they suffice.
+    /// Concludes from the completions that were read how the kernel counts, if they suffice.
     fn conclude(&mut self, was_quiet: bool, free: &mut impl FnMut(Ticket, M, Evidence)) {
         let Some(doubt) = self.doubt.take() else { return };
         let numbers = match doubt.told {

@@ -196,7 +196,7 @@ impl<M: Load, T, C: Note> Filling<'_, M, T, C> {
         of.push((span, note));
     }
 
-    /// Has the messages copied and sent, and returns how many the kernel took.
+    /// Sends the messages with a copy; returns how many the kernel accepted.
     ///
     /// # Errors
     /// The kernel's, of the first.
@@ -205,7 +205,7 @@ impl<M: Load, T, C: Note> Filling<'_, M, T, C> {
         unsafe { self.burst.burst.send(self.kept.socket.as_fd(), 0, flags & !libc::MSG_ZEROCOPY) }
     }
 
-    /// Sends the messages without copying, and returns how many the kernel took.
+    /// Sends the messages without a copy; returns how many the kernel accepted.
     ///
     /// # Errors
     /// The kernel's, for the first message. `Unsupported` if this sender may make no such calls. While it [is uncertain](Kept::is_unsure) how
@@ -248,7 +248,7 @@ impl<M: Load, T, C: Note> Filling<'_, M, T, C> {
         doubt.is_uncounted = errno.is_some_and(|errno| again == Some(errno) && !is_of_memory(errno));
     }
 
-    /// Makes a call on purpose that shows how the kernel counts.
+    /// Makes a further call that shows how the kernel counts.
     #[cold]
     #[inline(never)]
     fn ask_again(&mut self, flags: i32) -> io::Error {

@@ -20,7 +20,7 @@ const SINGLE_HEADER_OFFSET: u32 = 16;
 /// Room to request in front of single packets (`PACKET_RESERVE`), so that each begins at the same distance from its header as a packet in a block.
 pub(super) const SINGLE_RESERVE_BYTES: u32 = 34;
 
-/// Bytes that a single packet's block needs besides the packet, rounded up.
+/// Bytes of a single packet's block in addition to the packet, rounded up.
 pub(crate) const SINGLE_FRONT_BYTES: u32 = 128;
 
 #[derive(Debug)]

@@ -65,7 +65,7 @@ impl Given {
 }
 
 counters! {
-    /// Counters besides datagrams and bytes.
+    /// Counters other than datagrams and bytes.
     pub(crate) struct Counters {
         /// Runs of datagrams that were longer than their buffer and were truncated; never with buffers of 64 KiB.
         truncated,
