@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use nocopy::message::{Endpoint, Error, Event, OpenError, Payload, Peer};
+use nocopy::tcp::Published;
 use nocopy::{Buffer, Ledger, Port, Reason};
 
 use super::{Exchange, PATIENCE, SEND_MAX, Waiting};
@@ -54,13 +55,21 @@ pub struct Message {
     peer: Option<Peer>,
     /// The peer has ended its direction.
     is_ended: bool,
+    publishes: Publishes,
+}
+
+/// Whether prepared bytes are published before they are sent, and those that were.
+#[derive(Debug)]
+enum Publishes {
+    No,
+    Yes(Option<Published>),
 }
 
 impl Message {
     /// Connects to the endpoint at that address.
     pub fn connect(mut endpoint: Endpoint, to: SocketAddr) -> Result<Self, Error> {
         let peer = endpoint.connect(to, CONNECT_MAX)?;
-        Ok(Self { endpoint, peer: Some(peer), is_ended: false })
+        Ok(Self::new(endpoint, Some(peer)))
     }
 
     /// Two connected endpoints: the first connects to the second.
@@ -74,8 +83,7 @@ impl Message {
             while let Some(event) = one.poll_event() {
                 match event {
                     Event::Connected(..) => {
-                        let end = |endpoint, peer| Self { endpoint, peer, is_ended: false };
-                        return Ok((end(one, Some(peer)), end(other, None)));
+                        return Ok((Self::new(one, Some(peer)), Self::new(other, None)));
                     }
                     Event::Lost(_, reason) => return Err(Error::NotConnected { address, reason }),
                     _ => {}
@@ -85,6 +93,15 @@ impl Message {
                 return Err(Error::ConnectTimedOut { address, timeout: CONNECT_MAX });
             }
         }
+    }
+
+    fn new(endpoint: Endpoint, peer: Option<Peer>) -> Self {
+        Self { endpoint, peer, is_ended: false, publishes: Publishes::No }
+    }
+
+    /// Publishes the prepared bytes of messages; they are expected to be the same each time.
+    pub fn published(self) -> Self {
+        Self { publishes: Publishes::Yes(None), ..self }
     }
 
     fn peer(&self) -> io::Result<Peer> {
@@ -141,7 +158,15 @@ impl Exchange for Message {
     /// By reference: the endpoint keeps `ready` until the other end has it.
     fn send_ready(&mut self, new: &[u8], ready: &Arc<[u8]>) -> io::Result<()> {
         let peer = self.peer()?;
-        let parts = [Buffer::from(new.to_vec()), Buffer::from_owner(Arc::clone(ready))];
+        let ready = match &mut self.publishes {
+            Publishes::No => Buffer::from_owner(Arc::clone(ready)),
+            Publishes::Yes(Some(published)) => Buffer::from_owner(published.clone()),
+            Publishes::Yes(none) => {
+                let published = Published::written(ready.len(), |bytes| bytes.copy_from_slice(ready));
+                Buffer::from_owner(none.insert(published.map_err(io::Error::other)?).clone())
+            }
+        };
+        let parts = [Buffer::from(new.to_vec()), ready];
         let mut message = Some(Payload::from(parts));
         self.with_room(|endpoint| {
             let rejected =

@@ -330,15 +330,20 @@ impl Buffer {
     /// # Errors
     /// Returns the buffer if it was made of a value of another type, or is memory of a pool or a frame.
     pub fn into_owner<T: 'static>(self) -> Result<T, Self> {
-        let Home::Owner(owner) = &self.home else { return Err(self) };
-        let owner = *owner;
-        // SAFETY: the value exists as long as the buffer.
-        if !unsafe { owner.as_ref() }.is::<T>() {
+        let Home::Owner(owner) = self.home else { return Err(self) };
+        if self.owner::<T>().is_none() {
             return Err(self);
         }
         std::mem::forget(self);
         // SAFETY: the pointer came from the box, the value is a `T`, and the buffer that owned it no longer exists.
         Ok(*unsafe { Box::from_raw(owner.as_ptr().cast::<T>()) })
+    }
+
+    /// The value that it was made [of](Self::from_owner), if it is of that type.
+    pub(crate) fn owner<T: 'static>(&self) -> Option<&T> {
+        let Home::Owner(owner) = &self.home else { return None };
+        // SAFETY: the value exists as long as the buffer.
+        unsafe { owner.as_ref() }.downcast_ref()
     }
 
     /// Whether it is a frame of an area.

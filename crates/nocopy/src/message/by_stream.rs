@@ -282,8 +282,8 @@ struct Looks<'a> {
 }
 
 impl wait::Waiting for Looks<'_> {
-    /// Each look is a system call or several.
-    const LOOKS_PER_CLOCK: u32 = 1;
+    /// Each look is a system call or two.
+    const LOOKS_PER_CLOCK: u32 = 4;
 
     fn is_ready(&mut self) -> bool {
         let mut arrivals = Arrivals::new(self.protocol, self.clock, self.reads_in_place);

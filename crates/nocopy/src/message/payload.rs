@@ -3,8 +3,10 @@
 use super::Message;
 use crate::memory::pieces::{Buffers, Pieces};
 use crate::memory::pool::Buffer;
+use crate::tcp::Published;
 
-/// One message to be sent: its bytes, in a buffer or in several, one behind the other.
+/// One message to be sent: its bytes, in a buffer or in several, one behind the other. [`Published`] data goes by reference to its pages where
+/// the message goes by a stream, and that is faster.
 ///
 /// ```
 /// use nocopy::Buffer;
@@ -53,6 +55,12 @@ impl From<Vec<Buffer>> for Payload {
 impl From<Vec<u8>> for Payload {
     fn from(bytes: Vec<u8>) -> Self {
         Buffer::from(bytes).into()
+    }
+}
+
+impl From<Published> for Payload {
+    fn from(data: Published) -> Self {
+        Buffer::from_owner(data).into()
     }
 }
 

@@ -22,6 +22,7 @@ use nocopy_lab::Lab;
 use nocopy_report::figure::Figure;
 use nocopy_report::quantity::length;
 use nocopy_report::result::Evidence;
+use nocopy_transfer::exchange::message::Message;
 use nocopy_transfer::exchange::tcp::Tcp;
 use nocopy_transfer::exchange::udp::DATAGRAM_BYTES_MAX;
 use nocopy_transfer::exchange::{Exchange, Waiting};
@@ -78,6 +79,10 @@ impl Workload for MessageStream {
                 "message-auto",
                 "the same, with a TCP connection beside the datagrams for messages that the library sends by it",
             ),
+            (
+                "message-published",
+                "the same, with the prepared part of each message published once: the TCP connection sends it by reference to its pages",
+            ),
             ("udp-spinning", "a datagram for each message; nothing is sent again"),
             ("xdp-spinning", "a frame for each message, over two ports of AF_XDP; nothing is sent again"),
         ]
@@ -133,7 +138,14 @@ fn trials(stage: &Stage, bytes: usize) -> Vec<Trial<'_>> {
     for carrier in Carrier::ALL {
         trials.extend([Blocking, Spinning].map(|waiting| {
             let streamed = streamed(carrier.method(), baselines(carrier), waiting);
-            Streamed { variant: Some(waiting.name()), ..streamed }.message(stage, carrier)
+            Streamed { variant: Some(waiting.name()), ..streamed }.message(stage, carrier, |end| end)
+        }));
+    }
+    if batch(bytes) == 1 {
+        trials.extend([Blocking, Spinning].map(|waiting| {
+            let streamed = streamed("message-published", &["tcp-blocking"], waiting);
+            let streamed = Streamed { variant: Some(waiting.name()), ..streamed };
+            streamed.message(stage, Carrier::Auto, Message::published)
         }));
     }
     let unreliable =
@@ -193,9 +205,11 @@ impl Streamed {
         })
     }
 
-    fn message(self, stage: &Stage, carrier: Carrier) -> Trial<'_> {
+    /// `sending` sets how the sending end sends.
+    fn message(self, stage: &Stage, carrier: Carrier, sending: fn(Message) -> Message) -> Trial<'_> {
         self.trial(stage, move |stage, waiting| {
-            Ok((message::pair(stage, carrier, waiting)?, Evidence::unknown("nothing was sent")))
+            let (from, to) = message::pair(stage, carrier, waiting)?;
+            Ok(((sending(from), to), Evidence::unknown("nothing was sent")))
         })
     }
 

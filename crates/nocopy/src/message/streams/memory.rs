@@ -40,8 +40,8 @@ struct Buffers {
 }
 
 impl Buffers {
-    fn new(bytes: usize, count: u32) -> io::Result<Self> {
-        Ok(Self { pool: Pool::new(count, bytes)?, lent: Vec::new() })
+    fn new(pool: Pool) -> Self {
+        Self { pool, lent: Vec::new() }
     }
 
     /// A buffer that nothing refers to, in its whole length, if more than `spared` are free.
@@ -73,9 +73,9 @@ impl Memory {
         let unit_bytes_max = HEADER_BYTES + (message_bytes_max + CHUNK_HEADER_BYTES_MAX).max(UNIT_BYTES_MAX);
         let count = |bytes: usize| (POOL_BYTES_MIN / bytes).max(BUFFERS_MIN) as u32;
         Ok(Self {
-            small: Buffers::new(SMALL_BYTES, SMALL_BUFFERS)?,
-            chunks: Buffers::new(CHUNK_BYTES, count(CHUNK_BYTES))?,
-            long: Buffers::new(unit_bytes_max, 1 + count(unit_bytes_max))?,
+            small: Buffers::new(Pool::packed(SMALL_BUFFERS, SMALL_BYTES)?),
+            chunks: Buffers::new(Pool::new(count(CHUNK_BYTES), CHUNK_BYTES)?),
+            long: Buffers::new(Pool::new(1 + count(unit_bytes_max), unit_bytes_max)?),
             unit_bytes_max,
         })
     }
@@ -109,10 +109,11 @@ impl Memory {
     }
 
     fn of(&mut self, buffer: &Buffer) -> &mut Buffers {
-        match buffer.capacity() {
-            SMALL_BYTES => &mut self.small,
-            CHUNK_BYTES => &mut self.chunks,
-            _ => &mut self.long,
+        let Self { small, chunks, long, .. } = self;
+        match buffer {
+            _ if chunks.pool.owns(buffer) => chunks,
+            _ if long.pool.owns(buffer) => long,
+            _ => small,
         }
     }
 }

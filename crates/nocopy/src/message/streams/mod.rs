@@ -47,7 +47,7 @@ const EVENTS_MAX: usize = 32;
 /// Looks at none, or at the one stream by which something came last, after which is asked what else has come.
 const LOOKS_ALONE: u32 = 16;
 /// While units come and no datagrams, so many looks make one at the carrier.
-const LOOKS_A_DATAGRAM: u32 = 4;
+const LOOKS_A_DATAGRAM: u32 = 8;
 /// Units in a row after which that is so.
 const STREAK: u32 = 4;
 /// How often at least something is done about streams that are opened, wait or stall.

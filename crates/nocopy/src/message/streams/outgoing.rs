@@ -8,7 +8,7 @@ use nocopy_proto::message::framing::{CHUNK_HEADER_BYTES_MAX, Laid, put_whole_hea
 use crate::memory::pieces::Buffers;
 use crate::memory::pool::Buffer;
 use crate::message::HEADER_BYTES;
-use crate::tcp;
+use crate::tcp::{self, Published};
 
 /// Units that are kept to be used again.
 const SPARES_MAX: usize = 128;
@@ -37,6 +37,11 @@ impl Load {
             0 => &self.front,
             piece => &self.rest[piece - 1],
         }
+    }
+
+    /// The published data that a piece is, if it is that.
+    fn published(&self, piece: usize) -> Option<&Published> {
+        self.rest.get(piece.checked_sub(1)?)?.owner()
     }
 
     /// Bytes of the messages with their headers.
@@ -178,9 +183,12 @@ impl Outgoing {
         if load.rest.is_empty() {
             self.copied_bytes_sent += load.bytes() as u64;
         }
-        (0..pieces).all(|piece| {
-            let piece = Buffer::of_shared(Arc::clone(unit), |load| load.piece(piece));
-            sender.send(piece).is_ok()
+        (0..pieces).all(|piece| match unit.published(piece) {
+            Some(published) => sender.send_published(published, 0..published.len() as u64).is_ok(),
+            None => {
+                let piece = Buffer::of_shared(Arc::clone(unit), |load| load.piece(piece));
+                sender.send(piece).is_ok()
+            }
         })
     }
 
