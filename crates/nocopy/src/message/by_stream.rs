@@ -16,6 +16,7 @@ use crate::engine::wait::{self, Coalescer, Wait};
 use crate::facts::rejected::{Reason, Rejected};
 use crate::memory::pieces::Buffers;
 use crate::sys::poll::Wakeup;
+use crate::tcp::Published;
 
 impl Endpoint {
     /// Whether an owned message goes to a peer by a stream.
@@ -42,6 +43,7 @@ impl Endpoint {
         let mut laid = Laid::default();
         laid.add(kind, bytes, payload_bytes_max);
         let Some(streams) = self.streams.as_mut() else { return Err(rejected(buffers, Reason::Full)) };
+        let is_published = is_published(&buffers);
         let (number, unit_bytes) = streams.owned_unit(kind, bytes, buffers);
         let span = laid.packets() as u32;
         if let Err((_, refusal)) = self.protocol.queue_unit(peer, Packet::unit(number), span, unit_bytes) {
@@ -49,16 +51,16 @@ impl Endpoint {
         }
         self.sent.messages += 1;
         self.sent.by_stream += bytes as u64;
-        self.count_taken(peer, bytes);
+        self.count_taken(peer, bytes, is_published);
         self.count_unsent(1);
         Ok(())
     }
 
     /// A message was taken, which was not copied into a unit.
     #[inline]
-    pub(super) fn count_taken(&mut self, peer: Peer, bytes: usize) {
+    pub(super) fn count_taken(&mut self, peer: Peer, bytes: usize, is_published: bool) {
         if let Some(streams) = &mut self.streams {
-            streams.count(peer, bytes);
+            streams.count(peer, bytes, is_published);
         }
     }
 
@@ -264,6 +266,12 @@ impl Endpoint {
         looks.came.map(drop)?;
         Ok(clock.now())
     }
+}
+
+/// Whether there is published data among what is sent.
+#[inline]
+pub(super) fn is_published(buffers: &Buffers) -> bool {
+    buffers.iter().any(|buffer| buffer.owner::<Published>().is_some())
 }
 
 /// Looks at the carrier and at streams.

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use nocopy_proto::message::framing::{self, whole_header_bytes};
 use nocopy_proto::message::{Gone, Kind, Outlook, Peer, QueueError};
 
+use super::by_stream::is_published;
 use super::carrier::{Carrier, Layout, Packet};
 use super::endpoint::{LOOK_INTERVAL, Patience, is_over};
 use super::open_packet::{OpenPacket, Standing};
@@ -181,7 +182,7 @@ impl Endpoint {
             self.made.push(packet);
         }
         self.queue_made(peer)?;
-        self.count_taken(peer, message.len());
+        self.count_taken(peer, message.len(), false);
         Ok(())
     }
 
@@ -251,6 +252,7 @@ impl Endpoint {
             Err(reason) => return Err(rejected(buffers, reason)),
         };
         let layout = Layout { kind, bytes, payload_bytes_max: plan.payload_bytes_max };
+        let is_published = self.streams.is_some() && is_published(&buffers);
         let Self { protocol, carrier, made, .. } = self;
         // First, since packets do not give the buffers back: once they are made, nothing is refused any more.
         let places = match protocol.places(peer, plan.packets) {
@@ -264,7 +266,7 @@ impl Endpoint {
         }
         let packets = made.len();
         places.fill(made);
-        self.count_taken(peer, bytes);
+        self.count_taken(peer, bytes, is_published);
         self.sent.messages += 1;
         self.sent.owned += bytes as u64;
         self.count_unsent(packets);

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use nocopy_proto::message::Peer;
 
 use super::OpenUnit;
-use crate::engine::policy::{Choice, Explanation, Matter, Policy, Work};
+use crate::engine::policy::{Choice, Matter, Policy, Work};
 
 /// Messages from that length on may go by the stream.
 pub(super) const LONG_BYTES: usize = 8 << 10;
@@ -34,6 +34,8 @@ pub(super) const RULE: &str = "for messages from 8192 bytes on, and what is behi
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum By {
     Stream,
+    /// The same, and published data by reference to its pages.
+    Reference,
     Datagrams,
 }
 
@@ -41,6 +43,7 @@ impl fmt::Display for By {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Stream => "stream",
+            Self::Reference => "stream, by reference",
             Self::Datagrams => "datagrams",
         })
     }
@@ -48,15 +51,35 @@ impl fmt::Display for By {
 
 /// Compares the ways to all peers.
 #[derive(Debug)]
-pub(super) struct Ways(Policy<By>);
+pub(super) struct Ways {
+    usual: Policy<By>,
+    /// For messages with published data.
+    published: Policy<By>,
+}
 
 impl Ways {
     pub(super) fn new() -> Self {
-        Self(Policy::new(&[By::Stream, By::Datagrams]).about(Matter::Messages))
+        let among = |ways: &[By]| Policy::new(ways).about(Matter::Messages);
+        Self {
+            usual: among(&[By::Stream, By::Datagrams]),
+            published: among(&[By::Stream, By::Reference, By::Datagrams]),
+        }
     }
 
-    pub(super) fn explain(&self) -> Explanation<By> {
-        self.0.explain()
+    fn of(&mut self, is_published: bool) -> &mut Policy<By> {
+        if is_published { &mut self.published } else { &mut self.usual }
+    }
+
+    /// What was measured.
+    pub(super) fn explain(&self) -> String {
+        let mut text = String::new();
+        for (sort, policy) in [("messages", &self.usual), ("messages with published data", &self.published)] {
+            let explanation = policy.explain();
+            if !explanation.classes.is_empty() {
+                text += &format!("\n{sort}: {explanation}");
+            }
+        }
+        text
     }
 }
 
@@ -65,6 +88,7 @@ impl Ways {
 struct Stretch {
     choice: Choice<By>,
     work: Work,
+    is_published: bool,
     bytes_left: i64,
     /// When the measured half began.
     begun: Option<Instant>,
@@ -89,6 +113,8 @@ pub(super) struct Way {
     /// The batch before was long enough for the stream.
     is_long: bool,
     stretch: Stretch,
+    /// The last message had published data.
+    is_published: bool,
     /// The way of the last stretch that was not measured.
     usual: By,
 }
@@ -97,7 +123,14 @@ impl Default for Way {
     fn default() -> Self {
         let work = Work { destination: 0, bytes: 0, count: (MEASURED_BYTES / UNIT_BYTES) as u32 };
         let choice = Choice::by_rule(By::Stream);
-        let stretch = Stretch { choice, work, bytes_left: STRETCH_BYTES, begun: None, was_full: false };
+        let stretch = Stretch {
+            choice,
+            work,
+            is_published: false,
+            bytes_left: STRETCH_BYTES,
+            begun: None,
+            was_full: false,
+        };
         Self {
             peer: None,
             stream: None,
@@ -107,6 +140,7 @@ impl Default for Way {
             unit_bytes: 0,
             is_long: false,
             stretch,
+            is_published: false,
             usual: By::Stream,
         }
     }
@@ -153,6 +187,12 @@ impl Way {
         Some(unit)
     }
 
+    /// Notes whether the next message has published data.
+    #[inline]
+    pub(super) fn note_published(&mut self, is_published: bool) {
+        self.is_published = is_published;
+    }
+
     /// The way that messages go which may go by the stream.
     #[inline]
     pub(super) fn by(&self) -> By {
@@ -177,7 +217,7 @@ impl Way {
     /// The second half of a stretch begins, or another stretch.
     #[cold]
     fn go_on(&mut self, is_half: bool, length: usize, ways: &mut Ways) {
-        let Stretch { choice, work, bytes_left, begun, was_full } = &mut self.stretch;
+        let Stretch { choice, work, is_published, bytes_left, begun, was_full } = &mut self.stretch;
         if is_half {
             *begun = (choice.measured && *was_full).then(Instant::now);
             *was_full = false;
@@ -190,11 +230,15 @@ impl Way {
             && is_limited
             && took < MEASURED_MAX
         {
-            ways.0.record(*choice, *work, took);
+            ways.of(*is_published).record(*choice, *work, took);
         }
         work.destination = self.peer.map_or(0, |peer| peer.index() as u32);
         work.bytes = length as u32;
-        *choice = if is_limited { ways.0.choose(*work) } else { Choice::by_rule(self.usual) };
+        *is_published = self.is_published;
+        *choice = match is_limited {
+            true => ways.of(*is_published).choose(*work),
+            false => Choice::by_rule(self.usual),
+        };
         if !choice.measured {
             self.usual = choice.method;
         }
@@ -214,7 +258,7 @@ mod tests {
             let by = way.by();
             let Stretch { choice, work, .. } = way.stretch;
             if is_full && choice.measured {
-                ways.0.record(choice, work, Duration::from_nanos(cost_ns(by) as u64));
+                ways.usual.record(choice, work, Duration::from_nanos(cost_ns(by) as u64));
             }
             chosen.push(by);
             way.stretch.was_full = is_full;

@@ -11,9 +11,7 @@ impl Streams {
     /// Which messages go by streams.
     pub(in crate::message) fn explain(&self) -> String {
         let streams = self.all.iter().flatten().count();
-        let explanation = self.choices.explain();
-        let measured =
-            if explanation.classes.is_empty() { String::new() } else { format!("\n{explanation}") };
+        let measured = self.choices.explain();
         format!("{streams} TCP stream(s) beside the datagrams: {}{measured}", choice::RULE)
     }
 

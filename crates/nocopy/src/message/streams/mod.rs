@@ -209,14 +209,15 @@ impl Streams {
             self.begin_to_open(peer, protocol);
             return false;
         }
-        self.way(peer).by() == By::Stream
+        self.way(peer).by() != By::Datagrams
     }
 
     /// A message of so many bytes that was not copied into a unit was taken, by either way.
     #[inline]
-    pub(super) fn count(&mut self, peer: Peer, bytes: usize) {
+    pub(super) fn count(&mut self, peer: Peer, bytes: usize, is_published: bool) {
         if bytes >= LONG_BYTES {
             let (way, choices) = self.way_and_choices(peer);
+            way.note_published(is_published);
             way.count(bytes, bytes, choices);
         }
     }
@@ -229,7 +230,7 @@ impl Streams {
         if !way.note_full_packet(bytes, batch, choices) {
             return false;
         }
-        let is_by_stream = way.by() == By::Stream;
+        let is_by_stream = way.by() != By::Datagrams;
         if !protocol.has_stream(peer) {
             self.begin_to_open(peer, protocol);
             return false;
@@ -330,10 +331,11 @@ impl Streams {
 
     /// Gives a unit to the stream of a peer; it goes with the next flush.
     pub(super) fn send(&mut self, peer: Peer, number: u32, header: &[u8; HEADER_BYTES]) {
-        let stream = self.known_way(peer).and_then(|way| way.stream);
+        let way = self.known_way(peer).map(|way| (way.stream, way.by() == By::Reference));
+        let (stream, by_reference) = way.unwrap_or((None, false));
         let beside = stream.and_then(|stream| self.all[stream as usize].as_mut());
         let Some((stream, beside)) = stream.zip(beside) else { return self.note_cut(peer) };
-        if !self.outgoing.send(number, header, beside.stream.sender()) {
+        if !self.outgoing.send(number, header, by_reference, beside.stream.sender()) {
             return self.lose(stream); // it was not taken: what was given before it is enough
         }
         if self.to_flush.last() != Some(&stream) {

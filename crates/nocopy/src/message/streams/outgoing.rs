@@ -169,11 +169,13 @@ impl Outgoing {
         self.units[number as usize].as_ref().expect("it is not acknowledged")
     }
 
-    /// Queues a unit at a stream, with what precedes it; returns whether it was taken.
+    /// Queues a unit at a stream, with what precedes it; returns whether it was taken. Published data goes as others, or by reference to its
+    /// pages.
     pub(super) fn send(
         &mut self,
         number: u32,
         header: &[u8; HEADER_BYTES],
+        by_reference: bool,
         sender: &mut tcp::Sender,
     ) -> bool {
         let unit = self.units[number as usize].as_mut().expect("it is not acknowledged");
@@ -183,7 +185,7 @@ impl Outgoing {
         if load.rest.is_empty() {
             self.copied_bytes_sent += load.bytes() as u64;
         }
-        (0..pieces).all(|piece| match unit.published(piece) {
+        (0..pieces).all(|piece| match unit.published(piece).filter(|_| by_reference) {
             Some(published) => sender.send_published(published, 0..published.len() as u64).is_ok(),
             None => {
                 let piece = Buffer::of_shared(Arc::clone(unit), |load| load.piece(piece));
