@@ -205,13 +205,20 @@ impl Endpoint {
         self.carrier.local_address()
     }
 
-    /// Whether an event is to end a wait, which it does once.
+    /// Whether an event is to end a wait, which it does once: it counts as reported from here on.
     pub(super) fn take_news(&mut self) -> bool {
-        self.has_news() | std::mem::take(&mut self.reported_by_arm)
+        let has_news = self.has_news();
+        (self.unreported, self.reported_by_arm) = (false, false);
+        has_news
     }
 
-    /// Whether an event is unreported, though older events may not have been taken yet; it counts as reported from here on.
+    /// Whether an event is to end a wait.
     pub(super) fn has_news(&mut self) -> bool {
+        self.has_unreported() || self.reported_by_arm
+    }
+
+    /// Whether an event is unreported, though older events may not have been taken yet.
+    fn has_unreported(&mut self) -> bool {
         if !self.unreported
             && self.events.len() < EVENTS_MAX
             && let Some(event) = self.protocol.poll_event()
@@ -219,7 +226,7 @@ impl Endpoint {
             self.events.push_back(event);
             self.unreported = true;
         }
-        std::mem::take(&mut self.unreported)
+        self.unreported
     }
 
     /// The oldest event that was not returned yet.
@@ -429,8 +436,8 @@ impl Endpoint {
             if messages && self.has_message() {
                 return Ok(true);
             }
-            if self.has_news() {
-                self.reported_by_arm = true;
+            if self.has_unreported() {
+                (self.unreported, self.reported_by_arm) = (false, true);
                 return Ok(true);
             }
             if !self.carrier.arm()? {

@@ -166,23 +166,21 @@ impl Endpoint {
         !self.aside.is_empty() || self.protocol.has_message()
     }
 
-    /// Waits where a look has found nothing; returns whether an event ended it. A message that comes alone may be left where it lies, if
+    /// Waits where a look has found nothing; returns whether an event ended it, which a message comes before. A message that comes alone may be left where it lies, if
     /// `reads_in_place`.
     fn wait_for_message(&mut self, patience: Patience, reads_in_place: bool) -> io::Result<bool> {
         let patience = patience.until();
         loop {
             self.send_first();
             // What has happened by now, also by sending: a direction that was read to its end, room. No sleep would be ended by it.
-            let news = self.take_news();
-            self.take_due(if news { Patience::None } else { patience }, reads_in_place)?;
-            if self.lone.is_some() {
+            let has_news = self.has_news();
+            self.take_due(if has_news { Patience::None } else { patience }, reads_in_place)?;
+            // An event that came as well ends the next wait: the program that has the message has not heard of it.
+            if self.lone.is_some() || self.has_message() {
                 return Ok(false);
             }
-            if news || self.has_news() {
+            if self.take_news() {
                 return Ok(true);
-            }
-            if self.has_message() {
-                return Ok(false);
             }
             if matches!(patience, Patience::Until(deadline) if is_over(deadline)) {
                 return Ok(false);
@@ -212,5 +210,44 @@ impl Endpoint {
         let (now, lone) = self.look_at_all(reads_in_place)?;
         self.see_to_due(now);
         Ok(lone)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use nocopy_lab::patience::{PATIENCE, wait_until};
+    use nocopy_proto::message::Event;
+
+    use super::*;
+
+    /// Proves that an event ends a wait of its own where it came before a message that ended another one, however the message is read.
+    #[test]
+    fn a_message_that_ends_a_wait_leaves_events_to_the_next() {
+        for reads_in_place in [false, true] {
+            let bind = || {
+                let silent = Endpoint::builder().keep_alive(10 * PATIENCE).dead_after(20 * PATIENCE);
+                silent.bind("127.0.0.1:0".parse().unwrap()).unwrap()
+            };
+            let (mut left, mut right) = (bind(), bind());
+            let to_right = left.start_connect(right.local_address()).unwrap();
+            wait_until("a connection", || {
+                assert!(left.try_receive().unwrap().is_none());
+                assert!(right.try_receive().unwrap().is_none());
+                right.has_news()
+            });
+            left.send_copy(b"hello", to_right).unwrap();
+            left.flush().unwrap();
+            wait_until("the message", || right.carrier.arm().unwrap());
+            let by_event = right.wait_for_message(Patience::None, reads_in_place).unwrap();
+            assert!(!by_event && right.lone.is_some() == reads_in_place);
+            let message = match right.lone.take() {
+                Some(lone) => right.read_lone(lone).to_vec(),
+                None => right.receive_found().unwrap().to_vec(),
+            };
+            assert_eq!(message, b"hello");
+            assert!(right.wait(Duration::ZERO).unwrap(), "would wait over an event");
+            assert!(matches!(right.poll_event(), Some(Event::Accepted(..))));
+            assert!(!right.wait(Duration::ZERO).unwrap(), "it was taken");
+        }
     }
 }
