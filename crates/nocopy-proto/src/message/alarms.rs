@@ -52,6 +52,12 @@ impl Alarms {
         self.soon.get(index as usize).copied().unwrap_or(NEVER)
     }
 
+    /// The connection whose alarm is due first, if it is one that was set for soon.
+    #[inline]
+    pub(super) fn due_soon(&self, now: Time) -> Option<u32> {
+        self.queues[0].front().filter(|(time, _)| *time <= now).map(|(_, index)| *index)
+    }
+
     /// A connection of which an alarm is due; that alarm is taken away.
     #[inline]
     pub(super) fn pop(&mut self, now: Time) -> Option<u32> {
@@ -73,14 +79,16 @@ impl Alarms {
         }
     }
 
+    /// Sets an alarm of a connection that is earlier than all that are set of it.
     #[inline(never)]
-    fn set_earlier(&mut self, now: Time, index: u32, time: Time) {
-        let (queue, alarm) = match time <= now + NEXT {
+    pub(super) fn set_earlier(&mut self, now: Time, index: u32, time: Time) {
+        let ahead = time.span_since(now);
+        let (queue, alarm) = match ahead <= NEXT {
             true => (0, time),
             false => (1, time.min(now + LATER)),
         };
         let is_behind = self.queues[queue].back().is_none_or(|(last, _)| *last <= alarm);
-        if !is_behind || time > now + SOON || self.is_full() {
+        if !is_behind || ahead > SOON || self.is_full() {
             return self.wheel.set(now, index, time);
         }
         if self.soon_of(index) != NEVER {
@@ -99,20 +107,21 @@ impl Alarms {
         self.queues[0].len() + self.queues[1].len() > 64 + 2 * self.soon.len()
     }
 
-    /// Moves the alarms of a connection to a later time, if any is set: nothing is due before any more.
+    /// Moves the alarms of a connection to a later time, if any is set: nothing is due before any more. Returns whether one is set.
     #[inline]
-    pub(super) fn put_off(&mut self, now: Time, index: u32, time: Time) {
-        let soon = self.soon_of(index);
-        let was_soon = soon != NEVER && soon < time;
+    pub(super) fn put_off(&mut self, now: Time, index: u32, time: Time) -> bool {
+        let (soon, far) = (self.soon_of(index), self.wheel.of(index));
+        let was_soon = soon < time;
         if was_soon {
             self.take_soon(index);
         }
-        if self.wheel.of(index).is_some_and(|alarm| alarm <= now + FAR) {
+        if far.is_some_and(|alarm| alarm <= now + FAR) {
             self.wheel.put_off(index, time);
         }
-        if was_soon {
+        if was_soon && far.is_none_or(|alarm| alarm > time) {
             self.set(now, index, time);
         }
+        soon != NEVER || far.is_some()
     }
 
     /// Takes the alarms of a connection away.
@@ -121,8 +130,9 @@ impl Alarms {
         self.wheel.clear(index);
     }
 
-    #[inline]
-    fn take_soon(&mut self, index: u32) {
+    /// Takes the alarm of a connection away that was set for soon.
+    #[inline(always)] // with each alarm
+    pub(super) fn take_soon(&mut self, index: u32) {
         let Self { queues, soon, .. } = self;
         if let Some(alarm) = soon.get_mut(index as usize) {
             *alarm = NEVER;

@@ -21,6 +21,8 @@ pub(super) enum Answered {
 #[derive(Debug, Default)]
 pub(super) struct Answers {
     sorts: [Waiting; 3],
+    /// Of all sorts: nearly always none, which is looked at with each packet.
+    count: usize,
 }
 
 #[derive(Debug, Default)]
@@ -33,7 +35,8 @@ struct Waiting {
 impl Answers {
     /// Keeps an answer. Like memory (§8.1), an address gets a place while it has fewer than are free; otherwise returns `false`.
     pub(super) fn push(&mut self, sort: Answered, to: SocketAddr, write: impl FnOnce(&mut Vec<u8>)) -> bool {
-        let Waiting { answers, by_ip } = &mut self.sorts[sort as usize];
+        let Self { sorts, count } = self;
+        let Waiting { answers, by_ip } = &mut sorts[sort as usize];
         let free = PLACES - answers.len();
         let has = by_ip.get(&to.ip()).copied().unwrap_or(0);
         if has >= free {
@@ -43,6 +46,7 @@ impl Answers {
         let mut datagram = Vec::new();
         write(&mut datagram);
         answers.push_back((to, datagram));
+        *count += 1;
         true
     }
 
@@ -50,6 +54,7 @@ impl Answers {
     pub(super) fn pop(&mut self) -> Option<(SocketAddr, Vec<u8>)> {
         let Waiting { answers, by_ip } = self.sorts.iter_mut().find(|sort| !sort.answers.is_empty())?;
         let answer = answers.pop_front()?;
+        self.count -= 1;
         if let Some(has) = by_ip.get_mut(&answer.0.ip()) {
             *has -= 1;
             if *has == 0 {
@@ -61,7 +66,7 @@ impl Answers {
 
     #[inline]
     pub(super) fn is_empty(&self) -> bool {
-        self.sorts.iter().all(|sort| sort.answers.is_empty())
+        self.count == 0
     }
 
     /// Entries of all tables, for a bound on memory.

@@ -270,7 +270,7 @@ impl Endpoint {
     #[inline]
     pub(super) fn see_to_due(&mut self, now: Time) {
         // Not before what has come was read: that may be what an alarm is about.
-        let is_due = self.protocol.poll_timeout().is_some_and(|due| due <= now);
+        let is_due = self.protocol.poll_timeout().is_some_and(|due| due <= now) && self.acknowledge_due(now);
         if is_due {
             self.protocol.handle_timeout(now);
         }
@@ -387,6 +387,16 @@ impl Endpoint {
     fn transmit_ack(&mut self, now: Time) -> bool {
         let Self { protocol, carrier, .. } = self;
         protocol.transmit_ack(now, |to, ack, is_last| match is_last {
+            true => carrier.send_control(to, ack),
+            false => carrier.transmit_control(to, ack),
+        })
+    }
+
+    /// Does what is due first, if that is an acknowledgement alone, and returns whether more is due.
+    #[inline]
+    fn acknowledge_due(&mut self, now: Time) -> bool {
+        let Self { protocol, carrier, .. } = self;
+        protocol.acknowledge_due(now, |to, ack, is_last| match is_last {
             true => carrier.send_control(to, ack),
             false => carrier.transmit_control(to, ack),
         })

@@ -163,6 +163,12 @@ impl Peers {
         state.open.insert(open)
     }
 
+    /// Whether a packet is being filled for any peer.
+    #[inline]
+    pub(super) fn has_open(&self) -> bool {
+        !self.open.is_empty()
+    }
+
     /// Takes out the open packet of the only peer that has one.
     #[inline]
     pub(super) fn take_only(&mut self) -> Option<(Peer, OpenPacket)> {

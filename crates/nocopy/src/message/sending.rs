@@ -404,7 +404,14 @@ impl Endpoint {
         }
     }
 
+    #[inline]
     pub(super) fn close_packets(&mut self) {
+        if self.peers.has_open() || self.streams.is_some() {
+            self.close_open_packets();
+        }
+    }
+
+    fn close_open_packets(&mut self) {
         while let Some((peer, open)) = self.peers.take_any() {
             let packet = open.close(&mut self.carrier);
             let _ = self.queue(peer, packet); // as above

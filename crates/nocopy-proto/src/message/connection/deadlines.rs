@@ -47,7 +47,7 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
         let soon = now + self.look_delay();
         let due = self.acks.due.map_or(soon, |due| due.min(soon));
         if alarm > due {
-            alarms.set(now, index, due);
+            alarms.set_earlier(now, index, due);
         }
         true
     }
@@ -60,7 +60,7 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
     }
 
     /// The same if everything was said and acknowledged in both directions: then nothing is due for long.
-    #[inline]
+    #[inline(always)] // where peers are many, for each message
     pub(in crate::message) fn deadline_at_rest(&self) -> Option<Time> {
         let is_at_rest = self.send.len() == 0
             && self.acks.due.is_none()
@@ -103,6 +103,17 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
             look_at(self.pacer.ready_at(now));
         }
         Some(earliest)
+    }
+
+    /// Whether all that is due is an acknowledgement.
+    #[inline(always)] // where peers are many, for each message
+    pub(super) fn owes_only_an_ack(&self, now: Time) -> bool {
+        let before_long = now + self.look_delay().half();
+        self.acks.due.is_some_and(|due| before_long >= due)
+            && self.send.len() == 0
+            && now < self.heard + self.keep_alive.min(self.dead_after)
+            && self.losses_look_again.is_none()
+            && self.linger.is_none()
     }
 
     /// Does what is due.

@@ -95,22 +95,34 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
     }
 
     /// The header of the acknowledgement that [`next`](Self::next) would give, if that is all there is to say and it is nothing but its header.
-    #[inline(always)] // where peers are many, for each message
+    #[inline]
     pub(in crate::message) fn plain_ack(&mut self, now: Time) -> Option<[u8; HEADER_BYTES]> {
-        let is_plain = self.acks.now
-            && self.send.has_nothing_to_send()
+        (self.acks.now && self.says_no_more()).then(|| self.emit_plain_ack(now))
+    }
+
+    /// The same of an acknowledgement that is due now, if nothing else is, as [`handle_timeout`](Self::handle_timeout) would have it sent.
+    #[inline(always)] // where peers are many, for each message
+    pub(in crate::message) fn plain_ack_when_due(&mut self, now: Time) -> Option<[u8; HEADER_BYTES]> {
+        (self.owes_only_an_ack(now) && self.says_no_more()).then(|| self.emit_plain_ack(now))
+    }
+
+    /// Whether an acknowledgement can be nothing but its header, and there is nothing else to say.
+    #[inline(always)]
+    fn says_no_more(&self) -> bool {
+        self.send.has_nothing_to_send()
             && !self.probe_due
             && self.ended.is_none()
             && !self.unheard
             && !self.agreed.crc
             && !self.receive.has_gap()
-            && !self.receive.is_finished();
-        if !is_plain {
-            return None;
-        }
+            && !self.receive.is_finished()
+    }
+
+    #[inline(always)]
+    fn emit_plain_ack(&mut self, now: Time) -> [u8; HEADER_BYTES] {
         let mut bytes = [0; HEADER_BYTES];
         self.header(now, HeaderKind::Ack, Flags::NONE, self.send.fresh()).emit(&mut bytes);
-        Some(bytes)
+        bytes
     }
 
     /// The header of the next packet that was not sent before, if it may go now and nothing is to be decided about it; then it goes. With it,

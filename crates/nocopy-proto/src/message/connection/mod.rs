@@ -255,13 +255,13 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
     }
 
     /// Something is to be told, or may have come to its end.
-    #[inline]
+    #[inline(always)] // with each packet
     pub(super) fn wants_attention(&self) -> bool {
         self.acks.now || self.receive.is_finished()
     }
 
     /// Something is to be told at once, or waits to be sent.
-    #[inline]
+    #[inline(always)] // with each packet
     pub(super) fn wants_to_send(&self) -> bool {
         self.wants_attention() || self.probe_due || !self.send.has_nothing_to_send()
     }

@@ -194,16 +194,15 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         }
         let (counters, free) = (&mut self.counters, &mut self.acknowledged);
         connection.handle_acknowledgement(now, &header, Ranges::default(), counters, free);
-        let at_rest = connection.deadline_at_rest();
-        if let Some(deadline) = at_rest {
-            self.timers.put_off(now, index, deadline);
+        // At rest there is nothing to send, and nothing is due earlier than before, when an alarm was set.
+        if let Some(deadline) = connection.deadline_at_rest()
+            && self.timers.put_off(now, index, deadline)
+        {
+            return true;
         }
         let wants_to_send = connection.wants_to_send();
         self.urgent |= wants_to_send;
-        // At rest nothing is due earlier than before, when an alarm was set.
-        if wants_to_send || at_rest.is_none() || self.timers.of(index).is_none() {
-            self.touch_or_rest(now, index, wants_to_send);
-        }
+        self.touch_or_rest(now, index, wants_to_send);
         true
     }
 
@@ -299,8 +298,46 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         self.in_a_row = 0;
         self.urgent &= !self.sending.is_empty();
         each(connection.agreed.to, &ack, self.sending.is_empty());
-        self.rest(index, now);
+        self.rest_after_ack(now, index);
         true
+    }
+
+    /// Does what is due first, as [`handle_timeout`](Self::handle_timeout) and [`poll_transmit`](Self::poll_transmit) would, if that is an
+    /// acknowledgement, and there is nothing else to say to its peer and nothing to send to others: gives it with where it goes, and whether
+    /// nothing more is due. Returns whether more is, or may be.
+    #[inline]
+    pub fn acknowledge_due(
+        &mut self,
+        now: Time,
+        each: impl FnOnce(SocketAddr, &[u8; HEADER_BYTES], bool),
+    ) -> bool {
+        if !self.sending.is_empty() || !self.answers.is_empty() || !self.takes_short_ways() {
+            return true;
+        }
+        let Some(index) = self.timers.due_soon(now) else { return true };
+        let State::Open(connection) = &mut self.entries[index as usize].state else { return true };
+        let Some(ack) = connection.plain_ack_when_due(now) else { return true };
+        self.counters.acks_sent += 1;
+        self.timers.take_soon(index);
+        let more_is_due = self.timers.next().is_some_and(|due| due <= now);
+        each(connection.agreed.to, &ack, !more_is_due);
+        self.rest_after_ack(now, index);
+        more_is_due
+    }
+
+    /// A connection has nothing to send behind an acknowledgement: nearly always the silence of the peer is all that is waited for, and the
+    /// alarm for that is set.
+    #[inline(always)] // where peers are many, for each message
+    fn rest_after_ack(&mut self, now: Time, index: u32) {
+        let entry = &mut self.entries[index as usize];
+        if let State::Open(connection) = &entry.state
+            && let Some(deadline) = connection.deadline_at_rest()
+            && self.timers.of(index).is_some_and(|alarm| alarm <= deadline)
+        {
+            entry.is_sending = false;
+        } else {
+            self.rest(index, now);
+        }
     }
 
     /// After [`Fresh::Last`], when its packets are on their way: what [`poll_transmit`](Self::poll_transmit) would do, which would give
