@@ -96,6 +96,17 @@ impl ReceiveBuffers {
         unsafe { self.call.receive_from(first, socket, wait) }
     }
 
+    /// Receives a message into the buffer that is filled next, if there is a message ([`Messages::receive_first`]).
+    ///
+    /// # Panics
+    /// If there is no buffer.
+    #[inline]
+    pub(crate) fn receive_first(&mut self, socket: BorrowedFd<'_>) -> io::Result<usize> {
+        let first = self.most - self.free.len();
+        // SAFETY: as above, for the first of those slots.
+        unsafe { self.call.receive_first(first, socket) }
+    }
+
     /// The kernel's report about a message of the last call.
     ///
     /// # Panics

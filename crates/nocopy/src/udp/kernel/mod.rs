@@ -38,6 +38,7 @@ pub(crate) struct Receiver {
     /// Whether the kernel coalesces datagrams of one sender into runs.
     coalesces: bool,
     free: ReceiveBuffers,
+    rhythm: Rhythm,
     /// Runs of the last call that were not taken.
     runs: Vec<Run>,
     given: Given,
@@ -98,6 +99,7 @@ impl Receiver {
             errors: None,
             coalesces,
             free: ReceiveBuffers::new(batch),
+            rhythm: Rhythm::default(),
             runs: Vec::with_capacity(batch),
             given: Given::ALL,
             timeout: None,
@@ -256,7 +258,11 @@ impl Receiver {
         if !self.free.is_full() {
             self.refill()?;
         }
-        let received = self.fetch(false)?;
+        let received = match self.rhythm.expects_one() {
+            true => self.free.receive_first(self.socket.as_fd()).or_else(|error| self.fetch_again(error))?,
+            false => self.fetch(false)?,
+        };
+        self.rhythm.note(received);
         if received == 0 {
             return Ok(0);
         }
@@ -417,6 +423,33 @@ impl Waiting for Looks<'_> {
 
     fn coalescer(&mut self) -> &mut Coalescer {
         &mut self.receiver.coalescer
+    }
+}
+
+/// Whether messages come one by one, with a pause behind each, as questions and answers do: then a call for one is enough.
+#[derive(Debug, Default)]
+struct Rhythm {
+    /// Messages of the last call.
+    last: usize,
+    /// Nothing came right behind the last message.
+    is_slow: bool,
+}
+
+impl Rhythm {
+    /// Whether the next call is likely to find one message, or none.
+    #[inline]
+    fn expects_one(&self) -> bool {
+        self.is_slow && self.last == 0
+    }
+
+    /// Takes note of what a call has found.
+    #[inline]
+    fn note(&mut self, messages: usize) {
+        let before = std::mem::replace(&mut self.last, messages);
+        match (before, messages) {
+            (0, 0 | 1) => {}
+            (before, messages) => self.is_slow = before == 1 && messages == 0,
+        }
     }
 }
 

@@ -13,7 +13,7 @@ use super::super::run::About;
 use super::super::{Builder, Socket, batch};
 use super::*;
 use crate::engine::calls::{Calls, RECEIVE, count_calls, this_thread, wait_until_in};
-use crate::sys::udp_receive::LocalAddress;
+use crate::sys::udp_receive::{LocalAddress, use_congestion_marks};
 use crate::sys::udp_send;
 
 struct Part<'a> {
@@ -166,6 +166,63 @@ fn empty_datagrams_in_one_batch_are_each_a_datagram() {
     let batch = receiver.receive().unwrap();
     assert_eq!((batch.len(), batch.is_empty()), (3, false));
     assert!(batch.datagrams().all(|datagram| datagram.bytes.is_empty()));
+}
+
+#[test]
+fn one_message_is_expected_behind_one_and_a_pause() {
+    let mut rhythm = Rhythm::default();
+    let steps = [
+        (16, false),
+        (0, false),
+        (1, false),
+        (0, true),
+        (0, true),
+        (1, false), // more may have come meanwhile
+        (0, true),
+        (1, false),
+        (1, false),
+        (0, true),
+        (1, false),
+        (2, false),
+        (0, false),
+        (0, false),
+        (3, false),
+        (0, false),
+    ];
+    for (step, (messages, expects_one)) in steps.into_iter().enumerate() {
+        rhythm.note(messages);
+        assert_eq!(rhythm.expects_one(), expects_one, "step {step}: {messages} messages");
+    }
+}
+
+/// Proves that nothing is lost or out of order when calls for one message and for several take turns.
+#[test]
+fn datagrams_arrive_in_order_at_any_rhythm() {
+    let pool = pool(16);
+    let (mut receiver, at) = receiver_at("127.0.0.1:0".parse().unwrap(), &pool);
+    use_congestion_marks(&receiver.socket, false).unwrap();
+    let sender = sender_to(at);
+    let (mut sent, mut came) = (0_u32, Vec::new());
+    for burst in [1, 0, 1, 0, 0, 5, 0, 1, 0, 1, 2, 0, 40, 0, 1, 0, 1] {
+        for _ in 0..burst {
+            // Of different lengths, so that none are joined.
+            let datagram = [&sent.to_be_bytes()[..], &vec![7; 4 + sent as usize % 50 * 20]].concat();
+            assert_eq!(sender.send(&datagram).unwrap(), datagram.len());
+            sent += 1;
+        }
+        wait_until("the burst", || {
+            let mut take = |bytes: &[u8]| {
+                assert_eq!(bytes.len(), 8 + came.len() % 50 * 20);
+                came.push(u32::from_be_bytes(*bytes.first_chunk().unwrap()));
+            };
+            let datagrams = receiver.receive_in_place(|message| match message {
+                Came::Last(_, _, bytes) | Came::Lone(_, _, bytes) => take(bytes),
+                Came::Run(run) => take(run.bytes()),
+            });
+            datagrams.unwrap() == 0 && came.len() == sent as usize
+        });
+    }
+    assert_eq!(came, (0..sent).collect::<Vec<_>>());
 }
 
 #[test]
