@@ -1,6 +1,8 @@
 //! Errors of profiling.
 
-use nocopy_proto::errno::Why;
+use nocopy_proto::errno::{Named, Why};
+use std::error::Error as StdError;
+use std::fmt;
 use std::io;
 use std::process::ExitStatus;
 
@@ -23,16 +25,18 @@ pub enum Error {
     #[error("profile: not permitted; this process lacks {name}; run it as root or grant the capability")]
     Capability { name: &'static str },
     #[error(
-        "profile: cannot read the kernel's type information (BTF); {0}; use a kernel built with CONFIG_DEBUG_INFO_BTF"
+        "profile: cannot read the kernel's type information{cause}; use a kernel built with CONFIG_DEBUG_INFO_BTF",
+        cause = Cause(.0)
     )]
     Types(#[source] BtfError),
     #[error(
-        "profile: the kernel refused the BPF programs; {0}; 'nocopy doctor' shows what this kernel lacks"
+        "profile: the kernel refused the BPF programs{cause}; 'nocopy doctor' shows what this kernel lacks",
+        cause = Cause(.0)
     )]
     Load(#[source] EbpfError),
-    #[error("profile: cannot attach to the tracepoint {tracepoint}; {source}; use Linux 5.15 or later")]
+    #[error("profile: cannot attach to the tracepoint {tracepoint}{cause}; use Linux 5.15 or later", cause = Cause(.source))]
     Attach { tracepoint: &'static str, source: ProgramError },
-    #[error("profile: the counters cannot be read; {0}; start it again")]
+    #[error("profile: the counters cannot be read{cause}; start it again", cause = Cause(.0))]
     Read(#[source] MapError),
     #[error(
         "profile: cannot name the kernel's functions; /proc/kallsyms hides their addresses; grant CAP_SYSLOG, and set \
@@ -61,4 +65,27 @@ pub enum Error {
     ProfilerEnded { program: String },
     #[error("{program}: cannot be waited for{cause}; start nocopy where SIGCHLD is not ignored", cause = Why(.source))]
     Wait { program: String, source: io::Error },
+}
+
+/// The error that caused the others, as [`Why`] writes it: aya's own name only the system call.
+struct Cause<'a>(&'a (dyn StdError + 'static));
+
+impl fmt::Display for Cause<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let first = first(self.0);
+        match first.downcast_ref() {
+            Some(error) => Why(error).fmt(f),
+            None => write!(f, "; {first}"),
+        }
+    }
+}
+
+/// The error that caused the others, for a note: `permission denied (EACCES)`.
+pub(crate) fn cause(error: &(dyn StdError + 'static)) -> String {
+    let first = first(error);
+    first.downcast_ref().map_or_else(|| first.to_string(), |error| Named(error).to_string())
+}
+
+fn first<'a>(error: &'a (dyn StdError + 'static)) -> &'a (dyn StdError + 'static) {
+    error.source().map_or(error, first)
 }

@@ -1,6 +1,17 @@
 //! Errors as users read them: `subject: what failed (ERRNO); cause; what to do`, and exit code 2.
 
-use std::process::{Command, Output, Stdio};
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use rustix::process::Signal;
+
+use crate::profile::may_profile;
+use crate::running::{Running, nocopy, text};
+use crate::sandbox::{self, Refused};
+
+/// A directory of the test.
+const STATE: &str = "--state=DIRECTORY";
 
 /// Commands that fail anywhere, and all that they print.
 const ERRORS: &[(&[&str], &str)] = &[
@@ -116,27 +127,621 @@ const ERRORS: &[(&[&str], &str)] = &[
         &["bench", "udp-send", "--method=tcpdump"],
         "--method: nothing to measure; none of the chosen workloads has one of these methods; leave out --method, or name other workloads",
     ),
+    (
+        &["record", "lo", "-o", "-"],
+        "standard output: cannot be recorded to; files are written past the page cache, which a pipe does not allow; name a file",
+    ),
+    (
+        &["sniff", "lo", "--bytecode=/etc/passwd"],
+        "/etc/passwd: cannot be read as a filter; it begins with …; the number of instructions must come first; give the output of 'tcpdump -ddd EXPRESSION'",
+    ),
+    (
+        &["report", "/etc/passwd"],
+        "/etc/passwd: cannot be read as results of nocopy; expected value at line 1 column 1; give a file of 'nocopy bench --json' or 'nocopy profile sweep --json'",
+    ),
+    (
+        &["send", "lo", "-4", "--destination=fd00::1", "--count=1"],
+        "fd00::1: not an IPv4 address; -4 or -6 asks for packets of IPv4; give another address or leave out that option",
+    ),
+    (
+        &["send", "lo", "--payload=file:/proc/kallsyms", "--count=1"],
+        "/proc/kallsyms: too long for a datagram; one carries up to 65527 bytes; name a shorter file",
+    ),
+    (
+        &["send", "lo", "--generator=kernel", "--flows=2", "--count=1"],
+        "--flows: not possible with --generator kernel; the kernel sends the same frame again and again; leave it out, or use --generator program",
+    ),
+    (
+        &["send", "lo", "--generator=kernel", "--count=1", "--size=4000"],
+        "lo: the kernel refuses to resend the frame (EINVAL); invalid argument; that needs Linux 5.18, a driver that takes redirected frames, and frames of 14 to some 3,500 bytes; use --generator program",
+    ),
+    (
+        &["send", "lo", "--replay=/dev/null", "--speed=2x", "--timing=flat-out"],
+        "--speed: cannot be used with --timing flat-out; it stretches the recorded times, which flat-out ignores; leave one out",
+    ),
+    (
+        &["send", "udp://no.invalid:9", "--count=1"],
+        "udp://no.invalid:9: no address to send to; …; check the name, or give an address",
+    ),
+    (
+        &["send", "tcp://no.invalid:9", "--count=1"],
+        "tcp://no.invalid:9: no address to send to; …; check the name, or give an address",
+    ),
+    (
+        &["ping", "udp://no.invalid:9"],
+        "udp://no.invalid:9: no such host; …; name one that resolves, or its address",
+    ),
+    (
+        &["recv", "udp://no.invalid:9"],
+        "udp://no.invalid:9: no address to receive at; …; name an address of this host, or leave it out",
+    ),
+    (
+        &["recv", "tcp://no.invalid:9"],
+        "tcp://no.invalid:9: no address to receive at; …; name an address of this host, or leave it out",
+    ),
+    (
+        &["serve", "tcp://no.invalid:9"],
+        "tcp://no.invalid:9: no address to answer at; …; name an address of this host, or leave it out",
+    ),
+    (
+        &["ls", "nfs://no.invalid/x"],
+        "no.invalid: has no address; …; check the name, or give the address itself",
+    ),
+    (
+        &["send", "tcp://127.0.0.1:9", "--size=1G"],
+        "--size: pieces of 1000000000 bytes are too long; 67108864 is the most; give less",
+    ),
+    (
+        &["send", "tcp://127.0.0.1:9", "--file=-", "--streams=2"],
+        "--streams: cannot be used here; it needs a file or a pattern, and a pipe is one stream; leave it out",
+    ),
+    (
+        &["send", "tcp://127.0.0.1:9", "--file=-", "--method=sendfile"],
+        "--method sendfile: cannot be used here; it needs a --file that is not a pipe; leave it out, or name such a file",
+    ),
+    (
+        &["send", "tcp://127.0.0.1:9", "--file=/etc/passwd", "--method=published"],
+        "--method published: cannot be used here; it needs a pattern (pages of a file are sent by reference without it, those of a pipe cannot be); leave it out",
+    ),
+    (
+        &["send", "tcp://127.0.0.1:9", "--count=1", "--congestion=nothing"],
+        "--congestion 'nothing': cannot be used (ENOENT); no such file or directory; choose one of /proc/sys/net/ipv4/tcp_allowed_congestion_control",
+    ),
+    (
+        &["send", "udp://127.0.0.1:9", "--interface=lo"],
+        "--interface: cannot be used here; it needs --method xdp-udp, xdp-copy or a multicast address, otherwise the host's routes decide; leave it out",
+    ),
+    (
+        &["send", "udp://127.0.0.1:9", "--raw", "--connect-timeout=1s"],
+        "--connect-timeout: cannot be used with --raw; a receiver answers only datagrams that have nocopy's header; leave out one of them",
+    ),
+    (
+        &["send", "udp://127.0.0.1:9", "--connect-timeout=100ms", "--count=1"],
+        "127.0.0.1:9: no receiver; port unreachable; start 'nocopy recv udp://:9' there (one serves one sender), give it longer with --connect-timeout, or use --raw",
+    ),
+    (
+        &["send", "udp://127.0.0.1:9", "--method=xdp-udp", "--interface=lo"],
+        "lo: cannot be used; the kernel delivers datagrams for this host itself, not through an interface; leave out --method, or name the interface that leads to another host",
+    ),
+    (
+        &["recv", "udp://127.0.0.1:0", "--interface=lo"],
+        "--interface: cannot be used here; it needs a multicast address; leave it out, and name an address of that interface",
+    ),
+    (
+        &["ping", "message://127.0.0.1:9", "--interface=lo"],
+        "lo: no way to this host; the kernel delivers to its own addresses itself, not through an interface; leave out --interface",
+    ),
+    (
+        &["ping", "udp://127.0.0.1:9", "--count=1"],
+        "udp://127.0.0.1:9: cannot exchange messages any more (ECONNREFUSED); connection refused; no program listens there; start 'nocopy serve'",
+    ),
+    (
+        &["serve", "xdp://:9", "--interface=lo"],
+        "xdp://:9: no address; a port of lo answers for one address, which must be written; give it as 'ip address show lo' lists it",
+    ),
+    (
+        &["serve", "message://127.0.0.1:1", "xdp://127.0.0.1:1", "--interface=lo"],
+        "lo: cannot serve both message:// and xdp://; one port takes all queues of the interface; serve one of them over it, the other without --interface or by another process",
+    ),
+    (
+        &["serve", "udp://127.0.0.1:9", "--interface=lo"],
+        "--interface: cannot be used here; it needs message:// or xdp://; leave it out, or serve one of them",
+    ),
+    (
+        &["serve", "tcp://192.0.2.1:9"],
+        "tcp://192.0.2.1:9: cannot answer there (EADDRNOTAVAIL); cannot assign requested address; this host has no such address; 'ip address' lists them",
+    ),
+    (
+        &["serve", "nfs", "/etc", "--listen=192.0.2.1:9", STATE],
+        "192.0.2.1:9: cannot serve there (EADDRNOTAVAIL); cannot assign requested address; this host has no such address; 'ip address' lists them",
+    ),
+    (
+        &["serve", "nfs", "/", "--state=/etc"],
+        "/etc: cannot keep the key of file handles there; it is inside the exported directory, so clients could read it; name a directory elsewhere by --state",
+    ),
 ];
 
 const NO_INTERFACE: &str =
     "nothing0: no such interface; this network namespace has none of that name; 'ip link' lists them";
 
-fn run(arguments: &[&str]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_nocopy"));
-    command.args(arguments).stdin(Stdio::null()).output().unwrap()
+/// Ones of commands in a sandbox.
+const IN_SANDBOX: &[(&[Refused], &[&str], &str)] = &[
+    (
+        &[Refused::with(libc::SYS_socket, libc::EPERM, (0, libc::AF_NETLINK))],
+        &["doctor"],
+        "interfaces: cannot be listed (EPERM); operation not permitted; start it where netlink sockets are allowed",
+    ),
+    (
+        &[Refused::always(libc::SYS_capset, libc::EPERM)],
+        &["man"],
+        "capabilities: cannot be given up (EPERM); operation not permitted; start it where capset(2) and prctl(2) are allowed",
+    ),
+    (
+        &[Refused::with(libc::SYS_rt_sigaction, libc::EPERM, (0, libc::SIGINT))],
+        &["recv", "udp://127.0.0.1:0"],
+        "signals: cannot be caught (EPERM); operation not permitted; start it where sigaction(2) is allowed",
+    ),
+    (
+        &[Refused::always(libc::SYS_getrandom, libc::EPERM)],
+        &["send", "udp://127.0.0.1:9", "--count=1"],
+        "send: no random number (EPERM); operation not permitted; start it where getrandom(2) is allowed",
+    ),
+    (
+        &[Refused::always(libc::SYS_getrandom, libc::EPERM)],
+        &["send", "tcp://127.0.0.1:9", "--count=1"],
+        "send: no random number (EPERM); operation not permitted; start it where getrandom(2) is allowed",
+    ),
+    (
+        &[Refused::always(libc::SYS_getsockname, libc::EPERM)],
+        &["recv", "tcp://127.0.0.1:0"],
+        "recv: cannot find out the address of its socket (EPERM); operation not permitted; start it where getsockname(2) is allowed",
+    ),
+    (
+        &[Refused::always(libc::SYS_getsockname, libc::EPERM)],
+        &["recv", "udp://127.0.0.1:0"],
+        "recv: cannot find out the address of its socket (EPERM); operation not permitted; start it where getsockname(2) is allowed",
+    ),
+    (
+        &[Refused::always(libc::SYS_ppoll, libc::ENOMEM), Refused::always(libc::SYS_poll, libc::ENOMEM)],
+        &["recv", "tcp://127.0.0.1:0"],
+        "recv: cannot wait for connections (ENOMEM); cannot allocate memory; free memory, or raise 'ulimit -n'",
+    ),
+    (
+        &[
+            Refused::always(libc::SYS_recvmsg, libc::ENOMEM),
+            Refused::always(libc::SYS_recvfrom, libc::ENOMEM),
+            Refused::always(libc::SYS_recvmmsg, libc::ENOMEM),
+        ],
+        &["send", "udp://127.0.0.1:9", "--count=1"],
+        "send: cannot receive the receiver's answers (ENOMEM); cannot allocate memory; start it again",
+    ),
+    (
+        &[
+            Refused::always(libc::SYS_sendmsg, libc::EPERM),
+            Refused::always(libc::SYS_sendto, libc::EPERM),
+            Refused::always(libc::SYS_sendmmsg, libc::EPERM),
+        ],
+        &["send", "udp://127.0.0.1:9", "--count=1"],
+        "send: 1 of the datagrams were not sent, the first to 127.0.0.1:9 (EPERM); operation not permitted; a packet filter of this host forbids it; look at 'nft list ruleset'",
+    ),
+    (
+        &[Refused::with(libc::SYS_socket, libc::EMFILE, (0, libc::AF_INET))],
+        &["send", "tcp://127.0.0.1:9", "--count=1"],
+        "127.0.0.1:9: cannot connect (EMFILE); too many open files; look at 'ip route get 127.0.0.1'",
+    ),
+    (
+        &[Refused::always(libc::SYS_recvfrom, libc::ENOMEM)],
+        &["serve", "udp://127.0.0.1:7000"],
+        "udp://127.0.0.1:7000: cannot answer any more (ENOMEM); cannot allocate memory; check that its interface is up, and start it again",
+    ),
+    (
+        &[Refused::always(libc::SYS_openat2, libc::ENOSYS)],
+        &["serve", "nfs", "/etc", STATE],
+        "/etc: cannot be exported safely (ENOSYS); function not implemented; openat2(2) keeps clients inside the directory, and this kernel lacks it; use Linux 5.6 or newer",
+    ),
+    (
+        &[Refused::always(libc::SYS_epoll_create1, libc::EMFILE)],
+        &["serve", "nfs", "/etc", STATE],
+        "server: cannot wait for connections (EMFILE); too many open files; raise the limit of descriptors ('ulimit -n')",
+    ),
+    (
+        &[
+            Refused::always(libc::SYS_epoll_wait, libc::EPERM),
+            Refused::always(libc::SYS_epoll_pwait, libc::EPERM),
+            Refused::always(libc::SYS_epoll_pwait2, libc::EPERM),
+        ],
+        &["serve", "nfs", "/etc", STATE],
+        "server: cannot wait for calls any more (EPERM); operation not permitted; start it again",
+    ),
+    (
+        &[Refused::always(libc::SYS_sendto, libc::EPERM)],
+        &["bench", "packet-send"],
+        "lab: cannot set lo up (EPERM); operation not permitted; see 'dmesg' for the kernel's own words",
+    ),
+    (
+        &[Refused::with(libc::SYS_socket, libc::EPERM, (0, libc::AF_PACKET))],
+        &["bench", "packet-send"],
+        "packet-send: cannot open a packet socket (EPERM); operation not permitted; run it as root or grant CAP_NET_RAW",
+    ),
+    (
+        &[Refused::always(libc::SYS_unshare, libc::EPERM)],
+        &["bench", "packet-send"],
+        "lab: needs CAP_SYS_ADMIN; this process does not have it; run it as root or grant the capability",
+    ),
+    (
+        &[Refused::always(libc::SYS_clone3, libc::EAGAIN), Refused::always(libc::SYS_clone, libc::EAGAIN)],
+        &["bench", "packet-send"],
+        "network namespace: no thread to run in it (EAGAIN); resource temporarily unavailable; raise the limit on threads (ulimit -u)",
+    ),
+];
+
+/// Ones of scripts that change something before they start `$nocopy`.
+const OF_SCRIPTS: &[(&str, &str)] = &[
+    (
+        "setpriv --bounding-set=-setuid $nocopy serve nfs /etc --writable --state=$directory",
+        "--writable: refused; this is root without the capabilities to act as other users (CAP_SETUID, CAP_SETGID), so every client could write as root; start it with these capabilities, or as the user that owns the files ('setpriv --reuid USER --regid GROUP --clear-groups nocopy serve nfs ...')",
+    ),
+    (
+        "setpriv --reuid=65534 --inh-caps=+dac_override --ambient-caps=+dac_override $nocopy serve nfs /etc --no-root-squash --state=$directory",
+        "--no-root-squash: cannot be used; only a server started as root acts as other users; start it as root, or leave this out",
+    ),
+    (
+        "unset HOME XDG_STATE_HOME; $nocopy serve nfs /etc",
+        "--state: no directory for the key and the index of file handles; HOME is not set; name one by --state",
+    ),
+    (
+        "mount -t tmpfs none /proc; $nocopy serve nfs /etc --state=$directory",
+        "/proc: cannot be read (ENOENT); no such file or directory; mount it, the server opens and checks files by it",
+    ),
+    (
+        "ip link add left type veth peer name right; $nocopy bench packet-send --interface=left --peer=right",
+        "left: no carrier; it is down or not connected; run 'ip link set left up' and check the cable",
+    ),
+    (
+        "ip link add left type veth peer name right; ip link set left mtu 100 up; ip link set right up; $nocopy bench packet-send --interface=left --peer=right",
+        "left: frames of 1514 B do not fit; its MTU is 100 B; run 'ip link set left mtu 1500'",
+    ),
+    (
+        "ip link add left type veth peer name right; ip link set left up; ip link set right up; $nocopy bench udp-send --interface=left --peer=right",
+        "udp-send: cannot run between two interfaces of one network namespace; the kernel delivers there by loopback; leave out --interface and --peer",
+    ),
+    (
+        "echo '{\"schema\": \"other/9\"}' > $directory/file; $nocopy report $directory/file",
+        "…: cannot be shown; its results are of the kind 'other/9', which this version does not know; give results of 'nocopy bench' or 'nocopy profile sweep', or use the version of nocopy that wrote them",
+    ),
+    (
+        "head -c 16777217 /dev/zero | $nocopy call message://127.0.0.1:9 --file=-",
+        "request: not sent; it is longer than 16 MiB, which is the most; send it by 'nocopy send tcp://…'",
+    ),
+    (
+        "$nocopy bench-nfs-server '{'",
+        "task: cannot be read; EOF while parsing an object at line 1 column 1; this command is only for 'nocopy bench' alone",
+    ),
+    (
+        "touch $directory/file; $nocopy record lo -o $directory/file",
+        "…: not written; the file exists; give --force to overwrite it, or another name",
+    ),
+    (
+        "$nocopy call message://127.0.0.1:9 --timeout=10ms x",
+        "127.0.0.1:9: not connected within 10.0 ms; no answer came; check that an endpoint is bound there, and that no firewall drops UDP",
+    ),
+    (
+        "mkdir $directory/'a b'; cp /bin/true $directory/'a b'; $nocopy run --library $directory/'a b/true' -- true",
+        "…/a b/true: cannot be preloaded; its path has a blank or a colon, where LD_PRELOAD ends a name; install it elsewhere, and name it with --library",
+    ),
+    (
+        "cp $nocopy $directory; $directory/nocopy run -- true",
+        "libnocopy_pcap.so: not found; it is not at …; build it with 'cargo build --release', install it there, or name it with --library",
+    ),
+];
+
+/// Ones of `nocopy profile` in a sandbox.
+const PROFILE_IN_SANDBOX: &[(&[Refused], &[&str], &str)] = &[
+    (
+        &[],
+        &["profile", "--comm=no-such-name"],
+        "--comm 'no-such-name': no such process; names have 15 letters at most; 'ps -e' lists them",
+    ),
+    (
+        &[
+            Refused::with(libc::SYS_bpf, libc::EACCES, (0, 17)),
+            Refused::with(libc::SYS_bpf, libc::EACCES, (0, 28)),
+        ],
+        &["profile", "--port=9", "--duration=1ms"],
+        "profile: cannot attach to the tracepoint sys_enter (EACCES); permission denied; use Linux 5.15 or later",
+    ),
+    (
+        &[Refused::with(libc::SYS_bpf, libc::EACCES, (0, 1))],
+        &["profile", "--port=9", "--duration=1ms"],
+        "profile: the counters cannot be read (EACCES); permission denied; start it again",
+    ),
+    (
+        &[Refused::always(libc::SYS_wait4, libc::ECHILD), Refused::always(libc::SYS_waitid, libc::ECHILD)],
+        &["profile", "--", "true"],
+        "true: cannot be waited for (ECHILD); no child processes; start nocopy where SIGCHLD is not ignored",
+    ),
+];
+
+/// Ones of `nocopy profile` in scripts.
+const PROFILE_IN_SCRIPTS: &[(&str, &str)] = &[
+    (
+        "setpriv --bounding-set=-sys_admin,-perfmon $nocopy profile --port=9 --duration=1ms",
+        "profile: not permitted; this process lacks CAP_PERFMON; run it as root or grant the capability",
+    ),
+    (
+        "mount -t tmpfs none /proc; $nocopy profile --port=9 --duration=1ms",
+        "/proc/kallsyms: cannot be read (ENOENT); no such file or directory; mount /proc, and let this process read it",
+    ),
+    (
+        "echo '0000000000000000 T start' > $directory/file; mount --bind $directory/file /proc/kallsyms; $nocopy profile --port=9 --duration=1ms",
+        "profile: cannot name the kernel's functions; /proc/kallsyms hides their addresses; grant CAP_SYSLOG, and set kernel.kptr_restrict to 0 or 1",
+    ),
+    (
+        "mount -t tmpfs none /sys/kernel/btf; $nocopy profile --port=9 --duration=1ms",
+        "profile: cannot read the kernel's type information (ENOENT); no such file or directory; use a kernel built with CONFIG_DEBUG_INFO_BTF",
+    ),
+    (
+        "unshare --pid --fork $nocopy profile --pid 1 --duration=1ms",
+        "profile: cannot select a process by its number; numbers in this PID namespace differ from the host's, which BPF programs see; profile from outside the container, or by --port",
+    ),
+    (
+        "$nocopy profile $(printf -- '--port=%s ' $(seq 17)) --duration=1ms",
+        "--port: too many ports; at most 16 are counted; give fewer",
+    ),
+    (
+        "$nocopy profile --pid=4194305",
+        "--pid 4194305: no such process; it has ended, or never existed; 'ps -e' lists them",
+    ),
+];
+
+/// `nocopy run --batch-udp -- true`.
+const BATCHES: &[&str] = &[];
+
+/// Ones of `nocopy run`, which ends like env(1).
+const OF_RUN: &[(&[Refused], &[&str], i32, &str)] = &[
+    (
+        &[],
+        &["no-such-program"],
+        127,
+        "no-such-program: not found; there is no such program at that path, or in the directories of PATH; check the name, or give its path",
+    ),
+    (
+        &[],
+        &["/etc"],
+        126,
+        "/etc: cannot be run (EACCES); permission denied; name a program that this user may run",
+    ),
+    (
+        &[Refused::always(libc::SYS_socketpair, libc::EMFILE)],
+        &["true"],
+        125,
+        "report of the program: no socket to receive it by (EMFILE); too many open files; raise 'ulimit -n', or free memory",
+    ),
+    (
+        &[Refused::always(libc::SYS_memfd_create, libc::EMFILE)],
+        BATCHES,
+        125,
+        "counts of the library: no file in memory to keep them in (EMFILE); too many open files; free memory, or raise 'ulimit -n'",
+    ),
+    (
+        &[Refused::always(libc::SYS_signalfd4, libc::EPERM)],
+        &["true"],
+        125,
+        "signals: cannot be caught (EPERM); operation not permitted; start it where sigaction(2) and signalfd(2) are allowed",
+    ),
+    (
+        &[
+            Refused::always(libc::SYS_clone3, libc::EAGAIN),
+            Refused::always(libc::SYS_clone, libc::EAGAIN),
+            Refused::always(libc::SYS_vfork, libc::EAGAIN),
+        ],
+        &["true"],
+        125,
+        "true: cannot be started (EAGAIN); resource temporarily unavailable; free memory, raise 'ulimit -u', or give it fewer arguments",
+    ),
+    (
+        &[Refused::always(libc::SYS_wait4, libc::ECHILD), Refused::always(libc::SYS_waitid, libc::ECHILD)],
+        &["true"],
+        125,
+        "true: cannot be waited for (ECHILD); no child processes; start nocopy where SIGCHLD is not ignored",
+    ),
+];
+
+/// Whether it is the line of an error. `…` stands for words of this machine's C library.
+fn is_error(said: &str, expected: &str) -> bool {
+    let said = said.strip_prefix("nocopy: ");
+    let (start, end) = expected.split_once('…').unwrap_or((expected, ""));
+    said.is_some_and(|said| match expected.contains('…') {
+        true => said.len() > start.len() + end.len() && said.starts_with(start) && said.ends_with(end),
+        false => said == expected,
+    })
+}
+
+/// A command that fails: its name, itself, its exit code, and what it prints last.
+type Failing<'a> = (String, Command, i32, &'a str);
+
+/// Runs them in a network namespace where there is only a loopback.
+fn assert_errors<'a>(all: impl IntoIterator<Item = Failing<'a>>) {
+    let namespace = nocopy_lab::Namespace::with_loopback().unwrap();
+    let mut wrong = Vec::new();
+    for (name, mut command, code, expected) in all {
+        let output = namespace.run(|| Running(Some(command.spawn().unwrap()))).end();
+        let said = text(&output.stderr);
+        if !is_error(last_line(&said), expected) || output.status.code() != Some(code) {
+            wrong.push(format!("{name}: {}: {said}", output.status));
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+/// Before, a command may have announced what it does.
+fn last_line(said: &str) -> &str {
+    said.lines().last().unwrap_or_default()
+}
+
+fn in_sandbox(refused: &[Refused], arguments: &[&str], directory: &Path) -> Command {
+    let state = STATE.replace("DIRECTORY", directory.to_str().unwrap());
+    let arguments: Vec<_> =
+        arguments.iter().map(|word| if *word == STATE { &state } else { *word }).collect();
+    match refused {
+        [] => nocopy(&arguments),
+        refused => sandbox::nocopy(refused, &arguments),
+    }
+}
+
+/// In a mount namespace of its own.
+fn script(script: &str, directory: &Path) -> Command {
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "sh", "-c", script]);
+    command.env("nocopy", env!("CARGO_BIN_EXE_nocopy")).env("directory", directory);
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+fn in_sandboxes<'a>(
+    all: &'a [(&[Refused], &[&str], &str)],
+    directory: &'a Path,
+) -> impl Iterator<Item = Failing<'a>> {
+    all.iter().map(|(refused, arguments, expected)| {
+        (format!("{refused:?} {arguments:?}"), in_sandbox(refused, arguments, directory), 2, *expected)
+    })
+}
+
+fn in_scripts<'a>(all: &'a [(&str, &str)], directory: &'a Path) -> impl Iterator<Item = Failing<'a>> {
+    let code = |text: &str| if text.contains("nocopy run") { 125 } else { 2 };
+    all.iter()
+        .map(move |(text, expected)| ((*text).to_owned(), script(text, directory), code(text), *expected))
 }
 
 #[test]
 fn errors_have_subject_cause_and_remedy() {
-    let Some(_) = nocopy_lab::lab_or_skip() else { return };
-    let namespace = nocopy_lab::Namespace::with_loopback().unwrap();
-    for (arguments, expected) in ERRORS {
-        let output = namespace.run(|| run(arguments));
-        let said = String::from_utf8(output.stderr).unwrap();
-        assert_eq!(
-            (said.trim_end(), output.status.code()),
-            (&*format!("nocopy: {expected}"), Some(2)),
-            "{arguments:?}"
-        );
+    if nocopy_lab::lab_or_skip().is_none() {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    assert_errors(ERRORS.iter().map(|(arguments, expected)| {
+        (format!("{arguments:?}"), in_sandbox(&[], arguments, directory.path()), 2, *expected)
+    }));
+}
+
+#[test]
+fn refused_system_calls_are_named_with_a_remedy() {
+    if nocopy_lab::lab_or_skip().is_none() {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    assert_errors(in_sandboxes(IN_SANDBOX, directory.path()));
+}
+
+#[test]
+fn what_a_machine_lacks_is_named_with_a_remedy() {
+    if nocopy_lab::lab_or_skip().is_none() {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    assert_errors(in_scripts(OF_SCRIPTS, directory.path()));
+}
+
+#[test]
+fn profile_names_what_it_lacks() {
+    if nocopy_lab::lab_or_skip().is_none() || !may_profile() {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    assert_errors(in_sandboxes(PROFILE_IN_SANDBOX, directory.path()));
+    assert_errors(in_scripts(PROFILE_IN_SCRIPTS, directory.path()));
+}
+
+#[test]
+fn run_says_why_a_command_was_not_run() {
+    if nocopy_lab::lab_or_skip().is_none() {
+        return;
+    }
+    let [pcap, sockets] = ["libnocopy_pcap.so", "libnocopy_sockets.so"].map(|name| {
+        let library = std::env::current_exe().unwrap().with_file_name(name);
+        library.into_os_string().into_string().unwrap()
+    });
+    assert_errors(OF_RUN.iter().map(|(refused, words, code, expected)| {
+        let arguments = match *words {
+            BATCHES => [&["run", "--batch-udp", "--library", &sockets, "--"][..], &["true"]].concat(),
+            words => [&["run", "--library", &pcap, "--"][..], words].concat(),
+        };
+        (format!("{refused:?} {words:?}"), in_sandbox(refused, &arguments, Path::new("")), *code, *expected)
+    }));
+}
+
+/// A server in a sandbox, a client in another one, and the last lines of both: `None` if it does not fail.
+type Pair = [(&'static [Refused], &'static [&'static str], Option<&'static str>); 2];
+
+const PAIRS: &[Pair] = &[
+    [
+        (
+            &[Refused::with(libc::SYS_fcntl, libc::EMFILE, (1, libc::F_DUPFD_CLOEXEC))],
+            &["recv", "tcp://127.0.0.1:7000"],
+            Some(
+                "127.0.0.1:…: cannot prepare a connection (EMFILE); too many open files; ask for less at a time with --receive, free memory, or raise 'ulimit -n'",
+            ),
+        ),
+        (&[], &["send", "tcp://127.0.0.1:7000", "--count=1"], None),
+    ],
+    [
+        (&[], &["recv", "tcp://127.0.0.1:7000"], None),
+        (
+            &[Refused::with(libc::SYS_setsockopt, libc::ENOMEM, (2, libc::TCP_NODELAY))],
+            &["send", "tcp://127.0.0.1:7000", "--count=1"],
+            Some(
+                "127.0.0.1:7000: cannot prepare the connection (ENOMEM); cannot allocate memory; free memory, or raise 'ulimit -n'",
+            ),
+        ),
+    ],
+    [
+        (&[], &["recv", "tcp://127.0.0.1:7000"], None),
+        (
+            &[Refused::always(libc::SYS_io_uring_setup, libc::EPERM)],
+            &["send", "tcp://127.0.0.1:7000", "--count=1", "--method=uring-zerocopy"],
+            Some(
+                "127.0.0.1:7000: no socket to send from; method uring-zerocopy: not available; io_uring: refused (EPERM); operation not permitted; run it where no sandbox forbids it; leave the choice to measurement",
+            ),
+        ),
+    ],
+    [
+        (&[], &["serve", "message://127.0.0.1:7000", "--exec=sleep 60"], None),
+        (
+            &[],
+            &["call", "message://127.0.0.1:7000", "--timeout=100ms", "x"],
+            Some(
+                "message://127.0.0.1:7000: no response; request: no response within 100 ms; the peer has the request, or will get it; ask again only if that does no harm",
+            ),
+        ),
+    ],
+];
+
+#[test]
+fn servers_and_clients_name_what_they_lack() {
+    if nocopy_lab::lab_or_skip().is_none() {
+        return;
+    }
+    for [(server_refused, server, server_error), (client_refused, client, client_error)] in PAIRS {
+        let namespace = nocopy_lab::Namespace::with_loopback().unwrap();
+        let start = |refused, arguments| {
+            let mut command = in_sandbox(refused, arguments, Path::new(""));
+            namespace.run(move || Running(Some(command.spawn().unwrap())))
+        };
+        let mut running = start(server_refused, server);
+        let mut lines = BufReader::new(running.0.as_mut().unwrap().stderr.take().unwrap()).lines();
+        let ready = lines.find(|line| line.as_ref().is_ok_and(|line| line.contains("ing at")));
+        assert!(ready.is_some(), "{server:?} does not begin");
+        let said = text(&start(client_refused, client).end().stderr);
+        if let Some(expected) = client_error {
+            assert!(is_error(last_line(&said), expected), "{client:?}: {said}");
+        }
+        if server_error.is_none() {
+            running.signal(Signal::INT);
+        }
+        let lines: Vec<_> = lines.map_while(Result::ok).collect();
+        running.end();
+        if let Some(expected) = server_error {
+            assert!(is_error(lines.last().unwrap(), expected), "{server:?}: {lines:?}");
+        }
     }
 }

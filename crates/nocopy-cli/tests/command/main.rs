@@ -18,6 +18,7 @@ mod report;
 mod run;
 mod run_udp;
 mod running;
+mod sandbox;
 mod scratch;
 mod send;
 mod sniff;

@@ -25,7 +25,7 @@ const WINDOW: &str = "10m";
 const KIB: usize = 1024;
 
 /// False after printing what is missing.
-fn may_profile() -> bool {
+pub(crate) fn may_profile() -> bool {
     let held = capabilities(None).unwrap().effective;
     let may = held.contains(CapabilitySet::SYS_ADMIN);
     if !may {

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{JoinHandle, sleep};
 use std::time::{Duration, Instant};
 
+use crate::sandbox::{self, Refused};
 use crate::watching::{self, while_stopped};
 use nocopy::Port;
 use nocopy_lab::{End, Lab, Missing};
@@ -485,31 +486,13 @@ fn overflow(lab: &Lab) -> bool {
     true
 }
 
-/// Environment variable: what to start without io_uring.
-const SANDBOXED: &str = "NOCOPY_SANDBOXED";
-
-#[test]
-#[ignore = "the sandbox that another test starts"]
-fn sandboxed() {
-    use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
-    use std::os::unix::process::CommandExt;
-    let arguments = std::env::var(SANDBOXED).expect("started by another test");
-    let refused = SeccompAction::Errno(libc::EPERM.cast_unsigned());
-    let rules = [(libc::SYS_io_uring_setup, vec![])].into();
-    let here = std::env::consts::ARCH.try_into().unwrap();
-    let filter = SeccompFilter::new(rules, SeccompAction::Allow, refused, here).unwrap();
-    seccompiler::apply_filter(&BpfProgram::try_from(filter).unwrap()).unwrap();
-    panic!("{}", Command::new(env!("CARGO_BIN_EXE_nocopy")).args(arguments.lines()).exec());
-}
-
 #[test]
 fn without_io_uring_it_writes_all_the_same_and_says_so() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
     let directory = Directory::new("sandboxed");
     let path = directory.file("out.pcapng");
-    let mut command = Command::new("/proc/self/exe");
-    command.args(["--exact", "record::sandboxed", "--ignored", "--nocapture"]);
-    command.env(SANDBOXED, format!("record\nnc1\n--json\n-o\n{}", path.display()));
+    let refused = [Refused::always(libc::SYS_io_uring_setup, libc::EPERM)];
+    let command = sandbox::nocopy(&refused, &["record", "nc1", "--json", "-o", path.to_str().unwrap()]);
     let recording = Recording::run(lab.right(), command, &path);
     let packets: Vec<_> = (0..1000).map(|number| packet(lab.right(), number, 500)).collect();
     send(&mut port(lab.left()), &packets);

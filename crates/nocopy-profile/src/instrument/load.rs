@@ -8,6 +8,7 @@ use aya::{Btf, Ebpf, EbpfLoader};
 
 use super::calls;
 use crate::Error;
+use crate::error::cause;
 use crate::measured::{Absent, RECEIVED_BY_SOCKET, SENT_BY_SOCKET};
 use crate::target::Targets;
 
@@ -137,14 +138,6 @@ fn attach_clock(programs: &mut Ebpf, samples_per_second: u32) -> Result<(), Prog
         program.attach(clock, scope, SamplePolicy::Frequency(samples_per_second.into()), false)?;
     }
     Ok(())
-}
-
-/// The innermost cause: the outer ones only name the operation.
-fn cause(error: &dyn std::error::Error) -> String {
-    match error.source() {
-        Some(source) => cause(source),
-        None => error.to_string(),
-    }
 }
 
 #[cfg(test)]
