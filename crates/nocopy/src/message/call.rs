@@ -29,7 +29,7 @@ pub enum Error {
         peers_max: usize,
     },
     /// The peer refused the connection, or did not answer.
-    #[error("{address}: not connected: {reason}")]
+    #[error("{address}: not connected; {reason}")]
     NotConnected {
         /// The address of the peer.
         address: SocketAddr,

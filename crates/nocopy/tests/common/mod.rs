@@ -2,6 +2,7 @@
 #![allow(dead_code, unused_imports, unused_macros)] // no test file uses all of it
 
 pub(crate) mod calls;
+pub(crate) mod errors;
 pub(crate) mod forks;
 pub(crate) mod message;
 pub(crate) mod stream;

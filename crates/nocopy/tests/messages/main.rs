@@ -4,6 +4,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod errors;
 mod exchange;
 mod faults;
 mod keep_alive;

@@ -7,6 +7,7 @@ mod common;
 mod accounts;
 mod arrival_times;
 mod capture;
+mod errors;
 mod faults;
 mod filter;
 mod filter_control;

@@ -5,6 +5,7 @@
 mod common;
 
 mod ecn;
+mod errors;
 mod numbering;
 mod tcp_connect;
 mod tcp_connections;

@@ -96,8 +96,10 @@ impl Ways {
         kernel: &Kernel,
         settings: &Settings,
     ) -> Result<Self, OpenError> {
-        let routes = Routes::open(Some(local.ip()), Some(interface.index))
-            .map_err(|error| OpenError::Routes(system(error)))?;
+        let routes = Routes::open(Some(local.ip()), Some(interface.index)).map_err(|error| match error {
+            RouteError::System { source, .. } => OpenError::Routes(source),
+            other => OpenError::Routes(system(other)),
+        })?;
         let now_ns = monotonic_ns();
         Ok(Self {
             routes,

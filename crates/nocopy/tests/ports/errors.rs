@@ -1,0 +1,316 @@
+//! Errors of ports and captures as programs print them: `subject: what failed (ERRNO); cause; what to do`.
+
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+use nocopy::area::AreaConfig;
+use nocopy::filter::Program;
+use nocopy::integration::PortTuning;
+use nocopy::integration::statistics::Snapshot;
+use nocopy::port::{Grant, PortBuilder};
+use nocopy::{Area, Capture, Mode, Port};
+use nocopy_lab::{End, Lab};
+
+use crate::common::errors::{Refused, Sentences, where_refused};
+use crate::common::{area_of, lab, open, open_with};
+
+fn always(call: libc::c_long, errno: i32) -> [Refused; 1] {
+    [Refused::always(call, errno)]
+}
+
+fn option(name: i32, errno: i32) -> [Refused; 1] {
+    [Refused::with(libc::SYS_setsockopt, errno, (2, name))]
+}
+
+fn family(family: i32, errno: i32) -> [Refused; 1] {
+    [Refused::with(libc::SYS_socket, errno, (0, family))]
+}
+
+fn bpf(command: i32, errno: i32) -> [Refused; 1] {
+    [Refused::with(libc::SYS_bpf, errno, (0, command))]
+}
+
+/// Of bpf(2).
+const PROGRAM_LOAD: i32 = 5;
+const LINK_CREATE: i32 = 28;
+const LINK_UPDATE: i32 = 29;
+
+#[test]
+fn areas_that_cannot_be_made_say_why() {
+    let mut sentences = Sentences::default();
+    let mut refused = |refused: &[Refused], config: AreaConfig, expected| {
+        sentences.says(where_refused(refused, || Area::new(config).map(drop)), expected);
+    };
+    let usual = AreaConfig { frame_count: 16, ..AreaConfig::default() };
+    refused(
+        &[],
+        AreaConfig { frame_bytes: 3000, ..usual },
+        "frame size 3000 B: not possible; a frame must be a power of two from 2048 to 32768 bytes; use 2048 for MTU 1500 or 4096 for more",
+    );
+    refused(
+        &[],
+        AreaConfig { frame_count: 0, ..usual },
+        "0 frames: not possible; an area holds from 1 to … frames; ask for fewer",
+    );
+    refused(
+        &[],
+        AreaConfig { headroom_bytes: 4000, ..usual },
+        "headroom 4000 B: too large; with the kernel's 256 B it leaves no room in a frame of 2048 B; ask for less headroom or larger frames",
+    );
+    refused(
+        &always(libc::SYS_mmap, libc::ENOMEM),
+        usual,
+        "area of 32768 B: the kernel gave no memory (ENOMEM); cannot allocate memory; ask for fewer or smaller frames, or free memory",
+    );
+    refused(
+        &always(libc::SYS_mbind, libc::EINVAL),
+        AreaConfig { numa_node: Some(0), ..usual },
+        "NUMA node 0: the kernel takes no memory from there (EINVAL); invalid argument; 'numactl --hardware' lists nodes, or leave it out",
+    );
+    let area = Area::new(AreaConfig { frame_count: 1 << 14, ..usual }).unwrap();
+    let pair = || Port::builder("m").area(&area).frame_count(8, 8).ring_sizes(8, 8).memory_pair();
+    let mut pairs = Vec::new();
+    let last = loop {
+        match pair() {
+            Ok(pair) => pairs.push(pair),
+            Err(error) => break error,
+        }
+    };
+    sentences.says(Err::<(), _>(last), "area: no further pool; it has 512 already, as many as are possible; close a port or make another area");
+    sentences.end();
+}
+
+#[test]
+fn ports_that_cannot_be_opened_say_why() {
+    let lab = lab!();
+    let end = lab.right();
+    let mut sentences = Sentences::default();
+    let mut refused =
+        |refused: &[Refused], set: &(dyn Fn(PortBuilder) -> PortBuilder + Sync), expected: &str| {
+            let builder = || set(Port::builder(end.interface()).mode(Mode::XdpCopyGeneric));
+            let tried = end.namespace().run(|| where_refused(refused, || builder().open().map(drop)));
+            sentences.says(tried, expected);
+        };
+    refused(
+        &family(libc::AF_XDP, libc::EPERM),
+        &|port| port,
+        "nc1 queue 0: cannot make an AF_XDP socket (EPERM); operation not permitted; run it as root, or where no sandbox forbids the call",
+    );
+    refused(
+        &family(libc::AF_XDP, libc::EAFNOSUPPORT),
+        &|port| port,
+        "AF_XDP: not available; this is Linux …; use Linux 5.9 or newer, built with CONFIG_XDP_SOCKETS",
+    );
+    refused(
+        &option(libc::XDP_UMEM_REG, libc::ENOBUFS),
+        &|port| port,
+        "nc1 queue 0: the kernel could not pin 12582912 B for the area (ENOBUFS); no buffer space available; raise the limit with 'ulimit -l unlimited', grant CAP_IPC_LOCK, or ask for fewer frames",
+    );
+    refused(
+        &option(libc::XDP_RX_RING, libc::EINVAL),
+        &|port| port,
+        "nc1 queue 0: cannot make the rx ring (EINVAL); invalid argument; 'nocopy doctor' shows what this kernel and its interfaces support",
+    );
+    refused(
+        &bpf(PROGRAM_LOAD, libc::EPERM),
+        &|port| port,
+        "XDP: cannot load an XDP program (EPERM); operation not permitted; run it as root, or where no sandbox forbids the call",
+    );
+    refused(
+        &bpf(LINK_CREATE, libc::EINVAL),
+        &|port| port,
+        "XDP: cannot attach an XDP program (EINVAL); invalid argument; 'nocopy doctor' shows what this kernel and its interfaces support",
+    );
+    refused(
+        &always(libc::SYS_getrandom, libc::EPERM),
+        &|port| port,
+        "XDP: cannot draw a random number (EPERM); operation not permitted; run it as root, or where no sandbox forbids the call",
+    );
+    refused(
+        &bpf(LINK_CREATE, libc::ERANGE),
+        &|port| port,
+        "nc1: MTU 1500 is too large for XDP without multi-buffer support (ERANGE); numerical result out of range; lower it, for example 'ip link set dev nc1 mtu 1500'",
+    );
+    refused(
+        &[],
+        &|port| port.ring_sizes(3, 4),
+        "rx ring of 3 entries: not possible; rings have a power of two; try 4",
+    );
+    refused(
+        &[],
+        &|port| port.batch(0),
+        "batch of 0 packets: not possible; nothing could ever be received; use at least 1",
+    );
+    refused(
+        &[],
+        &|port| port.area(&area_of(8192)),
+        "frames of 8192 B: too long; AF_XDP allows at most a page (4096 B); use 2048 or 4096, or the mode 'packet ring'",
+    );
+    refused(
+        &[],
+        &|port| port.mode(Mode::Memory),
+        "mode 'memory': cannot be opened on an interface; it has none; use Port::memory_pair",
+    );
+    refused(
+        &[],
+        &|port| port.queue(7),
+        "nc1 queue 7: no such queue; the interface has 1, counted from 0; try a lower queue, or 'ethtool -L nc1 combined 8'",
+    );
+    let none = end.namespace().run(|| Port::builder(end.interface()).open_queues(3..3).map(drop));
+    sentences.says(none, "nc1: no queue; the range is empty; queues are counted from 0, and '..' means all");
+    let generic = open_with(end, |port| port.mode(Mode::XdpCopyGeneric)).unwrap();
+    let mut again = |set: &(dyn Fn(PortBuilder) -> PortBuilder + Sync), expected: &str| {
+        let builder = || set(Port::builder(end.interface()).mode(Mode::XdpCopyGeneric));
+        sentences.says(end.namespace().run(|| builder().open().map(drop)), expected);
+    };
+    again(
+        &|port| port,
+        "nc1 queue 0: in use; another AF_XDP socket is bound to it; close that port, or take another queue",
+    );
+    again(
+        &|port| port.multi_buffer(true),
+        "nc1: packets of several buffers are not possible; the XDP program that a port of this process has there takes packets of one buffer; open that port with multi_buffer, too",
+    );
+    let some = Program::parse("1\n6 0 0 65535").unwrap();
+    again(
+        &|port| port.filter(&some),
+        "nc1: the filter cannot be used; another port of this process has another filter, or none, on this interface, and both share one XDP program; give them one filter, or close that port",
+    );
+    drop(generic);
+    sentences.end();
+}
+
+#[test]
+fn interfaces_that_cannot_be_used_say_why() {
+    let lab = lab!();
+    let (left, right) = (lab.left(), lab.right());
+    let mut sentences = Sentences::default();
+    let tuning = || PortTuning { carrier_timeout: Duration::ZERO, ..PortTuning::default() };
+    let opened =
+        |end: &End| end.namespace().run(|| Port::builder(end.interface()).tuning(tuning()).open().map(drop));
+    right.set_mtu(9000).unwrap();
+    sentences.says(open_with(right, |port| port.mode(Mode::XdpCopyNative)).map(drop), "nc1: frames of 4096 B are too short; its MTU of 9000 needs 9278 B; receive packets in several frames (PortBuilder::multi_buffer), or lower the MTU to 3,818 or less");
+    right.set_mtu(1500).unwrap();
+    right.set_down().unwrap();
+    sentences.says(
+        opened(right),
+        "nc1: cannot be used; the interface is down; bring it up with 'ip link set dev nc1 up'",
+    );
+    sentences
+        .says(opened(left), "nc0: no carrier; nothing is connected, or the other end is down; check both");
+    sentences.says(
+        left.namespace()
+            .run(|| where_refused(&family(libc::AF_NETLINK, libc::EPERM), || Snapshot::of("nc0").map(drop))),
+        "nc0: cannot read its counters (EPERM); operation not permitted; run it as root, or where no sandbox forbids the call",
+    );
+    let native = left.namespace().run(|| Port::builder("lo").mode(Mode::XdpCopyNative).open().map(drop));
+    sentences.says(native, "lo queue 0: cannot be opened in any mode; xdp copy native: not available (EOPNOTSUPP); operation not supported; its driver has no native XDP, or not as it is set up now (offloads); 'nocopy doctor' tells which; 'nocopy doctor lo' shows what each mode needs");
+    sentences.end();
+}
+
+#[test]
+fn captures_that_cannot_be_opened_say_why() {
+    let lab = lab!();
+    let end = lab.left();
+    let mut sentences = Sentences::default();
+    let mut refused = |refused: &[Refused],
+                       set: &(dyn Fn(nocopy::capture::Builder) -> nocopy::capture::Builder + Sync),
+                       expected: &str| {
+        let builder = || set(Capture::builder(end.interface()));
+        sentences
+            .says(end.namespace().run(|| where_refused(refused, || builder().open().map(drop))), expected);
+    };
+    refused(
+        &family(libc::AF_PACKET, libc::EPERM),
+        &|capture| capture,
+        "nc0: cannot be captured from; this process lacks CAP_NET_RAW; run as root, or grant it with 'setcap'",
+    );
+    refused(
+        &[],
+        &|capture| capture.blocks(1000, 2),
+        "2 blocks of 1000 B: cannot be used; a block is a power of two from 4096 B to … B, there are at least 2, and they are less than 4 GiB; ask for others",
+    );
+    refused(
+        &option(libc::PACKET_VERSION, libc::EINVAL),
+        &|capture| capture,
+        "nc0: cannot open a packet socket on it (EINVAL); invalid argument; 'nocopy doctor' shows what this kernel and its interfaces support",
+    );
+    refused(
+        &always(libc::SYS_mmap, libc::ENOMEM),
+        &|capture| capture,
+        "nc0: the kernel has no 67108864 B for the blocks (ENOMEM); cannot allocate memory; ask for less",
+    );
+    sentences.end();
+}
+
+#[test]
+fn packets_that_are_not_handed_to_the_host_say_why() {
+    let lab = lab!();
+    let mut sentences = Sentences::default();
+    let (mut memory, _other) = Port::memory_pair().unwrap();
+    sentences.says(
+        memory.receiver().to_host(),
+        "memory port: nothing can be handed to the host; it has no interface; open a port on an interface",
+    );
+    let mut ring = open_with(lab.right(), |port| port.mode(Mode::PacketRing)).unwrap();
+    sentences.says(
+        ring.receiver().to_host(),
+        "nc1: not handed to the host; a port in packet ring mode leaves it every packet anyway; do not hand packets over in this mode",
+    );
+    drop(ring);
+    let end = lab.right();
+    let mut granted = end.namespace().run(|| {
+        let builder = || Port::builder(end.interface()).mode(Mode::XdpCopyGeneric);
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        builder().grant().unwrap().send(&ours).unwrap();
+        builder().open_granted(Grant::receive(&theirs).unwrap()).unwrap()
+    });
+    sentences.says(
+        granted.receiver().to_host(),
+        "nc1: not handed to the host; a granted port in generic mode does not know the secret by which the XDP program recognises these packets; grant a port in another mode",
+    );
+    drop(granted);
+    let mut port = open(end);
+    let mut host = port.receiver().to_host().unwrap();
+    sentences.says(
+        end.namespace().run(|| host.hand_over(&[0; 13])),
+        "nc1: a packet of 13 B was not handed to the host; it is shorter than an Ethernet header (14 B); drop it",
+    );
+    sentences.says(
+        end.namespace().run(|| host.hand_over(&[0; 5000])),
+        "nc1: a packet of 5000 B was not handed to the host; it is too long: the kernel takes one page, less what it needs itself (some 3,300 B); lower the interface's MTU",
+    );
+    lab.delete_pair().unwrap();
+    sentences.says(
+        port.receiver().to_host(),
+        "nc1: not handed to the host; the interface was removed; open a port on another one",
+    );
+    sentences.end();
+}
+
+#[test]
+fn filters_that_are_not_replaced_say_why() {
+    let lab: Lab = lab!();
+    let end = lab.right();
+    let mut sentences = Sentences::default();
+    let queues =
+        |mode| end.namespace().run(|| Port::builder(end.interface()).mode(mode).open_queues(..).unwrap());
+    let ring = queues(Mode::PacketRing);
+    sentences.says(
+        ring.filter_control(),
+        "nc1: the filter cannot be replaced; a port in mode 'packet ring' has no XDP program of this process; open the port in an AF_XDP mode, and not from a grant",
+    );
+    drop(ring);
+    let port = queues(Mode::XdpCopyGeneric);
+    let refused = [Refused::with(libc::SYS_fcntl, libc::EMFILE, (1, libc::F_DUPFD_CLOEXEC))];
+    let (refused, port) = where_refused(&refused, move || (port.filter_control().map(drop), port));
+    sentences
+        .says(refused, "nc1: cannot duplicate a descriptor (EMFILE); too many open files; raise 'ulimit -n'");
+    let control = port.filter_control().unwrap();
+    let some = Program::parse("1\n6 0 0 65535").unwrap();
+    sentences.says(
+        end.namespace().run(|| where_refused(&bpf(LINK_UPDATE, libc::ENOLINK), || control.set(Some(&some)))),
+        "nc1: the XDP program was not replaced (ENOLINK); link has been severed; check that the interface still exists",
+    );
+    sentences.end();
+}

@@ -1,0 +1,303 @@
+//! Errors of sockets as programs print them: `subject: what failed (ERRNO); cause; what to do`.
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::os::fd::OwnedFd;
+
+use nocopy::tcp::{self, Listener, Published, Stream};
+use nocopy::udp::{self, Socket};
+use nocopy::{Pool, Port};
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
+
+use crate::common::errors::{Refused, Sentences, where_refused};
+use crate::common::lab;
+
+const HERE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
+/// Not of this host (RFC 5737).
+const ELSEWHERE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)), 0);
+
+fn always(call: libc::c_long, errno: i32) -> [Refused; 1] {
+    [Refused::always(call, errno)]
+}
+
+fn option(name: i32, errno: i32) -> [Refused; 1] {
+    [Refused::with(libc::SYS_setsockopt, errno, (2, name))]
+}
+
+#[test]
+fn udp_sockets_that_cannot_be_opened_say_why() {
+    let mut sentences = Sentences::default();
+    let mut refused = |refused: &[Refused], builder: udp::Builder, expected| {
+        sentences.says(where_refused(refused, || builder.bind(HERE)), expected);
+    };
+    refused(
+        &always(libc::SYS_socket, libc::EMFILE),
+        Socket::builder(),
+        "UDP socket: not made (EMFILE); too many open files; raise 'ulimit -n', or run it where no sandbox forbids sockets",
+    );
+    refused(
+        &option(libc::SO_SNDBUF, libc::EPERM),
+        Socket::builder().send_buffer(1 << 20),
+        "send buffer: refused (EPERM); operation not permitted; leave it out, or use a kernel that knows it",
+    );
+    refused(
+        &always(libc::SYS_io_uring_setup, libc::EPERM),
+        Socket::builder().method(udp::Method::UringZeroCopy),
+        "method uring-zerocopy: not available; io_uring: refused (EPERM); operation not permitted; run it where no sandbox forbids it; leave the choice to measurement",
+    );
+    refused(
+        &always(libc::SYS_io_uring_setup, libc::ENOMEM),
+        Socket::builder().method(udp::Method::UringZeroCopy),
+        "method uring-zerocopy: not available; io_uring: no memory can be locked for its ring (ENOMEM); cannot allocate memory; raise the limit ('ulimit -l'), which all processes of the user share; leave the choice to measurement",
+    );
+    refused(
+        &[Refused::with(libc::SYS_io_uring_register, libc::ENOMEM, (1, 0))],
+        Socket::builder().method(udp::Method::UringZeroCopy),
+        "method uring-zerocopy: not available; io_uring: … bytes cannot be locked (ENOMEM); cannot allocate memory; raise the limit ('ulimit -l'), or use fewer buffers; leave the choice to measurement",
+    );
+    refused(
+        &always(libc::SYS_mmap, libc::ENOMEM),
+        Socket::builder(),
+        "UDP socket: no memory for buffers (ENOMEM); cannot allocate memory; ask for fewer",
+    );
+    refused(
+        &option(libc::IP_ADD_MEMBERSHIP, libc::ENODEV),
+        Socket::builder().group(Ipv4Addr::new(239, 1, 1, 1).into()),
+        "239.1.1.1: not joined (ENODEV); no such device; name the interface to join it on ('ip maddress' lists what is joined)",
+    );
+    refused(
+        &[],
+        Socket::builder().group(Ipv4Addr::new(10, 1, 1, 1).into()),
+        "10.1.1.1: cannot be joined; a socket on 127.0.0.1:0 receives only from multicast addresses of its IP version; give one of these",
+    );
+    sentences.says(
+        Socket::bind(ELSEWHERE),
+        "192.0.2.1:0: not bound (EADDRNOTAVAIL); cannot assign requested address; this host has no such address; 'ip address' lists them",
+    );
+    sentences.says(
+        Socket::builder().checksum(udp::UdpChecksum::Omitted).bind("[::1]:0".parse().unwrap()),
+        "[::1]:0: the UDP checksum cannot be omitted; IPv6 demands it; compute it, or leave it to the card",
+    );
+    sentences.end();
+}
+
+#[test]
+fn udp_sockets_without_room_say_so() {
+    let mut sentences = Sentences::default();
+    let pool = Pool::new(1, 2048).unwrap();
+    let buffer = pool.take();
+    let mut socket = Socket::builder().receive_pool(&pool).bind(HERE).unwrap();
+    sentences.says(
+        socket.receiver().try_receive().map(drop),
+        "receive: no buffer; all 1 of the pool are in use; drop or send some of the datagrams that were taken, or make the pool larger",
+    );
+    drop(buffer);
+    sentences.end();
+}
+
+#[test]
+fn udp_sockets_over_ports_say_what_is_refused() {
+    let lab = lab!();
+    let (end, mut sentences) = (lab.left(), Sentences::default());
+    let address = SocketAddr::from((end.ipv4(), 7000));
+    let over = || Socket::builder().port(Port::builder(end.interface()));
+    let mut refused = |refused: &[Refused], builder: udp::Builder, address, expected| {
+        let tried = end.namespace().run(|| where_refused(refused, || builder.bind(address).map(drop)));
+        sentences.says(tried, expected);
+    };
+    refused(
+        &[],
+        over(),
+        (Ipv4Addr::UNSPECIFIED, 7000).into(),
+        "0.0.0.0:7000: not an address of this host; packet headers and the filter need one; give the address of the port's interface",
+    );
+    let many = (1..=101).fold(over(), |builder, host| builder.group(Ipv4Addr::new(239, 1, 1, host).into()));
+    refused(&[], many, address, "101 groups: too many; a socket over a port takes up to 100; open several");
+    refused(
+        &always(libc::SYS_epoll_create1, libc::EMFILE),
+        over(),
+        address,
+        "UDP socket: no descriptor to wait on (EMFILE); too many open files; raise the limit of open files ('ulimit -n')",
+    );
+    refused(
+        &[Refused::with(libc::SYS_setsockopt, libc::EPERM, (1, libc::SOL_NETLINK))],
+        over(),
+        address,
+        "routes: cannot be read (EPERM); operation not permitted; run it where netlink sockets are allowed",
+    );
+    sentences.end();
+}
+
+#[test]
+fn streams_that_cannot_be_opened_say_why() {
+    let mut sentences = Sentences::default();
+    let listener = TcpListener::bind(HERE).unwrap();
+    let to = listener.local_addr().unwrap();
+    let mut refused = |refused: &[Refused], builder: tcp::Builder, expected| {
+        sentences.says(where_refused(refused, || builder.connect(to)), expected);
+    };
+    refused(
+        &always(libc::SYS_socket, libc::EMFILE),
+        Stream::builder(),
+        "TCP socket: not made (EMFILE); too many open files; raise 'ulimit -n', or run it where no sandbox forbids sockets",
+    );
+    refused(
+        &option(libc::TCP_NODELAY, libc::EPERM),
+        Stream::builder(),
+        "no delay: refused (EPERM); operation not permitted; leave it out, or use a kernel that knows it",
+    );
+    refused(
+        &[],
+        Stream::builder().congestion_control("nothing"),
+        "congestion control 'nothing': refused (ENOENT); no such file or directory; choose one that 'sysctl net.ipv4.tcp_allowed_congestion_control' lists",
+    );
+    refused(
+        &always(libc::SYS_io_uring_setup, libc::EPERM),
+        Stream::builder().method(tcp::Method::UringZeroCopy),
+        "method uring-zerocopy: not available; io_uring: refused (EPERM); operation not permitted; run it where no sandbox forbids it; leave the choice to measurement",
+    );
+    refused(
+        &always(libc::SYS_mmap, libc::ENOMEM),
+        Stream::builder(),
+        "TCP socket: no memory for buffers (ENOMEM); cannot allocate memory; ask for fewer",
+    );
+    let pool = Pool::new(4, 2048).unwrap();
+    refused(
+        &[],
+        Stream::builder().receive_pool(&pool).receive_method(tcp::ReceiveMethod::Recv { bytes: 1 << 20 }),
+        "chunks of 1048576 bytes: refused; a buffer of the pool takes 1 to 4096; give such a length, or make a pool of larger buffers",
+    );
+    drop(listener);
+    sentences
+        .says(Stream::connect(to), &format!("{to}: not connected (ECONNREFUSED); connection refused; no program listens there; start the receiver first"));
+    sentences.says(
+        Listener::bind(ELSEWHERE),
+        "192.0.2.1:0: not bound (EADDRNOTAVAIL); cannot assign requested address; this host has no such address; 'ip address' lists them",
+    );
+    let listener = Listener::bind(HERE).unwrap();
+    listener.set_nonblocking(true).unwrap();
+    sentences.says(
+        listener.accept(),
+        "listener: no connection was accepted (EAGAIN); resource temporarily unavailable; try again when the listener is readable",
+    );
+    sentences.end();
+}
+
+/// A stream, and its peer.
+fn stream(builder: tcp::Builder) -> (Stream, TcpStream) {
+    let listener = TcpListener::bind(HERE).unwrap();
+    let stream = builder.connect(listener.local_addr().unwrap()).unwrap();
+    (stream, listener.accept().unwrap().0)
+}
+
+fn reset(peer: TcpStream) {
+    socket2::SockRef::from(&peer).set_linger(Some(std::time::Duration::ZERO)).unwrap();
+    drop(peer);
+}
+
+#[test]
+fn streams_from_which_nothing_is_received_say_why() {
+    let mut sentences = Sentences::default();
+    let pool = Pool::new(1, 2048).unwrap();
+    let by_copy =
+        || Stream::builder().receive_pool(&pool).receive_method(tcp::ReceiveMethod::Recv { bytes: 2048 });
+
+    let calls = [libc::SYS_recvfrom, libc::SYS_recvmsg, libc::SYS_read, libc::SYS_readv];
+
+    let (mut socket, mut peer) = stream(by_copy());
+    peer.write_all(b"hello").unwrap();
+    let buffer = socket.receiver().receive().unwrap();
+    peer.write_all(b"hello").unwrap();
+    sentences.says(
+        socket.receiver().receive(),
+        "receive: no buffer; all 1 of the pool are in use; drop or send some of what was received, or make the pool larger",
+    );
+    drop((buffer, socket, peer));
+
+    let (mut socket, peer) = stream(by_copy());
+    reset(peer);
+    sentences.says(
+        socket.receiver().receive(),
+        "connection: broken (ECONNRESET); connection reset by peer; the bytes before were received, and the rest is lost; connect again",
+    );
+    sentences.says(
+        socket.receiver().receive(),
+        "connection: broken, as the sending half has reported; the stream is incomplete; connect again",
+    );
+
+    // Calls of 'Read' have no other way to say it.
+    let (mut socket, _peer) = stream(by_copy());
+    let nothing = calls.map(|call| Refused::always(call, libc::EAGAIN));
+    sentences.says(
+        where_refused(&nothing, || socket.receiver().read(&mut [0])),
+        "receive: nothing received; no data has arrived yet; wait until the socket is readable",
+    );
+    let refused = calls.map(|call| Refused::always(call, libc::ENOTCONN));
+    sentences.says(
+        where_refused(&refused, || socket.receiver().receive().map(drop)),
+        "receive: failed (ENOTCONN); transport endpoint is not connected; check that the socket is connected",
+    );
+    sentences.end();
+}
+
+/// A file in memory, and its seals.
+fn sealed(bytes: &[u8], seals: SealFlags) -> OwnedFd {
+    let mut file = File::from(memfd_create("test", MemfdFlags::ALLOW_SEALING).unwrap());
+    file.write_all(bytes).unwrap();
+    fcntl_add_seals(&file, seals).unwrap();
+    file.into()
+}
+
+#[test]
+fn data_that_cannot_be_published_says_why() {
+    const UNCHANGEABLE: SealFlags = SealFlags::WRITE.union(SealFlags::SHRINK);
+    let mut sentences = Sentences::default();
+    let written = || Published::written(4096, |_| ()).map(drop);
+    sentences.says(
+        where_refused(&always(libc::SYS_memfd_create, libc::EMFILE), written),
+        "published data: no memory for 4096 bytes (EMFILE); too many open files; publish less, or raise the memory limit of the process or its cgroup",
+    );
+    sentences.says(
+        where_refused(&[Refused::with(libc::SYS_fcntl, libc::EBUSY, (1, libc::F_ADD_SEALS))], written),
+        "published data: not sealed (EBUSY); device or resource busy; on EBUSY another process has opened its memory for writing, by /proc; end that process",
+    );
+    sentences.says(
+        Published::try_from(OwnedFd::from(File::open("/dev/null").unwrap())),
+        "published data: the file cannot be sealed (EINVAL); invalid argument; make it by memfd_create with MFD_ALLOW_SEALING, or send it as a file",
+    );
+    sentences.says(
+        Published::try_from(sealed(b"x", SealFlags::GROW)),
+        "published data: the file can still be changed; it lacks F_SEAL_WRITE and F_SEAL_SHRINK; the program that made it has to add them by fcntl(F_ADD_SEALS)",
+    );
+    let long = memfd_create("test", MemfdFlags::ALLOW_SEALING).unwrap();
+    rustix::fs::ftruncate(&long, 1 << 20).unwrap();
+    fcntl_add_seals(&long, UNCHANGEABLE).unwrap();
+    sentences.says(
+        Published::try_from(long),
+        "published data: the sealed file of 1048576 bytes has holes; reading would fill them with memory of this process; the program that made it has to write all of it before sealing it",
+    );
+    sentences.says(
+        where_refused(&always(libc::SYS_mmap, libc::ENOMEM), || {
+            Published::try_from(sealed(b"x", UNCHANGEABLE)).map(drop)
+        }),
+        "published data: the sealed file cannot be mapped (ENOMEM); cannot allocate memory; it has to be open for reading, and to fit into the address space",
+    );
+    sentences.end();
+}
+
+#[test]
+fn bytes_that_cannot_be_passed_on_say_why() {
+    let mut sentences = Sentences::default();
+    let pair = || {
+        let listener = TcpListener::bind(HERE).unwrap();
+        let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        (near, listener.accept().unwrap().0)
+    };
+    let ((_left, first), (second, _right)) = (pair(), pair());
+    sentences.says(
+        where_refused(&always(libc::SYS_pipe2, libc::EMFILE), || tcp::proxy(&first, &second).map(drop)),
+        "proxy: no pipe to move bytes by (EMFILE); too many open files; both connections are unchanged; raise 'ulimit -n', or close what is not needed",
+    );
+    sentences.end();
+}
