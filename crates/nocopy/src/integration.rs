@@ -39,3 +39,6 @@ pub mod xdp {
 pub mod disk {
     pub use crate::capture::disk::{SECTOR_BYTES, SectorBuffer, Sectors, Writer, Written};
 }
+
+#[cfg(test)]
+mod errors_of_other_machines;

@@ -85,8 +85,6 @@
 pub mod capture;
 mod counter;
 mod engine;
-#[cfg(test)]
-mod errors_of_other_machines;
 mod facts;
 mod inspect;
 #[doc(hidden)]
