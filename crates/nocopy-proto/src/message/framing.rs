@@ -112,6 +112,21 @@ pub fn chunk_at(payload: &[u8], at: usize) -> Result<Option<Chunk>, Malformed> {
     Ok(Some(Chunk { kind, place, total_bytes, header_bytes, range: begin..begin + length }))
 }
 
+/// The kind and length of the message that begins with these bytes, if they are the header of a whole one, which may end behind them.
+#[inline]
+pub fn whole_header(bytes: &[u8]) -> Option<(Kind, usize)> {
+    let (word, rest) = bytes.split_first_chunk()?;
+    let word = u32::from_be_bytes(*word);
+    let call = || Some(u32::from_be_bytes(*rest.first_chunk()?));
+    let kind = match word >> LENGTH_BITS {
+        WHOLE => Kind::Plain,
+        WHOLE_REQUEST => Kind::Request(call()?),
+        WHOLE_RESPONSE => Kind::Response(call()?),
+        _ => return None,
+    };
+    Some((kind, (word & ((1 << LENGTH_BITS) - 1)) as usize))
+}
+
 /// What the message is and where its bytes are, if the chunk at byte `at` of a payload is a whole one.
 #[inline(always)] // for each message
 pub(super) fn whole_at(payload: &[u8], at: usize) -> Option<(Kind, Range<usize>)> {

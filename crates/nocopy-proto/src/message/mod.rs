@@ -27,6 +27,7 @@ pub mod crc;
 mod endpoint;
 pub mod framing;
 mod pacing;
+mod placing;
 mod receive_window;
 mod round_trip;
 mod send_window;
@@ -47,8 +48,9 @@ mod waiting;
 pub mod wire;
 
 pub use endpoint::{
-    Arriving, Cut, Endpoint, Fresh, Message, Next, Outlook, Piece, Places, SignOfLife, Transmit,
+    Arriving, BesideError, Cut, Endpoint, Fresh, Message, Next, Outlook, Piece, Places, SignOfLife, Transmit,
 };
+pub use placing::{PUT_HEADER_BYTES, PutHeader, PutRefusal, Region, Regions, parse_put_answer, put_answer};
 pub use settings::{
     ConnectError, Counters, Event, Gone, Kind, LostReason, MESSAGE_BYTES_MAX, Peer, PeerStats, QueueError,
     Settings, Violation,

@@ -2,6 +2,8 @@
 
 mod units;
 
+pub(super) use units::placed;
+
 use std::collections::VecDeque;
 use std::ops::Range;
 
@@ -37,6 +39,8 @@ pub(super) struct ReceiveWindow<R> {
     open: Option<Open>,
     /// Messages that are complete and in order.
     ready: usize,
+    /// Those of them that were placed elsewhere.
+    placed: usize,
     /// The last packets of those of them that lie in several.
     ends: VecDeque<u64>,
     /// Where the next message begins.
@@ -94,6 +98,12 @@ pub(super) struct Complete {
 }
 
 impl Complete {
+    /// Its bytes were placed elsewhere. (Nothing else begins in front of its header.)
+    #[inline]
+    pub(super) fn is_placed(&self) -> bool {
+        self.first == (0, 0)
+    }
+
     /// Whether it is one piece.
     #[inline]
     fn is_whole(&self) -> bool {
@@ -122,6 +132,7 @@ impl<R: AsRef<[u8]>> ReceiveWindow<R> {
             payload_bytes_max,
             open: None,
             ready: 0,
+            placed: 0,
             ends: VecDeque::new(),
             cursor: Cursor { sequence: first, at: 0 },
             last: None,
@@ -148,6 +159,11 @@ impl<R: AsRef<[u8]>> ReceiveWindow<R> {
     #[inline]
     pub(super) fn ready(&self) -> usize {
         self.ready
+    }
+
+    /// Messages that can be read, and were not placed elsewhere as they came.
+    pub(super) fn unplaced(&self) -> usize {
+        self.ready - self.placed
     }
 
     /// Whether a packet is missing in front of others.
@@ -218,7 +234,14 @@ impl<R: AsRef<[u8]>> ReceiveWindow<R> {
         while let Some(Some(datagram)) = self.slots.get((self.expected - self.first) as usize) {
             let bytes = datagram.as_ref();
             if let Some(span) = wire::span_of_unit(bytes) {
-                self.ready += self.check_unit(&bytes[HEADER_BYTES..], span)?;
+                self.ready += match placed(bytes) {
+                    None => self.check_unit(&bytes[HEADER_BYTES..], span)?,
+                    Some(message) => {
+                        self.check_placed(message, span)?;
+                        self.placed += 1;
+                        1
+                    }
+                };
                 self.expected += span;
                 continue;
             }
@@ -421,6 +444,9 @@ impl<R: AsRef<[u8]>> ReceiveWindow<R> {
     /// The same of a message in several packets.
     #[cold]
     fn next_of_several(&self) -> Option<Complete> {
+        if let Some(complete) = self.next_placed() {
+            return Some(complete);
+        }
         let mut behind_first = self.cursor;
         let (chunk, _) = self.chunk_and_rest(&mut behind_first)?;
         // What lies between was looked at when it came.
@@ -477,6 +503,11 @@ impl<R: AsRef<[u8]>> ReceiveWindow<R> {
     /// Moves the pieces of a message out: whole packets where they hold nothing else, and copies where they do.
     pub(super) fn take(&mut self, message: &Complete, mut each: impl FnMut(Taken<'_, R>)) {
         let mut at = message.begin;
+        if message.is_placed() {
+            let slot = &mut self.slots[(at.sequence - self.first) as usize];
+            self.kept -= 1;
+            return each(Taken::Packet(slot.take().expect("it was found"), 0..0));
+        }
         while at != message.end {
             let Some(Chunk { range, header_bytes, .. }) = self.chunk(&mut at) else { return };
             let Some(payload_bytes) = self.payload(at.sequence).map(<[u8]>::len) else { return };
@@ -509,6 +540,7 @@ impl<R: AsRef<[u8]>> ReceiveWindow<R> {
     /// Goes behind a message; packets that are read go to `released`.
     #[inline]
     pub(super) fn consume(&mut self, message: &Complete, released: &mut Vec<R>) {
+        self.placed -= usize::from(message.is_placed());
         if self.slots.len() == 1 && message.is_whole() && !message.has_more_behind {
             // Nothing else is here, which is nearly always so where messages come one by one.
             if let Some(datagram) = self.slots.pop_front().flatten() {
@@ -557,7 +589,7 @@ impl<R: AsRef<[u8]>> ReceiveWindow<R> {
     /// Gives back everything.
     pub(super) fn clear(&mut self, released: &mut Vec<R>) {
         released.extend(self.slots.drain(..).flatten().chain(self.ahead.drain()));
-        (self.kept, self.ready) = (0, 0);
+        (self.kept, self.ready, self.placed) = (0, 0, 0);
         self.ends.clear();
         self.first = self.expected;
         self.cursor = Cursor { sequence: self.expected, at: 0 };

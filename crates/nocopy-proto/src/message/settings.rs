@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use super::framing::Malformed as MalformedChunk;
+use super::placing::{PutRefusal, Region};
 
 /// How an endpoint behaves; both ends tell each other what concerns them when they connect (docs/protocol.md §3).
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -22,6 +23,8 @@ pub struct Settings {
     pub accept: bool,
     /// Whether peers may open a stream beside their datagrams (default: no). Not with checksums on each datagram.
     pub streams: bool,
+    /// Whether peers may write to memory that is registered for them (default: no).
+    pub placement: bool,
     /// Peers at most (default: 65,536; no more than 2^20).
     pub peers_max: usize,
     /// How long an acknowledgement waits for a packet that takes it along (default: 500 us).
@@ -44,6 +47,7 @@ impl Default for Settings {
             crc: false,
             accept: true,
             streams: false,
+            placement: false,
             peers_max: 1 << 16,
             ack_delay: Duration::from_micros(500),
             keep_alive: Duration::from_secs(10),
@@ -94,6 +98,38 @@ pub enum Event {
     Closed(Peer),
     /// The connection was lost. What was not acknowledged may have arrived or not.
     Lost(Peer, LostReason),
+    /// A peer has written to memory that was registered for it.
+    Placed {
+        /// The peer.
+        from: Peer,
+        /// Where.
+        region: Region,
+        /// From which byte of it on.
+        offset: u64,
+        /// How many bytes.
+        bytes: usize,
+    },
+    /// The put of that number is done: the peer's memory has its bytes, and so has that of all puts to this peer before it.
+    PutDone(Peer, u32),
+    /// The put of that number was refused.
+    PutRefused(Peer, u32, PutRefusal),
+}
+
+impl Event {
+    /// Whose it is.
+    pub fn peer(&self) -> Peer {
+        match *self {
+            Self::Connected(peer, _)
+            | Self::Accepted(peer, _)
+            | Self::Writable(peer)
+            | Self::Finished(peer)
+            | Self::Closed(peer)
+            | Self::Lost(peer, _)
+            | Self::Placed { from: peer, .. }
+            | Self::PutDone(peer, _)
+            | Self::PutRefused(peer, ..) => peer,
+        }
+    }
 }
 
 /// Why a connection was lost.

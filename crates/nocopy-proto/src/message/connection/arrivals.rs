@@ -190,10 +190,10 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
         Ok(None)
     }
 
-    /// Whether nothing is to be told the caller when a packet comes, and a packet needs no checksum.
+    /// Whether nothing is to be told the caller when a packet comes, its messages are for the program, and it needs no checksum.
     #[inline]
     pub(in crate::message) fn is_settled(&self) -> bool {
-        self.announced && self.refused == 0 && !self.agreed.crc
+        self.announced && self.refused == 0 && !self.agreed.crc && !self.is_beside
     }
 
     /// Notes the next packet in order, in front of which nothing is missing, and which asks for nothing.

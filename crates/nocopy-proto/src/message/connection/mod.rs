@@ -40,6 +40,8 @@ pub(super) struct Agreed {
     pub(super) credit: u32,
     /// What a stream to the peer begins with, if it takes one.
     pub(super) stream_key: Option<NonZeroU64>,
+    /// The peer may register memory for this end.
+    pub(super) knows_placement: bool,
 }
 
 impl Agreed {
@@ -109,6 +111,8 @@ pub(super) struct Connection<S, R> {
     unheard: bool,
     /// Over on both sides.
     pub(super) linger: Option<Linger>,
+    /// It is for puts, beside another one: the caller does not know of it.
+    pub(super) is_beside: bool,
     /// Units may be sent: there is a stream.
     pub(super) has_stream: bool,
     /// What was acknowledged when memory to send was last wanted in vain, and since when, by the clock of that shortage.
@@ -171,6 +175,7 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
             ended: None,
             unheard: false,
             linger: None,
+            is_beside: false,
             has_stream: false,
             slowness: None,
             agreed,

@@ -169,14 +169,17 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         let peer = Peer { index, generation: entry.generation };
         if !connection.announced {
             self.changes.note(index);
-            self.events.push_back(connection.announce(peer));
+            self.events.push(connection.is_beside, connection.announce(peer));
         }
         if connection.has_room_again() {
-            self.events.push_back(Event::Writable(peer));
+            self.events.push(connection.is_beside, Event::Writable(peer));
         }
         if connection.receive.ready() > 0 && !entry.is_readable {
             entry.is_readable = true;
-            self.readable.push_back(index);
+            match connection.is_beside {
+                false => self.readable.push_back(index),
+                true => self.readable_beside.push_back(index),
+            }
         }
         let wants_to_send = connection.wants_to_send();
         self.urgent |= wants_to_send;

@@ -71,6 +71,7 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
 
     /// Takes a connection out, with everything it holds.
     pub(super) fn remove(&mut self, index: u32) {
+        self.leave_beside(index);
         let entry = &mut self.entries[index as usize];
         if let State::Open(connection) = &mut entry.state {
             self.counters.messages_discarded += connection.receive.ready() as u64;
@@ -99,11 +100,12 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
     pub(super) fn lose(&mut self, index: u32, reason: LostReason) {
         let entry = &self.entries[index as usize];
         let peer = Peer { index, generation: entry.generation };
+        let is_beside = entry.beside.is_some();
         let is_known = !matches!(&entry.state, State::Open(connection)
             if !connection.announced && !connection.is_joined);
         self.remove(index);
         if is_known {
-            self.events.push_back(Event::Lost(peer, reason));
+            self.events.push(is_beside, Event::Lost(peer, reason));
         }
     }
 
@@ -133,18 +135,20 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         let entry = &mut self.entries[index as usize];
         let State::Open(connection) = &mut entry.state else { return };
         let peer = Peer { index, generation: entry.generation };
+        let is_beside = connection.is_beside;
         if !connection.finish_told {
             connection.finish_told = true;
-            self.events.push_back(Event::Finished(peer));
+            self.events.push(is_beside, Event::Finished(peer));
         }
         if let Some(reason) = connection.ended {
             self.remove(index);
-            self.events.push_back(reason.map_or(Event::Closed(peer), |reason| Event::Lost(peer, reason)));
+            let event = reason.map_or(Event::Closed(peer), |reason| Event::Lost(peer, reason));
+            self.events.push(is_beside, event);
         } else if connection.is_over() && connection.linger.is_none() {
             connection.linger(now);
             self.lingering.insert((now, index));
             self.changes.note(index);
-            self.events.push_back(Event::Closed(peer));
+            self.events.push(is_beside, Event::Closed(peer));
         }
     }
 
@@ -176,13 +180,14 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
     fn close(&mut self, index: u32) {
         let entry = &mut self.entries[index as usize];
         let peer = Peer { index, generation: entry.generation };
+        let is_beside = entry.beside.is_some();
         if let State::Open(connection) = &mut entry.state
             && !std::mem::replace(&mut connection.finish_told, true)
         {
-            self.events.push_back(Event::Finished(peer));
+            self.events.push(is_beside, Event::Finished(peer));
         }
         self.remove(index);
-        self.events.push_back(Event::Closed(peer));
+        self.events.push(is_beside, Event::Closed(peer));
     }
 
     /// Ends a connection by the peer's word, unless both were through with it.

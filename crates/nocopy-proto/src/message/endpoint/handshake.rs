@@ -9,7 +9,8 @@ use super::Endpoint;
 use crate::message::answers::Answered;
 use crate::message::connection::{Agreed, Connection};
 use crate::message::wire::{
-    Abort, AbortReason, Accept, COOKIE_BYTES, Connect, Cookie, Hello, Parameters, Refused, VERSION, Versions,
+    Abort, AbortReason, Accept, COOKIE_BYTES, Connect, Cookie, Hello, Parameters, Placement, Refused,
+    VERSION, Versions,
 };
 use crate::message::{Event, LostReason, Settings, Time};
 
@@ -29,6 +30,7 @@ pub(super) struct Connecting {
     id: u64,
     first_sequence: u32,
     stream_key: Option<NonZeroU64>,
+    pub(super) placement: Placement,
     settings: Settings,
     cookie: Option<[u8; COOKIE_BYTES]>,
     /// Datagrams sent since the last step forward.
@@ -54,6 +56,7 @@ impl Connecting {
             id,
             first_sequence,
             stream_key,
+            placement: said_of_placement(settings),
             settings: settings.clone(),
             cookie: None,
             tries: 0,
@@ -82,6 +85,7 @@ impl Connecting {
                 true => self.settings.datagram_bytes.min(SHORT_DATAGRAM_BYTES),
                 false => self.settings.datagram_bytes,
             },
+            placement: self.placement,
             ..parameters(&self.settings, self.first_sequence, self.stream_key)
         }
     }
@@ -111,7 +115,12 @@ fn parameters(settings: &Settings, first_sequence: u32, stream_key: Option<NonZe
         first_sequence,
         crc: settings.crc,
         stream_key,
+        placement: said_of_placement(settings),
     }
+}
+
+fn said_of_placement(settings: &Settings) -> Placement {
+    if settings.placement { Placement::Known } else { Placement::None }
 }
 
 /// What follows from the words of both.
@@ -128,6 +137,7 @@ fn agreed(to: SocketAddr, remote_id: u64, ours: &Parameters, theirs: &Parameters
         credit: theirs.initial_credit,
         // A stream has no checksums.
         stream_key: theirs.stream_key.filter(|_| !crc),
+        knows_placement: theirs.placement == Placement::Known,
     }
 }
 
@@ -137,7 +147,7 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         if hello.versions.newest_common(Versions::HERE).is_none() {
             let versions = Versions::HERE;
             self.answer(Answered::Hello, from, |datagram| Refused { versions, client_id }.emit(datagram));
-        } else if !self.settings.accept && self.attempt_to(from).is_none() {
+        } else if !self.settings.accept && !self.takes_puts && self.attempt_to(from).is_none() {
             self.refuse(Answered::Hello, from, client_id);
         } else {
             let cookie = self.cookies.bake(now, from, client_id);
@@ -166,10 +176,15 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
                 (server_id, connection.agreed.first_sent, connection.agreed.datagram_bytes as u16)
             }
             None => {
-                let attempt = self.attempt_to(from);
+                let is_beside = matches!(theirs.placement, Placement::Beside(_));
+                let attempt = if is_beside { None } else { self.attempt_to(from) };
                 let (index, server_id, first_sequence) = match attempt {
                     Some((id, _)) if id > client_id => return, // it has ours, and joins that
                     Some((id, index)) => (index, id, self.ids.next() as u32),
+                    None if is_beside => match self.place_beside(from, theirs.placement) {
+                        Some(place) => place,
+                        None => return self.refuse(Answered::Proven, from, client_id),
+                    },
                     None => match self.settings.accept.then(|| self.place_for_client(from)).flatten() {
                         Some(place) => place,
                         None => return self.refuse(Answered::Proven, from, client_id),
@@ -178,7 +193,7 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
                 let ours = parameters(&self.settings, first_sequence, self.stream_key(server_id));
                 let agreed = agreed(from, client_id, &ours, &theirs);
                 let mut connection = Connection::new(agreed, &self.settings, now);
-                connection.is_joined = attempt.is_some();
+                (connection.is_joined, connection.is_beside) = (attempt.is_some(), is_beside);
                 self.establish(index, connection, attempt.is_none());
                 (server_id, first_sequence, datagram_bytes)
             }
@@ -224,8 +239,10 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         let agreed = agreed(from, accept.server_id, &ours, &accept.parameters);
         let mut connection = Connection::new(agreed, &self.settings, now);
         connection.confirm();
+        connection.is_beside = self.entries[index as usize].beside.is_some();
+        let is_beside = connection.is_beside;
         let peer = self.establish(index, connection, false);
         self.urgent = true;
-        self.events.push_back(Event::Connected(peer, from));
+        self.events.push(is_beside, Event::Connected(peer, from));
     }
 }

@@ -7,8 +7,29 @@ use crate::message::{Kind, Peer};
 /// The next message, found and not read yet.
 #[derive(Debug)]
 pub struct Next {
-    peer: Peer,
-    complete: Complete,
+    pub(super) peer: Peer,
+    pub(super) complete: Complete,
+}
+
+impl Next {
+    /// Whose it is, and what.
+    #[inline]
+    pub fn is_of(&self) -> (Peer, Kind) {
+        (self.peer, self.complete.kind)
+    }
+
+    /// Bytes of the message.
+    #[inline]
+    pub fn bytes(&self) -> usize {
+        self.complete.bytes as usize
+    }
+
+    /// Whether its bytes were placed elsewhere ([`Endpoint::handle_unit`]): it has no pieces, and [`Message::take`] gives what is kept with
+    /// it.
+    #[inline]
+    pub fn is_placed(&self) -> bool {
+        self.complete.is_placed()
+    }
 }
 
 impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
@@ -97,8 +118,12 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         connection.consumed();
         let receive = &connection.receive;
         self.admission.read(index, receive.kept(), receive.is_unfinished());
-        if connection.wants_attention() {
+        let (is_beside, wants_attention) = (connection.is_beside, connection.wants_attention());
+        if wants_attention {
             self.touch(index);
+        }
+        if is_beside {
+            return; // one after the other, until all are placed
         }
         if self.readable.len() > 1 {
             self.readable.rotate_left(1);
@@ -115,7 +140,7 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         if connection.receive.consume_part(message) {
             let receive = &connection.receive;
             self.admission.read_part(index, receive.kept(), receive.is_unfinished());
-            if self.readable.len() > 1 {
+            if self.readable.len() > 1 && !connection.is_beside {
                 self.readable.rotate_left(1);
             }
         } else {

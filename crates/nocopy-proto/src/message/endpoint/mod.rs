@@ -1,6 +1,7 @@
 //! All connections of one endpoint: whose datagram it is, who may send next, whose message is next, whose time is up.
 
 mod alive;
+mod beside;
 mod common_case;
 mod datagrams;
 mod endings;
@@ -21,6 +22,8 @@ use siphasher::sip::SipHasher24;
 
 use self::alive::Changes;
 pub use self::alive::SignOfLife;
+pub use self::beside::BesideError;
+use self::beside::{Beside, Events};
 pub use self::common_case::Fresh;
 use self::handshake::Connecting;
 pub use self::messages::Next;
@@ -77,7 +80,11 @@ pub struct Endpoint<S, R> {
     /// Who has messages to be read.
     readable: VecDeque<u32>,
     timers: Alarms,
-    events: VecDeque<Event>,
+    /// Who has puts to be placed, or answers to them.
+    readable_beside: VecDeque<u32>,
+    /// Memory was registered for a peer at some time.
+    takes_puts: bool,
+    events: Events,
     answers: Answers,
     pub(super) released: Vec<R>,
     acknowledged: Vec<S>,
@@ -100,6 +107,12 @@ struct Entry<S, R> {
     state: State<S, R>,
     is_sending: bool,
     is_readable: bool,
+    /// The connection that it is beside: it is for puts.
+    beside: Option<Beside>,
+    /// Those that are beside it, made from here and from there.
+    companions: [Option<u32>; 2],
+    /// Memory was registered for the peer.
+    takes_puts: bool,
 }
 
 #[derive(Debug)]
@@ -164,7 +177,9 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
             urgent: false,
             readable: VecDeque::new(),
             timers: Alarms::default(),
-            events: VecDeque::new(),
+            readable_beside: VecDeque::new(),
+            takes_puts: false,
+            events: Events::default(),
             answers: Answers::default(),
             released: Vec::new(),
             acknowledged: Vec::new(),
@@ -213,6 +228,9 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
                     state,
                     is_sending: false,
                     is_readable: false,
+                    beside: None,
+                    companions: [None; 2],
+                    takes_puts: false,
                 });
                 (self.entries.len() - 1) as u32
             }
@@ -222,7 +240,14 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
                 self.vacant.pop()?
             }
         };
-        self.entries[index as usize].id = self.ids.next() << INDEX_BITS | u64::from(index);
+        let entry = &mut self.entries[index as usize];
+        entry.id = self.ids.next() << INDEX_BITS | u64::from(index);
+        (entry.beside, entry.takes_puts) = (None, false);
+        if std::mem::take(&mut entry.is_readable) {
+            // By the connection that had the place before. This one may be of the other kind.
+            self.readable.retain(|other| *other != index);
+            self.readable_beside.retain(|other| *other != index);
+        }
         Some(index)
     }
 
@@ -271,7 +296,7 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
     /// What happened, oldest first.
     #[inline]
     pub fn poll_event(&mut self) -> Option<Event> {
-        self.events.pop_front()
+        self.events.of_program.pop_front()
     }
 
     /// What was counted.
@@ -351,7 +376,7 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
     /// A place for a client, its id there, and the first sequence number. If there is none, an address that has more makes room
     /// (docs/protocol.md §8.3).
     fn place_for_client(&mut self, from: SocketAddr) -> Option<(u32, u64, u32)> {
-        if self.events.len() >= EVENTS_MAX {
+        if self.events.of_program.len() >= EVENTS_MAX {
             return None;
         }
         let index = self.vacancy().or_else(|| {
@@ -387,7 +412,8 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
             State::Vacant | State::Connecting(_) => 0,
         });
         let tables = self.entries.capacity() + self.vacant.capacity() + self.by_remote.capacity();
-        let queues = self.sending.capacity() + self.readable.capacity() + self.events.capacity();
+        let readable = self.readable.capacity() + self.readable_beside.capacity();
+        let queues = self.sending.capacity() + readable + self.events.capacity();
         let returned = self.answers.capacity() + self.released.capacity() + self.acknowledged.capacity();
         tables
             + queues

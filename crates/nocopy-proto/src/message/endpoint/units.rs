@@ -4,7 +4,7 @@
 use std::net::{IpAddr, SocketAddr};
 
 use super::{Endpoint, State, index_of};
-use crate::message::receive_window::Arrival;
+use crate::message::receive_window::{Arrival, placed};
 use crate::message::wire::{AbortReason, Attach, Attached, HEADER_BYTES, Unit};
 use crate::message::{Gone, LostReason, Peer, QueueError, Time, sequence};
 
@@ -73,7 +73,7 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         connection.confirmed = true;
         if !connection.announced {
             self.changes.note(index);
-            self.events.push_back(connection.announce(peer));
+            self.events.push(connection.is_beside, connection.announce(peer));
         }
         self.touch(index);
         Some((peer, Attached { to: attach.from }))
@@ -193,7 +193,20 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         let whole = received.as_ref().split_first_chunk::<HEADER_BYTES>().and_then(|(header, messages)| {
             Unit::parse(header).ok().filter(|unit| unit.bytes as usize == messages.len())
         });
-        let Some(unit) = whole.filter(|_| matches!(self.open(peer), Ok(Some(_)))) else {
+        self.take_unit(now, peer, whole, received);
+    }
+
+    /// Handles a unit of one message whose bytes were placed elsewhere, where the caller keeps them with `received`: that is nothing but
+    /// what precedes them, the header of the unit and that of the message, with or without bytes that follow.
+    pub fn handle_placed_unit(&mut self, now: Time, peer: Peer, received: R) {
+        let bytes = received.as_ref();
+        let header = bytes.first_chunk().filter(|_| placed(bytes).is_some());
+        let unit = header.and_then(|header| Unit::parse(header).ok());
+        self.take_unit(now, peer, unit, received);
+    }
+
+    fn take_unit(&mut self, now: Time, peer: Peer, unit: Option<Unit>, received: R) {
+        let Some(unit) = unit.filter(|_| matches!(self.open(peer), Ok(Some(_)))) else {
             self.counters.malformed += 1;
             return self.released.push(received);
         };

@@ -1,8 +1,9 @@
 //! Units in the window (docs/protocol.md §16): what came over the stream, each in the place of its first number.
 
-use super::{Arrival, ReceiveWindow};
-use crate::message::Violation;
-use crate::message::framing::{Laid, Place, parse};
+use super::{Arrival, Complete, Cursor, ReceiveWindow};
+use crate::message::framing::{self, Laid, Place, parse};
+use crate::message::wire::{HEADER_BYTES, Unit};
+use crate::message::{Kind, Violation};
 
 /// Bytes of the longest header of a whole message.
 const WHOLE_HEADER_BYTES_MAX: usize = 8;
@@ -63,4 +64,37 @@ impl<R: AsRef<[u8]>> ReceiveWindow<R> {
         }
         if laid.packets() as u64 == span { Ok(messages) } else { Err(Violation::OutOfPlace) }
     }
+
+    /// Checks the message of a unit of which nothing but the front is here.
+    pub(super) fn check_placed(&self, (kind, bytes): (Kind, usize), span: u64) -> Result<(), Violation> {
+        if bytes > self.message_bytes_max {
+            return Err(Violation::TooLong);
+        }
+        let mut laid = Laid::default();
+        laid.add(kind, bytes, self.payload_bytes_max);
+        match laid.packets() as u64 == span && self.open.is_none() {
+            true => Ok(()),
+            false => Err(Violation::OutOfPlace),
+        }
+    }
+
+    /// The next message, if its bytes were placed elsewhere.
+    pub(super) fn next_placed(&self) -> Option<Complete> {
+        let begin = self.cursor;
+        let index = usize::try_from(begin.sequence.checked_sub(self.first)?).ok()?;
+        let front = self.slots.get(index)?.as_ref()?.as_ref();
+        let (kind, bytes) = placed(front)?;
+        let end = Cursor { sequence: begin.sequence, at: (front.len() - HEADER_BYTES) as u32 };
+        Some(Complete { kind, bytes: bytes as u32, begin, first: (0, 0), end, has_more_behind: false })
+    }
+}
+
+/// The kind and length of the message of a unit that is placed elsewhere: what is here ends in front of its bytes. A unit that is here has
+/// all of its bytes, which was looked at when it came.
+pub(in crate::message) fn placed(received: &[u8]) -> Option<(Kind, usize)> {
+    let (header, rest) = received.split_first_chunk::<HEADER_BYTES>()?;
+    let unit = Unit::parse(header).ok()?;
+    let (kind, bytes) = framing::whole_header(rest).filter(|_| unit.bytes as usize > rest.len())?;
+    let is_alone = framing::whole_header_bytes(kind) + bytes == unit.bytes as usize;
+    (is_alone && rest.len() >= framing::whole_header_bytes(kind)).then_some((kind, bytes))
 }

@@ -174,7 +174,7 @@ impl Conversation {
                     truth.fault(|| format!("{event:?} for the second time"));
                 }
             }
-            Event::Writable(_) => {}
+            Event::Writable(_) | Event::Placed { .. } | Event::PutDone(..) | Event::PutRefused(..) => {}
             Event::Finished(_) => {
                 self.peer_finished = true;
                 if let Some(flow) = self.hears.and_then(|seed| truth.flows.get_mut(&seed)) {

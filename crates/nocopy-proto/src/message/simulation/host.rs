@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use super::conversation::{Conversation, End, Heard};
 use super::link::LinkSettings;
+use super::puts::Puts;
 use super::streams::{Inbox, StreamSettings};
 use super::traffic::{Flow, Flows, Traffic};
 use crate::message::wire::Unit;
@@ -104,6 +105,7 @@ pub(super) struct Host {
     pub(super) events: Vec<(Time, Event)>,
     pub(super) counts: HostCounts,
     pub(super) inbox: Inbox,
+    pub(super) puts: Puts,
     /// Peers to which a stream is to be opened.
     pub(super) wants_streams: Vec<Peer>,
     /// Datagrams that the endpoint keeps.
@@ -132,6 +134,7 @@ impl Host {
             events: Vec::new(),
             counts: HostCounts::default(),
             inbox: Inbox::default(),
+            puts: Puts::default(),
             wants_streams: Vec::new(),
             kept: 0,
             queued: 0,
@@ -169,6 +172,7 @@ impl Host {
         self.away = None;
         (self.kept, self.queued) = (0, 0);
         self.inbox = Inbox::default();
+        self.puts = Puts::default();
     }
 
     /// Connects, and says that.
@@ -256,7 +260,8 @@ impl Host {
         loop {
             self.note_events(now, truth);
             let memory = self.settings.streams.as_ref().map_or(0, |streams| streams.memory_units);
-            self.kept += self.inbox.take(now, memory, &mut self.endpoint, truth);
+            self.kept += self.inbox.take(now, memory, &mut self.endpoint, &mut self.puts, truth);
+            let news = self.see_to_puts(now, truth);
             self.read(now, truth);
             self.note_events(now, truth); // an end is told when everything in front of it was read
             speaks_at = None;
@@ -267,7 +272,7 @@ impl Host {
             self.replace_units(); // that were packed before the stream was cut
             self.collect(truth);
             blocked = self.transmit(now, departures);
-            if !self.note_events(now, truth) {
+            if !self.note_events(now, truth) && !news {
                 break; // nothing came of it
             }
         }
@@ -299,22 +304,15 @@ impl Host {
     fn note_events(&mut self, now: Time, truth: &mut Truth) -> bool {
         let before = self.events.len();
         while let Some(event) = self.endpoint.poll_event() {
-            let peer = match event {
-                Event::Accepted(peer, _) => {
-                    let says = self.settings.says.map(|traffic| {
-                        self.seed = self.seed.wrapping_mul(0x2545_f491_4f6c_dd1d).wrapping_add(3);
-                        truth.flows.insert(self.seed, Flow::of(traffic));
-                        self.seed
-                    });
-                    self.begin(peer, says);
-                    peer
-                }
-                Event::Connected(peer, _)
-                | Event::Writable(peer)
-                | Event::Finished(peer)
-                | Event::Closed(peer) => peer,
-                Event::Lost(peer, _) => peer,
-            };
+            let peer = event.peer();
+            if matches!(event, Event::Accepted(..)) {
+                let says = self.settings.says.map(|traffic| {
+                    self.seed = self.seed.wrapping_mul(0x2545_f491_4f6c_dd1d).wrapping_add(3);
+                    truth.flows.insert(self.seed, Flow::of(traffic));
+                    self.seed
+                });
+                self.begin(peer, says);
+            }
             if matches!(event, Event::Connected(..)) && self.settings.streams.is_some() {
                 self.wants_streams.push(peer);
             }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::{HostId, World};
 use crate::message::wire::{
     Connect, DATAGRAM_BYTES_MIN, Datagram, Flags, HEADER_BYTES, Header, HeaderKind, Hello, Parameters,
-    Versions,
+    Placement, Versions,
 };
 
 /// Longer than any answer takes on the links of these tests.
@@ -47,6 +47,7 @@ impl Hostile {
             first_sequence: 0,
             crc: false,
             stream_key: None,
+            placement: Placement::None,
         };
         let mut datagram = Vec::new();
         Connect { client_id, cookie, parameters }.emit(&mut datagram);

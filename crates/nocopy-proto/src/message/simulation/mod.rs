@@ -8,6 +8,7 @@ mod conversation;
 pub mod forged_units;
 mod host;
 mod link;
+mod puts;
 pub mod schedule;
 mod streams;
 mod traffic;
@@ -30,5 +31,7 @@ mod fairness;
 mod goodput;
 #[cfg(test)]
 mod hostile;
+#[cfg(test)]
+mod placing;
 #[cfg(test)]
 mod tests;

@@ -439,12 +439,7 @@ impl Pair {
                 self.begin(index, peer);
             }
             let Side { talks, aborted, .. } = &mut self.sides[index];
-            let (Event::Accepted(peer, _)
-            | Event::Connected(peer, _)
-            | Event::Writable(peer)
-            | Event::Finished(peer)
-            | Event::Closed(peer)
-            | Event::Lost(peer, _)) = event;
+            let peer = event.peer();
             let Some(place) = talks.iter().position(|talk| talk.peer == peer) else {
                 assert!(aborted.contains(&peer), "{event:?} of nobody");
                 continue;

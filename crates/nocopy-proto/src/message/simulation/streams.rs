@@ -7,6 +7,7 @@ use std::time::Duration;
 use fastrand::Rng;
 
 use super::host::{Host, Truth};
+use super::puts::Puts;
 use crate::message::framing::lay_unit;
 use crate::message::wire::{HEADER_BYTES, Unit};
 use crate::message::{Arriving, Endpoint, Peer, Time};
@@ -105,6 +106,7 @@ impl Inbox {
         now: Time,
         memory: usize,
         endpoint: &mut Endpoint<Vec<u8>, Vec<u8>>,
+        puts: &mut Puts,
         truth: &mut Truth,
     ) -> usize {
         let mut taken = 0;
@@ -112,7 +114,15 @@ impl Inbox {
             while let Some(unit) = units.front() {
                 let header = unit.first_chunk::<HEADER_BYTES>().expect("a unit has a header");
                 let header = Unit::parse(header).expect("an endpoint wrote it");
-                match endpoint.arriving(*peer, &header) {
+                let arriving = endpoint.arriving(*peer, &header);
+                let is_next = arriving == Arriving::Next;
+                if is_next && let Some(front) = puts.place_straight(endpoint, *peer, unit) {
+                    units.pop_front();
+                    (self.kept, taken) = (self.kept + 1, taken + 1);
+                    endpoint.handle_placed_unit(now, *peer, front);
+                    continue;
+                }
+                match arriving {
                     Arriving::Later if self.kept >= memory => break,
                     Arriving::Next | Arriving::Later => {
                         let unit = units.pop_front().expect("it is there");
@@ -148,6 +158,9 @@ impl Host {
     pub(super) fn replace_units(&mut self) {
         for at in 0..self.conversations.len() {
             self.replace_units_to(self.conversations[at].peer);
+        }
+        for peer in self.beside() {
+            self.replace_units_to(peer);
         }
     }
 

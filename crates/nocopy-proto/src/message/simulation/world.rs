@@ -435,6 +435,20 @@ impl World {
         &mut self.hosts[host.0].host.endpoint
     }
 
+    /// The host, to be changed; it goes on with the next step.
+    #[cfg(test)]
+    pub(super) fn host_mut(&mut self, host: HostId) -> &mut Host {
+        self.schedule(self.now, Happening::Wake { host: host.0 });
+        self.hosts[host.0].wakes_at = Some(self.now);
+        &mut self.hosts[host.0].host
+    }
+
+    /// What a host puts and what is put to it.
+    #[cfg(test)]
+    pub(super) fn puts(&self, host: HostId) -> &super::puts::Puts {
+        &self.hosts[host.0].host.puts
+    }
+
     /// What address has sent and was sent, that is no host's.
     pub fn stranger(&self, address: SocketAddr) -> Stranger {
         self.strangers.get(&address).copied().unwrap_or_default()

@@ -290,3 +290,66 @@ fn queued_packets_keep_the_length_of_packets() {
     table.hosts[server].handle_datagram(now, from, false, shorter(&connect, 512));
     assert_eq!(table.hosts[server].payload_bytes_max(peer).unwrap(), shortened);
 }
+
+/// A unit of one message as it is handed over when its bytes went elsewhere, for so many numbers.
+fn front(host: &Host, peer: Peer, behind: u32, bytes: u32, span: u32) -> Vec<u8> {
+    let (unit, _) = arrives(host, peer, behind, bytes + 4, span);
+    let mut front = vec![0; HEADER_BYTES + 4];
+    unit.emit(front.first_chunk_mut().unwrap());
+    front[HEADER_BYTES..].copy_from_slice(&bytes.to_be_bytes());
+    front
+}
+
+/// Proves that messages whose bytes were placed elsewhere keep their order among others, and that they are what is taken.
+#[test]
+fn placed_messages_keep_their_order() {
+    let (mut table, [client, peer]) = with_stream(&settings());
+    let span = unit(10_000, table.hosts[1].payload_bytes_max(peer).unwrap()).1;
+    let last = front(&table.hosts[1], peer, span + 1, 10_000, span);
+    table.hosts[1].handle_placed_unit(table.now, peer, last.clone());
+    assert!(!table.hosts[1].has_message(), "it is behind a gap");
+    let first = front(&table.hosts[1], peer, 0, 10_000, span);
+    table.hosts[1].handle_placed_unit(table.now, peer, first.clone());
+    send(&mut table, 0, client, 10); // its number is the first one's
+    table.settle(|_, _| true);
+    let (_, mut middle) = table.units.pop().expect("it was sent");
+    let (header, _) = arrives(&table.hosts[1], peer, 0, middle.len() as u32 - HEADER_BYTES as u32, 1);
+    header.emit(middle.first_chunk_mut().unwrap());
+    table.hosts[1].handle_unit(table.now, peer, middle);
+    for expected in [Some(&first), None, Some(&last)] {
+        let next = table.hosts[1].peek().expect("all are in order");
+        assert_eq!(next.is_placed(), expected.is_some());
+        assert_eq!(next.bytes(), if expected.is_some() { 10_000 } else { 10 });
+        let mut pieces = Vec::new();
+        table.hosts[1].receive_next(next).take(|piece| pieces.push(piece));
+        match (&pieces[..], expected) {
+            ([Piece::Datagram(front, _)], Some(expected)) => assert_eq!(front, expected),
+            ([piece], None) => assert_eq!(piece.as_ref(), [7; 10]),
+            _ => panic!("{pieces:?}"),
+        }
+    }
+    assert_eq!((table.hosts[1].counters().messages_received, lost(&mut table.hosts[1])), (3, None));
+}
+
+/// Proves that what is placed is checked as other units are.
+#[test]
+fn placed_messages_that_cannot_be_end_the_connection() {
+    for (bytes, span, violation) in [
+        (10_000, 6, Violation::OutOfPlace),
+        (10_000, 8, Violation::OutOfPlace),
+        (70_000, 49, Violation::TooLong),
+    ] {
+        let settings = Settings { max_message_bytes: 60_000, ..settings() };
+        let (mut table, [_, peer]) = with_stream(&settings);
+        let front = front(&table.hosts[1], peer, 0, bytes, span);
+        table.hosts[1].handle_placed_unit(table.now, peer, front);
+        let expected = Event::Lost(peer, LostReason::Violation(violation));
+        assert_eq!(lost(&mut table.hosts[1]), Some(expected), "{bytes} bytes, {span} numbers");
+    }
+    let (mut table, [_, peer]) = with_stream(&settings());
+    let whole = front(&table.hosts[1], peer, 0, 0, 1);
+    for malformed in [&whole[..], &whole[..HEADER_BYTES + 3], &[11; 4]] {
+        table.hosts[1].handle_placed_unit(table.now, peer, malformed.to_vec());
+    }
+    assert_eq!((table.hosts[1].counters().malformed, lost(&mut table.hosts[1])), (3, None));
+}

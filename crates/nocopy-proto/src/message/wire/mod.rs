@@ -42,7 +42,7 @@ pub use alive::{ALIVE_BYTES, Alive};
 pub use ending::{Abort, AbortReason, ENDING_BYTES, Unknown};
 pub use header::{Flags, HEADER_BYTES, Header, HeaderKind};
 pub(super) use header::{follows, plain, plain_ack, renumber};
-pub use parameters::{DATAGRAM_BYTES_MIN, Parameters};
+pub use parameters::{DATAGRAM_BYTES_MIN, Parameters, Placement};
 pub use ranges::{RANGES_MAX, Ranges};
 pub use set_up::{Accept, COOKIE_BYTES, Connect, Cookie, HELLO_BYTES_MIN, Hello, Refused, VERSION, Versions};
 pub(super) use stream::span_of_unit;

@@ -5,8 +5,9 @@ use std::num::NonZeroU64;
 use super::Malformed;
 use crate::wire::field::Field;
 
-/// Bytes of the parameters. The last eight are padding to ends that know nothing of streams.
-pub(super) const PARAMETERS_BYTES: usize = 24;
+/// Bytes of the parameters. To ends that know nothing of placement the last eight are padding, and the eight before to those that know
+/// nothing of streams.
+pub(super) const PARAMETERS_BYTES: usize = 32;
 
 /// Bytes of datagram that an end may ask for, at the least: an Ack with all its ranges fits, and so does every kind but Hello's padding.
 pub const DATAGRAM_BYTES_MIN: u16 = 512;
@@ -20,6 +21,36 @@ type MessageBytes = Field<4, 4>;
 type Credit = Field<8, 4>;
 type FirstSequence = Field<12, 4>;
 type StreamKey = Field<16, 8>;
+type PlacementWord = Field<24, 8>;
+
+/// What an end says of puts (§17.2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Placement {
+    /// Nothing: it knows none.
+    None,
+    /// It may register memory for this peer, which then makes a connection for puts.
+    Known,
+    /// In a Connect: this is the connection for puts to the end that has this id on another one.
+    Beside(u64),
+}
+
+impl Placement {
+    fn of(word: u64) -> Self {
+        match word {
+            0 => Self::None,
+            1 => Self::Known,
+            id => Self::Beside(id),
+        }
+    }
+
+    fn word(self) -> u64 {
+        match self {
+            Self::None => 0,
+            Self::Known => 1,
+            Self::Beside(id) => id,
+        }
+    }
+}
 
 /// What an end says of itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -36,6 +67,8 @@ pub struct Parameters {
     pub crc: bool,
     /// What a stream to it begins with, if it takes one for this connection (§16).
     pub stream_key: Option<NonZeroU64>,
+    /// What it says of puts.
+    pub placement: Placement,
 }
 
 impl Parameters {
@@ -60,6 +93,7 @@ impl Parameters {
             first_sequence: FirstSequence::number(bytes),
             crc: flags & WANTS_CRC != 0,
             stream_key: NonZeroU64::new(StreamKey::number(bytes)),
+            placement: Placement::of(PlacementWord::number(bytes)),
         })
     }
 
@@ -71,6 +105,7 @@ impl Parameters {
         Credit::put_number(&mut bytes, self.initial_credit);
         FirstSequence::put_number(&mut bytes, self.first_sequence);
         StreamKey::put_number(&mut bytes, self.stream_key.map_or(0, NonZeroU64::get));
+        PlacementWord::put_number(&mut bytes, self.placement.word());
         bytes
     }
 }

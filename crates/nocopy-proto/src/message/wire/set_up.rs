@@ -18,8 +18,8 @@ pub const COOKIE_BYTES: usize = 16;
 
 const HELLO_BODY: usize = 12;
 const COOKIE_BODY: usize = 28;
-const CONNECT_BODY: usize = 52;
-const ACCEPT_BODY: usize = 44;
+const CONNECT_BODY: usize = 60;
+const ACCEPT_BODY: usize = 52;
 
 const _: () = assert!((COOKIE_BODY + CRC_BYTES) * 4 <= HELLO_BYTES_MIN);
 

@@ -21,7 +21,17 @@ fn parameters() -> impl Strategy<Value = Parameters> {
     (DATAGRAM_BYTES_MIN..=9000, any::<(u32, u32, u32, bool, u64)>()).prop_map(|(datagram_bytes, fields)| {
         let (max_message_bytes, initial_credit, first_sequence, crc, key) = fields;
         let stream_key = std::num::NonZeroU64::new(key);
-        Parameters { datagram_bytes, max_message_bytes, initial_credit, first_sequence, crc, stream_key }
+        let placement = [Placement::None, Placement::Known, Placement::Beside(first_sequence as u64 + 2)];
+        let placement = placement[first_sequence as usize % 3];
+        Parameters {
+            datagram_bytes,
+            max_message_bytes,
+            initial_credit,
+            first_sequence,
+            crc,
+            stream_key,
+            placement,
+        }
     })
 }
 
@@ -193,6 +203,7 @@ fn a_connect_has_to_be_as_long_as_it_says() {
         first_sequence: 3,
         crc: true,
         stream_key: None,
+        placement: Placement::Known,
     };
     let mut bytes = Vec::new();
     Connect { client_id: 1, cookie: [2; COOKIE_BYTES], parameters }.emit(&mut bytes);

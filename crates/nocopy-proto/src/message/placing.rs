@@ -1,0 +1,288 @@
+//! Memory that peers write to (docs/protocol.md §17.2): which there is, for whom, and what they may write.
+
+use std::ops::Range;
+
+use super::Peer;
+use crate::wire::field::Field;
+
+/// Bytes of what precedes the bytes of a put, and of an answer to one: no message on a connection for puts is shorter.
+pub const PUT_HEADER_BYTES: usize = 16;
+
+const DONE: u32 = 0;
+const NO_REGION: u32 = 1;
+const OUT_OF_RANGE: u32 = 2;
+
+type Index = Field<0, 4>;
+type Generation = Field<4, 4>;
+type Long = Field<8, 8>;
+type Status = Field<8, 4>;
+
+/// The name of memory that one peer may write to. It is the same at both ends, and crosses in a message as 16 bytes.
+///
+/// ```
+/// use nocopy_proto::message::Region;
+/// let told = [0, 0, 0, 1, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 16, 0];
+/// let region = Region::from(told);
+/// assert_eq!((region.bytes, <[u8; 16]>::from(region)), (4096, told));
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Region {
+    index: u32,
+    generation: u32,
+    /// How long it is.
+    pub bytes: u64,
+}
+
+impl From<[u8; 16]> for Region {
+    fn from(told: [u8; 16]) -> Self {
+        let (index, generation) = (Index::number(&told), Generation::number(&told));
+        Self { index, generation, bytes: Long::number(&told) }
+    }
+}
+
+impl From<Region> for [u8; 16] {
+    fn from(region: Region) -> Self {
+        let mut told = [0; 16];
+        Index::put_number(&mut told, region.index);
+        Generation::put_number(&mut told, region.generation);
+        Long::put_number(&mut told, region.bytes);
+        told
+    }
+}
+
+/// Why nothing was written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum PutRefusal {
+    /// There is no such region for this end, or it was withdrawn.
+    #[error("there is no such region for this end, or not any more; ask the peer for another one")]
+    NoRegion,
+    /// The bytes do not lie within the region.
+    #[error("the bytes do not lie within the region; put fewer, or elsewhere")]
+    OutOfRange,
+    /// The connection for puts was lost before the answer came: the bytes may have been written or not.
+    #[error("no answer came; the bytes may have been written or not, and can be put again")]
+    Unknown,
+}
+
+/// Where a put writes: what precedes its bytes in its message, a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PutHeader {
+    index: u32,
+    generation: u32,
+    /// From which byte of the region on.
+    pub offset: u64,
+}
+
+impl PutHeader {
+    /// For bytes from `offset` on.
+    pub fn new(region: Region, offset: u64) -> Self {
+        Self { index: region.index, generation: region.generation, offset }
+    }
+
+    /// Reads one; any bytes are one.
+    pub fn parse(bytes: &[u8; PUT_HEADER_BYTES]) -> Self {
+        let (index, generation) = (Index::number(bytes), Generation::number(bytes));
+        Self { index, generation, offset: Long::number(bytes) }
+    }
+
+    /// Its bytes.
+    pub fn bytes(&self) -> [u8; PUT_HEADER_BYTES] {
+        Region { index: self.index, generation: self.generation, bytes: self.offset }.into()
+    }
+}
+
+/// The answer to a put: the bytes of a response.
+pub fn put_answer(result: Result<(), PutRefusal>) -> [u8; PUT_HEADER_BYTES] {
+    let mut bytes = [0; PUT_HEADER_BYTES];
+    let status = match result {
+        Ok(()) => DONE,
+        Err(PutRefusal::NoRegion | PutRefusal::Unknown) => NO_REGION,
+        Err(PutRefusal::OutOfRange) => OUT_OF_RANGE,
+    };
+    Status::put_number(&mut bytes, status);
+    bytes
+}
+
+/// What an answer says.
+///
+/// # Errors
+/// Nothing was written, or what it says is not known here.
+pub fn parse_put_answer(answer: &[u8]) -> Result<(), PutRefusal> {
+    let bytes = answer.first_chunk::<PUT_HEADER_BYTES>().ok_or(PutRefusal::Unknown)?;
+    match Status::number(bytes) {
+        DONE => Ok(()),
+        NO_REGION => Err(PutRefusal::NoRegion),
+        OUT_OF_RANGE => Err(PutRefusal::OutOfRange),
+        _ => Err(PutRefusal::Unknown),
+    }
+}
+
+/// The regions of an endpoint; `M` is the memory of one.
+#[derive(Debug)]
+pub struct Regions<M> {
+    slots: Vec<Slot<M>>,
+    free: Vec<u32>,
+}
+
+#[derive(Debug)]
+struct Slot<M> {
+    /// Of the region that is here, or that will be next.
+    generation: u32,
+    registered: Option<Registered<M>>,
+}
+
+#[derive(Debug)]
+struct Registered<M> {
+    writer: Peer,
+    bytes: u64,
+    memory: M,
+}
+
+impl<M> Default for Regions<M> {
+    fn default() -> Self {
+        Self { slots: Vec::new(), free: Vec::new() }
+    }
+}
+
+impl<M> Regions<M> {
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.slots.iter().all(|slot| slot.registered.is_none())
+    }
+
+    /// From here on `writer`, and no other peer, may write to memory of so many bytes.
+    pub fn register(&mut self, writer: Peer, memory: M, bytes: u64) -> Region {
+        let registered = Some(Registered { writer, bytes, memory });
+        let index = self.free.pop().unwrap_or(self.slots.len() as u32);
+        match self.slots.get_mut(index as usize) {
+            Some(slot) => slot.registered = registered,
+            None => self.slots.push(Slot { generation: 1, registered }),
+        }
+        Region { index, generation: self.slots[index as usize].generation, bytes }
+    }
+
+    /// Nobody may write there any more. Gives the memory back; `None` if that was done before.
+    pub fn withdraw(&mut self, region: Region) -> Option<M> {
+        self.get(region)?;
+        let slot = &mut self.slots[region.index as usize];
+        // A place whose generations are used up is used no more.
+        if let Some(next) = slot.generation.checked_add(1) {
+            slot.generation = next;
+            self.free.push(region.index);
+        }
+        slot.registered.take().map(|registered| registered.memory)
+    }
+
+    fn get(&self, region: Region) -> Option<&Registered<M>> {
+        let slot = self.slots.get(region.index as usize)?;
+        slot.registered.as_ref().filter(|_| slot.generation == region.generation)
+    }
+
+    /// The memory of a region that is registered.
+    pub fn memory(&self, region: Region) -> Option<&M> {
+        self.get(region).map(|registered| &registered.memory)
+    }
+
+    /// Where so many bytes of a peer are to be written: the region, its memory, and which of its bytes.
+    ///
+    /// # Errors
+    /// There is no such region for this peer, or the bytes do not lie within it.
+    pub fn place(
+        &mut self,
+        from: Peer,
+        put: &PutHeader,
+        bytes: usize,
+    ) -> Result<(Region, &mut M, Range<usize>), PutRefusal> {
+        let slot = self.slots.get_mut(put.index as usize).filter(|slot| slot.generation == put.generation);
+        let registered = slot.and_then(|slot| slot.registered.as_mut());
+        let registered =
+            registered.filter(|registered| registered.writer == from).ok_or(PutRefusal::NoRegion)?;
+        let end = put.offset.checked_add(bytes as u64).filter(|end| *end <= registered.bytes);
+        let end = end.ok_or(PutRefusal::OutOfRange)?;
+        let region = Region { index: put.index, generation: put.generation, bytes: registered.bytes };
+        Ok((region, &mut registered.memory, put.offset as usize..end as usize))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const WRITER: Peer = Peer { index: 1, generation: 2 };
+    const OTHER: Peer = Peer { index: 1, generation: 3 };
+
+    fn place(
+        regions: &mut Regions<char>,
+        from: Peer,
+        put: PutHeader,
+        bytes: usize,
+    ) -> Result<char, PutRefusal> {
+        regions.place(from, &put, bytes).map(|(_, memory, _)| *memory)
+    }
+
+    #[test]
+    fn only_the_writer_of_a_registered_region_writes() {
+        let mut regions = Regions::default();
+        let [a, b] = ['a', 'b'].map(|memory| regions.register(WRITER, memory, 100));
+        let at = |region| PutHeader::new(region, 0);
+        assert_eq!(place(&mut regions, WRITER, at(a), 100), Ok('a'));
+        assert_eq!(place(&mut regions, WRITER, at(b), 100), Ok('b'));
+        assert_eq!(place(&mut regions, OTHER, at(a), 1), Err(PutRefusal::NoRegion));
+        assert_eq!((regions.withdraw(a), regions.withdraw(a)), (Some('a'), None));
+        assert_eq!(place(&mut regions, WRITER, at(a), 1), Err(PutRefusal::NoRegion));
+        let again = regions.register(WRITER, 'c', 100);
+        assert_eq!(again.index, a.index, "its place is used again");
+        assert_eq!(place(&mut regions, WRITER, at(a), 1), Err(PutRefusal::NoRegion), "by another generation");
+        assert_eq!(place(&mut regions, WRITER, at(again), 1), Ok('c'));
+        assert_eq!((regions.memory(a), regions.memory(again)), (None, Some(&'c')));
+        assert!(regions.withdraw(b).is_some() && regions.withdraw(again).is_some() && regions.is_empty());
+    }
+
+    #[test]
+    fn a_place_is_left_before_its_generations_repeat() {
+        let mut regions = Regions::default();
+        let first = regions.register(WRITER, 'a', 1);
+        regions.slots[0].generation = u32::MAX;
+        let last = Region { generation: u32::MAX, ..first };
+        assert_eq!(regions.withdraw(last), Some('a'));
+        assert_ne!(regions.register(WRITER, 'b', 1).index, first.index);
+        assert_eq!(place(&mut regions, WRITER, PutHeader::new(last, 0), 1), Err(PutRefusal::NoRegion));
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_written_lies_within(length in 0u64..1_000, offset: u64, small in 0u64..1_100, bytes in 0usize..1_100) {
+            let mut regions = Regions::default();
+            let region = regions.register(WRITER, (), length);
+            for offset in [offset, small, u64::MAX - small] {
+                let placed = regions.place(WRITER, &PutHeader::new(region, offset), bytes);
+                let lies_within = u128::from(offset) + bytes as u128 <= u128::from(length);
+                match placed {
+                    Ok((_, (), range)) => {
+                        prop_assert!(lies_within && range == (offset as usize..offset as usize + bytes));
+                    }
+                    Err(refusal) => prop_assert!(!lies_within && refusal == PutRefusal::OutOfRange),
+                }
+            }
+        }
+
+        #[test]
+        fn any_words_come_back(told: [u8; 16]) {
+            prop_assert_eq!(<[u8; 16]>::from(Region::from(told)), told);
+            prop_assert_eq!(PutHeader::parse(&told).bytes(), told);
+            let _ = parse_put_answer(&told);
+        }
+    }
+
+    #[test]
+    fn answers_come_back() {
+        for result in [Ok(()), Err(PutRefusal::NoRegion), Err(PutRefusal::OutOfRange)] {
+            assert_eq!(parse_put_answer(&put_answer(result)), result);
+        }
+        assert_eq!(parse_put_answer(&[0; 15]), Err(PutRefusal::Unknown));
+        assert_eq!(parse_put_answer(&[9; 16]), Err(PutRefusal::Unknown));
+    }
+}
