@@ -16,7 +16,7 @@ pub(crate) fn told(evidence: nocopy::Evidence) -> Evidence {
 
 /// The evidence for most bytes of a ledger; `zero-copy` only if it applies to all bytes.
 pub(crate) fn of(ledger: &Ledger) -> Evidence {
-    let entries: Vec<_> = ledger.entries().collect();
+    let entries: Vec<_> = ledger.into_iter().collect();
     let weight = |entry: &(nocopy::Evidence, u64)| (entry.0 != nocopy::Evidence::ZeroCopy, entry.1);
     let Some((evidence, _)) = entries.iter().copied().max_by_key(weight) else {
         return Evidence::unknown("nothing was moved");

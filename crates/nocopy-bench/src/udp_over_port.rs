@@ -130,7 +130,7 @@ impl Path {
             left -= frame.len();
             pieces.push(frame);
         }
-        Some(Message::gathered(pieces))
+        Some(Message::from_iter(pieces))
     }
 }
 

@@ -246,7 +246,7 @@ pub(crate) fn receive_chains(port: Port, gauge: &mut Gauge<'_>) -> io::Result<()
         let mut count = 0;
         let mut batch = receiver.receive_timeout(PATIENCE)?;
         while let Some(packet) = batch.next_chain() {
-            packet.buffers().iter().for_each(|piece| frame::read(piece));
+            packet.as_ref().iter().for_each(|piece| frame::read(piece));
             count += 1;
         }
         drop(batch);

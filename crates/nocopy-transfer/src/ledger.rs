@@ -25,7 +25,7 @@ impl LedgerResult {
 
 impl From<Ledger> for LedgerResult {
     fn from(tally: Ledger) -> Self {
-        let copied = tally.entries().filter_map(|(evidence, bytes)| match evidence {
+        let copied = tally.into_iter().filter_map(|(evidence, bytes)| match evidence {
             Evidence::Copied(cause) => Some((cause.to_string(), bytes)),
             _ => None,
         });

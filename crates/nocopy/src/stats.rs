@@ -8,7 +8,7 @@ use crate::counter::Counter;
 
 /// All counters of a half since it was opened, in one value.
 ///
-/// Five sums have the same meaning for every half. [`counters`](Self::counters) has the counters that they are made of and all others of
+/// Five sums have the same meaning for every half. Going through it gives the counters that they are made of and all others of
 /// that half, each under its own name: the kernel's where the kernel counts.
 ///
 /// ```
@@ -19,7 +19,7 @@ use crate::counter::Counter;
 /// assert_eq!((stats.moved, stats.bytes, stats.dropped), (1, 5, 0));
 /// assert_eq!(stats.get("tx_dropped"), Some(0)); // one counter, by its name
 /// assert_eq!(stats.get("no_such_counter"), None);
-/// let lost = stats.counters().iter().filter(|counter| counter.value > 0 && counter.name.ends_with("_dropped"));
+/// let lost = stats.into_iter().filter(|counter| counter.value > 0 && counter.name.ends_with("_dropped"));
 /// assert_eq!(lost.count(), 0); // all counters, each with its meaning in words
 /// println!("{stats}"); // the counters that are not 0
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -70,14 +70,19 @@ impl Stats {
         self.counters.iter().filter(|counter| names.contains(&&*counter.name)).cloned()
     }
 
-    /// All counters of this half.
-    pub fn counters(&self) -> &[Counter] {
-        &self.counters
-    }
-
     /// The counter of that name; `None` if this half has none.
     pub fn get(&self, name: &str) -> Option<u64> {
         self.counters.iter().find(|counter| counter.name == name).map(|counter| counter.value)
+    }
+}
+
+impl<'a> IntoIterator for &'a Stats {
+    type Item = &'a Counter;
+    type IntoIter = std::slice::Iter<'a, Counter>;
+
+    /// All counters of the half.
+    fn into_iter(self) -> Self::IntoIter {
+        self.counters.iter()
     }
 }
 

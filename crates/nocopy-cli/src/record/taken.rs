@@ -76,7 +76,7 @@ impl Taken {
                 self.left_out += 1;
                 continue;
             }
-            let arrival = packet.buffers().first().map(Received::arrival);
+            let arrival = packet.as_ref().first().map(Received::arrival);
             let time = arrival.and_then(|arrival| arrival.timestamp.ok());
             let time = time.filter(|time| time.clock != Clock::Tai);
             self.timed += u64::from(time.is_some());
@@ -93,11 +93,11 @@ impl Taken {
 
 /// A packet in place, or joined, if it is in several frames.
 fn in_one_piece<'a>(packet: &'a Chain<Received<'_>>, joined: &'a mut Vec<u8>) -> &'a [u8] {
-    if let [whole] = packet.buffers() {
+    if let [whole] = packet.as_ref() {
         return whole;
     }
     joined.clear();
-    joined.extend(packet.buffers().iter().flat_map(|piece| piece.iter()));
+    joined.extend(packet.as_ref().iter().flat_map(|piece| piece.iter()));
     joined
 }
 

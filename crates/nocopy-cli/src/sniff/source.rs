@@ -110,7 +110,7 @@ impl Source {
         }
         let mut now = None;
         while let Some(packet) = batch.next_chain() {
-            let arrival = packet.buffers().first().map(Packet::arrival);
+            let arrival = packet.as_ref().first().map(Packet::arrival);
             let outgoing = arrival.and_then(|arrival| arrival.outgoing.ok());
             if self.wish.outgoing.is_some_and(|wanted| outgoing != Some(wanted)) {
                 continue;
@@ -206,7 +206,7 @@ impl Drops {
         // Packets lost by the filter did not match: the host lost them.
         self.lost += stats.dropped - stats.get("filter_lost").unwrap_or(0);
         let is_drop = |name: &str| !["filter_to_host", "rx_copied_out"].contains(&name);
-        for counter in stats.counters().iter().filter(|counter| is_drop(&counter.name)) {
+        for counter in stats.into_iter().filter(|counter| is_drop(&counter.name)) {
             self.count(counter.name.clone(), counter.value);
         }
     }
@@ -230,12 +230,12 @@ impl Drops {
 
 /// The first bytes of the packet, in place if they are in one piece.
 fn bytes_of<'a>(packet: &'a Chain<Packet<'_>>, wish: Wish, joined: &'a mut Vec<u8>) -> &'a [u8] {
-    let [first, rest @ ..] = packet.buffers() else { return &[] };
+    let [first, rest @ ..] = packet.as_ref() else { return &[] };
     if rest.is_empty() || first.len() >= wish.joined_bytes {
         return &first[..first.len().min(wish.snap_bytes)];
     }
     joined.clear();
-    for piece in packet.buffers() {
+    for piece in packet.as_ref() {
         let room = wish.joined_bytes - joined.len();
         joined.extend(&piece[..piece.len().min(room)]);
     }

@@ -259,7 +259,7 @@ fn achieved(tally: Tally, pace: Pace, duration: Duration) -> [Option<f64>; 2] {
 /// Packets counted as lost after they were handed over.
 fn dropped(port: &mut Port) -> Counts {
     let stats = port.sender().stats().unwrap_or_default();
-    counts(stats.counters().iter().filter(|counter| counter.name != "tx_ring_empty_descs").cloned())
+    counts(stats.into_iter().filter(|counter| counter.name != "tx_ring_empty_descs").cloned())
 }
 
 fn counts(counters: impl Iterator<Item = Counter>) -> Counts {

@@ -99,6 +99,11 @@ pub enum Reason {
         /// Bytes that the data has.
         bytes: u64,
     },
+    /// The peer takes no puts of this end.
+    #[error(
+        "the peer takes no puts of this end; it has to register memory for it first, with a version that knows puts"
+    )]
+    NoRegion,
     /// What was requested for the packet is not supported here.
     #[error("what was requested for the packet cannot be done; {0}")]
     Unsupported(Unsupported),
@@ -175,6 +180,10 @@ mod tests {
             (
                 Reason::OutOfRange { start: 0, end: 9, bytes: 8 },
                 "bytes 0 to 9 do not lie within 8 bytes of data; choose a range that does",
+            ),
+            (
+                Reason::NoRegion,
+                "the peer takes no puts of this end; it has to register memory for it first, with a version that knows puts",
             ),
             (
                 unsupported(Unsupported::NotRequested),

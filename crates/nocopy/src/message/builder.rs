@@ -308,6 +308,7 @@ impl Builder {
         datagrams_max: usize,
     ) -> Result<Endpoint, OpenError> {
         let silence = settings.keep_alive;
+        settings.placement = true;
         let message_bytes_max = settings.max_message_bytes as usize;
         let local = carrier.local_address();
         let streams = settings.streams.then(|| Streams::new(local, message_bytes_max).ok()).flatten();

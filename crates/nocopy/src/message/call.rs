@@ -160,19 +160,17 @@ impl Endpoint {
         let deadline = Instant::now().checked_add(timeout);
         let wanted = (to, Kind::Response(self.request_by(request.into(), to, deadline)?));
         loop {
-            while let Some(next) = self.protocol.next_message() {
-                if next == wanted {
-                    let home = self.carrier.home();
-                    let response = self.protocol.receive().expect("looked at above");
-                    return Ok(Message::here(response, home));
+            while let Some(next) = self.protocol.peek() {
+                if next.is_of() == wanted {
+                    return Ok(self.read(next));
                 }
                 // The last window is for the response: it would never be kept.
                 let is_full = self.carrier.free_to_receive() <= self.window_packets;
                 if self.aside.len() >= ASIDE_MAX || is_full {
                     return Err(Error::TooManyOthers);
                 }
-                let other = self.protocol.receive().expect("looked at above");
-                self.aside.push_back(Message::here(other, self.carrier.home()).into_owned());
+                let other = self.read(next).into_owned();
+                self.aside.push_back(other);
             }
             // Before the look: a connection may end by that, and without one nothing would end the wait.
             self.send_first();

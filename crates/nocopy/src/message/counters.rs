@@ -74,7 +74,7 @@ mod tests {
         let sent = SentCounters { messages_sent: 4, message_bytes_sent: 40, signs_of_life_sent: 1 };
         let stats = stats(sent, protocol, CarrierCounters { calls: 7, ..CarrierCounters::default() });
         assert_eq!((stats.moved, stats.bytes, stats.dropped, stats.faults, stats.flushes), (7, 40, 2, 5, 7));
-        let mut names: Vec<_> = stats.counters().iter().map(|counter| counter.name.clone()).collect();
+        let mut names: Vec<_> = stats.into_iter().map(|counter| counter.name.clone()).collect();
         let count = names.len();
         names.sort_unstable();
         names.dedup();

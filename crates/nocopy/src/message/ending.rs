@@ -79,6 +79,7 @@ impl Endpoint {
     /// ```
     pub fn abort(&mut self, peer: Peer) {
         self.discard_packet_of(peer);
+        self.forget_puts(peer);
         self.protocol.abort(peer);
         self.unsent += 1;
     }

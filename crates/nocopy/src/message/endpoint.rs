@@ -18,6 +18,7 @@ use super::counters::SentCounters;
 use super::descriptor::Descriptor;
 use super::keep_alive::KeepAlive;
 use super::open_packet::Peers;
+use super::placing::{Posted, Puts};
 use super::received::Owned;
 use super::streams::Streams;
 use super::{Builder, Message, OpenError};
@@ -74,6 +75,9 @@ pub struct Endpoint {
     pub(super) peers: Peers,
     /// Streams beside the datagrams, if they are used.
     pub(super) streams: Option<Box<Streams>>,
+    /// Buffers for long messages, if there ever were some.
+    pub(super) posted: Option<Arc<Posted>>,
+    pub(super) puts: Box<Puts>,
     /// Packets of a message that is being queued.
     pub(super) made: Vec<Packet>,
     pub(super) wait: Wait,
@@ -183,6 +187,8 @@ impl Endpoint {
             carrier,
             peers: Peers::default(),
             streams,
+            posted: None,
+            puts: Box::default(),
             made: Vec::new(),
             wait,
             clock: Clock::new(),
@@ -269,6 +275,9 @@ impl Endpoint {
     /// peer has the answer.
     #[inline]
     pub(super) fn see_to_due(&mut self, now: Time) {
+        if self.has_news_of_puts() {
+            self.see_to_puts();
+        }
         // Not before what has come was read: that may be what an alarm is about.
         let is_due = self.protocol.poll_timeout().is_some_and(|due| due <= now) && self.acknowledge_due(now);
         if is_due {

@@ -47,7 +47,8 @@ impl Endpoint {
         let sent = self.sent.counters(signs_of_life);
         let streams = self.streams.as_ref().map(|streams| streams.counters()).unwrap_or_default();
         let stats = counters::stats(sent, self.protocol.counters(), self.carrier.counters());
-        Ok(stats.with(streams.counters()))
+        let posted = self.posted.as_ref().map(|posted| posted.counters()).unwrap_or_default();
+        Ok(stats.with(streams.counters()).with(posted.counters()).with(self.puts.counters.counters()))
     }
 
     /// Bytes of messages that were sent and of datagrams that came, by what is known of copies.
@@ -63,6 +64,10 @@ impl Endpoint {
         if let Some(streams) = &self.streams {
             sent += streams.ledger();
         }
+        let gathered = self.posted.as_ref().map_or(0, |posted| posted.gathered_bytes());
+        let gathered = gathered + self.puts.gathered_bytes;
+        sent.take_out(gathered); // counted as they came, and now as what was done besides
+        sent.add(Evidence::Copied(Cause::Gathered), 0, gathered);
         sent
     }
 

@@ -48,6 +48,7 @@ mod keep_alive;
 mod memory;
 mod open_packet;
 mod payload;
+mod placing;
 mod received;
 mod receiving;
 mod sending;
@@ -57,7 +58,9 @@ mod streams;
 pub use builder::{Builder, OpenError};
 pub use call::Error;
 pub use endpoint::Endpoint;
-pub use nocopy_proto::message::{Event, Kind, LostReason, MESSAGE_BYTES_MAX, Peer, PeerStats};
+pub use nocopy_proto::message::{
+    Event, Kind, LostReason, MESSAGE_BYTES_MAX, Peer, PeerStats, PutRefusal, Region,
+};
 pub use payload::Payload;
 pub use received::Message;
 pub use shared::{Locked, Shared};

@@ -7,6 +7,7 @@ use nocopy_proto::message::{self as protocol, Kind, Peer, Piece};
 use smallvec::SmallVec;
 
 use super::carrier::{Lone, Packet, Received, Returned};
+use super::placing::Placed;
 
 /// A message, where it lies: in the packets that brought it. Dropping it makes room for others.
 ///
@@ -57,6 +58,13 @@ pub(super) struct Owned {
 }
 
 impl Owned {
+    fn as_placed(&mut self) -> Option<&mut Placed> {
+        match &mut self.pieces[..] {
+            [Piece::Datagram(Received::Placed(placed), _)] => Some(placed),
+            _ => None,
+        }
+    }
+
     // Not where messages are read that were not taken.
     #[cold]
     fn as_slice(&self) -> Option<&[u8]> {
@@ -85,6 +93,13 @@ impl<'a> Message<'a> {
     #[inline]
     pub(super) fn lone(peer: Peer, kind: Kind, bytes: Lone<'a>, home: Option<&'a Arc<Returned>>) -> Self {
         Self(Body::Lone(peer, kind, bytes, home))
+    }
+
+    /// A message in a buffer that was posted for it.
+    pub(super) fn placed(peer: Peer, kind: Kind, placed: Placed) -> Self {
+        let bytes = placed.as_ref().len();
+        let piece = Piece::Datagram(Received::Placed(Box::new(placed)), 0..bytes);
+        Self::owned(Owned { peer, kind, bytes, pieces: SmallVec::from_iter([piece]) })
     }
 
     pub(super) fn owned(message: Owned) -> Self {
@@ -154,9 +169,28 @@ impl<'a> Message<'a> {
     }
 
     /// Makes it yours: the packets themselves where they hold nothing else, and a copy of its part of those that do. It may go to another
-    /// thread, and be [sent](super::Endpoint::send) on. As long as it is kept, the endpoint has less memory to receive into.
+    /// thread, and be [sent](super::Endpoint::send) on. As long as it is kept, the endpoint has less memory to receive into, or one
+    /// buffer fewer that was [posted](super::Endpoint::post).
     pub fn take(self) -> Message<'static> {
-        Message::owned(self.into_owned())
+        let mut owned = self.into_owned();
+        if let Some(placed) = owned.as_placed() {
+            placed.keep();
+        }
+        Message::owned(owned)
+    }
+
+    /// The buffer that was posted for it.
+    pub(super) fn into_placed(self) -> Result<Placed, Self> {
+        match self.0 {
+            Body::Owned(Owned { peer, kind, bytes, mut pieces }) => match pieces.pop() {
+                Some(Piece::Datagram(Received::Placed(placed), _)) => Ok(*placed),
+                last => {
+                    pieces.extend(last);
+                    Err(Self::owned(Owned { peer, kind, bytes, pieces }))
+                }
+            },
+            body => Err(Self(body)),
+        }
     }
 
     pub(super) fn into_owned(self) -> Owned {

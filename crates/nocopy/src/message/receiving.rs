@@ -79,7 +79,7 @@ impl Endpoint {
         }
         let mut messages = 0;
         while self.at_hand < AT_HAND_MAX {
-            let whole = match self.aside.is_empty() {
+            let whole = match self.aside.is_empty() && self.posted.is_none() {
                 true => {
                     self.protocol.receive_whole(|peer, kind, bytes| each(Message::among(peer, kind, bytes)))
                 }
@@ -136,13 +136,19 @@ impl Endpoint {
     #[inline]
     fn read_lone(&mut self, lone: Lone) -> Message<'_> {
         self.at_hand += 1;
+        if let Some(posted) = self.posted.clone() {
+            return self.read_lone_placed(lone, &posted);
+        }
         let Lone { peer, kind, range } = lone;
         Message::lone(peer, kind, self.carrier.lone(range), self.home.as_ref())
     }
 
     #[inline]
-    fn read(&mut self, next: Next) -> Message<'_> {
+    pub(super) fn read(&mut self, next: Next) -> Message<'_> {
         self.at_hand += 1;
+        if let Some(posted) = self.posted.clone() {
+            return self.read_placed(next, &posted);
+        }
         Message::here(self.protocol.receive_next(next), self.home.as_ref())
     }
 

@@ -238,7 +238,12 @@ impl Endpoint {
     }
 
     #[expect(clippy::result_large_err, reason = "returns what was given")]
-    fn send_as(&mut self, kind: Kind, buffers: Buffers, peer: Peer) -> Result<(), Rejected<Payload>> {
+    pub(super) fn send_as(
+        &mut self,
+        kind: Kind,
+        buffers: Buffers,
+        peer: Peer,
+    ) -> Result<(), Rejected<Payload>> {
         let bytes = buffers.iter().map(|buffer| buffer.len()).sum();
         if bytes < INLINE_BYTES_MAX {
             let sent = self.send_short(peer, kind, bytes, &buffers);
@@ -341,6 +346,7 @@ impl Endpoint {
     /// None of the packets that are left is for this peer: packets come back when peers acknowledge what they have.
     #[cold]
     pub(super) fn starve(&mut self, peer: Peer, left: usize) -> Reason {
+        let peer = self.protocol.main_of(peer).unwrap_or(peer); // which is told
         self.note_full(peer);
         if self.starved.is_empty() {
             // What became free until now was not enough.

@@ -29,7 +29,7 @@ const BUFFERS: u32 = 64;
 /// Lengths are in bytes. Settings that depend on each other:
 ///
 /// * [`port`](Self::port): the port's frames receive, so [`receive_pool`](Self::receive_pool) is not used, and its interface joins
-///   groups, so [`multicast_interface`](Self::multicast_interface) is not used. Only with a port is [`Method::Xdp`] available.
+///   groups, so the interface of [`multicast`](Self::multicast) is not used. Only with a port is [`Method::Xdp`] available.
 /// * [`checksum`](Self::checksum): `Offloaded` needs a port with [`PortBuilder::send_metadata`].
 /// * [`receive_pool`](Self::receive_pool): with buffers of less than 64 KiB the kernel coalesces no datagrams, and a datagram longer than
 ///   a buffer [is truncated](super::Datagram::is_truncated).
@@ -194,7 +194,7 @@ impl Builder {
         self
     }
 
-    /// Also receives from this multicast group, on the [`multicast_interface`](Self::multicast_interface) or, without one, on the interface that
+    /// Also receives from this multicast group, on the interface of [`multicast`](Self::multicast) or, without one, on the interface that
     /// the routing table names; over a port on its interface. May be called for several groups.
     ///
     /// ```
@@ -203,8 +203,7 @@ impl Builder {
     /// let (loopback, group) = (1, std::net::IpAddr::from([239, 1, 2, 3]));
     /// let builder = Socket::builder()
     ///     .reuse_address(true) // other programs may receive from the group, too
-    ///     .multicast_interface(loopback) // by its index
-    ///     .multicast_hops(1); // not beyond this network
+    ///     .multicast(loopback, 1); // by its index, and not beyond this network
     /// let mut socket = builder.group(group).bind("0.0.0.0:0".parse()?)?;
     /// let to = std::net::SocketAddr::from((group, socket.local_address()?.port()));
     /// socket.sender().send_copy(b"to all", to)?;
@@ -217,15 +216,10 @@ impl Builder {
         self
     }
 
-    /// The index of the interface for sending to multicast groups and joining them (default: the one that the routing table
-    /// names). A port always uses its own.
-    pub fn multicast_interface(mut self, index: u32) -> Self {
-        self.settings.multicast_interface = Some(index);
-        self
-    }
-
-    /// TTL or hop limit of datagrams to a group (the kernel's default is 1: this network only).
-    pub fn multicast_hops(mut self, hops: u8) -> Self {
+    /// The index of the interface for sending to multicast groups and joining them (default: 0, the one that the routing table names; a
+    /// port always uses its own), and the TTL or hop limit of datagrams to a group (the kernel's default is 1: this network only).
+    pub fn multicast(mut self, interface: u32, hops: u8) -> Self {
+        self.settings.multicast_interface = (interface != 0).then_some(interface);
         self.settings.multicast_hops = Some(hops);
         self
     }

@@ -17,7 +17,7 @@ pub const DATAGRAM_BYTES_MAX: usize = 65_507;
 /// # let peer = std::net::UdpSocket::bind("127.0.0.1:0")?;
 /// # let to = peer.local_addr()?;
 /// let (header, body) = (Buffer::from(b"header".to_vec()), Buffer::from(b"body".to_vec()));
-/// socket.sender().send(Message::gathered([header, body]), to)?; // one datagram
+/// socket.sender().send(Message::from_iter([header, body]), to)?; // one datagram
 /// socket.sender().send(Message::segments(vec![7; 2500].into(), 1000), to)?; // three
 /// socket.sender().flush()?;
 /// let mut bytes = [0; 2000];
@@ -37,14 +37,16 @@ pub struct Message {
     datagram_bytes: usize,
 }
 
-impl Message {
+impl FromIterator<Buffer> for Message {
     /// One datagram whose bytes are in several buffers, without joining them: header and payload, for example.
-    pub fn gathered(pieces: impl IntoIterator<Item = Buffer>) -> Self {
+    fn from_iter<I: IntoIterator<Item = Buffer>>(pieces: I) -> Self {
         let pieces: Buffers = pieces.into_iter().collect();
         let bytes = pieces.iter().map(|piece| piece.len()).sum();
         Self { pieces, bytes, datagram_bytes: bytes }
     }
+}
 
+impl Message {
     /// Datagrams of `datagram_bytes` bytes, contiguous in one buffer; the last one has the rest.
     ///
     /// # Panics
@@ -140,8 +142,8 @@ mod tests {
     fn datagrams_are_counted() {
         let of = |bytes: usize, each: usize| Message::segments(vec![0; bytes].into(), each).datagrams();
         assert_eq!([of(0, 10), of(1, 10), of(10, 10), of(11, 10), of(20, 10)], [1, 1, 1, 2, 2]);
-        assert_eq!(Message::gathered([]).datagrams(), 1);
-        let gathered = Message::gathered([vec![1, 2].into(), vec![3].into()]);
+        assert_eq!(Message::from_iter([]).datagrams(), 1);
+        let gathered = Message::from_iter([vec![1, 2].into(), vec![3].into()]);
         assert_eq!((gathered.bytes(), gathered.datagrams(), gathered.single()), (3, 1, None));
         assert_eq!(Message::from(Buffer::from(vec![1, 2])).single(), Some(&[1_u8, 2][..]));
     }

@@ -201,7 +201,7 @@ impl Outbox {
 
     /// Puts frames just removed back, which were not sent.
     pub(super) fn put_chain_back(&mut self, chain: Chain<Frame>) {
-        *self.sending.unread_mut().0 = Some(Message::gathered(chain.into_iter().map(Buffer::from)));
+        *self.sending.unread_mut().0 = Some(Message::from_iter(chain.into_iter().map(Buffer::from)));
     }
 
     /// Puts a frame just removed back, which was not sent.

@@ -52,7 +52,7 @@ fn stats_agree_with_what_was_sent_and_received() {
     let ledger = left.sender().ledger();
     assert_eq!((ledger.datagrams(), ledger.bytes()), (5, bytes));
     let expected = [(Evidence::Copied(Cause::MemoryPort), bytes - 10), (Evidence::Copied(Cause::Slice), 10)];
-    assert!(ledger.entries().eq(expected), "{ledger}");
+    assert!(ledger.into_iter().eq(expected), "{ledger}");
     assert_eq!(right.receiver().ledger().bytes_of(Evidence::Copied(Cause::MemoryPort)), bytes);
 }
 

@@ -300,7 +300,7 @@ fn packets_of_several_frames_can_be_granted() {
     left.sender().flush().unwrap();
     let mut batch = right.receiver().receive_timeout(PATIENCE).unwrap();
     let whole = batch.next_chain().expect("a packet");
-    assert!(whole.buffers().len() > 1 && whole.to_vec() == sent);
+    assert!(whole.as_ref().len() > 1 && whole.to_vec() == sent);
 }
 
 #[test]

@@ -74,7 +74,7 @@ fn a_jumbo_packet_is_received_edited_and_sent_back() {
         let (receiver, sender) = right.halves();
         let mut batch = receiver.receive_timeout(PATIENCE).unwrap();
         let mut chain = batch.next_chain().expect("a packet");
-        assert!(chain.buffers().len() > 1 || mode == Mode::PacketRing, "{mode}");
+        assert!(chain.as_ref().len() > 1 || mode == Mode::PacketRing, "{mode}");
         chain.write_at(0, &lab.left().mac());
         chain.write_at(3838, b"across the edge");
         sender.send_chain(chain.take()).unwrap();

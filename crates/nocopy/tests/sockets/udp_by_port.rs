@@ -45,7 +45,7 @@ fn message(sender: &mut Sender, pool: &Pool, number: usize) -> Message {
     let of_kind = match number % 4 {
         0 => filled(sender.buffer()),
         1 => filled(pool.take()),
-        2 => Some(Message::gathered([bytes[..8].to_vec().into(), bytes[8..].to_vec().into()])),
+        2 => Some(Message::from_iter([bytes[..8].to_vec().into(), bytes[8..].to_vec().into()])),
         _ => None,
     };
     of_kind.unwrap_or_else(|| Buffer::from(bytes).into())

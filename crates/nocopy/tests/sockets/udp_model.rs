@@ -115,7 +115,7 @@ impl Model {
                 let bytes = self.random.bytes(datagram_bytes);
                 let (head, tail) = bytes.split_at(self.random.below(datagram_bytes + 1));
                 let pieces = [self.buffer(sender, head), self.buffer(sender, tail)];
-                (Message::gathered(pieces), bytes, datagram_bytes)
+                (Message::from_iter(pieces), bytes, datagram_bytes)
             }
             _ => {
                 let bytes = self.random.bytes(datagram_bytes);

@@ -217,7 +217,7 @@ fn exchange(socket: &mut Socket, peer: &UdpSocket, lengths: &[usize], what: &str
     let (ledger, evidence) = (sender.ledger(), sender.explain().evidence);
     assert_eq!((ledger.datagrams(), ledger.bytes()), (2 * count, 2 * bytes), "{what}");
     let expected = [(evidence, bytes), (Evidence::Copied(Cause::Slice), bytes)];
-    assert!(ledger.entries().eq(expected), "{what}: {ledger}");
+    assert!(ledger.into_iter().eq(expected), "{what}: {ledger}");
 
     for (number, bytes) in lengths.iter().enumerate() {
         peer.send_to(&payload(number, *bytes), local).unwrap();
@@ -235,7 +235,7 @@ fn exchange(socket: &mut Socket, peer: &UdpSocket, lengths: &[usize], what: &str
         "{what}"
     );
     assert_eq!(received["unfinished_checksums"], count, "{what}: veth finishes none");
-    assert!(socket.receiver().ledger().entries().eq([(evidence, bytes)]), "{what}");
+    assert!(socket.receiver().ledger().into_iter().eq([(evidence, bytes)]), "{what}");
     assert_eq!(socket.receiver().explain().evidence, evidence, "{what}");
     let mode_drops = if evidence == Evidence::Copied(Cause::PacketRing) { count } else { 0 };
     assert!(
@@ -553,7 +553,7 @@ fn fragments_are_the_kernels_business_both_ways() {
             "{what}"
         );
         let by_call = Evidence::Copied(Cause::SocketCall);
-        assert!(socket.receiver().ledger().entries().eq([(by_call, 4000)]), "{what}");
+        assert!(socket.receiver().ledger().into_iter().eq([(by_call, 4000)]), "{what}");
         let kernel_bytes = socket.sender().stats().unwrap()["through_kernel_bytes"];
         assert_eq!(
             socket.sender().ledger().bytes_of(Evidence::Copied(Cause::SocketCall)),
@@ -853,7 +853,7 @@ fn long_datagrams_lie_in_several_frames() {
             socket.sender().send_copy(&payload, remote).unwrap();
             let frames: Vec<Buffer> =
                 payload.chunks(3000).map(|piece| filled(socket.sender(), piece)).collect();
-            socket.sender().send(Message::gathered(frames), remote).unwrap();
+            socket.sender().send(Message::from_iter(frames), remote).unwrap();
             socket.sender().flush().unwrap();
             (0..2).for_each(|_| expect(&peer, local, &payload, "in several frames"));
             peer.send_to(&payload, local).unwrap();
@@ -1077,7 +1077,7 @@ fn what_may_not_leave_the_host_does_not() {
     let (local, remote) = addresses(&lab, false);
     let group = SocketAddr::new(Ipv4Addr::new(239, 77, 1, 9).into(), remote.port());
     let mut socket =
-        open(lab.left(), local, xdp().multicast_hops(0), |port| port.mode(Mode::XdpCopyNative)).unwrap();
+        open(lab.left(), local, xdp().multicast(0, 0), |port| port.mode(Mode::XdpCopyNative)).unwrap();
     let [here, there] = [lab.left(), lab.right()].map(|end| {
         let member = ordinary(end, group);
         let group = Ipv4Addr::new(239, 77, 1, 9);

@@ -128,7 +128,7 @@ fn header_and_payload_are_gathered() {
         for number in 0..30 {
             let header = Buffer::from_owner([number as u8; 8]);
             let payload = Buffer::from(pattern(number, 500));
-            socket.sender().send(Message::gathered([header, payload]), None).unwrap();
+            socket.sender().send(Message::from_iter([header, payload]), None).unwrap();
         }
         drain(&mut socket);
         for number in 0..30 {
@@ -262,8 +262,8 @@ fn too_many_pieces_are_refused_and_others_are_sent() {
     for method in METHODS {
         let (mut socket, receiver) = pair("127.0.0.1", Some(method));
         let piece = || Buffer::from(vec![1]);
-        socket.sender().send(Message::gathered((0..1024).map(|_| piece())), None).unwrap();
-        socket.sender().send(Message::gathered((0..1025).map(|_| piece())), None).unwrap();
+        socket.sender().send(Message::from_iter((0..1024).map(|_| piece())), None).unwrap();
+        socket.sender().send(Message::from_iter((0..1025).map(|_| piece())), None).unwrap();
         socket.sender().send(Buffer::from(b"behind".to_vec()), None).unwrap();
         let refused = refused(match socket.sender().flush() {
             Err(refused) => refused,

@@ -119,7 +119,7 @@ fn join(builder: Builder, group: SocketAddr, arguments: &RecvArguments) -> Resul
         }
         group => group,
     };
-    let builder = builder.group(group.ip()).multicast_interface(index);
+    let builder = builder.group(group.ip()).multicast(index, 1);
     Ok(builder.bind(own).map_err(Error::Open)?)
 }
 

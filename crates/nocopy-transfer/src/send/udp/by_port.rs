@@ -212,8 +212,8 @@ impl Transport for ByPort {
         let mut report =
             vec![format!("over a port on {}, chosen by the user: {how}; {}", self.interface, self.evidence)];
         report.extend(
-            sent.counters()
-                .iter()
+            (&sent)
+                .into_iter()
                 .filter(|counter| counter.value > 0 && !counter.name.ends_with("_bytes"))
                 .map(|counter| format!("{} {}: {}", counter.name, counter.value, counter.meaning)),
         );

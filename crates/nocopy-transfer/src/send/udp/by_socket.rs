@@ -29,7 +29,7 @@ impl BySocket {
             builder = builder.method(method);
         }
         if let Some(index) = interface {
-            builder = builder.multicast_interface(index);
+            builder = builder.multicast(index, 1);
         }
         let mut socket = builder.bind((any, 0).into())?;
         socket.connect(to).map_err(|source| Error::Connect { to, source })?;

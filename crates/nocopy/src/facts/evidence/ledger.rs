@@ -16,7 +16,7 @@ use super::{Cause, Evidence};
 /// port.sender().send_copy(b"hello")?;
 /// let ledger = port.sender().ledger();
 /// assert_eq!((ledger.datagrams(), ledger.bytes_of(Evidence::Copied(Cause::Slice))), (1, 5));
-/// assert_eq!(ledger.entries().map(|(_, bytes)| bytes).sum::<u64>(), ledger.bytes());
+/// assert_eq!(ledger.into_iter().map(|(_, bytes)| bytes).sum::<u64>(), ledger.bytes());
 /// let both: Ledger = [ledger, port.receiver().ledger()].into_iter().sum(); // of several halves
 /// assert_eq!(both.bytes(), 5);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -68,18 +68,33 @@ impl Ledger {
             Evidence::Unknown => self.unknown,
         }
     }
+}
+
+/// Kinds of evidence: what is not copied, each cause of a copy, and what is not known.
+const KINDS: usize = Cause::ALL.len() + 2;
+
+impl IntoIterator for Ledger {
+    type Item = (Evidence, u64);
+    type IntoIter = std::iter::FilterMap<
+        std::array::IntoIter<(Evidence, u64), KINDS>,
+        fn((Evidence, u64)) -> Option<(Evidence, u64)>,
+    >;
 
     /// All evidence that occurred, with its bytes.
-    pub fn entries(&self) -> impl Iterator<Item = (Evidence, u64)> + use<> {
-        let copied =
-            Cause::ALL.into_iter().zip(self.copied).map(|(cause, bytes)| (Evidence::Copied(cause), bytes));
-        let all = [(Evidence::ZeroCopy, self.zero_copy)].into_iter().chain(copied);
-        all.chain([(Evidence::Unknown, self.unknown)]).filter(|(_, bytes)| *bytes > 0)
+    fn into_iter(self) -> Self::IntoIter {
+        let all: [_; KINDS] = std::array::from_fn(|at| match at {
+            0 => (Evidence::ZeroCopy, self.zero_copy),
+            _ => match Cause::ALL.get(at - 1) {
+                Some(cause) => (Evidence::Copied(*cause), self.copied[at - 1]),
+                None => (Evidence::Unknown, self.unknown),
+            },
+        });
+        all.into_iter().filter_map(|(evidence, bytes)| (bytes > 0).then_some((evidence, bytes)))
     }
 }
 
 impl Extend<(Evidence, u64)> for Ledger {
-    /// Adds bytes by their evidence, as [`entries`](Self::entries) has them: each entry is one datagram. For kinds of I/O that are built on
+    /// Adds bytes by their evidence, as they come out of a ledger: each entry is one datagram. For kinds of I/O that are built on
     /// this crate.
     fn extend<I: IntoIterator<Item = (Evidence, u64)>>(&mut self, entries: I) {
         let entries = entries.into_iter().filter(|(_, bytes)| *bytes > 0);
@@ -108,7 +123,7 @@ impl Sum for Ledger {
 impl fmt::Display for Ledger {
     /// `zero-copy 1400 B, copied (socket call) 2800 B`
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut entries = self.entries().peekable();
+        let mut entries = self.into_iter().peekable();
         if entries.peek().is_none() {
             return f.write_str("no bytes");
         }

@@ -48,7 +48,7 @@ impl<B: Deref<Target = [u8]>> Chain<B> {
     }
 
     /// The buffers, from the front of the packet.
-    pub fn buffers(&self) -> &[B] {
+    pub(crate) fn buffers(&self) -> &[B] {
         &self.buffers
     }
 
@@ -83,6 +83,13 @@ impl Chain<Packet<'_>> {
     /// Makes the packet's frames yours, as [`Packet::take`] does.
     pub fn take(self) -> Chain<Frame> {
         self.buffers.into_iter().map(Packet::take).collect()
+    }
+}
+
+impl<B> AsRef<[B]> for Chain<B> {
+    /// The buffers, from the front of the packet.
+    fn as_ref(&self) -> &[B] {
+        &self.buffers
     }
 }
 

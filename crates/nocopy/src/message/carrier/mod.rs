@@ -12,11 +12,12 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Instant;
 
-use nocopy_proto::message::framing::{self, Placed};
+use nocopy_proto::message::framing;
 use nocopy_proto::message::{Kind, Piece};
 
 use super::HEADER_BYTES;
 use super::counters::CarrierCounters;
+use super::placing::{Placed, Straight};
 use super::streams::Part;
 use crate::facts::evidence::{Evidence, Ledger};
 use crate::facts::explanation::Explanation;
@@ -98,6 +99,10 @@ pub(super) enum Received {
     Given(port::Given),
     /// A unit that came over a stream.
     Unit(Part),
+    /// A message in a buffer that was posted for it.
+    Placed(Box<Placed>),
+    /// A put that was read to where it belongs.
+    Put(Box<Straight>),
     /// In memory of its own, though it is counted as a frame of that queue: it came through the kernel, or in several frames.
     Bytes(Box<[u8]>, u16),
 }
@@ -110,6 +115,10 @@ impl Received {
             (Self::Bytes(bytes, queue), Some(home)) => {
                 home.count(queue); // the program's from here on
                 Self::Bytes(bytes, queue)
+            }
+            (Self::Placed(mut placed), _) => {
+                placed.keep();
+                Self::Placed(placed)
             }
             (other, _) => other,
         }
@@ -130,6 +139,8 @@ impl Received {
             Self::Buffer(buffer) => buffer,
             Self::Shared(part) => part.as_ref(),
             Self::Unit(part) => part.as_ref(),
+            Self::Placed(placed) => (**placed).as_ref(),
+            Self::Put(put) => (**put).as_ref(),
             Self::Frame(frame, _) => frame,
             Self::Given(frame) => frame.as_ref(),
             Self::Bytes(bytes, _) => bytes,
@@ -184,7 +195,7 @@ pub(super) struct Layout {
 }
 
 impl Layout {
-    pub(super) fn chunks(self) -> impl Iterator<Item = Placed> {
+    pub(super) fn chunks(self) -> impl Iterator<Item = framing::Placed> {
         framing::chunks(self.kind, self.bytes, 0, self.payload_bytes_max)
     }
 }

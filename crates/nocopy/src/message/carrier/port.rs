@@ -537,7 +537,7 @@ impl Carrier for OverPort {
                 self.receivers[usize::from(queue)].recycle(frame);
             }
             Received::Bytes(_, queue) => self.intake.held[usize::from(queue)] -= 1,
-            Received::Buffer(_) | Received::Shared(_) | Received::Unit(_) | Received::Given(_) => {} // none of ours
+            _ => {} // none of ours
         }
     }
 

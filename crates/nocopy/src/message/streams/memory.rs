@@ -7,6 +7,7 @@ use nocopy_proto::message::framing::CHUNK_HEADER_BYTES_MAX;
 
 use crate::memory::pool::{Buffer, Pool};
 use crate::message::HEADER_BYTES;
+use crate::message::placing::{Posted, Registered};
 
 /// Bytes of a buffer for short units, one or many.
 pub(super) const CHUNK_BYTES: usize = 256 << 10;
@@ -30,6 +31,10 @@ pub(super) struct Memory {
     long: Buffers,
     /// The longest unit, with its header.
     unit_bytes_max: usize,
+    /// Buffers for long messages, if there ever were some.
+    posted: Option<Arc<Posted>>,
+    /// Memory that peers write to, if there ever was some.
+    registered: Option<Arc<Registered>>,
 }
 
 /// Buffers of one length. Those that parts refer to are known, so that they are used again when the parts are dropped: nothing is allocated.
@@ -77,7 +82,30 @@ impl Memory {
             chunks: Buffers::new(Pool::new(count(CHUNK_BYTES), CHUNK_BYTES)?),
             long: Buffers::new(Pool::new(1 + count(unit_bytes_max), unit_bytes_max)?),
             unit_bytes_max,
+            posted: None,
+            registered: None,
         })
+    }
+
+    /// From here on messages are read into posted buffers, too.
+    pub(super) fn post_to(&mut self, posted: &Arc<Posted>) {
+        self.posted.get_or_insert_with(|| Arc::clone(posted));
+    }
+
+    /// From here on puts are read into registered memory, too.
+    pub(super) fn put_to(&mut self, registered: &Arc<Registered>) {
+        self.registered.get_or_insert_with(|| Arc::clone(registered));
+    }
+
+    #[inline]
+    pub(super) fn registered(&self) -> Option<&Arc<Registered>> {
+        self.registered.as_ref()
+    }
+
+    /// Posted buffers, if there are any now.
+    #[inline]
+    pub(super) fn posted(&self) -> Option<&Arc<Posted>> {
+        self.posted.as_ref().filter(|posted| posted.has_any())
     }
 
     /// Whether a unit may have so many bytes, with its header.

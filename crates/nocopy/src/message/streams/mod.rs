@@ -1,12 +1,13 @@
 //! Streams beside the datagrams of an endpoint (docs/protocol.md §16): TCP connections for long messages and for many at a time.
 //!
-//! `opening` makes them, `reading` reads them, `progress` finds those that hold memory and do not go on, `outgoing` keeps what goes by them, `choice` says what does.
+//! `opening` makes them, `reading` reads them, `placed` into buffers of the program's, `progress` finds those that hold memory and do not go on, `outgoing` keeps what goes by them, `choice` says what does.
 
 mod choice;
 mod figures;
 mod memory;
 mod opening;
 mod outgoing;
+mod placed;
 mod progress;
 mod reading;
 
@@ -14,6 +15,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use nocopy_proto::message::{self as protocol, Kind, Peer, Time};
@@ -22,6 +24,7 @@ use rustix::io::Errno;
 
 use super::HEADER_BYTES;
 use super::carrier::{CARRIER, Packet, Received};
+use super::placing::{Posted, Registered};
 use crate::counter::counters;
 use crate::facts::evidence::Ledger;
 use crate::memory::pieces::Buffers;
@@ -368,6 +371,16 @@ impl Streams {
     #[inline]
     pub(super) fn release(&mut self, number: u32) {
         self.outgoing.release(number);
+    }
+
+    /// From here on messages are read into posted buffers, too.
+    pub(super) fn post_to(&mut self, posted: &Arc<Posted>) {
+        self.memory.post_to(posted);
+    }
+
+    /// From here on puts are read into registered memory, too.
+    pub(super) fn put_to(&mut self, registered: &Arc<Registered>) {
+        self.memory.put_to(registered);
     }
 
     /// Units that are being filled, or not acknowledged.

@@ -7,12 +7,14 @@ use nocopy_proto::message::wire::Unit;
 use nocopy_proto::message::{self as protocol, Arriving, Peer, Time};
 
 use super::memory::{CHUNK_BYTES, Memory, Part, SMALL_BYTES, own};
+use super::placed::{Within, WithinPut, front_of, is_placed_on};
 use crate::memory::pool::Buffer;
 use crate::message::HEADER_BYTES;
 use crate::message::carrier::{Packet, Received};
+use crate::message::placing::Front;
 use crate::tcp;
 
-type Protocol = protocol::Endpoint<Packet, Received>;
+pub(super) type Protocol = protocol::Endpoint<Packet, Received>;
 
 /// Bytes to ask for at least.
 const READ_BYTES_MIN: usize = 16 << 10;
@@ -22,7 +24,7 @@ const READS_MAX: u32 = 16;
 /// What was read of a stream, and where its next bytes go.
 #[derive(Debug)]
 pub(super) struct Reading {
-    state: State,
+    pub(super) state: State,
     /// Bytes that are likely to come next: those of the unit before.
     likely_bytes: usize,
     pub(super) counts: Counts,
@@ -42,11 +44,17 @@ pub(super) struct Counts {
 }
 
 #[derive(Debug)]
-enum State {
+pub(super) enum State {
     /// In front of a unit, with a part of its header.
     Between([u8; HEADER_BYTES], usize),
     /// In a unit that has a buffer of its own, with so many bytes there of so many.
     Within(Arc<Buffer>, usize, usize),
+    /// In front of the bytes of a message, which may go into a posted buffer.
+    Front(Front),
+    /// In a message that goes there.
+    Placed(Box<Within>),
+    /// In a put, which goes into registered memory.
+    Put(Box<WithinPut>),
     /// At a unit for which there was no memory, with what came of it.
     Waiting(Part, Unit),
     /// In a unit that is passed over, of which so many bytes are left.
@@ -86,7 +94,7 @@ impl Reading {
 
     /// Whether a unit has begun and not ended.
     pub(super) fn is_within(&self) -> bool {
-        matches!(self.state, State::Within(..))
+        matches!(self.state, State::Within(..) | State::Placed(_) | State::Put(_))
     }
 
     /// Whether there was no memory for the next unit.
@@ -108,12 +116,19 @@ impl Reading {
     ) -> Result<Look, Useless> {
         for _ in 0..READS_MAX {
             let look = match std::mem::replace(&mut self.state, State::Passing(0)) {
+                State::Between(header, have) if is_placed_on(memory, peer, protocol) => {
+                    let front = front_of(&header[..have], peer, protocol);
+                    self.read_front(front, receiver, memory, peer, protocol)?
+                }
                 State::Between(header, have) => {
                     self.read_next(header, have, receiver, memory, now, peer, protocol)?
                 }
                 State::Within(buffer, have, total) => {
                     self.read_rest(buffer, have, total, receiver, memory, now, peer, protocol)?
                 }
+                State::Front(front) => self.read_front(front, receiver, memory, peer, protocol)?,
+                State::Placed(within) => self.read_placed(within, receiver, now, peer, protocol)?,
+                State::Put(within) => self.read_put(within, receiver, memory, now, peer, protocol)?,
                 State::Waiting(part, unit) => self.begin(part, unit, memory, peer, protocol)?,
                 State::Passing(left) => self.pass(left, receiver, memory)?,
             };
@@ -248,7 +263,7 @@ impl Reading {
     }
 
     /// Begins with a unit of which a part has come, in a buffer of its own.
-    fn begin(
+    pub(super) fn begin(
         &mut self,
         part: Part,
         unit: Unit,
@@ -346,7 +361,7 @@ impl Reading {
 }
 
 /// Bytes of a unit with its header.
-fn total(unit: &Unit, memory: &Memory) -> Result<usize, Useless> {
+pub(super) fn total(unit: &Unit, memory: &Memory) -> Result<usize, Useless> {
     let total = HEADER_BYTES + unit.bytes as usize;
     if memory.allows(total) { Ok(total) } else { Err(Useless::Malformed) }
 }

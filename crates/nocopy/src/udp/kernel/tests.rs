@@ -561,15 +561,14 @@ fn groups_are_received_by_who_joined_them() {
             IpAddr::V6(_) => "ff02::7701".parse().unwrap(),
         };
         let join = |at, group| {
-            let set = |builder: Builder| builder.reuse_address(true).group(group).multicast_interface(right);
+            let set = |builder: Builder| builder.reuse_address(true).group(group).multicast(right, 1);
             socket_in(lab.right(), at, set)
         };
         let mut joined = join(any, group);
         let at = joined.local_address().unwrap();
         let mut other = join(at, another);
 
-        let sender =
-            socket_in(lab.left(), any, |builder| builder.multicast_interface(left).multicast_hops(3));
+        let sender = socket_in(lab.left(), any, |builder| builder.multicast(left, 3));
         udp_receive::cut_into(&*sender.kernel, 1400);
         let to: SocketAddr = match group {
             IpAddr::V4(group) => (group, at.port()).into(),

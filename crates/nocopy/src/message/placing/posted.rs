@@ -1,0 +1,259 @@
+//! Buffers that the program posted: the next long messages are received into them (docs/protocol.md §17.1).
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use nocopy_proto::message::{Next, Piece};
+
+use super::Front;
+use super::regions::to_be_written;
+use crate::counter::counters;
+use crate::facts::rejected::Rejected;
+use crate::memory::pool::Buffer;
+use crate::message::arrivals::Lone;
+use crate::message::carrier::{Carrier, Received};
+use crate::message::{Endpoint, Message};
+
+/// Shorter messages are handed out where they lie.
+pub(in crate::message) const POSTED_BYTES_MIN: usize = 8 << 10;
+
+counters! {
+    /// What became of messages for which there was a posted buffer.
+    pub(in crate::message) struct PostedCounters {
+        /// Messages that were read from a stream straight into a posted buffer.
+        messages_placed,
+        /// Messages that were copied into a posted buffer, once, from the packets that brought them.
+        messages_gathered,
+    }
+}
+
+/// Buffers in the order in which they were posted. One that was taken comes back to the front, unless the program has it.
+#[derive(Debug, Default)]
+pub(in crate::message) struct Posted {
+    buffers: Mutex<VecDeque<Buffer>>,
+    /// How many those are, to be looked at without the lock. It may be behind, which costs a look.
+    count: AtomicUsize,
+    placed: AtomicU64,
+    gathered: AtomicU64,
+    gathered_bytes: AtomicU64,
+}
+
+impl Posted {
+    fn with<T>(&self, change: impl FnOnce(&mut VecDeque<Buffer>) -> T) -> T {
+        let mut buffers = self.buffers.lock().unwrap_or_else(PoisonError::into_inner);
+        let result = change(&mut buffers);
+        self.count.store(buffers.len(), Relaxed); // a number alone: it is of no other memory
+        result
+    }
+
+    fn post(&self, buffer: Buffer) {
+        self.with(|buffers| buffers.push_back(buffer));
+    }
+
+    /// Whether there are any.
+    #[inline]
+    pub(in crate::message) fn has_any(&self) -> bool {
+        self.count.load(Relaxed) > 0
+    }
+
+    /// The first buffer that has room for a message of so many bytes, if that is a long one.
+    pub(in crate::message) fn take(self: &Arc<Self>, bytes: usize) -> Option<Slot> {
+        if bytes < POSTED_BYTES_MIN || !self.has_any() {
+            return None;
+        }
+        let mut buffer = self.with(|buffers| {
+            let fits = buffers.iter().position(|buffer| buffer.capacity() >= bytes)?;
+            buffers.remove(fits)
+        })?;
+        buffer.resize(bytes);
+        Some(Slot { buffer: Some(buffer), home: Some(Arc::clone(self)) })
+    }
+
+    fn note_placed(&self) {
+        self.placed.fetch_add(1, Relaxed); // counts alone, here and below
+    }
+
+    fn note_gathered(&self, bytes: usize) {
+        self.gathered.fetch_add(1, Relaxed);
+        self.gathered_bytes.fetch_add(bytes as u64, Relaxed);
+    }
+
+    pub(in crate::message) fn counters(&self) -> PostedCounters {
+        let (messages_placed, messages_gathered) = (self.placed.load(Relaxed), self.gathered.load(Relaxed));
+        PostedCounters { messages_placed, messages_gathered }
+    }
+
+    /// Bytes of messages that were copied once more.
+    pub(in crate::message) fn gathered_bytes(&self) -> u64 {
+        self.gathered_bytes.load(Relaxed)
+    }
+}
+
+/// A posted buffer with the bytes of a message, or with a part of them. It is posted again when it is dropped, unless the program has it.
+#[derive(Debug)]
+pub(in crate::message) struct Slot {
+    buffer: Option<Buffer>,
+    home: Option<Arc<Posted>>,
+}
+
+impl Slot {
+    /// Room for the bytes of the message.
+    pub(in crate::message) fn room(&mut self) -> &mut [u8] {
+        self.buffer.as_mut().and_then(Buffer::as_mut).expect("looked at when it was posted")
+    }
+}
+
+/// A message in a posted buffer; until it is read, with what precedes it in its unit.
+#[derive(Debug)]
+pub(in crate::message) struct Placed {
+    front: Front,
+    slot: Slot,
+}
+
+impl Placed {
+    pub(in crate::message) fn new(front: Front, slot: Slot) -> Self {
+        Self { front, slot }
+    }
+
+    /// It is read: all of it are the bytes of the message.
+    fn filled(slot: Slot) -> Self {
+        Self { front: Front::default(), slot }
+    }
+
+    /// It is the program's: the buffer is not posted again.
+    pub(in crate::message) fn keep(&mut self) {
+        self.slot.home = None;
+    }
+
+    pub(in crate::message) fn into_buffer(mut self) -> Buffer {
+        self.slot.buffer.take().expect("it is there until it is dropped")
+    }
+}
+
+impl AsRef<[u8]> for Placed {
+    fn as_ref(&self) -> &[u8] {
+        let front = self.front.as_ref();
+        if front.is_empty() { self.slot.as_ref() } else { front }
+    }
+}
+
+impl AsRef<[u8]> for Slot {
+    fn as_ref(&self) -> &[u8] {
+        self.buffer.as_deref().unwrap_or_default()
+    }
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        if let (Some(buffer), Some(home)) = (self.buffer.take(), self.home.take()) {
+            home.with(|buffers| buffers.push_front(buffer));
+        }
+    }
+}
+
+impl Endpoint {
+    /// Posts a buffer for a message: the next one of 8 KiB or more, of whichever peer, that the buffer has room for. Over a stream it is read
+    /// straight into the buffer; what comes in datagrams, or in one batch with other messages, is copied into it, once. The message lies in
+    /// one piece then, and `Buffer::try_from(message)` takes the buffer with exactly its bytes. A message that is dropped leaves the buffer
+    /// posted.
+    ///
+    /// Shorter messages, and those for which no posted buffer has room, come as they do without `post`. Of several buffers the first one with
+    /// room is used. When a stream is cut in the middle of a message, its buffer is the first one again, for the same message as it is
+    /// sent again. Buffers that are left are dropped with the endpoint.
+    ///
+    /// ```
+    /// # use nocopy::{Buffer, Pool, message::{Endpoint, Event}};
+    /// # use std::time::Duration;
+    /// # let mut left = Endpoint::bind("127.0.0.1:0".parse()?)?;
+    /// # let mut right = Endpoint::bind("127.0.0.1:0".parse()?)?;
+    /// # let peer = left.start_connect(right.local_address())?;
+    /// # while !matches!(left.poll_event(), Some(Event::Connected(..))) {
+    /// #     left.wait(Duration::from_millis(1))?;
+    /// #     right.wait(Duration::from_millis(1))?;
+    /// # }
+    /// # while right.poll_event().is_some() {}
+    /// let pool = Pool::new(1, 64 << 10)?;
+    /// right.post(pool.take().ok_or("all buffers are in use")?)?;
+    /// left.send(vec![7; 50_000], peer)?;
+    /// left.flush()?;
+    /// let message = loop {
+    ///     # left.wait(Duration::ZERO)?;
+    ///     if let Some(message) = right.receive_timeout(Duration::from_millis(1))? {
+    ///         break message;
+    ///     }
+    /// };
+    /// assert_eq!(message.as_slice(), Some(&[7; 50_000][..]));
+    /// let buffer = Buffer::try_from(message).expect("it was placed");
+    /// assert_eq!((buffer.len(), pool.at_home()), (50_000, 0)); // the posted one
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Returns the buffer if it has no room, or if its memory cannot be written.
+    pub fn post(&mut self, buffer: Buffer) -> Result<(), Rejected<Buffer>> {
+        let buffer = to_be_written(buffer)?;
+        let posted = self.posted.get_or_insert_default();
+        posted.post(buffer);
+        if let Some(streams) = &mut self.streams {
+            streams.post_to(posted);
+        }
+        Ok(())
+    }
+
+    /// The next message, placed in a posted buffer if it is a long one and there is one.
+    #[cold]
+    pub(in crate::message) fn read_placed(&mut self, next: Next, posted: &Arc<Posted>) -> Message<'_> {
+        let is_placed = next.is_placed();
+        let slot = if is_placed { None } else { posted.take(next.bytes()) };
+        let home = self.home.as_ref();
+        let message = self.protocol.receive_next(next);
+        let (peer, kind) = (message.peer(), message.kind());
+        if let Some(mut slot) = slot {
+            let mut room = slot.room();
+            for piece in message.pieces() {
+                let (part, rest) = room.split_at_mut(piece.len());
+                part.copy_from_slice(piece);
+                room = rest;
+            }
+            posted.note_gathered(message.len());
+            return Message::placed(peer, kind, Placed::filled(slot));
+        }
+        if !is_placed {
+            return Message::here(message, home);
+        }
+        let mut kept = None;
+        message.take(|piece| kept = Some(piece));
+        match kept {
+            Some(Piece::Datagram(Received::Placed(unit), _)) => {
+                posted.note_placed();
+                Message::placed(peer, kind, Placed::filled(unit.slot))
+            }
+            _ => unreachable!("nothing else is placed"),
+        }
+    }
+
+    /// The same of a message that came alone.
+    #[cold]
+    pub(in crate::message) fn read_lone_placed(&mut self, lone: Lone, posted: &Arc<Posted>) -> Message<'_> {
+        let Lone { peer, kind, range } = lone;
+        let slot = posted.take(range.len());
+        let lone = self.carrier.lone(range);
+        let Some(mut slot) = slot else { return Message::lone(peer, kind, lone, self.home.as_ref()) };
+        slot.room().copy_from_slice(lone.bytes());
+        posted.note_gathered(lone.bytes().len());
+        Message::placed(peer, kind, Placed::filled(slot))
+    }
+}
+
+impl<'a> TryFrom<Message<'a>> for Buffer {
+    type Error = Message<'a>;
+
+    /// The buffer that was [posted](Endpoint::post), with the bytes of the message, if it was placed in one.
+    ///
+    /// # Errors
+    /// Returns the message if it lies elsewhere.
+    fn try_from(message: Message<'a>) -> Result<Self, Message<'a>> {
+        message.into_placed().map(|placed| placed.into_buffer())
+    }
+}

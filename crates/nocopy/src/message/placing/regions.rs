@@ -1,0 +1,137 @@
+//! Memory that peers write to (docs/protocol.md §17.2): what the program registers, and what it gets back.
+
+use std::io;
+use std::sync::{Mutex, PoisonError};
+
+use nocopy_proto::message::{Peer, PutHeader, PutRefusal, Region, Regions};
+
+use crate::facts::rejected::{Reason, Rejected};
+use crate::memory::pool::Buffer;
+use crate::message::Endpoint;
+
+/// The regions of an endpoint, which its streams read into. It is locked for as long as a piece is copied or read.
+#[derive(Debug, Default)]
+pub(in crate::message) struct Registered(Mutex<Regions<Buffer>>);
+
+impl Registered {
+    fn with<T>(&self, change: impl FnOnce(&mut Regions<Buffer>) -> T) -> T {
+        change(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Gives the room for a put of so many bytes to `write`, with the region.
+    ///
+    /// # Errors
+    /// There is no such region for this peer, or the bytes do not lie within it.
+    pub(in crate::message) fn write<T>(
+        &self,
+        from: Peer,
+        put: &PutHeader,
+        bytes: usize,
+        write: impl FnOnce(Region, &mut [u8]) -> T,
+    ) -> Result<T, PutRefusal> {
+        self.with(|regions| {
+            let (region, buffer, range) = regions.place(from, put, bytes)?;
+            let room = buffer.as_mut().expect("looked at when it was registered");
+            Ok(write(region, &mut room[range]))
+        })
+    }
+}
+
+/// A buffer as it has to be to receive into: as long as it may get if it is empty, and to be written.
+///
+/// # Errors
+/// Returns the buffer if it has no room, or if its memory cannot be written.
+pub(super) fn to_be_written(mut buffer: Buffer) -> Result<Buffer, Rejected<Buffer>> {
+    if buffer.capacity() == 0 {
+        return Err(Rejected { item: buffer, reason: Reason::Empty });
+    }
+    if buffer.as_mut().is_none() {
+        let text = "the memory of the buffer is read-only; give a buffer of a Pool, or a frame";
+        let error = io::Error::new(io::ErrorKind::InvalidInput, text);
+        return Err(Rejected { item: buffer, reason: Reason::System(error) });
+    }
+    Ok(buffer)
+}
+
+impl Endpoint {
+    /// Registers a buffer that one peer, and no other, may [put](Self::put) bytes into: as many as the buffer holds or, if it is empty, has room
+    /// for. The peer needs the name that is returned, for example in a message: it is 16 bytes, `<[u8; 16]>::from(region)`, and
+    /// `Region::from(bytes)` there. [`Event::Placed`](crate::message::Event::Placed) tells of each put that was written. Where nothing was
+    /// written yet, the buffer is as it was given.
+    ///
+    /// ```
+    /// # use nocopy::{Buffer, Pool, message::{Endpoint, Event, Region}};
+    /// # use std::time::Duration;
+    /// # let mut left = Endpoint::bind("127.0.0.1:0".parse()?)?;
+    /// # let mut right = Endpoint::bind("127.0.0.1:0".parse()?)?;
+    /// # let to_right = left.start_connect(right.local_address())?;
+    /// # let to_left = loop {
+    /// #     left.wait(Duration::from_millis(1))?;
+    /// #     right.wait(Duration::from_millis(1))?;
+    /// #     if let Some(Event::Accepted(peer, _)) = right.poll_event() { break peer }
+    /// # };
+    /// # while left.poll_event().is_some() {}
+    /// let buffer = Pool::new(1, 64 << 10)?.take().ok_or("all buffers are in use")?;
+    /// let region = right.register(buffer, to_left)?;
+    /// right.send_copy(&<[u8; 16]>::from(region), to_left)?; // tells the peer
+    /// right.flush()?;
+    /// let told = loop {
+    ///     if let Some(message) = left.receive()? {
+    ///         break Region::from(<[u8; 16]>::try_from(&message.to_vec()[..])?);
+    ///     }
+    /// };
+    /// let mut bytes = vec![7; 50_000];
+    /// let put = loop {
+    ///     match left.put(bytes, to_right, told, 100) {
+    ///         Ok(number) => break number,
+    ///         Err(rejected) => bytes = rejected.item.into_iter().next().ok_or("empty")?.to_vec(), // not connected for puts yet
+    ///     }
+    ///     # right.wait(Duration::from_millis(1))?;
+    ///     left.wait(Duration::from_millis(1))?;
+    ///     while left.poll_event().is_some() {}
+    /// };
+    /// loop {
+    ///     # right.wait(Duration::from_millis(1))?;
+    ///     left.wait(Duration::from_millis(1))?;
+    ///     match left.poll_event() {
+    ///         Some(Event::PutDone(peer, number)) => break assert_eq!((peer, number), (to_right, put)),
+    ///         Some(Event::PutRefused(_, _, refusal)) => return Err(refusal.into()),
+    ///         _ => {}
+    ///     }
+    /// }
+    /// assert_eq!(right.poll_event(), Some(Event::Placed { from: to_left, region, offset: 100, bytes: 50_000 }));
+    /// assert_eq!(right.read_region(region, |bytes| bytes[100]), Some(7));
+    /// let buffer = right.withdraw(region).ok_or("it was withdrawn")?; // nothing is written there any more
+    /// assert_eq!(buffer.len(), 64 << 10);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Returns the buffer if it has no room, or if its memory cannot be written, or with `Gone`.
+    pub fn register(&mut self, buffer: Buffer, writer: Peer) -> Result<Region, Rejected<Buffer>> {
+        let mut buffer = to_be_written(buffer)?;
+        if !self.protocol.has_peer(writer) {
+            return Err(Rejected { item: buffer, reason: Reason::Gone });
+        }
+        if buffer.is_empty() {
+            buffer.resize(buffer.capacity());
+        }
+        self.protocol.take_puts_of(writer);
+        let registered = self.puts.registered.get_or_insert_default();
+        if let Some(streams) = &mut self.streams {
+            streams.put_to(registered);
+        }
+        let bytes = buffer.len() as u64;
+        Ok(registered.with(|regions| regions.register(writer, buffer, bytes)))
+    }
+
+    /// Takes a registered buffer back: from here on nothing is written there, and puts are refused. `None` if that was done before.
+    pub fn withdraw(&mut self, region: Region) -> Option<Buffer> {
+        self.puts.registered.as_ref()?.with(|regions| regions.withdraw(region))
+    }
+
+    /// Gives the bytes of a registered buffer to `read`. `None` if it was withdrawn.
+    pub fn read_region<T>(&self, region: Region, read: impl FnOnce(&[u8]) -> T) -> Option<T> {
+        self.puts.registered.as_ref()?.with(|regions| regions.memory(region).map(|buffer| read(buffer)))
+    }
+}
