@@ -67,3 +67,29 @@ impl Error {
         matches!(errno, Some(nix::libc::ENODEV | nix::libc::ERANGE))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The errors of namespaces and netlink are provoked by tests of the command; these take other machines.
+    #[test]
+    fn errors_of_other_machines_have_the_one_form() {
+        for (error, expected) in [
+            (
+                Error::NoCarrier { interface: "nc0", waited_ms: 5000 },
+                "nc0: no carrier after 5000 ms; the kernel is busy or the other end is down; try again",
+            ),
+            (
+                Error::Missing(Missing::Kernel("CONFIG_VETH")),
+                "lab: needs CONFIG_VETH; this kernel does not have it; use a kernel built with it",
+            ),
+            (
+                Error::Missing(Missing::Device("a card with zero-copy XDP")),
+                "lab: needs a card with zero-copy XDP; this machine does not have it; run it where there is one",
+            ),
+        ] {
+            assert_eq!(error.to_string(), expected);
+        }
+    }
+}

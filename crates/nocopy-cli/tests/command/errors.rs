@@ -373,6 +373,11 @@ const IN_SANDBOX: &[(&[Refused], &[&str], &str)] = &[
         &["bench", "packet-send"],
         "network namespace: no thread to run in it (EAGAIN); resource temporarily unavailable; raise the limit on threads (ulimit -u)",
     ),
+    (
+        &[Refused::always(libc::SYS_unshare, libc::ENOMEM)],
+        &["bench", "packet-send"],
+        "network namespace: cannot … one (ENOMEM); cannot allocate memory; check that /proc is mounted and that no seccomp filter denies it",
+    ),
 ];
 
 /// Ones of scripts that change something before they start `$nocopy`.
@@ -432,6 +437,10 @@ const OF_SCRIPTS: &[(&str, &str)] = &[
     (
         "cp $nocopy $directory; $directory/nocopy run -- true",
         "libnocopy_pcap.so: not found; it is not at …; build it with 'cargo build --release', install it there, or name it with --library",
+    ),
+    (
+        "mount --bind /proc/sys /proc/sys; mount -o remount,bind,ro /proc/sys; $nocopy bench packet-send",
+        "/proc/sys/net/ipv6/conf/all/disable_ipv6: cannot be written (EROFS); read-only file system; mount /proc/sys writable",
     ),
 ];
 
@@ -714,6 +723,41 @@ const PAIRS: &[Pair] = &[
             ),
         ),
     ],
+    [
+        (&[], &["serve", "nfs", "/etc", "--listen=127.0.0.1:7000", STATE], None),
+        (
+            &[],
+            &["cat", "nfs://127.0.0.1/etc/absent?nfsport=7000&mountport=7000"],
+            Some(
+                "nfs://127.0.0.1:7000/etc: absent: cannot be found (ENOENT); no such file or directory; 'nocopy ls' shows what is there",
+            ),
+        ),
+    ],
+    [
+        (&[], &["serve", "nfs", "/etc", "--listen=127.0.0.1:7000", STATE], None),
+        (
+            &[],
+            &[
+                "cp",
+                "nfs://127.0.0.1/etc/hostname?nfsport=7000&mountport=7000",
+                "nfs://127.0.0.1/etc/passwd?nfsport=7000&mountport=7000",
+                "/absent",
+            ],
+            Some(
+                "/absent: not a directory; several sources are copied, so the target must be one; name a directory that exists",
+            ),
+        ),
+    ],
+    [
+        (&[], &["serve", "nfs", "/etc", "--listen=127.0.0.1:7000", STATE], None),
+        (
+            &[Refused::always(libc::SYS_epoll_create1, libc::EMFILE)],
+            &["cat", "nfs://127.0.0.1/etc/hostname?nfsport=7000&mountport=7000"],
+            Some(
+                "127.0.0.1:7000: the sockets cannot be waited for (EMFILE); too many open files; raise the limit of descriptors ('ulimit -n')",
+            ),
+        ),
+    ],
 ];
 
 #[test]
@@ -721,27 +765,29 @@ fn servers_and_clients_name_what_they_lack() {
     if nocopy_lab::lab_or_skip().is_none() {
         return;
     }
+    let directory = tempfile::tempdir().unwrap();
+    let mut wrong = Vec::new();
     for [(server_refused, server, server_error), (client_refused, client, client_error)] in PAIRS {
         let namespace = nocopy_lab::Namespace::with_loopback().unwrap();
         let start = |refused, arguments| {
-            let mut command = in_sandbox(refused, arguments, Path::new(""));
+            let mut command = in_sandbox(refused, arguments, directory.path());
             namespace.run(move || Running(Some(command.spawn().unwrap())))
         };
         let mut running = start(server_refused, server);
         let mut lines = BufReader::new(running.0.as_mut().unwrap().stderr.take().unwrap()).lines();
         let ready = lines.find(|line| line.as_ref().is_ok_and(|line| line.contains("ing at")));
         assert!(ready.is_some(), "{server:?} does not begin");
-        let said = text(&start(client_refused, client).end().stderr);
-        if let Some(expected) = client_error {
-            assert!(is_error(last_line(&said), expected), "{client:?}: {said}");
-        }
+        let client_said = text(&start(client_refused, client).end().stderr);
         if server_error.is_none() {
             running.signal(Signal::INT);
         }
-        let lines: Vec<_> = lines.map_while(Result::ok).collect();
+        let server_said = lines.map_while(Result::ok).last().unwrap_or_default();
         running.end();
-        if let Some(expected) = server_error {
-            assert!(is_error(lines.last().unwrap(), expected), "{server:?}: {lines:?}");
+        for (said, expected) in [(&*server_said, server_error), (last_line(&client_said), client_error)] {
+            if expected.is_some_and(|expected| !is_error(said, expected)) {
+                wrong.push(said.to_owned());
+            }
         }
     }
+    assert!(wrong.is_empty(), "{wrong:#?}");
 }

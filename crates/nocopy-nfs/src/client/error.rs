@@ -217,4 +217,22 @@ mod tests {
             );
         }
     }
+
+    /// Of calls that the client makes for itself, and of memory.
+    #[test]
+    fn errors_that_a_program_rarely_sees_have_the_one_form() {
+        let none = || std::io::Error::from_raw_os_error(12);
+        for (said, expected) in [
+            (
+                CallError::Status(StatusText(Status::Io)).to_string(),
+                "NFS call: failed (EIO); the server's disk failed; look at the log of the server",
+            ),
+            (
+                ClientError::Memory(none()).to_string(),
+                "buffers of the client: no memory (ENOMEM); cannot allocate memory; free memory, or ask for fewer buffers",
+            ),
+        ] {
+            assert_eq!(said, expected);
+        }
+    }
 }

@@ -68,3 +68,25 @@ impl From<Error> for Failure {
         Self::Command(Box::new(error))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The command checks these before.
+    #[test]
+    fn errors_behind_other_checks_have_the_one_form() {
+        for (error, expected) in [
+            (
+                Error::from(UdpFrameError::ChecksumOmittedOnIpv6),
+                "send: cannot make the frame; UDP checksum: cannot be omitted; IPv6 needs it (RFC 8200); compute it, or use IPv4",
+            ),
+            (
+                Error::from(Reason::Full),
+                "send: cannot send; there is no room; flush, or receive what the peer has sent, and send again",
+            ),
+        ] {
+            assert_eq!(error.to_string(), expected);
+        }
+    }
+}

@@ -226,12 +226,37 @@ mod tests {
 
     #[test]
     fn what_goes_wrong_is_told_and_takes_no_longer_than_it_may() {
-        assert!(matches!(run("false", b"x", LONG), Err(RunError::Failed { .. })));
-        assert!(matches!(run("/nonexistent/program", b"", LONG), Err(RunError::Start { .. })));
         let start = Instant::now();
-        assert!(matches!(run("sleep 60", b"", Duration::from_millis(50)), Err(RunError::TooLong { .. })));
-        assert!(matches!(run("yes", b"", LONG), Err(RunError::TooMuch { .. })));
+        for (words, timeout, expected) in [
+            ("false", LONG, "false: failed; it ended with exit status: 1; look at what it printed"),
+            (
+                "/nonexistent/program",
+                LONG,
+                "/nonexistent/program: cannot be run (ENOENT); no such file or directory; name a program that is there, with its path",
+            ),
+            (
+                "sleep 60",
+                Duration::from_millis(50),
+                "sleep: killed; it took longer than 50.0 ms; allow it more with --exec-timeout",
+            ),
+            ("yes", LONG, "yes: killed; it printed more than 16 MiB; have it print less"),
+        ] {
+            assert_eq!(run(words, b"x", timeout).unwrap_err().to_string(), expected);
+        }
         assert!(start.elapsed() < LONG);
         assert!(Program::parse("  ", LONG).is_err());
+        let interrupt = Interrupt::listen().unwrap();
+        interrupt.ask();
+        let interrupted = Program::parse("sleep 60", LONG).unwrap().run(b"", &interrupt);
+        assert_eq!(
+            interrupted.unwrap_err().to_string(),
+            "sleep: killed; the server was stopped; start it again"
+        );
+        // Pipes of a child do not fail.
+        let talk = RunError::Talk { program: "cat".into(), source: io::Error::from_raw_os_error(libc::EIO) };
+        assert_eq!(
+            talk.to_string(),
+            "cat: its input and output failed (EIO); input/output error; run it by hand to see what it does"
+        );
     }
 }

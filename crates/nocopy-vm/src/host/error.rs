@@ -62,3 +62,59 @@ impl Error {
         move |source| Self::File { path, source }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Of other machines, and of package mirrors that lack something: made by hand.
+    #[test]
+    fn errors_of_other_machines_have_the_one_form() {
+        let (suite, package) = ("bookworm".to_owned(), "linux-image-amd64".to_owned());
+        for (error, expected) in [
+            (
+                Error::NoRow,
+                "tests: none to run; no chosen test runs on the chosen machine and kernel; 'nocopy-vm list' shows where each runs (arm64 needs '--kernel arm64')",
+            ),
+            (
+                Error::NothingBuilt,
+                "arm64: cannot run tests; no programs were built for it; run 'cargo xtask nightly aarch64', which builds them and names them by --built",
+            ),
+            (
+                Error::NotRoot,
+                "lab: not available to this user; it installs packages and makes namespaces; run it as root",
+            ),
+            (
+                Error::OtherSystem { found: "Fedora".into() },
+                "lab: not available on this machine; it needs apt of Debian or Ubuntu for x86-64, and this is Fedora; run it on one of them",
+            ),
+            (
+                Error::NoSource { codename: suite.clone() },
+                "apt: no source; its sources have no suite bookworm with component main; add Debian's own archive to /etc/apt",
+            ),
+            (
+                Error::NoPackage { package: package.clone(), suite },
+                "linux-image-amd64: not found; it is not in bookworm; check by 'apt-cache policy' that the mirror is complete",
+            ),
+            (
+                Error::NoImage { package },
+                "linux-image-amd64: has no kernel image; the packaging has changed; please report it",
+            ),
+            (
+                Error::NoDevice { device: "igb" },
+                "lab: not available on this machine; its QEMU has no device 'igb'; install qemu-system-x86 8.0 or newer",
+            ),
+            (
+                Error::Witness(io::Error::from_raw_os_error(11)),
+                "lab: cannot start a thread (EAGAIN); resource temporarily unavailable; raise the limit on threads (ulimit -u)",
+            ),
+            (Error::NoHome, "lab: no place for kernels; neither HOME nor XDG_CACHE_HOME is set; set one"),
+            (
+                Error::Start { program: "virtiofsd".into(), source: io::Error::from_raw_os_error(2) },
+                "virtiofsd: cannot be started (ENOENT); no such file or directory; install it",
+            ),
+        ] {
+            assert_eq!(error.to_string(), expected);
+        }
+    }
+}

@@ -74,3 +74,19 @@ fn words(why: Refusal) -> &'static str {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The receiver would have to close a connection just when it was accepted.
+    #[test]
+    fn errors_that_take_a_bad_moment_have_the_one_form() {
+        let (to, source) =
+            (SocketAddr::from(([10, 0, 0, 1], 9)), io::Error::from_raw_os_error(libc::ECONNRESET));
+        assert_eq!(
+            Error::Broken { to, source }.to_string(),
+            "10.0.0.1:9: the receiver closed the connection before a stream began (ECONNRESET); connection reset by peer; check that it runs, and what it prints"
+        );
+    }
+}

@@ -80,3 +80,34 @@ impl From<Error> for Failure {
         Self::Command(Box::new(error))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Of receivers that die at a bad moment, and queues that stay full for seconds.
+    #[test]
+    fn errors_that_take_a_bad_moment_have_the_one_form() {
+        let to = SocketAddr::from(([10, 0, 0, 1], 9));
+        for (error, expected) in [
+            (
+                Error::Gone { to },
+                "10.0.0.1:9: the receiver is gone (port unreachable); it has ended, or was killed; look at what it printed",
+            ),
+            (
+                Error::Silent { to },
+                "10.0.0.1:9: the receiver has not answered for 10 s; how much of the last part arrived is not known; check that it runs, and what it prints",
+            ),
+            (
+                Error::NoRoom { interface: "eth0".into() },
+                "eth0: sent nothing for 2 s; its queue is full; look at 'ip -s link show eth0'",
+            ),
+            (
+                Error::Rejected(Reason::Full),
+                "send: cannot send; there is no room; flush, or receive what the peer has sent, and send again",
+            ),
+        ] {
+            assert_eq!(error.to_string(), expected);
+        }
+    }
+}
