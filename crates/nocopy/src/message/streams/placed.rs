@@ -144,7 +144,6 @@ impl Reading {
     }
 
     /// Reads the bytes of a put to where they belong.
-    #[expect(clippy::too_many_arguments, reason = "as where units are read")]
     pub(super) fn read_put(
         &mut self,
         mut within: Box<WithinPut>,
