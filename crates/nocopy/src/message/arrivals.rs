@@ -10,10 +10,9 @@ use super::carrier::{Deliver, Packet, Parts, Received};
 use crate::sys::clock::monotonic_ns;
 
 /// Hands what comes to the protocol, with the time, which is asked for once.
-pub(super) struct Arrivals<'a> {
-    protocol: &'a mut protocol::Endpoint<Packet, Received>,
-    clock: &'a Clock,
-    now: Option<Time>,
+pub(super) struct Arrivals<'p, 'c> {
+    protocol: &'p mut protocol::Endpoint<Packet, Received>,
+    pub(super) moment: Moment<'c>,
     /// The program waits for a message, and may read it where it lies.
     reads_in_place: bool,
     /// That message.
@@ -29,24 +28,44 @@ pub(super) struct Lone {
     pub(super) range: Range<usize>,
 }
 
-impl<'a> Arrivals<'a> {
+impl<'p, 'c> Arrivals<'p, 'c> {
     #[inline]
     pub(super) fn new(
-        protocol: &'a mut protocol::Endpoint<Packet, Received>,
-        clock: &'a Clock,
+        protocol: &'p mut protocol::Endpoint<Packet, Received>,
+        clock: &'c Clock,
         reads_in_place: bool,
     ) -> Self {
-        Self { protocol, clock, now: None, reads_in_place, lone: None }
+        Self { protocol, moment: Moment { clock, now: None }, reads_in_place, lone: None }
     }
 
+    #[inline]
+    pub(super) fn now(&mut self) -> Time {
+        self.moment.now()
+    }
+}
+
+/// A time of which the clock is asked only if it is needed, and once.
+#[derive(Debug)]
+pub(super) struct Moment<'a> {
+    clock: &'a Clock,
+    now: Option<Time>,
+}
+
+impl Moment<'_> {
     /// The time when it was first asked for.
     #[inline]
     pub(super) fn now(&mut self) -> Time {
         *self.now.get_or_insert_with(|| self.clock.now())
     }
+
+    /// The same, if it was asked for.
+    #[inline]
+    pub(super) fn known(&self) -> Option<Time> {
+        self.now
+    }
 }
 
-impl Deliver for Arrivals<'_> {
+impl Deliver for Arrivals<'_, '_> {
     #[inline(always)] // for each message that comes alone
     fn lone(&mut self, from: SocketAddr, congested: bool, datagram: &[u8]) -> bool {
         if !self.reads_in_place {

@@ -240,14 +240,14 @@ impl Endpoint {
             true => carrier.receive(&mut arrivals)?,
             false => 0,
         };
-        let (now, lone) = (arrivals.now(), arrivals.lone);
+        let Arrivals { mut moment, lone, .. } = arrivals;
         if let Some(streams) = streams {
             if datagrams > 0 {
                 streams.note_datagrams();
             }
-            streams.receive(now, protocol);
+            streams.receive(&mut moment, protocol);
         }
-        Ok((now, lone))
+        Ok((moment.now(), lone))
     }
 
     /// Waits until something comes by the carrier or a stream, or until then, and returns the time. A message that comes alone may be left
@@ -259,12 +259,22 @@ impl Endpoint {
         let until = [until, Instant::now().checked_add(streams.care_within())].into_iter().flatten().min();
         let had_cut = streams.next_cut().is_some();
         let (came, coalescer) = (Ok(false), Coalescer::default());
-        let mut looks =
-            Looks { protocol, carrier, clock, streams, had_cut, came, coalescer, reads_in_place, lone: None };
+        let mut looks = Looks {
+            protocol,
+            carrier,
+            clock,
+            streams,
+            had_cut,
+            came,
+            coalescer,
+            reads_in_place,
+            lone: None,
+            now: None,
+        };
         wait::wait(&mut looks, wait_of(*how), until)?;
         *lone = looks.lone;
         looks.came.map(drop)?;
-        Ok(clock.now())
+        Ok(looks.now.unwrap_or_else(|| clock.now()))
     }
 }
 
@@ -287,6 +297,8 @@ struct Looks<'a> {
     reads_in_place: bool,
     /// The message that came alone.
     lone: Option<Lone>,
+    /// When the last look found something.
+    now: Option<Time>,
 }
 
 impl wait::Waiting for Looks<'_> {
@@ -299,12 +311,13 @@ impl wait::Waiting for Looks<'_> {
             true => self.carrier.receive(&mut arrivals),
             false => Ok(0),
         };
-        let now = arrivals.now();
-        self.lone = arrivals.lone;
+        let Arrivals { mut moment, lone, .. } = arrivals;
+        self.lone = lone;
         if !matches!(datagrams, Ok(0)) {
             self.streams.note_datagrams();
         }
-        let units = self.streams.receive(now, self.protocol);
+        let units = self.streams.receive(&mut moment, self.protocol);
+        self.now = moment.known();
         let is_cut = !self.had_cut && self.streams.next_cut().is_some();
         self.came = datagrams.map(|datagrams| datagrams > 0 || units || is_cut);
         !matches!(self.came, Ok(false))

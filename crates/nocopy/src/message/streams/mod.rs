@@ -18,11 +18,12 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use nocopy_proto::message::{self as protocol, Kind, Peer, Time};
+use nocopy_proto::message::{self as protocol, Kind, Peer};
 use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
 
 use super::HEADER_BYTES;
+use super::arrivals::Moment;
 use super::carrier::{CARRIER, Packet, Received};
 use super::placing::{Posted, Registered};
 use crate::counter::counters;
@@ -101,6 +102,8 @@ pub(super) struct Streams {
     held_back: usize,
     /// Counts what is handed over together.
     batch: u32,
+    /// A message of this batch found no room.
+    is_refused: bool,
     looks: u32,
     /// What ended the last wait, and was not seen to.
     woken: Vec<(u64, epoll::EventFlags)>,
@@ -167,6 +170,7 @@ impl Streams {
             cut: VecDeque::new(),
             held_back: 0,
             batch: 0,
+            is_refused: false,
             looks: 0,
             woken: Vec::with_capacity(EVENTS_MAX),
             streak: 0,
@@ -244,6 +248,7 @@ impl Streams {
     /// Notes that there was no room for a message.
     #[cold]
     pub(super) fn note_full(&mut self, peer: Peer) {
+        self.is_refused = true;
         if let Some(way) = self.known_way(peer) {
             way.note_full();
         }
@@ -314,10 +319,12 @@ impl Streams {
         self.open.last().copied()
     }
 
-    /// Everything was handed over: what comes next is another batch.
+    /// Everything was handed over: what comes next is another batch, unless it follows only because there was no room for all of this one.
     #[inline]
     pub(super) fn end_batch(&mut self) {
-        self.batch = self.batch.wrapping_add(1);
+        if !std::mem::take(&mut self.is_refused) {
+            self.batch = self.batch.wrapping_add(1);
+        }
     }
 
     /// Whether there is memory to put more messages into units.
@@ -407,7 +414,7 @@ impl Streams {
 
     /// Reads what has come over streams, and sees to those that are opened; returns whether anything came.
     #[inline]
-    pub(super) fn receive(&mut self, now: Time, protocol: &mut Protocol) -> bool {
+    pub(super) fn receive(&mut self, now: &mut Moment<'_>, protocol: &mut Protocol) -> bool {
         self.looks = self.looks.wrapping_add(1);
         let is_short = self.woken.is_empty() && !self.looks.is_multiple_of(LOOKS_ALONE);
         let came = match self.alone {
@@ -419,7 +426,7 @@ impl Streams {
         came
     }
 
-    fn receive_ready(&mut self, now: Time, protocol: &mut Protocol) -> bool {
+    fn receive_ready(&mut self, now: &mut Moment<'_>, protocol: &mut Protocol) -> bool {
         if self.woken.is_empty() {
             let _ = self.ask(Duration::ZERO); // as if nothing had come
         }
@@ -460,7 +467,7 @@ impl Streams {
         beside.is_some_and(|beside| beside.reading.is_waiting())
     }
 
-    fn read(&mut self, stream: u32, now: Time, protocol: &mut Protocol) -> bool {
+    fn read(&mut self, stream: u32, now: &mut Moment<'_>, protocol: &mut Protocol) -> bool {
         let Self { all, memory, poll, .. } = self;
         let Some(beside) = all.get_mut(stream as usize).and_then(Option::as_mut) else { return false };
         let (was_within, was_waiting) = (beside.reading.is_within(), beside.reading.is_waiting());
@@ -489,11 +496,11 @@ impl Streams {
     }
 
     /// Sees to streams that are opened, that wait for memory, that do not go on, or whose peer is gone.
-    fn care(&mut self, others: bool, at: Instant, now: Time, protocol: &mut Protocol) -> bool {
+    fn care(&mut self, others: bool, at: Instant, now: &mut Moment<'_>, protocol: &mut Protocol) -> bool {
         let mut came = false;
         let is_short = self.all.iter().flatten().any(|beside| beside.reading.is_waiting());
         if is_short {
-            protocol.refuse_unit(now);
+            protocol.refuse_unit(now.now());
         }
         for stream in 0..self.all.len() as u32 {
             let Some(beside) = &self.all[stream as usize] else { continue };

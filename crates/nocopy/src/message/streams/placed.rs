@@ -3,12 +3,13 @@
 use std::sync::Arc;
 
 use nocopy_proto::message::wire::Unit;
-use nocopy_proto::message::{Arriving, Peer, PutHeader, Time};
+use nocopy_proto::message::{Arriving, Peer, PutHeader};
 
 use super::memory::{Memory, Part};
 use super::reading::{Look, Protocol, Reading, State, Useless, total};
 use crate::memory::pool::Buffer;
 use crate::message::HEADER_BYTES;
+use crate::message::arrivals::Moment;
 use crate::message::carrier::Received;
 use crate::message::placing::{Front, Placed, Slot, Straight};
 use crate::tcp;
@@ -119,7 +120,7 @@ impl Reading {
         &mut self,
         mut within: Box<Within>,
         receiver: &mut tcp::Receiver,
-        now: Time,
+        now: &mut Moment<'_>,
         peer: Peer,
         protocol: &mut Protocol,
     ) -> Result<Look, Useless> {
@@ -139,7 +140,7 @@ impl Reading {
         let Within { front, slot, .. } = *within;
         self.state = State::Between([0; HEADER_BYTES], 0);
         self.counts.units += 1;
-        protocol.handle_placed_unit(now, peer, Received::Placed(Box::new(Placed::new(front, slot))));
+        protocol.handle_placed_unit(now.now(), peer, Received::Placed(Box::new(Placed::new(front, slot))));
         Ok(Look::More)
     }
 
@@ -149,7 +150,7 @@ impl Reading {
         mut within: Box<WithinPut>,
         receiver: &mut tcp::Receiver,
         memory: &Memory,
-        now: Time,
+        now: &mut Moment<'_>,
         peer: Peer,
         protocol: &mut Protocol,
     ) -> Result<Look, Useless> {
@@ -186,7 +187,7 @@ impl Reading {
         self.state = State::Between([0; HEADER_BYTES], 0);
         self.counts.units += 1;
         let put = Straight { front, is_refused };
-        protocol.handle_placed_unit(now, peer, Received::Put(Box::new(put)));
+        protocol.handle_placed_unit(now.now(), peer, Received::Put(Box::new(put)));
         Ok(Look::More)
     }
 }

@@ -4,12 +4,13 @@ use std::io;
 use std::sync::Arc;
 
 use nocopy_proto::message::wire::Unit;
-use nocopy_proto::message::{self as protocol, Arriving, Peer, Time};
+use nocopy_proto::message::{self as protocol, Arriving, Peer};
 
 use super::memory::{CHUNK_BYTES, Memory, Part, SMALL_BYTES, own};
 use super::placed::{Within, WithinPut, front_of, is_placed_on};
 use crate::memory::pool::Buffer;
 use crate::message::HEADER_BYTES;
+use crate::message::arrivals::Moment;
 use crate::message::carrier::{Packet, Received};
 use crate::message::placing::Front;
 use crate::tcp;
@@ -110,7 +111,7 @@ impl Reading {
         &mut self,
         receiver: &mut tcp::Receiver,
         memory: &mut Memory,
-        now: Time,
+        now: &mut Moment<'_>,
         peer: Peer,
         protocol: &mut Protocol,
     ) -> Result<Look, Useless> {
@@ -147,7 +148,7 @@ impl Reading {
         have: usize,
         receiver: &mut tcp::Receiver,
         memory: &mut Memory,
-        now: Time,
+        now: &mut Moment<'_>,
         peer: Peer,
         protocol: &mut Protocol,
     ) -> Result<Look, Useless> {
@@ -228,7 +229,7 @@ impl Reading {
         &mut self,
         buffer: &Arc<Buffer>,
         memory: &mut Memory,
-        now: Time,
+        now: &mut Moment<'_>,
         peer: Peer,
         protocol: &mut Protocol,
     ) -> Result<(), Useless> {
@@ -256,7 +257,7 @@ impl Reading {
             }
             if !is_passed {
                 self.counts.units += 1;
-                protocol.handle_unit(now, peer, Received::Unit(Part::new(buffer, at, at + total)));
+                protocol.handle_unit(now.now(), peer, Received::Unit(Part::new(buffer, at, at + total)));
             }
             at += total;
         }
@@ -302,7 +303,7 @@ impl Reading {
         total: usize,
         receiver: &mut tcp::Receiver,
         memory: &mut Memory,
-        now: Time,
+        now: &mut Moment<'_>,
         peer: Peer,
         protocol: &mut Protocol,
     ) -> Result<Look, Useless> {
@@ -327,7 +328,7 @@ impl Reading {
         self.likely_bytes = total.max(READ_BYTES_MIN);
         self.state = State::Between([0; HEADER_BYTES], 0);
         self.counts.units += 1;
-        protocol.handle_unit(now, peer, Received::Unit(Part::new(&buffer, 0, total)));
+        protocol.handle_unit(now.now(), peer, Received::Unit(Part::new(&buffer, 0, total)));
         Ok(Look::More)
     }
 
