@@ -18,10 +18,10 @@ pub(super) const LONG_BYTES: usize = 8 << 10;
 const FULL_PACKETS: u32 = 6;
 /// After a shorter batch by the stream, the next one begins with datagrams.
 const BATCH_BYTES: usize = 4 << 10;
-/// Bytes of a stretch: more than a window, so that what went before is over in the middle.
-const STRETCH_BYTES: i64 = 8 << 20;
-/// Bytes of the second half, which is measured.
-const MEASURED_BYTES: i64 = STRETCH_BYTES / 2;
+/// Bytes of a stretch: more than a window, so that what went before is over when measuring begins.
+const STRETCH_BYTES: i64 = 6 << 20;
+/// Bytes at its end, which are measured.
+const MEASURED_BYTES: i64 = 2 << 20;
 /// What takes longer was not limited by the way.
 const MEASURED_MAX: Duration = Duration::from_millis(500);
 /// The unit whose costs are compared.
@@ -90,7 +90,7 @@ struct Stretch {
     work: Work,
     is_published: bool,
     bytes_left: i64,
-    /// When the measured half began.
+    /// When the measured part began.
     begun: Option<Instant>,
     /// A message found no room.
     was_full: bool,
@@ -214,11 +214,11 @@ impl Way {
         self.stretch.was_full = true;
     }
 
-    /// The second half of a stretch begins, or another stretch.
+    /// The measured part of a stretch begins, or another stretch.
     #[cold]
-    fn go_on(&mut self, is_half: bool, length: usize, ways: &mut Ways) {
+    fn go_on(&mut self, begins: bool, length: usize, ways: &mut Ways) {
         let Stretch { choice, work, is_published, bytes_left, begun, was_full } = &mut self.stretch;
-        if is_half {
+        if begins {
             *begun = (choice.measured && *was_full).then(Instant::now);
             *was_full = false;
         }
@@ -281,14 +281,14 @@ mod tests {
     }
 
     #[test]
-    fn only_the_second_half_of_a_stretch_that_finds_no_room_is_measured() {
+    fn only_the_end_of_a_stretch_that_finds_no_room_is_measured() {
         let (mut ways, mut way) = (Ways::new(), Way::default());
         let mut measured = 0;
         for step in 0..1000 {
             way.note_full();
             way.count(1 << 20, 1 << 20, &mut ways);
-            let in_second_half = way.stretch.bytes_left <= MEASURED_BYTES;
-            assert_eq!(way.stretch.begun.is_some(), in_second_half && way.stretch.choice.measured, "{step}");
+            let is_at_end = way.stretch.bytes_left <= MEASURED_BYTES;
+            assert_eq!(way.stretch.begun.is_some(), is_at_end && way.stretch.choice.measured, "{step}");
             measured += u32::from(way.stretch.begun.is_some());
         }
         assert!(measured > 0);
