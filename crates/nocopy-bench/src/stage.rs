@@ -104,7 +104,7 @@ impl Stage {
             fs::write(CONGESTION_SETTING, name)?;
             match fs::read_to_string(CONGESTION_SETTING)?.trim() {
                 found if found == name => Ok(()),
-                found => Err(io::Error::other(format!("it is still {found}"))),
+                found => Err(io::Error::other(format!("the kernel keeps '{found}'"))),
             }
         };
         for site in [&self.sender, &self.receiver] {

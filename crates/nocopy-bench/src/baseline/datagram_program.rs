@@ -133,7 +133,9 @@ impl Running {
         BufReader::new(output).read_line(&mut word)?;
         match word.trim_end() {
             UNDER_WAY => Ok(running),
-            said => Err(io::Error::other(format!("{}: {said}", program.name()))),
+            said => {
+                Err(io::Error::other(format!("{} printed '{said}' instead of beginning", program.name())))
+            }
         }
     }
 

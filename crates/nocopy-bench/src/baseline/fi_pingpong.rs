@@ -41,7 +41,10 @@ pub(crate) fn run(stage: &Stage, bytes: usize) -> io::Result<Latency> {
 
 fn silent(output: &Output) -> io::Error {
     let said = String::from_utf8_lossy(&output.stderr);
-    io::Error::other(format!("it told no time: {}", said.lines().next().unwrap_or("and nothing else")))
+    io::Error::other(format!(
+        "fi_pingpong printed no time, but '{}'",
+        said.lines().next().unwrap_or_default()
+    ))
 }
 
 fn start(site: &Site, bytes: usize, server: Option<String>) -> io::Result<Child> {

@@ -53,7 +53,9 @@ impl Injector {
         BufReader::new(output).read_line(&mut word)?;
         match word.trim_end() {
             UNDER_WAY => Ok(injector),
-            said => Err(io::Error::other(format!("the program that injects: {said}"))),
+            said => Err(io::Error::other(format!(
+                "the program that injects printed '{said}' instead of beginning"
+            ))),
         }
     }
 
@@ -67,7 +69,9 @@ impl Injector {
         loop {
             match self.child.try_wait()? {
                 Some(status) if status.success() => return Ok(()),
-                Some(status) => return Err(io::Error::other(format!("the program that injects: {status}"))),
+                Some(status) => {
+                    return Err(io::Error::other(format!("the program that injects ended ({status})")));
+                }
                 None if Instant::now() > give_up => {
                     return Err(io::Error::other("the program that injects does not end"));
                 }

@@ -153,8 +153,10 @@ impl Running {
             let ready = retry_on_intr(|| poll(&mut [PollFd::new(output, PollFlags::IN)], Some(&left)))?;
             if ready == 0 || output.read(&mut byte)? == 0 {
                 let _ = running.child.kill();
-                let last = said.lines().last().unwrap_or("it says nothing");
-                return Err(io::Error::other(format!("tcpdump did not begin to capture: {last}")));
+                let last = said.lines().last().unwrap_or_default();
+                return Err(io::Error::other(format!(
+                    "tcpdump did not begin to capture, and printed '{last}'"
+                )));
             }
             said.push(byte[0].into());
         }
@@ -190,7 +192,7 @@ impl Running {
                 self.child.stderr.take().map_or(Ok(0), |mut output| output.read_to_string(&mut said))?;
                 let recorded = self.recorder.recorded(&said);
                 return recorded
-                    .ok_or_else(|| io::Error::other(format!("{}: no summary", self.recorder.name())));
+                    .ok_or_else(|| io::Error::other(format!("{} printed no summary", self.recorder.name())));
             }
             if Instant::now() > give_up {
                 return Err(self.failure("did not end"));
@@ -206,8 +208,8 @@ impl Running {
         if let Some(output) = &mut self.child.stderr {
             let _ = output.read_to_string(&mut said);
         }
-        let last = said.lines().rfind(|line| !line.trim().is_empty()).unwrap_or("it says nothing").to_owned();
-        io::Error::other(format!("{} {fact}: {last}", self.recorder.name()))
+        let last = said.lines().rfind(|line| !line.trim().is_empty()).unwrap_or_default().to_owned();
+        io::Error::other(format!("{} {fact}, and printed '{last}'", self.recorder.name()))
     }
 }
 

@@ -124,7 +124,7 @@ impl Kept {
         let output = kept.shell.stdout.take().ok_or_else(|| io::Error::other("/bin/sh has no output"))?;
         let mut number = String::new();
         BufReader::new(output).read_line(&mut number)?;
-        kept.id = number.trim().parse().map_err(|_| io::Error::other(format!("{line}: was not started")))?;
+        kept.id = number.trim().parse().map_err(|_| io::Error::other(format!("'{line}' was not started")))?;
         Ok(kept)
     }
 
@@ -174,7 +174,7 @@ impl Counter {
             Self::Commands(connection) => {
                 connection.get_mut().write_all(b"INFO stats\r\n")?;
                 commands(connection)?
-                    .ok_or_else(|| io::Error::other("redis-server: its answer has no count of commands"))
+                    .ok_or_else(|| io::Error::other("redis-server answered without a count of commands"))
             }
         }
     }

@@ -25,7 +25,7 @@ pub(super) fn wait_until(
     let start = Instant::now();
     while !is_done()? {
         if let Some(how) = ended()? {
-            return Err(io::Error::other(format!("{program} ended too early: {how}")));
+            return Err(io::Error::other(format!("{program} ended too early ({how})")));
         }
         if start.elapsed() > PATIENCE {
             return Err(io::Error::other(format!("{program} did nothing for {} s", PATIENCE.as_secs())));
@@ -85,7 +85,7 @@ mod tests {
         };
         wait_until("one", || Ok(None), is_done).unwrap();
         let error = wait_until("one", || Ok(Some("exit status: 1".into())), || Ok(false)).unwrap_err();
-        assert_eq!(error.to_string(), "one ended too early: exit status: 1");
+        assert_eq!(error.to_string(), "one ended too early (exit status: 1)");
     }
 
     #[test]

@@ -127,7 +127,7 @@ fn at_least(
             return Ok(sample);
         }
         if window >= RUN_MAX {
-            let few = io::Error::other(format!("{} arrived in {RUN_MAX:?}", sample.arrived()));
+            let few = io::Error::other(format!("only {} arrived in {RUN_MAX:?}", sample.arrived()));
             return Err(Failure::step(
                 NAME,
                 "receive 10,000 datagrams",

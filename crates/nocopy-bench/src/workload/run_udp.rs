@@ -159,9 +159,11 @@ impl Way<'_> {
     fn check(self, process: u32) -> io::Result<()> {
         let maps = fs::read_to_string(format!("/proc/{process}/maps"))?;
         let is_loaded = maps.contains(&*self.library.to_string_lossy());
-        match is_loaded == (self.method != PLAIN) {
-            true => Ok(()),
-            false => Err(io::Error::other(format!("{} was not loaded, or unasked", self.library.display()))),
+        let library = self.library.display();
+        match (is_loaded, self.method != PLAIN) {
+            (false, true) => Err(io::Error::other(format!("{library} was not loaded"))),
+            (true, false) => Err(io::Error::other(format!("{library} was loaded without being asked for"))),
+            _ => Ok(()),
         }
     }
 

@@ -118,7 +118,10 @@ impl Stream {
             let mark = received.first_chunk().ok_or(io::ErrorKind::InvalidData)?;
             self.reply_bytes = 4 + (u32::from_be_bytes(*mark) & !(1 << 31)) as usize;
             if self.reply_bytes < bytes {
-                return Err(io::Error::other(format!("a reply of {} bytes", self.reply_bytes)));
+                return Err(io::Error::other(format!(
+                    "the server replied {} bytes, more than a read can have",
+                    self.reply_bytes
+                )));
             }
         }
         self.begun += received.len();

@@ -26,7 +26,7 @@ pub(super) fn read(
     loop {
         while let Some(buffer) = client.buffer() {
             client.post(buffer, Place { file, offset: next }).map_err(|rejected| {
-                io::Error::other(format!("a buffer is not taken: {}", rejected.reason))
+                io::Error::other(format!("a buffer was refused ({})", rejected.reason))
             })?;
             next = (next + bytes as u64) % file_bytes;
         }
@@ -35,7 +35,7 @@ pub(super) fn read(
         let offset = filled.place.offset;
         let (buffer, _) = filled.read().map_err(io::Error::other)?;
         if buffer.len() != bytes {
-            return Err(io::Error::other(format!("a read of {bytes} bytes brought {}", buffer.len())));
+            return Err(io::Error::other(format!("a read of {bytes} bytes returned {}", buffer.len())));
         }
         if unchecked > 0 {
             if !is_content(offset, &buffer) {

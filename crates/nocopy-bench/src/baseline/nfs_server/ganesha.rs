@@ -82,8 +82,8 @@ impl Running {
             }
             if has_ended || Instant::now() > give_up {
                 let said = fs::read_to_string(log).unwrap_or_default();
-                let last = said.lines().next_back().unwrap_or("it says nothing");
-                return Err(io::Error::other(format!("{GANESHA} does not serve: {last}")));
+                let last = said.lines().next_back().unwrap_or_default();
+                return Err(io::Error::other(format!("{GANESHA} does not serve, and logged '{last}'")));
             }
             sleep(LOOK);
         }

@@ -117,7 +117,7 @@ impl Client {
                 let mut input = Reader::new(&record);
                 let (xid, reply) = Reply::decode(&mut input).map_err(malformed)?;
                 if reply != Reply::Success {
-                    return Err(io::Error::other(format!("a call was refused: {reply:?}")));
+                    return Err(io::Error::other(format!("the server refused a call ({reply:?})")));
                 }
                 return Ok((xid, read(&mut input)?));
             }
@@ -138,7 +138,11 @@ impl Client {
     ) -> io::Result<T> {
         let asked = self.ask(program, procedure, arguments)?;
         let (xid, results) = self.reply(read)?;
-        if xid == asked { Ok(results) } else { Err(io::Error::other("a reply to no call")) }
+        if xid == asked {
+            Ok(results)
+        } else {
+            Err(io::Error::other("the server replied to a call that was not made"))
+        }
     }
 
     pub(super) fn mount(&mut self, path: &Path) -> io::Result<FileHandle> {
@@ -166,7 +170,7 @@ pub(super) fn malformed(error: impl std::error::Error + Send + Sync + 'static) -
 }
 
 pub(super) fn refused(call: &str, status: impl std::fmt::Debug) -> io::Error {
-    io::Error::other(format!("{call} was refused: {status:?}"))
+    io::Error::other(format!("the server refused {call} ({status:?})"))
 }
 
 fn ended() -> io::Error {
@@ -270,7 +274,9 @@ impl Reads {
         let word = |at: usize| u32::from_be_bytes([begin[at], begin[at + 1], begin[at + 2], begin[at + 3]]);
         let (mark, xid) = (word(0), word(4));
         let known = self.under_way.iter().position(|(asked, _)| *asked == xid);
-        let Some(known) = known else { return Err(io::Error::other("a reply to no call")) };
+        let Some(known) = known else {
+            return Err(io::Error::other("the server replied to a call that was not made"));
+        };
         let (_, place) = self.under_way.swap_remove(known);
         // A reply that was accepted, by a verifier of no length, and a success.
         if [word(8), word(12), word(20), word(24), word(28)] != [1, 0, 0, 0, 0] {
@@ -280,7 +286,10 @@ impl Reads {
         let head = record.checked_sub(BEGIN_BYTES - MARK_BYTES + self.content.len());
         let is_whole = mark >> 31 == 1 && matches!(head, Some(WITH_ATTRIBUTES | WITHOUT_ATTRIBUTES));
         let Some(head) = head.filter(|_| is_whole) else {
-            return Err(io::Error::other(format!("a reply of {record} bytes to a read of {}", self.bytes)));
+            return Err(io::Error::other(format!(
+                "the server replied {record} bytes to a read of {}",
+                self.bytes
+            )));
         };
         let mut rest = [0; WITH_ATTRIBUTES];
         let rest = &mut rest[..head];
@@ -300,7 +309,9 @@ impl Reads {
         self.receive(&mut mark)?;
         let bytes = (u32::from_be_bytes(mark) & !(1 << 31)) as usize;
         if bytes > REPLY_BYTES_MAX {
-            return Err(io::Error::other(format!("a reply of {bytes} bytes")));
+            return Err(io::Error::other(format!(
+                "the server replied {bytes} bytes, more than a read can have"
+            )));
         }
         let mut reply = vec![0; bytes];
         self.receive(&mut reply)?;

@@ -143,7 +143,9 @@ impl Made {
     fn advance(&mut self, gauge: &mut Gauge<'_>) -> io::Result<()> {
         let (xid, results) = self.client.reply(|input| Ok(input.rest().to_vec()))?;
         let known = self.under_way.iter().position(|(asked, ..)| *asked == xid);
-        let Some(known) = known else { return Err(io::Error::other("a reply to no call")) };
+        let Some(known) = known else {
+            return Err(io::Error::other("the server replied to a call that was not made"));
+        };
         let (_, number, asked) = self.under_way.swap_remove(known);
         let mut results = Reader::new(&results);
         let (xid, asked) = match asked {

@@ -125,7 +125,7 @@ impl Server {
         };
         match address {
             Some(_) => Ok(server),
-            None => Err(io::Error::other(format!("it does not serve: {}", line.trim_end()))),
+            None => Err(io::Error::other(format!("it printed '{}' instead of its address", line.trim_end()))),
         }
     }
 

@@ -146,7 +146,9 @@ impl Writes {
     fn take(&mut self) -> io::Result<()> {
         let (xid, result) = self.client.reply(written)?;
         let known = self.under_way.iter().position(|(asked, _)| *asked == xid);
-        let Some(known) = known else { return Err(io::Error::other("a reply to no call")) };
+        let Some(known) = known else {
+            return Err(io::Error::other("the server replied to a call that was not made"));
+        };
         let (_, number) = self.under_way.swap_remove(known);
         if result.count as usize != BYTES {
             return Err(io::Error::other(format!("{} bytes of {BYTES} were written", result.count)));

@@ -68,7 +68,7 @@ impl Drop for Process {
 }
 
 fn unexpected(word: &Word) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, format!("its process said {word:?} out of turn"))
+    io::Error::new(io::ErrorKind::InvalidData, format!("its process wrote {word:?} out of turn"))
 }
 
 /// Starts on the processor of its side, without privileges.
@@ -110,8 +110,8 @@ pub(super) fn run(site: &Site, command: &mut Command) -> io::Result<Run> {
     let ended = child.wait_with_output()?;
     if !ended.status.success() {
         let said = String::from_utf8_lossy(&ended.stderr);
-        let first = said.lines().next().unwrap_or("it says nothing");
-        return Err(io::Error::other(format!("it ended with {}: {first}", ended.status)));
+        let first = said.lines().next().unwrap_or_default();
+        return Err(io::Error::other(format!("it ended ({}), and printed '{first}'", ended.status)));
     }
     let cpu = time_of_children()?.saturating_sub(before);
     let at = |index: usize| peaks.get(index).copied().unwrap_or(0) << 10;
