@@ -1,12 +1,16 @@
-//! The atomics and cells that rings and return lists are built from: the machine's, or loom's under
+//! The atomics, cells and locks that rings, return lists and shared endpoints are built from: the machine's, or loom's under
 //! `--cfg nocopy_loom`. (A name of its own: `cfg(loom)` would reach into every dependency.)
 #![allow(unsafe_code)]
 
 #[cfg(not(nocopy_loom))]
 pub(crate) use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+#[cfg(not(nocopy_loom))]
+pub(crate) use std::sync::{Condvar, Mutex, MutexGuard};
 
 #[cfg(nocopy_loom)]
 pub(crate) use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+#[cfg(nocopy_loom)]
+pub(crate) use loom::sync::{Condvar, Mutex, MutexGuard};
 
 /// One slot of a ring, written by one end and read by the other, never by both at once.
 #[repr(transparent)]

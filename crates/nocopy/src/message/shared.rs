@@ -13,12 +13,13 @@ use std::fmt;
 use std::io;
 use std::ops::{Deref, DerefMut};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::endpoint::{LOOK_INTERVAL, Patience, is_over};
 use super::{Endpoint, Message};
 use crate::engine::wait::{self, Coalescer, Waiting};
+use crate::sync::{Condvar, Mutex, MutexGuard};
 use crate::sys::poll::{Wakeup, wait_readable};
 
 /// An [`Endpoint`] that several threads use: a cloneable handle, made by `Shared::from(endpoint)`.
