@@ -1,4 +1,21 @@
 //! Messages over UDP sockets: no privilege, every byte copied by the calls, as few calls as can be.
+//!
+//! A question and its answer take two calls at each end, besides looks that find nothing. What the kernel does in them is most of the
+//! time, so it matters which calls those are. Medians of a loop by hand that only sends and receives 96 bytes over loopback, both ends
+//! spinning, with the socket options that the endpoint sets:
+//!
+//! | calls | us there and back |
+//! |---|---|
+//! | `send`, `recv`, connected socket without options | 4.5 |
+//! | `send`, `recvmsg`, connected | 5.0 |
+//! | `sendto`, `recvfrom` | 5.2 |
+//! | `sendto`, `recvmsg` | 5.5 |
+//! | `sendto`, `recvmmsg` for up to 16 | 5.9 |
+//!
+//! Receiving takes `recvmsg` where messages come one by one, and `recvmmsg` otherwise. Two designs would save more and were not taken:
+//! `recvfrom` does not return the marks of routers, to which a sender has to react; and a socket connected to the only peer, beside the
+//! one for all others, saves a look for the route with each packet, but each look for messages would be two calls. Options cost little:
+//! to join datagrams (`UDP_GRO`) nothing that was seen, the traffic class 0.1 us.
 
 mod intake;
 mod outbox;
