@@ -9,6 +9,7 @@ mod exchange;
 mod faults;
 mod keep_alive;
 mod memory;
+mod placing;
 mod port;
 mod shared;
 mod streams;
