@@ -11,7 +11,8 @@ use nocopy_transfer::ping;
 /// Headers of IPv4 and UDP.
 const HEADER_BYTES: u32 = 20 + 8;
 
-const MESSAGE_BYTES_MAX: usize = 1 << 20;
+/// With what precedes a put of 1 MiB.
+const MESSAGE_BYTES_MAX: usize = (1 << 20) + 16;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Carrier {
@@ -33,23 +34,31 @@ impl Carrier {
     }
 }
 
-/// The asking or sending, and the answering or receiving side, connected.
-pub(crate) fn pair(stage: &Stage, carrier: Carrier, waiting: Waiting) -> Result<(Message, Message), Failure> {
+/// An endpoint at a site.
+pub(crate) fn open(
+    stage: &Stage,
+    site: &Site,
+    carrier: Carrier,
+    waiting: Waiting,
+) -> Result<Endpoint, Failure> {
     // The longest that fit the MTU, as TCP has its segments.
     let datagram_bytes = u16::try_from(stage.mtu_bytes().saturating_sub(HEADER_BYTES)).unwrap_or(u16::MAX);
-    let open = |site: &Site| -> Result<Endpoint, Failure> {
-        let setting = Setting {
-            at: (site.ipv4, 0).into(),
-            interface: (carrier == Carrier::Port).then_some(&site.interface),
-            waiting,
-            message_bytes_max: MESSAGE_BYTES_MAX,
-            datagram_bytes: Some(datagram_bytes),
-            accept: true,
-            streams: carrier == Carrier::Auto,
-        };
-        Ok(site.run(|| setting.open())?)
+    let setting = Setting {
+        at: (site.ipv4, 0).into(),
+        interface: (carrier == Carrier::Port).then_some(&site.interface),
+        waiting,
+        message_bytes_max: MESSAGE_BYTES_MAX,
+        datagram_bytes: Some(datagram_bytes),
+        accept: true,
+        streams: carrier == Carrier::Auto,
     };
-    let (from, to) = (open(&stage.sender)?, open(&stage.receiver)?);
+    Ok(site.run(|| setting.open())?)
+}
+
+/// The asking or sending, and the answering or receiving side, connected.
+pub(crate) fn pair(stage: &Stage, carrier: Carrier, waiting: Waiting) -> Result<(Message, Message), Failure> {
+    let (from, to) =
+        (open(stage, &stage.sender, carrier, waiting)?, open(stage, &stage.receiver, carrier, waiting)?);
     Ok(stage
         .sender
         .run(|| Message::pair(from, to))

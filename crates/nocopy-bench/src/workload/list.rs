@@ -7,7 +7,7 @@ use super::{
 };
 
 /// All workloads, in the order in which they are measured.
-pub(crate) const ALL: [&dyn Workload; 15] = [
+pub(crate) const ALL: [&dyn Workload; 16] = [
     &packet_send::PacketSend,
     &capture::Capture,
     &record::Record,
@@ -23,6 +23,7 @@ pub(crate) const ALL: [&dyn Workload; 15] = [
     &latency::RoundTrip,
     &messages::latency::MessageLatency,
     &messages::stream::MessageStream,
+    &messages::beside::MessageBeside,
 ];
 
 pub(crate) fn method_names() -> Vec<&'static str> {

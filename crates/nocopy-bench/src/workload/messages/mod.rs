@@ -1,5 +1,6 @@
 //! Messages between two hosts: there and back one at a time, and one way as fast as they go.
 
+pub(crate) mod beside;
 pub(crate) mod latency;
 pub(crate) mod stream;
 

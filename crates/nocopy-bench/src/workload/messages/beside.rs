@@ -1,0 +1,228 @@
+//! Short messages there and back while 1 MiB ones flow to the same peer: behind them on one TCP connection, or beside puts.
+
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::{CONGESTION_CONTROL, link, stage};
+use crate::Failure;
+use crate::baseline::tcp;
+use crate::bench::Bench;
+use crate::message::{Carrier, open};
+use crate::series::Series;
+use crate::stage::Stage;
+use crate::workload::latency::Asked;
+use crate::workload::{LOOPBACK, Method, Workload};
+use nocopy::message::{Endpoint, Event, Peer, Region};
+use nocopy::{Buffer, Ledger, Pool, Reason};
+use nocopy_lab::Lab;
+use nocopy_report::figure::Figure;
+use nocopy_report::result::Evidence;
+use nocopy_transfer::exchange::tcp::Tcp;
+use nocopy_transfer::exchange::{Exchange, PATIENCE, Waiting};
+
+const NAME: &str = "message-beside";
+const PAYLOAD_BYTES: usize = 64;
+const LOAD_BYTES: usize = 1 << 20;
+/// Puts that are not answered, at most.
+const PUTS_MAX: usize = 4;
+const CONNECT_MAX: Duration = Duration::from_secs(5);
+
+#[derive(Debug)]
+pub(crate) struct MessageBeside;
+
+impl Workload for MessageBeside {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn about(&self) -> &'static str {
+        "Round trips of 64 bytes while 1 MiB messages flow to the same peer"
+    }
+
+    fn methods(&self) -> &'static [Method] {
+        &[
+            ("tcp-behind", "one connection with TCP_NODELAY for both: short messages wait behind long ones"),
+            (
+                "message-puts",
+                "the library's message protocol over UDP sockets; the long ones are puts, which go by a TCP connection beside",
+            ),
+        ]
+    }
+
+    fn lab_only(&self) -> Option<&'static str> {
+        Some(LOOPBACK)
+    }
+
+    fn notes(&self) -> &'static [&'static str] {
+        &[
+            "message-beside: the asking end keeps long messages on their way: as many as a TCP connection takes, and 4 puts.",
+        ]
+    }
+
+    fn measure(&self, bench: &mut Bench<'_>) -> Result<(), Failure> {
+        bench.play(series(&stage(Lab::builder())?), 4)
+    }
+}
+
+fn series(stage: &Stage) -> Vec<Series<'_>> {
+    let of = |waiting| {
+        let asked = |method, baselines| Asked {
+            method,
+            variant: Some(Waiting::name(waiting)),
+            baselines,
+            waiting,
+            bytes: PAYLOAD_BYTES,
+        };
+        let behind = asked("tcp-behind", &[]).trial(stage, |stage, waiting| {
+            let action = "check that the kernel has the reno congestion control";
+            let pair = tcp::pair(stage, waiting, CONGESTION_CONTROL);
+            let (from, to) = pair.map_err(Failure::step("tcp-behind", "open its sockets", action))?;
+            let evidence =
+                Evidence::copied("socket call: the kernel copies what is sent, and what is received");
+            Ok(((Behind::new(from, true), Behind::new(to, false)), evidence))
+        });
+        let puts = asked("message-puts", &["tcp-behind"]).trial(stage, |stage, waiting| {
+            let action = "free memory, or raise 'ulimit -n'";
+            let pair = Putting::pair(stage, waiting)?;
+            let pair = pair.map_err(Failure::step("message-puts", "connect its endpoints", action))?;
+            Ok((pair, Evidence::unknown("nothing was sent")))
+        });
+        Series {
+            workload: NAME,
+            title: format!("{NAME}, 64 B there and back, 1 MiB one way, {}", waiting.name()),
+            sink: None,
+            payload_bytes: PAYLOAD_BYTES,
+            link: Some(link(stage, Some(LOAD_BYTES))),
+            figure: Figure::TailLatency,
+            trials: vec![behind, puts],
+        }
+    };
+    vec![of(Waiting::Blocking), of(Waiting::Spinning)]
+}
+
+/// An end of a TCP connection that long messages go by, too.
+struct Behind {
+    tcp: Tcp,
+    /// What is sent again and again, if this is the asking end.
+    load: Option<Vec<u8>>,
+    short: Vec<u8>,
+    bytes: usize,
+}
+
+impl Behind {
+    fn new(tcp: Tcp, asks: bool) -> Self {
+        Self { tcp, load: asks.then(|| vec![7; LOAD_BYTES]), short: Vec::new(), bytes: 0 }
+    }
+}
+
+impl Exchange for Behind {
+    fn send(&mut self, message: &[u8]) -> io::Result<()> {
+        self.tcp.send(message)
+    }
+
+    fn receive(&mut self, mut take: impl FnMut(&[u8])) -> io::Result<bool> {
+        if let Some(load) = &self.load {
+            self.tcp.send(load)?;
+            return self.tcp.receive(take);
+        }
+        let Self { tcp, short, bytes, .. } = self;
+        let is_whole = tcp.receive(|piece| {
+            *bytes += piece.len();
+            if *bytes <= PAYLOAD_BYTES {
+                short.extend_from_slice(piece);
+            }
+        })?;
+        if !is_whole {
+            return Ok(false);
+        }
+        let is_short = std::mem::take(bytes) <= PAYLOAD_BYTES;
+        if is_short {
+            take(short);
+        }
+        short.clear();
+        Ok(is_short)
+    }
+}
+
+/// An end between which there are puts.
+struct Putting {
+    endpoint: Endpoint,
+    peer: Peer,
+    /// Where to put, and what, if this is the asking end.
+    load: Option<(Region, Arc<[u8]>)>,
+    in_flight: usize,
+}
+
+impl Putting {
+    fn pair(stage: &Stage, waiting: Waiting) -> Result<io::Result<(Self, Self)>, Failure> {
+        let (from, to) = (
+            open(stage, &stage.sender, Carrier::Auto, waiting)?,
+            open(stage, &stage.receiver, Carrier::Auto, waiting)?,
+        );
+        Ok(stage.sender.run(|| Self::connect(from, to)))
+    }
+
+    fn connect(mut from: Endpoint, mut to: Endpoint) -> io::Result<(Self, Self)> {
+        let start = Instant::now();
+        let to_right = from.start_connect(to.local_address()).map_err(io::Error::other)?;
+        loop {
+            from.wait(Duration::ZERO)?;
+            to.wait(Duration::ZERO)?;
+            if let Some(Event::Accepted(to_left, _)) = to.poll_event() {
+                let buffer = Pool::new(1, LOAD_BYTES)?.take().ok_or(io::ErrorKind::OutOfMemory)?;
+                let region = to.register(buffer, to_left).map_err(|rejected| rejected.reason)?;
+                let load = Some((region, vec![7; LOAD_BYTES].into()));
+                let end = |endpoint, peer, load| Self { endpoint, peer, load, in_flight: 0 };
+                return Ok((end(from, to_right, load), end(to, to_left, None)));
+            }
+            if start.elapsed() > CONNECT_MAX {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+        }
+    }
+
+    fn put(&mut self) -> io::Result<()> {
+        let Some((region, bytes)) = &self.load else { return Ok(()) };
+        while self.in_flight < PUTS_MAX {
+            let buffer = Buffer::from_owner(Arc::clone(bytes));
+            match self.endpoint.put(buffer, self.peer, *region, 0) {
+                Ok(_) => self.in_flight += 1,
+                Err(rejected) if matches!(rejected.reason, Reason::Full) => break,
+                Err(rejected) => return Err(rejected.reason.into()),
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Exchange for Putting {
+    fn send(&mut self, message: &[u8]) -> io::Result<()> {
+        match self.endpoint.send_copy(message, self.peer) {
+            Ok(()) => self.endpoint.flush(),
+            Err(Reason::Full) => Ok(()), // lost, as it is counted
+            Err(reason) => Err(reason.into()),
+        }
+    }
+
+    fn receive(&mut self, take: impl FnMut(&[u8])) -> io::Result<bool> {
+        self.put()?;
+        if let Some(message) = self.endpoint.receive_timeout(PATIENCE)? {
+            message.pieces().for_each(take);
+            return Ok(true);
+        }
+        while let Some(event) = self.endpoint.poll_event() {
+            match event {
+                Event::PutDone(..) => self.in_flight -= 1,
+                Event::PutRefused(_, _, refusal) => return Err(io::Error::other(refusal)),
+                Event::Lost(_, reason) => return Err(io::Error::other(reason)),
+                _ => {}
+            }
+        }
+        Ok(false)
+    }
+
+    fn ledger(&self) -> Option<Ledger> {
+        Some(self.endpoint.ledger())
+    }
+}
