@@ -1,6 +1,6 @@
 //! Models compared with the real code: one list of operations, shared by proptest and the fuzz targets.
 //!
-//! Every operation is a pair (what, how much), so any bytes are a list of operations.
+//! Every operation is a pair of a kind and an amount, so any bytes are a list of operations.
 
 pub mod filter;
 

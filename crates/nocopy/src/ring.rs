@@ -138,9 +138,7 @@ struct PlainMemory<T> {
 unsafe impl<T: Send> Sync for PlainMemory<T> {}
 
 /// Makes a ring of `capacity` entries in plain memory and returns its two ends.
-///
-/// # Panics
-/// If `capacity` is not a power of two.
+/// Panics if `capacity` is not a power of two.
 pub(crate) fn pair<T: Copy + Default + Send + 'static>(capacity: u32) -> (Producer<T>, Consumer<T>) {
     assert!(capacity.is_power_of_two(), "ring capacity {capacity} is not a power of two");
     let memory = Arc::new(PlainMemory {
@@ -254,8 +252,6 @@ impl<T: Copy> Producer<T> {
     }
 
     /// Stages one entry; [`publish`](Self::publish) shows all staged entries to the consumer.
-    ///
-    /// # Errors
     /// Gives the entry back when the ring is full.
     #[inline]
     pub(crate) fn push(&mut self, entry: T) -> Result<(), T> {
@@ -347,9 +343,7 @@ impl<T: Copy> Reservation<'_, T> {
     }
 
     /// Writes several entries.
-    ///
-    /// # Panics
-    /// There are more entries than slots left.
+    /// Panics if there are more entries than slots left.
     ///
     /// # Safety
     /// The iterator's length must be exact.
@@ -363,8 +357,6 @@ impl<T: Copy> Reservation<'_, T> {
     }
 
     /// Writes one entry.
-    ///
-    /// # Errors
     /// Gives the entry back when the reservation is used up.
     #[inline]
     #[allow(dead_code)] // for tests and models: the library knows that there is room

@@ -39,7 +39,7 @@ use crate::sys::poll::{Wakeup, wait_readable_or_broken};
 pub use builder::{Builder, OpenError};
 use control::{Control, Fill, Shared, Totals};
 
-/// How long to wait without poll(2), while that returns at once for a block that the program already holds.
+/// How long to sleep in place of poll(2), which returns at once while the program holds a block that the kernel has filled.
 const GLANCE: Duration = Duration::from_millis(1);
 
 /// How often a waiting receiver checks the interface: poll(2) does not report that it was removed.

@@ -113,9 +113,6 @@ pub(crate) struct Routes {
 impl Routes {
     /// Routes from an address, if one is given: policies may depend on it. Multicast and link-local destinations are sent to by
     /// `link_interface`, if one is given.
-    ///
-    /// # Errors
-    /// The kernel refused the netlink sockets.
     pub(crate) fn open(from: Option<IpAddr>, link_interface: Option<u32>) -> Result<Self, RouteError> {
         // Reads changes first, so that a later change is noticed.
         let changes = route::changes().map_err(RouteError::system("listen to changes of routes"))?;
@@ -134,9 +131,6 @@ impl Routes {
     }
 
     /// The route to an address, remembered until it changes.
-    ///
-    /// # Errors
-    /// No route exists.
     pub(crate) fn look_up(&mut self, to: IpAddr) -> Result<Route, RouteError> {
         if let Some(route) = self.routes.get(&to) {
             return Ok(*route);
@@ -156,8 +150,6 @@ impl Routes {
         Ok(route)
     }
 
-    /// # Errors
-    /// The interface was removed.
     pub(crate) fn link(&mut self, interface_index: u32) -> Result<Link, RouteError> {
         if let Some(link) = self.links.get(&interface_index) {
             return Ok(*link);
@@ -190,9 +182,6 @@ impl Routes {
     }
 
     /// A host on a link.
-    ///
-    /// # Errors
-    /// The kernel refused the request.
     pub(crate) fn neighbour(
         &mut self,
         interface_index: u32,
@@ -214,9 +203,7 @@ impl Routes {
     }
 
     /// Makes the host check whether a stale neighbour still exists, as its own traffic would.
-    ///
-    /// # Errors
-    /// `CAP_NET_ADMIN` is missing.
+    /// Errors: `CAP_NET_ADMIN` is missing.
     pub(crate) fn confirm(&mut self, interface_index: u32, address: IpAddr) -> io::Result<()> {
         route::use_neighbour(&self.requests, interface_index, address)
     }

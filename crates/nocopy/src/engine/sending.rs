@@ -181,9 +181,6 @@ impl<M: Load, T, C> Sending<M, T, C> {
     }
 
     /// The socket, and the load at the front of the queue, to be taken out and put back.
-    ///
-    /// # Panics
-    /// If the kernel reads the load.
     pub(crate) fn unread_mut(&mut self) -> (&mut Option<M>, BorrowedFd<'_>) {
         self.kept.unread_mut(self.next.ticket)
     }
@@ -302,9 +299,7 @@ impl<M: Load, T, C> Sending<M, T, C> {
 
     /// A descriptor that is readable while the kernel has something to report about sends, by the socket or by its ring, or, if wanted,
     /// there is room to send.
-    ///
-    /// # Panics
-    /// At the first call, if the process has no descriptor left.
+    /// Panics at the first call, if the process has no descriptor left.
     pub(crate) fn descriptor(&self) -> BorrowedFd<'_> {
         self.readiness.descriptor_of(self.kept.socket(), self.kept.ring_descriptor())
     }

@@ -52,9 +52,6 @@ impl ReceiveBuffers {
     }
 
     /// The bytes of a message that the last call received, in place, if no buffer was taken since.
-    ///
-    /// # Panics
-    /// If the call received fewer.
     #[inline]
     pub(crate) fn bytes(&self, index: usize, message: &Message) -> &[u8] {
         &self.free[self.free.len() - 1 - index][..message.bytes]
@@ -77,9 +74,7 @@ impl ReceiveBuffers {
     }
 
     /// Replaces the buffer that a message was received into by another, and returns it.
-    ///
-    /// # Panics
-    /// If the last call received fewer messages, or `other` is memory of the program that may not be written.
+    /// Panics if the last call received fewer messages, or `other` is memory of the program that may not be written.
     pub(crate) fn exchange(&mut self, index: usize, mut other: Buffer) -> Buffer {
         let place = self.free.len() - 1 - index;
         other.resize(other.capacity());
@@ -97,9 +92,7 @@ impl ReceiveBuffers {
     }
 
     /// Receives a message into the buffer that is filled next, if there is a message ([`Messages::receive_first`]).
-    ///
-    /// # Panics
-    /// If there is no buffer.
+    /// Panics if there is no buffer.
     #[inline]
     pub(crate) fn receive_first(&mut self, socket: BorrowedFd<'_>) -> io::Result<usize> {
         let first = self.most - self.free.len();
@@ -108,9 +101,6 @@ impl ReceiveBuffers {
     }
 
     /// The kernel's report about a message of the last call.
-    ///
-    /// # Panics
-    /// If it received fewer.
     #[inline]
     pub(crate) fn message(&self, index: usize) -> Message {
         self.call.message(index)

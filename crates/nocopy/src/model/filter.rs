@@ -17,8 +17,8 @@ const MATCHED: u32 = 77;
 const XDP_PASS: u32 = 2;
 const ETHERNET_BYTES: usize = 14;
 
-/// Where test runs cut packets: the kernel requires Ethernet's header, and at most a page less its
-/// own needs, in the first piece.
+/// The longest first piece into which a test run cuts a packet. The kernel requires that it contains Ethernet's header, and is shorter than
+/// a page by the kernel's own needs.
 const LINEAR_BYTES_MAX: usize = 2048;
 
 /// A filter in all three forms.

@@ -7,8 +7,7 @@
 //!                                                       which takes the place of the link's at once
 //! ```
 //! Loading a program needs privileges; replacing the program of a link needs only the link
-//! (`BPF_LINK_UPDATE`). So a helper can be asked for a filter on that one link, with a program made here, and for nothing else.
-//! (`BPF_LINK_UPDATE`). So a helper can be asked for a filter on that one link, whose program is made here, and for nothing else.
+//! (`BPF_LINK_UPDATE`). So a helper can set a filter on that one link, by a program that this module makes, and do nothing else.
 
 use nocopy_proto::errno::{Why, remedy};
 use std::fmt;

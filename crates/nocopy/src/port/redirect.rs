@@ -213,8 +213,8 @@ fn in_front(
     }
 }
 
-/// Where a filter runs that the kernel refuses. Rejected packets must be returned to the host: a kernel that cannot do that
-/// is refused here, before a packet is taken, so that a packet ring may be opened instead.
+/// Places a filter in user space, because the kernel refused it. Packets that do not match must be returned to the host. On a kernel that
+/// cannot do that, this fails before a packet is taken, so that a packet ring may be opened instead.
 fn in_user_space(why: &dyn fmt::Display, running: Option<KernelVersion>) -> Result<FilterPlace, Error> {
     match running {
         Some(running) if running < LIVE_FRAMES_KERNEL_MIN => Err(Error::Kernel {

@@ -97,7 +97,7 @@ impl UserFilter {
         whole
     }
 
-    /// Rejects a packet that does not match, and returns whether the host has it.
+    /// Gives a packet that does not match to the host; returns whether the host got it.
     pub(super) fn turn_away<B: Deref<Target = [u8]>>(&mut self, packet: &Chain<B>) -> bool {
         match &mut self.rest {
             Rest::HostHas => true,

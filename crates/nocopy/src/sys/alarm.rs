@@ -1,4 +1,4 @@
-//! An alarm for repeated waits.
+//! A timer that stays set across many short waits.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -13,9 +13,9 @@ use smallvec::SmallVec;
 use super::clock::monotonic_ns;
 use super::poll::{Wakeup, poll};
 
-/// Ends waits in place of their own time-outs, which would program the processor's timer for each wait, and again when the wait ends
-/// early; in a virtual machine either is an exit to the host. A set alarm stays set; if it expires after its wait is over,
-/// it costs the next wait one look.
+/// Ends waits instead of a time-out of poll(2). Such a time-out programs the processor's timer for each wait, and again when the wait
+/// ends early; in a virtual machine, either is an exit to the host. The alarm stays set. If it expires after its wait is over, the next
+/// wait looks once more.
 #[derive(Debug)]
 pub(crate) struct Alarm {
     timer: OwnedFd,

@@ -100,12 +100,8 @@ impl WriteRing {
     }
 
     /// Starts to write the sectors, without their first `skipped` bytes.
-    ///
-    /// # Errors
-    /// The kernel did not accept the write; the sectors are returned.
-    ///
-    /// # Panics
-    /// Another write is in progress.
+    /// Errors: the kernel did not accept the write; the sectors are returned.
+    /// Panics if another write is in progress.
     pub(crate) fn start(
         &mut self,
         file: BorrowedFd<'_>,

@@ -78,7 +78,7 @@ pub(crate) struct Interface {
     pub(crate) rx_queues: u32,
     /// The largest number that `ethtool -L` could set.
     pub(crate) rx_queues_max: u32,
-    /// `None` where the driver does not say.
+    /// The driver's name; `None` if the kernel does not tell it.
     pub(crate) driver: Option<String>,
 }
 

@@ -25,17 +25,12 @@ struct Made {
 
 impl Lookout {
     /// A lookout whose descriptor is made now, so that a lack of descriptors is reported here.
-    ///
-    /// # Errors
-    /// No descriptor is left.
     pub(crate) fn on<'a>(sockets: impl IntoIterator<Item = BorrowedFd<'a>>) -> io::Result<Self> {
         Ok(Self { made: OnceLock::from(Made::new(sockets)?), is_set: false })
     }
 
     /// The descriptor, for [`AsFd`].
-    ///
-    /// # Panics
-    /// At the first call, if no descriptor is left.
+    /// Panics at the first call, if no descriptor is left.
     pub(crate) fn descriptor(&self, socket: Option<BorrowedFd<'_>>) -> BorrowedFd<'_> {
         let made = self.made.get_or_init(|| {
             Made::new(socket).unwrap_or_else(|error| {

@@ -19,18 +19,12 @@ pub(super) unsafe fn set<T>(socket: &impl AsFd, level: i32, option: i32, value: 
 }
 
 /// Lets the socket send from the program's memory.
-///
-/// # Errors
-/// The kernel refused it.
 pub(crate) fn allow_zero_copy(socket: &impl AsFd) -> io::Result<()> {
     // SAFETY: the option takes an `int`.
     unsafe { set(socket, libc::SOL_SOCKET, libc::SO_ZEROCOPY, &1_i32) }
 }
 
 /// Whether the socket allows it already.
-///
-/// # Errors
-/// The kernel does not know the option.
 pub(crate) fn allows_zero_copy(socket: &impl AsFd) -> io::Result<bool> {
     // SAFETY: the option gives an `int`.
     Ok(unsafe { get::<libc::c_int>(socket, libc::SOL_SOCKET, libc::SO_ZEROCOPY)? } != 0)
@@ -49,18 +43,13 @@ unsafe fn get<T: Default>(socket: &impl AsFd, level: i32, option: i32) -> io::Re
 }
 
 /// A number that identifies the network namespace of a socket as long as this machine runs (Linux 5.14).
-///
-/// # Errors
-/// The kernel does not know the option.
 pub(crate) fn namespace_cookie(socket: &impl AsFd) -> io::Result<u64> {
     // SAFETY: the option gives a `u64`.
     unsafe { get(socket, libc::SOL_SOCKET, libc::SO_NETNS_COOKIE) }
 }
 
 /// Bytes that the kernel keeps for the socket besides its data (`SK_MEMINFO_OPTMEM`).
-///
-/// # Errors
-/// The kernel does not know the option, as Linux 4.12 does.
+/// Errors: the kernel does not know the option, as Linux 4.12 does.
 pub(crate) fn option_memory_bytes(socket: &impl AsFd) -> io::Result<u32> {
     // linux/sock_diag.h
     const SK_MEMINFO_OPTMEM: usize = 6;
@@ -71,9 +60,7 @@ pub(crate) fn option_memory_bytes(socket: &impl AsFd) -> io::Result<u32> {
 }
 
 /// Sets how long a receiving call waits: `None` is for ever. Rounded up to the kernel's clock ticks (1 to 10 ms).
-///
-/// # Panics
-/// If it is zero, which means for ever to the kernel.
+/// Panics if it is zero, which means for ever to the kernel.
 pub(crate) fn set_receive_timeout(socket: &impl AsFd, timeout: Option<Duration>) -> io::Result<()> {
     let time = timeout.map_or(libc::timeval { tv_sec: 0, tv_usec: 0 }, |timeout| {
         assert!(!timeout.is_zero(), "a timeout of zero would be none");

@@ -91,17 +91,12 @@ impl Readiness {
     }
 
     /// The descriptor, for [`AsFd`].
-    ///
-    /// # Panics
-    /// At the first call, if no descriptor is left.
+    /// Panics at the first call, if no descriptor is left.
     pub(crate) fn descriptor(&self, socket: BorrowedFd<'_>) -> BorrowedFd<'_> {
         self.descriptor_of(socket, [])
     }
 
     /// As [`descriptor`](Self::descriptor), readable also while one of `others` is.
-    ///
-    /// # Panics
-    /// As above.
     pub(crate) fn descriptor_of<'a>(
         &self,
         socket: BorrowedFd<'_>,

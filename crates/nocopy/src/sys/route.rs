@@ -44,9 +44,7 @@ pub(crate) fn link_by(socket: &Socket, interface_index: u32) -> io::Result<LinkM
 }
 
 /// The host's current route to an address; if given, from an address and by an interface.
-///
-/// # Errors
-/// There is none (`ENETUNREACH`, `EHOSTUNREACH`), or one that forbids sending (`EINVAL` for a black hole, `EACCES`).
+/// Errors: there is none (`ENETUNREACH`, `EHOSTUNREACH`), or one that forbids sending (`EINVAL` for a black hole, `EACCES`).
 pub(crate) fn route_to(
     socket: &Socket,
     to: IpAddr,

@@ -85,9 +85,7 @@ pub(crate) struct Sealed {
 
 impl Sealed {
     /// Maps a file that has the seals.
-    ///
-    /// # Panics
-    /// If it has not.
+    /// Panics if the file is not sealed.
     pub(crate) fn map(file: File) -> io::Result<Self> {
         // Protects memory: without the seals the bytes could change, or be unmapped, under a reference to them.
         assert!(seals(&file)?.contains(UNCHANGEABLE), "only sealed files are mapped");

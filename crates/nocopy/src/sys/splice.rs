@@ -31,9 +31,7 @@ impl Pipe {
     }
 
     /// Puts references to a range of bytes into the pipe, as many as there is room for; returns how many bytes that were.
-    ///
-    /// # Panics
-    /// The range does not lie within the region.
+    /// Panics if the range does not lie within the region.
     pub(crate) fn load(&self, region: &Sealed, range: Range<usize>) -> io::Result<usize> {
         let bytes = [IoSliceRaw::from_slice(&region[range])];
         // SAFETY: this is the end of the pipe that is written to, so the bytes are only read; nothing is a gift.

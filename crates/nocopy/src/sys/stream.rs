@@ -9,9 +9,7 @@ use rustix::io::retry_on_intr;
 use rustix::net::{SendAncillaryBuffer, SendFlags, sendmsg};
 
 /// Sends as many bytes as the socket accepts, and returns how many; if it accepts none, waits or returns `WouldBlock`. Raises no signal.
-///
-/// # Errors
-/// The kernel's.
+/// Errors are the kernel's.
 ///
 /// # Safety
 /// The bytes of a zero-copy call stay in place, unchanged, until the error queue reports its completion.

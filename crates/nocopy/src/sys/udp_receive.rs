@@ -155,10 +155,8 @@ impl Messages {
 
     /// Receives a message into the buffer of each slot from `first` on, as far as there are messages; if `wait`, waits for the first one, as
     /// long as [`set_receive_timeout`](option::set_receive_timeout) allows. Returns the number of messages; buffers do not change beyond them.
-    ///
-    /// # Errors
-    /// The kernel's: `EAGAIN` if there is nothing, `EINTR`, or an error that ICMP reported for an earlier send. An error
-    /// after some messages is returned by the next call.
+    /// Errors: the kernel's: `EAGAIN` if there is nothing, `EINTR`, or an error that ICMP reported for an earlier send. An error after some
+    /// messages is returned by the next call.
     ///
     /// # Safety
     /// Each of these slots was set to a buffer that still exists, and that nothing else reads or writes during the call.
@@ -188,9 +186,7 @@ impl Messages {
     }
 
     /// The same for one message, without waiting: `recvmsg` costs less than `recvmmsg`, which looks for a second one.
-    ///
-    /// # Errors
-    /// As [`receive_from`](Self::receive_from).
+    /// Errors: as [`receive_from`](Self::receive_from).
     ///
     /// # Safety
     /// As [`receive_from`](Self::receive_from), for the first of these slots.
@@ -233,9 +229,6 @@ impl Messages {
     }
 
     /// The report about a message of the last call.
-    ///
-    /// # Panics
-    /// If the call received fewer.
     #[inline]
     pub(crate) fn message(&self, index: usize) -> Message {
         assert!(index < self.received.len(), "message {index} of {}", self.received.len());
@@ -292,7 +285,7 @@ fn control(header: &libc::msghdr) -> Told {
 // SAFETY: arithmetic without memory.
 const TRAFFIC_CLASS_BYTES: usize = unsafe { libc::CMSG_SPACE(1) } as usize;
 
-/// As `control`, for any control messages.
+/// Reads any control messages; `control` has a short way for the usual one.
 fn control_messages(header: &libc::msghdr) -> Told {
     let mut told_all = Told::default();
     let Told { segment_bytes, local, congested } = &mut told_all;

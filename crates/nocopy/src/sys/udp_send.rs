@@ -153,9 +153,7 @@ impl Burst {
     }
 
     /// Adds a piece to the message begun last.
-    ///
-    /// # Panics
-    /// Without [`has_room`](Self::has_room).
+    /// Panics without [`has_room`](Self::has_room).
     #[inline]
     pub(crate) fn piece(&mut self, bytes: &[u8]) {
         let message = &mut self.messages[self.message_count - 1].msg_hdr;
@@ -303,9 +301,6 @@ pub(crate) fn omit_checksum(socket: &impl AsFd) -> io::Result<()> {
 }
 
 /// Sets the interface for sending to multicast groups (IPv4; `socket2` has the option for IPv6).
-///
-/// # Errors
-/// The kernel's refusal: no such interface.
 pub(crate) fn send_groups_by(socket: &impl AsFd, interface: u32) -> io::Result<()> {
     let any = libc::in_addr { s_addr: libc::INADDR_ANY };
     let interface = interface.cast_signed();

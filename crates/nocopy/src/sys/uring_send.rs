@@ -326,9 +326,7 @@ impl UringSender {
 
     /// Puts a send into the queue: of pieces that are gathered into one message, to that address or the one the socket is connected
     /// to, cut into datagrams of `segment_bytes` if given.
-    ///
-    /// # Errors
-    /// [`Full`]; nothing was queued.
+    /// Errors: [`Full`]; nothing was queued.
     ///
     /// # Safety
     /// The memory of the pieces stays in place, unchanged, until `user_data` was reaped.
@@ -345,13 +343,9 @@ impl UringSender {
 
     /// Sends on a stream by one system call, as much as the socket accepts at once, and returns how many bytes that is. Like any other send
     /// it is reaped once its memory is free, also if it failed.
-    ///
-    /// # Errors
-    /// The kernel's, `WouldBlock` if there is no room in the send buffer or the ring; no byte was sent. Only if the ring had no
+    /// Errors: the kernel's, `WouldBlock` if there is no room in the send buffer or the ring; no byte was sent. Only if the ring had no
     /// room ([`is_full`](Self::is_full) before) there is nothing to be reaped. `EIO`: the ring [is broken](Self::is_broken).
-    ///
-    /// # Panics
-    /// If it is used on after it broke: queued sends then never leave the queue.
+    /// Panics if it is used on after it broke: queued sends then never leave the queue.
     ///
     /// # Safety
     /// The memory of the pieces stays in place, unchanged, until `user_data` was reaped.
@@ -463,9 +457,7 @@ impl UringSender {
     }
 
     /// Submits queued sends by one system call.
-    ///
-    /// # Errors
-    /// The kernel is short of memory (`EAGAIN`), or refuses. Refused sends stay queued: call again.
+    /// Errors: the kernel is short of memory (`EAGAIN`), or refuses. Refused sends stay queued: call again.
     pub(crate) fn submit(&mut self) -> io::Result<()> {
         if self.is_broken {
             return Err(io::Error::other("the ring is out of order"));

@@ -8,9 +8,6 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
 /// Registers a descriptor with tokio's reactor.
-///
-/// # Errors
-/// The kernel refused it.
 pub(crate) fn watch(descriptor: OwnedFd, interest: Interest) -> io::Result<AsyncFd<OwnedFd>> {
     // SAFETY: an `OwnedFd` is the same open descriptor until it is dropped, and `AsyncFd` drops it after it has deregistered it.
     unsafe { AsyncFd::register_with_interest(descriptor, interest) }.map_err(io::Error::from)
@@ -34,9 +31,6 @@ impl Watched {
     }
 
     /// Resolves when an event has occurred since the last call.
-    ///
-    /// # Errors
-    /// The reactor was shut down.
     pub(crate) async fn event(&self) -> io::Result<()> {
         self.0.readable().await?.clear_ready();
         Ok(())

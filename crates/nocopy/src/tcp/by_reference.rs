@@ -89,9 +89,6 @@ enum Source {
 
 impl Transfer {
     /// A range of published data, in bytes.
-    ///
-    /// # Errors
-    /// The range does not lie within the data.
     pub(super) fn published(data: &Published, range: Range<u64>) -> Result<Self, NotSent> {
         let range = within(range, data.len() as u64)?;
         Ok(Self::of(Source::Published(data.clone()), range))
@@ -105,9 +102,7 @@ impl Transfer {
     /// safe; one that is written in place is not: publish its bytes, or send them from a buffer.
     ///
     /// If the file becomes shorter before the range was sent, the next step is an error.
-    ///
-    /// # Errors
-    /// The range does not lie within the file as it is now. (Special files have no known length.)
+    /// Errors: the range does not lie within the file as it is now. (Special files have no known length.)
     pub(super) fn file(file: Arc<File>, range: Range<u64>) -> Result<Self, NotSent> {
         let about = file.metadata().map_err(NotSent::System)?;
         let range = within(range, if about.is_file() { about.len() } else { u64::MAX })?;
@@ -117,9 +112,7 @@ impl Transfer {
     /// The next `bytes` bytes of a pipe.
     ///
     /// If they were put into it by reference, the warning of [`file`](Self::file) applies.
-    ///
-    /// # Errors
-    /// The descriptor is not that of a pipe.
+    /// Errors: the descriptor is not that of a pipe.
     pub(super) fn pipe(reader: OwnedFd, bytes: u64) -> Result<Self, NotSent> {
         let about = rustix::fs::fstat(&reader).map_err(|error| NotSent::System(error.into()))?;
         if rustix::fs::FileType::from_raw_mode(about.st_mode) != rustix::fs::FileType::Fifo {
@@ -257,9 +250,6 @@ impl Piece {
 
 impl ByReference {
     /// For a connected TCP socket; the method for published data is `pinned`, or found by measurement.
-    ///
-    /// # Errors
-    /// It is no socket.
     pub(super) fn new(socket: BorrowedFd<'_>, pinned: Option<PublishedMethod>) -> io::Result<Self> {
         stream::hardly_wait(socket)?;
         let policy = pinned.map_or_else(|| Policy::new(&PublishedMethod::ALL), Policy::pinned);
@@ -271,9 +261,7 @@ impl ByReference {
     /// Passes the next piece of a transfer to the socket.
     ///
     /// Transfers are sent one after the other: each has to be done before the next is begun.
-    ///
-    /// # Errors
-    /// See [`TransferError`]. Nothing of the transfer was sent by this call.
+    /// Errors: see [`TransferError`]. Nothing of the transfer was sent by this call.
     pub(super) fn step(
         &mut self,
         transfer: &mut Transfer,

@@ -58,7 +58,7 @@ pub(super) struct Diagnosis {
 pub(super) enum Finding {
     /// Mapping was not tried yet.
     Untried,
-    /// All but less than 1 % was mapped.
+    /// More than 99 % of the bytes were mapped.
     Mapped,
     /// The sender is on this machine, or may be, and its bytes are on pages that the kernel does not map.
     LocalSender,

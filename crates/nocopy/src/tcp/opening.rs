@@ -43,9 +43,6 @@ impl Builder {
 
 impl Opening {
     /// The stream, once it is connected; until then it gives itself back.
-    ///
-    /// # Errors
-    /// It was not connected.
     pub(crate) fn finish(self) -> Result<Result<Stream, Box<Self>>, OpenError> {
         let Self { socket, builder, address } = self;
         let failed = |source: io::Error| OpenError::Connect { address, source };

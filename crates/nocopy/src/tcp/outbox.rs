@@ -234,9 +234,7 @@ impl Outbox {
     }
 
     /// Sends bytes from the front of the queue, by one call, and returns how many.
-    ///
-    /// # Errors
-    /// The kernel's: no byte was handed over.
+    /// Errors: the kernel's: no byte was handed over.
     pub(super) fn send(&mut self, bytes: usize, how: How) -> io::Result<usize> {
         let span = self.span(bytes);
         if span.bytes == 0 {

@@ -531,9 +531,6 @@ impl Receiver {
 receiver_half!(Receiver, Option<Chunk>);
 
 /// A pool for a receiver: enough buffers of the largest chunk for some chunks in use. Its memory is allocated when used.
-///
-/// # Errors
-/// Not enough memory.
 pub(super) fn own_pool() -> io::Result<Pool> {
     Pool::new(BUFFERS, CHUNK_BYTES_MAX)
 }

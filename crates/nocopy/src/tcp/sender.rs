@@ -37,7 +37,7 @@ const ALL_HELD: &str = "send: no free buffer; the program holds all of the pool;
 /// The sender's counters that are not in its ledger.
 #[derive(Debug, Clone, Copy, Default)]
 struct Counted {
-    /// Slices that were copied. (Items of the queue have tickets.)
+    /// Slices that were copied; queued items are counted by their tickets instead.
     slices: u64,
     bytes: u64,
     flushes: u64,

@@ -73,7 +73,7 @@ impl<'half> Batch<'half> {
         Self(Source::Port(batch))
     }
 
-    /// The runs that the kernel coalesced, without those of which a datagram was returned. Over a port there are none.
+    /// The runs that the kernel coalesced, except those of which a datagram was returned already. A port coalesces none.
     #[doc(hidden)]
     pub fn into_runs(self) -> &'half [Run] {
         match self.0 {

@@ -79,9 +79,7 @@ impl Sender {
     }
 
     /// Whether no datagram sent by the port is in flight.
-    ///
-    /// # Errors
-    /// The interface was removed, with its frames. One that is down may come up again within `left`.
+    /// Errors: the interface was removed, with its frames. One that is down may come up again within `left`.
     pub(super) fn port_is_drained(&mut self, left: Duration) -> io::Result<bool> {
         match self.port.as_mut().map(|port| port.drain(left)) {
             None => Ok(true),

@@ -278,9 +278,6 @@ impl Outbox {
     }
 
     /// Passes datagrams of the run to the ring, as many as there is room for, by one call.
-    ///
-    /// # Errors
-    /// The kernel accepted no datagram.
     pub(super) fn send_by_ring(
         &mut self,
         run: &Run,

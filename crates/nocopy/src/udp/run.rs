@@ -134,9 +134,6 @@ impl Run {
     }
 
     /// The buffer, shared.
-    ///
-    /// # Panics
-    /// If it is not [shared](Self::share).
     pub(super) fn shared(&self) -> Arc<Buffer> {
         match &self.store {
             Store::Shared(buffer) => Arc::clone(buffer),

@@ -324,8 +324,8 @@ impl Sender {
         if self.send_only() { Ok(()) } else { self.flush_all(None).map(drop) }
     }
 
-    /// Sends the only message by a plain call, if that is its method, without the bookkeeping of others. `false`: nothing
-    /// was done.
+    /// If the only message is to be sent by a plain call, sends it, without the bookkeeping of other methods. Returns `false` if it did
+    /// nothing.
     #[inline(always)]
     fn send_only(&mut self) -> bool {
         let Some((bytes, destination)) = self.outbox.only() else { return false };

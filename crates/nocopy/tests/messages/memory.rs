@@ -158,7 +158,6 @@ fn unacknowledged_messages_leave_packets_for_other_peers() {
     let mut server = endpoint(|builder| builder);
     let message = pattern(1, 1400);
     let owned = || [Buffer::from(message.clone())];
-    // Two windows in all.
     let silent: Vec<_> = (0..3)
         .map(|_| {
             let mut client = endpoint(|builder| builder);

@@ -148,7 +148,8 @@ fn peers_that_acknowledge_nothing_leave_frames_for_others() {
                 server.send(buffers, peer).is_ok()
             }),
         };
-        // Each may have a window of 1,024 packets in flight, of little more than two in all. They are not run once they are connected.
+        // The memory holds little more than two windows, and each of three peers may have one window in flight (1,024 packets). They connect, and
+        // then do nothing.
         let silent: Vec<_> = (0..3)
             .map(|_| {
                 let mut client = endpoint(lab.left(), Way::Sockets, |builder| builder);
@@ -165,7 +166,7 @@ fn peers_that_acknowledge_nothing_leave_frames_for_others() {
     }
 }
 
-/// An answer through the kernel arrives at once, and nothing queued makes either end look for it.
+/// Acknowledgements through the kernel give their frames back, although nothing queued makes either end look for free frames.
 #[test]
 fn acknowledgements_through_the_kernel_do_not_run_out_of_frames() {
     let lab = lab!();

@@ -49,7 +49,7 @@ fn has_no_more(port: &mut Port) -> bool {
     port.receiver().try_receive().unwrap().next().is_none()
 }
 
-/// Jumps further than an eBPF jump can, to the end: `then`, or `otherwise` if the frame's byte 17 is even.
+/// A program with a jump longer than eBPF's can be. It returns `then`, or `otherwise` if the frame's byte 17 is even.
 fn too_long_for_xdp(then: u32, otherwise: u32) -> Program {
     let instruction =
         |code, jump_true, jump_false, constant| Instruction { code, jump_true, jump_false, constant };
@@ -197,7 +197,6 @@ fn what_matches_is_whole_whatever_the_filter_returns() {
             let mut port = open_filtered(lab.right(), mode, &Program::parse(filter).unwrap());
             let packets = [packet(lab.right(), 0, 200), packet(lab.right(), 1, 200)];
             send(&mut left, &packets);
-            // Not what the host says.
             let ours = |packet: &Vec<u8>| packet.get(12..14).is_none_or(|kind| kind == [0x88, 0xb5]);
             let received = loop {
                 if let Some(packet) = receive(&mut port, 1).into_iter().find(ours) {

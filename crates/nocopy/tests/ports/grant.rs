@@ -22,7 +22,6 @@ use rustix::net::{
 };
 use rustix::process::{Resource, Rlimit, setrlimit};
 
-/// A user without privileges.
 const NOBODY: u32 = 65534;
 
 /// Environment variable: makes this program the client, and selects its kind.
@@ -461,7 +460,6 @@ fn what_can_be_checked_of_a_grant_is_checked() {
     });
     let said = refusal(&parcel.bytes, &parcel.borrowed());
     assert!(said.contains("another network namespace"), "{said}");
-    // The same, unmodified.
     let (ours, theirs) = UnixStream::pair().unwrap();
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
     let mut control = SendAncillaryBuffer::new(&mut space);

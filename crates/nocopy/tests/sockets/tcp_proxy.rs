@@ -188,7 +188,6 @@ fn a_target_that_reads_nothing_stops_the_source() {
     assert_eq!((ends(running).unwrap().there, received), (taken as u64, taken as u64));
 }
 
-/// Closes with a reset.
 fn reset(socket: TcpStream) {
     socket2::SockRef::from(&socket).set_linger(Some(Duration::ZERO)).unwrap();
     drop(socket);

@@ -439,7 +439,6 @@ fn data_given_to_a_ring_arrives_after_a_forced_close() {
     let_go(&lab);
     let patterns: Vec<Vec<u8>> = (0..COUNT).map(pattern).collect();
     let mut bytes = [0; DATAGRAM_BYTES];
-    // All were handed over.
     for count in 0..COUNT {
         let length = receive(&receiver, &mut bytes);
         assert!(

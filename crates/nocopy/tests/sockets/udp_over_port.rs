@@ -532,7 +532,6 @@ fn fragments_are_the_kernels_business_both_ways() {
         noticed.assert_more(&mut socket, &what);
         assert_eq!(send(&mut socket, 1300), (2, 2), "{what}");
         assert_eq!(socket.sender().stats().unwrap()["through_kernel_bytes"], 4000 + 1452, "{what}");
-        // In a frame: the same.
         let long = payload(1, 1450);
         let frame = filled(socket.sender(), &long);
         socket.sender().send(frame, remote).unwrap();

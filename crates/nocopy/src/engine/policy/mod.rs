@@ -121,9 +121,7 @@ impl<M: Copy + Eq> Policy<M> {
     ///
     /// They are in order of preference: the first is used until another is measured to be faster, and wins ties. The last is used
     /// if all are ruled out.
-    ///
-    /// # Panics
-    /// The list is empty, or has more than [`METHODS_MAX`] methods.
+    /// Panics if the list is empty, or has more than [`METHODS_MAX`] methods.
     pub(crate) fn new(methods: &[M]) -> Self {
         let mut candidates = Candidates {
             methods: Vec::new(),
@@ -138,9 +136,7 @@ impl<M: Copy + Eq> Policy<M> {
 
     /// Other candidates for work of a single unit, in order of preference. The plain call should be first; methods that gain nothing from a
     /// single unit are best left out.
-    ///
-    /// # Panics
-    /// As [`new`](Self::new), where all methods of both lists count.
+    /// Panics as [`new`](Self::new), where all methods of both lists count.
     #[must_use]
     pub(crate) fn singles(mut self, methods: &[M]) -> Self {
         self.candidates.singles = self.candidates.add(methods);

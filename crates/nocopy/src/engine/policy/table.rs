@@ -95,7 +95,7 @@ impl Table {
         self.classes.get_mut(index)
     }
 
-    /// The class of a send. If there is none it is made, beginning with the result of `first` for the last choice.
+    /// Finds the class of a send, or makes one whose first choice is the result of `first`, called with the last choice for this kind.
     pub(super) fn find(
         &mut self,
         destination: u32,

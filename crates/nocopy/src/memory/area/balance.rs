@@ -1,4 +1,4 @@
-//! Where every frame of an area is.
+//! Counts of an area's frames by where they are.
 
 use std::fmt;
 

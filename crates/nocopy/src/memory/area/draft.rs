@@ -33,9 +33,7 @@ pub struct Drafts<'half> {
 
 impl Pool {
     /// Reserves free frames for packets of up to `bytes` bytes, one for each slot, or as many as there are.
-    ///
-    /// # Panics
-    /// If a packet of that length does not fit a frame.
+    /// Panics if a packet of that length does not fit a frame.
     #[inline]
     pub(crate) fn drafts<'half>(
         &'half mut self,

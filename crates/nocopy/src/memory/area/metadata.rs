@@ -70,9 +70,7 @@ impl Pool {
     }
 
     /// Like [`Pool::lend`], with a request to the kernel.
-    ///
-    /// # Panics
-    /// If there is no room for it in front of the packet; see [`Frame::has_room_for_request`].
+    /// Panics if there is no room for it in front of the packet; see [`Frame::has_room_for_request`].
     pub(crate) fn lend_with(&self, frame: Frame, request: &Request) -> Result<Descriptor, Frame> {
         assert!(frame.has_room_for_request(), "no room for a request");
         if !self.owns(&frame) {

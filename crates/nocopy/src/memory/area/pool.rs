@@ -378,8 +378,6 @@ impl Pool {
     }
 
     /// Lends a frame of this area to the kernel to send, and returns the kernel's word for it.
-    ///
-    /// # Errors
     /// Returns a frame to its other area.
     #[inline]
     pub(crate) fn lend(&self, frame: Frame) -> Result<Descriptor, Frame> {

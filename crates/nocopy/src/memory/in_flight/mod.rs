@@ -222,9 +222,6 @@ impl<M, T, C> Kept<M, T, C> {
     }
 
     /// The socket, and a load that no call reads, which may be removed and put back.
-    ///
-    /// # Panics
-    /// If a call reads it.
     pub(crate) fn unread_mut(&mut self, ticket: u64) -> (&mut Option<M>, BorrowedFd<'_>) {
         (self.messages.unread_mut(ticket), self.socket.as_fd())
     }
@@ -271,10 +268,8 @@ impl<M, T, C> Kept<M, T, C> {
     }
 
     /// Lets others make MSG_ZEROCOPY calls on the socket; this sender makes none any more.
-    ///
-    /// # Errors
-    /// `ResourceBusy`: another sender may make them, or it is not known whether a failed call has a number. `Unsupported`
-    /// in a forked child, whose parent continues to make them.
+    /// Errors: `ResourceBusy`: another sender may make them, or it is not known whether a failed call has a number. `Unsupported` in a
+    /// forked child, whose parent continues to make them.
     pub(crate) fn give_numbering_away(&mut self) -> io::Result<()> {
         match self.numbering {
             Numbering::GivenAway => return Ok(()),
@@ -290,9 +285,6 @@ impl<M, T, C> Kept<M, T, C> {
     }
 
     /// Checks whether a MSG_ZEROCOPY call may be made; called before each.
-    ///
-    /// # Errors
-    /// `Unsupported` if this sender may not make them.
     fn check_zero_copy(&self) -> io::Result<()> {
         self.check_process()?;
         match self.numbering {
@@ -303,9 +295,7 @@ impl<M, T, C> Kept<M, T, C> {
 
     /// Refuses zero-copy calls in a forked child, which would use up a number of the socket, so that its parent would take that call for
     /// its own.
-    ///
-    /// # Errors
-    /// `Unsupported` in a child, which can only send copies.
+    /// Errors: `Unsupported` in a child, which can only send copies.
     pub(crate) fn check_process(&self) -> io::Result<()> {
         if self.is_inherited() { Err(io::ErrorKind::Unsupported.into()) } else { Ok(()) }
     }

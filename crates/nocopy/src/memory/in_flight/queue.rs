@@ -105,9 +105,6 @@ impl<M, T> Messages<M, T> {
     }
 
     /// The message itself, which may be removed and put back.
-    ///
-    /// # Panics
-    /// If a call reads it.
     pub(super) fn unread_mut(&mut self, ticket: u64) -> &mut Option<M> {
         let held = self.get_mut(ticket);
         assert!(held.calls == 0, "the kernel reads it");

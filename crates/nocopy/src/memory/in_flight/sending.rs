@@ -86,9 +86,7 @@ impl<M: Load, T, C: Note> Kept<M, T, C> {
     }
 
     /// Queues a message of datagrams with the ring.
-    ///
-    /// # Errors
-    /// The ring is full, there is none, or this is a forked child.
+    /// Fails if the ring is full, if there is none, and in a forked child.
     pub(crate) fn queue_by_ring(
         &mut self,
         span: Span,
@@ -111,27 +109,21 @@ impl<M: Load, T, C: Note> Kept<M, T, C> {
     }
 
     /// Submits the queued sends of the ring.
-    ///
-    /// # Errors
-    /// The kernel's error; the next call repeats sends that were not accepted. `Unsupported` in a forked child.
+    /// Errors: the kernel's error; the next call repeats sends that were not accepted. `Unsupported` in a forked child.
     pub(crate) fn submit(&mut self) -> io::Result<()> {
         self.check_process()?;
         self.ring.as_mut().map_or(Ok(()), |ring| ring.sender.submit())
     }
 
     /// Sends on a stream, by one call, and returns how many bytes the kernel copied.
-    ///
-    /// # Errors
-    /// The kernel's: no byte was taken.
+    /// Errors: the kernel's: no byte was taken.
     pub(crate) fn send_copied(&self, span: Span, waits: bool) -> io::Result<usize> {
         // SAFETY: the loads are borrowed for the call, which copies.
         unsafe { stream::send(self.socket(), &self.slices(span), waits, false) }
     }
 
     /// As [`send_copied`](Self::send_copied), by `MSG_ZEROCOPY`.
-    ///
-    /// # Errors
-    /// The kernel's: no byte was taken, and the call has no number. `Unsupported` if this sender may make no such calls.
+    /// Errors: the kernel's: no byte was taken, and the call has no number. `Unsupported` if this sender may make no such calls.
     pub(crate) fn send_zero_copy(&mut self, span: Span, waits: bool, note: C) -> io::Result<usize> {
         self.check_zero_copy()?;
         // SAFETY: the loads are held, unchanged, until `self.calls` has seen the completion, or the reaper has, or they were abandoned for
@@ -144,9 +136,7 @@ impl<M: Load, T, C: Note> Kept<M, T, C> {
     }
 
     /// As [`send_zero_copy`](Self::send_zero_copy), by the ring, which reports every call, even one that sent nothing.
-    ///
-    /// # Errors
-    /// The kernel's: no byte was taken. `Unsupported` without a working ring, and in a forked child; `ENOBUFS` if it is full.
+    /// Errors: the kernel's: no byte was taken. `Unsupported` without a working ring, and in a forked child; `ENOBUFS` if it is full.
     pub(crate) fn send_by_ring(&mut self, span: Span, note: C) -> io::Result<usize> {
         self.check_process()?;
         let Self { messages, ring, .. } = self;
@@ -185,9 +175,7 @@ impl<M: Load, T, C: Note> Filling<'_, M, T, C> {
     }
 
     /// Adds a message, cut into datagrams of `segment_bytes` if that is not 0.
-    ///
-    /// # Panics
-    /// Without [`has_room`](Self::has_room).
+    /// Panics without [`has_room`](Self::has_room).
     #[inline]
     pub(crate) fn add(&mut self, span: Span, segment_bytes: u16, note: C) {
         let Burst { burst, of } = &mut *self.burst;
@@ -197,19 +185,15 @@ impl<M: Load, T, C: Note> Filling<'_, M, T, C> {
     }
 
     /// Sends the messages with a copy; returns how many the kernel accepted.
-    ///
-    /// # Errors
-    /// The kernel's, of the first.
+    /// Returns the kernel's error for the first message.
     pub(crate) fn send_copied(self, flags: i32) -> io::Result<usize> {
         // SAFETY: the pieces were just made of held loads, and stay until the call was made, which copies.
         unsafe { self.burst.burst.send(self.kept.socket.as_fd(), 0, flags & !libc::MSG_ZEROCOPY) }
     }
 
     /// Sends the messages without a copy; returns how many the kernel accepted.
-    ///
-    /// # Errors
-    /// The kernel's, for the first message. `Unsupported` if this sender may make no such calls. While it [is uncertain](Kept::is_unsure) how
-    /// the kernel counts: `EINTR` (read completions and try again), then `ENOBUFS` (no memory to find out).
+    /// Errors: the kernel's, for the first message. `Unsupported` if this sender may make no such calls. While it [is
+    /// uncertain](Kept::is_unsure) how the kernel counts: `EINTR` (read completions and try again), then `ENOBUFS` (no memory to find out).
     pub(crate) fn send_zero_copy(mut self, flags: i32) -> io::Result<usize> {
         self.kept.check_zero_copy()?;
         if self.kept.is_unsure() {

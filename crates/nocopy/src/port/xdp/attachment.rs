@@ -85,7 +85,7 @@ impl Attachment {
     }
 }
 
-/// A program without a link that was attached before.
+/// The program that this one displaced, which had no link, and is attached again when this one is detached.
 #[derive(Debug)]
 struct Displaced {
     program: OwnedFd,

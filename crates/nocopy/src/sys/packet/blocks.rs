@@ -69,9 +69,6 @@ impl Blocks {
     }
 
     /// The next packet of the current block, with its VLAN tag restored.
-    ///
-    /// # Errors
-    /// Its header is invalid.
     fn next(&mut self) -> Option<Result<Arrival, Incredible>> {
         let Contents { header, packets } = self.cursor.filter(|left| left.packets > 0)?;
         let is_last = packets == 1;
@@ -144,7 +141,7 @@ impl Announcer {
         self.blocks.memory.mapping()
     }
 
-    /// Announces packets that have arrived, each whole. The caller has borrowed none of those announced before.
+    /// Announces whole packets that have arrived. The caller must not borrow a packet that was announced before.
     pub(crate) fn run(&mut self) {
         if self.rx.in_flight() > 0 {
             return;

@@ -67,9 +67,7 @@ pub(super) fn read(bytes: &[u8]) -> Option<libc::tpacket3_hdr> {
 }
 
 /// Writes a header in front of `bytes`.
-///
-/// # Panics
-/// The bytes are shorter.
+/// Panics if the bytes are shorter.
 pub(super) fn write(bytes: &mut [u8], header: &libc::tpacket3_hdr) {
     let bytes = &mut bytes[..BYTES as usize];
     // SAFETY: as many bytes as a header has.

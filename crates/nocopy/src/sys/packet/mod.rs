@@ -345,9 +345,7 @@ impl PacketSocket {
     }
 
     /// Sends packets from the front of `batch`, and returns how many.
-    ///
-    /// # Errors
-    /// The kernel's, for the first packet, which was not sent.
+    /// Errors: the kernel's, for the first packet, which was not sent.
     pub(crate) fn send(&self, batch: &mut Outgoing) -> io::Result<usize> {
         batch.send(self.fd.as_fd())
     }

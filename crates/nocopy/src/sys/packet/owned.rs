@@ -59,7 +59,7 @@ impl OwnedBlocks {
         Some((Block { ring: Arc::clone(&self.ring), block, contents, returns: true }, bytes))
     }
 
-    /// Whether the program holds the block before the next.
+    /// Whether the program still holds the block before the next one to read.
     pub(crate) fn last_is_away(&self) -> bool {
         let count = self.count();
         self.ring.away[((self.next + count - 1) % count) as usize].load(Ordering::Relaxed)

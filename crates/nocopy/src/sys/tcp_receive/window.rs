@@ -60,9 +60,7 @@ impl Arrived {
 
 impl Window {
     /// Reserves address space for `slots` slots.
-    ///
-    /// # Errors
-    /// The kernel's error; `Unsupported` on a machine with another page size.
+    /// Errors: the kernel's error; `Unsupported` on a machine with another page size.
     pub(crate) fn new(slots: usize) -> io::Result<Self> {
         assert!(slots > 0, "a window of no slots");
         if rustix::param::page_size() != PAGE_BYTES {
@@ -84,9 +82,7 @@ impl Window {
 
     /// Continues in a slot whose pages were all dropped, and returns the bytes that had to be unmapped; `None` while the program holds
     /// pages of every slot.
-    ///
-    /// # Errors
-    /// The kernel's, to unmap.
+    /// Errors: the kernel's, to unmap.
     pub(crate) fn make_room(&mut self) -> io::Result<Option<usize>> {
         // The same slot again if possible: its page table is in the cache, and the other slots stay empty.
         let mut order = [self.current].into_iter().chain(0..self.filled.len());
@@ -105,12 +101,8 @@ impl Window {
     /// The kernel offers to copy the bytes after them in the same call, which is not used: where room ends it would copy the beginning
     /// of a page that could be mapped, so that the rest of its packet could not, and it would copy past the mark of an urgent byte
     /// (`tcp_zc_handle_leftover` checks only the packet's length).
-    ///
-    /// # Errors
-    /// The kernel's: `EIO` at the end of the stream. Nothing was then received.
-    ///
-    /// # Panics
-    /// There is no room.
+    /// Errors: the kernel's: `EIO` at the end of the stream. Nothing was then received.
+    /// Panics if there is no room.
     pub(crate) fn receive(&mut self, socket: BorrowedFd<'_>) -> io::Result<Arrived> {
         let (slot, start) = (self.current, self.filled[self.current]);
         let room = SLOT_BYTES - start;

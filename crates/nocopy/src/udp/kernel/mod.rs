@@ -163,9 +163,9 @@ impl Receiver {
         Ok(Batch { receiver: self })
     }
 
-    /// The kernel waits, in the receiving call. A poll before it would return at once, again and again, as long as
-    /// completions of zero-copy sends wait in the error queue (`POLLERR` cannot be turned off): a thread sleeping in `recvmmsg` is woken by
-    /// each of those, finds no datagram, and sleeps on for the rest of its time.
+    /// Waits inside the receiving call. poll(2) would return at once, again and again, while completions of zero-copy sends wait in the
+    /// error queue (`POLLERR` cannot be turned off). They also wake a thread that sleeps in `recvmmsg`, but the kernel finds no datagram
+    /// there, and lets the thread sleep for the rest of its time.
     fn sleep(&mut self, timeout: Option<Duration>) -> io::Result<()> {
         if timeout.is_some_and(|timeout| timeout.is_zero()) {
             return self.call(false);
@@ -250,9 +250,7 @@ impl Receiver {
 
     /// Receives waiting datagrams, without waiting, and passes each run in place; returns the number of datagrams. Runs that are not kept
     /// are lost with the next call.
-    ///
-    /// # Errors
-    /// The socket failed, or the pool has no buffer to receive into (`OutOfMemory`).
+    /// Errors: the socket failed, or the pool has no buffer to receive into (`OutOfMemory`).
     #[inline]
     pub(crate) fn receive_in_place(&mut self, mut each: impl FnMut(Came<'_>)) -> io::Result<usize> {
         if !self.free.is_full() {
@@ -369,9 +367,7 @@ impl Receiver {
     ///
     /// Read by a system call (`SO_MEMINFO`). `SO_RXQ_OVFL` would report the same along with each datagram, but only when the next
     /// one arrives.
-    ///
-    /// # Errors
-    /// The kernel's refusal; `Unsupported` before Linux 4.12.
+    /// Errors: the kernel's refusal; `Unsupported` before Linux 4.12.
     pub(super) fn dropped(&self) -> io::Result<u64> {
         // Read under the lock: otherwise an older number could follow a newer one, and look like an overflow of the counter.
         let mut drops = self.drops.lock().unwrap_or_else(PoisonError::into_inner);
@@ -381,9 +377,7 @@ impl Receiver {
 
 impl AsFd for Receiver {
     /// A descriptor that is readable while something can be received; nothing can be sent on it.
-    ///
-    /// # Panics
-    /// At the first call, if the process has no descriptor left.
+    /// Panics at the first call, if the process has no descriptor left.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.readiness.descriptor(self.socket())
     }

@@ -43,7 +43,7 @@ const STRAYS_AT_A_TIME: usize = 64;
 const DATAGRAM_BYTES_MAX: usize = 1 << 16;
 
 counters! {
-    /// The datagrams that a socket received, and other packets by what happened to them.
+    /// Counts the datagrams that a socket received, and other packets by what became of them.
     pub(crate) struct Received {
         /// Datagrams over the port.
         over_port,
@@ -174,17 +174,11 @@ impl Receiver {
 
     /// Waits for datagrams, in the way set by [`Receiver::set_wait`], and returns them as one batch, which may be empty: a
     /// signal ended the wait, or the packets were not for the socket.
-    ///
-    /// # Errors
-    /// The interface is down or was removed.
     pub(crate) fn receive(&mut self) -> io::Result<Batch<'_>> {
         self.receive_until(None)
     }
 
     /// Like [`Receiver::receive`], but returns an empty batch if nothing arrives for `timeout`.
-    ///
-    /// # Errors
-    /// The interface is down or was removed.
     pub(crate) fn receive_timeout(&mut self, timeout: Duration) -> io::Result<Batch<'_>> {
         self.receive_until(Instant::now().checked_add(timeout))
     }
@@ -198,9 +192,6 @@ impl Receiver {
     }
 
     /// Returns waiting datagrams, possibly none, without waiting.
-    ///
-    /// # Errors
-    /// The interface is down or was removed, if the kernel had to be asked for packets.
     pub(crate) fn try_receive(&mut self) -> io::Result<Batch<'_>> {
         self.look_now_and_then()?;
         self.batch()
@@ -251,9 +242,7 @@ impl Receiver {
     /// [`nocopy::Receiver::arm`].
     ///
     /// [`nocopy::Receiver::arm`]: crate::Receiver::arm
-    ///
-    /// # Errors
-    /// The interface is down or was removed.
+    /// Errors: the interface is down or was removed.
     pub(crate) fn arm(&mut self) -> io::Result<bool> {
         // Earlier arrivals at the ordinary sockets are not reported again.
         self.look()?;

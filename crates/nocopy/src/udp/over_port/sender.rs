@@ -179,8 +179,6 @@ impl Sender {
     /// Sends a payload in a frame of the port's area, with at least 42 bytes free in front of it over IPv4 and 62 over
     /// IPv6; 16 more if the port was opened with [`send_metadata`](crate::port::PortBuilder::send_metadata). Over the port no
     /// byte of it moves.
-    ///
-    /// # Errors
     /// Returns the unchanged payload: no room (flush first), or it cannot be sent at all.
     #[inline]
     pub(crate) fn send(&mut self, frame: Frame, to: SocketAddr) -> Result<(), Rejected<Frame>> {
@@ -281,9 +279,7 @@ impl Sender {
 
     /// Sends a payload in the program's own memory, in pieces: copied into frames, and otherwise as [`Sender::send`]. Benches
     /// compare that with sending without a copy.
-    ///
-    /// # Errors
-    /// No room (flush first), or it cannot be sent at all.
+    /// Errors: no room (flush first), or it cannot be sent at all.
     pub(crate) fn send_copied(&mut self, to: SocketAddr, pieces: &[&[u8]]) -> Result<(), Reason> {
         let bytes = pieces.iter().map(|piece| piece.len()).sum();
         let template = match decide(&mut self.ways, self.at_rest, to, bytes)? {
@@ -359,9 +355,7 @@ impl Sender {
     /// Publishes queued datagrams to the kernel and makes it send, once for a whole batch; see [`nocopy::Sender::flush`].
     ///
     /// [`nocopy::Sender::flush`]: crate::Sender::flush
-    ///
-    /// # Errors
-    /// The interface is down or was removed; what was queued stays queued.
+    /// Errors: the interface is down or was removed; what was queued stays queued.
     pub(crate) fn flush(&mut self) -> io::Result<bool> {
         self.at_rest = true;
         self.port.try_flush()
@@ -398,9 +392,6 @@ impl Sender {
     }
 
     /// Flushes until nothing is in flight any more, for at most `timeout`; returns whether that was reached.
-    ///
-    /// # Errors
-    /// The interface is down or was removed.
     pub(crate) fn drain(&mut self, timeout: Duration) -> io::Result<bool> {
         self.at_rest = true;
         self.port.drain(timeout)
@@ -440,7 +431,7 @@ impl Sender {
         self.kernel.local()
     }
 
-    /// Whether the kernel has no frames, and all were taken back.
+    /// Whether the kernel holds no frame of this sender any more.
     pub(in crate::udp) fn is_idle(&self) -> bool {
         self.port.is_idle()
     }

@@ -158,9 +158,6 @@ impl Ways {
     }
 
     /// The path to a destination.
-    ///
-    /// # Errors
-    /// There is no route.
     #[inline]
     pub(super) fn to(&mut self, to: SocketAddr) -> Result<&mut Way, RouteError> {
         if self.known.get(self.last).is_none_or(|(last, _)| *last != to) {
